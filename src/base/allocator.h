@@ -1,0 +1,16 @@
+/* allocator.h: where the host program wants the library's memory to come from. */
+#ifndef DML_BASE_ALLOCATOR_H
+#define DML_BASE_ALLOCATOR_H
+
+#include "base/platform.h"
+
+/* An allocator of the host program. `allocate` returns at least `bytes` bytes aligned for any C type, or
+   NULL; `release` takes back what `allocate` gave. Both may be called from the thread that calls into the
+   library only. All-zero means malloc and free. */
+typedef struct dml_allocator {
+    void *(*allocate)(void *user, size_t bytes);
+    void (*release)(void *user, void *memory);
+    void *user;
+} dml_allocator;
+
+#endif

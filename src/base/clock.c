@@ -1,0 +1,23 @@
+#ifndef DML_BASE_CLOCK_C
+#define DML_BASE_CLOCK_C
+
+#include "base/clock.h"
+
+#include <time.h>
+
+#if (defined(__unix__) || defined(__APPLE__)) && !defined(CLOCK_MONOTONIC)
+#error "dml: compile with -D_GNU_SOURCE, or include the dml headers before any system header"
+#endif
+
+DML_API double dml_seconds(void)
+{
+#ifdef CLOCK_MONOTONIC
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#else
+    return (double)clock() / CLOCKS_PER_SEC;
+#endif
+}
+
+#endif

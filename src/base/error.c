@@ -1,0 +1,20 @@
+#ifndef DML_BASE_ERROR_C
+#define DML_BASE_ERROR_C
+
+#include "base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char *format, ...)
+{
+    if (!error || error->status != DML_OK) return status;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error->text, sizeof error->text, format, arguments);
+    va_end(arguments);
+    error->status = status;
+    return status;
+}
+
+#endif

@@ -1,0 +1,135 @@
+#ifndef DML_BASE_MEMORY_C
+#define DML_BASE_MEMORY_C
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A free block of the caller's buffer, or, in front of each block handed out, its size. Both take one
+   alignment unit, so that everything stays aligned. */
+typedef struct dml__block {
+    size_t bytes; /* of the whole block, this header included; a multiple of DML__ALIGNMENT */
+    struct dml__block *next;
+} dml__block;
+
+static void *dml__malloc(void *user, size_t bytes)
+{
+    (void)user;
+    return malloc(bytes);
+}
+
+static void dml__free(void *user, void *memory)
+{
+    (void)user;
+    free(memory);
+}
+
+DML__LOCAL void dml__memory_init(dml__memory *memory, const dml_allocator *allocator, void *buffer,
+                                 size_t buffer_bytes)
+{
+    memset(memory, 0, sizeof *memory);
+    if (buffer) {
+        memory->from_buffer = true;
+        const size_t skip = (size_t)(-(intptr_t)buffer & (DML__ALIGNMENT - 1));
+        const size_t usable =
+            buffer_bytes > skip ? (buffer_bytes - skip) / DML__ALIGNMENT * DML__ALIGNMENT : 0;
+        if (usable > DML__ALIGNMENT) {
+            memory->free_list = (dml__block *)(void *)((char *)buffer + skip);
+            memory->free_list->bytes = usable;
+            memory->free_list->next = NULL;
+        }
+    } else if (allocator && allocator->allocate && allocator->release) {
+        memory->allocator = *allocator;
+    } else {
+        memory->allocator.allocate = dml__malloc;
+        memory->allocator.release = dml__free;
+    }
+}
+
+static void *dml__take_block(dml__memory *memory, size_t bytes)
+{
+    const size_t need = dml__align_up(bytes) + DML__ALIGNMENT;
+    for (dml__block **link = &memory->free_list; *link; link = &(*link)->next) {
+        dml__block *block = *link;
+        if (block->bytes < need) continue;
+        if (block->bytes - need > DML__ALIGNMENT) {
+            dml__block *rest = (dml__block *)(void *)((char *)block + need);
+            rest->bytes = block->bytes - need;
+            rest->next = block->next;
+            block->bytes = need;
+            *link = rest;
+        } else {
+            *link = block->next;
+        }
+        return (char *)block + DML__ALIGNMENT;
+    }
+    return NULL;
+}
+
+static void dml__merge_with_next(dml__block *block)
+{
+    if (block->next && (char *)block + block->bytes == (char *)block->next) {
+        block->bytes += block->next->bytes;
+        block->next = block->next->next;
+    }
+}
+
+static void dml__return_block(dml__memory *memory, void *pointer)
+{
+    dml__block *block = (dml__block *)(void *)((char *)pointer - DML__ALIGNMENT);
+    dml__block *before = NULL;
+    dml__block *after = memory->free_list;
+    while (after && after < block) {
+        before = after;
+        after = after->next;
+    }
+    block->next = after;
+    dml__merge_with_next(block);
+    if (before) {
+        before->next = block;
+        dml__merge_with_next(before);
+    } else {
+        memory->free_list = block;
+    }
+}
+
+DML__LOCAL void *dml__allocate(dml__memory *memory, size_t bytes)
+{
+    if (bytes > SIZE_MAX - 2 * DML__ALIGNMENT) return NULL;
+    void *pointer;
+    if (memory->from_buffer) {
+        pointer = dml__take_block(memory, bytes);
+    } else {
+        /* Over-allocate and remember the caller's pointer just below the aligned one. */
+        void *raw =
+            memory->allocator.allocate(memory->allocator.user, bytes + DML__ALIGNMENT + sizeof(void *));
+        if (!raw) return NULL;
+        char *start = (char *)raw + sizeof(void *);
+        start += (size_t)(-(intptr_t)start & (DML__ALIGNMENT - 1));
+        memcpy(start - sizeof(void *), &raw, sizeof raw);
+        pointer = start;
+    }
+    if (pointer) memset(pointer, 0, bytes);
+    return pointer;
+}
+
+DML__LOCAL void *dml__allocate_array(dml__memory *memory, size_t count, size_t size)
+{
+    if (size && count > SIZE_MAX / size) return NULL;
+    return dml__allocate(memory, count * size);
+}
+
+DML__LOCAL void dml__release(dml__memory *memory, void *pointer)
+{
+    if (!pointer) return;
+    if (memory->from_buffer) {
+        dml__return_block(memory, pointer);
+        return;
+    }
+    void *raw;
+    memcpy(&raw, (char *)pointer - sizeof(void *), sizeof raw);
+    memory->allocator.release(memory->allocator.user, raw);
+}
+
+#endif

@@ -1,0 +1,38 @@
+/* memory.h: where every byte comes from: the caller's allocator, the caller's buffer, or malloc. */
+#ifndef DML_BASE_MEMORY_H
+#define DML_BASE_MEMORY_H
+
+#include "base/allocator.h"
+#include "base/platform.h"
+
+/* Every block that the library hands itself is aligned to this, enough for any vector instruction set. */
+#define DML__ALIGNMENT 64
+
+/* The library's own view of an allocator: always usable, 64-byte aligned, with an optional caller's buffer
+   behind it (first fit over an address-ordered free list; neighbours merge when freed). */
+typedef struct dml__memory {
+    dml_allocator allocator;
+    struct dml__block *free_list; /* of the caller's buffer; unused in allocator mode */
+    bool from_buffer;
+} dml__memory;
+
+/* `allocator` may be NULL or all-zero (malloc). With `buffer`, nothing but these `buffer_bytes` is used. */
+DML__LOCAL void dml__memory_init(dml__memory *memory, const dml_allocator *allocator, void *buffer,
+                                 size_t buffer_bytes);
+
+/* `bytes` zeroed bytes aligned to DML__ALIGNMENT, or NULL. Zero bytes gives a valid pointer. */
+DML__LOCAL void *dml__allocate(dml__memory *memory, size_t bytes);
+
+/* `count` elements of `size` bytes each; NULL also when the product doesn't fit a size_t. */
+DML__LOCAL void *dml__allocate_array(dml__memory *memory, size_t count, size_t size);
+
+/* Takes back what dml__allocate gave; NULL is fine. */
+DML__LOCAL void dml__release(dml__memory *memory, void *pointer);
+
+/* `bytes` rounded up to a multiple of DML__ALIGNMENT. */
+static inline size_t dml__align_up(size_t bytes)
+{
+    return (bytes + (DML__ALIGNMENT - 1)) & ~(size_t)(DML__ALIGNMENT - 1);
+}
+
+#endif

@@ -1,0 +1,161 @@
+#ifndef DML_BASE_OS_THREAD_C
+#define DML_BASE_OS_THREAD_C
+
+#include "base/os_thread.h"
+
+#ifndef DML_NO_THREADS
+
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+
+typedef struct dml__thread_start_argument {
+    void (*run)(void *argument);
+    void *argument;
+} dml__thread_start_argument;
+
+static void *dml__thread_main(void *raw)
+{
+    const dml__thread_start_argument start = *(dml__thread_start_argument *)raw;
+    free(raw);
+    start.run(start.argument);
+    return NULL;
+}
+
+DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argument), void *argument)
+{
+    /* malloc, not the caller's allocator: that one is promised to the calling thread alone. */
+    dml__thread_start_argument *start = (dml__thread_start_argument *)malloc(sizeof *start);
+    if (!start) return false;
+    start->run = run;
+    start->argument = argument;
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    const int failed = pthread_create(thread, NULL, dml__thread_main, start);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (failed) free(start);
+    return !failed;
+}
+
+DML__LOCAL void dml__thread_join(dml__thread *thread)
+{
+    pthread_join(*thread, NULL);
+}
+
+DML__LOCAL bool dml__mutex_init(dml__mutex *mutex)
+{
+    return pthread_mutex_init(mutex, NULL) == 0;
+}
+
+DML__LOCAL void dml__mutex_destroy(dml__mutex *mutex)
+{
+    pthread_mutex_destroy(mutex);
+}
+
+DML__LOCAL void dml__mutex_lock(dml__mutex *mutex)
+{
+    pthread_mutex_lock(mutex);
+}
+
+DML__LOCAL void dml__mutex_unlock(dml__mutex *mutex)
+{
+    pthread_mutex_unlock(mutex);
+}
+
+DML__LOCAL bool dml__cond_init(dml__cond *cond)
+{
+    pthread_condattr_t attributes;
+    if (pthread_condattr_init(&attributes)) return false;
+#ifndef __APPLE__
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+#endif
+    const bool ok = pthread_cond_init(cond, &attributes) == 0;
+    pthread_condattr_destroy(&attributes);
+    return ok;
+}
+
+DML__LOCAL void dml__cond_destroy(dml__cond *cond)
+{
+    pthread_cond_destroy(cond);
+}
+
+DML__LOCAL void dml__cond_signal_all(dml__cond *cond)
+{
+    pthread_cond_broadcast(cond);
+}
+
+DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double seconds)
+{
+    if (seconds < 0) return pthread_cond_wait(cond, mutex) == 0;
+    struct timespec until;
+#ifdef __APPLE__
+    clock_gettime(CLOCK_REALTIME, &until);
+#else
+    clock_gettime(CLOCK_MONOTONIC, &until);
+#endif
+    const double fraction = (double)until.tv_nsec * 1e-9 + seconds;
+    until.tv_sec += (time_t)fraction;
+    until.tv_nsec = (long)((fraction - (double)(time_t)fraction) * 1e9);
+    return pthread_cond_timedwait(cond, mutex, &until) == 0;
+}
+
+#else
+
+DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argument), void *argument)
+{
+    (void)thread, (void)run, (void)argument;
+    return false;
+}
+
+DML__LOCAL void dml__thread_join(dml__thread *thread)
+{
+    (void)thread;
+}
+
+DML__LOCAL bool dml__mutex_init(dml__mutex *mutex)
+{
+    *mutex = 0;
+    return true;
+}
+
+DML__LOCAL void dml__mutex_destroy(dml__mutex *mutex)
+{
+    (void)mutex;
+}
+
+DML__LOCAL void dml__mutex_lock(dml__mutex *mutex)
+{
+    (void)mutex;
+}
+
+DML__LOCAL void dml__mutex_unlock(dml__mutex *mutex)
+{
+    (void)mutex;
+}
+
+DML__LOCAL bool dml__cond_init(dml__cond *cond)
+{
+    *cond = 0;
+    return true;
+}
+
+DML__LOCAL void dml__cond_destroy(dml__cond *cond)
+{
+    (void)cond;
+}
+
+DML__LOCAL void dml__cond_signal_all(dml__cond *cond)
+{
+    (void)cond;
+}
+
+DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double seconds)
+{
+    (void)cond, (void)mutex, (void)seconds;
+    return false;
+}
+
+#endif
+
+#endif

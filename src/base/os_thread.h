@@ -1,0 +1,34 @@
+/* os_thread.h: threads, mutexes and condition variables of the operating system; with DML_NO_THREADS the
+   mutexes do nothing and no thread can be started. */
+#ifndef DML_BASE_OS_THREAD_H
+#define DML_BASE_OS_THREAD_H
+
+#include "base/platform.h"
+
+#ifndef DML_NO_THREADS
+#include <pthread.h>
+typedef pthread_t dml__thread;
+typedef pthread_mutex_t dml__mutex;
+typedef pthread_cond_t dml__cond;
+#else
+typedef int dml__thread;
+typedef int dml__mutex;
+typedef int dml__cond;
+#endif
+
+/* False when the thread can't be had. A thread has every signal blocked: signals are the host's business. */
+DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argument), void *argument);
+DML__LOCAL void dml__thread_join(dml__thread *thread);
+
+DML__LOCAL bool dml__mutex_init(dml__mutex *mutex);
+DML__LOCAL void dml__mutex_destroy(dml__mutex *mutex);
+DML__LOCAL void dml__mutex_lock(dml__mutex *mutex);
+DML__LOCAL void dml__mutex_unlock(dml__mutex *mutex);
+
+/* Waits use the monotonic clock. `seconds` < 0 waits without end; false means that the time ran out. */
+DML__LOCAL bool dml__cond_init(dml__cond *cond);
+DML__LOCAL void dml__cond_destroy(dml__cond *cond);
+DML__LOCAL void dml__cond_signal_all(dml__cond *cond);
+DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double seconds);
+
+#endif

@@ -1,0 +1,65 @@
+/* platform.h: what every other file stands on: version, linkage, compiler and OS differences. */
+#ifndef DML_BASE_PLATFORM_H
+#define DML_BASE_PLATFORM_H
+
+/* clock_gettime, sched_getaffinity and the sockets are POSIX or GNU, which -std=c99 hides. This takes effect
+   when the header comes before any system header; elsewhere compile with -D_GNU_SOURCE. */
+#if (defined(DML_IMPLEMENTATION) || defined(DML__SEPARATE)) && !defined(_GNU_SOURCE)
+#define _GNU_SOURCE
+#endif
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define DML_VERSION_MAJOR 0
+#define DML_VERSION_MINOR 1
+#define DML_VERSION "0.1.0"
+
+/* Linkage. A public function is `DML_API`; define DML_STATIC to keep the whole library inside one
+   translation unit. A function shared between the library's own files is `DML__LOCAL`: static in the
+   amalgamated headers, external when src/ is built file by file (DML__SEPARATE). */
+#ifdef __cplusplus
+#define DML__EXTERN_C extern "C"
+#else
+#define DML__EXTERN_C extern
+#endif
+#if defined(__GNUC__)
+#define DML__UNUSED __attribute__((unused))
+#define DML__PRINTF(position, first) __attribute__((format(printf, position, first)))
+#else
+#define DML__UNUSED
+#define DML__PRINTF(position, first)
+#endif
+#ifdef DML_STATIC
+#define DML_API DML__UNUSED static
+#else
+#define DML_API DML__EXTERN_C
+#endif
+#ifdef DML__SEPARATE
+#define DML__LOCAL DML__EXTERN_C
+#else
+#define DML__LOCAL DML__UNUSED static
+#endif
+
+#if defined(__cplusplus) || defined(__GNUC__)
+#define DML__RESTRICT __restrict
+#else
+#define DML__RESTRICT restrict
+#endif
+
+/* The entry points carry the version and the switches in their link name, so that two translation units
+   compiled with different ones fail to link instead of corrupting memory. */
+#ifdef DML_NO_THREADS
+#define DML__ABI(name) name##_v0_1_no_threads
+#else
+#define DML__ABI(name) name##_v0_1
+#endif
+
+/* Checks of the library's own invariants; never of a caller's input, which gets a status. */
+#ifndef DML_ASSERT
+#include <assert.h>
+#define DML_ASSERT(condition) assert(condition)
+#endif
+
+#endif

@@ -1,0 +1,106 @@
+/* backend.h: what a device can do for the graph. Everything above speaks to this interface alone.
+
+   A backend is memory plus launches. On a device that shares the host's memory (`host_memory`), the ops call
+   the CPU kernels directly; on any other they launch the shared kernels of src/gpu/kernels.cl by name. So a
+   new backend implements the table below and no op. */
+#ifndef DML_DEVICE_BACKEND_H
+#define DML_DEVICE_BACKEND_H
+
+#include "base/platform.h"
+#include "base/status.h"
+
+/* A piece of a device's memory. The device that made it owns it. */
+typedef struct dml_buffer {
+    size_t bytes;
+    void *host;   /* its address where host_memory is true, else NULL */
+    void *handle; /* the backend's own: a cl_mem, a device pointer */
+} dml_buffer;
+
+/* A place in a buffer. */
+typedef struct dml_ref {
+    dml_buffer *buffer;
+    size_t offset; /* in bytes, a multiple of the element size */
+} dml_ref;
+
+/* One launch of a shared kernel. Every shared kernel takes the same arguments: buffers with their offsets,
+   then a block of integers and floats; what each means is written at the kernel. */
+#define DML_LAUNCH_BUFFERS 6
+#define DML_LAUNCH_INTS 20
+#define DML_LAUNCH_FLOATS 4
+typedef struct dml_launch {
+    const char *kernel;        /* its name in src/gpu/kernels.cl */
+    size_t groups[3];          /* work-groups along each axis; none may be 0 */
+    size_t group_size[3];      /* work-items of a group along each axis, as the kernel requires */
+    int buffers, ints, floats; /* how many of the arrays below are set */
+    dml_ref buffer[DML_LAUNCH_BUFFERS];
+    int32_t integer[DML_LAUNCH_INTS];
+    float real[DML_LAUNCH_FLOATS];
+} dml_launch;
+
+typedef struct dml_device dml_device;
+
+typedef struct dml_device_info {
+    char id[32];       /* what dml_open takes: "cpu", "opencl:1", "cuda:0" */
+    char name[128];    /* what its maker calls it */
+    uint64_t memory;   /* bytes, 0 where unknown */
+    int compute_units; /* cores or multiprocessors */
+} dml_device_info;
+
+/* The table a backend fills. Calls on one device come from one thread at a time. Work is in order: a launch
+   sees what earlier writes and launches did; `read` and `finish` wait, nothing else need. A function that
+   fails says why with dml_device_fail and returns the status. */
+typedef struct dml_backend {
+    const char *name; /* "cpu", "opencl", "cuda" */
+    /* How many devices there are; 0 when there is no driver. */
+    int (*count)(void);
+    /* Fills `info` for device `index`, 0 .. count - 1. */
+    void (*describe)(int index, dml_device_info *info);
+    /* Opens device->index: sets device->state and device->host_memory. */
+    dml_status (*open)(dml_device *device);
+    void (*close)(dml_device *device);
+    /* Sets buffer->host or buffer->handle for buffer->bytes > 0 bytes. The content is undefined. */
+    dml_status (*buffer_create)(dml_device *device, dml_buffer *buffer);
+    void (*buffer_destroy)(dml_device *device, dml_buffer *buffer);
+    dml_status (*write)(dml_device *device, dml_ref to, const void *from, size_t bytes);
+    dml_status (*read)(dml_device *device, void *to, dml_ref from, size_t bytes);
+    dml_status (*copy)(dml_device *device, dml_ref to, dml_ref from, size_t bytes); /* they don't overlap */
+    dml_status (*zero)(dml_device *device, dml_ref to, size_t bytes);
+    dml_status (*launch)(dml_device *device, const dml_launch *launch);
+    dml_status (*finish)(dml_device *device);
+} dml_backend;
+
+struct dml_device {
+    const dml_backend *backend;
+    int index;
+    bool host_memory;
+    void *state; /* the backend's own */
+    struct dml_context *context;
+};
+
+/* For backends: the first failure sticks to the context; returns `status`. */
+DML_API dml_status dml_device_fail(dml_device *device, dml_status status, const char *format, ...)
+    DML__PRINTF(3, 4);
+
+/* For backends: zeroed memory from the context's allocator, NULL when there is none left. */
+DML_API void *dml_device_allocate(dml_device *device, size_t bytes);
+DML_API void dml_device_release(dml_device *device, void *memory);
+
+/* The backends of this build: the CPU always; OpenCL and CUDA where the implementation was compiled with
+   DML_OPENCL or DML_CUDA defined and linked with dml_opencl.c or dml_cuda.cu. NULL past the last. */
+DML_API const dml_backend *dml_backend_at(int i);
+
+/* What dml_opencl.c and dml_cuda.cu define. */
+DML__EXTERN_C const dml_backend *dml_opencl_backend(void);
+DML__EXTERN_C const dml_backend *dml_cuda_backend(void);
+
+/* Fills up to `capacity` infos with every device of every backend, best first ("auto" takes the first: a GPU
+   before an OpenCL CPU, the CPU backend before an OpenCL CPU), and returns how many there are in all. */
+DML_API int dml_devices(dml_device_info *infos, int capacity);
+
+/* The address behind a reference on a host_memory device. */
+static inline void *dml__host(dml_ref ref)
+{
+    return (char *)ref.buffer->host + ref.offset;
+}
+
+#endif

@@ -1,0 +1,47 @@
+/* context.h: what a program opens first: a device, its threads, memory, and the place where errors stick. */
+#ifndef DML_DEVICE_CONTEXT_H
+#define DML_DEVICE_CONTEXT_H
+
+#include "base/log.h"
+#include "base/allocator.h"
+#include "base/status.h"
+#include "thread/pool.h"
+#include "device/backend.h"
+
+typedef struct dml_context dml_context;
+
+typedef struct dml_options {
+    const char
+        *device;   /* "cpu" (default), "opencl", "opencl:1", "cuda", "cuda:0", "auto": the best there is */
+    int threads;   /* of the CPU pool; 0: one for each processor in the affinity mask */
+    uint64_t seed; /* of every random number; 0 is a seed like any other */
+    dml_allocator allocator; /* zero: malloc and free */
+    void *memory; /* or: one buffer that everything on the host comes from, the caller's until close */
+    size_t memory_bytes;
+    dml_log_callback log; /* NULL: silence */
+    void *log_user;
+    const dml_pool_options *pool; /* NULL, or how the pool spins and whose threads it uses; its threads and
+                                     allocator are overridden by the ones above */
+} dml_options;
+
+/* Opens a context; NULL options mean every core, the CPU, malloc. Returns NULL only when there is no memory
+   for the context itself; any other failure (a device that isn't there) is on the context, and everything
+   built on it is then NULL. A context is used by one thread at a time; two contexts in a process don't meet.
+ */
+#define dml_open DML__ABI(dml_open)
+DML_API dml_context *dml_open(const dml_options *options);
+
+/* Releases the context and every graph, program and trainer still on it. NULL is fine. */
+DML_API void dml_close(dml_context *context);
+
+/* The first error since opening or since dml_clear_error: its sentence ("" when there is none) and its
+   status. NULL, which dml_open returns when memory is short, reads as that. */
+DML_API const char *dml_error(const dml_context *context);
+DML_API dml_status dml_status_of(const dml_context *context);
+DML_API void dml_clear_error(dml_context *context);
+
+/* The context's parts, for use with the kernels on raw arrays. */
+DML_API dml_pool *dml_context_pool(dml_context *context);
+DML_API const dml_device *dml_context_device(const dml_context *context);
+
+#endif

@@ -1,0 +1,40 @@
+/* context_internal.h: what a context is made of, for the files that build on it. */
+#ifndef DML_DEVICE_CONTEXT_INTERNAL_H
+#define DML_DEVICE_CONTEXT_INTERNAL_H
+
+#include "base/error.h"
+#include "base/logger.h"
+#include "base/memory.h"
+#include "device/backend.h"
+#include "device/context.h"
+#include "thread/pool.h"
+
+/* Things that live until the context closes, newest first. */
+typedef struct dml__owned {
+    struct dml__owned *previous, *next;
+    void (*destroy)(struct dml__owned *self);
+} dml__owned;
+
+struct dml_context {
+    dml__memory memory;
+    dml__error error;
+    dml__logger logger;
+    dml_pool *pool;
+    dml_device device;
+    bool device_open;
+    uint64_t seed;
+    dml__owned *owned; /* the newest, or NULL */
+};
+
+/* Links a thing to the context, which destroys it on close if nobody did before. */
+DML__LOCAL void dml__own(dml_context *context, dml__owned *thing, void (*destroy)(dml__owned *self));
+DML__LOCAL void dml__disown(dml_context *context, dml__owned *thing);
+
+/* A buffer of `bytes` on the context's device, or NULL with the error recorded. NULL may be destroyed. */
+DML__LOCAL dml_buffer *dml__buffer_create(dml_context *context, size_t bytes);
+DML__LOCAL void dml__buffer_destroy(dml_context *context, dml_buffer *buffer);
+
+/* The CPU: memory is the host's, and the ops call the kernels themselves. */
+DML__LOCAL const dml_backend *dml__cpu_backend(void);
+
+#endif

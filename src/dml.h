@@ -1,0 +1,56 @@
+/* dml.h - training and running neural networks from C.
+
+   In exactly one source file of your program:
+
+       #define DML_IMPLEMENTATION
+       #include "dml.h"
+
+   and in any other just the #include. Build with -lm -lpthread. Include every dml header that you use in that
+   one file (dml.h, then dml_comm.h): what they share is compiled once.
+
+   Switches, the same in every file of a program:
+     DML_IMPLEMENTATION  (one file) the function bodies
+     DML_STATIC          every function is static: the library is private to this file
+     DML_NO_THREADS      no threads: every pool has one worker, no background communication
+     DML_ASSERT(c)       replaces assert() for the library's own invariants
+     DML_OPENCL          dml_opencl.c is linked in: "opencl" devices
+     DML_CUDA            dml_cuda.cu is linked in: "cuda" devices
+
+   The manual is docs/guide.md; each function's reference is the comment at its declaration. */
+#ifndef DML_H
+#define DML_H
+
+#include "base/platform.h"
+#include "base/status.h"
+#include "base/dtype.h"
+#include "base/allocator.h"
+#include "base/log.h"
+#include "base/clock.h"
+#include "base/cpu.h"
+#include "base/philox.h"
+#include "thread/pool.h"
+#include "kernels/gemm.h"
+#include "kernels/conv2d.h"
+#include "kernels/pool2d.h"
+#include "kernels/elementwise.h"
+#include "kernels/reduce.h"
+#include "kernels/loss.h"
+#include "kernels/update.h"
+#include "device/backend.h"
+#include "device/context.h"
+
+#endif
+
+#ifdef DML_IMPLEMENTATION
+
+#include "base/status.c"
+#include "base/error.c"
+#include "base/dtype.c"
+#include "base/memory.c"
+#include "base/logger.c"
+#include "base/clock.c"
+#include "base/cpu.c"
+#include "base/philox.c"
+#include "base/os_thread.c"
+
+#endif

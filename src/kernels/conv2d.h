@@ -1,0 +1,37 @@
+/* conv2d.h: two-dimensional convolution on raw arrays. */
+#ifndef DML_KERNELS_CONV2D_H
+#define DML_KERNELS_CONV2D_H
+
+#include "base/status.h"
+#include "thread/pool.h"
+
+/* x (N, H, W, C), w (F, KH, KW, C), bias (F), y (N, OH, OW, F). Padding is with zeros, the same on both
+ * sides. */
+typedef struct dml_conv2d_shape {
+    int batch, height, width, channels; /* N, H, W, C */
+    int filters;                        /* F */
+    int kernel_h, kernel_w;
+    int stride_h, stride_w;
+    int pad_h, pad_w;
+} dml_conv2d_shape;
+
+/* (in + 2 pad - kernel) / stride + 1, or 0 when the kernel doesn't fit. */
+DML_API int dml_conv2d_output_size(int in, int kernel, int stride, int pad);
+
+/* Each returns DML_ERROR_ARGUMENT for a shape with a size below 1 (batch may be 0, pads are 0 or more) or a
+   kernel that doesn't fit, before anything is written. Bitwise the same for any number of threads; allocates
+   nothing. */
+
+/* y = conv(x, w) + bias; bias may be NULL. */
+DML_API dml_status dml_conv2d_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
+                                      const float *w, const float *bias, float *y);
+
+/* dx = dconv/dx^T dy + beta dx; with beta = 0, dx is not read. */
+DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_shape *shape, const float *dy,
+                                             const float *w, float beta, float *dx);
+
+/* dw = dconv/dw^T dy + beta dw. (The bias gradient is dml_sum_rows of dy.) */
+DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
+                                               const float *dy, float beta, float *dw);
+
+#endif

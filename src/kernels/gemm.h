@@ -1,0 +1,20 @@
+/* gemm.h: matrix products on raw arrays. */
+#ifndef DML_KERNELS_GEMM_H
+#define DML_KERNELS_GEMM_H
+
+#include "base/status.h"
+#include "thread/pool.h"
+
+/* The numbers are those of CBLAS. */
+typedef enum dml_layout { DML_ROW_MAJOR = 101, DML_COL_MAJOR = 102 } dml_layout;
+typedef enum dml_transpose { DML_NO_TRANS = 111, DML_TRANS = 112 } dml_transpose;
+
+/* C = alpha op(A) op(B) + beta C, with op(A) m x k, op(B) k x n, C m x n: the arguments of cblas_sgemm behind
+   a pool (NULL: the caller alone). With beta = 0, C is not read. The result is bitwise the same for any
+   number of threads. Allocates nothing. DML_ERROR_ARGUMENT for a negative size, a leading dimension that is
+   too small, or an unknown layout or transpose; C is then untouched. */
+DML_API dml_status dml_sgemm(dml_pool *pool, dml_layout layout, dml_transpose trans_a, dml_transpose trans_b,
+                             int m, int n, int k, float alpha, const float *a, int lda, const float *b,
+                             int ldb, float beta, float *c, int ldc);
+
+#endif

@@ -1,0 +1,35 @@
+/* pool2d.h: max and average pooling on raw arrays. */
+#ifndef DML_KERNELS_POOL2D_H
+#define DML_KERNELS_POOL2D_H
+
+#include "base/status.h"
+#include "thread/pool.h"
+
+/* x (N, H, W, C), y (N, OH, OW, C), OH = dml_conv2d_output_size(H, kernel_h, stride_h, pad_h). A pad must be
+   smaller than its kernel, so that each window holds at least one input. */
+typedef struct dml_pool2d_shape {
+    int batch, height, width, channels; /* N, H, W, C */
+    int kernel_h, kernel_w;
+    int stride_h, stride_w;
+    int pad_h, pad_w;
+} dml_pool2d_shape;
+
+/* DML_ERROR_ARGUMENT for a bad shape, before anything is written. Bitwise the same for any number of threads;
+   allocates nothing. */
+
+/* y = the largest input of each window; argmax (N, OH, OW, C) is its place h * W + w in the image (the first
+   of equals), for the backward pass; NULL where there is none. */
+DML_API dml_status dml_max_pool2d_forward(dml_pool *pool, const dml_pool2d_shape *shape, const float *x,
+                                          float *y, int32_t *argmax);
+
+/* dx = the dy of the windows that each input won + beta dx; with beta = 0, dx is not read. */
+DML_API dml_status dml_max_pool2d_backward(dml_pool *pool, const dml_pool2d_shape *shape,
+                                           const int32_t *argmax, const float *dy, float beta, float *dx);
+
+/* y = the mean of each window's inputs; padding is not counted. */
+DML_API dml_status dml_avg_pool2d_forward(dml_pool *pool, const dml_pool2d_shape *shape, const float *x,
+                                          float *y);
+DML_API dml_status dml_avg_pool2d_backward(dml_pool *pool, const dml_pool2d_shape *shape, const float *dy,
+                                           float beta, float *dx);
+
+#endif

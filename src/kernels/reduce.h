@@ -1,0 +1,19 @@
+/* reduce.h: many elements into one, on raw arrays. */
+#ifndef DML_KERNELS_REDUCE_H
+#define DML_KERNELS_REDUCE_H
+
+#include "thread/pool.h"
+
+/* Sums run over fixed blocks in a fixed order, so they are bitwise the same for any number of threads. */
+
+DML_API float dml_sum(dml_pool *pool, size_t n, const float *x);                 /* 0 for n = 0 */
+DML_API float dml_dot(dml_pool *pool, size_t n, const float *x, const float *y); /* 0 for n = 0 */
+DML_API float dml_max(dml_pool *pool, size_t n, const float *x);                 /* -infinity for n = 0 */
+
+/* y[c] = sum over r of x[r][c] + beta y[c], x (rows, columns); with beta = 0, y is not read. */
+DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const float *x, float beta, float *y);
+
+/* out[r] = the column of the largest x[r][c], the first of equals. */
+DML_API void dml_argmax(dml_pool *pool, size_t rows, size_t columns, const float *x, int32_t *out);
+
+#endif
