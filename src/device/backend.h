@@ -25,14 +25,13 @@ typedef struct dml_ref {
 /* One launch of a shared kernel. Every shared kernel takes the same arguments: buffers with their offsets,
    then a block of integers and floats; what each means is written at the kernel. */
 #define DML_LAUNCH_BUFFERS 6
-#define DML_LAUNCH_INTS 20
+#define DML_LAUNCH_INTS 16
 #define DML_LAUNCH_FLOATS 4
 typedef struct dml_launch {
-    const char *kernel;        /* its name in src/gpu/kernels.cl */
-    size_t groups[3];          /* work-groups along each axis; none may be 0 */
-    size_t group_size[3];      /* work-items of a group along each axis, as the kernel requires */
-    int buffers, ints, floats; /* how many of the arrays below are set */
-    dml_ref buffer[DML_LAUNCH_BUFFERS];
+    const char *kernel; /* its name in src/gpu/kernels.cl */
+    size_t size[2];     /* how much there is to do along x and y: elements, rows, outputs; how much of it a
+                           work-group does is in the kernel's row of src/gpu/kernel_list.h. 0: nothing to do */
+    dml_ref buffer[DML_LAUNCH_BUFFERS]; /* a NULL buffer is a NULL pointer in the kernel */
     int32_t integer[DML_LAUNCH_INTS];
     float real[DML_LAUNCH_FLOATS];
 } dml_launch;
