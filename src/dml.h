@@ -52,5 +52,8 @@
 #include "base/cpu.c"
 #include "base/philox.c"
 #include "base/os_thread.c"
+#include "device/backend.c"
+#include "device/cpu.c"
+#include "device/context.c"
 
 #endif

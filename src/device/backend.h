@@ -43,6 +43,7 @@ typedef struct dml_device_info {
     char name[128];    /* what its maker calls it */
     uint64_t memory;   /* bytes, 0 where unknown */
     int compute_units; /* cores or multiprocessors */
+    bool gpu;          /* not a CPU that speaks OpenCL */
 } dml_device_info;
 
 /* The table a backend fills. Calls on one device come from one thread at a time. Work is in order: a launch

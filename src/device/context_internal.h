@@ -34,7 +34,4 @@ DML__LOCAL void dml__disown(dml_context *context, dml__owned *thing);
 DML__LOCAL dml_buffer *dml__buffer_create(dml_context *context, size_t bytes);
 DML__LOCAL void dml__buffer_destroy(dml_context *context, dml_buffer *buffer);
 
-/* The CPU: memory is the host's, and the ops call the kernels themselves. */
-DML__LOCAL const dml_backend *dml__cpu_backend(void);
-
 #endif

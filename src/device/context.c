@@ -1,0 +1,218 @@
+#ifndef DML_DEVICE_CONTEXT_C
+#define DML_DEVICE_CONTEXT_C
+
+#include "device/context.h"
+
+#include "device/context_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The pool's view of the context's memory. */
+static void *dml__context_allocate(void *user, size_t bytes)
+{
+    return dml__allocate((dml__memory *)user, bytes);
+}
+
+static void dml__context_release(void *user, void *memory)
+{
+    dml__release((dml__memory *)user, memory);
+}
+
+static void dml__open_pool(dml_context *context, const dml_options *options)
+{
+    dml_pool_options pool_options;
+    memset(&pool_options, 0, sizeof pool_options);
+    if (options->pool) pool_options = *options->pool;
+    pool_options.threads = options->threads;
+    pool_options.allocator.allocate = dml__context_allocate;
+    pool_options.allocator.release = dml__context_release;
+    pool_options.allocator.user = &context->memory;
+    if (options->threads < 0)
+        dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                  "%d threads asked for: give 0 for one a core, or 1 or more", options->threads);
+    else if (!(context->pool = dml_pool_create(&pool_options)))
+        dml__fail(&context->error, DML_ERROR_MEMORY, "no memory or threads left for a pool of %d threads",
+                  options->threads);
+}
+
+static dml_status dml__open_device_at(dml_context *context, const dml_backend *backend, int index)
+{
+    context->device.backend = backend;
+    context->device.index = index;
+    context->device.context = context;
+    const dml_status status = backend->open(&context->device);
+    context->device_open = status == DML_OK;
+    return status;
+}
+
+/* "name" or "name:index" -> backend and index. False, with the error recorded, for anything else. */
+static bool dml__find_device(dml_context *context, const char *id, const dml_backend **found, int *index)
+{
+    const char *colon = strchr(id, ':');
+    const size_t name_length = colon ? (size_t)(colon - id) : strlen(id);
+    *index = 0;
+    if (colon) {
+        char *end;
+        const long number = strtol(colon + 1, &end, 10);
+        if (end == colon + 1 || *end || number < 0 || number > 999) {
+            dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                      "device '%s': after the colon comes a number, as in 'opencl:1'", id);
+            return false;
+        }
+        *index = (int)number;
+    }
+    char known[96] = "";
+    const dml_backend *backend;
+    for (int i = 0; (backend = dml_backend_at(i)) != NULL; i++) {
+        if (strlen(backend->name) == name_length && strncmp(backend->name, id, name_length) == 0) break;
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", backend->name);
+    }
+    if (!backend) {
+        const bool optional = strncmp(id, "opencl", 6) == 0 || strncmp(id, "cuda", 4) == 0;
+        dml__fail(&context->error, DML_ERROR_DEVICE, "no device '%s': this build has %s%s", id, known,
+                  optional ? " (compile with -DDML_OPENCL and dml_opencl.c, or -DDML_CUDA and dml_cuda.cu)"
+                           : "");
+        return false;
+    }
+    const int count = backend->count();
+    if (*index >= count) {
+        char range[32] = "";
+        if (count > 0)
+            snprintf(range, sizeof range, ": %s:0 to %s:%d", backend->name, backend->name, count - 1);
+        dml__fail(&context->error, DML_ERROR_DEVICE, "no device '%s': %d %s device%s found%s", id, count,
+                  backend->name, count == 1 ? "" : "s", range);
+        return false;
+    }
+    *found = backend;
+    return true;
+}
+
+static void dml__open_device(dml_context *context, const char *id)
+{
+    dml_device_info best;
+    if (id && strcmp(id, "auto") == 0) {
+        dml_devices(&best, 1);
+        id = best.id;
+    }
+    const dml_backend *backend;
+    int index;
+    if (dml__find_device(context, id && *id ? id : "cpu", &backend, &index))
+        dml__open_device_at(context, backend, index);
+}
+
+DML_API dml_context *dml_open(const dml_options *options)
+{
+    static const dml_options defaults = { NULL, 0, 0, { NULL, NULL, NULL }, NULL, 0, NULL, NULL, NULL };
+    if (!options) options = &defaults;
+    dml__memory memory;
+    dml__memory_init(&memory, &options->allocator, options->memory, options->memory_bytes);
+    dml_context *context = (dml_context *)dml__allocate(&memory, sizeof *context);
+    if (!context) return NULL;
+    context->memory = memory;
+    context->logger.callback = options->log;
+    context->logger.user = options->log_user;
+    context->seed = options->seed;
+    dml__open_pool(context, options);
+    if (context->error.status == DML_OK) dml__open_device(context, options->device);
+    return context;
+}
+
+DML_API void dml_close(dml_context *context)
+{
+    if (!context) return;
+    while (context->owned) context->owned->destroy(context->owned);
+    if (context->device_open) context->device.backend->close(&context->device);
+    dml_pool_destroy(context->pool);
+    dml__memory memory = context->memory;
+    dml__release(&memory, context);
+}
+
+DML_API const char *dml_error(const dml_context *context)
+{
+    return context ? context->error.text : "no memory left to open a context";
+}
+
+DML_API dml_status dml_status_of(const dml_context *context)
+{
+    return context ? context->error.status : DML_ERROR_MEMORY;
+}
+
+DML_API void dml_clear_error(dml_context *context)
+{
+    if (!context) return;
+    context->error.status = DML_OK;
+    context->error.text[0] = '\0';
+}
+
+DML_API dml_pool *dml_context_pool(dml_context *context)
+{
+    return context ? context->pool : NULL;
+}
+
+DML_API const dml_device *dml_context_device(const dml_context *context)
+{
+    return context && context->device_open ? &context->device : NULL;
+}
+
+DML_API dml_status dml_device_fail(dml_device *device, dml_status status, const char *format, ...)
+{
+    char text[sizeof device->context->error.text];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return dml__fail(&device->context->error, status, "%s", text);
+}
+
+DML_API void *dml_device_allocate(dml_device *device, size_t bytes)
+{
+    return dml__allocate(&device->context->memory, bytes);
+}
+
+DML_API void dml_device_release(dml_device *device, void *memory)
+{
+    dml__release(&device->context->memory, memory);
+}
+
+DML__LOCAL void dml__own(dml_context *context, dml__owned *thing, void (*destroy)(dml__owned *self))
+{
+    thing->destroy = destroy;
+    thing->previous = NULL;
+    thing->next = context->owned;
+    if (thing->next) thing->next->previous = thing;
+    context->owned = thing;
+}
+
+DML__LOCAL void dml__disown(dml_context *context, dml__owned *thing)
+{
+    if (thing->previous)
+        thing->previous->next = thing->next;
+    else
+        context->owned = thing->next;
+    if (thing->next) thing->next->previous = thing->previous;
+}
+
+DML__LOCAL dml_buffer *dml__buffer_create(dml_context *context, size_t bytes)
+{
+    dml_buffer *buffer = (dml_buffer *)dml__allocate(&context->memory, sizeof *buffer);
+    if (!buffer) {
+        dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a buffer's record");
+        return NULL;
+    }
+    buffer->bytes = bytes ? bytes : DML__ALIGNMENT;
+    if (context->device.backend->buffer_create(&context->device, buffer) == DML_OK) return buffer;
+    dml__release(&context->memory, buffer);
+    return NULL;
+}
+
+DML__LOCAL void dml__buffer_destroy(dml_context *context, dml_buffer *buffer)
+{
+    if (!buffer) return;
+    context->device.backend->buffer_destroy(&context->device, buffer);
+    dml__release(&context->memory, buffer);
+}
+
+#endif
