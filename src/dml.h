@@ -52,6 +52,7 @@
 #include "base/cpu.c"
 #include "base/philox.c"
 #include "base/os_thread.c"
+#include "thread/pool.c"
 #include "device/backend.c"
 #include "device/cpu.c"
 #include "device/context.c"

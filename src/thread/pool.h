@@ -13,7 +13,8 @@ typedef void (*dml_pool_task)(void *argument, int task, int worker);
 
 typedef struct dml_pool_options {
     int threads;             /* 0: one for each processor in the affinity mask; 1: none but the caller */
-    int spin;                /* pauses a worker spins before it sleeps; 0: 1000; -1: sleeps at once */
+    int spin;                /* pauses a worker spins before it sleeps; 0: 1000, or none when there are
+                                more threads than processors; -1: none */
     dml_allocator allocator; /* zero: malloc */
     /* A host that has threads of its own lends them: called with the number of tasks, it must call
        run(run_argument, task, worker) once for each task, on any threads, each worker number < threads on one
@@ -22,7 +23,8 @@ typedef struct dml_pool_options {
     void *host;
 } dml_pool_options;
 
-/* NULL options: all defaults. Returns NULL when memory or threads can't be had. A pool is used by one thread
+/* NULL options: all defaults. Returns NULL when memory or threads can't be had, or when
+   `threads` is negative; nothing is then left behind. A pool is used by one thread
    at a time; a task must not call into its own pool. */
 DML_API dml_pool *dml_pool_create(const dml_pool_options *options);
 DML_API void dml_pool_destroy(dml_pool *pool);

@@ -1,0 +1,287 @@
+#ifndef DML_THREAD_POOL_C
+#define DML_THREAD_POOL_C
+
+#include "thread/pool.h"
+
+#include "base/cpu.h"
+#include "base/memory.h"
+#include "base/os_thread.h"
+
+#if defined(__linux__) && !defined(DML__NO_FUTEX)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#if defined(SYS_futex)
+#define DML__FUTEX 1
+#endif
+#endif
+
+/* How a loop runs. The caller writes `tasks`, `task` and `argument`, then publishes `unclaimed`. A worker
+   claims a task by decrementing `unclaimed` from a positive value, and only then reads the other three: until
+   that task is counted off `unfinished`, the loop can't end and they can't change. So a worker that is late
+   for a loop does no harm, and nobody waits for a worker that has claimed nothing. */
+struct dml_pool {
+    dml__memory memory;
+    int threads;
+    int spin;
+    int started; /* threads running, at most threads - 1 */
+    void (*host_parallel)(void *host, int tasks, dml_pool_task run, void *run_argument);
+    void *host;
+    char *scratch; /* (threads, DML_POOL_SCRATCH_BYTES) */
+    struct dml__pool_worker *workers;
+    int tasks;
+    dml_pool_task task;
+    void *argument;
+    dml__mutex mutex; /* these two where there is no futex */
+    dml__cond cond;
+    /* What the threads share is on cache lines of its own. */
+    char pad0[DML__ALIGNMENT];
+    int unclaimed; /* tasks not yet claimed; -1: the pool is being destroyed */
+    int sleepers;  /* workers that sleep, or are about to, until unclaimed != 0 */
+    char pad1[DML__ALIGNMENT];
+    int unfinished;    /* tasks not yet ended */
+    int caller_sleeps; /* until unfinished == 0 */
+    char pad2[DML__ALIGNMENT];
+};
+
+typedef struct dml__pool_worker {
+    dml_pool *pool;
+    int number;
+    dml__thread thread;
+} dml__pool_worker;
+
+#ifndef DML_NO_THREADS
+
+static inline void dml__pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__) || (defined(__ARM_ARCH) && __ARM_ARCH >= 7)
+    __asm__ __volatile__("yield" ::: "memory");
+#else
+    __asm__ __volatile__("" ::: "memory");
+#endif
+}
+
+/* Sleeps while *word == value. May return early. */
+static void dml__pool_sleep(dml_pool *pool, int *word, int value)
+{
+#ifdef DML__FUTEX
+    (void)pool;
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+#else
+    dml__mutex_lock(&pool->mutex);
+    while (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value) dml__cond_wait(&pool->cond, &pool->mutex, -1);
+    dml__mutex_unlock(&pool->mutex);
+#endif
+}
+
+/* Wakes at least `count` of those that sleep on `word`. */
+static void dml__pool_wake(dml_pool *pool, int *word, int count)
+{
+#ifdef DML__FUTEX
+    (void)pool;
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
+#else
+    (void)word, (void)count;
+    dml__mutex_lock(&pool->mutex);
+    dml__cond_signal_all(&pool->cond);
+    dml__mutex_unlock(&pool->mutex);
+#endif
+}
+
+/* Claims and runs tasks until none is left, and returns how many it ran. */
+static int dml__pool_work(dml_pool *pool, int worker)
+{
+    int ran = 0;
+    int unclaimed = __atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED);
+    while (unclaimed > 0) {
+        if (!__atomic_compare_exchange_n(&pool->unclaimed, &unclaimed, unclaimed - 1, true, __ATOMIC_ACQUIRE,
+                                         __ATOMIC_RELAXED))
+            continue;
+        pool->task(pool->argument, pool->tasks - unclaimed, worker);
+        ran++;
+        unclaimed = __atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED);
+    }
+    return ran;
+}
+
+static void dml__pool_worker_main(void *argument)
+{
+    const dml__pool_worker *self = (const dml__pool_worker *)argument;
+    dml_pool *pool = self->pool;
+    for (;;) {
+        int unclaimed = 0;
+        for (int i = 0; i < pool->spin; i++) {
+            unclaimed = __atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED);
+            if (unclaimed) break;
+            dml__pause();
+        }
+        if (unclaimed == 0) {
+            /* The count goes up before the kernel looks at the word, and the caller looks at the count after
+               it has written the word: one of the two sees the other. */
+            __atomic_fetch_add(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
+            while ((unclaimed = __atomic_load_n(&pool->unclaimed, __ATOMIC_SEQ_CST)) == 0)
+                dml__pool_sleep(pool, &pool->unclaimed, 0);
+            __atomic_fetch_sub(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
+        }
+        if (unclaimed < 0) return;
+        const int ran = dml__pool_work(pool, self->number);
+        if (ran && __atomic_sub_fetch(&pool->unfinished, ran, __ATOMIC_SEQ_CST) == 0 &&
+            __atomic_load_n(&pool->caller_sleeps, __ATOMIC_SEQ_CST))
+            dml__pool_wake(pool, &pool->unfinished, 1);
+    }
+}
+
+/* Publishes `unclaimed` and wakes up to `wanted` sleepers. */
+static void dml__pool_publish(dml_pool *pool, int unclaimed, int wanted)
+{
+    __atomic_store_n(&pool->unclaimed, unclaimed, __ATOMIC_SEQ_CST);
+    const int sleepers = __atomic_load_n(&pool->sleepers, __ATOMIC_SEQ_CST);
+    if (sleepers) dml__pool_wake(pool, &pool->unclaimed, sleepers < wanted ? sleepers : wanted);
+}
+
+static void dml__pool_wait(dml_pool *pool)
+{
+    for (int i = 0; i < pool->spin; i++) {
+        if (__atomic_load_n(&pool->unfinished, __ATOMIC_ACQUIRE) == 0) return;
+        dml__pause();
+    }
+    __atomic_store_n(&pool->caller_sleeps, 1, __ATOMIC_SEQ_CST);
+    int unfinished;
+    while ((unfinished = __atomic_load_n(&pool->unfinished, __ATOMIC_SEQ_CST)) != 0)
+        dml__pool_sleep(pool, &pool->unfinished, unfinished);
+    __atomic_store_n(&pool->caller_sleeps, 0, __ATOMIC_SEQ_CST);
+}
+
+static void dml__pool_run_threads(dml_pool *pool, int tasks, dml_pool_task task, void *argument)
+{
+    pool->tasks = tasks;
+    pool->task = task;
+    pool->argument = argument;
+    __atomic_store_n(&pool->unfinished, tasks, __ATOMIC_RELAXED);
+    dml__pool_publish(pool, tasks, tasks - 1);
+    const int ran = dml__pool_work(pool, 0);
+    if (__atomic_sub_fetch(&pool->unfinished, ran, __ATOMIC_ACQUIRE) != 0) dml__pool_wait(pool);
+}
+
+static bool dml__pool_start_threads(dml_pool *pool)
+{
+    while (pool->started < pool->threads - 1) {
+        dml__pool_worker *worker = &pool->workers[pool->started];
+        worker->pool = pool;
+        worker->number = pool->started + 1;
+        if (!dml__thread_start(&worker->thread, dml__pool_worker_main, worker)) return false;
+        pool->started++;
+    }
+    return true;
+}
+
+static void dml__pool_stop_threads(dml_pool *pool)
+{
+    dml__pool_publish(pool, -1, pool->started);
+    for (int i = 0; i < pool->started; i++) dml__thread_join(&pool->workers[i].thread);
+}
+
+#else
+
+static void dml__pool_run_threads(dml_pool *pool, int tasks, dml_pool_task task, void *argument)
+{
+    (void)pool, (void)tasks, (void)task, (void)argument;
+}
+
+static bool dml__pool_start_threads(dml_pool *pool)
+{
+    (void)pool;
+    return true;
+}
+
+static void dml__pool_stop_threads(dml_pool *pool)
+{
+    (void)pool;
+}
+
+#endif
+
+static int dml__pool_count_threads(const dml_pool_options *options)
+{
+#ifdef DML_NO_THREADS
+    if (!options->host_parallel) return 1;
+#endif
+    return options->threads ? options->threads : dml_cpu_count();
+}
+
+static int dml__pool_count_spins(const dml_pool_options *options, int threads)
+{
+    if (options->spin) return options->spin < 0 ? 0 : options->spin;
+    /* With more threads than processors, who spins keeps from working who has work. */
+    return threads > dml_cpu_count() ? 0 : 1000;
+}
+
+DML_API dml_pool *dml_pool_create(const dml_pool_options *options)
+{
+    const dml_pool_options defaults = { 0, 0, { NULL, NULL, NULL }, NULL, NULL };
+    if (!options) options = &defaults;
+    if (options->threads < 0) return NULL;
+    dml__memory memory;
+    dml__memory_init(&memory, &options->allocator, NULL, 0);
+    dml_pool *pool = (dml_pool *)dml__allocate(&memory, sizeof *pool);
+    if (!pool) return NULL;
+    if (!dml__mutex_init(&pool->mutex)) {
+        dml__release(&memory, pool);
+        return NULL;
+    }
+    if (!dml__cond_init(&pool->cond)) {
+        dml__mutex_destroy(&pool->mutex);
+        dml__release(&memory, pool);
+        return NULL;
+    }
+    pool->memory = memory;
+    pool->threads = dml__pool_count_threads(options);
+    pool->spin = dml__pool_count_spins(options, pool->threads);
+    pool->host_parallel = options->host_parallel;
+    pool->host = options->host;
+    const size_t threads = (size_t)pool->threads;
+    pool->scratch = (char *)dml__allocate_array(&pool->memory, threads, DML_POOL_SCRATCH_BYTES);
+    pool->workers = (dml__pool_worker *)dml__allocate_array(&pool->memory, threads, sizeof *pool->workers);
+    if (!pool->scratch || !pool->workers || (!pool->host_parallel && !dml__pool_start_threads(pool))) {
+        dml_pool_destroy(pool);
+        return NULL;
+    }
+    return pool;
+}
+
+DML_API void dml_pool_destroy(dml_pool *pool)
+{
+    if (!pool) return;
+    dml__pool_stop_threads(pool);
+    dml__cond_destroy(&pool->cond);
+    dml__mutex_destroy(&pool->mutex);
+    dml__memory memory = pool->memory;
+    dml__release(&memory, pool->workers);
+    dml__release(&memory, pool->scratch);
+    dml__release(&memory, pool);
+}
+
+DML_API int dml_pool_threads(const dml_pool *pool)
+{
+    return pool ? pool->threads : 1;
+}
+
+DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *argument)
+{
+    if (tasks > 1 && pool && pool->host_parallel) {
+        pool->host_parallel(pool->host, tasks, task, argument);
+    } else if (tasks > 1 && pool && pool->started) {
+        dml__pool_run_threads(pool, tasks, task, argument);
+    } else {
+        for (int i = 0; i < tasks; i++) task(argument, i, 0);
+    }
+}
+
+DML_API void *dml_pool_scratch(dml_pool *pool, int worker)
+{
+    return pool ? pool->scratch + (size_t)worker * DML_POOL_SCRATCH_BYTES : NULL;
+}
+
+#endif
