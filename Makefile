@@ -1,0 +1,289 @@
+# dml's build. gcc (or clang) and GNU make are enough; `make help` lists the targets.
+
+CFLAGS ?= -O2
+BUILD ?= build
+PREFIX ?= /usr/local
+NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+NVCCFLAGS ?= -O2
+Q := $(if $(VERBOSE),,@)
+
+WARNINGS := -Wall -Wextra -Wpedantic
+BASE_LIBS := -lm -lpthread -ldl
+SOURCES := $(wildcard src/dml* src/*/*)
+PRODUCTS := $(notdir $(wildcard src/dml*))
+VERSION := $(shell sed -n 's/^.define DML_VERSION "\(.*\)"/\1/p' src/base/platform.h)
+
+MAKEFLAGS += --no-builtin-rules
+.DELETE_ON_ERROR:
+.SECONDARY:
+.PHONY: all demo test test-programs bench amalgamate install uninstall data format format-check clean help
+
+# ---- what this machine has ----
+
+has_header = $(shell printf '\043include <$(1)>\n' | $(CC) -E -x c - >/dev/null 2>&1 && echo yes)
+has_command = $(shell command -v $(1))
+
+ifeq ($(filter dml_opencl.c,$(PRODUCTS)),)
+  NO_OPENCL := src/dml_opencl.c is not there
+else ifeq ($(OPENCL),no)
+  NO_OPENCL := OPENCL=no
+else ifeq ($(call has_header,CL/cl.h),)
+  NO_OPENCL := no CL/cl.h (Debian: opencl-headers)
+endif
+
+ifeq ($(filter dml_cuda.cu,$(PRODUCTS)),)
+  NO_CUDA := src/dml_cuda.cu is not there
+else ifeq ($(CUDA),no)
+  NO_CUDA := CUDA=no
+else ifeq ($(NVCC),)
+  NO_CUDA := no nvcc on PATH or in /usr/local/cuda
+else
+  CUDA_HOME ?= $(patsubst %/bin/,%,$(dir $(realpath $(shell command -v $(NVCC)))))
+  CUDA_LIB := $(patsubst %/,%,$(dir $(firstword $(wildcard $(addsuffix /libcudart_static.a,\
+      $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib $(CUDA_HOME)/lib/x86_64-linux-gnu /usr/lib/x86_64-linux-gnu)))))
+  # What of this list the compiler knows, as code, and the last also as PTX for what comes after it.
+  CUDA_ARCHS ?= $(filter 75 80 86 89 90,$(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)))
+  ifeq ($(CUDA_LIB),)
+    NO_CUDA := no libcudart_static.a in $(CUDA_HOME)
+  else ifeq ($(CUDA_ARCHS),)
+    NO_CUDA := $(NVCC) knows none of sm_75 to sm_90
+  endif
+endif
+
+ifndef NO_OPENCL
+  DEVICE_FLAGS += -DDML_OPENCL
+  DEVICE_OBJECTS += $(BUILD)/dml_opencl.o
+endif
+ifndef NO_CUDA
+  DEVICE_FLAGS += -DDML_CUDA
+  DEVICE_OBJECTS += $(BUILD)/dml_cuda.o
+  # cudart is linked statically, so that a program also starts where there is no driver.
+  CUDA_LIBS := -L$(CUDA_LIB) -lcudart_static -lrt -lstdc++
+  GENCODE := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
+      $(foreach a,$(lastword $(CUDA_ARCHS)),-gencode arch=compute_$(a),code=compute_$(a))
+endif
+
+# ---- the programs of the project, each from one source file and the products ----
+
+TOOLS := $(patsubst tools/%.c,$(BUILD)/%,$(wildcard tools/*.c))
+SAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard samples/*.c))
+BENCHES := $(patsubst %.c,$(BUILD)/%,$(wildcard bench/*.c))
+
+all: $(PRODUCTS) $(TOOLS) $(DEVICE_OBJECTS) $(SAMPLES) $(BENCHES)
+	@echo "built in $(BUILD)/: $(notdir $(TOOLS) $(DEVICE_OBJECTS)) $(patsubst $(BUILD)/%,%,$(SAMPLES) $(BENCHES))"
+	$(if $(NO_OPENCL),@echo "left out: the OpenCL backend: $(NO_OPENCL)")
+	$(if $(NO_CUDA),@echo "left out: the CUDA backend: $(NO_CUDA)")
+
+$(BUILD)/amalgamate: tools/amalgamate.c
+	@mkdir -p $(@D)
+	@echo "  CC    $@"
+	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARNINGS) $< -o $@
+
+# One run of the tool a product; a product that stays the same keeps its time, so nothing is rebuilt for it.
+$(BUILD)/products.stamp: $(BUILD)/amalgamate $(SOURCES)
+	$(Q)for product in $(PRODUCTS); do $(BUILD)/amalgamate src/$$product -o $$product || exit 1; done
+	@touch $@
+$(PRODUCTS): $(BUILD)/products.stamp
+	$(Q)test -f $@ || $(BUILD)/amalgamate src/$@ -o $@
+amalgamate: $(PRODUCTS)
+
+$(BUILD)/dml_opencl.o: dml_opencl.c dml.h
+	@mkdir -p $(@D)
+	@echo "  CC    $@"
+	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARNINGS) -I. -c $< -o $@
+$(BUILD)/dml_cuda.o: dml_cuda.cu dml.h
+	@mkdir -p $(@D)
+	@echo "  NVCC  $@ ($(CUDA_ARCHS))"
+	$(Q)$(NVCC) $(NVCCFLAGS) $(GENCODE) -Xcompiler -Wall,-Wextra -I. -c $< -o $@
+
+define PROGRAM # folder of the source, folder of the program
+$(BUILD)/$(2)%: $(1)/%.c $(PRODUCTS) $(DEVICE_OBJECTS)
+	@mkdir -p $$(@D)
+	@echo "  CC    $$@"
+	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARNINGS) -I. $(DEVICE_FLAGS) $$< $(DEVICE_OBJECTS) -o $$@ \
+	    $(CUDA_LIBS) $(BASE_LIBS)
+endef
+$(eval $(call PROGRAM,tools,))
+$(eval $(call PROGRAM,samples,samples/))
+$(eval $(call PROGRAM,bench,bench/))
+
+demo: $(BUILD)/dmlrun $(BUILD)/samples/mnist
+	$(BUILD)/dmlrun -n 4 $(BUILD)/samples/mnist $(DEMO)
+
+bench: $(BENCHES)
+	@for program in $(BENCHES); do echo "# $$program"; $$program || exit 1; done
+
+# ---- tests: a variant is all of src/ and tests/ compiled in one way; src/ is built file by file ----
+
+GENERATED := $(patsubst src/%,$(BUILD)/gen/%.inc,$(wildcard src/gpu/*.cl))
+$(BUILD)/gen/%.inc: src/% $(BUILD)/amalgamate $(wildcard src/gpu/*)
+	@mkdir -p $(@D)
+	$(Q)$(BUILD)/amalgamate --strings $< -o $@
+	@touch $@
+
+C_FILES := $(wildcard src/*/*.c)
+CU_FILES := $(wildcard src/*/*.cu)
+TEST_FILES := $(wildcard tests/*/*_test.c)
+SCRIPTS := $(wildcard tests/*/*_test.sh)
+CPU_FOLDERS := base thread kernels device graph train comm dist
+
+# Variants: NAME.cc, .flags, .link, .run (what runs a program), .folders (which tests), .no (why it is left out).
+VARIANTS := normal clang asan tsan nothreads arm aarch64
+
+normal.cc := $(CC)
+normal.flags := $(CFLAGS) $(DEVICE_FLAGS)
+normal.cuda := $(if $(NO_CUDA),,yes)
+normal.folders := $(patsubst tests/%/,%,$(sort $(dir $(TEST_FILES))))
+
+clang.cc := clang
+clang.flags := -O2 -Werror $(if $(NO_OPENCL),,-DDML_OPENCL)
+clang.folders := $(filter-out tools,$(normal.folders))
+clang.no := $(if $(call has_command,clang),,clang is not installed)
+
+asan.cc := $(CC)
+asan.flags := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all
+asan.folders := $(CPU_FOLDERS) gpu tools
+asan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=address,undefined -x c - -o /dev/null \
+    2>&1),$(CC) has no AddressSanitizer)
+
+tsan.cc := $(CC)
+tsan.flags := -O1 -g -fsanitize=thread
+tsan.folders := base thread kernels device graph train comm dist gpu
+tsan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=thread -x c - -o /dev/null 2>&1),$(CC) \
+    has no ThreadSanitizer)
+
+nothreads.cc := $(CC)
+nothreads.flags := -O1 -DDML_NO_THREADS
+nothreads.folders := base thread kernels device graph train
+
+arm.cc := arm-linux-gnueabihf-gcc
+arm.flags := -O2
+arm.link := -static
+arm.run := qemu-arm
+arm.folders := base thread kernels graph train comm
+arm.no := $(if $(call has_command,$(arm.cc)),$(if $(call has_command,qemu-arm),,qemu-arm is not \
+    installed),$(arm.cc) is not installed)
+
+aarch64.cc := aarch64-linux-gnu-gcc
+aarch64.flags := -O2
+aarch64.link := -static
+aarch64.run := qemu-aarch64
+aarch64.folders := $(arm.folders)
+aarch64.no := $(if $(call has_command,$(aarch64.cc)),$(if $(call has_command,qemu-aarch64),,qemu-aarch64 is not \
+    installed),$(aarch64.cc) is not installed)
+
+# `make test T="graph base/philox" V=normal`: which folders or programs, which variants.
+T ?= %
+V ?= $(VARIANTS) scripts isa oclgrind
+RUN_VARIANTS := $(foreach v,$(filter $(V),$(VARIANTS)),$(if $($(v).no),,$(v)))
+# The names (folder/name) of a variant's tests, or of scripts, that T asks for.
+chosen = $(filter $(T) $(addsuffix /%,$(T)),$(1))
+TEST_NAMES := $(TEST_FILES:tests/%_test.c=%)
+SCRIPT_NAMES := $(SCRIPTS:tests/%_test.sh=%)
+names = $(call chosen,$(filter $(addsuffix /%,$($(1).folders)),$(TEST_NAMES)))
+
+define VARIANT
+$(1).lib_files := $(filter-out $(if $(filter gpu,$($(1).folders)),,src/gpu/%) $(if $(NO_OPENCL),src/gpu/opencl%),\
+    $(C_FILES))
+$(1).objects = $$($(1).lib_files:src/%.c=$(BUILD)/$(1)/obj/%.o) \
+    $(if $($(1).cuda),$(CU_FILES:src/%.cu=$(BUILD)/$(1)/obj/%.cu.o))
+$(BUILD)/$(1)/obj/%.o: src/%.c $(GENERATED)
+	@mkdir -p $$(@D)
+	@echo "  CC    $$@"
+	$(Q)$($(1).cc) -std=c99 -DDML__SEPARATE -Isrc -I$(BUILD)/gen $(WARNINGS) $($(1).flags) -MMD -MP -c $$< -o $$@
+$(BUILD)/$(1)/obj/%.cu.o: src/%.cu $(GENERATED) $(SOURCES)
+	@mkdir -p $$(@D)
+	@echo "  NVCC  $$@ ($(CUDA_ARCHS))"
+	$(Q)$(NVCC) $(NVCCFLAGS) $(GENCODE) -DDML__SEPARATE -Isrc -I$(BUILD)/gen -c $$< -o $$@
+$(BUILD)/$(1)/libdml.a: $$($(1).objects)
+	@rm -f $$@
+	$(Q)ar rcs $$@ $$($(1).objects)
+$(BUILD)/$(1)/tests/%: tests/%.c $(BUILD)/$(1)/libdml.a
+	@mkdir -p $$(@D)
+	@echo "  CC    $$@"
+	$(Q)$($(1).cc) -std=c99 -DDML__SEPARATE -Isrc -I$(BUILD)/gen $(WARNINGS) $($(1).flags) -MMD -MP $$< \
+	    $(BUILD)/$(1)/libdml.a -o $$@ $($(1).link) $(if $($(1).cuda),$(CUDA_LIBS)) $(BASE_LIBS)
+-include $$(wildcard $(BUILD)/$(1)/obj/*/*.d $(BUILD)/$(1)/tests/*/*.d)
+endef
+$(foreach v,$(VARIANTS),$(eval $(call VARIANT,$(v))))
+
+# The plan: a line each of "LABEL<tab>COMMAND" or "skip<tab>LABEL<tab>REASON", in this order.
+define NEWLINE
+
+
+endef
+TAB := $(shell printf '\t')
+program_lines = $(foreach n,$(call names,$(1)),$(2) $(n)$(TAB)$(3)$(BUILD)/$(1)/tests/$(n)_test$(NEWLINE))
+skip_line = $(if $(2),skip$(TAB)$(1)$(TAB)$(2)$(NEWLINE))
+isa_names := $(filter kernels/%,$(call names,normal))
+gpu_names := $(filter gpu/%,$(call names,normal))
+NO_OCLGRIND := $(if $(NO_OPENCL),$(NO_OPENCL),$(if $(wildcard /usr/lib/oclgrind/liboclgrind-rt-icd.so),,oclgrind is \
+    not installed))
+isa_lines = $(foreach i,scalar avx2,$(foreach n,$(isa_names),$(i) $(n)$(TAB)env DML_ISA=$(i) \
+    $(BUILD)/normal/tests/$(n)_test$(NEWLINE)))
+oclgrind_lines = $(foreach n,$(gpu_names),oclgrind $(n)$(TAB)sh tests/oclgrind.sh $(BUILD)/normal/tests/$(n)_test$(NEWLINE))
+PLAN = $(foreach v,$(RUN_VARIANTS),$(call program_lines,$(v),$(v),$(if $($(v).run),$($(v).run) )))\
+$(if $(filter isa,$(V)),$(isa_lines))\
+$(if $(filter oclgrind,$(V)),$(if $(NO_OCLGRIND),,$(oclgrind_lines)))\
+$(if $(filter scripts,$(V)),$(foreach n,$(call chosen,$(SCRIPT_NAMES)),script $(n)$(TAB)sh tests/$(n)_test.sh$(NEWLINE)))\
+$(foreach v,$(filter $(V),$(VARIANTS)),$(call skip_line,variant $(v),$($(v).no)))\
+$(call skip_line,OpenCL backend,$(NO_OPENCL))$(call skip_line,CUDA backend,$(NO_CUDA))\
+$(if $(filter oclgrind,$(V)),$(call skip_line,oclgrind runs,$(NO_OCLGRIND)))
+TEST_PROGRAMS := $(foreach v,$(RUN_VARIANTS) $(if $(filter isa oclgrind,$(V)),normal),$(foreach n,$(call names,$(v)),\
+    $(BUILD)/$(v)/tests/$(n)_test))
+
+test-programs: $(sort $(TEST_PROGRAMS)) $(TOOLS)
+
+# Everything compiles first, on all cores unless -j says otherwise; what doesn't compile is a failed test.
+test:
+	@$(MAKE) --no-print-directory -k $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 2)) \
+	    test-programs $(if $(filter scripts,$(V)),all) || true
+	$(shell mkdir -p $(BUILD))$(file >$(BUILD)/test-plan,$(PLAN))
+	@DML_BUILD='$(BUILD)' CC='$(CC)' MAKE='$(MAKE)' NO_CUDA='$(NO_CUDA)' NO_OPENCL='$(NO_OPENCL)' \
+	    sh tests/run.sh $(BUILD)/test-plan
+
+# ---- install, data, layout ----
+
+INCLUDE_DIR := $(DESTDIR)$(PREFIX)/include
+SHARE_DIR := $(DESTDIR)$(PREFIX)/share
+
+install: $(PRODUCTS)
+	mkdir -p $(INCLUDE_DIR) $(SHARE_DIR)/dml $(SHARE_DIR)/pkgconfig $(SHARE_DIR)/cmake/dml
+	cp $(filter %.h,$(PRODUCTS)) $(INCLUDE_DIR)/
+	cp $(filter-out %.h,$(PRODUCTS)) LICENSE $(SHARE_DIR)/dml/
+	sed 's/@VERSION@/$(VERSION)/' packaging/dml.pc.in >$(SHARE_DIR)/pkgconfig/dml.pc
+	cp packaging/dmlConfig.cmake $(SHARE_DIR)/cmake/dml/
+	sed 's/@VERSION@/$(VERSION)/' packaging/dmlConfigVersion.cmake.in >$(SHARE_DIR)/cmake/dml/dmlConfigVersion.cmake
+
+uninstall:
+	rm -f $(addprefix $(INCLUDE_DIR)/,$(filter %.h,$(PRODUCTS))) $(SHARE_DIR)/pkgconfig/dml.pc
+	rm -rf $(SHARE_DIR)/dml $(SHARE_DIR)/cmake/dml
+
+data:
+	@sh tools/data.sh '$(BUILD)/data/mnist' '$(DML_DATA)'
+
+FORMATTED = $(wildcard $(foreach d,src src/* samples tests tests/* bench tools,$(foreach e,c h cl cu,$(d)/*.$(e))))
+format:
+	clang-format -i $(FORMATTED)
+format-check:
+	clang-format --dry-run -Werror $(FORMATTED)
+
+clean:
+	rm -rf $(BUILD)
+
+help:
+	@sed -n 's/^# *| //p' Makefile
+# | make                     everything this machine can build, into build/; says what it left out and why
+# | make demo                trains a classifier of drawn digits with 4 processes; DEMO="options of the sample"
+# | make test                all tests, all variants; ends in N passed, N failed
+# |   T="graph base/philox"  only these folders or programs of tests/
+# |   V="normal asan"        only these variants: normal clang asan tsan nothreads arm aarch64, and the runs
+# |                          isa (kernel tests on lower instruction sets), oclgrind, scripts
+# | make bench               the benchmarks, a row for each measurement
+# | make amalgamate          writes dml.h, dml_comm.h, dml_cuda.cu and dml_opencl.c from src/
+# | make data                MNIST into build/data/mnist: downloaded, or unpacked from DML_DATA=dir (dir/mnist/*.gz)
+# | make install             headers, sources, pkg-config file, CMake package; PREFIX=/usr/local DESTDIR=
+# | make uninstall           removes them
+# | make format              clang-format over the sources; format-check only looks
+# | make clean               removes build/
+# | Variables: CC CFLAGS NVCC NVCCFLAGS CUDA_ARCHS="80 90" CUDA=no OPENCL=no BUILD=build VERBOSE=1
