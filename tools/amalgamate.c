@@ -317,12 +317,11 @@ static void write_separator(amalgamation *a, const char *name)
 
 /* The text as rows of C strings. No row is longer than C99's 4095 characters, so a long line takes several.
  */
-static void append_strings(text *out, const text *in, const char *name)
+static void append_strings(text *out, const text *in)
 {
     size_t column = 0;
     for (size_t i = 0; i < in->size; i++) {
         const unsigned char c = (unsigned char)in->data[i];
-        if (c == '\0') fail("%s holds a NUL byte, which no string can carry", name);
         if (column++ == 0) append(out, "\"", 1);
         if (c == '\n') {
             append(out, "\\n", 2);
@@ -355,7 +354,7 @@ static void write_strings(amalgamation *a, const char *name, const char *from, i
     inner.bare = true;
     inner.blank = true;
     walk(&inner, name, from, from_line);
-    if (!a->quiet) append_strings(&a->out, &inner.out, name);
+    if (!a->quiet) append_strings(&a->out, &inner.out);
     a->blank = false;
     free(inner.out.data);
 }
@@ -430,6 +429,7 @@ static void walk(amalgamation *a, const char *name, const char *from, int from_l
         fail("%s/%s:%d includes \"%s\", but can't read %s: %s", a->source, from, from_line, name, path,
              strerror(errno));
     }
+    if (strlen(content.data) != content.size) fail("%s holds a NUL byte: it is no text", path);
     if (a->depth == MAX_DEPTH) fail("%s: more than %d includes inside each other", path, MAX_DEPTH);
     a->open[a->depth++] = name;
     write_position(a, name, 1);
