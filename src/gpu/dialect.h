@@ -1,0 +1,85 @@
+/* dialect.h: the words that the shared kernels are written in, in OpenCL C 1.2, CUDA and host C.
+
+   KERNEL(name) { ... }   a kernel: six buffers and a block of arguments, in groups of DML__GROUP_ITEMS items
+   BUFFER(i, type)        buffer i at its offset, as GLOBAL type *; NULL when the launch gave none
+   INT(i), REAL(i)        its integers and floats
+   ITEM                   this item's number in its group
+   GROUP_X, GROUP_Y       the group's number along x and y
+   ELEMENT                GROUP_X * DML__GROUP_ITEMS + ITEM, for kernels with an item an element
+   LOCAL type name[n];    memory of the group; only at a kernel's outermost scope, never passed to a helper
+   BARRIER();             all items of a group, or none, come here; never after a return
+   HELPER                 before a function
+   WIDE                   a 64-bit integer, for offsets: one tensor may hold more than 2^31 bytes
+
+   All sizes along x and y are below 2^31 (the hosts see to it), so indices are unsigned; offsets are WIDE. */
+#ifndef DML_GPU_DIALECT_H
+#define DML_GPU_DIALECT_H
+
+#define BUFFER(i, type) ((GLOBAL type *)(buffer##i ? buffer##i + arguments.offset[i] : 0))
+#define INT(i) (arguments.integer[i])
+#define REAL(i) (arguments.real[i])
+#define ELEMENT ((unsigned)GROUP_X * DML__GROUP_ITEMS + (unsigned)ITEM)
+
+#if defined(__OPENCL_VERSION__)
+
+#define GLOBAL __global
+#define LOCAL __local
+#define HELPER static
+#define WIDE long
+#define KERNEL(name)                                                                                         \
+    __kernel __attribute__((reqd_work_group_size(DML__GROUP_ITEMS, 1, 1))) void dml__kernel_##name(          \
+        __global char *buffer0, __global char *buffer1, __global char *buffer2, __global char *buffer3,      \
+        __global char *buffer4, __global char *buffer5, const dml__kernel_arguments arguments)
+#define ITEM ((int)get_local_id(0))
+#define GROUP_X ((int)get_group_id(0))
+#define GROUP_Y ((int)get_group_id(1))
+#define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
+#define EXP(x) exp(x)
+#define LOG(x) log(x)
+#define TANH(x) tanh(x)
+#define NOT_A_NUMBER NAN
+#define MINUS_INFINITY (-INFINITY)
+
+#elif defined(__CUDACC__)
+
+#define GLOBAL
+#define LOCAL __shared__
+#define HELPER static __device__ __forceinline__
+#define WIDE long long
+#define KERNEL(name)                                                                                         \
+    static __global__ void __launch_bounds__(DML__GROUP_ITEMS)                                               \
+        dml__kernel_##name(char *buffer0, char *buffer1, char *buffer2, char *buffer3, char *buffer4,        \
+                           char *buffer5, const dml__kernel_arguments arguments)
+#define ITEM ((int)threadIdx.x)
+#define GROUP_X ((int)blockIdx.x)
+#define GROUP_Y ((int)(blockIdx.z * gridDim.y + blockIdx.y)) /* a grid's y ends at 65535, so z carries on */
+#define BARRIER() __syncthreads()
+#define EXP(x) expf(x)
+#define LOG(x) logf(x)
+#define TANH(x) tanhf(x)
+#define NOT_A_NUMBER __int_as_float(0x7fffffff)
+#define MINUS_INFINITY __int_as_float((int)0xff800000)
+
+#else /* host C: src/gpu/host_device.c runs a thread an item, one group at a time */
+
+#define GLOBAL
+#define LOCAL static
+#define HELPER static
+#define WIDE int64_t
+#define KERNEL(name)                                                                                         \
+    static void dml__kernel_##name(const dml__host_item *self, char *buffer0, char *buffer1, char *buffer2,  \
+                                   char *buffer3, char *buffer4, char *buffer5,                              \
+                                   const dml__kernel_arguments arguments)
+#define ITEM (self->item)
+#define GROUP_X (self->group_x)
+#define GROUP_Y (self->group_y)
+#define BARRIER() dml__host_barrier(self)
+#define EXP(x) expf(x)
+#define LOG(x) logf(x)
+#define TANH(x) tanhf(x)
+#define NOT_A_NUMBER NAN
+#define MINUS_INFINITY (-INFINITY)
+
+#endif
+
+#endif

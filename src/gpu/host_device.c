@@ -1,0 +1,202 @@
+#ifndef DML_GPU_HOST_DEVICE_C
+#define DML_GPU_HOST_DEVICE_C
+
+#include "gpu/host_device.h"
+
+#include "gpu/kernel_list.h"
+#include "gpu/launch.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What one thread knows: it is one item of every group in turn. */
+typedef struct dml__host_item {
+    int item, group_x, group_y;
+    pthread_barrier_t *barrier;
+} dml__host_item;
+
+static void dml__host_barrier(const dml__host_item *self)
+{
+    pthread_barrier_wait(self->barrier);
+}
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* every kernel takes all six buffers */
+#endif
+#include "gpu/kernels.cl"
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+
+typedef void (*dml__host_kernel)(const dml__host_item *self, char *buffer0, char *buffer1, char *buffer2,
+                                 char *buffer3, char *buffer4, char *buffer5,
+                                 const dml__kernel_arguments arguments);
+
+typedef struct dml__host_grid {
+    dml__host_kernel kernel;
+    size_t groups_x, groups_y;
+    char *buffers[6];
+    dml__kernel_arguments arguments;
+    pthread_barrier_t inside, between; /* two, so that a barrier some items skip in a kernel is a hang */
+} dml__host_grid;
+
+typedef struct dml__host_thread {
+    pthread_t thread;
+    int item;
+    dml__host_grid *grid;
+} dml__host_thread;
+
+static void *dml__host_thread_main(void *argument)
+{
+    const dml__host_thread *thread = (const dml__host_thread *)argument;
+    dml__host_grid *grid = thread->grid;
+    dml__host_item self = { thread->item, 0, 0, &grid->inside };
+    for (size_t y = 0; y < grid->groups_y; y++) {
+        for (size_t x = 0; x < grid->groups_x; x++) {
+            self.group_x = (int)x, self.group_y = (int)y;
+            grid->kernel(&self, grid->buffers[0], grid->buffers[1], grid->buffers[2], grid->buffers[3],
+                         grid->buffers[4], grid->buffers[5], grid->arguments);
+            pthread_barrier_wait(&grid->between);
+        }
+    }
+    return NULL;
+}
+
+DML__LOCAL void dml__host_run(int kernel, size_t groups_x, size_t groups_y, void *const buffers[6],
+                              const dml__kernel_arguments *arguments)
+{
+    static const dml__host_kernel kernels[] = {
+#define DML__KERNEL_FUNCTION(name, covers_x, covers_y) dml__kernel_##name,
+        DML__KERNEL_LIST(DML__KERNEL_FUNCTION)
+#undef DML__KERNEL_FUNCTION
+    };
+    static dml__host_thread threads[DML__GROUP_ITEMS];
+    dml__host_grid grid;
+    grid.kernel = kernels[kernel];
+    grid.groups_x = groups_x, grid.groups_y = groups_y;
+    for (int i = 0; i < 6; i++) grid.buffers[i] = (char *)buffers[i];
+    grid.arguments = *arguments;
+    pthread_barrier_init(&grid.inside, NULL, DML__GROUP_ITEMS);
+    pthread_barrier_init(&grid.between, NULL, DML__GROUP_ITEMS);
+    for (int i = 0; i < DML__GROUP_ITEMS; i++) {
+        threads[i].item = i;
+        threads[i].grid = &grid;
+        if (pthread_create(&threads[i].thread, NULL, dml__host_thread_main, &threads[i]) == 0) continue;
+        fprintf(stderr, "host-c: thread %d of %d can't be started\n", i, DML__GROUP_ITEMS);
+        abort(); /* the threads before it wait at a barrier for good */
+    }
+    for (int i = 0; i < DML__GROUP_ITEMS; i++) pthread_join(threads[i].thread, NULL);
+    pthread_barrier_destroy(&grid.inside);
+    pthread_barrier_destroy(&grid.between);
+}
+
+static int dml__host_count(void)
+{
+    return 1;
+}
+
+static void dml__host_describe(int index, dml_device_info *info)
+{
+    (void)index;
+    snprintf(info->name, sizeof info->name, "the shared kernels as host C");
+    info->compute_units = 1;
+}
+
+static dml_status dml__host_open(dml_device *device)
+{
+    if (device->index != 0)
+        return dml_device_fail(device, DML_ERROR_DEVICE, "no device host-c:%d: there is one", device->index);
+    device->host_memory = false;
+    return DML_OK;
+}
+
+static void dml__host_close(dml_device *device)
+{
+    (void)device;
+}
+
+static dml_status dml__host_buffer_create(dml_device *device, dml_buffer *buffer)
+{
+    buffer->host = NULL;
+    buffer->handle = malloc(buffer->bytes);
+    if (buffer->handle) return DML_OK;
+    return dml_device_fail(device, DML_ERROR_MEMORY, "host-c: no memory left for a buffer of %llu bytes",
+                           (unsigned long long)buffer->bytes);
+}
+
+static void dml__host_buffer_destroy(dml_device *device, dml_buffer *buffer)
+{
+    (void)device;
+    free(buffer->handle);
+    buffer->handle = NULL;
+}
+
+static char *dml__host_address(dml_ref ref)
+{
+    return (char *)ref.buffer->handle + ref.offset;
+}
+
+static dml_status dml__host_write(dml_device *device, dml_ref to, const void *from, size_t bytes)
+{
+    const dml_status status = dml__check_ref(device, to, bytes, "write");
+    if (status == DML_OK && bytes) memcpy(dml__host_address(to), from, bytes);
+    return status;
+}
+
+static dml_status dml__host_read(dml_device *device, void *to, dml_ref from, size_t bytes)
+{
+    const dml_status status = dml__check_ref(device, from, bytes, "read");
+    if (status == DML_OK && bytes) memcpy(to, dml__host_address(from), bytes);
+    return status;
+}
+
+static dml_status dml__host_copy(dml_device *device, dml_ref to, dml_ref from, size_t bytes)
+{
+    const dml_status status = dml__check_ref(device, from, bytes, "copy from");
+    if (status != DML_OK) return status;
+    const dml_status into = dml__check_ref(device, to, bytes, "copy to");
+    if (into == DML_OK && bytes) memcpy(dml__host_address(to), dml__host_address(from), bytes);
+    return into;
+}
+
+static dml_status dml__host_zero(dml_device *device, dml_ref to, size_t bytes)
+{
+    const dml_status status = dml__check_ref(device, to, bytes, "zero");
+    if (status == DML_OK && bytes) memset(dml__host_address(to), 0, bytes);
+    return status;
+}
+
+static dml_status dml__host_launch(dml_device *device, const dml_launch *launch)
+{
+    dml__kernel_launch ready;
+    const dml_status status = dml__prepare_launch(device, launch, &ready);
+    if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
+    void *buffers[DML_LAUNCH_BUFFERS];
+    for (int i = 0; i < DML_LAUNCH_BUFFERS; i++)
+        buffers[i] = launch->buffer[i].buffer ? launch->buffer[i].buffer->handle : NULL;
+    dml__host_run(ready.kernel, ready.groups[0], ready.groups[1], buffers, &ready.arguments);
+    return DML_OK;
+}
+
+static dml_status dml__host_finish(dml_device *device)
+{
+    (void)device;
+    return DML_OK;
+}
+
+DML__LOCAL const dml_backend *dml__host_backend(void)
+{
+    static const dml_backend backend = {
+        "host-c",         dml__host_count,         dml__host_describe,       dml__host_open,
+        dml__host_close,  dml__host_buffer_create, dml__host_buffer_destroy, dml__host_write,
+        dml__host_read,   dml__host_copy,          dml__host_zero,           dml__host_launch,
+        dml__host_finish,
+    };
+    return &backend;
+}
+
+#endif

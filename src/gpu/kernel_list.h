@@ -1,0 +1,41 @@
+/* kernel_list.h: every shared kernel, and how much of a launch's size one work-group does along x and y. The
+   hosts look kernels up and compute their groups from this; tests/gpu/kernels_test.c has a case for each. */
+#ifndef DML_GPU_KERNEL_LIST_H
+#define DML_GPU_KERNEL_LIST_H
+
+/* X(name, covers_x, covers_y) */
+#define DML__KERNEL_LIST(X)                                                                                  \
+    X(axpby, 256, 1)                                                                                         \
+    X(add, 256, 1)                                                                                           \
+    X(relu_forward, 256, 1)                                                                                  \
+    X(relu_backward, 256, 1)                                                                                 \
+    X(tanh_forward, 256, 1)                                                                                  \
+    X(tanh_backward, 256, 1)                                                                                 \
+    X(sigmoid_forward, 256, 1)                                                                               \
+    X(sigmoid_backward, 256, 1)                                                                              \
+    X(bias_add, 256, 1)                                                                                      \
+    X(sgd_update, 256, 1)                                                                                    \
+    X(gemm, 64, 64)                                                                                          \
+    X(conv2d_forward, 64, 64)                                                                                \
+    X(conv2d_backward_input, 64, 64)                                                                         \
+    X(conv2d_backward_weights, 64, 64)                                                                       \
+    X(max_pool2d_forward, 256, 1)                                                                            \
+    X(max_pool2d_backward, 256, 1)                                                                           \
+    X(avg_pool2d_forward, 256, 1)                                                                            \
+    X(avg_pool2d_backward, 256, 1)                                                                           \
+    X(sum_rows, 16, 1)                                                                                       \
+    X(mean, 1, 1)                                                                                            \
+    X(argmax, 16, 1)                                                                                         \
+    X(softmax_cross_entropy_forward, 16, 1)                                                                  \
+    X(softmax_cross_entropy_backward, 256, 1)                                                                \
+    X(mse_forward, 1, 1)                                                                                     \
+    X(mse_backward, 256, 1)
+
+enum {
+#define DML__KERNEL_ENUM(name, covers_x, covers_y) DML__KERNEL_##name,
+    DML__KERNEL_LIST(DML__KERNEL_ENUM)
+#undef DML__KERNEL_ENUM
+        DML__KERNEL_COUNT
+};
+
+#endif

@@ -1,0 +1,14 @@
+/* kernels.cl: the shared kernels, compiled as OpenCL C 1.2, as CUDA and as host C; gpu/dialect.h has the
+   words they are written in, gpu/kernel_list.h their names and launch shapes. */
+#ifndef DML_GPU_KERNELS_CL
+#define DML_GPU_KERNELS_CL
+
+#include "gpu/arguments.h"
+#include "gpu/dialect.h"
+#include "gpu/elementwise.cl"
+#include "gpu/tiles.cl"
+#include "gpu/conv2d.cl"
+#include "gpu/pool2d.cl"
+#include "gpu/reduce.cl"
+
+#endif

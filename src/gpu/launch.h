@@ -1,0 +1,79 @@
+/* launch.h: what the hosts of the shared kernels have in common: finding a kernel, cutting its work into
+   groups, and checking that references lie inside their buffers. */
+#ifndef DML_GPU_LAUNCH_H
+#define DML_GPU_LAUNCH_H
+
+#include "device/backend.h"
+#include "gpu/arguments.h"
+#include "gpu/kernel_list.h"
+
+#include <string.h>
+
+typedef struct dml__kernel_row {
+    const char *name;
+    int covers[2];
+} dml__kernel_row;
+
+/* A launch made ready: which kernel, how many groups (0 in either: nothing to do), its arguments. */
+typedef struct dml__kernel_launch {
+    int kernel;
+    size_t groups[2];
+    dml__kernel_arguments arguments;
+} dml__kernel_launch;
+
+static inline const dml__kernel_row *dml__kernel_row_at(int kernel)
+{
+    static const dml__kernel_row rows[] = {
+#define DML__KERNEL_ROW(name, covers_x, covers_y) { #name, { covers_x, covers_y } },
+        DML__KERNEL_LIST(DML__KERNEL_ROW)
+#undef DML__KERNEL_ROW
+    };
+    return &rows[kernel];
+}
+
+/* The bytes that `bytes` at `ref` need lie inside its buffer. */
+static inline dml_status dml__check_ref(dml_device *device, dml_ref ref, size_t bytes, const char *what)
+{
+    if (!ref.buffer) return dml_device_fail(device, DML_ERROR_ARGUMENT, "%s: no buffer was given", what);
+    if (ref.offset <= ref.buffer->bytes && bytes <= ref.buffer->bytes - ref.offset) return DML_OK;
+    return dml_device_fail(
+        device, DML_ERROR_ARGUMENT, "%s: %llu bytes at offset %llu don't fit in a buffer of %llu bytes", what,
+        (unsigned long long)bytes, (unsigned long long)ref.offset, (unsigned long long)ref.buffer->bytes);
+}
+
+static inline int dml__find_kernel(const char *name)
+{
+    for (int kernel = 0; kernel < DML__KERNEL_COUNT; kernel++)
+        if (strcmp(dml__kernel_row_at(kernel)->name, name) == 0) return kernel;
+    return -1;
+}
+
+static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch,
+                                             dml__kernel_launch *out)
+{
+    out->kernel = dml__find_kernel(launch->kernel);
+    if (out->kernel < 0)
+        return dml_device_fail(device, DML_ERROR_ARGUMENT, "no kernel is named '%s'", launch->kernel);
+    for (int axis = 0; axis < 2; axis++) {
+        const size_t size = launch->size[axis];
+        const size_t covers = (size_t)dml__kernel_row_at(out->kernel)->covers[axis];
+        if (size > INT32_MAX)
+            return dml_device_fail(device, DML_ERROR_UNSUPPORTED,
+                                   "kernel '%s' was asked for %llu elements along one axis; 2147483647 is "
+                                   "the most: make the batch smaller",
+                                   launch->kernel, (unsigned long long)size);
+        out->groups[axis] = (size + covers - 1) / covers;
+    }
+    for (int i = 0; i < DML_LAUNCH_BUFFERS; i++) {
+        const dml_ref ref = launch->buffer[i];
+        out->arguments.offset[i] = (int64_t)ref.offset;
+        if (!ref.buffer) continue;
+        const dml_status status = dml__check_ref(device, ref, 0, launch->kernel);
+        if (status != DML_OK) return status;
+    }
+    memcpy(out->arguments.integer, launch->integer, sizeof out->arguments.integer);
+    memcpy(out->arguments.real, launch->real, sizeof out->arguments.real);
+    return DML_OK;
+}
+
+#endif

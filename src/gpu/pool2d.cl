@@ -1,0 +1,158 @@
+/* pool2d.cl: max and average pooling, an item an output (forward) or an input (backward, which gathers over
+   the windows that cover the input, so it needs no atomics and repeats bitwise).
+
+   The ints are those of conv2d.cl, without filters; the meaning is that of src/kernels/pool2d.h. */
+#ifndef DML_GPU_POOL2D_CL
+#define DML_GPU_POOL2D_CL
+
+/* The part of the axis 0 .. size - 1 that window `out` covers, [from, to). */
+typedef struct dml__gpu_range {
+    int from, to;
+} dml__gpu_range;
+
+HELPER dml__gpu_range dml__gpu_window(int out, int size, int window, int stride, int pad)
+{
+    dml__gpu_range r;
+    r.from = out * stride - pad;
+    r.to = r.from + window;
+    if (r.from < 0) r.from = 0;
+    if (r.to > size) r.to = size;
+    return r;
+}
+
+/* The windows 0 .. outs - 1 that cover place `in` of the axis, [from, to). */
+HELPER dml__gpu_range dml__gpu_windows_over(int in, int outs, int window, int stride, int pad)
+{
+    dml__gpu_range r;
+    const int last = in + pad, first = last - window + 1;
+    r.from = first > 0 ? (first + stride - 1) / stride : 0;
+    r.to = last / stride + 1;
+    if (r.to > outs) r.to = outs;
+    return r;
+}
+
+/* Element i of a tensor (batch, height, width, channels) taken apart. */
+typedef struct dml__gpu_element {
+    int image, h, w, channel;
+} dml__gpu_element;
+
+HELPER dml__gpu_element dml__gpu_element_at(unsigned i, int height, int width, int channels)
+{
+    dml__gpu_element e;
+    unsigned rest = i / (unsigned)channels;
+    e.channel = (int)(i % (unsigned)channels);
+    e.w = (int)(rest % (unsigned)width);
+    rest /= (unsigned)width;
+    e.h = (int)(rest % (unsigned)height);
+    e.image = (int)(rest / (unsigned)height);
+    return e;
+}
+
+/* y = the largest input of the window; argmax = its place h * W + w. Buffers x, y, argmax (int, may be NULL);
+   size{batch * out_h * out_w * channels}. */
+KERNEL(max_pool2d_forward)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    GLOBAL int *argmax = BUFFER(2, int);
+    const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    const unsigned n = (unsigned)s.batch * (unsigned)s.out_h * (unsigned)s.out_w * (unsigned)s.channels;
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);
+        const dml__gpu_range h = dml__gpu_window(e.h, s.height, s.kernel_h, s.stride_h, s.pad_h);
+        const dml__gpu_range w = dml__gpu_window(e.w, s.width, s.kernel_w, s.stride_w, s.pad_w);
+        GLOBAL const float *image = x + (WIDE)e.image * s.height * s.width * s.channels + e.channel;
+        int best = h.from * s.width + w.from;
+        float largest = image[(WIDE)best * s.channels];
+        for (int row = h.from; row < h.to; row++) {
+            for (int column = w.from; column < w.to; column++) {
+                const int place = row * s.width + column;
+                const float value = image[(WIDE)place * s.channels];
+                if (value > largest) largest = value, best = place;
+            }
+        }
+        y[i] = largest;
+        if (argmax) argmax[i] = best;
+    }
+}
+
+/* dx = the dy of the windows that the input won + beta dx. Buffers argmax (int), dy, dx; floats beta;
+   size{batch * height * width * channels}. */
+KERNEL(max_pool2d_backward)
+{
+    GLOBAL const int *argmax = BUFFER(0, const int);
+    GLOBAL const float *dy = BUFFER(1, const float);
+    GLOBAL float *dx = BUFFER(2, float);
+    const float beta = REAL(0);
+    const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    const unsigned n = (unsigned)s.batch * (unsigned)s.height * (unsigned)s.width * (unsigned)s.channels;
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const dml__gpu_element e = dml__gpu_element_at(i, s.height, s.width, s.channels);
+        const dml__gpu_range h = dml__gpu_windows_over(e.h, s.out_h, s.kernel_h, s.stride_h, s.pad_h);
+        const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);
+        float sum = 0.0f;
+        for (int row = h.from; row < h.to; row++) {
+            for (int column = w.from; column < w.to; column++) {
+                const WIDE out =
+                    (((WIDE)e.image * s.out_h + row) * s.out_w + column) * s.channels + e.channel;
+                if (argmax[out] == e.h * s.width + e.w) sum += dy[out];
+            }
+        }
+        dx[i] = dml__with_beta(sum, beta, dx + i);
+    }
+}
+
+/* y = the mean of the window's inputs; padding is not counted. Buffers x, y;
+   size{batch * out_h * out_w * channels}. */
+KERNEL(avg_pool2d_forward)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    const unsigned n = (unsigned)s.batch * (unsigned)s.out_h * (unsigned)s.out_w * (unsigned)s.channels;
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);
+        const dml__gpu_range h = dml__gpu_window(e.h, s.height, s.kernel_h, s.stride_h, s.pad_h);
+        const dml__gpu_range w = dml__gpu_window(e.w, s.width, s.kernel_w, s.stride_w, s.pad_w);
+        GLOBAL const float *image = x + (WIDE)e.image * s.height * s.width * s.channels + e.channel;
+        float sum = 0.0f;
+        for (int row = h.from; row < h.to; row++)
+            for (int column = w.from; column < w.to; column++)
+                sum += image[(WIDE)(row * s.width + column) * s.channels];
+        y[i] = sum / (float)((h.to - h.from) * (w.to - w.from));
+    }
+}
+
+/* dx = each covering window's dy over its inputs + beta dx. Buffers dy, dx; floats beta;
+   size{batch * height * width * channels}. */
+KERNEL(avg_pool2d_backward)
+{
+    GLOBAL const float *dy = BUFFER(0, const float);
+    GLOBAL float *dx = BUFFER(1, float);
+    const float beta = REAL(0);
+    const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    const unsigned n = (unsigned)s.batch * (unsigned)s.height * (unsigned)s.width * (unsigned)s.channels;
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const dml__gpu_element e = dml__gpu_element_at(i, s.height, s.width, s.channels);
+        const dml__gpu_range h = dml__gpu_windows_over(e.h, s.out_h, s.kernel_h, s.stride_h, s.pad_h);
+        const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);
+        float sum = 0.0f;
+        for (int row = h.from; row < h.to; row++) {
+            const dml__gpu_range rows = dml__gpu_window(row, s.height, s.kernel_h, s.stride_h, s.pad_h);
+            for (int column = w.from; column < w.to; column++) {
+                const dml__gpu_range columns =
+                    dml__gpu_window(column, s.width, s.kernel_w, s.stride_w, s.pad_w);
+                const WIDE out =
+                    (((WIDE)e.image * s.out_h + row) * s.out_w + column) * s.channels + e.channel;
+                sum += dy[out] / (float)((rows.to - rows.from) * (columns.to - columns.from));
+            }
+        }
+        dx[i] = dml__with_beta(sum, beta, dx + i);
+    }
+}
+
+#endif

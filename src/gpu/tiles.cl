@@ -1,0 +1,88 @@
+/* tiles.cl: sums of products through local memory, for gemm and the convolutions.
+
+   A group computes a TILE x TILE piece of C = A B, TILE_K products at a time: its items fill a TILE_K x TILE
+   piece of A and of B in local memory, then each adds up a SPAN x SPAN piece of its own in registers. Item
+   (tx, ty) of 16 x 16 owns rows SPAN ty .. + SPAN - 1, which its row of items reads as one broadcast, and the
+   columns tx, tx + 16, ..., so that neighbours read and write neighbours. An output's products are added in
+   the order of k, whatever the group. */
+#ifndef DML_GPU_TILES_CL
+#define DML_GPU_TILES_CL
+
+#define TILE 64
+#define TILE_K 16
+#define SPAN 4
+#define TILE_PAD 4 /* floats between rows, so that a column's stores spread over the banks */
+
+/* The item fills SPAN elements of each tile, in one of two orders, whichever reads memory in sequence:
+   ALONG_K: its k is fixed, its rows are 16 apart; ACROSS_K: its row is fixed, its ks are 4 apart. */
+#define ALONG_K_K (ITEM % TILE_K)
+#define ALONG_K_ROW(j) (ITEM / TILE_K + (j) * (DML__GROUP_ITEMS / TILE_K))
+#define ACROSS_K_K(j) (ITEM / TILE + (j) * (DML__GROUP_ITEMS / TILE))
+#define ACROSS_K_ROW (ITEM % TILE)
+
+/* The rows and columns of the item's own piece. */
+#define OWN_ROW(i) (ITEM / 16 * SPAN + (i))
+#define OWN_COLUMN(j) (ITEM % 16 + (j)*16)
+
+/* Declares the tiles and clears the sums; local memory can't be passed to a function, hence macros. */
+#define TILES_BEGIN()                                                                                        \
+    LOCAL float a_tile[TILE_K][TILE + TILE_PAD];                                                             \
+    LOCAL float b_tile[TILE_K][TILE + TILE_PAD];                                                             \
+    float sum[SPAN][SPAN];                                                                                   \
+    for (int i = 0; i < SPAN; i++)                                                                           \
+        for (int j = 0; j < SPAN; j++) sum[i][j] = 0.0f
+
+/* Adds the products of the filled tiles to the sums, and waits until all items have. */
+#define TILES_MULTIPLY()                                                                                     \
+    do {                                                                                                     \
+        BARRIER();                                                                                           \
+        for (int kk = 0; kk < TILE_K; kk++) {                                                                \
+            float a_own[SPAN], b_own[SPAN];                                                                  \
+            for (int i = 0; i < SPAN; i++) a_own[i] = a_tile[kk][OWN_ROW(i)];                                \
+            for (int j = 0; j < SPAN; j++) b_own[j] = b_tile[kk][OWN_COLUMN(j)];                             \
+            for (int i = 0; i < SPAN; i++)                                                                   \
+                for (int j = 0; j < SPAN; j++) sum[i][j] += a_own[i] * b_own[j];                             \
+        }                                                                                                    \
+        BARRIER();                                                                                           \
+    } while (0)
+
+/* C = alpha op(A) op(B) + beta C, row-major. Buffers a, b, c; ints m, n, k, trans_a, trans_b, lda, ldb, ldc;
+   floats alpha, beta; size{n, m}. */
+KERNEL(gemm)
+{
+    GLOBAL const float *a = BUFFER(0, const float);
+    GLOBAL const float *b = BUFFER(1, const float);
+    GLOBAL float *c = BUFFER(2, float);
+    const int m = INT(0), n = INT(1), depth = INT(2);
+    const int trans_a = INT(3), trans_b = INT(4);
+    const WIDE lda = INT(5), ldb = INT(6), ldc = INT(7);
+    const float alpha = REAL(0), beta = REAL(1);
+    const int row0 = GROUP_Y * TILE, column0 = GROUP_X * TILE;
+    TILES_BEGIN();
+    for (int k0 = 0; k0 < depth; k0 += TILE_K) {
+        for (int j = 0; j < SPAN; j++) {
+            const int ak = trans_a ? ACROSS_K_K(j) : ALONG_K_K, ai = trans_a ? ACROSS_K_ROW : ALONG_K_ROW(j);
+            const int bk = trans_b ? ALONG_K_K : ACROSS_K_K(j), bi = trans_b ? ALONG_K_ROW(j) : ACROSS_K_ROW;
+            const WIDE row = row0 + ai, column = column0 + bi;
+            float a_value = 0.0f, b_value = 0.0f;
+            if (row < m && k0 + ak < depth)
+                a_value = trans_a ? a[(k0 + ak) * lda + row] : a[row * lda + k0 + ak];
+            if (column < n && k0 + bk < depth)
+                b_value = trans_b ? b[column * ldb + k0 + bk] : b[(k0 + bk) * ldb + column];
+            a_tile[ak][ai] = a_value;
+            b_tile[bk][bi] = b_value;
+        }
+        TILES_MULTIPLY();
+    }
+    for (int i = 0; i < SPAN; i++) {
+        for (int j = 0; j < SPAN; j++) {
+            const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
+            if (row < m && column < n) {
+                GLOBAL float *to = c + row * ldc + column;
+                *to = dml__with_beta(alpha * sum[i][j], beta, to);
+            }
+        }
+    }
+}
+
+#endif
