@@ -1,0 +1,834 @@
+/* dmlrun: starts N processes of one program as the ranks of a job, shows their output, and ends them all when
+   one fails. One file, POSIX only: cc -O2 -o dmlrun dmlrun.c
+
+   One poll() loop does everything. Signals arrive through a pipe of our own, the ranks' output through two
+   pipes a rank. Each rank leads a process group of its own, so that what it started ends with it. */
+#define _GNU_SOURCE /* prctl, sched_getaffinity, SIGWINCH and TIOCGWINSZ beside POSIX */
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <sched.h>
+#include <sys/prctl.h>
+#endif
+
+#define VERSION "0.1.0"
+
+enum {
+    RANKS_MAX = 4096,
+    LINE_MAX_BYTES = 1 << 20, /* a longer line is cut here, so that no rank can eat the memory */
+    SINK_FULL = 1 << 20,      /* output waiting for a slow reader: past this the ranks wait too */
+    CHUNK = 65536,
+    PIPE_TAKES = 4096, /* what a pipe that polls as writable takes without blocking (PIPE_BUF, on Linux) */
+    EXIT_USAGE = 2,
+    EXIT_CANNOT_EXECUTE = 126, /* as shells have it */
+    EXIT_NOT_FOUND = 127,
+    EXIT_SIGNAL = 128
+};
+
+static const char USAGE[] =
+    "usage: dmlrun -n RANKS [options] [--] program [arguments...]\n"
+    "\n"
+    "Starts RANKS processes of a program on this machine, each with RANK, LOCAL_RANK, WORLD_SIZE,\n"
+    "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment. When one fails, the others are "
+    "ended.\n"
+    "\n"
+    "  -n, --ranks N          how many processes\n"
+    "      --master-addr A    MASTER_ADDR, where rank 0 listens (default 127.0.0.1)\n"
+    "      --master-port P    MASTER_PORT (default: a free port)\n"
+    "      --cpus-per-rank C  DML_THREADS, the threads of each rank (default: its share of the processors)\n"
+    "      --grace S          seconds between asking a rank to end and killing it (default 5)\n"
+    "      --no-prefix        don't collect the output: the ranks write to ours themselves\n"
+    "      --version          print the version\n"
+    "  -h, --help             print this\n"
+    "\n"
+    "Each line of output is prefixed with its rank, \"[0] \"; with one rank there is no prefix. Also set "
+    "for\n"
+    "the ranks, unless set already: DML_KEY, a fresh random key that the ranks of a job know each other by,\n"
+    "and DML_THREADS. DML_TERMINAL tells rank 0 which of its outputs (\"1\", \"2\") end on a terminal, "
+    "though it\n"
+    "writes to a pipe; COLUMNS then tells how wide.\n"
+    "\n"
+    "SIGINT, SIGTERM and SIGHUP are passed on to every rank; ranks still there after the grace period, or "
+    "at\n"
+    "a second signal, are killed. Standard input goes to rank 0, except from a terminal.\n"
+    "\n"
+    "Exit status: 0 when every rank ended with 0, else that of the rank that failed first (128 + N when\n"
+    "signal N killed it or ended the job), 2 for wrong usage, 126 and 127 for a program that can't be run.\n";
+
+typedef struct options {
+    int ranks;
+    const char *master_address;
+    int master_port; /* 0: a free one */
+    int threads;     /* 0: unset */
+    double grace;    /* seconds */
+    bool prefix;
+    char **program; /* with its arguments, NULL at the end */
+} options;
+
+/* One of our outputs, with what waits to be written to it. */
+typedef struct sink {
+    int fd;
+    bool terminal;
+    bool broken; /* its reader is gone */
+    char *bytes; /* written up to `start`, filled up to `used` */
+    size_t start, used, capacity;
+    struct stream *live; /* on a terminal: whose unfinished line is the last one of the screen */
+    bool live_shown;
+} sink;
+
+/* One output of one rank, with its line so far. */
+typedef struct stream {
+    int fd; /* -1: closed */
+    int rank;
+    sink *sink;
+    char *line;
+    size_t used, capacity;
+} stream;
+
+typedef struct rank {
+    pid_t pid; /* also its process group; 0: has ended, or never started */
+    int status;
+    stream out, err;
+} rank;
+
+typedef struct job {
+    options options;
+    rank *ranks;
+    int living;
+    sink sinks[2];
+    sink *out, *err; /* the same one when both are the same file */
+    bool ending;     /* the ranks have been asked to end */
+    bool killed;
+    bool silenced;   /* a signal came when only output was left */
+    double kill_at;  /* while ending: when to stop asking */
+    int exit_status; /* of the first failure */
+    int ended_by;    /* the signal that we were sent, or 0 */
+} job;
+
+/* What signals were set to before, for the ranks to inherit: nohup and & mean them too. */
+static const int PASSED_ON[] = { SIGINT, SIGTERM, SIGHUP };
+static const int HANDLED[] = { SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGTSTP, SIGCONT, SIGPIPE };
+enum { HANDLED_COUNT = sizeof HANDLED / sizeof HANDLED[0] };
+static struct sigaction inherited[HANDLED_COUNT];
+static int signal_pipe[2];
+static job the_job;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void signal_ranks(const job *j, int number)
+{
+    for (int r = 0; j->ranks && r < j->options.ranks; r++)
+        if (j->ranks[r].pid > 0) kill(-j->ranks[r].pid, number);
+}
+
+/* For what leaves us unable to go on: takes the ranks with it. */
+static void die(int status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("dmlrun: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    signal_ranks(&the_job, SIGKILL);
+    exit(status);
+}
+
+/* ---- output ---- */
+
+static void append(char **bytes, size_t *used, size_t *capacity, const char *more, size_t count)
+{
+    if (*capacity - *used < count) {
+        size_t bigger = *capacity ? *capacity : 4096;
+        while (bigger - *used < count) bigger *= 2;
+        char *grown = realloc(*bytes, bigger);
+        if (!grown) die(1, "no memory left for the ranks' output");
+        *bytes = grown;
+        *capacity = bigger;
+    }
+    memcpy(*bytes + *used, more, count);
+    *used += count;
+}
+
+static void sink_put(sink *s, const char *text, size_t count)
+{
+    if (s->broken) return;
+    if (s->start > SINK_FULL) { /* so that what has been written doesn't pile up */
+        s->used -= s->start;
+        memmove(s->bytes, s->bytes + s->start, s->used);
+        s->start = 0;
+    }
+    append(&s->bytes, &s->used, &s->capacity, text, count);
+}
+
+static void sink_text(sink *s, const char *text)
+{
+    sink_put(s, text, strlen(text));
+}
+
+static void sink_hide_live(sink *s)
+{
+    if (s->live_shown) sink_text(s, "\r\033[K");
+    s->live_shown = false;
+}
+
+static void sink_prefix(sink *s, int rank)
+{
+    char prefix[24];
+    snprintf(prefix, sizeof prefix, "[%d] ", rank);
+    sink_text(s, prefix);
+}
+
+/* What of a line fits a terminal's `columns`: escape sequences and UTF-8's later bytes take no room. */
+static size_t visible_bytes(const char *text, size_t count, int columns)
+{
+    bool escape = false;
+    for (size_t i = 0; i < count; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        if (c == 033) {
+            escape = true;
+        } else if (escape) {
+            escape = !(c >= '@' && c <= '~' && c != '[');
+        } else if ((c & 0xC0) != 0x80 && columns-- <= 0) {
+            return i;
+        }
+    }
+    return count;
+}
+
+/* Draws the unfinished line again below what was printed meanwhile: a progress bar, or a prompt. */
+static void sink_show_live(sink *s)
+{
+    stream *live = s->live;
+    if (!live || s->live_shown) return;
+    size_t length = live->used;
+    while (length > 0 && strchr(" \r", live->line[length - 1])) length--; /* a bar is wiped with blanks */
+    if (length == 0) return;
+    struct winsize size;
+    const int columns = ioctl(s->fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+    char prefix[24];
+    const int width = columns - 1 - snprintf(prefix, sizeof prefix, "[%d] ", live->rank);
+    sink_text(s, prefix);
+    sink_put(s, live->line, visible_bytes(live->line, length, width));
+    s->live_shown = true;
+}
+
+/* Writes what a pipe takes without making us wait; called when poll() says that there is room. */
+static void sink_write(sink *s)
+{
+    const size_t waiting = s->used - s->start;
+    const ssize_t written = write(s->fd, s->bytes + s->start, waiting < PIPE_TAKES ? waiting : PIPE_TAKES);
+    if (written > 0) s->start += (size_t)written;
+    if (written < 0 && errno != EINTR && errno != EAGAIN) s->broken = true;
+    if (s->start == s->used || s->broken) s->start = s->used = 0;
+}
+
+/* dmlrun's own sentences, in order with the ranks' lines. */
+static void say(job *j, const char *format, ...)
+{
+    char text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    sink_hide_live(j->err);
+    sink_text(j->err, "dmlrun: ");
+    sink_text(j->err, text);
+    sink_text(j->err, "\n");
+}
+
+static void stream_line(stream *s, const char *line, size_t count)
+{
+    sink_hide_live(s->sink);
+    sink_prefix(s->sink, s->rank);
+    sink_put(s->sink, line, count);
+    sink_text(s->sink, "\n");
+}
+
+/* On a terminal a carriage return starts the line again: only what follows the last one is to be seen. */
+static size_t restart_of_line(const char *line, size_t count)
+{
+    while (count > 0 && line[count - 1] == '\r') count--;
+    while (count > 0 && line[count - 1] != '\r') count--;
+    return count;
+}
+
+/* Takes new output: prints the lines that it completes, keeps the rest. */
+static void stream_take(stream *s, const char *bytes, size_t count)
+{
+    const bool terminal = s->sink->terminal;
+    const size_t seen = s->used;
+    append(&s->line, &s->used, &s->capacity, bytes, count);
+    size_t start = 0;
+    for (size_t from = seen;;) {
+        const char *end = memchr(s->line + from, '\n', s->used - from);
+        if (!end) break;
+        const size_t length = (size_t)(end - s->line) - start;
+        const size_t skip = terminal ? restart_of_line(s->line + start, length) : 0;
+        stream_line(s, s->line + start + skip, length - skip);
+        from = start = start + length + 1;
+    }
+    if (terminal) start += restart_of_line(s->line + start, s->used - start);
+    for (; s->used - start >= LINE_MAX_BYTES; start += LINE_MAX_BYTES)
+        stream_line(s, s->line + start, LINE_MAX_BYTES);
+    s->used -= start;
+    memmove(s->line, s->line + start, s->used);
+    if (!terminal) return;
+    if (s->used > 0 || s->sink->live == s) {
+        sink_hide_live(s->sink);
+        s->sink->live = s->used > 0 ? s : NULL;
+    }
+}
+
+static void stream_close(stream *s)
+{
+    if (s->fd < 0) return;
+    if (s->sink->live == s) {
+        sink_hide_live(s->sink);
+        s->sink->live = NULL;
+    }
+    if (s->used > 0) stream_line(s, s->line, s->used);
+    close(s->fd);
+    free(s->line);
+    s->fd = -1;
+    s->line = NULL;
+    s->used = s->capacity = 0;
+}
+
+/* Reads once. False when there is nothing more to read for now. */
+static bool stream_read(stream *s)
+{
+    static char bytes[CHUNK];
+    if (s->fd < 0) return false;
+    const ssize_t count = read(s->fd, bytes, sizeof bytes);
+    if (count > 0) {
+        stream_take(s, bytes, (size_t)count);
+    } else if (count == 0 || (errno != EAGAIN && errno != EINTR)) {
+        stream_close(s);
+    }
+    return count > 0;
+}
+
+/* What a dead rank left in its pipe. A process that left the group may hold it open, and go on writing. */
+static void stream_finish(stream *s)
+{
+    for (int i = 0; i < 64 && stream_read(s); i++) continue;
+    stream_close(s);
+}
+
+/* ---- starting ---- */
+
+static void set_close_on_exec(int fd)
+{
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
+static void set_number(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
+/* In the new process: everything up to exec. */
+static void become_rank(const job *j, int r, int out, int err, pid_t parent)
+{
+    setpgid(0, 0);
+#ifdef __linux__
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* so that a killed dmlrun leaves no rank behind */
+#endif
+    if (getppid() != parent) _exit(1);
+    for (int i = 0; i < HANDLED_COUNT; i++) sigaction(HANDLED[i], &inherited[i], NULL);
+    set_number("RANK", r);
+    set_number("LOCAL_RANK", r);
+    if (r > 0 || isatty(0)) { /* a terminal's input would stop a process group in the background */
+        const int nothing = open("/dev/null", O_RDONLY);
+        if (nothing > 0) dup2(nothing, 0), close(nothing);
+    }
+    if (out < 0) return;
+    dup2(out, 1);
+    dup2(err, 2);
+    unsetenv("DML_TERMINAL");
+    if (r > 0) return;
+    const char *terminals[] = { NULL, "2", "1", "12" };
+    const char *mine = terminals[2 * j->out->terminal + j->err->terminal];
+    if (!mine) return;
+    setenv("DML_TERMINAL", mine, 1);
+    struct winsize size;
+    if (ioctl(j->out->terminal ? j->out->fd : j->err->fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 24)
+        set_number("COLUMNS", size.ws_col - (int)strlen("[0] "));
+}
+
+static bool make_pipe(int pair[2])
+{
+    if (pipe(pair) != 0) return false;
+    set_close_on_exec(pair[0]);
+    set_close_on_exec(pair[1]);
+    return true;
+}
+
+/* Starts rank r on this machine; 0, or the errno that says why not, with what was being done in *what.
+   This is the seam for ranks elsewhere: a --host option would choose for each rank between this function and
+   one that runs `ssh HOST env RANK=... program`, with the same three results: a pid, and two streams. */
+static int start_rank(job *j, int r, const char **what)
+{
+    rank *self = &j->ranks[r];
+    int out[2] = { -1, -1 }, err[2] = { -1, -1 }, failure[2];
+    *what = "open a pipe";
+    if (!make_pipe(failure)) return errno;
+    if (j->options.prefix && (!make_pipe(out) || !make_pipe(err))) return errno;
+    sigset_t all, before;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before); /* our handlers must not run in the child */
+    const pid_t parent = getpid(), pid = fork();
+    if (pid == 0) {
+        become_rank(j, r, out[1], err[1], parent);
+        sigprocmask(SIG_SETMASK, &before, NULL);
+        execvp(j->options.program[0], j->options.program);
+        const int reason = errno;
+        if (write(failure[1], &reason, sizeof reason) < 0) _exit(1);
+        _exit(EXIT_NOT_FOUND);
+    }
+    const int reason = errno;
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    close(failure[1]);
+    if (j->options.prefix) {
+        close(out[1]);
+        close(err[1]);
+    }
+    if (pid < 0) {
+        *what = "start a process";
+        return reason;
+    }
+    setpgid(pid, pid); /* here as well, so that it is done whoever comes first */
+    self->pid = pid;
+    self->out.fd = out[0];
+    self->err.fd = err[0];
+    j->living++;
+    if (j->options.prefix) {
+        fcntl(out[0], F_SETFL, O_NONBLOCK);
+        fcntl(err[0], F_SETFL, O_NONBLOCK);
+    }
+    int why = 0;
+    ssize_t count;
+    do count = read(failure[0], &why, sizeof why);
+    while (count < 0 && errno == EINTR);
+    close(failure[0]);
+    *what = "run the program";
+    return count == (ssize_t)sizeof why ? why : 0;
+}
+
+/* A port that nobody has now. Rank 0 takes it a moment later. */
+static int free_port(void)
+{
+    struct sockaddr_in address;
+    socklen_t length = sizeof address;
+    memset(&address, 0, sizeof address);
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
+        getsockname(fd, (struct sockaddr *)&address, &length) != 0)
+        die(1, "can't find a free port: %s", strerror(errno));
+    close(fd);
+    return ntohs(address.sin_port);
+}
+
+static void set_random_key(void)
+{
+    unsigned char bytes[32];
+    char hex[65];
+    FILE *file = fopen("/dev/urandom", "rb");
+    if (!file || fread(bytes, 1, sizeof bytes, file) != sizeof bytes)
+        die(1, "can't read /dev/urandom for a key; set DML_KEY yourself");
+    fclose(file);
+    for (int i = 0; i < 32; i++) snprintf(hex + 2 * i, 3, "%02x", bytes[i]);
+    setenv("DML_KEY", hex, 1);
+}
+
+static int processors(void)
+{
+#ifdef __linux__
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+#endif
+    const long count = sysconf(_SC_NPROCESSORS_ONLN);
+    return count > 0 ? (int)count : 1;
+}
+
+/* What is the same for every rank goes into our own environment, which they inherit. */
+static void set_environment(const options *o)
+{
+    set_number("WORLD_SIZE", o->ranks);
+    set_number("LOCAL_WORLD_SIZE", o->ranks);
+    setenv("MASTER_ADDR", o->master_address, 1);
+    set_number("MASTER_PORT", o->master_port ? o->master_port : free_port());
+    if (!getenv("DML_KEY")) set_random_key();
+    const int share = processors() / o->ranks;
+    if (o->threads > 0) {
+        set_number("DML_THREADS", o->threads);
+    } else if (!getenv("DML_THREADS")) {
+        set_number("DML_THREADS", share > 0 ? share : 1);
+    }
+}
+
+/* ---- ending ---- */
+
+static void kill_ranks(job *j)
+{
+    if (!j->killed) signal_ranks(j, SIGKILL);
+    j->killed = true;
+}
+
+/* Asks every rank to end, and wakes the stopped ones to hear it. */
+static void begin_ending(job *j, int number)
+{
+    j->ending = true;
+    j->kill_at = now() + j->options.grace;
+    signal_ranks(j, number);
+    signal_ranks(j, SIGCONT);
+}
+
+static int exit_status_of(int status)
+{
+    return WIFSIGNALED(status) ? EXIT_SIGNAL + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+/* A frozen rank makes others fail, by their deadlines: the sentence about them had better name it. */
+static void describe_stopped(const job *j, char *text, size_t size)
+{
+    text[0] = '\0';
+    for (int r = 0; r < j->options.ranks; r++) {
+        siginfo_t info;
+        memset(&info, 0, sizeof info);
+        if (j->ranks[r].pid == 0 ||
+            waitid(P_PID, (id_t)j->ranks[r].pid, &info, WSTOPPED | WNOHANG | WNOWAIT) != 0 ||
+            info.si_pid == 0)
+            continue;
+        snprintf(text, size, " (rank %d is stopped)", r);
+        return;
+    }
+}
+
+static void rank_failed(job *j, int r)
+{
+    const int status = j->ranks[r].status;
+    char how[128], others[64] = "", stopped[64];
+    if (WIFSIGNALED(status)) {
+        snprintf(how, sizeof how, "was killed by signal %d (%s)", WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
+    } else {
+        snprintf(how, sizeof how, "exited with status %d", WEXITSTATUS(status));
+    }
+    if (j->living == 1) snprintf(others, sizeof others, "; ending the other rank");
+    if (j->living > 1) snprintf(others, sizeof others, "; ending the other %d ranks", j->living);
+    describe_stopped(j, stopped, sizeof stopped);
+    say(j, "rank %d %s%s%s", r, how, stopped, others);
+    begin_ending(j, SIGTERM);
+}
+
+static int rank_of(const job *j, pid_t pid)
+{
+    for (int r = 0; r < j->options.ranks; r++)
+        if (j->ranks[r].pid == pid) return r;
+    return -1;
+}
+
+/* Buries the dead. Of several that died together, a signal's victim is the cause and the others, whose
+   connections it broke, the consequence. */
+static void reap(job *j)
+{
+    int first = -1;
+    for (;;) {
+        siginfo_t info;
+        memset(&info, 0, sizeof info);
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) break;
+        const int r = rank_of(j, info.si_pid);
+        if (r >= 0) kill(-info.si_pid, SIGKILL); /* what it started; its number isn't free before waitpid */
+        int status;
+        waitpid(info.si_pid, &status, 0);
+        if (r < 0) continue;
+        rank *dead = &j->ranks[r];
+        dead->pid = 0;
+        dead->status = status;
+        j->living--;
+        stream_finish(&dead->out);
+        stream_finish(&dead->err);
+        if (status != 0 && (first < 0 || (WIFSIGNALED(status) && !WIFSIGNALED(j->ranks[first].status))))
+            first = r;
+    }
+    if (first < 0) return;
+    if (j->exit_status == 0) j->exit_status = exit_status_of(j->ranks[first].status);
+    if (!j->ending) rank_failed(j, first);
+}
+
+/* ---- signals ---- */
+
+static void on_signal(int number)
+{
+    const int kept = errno;
+    const unsigned char byte = (unsigned char)number;
+    if (write(signal_pipe[1], &byte, 1) < 0)
+        errno = 0; /* the pipe is full of signals: one more says nothing */
+    errno = kept;
+}
+
+static void install_handlers(void)
+{
+    if (!make_pipe(signal_pipe)) die(1, "can't open a pipe: %s", strerror(errno));
+    fcntl(signal_pipe[0], F_SETFL, O_NONBLOCK);
+    fcntl(signal_pipe[1], F_SETFL, O_NONBLOCK);
+    for (int i = 0; i < HANDLED_COUNT; i++) {
+        struct sigaction action;
+        memset(&action, 0, sizeof action);
+        sigemptyset(&action.sa_mask);
+        action.sa_handler = HANDLED[i] == SIGPIPE ? SIG_IGN : on_signal;
+        sigaction(HANDLED[i], NULL, &inherited[i]);
+        const bool stays_ignored = inherited[i].sa_handler == SIG_IGN && HANDLED[i] != SIGCHLD;
+        if (!stays_ignored) sigaction(HANDLED[i], &action, NULL);
+    }
+}
+
+static bool is_passed_on(int number)
+{
+    for (size_t i = 0; i < sizeof PASSED_ON / sizeof PASSED_ON[0]; i++)
+        if (PASSED_ON[i] == number) return true;
+    return false;
+}
+
+static void take_signal(job *j, int number)
+{
+    if (number == SIGTSTP) { /* Ctrl-Z stops the whole job, fg and bg wake it */
+        signal_ranks(j, SIGTSTP);
+        raise(SIGSTOP);
+    } else if (number == SIGCONT) {
+        signal_ranks(j, SIGCONT);
+    } else if (is_passed_on(number)) {
+        j->ended_by = number;
+        j->silenced = j->living == 0;
+        if (j->ending || j->silenced) {
+            kill_ranks(j);
+            return;
+        }
+        const int n = j->living;
+        say(j, "got signal %d (%s); ending %d rank%s", number, strsignal(number), n, n == 1 ? "" : "s");
+        begin_ending(j, number);
+    }
+}
+
+static void take_signals(job *j)
+{
+    unsigned char numbers[256];
+    const ssize_t count = read(signal_pipe[0], numbers, sizeof numbers);
+    for (ssize_t i = 0; i < count; i++) take_signal(j, numbers[i]);
+    reap(j);
+}
+
+/* ---- the loop ---- */
+
+static bool anything_to_write(const job *j)
+{
+    return j->sinks[0].used > 0 || j->sinks[1].used > 0;
+}
+
+static int poll_timeout(const job *j)
+{
+    if (!j->ending || j->killed || j->living == 0) return -1;
+    const double left = j->kill_at - now();
+    return left <= 0 ? 0 : left > 1e6 ? 1000000000 : (int)(left * 1000) + 1;
+}
+
+/* Runs until every rank has ended and all is written. A signal then stops the writing. */
+static void run(job *j, struct pollfd *polls, stream **polled)
+{
+    while (j->living > 0 || (anything_to_write(j) && !j->silenced)) {
+        int count = 0;
+        for (int i = 0; i < 2; i++) sink_show_live(&j->sinks[i]);
+        polls[count++] = (struct pollfd){ .fd = signal_pipe[0], .events = POLLIN };
+        for (int i = 0; i < 2; i++) {
+            const sink *s = &j->sinks[i];
+            polls[count++] = (struct pollfd){ .fd = s->used > 0 ? s->fd : -1, .events = POLLOUT };
+        }
+        for (int r = 0; r < j->options.ranks; r++) {
+            stream *both[] = { &j->ranks[r].out, &j->ranks[r].err };
+            for (int i = 0; i < 2; i++) {
+                if (both[i]->fd >= 0 && both[i]->sink->broken) stream_close(both[i]);
+                if (both[i]->fd < 0 || both[i]->sink->used - both[i]->sink->start >= SINK_FULL) continue;
+                polled[count] = both[i];
+                polls[count++] = (struct pollfd){ .fd = both[i]->fd, .events = POLLIN };
+            }
+        }
+        if (poll(polls, (nfds_t)count, poll_timeout(j)) < 0)
+            continue; /* a signal, which the pipe tells too */
+        for (int i = 3; i < count; i++)
+            if (polls[i].revents) stream_read(polled[i]);
+        for (int i = 0; i < 2; i++)
+            if (polls[1 + i].revents) sink_write(&j->sinks[i]);
+        if (polls[0].revents) take_signals(j);
+        if (poll_timeout(j) == 0) kill_ranks(j);
+    }
+}
+
+static void open_sinks(job *j)
+{
+    struct stat out, err;
+    const char *kind = getenv("TERM");
+    const bool dumb = !kind || strcmp(kind, "dumb") == 0;
+    const bool same = fstat(1, &out) == 0 && fstat(2, &err) == 0 && out.st_dev == err.st_dev &&
+                      out.st_ino == err.st_ino && out.st_rdev == err.st_rdev;
+    for (int i = 0; i < 2; i++) {
+        j->sinks[i].fd = 1 + i;
+        j->sinks[i].terminal = !dumb && isatty(1 + i);
+    }
+    j->out = &j->sinks[0];
+    j->err = same ? j->out : &j->sinks[1];
+}
+
+/* Whoever closed one of our standard files gets nothing in it, rather than a pipe that we open next. */
+static void open_standard_files(void)
+{
+    int fd;
+    do fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd < 2);
+    if (fd > 2) close(fd);
+}
+
+/* Starts every rank, or none. */
+static void start_all(job *j)
+{
+    for (int r = 0; r < j->options.ranks; r++) {
+        rank *self = &j->ranks[r];
+        self->out = (stream){ .fd = -1, .rank = r, .sink = j->out };
+        self->err = (stream){ .fd = -1, .rank = r, .sink = j->err };
+        const char *what;
+        const int failure = start_rank(j, r, &what);
+        if (failure == 0) continue;
+        const char *name = j->options.program[0];
+        if (strcmp(what, "run the program") != 0)
+            die(1, "can't %s for rank %d of %d: %s", what, r, j->options.ranks, strerror(failure));
+        if (failure == ENOENT) die(EXIT_NOT_FOUND, "there is no program '%s'", name);
+        die(EXIT_CANNOT_EXECUTE, "can't run '%s': %s", name, strerror(failure));
+    }
+}
+
+/* ---- the command line ---- */
+
+static double number_of(const char *option, const char *text, double least, double most)
+{
+    char *end;
+    const double value = strtod(text, &end);
+    if (end == text || *end || !(value >= least && value <= most))
+        die(EXIT_USAGE, "%s takes a number from %.0f to %.0f, not '%s'", option, least, most, text);
+    return value;
+}
+
+static int whole_number_of(const char *option, const char *text, int least, int most)
+{
+    const double value = number_of(option, text, least, most);
+    if (value != (int)value) die(EXIT_USAGE, "%s takes a whole number, not '%s'", option, text);
+    return (int)value;
+}
+
+/* Is argv[*i] this option? "--name value" and "--name=value", "-n value" and "-nvalue". */
+static bool option_value(char **argv, int *i, const char *letter, const char *name, const char **value)
+{
+    const char *argument = argv[*i];
+    const size_t length = strlen(name);
+    if (strncmp(argument, name, length) == 0 && argument[length] == '=') {
+        *value = argument + length + 1;
+        return true;
+    }
+    const bool is_letter = letter && strncmp(argument, letter, 2) == 0;
+    if (is_letter && argument[2]) {
+        *value = argument + 2;
+        return true;
+    }
+    if (!is_letter && strcmp(argument, name) != 0) return false;
+    *value = argv[++*i];
+    if (!*value) die(EXIT_USAGE, "%s needs a value (dmlrun --help)", argument);
+    return true;
+}
+
+static options parse_options(char **argv)
+{
+    options o = { .master_address = "127.0.0.1", .grace = 5, .prefix = true };
+    int i = 1;
+    for (; argv[i] && argv[i][0] == '-'; i++) {
+        const char *value;
+        if (strcmp(argv[i], "--") == 0) {
+            i++;
+            break;
+        } else if (strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--help") == 0) {
+            fputs(USAGE, stdout);
+            exit(0);
+        } else if (strcmp(argv[i], "--version") == 0) {
+            puts("dmlrun " VERSION);
+            exit(0);
+        } else if (strcmp(argv[i], "--no-prefix") == 0) {
+            o.prefix = false;
+        } else if (option_value(argv, &i, "-n", "--ranks", &value)) {
+            o.ranks = whole_number_of("-n", value, 1, RANKS_MAX);
+        } else if (option_value(argv, &i, NULL, "--master-addr", &value)) {
+            o.master_address = value;
+        } else if (option_value(argv, &i, NULL, "--master-port", &value)) {
+            o.master_port = whole_number_of("--master-port", value, 1, 65535);
+        } else if (option_value(argv, &i, NULL, "--cpus-per-rank", &value)) {
+            o.threads = whole_number_of("--cpus-per-rank", value, 1, 65535);
+        } else if (option_value(argv, &i, NULL, "--grace", &value)) {
+            o.grace = number_of("--grace", value, 0, 1e6);
+        } else {
+            die(EXIT_USAGE, "there is no option '%s' (dmlrun --help)", argv[i]);
+        }
+    }
+    o.program = argv + i;
+    if (o.ranks == 0) die(EXIT_USAGE, "how many ranks? Say -n RANKS (dmlrun --help)");
+    if (!o.program[0]) die(EXIT_USAGE, "which program? It follows the options (dmlrun --help)");
+    if (o.ranks == 1) o.prefix = false;
+    return o;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 1) return EXIT_USAGE;
+    job *j = &the_job;
+    j->options = parse_options(argv);
+    const size_t n = (size_t)j->options.ranks;
+    open_standard_files();
+    j->ranks = calloc(n, sizeof *j->ranks);
+    struct pollfd *polls = calloc(3 + 2 * n, sizeof *polls);
+    stream **polled = calloc(3 + 2 * n, sizeof *polled);
+    if (!j->ranks || !polls || !polled) die(1, "no memory left for %d ranks", j->options.ranks);
+    open_sinks(j);
+    install_handlers();
+    set_environment(&j->options);
+    start_all(j);
+    run(j, polls, polled);
+    free(polls);
+    free(polled);
+    free(j->ranks);
+    for (int i = 0; i < 2; i++) free(j->sinks[i].bytes);
+    if (j->ended_by && j->exit_status != 0) return EXIT_SIGNAL + j->ended_by;
+    return j->exit_status;
+}
