@@ -1,6 +1,6 @@
-/* Runs dmlrun (named by DMLRUN, else build/dmlrun) on this very program, which as `dmlrun_test child MODE`
-   plays a rank. Every run also checks that it left no process behind: each one holds the write end of a pipe,
-   whose other end must read its end. */
+/* Runs dmlrun (of the folder that DML_BUILD names, else of build/) on this very program, which as
+   `dmlrun_test child MODE` plays a rank. Every run also checks that it left no process behind: each one holds
+   the write end of a pipe, whose other end must read its end. */
 #define _GNU_SOURCE
 
 #include "../test.h"
@@ -21,7 +21,8 @@
 
 enum { PATIENCE_MS = 20000 };
 
-static const char *dmlrun_path, *self_path;
+static char dmlrun_path[1024];
+static const char *self_path;
 
 typedef struct run {
     pid_t pid;
@@ -145,7 +146,7 @@ static char *contents(FILE *file)
 static run start_on(int terminal, va_list list)
 {
     run r = { 0 };
-    char *arguments[32] = { (char *)dmlrun_path };
+    char *arguments[32] = { dmlrun_path };
     int count = 1, alive[2];
     for (char *a; (a = va_arg(list, char *));) {
         if (strcmp(a, "@") == 0) {
@@ -633,7 +634,8 @@ static void a_bar_stays_below_other_lines(void)
 int main(int argc, char **argv)
 {
     if (argc > 2 && strcmp(argv[1], "child") == 0) return child(argc, argv);
-    dmlrun_path = getenv("DMLRUN") ? getenv("DMLRUN") : "build/dmlrun";
+    const char *build = getenv("DML_BUILD");
+    snprintf(dmlrun_path, sizeof dmlrun_path, "%s/dmlrun", build ? build : "build");
     self_path = argv[0];
     const char *mine[] = { "DML_KEY", "DML_THREADS", "DML_TERMINAL" };
     for (int i = 0; i < 3; i++) unsetenv(mine[i]);
