@@ -38,6 +38,17 @@
 #include "kernels/update.h"
 #include "device/backend.h"
 #include "device/context.h"
+#include "graph/shape.h"
+#include "graph/graph.h"
+#include "graph/op_arithmetic.h"
+#include "graph/op_activation.h"
+#include "graph/op_dense.h"
+#include "graph/op_conv2d.h"
+#include "graph/op_pool2d.h"
+#include "graph/op_loss.h"
+#include "graph/program.h"
+#include "train/optimizer.h"
+#include "train/trainer.h"
 
 #endif
 
@@ -56,5 +67,19 @@
 #include "device/backend.c"
 #include "device/cpu.c"
 #include "device/context.c"
+#include "graph/shape.c"
+#include "graph/graph.c"
+#include "graph/op.c"
+#include "graph/ops.c"
+#include "graph/op_arithmetic.c"
+#include "graph/op_activation.c"
+#include "graph/op_dense.c"
+#include "graph/op_conv2d.c"
+#include "graph/op_pool2d.c"
+#include "graph/op_loss.c"
+#include "graph/plan.c"
+#include "graph/program.c"
+#include "train/optimizer.c"
+#include "train/trainer.c"
 
 #endif

@@ -47,8 +47,9 @@ typedef struct dml_device_info {
 } dml_device_info;
 
 /* The table a backend fills. Calls on one device come from one thread at a time. Work is in order: a launch
-   sees what earlier writes and launches did; `read` and `finish` wait, nothing else need. A function that
-   fails says why with dml_device_fail and returns the status. */
+   sees what earlier writes and launches did; `read` and `finish` wait, nothing else need, but the caller may
+   reuse what `write` was given once it returns. A function that fails says why with dml_device_fail and
+   returns the status. */
 typedef struct dml_backend {
     const char *name; /* "cpu", "opencl", "cuda" */
     /* How many devices there are; 0 when there is no driver. */

@@ -1,0 +1,117 @@
+#ifndef DML_GRAPH_OP_C
+#define DML_GRAPH_OP_C
+
+#include "graph/op.h"
+
+#include "graph/program_internal.h"
+#include "kernels/reduce.h"
+
+#include <string.h>
+
+DML__LOCAL const dml__op *dml__input_op(void)
+{
+    static const dml__op op = { "input", NULL, NULL, NULL, 0, NULL, false };
+    return &op;
+}
+
+DML__LOCAL const dml__op *dml__parameter_op(void)
+{
+    static const dml__op op = { "parameter", NULL, NULL, NULL, 0, NULL, false };
+    return &op;
+}
+
+static const dml__slot *dml__slot_of(const dml__run *run, const dml_node *node)
+{
+    return &run->program->slot[run->program->slot_of_node[node->index]];
+}
+
+static const dml__slot *dml__root_of(const dml__run *run, const dml_node *node)
+{
+    return &run->program->slot[dml__slot_of(run, node)->root];
+}
+
+static dml_ref dml__parameter_ref(dml_buffer *vector, const dml_node *parameter)
+{
+    const dml_ref ref = { vector, parameter->offset * sizeof(float) };
+    return ref;
+}
+
+static dml_ref dml__arena_ref(const dml__run *run, size_t offset)
+{
+    const dml_ref ref = { run->program->arena, offset };
+    return ref;
+}
+
+DML__LOCAL dml_ref dml__value(const dml__run *run, const dml_node *node)
+{
+    const dml__slot *root = dml__root_of(run, node);
+    if (root->node->op == dml__parameter_op()) return dml__parameter_ref(run->program->graph->w, root->node);
+    return dml__arena_ref(run, root->value);
+}
+
+DML__LOCAL dml_ref dml__gradient(const dml__run *run, const dml_node *node)
+{
+    const dml__slot *root = dml__root_of(run, node);
+    if (root->node->op == dml__parameter_op()) return dml__parameter_ref(run->program->g, root->node);
+    return dml__arena_ref(run, root->gradient);
+}
+
+DML__LOCAL dml_ref dml__saved(const dml__run *run, const dml_node *node)
+{
+    return dml__arena_ref(run, dml__slot_of(run, node)->saved);
+}
+
+DML__LOCAL bool dml__wants_gradient(const dml__run *run, const dml_node *node, int i)
+{
+    return dml__slot_of(run, node->input[i])->has_gradient;
+}
+
+DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i)
+{
+    return (dml__slot_of(run, node)->accumulates >> i) & 1u ? 1.0f : 0.0f;
+}
+
+DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node)
+{
+    return dml_shape_count(&node->shape) * (node->batched ? (size_t)run->rows : 1);
+}
+
+DML__LOCAL dml_launch dml__launch(const char *kernel, size_t x, size_t y)
+{
+    dml_launch launch;
+    memset(&launch, 0, sizeof launch);
+    launch.kernel = kernel;
+    launch.size[0] = x;
+    launch.size[1] = y;
+    return launch;
+}
+
+DML__LOCAL dml_status dml__submit(dml_device *device, const dml_launch *launch)
+{
+    if (launch->size[0] > INT32_MAX || launch->size[1] > INT32_MAX)
+        return dml_device_fail(device, DML_ERROR_UNSUPPORTED,
+                               "%s over %zu x %zu: the kernels count to %d; use smaller batches",
+                               launch->kernel, launch->size[0], launch->size[1], INT32_MAX);
+    if (launch->size[0] == 0 || launch->size[1] == 0) return DML_OK;
+    return device->backend->launch(device, launch);
+}
+
+DML__LOCAL dml_status dml__sum_rows_into_gradient(const dml__run *run, const dml_node *node, int i,
+                                                  size_t rows, size_t columns)
+{
+    const float beta = dml__beta(run, node, i);
+    if (run->device->host_memory) {
+        dml_sum_rows(run->pool, rows, columns, dml__host_gradient(run, node), beta,
+                     dml__host_gradient(run, node->input[i]));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("sum_rows", columns, 1);
+    launch.buffer[0] = dml__gradient(run, node);
+    launch.buffer[1] = dml__gradient(run, node->input[i]);
+    launch.integer[0] = (int32_t)rows;
+    launch.integer[1] = (int32_t)columns;
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+#endif

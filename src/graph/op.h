@@ -1,0 +1,83 @@
+/* op.h: what an op is, and what it sees while a program runs.
+
+   An op is one constant table. It works on references into device memory: on a host_memory device it calls
+   the CPU kernels, on any other it launches the shared kernel of the same meaning. */
+#ifndef DML_GRAPH_OP_H
+#define DML_GRAPH_OP_H
+
+#include "base/platform.h"
+#include "base/status.h"
+#include "device/backend.h"
+#include "graph/node.h"
+#include "thread/pool.h"
+
+struct dml_program;
+
+/* One run of a program. */
+typedef struct dml__run {
+    struct dml_program *program;
+    dml_context *context;
+    dml_device *device;
+    dml_pool *pool;
+    int rows; /* samples in this run, 1 .. batch */
+    bool training;
+    uint32_t step; /* keys the random numbers of this run, with the context's seed and the node's index */
+} dml__run;
+
+/* What an op's backward reads besides its output's gradient; the memory plan keeps no more. */
+#define DML__NEEDS_INPUT(i) (1u << (i))
+#define DML__NEEDS_INPUTS 0xFu
+#define DML__NEEDS_OUTPUT 0x100u
+
+typedef struct dml__op {
+    const char *name;
+    /* Checks inputs and attributes; sets node->dtype, shape and batched. */
+    dml_status (*infer)(dml_node *node);
+    dml_status (*forward)(const dml__run *run, const dml_node *node);
+    /* For each input i with dml__wants_gradient: its gradient = the op's share + dml__beta(i) x what is
+       there. NULL for an op through which no gradient flows. */
+    dml_status (*backward)(const dml__run *run, const dml_node *node);
+    unsigned needs;
+    /* Bytes that forward leaves for backward, for up to `rows` samples; NULL: none. */
+    size_t (*saved_bytes)(const dml_node *node, int rows);
+    bool view; /* the output is input 0's memory under another shape: nothing runs */
+} dml__op;
+
+/* Inputs and parameters are nodes too, whose tables do nothing. */
+DML__LOCAL const dml__op *dml__input_op(void);
+DML__LOCAL const dml__op *dml__parameter_op(void);
+
+/* Where a node's value, its gradient, and what its forward saved lie in this run. */
+DML__LOCAL dml_ref dml__value(const dml__run *run, const dml_node *node);
+DML__LOCAL dml_ref dml__gradient(const dml__run *run, const dml_node *node);
+DML__LOCAL dml_ref dml__saved(const dml__run *run, const dml_node *node);
+
+/* Whether input i of the node takes a gradient, and the weight of what its gradient already holds: 0 for the
+   first op that writes it in this backward pass, else 1. */
+DML__LOCAL bool dml__wants_gradient(const dml__run *run, const dml_node *node, int i);
+DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i);
+
+/* Elements of the node's value in this run. */
+DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node);
+
+/* The gradient of input i = the sum over rows of the output's gradient (rows, columns) + beta x what is
+   there: how every bias gets its gradient. */
+DML__LOCAL dml_status dml__sum_rows_into_gradient(const dml__run *run, const dml_node *node, int i,
+                                                  size_t rows, size_t columns);
+
+/* The addresses behind the references above, on a host_memory device. */
+static inline float *dml__host_value(const dml__run *run, const dml_node *node)
+{
+    return (float *)dml__host(dml__value(run, node));
+}
+static inline float *dml__host_gradient(const dml__run *run, const dml_node *node)
+{
+    return (float *)dml__host(dml__gradient(run, node));
+}
+
+/* A launch of `kernel` over x by y units, to be filled in and passed to dml__submit, which refuses sizes that
+   the kernels' 32-bit integers can't count. */
+DML__LOCAL dml_launch dml__launch(const char *kernel, size_t x, size_t y);
+DML__LOCAL dml_status dml__submit(dml_device *device, const dml_launch *launch);
+
+#endif

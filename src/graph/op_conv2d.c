@@ -1,0 +1,160 @@
+#ifndef DML_GRAPH_OP_CONV2D_C
+#define DML_GRAPH_OP_CONV2D_C
+
+#include "graph/op_conv2d.h"
+
+#include "graph/node.h"
+#include "graph/op.h"
+#include "graph/ops.h"
+#include "kernels/conv2d.h"
+
+#include <string.h>
+
+static dml_status dml__conv2d_infer(dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1];
+    const dml_conv2d_options *options = (const dml_conv2d_options *)node->attributes;
+    char x_text[DML_SHAPE_TEXT];
+    if (x->dtype != DML_F32 || !x->batched || x->shape.ndim != 3)
+        return dml__node_fail(node, DML_ERROR_SHAPE,
+                              "its input is %s %s; it takes f32 images of height x width x channels",
+                              dml_dtype_name(x->dtype), dml_shape_format(&x->shape, x_text));
+    node->batched = true;
+    node->shape.ndim = 3;
+    node->shape.dims[2] = w->shape.dims[0];
+    for (int axis = 0; axis < 2; axis++) {
+        const int stride = options->stride[axis], padding = options->padding[axis];
+        if (stride < 1 || padding < 0)
+            return dml__node_fail(
+                node, DML_ERROR_ARGUMENT,
+                "stride %d and padding %d asked for; a stride is 1 or more, a padding 0 or more", stride,
+                padding);
+        node->shape.dims[axis] =
+            dml_conv2d_output_size(x->shape.dims[axis], options->kernel[axis], stride, padding);
+        if (node->shape.dims[axis] < 1)
+            return dml__node_fail(node, DML_ERROR_SHAPE,
+                                  "a kernel of %d x %d doesn't fit an input of %s with padding %d x %d",
+                                  options->kernel[0], options->kernel[1], dml_shape_format(&x->shape, x_text),
+                                  options->padding[0], options->padding[1]);
+    }
+    return DML_OK;
+}
+
+static dml_conv2d_shape dml__conv2d_run_shape(const dml__run *run, const dml_node *node)
+{
+    const int *x = node->input[0]->shape.dims;
+    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
+    const dml_conv2d_shape shape = { run->rows,    x[0],          x[1],         x[2],
+                                     o->filters,   o->kernel[0],  o->kernel[1], o->stride[0],
+                                     o->stride[1], o->padding[0], o->padding[1] };
+    return shape;
+}
+
+static dml_launch dml__conv2d_launch(const dml__run *run, const dml_node *node, const char *kernel,
+                                     size_t size_x, size_t size_y)
+{
+    const dml_conv2d_shape s = dml__conv2d_run_shape(run, node);
+    const int32_t integers[] = {
+        s.batch,    s.height,   s.width, s.channels, s.filters,           s.kernel_h,         s.kernel_w,
+        s.stride_h, s.stride_w, s.pad_h, s.pad_w,    node->shape.dims[0], node->shape.dims[1]
+    };
+    dml_launch launch = dml__launch(kernel, size_x, size_y);
+    memcpy(launch.integer, integers, sizeof integers);
+    return launch;
+}
+
+static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
+    const dml_conv2d_shape s = dml__conv2d_run_shape(run, node);
+    if (run->device->host_memory)
+        return dml_conv2d_forward(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w),
+                                  bias ? dml__host_value(run, bias) : NULL, dml__host_value(run, node));
+    dml_launch launch = dml__conv2d_launch(run, node, "conv2d_forward", (size_t)s.filters,
+                                           dml__count(run, node) / (size_t)s.filters);
+    launch.buffer[0] = dml__value(run, x);
+    launch.buffer[1] = dml__value(run, w);
+    if (bias) launch.buffer[2] = dml__value(run, bias);
+    launch.buffer[3] = dml__value(run, node);
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__conv2d_input_gradient(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1];
+    const dml_conv2d_shape s = dml__conv2d_run_shape(run, node);
+    const float beta = dml__beta(run, node, 0);
+    if (run->device->host_memory)
+        return dml_conv2d_backward_input(run->pool, &s, dml__host_gradient(run, node),
+                                         dml__host_value(run, w), beta, dml__host_gradient(run, x));
+    dml_launch launch = dml__conv2d_launch(run, node, "conv2d_backward_input", (size_t)s.channels,
+                                           dml__count(run, x) / (size_t)s.channels);
+    launch.buffer[0] = dml__gradient(run, node);
+    launch.buffer[1] = dml__value(run, w);
+    launch.buffer[2] = dml__gradient(run, x);
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__conv2d_weight_gradient(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1];
+    const dml_conv2d_shape s = dml__conv2d_run_shape(run, node);
+    const float beta = dml__beta(run, node, 1);
+    if (run->device->host_memory)
+        return dml_conv2d_backward_weights(run->pool, &s, dml__host_value(run, x),
+                                           dml__host_gradient(run, node), beta, dml__host_gradient(run, w));
+    dml_launch launch = dml__conv2d_launch(run, node, "conv2d_backward_weights",
+                                           dml__count(run, w) / (size_t)s.filters, (size_t)s.filters);
+    launch.buffer[0] = dml__value(run, x);
+    launch.buffer[1] = dml__gradient(run, node);
+    launch.buffer[2] = dml__gradient(run, w);
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__conv2d_op_backward(const dml__run *run, const dml_node *node)
+{
+    dml_status status = DML_OK;
+    const size_t filters = (size_t)node->shape.dims[2];
+    if (dml__wants_gradient(run, node, 0)) status = dml__conv2d_input_gradient(run, node);
+    if (status == DML_OK && dml__wants_gradient(run, node, 1))
+        status = dml__conv2d_weight_gradient(run, node);
+    if (status == DML_OK && node->input[2] && dml__wants_gradient(run, node, 2))
+        status = dml__sum_rows_into_gradient(run, node, 2, dml__count(run, node) / filters, filters);
+    return status;
+}
+
+DML__LOCAL const dml__op *dml__conv2d_op(void)
+{
+    static const dml__op op = { "conv2d",
+                                dml__conv2d_infer,
+                                dml__conv2d_op_forward,
+                                dml__conv2d_op_backward,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),
+                                NULL,
+                                false };
+    return &op;
+}
+
+DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options)
+{
+    if (!x) return NULL;
+    dml_conv2d_options o;
+    memset(&o, 0, sizeof o);
+    if (options) o = *options;
+    for (int axis = 0; axis < 2; axis++) {
+        if (!o.kernel[axis]) o.kernel[axis] = 3;
+        if (!o.stride[axis]) o.stride[axis] = 1;
+    }
+    const dml_initializer zero = { DML_INIT_CONSTANT, 0.0f, 0.0f };
+    const int channels = x->shape.ndim == 3 ? x->shape.dims[2] : 1;
+    dml_node *inputs[3];
+    inputs[0] = x;
+    inputs[1] = dml_parameter(x->graph, "conv2d.weight", dml_init_he(o.kernel[0] * o.kernel[1] * channels), 4,
+                              o.filters, o.kernel[0], o.kernel[1], channels);
+    inputs[2] = o.no_bias ? NULL : dml_parameter(x->graph, "conv2d.bias", zero, 1, o.filters);
+    return dml__node_create(dml__conv2d_op(), o.no_bias ? 2 : 3, inputs, &o, sizeof o);
+}
+
+#endif

@@ -1,0 +1,19 @@
+/* op_conv2d.h: the convolution layer. */
+#ifndef DML_GRAPH_OP_CONV2D_H
+#define DML_GRAPH_OP_CONV2D_H
+
+#include "graph/graph.h"
+
+typedef struct dml_conv2d_options {
+    int filters;    /* output channels, at least 1: there is no default */
+    int kernel[2];  /* height, width; 0: 3 */
+    int stride[2];  /* 0: 1 */
+    int padding[2]; /* zeros on both sides; 0: none */
+    bool no_bias;
+} dml_conv2d_options;
+
+/* A layer with parameters of its own: x (H, W, C) -> (OH, OW, filters), weights [filters, kh, kw, C],
+   He-initialised, bias zero. OH = (H + 2 padding - kh) / stride + 1. */
+DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options);
+
+#endif

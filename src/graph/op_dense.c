@@ -1,0 +1,118 @@
+#ifndef DML_GRAPH_OP_DENSE_C
+#define DML_GRAPH_OP_DENSE_C
+
+#include "graph/op_dense.h"
+
+#include "graph/node.h"
+#include "graph/op.h"
+#include "graph/ops.h"
+#include "kernels/elementwise.h"
+#include "kernels/gemm.h"
+#include "kernels/reduce.h"
+
+static dml_status dml__dense_infer(dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
+    char x_text[DML_SHAPE_TEXT], w_text[DML_SHAPE_TEXT];
+    if (x->dtype != DML_F32 || !x->batched || x->shape.ndim != 1)
+        return dml__node_fail(node, DML_ERROR_SHAPE,
+                              "its input is %s %s; it takes one row of f32 a sample (dml_flatten)",
+                              dml_dtype_name(x->dtype), dml_shape_format(&x->shape, x_text));
+    if (w->batched || w->shape.ndim != 2 || w->shape.dims[1] != x->shape.dims[0])
+        return dml__node_fail(
+            node, DML_ERROR_SHAPE, "its input is %s and its weights %s; they must be units x %d",
+            dml_shape_format(&x->shape, x_text), dml_shape_format(&w->shape, w_text), x->shape.dims[0]);
+    if (bias && (bias->batched || bias->shape.ndim != 1 || bias->shape.dims[0] != w->shape.dims[0]))
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s, it must be %d",
+                              dml_shape_format(&bias->shape, x_text), w->shape.dims[0]);
+    node->batched = true;
+    node->shape.ndim = 1;
+    node->shape.dims[0] = w->shape.dims[0];
+    return DML_OK;
+}
+
+/* c (m, n) = op(a) op(b) + beta c, all dense and row-major, k summed. */
+static dml_status dml__dense_gemm(const dml__run *run, bool trans_a, bool trans_b, int m, int n, int k,
+                                  dml_ref a, dml_ref b, float beta, dml_ref c)
+{
+    const int lda = trans_a ? m : k, ldb = trans_b ? k : n;
+    if (run->device->host_memory)
+        return dml_sgemm(run->pool, DML_ROW_MAJOR, trans_a ? DML_TRANS : DML_NO_TRANS,
+                         trans_b ? DML_TRANS : DML_NO_TRANS, m, n, k, 1.0f, (const float *)dml__host(a), lda,
+                         (const float *)dml__host(b), ldb, beta, (float *)dml__host(c), n);
+    dml_launch launch = dml__launch("gemm", (size_t)n, (size_t)m);
+    const int32_t integers[] = { m, n, k, trans_a, trans_b, lda, ldb, n };
+    for (int i = 0; i < 8; i++) launch.integer[i] = integers[i];
+    launch.buffer[0] = a;
+    launch.buffer[1] = b;
+    launch.buffer[2] = c;
+    launch.real[0] = 1.0f;
+    launch.real[1] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
+    const int units = w->shape.dims[0], in = w->shape.dims[1];
+    const dml_status status = dml__dense_gemm(run, false, true, run->rows, units, in, dml__value(run, x),
+                                              dml__value(run, w), 0.0f, dml__value(run, node));
+    if (status != DML_OK || !bias) return status;
+    if (run->device->host_memory) {
+        dml_bias_add(run->pool, (size_t)run->rows, (size_t)units, dml__host_value(run, bias),
+                     dml__host_value(run, node));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("bias_add", dml__count(run, node), 1);
+    launch.buffer[0] = dml__value(run, bias);
+    launch.buffer[1] = dml__value(run, node);
+    launch.integer[0] = run->rows;
+    launch.integer[1] = units;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__dense_op_backward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
+    const int units = w->shape.dims[0], in = w->shape.dims[1];
+    dml_status status = DML_OK;
+    if (dml__wants_gradient(run, node, 0)) /* dx (rows, in) = dy w */
+        status = dml__dense_gemm(run, false, false, run->rows, in, units, dml__gradient(run, node),
+                                 dml__value(run, w), dml__beta(run, node, 0), dml__gradient(run, x));
+    if (status == DML_OK && dml__wants_gradient(run, node, 1)) /* dw (units, in) = dy^T x */
+        status = dml__dense_gemm(run, true, false, units, in, run->rows, dml__gradient(run, node),
+                                 dml__value(run, x), dml__beta(run, node, 1), dml__gradient(run, w));
+    if (status == DML_OK && bias && dml__wants_gradient(run, node, 2))
+        status = dml__sum_rows_into_gradient(run, node, 2, (size_t)run->rows, (size_t)units);
+    return status;
+}
+
+DML__LOCAL const dml__op *dml__dense_op(void)
+{
+    static const dml__op op = { "dense",
+                                dml__dense_infer,
+                                dml__dense_op_forward,
+                                dml__dense_op_backward,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),
+                                NULL,
+                                false };
+    return &op;
+}
+
+DML_API dml_node *dml_linear(dml_node *x, dml_node *w, dml_node *bias)
+{
+    dml_node *const inputs[] = { x, w, bias };
+    return dml__node_create(dml__dense_op(), bias ? 3 : 2, inputs, NULL, 0);
+}
+
+DML_API dml_node *dml_dense(dml_node *x, int units)
+{
+    if (!x) return NULL;
+    const dml_initializer zero = { DML_INIT_CONSTANT, 0.0f, 0.0f };
+    const int in = x->shape.ndim == 1 ? x->shape.dims[0] : (int)dml_shape_count(&x->shape);
+    dml_node *w = dml_parameter(x->graph, "dense.weight", dml_init_he(in), 2, units, in);
+    dml_node *bias = dml_parameter(x->graph, "dense.bias", zero, 1, units);
+    return bias ? dml_linear(x, w, bias) : NULL;
+}
+
+#endif

@@ -1,0 +1,185 @@
+#ifndef DML_GRAPH_OP_POOL2D_C
+#define DML_GRAPH_OP_POOL2D_C
+
+#include "graph/op_pool2d.h"
+
+#include "graph/node.h"
+#include "graph/op.h"
+#include "graph/ops.h"
+#include "kernels/conv2d.h"
+#include "kernels/pool2d.h"
+
+#include <string.h>
+
+static dml_status dml__pool2d_infer(dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    const dml_pool2d_options *options = (const dml_pool2d_options *)node->attributes;
+    char x_text[DML_SHAPE_TEXT];
+    if (x->dtype != DML_F32 || !x->batched || x->shape.ndim != 3)
+        return dml__node_fail(node, DML_ERROR_SHAPE,
+                              "its input is %s %s; it takes f32 images of height x width x channels",
+                              dml_dtype_name(x->dtype), dml_shape_format(&x->shape, x_text));
+    node->batched = true;
+    node->shape = x->shape;
+    for (int axis = 0; axis < 2; axis++) {
+        const int kernel = options->kernel[axis], stride = options->stride[axis],
+                  padding = options->padding[axis];
+        if (kernel < 1 || stride < 1 || padding < 0 || padding >= kernel)
+            return dml__node_fail(
+                node, DML_ERROR_ARGUMENT,
+                "kernel %d, stride %d and padding %d asked for; a kernel and a stride are 1 or more, "
+                "a padding is smaller than its kernel",
+                kernel, stride, padding);
+        node->shape.dims[axis] = dml_conv2d_output_size(x->shape.dims[axis], kernel, stride, padding);
+        if (node->shape.dims[axis] < 1)
+            return dml__node_fail(node, DML_ERROR_SHAPE, "a window of %d x %d doesn't fit an input of %s",
+                                  options->kernel[0], options->kernel[1],
+                                  dml_shape_format(&x->shape, x_text));
+    }
+    return DML_OK;
+}
+
+static dml_pool2d_shape dml__pool2d_run_shape(const dml__run *run, const dml_node *node)
+{
+    const int *x = node->input[0]->shape.dims;
+    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
+    const dml_pool2d_shape shape = { run->rows,    x[0],         x[1],         x[2],          o->kernel[0],
+                                     o->kernel[1], o->stride[0], o->stride[1], o->padding[0], o->padding[1] };
+    return shape;
+}
+
+static dml_launch dml__pool2d_launch(const dml__run *run, const dml_node *node, const char *kernel,
+                                     size_t size)
+{
+    const dml_pool2d_shape s = dml__pool2d_run_shape(run, node);
+    const int32_t integers[] = { s.batch,
+                                 s.height,
+                                 s.width,
+                                 s.channels,
+                                 0,
+                                 s.kernel_h,
+                                 s.kernel_w,
+                                 s.stride_h,
+                                 s.stride_w,
+                                 s.pad_h,
+                                 s.pad_w,
+                                 node->shape.dims[0],
+                                 node->shape.dims[1] };
+    dml_launch launch = dml__launch(kernel, size, 1);
+    memcpy(launch.integer, integers, sizeof integers);
+    return launch;
+}
+
+static size_t dml__max_pool2d_saved_bytes(const dml_node *node, int rows)
+{
+    return dml_shape_count(&node->shape) * (size_t)rows * sizeof(int32_t);
+}
+
+static dml_status dml__max_pool2d_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    if (run->device->host_memory) {
+        const dml_pool2d_shape shape = dml__pool2d_run_shape(run, node);
+        return dml_max_pool2d_forward(run->pool, &shape, dml__host_value(run, x), dml__host_value(run, node),
+                                      (int32_t *)dml__host(dml__saved(run, node)));
+    }
+    dml_launch launch = dml__pool2d_launch(run, node, "max_pool2d_forward", dml__count(run, node));
+    launch.buffer[0] = dml__value(run, x);
+    launch.buffer[1] = dml__value(run, node);
+    launch.buffer[2] = dml__saved(run, node);
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__max_pool2d_op_backward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
+    const float beta = dml__beta(run, node, 0);
+    if (run->device->host_memory) {
+        const dml_pool2d_shape shape = dml__pool2d_run_shape(run, node);
+        return dml_max_pool2d_backward(run->pool, &shape, (const int32_t *)dml__host(dml__saved(run, node)),
+                                       dml__host_gradient(run, node), beta, dml__host_gradient(run, x));
+    }
+    dml_launch launch = dml__pool2d_launch(run, node, "max_pool2d_backward", dml__count(run, x));
+    launch.buffer[0] = dml__saved(run, node);
+    launch.buffer[1] = dml__gradient(run, node);
+    launch.buffer[2] = dml__gradient(run, x);
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+DML__LOCAL const dml__op *dml__max_pool2d_op(void)
+{
+    static const dml__op op = { "max_pool2d",
+                                dml__pool2d_infer,
+                                dml__max_pool2d_op_forward,
+                                dml__max_pool2d_op_backward,
+                                0,
+                                dml__max_pool2d_saved_bytes,
+                                false };
+    return &op;
+}
+
+static dml_status dml__avg_pool2d_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    if (run->device->host_memory) {
+        const dml_pool2d_shape shape = dml__pool2d_run_shape(run, node);
+        return dml_avg_pool2d_forward(run->pool, &shape, dml__host_value(run, x), dml__host_value(run, node));
+    }
+    dml_launch launch = dml__pool2d_launch(run, node, "avg_pool2d_forward", dml__count(run, node));
+    launch.buffer[0] = dml__value(run, x);
+    launch.buffer[1] = dml__value(run, node);
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__avg_pool2d_op_backward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
+    const float beta = dml__beta(run, node, 0);
+    if (run->device->host_memory) {
+        const dml_pool2d_shape shape = dml__pool2d_run_shape(run, node);
+        return dml_avg_pool2d_backward(run->pool, &shape, dml__host_gradient(run, node), beta,
+                                       dml__host_gradient(run, x));
+    }
+    dml_launch launch = dml__pool2d_launch(run, node, "avg_pool2d_backward", dml__count(run, x));
+    launch.buffer[0] = dml__gradient(run, node);
+    launch.buffer[1] = dml__gradient(run, x);
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+DML__LOCAL const dml__op *dml__avg_pool2d_op(void)
+{
+    static const dml__op op = {
+        "avg_pool2d", dml__pool2d_infer, dml__avg_pool2d_op_forward, dml__avg_pool2d_op_backward, 0, NULL,
+        false
+    };
+    return &op;
+}
+
+static dml_node *dml__pool2d_create(const dml__op *op, dml_node *x, const dml_pool2d_options *options)
+{
+    dml_pool2d_options o;
+    memset(&o, 0, sizeof o);
+    if (options) o = *options;
+    for (int axis = 0; axis < 2; axis++) {
+        if (!o.kernel[axis]) o.kernel[axis] = 2;
+        if (!o.stride[axis]) o.stride[axis] = o.kernel[axis];
+    }
+    return dml__node_create(op, 1, &x, &o, sizeof o);
+}
+
+DML_API dml_node *dml_max_pool2d(dml_node *x, const dml_pool2d_options *options)
+{
+    return dml__pool2d_create(dml__max_pool2d_op(), x, options);
+}
+
+DML_API dml_node *dml_avg_pool2d(dml_node *x, const dml_pool2d_options *options)
+{
+    return dml__pool2d_create(dml__avg_pool2d_op(), x, options);
+}
+
+#endif

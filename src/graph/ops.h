@@ -1,0 +1,28 @@
+/* ops.h: the op table. Adding an op is its own file, a row here, and its shared kernels for the GPUs. */
+#ifndef DML_GRAPH_OPS_H
+#define DML_GRAPH_OPS_H
+
+#include "graph/op.h"
+
+/* X(name): dml__<name>_op() in the op's file gives its table. The tests check every row on every backend. */
+#define DML__OP_LIST(X)                                                                                      \
+    X(add)                                                                                                   \
+    X(flatten)                                                                                               \
+    X(dense)                                                                                                 \
+    X(conv2d)                                                                                                \
+    X(max_pool2d)                                                                                            \
+    X(avg_pool2d)                                                                                            \
+    X(relu)                                                                                                  \
+    X(tanh)                                                                                                  \
+    X(sigmoid)                                                                                               \
+    X(softmax_cross_entropy)                                                                                 \
+    X(mean_squared_error)
+
+#define DML__OP_DECLARE(name) DML__LOCAL const dml__op *dml__##name##_op(void);
+DML__OP_LIST(DML__OP_DECLARE)
+#undef DML__OP_DECLARE
+
+/* Row i of the table, NULL past the last. */
+DML__LOCAL const dml__op *dml__op_at(int i);
+
+#endif

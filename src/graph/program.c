@@ -1,0 +1,372 @@
+#ifndef DML_GRAPH_PROGRAM_C
+#define DML_GRAPH_PROGRAM_C
+
+#include "graph/program.h"
+
+#include "base/memory.h"
+#include "graph/node.h"
+#include "graph/op.h"
+#include "graph/plan.h"
+#include "graph/program_internal.h"
+
+#include <string.h>
+
+static void dml__program_destroy_owned(dml__owned *owned)
+{
+    dml_program *program = (dml_program *)(void *)owned;
+    dml_context *context = program->graph->context;
+    dml__disown(context, owned);
+    dml__buffer_destroy(context, program->arena);
+    dml__buffer_destroy(context, program->g);
+    dml__release(&context->memory, program->slot);
+    dml__release(&context->memory, program->slot_of_node);
+    dml__release(&context->memory, program->input);
+    dml__release(&context->memory, program);
+}
+
+DML_API void dml_program_destroy(dml_program *program)
+{
+    if (program) dml__program_destroy_owned(&program->owned);
+}
+
+static bool dml__is_leaf(const dml_node *node)
+{
+    return node->op == dml__input_op() || node->op == dml__parameter_op();
+}
+
+static dml__slot *dml__input_slot(const dml_program *program, const dml__slot *slot, int i)
+{
+    return &program->slot[program->slot_of_node[slot->node->input[i]->index]];
+}
+
+/* Compiling, step 1: a slot for each node that the output needs, in order of creation. */
+static dml_status dml__collect_slots(dml_program *program)
+{
+    dml_context *context = program->graph->context;
+    const int nodes = program->output->index + 1;
+    dml_node **node = (dml_node **)dml__allocate_array(&context->memory, (size_t)nodes, sizeof *node);
+    program->slot_of_node = (int *)dml__allocate_array(&context->memory, (size_t)nodes, sizeof(int));
+    program->slot = (dml__slot *)dml__allocate_array(&context->memory, (size_t)nodes, sizeof(dml__slot));
+    program->input = (dml_node **)dml__allocate_array(&context->memory, (size_t)nodes, sizeof(dml_node *));
+    if (!node || !program->slot_of_node || !program->slot || !program->input) {
+        dml__release(&context->memory, node);
+        return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left to compile %d nodes", nodes);
+    }
+    dml_node *walk = program->graph->first;
+    for (int i = 0; i < nodes; i++, walk = walk->next) node[i] = walk;
+
+    int *needed = program->slot_of_node; /* 1 where needed, until it holds slots */
+    needed[nodes - 1] = 1;
+    for (int i = nodes - 1; i >= 0; i--)
+        for (int k = 0; needed[i] && k < node[i]->inputs; k++) needed[node[i]->input[k]->index] = 1;
+    for (int i = 0; i < nodes; i++) {
+        if (!needed[i]) {
+            program->slot_of_node[i] = -1;
+            continue;
+        }
+        const int s = program->slots++;
+        dml__slot *slot = &program->slot[s];
+        slot->node = node[i];
+        program->slot_of_node[i] = s;
+        slot->root = node[i]->op->view ? dml__input_slot(program, slot, 0)->root : s;
+        if (node[i]->op == dml__input_op()) program->input[program->inputs++] = node[i];
+    }
+    dml__release(&context->memory, node);
+    return DML_OK;
+}
+
+/* Step 2: which gradients there are: those with a parameter behind them through which the output's gradient
+ * flows. */
+static void dml__find_gradients(dml_program *program)
+{
+    for (int s = 0; s < program->slots; s++) {
+        dml__slot *slot = &program->slot[s];
+        slot->has_gradient = slot->node->op == dml__parameter_op();
+        for (int i = 0; i < slot->node->inputs; i++)
+            slot->has_gradient = slot->has_gradient || dml__input_slot(program, slot, i)->has_gradient;
+    }
+    /* `accumulates` marks, for now, what the output's gradient reaches. */
+    program->slot[program->slots - 1].accumulates = 1;
+    for (int s = program->slots - 1; s >= 0; s--) {
+        dml__slot *slot = &program->slot[s];
+        const bool flows = slot->accumulates && (slot->node->op->backward || slot->node->op->view);
+        for (int i = 0; flows && i < slot->node->inputs; i++)
+            dml__input_slot(program, slot, i)->accumulates = 1;
+        slot->has_gradient = slot->has_gradient && slot->accumulates;
+        slot->accumulates = 0;
+    }
+}
+
+/* The first op in execution order that uses a parameter is the last to write its gradient. */
+static int dml__first_use(const dml_program *program, const dml__slot *parameter)
+{
+    for (int s = 0; s < program->slots; s++)
+        for (int i = 0; i < program->slot[s].node->inputs; i++)
+            if (program->slot[s].node->input[i] == parameter->node) return s;
+    return program->slots;
+}
+
+/* Step 3: who adds to a gradient that another op wrote before, and what is final after each op's backward. */
+static void dml__order_gradients(dml_program *program)
+{
+    for (int s = program->slots - 1; s >= 0; s--) {
+        dml__slot *slot = &program->slot[s];
+        if (!slot->has_gradient || slot->node->op->view) continue;
+        for (int i = 0; i < slot->node->inputs; i++) {
+            const dml__slot *input = dml__input_slot(program, slot, i);
+            if (!input->has_gradient) continue;
+            dml__slot *root = &program->slot[input->root];
+            if (root->final_from) slot->accumulates |= 1u << i; /* final_from marks, for now, "written" */
+            root->final_from = 1;
+        }
+    }
+    for (int s = 0; s < program->slots; s++) program->slot[s].final_from = 0;
+    for (int p = 0; p < program->slots; p++) {
+        const dml__slot *parameter = &program->slot[p];
+        if (parameter->node->op != dml__parameter_op() || !parameter->has_gradient) continue;
+        const size_t end = parameter->node->offset + dml_shape_count(&parameter->node->shape);
+        for (int s = dml__first_use(program, parameter) + 1; s < program->slots; s++)
+            if (program->slot[s].final_from < end) program->slot[s].final_from = end;
+    }
+}
+
+static size_t dml__value_bytes(const dml_program *program, const dml_node *node)
+{
+    return dml_shape_count(&node->shape) * (node->batched ? (size_t)program->batch : 1) *
+           dml_dtype_size(node->dtype);
+}
+
+/* Stretches a block's life to include `time`. */
+static void dml__live_at(dml__block_life *block, int time)
+{
+    if (time < block->first) block->first = time;
+    if (time > block->last) block->last = time;
+}
+
+/* Step 4: when each value, gradient and saved block is needed. Slot s runs forward at time s and backward at
+   time 2 slots - 1 - s. Block 3 s is its value, 3 s + 1 its gradient, 3 s + 2 what it saves. */
+static void dml__find_lives(const dml_program *program, dml__block_life *blocks)
+{
+    const int end = 2 * program->slots - 1;
+    for (int s = 0; s < program->slots; s++) {
+        const dml__slot *slot = &program->slot[s];
+        const dml_node *node = slot->node;
+        dml__block_life *value = &blocks[3 * s], *gradient = &blocks[3 * s + 1], *saved = &blocks[3 * s + 2];
+        value->first = value->last = node->op == dml__input_op() ? 0 : s;
+        gradient->first = gradient->last = end - s;
+        saved->first = s;
+        saved->last = slot->has_gradient ? end - s : s;
+        if (node->op == dml__parameter_op()) continue;
+        if (slot->root == s) value->bytes = dml__value_bytes(program, node);
+        if (slot->root == s && slot->has_gradient) gradient->bytes = value->bytes;
+        if (node->op->saved_bytes) saved->bytes = node->op->saved_bytes(node, program->batch);
+
+        if (slot->has_gradient && (node->op->needs & DML__NEEDS_OUTPUT))
+            dml__live_at(&blocks[3 * slot->root], end - s);
+        for (int i = 0; i < node->inputs; i++) {
+            const int root = dml__input_slot(program, slot, i)->root;
+            dml__live_at(&blocks[3 * root], s);
+            if (!slot->has_gradient) continue;
+            dml__live_at(&blocks[3 * root + 1], end - s);
+            if (node->op->needs & DML__NEEDS_INPUT(i)) dml__live_at(&blocks[3 * root], end - s);
+        }
+    }
+    dml__live_at(&blocks[3 * program->slot[program->slots - 1].root], end);
+}
+
+static dml_status dml__place_blocks(dml_program *program)
+{
+    dml_context *context = program->graph->context;
+    const int count = 3 * program->slots;
+    dml__block_life *blocks =
+        (dml__block_life *)dml__allocate_array(&context->memory, (size_t)count, sizeof *blocks);
+    int *order = (int *)dml__allocate_array(&context->memory, (size_t)count, sizeof *order);
+    dml_status status = DML_OK;
+    if (blocks && order) {
+        dml__find_lives(program, blocks);
+        program->bytes = dml__plan_memory(blocks, count, order);
+        for (int s = 0; s < program->slots; s++) {
+            program->slot[s].value = blocks[3 * s].offset;
+            program->slot[s].gradient = blocks[3 * s + 1].offset;
+            program->slot[s].saved = blocks[3 * s + 2].offset;
+        }
+    } else {
+        status = dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left to plan %d blocks", count);
+    }
+    dml__release(&context->memory, blocks);
+    dml__release(&context->memory, order);
+    return status;
+}
+
+static dml_status dml__allocate_program(dml_program *program)
+{
+    dml_context *context = program->graph->context;
+    program->arena = dml__buffer_create(context, program->bytes);
+    if (!program->arena) return context->error.status;
+    if (!program->training) return DML_OK;
+    const size_t g_bytes = program->graph->parameter_count * sizeof(float);
+    program->g = dml__buffer_create(context, g_bytes);
+    if (!program->g) return context->error.status;
+    const dml_ref start = { program->g, 0 };
+    return g_bytes ? context->device.backend->zero(&context->device, start, g_bytes) : DML_OK;
+}
+
+static dml_status dml__check_compile(dml_node *output, const dml_program_options *options)
+{
+    dml_context *context = output->graph->context;
+    char text[DML_SHAPE_TEXT];
+    if (context->error.status != DML_OK) return context->error.status;
+    if (!options || options->batch < 1)
+        return dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                         "a batch of %d asked for: a program is compiled for 1 or more samples",
+                         options ? options->batch : 0);
+    if (options->training && (output->batched || output->shape.ndim != 0 || output->dtype != DML_F32))
+        return dml__node_fail(output, DML_ERROR_SHAPE,
+                              "it is %s%s %s; what is trained is one scalar loss for the batch",
+                              dml_shape_format(&output->shape, text),
+                              output->batched ? " a sample of" : " of", dml_dtype_name(output->dtype));
+    return DML_OK;
+}
+
+DML_API dml_program *dml_compile(dml_node *output, const dml_program_options *options)
+{
+    if (!output || dml__check_compile(output, options) != DML_OK) return NULL;
+    dml_graph *graph = output->graph;
+    if (dml__graph_freeze(graph) != DML_OK) return NULL;
+    dml_program *program = (dml_program *)dml__allocate(&graph->context->memory, sizeof *program);
+    if (!program) {
+        dml__fail(&graph->context->error, DML_ERROR_MEMORY, "no memory left for a program");
+        return NULL;
+    }
+    program->graph = graph;
+    program->output = output;
+    program->batch = options->batch;
+    program->training = options->training;
+    dml__own(graph->context, &program->owned, dml__program_destroy_owned);
+    dml_status status = dml__collect_slots(program);
+    if (status == DML_OK && program->training) {
+        dml__find_gradients(program);
+        dml__order_gradients(program);
+        if (!program->slot[program->slots - 1].has_gradient)
+            status = dml__node_fail(output, DML_ERROR_ARGUMENT,
+                                    "it depends on no parameter: there is nothing to train");
+    }
+    if (status == DML_OK) status = dml__place_blocks(program);
+    if (status == DML_OK) status = dml__allocate_program(program);
+    if (status == DML_OK) return program;
+    dml_program_destroy(program);
+    return NULL;
+}
+
+DML_API size_t dml_program_bytes(const dml_program *program)
+{
+    return program ? program->bytes : 0;
+}
+
+DML_API int dml_program_inputs(const dml_program *program)
+{
+    return program ? program->inputs : 0;
+}
+
+DML_API dml_node *dml_program_input(const dml_program *program, int i)
+{
+    return program && i >= 0 && i < program->inputs ? program->input[i] : NULL;
+}
+
+/* Values that some op indexes with must be inside its range: checked here, on the host, for every device. */
+static dml_status dml__check_labels(const dml_node *input, int rows, const int32_t *values)
+{
+    const size_t each = dml_shape_count(&input->shape);
+    for (size_t i = 0; input->limit && i < each * (size_t)rows; i++)
+        if (values[i] < 0 || values[i] >= input->limit)
+            return dml__node_fail(input, DML_ERROR_ARGUMENT,
+                                  "sample %d of the batch is %d, it must be in 0 .. %d", (int)(i / each),
+                                  (int)values[i], input->limit - 1);
+    return DML_OK;
+}
+
+static dml_status dml__feed(const dml__run *run, const void *const *inputs)
+{
+    const dml_program *program = run->program;
+    dml_status status = DML_OK;
+    if (run->rows < 1 || run->rows > program->batch)
+        return dml__fail(&run->context->error, DML_ERROR_ARGUMENT,
+                         "a run of %d samples asked for; this program takes 1 to %d", run->rows,
+                         program->batch);
+    for (int i = 0; i < program->inputs && status == DML_OK; i++) {
+        const dml_node *input = program->input[i];
+        if (!inputs || !inputs[i])
+            return dml__node_fail(input, DML_ERROR_ARGUMENT, "input %d of %d is NULL", i + 1,
+                                  program->inputs);
+        if (input->limit) status = dml__check_labels(input, run->rows, (const int32_t *)inputs[i]);
+    }
+    for (int i = 0; i < program->inputs && status == DML_OK; i++) {
+        const size_t bytes = dml__count(run, program->input[i]) * dml_dtype_size(program->input[i]->dtype);
+        status =
+            run->device->backend->write(run->device, dml__value(run, program->input[i]), inputs[i], bytes);
+    }
+    return status;
+}
+
+static dml_status dml__forward(const dml__run *run, const void *const *inputs)
+{
+    dml_status status = dml__feed(run, inputs);
+    for (int s = 0; s < run->program->slots && status == DML_OK; s++) {
+        const dml_node *node = run->program->slot[s].node;
+        if (node->op->forward) status = node->op->forward(run, node);
+    }
+    return status;
+}
+
+static dml_status dml__backward(const dml__run *run, float loss_scale, const dml__gradient_listener *listener)
+{
+    const dml_program *program = run->program;
+    size_t final_from = program->graph->parameter_count;
+    dml_status status = run->device->backend->write(run->device, dml__gradient(run, program->output),
+                                                    &loss_scale, sizeof loss_scale);
+    for (int s = program->slots - 1; s >= 0 && status == DML_OK; s--) {
+        const dml__slot *slot = &program->slot[s];
+        if (slot->has_gradient && slot->node->op->backward)
+            status = slot->node->op->backward(run, slot->node);
+        if (status != DML_OK || slot->final_from >= final_from) continue;
+        if (listener) status = listener->ready(listener->user, slot->final_from, final_from);
+        final_from = slot->final_from;
+    }
+    return status;
+}
+
+static dml__run dml__begin_run(dml_program *program, int rows, uint32_t step)
+{
+    dml_context *context = program->graph->context;
+    const dml__run run = { program, context, &context->device, context->pool, rows, program->training, step };
+    return run;
+}
+
+static dml_status dml__read_output(const dml__run *run, void *output)
+{
+    const dml_node *node = run->program->output;
+    const size_t bytes = dml__count(run, node) * dml_dtype_size(node->dtype);
+    return run->device->backend->read(run->device, output, dml__value(run, node), bytes);
+}
+
+DML_API dml_status dml_program_run(dml_program *program, int rows, const void *const *inputs, void *output)
+{
+    if (!program) return DML_ERROR_ARGUMENT;
+    const dml__run run = dml__begin_run(program, rows, 0);
+    if (run.context->error.status != DML_OK) return run.context->error.status;
+    const dml_status status = dml__forward(&run, inputs);
+    return status == DML_OK && output ? dml__read_output(&run, output) : status;
+}
+
+DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
+                                         uint32_t step, float loss_scale,
+                                         const dml__gradient_listener *listener, float *loss)
+{
+    const dml__run run = dml__begin_run(program, rows, step);
+    if (run.context->error.status != DML_OK) return run.context->error.status;
+    dml_status status = dml__forward(&run, inputs);
+    if (status == DML_OK) status = dml__backward(&run, loss_scale, listener);
+    return status == DML_OK && loss ? dml__read_output(&run, loss) : status;
+}
+
+#endif

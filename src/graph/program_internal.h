@@ -1,0 +1,49 @@
+/* program_internal.h: what the trainer needs of a program. */
+#ifndef DML_GRAPH_PROGRAM_INTERNAL_H
+#define DML_GRAPH_PROGRAM_INTERNAL_H
+
+#include "base/platform.h"
+#include "base/status.h"
+#include "device/context_internal.h"
+#include "graph/graph.h"
+#include "graph/program.h"
+
+/* Where a node lives in a program. Views have the slot of the node they look at. */
+typedef struct dml__slot {
+    dml_node *node;
+    int root;             /* the slot whose memory this one is: its own index, unless the node is a view */
+    bool has_gradient;    /* a parameter lies behind it */
+    unsigned accumulates; /* bit i: in backward, another op wrote the gradient of input i before this one */
+    size_t value, gradient, saved; /* bytes into the arena, of roots */
+    size_t final_from;             /* after this node's backward, g[final_from ..] is final */
+} dml__slot;
+
+struct dml_program {
+    dml__owned owned; /* first: the context destroys through it */
+    dml_graph *graph;
+    dml_node *output;
+    int batch;
+    bool training;
+    int slots;
+    dml__slot *slot;   /* in order of execution */
+    int *slot_of_node; /* by node index; -1: not in the program */
+    int inputs;
+    dml_node **input;
+    size_t bytes;
+    dml_buffer *arena;
+    dml_buffer *g; /* of a training program: as long as w */
+};
+
+/* Called from the end of g towards its start, each time more of it has become final: g[begin .. end) now is.
+ */
+typedef struct dml__gradient_listener {
+    dml_status (*ready)(void *user, size_t begin, size_t end);
+    void *user;
+} dml__gradient_listener;
+
+/* Forward and backward of a training program: the gradient of loss_scale x loss. `loss` may be NULL. */
+DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
+                                         uint32_t step, float loss_scale,
+                                         const dml__gradient_listener *listener, float *loss);
+
+#endif

@@ -1,0 +1,84 @@
+/* trainer.h: a training program, an optimizer, and a sync strategy. */
+#ifndef DML_TRAIN_TRAINER_H
+#define DML_TRAIN_TRAINER_H
+
+#include "base/platform.h"
+#include "base/status.h"
+#include "graph/graph.h"
+#include "graph/program.h"
+#include "train/optimizer.h"
+
+typedef struct dml_trainer dml_trainer;
+
+typedef struct dml_trainer_options {
+    int batch;               /* the most samples of one step, at least 1: there is no default */
+    dml_optimizer optimizer; /* zero: dml_sgd(0.01, 0) */
+} dml_trainer_options;
+
+/* Compiles the loss for training. NULL, with the error on the context, when dml_compile refuses, the
+   optimizer's numbers are out of range, or memory is short. After this, a step allocates nothing. */
+DML_API dml_trainer *dml_trainer_create(dml_node *loss, const dml_trainer_options *options);
+DML_API void dml_trainer_destroy(dml_trainer *trainer);
+
+/* One step on `rows` samples, 1 .. batch (0 too under a sync strategy, for a rank that got none of the global
+   batch): forward, backward, sync, update. inputs[i] holds `rows` samples for dml_program_input(program, i),
+   the inputs in the order of dml_input. `loss`, when not NULL, receives the mean loss of these samples before
+   the update; asking for it waits for the device. */
+DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *const *inputs, float *loss);
+
+DML_API dml_program *dml_trainer_program(dml_trainer *trainer);
+DML_API dml_context *dml_trainer_context(const dml_trainer *trainer);
+
+/* Steps taken, those before a checkpoint included. */
+DML_API uint64_t dml_trainer_steps(const dml_trainer *trainer);
+
+/* The learning rate of the steps to come, for schedules. */
+DML_API float dml_trainer_lr(const dml_trainer *trainer);
+DML_API void dml_trainer_set_lr(dml_trainer *trainer, float lr);
+
+/* The flat vectors. Every parameter lies in one vector, its gradient at the same place of another, and the
+   optimizer's state in vectors of the same length. */
+enum { DML_PARAMETERS, DML_GRADIENTS, DML_OPTIMIZER_STATE /* the first; + i for the next */ };
+
+/* How many elements each has, and how many vectors there are. */
+DML_API size_t dml_trainer_parameter_count(const dml_trainer *trainer);
+DML_API int dml_trainer_vectors(const dml_trainer *trainer);
+
+/* Elements [begin, end) of a vector, on the host, as floats: the vector itself where the device shares the
+   host's memory, else a copy that is valid until the next call of its kind, and that dml_trainer_put brings
+   back to the device after a change. NULL, with the error recorded, for a range or vector that isn't there.
+   Neither allocates. */
+DML_API float *dml_trainer_get(dml_trainer *trainer, int vector, size_t begin, size_t end);
+DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begin, size_t end);
+
+/* A sync strategy: what happens to ranges of g and w at the moments of a distributed step. Each function may
+   be NULL and returns a status; the first that is not DML_OK ends the step. A strategy records its own error
+   sentence with dml_trainer_fail. */
+typedef struct dml_sync {
+    void *state;
+    /* Once, when dml_trainer_sync attaches it: make all ranks' parameters the same. */
+    dml_status (*start)(void *state, dml_trainer *trainer);
+    /* Before forward, with this rank's samples of the step. */
+    dml_status (*begin)(void *state, dml_trainer *trainer, int rows);
+    /* During backward, from the end of g towards its start: g[begin, end) is final. It holds the gradient of
+       the sum over this rank's samples of their losses, so that shards of any sizes add up. */
+    dml_status (*ready)(void *state, dml_trainer *trainer, size_t begin, size_t end);
+    /* After backward, before the update: g must hold the gradient to apply when it returns. */
+    dml_status (*finish)(void *state, dml_trainer *trainer);
+    /* After the update of w. */
+    dml_status (*updated)(void *state, dml_trainer *trainer);
+    /* When the trainer is destroyed or another strategy is attached. */
+    void (*destroy)(void *state, dml_trainer *trainer);
+} dml_sync;
+
+/* Attaches a strategy, which the trainer then owns, and starts it. On failure the strategy is destroyed. */
+DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync);
+
+/* For strategies: records the error on the trainer's context if it has none; returns `status`. */
+DML_API dml_status dml_trainer_fail(dml_trainer *trainer, dml_status status, const char *format, ...)
+    DML__PRINTF(3, 4);
+
+/* For strategies: sets the number of steps taken, as rank 0 has it. */
+DML_API void dml_trainer_set_steps(dml_trainer *trainer, uint64_t steps);
+
+#endif
