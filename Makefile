@@ -239,8 +239,8 @@ test:
 	@$(MAKE) --no-print-directory -k $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 2)) \
 	    test-programs $(if $(filter scripts,$(V)),all) || true
 	$(shell mkdir -p $(BUILD))$(file >$(BUILD)/test-plan,$(PLAN))
-	@DML_BUILD='$(BUILD)' CC='$(CC)' MAKE='$(MAKE)' NO_CUDA='$(NO_CUDA)' NO_OPENCL='$(NO_OPENCL)' \
-	    sh tests/run.sh $(BUILD)/test-plan
+	@DML_BUILD='$(BUILD)' CC='$(CC)' MAKE='$(MAKE)' NVCC='$(NVCC)' CUDA_ARCHS='$(CUDA_ARCHS)' \
+	    CUDA_LIBS='$(CUDA_LIBS)' NO_CUDA='$(NO_CUDA)' NO_OPENCL='$(NO_OPENCL)' sh tests/run.sh $(BUILD)/test-plan
 
 # ---- install, data, layout ----
 
