@@ -18,7 +18,8 @@ typedef struct dml_pool2d_shape {
    allocates nothing. */
 
 /* y = the largest input of each window; argmax (N, OH, OW, C) is its place h * W + w in the image (the first
-   of equals), for the backward pass; NULL where there is none. */
+   of equals), for the backward pass; NULL: it isn't written. A NaN counts as the largest, so it gets through.
+ */
 DML_API dml_status dml_max_pool2d_forward(dml_pool *pool, const dml_pool2d_shape *shape, const float *x,
                                           float *y, int32_t *argmax);
 

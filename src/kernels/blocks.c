@@ -1,0 +1,111 @@
+#ifndef DML_KERNELS_BLOCKS_C
+#define DML_KERNELS_BLOCKS_C
+
+#include "kernels/blocks.h"
+
+#include <string.h>
+
+typedef struct dml__map_job {
+    dml_isa isa;
+    size_t n;
+    dml__map_kernel kernel;
+    const dml__map_operands *operands;
+} dml__map_job;
+
+static dml__map_operands dml__operands_at(const dml__map_operands *operands, size_t offset)
+{
+    dml__map_operands at = *operands;
+    for (int i = 0; i < DML__MAP_INPUTS; i++)
+        if (at.in[i]) at.in[i] += offset;
+    for (int i = 0; i < DML__MAP_OUTPUTS; i++)
+        if (at.out[i]) at.out[i] += offset;
+    return at;
+}
+
+static void dml__map_rest(dml_isa isa, dml__map_kernel kernel, const dml__map_operands *at, size_t count)
+{
+    float in[DML__MAP_INPUTS][DML__LANES], out[DML__MAP_OUTPUTS][DML__LANES];
+    dml__map_operands padded = *at;
+    memset(in, 0, sizeof in);
+    for (int i = 0; i < DML__MAP_INPUTS; i++) {
+        if (!at->in[i]) continue;
+        memcpy(in[i], at->in[i], count * sizeof(float));
+        padded.in[i] = in[i];
+    }
+    for (int i = 0; i < DML__MAP_OUTPUTS; i++)
+        if (at->out[i]) padded.out[i] = out[i];
+    kernel(isa, DML__LANES, &padded);
+    for (int i = 0; i < DML__MAP_OUTPUTS; i++)
+        if (at->out[i]) memcpy(at->out[i], out[i], count * sizeof(float));
+}
+
+DML__LOCAL void dml__map_range(dml_isa isa, dml__map_kernel kernel, const dml__map_operands *operands,
+                               size_t begin, size_t end)
+{
+    const size_t rest = (end - begin) % DML__LANES;
+    if (end - begin > rest) {
+        const dml__map_operands at = dml__operands_at(operands, begin);
+        kernel(isa, end - begin - rest, &at);
+    }
+    if (rest) {
+        const dml__map_operands at = dml__operands_at(operands, end - rest);
+        dml__map_rest(isa, kernel, &at, rest);
+    }
+}
+
+static void dml__map_task(void *argument, int task, int worker)
+{
+    const dml__map_job *job = (const dml__map_job *)argument;
+    const size_t begin = (size_t)task * DML__BLOCK;
+    (void)worker;
+    dml__map_range(job->isa, job->kernel, job->operands, begin, dml__minimum(begin + DML__BLOCK, job->n));
+}
+
+DML__LOCAL void dml__map(dml_pool *pool, size_t n, dml__map_kernel kernel, const dml__map_operands *operands)
+{
+    dml__map_job job;
+    job.isa = dml_cpu_isa();
+    job.n = n;
+    job.kernel = kernel;
+    job.operands = operands;
+    if (n <= DML__BLOCK)
+        dml__map_range(job.isa, kernel, operands, 0, n);
+    else
+        dml_pool_run(pool, (int)dml__divide_up(n, DML__BLOCK), dml__map_task, &job);
+}
+
+typedef struct dml__reduce_job {
+    dml_isa isa;
+    size_t n, block;
+    dml__reduce_kernel kernel;
+    const float *x, *y;
+    double *partial;
+} dml__reduce_job;
+
+static void dml__reduce_task(void *argument, int task, int worker)
+{
+    const dml__reduce_job *job = (const dml__reduce_job *)argument;
+    const size_t begin = (size_t)task * job->block;
+    (void)worker;
+    job->kernel(job->isa, dml__minimum(job->block, job->n - begin), job->x + begin,
+                job->y ? job->y + begin : NULL, &job->partial[task]);
+}
+
+DML__LOCAL int dml__reduce(dml_pool *pool, size_t n, dml__reduce_kernel kernel, const float *x,
+                           const float *y, double partial[DML__PARTIALS])
+{
+    dml__reduce_job job;
+    job.isa = dml_cpu_isa();
+    job.n = n;
+    job.block = DML__BLOCK * dml__divide_up(n, DML__BLOCK * DML__PARTIALS);
+    job.kernel = kernel;
+    job.x = x;
+    job.y = y;
+    job.partial = partial;
+    if (n == 0) return 0;
+    const int tasks = (int)dml__divide_up(n, job.block);
+    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__reduce_task, &job);
+    return tasks;
+}
+
+#endif

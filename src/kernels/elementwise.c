@@ -1,0 +1,214 @@
+#ifndef DML_KERNELS_ELEMENTWISE_C
+#define DML_KERNELS_ELEMENTWISE_C
+
+#include "kernels/elementwise.h"
+
+#include "kernels/blocks.h"
+
+/* Every kernel with a beta takes the old output as in[2], or NULL for beta = 0, and beta as number[0]. */
+DML__BODY void dml__store_with_beta(const dml__map_operands *at, size_t i, const dml__vf *value)
+{
+    if (at->in[2])
+        DML__STORE(at->out[0] + i, *value + at->number[0] * DML__LOAD(at->in[2] + i));
+    else
+        DML__STORE(at->out[0] + i, *value);
+}
+
+static void dml__map_with_beta(dml_pool *pool, size_t n, dml__map_kernel kernel, const float *a,
+                               const float *b, float beta, float alpha, float *out)
+{
+    const dml__map_operands operands = { { a, b, beta == 0 ? NULL : out },
+                                         { out, NULL },
+                                         { beta, alpha, 0, 0 } };
+    dml__map(pool, n, kernel, &operands);
+}
+
+DML__BODY void dml__fill_map_body(size_t n, const dml__map_operands *at)
+{
+    dml__vf value;
+    dml__splat(&value, at->number[1]);
+    for (size_t i = 0; i < n; i += DML__LANES) DML__STORE(at->out[0] + i, value);
+}
+DML__PER_ISA(dml__fill_map, (size_t n, const dml__map_operands *at), (n, at))
+
+DML_API void dml_fill(dml_pool *pool, size_t n, float value, float *y)
+{
+    dml__map_with_beta(pool, n, dml__fill_map, NULL, NULL, 0, value, y);
+}
+
+DML__BODY void dml__axpby_map_body(size_t n, const dml__map_operands *at)
+{
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        const dml__vf value = at->number[1] * DML__LOAD(at->in[0] + i);
+        dml__store_with_beta(at, i, &value);
+    }
+}
+DML__PER_ISA(dml__axpby_map, (size_t n, const dml__map_operands *at), (n, at))
+
+DML_API void dml_axpby(dml_pool *pool, size_t n, float alpha, const float *x, float beta, float *y)
+{
+    dml__map_with_beta(pool, n, dml__axpby_map, x, NULL, beta, alpha, y);
+}
+
+DML_API void dml_scale(dml_pool *pool, size_t n, float alpha, float *y)
+{
+    dml__map_with_beta(pool, n, dml__axpby_map, y, NULL, 0, alpha, y);
+}
+
+DML__BODY void dml__add_map_body(size_t n, const dml__map_operands *at)
+{
+    for (size_t i = 0; i < n; i += DML__LANES)
+        DML__STORE(at->out[0] + i, DML__LOAD(at->in[0] + i) + DML__LOAD(at->in[1] + i));
+}
+DML__PER_ISA(dml__add_map, (size_t n, const dml__map_operands *at), (n, at))
+
+DML_API void dml_add_forward(dml_pool *pool, size_t n, const float *a, const float *b, float *y)
+{
+    dml__map_with_beta(pool, n, dml__add_map, a, b, 0, 0, y);
+}
+
+DML__BODY void dml__relu_map_body(size_t n, const dml__map_operands *at)
+{
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        const dml__vf x = DML__LOAD(at->in[0] + i);
+        DML__STORE(at->out[0] + i, (dml__vf)((dml__vi)x & ~(x <= 0.0f))); /* keeps a NaN */
+    }
+}
+DML__PER_ISA(dml__relu_map, (size_t n, const dml__map_operands *at), (n, at))
+
+DML_API void dml_relu_forward(dml_pool *pool, size_t n, const float *x, float *y)
+{
+    dml__map_with_beta(pool, n, dml__relu_map, x, NULL, 0, 0, y);
+}
+
+DML__BODY void dml__relu_backward_map_body(size_t n, const dml__map_operands *at)
+{
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
+        const dml__vf value = (dml__vf)((dml__vi)dy & (y > 0.0f));
+        dml__store_with_beta(at, i, &value);
+    }
+}
+DML__PER_ISA(dml__relu_backward_map, (size_t n, const dml__map_operands *at), (n, at))
+
+DML_API void dml_relu_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
+                               float *dx)
+{
+    dml__map_with_beta(pool, n, dml__relu_backward_map, y, dy, beta, 0, dx);
+}
+
+/* For |x| < 0.625, x + x^3 q(x^2), q interpolating at five Chebyshev nodes (relative error 2e-8), since the
+   other form cancels there; else (1 - e) / (1 + e) with e = exp(-2 |x|), and the sign of x. */
+DML__BODY void dml__tanh_map_body(size_t n, const dml__map_operands *at)
+{
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        const dml__vf x = DML__LOAD(at->in[0] + i);
+        const dml__vf magnitude = (dml__vf)((dml__vi)x & 0x7fffffff);
+        const dml__vf square = x * x;
+        dml__vf q = square * -0.00609671417f + 0.020997179f;
+        q = q * square - 0.0538509096f;
+        q = q * square + 0.133327697f;
+        q = q * square - 0.333333289f;
+        const dml__vf near = q * (square * x) + x;
+        dml__vf e = magnitude * -2.0f;
+        dml__exp(&e);
+        const dml__vf far = (1.0f - e) / (1.0f + e);
+        const dml__vf signed_far = (dml__vf)((dml__vi)far | ((dml__vi)x & ~0x7fffffff));
+        DML__STORE(at->out[0] + i, DML__SELECT(magnitude < 0.625f, near, signed_far));
+    }
+}
+DML__PER_ISA(dml__tanh_map, (size_t n, const dml__map_operands *at), (n, at))
+
+DML_API void dml_tanh_forward(dml_pool *pool, size_t n, const float *x, float *y)
+{
+    dml__map_with_beta(pool, n, dml__tanh_map, x, NULL, 0, 0, y);
+}
+
+DML__BODY void dml__tanh_backward_map_body(size_t n, const dml__map_operands *at)
+{
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
+        const dml__vf value = (1.0f - y * y) * dy;
+        dml__store_with_beta(at, i, &value);
+    }
+}
+DML__PER_ISA(dml__tanh_backward_map, (size_t n, const dml__map_operands *at), (n, at))
+
+DML_API void dml_tanh_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
+                               float *dx)
+{
+    dml__map_with_beta(pool, n, dml__tanh_backward_map, y, dy, beta, 0, dx);
+}
+
+DML__BODY void dml__sigmoid_map_body(size_t n, const dml__map_operands *at)
+{
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        dml__vf e = -DML__LOAD(at->in[0] + i);
+        dml__exp(&e);
+        DML__STORE(at->out[0] + i, 1.0f / (1.0f + e));
+    }
+}
+DML__PER_ISA(dml__sigmoid_map, (size_t n, const dml__map_operands *at), (n, at))
+
+DML_API void dml_sigmoid_forward(dml_pool *pool, size_t n, const float *x, float *y)
+{
+    dml__map_with_beta(pool, n, dml__sigmoid_map, x, NULL, 0, 0, y);
+}
+
+DML__BODY void dml__sigmoid_backward_map_body(size_t n, const dml__map_operands *at)
+{
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
+        const dml__vf value = y * (1.0f - y) * dy;
+        dml__store_with_beta(at, i, &value);
+    }
+}
+DML__PER_ISA(dml__sigmoid_backward_map, (size_t n, const dml__map_operands *at), (n, at))
+
+DML_API void dml_sigmoid_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
+                                  float *dx)
+{
+    dml__map_with_beta(pool, n, dml__sigmoid_backward_map, y, dy, beta, 0, dx);
+}
+
+typedef struct dml__bias_job {
+    dml_isa isa;
+    size_t rows, columns;
+    const float *bias;
+    float *y; /* (rows, columns) */
+} dml__bias_job;
+
+DML__BODY void dml__bias_rows_body(size_t rows, size_t columns, const float *bias, float *y)
+{
+    for (size_t r = 0; r < rows; r++, y += columns) {
+        size_t c = 0;
+        for (; c + DML__LANES <= columns; c += DML__LANES)
+            DML__STORE(y + c, DML__LOAD(y + c) + DML__LOAD(bias + c));
+        for (; c < columns; c++) y[c] += bias[c];
+    }
+}
+DML__PER_ISA(dml__bias_rows, (size_t rows, size_t columns, const float *bias, float *y),
+             (rows, columns, bias, y))
+
+static void dml__bias_task(void *argument, int task, int worker)
+{
+    const dml__bias_job *job = (const dml__bias_job *)argument;
+    const size_t step = dml__items_per_task(job->columns), begin = (size_t)task * step;
+    (void)worker;
+    dml__bias_rows(job->isa, dml__minimum(step, job->rows - begin), job->columns, job->bias,
+                   job->y + begin * job->columns);
+}
+
+DML_API void dml_bias_add(dml_pool *pool, size_t rows, size_t columns, const float *bias, float *y)
+{
+    dml__bias_job job;
+    job.isa = dml_cpu_isa();
+    job.rows = rows;
+    job.columns = columns;
+    job.bias = bias;
+    job.y = y;
+    const int tasks = columns ? (int)dml__divide_up(rows, dml__items_per_task(columns)) : 0;
+    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__bias_task, &job);
+}
+
+#endif

@@ -1,0 +1,291 @@
+#ifndef DML_KERNELS_POOL2D_C
+#define DML_KERNELS_POOL2D_C
+
+#include "kernels/pool2d.h"
+
+#include "kernels/blocks.h"
+#include "kernels/conv2d.h"
+
+#include <string.h>
+
+typedef struct dml__pool2d_job {
+    dml_isa isa;
+    const dml_pool2d_shape *shape;
+    int out_height, out_width;
+    const float *x;        /* forward: x; backward: dy */
+    float *y;              /* forward: y; backward: dx */
+    const int32_t *argmax; /* (N, OH, OW, C), for max_backward */
+    int32_t *argmax_out;   /* the same for max_forward, or NULL */
+    float beta;
+    size_t rows, rows_per_task; /* a row is one (image, h) of the output: (W, C) floats */
+} dml__pool2d_job;
+
+/* Rows begin .. end - 1 of the output. */
+typedef void (*dml__pool2d_kernel)(dml_isa isa, const dml__pool2d_job *job, size_t begin, size_t end);
+
+typedef struct dml__span {
+    int begin, end;
+} dml__span;
+
+/* The inputs that window `o` covers along one axis. */
+static inline dml__span dml__window(int o, int kernel, int stride, int pad, int in)
+{
+    dml__span span;
+    span.begin = o * stride - pad;
+    span.end = span.begin + kernel;
+    if (span.begin < 0) span.begin = 0;
+    if (span.end > in) span.end = in;
+    return span;
+}
+
+/* The windows that cover input `i` along one axis: o * stride - pad <= i < o * stride - pad + kernel. */
+static inline dml__span dml__windows_over(int i, int kernel, int stride, int pad, int out)
+{
+    dml__span span;
+    const int first = i + pad - kernel + 1;
+    span.begin = first > 0 ? (first + stride - 1) / stride : 0;
+    span.end = (i + pad) / stride + 1;
+    if (span.end > out) span.end = out;
+    return span;
+}
+
+DML__BODY void dml__load_some_int(dml__vi *vector, const int32_t *from, size_t count)
+{
+    if (count >= DML__LANES) {
+        *vector = DML__LOAD_INT(from);
+        return;
+    }
+    int32_t lanes[DML__LANES];
+    for (size_t lane = 0; lane < DML__LANES; lane++) lanes[lane] = from[lane < count ? lane : count - 1];
+    *vector = DML__LOAD_INT(lanes);
+}
+
+DML__BODY void dml__store_some_int(int32_t *to, const dml__vi *vector, size_t count)
+{
+    if (count >= DML__LANES) {
+        DML__STORE_INT(to, *vector);
+        return;
+    }
+    for (size_t lane = 0; lane < count; lane++) to[lane] = (*vector)[lane];
+}
+
+/* One output pixel: `x` is its image, `h` and `w` its window. */
+DML__BODY void dml__max_pixel(const dml_pool2d_shape *s, const float *x, dml__span h, dml__span w, float *y,
+                              int32_t *argmax)
+{
+    const size_t channels = (size_t)s->channels;
+    for (size_t c = 0; c < channels; c += DML__LANES) {
+        const size_t left = channels - c;
+        dml__vf largest, value;
+        dml__vi place, zero = { 0 };
+        dml__load_some(&largest, x + (size_t)(h.begin * s->width + w.begin) * channels + c, left);
+        place = zero + (h.begin * s->width + w.begin);
+        for (int ih = h.begin; ih < h.end; ih++)
+            for (int iw = w.begin; iw < w.end; iw++) {
+                const int32_t here = ih * s->width + iw;
+                dml__load_some(&value, x + (size_t)here * channels + c, left);
+                /* the second term lets the first NaN in and keeps it */
+                const dml__vi take = (value > largest) | ((value != value) & (largest == largest));
+                largest = DML__SELECT(take, value, largest);
+                place = DML__SELECT_INT(take, zero + here, place);
+            }
+        dml__store_some(y + c, &largest, left);
+        if (argmax) dml__store_some_int(argmax + c, &place, left);
+    }
+}
+
+DML__BODY void dml__max_forward_rows_body(const dml__pool2d_job *job, size_t begin, size_t end)
+{
+    const dml_pool2d_shape *s = job->shape;
+    const size_t image = (size_t)s->height * (size_t)s->width * (size_t)s->channels;
+    for (size_t row = begin; row < end; row++) {
+        const int oh = (int)(row % (size_t)job->out_height);
+        const float *x = job->x + row / (size_t)job->out_height * image;
+        const dml__span h = dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
+        for (int ow = 0; ow < job->out_width; ow++) {
+            const size_t out = (row * (size_t)job->out_width + (size_t)ow) * (size_t)s->channels;
+            const dml__span w = dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
+            dml__max_pixel(s, x, h, w, job->y + out, job->argmax_out ? job->argmax_out + out : NULL);
+        }
+    }
+}
+DML__PER_ISA(dml__max_forward_rows, (const dml__pool2d_job *job, size_t begin, size_t end), (job, begin, end))
+
+DML__BODY void dml__avg_forward_rows_body(const dml__pool2d_job *job, size_t begin, size_t end)
+{
+    const dml_pool2d_shape *s = job->shape;
+    const size_t channels = (size_t)s->channels, image = (size_t)s->height * (size_t)s->width * channels;
+    for (size_t row = begin; row < end; row++) {
+        const int oh = (int)(row % (size_t)job->out_height);
+        const float *x = job->x + row / (size_t)job->out_height * image;
+        const dml__span h = dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
+        for (int ow = 0; ow < job->out_width; ow++) {
+            const dml__span w = dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
+            const float count = (float)(h.end - h.begin) * (float)(w.end - w.begin);
+            float *y = job->y + (row * (size_t)job->out_width + (size_t)ow) * channels;
+            for (size_t c = 0; c < channels; c += DML__LANES) {
+                dml__vf sum, value;
+                dml__splat(&sum, 0);
+                for (int ih = h.begin; ih < h.end; ih++)
+                    for (int iw = w.begin; iw < w.end; iw++) {
+                        const size_t at = (size_t)(ih * s->width + iw) * channels + c;
+                        dml__load_some(&value, x + at, channels - c);
+                        sum += value;
+                    }
+                sum = sum / count;
+                dml__store_some(y + c, &sum, channels - c);
+            }
+        }
+    }
+}
+DML__PER_ISA(dml__avg_forward_rows, (const dml__pool2d_job *job, size_t begin, size_t end), (job, begin, end))
+
+/* The backward passes gather: each input sums over the windows that cover it, so no two tasks write the same
+   place. `max`: a window counts where it was won here; else its share is one over its size. */
+DML__BODY void dml__pool_gradient_rows(bool max, const dml__pool2d_job *job, size_t begin, size_t end)
+{
+    const dml_pool2d_shape *s = job->shape;
+    const size_t channels = (size_t)s->channels;
+    for (size_t row = begin; row < end; row++) {
+        const int ih = (int)(row % (size_t)s->height);
+        const size_t image = row / (size_t)s->height * (size_t)job->out_height * (size_t)job->out_width;
+        const dml__span h = dml__windows_over(ih, s->kernel_h, s->stride_h, s->pad_h, job->out_height);
+        for (int iw = 0; iw < s->width; iw++) {
+            const dml__span w = dml__windows_over(iw, s->kernel_w, s->stride_w, s->pad_w, job->out_width);
+            const int32_t here = ih * s->width + iw;
+            float *dx = job->y + (row * (size_t)s->width + (size_t)iw) * channels;
+            for (size_t c = 0; c < channels; c += DML__LANES) {
+                const size_t left = channels - c;
+                dml__vf sum, value;
+                dml__splat(&sum, 0);
+                for (int oh = h.begin; oh < h.end; oh++)
+                    for (int ow = w.begin; ow < w.end; ow++) {
+                        const size_t at = (image + (size_t)(oh * job->out_width + ow)) * channels + c;
+                        dml__load_some(&value, job->x + at, left);
+                        if (max) {
+                            dml__vi place;
+                            dml__load_some_int(&place, job->argmax + at, left);
+                            sum += (dml__vf)((dml__vi)value & (place == here));
+                        } else {
+                            const dml__span in_h =
+                                dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
+                            const dml__span in_w =
+                                dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
+                            sum += value / ((float)(in_h.end - in_h.begin) * (float)(in_w.end - in_w.begin));
+                        }
+                    }
+                if (job->beta != 0) {
+                    dml__load_some(&value, dx + c, left);
+                    sum = sum + job->beta * value;
+                }
+                dml__store_some(dx + c, &sum, left);
+            }
+        }
+    }
+}
+
+DML__BODY void dml__max_backward_rows_body(const dml__pool2d_job *job, size_t begin, size_t end)
+{
+    dml__pool_gradient_rows(true, job, begin, end);
+}
+DML__PER_ISA(dml__max_backward_rows, (const dml__pool2d_job *job, size_t begin, size_t end),
+             (job, begin, end))
+
+DML__BODY void dml__avg_backward_rows_body(const dml__pool2d_job *job, size_t begin, size_t end)
+{
+    dml__pool_gradient_rows(false, job, begin, end);
+}
+DML__PER_ISA(dml__avg_backward_rows, (const dml__pool2d_job *job, size_t begin, size_t end),
+             (job, begin, end))
+
+/* False for a shape that the header rules out, or whose places or rows don't fit an int. */
+static bool dml__pool2d_start(dml__pool2d_job *job, const dml_pool2d_shape *s)
+{
+    if (s->batch < 0 || s->height < 1 || s->width < 1 || s->channels < 1 || s->kernel_h < 1 ||
+        s->kernel_w < 1 || s->stride_h < 1 || s->stride_w < 1 || s->pad_h < 0 || s->pad_w < 0 ||
+        s->pad_h >= s->kernel_h || s->pad_w >= s->kernel_w)
+        return false;
+    if (s->height > INT32_MAX / s->width) return false;
+    memset(job, 0, sizeof *job);
+    job->isa = dml_cpu_isa();
+    job->shape = s;
+    job->out_height = dml_conv2d_output_size(s->height, s->kernel_h, s->stride_h, s->pad_h);
+    job->out_width = dml_conv2d_output_size(s->width, s->kernel_w, s->stride_w, s->pad_w);
+    return job->out_height > 0 && job->out_width > 0;
+}
+
+typedef struct dml__pool2d_run {
+    const dml__pool2d_job *job;
+    dml__pool2d_kernel kernel;
+} dml__pool2d_run;
+
+static void dml__pool2d_task(void *argument, int task, int worker)
+{
+    const dml__pool2d_run *run = (const dml__pool2d_run *)argument;
+    const dml__pool2d_job *job = run->job;
+    const size_t begin = (size_t)task * job->rows_per_task;
+    (void)worker;
+    run->kernel(job->isa, job, begin, dml__minimum(begin + job->rows_per_task, job->rows));
+}
+
+/* Runs over the rows of an output of `height` rows an image; each reads and writes about one row of x. */
+static dml_status dml__pool2d_over_rows(dml_pool *pool, dml__pool2d_job *job, int height,
+                                        dml__pool2d_kernel kernel)
+{
+    const dml_pool2d_shape *s = job->shape;
+    const size_t work = (size_t)s->height * (size_t)s->width * (size_t)s->channels / (size_t)height;
+    dml__pool2d_run run;
+    job->rows = (size_t)s->batch * (size_t)height;
+    job->rows_per_task = dml__items_per_task(work);
+    run.job = job;
+    run.kernel = kernel;
+    const int tasks = (int)dml__divide_up(job->rows, job->rows_per_task);
+    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__pool2d_task, &run);
+    return DML_OK;
+}
+
+DML_API dml_status dml_max_pool2d_forward(dml_pool *pool, const dml_pool2d_shape *shape, const float *x,
+                                          float *y, int32_t *argmax)
+{
+    dml__pool2d_job job;
+    if (!dml__pool2d_start(&job, shape)) return DML_ERROR_ARGUMENT;
+    job.x = x;
+    job.y = y;
+    job.argmax_out = argmax;
+    return dml__pool2d_over_rows(pool, &job, job.out_height, dml__max_forward_rows);
+}
+
+DML_API dml_status dml_max_pool2d_backward(dml_pool *pool, const dml_pool2d_shape *shape,
+                                           const int32_t *argmax, const float *dy, float beta, float *dx)
+{
+    dml__pool2d_job job;
+    if (!dml__pool2d_start(&job, shape)) return DML_ERROR_ARGUMENT;
+    job.x = dy;
+    job.y = dx;
+    job.argmax = argmax;
+    job.beta = beta;
+    return dml__pool2d_over_rows(pool, &job, shape->height, dml__max_backward_rows);
+}
+
+DML_API dml_status dml_avg_pool2d_forward(dml_pool *pool, const dml_pool2d_shape *shape, const float *x,
+                                          float *y)
+{
+    dml__pool2d_job job;
+    if (!dml__pool2d_start(&job, shape)) return DML_ERROR_ARGUMENT;
+    job.x = x;
+    job.y = y;
+    return dml__pool2d_over_rows(pool, &job, job.out_height, dml__avg_forward_rows);
+}
+
+DML_API dml_status dml_avg_pool2d_backward(dml_pool *pool, const dml_pool2d_shape *shape, const float *dy,
+                                           float beta, float *dx)
+{
+    dml__pool2d_job job;
+    if (!dml__pool2d_start(&job, shape)) return DML_ERROR_ARGUMENT;
+    job.x = dy;
+    job.y = dx;
+    job.beta = beta;
+    return dml__pool2d_over_rows(pool, &job, shape->height, dml__avg_backward_rows);
+}
+
+#endif

@@ -1,0 +1,133 @@
+/* vector.h: how the memory-bound kernels are written once and compiled for each instruction set.
+
+   A kernel's body is a DML__BODY function over dml__vf, a vector of DML__LANES floats, and
+   DML__PER_ISA(name, (parameters), (arguments)) compiles `name_body` for each instruction set and defines
+   `name(isa, ...)`, which picks one. Vectors are 32 bytes on x86, also with AVX-512, and 16 elsewhere: gcc
+   takes a comparison of wider vectors than the target has apart into scalars, and for kernels that wait for
+   memory wider vectors win nothing. Bodies and helpers pass vectors by pointer, since a vector parameter of a
+   function without the instruction set is an ABI hazard that compilers warn of or refuse; everything is
+   inlined.
+
+   Plain cc contracts a * b + c to an FMA where there is one, so results may differ in the last bit between
+   instruction sets, but never between places in an array: each element goes through the same loop (the ends
+   of arrays too, see blocks.h). */
+#ifndef DML_KERNELS_VECTOR_H
+#define DML_KERNELS_VECTOR_H
+
+#include "base/cpu.h"
+
+#if defined(__x86_64__) || defined(__i386__)
+#define DML__X86 1
+#define DML__VECTOR_BYTES 32
+#else
+#define DML__VECTOR_BYTES 16
+#endif
+#define DML__LANES (DML__VECTOR_BYTES / 4)
+
+typedef float dml__vf __attribute__((vector_size(DML__VECTOR_BYTES)));
+typedef int32_t dml__vi __attribute__((vector_size(DML__VECTOR_BYTES)));
+typedef uint32_t dml__vu __attribute__((vector_size(DML__VECTOR_BYTES)));
+typedef float dml__vf_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
+typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
+
+#define DML__BODY static inline __attribute__((always_inline))
+
+#define DML__STRIP(...) __VA_ARGS__
+#ifdef DML__X86
+#define DML__PER_ISA(name, parameters, arguments)                                                            \
+    __attribute__((                                                                                          \
+        target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"))) static void name##_avx512 parameters         \
+    {                                                                                                        \
+        name##_body arguments;                                                                               \
+    }                                                                                                        \
+    __attribute__((target("avx2,fma"))) static void name##_avx2 parameters                                   \
+    {                                                                                                        \
+        name##_body arguments;                                                                               \
+    }                                                                                                        \
+    static void name##_base parameters                                                                       \
+    {                                                                                                        \
+        name##_body arguments;                                                                               \
+    }                                                                                                        \
+    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
+    {                                                                                                        \
+        if (isa == DML_ISA_AVX512)                                                                           \
+            name##_avx512 arguments;                                                                         \
+        else if (isa == DML_ISA_AVX2)                                                                        \
+            name##_avx2 arguments;                                                                           \
+        else                                                                                                 \
+            name##_base arguments;                                                                           \
+    }
+#else /* NEON is in every AArch64, so the base is it; elsewhere the compiler makes scalars of the vectors.   \
+       */
+#define DML__PER_ISA(name, parameters, arguments)                                                            \
+    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
+    {                                                                                                        \
+        (void)isa;                                                                                           \
+        name##_body arguments;                                                                               \
+    }
+#endif
+
+#define DML__LOAD(from) (*(const dml__vf_memory *)(from))
+#define DML__STORE(to, vector) (*(dml__vf_memory *)(to) = (vector))
+#define DML__LOAD_INT(from) (*(const dml__vi_memory *)(from))
+#define DML__STORE_INT(to, vector) (*(dml__vi_memory *)(to) = (vector))
+
+/* Lane by lane: where the mask is all ones `a`, where it is zero `b`. */
+#define DML__SELECT(mask, a, b) ((dml__vf)(((mask) & (dml__vi)(a)) | (~(mask) & (dml__vi)(b))))
+#define DML__SELECT_INT(mask, a, b) (((mask) & (a)) | (~(mask) & (b)))
+
+DML__BODY void dml__splat(dml__vf *vector, float value)
+{
+    for (int lane = 0; lane < DML__LANES; lane++) (*vector)[lane] = value;
+}
+
+/* The first `count` lanes from memory, the last of them again in the others; and back. */
+DML__BODY void dml__load_some(dml__vf *vector, const float *from, size_t count)
+{
+    if (count >= DML__LANES) {
+        *vector = DML__LOAD(from);
+        return;
+    }
+    float lanes[DML__LANES];
+    for (size_t lane = 0; lane < DML__LANES; lane++) lanes[lane] = from[lane < count ? lane : count - 1];
+    *vector = DML__LOAD(lanes);
+}
+
+DML__BODY void dml__store_some(float *to, const dml__vf *vector, size_t count)
+{
+    if (count >= DML__LANES) {
+        DML__STORE(to, *vector);
+        return;
+    }
+    for (size_t lane = 0; lane < count; lane++) to[lane] = (*vector)[lane];
+}
+
+/* x = e^x, relative error below 2e-7; inf, 0 and NaN where they belong, gradual underflow kept.
+   e^x = 2^k e^r with k = round(x / ln 2) and r = x - k ln 2, where ln 2 is cut into 355/512, which times k is
+   exact, and the rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). For
+   |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r), q interpolating at the five Chebyshev nodes: error 1e-8. */
+DML__BODY void dml__exp(dml__vf *x)
+{
+    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
+    dml__vf v = *x, highest, lowest;
+    dml__splat(&highest, 89.0f); /* e^89 overflows, e^-104 rounds to 0 */
+    dml__splat(&lowest, -104.0f);
+    v = DML__SELECT(v > highest, highest, v);
+    v = DML__SELECT(v < lowest, lowest, v);
+    const dml__vf shifted = v * 1.44269504f + shift;
+    const dml__vf k = shifted - shift;
+    const dml__vf r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
+    dml__vf q = r * 0.00139262508f + 0.00836323288f;
+    q = q * r + 0.0416665542f;
+    q = q * r + 0.166665767f;
+    q = q * r + 0.5f;
+    const dml__vf power = (q * (r * r) + r) + 1.0f;
+    /* 2^k in two factors, since it may lie outside the range of floats where the product doesn't. */
+    const dml__vi whole = (dml__vi)((dml__vu)shifted - 0x4B400000u);
+    const dml__vi half = whole >> 1;
+    const dml__vf scale_a = (dml__vf)(((dml__vu)half + 127u) << 23);
+    const dml__vf scale_b = (dml__vf)(((dml__vu)whole - (dml__vu)half + 127u) << 23);
+    *x = (power * scale_a) * scale_b;
+}
+
+#endif
