@@ -1,0 +1,270 @@
+#include "kernels/gemm.h"
+
+#include "base/cpu.h"
+#include "../test.h"
+
+/* One product: shapes, and how far leading dimensions exceed what they must be. */
+typedef struct product {
+    dml_layout layout;
+    dml_transpose trans_a, trans_b;
+    int m, n, k, pad;
+    float alpha, beta;
+} product;
+
+/* The stored matrix op(X) = rows x columns as (outer, inner) with a leading dimension. */
+static int inner_size(const product *p, dml_transpose trans, int rows, int columns)
+{
+    return (p->layout == DML_ROW_MAJOR) == (trans == DML_NO_TRANS) ? columns : rows;
+}
+
+static int leading(const product *p, dml_transpose trans, int rows, int columns)
+{
+    const int inner = inner_size(p, trans, rows, columns);
+    return (inner ? inner : 1) + p->pad;
+}
+
+static size_t at(const product *p, dml_transpose trans, int ld, int row, int column)
+{
+    const bool across = (p->layout == DML_ROW_MAJOR) == (trans == DML_NO_TRANS);
+    return across ? (size_t)row * (size_t)ld + (size_t)column : (size_t)column * (size_t)ld + (size_t)row;
+}
+
+/* Floats of a matrix with that leading dimension: no more than it may touch, so that a sanitizer sees more.
+ */
+static size_t extent(const product *p, dml_transpose trans, int ld, int rows, int columns)
+{
+    return rows && columns ? at(p, trans, ld, rows - 1, columns - 1) + 1 : 0;
+}
+
+static float *new_floats(size_t n)
+{
+    return (float *)malloc(n ? n * sizeof(float) : 1);
+}
+
+/* Beyond C's own elements lies this, and stays. */
+static const float mark = 12345.0f;
+
+/* Fills the elements of C and marks what lies between them. */
+static void fill_c(const product *p, int ldc, float *c, size_t count, unsigned *state)
+{
+    for (size_t i = 0; i < count; i++) c[i] = mark;
+    for (int i = 0; i < p->m; i++)
+        for (int j = 0; j < p->n; j++) {
+            float *element = &c[at(p, DML_NO_TRANS, ldc, i, j)];
+            test_fill(state, element, 1);
+            if (p->beta == 0) *element = NAN;
+        }
+}
+
+static dml_status call(dml_pool *pool, const product *p, const float *a, const float *b, float *c)
+{
+    return dml_sgemm(pool, p->layout, p->trans_a, p->trans_b, p->m, p->n, p->k, p->alpha, a,
+                     leading(p, p->trans_a, p->m, p->k), b, leading(p, p->trans_b, p->k, p->n), p->beta, c,
+                     leading(p, DML_NO_TRANS, p->m, p->n));
+}
+
+/* The product of `p` under each pool against float64; and each pool's bits against the first's. */
+static void check(const product *p, dml_pool **pools, int pool_count, unsigned *state)
+{
+    const int lda = leading(p, p->trans_a, p->m, p->k), ldb = leading(p, p->trans_b, p->k, p->n);
+    const int ldc = leading(p, DML_NO_TRANS, p->m, p->n);
+    const size_t a_count = extent(p, p->trans_a, lda, p->m, p->k);
+    const size_t b_count = extent(p, p->trans_b, ldb, p->k, p->n);
+    const size_t c_count = extent(p, DML_NO_TRANS, ldc, p->m, p->n);
+    float *a = new_floats(a_count), *b = new_floats(b_count), *c = new_floats(c_count);
+    test_fill(state, a, a_count);
+    test_fill(state, b, b_count);
+    fill_c(p, ldc, c, c_count, state);
+    float *first = NULL;
+    for (int w = 0; w < pool_count; w++) {
+        float *got = new_floats(c_count);
+        if (c_count) memcpy(got, c, c_count * sizeof *got);
+        CHECK_INT(call(pools[w], p, a, b, got), DML_OK);
+        if (first) {
+            CHECK_MESSAGE(c_count == 0 || memcmp(first, got, c_count * sizeof *got) == 0,
+                          "%d x %d x %d: pool %d differs", p->m, p->n, p->k, w);
+            free(got);
+        } else {
+            first = got;
+        }
+    }
+    double worst = 0;
+    size_t own = 0, marks = 0;
+    for (int i = 0; i < p->m; i++)
+        for (int j = 0; j < p->n; j++) {
+            double sum = 0, size = 0;
+            for (int q = 0; q < p->k; q++) {
+                const double term = (double)a[at(p, p->trans_a, lda, i, q)] * b[at(p, p->trans_b, ldb, q, j)];
+                sum += term;
+                size += fabs(term);
+            }
+            const size_t place = at(p, DML_NO_TRANS, ldc, i, j);
+            double want = (double)p->alpha * sum;
+            if (p->beta != 0) want += (double)p->beta * c[place], size += fabs((double)p->beta * c[place]);
+            const double error =
+                fabs((double)first[place] - want) / (size * (1 + fabs((double)p->alpha)) + 1e-3);
+            if (isnan(error) || error > worst) worst = isnan(error) ? INFINITY : error;
+            own++;
+        }
+    for (size_t i = 0; i < c_count; i++) marks += first[i] == mark;
+    CHECK_MESSAGE(worst < 1e-6, "%d %d/%d %d x %d x %d pad %d alpha %g beta %g: error %g", p->layout,
+                  p->trans_a, p->trans_b, p->m, p->n, p->k, p->pad, (double)p->alpha, (double)p->beta, worst);
+    CHECK_MESSAGE(own + marks == c_count, "%d x %d x %d: wrote beside C", p->m, p->n, p->k);
+    free(a);
+    free(b);
+    free(c);
+    free(first);
+}
+
+static const dml_layout layouts[] = { DML_ROW_MAJOR, DML_COL_MAJOR };
+static const dml_transpose transposes[] = { DML_NO_TRANS, DML_TRANS };
+static const float factors[] = { 0, 1, -0.75f };
+
+/* A product with these sizes and everything else by chance. */
+static product sample(unsigned *state, int m, int n, int k)
+{
+    product p = { DML_ROW_MAJOR, DML_NO_TRANS, DML_NO_TRANS, m, n, k, 0, 0, 0 };
+    p.layout = layouts[test_random(state) >> 8 & 1];
+    p.trans_a = transposes[test_random(state) >> 8 & 1];
+    p.trans_b = transposes[test_random(state) >> 8 & 1];
+    p.pad = (test_random(state) >> 8 & 1) * (int)((test_random(state) >> 8) % 9);
+    p.alpha = factors[(test_random(state) >> 8) % 3];
+    p.beta = factors[(test_random(state) >> 8) % 3];
+    return p;
+}
+
+static const char *const isas[] = { "scalar", "neon", "avx2", "avx512" };
+
+static const int pool_threads[] = { 0, 1, 2, 3, 5 }; /* 0: a NULL pool */
+#define POOLS (int)(sizeof pool_threads / sizeof pool_threads[0])
+
+static void with_each_isa(void (*test)(dml_pool **pools))
+{
+    dml_pool *pools[POOLS] = { NULL };
+    dml_pool_options options = { 0 };
+    for (int i = 1; i < POOLS; i++) {
+        options.threads = pool_threads[i];
+        pools[i] = dml_pool_create(&options);
+        CHECK(pools[i]);
+    }
+    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
+        setenv("DML_ISA", isas[i], 1);
+        if (strcmp(dml_isa_name(dml_cpu_isa()), isas[i]) == 0) test(pools);
+    }
+    unsetenv("DML_ISA");
+    for (int i = 1; i < POOLS; i++) dml_pool_destroy(pools[i]);
+}
+
+static void small_sizes(dml_pool **pools)
+{
+    unsigned state = 1;
+    for (int i = 0; i < 400; i++) {
+        const int m = (int)((test_random(&state) >> 8) % 71), n = (int)((test_random(&state) >> 8) % 71);
+        const product p = sample(&state, m, n, (int)((test_random(&state) >> 8) % 71));
+        check(&p, pools, 2, &state);
+    }
+}
+
+static void all_flags(dml_pool **pools)
+{
+    unsigned state = 2;
+    for (int flags = 0; flags < 8; flags++)
+        for (int f = 0; f < 9; f++) {
+            const product p = { layouts[flags & 1],
+                                transposes[flags >> 1 & 1],
+                                transposes[flags >> 2 & 1],
+                                19,
+                                37,
+                                23,
+                                f % 4,
+                                factors[f % 3],
+                                factors[f / 3] };
+            check(&p, pools, 2, &state);
+        }
+}
+
+/* Around the edges of tiles, of blocks of k, of blocks of columns, of chunked products; rows and columns. */
+static void block_edges(dml_pool **pools)
+{
+    static const int sizes[][3] = {
+        { 255, 33, 256 }, { 14, 32, 257 },  { 15, 31, 255 },   { 29, 65, 513 }, { 7, 740, 300 },
+        { 61, 1030, 9 },  { 300, 300, 31 }, { 130, 130, 130 }, { 1, 200, 300 }, { 200, 1, 300 },
+        { 1, 1, 1023 },   { 1, 1, 1024 },   { 1, 1, 1025 },    { 6, 25, 5000 }, { 64, 64, 1024 },
+        { 65, 64, 1024 }, { 3, 3, 9001 },   { 2, 4097, 3 },    { 4097, 2, 3 },  { 64, 10, 0 },
+        { 0, 5, 7 },      { 5, 0, 7 },      { 1, 1, 0 },       { 28, 64, 600 },
+    };
+    unsigned state = 3;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int round = 0; round < 2; round++) {
+            const product p = sample(&state, sizes[i][0], sizes[i][1], sizes[i][2]);
+            check(&p, pools, POOLS, &state);
+        }
+}
+
+static void small_sizes_on_each_isa(void)
+{
+    with_each_isa(small_sizes);
+}
+
+static void all_flags_on_each_isa(void)
+{
+    with_each_isa(all_flags);
+}
+
+static void block_edges_on_each_isa(void)
+{
+    with_each_isa(block_edges);
+}
+
+static void nothing_is_read_that_does_not_count(void)
+{
+    float a[2] = { NAN, NAN }, b[2] = { INFINITY, 1 }, c[2] = { 2, 3 };
+    CHECK_INT(dml_sgemm(NULL, DML_ROW_MAJOR, DML_NO_TRANS, DML_NO_TRANS, 1, 2, 1, 0, a, 1, b, 2, 0.5f, c, 2),
+              DML_OK);
+    CHECK(c[0] == 1 && c[1] == 1.5f);
+    c[0] = NAN;
+    CHECK_INT(
+        dml_sgemm(NULL, DML_COL_MAJOR, DML_NO_TRANS, DML_NO_TRANS, 1, 2, 0, 1, NULL, 1, NULL, 1, 0, c, 1),
+        DML_OK);
+    CHECK(c[0] == 0 && c[1] == 0);
+    /* But a NaN in A or B does come through. */
+    CHECK_INT(dml_sgemm(NULL, DML_ROW_MAJOR, DML_NO_TRANS, DML_NO_TRANS, 1, 2, 1, 1, a, 1, b, 2, 0, c, 2),
+              DML_OK);
+    CHECK(isnan(c[0]) && isnan(c[1]));
+}
+
+static void bad_arguments_leave_c_alone(void)
+{
+    static const struct {
+        int layout, trans_a, trans_b, m, n, k, lda, ldb, ldc;
+    } bad[] = {
+        { 100, 111, 111, 2, 3, 4, 4, 3, 3 },  { 101, 110, 111, 2, 3, 4, 4, 3, 3 },
+        { 101, 111, 113, 2, 3, 4, 4, 3, 3 },  { 101, 111, 111, -1, 3, 4, 4, 3, 3 },
+        { 101, 111, 111, 2, -1, 4, 4, 3, 3 }, { 101, 111, 111, 2, 3, -1, 4, 3, 3 },
+        { 101, 111, 111, 2, 3, 4, 3, 3, 3 },  { 101, 111, 111, 2, 3, 4, 4, 2, 3 },
+        { 101, 111, 111, 2, 3, 4, 4, 3, 2 },  { 101, 112, 111, 2, 3, 4, 1, 3, 3 },
+        { 101, 111, 112, 2, 3, 4, 4, 3, 3 },  { 102, 111, 111, 2, 3, 4, 1, 4, 2 },
+        { 102, 111, 111, 2, 3, 4, 2, 3, 2 },  { 102, 111, 111, 2, 3, 4, 2, 4, 1 },
+        { 102, 112, 111, 2, 3, 4, 3, 4, 2 },  { 101, 111, 111, 0, 0, 0, 0, 1, 1 },
+        { 101, 111, 111, 0, 0, 0, 1, 0, 1 },  { 101, 111, 111, 0, 0, 0, 1, 1, 0 },
+    };
+    const float a[16] = { 1 }, b[16] = { 1 };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        float c[16] = { 7, 7, 7 };
+        const dml_status status = dml_sgemm(NULL, (dml_layout)bad[i].layout, (dml_transpose)bad[i].trans_a,
+                                            (dml_transpose)bad[i].trans_b, bad[i].m, bad[i].n, bad[i].k, 1, a,
+                                            bad[i].lda, b, bad[i].ldb, 0, c, bad[i].ldc);
+        CHECK_MESSAGE(status == DML_ERROR_ARGUMENT, "bad call %zu gives %d", i, (int)status);
+        CHECK(c[0] == 7 && c[1] == 7 && c[2] == 7);
+    }
+}
+
+int main(void)
+{
+    RUN(small_sizes_on_each_isa);
+    RUN(all_flags_on_each_isa);
+    RUN(block_edges_on_each_isa);
+    RUN(nothing_is_read_that_does_not_count);
+    RUN(bad_arguments_leave_c_alone);
+    return test_report("kernels/gemm");
+}
