@@ -14,3 +14,12 @@
 #include "base/clock.h"
 
 #endif
+
+/* With dml.h included first: the sync strategies. */
+#ifdef DML_H
+#include "dml.h"
+#include "dist/all_reduce_sync.h"
+#ifdef DML_IMPLEMENTATION
+#include "dist/all_reduce_sync.c"
+#endif
+#endif

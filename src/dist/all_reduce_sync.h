@@ -3,12 +3,14 @@
 #ifndef DML_DIST_ALL_REDUCE_SYNC_H
 #define DML_DIST_ALL_REDUCE_SYNC_H
 
+#include "base/allocator.h"
 #include "base/platform.h"
 #include "comm/comm.h"
 #include "train/trainer.h"
 
 typedef struct dml_all_reduce_sync_options {
-    size_t bucket_bytes; /* gradients are sent in pieces of at least this much; 0: 1 MiB */
+    size_t bucket_bytes;     /* gradients are sent in pieces of at least this much; 0: 1 MiB */
+    dml_allocator allocator; /* zero: malloc and free */
 } dml_all_reduce_sync_options;
 
 /* For dml_trainer_sync. At the start, parameters, optimizer state and the step number are broadcast from rank

@@ -213,16 +213,21 @@ static bool dml__trainer_range_ok(dml_trainer *trainer, int vector, size_t begin
     return false;
 }
 
-DML_API float *dml_trainer_get(dml_trainer *trainer, int vector, size_t begin, size_t end)
+DML_API float *dml_trainer_host(dml_trainer *trainer, int vector, size_t begin, size_t end)
 {
     if (!trainer || !dml__trainer_range_ok(trainer, vector, begin, end)) return NULL;
-    const dml_ref from = { trainer->vector[vector], begin * sizeof(float) };
-    if (trainer->context->device.host_memory) return (float *)dml__host(from);
+    if (!trainer->context->device.host_memory) return trainer->mirror[vector] + begin;
+    const dml_ref ref = { trainer->vector[vector], begin * sizeof(float) };
+    return (float *)dml__host(ref);
+}
+
+DML_API float *dml_trainer_get(dml_trainer *trainer, int vector, size_t begin, size_t end)
+{
+    float *host = dml_trainer_host(trainer, vector, begin, end);
+    if (!host || trainer->context->device.host_memory || begin == end) return host;
     dml_device *device = &trainer->context->device;
-    float *mirror = trainer->mirror[vector] + begin;
-    if (begin == end) return mirror;
-    return device->backend->read(device, mirror, from, (end - begin) * sizeof(float)) == DML_OK ? mirror
-                                                                                                : NULL;
+    const dml_ref from = { trainer->vector[vector], begin * sizeof(float) };
+    return device->backend->read(device, host, from, (end - begin) * sizeof(float)) == DML_OK ? host : NULL;
 }
 
 DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begin, size_t end)

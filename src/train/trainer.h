@@ -44,11 +44,12 @@ enum { DML_PARAMETERS, DML_GRADIENTS, DML_OPTIMIZER_STATE /* the first; + i for 
 DML_API size_t dml_trainer_parameter_count(const dml_trainer *trainer);
 DML_API int dml_trainer_vectors(const dml_trainer *trainer);
 
-/* Elements [begin, end) of a vector, on the host, as floats: the vector itself where the device shares the
-   host's memory, else a copy that is valid until the next call of its kind, and that dml_trainer_put brings
-   back to the device after a change. NULL, with the error recorded, for a range or vector that isn't there.
-   Neither allocates. */
+/* Elements [begin, end) of a vector, on the host: the vector itself where the device shares the host's
+   memory, else a copy that dml_trainer_put brings back to the device after a change. dml_trainer_get brings
+   the copy up to date first; dml_trainer_host gives it as it was left. Both return NULL, with the error
+   recorded, for a range or vector that isn't there. None of them allocates. */
 DML_API float *dml_trainer_get(dml_trainer *trainer, int vector, size_t begin, size_t end);
+DML_API float *dml_trainer_host(dml_trainer *trainer, int vector, size_t begin, size_t end);
 DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begin, size_t end);
 
 /* A sync strategy: what happens to ranges of g and w at the moments of a distributed step. Each function may

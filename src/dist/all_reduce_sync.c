@@ -1,0 +1,162 @@
+#ifndef DML_DIST_ALL_REDUCE_SYNC_C
+#define DML_DIST_ALL_REDUCE_SYNC_C
+
+#include "dist/all_reduce_sync.h"
+
+#include "base/memory.h"
+#include "kernels/elementwise.h"
+
+/* However large the model, no more than this many buckets are on their way at once. */
+#define DML__MAX_BUCKETS 64
+
+typedef struct dml__bucket {
+    size_t begin, end; /* of g, in elements */
+    dml_request *request;
+} dml__bucket;
+
+typedef struct dml__all_reduce_state {
+    dml__memory memory;
+    dml_comm *comm;
+    size_t bucket_elements;
+    size_t filled_from, filled_to; /* g[from, to) is final and in no bucket yet */
+    double rows;                   /* of this rank, then of all */
+    dml_request *rows_request;
+    int buckets;
+    dml__bucket bucket[DML__MAX_BUCKETS];
+} dml__all_reduce_state;
+
+static dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *comm)
+{
+    return dml_trainer_fail(trainer, dml_comm_status(comm), "%s", dml_comm_error(comm));
+}
+
+static dml_status dml__broadcast_vector(dml_comm *comm, dml_trainer *trainer, int vector)
+{
+    const size_t count = dml_trainer_parameter_count(trainer);
+    float *data = dml_trainer_get(trainer, vector, 0, count);
+    if (!data) return dml_status_of(dml_trainer_context(trainer));
+    if (dml_comm_broadcast(comm, data, count, DML_F32, 0) != DML_OK) return dml__sync_failed(trainer, comm);
+    return dml_trainer_put(trainer, vector, 0, count);
+}
+
+static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
+{
+    dml__all_reduce_state *state = (dml__all_reduce_state *)user;
+    if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
+    const size_t count = dml_trainer_parameter_count(trainer);
+    const size_t least = (count + DML__MAX_BUCKETS - 1) / DML__MAX_BUCKETS;
+    if (state->bucket_elements < least) state->bucket_elements = least;
+    int64_t steps = (int64_t)dml_trainer_steps(trainer);
+    if (dml_comm_broadcast(state->comm, &steps, 1, DML_I64, 0) != DML_OK)
+        return dml__sync_failed(trainer, state->comm);
+    dml_trainer_set_steps(trainer, (uint64_t)steps);
+    dml_status status = DML_OK;
+    for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
+        if (v != DML_GRADIENTS) status = dml__broadcast_vector(state->comm, trainer, v);
+    return status;
+}
+
+/* The number of samples of the global batch travels while forward runs. */
+static dml_status dml__all_reduce_sync_begin(void *user, dml_trainer *trainer, int rows)
+{
+    dml__all_reduce_state *state = (dml__all_reduce_state *)user;
+    state->buckets = 0;
+    state->filled_from = state->filled_to = dml_trainer_parameter_count(trainer);
+    state->rows = rows;
+    state->rows_request = dml_comm_all_reduce_start(state->comm, &state->rows, 1, DML_F64, DML_SUM);
+    return state->rows_request ? DML_OK : dml__sync_failed(trainer, state->comm);
+}
+
+static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
+{
+    DML_ASSERT(state->buckets < DML__MAX_BUCKETS);
+    dml__bucket *bucket = &state->bucket[state->buckets];
+    bucket->begin = state->filled_from;
+    bucket->end = state->filled_to;
+    float *g = dml_trainer_get(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
+    if (!g) return dml_status_of(dml_trainer_context(trainer));
+    bucket->request =
+        dml_comm_all_reduce_start(state->comm, g, bucket->end - bucket->begin, DML_F32, DML_SUM);
+    if (!bucket->request) return dml__sync_failed(trainer, state->comm);
+    state->buckets++;
+    state->filled_to = state->filled_from;
+    return DML_OK;
+}
+
+static dml_status dml__all_reduce_sync_ready(void *user, dml_trainer *trainer, size_t begin, size_t end)
+{
+    dml__all_reduce_state *state = (dml__all_reduce_state *)user;
+    DML_ASSERT(end == state->filled_from);
+    (void)end;
+    state->filled_from = begin;
+    const bool full = state->filled_to - begin >= state->bucket_elements;
+    return full || begin == 0 ? dml__send_bucket(state, trainer) : DML_OK;
+}
+
+/* Waits for a request and forgets it, so that no request is waited for twice. */
+static dml_status dml__take_request(dml__all_reduce_state *state, dml_request **request)
+{
+    dml_request *waiting = *request;
+    *request = NULL;
+    return dml_comm_wait(state->comm, waiting);
+}
+
+static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer)
+{
+    dml__all_reduce_state *state = (dml__all_reduce_state *)user;
+    if (dml__take_request(state, &state->rows_request) != DML_OK)
+        return dml__sync_failed(trainer, state->comm);
+    if (!(state->rows > 0))
+        return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
+                                "a global batch of 0 samples: no rank was given any");
+    dml_status status = DML_OK;
+    for (int b = 0; b < state->buckets && status == DML_OK; b++) {
+        dml__bucket *bucket = &state->bucket[b];
+        if (dml__take_request(state, &bucket->request) != DML_OK)
+            return dml__sync_failed(trainer, state->comm);
+        /* Not dml_trainer_get, which would read the unreduced values back from a device of its own memory. */
+        float *g = dml_trainer_host(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
+        if (!g) return dml_status_of(dml_trainer_context(trainer));
+        dml_scale(dml_context_pool(dml_trainer_context(trainer)), bucket->end - bucket->begin,
+                  (float)(1.0 / state->rows), g);
+        status = dml_trainer_put(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
+    }
+    return status;
+}
+
+/* After a failed step requests may still be out, on memory that is about to go. */
+static void dml__all_reduce_sync_destroy(void *user, dml_trainer *trainer)
+{
+    (void)trainer;
+    dml__all_reduce_state *state = (dml__all_reduce_state *)user;
+    if (!state) return;
+    if (state->rows_request) dml__take_request(state, &state->rows_request);
+    for (int b = 0; b < state->buckets; b++)
+        if (state->bucket[b].request) dml__take_request(state, &state->bucket[b].request);
+    dml__memory memory = state->memory;
+    dml__release(&memory, state);
+}
+
+DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_options *options)
+{
+    dml__memory memory;
+    dml__memory_init(&memory, options ? &options->allocator : NULL, NULL, 0);
+    dml__all_reduce_state *state = (dml__all_reduce_state *)dml__allocate(&memory, sizeof *state);
+    if (state) {
+        const size_t bucket_bytes =
+            options && options->bucket_bytes ? options->bucket_bytes : (size_t)1 << 20;
+        state->memory = memory;
+        state->comm = comm;
+        state->bucket_elements = bucket_bytes / sizeof(float);
+    }
+    const dml_sync sync = { state,
+                            dml__all_reduce_sync_start,
+                            dml__all_reduce_sync_begin,
+                            dml__all_reduce_sync_ready,
+                            dml__all_reduce_sync_finish,
+                            NULL,
+                            dml__all_reduce_sync_destroy };
+    return sync;
+}
+
+#endif
