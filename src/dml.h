@@ -49,6 +49,7 @@
 #include "graph/program.h"
 #include "train/optimizer.h"
 #include "train/trainer.h"
+#include "train/progress.h"
 
 #endif
 
@@ -90,5 +91,6 @@
 #include "graph/program.c"
 #include "train/optimizer.c"
 #include "train/trainer.c"
+#include "train/progress.c"
 
 #endif
