@@ -8,6 +8,12 @@ HELPER float dml__with_beta(float value, float beta, GLOBAL const float *old)
     return beta == 0.0f ? value : value + beta * *old;
 }
 
+/* In the choice of a largest element, whether `value` comes before `best`: a NaN counts as the largest. */
+HELPER int dml__beats(float value, float best)
+{
+    return value > best || (value != value && best == best);
+}
+
 /* y = alpha x + beta y. Buffers x, y; ints n; floats alpha, beta. */
 KERNEL(axpby)
 {
@@ -30,7 +36,7 @@ KERNEL(add)
     if (i < n) y[i] = a[i] + b[i];
 }
 
-/* y = f(x). Buffers x, y; ints n. The relu of a NaN is 0, as max(x, 0) is on the CPU. */
+/* y = f(x). Buffers x, y; ints n. The relu of a NaN is NaN, so that it gets through. */
 #define DML__UNARY_FORWARD(name, value)                                                                      \
     KERNEL(name)                                                                                             \
     {                                                                                                        \
@@ -43,7 +49,7 @@ KERNEL(add)
             y[i] = value;                                                                                    \
         }                                                                                                    \
     }
-DML__UNARY_FORWARD(relu_forward, x > 0.0f ? x : 0.0f)
+DML__UNARY_FORWARD(relu_forward, x <= 0.0f ? 0.0f : x)
 DML__UNARY_FORWARD(tanh_forward, TANH(x))
 DML__UNARY_FORWARD(sigmoid_forward, 1.0f / (1.0f + EXP(-x)))
 

@@ -48,8 +48,8 @@ HELPER dml__gpu_element dml__gpu_element_at(unsigned i, int height, int width, i
     return e;
 }
 
-/* y = the largest input of the window; argmax = its place h * W + w. Buffers x, y, argmax (int, may be NULL);
-   size{batch * out_h * out_w * channels}. */
+/* y = the largest input of the window, a NaN if there is one; argmax = its place h * W + w. Buffers x, y,
+   argmax (int, may be NULL); size{batch * out_h * out_w * channels}. */
 KERNEL(max_pool2d_forward)
 {
     GLOBAL const float *x = BUFFER(0, const float);
@@ -69,7 +69,7 @@ KERNEL(max_pool2d_forward)
             for (int column = w.from; column < w.to; column++) {
                 const int place = row * s.width + column;
                 const float value = image[(WIDE)place * s.channels];
-                if (value > largest) largest = value, best = place;
+                if (dml__beats(value, largest)) largest = value, best = place;
             }
         }
         y[i] = largest;

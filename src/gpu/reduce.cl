@@ -73,13 +73,14 @@ KERNEL(argmax)
         GLOBAL const float *from = x + (WIDE)row * columns;
         best = from[LANE], where = LANE;
         for (int column = LANE + LANES; column < columns; column += LANES)
-            if (from[column] > best) best = from[column], where = column;
+            if (dml__beats(from[column], best)) best = from[column], where = column;
     }
     largest[ITEM] = best;
     place[ITEM] = where;
     REDUCE(largest, LANE, LANES, 1, {
-        const int better = largest[other] > largest[mine];
-        if (better || (largest[other] == largest[mine] && place[other] < place[mine])) {
+        const int tie =
+            !dml__beats(largest[other], largest[mine]) && !dml__beats(largest[mine], largest[other]);
+        if (tie ? place[other] < place[mine] : dml__beats(largest[other], largest[mine])) {
             largest[mine] = largest[other];
             place[mine] = place[other];
         }

@@ -1,0 +1,113 @@
+/* devices.h: for the tests of src/gpu: every device that isn't the CPU backend, and arrays on it with guards.
+ */
+#ifndef DML_TESTS_GPU_DEVICES_H
+#define DML_TESTS_GPU_DEVICES_H
+
+#include "device/backend.h"
+#include "device/context.h"
+#include "gpu/host_device.h"
+
+#include "../test.h"
+
+/* The device under test, on a context of its own that keeps the errors. */
+static dml_context *context;
+static dml_device device;
+
+/* The backends under test, host C first; NULL past the last. */
+static const dml_backend *backend_under_test(int i)
+{
+    if (i == 0) return dml__host_backend();
+    const dml_backend *backend;
+    for (int at = 0; (backend = dml_backend_at(at)) != NULL; at++)
+        if (strcmp(backend->name, "cpu") != 0 && --i == 0) return backend;
+    return NULL;
+}
+
+static dml_status open_device(const dml_backend *backend, int index)
+{
+    const dml_options options = { .threads = 1 };
+    context = dml_open(&options);
+    device = (dml_device){ .backend = backend, .index = index, .context = context };
+    return backend->open(&device);
+}
+
+static void close_device(void)
+{
+    device.backend->close(&device);
+    dml_close(context);
+}
+
+/* Runs `test` on every device there is; at DML_TEST_DEVICES=opencl only on that backend's. */
+static void on_every_device(void (*test)(void))
+{
+    const char *only = getenv("DML_TEST_DEVICES");
+    const dml_backend *backend;
+    for (int i = 0; (backend = backend_under_test(i)) != NULL; i++) {
+        if (only && *only && strcmp(only, backend->name) != 0) continue;
+        const int count = backend->count();
+        if (count == 0) printf("no %s device here\n", backend->name);
+        for (int index = 0; index < count; index++) {
+            dml_device_info info;
+            memset(&info, 0, sizeof info);
+            backend->describe(index, &info);
+            const dml_status status = open_device(backend, index);
+            CHECK_MESSAGE(status == DML_OK, "%s:%d (%s) doesn't open: %s", backend->name, index, info.name,
+                          dml_error(context));
+            const bool ok = test__ok;
+            if (status == DML_OK) test();
+            if (ok && !test__ok) printf("that was on %s:%d (%s)\n", backend->name, index, info.name);
+            if (status == DML_OK)
+                close_device();
+            else
+                dml_close(context);
+        }
+    }
+}
+
+/* An array of 4-byte elements on the device, at an offset, between guards that no kernel may touch. */
+enum { GUARD = 5 };
+static const unsigned guard_word = 0xdeadbeefu;
+typedef struct array {
+    dml_buffer *buffer;
+    size_t n;
+} array;
+
+static dml_ref at(array a)
+{
+    return (dml_ref){ a.buffer, a.buffer ? GUARD * 4 : 0 };
+}
+
+static array upload(const void *data, size_t n)
+{
+    array a = { calloc(1, sizeof(dml_buffer)), n };
+    unsigned *words = malloc((n + 2 * GUARD) * 4);
+    for (int i = 0; i < GUARD; i++) words[i] = words[GUARD + n + (size_t)i] = guard_word;
+    if (n) memcpy(words + GUARD, data, n * 4);
+    a.buffer->bytes = (n + 2 * GUARD) * 4;
+    CHECK_INT(device.backend->buffer_create(&device, a.buffer), DML_OK);
+    CHECK_INT(device.backend->write(&device, (dml_ref){ a.buffer, 0 }, words, a.buffer->bytes), DML_OK);
+    free(words);
+    return a;
+}
+
+/* Reads the array into `data` unless that is NULL, checks the guards and destroys the array. */
+static void download(array a, void *data)
+{
+    unsigned *words = malloc(a.buffer->bytes);
+    CHECK_INT(device.backend->read(&device, words, (dml_ref){ a.buffer, 0 }, a.buffer->bytes), DML_OK);
+    for (int i = 0; i < GUARD; i++)
+        CHECK_MESSAGE(words[i] == guard_word && words[GUARD + a.n + (size_t)i] == guard_word,
+                      "a guard around an array was written to");
+    if (data && a.n) memcpy(data, words + GUARD, a.n * 4);
+    device.backend->buffer_destroy(&device, a.buffer);
+    free(a.buffer);
+    free(words);
+}
+
+static void launch_ok(dml_launch launch)
+{
+    CHECK_MESSAGE(device.backend->launch(&device, &launch) == DML_OK, "%s: %s", launch.kernel,
+                  dml_error(context));
+}
+
+#endif

@@ -1,0 +1,731 @@
+/* Every kernel of gpu/kernel_list.h on every device against a float64 reference. A kernel without a case here
+   doesn't compile. */
+#include "gpu/kernel_list.h"
+
+#include "devices.h"
+
+static unsigned seed = 1;
+
+/* beta's special values and one other; where beta is 0, outputs start as NaN, and must not be read. */
+static const float betas[] = { 0.0f, 1.0f, 0.5f };
+enum { BETAS = sizeof betas / sizeof betas[0] };
+
+static float *numbers(size_t n)
+{
+    float *x = malloc((n + 1) * sizeof *x);
+    test_fill(&seed, x, n);
+    return x;
+}
+
+static float *output(size_t n, float beta)
+{
+    float *x = numbers(n);
+    if (beta == 0)
+        for (size_t i = 0; i < n; i++) x[i] = NAN;
+    return x;
+}
+
+/* beta old, 0 where old is not to be read */
+static double kept(float beta, float old)
+{
+    return beta == 0 ? 0 : (double)beta * (double)old;
+}
+
+/* `scale` is the size of what was added up to make the numbers. */
+static void check(const char *kernel, const float *got, const double *want, size_t n, double scale)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (fabs((double)got[i] - want[i]) <= 2e-6 * (scale + fabs(want[i]))) continue;
+        CHECK_MESSAGE(false, "%s: element %d of %d is %.9g, not %.9g", kernel, (int)i, (int)n, (double)got[i],
+                      want[i]);
+        return;
+    }
+}
+
+static const int sizes[] = { 1, 255, 256, 257, 1000 };
+enum { SIZES = sizeof sizes / sizeof sizes[0] };
+
+static void test_axpby(void)
+{
+    for (int s = 0; s < SIZES; s++) {
+        for (int b = 0; b < BETAS; b++) {
+            const size_t n = (size_t)sizes[s];
+            const float beta = betas[b], alpha = 1.25f;
+            float *x = numbers(n), *y = output(n, beta);
+            double *want = malloc(n * sizeof *want);
+            for (size_t i = 0; i < n; i++) want[i] = (double)alpha * (double)x[i] + kept(beta, y[i]);
+            array dx = upload(x, n), dy = upload(y, n);
+            launch_ok((dml_launch){ .kernel = "axpby",
+                                    .size = { n, 1 },
+                                    .buffer = { at(dx), at(dy) },
+                                    .integer = { (int)n },
+                                    .real = { alpha, beta } });
+            download(dx, NULL), download(dy, y);
+            check("axpby", y, want, n, 1);
+            free(x), free(y), free(want);
+        }
+    }
+}
+
+static void test_add(void)
+{
+    for (int s = 0; s < SIZES; s++) {
+        const size_t n = (size_t)sizes[s];
+        float *a = numbers(n), *b = numbers(n), *y = output(n, 0);
+        double *want = malloc(n * sizeof *want);
+        for (size_t i = 0; i < n; i++) want[i] = (double)a[i] + (double)b[i];
+        array da = upload(a, n), db = upload(b, n), dy = upload(y, n);
+        launch_ok((dml_launch){
+            .kernel = "add", .size = { n, 1 }, .buffer = { at(da), at(db), at(dy) }, .integer = { (int)n } });
+        download(da, NULL), download(db, NULL), download(dy, y);
+        check("add", y, want, n, 1);
+        free(a), free(b), free(y), free(want);
+    }
+}
+
+static double relu(double x)
+{
+    return x > 0 ? x : 0;
+}
+
+static double sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+static void forward(const char *kernel, double (*function)(double))
+{
+    for (int s = 0; s < SIZES; s++) {
+        const size_t n = (size_t)sizes[s];
+        float *x = numbers(n), *y = output(n, 0);
+        double *want = malloc(n * sizeof *want);
+        for (size_t i = 0; i < n; i++) x[i] *= i % 3 ? 4.0f : 100.0f;
+        if (n > 5) x[1] = 0, x[2] = -0.0f, x[3] = INFINITY, x[4] = -INFINITY;
+        for (size_t i = 0; i < n; i++) want[i] = function((double)x[i]);
+        array dx = upload(x, n), dy = upload(y, n);
+        launch_ok((dml_launch){
+            .kernel = kernel, .size = { n, 1 }, .buffer = { at(dx), at(dy) }, .integer = { (int)n } });
+        download(dx, NULL), download(dy, y);
+        for (size_t i = 0; i < n; i++)
+            if (isinf(want[i]) && (double)y[i] == want[i]) y[i] = 0, want[i] = 0;
+        check(kernel, y, want, n, 0.5);
+        free(x), free(y), free(want);
+    }
+    float x = NAN;
+    array dx = upload(&x, 1);
+    launch_ok(
+        (dml_launch){ .kernel = kernel, .size = { 1, 1 }, .buffer = { at(dx), at(dx) }, .integer = { 1 } });
+    download(dx, &x);
+    CHECK_MESSAGE(isnan(x), "%s made %g of a NaN", kernel, (double)x);
+}
+
+static void test_relu_forward(void)
+{
+    forward("relu_forward", relu);
+}
+
+static void test_tanh_forward(void)
+{
+    forward("tanh_forward", tanh);
+}
+
+static void test_sigmoid_forward(void)
+{
+    forward("sigmoid_forward", sigmoid);
+}
+
+static double relu_slope(double y)
+{
+    return y > 0;
+}
+
+static double tanh_slope(double y)
+{
+    return 1 - y * y;
+}
+
+static double sigmoid_slope(double y)
+{
+    return y * (1 - y);
+}
+
+static void backward(const char *kernel, double (*slope)(double))
+{
+    for (int s = 0; s < SIZES; s++) {
+        for (int b = 0; b < BETAS; b++) {
+            const size_t n = (size_t)sizes[s];
+            const float beta = betas[b];
+            float *y = numbers(n), *dy = numbers(n), *dx = output(n, beta);
+            double *want = malloc(n * sizeof *want);
+            y[0] = 0;
+            for (size_t i = 0; i < n; i++) want[i] = slope((double)y[i]) * (double)dy[i] + kept(beta, dx[i]);
+            array a = upload(y, n), c = upload(dy, n), d = upload(dx, n);
+            launch_ok((dml_launch){ .kernel = kernel,
+                                    .size = { n, 1 },
+                                    .buffer = { at(a), at(c), at(d) },
+                                    .integer = { (int)n },
+                                    .real = { beta } });
+            download(a, NULL), download(c, NULL), download(d, dx);
+            check(kernel, dx, want, n, 1);
+            free(y), free(dy), free(dx), free(want);
+        }
+    }
+}
+
+static void test_relu_backward(void)
+{
+    backward("relu_backward", relu_slope);
+}
+
+static void test_tanh_backward(void)
+{
+    backward("tanh_backward", tanh_slope);
+}
+
+static void test_sigmoid_backward(void)
+{
+    backward("sigmoid_backward", sigmoid_slope);
+}
+
+static void test_bias_add(void)
+{
+    static const int shapes[][2] = { { 1, 1 }, { 7, 37 }, { 256, 3 } };
+    for (int s = 0; s < 3; s++) {
+        const size_t rows = (size_t)shapes[s][0], columns = (size_t)shapes[s][1], n = rows * columns;
+        float *bias = numbers(columns), *y = numbers(n);
+        double *want = malloc(n * sizeof *want);
+        for (size_t i = 0; i < n; i++) want[i] = (double)y[i] + (double)bias[i % columns];
+        array a = upload(bias, columns), b = upload(y, n);
+        launch_ok((dml_launch){ .kernel = "bias_add",
+                                .size = { n, 1 },
+                                .buffer = { at(a), at(b) },
+                                .integer = { (int)rows, (int)columns } });
+        download(a, NULL), download(b, y);
+        check("bias_add", y, want, n, 1);
+        free(bias), free(y), free(want);
+    }
+}
+
+static void sgd_case(size_t n, bool with_v, bool nesterov)
+{
+    const float lr = 0.1f, momentum = with_v ? 0.9f : 0.0f, decay = 0.01f;
+    float *w = numbers(n), *g = numbers(n), *v = numbers(n);
+    double *want_w = malloc(n * sizeof *want_w), *want_v = malloc(n * sizeof *want_v);
+    for (size_t i = 0; i < n; i++) {
+        const double d = (double)g[i] + (double)decay * (double)w[i];
+        want_v[i] = with_v ? (double)momentum * (double)v[i] + d : d;
+        want_w[i] = (double)w[i] - (double)lr * (nesterov ? d + (double)momentum * want_v[i] : want_v[i]);
+    }
+    array a = upload(w, n), b = upload(g, n), c = upload(v, n);
+    launch_ok((dml_launch){ .kernel = "sgd_update",
+                            .size = { n, 1 },
+                            .buffer = { at(a), at(b), with_v ? at(c) : (dml_ref){ NULL, 0 } },
+                            .integer = { (int)n, nesterov },
+                            .real = { lr, momentum, decay } });
+    download(a, w), download(b, NULL), download(c, v);
+    check("sgd_update", w, want_w, n, 1);
+    if (with_v) check("sgd_update v", v, want_v, n, 1);
+    free(w), free(g), free(v), free(want_w), free(want_v);
+}
+
+static void test_sgd_update(void)
+{
+    for (int s = 0; s < SIZES; s++)
+        for (int mode = 0; mode < 3; mode++) sgd_case((size_t)sizes[s], mode > 0, mode == 2);
+}
+
+static void gemm_case(int m, int n, int k, bool ta, bool tb, float alpha, float beta)
+{
+    const int lda = (ta ? m : k) + 3, ldb = (tb ? k : n) + 2, ldc = n + 1;
+    const size_t na = (size_t)((ta ? k : m) * lda), nb = (size_t)((tb ? n : k) * ldb), nc = (size_t)(m * ldc);
+    float *a = numbers(na), *b = numbers(nb), *c = output(nc, beta);
+    float *between = malloc(nc * sizeof *between); /* what lies between the rows must stay */
+    double *want = malloc(nc * sizeof *want);
+    for (size_t i = 0; i < nc; i++)
+        if ((int)i % ldc >= n) c[i] = 3;
+    memcpy(between, c, nc * sizeof *c);
+    for (int i = 0; i < m; i++) {
+        for (int j = 0; j < n; j++) {
+            double sum = 0;
+            for (int p = 0; p < k; p++)
+                sum += (double)a[ta ? p * lda + i : i * lda + p] * (double)b[tb ? j * ldb + p : p * ldb + j];
+            want[i * ldc + j] = (double)alpha * sum + kept(beta, c[i * ldc + j]);
+        }
+        want[i * ldc + n] = 3;
+    }
+    array da = upload(a, na), db = upload(b, nb), dc = upload(c, nc);
+    launch_ok((dml_launch){ .kernel = "gemm",
+                            .size = { (size_t)n, (size_t)m },
+                            .buffer = { at(da), at(db), at(dc) },
+                            .integer = { m, n, k, ta, tb, lda, ldb, ldc },
+                            .real = { alpha, beta } });
+    download(da, NULL), download(db, NULL), download(dc, c);
+    check("gemm", c, want, nc, 1 + sqrt((double)k));
+    free(a), free(b), free(c), free(between), free(want);
+}
+
+static void test_gemm(void)
+{
+    static const int shapes[][3] = {
+        { 1, 1, 1 }, { 65, 70, 33 }, { 3, 130, 16 }, { 64, 64, 0 }, { 33, 5, 47 }
+    };
+    for (int s = 0; s < 5; s++)
+        for (int t = 0; t < 4; t++)
+            gemm_case(shapes[s][0], shapes[s][1], shapes[s][2], t & 1, t & 2, t == 1 ? -0.5f : 1.0f,
+                      betas[(s + t) % BETAS]);
+}
+
+/* batch, height, width, channels, filters, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w */
+typedef struct shape {
+    int n, h, w, c, f, kh, kw, sh, sw, ph, pw;
+} shape;
+
+static int out_size(int in, int kernel, int stride, int pad)
+{
+    return (in + 2 * pad - kernel) / stride + 1;
+}
+
+static const shape conv_shapes[] = {
+    { 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0 },  { 2, 7, 5, 3, 4, 3, 3, 1, 1, 1, 1 },
+    { 3, 9, 8, 2, 70, 3, 2, 2, 3, 0, 1 }, { 2, 6, 7, 66, 5, 1, 3, 1, 2, 0, 2 },
+    { 1, 5, 5, 1, 2, 5, 5, 4, 4, 2, 2 },
+};
+enum { CONV_SHAPES = sizeof conv_shapes / sizeof conv_shapes[0] };
+
+/* Calls visit for every product of the convolution, with the indices of x, w and y that it joins. */
+static void conv_products(const shape *s, void (*visit)(void *at, int x, int w, int y), void *to)
+{
+    const int oh = out_size(s->h, s->kh, s->sh, s->ph), ow = out_size(s->w, s->kw, s->sw, s->pw);
+    for (int n = 0; n < s->n; n++)
+        for (int y = 0; y < oh; y++)
+            for (int x = 0; x < ow; x++)
+                for (int f = 0; f < s->f; f++)
+                    for (int i = 0; i < s->kh; i++)
+                        for (int j = 0; j < s->kw; j++)
+                            for (int c = 0; c < s->c; c++) {
+                                const int h = y * s->sh - s->ph + i, w = x * s->sw - s->pw + j;
+                                if (h < 0 || h >= s->h || w < 0 || w >= s->w) continue;
+                                visit(to, ((n * s->h + h) * s->w + w) * s->c + c,
+                                      ((f * s->kh + i) * s->kw + j) * s->c + c,
+                                      ((n * oh + y) * ow + x) * s->f + f);
+                            }
+}
+
+typedef struct conv_reference {
+    const float *x, *w, *y;
+    double *out;
+} conv_reference;
+
+static void add_to_y(void *argument, int x, int w, int y)
+{
+    const conv_reference *r = argument;
+    r->out[y] += (double)r->x[x] * (double)r->w[w];
+}
+
+static void add_to_x(void *argument, int x, int w, int y)
+{
+    const conv_reference *r = argument;
+    r->out[x] += (double)r->y[y] * (double)r->w[w];
+}
+
+static void add_to_w(void *argument, int x, int w, int y)
+{
+    const conv_reference *r = argument;
+    r->out[w] += (double)r->y[y] * (double)r->x[x];
+}
+
+/* The ints of the convolutions and pools. */
+static void set_shape(dml_launch *launch, const shape *s)
+{
+    const int all[] = { s->n,
+                        s->h,
+                        s->w,
+                        s->c,
+                        s->f,
+                        s->kh,
+                        s->kw,
+                        s->sh,
+                        s->sw,
+                        s->ph,
+                        s->pw,
+                        out_size(s->h, s->kh, s->sh, s->ph),
+                        out_size(s->w, s->kw, s->sw, s->pw) };
+    for (int i = 0; i < 13; i++) launch->integer[i] = all[i];
+}
+
+/* Runs one of the three: inputs at buffer 0 and 1, the output last; `visit` makes the reference. */
+static void conv_case(const char *kernel, const shape *s, float beta, bool with_bias)
+{
+    const bool to_x = strstr(kernel, "input"), to_w = strstr(kernel, "weights"), to_y = !to_x && !to_w;
+    const int oh = out_size(s->h, s->kh, s->sh, s->ph), ow = out_size(s->w, s->kw, s->sw, s->pw);
+    const size_t nx = (size_t)(s->n * s->h * s->w * s->c), nw = (size_t)(s->f * s->kh * s->kw * s->c);
+    const size_t ny = (size_t)(s->n * oh * ow * s->f), nf = (size_t)s->f;
+    float *x = to_x ? output(nx, beta) : numbers(nx), *w = to_w ? output(nw, beta) : numbers(nw);
+    float *y = to_y ? output(ny, 0) : numbers(ny), *bias = numbers(nf);
+    const size_t n = to_x ? nx : to_w ? nw : ny;
+    float *out = to_x ? x : to_w ? w : y;
+    double *want = calloc(n, sizeof *want);
+    conv_reference reference = { x, w, y, want };
+    conv_products(s, to_x ? add_to_x : to_w ? add_to_w : add_to_y, &reference);
+    for (size_t i = 0; i < n; i++)
+        want[i] += to_y ? (with_bias ? (double)bias[i % nf] : 0) : kept(beta, out[i]);
+    array ax = upload(x, nx), aw = upload(w, nw), ab = upload(bias, nf), ay = upload(y, ny);
+    dml_launch launch = { .kernel = kernel, .real = { beta } };
+    set_shape(&launch, s);
+    if (to_y) {
+        launch.size[0] = nf, launch.size[1] = (size_t)(s->n * oh * ow);
+        launch.buffer[0] = at(ax), launch.buffer[1] = at(aw), launch.buffer[3] = at(ay);
+        if (with_bias) launch.buffer[2] = at(ab);
+    } else if (to_x) {
+        launch.size[0] = (size_t)s->c, launch.size[1] = (size_t)(s->n * s->h * s->w);
+        launch.buffer[0] = at(ay), launch.buffer[1] = at(aw), launch.buffer[2] = at(ax);
+    } else {
+        launch.size[0] = (size_t)(s->kh * s->kw * s->c), launch.size[1] = nf;
+        launch.buffer[0] = at(ax), launch.buffer[1] = at(ay), launch.buffer[2] = at(aw);
+    }
+    launch_ok(launch);
+    download(ax, x), download(aw, w), download(ab, NULL), download(ay, y);
+    check(kernel, out, want, n, 8);
+    free(x), free(w), free(y), free(bias), free(want);
+}
+
+static void test_conv2d_forward(void)
+{
+    for (int s = 0; s < CONV_SHAPES; s++)
+        for (int b = 0; b < 2; b++) conv_case("conv2d_forward", &conv_shapes[s], 0, b);
+}
+
+static void test_conv2d_backward_input(void)
+{
+    for (int s = 0; s < CONV_SHAPES; s++)
+        for (int b = 0; b < BETAS; b++) conv_case("conv2d_backward_input", &conv_shapes[s], betas[b], false);
+}
+
+static void test_conv2d_backward_weights(void)
+{
+    for (int s = 0; s < CONV_SHAPES; s++)
+        for (int b = 0; b < BETAS; b++)
+            conv_case("conv2d_backward_weights", &conv_shapes[s], betas[b], false);
+}
+
+static const shape pool_shapes[] = {
+    { 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0 },
+    { 2, 7, 5, 3, 0, 2, 2, 2, 2, 0, 0 },
+    { 3, 9, 8, 5, 0, 3, 3, 2, 1, 1, 2 },
+    { 1, 6, 11, 7, 0, 2, 3, 3, 4, 1, 0 },
+};
+enum { POOL_SHAPES = sizeof pool_shapes / sizeof pool_shapes[0] };
+
+static void pool_case(const shape *s, bool max, float beta, bool nans)
+{
+    const int oh = out_size(s->h, s->kh, s->sh, s->ph), ow = out_size(s->w, s->kw, s->sw, s->pw);
+    const size_t nx = (size_t)(s->n * s->h * s->w * s->c), ny = (size_t)(s->n * oh * ow * s->c);
+    float *x = numbers(nx), *y = output(ny, 0), *dy = numbers(ny), *dx = output(nx, beta);
+    int *argmax = calloc(ny, sizeof *argmax), *want_argmax = calloc(ny, sizeof *want_argmax);
+    double *want_y = calloc(ny, sizeof *want_y), *want_dx = calloc(nx, sizeof *want_dx);
+    for (size_t i = 0; i < nx; i++) {
+        x[i] = floorf(x[i] * 3); /* many equals */
+        want_dx[i] = kept(beta, dx[i]);
+    }
+    if (nans)
+        for (size_t i = 0; i < nx; i += 11) x[i] = i % 22 ? NAN : -INFINITY;
+    for (int n = 0; n < s->n; n++)
+        for (int i = 0; i < oh; i++)
+            for (int j = 0; j < ow; j++)
+                for (int c = 0; c < s->c; c++) {
+                    const size_t out = (size_t)(((n * oh + i) * ow + j) * s->c + c);
+                    int count = 0, best = -1;
+                    double sum = 0, largest = 0;
+                    for (int pass = 0; pass < 2; pass++)
+                        for (int h = i * s->sh - s->ph; h < i * s->sh - s->ph + s->kh; h++)
+                            for (int w = j * s->sw - s->pw; w < j * s->sw - s->pw + s->kw; w++) {
+                                if (h < 0 || h >= s->h || w < 0 || w >= s->w) continue;
+                                const size_t in = (size_t)(((n * s->h + h) * s->w + w) * s->c + c);
+                                const double value = (double)x[in];
+                                if (pass == 1) {
+                                    want_dx[in] += max ? (best == h * s->w + w ? (double)dy[out] : 0)
+                                                       : (double)dy[out] / count;
+                                    continue;
+                                }
+                                if (best < 0 || value > largest || (isnan(value) && !isnan(largest)))
+                                    largest = value, best = h * s->w + w;
+                                sum += value, count++;
+                            }
+                    want_argmax[out] = best;
+                    want_y[out] = max ? largest : sum / count;
+                }
+    array ax = upload(x, nx), ay = upload(y, ny), aa = upload(argmax, ny);
+    array ady = upload(dy, ny), adx = upload(dx, nx);
+    dml_launch launch = { .kernel = max ? "max_pool2d_forward" : "avg_pool2d_forward",
+                          .size = { ny, 1 },
+                          .buffer = { at(ax), at(ay) } };
+    set_shape(&launch, s);
+    if (max) {
+        launch_ok(launch); /* argmax is NULL */
+        launch.buffer[2] = at(aa);
+    }
+    launch_ok(launch);
+    launch = (dml_launch){ .kernel = max ? "max_pool2d_backward" : "avg_pool2d_backward",
+                           .size = { nx, 1 },
+                           .real = { beta } };
+    set_shape(&launch, s);
+    int b = 0;
+    if (max) launch.buffer[b++] = at(aa);
+    launch.buffer[b++] = at(ady);
+    launch.buffer[b++] = at(adx);
+    launch_ok(launch);
+    download(ax, NULL), download(ay, y), download(aa, argmax), download(ady, NULL), download(adx, dx);
+    for (size_t i = 0; i < ny; i++) {
+        if (max) CHECK_INT(argmax[i], want_argmax[i]);
+        if ((isnan(want_y[i]) && isnan(y[i])) || (isinf(want_y[i]) && want_y[i] == (double)y[i]))
+            y[i] = 0, want_y[i] = 0;
+    }
+    check(max ? "max_pool2d_forward" : "avg_pool2d_forward", y, want_y, ny, 3);
+    check(launch.kernel, dx, want_dx, nx, 3);
+    free(x), free(y), free(dy), free(dx), free(argmax), free(want_argmax), free(want_y), free(want_dx);
+}
+
+static void test_max_pool2d_forward(void)
+{
+    for (int s = 0; s < POOL_SHAPES; s++) pool_case(&pool_shapes[s], true, 0, true);
+}
+
+static void test_max_pool2d_backward(void)
+{
+    for (int s = 0; s < POOL_SHAPES; s++)
+        for (int b = 0; b < BETAS; b++) pool_case(&pool_shapes[s], true, betas[b], false);
+}
+
+static void test_avg_pool2d_forward(void)
+{
+    for (int s = 0; s < POOL_SHAPES; s++) pool_case(&pool_shapes[s], false, 0, true);
+}
+
+static void test_avg_pool2d_backward(void)
+{
+    for (int s = 0; s < POOL_SHAPES; s++)
+        for (int b = 0; b < BETAS; b++) pool_case(&pool_shapes[s], false, betas[b], false);
+}
+
+static void test_sum_rows(void)
+{
+    static const int shapes[][2] = { { 1, 1 }, { 100, 37 }, { 15, 16 }, { 3, 50 }, { 0, 5 } };
+    for (int s = 0; s < 5; s++) {
+        for (int b = 0; b < BETAS; b++) {
+            const size_t rows = (size_t)shapes[s][0], columns = (size_t)shapes[s][1];
+            float *x = numbers(rows * columns), *y = output(columns, betas[b]);
+            double *want = malloc(columns * sizeof *want);
+            for (size_t c = 0; c < columns; c++) want[c] = kept(betas[b], y[c]);
+            for (size_t i = 0; i < rows * columns; i++) want[i % columns] += (double)x[i];
+            array a = upload(x, rows * columns), d = upload(y, columns);
+            launch_ok((dml_launch){ .kernel = "sum_rows",
+                                    .size = { columns, 1 },
+                                    .buffer = { at(a), at(d) },
+                                    .integer = { (int)rows, (int)columns },
+                                    .real = { betas[b] } });
+            download(a, NULL), download(d, y);
+            check("sum_rows", y, want, columns, 5);
+            free(x), free(y), free(want);
+        }
+    }
+}
+
+static void test_mean(void)
+{
+    static const int lengths[] = { 0, 1, 255, 257, 1000 };
+    for (int s = 0; s < 5; s++) {
+        const size_t n = (size_t)lengths[s];
+        float *x = numbers(n), y = NAN;
+        double want = 0;
+        for (size_t i = 0; i < n; i++) want += (double)x[i] / (double)n;
+        array a = upload(x, n), b = upload(&y, 1);
+        launch_ok((dml_launch){
+            .kernel = "mean", .size = { 1, 1 }, .buffer = { at(a), at(b) }, .integer = { (int)n } });
+        download(a, NULL), download(b, &y);
+        check("mean", &y, &want, 1, 1);
+        free(x);
+    }
+}
+
+static void test_argmax(void)
+{
+    static const int shapes[][2] = { { 1, 1 }, { 37, 10 }, { 16, 16 }, { 5, 100 }, { 3, 17 } };
+    for (int s = 0; s < 5; s++) {
+        const size_t rows = (size_t)shapes[s][0], columns = (size_t)shapes[s][1];
+        float *x = numbers(rows * columns);
+        int *out = calloc(rows, sizeof *out);
+        for (size_t i = 0; i < rows * columns; i++) {
+            x[i] = floorf(x[i] * 4); /* many equals */
+            if (i / columns == 1) x[i] = -INFINITY;
+            if (i / columns == 2 && i % columns % 7 == 3) x[i] = NAN; /* counts as the largest */
+        }
+        array a = upload(x, rows * columns), b = upload(out, rows);
+        launch_ok((dml_launch){ .kernel = "argmax",
+                                .size = { rows, 1 },
+                                .buffer = { at(a), at(b) },
+                                .integer = { (int)rows, (int)columns } });
+        download(a, NULL), download(b, out);
+        for (size_t r = 0; r < rows; r++) {
+            const float *row = x + r * columns;
+            size_t best = 0;
+            for (size_t c = 1; c < columns; c++)
+                if (row[c] > row[best] || (isnan(row[c]) && !isnan(row[best]))) best = c;
+            CHECK_INT(out[r], best);
+        }
+        free(x), free(out);
+    }
+}
+
+static void softmax_case(size_t rows, size_t classes, float beta)
+{
+    const size_t n = rows * classes;
+    const float scale = 0.25f, dloss = 3;
+    float *logits = numbers(n), *p = output(n, 0), *loss = output(rows, 0), *grad = output(n, beta);
+    int *labels = malloc(rows * sizeof *labels);
+    double *want_p = malloc(n * sizeof *want_p), *want_loss = malloc(rows * sizeof *want_loss);
+    double *want_grad = malloc(n * sizeof *want_grad);
+    for (size_t i = 0; i < n; i++)
+        logits[i] *= i / classes % 2 ? 3e4f : 4.0f; /* huge ones must not overflow */
+    for (size_t r = 0; r < rows; r++) {
+        double sum = 0, largest = -INFINITY;
+        labels[r] = (int)(test_random(&seed) % classes);
+        for (size_t c = 0; c < classes; c++) largest = fmax(largest, (double)logits[r * classes + c]);
+        for (size_t c = 0; c < classes; c++) sum += exp((double)logits[r * classes + c] - largest);
+        for (size_t c = 0; c < classes; c++) {
+            const size_t i = r * classes + c;
+            want_p[i] = exp((double)logits[i] - largest) / sum;
+            want_grad[i] =
+                (double)scale * (double)dloss * (want_p[i] - ((int)c == labels[r])) + kept(beta, grad[i]);
+        }
+        want_loss[r] = log(sum) - ((double)logits[r * classes + (size_t)labels[r]] - largest);
+    }
+    array al = upload(logits, n), ab = upload(labels, rows), ap = upload(p, n), ao = upload(loss, rows);
+    array ad = upload(&dloss, 1), ag = upload(grad, n);
+    launch_ok((dml_launch){ .kernel = "softmax_cross_entropy_forward",
+                            .size = { rows, 1 },
+                            .buffer = { at(al), at(ab), at(ap), at(ao) },
+                            .integer = { (int)rows, (int)classes } });
+    launch_ok((dml_launch){ .kernel = "softmax_cross_entropy_backward",
+                            .size = { n, 1 },
+                            .buffer = { at(ap), at(ab), at(ad), at(ag) },
+                            .integer = { (int)rows, (int)classes },
+                            .real = { scale, beta } });
+    download(al, NULL), download(ab, NULL), download(ap, p), download(ao, loss);
+    download(ad, NULL), download(ag, grad);
+    check("softmax_cross_entropy_forward", p, want_p, n, 1);
+    check("softmax_cross_entropy_forward's loss", loss, want_loss, rows, 1);
+    check("softmax_cross_entropy_backward", grad, want_grad, n, 1);
+    free(logits), free(p), free(loss), free(grad), free(labels), free(want_p), free(want_loss),
+        free(want_grad);
+}
+
+static void test_softmax_cross_entropy_forward(void)
+{
+    softmax_case(1, 1, 0);
+    softmax_case(17, 10, 0);
+    softmax_case(16, 33, 0);
+    /* labels that are no class read nothing outside, and show */
+    const float logits[4] = { 1, 2, 3, 4 };
+    const int labels[2] = { -1, 2000000000 };
+    float p[4] = { 0 }, loss[2] = { 0 };
+    array al = upload(logits, 4), ab = upload(labels, 2), ap = upload(p, 4), ao = upload(loss, 2);
+    launch_ok((dml_launch){ .kernel = "softmax_cross_entropy_forward",
+                            .size = { 2, 1 },
+                            .buffer = { at(al), at(ab), at(ap), at(ao) },
+                            .integer = { 2, 2 } });
+    download(al, NULL), download(ab, NULL), download(ap, p), download(ao, loss);
+    CHECK(isnan(loss[0]) && isnan(loss[1]));
+    CHECK_NEAR(p[0] + p[1], 1, 1e-6);
+}
+
+static void test_softmax_cross_entropy_backward(void)
+{
+    for (int b = 0; b < BETAS; b++) softmax_case(29, 11, betas[b]);
+}
+
+static void mse_case(size_t n, float beta)
+{
+    const float scale = 2.0f / (float)(n ? n : 1), dloss = 1.5f;
+    float *a = numbers(n), *b = numbers(n), *da = output(n, beta), y = NAN;
+    double want = 0, *want_da = malloc((n + 1) * sizeof *want_da);
+    for (size_t i = 0; i < n; i++) {
+        const double d = (double)a[i] - (double)b[i];
+        want += d * d / (double)n;
+        want_da[i] = (double)scale * (double)dloss * d + kept(beta, da[i]);
+    }
+    array aa = upload(a, n), ab = upload(b, n), ay = upload(&y, 1), al = upload(&dloss, 1),
+          ad = upload(da, n);
+    launch_ok((dml_launch){ .kernel = "mse_forward",
+                            .size = { 1, 1 },
+                            .buffer = { at(aa), at(ab), at(ay) },
+                            .integer = { (int)n } });
+    launch_ok((dml_launch){ .kernel = "mse_backward",
+                            .size = { n, 1 },
+                            .buffer = { at(aa), at(ab), at(al), at(ad) },
+                            .integer = { (int)n },
+                            .real = { scale, beta } });
+    download(aa, NULL), download(ab, NULL), download(ay, &y), download(al, NULL), download(ad, da);
+    check("mse_forward", &y, &want, 1, 1);
+    check("mse_backward", da, want_da, n, 1);
+    free(a), free(b), free(da), free(want_da);
+}
+
+static void test_mse_forward(void)
+{
+    mse_case(0, 0);
+    mse_case(1, 0);
+    mse_case(1000, 0);
+}
+
+static void test_mse_backward(void)
+{
+    for (int b = 0; b < BETAS; b++) mse_case(257, betas[b]);
+}
+
+/* The same launch twice gives the same bits. */
+static void results_repeat(void)
+{
+    const shape s = { 2, 9, 9, 3, 5, 3, 3, 1, 1, 1, 1 };
+    const size_t nx = 2 * 9 * 9 * 3, ny = 2 * 9 * 9 * 5, nw = 5 * 3 * 3 * 3;
+    float *x = numbers(nx), *dy = numbers(ny), *dw[2];
+    for (int run = 0; run < 2; run++) {
+        dw[run] = output(nw, 0);
+        array ax = upload(x, nx), ay = upload(dy, ny), aw = upload(dw[run], nw);
+        dml_launch launch = { .kernel = "conv2d_backward_weights",
+                              .size = { 27, 5 },
+                              .buffer = { at(ax), at(ay), at(aw) } };
+        set_shape(&launch, &s);
+        launch_ok(launch);
+        download(ax, NULL), download(ay, NULL), download(aw, dw[run]);
+    }
+    CHECK(memcmp(dw[0], dw[1], nw * sizeof(float)) == 0);
+    free(x), free(dy), free(dw[0]), free(dw[1]);
+}
+
+/* DML_TEST_KERNEL=name runs that kernel's case alone. */
+static const char *only_kernel;
+static void every_kernel(void)
+{
+#define CASE(name, covers_x, covers_y)                                                                       \
+    if (!only_kernel || strcmp(only_kernel, #name) == 0) test_##name();
+    DML__KERNEL_LIST(CASE)
+#undef CASE
+}
+
+static void every_kernel_on_every_device(void)
+{
+    on_every_device(every_kernel);
+}
+
+static void results_repeat_on_every_device(void)
+{
+    on_every_device(results_repeat);
+}
+
+int main(void)
+{
+    only_kernel = getenv("DML_TEST_KERNEL");
+    RUN(every_kernel_on_every_device);
+    RUN(results_repeat_on_every_device);
+    return test_report("gpu/kernels");
+}
