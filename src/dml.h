@@ -68,6 +68,7 @@
 #include "kernels/microkernel.c"
 #include "kernels/product.c"
 #include "kernels/gemm.c"
+#include "kernels/conv2d.c"
 #include "kernels/blocks.c"
 #include "kernels/pool2d.c"
 #include "kernels/elementwise.c"

@@ -1,0 +1,263 @@
+#ifndef DML_KERNELS_CONV2D_C
+#define DML_KERNELS_CONV2D_C
+
+#include "kernels/conv2d.h"
+
+#include "kernels/product.h"
+
+#include <string.h>
+
+/* Convolution as a matrix product whose factors are gathered from the images while they are packed, so that
+   no patch matrix is ever stored. With P = N OH OW output pixels and K = KH KW C:
+
+     forward           y  (P, F)         = patches of x (P, K)              w^T (K, F)
+     backward_input    dx (N H W, C)     = patches of dy (N H W, KH KW F)   w (KH KW F, C)
+     backward_weights  dw (F, K)         = dy^T (F, P)                      patches of x (P, K)  */
+
+typedef struct dml__conv {
+    dml_conv2d_shape shape;
+    ptrdiff_t out_h, out_w;
+    const float *image;   /* x (N, H, W, C), or dy (N, OH, OW, F) */
+    const float *weights; /* (F, KH, KW, C) */
+} dml__conv;
+
+DML_API int dml_conv2d_output_size(int in, int kernel, int stride, int pad)
+{
+    if (in < 1 || kernel < 1 || stride < 1 || pad < 0) return 0;
+    const int64_t room = (int64_t)in + 2 * (int64_t)pad - kernel;
+    const int64_t size = room < 0 ? 0 : room / stride + 1;
+    return size > INT32_MAX ? 0 : (int)size;
+}
+
+static dml_status dml__conv_init(dml__conv *conv, const dml_conv2d_shape *shape, const float *image,
+                                 const float *weights)
+{
+    if (!shape || shape->batch < 0 || shape->channels < 1 || shape->filters < 1) return DML_ERROR_ARGUMENT;
+    conv->shape = *shape;
+    conv->out_h = dml_conv2d_output_size(shape->height, shape->kernel_h, shape->stride_h, shape->pad_h);
+    conv->out_w = dml_conv2d_output_size(shape->width, shape->kernel_w, shape->stride_w, shape->pad_w);
+    conv->image = image;
+    conv->weights = weights;
+    return conv->out_h && conv->out_w ? DML_OK : DML_ERROR_ARGUMENT;
+}
+
+static void dml__copy_floats(float *to, const float *from, ptrdiff_t count)
+{
+    if (count >= 32) {
+        memcpy(to, from, (size_t)count * sizeof *to);
+        return;
+    }
+    /* A call costs more than such a copy. */
+    for (; count >= 4; count -= 4, to += 4, from += 4) memcpy(to, from, 4 * sizeof *to);
+    if (count > 0) to[0] = from[0];
+    if (count > 1) to[1] = from[1];
+    if (count > 2) to[2] = from[2];
+}
+
+static void dml__zero_floats(float *to, ptrdiff_t count)
+{
+    if (count > 0) memset(to, 0, (size_t)count * sizeof *to);
+}
+
+/* Where a pixel of an output lies. */
+typedef struct dml__pixel {
+    ptrdiff_t n, y, x;
+} dml__pixel;
+
+static dml__pixel dml__pixel_at(ptrdiff_t index, ptrdiff_t height, ptrdiff_t width)
+{
+    const dml__pixel pixel = { index / width / height, index / width % height, index % width };
+    return pixel;
+}
+
+static void dml__pixel_next(dml__pixel *pixel, ptrdiff_t height, ptrdiff_t width)
+{
+    if (++pixel->x < width) return;
+    pixel->x = 0;
+    if (++pixel->y < height) return;
+    pixel->y = 0;
+    pixel->n++;
+}
+
+/* Elements first .. first + count - 1 of the patch (KH, KW, C) of x under an output pixel. A row of a patch
+   is contiguous in x, up to the padding. */
+static void dml__gather_x(const dml__conv *conv, dml__pixel out, ptrdiff_t first, ptrdiff_t count, float *to)
+{
+    const dml_conv2d_shape *s = &conv->shape;
+    const ptrdiff_t row_size = (ptrdiff_t)s->kernel_w * s->channels;
+    const ptrdiff_t line_size = (ptrdiff_t)s->width * s->channels;
+    const ptrdiff_t left = (out.x * s->stride_w - s->pad_w) * s->channels; /* of the patch in its line of x */
+    ptrdiff_t y = out.y * s->stride_h - s->pad_h + first / row_size;
+    ptrdiff_t from = first % row_size;
+    for (; count > 0; y++, from = 0) {
+        const ptrdiff_t length = count < row_size - from ? count : row_size - from;
+        const ptrdiff_t begin = left + from, end = begin + length;
+        if (y < 0 || y >= s->height || end <= 0 || begin >= line_size) {
+            dml__zero_floats(to, length);
+        } else {
+            const float *line = conv->image + (out.n * s->height + y) * line_size;
+            const ptrdiff_t inside = begin < 0 ? 0 : begin, inside_end = end < line_size ? end : line_size;
+            dml__zero_floats(to, inside - begin);
+            dml__copy_floats(to + (inside - begin), line + inside, inside_end - inside);
+            dml__zero_floats(to + (inside_end - begin), end - inside_end);
+        }
+        to += length;
+        count -= length;
+    }
+}
+
+/* Elements first .. first + count - 1 of the patch (KH, KW, F) of dy that an input pixel has gone into: under
+   tap (kh, kw) lies the output (y + pad - kh) / stride, where that is whole. */
+static void dml__gather_dy(const dml__conv *conv, dml__pixel in, ptrdiff_t first, ptrdiff_t count, float *to)
+{
+    const dml_conv2d_shape *s = &conv->shape;
+    ptrdiff_t tap = first / s->filters, from = first % s->filters;
+    for (; count > 0; tap++, from = 0) {
+        const ptrdiff_t length = count < s->filters - from ? count : s->filters - from;
+        const ptrdiff_t y = in.y + s->pad_h - tap / s->kernel_w, x = in.x + s->pad_w - tap % s->kernel_w;
+        const ptrdiff_t out_y = y / s->stride_h, out_x = x / s->stride_w;
+        if (y < 0 || x < 0 || y % s->stride_h || x % s->stride_w || out_y >= conv->out_h ||
+            out_x >= conv->out_w)
+            dml__zero_floats(to, length);
+        else
+            dml__copy_floats(
+                to, conv->image + ((in.n * conv->out_h + out_y) * conv->out_w + out_x) * s->filters + from,
+                length);
+        to += length;
+        count -= length;
+    }
+}
+
+/* Packs the patches of pixels as lanes: four are gathered side by side, then transposed. */
+static void dml__pack_patches(const dml__conv *conv,
+                              void (*gather)(const dml__conv *conv, dml__pixel pixel, ptrdiff_t first,
+                                             ptrdiff_t count, float *to),
+                              ptrdiff_t height, ptrdiff_t width, ptrdiff_t first, int lanes, ptrdiff_t k0,
+                              int kc, int panel_width, float *out)
+{
+    float patch[4][DML__PRODUCT_KC];
+    dml__pixel pixel = dml__pixel_at(first, height, width);
+    for (int lane = 0; lane < lanes; lane += 4) {
+        const int group = lanes - lane < 4 ? lanes - lane : 4;
+        for (int l = 0; l < group; l++) {
+            gather(conv, pixel, k0, kc, patch[l]);
+            dml__pixel_next(&pixel, height, width);
+        }
+        dml__pack_transposed(patch[0], DML__PRODUCT_KC, group, kc, panel_width, out + lane);
+    }
+}
+
+/* --- the packers of the three products --- */
+
+/* Lanes are output pixels, k runs over (KH, KW, C). */
+static void dml__pack_x(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width,
+                        float *out)
+{
+    const dml__conv *conv = (const dml__conv *)source;
+    dml__pack_patches(conv, dml__gather_x, conv->out_h, conv->out_w, first, lanes, k0, kc, width, out);
+}
+
+/* Lanes are input pixels, k runs over (KH, KW, F). */
+static void dml__pack_dy(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width,
+                         float *out)
+{
+    const dml__conv *conv = (const dml__conv *)source;
+    dml__pack_patches(conv, dml__gather_dy, conv->shape.height, conv->shape.width, first, lanes, k0, kc,
+                      width, out);
+}
+
+/* Lanes run over (KH, KW, C), k over output pixels. */
+static void dml__pack_x_columns(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                int width, float *out)
+{
+    const dml__conv *conv = (const dml__conv *)source;
+    dml__pixel pixel = dml__pixel_at(k0, conv->out_h, conv->out_w);
+    for (int k = 0; k < kc; k++, out += width) {
+        dml__gather_x(conv, pixel, first, lanes, out);
+        dml__zero_floats(out + lanes, width - lanes);
+        dml__pixel_next(&pixel, conv->out_h, conv->out_w);
+    }
+}
+
+/* Lanes are input channels, k runs over (KH, KW, F): row k of the factor is w[f][kh][kw]. */
+static void dml__pack_w(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width,
+                        float *out)
+{
+    const dml__conv *conv = (const dml__conv *)source;
+    const dml_conv2d_shape *s = &conv->shape;
+    const ptrdiff_t taps = (ptrdiff_t)s->kernel_h * s->kernel_w;
+    ptrdiff_t tap = k0 / s->filters, f = k0 % s->filters;
+    for (int k = 0; k < kc; k++, out += width) {
+        dml__copy_floats(out, conv->weights + (f * taps + tap) * s->channels + first, lanes);
+        dml__zero_floats(out + lanes, width - lanes);
+        if (++f == s->filters) f = 0, tap++;
+    }
+}
+
+/* --- the three products --- */
+
+DML_API dml_status dml_conv2d_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
+                                      const float *w, const float *bias, float *y)
+{
+    dml__conv conv;
+    const dml_status status = dml__conv_init(&conv, shape, x, w);
+    if (status != DML_OK) return status;
+    const ptrdiff_t patch = (ptrdiff_t)shape->kernel_h * shape->kernel_w * shape->channels;
+    const dml__matrix weights = { w, patch, 1 };
+    const dml__product product = { (ptrdiff_t)shape->batch * conv.out_h * conv.out_w,
+                                   shape->filters,
+                                   patch,
+                                   { dml__pack_x, &conv },
+                                   { dml__pack_matrix, &weights },
+                                   1,
+                                   0,
+                                   bias,
+                                   y,
+                                   shape->filters };
+    dml__multiply(pool, &product);
+    return DML_OK;
+}
+
+DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_shape *shape, const float *dy,
+                                             const float *w, float beta, float *dx)
+{
+    dml__conv conv;
+    const dml_status status = dml__conv_init(&conv, shape, dy, w);
+    if (status != DML_OK) return status;
+    const dml__product product = { (ptrdiff_t)shape->batch * shape->height * shape->width,
+                                   shape->channels,
+                                   (ptrdiff_t)shape->kernel_h * shape->kernel_w * shape->filters,
+                                   { dml__pack_dy, &conv },
+                                   { dml__pack_w, &conv },
+                                   1,
+                                   beta,
+                                   NULL,
+                                   dx,
+                                   shape->channels };
+    dml__multiply(pool, &product);
+    return DML_OK;
+}
+
+DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
+                                               const float *dy, float beta, float *dw)
+{
+    dml__conv conv;
+    const dml_status status = dml__conv_init(&conv, shape, x, NULL);
+    if (status != DML_OK) return status;
+    const ptrdiff_t patch = (ptrdiff_t)shape->kernel_h * shape->kernel_w * shape->channels;
+    const dml__matrix gradient = { dy, 1, shape->filters };
+    const dml__product product = { shape->filters,
+                                   patch,
+                                   (ptrdiff_t)shape->batch * conv.out_h * conv.out_w,
+                                   { dml__pack_matrix, &gradient },
+                                   { dml__pack_x_columns, &conv },
+                                   1,
+                                   beta,
+                                   NULL,
+                                   dw,
+                                   patch };
+    dml__multiply(pool, &product);
+    return DML_OK;
+}
+
+#endif

@@ -1,0 +1,272 @@
+#include "kernels/conv2d.h"
+
+#include "base/cpu.h"
+#include "../test.h"
+
+typedef struct arrays {
+    dml_conv2d_shape s;
+    int out_h, out_w;
+    size_t x_count, w_count, y_count;
+    float *x, *w, *bias, *dy;
+    double *y, *dx, *dw; /* the reference, without bias and beta */
+} arrays;
+
+static float *new_floats(size_t n)
+{
+    return (float *)malloc(n ? n * sizeof(float) : 1);
+}
+
+static float *random_floats(unsigned *state, size_t n)
+{
+    float *x = new_floats(n);
+    test_fill(state, x, n);
+    return x;
+}
+
+/* Every product of the definition, once, added to all three results. */
+static void reference(arrays *r)
+{
+    const dml_conv2d_shape *s = &r->s;
+    for (int n = 0; n < s->batch; n++)
+        for (int oy = 0; oy < r->out_h; oy++)
+            for (int ox = 0; ox < r->out_w; ox++)
+                for (int kh = 0; kh < s->kernel_h; kh++)
+                    for (int kw = 0; kw < s->kernel_w; kw++) {
+                        const int y = oy * s->stride_h - s->pad_h + kh, x = ox * s->stride_w - s->pad_w + kw;
+                        if (y < 0 || y >= s->height || x < 0 || x >= s->width) continue;
+                        for (int f = 0; f < s->filters; f++)
+                            for (int c = 0; c < s->channels; c++) {
+                                const int yi = ((n * r->out_h + oy) * r->out_w + ox) * s->filters + f;
+                                const int xi = ((n * s->height + y) * s->width + x) * s->channels + c;
+                                const int wi = ((f * s->kernel_h + kh) * s->kernel_w + kw) * s->channels + c;
+                                r->y[yi] += (double)r->x[xi] * r->w[wi];
+                                r->dx[xi] += (double)r->dy[yi] * r->w[wi];
+                                r->dw[wi] += (double)r->dy[yi] * r->x[xi];
+                            }
+                    }
+}
+
+static arrays make(dml_conv2d_shape s, unsigned *state)
+{
+    arrays r;
+    r.s = s;
+    r.out_h = (s.height + 2 * s.pad_h - s.kernel_h) / s.stride_h + 1;
+    r.out_w = (s.width + 2 * s.pad_w - s.kernel_w) / s.stride_w + 1;
+    r.x_count = (size_t)(s.batch * s.height * s.width * s.channels);
+    r.w_count = (size_t)(s.filters * s.kernel_h * s.kernel_w * s.channels);
+    r.y_count = (size_t)(s.batch * r.out_h * r.out_w * s.filters);
+    r.x = random_floats(state, r.x_count);
+    r.w = random_floats(state, r.w_count);
+    r.bias = random_floats(state, (size_t)s.filters);
+    r.dy = random_floats(state, r.y_count);
+    r.y = (double *)calloc(r.y_count + 1, sizeof *r.y);
+    r.dx = (double *)calloc(r.x_count + 1, sizeof *r.dx);
+    r.dw = (double *)calloc(r.w_count + 1, sizeof *r.dw);
+    reference(&r);
+    return r;
+}
+
+static void discard(arrays *r)
+{
+    free(r->x), free(r->w), free(r->bias), free(r->dy);
+    free(r->y), free(r->dx), free(r->dw);
+}
+
+enum { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHTS, DIRECTIONS };
+static const char *const directions[] = { "forward", "backward_input", "backward_weights" };
+
+static size_t result_count(const arrays *r, int direction)
+{
+    return direction == FORWARD ? r->y_count : direction == BACKWARD_INPUT ? r->x_count : r->w_count;
+}
+
+static void call(dml_pool *pool, const arrays *r, int direction, bool with_bias, float beta, float *result)
+{
+    dml_status status;
+    if (direction == FORWARD)
+        status = dml_conv2d_forward(pool, &r->s, r->x, r->w, with_bias ? r->bias : NULL, result);
+    else if (direction == BACKWARD_INPUT)
+        status = dml_conv2d_backward_input(pool, &r->s, r->dy, r->w, beta, result);
+    else
+        status = dml_conv2d_backward_weights(pool, &r->s, r->x, r->dy, beta, result);
+    CHECK_INT(status, DML_OK);
+}
+
+static void check_direction(const arrays *r, int direction, bool with_bias, float beta, dml_pool **pools,
+                            int pool_count, unsigned *state)
+{
+    const dml_conv2d_shape *s = &r->s;
+    const size_t count = result_count(r, direction);
+    const double *want = direction == FORWARD ? r->y : direction == BACKWARD_INPUT ? r->dx : r->dw;
+    float *old = random_floats(state, count), *first = new_floats(count), *got = new_floats(count);
+    if (direction == FORWARD || beta == 0)
+        for (size_t i = 0; i < count; i++) old[i] = NAN;
+    for (int p = 0; p < pool_count; p++) {
+        float *result = p ? got : first;
+        for (size_t i = 0; i < count; i++) result[i] = old[i];
+        call(pools[p], r, direction, with_bias, beta, result);
+        if (p && count)
+            CHECK_MESSAGE(memcmp(first, got, count * sizeof *got) == 0, "%s: pool %d differs",
+                          directions[direction], p);
+    }
+    size_t wrong = 0;
+    for (size_t i = 0; i < count; i++) {
+        double all = want[i];
+        if (direction == FORWARD && with_bias) all += r->bias[i % (size_t)s->filters];
+        if (direction != FORWARD && beta != 0) all += (double)beta * old[i];
+        wrong += !(fabs(all - first[i]) < 2e-5 * (1 + fabs(all)));
+    }
+    CHECK_MESSAGE(wrong == 0,
+                  "%s N=%d %dx%dx%d F=%d kernel %dx%d stride %dx%d pad %dx%d beta %g: %zu of %zu are wrong",
+                  directions[direction], s->batch, s->height, s->width, s->channels, s->filters, s->kernel_h,
+                  s->kernel_w, s->stride_h, s->stride_w, s->pad_h, s->pad_w, (double)beta, wrong, count);
+    free(old);
+    free(first);
+    free(got);
+}
+
+static void check(dml_conv2d_shape s, dml_pool **pools, int pool_count, unsigned *state)
+{
+    static const float betas[] = { 0, 1, 0.5f };
+    arrays r = make(s, state);
+    for (int direction = 0; direction < DIRECTIONS; direction++) {
+        const float beta = betas[(test_random(state) >> 8) % 3];
+        check_direction(&r, direction, test_random(state) >> 8 & 1, beta, pools, pool_count, state);
+    }
+    discard(&r);
+}
+
+static const int pool_threads[] = { 0, 1, 2, 3, 5 }; /* 0: a NULL pool */
+#define POOLS (int)(sizeof pool_threads / sizeof pool_threads[0])
+
+static void with_each_isa(void (*test)(dml_pool **pools))
+{
+    static const char *const isas[] = { "scalar", "neon", "avx2", "avx512" };
+    dml_pool *pools[POOLS] = { NULL };
+    dml_pool_options options = { 0 };
+    for (int i = 1; i < POOLS; i++) {
+        options.threads = pool_threads[i];
+        pools[i] = dml_pool_create(&options);
+        CHECK(pools[i]);
+    }
+    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
+        setenv("DML_ISA", isas[i], 1);
+        if (strcmp(dml_isa_name(dml_cpu_isa()), isas[i]) == 0) test(pools);
+    }
+    unsetenv("DML_ISA");
+    for (int i = 1; i < POOLS; i++) dml_pool_destroy(pools[i]);
+}
+
+/* Kernels, strides and pads along the one axis against others along the other. */
+static void kernels_strides_pads(dml_pool **pools)
+{
+    static const int kernels[] = { 1, 2, 3, 5 };
+    unsigned state = 1;
+    for (int i = 0; i < 4 * 3 * 3; i++) {
+        dml_conv2d_shape s = { 2, 7, 6, 1, 1, 0, 0, 0, 0, 0, 0 };
+        s.kernel_h = kernels[i % 4];
+        s.stride_h = 1 + i / 4 % 3;
+        s.pad_h = i / 12;
+        s.kernel_w = kernels[(test_random(&state) >> 8) % 4];
+        s.stride_w = 1 + (int)((test_random(&state) >> 8) % 3);
+        s.pad_w = (int)((test_random(&state) >> 8) % 3);
+        s.channels = 1 + (int)((test_random(&state) >> 8) % 7);
+        s.filters = 1 + (int)((test_random(&state) >> 8) % 19);
+        check(s, pools, 2, &state);
+    }
+}
+
+static void larger_shapes(dml_pool **pools)
+{
+    static const dml_conv2d_shape shapes[] = {
+        { 9, 14, 14, 1, 6, 5, 5, 1, 1, 2, 2 },  /* a long sum over pixels into a small dw */
+        { 3, 9, 11, 37, 33, 3, 3, 1, 1, 1, 1 }, /* k over several blocks */
+        { 1, 5, 5, 130, 3, 1, 1, 1, 1, 0, 0 },  /* one by one */
+        { 2, 13, 12, 3, 17, 3, 2, 2, 3, 1, 0 }, /* unlike along the two axes */
+        { 1, 2, 2, 2, 2, 5, 5, 1, 1, 4, 4 },    /* a kernel and a pad larger than the image */
+        { 1, 40, 1, 5, 65, 7, 1, 3, 1, 3, 0 },  /* a line */
+        { 0, 5, 5, 3, 4, 3, 3, 1, 1, 1, 1 },    /* an empty batch: dw is beta dw */
+    };
+    unsigned state = 2;
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) check(shapes[i], pools, POOLS, &state);
+}
+
+static void kernels_strides_pads_on_each_isa(void)
+{
+    with_each_isa(kernels_strides_pads);
+}
+
+static void larger_shapes_on_each_isa(void)
+{
+    with_each_isa(larger_shapes);
+}
+
+static double dot(const float *a, const float *b, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)a[i] * b[i];
+    return sum;
+}
+
+/* conv is linear in x and in w: <dy, conv(x, w)> = <dx, x> = <dw, w>. */
+static void gradients_are_adjoint(void)
+{
+    unsigned state = 3;
+    const dml_conv2d_shape s = { 3, 17, 15, 5, 9, 3, 4, 2, 1, 1, 2 };
+    arrays r = make(s, &state);
+    float *y = new_floats(r.y_count), *dx = new_floats(r.x_count), *dw = new_floats(r.w_count);
+    call(NULL, &r, FORWARD, false, 0, y);
+    call(NULL, &r, BACKWARD_INPUT, false, 0, dx);
+    call(NULL, &r, BACKWARD_WEIGHTS, false, 0, dw);
+    const double through_y = dot(r.dy, y, r.y_count);
+    CHECK(fabs(through_y) > 1);
+    CHECK_NEAR(dot(dx, r.x, r.x_count), through_y, 1e-4 * fabs(through_y));
+    CHECK_NEAR(dot(dw, r.w, r.w_count), through_y, 1e-4 * fabs(through_y));
+    free(y), free(dx), free(dw);
+    discard(&r);
+}
+
+static void output_sizes(void)
+{
+    CHECK_INT(dml_conv2d_output_size(28, 5, 1, 2), 28);
+    CHECK_INT(dml_conv2d_output_size(7, 3, 2, 0), 3);
+    CHECK_INT(dml_conv2d_output_size(8, 3, 2, 0), 3);
+    CHECK_INT(dml_conv2d_output_size(1, 1, 9, 0), 1);
+    CHECK_INT(dml_conv2d_output_size(2, 3, 1, 0), 0);
+    CHECK_INT(dml_conv2d_output_size(0, 1, 1, 1), 0);
+    CHECK_INT(dml_conv2d_output_size(3, 0, 1, 0), 0);
+    CHECK_INT(dml_conv2d_output_size(3, 1, 0, 0), 0);
+    CHECK_INT(dml_conv2d_output_size(3, 1, 1, -1), 0);
+    CHECK_INT(dml_conv2d_output_size(2147483647, 1, 1, 2147483647), 0);
+}
+
+static void bad_shapes_write_nothing(void)
+{
+    const dml_conv2d_shape good = { 1, 4, 4, 2, 3, 3, 3, 1, 1, 1, 1 };
+    const float x[64] = { 1 }, w[64] = { 1 };
+    float y[64] = { 7 };
+    CHECK_INT(dml_conv2d_forward(NULL, NULL, x, w, NULL, y), DML_ERROR_ARGUMENT);
+    for (int field = 0; field < 12; field++) {
+        dml_conv2d_shape s = good;
+        int *const fields[] = { &s.batch,    &s.height,   &s.width,    &s.channels, &s.filters, &s.kernel_h,
+                                &s.kernel_w, &s.stride_h, &s.stride_w, &s.pad_h,    &s.pad_w };
+        if (field < 11)
+            *fields[field] = field == 0 || field > 8 ? -1 : 0;
+        else
+            s.kernel_w = 7; /* doesn't fit 4 + 2 */
+        CHECK_MESSAGE(dml_conv2d_forward(NULL, &s, x, w, NULL, y) == DML_ERROR_ARGUMENT, "field %d", field);
+        CHECK_INT(dml_conv2d_backward_input(NULL, &s, x, w, 0, y), DML_ERROR_ARGUMENT);
+        CHECK_INT(dml_conv2d_backward_weights(NULL, &s, x, w, 0, y), DML_ERROR_ARGUMENT);
+        CHECK(y[0] == 7);
+    }
+}
+
+int main(void)
+{
+    RUN(kernels_strides_pads_on_each_isa);
+    RUN(larger_shapes_on_each_isa);
+    RUN(gradients_are_adjoint);
+    RUN(output_sizes);
+    RUN(bad_shapes_write_nothing);
+    return test_report("kernels/conv2d");
+}
