@@ -79,6 +79,23 @@ static void dml__pixel_next(dml__pixel *pixel, ptrdiff_t height, ptrdiff_t width
     pixel->n++;
 }
 
+/* `length` elements of a line of an image from `begin` on, which may lie before or behind it: zeros there. */
+static inline void dml__gather_line(const float *line, ptrdiff_t line_size, ptrdiff_t begin, ptrdiff_t length,
+                                    float *to)
+{
+    if (begin >= 0 && begin + length <= line_size) {
+        dml__copy_floats(to, line + begin, length);
+    } else if (begin + length <= 0 || begin >= line_size) {
+        dml__zero_floats(to, length);
+    } else {
+        const ptrdiff_t before = begin < 0 ? -begin : 0;
+        const ptrdiff_t behind = begin + length > line_size ? begin + length - line_size : 0;
+        dml__zero_floats(to, before);
+        dml__copy_floats(to + before, line + begin + before, length - before - behind);
+        dml__zero_floats(to + length - behind, behind);
+    }
+}
+
 /* Elements first .. first + count - 1 of the patch (KH, KW, C) of x under an output pixel. A row of a patch
    is contiguous in x, up to the padding. */
 static void dml__gather_x(const dml__conv *conv, dml__pixel out, ptrdiff_t first, ptrdiff_t count, float *to)
@@ -86,43 +103,62 @@ static void dml__gather_x(const dml__conv *conv, dml__pixel out, ptrdiff_t first
     const dml_conv2d_shape *s = &conv->shape;
     const ptrdiff_t row_size = (ptrdiff_t)s->kernel_w * s->channels;
     const ptrdiff_t line_size = (ptrdiff_t)s->width * s->channels;
-    const ptrdiff_t left = (out.x * s->stride_w - s->pad_w) * s->channels; /* of the patch in its line of x */
+    const ptrdiff_t left = (out.x * s->stride_w - s->pad_w) * s->channels;
     ptrdiff_t y = out.y * s->stride_h - s->pad_h + first / row_size;
     ptrdiff_t from = first % row_size;
     for (; count > 0; y++, from = 0) {
         const ptrdiff_t length = count < row_size - from ? count : row_size - from;
-        const ptrdiff_t begin = left + from, end = begin + length;
-        if (y < 0 || y >= s->height || end <= 0 || begin >= line_size) {
+        if (y < 0 || y >= s->height)
             dml__zero_floats(to, length);
-        } else {
-            const float *line = conv->image + (out.n * s->height + y) * line_size;
-            const ptrdiff_t inside = begin < 0 ? 0 : begin, inside_end = end < line_size ? end : line_size;
-            dml__zero_floats(to, inside - begin);
-            dml__copy_floats(to + (inside - begin), line + inside, inside_end - inside);
-            dml__zero_floats(to + (inside_end - begin), end - inside_end);
-        }
+        else
+            dml__gather_line(conv->image + (out.n * s->height + y) * line_size, line_size, left + from,
+                             length, to);
         to += length;
         count -= length;
     }
 }
 
-/* Elements first .. first + count - 1 of the patch (KH, KW, F) of dy that an input pixel has gone into: under
-   tap (kh, kw) lies the output (y + pad - kh) / stride, where that is whole. */
+/* `length` elements, from `from` on, of a row (KW, F) of the patch below, when only every stride_w-th tap
+   falls on an output. `x` is where the row's first tap lies, in steps of which stride_w make an output. */
+static void dml__gather_strided(const dml__conv *conv, const float *line, ptrdiff_t x, ptrdiff_t from,
+                                ptrdiff_t length, float *to)
+{
+    const ptrdiff_t filters = conv->shape.filters, stride = conv->shape.stride_w;
+    x += from / filters;
+    from %= filters;
+    for (; length > 0; x++, from = 0) {
+        const ptrdiff_t run = length < filters - from ? length : filters - from;
+        if (x < 0 || x % stride || x / stride >= conv->out_w)
+            dml__zero_floats(to, run);
+        else
+            dml__copy_floats(to, line + x / stride * filters + from, run);
+        to += run;
+        length -= run;
+    }
+}
+
+/* Elements first .. first + count - 1 of the patch (KH, KW, F) of dy that an input pixel has gone into. Under
+   tap (kh, kw) lies the output (y + pad - kh) / stride, where that is whole. The taps are taken backwards, so
+   that the outputs are met forwards: with stride_w = 1, a row of the patch is contiguous in dy. */
 static void dml__gather_dy(const dml__conv *conv, dml__pixel in, ptrdiff_t first, ptrdiff_t count, float *to)
 {
     const dml_conv2d_shape *s = &conv->shape;
-    ptrdiff_t tap = first / s->filters, from = first % s->filters;
-    for (; count > 0; tap++, from = 0) {
-        const ptrdiff_t length = count < s->filters - from ? count : s->filters - from;
-        const ptrdiff_t y = in.y + s->pad_h - tap / s->kernel_w, x = in.x + s->pad_w - tap % s->kernel_w;
-        const ptrdiff_t out_y = y / s->stride_h, out_x = x / s->stride_w;
-        if (y < 0 || x < 0 || y % s->stride_h || x % s->stride_w || out_y >= conv->out_h ||
-            out_x >= conv->out_w)
+    const ptrdiff_t row_size = (ptrdiff_t)s->kernel_w * s->filters;
+    const ptrdiff_t line_size = conv->out_w * s->filters;
+    const ptrdiff_t left = in.x + s->pad_w - (s->kernel_w - 1);
+    ptrdiff_t y = in.y + s->pad_h - (s->kernel_h - 1) + first / row_size;
+    ptrdiff_t from = first % row_size;
+    for (; count > 0; y++, from = 0) {
+        const ptrdiff_t length = count < row_size - from ? count : row_size - from;
+        if (y < 0 || y % s->stride_h || y / s->stride_h >= conv->out_h) {
             dml__zero_floats(to, length);
-        else
-            dml__copy_floats(
-                to, conv->image + ((in.n * conv->out_h + out_y) * conv->out_w + out_x) * s->filters + from,
-                length);
+        } else {
+            const float *line = conv->image + (in.n * conv->out_h + y / s->stride_h) * line_size;
+            if (s->stride_w == 1)
+                dml__gather_line(line, line_size, left * s->filters + from, length, to);
+            else
+                dml__gather_strided(conv, line, left, from, length, to);
+        }
         to += length;
         count -= length;
     }
@@ -157,7 +193,7 @@ static void dml__pack_x(const void *source, ptrdiff_t first, int lanes, ptrdiff_
     dml__pack_patches(conv, dml__gather_x, conv->out_h, conv->out_w, first, lanes, k0, kc, width, out);
 }
 
-/* Lanes are input pixels, k runs over (KH, KW, F). */
+/* Lanes are input pixels, k runs over (KH, KW, F), the taps backwards. */
 static void dml__pack_dy(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width,
                          float *out)
 {
@@ -179,18 +215,18 @@ static void dml__pack_x_columns(const void *source, ptrdiff_t first, int lanes, 
     }
 }
 
-/* Lanes are input channels, k runs over (KH, KW, F): row k of the factor is w[f][kh][kw]. */
+/* Lanes are input channels, k runs over (KH, KW, F), the taps backwards: row k of the factor is w[f][tap]. */
 static void dml__pack_w(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width,
                         float *out)
 {
     const dml__conv *conv = (const dml__conv *)source;
     const dml_conv2d_shape *s = &conv->shape;
     const ptrdiff_t taps = (ptrdiff_t)s->kernel_h * s->kernel_w;
-    ptrdiff_t tap = k0 / s->filters, f = k0 % s->filters;
+    ptrdiff_t tap = taps - 1 - k0 / s->filters, f = k0 % s->filters;
     for (int k = 0; k < kc; k++, out += width) {
         dml__copy_floats(out, conv->weights + (f * taps + tap) * s->channels + first, lanes);
         dml__zero_floats(out + lanes, width - lanes);
-        if (++f == s->filters) f = 0, tap++;
+        if (++f == s->filters) f = 0, tap--;
     }
 }
 
