@@ -103,7 +103,7 @@ static void dml__open_device(dml_context *context, const char *id)
         dml__open_device_at(context, backend, index);
 }
 
-DML_API dml_context *dml_open(const dml_options *options)
+DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, const dml_options *options)
 {
     static const dml_options defaults = { NULL, 0, 0, { NULL, NULL, NULL }, NULL, 0, NULL, NULL, NULL };
     if (!options) options = &defaults;
@@ -116,8 +116,17 @@ DML_API dml_context *dml_open(const dml_options *options)
     context->logger.user = options->log_user;
     context->seed = options->seed;
     dml__open_pool(context, options);
-    if (context->error.status == DML_OK) dml__open_device(context, options->device);
+    if (context->error.status != DML_OK) return context;
+    if (backend)
+        dml__open_device_at(context, backend, index);
+    else
+        dml__open_device(context, options->device);
     return context;
+}
+
+DML_API dml_context *dml_open(const dml_options *options)
+{
+    return dml__open_on(NULL, 0, options);
 }
 
 DML_API void dml_close(dml_context *context)

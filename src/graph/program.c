@@ -29,11 +29,6 @@ DML_API void dml_program_destroy(dml_program *program)
     if (program) dml__program_destroy_owned(&program->owned);
 }
 
-static bool dml__is_leaf(const dml_node *node)
-{
-    return node->op == dml__input_op() || node->op == dml__parameter_op();
-}
-
 static dml__slot *dml__input_slot(const dml_program *program, const dml__slot *slot, int i)
 {
     return &program->slot[program->slot_of_node[slot->node->input[i]->index]];
