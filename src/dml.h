@@ -49,6 +49,7 @@
 #include "graph/program.h"
 #include "train/optimizer.h"
 #include "train/trainer.h"
+#include "train/checkpoint.h"
 #include "train/progress.h"
 
 #endif
@@ -64,6 +65,8 @@
 #include "base/cpu.c"
 #include "base/philox.c"
 #include "base/os_thread.c"
+#include "base/checksum.c"
+#include "base/file.c"
 #include "thread/pool.c"
 #include "kernels/microkernel.c"
 #include "kernels/product.c"
@@ -92,6 +95,7 @@
 #include "graph/program.c"
 #include "train/optimizer.c"
 #include "train/trainer.c"
+#include "train/checkpoint.c"
 #include "train/progress.c"
 
 #endif
