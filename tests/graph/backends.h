@@ -1,0 +1,105 @@
+/* backends.h: runs a test on every backend: the CPU, the shared kernels as host C, and the OpenCL and CUDA
+   devices that this build and machine have. What isn't there is a skip with its reason. */
+#ifndef DML_TESTS_GRAPH_BACKENDS_H
+#define DML_TESTS_GRAPH_BACKENDS_H
+
+#include "device/backend.h"
+#include "device/context_internal.h"
+
+#include "../test.h"
+
+/* Builds of the library for the CPU alone leave src/gpu out, so the test brings its own copy. */
+#ifndef DML_NO_THREADS
+#include "gpu/host_device.c"
+#endif
+
+static const dml_backend *backend_here; /* the one under test, and which of its devices */
+static int device_here;
+
+/* A context on the device under test. */
+TEST__UNUSED static dml_context *open_here(const dml_options *options)
+{
+    return dml__open_on(backend_here, device_here, options);
+}
+
+/* A launch starts 256 threads there, so tests do less of the same. */
+TEST__UNUSED static bool slow_here(void)
+{
+    return strcmp(backend_here->name, "host-c") == 0;
+}
+
+static const dml_backend *find_backend(const char *name)
+{
+#ifndef DML_NO_THREADS
+    if (strcmp(name, "host-c") == 0) return dml__host_backend();
+#endif
+    const dml_backend *backend;
+    for (int i = 0; (backend = dml_backend_at(i)) != NULL; i++)
+        if (strcmp(backend->name, name) == 0) return backend;
+    return NULL;
+}
+
+TEST__UNUSED static void on_backend(const char *name, void (*test)(void))
+{
+    backend_here = find_backend(name);
+    const int count = backend_here ? backend_here->count() : 0;
+    if (!backend_here)
+        SKIP("this build has no %s backend", name);
+    else if (count == 0)
+        SKIP("no %s device found", name);
+    for (device_here = 0; device_here < count; device_here++) {
+        test();
+        if (!test__ok) printf("that was on %s:%d\n", name, device_here);
+    }
+}
+
+#define EACH_BACKEND(test)                                                                                   \
+    static void test##_cpu(void)                                                                             \
+    {                                                                                                        \
+        on_backend("cpu", test);                                                                             \
+    }                                                                                                        \
+    static void test##_host_c(void)                                                                          \
+    {                                                                                                        \
+        on_backend("host-c", test);                                                                          \
+    }                                                                                                        \
+    static void test##_opencl(void)                                                                          \
+    {                                                                                                        \
+        on_backend("opencl", test);                                                                          \
+    }                                                                                                        \
+    static void test##_cuda(void)                                                                            \
+    {                                                                                                        \
+        on_backend("cuda", test);                                                                            \
+    }
+
+#define RUN_EACH(test)                                                                                       \
+    do {                                                                                                     \
+        RUN(test##_cpu);                                                                                     \
+        RUN(test##_host_c);                                                                                  \
+        RUN(test##_opencl);                                                                                  \
+        RUN(test##_cuda);                                                                                    \
+    } while (0)
+
+/* Moves `count` floats between the host and a buffer on the context's device. */
+TEST__UNUSED static void write_floats(dml_context *context, dml_buffer *to, const float *from, size_t count)
+{
+    const dml_ref ref = { to, 0 };
+    CHECK_INT(context->device.backend->write(&context->device, ref, from, count * sizeof *from), DML_OK);
+}
+
+TEST__UNUSED static void read_floats(dml_context *context, float *to, dml_buffer *from, size_t count)
+{
+    const dml_ref ref = { from, 0 };
+    CHECK_INT(context->device.backend->read(&context->device, to, ref, count * sizeof *to), DML_OK);
+}
+
+/* Fills a whole buffer with NaNs, so that whoever reads what nobody wrote is found out. */
+TEST__UNUSED static void poison(dml_context *context, dml_buffer *buffer)
+{
+    void *nans = malloc(buffer->bytes);
+    const dml_ref ref = { buffer, 0 };
+    memset(nans, 0xFF, buffer->bytes);
+    CHECK_INT(context->device.backend->write(&context->device, ref, nans, buffer->bytes), DML_OK);
+    free(nans);
+}
+
+#endif

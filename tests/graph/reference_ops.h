@@ -1,0 +1,217 @@
+/* reference_ops.h: every op in float64, by its definition and nothing else, and a graph's value by them. */
+#ifndef DML_TESTS_GRAPH_REFERENCE_OPS_H
+#define DML_TESTS_GRAPH_REFERENCE_OPS_H
+
+#include "graph/node.h"
+#include "graph/op.h"
+#include "graph/op_conv2d.h"
+#include "graph/op_pool2d.h"
+
+#include "../test.h"
+
+#define MAX_NODES 64
+
+/* The values of a graph's nodes, by index, for `rows` samples. Labels are doubles too. */
+typedef struct reference {
+    const dml_graph *graph;
+    int rows;
+    double *value[MAX_NODES];
+} reference;
+
+static size_t reference_count(const dml_node *node, int rows)
+{
+    return dml_shape_count(&node->shape) * (node->batched ? (size_t)rows : 1);
+}
+
+typedef void reference_op(const dml_node *node, int rows, double *const *in, double *out);
+
+static void reference_add(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const size_t n = reference_count(node, rows);
+    for (size_t i = 0; i < n; i++) out[i] = in[0][i] + in[1][i];
+}
+
+static void reference_flatten(const dml_node *node, int rows, double *const *in, double *out)
+{
+    memcpy(out, in[0], reference_count(node, rows) * sizeof *out);
+}
+
+static void reference_dense(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const int units = node->input[1]->shape.dims[0], k = node->input[1]->shape.dims[1];
+    for (int r = 0; r < rows; r++)
+        for (int u = 0; u < units; u++) {
+            double sum = node->input[2] ? in[2][u] : 0;
+            for (int i = 0; i < k; i++) sum += in[0][r * k + i] * in[1][u * k + i];
+            out[r * units + u] = sum;
+        }
+}
+
+/* Output sizes by counting the places where a window fits. */
+static int reference_places(int size, int kernel, int stride, int padding)
+{
+    int places = 0;
+    for (int at = -padding; at + kernel <= size + padding; at += stride) places++;
+    return places;
+}
+
+static void reference_conv2d(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
+    const int *d = node->input[0]->shape.dims, h = d[0], w = d[1], c = d[2], filters = o->filters;
+    const int oh = reference_places(h, o->kernel[0], o->stride[0], o->padding[0]);
+    const int ow = reference_places(w, o->kernel[1], o->stride[1], o->padding[1]);
+    CHECK(node->shape.ndim == 3 && node->shape.dims[0] == oh && node->shape.dims[1] == ow &&
+          node->shape.dims[2] == filters);
+    for (int at = 0; at < rows * oh * ow * filters; at++) {
+        const int f = at % filters, x = at / filters % ow, y = at / filters / ow % oh;
+        const int r = at / filters / ow / oh;
+        double sum = node->input[2] ? in[2][f] : 0;
+        for (int ky = 0; ky < o->kernel[0]; ky++)
+            for (int kx = 0; kx < o->kernel[1]; kx++) {
+                const int iy = y * o->stride[0] - o->padding[0] + ky;
+                const int ix = x * o->stride[1] - o->padding[1] + kx;
+                if (iy < 0 || iy >= h || ix < 0 || ix >= w) continue;
+                for (int k = 0; k < c; k++)
+                    sum += in[0][((r * h + iy) * w + ix) * c + k] *
+                           in[1][((f * o->kernel[0] + ky) * o->kernel[1] + kx) * c + k];
+            }
+        out[at] = sum;
+    }
+}
+
+static void reference_pool2d(const dml_node *node, int rows, const double *in, double *out, bool max)
+{
+    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
+    const int *d = node->input[0]->shape.dims, h = d[0], w = d[1], c = d[2];
+    const int oh = reference_places(h, o->kernel[0], o->stride[0], o->padding[0]);
+    const int ow = reference_places(w, o->kernel[1], o->stride[1], o->padding[1]);
+    CHECK(node->shape.ndim == 3 && node->shape.dims[0] == oh && node->shape.dims[1] == ow &&
+          node->shape.dims[2] == c);
+    for (int at = 0; at < rows * oh * ow * c; at++) {
+        const int k = at % c, x = at / c % ow, y = at / c / ow % oh, r = at / c / ow / oh;
+        double sum = 0, largest = -HUGE_VAL;
+        int count = 0;
+        for (int ky = 0; ky < o->kernel[0]; ky++)
+            for (int kx = 0; kx < o->kernel[1]; kx++) {
+                const int iy = y * o->stride[0] - o->padding[0] + ky;
+                const int ix = x * o->stride[1] - o->padding[1] + kx;
+                if (iy < 0 || iy >= h || ix < 0 || ix >= w) continue;
+                const double v = in[((r * h + iy) * w + ix) * c + k];
+                if (v > largest) largest = v;
+                sum += v;
+                count++;
+            }
+        out[at] = max ? largest : sum / count;
+    }
+}
+
+static void reference_max_pool2d(const dml_node *node, int rows, double *const *in, double *out)
+{
+    reference_pool2d(node, rows, in[0], out, true);
+}
+
+static void reference_avg_pool2d(const dml_node *node, int rows, double *const *in, double *out)
+{
+    reference_pool2d(node, rows, in[0], out, false);
+}
+
+static void reference_relu(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const size_t n = reference_count(node, rows);
+    for (size_t i = 0; i < n; i++) out[i] = in[0][i] > 0 ? in[0][i] : 0;
+}
+
+static void reference_tanh(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const size_t n = reference_count(node, rows);
+    for (size_t i = 0; i < n; i++) out[i] = tanh(in[0][i]);
+}
+
+static void reference_sigmoid(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const size_t n = reference_count(node, rows);
+    for (size_t i = 0; i < n; i++) out[i] = 1 / (1 + exp(-in[0][i]));
+}
+
+static void reference_softmax_cross_entropy(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const int classes = node->input[0]->shape.dims[0];
+    double total = 0;
+    for (int r = 0; r < rows; r++) {
+        const double *logits = in[0] + r * classes;
+        double largest = logits[0], sum = 0;
+        for (int c = 1; c < classes; c++) largest = logits[c] > largest ? logits[c] : largest;
+        for (int c = 0; c < classes; c++) sum += exp(logits[c] - largest);
+        total += log(sum) + largest - logits[(int)in[1][r]];
+    }
+    *out = total / rows;
+}
+
+static void reference_mean_squared_error(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const size_t n = reference_count(node->input[0], rows);
+    double total = 0;
+    for (size_t i = 0; i < n; i++) total += (in[0][i] - in[1][i]) * (in[0][i] - in[1][i]);
+    *out = total / (double)n;
+}
+
+/* A row for each op. The tolerances are for f32, relative to the largest element of the tensor: sums of a few
+   hundred products, and functions that the CPU approximates to within 1e-6. */
+typedef struct reference_row {
+    const char *op;
+    reference_op *forward;
+    double tolerance, gradient_tolerance;
+} reference_row;
+
+static const reference_row *reference_of(const char *op)
+{
+    static const reference_row rows[] = {
+        { "add", reference_add, 1e-6, 1e-5 },
+        { "flatten", reference_flatten, 1e-6, 1e-5 },
+        { "dense", reference_dense, 2e-6, 1e-5 },
+        { "conv2d", reference_conv2d, 2e-6, 1e-5 },
+        { "max_pool2d", reference_max_pool2d, 1e-6, 1e-5 },
+        { "avg_pool2d", reference_avg_pool2d, 2e-6, 1e-5 },
+        { "relu", reference_relu, 1e-6, 1e-5 },
+        { "tanh", reference_tanh, 2e-6, 1e-5 },
+        { "sigmoid", reference_sigmoid, 2e-6, 1e-5 },
+        { "softmax_cross_entropy", reference_softmax_cross_entropy, 2e-6, 1e-5 },
+        { "mean_squared_error", reference_mean_squared_error, 2e-6, 1e-5 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (strcmp(rows[i].op, op) == 0) return &rows[i];
+    return NULL;
+}
+
+/* For up to `rows` samples; inputs are filled by the caller, parameters point into w. */
+TEST__UNUSED static void reference_open(reference *r, const dml_graph *graph, int rows, double *w)
+{
+    memset(r, 0, sizeof *r);
+    r->graph = graph;
+    r->rows = rows;
+    CHECK(graph->nodes <= MAX_NODES);
+    for (const dml_node *n = graph->first; n; n = n->next)
+        r->value[n->index] = n->op == dml__parameter_op()
+                                 ? w + n->offset
+                                 : (double *)malloc(reference_count(n, rows) * sizeof(double));
+}
+
+TEST__UNUSED static void reference_close(reference *r)
+{
+    for (const dml_node *n = r->graph->first; n; n = n->next)
+        if (n->op != dml__parameter_op()) free(r->value[n->index]);
+}
+
+TEST__UNUSED static const double *reference_run(const reference *r, const dml_node *output)
+{
+    for (const dml_node *n = r->graph->first; n && n->index <= output->index; n = n->next) {
+        if (n->inputs == 0) continue;
+        double *in[DML__MAX_INPUTS] = { NULL };
+        for (int i = 0; i < n->inputs; i++) in[i] = r->value[n->input[i]->index];
+        reference_of(n->op->name)->forward(n, r->rows, in, r->value[n->index]);
+    }
+    return r->value[output->index];
+}
+
+#endif
