@@ -1,0 +1,325 @@
+/* mnist: learns to read digits, in one process or, under dmlrun, in many.
+
+       mnist                               digits that it draws itself
+       mnist --data build/data/mnist       the MNIST data set, which `make data` brings
+       dmlrun -n 4 mnist --model lenet     four processes, each training its part of every batch
+
+   Any number of processes trains on the same batches, and so arrives at the same model. */
+#define DML_IMPLEMENTATION
+#include "dml.h"
+#include "dml_comm.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "args.h"
+#include "digits.h"
+#include "report.h"
+
+enum { SIDE = 28, PIXELS = SIDE * SIDE, CLASSES = 10, TEST_BATCH = 256 };
+enum { DRAWN_TRAIN = 20000, DRAWN_TEST = 10000, DRAWN_SEED = 1 };
+enum { SHUFFLE = 1000 }; /* the random stream of the digits' order */
+
+typedef struct options {
+    const char *model, *data, *device, *save, *load, *log;
+    bool list_devices, nesterov;
+    int epochs, batch, seed, threads, steps;
+    double lr, momentum, weight_decay, timeout;
+} options;
+
+static options parse_options(int argc, char **argv)
+{
+    options o = { .model = "lenet", .device = "cpu", .epochs = 5, .batch = 64, .lr = 0.05, .momentum = 0.9 };
+    const arg args[] = {
+        { "--model", "mlp|lenet", "which network", .text = &o.model },
+        { "--data", "DIR", "where the MNIST files are; without it, digits are drawn", .text = &o.data },
+        { "--device", "D", "cpu, opencl, opencl:1, cuda:0, ..., or auto: the best", .text = &o.device },
+        { "--list-devices", NULL, "print the devices that there are", .flag = &o.list_devices },
+        { "--epochs", "N", "times through the training set", .integer = &o.epochs, .low = 1, .high = 1e6 },
+        { "--steps", "N", "end after this many steps, if that is earlier", .integer = &o.steps, .low = 1 },
+        { "--batch", "B", "samples a step, of all ranks", .integer = &o.batch, .low = 1, .high = 1e6 },
+        { "--lr", "X", "learning rate, which falls to 0 in a half cosine", .real = &o.lr, .low = 1e-9,
+          .high = 1e3 },
+        { "--momentum", "X", "of SGD", .real = &o.momentum, .high = 0.9999 },
+        { "--nesterov", NULL, "use Nesterov's momentum", .flag = &o.nesterov },
+        { "--weight-decay", "X", "of SGD", .real = &o.weight_decay, .high = 10 },
+        { "--seed", "S", "of every random number", .integer = &o.seed },
+        { "--threads", "T", "CPU threads of each rank; otherwise DML_THREADS, or one for each processor",
+          .integer = &o.threads, .low = 1, .high = 4096, .environment = "DML_THREADS" },
+        { "--save", "F", "write a checkpoint after every epoch and at the end", .text = &o.save },
+        { "--load", "F", "go on from a checkpoint", .text = &o.load },
+        { "--log", "F.jsonl", "write one line of JSON for every step", .text = &o.log },
+        { "--timeout", "S", "seconds to wait for another rank; otherwise DML_TIMEOUT, or 30",
+          .real = &o.timeout, .low = 0.01, .high = 1e6 },
+        { 0 },
+    };
+    args_parse(argc, argv, "Learns to read digits.", args);
+    if (o.nesterov && o.momentum == 0) args_exit(2, "--nesterov needs a --momentum above 0");
+    return o;
+}
+
+static int list_devices(void)
+{
+    dml_device_info info[64];
+    const int count = dml_devices(info, 64);
+    for (int i = 0; i < count && i < 64; i++)
+        printf("%-10s %s, %d units\n", info[i].id, info[i].name, info[i].compute_units);
+    return 0;
+}
+
+/* ---- models: image (28, 28, 1) -> a score for each digit (10) ---- */
+
+static dml_node *mlp(dml_node *image)
+{
+    dml_node *h = dml_relu(dml_dense(dml_flatten(image), 256));
+    return dml_dense(dml_relu(dml_dense(h, 128)), CLASSES);
+}
+
+/* LeNet-5 with today's ReLU and max pooling.
+   Source: LeCun, Bottou, Bengio, Haffner, "Gradient-based learning applied to document recognition", 1998. */
+static dml_node *lenet(dml_node *image)
+{
+    dml_node *h =
+        dml_conv2d(image, &(dml_conv2d_options){ .filters = 6, .kernel = { 5, 5 }, .padding = { 2, 2 } });
+    h = dml_max_pool2d(dml_relu(h), NULL); /* (14, 14, 6) */
+    h = dml_conv2d(h, &(dml_conv2d_options){ .filters = 16, .kernel = { 5, 5 } });
+    h = dml_flatten(dml_max_pool2d(dml_relu(h), NULL)); /* (5, 5, 16) -> (400) */
+    h = dml_relu(dml_dense(dml_relu(dml_dense(h, 120)), 84));
+    return dml_dense(h, CLASSES);
+}
+
+/* ---- data ---- */
+
+typedef struct dataset {
+    int count;
+    const unsigned char *images; /* (count, 28, 28), ink is 255 */
+    const unsigned char *labels; /* (count) */
+    dml_idx image_file, label_file;
+    unsigned char *drawn;
+} dataset;
+
+static void *allocate(size_t count, size_t size)
+{
+    void *memory = calloc(count, size);
+    if (!memory) args_exit(1, "no memory left for %zu x %zu bytes", count, size);
+    return memory;
+}
+
+static void draw_digits(dataset *set, int count, uint64_t seed)
+{
+    set->drawn = allocate((size_t)count, PIXELS + 1);
+    unsigned char *labels = set->drawn + (size_t)count * PIXELS;
+    for (int i = 0; i < count; i++) {
+        int label;
+        digits_draw(seed, (uint64_t)i, set->drawn + (size_t)i * PIXELS, &label);
+        labels[i] = (unsigned char)label;
+    }
+    set->count = count;
+    set->images = set->drawn;
+    set->labels = labels;
+}
+
+static void load_idx(dml_context *ctx, const char *folder, const char *name, char path[1024], dml_idx *file)
+{
+    snprintf(path, 1024, "%s/%s", folder, name);
+    if (dml_idx_load(ctx, path, file) != DML_OK)
+        args_exit(1, "%s; `make data` brings the MNIST files", dml_error(ctx));
+}
+
+static void load_digits(dataset *set, dml_context *ctx, const char *folder, const char *which)
+{
+    char name[64], path[1024];
+    snprintf(name, sizeof name, "%s-images-idx3-ubyte", which);
+    load_idx(ctx, folder, name, path, &set->image_file);
+    const dml_idx *images = &set->image_file;
+    if (images->ndim != 3 || images->dims[1] != SIDE || images->dims[2] != SIDE)
+        args_exit(1, "%s holds %d dimensions, %d x %d x %d, and not images of %d x %d", path, images->ndim,
+                  images->dims[0], images->dims[1], images->dims[2], SIDE, SIDE);
+    snprintf(name, sizeof name, "%s-labels-idx1-ubyte", which);
+    load_idx(ctx, folder, name, path, &set->label_file);
+    const dml_idx *labels = &set->label_file;
+    if (labels->ndim != 1 || labels->dims[0] != images->dims[0])
+        args_exit(1, "%s holds %d labels for %d images", path, labels->dims[0], images->dims[0]);
+    for (int i = 0; i < labels->dims[0]; i++)
+        if (labels->data[i] >= CLASSES) args_exit(1, "%s: label %d is %d", path, i, labels->data[i]);
+    set->count = images->dims[0];
+    set->images = images->data;
+    set->labels = labels->data;
+}
+
+static void free_dataset(dataset *set, dml_context *ctx)
+{
+    dml_idx_free(ctx, &set->image_file);
+    dml_idx_free(ctx, &set->label_file);
+    free(set->drawn);
+}
+
+/* What the network is fed. */
+typedef struct batch {
+    float *images;   /* (rows, 28, 28, 1), of mean 0 and deviation 1 or about so */
+    int32_t *labels; /* (rows) */
+} batch;
+
+static batch allocate_batch(int rows)
+{
+    return (batch){ allocate((size_t)rows, PIXELS * sizeof(float)), allocate((size_t)rows, sizeof(int32_t)) };
+}
+
+static void free_batch(batch *b)
+{
+    free(b->images);
+    free(b->labels);
+}
+
+/* Digits order[begin ... begin + rows - 1] of the set; a NULL order: as they lie. */
+static void fill_batch(batch *b, const dataset *set, const int *order, int begin, int rows)
+{
+    const float mean = 0.13f * 255, deviation = 0.31f * 255; /* of MNIST's pixels */
+    for (int row = 0; row < rows; row++) {
+        const int i = order ? order[begin + row] : begin + row;
+        const unsigned char *from = set->images + (size_t)i * PIXELS;
+        float *to = b->images + (size_t)row * PIXELS;
+        for (int p = 0; p < PIXELS; p++) to[p] = ((float)from[p] - mean) * (1 / deviation);
+        b->labels[row] = set->labels[i];
+    }
+}
+
+/* Of `count` things, rank r has those from share(count, r) up to share(count, r + 1). */
+static int share(int count, int rank, int ranks)
+{
+    return (int)((int64_t)count * rank / ranks);
+}
+
+/* ---- training and testing ---- */
+
+static float learning_rate(const options *o, uint64_t step, uint64_t steps)
+{
+    return (float)(o->lr * 0.5 * (1 + cos(3.14159265358979 * (double)step / (double)steps)));
+}
+
+/* Where a run stands is the number of steps taken and nothing else, so it goes on from a checkpoint as if it
+   had never stopped. */
+static void train(const options *o, dml_trainer *trainer, const dataset *set, dml_comm *comm, report *r)
+{
+    const int rank = dml_comm_rank(comm), ranks = dml_comm_world_size(comm);
+    const uint64_t epoch_steps = (uint64_t)((set->count - 1) / o->batch + 1);
+    const uint64_t all_steps = epoch_steps * (uint64_t)o->epochs;
+    const uint64_t last = o->steps && (uint64_t)o->steps < all_steps ? (uint64_t)o->steps : all_steps;
+    int *order = allocate((size_t)set->count, sizeof *order), ordered_epoch = -1;
+    batch b = allocate_batch(o->batch / ranks + 1);
+
+    const uint64_t first = dml_trainer_steps(trainer);
+    report_begin(r, comm, o->model, first < last ? last - first : 0, o->epochs, o->log);
+    for (uint64_t step = first; step < last; step++) {
+        const int epoch = (int)(step / epoch_steps);
+        if (epoch != ordered_epoch)
+            dml_random_permutation(&(dml_random){ (uint64_t)o->seed, SHUFFLE, (uint32_t)epoch }, order,
+                                   set->count);
+        ordered_epoch = epoch;
+
+        /* The global batch, the same for any number of ranks, and this rank's part of it. */
+        const int begin = (int)(step % epoch_steps) * o->batch;
+        const int samples = set->count - begin < o->batch ? set->count - begin : o->batch;
+        const int mine = share(samples, rank, ranks), rows = share(samples, rank + 1, ranks) - mine;
+        fill_batch(&b, set, order, begin + mine, rows);
+
+        const float lr = learning_rate(o, step, all_steps);
+        float loss;
+        dml_trainer_set_lr(trainer, lr);
+        if (dml_trainer_step(trainer, rows, (const void *[]){ b.images, b.labels }, &loss) != DML_OK)
+            args_exit(1, "%s", dml_error(dml_trainer_context(trainer)));
+        report_step(r, step + 1, epoch + 1, samples, lr, (double)loss * rows);
+
+        if (step + 1 < last && (step + 1) % epoch_steps) continue;
+        report_epoch(r, epoch + 1);
+        if (o->save && rank == 0 && dml_trainer_save(trainer, o->save) != DML_OK)
+            args_exit(1, "%s", dml_error(dml_trainer_context(trainer)));
+    }
+    free_batch(&b);
+    free(order);
+}
+
+/* How many digits of the set the model reads right; each rank tests its share. */
+static int64_t count_correct(dml_program *predict, dml_context *ctx, const dataset *set, dml_comm *comm)
+{
+    static float score[TEST_BATCH][CLASSES];
+    const int rank = dml_comm_rank(comm), ranks = dml_comm_world_size(comm);
+    const int end = share(set->count, rank + 1, ranks);
+    batch b = allocate_batch(TEST_BATCH);
+    int64_t correct = 0;
+    for (int begin = share(set->count, rank, ranks), rows; begin < end; begin += rows) {
+        rows = end - begin < TEST_BATCH ? end - begin : TEST_BATCH;
+        fill_batch(&b, set, NULL, begin, rows);
+        if (dml_program_run(predict, rows, (const void *[]){ b.images }, score) != DML_OK)
+            args_exit(1, "%s", dml_error(ctx));
+        for (int row = 0; row < rows; row++) {
+            int best = 0;
+            for (int c = 1; c < CLASSES; c++)
+                if (score[row][c] > score[row][best]) best = c;
+            correct += best == b.labels[row];
+        }
+    }
+    free_batch(&b);
+    if (dml_comm_all_reduce(comm, &correct, 1, DML_I64, DML_SUM) != DML_OK)
+        args_exit(1, "%s", dml_comm_error(comm));
+    return correct;
+}
+
+int main(int argc, char **argv)
+{
+    const options o = parse_options(argc, argv);
+    if (o.list_devices) return list_devices();
+
+    /* A device, and the digits. */
+    dml_context *ctx =
+        dml_open(&(dml_options){ .device = o.device, .threads = o.threads, .seed = (uint64_t)o.seed });
+    if (dml_status_of(ctx) != DML_OK) args_exit(1, "%s", dml_error(ctx));
+    dataset training = { 0 }, test = { 0 };
+    if (o.data) {
+        load_digits(&training, ctx, o.data, "train");
+        load_digits(&test, ctx, o.data, "t10k");
+    } else {
+        draw_digits(&training, DRAWN_TRAIN, DRAWN_SEED);
+        draw_digits(&test, DRAWN_TEST, DRAWN_SEED + 1);
+    }
+
+    /* The other ranks, if RANK and WORLD_SIZE say that there are any. */
+    dml_comm *comm = dml_comm_open(&(dml_comm_options){ .timeout_s = o.timeout });
+    if (!comm || dml_comm_status(comm) != DML_OK) args_exit(1, "%s", dml_comm_error(comm));
+    const int rank = dml_comm_rank(comm), ranks = dml_comm_world_size(comm);
+
+    /* The model: a program that trains it, and one that only predicts, on the same parameters. */
+    dml_graph *g = dml_graph_create(ctx);
+    dml_node *image = dml_input(g, "image", DML_F32, 3, SIDE, SIDE, 1);
+    dml_node *label = dml_input(g, "label", DML_I32, 0);
+    dml_node *logits = strcmp(o.model, "mlp") == 0 ? mlp(image) : lenet(image);
+    dml_optimizer sgd = dml_sgd((float)o.lr, (float)o.momentum);
+    sgd.nesterov = o.nesterov;
+    sgd.weight_decay = (float)o.weight_decay;
+    dml_trainer *trainer =
+        dml_trainer_create(dml_softmax_cross_entropy(logits, label),
+                           &(dml_trainer_options){ .batch = (o.batch - 1) / ranks + 1, .optimizer = sgd });
+    dml_program *predict = dml_compile(logits, &(dml_program_options){ .batch = TEST_BATCH });
+    if (o.load && rank == 0) dml_trainer_load(trainer, o.load);
+
+    /* This line makes it distributed. */
+    if (ranks > 1) dml_trainer_sync(trainer, dml_all_reduce_sync(comm, NULL));
+
+    if (dml_status_of(ctx) != DML_OK) args_exit(1, "%s", dml_error(ctx));
+    if (rank == 0)
+        printf("%s, %zu parameters; %d digits to learn from, %d to test; device %s, ranks %d, threads %d\n",
+               o.model, dml_trainer_parameter_count(trainer), training.count, test.count, o.device, ranks,
+               dml_pool_threads(dml_context_pool(ctx)));
+
+    report r;
+    train(&o, trainer, &training, comm, &r);
+    report_end(&r, count_correct(predict, ctx, &test, comm), test.count);
+
+    free_dataset(&training, ctx);
+    free_dataset(&test, ctx);
+    dml_close(ctx);
+    dml_comm_close(comm);
+    return 0;
+}
