@@ -141,7 +141,7 @@ static bool dml__opencl_load(dml__opencl_library *cl)
 /* "OpenCL 1.2 ..." or later, with a compiler, switched on, of this machine's byte order. */
 static bool dml__opencl_usable(const dml__opencl_library *cl, cl_device_id id)
 {
-    char version[64] = "";
+    char version[256] = ""; /* PoCL appends its target, which is longer than the 64 that others need */
     cl_bool available = CL_FALSE, compiler = CL_FALSE, little = CL_FALSE;
     int major = 0, minor = 0;
     cl->clGetDeviceInfo_(id, CL_DEVICE_VERSION, sizeof version - 1, version, NULL);
