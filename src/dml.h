@@ -51,6 +51,7 @@
 #include "train/trainer.h"
 #include "train/checkpoint.h"
 #include "train/progress.h"
+#include "train/idx.h"
 
 #endif
 
@@ -97,5 +98,6 @@
 #include "train/trainer.c"
 #include "train/checkpoint.c"
 #include "train/progress.c"
+#include "train/idx.c"
 
 #endif
