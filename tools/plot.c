@@ -1,5 +1,6 @@
-/* plot: draws training logs (the samples' --log) as one SVG picture. One file, plain C99:
+/* plot: draws training logs (the samples' --log) as one SVG picture. One file, POSIX only:
    cc -O2 -o plot plot.c -lm */
+#define _POSIX_C_SOURCE 200809L /* stat */
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define VERSION "0.1.0"
 
@@ -197,14 +199,14 @@ static char *read_line(FILE *file, char **line, size_t *capacity)
     return *line;
 }
 
-static void read_log(run *r)
+static void read_log(run *r, bool log_y)
 {
     FILE *file = fopen(r->path, "r");
     if (!file) die(1, "can't open %s: %s", r->path, strerror(errno));
     r->accuracy = r->correct = r->total = NAN;
     char *line = NULL;
     size_t capacity = 0;
-    bool any = false;
+    bool any = false, positive = false;
     for (int number = 1; read_line(file, &line, &capacity); number++) {
         if (line[strspn(line, " \t\r")] == '\0') continue;
         if (!take_line(r, line))
@@ -212,8 +214,12 @@ static void read_log(run *r)
                 strlen(line) > 60 ? "..." : "");
     }
     if (ferror(file)) die(1, "can't read %s: %s", r->path, strerror(errno));
-    for (size_t i = 0; i < r->count; i++) any = any || !isnan(r->points[i].loss);
+    for (size_t i = 0; i < r->count; i++) {
+        any = any || !isnan(r->points[i].loss);
+        positive = positive || r->points[i].loss > 0;
+    }
     if (!any) die(1, "%s has no line with a \"step\" and a \"loss\"", r->path);
+    if (log_y && !positive) die(1, "%s has no loss above 0: leave --log-y out", r->path);
     free(line);
     fclose(file);
 }
@@ -475,7 +481,6 @@ static void draw(FILE *out, const options *o)
         }
     }
     if (x.low > 0 && x.low < 0.05 * x.high) x.low = 0;
-    if (o->log_y && isnan(loss.low)) die(1, "no loss is above 0: leave --log-y out");
     open_up(&x), open_up(&loss), open_up(&speed);
     double x_ticks[TICKS_MAX], loss_ticks[TICKS_MAX], speed_ticks[TICKS_MAX];
     const int x_count = make_ticks(&x, 8, false, x_ticks),
@@ -585,14 +590,15 @@ int main(int argc, char **argv)
 {
     if (argc < 1) return 2;
     options o = parse_options(argv);
-    for (int i = 0; i < o.run_count; i++) read_log(&o.runs[i]);
+    for (int i = 0; i < o.run_count; i++) read_log(&o.runs[i], o.log_y);
     FILE *out = o.output ? fopen(o.output, "w") : stdout;
     if (!out) die(1, "can't write %s: %s", o.output, strerror(errno));
     draw(out, &o);
     const bool failed = ferror(out) != 0;
     if (fclose(out) != 0 || failed) {
         const int reason = errno;
-        if (o.output) remove(o.output);
+        struct stat info;
+        if (o.output && stat(o.output, &info) == 0 && S_ISREG(info.st_mode)) remove(o.output); /* no device */
         die(1, "can't write %s: %s", o.output ? o.output : "the picture", strerror(reason));
     }
     for (int i = 0; i < o.run_count; i++) free(o.runs[i].points);
