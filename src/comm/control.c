@@ -86,6 +86,7 @@ static dml_status dml__take_control(dml_comm *comm, int rank, const dml__control
         return dml__comm_fail(comm, control->rank, control->status ? control->status : DML_ERROR_PEER, "%s",
                               control->text);
     case DML__WAITING:
+        if (control->rank < 0 || control->rank >= comm->world) break;
         peer->gave_up = true;
         peer->waits_for = control->rank;
         peer->waits_in = control->signature;
@@ -97,7 +98,7 @@ static dml_status dml__take_control(dml_comm *comm, int rank, const dml__control
             return DML_OK;
         break;
     }
-    return dml__comm_fail(comm, rank, DML_ERROR_FORMAT, "rank %d sent rank %d addresses that make no sense",
+    return dml__comm_fail(comm, rank, DML_ERROR_FORMAT, "rank %d sent rank %d a message that makes no sense",
                           rank, comm->rank);
 }
 
@@ -150,7 +151,7 @@ static dml_status dml__listen_once(dml_comm *comm, int to, int from, double seco
 }
 
 /* Follows who waits for whom from this rank on, and blames the end of the chain. */
-static dml_status dml__verdict(dml_comm *comm, const dml__signature *signature, int waits_for)
+static dml_status dml__blame(dml_comm *comm, const dml__signature *signature, int waits_for)
 {
     char mine[DML__SIGNATURE_TEXT], other[DML__SIGNATURE_TEXT];
     int culprit = waits_for, steps = 0;
@@ -197,7 +198,7 @@ static dml_status dml__give_up(dml_comm *comm, const dml__signature *signature, 
     for (double left = comm->grace; left > 0 && !status && !dml__all_gave_up(comm);
          left = until - dml_seconds())
         status = dml__listen_once(comm, -1, -1, left);
-    return status ? status : dml__verdict(comm, signature, waits_for);
+    return status ? status : dml__blame(comm, signature, waits_for);
 }
 
 DML__LOCAL dml_status dml__comm_wait_ready(dml_comm *comm, const dml__signature *signature, int to, int from)

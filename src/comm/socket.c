@@ -222,8 +222,9 @@ DML__LOCAL void dml__to_endpoint(const dml__address *address, dml__endpoint *end
         memcpy(endpoint->ip, &ipv4.sin_addr, 4);
     } else {
         const struct sockaddr_in6 ipv6 = dml__as_ipv6(address);
-        endpoint->family = 6;
-        memcpy(endpoint->ip, &ipv6.sin6_addr, 16);
+        const bool mapped = IN6_IS_ADDR_V4MAPPED(&ipv6.sin6_addr); /* IPv4 on a socket of both */
+        endpoint->family = mapped ? 4 : 6;
+        memcpy(endpoint->ip, ipv6.sin6_addr.s6_addr + (mapped ? 12 : 0), mapped ? 4 : 16);
     }
 }
 
@@ -301,6 +302,23 @@ DML__LOCAL int dml__socket_connect(const dml__socket_calls *calls, const dml__ad
     if (calls->connect(fd, dml__raw_address(to), to->bytes) < 0 && errno != EINPROGRESS && errno != EINTR)
         return dml__discard_socket(calls, fd);
     return fd;
+}
+
+DML__LOCAL int dml__socket_connect_error(const dml__socket_calls *calls, int fd, const dml__address *to)
+{
+    const int error = calls->error(fd);
+    if (error) return error < 0 ? EIO : error;
+    /* Where nobody listens yet, and the port is one that the system also picks from for the connecting side,
+       a socket can end up connected to itself. */
+    dml__address own;
+    own.bytes = sizeof own.storage;
+    if (calls->own_address(fd, (struct sockaddr *)(void *)&own.storage, &own.bytes) < 0) return errno;
+    dml__endpoint here, there;
+    dml__to_endpoint(&own, &here);
+    dml__to_endpoint(to, &there);
+    const bool itself = here.port == there.port && here.family == there.family &&
+                        memcmp(here.ip, there.ip, sizeof here.ip) == 0;
+    return itself ? ECONNREFUSED : 0;
 }
 
 DML__LOCAL int dml__socket_accept(const dml__socket_calls *calls, int listener, dml__address *from)

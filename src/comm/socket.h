@@ -61,6 +61,9 @@ DML__LOCAL int dml__socket_listen(const dml__socket_calls *calls, dml__address *
 DML__LOCAL int dml__socket_connect(const dml__socket_calls *calls, const dml__address *to,
                                    const dml__address *from);
 
+/* Why a connect that has ended has failed; 0 if it hasn't. */
+DML__LOCAL int dml__socket_connect_error(const dml__socket_calls *calls, int fd, const dml__address *to);
+
 /* The next who came; -1 if there is nobody now. */
 DML__LOCAL int dml__socket_accept(const dml__socket_calls *calls, int listener, dml__address *from);
 
