@@ -97,8 +97,8 @@ DML_API void dml_relu_backward(dml_pool *pool, size_t n, const float *y, const f
     dml__map_with_beta(pool, n, dml__relu_backward_map, y, dy, beta, 0, dx);
 }
 
-/* For |x| < 0.625, x + x^3 q(x^2), q interpolating at five Chebyshev nodes (relative error 2e-8), since the
-   other form cancels there; else (1 - e) / (1 + e) with e = exp(-2 |x|), and the sign of x. */
+/* For m = |x| < 0.625, m + m^3 q(m^2), q interpolating at five Chebyshev nodes (relative error 2e-8), since
+   the other form cancels there; else (1 - e) / (1 + e) with e = exp(-2 m); then the sign of x. */
 DML__BODY void dml__tanh_map_body(size_t n, const dml__map_operands *at)
 {
     for (size_t i = 0; i < n; i += DML__LANES) {
@@ -109,12 +109,12 @@ DML__BODY void dml__tanh_map_body(size_t n, const dml__map_operands *at)
         q = q * square - 0.0538509096f;
         q = q * square + 0.133327697f;
         q = q * square - 0.333333289f;
-        const dml__vf near = q * (square * x) + x;
+        const dml__vf inner = q * (square * magnitude) + magnitude;
         dml__vf e = magnitude * -2.0f;
         dml__exp(&e);
-        const dml__vf far = (1.0f - e) / (1.0f + e);
-        const dml__vf signed_far = (dml__vf)((dml__vi)far | ((dml__vi)x & ~0x7fffffff));
-        DML__STORE(at->out[0] + i, DML__SELECT(magnitude < 0.625f, near, signed_far));
+        const dml__vf outer = (1.0f - e) / (1.0f + e);
+        const dml__vf y = DML__SELECT(magnitude < 0.625f, inner, outer);
+        DML__STORE(at->out[0] + i, (dml__vf)((dml__vi)y | ((dml__vi)x & ~0x7fffffff)));
     }
 }
 DML__PER_ISA(dml__tanh_map, (size_t n, const dml__map_operands *at), (n, at))

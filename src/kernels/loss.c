@@ -8,40 +8,52 @@
 #include "kernels/blocks.h"
 #include "kernels/reduce.h"
 
+/* Floats added up in a vector before its lanes go on in double. */
+#define DML__SOFTMAX_CHUNK ((size_t)32 * DML__LANES)
+
 /* out = softmax(x) over n > 0 columns, for which it finds the maximum and sum(exp(x - maximum)). A NaN makes
    the sum and with it the whole row NaN. */
 DML__BODY void dml__softmax_row_body(size_t n, const float *x, float *out, float *maximum, float *sum)
 {
     dml__vf largest, value, total;
     dml__splat(&largest, -HUGE_VALF);
-    dml__splat(&total, 0);
-    for (size_t i = 0; i < n; i += DML__LANES) {
-        dml__load_some(&value, x + i, n - i);
+    for (size_t c = 0; c < n; c += DML__LANES) {
+        dml__load_some(&value, x + c, n - c);
         largest = DML__SELECT(value > largest, value, largest);
     }
     float top = largest[0];
     for (int lane = 1; lane < DML__LANES; lane++) top = largest[lane] > top ? largest[lane] : top;
 
-    const size_t rest = n % DML__LANES;
-    double rest_sum = 0;
-    for (size_t i = 0; i < n; i += DML__LANES) {
+    const size_t whole = n - n % DML__LANES;
+    double sum64 = 0;
+    size_t i = 0;
+    while (i < whole) {
+        const size_t end = dml__minimum(i + DML__SOFTMAX_CHUNK, whole);
+        dml__splat(&total, 0);
+        for (; i < end; i += DML__LANES) {
+            value = DML__LOAD(x + i) - top;
+            dml__exp(&value);
+            DML__STORE(out + i, value);
+            total += value;
+        }
+        sum64 += dml__add_lanes(&total);
+    }
+    if (i < n) {
         dml__load_some(&value, x + i, n - i);
         value = value - top;
         dml__exp(&value);
         dml__store_some(out + i, &value, n - i);
-        if (i + DML__LANES <= n) total += value;
+        for (; i < n; i++) sum64 += (double)out[i];
     }
-    for (size_t i = n - rest; i < n; i++) rest_sum += (double)out[i];
-    for (int lane = 0; lane < DML__LANES; lane++) rest_sum += (double)total[lane];
 
-    const float scale = (float)(1.0 / rest_sum);
-    for (size_t i = 0; i < n; i += DML__LANES) {
+    const float scale = (float)(1.0 / sum64);
+    for (i = 0; i < n; i += DML__LANES) {
         dml__load_some(&value, out + i, n - i);
         value = value * scale;
         dml__store_some(out + i, &value, n - i);
     }
     *maximum = top;
-    *sum = (float)rest_sum;
+    *sum = (float)sum64;
 }
 DML__PER_ISA(dml__softmax_row, (size_t n, const float *x, float *out, float *maximum, float *sum),
              (n, x, out, maximum, sum))

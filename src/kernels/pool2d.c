@@ -23,14 +23,14 @@ typedef struct dml__pool2d_job {
 /* Rows begin .. end - 1 of the output. */
 typedef void (*dml__pool2d_kernel)(dml_isa isa, const dml__pool2d_job *job, size_t begin, size_t end);
 
-typedef struct dml__span {
+typedef struct dml__window_span {
     int begin, end;
-} dml__span;
+} dml__window_span;
 
 /* The inputs that window `o` covers along one axis. */
-static inline dml__span dml__window(int o, int kernel, int stride, int pad, int in)
+static inline dml__window_span dml__window(int o, int kernel, int stride, int pad, int in)
 {
-    dml__span span;
+    dml__window_span span;
     span.begin = o * stride - pad;
     span.end = span.begin + kernel;
     if (span.begin < 0) span.begin = 0;
@@ -39,9 +39,9 @@ static inline dml__span dml__window(int o, int kernel, int stride, int pad, int 
 }
 
 /* The windows that cover input `i` along one axis: o * stride - pad <= i < o * stride - pad + kernel. */
-static inline dml__span dml__windows_over(int i, int kernel, int stride, int pad, int out)
+static inline dml__window_span dml__windows_over(int i, int kernel, int stride, int pad, int out)
 {
-    dml__span span;
+    dml__window_span span;
     const int first = i + pad - kernel + 1;
     span.begin = first > 0 ? (first + stride - 1) / stride : 0;
     span.end = (i + pad) / stride + 1;
@@ -70,8 +70,8 @@ DML__BODY void dml__store_some_int(int32_t *to, const dml__vi *vector, size_t co
 }
 
 /* One output pixel: `x` is its image, `h` and `w` its window. */
-DML__BODY void dml__max_pixel(const dml_pool2d_shape *s, const float *x, dml__span h, dml__span w, float *y,
-                              int32_t *argmax)
+DML__BODY void dml__max_pixel(const dml_pool2d_shape *s, const float *x, dml__window_span h,
+                              dml__window_span w, float *y, int32_t *argmax)
 {
     const size_t channels = (size_t)s->channels;
     for (size_t c = 0; c < channels; c += DML__LANES) {
@@ -101,10 +101,10 @@ DML__BODY void dml__max_forward_rows_body(const dml__pool2d_job *job, size_t beg
     for (size_t row = begin; row < end; row++) {
         const int oh = (int)(row % (size_t)job->out_height);
         const float *x = job->x + row / (size_t)job->out_height * image;
-        const dml__span h = dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
+        const dml__window_span h = dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
         for (int ow = 0; ow < job->out_width; ow++) {
             const size_t out = (row * (size_t)job->out_width + (size_t)ow) * (size_t)s->channels;
-            const dml__span w = dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
+            const dml__window_span w = dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
             dml__max_pixel(s, x, h, w, job->y + out, job->argmax_out ? job->argmax_out + out : NULL);
         }
     }
@@ -118,9 +118,9 @@ DML__BODY void dml__avg_forward_rows_body(const dml__pool2d_job *job, size_t beg
     for (size_t row = begin; row < end; row++) {
         const int oh = (int)(row % (size_t)job->out_height);
         const float *x = job->x + row / (size_t)job->out_height * image;
-        const dml__span h = dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
+        const dml__window_span h = dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
         for (int ow = 0; ow < job->out_width; ow++) {
-            const dml__span w = dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
+            const dml__window_span w = dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
             const float count = (float)(h.end - h.begin) * (float)(w.end - w.begin);
             float *y = job->y + (row * (size_t)job->out_width + (size_t)ow) * channels;
             for (size_t c = 0; c < channels; c += DML__LANES) {
@@ -149,9 +149,10 @@ DML__BODY void dml__pool_gradient_rows(bool max, const dml__pool2d_job *job, siz
     for (size_t row = begin; row < end; row++) {
         const int ih = (int)(row % (size_t)s->height);
         const size_t image = row / (size_t)s->height * (size_t)job->out_height * (size_t)job->out_width;
-        const dml__span h = dml__windows_over(ih, s->kernel_h, s->stride_h, s->pad_h, job->out_height);
+        const dml__window_span h = dml__windows_over(ih, s->kernel_h, s->stride_h, s->pad_h, job->out_height);
         for (int iw = 0; iw < s->width; iw++) {
-            const dml__span w = dml__windows_over(iw, s->kernel_w, s->stride_w, s->pad_w, job->out_width);
+            const dml__window_span w =
+                dml__windows_over(iw, s->kernel_w, s->stride_w, s->pad_w, job->out_width);
             const int32_t here = ih * s->width + iw;
             float *dx = job->y + (row * (size_t)s->width + (size_t)iw) * channels;
             for (size_t c = 0; c < channels; c += DML__LANES) {
@@ -167,9 +168,9 @@ DML__BODY void dml__pool_gradient_rows(bool max, const dml__pool2d_job *job, siz
                             dml__load_some_int(&place, job->argmax + at, left);
                             sum += (dml__vf)((dml__vi)value & (place == here));
                         } else {
-                            const dml__span in_h =
+                            const dml__window_span in_h =
                                 dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
-                            const dml__span in_w =
+                            const dml__window_span in_w =
                                 dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
                             sum += value / ((float)(in_h.end - in_h.begin) * (float)(in_w.end - in_w.begin));
                         }

@@ -33,13 +33,6 @@ DML__BODY double dml__sum_one(enum dml__sum_kind kind, const float *x, const flo
     return ((double)*x - (double)*y) * ((double)*x - (double)*y);
 }
 
-DML__BODY double dml__add_lanes(const dml__vf *vector)
-{
-    double sum = 0;
-    for (int lane = 0; lane < DML__LANES; lane++) sum += (double)(*vector)[lane];
-    return sum;
-}
-
 /* The plain sum never reads `y`. */
 DML__BODY double dml__sum_any(enum dml__sum_kind kind, size_t n, const float *x, const float *y)
 {

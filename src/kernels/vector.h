@@ -78,7 +78,8 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
 
 DML__BODY void dml__splat(dml__vf *vector, float value)
 {
-    for (int lane = 0; lane < DML__LANES; lane++) (*vector)[lane] = value;
+    const dml__vf zero = { 0 };
+    *vector = value - zero; /* not plus, which would make 0 of -0 */
 }
 
 /* The first `count` lanes from memory, the last of them again in the others; and back. */
@@ -100,6 +101,13 @@ DML__BODY void dml__store_some(float *to, const dml__vf *vector, size_t count)
         return;
     }
     for (size_t lane = 0; lane < count; lane++) to[lane] = (*vector)[lane];
+}
+
+DML__BODY double dml__add_lanes(const dml__vf *vector)
+{
+    double sum = 0;
+    for (int lane = 0; lane < DML__LANES; lane++) sum += (double)(*vector)[lane];
+    return sum;
 }
 
 /* x = e^x, relative error below 2e-7; inf, 0 and NaN where they belong, gradual underflow kept.

@@ -1,0 +1,183 @@
+#include "kernels/loss.h"
+
+#include "kernel_test.h"
+
+static const size_t shapes[][2] = { { 1, 1 },   { 1, 2 },    { 3, 7 },   { 5, 8 },     { 4, 9 },
+                                    { 64, 10 }, { 2, 1000 }, { 17, 33 }, { 4000, 10 }, { 3, 20001 } };
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+typedef struct problem {
+    size_t rows, classes, n;
+    float *logits, *probabilities, *row_loss, *gradient;
+    int32_t *labels;
+} problem;
+
+static problem problem_create(size_t rows, size_t classes, unsigned *state)
+{
+    problem p;
+    p.rows = rows, p.classes = classes, p.n = rows * classes;
+    p.logits = kernel_array(p.n, state);
+    p.probabilities = kernel_array(p.n, state);
+    p.row_loss = kernel_array(rows, state);
+    p.gradient = kernel_array(p.n, state);
+    p.labels = (int32_t *)malloc((rows + 1) * sizeof(int32_t));
+    for (size_t i = 0; i < p.n; i++) p.logits[i] *= 8;
+    for (size_t r = 0; r < rows; r++) p.labels[r] = (int32_t)(test_random(state) % classes);
+    return p;
+}
+
+static void problem_destroy(problem *p)
+{
+    kernel_free(p->logits), kernel_free(p->probabilities), kernel_free(p->row_loss), kernel_free(p->gradient);
+    free(p->labels);
+}
+
+static float forward(dml_pool *pool, problem *p)
+{
+    return dml_softmax_cross_entropy_forward(pool, p->rows, p->classes, p->logits, p->labels,
+                                             p->probabilities, p->row_loss);
+}
+
+static void softmax_matches_float64(void)
+{
+    unsigned state = 1;
+    for (int s = 0; s < SHAPES; s++) {
+        problem p = problem_create(shapes[s][0], shapes[s][1], &state);
+        const float loss = forward(NULL, &p);
+        double want_loss = 0, worst = 0;
+        for (size_t r = 0; r < p.rows; r++) {
+            const float *x = p.logits + r * p.classes;
+            double sum = 0;
+            for (size_t c = 0; c < p.classes; c++) sum += exp((double)x[c]);
+            for (size_t c = 0; c < p.classes; c++) {
+                const double want = exp((double)x[c]) / sum;
+                const double error = fabs((double)p.probabilities[r * p.classes + c] / want - 1);
+                if (!(error <= worst)) worst = error;
+            }
+            want_loss += log(sum) - (double)x[p.labels[r]];
+        }
+        want_loss /= (double)p.rows;
+        CHECK_MESSAGE(worst < 3e-6, "%zu x %zu: relative error %g", p.rows, p.classes, worst);
+        CHECK_NEAR(loss, want_loss, 1e-6 * (1 + want_loss));
+        problem_destroy(&p);
+    }
+    CHECK(dml_softmax_cross_entropy_forward(NULL, 0, 3, NULL, NULL, NULL, NULL) == 0);
+}
+
+static void softmax_backward_matches_float64(void)
+{
+    unsigned state = 2;
+    for (int s = 0; s < SHAPES; s++) {
+        for (int with_beta = 0; with_beta < 2; with_beta++) {
+            problem p = problem_create(shapes[s][0], shapes[s][1], &state);
+            const float beta = with_beta ? 0.25f : 0, scale = 0.3f;
+            float *old = kernel_copy(p.gradient, p.n);
+            forward(NULL, &p);
+            if (!with_beta)
+                for (size_t i = 0; i < p.n; i++) p.gradient[i] = NAN;
+            dml_softmax_cross_entropy_backward(NULL, p.rows, p.classes, p.probabilities, p.labels, scale,
+                                               beta, p.gradient);
+            double worst = 0;
+            for (size_t i = 0; i < p.n; i++) {
+                const double one = (int32_t)(i % p.classes) == p.labels[i / p.classes];
+                const double want = (double)scale * ((double)p.probabilities[i] - one) +
+                                    (with_beta ? (double)beta * (double)old[i] : 0);
+                const double error = fabs((double)p.gradient[i] - want);
+                if (!(error <= worst)) worst = error;
+            }
+            CHECK_MESSAGE(worst < 1e-7, "%zu x %zu, beta %g: error %g", p.rows, p.classes, (double)beta,
+                          worst);
+            /* over the probabilities themselves */
+            if (!with_beta) {
+                dml_softmax_cross_entropy_backward(NULL, p.rows, p.classes, p.probabilities, p.labels, scale,
+                                                   0, p.probabilities);
+                CHECK(kernel_same(p.probabilities, p.gradient, p.n));
+            }
+            kernel_free(old);
+            problem_destroy(&p);
+        }
+    }
+}
+
+static void softmax_special_values(void)
+{
+    float huge[3] = { 3e38f, -3e38f, 1e38f }, apart[3] = { 0, 200, -200 };
+    float out[3], loss[1];
+    const int32_t first = 0, second = 1;
+    CHECK(dml_softmax_cross_entropy_forward(NULL, 1, 3, huge, &first, out, loss) == 0);
+    CHECK(out[0] == 1 && out[1] == 0 && out[2] == 0);
+    CHECK(dml_softmax_cross_entropy_forward(NULL, 1, 3, apart, &first, out, loss) == 200);
+    CHECK(dml_softmax_cross_entropy_forward(NULL, 1, 3, apart, &second, out, loss) == 0);
+    apart[2] = -INFINITY;
+    CHECK(dml_softmax_cross_entropy_forward(NULL, 1, 3, apart, &second, out, loss) == 0 && out[2] == 0);
+    for (int i = 0; i < 3; i++) {
+        float with_nan[3] = { 1, 2, 3 };
+        with_nan[i] = NAN;
+        CHECK(isnan(dml_softmax_cross_entropy_forward(NULL, 1, 3, with_nan, &first, out, loss)));
+        CHECK(isnan(out[0]) && isnan(out[1]) && isnan(out[2]));
+    }
+}
+
+static void the_same_for_any_threads(void)
+{
+    unsigned state = 3;
+    problem a = problem_create(5003, 11, &state);
+    const float want_loss = forward(NULL, &a);
+    float *want = kernel_copy(a.probabilities, a.n), *old = kernel_copy(a.gradient, a.n);
+    dml_softmax_cross_entropy_backward(NULL, a.rows, a.classes, want, a.labels, 0.1f, 0.7f, a.gradient);
+    float *want_gradient = kernel_copy(a.gradient, a.n);
+    const float want_mse = dml_mse_forward(NULL, a.n, a.logits, old);
+    for (int p = 1; p < KERNEL_POOLS; p++) {
+        CHECK(forward(kernel_pools[p], &a) == want_loss);
+        CHECK(kernel_same(a.probabilities, want, a.n));
+        memcpy(a.gradient, old, a.n * sizeof(float));
+        dml_softmax_cross_entropy_backward(kernel_pools[p], a.rows, a.classes, want, a.labels, 0.1f, 0.7f,
+                                           a.gradient);
+        CHECK(kernel_same(a.gradient, want_gradient, a.n));
+        CHECK(dml_mse_forward(kernel_pools[p], a.n, a.logits, old) == want_mse);
+    }
+    kernel_free(want), kernel_free(old), kernel_free(want_gradient);
+    problem_destroy(&a);
+}
+
+static void mean_squared_error(void)
+{
+    unsigned state = 4;
+    for (int s = 0; s < KERNEL_SIZES; s++) {
+        const size_t n = kernel_sizes[s];
+        float *a = kernel_array(n, &state), *b = kernel_array(n, &state), *da = kernel_array(n, &state);
+        float *old = kernel_copy(da, n);
+        double want = 0;
+        for (size_t i = 0; i < n; i++) want += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        CHECK_NEAR(dml_mse_forward(NULL, n, a, b), n ? want / (double)n : 0, 1e-6);
+        dml_mse_backward(kernel_pools[2], n, a, b, 0.5f, 2, da);
+        for (size_t i = 0; i < n; i++)
+            CHECK_NEAR(da[i], 0.5 * ((double)a[i] - (double)b[i]) + 2 * (double)old[i], 5e-7);
+        for (size_t i = 0; i < n; i++) da[i] = NAN;
+        dml_mse_backward(kernel_pools[2], n, a, b, 0.5f, 0, da);
+        for (size_t i = 0; i < n; i++) CHECK_NEAR(da[i], 0.5 * ((double)a[i] - (double)b[i]), 2e-7);
+        kernel_free(a), kernel_free(b), kernel_free(da), kernel_free(old);
+    }
+}
+
+static void all(void)
+{
+    softmax_matches_float64();
+    softmax_backward_matches_float64();
+    softmax_special_values();
+    the_same_for_any_threads();
+    mean_squared_error();
+}
+
+static void loss(void)
+{
+    kernel_each_isa(all);
+}
+
+int main(void)
+{
+    kernel_pools_open();
+    RUN(loss);
+    kernel_pools_close();
+    return test_report("kernels/loss");
+}

@@ -1,0 +1,188 @@
+#include "kernels/reduce.h"
+
+#include "kernel_test.h"
+
+static const float values_over_ten[] = { 0.1f, 1, 10 };
+
+static double sum64(const float *x, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)x[i];
+    return sum;
+}
+
+static void sums_match_float64(void)
+{
+    unsigned state = 1;
+    for (int s = 0; s < KERNEL_SIZES; s++) {
+        const size_t n = kernel_sizes[s];
+        float *x = kernel_array(n, &state), *y = kernel_array(n, &state);
+        double dot = 0, distance = 0, size = 0;
+        for (size_t i = 0; i < n; i++) {
+            dot += (double)x[i] * (double)y[i];
+            distance += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
+            size += fabs((double)x[i]);
+        }
+        CHECK_NEAR(dml_sum(NULL, n, x), sum64(x, n), 2e-7 * size);
+        CHECK_NEAR(dml_dot(NULL, n, x, y), dot, 2e-7 * size);
+        CHECK_NEAR(dml_squared_distance(NULL, n, x, y), distance, 2e-6 * distance);
+        kernel_free(x), kernel_free(y);
+    }
+}
+
+/* A million positive numbers: adding them one by one in float would be off by about 1e-4. */
+static void a_long_sum_is_accurate(void)
+{
+    enum { N = 1000000 };
+    unsigned state = 2;
+    for (size_t v = 0; v < sizeof values_over_ten / sizeof values_over_ten[0]; v++) {
+        float *x = kernel_array(N, &state);
+        for (size_t i = 0; i < N; i++) x[i] = values_over_ten[v] * (1 + 0.01f * x[i]);
+        const double want = sum64(x, N);
+        CHECK_NEAR((double)dml_sum(kernel_pools[2], N, x) / want, 1, 3e-7);
+        double squares = 0;
+        for (size_t i = 0; i < N; i++) squares += (double)x[i] * (double)x[i];
+        CHECK_NEAR((double)dml_dot(kernel_pools[2], N, x, x) / squares, 1, 3e-7);
+        kernel_free(x);
+    }
+}
+
+static void the_same_for_any_threads(void)
+{
+    enum { N = 500009, COLUMNS = 300 };
+    unsigned state = 3;
+    float *x = kernel_array(N, &state), *y = kernel_array(N, &state);
+    const float sum = dml_sum(NULL, N, x), dot = dml_dot(NULL, N, x, y);
+    const float distance = dml_squared_distance(NULL, N, x, y), max = dml_max(NULL, N, x);
+    for (int p = 1; p < KERNEL_POOLS; p++) {
+        CHECK(dml_sum(kernel_pools[p], N, x) == sum);
+        CHECK(dml_dot(kernel_pools[p], N, x, y) == dot);
+        CHECK(dml_squared_distance(kernel_pools[p], N, x, y) == distance);
+        CHECK(dml_max(kernel_pools[p], N, x) == max);
+        for (size_t columns = 1; columns <= COLUMNS; columns += 23) {
+            float want[COLUMNS], got[COLUMNS];
+            dml_sum_rows(NULL, N / columns, columns, x, 0, want);
+            dml_sum_rows(kernel_pools[p], N / columns, columns, x, 0, got);
+            CHECK_MESSAGE(kernel_same(got, want, columns), "sum_rows of %zu columns, pool %d", columns, p);
+        }
+    }
+    kernel_free(x), kernel_free(y);
+}
+
+static void maximum(void)
+{
+    unsigned state = 4;
+    CHECK(dml_max(NULL, 0, NULL) == -INFINITY);
+    for (int s = 1; s < KERNEL_SIZES; s++) {
+        const size_t n = kernel_sizes[s];
+        float *x = kernel_array(n, &state);
+        for (size_t k = 0; k < 40; k++) {
+            const size_t at = k < n ? k : test_random(&state) % n;
+            const float old = x[at];
+            x[at] = 5;
+            CHECK(dml_max(kernel_pools[2], n, x) == 5);
+            x[at] = NAN;
+            CHECK(isnan(dml_max(kernel_pools[2], n, x)));
+            x[at] = old;
+        }
+        for (size_t i = 0; i < n; i++) x[i] = -INFINITY;
+        CHECK(dml_max(NULL, n, x) == -INFINITY);
+        kernel_free(x);
+    }
+}
+
+static const size_t shapes[][2] = { { 0, 3 },     { 1, 1 },    { 2, 3 },    { 1, 100 },
+                                    { 100, 1 },   { 7, 8 },    { 129, 31 }, { 700, 10 },
+                                    { 2600, 32 }, { 513, 33 }, { 300, 257 } };
+
+static void sum_rows_matches_float64(void)
+{
+    unsigned state = 5;
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+        const size_t rows = shapes[s][0], columns = shapes[s][1];
+        for (int with_beta = 0; with_beta < 2; with_beta++) {
+            const float beta = with_beta ? 0.5f : 0;
+            float *x = kernel_array(rows * columns, &state), *y = kernel_array(columns, &state);
+            float *old = kernel_copy(y, columns);
+            if (!with_beta)
+                for (size_t c = 0; c < columns; c++) y[c] = NAN;
+            dml_sum_rows(NULL, rows, columns, x, beta, y);
+            for (size_t c = 0; c < columns; c++) {
+                double want = with_beta ? (double)beta * (double)old[c] : 0, size = fabs(want);
+                for (size_t r = 0; r < rows; r++) {
+                    want += (double)x[r * columns + c];
+                    size += fabs((double)x[r * columns + c]);
+                }
+                CHECK_MESSAGE(fabs((double)y[c] - want) <= 4e-7 * size, "%zu x %zu, column %zu: %g, not %g",
+                              rows, columns, c, (double)y[c], want);
+            }
+            kernel_free(x), kernel_free(y), kernel_free(old);
+        }
+    }
+}
+
+static void argmax_takes_the_first(void)
+{
+    unsigned state = 6;
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+        const size_t rows = shapes[s][0], columns = shapes[s][1];
+        float *x = kernel_array(rows * columns, &state);
+        int32_t *want = (int32_t *)malloc((rows + 1) * sizeof *want),
+                *got = (int32_t *)malloc((rows + 1) * 4);
+        for (size_t r = 0; r < rows; r++) {
+            float *row = x + r * columns;
+            const size_t first = test_random(&state) % columns;
+            const size_t again = first + test_random(&state) % (columns - first);
+            row[first] = row[again] = r % 3 ? 2 : NAN;
+            if (r % 3 == 0 && first > 0) row[0] = 7; /* a NaN wins against any number */
+            want[r] = (int32_t)first;
+        }
+        for (int p = 0; p < KERNEL_POOLS; p++) {
+            dml_argmax(kernel_pools[p], rows, columns, x, got);
+            for (size_t r = 0; r < rows; r++) CHECK_INT(got[r], want[r]);
+        }
+        kernel_free(x), free(want), free(got);
+    }
+    const float lowest[3] = { -INFINITY, -INFINITY, -INFINITY };
+    int32_t place = 9;
+    dml_argmax(NULL, 1, 3, lowest, &place);
+    CHECK_INT(place, 0);
+}
+
+static void special_values(void)
+{
+    float x[40];
+    for (int i = 0; i < 40; i++) x[i] = 1;
+    for (int i = 0; i < 40; i += 13) {
+        x[i] = INFINITY;
+        CHECK(dml_sum(NULL, 40, x) == INFINITY);
+        x[i] = NAN;
+        CHECK(isnan(dml_sum(NULL, 40, x)) && isnan(dml_dot(NULL, 40, x, x)));
+        x[i] = 1;
+    }
+    CHECK(dml_sum(NULL, 0, NULL) == 0 && dml_dot(NULL, 0, NULL, NULL) == 0);
+}
+
+static void all(void)
+{
+    sums_match_float64();
+    a_long_sum_is_accurate();
+    the_same_for_any_threads();
+    maximum();
+    sum_rows_matches_float64();
+    argmax_takes_the_first();
+    special_values();
+}
+
+static void reduce(void)
+{
+    kernel_each_isa(all);
+}
+
+int main(void)
+{
+    kernel_pools_open();
+    RUN(reduce);
+    kernel_pools_close();
+    return test_report("kernels/reduce");
+}
