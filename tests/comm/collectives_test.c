@@ -1,0 +1,396 @@
+/* Every collective, at 1 to 9 ranks, over all dtypes, ops and awkward counts, against float64 sums. */
+#include "../test.h"
+#include "ranks.h"
+
+#define LARGEST 65537
+
+static const size_t counts[] = { 0, 1, 2, 7, 8, 9, 1000, LARGEST };
+#define COUNTS (sizeof counts / sizeof *counts)
+
+/* Element i of rank r: small whole and half numbers, so that every order of summing is exact in float64. */
+static double element(int rank, size_t i, dml_dtype dtype, dml_reduce_op op)
+{
+    const unsigned mix = (unsigned)((size_t)rank * 2654435761u + i * 40503u + 12345u);
+    if (op == DML_PROD) return (mix >> 7) % 3 == 0 ? -2 : 1;
+    const double whole = (double)((mix >> 5) % 201) - 100;
+    return dtype == DML_F32 || dtype == DML_F64 ? whole / 2 : whole;
+}
+
+static double expected(int world, size_t i, dml_dtype dtype, dml_reduce_op op)
+{
+    double result = element(0, i, dtype, op);
+    for (int rank = 1; rank < world; rank++) {
+        const double x = element(rank, i, dtype, op);
+        if (op == DML_SUM || op == DML_MEAN) result += x;
+        if (op == DML_PROD) result *= x;
+        if (op == DML_MIN && x < result) result = x;
+        if (op == DML_MAX && x > result) result = x;
+    }
+    if (op != DML_MEAN) return result;
+    result /= world;
+    if (dtype == DML_F32) return (double)(float)result;
+    return dtype == DML_F64 ? result : trunc(result);
+}
+
+static void store(void *data, size_t i, dml_dtype dtype, double value)
+{
+    switch (dtype) {
+    case DML_F32: ((float *)data)[i] = (float)value; break;
+    case DML_F64: ((double *)data)[i] = value; break;
+    case DML_I32: ((int32_t *)data)[i] = (int32_t)value; break;
+    case DML_I64: ((int64_t *)data)[i] = (int64_t)value; break;
+    default: ((uint8_t *)data)[i] = (uint8_t)(int)value; break;
+    }
+}
+
+static double load(const void *data, size_t i, dml_dtype dtype)
+{
+    switch (dtype) {
+    case DML_F32: return (double)((const float *)data)[i];
+    case DML_F64: return ((const double *)data)[i];
+    case DML_I32: return (double)((const int32_t *)data)[i];
+    case DML_I64: return (double)((const int64_t *)data)[i];
+    default: return (double)((const uint8_t *)data)[i];
+    }
+}
+
+static void fill(void *data, size_t at, size_t from, size_t count, int rank, dml_dtype dtype,
+                 dml_reduce_op op)
+{
+    for (size_t i = 0; i < count; i++) store(data, at + i, dtype, element(rank, from + i, dtype, op));
+}
+
+static void check_reduced(test_rank *me, const void *data, size_t from, size_t count, dml_dtype dtype,
+                          dml_reduce_op op)
+{
+    for (size_t i = 0; i < count; i++)
+        me->bad += load(data, i, dtype) != expected(me->world, from + i, dtype, op);
+}
+
+/* The largest count only with some combinations, for the sake of time. */
+static bool skipped(size_t count, dml_dtype dtype, dml_reduce_op op)
+{
+    return count == LARGEST && !(dtype == DML_F32 && op == DML_SUM) && !(dtype == DML_I64 && op == DML_MEAN);
+}
+
+static void all_reduce_body(test_rank *me)
+{
+    double *data = (double *)malloc(LARGEST * sizeof *data);
+    for (int dtype = DML_F32; dtype <= DML_I64; dtype++)
+        for (int op = DML_SUM; op < DML__REDUCE_OP_COUNT; op++)
+            for (size_t c = 0; c < COUNTS; c++) {
+                if (skipped(counts[c], (dml_dtype)dtype, (dml_reduce_op)op)) continue;
+                fill(data, 0, 0, counts[c], me->rank, (dml_dtype)dtype, (dml_reduce_op)op);
+                me->bad += dml_comm_all_reduce(me->comm, data, counts[c], (dml_dtype)dtype,
+                                               (dml_reduce_op)op) != DML_OK;
+                check_reduced(me, data, 0, counts[c], (dml_dtype)dtype, (dml_reduce_op)op);
+                ranks_digest(me, data, counts[c] * dml_dtype_size((dml_dtype)dtype));
+            }
+    free(data);
+}
+
+static void reduce_scatter_body(test_rank *me)
+{
+    double *in = (double *)malloc((size_t)me->world * 1000 * sizeof *in),
+           *out = (double *)malloc(1000 * sizeof *out);
+    for (int dtype = DML_F32; dtype <= DML_I64; dtype++)
+        for (int op = DML_SUM; op < DML__REDUCE_OP_COUNT; op++)
+            for (size_t c = 0; c < COUNTS - 1; c++) {
+                const size_t count = counts[c], all = count * (size_t)me->world,
+                             mine = count * (size_t)me->rank;
+                fill(in, 0, 0, all, me->rank, (dml_dtype)dtype, (dml_reduce_op)op);
+                me->bad += dml_comm_reduce_scatter(me->comm, in, count, (dml_dtype)dtype, (dml_reduce_op)op,
+                                                   out) != DML_OK;
+                check_reduced(me, out, mine, count, (dml_dtype)dtype, (dml_reduce_op)op);
+                /* In place: into this rank's row. */
+                void *row = (char *)in + mine * dml_dtype_size((dml_dtype)dtype);
+                fill(in, 0, 0, all, me->rank, (dml_dtype)dtype, (dml_reduce_op)op);
+                me->bad += dml_comm_reduce_scatter(me->comm, in, count, (dml_dtype)dtype, (dml_reduce_op)op,
+                                                   row) != DML_OK;
+                check_reduced(me, row, mine, count, (dml_dtype)dtype, (dml_reduce_op)op);
+            }
+    free(in);
+    free(out);
+}
+
+static void all_gather_body(test_rank *me)
+{
+    double *in = (double *)malloc(1000 * sizeof *in),
+           *out = (double *)malloc((size_t)me->world * 1000 * sizeof *out);
+    for (int dtype = DML_F32; dtype < DML__DTYPE_COUNT; dtype++)
+        for (size_t c = 0; c < COUNTS - 1; c++)
+            for (int in_place = 0; in_place < 2; in_place++) {
+                const size_t count = counts[c], mine = count * (size_t)me->rank;
+                const size_t size = dml_dtype_size((dml_dtype)dtype);
+                void *from = in_place ? (void *)((char *)out + mine * size) : (void *)in;
+                memset(out, 0xee, (size_t)me->world * 1000 * sizeof *out);
+                fill(from, 0, mine, count, me->rank, (dml_dtype)dtype, DML_SUM);
+                me->bad += dml_comm_all_gather(me->comm, from, count, (dml_dtype)dtype, out) != DML_OK;
+                for (int rank = 0; rank < me->world; rank++)
+                    for (size_t i = (size_t)rank * count; i < (size_t)(rank + 1) * count; i++) {
+                        double want = element(rank, i, (dml_dtype)dtype, DML_SUM);
+                        if (dtype == DML_U8) want = (double)(uint8_t)(int)want;
+                        me->bad += load(out, i, (dml_dtype)dtype) != want;
+                    }
+                ranks_digest(me, out, (size_t)me->world * count * size);
+            }
+    free(in);
+    free(out);
+}
+
+static void broadcast_body(test_rank *me)
+{
+    double *data = (double *)malloc(LARGEST * sizeof *data);
+    for (int root = 0; root < me->world; root++)
+        for (size_t c = 0; c < COUNTS; c++) {
+            const dml_dtype dtype = (dml_dtype)((c + (size_t)root) % DML__DTYPE_COUNT);
+            fill(data, 0, 0, counts[c], me->rank, dtype, DML_SUM);
+            me->bad += dml_comm_broadcast(me->comm, data, counts[c], dtype, root) != DML_OK;
+            for (size_t i = 0; i < counts[c]; i++) {
+                double want = element(root, i, dtype, DML_SUM);
+                if (dtype == DML_U8) want = (double)(uint8_t)(int)want;
+                me->bad += load(data, i, dtype) != want;
+            }
+            ranks_digest(me, data, counts[c] * dml_dtype_size(dtype));
+        }
+    free(data);
+}
+
+/* Each rank to the next, even ranks sending first; the largest count doesn't fit into socket buffers at once.
+ */
+static void send_receive_body(test_rank *me)
+{
+    if (me->world == 1) return;
+    const int to = (me->rank + 1) % me->world, from = (me->rank + me->world - 1) % me->world;
+    float *data = (float *)malloc(LARGEST * sizeof *data), *got = (float *)malloc(LARGEST * sizeof *got);
+    for (size_t c = 0; c < COUNTS; c++) {
+        fill(data, 0, 0, counts[c], me->rank, DML_F32, DML_SUM);
+        for (int turn = 0; turn < 2; turn++) {
+            const bool sends = (me->rank % 2 == 0) == (turn == 0);
+            const dml_status status = sends ? dml_comm_send(me->comm, data, counts[c], DML_F32, to)
+                                            : dml_comm_receive(me->comm, got, counts[c], DML_F32, from);
+            me->bad += status != DML_OK;
+        }
+        for (size_t i = 0; i < counts[c]; i++) me->bad += got[i] != (float)element(from, i, DML_F32, DML_SUM);
+    }
+    free(data);
+    free(got);
+}
+
+static int barrier_arrived; /* atomic */
+
+static void barrier_body(test_rank *me)
+{
+    for (int round = 1; round <= 20; round++) {
+        if ((me->rank + round) % me->world == 0) ranks_sleep(0.0005);
+        __atomic_fetch_add(&barrier_arrived, 1, __ATOMIC_SEQ_CST);
+        me->bad += dml_comm_barrier(me->comm) != DML_OK;
+        me->bad += __atomic_load_n(&barrier_arrived, __ATOMIC_SEQ_CST) < round * me->world;
+    }
+}
+
+/* Started all at once, waited for in another order, with a synchronous call in between that must come after.
+ */
+static void started_body(test_rank *me)
+{
+    enum { REQUESTS = 12, N = 5000 };
+    float *data = (float *)malloc(REQUESTS * N * sizeof *data), after[3];
+    dml_request *requests[REQUESTS];
+    for (int round = 0; round < 3; round++) {
+        for (int r = 0; r < REQUESTS; r++) {
+            fill(data, (size_t)r * N, (size_t)r, N, me->rank, DML_F32, DML_MEAN);
+            requests[r] = dml_comm_all_reduce_start(me->comm, data + r * N, N, DML_F32, DML_MEAN);
+            me->bad += !requests[r];
+        }
+        fill(after, 0, 0, 3, me->rank, DML_F32, DML_MAX);
+        if (round < 2) {
+            me->bad += dml_comm_all_reduce(me->comm, after, 3, DML_F32, DML_MAX) != DML_OK;
+            check_reduced(me, after, 0, 3, DML_F32, DML_MAX);
+            for (int r = 0; r < REQUESTS; r++) me->bad += !dml_comm_done(me->comm, requests[r]);
+        }
+        for (int r = REQUESTS - 1; r >= 0; r--) me->bad += dml_comm_wait(me->comm, requests[r]) != DML_OK;
+        for (int r = 0; r < REQUESTS; r++) check_reduced(me, data + r * N, (size_t)r, N, DML_F32, DML_MEAN);
+        ranks_digest(me, data, REQUESTS * N * sizeof *data);
+    }
+    free(data);
+}
+
+/* Started and never waited for: closing finishes them. */
+static void abandoned_body(test_rank *me)
+{
+    float *data = (float *)me->user + me->rank * 1000;
+    fill(data, 0, 0, 1000, me->rank, DML_F32, DML_SUM);
+    me->bad += !dml_comm_all_reduce_start(me->comm, data, 1000, DML_F32, DML_SUM);
+}
+
+static void special_body(test_rank *me)
+{
+    /* NaN wins on whichever rank it is; integers wrap around. */
+    float x[2] = { me->rank == me->world - 1 ? NAN : 1.0f, me->rank == 0 ? NAN : -1.0f };
+    me->bad += dml_comm_all_reduce(me->comm, x, 2, DML_F32, DML_MIN) || !isnan(x[0]) || !isnan(x[1]);
+    float y[2] = { me->rank == me->world - 1 ? NAN : 1.0f, me->rank == 0 ? NAN : -1.0f };
+    me->bad += dml_comm_all_reduce(me->comm, y, 2, DML_F32, DML_MAX) || !isnan(y[0]) || !isnan(y[1]);
+    int32_t i = me->rank < 2 ? INT32_MAX : 0;
+    me->bad +=
+        dml_comm_all_reduce(me->comm, &i, 1, DML_I32, DML_SUM) || i != (me->world == 1 ? INT32_MAX : -2);
+    int64_t p = INT64_MIN;
+    me->bad +=
+        dml_comm_all_reduce(me->comm, &p, 1, DML_I64, DML_PROD) || p != (me->world == 1 ? INT64_MIN : 0);
+}
+
+static void run_worlds_of(void (*body)(test_rank *), size_t segment_bytes, const char *key)
+{
+    for (int world = 1; world <= RANKS_MAX; world++) {
+        test_rank ranks[RANKS_MAX];
+        ranks_prepare(ranks, world, 60, body, NULL);
+        for (int rank = 0; rank < world; rank++) {
+            ranks[rank].options.segment_bytes = segment_bytes;
+            ranks[rank].options.key = key;
+        }
+        __atomic_store_n(&barrier_arrived, 0, __ATOMIC_SEQ_CST);
+        ranks_run(ranks, world);
+        /* What reduce_scatter and receive give differs from rank to rank; they leave the digest alone. */
+        check_ranks(ranks, world);
+    }
+}
+
+static void all_reduce(void)
+{
+    run_worlds_of(all_reduce_body, 0, NULL);
+}
+
+static void all_reduce_in_many_pieces(void)
+{
+    run_worlds_of(all_reduce_body, 1000, "a key");
+}
+
+static void reduce_scatter(void)
+{
+    run_worlds_of(reduce_scatter_body, 256, NULL);
+}
+
+static void all_gather(void)
+{
+    run_worlds_of(all_gather_body, 256, NULL);
+}
+
+static void broadcast(void)
+{
+    run_worlds_of(broadcast_body, 4096, NULL);
+}
+
+static void send_receive(void)
+{
+    run_worlds_of(send_receive_body, 0, NULL);
+}
+
+static void barrier(void)
+{
+    run_worlds_of(barrier_body, 0, NULL);
+}
+
+static void started(void)
+{
+    run_worlds_of(started_body, 0, NULL);
+}
+
+static void special_values(void)
+{
+    run_worlds_of(special_body, 0, NULL);
+}
+
+static void close_finishes_what_was_started(void)
+{
+    static float data[3 * 1000];
+    test_rank ranks[3];
+    ranks_prepare(ranks, 3, 30, abandoned_body, data);
+    ranks_run(ranks, 3);
+    check_ranks(ranks, 3);
+    for (int rank = 0; rank < 3; rank++) {
+        check_reduced(&ranks[rank], data + rank * 1000, 0, 1000, DML_F32, DML_SUM);
+        CHECK_INT(ranks[rank].bad, 0);
+    }
+}
+
+static int allocations, live; /* atomic */
+
+static void *counting_allocate(void *user, size_t bytes)
+{
+    (void)user;
+    __atomic_fetch_add(&allocations, 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_add(&live, 1, __ATOMIC_SEQ_CST);
+    return malloc(bytes);
+}
+
+static void counting_release(void *user, void *memory)
+{
+    (void)user;
+    if (memory) __atomic_fetch_sub(&live, 1, __ATOMIC_SEQ_CST);
+    free(memory);
+}
+
+static void steady_body(test_rank *me)
+{
+    static float all[2][3000];
+    float *data = all[me->rank];
+    dml_comm_barrier(me->comm);
+    const int before = __atomic_load_n(&allocations, __ATOMIC_SEQ_CST);
+    for (int i = 0; i < 10; i++) {
+        dml_request *request = dml_comm_all_reduce_start(me->comm, data, 1000, DML_F32, DML_SUM);
+        me->bad += dml_comm_all_gather(me->comm, data + 1000 * me->rank, 1000, DML_F32, data) != DML_OK;
+        me->bad += dml_comm_wait(me->comm, request) != DML_OK;
+    }
+    me->bad += __atomic_load_n(&allocations, __ATOMIC_SEQ_CST) != before;
+}
+
+static void nothing_is_allocated_after_opening(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 30, steady_body, NULL);
+    for (int rank = 0; rank < 2; rank++) {
+        ranks[rank].options.allocator.allocate = counting_allocate;
+        ranks[rank].options.allocator.release = counting_release;
+    }
+    ranks_run(ranks, 2);
+    check_ranks(ranks, 2);
+    CHECK(allocations > 0);
+    CHECK_INT(live, 0);
+}
+
+static void ipv6(void)
+{
+    test_rank ranks[3];
+    const int fd = socket(AF_INET6, SOCK_STREAM, 0);
+    struct sockaddr_in6 address;
+    memset(&address, 0, sizeof address);
+    address.sin6_family = AF_INET6;
+    address.sin6_addr = in6addr_loopback;
+    const bool have = fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0;
+    if (fd >= 0) close(fd);
+    if (!have) {
+        SKIP("this machine has no ::1");
+        return;
+    }
+    ranks_prepare(ranks, 3, 30, barrier_body, NULL);
+    for (int rank = 0; rank < 3; rank++) ranks[rank].options.master_addr = "::1";
+    __atomic_store_n(&barrier_arrived, 0, __ATOMIC_SEQ_CST);
+    ranks_run(ranks, 3);
+    check_ranks(ranks, 3);
+}
+
+int main(void)
+{
+    RUN(all_reduce);
+    RUN(all_reduce_in_many_pieces);
+    RUN(reduce_scatter);
+    RUN(all_gather);
+    RUN(broadcast);
+    RUN(send_receive);
+    RUN(barrier);
+    RUN(started);
+    RUN(special_values);
+    RUN(close_finishes_what_was_started);
+    RUN(nothing_is_allocated_after_opening);
+    RUN(ipv6);
+    return test_report("comm/collectives");
+}
