@@ -30,17 +30,9 @@ DML_API dml_status dml_sgemm(dml_pool *pool, dml_layout layout, dml_transpose tr
     dml__matrix left = { a, lda, 1 }, right = { b, 1, ldb };
     if (trans_a == DML_TRANS) left.lane_step = 1, left.k_step = lda;
     if (trans_b == DML_TRANS) right.lane_step = ldb, right.k_step = 1;
-    dml__product product = {
+    const dml__product product = {
         m, n, k, { dml__pack_matrix, &left }, { dml__pack_matrix, &right }, alpha, beta, NULL, c, ldc
     };
-    if (n == 1 && ldc == 1) {
-        /* A column lying dense is a row as well, and rows are what vectors are made of. */
-        product.m = 1;
-        product.n = m;
-        product.a.source = &right;
-        product.b.source = &left;
-        product.ldc = m;
-    }
     dml__multiply(pool, &product);
     return DML_OK;
 }

@@ -92,45 +92,88 @@ typedef struct dml__range {
     ptrdiff_t i0, i1, j0, j1, k0, k1;
 } dml__range;
 
-/* A tile that sticks out of C goes through a whole one on the side, so that each element is computed by the
-   same instructions wherever it lies. */
-static void dml__ragged_tile(const dml__microkernel *kernel, const dml__tile *tile, int rows, int columns)
+/* What is computed: the product, or, for a narrow C, the transposed one: vectors are then made of C's rows,
+   which there are more of than of columns. The caller's C stays as it is. */
+typedef struct dml__job {
+    dml__product product;
+    const dml__microkernel *kernel;
+    bool transposed; /* product.c is then the transpose of the caller's C, and product.bias goes along rows */
+} dml__job;
+
+static dml__job dml__plan(const dml__product *product)
 {
-    float side[DML__TILE_ROWS * DML__TILE_COLUMNS];
-    const int vectors = (columns + kernel->lanes - 1) / kernel->lanes;
-    const size_t bytes = (size_t)columns * sizeof *side;
-    dml__tile whole = *tile;
-    whole.c = side;
-    whole.ldc = (ptrdiff_t)vectors * kernel->lanes;
-    if (tile->beta != 0) {
-        memset(side, 0, (size_t)rows * (size_t)whole.ldc * sizeof *side);
-        for (int i = 0; i < rows; i++) memcpy(side + i * whole.ldc, tile->c + i * tile->ldc, bytes);
-    }
-    kernel->run(&whole, rows, vectors);
-    for (int i = 0; i < rows; i++) memcpy(tile->c + i * tile->ldc, side + i * whole.ldc, bytes);
+    const dml__job plain = { *product, dml__microkernel_get(), false };
+    const dml__microkernel *kernel = plain.kernel;
+    const ptrdiff_t width = dml__round_up(product->n, kernel->lanes);
+    if (product->n > kernel->rows || product->n >= product->m || product->n * 4 > width * 3) return plain;
+    dml__job job = plain;
+    job.transposed = true;
+    job.product.m = product->n;
+    job.product.n = product->m;
+    job.product.a = product->b;
+    job.product.b = product->a;
+    return job;
 }
 
-/* The columns of B that can be used in place: packing them pays only when several panels of A use them. */
-static bool dml__use_in_place(const dml__product *product, const dml__microkernel *kernel,
-                              const dml__range *range)
+/* Where element (i, j) of the job's product lies. */
+static inline float *dml__job_c(const dml__job *job, ptrdiff_t i, ptrdiff_t j)
 {
-    return product->b.pack == dml__pack_matrix && ((const dml__matrix *)product->b.source)->lane_step == 1 &&
-           range->i1 - range->i0 <= 2 * kernel->rows;
+    return job->product.c + (job->transposed ? j * job->product.ldc + i : i * job->product.ldc + j);
+}
+
+/* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions. */
+static void dml__side_tile(const dml__job *job, const dml__tile *tile, int rows, int columns)
+{
+    float side[DML__TILE_ROWS * DML__TILE_COLUMNS];
+    const int vectors = (columns + job->kernel->lanes - 1) / job->kernel->lanes;
+    const ptrdiff_t width = (ptrdiff_t)vectors * job->kernel->lanes;
+    const ptrdiff_t row_step = job->transposed ? 1 : tile->ldc, column_step = job->transposed ? tile->ldc : 1;
+    dml__tile whole = *tile;
+    whole.c = side;
+    whole.ldc = width;
+    if (tile->beta != 0) {
+        memset(side, 0, (size_t)rows * (size_t)width * sizeof *side);
+        for (int j = 0; j < columns; j++)
+            for (int i = 0; i < rows; i++) side[i * width + j] = tile->c[i * row_step + j * column_step];
+    }
+    job->kernel->run(&whole, rows, vectors);
+    for (int j = 0; j < columns; j++)
+        for (int i = 0; i < rows; i++) tile->c[i * row_step + j * column_step] = side[i * width + j];
+}
+
+/* C = bias, in a tile. */
+static void dml__bias_tile(const dml__job *job, ptrdiff_t i0, int rows, ptrdiff_t j0, int columns)
+{
+    const float *bias = job->product.bias + (job->transposed ? i0 : j0);
+    const int lines = job->transposed ? columns : rows, length = job->transposed ? rows : columns;
+    float *line = dml__job_c(job, i0, j0);
+    for (int l = 0; l < lines; l++, line += job->product.ldc)
+        memcpy(line, bias, (size_t)length * sizeof *bias);
+}
+
+/* The columns of B can be used in place; packing them pays only when several panels of A use them. */
+static bool dml__use_in_place(const dml__job *job, const dml__range *range)
+{
+    const dml__factor *b = &job->product.b;
+    return b->pack == dml__pack_matrix && ((const dml__matrix *)b->source)->lane_step == 1 &&
+           range->i1 - range->i0 <= 2 * job->kernel->rows;
 }
 
 /* Computes a range whose panels of B for one block of k fit behind a panel of A in `panels`. */
-static void dml__multiply_range(const dml__product *product, const dml__microkernel *kernel,
-                                const dml__range *range, float *panels)
+static void dml__multiply_range(const dml__job *job, const dml__range *range, float *panels)
 {
+    const dml__product *product = &job->product;
+    const dml__microkernel *kernel = job->kernel;
     const int full = kernel->lanes * kernel->vectors;
-    const bool in_place = dml__use_in_place(product, kernel, range);
+    const bool in_place = dml__use_in_place(job, range);
     float *panel_a = panels;                                     /* (kc, rows) */
     float *panels_b = panels + DML__PRODUCT_KC * DML__TILE_ROWS; /* (columns / full, kc, full) */
     for (ptrdiff_t k0 = range->k0; k0 < range->k1; k0 += DML__PRODUCT_KC) {
+        const bool first = k0 == range->k0;
         dml__tile tile;
         tile.k = (int)dml__smaller(DML__PRODUCT_KC, range->k1 - k0);
         tile.alpha = product->alpha;
-        tile.beta = k0 == range->k0 && !product->bias ? product->beta : 1;
+        tile.beta = first && !product->bias ? product->beta : 1;
         tile.ldc = product->ldc;
         for (ptrdiff_t i = range->i0; i < range->i1; i += kernel->rows) {
             const int rows = (int)dml__smaller(kernel->rows, range->i1 - i);
@@ -149,14 +192,12 @@ static void dml__multiply_range(const dml__product *product, const dml__microker
                 } else if (i == range->i0) {
                     product->b.pack(product->b.source, j, columns, k0, tile.k, width, panel_b);
                 }
-                tile.c = product->c + i * product->ldc + j;
-                if (k0 == range->k0 && product->bias)
-                    for (int r = 0; r < rows; r++)
-                        memcpy(tile.c + r * tile.ldc, product->bias + j, (size_t)columns * sizeof(float));
-                if (columns == width)
+                tile.c = dml__job_c(job, i, j);
+                if (first && product->bias) dml__bias_tile(job, i, rows, j, columns);
+                if (columns == width && !job->transposed)
                     kernel->run(&tile, rows, width / kernel->lanes);
                 else
-                    dml__ragged_tile(kernel, &tile, rows, columns);
+                    dml__side_tile(job, &tile, rows, columns);
             }
         }
     }
@@ -179,8 +220,7 @@ static void dml__scale_c(const dml__product *product)
 /* --- sharing C among the workers, in blocks of rows and columns --- */
 
 typedef struct dml__block_loop {
-    const dml__product *product;
-    const dml__microkernel *kernel;
+    const dml__job *job;
     dml_pool *pool;
     ptrdiff_t mc, nc, columns_of_blocks;
 } dml__block_loop;
@@ -188,7 +228,7 @@ typedef struct dml__block_loop {
 static void dml__block_task(void *argument, int task, int worker)
 {
     const dml__block_loop *loop = (const dml__block_loop *)argument;
-    const dml__product *product = loop->product;
+    const dml__product *product = &loop->job->product;
     const ptrdiff_t i = task / loop->columns_of_blocks, j = task % loop->columns_of_blocks;
     const dml__range range = { i * loop->mc,
                                dml__smaller(product->m, (i + 1) * loop->mc),
@@ -196,7 +236,7 @@ static void dml__block_task(void *argument, int task, int worker)
                                dml__smaller(product->n, (j + 1) * loop->nc),
                                0,
                                product->k };
-    dml__multiply_range(product, loop->kernel, &range, (float *)dml_pool_scratch(loop->pool, worker));
+    dml__multiply_range(loop->job, &range, (float *)dml_pool_scratch(loop->pool, worker));
 }
 
 /* Panels that `bytes` hold, given as the columns of B that fit behind a panel of A. */
@@ -207,8 +247,10 @@ static ptrdiff_t dml__columns_that_fit(size_t bytes, const dml__microkernel *ker
     return (floats / DML__PRODUCT_KC - DML__TILE_ROWS) / full * full;
 }
 
-static void dml__multiply_blocks(dml_pool *pool, const dml__product *product, const dml__microkernel *kernel)
+static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
 {
+    const dml__product *product = &job->product;
+    const dml__microkernel *kernel = job->kernel;
     const ptrdiff_t full = kernel->lanes * kernel->vectors, rows = kernel->rows;
     const ptrdiff_t fit = dml__columns_that_fit(DML__PACK_BYTES, kernel);
     /* Panels, not elements: even shares, then halves of the longer side until there is enough to share out.
@@ -225,7 +267,7 @@ static void dml__multiply_blocks(dml_pool *pool, const dml__product *product, co
         else
             wide = dml__quotient_up(wide, 2);
     }
-    dml__block_loop loop = { product, kernel, pool, high * rows, wide * full, 0 };
+    dml__block_loop loop = { job, pool, high * rows, wide * full, 0 };
     loop.columns_of_blocks = dml__quotient_up(product->n, loop.nc);
     const ptrdiff_t tasks = dml__quotient_up(product->m, loop.mc) * loop.columns_of_blocks;
     if (wanted > 1)
@@ -234,13 +276,14 @@ static void dml__multiply_blocks(dml_pool *pool, const dml__product *product, co
         for (ptrdiff_t task = 0; task < tasks; task++) dml__block_task(&loop, (int)task, 0);
 }
 
-static void dml__multiply_alone(const dml__product *product, const dml__microkernel *kernel)
+static void dml__multiply_alone(const dml__job *job)
 {
+    const dml__product *product = &job->product;
     float panels[DML__STACK_FLOATS];
-    const ptrdiff_t nc = dml__columns_that_fit(sizeof panels, kernel);
+    const ptrdiff_t nc = dml__columns_that_fit(sizeof panels, job->kernel);
     for (ptrdiff_t j = 0; j < product->n; j += nc) {
         const dml__range range = { 0, product->m, j, dml__smaller(product->n, j + nc), 0, product->k };
-        dml__multiply_range(product, kernel, &range, panels);
+        dml__multiply_range(job, &range, panels);
     }
 }
 
@@ -248,38 +291,31 @@ static void dml__multiply_alone(const dml__product *product, const dml__microker
 
 typedef struct dml__chunk_loop {
     const dml__product *product;
-    const dml__microkernel *kernel;
+    dml__job job; /* its partial sums, dense; C is set for each chunk */
     dml_pool *pool;
     ptrdiff_t chunk; /* of k, a multiple of DML__PRODUCT_KC */
     int chunks;
     float *partial; /* (chunks, m, n) */
 } dml__chunk_loop;
 
-static void dml__chunk_range(const dml__chunk_loop *loop, int c, float *partial, float *panels, size_t bytes)
+static void dml__compute_chunk(const dml__chunk_loop *loop, int c, float *partial, float *panels,
+                               size_t bytes)
 {
-    dml__product part = *loop->product;
-    part.alpha = 1;
-    part.beta = 0;
-    part.bias = NULL;
-    part.c = partial;
-    part.ldc = part.n;
-    const ptrdiff_t nc = dml__columns_that_fit(bytes, loop->kernel);
-    for (ptrdiff_t j = 0; j < part.n; j += nc) {
-        const dml__range range = { 0,
-                                   part.m,
-                                   j,
-                                   dml__smaller(part.n, j + nc),
-                                   c * loop->chunk,
-                                   dml__smaller(part.k, (c + 1) * loop->chunk) };
-        dml__multiply_range(&part, loop->kernel, &range, panels);
+    dml__job job = loop->job;
+    job.product.c = partial;
+    const ptrdiff_t m = job.product.m, n = job.product.n, nc = dml__columns_that_fit(bytes, job.kernel);
+    const ptrdiff_t k0 = c * loop->chunk, k1 = dml__smaller(job.product.k, k0 + loop->chunk);
+    for (ptrdiff_t j = 0; j < n; j += nc) {
+        const dml__range range = { 0, m, j, dml__smaller(n, j + nc), k0, k1 };
+        dml__multiply_range(&job, &range, panels);
     }
 }
 
 static void dml__chunk_task(void *argument, int task, int worker)
 {
     const dml__chunk_loop *loop = (const dml__chunk_loop *)argument;
-    dml__chunk_range(loop, task, loop->partial + task * loop->product->m * loop->product->n,
-                     (float *)dml_pool_scratch(loop->pool, worker), DML__PACK_BYTES);
+    dml__compute_chunk(loop, task, loop->partial + task * loop->product->m * loop->product->n,
+                       (float *)dml_pool_scratch(loop->pool, worker), DML__PACK_BYTES);
 }
 
 /* Adds chunk c's partial sums of row i to C; chunk 0 begins with beta C + bias. */
@@ -287,11 +323,11 @@ static void dml__add_chunk(const dml__product *product, int c, ptrdiff_t i, cons
 {
     float *row = product->c + i * product->ldc;
     for (ptrdiff_t j = 0; j < product->n; j++) {
-        float old = row[j];
+        float old = c || product->beta != 0 ? row[j] : 0;
         if (c == 0 && product->bias)
             old = product->bias[j];
         else if (c == 0)
-            old = product->beta == 0 ? 0 : product->beta * old;
+            old *= product->beta;
         row[j] = old + product->alpha * partial[j];
     }
 }
@@ -309,18 +345,23 @@ static void dml__chunk_alone(const dml__chunk_loop *loop)
 {
     float panels[DML__STACK_FLOATS], partial[DML__CHUNKED_C];
     for (int c = 0; c < loop->chunks; c++) {
-        dml__chunk_range(loop, c, partial, panels, sizeof panels);
+        dml__compute_chunk(loop, c, partial, panels, sizeof panels);
         for (ptrdiff_t i = 0; i < loop->product->m; i++)
             dml__add_chunk(loop->product, c, i, partial + i * loop->product->n);
     }
 }
 
-static void dml__multiply_chunks(dml_pool *pool, const dml__product *product, const dml__microkernel *kernel)
+static void dml__multiply_chunks(dml_pool *pool, const dml__product *product)
 {
+    dml__product part = *product;
+    part.alpha = 1;
+    part.beta = 0;
+    part.bias = NULL;
+    part.ldc = part.n;
     const ptrdiff_t blocks = dml__quotient_up(product->k, DML__PRODUCT_KC);
-    dml__chunk_loop loop = { product, kernel, pool, 0, 0, NULL };
-    loop.chunk = dml__quotient_up(blocks, dml__smaller(blocks, DML__CHUNKS)) * DML__PRODUCT_KC;
-    loop.chunks = (int)dml__quotient_up(product->k, loop.chunk);
+    const ptrdiff_t chunk = dml__quotient_up(blocks, dml__smaller(blocks, DML__CHUNKS)) * DML__PRODUCT_KC;
+    const int chunks = (int)dml__quotient_up(product->k, chunk);
+    dml__chunk_loop loop = { product, dml__plan(&part), pool, chunk, chunks, NULL };
     if (!pool) {
         dml__chunk_alone(&loop);
         return;
@@ -337,13 +378,15 @@ DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)
         dml__scale_c(product);
         return;
     }
-    const dml__microkernel *kernel = dml__microkernel_get();
-    if (product->k >= 4 * DML__PRODUCT_KC && product->m <= DML__CHUNKED_C / product->n)
-        dml__multiply_chunks(pool, product, kernel);
-    else if (pool)
-        dml__multiply_blocks(pool, product, kernel);
+    if (product->k >= 4 * DML__PRODUCT_KC && product->m <= DML__CHUNKED_C / product->n) {
+        dml__multiply_chunks(pool, product);
+        return;
+    }
+    const dml__job job = dml__plan(product);
+    if (pool)
+        dml__multiply_blocks(pool, &job);
     else
-        dml__multiply_alone(product, kernel);
+        dml__multiply_alone(&job);
 }
 
 #endif
