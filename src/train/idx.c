@@ -94,7 +94,7 @@ DML_API dml_status dml_idx_load(dml_context *context, const char *path, dml_idx 
 {
     memset(out, 0, sizeof *out);
     if (!context) return DML_ERROR_ARGUMENT;
-    unsigned char *bytes;
+    void *bytes;
     size_t size;
     dml_status status = dml__file_read(&context->memory, path, SIZE_MAX, &bytes, &size, &context->error);
     if (status != DML_OK) return status;
