@@ -1,0 +1,392 @@
+/* How ranks meet: settings, missing and mistaken ranks, keys, strangers. */
+#include "../test.h"
+#include "ranks.h"
+
+/* ---- settings ---- */
+
+static void clear_environment(void)
+{
+    static const char *const names[] = { "RANK",        "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+                                         "DML_TIMEOUT", "DML_KEY",    "DML_INSECURE" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
+}
+
+/* Opening under such variables fails with a sentence that has `part` in it. */
+static void check_environment(const char *rank, const char *world, const char *name, const char *value,
+                              const char *part)
+{
+    clear_environment();
+    if (rank) setenv("RANK", rank, 1);
+    if (world) setenv("WORLD_SIZE", world, 1);
+    if (name) setenv(name, value, 1);
+    dml_comm *comm = dml_comm_open(NULL);
+    CHECK_INT(dml_comm_status(comm), DML_ERROR_ARGUMENT);
+    CHECK_CONTAINS(dml_comm_error(comm), part);
+    CHECK_INT(dml_comm_barrier(comm), DML_ERROR_ARGUMENT);
+    dml_comm_close(comm);
+    clear_environment();
+}
+
+static void bad_environment(void)
+{
+    check_environment("x", "4", NULL, NULL, "RANK is \"x\"");
+    check_environment("4", "4", NULL, NULL, "0 to WORLD_SIZE - 1, which is 3");
+    check_environment("-1", "4", NULL, NULL, "RANK is \"-1\"");
+    check_environment("1 ", "4", NULL, NULL, "RANK is \"1 \"");
+    check_environment("0", "0", NULL, NULL, "WORLD_SIZE is \"0\"");
+    check_environment("0", "99999999999999999999", NULL, NULL, "WORLD_SIZE");
+    check_environment("0", "two", NULL, NULL, "WORLD_SIZE is \"two\"");
+    check_environment("0", NULL, NULL, NULL, "RANK is set, but WORLD_SIZE is not");
+    check_environment(NULL, "2", NULL, NULL, "WORLD_SIZE is set, but RANK is not");
+    check_environment("0", "2", "MASTER_PORT", "http", "MASTER_PORT is \"http\"");
+    check_environment("0", "2", "MASTER_PORT", "70000", "MASTER_PORT is \"70000\"");
+    check_environment("0", "2", "DML_TIMEOUT", "soon", "DML_TIMEOUT is \"soon\"");
+    check_environment("0", "2", "DML_TIMEOUT", "-1", "DML_TIMEOUT is \"-1\"");
+    check_environment("0", "2", "DML_TIMEOUT", "nan", "DML_TIMEOUT is \"nan\"");
+    check_environment("0", "2", "DML_INSECURE", "yes", "DML_INSECURE is \"yes\"");
+}
+
+static void check_options(dml_comm_options options, const char *part)
+{
+    dml_comm *comm = dml_comm_open(&options);
+    CHECK_INT(dml_comm_status(comm), DML_ERROR_ARGUMENT);
+    CHECK_CONTAINS(dml_comm_error(comm), part);
+    dml_comm_close(comm);
+}
+
+static void bad_options(void)
+{
+    check_options((dml_comm_options){ .rank = 2, .world_size = 2 }, "rank 2 of world_size 2");
+    check_options((dml_comm_options){ .rank = -1, .world_size = 2 }, "rank -1");
+    check_options((dml_comm_options){ .world_size = -1 }, "world_size -1");
+    check_options((dml_comm_options){ .rank = 1 }, "without a world_size");
+    check_options((dml_comm_options){ .master_port = 65536 }, "master_port is 65536");
+    check_options((dml_comm_options){ .timeout_s = -3 }, "timeout_s is -3");
+    check_options((dml_comm_options){ .key = "" }, "the key is empty");
+    check_options((dml_comm_options){ .segment_bytes = 3 }, "segment_bytes is 3");
+    check_options((dml_comm_options){ .max_requests = -1 }, "max_requests is -1");
+}
+
+static void alone(void)
+{
+    clear_environment();
+    dml_comm *comm = dml_comm_open(NULL);
+    float x[3] = { 1, 2, 3 }, out[3] = { 0, 0, 0 };
+    CHECK_INT(dml_comm_status(comm), DML_OK);
+    CHECK_STRING(dml_comm_error(comm), "");
+    CHECK_INT(dml_comm_world_size(comm), 1);
+    CHECK_INT(dml_comm_all_reduce(comm, x, 3, DML_F32, DML_MEAN), DML_OK);
+    CHECK_INT(dml_comm_all_gather(comm, x, 3, DML_F32, out), DML_OK);
+    CHECK_NEAR(out[2], 3, 0);
+    CHECK_INT(dml_comm_wait(comm, dml_comm_all_reduce_start(comm, x, 3, DML_F32, DML_SUM)), DML_OK);
+    CHECK_INT(dml_comm_barrier(comm), DML_OK);
+    CHECK_INT(dml_comm_send(comm, x, 3, DML_F32, 0), DML_ERROR_ARGUMENT);
+    CHECK_CONTAINS(dml_comm_error(comm), "send(f32, 3, to 0): it must be another rank");
+    dml_comm_close(comm);
+    CHECK_INT(dml_comm_barrier(NULL), DML_ERROR_MEMORY);
+    CHECK_INT(dml_comm_wait(NULL, NULL), DML_ERROR_MEMORY);
+    CHECK(dml_comm_all_reduce_start(NULL, x, 3, DML_F32, DML_SUM) == NULL);
+    dml_comm_close(NULL);
+}
+
+/* From the environment alone, as under dmlrun. */
+static void from_environment(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 20, NULL, NULL);
+    char port[16];
+    snprintf(port, sizeof port, "%d", ranks[0].options.master_port);
+    clear_environment();
+    setenv("RANK", "1", 1);
+    setenv("WORLD_SIZE", "2", 1);
+    setenv("MASTER_ADDR", "localhost", 1);
+    setenv("MASTER_PORT", port, 1);
+    setenv("DML_TIMEOUT", "20", 1);
+    setenv("DML_KEY", "from the environment", 1);
+    memset(&ranks[1].options, 0, sizeof ranks[1].options);
+    ranks[0].options.master_addr = "localhost";
+    ranks_run(ranks, 2);
+    check_ranks(ranks, 2);
+    clear_environment();
+}
+
+/* ---- who is missing, who is wrong ---- */
+
+static void missing_rank(void)
+{
+    test_rank ranks[4];
+    ranks_prepare(ranks, 4, 0.6, NULL, NULL);
+    ranks_run(ranks, 2);
+    for (int rank = 0; rank < 2; rank++) {
+        CHECK_INT(ranks[rank].status, DML_ERROR_TIMEOUT);
+        CHECK_CONTAINS(ranks[rank].error, "ranks 2, 3 of 4 did not arrive at 127.0.0.1:");
+        CHECK_CONTAINS(ranks[rank].error, "within 0.6 s");
+    }
+}
+
+static void missing_master(void)
+{
+    test_rank ranks[3];
+    ranks_prepare(ranks, 3, 0.2, NULL, NULL);
+    ranks_run(ranks + 1, 2);
+    for (int rank = 1; rank < 3; rank++) {
+        CHECK_INT(ranks[rank].status, DML_ERROR_TIMEOUT);
+        CHECK_CONTAINS(ranks[rank].error, "could not reach rank 0 at 127.0.0.1:");
+        CHECK_CONTAINS(ranks[rank].error, "refused");
+    }
+}
+
+/* Something listens there and never answers. */
+static void silent_master(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 0.2, NULL, NULL);
+    dml__address address;
+    const char *message;
+    CHECK_INT(dml__resolve_host("127.0.0.1", (uint16_t)ranks[1].options.master_port, &address, 1, &message),
+              1);
+    const int fd = dml__socket_listen(dml__system_sockets(), &address);
+    CHECK(fd >= 0);
+    ranks_run(ranks + 1, 1);
+    CHECK_CONTAINS(ranks[1].error, "who listens there doesn't answer");
+    ranks_run(ranks, 1);
+    CHECK_INT(ranks[0].status, DML_ERROR_NETWORK);
+    CHECK_CONTAINS(ranks[0].error, "rank 0 can't listen on 127.0.0.1:");
+    CHECK_CONTAINS(ranks[0].error, "the port is in use");
+    close(fd);
+}
+
+static void late_rank_body(test_rank *me)
+{
+    me->bad += dml_comm_barrier(me->comm) != DML_OK;
+}
+
+static void *start_late(void *argument)
+{
+    ranks_sleep(0.3);
+    return ranks_thread(argument);
+}
+
+static void ranks_start_in_any_order(void)
+{
+    for (int late = 0; late < 3; late++) {
+        test_rank ranks[3];
+        pthread_t threads[3];
+        ranks_prepare(ranks, 3, 20, late_rank_body, NULL);
+        for (int rank = 0; rank < 3; rank++)
+            pthread_create(&threads[rank], NULL, rank == late ? start_late : ranks_thread, &ranks[rank]);
+        for (int rank = 0; rank < 3; rank++) pthread_join(threads[rank], NULL);
+        check_ranks(ranks, 3);
+    }
+}
+
+/* Both sides of a disagreement show the same sentence. */
+static void check_both(test_rank *ranks, int count, const char *part)
+{
+    ranks_run(ranks, count);
+    for (int i = 0; i < count; i++) {
+        CHECK_INT(ranks[i].status, DML_ERROR_MISMATCH);
+        CHECK_CONTAINS(ranks[i].error, part);
+        CHECK(ranks[i].seconds < 10);
+    }
+}
+
+static void wrong_world_size(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 20, NULL, NULL);
+    ranks[1].options.world_size = 3;
+    check_both(ranks, 2, "rank 1 has a world size of 3, but rank 0 one of 2");
+}
+
+static void wrong_segment_bytes(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 20, NULL, NULL);
+    ranks[1].options.segment_bytes = 4096;
+    check_both(ranks, 2, "rank 1 has segment_bytes 4096, but rank 0 has 262144");
+}
+
+static void same_rank_twice(void)
+{
+    test_rank ranks[3];
+    ranks_prepare(ranks, 3, 20, NULL, NULL);
+    ranks[2].options.rank = 1;
+    ranks_run(ranks, 3);
+    for (int i = 0; i < 3; i++) {
+        CHECK_INT(ranks[i].status, DML_ERROR_MISMATCH);
+        CHECK_CONTAINS(ranks[i].error, "rank 1 came twice to rank 0");
+    }
+}
+
+/* ---- trust ---- */
+
+/* Rank 1 is told at once; to rank 0 it is a stranger, of whom it tells at its deadline. */
+static void check_keys(const char *key0, const char *key1, const char *part)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 0.5, NULL, NULL);
+    ranks[0].options.key = key0;
+    ranks[1].options.key = key1;
+    ranks_run(ranks, 2);
+    CHECK_INT(ranks[1].status, DML_ERROR_MISMATCH);
+    CHECK_CONTAINS(ranks[1].error, part);
+    CHECK_INT(ranks[0].status, DML_ERROR_TIMEOUT);
+    CHECK_CONTAINS(ranks[0].error, "rank 1 of 2 did not arrive");
+    CHECK_CONTAINS(ranks[0].error, "1 connection was turned away, the last because");
+    CHECK_CONTAINS(ranks[0].error, part);
+    CHECK_INT(ranks[0].strangers, 1);
+}
+
+static void wrong_keys(void)
+{
+    check_keys("one", "two", "rank 1 has another key than rank 0");
+    check_keys("one", NULL, "rank 1 has no key, but rank 0 has");
+    check_keys(NULL, "one", "rank 1 has a key, but rank 0 has none");
+}
+
+static void no_key_no_network(void)
+{
+    dml_comm_options options = { .world_size = 2, .rank = 1, .master_addr = "192.0.2.1", .timeout_s = 0.1 };
+    check_options(options, "rank 1 won't leave loopback without a key");
+    options = (dml_comm_options){ .world_size = 2, .bind_addr = "0.0.0.0", .timeout_s = 0.1 };
+    check_options(options, "bind_addr \"0.0.0.0\"");
+    options.allow_insecure = true;
+    options.master_port = ranks_port();
+    dml_comm *comm = dml_comm_open(&options);
+    CHECK_INT(dml_comm_status(comm), DML_ERROR_TIMEOUT); /* it did listen */
+    dml_comm_close(comm);
+    options = (dml_comm_options){ .world_size = 2, .bind_addr = "no such interface", .timeout_s = 0.1 };
+    comm = dml_comm_open(&options);
+    CHECK_CONTAINS(dml_comm_error(comm), "can't use bind_addr \"no such interface\"");
+    dml_comm_close(comm);
+    options = (dml_comm_options){ .world_size = 2, .master_addr = "no.such.host.invalid", .timeout_s = 0.1 };
+    comm = dml_comm_open(&options);
+    CHECK_CONTAINS(dml_comm_error(comm), "can't find the address of master_addr \"no.such.host.invalid\"");
+    dml_comm_close(comm);
+}
+
+static void by_interface(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 20, late_rank_body, NULL);
+    for (int rank = 0; rank < 2; rank++) ranks[rank].options.bind_addr = "lo";
+    ranks_run(ranks, 2);
+    check_ranks(ranks, 2);
+}
+
+/* ---- strangers ---- */
+
+typedef struct crowd {
+    int port, stop; /* stop: atomic */
+} crowd;
+
+/* Comes again and again: silent, polite in another protocol, with noise, with a noisy hello, or hasty. */
+static void *crowd_thread(void *argument)
+{
+    crowd *all = (crowd *)argument;
+    unsigned state = 7;
+    int silent[64], n = 0;
+    for (int i = 0; !__atomic_load_n(&all->stop, __ATOMIC_SEQ_CST); i++) {
+        const int fd = ranks_connect(all->port);
+        if (fd < 0) {
+            ranks_sleep(0.001);
+            continue;
+        }
+        unsigned char noise[400];
+        for (size_t k = 0; k < sizeof noise; k++) noise[k] = (unsigned char)(test_random(&state) >> 9);
+        static const char http[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        if (i % 5 == 1) (void)!send(fd, http, sizeof http - 1, MSG_NOSIGNAL);
+        if (i % 5 == 2) (void)!send(fd, noise, sizeof noise, MSG_NOSIGNAL);
+        if (i % 5 == 3) {
+            memcpy(noise, "dmlH\1\0\0\0", 8);
+            (void)!send(fd, noise, 128, MSG_NOSIGNAL);
+        }
+        if (i % 5 == 4 && n < 64)
+            silent[n++] = fd;
+        else
+            close(fd);
+    }
+    while (n) close(silent[--n]);
+    return NULL;
+}
+
+static void strangers_change_nothing(void)
+{
+    for (int keyed = 0; keyed < 2; keyed++) {
+        test_rank ranks[4];
+        crowd all;
+        pthread_t crowds[2], threads[4];
+        ranks_prepare(ranks, 4, 20, late_rank_body, NULL);
+        all.port = ranks[0].options.master_port;
+        all.stop = 0;
+        for (int rank = 0; rank < 4; rank++) ranks[rank].options.key = keyed ? "a key" : NULL;
+        for (int i = 0; i < 2; i++) pthread_create(&crowds[i], NULL, crowd_thread, &all);
+        for (int rank = 0; rank < 4; rank++)
+            pthread_create(&threads[rank], NULL, rank == 3 ? start_late : ranks_thread, &ranks[rank]);
+        for (int rank = 0; rank < 4; rank++) pthread_join(threads[rank], NULL);
+        __atomic_store_n(&all.stop, 1, __ATOMIC_SEQ_CST);
+        for (int i = 0; i < 2; i++) pthread_join(crowds[i], NULL);
+        check_ranks(ranks, 4);
+        CHECK(ranks[0].strangers > 0);
+    }
+}
+
+static void receive_all(int fd, uint8_t *out, size_t bytes)
+{
+    for (size_t got = 0; got < bytes;) {
+        const ssize_t n = recv(fd, out + got, bytes - got, 0);
+        if (n <= 0) return;
+        got += (size_t)n;
+    }
+}
+
+/* A rank of another version is told so, and rank 0 tells of it. */
+static void other_version(void)
+{
+    test_rank ranks[2];
+    pthread_t thread;
+    ranks_prepare(ranks, 2, 1, NULL, NULL);
+    pthread_create(&thread, NULL, ranks_thread, &ranks[0]);
+    int fd = -1;
+    while (fd < 0) fd = ranks_connect(ranks[0].options.master_port);
+    uint8_t challenge[DML__CHALLENGE_BYTES], hello_bytes[DML__HELLO_BYTES], welcome_bytes[DML__WELCOME_BYTES];
+    receive_all(fd, challenge, sizeof challenge);
+    dml__hello hello;
+    memset(&hello, 0, sizeof hello);
+    hello.version = 2;
+    hello.from = 1;
+    dml__encode_hello(&hello, hello_bytes);
+    (void)!send(fd, hello_bytes, sizeof hello_bytes, MSG_NOSIGNAL);
+    memset(welcome_bytes, 0, sizeof welcome_bytes);
+    receive_all(fd, welcome_bytes, sizeof welcome_bytes);
+    dml__welcome welcome;
+    CHECK(dml__decode_welcome(welcome_bytes, &welcome));
+    CHECK_INT(welcome.verdict, DML__VERDICT_WRONG_VERSION);
+    CHECK_INT(welcome.version, 1);
+    close(fd);
+    pthread_join(thread, NULL);
+    CHECK_CONTAINS(ranks[0].error, "rank 1 speaks version 2 of the protocol, but rank 0 version 1");
+}
+
+int main(void)
+{
+    clear_environment();
+    RUN(bad_environment);
+    RUN(bad_options);
+    RUN(alone);
+    RUN(from_environment);
+    RUN(missing_rank);
+    RUN(missing_master);
+    RUN(silent_master);
+    RUN(ranks_start_in_any_order);
+    RUN(wrong_world_size);
+    RUN(wrong_segment_bytes);
+    RUN(same_rank_twice);
+    RUN(wrong_keys);
+    RUN(no_key_no_network);
+    RUN(by_interface);
+    RUN(strangers_change_nothing);
+    RUN(other_version);
+    return test_report("comm/rendezvous");
+}
