@@ -123,7 +123,8 @@ static int dml__progress_compose(const dml_progress *progress, char *line, int w
     } else {
         snprintf(part[DML__PROGRESS_DONE], DML__PROGRESS_PART, "step %lld", (long long)step);
     }
-    snprintf(part[DML__PROGRESS_LOSS], DML__PROGRESS_PART, "  loss %.4g", loss);
+    const bool plain = loss < 1000 && loss > -1000; /* of one width, so that the bar stays where it is */
+    snprintf(part[DML__PROGRESS_LOSS], DML__PROGRESS_PART, plain ? "  loss %.4f" : "  loss %.3g", loss);
     if (elapsed > 0 && counted > 0)
         dml__progress_rate(part[DML__PROGRESS_RATE], DML__PROGRESS_PART, counted / elapsed);
     if (elapsed > 0 && steps > 0 && total > 0)

@@ -48,13 +48,14 @@ static void a_bar_tells_all(void)
     dml_progress progress = begin(file, 80, 100);
     time_now = 102;
     dml_progress_update(&progress, 25, 0.12345, 5000);
-    CHECK_STRING(news(file), "\rlenet   25 % [======>                 ]  loss 0.1235  2500 samples/s  0:06 left");
+    CHECK_STRING(news(file),
+                 "\rlenet   25 % [======>                 ]  loss 0.1235  2500 samples/s  0:06 left");
     dml_progress_end(&progress);
     news(file);
     progress = begin(file, 100, 0); /* how many steps there will be isn't known */
     time_now = 101;
     dml_progress_update(&progress, 25, 2, 50);
-    CHECK_STRING(news(file), "\rlenet  step 25  loss 2  50.0 samples/s");
+    CHECK_STRING(news(file), "\rlenet  step 25  loss 2.0000  50.0 samples/s");
     fclose(file);
 }
 
@@ -120,7 +121,7 @@ static void it_fits_every_width(void)
         FILE *file = tmpfile();
         dml_progress progress = begin(file, width, 100);
         time_now = 1e6;
-        dml_progress_update(&progress, 1, -1.234e-30, 1234567);
+        dml_progress_update(&progress, 1, -1.234e30, 1234567);
         const char *text = news(file);
         CHECK(text[0] == '\r');
         CHECK_MESSAGE((int)strlen(text + 1) < width, "%d columns: \"%s\"", width, text + 1);
