@@ -1,4 +1,4 @@
-/* bytes.h: little-endian numbers in files and messages, on any host. */
+/* bytes.h: numbers as little-endian bytes, at any address, for files and wires. */
 #ifndef DML_BASE_BYTES_H
 #define DML_BASE_BYTES_H
 
@@ -6,43 +6,56 @@
 
 #include <string.h>
 
-static inline void dml__store32(unsigned char *to, uint32_t value)
+/* Compilers make one load or store of each. */
+static inline uint16_t dml__load16(const void *from)
 {
-    for (int i = 0; i < 4; i++) to[i] = (unsigned char)(value >> (8 * i));
+    const unsigned char *b = (const unsigned char *)from;
+    return (uint16_t)(b[0] | (unsigned)b[1] << 8);
 }
 
-static inline void dml__store64(unsigned char *to, uint64_t value)
+static inline uint32_t dml__load32(const void *from)
 {
-    for (int i = 0; i < 8; i++) to[i] = (unsigned char)(value >> (8 * i));
+    const unsigned char *b = (const unsigned char *)from;
+    return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
 }
 
-static inline uint32_t dml__load32(const unsigned char *from)
+static inline uint64_t dml__load64(const void *from)
 {
-    uint32_t value = 0;
-    for (int i = 0; i < 4; i++) value |= (uint32_t)from[i] << (8 * i);
-    return value;
+    const unsigned char *b = (const unsigned char *)from;
+    return (uint64_t)dml__load32(b) | (uint64_t)dml__load32(b + 4) << 32;
 }
 
-static inline uint64_t dml__load64(const unsigned char *from)
+static inline void dml__store16(void *to, uint16_t value)
 {
-    uint64_t value = 0;
-    for (int i = 0; i < 8; i++) value |= (uint64_t)from[i] << (8 * i);
-    return value;
+    unsigned char *b = (unsigned char *)to;
+    for (int i = 0; i < 2; i++) b[i] = (unsigned char)(value >> 8 * i);
 }
 
-static inline void dml__store_f32(unsigned char *to, float value)
+static inline void dml__store32(void *to, uint32_t value)
 {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    dml__store32(to, bits);
+    unsigned char *b = (unsigned char *)to;
+    for (int i = 0; i < 4; i++) b[i] = (unsigned char)(value >> 8 * i);
 }
 
-static inline float dml__load_f32(const unsigned char *from)
+static inline void dml__store64(void *to, uint64_t value)
+{
+    unsigned char *b = (unsigned char *)to;
+    for (int i = 0; i < 8; i++) b[i] = (unsigned char)(value >> 8 * i);
+}
+
+static inline float dml__load_f32(const void *from)
 {
     const uint32_t bits = dml__load32(from);
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
+}
+
+static inline void dml__store_f32(void *to, float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    dml__store32(to, bits);
 }
 
 #endif

@@ -6,127 +6,145 @@
 #ifndef DML_NO_STDIO
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#if defined(__unix__) || defined(__APPLE__)
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#define DML__FILE_POSIX 1
-#endif
 
-static dml_status dml__read_failed(dml__error *error, const char *path)
+#define DML__PATH_BYTES 4096
+
+static dml_status dml__file_fail(dml__error *error, const char *what, const char *path)
 {
-    return dml__fail(error, DML_ERROR_IO, "can't read %s: %s", path, strerror(errno));
+    return dml__fail(error, DML_ERROR_IO, "can't %s \"%.300s\": %s", what, path, strerror(errno));
 }
 
-/* The size of a regular file, or false with errno set. */
-static bool dml__file_size(FILE *file, size_t *bytes)
+/* Up to `bytes` bytes; fewer at the end of the file, -1 and errno on failure. */
+static ptrdiff_t dml__read_fully(int descriptor, char *to, size_t bytes)
 {
-#ifdef DML__FILE_POSIX
-    struct stat status;
-    if (fstat(fileno(file), &status) != 0) return false;
-    if (S_ISDIR(status.st_mode)) {
-        errno = EISDIR;
-        return false;
+    size_t done = 0;
+    while (done < bytes) {
+        const size_t left = bytes - done;
+        const ssize_t got = read(descriptor, to + done, left < (1u << 30) ? left : 1u << 30);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return -1;
+        if (got == 0) break;
+        done += (size_t)got;
     }
-    if (!S_ISREG(status.st_mode)) {
-        errno = EINVAL;
-        return false;
+    return (ptrdiff_t)done;
+}
+
+static bool dml__write_fully(int descriptor, const char *from, size_t bytes)
+{
+    while (bytes > 0) {
+        const ssize_t put = write(descriptor, from, bytes < (1u << 30) ? bytes : 1u << 30);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return false;
+        from += put;
+        bytes -= (size_t)put;
     }
-#endif
-    if (fseek(file, 0, SEEK_END) != 0) return false;
-    const long end = ftell(file);
-    if (end < 0 || fseek(file, 0, SEEK_SET) != 0) return false;
-    *bytes = (size_t)end;
     return true;
 }
 
-static dml_status dml__read_open_file(FILE *file, dml__memory *memory, const char *path, size_t most,
-                                      unsigned char **data, size_t *bytes, dml__error *error)
+static dml_status dml__read_open_file(int descriptor, dml__memory *memory, const char *path, size_t limit,
+                                      void **data, size_t *bytes, dml__error *error)
 {
-    if (!dml__file_size(file, bytes)) return dml__read_failed(error, path);
-    if (*bytes > most)
-        return dml__fail(error, DML_ERROR_IO, "%s has %zu bytes, more than the %zu that are read", path,
-                         *bytes, most);
-    *data = (unsigned char *)dml__allocate(memory, *bytes);
-    if (!*data)
-        return dml__fail(error, DML_ERROR_MEMORY, "no memory left to read the %zu bytes of %s", *bytes, path);
-    if (fread(*data, 1, *bytes, file) == *bytes) return DML_OK;
-    const dml_status status =
-        ferror(file) ? dml__read_failed(error, path)
-                     : dml__fail(error, DML_ERROR_IO, "%s became shorter while it was read", path);
-    dml__release(memory, *data);
-    *data = NULL;
-    return status;
+    struct stat info;
+    if (fstat(descriptor, &info)) return dml__file_fail(error, "read", path);
+    if (!S_ISREG(info.st_mode))
+        return dml__fail(error, DML_ERROR_IO, "can't read \"%s\": it is no plain file", path);
+    if ((uint64_t)info.st_size > limit)
+        return dml__fail(error, DML_ERROR_FORMAT, "\"%s\" has %llu bytes, more than the %llu it may have",
+                         path, (unsigned long long)info.st_size, (unsigned long long)limit);
+    const size_t size = (size_t)info.st_size;
+    char *content = (char *)dml__allocate(memory, size);
+    if (!content)
+        return dml__fail(error, DML_ERROR_MEMORY, "no memory for the %llu bytes of \"%s\"",
+                         (unsigned long long)size, path);
+    const ptrdiff_t got = dml__read_fully(descriptor, content, size);
+    if (got != (ptrdiff_t)size) {
+        dml__release(memory, content);
+        if (got < 0) return dml__file_fail(error, "read", path);
+        return dml__fail(error, DML_ERROR_IO, "\"%s\" became shorter while it was read", path);
+    }
+    *data = content;
+    *bytes = size;
+    return DML_OK;
 }
 
-DML__LOCAL dml_status dml__file_read(dml__memory *memory, const char *path, size_t most, unsigned char **data,
+DML__LOCAL dml_status dml__file_read(dml__memory *memory, const char *path, size_t limit, void **data,
                                      size_t *bytes, dml__error *error)
 {
     *data = NULL;
     *bytes = 0;
-    FILE *file = fopen(path, "rb");
-    if (!file) return dml__read_failed(error, path);
-    const dml_status status = dml__read_open_file(file, memory, path, most, data, bytes, error);
-    fclose(file);
+    /* O_NONBLOCK: a named pipe must not keep us waiting for its writer before we see that it is one. */
+    const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (descriptor < 0) return dml__file_fail(error, "open", path);
+    const dml_status status = dml__read_open_file(descriptor, memory, path, limit, data, bytes, error);
+    close(descriptor);
     return status;
 }
 
-/* Makes the rename itself survive a power cut. Some file systems can't sync a folder; that is no failure. */
-static void dml__sync_folder_of(const char *path)
+/* Opens a new file beside `path` and writes its name. */
+static int dml__open_temporary(const char *path, char name[DML__PATH_BYTES])
 {
-#ifdef DML__FILE_POSIX
-    char folder[4096];
+    for (int attempt = 0; attempt < 100; attempt++) {
+        const int length = snprintf(name, DML__PATH_BYTES, "%s.%ld-%d.tmp", path, (long)getpid(), attempt);
+        if (length < 0 || length >= DML__PATH_BYTES) {
+            errno = ENAMETOOLONG;
+            return -1;
+        }
+        const int descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (descriptor >= 0 || errno != EEXIST) return descriptor;
+    }
+    return -1;
+}
+
+/* The new name itself must reach the disk; a file system that can't do that for folders says EINVAL. */
+static bool dml__sync_folder_of(const char *path)
+{
+    char folder[DML__PATH_BYTES];
     const char *slash = strrchr(path, '/');
     const size_t length = slash ? (size_t)(slash - path) : 0;
-    if (length >= sizeof folder) return;
+    if (length >= sizeof folder) return false;
     memcpy(folder, path, length);
     folder[length] = '\0';
-    const int descriptor = open(slash ? (length ? folder : "/") : ".", O_RDONLY);
-    if (descriptor < 0) return;
-    fsync(descriptor);
+    const int descriptor = open(length ? folder : slash ? "/" : ".", O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) return errno == EACCES; /* a folder that we may write to but not list */
+    const bool ok = fsync(descriptor) == 0 || errno == EINVAL;
+    const int reason = errno;
     close(descriptor);
-#else
-    (void)path;
-#endif
+    errno = reason;
+    return ok;
 }
 
-static bool dml__write_and_sync(FILE *file, const void *data, size_t bytes)
+static bool dml__write_parts(int descriptor, const dml__file_part *parts, int count)
 {
-    if (fwrite(data, 1, bytes, file) != bytes || fflush(file) != 0) return false;
-#ifdef DML__FILE_POSIX
-    if (fsync(fileno(file)) != 0) return false;
-#endif
-    return true;
+    for (int i = 0; i < count; i++)
+        if (!dml__write_fully(descriptor, (const char *)parts[i].data, parts[i].bytes)) return false;
+    return fsync(descriptor) == 0;
 }
 
-DML__LOCAL dml_status dml__file_write(const char *path, const void *data, size_t bytes, dml__error *error)
+DML__LOCAL dml_status dml__file_write(const char *path, const dml__file_part *parts, int count,
+                                      dml__error *error)
 {
-    char aside[4096];
-    long process = 0;
-#ifdef DML__FILE_POSIX
-    process = (long)getpid();
-#endif
-    if (snprintf(aside, sizeof aside, "%s.%ld.tmp", path, process) >= (int)sizeof aside)
-        return dml__fail(error, DML_ERROR_IO, "can't write %.80s...: the path is too long", path);
-    FILE *file = fopen(aside, "wb");
-    if (!file) return dml__fail(error, DML_ERROR_IO, "can't write %s: %s", path, strerror(errno));
-    bool ok = dml__write_and_sync(file, data, bytes);
-    int cause = errno;
-    if (fclose(file) != 0 && ok) {
-        ok = false;
-        cause = errno;
-    }
-    if (ok && rename(aside, path) != 0) {
-        ok = false;
-        cause = errno;
-    }
+    char temporary[DML__PATH_BYTES];
+    struct stat info;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+        return dml__fail(error, DML_ERROR_IO, "can't write \"%s\": it is there and no plain file", path);
+    const int descriptor = dml__open_temporary(path, temporary);
+    if (descriptor < 0) return dml__file_fail(error, "create", path);
+    bool ok = dml__write_parts(descriptor, parts, count);
+    const int reason = errno;
+    if (close(descriptor) == 0 && !ok) errno = reason;
+    ok = ok && rename(temporary, path) == 0;
     if (!ok) {
-        remove(aside);
-        return dml__fail(error, DML_ERROR_IO, "can't write %s: %s", path, strerror(cause));
+        const int why = errno;
+        unlink(temporary);
+        errno = why;
+        return dml__file_fail(error, "write", path);
     }
-    dml__sync_folder_of(path);
+    if (!dml__sync_folder_of(path)) return dml__file_fail(error, "write the folder of", path);
     return DML_OK;
 }
 

@@ -1,23 +1,28 @@
-/* file.h: whole files, read at once and replaced at once. */
+/* file.h: whole files in and out of memory. With DML_NO_STDIO there are none. */
 #ifndef DML_BASE_FILE_H
 #define DML_BASE_FILE_H
 
-#include "base/error.h"
-#include "base/memory.h"
-#include "base/platform.h"
-#include "base/status.h"
-
 #ifndef DML_NO_STDIO
 
-/* Reads the file into `*data`, which the caller releases, and its size into `*bytes`. DML_ERROR_IO, naming
-   the file and the cause, when it can't be read, is a folder, or is larger than `most` bytes;
-   DML_ERROR_MEMORY. */
-DML__LOCAL dml_status dml__file_read(dml__memory *memory, const char *path, size_t most, unsigned char **data,
+#include "base/error.h"
+#include "base/memory.h"
+
+/* Reads the whole plain file into memory that the caller releases with dml__release. An empty file gives a
+   valid pointer. DML_ERROR_IO: it isn't there, can't be read or is no plain file; DML_ERROR_FORMAT: it holds
+   more than `limit` bytes; DML_ERROR_MEMORY. Nothing is kept then, and *data is NULL. */
+DML__LOCAL dml_status dml__file_read(dml__memory *memory, const char *path, size_t limit, void **data,
                                      size_t *bytes, dml__error *error);
 
-/* Replaces the file: the bytes are written to a file beside it, synced, and renamed, so that whoever looks
-   finds the old file or the new one, whole. DML_ERROR_IO, with nothing left behind, when that fails. */
-DML__LOCAL dml_status dml__file_write(const char *path, const void *data, size_t bytes, dml__error *error);
+typedef struct dml__file_part {
+    const void *data;
+    size_t bytes;
+} dml__file_part;
+
+/* Writes the parts one after the other as the file's content, all or nothing: to a temporary file beside it,
+   onto the disk, and then renamed over `path`, so that after a crash or a full disk the old file is still
+   there. DML_ERROR_IO also where `path` is there but no plain file. */
+DML__LOCAL dml_status dml__file_write(const char *path, const dml__file_part *parts, int count,
+                                      dml__error *error);
 
 #endif
 

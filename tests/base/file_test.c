@@ -1,0 +1,189 @@
+#define _GNU_SOURCE
+#include "base/file.h"
+
+#include <dirent.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "../test.h"
+
+static char folder[64];
+static dml__memory memory;
+
+static const char *in_folder(const char *name)
+{
+    static char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+static int files_in_folder(void)
+{
+    DIR *dir = opendir(folder);
+    int count = -2; /* . and .. */
+    while (dir && readdir(dir)) count++;
+    if (dir) closedir(dir);
+    return count;
+}
+
+static dml_status write_text(const char *path, const char *text, dml__error *error)
+{
+    dml__file_part parts[2];
+    const size_t half = strlen(text) / 2;
+    parts[0].data = text, parts[0].bytes = half;
+    parts[1].data = text + half, parts[1].bytes = strlen(text) - half;
+    return dml__file_write(path, parts, 2, error);
+}
+
+static void check_content(const char *path, const char *want)
+{
+    void *data;
+    size_t bytes;
+    dml__error error = { DML_OK, "" };
+    CHECK_INT(dml__file_read(&memory, path, 1000, &data, &bytes, &error), DML_OK);
+    CHECK_INT(bytes, strlen(want));
+    CHECK(data && bytes == strlen(want) && memcmp(data, want, bytes) == 0);
+    dml__release(&memory, data);
+}
+
+static void round_trip_and_replace(void)
+{
+    const char *path = in_folder("a");
+    CHECK_INT(write_text(path, "first", NULL), DML_OK);
+    check_content(path, "first");
+    CHECK_INT(write_text(path, "second, longer", NULL), DML_OK);
+    check_content(path, "second, longer");
+    CHECK_INT(write_text(path, "", NULL), DML_OK);
+    check_content(path, "");
+    CHECK_INT(dml__file_write(path, NULL, 0, NULL), DML_OK);
+    check_content(path, "");
+    CHECK_INT(files_in_folder(), 1);
+    unlink(path);
+}
+
+static void a_name_without_a_folder(void)
+{
+    char before[4096];
+    CHECK(getcwd(before, sizeof before) != NULL);
+    CHECK(chdir(folder) == 0);
+    CHECK_INT(write_text("plain", "here", NULL), DML_OK);
+    check_content("plain", "here");
+    unlink("plain");
+    CHECK(chdir(before) == 0);
+}
+
+static void check_read_fails(const char *path, size_t limit, dml_status want, const char *part)
+{
+    void *data = &data;
+    size_t bytes = 1;
+    dml__error error = { DML_OK, "" };
+    CHECK_INT(dml__file_read(&memory, path, limit, &data, &bytes, &error), want);
+    CHECK(data == NULL && bytes == 0);
+    CHECK_INT(error.status, want);
+    CHECK_CONTAINS(error.text, path);
+    CHECK_CONTAINS(error.text, part);
+}
+
+static void reading_says_what_is_wrong(void)
+{
+    check_read_fails(in_folder("missing"), 10, DML_ERROR_IO, "No such file");
+    check_read_fails(folder, 10, DML_ERROR_IO, "no plain file");
+    check_read_fails("/dev/null", 10, DML_ERROR_IO, "no plain file");
+    const char *path = in_folder("pipe");
+    CHECK(mkfifo(path, 0600) == 0);
+    check_read_fails(path, 10, DML_ERROR_IO, "no plain file");
+    unlink(path);
+    path = in_folder("eleven");
+    CHECK_INT(write_text(path, "hello world", NULL), DML_OK);
+    check_read_fails(path, 10, DML_ERROR_FORMAT, "11 bytes, more than the 10");
+    char buffer[256];
+    dml__memory small;
+    dml__error error = { DML_OK, "" };
+    void *data;
+    size_t bytes;
+    dml__memory_init(&small, NULL, buffer, 65);
+    CHECK_INT(dml__file_read(&small, path, 11, &data, &bytes, &error), DML_ERROR_MEMORY);
+    CHECK_CONTAINS(error.text, "no memory");
+    unlink(path);
+}
+
+static void check_write_fails(const char *path, const char *part)
+{
+    dml__error error = { DML_OK, "" };
+    CHECK_INT(write_text(path, "text", &error), DML_ERROR_IO);
+    CHECK_INT(error.status, DML_ERROR_IO);
+    CHECK_CONTAINS(error.text, part);
+}
+
+static void writing_says_what_is_wrong(void)
+{
+    char *endless = (char *)malloc(6000);
+    memset(endless, 'x', 5999);
+    endless[5999] = '\0';
+    check_write_fails(in_folder("missing/file"), "No such file");
+    check_write_fails(folder, "no plain file");
+    check_write_fails("/dev/null", "no plain file"); /* renaming over a device would destroy it */
+    check_write_fails(endless, "too long");
+    CHECK_INT(files_in_folder(), 0);
+    free(endless);
+}
+
+/* A full disk, played by a limit on the size of files. */
+static void a_failed_write_keeps_the_old_file(void)
+{
+    struct rlimit old, low;
+    const size_t n = 1 << 20;
+    char *big = (char *)calloc(n, 1);
+    const dml__file_part part = { big, n };
+    dml__error error = { DML_OK, "" };
+    const char *path = in_folder("kept");
+    CHECK_INT(write_text(path, "old", NULL), DML_OK);
+    CHECK(getrlimit(RLIMIT_FSIZE, &old) == 0);
+    low = old;
+    low.rlim_cur = 100000;
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK(setrlimit(RLIMIT_FSIZE, &low) == 0);
+    const dml_status status = dml__file_write(path, &part, 1, &error);
+    CHECK(setrlimit(RLIMIT_FSIZE, &old) == 0);
+    signal(SIGXFSZ, SIG_DFL);
+    CHECK_INT(status, DML_ERROR_IO);
+    CHECK_CONTAINS(error.text, "kept");
+    CHECK_CONTAINS(error.text, "too large");
+    check_content(path, "old");
+    CHECK_INT(files_in_folder(), 1);
+    unlink(path);
+    free(big);
+}
+
+static void a_stale_temporary_is_no_obstacle(void)
+{
+    char stale[160];
+    const char *path = in_folder("b");
+    snprintf(stale, sizeof stale, "%s.%ld-0.tmp", path, (long)getpid());
+    CHECK_INT(write_text(stale, "someone else's", NULL), DML_OK);
+    CHECK_INT(write_text(path, "mine", NULL), DML_OK);
+    check_content(path, "mine");
+    check_content(stale, "someone else's");
+    unlink(stale);
+    unlink(path);
+}
+
+int main(void)
+{
+    strcpy(folder, "/tmp/dml-file-test-XXXXXX");
+    if (!mkdtemp(folder)) {
+        printf("can't make a folder in /tmp\n");
+        return 1;
+    }
+    dml__memory_init(&memory, NULL, NULL, 0);
+    RUN(round_trip_and_replace);
+    RUN(a_name_without_a_folder);
+    RUN(reading_says_what_is_wrong);
+    RUN(writing_says_what_is_wrong);
+    RUN(a_failed_write_keeps_the_old_file);
+    RUN(a_stale_temporary_is_no_obstacle);
+    rmdir(folder);
+    return test_report("base/file");
+}
