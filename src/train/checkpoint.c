@@ -96,6 +96,21 @@ static void dml__write_parameter(unsigned char *to, const dml_node *parameter)
         dml__store32(to + DML__NAME_LENGTH + 4 + 4 * i, (uint32_t)parameter->shape.dims[i]);
 }
 
+static void dml__store_float(unsigned char *to, float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    dml__store32(to, bits);
+}
+
+static float dml__load_float(const unsigned char *from)
+{
+    const uint32_t bits = dml__load32(from);
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
 static dml_status dml__write_vectors(dml_trainer *trainer, unsigned char *to)
 {
     const size_t count = dml_trainer_parameter_count(trainer);
@@ -103,7 +118,7 @@ static dml_status dml__write_vectors(dml_trainer *trainer, unsigned char *to)
         if (v == DML_GRADIENTS) continue;
         const float *from = dml_trainer_get(trainer, v, 0, count);
         if (!from) return trainer->context->error.status;
-        for (size_t i = 0; i < count; i++, to += sizeof(float)) dml__store_f32(to, from[i]);
+        for (size_t i = 0; i < count; i++, to += sizeof(float)) dml__store_float(to, from[i]);
     }
     return DML_OK;
 }
@@ -115,7 +130,7 @@ static dml_status dml__read_vectors(dml_trainer *trainer, const unsigned char *f
     for (int v = 0; v < trainer->vectors && status == DML_OK; v++) {
         if (v == DML_GRADIENTS) continue;
         float *to = dml_trainer_host(trainer, v, 0, count);
-        for (size_t i = 0; i < count; i++, from += sizeof(float)) to[i] = dml__load_f32(from);
+        for (size_t i = 0; i < count; i++, from += sizeof(float)) to[i] = dml__load_float(from);
         status = dml_trainer_put(trainer, v, 0, count);
     }
     return status;
@@ -137,8 +152,9 @@ DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path)
         to += DML__CHECKPOINT_PARAMETER;
     }
     dml_status status = dml__write_vectors(trainer, to);
-    dml__store32(image + bytes - DML__CHECKPOINT_SUM, dml__checksum(0, image, bytes - DML__CHECKPOINT_SUM));
-    if (status == DML_OK) status = dml__file_write(path, image, bytes, &context->error);
+    dml__store32(image + bytes - DML__CHECKPOINT_SUM, dml__crc32c(0, image, bytes - DML__CHECKPOINT_SUM));
+    const dml__file_part file = { image, bytes };
+    if (status == DML_OK) status = dml__file_write(path, &file, 1, &context->error);
     dml__release(&context->memory, image);
     return status;
 }
@@ -185,7 +201,7 @@ static dml_status dml__check_model(dml_trainer *trainer, const char *path, const
                          bytes < dml__checkpoint_bytes(&want) ? "truncated" : "too long", bytes,
                          dml__checkpoint_bytes(&want));
     if (dml__load32(image + bytes - DML__CHECKPOINT_SUM) !=
-        dml__checksum(0, image, bytes - DML__CHECKPOINT_SUM))
+        dml__crc32c(0, image, bytes - DML__CHECKPOINT_SUM))
         return dml__fail(error, DML_ERROR_FORMAT, "%s is damaged: its checksum doesn't match", path);
     const unsigned char *row = image + DML__CHECKPOINT_HEADER;
     for (const dml_node *p = trainer->program->graph->first_parameter; p; p = p->next_parameter) {
@@ -206,10 +222,11 @@ DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path)
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
     dml_context *context = trainer->context;
-    unsigned char *image;
+    void *file;
     size_t bytes;
-    dml_status status = dml__file_read(&context->memory, path, SIZE_MAX, &image, &bytes, &context->error);
+    dml_status status = dml__file_read(&context->memory, path, SIZE_MAX, &file, &bytes, &context->error);
     if (status != DML_OK) return status;
+    const unsigned char *image = (const unsigned char *)file;
     status = dml__check_image(&context->error, path, image, bytes);
     if (status == DML_OK) status = dml__check_model(trainer, path, image, bytes);
     if (status == DML_OK) {
@@ -219,7 +236,7 @@ DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path)
         status = dml__read_vectors(trainer, image + DML__CHECKPOINT_HEADER +
                                                 (size_t)header.parameters * DML__CHECKPOINT_PARAMETER);
     }
-    dml__release(&context->memory, image);
+    dml__release(&context->memory, file);
     return status;
 }
 
