@@ -1,4 +1,5 @@
 /* gemm: how fast is dml_sgemm, against the machine's peak of multiply-adds? */
+#define DML_IMPLEMENTATION
 #include "bench.h"
 
 typedef struct product {

@@ -1,9 +1,9 @@
-# oclgrind.sh PROGRAM: runs a test program on Oclgrind alone, which looks for races, bad addresses and uninitialised
-# reads in the OpenCL kernels; what it finds is a failed test.
+# oclgrind.sh PROGRAM: runs a test program on Oclgrind alone, which looks for races and bad addresses in
+# the OpenCL kernels; what it finds is a failed test.
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 echo /usr/lib/oclgrind/liboclgrind-rt-icd.so >"$folder/oclgrind.icd"
-OCL_ICD_VENDORS=$folder OCLGRIND_LOG=$folder/log OCLGRIND_DATA_RACES=1 OCLGRIND_UNINITIALIZED=1 DML_TEST_OCLGRIND=1 "$1" ||
+OCL_ICD_VENDORS=$folder OCLGRIND_LOG=$folder/log OCLGRIND_DATA_RACES=1 DML_TEST_OCLGRIND=1 "$1" ||
     status=$?
 if [ -s "$folder/log" ]; then
     echo 'Oclgrind found:'

@@ -6,6 +6,18 @@ for product in src/dml*; do
     check "$name is what amalgamate writes" \
         sh -c '"$0/amalgamate" "$1" -o "$2/regenerated" && cmp "$2/regenerated" "$3"' "$DML_BUILD" "$product" "$WORK" "$name"
 done
+
+# The shared kernels on host threads are for the tests alone.
+every_file_ships() {
+    for file in $(ls src/*/*.c src/*/*.cu src/*/*.cl 2>/dev/null | sed 's|^src/||' | grep -v '^gpu/host_device.c$'); do
+        case $file in
+        *.cl) grep -q "$(basename "$file"):" dml_opencl.c ;;
+        *) grep -q -F -e "/* ---- $file ---- */" dml* ;;
+        esac || echo "$file is in no product" | tee -a "$WORK/missing"
+    done
+    [ ! -f "$WORK/missing" ]
+}
+check "every source file is in a product" every_file_ships
 cp dml* "$WORK/"
 cd "$WORK" || exit 1
 
@@ -133,7 +145,7 @@ done
 # Each sample, alone in a folder with the products.
 for sample in "$ROOT"/samples/*.c; do
     [ -f "$sample" ] || continue
-    mkdir -p sample && cp "$sample" sample/ && cp dml.h dml_comm.h sample/
+    mkdir -p sample && cp "$sample" "$ROOT"/samples/*.h sample/ && cp dml.h dml_comm.h sample/
     name=$(basename "$sample" .c)
     check "sample $name against the shipped headers alone" \
         sh -c 'cd sample && $0 -O2 -Wall -Wextra -Werror "$1.c" -o "$1" -lm -lpthread' "$CC" "$name"
