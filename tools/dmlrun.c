@@ -36,6 +36,7 @@ enum {
     SINK_FULL = 1 << 20,      /* output waiting for a slow reader: past this the ranks wait too */
     CHUNK = 65536,
     PIPE_TAKES = 4096, /* what a pipe that polls as writable takes without blocking (PIPE_BUF, on Linux) */
+    SETTLE_MS = 20,
     EXIT_USAGE = 2,
     EXIT_CANNOT_EXECUTE = 126, /* as shells have it */
     EXIT_NOT_FOUND = 127,
@@ -556,15 +557,14 @@ static int rank_of(const job *j, pid_t pid)
     return -1;
 }
 
-/* Buries the dead. Of several that died together, a signal's victim is the cause and the others, whose
-   connections it broke, the consequence. */
-static void reap(job *j)
+/* Buries the dead. Of several that failed together, a signal's victim is the cause and the others, whose
+   connections it broke, the consequence. Takes and returns the cause so far, -1 when nobody failed. */
+static int bury(job *j, int cause)
 {
-    int first = -1;
     for (;;) {
         siginfo_t info;
         memset(&info, 0, sizeof info);
-        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) break;
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return cause;
         const int r = rank_of(j, info.si_pid);
         if (r >= 0) kill(-info.si_pid, SIGKILL); /* what it started; its number isn't free before waitpid */
         int status;
@@ -576,12 +576,21 @@ static void reap(job *j)
         j->living--;
         stream_finish(&dead->out);
         stream_finish(&dead->err);
-        if (status != 0 && (first < 0 || (WIFSIGNALED(status) && !WIFSIGNALED(j->ranks[first].status))))
-            first = r;
+        if (status != 0 && (cause < 0 || (WIFSIGNALED(status) && !WIFSIGNALED(j->ranks[cause].status))))
+            cause = r;
     }
-    if (first < 0) return;
-    if (j->exit_status == 0) j->exit_status = exit_status_of(j->ranks[first].status);
-    if (!j->ending) rank_failed(j, first);
+}
+
+static void reap(job *j)
+{
+    int cause = bury(j, -1);
+    if (cause < 0) return;
+    if (!j->ending && j->living > 0 && !WIFSIGNALED(j->ranks[cause].status)) {
+        poll(NULL, 0, SETTLE_MS); /* a dying process closes its connections before it counts as dead */
+        cause = bury(j, cause);
+    }
+    if (j->exit_status == 0) j->exit_status = exit_status_of(j->ranks[cause].status);
+    if (!j->ending) rank_failed(j, cause);
 }
 
 /* ---- signals ---- */
