@@ -201,7 +201,7 @@ $(BUILD)/$(1)/libdml.a: $$($(1).objects)
 $(BUILD)/$(1)/tests/%: tests/%.c $(BUILD)/$(1)/libdml.a
 	@mkdir -p $$(@D)
 	@echo "  CC    $$@"
-	$(Q)$($(1).cc) -std=c99 -DDML__SEPARATE -Isrc -I$(BUILD)/gen $(WARNINGS) $($(1).flags) -MMD -MP $$< \
+	$(Q)$($(1).cc) -std=c99 -D_GNU_SOURCE= -DDML__SEPARATE -Isrc -I$(BUILD)/gen $(WARNINGS) $($(1).flags) -MMD -MP $$< \
 	    $(BUILD)/$(1)/libdml.a -o $$@ $($(1).link) $(if $($(1).cuda),$(CUDA_LIBS)) $(BASE_LIBS)
 -include $$(wildcard $(BUILD)/$(1)/obj/*/*.d $(BUILD)/$(1)/tests/*/*.d)
 endef

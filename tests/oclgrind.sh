@@ -3,8 +3,7 @@
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 echo /usr/lib/oclgrind/liboclgrind-rt-icd.so >"$folder/oclgrind.icd"
-OCL_ICD_VENDORS=$folder OCLGRIND_LOG=$folder/log OCLGRIND_DATA_RACES=1 DML_TEST_OCLGRIND=1 "$1" ||
-    status=$?
+OCL_ICD_VENDORS=$folder OCLGRIND_LOG=$folder/log OCLGRIND_DATA_RACES=1 DML_TEST_DEVICES=opencl "$1" || status=$?
 if [ -s "$folder/log" ]; then
     echo 'Oclgrind found:'
     head -n 100 "$folder/log"

@@ -3,7 +3,7 @@
 # "skip<tab>LABEL<tab>REASON". A command prints "# NAME: N passed, N failed, N skipped" at its end; one that doesn't,
 # or exits as it shouldn't, counts as a failed test.
 plan=$1
-limit=${DML_TEST_TIMEOUT:-300}
+limit=${DML_TEST_TIMEOUT:-600} # seconds
 output=$DML_BUILD/test-output
 tab=$(printf '\t')
 passed=0 failed=0 skipped=0

@@ -163,7 +163,7 @@ static void late_rank_body(test_rank *me)
 
 static void *start_late(void *argument)
 {
-    ranks_sleep(0.3);
+    ranks_sleep(0.1);
     return ranks_thread(argument);
 }
 
