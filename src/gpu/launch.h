@@ -9,6 +9,10 @@
 
 #include <string.h>
 
+/* The most a launch may have along one axis: below 2^31 by enough that no group's or grid's surplus overflows
+   an int. */
+#define DML__LAUNCH_MOST (INT32_MAX - 0xfffff)
+
 typedef struct dml__kernel_row {
     const char *name;
     int covers[2];
@@ -57,11 +61,11 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
     for (int axis = 0; axis < 2; axis++) {
         const size_t size = launch->size[axis];
         const size_t covers = (size_t)dml__kernel_row_at(out->kernel)->covers[axis];
-        if (size > INT32_MAX)
+        if (size > DML__LAUNCH_MOST)
             return dml_device_fail(device, DML_ERROR_UNSUPPORTED,
-                                   "kernel '%s' was asked for %llu elements along one axis; 2147483647 is "
-                                   "the most: make the batch smaller",
-                                   launch->kernel, (unsigned long long)size);
+                                   "kernel '%s' was asked for %llu elements along one axis, and %d is the "
+                                   "most: make the batch smaller",
+                                   launch->kernel, (unsigned long long)size, DML__LAUNCH_MOST);
         out->groups[axis] = (size + covers - 1) / covers;
     }
     for (int i = 0; i < DML_LAUNCH_BUFFERS; i++) {

@@ -55,7 +55,9 @@ KERNEL(gemm)
     GLOBAL float *c = BUFFER(2, float);
     const int m = INT(0), n = INT(1), depth = INT(2);
     const int trans_a = INT(3), trans_b = INT(4);
-    const WIDE lda = INT(5), ldb = INT(6), ldc = INT(7);
+    const WIDE a_row = trans_a ? 1 : INT(5), a_k = trans_a ? INT(5) : 1; /* the steps of rows and ks */
+    const WIDE b_column = trans_b ? INT(6) : 1, b_k = trans_b ? 1 : INT(6);
+    const WIDE ldc = INT(7);
     const float alpha = REAL(0), beta = REAL(1);
     const int row0 = GROUP_Y * TILE, column0 = GROUP_X * TILE;
     TILES_BEGIN();
@@ -63,14 +65,9 @@ KERNEL(gemm)
         for (int j = 0; j < SPAN; j++) {
             const int ak = trans_a ? ACROSS_K_K(j) : ALONG_K_K, ai = trans_a ? ACROSS_K_ROW : ALONG_K_ROW(j);
             const int bk = trans_b ? ALONG_K_K : ACROSS_K_K(j), bi = trans_b ? ALONG_K_ROW(j) : ACROSS_K_ROW;
-            const WIDE row = row0 + ai, column = column0 + bi;
-            float a_value = 0.0f, b_value = 0.0f;
-            if (row < m && k0 + ak < depth)
-                a_value = trans_a ? a[(k0 + ak) * lda + row] : a[row * lda + k0 + ak];
-            if (column < n && k0 + bk < depth)
-                b_value = trans_b ? b[column * ldb + k0 + bk] : b[(k0 + bk) * ldb + column];
-            a_tile[ak][ai] = a_value;
-            b_tile[bk][bi] = b_value;
+            const int row = row0 + ai, column = column0 + bi;
+            a_tile[ak][ai] = row < m && k0 + ak < depth ? a[row * a_row + (k0 + ak) * a_k] : 0.0f;
+            b_tile[bk][bi] = column < n && k0 + bk < depth ? b[column * b_column + (k0 + bk) * b_k] : 0.0f;
         }
         TILES_MULTIPLY();
     }

@@ -6,6 +6,14 @@
 
 static unsigned seed = 1;
 
+/* On a slow device (Oclgrind) only the second of the shapes, and two betas. */
+static int quick;
+
+static int upto(int n)
+{
+    return quick ? 2 : n;
+}
+
 /* beta's special values and one other; where beta is 0, outputs start as NaN, and must not be read. */
 static const float betas[] = { 0.0f, 1.0f, 0.5f };
 enum { BETAS = sizeof betas / sizeof betas[0] };
@@ -42,13 +50,13 @@ static void check(const char *kernel, const float *got, const double *want, size
     }
 }
 
-static const int sizes[] = { 1, 255, 256, 257, 1000 };
+static const int sizes[] = { 1, 257, 255, 256, 1000 };
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 
 static void test_axpby(void)
 {
-    for (int s = 0; s < SIZES; s++) {
-        for (int b = 0; b < BETAS; b++) {
+    for (int s = quick; s < upto(SIZES); s++) {
+        for (int b = 0; b < upto(BETAS); b++) {
             const size_t n = (size_t)sizes[s];
             const float beta = betas[b], alpha = 1.25f;
             float *x = numbers(n), *y = output(n, beta);
@@ -69,7 +77,7 @@ static void test_axpby(void)
 
 static void test_add(void)
 {
-    for (int s = 0; s < SIZES; s++) {
+    for (int s = quick; s < upto(SIZES); s++) {
         const size_t n = (size_t)sizes[s];
         float *a = numbers(n), *b = numbers(n), *y = output(n, 0);
         double *want = malloc(n * sizeof *want);
@@ -95,7 +103,7 @@ static double sigmoid(double x)
 
 static void forward(const char *kernel, double (*function)(double))
 {
-    for (int s = 0; s < SIZES; s++) {
+    for (int s = quick; s < upto(SIZES); s++) {
         const size_t n = (size_t)sizes[s];
         float *x = numbers(n), *y = output(n, 0);
         double *want = malloc(n * sizeof *want);
@@ -151,8 +159,8 @@ static double sigmoid_slope(double y)
 
 static void backward(const char *kernel, double (*slope)(double))
 {
-    for (int s = 0; s < SIZES; s++) {
-        for (int b = 0; b < BETAS; b++) {
+    for (int s = quick; s < upto(SIZES); s++) {
+        for (int b = 0; b < upto(BETAS); b++) {
             const size_t n = (size_t)sizes[s];
             const float beta = betas[b];
             float *y = numbers(n), *dy = numbers(n), *dx = output(n, beta);
@@ -190,7 +198,7 @@ static void test_sigmoid_backward(void)
 static void test_bias_add(void)
 {
     static const int shapes[][2] = { { 1, 1 }, { 7, 37 }, { 256, 3 } };
-    for (int s = 0; s < 3; s++) {
+    for (int s = quick; s < upto(3); s++) {
         const size_t rows = (size_t)shapes[s][0], columns = (size_t)shapes[s][1], n = rows * columns;
         float *bias = numbers(columns), *y = numbers(n);
         double *want = malloc(n * sizeof *want);
@@ -230,7 +238,7 @@ static void sgd_case(size_t n, bool with_v, bool nesterov)
 
 static void test_sgd_update(void)
 {
-    for (int s = 0; s < SIZES; s++)
+    for (int s = quick; s < upto(SIZES); s++)
         for (int mode = 0; mode < 3; mode++) sgd_case((size_t)sizes[s], mode > 0, mode == 2);
 }
 
@@ -269,7 +277,7 @@ static void test_gemm(void)
     static const int shapes[][3] = {
         { 1, 1, 1 }, { 65, 70, 33 }, { 3, 130, 16 }, { 64, 64, 0 }, { 33, 5, 47 }
     };
-    for (int s = 0; s < 5; s++)
+    for (int s = quick; s < upto(5); s++)
         for (int t = 0; t < 4; t++)
             gemm_case(shapes[s][0], shapes[s][1], shapes[s][2], t & 1, t & 2, t == 1 ? -0.5f : 1.0f,
                       betas[(s + t) % BETAS]);
@@ -391,20 +399,21 @@ static void conv_case(const char *kernel, const shape *s, float beta, bool with_
 
 static void test_conv2d_forward(void)
 {
-    for (int s = 0; s < CONV_SHAPES; s++)
+    for (int s = quick; s < upto(CONV_SHAPES); s++)
         for (int b = 0; b < 2; b++) conv_case("conv2d_forward", &conv_shapes[s], 0, b);
 }
 
 static void test_conv2d_backward_input(void)
 {
-    for (int s = 0; s < CONV_SHAPES; s++)
-        for (int b = 0; b < BETAS; b++) conv_case("conv2d_backward_input", &conv_shapes[s], betas[b], false);
+    for (int s = quick; s < upto(CONV_SHAPES); s++)
+        for (int b = 0; b < upto(BETAS); b++)
+            conv_case("conv2d_backward_input", &conv_shapes[s], betas[b], false);
 }
 
 static void test_conv2d_backward_weights(void)
 {
-    for (int s = 0; s < CONV_SHAPES; s++)
-        for (int b = 0; b < BETAS; b++)
+    for (int s = quick; s < upto(CONV_SHAPES); s++)
+        for (int b = 0; b < upto(BETAS); b++)
             conv_case("conv2d_backward_weights", &conv_shapes[s], betas[b], false);
 }
 
@@ -487,31 +496,31 @@ static void pool_case(const shape *s, bool max, float beta, bool nans)
 
 static void test_max_pool2d_forward(void)
 {
-    for (int s = 0; s < POOL_SHAPES; s++) pool_case(&pool_shapes[s], true, 0, true);
+    for (int s = quick; s < upto(POOL_SHAPES); s++) pool_case(&pool_shapes[s], true, 0, true);
 }
 
 static void test_max_pool2d_backward(void)
 {
-    for (int s = 0; s < POOL_SHAPES; s++)
-        for (int b = 0; b < BETAS; b++) pool_case(&pool_shapes[s], true, betas[b], false);
+    for (int s = quick; s < upto(POOL_SHAPES); s++)
+        for (int b = 0; b < upto(BETAS); b++) pool_case(&pool_shapes[s], true, betas[b], false);
 }
 
 static void test_avg_pool2d_forward(void)
 {
-    for (int s = 0; s < POOL_SHAPES; s++) pool_case(&pool_shapes[s], false, 0, true);
+    for (int s = quick; s < upto(POOL_SHAPES); s++) pool_case(&pool_shapes[s], false, 0, true);
 }
 
 static void test_avg_pool2d_backward(void)
 {
-    for (int s = 0; s < POOL_SHAPES; s++)
-        for (int b = 0; b < BETAS; b++) pool_case(&pool_shapes[s], false, betas[b], false);
+    for (int s = quick; s < upto(POOL_SHAPES); s++)
+        for (int b = 0; b < upto(BETAS); b++) pool_case(&pool_shapes[s], false, betas[b], false);
 }
 
 static void test_sum_rows(void)
 {
     static const int shapes[][2] = { { 1, 1 }, { 100, 37 }, { 15, 16 }, { 3, 50 }, { 0, 5 } };
-    for (int s = 0; s < 5; s++) {
-        for (int b = 0; b < BETAS; b++) {
+    for (int s = quick; s < upto(5); s++) {
+        for (int b = 0; b < upto(BETAS); b++) {
             const size_t rows = (size_t)shapes[s][0], columns = (size_t)shapes[s][1];
             float *x = numbers(rows * columns), *y = output(columns, betas[b]);
             double *want = malloc(columns * sizeof *want);
@@ -532,8 +541,8 @@ static void test_sum_rows(void)
 
 static void test_mean(void)
 {
-    static const int lengths[] = { 0, 1, 255, 257, 1000 };
-    for (int s = 0; s < 5; s++) {
+    static const int lengths[] = { 0, 257, 1, 255, 1000 };
+    for (int s = quick; s < upto(5); s++) {
         const size_t n = (size_t)lengths[s];
         float *x = numbers(n), y = NAN;
         double want = 0;
@@ -550,7 +559,7 @@ static void test_mean(void)
 static void test_argmax(void)
 {
     static const int shapes[][2] = { { 1, 1 }, { 37, 10 }, { 16, 16 }, { 5, 100 }, { 3, 17 } };
-    for (int s = 0; s < 5; s++) {
+    for (int s = quick; s < upto(5); s++) {
         const size_t rows = (size_t)shapes[s][0], columns = (size_t)shapes[s][1];
         float *x = numbers(rows * columns);
         int *out = calloc(rows, sizeof *out);
@@ -640,7 +649,7 @@ static void test_softmax_cross_entropy_forward(void)
 
 static void test_softmax_cross_entropy_backward(void)
 {
-    for (int b = 0; b < BETAS; b++) softmax_case(29, 11, betas[b]);
+    for (int b = 0; b < upto(BETAS); b++) softmax_case(29, 11, betas[b]);
 }
 
 static void mse_case(size_t n, float beta)
@@ -679,7 +688,7 @@ static void test_mse_forward(void)
 
 static void test_mse_backward(void)
 {
-    for (int b = 0; b < BETAS; b++) mse_case(257, betas[b]);
+    for (int b = 0; b < upto(BETAS); b++) mse_case(257, betas[b]);
 }
 
 /* The same launch twice gives the same bits. */
@@ -725,6 +734,7 @@ static void results_repeat_on_every_device(void)
 int main(void)
 {
     only_kernel = getenv("DML_TEST_KERNEL");
+    quick = getenv("DML_TEST_OCLGRIND") != NULL;
     RUN(every_kernel_on_every_device);
     RUN(results_repeat_on_every_device);
     return test_report("gpu/kernels");

@@ -1,0 +1,12 @@
+/* dml_cuda.cu - NVIDIA GPUs for dml.
+
+   Compile it with nvcc for the cards you have, and link it with your program, DML_CUDA defined everywhere:
+
+       nvcc -O2 -arch=native -c dml_cuda.cu
+       cc -O2 -DDML_CUDA program.c dml_cuda.o -lcudart_static -lrt -ldl -lstdc++ -lm -lpthread
+
+   (-L of CUDA's lib64 may be needed.) With the static runtime the program also starts where there is no
+   driver, and then finds no device. "cuda:0" is the first device; dml_devices lists them. */
+#include "dml.h"
+
+#include "gpu/cuda_host.cu"
