@@ -12,6 +12,7 @@
      DML_IMPLEMENTATION  (one file) the function bodies
      DML_STATIC          every function is static: the library is private to this file
      DML_NO_THREADS      no threads: every pool has one worker, no background communication
+     DML_NO_STDIO        no files: no checkpoints, data files or progress lines
      DML_ASSERT(c)       replaces assert() for the library's own invariants
      DML_OPENCL          dml_opencl.c is linked in: "opencl" devices
      DML_CUDA            dml_cuda.cu is linked in: "cuda" devices

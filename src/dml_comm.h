@@ -12,6 +12,31 @@
 #include "base/allocator.h"
 #include "base/log.h"
 #include "base/clock.h"
+#include "comm/comm.h"
+
+#endif
+
+#ifdef DML_IMPLEMENTATION
+
+#include "base/status.c"
+#include "base/error.c"
+#include "base/dtype.c"
+#include "base/memory.c"
+#include "base/logger.c"
+#include "base/clock.c"
+#include "base/os_thread.c"
+#include "comm/sha256.c"
+#include "comm/wire.c"
+#include "comm/socket.c"
+#include "comm/handshake.c"
+#include "comm/control.c"
+#include "comm/tcp.c"
+#include "comm/reduce_op.c"
+#include "comm/exchange.c"
+#include "comm/collectives.c"
+#include "comm/settings.c"
+#include "comm/rendezvous.c"
+#include "comm/comm.c"
 
 #endif
 
