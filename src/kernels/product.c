@@ -100,7 +100,7 @@ typedef struct dml__job {
     bool transposed; /* product.c is then the transpose of the caller's C, and product.bias goes along rows */
 } dml__job;
 
-static dml__job dml__plan(const dml__product *product)
+static dml__job dml__plan_product(const dml__product *product)
 {
     const dml__job plain = { *product, dml__microkernel_get(), false };
     const dml__microkernel *kernel = plain.kernel;
@@ -361,7 +361,7 @@ static void dml__multiply_chunks(dml_pool *pool, const dml__product *product)
     const ptrdiff_t blocks = dml__quotient_up(product->k, DML__PRODUCT_KC);
     const ptrdiff_t chunk = dml__quotient_up(blocks, dml__smaller(blocks, DML__CHUNKS)) * DML__PRODUCT_KC;
     const int chunks = (int)dml__quotient_up(product->k, chunk);
-    dml__chunk_loop loop = { product, dml__plan(&part), pool, chunk, chunks, NULL };
+    dml__chunk_loop loop = { product, dml__plan_product(&part), pool, chunk, chunks, NULL };
     if (!pool) {
         dml__chunk_alone(&loop);
         return;
@@ -382,7 +382,7 @@ DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)
         dml__multiply_chunks(pool, product);
         return;
     }
-    const dml__job job = dml__plan(product);
+    const dml__job job = dml__plan_product(product);
     if (pool)
         dml__multiply_blocks(pool, &job);
     else
