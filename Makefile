@@ -264,9 +264,9 @@ data:
 
 FORMATTED = $(wildcard $(foreach d,src src/* samples tests tests/* bench tools,$(foreach e,c h cl cu,$(d)/*.$(e))))
 format:
-	clang-format -i $(FORMATTED)
+	@clang-format -i $(FORMATTED)
 format-check:
-	clang-format --dry-run -Werror $(FORMATTED)
+	@clang-format --dry-run -Werror $(FORMATTED)
 
 clean:
 	rm -rf $(BUILD)
