@@ -246,7 +246,10 @@ typedef struct test_case {
 
 #define CASE(op, build, batch)                                                                               \
     {                                                                                                        \
-#op, build, #build, batch                                                                            \
+#op,                                                                                                 \
+        {                                                                                                    \
+#build, build, batch                                                                             \
+        }                                                                                                    \
     }
 static const test_case cases[] = {
     CASE(add, add_rows, 5),

@@ -1,0 +1,181 @@
+/* subject.h: a model whose forward is checked against float64 and whose gradient against central finite
+   differences, on the backend under test. */
+#ifndef DML_TESTS_GRAPH_SUBJECT_H
+#define DML_TESTS_GRAPH_SUBJECT_H
+
+#include "graph/op_loss.h"
+#include "graph/program.h"
+#include "graph/program_internal.h"
+
+#include "backends.h"
+#include "reference_ops.h"
+
+/* A model under test: what builds its graph and returns the node to check, for how many samples. */
+typedef struct model {
+    const char *name;
+    dml_node *(*build)(dml_graph *g);
+    int batch;
+} model;
+
+typedef struct subject {
+    const model *which;
+    dml_context *context;
+    dml_node *output, *loss;
+    dml_program *forward, *training;
+    size_t count; /* of parameters */
+    float *w, *g;
+    double *w64;
+    unsigned random;
+    double tolerance, gradient_tolerance; /* the largest of its ops' */
+} subject;
+
+/* A scalar that depends on the whole of `output`. */
+static dml_node *loss_of(dml_node *output)
+{
+    if (!output || output->shape.ndim == 0) return output;
+    const dml_shape s = output->shape;
+    return dml_mean_squared_error(
+        output, dml_input(output->graph, "target", DML_F32, s.ndim, s.dims[0], s.dims[1], s.dims[2]));
+}
+
+TEST__UNUSED static bool open_subject(subject *s, const model *which)
+{
+    memset(s, 0, sizeof *s);
+    s->which = which;
+    s->random = 7;
+    s->context = open_here(&(dml_options){ .threads = 2 });
+    dml_graph *graph = dml_graph_create(s->context);
+    s->output = which->build(graph);
+    s->loss = loss_of(s->output);
+    s->forward = dml_compile(s->output, &(dml_program_options){ .batch = which->batch });
+    s->training = dml_compile(s->loss, &(dml_program_options){ .batch = which->batch, .training = true });
+    CHECK_MESSAGE(s->forward && s->training, "%s: %s", which->name, dml_error(s->context));
+    if (!s->forward || !s->training) return false;
+    for (const dml_node *n = graph->first; n; n = n->next) {
+        const reference_row *row_of_op = n->inputs ? reference_of(n->op->name) : NULL;
+        CHECK_MESSAGE(!n->inputs || row_of_op, "no float64 reference of '%s'", n->op->name);
+        if (!row_of_op) continue;
+        s->tolerance = fmax(s->tolerance, row_of_op->tolerance);
+        s->gradient_tolerance = fmax(s->gradient_tolerance, row_of_op->gradient_tolerance);
+    }
+    s->count = graph->parameter_count;
+    s->w = (float *)malloc(s->count * sizeof(float));
+    s->g = (float *)malloc(s->count * sizeof(float));
+    s->w64 = (double *)malloc(s->count * sizeof(double));
+    test_fill(&s->random, s->w, s->count);
+    for (size_t i = 0; i < s->count; i++) s->w64[i] = s->w[i];
+    write_floats(s->context, graph->w, s->w, s->count);
+    return true;
+}
+
+TEST__UNUSED static void close_subject(subject *s)
+{
+    free(s->w);
+    free(s->g);
+    free(s->w64);
+    dml_close(s->context);
+}
+
+/* Random samples for a program's inputs, and the same for the reference. */
+static void make_inputs(subject *s, const dml_program *program, int rows, reference *r, void *inputs[])
+{
+    for (int i = 0; i < dml_program_inputs(program); i++) {
+        const dml_node *input = dml_program_input(program, i);
+        const size_t n = reference_count(input, rows);
+        inputs[i] = malloc(n * sizeof(float));
+        if (input->dtype == DML_F32) test_fill(&s->random, (float *)inputs[i], n);
+        for (size_t k = 0; k < n; k++) {
+            if (input->dtype == DML_I32)
+                ((int32_t *)inputs[i])[k] = (int32_t)(test_random(&s->random) % (unsigned)input->limit);
+            r->value[input->index][k] =
+                input->dtype == DML_I32 ? ((int32_t *)inputs[i])[k] : ((float *)inputs[i])[k];
+        }
+    }
+}
+
+/* The largest difference, relative to the largest element. */
+static double relative_error(const float *got, const double *want, size_t n)
+{
+    double largest = 1e-3, error = 0;
+    for (size_t i = 0; i < n; i++) {
+        largest = fmax(largest, fabs(want[i]));
+        error = fmax(error, isfinite(got[i]) ? fabs(got[i] - want[i]) : HUGE_VAL);
+    }
+    return error / largest;
+}
+
+static void check_forward(subject *s, const reference *r, void *const *inputs)
+{
+    const size_t n = reference_count(s->output, r->rows);
+    float *got = (float *)malloc(n * sizeof *got);
+    poison(s->context, s->forward->arena);
+    CHECK_MESSAGE(dml_program_run(s->forward, r->rows, (const void *const *)inputs, got) == DML_OK, "%s: %s",
+                  s->which->name, dml_error(s->context));
+    const double error = relative_error(got, reference_run(r, s->output), n);
+    CHECK_MESSAGE(error <= s->tolerance, "%s, %d rows: forward differs by %.2g", s->which->name, r->rows,
+                  error);
+    free(got);
+}
+
+/* NaNs wherever the program must write; parameters that it doesn't use have a gradient of zero. */
+static void poison_gradients(subject *s)
+{
+    memset(s->g, 0, s->count * sizeof *s->g);
+    for (int i = 0; i < s->training->slots; i++) {
+        const dml_node *node = s->training->slot[i].node;
+        if (node->op != dml__parameter_op()) continue;
+        for (size_t k = 0; k < dml_shape_count(&node->shape); k++) s->g[node->offset + k] = NAN;
+    }
+    write_floats(s->context, s->training->g, s->g, s->count);
+}
+
+static void check_backward(subject *s, const reference *r, void *const *inputs)
+{
+    const float loss_scale = 3.0f;
+    float loss = NAN;
+    poison(s->context, s->training->arena);
+    poison_gradients(s);
+    CHECK_MESSAGE(dml__program_train(s->training, r->rows, (const void *const *)inputs, 0, loss_scale, NULL,
+                                     &loss) == DML_OK,
+                  "%s: %s", s->which->name, dml_error(s->context));
+    const double loss_error = relative_error(&loss, reference_run(r, s->loss), 1);
+    CHECK_MESSAGE(loss_error <= 4 * s->tolerance, "%s, %d rows: loss differs by %.2g", s->which->name,
+                  r->rows, loss_error);
+    read_floats(s->context, s->g, s->training->g, s->count);
+    double *want = (double *)malloc(s->count * sizeof *want);
+    for (size_t i = 0; i < s->count; i++) {
+        const double w = s->w64[i], h = 1e-5;
+        s->w64[i] = w + h;
+        const double above = *reference_run(r, s->loss);
+        s->w64[i] = w - h;
+        const double below = *reference_run(r, s->loss);
+        s->w64[i] = w;
+        want[i] = loss_scale * (above - below) / (2 * h);
+    }
+    const double error = relative_error(s->g, want, s->count);
+    CHECK_MESSAGE(error <= s->gradient_tolerance, "%s, %d rows: gradient differs by %.2g", s->which->name,
+                  r->rows, error);
+    free(want);
+}
+
+TEST__UNUSED static void check_rows(subject *s, int rows)
+{
+    void *inputs[8] = { NULL };
+    reference r;
+    reference_open(&r, s->loss->graph, rows, s->w64);
+    make_inputs(s, s->training, rows, &r, inputs);
+    if (!slow_here())
+        check_forward(s, &r, inputs); /* the target is the last input, so the first are its own */
+    check_backward(s, &r, inputs);
+    for (int i = 0; i < 8; i++) free(inputs[i]);
+    reference_close(&r);
+}
+
+TEST__UNUSED static bool has_op(const subject *s, const char *op)
+{
+    for (const dml_node *n = s->loss->graph->first; n; n = n->next)
+        if (strcmp(n->op->name, op) == 0) return true;
+    return false;
+}
+
+#endif
