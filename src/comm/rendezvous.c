@@ -19,8 +19,9 @@
    One loop around one poll() does it all: listening, trying, and any number of handshakes side by side, so
    that nobody who comes to a port can hold up the others. */
 
-#define DML__MASTERS 8   /* addresses of master_addr that are tried */
-#define DML__VISITORS 64 /* unproven connections beyond those that the job needs */
+#define DML__MASTERS 8          /* addresses of master_addr that are tried */
+#define DML__VISITORS 256       /* unproven connections beyond those that the job needs */
+#define DML__SHORTEST_STAY 0.05 /* seconds that a silent visitor keeps its place if others want it */
 
 typedef struct dml__meeting {
     dml__tcp *tcp;
@@ -203,22 +204,35 @@ static bool dml__is_taken(void *user, int rank, int channel)
     return false;
 }
 
+/* A free place for a visitor, or that of the one who has been silent longest, if that was long enough to
+   answer. NULL: none now. */
+static dml__handshake *dml__place_for_visitor(dml__meeting *meeting, double now)
+{
+    dml__handshake *oldest = NULL;
+    for (int i = meeting->outgoing; i < meeting->shake_count; i++) {
+        dml__handshake *shake = &meeting->shakes[i];
+        if (shake->stage == DML__SHAKE_UNUSED) return shake;
+        if (!oldest || shake->deadline < oldest->deadline) oldest = shake;
+    }
+    const double may_go = oldest->deadline - meeting->patience + DML__SHORTEST_STAY;
+    if (now < may_go) {
+        meeting->listen_after = may_go;
+        return NULL;
+    }
+    return oldest;
+}
+
+/* A few at a time, so that a crowd at the door doesn't keep us from those who are inside. */
 static void dml__accept_visitors(dml__meeting *meeting, double now)
 {
-    for (;;) {
+    for (int i = 0; i < 16; i++) {
+        dml__handshake *place = dml__place_for_visitor(meeting, now);
+        if (!place) return;
         dml__address from;
         const int fd = dml__socket_accept(meeting->me.calls, meeting->listener, &from);
         if (fd < 0) {
             if (errno != EAGAIN && errno != EWOULDBLOCK) meeting->listen_after = now + 0.01;
             return;
-        }
-        /* A free place, or else that of the visitor who has been silent longest. */
-        dml__handshake *place = NULL;
-        for (int i = meeting->outgoing; i < meeting->shake_count; i++) {
-            dml__handshake *shake = &meeting->shakes[i];
-            if (!place || shake->stage == DML__SHAKE_UNUSED || shake->deadline < place->deadline)
-                place = shake;
-            if (place->stage == DML__SHAKE_UNUSED) break;
         }
         if (place->stage != DML__SHAKE_UNUSED) {
             dml__close_shake(meeting, place);

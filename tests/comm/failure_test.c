@@ -1,0 +1,545 @@
+/* What goes wrong ends on every rank, in time, with a sentence that names who is to blame. */
+#include "../test.h"
+#include "ranks.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+/* ---- calls that don't match ---- */
+
+static void different_operation_body(test_rank *me)
+{
+    float x[100] = { 0 };
+    if (me->rank == 1)
+        dml_comm_all_reduce(me->comm, x, 100, DML_F32, DML_SUM);
+    else
+        dml_comm_broadcast(me->comm, x, 10, DML_F32, 0);
+    dml_comm_barrier(me->comm); /* a root may be done before the others find out */
+}
+
+static void different_count_body(test_rank *me)
+{
+    float x[101] = { 0 };
+    dml_comm_all_reduce(me->comm, x, me->rank == 1 ? 101 : 100, DML_F32, DML_SUM);
+}
+
+static void different_dtype_body(test_rank *me)
+{
+    double x[10] = { 0 };
+    dml_comm_all_gather(me->comm, x, 1, me->rank == 1 ? DML_F64 : DML_I64, x);
+}
+
+static void different_op_body(test_rank *me)
+{
+    double x[10] = { 0 };
+    dml_comm_reduce_scatter(me->comm, x, 1, DML_F64, me->rank == 1 ? DML_MAX : DML_MEAN, x);
+}
+
+static void different_root_body(test_rank *me)
+{
+    double x[10] = { 0 };
+    dml_comm_broadcast(me->comm, x, 10, DML_F64, me->rank == 1 ? 0 : 2);
+    dml_comm_barrier(me->comm);
+}
+
+static void different_pair_body(test_rank *me)
+{
+    int32_t x[10] = { 0 };
+    if (me->rank == 0)
+        dml_comm_send(me->comm, x, 10, DML_I32, 1);
+    else if (me->rank == 1)
+        dml_comm_receive(me->comm, x, 9, DML_I32, 0);
+    dml_comm_barrier(me->comm);
+}
+
+/* Rank 0 leaves out a barrier. */
+static void left_out_body(test_rank *me)
+{
+    float x = 0;
+    if (me->rank) dml_comm_barrier(me->comm);
+    dml_comm_all_reduce(me->comm, &x, 1, DML_F32, DML_SUM);
+}
+
+static void check_mismatch(void (*body)(test_rank *), const char *part, const char *other_part)
+{
+    test_rank ranks[3];
+    ranks_prepare(ranks, 3, 20, body, NULL);
+    ranks_run(ranks, 3);
+    for (int rank = 0; rank < 3; rank++) {
+        CHECK_INT(ranks[rank].status, DML_ERROR_MISMATCH);
+        CHECK_CONTAINS(ranks[rank].error, part);
+        CHECK_CONTAINS(ranks[rank].error, other_part);
+        CHECK(ranks[rank].seconds < 15);
+    }
+}
+
+static void mismatches(void)
+{
+    check_mismatch(different_operation_body, "called all_reduce(f32, 100, sum)",
+                   "called broadcast(f32, 10, root 0)");
+    check_mismatch(different_count_body, "called all_reduce(f32, 101, sum)",
+                   "called all_reduce(f32, 100, sum)");
+    check_mismatch(different_dtype_body, "called all_gather(f64, 1)", "called all_gather(i64, 1)");
+    check_mismatch(different_op_body, "called reduce_scatter(f64, 1, max)",
+                   "called reduce_scatter(f64, 1, mean)");
+    check_mismatch(different_root_body, "called broadcast(f64, 10, root 0)",
+                   "called broadcast(f64, 10, root 2)");
+    check_mismatch(different_pair_body, "called send(i32, 10, to 1)", "called receive(i32, 9, from 0)");
+    check_mismatch(left_out_body, "called barrier()", "called all_reduce(f32, 1, sum)");
+}
+
+static void bad_argument_body(test_rank *me)
+{
+    float x[4] = { 0 };
+    const int wrong = *(const int *)me->user;
+    if (me->rank == 0) {
+        dml_comm_barrier(me->comm);
+        return;
+    }
+    if (wrong == 0) dml_comm_broadcast(me->comm, x, 4, DML_F32, 2);
+    if (wrong == 1) dml_comm_all_reduce(me->comm, x, 4, DML_U8, DML_SUM);
+    if (wrong == 2) dml_comm_all_reduce(me->comm, x, 4, DML_F32, (dml_reduce_op)77);
+    if (wrong == 3) dml_comm_all_reduce(me->comm, NULL, 4, DML_F32, DML_SUM);
+    if (wrong == 4) dml_comm_all_reduce(me->comm, x, SIZE_MAX / 2, DML_F32, DML_SUM);
+    if (wrong == 5) dml_comm_send(me->comm, x, 4, DML_F32, 1);
+    if (wrong == 6) dml_comm_all_gather(me->comm, x, 4, (dml_dtype)99, x);
+    if (wrong == 7) dml_comm_wait(me->comm, dml_comm_all_reduce_start(me->comm, x, 4, DML_U8, DML_SUM));
+    /* It sticks. */
+    me->bad += dml_comm_barrier(me->comm) != DML_ERROR_ARGUMENT;
+    me->bad += dml_comm_all_reduce_start(me->comm, x, 4, DML_F32, DML_SUM) != NULL;
+}
+
+static void bad_arguments(void)
+{
+    static const char *const parts[] = {
+        "broadcast(f32, 4, root 2)",  "f32, f64, i32 or i64", "DML_PROD",  "NULL for its data",
+        "more than fits into memory", "another rank",         "dml_dtype", "all_reduce(u8, 4, sum)"
+    };
+    for (int wrong = 0; wrong < 8; wrong++) {
+        test_rank ranks[2];
+        ranks_prepare(ranks, 2, 20, bad_argument_body, &wrong);
+        ranks_run(ranks, 2);
+        for (int rank = 0; rank < 2; rank++) {
+            CHECK_INT(ranks[rank].status, DML_ERROR_ARGUMENT);
+            CHECK_CONTAINS(ranks[rank].error, parts[wrong]);
+            CHECK_CONTAINS(ranks[rank].error, "rank 1");
+            CHECK_INT(ranks[rank].bad, 0);
+        }
+    }
+}
+
+static void too_many_requests_body(test_rank *me)
+{
+    float x[5] = { 0 };
+    dml_request *requests[5];
+    for (int i = 0; i < 5; i++) requests[i] = dml_comm_all_reduce_start(me->comm, x + i, 1, DML_F32, DML_SUM);
+    me->bad += !requests[3] || requests[4];
+    dml_comm_barrier(me->comm);
+}
+
+static void wait_twice_body(test_rank *me)
+{
+    float x = 0;
+    dml_request *request = dml_comm_all_reduce_start(me->comm, &x, 1, DML_F32, DML_SUM);
+    me->bad += dml_comm_wait(me->comm, request) != DML_OK;
+    if (me->rank == 0) me->bad += dml_comm_wait(me->comm, request) != DML_ERROR_STATE;
+    dml_comm_barrier(me->comm);
+}
+
+static void misused_requests(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 20, too_many_requests_body, NULL);
+    for (int rank = 0; rank < 2; rank++) ranks[rank].options.max_requests = 4;
+    ranks_run(ranks, 2);
+    for (int rank = 0; rank < 2; rank++) {
+        CHECK_INT(ranks[rank].status, DML_ERROR_STATE);
+        CHECK_CONTAINS(ranks[rank].error, "4 requests were not yet waited for");
+    }
+    ranks_prepare(ranks, 2, 20, wait_twice_body, NULL);
+    ranks_run(ranks, 2);
+    for (int rank = 0; rank < 2; rank++) CHECK_CONTAINS(ranks[rank].error, "rank 0 waited twice");
+}
+
+/* ---- ranks that leave, die, freeze, or do something else ---- */
+
+static void leaves_body(test_rank *me)
+{
+    float x[10] = { 0 };
+    dml_comm_barrier(me->comm);
+    if (me->rank == 1) return;
+    dml_comm_all_reduce(me->comm, x, 10, DML_F32, DML_SUM);
+}
+
+static void a_rank_that_closes(void)
+{
+    test_rank ranks[4];
+    ranks_prepare(ranks, 4, 20, leaves_body, NULL);
+    ranks_run(ranks, 4);
+    for (int rank = 0; rank < 4; rank++) {
+        if (rank == 1) continue;
+        CHECK_INT(ranks[rank].status, DML_ERROR_PEER);
+        CHECK_CONTAINS(ranks[rank].error, "rank 1 closed its communicator while rank");
+        CHECK(ranks[rank].seconds < 15);
+    }
+}
+
+/* Rank 1 is alive and its communicator open, but it computes for too long. */
+static void busy_body(test_rank *me)
+{
+    float x[10] = { 0 };
+    dml_comm_barrier(me->comm);
+    if (me->rank == 1) ranks_sleep(0.9);
+    dml_comm_all_reduce(me->comm, x, 10, DML_F32, DML_SUM);
+}
+
+static void a_rank_that_is_busy(void)
+{
+    test_rank ranks[4];
+    ranks_prepare(ranks, 4, 0.4, busy_body, NULL);
+    ranks_run(ranks, 4);
+    for (int rank = 0; rank < 4; rank++) {
+        CHECK_INT(ranks[rank].status, DML_ERROR_TIMEOUT);
+        CHECK_CONTAINS(ranks[rank].error,
+                       "rank 1 of 4 took no part in all_reduce(f32, 10, sum) within 0.4 s");
+    }
+}
+
+/* Half of the ranks come late: the deadline of the first must not make them look guilty. */
+static void late_body(test_rank *me)
+{
+    float x[10] = { 0 };
+    dml_comm_barrier(me->comm);
+    if (me->rank == 2) ranks_sleep(0.9);
+    if (me->rank % 2) ranks_sleep(0.2);
+    dml_comm_all_reduce(me->comm, x, 10, DML_F32, DML_SUM);
+}
+
+static void late_ranks_and_a_busy_one(void)
+{
+    test_rank ranks[6];
+    ranks_prepare(ranks, 6, 0.4, late_body, NULL);
+    ranks_run(ranks, 6);
+    for (int rank = 0; rank < 6; rank++)
+        CHECK_CONTAINS(ranks[rank].error, "rank 2 of 6 took no part in all_reduce(f32, 10, sum)");
+}
+
+static void circle_body(test_rank *me)
+{
+    float x[10] = { 0 };
+    if (me->rank == 2)
+        dml_comm_barrier(me->comm);
+    else
+        dml_comm_receive(me->comm, x, 10, DML_F32, 1 - me->rank);
+}
+
+static void ranks_that_wait_for_each_other(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 0.3, circle_body, NULL);
+    ranks_run(ranks, 2);
+    for (int rank = 0; rank < 2; rank++) {
+        CHECK_INT(ranks[rank].status, DML_ERROR_TIMEOUT);
+        CHECK_CONTAINS(ranks[rank].error, "wait for each other");
+        CHECK_CONTAINS(ranks[rank].error, "receive(f32, 10, from");
+    }
+}
+
+/* A rank in a process of its own: opens, does rounds of all-reduces, and writes its error into the pipe. */
+static void process_rank(const test_rank *plan, int out)
+{
+    enum { N = 200000 };
+    float *x = (float *)calloc(N, sizeof *x);
+    dml_comm *comm = dml_comm_open(&plan->options);
+    char line[600];
+    dml_comm_all_reduce(comm, x, N, DML_F32, DML_SUM);
+    snprintf(line, sizeof line, "r%d\n", plan->rank);
+    (void)!write(out, line, strlen(line));
+    while (!dml_comm_status(comm)) {
+        dml_request *a = dml_comm_all_reduce_start(comm, x, N, DML_F32, DML_MAX);
+        dml_request *b = dml_comm_all_reduce_start(comm, x, 10, DML_F32, DML_MAX);
+        dml_comm_wait(comm, a);
+        dml_comm_wait(comm, b);
+    }
+    snprintf(line, sizeof line, "e%d %s\n", plan->rank, dml_comm_error(comm));
+    (void)!write(out, line, strlen(line));
+    dml_comm_close(comm);
+    free(x);
+}
+
+typedef struct process_job {
+    pid_t pids[4];
+    int pipe;
+    char text[8192]; /* all that its ranks wrote */
+    size_t bytes;
+} process_job;
+
+static void start_process_job(process_job *job, double timeout)
+{
+    test_rank ranks[4];
+    int ends[2];
+    memset(job, 0, sizeof *job);
+    ranks_prepare(ranks, 4, timeout, NULL, NULL);
+    CHECK(pipe(ends) == 0);
+    for (int rank = 0; rank < 4; rank++) {
+        job->pids[rank] = fork();
+        if (job->pids[rank] == 0) {
+            close(ends[0]);
+            process_rank(&ranks[rank], ends[1]);
+            _exit(0);
+        }
+    }
+    close(ends[1]);
+    job->pipe = ends[0];
+}
+
+/* Reads until `part` has come `times` times or all ranks have ended. */
+static int read_process_job(process_job *job, const char *part, int times)
+{
+    for (;;) {
+        int found = 0;
+        for (const char *at = job->text; (at = strstr(at, part)) != NULL; at++) found++;
+        if (found >= times || job->bytes + 1 >= sizeof job->text) return found;
+        const ssize_t n = read(job->pipe, job->text + job->bytes, sizeof job->text - 1 - job->bytes);
+        if (n <= 0) return found;
+        job->bytes += (size_t)n;
+    }
+}
+
+static void check_process_job(process_job *job, int victim, const char *sentence)
+{
+    CHECK_INT(read_process_job(job, "\ne", 3), 3);
+    for (int rank = 0; rank < 4; rank++) {
+        char begin[16];
+        snprintf(begin, sizeof begin, "\ne%d ", rank);
+        const char *line = strstr(job->text, begin);
+        CHECK_MESSAGE((line != NULL) == (rank != victim), "rank %d of a job without rank %d: %s", rank,
+                      victim, job->text);
+        if (line) CHECK_MESSAGE(strncmp(line + 4, sentence, strlen(sentence)) == 0, "%s", line);
+    }
+}
+
+static void end_process_job(process_job *job)
+{
+    for (int rank = 0; rank < 4; rank++) {
+        kill(job->pids[rank], SIGKILL);
+        waitpid(job->pids[rank], NULL, 0);
+    }
+    close(job->pipe);
+}
+
+/* One job for each victim, all at once, each while its ranks are busy. */
+static void check_signalled(int number, const char *format)
+{
+    process_job jobs[4];
+    const double timeout = number == SIGSTOP ? 1.0 : 20;
+    for (int victim = 0; victim < 4; victim++) start_process_job(&jobs[victim], timeout);
+    for (int victim = 0; victim < 4; victim++) CHECK_INT(read_process_job(&jobs[victim], "r", 4), 4);
+    ranks_sleep(0.05);
+    const double begin = dml_seconds();
+    for (int victim = 0; victim < 4; victim++) kill(jobs[victim].pids[victim], number);
+    for (int victim = 0; victim < 4; victim++) {
+        char sentence[128];
+        snprintf(sentence, sizeof sentence, format, victim);
+        check_process_job(&jobs[victim], victim, sentence);
+    }
+    CHECK(dml_seconds() - begin < 10);
+    for (int victim = 0; victim < 4; victim++) end_process_job(&jobs[victim]);
+}
+
+static void a_rank_that_is_killed(void)
+{
+    check_signalled(SIGKILL, "rank %d of 4 died: its connection ended without a goodbye");
+}
+
+static void a_rank_that_is_frozen(void)
+{
+    check_signalled(SIGSTOP, "rank %d of 4 took no part in all_reduce(f32, ");
+}
+
+/* ---- the Nth socket call, the Nth allocation ---- */
+
+/* The calls of the thread that is to suffer are counted; the Nth fails. */
+static __thread bool suffers;
+static int countdown, opened; /* atomic; opened: descriptors */
+
+static bool strikes(void)
+{
+    if (!suffers || __atomic_sub_fetch(&countdown, 1, __ATOMIC_SEQ_CST) != 0) return false;
+    errno = EIO;
+    return true;
+}
+
+static const dml__socket_calls *real(void)
+{
+    return dml__system_sockets();
+}
+
+static int count_opened(int fd)
+{
+    if (fd >= 0) __atomic_fetch_add(&opened, 1, __ATOMIC_SEQ_CST);
+    return fd;
+}
+
+static int faulty_open(int family)
+{
+    return strikes() ? -1 : count_opened(real()->open(family));
+}
+static int faulty_set_option(int fd, int level, int option, int value)
+{
+    return strikes() ? -1 : real()->set_option(fd, level, option, value);
+}
+static int faulty_bind(int fd, const struct sockaddr *address, socklen_t bytes)
+{
+    return strikes() ? -1 : real()->bind(fd, address, bytes);
+}
+static int faulty_listen(int fd, int backlog)
+{
+    return strikes() ? -1 : real()->listen(fd, backlog);
+}
+static int faulty_accept(int fd, struct sockaddr *address, socklen_t *bytes)
+{
+    return strikes() ? -1 : count_opened(real()->accept(fd, address, bytes));
+}
+static int faulty_connect(int fd, const struct sockaddr *address, socklen_t bytes)
+{
+    return strikes() ? -1 : real()->connect(fd, address, bytes);
+}
+static int faulty_error(int fd)
+{
+    return strikes() ? -1 : real()->error(fd);
+}
+static int faulty_own_address(int fd, struct sockaddr *address, socklen_t *bytes)
+{
+    return strikes() ? -1 : real()->own_address(fd, address, bytes);
+}
+static int faulty_poll(struct pollfd *polls, nfds_t count, int milliseconds)
+{
+    return strikes() ? -1 : real()->poll(polls, count, milliseconds);
+}
+static ssize_t faulty_send(int fd, const struct msghdr *message, int flags)
+{
+    return strikes() ? -1 : real()->send(fd, message, flags);
+}
+static ssize_t faulty_receive(int fd, struct msghdr *message, int flags)
+{
+    return strikes() ? -1 : real()->receive(fd, message, flags);
+}
+static int faulty_close(int fd)
+{
+    __atomic_fetch_sub(&opened, 1, __ATOMIC_SEQ_CST);
+    return real()->close(fd);
+}
+static int faulty_random(void *out, size_t bytes)
+{
+    return strikes() ? -1 : real()->random(out, bytes);
+}
+
+static const dml__socket_calls faulty = {
+    faulty_open,    faulty_set_option, faulty_bind,        faulty_listen, faulty_accept,
+    faulty_connect, faulty_error,      faulty_own_address, faulty_poll,   faulty_send,
+    faulty_receive, faulty_close,      faulty_random,
+};
+
+static void small_job_body(test_rank *me)
+{
+    float x[5] = { 1, 1, 1, 1, 1 };
+    dml_comm_all_reduce(me->comm, x, 5, DML_F32, DML_SUM);
+    dml_comm_barrier(me->comm);
+    if (!dml_comm_status(me->comm)) me->bad += x[0] != (float)me->world || x[4] != (float)me->world;
+}
+
+static void *suffering_thread(void *argument)
+{
+    suffers = true;
+    return ranks_thread(argument);
+}
+
+/* Runs a job of 3 in which the Nth call of one rank fails; false when it doesn't make that many. */
+static bool run_with_fault(int victim, int nth, int *errors)
+{
+    test_rank ranks[3];
+    pthread_t threads[3];
+    ranks_prepare(ranks, 3, 0.1, small_job_body, NULL);
+    __atomic_store_n(&countdown, nth, __ATOMIC_SEQ_CST);
+    for (int rank = 0; rank < 3; rank++) {
+        ranks[rank].sockets = &faulty;
+        pthread_create(&threads[rank], NULL, rank == victim ? suffering_thread : ranks_thread, &ranks[rank]);
+    }
+    for (int rank = 0; rank < 3; rank++) pthread_join(threads[rank], NULL);
+    for (int rank = 0; rank < 3; rank++) {
+        CHECK_INT(ranks[rank].bad, 0);
+        CHECK_MESSAGE((ranks[rank].status != DML_OK) == (ranks[rank].error[0] != '\0'),
+                      "status %d without a sentence", ranks[rank].status);
+        CHECK_MESSAGE(ranks[rank].seconds < 10, "call %d of rank %d: took %g s", nth, victim,
+                      ranks[rank].seconds);
+        *errors += ranks[rank].status != DML_OK;
+    }
+    CHECK_MESSAGE(__atomic_load_n(&opened, __ATOMIC_SEQ_CST) == 0,
+                  "call %d of rank %d: %d descriptors leaked", nth, victim, opened);
+    return __atomic_load_n(&countdown, __ATOMIC_SEQ_CST) <= 0;
+}
+
+static void every_socket_call_fails_once(void)
+{
+    /* Rank 0 is only come to, rank 1 comes and is come to. */
+    for (int victim = 0; victim < 2; victim++) {
+        int errors = 0, nth = 1;
+        while (run_with_fault(victim, nth, &errors) && nth < 500) nth++;
+        CHECK_MESSAGE(nth > 20 && nth < 500, "rank %d makes %d calls", victim, nth);
+        CHECK(errors > 0);
+    }
+}
+
+static __thread int allocations_left;
+static int live_blocks; /* atomic */
+
+static void *failing_allocate(void *user, size_t bytes)
+{
+    (void)user;
+    if (suffers && --allocations_left < 0) return NULL;
+    __atomic_fetch_add(&live_blocks, 1, __ATOMIC_SEQ_CST);
+    return malloc(bytes);
+}
+
+static void failing_release(void *user, void *memory)
+{
+    (void)user;
+    __atomic_fetch_sub(&live_blocks, 1, __ATOMIC_SEQ_CST);
+    free(memory);
+}
+
+static void every_allocation_fails_once(void)
+{
+    suffers = true;
+    int nth = 0;
+    for (dml_status status = DML_ERROR_MEMORY; status == DML_ERROR_MEMORY && nth < 50; nth++) {
+        allocations_left = nth;
+        dml_comm_options options = { .world_size = 2, .timeout_s = 0.05, .master_port = ranks_port() };
+        options.allocator = (dml_allocator){ failing_allocate, failing_release, NULL };
+        dml_comm *comm = dml_comm_open(&options);
+        status = dml_comm_status(comm);
+        CHECK(dml_comm_error(comm)[0] != '\0');
+        dml_comm_close(comm);
+        CHECK_INT(live_blocks, 0);
+    }
+    CHECK(nth > 8 && nth < 50);
+    suffers = false;
+}
+
+int main(void)
+{
+    RUN(mismatches);
+    RUN(bad_arguments);
+    RUN(misused_requests);
+    RUN(a_rank_that_closes);
+    RUN(a_rank_that_is_busy);
+    RUN(late_ranks_and_a_busy_one);
+    RUN(ranks_that_wait_for_each_other);
+    RUN(a_rank_that_is_killed);
+    RUN(a_rank_that_is_frozen);
+    RUN(every_socket_call_fails_once);
+    RUN(every_allocation_fails_once);
+    return test_report("comm/failure");
+}
