@@ -99,6 +99,7 @@ static void dml__run_first(dml_comm *comm)
     dml__cond_signal_all(&comm->changed);
 }
 
+#ifndef DML_NO_THREADS
 /* The background thread. */
 static void dml__comm_thread(void *argument)
 {
@@ -112,6 +113,7 @@ static void dml__comm_thread(void *argument)
     }
     dml__mutex_unlock(&comm->mutex);
 }
+#endif
 
 static dml_status dml__call_now(dml_comm *comm, const dml__comm_call *call)
 {
