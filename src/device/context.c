@@ -115,7 +115,11 @@ DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, cons
     context->logger.callback = options->log;
     context->logger.user = options->log_user;
     context->seed = options->seed;
-    dml__open_pool(context, options);
+    if (!options->allocator.allocate != !options->allocator.release)
+        dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                  "an allocator with only one of allocate and release: give both, or neither for malloc");
+    else
+        dml__open_pool(context, options);
     if (context->error.status != DML_OK) return context;
     if (backend)
         dml__open_device_at(context, backend, index);
@@ -151,7 +155,7 @@ DML_API dml_status dml_status_of(const dml_context *context)
 
 DML_API void dml_clear_error(dml_context *context)
 {
-    if (!context) return;
+    if (!context || !context->device_open) return;
     context->error.status = DML_OK;
     context->error.text[0] = '\0';
 }

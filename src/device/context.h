@@ -35,7 +35,8 @@ DML_API dml_context *dml_open(const dml_options *options);
 DML_API void dml_close(dml_context *context);
 
 /* The first error since opening or since dml_clear_error: its sentence ("" when there is none) and its
-   status. NULL, which dml_open returns when memory is short, reads as that. */
+   status. NULL, which dml_open returns when memory is short, reads as that. An error of dml_open itself can't
+   be cleared: there is no device to go on with. */
 DML_API const char *dml_error(const dml_context *context);
 DML_API dml_status dml_status_of(const dml_context *context);
 DML_API void dml_clear_error(dml_context *context);

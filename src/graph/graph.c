@@ -75,6 +75,27 @@ static void dml__note_first_use(dml_graph *graph, dml_node *parameter)
     graph->parameter_count += dml_shape_count(&parameter->shape);
 }
 
+/* Kernels count the elements of a sample with 32 bits. */
+static dml_status dml__check_count(const dml_node *node)
+{
+    char text[DML_SHAPE_TEXT];
+    size_t count = 1;
+    for (int i = 0; i < node->shape.ndim; i++) {
+        if (count > (size_t)INT32_MAX / (size_t)node->shape.dims[i])
+            return dml__node_fail(node, DML_ERROR_SHAPE, "%s are more than %d elements",
+                                  dml_shape_format(&node->shape, text), INT32_MAX);
+        count *= (size_t)node->shape.dims[i];
+    }
+    return DML_OK;
+}
+
+static dml_status dml__refuse_new_parameter(const dml_node *node)
+{
+    return dml__node_fail(node, DML_ERROR_STATE,
+                          "a new parameter, but the graph's parameters were laid out by its first compile; "
+                          "build the whole model first");
+}
+
 /* A node that nobody can see yet. */
 static dml_node *dml__node_allocate(dml_graph *graph, const dml__op *op, const void *attributes,
                                     size_t attribute_bytes)
@@ -134,11 +155,9 @@ DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *c
     if (!same_graph)
         status = dml__node_fail(node, DML_ERROR_ARGUMENT, "its inputs are of different graphs");
     else if (new_parameter && graph->w)
-        status =
-            dml__node_fail(node, DML_ERROR_STATE,
-                           "it uses a new parameter, but the graph's parameters were laid out by its first "
-                           "compile; build the whole model first");
+        status = dml__refuse_new_parameter(node);
     if (status == DML_OK) status = op->infer(node);
+    if (status == DML_OK) status = dml__check_count(node);
     if (status != DML_OK) {
         dml__node_release(node);
         return NULL;
@@ -165,18 +184,15 @@ static dml_node *dml__leaf_create(dml_graph *graph, const dml__op *op, const cha
         ndim = 0;
     }
     node->shape.ndim = ndim;
-    size_t count = 1;
     for (int i = 0; i < ndim; i++) {
         const int dim = va_arg(dims, int);
         node->shape.dims[i] = dim;
         if (dim < 1 && status == DML_OK)
             status =
                 dml__node_fail(node, DML_ERROR_SHAPE, "dimension %d is %d, it must be 1 or more", i, dim);
-        else if (dim >= 1 && count > (size_t)INT32_MAX / (size_t)dim && status == DML_OK)
-            status = dml__node_fail(node, DML_ERROR_SHAPE, "more than %d elements", INT32_MAX);
-        else if (dim >= 1)
-            count *= (size_t)dim;
     }
+    if (status == DML_OK) status = dml__check_count(node);
+    if (status == DML_OK && graph->w && op == dml__parameter_op()) status = dml__refuse_new_parameter(node);
     if (status == DML_OK) {
         dml__node_append(node);
         return node;
@@ -202,6 +218,11 @@ DML_API dml_node *dml_input(dml_graph *graph, const char *name, dml_dtype dtype,
 
 DML_API dml_node *dml_parameter(dml_graph *graph, const char *name, dml_initializer init, int ndim, ...)
 {
+    if (graph && (unsigned)init.kind > DML_INIT_NORMAL) {
+        dml__fail(&graph->context->error, DML_ERROR_ARGUMENT, "parameter '%s': no initializer of kind %d",
+                  name ? name : "", (int)init.kind);
+        return NULL;
+    }
     va_list dims;
     va_start(dims, ndim);
     dml_node *node = dml__leaf_create(graph, dml__parameter_op(), name, DML_F32, ndim, dims);

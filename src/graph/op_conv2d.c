@@ -137,6 +137,12 @@ DML__LOCAL const dml__op *dml__conv2d_op(void)
     return &op;
 }
 
+static dml_initializer dml__conv2d_init(const dml_conv2d_options *options, int channels)
+{
+    const int64_t pixels = (int64_t)options->kernel[0] * options->kernel[1];
+    return dml_init_he(pixels > INT32_MAX / channels ? INT32_MAX : (int)pixels * channels);
+}
+
 DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options)
 {
     if (!x) return NULL;
@@ -147,12 +153,18 @@ DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options)
         if (!o.kernel[axis]) o.kernel[axis] = 3;
         if (!o.stride[axis]) o.stride[axis] = 1;
     }
+    if (o.filters < 1 || o.kernel[0] < 1 || o.kernel[1] < 1) {
+        dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
+                  "conv2d: %d filters of %d x %d asked for, each must be 1 or more", o.filters, o.kernel[0],
+                  o.kernel[1]);
+        return NULL;
+    }
     const dml_initializer zero = { DML_INIT_CONSTANT, 0.0f, 0.0f };
     const int channels = x->shape.ndim == 3 ? x->shape.dims[2] : 1;
     dml_node *inputs[3];
     inputs[0] = x;
-    inputs[1] = dml_parameter(x->graph, "conv2d.weight", dml_init_he(o.kernel[0] * o.kernel[1] * channels), 4,
-                              o.filters, o.kernel[0], o.kernel[1], channels);
+    inputs[1] = dml_parameter(x->graph, "conv2d.weight", dml__conv2d_init(&o, channels), 4, o.filters,
+                              o.kernel[0], o.kernel[1], channels);
     inputs[2] = o.no_bias ? NULL : dml_parameter(x->graph, "conv2d.bias", zero, 1, o.filters);
     return dml__node_create(dml__conv2d_op(), o.no_bias ? 2 : 3, inputs, &o, sizeof o);
 }

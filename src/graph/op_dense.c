@@ -108,6 +108,11 @@ DML_API dml_node *dml_linear(dml_node *x, dml_node *w, dml_node *bias)
 DML_API dml_node *dml_dense(dml_node *x, int units)
 {
     if (!x) return NULL;
+    if (units < 1) {
+        dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
+                  "dense: %d units asked for, it takes 1 or more", units);
+        return NULL;
+    }
     const dml_initializer zero = { DML_INIT_CONSTANT, 0.0f, 0.0f };
     const int in = x->shape.ndim == 1 ? x->shape.dims[0] : (int)dml_shape_count(&x->shape);
     dml_node *w = dml_parameter(x->graph, "dense.weight", dml_init_he(in), 2, units, in);

@@ -169,9 +169,24 @@ static void dml__find_lives(const dml_program *program, dml__block_life *blocks)
     dml__live_at(&blocks[3 * program->slot[program->slots - 1].root], end);
 }
 
+/* Whether sizes can be counted: values, as many gradients, and what ops save, which is less than both. */
+static bool dml__fits_in_memory(const dml_program *program)
+{
+    double bytes = 0;
+    for (int s = 0; s < program->slots; s++) {
+        const dml_node *node = program->slot[s].node;
+        bytes += 4.0 * (double)dml_shape_count(&node->shape) * program->batch *
+                 (double)dml_dtype_size(node->dtype);
+    }
+    return bytes < (double)(SIZE_MAX / 2);
+}
+
 static dml_status dml__place_blocks(dml_program *program)
 {
     dml_context *context = program->graph->context;
+    if (!dml__fits_in_memory(program))
+        return dml__node_fail(program->output, DML_ERROR_MEMORY,
+                              "a batch of %d needs more memory than there are addresses", program->batch);
     const int count = 3 * program->slots;
     dml__block_life *blocks =
         (dml__block_life *)dml__allocate_array(&context->memory, (size_t)count, sizeof *blocks);
@@ -215,6 +230,9 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
         return dml__fail(&context->error, DML_ERROR_ARGUMENT,
                          "a batch of %d asked for: a program is compiled for 1 or more samples",
                          options ? options->batch : 0);
+    if (output->op == dml__parameter_op() && !output->used)
+        return dml__node_fail(output, DML_ERROR_ARGUMENT,
+                              "no op uses it, so it has no place among the graph's parameters");
     if (options->training && (output->batched || output->shape.ndim != 0 || output->dtype != DML_F32))
         return dml__node_fail(output, DML_ERROR_SHAPE,
                               "it is %s%s %s; what is trained is one scalar loss for the batch",

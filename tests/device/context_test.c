@@ -1,0 +1,207 @@
+/* Contexts and devices: opening them, what they say when they can't, and the memory that backends give. */
+#include "device/context.h"
+
+#include "device/backend.h"
+#include "graph/graph.h"
+#include "graph/op_dense.h"
+#include "graph/program.h"
+
+#include "../graph/backends.h"
+
+static void defaults(void)
+{
+    dml_context *context = dml_open(NULL);
+    CHECK(context);
+    CHECK_STRING(dml_error(context), "");
+    CHECK_INT(dml_status_of(context), DML_OK);
+    CHECK(dml_context_device(context) && dml_context_device(context)->host_memory);
+    CHECK(dml_pool_threads(dml_context_pool(context)) >= 1);
+    dml_close(context);
+    dml_close(NULL);
+    context = dml_open(&(dml_options){ .threads = 3, .device = "" });
+#ifndef DML_NO_THREADS
+    CHECK_INT(dml_pool_threads(dml_context_pool(context)), 3);
+#endif
+    CHECK_STRING(dml_context_device(context)->backend->name, "cpu");
+    dml_close(context);
+}
+
+static void null_context(void)
+{
+    CHECK_CONTAINS(dml_error(NULL), "no memory");
+    CHECK_INT(dml_status_of(NULL), DML_ERROR_MEMORY);
+    dml_clear_error(NULL);
+    CHECK(!dml_context_pool(NULL) && !dml_context_device(NULL));
+}
+
+/* Opening must fail with this, stay failed, and be harmless. */
+static void check_refused(const dml_options *options, dml_status status, const char *part)
+{
+    dml_context *context = dml_open(options);
+    CHECK(context);
+    CHECK_INT(dml_status_of(context), status);
+    CHECK_CONTAINS(dml_error(context), part);
+    CHECK(!dml_context_device(context));
+    CHECK(!dml_graph_create(context));
+    dml_clear_error(context);
+    CHECK_INT(dml_status_of(context), status);
+    CHECK(!dml_graph_create(context));
+    dml_close(context);
+}
+
+static void *refuse(void *user, size_t bytes)
+{
+    (void)user, (void)bytes;
+    return NULL;
+}
+
+static void keep(void *user, void *memory)
+{
+    (void)user, (void)memory;
+}
+
+static void bad_options(void)
+{
+    static const struct {
+        const char *device;
+        dml_status status;
+        const char *part;
+    } devices[] = {
+        { "tpu", DML_ERROR_DEVICE, "no device 'tpu': this build has" },
+        { "CPU", DML_ERROR_DEVICE, "no device 'CPU'" },
+        { "cp", DML_ERROR_DEVICE, "no device 'cp'" },
+        { "cpu0", DML_ERROR_DEVICE, "no device 'cpu0'" },
+        { "cpu:1", DML_ERROR_DEVICE, "no device 'cpu:1': 1 cpu device found" },
+        { "cpu:999", DML_ERROR_DEVICE, "cpu:0 to cpu:0" },
+        { "cpu:", DML_ERROR_ARGUMENT, "after the colon comes a number" },
+        { "cpu:-1", DML_ERROR_ARGUMENT, "device 'cpu:-1'" },
+        { "cpu:x", DML_ERROR_ARGUMENT, "number" },
+        { "cpu:0x", DML_ERROR_ARGUMENT, "number" },
+        { "cpu:99999999999999999999", DML_ERROR_ARGUMENT, "number" },
+        { ":0", DML_ERROR_DEVICE, "no device ':0'" },
+        { "opencl:99", DML_ERROR_DEVICE, "no device 'opencl:99'" },
+        { "cuda:99", DML_ERROR_DEVICE, "no device 'cuda:99'" },
+    };
+    for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++)
+        check_refused(&(dml_options){ .device = devices[i].device }, devices[i].status, devices[i].part);
+    check_refused(&(dml_options){ .threads = -1 }, DML_ERROR_ARGUMENT, "-1 threads asked for");
+    check_refused(&(dml_options){ .allocator = { NULL, keep, NULL } }, DML_ERROR_ARGUMENT, "allocator");
+    check_refused(&(dml_options){ .allocator = { refuse, NULL, NULL } }, DML_ERROR_ARGUMENT, "both");
+    char name[3000];
+    memset(name, 'x', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    check_refused(&(dml_options){ .device = name }, DML_ERROR_DEVICE, "xxx");
+    dml_context *context = dml_open(&(dml_options){ .device = "cpu:0" });
+    CHECK_STRING(dml_error(context), "");
+    dml_close(context);
+}
+
+static void the_device_list(void)
+{
+    dml_device_info infos[32], one[2];
+    const int count = dml_devices(infos, 32);
+    int cpus = 0;
+    CHECK(count >= 1 && count <= 32);
+    CHECK_INT(dml_devices(NULL, 0), count);
+    memset(one, 0x7F, sizeof one);
+    CHECK_INT(dml_devices(one, 1), count);
+    CHECK_STRING(one[0].id, infos[0].id);
+    CHECK(one[1].id[0] == 0x7F); /* no more than was asked for */
+    for (int i = 0; i < count; i++) {
+        CHECK(infos[i].name[0] && infos[i].compute_units >= 0);
+        cpus += strcmp(infos[i].id, "cpu") == 0;
+        if (i > 0) CHECK(infos[i - 1].gpu || !infos[i].gpu); /* GPUs come first */
+        dml_context *context = dml_open(&(dml_options){ .device = infos[i].id });
+        CHECK_MESSAGE(dml_status_of(context) == DML_OK, "%s: %s", infos[i].id, dml_error(context));
+        dml_close(context);
+    }
+    CHECK_INT(cpus, 1);
+    dml_context *context = dml_open(&(dml_options){ .device = "auto" });
+    CHECK_MESSAGE(dml_context_device(context), "%s", dml_error(context));
+    if (dml_context_device(context))
+        CHECK(strncmp(infos[0].id, dml_context_device(context)->backend->name, 3) == 0);
+    dml_close(context);
+    CHECK(!dml_backend_at(-1) && !dml_backend_at(99));
+}
+
+/* Bytes there and back, at odd offsets, and nothing beside them. */
+static void memory_of_a_device(void)
+{
+    enum { SIZE = 1000 };
+    unsigned char pattern[SIZE], want[SIZE], got[SIZE];
+    dml_context *context = open_here(NULL);
+    dml_device *device = &context->device;
+    const dml_backend *backend = device->backend;
+    dml_buffer *a = dml__buffer_create(context, SIZE), *b = dml__buffer_create(context, SIZE);
+    dml_buffer *empty = dml__buffer_create(context, 0);
+    CHECK_MESSAGE(a && b && empty, "%s", dml_error(context));
+    CHECK(!a->host == !device->host_memory);
+    for (int i = 0; i < SIZE; i++) pattern[i] = (unsigned char)(i * 7 + 3);
+    memcpy(want, pattern, SIZE);
+    CHECK_INT(backend->write(device, (dml_ref){ a, 0 }, pattern, SIZE), DML_OK);
+    CHECK_INT(backend->copy(device, (dml_ref){ b, 0 }, (dml_ref){ a, 0 }, SIZE), DML_OK);
+    CHECK_INT(backend->zero(device, (dml_ref){ b, 404 }, 20), DML_OK);
+    memset(want + 404, 0, 20);
+    CHECK_INT(backend->copy(device, (dml_ref){ b, 504 }, (dml_ref){ a, 4 }, 12), DML_OK);
+    memcpy(want + 504, pattern + 4, 12);
+    CHECK_INT(backend->write(device, (dml_ref){ b, 996 }, pattern, 4), DML_OK);
+    memcpy(want + 996, pattern, 4);
+    CHECK_INT(backend->write(device, (dml_ref){ b, 0 }, pattern, 0), DML_OK);
+    CHECK_INT(backend->zero(device, (dml_ref){ b, 0 }, 0), DML_OK);
+    CHECK_INT(backend->copy(device, (dml_ref){ b, 0 }, (dml_ref){ a, 8 }, 0), DML_OK);
+    CHECK_INT(backend->read(device, got, (dml_ref){ b, 0 }, SIZE), DML_OK);
+    CHECK(memcmp(got, want, SIZE) == 0);
+    CHECK_INT(backend->read(device, got, (dml_ref){ a, 500 }, 100), DML_OK);
+    CHECK(memcmp(got, pattern + 500, 100) == 0 && memcmp(got + 100, want + 100, SIZE - 100) == 0);
+    CHECK_INT(backend->finish(device), DML_OK);
+    dml_launch launch;
+    memset(&launch, 0, sizeof launch);
+    launch.kernel = "no_such_kernel";
+    launch.size[0] = launch.size[1] = 1;
+    CHECK(backend->launch(device, &launch) != DML_OK);
+    CHECK_CONTAINS(dml_error(context), "no_such_kernel");
+    dml__buffer_destroy(context, a);
+    dml__buffer_destroy(context, b);
+    dml__buffer_destroy(context, empty);
+    dml__buffer_destroy(context, NULL);
+    dml_close(context);
+}
+EACH_BACKEND(memory_of_a_device)
+
+static int logged;
+
+static void count_log(void *user, dml_log_level level, const char *message)
+{
+    (void)level;
+    CHECK(user == &logged && message && !strchr(message, '\n'));
+    logged++;
+}
+
+/* The context releases what the caller left, in any order of creation; what the caller released is gone. */
+static void close_releases_everything(void)
+{
+    dml_context *context = dml_open(&(dml_options){ .log = count_log, .log_user = &logged });
+    dml_graph *graph[3];
+    dml_program *program[3];
+    for (int i = 0; i < 3; i++) {
+        graph[i] = dml_graph_create(context);
+        program[i] = dml_compile(dml_dense(dml_input(graph[i], "x", DML_F32, 1, 4), 3),
+                                 &(dml_program_options){ .batch = 2 });
+        CHECK(program[i]);
+    }
+    dml_program_destroy(program[1]);
+    dml_graph_destroy(graph[1]);
+    dml_program_destroy(program[2]);
+    dml_close(context); /* the leak check of the sanitizer says the rest */
+}
+
+int main(void)
+{
+    RUN(defaults);
+    RUN(null_context);
+    RUN(bad_options);
+    RUN(the_device_list);
+    RUN_EACH(memory_of_a_device);
+    RUN(close_releases_everything);
+    return test_report("device/context");
+}

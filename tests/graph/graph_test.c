@@ -1,0 +1,353 @@
+/* Building graphs: shapes, parameters, and what is said to those who ask for the impossible. */
+#include "graph/graph.h"
+
+#include "graph/op_activation.h"
+#include "graph/op_arithmetic.h"
+#include "graph/op_conv2d.h"
+#include "graph/op_dense.h"
+#include "graph/op_loss.h"
+#include "graph/op_pool2d.h"
+#include "graph/program.h"
+#include "train/trainer.h"
+
+#include "../test.h"
+
+#include <limits.h>
+
+static const dml_initializer zero = { DML_INIT_CONSTANT, 0, 0 };
+
+static dml_context *context;
+static dml_graph *graph;
+
+static dml_node *input(int ndim, int a, int b, int c)
+{
+    return dml_input(graph, "x", DML_F32, ndim, a, b, c);
+}
+static dml_node *parameter(int ndim, int a, int b)
+{
+    return dml_parameter(graph, "p", zero, ndim, a, b);
+}
+
+/* `call` must give NULL (or false) and record `status` and a sentence with `part`; what comes after is NULL
+   until the error is cleared. */
+#define REFUSED(call, status, part)                                                                          \
+    do {                                                                                                     \
+        CHECK(!(call));                                                                                      \
+        CHECK_INT(dml_status_of(context), status);                                                           \
+        CHECK_CONTAINS(dml_error(context), part);                                                            \
+        CHECK(!input(1, 3, 0, 0));                                                                           \
+        dml_clear_error(context);                                                                            \
+        CHECK_INT(dml_status_of(context), DML_OK);                                                           \
+    } while (0)
+
+static void open_graph(void)
+{
+    context = dml_open(&(dml_options){ .threads = 1 });
+    graph = dml_graph_create(context);
+    CHECK(graph && dml_graph_context(graph) == context);
+}
+
+static void check_shape(const dml_node *node, const char *want)
+{
+    char text[DML_SHAPE_TEXT];
+    const dml_shape shape = dml_node_shape(node);
+    CHECK(node);
+    CHECK_STRING(dml_shape_format(&shape, text), want);
+}
+
+static void shapes(void)
+{
+    open_graph();
+    dml_node *x = input(3, 28, 27, 3);
+    check_shape(x, "28 x 27 x 3");
+    check_shape(dml_conv2d(x, &(dml_conv2d_options){ .filters = 8 }), "26 x 25 x 8");
+    check_shape(dml_conv2d(x, &(dml_conv2d_options){ .filters = 8, .stride = { 2, 3 } }), "13 x 9 x 8");
+    check_shape(dml_conv2d(x, &(dml_conv2d_options){ .filters = 1, .kernel = { 5, 1 }, .padding = { 2, 0 } }),
+                "28 x 27 x 1");
+    check_shape(dml_max_pool2d(x, NULL), "14 x 13 x 3");
+    check_shape(dml_avg_pool2d(x, &(dml_pool2d_options){ .kernel = { 3, 3 } }), "9 x 9 x 3");
+    check_shape(dml_max_pool2d(x, &(dml_pool2d_options){ .kernel = { 3, 3 }, .stride = { 1, 1 } }),
+                "26 x 25 x 3");
+    check_shape(dml_flatten(x), "2268");
+    dml_node *y = dml_dense(dml_flatten(x), 10);
+    check_shape(y, "10");
+    check_shape(dml_softmax_cross_entropy(y, dml_input(graph, "label", DML_I32, 0)), "scalar");
+    check_shape(dml_flatten(dml_input(graph, "s", DML_F32, 0)), "1");
+    check_shape(dml_input(graph, "five", DML_F32, 5, 1, 2, 3, 4, 5), "1 x 2 x 3 x 4 x 5");
+    CHECK_STRING(dml_node_op(x), "input");
+    CHECK_STRING(dml_node_name(x), "x");
+    CHECK_STRING(dml_node_op(y), "dense");
+    CHECK_STRING(dml_node_name(y), "");
+    CHECK_INT(dml_node_dtype(dml_input(graph, NULL, DML_I32, 0)), DML_I32);
+    CHECK(dml_node_graph(y) == graph);
+    CHECK_STRING(dml_error(context), "");
+    dml_close(context);
+}
+
+/* Only parameters that some op uses have a place in w, in the order of first use. */
+static void parameters(void)
+{
+    open_graph();
+    dml_node *w = parameter(2, 2, 3);
+    CHECK_INT(dml_graph_parameter_count(graph), 0);
+    dml_node *y = dml_linear(input(1, 3, 0, 0), w, NULL);
+    CHECK_INT(dml_graph_parameter_count(graph), 6);
+    CHECK(dml_linear(input(1, 3, 0, 0), w, parameter(1, 2, 0)));
+    CHECK_INT(dml_graph_parameter_count(graph), 8);
+    dml_conv2d(input(3, 5, 5, 2), &(dml_conv2d_options){ .filters = 3, .no_bias = true });
+    CHECK_INT(dml_graph_parameter_count(graph), 8 + 3 * 3 * 3 * 2);
+    CHECK(y);
+    dml_close(context);
+}
+
+static void initial_values(void)
+{
+    enum { N = 4000 };
+    const dml_initializer kinds[3] = { { DML_INIT_CONSTANT, 2.5f, 0 },
+                                       { DML_INIT_UNIFORM, -1, 3 },
+                                       { DML_INIT_NORMAL, 1, 2 } };
+    static float values[2][3 * N];
+    for (int round = 0; round < 2; round++) {
+        open_graph();
+        dml_node *sum = NULL;
+        for (int i = 0; i < 3; i++) {
+            dml_node *p = dml_parameter(graph, "p", kinds[i], 1, N);
+            sum = i ? dml_add(sum, p) : p;
+        }
+        dml_trainer *t =
+            dml_trainer_create(dml_mean_squared_error(sum, sum), &(dml_trainer_options){ 1, { 0 } });
+        CHECK(t);
+        memcpy(values[round], dml_trainer_get(t, DML_PARAMETERS, 0, 3 * N), sizeof values[round]);
+        dml_close(context);
+    }
+    CHECK(memcmp(values[0], values[1], sizeof values[0]) == 0);
+    const double means[] = { 2.5, 1, 1 }, deviations[] = { 0, 4 / sqrt(12), 2 };
+    for (int i = 0; i < 3; i++) {
+        double mean = 0, square = 0;
+        for (int k = 0; k < N; k++) mean += values[0][i * N + k] / N;
+        for (int k = 0; k < N; k++) square += pow(values[0][i * N + k] - mean, 2) / N;
+        CHECK_NEAR(mean, means[i], 0.15);
+        CHECK_NEAR(sqrt(square), deviations[i], 0.1);
+    }
+    CHECK_NEAR(dml_init_he(8).b, 0.5, 1e-6);
+    CHECK(dml_init_he(0).b > 0 && isfinite(dml_init_he(-3).b));
+}
+
+static void bad_leaves(void)
+{
+    open_graph();
+    REFUSED(input(1, 0, 0, 0), DML_ERROR_SHAPE, "input 'x': dimension 0 is 0");
+    REFUSED(input(3, 2, 3, -4), DML_ERROR_SHAPE, "dimension 2 is -4");
+    REFUSED(input(-1, 1, 1, 1), DML_ERROR_SHAPE, "-1 dimensions");
+    REFUSED(dml_input(graph, "y", DML_F32, 6, 1, 1, 1, 1, 1, 1), DML_ERROR_SHAPE, "6 dimensions");
+    REFUSED(input(2, 65536, 65536, 0), DML_ERROR_SHAPE, "more than 2147483647");
+    REFUSED(dml_input(graph, "y", DML_F64, 0), DML_ERROR_UNSUPPORTED, "input 'y': dtype f64");
+    REFUSED(dml_input(graph, "y", (dml_dtype)99, 0), DML_ERROR_UNSUPPORTED, "input 'y'");
+    REFUSED(parameter(1, -1, 0), DML_ERROR_SHAPE, "parameter 'p': dimension 0 is -1");
+    REFUSED(dml_parameter(graph, "p", (dml_initializer){ (dml_initializer_kind)7, 0, 0 }, 0),
+            DML_ERROR_ARGUMENT, "initializer of kind 7");
+    dml_close(context);
+}
+
+static void bad_shapes(void)
+{
+    open_graph();
+    dml_node *row = input(1, 6, 0, 0), *image = input(3, 5, 4, 2), *t = dml_input(graph, "t", DML_I32, 0);
+    dml_node *w = parameter(2, 3, 6), *bias = parameter(1, 4, 0);
+    REFUSED(dml_add(row, image), DML_ERROR_SHAPE, "add: its inputs are 6 and 5 x 4 x 2");
+    REFUSED(dml_add(row, parameter(1, 6, 0)), DML_ERROR_SHAPE, "for the whole batch");
+    REFUSED(dml_add(t, t), DML_ERROR_ARGUMENT, "not i32 and i32");
+    REFUSED(dml_relu(t), DML_ERROR_ARGUMENT, "relu: its input is i32");
+    REFUSED(dml_tanh(t), DML_ERROR_ARGUMENT, "tanh");
+    REFUSED(dml_sigmoid(t), DML_ERROR_ARGUMENT, "sigmoid");
+    REFUSED(dml_dense(image, 3), DML_ERROR_SHAPE, "dml_flatten");
+    REFUSED(dml_dense(row, 0), DML_ERROR_ARGUMENT, "dense: 0 units");
+    REFUSED(dml_dense(t, 2), DML_ERROR_SHAPE, "dense");
+    REFUSED(dml_dense(row, INT_MAX), DML_ERROR_SHAPE, "more than");
+    REFUSED(dml_linear(input(1, 5, 0, 0), w, NULL), DML_ERROR_SHAPE, "units x 5");
+    REFUSED(dml_linear(row, w, bias), DML_ERROR_SHAPE, "its bias is 4, it must be 3");
+    REFUSED(dml_linear(row, row, NULL), DML_ERROR_SHAPE, "its weights 6");
+    REFUSED(dml_linear(w, w, NULL), DML_ERROR_SHAPE, "one row of f32 a sample");
+    REFUSED(dml_softmax_cross_entropy(image, t), DML_ERROR_SHAPE, "its logits are f32 5 x 4 x 2");
+    REFUSED(dml_softmax_cross_entropy(row, row), DML_ERROR_SHAPE, "its labels are input f32 6");
+    REFUSED(dml_softmax_cross_entropy(row, dml_input(graph, "t", DML_I32, 1, 2)), DML_ERROR_SHAPE, "labels");
+    REFUSED(dml_softmax_cross_entropy(t, t), DML_ERROR_SHAPE, "logits");
+    REFUSED(dml_mean_squared_error(row, image), DML_ERROR_SHAPE, "f32 6 and f32 5 x 4 x 2");
+    REFUSED(dml_mean_squared_error(t, t), DML_ERROR_SHAPE, "i32");
+    dml_close(context);
+}
+
+static dml_node *conv(dml_node *x, int filters, int kernel, int stride, int padding)
+{
+    return dml_conv2d(x, &(dml_conv2d_options){ .filters = filters,
+                                                .kernel = { kernel, kernel },
+                                                .stride = { stride, stride },
+                                                .padding = { padding, padding } });
+}
+
+static dml_node *pool(dml_node *x, int kernel, int stride, int padding)
+{
+    return dml_max_pool2d(
+        x, &(dml_pool2d_options){ { kernel, kernel }, { stride, stride }, { padding, padding } });
+}
+
+static void bad_windows(void)
+{
+    open_graph();
+    dml_node *image = input(3, 5, 4, 2), *row = input(1, 6, 0, 0), *t = dml_input(graph, "t", DML_I32, 0);
+    REFUSED(dml_conv2d(image, NULL), DML_ERROR_ARGUMENT, "conv2d: 0 filters");
+    REFUSED(conv(image, -2, 3, 1, 0), DML_ERROR_ARGUMENT, "-2 filters");
+    REFUSED(conv(image, 1, -3, 1, 0), DML_ERROR_ARGUMENT, "-3 x -3");
+    REFUSED(conv(image, 1, 3, -1, 0), DML_ERROR_ARGUMENT, "stride -1");
+    REFUSED(conv(image, 1, 3, 1, -1), DML_ERROR_ARGUMENT, "padding -1");
+    REFUSED(conv(image, 1, 5, 1, 0), DML_ERROR_SHAPE, "a kernel of 5 x 5 doesn't fit an input of 5 x 4 x 2");
+    REFUSED(conv(image, 1, 100000, 1, 0), DML_ERROR_SHAPE, "more than 2147483647");
+    REFUSED(conv(image, 1, 1, 1, INT_MAX), DML_ERROR_SHAPE, "conv2d");
+    REFUSED(conv(image, 1, 1, 1, 30000), DML_ERROR_SHAPE, "more than 2147483647");
+    REFUSED(conv(row, 1, 1, 1, 0), DML_ERROR_SHAPE, "height x width x channels");
+    REFUSED(conv(t, 1, 1, 1, 0), DML_ERROR_SHAPE, "conv2d: its input is i32 scalar");
+    REFUSED(pool(image, -1, 1, 0), DML_ERROR_ARGUMENT, "kernel -1");
+    REFUSED(pool(image, 2, -1, 0), DML_ERROR_ARGUMENT, "stride -1");
+    REFUSED(pool(image, 2, 1, 2), DML_ERROR_ARGUMENT, "padding 2");
+    REFUSED(pool(image, 2, 1, -1), DML_ERROR_ARGUMENT, "padding -1");
+    REFUSED(pool(image, 5, 1, 0), DML_ERROR_SHAPE, "a window of 5 x 5 doesn't fit");
+    REFUSED(pool(image, INT_MAX, 1, INT_MAX - 1), DML_ERROR_SHAPE, "max_pool2d");
+    REFUSED(pool(row, 2, 2, 0), DML_ERROR_SHAPE, "max_pool2d");
+    REFUSED(dml_avg_pool2d(row, NULL), DML_ERROR_SHAPE, "avg_pool2d");
+    dml_close(context);
+}
+
+/* NULL runs through a whole model; a refused node leaves the others as they were. */
+static void null_goes_through(void)
+{
+    open_graph();
+    dml_node *y = dml_dense(dml_flatten(dml_max_pool2d(dml_relu(dml_conv2d(NULL, NULL)), NULL)), 3);
+    dml_node *l = dml_add(dml_softmax_cross_entropy(dml_tanh(y), NULL), dml_mean_squared_error(NULL, y));
+    CHECK(!l && !dml_sigmoid(dml_avg_pool2d(NULL, NULL)) && !dml_linear(NULL, NULL, NULL));
+    CHECK(!dml_compile(l, NULL) && !dml_trainer_create(l, NULL) && !dml_input(NULL, "x", DML_F32, 0) &&
+          !dml_parameter(NULL, "p", zero, 0) && !dml_graph_create(NULL));
+    CHECK_INT(dml_program_run(NULL, 1, NULL, NULL), DML_ERROR_ARGUMENT);
+    CHECK_STRING(dml_node_name(NULL), "");
+    CHECK_STRING(dml_node_op(NULL), "");
+    CHECK_INT(dml_node_shape(NULL).ndim, 0);
+    CHECK(!dml_node_graph(NULL) && !dml_graph_context(NULL) && dml_graph_parameter_count(NULL) == 0);
+    dml_graph_destroy(NULL);
+    CHECK_STRING(dml_error(context), ""); /* nothing was asked of this context */
+
+    CHECK(!dml_relu(dml_add(input(1, 2, 0, 0), input(1, 3, 0, 0))));
+    CHECK_CONTAINS(dml_error(context), "2 and 3"); /* the first error stays */
+    CHECK(!dml_dense(input(1, 2, 0, 0), -5));
+    CHECK_CONTAINS(dml_error(context), "2 and 3");
+    CHECK(!dml_graph_create(context));
+    dml_clear_error(context);
+    CHECK_STRING(dml_error(context), "");
+    CHECK(dml_compile(dml_dense(input(1, 2, 0, 0), 3), &(dml_program_options){ .batch = 1 }));
+    dml_close(context);
+}
+
+static void other_graphs_and_late_parameters(void)
+{
+    open_graph();
+    dml_graph *other = dml_graph_create(context);
+    dml_node *x = input(1, 3, 0, 0), *w = parameter(2, 2, 3), *early = parameter(1, 2, 0);
+    dml_node *foreign = dml_input(other, "x", DML_F32, 1, 3);
+    REFUSED(dml_add(x, foreign), DML_ERROR_ARGUMENT, "different graphs");
+    REFUSED(dml_linear(foreign, w, NULL), DML_ERROR_ARGUMENT, "different graphs");
+    dml_node *y = dml_linear(x, w, NULL);
+    CHECK(dml_compile(y, &(dml_program_options){ .batch = 1 }));
+    REFUSED(parameter(1, 2, 0), DML_ERROR_STATE, "parameter 'p': a new parameter");
+    REFUSED(dml_dense(y, 2), DML_ERROR_STATE, "first compile");
+    REFUSED(dml_linear(x, w, early), DML_ERROR_STATE, "new parameter");
+    CHECK(dml_compile(dml_tanh(dml_linear(x, w, NULL)),
+                      &(dml_program_options){ .batch = 1 })); /* old ones may */
+    CHECK(dml_dense(foreign, 2));
+    CHECK_STRING(dml_error(context), "");
+    dml_close(context);
+}
+
+static void bad_programs(void)
+{
+    open_graph();
+    dml_node *x = input(1, 3, 0, 0), *y = dml_dense(x, 2), *unused = parameter(2, 100, 100);
+    dml_node *loss = dml_mean_squared_error(y, dml_input(graph, "t", DML_F32, 1, 2));
+    dml_node *no_parameters = dml_mean_squared_error(x, x);
+    const dml_program_options train = { .batch = 2, .training = true };
+    REFUSED(dml_compile(y, NULL), DML_ERROR_ARGUMENT, "a batch of 0");
+    REFUSED(dml_compile(y, &(dml_program_options){ .batch = -3 }), DML_ERROR_ARGUMENT, "a batch of -3");
+    REFUSED(dml_compile(y, &train), DML_ERROR_SHAPE, "dense: it is 2 a sample of f32");
+    REFUSED(dml_compile(dml_input(graph, "s", DML_F32, 0), &train), DML_ERROR_SHAPE, "one scalar loss");
+    REFUSED(dml_compile(no_parameters, &train), DML_ERROR_ARGUMENT, "depends on no parameter");
+    REFUSED(dml_compile(unused, &(dml_program_options){ .batch = 1 }), DML_ERROR_ARGUMENT,
+            "parameter 'p': no op uses it");
+    dml_node *large = dml_input(graph, "large", DML_F32, 1, INT_MAX);
+    REFUSED(dml_compile(dml_tanh(large), &(dml_program_options){ .batch = INT_MAX }), DML_ERROR_MEMORY,
+            "memory");
+    CHECK(dml_compile(loss, &train));
+    dml_close(context);
+}
+
+static void bad_runs(void)
+{
+    open_graph();
+    dml_node *x = input(1, 4, 0, 0), *label = dml_input(graph, "label", DML_I32, 0);
+    dml_program *p = dml_compile(dml_softmax_cross_entropy(x, label), &(dml_program_options){ .batch = 3 });
+    const float rows[12] = { 0 };
+    const int32_t good[3] = { 0, 3, 1 }, high[3] = { 0, 1, 4 }, low[3] = { -1, 0, 0 };
+    float loss = 7;
+    const void *inputs[] = { rows, good };
+    CHECK_INT(dml_program_run(p, 3, inputs, &loss), DML_OK);
+    CHECK_NEAR(loss, log(4), 1e-6);
+    loss = 7;
+    REFUSED(dml_program_run(p, 0, inputs, &loss) == DML_OK, DML_ERROR_ARGUMENT, "0 samples");
+    REFUSED(dml_program_run(p, 4, inputs, &loss) == DML_OK, DML_ERROR_ARGUMENT, "1 to 3");
+    REFUSED(dml_program_run(p, -1, inputs, &loss) == DML_OK, DML_ERROR_ARGUMENT, "-1 samples");
+    REFUSED(dml_program_run(p, 3, NULL, &loss) == DML_OK, DML_ERROR_ARGUMENT,
+            "input 'x': input 1 of 2 is NULL");
+    inputs[1] = NULL;
+    REFUSED(dml_program_run(p, 3, inputs, &loss) == DML_OK, DML_ERROR_ARGUMENT,
+            "input 'label': input 2 of 2");
+    inputs[1] = high;
+    REFUSED(dml_program_run(p, 3, inputs, &loss) == DML_OK, DML_ERROR_ARGUMENT,
+            "input 'label': sample 2 of the batch is 4, it must be in 0 .. 3");
+    CHECK_INT(dml_program_run(p, 2, inputs, &loss), DML_OK); /* the third isn't looked at */
+    inputs[1] = low;
+    REFUSED(dml_program_run(p, 1, inputs, NULL) == DML_OK, DML_ERROR_ARGUMENT, "sample 0 of the batch is -1");
+
+    inputs[1] = good;
+    CHECK(!dml_dense(x, 0)); /* a run is refused while an error stands */
+    loss = 7;
+    CHECK_INT(dml_program_run(p, 3, inputs, &loss), DML_ERROR_ARGUMENT);
+    CHECK(loss == 7);
+    dml_clear_error(context);
+    CHECK_INT(dml_program_run(p, 3, inputs, &loss), DML_OK);
+    dml_close(context);
+}
+
+/* Long names are cut, and no sentence overflows. */
+static void long_names(void)
+{
+    char name[2000];
+    memset(name, 'n', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    open_graph();
+    CHECK(strlen(dml_node_name(dml_input(graph, name, DML_F32, 0))) < 100);
+    REFUSED(dml_input(graph, name, DML_F32, 1, -1), DML_ERROR_SHAPE, "dimension 0 is -1");
+    REFUSED(dml_input(graph, name, DML_U8, 0), DML_ERROR_UNSUPPORTED, "nnn");
+    dml_close(context);
+}
+
+int main(void)
+{
+    RUN(shapes);
+    RUN(parameters);
+    RUN(initial_values);
+    RUN(bad_leaves);
+    RUN(bad_shapes);
+    RUN(bad_windows);
+    RUN(null_goes_through);
+    RUN(other_graphs_and_late_parameters);
+    RUN(bad_programs);
+    RUN(bad_runs);
+    RUN(long_names);
+    return test_report("graph/graph");
+}
