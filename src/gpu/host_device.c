@@ -82,14 +82,20 @@ DML__LOCAL void dml__host_run(int kernel, size_t groups_x, size_t groups_y, void
     grid.arguments = *arguments;
     pthread_barrier_init(&grid.inside, NULL, DML__GROUP_ITEMS);
     pthread_barrier_init(&grid.between, NULL, DML__GROUP_ITEMS);
+    /* Small stacks, which the C library keeps for the next launch; of large ones it gives most back. */
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 128 * 1024);
     for (int i = 0; i < DML__GROUP_ITEMS; i++) {
         threads[i].item = i;
         threads[i].grid = &grid;
-        if (pthread_create(&threads[i].thread, NULL, dml__host_thread_main, &threads[i]) == 0) continue;
+        if (pthread_create(&threads[i].thread, &attributes, dml__host_thread_main, &threads[i]) == 0)
+            continue;
         fprintf(stderr, "host-c: thread %d of %d can't be started\n", i, DML__GROUP_ITEMS);
         abort(); /* the threads before it wait at a barrier for good */
     }
     for (int i = 0; i < DML__GROUP_ITEMS; i++) pthread_join(threads[i].thread, NULL);
+    pthread_attr_destroy(&attributes);
     pthread_barrier_destroy(&grid.inside);
     pthread_barrier_destroy(&grid.between);
 }
