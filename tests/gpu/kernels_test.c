@@ -6,7 +6,7 @@
 
 static unsigned seed = 1;
 
-/* On a slow device (Oclgrind) only the second of the shapes, and two betas. */
+/* Where it is slow (Oclgrind, the thread sanitizer) only the second of the shapes, and two betas. */
 static int quick;
 
 static int upto(int n)
@@ -734,7 +734,7 @@ static void results_repeat_on_every_device(void)
 int main(void)
 {
     only_kernel = getenv("DML_TEST_KERNEL");
-    quick = getenv("DML_TEST_OCLGRIND") != NULL;
+    quick = UNDER_TSAN || getenv("OCLGRIND_DATA_RACES") != NULL;
     RUN(every_kernel_on_every_device);
     RUN(results_repeat_on_every_device);
     return test_report("gpu/kernels");
