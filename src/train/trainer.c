@@ -36,12 +36,15 @@ DML_API void dml_trainer_destroy(dml_trainer *trainer)
     if (trainer) dml__trainer_destroy_owned(&trainer->owned);
 }
 
+/* Far above any that is meant; it refuses infinity. */
+#define DML__MAX_LR 1e6f
+
 static dml_status dml__check_optimizer(dml_context *context, const dml_optimizer *o)
 {
     if (!dml__optimizer_row_of(o->kind))
         return dml__fail(&context->error, DML_ERROR_ARGUMENT, "no optimizer of kind %d", (int)o->kind);
     /* Written so that a NaN is refused too. */
-    if (!(o->lr > 0.0f && o->lr <= 1e6f) || !(o->momentum >= 0.0f && o->momentum < 1.0f) ||
+    if (!(o->lr > 0.0f && o->lr <= DML__MAX_LR) || !(o->momentum >= 0.0f && o->momentum < 1.0f) ||
         !(o->weight_decay >= 0.0f && o->weight_decay <= 1e6f))
         return dml__fail(
             &context->error, DML_ERROR_ARGUMENT,
@@ -143,16 +146,17 @@ DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
     dml_sync *sync = &trainer->sync;
-    const bool distributed = sync->ready != NULL;
+    const bool attached = sync->begin || sync->ready || sync->finish || sync->updated;
+    const bool combines_gradients = sync->ready || sync->finish;
     const dml__gradient_listener listener = { dml__trainer_gradient_ready, trainer };
     dml_status status = trainer->context->error.status;
     if (status == DML_OK && sync->begin) status = sync->begin(sync->state, trainer, rows);
     if (status != DML_OK) return status;
-    if (distributed && rows == 0) {
+    if (attached && rows == 0) {
         if (loss) *loss = 0.0f;
         status = dml__train_on_nothing(trainer, &listener);
     } else {
-        const float loss_scale = distributed ? (float)rows : 1.0f;
+        const float loss_scale = combines_gradients ? (float)rows : 1.0f;
         status = dml__program_train(trainer->program, rows, inputs, (uint32_t)trainer->steps, loss_scale,
                                     &listener, loss);
     }
@@ -190,7 +194,12 @@ DML_API float dml_trainer_lr(const dml_trainer *trainer)
 
 DML_API void dml_trainer_set_lr(dml_trainer *trainer, float lr)
 {
-    if (trainer) trainer->optimizer.lr = lr;
+    if (!trainer) return;
+    if (lr >= 0.0f && lr <= DML__MAX_LR)
+        trainer->optimizer.lr = lr;
+    else
+        dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
+                  "a learning rate of %g asked for, it must be 0 or more", (double)lr);
 }
 
 DML_API size_t dml_trainer_parameter_count(const dml_trainer *trainer)
@@ -252,6 +261,7 @@ DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
 
 DML_API dml_status dml_trainer_fail(dml_trainer *trainer, dml_status status, const char *format, ...)
 {
+    if (!trainer) return status;
     char text[sizeof trainer->context->error.text];
     va_list arguments;
     va_start(arguments, format);

@@ -32,7 +32,7 @@ DML_API dml_context *dml_trainer_context(const dml_trainer *trainer);
 /* Steps taken, those before a checkpoint included. */
 DML_API uint64_t dml_trainer_steps(const dml_trainer *trainer);
 
-/* The learning rate of the steps to come, for schedules. */
+/* The learning rate of the steps to come, for schedules: 0 or more, else DML_ERROR_ARGUMENT is recorded. */
 DML_API float dml_trainer_lr(const dml_trainer *trainer);
 DML_API void dml_trainer_set_lr(dml_trainer *trainer, float lr);
 
@@ -61,8 +61,9 @@ typedef struct dml_sync {
     dml_status (*start)(void *state, dml_trainer *trainer);
     /* Before forward, with this rank's samples of the step. */
     dml_status (*begin)(void *state, dml_trainer *trainer, int rows);
-    /* During backward, from the end of g towards its start: g[begin, end) is final. It holds the gradient of
-       the sum over this rank's samples of their losses, so that shards of any sizes add up. */
+    /* During backward, from the end of g towards its start: g[begin, end) is final. With `ready` or `finish`,
+       g holds the gradient of the sum over this rank's samples of their losses, so that shards of any sizes
+       add up; else, of the mean. */
     dml_status (*ready)(void *state, dml_trainer *trainer, size_t begin, size_t end);
     /* After backward, before the update: g must hold the gradient to apply when it returns. */
     dml_status (*finish)(void *state, dml_trainer *trainer);
