@@ -39,7 +39,9 @@ write declare_twice.c "$both" "$both" "$main"
 write implement_dml.c "$implement" '#include "dml.h"' "$main"
 write implement_comm.c "$implement" '#include "dml_comm.h"' "$main"
 write implement_both.c "$implement" "$both" "$main"
-write implement_twice.c "$both" "$implement" "$both" "$both" "$main"
+write implement_twice.c "$implement" "$both" "$both" "$main"
+# System headers that came before have settled what they declare, so the program asks for all of it.
+write implement_later.c '#ifndef _GNU_SOURCE' '#define _GNU_SOURCE' '#endif' "$both" "$implement" "$both" "$main"
 write implement_reversed.c "$implement" '#include "dml_comm.h"' '#include "dml.h"' '#include "dml_comm.h"' "$main"
 
 compile() { # compiler and flags, sources...: only looks
@@ -80,6 +82,7 @@ check "an implementation without threads" build "$CC -O1 -DDML_NO_THREADS" progr
 check "dml.h alone" build "$CC -O1" program implement_dml.c
 check "dml_comm.h alone" build "$CC -O1" program implement_comm.c
 check "everything included twice" build "$CC -O1" program implement_twice.c
+check "declarations before the implementation" build "$CC -std=c99 -O1" program implement_later.c
 check "dml_comm.h before dml.h" build "$CC -O1" program implement_reversed.c
 
 static_units() {
