@@ -1,5 +1,4 @@
 /* Every collective, at 1 to 9 ranks, over all dtypes, ops and awkward counts, against float64 sums. */
-#include "../test.h"
 #include "ranks.h"
 
 #define LARGEST 65537

@@ -1,5 +1,4 @@
 /* What goes wrong ends on every rank, in time, with a sentence that names who is to blame. */
-#include "../test.h"
 #include "ranks.h"
 
 #include <errno.h>

@@ -2,6 +2,10 @@
 #ifndef DML_TESTS_COMM_RANKS_H
 #define DML_TESTS_COMM_RANKS_H
 
+#include "base/clock.h" /* first: it asks the system headers for POSIX */
+#include "comm/comm.h"
+#include "comm/comm_internal.h"
+
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -12,9 +16,6 @@
 #include <unistd.h>
 
 #include "../test.h"
-#include "base/clock.h"
-#include "comm/comm.h"
-#include "comm/comm_internal.h"
 
 #define RANKS_MAX 9
 

@@ -1,5 +1,4 @@
 /* How ranks meet: settings, missing and mistaken ranks, keys, strangers. */
-#include "../test.h"
 #include "ranks.h"
 
 /* ---- settings ---- */

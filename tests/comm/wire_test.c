@@ -1,9 +1,9 @@
 /* The wire format and its cryptography: published vectors, round trips, and bytes that make no sense. */
-#include "../test.h"
-
 #include "comm/handshake.h"
 #include "comm/sha256.h"
 #include "comm/wire.h"
+
+#include "../test.h"
 
 static void to_hex(const uint8_t *bytes, char hex[65])
 {
