@@ -49,48 +49,52 @@ static inline dml__window_span dml__windows_over(int i, int kernel, int stride, 
     return span;
 }
 
-DML__BODY void dml__load_some_int(dml__vi *vector, const int32_t *from, size_t count)
+/* How many inputs a window holds. */
+static inline float dml__window_size(const dml__pool2d_job *job, int oh, int ow)
 {
-    if (count >= DML__LANES) {
-        *vector = DML__LOAD_INT(from);
-        return;
-    }
-    int32_t lanes[DML__LANES];
-    for (size_t lane = 0; lane < DML__LANES; lane++) lanes[lane] = from[lane < count ? lane : count - 1];
-    *vector = DML__LOAD_INT(lanes);
+    const dml_pool2d_shape *s = job->shape;
+    const dml__window_span h = dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
+    const dml__window_span w = dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
+    return (float)(h.end - h.begin) * (float)(w.end - w.begin);
 }
 
-DML__BODY void dml__store_some_int(int32_t *to, const dml__vi *vector, size_t count)
-{
-    if (count >= DML__LANES) {
-        DML__STORE_INT(to, *vector);
-        return;
-    }
-    for (size_t lane = 0; lane < count; lane++) to[lane] = (*vector)[lane];
-}
-
-/* One output pixel: `x` is its image, `h` and `w` its window. */
+/* One output pixel: `x` is its image, `h` and `w` its window. The channels that fill no vector go one by one.
+ */
 DML__BODY void dml__max_pixel(const dml_pool2d_shape *s, const float *x, dml__window_span h,
                               dml__window_span w, float *y, int32_t *argmax)
 {
     const size_t channels = (size_t)s->channels;
-    for (size_t c = 0; c < channels; c += DML__LANES) {
-        const size_t left = channels - c;
-        dml__vf largest, value;
-        dml__vi place, zero = { 0 };
-        dml__load_some(&largest, x + (size_t)(h.begin * s->width + w.begin) * channels + c, left);
-        place = zero + (h.begin * s->width + w.begin);
+    const int32_t first = h.begin * s->width + w.begin;
+    const dml__vi zero = { 0 };
+    size_t c = 0;
+    for (; c + DML__LANES <= channels; c += DML__LANES) {
+        dml__vf largest = DML__LOAD(x + (size_t)first * channels + c);
+        dml__vi place = zero + first;
         for (int ih = h.begin; ih < h.end; ih++)
             for (int iw = w.begin; iw < w.end; iw++) {
                 const int32_t here = ih * s->width + iw;
-                dml__load_some(&value, x + (size_t)here * channels + c, left);
+                const dml__vf value = DML__LOAD(x + (size_t)here * channels + c);
                 /* the second term lets the first NaN in and keeps it */
                 const dml__vi take = (value > largest) | ((value != value) & (largest == largest));
                 largest = DML__SELECT(take, value, largest);
                 place = DML__SELECT_INT(take, zero + here, place);
             }
-        dml__store_some(y + c, &largest, left);
-        if (argmax) dml__store_some_int(argmax + c, &place, left);
+        DML__STORE(y + c, largest);
+        if (argmax) DML__STORE_INT(argmax + c, place);
+    }
+    for (; c < channels; c++) {
+        float largest = x[(size_t)first * channels + c];
+        int32_t place = first;
+        for (int ih = h.begin; ih < h.end; ih++)
+            for (int iw = w.begin; iw < w.end; iw++) {
+                const int32_t here = ih * s->width + iw;
+                const float value = x[(size_t)here * channels + c];
+                const bool take = value > largest || (value != value && largest == largest);
+                largest = take ? value : largest;
+                place = take ? here : place;
+            }
+        y[c] = largest;
+        if (argmax) argmax[c] = place;
     }
 }
 
@@ -121,19 +125,23 @@ DML__BODY void dml__avg_forward_rows_body(const dml__pool2d_job *job, size_t beg
         const dml__window_span h = dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
         for (int ow = 0; ow < job->out_width; ow++) {
             const dml__window_span w = dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
-            const float count = (float)(h.end - h.begin) * (float)(w.end - w.begin);
+            const float count = dml__window_size(job, oh, ow);
             float *y = job->y + (row * (size_t)job->out_width + (size_t)ow) * channels;
-            for (size_t c = 0; c < channels; c += DML__LANES) {
-                dml__vf sum, value;
+            size_t c = 0;
+            for (; c + DML__LANES <= channels; c += DML__LANES) {
+                dml__vf sum;
                 dml__splat(&sum, 0);
                 for (int ih = h.begin; ih < h.end; ih++)
-                    for (int iw = w.begin; iw < w.end; iw++) {
-                        const size_t at = (size_t)(ih * s->width + iw) * channels + c;
-                        dml__load_some(&value, x + at, channels - c);
-                        sum += value;
-                    }
-                sum = sum / count;
-                dml__store_some(y + c, &sum, channels - c);
+                    for (int iw = w.begin; iw < w.end; iw++)
+                        sum += DML__LOAD(x + (size_t)(ih * s->width + iw) * channels + c);
+                DML__STORE(y + c, sum / count);
+            }
+            for (; c < channels; c++) {
+                float sum = 0;
+                for (int ih = h.begin; ih < h.end; ih++)
+                    for (int iw = w.begin; iw < w.end; iw++)
+                        sum += x[(size_t)(ih * s->width + iw) * channels + c];
+                y[c] = sum / count;
             }
         }
     }
@@ -142,10 +150,44 @@ DML__PER_ISA(dml__avg_forward_rows, (const dml__pool2d_job *job, size_t begin, s
 
 /* The backward passes gather: each input sums over the windows that cover it, so no two tasks write the same
    place. `max`: a window counts where it was won here; else its share is one over its size. */
+DML__BODY void dml__pool_gradient_pixel(bool max, const dml__pool2d_job *job, size_t image, int32_t here,
+                                        dml__window_span h, dml__window_span w, float *dx)
+{
+    const size_t channels = (size_t)job->shape->channels;
+    const float beta = job->beta;
+    size_t c = 0;
+    for (; c + DML__LANES <= channels; c += DML__LANES) {
+        dml__vf sum;
+        dml__splat(&sum, 0);
+        for (int oh = h.begin; oh < h.end; oh++)
+            for (int ow = w.begin; ow < w.end; ow++) {
+                const size_t at = (image + (size_t)(oh * job->out_width + ow)) * channels + c;
+                const dml__vf dy = DML__LOAD(job->x + at);
+                if (max)
+                    sum += (dml__vf)((dml__vi)dy & (DML__LOAD_INT(job->argmax + at) == here));
+                else
+                    sum += dy / dml__window_size(job, oh, ow);
+            }
+        if (beta != 0) sum = sum + beta * DML__LOAD(dx + c);
+        DML__STORE(dx + c, sum);
+    }
+    for (; c < channels; c++) {
+        float sum = 0;
+        for (int oh = h.begin; oh < h.end; oh++)
+            for (int ow = w.begin; ow < w.end; ow++) {
+                const size_t at = (image + (size_t)(oh * job->out_width + ow)) * channels + c;
+                if (max)
+                    sum += job->argmax[at] == here ? job->x[at] : 0;
+                else
+                    sum += job->x[at] / dml__window_size(job, oh, ow);
+            }
+        dx[c] = beta != 0 ? sum + beta * dx[c] : sum;
+    }
+}
+
 DML__BODY void dml__pool_gradient_rows(bool max, const dml__pool2d_job *job, size_t begin, size_t end)
 {
     const dml_pool2d_shape *s = job->shape;
-    const size_t channels = (size_t)s->channels;
     for (size_t row = begin; row < end; row++) {
         const int ih = (int)(row % (size_t)s->height);
         const size_t image = row / (size_t)s->height * (size_t)job->out_height * (size_t)job->out_width;
@@ -153,34 +195,8 @@ DML__BODY void dml__pool_gradient_rows(bool max, const dml__pool2d_job *job, siz
         for (int iw = 0; iw < s->width; iw++) {
             const dml__window_span w =
                 dml__windows_over(iw, s->kernel_w, s->stride_w, s->pad_w, job->out_width);
-            const int32_t here = ih * s->width + iw;
-            float *dx = job->y + (row * (size_t)s->width + (size_t)iw) * channels;
-            for (size_t c = 0; c < channels; c += DML__LANES) {
-                const size_t left = channels - c;
-                dml__vf sum, value;
-                dml__splat(&sum, 0);
-                for (int oh = h.begin; oh < h.end; oh++)
-                    for (int ow = w.begin; ow < w.end; ow++) {
-                        const size_t at = (image + (size_t)(oh * job->out_width + ow)) * channels + c;
-                        dml__load_some(&value, job->x + at, left);
-                        if (max) {
-                            dml__vi place;
-                            dml__load_some_int(&place, job->argmax + at, left);
-                            sum += (dml__vf)((dml__vi)value & (place == here));
-                        } else {
-                            const dml__window_span in_h =
-                                dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
-                            const dml__window_span in_w =
-                                dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
-                            sum += value / ((float)(in_h.end - in_h.begin) * (float)(in_w.end - in_w.begin));
-                        }
-                    }
-                if (job->beta != 0) {
-                    dml__load_some(&value, dx + c, left);
-                    sum = sum + job->beta * value;
-                }
-                dml__store_some(dx + c, &sum, left);
-            }
+            float *dx = job->y + (row * (size_t)s->width + (size_t)iw) * (size_t)s->channels;
+            dml__pool_gradient_pixel(max, job, image, ih * s->width + iw, h, w, dx);
         }
     }
 }

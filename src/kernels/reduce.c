@@ -141,114 +141,104 @@ DML_API float dml_max(dml_pool *pool, size_t n, const float *x)
     return largest;
 }
 
-/* Column sums. Tasks are groups of columns, and for few columns also blocks of rows, whose sums meet in a
-   small array on the stack; how many of each depends on the shape alone. */
-#define DML__SUM_ROWS_GROUP ((size_t)(4 * DML__LANES)) /* columns that one pass over the rows sums */
-#define DML__SUM_ROWS_COLUMNS ((size_t)256)            /* the most columns whose rows are split */
-#define DML__SUM_ROWS_BLOCKS ((size_t)16)
+/* Column sums. A task sums a block of rows for a group of columns; the sums of the blocks meet in a small
+   array on the stack. How many of each there are depends on the shape alone. */
+#define DML__SUM_ROWS_BLOCKS ((size_t)8)
+#define DML__SUM_ROWS_SPLIT ((size_t)512) /* the most columns for which the rows are split */
+#define DML__SUM_ROWS_GROUP ((size_t)256) /* columns of a group where there are more */
+#define DML__SUM_ROWS_NARROW ((size_t)64) /* fewer columns are summed DML__LANES rows at a time */
 #define DML__SUM_ROWS_CHUNK ((size_t)128) /* rows summed before they are added to the total */
+#define DML__SUM_ROWS_WIDTH ((size_t)512) /* floats of a task's sums, at most */
 
-/* out[c] = sum of `rows` rows of `count` <= DML__SUM_ROWS_GROUP columns + beta out[c]. */
-DML__BODY void dml__sum_columns_body(size_t rows, size_t columns, size_t count, const float *x, float beta,
-                                     float *out)
+/* total[c] = sum over r of x[r stride + c], c < width. */
+DML__BODY void dml__sum_columns_body(size_t rows, size_t stride, size_t width, const float *x, float *total)
 {
-    size_t c = 0;
-    for (; c + 4 * DML__LANES <= count; c += 4 * DML__LANES) {
-        dml__vf total[4], sum[4];
-        for (int v = 0; v < 4; v++) dml__splat(&total[v], 0);
-        for (size_t begin = 0; begin < rows; begin += DML__SUM_ROWS_CHUNK) {
-            const size_t end = dml__minimum(begin + DML__SUM_ROWS_CHUNK, rows);
-            const float *at = x + begin * columns + c;
-            dml__vf s0, s1, s2, s3;
-            dml__splat(&s0, 0);
-            s1 = s0, s2 = s0, s3 = s0;
-            for (size_t r = begin; r < end; r++, at += columns) {
-                s0 += DML__LOAD(at);
-                s1 += DML__LOAD(at + DML__LANES);
-                s2 += DML__LOAD(at + 2 * DML__LANES);
-                s3 += DML__LOAD(at + 3 * DML__LANES);
-            }
-            sum[0] = s0, sum[1] = s1, sum[2] = s2, sum[3] = s3;
-            for (int v = 0; v < 4; v++) total[v] += sum[v];
+    float sum[DML__SUM_ROWS_WIDTH];
+    for (size_t c = 0; c < width; c++) total[c] = 0;
+    for (size_t begin = 0; begin < rows; begin += DML__SUM_ROWS_CHUNK) {
+        const size_t end = dml__minimum(begin + DML__SUM_ROWS_CHUNK, rows);
+        size_t c;
+        for (c = 0; c < width; c++) sum[c] = 0;
+        for (size_t r = begin; r < end; r++) {
+            const float *row = x + r * stride;
+            for (c = 0; c + DML__LANES <= width; c += DML__LANES)
+                DML__STORE(sum + c, DML__LOAD(sum + c) + DML__LOAD(row + c));
+            for (; c < width; c++) sum[c] += row[c];
         }
-        for (int v = 0; v < 4; v++) {
-            float *to = out + c + v * DML__LANES;
-            if (beta != 0) total[v] += beta * DML__LOAD(to);
-            DML__STORE(to, total[v]);
-        }
-    }
-    for (; c < count; c += DML__LANES) {
-        const size_t part = dml__minimum(DML__LANES, count - c);
-        dml__vf total, old, value;
-        dml__splat(&total, 0);
-        for (size_t begin = 0; begin < rows; begin += DML__SUM_ROWS_CHUNK) {
-            const size_t end = dml__minimum(begin + DML__SUM_ROWS_CHUNK, rows);
-            const float *at = x + begin * columns + c;
-            dml__vf sum;
-            dml__splat(&sum, 0);
-            for (size_t r = begin; r < end; r++, at += columns) {
-                dml__load_some(&value, at, part);
-                sum += value;
-            }
-            total += sum;
-        }
-        if (beta != 0) {
-            dml__load_some(&old, out + c, part);
-            total += beta * old;
-        }
-        dml__store_some(out + c, &total, part);
+        for (c = 0; c < width; c++) total[c] += sum[c];
     }
 }
-DML__PER_ISA(dml__sum_columns,
-             (size_t rows, size_t columns, size_t count, const float *x, float beta, float *out),
-             (rows, columns, count, x, beta, out))
+DML__PER_ISA(dml__sum_columns, (size_t rows, size_t stride, size_t width, const float *x, float *total),
+             (rows, stride, width, x, total))
+
+/* The same for a narrow matrix without gaps: DML__LANES rows are taken as one wide one, which fills whole
+   vectors, and folded at the end. */
+static void dml__sum_narrow(dml_isa isa, size_t rows, size_t columns, const float *x, float *total)
+{
+    const size_t width = columns * DML__LANES, wide_rows = rows / DML__LANES;
+    const float *rest = x + wide_rows * width;
+    dml__sum_columns(isa, wide_rows, width, width, x, total);
+    for (size_t i = 0; i < rows % DML__LANES * columns; i++) total[i] += rest[i];
+    for (size_t i = columns; i < width; i++) total[i % columns] += total[i];
+}
 
 typedef struct dml__sum_rows_job {
     dml_isa isa;
-    size_t rows, columns;
-    size_t blocks, rows_per_block;
-    size_t groups;
+    size_t rows, columns, rows_per_block, blocks, group;
     const float *x; /* (rows, columns) */
     float beta;
-    float *out; /* (blocks, columns) */
+    float *y; /* (columns) */
+    float partial[DML__SUM_ROWS_BLOCKS][DML__SUM_ROWS_SPLIT];
 } dml__sum_rows_job;
+
+static void dml__finish_columns(const dml__sum_rows_job *job, size_t column, size_t count, const float *total)
+{
+    float *y = job->y + column;
+    for (size_t c = 0; c < count; c++) y[c] = job->beta != 0 ? total[c] + job->beta * y[c] : total[c];
+}
 
 static void dml__sum_rows_task(void *argument, int task, int worker)
 {
-    const dml__sum_rows_job *job = (const dml__sum_rows_job *)argument;
-    const size_t block = (size_t)task / job->groups;
-    const size_t column = (size_t)task % job->groups * DML__SUM_ROWS_GROUP;
-    const size_t row = block * job->rows_per_block;
+    dml__sum_rows_job *job = (dml__sum_rows_job *)argument;
+    const size_t row = (size_t)task % job->blocks * job->rows_per_block;
+    const size_t column = (size_t)task / job->blocks * job->group;
+    const size_t rows = dml__minimum(job->rows_per_block, job->rows - row);
+    const size_t count = dml__minimum(job->group, job->columns - column);
+    const float *x = job->x + row * job->columns + column;
+    float total[DML__SUM_ROWS_WIDTH];
     (void)worker;
-    dml__sum_columns(job->isa, dml__minimum(job->rows_per_block, job->rows - row), job->columns,
-                     dml__minimum(DML__SUM_ROWS_GROUP, job->columns - column),
-                     job->x + row * job->columns + column, job->beta,
-                     job->out + block * job->columns + column);
+    if (job->columns < DML__SUM_ROWS_NARROW)
+        dml__sum_narrow(job->isa, rows, count, x, total);
+    else
+        dml__sum_columns(job->isa, rows, job->columns, count, x, total);
+    if (job->blocks > 1)
+        for (size_t c = 0; c < count; c++) job->partial[row / job->rows_per_block][c] = total[c];
+    else
+        dml__finish_columns(job, column, count, total);
 }
 
 DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const float *x, float beta, float *y)
 {
-    float partial[DML__SUM_ROWS_BLOCKS * DML__SUM_ROWS_COLUMNS];
+    const bool split = columns <= DML__SUM_ROWS_SPLIT && rows * columns > DML__BLOCK;
     dml__sum_rows_job job;
+    if (columns == 0) return;
     job.isa = dml_cpu_isa();
     job.rows = rows;
     job.columns = columns;
-    job.rows_per_block = rows;
-    if (columns <= DML__SUM_ROWS_COLUMNS) {
-        job.rows_per_block = dml__divide_up(rows, DML__SUM_ROWS_BLOCKS);
-        if (job.rows_per_block < 2 * DML__SUM_ROWS_CHUNK) job.rows_per_block = 2 * DML__SUM_ROWS_CHUNK;
-    }
-    job.blocks = rows > job.rows_per_block ? dml__divide_up(rows, job.rows_per_block) : 1;
-    job.groups = dml__divide_up(columns, DML__SUM_ROWS_GROUP);
+    job.group = columns <= DML__SUM_ROWS_SPLIT ? columns : DML__SUM_ROWS_GROUP;
+    job.rows_per_block = split ? dml__divide_up(rows, DML__SUM_ROWS_BLOCKS) : rows;
+    if (split && job.rows_per_block * columns < DML__BLOCK)
+        job.rows_per_block = dml__divide_up(DML__BLOCK, columns);
+    job.blocks = split ? dml__divide_up(rows, job.rows_per_block) : 1;
     job.x = x;
-    job.beta = job.blocks > 1 ? 0 : beta;
-    job.out = job.blocks > 1 ? partial : y;
-    const bool alone = rows * columns <= DML__BLOCK;
-    dml_pool_run(alone ? NULL : pool, (int)(job.blocks * job.groups), dml__sum_rows_task, &job);
+    job.beta = beta;
+    job.y = y;
+    const size_t tasks = job.blocks * dml__divide_up(columns, job.group);
+    dml_pool_run(rows * columns > DML__BLOCK ? pool : NULL, (int)tasks, dml__sum_rows_task, &job);
     if (job.blocks > 1) {
-        for (size_t c = 0; c < columns; c += DML__SUM_ROWS_GROUP)
-            dml__sum_columns(job.isa, job.blocks, columns, dml__minimum(DML__SUM_ROWS_GROUP, columns - c),
-                             partial + c, beta, y + c);
+        for (size_t b = 1; b < job.blocks; b++)
+            for (size_t c = 0; c < columns; c++) job.partial[0][c] += job.partial[b][c];
+        dml__finish_columns(&job, 0, columns, job.partial[0]);
     }
 }
 

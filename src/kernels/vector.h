@@ -82,7 +82,7 @@ DML__BODY void dml__splat(dml__vf *vector, float value)
     *vector = value - zero; /* not plus, which would make 0 of -0 */
 }
 
-/* The first `count` lanes from memory, the last of them again in the others; and back. */
+/* The first `count` > 0 lanes from memory, the first of them again in the others; and back. */
 DML__BODY void dml__load_some(dml__vf *vector, const float *from, size_t count)
 {
     if (count >= DML__LANES) {
@@ -90,7 +90,9 @@ DML__BODY void dml__load_some(dml__vf *vector, const float *from, size_t count)
         return;
     }
     float lanes[DML__LANES];
-    for (size_t lane = 0; lane < DML__LANES; lane++) lanes[lane] = from[lane < count ? lane : count - 1];
+    dml__splat(vector, from[0]);
+    DML__STORE(lanes, *vector);
+    for (size_t lane = 1; lane < count; lane++) lanes[lane] = from[lane];
     *vector = DML__LOAD(lanes);
 }
 
