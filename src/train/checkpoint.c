@@ -96,21 +96,6 @@ static void dml__write_parameter(unsigned char *to, const dml_node *parameter)
         dml__store32(to + DML__NAME_LENGTH + 4 + 4 * i, (uint32_t)parameter->shape.dims[i]);
 }
 
-static void dml__store_float(unsigned char *to, float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    dml__store32(to, bits);
-}
-
-static float dml__load_float(const unsigned char *from)
-{
-    const uint32_t bits = dml__load32(from);
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 static dml_status dml__write_vectors(dml_trainer *trainer, unsigned char *to)
 {
     const size_t count = dml_trainer_parameter_count(trainer);
@@ -118,7 +103,7 @@ static dml_status dml__write_vectors(dml_trainer *trainer, unsigned char *to)
         if (v == DML_GRADIENTS) continue;
         const float *from = dml_trainer_get(trainer, v, 0, count);
         if (!from) return trainer->context->error.status;
-        for (size_t i = 0; i < count; i++, to += sizeof(float)) dml__store_float(to, from[i]);
+        for (size_t i = 0; i < count; i++, to += sizeof(float)) dml__store_f32(to, from[i]);
     }
     return DML_OK;
 }
@@ -130,7 +115,7 @@ static dml_status dml__read_vectors(dml_trainer *trainer, const unsigned char *f
     for (int v = 0; v < trainer->vectors && status == DML_OK; v++) {
         if (v == DML_GRADIENTS) continue;
         float *to = dml_trainer_host(trainer, v, 0, count);
-        for (size_t i = 0; i < count; i++, from += sizeof(float)) to[i] = dml__load_float(from);
+        for (size_t i = 0; i < count; i++, from += sizeof(float)) to[i] = dml__load_f32(from);
         status = dml_trainer_put(trainer, v, 0, count);
     }
     return status;
