@@ -33,10 +33,12 @@ typedef struct dml_comm_options {
     const char
         *master_addr; /* where rank 0 listens, a name or an address. NULL: MASTER_ADDR, else 127.0.0.1 */
     int master_port;  /* 0: MASTER_PORT, else 29500 */
-    double timeout_s; /* the deadline of each operation and of the rendezvous. 0: DML_TIMEOUT, else 30 */
-    const char *key;  /* pre-shared by all ranks. NULL: DML_KEY, else none: then everything stays on loopback.
-                         Any two ranks prove to each other that they have it; what they send afterwards is
-                         neither encrypted nor signed: for that put the job on a private network or tunnel. */
+    double
+        timeout_s;   /* the deadline of each operation and of the rendezvous. 0: DML_TIMEOUT, else 30. When it
+                        passes, finding out which rank is to blame takes a quarter of it more, at most 1 s. */
+    const char *key; /* pre-shared by all ranks. NULL: DML_KEY, else none: then everything stays on loopback.
+                        Any two ranks prove to each other that they have it; what they send afterwards is
+                        neither encrypted nor signed: for that put the job on a private network or tunnel. */
     bool allow_insecure;   /* leave loopback without a key all the same; so does DML_INSECURE=1 */
     const char *bind_addr; /* the address, or the network interface ("eth0"), to use of this host's several.
                               NULL: rank 0 listens on all (or on loopback, if master_addr is), the other ranks

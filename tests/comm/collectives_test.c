@@ -101,6 +101,7 @@ static void reduce_scatter_body(test_rank *me)
                 me->bad += dml_comm_reduce_scatter(me->comm, in, count, (dml_dtype)dtype, (dml_reduce_op)op,
                                                    out) != DML_OK;
                 check_reduced(me, out, mine, count, (dml_dtype)dtype, (dml_reduce_op)op);
+                if (op != DML_SUM) continue;
                 /* In place: into this rank's row. */
                 void *row = (char *)in + mine * dml_dtype_size((dml_dtype)dtype);
                 fill(in, 0, 0, all, me->rank, (dml_dtype)dtype, (dml_reduce_op)op);
@@ -260,17 +261,17 @@ static void all_reduce(void)
 
 static void all_reduce_in_many_pieces(void)
 {
-    run_worlds_of(all_reduce_body, 1000, "a key");
+    run_worlds_of(all_reduce_body, 4000, "a key");
 }
 
 static void reduce_scatter(void)
 {
-    run_worlds_of(reduce_scatter_body, 256, NULL);
+    run_worlds_of(reduce_scatter_body, 1000, NULL);
 }
 
 static void all_gather(void)
 {
-    run_worlds_of(all_gather_body, 256, NULL);
+    run_worlds_of(all_gather_body, 1000, NULL);
 }
 
 static void broadcast(void)
