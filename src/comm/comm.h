@@ -29,22 +29,26 @@ typedef enum dml_reduce_op {
 } dml_reduce_op;
 
 typedef struct dml_comm_options {
-    int rank, world_size; /* world_size 0: both from RANK and WORLD_SIZE; if both are unset, 0 and 1 */
-    const char
-        *master_addr; /* where rank 0 listens, a name or an address. NULL: MASTER_ADDR, else 127.0.0.1 */
-    int master_port;  /* 0: MASTER_PORT, else 29500 */
-    double
-        timeout_s;   /* the deadline of each operation and of the rendezvous. 0: DML_TIMEOUT, else 30. When it
-                        passes, finding out which rank is to blame takes a quarter of it more, at most 1 s. */
-    const char *key; /* pre-shared by all ranks. NULL: DML_KEY, else none: then everything stays on loopback.
-                        Any two ranks prove to each other that they have it; what they send afterwards is
-                        neither encrypted nor signed: for that put the job on a private network or tunnel. */
-    bool allow_insecure;   /* leave loopback without a key all the same; so does DML_INSECURE=1 */
-    const char *bind_addr; /* the address, or the network interface ("eth0"), to use of this host's several.
-                              NULL: rank 0 listens on all (or on loopback, if master_addr is), the other ranks
-                              on the one that reaches rank 0 */
-    size_t segment_bytes;  /* messages are cut into pieces of this size, the same on all ranks. 0: 256 KiB */
-    int max_requests;      /* how many may be started and not yet waited for. 0: 256 */
+    /* world_size 0: both from RANK and WORLD_SIZE; if both are unset, 0 and 1. */
+    int rank, world_size;
+    /* Where rank 0 listens, a name or an address. NULL and 0: MASTER_ADDR, else 127.0.0.1; MASTER_PORT, else
+     * 29500. */
+    const char *master_addr;
+    int master_port;
+    /* The deadline of each operation and of the rendezvous. 0: DML_TIMEOUT, else 30. When it passes, finding
+       out which rank is to blame takes a quarter of it more, at most 1 s. */
+    double timeout_s;
+    /* Pre-shared by all ranks. NULL: DML_KEY, else none: then everything stays on loopback. Any two ranks
+       prove to each other that they have it; what they send afterwards is neither encrypted nor signed: for
+       that put the job on a private network or in a tunnel. */
+    const char *key;
+    /* Leave loopback without a key all the same; so does DML_INSECURE=1. */
+    bool allow_insecure;
+    /* The address, or the network interface ("eth0"), to use of this host's several. NULL: rank 0 listens on
+       all (or on loopback, if master_addr is), the other ranks on the one that reaches rank 0. */
+    const char *bind_addr;
+    size_t segment_bytes; /* messages are cut into pieces of this size, the same on all ranks. 0: 256 KiB */
+    int max_requests;     /* how many may be started and not yet waited for. 0: 256 */
     dml_allocator allocator; /* zero: malloc and free. Nothing is allocated after dml_comm_open */
     dml_log_callback log;    /* NULL: silence. Called by the background thread too */
     void *log_user;
