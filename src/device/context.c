@@ -79,13 +79,14 @@ static bool dml__find_device(dml_context *context, const char *id, const dml_bac
     }
     const int count = backend->count();
     if (count == 0) {
-        const char *maker = strcmp(backend->name, "cuda") == 0 ? "CUDA" : "OpenCL"; /* a CPU there always is */
+        const char *maker =
+            strcmp(backend->name, "cuda") == 0 ? "CUDA" : "OpenCL"; /* a CPU there always is */
         dml__fail(&context->error, DML_ERROR_DEVICE, "no device '%s': no %s device found", id, maker);
         return false;
     }
     if (*index >= count) {
-        dml__fail(&context->error, DML_ERROR_DEVICE, "no device '%s': %d %s device%s found: %s:0 to %s:%d", id,
-                  count, backend->name, count == 1 ? "" : "s", backend->name, backend->name, count - 1);
+        dml__fail(&context->error, DML_ERROR_DEVICE, "no device '%s': %d %s device%s found: %s:0 to %s:%d",
+                  id, count, backend->name, count == 1 ? "" : "s", backend->name, backend->name, count - 1);
         return false;
     }
     *found = backend;
