@@ -15,7 +15,7 @@
    the sum and with it the whole row NaN. */
 DML__BODY void dml__softmax_row_body(size_t n, const float *x, float *out, float *maximum, float *sum)
 {
-    dml__vf largest, value, total;
+    dml__vf largest, value, total = { 0 }; /* or gcc -O3 warns of it */
     dml__splat(&largest, -HUGE_VALF);
     for (size_t c = 0; c < n; c += DML__LANES) {
         dml__load_some(&value, x + c, n - c);
