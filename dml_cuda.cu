@@ -1,0 +1,1257 @@
+/* dml_cuda.cu 0.1.0. DO NOT EDIT, generated from src/ by make amalgamate. */
+/* dml_cuda.cu - NVIDIA GPUs for dml.
+
+   Compile it with nvcc for the cards you have, and link it with your program, DML_CUDA defined everywhere:
+
+       nvcc -O2 -arch=native -c dml_cuda.cu
+       cc -O2 -DDML_CUDA program.c dml_cuda.o -lcudart_static -lrt -ldl -lstdc++ -lm -lpthread
+
+   (-L of CUDA's lib64 may be needed.) With the static runtime the program also starts where there is no
+   driver, and then finds no device. "cuda:0" is the first device; dml_devices lists them. */
+#include "dml.h"
+
+/* ---- gpu/cuda_host.cu ---- */
+
+/* cuda_host.cu: the CUDA backend, over the runtime API, with the shared kernels compiled in. */
+#ifndef DML_GPU_CUDA_HOST_CU
+#define DML_GPU_CUDA_HOST_CU
+
+/* ---- gpu/arguments.h ---- */
+
+/* arguments.h: what every shared kernel is given besides its buffers, the same bytes on host and device. */
+#ifndef DML_GPU_ARGUMENTS_H
+#define DML_GPU_ARGUMENTS_H
+
+#ifdef __OPENCL_VERSION__
+typedef long dml__kernel_offset;
+typedef int dml__kernel_integer;
+#else
+#include <stdint.h>
+typedef int64_t dml__kernel_offset;
+typedef int32_t dml__kernel_integer;
+#endif
+
+/* 128 bytes without padding. The counts are DML_LAUNCH_BUFFERS, _INTS and _FLOATS. */
+typedef struct dml__kernel_arguments {
+    dml__kernel_offset offset[6]; /* in bytes, into each buffer */
+    dml__kernel_integer integer[16];
+    float real[4];
+} dml__kernel_arguments;
+
+/* Every kernel runs in work-groups of this many items, in one dimension. */
+#define DML__GROUP_ITEMS 256
+
+#endif
+
+/* ---- gpu/kernel_list.h ---- */
+
+/* kernel_list.h: every shared kernel, and how much of a launch's size one work-group does along x and y. The
+   hosts look kernels up and compute their groups from this; tests/gpu/kernels_test.c has a case for each. */
+#ifndef DML_GPU_KERNEL_LIST_H
+#define DML_GPU_KERNEL_LIST_H
+
+/* X(name, covers_x, covers_y) */
+#define DML__KERNEL_LIST(X)                                                                                  \
+    X(axpby, 256, 1)                                                                                         \
+    X(add, 256, 1)                                                                                           \
+    X(relu_forward, 256, 1)                                                                                  \
+    X(relu_backward, 256, 1)                                                                                 \
+    X(tanh_forward, 256, 1)                                                                                  \
+    X(tanh_backward, 256, 1)                                                                                 \
+    X(sigmoid_forward, 256, 1)                                                                               \
+    X(sigmoid_backward, 256, 1)                                                                              \
+    X(bias_add, 256, 1)                                                                                      \
+    X(sgd_update, 256, 1)                                                                                    \
+    X(gemm, 64, 64)                                                                                          \
+    X(conv2d_forward, 64, 64)                                                                                \
+    X(conv2d_backward_input, 64, 64)                                                                         \
+    X(conv2d_backward_weights, 64, 64)                                                                       \
+    X(max_pool2d_forward, 256, 1)                                                                            \
+    X(max_pool2d_backward, 256, 1)                                                                           \
+    X(avg_pool2d_forward, 256, 1)                                                                            \
+    X(avg_pool2d_backward, 256, 1)                                                                           \
+    X(sum_rows, 16, 1)                                                                                       \
+    X(mean, 1, 1)                                                                                            \
+    X(argmax, 16, 1)                                                                                         \
+    X(softmax_cross_entropy_forward, 16, 1)                                                                  \
+    X(softmax_cross_entropy_backward, 256, 1)                                                                \
+    X(mse_forward, 1, 1)                                                                                     \
+    X(mse_backward, 256, 1)
+
+enum {
+#define DML__KERNEL_ENUM(name, covers_x, covers_y) DML__KERNEL_##name,
+    DML__KERNEL_LIST(DML__KERNEL_ENUM)
+#undef DML__KERNEL_ENUM
+        DML__KERNEL_COUNT
+};
+
+#endif
+
+/* ---- gpu/launch.h ---- */
+
+/* launch.h: what the hosts of the shared kernels have in common: finding a kernel, cutting its work into
+   groups, and checking that references lie inside their buffers. */
+#ifndef DML_GPU_LAUNCH_H
+#define DML_GPU_LAUNCH_H
+
+#include <string.h>
+
+/* The most a launch may have along one axis: below 2^31 by enough that no group's or grid's surplus overflows
+   an int. */
+#define DML__LAUNCH_MOST (INT32_MAX - 0xfffff)
+
+typedef struct dml__kernel_row {
+    const char *name;
+    int covers[2];
+} dml__kernel_row;
+
+/* A launch made ready: which kernel, how many groups (0 in either: nothing to do), its arguments. */
+typedef struct dml__kernel_launch {
+    int kernel;
+    size_t groups[2];
+    dml__kernel_arguments arguments;
+} dml__kernel_launch;
+
+static inline const dml__kernel_row *dml__kernel_row_at(int kernel)
+{
+    static const dml__kernel_row rows[] = {
+#define DML__KERNEL_ROW(name, covers_x, covers_y) { #name, { covers_x, covers_y } },
+        DML__KERNEL_LIST(DML__KERNEL_ROW)
+#undef DML__KERNEL_ROW
+    };
+    return &rows[kernel];
+}
+
+/* The bytes that `bytes` at `ref` need lie inside its buffer. */
+static inline dml_status dml__check_ref(dml_device *device, dml_ref ref, size_t bytes, const char *what)
+{
+    if (!ref.buffer) return dml_device_fail(device, DML_ERROR_ARGUMENT, "%s: no buffer was given", what);
+    if (ref.offset <= ref.buffer->bytes && bytes <= ref.buffer->bytes - ref.offset) return DML_OK;
+    return dml_device_fail(
+        device, DML_ERROR_ARGUMENT, "%s: %llu bytes at offset %llu don't fit in a buffer of %llu bytes", what,
+        (unsigned long long)bytes, (unsigned long long)ref.offset, (unsigned long long)ref.buffer->bytes);
+}
+
+static inline int dml__find_kernel(const char *name)
+{
+    for (int kernel = 0; kernel < DML__KERNEL_COUNT; kernel++)
+        if (strcmp(dml__kernel_row_at(kernel)->name, name) == 0) return kernel;
+    return -1;
+}
+
+static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch,
+                                             dml__kernel_launch *out)
+{
+    out->kernel = dml__find_kernel(launch->kernel);
+    if (out->kernel < 0)
+        return dml_device_fail(device, DML_ERROR_ARGUMENT, "no kernel is named '%s'", launch->kernel);
+    for (int axis = 0; axis < 2; axis++) {
+        const size_t size = launch->size[axis];
+        const size_t covers = (size_t)dml__kernel_row_at(out->kernel)->covers[axis];
+        if (size > DML__LAUNCH_MOST)
+            return dml_device_fail(device, DML_ERROR_UNSUPPORTED,
+                                   "kernel '%s' was asked for %llu elements along one axis, and %d is the "
+                                   "most: make the batch smaller",
+                                   launch->kernel, (unsigned long long)size, DML__LAUNCH_MOST);
+        out->groups[axis] = (size + covers - 1) / covers;
+    }
+    for (int i = 0; i < DML_LAUNCH_BUFFERS; i++) {
+        const dml_ref ref = launch->buffer[i];
+        out->arguments.offset[i] = (int64_t)ref.offset;
+        if (!ref.buffer) continue;
+        const dml_status status = dml__check_ref(device, ref, 0, launch->kernel);
+        if (status != DML_OK) return status;
+    }
+    memcpy(out->arguments.integer, launch->integer, sizeof out->arguments.integer);
+    memcpy(out->arguments.real, launch->real, sizeof out->arguments.real);
+    return DML_OK;
+}
+
+#endif
+
+#include <cuda_runtime.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- gpu/kernels.cl ---- */
+
+/* kernels.cl: the shared kernels, compiled as OpenCL C 1.2, as CUDA and as host C; gpu/dialect.h has the
+   words they are written in, gpu/kernel_list.h their names and launch shapes. */
+#ifndef DML_GPU_KERNELS_CL
+#define DML_GPU_KERNELS_CL
+
+/* ---- gpu/dialect.h ---- */
+
+/* dialect.h: the words that the shared kernels are written in, in OpenCL C 1.2, CUDA and host C.
+
+   KERNEL(name) { ... }   a kernel: six buffers and a block of arguments, in groups of DML__GROUP_ITEMS items
+   BUFFER(i, type)        buffer i at its offset, as GLOBAL type *; NULL when the launch gave none
+   INT(i), REAL(i)        its integers and floats
+   ITEM                   this item's number in its group
+   GROUP_X, GROUP_Y       the group's number along x and y
+   ELEMENT                GROUP_X * DML__GROUP_ITEMS + ITEM, for kernels with an item an element
+   LOCAL type name[n];    memory of the group; only at a kernel's outermost scope, never passed to a helper
+   BARRIER();             all items of a group, or none, come here; never after a return
+   HELPER                 before a function
+   WIDE                   a 64-bit integer, for offsets: one tensor may hold more than 2^31 bytes
+
+   All sizes along x and y are below 2^31 (the hosts see to it), so indices are unsigned; offsets are WIDE. */
+#ifndef DML_GPU_DIALECT_H
+#define DML_GPU_DIALECT_H
+
+#define BUFFER(i, type) ((GLOBAL type *)(buffer##i ? buffer##i + arguments.offset[i] : 0))
+#define INT(i) (arguments.integer[i])
+#define REAL(i) (arguments.real[i])
+#define ELEMENT ((unsigned)GROUP_X * DML__GROUP_ITEMS + (unsigned)ITEM)
+
+#if defined(__OPENCL_VERSION__)
+
+#define GLOBAL __global
+#define LOCAL __local
+#define HELPER static
+#define WIDE long
+#define KERNEL(name)                                                                                         \
+    __kernel __attribute__((reqd_work_group_size(DML__GROUP_ITEMS, 1, 1))) void dml__kernel_##name(          \
+        __global char *buffer0, __global char *buffer1, __global char *buffer2, __global char *buffer3,      \
+        __global char *buffer4, __global char *buffer5, const dml__kernel_arguments arguments)
+#define ITEM ((int)get_local_id(0))
+#define GROUP_X ((int)get_group_id(0))
+#define GROUP_Y ((int)get_group_id(1))
+#define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
+#define EXP(x) exp(x)
+#define LOG(x) log(x)
+#define TANH(x) tanh(x)
+#define NOT_A_NUMBER NAN
+#define MINUS_INFINITY (-INFINITY)
+
+#elif defined(__CUDACC__)
+
+#define GLOBAL
+#define LOCAL __shared__
+#define HELPER static __device__ __forceinline__
+#define WIDE long long
+#define KERNEL(name)                                                                                         \
+    static __global__ void __launch_bounds__(DML__GROUP_ITEMS)                                               \
+        dml__kernel_##name(char *buffer0, char *buffer1, char *buffer2, char *buffer3, char *buffer4,        \
+                           char *buffer5, const dml__kernel_arguments arguments)
+#define ITEM ((int)threadIdx.x)
+#define GROUP_X ((int)blockIdx.x)
+#define GROUP_Y ((int)(blockIdx.z * gridDim.y + blockIdx.y)) /* a grid's y ends at 65535, so z carries on */
+#define BARRIER() __syncthreads()
+#define EXP(x) expf(x)
+#define LOG(x) logf(x)
+#define TANH(x) tanhf(x)
+#define NOT_A_NUMBER __int_as_float(0x7fffffff)
+#define MINUS_INFINITY __int_as_float((int)0xff800000)
+
+#else /* host C: src/gpu/host_device.c runs a thread an item, one group at a time */
+
+#define GLOBAL
+#define LOCAL static
+#define HELPER static
+#define WIDE int64_t
+#define KERNEL(name)                                                                                         \
+    static void dml__kernel_##name(const dml__host_item *self, char *buffer0, char *buffer1, char *buffer2,  \
+                                   char *buffer3, char *buffer4, char *buffer5,                              \
+                                   const dml__kernel_arguments arguments)
+#define ITEM (self->item)
+#define GROUP_X (self->group_x)
+#define GROUP_Y (self->group_y)
+#define BARRIER() dml__host_barrier(self)
+#define EXP(x) expf(x)
+#define LOG(x) logf(x)
+#define TANH(x) tanhf(x)
+#define NOT_A_NUMBER NAN
+#define MINUS_INFINITY (-INFINITY)
+
+#endif
+
+#endif
+
+/* ---- gpu/elementwise.cl ---- */
+
+/* elementwise.cl: kernels with an item an element. Launches give size{n}. beta = 0 never reads the output. */
+#ifndef DML_GPU_ELEMENTWISE_CL
+#define DML_GPU_ELEMENTWISE_CL
+
+/* new + beta old, where old is not read, and may hold anything, when beta is 0. */
+HELPER float dml__with_beta(float value, float beta, GLOBAL const float *old)
+{
+    return beta == 0.0f ? value : value + beta * *old;
+}
+
+/* In the choice of a largest element, whether `value` comes before `best`: a NaN counts as the largest. */
+HELPER int dml__beats(float value, float best)
+{
+    return value > best || (value != value && best == best);
+}
+
+/* y = alpha x + beta y. Buffers x, y; ints n; floats alpha, beta. */
+KERNEL(axpby)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    const unsigned n = (unsigned)INT(0);
+    const float alpha = REAL(0), beta = REAL(1);
+    const unsigned i = ELEMENT;
+    if (i < n) y[i] = dml__with_beta(alpha * x[i], beta, y + i);
+}
+
+/* y = a + b. Buffers a, b, y; ints n. */
+KERNEL(add)
+{
+    GLOBAL const float *a = BUFFER(0, const float);
+    GLOBAL const float *b = BUFFER(1, const float);
+    GLOBAL float *y = BUFFER(2, float);
+    const unsigned n = (unsigned)INT(0);
+    const unsigned i = ELEMENT;
+    if (i < n) y[i] = a[i] + b[i];
+}
+
+/* y = f(x). Buffers x, y; ints n. The relu of a NaN is NaN, so that it gets through. */
+#define DML__UNARY_FORWARD(name, value)                                                                      \
+    KERNEL(name)                                                                                             \
+    {                                                                                                        \
+        GLOBAL const float *source = BUFFER(0, const float);                                                 \
+        GLOBAL float *y = BUFFER(1, float);                                                                  \
+        const unsigned n = (unsigned)INT(0);                                                                 \
+        const unsigned i = ELEMENT;                                                                          \
+        if (i < n) {                                                                                         \
+            const float x = source[i];                                                                       \
+            y[i] = value;                                                                                    \
+        }                                                                                                    \
+    }
+DML__UNARY_FORWARD(relu_forward, x <= 0.0f ? 0.0f : x)
+DML__UNARY_FORWARD(tanh_forward, TANH(x))
+DML__UNARY_FORWARD(sigmoid_forward, 1.0f / (1.0f + EXP(-x)))
+
+/* dx = f'(x) dy + beta dx, from y = f(x). Buffers y, dy, dx; ints n; floats beta. */
+#define DML__UNARY_BACKWARD(name, value)                                                                     \
+    KERNEL(name)                                                                                             \
+    {                                                                                                        \
+        GLOBAL const float *output = BUFFER(0, const float);                                                 \
+        GLOBAL const float *gradient = BUFFER(1, const float);                                               \
+        GLOBAL float *dx = BUFFER(2, float);                                                                 \
+        const unsigned n = (unsigned)INT(0);                                                                 \
+        const float beta = REAL(0);                                                                          \
+        const unsigned i = ELEMENT;                                                                          \
+        if (i < n) {                                                                                         \
+            const float y = output[i], dy = gradient[i];                                                     \
+            dx[i] = dml__with_beta(value, beta, dx + i);                                                     \
+        }                                                                                                    \
+    }
+DML__UNARY_BACKWARD(relu_backward, y > 0.0f ? dy : 0.0f)
+DML__UNARY_BACKWARD(tanh_backward, (1.0f - y * y) * dy)
+DML__UNARY_BACKWARD(sigmoid_backward, y *(1.0f - y) * dy)
+
+/* y[r][c] += bias[c]. Buffers bias, y; ints rows, columns; size{rows * columns}. */
+KERNEL(bias_add)
+{
+    GLOBAL const float *bias = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    const unsigned rows = (unsigned)INT(0), columns = (unsigned)INT(1);
+    const unsigned i = ELEMENT;
+    if (i < rows * columns) y[i] += bias[i % columns];
+}
+
+/* One step of gradient descent with momentum; the formula is in src/kernels/update.h.
+   Buffers w, g, v (may be NULL); ints n, nesterov; floats lr, momentum, weight_decay. */
+KERNEL(sgd_update)
+{
+    GLOBAL float *w = BUFFER(0, float);
+    GLOBAL const float *g = BUFFER(1, const float);
+    GLOBAL float *v = BUFFER(2, float);
+    const unsigned n = (unsigned)INT(0);
+    const int nesterov = INT(1);
+    const float lr = REAL(0), momentum = REAL(1), weight_decay = REAL(2);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const float d = g[i] + weight_decay * w[i];
+        float step = d;
+        if (v) {
+            const float velocity = momentum * v[i] + d;
+            v[i] = velocity;
+            step = nesterov ? d + momentum * velocity : velocity;
+        }
+        w[i] -= lr * step;
+    }
+}
+
+#endif
+
+/* ---- gpu/tiles.cl ---- */
+
+/* tiles.cl: sums of products through local memory, for gemm and the convolutions.
+
+   A group computes a TILE x TILE piece of C = A B, TILE_K products at a time: its items fill a TILE_K x TILE
+   piece of A and of B in local memory, then each adds up a SPAN x SPAN piece of its own in registers. Item
+   (tx, ty) of 16 x 16 owns rows SPAN ty .. + SPAN - 1, which its row of items reads as one broadcast, and the
+   columns tx, tx + 16, ..., so that neighbours read and write neighbours. An output's products are added in
+   the order of k, whatever the group. */
+#ifndef DML_GPU_TILES_CL
+#define DML_GPU_TILES_CL
+
+#define TILE 64
+#define TILE_K 16
+#define SPAN 4
+#define TILE_PAD 4 /* floats between rows, so that a column's stores spread over the banks */
+
+/* The item fills SPAN elements of each tile, in one of two orders, whichever reads memory in sequence:
+   ALONG_K: its k is fixed, its rows are 16 apart; ACROSS_K: its row is fixed, its ks are 4 apart. */
+#define ALONG_K_K (ITEM % TILE_K)
+#define ALONG_K_ROW(j) (ITEM / TILE_K + (j) * (DML__GROUP_ITEMS / TILE_K))
+#define ACROSS_K_K(j) (ITEM / TILE + (j) * (DML__GROUP_ITEMS / TILE))
+#define ACROSS_K_ROW (ITEM % TILE)
+
+/* The rows and columns of the item's own piece. */
+#define OWN_ROW(i) (ITEM / 16 * SPAN + (i))
+#define OWN_COLUMN(j) (ITEM % 16 + (j)*16)
+
+/* Declares the tiles and clears the sums; local memory can't be passed to a function, hence macros. */
+#define TILES_BEGIN()                                                                                        \
+    LOCAL float a_tile[TILE_K][TILE + TILE_PAD];                                                             \
+    LOCAL float b_tile[TILE_K][TILE + TILE_PAD];                                                             \
+    float sum[SPAN][SPAN];                                                                                   \
+    for (int i = 0; i < SPAN; i++)                                                                           \
+        for (int j = 0; j < SPAN; j++) sum[i][j] = 0.0f
+
+/* Adds the products of the filled tiles to the sums, and waits until all items have. */
+#define TILES_MULTIPLY()                                                                                     \
+    do {                                                                                                     \
+        BARRIER();                                                                                           \
+        for (int kk = 0; kk < TILE_K; kk++) {                                                                \
+            float a_own[SPAN], b_own[SPAN];                                                                  \
+            for (int i = 0; i < SPAN; i++) a_own[i] = a_tile[kk][OWN_ROW(i)];                                \
+            for (int j = 0; j < SPAN; j++) b_own[j] = b_tile[kk][OWN_COLUMN(j)];                             \
+            for (int i = 0; i < SPAN; i++)                                                                   \
+                for (int j = 0; j < SPAN; j++) sum[i][j] += a_own[i] * b_own[j];                             \
+        }                                                                                                    \
+        BARRIER();                                                                                           \
+    } while (0)
+
+/* C = alpha op(A) op(B) + beta C, row-major. Buffers a, b, c; ints m, n, k, trans_a, trans_b, lda, ldb, ldc;
+   floats alpha, beta; size{n, m}. */
+KERNEL(gemm)
+{
+    GLOBAL const float *a = BUFFER(0, const float);
+    GLOBAL const float *b = BUFFER(1, const float);
+    GLOBAL float *c = BUFFER(2, float);
+    const int m = INT(0), n = INT(1), depth = INT(2);
+    const int trans_a = INT(3), trans_b = INT(4);
+    const WIDE a_row = trans_a ? 1 : INT(5), a_k = trans_a ? INT(5) : 1; /* the steps of rows and ks */
+    const WIDE b_column = trans_b ? INT(6) : 1, b_k = trans_b ? 1 : INT(6);
+    const WIDE ldc = INT(7);
+    const float alpha = REAL(0), beta = REAL(1);
+    const int row0 = GROUP_Y * TILE, column0 = GROUP_X * TILE;
+    TILES_BEGIN();
+    for (int k0 = 0; k0 < depth; k0 += TILE_K) {
+        for (int j = 0; j < SPAN; j++) {
+            const int ak = trans_a ? ACROSS_K_K(j) : ALONG_K_K, ai = trans_a ? ACROSS_K_ROW : ALONG_K_ROW(j);
+            const int bk = trans_b ? ALONG_K_K : ACROSS_K_K(j), bi = trans_b ? ALONG_K_ROW(j) : ACROSS_K_ROW;
+            const int row = row0 + ai, column = column0 + bi;
+            a_tile[ak][ai] = row < m && k0 + ak < depth ? a[row * a_row + (k0 + ak) * a_k] : 0.0f;
+            b_tile[bk][bi] = column < n && k0 + bk < depth ? b[column * b_column + (k0 + bk) * b_k] : 0.0f;
+        }
+        TILES_MULTIPLY();
+    }
+    for (int i = 0; i < SPAN; i++) {
+        for (int j = 0; j < SPAN; j++) {
+            const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
+            if (row < m && column < n) {
+                GLOBAL float *to = c + row * ldc + column;
+                *to = dml__with_beta(alpha * sum[i][j], beta, to);
+            }
+        }
+    }
+}
+
+#endif
+
+/* ---- gpu/conv2d.cl ---- */
+
+/* conv2d.cl: convolution as products of matrices that are never stored (implicit GEMM).
+
+   All three kernels take the ints batch, height, width, channels, filters, kernel_h, kernel_w, stride_h,
+   stride_w, pad_h, pad_w, out_h, out_w, and the layouts of src/kernels/conv2d.h: x (N, H, W, C),
+   w (F, KH, KW, C), y (N, OH, OW, F). */
+#ifndef DML_GPU_CONV2D_CL
+#define DML_GPU_CONV2D_CL
+
+typedef struct dml__gpu_shape {
+    int batch, height, width, channels, filters;
+    int kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, out_h, out_w;
+} dml__gpu_shape;
+
+HELPER dml__gpu_shape dml__gpu_shape_of(const dml__kernel_arguments arguments)
+{
+    dml__gpu_shape s;
+    s.batch = INT(0), s.height = INT(1), s.width = INT(2), s.channels = INT(3), s.filters = INT(4);
+    s.kernel_h = INT(5), s.kernel_w = INT(6), s.stride_h = INT(7), s.stride_w = INT(8);
+    s.pad_h = INT(9), s.pad_w = INT(10), s.out_h = INT(11), s.out_w = INT(12);
+    return s;
+}
+
+/* A place in a batch of images; the image is -1 where there is none. Where a place and a tap meet is the sum
+   or the difference of their h and w. */
+typedef struct dml__gpu_place {
+    int image, h, w;
+} dml__gpu_place;
+
+/* Pixel number `pixel` of a batch of height x width images, scaled by a stride and moved by a pad. */
+HELPER dml__gpu_place dml__gpu_pixel(int pixel, int pixels, int height, int width, int stride_h, int stride_w,
+                                     int move_h, int move_w)
+{
+    dml__gpu_place p;
+    p.image = -1, p.h = 0, p.w = 0;
+    if (pixel < pixels) {
+        const int row = pixel / width;
+        p.image = row / height;
+        p.h = row % height * stride_h + move_h;
+        p.w = pixel % width * stride_w + move_w;
+    }
+    return p;
+}
+
+/* A weight's place in a window: number `k` of (KH, KW, last); `last` is channels or filters. */
+typedef struct dml__gpu_tap {
+    int number, h, w, last; /* number = h * KW + w */
+} dml__gpu_tap;
+
+HELPER dml__gpu_tap dml__gpu_tap_at(int k, int last, int kernel_w)
+{
+    dml__gpu_tap t;
+    t.number = k / last;
+    t.last = k % last;
+    t.h = t.number / kernel_w;
+    t.w = t.number % kernel_w;
+    return t;
+}
+
+/* x where the tap meets the window whose corner is `corner`; 0 in the padding. */
+HELPER float dml__gpu_input_at(GLOBAL const float *x, const dml__gpu_shape s, const dml__gpu_place corner,
+                               const dml__gpu_tap tap)
+{
+    const int h = corner.h + tap.h, w = corner.w + tap.w;
+    if (corner.image < 0 || h < 0 || h >= s.height || w < 0 || w >= s.width) return 0.0f;
+    return x[(((WIDE)corner.image * s.height + h) * s.width + w) * s.channels + tap.last];
+}
+
+/* dy of the output whose window meets the input `place` (moved by the pad) at the tap; 0 where none does. */
+HELPER float dml__gpu_output_at(GLOBAL const float *dy, const dml__gpu_shape s, const dml__gpu_place place,
+                                const dml__gpu_tap tap)
+{
+    const int h = place.h - tap.h, w = place.w - tap.w;
+    if (place.image < 0 || h < 0 || w < 0) return 0.0f;
+    const int out_h = h / s.stride_h, out_w = w / s.stride_w;
+    if (out_h * s.stride_h != h || out_w * s.stride_w != w || out_h >= s.out_h || out_w >= s.out_w)
+        return 0.0f;
+    return dy[(((WIDE)place.image * s.out_h + out_h) * s.out_w + out_w) * s.filters + tap.last];
+}
+
+/* y = conv(x, w) + bias. Buffers x, w, bias (may be NULL), y; size{filters, batch * out_h * out_w}. */
+KERNEL(conv2d_forward)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL const float *weights = BUFFER(1, const float);
+    GLOBAL const float *bias = BUFFER(2, const float);
+    GLOBAL float *y = BUFFER(3, float);
+    const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.channels;
+    const int row0 = GROUP_Y * TILE, column0 = GROUP_X * TILE; /* the first pixel and filter */
+    dml__gpu_place corner[SPAN];
+    TILES_BEGIN();
+    for (int j = 0; j < SPAN; j++)
+        corner[j] = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.out_h, s.out_w, s.stride_h, s.stride_w,
+                                   -s.pad_h, -s.pad_w);
+    for (int k0 = 0; k0 < depth; k0 += TILE_K) {
+        const int k = k0 + ALONG_K_K;
+        const dml__gpu_tap tap = dml__gpu_tap_at(k, s.channels, s.kernel_w);
+        for (int j = 0; j < SPAN; j++) {
+            const int filter = column0 + ALONG_K_ROW(j);
+            a_tile[ALONG_K_K][ALONG_K_ROW(j)] = k < depth ? dml__gpu_input_at(x, s, corner[j], tap) : 0.0f;
+            b_tile[ALONG_K_K][ALONG_K_ROW(j)] =
+                k < depth && filter < s.filters ? weights[(WIDE)filter * depth + k] : 0.0f;
+        }
+        TILES_MULTIPLY();
+    }
+    for (int i = 0; i < SPAN; i++) {
+        for (int j = 0; j < SPAN; j++) {
+            const int pixel = row0 + OWN_ROW(i), filter = column0 + OWN_COLUMN(j);
+            if (pixel < pixels && filter < s.filters)
+                y[(WIDE)pixel * s.filters + filter] = bias ? sum[i][j] + bias[filter] : sum[i][j];
+        }
+    }
+}
+
+/* dx = dconv/dx^T dy + beta dx. Buffers dy, w, dx; floats beta; size{channels, batch * height * width}. */
+KERNEL(conv2d_backward_input)
+{
+    GLOBAL const float *dy = BUFFER(0, const float);
+    GLOBAL const float *weights = BUFFER(1, const float);
+    GLOBAL float *dx = BUFFER(2, float);
+    const float beta = REAL(0);
+    const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    const int pixels = s.batch * s.height * s.width;
+    const int taps = s.kernel_h * s.kernel_w, depth = taps * s.filters;
+    const int row0 = GROUP_Y * TILE, column0 = GROUP_X * TILE; /* the first pixel and channel */
+    dml__gpu_place place[SPAN];
+    TILES_BEGIN();
+    for (int j = 0; j < SPAN; j++)
+        place[j] = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w);
+    for (int k0 = 0; k0 < depth; k0 += TILE_K) {
+        const int ak = k0 + ALONG_K_K, channel = column0 + ACROSS_K_ROW;
+        const dml__gpu_tap tap = dml__gpu_tap_at(ak, s.filters, s.kernel_w);
+        for (int j = 0; j < SPAN; j++) {
+            const int bk = k0 + ACROSS_K_K(j);
+            float weight = 0.0f;
+            if (bk < depth && channel < s.channels)
+                weight = weights[((WIDE)(bk % s.filters) * taps + bk / s.filters) * s.channels + channel];
+            a_tile[ALONG_K_K][ALONG_K_ROW(j)] = ak < depth ? dml__gpu_output_at(dy, s, place[j], tap) : 0.0f;
+            b_tile[ACROSS_K_K(j)][ACROSS_K_ROW] = weight;
+        }
+        TILES_MULTIPLY();
+    }
+    for (int i = 0; i < SPAN; i++) {
+        for (int j = 0; j < SPAN; j++) {
+            const int pixel = row0 + OWN_ROW(i), channel = column0 + OWN_COLUMN(j);
+            if (pixel < pixels && channel < s.channels) {
+                GLOBAL float *to = dx + (WIDE)pixel * s.channels + channel;
+                *to = dml__with_beta(sum[i][j], beta, to);
+            }
+        }
+    }
+}
+
+/* dw = dconv/dw^T dy + beta dw. Buffers x, dy, dw; floats beta; size{kernel_h * kernel_w * channels,
+   filters}. */
+KERNEL(conv2d_backward_weights)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL const float *dy = BUFFER(1, const float);
+    GLOBAL float *dw = BUFFER(2, float);
+    const float beta = REAL(0);
+    const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    const int depth = s.batch * s.out_h * s.out_w, columns = s.kernel_h * s.kernel_w * s.channels;
+    const int row0 = GROUP_Y * TILE, column0 = GROUP_X * TILE; /* the first filter and weight */
+    const int filter = row0 + ACROSS_K_ROW, weight = column0 + ACROSS_K_ROW;
+    const dml__gpu_tap tap = dml__gpu_tap_at(weight, s.channels, s.kernel_w);
+    TILES_BEGIN();
+    for (int k0 = 0; k0 < depth; k0 += TILE_K) {
+        for (int j = 0; j < SPAN; j++) {
+            const int pixel = k0 + ACROSS_K_K(j);
+            const dml__gpu_place corner =
+                dml__gpu_pixel(pixel, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
+            a_tile[ACROSS_K_K(j)][ACROSS_K_ROW] =
+                pixel < depth && filter < s.filters ? dy[(WIDE)pixel * s.filters + filter] : 0.0f;
+            b_tile[ACROSS_K_K(j)][ACROSS_K_ROW] =
+                weight < columns ? dml__gpu_input_at(x, s, corner, tap) : 0.0f;
+        }
+        TILES_MULTIPLY();
+    }
+    for (int i = 0; i < SPAN; i++) {
+        for (int j = 0; j < SPAN; j++) {
+            const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
+            if (row < s.filters && column < columns) {
+                GLOBAL float *to = dw + (WIDE)row * columns + column;
+                *to = dml__with_beta(sum[i][j], beta, to);
+            }
+        }
+    }
+}
+
+#endif
+
+/* ---- gpu/pool2d.cl ---- */
+
+/* pool2d.cl: max and average pooling, an item an output (forward) or an input (backward, which gathers over
+   the windows that cover the input, so it needs no atomics and repeats bitwise).
+
+   The ints are those of conv2d.cl, without filters; the meaning is that of src/kernels/pool2d.h. */
+#ifndef DML_GPU_POOL2D_CL
+#define DML_GPU_POOL2D_CL
+
+/* The part of the axis 0 .. size - 1 that window `out` covers, [from, to). */
+typedef struct dml__gpu_range {
+    int from, to;
+} dml__gpu_range;
+
+HELPER dml__gpu_range dml__gpu_window(int out, int size, int window, int stride, int pad)
+{
+    dml__gpu_range r;
+    r.from = out * stride - pad;
+    r.to = r.from + window;
+    if (r.from < 0) r.from = 0;
+    if (r.to > size) r.to = size;
+    return r;
+}
+
+/* The windows 0 .. outs - 1 that cover place `in` of the axis, [from, to). */
+HELPER dml__gpu_range dml__gpu_windows_over(int in, int outs, int window, int stride, int pad)
+{
+    dml__gpu_range r;
+    const int last = in + pad, first = last - window + 1;
+    r.from = first > 0 ? (first + stride - 1) / stride : 0;
+    r.to = last / stride + 1;
+    if (r.to > outs) r.to = outs;
+    return r;
+}
+
+/* Element i of a tensor (batch, height, width, channels) taken apart. */
+typedef struct dml__gpu_element {
+    int image, h, w, channel;
+} dml__gpu_element;
+
+HELPER dml__gpu_element dml__gpu_element_at(unsigned i, int height, int width, int channels)
+{
+    dml__gpu_element e;
+    unsigned rest = i / (unsigned)channels;
+    e.channel = (int)(i % (unsigned)channels);
+    e.w = (int)(rest % (unsigned)width);
+    rest /= (unsigned)width;
+    e.h = (int)(rest % (unsigned)height);
+    e.image = (int)(rest / (unsigned)height);
+    return e;
+}
+
+/* y = the largest input of the window, a NaN if there is one; argmax = its place h * W + w. Buffers x, y,
+   argmax (int, may be NULL); size{batch * out_h * out_w * channels}. */
+KERNEL(max_pool2d_forward)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    GLOBAL int *argmax = BUFFER(2, int);
+    const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    const unsigned n = (unsigned)s.batch * (unsigned)s.out_h * (unsigned)s.out_w * (unsigned)s.channels;
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);
+        const dml__gpu_range h = dml__gpu_window(e.h, s.height, s.kernel_h, s.stride_h, s.pad_h);
+        const dml__gpu_range w = dml__gpu_window(e.w, s.width, s.kernel_w, s.stride_w, s.pad_w);
+        GLOBAL const float *image = x + (WIDE)e.image * s.height * s.width * s.channels + e.channel;
+        int best = h.from * s.width + w.from;
+        float largest = image[(WIDE)best * s.channels];
+        for (int row = h.from; row < h.to; row++) {
+            for (int column = w.from; column < w.to; column++) {
+                const int place = row * s.width + column;
+                const float value = image[(WIDE)place * s.channels];
+                if (dml__beats(value, largest)) largest = value, best = place;
+            }
+        }
+        y[i] = largest;
+        if (argmax) argmax[i] = best;
+    }
+}
+
+/* dx = the dy of the windows that the input won + beta dx. Buffers argmax (int), dy, dx; floats beta;
+   size{batch * height * width * channels}. */
+KERNEL(max_pool2d_backward)
+{
+    GLOBAL const int *argmax = BUFFER(0, const int);
+    GLOBAL const float *dy = BUFFER(1, const float);
+    GLOBAL float *dx = BUFFER(2, float);
+    const float beta = REAL(0);
+    const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    const unsigned n = (unsigned)s.batch * (unsigned)s.height * (unsigned)s.width * (unsigned)s.channels;
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const dml__gpu_element e = dml__gpu_element_at(i, s.height, s.width, s.channels);
+        const dml__gpu_range h = dml__gpu_windows_over(e.h, s.out_h, s.kernel_h, s.stride_h, s.pad_h);
+        const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);
+        float sum = 0.0f;
+        for (int row = h.from; row < h.to; row++) {
+            for (int column = w.from; column < w.to; column++) {
+                const WIDE out =
+                    (((WIDE)e.image * s.out_h + row) * s.out_w + column) * s.channels + e.channel;
+                if (argmax[out] == e.h * s.width + e.w) sum += dy[out];
+            }
+        }
+        dx[i] = dml__with_beta(sum, beta, dx + i);
+    }
+}
+
+/* y = the mean of the window's inputs; padding is not counted. Buffers x, y;
+   size{batch * out_h * out_w * channels}. */
+KERNEL(avg_pool2d_forward)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    const unsigned n = (unsigned)s.batch * (unsigned)s.out_h * (unsigned)s.out_w * (unsigned)s.channels;
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);
+        const dml__gpu_range h = dml__gpu_window(e.h, s.height, s.kernel_h, s.stride_h, s.pad_h);
+        const dml__gpu_range w = dml__gpu_window(e.w, s.width, s.kernel_w, s.stride_w, s.pad_w);
+        GLOBAL const float *image = x + (WIDE)e.image * s.height * s.width * s.channels + e.channel;
+        float sum = 0.0f;
+        for (int row = h.from; row < h.to; row++)
+            for (int column = w.from; column < w.to; column++)
+                sum += image[(WIDE)(row * s.width + column) * s.channels];
+        y[i] = sum / (float)((h.to - h.from) * (w.to - w.from));
+    }
+}
+
+/* dx = each covering window's dy over its inputs + beta dx. Buffers dy, dx; floats beta;
+   size{batch * height * width * channels}. */
+KERNEL(avg_pool2d_backward)
+{
+    GLOBAL const float *dy = BUFFER(0, const float);
+    GLOBAL float *dx = BUFFER(1, float);
+    const float beta = REAL(0);
+    const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    const unsigned n = (unsigned)s.batch * (unsigned)s.height * (unsigned)s.width * (unsigned)s.channels;
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const dml__gpu_element e = dml__gpu_element_at(i, s.height, s.width, s.channels);
+        const dml__gpu_range h = dml__gpu_windows_over(e.h, s.out_h, s.kernel_h, s.stride_h, s.pad_h);
+        const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);
+        float sum = 0.0f;
+        for (int row = h.from; row < h.to; row++) {
+            const dml__gpu_range rows = dml__gpu_window(row, s.height, s.kernel_h, s.stride_h, s.pad_h);
+            for (int column = w.from; column < w.to; column++) {
+                const dml__gpu_range columns =
+                    dml__gpu_window(column, s.width, s.kernel_w, s.stride_w, s.pad_w);
+                const WIDE out =
+                    (((WIDE)e.image * s.out_h + row) * s.out_w + column) * s.channels + e.channel;
+                sum += dy[out] / (float)((rows.to - rows.from) * (columns.to - columns.from));
+            }
+        }
+        dx[i] = dml__with_beta(sum, beta, dx + i);
+    }
+}
+
+#endif
+
+/* ---- gpu/reduce.cl ---- */
+
+/* reduce.cl: many elements into one, and the losses. Each sum's order is fixed by its length alone. */
+#ifndef DML_GPU_REDUCE_CL
+#define DML_GPU_REDUCE_CL
+
+/* Kernels that reduce rows split a group into 16 teams of 16 lanes, a team a row. */
+#define LANES 16
+#define LANE (ITEM % LANES)
+#define TEAM (ITEM / LANES)
+
+/* Replaces part[ITEM], where `lane` is 0, by the combination over `lanes` (a power of two) neighbours `step`
+   apart. Local memory can't be passed to a function, hence a macro. All items come here. */
+#define REDUCE(part, lane, lanes, step, combine)                                                             \
+    do {                                                                                                     \
+        BARRIER();                                                                                           \
+        for (int reach = (lanes) / 2; reach > 0; reach /= 2) {                                               \
+            if ((lane) < reach) {                                                                            \
+                const int mine = ITEM, other = ITEM + reach * (step);                                        \
+                combine;                                                                                     \
+            }                                                                                                \
+            BARRIER();                                                                                       \
+        }                                                                                                    \
+    } while (0)
+#define REDUCE_SUM(part, lane, lanes, step)                                                                  \
+    REDUCE(part, lane, lanes, step, part[mine] = part[mine] + part[other])
+#define REDUCE_MAX(part, lane, lanes, step)                                                                  \
+    REDUCE(part, lane, lanes, step, part[mine] = part[other] > part[mine] ? part[other] : part[mine])
+
+/* y[c] = sum over r of x[r][c] + beta y[c]. Buffers x, y; ints rows, columns; floats beta; size{columns}.
+   A group does 16 columns; neighbouring items do neighbouring columns, so rows are read in sequence. */
+KERNEL(sum_rows)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    const int rows = INT(0), columns = INT(1);
+    const float beta = REAL(0);
+    const int column = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16;
+    LOCAL float part[DML__GROUP_ITEMS];
+    float sum = 0.0f;
+    if (column < columns)
+        for (int row = lane; row < rows; row += 16) sum += x[(WIDE)row * columns + column];
+    part[ITEM] = sum;
+    REDUCE_SUM(part, lane, 16, 16);
+    if (lane == 0 && column < columns) y[column] = dml__with_beta(part[ITEM], beta, y + column);
+}
+
+/* y[0] = sum(x) / n, 0 for n = 0. Buffers x, y; ints n; size{1}: one group does it all. */
+KERNEL(mean)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    const int n = INT(0);
+    LOCAL float part[DML__GROUP_ITEMS];
+    float sum = 0.0f;
+    for (unsigned i = (unsigned)ITEM; i < (unsigned)n; i += DML__GROUP_ITEMS) sum += x[i];
+    part[ITEM] = sum;
+    REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);
+    if (ITEM == 0) y[0] = n > 0 ? part[0] / (float)n : 0.0f;
+}
+
+/* out[r] = the column of the largest x[r][c], the first of equals. Buffers x, out (int); ints rows, columns;
+   size{rows}. */
+KERNEL(argmax)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL int *out = BUFFER(1, int);
+    const int rows = INT(0), columns = INT(1);
+    const int row = GROUP_X * LANES + TEAM;
+    LOCAL float largest[DML__GROUP_ITEMS];
+    LOCAL int place[DML__GROUP_ITEMS];
+    float best = MINUS_INFINITY;
+    int where = 0; /* of an empty lane too: it can tie only with minus infinity, and column 0 is first then */
+    if (row < rows && LANE < columns) {
+        GLOBAL const float *from = x + (WIDE)row * columns;
+        best = from[LANE], where = LANE;
+        for (int column = LANE + LANES; column < columns; column += LANES)
+            if (dml__beats(from[column], best)) best = from[column], where = column;
+    }
+    largest[ITEM] = best;
+    place[ITEM] = where;
+    REDUCE(largest, LANE, LANES, 1, {
+        const int tie =
+            !dml__beats(largest[other], largest[mine]) && !dml__beats(largest[mine], largest[other]);
+        if (tie ? place[other] < place[mine] : dml__beats(largest[other], largest[mine])) {
+            largest[mine] = largest[other];
+            place[mine] = place[other];
+        }
+    });
+    if (LANE == 0 && row < rows) out[row] = place[ITEM];
+}
+
+/* probabilities = softmax(logits), row_loss[r] = -log probabilities[r][labels[r]], from logits less their
+   maximum. A label outside 0 .. classes - 1 gives a loss of NaN and reads nothing.
+   Buffers logits, labels (int), probabilities, row_loss; ints rows, classes; size{rows}. */
+KERNEL(softmax_cross_entropy_forward)
+{
+    GLOBAL const float *logits = BUFFER(0, const float);
+    GLOBAL const int *labels = BUFFER(1, const int);
+    GLOBAL float *probabilities = BUFFER(2, float);
+    GLOBAL float *row_loss = BUFFER(3, float);
+    const int rows = INT(0), classes = INT(1);
+    const int row = GROUP_X * LANES + TEAM;
+    const WIDE first = (WIDE)row * classes;
+    LOCAL float part[DML__GROUP_ITEMS];
+    float largest = MINUS_INFINITY, sum = 0.0f;
+    if (row < rows)
+        for (int c = LANE; c < classes; c += LANES)
+            if (logits[first + c] > largest) largest = logits[first + c];
+    part[ITEM] = largest;
+    REDUCE_MAX(part, LANE, LANES, 1);
+    largest = part[TEAM * LANES];
+    BARRIER(); /* all have read the maximum before its place is used again */
+    if (row < rows) {
+        for (int c = LANE; c < classes; c += LANES) {
+            const float e = EXP(logits[first + c] - largest);
+            probabilities[first + c] = e;
+            sum += e;
+        }
+    }
+    part[ITEM] = sum;
+    REDUCE_SUM(part, LANE, LANES, 1);
+    sum = part[TEAM * LANES];
+    if (row < rows) {
+        for (int c = LANE; c < classes; c += LANES) probabilities[first + c] /= sum;
+        if (LANE == 0) {
+            const int label = labels[row];
+            const int known = label >= 0 && label < classes;
+            row_loss[row] = known ? LOG(sum) - (logits[first + label] - largest) : NOT_A_NUMBER;
+        }
+    }
+}
+
+/* dlogits = scale dloss[0] (probabilities - onehot(labels)) + beta dlogits. Buffers probabilities, labels
+   (int), dloss, dlogits; ints rows, classes; floats scale, beta; size{rows * classes}. */
+KERNEL(softmax_cross_entropy_backward)
+{
+    GLOBAL const float *probabilities = BUFFER(0, const float);
+    GLOBAL const int *labels = BUFFER(1, const int);
+    GLOBAL const float *dloss = BUFFER(2, const float);
+    GLOBAL float *dlogits = BUFFER(3, float);
+    const unsigned rows = (unsigned)INT(0), classes = (unsigned)INT(1);
+    const float scale = REAL(0), beta = REAL(1);
+    const unsigned i = ELEMENT;
+    if (i < rows * classes) {
+        const unsigned row = i / classes;
+        const float onehot = (unsigned)labels[row] == i - row * classes ? 1.0f : 0.0f;
+        dlogits[i] = dml__with_beta(scale * dloss[0] * (probabilities[i] - onehot), beta, dlogits + i);
+    }
+}
+
+/* y[0] = the mean of (a - b)^2, 0 for n = 0. Buffers a, b, y; ints n; size{1}: one group does it all. */
+KERNEL(mse_forward)
+{
+    GLOBAL const float *a = BUFFER(0, const float);
+    GLOBAL const float *b = BUFFER(1, const float);
+    GLOBAL float *y = BUFFER(2, float);
+    const int n = INT(0);
+    LOCAL float part[DML__GROUP_ITEMS];
+    float sum = 0.0f;
+    for (unsigned i = (unsigned)ITEM; i < (unsigned)n; i += DML__GROUP_ITEMS) {
+        const float difference = a[i] - b[i];
+        sum += difference * difference;
+    }
+    part[ITEM] = sum;
+    REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);
+    if (ITEM == 0) y[0] = n > 0 ? part[0] / (float)n : 0.0f;
+}
+
+/* da = scale dloss[0] (a - b) + beta da. Buffers a, b, dloss, da; ints n; floats scale, beta; size{n}. */
+KERNEL(mse_backward)
+{
+    GLOBAL const float *a = BUFFER(0, const float);
+    GLOBAL const float *b = BUFFER(1, const float);
+    GLOBAL const float *dloss = BUFFER(2, const float);
+    GLOBAL float *da = BUFFER(3, float);
+    const unsigned n = (unsigned)INT(0);
+    const float scale = REAL(0), beta = REAL(1);
+    const unsigned i = ELEMENT;
+    if (i < n) da[i] = dml__with_beta(scale * dloss[0] * (a[i] - b[i]), beta, da + i);
+}
+
+#endif
+
+#endif
+
+/* An open device. Every call makes it the calling thread's current device, and it stays so. */
+typedef struct dml__cuda {
+    cudaStream_t stream;
+    char name[128];
+    dim3 most; /* groups along x, y and z in one launch */
+} dml__cuda;
+
+static const void *dml__cuda_kernel(int kernel)
+{
+    static const void *const kernels[] = {
+#define DML__CUDA_KERNEL(name, covers_x, covers_y) (const void *)dml__kernel_##name,
+        DML__KERNEL_LIST(DML__CUDA_KERNEL)
+#undef DML__CUDA_KERNEL
+    };
+    return kernels[kernel];
+}
+
+static dml__cuda *dml__cuda_of(dml_device *device)
+{
+    return (dml__cuda *)device->state;
+}
+
+/* DML_OK for cudaSuccess, else a recorded sentence: which device, what was called, on what, and the error. */
+static dml_status dml__cuda_check(dml_device *device, cudaError_t error, const char *call, const char *on)
+{
+    if (error == cudaSuccess) return DML_OK;
+    (void)cudaGetLastError(); /* or an error that passes, such as too large a malloc, is found again later */
+    return dml_device_fail(device, error == cudaErrorMemoryAllocation ? DML_ERROR_MEMORY : DML_ERROR_DEVICE,
+                           "cuda:%d (%s): %s(%s) failed with %s: %s", device->index,
+                           device->state ? dml__cuda_of(device)->name : "?", call, on,
+                           cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+static dml_status dml__cuda_enter(dml_device *device)
+{
+    return dml__cuda_check(device, cudaSetDevice(device->index), "cudaSetDevice", "");
+}
+
+/* No driver, one too old for this runtime, or no card: no device. */
+static int dml__cuda_count(void)
+{
+    int count = 0;
+    if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+    (void)cudaGetLastError();
+    return 0;
+}
+
+static void dml__cuda_describe(int index, dml_device_info *info)
+{
+    cudaDeviceProp properties;
+    if (cudaGetDeviceProperties(&properties, index) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return;
+    }
+    snprintf(info->name, sizeof info->name, "%.*s", (int)sizeof info->name - 1, properties.name);
+    info->memory = properties.totalGlobalMem;
+    info->compute_units = properties.multiProcessorCount;
+    info->gpu = true;
+}
+
+static void dml__cuda_close(dml_device *device)
+{
+    dml__cuda *state = dml__cuda_of(device);
+    if (!state) return;
+    if (state->stream && cudaSetDevice(device->index) == cudaSuccess) {
+        (void)cudaStreamSynchronize(state->stream);
+        (void)cudaStreamDestroy(state->stream);
+    }
+    (void)cudaGetLastError();
+    dml_device_release(device, state);
+    device->state = NULL;
+}
+
+static dml_status dml__cuda_prepare(dml_device *device)
+{
+    dml__cuda *state = dml__cuda_of(device);
+    cudaDeviceProp properties;
+    const int count = dml__cuda_count();
+    if (count == 0)
+        return dml_device_fail(device, DML_ERROR_DEVICE,
+                               "no CUDA device: there is no NVIDIA card, or its driver is missing or older "
+                               "than CUDA %d.%d, with which this was compiled",
+                               CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (device->index < 0 || device->index >= count)
+        return dml_device_fail(device, DML_ERROR_DEVICE, "no device cuda:%d: %d were found", device->index,
+                               count);
+    dml_status status = dml__cuda_enter(device);
+    if (status != DML_OK) return status;
+    status = dml__cuda_check(device, cudaGetDeviceProperties(&properties, device->index),
+                             "cudaGetDeviceProperties", "");
+    if (status != DML_OK) return status;
+    snprintf(state->name, sizeof state->name, "%.*s", (int)sizeof state->name - 1, properties.name);
+    state->most = dim3((unsigned)properties.maxGridSize[0], (unsigned)properties.maxGridSize[1],
+                       (unsigned)properties.maxGridSize[2]);
+    cudaFuncAttributes attributes; /* of any kernel: is there code for this card at all? */
+    if (cudaFuncGetAttributes(&attributes, dml__cuda_kernel(0)) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return dml_device_fail(device, DML_ERROR_UNSUPPORTED,
+                               "cuda:%d (%s) has compute capability %d.%d, for which dml_cuda.cu was not "
+                               "compiled: add -gencode arch=compute_%d%d,code=sm_%d%d to nvcc",
+                               device->index, state->name, properties.major, properties.minor,
+                               properties.major, properties.minor, properties.major, properties.minor);
+    }
+    return dml__cuda_check(device, cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking),
+                           "cudaStreamCreateWithFlags", "");
+}
+
+static dml_status dml__cuda_open(dml_device *device)
+{
+    device->host_memory = false;
+    device->state = dml_device_allocate(device, sizeof(dml__cuda));
+    if (!device->state)
+        return dml_device_fail(device, DML_ERROR_MEMORY, "no memory left to open cuda:%d", device->index);
+    const dml_status status = dml__cuda_prepare(device);
+    if (status != DML_OK) dml__cuda_close(device);
+    return status;
+}
+
+static dml_status dml__cuda_buffer_create(dml_device *device, dml_buffer *buffer)
+{
+    char size[32];
+    buffer->host = NULL;
+    buffer->handle = NULL;
+    snprintf(size, sizeof size, "%llu bytes", (unsigned long long)buffer->bytes);
+    const dml_status status = dml__cuda_enter(device);
+    if (status != DML_OK) return status;
+    return dml__cuda_check(device, cudaMalloc(&buffer->handle, buffer->bytes), "cudaMalloc", size);
+}
+
+static void dml__cuda_buffer_destroy(dml_device *device, dml_buffer *buffer)
+{
+    if (buffer->handle && cudaSetDevice(device->index) == cudaSuccess)
+        (void)cudaFree(buffer->handle); /* waits for what uses it */
+    (void)cudaGetLastError();
+    buffer->handle = NULL;
+}
+
+static char *dml__cuda_address(dml_ref ref)
+{
+    return (char *)ref.buffer->handle + ref.offset;
+}
+
+/* Waits for the stream, so that the caller may use its memory again. */
+static dml_status dml__cuda_wait(dml_device *device, const char *what)
+{
+    return dml__cuda_check(device, cudaStreamSynchronize(dml__cuda_of(device)->stream),
+                           "cudaStreamSynchronize", what);
+}
+
+static dml_status dml__cuda_write(dml_device *device, dml_ref to, const void *from, size_t bytes)
+{
+    dml_status status = dml__check_ref(device, to, bytes, "write");
+    if (status != DML_OK || bytes == 0) return status;
+    status = dml__cuda_enter(device);
+    if (status != DML_OK) return status;
+    status = dml__cuda_check(device,
+                             cudaMemcpyAsync(dml__cuda_address(to), from, bytes, cudaMemcpyHostToDevice,
+                                             dml__cuda_of(device)->stream),
+                             "cudaMemcpyAsync", "write");
+    return status == DML_OK ? dml__cuda_wait(device, "write") : status;
+}
+
+static dml_status dml__cuda_read(dml_device *device, void *to, dml_ref from, size_t bytes)
+{
+    dml_status status = dml__check_ref(device, from, bytes, "read");
+    if (status != DML_OK || bytes == 0) return status;
+    status = dml__cuda_enter(device);
+    if (status != DML_OK) return status;
+    status = dml__cuda_check(device,
+                             cudaMemcpyAsync(to, dml__cuda_address(from), bytes, cudaMemcpyDeviceToHost,
+                                             dml__cuda_of(device)->stream),
+                             "cudaMemcpyAsync", "read");
+    return status == DML_OK ? dml__cuda_wait(device, "read") : status;
+}
+
+static dml_status dml__cuda_copy(dml_device *device, dml_ref to, dml_ref from, size_t bytes)
+{
+    dml_status status = dml__check_ref(device, from, bytes, "copy from");
+    if (status == DML_OK) status = dml__check_ref(device, to, bytes, "copy to");
+    if (status != DML_OK || bytes == 0) return status;
+    status = dml__cuda_enter(device);
+    if (status != DML_OK) return status;
+    return dml__cuda_check(device,
+                           cudaMemcpyAsync(dml__cuda_address(to), dml__cuda_address(from), bytes,
+                                           cudaMemcpyDeviceToDevice, dml__cuda_of(device)->stream),
+                           "cudaMemcpyAsync", "copy");
+}
+
+static dml_status dml__cuda_zero(dml_device *device, dml_ref to, size_t bytes)
+{
+    dml_status status = dml__check_ref(device, to, bytes, "zero");
+    if (status != DML_OK || bytes == 0) return status;
+    status = dml__cuda_enter(device);
+    if (status != DML_OK) return status;
+    return dml__cuda_check(device,
+                           cudaMemsetAsync(dml__cuda_address(to), 0, bytes, dml__cuda_of(device)->stream),
+                           "cudaMemsetAsync", "zero");
+}
+
+/* The grid for groups along x and y: a grid's y is short (65535), so it is cut into z layers of equal height,
+   which the kernels' GROUP_Y puts together again. The last layer's surplus, less than z groups, finds nothing
+   to do, since every kernel checks its bounds. */
+static dim3 dml__cuda_grid(const size_t groups[2], dim3 most)
+{
+    const size_t layers = (groups[1] + most.y - 1) / most.y;
+    return dim3((unsigned)groups[0], (unsigned)((groups[1] + layers - 1) / layers), (unsigned)layers);
+}
+
+static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
+{
+    dml__cuda *state = dml__cuda_of(device);
+    dml__kernel_launch ready;
+    dml_status status = dml__prepare_launch(device, launch, &ready);
+    if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
+    status = dml__cuda_enter(device);
+    if (status != DML_OK) return status;
+    char *buffers[DML_LAUNCH_BUFFERS];
+    void *arguments[DML_LAUNCH_BUFFERS + 1]; /* the address of each argument */
+    for (int i = 0; i < DML_LAUNCH_BUFFERS; i++) {
+        buffers[i] = launch->buffer[i].buffer ? (char *)launch->buffer[i].buffer->handle : NULL;
+        arguments[i] = &buffers[i];
+    }
+    arguments[DML_LAUNCH_BUFFERS] = &ready.arguments;
+    const cudaError_t error =
+        cudaLaunchKernel(dml__cuda_kernel(ready.kernel), dml__cuda_grid(ready.groups, state->most),
+                         dim3(DML__GROUP_ITEMS, 1, 1), arguments, 0, state->stream);
+    return dml__cuda_check(device, error, "cudaLaunchKernel", launch->kernel);
+}
+
+static dml_status dml__cuda_finish(dml_device *device)
+{
+    const dml_status status = dml__cuda_enter(device);
+    return status == DML_OK ? dml__cuda_wait(device, "finish") : status;
+}
+
+DML__EXTERN_C const dml_backend *dml_cuda_backend(void)
+{
+    static const dml_backend backend = {
+        "cuda",          dml__cuda_count,         dml__cuda_describe,       dml__cuda_open,
+        dml__cuda_close, dml__cuda_buffer_create, dml__cuda_buffer_destroy, dml__cuda_write,
+        dml__cuda_read,  dml__cuda_copy,          dml__cuda_zero,           dml__cuda_launch,
+        dml__cuda_finish
+    };
+    return &backend;
+}
+
+#endif

@@ -1,0 +1,1419 @@
+/* dml_opencl.c 0.1.0. DO NOT EDIT, generated from src/ by make amalgamate. */
+/* dml_opencl.c - OpenCL devices for dml: GPUs, and CPUs through PoCL or Intel's runtime.
+
+   Compile it beside your program, with DML_OPENCL defined everywhere:
+
+       cc -O2 -DDML_OPENCL program.c dml_opencl.c -lm -lpthread -ldl
+
+   It needs OpenCL's headers (CL/cl.h) to compile, and libOpenCL.so.1 when it runs; without that it finds no
+   device. "opencl:0" is the first device, GPUs before CPUs; dml_devices lists them. */
+#include "dml.h"
+
+/* ---- gpu/opencl_host.c ---- */
+
+/* opencl_host.c: the OpenCL backend, over OpenCL 1.2 as the system's loader gives it (libOpenCL.so.1, opened
+   when first needed: a program that has it linked in starts without it). */
+#ifndef DML_GPU_OPENCL_HOST_C
+#define DML_GPU_OPENCL_HOST_C
+
+/* ---- gpu/arguments.h ---- */
+
+/* arguments.h: what every shared kernel is given besides its buffers, the same bytes on host and device. */
+#ifndef DML_GPU_ARGUMENTS_H
+#define DML_GPU_ARGUMENTS_H
+
+#ifdef __OPENCL_VERSION__
+typedef long dml__kernel_offset;
+typedef int dml__kernel_integer;
+#else
+#include <stdint.h>
+typedef int64_t dml__kernel_offset;
+typedef int32_t dml__kernel_integer;
+#endif
+
+/* 128 bytes without padding. The counts are DML_LAUNCH_BUFFERS, _INTS and _FLOATS. */
+typedef struct dml__kernel_arguments {
+    dml__kernel_offset offset[6]; /* in bytes, into each buffer */
+    dml__kernel_integer integer[16];
+    float real[4];
+} dml__kernel_arguments;
+
+/* Every kernel runs in work-groups of this many items, in one dimension. */
+#define DML__GROUP_ITEMS 256
+
+#endif
+
+/* ---- gpu/kernel_list.h ---- */
+
+/* kernel_list.h: every shared kernel, and how much of a launch's size one work-group does along x and y. The
+   hosts look kernels up and compute their groups from this; tests/gpu/kernels_test.c has a case for each. */
+#ifndef DML_GPU_KERNEL_LIST_H
+#define DML_GPU_KERNEL_LIST_H
+
+/* X(name, covers_x, covers_y) */
+#define DML__KERNEL_LIST(X)                                                                                  \
+    X(axpby, 256, 1)                                                                                         \
+    X(add, 256, 1)                                                                                           \
+    X(relu_forward, 256, 1)                                                                                  \
+    X(relu_backward, 256, 1)                                                                                 \
+    X(tanh_forward, 256, 1)                                                                                  \
+    X(tanh_backward, 256, 1)                                                                                 \
+    X(sigmoid_forward, 256, 1)                                                                               \
+    X(sigmoid_backward, 256, 1)                                                                              \
+    X(bias_add, 256, 1)                                                                                      \
+    X(sgd_update, 256, 1)                                                                                    \
+    X(gemm, 64, 64)                                                                                          \
+    X(conv2d_forward, 64, 64)                                                                                \
+    X(conv2d_backward_input, 64, 64)                                                                         \
+    X(conv2d_backward_weights, 64, 64)                                                                       \
+    X(max_pool2d_forward, 256, 1)                                                                            \
+    X(max_pool2d_backward, 256, 1)                                                                           \
+    X(avg_pool2d_forward, 256, 1)                                                                            \
+    X(avg_pool2d_backward, 256, 1)                                                                           \
+    X(sum_rows, 16, 1)                                                                                       \
+    X(mean, 1, 1)                                                                                            \
+    X(argmax, 16, 1)                                                                                         \
+    X(softmax_cross_entropy_forward, 16, 1)                                                                  \
+    X(softmax_cross_entropy_backward, 256, 1)                                                                \
+    X(mse_forward, 1, 1)                                                                                     \
+    X(mse_backward, 256, 1)
+
+enum {
+#define DML__KERNEL_ENUM(name, covers_x, covers_y) DML__KERNEL_##name,
+    DML__KERNEL_LIST(DML__KERNEL_ENUM)
+#undef DML__KERNEL_ENUM
+        DML__KERNEL_COUNT
+};
+
+#endif
+
+/* ---- gpu/launch.h ---- */
+
+/* launch.h: what the hosts of the shared kernels have in common: finding a kernel, cutting its work into
+   groups, and checking that references lie inside their buffers. */
+#ifndef DML_GPU_LAUNCH_H
+#define DML_GPU_LAUNCH_H
+
+#include <string.h>
+
+/* The most a launch may have along one axis: below 2^31 by enough that no group's or grid's surplus overflows
+   an int. */
+#define DML__LAUNCH_MOST (INT32_MAX - 0xfffff)
+
+typedef struct dml__kernel_row {
+    const char *name;
+    int covers[2];
+} dml__kernel_row;
+
+/* A launch made ready: which kernel, how many groups (0 in either: nothing to do), its arguments. */
+typedef struct dml__kernel_launch {
+    int kernel;
+    size_t groups[2];
+    dml__kernel_arguments arguments;
+} dml__kernel_launch;
+
+static inline const dml__kernel_row *dml__kernel_row_at(int kernel)
+{
+    static const dml__kernel_row rows[] = {
+#define DML__KERNEL_ROW(name, covers_x, covers_y) { #name, { covers_x, covers_y } },
+        DML__KERNEL_LIST(DML__KERNEL_ROW)
+#undef DML__KERNEL_ROW
+    };
+    return &rows[kernel];
+}
+
+/* The bytes that `bytes` at `ref` need lie inside its buffer. */
+static inline dml_status dml__check_ref(dml_device *device, dml_ref ref, size_t bytes, const char *what)
+{
+    if (!ref.buffer) return dml_device_fail(device, DML_ERROR_ARGUMENT, "%s: no buffer was given", what);
+    if (ref.offset <= ref.buffer->bytes && bytes <= ref.buffer->bytes - ref.offset) return DML_OK;
+    return dml_device_fail(
+        device, DML_ERROR_ARGUMENT, "%s: %llu bytes at offset %llu don't fit in a buffer of %llu bytes", what,
+        (unsigned long long)bytes, (unsigned long long)ref.offset, (unsigned long long)ref.buffer->bytes);
+}
+
+static inline int dml__find_kernel(const char *name)
+{
+    for (int kernel = 0; kernel < DML__KERNEL_COUNT; kernel++)
+        if (strcmp(dml__kernel_row_at(kernel)->name, name) == 0) return kernel;
+    return -1;
+}
+
+static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch,
+                                             dml__kernel_launch *out)
+{
+    out->kernel = dml__find_kernel(launch->kernel);
+    if (out->kernel < 0)
+        return dml_device_fail(device, DML_ERROR_ARGUMENT, "no kernel is named '%s'", launch->kernel);
+    for (int axis = 0; axis < 2; axis++) {
+        const size_t size = launch->size[axis];
+        const size_t covers = (size_t)dml__kernel_row_at(out->kernel)->covers[axis];
+        if (size > DML__LAUNCH_MOST)
+            return dml_device_fail(device, DML_ERROR_UNSUPPORTED,
+                                   "kernel '%s' was asked for %llu elements along one axis, and %d is the "
+                                   "most: make the batch smaller",
+                                   launch->kernel, (unsigned long long)size, DML__LAUNCH_MOST);
+        out->groups[axis] = (size + covers - 1) / covers;
+    }
+    for (int i = 0; i < DML_LAUNCH_BUFFERS; i++) {
+        const dml_ref ref = launch->buffer[i];
+        out->arguments.offset[i] = (int64_t)ref.offset;
+        if (!ref.buffer) continue;
+        const dml_status status = dml__check_ref(device, ref, 0, launch->kernel);
+        if (status != DML_OK) return status;
+    }
+    memcpy(out->arguments.integer, launch->integer, sizeof out->arguments.integer);
+    memcpy(out->arguments.real, launch->real, sizeof out->arguments.real);
+    return DML_OK;
+}
+
+#endif
+
+#define CL_TARGET_OPENCL_VERSION 120
+#include <CL/cl.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const dml__opencl_source[] = {
+"/* kernels.cl: the shared kernels, compiled as OpenCL C 1.2, as CUDA and as host C; gpu/dialect.h has the\n",
+"   words they are written in, gpu/kernel_list.h their names and launch shapes. */\n",
+"#ifndef DML_GPU_KERNELS_CL\n",
+"#define DML_GPU_KERNELS_CL\n",
+"\n",
+"/* arguments.h: what every shared kernel is given besides its buffers, the same bytes on host and device. */\n",
+"#ifndef DML_GPU_ARGUMENTS_H\n",
+"#define DML_GPU_ARGUMENTS_H\n",
+"\n",
+"#ifdef __OPENCL_VERSION__\n",
+"typedef long dml__kernel_offset;\n",
+"typedef int dml__kernel_integer;\n",
+"#else\n",
+"#include <stdint.h>\n",
+"typedef int64_t dml__kernel_offset;\n",
+"typedef int32_t dml__kernel_integer;\n",
+"#endif\n",
+"\n",
+"/* 128 bytes without padding. The counts are DML_LAUNCH_BUFFERS, _INTS and _FLOATS. */\n",
+"typedef struct dml__kernel_arguments {\n",
+"    dml__kernel_offset offset[6]; /* in bytes, into each buffer */\n",
+"    dml__kernel_integer integer[16];\n",
+"    float real[4];\n",
+"} dml__kernel_arguments;\n",
+"\n",
+"/* Every kernel runs in work-groups of this many items, in one dimension. */\n",
+"#define DML__GROUP_ITEMS 256\n",
+"\n",
+"#endif\n",
+"/* dialect.h: the words that the shared kernels are written in, in OpenCL C 1.2, CUDA and host C.\n",
+"\n",
+"   KERNEL(name) { ... }   a kernel: six buffers and a block of arguments, in groups of DML__GROUP_ITEMS items\n",
+"   BUFFER(i, type)        buffer i at its offset, as GLOBAL type *; NULL when the launch gave none\n",
+"   INT(i), REAL(i)        its integers and floats\n",
+"   ITEM                   this item's number in its group\n",
+"   GROUP_X, GROUP_Y       the group's number along x and y\n",
+"   ELEMENT                GROUP_X * DML__GROUP_ITEMS + ITEM, for kernels with an item an element\n",
+"   LOCAL type name[n];    memory of the group; only at a kernel's outermost scope, never passed to a helper\n",
+"   BARRIER();             all items of a group, or none, come here; never after a return\n",
+"   HELPER                 before a function\n",
+"   WIDE                   a 64-bit integer, for offsets: one tensor may hold more than 2^31 bytes\n",
+"\n",
+"   All sizes along x and y are below 2^31 (the hosts see to it), so indices are unsigned; offsets are WIDE. */\n",
+"#ifndef DML_GPU_DIALECT_H\n",
+"#define DML_GPU_DIALECT_H\n",
+"\n",
+"#define BUFFER(i, type) ((GLOBAL type *)(buffer##i \? buffer##i + arguments.offset[i] : 0))\n",
+"#define INT(i) (arguments.integer[i])\n",
+"#define REAL(i) (arguments.real[i])\n",
+"#define ELEMENT ((unsigned)GROUP_X * DML__GROUP_ITEMS + (unsigned)ITEM)\n",
+"\n",
+"#if defined(__OPENCL_VERSION__)\n",
+"\n",
+"#define GLOBAL __global\n",
+"#define LOCAL __local\n",
+"#define HELPER static\n",
+"#define WIDE long\n",
+"#define KERNEL(name)                                                                                         \\\n",
+"    __kernel __attribute__((reqd_work_group_size(DML__GROUP_ITEMS, 1, 1))) void dml__kernel_##name(          \\\n",
+"        __global char *buffer0, __global char *buffer1, __global char *buffer2, __global char *buffer3,      \\\n",
+"        __global char *buffer4, __global char *buffer5, const dml__kernel_arguments arguments)\n",
+"#define ITEM ((int)get_local_id(0))\n",
+"#define GROUP_X ((int)get_group_id(0))\n",
+"#define GROUP_Y ((int)get_group_id(1))\n",
+"#define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)\n",
+"#define EXP(x) exp(x)\n",
+"#define LOG(x) log(x)\n",
+"#define TANH(x) tanh(x)\n",
+"#define NOT_A_NUMBER NAN\n",
+"#define MINUS_INFINITY (-INFINITY)\n",
+"\n",
+"#elif defined(__CUDACC__)\n",
+"\n",
+"#define GLOBAL\n",
+"#define LOCAL __shared__\n",
+"#define HELPER static __device__ __forceinline__\n",
+"#define WIDE long long\n",
+"#define KERNEL(name)                                                                                         \\\n",
+"    static __global__ void __launch_bounds__(DML__GROUP_ITEMS)                                               \\\n",
+"        dml__kernel_##name(char *buffer0, char *buffer1, char *buffer2, char *buffer3, char *buffer4,        \\\n",
+"                           char *buffer5, const dml__kernel_arguments arguments)\n",
+"#define ITEM ((int)threadIdx.x)\n",
+"#define GROUP_X ((int)blockIdx.x)\n",
+"#define GROUP_Y ((int)(blockIdx.z * gridDim.y + blockIdx.y)) /* a grid's y ends at 65535, so z carries on */\n",
+"#define BARRIER() __syncthreads()\n",
+"#define EXP(x) expf(x)\n",
+"#define LOG(x) logf(x)\n",
+"#define TANH(x) tanhf(x)\n",
+"#define NOT_A_NUMBER __int_as_float(0x7fffffff)\n",
+"#define MINUS_INFINITY __int_as_float((int)0xff800000)\n",
+"\n",
+"#else /* host C: src/gpu/host_device.c runs a thread an item, one group at a time */\n",
+"\n",
+"#define GLOBAL\n",
+"#define LOCAL static\n",
+"#define HELPER static\n",
+"#define WIDE int64_t\n",
+"#define KERNEL(name)                                                                                         \\\n",
+"    static void dml__kernel_##name(const dml__host_item *self, char *buffer0, char *buffer1, char *buffer2,  \\\n",
+"                                   char *buffer3, char *buffer4, char *buffer5,                              \\\n",
+"                                   const dml__kernel_arguments arguments)\n",
+"#define ITEM (self->item)\n",
+"#define GROUP_X (self->group_x)\n",
+"#define GROUP_Y (self->group_y)\n",
+"#define BARRIER() dml__host_barrier(self)\n",
+"#define EXP(x) expf(x)\n",
+"#define LOG(x) logf(x)\n",
+"#define TANH(x) tanhf(x)\n",
+"#define NOT_A_NUMBER NAN\n",
+"#define MINUS_INFINITY (-INFINITY)\n",
+"\n",
+"#endif\n",
+"\n",
+"#endif\n",
+"/* elementwise.cl: kernels with an item an element. Launches give size{n}. beta = 0 never reads the output. */\n",
+"#ifndef DML_GPU_ELEMENTWISE_CL\n",
+"#define DML_GPU_ELEMENTWISE_CL\n",
+"\n",
+"/* new + beta old, where old is not read, and may hold anything, when beta is 0. */\n",
+"HELPER float dml__with_beta(float value, float beta, GLOBAL const float *old)\n",
+"{\n",
+"    return beta == 0.0f \? value : value + beta * *old;\n",
+"}\n",
+"\n",
+"/* In the choice of a largest element, whether `value` comes before `best`: a NaN counts as the largest. */\n",
+"HELPER int dml__beats(float value, float best)\n",
+"{\n",
+"    return value > best || (value != value && best == best);\n",
+"}\n",
+"\n",
+"/* y = alpha x + beta y. Buffers x, y; ints n; floats alpha, beta. */\n",
+"KERNEL(axpby)\n",
+"{\n",
+"    GLOBAL const float *x = BUFFER(0, const float);\n",
+"    GLOBAL float *y = BUFFER(1, float);\n",
+"    const unsigned n = (unsigned)INT(0);\n",
+"    const float alpha = REAL(0), beta = REAL(1);\n",
+"    const unsigned i = ELEMENT;\n",
+"    if (i < n) y[i] = dml__with_beta(alpha * x[i], beta, y + i);\n",
+"}\n",
+"\n",
+"/* y = a + b. Buffers a, b, y; ints n. */\n",
+"KERNEL(add)\n",
+"{\n",
+"    GLOBAL const float *a = BUFFER(0, const float);\n",
+"    GLOBAL const float *b = BUFFER(1, const float);\n",
+"    GLOBAL float *y = BUFFER(2, float);\n",
+"    const unsigned n = (unsigned)INT(0);\n",
+"    const unsigned i = ELEMENT;\n",
+"    if (i < n) y[i] = a[i] + b[i];\n",
+"}\n",
+"\n",
+"/* y = f(x). Buffers x, y; ints n. The relu of a NaN is NaN, so that it gets through. */\n",
+"#define DML__UNARY_FORWARD(name, value)                                                                      \\\n",
+"    KERNEL(name)                                                                                             \\\n",
+"    {                                                                                                        \\\n",
+"        GLOBAL const float *source = BUFFER(0, const float);                                                 \\\n",
+"        GLOBAL float *y = BUFFER(1, float);                                                                  \\\n",
+"        const unsigned n = (unsigned)INT(0);                                                                 \\\n",
+"        const unsigned i = ELEMENT;                                                                          \\\n",
+"        if (i < n) {                                                                                         \\\n",
+"            const float x = source[i];                                                                       \\\n",
+"            y[i] = value;                                                                                    \\\n",
+"        }                                                                                                    \\\n",
+"    }\n",
+"DML__UNARY_FORWARD(relu_forward, x <= 0.0f \? 0.0f : x)\n",
+"DML__UNARY_FORWARD(tanh_forward, TANH(x))\n",
+"DML__UNARY_FORWARD(sigmoid_forward, 1.0f / (1.0f + EXP(-x)))\n",
+"\n",
+"/* dx = f'(x) dy + beta dx, from y = f(x). Buffers y, dy, dx; ints n; floats beta. */\n",
+"#define DML__UNARY_BACKWARD(name, value)                                                                     \\\n",
+"    KERNEL(name)                                                                                             \\\n",
+"    {                                                                                                        \\\n",
+"        GLOBAL const float *output = BUFFER(0, const float);                                                 \\\n",
+"        GLOBAL const float *gradient = BUFFER(1, const float);                                               \\\n",
+"        GLOBAL float *dx = BUFFER(2, float);                                                                 \\\n",
+"        const unsigned n = (unsigned)INT(0);                                                                 \\\n",
+"        const float beta = REAL(0);                                                                          \\\n",
+"        const unsigned i = ELEMENT;                                                                          \\\n",
+"        if (i < n) {                                                                                         \\\n",
+"            const float y = output[i], dy = gradient[i];                                                     \\\n",
+"            dx[i] = dml__with_beta(value, beta, dx + i);                                                     \\\n",
+"        }                                                                                                    \\\n",
+"    }\n",
+"DML__UNARY_BACKWARD(relu_backward, y > 0.0f \? dy : 0.0f)\n",
+"DML__UNARY_BACKWARD(tanh_backward, (1.0f - y * y) * dy)\n",
+"DML__UNARY_BACKWARD(sigmoid_backward, y *(1.0f - y) * dy)\n",
+"\n",
+"/* y[r][c] += bias[c]. Buffers bias, y; ints rows, columns; size{rows * columns}. */\n",
+"KERNEL(bias_add)\n",
+"{\n",
+"    GLOBAL const float *bias = BUFFER(0, const float);\n",
+"    GLOBAL float *y = BUFFER(1, float);\n",
+"    const unsigned rows = (unsigned)INT(0), columns = (unsigned)INT(1);\n",
+"    const unsigned i = ELEMENT;\n",
+"    if (i < rows * columns) y[i] += bias[i % columns];\n",
+"}\n",
+"\n",
+"/* One step of gradient descent with momentum; the formula is in src/kernels/update.h.\n",
+"   Buffers w, g, v (may be NULL); ints n, nesterov; floats lr, momentum, weight_decay. */\n",
+"KERNEL(sgd_update)\n",
+"{\n",
+"    GLOBAL float *w = BUFFER(0, float);\n",
+"    GLOBAL const float *g = BUFFER(1, const float);\n",
+"    GLOBAL float *v = BUFFER(2, float);\n",
+"    const unsigned n = (unsigned)INT(0);\n",
+"    const int nesterov = INT(1);\n",
+"    const float lr = REAL(0), momentum = REAL(1), weight_decay = REAL(2);\n",
+"    const unsigned i = ELEMENT;\n",
+"    if (i < n) {\n",
+"        const float d = g[i] + weight_decay * w[i];\n",
+"        float step = d;\n",
+"        if (v) {\n",
+"            const float velocity = momentum * v[i] + d;\n",
+"            v[i] = velocity;\n",
+"            step = nesterov \? d + momentum * velocity : velocity;\n",
+"        }\n",
+"        w[i] -= lr * step;\n",
+"    }\n",
+"}\n",
+"\n",
+"#endif\n",
+"/* tiles.cl: sums of products through local memory, for gemm and the convolutions.\n",
+"\n",
+"   A group computes a TILE x TILE piece of C = A B, TILE_K products at a time: its items fill a TILE_K x TILE\n",
+"   piece of A and of B in local memory, then each adds up a SPAN x SPAN piece of its own in registers. Item\n",
+"   (tx, ty) of 16 x 16 owns rows SPAN ty .. + SPAN - 1, which its row of items reads as one broadcast, and the\n",
+"   columns tx, tx + 16, ..., so that neighbours read and write neighbours. An output's products are added in\n",
+"   the order of k, whatever the group. */\n",
+"#ifndef DML_GPU_TILES_CL\n",
+"#define DML_GPU_TILES_CL\n",
+"\n",
+"#define TILE 64\n",
+"#define TILE_K 16\n",
+"#define SPAN 4\n",
+"#define TILE_PAD 4 /* floats between rows, so that a column's stores spread over the banks */\n",
+"\n",
+"/* The item fills SPAN elements of each tile, in one of two orders, whichever reads memory in sequence:\n",
+"   ALONG_K: its k is fixed, its rows are 16 apart; ACROSS_K: its row is fixed, its ks are 4 apart. */\n",
+"#define ALONG_K_K (ITEM % TILE_K)\n",
+"#define ALONG_K_ROW(j) (ITEM / TILE_K + (j) * (DML__GROUP_ITEMS / TILE_K))\n",
+"#define ACROSS_K_K(j) (ITEM / TILE + (j) * (DML__GROUP_ITEMS / TILE))\n",
+"#define ACROSS_K_ROW (ITEM % TILE)\n",
+"\n",
+"/* The rows and columns of the item's own piece. */\n",
+"#define OWN_ROW(i) (ITEM / 16 * SPAN + (i))\n",
+"#define OWN_COLUMN(j) (ITEM % 16 + (j)*16)\n",
+"\n",
+"/* Declares the tiles and clears the sums; local memory can't be passed to a function, hence macros. */\n",
+"#define TILES_BEGIN()                                                                                        \\\n",
+"    LOCAL float a_tile[TILE_K][TILE + TILE_PAD];                                                             \\\n",
+"    LOCAL float b_tile[TILE_K][TILE + TILE_PAD];                                                             \\\n",
+"    float sum[SPAN][SPAN];                                                                                   \\\n",
+"    for (int i = 0; i < SPAN; i++)                                                                           \\\n",
+"        for (int j = 0; j < SPAN; j++) sum[i][j] = 0.0f\n",
+"\n",
+"/* Adds the products of the filled tiles to the sums, and waits until all items have. */\n",
+"#define TILES_MULTIPLY()                                                                                     \\\n",
+"    do {                                                                                                     \\\n",
+"        BARRIER();                                                                                           \\\n",
+"        for (int kk = 0; kk < TILE_K; kk++) {                                                                \\\n",
+"            float a_own[SPAN], b_own[SPAN];                                                                  \\\n",
+"            for (int i = 0; i < SPAN; i++) a_own[i] = a_tile[kk][OWN_ROW(i)];                                \\\n",
+"            for (int j = 0; j < SPAN; j++) b_own[j] = b_tile[kk][OWN_COLUMN(j)];                             \\\n",
+"            for (int i = 0; i < SPAN; i++)                                                                   \\\n",
+"                for (int j = 0; j < SPAN; j++) sum[i][j] += a_own[i] * b_own[j];                             \\\n",
+"        }                                                                                                    \\\n",
+"        BARRIER();                                                                                           \\\n",
+"    } while (0)\n",
+"\n",
+"/* C = alpha op(A) op(B) + beta C, row-major. Buffers a, b, c; ints m, n, k, trans_a, trans_b, lda, ldb, ldc;\n",
+"   floats alpha, beta; size{n, m}. */\n",
+"KERNEL(gemm)\n",
+"{\n",
+"    GLOBAL const float *a = BUFFER(0, const float);\n",
+"    GLOBAL const float *b = BUFFER(1, const float);\n",
+"    GLOBAL float *c = BUFFER(2, float);\n",
+"    const int m = INT(0), n = INT(1), depth = INT(2);\n",
+"    const int trans_a = INT(3), trans_b = INT(4);\n",
+"    const WIDE a_row = trans_a \? 1 : INT(5), a_k = trans_a \? INT(5) : 1; /* the steps of rows and ks */\n",
+"    const WIDE b_column = trans_b \? INT(6) : 1, b_k = trans_b \? 1 : INT(6);\n",
+"    const WIDE ldc = INT(7);\n",
+"    const float alpha = REAL(0), beta = REAL(1);\n",
+"    const int row0 = GROUP_Y * TILE, column0 = GROUP_X * TILE;\n",
+"    TILES_BEGIN();\n",
+"    for (int k0 = 0; k0 < depth; k0 += TILE_K) {\n",
+"        for (int j = 0; j < SPAN; j++) {\n",
+"            const int ak = trans_a \? ACROSS_K_K(j) : ALONG_K_K, ai = trans_a \? ACROSS_K_ROW : ALONG_K_ROW(j);\n",
+"            const int bk = trans_b \? ALONG_K_K : ACROSS_K_K(j), bi = trans_b \? ALONG_K_ROW(j) : ACROSS_K_ROW;\n",
+"            const int row = row0 + ai, column = column0 + bi;\n",
+"            a_tile[ak][ai] = row < m && k0 + ak < depth \? a[row * a_row + (k0 + ak) * a_k] : 0.0f;\n",
+"            b_tile[bk][bi] = column < n && k0 + bk < depth \? b[column * b_column + (k0 + bk) * b_k] : 0.0f;\n",
+"        }\n",
+"        TILES_MULTIPLY();\n",
+"    }\n",
+"    for (int i = 0; i < SPAN; i++) {\n",
+"        for (int j = 0; j < SPAN; j++) {\n",
+"            const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);\n",
+"            if (row < m && column < n) {\n",
+"                GLOBAL float *to = c + row * ldc + column;\n",
+"                *to = dml__with_beta(alpha * sum[i][j], beta, to);\n",
+"            }\n",
+"        }\n",
+"    }\n",
+"}\n",
+"\n",
+"#endif\n",
+"/* conv2d.cl: convolution as products of matrices that are never stored (implicit GEMM).\n",
+"\n",
+"   All three kernels take the ints batch, height, width, channels, filters, kernel_h, kernel_w, stride_h,\n",
+"   stride_w, pad_h, pad_w, out_h, out_w, and the layouts of src/kernels/conv2d.h: x (N, H, W, C),\n",
+"   w (F, KH, KW, C), y (N, OH, OW, F). */\n",
+"#ifndef DML_GPU_CONV2D_CL\n",
+"#define DML_GPU_CONV2D_CL\n",
+"\n",
+"typedef struct dml__gpu_shape {\n",
+"    int batch, height, width, channels, filters;\n",
+"    int kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, out_h, out_w;\n",
+"} dml__gpu_shape;\n",
+"\n",
+"HELPER dml__gpu_shape dml__gpu_shape_of(const dml__kernel_arguments arguments)\n",
+"{\n",
+"    dml__gpu_shape s;\n",
+"    s.batch = INT(0), s.height = INT(1), s.width = INT(2), s.channels = INT(3), s.filters = INT(4);\n",
+"    s.kernel_h = INT(5), s.kernel_w = INT(6), s.stride_h = INT(7), s.stride_w = INT(8);\n",
+"    s.pad_h = INT(9), s.pad_w = INT(10), s.out_h = INT(11), s.out_w = INT(12);\n",
+"    return s;\n",
+"}\n",
+"\n",
+"/* A place in a batch of images; the image is -1 where there is none. Where a place and a tap meet is the sum\n",
+"   or the difference of their h and w. */\n",
+"typedef struct dml__gpu_place {\n",
+"    int image, h, w;\n",
+"} dml__gpu_place;\n",
+"\n",
+"/* Pixel number `pixel` of a batch of height x width images, scaled by a stride and moved by a pad. */\n",
+"HELPER dml__gpu_place dml__gpu_pixel(int pixel, int pixels, int height, int width, int stride_h, int stride_w,\n",
+"                                     int move_h, int move_w)\n",
+"{\n",
+"    dml__gpu_place p;\n",
+"    p.image = -1, p.h = 0, p.w = 0;\n",
+"    if (pixel < pixels) {\n",
+"        const int row = pixel / width;\n",
+"        p.image = row / height;\n",
+"        p.h = row % height * stride_h + move_h;\n",
+"        p.w = pixel % width * stride_w + move_w;\n",
+"    }\n",
+"    return p;\n",
+"}\n",
+"\n",
+"/* A weight's place in a window: number `k` of (KH, KW, last); `last` is channels or filters. */\n",
+"typedef struct dml__gpu_tap {\n",
+"    int number, h, w, last; /* number = h * KW + w */\n",
+"} dml__gpu_tap;\n",
+"\n",
+"HELPER dml__gpu_tap dml__gpu_tap_at(int k, int last, int kernel_w)\n",
+"{\n",
+"    dml__gpu_tap t;\n",
+"    t.number = k / last;\n",
+"    t.last = k % last;\n",
+"    t.h = t.number / kernel_w;\n",
+"    t.w = t.number % kernel_w;\n",
+"    return t;\n",
+"}\n",
+"\n",
+"/* x where the tap meets the window whose corner is `corner`; 0 in the padding. */\n",
+"HELPER float dml__gpu_input_at(GLOBAL const float *x, const dml__gpu_shape s, const dml__gpu_place corner,\n",
+"                               const dml__gpu_tap tap)\n",
+"{\n",
+"    const int h = corner.h + tap.h, w = corner.w + tap.w;\n",
+"    if (corner.image < 0 || h < 0 || h >= s.height || w < 0 || w >= s.width) return 0.0f;\n",
+"    return x[(((WIDE)corner.image * s.height + h) * s.width + w) * s.channels + tap.last];\n",
+"}\n",
+"\n",
+"/* dy of the output whose window meets the input `place` (moved by the pad) at the tap; 0 where none does. */\n",
+"HELPER float dml__gpu_output_at(GLOBAL const float *dy, const dml__gpu_shape s, const dml__gpu_place place,\n",
+"                                const dml__gpu_tap tap)\n",
+"{\n",
+"    const int h = place.h - tap.h, w = place.w - tap.w;\n",
+"    if (place.image < 0 || h < 0 || w < 0) return 0.0f;\n",
+"    const int out_h = h / s.stride_h, out_w = w / s.stride_w;\n",
+"    if (out_h * s.stride_h != h || out_w * s.stride_w != w || out_h >= s.out_h || out_w >= s.out_w)\n",
+"        return 0.0f;\n",
+"    return dy[(((WIDE)place.image * s.out_h + out_h) * s.out_w + out_w) * s.filters + tap.last];\n",
+"}\n",
+"\n",
+"/* y = conv(x, w) + bias. Buffers x, w, bias (may be NULL), y; size{filters, batch * out_h * out_w}. */\n",
+"KERNEL(conv2d_forward)\n",
+"{\n",
+"    GLOBAL const float *x = BUFFER(0, const float);\n",
+"    GLOBAL const float *weights = BUFFER(1, const float);\n",
+"    GLOBAL const float *bias = BUFFER(2, const float);\n",
+"    GLOBAL float *y = BUFFER(3, float);\n",
+"    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
+"    const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.channels;\n",
+"    const int row0 = GROUP_Y * TILE, column0 = GROUP_X * TILE; /* the first pixel and filter */\n",
+"    dml__gpu_place corner[SPAN];\n",
+"    TILES_BEGIN();\n",
+"    for (int j = 0; j < SPAN; j++)\n",
+"        corner[j] = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.out_h, s.out_w, s.stride_h, s.stride_w,\n",
+"                                   -s.pad_h, -s.pad_w);\n",
+"    for (int k0 = 0; k0 < depth; k0 += TILE_K) {\n",
+"        const int k = k0 + ALONG_K_K;\n",
+"        const dml__gpu_tap tap = dml__gpu_tap_at(k, s.channels, s.kernel_w);\n",
+"        for (int j = 0; j < SPAN; j++) {\n",
+"            const int filter = column0 + ALONG_K_ROW(j);\n",
+"            a_tile[ALONG_K_K][ALONG_K_ROW(j)] = k < depth \? dml__gpu_input_at(x, s, corner[j], tap) : 0.0f;\n",
+"            b_tile[ALONG_K_K][ALONG_K_ROW(j)] =\n",
+"                k < depth && filter < s.filters \? weights[(WIDE)filter * depth + k] : 0.0f;\n",
+"        }\n",
+"        TILES_MULTIPLY();\n",
+"    }\n",
+"    for (int i = 0; i < SPAN; i++) {\n",
+"        for (int j = 0; j < SPAN; j++) {\n",
+"            const int pixel = row0 + OWN_ROW(i), filter = column0 + OWN_COLUMN(j);\n",
+"            if (pixel < pixels && filter < s.filters)\n",
+"                y[(WIDE)pixel * s.filters + filter] = bias \? sum[i][j] + bias[filter] : sum[i][j];\n",
+"        }\n",
+"    }\n",
+"}\n",
+"\n",
+"/* dx = dconv/dx^T dy + beta dx. Buffers dy, w, dx; floats beta; size{channels, batch * height * width}. */\n",
+"KERNEL(conv2d_backward_input)\n",
+"{\n",
+"    GLOBAL const float *dy = BUFFER(0, const float);\n",
+"    GLOBAL const float *weights = BUFFER(1, const float);\n",
+"    GLOBAL float *dx = BUFFER(2, float);\n",
+"    const float beta = REAL(0);\n",
+"    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
+"    const int pixels = s.batch * s.height * s.width;\n",
+"    const int taps = s.kernel_h * s.kernel_w, depth = taps * s.filters;\n",
+"    const int row0 = GROUP_Y * TILE, column0 = GROUP_X * TILE; /* the first pixel and channel */\n",
+"    dml__gpu_place place[SPAN];\n",
+"    TILES_BEGIN();\n",
+"    for (int j = 0; j < SPAN; j++)\n",
+"        place[j] = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w);\n",
+"    for (int k0 = 0; k0 < depth; k0 += TILE_K) {\n",
+"        const int ak = k0 + ALONG_K_K, channel = column0 + ACROSS_K_ROW;\n",
+"        const dml__gpu_tap tap = dml__gpu_tap_at(ak, s.filters, s.kernel_w);\n",
+"        for (int j = 0; j < SPAN; j++) {\n",
+"            const int bk = k0 + ACROSS_K_K(j);\n",
+"            float weight = 0.0f;\n",
+"            if (bk < depth && channel < s.channels)\n",
+"                weight = weights[((WIDE)(bk % s.filters) * taps + bk / s.filters) * s.channels + channel];\n",
+"            a_tile[ALONG_K_K][ALONG_K_ROW(j)] = ak < depth \? dml__gpu_output_at(dy, s, place[j], tap) : 0.0f;\n",
+"            b_tile[ACROSS_K_K(j)][ACROSS_K_ROW] = weight;\n",
+"        }\n",
+"        TILES_MULTIPLY();\n",
+"    }\n",
+"    for (int i = 0; i < SPAN; i++) {\n",
+"        for (int j = 0; j < SPAN; j++) {\n",
+"            const int pixel = row0 + OWN_ROW(i), channel = column0 + OWN_COLUMN(j);\n",
+"            if (pixel < pixels && channel < s.channels) {\n",
+"                GLOBAL float *to = dx + (WIDE)pixel * s.channels + channel;\n",
+"                *to = dml__with_beta(sum[i][j], beta, to);\n",
+"            }\n",
+"        }\n",
+"    }\n",
+"}\n",
+"\n",
+"/* dw = dconv/dw^T dy + beta dw. Buffers x, dy, dw; floats beta; size{kernel_h * kernel_w * channels,\n",
+"   filters}. */\n",
+"KERNEL(conv2d_backward_weights)\n",
+"{\n",
+"    GLOBAL const float *x = BUFFER(0, const float);\n",
+"    GLOBAL const float *dy = BUFFER(1, const float);\n",
+"    GLOBAL float *dw = BUFFER(2, float);\n",
+"    const float beta = REAL(0);\n",
+"    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
+"    const int depth = s.batch * s.out_h * s.out_w, columns = s.kernel_h * s.kernel_w * s.channels;\n",
+"    const int row0 = GROUP_Y * TILE, column0 = GROUP_X * TILE; /* the first filter and weight */\n",
+"    const int filter = row0 + ACROSS_K_ROW, weight = column0 + ACROSS_K_ROW;\n",
+"    const dml__gpu_tap tap = dml__gpu_tap_at(weight, s.channels, s.kernel_w);\n",
+"    TILES_BEGIN();\n",
+"    for (int k0 = 0; k0 < depth; k0 += TILE_K) {\n",
+"        for (int j = 0; j < SPAN; j++) {\n",
+"            const int pixel = k0 + ACROSS_K_K(j);\n",
+"            const dml__gpu_place corner =\n",
+"                dml__gpu_pixel(pixel, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);\n",
+"            a_tile[ACROSS_K_K(j)][ACROSS_K_ROW] =\n",
+"                pixel < depth && filter < s.filters \? dy[(WIDE)pixel * s.filters + filter] : 0.0f;\n",
+"            b_tile[ACROSS_K_K(j)][ACROSS_K_ROW] =\n",
+"                weight < columns \? dml__gpu_input_at(x, s, corner, tap) : 0.0f;\n",
+"        }\n",
+"        TILES_MULTIPLY();\n",
+"    }\n",
+"    for (int i = 0; i < SPAN; i++) {\n",
+"        for (int j = 0; j < SPAN; j++) {\n",
+"            const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);\n",
+"            if (row < s.filters && column < columns) {\n",
+"                GLOBAL float *to = dw + (WIDE)row * columns + column;\n",
+"                *to = dml__with_beta(sum[i][j], beta, to);\n",
+"            }\n",
+"        }\n",
+"    }\n",
+"}\n",
+"\n",
+"#endif\n",
+"/* pool2d.cl: max and average pooling, an item an output (forward) or an input (backward, which gathers over\n",
+"   the windows that cover the input, so it needs no atomics and repeats bitwise).\n",
+"\n",
+"   The ints are those of conv2d.cl, without filters; the meaning is that of src/kernels/pool2d.h. */\n",
+"#ifndef DML_GPU_POOL2D_CL\n",
+"#define DML_GPU_POOL2D_CL\n",
+"\n",
+"/* The part of the axis 0 .. size - 1 that window `out` covers, [from, to). */\n",
+"typedef struct dml__gpu_range {\n",
+"    int from, to;\n",
+"} dml__gpu_range;\n",
+"\n",
+"HELPER dml__gpu_range dml__gpu_window(int out, int size, int window, int stride, int pad)\n",
+"{\n",
+"    dml__gpu_range r;\n",
+"    r.from = out * stride - pad;\n",
+"    r.to = r.from + window;\n",
+"    if (r.from < 0) r.from = 0;\n",
+"    if (r.to > size) r.to = size;\n",
+"    return r;\n",
+"}\n",
+"\n",
+"/* The windows 0 .. outs - 1 that cover place `in` of the axis, [from, to). */\n",
+"HELPER dml__gpu_range dml__gpu_windows_over(int in, int outs, int window, int stride, int pad)\n",
+"{\n",
+"    dml__gpu_range r;\n",
+"    const int last = in + pad, first = last - window + 1;\n",
+"    r.from = first > 0 \? (first + stride - 1) / stride : 0;\n",
+"    r.to = last / stride + 1;\n",
+"    if (r.to > outs) r.to = outs;\n",
+"    return r;\n",
+"}\n",
+"\n",
+"/* Element i of a tensor (batch, height, width, channels) taken apart. */\n",
+"typedef struct dml__gpu_element {\n",
+"    int image, h, w, channel;\n",
+"} dml__gpu_element;\n",
+"\n",
+"HELPER dml__gpu_element dml__gpu_element_at(unsigned i, int height, int width, int channels)\n",
+"{\n",
+"    dml__gpu_element e;\n",
+"    unsigned rest = i / (unsigned)channels;\n",
+"    e.channel = (int)(i % (unsigned)channels);\n",
+"    e.w = (int)(rest % (unsigned)width);\n",
+"    rest /= (unsigned)width;\n",
+"    e.h = (int)(rest % (unsigned)height);\n",
+"    e.image = (int)(rest / (unsigned)height);\n",
+"    return e;\n",
+"}\n",
+"\n",
+"/* y = the largest input of the window, a NaN if there is one; argmax = its place h * W + w. Buffers x, y,\n",
+"   argmax (int, may be NULL); size{batch * out_h * out_w * channels}. */\n",
+"KERNEL(max_pool2d_forward)\n",
+"{\n",
+"    GLOBAL const float *x = BUFFER(0, const float);\n",
+"    GLOBAL float *y = BUFFER(1, float);\n",
+"    GLOBAL int *argmax = BUFFER(2, int);\n",
+"    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
+"    const unsigned n = (unsigned)s.batch * (unsigned)s.out_h * (unsigned)s.out_w * (unsigned)s.channels;\n",
+"    const unsigned i = ELEMENT;\n",
+"    if (i < n) {\n",
+"        const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);\n",
+"        const dml__gpu_range h = dml__gpu_window(e.h, s.height, s.kernel_h, s.stride_h, s.pad_h);\n",
+"        const dml__gpu_range w = dml__gpu_window(e.w, s.width, s.kernel_w, s.stride_w, s.pad_w);\n",
+"        GLOBAL const float *image = x + (WIDE)e.image * s.height * s.width * s.channels + e.channel;\n",
+"        int best = h.from * s.width + w.from;\n",
+"        float largest = image[(WIDE)best * s.channels];\n",
+"        for (int row = h.from; row < h.to; row++) {\n",
+"            for (int column = w.from; column < w.to; column++) {\n",
+"                const int place = row * s.width + column;\n",
+"                const float value = image[(WIDE)place * s.channels];\n",
+"                if (dml__beats(value, largest)) largest = value, best = place;\n",
+"            }\n",
+"        }\n",
+"        y[i] = largest;\n",
+"        if (argmax) argmax[i] = best;\n",
+"    }\n",
+"}\n",
+"\n",
+"/* dx = the dy of the windows that the input won + beta dx. Buffers argmax (int), dy, dx; floats beta;\n",
+"   size{batch * height * width * channels}. */\n",
+"KERNEL(max_pool2d_backward)\n",
+"{\n",
+"    GLOBAL const int *argmax = BUFFER(0, const int);\n",
+"    GLOBAL const float *dy = BUFFER(1, const float);\n",
+"    GLOBAL float *dx = BUFFER(2, float);\n",
+"    const float beta = REAL(0);\n",
+"    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
+"    const unsigned n = (unsigned)s.batch * (unsigned)s.height * (unsigned)s.width * (unsigned)s.channels;\n",
+"    const unsigned i = ELEMENT;\n",
+"    if (i < n) {\n",
+"        const dml__gpu_element e = dml__gpu_element_at(i, s.height, s.width, s.channels);\n",
+"        const dml__gpu_range h = dml__gpu_windows_over(e.h, s.out_h, s.kernel_h, s.stride_h, s.pad_h);\n",
+"        const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);\n",
+"        float sum = 0.0f;\n",
+"        for (int row = h.from; row < h.to; row++) {\n",
+"            for (int column = w.from; column < w.to; column++) {\n",
+"                const WIDE out =\n",
+"                    (((WIDE)e.image * s.out_h + row) * s.out_w + column) * s.channels + e.channel;\n",
+"                if (argmax[out] == e.h * s.width + e.w) sum += dy[out];\n",
+"            }\n",
+"        }\n",
+"        dx[i] = dml__with_beta(sum, beta, dx + i);\n",
+"    }\n",
+"}\n",
+"\n",
+"/* y = the mean of the window's inputs; padding is not counted. Buffers x, y;\n",
+"   size{batch * out_h * out_w * channels}. */\n",
+"KERNEL(avg_pool2d_forward)\n",
+"{\n",
+"    GLOBAL const float *x = BUFFER(0, const float);\n",
+"    GLOBAL float *y = BUFFER(1, float);\n",
+"    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
+"    const unsigned n = (unsigned)s.batch * (unsigned)s.out_h * (unsigned)s.out_w * (unsigned)s.channels;\n",
+"    const unsigned i = ELEMENT;\n",
+"    if (i < n) {\n",
+"        const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);\n",
+"        const dml__gpu_range h = dml__gpu_window(e.h, s.height, s.kernel_h, s.stride_h, s.pad_h);\n",
+"        const dml__gpu_range w = dml__gpu_window(e.w, s.width, s.kernel_w, s.stride_w, s.pad_w);\n",
+"        GLOBAL const float *image = x + (WIDE)e.image * s.height * s.width * s.channels + e.channel;\n",
+"        float sum = 0.0f;\n",
+"        for (int row = h.from; row < h.to; row++)\n",
+"            for (int column = w.from; column < w.to; column++)\n",
+"                sum += image[(WIDE)(row * s.width + column) * s.channels];\n",
+"        y[i] = sum / (float)((h.to - h.from) * (w.to - w.from));\n",
+"    }\n",
+"}\n",
+"\n",
+"/* dx = each covering window's dy over its inputs + beta dx. Buffers dy, dx; floats beta;\n",
+"   size{batch * height * width * channels}. */\n",
+"KERNEL(avg_pool2d_backward)\n",
+"{\n",
+"    GLOBAL const float *dy = BUFFER(0, const float);\n",
+"    GLOBAL float *dx = BUFFER(1, float);\n",
+"    const float beta = REAL(0);\n",
+"    const dml__gpu_shape s = dml__gpu_shape_of(arguments);\n",
+"    const unsigned n = (unsigned)s.batch * (unsigned)s.height * (unsigned)s.width * (unsigned)s.channels;\n",
+"    const unsigned i = ELEMENT;\n",
+"    if (i < n) {\n",
+"        const dml__gpu_element e = dml__gpu_element_at(i, s.height, s.width, s.channels);\n",
+"        const dml__gpu_range h = dml__gpu_windows_over(e.h, s.out_h, s.kernel_h, s.stride_h, s.pad_h);\n",
+"        const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);\n",
+"        float sum = 0.0f;\n",
+"        for (int row = h.from; row < h.to; row++) {\n",
+"            const dml__gpu_range rows = dml__gpu_window(row, s.height, s.kernel_h, s.stride_h, s.pad_h);\n",
+"            for (int column = w.from; column < w.to; column++) {\n",
+"                const dml__gpu_range columns =\n",
+"                    dml__gpu_window(column, s.width, s.kernel_w, s.stride_w, s.pad_w);\n",
+"                const WIDE out =\n",
+"                    (((WIDE)e.image * s.out_h + row) * s.out_w + column) * s.channels + e.channel;\n",
+"                sum += dy[out] / (float)((rows.to - rows.from) * (columns.to - columns.from));\n",
+"            }\n",
+"        }\n",
+"        dx[i] = dml__with_beta(sum, beta, dx + i);\n",
+"    }\n",
+"}\n",
+"\n",
+"#endif\n",
+"/* reduce.cl: many elements into one, and the losses. Each sum's order is fixed by its length alone. */\n",
+"#ifndef DML_GPU_REDUCE_CL\n",
+"#define DML_GPU_REDUCE_CL\n",
+"\n",
+"/* Kernels that reduce rows split a group into 16 teams of 16 lanes, a team a row. */\n",
+"#define LANES 16\n",
+"#define LANE (ITEM % LANES)\n",
+"#define TEAM (ITEM / LANES)\n",
+"\n",
+"/* Replaces part[ITEM], where `lane` is 0, by the combination over `lanes` (a power of two) neighbours `step`\n",
+"   apart. Local memory can't be passed to a function, hence a macro. All items come here. */\n",
+"#define REDUCE(part, lane, lanes, step, combine)                                                             \\\n",
+"    do {                                                                                                     \\\n",
+"        BARRIER();                                                                                           \\\n",
+"        for (int reach = (lanes) / 2; reach > 0; reach /= 2) {                                               \\\n",
+"            if ((lane) < reach) {                                                                            \\\n",
+"                const int mine = ITEM, other = ITEM + reach * (step);                                        \\\n",
+"                combine;                                                                                     \\\n",
+"            }                                                                                                \\\n",
+"            BARRIER();                                                                                       \\\n",
+"        }                                                                                                    \\\n",
+"    } while (0)\n",
+"#define REDUCE_SUM(part, lane, lanes, step)                                                                  \\\n",
+"    REDUCE(part, lane, lanes, step, part[mine] = part[mine] + part[other])\n",
+"#define REDUCE_MAX(part, lane, lanes, step)                                                                  \\\n",
+"    REDUCE(part, lane, lanes, step, part[mine] = part[other] > part[mine] \? part[other] : part[mine])\n",
+"\n",
+"/* y[c] = sum over r of x[r][c] + beta y[c]. Buffers x, y; ints rows, columns; floats beta; size{columns}.\n",
+"   A group does 16 columns; neighbouring items do neighbouring columns, so rows are read in sequence. */\n",
+"KERNEL(sum_rows)\n",
+"{\n",
+"    GLOBAL const float *x = BUFFER(0, const float);\n",
+"    GLOBAL float *y = BUFFER(1, float);\n",
+"    const int rows = INT(0), columns = INT(1);\n",
+"    const float beta = REAL(0);\n",
+"    const int column = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16;\n",
+"    LOCAL float part[DML__GROUP_ITEMS];\n",
+"    float sum = 0.0f;\n",
+"    if (column < columns)\n",
+"        for (int row = lane; row < rows; row += 16) sum += x[(WIDE)row * columns + column];\n",
+"    part[ITEM] = sum;\n",
+"    REDUCE_SUM(part, lane, 16, 16);\n",
+"    if (lane == 0 && column < columns) y[column] = dml__with_beta(part[ITEM], beta, y + column);\n",
+"}\n",
+"\n",
+"/* y[0] = sum(x) / n, 0 for n = 0. Buffers x, y; ints n; size{1}: one group does it all. */\n",
+"KERNEL(mean)\n",
+"{\n",
+"    GLOBAL const float *x = BUFFER(0, const float);\n",
+"    GLOBAL float *y = BUFFER(1, float);\n",
+"    const int n = INT(0);\n",
+"    LOCAL float part[DML__GROUP_ITEMS];\n",
+"    float sum = 0.0f;\n",
+"    for (unsigned i = (unsigned)ITEM; i < (unsigned)n; i += DML__GROUP_ITEMS) sum += x[i];\n",
+"    part[ITEM] = sum;\n",
+"    REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);\n",
+"    if (ITEM == 0) y[0] = n > 0 \? part[0] / (float)n : 0.0f;\n",
+"}\n",
+"\n",
+"/* out[r] = the column of the largest x[r][c], the first of equals. Buffers x, out (int); ints rows, columns;\n",
+"   size{rows}. */\n",
+"KERNEL(argmax)\n",
+"{\n",
+"    GLOBAL const float *x = BUFFER(0, const float);\n",
+"    GLOBAL int *out = BUFFER(1, int);\n",
+"    const int rows = INT(0), columns = INT(1);\n",
+"    const int row = GROUP_X * LANES + TEAM;\n",
+"    LOCAL float largest[DML__GROUP_ITEMS];\n",
+"    LOCAL int place[DML__GROUP_ITEMS];\n",
+"    float best = MINUS_INFINITY;\n",
+"    int where = 0; /* of an empty lane too: it can tie only with minus infinity, and column 0 is first then */\n",
+"    if (row < rows && LANE < columns) {\n",
+"        GLOBAL const float *from = x + (WIDE)row * columns;\n",
+"        best = from[LANE], where = LANE;\n",
+"        for (int column = LANE + LANES; column < columns; column += LANES)\n",
+"            if (dml__beats(from[column], best)) best = from[column], where = column;\n",
+"    }\n",
+"    largest[ITEM] = best;\n",
+"    place[ITEM] = where;\n",
+"    REDUCE(largest, LANE, LANES, 1, {\n",
+"        const int tie =\n",
+"            !dml__beats(largest[other], largest[mine]) && !dml__beats(largest[mine], largest[other]);\n",
+"        if (tie \? place[other] < place[mine] : dml__beats(largest[other], largest[mine])) {\n",
+"            largest[mine] = largest[other];\n",
+"            place[mine] = place[other];\n",
+"        }\n",
+"    });\n",
+"    if (LANE == 0 && row < rows) out[row] = place[ITEM];\n",
+"}\n",
+"\n",
+"/* probabilities = softmax(logits), row_loss[r] = -log probabilities[r][labels[r]], from logits less their\n",
+"   maximum. A label outside 0 .. classes - 1 gives a loss of NaN and reads nothing.\n",
+"   Buffers logits, labels (int), probabilities, row_loss; ints rows, classes; size{rows}. */\n",
+"KERNEL(softmax_cross_entropy_forward)\n",
+"{\n",
+"    GLOBAL const float *logits = BUFFER(0, const float);\n",
+"    GLOBAL const int *labels = BUFFER(1, const int);\n",
+"    GLOBAL float *probabilities = BUFFER(2, float);\n",
+"    GLOBAL float *row_loss = BUFFER(3, float);\n",
+"    const int rows = INT(0), classes = INT(1);\n",
+"    const int row = GROUP_X * LANES + TEAM;\n",
+"    const WIDE first = (WIDE)row * classes;\n",
+"    LOCAL float part[DML__GROUP_ITEMS];\n",
+"    float largest = MINUS_INFINITY, sum = 0.0f;\n",
+"    if (row < rows)\n",
+"        for (int c = LANE; c < classes; c += LANES)\n",
+"            if (logits[first + c] > largest) largest = logits[first + c];\n",
+"    part[ITEM] = largest;\n",
+"    REDUCE_MAX(part, LANE, LANES, 1);\n",
+"    largest = part[TEAM * LANES];\n",
+"    BARRIER(); /* all have read the maximum before its place is used again */\n",
+"    if (row < rows) {\n",
+"        for (int c = LANE; c < classes; c += LANES) {\n",
+"            const float e = EXP(logits[first + c] - largest);\n",
+"            probabilities[first + c] = e;\n",
+"            sum += e;\n",
+"        }\n",
+"    }\n",
+"    part[ITEM] = sum;\n",
+"    REDUCE_SUM(part, LANE, LANES, 1);\n",
+"    sum = part[TEAM * LANES];\n",
+"    if (row < rows) {\n",
+"        for (int c = LANE; c < classes; c += LANES) probabilities[first + c] /= sum;\n",
+"        if (LANE == 0) {\n",
+"            const int label = labels[row];\n",
+"            const int known = label >= 0 && label < classes;\n",
+"            row_loss[row] = known \? LOG(sum) - (logits[first + label] - largest) : NOT_A_NUMBER;\n",
+"        }\n",
+"    }\n",
+"}\n",
+"\n",
+"/* dlogits = scale dloss[0] (probabilities - onehot(labels)) + beta dlogits. Buffers probabilities, labels\n",
+"   (int), dloss, dlogits; ints rows, classes; floats scale, beta; size{rows * classes}. */\n",
+"KERNEL(softmax_cross_entropy_backward)\n",
+"{\n",
+"    GLOBAL const float *probabilities = BUFFER(0, const float);\n",
+"    GLOBAL const int *labels = BUFFER(1, const int);\n",
+"    GLOBAL const float *dloss = BUFFER(2, const float);\n",
+"    GLOBAL float *dlogits = BUFFER(3, float);\n",
+"    const unsigned rows = (unsigned)INT(0), classes = (unsigned)INT(1);\n",
+"    const float scale = REAL(0), beta = REAL(1);\n",
+"    const unsigned i = ELEMENT;\n",
+"    if (i < rows * classes) {\n",
+"        const unsigned row = i / classes;\n",
+"        const float onehot = (unsigned)labels[row] == i - row * classes \? 1.0f : 0.0f;\n",
+"        dlogits[i] = dml__with_beta(scale * dloss[0] * (probabilities[i] - onehot), beta, dlogits + i);\n",
+"    }\n",
+"}\n",
+"\n",
+"/* y[0] = the mean of (a - b)^2, 0 for n = 0. Buffers a, b, y; ints n; size{1}: one group does it all. */\n",
+"KERNEL(mse_forward)\n",
+"{\n",
+"    GLOBAL const float *a = BUFFER(0, const float);\n",
+"    GLOBAL const float *b = BUFFER(1, const float);\n",
+"    GLOBAL float *y = BUFFER(2, float);\n",
+"    const int n = INT(0);\n",
+"    LOCAL float part[DML__GROUP_ITEMS];\n",
+"    float sum = 0.0f;\n",
+"    for (unsigned i = (unsigned)ITEM; i < (unsigned)n; i += DML__GROUP_ITEMS) {\n",
+"        const float difference = a[i] - b[i];\n",
+"        sum += difference * difference;\n",
+"    }\n",
+"    part[ITEM] = sum;\n",
+"    REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);\n",
+"    if (ITEM == 0) y[0] = n > 0 \? part[0] / (float)n : 0.0f;\n",
+"}\n",
+"\n",
+"/* da = scale dloss[0] (a - b) + beta da. Buffers a, b, dloss, da; ints n; floats scale, beta; size{n}. */\n",
+"KERNEL(mse_backward)\n",
+"{\n",
+"    GLOBAL const float *a = BUFFER(0, const float);\n",
+"    GLOBAL const float *b = BUFFER(1, const float);\n",
+"    GLOBAL const float *dloss = BUFFER(2, const float);\n",
+"    GLOBAL float *da = BUFFER(3, float);\n",
+"    const unsigned n = (unsigned)INT(0);\n",
+"    const float scale = REAL(0), beta = REAL(1);\n",
+"    const unsigned i = ELEMENT;\n",
+"    if (i < n) da[i] = dml__with_beta(scale * dloss[0] * (a[i] - b[i]), beta, da + i);\n",
+"}\n",
+"\n",
+"#endif\n",
+"\n",
+"#endif\n",
+};
+
+/* The functions of OpenCL that are used here, each found in the loader by its name. */
+#define DML__OPENCL_FUNCTIONS(X)                                                                             \
+    X(clGetPlatformIDs)                                                                                      \
+    X(clGetDeviceIDs)                                                                                        \
+    X(clGetDeviceInfo)                                                                                       \
+    X(clCreateContext)                                                                                       \
+    X(clReleaseContext)                                                                                      \
+    X(clCreateCommandQueue)                                                                                  \
+    X(clReleaseCommandQueue)                                                                                 \
+    X(clCreateProgramWithSource)                                                                             \
+    X(clBuildProgram)                                                                                        \
+    X(clGetProgramBuildInfo)                                                                                 \
+    X(clReleaseProgram)                                                                                      \
+    X(clCreateKernel)                                                                                        \
+    X(clGetKernelWorkGroupInfo)                                                                              \
+    X(clReleaseKernel)                                                                                       \
+    X(clSetKernelArg)                                                                                        \
+    X(clCreateBuffer)                                                                                        \
+    X(clReleaseMemObject)                                                                                    \
+    X(clEnqueueWriteBuffer)                                                                                  \
+    X(clEnqueueReadBuffer)                                                                                   \
+    X(clEnqueueCopyBuffer)                                                                                   \
+    X(clEnqueueFillBuffer)                                                                                   \
+    X(clEnqueueNDRangeKernel)                                                                                \
+    X(clFinish)
+
+typedef struct dml__opencl_library {
+#define DML__OPENCL_MEMBER(function) __typeof__(&(function)) function##_;
+    DML__OPENCL_FUNCTIONS(DML__OPENCL_MEMBER)
+#undef DML__OPENCL_MEMBER
+} dml__opencl_library;
+
+/* An open device. */
+typedef struct dml__opencl {
+    dml__opencl_library cl;
+    cl_device_id id;
+    char name[128];
+    cl_context context;
+    cl_command_queue queue;
+    cl_program program;
+    cl_kernel kernels[DML__KERNEL_COUNT];
+} dml__opencl;
+
+static const char *dml__opencl_error_name(cl_int error)
+{
+#define DML__OPENCL_ERROR(name)                                                                              \
+    case name: return #name;
+    switch (error) {
+        DML__OPENCL_ERROR(CL_DEVICE_NOT_FOUND)
+        DML__OPENCL_ERROR(CL_DEVICE_NOT_AVAILABLE)
+        DML__OPENCL_ERROR(CL_COMPILER_NOT_AVAILABLE)
+        DML__OPENCL_ERROR(CL_MEM_OBJECT_ALLOCATION_FAILURE)
+        DML__OPENCL_ERROR(CL_OUT_OF_RESOURCES)
+        DML__OPENCL_ERROR(CL_OUT_OF_HOST_MEMORY)
+        DML__OPENCL_ERROR(CL_MEM_COPY_OVERLAP)
+        DML__OPENCL_ERROR(CL_BUILD_PROGRAM_FAILURE)
+        DML__OPENCL_ERROR(CL_MISALIGNED_SUB_BUFFER_OFFSET)
+        DML__OPENCL_ERROR(CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST)
+        DML__OPENCL_ERROR(CL_INVALID_VALUE)
+        DML__OPENCL_ERROR(CL_INVALID_PLATFORM)
+        DML__OPENCL_ERROR(CL_INVALID_DEVICE)
+        DML__OPENCL_ERROR(CL_INVALID_CONTEXT)
+        DML__OPENCL_ERROR(CL_INVALID_COMMAND_QUEUE)
+        DML__OPENCL_ERROR(CL_INVALID_MEM_OBJECT)
+        DML__OPENCL_ERROR(CL_INVALID_BUILD_OPTIONS)
+        DML__OPENCL_ERROR(CL_INVALID_PROGRAM)
+        DML__OPENCL_ERROR(CL_INVALID_PROGRAM_EXECUTABLE)
+        DML__OPENCL_ERROR(CL_INVALID_KERNEL_NAME)
+        DML__OPENCL_ERROR(CL_INVALID_KERNEL_DEFINITION)
+        DML__OPENCL_ERROR(CL_INVALID_KERNEL)
+        DML__OPENCL_ERROR(CL_INVALID_ARG_INDEX)
+        DML__OPENCL_ERROR(CL_INVALID_ARG_VALUE)
+        DML__OPENCL_ERROR(CL_INVALID_ARG_SIZE)
+        DML__OPENCL_ERROR(CL_INVALID_KERNEL_ARGS)
+        DML__OPENCL_ERROR(CL_INVALID_WORK_DIMENSION)
+        DML__OPENCL_ERROR(CL_INVALID_WORK_GROUP_SIZE)
+        DML__OPENCL_ERROR(CL_INVALID_WORK_ITEM_SIZE)
+        DML__OPENCL_ERROR(CL_INVALID_GLOBAL_OFFSET)
+        DML__OPENCL_ERROR(CL_INVALID_OPERATION)
+        DML__OPENCL_ERROR(CL_INVALID_BUFFER_SIZE)
+        DML__OPENCL_ERROR(CL_INVALID_GLOBAL_WORK_SIZE)
+    default: return "an error that OpenCL 1.2 doesn't name";
+    }
+#undef DML__OPENCL_ERROR
+}
+
+static dml__opencl *dml__opencl_of(dml_device *device)
+{
+    return (dml__opencl *)device->state;
+}
+
+/* DML_OK for CL_SUCCESS, else a recorded sentence: which device, what was called, on what, and the error. */
+static dml_status dml__opencl_check(dml_device *device, cl_int error, const char *call, const char *on)
+{
+    if (error == CL_SUCCESS) return DML_OK;
+    const bool memory = error == CL_MEM_OBJECT_ALLOCATION_FAILURE || error == CL_OUT_OF_HOST_MEMORY ||
+                        error == CL_INVALID_BUFFER_SIZE;
+    return dml_device_fail(device, memory ? DML_ERROR_MEMORY : DML_ERROR_DEVICE,
+                           "opencl:%d (%s): %s(%s) failed with %s (%d)", device->index,
+                           device->state ? dml__opencl_of(device)->name : "?", call, on,
+                           dml__opencl_error_name(error), (int)error);
+}
+
+/* False when there is no usable OpenCL. The loader stays open: closing it under a driver's threads crashes
+   some drivers, and opening it again costs nothing. */
+static bool dml__opencl_load(dml__opencl_library *cl)
+{
+    void *library = dlopen("libOpenCL.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library) library = dlopen("libOpenCL.so", RTLD_NOW | RTLD_LOCAL);
+    if (!library) return false;
+    void *address;
+#define DML__OPENCL_FIND(function)                                                                           \
+    address = dlsym(library, #function);                                                                     \
+    if (!address) return false;                                                                              \
+    memcpy(&cl->function##_, &address, sizeof address);
+    DML__OPENCL_FUNCTIONS(DML__OPENCL_FIND)
+#undef DML__OPENCL_FIND
+    return true;
+}
+
+/* "OpenCL 1.2 ..." or later, with a compiler, switched on, of this machine's byte order. */
+static bool dml__opencl_usable(const dml__opencl_library *cl, cl_device_id id)
+{
+    char version[256] = ""; /* PoCL appends its target, which is longer than the 64 that others need */
+    cl_bool available = CL_FALSE, compiler = CL_FALSE, little = CL_FALSE;
+    int major = 0, minor = 0;
+    cl->clGetDeviceInfo_(id, CL_DEVICE_VERSION, sizeof version - 1, version, NULL);
+    cl->clGetDeviceInfo_(id, CL_DEVICE_AVAILABLE, sizeof available, &available, NULL);
+    cl->clGetDeviceInfo_(id, CL_DEVICE_COMPILER_AVAILABLE, sizeof compiler, &compiler, NULL);
+    cl->clGetDeviceInfo_(id, CL_DEVICE_ENDIAN_LITTLE, sizeof little, &little, NULL);
+    if (sscanf(version, "OpenCL %d.%d", &major, &minor) != 2) return false;
+    return (major > 1 || minor >= 2) && available && compiler && little;
+}
+
+static bool dml__opencl_is_gpu(const dml__opencl_library *cl, cl_device_id id)
+{
+    cl_device_type type = 0;
+    cl->clGetDeviceInfo_(id, CL_DEVICE_TYPE, sizeof type, &type, NULL);
+    return (type & CL_DEVICE_TYPE_GPU) != 0;
+}
+
+/* Lists up to `capacity` usable devices, GPUs first, else in the platforms' order; returns how many. */
+enum { DML__OPENCL_PLATFORMS = 16, DML__OPENCL_DEVICES = 64 };
+static int dml__opencl_list(const dml__opencl_library *cl, cl_device_id *ids, int capacity)
+{
+    cl_platform_id platforms[DML__OPENCL_PLATFORMS];
+    cl_uint platform_count = 0;
+    int count = 0;
+    if (cl->clGetPlatformIDs_(DML__OPENCL_PLATFORMS, platforms, &platform_count) != CL_SUCCESS) return 0;
+    if (platform_count > DML__OPENCL_PLATFORMS) platform_count = DML__OPENCL_PLATFORMS;
+    for (int pass = 0; pass < 2; pass++) {
+        for (cl_uint p = 0; p < platform_count; p++) {
+            cl_device_id found[DML__OPENCL_DEVICES];
+            cl_uint found_count = 0;
+            if (cl->clGetDeviceIDs_(platforms[p], CL_DEVICE_TYPE_ALL, DML__OPENCL_DEVICES, found,
+                                    &found_count) != CL_SUCCESS)
+                continue;
+            if (found_count > DML__OPENCL_DEVICES) found_count = DML__OPENCL_DEVICES;
+            for (cl_uint d = 0; d < found_count && count < capacity; d++)
+                if (dml__opencl_is_gpu(cl, found[d]) == (pass == 0) && dml__opencl_usable(cl, found[d]))
+                    ids[count++] = found[d];
+        }
+    }
+    return count;
+}
+
+static int dml__opencl_count(void)
+{
+    dml__opencl_library cl;
+    cl_device_id ids[DML__OPENCL_DEVICES];
+    return dml__opencl_load(&cl) ? dml__opencl_list(&cl, ids, DML__OPENCL_DEVICES) : 0;
+}
+
+static void dml__opencl_describe(int index, dml_device_info *info)
+{
+    dml__opencl_library cl;
+    cl_device_id ids[DML__OPENCL_DEVICES];
+    cl_ulong memory = 0;
+    cl_uint units = 0;
+    if (!dml__opencl_load(&cl)) return;
+    if (index < 0 || index >= dml__opencl_list(&cl, ids, DML__OPENCL_DEVICES)) return;
+    cl.clGetDeviceInfo_(ids[index], CL_DEVICE_NAME, sizeof info->name - 1, info->name, NULL);
+    cl.clGetDeviceInfo_(ids[index], CL_DEVICE_GLOBAL_MEM_SIZE, sizeof memory, &memory, NULL);
+    cl.clGetDeviceInfo_(ids[index], CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
+    info->memory = memory;
+    info->compute_units = (int)units;
+    info->gpu = dml__opencl_is_gpu(&cl, ids[index]);
+}
+
+/* Releases what an open, or half open, device holds. */
+static void dml__opencl_close(dml_device *device)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    if (!state) return;
+    if (state->queue) state->cl.clFinish_(state->queue);
+    for (int i = 0; i < DML__KERNEL_COUNT; i++)
+        if (state->kernels[i]) state->cl.clReleaseKernel_(state->kernels[i]);
+    if (state->program) state->cl.clReleaseProgram_(state->program);
+    if (state->queue) state->cl.clReleaseCommandQueue_(state->queue);
+    if (state->context) state->cl.clReleaseContext_(state->context);
+    dml_device_release(device, state);
+    device->state = NULL;
+}
+
+/* Says why the kernels don't build, in the words of the device's compiler. */
+static dml_status dml__opencl_build_failed(dml_device *device, cl_int error)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    size_t bytes = 0;
+    char *log = NULL;
+    state->cl.clGetProgramBuildInfo_(state->program, state->id, CL_PROGRAM_BUILD_LOG, 0, NULL, &bytes);
+    if (bytes) log = (char *)dml_device_allocate(device, bytes + 1);
+    if (log)
+        state->cl.clGetProgramBuildInfo_(state->program, state->id, CL_PROGRAM_BUILD_LOG, bytes, log, NULL);
+    const dml_status status = dml_device_fail(
+        device, DML_ERROR_DEVICE, "opencl:%d (%s): the kernels don't build, %s (%d): %s", device->index,
+        state->name, dml__opencl_error_name(error), (int)error, log ? log : "it gave no log");
+    dml_device_release(device, log);
+    return status;
+}
+
+static dml_status dml__opencl_build(dml_device *device)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    const cl_uint lines = (cl_uint)(sizeof dml__opencl_source / sizeof dml__opencl_source[0]);
+    cl_int error;
+    state->program = state->cl.clCreateProgramWithSource_(
+        state->context, lines, (const char **)(uintptr_t)dml__opencl_source, NULL, &error);
+    if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateProgramWithSource", "");
+    error = state->cl.clBuildProgram_(state->program, 1, &state->id, "-cl-std=CL1.2", NULL, NULL);
+    return error == CL_SUCCESS ? DML_OK : dml__opencl_build_failed(device, error);
+}
+
+static dml_status dml__opencl_find_kernels(dml_device *device)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    for (int i = 0; i < DML__KERNEL_COUNT; i++) {
+        char name[64];
+        size_t items = 0;
+        cl_int error;
+        snprintf(name, sizeof name, "dml__kernel_%s", dml__kernel_row_at(i)->name);
+        state->kernels[i] = state->cl.clCreateKernel_(state->program, name, &error);
+        if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateKernel", name);
+        state->cl.clGetKernelWorkGroupInfo_(state->kernels[i], state->id, CL_KERNEL_WORK_GROUP_SIZE,
+                                            sizeof items, &items, NULL);
+        if (items < DML__GROUP_ITEMS)
+            return dml_device_fail(device, DML_ERROR_UNSUPPORTED,
+                                   "opencl:%d (%s) runs kernel '%s' with %d items a group; dml needs %d",
+                                   device->index, state->name, name, (int)items, DML__GROUP_ITEMS);
+    }
+    return DML_OK;
+}
+
+static dml_status dml__opencl_prepare(dml_device *device)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    cl_device_id ids[DML__OPENCL_DEVICES];
+    cl_int error;
+    if (!dml__opencl_load(&state->cl))
+        return dml_device_fail(
+            device, DML_ERROR_DEVICE,
+            "no OpenCL here: libOpenCL.so.1 (1.2 or later) was not found; install a loader "
+            "(ocl-icd) and a driver");
+    const int count = dml__opencl_list(&state->cl, ids, DML__OPENCL_DEVICES);
+    if (device->index < 0 || device->index >= count)
+        return dml_device_fail(device, DML_ERROR_DEVICE, "no device opencl:%d: %d were found", device->index,
+                               count);
+    state->id = ids[device->index];
+    state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_NAME, sizeof state->name - 1, state->name, NULL);
+    state->context = state->cl.clCreateContext_(NULL, 1, &state->id, NULL, NULL, &error);
+    if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateContext", "");
+    state->queue = state->cl.clCreateCommandQueue_(state->context, state->id, 0, &error);
+    if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateCommandQueue", "");
+    const dml_status status = dml__opencl_build(device);
+    return status == DML_OK ? dml__opencl_find_kernels(device) : status;
+}
+
+static dml_status dml__opencl_open(dml_device *device)
+{
+    device->host_memory = false;
+    device->state = dml_device_allocate(device, sizeof(dml__opencl));
+    if (!device->state)
+        return dml_device_fail(device, DML_ERROR_MEMORY, "no memory left to open opencl:%d", device->index);
+    const dml_status status = dml__opencl_prepare(device);
+    if (status != DML_OK) dml__opencl_close(device);
+    return status;
+}
+
+static cl_mem dml__opencl_memory(const dml_buffer *buffer)
+{
+    return (cl_mem)buffer->handle;
+}
+
+static dml_status dml__opencl_buffer_create(dml_device *device, dml_buffer *buffer)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    cl_int error;
+    char size[32];
+    buffer->host = NULL;
+    buffer->handle =
+        state->cl.clCreateBuffer_(state->context, CL_MEM_READ_WRITE, buffer->bytes, NULL, &error);
+    snprintf(size, sizeof size, "%llu bytes", (unsigned long long)buffer->bytes);
+    if (error != CL_SUCCESS) buffer->handle = NULL;
+    return dml__opencl_check(device, error, "clCreateBuffer", size);
+}
+
+static void dml__opencl_buffer_destroy(dml_device *device, dml_buffer *buffer)
+{
+    if (buffer->handle) dml__opencl_of(device)->cl.clReleaseMemObject_(dml__opencl_memory(buffer));
+    buffer->handle = NULL;
+}
+
+static dml_status dml__opencl_write(dml_device *device, dml_ref to, const void *from, size_t bytes)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    const dml_status status = dml__check_ref(device, to, bytes, "write");
+    if (status != DML_OK || bytes == 0) return status;
+    return dml__opencl_check(device,
+                             state->cl.clEnqueueWriteBuffer_(state->queue, dml__opencl_memory(to.buffer),
+                                                             CL_TRUE, to.offset, bytes, from, 0, NULL, NULL),
+                             "clEnqueueWriteBuffer", "");
+}
+
+static dml_status dml__opencl_read(dml_device *device, void *to, dml_ref from, size_t bytes)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    const dml_status status = dml__check_ref(device, from, bytes, "read");
+    if (status != DML_OK || bytes == 0) return status;
+    return dml__opencl_check(device,
+                             state->cl.clEnqueueReadBuffer_(state->queue, dml__opencl_memory(from.buffer),
+                                                            CL_TRUE, from.offset, bytes, to, 0, NULL, NULL),
+                             "clEnqueueReadBuffer", "");
+}
+
+static dml_status dml__opencl_copy(dml_device *device, dml_ref to, dml_ref from, size_t bytes)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    dml_status status = dml__check_ref(device, from, bytes, "copy from");
+    if (status == DML_OK) status = dml__check_ref(device, to, bytes, "copy to");
+    if (status != DML_OK || bytes == 0) return status;
+    return dml__opencl_check(device,
+                             state->cl.clEnqueueCopyBuffer_(state->queue, dml__opencl_memory(from.buffer),
+                                                            dml__opencl_memory(to.buffer), from.offset,
+                                                            to.offset, bytes, 0, NULL, NULL),
+                             "clEnqueueCopyBuffer", "");
+}
+
+static dml_status dml__opencl_zero(dml_device *device, dml_ref to, size_t bytes)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    const dml_status status = dml__check_ref(device, to, bytes, "zero");
+    if (status != DML_OK || bytes == 0) return status;
+    static const cl_uint zero = 0;
+    const size_t pattern = (to.offset | bytes) % sizeof zero ? 1 : sizeof zero; /* both must be multiples */
+    return dml__opencl_check(device,
+                             state->cl.clEnqueueFillBuffer_(state->queue, dml__opencl_memory(to.buffer),
+                                                            &zero, pattern, to.offset, bytes, 0, NULL, NULL),
+                             "clEnqueueFillBuffer", "");
+}
+
+static dml_status dml__opencl_launch(dml_device *device, const dml_launch *launch)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    dml__kernel_launch ready;
+    const dml_status status = dml__prepare_launch(device, launch, &ready);
+    if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
+    const cl_kernel kernel = state->kernels[ready.kernel];
+    cl_int error = CL_SUCCESS;
+    for (cl_uint i = 0; i < DML_LAUNCH_BUFFERS && error == CL_SUCCESS; i++) {
+        const cl_mem memory = launch->buffer[i].buffer ? dml__opencl_memory(launch->buffer[i].buffer) : NULL;
+        error = state->cl.clSetKernelArg_(kernel, i, sizeof memory, memory ? &memory : NULL);
+    }
+    if (error == CL_SUCCESS)
+        error =
+            state->cl.clSetKernelArg_(kernel, DML_LAUNCH_BUFFERS, sizeof ready.arguments, &ready.arguments);
+    if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clSetKernelArg", launch->kernel);
+    const size_t local[2] = { DML__GROUP_ITEMS, 1 };
+    const size_t global[2] = { ready.groups[0] * DML__GROUP_ITEMS, ready.groups[1] };
+    error = state->cl.clEnqueueNDRangeKernel_(state->queue, kernel, 2, NULL, global, local, 0, NULL, NULL);
+    return dml__opencl_check(device, error, "clEnqueueNDRangeKernel", launch->kernel);
+}
+
+static dml_status dml__opencl_finish(dml_device *device)
+{
+    dml__opencl *state = dml__opencl_of(device);
+    return dml__opencl_check(device, state->cl.clFinish_(state->queue), "clFinish", "");
+}
+
+DML__EXTERN_C const dml_backend *dml_opencl_backend(void)
+{
+    static const dml_backend backend = {
+        "opencl",          dml__opencl_count,         dml__opencl_describe,       dml__opencl_open,
+        dml__opencl_close, dml__opencl_buffer_create, dml__opencl_buffer_destroy, dml__opencl_write,
+        dml__opencl_read,  dml__opencl_copy,          dml__opencl_zero,           dml__opencl_launch,
+        dml__opencl_finish
+    };
+    return &backend;
+}
+
+#endif
