@@ -1,20 +1,16 @@
 /* Ranks are threads of this process, each with a context and a communicator of its own. */
 #include "dist/all_reduce_sync.h"
 
+#include "../comm/ranks.h"
 #include "../test.h"
-#include "base/os_thread.h"
 #include "graph/op_activation.h"
 #include "graph/op_dense.h"
 #include "graph/op_loss.h"
 
-#include <arpa/inet.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 enum { MAX_RANKS = 5, IN = 6, CLASSES = 3, STEPS = 12, MAX_BATCH = 23, MAX_PARAMETERS = 512 };
 
 typedef struct rank_job {
-    int rank, world, port;
+    int rank, world;
     int batch; /* global */
     size_t bucket_bytes;
     int leaves_at; /* this step; -1: never */
@@ -27,21 +23,6 @@ typedef struct rank_job {
     dml_status status;
     char error[512];
 } rank_job;
-
-static int free_port(void)
-{
-    struct sockaddr_in address;
-    socklen_t length = sizeof address;
-    memset(&address, 0, sizeof address);
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const int s = socket(AF_INET, SOCK_STREAM, 0);
-    if (s < 0 || bind(s, (struct sockaddr *)&address, length) ||
-        getsockname(s, (struct sockaddr *)&address, &length))
-        return 0;
-    close(s);
-    return ntohs(address.sin_port);
-}
 
 static void make_batch(int step, int batch, float *x, int32_t *t)
 {
@@ -80,16 +61,9 @@ static dml_status train(rank_job *job, dml_trainer *trainer)
     return status;
 }
 
-static void run_rank(void *argument)
+static void run_rank(test_rank *me)
 {
-    rank_job *job = (rank_job *)argument;
-    dml_comm_options comm_options;
-    memset(&comm_options, 0, sizeof comm_options);
-    comm_options.rank = job->rank;
-    comm_options.world_size = job->world;
-    comm_options.master_addr = "127.0.0.1";
-    comm_options.master_port = job->port;
-    comm_options.timeout_s = 20;
+    rank_job *job = (rank_job *)me->user + me->rank;
     dml_options options;
     memset(&options, 0, sizeof options);
     options.threads = 1;
@@ -99,13 +73,12 @@ static void run_rank(void *argument)
     trainer_options.batch = MAX_BATCH;
     trainer_options.optimizer = dml_sgd(job->lr, 0.9f);
 
-    dml_comm *comm = dml_comm_open(&comm_options);
     dml_context *context = dml_open(&options);
     dml_trainer *trainer = dml_trainer_create(build_loss(context), &trainer_options);
     dml_all_reduce_sync_options sync_options;
     memset(&sync_options, 0, sizeof sync_options);
     sync_options.bucket_bytes = job->bucket_bytes;
-    job->status = dml_trainer_sync(trainer, dml_all_reduce_sync(comm, &sync_options));
+    job->status = dml_trainer_sync(trainer, dml_all_reduce_sync(me->comm, &sync_options));
     if (job->status == DML_OK) job->status = train(job, trainer);
     snprintf(job->error, sizeof job->error, "%s", dml_error(context));
     if (job->status == DML_OK) {
@@ -114,21 +87,18 @@ static void run_rank(void *argument)
                job->parameters * sizeof(float));
     }
     dml_close(context);
-    dml_comm_close(comm);
 }
 
 static void run_world(rank_job *jobs, const rank_job *like)
 {
-    dml__thread threads[MAX_RANKS];
-    const int port = free_port();
+    test_rank ranks[MAX_RANKS];
     for (int r = 0; r < like->world; r++) {
         jobs[r] = *like;
         jobs[r].rank = r;
-        jobs[r].port = port;
         if (like->leaves_at >= 0 && r != like->world - 1) jobs[r].leaves_at = -1;
-        CHECK(dml__thread_start(&threads[r], run_rank, &jobs[r]));
     }
-    for (int r = 0; r < like->world; r++) dml__thread_join(&threads[r]);
+    ranks_prepare(ranks, like->world, 20, run_rank, jobs);
+    ranks_run(ranks, like->world);
 }
 
 static rank_job alone;
@@ -203,13 +173,9 @@ static void a_rank_that_leaves_is_named(void)
 
 int main(void)
 {
-#ifdef DML_NO_THREADS
-    puts("skip all: ranks are threads here");
-#else
     RUN(any_ranks_train_like_one);
     RUN(ranks_without_samples_take_part);
     RUN(any_bucket_size_gives_the_same);
     RUN(a_rank_that_leaves_is_named);
-#endif
     return test_report("dist/all_reduce_sync");
 }
