@@ -127,7 +127,7 @@ TEST_FILES := $(wildcard tests/*/*_test.c)
 SCRIPTS := $(wildcard tests/*/*_test.sh)
 CPU_FOLDERS := base thread kernels device graph train comm dist
 
-# Variants: NAME.cc, .flags, .link, .run (what runs a program), .folders (which tests), .no (why it is left out).
+# Variants: NAME.cc, .flags, .run (what runs a program), .folders (which tests), .no (why it is left out).
 VARIANTS := normal clang asan tsan nothreads arm aarch64
 
 normal.cc := $(CC)
@@ -158,16 +158,14 @@ nothreads.folders := base thread kernels device graph train
 
 arm.cc := arm-linux-gnueabihf-gcc
 arm.flags := -O2
-arm.link := -static
-arm.run := qemu-arm
+arm.run := qemu-arm -L /usr/arm-linux-gnueabihf
 arm.folders := base thread kernels graph train comm
 arm.no := $(if $(call has_command,$(arm.cc)),$(if $(call has_command,qemu-arm),,qemu-arm is not \
     installed),$(arm.cc) is not installed)
 
 aarch64.cc := aarch64-linux-gnu-gcc
 aarch64.flags := -O2
-aarch64.link := -static
-aarch64.run := qemu-aarch64
+aarch64.run := qemu-aarch64 -L /usr/aarch64-linux-gnu
 aarch64.folders := $(arm.folders)
 aarch64.no := $(if $(call has_command,$(aarch64.cc)),$(if $(call has_command,qemu-aarch64),,qemu-aarch64 is not \
     installed),$(aarch64.cc) is not installed)
@@ -202,7 +200,7 @@ $(BUILD)/$(1)/tests/%: tests/%.c $(BUILD)/$(1)/libdml.a
 	@mkdir -p $$(@D)
 	@echo "  CC    $$@"
 	$(Q)$($(1).cc) -std=c99 -D_GNU_SOURCE= -DDML__SEPARATE -Isrc -I$(BUILD)/gen $(WARNINGS) $($(1).flags) -MMD -MP $$< \
-	    $(BUILD)/$(1)/libdml.a -o $$@ $($(1).link) $(if $($(1).cuda),$(CUDA_LIBS)) $(BASE_LIBS)
+	    $(BUILD)/$(1)/libdml.a -o $$@ $(if $($(1).cuda),$(CUDA_LIBS)) $(BASE_LIBS)
 -include $$(wildcard $(BUILD)/$(1)/obj/*/*.d $(BUILD)/$(1)/tests/*/*.d)
 endef
 $(foreach v,$(VARIANTS),$(eval $(call VARIANT,$(v))))
