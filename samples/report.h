@@ -69,7 +69,7 @@ static void report_window(report *r)
         if (!isfinite(loss)) {
             report_log_flush(r);
             dml_progress_end(&r->bar);
-            args_exit(1, "the loss is %g at step %llu; a smaller --lr may help", loss,
+            args_exit(1, "the loss is %g at step %llu; a smaller --lr may help", fabs(loss),
                       (unsigned long long)r->noted[i].step);
         }
         report_log_line(r,

@@ -1,0 +1,175 @@
+# The mnist sample as its users meet it: flags, bad input, files, and ranks that die.
+. tests/build/check.sh
+mnist=$DML_BUILD/samples/mnist
+dmlrun=$DML_BUILD/dmlrun
+unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT DML_TIMEOUT DML_THREADS DML_TERMINAL
+mkdir "$WORK/files"
+cd "$WORK/files" || exit 1
+
+# refuses STATUS "part" command...: it ends with the status, and in one sentence that has the part.
+refuses() {
+    want=$1 part=$2
+    shift 2
+    timeout 60 "$@" >"$WORK/out" 2>"$WORK/err" </dev/null
+    status=$?
+    cat "$WORK/err"
+    echo "exit status $status, wanted $want and \"$part\""
+    [ "$status" -eq "$want" ] && [ "$(wc -l <"$WORK/err")" -eq 1 ] && grep -q -e "^mnist: .*$part" "$WORK/err"
+}
+
+# same_losses LOG LOG TOLERANCE STEPS: so many steps are in both, with losses as close as that.
+same_losses() {
+    awk -v tolerance="$3" -v steps="$4" '
+        { gsub(/[,}]/, "") }
+        $1 != "{\"step\":" { next }
+        FNR == NR { loss[$2] = $6; next }
+        $2 in loss { d = $6 - loss[$2]; if (d < 0) d = -d; if (d > most) most = d; n++ }
+        END { print n + 0 " steps, losses differ by up to " most + 0; exit n != steps || most > tolerance }' "$1" "$2"
+}
+
+# ---- flags ----
+
+check "--help" sh -c "'$mnist' --help | grep -q -e '--batch B'"
+check "--list-devices" sh -c "'$mnist' --list-devices | grep -q '^cpu '"
+check "an unknown flag" refuses 2 '"--bach" is no flag' "$mnist" --bach 3
+check "a stray word" refuses 2 '"lenet" is no flag' "$mnist" lenet
+check "a flag without its value" refuses 2 '--batch wants a value' "$mnist" --batch
+check "a batch of 0" refuses 2 '--batch 0' "$mnist" --batch 0
+check "a batch that is no number" refuses 2 '--batch 6x4' "$mnist" --batch 6x4
+check "a learning rate that is not a number" refuses 2 '--lr nan' "$mnist" --lr nan
+check "a momentum of 1" refuses 2 '--momentum 1' "$mnist" --momentum=1
+check "no such model" refuses 2 '--model vgg: it takes one of mlp|lenet' "$mnist" --model vgg
+check "no threads" refuses 2 '--threads 0' "$mnist" --threads 0
+check "threads of the environment" refuses 2 'DML_THREADS many' env DML_THREADS=many "$mnist"
+check "no such device" refuses 1 "no device 'abacus'" "$mnist" --device abacus
+check "no such device of a backend" refuses 1 "cpu:7" "$mnist" --device cpu:7
+
+# ---- data ----
+
+# idx FILE BYTES HEADER: a file of zeros after the header.
+idx() {
+    { printf "$3" && head -c "$2" /dev/zero; } >"$1"
+}
+mkdir data
+check "no such folder" refuses 1 "none/train-images-idx3-ubyte.*make data" "$mnist" --data none --save s --log l
+idx data/train-images-idx3-ubyte 100 '\0\0\010\003\0\0\0\002\0\0\0\034\0\0\0\034'
+check "images cut short" refuses 1 "data/train-images-idx3-ubyte" "$mnist" --data data --save s --log l
+idx data/train-images-idx3-ubyte 1512 '\0\0\010\003\0\0\0\002\0\0\0\034\0\0\0\033'
+check "images of another size" refuses 1 "data/train-images-idx3-ubyte.*28 x 27" "$mnist" --data data
+idx data/train-images-idx3-ubyte 1568 '\0\0\010\003\0\0\0\002\0\0\0\034\0\0\0\034'
+idx data/train-labels-idx1-ubyte 3 '\0\0\010\001\0\0\0\003'
+check "labels of other images" refuses 1 "data/train-labels-idx1-ubyte holds 3 labels for 2 images" "$mnist" --data data
+idx data/train-labels-idx1-ubyte 1 '\0\0\010\001\0\0\0\002\012'
+check "a label past 9" refuses 1 "data/train-labels-idx1-ubyte: label 0 is 10" "$mnist" --data data
+check "nothing half-written" test ! -e s -a ! -e l
+
+# ---- files ----
+
+# What a run says is then in the file said.
+said() {
+    timeout 120 "$@" >said 2>&1 </dev/null
+    status=$?
+    cat said
+    return "$status"
+}
+mlp() {
+    said "$mnist" --model mlp "$@"
+}
+json() {
+    number='-?[0-9]+(\.[0-9]+)?(e[-+][0-9]+)?'
+    step="\"step\": [0-9]+, \"epoch\": 1, \"loss\": $number, \"lr\": $number, \"samples_per_s\": $number"
+    [ "$(grep -cE "^\{$step\}$" whole)" -eq 100 ] && [ "$(wc -l <whole)" -eq 101 ] &&
+        tail -n 1 whole | grep -qE "^\{\"test_accuracy\": $number, \"correct\": [0-9]+, \"total\": 10000\}$"
+}
+check "a short run" mlp --steps 100 --log whole
+check "its report" grep -qE '^test accuracy [0-9]+\.[0-9][0-9] % \([0-9]+/10000\)$' said
+check "a line an epoch, and no bar, where there is no terminal" sh -c \
+    "[ \$(grep -c '^epoch 1/5: ' said) -eq 1 ] && [ \$(wc -l <said) -eq 3 ]"
+check "the log is JSON" json
+check "a run of one epoch" mlp --epochs 1
+check "it learns" awk -F '[ %]+' '$1 == "test" { ok = $3 > 90 } END { exit !ok }' said
+check "saving" mlp --steps 50 --save checkpoint
+check "loading" mlp --steps 100 --load checkpoint --log rest
+check "it goes on as if it had never stopped" same_losses whole rest 0 50
+check "nothing is left to do" mlp --steps 50 --load checkpoint --log none
+check "it says so" grep -q '^nothing to train: ' said
+head -c 5000 checkpoint >cut
+check "a checkpoint cut short" refuses 1 cut "$mnist" --model mlp --load cut
+check "a checkpoint of another model" refuses 1 checkpoint "$mnist" --model lenet --load checkpoint
+check "no such checkpoint" refuses 1 nowhere/c "$mnist" --load nowhere/c
+check "a log that can't be written" refuses 1 nowhere/l "$mnist" --log nowhere/l
+check "a checkpoint that can't be written" refuses 1 nowhere/s "$mnist" --model mlp --steps 1 --save nowhere/s
+check "a loss that explodes" refuses 1 'a smaller --lr may help' "$mnist" --model mlp --lr 1000 --steps 100
+
+# ---- ranks ----
+
+check "four ranks" said "$dmlrun" -n 4 "$mnist" --model mlp --steps 100 --log four
+check "one report" sh -c "[ \$(grep -c 'test accuracy' said) -eq 1 ]"
+check "four ranks train as one does" same_losses whole four 1e-3 100
+check "ranks of uneven shares" said "$dmlrun" -n 3 "$mnist" --model mlp --steps 20 --batch 2 --log three
+check "one rank of such batches" mlp --steps 20 --batch 2 --log one
+check "they train as one does" same_losses one three 1e-3 20
+check "ranks that load" said "$dmlrun" -n 2 "$mnist" --model mlp --steps 100 --load checkpoint --log two
+check "they go on as one does" same_losses whole two 1e-3 50
+port=$((20000 + $$ % 20000))
+check "a rank that never comes" refuses 1 'rank 1' env RANK=0 WORLD_SIZE=2 MASTER_PORT=$port "$mnist" --timeout 1
+
+# loses SIGNAL: rank 2 of four gets the signal while they train; the run fails and names it.
+loses() {
+    rm -f pid.*
+    timeout 60 "$dmlrun" -n 4 sh -c 'echo $$ >pid.$RANK; exec "$@"' sh "$mnist" --model mlp --epochs 1000 --timeout 3 \
+        --log lost >"$WORK/lost" 2>&1 </dev/null &
+    run=$!
+    tries=0
+    while [ ! -s lost ] && [ "$tries" -lt 300 ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+    kill -s "$1" "$(cat pid.2)"
+    wait "$run"
+    status=$?
+    rm -f lost
+    cat "$WORK/lost"
+    echo "exit status $status"
+    [ "$status" -ne 0 ] && [ "$status" -ne 124 ] && grep -q 'rank 2' "$WORK/lost"
+}
+check "a rank killed by SIGKILL" loses KILL
+check "a rank frozen by SIGSTOP" loses STOP
+
+# ---- devices ----
+
+# digits NAME COUNT: images of noise with a bright bar whose place is the label; MNIST's two files of that name.
+digits() {
+    LC_ALL=C awk -v count="$2" '
+        function header(type, dims) {
+            printf "%c%c%c%c%c%c%c%c", 0, 0, 8, dims, 0, 0, int(count / 256), count % 256 >type
+        }
+        BEGIN {
+            header("images", 3); printf "%c%c%c%c%c%c%c%c", 0, 0, 0, 28, 0, 0, 0, 28 >"images"
+            header("labels", 1)
+            for (i = 0; i < count; i++) {
+                label = int(rand() * 10)
+                printf "%c", label >"labels"
+                for (p = 0; p < 784; p++) {
+                    column = p % 28 - 2 * label - 4
+                    printf "%c", int(rand() * 60) + (column == 0 || column == 1 ? 180 : 0) >"images"
+                }
+            }
+        }'
+    mv images "data/$1-images-idx3-ubyte"
+    mv labels "data/$1-labels-idx1-ubyte"
+}
+digits train 640
+digits t10k 100
+if "$mnist" --list-devices | grep -q '^opencl'; then
+    for model in mlp lenet; do
+        check "$model on the CPU" said "$mnist" --data data --model $model --batch 8 --steps 100 --log cpu
+        check "$model on OpenCL" said "$mnist" --data data --model $model --batch 8 --steps 100 --log opencl \
+            --device opencl
+        check "$model: the same losses" same_losses cpu opencl 1e-3 100
+    done
+else
+    skip "OpenCL and CPU losses" "no OpenCL device"
+fi
+cd "$ROOT" || exit 1
+report samples/mnist
