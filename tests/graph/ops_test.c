@@ -89,7 +89,7 @@ static dml_node *dense_odd(dml_graph *g)
 }
 static dml_node *dense_large(dml_graph *g)
 {
-    return dml_linear(row(g, 67), parameter(g, 2, 33, 67), NULL);
+    return dml_linear(row(g, 37), parameter(g, 2, 21, 37), NULL);
 }
 static dml_node *dense_shared_weights(dml_graph *g)
 {
@@ -263,7 +263,7 @@ static const test_case cases[] = {
     CASE(flatten, flatten_parameter, 4),
     CASE(dense, dense_small, 1),
     CASE(dense, dense_odd, 5),
-    CASE(dense, dense_large, 19),
+    CASE(dense, dense_large, 9),
     CASE(dense, dense_shared_weights, 7),
     CASE(dense, dense_two_consumers, 4),
     CASE(conv2d, conv_default, 3),
