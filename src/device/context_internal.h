@@ -26,8 +26,8 @@ struct dml_context {
     dml__owned *owned; /* the newest, or NULL */
 };
 
-/* dml_open on a device of a backend that need not be in dml_backend_at's list, as the test devices aren't; NULL
-   backend: the one that options->device names. */
+/* dml_open on a device of a backend that need not be in dml_backend_at's list, as the test devices aren't;
+   NULL backend: the one that options->device names. */
 DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, const dml_options *options);
 
 /* Links a thing to the context, which destroys it on close if nobody did before. */
