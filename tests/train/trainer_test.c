@@ -417,6 +417,24 @@ static void partial_syncs(void)
     }
 }
 
+static dml_status fail_silently(void *state, dml_trainer *t)
+{
+    (void)state, (void)t;
+    return DML_ERROR_PEER;
+}
+
+static void a_sync_that_fails_silently_gets_a_sentence(void)
+{
+    dml_trainer *t = small_trainer(0.5f, 0);
+    dml_sync sync;
+    memset(&sync, 0, sizeof sync);
+    sync.finish = fail_silently;
+    CHECK_INT(dml_trainer_sync(t, sync), DML_OK);
+    CHECK_INT(dml_trainer_step(t, 3, inputs, NULL), DML_ERROR_PEER);
+    CHECK_CONTAINS(dml_error(context), "the sync strategy failed: another rank failed or left");
+    dml_close(context);
+}
+
 int main(void)
 {
     RUN_EACH(a_step);
@@ -427,6 +445,7 @@ int main(void)
     RUN(the_same_for_any_threads);
     RUN_EACH(a_sync_sees_every_moment);
     RUN(a_sync_may_fail_anywhere);
+    RUN(a_sync_that_fails_silently_gets_a_sentence);
     RUN(partial_syncs);
     return test_report("train/trainer");
 }
