@@ -205,7 +205,7 @@ $(BUILD)/$(1)/tests/%: tests/%.c $(BUILD)/$(1)/libdml.a
 endef
 $(foreach v,$(VARIANTS),$(eval $(call VARIANT,$(v))))
 
-# The plan: a line each of "LABEL<tab>COMMAND" or "skip<tab>LABEL<tab>REASON", in this order.
+# The plan: a line each of "LABEL<tab>COMMAND" or "skip<tab>LABEL<tab>REASON"; the longest come first.
 define NEWLINE
 
 
@@ -220,10 +220,10 @@ NO_OCLGRIND := $(if $(NO_OPENCL),$(NO_OPENCL),$(if $(wildcard /usr/lib/oclgrind/
 isa_lines = $(foreach i,scalar avx2,$(foreach n,$(isa_names),$(i) $(n)$(TAB)env DML_ISA=$(i) \
     $(BUILD)/normal/tests/$(n)_test$(NEWLINE)))
 oclgrind_lines = $(foreach n,$(gpu_names),oclgrind $(n)$(TAB)sh tests/oclgrind.sh $(BUILD)/normal/tests/$(n)_test$(NEWLINE))
-PLAN = $(foreach v,$(RUN_VARIANTS),$(call program_lines,$(v),$(v),$(if $($(v).run),$($(v).run) )))\
+PLAN = $(if $(filter scripts,$(V)),$(foreach n,$(call chosen,$(SCRIPT_NAMES)),script $(n)$(TAB)sh tests/$(n)_test.sh$(NEWLINE)))\
+$(foreach v,$(RUN_VARIANTS),$(call program_lines,$(v),$(v),$(if $($(v).run),$($(v).run) )))\
 $(if $(filter isa,$(V)),$(isa_lines))\
 $(if $(filter oclgrind,$(V)),$(if $(NO_OCLGRIND),,$(oclgrind_lines)))\
-$(if $(filter scripts,$(V)),$(foreach n,$(call chosen,$(SCRIPT_NAMES)),script $(n)$(TAB)sh tests/$(n)_test.sh$(NEWLINE)))\
 $(foreach v,$(filter $(V),$(VARIANTS)),$(call skip_line,variant $(v),$($(v).no)))\
 $(call skip_line,OpenCL backend,$(NO_OPENCL))$(call skip_line,CUDA backend,$(NO_CUDA))\
 $(if $(filter oclgrind,$(V)),$(call skip_line,oclgrind runs,$(NO_OCLGRIND)))

@@ -1,80 +1,77 @@
 #!/bin/sh
-# Runs a plan that the Makefile wrote and adds up. A line of it is "LABEL<tab>COMMAND" or
-# "skip<tab>LABEL<tab>REASON". A command prints "# NAME: N passed, N failed, N skipped" at its end; one that doesn't,
-# or exits as it shouldn't, counts as a failed test.
-plan=$1
-limit=${DML_TEST_TIMEOUT:-600} # seconds
-output=$DML_BUILD/test-output
+# run.sh PLAN: runs a plan that the Makefile wrote, as many lines at once as there are processors (DML_TEST_JOBS), and
+# adds up. A line is "LABEL<tab>COMMAND" or "skip<tab>LABEL<tab>REASON". A command prints
+# "# NAME: N passed, N failed, N skipped" at its end; one that doesn't, or exits as it shouldn't, is a failed test.
+limit=${DML_TEST_TIMEOUT:-600} # seconds a command
 tab=$(printf '\t')
-passed=0 failed=0 skipped=0
-skips=
 
-run_limited() {
+run_limited() { # command
     if command -v timeout >/dev/null; then timeout "$limit" sh -c "$1"; else sh -c "$1"; fi
 }
 
-add_skip() { # what, why
-    skips="$skips
-  $1: $2"
-}
-
+# One command; leaves "PASSED FAILED SKIPPED" in $result.totals and what was skipped in $result.skips.
 run_one() { # label, command
     start=$(date +%s)
-    run_limited "$2" >"$output" 2>&1 </dev/null
+    mkdir "$result.tmp"
+    TMPDIR=$result.tmp run_limited "$2" >"$result.output" 2>&1 </dev/null
     status=$?
+    rm -rf "$result.tmp"
     seconds=$(($(date +%s) - start))
-    set -- "$1" "$(sed -n 's/^# [^ ]*: \([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' "$output" |
-        tail -n 1)"
-    if [ -n "$2" ]; then
-        label=$1
-        set -- $2
-        p=$1 f=$2 s=$3
+    label=$1
+    set -- $(sed -n 's/^# [^ ]*: \([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' "$result.output" |
+        tail -n 1)
+    passed=${1:-0} failed=${2:-0} skipped=${3:-0}
+    if [ "$status" -ne 0 ] && [ "$failed" -eq 0 ]; then
+        failed=1
+        if [ "$status" -eq 124 ]; then why="did not end within $limit s"; else why="exit status $status"; fi
+        echo "$why" >>"$result.output"
+    elif [ $((passed + failed + skipped)) -eq 0 ]; then
+        failed=1
+        echo 'no test ran' >>"$result.output"
+    fi
+    echo "$passed $failed $skipped" >"$result.totals"
+    sed -n "s|^skip |  $label/|p" "$result.output" >"$result.skips"
+    if [ "$failed" -gt 0 ]; then
+        text=$(tail -n 200 "$result.output" | sed 's/^/    /')
+        printf '%s\nFAIL  %s: %s passed, %s failed, %s skipped (%s s)\n' "$text" "$label" "$passed" "$failed" \
+            "$skipped" "$seconds"
     else
-        label=$1 p=0 f=0 s=0
-    fi
-    if [ "$status" -ne 0 ] && [ "$f" -eq 0 ]; then
-        f=1
-        case $status in
-        124) echo "did not end within $limit s" >>"$output" ;;
-        *) echo "exit status $status" >>"$output" ;;
-        esac
-    elif [ $((p + f + s)) -eq 0 ]; then
-        f=1
-        echo "no test ran" >>"$output"
-    fi
-    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-    if [ "$f" -gt 0 ]; then
-        sed 's/^/    /' "$output" | tail -n 200
-        echo "FAIL  $label: $p passed, $f failed, $s skipped ($seconds s)"
-    else
-        echo "ok    $label: $p passed, $s skipped ($seconds s)"
-    fi
-    if [ "$s" -gt 0 ]; then
-        skips="$skips
-$(sed -n "s|^skip |  $label/|p" "$output")"
+        echo "ok    $label: $passed passed, $skipped skipped ($seconds s)"
     fi
 }
 
-while read -r line; do
-    [ -n "$line" ] || continue
-    label=${line%%"$tab"*}
+# Line NUMBER of the plan, in a process of its own.
+if [ "$1" = --line ]; then
+    result=$2/$4
+    line=$(sed -n "$4s/^[ $tab]*//p" "$3")
     rest=${line#*"$tab"}
-    if [ "$label" = skip ]; then
-        skipped=$((skipped + 1))
-        add_skip "${rest%%"$tab"*}" "${rest#*"$tab"}"
-    else
-        run_one "$label" "$rest"
-    fi
-done <"$plan"
-rm -f "$output"
+    case $line in
+    '') ;;
+    "skip$tab"*)
+        echo '0 0 1' >"$result.totals"
+        echo "  ${rest%%"$tab"*}: ${rest#*"$tab"}" >"$result.skips"
+        ;;
+    *) run_one "${line%%"$tab"*}" "$rest" ;;
+    esac
+    exit 0
+fi
 
-if [ -n "$skips" ]; then
-    echo "skipped:"
-    printf '%s\n' "$skips" | sed '/^$/d' | sort -u
+results=$(mktemp -d) || exit 1
+trap 'rm -rf "$results"' EXIT
+jobs=${DML_TEST_JOBS:-$(nproc 2>/dev/null || echo 2)}
+awk '{ print NR }' "$1" | xargs -P "$jobs" -n 1 sh "$0" --line "$results" "$1"
+
+if cat "$results"/*.skips 2>/dev/null | grep -q .; then
+    echo 'skipped:'
+    cat "$results"/*.skips | sort -u
 fi
-if [ "$skipped" -gt 0 ]; then
-    echo "$passed passed, $failed failed, $skipped skipped"
+lines=$(grep -c "$tab" "$1")
+ended=$(ls "$results" | grep -c 'totals$')
+[ "$lines" -eq "$ended" ] || echo "0 $((lines - ended)) 0" >"$results/lost.totals" # a runner was killed
+set -- $(cat "$results"/*.totals 2>/dev/null | awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0 }')
+if [ "$3" -gt 0 ]; then
+    echo "$1 passed, $2 failed, $3 skipped"
 else
-    echo "$passed passed, $failed failed"
+    echo "$1 passed, $2 failed"
 fi
-[ "$failed" -eq 0 ]
+[ "$2" -eq 0 ]

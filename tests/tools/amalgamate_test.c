@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char tool[4096], folder[64];
+static char tool[4096], folder[512];
 
 /* Runs the tool with these arguments inside the tree; its exit status, what it said in `said`. */
 static char said[4096];
@@ -319,7 +319,7 @@ int main(void)
         printf("%s is not there: run make first\n", path);
         return 1;
     }
-    snprintf(folder, sizeof folder, "/tmp/dml-amalgamate-XXXXXX");
+    snprintf(folder, sizeof folder, "%s/dml-amalgamate-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     if (!mkdtemp(folder)) return 1;
     RUN(writes_each_file_once_in_include_order);
     RUN(the_version_is_named_when_there_is_none);

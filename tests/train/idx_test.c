@@ -23,7 +23,7 @@ static dml_context *open_small(void)
 static const char *write_file(const unsigned char *bytes, size_t size)
 {
     static char path[256];
-    const char *folder = getenv("DML_BUILD");
+    const char *folder = getenv("TMPDIR");
     snprintf(path, sizeof path, "%s/idx_test.tmp", folder ? folder : "/tmp");
     FILE *file = fopen(path, "wb");
     CHECK(file && fwrite(bytes, 1, size, file) == size);
