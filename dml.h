@@ -4934,8 +4934,8 @@ struct dml_context {
     dml__owned *owned; /* the newest, or NULL */
 };
 
-/* dml_open on a device of a backend that need not be in dml_backend_at's list, as the test devices aren't; NULL
-   backend: the one that options->device names. */
+/* dml_open on a device of a backend that need not be in dml_backend_at's list, as the test devices aren't;
+   NULL backend: the one that options->device names. */
 DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, const dml_options *options);
 
 /* Links a thing to the context, which destroys it on close if nobody did before. */
@@ -7388,29 +7388,43 @@ static dml_status dml__trainer_update(dml_trainer *trainer)
     return trainer->row->update(&trainer->optimizer, &update);
 }
 
+/* Forward and backward: under a strategy that combines gradients g is the gradient of the sum over the rows.
+ */
+static dml_status dml__trainer_find_gradient(dml_trainer *trainer, int rows, const void *const *inputs,
+                                             float *loss)
+{
+    const dml_sync *sync = &trainer->sync;
+    const bool attached = sync->begin || sync->ready || sync->finish || sync->updated;
+    const dml__gradient_listener listener = { dml__trainer_gradient_ready, trainer };
+    if (attached && rows == 0) {
+        if (loss) *loss = 0.0f;
+        return dml__train_on_nothing(trainer, &listener);
+    }
+    const float loss_scale = sync->ready || sync->finish ? (float)rows : 1.0f;
+    return dml__program_train(trainer->program, rows, inputs, (uint32_t)trainer->steps, loss_scale, &listener,
+                              loss);
+}
+
+/* For a strategy that fails without a word. */
+static dml_status dml__explain(dml_trainer *trainer, dml_status status)
+{
+    return status == DML_OK ? status
+                            : dml__fail(&trainer->context->error, status, "the sync strategy failed: %s",
+                                        dml_status_string(status));
+}
+
 DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *const *inputs, float *loss)
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
     dml_sync *sync = &trainer->sync;
-    const bool attached = sync->begin || sync->ready || sync->finish || sync->updated;
-    const bool combines_gradients = sync->ready || sync->finish;
-    const dml__gradient_listener listener = { dml__trainer_gradient_ready, trainer };
     dml_status status = trainer->context->error.status;
     if (status == DML_OK && sync->begin) status = sync->begin(sync->state, trainer, rows);
-    if (status != DML_OK) return status;
-    if (attached && rows == 0) {
-        if (loss) *loss = 0.0f;
-        status = dml__train_on_nothing(trainer, &listener);
-    } else {
-        const float loss_scale = combines_gradients ? (float)rows : 1.0f;
-        status = dml__program_train(trainer->program, rows, inputs, (uint32_t)trainer->steps, loss_scale,
-                                    &listener, loss);
-    }
+    if (status == DML_OK) status = dml__trainer_find_gradient(trainer, rows, inputs, loss);
     if (status == DML_OK && sync->finish) status = sync->finish(sync->state, trainer);
     if (status == DML_OK) status = dml__trainer_update(trainer);
     if (status == DML_OK) trainer->steps++;
     if (status == DML_OK && sync->updated) status = sync->updated(sync->state, trainer);
-    return status;
+    return dml__explain(trainer, status);
 }
 
 DML_API dml_program *dml_trainer_program(dml_trainer *trainer)
@@ -7502,7 +7516,7 @@ DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
     trainer->sync = sync;
     const dml_status status = sync.start ? sync.start(sync.state, trainer) : DML_OK;
     if (status != DML_OK) dml__trainer_drop_sync(trainer);
-    return status;
+    return dml__explain(trainer, status);
 }
 
 DML_API dml_status dml_trainer_fail(dml_trainer *trainer, dml_status status, const char *format, ...)
