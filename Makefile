@@ -80,7 +80,10 @@ $(BUILD)/products.stamp: $(BUILD)/amalgamate $(SOURCES)
 	@touch $@
 $(PRODUCTS): $(BUILD)/products.stamp
 	$(Q)test -f $@ || $(BUILD)/amalgamate src/$@ -o $@
-amalgamate: $(PRODUCTS)
+amalgamate: $(PRODUCTS) docs/reference.md
+
+docs/reference.md: $(BUILD)/reference $(PRODUCTS)
+	$(Q)$(BUILD)/reference dml.h dml_comm.h >$(BUILD)/reference.md && mv $(BUILD)/reference.md $@
 
 $(BUILD)/dml_opencl.o: dml_opencl.c dml.h
 	@mkdir -p $(@D)
@@ -92,7 +95,7 @@ $(BUILD)/dml_cuda.o: dml_cuda.cu dml.h
 	$(Q)$(NVCC) $(NVCCFLAGS) $(GENCODE) -Xcompiler -Wall,-Wextra -I. -c $< -o $@
 
 # The tools don't use the library; a sample or benchmark is a whole program that defines DML_IMPLEMENTATION.
-$(BUILD)/%: tools/%.c
+$(BUILD)/%: tools/%.c $(wildcard tools/*.h)
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
 	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARNINGS) $< -o $@ $(BASE_LIBS)
@@ -278,7 +281,7 @@ help:
 # |   V="normal asan"        only these variants: normal clang asan tsan nothreads arm aarch64, and the runs
 # |                          isa (kernel tests on lower instruction sets), oclgrind, scripts
 # | make bench               the benchmarks, a row for each measurement
-# | make amalgamate          writes dml.h, dml_comm.h, dml_cuda.cu and dml_opencl.c from src/
+# | make amalgamate          writes dml.h, dml_comm.h, dml_cuda.cu and dml_opencl.c from src/, and docs/reference.md
 # | make data                MNIST into build/data/mnist: downloaded, or unpacked from DML_DATA=dir (dir/mnist/*.gz)
 # | make install             headers, sources, pkg-config file, CMake package; PREFIX=/usr/local DESTDIR=
 # | make uninstall           removes them

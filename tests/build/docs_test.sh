@@ -1,0 +1,27 @@
+# What the documents say of the sources is so.
+. tests/build/check.sh
+
+same_reference() {
+    "$DML_BUILD/reference" dml.h dml_comm.h >"$WORK/reference.md" && cmp "$WORK/reference.md" docs/reference.md
+}
+check "docs/reference.md is what make amalgamate writes" same_reference
+
+# The program in the README, from the first #define to its end, is samples/hello.c.
+same_hello() {
+    sed -n '/^```c$/,/^```$/p' README.md | sed -n '/^#define DML_IMPLEMENTATION$/,/^}$/p' >"$WORK/readme.c"
+    sed -n '/^#define DML_IMPLEMENTATION$/,/^}$/p' samples/hello.c >"$WORK/hello.c"
+    [ -s "$WORK/hello.c" ] && diff "$WORK/readme.c" "$WORK/hello.c"
+}
+check "the README's program is samples/hello.c" same_hello
+
+links_lead_somewhere() {
+    for page in README.md CONTRIBUTING.md docs/*.md; do
+        for link in $(sed -n 's/.*](\([^)#]*\)[)#].*/\1/p' "$page" | grep -v '^http'); do
+            [ -e "$(dirname "$page")/$link" ] || echo "$page links to $link" | tee -a "$WORK/broken"
+        done
+    done
+    [ ! -f "$WORK/broken" ]
+}
+check "every link of the documents leads to a file" links_lead_somewhere
+
+report build/docs
