@@ -40,7 +40,8 @@ typedef struct dml__meeting {
     bool addresses_done;     /* all sent (rank 0) or received (others) */
     dml__handshake *shakes;  /* (shake_count): to each rank below twice, then visitors */
     int outgoing, shake_count;
-    struct pollfd *polls; /* (1 + shake_count + world) */
+    struct pollfd *polls; /* (1 + shake_count + world); some have no fd */
+    struct pollfd *waits; /* those that have */
     int to_connect;       /* connections that are still missing */
     char note[256];       /* why the last visitor was turned away, if it was worth a sentence */
 } dml__meeting;
@@ -151,7 +152,8 @@ static bool dml__take_addresses(void *user, const dml__control *control)
 {
     dml__meeting *meeting = (dml__meeting *)user;
     const int below = meeting->comm->rank;
-    if (control->rank < 1 || control->rank + control->endpoints > below) return false;
+    if (control->rank < 1 || control->rank > below || control->endpoints > below - control->rank)
+        return false;
     for (int i = 0; i < control->endpoints; i++)
         dml__from_endpoint(&control->endpoint[i], &meeting->addresses[control->rank + i]);
     meeting->addresses_done = control->rank + control->endpoints == below;
@@ -341,8 +343,10 @@ static double dml__prepare_polls(dml__meeting *meeting, double now)
 {
     double until = meeting->deadline;
     struct pollfd *polls = meeting->polls;
-    const bool listening = meeting->listener >= 0 && now >= meeting->listen_after;
-    if (meeting->listener >= 0 && !listening && meeting->listen_after < until) until = meeting->listen_after;
+    /* Before the session is known, every visitor would seem to be of another job. */
+    const bool open = meeting->listener >= 0 && meeting->me.has_session;
+    const bool listening = open && now >= meeting->listen_after;
+    if (open && !listening && meeting->listen_after < until) until = meeting->listen_after;
     polls[0].fd = listening ? meeting->listener : -1;
     polls[0].events = POLLIN;
     for (int i = 0; i < meeting->shake_count; i++) {
@@ -360,6 +364,19 @@ static double dml__prepare_polls(dml__meeting *meeting, double now)
     return until > now ? until - now : 0;
 }
 
+/* poll() on the entries that have an fd: it takes no more entries than the process may have files. */
+static int dml__poll_meeting(dml__meeting *meeting, size_t count, double seconds)
+{
+    struct pollfd *polls = meeting->polls, *waits = meeting->waits;
+    size_t used = 0;
+    for (size_t i = 0; i < count; i++)
+        if (polls[i].fd >= 0) waits[used++] = polls[i];
+    const int ready = dml__socket_poll(meeting->me.calls, waits, used, seconds);
+    used = 0;
+    for (size_t i = 0; i < count; i++) polls[i].revents = polls[i].fd >= 0 ? waits[used++].revents : 0;
+    return ready;
+}
+
 /* One turn: waits, then sees to everything that is ready. False: the job has failed. */
 static bool dml__meet_once(dml__meeting *meeting)
 {
@@ -367,7 +384,7 @@ static bool dml__meet_once(dml__meeting *meeting)
     dml_comm *comm = meeting->comm;
     const size_t polled = 1 + (size_t)meeting->shake_count + (size_t)comm->world;
     const double left = dml__prepare_polls(meeting, now);
-    if (dml__socket_poll(meeting->me.calls, meeting->polls, polled, left) < 0) {
+    if (dml__poll_meeting(meeting, polled, left) < 0) {
         dml__comm_fail(comm, comm->rank, DML_ERROR_NETWORK, "rank %d can't wait on its connections: %s",
                        comm->rank, strerror(errno));
         return false;
@@ -464,9 +481,10 @@ static bool dml__prepare_meeting(dml__meeting *meeting)
         (dml__address *)dml__allocate_array(&comm->memory, world, sizeof *meeting->addresses);
     meeting->shakes = (dml__handshake *)dml__allocate_array(&comm->memory, (size_t)meeting->shake_count,
                                                             sizeof *meeting->shakes);
-    meeting->polls = (struct pollfd *)dml__allocate_array(
-        &comm->memory, 1 + (size_t)meeting->shake_count + world, sizeof *meeting->polls);
-    if (!meeting->addresses || !meeting->shakes || !meeting->polls) {
+    const size_t polled = 1 + (size_t)meeting->shake_count + world;
+    meeting->polls = (struct pollfd *)dml__allocate_array(&comm->memory, polled, sizeof *meeting->polls);
+    meeting->waits = (struct pollfd *)dml__allocate_array(&comm->memory, polled, sizeof *meeting->waits);
+    if (!meeting->addresses || !meeting->shakes || !meeting->polls || !meeting->waits) {
         dml__comm_fail(comm, comm->rank, DML_ERROR_MEMORY, "rank %d has no memory for the rendezvous",
                        comm->rank);
         return false;
@@ -497,6 +515,7 @@ static void dml__end_meeting(dml__meeting *meeting)
     for (int i = 0; meeting->shakes && i < meeting->shake_count; i++)
         dml__close_shake(meeting, &meeting->shakes[i]);
     if (meeting->listener >= 0) meeting->me.calls->close(meeting->listener);
+    dml__release(memory, meeting->waits);
     dml__release(memory, meeting->polls);
     dml__release(memory, meeting->shakes);
     dml__release(memory, meeting->addresses);

@@ -7,6 +7,8 @@
 
 #include "comm/comm_internal.h"
 
+#define DML__MOST_RANKS (1 << 20)
+
 /* An environment variable; NULL if it is unset or empty. */
 static const char *dml__environment(const char *name)
 {
@@ -30,9 +32,12 @@ static bool dml__read_rank(const dml_comm_options *options, dml__comm_settings *
     settings->rank = options->rank;
     settings->world = options->world_size;
     if (options->world_size) {
-        if (options->world_size > 0 && options->rank >= 0 && options->rank < options->world_size) return true;
+        if (options->rank >= 0 && options->rank < options->world_size &&
+            options->world_size <= DML__MOST_RANKS)
+            return true;
         dml__fail(error, DML_ERROR_ARGUMENT,
-                  "dml_comm_open: rank %d of world_size %d: the rank must be 0 to world_size - 1",
+                  "dml_comm_open: rank %d of world_size %d: the rank must be 0 to world_size - 1, the "
+                  "world_size at most 2^20",
                   options->rank, options->world_size);
         return false;
     }
@@ -48,7 +53,7 @@ static bool dml__read_rank(const dml_comm_options *options, dml__comm_settings *
                   rank ? "RANK" : "WORLD_SIZE", rank ? "WORLD_SIZE" : "RANK");
         return false;
     }
-    if (!dml__parse_whole(world, 1, 1 << 20, &settings->world)) {
+    if (!dml__parse_whole(world, 1, DML__MOST_RANKS, &settings->world)) {
         dml__fail(error, DML_ERROR_ARGUMENT, "dml_comm_open: WORLD_SIZE is \"%s\", not a whole number from 1",
                   world);
         return false;

@@ -1,6 +1,9 @@
 /* How ranks meet: settings, missing and mistaken ranks, keys, strangers. */
 #include "ranks.h"
 
+#include <limits.h>
+#include <sys/resource.h>
+
 /* ---- settings ---- */
 
 static void clear_environment(void)
@@ -58,6 +61,7 @@ static void bad_options(void)
     check_options((dml_comm_options){ .rank = 2, .world_size = 2 }, "rank 2 of world_size 2");
     check_options((dml_comm_options){ .rank = -1, .world_size = 2 }, "rank -1");
     check_options((dml_comm_options){ .world_size = -1 }, "world_size -1");
+    check_options((dml_comm_options){ .world_size = INT_MAX }, "world_size 2147483647");
     check_options((dml_comm_options){ .rank = 1 }, "without a world_size");
     check_options((dml_comm_options){ .master_port = 65536 }, "master_port is 65536");
     check_options((dml_comm_options){ .timeout_s = -3 }, "timeout_s is -3");
@@ -368,6 +372,127 @@ static void other_version(void)
     CHECK_CONTAINS(ranks[0].error, "rank 1 speaks version 2 of the protocol, but rank 0 version 1");
 }
 
+/* ---- a rank 0 made by hand ---- */
+
+#define SEGMENT_BYTES (256 << 10)
+
+static int listen_at(int port)
+{
+    dml__address address;
+    const char *message;
+    CHECK_INT(dml__resolve_host("127.0.0.1", (uint16_t)port, &address, 1, &message), 1);
+    return dml__socket_listen(dml__system_sockets(), &address);
+}
+
+/* Takes the first connection as far as its hello. */
+static int take_hello(int listener, dml__hello *hello)
+{
+    uint8_t challenge_bytes[DML__CHALLENGE_BYTES], hello_bytes[DML__HELLO_BYTES] = { 0 };
+    dml__challenge challenge;
+    struct pollfd come = { listener, POLLIN, 0 };
+    CHECK_INT(poll(&come, 1, 5000), 1);
+    const int fd = accept(listener, NULL, NULL);
+    memset(&challenge, 1, sizeof challenge);
+    dml__encode_challenge(&challenge, challenge_bytes);
+    (void)!send(fd, challenge_bytes, sizeof challenge_bytes, MSG_NOSIGNAL);
+    receive_all(fd, hello_bytes, sizeof hello_bytes);
+    CHECK(dml__decode_hello(hello_bytes, hello));
+    return fd;
+}
+
+static void send_welcome(int fd, int world, const uint8_t session[DML__SESSION_BYTES])
+{
+    uint8_t bytes[DML__WELCOME_BYTES];
+    dml__welcome welcome;
+    memset(&welcome, 0, sizeof welcome);
+    welcome.version = DML__WIRE_VERSION;
+    welcome.world = world;
+    welcome.segment_bytes = SEGMENT_BYTES;
+    memcpy(welcome.session, session, sizeof welcome.session);
+    dml__encode_welcome(&welcome, bytes);
+    (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+}
+
+/* Addresses of ranks that there are not are refused, however large their numbers. */
+static void addresses_of_no_rank(void)
+{
+    static const int firsts[] = { INT_MAX, 2, 0, -1, INT_MIN };
+    static const uint8_t session[DML__SESSION_BYTES] = { 1 };
+    for (size_t i = 0; i < sizeof firsts / sizeof *firsts; i++) {
+        test_rank ranks[3];
+        pthread_t thread;
+        ranks_prepare(ranks, 3, 5, NULL, NULL);
+        const int listener = listen_at(ranks[0].options.master_port);
+        pthread_create(&thread, NULL, ranks_thread, &ranks[2]);
+        dml__hello hello;
+        dml__control control;
+        uint8_t bytes[DML__CONTROL_BYTES];
+        const int fd = take_hello(listener, &hello);
+        send_welcome(fd, 3, session);
+        memset(&control, 0, sizeof control);
+        control.kind = DML__ADDRESSES;
+        control.rank = firsts[i];
+        control.endpoints = 1;
+        control.endpoint[0].family = 4;
+        dml__encode_control(&control, bytes);
+        (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+        pthread_join(thread, NULL);
+        CHECK_INT(ranks[2].status, DML_ERROR_FORMAT);
+        CHECK_CONTAINS(ranks[2].error, "rank 0 sent rank 2 a message that makes no sense");
+        close(fd);
+        close(listener);
+    }
+}
+
+/* Rank 2 comes to rank 1 while rank 0's welcome is still on its way there: no reason to turn it away. */
+static void before_the_session(void)
+{
+    static const uint8_t session[DML__SESSION_BYTES] = { 1 };
+    test_rank ranks[3];
+    pthread_t thread;
+    ranks_prepare(ranks, 3, 5, NULL, NULL);
+    const int listener = listen_at(ranks[0].options.master_port);
+    pthread_create(&thread, NULL, ranks_thread, &ranks[1]);
+    dml__hello hello;
+    const int control = take_hello(listener, &hello), early = ranks_connect(hello.port);
+    CHECK(early >= 0);
+    uint8_t challenge[DML__CHALLENGE_BYTES], hello_bytes[DML__HELLO_BYTES];
+    uint8_t welcome_bytes[DML__WELCOME_BYTES] = { 0 };
+    hello.from = 2;
+    hello.to = 1;
+    memcpy(hello.session, session, sizeof hello.session);
+    dml__encode_hello(&hello, hello_bytes);
+    (void)!send(early, hello_bytes, sizeof hello_bytes, MSG_NOSIGNAL);
+    struct pollfd answer = { early, POLLIN, 0 };
+    if (poll(&answer, 1, 50)) receive_all(early, challenge, sizeof challenge), poll(&answer, 1, 50);
+    send_welcome(control, 3, session);
+    if (poll(&answer, 1, 0) == 0) receive_all(early, challenge, sizeof challenge);
+    receive_all(early, welcome_bytes, sizeof welcome_bytes);
+    dml__welcome welcome;
+    CHECK(dml__decode_welcome(welcome_bytes, &welcome));
+    CHECK_INT(welcome.verdict, DML__VERDICT_WELCOME);
+    close(early);
+    close(control);
+    close(listener);
+    pthread_join(thread, NULL);
+    CHECK(ranks[1].status != DML_OK);
+}
+
+/* poll() takes no more entries than the process may have files, used or not. */
+static void few_descriptors(void)
+{
+    struct rlimit old, few;
+    CHECK_INT(getrlimit(RLIMIT_NOFILE, &old), 0);
+    few = old;
+    few.rlim_cur = 100;
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &few), 0);
+    test_rank ranks[3];
+    ranks_prepare(ranks, 3, 5, late_rank_body, NULL);
+    ranks_run(ranks, 3);
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &old), 0);
+    check_ranks(ranks, 3);
+}
+
 int main(void)
 {
     clear_environment();
@@ -387,5 +512,8 @@ int main(void)
     RUN(by_interface);
     RUN(strangers_change_nothing);
     RUN(other_version);
+    RUN(addresses_of_no_rank);
+    RUN(before_the_session);
+    RUN(few_descriptors);
     return test_report("comm/rendezvous");
 }
