@@ -53,7 +53,7 @@ static void begin_section(const char *product, const char *file)
     anchor(file, link);
     snprintf(piece, sizeof piece, "\n## %s\n\nIn `%s`.\n\n```c\n", file, product);
     append(body, piece);
-    snprintf(piece, sizeof piece, "\n- [%s](#%s):", file, link);
+    snprintf(piece, sizeof piece, "\n- [%s](#%s)", file, link);
     append(contents, piece);
 }
 
@@ -81,8 +81,13 @@ static void read_product(const char *path)
         fprintf(stderr, "reference: can't read %s\n", path);
         exit(1);
     }
-    bool in_section = false, blank = true, continued = false;
+    bool in_section = false, in_list = false, blank = true, continued = false;
+    int implementation = 0; /* how many #ifs deep we are in a part that users don't read */
     while (fgets(line, sizeof line, in)) {
+        if (implementation > 0) {
+            implementation += starts(line, "#if") - starts(line, "#endif");
+            continue;
+        }
         const bool banner = sscanf(line, "/* ---- %127[^ ] ---- */", file) == 1;
         const bool ends = banner || starts(line, "#ifdef DML_IMPLEMENTATION");
         if (ends && in_section) append(body, "```\n");
@@ -96,16 +101,17 @@ static void read_product(const char *path)
                 continue;
             begin_section(path, file);
             in_section = blank = true;
-            continued = false;
+            in_list = continued = false;
             continue;
         }
-        if (starts(line, "#ifdef DML_IMPLEMENTATION")) break;
+        implementation = starts(line, "#ifdef DML_IMPLEMENTATION");
         if (!in_section || is_plumbing(line, &continued)) continue;
         if (line[0] == '\n' && blank) continue;
         blank = line[0] == '\n';
         append(body, line);
         if (function_name(line, name)) {
-            append(contents, " `");
+            append(contents, in_list ? " `" : ": `");
+            in_list = true;
             append(contents, name);
             append(contents, "`");
         }
@@ -120,8 +126,8 @@ int main(int argc, char **argv)
         return argc < 2 ? 2 : 0;
     }
     for (int i = 1; i < argc; i++) read_product(argv[i]);
-    printf("# Reference\n\nWritten by `make reference` from the public headers, whose text it is. Start with "
-           "the "
+    printf("# Reference\n\nWritten by `make amalgamate` from the public headers, whose text it is. Start "
+           "with the "
            "[guide](guide.md).\n%s\n%s",
            contents, body);
     return 0;

@@ -6,6 +6,15 @@ same_reference() {
 }
 check "docs/reference.md is what make amalgamate writes" same_reference
 
+every_function() {
+    sed -n 's/^DML_API .*[ *]\(dml_[a-z0-9_]*\)(.*/\1/p' src/*/*.h | sort -u >"$WORK/functions"
+    while read -r name; do
+        grep -q "^- .*\`$name\`" docs/reference.md || echo "$name" | tee -a "$WORK/missing"
+    done <"$WORK/functions"
+    [ -s "$WORK/functions" ] && [ ! -f "$WORK/missing" ]
+}
+check "the reference lists every public function" every_function
+
 # The program in the README, from the first #define to its end, is samples/hello.c.
 same_hello() {
     sed -n '/^```c$/,/^```$/p' README.md | sed -n '/^#define DML_IMPLEMENTATION$/,/^}$/p' >"$WORK/readme.c"
