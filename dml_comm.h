@@ -2952,7 +2952,7 @@ DML__LOCAL void dml__reduce_into(void *into, const void *from, size_t count, dml
     case DML_F64: dml__reduce_f64((double *)into, (const double *)from, count, op); break;
     case DML_I32: dml__reduce_i32((int32_t *)into, (const int32_t *)from, count, op); break;
     case DML_I64: dml__reduce_i64((int64_t *)into, (const int64_t *)from, count, op); break;
-    default: DML_ASSERT(!"a dtype that can't be reduced"); break;
+    default: DML_ASSERT(0 && "a dtype that can't be reduced"); break;
     }
 }
 
@@ -2963,7 +2963,7 @@ DML__LOCAL void dml__finish_mean(void *data, size_t count, dml_dtype dtype, int 
     case DML_F64: dml__mean_f64((double *)data, count, (double)ranks); break;
     case DML_I32: dml__mean_i32((int32_t *)data, count, (int32_t)ranks); break;
     case DML_I64: dml__mean_i64((int64_t *)data, count, (int64_t)ranks); break;
-    default: DML_ASSERT(!"a dtype that can't be reduced"); break;
+    default: DML_ASSERT(0 && "a dtype that can't be reduced"); break;
     }
 }
 
@@ -3291,7 +3291,7 @@ static dml_status dml__ring_run(dml_comm *comm, const dml__comm_call *call)
     case DML__CALL_BARRIER: return dml__dissemination_barrier(comm, call);
     case DML__CALL_SEND: return dml__run_chain(comm, call, DML__BY_DIRECT, -1, call->signature.root);
     case DML__CALL_RECEIVE: return dml__run_chain(comm, call, DML__BY_DIRECT, call->signature.root, -1);
-    default: DML_ASSERT(!"an operation without an algorithm"); return DML_ERROR_STATE;
+    default: DML_ASSERT(0 && "an operation without an algorithm"); return DML_ERROR_STATE;
     }
 }
 

@@ -139,7 +139,7 @@ static dml_status dml__ring_run(dml_comm *comm, const dml__comm_call *call)
     case DML__CALL_BARRIER: return dml__dissemination_barrier(comm, call);
     case DML__CALL_SEND: return dml__run_chain(comm, call, DML__BY_DIRECT, -1, call->signature.root);
     case DML__CALL_RECEIVE: return dml__run_chain(comm, call, DML__BY_DIRECT, call->signature.root, -1);
-    default: DML_ASSERT(!"an operation without an algorithm"); return DML_ERROR_STATE;
+    default: DML_ASSERT(0 && "an operation without an algorithm"); return DML_ERROR_STATE;
     }
 }
 

@@ -66,7 +66,7 @@ DML__LOCAL void dml__reduce_into(void *into, const void *from, size_t count, dml
     case DML_F64: dml__reduce_f64((double *)into, (const double *)from, count, op); break;
     case DML_I32: dml__reduce_i32((int32_t *)into, (const int32_t *)from, count, op); break;
     case DML_I64: dml__reduce_i64((int64_t *)into, (const int64_t *)from, count, op); break;
-    default: DML_ASSERT(!"a dtype that can't be reduced"); break;
+    default: DML_ASSERT(0 && "a dtype that can't be reduced"); break;
     }
 }
 
@@ -77,7 +77,7 @@ DML__LOCAL void dml__finish_mean(void *data, size_t count, dml_dtype dtype, int 
     case DML_F64: dml__mean_f64((double *)data, count, (double)ranks); break;
     case DML_I32: dml__mean_i32((int32_t *)data, count, (int32_t)ranks); break;
     case DML_I64: dml__mean_i64((int64_t *)data, count, (int64_t)ranks); break;
-    default: DML_ASSERT(!"a dtype that can't be reduced"); break;
+    default: DML_ASSERT(0 && "a dtype that can't be reduced"); break;
     }
 }
 
