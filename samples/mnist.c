@@ -213,6 +213,20 @@ static float learning_rate(double peak, uint64_t step, uint64_t steps)
     return (float)(peak * 0.5 * (1 - cos(turn)));
 }
 
+/* Whether a checkpoint can be written there is found out before an epoch's work depends on it. Leaves what is
+   there as it is. */
+static void check_save(const char *path)
+{
+    errno = 0;
+    FILE *there = fopen(path, "rb");
+    const bool is_new = !there && errno == ENOENT;
+    FILE *file = fopen(path, "ab");
+    if (!file) args_exit(1, "can't write the checkpoint %s: %s", path, strerror(errno));
+    fclose(file);
+    if (there) fclose(there);
+    if (is_new) remove(path);
+}
+
 /* Where a run stands is the number of steps taken and nothing else, so it goes on from a checkpoint as if it
    had never stopped. */
 static void train(const options *o, dml_trainer *trainer, const dataset *set, dml_comm *comm, report *r)
@@ -320,6 +334,7 @@ int main(int argc, char **argv)
                            &(dml_trainer_options){ .batch = (o.batch - 1) / ranks + 1, .optimizer = sgd });
     dml_program *predict = dml_compile(logits, &(dml_program_options){ .batch = TEST_BATCH });
     if (o.load && rank == 0) dml_trainer_load(trainer, o.load);
+    if (o.save && rank == 0) check_save(o.save);
 
     /* This line makes it distributed. */
     if (ranks > 1) dml_trainer_sync(trainer, dml_all_reduce_sync(comm, NULL));

@@ -41,8 +41,11 @@ static void report_begin(report *r, dml_comm *comm, const char *label, uint64_t 
     r->window_start = r->epoch_start = dml_seconds();
 }
 
-static void report_log_line(report *r, const char *format, ...) DML__PRINTF(2, 3);
-static void report_log_line(report *r, const char *format, ...)
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+static void
+report_log_line(report *r, const char *format, ...)
 {
     if (!r->log) return;
     va_list arguments;

@@ -88,6 +88,7 @@ check "a line an epoch, and no bar, where there is no terminal" sh -c \
 check "the log is JSON" json
 check "a run of one epoch" mlp --epochs 1
 check "it learns" awk -F '[ %]+' '$1 == "test" { ok = $3 > 90 } END { exit !ok }' said
+check "no place for the checkpoint" refuses 1 "none/c: No such file" "$mnist" --model mlp --steps 1 --save none/c
 check "saving" mlp --steps 50 --save checkpoint
 check "loading" mlp --steps 100 --load checkpoint --log rest
 check "it goes on as if it had never stopped" same_losses whole rest 0 50
