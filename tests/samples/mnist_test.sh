@@ -88,7 +88,6 @@ check "a line an epoch, and no bar, where there is no terminal" sh -c \
 check "the log is JSON" json
 check "a run of one epoch" mlp --epochs 1
 check "it learns" awk -F '[ %]+' '$1 == "test" { ok = $3 > 90 } END { exit !ok }' said
-check "no place for the checkpoint" refuses 1 "none/c: No such file" "$mnist" --model mlp --steps 1 --save none/c
 check "saving" mlp --steps 50 --save checkpoint
 check "loading" mlp --steps 100 --load checkpoint --log rest
 check "it goes on as if it had never stopped" same_losses whole rest 0 50
@@ -100,6 +99,7 @@ check "a checkpoint of another model" refuses 1 checkpoint "$mnist" --model lene
 check "no such checkpoint" refuses 1 nowhere/c "$mnist" --load nowhere/c
 check "a log that can't be written" refuses 1 nowhere/l "$mnist" --log nowhere/l
 check "a checkpoint that can't be written" refuses 1 nowhere/s "$mnist" --model mlp --steps 1 --save nowhere/s
+check "it says so before it trains" [ ! -s "$WORK/out" ]
 check "a loss that explodes" refuses 1 'a smaller --lr may help' "$mnist" --model mlp --lr 1000 --steps 100
 
 # ---- ranks ----
