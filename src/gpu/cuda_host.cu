@@ -108,7 +108,9 @@ static dml_status dml__cuda_prepare(dml_device *device)
     state->most = dim3((unsigned)properties.maxGridSize[0], (unsigned)properties.maxGridSize[1],
                        (unsigned)properties.maxGridSize[2]);
     cudaFuncAttributes attributes; /* of any kernel: is there code for this card at all? */
-    if (cudaFuncGetAttributes(&attributes, dml__cuda_kernel(0)) != cudaSuccess) {
+    const cudaError_t error = cudaFuncGetAttributes(&attributes, dml__cuda_kernel(0));
+    if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction ||
+        error == cudaErrorUnsupportedPtxVersion) {
         (void)cudaGetLastError();
         return dml_device_fail(device, DML_ERROR_UNSUPPORTED,
                                "cuda:%d (%s) has compute capability %d.%d, for which dml_cuda.cu was not "
@@ -116,6 +118,8 @@ static dml_status dml__cuda_prepare(dml_device *device)
                                device->index, state->name, properties.major, properties.minor,
                                properties.major, properties.minor, properties.major, properties.minor);
     }
+    status = dml__cuda_check(device, error, "cudaFuncGetAttributes", "");
+    if (status != DML_OK) return status;
     return dml__cuda_check(device, cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking),
                            "cudaStreamCreateWithFlags", "");
 }

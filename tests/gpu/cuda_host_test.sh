@@ -24,4 +24,8 @@ for test in kernels backend; do
 done
 check "without a driver there is no device" sh -c 'FAKE_CUDA=none DML_TEST_DEVICES=cuda "$0" | tee "$1" &&
     grep -q "no cuda device here" "$1"' "$WORK/backend" "$WORK/none"
+check_fails "a card without memory for the code says so" 'out of memory' \
+    env FAKE_CUDA=full DML_TEST_DEVICES=cuda "$WORK/backend"
+check_fails "a card for which there is no code says what to compile" 'add -gencode' \
+    env FAKE_CUDA=other DML_TEST_DEVICES=cuda "$WORK/backend"
 report gpu/cuda_host

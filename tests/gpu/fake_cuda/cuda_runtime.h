@@ -16,6 +16,8 @@ enum cudaError_t {
     cudaErrorMemoryAllocation = 2,
     cudaErrorInvalidDeviceFunction = 98,
     cudaErrorInvalidDevice = 101,
+    cudaErrorNoKernelImageForDevice = 209,
+    cudaErrorUnsupportedPtxVersion = 222,
     cudaErrorInvalidResourceHandle = 400
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
@@ -81,12 +83,17 @@ static cudaError_t cudaGetLastError(void)
     return last;
 }
 
-/* FAKE_CUDA=none: as without a driver. */
+/* FAKE_CUDA=none: as without a driver; full: no memory left for code; other: code for other cards. */
+static bool fake_is(const char *mode)
+{
+    const char *set = getenv("FAKE_CUDA");
+    return set && strcmp(set, mode) == 0;
+}
+
 static cudaError_t cudaGetDeviceCount(int *count)
 {
-    const char *mode = getenv("FAKE_CUDA");
-    *count = mode ? 7 : 2; /* what it writes on an error means nothing */
-    return fake_result(!mode, (cudaError_t)35);
+    *count = fake_is("none") ? 7 : 2; /* what it writes on an error means nothing */
+    return fake_result(!fake_is("none"), (cudaError_t)35);
 }
 
 static cudaError_t cudaSetDevice(int device)
@@ -121,6 +128,8 @@ static int fake_kernel(const void *function)
 
 static cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, const void *function)
 {
+    if (fake_is("full")) return fake_result(false, cudaErrorMemoryAllocation);
+    if (fake_is("other")) return fake_result(false, cudaErrorNoKernelImageForDevice);
     return fake_result(fake_kernel(function) >= 0, cudaErrorInvalidDeviceFunction);
 }
 
