@@ -132,6 +132,10 @@ static dml_status dml__mean_squared_error_op_forward(const dml__run *run, const 
             dml_mse_forward(run->pool, n, dml__host_value(run, a), dml__host_value(run, b));
         return DML_OK;
     }
+    if (n > INT32_MAX)
+        return dml_device_fail(run->device, DML_ERROR_UNSUPPORTED,
+                               "mse_forward over %zu: the kernels count to %d; use smaller batches", n,
+                               INT32_MAX);
     dml_launch launch = dml__launch("mse_forward", 1, 1);
     launch.buffer[0] = dml__value(run, a);
     launch.buffer[1] = dml__value(run, b);
