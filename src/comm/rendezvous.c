@@ -268,10 +268,12 @@ static void dml__try_connecting(dml__meeting *meeting, dml__handshake *shake, do
         first ? meeting->masters[meeting->tries++ % meeting->master_count] : meeting->addresses[shake->rank];
     const int fd = dml__socket_connect(meeting->me.calls, &shake->address,
                                        meeting->bound ? &meeting->bind_address : NULL);
-    if (fd >= 0)
-        dml__begin_connecting(shake, fd);
-    else
+    if (fd < 0) {
         dml__rest(shake, errno, now);
+        return;
+    }
+    dml__begin_connecting(shake, fd);
+    shake->deadline = now + meeting->patience;
 }
 
 static void dml__connected(dml__meeting *meeting, dml__handshake *shake, bool accepted)
@@ -321,6 +323,14 @@ static void dml__broken(dml__meeting *meeting, dml__handshake *shake, bool accep
     dml__rest(shake, shake->error, now);
 }
 
+/* Visitors have a deadline at every stage. Whoever connects has one only until the other end answers: an
+   address that swallows all packets must not keep it from the next, but a rank that accepted it must not be
+   left. */
+static bool dml__has_deadline(const dml__handshake *shake, bool accepted)
+{
+    return accepted ? dml__handshake_events(shake) != 0 : shake->stage == DML__SHAKE_CONNECTING;
+}
+
 /* Moves one handshake on; false when that ended the job. */
 static bool dml__advance(dml__meeting *meeting, int index, bool ready, double now)
 {
@@ -331,7 +341,8 @@ static bool dml__advance(dml__meeting *meeting, int index, bool ready, double no
     if (ready) dml__handshake_step(shake, &meeting->me);
     if (shake->stage == DML__SHAKE_DONE && shake->fd >= 0) dml__connected(meeting, shake, accepted);
     if (shake->stage == DML__SHAKE_REFUSED) return dml__refused(meeting, shake, accepted);
-    const bool too_slow = accepted && dml__handshake_events(shake) && now > shake->deadline;
+    const bool too_slow = dml__has_deadline(shake, accepted) && now > shake->deadline;
+    if (too_slow) shake->error = ETIMEDOUT;
     if (shake->stage == DML__SHAKE_BROKEN || too_slow) dml__broken(meeting, shake, accepted, now);
     return true;
 }
@@ -354,7 +365,8 @@ static double dml__prepare_polls(dml__meeting *meeting, double now)
         const short events = dml__handshake_events(shake);
         polls[1 + i].fd = events ? shake->fd : -1;
         polls[1 + i].events = events;
-        if (events && i >= meeting->outgoing && shake->deadline < until) until = shake->deadline;
+        if (dml__has_deadline(shake, i >= meeting->outgoing) && shake->deadline < until)
+            until = shake->deadline;
         if (shake->stage == DML__SHAKE_RESTING && shake->retry_at < until &&
             dml__knows_its_way(meeting, shake))
             until = shake->retry_at;

@@ -478,6 +478,49 @@ static void before_the_session(void)
     CHECK(ranks[1].status != DML_OK);
 }
 
+static int swallower, swallowed; /* a port whose queue is full, and how often it was sent to */
+
+/* The first connect goes where packets get no answer. */
+static int connect_to_swallower(int fd, const struct sockaddr *address, socklen_t bytes)
+{
+    if (swallowed++) return connect(fd, address, bytes);
+    struct sockaddr_in to;
+    memcpy(&to, address, sizeof to);
+    to.sin_port = htons((unsigned short)swallower);
+    return connect(fd, (const struct sockaddr *)&to, sizeof to);
+}
+
+/* An address that never answers doesn't keep a rank from trying the next. */
+static void swallowed_packets(void)
+{
+    enum { FILL = 4 };
+    int listener = socket(AF_INET, SOCK_STREAM, 0), fill[FILL];
+    struct sockaddr_in at;
+    socklen_t bytes = sizeof at;
+    memset(&at, 0, sizeof at);
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK_INT(bind(listener, (struct sockaddr *)&at, bytes), 0);
+    CHECK_INT(getsockname(listener, (struct sockaddr *)&at, &bytes), 0);
+    CHECK_INT(listen(listener, 0), 0);
+    for (int i = 0; i < FILL; i++) {
+        fill[i] = dml__system_sockets()->open(AF_INET);
+        (void)!connect(fill[i], (struct sockaddr *)&at, bytes);
+    }
+    swallower = ntohs(at.sin_port);
+    swallowed = 0;
+    dml__socket_calls sockets = *dml__system_sockets();
+    sockets.connect = connect_to_swallower;
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 2, late_rank_body, NULL);
+    ranks[1].sockets = &sockets;
+    ranks_run(ranks, 2);
+    check_ranks(ranks, 2);
+    CHECK(swallowed >= 2);
+    for (int i = 0; i < FILL; i++) close(fill[i]);
+    close(listener);
+}
+
 /* poll() takes no more entries than the process may have files, used or not. */
 static void few_descriptors(void)
 {
@@ -514,6 +557,7 @@ int main(void)
     RUN(other_version);
     RUN(addresses_of_no_rank);
     RUN(before_the_session);
+    RUN(swallowed_packets);
     RUN(few_descriptors);
     return test_report("comm/rendezvous");
 }
