@@ -3749,14 +3749,14 @@ typedef struct dml__window_span {
     int begin, end;
 } dml__window_span;
 
-/* The inputs that window `o` covers along one axis. */
+/* The inputs that window `o` covers along one axis. Unsigned, since an input plus a pad need not fit an int.
+ */
 static inline dml__window_span dml__window(int o, int kernel, int stride, int pad, int in)
 {
     dml__window_span span;
-    span.begin = o * stride - pad;
-    span.end = span.begin + kernel;
-    if (span.begin < 0) span.begin = 0;
-    if (span.end > in) span.end = in;
+    const unsigned begin = (unsigned)o * (unsigned)stride, end = begin + (unsigned)(kernel - pad);
+    span.begin = begin > (unsigned)pad ? (int)(begin - (unsigned)pad) : 0;
+    span.end = end < (unsigned)in ? (int)end : in;
     return span;
 }
 
@@ -3764,10 +3764,10 @@ static inline dml__window_span dml__window(int o, int kernel, int stride, int pa
 static inline dml__window_span dml__windows_over(int i, int kernel, int stride, int pad, int out)
 {
     dml__window_span span;
-    const int first = i + pad - kernel + 1;
-    span.begin = first > 0 ? (first + stride - 1) / stride : 0;
-    span.end = (i + pad) / stride + 1;
-    if (span.end > out) span.end = out;
+    const unsigned place = (unsigned)i + (unsigned)pad, size = (unsigned)kernel, step = (unsigned)stride;
+    const unsigned last = place / step;
+    span.begin = place < size ? 0 : (int)((place - size) / step + 1);
+    span.end = last < (unsigned)out ? (int)last + 1 : out;
     return span;
 }
 

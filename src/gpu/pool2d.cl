@@ -5,7 +5,8 @@
 #ifndef DML_GPU_POOL2D_CL
 #define DML_GPU_POOL2D_CL
 
-/* The part of the axis 0 .. size - 1 that window `out` covers, [from, to). */
+/* The part of the axis 0 .. size - 1 that window `out` covers, [from, to). Unsigned, here and below, since a
+   place plus a pad or a stride need not fit an int. */
 typedef struct dml__gpu_range {
     int from, to;
 } dml__gpu_range;
@@ -13,10 +14,9 @@ typedef struct dml__gpu_range {
 HELPER dml__gpu_range dml__gpu_window(int out, int size, int window, int stride, int pad)
 {
     dml__gpu_range r;
-    r.from = out * stride - pad;
-    r.to = r.from + window;
-    if (r.from < 0) r.from = 0;
-    if (r.to > size) r.to = size;
+    const unsigned from = (unsigned)out * (unsigned)stride, to = from + (unsigned)(window - pad);
+    r.from = from > (unsigned)pad ? (int)(from - (unsigned)pad) : 0;
+    r.to = to < (unsigned)size ? (int)to : size;
     return r;
 }
 
@@ -24,10 +24,10 @@ HELPER dml__gpu_range dml__gpu_window(int out, int size, int window, int stride,
 HELPER dml__gpu_range dml__gpu_windows_over(int in, int outs, int window, int stride, int pad)
 {
     dml__gpu_range r;
-    const int last = in + pad, first = last - window + 1;
-    r.from = first > 0 ? (first + stride - 1) / stride : 0;
-    r.to = last / stride + 1;
-    if (r.to > outs) r.to = outs;
+    const unsigned place = (unsigned)in + (unsigned)pad, size = (unsigned)window, step = (unsigned)stride;
+    const unsigned last = place / step;
+    r.from = place < size ? 0 : (int)((place - size) / step + 1);
+    r.to = last < (unsigned)outs ? (int)last + 1 : outs;
     return r;
 }
 

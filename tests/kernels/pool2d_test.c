@@ -204,12 +204,33 @@ static void refuses_bad_shapes(void)
     }
 }
 
+/* Windows that are far larger, and farther apart, than the image: sums of sizes that no int holds. */
+static void takes_huge_windows(void)
+{
+    const dml_pool2d_shape tall = { 1, 5, 1, 1, INT32_MAX, 1, INT32_MAX, 1, INT32_MAX - 1, 0 };
+    const dml_pool2d_shape apart = { 1, 5, 1, 1, 2, 1, INT32_MAX, 1, 0, 0 };
+    const float x[5] = { 3, 1, 2, 5, 4 }, dy[2] = { 10, 20 };
+    float y[2], dx[5];
+    int32_t argmax[2];
+    CHECK_INT(dml_max_pool2d_forward(NULL, &tall, x, y, argmax), DML_OK);
+    CHECK(y[0] == 3 && y[1] == 5 && argmax[0] == 0 && argmax[1] == 3);
+    CHECK_INT(dml_max_pool2d_backward(NULL, &tall, argmax, dy, 0, dx), DML_OK);
+    CHECK(dx[0] == 10 && dx[1] == 0 && dx[2] == 0 && dx[3] == 20 && dx[4] == 0);
+    CHECK_INT(dml_avg_pool2d_forward(NULL, &tall, x, y), DML_OK);
+    CHECK(y[0] == 3 && y[1] == 3);
+    CHECK_INT(dml_avg_pool2d_backward(NULL, &tall, dy, 0, dx), DML_OK);
+    CHECK(dx[0] == 10 && dx[1] == 5 && dx[2] == 5 && dx[3] == 5 && dx[4] == 5);
+    CHECK_INT(dml_avg_pool2d_backward(NULL, &apart, dy, 0, dx), DML_OK);
+    CHECK(dx[0] == 5 && dx[1] == 5 && dx[2] == 0 && dx[3] == 0 && dx[4] == 0);
+}
+
 static void all(void)
 {
     forward_matches_the_definition();
     backward_is_the_adjoint();
     the_same_for_any_threads();
     refuses_bad_shapes();
+    takes_huge_windows();
 }
 
 static void pool2d(void)
