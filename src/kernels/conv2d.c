@@ -181,6 +181,7 @@ static void dml__pack_patches(const dml__conv *conv,
         }
         dml__pack_transposed(patch[0], DML__PRODUCT_KC, group, kc, panel_width, out + lane);
     }
+    for (int k = 0; k < kc; k++) dml__zero_floats(out + k * panel_width + lanes, panel_width - lanes);
 }
 
 /* --- the packers of the three products --- */
