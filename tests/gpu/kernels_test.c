@@ -422,6 +422,7 @@ static const shape pool_shapes[] = {
     { 2, 7, 5, 3, 0, 2, 2, 2, 2, 0, 0 },
     { 3, 9, 8, 5, 0, 3, 3, 2, 1, 1, 2 },
     { 1, 6, 11, 7, 0, 2, 3, 3, 4, 1, 0 },
+    { 1, 6, 5, 2, 0, 2, 3, INT32_MAX, INT32_MAX, 1, 0 }, /* a place plus a stride is no int */
 };
 enum { POOL_SHAPES = sizeof pool_shapes / sizeof pool_shapes[0] };
 
