@@ -2,9 +2,9 @@
 
    A transport is pairs of byte streams, nothing more: two between each two ranks, one for the data of the
    collectives and one for control, so that an abort is never stuck behind a gigabyte of gradients. What the
-   bytes mean is link.h's business. TCP (tcp.h) is the first. In-process ranks and shared memory would be
+   bytes mean is wire.h's business. TCP (tcp.c) is the first. In-process ranks and shared memory would be
    further tables of these calls, over ring buffers; MPI and NCCL are not transports but whole engines and
-   plug in one floor higher, at dml__engine in comm_internal.h. */
+   plug in one floor higher, at dml__comm_engine in comm_internal.h. */
 #ifndef DML_COMM_TRANSPORT_H
 #define DML_COMM_TRANSPORT_H
 
