@@ -464,9 +464,13 @@ static void before_the_session(void)
     dml__encode_hello(&hello, hello_bytes);
     (void)!send(early, hello_bytes, sizeof hello_bytes, MSG_NOSIGNAL);
     struct pollfd answer = { early, POLLIN, 0 };
-    if (poll(&answer, 1, 50)) receive_all(early, challenge, sizeof challenge), poll(&answer, 1, 50);
+    const bool at_once = poll(&answer, 1, 50) == 1;
+    if (at_once) {
+        receive_all(early, challenge, sizeof challenge);
+        poll(&answer, 1, 50);
+    }
     send_welcome(control, 3, session);
-    if (poll(&answer, 1, 0) == 0) receive_all(early, challenge, sizeof challenge);
+    if (!at_once) receive_all(early, challenge, sizeof challenge);
     receive_all(early, welcome_bytes, sizeof welcome_bytes);
     dml__welcome welcome;
     CHECK(dml__decode_welcome(welcome_bytes, &welcome));
