@@ -38,9 +38,10 @@ typedef struct dml_comm_options {
     /* The deadline of each operation and of the rendezvous. 0: DML_TIMEOUT, else 30. When it passes, finding
        out which rank is to blame takes a quarter of it more, at most 1 s. */
     double timeout_s;
-    /* Pre-shared by all ranks. NULL: DML_KEY, else none: then everything stays on loopback. Any two ranks
-       prove to each other that they have it; what they send afterwards is neither encrypted nor signed: for
-       that put the job on a private network or in a tunnel. */
+    /* Pre-shared by all ranks. NULL: DML_KEY, else none: then everything stays on loopback. Make it long and
+       random (`openssl rand -hex 32`): whoever sees a proof can try guesses. Any two ranks prove to each
+       other that they have it; what they send afterwards is neither encrypted nor signed: for that put the
+       job on a private network or in a tunnel. */
     const char *key;
     /* Leave loopback without a key all the same; so does DML_INSECURE=1. */
     bool allow_insecure;
