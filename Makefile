@@ -157,12 +157,12 @@ tsan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=thre
 
 nothreads.cc := $(CC)
 nothreads.flags := -O1 -DDML_NO_THREADS
-nothreads.folders := base thread kernels device graph train
+nothreads.folders := $(CPU_FOLDERS)
 
 arm.cc := arm-linux-gnueabihf-gcc
 arm.flags := -O2
 arm.run := qemu-arm -L /usr/arm-linux-gnueabihf
-arm.folders := base thread kernels graph train comm
+arm.folders := base thread kernels graph train comm dist
 arm.no := $(if $(call has_command,$(arm.cc)),$(if $(call has_command,qemu-arm),,qemu-arm is not \
     installed),$(arm.cc) is not installed)
 

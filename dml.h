@@ -980,7 +980,7 @@ DML_API void dml_trainer_set_steps(dml_trainer *trainer, uint64_t steps);
 DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path);
 
 /* Reads what dml_trainer_save wrote for the same model and optimizer; training then goes on as if it had
-   never stopped. DML_ERROR_IO when the file can't be read; DML_ERROR_FORMAT when it is no checkpoint,
+   never stopped (the context takes on the run's seed). DML_ERROR_IO when the file can't be read; DML_ERROR_FORMAT when it is no checkpoint,
    truncated, damaged, or of another model, with what differs; the trainer is then unchanged. */
 DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path);
 
@@ -1443,8 +1443,10 @@ DML_API dml_isa dml_cpu_isa(void)
     const dml_isa best = dml__detect_isa();
     const char *wanted = getenv("DML_ISA");
     if (!wanted) return best;
-    for (int isa = 0; isa < (int)best; isa++)
+    for (int isa = 0; isa < (int)best; isa++) {
+        if (isa == DML_ISA_NEON) continue; /* another processor's: nothing to lower AVX to */
         if (strcmp(wanted, dml_isa_name((dml_isa)isa)) == 0) return (dml_isa)isa;
+    }
     return best;
 }
 
@@ -4597,9 +4599,9 @@ static void dml__softmax_task(void *argument, int task, int worker)
     (void)worker;
     for (size_t r = begin; r < end; r++) {
         const size_t at = r * job->classes, label = (size_t)job->labels[r];
+        DML_ASSERT(label < job->classes);
         const float logit = job->logits[at + label]; /* read before, since probabilities may be logits */
         float maximum, sum;
-        DML_ASSERT(label < job->classes);
         dml__softmax_row(job->isa, job->classes, job->logits + at, job->probabilities + at, &maximum, &sum);
         job->row_loss[r] = logf(sum) + (maximum - logit);
     }
@@ -4978,8 +4980,9 @@ static void dml__open_pool(dml_context *context, const dml_options *options)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
                   "%d threads asked for: give 0 for one a core, or 1 or more", options->threads);
     else if (!(context->pool = dml_pool_create(&pool_options)))
-        dml__fail(&context->error, DML_ERROR_MEMORY, "no memory or threads left for a pool of %d threads",
-                  options->threads);
+        dml__fail(&context->error, DML_ERROR_MEMORY,
+                  "no memory or threads left for a pool of %d threads, which takes %zu bytes for each",
+                  options->threads ? options->threads : dml_cpu_count(), DML_POOL_SCRATCH_BYTES);
 }
 
 static dml_status dml__open_device_at(dml_context *context, const dml_backend *backend, int index)
@@ -5050,6 +5053,16 @@ static void dml__open_device(dml_context *context, const char *id)
         dml__open_device_at(context, backend, index);
 }
 
+static void dml__log_opening(dml_context *context)
+{
+    dml_device_info info;
+    memset(&info, 0, sizeof info);
+    context->device.backend->describe(context->device.index, &info);
+    dml__log(&context->logger, DML_LOG_INFO, "opened %s:%d (%s) with %d CPU threads",
+             context->device.backend->name, context->device.index, info.name,
+             dml_pool_threads(context->pool));
+}
+
 DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, const dml_options *options)
 {
     static const dml_options defaults = { NULL, 0, 0, { NULL, NULL, NULL }, NULL, 0, NULL, NULL, NULL };
@@ -5072,6 +5085,7 @@ DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, cons
         dml__open_device_at(context, backend, index);
     else
         dml__open_device(context, options->device);
+    if (context->device_open) dml__log_opening(context);
     return context;
 }
 
@@ -5611,6 +5625,9 @@ DML__LOCAL dml_status dml__graph_freeze(dml_graph *graph)
     size_t largest = 1;
     for (const dml_node *p = graph->first_parameter; p; p = p->next_parameter)
         if (dml_shape_count(&p->shape) > largest) largest = dml_shape_count(&p->shape);
+    if (graph->parameter_count > SIZE_MAX / sizeof(float) / 2)
+        return dml__fail(&context->error, DML_ERROR_MEMORY,
+                         "%zu parameters are more than there are addresses for", graph->parameter_count);
     dml_buffer *w = dml__buffer_create(context, graph->parameter_count * sizeof(float));
     if (!w) return context->error.status;
     float *host = (float *)dml__allocate_array(&context->memory, largest, sizeof *host);
@@ -7034,7 +7051,11 @@ DML_API dml_program *dml_compile(dml_node *output, const dml_program_options *op
     }
     if (status == DML_OK) status = dml__place_blocks(program);
     if (status == DML_OK) status = dml__allocate_program(program);
-    if (status == DML_OK) return program;
+    if (status == DML_OK) {
+        dml__log(&graph->context->logger, DML_LOG_DEBUG, "compiled %d nodes for %d samples%s: %zu bytes",
+                 program->slots, program->batch, program->training ? " to train" : "", program->bytes);
+        return program;
+    }
     dml_program_destroy(program);
     return NULL;
 }

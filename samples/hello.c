@@ -1,16 +1,26 @@
 /* hello: a network learns to tell two spirals apart, and draws what it has learned.
 
-       cc -O2 hello.c -lm -lpthread && ./a.out */
+       cc -O2 hello.c -lm -lpthread && ./a.out          (or ./a.out --device D, or --list-devices) */
 #define DML_IMPLEMENTATION
 #include "dml.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { POINTS = 256, WIDTH = 64, HEIGHT = 32, CELLS = WIDTH * HEIGHT };
 
-int main(void)
+int main(int argc, char **argv)
 {
+    const bool list = argc == 2 && strcmp(argv[1], "--list-devices") == 0;
+    const char *device = argc == 3 && strcmp(argv[1], "--device") == 0 ? argv[2] : "cpu";
+    if (argc > 1 && !list && device != argv[2])
+        return fprintf(stderr, "usage: hello [--device D | --list-devices]\n"), 2;
+    dml_device_info info[16];
+    for (int i = 0, n = list ? dml_devices(info, 16) : 0; i < n && i < 16; i++)
+        printf("%-10s %s\n", info[i].id, info[i].name);
+    if (list) return 0;
+
     static float point[POINTS][2], cell[CELLS][2], score[CELLS][2], loss;
     static int spiral[POINTS];
     for (int i = 0; i < POINTS; i++) {
@@ -20,7 +30,7 @@ int main(void)
     for (int i = 0; i < CELLS; i++)
         cell[i][0] = 2.0f * (i % WIDTH) / WIDTH - 1, cell[i][1] = 2.0f * (i / WIDTH) / HEIGHT - 1;
 
-    dml_context *ctx = dml_open(NULL); /* every core of the CPU */
+    dml_context *ctx = dml_open(&(dml_options){ .device = device });
     dml_graph *g = dml_graph_create(ctx);
     dml_node *x = dml_input(g, "point", DML_F32, 1, 2); /* the batch axis is implicit */
     dml_node *t = dml_input(g, "spiral", DML_I32, 0);

@@ -38,8 +38,10 @@ DML_API dml_isa dml_cpu_isa(void)
     const dml_isa best = dml__detect_isa();
     const char *wanted = getenv("DML_ISA");
     if (!wanted) return best;
-    for (int isa = 0; isa < (int)best; isa++)
+    for (int isa = 0; isa < (int)best; isa++) {
+        if (isa == DML_ISA_NEON) continue; /* another processor's: nothing to lower AVX to */
         if (strcmp(wanted, dml_isa_name((dml_isa)isa)) == 0) return (dml_isa)isa;
+    }
     return best;
 }
 

@@ -3,6 +3,7 @@
 
 #include "device/context.h"
 
+#include "base/cpu.h"
 #include "device/context_internal.h"
 
 #include <stdarg.h>
@@ -34,8 +35,9 @@ static void dml__open_pool(dml_context *context, const dml_options *options)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
                   "%d threads asked for: give 0 for one a core, or 1 or more", options->threads);
     else if (!(context->pool = dml_pool_create(&pool_options)))
-        dml__fail(&context->error, DML_ERROR_MEMORY, "no memory or threads left for a pool of %d threads",
-                  options->threads);
+        dml__fail(&context->error, DML_ERROR_MEMORY,
+                  "no memory or threads left for a pool of %d threads, which takes %zu bytes for each",
+                  options->threads ? options->threads : dml_cpu_count(), DML_POOL_SCRATCH_BYTES);
 }
 
 static dml_status dml__open_device_at(dml_context *context, const dml_backend *backend, int index)
@@ -106,6 +108,16 @@ static void dml__open_device(dml_context *context, const char *id)
         dml__open_device_at(context, backend, index);
 }
 
+static void dml__log_opening(dml_context *context)
+{
+    dml_device_info info;
+    memset(&info, 0, sizeof info);
+    context->device.backend->describe(context->device.index, &info);
+    dml__log(&context->logger, DML_LOG_INFO, "opened %s:%d (%s) with %d CPU threads",
+             context->device.backend->name, context->device.index, info.name,
+             dml_pool_threads(context->pool));
+}
+
 DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, const dml_options *options)
 {
     static const dml_options defaults = { NULL, 0, 0, { NULL, NULL, NULL }, NULL, 0, NULL, NULL, NULL };
@@ -128,6 +140,7 @@ DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, cons
         dml__open_device_at(context, backend, index);
     else
         dml__open_device(context, options->device);
+    if (context->device_open) dml__log_opening(context);
     return context;
 }
 

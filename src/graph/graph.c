@@ -264,6 +264,9 @@ DML__LOCAL dml_status dml__graph_freeze(dml_graph *graph)
     size_t largest = 1;
     for (const dml_node *p = graph->first_parameter; p; p = p->next_parameter)
         if (dml_shape_count(&p->shape) > largest) largest = dml_shape_count(&p->shape);
+    if (graph->parameter_count > SIZE_MAX / sizeof(float) / 2)
+        return dml__fail(&context->error, DML_ERROR_MEMORY,
+                         "%zu parameters are more than there are addresses for", graph->parameter_count);
     dml_buffer *w = dml__buffer_create(context, graph->parameter_count * sizeof(float));
     if (!w) return context->error.status;
     float *host = (float *)dml__allocate_array(&context->memory, largest, sizeof *host);

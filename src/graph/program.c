@@ -3,6 +3,7 @@
 
 #include "graph/program.h"
 
+#include "base/logger.h"
 #include "base/memory.h"
 #include "graph/node.h"
 #include "graph/op.h"
@@ -266,7 +267,11 @@ DML_API dml_program *dml_compile(dml_node *output, const dml_program_options *op
     }
     if (status == DML_OK) status = dml__place_blocks(program);
     if (status == DML_OK) status = dml__allocate_program(program);
-    if (status == DML_OK) return program;
+    if (status == DML_OK) {
+        dml__log(&graph->context->logger, DML_LOG_DEBUG, "compiled %d nodes for %d samples%s: %zu bytes",
+                 program->slots, program->batch, program->training ? " to train" : "", program->bytes);
+        return program;
+    }
     dml_program_destroy(program);
     return NULL;
 }

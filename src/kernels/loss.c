@@ -75,9 +75,9 @@ static void dml__softmax_task(void *argument, int task, int worker)
     (void)worker;
     for (size_t r = begin; r < end; r++) {
         const size_t at = r * job->classes, label = (size_t)job->labels[r];
+        DML_ASSERT(label < job->classes);
         const float logit = job->logits[at + label]; /* read before, since probabilities may be logits */
         float maximum, sum;
-        DML_ASSERT(label < job->classes);
         dml__softmax_row(job->isa, job->classes, job->logits + at, job->probabilities + at, &maximum, &sum);
         job->row_loss[r] = logf(sum) + (maximum - logit);
     }

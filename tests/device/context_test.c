@@ -168,19 +168,34 @@ static void memory_of_a_device(void)
 }
 EACH_BACKEND(memory_of_a_device)
 
-static int logged;
+static char logged[1024];
 
-static void count_log(void *user, dml_log_level level, const char *message)
+static void keep_log(void *user, dml_log_level level, const char *message)
 {
-    (void)level;
-    CHECK(user == &logged && message && !strchr(message, '\n'));
-    logged++;
+    CHECK(user == logged && message && !strchr(message, '\n'));
+    CHECK(level == DML_LOG_DEBUG || level == DML_LOG_INFO);
+    snprintf(logged + strlen(logged), sizeof logged - strlen(logged), "%s\n", message);
+}
+
+/* The library says what it does, to the callback alone. */
+static void the_log_tells(void)
+{
+    logged[0] = '\0';
+    dml_context *context = dml_open(&(dml_options){ .threads = 2, .log = keep_log, .log_user = logged });
+    CHECK_CONTAINS(logged, "opened cpu:0 (CPU with");
+#ifndef DML_NO_THREADS
+    CHECK_CONTAINS(logged, "with 2 CPU threads\n");
+#endif
+    CHECK(dml_compile(dml_dense(dml_input(dml_graph_create(context), "x", DML_F32, 1, 4), 3),
+                      &(dml_program_options){ .batch = 2 }));
+    CHECK_CONTAINS(logged, "compiled 4 nodes for 2 samples: ");
+    dml_close(context);
 }
 
 /* The context releases what the caller left, in any order of creation; what the caller released is gone. */
 static void close_releases_everything(void)
 {
-    dml_context *context = dml_open(&(dml_options){ .log = count_log, .log_user = &logged });
+    dml_context *context = dml_open(NULL);
     dml_graph *graph[3];
     dml_program *program[3];
     for (int i = 0; i < 3; i++) {
@@ -201,6 +216,7 @@ int main(void)
     RUN(null_context);
     RUN(bad_options);
     RUN(the_device_list);
+    RUN(the_log_tells);
     RUN_EACH(memory_of_a_device);
     RUN(close_releases_everything);
     return test_report("device/context");

@@ -13,5 +13,9 @@ check "each point is on its own side" awk '
     /^step/ { next }
     { points += gsub(/o/, "o") + gsub(/#/, "#"); wrong += /o\./ + /\.o/ + /# / + / #/ }
     END { print points " points, " wrong " rows with a wrong one"; exit points < 100 || wrong > 2 }' picture
+check "--list-devices" sh -c './a.out --list-devices | grep -q "^cpu "'
+check "--device" sh -c './a.out --device cpu | cmp - picture'
+check_fails "no such device" "no device 'abacus'" ./a.out --device abacus
+check_fails "a stray word" "usage: hello" ./a.out picture
 cd "$ROOT" || exit 1
 report samples/hello
