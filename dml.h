@@ -5347,6 +5347,9 @@ DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i);
 /* Elements of the node's value in this run. */
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node);
 
+/* For infer: input 0 is f32 images of height x width x channels, else an error that says what it is. */
+DML__LOCAL dml_status dml__check_image_input(const dml_node *node);
+
 /* The gradient of input i = the sum over rows of the output's gradient (rows, columns) + beta x what is
    there: how every bias gets its gradient. */
 DML__LOCAL dml_status dml__sum_rows_into_gradient(const dml__run *run, const dml_node *node, int i,
@@ -5695,9 +5698,10 @@ DML_API size_t dml_graph_parameter_count(const dml_graph *graph)
 /* Where a node lives in a program. Views have the slot of the node they look at. */
 typedef struct dml__slot {
     dml_node *node;
-    int root;             /* the slot whose memory this one is: its own index, unless the node is a view */
-    bool has_gradient;    /* a parameter lies behind it */
-    unsigned accumulates; /* bit i: in backward, another op wrote the gradient of input i before this one */
+    int root;              /* the slot whose memory this one is: its own index, unless the node is a view */
+    bool has_gradient;     /* a parameter lies behind it */
+    bool reached, written; /* while compiling: by the output's gradient; as a gradient, by some op */
+    unsigned accumulates;  /* bit i: in backward, another op wrote the gradient of input i before this one */
     size_t value, gradient, saved; /* bytes into the arena, of roots */
     size_t final_from;             /* after this node's backward, g[final_from ..] is final */
 } dml__slot;
@@ -5800,6 +5804,16 @@ DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i)
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node)
 {
     return dml_shape_count(&node->shape) * (node->batched ? (size_t)run->rows : 1);
+}
+
+DML__LOCAL dml_status dml__check_image_input(const dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    char text[DML_SHAPE_TEXT];
+    if (x->dtype == DML_F32 && x->batched && x->shape.ndim == 3) return DML_OK;
+    return dml__node_fail(node, DML_ERROR_SHAPE,
+                          "its input is %s %s; it takes f32 images of height x width x channels",
+                          dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text));
 }
 
 DML__LOCAL dml_launch dml__launch(const char *kernel, size_t x, size_t y)
@@ -6202,10 +6216,8 @@ static dml_status dml__conv2d_infer(dml_node *node)
     const dml_node *x = node->input[0], *w = node->input[1];
     const dml_conv2d_options *options = (const dml_conv2d_options *)node->attributes;
     char x_text[DML_SHAPE_TEXT];
-    if (x->dtype != DML_F32 || !x->batched || x->shape.ndim != 3)
-        return dml__node_fail(node, DML_ERROR_SHAPE,
-                              "its input is %s %s; it takes f32 images of height x width x channels",
-                              dml_dtype_name(x->dtype), dml_shape_format(&x->shape, x_text));
+    const dml_status status = dml__check_image_input(node);
+    if (status != DML_OK) return status;
     node->batched = true;
     node->shape.ndim = 3;
     node->shape.dims[2] = w->shape.dims[0];
@@ -6370,10 +6382,8 @@ static dml_status dml__pool2d_infer(dml_node *node)
     const dml_node *x = node->input[0];
     const dml_pool2d_options *options = (const dml_pool2d_options *)node->attributes;
     char x_text[DML_SHAPE_TEXT];
-    if (x->dtype != DML_F32 || !x->batched || x->shape.ndim != 3)
-        return dml__node_fail(node, DML_ERROR_SHAPE,
-                              "its input is %s %s; it takes f32 images of height x width x channels",
-                              dml_dtype_name(x->dtype), dml_shape_format(&x->shape, x_text));
+    const dml_status status = dml__check_image_input(node);
+    if (status != DML_OK) return status;
     node->batched = true;
     node->shape = x->shape;
     for (int axis = 0; axis < 2; axis++) {
@@ -6865,15 +6875,13 @@ static void dml__find_gradients(dml_program *program)
         for (int i = 0; i < slot->node->inputs; i++)
             slot->has_gradient = slot->has_gradient || dml__input_slot(program, slot, i)->has_gradient;
     }
-    /* `accumulates` marks, for now, what the output's gradient reaches. */
-    program->slot[program->slots - 1].accumulates = 1;
+    program->slot[program->slots - 1].reached = true;
     for (int s = program->slots - 1; s >= 0; s--) {
         dml__slot *slot = &program->slot[s];
-        const bool flows = slot->accumulates && (slot->node->op->backward || slot->node->op->view);
+        const bool flows = slot->reached && (slot->node->op->backward || slot->node->op->view);
         for (int i = 0; flows && i < slot->node->inputs; i++)
-            dml__input_slot(program, slot, i)->accumulates = 1;
-        slot->has_gradient = slot->has_gradient && slot->accumulates;
-        slot->accumulates = 0;
+            dml__input_slot(program, slot, i)->reached = true;
+        slot->has_gradient = slot->has_gradient && slot->reached;
     }
 }
 
@@ -6896,11 +6904,10 @@ static void dml__order_gradients(dml_program *program)
             const dml__slot *input = dml__input_slot(program, slot, i);
             if (!input->has_gradient) continue;
             dml__slot *root = &program->slot[input->root];
-            if (root->final_from) slot->accumulates |= 1u << i; /* final_from marks, for now, "written" */
-            root->final_from = 1;
+            if (root->written) slot->accumulates |= 1u << i;
+            root->written = true;
         }
     }
-    for (int s = 0; s < program->slots; s++) program->slot[s].final_from = 0;
     for (int p = 0; p < program->slots; p++) {
         const dml__slot *parameter = &program->slot[p];
         if (parameter->node->op != dml__parameter_op() || !parameter->has_gradient) continue;

@@ -76,6 +76,16 @@ DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node)
     return dml_shape_count(&node->shape) * (node->batched ? (size_t)run->rows : 1);
 }
 
+DML__LOCAL dml_status dml__check_image_input(const dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    char text[DML_SHAPE_TEXT];
+    if (x->dtype == DML_F32 && x->batched && x->shape.ndim == 3) return DML_OK;
+    return dml__node_fail(node, DML_ERROR_SHAPE,
+                          "its input is %s %s; it takes f32 images of height x width x channels",
+                          dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text));
+}
+
 DML__LOCAL dml_launch dml__launch(const char *kernel, size_t x, size_t y)
 {
     dml_launch launch;

@@ -60,6 +60,9 @@ DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i);
 /* Elements of the node's value in this run. */
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node);
 
+/* For infer: input 0 is f32 images of height x width x channels, else an error that says what it is. */
+DML__LOCAL dml_status dml__check_image_input(const dml_node *node);
+
 /* The gradient of input i = the sum over rows of the output's gradient (rows, columns) + beta x what is
    there: how every bias gets its gradient. */
 DML__LOCAL dml_status dml__sum_rows_into_gradient(const dml__run *run, const dml_node *node, int i,

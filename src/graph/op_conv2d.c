@@ -15,10 +15,8 @@ static dml_status dml__conv2d_infer(dml_node *node)
     const dml_node *x = node->input[0], *w = node->input[1];
     const dml_conv2d_options *options = (const dml_conv2d_options *)node->attributes;
     char x_text[DML_SHAPE_TEXT];
-    if (x->dtype != DML_F32 || !x->batched || x->shape.ndim != 3)
-        return dml__node_fail(node, DML_ERROR_SHAPE,
-                              "its input is %s %s; it takes f32 images of height x width x channels",
-                              dml_dtype_name(x->dtype), dml_shape_format(&x->shape, x_text));
+    const dml_status status = dml__check_image_input(node);
+    if (status != DML_OK) return status;
     node->batched = true;
     node->shape.ndim = 3;
     node->shape.dims[2] = w->shape.dims[0];

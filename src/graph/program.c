@@ -81,15 +81,13 @@ static void dml__find_gradients(dml_program *program)
         for (int i = 0; i < slot->node->inputs; i++)
             slot->has_gradient = slot->has_gradient || dml__input_slot(program, slot, i)->has_gradient;
     }
-    /* `accumulates` marks, for now, what the output's gradient reaches. */
-    program->slot[program->slots - 1].accumulates = 1;
+    program->slot[program->slots - 1].reached = true;
     for (int s = program->slots - 1; s >= 0; s--) {
         dml__slot *slot = &program->slot[s];
-        const bool flows = slot->accumulates && (slot->node->op->backward || slot->node->op->view);
+        const bool flows = slot->reached && (slot->node->op->backward || slot->node->op->view);
         for (int i = 0; flows && i < slot->node->inputs; i++)
-            dml__input_slot(program, slot, i)->accumulates = 1;
-        slot->has_gradient = slot->has_gradient && slot->accumulates;
-        slot->accumulates = 0;
+            dml__input_slot(program, slot, i)->reached = true;
+        slot->has_gradient = slot->has_gradient && slot->reached;
     }
 }
 
@@ -112,11 +110,10 @@ static void dml__order_gradients(dml_program *program)
             const dml__slot *input = dml__input_slot(program, slot, i);
             if (!input->has_gradient) continue;
             dml__slot *root = &program->slot[input->root];
-            if (root->final_from) slot->accumulates |= 1u << i; /* final_from marks, for now, "written" */
-            root->final_from = 1;
+            if (root->written) slot->accumulates |= 1u << i;
+            root->written = true;
         }
     }
-    for (int s = 0; s < program->slots; s++) program->slot[s].final_from = 0;
     for (int p = 0; p < program->slots; p++) {
         const dml__slot *parameter = &program->slot[p];
         if (parameter->node->op != dml__parameter_op() || !parameter->has_gradient) continue;

@@ -11,9 +11,10 @@
 /* Where a node lives in a program. Views have the slot of the node they look at. */
 typedef struct dml__slot {
     dml_node *node;
-    int root;             /* the slot whose memory this one is: its own index, unless the node is a view */
-    bool has_gradient;    /* a parameter lies behind it */
-    unsigned accumulates; /* bit i: in backward, another op wrote the gradient of input i before this one */
+    int root;              /* the slot whose memory this one is: its own index, unless the node is a view */
+    bool has_gradient;     /* a parameter lies behind it */
+    bool reached, written; /* while compiling: by the output's gradient; as a gradient, by some op */
+    unsigned accumulates;  /* bit i: in backward, another op wrote the gradient of input i before this one */
     size_t value, gradient, saved; /* bytes into the arena, of roots */
     size_t final_from;             /* after this node's backward, g[final_from ..] is final */
 } dml__slot;

@@ -1,7 +1,7 @@
 #include "kernels/conv2d.h"
 
 #include "base/cpu.h"
-#include "../test.h"
+#include "kernel_test.h"
 
 #include <fenv.h>
 
@@ -138,29 +138,8 @@ static void check(dml_conv2d_shape s, dml_pool **pools, int pool_count, unsigned
     discard(&r);
 }
 
-static const int pool_threads[] = { 0, 1, 2, 3, 5 }; /* 0: a NULL pool */
-#define POOLS (int)(sizeof pool_threads / sizeof pool_threads[0])
-
-static void with_each_isa(void (*test)(dml_pool **pools))
-{
-    static const char *const isas[] = { "scalar", "neon", "avx2", "avx512" };
-    dml_pool *pools[POOLS] = { NULL };
-    dml_pool_options options = { 0 };
-    for (int i = 1; i < POOLS; i++) {
-        options.threads = pool_threads[i];
-        pools[i] = dml_pool_create(&options);
-        CHECK(pools[i]);
-    }
-    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
-        setenv("DML_ISA", isas[i], 1);
-        if (strcmp(dml_isa_name(dml_cpu_isa()), isas[i]) == 0) test(pools);
-    }
-    unsetenv("DML_ISA");
-    for (int i = 1; i < POOLS; i++) dml_pool_destroy(pools[i]);
-}
-
 /* Kernels, strides and pads along the one axis against others along the other. */
-static void kernels_strides_pads(dml_pool **pools)
+static void kernels_strides_pads(void)
 {
     static const int kernels[] = { 1, 2, 3, 5 };
     unsigned state = 1;
@@ -174,11 +153,11 @@ static void kernels_strides_pads(dml_pool **pools)
         s.pad_w = (int)((test_random(&state) >> 8) % 3);
         s.channels = 1 + (int)((test_random(&state) >> 8) % 7);
         s.filters = 1 + (int)((test_random(&state) >> 8) % 19);
-        check(s, pools, 2, &state);
+        check(s, kernel_pools, 2, &state);
     }
 }
 
-static void larger_shapes(dml_pool **pools)
+static void larger_shapes(void)
 {
     static const dml_conv2d_shape shapes[] = {
         { 9, 14, 14, 1, 6, 5, 5, 1, 1, 2, 2 },  /* a long sum over pixels into a small dw */
@@ -190,17 +169,18 @@ static void larger_shapes(dml_pool **pools)
         { 0, 5, 5, 3, 4, 3, 3, 1, 1, 1, 1 },    /* an empty batch: dw is beta dw */
     };
     unsigned state = 2;
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) check(shapes[i], pools, POOLS, &state);
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        check(shapes[i], kernel_pools, KERNEL_POOLS, &state);
 }
 
 static void kernels_strides_pads_on_each_isa(void)
 {
-    with_each_isa(kernels_strides_pads);
+    kernel_each_isa(kernels_strides_pads);
 }
 
 static void larger_shapes_on_each_isa(void)
 {
-    with_each_isa(larger_shapes);
+    kernel_each_isa(larger_shapes);
 }
 
 static double dot(const float *a, const float *b, size_t n)
@@ -265,32 +245,34 @@ static void bad_shapes_write_nothing(void)
 
 /* What lies in the scratch takes no part: here signalling NaNs, which a host that traps invalid operations
    would fall over. One filter: the pixels fill the vectors, and the last of them not whole. */
-static void unused_lanes_are_zero(dml_pool **pools)
+static void unused_lanes_are_zero(void)
 {
     const dml_conv2d_shape s = { 1, 5, 7, 2, 1, 3, 3, 1, 1, 0, 0 };
     const uint32_t signalling = 0x7fa00000u;
     float x[70], w[18], y[15];
     for (int i = 0; i < 70; i++) x[i] = (float)(i % 5);
     for (int i = 0; i < 18; i++) w[i] = (float)(i % 3);
-    char *scratch = (char *)dml_pool_scratch(pools[1], 0);
+    char *scratch = (char *)dml_pool_scratch(kernel_pools[1], 0);
     for (size_t at = 0; at < DML_POOL_SCRATCH_BYTES; at += 4) memcpy(scratch + at, &signalling, 4);
     feclearexcept(FE_ALL_EXCEPT);
-    CHECK_INT(dml_conv2d_forward(pools[1], &s, x, w, NULL, y), DML_OK);
+    CHECK_INT(dml_conv2d_forward(kernel_pools[1], &s, x, w, NULL, y), DML_OK);
     CHECK_INT(fetestexcept(FE_INVALID), 0);
 }
 
 static void unused_lanes_are_zero_on_each_isa(void)
 {
-    with_each_isa(unused_lanes_are_zero);
+    kernel_each_isa(unused_lanes_are_zero);
 }
 
 int main(void)
 {
+    kernel_pools_open();
     RUN(kernels_strides_pads_on_each_isa);
     RUN(larger_shapes_on_each_isa);
     RUN(unused_lanes_are_zero_on_each_isa);
     RUN(gradients_are_adjoint);
     RUN(output_sizes);
     RUN(bad_shapes_write_nothing);
+    kernel_pools_close();
     return test_report("kernels/conv2d");
 }

@@ -1,7 +1,7 @@
 #include "kernels/gemm.h"
 
 #include "base/cpu.h"
-#include "../test.h"
+#include "kernel_test.h"
 
 /* One product: shapes, and how far leading dimensions exceed what they must be. */
 typedef struct product {
@@ -133,39 +133,17 @@ static product sample(unsigned *state, int m, int n, int k)
     return p;
 }
 
-static const char *const isas[] = { "scalar", "neon", "avx2", "avx512" };
-
-static const int pool_threads[] = { 0, 1, 2, 3, 5 }; /* 0: a NULL pool */
-#define POOLS (int)(sizeof pool_threads / sizeof pool_threads[0])
-
-static void with_each_isa(void (*test)(dml_pool **pools))
-{
-    dml_pool *pools[POOLS] = { NULL };
-    dml_pool_options options = { 0 };
-    for (int i = 1; i < POOLS; i++) {
-        options.threads = pool_threads[i];
-        pools[i] = dml_pool_create(&options);
-        CHECK(pools[i]);
-    }
-    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
-        setenv("DML_ISA", isas[i], 1);
-        if (strcmp(dml_isa_name(dml_cpu_isa()), isas[i]) == 0) test(pools);
-    }
-    unsetenv("DML_ISA");
-    for (int i = 1; i < POOLS; i++) dml_pool_destroy(pools[i]);
-}
-
-static void small_sizes(dml_pool **pools)
+static void small_sizes(void)
 {
     unsigned state = 1;
     for (int i = 0; i < 400; i++) {
         const int m = (int)((test_random(&state) >> 8) % 71), n = (int)((test_random(&state) >> 8) % 71);
         const product p = sample(&state, m, n, (int)((test_random(&state) >> 8) % 71));
-        check(&p, pools, 2, &state);
+        check(&p, kernel_pools, 2, &state);
     }
 }
 
-static void all_flags(dml_pool **pools)
+static void all_flags(void)
 {
     unsigned state = 2;
     for (int flags = 0; flags < 8; flags++)
@@ -179,12 +157,12 @@ static void all_flags(dml_pool **pools)
                                 f % 4,
                                 factors[f % 3],
                                 factors[f / 3] };
-            check(&p, pools, 2, &state);
+            check(&p, kernel_pools, 2, &state);
         }
 }
 
 /* Around the edges of tiles, of blocks of k, of blocks of columns, of chunked products; rows and columns. */
-static void block_edges(dml_pool **pools)
+static void block_edges(void)
 {
     static const int sizes[][3] = {
         { 255, 33, 256 }, { 14, 32, 257 },  { 15, 31, 255 },   { 29, 65, 513 }, { 7, 740, 300 },
@@ -197,23 +175,23 @@ static void block_edges(dml_pool **pools)
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int round = 0; round < 2; round++) {
             const product p = sample(&state, sizes[i][0], sizes[i][1], sizes[i][2]);
-            check(&p, pools, POOLS, &state);
+            check(&p, kernel_pools, KERNEL_POOLS, &state);
         }
 }
 
 static void small_sizes_on_each_isa(void)
 {
-    with_each_isa(small_sizes);
+    kernel_each_isa(small_sizes);
 }
 
 static void all_flags_on_each_isa(void)
 {
-    with_each_isa(all_flags);
+    kernel_each_isa(all_flags);
 }
 
 static void block_edges_on_each_isa(void)
 {
-    with_each_isa(block_edges);
+    kernel_each_isa(block_edges);
 }
 
 static void nothing_is_read_that_does_not_count(void)
@@ -261,10 +239,12 @@ static void bad_arguments_leave_c_alone(void)
 
 int main(void)
 {
+    kernel_pools_open();
     RUN(small_sizes_on_each_isa);
     RUN(all_flags_on_each_isa);
     RUN(block_edges_on_each_isa);
     RUN(nothing_is_read_that_does_not_count);
     RUN(bad_arguments_leave_c_alone);
+    kernel_pools_close();
     return test_report("kernels/gemm");
 }

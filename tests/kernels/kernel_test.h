@@ -15,7 +15,7 @@ enum { KERNEL_SIZES = sizeof kernel_sizes / sizeof kernel_sizes[0], KERNEL_MOST 
 enum { KERNEL_POOLS = 5 };
 static dml_pool *kernel_pools[KERNEL_POOLS];
 
-static void kernel_pools_open(void)
+TEST__UNUSED static void kernel_pools_open(void)
 {
     static const int threads[KERNEL_POOLS] = { 0, 1, 2, 3, 5 };
     for (int p = 1; p < KERNEL_POOLS; p++) {
@@ -27,13 +27,13 @@ static void kernel_pools_open(void)
     }
 }
 
-static void kernel_pools_close(void)
+TEST__UNUSED static void kernel_pools_close(void)
 {
     for (int p = 1; p < KERNEL_POOLS; p++) dml_pool_destroy(kernel_pools[p]);
 }
 
 /* Runs the test once for each instruction set that this machine has; a failure names it. */
-static void kernel_each_isa(void (*test)(void))
+TEST__UNUSED static void kernel_each_isa(void (*test)(void))
 {
     unsetenv("DML_ISA");
     const dml_isa best = dml_cpu_isa();
@@ -50,7 +50,7 @@ static void kernel_each_isa(void (*test)(void))
 }
 
 /* An array of exactly n floats, so that a sanitizer sees a step beyond it. At an odd place: unaligned. */
-static float *kernel_array(size_t n, unsigned *state)
+TEST__UNUSED static float *kernel_array(size_t n, unsigned *state)
 {
     char *memory = (char *)malloc((n + 1) * sizeof(float));
     float *x = (float *)(void *)memory + 1;
@@ -58,12 +58,12 @@ static float *kernel_array(size_t n, unsigned *state)
     return x;
 }
 
-static void kernel_free(float *x)
+TEST__UNUSED static void kernel_free(float *x)
 {
     free(x - 1);
 }
 
-static float *kernel_copy(const float *x, size_t n)
+TEST__UNUSED static float *kernel_copy(const float *x, size_t n)
 {
     unsigned state = 1;
     float *copy = kernel_array(n, &state);
@@ -71,7 +71,7 @@ static float *kernel_copy(const float *x, size_t n)
     return copy;
 }
 
-static bool kernel_same(const float *a, const float *b, size_t n)
+TEST__UNUSED static bool kernel_same(const float *a, const float *b, size_t n)
 {
     return n == 0 || memcmp(a, b, n * sizeof(float)) == 0;
 }
