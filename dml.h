@@ -980,8 +980,9 @@ DML_API void dml_trainer_set_steps(dml_trainer *trainer, uint64_t steps);
 DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path);
 
 /* Reads what dml_trainer_save wrote for the same model and optimizer; training then goes on as if it had
-   never stopped (the context takes on the run's seed). DML_ERROR_IO when the file can't be read; DML_ERROR_FORMAT when it is no checkpoint,
-   truncated, damaged, or of another model, with what differs; the trainer is then unchanged. */
+   never stopped (the context takes on the run's seed). DML_ERROR_IO when the file can't be read;
+   DML_ERROR_FORMAT when it is no checkpoint, truncated, damaged, or of another model, with what differs; the
+   trainer is then unchanged. */
 DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path);
 
 #endif

@@ -679,8 +679,9 @@ typedef struct dml__gpu_range {
 HELPER dml__gpu_range dml__gpu_window(int out, int size, int window, int stride, int pad)
 {
     dml__gpu_range r;
-    const unsigned from = (unsigned)out * (unsigned)stride, to = from + (unsigned)(window - pad);
-    r.from = from > (unsigned)pad ? (int)(from - (unsigned)pad) : 0;
+    const unsigned padded = (unsigned)out * (unsigned)stride, to = padded + (unsigned)(window - pad);
+    const int from = (int)(padded - (unsigned)pad); /* -pad .. size: fits, though its parts need not */
+    r.from = from > 0 ? from : 0;
     r.to = to < (unsigned)size ? (int)to : size;
     return r;
 }
