@@ -159,11 +159,11 @@ static dml_status dml__trainer_find_gradient(dml_trainer *trainer, int rows, con
                               loss);
 }
 
-/* For a strategy that fails without a word. */
-static dml_status dml__explain(dml_trainer *trainer, dml_status status)
+/* For a strategy, or a kernel, that fails without a word. */
+static dml_status dml__explain(dml_trainer *trainer, dml_status status, const char *what)
 {
     return status == DML_OK ? status
-                            : dml__fail(&trainer->context->error, status, "the sync strategy failed: %s",
+                            : dml__fail(&trainer->context->error, status, "%s failed: %s", what,
                                         dml_status_string(status));
 }
 
@@ -178,7 +178,7 @@ DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *
     if (status == DML_OK) status = dml__trainer_update(trainer);
     if (status == DML_OK) trainer->steps++;
     if (status == DML_OK && sync->updated) status = sync->updated(sync->state, trainer);
-    return dml__explain(trainer, status);
+    return dml__explain(trainer, status, "the training step");
 }
 
 DML_API dml_program *dml_trainer_program(dml_trainer *trainer)
@@ -270,7 +270,7 @@ DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
     trainer->sync = sync;
     const dml_status status = sync.start ? sync.start(sync.state, trainer) : DML_OK;
     if (status != DML_OK) dml__trainer_drop_sync(trainer);
-    return dml__explain(trainer, status);
+    return dml__explain(trainer, status, "the start of the sync strategy");
 }
 
 DML_API dml_status dml_trainer_fail(dml_trainer *trainer, dml_status status, const char *format, ...)

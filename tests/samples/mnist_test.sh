@@ -169,6 +169,10 @@ if "$mnist" --list-devices | grep -q '^opencl'; then
             --device opencl
         check "$model: the same losses" same_losses cpu opencl 1e-3 100
     done
+    check "one rank on the CPU" said "$mnist" --data data --model mlp --batch 8 --steps 100 --log one
+    check "two ranks on OpenCL" said "$dmlrun" -n 2 "$mnist" --data data --model mlp --batch 8 --steps 100 --log two \
+        --device opencl
+    check "they train as it does" same_losses one two 1e-3 100
 else
     skip "OpenCL and CPU losses" "no OpenCL device"
 fi

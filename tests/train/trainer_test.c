@@ -431,7 +431,7 @@ static void a_sync_that_fails_silently_gets_a_sentence(void)
     sync.finish = fail_silently;
     CHECK_INT(dml_trainer_sync(t, sync), DML_OK);
     CHECK_INT(dml_trainer_step(t, 3, inputs, NULL), DML_ERROR_PEER);
-    CHECK_CONTAINS(dml_error(context), "the sync strategy failed: another rank failed or left");
+    CHECK_CONTAINS(dml_error(context), "the training step failed: another rank failed or left");
     dml_close(context);
 }
 
