@@ -132,4 +132,20 @@ DML__LOCAL void dml__release(dml__memory *memory, void *pointer)
     memory->allocator.release(memory->allocator.user, raw);
 }
 
+static void *dml__memory_allocate(void *user, size_t bytes)
+{
+    return dml__allocate((dml__memory *)user, bytes);
+}
+
+static void dml__memory_release(void *user, void *memory)
+{
+    dml__release((dml__memory *)user, memory);
+}
+
+DML__LOCAL dml_allocator dml__memory_allocator(dml__memory *memory)
+{
+    const dml_allocator allocator = { dml__memory_allocate, dml__memory_release, memory };
+    return allocator;
+}
+
 #endif

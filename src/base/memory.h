@@ -29,6 +29,9 @@ DML__LOCAL void *dml__allocate_array(dml__memory *memory, size_t count, size_t s
 /* Takes back what dml__allocate gave; NULL is fine. */
 DML__LOCAL void dml__release(dml__memory *memory, void *pointer);
 
+/* This memory as an allocator, for a part that keeps a view of its own; `memory` must outlive it. */
+DML__LOCAL dml_allocator dml__memory_allocator(dml__memory *memory);
+
 /* `bytes` rounded up to a multiple of DML__ALIGNMENT. */
 static inline size_t dml__align_up(size_t bytes)
 {

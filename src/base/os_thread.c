@@ -43,6 +43,11 @@ DML__LOCAL void dml__thread_join(dml__thread *thread)
     pthread_join(*thread, NULL);
 }
 
+DML__LOCAL uintptr_t dml__thread_self(void)
+{
+    return (uintptr_t)pthread_self();
+}
+
 DML__LOCAL bool dml__mutex_init(dml__mutex *mutex)
 {
     return pthread_mutex_init(mutex, NULL) == 0;
@@ -111,6 +116,11 @@ DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argumen
 DML__LOCAL void dml__thread_join(dml__thread *thread)
 {
     (void)thread;
+}
+
+DML__LOCAL uintptr_t dml__thread_self(void)
+{
+    return 1;
 }
 
 DML__LOCAL bool dml__mutex_init(dml__mutex *mutex)

@@ -4,6 +4,7 @@
 #include "device/context.h"
 
 #include "base/cpu.h"
+#include "base/os_thread.h"
 #include "device/context_internal.h"
 
 #include <stdarg.h>
@@ -11,26 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The pool's view of the context's memory. */
-static void *dml__context_allocate(void *user, size_t bytes)
-{
-    return dml__allocate((dml__memory *)user, bytes);
-}
-
-static void dml__context_release(void *user, void *memory)
-{
-    dml__release((dml__memory *)user, memory);
-}
-
 static void dml__open_pool(dml_context *context, const dml_options *options)
 {
     dml_pool_options pool_options;
     memset(&pool_options, 0, sizeof pool_options);
     if (options->pool) pool_options = *options->pool;
     pool_options.threads = options->threads;
-    pool_options.allocator.allocate = dml__context_allocate;
-    pool_options.allocator.release = dml__context_release;
-    pool_options.allocator.user = &context->memory;
+    pool_options.allocator = dml__memory_allocator(&context->memory);
     if (options->threads < 0)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
                   "%d threads asked for: give 0 for one a core, or 1 or more", options->threads);
@@ -157,6 +145,21 @@ DML_API void dml_close(dml_context *context)
     dml_pool_destroy(context->pool);
     dml__memory memory = context->memory;
     dml__release(&memory, context);
+}
+
+DML__LOCAL dml__entry dml__enter(dml_context *context)
+{
+    const uintptr_t self = dml__thread_self();
+    uintptr_t inside = 0;
+    if (__atomic_compare_exchange_n(&context->inside, &inside, self, false, __ATOMIC_ACQUIRE,
+                                    __ATOMIC_RELAXED))
+        return DML__ENTERED;
+    return inside == self ? DML__ENTERED_AGAIN : DML__REFUSED;
+}
+
+DML__LOCAL void dml__leave(dml_context *context, dml__entry entry)
+{
+    if (entry == DML__ENTERED) __atomic_store_n(&context->inside, 0, __ATOMIC_RELEASE);
 }
 
 DML_API const char *dml_error(const dml_context *context)
