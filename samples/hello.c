@@ -32,8 +32,8 @@ int main(int argc, char **argv)
 
     dml_context *ctx = dml_open(&(dml_options){ .device = device });
     dml_graph *g = dml_graph_create(ctx);
-    dml_node *x = dml_input(g, "point", DML_F32, 1, 2); /* the batch axis is implicit */
-    dml_node *t = dml_input(g, "spiral", DML_I32, 0);
+    dml_node *x = dml_input(g, "point", DML_F32, 2); /* the batch axis is implicit */
+    dml_node *t = dml_input(g, "spiral", DML_I32);
     dml_node *h = dml_relu(dml_dense(dml_relu(dml_dense(x, 64)), 64));
     dml_node *y = dml_dense(h, 2);
     dml_node *l = dml_softmax_cross_entropy(y, t);

@@ -76,9 +76,9 @@ static int list_devices(void)
 static dml_node *scores(dml_node *h)
 {
     dml_graph *g = dml_node_graph(h);
-    const dml_initializer small = { DML_INIT_NORMAL, 0, 0.01f }, zero = { DML_INIT_CONSTANT, 0, 0 };
-    dml_node *w = dml_parameter(g, "scores.w", small, 2, CLASSES, dml_node_shape(h).dims[0]);
-    return dml_linear(h, w, dml_parameter(g, "scores.bias", zero, 1, CLASSES));
+    dml_node *w =
+        dml_parameter(g, "scores.weight", dml_init_normal(0, 0.01f), CLASSES, dml_node_shape(h).dims[0]);
+    return dml_dense_with(h, w, dml_parameter(g, "scores.bias", dml_init_constant(0), CLASSES));
 }
 
 static dml_node *mlp(dml_node *image)
@@ -259,7 +259,7 @@ static void train(const options *o, dml_trainer *trainer, const dataset *set, dm
         const float lr = learning_rate(o->lr, step, all_steps);
         float loss;
         dml_trainer_set_lr(trainer, lr);
-        if (dml_trainer_step(trainer, rows, (const void *[]){ b.images, b.labels }, &loss) != DML_OK)
+        if (dml_trainer_step(trainer, rows, DML_INPUTS(b.images, b.labels), &loss) != DML_OK)
             args_exit(1, "%s", dml_error(dml_trainer_context(trainer)));
         report_step(r, step + 1, epoch + 1, samples, lr, (double)loss * rows);
 
@@ -283,7 +283,7 @@ static int64_t count_correct(dml_program *predict, dml_context *ctx, const datas
     for (int begin = share(set->count, rank, ranks), rows; begin < end; begin += rows) {
         rows = end - begin < TEST_BATCH ? end - begin : TEST_BATCH;
         fill_batch(&b, set, NULL, begin, rows);
-        if (dml_program_run(predict, rows, (const void *[]){ b.images }, score) != DML_OK)
+        if (dml_program_run(predict, rows, DML_INPUTS(b.images), score) != DML_OK)
             args_exit(1, "%s", dml_error(ctx));
         for (int row = 0; row < rows; row++) {
             int best = 0;
@@ -323,8 +323,8 @@ int main(int argc, char **argv)
 
     /* The model: a program that trains it, and one that only predicts, on the same parameters. */
     dml_graph *g = dml_graph_create(ctx);
-    dml_node *image = dml_input(g, "image", DML_F32, 3, SIDE, SIDE, 1);
-    dml_node *label = dml_input(g, "label", DML_I32, 0);
+    dml_node *image = dml_input(g, "image", DML_F32, SIDE, SIDE, 1);
+    dml_node *label = dml_input(g, "label", DML_I32);
     dml_node *logits = strcmp(o.model, "mlp") == 0 ? mlp(image) : lenet(image);
     dml_optimizer sgd = dml_sgd((float)o.lr, (float)o.momentum);
     sgd.nesterov = o.nesterov;
@@ -342,7 +342,7 @@ int main(int argc, char **argv)
     if (dml_status_of(ctx) != DML_OK) args_exit(1, "%s", dml_error(ctx));
     if (rank == 0)
         printf("%s, %zu parameters; %d digits to learn from, %d to test; device %s, ranks %d, threads %d\n",
-               o.model, dml_trainer_parameter_count(trainer), training.count, test.count, o.device, ranks,
+               o.model, dml_trainer_count(trainer, DML_PARAMETERS), training.count, test.count, o.device, ranks,
                dml_pool_threads(dml_context_pool(ctx)));
 
     report r;

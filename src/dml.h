@@ -87,6 +87,7 @@
 #include "graph/shape.c"
 #include "graph/graph.c"
 #include "graph/weights.c"
+#include "graph/weights_file.c"
 #include "graph/op.c"
 #include "graph/ops.c"
 #include "graph/op_arithmetic.c"

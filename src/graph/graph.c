@@ -17,9 +17,8 @@ static void dml__graph_destroy_owned(dml__owned *owned)
     dml_graph *graph = (dml_graph *)(void *)owned;
     dml_context *context = graph->context;
     dml__disown(context, owned);
-    while (graph->first) {
-        dml_node *node = graph->first;
-        graph->first = node->next;
+    for (dml_node *node = graph->first, *next; node; node = next) {
+        next = node->next;
         dml__release(&context->memory, node);
     }
     dml__buffer_destroy(context, graph->w);
@@ -320,6 +319,23 @@ DML__LOCAL dml_node *dml__layer_parameter(dml_graph *graph, const dml__op *op, c
         return NULL;
     snprintf(name, sizeof name, "%s.%s", layer + strlen(graph->scope), part);
     return dml_parameter_shaped(graph, name, init, shape);
+}
+
+DML__LOCAL void dml__graph_drop_after(dml_graph *graph, dml_node *last)
+{
+    dml_node *node = last ? last->next : graph->first;
+    if (last)
+        last->next = NULL;
+    else
+        graph->first = NULL;
+    graph->last = last;
+    graph->nodes = last ? last->index + 1 : 0;
+    while (node) {
+        dml_node *next = node->next;
+        DML_ASSERT(!node->used);
+        dml__release(&graph->context->memory, node);
+        node = next;
+    }
 }
 
 static dml_initializer dml__initializer(dml_initializer_kind kind, float a, float b)

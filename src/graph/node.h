@@ -61,6 +61,10 @@ DML__LOCAL dml_node *dml__node_create(const struct dml__op *op, int inputs, dml_
 DML__LOCAL dml_node *dml__layer_parameter(dml_graph *graph, const struct dml__op *op, const char *part,
                                           dml_initializer init, dml_shape shape);
 
+/* Takes back what was built after `last` (NULL: after nothing), which no other node may use: a layer's
+   parameters when the layer itself is refused. */
+DML__LOCAL void dml__graph_drop_after(dml_graph *graph, dml_node *last);
+
 /* Records an error about building `node`, prefixed with its op and name. */
 DML__LOCAL dml_status dml__node_fail(const dml_node *node, dml_status status, const char *format, ...)
     DML__PRINTF(3, 4);

@@ -216,15 +216,16 @@ DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options)
         return NULL;
     }
     const int channels = x->shape.ndim == 3 ? x->shape.dims[2] : 1;
+    dml_node *last = x->graph->last;
     dml_node *w = dml__layer_parameter(x->graph, dml__conv2d_op(), "weight", dml__conv2d_init(&o, channels),
                                        dml_shape_of(o.filters, o.kernel[0], o.kernel[1], channels));
     dml_node *bias = NULL;
-    if (!o.no_bias) {
+    if (!o.no_bias)
         bias = dml__layer_parameter(x->graph, dml__conv2d_op(), "bias", dml_init_constant(0),
                                     dml_shape_of(o.filters));
-        if (!bias) return NULL;
-    }
-    return dml_conv2d_with(x, w, bias, &o);
+    dml_node *layer = o.no_bias || bias ? dml_conv2d_with(x, w, bias, &o) : NULL;
+    if (!layer) dml__graph_drop_after(x->graph, last);
+    return layer;
 }
 
 #endif

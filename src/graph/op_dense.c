@@ -123,11 +123,14 @@ DML_API dml_node *dml_dense(dml_node *x, int units)
         return NULL;
     }
     const int in = x->shape.ndim == 1 ? x->shape.dims[0] : (int)dml_shape_count(&x->shape);
+    dml_node *last = x->graph->last;
     dml_node *w =
         dml__layer_parameter(x->graph, dml__dense_op(), "weight", dml_init_he(in), dml_shape_of(units, in));
     dml_node *bias =
         dml__layer_parameter(x->graph, dml__dense_op(), "bias", dml_init_constant(0), dml_shape_of(units));
-    return bias ? dml_dense_with(x, w, bias) : NULL;
+    dml_node *layer = bias ? dml_dense_with(x, w, bias) : NULL;
+    if (!layer) dml__graph_drop_after(x->graph, last);
+    return layer;
 }
 
 #endif

@@ -47,7 +47,7 @@ DML__LOCAL dml_status dml__check_optimizer(const dml_optimizer *o, dml__error *e
     if (!dml__optimizer_row_of(o->kind))
         return dml__fail(error, DML_ERROR_ARGUMENT, "no optimizer of kind %d", (int)o->kind);
     /* Written so that a NaN is refused too. */
-    if (!(o->lr > 0.0f && o->lr <= DML__MAX_LR) || !(o->momentum >= 0.0f && o->momentum < 1.0f) ||
+    if (!(o->lr >= 0.0f && o->lr <= DML__MAX_LR) || !(o->momentum >= 0.0f && o->momentum < 1.0f) ||
         !(o->weight_decay >= 0.0f && o->weight_decay <= 1e6f))
         return dml__fail(
             error, DML_ERROR_ARGUMENT,

@@ -186,7 +186,7 @@ static void the_log_tells(void)
 #ifndef DML_NO_THREADS
     CHECK_CONTAINS(logged, "with 2 CPU threads\n");
 #endif
-    CHECK(dml_compile(dml_dense(dml_input(dml_graph_create(context), "x", DML_F32, 1, 4), 3),
+    CHECK(dml_compile(dml_dense(dml_input(dml_graph_create(context), "x", DML_F32, 4), 3),
                       &(dml_program_options){ .batch = 2 }));
     CHECK_CONTAINS(logged, "compiled 4 nodes for 2 samples: ");
     dml_close(context);
@@ -200,7 +200,7 @@ static void close_releases_everything(void)
     dml_program *program[3];
     for (int i = 0; i < 3; i++) {
         graph[i] = dml_graph_create(context);
-        program[i] = dml_compile(dml_dense(dml_input(graph[i], "x", DML_F32, 1, 4), 3),
+        program[i] = dml_compile(dml_dense(dml_input(graph[i], "x", DML_F32, 4), 3),
                                  &(dml_program_options){ .batch = 2 });
         CHECK(program[i]);
     }

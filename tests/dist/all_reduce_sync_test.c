@@ -41,7 +41,7 @@ static int first_row(const rank_job *job, int rank)
 static dml_node *build_loss(dml_context *context)
 {
     dml_graph *graph = dml_graph_create(context);
-    dml_node *x = dml_input(graph, "x", DML_F32, 1, IN), *t = dml_input(graph, "t", DML_I32, 0);
+    dml_node *x = dml_input(graph, "x", DML_F32, IN), *t = dml_input(graph, "t", DML_I32);
     dml_node *h = dml_relu(dml_dense(dml_tanh(dml_dense(x, 16)), 16));
     return dml_softmax_cross_entropy(dml_dense(h, CLASSES), t);
 }
@@ -56,7 +56,7 @@ static dml_status train(rank_job *job, dml_trainer *trainer)
         const int begin = first_row(job, job->rank);
         job->rows = first_row(job, job->rank + 1) - begin;
         const void *inputs[] = { x + begin * IN, t + begin };
-        status = dml_trainer_step(trainer, job->rows, inputs, &job->loss[s]);
+        status = dml_trainer_step(trainer, job->rows, inputs, 2, &job->loss[s]);
     }
     return status;
 }
@@ -82,7 +82,7 @@ static void run_rank(test_rank *me)
     if (job->status == DML_OK) job->status = train(job, trainer);
     snprintf(job->error, sizeof job->error, "%s", dml_error(context));
     if (job->status == DML_OK) {
-        job->parameters = dml_trainer_parameter_count(trainer);
+        job->parameters = dml_trainer_count(trainer, DML_PARAMETERS);
         memcpy(job->w, dml_trainer_get(trainer, DML_PARAMETERS, 0, job->parameters),
                job->parameters * sizeof(float));
     }

@@ -14,25 +14,24 @@
 
 static dml_node *parameter(dml_graph *g, int ndim, int a, int b)
 {
-    const dml_initializer zero = { DML_INIT_CONSTANT, 0, 0 };
-    return dml_parameter(g, "p", zero, ndim, a, b);
+    return dml_parameter_shaped(g, NULL, dml_init_constant(0), (dml_shape){ ndim, { a, b } });
 }
 
 /* Rows and images that depend on parameters, so that gradients flow through them. */
 static dml_node *row(dml_graph *g, int width)
 {
-    return dml_dense(dml_input(g, "row", DML_F32, 1, 3), width);
+    return dml_dense(dml_input(g, NULL, DML_F32, 3), width);
 }
 
 static dml_node *image(dml_graph *g, int height, int width, int channels)
 {
     const dml_conv2d_options one = { .filters = channels, .kernel = { 1, 1 } };
-    return dml_conv2d(dml_input(g, "image", DML_F32, 3, height, width, 2), &one);
+    return dml_conv2d(dml_input(g, NULL, DML_F32, height, width, 2), &one);
 }
 
 static dml_node *labels(dml_graph *g)
 {
-    return dml_input(g, "label", DML_I32, 0);
+    return dml_input(g, "label", DML_I32);
 }
 
 static dml_node *add_rows(dml_graph *g)
@@ -46,7 +45,7 @@ static dml_node *add_itself(dml_graph *g)
 }
 static dml_node *add_input(dml_graph *g)
 {
-    return dml_add(dml_input(g, "x", DML_F32, 3, 3, 5, 2), image(g, 3, 5, 2));
+    return dml_add(dml_input(g, "x", DML_F32, 3, 5, 2), image(g, 3, 5, 2));
 }
 static dml_node *add_losses(dml_graph *g)
 {
@@ -56,7 +55,7 @@ static dml_node *add_losses(dml_graph *g)
 static dml_node *add_parameters(dml_graph *g)
 {
     dml_node *w = dml_add(parameter(g, 2, 5, 7), parameter(g, 2, 5, 7));
-    return dml_linear(dml_input(g, "x", DML_F32, 1, 7), w, NULL);
+    return dml_dense_with(dml_input(g, "x", DML_F32, 7), w, NULL);
 }
 
 static dml_node *flatten_image(dml_graph *g)
@@ -75,13 +74,13 @@ static dml_node *flatten_twice(dml_graph *g)
 }
 static dml_node *flatten_parameter(dml_graph *g)
 {
-    dml_node *p = parameter(g, 2, 1, 5), *x = dml_input(g, "x", DML_F32, 1, 5);
-    return dml_linear(dml_linear(x, p, NULL), parameter(g, 2, 5, 1), dml_flatten(p));
+    dml_node *p = parameter(g, 2, 1, 5), *x = dml_input(g, "x", DML_F32, 5);
+    return dml_dense_with(dml_dense_with(x, p, NULL), parameter(g, 2, 5, 1), dml_flatten(p));
 }
 
 static dml_node *dense_small(dml_graph *g)
 {
-    return dml_dense(dml_dense(dml_input(g, "x", DML_F32, 1, 1), 1), 1);
+    return dml_dense(dml_dense(dml_input(g, "x", DML_F32, 1), 1), 1);
 }
 static dml_node *dense_odd(dml_graph *g)
 {
@@ -89,13 +88,13 @@ static dml_node *dense_odd(dml_graph *g)
 }
 static dml_node *dense_large(dml_graph *g)
 {
-    return dml_linear(row(g, 37), parameter(g, 2, 21, 37), NULL);
+    return dml_dense_with(row(g, 37), parameter(g, 2, 21, 37), NULL);
 }
 static dml_node *dense_shared_weights(dml_graph *g)
 {
     dml_node *w = parameter(g, 2, 6, 6), *bias = parameter(g, 1, 6, 0);
-    dml_node *h = dml_tanh(dml_linear(row(g, 6), w, bias));
-    return dml_linear(dml_tanh(dml_linear(h, w, NULL)), w, bias);
+    dml_node *h = dml_tanh(dml_dense_with(row(g, 6), w, bias));
+    return dml_dense_with(dml_tanh(dml_dense_with(h, w, NULL)), w, bias);
 }
 static dml_node *dense_two_consumers(dml_graph *g)
 {
@@ -191,7 +190,7 @@ static dml_node *avg_pool_two_consumers(dml_graph *g)
     }                                                                                                        \
     static dml_node *name##_parameter(dml_graph *g)                                                          \
     {                                                                                                        \
-        return dml_linear(row(g, 3), dml_##name(parameter(g, 2, 5, 3)), NULL);                               \
+        return dml_dense_with(row(g, 3), dml_##name(parameter(g, 2, 5, 3)), NULL);                               \
     }
 ACTIVATION_CASES(relu)
 ACTIVATION_CASES(tanh)
@@ -227,7 +226,7 @@ static dml_node *mse_of_both(dml_graph *g)
 }
 static dml_node *mse_images(dml_graph *g)
 {
-    return dml_mean_squared_error(dml_input(g, "x", DML_F32, 3, 5, 3, 2), image(g, 5, 3, 2));
+    return dml_mean_squared_error(dml_input(g, "x", DML_F32, 5, 3, 2), image(g, 5, 3, 2));
 }
 static dml_node *mse_of_itself(dml_graph *g)
 {
