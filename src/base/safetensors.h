@@ -94,8 +94,8 @@ DML__LOCAL const dml__metadata *dml__safetensors_pairs(const dml__safetensors *f
 /* The text of a key; NULL: none. */
 DML__LOCAL const char *dml__safetensors_text(const dml__safetensors *file, const char *key);
 
-/* Reads tensor i, of end - begin bytes, into `to`, in the host's byte order (where the size of the dtype's
-   elements isn't known, as the file has them). DML_ERROR_IO: the file can't be read or became shorter. */
+/* Reads tensor i, of end - begin bytes, into `to`, in the host's byte order (if it is of a dtype that isn't
+   known at all: as the file has it). DML_ERROR_IO: the file can't be read or became shorter. */
 DML__LOCAL dml_status dml__safetensors_read(dml__safetensors *file, int i, void *to, dml__error *error);
 
 /* ---- what both sides share ---- */
@@ -109,10 +109,5 @@ DML__LOCAL const char *dml__safetensors_dtype(dml_dtype dtype);
 /* Sorts 0 ... count - 1 into `order`, in no memory but that, in at most O(n log n) steps. */
 DML__LOCAL void dml__sort_order(int *order, int count, bool (*less)(const void *context, int a, int b),
                                 const void *context);
-
-/* The start of `text` for a sentence: at most 60 bytes, what could upset a terminal replaced. Returns `to`.
- */
-enum { DML__SHOWN_BYTES = 64 };
-DML__LOCAL const char *dml__shown(const char *text, char to[DML__SHOWN_BYTES]);
 
 #endif
