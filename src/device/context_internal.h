@@ -28,8 +28,8 @@ struct dml_context {
 };
 
 /* One thread at a time is in a context: calls that compute or change what others see enter it, and calls that
-   those make again find it theirs. REFUSED: another thread is in it; nothing may be touched then, not even the
-   context's error. Whatever else came of it is given to dml__leave. */
+   those make again find it theirs. REFUSED: another thread is in it; nothing may be touched then, not even
+   the context's error. Whatever else came of it is given to dml__leave. */
 typedef enum dml__entry { DML__REFUSED, DML__ENTERED, DML__ENTERED_AGAIN } dml__entry;
 DML__LOCAL dml__entry dml__enter(dml_context *context);
 DML__LOCAL void dml__leave(dml_context *context, dml__entry entry);

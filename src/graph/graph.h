@@ -25,8 +25,9 @@ DML_API dml_context *dml_graph_context(const dml_graph *graph);
 
        dml_node *x = dml_input(g, "image", DML_F32, 28, 28, 1), *t = dml_input(g, "label", DML_I32);
 
-   The name is copied and must be the only one of its kind in the graph (NULL: "input_1", ...). DML_ERROR_SHAPE
-   for a dimension below 1 or more than DML_MAX_DIMS of them; DML_ERROR_ARGUMENT for a name that is taken. */
+   The name is copied and must be the only one of its kind in the graph (NULL: "input_1", ...).
+   DML_ERROR_SHAPE for a dimension below 1 or more than DML_MAX_DIMS of them; DML_ERROR_ARGUMENT for a name
+   that is taken. */
 #define dml_input(graph, name, ...)                                                                          \
     dml_input_shaped(graph, name, DML__FIRST(__VA_ARGS__), DML__REST_SHAPE(__VA_ARGS__))
 DML_API dml_node *dml_input_shaped(dml_graph *graph, const char *name, dml_dtype dtype, dml_shape shape);
@@ -52,8 +53,8 @@ DML_API dml_initializer dml_init_normal(float mean, float deviation);
 DML_API dml_initializer dml_init_he(int fan_in);
 
 /* A trained f32 tensor, the same for each sample: dml_parameter(g, "weight", dml_init_he(784), 10, 784). The
-   name is copied and must be the only one of its kind in the graph (NULL: "parameter_1", ...). Parameters that
-   some op uses lie in the flat vector w (graph/weights.h). DML_ERROR_STATE once w has been laid out. */
+   name is copied and must be the only one of its kind in the graph (NULL: "parameter_1", ...). Parameters
+   that some op uses lie in the flat vector w (graph/weights.h). DML_ERROR_STATE once w has been laid out. */
 #define dml_parameter(graph, name, ...)                                                                      \
     dml_parameter_shaped(graph, name, DML__FIRST(__VA_ARGS__), DML__REST_SHAPE(__VA_ARGS__))
 DML_API dml_node *dml_parameter_shaped(dml_graph *graph, const char *name, dml_initializer init,

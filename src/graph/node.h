@@ -48,7 +48,7 @@ struct dml_graph {
     size_t parameter_count, trained_count; /* elements of w; those at its start that are trained */
     dml_buffer *w;                         /* on the device; NULL until it is laid out */
     float *mirror;                         /* w on the host, where the device has memory of its own */
-    int readers;                           /* programs that predict on their own threads now; -1: w is being written */
+    int readers; /* programs that predict on their own threads now; -1: w is being written */
 };
 
 /* Appends a node and lets its op check the inputs and set dtype, shape and batched; `attributes` are copied.
@@ -72,8 +72,8 @@ DML__LOCAL dml_status dml__node_fail(const dml_node *node, dml_status status, co
 /* Lays the parameters out in w, allocates and initialises it, unless that has been done. */
 DML__LOCAL dml_status dml__graph_lay_out(dml_graph *graph);
 
-/* w on the host as it was left: itself, or a copy where the device has memory of its own. NULL, with the error
-   recorded, when it can't be had. */
+/* w on the host as it was left: itself, or a copy where the device has memory of its own. NULL, with the
+   error recorded, when it can't be had. */
 DML__LOCAL float *dml__graph_host(dml_graph *graph);
 
 /* Predicting on threads of their own (`reading`) and writing w exclude each other: whoever comes second is

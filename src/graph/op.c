@@ -22,8 +22,7 @@ DML__LOCAL const dml__op *dml__input_op(void)
 
 DML__LOCAL const dml__op *dml__parameter_op(void)
 {
-    static const dml__op op = { "parameter", NULL,  NULL,  NULL, 0,
-                                NULL,        false, false, NULL, dml__no_flops };
+    static const dml__op op = { "parameter", NULL, NULL, NULL, 0, NULL, false, false, NULL, dml__no_flops };
     return &op;
 }
 

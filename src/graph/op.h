@@ -20,9 +20,9 @@ typedef struct dml__run {
     dml_device *device;
     dml_pool *pool;
     dml__error *error; /* where a failure of this run is told */
-    int rows; /* samples in this run, 1 .. batch */
+    int rows;          /* samples in this run, 1 .. batch */
     bool training;
-    bool adds; /* backward adds to the parameters' gradients and doesn't overwrite them */
+    bool adds;     /* backward adds to the parameters' gradients and doesn't overwrite them */
     uint32_t step; /* keys the random numbers of this run, with the context's seed and the node's index */
 } dml__run;
 

@@ -16,9 +16,9 @@ typedef struct dml_conv2d_options {
    He-initialised, bias zero. OH = (H + 2 padding - kh) / stride + 1. */
 DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options);
 
-/* The same on parameters of the caller's: shared with another layer, begun in another way, frozen. w [filters,
-   kh, kw, C] says how many filters and how large a kernel, and the options must not say otherwise; bias
-   (filters) or NULL for none. NULL options: all defaults. */
+/* The same on parameters of the caller's: shared with another layer, begun in another way, frozen. w
+   [filters, kh, kw, C] says how many filters and how large a kernel, and the options must not say otherwise;
+   bias (filters) or NULL for none. NULL options: all defaults. */
 DML_API dml_node *dml_conv2d_with(dml_node *x, dml_node *w, dml_node *bias,
                                   const dml_conv2d_options *options);
 

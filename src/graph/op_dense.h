@@ -4,7 +4,8 @@
 
 #include "graph/graph.h"
 
-/* A layer with parameters of its own: x (in) -> x w^T + bias (units), w [units, in] He-initialised, bias zero.
+/* A layer with parameters of its own: x (in) -> x w^T + bias (units), w [units, in] He-initialised, bias
+ * zero.
  */
 DML_API dml_node *dml_dense(dml_node *x, int units);
 

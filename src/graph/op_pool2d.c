@@ -168,10 +168,16 @@ static dml_status dml__avg_pool2d_op_backward(const dml__run *run, const dml_nod
 
 DML__LOCAL const dml__op *dml__avg_pool2d_op(void)
 {
-    static const dml__op op = {
-        "avg_pool2d", dml__pool2d_infer, dml__avg_pool2d_op_forward, dml__avg_pool2d_op_backward, 0, NULL,
-        false, false, dml__pool2d_describe, dml__avg_pool2d_flops
-    };
+    static const dml__op op = { "avg_pool2d",
+                                dml__pool2d_infer,
+                                dml__avg_pool2d_op_forward,
+                                dml__avg_pool2d_op_backward,
+                                0,
+                                NULL,
+                                false,
+                                false,
+                                dml__pool2d_describe,
+                                dml__avg_pool2d_flops };
     return &op;
 }
 

@@ -74,8 +74,8 @@ static dml_status dml__collect_slots(dml_program *program)
     return DML_OK;
 }
 
-/* Step 2: which gradients there are: those with a trained parameter behind them through which the output's gradient
- * flows. */
+/* Step 2: which gradients there are: those with a trained parameter behind them through which the output's
+ * gradient flows. */
 static void dml__find_gradients(dml_program *program)
 {
     for (int s = 0; s < program->slots; s++) {
@@ -170,7 +170,8 @@ static void dml__find_lives(const dml_program *program, dml__block_life *blocks)
     dml__live_at(&blocks[3 * program->slot[program->slots - 1].root], end);
 }
 
-/* Gives `part`, a block that begins to live when `whole` has been used for the last time, the bytes of `whole`. */
+/* Gives `part`, a block that begins to live when `whole` has been used for the last time, the bytes of
+ * `whole`. */
 static bool dml__continue_block(dml__block_life *whole, dml__block_life *part)
 {
     if (!whole->bytes || whole->bytes != part->bytes || whole->last != part->first) return false;
@@ -270,9 +271,10 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
     char text[DML_SHAPE_TEXT];
     if (context->error.status != DML_OK) return context->error.status;
     if (options && options->own_thread && (options->training || !context->device.host_memory))
-        return dml__fail(&context->error, DML_ERROR_UNSUPPORTED,
-                         "a program with a thread of its own only predicts, and on the CPU: this one is %s on %s",
-                         options->training ? "to train" : "to predict", context->device.backend->name);
+        return dml__fail(
+            &context->error, DML_ERROR_UNSUPPORTED,
+            "a program with a thread of its own only predicts, and on the CPU: this one is %s on %s",
+            options->training ? "to train" : "to predict", context->device.backend->name);
     if (!options || options->batch < 1)
         return dml__fail(&context->error, DML_ERROR_ARGUMENT,
                          "a batch of %d asked for: a program is compiled for 1 or more samples",
@@ -481,9 +483,8 @@ static dml_status dml__read_output(const dml__run *run, void *output)
 /* For a kernel that fails without a word. */
 static dml_status dml__explain_run(const dml__run *run, dml_status status)
 {
-    return status == DML_OK
-               ? status
-               : dml__fail(run->error, status, "the run failed: %s", dml_status_string(status));
+    return status == DML_OK ? status
+                            : dml__fail(run->error, status, "the run failed: %s", dml_status_string(status));
 }
 
 static dml_status dml__predict(dml_program *program, int rows, const void *const *inputs, int count,

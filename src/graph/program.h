@@ -1,6 +1,6 @@
 /* program.h: a program is a graph compiled for one output and a largest batch: the ops to run, in order, and
-   where each tensor lies in one arena. Several programs of one graph (one to train, some to predict) share its
-   parameters.
+   where each tensor lies in one arena. Several programs of one graph (one to train, some to predict) share
+   its parameters.
 
    After compiling, a run allocates nothing. */
 #ifndef DML_GRAPH_PROGRAM_H
@@ -59,8 +59,8 @@ struct dml__input_list {
 DML_API dml_status dml_program_run(dml_program *program, int rows, const void *const *inputs, int count,
                                    void *output);
 
-/* The first error of a program with a thread of its own, since compiling or clearing it; of any other program,
-   its context's. */
+/* The first error of a program with a thread of its own, since compiling or clearing it; of any other
+   program, its context's. */
 DML_API const char *dml_program_error(const dml_program *program);
 DML_API dml_status dml_program_status(const dml_program *program);
 DML_API void dml_program_clear_error(dml_program *program);

@@ -15,7 +15,7 @@ typedef struct dml__slot {
     bool has_gradient;     /* a parameter lies behind it */
     bool reached, written; /* while compiling: by the output's gradient; as a gradient, by some op */
     unsigned accumulates;  /* bit i: in backward, another op wrote the gradient of input i before this one */
-    int value_at, gradient_at;     /* the slot whose block of the arena holds them: another's where in place */
+    int value_at, gradient_at; /* the slot whose block of the arena holds them: another's where in place */
     size_t value, gradient, saved; /* bytes into the arena, of roots */
     size_t final_from;             /* after this node's backward, g[final_from ..] is final */
 } dml__slot;
@@ -26,7 +26,8 @@ struct dml_program {
     dml_node *output;
     int batch;
     bool training;
-    /* With a thread of its own: a pool of that one thread, errors of its own, and whether a run is going on. */
+    /* With a thread of its own: a pool of that one thread, errors of its own, and whether a run is going on.
+     */
     bool own_thread;
     dml_pool *own_pool;
     dml__error error;
@@ -54,13 +55,14 @@ DML__LOCAL dml_status dml__program_check(dml_program *program, int rows, const v
 
 /* What a training run does with gradients. */
 typedef struct dml__training {
-    uint32_t step;    /* keys random numbers */
-    float loss_scale; /* the gradient is of loss_scale x loss */
-    bool adds;        /* it is added to g, which it else overwrites */
+    uint32_t step;                          /* keys random numbers */
+    float loss_scale;                       /* the gradient is of loss_scale x loss */
+    bool adds;                              /* it is added to g, which it else overwrites */
     const dml__gradient_listener *listener; /* or NULL */
 } dml__training;
 
-/* Forward and backward of a training program on inputs that dml__program_check has passed. `loss` may be NULL.
+/* Forward and backward of a training program on inputs that dml__program_check has passed. `loss` may be
+ * NULL.
  */
 DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
                                          const dml__training *training, float *loss);

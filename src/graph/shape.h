@@ -12,8 +12,8 @@ typedef struct dml_shape {
     int dims[DML_MAX_DIMS];
 } dml_shape;
 
-/* The dimensions as arguments, outermost first, counted by the compiler: dml_shape_of(28, 28, 1). A scalar is a
-   zeroed dml_shape. */
+/* The dimensions as arguments, outermost first, counted by the compiler: dml_shape_of(28, 28, 1). A scalar is
+   a zeroed dml_shape. */
 #define dml_shape_of(...) DML__REST_SHAPE(0, __VA_ARGS__)
 
 /* How many elements: the product of the dimensions, 1 for a scalar. */

@@ -57,8 +57,8 @@ static dml_status dml__initialise_all(dml_graph *graph, dml_buffer *w)
     if (!device->host_memory) {
         piece = (float *)dml__allocate_array(&context->memory, largest, sizeof *piece);
         if (!piece)
-            return dml__fail(&context->error, DML_ERROR_MEMORY,
-                             "no memory left to initialise %zu parameters", largest);
+            return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left to initialise %zu parameters",
+                             largest);
     }
     dml_status status = DML_OK;
     for (const dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter) {
@@ -216,8 +216,7 @@ DML__LOCAL float *dml__graph_host(dml_graph *graph)
     if (dml__graph_lay_out(graph) != DML_OK) return NULL;
     if (context->device.host_memory) return (float *)graph->w->host;
     if (!graph->mirror)
-        graph->mirror =
-            (float *)dml__allocate_array(&context->memory, graph->parameter_count, sizeof(float));
+        graph->mirror = (float *)dml__allocate_array(&context->memory, graph->parameter_count, sizeof(float));
     if (!graph->mirror)
         dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for the host's copy of %zu parameters",
                   graph->parameter_count);
@@ -240,7 +239,8 @@ DML_API float *dml_graph_get(dml_graph *graph, size_t begin, size_t end)
     dml_device *device = &graph->context->device;
     if (!host || device->host_memory || begin == end) return host ? host + begin : NULL;
     const dml_ref from = { graph->w, begin * sizeof(float) };
-    const dml_status status = device->backend->read(device, host + begin, from, (end - begin) * sizeof(float));
+    const dml_status status =
+        device->backend->read(device, host + begin, from, (end - begin) * sizeof(float));
     return status == DML_OK ? host + begin : NULL;
 }
 

@@ -33,17 +33,17 @@ DML_API dml_status dml_parameter_train(dml_node *parameter, bool trained);
 DML_API dml_status dml_parameter_read(dml_node *parameter, float *to, size_t count);
 DML_API dml_status dml_parameter_write(dml_node *parameter, const float *from, size_t count);
 
-/* Elements [begin, end) of w on the host: w itself where the device shares the host's memory, else a copy that
-   is brought up to date, and that dml_graph_put brings back to the device after a change. NULL, with the
+/* Elements [begin, end) of w on the host: w itself where the device shares the host's memory, else a copy
+   that is brought up to date, and that dml_graph_put brings back to the device after a change. NULL, with the
    error recorded, for a range that isn't there. The first call may allocate the copy, later ones don't. */
 DML_API float *dml_graph_get(dml_graph *graph, size_t begin, size_t end);
 DML_API dml_status dml_graph_put(dml_graph *graph, size_t begin, size_t end);
 
-/* Writes every parameter under its name, as safetensors (https://github.com/huggingface/safetensors: a length,
-   a JSON header, little-endian data), to a file: aside, synced, then renamed, so that a crash leaves the old
-   file or the new one. DML_ERROR_IO with a sentence when it can't be written. dml_graph_store writes the same
-   into memory: *bytes is how many it takes, also when `capacity` is too small (DML_ERROR_MEMORY; `to` may be
-   NULL then, to ask). */
+/* Writes every parameter under its name, as safetensors (https://github.com/huggingface/safetensors: a
+   length, a JSON header, little-endian data), to a file: aside, synced, then renamed, so that a crash leaves
+   the old file or the new one. DML_ERROR_IO with a sentence when it can't be written. dml_graph_store writes
+   the same into memory: *bytes is how many it takes, also when `capacity` is too small (DML_ERROR_MEMORY;
+   `to` may be NULL then, to ask). */
 #ifndef DML_NO_STDIO
 DML_API dml_status dml_graph_save(dml_graph *graph, const char *path);
 #endif
@@ -52,9 +52,9 @@ DML_API dml_status dml_graph_store(dml_graph *graph, void *to, size_t capacity, 
 /* Reads what any of dml_graph_save, dml_trainer_save and Python's safetensors wrote: each parameter of the
    graph must be there by name, as F32 of its shape; tensors of the file that begin with "dml." are a
    trainer's, others that the graph doesn't have are an error. The file goes straight to w, so loading takes
-   little more than w. DML_ERROR_IO when it can't be read; DML_ERROR_FORMAT when it is no such file, is damaged
-   or of another model, with what differs: w is then unchanged. DML_ERROR_STATE while programs predict on other
-   threads. `name` is what errors call the bytes. */
+   little more than w. DML_ERROR_IO when it can't be read; DML_ERROR_FORMAT when it is no such file, is
+   damaged or of another model, with what differs: w is then unchanged. DML_ERROR_STATE while programs predict
+   on other threads. `name` is what errors call the bytes. */
 #ifndef DML_NO_STDIO
 DML_API dml_status dml_graph_load(dml_graph *graph, const char *path);
 #endif

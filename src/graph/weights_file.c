@@ -3,6 +3,7 @@
 
 #include "graph/weights_file.h"
 
+#include "base/json.h"
 #include "base/memory.h"
 #include "graph/weights.h"
 
@@ -42,8 +43,8 @@ static dml_status dml__graph_write(dml_graph *graph, const dml__weights_target *
     dml_status status;
 #ifndef DML_NO_STDIO
     if (target->path)
-        status = dml__safetensors_save(&context->memory, target->path, tensors, count, NULL, 0,
-                                       &context->error);
+        status =
+            dml__safetensors_save(&context->memory, target->path, tensors, count, NULL, 0, &context->error);
     else
 #endif
         status = dml__safetensors_store(&context->memory, target->to, target->capacity, target->bytes,
@@ -110,8 +111,9 @@ DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *pa
                          dml_shape_format(shape, want));
     const dml__safetensors_entry *entry = dml__safetensors_at(file, *found);
     if (!dml__entry_has_shape(entry, shape))
-        return dml__fail(error, DML_ERROR_FORMAT, "%s holds another model: its '%s' is %s, this model's is %s",
-                         path, name, dml__entry_shape(entry, got), dml_shape_format(shape, want));
+        return dml__fail(error, DML_ERROR_FORMAT,
+                         "%s holds another model: its '%s' is %s, this model's is %s", path, name,
+                         dml__entry_shape(entry, got), dml_shape_format(shape, want));
     if (entry->dtype != DML_F32)
         return dml__fail(error, DML_ERROR_FORMAT, "%s has '%s' as %.16s; convert it to F32 before loading",
                          path, name, entry->dtype_text);
@@ -128,7 +130,7 @@ static dml_status dml__find_stranger(const dml_graph *graph, const dml__safetens
         if (strncmp(name, DML__OWN_TENSORS, strlen(DML__OWN_TENSORS)) == 0 || (node && node->used)) continue;
         return dml__fail(&graph->context->error, DML_ERROR_FORMAT,
                          "%s holds another model: its '%s' is no parameter of this one", path,
-                         dml__shown(name, shown));
+                         dml__shown(name, strlen(name), shown));
     }
     return DML_OK;
 }
@@ -175,8 +177,7 @@ DML_API dml_status dml_graph_load(dml_graph *graph, const char *path)
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
     dml__safetensors *file = NULL;
     dml_status status = context->error.status;
-    if (status == DML_OK)
-        status = dml__safetensors_open_file(&context->memory, path, &file, &context->error);
+    if (status == DML_OK) status = dml__safetensors_open_file(&context->memory, path, &file, &context->error);
     if (status == DML_OK) status = dml__graph_load_open(graph, file, path);
     dml__leave(context, entry);
     return status;

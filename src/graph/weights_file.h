@@ -1,4 +1,5 @@
-/* weights_file.h: a graph's parameters as tensors of a file, for the files of this room and for checkpoints. */
+/* weights_file.h: a graph's parameters as tensors of a file, for the files of this room and for checkpoints.
+ */
 #ifndef DML_GRAPH_WEIGHTS_FILE_H
 #define DML_GRAPH_WEIGHTS_FILE_H
 

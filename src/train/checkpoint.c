@@ -85,7 +85,7 @@ enum { DML__RUN_PAIRS = 7 };
 static void dml__write_run(const dml_trainer *trainer, char text[DML__RUN_PAIRS][DML__NUMBER_BYTES],
                            dml__metadata pairs[DML__RUN_PAIRS])
 {
-    static const char *const keys[DML__RUN_PAIRS] = { "dml.optimizer",    "dml.lr",   "dml.momentum",
+    static const char *const keys[DML__RUN_PAIRS] = { "dml.optimizer",    "dml.lr",       "dml.momentum",
                                                       "dml.weight_decay", "dml.nesterov", "dml.seed",
                                                       "dml.step" };
     const dml_optimizer *o = &trainer->optimizer;
@@ -133,8 +133,8 @@ static dml_status dml__write_checkpoint(dml_trainer *trainer, const char *path, 
         if (v == DML_PARAMETERS)
             dml__graph_tensors(trainer->program->graph, vector, tensors);
         else
-            count += dml__state_tensors(trainer, v - DML_OPTIMIZER_STATE, vector, tensors + count,
-                                        names + count);
+            count +=
+                dml__state_tensors(trainer, v - DML_OPTIMIZER_STATE, vector, tensors + count, names + count);
     }
     char text[DML__RUN_PAIRS][DML__NUMBER_BYTES];
     dml__metadata pairs[DML__RUN_PAIRS];
@@ -151,11 +151,11 @@ static dml_status dml__trainer_save_in(dml_trainer *trainer, const char *path)
         (size_t)dml_graph_parameters(trainer->program->graph) * (size_t)(trainer->vectors - 1);
     dml__tensor *tensors = (dml__tensor *)dml__allocate_array(&context->memory, most, sizeof *tensors);
     char(*names)[2 * DML_NAME_BYTES] =
-        (char(*)[2 * DML_NAME_BYTES])dml__allocate_array(&context->memory, most, sizeof *names);
-    const dml_status status =
-        tensors && names ? dml__write_checkpoint(trainer, path, tensors, names)
-                         : dml__fail(&context->error, DML_ERROR_MEMORY,
-                                     "no memory left to list a checkpoint's %zu tensors", most);
+        (char(*)[2 * DML_NAME_BYTES]) dml__allocate_array(&context->memory, most, sizeof *names);
+    const dml_status status = tensors && names
+                                  ? dml__write_checkpoint(trainer, path, tensors, names)
+                                  : dml__fail(&context->error, DML_ERROR_MEMORY,
+                                              "no memory left to list a checkpoint's %zu tensors", most);
     dml__release(&context->memory, names);
     dml__release(&context->memory, tensors);
     return status;
@@ -280,8 +280,7 @@ DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path)
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
     dml__safetensors *file = NULL;
     dml_status status = context->error.status;
-    if (status == DML_OK)
-        status = dml__safetensors_open_file(&context->memory, path, &file, &context->error);
+    if (status == DML_OK) status = dml__safetensors_open_file(&context->memory, path, &file, &context->error);
     if (status == DML_OK) status = dml__load_open_checkpoint(trainer, file, path);
     dml__safetensors_close(file);
     dml__leave(context, entry);

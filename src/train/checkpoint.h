@@ -9,10 +9,10 @@
 #ifndef DML_NO_STDIO
 
 /* Writes what dml_graph_save writes and, in the same safetensors file, the rest of the run: the optimizer's
-   state for each trained parameter ("dml.velocity.dense_1.weight") and, in the metadata, its kind and numbers,
-   the seed and the steps taken. So dml_graph_load, and other tools, read the model from it. Written aside,
-   synced, then renamed: a crash leaves the old file or the new one. What g has accumulated isn't written.
-   DML_ERROR_IO with a sentence when it can't be written. */
+   state for each trained parameter ("dml.velocity.dense_1.weight") and, in the metadata, its kind and
+   numbers, the seed and the steps taken. So dml_graph_load, and other tools, read the model from it. Written
+   aside, synced, then renamed: a crash leaves the old file or the new one. What g has accumulated isn't
+   written. DML_ERROR_IO with a sentence when it can't be written. */
 DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path);
 
 /* Reads what dml_trainer_save wrote for the same model and kind of optimizer; training then goes on as if it
@@ -22,8 +22,8 @@ DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path);
    then unchanged. */
 DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path);
 
-/* Whether dml_trainer_save could write there: asked before a long run, not after it. What is there stays as it
-   is. DML_ERROR_IO with a sentence that says what forbids it. */
+/* Whether dml_trainer_save could write there: asked before a long run, not after it. What is there stays as
+   it is. DML_ERROR_IO with a sentence that says what forbids it. */
 DML_API dml_status dml_trainer_check_save(dml_trainer *trainer, const char *path);
 
 #endif

@@ -73,7 +73,8 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     memset(&optimizer, 0, sizeof optimizer);
     if (options) optimizer = options->optimizer;
     if (optimizer.lr == 0.0f) optimizer.lr = 0.01f;
-    if (context->error.status != DML_OK || dml__check_optimizer(&optimizer, &context->error) != DML_OK) return NULL;
+    if (context->error.status != DML_OK || dml__check_optimizer(&optimizer, &context->error) != DML_OK)
+        return NULL;
     dml_program_options program_options;
     memset(&program_options, 0, sizeof program_options);
     program_options.batch = options ? options->batch : 0;
@@ -371,8 +372,7 @@ DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *
     dml_status status = dml__begin_part(trainer, true, &part);
     if (status != DML_OK) return status;
     status = dml__trainer_backward_in(trainer, rows, inputs, count, DML_OVERWRITE, loss);
-    if (status == DML_OK)
-        status = dml__trainer_update_in(trainer, 0, trainer->program->graph->trained_count);
+    if (status == DML_OK) status = dml__trainer_update_in(trainer, 0, trainer->program->graph->trained_count);
     if (status == DML_OK) status = dml__trainer_advance_in(trainer);
     return dml__end_part(trainer, &part, status, "the training step");
 }

@@ -24,9 +24,9 @@ DML_API void dml_trainer_destroy(dml_trainer *trainer);
    batch): dml_trainer_backward and dml_trainer_update. inputs[i] holds `rows` samples for
    dml_program_input(program, i), the inputs in the order of dml_input, and `count` is how many inputs there
    are; DML_INPUTS(images, labels) stands for both. `loss`, when not NULL, receives the mean loss of these
-   samples before the update; asking for it waits for the device. Input that is refused (DML_ERROR_ARGUMENT) is
-   so before anything is sent to other ranks, so that the step can be made again. DML_ERROR_STATE, with nothing
-   done, while another thread is in the context or programs predict on other threads. */
+   samples before the update; asking for it waits for the device. Input that is refused (DML_ERROR_ARGUMENT)
+   is so before anything is sent to other ranks, so that the step can be made again. DML_ERROR_STATE, with
+   nothing done, while another thread is in the context or programs predict on other threads. */
 DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *const *inputs, int count,
                                     float *loss);
 
@@ -42,8 +42,8 @@ enum {
    a sync strategy of every rank's. So one large batch may come in pieces:
 
        for (int i = 0; i < pieces; i++)
-           dml_trainer_backward(t, rows, DML_INPUTS(x[i], y[i]), DML_ADD | (i < pieces - 1 ? DML_MORE : 0), NULL);
-       dml_trainer_update(t);
+           dml_trainer_backward(t, rows, DML_INPUTS(x[i], y[i]), DML_ADD | (i < pieces - 1 ? DML_MORE : 0),
+   NULL); dml_trainer_update(t);
 
    and whatever the caller does to g between the two (clipping, a regulariser) is done to the gradient that
    will be applied, alone and under every strategy: reach it by dml_trainer_get and dml_trainer_put. Under a
@@ -56,8 +56,8 @@ DML_API dml_status dml_trainer_backward(dml_trainer *trainer, int rows, const vo
 DML_API dml_status dml_trainer_update(dml_trainer *trainer);
 
 /* Its two halves, for optimizers of the caller's own and for ones that treat parts of w in other ways: the
-   optimizer's step for elements [begin, end) of the trained parameters alone; and, once in a step, counting it.
-   (An optimizer of one's own changes w by dml_trainer_get and dml_trainer_put, then calls the second.) */
+   optimizer's step for elements [begin, end) of the trained parameters alone; and, once in a step, counting
+   it. (An optimizer of one's own changes w by dml_trainer_get and dml_trainer_put, then calls the second.) */
 DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, size_t end);
 DML_API dml_status dml_trainer_advance(dml_trainer *trainer);
 
@@ -94,9 +94,9 @@ typedef struct dml_sync {
     void *state;
     /* Once, when dml_trainer_sync attaches it: make all ranks' parameters the same. */
     dml_status (*start)(void *state, dml_trainer *trainer);
-    /* Before forward. A strategy that combines gradients (`ready` or `finish`) sees in g sums over samples, not
-       means, so that shards of any sizes add up; `samples` is how many this rank's part of the sum stands for
-       (not whole when ranks share what was summed before). */
+    /* Before forward. A strategy that combines gradients (`ready` or `finish`) sees in g sums over samples,
+       not means, so that shards of any sizes add up; `samples` is how many this rank's part of the sum stands
+       for (not whole when ranks share what was summed before). */
     dml_status (*begin)(void *state, dml_trainer *trainer, double samples);
     /* During backward, from the end of g towards its start: g[begin, end) is final, this rank's sum. */
     dml_status (*ready)(void *state, dml_trainer *trainer, size_t begin, size_t end);

@@ -140,12 +140,13 @@ static void bad_leaves(void)
     REFUSED(input(1, 0, 0, 0), DML_ERROR_SHAPE, "input 'input_1': dimension 0 is 0");
     REFUSED(input(3, 2, 3, -4), DML_ERROR_SHAPE, "dimension 2 is -4");
     REFUSED(input(-1, 1, 1, 1), DML_ERROR_SHAPE, "-1 dimensions");
-    REFUSED(dml_input(graph, "y", DML_F32, 6, 1, 1, 1, 1, 1, 1), DML_ERROR_SHAPE, "6 dimensions");
+    REFUSED(dml_input(graph, "y", DML_F32, 1, 1, 1, 1, 1, 1), DML_ERROR_SHAPE, "6 dimensions");
     REFUSED(input(2, 65536, 65536, 0), DML_ERROR_SHAPE, "more than 2147483647");
     REFUSED(dml_input(graph, "y", DML_F64), DML_ERROR_UNSUPPORTED, "input 'y': dtype f64");
     REFUSED(dml_input(graph, "y", (dml_dtype)99), DML_ERROR_UNSUPPORTED, "input 'y'");
     REFUSED(parameter(1, -1, 0), DML_ERROR_SHAPE, "parameter 'parameter_1': dimension 0 is -1");
-    REFUSED(dml_parameter_shaped(graph, "p", ((dml_initializer){ (dml_initializer_kind)7, 0, 0 }), (dml_shape){ 0 }),
+    REFUSED(dml_parameter_shaped(graph, "p", ((dml_initializer){ (dml_initializer_kind)7, 0, 0 }),
+                                 (dml_shape){ 0 }),
             DML_ERROR_ARGUMENT, "initializer of kind 7");
     dml_close(context);
 }
@@ -317,7 +318,8 @@ static void bad_runs(void)
             "input 'label': sample 2 of the batch is 4, it must be in 0 .. 3");
     CHECK_INT(dml_program_run(p, 2, inputs, 2, &loss), DML_OK); /* the third isn't looked at */
     inputs[1] = low;
-    REFUSED(dml_program_run(p, 1, inputs, 2, NULL) == DML_OK, DML_ERROR_ARGUMENT, "sample 0 of the batch is -1");
+    REFUSED(dml_program_run(p, 1, inputs, 2, NULL) == DML_OK, DML_ERROR_ARGUMENT,
+            "sample 0 of the batch is -1");
 
     inputs[1] = good;
     CHECK(!dml_dense(x, 0)); /* a run is refused while an error stands */

@@ -190,7 +190,7 @@ static dml_node *avg_pool_two_consumers(dml_graph *g)
     }                                                                                                        \
     static dml_node *name##_parameter(dml_graph *g)                                                          \
     {                                                                                                        \
-        return dml_dense_with(row(g, 3), dml_##name(parameter(g, 2, 5, 3)), NULL);                               \
+        return dml_dense_with(row(g, 3), dml_##name(parameter(g, 2, 5, 3)), NULL);                           \
     }
 ACTIVATION_CASES(relu)
 ACTIVATION_CASES(tanh)

@@ -39,7 +39,8 @@ static dml_node *random_graph(dml_graph *g)
         case 4: node[i] = dml_add(a, b); break;
         case 5: node[i] = dml_dense_with(b, w[test_random(&random) % 3], NULL); break;
         default:
-            node[i] = dml_dense_with(b, w[test_random(&random) % 3], dml_flatten(bias[test_random(&random) % 2]));
+            node[i] =
+                dml_dense_with(b, w[test_random(&random) % 3], dml_flatten(bias[test_random(&random) % 2]));
         }
     }
     dml_node *last = dml_add(dml_tanh(node[NODES - 1]), dml_flatten(node[NODES - 2]));
@@ -147,7 +148,7 @@ static void ranges_through_views(void)
     dml_node *pooled = dml_dense(dml_flatten(dml_max_pool2d(c, NULL)), 4);
     dml_node *unused = dml_dense(flat, 7); /* its parameters lie in the middle of w, its gradient is zero */
     dml_node *d = dml_dense_with(dml_tanh(dml_dense(flat, 4)),
-                             dml_flatten(p) ? dml_parameter(g, "v", normal, 4, 4) : NULL, dml_flatten(p));
+                                 dml_flatten(p) ? dml_parameter(g, "v", normal, 4, 4) : NULL, dml_flatten(p));
     CHECK(unused);
     dml_node *loss = dml_add(dml_softmax_cross_entropy(dml_add(dml_add(a, b), dml_add(pooled, d)), t),
                              dml_mean_squared_error(dml_flatten(flat), dml_input(g, "y", DML_F32, 12)));

@@ -33,8 +33,7 @@ typedef struct subject {
 static dml_node *loss_of(dml_node *output)
 {
     if (!output || output->shape.ndim == 0) return output;
-    return dml_mean_squared_error(output,
-                                  dml_input_shaped(output->graph, "target", DML_F32, output->shape));
+    return dml_mean_squared_error(output, dml_input_shaped(output->graph, "target", DML_F32, output->shape));
 }
 
 TEST__UNUSED static bool open_subject(subject *s, const model *which)
@@ -118,8 +117,8 @@ static void check_forward(subject *s, const reference *r, void *const *inputs)
     float *got = (float *)malloc(n * sizeof *got);
     poison(s->context, s->forward->arena);
     CHECK_MESSAGE(dml_program_run(s->forward, r->rows, (const void *const *)inputs,
-                                  dml_program_inputs(s->forward), got) == DML_OK, "%s: %s",
-                  s->which->name, dml_error(s->context));
+                                  dml_program_inputs(s->forward), got) == DML_OK,
+                  "%s: %s", s->which->name, dml_error(s->context));
     const double error = relative_error(got, reference_run(r, s->output), n);
     CHECK_MESSAGE(error <= s->tolerance, "%s, %d rows: forward differs by %.2g", s->which->name, r->rows,
                   error);

@@ -323,7 +323,7 @@ static void a_sync_sees_every_moment(void)
     CHECK_STRING(m.events, "start begin ready ready finish updated ");
 
     m.all_samples = 5; /* of another rank */
-    loss[1] = 7; /* no samples: a gradient of zero, and w stays */
+    loss[1] = 7;       /* no samples: a gradient of zero, and w stays */
     CHECK_INT(dml_trainer_step(t, 0, NULL, 0, &loss[1]), DML_OK);
     CHECK(loss[1] == 0);
     for (int i = 0; i < COUNT; i++) CHECK(m.g[i] == 0);
@@ -416,7 +416,8 @@ static void partial_syncs(void)
         copy_vector(t, DML_GRADIENTS, kind == 0 ? mean : g);
         for (int i = 0; i < COUNT && kind > 0; i++) CHECK_NEAR(g[i], mean[i], 1e-6);
         if (kind == 3) CHECK_INT(dml_trainer_step(t, 0, inputs, 2, NULL), DML_OK);
-        if (kind == 1) CHECK_INT(dml_trainer_step(t, 0, inputs, 2, NULL), DML_ERROR_ARGUMENT); /* nobody had any */
+        if (kind == 1)
+            CHECK_INT(dml_trainer_step(t, 0, inputs, 2, NULL), DML_ERROR_ARGUMENT); /* nobody had any */
         if (kind == 3) CHECK_STRING(m.events, "updated updated ");
         dml_close(context);
     }
