@@ -235,21 +235,26 @@ TEST_PROGRAMS := $(foreach v,$(RUN_VARIANTS) $(if $(filter isa oclgrind,$(V)),no
 
 test-programs: $(sort $(TEST_PROGRAMS)) $(TOOLS)
 
-# Everything compiles first, on all cores unless -j says otherwise; what doesn't compile is a failed test.
+# Everything compiles first, on all cores unless -j says otherwise. When something doesn't, that is a failed test, and
+# what would have been built anew is removed, so that no older program passes in its place.
+TESTED := test-programs $(if $(filter scripts,$(V)),all)
 test:
-	@$(MAKE) --no-print-directory -k $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 2)) \
-	    test-programs $(if $(filter scripts,$(V)),all) || true
 	$(shell mkdir -p $(BUILD))$(file >$(BUILD)/test-plan,$(PLAN))
+	@$(MAKE) --no-print-directory -k $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 2)) \
+	    $(TESTED) || { $(MAKE) --no-print-directory -n -k $(TESTED) | sed -n 's/^echo "  [A-Z]* *\([^ "]*\).*/\1/p' | \
+	    xargs rm -f; printf 'build\techo "something does not compile: see above"; exit 1\n' >>$(BUILD)/test-plan; }
 	@DML_BUILD='$(BUILD)' CC='$(CC)' MAKE='$(MAKE)' NVCC='$(NVCC)' CUDA_ARCHS='$(CUDA_ARCHS)' \
 	    CUDA_LIBS='$(CUDA_LIBS)' NO_CUDA='$(NO_CUDA)' NO_OPENCL='$(NO_OPENCL)' sh tests/run.sh $(BUILD)/test-plan
 
 # ---- install, data, layout ----
 
+BIN_DIR := $(DESTDIR)$(PREFIX)/bin
 INCLUDE_DIR := $(DESTDIR)$(PREFIX)/include
 SHARE_DIR := $(DESTDIR)$(PREFIX)/share
 
-install: $(PRODUCTS)
-	mkdir -p $(INCLUDE_DIR) $(SHARE_DIR)/dml $(SHARE_DIR)/pkgconfig $(SHARE_DIR)/cmake/dml
+install: $(PRODUCTS) $(BUILD)/dmlrun
+	mkdir -p $(BIN_DIR) $(INCLUDE_DIR) $(SHARE_DIR)/dml $(SHARE_DIR)/pkgconfig $(SHARE_DIR)/cmake/dml
+	cp $(BUILD)/dmlrun $(BIN_DIR)/
 	cp $(filter %.h,$(PRODUCTS)) $(INCLUDE_DIR)/
 	cp $(filter-out %.h,$(PRODUCTS)) LICENSE $(SHARE_DIR)/dml/
 	sed 's/@VERSION@/$(VERSION)/' packaging/dml.pc.in >$(SHARE_DIR)/pkgconfig/dml.pc
@@ -257,7 +262,7 @@ install: $(PRODUCTS)
 	sed 's/@VERSION@/$(VERSION)/' packaging/dmlConfigVersion.cmake.in >$(SHARE_DIR)/cmake/dml/dmlConfigVersion.cmake
 
 uninstall:
-	rm -f $(addprefix $(INCLUDE_DIR)/,$(filter %.h,$(PRODUCTS))) $(SHARE_DIR)/pkgconfig/dml.pc
+	rm -f $(BIN_DIR)/dmlrun $(addprefix $(INCLUDE_DIR)/,$(filter %.h,$(PRODUCTS))) $(SHARE_DIR)/pkgconfig/dml.pc
 	rm -rf $(SHARE_DIR)/dml $(SHARE_DIR)/cmake/dml
 
 data:
@@ -283,7 +288,7 @@ help:
 # | make bench               the benchmarks, a row for each measurement
 # | make amalgamate          writes dml.h, dml_comm.h, dml_cuda.cu and dml_opencl.c from src/, and docs/reference.md
 # | make data                MNIST into build/data/mnist: downloaded, or unpacked from DML_DATA=dir (dir/mnist/*.gz)
-# | make install             headers, sources, pkg-config file, CMake package; PREFIX=/usr/local DESTDIR=
+# | make install             dmlrun, headers, sources, pkg-config file, CMake package; PREFIX=/usr/local DESTDIR=
 # | make uninstall           removes them
 # | make format              clang-format over the sources; format-check only looks
 # | make clean               removes build/

@@ -42,6 +42,13 @@
 #define DML__LOCAL DML__UNUSED static
 #endif
 
+/* For the public headers, which a C++ program may compile with -Wold-style-cast. */
+#ifdef __cplusplus
+#define DML__CAST(type, value) static_cast<type>(value)
+#else
+#define DML__CAST(type, value) ((type)(value))
+#endif
+
 #if defined(__cplusplus) || defined(__GNUC__)
 #define DML__RESTRICT __restrict
 #else
@@ -50,8 +57,12 @@
 
 /* The entry points carry the version and the switches in their link name, so that two translation units
    compiled with different ones fail to link instead of corrupting memory. */
-#ifdef DML_NO_THREADS
+#if defined(DML_NO_THREADS) && defined(DML_NO_STDIO)
+#define DML__ABI(name) name##_v0_1_no_threads_no_stdio
+#elif defined(DML_NO_THREADS)
 #define DML__ABI(name) name##_v0_1_no_threads
+#elif defined(DML_NO_STDIO)
+#define DML__ABI(name) name##_v0_1_no_stdio
 #else
 #define DML__ABI(name) name##_v0_1
 #endif

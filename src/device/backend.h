@@ -91,6 +91,8 @@ DML_API void dml_device_release(dml_device *device, void *memory);
 DML_API const dml_backend *dml_backend_at(int i);
 
 /* What dml_opencl.c and dml_cuda.cu define. */
+#define dml_opencl_backend DML__ABI(dml_opencl_backend)
+#define dml_cuda_backend DML__ABI(dml_cuda_backend)
 DML__EXTERN_C const dml_backend *dml_opencl_backend(void);
 DML__EXTERN_C const dml_backend *dml_cuda_backend(void);
 
@@ -101,7 +103,7 @@ DML_API int dml_devices(dml_device_info *infos, int capacity);
 /* The address behind a reference on a host_memory device. */
 static inline void *dml__host(dml_ref ref)
 {
-    return (char *)ref.buffer->host + ref.offset;
+    return DML__CAST(char *, ref.buffer->host) + ref.offset;
 }
 
 #endif

@@ -26,6 +26,7 @@ typedef struct dml_pool_options {
 /* NULL options: all defaults. Returns NULL when memory or threads can't be had, or when
    `threads` is negative; nothing is then left behind. A pool is used by one thread
    at a time; a task must not call into its own pool. */
+#define dml_pool_create DML__ABI(dml_pool_create)
 DML_API dml_pool *dml_pool_create(const dml_pool_options *options);
 DML_API void dml_pool_destroy(dml_pool *pool);
 
@@ -40,7 +41,7 @@ DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *a
 /* Each worker's own scratch, for packed panels and partial sums: DML_POOL_SCRATCH_BYTES, 64-byte aligned, its
    content undefined at the start of each loop. NULL for a NULL pool: a kernel then makes do with a small
    array on the stack. */
-#define DML_POOL_SCRATCH_BYTES ((size_t)1 << 20)
+#define DML_POOL_SCRATCH_BYTES (DML__CAST(size_t, 1) << 20)
 DML_API void *dml_pool_scratch(dml_pool *pool, int worker);
 
 #endif

@@ -6,13 +6,15 @@ install_to() { # variable assignments...
 }
 check "make install PREFIX=" install_to PREFIX="$WORK/prefix"
 check "make install DESTDIR=" install_to DESTDIR="$WORK/stage" PREFIX=/opt/dml
-for file in include/dml.h include/dml_comm.h share/pkgconfig/dml.pc share/cmake/dml/dmlConfig.cmake; do
+for file in bin/dmlrun include/dml.h include/dml_comm.h share/pkgconfig/dml.pc share/cmake/dml/dmlConfig.cmake; do
     check "$file is installed" test -f "$WORK/prefix/$file" -a -f "$WORK/stage/opt/dml/$file"
 done
 for product in dml_*.c dml_*.cu; do
     [ -f "$product" ] || continue
     check "$product is installed" test -f "$WORK/prefix/share/dml/$product"
 done
+
+check "the installed dmlrun runs" "$WORK/prefix/bin/dmlrun" --help
 
 mkdir -p "$WORK/project"
 cat >"$WORK/project/main.c" <<'END'

@@ -50,4 +50,47 @@ check_fails "a crash after the last test" '^4 passed, 1 failed$' runner \
 check_fails "a program that isn't there" '^0 passed, 1 failed$' runner 'a\t/none/there'
 check_fails "a silent program" '^0 passed, 1 failed$' runner 'a\ttrue'
 has timeout && check_fails "a program that hangs" 'did not end within 1 s' runner 'a\tsleep 20'
+
+# `make test` in a tree that was built before: what doesn't compile any more fails, though older programs are there.
+tree=$WORK/tree
+mkdir -p "$tree/src/base" "$tree/tests/base" "$tree/tools"
+cp Makefile "$tree/" && cp tests/test.h tests/run.sh "$tree/tests/" && cp tools/amalgamate.c "$tree/tools/"
+cp src/base/platform.h "$tree/src/base/"
+echo 'int answer(void);' >"$tree/src/base/answer.h"
+whole_tree() {
+    printf '%s\n' '#include "base/answer.h"' 'int answer(void) { return 42; }' >"$tree/src/base/answer.c"
+    for name in first second; do
+        printf '%s\n' '#include "base/answer.h"' '#include "../test.h"' \
+            'static void says_42(void) { CHECK_INT(answer(), 42); }' \
+            "int main(void) { RUN(says_42); return test_report(\"base/$name\"); }" >"$tree/tests/base/${name}_test.c"
+    done
+}
+test_tree() {
+    (cd "$tree" && "$MAKE" BUILD=build OPENCL=no CUDA=no V=normal T=base test)
+}
+whole_tree
+check "a tree that compiles passes" says '^2 passed, 0 failed' test_tree
+echo '#error broken' >>"$tree/src/base/answer.c"
+check_fails "a source that no longer compiles" '^0 passed, 3 failed' test_tree
+whole_tree
+check "the source compiles again" says '^2 passed, 0 failed' test_tree
+echo '#error broken' >>"$tree/tests/base/second_test.c"
+check_fails "a test that no longer compiles" '^1 passed, 2 failed' test_tree
+whole_tree
+echo 'int missing(void);' >>"$tree/src/base/answer.h"
+sed -i 's/answer()/missing()/' "$tree/tests/base/first_test.c"
+check_fails "a test that no longer links" '^1 passed, 2 failed' test_tree
+whole_tree
+echo 'broken' >>"$tree/tools/amalgamate.c"
+check_fails "a tool that no longer compiles" '^2 passed, 1 failed' test_tree
+
+# Where no OpenCL driver is installed, its tests are skipped, not passed.
+without_drivers() {
+    mkdir -p "$WORK/none" && OCL_ICD_VENDORS=$WORK/none DML_TEST_DEVICES=opencl "$DML_BUILD/normal/tests/gpu/backend_test"
+}
+if [ -z "$NO_OPENCL" ] && [ -x "$DML_BUILD/normal/tests/gpu/backend_test" ]; then
+    check "no OpenCL device: a skip" says '^skip everything_opencl: no opencl device here$' without_drivers
+else
+    skip "no OpenCL device" "tests/gpu is not built with OpenCL"
+fi
 report build/makefile

@@ -66,7 +66,17 @@ for pair in "$CC $CXX" "clang clang++"; do
         check "implementation: $language" compile "$language" implement_*.c
         check "DML_STATIC: $language" compile "$language -DDML_STATIC" implement_both.c
         check "DML_NO_THREADS: $language" compile "$language -DDML_NO_THREADS" implement_both.c
+        check "DML_NO_STDIO: $language" build "$language -O0 -DDML_NO_STDIO" program implement_both.c
+        check "declarations with DML_NO_STDIO: $language" compile "$language -Wconversion -DDML_NO_STDIO" declare_*.c
+        for switch in DML_NO_AVX512 DML_NO_AVX; do
+            grep -q "$switch" dml.h || continue
+            check "$switch: $language" build "$language -O0 -D$switch" program implement_both.c
+        done
     done
+    if has "$cxx"; then
+        check "declarations under every warning: $cxx" compile "$cxx -std=c++17 -xc++ -Wconversion -Wshadow \
+            -Wold-style-cast" declare_*.c
+    fi
     has "$cc" || continue
     for level in 0 1 2 3; do
         check "$cc -O$level" build "$cc -std=c99 -O$level" program implement_both.c
@@ -93,13 +103,33 @@ static_units() {
 }
 check "two units that are each whole (DML_STATIC)" static_units
 
-mixed() { # flags of unit.c, flags of whole.c
-    $CC -O1 $1 -c unit.c -o unit.o && $CC -O1 $2 -c whole.c -o whole.o &&
-        $CC unit.o whole.o -o program -lm -lpthread -ldl
+# Two units must agree: the names they meet by say which switches each was compiled with.
+threads=-DDML_NO_THREADS stdio=-DDML_NO_STDIO
+entries='dml_open dml_comm_open dml_pool_create'
+write units.c "$both" '#define UNIT(call) double unit(void); double unit(void) { return call(NULL) != NULL; }' 'UNIT(ENTRY)'
+for switches in '' "$threads" "$stdio" "$threads$stdio"; do
+    flags=$(echo "$switches" | sed 's/-D/ -D/g')
+    check "an implementation with '$flags'" $CC -O0 $flags -c whole.c -o "whole$switches.o"
+    for entry in $entries; do
+        check "a unit with '$flags'" $CC -O0 $flags -DENTRY=$entry -c units.c -o "unit_$entry$switches.o"
+    done
+done
+link_units() { # entry, switches of the unit, of the implementation
+    $CC "unit_$1$2.o" "whole$3.o" -o program -lm -lpthread -ldl
 }
-check_fails "units with different DML_NO_THREADS don't link" 'undefined reference.*no_threads' mixed -DDML_NO_THREADS ''
-check_fails "units with different DML_NO_THREADS don't link, the other way" 'undefined reference' mixed '' \
-    -DDML_NO_THREADS
+for entry in $entries; do
+    for mine in '' "$threads" "$stdio" "$threads$stdio"; do
+        suffix=$(echo "$mine" | sed 's/-DDML//g; y/NOTHREADSI/nothreadsi/')
+        for theirs in '' "$threads" "$stdio" "$threads$stdio"; do
+            if [ "$mine" = "$theirs" ]; then
+                check "$entry: both with '$mine'" link_units $entry "$mine" "$theirs"
+            else
+                check_fails "$entry: '$mine' does not link with '$theirs'" "undefined reference.*${entry}_v[0-9_]*$suffix'" \
+                    link_units $entry "$mine" "$theirs"
+            fi
+        done
+    done
+done
 
 cxx_units() { # compiler and language of unit.c, of whole.c
     $1 -c unit.c -o unit.o && $2 -c whole.c -o whole.o && $CXX unit.o whole.o -o program -lm -lpthread -ldl && ./program
@@ -161,6 +191,8 @@ if [ -f dml_opencl.c ] && [ -z "$NO_OPENCL" ]; then
     for compiler in "$CC -std=c99" "$CC -std=c11" "clang -std=c99"; do
         has "${compiler%% *}" || continue
         check "dml_opencl.c: $compiler" build "$compiler -O1 -DDML_OPENCL" program opencl.c dml_opencl.c
+        check "dml_opencl.c with DML_NO_STDIO: $compiler" build "$compiler -O0 -DDML_OPENCL -DDML_NO_STDIO" program \
+            opencl.c dml_opencl.c
     done
 elif [ -f dml_opencl.c ]; then
     skip "dml_opencl.c" "$NO_OPENCL"

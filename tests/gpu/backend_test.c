@@ -156,11 +156,6 @@ static void everything(void)
     two_devices_dont_meet();
 }
 
-static void every_call_on_every_device(void)
-{
-    on_every_device(everything);
-}
-
 /* Needs no device: counts are never negative, and an index that isn't there is an error, not a crash. */
 static void devices_that_are_not_there(void)
 {
@@ -221,7 +216,7 @@ static void a_context_opens_each_device(void)
 
 int main(void)
 {
-    RUN(every_call_on_every_device);
+    RUN_ON_EVERY_DEVICE(everything);
     RUN(devices_that_are_not_there);
     RUN(devices_describe_themselves);
     RUN(a_context_opens_each_device);

@@ -52,31 +52,42 @@ static void close_device(void)
     dml_close(context);
 }
 
-/* Runs `test` on every device there is; at DML_TEST_DEVICES=opencl only on that backend's. The thread
-   sanitizer can't see into drivers, so under it, only on host C. */
-static void on_every_device(void (*test)(void))
+/* Runs a test on each backend's devices, a test a backend; at DML_TEST_DEVICES=opencl only on that one's. The
+   thread sanitizer can't see into drivers, so under it, only on host C. */
+#define RUN_ON_EVERY_DEVICE(test) run_on_every_device(#test, test)
+
+static const dml_backend *backend_here;
+static void (*test_here)(void);
+
+static void on_its_devices(void)
+{
+    const int count = backend_here->count();
+    if (count == 0) SKIP("no %s device here", backend_here->name);
+    for (int index = 0; index < count; index++) {
+        dml_device_info info;
+        memset(&info, 0, sizeof info);
+        backend_here->describe(index, &info);
+        const dml_status status = open_device(backend_here, index);
+        CHECK_MESSAGE(status == DML_OK, "%s:%d (%s) doesn't open: %s", backend_here->name, index, info.name,
+                      dml_error(context));
+        const bool ok = test__ok;
+        if (status == DML_OK) test_here();
+        if (ok && !test__ok) printf("that was on %s:%d (%s)\n", backend_here->name, index, info.name);
+        if (status == DML_OK)
+            close_device();
+        else
+            dml_close(context);
+    }
+}
+
+static void run_on_every_device(const char *name, void (*test)(void))
 {
     const char *only = UNDER_TSAN ? "host-c" : getenv("DML_TEST_DEVICES");
-    const dml_backend *backend;
-    for (int i = 0; (backend = backend_under_test(i)) != NULL; i++) {
-        if (only && *only && strcmp(only, backend->name) != 0) continue;
-        const int count = backend->count();
-        if (count == 0) printf("no %s device here\n", backend->name);
-        for (int index = 0; index < count; index++) {
-            dml_device_info info;
-            memset(&info, 0, sizeof info);
-            backend->describe(index, &info);
-            const dml_status status = open_device(backend, index);
-            CHECK_MESSAGE(status == DML_OK, "%s:%d (%s) doesn't open: %s", backend->name, index, info.name,
-                          dml_error(context));
-            const bool ok = test__ok;
-            if (status == DML_OK) test();
-            if (ok && !test__ok) printf("that was on %s:%d (%s)\n", backend->name, index, info.name);
-            if (status == DML_OK)
-                close_device();
-            else
-                dml_close(context);
-        }
+    test_here = test;
+    for (int i = 0; (backend_here = backend_under_test(i)) != NULL; i++) {
+        char label[128];
+        snprintf(label, sizeof label, "%s_%s", name, backend_here->name);
+        if (!only || !*only || strcmp(only, backend_here->name) == 0) test__run(label, on_its_devices);
     }
 }
 

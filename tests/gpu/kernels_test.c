@@ -722,21 +722,11 @@ static void every_kernel(void)
 #undef CASE
 }
 
-static void every_kernel_on_every_device(void)
-{
-    on_every_device(every_kernel);
-}
-
-static void results_repeat_on_every_device(void)
-{
-    on_every_device(results_repeat);
-}
-
 int main(void)
 {
     only_kernel = getenv("DML_TEST_KERNEL");
     quick = UNDER_TSAN || getenv("OCLGRIND_DATA_RACES") || getenv("DML_TEST_QUICK");
-    RUN(every_kernel_on_every_device);
-    RUN(results_repeat_on_every_device);
+    RUN_ON_EVERY_DEVICE(every_kernel);
+    RUN_ON_EVERY_DEVICE(results_repeat);
     return test_report("gpu/kernels");
 }
