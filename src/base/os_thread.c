@@ -3,6 +3,13 @@
 
 #include "base/os_thread.h"
 
+#include <unistd.h>
+
+DML__LOCAL long dml__process_id(void)
+{
+    return (long)getpid();
+}
+
 #ifndef DML_NO_THREADS
 
 #include <signal.h>

@@ -26,9 +26,11 @@
 #endif
 #if defined(__GNUC__)
 #define DML__UNUSED __attribute__((unused))
+#define DML__NOINLINE __attribute__((noinline))
 #define DML__PRINTF(position, first) __attribute__((format(printf, position, first)))
 #else
 #define DML__UNUSED
+#define DML__NOINLINE
 #define DML__PRINTF(position, first)
 #endif
 #ifdef DML_STATIC

@@ -252,8 +252,10 @@ static void unused_lanes_are_zero(void)
     float x[70], w[18], y[15];
     for (int i = 0; i < 70; i++) x[i] = (float)(i % 5);
     for (int i = 0; i < 18; i++) w[i] = (float)(i % 3);
+    CHECK_INT(dml_pool_reserve(kernel_pools[1], dml_conv2d_scratch(&s, false)), DML_OK);
     char *scratch = (char *)dml_pool_scratch(kernel_pools[1], 0);
-    for (size_t at = 0; at < DML_POOL_SCRATCH_BYTES; at += 4) memcpy(scratch + at, &signalling, 4);
+    for (size_t at = 0; at < dml_pool_scratch_bytes(kernel_pools[1]).worker / 4 * 4; at += 4)
+        memcpy(scratch + at, &signalling, 4);
     feclearexcept(FE_ALL_EXCEPT);
     CHECK_INT(dml_conv2d_forward(kernel_pools[1], &s, x, w, NULL, y), DML_OK);
     CHECK_INT(fetestexcept(FE_INVALID), 0);
