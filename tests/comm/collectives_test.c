@@ -429,6 +429,23 @@ static void converted(void)
     }
 }
 
+/* As few pieces as there can be, and at least one. */
+static void pieces(void)
+{
+    dml_comm comm;
+    memset(&comm, 0, sizeof comm);
+    comm.segment_bytes = 1000;
+    static const struct {
+        unsigned elements, of_f32, of_f64, of_u8;
+    } cases[] = { { 0, 1, 1, 1 },   { 1, 1, 1, 1 },   { 125, 1, 1, 1 },  { 126, 1, 2, 1 },
+                  { 250, 1, 2, 1 }, { 251, 2, 3, 1 }, { 1000, 4, 8, 1 }, { 1001, 5, 9, 2 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CHECK_INT(dml__pieces_of(&comm, cases[i].elements, DML_F32), cases[i].of_f32);
+        CHECK_INT(dml__pieces_of(&comm, cases[i].elements, DML_I64), cases[i].of_f64);
+        CHECK_INT(dml__pieces_of(&comm, cases[i].elements, DML_U8), cases[i].of_u8);
+    }
+}
+
 /* ---- what is on the wire ---- */
 
 static __thread bool tapped;
@@ -600,6 +617,7 @@ int main(void)
     RUN(nothing_at_all);
     RUN(small_pieces);
     RUN(converted);
+    RUN(pieces);
     RUN(little_endian_on_the_wire);
     RUN(close_finishes_what_was_started);
     RUN(nothing_is_allocated_after_opening);

@@ -614,10 +614,11 @@ static int script_port(void *user, int fd)
     return own_port;
 }
 
-/* Steps until nothing moves any more; how much moves at a time makes no difference. */
+/* Steps until nothing moves any more: one step goes as far as it can; otherwise, how much moves at a time
+   makes no difference. */
 static void step_through(dml__handshake *shake, const dml__identity *me)
 {
-    for (int i = 0; i < 2000; i++) dml__handshake_step(shake, me);
+    for (int i = 0; i < (stingy ? 2000 : 1); i++) dml__handshake_step(shake, me);
 }
 
 static dml__identity identity(const dml__socket_calls *calls, int rank)
