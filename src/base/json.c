@@ -192,6 +192,13 @@ static size_t dml__json_character(const char *at, const char *end, char to[4], s
     return 2;
 }
 
+/* Whether a character of a string stands for itself, a whole one. */
+static bool dml__json_plain(char c)
+{
+    const unsigned char code = (unsigned char)c;
+    return code >= 0x20 && code < 0x80 && c != '"' && c != '\\';
+}
+
 DML__LOCAL bool dml__json_read_string(dml__json *json, dml__json_string *string)
 {
     if (!dml__json_take(json, '"')) return dml__json_fail(json, json->at, "a string was expected");
@@ -200,7 +207,8 @@ DML__LOCAL bool dml__json_read_string(dml__json *json, dml__json_string *string)
     size_t bytes;
     string->from = at;
     while (at < end && *at != '"') {
-        const size_t step = dml__json_character(at, end, character, &bytes, &problem);
+        const size_t step =
+            dml__json_plain(*at) ? 1 : dml__json_character(at, end, character, &bytes, &problem);
         if (!step) return dml__json_fail(json, (size_t)(at - json->text), problem);
         at += step;
     }
@@ -247,6 +255,10 @@ DML__LOCAL size_t dml__json_unescape(char *to, dml__json_string string)
     const char *at = string.from, *end = at + string.bytes, *problem;
     size_t done = 0;
     while (at < end) {
+        if (*at != '\\') {
+            to[done++] = *at++;
+            continue;
+        }
         char character[4];
         size_t bytes = 0;
         at += dml__json_character(at, end, character, &bytes, &problem);
@@ -296,17 +308,22 @@ DML__LOCAL void dml__json_write_string(dml__json_writer *writer, const char *tex
 {
     static const char hex[] = "0123456789abcdef";
     dml__json_put(writer, "\"", 1);
-    for (; *text; text++) {
+    while (*text) {
+        size_t run = 0;
+        while ((unsigned char)text[run] >= 0x20 && text[run] != '"' && text[run] != '\\') run++;
+        dml__json_put(writer, text, run);
+        text += run;
         const unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\') {
-            dml__json_put(writer, "\\", 1);
-        } else if (c < 0x20) {
+        if (c == '\0') break;
+        if (c < 0x20) {
             dml__json_put(writer, "\\u00", 4);
             dml__json_put(writer, hex + c / 16, 1);
             dml__json_put(writer, hex + c % 16, 1);
-            continue;
+        } else {
+            dml__json_put(writer, "\\", 1);
+            dml__json_put(writer, text, 1);
         }
-        dml__json_put(writer, text, 1);
+        text++;
     }
     dml__json_put(writer, "\"", 1);
 }
