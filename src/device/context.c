@@ -179,6 +179,11 @@ DML_API void dml_clear_error(dml_context *context)
     context->error.text[0] = '\0';
 }
 
+DML_API size_t dml_memory_needed(const dml_context *context)
+{
+    return context ? dml__memory_needed(&context->memory) : 0;
+}
+
 DML_API dml_pool *dml_context_pool(dml_context *context)
 {
     return context ? context->pool : NULL;

@@ -16,14 +16,22 @@ DML__LOCAL double dml__no_flops(const dml_node *node)
 
 DML__LOCAL const dml__op *dml__input_op(void)
 {
-    static const dml__op op = { "input", NULL, NULL, NULL, 0, NULL, false, false, NULL, dml__no_flops };
+    static const dml__op op = { "input", NULL, NULL, NULL, 0, NULL, false, false, NULL, dml__no_flops, NULL };
     return &op;
 }
 
 DML__LOCAL const dml__op *dml__parameter_op(void)
 {
-    static const dml__op op = { "parameter", NULL, NULL, NULL, 0, NULL, false, false, NULL, dml__no_flops };
+    static const dml__op op = { "parameter", NULL,  NULL, NULL,          0,   NULL,
+                                false,       false, NULL, dml__no_flops, NULL };
     return &op;
+}
+
+DML__LOCAL dml_scratch dml__larger_scratch(dml_scratch a, dml_scratch b)
+{
+    if (b.worker > a.worker) a.worker = b.worker;
+    if (b.shared > a.shared) a.shared = b.shared;
+    return a;
 }
 
 static const dml__slot *dml__slot_of(const dml__run *run, const dml_node *node)

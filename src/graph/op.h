@@ -48,7 +48,12 @@ typedef struct dml__op {
        nothing to say, and one an element of the output. */
     void (*describe)(const dml_node *node, char *text, size_t bytes);
     double (*flops)(const dml_node *node);
+    /* What the CPU kernels use of the pool's scratch for up to `rows` samples; NULL: nothing. */
+    dml_scratch (*scratch)(const dml_node *node, int rows, bool training);
 } dml__op;
+
+/* The larger of two needs, part by part. */
+DML__LOCAL dml_scratch dml__larger_scratch(dml_scratch a, dml_scratch b);
 
 /* The flops of an op that computes nothing. */
 DML__LOCAL double dml__no_flops(const dml_node *node);

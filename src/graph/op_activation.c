@@ -79,6 +79,7 @@ static dml_status dml__activation_backward(const dml__run *run, const dml_node *
                                     false,                                                                   \
                                     true,                                                                    \
                                     NULL,                                                                    \
+                                    NULL,                                                                    \
                                     NULL };                                                                  \
         return &op;                                                                                          \
     }                                                                                                        \

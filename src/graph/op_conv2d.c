@@ -61,11 +61,11 @@ static dml_status dml__conv2d_infer(dml_node *node)
     return DML_OK;
 }
 
-static dml_conv2d_shape dml__conv2d_run_shape(const dml__run *run, const dml_node *node)
+static dml_conv2d_shape dml__conv2d_shape_of(const dml_node *node, int rows)
 {
     const int *x = node->input[0]->shape.dims;
     const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    const dml_conv2d_shape shape = { run->rows,    x[0],          x[1],         x[2],
+    const dml_conv2d_shape shape = { rows,         x[0],          x[1],         x[2],
                                      o->filters,   o->kernel[0],  o->kernel[1], o->stride[0],
                                      o->stride[1], o->padding[0], o->padding[1] };
     return shape;
@@ -74,7 +74,7 @@ static dml_conv2d_shape dml__conv2d_run_shape(const dml__run *run, const dml_nod
 static dml_launch dml__conv2d_launch(const dml__run *run, const dml_node *node, const char *kernel,
                                      size_t size_x, size_t size_y)
 {
-    const dml_conv2d_shape s = dml__conv2d_run_shape(run, node);
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
     const int32_t integers[] = {
         s.batch,    s.height,   s.width, s.channels, s.filters,           s.kernel_h,         s.kernel_w,
         s.stride_h, s.stride_w, s.pad_h, s.pad_w,    node->shape.dims[0], node->shape.dims[1]
@@ -87,7 +87,7 @@ static dml_launch dml__conv2d_launch(const dml__run *run, const dml_node *node, 
 static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
-    const dml_conv2d_shape s = dml__conv2d_run_shape(run, node);
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
     if (run->device->host_memory)
         return dml_conv2d_forward(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w),
                                   bias ? dml__host_value(run, bias) : NULL, dml__host_value(run, node));
@@ -103,7 +103,7 @@ static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *no
 static dml_status dml__conv2d_input_gradient(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1];
-    const dml_conv2d_shape s = dml__conv2d_run_shape(run, node);
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
     const float beta = dml__beta(run, node, 0);
     if (run->device->host_memory)
         return dml_conv2d_backward_input(run->pool, &s, dml__host_gradient(run, node),
@@ -120,7 +120,7 @@ static dml_status dml__conv2d_input_gradient(const dml__run *run, const dml_node
 static dml_status dml__conv2d_weight_gradient(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1];
-    const dml_conv2d_shape s = dml__conv2d_run_shape(run, node);
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
     const float beta = dml__beta(run, node, 1);
     if (run->device->host_memory)
         return dml_conv2d_backward_weights(run->pool, &s, dml__host_value(run, x),
@@ -161,6 +161,12 @@ static double dml__conv2d_flops(const dml_node *node)
     return outputs * (2 * taps + (node->input[2] ? 1 : 0));
 }
 
+static dml_scratch dml__conv2d_scratch_of(const dml_node *node, int rows, bool training)
+{
+    const dml_conv2d_shape shape = dml__conv2d_shape_of(node, rows);
+    return dml_conv2d_scratch(&shape, training);
+}
+
 DML__LOCAL const dml__op *dml__conv2d_op(void)
 {
     static const dml__op op = { "conv2d",
@@ -172,7 +178,8 @@ DML__LOCAL const dml__op *dml__conv2d_op(void)
                                 false,
                                 false,
                                 dml__conv2d_describe,
-                                dml__conv2d_flops };
+                                dml__conv2d_flops,
+                                dml__conv2d_scratch_of };
     return &op;
 }
 

@@ -93,6 +93,16 @@ static double dml__dense_flops(const dml_node *node)
     return 2.0 * w->dims[0] * w->dims[1] + (node->input[2] ? w->dims[0] : 0);
 }
 
+/* Of its three products. */
+static dml_scratch dml__dense_scratch(const dml_node *node, int rows, bool training)
+{
+    const int units = node->input[1]->shape.dims[0], in = node->input[1]->shape.dims[1];
+    dml_scratch most = dml_sgemm_scratch(rows, units, in);
+    if (!training) return most;
+    most = dml__larger_scratch(most, dml_sgemm_scratch(rows, in, units));
+    return dml__larger_scratch(most, dml_sgemm_scratch(units, in, rows));
+}
+
 DML__LOCAL const dml__op *dml__dense_op(void)
 {
     static const dml__op op = { "dense",
@@ -104,7 +114,8 @@ DML__LOCAL const dml__op *dml__dense_op(void)
                                 false,
                                 false,
                                 NULL,
-                                dml__dense_flops };
+                                dml__dense_flops,
+                                dml__dense_scratch };
     return &op;
 }
 

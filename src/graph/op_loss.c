@@ -109,7 +109,8 @@ DML__LOCAL const dml__op *dml__softmax_cross_entropy_op(void)
                                 false,
                                 false,
                                 NULL,
-                                dml__softmax_cross_entropy_flops };
+                                dml__softmax_cross_entropy_flops,
+                                NULL };
     return &op;
 }
 
@@ -195,7 +196,8 @@ DML__LOCAL const dml__op *dml__mean_squared_error_op(void)
                                 false,
                                 false,
                                 NULL,
-                                dml__mean_squared_error_flops };
+                                dml__mean_squared_error_flops,
+                                NULL };
     return &op;
 }
 

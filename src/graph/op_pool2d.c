@@ -132,7 +132,8 @@ DML__LOCAL const dml__op *dml__max_pool2d_op(void)
                                 false,
                                 false,
                                 dml__pool2d_describe,
-                                dml__no_flops };
+                                dml__no_flops,
+                                NULL };
     return &op;
 }
 
@@ -177,7 +178,8 @@ DML__LOCAL const dml__op *dml__avg_pool2d_op(void)
                                 false,
                                 false,
                                 dml__pool2d_describe,
-                                dml__avg_pool2d_flops };
+                                dml__avg_pool2d_flops,
+                                NULL };
     return &op;
 }
 

@@ -303,6 +303,24 @@ static dml_status dml__make_own_pool(dml_program *program)
     return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a program's own scratch");
 }
 
+/* The scratch that the CPU's kernels work in: the largest need of any op. */
+static dml_status dml__reserve_scratch(dml_program *program)
+{
+    dml_context *context = program->graph->context;
+    dml_scratch most = { 0, 0 };
+    if (!context->device.host_memory) return DML_OK;
+    for (int s = 0; s < program->slots; s++) {
+        const dml_node *node = program->slot[s].node;
+        if (node->op->scratch)
+            most = dml__larger_scratch(most, node->op->scratch(node, program->batch, program->training));
+    }
+    if (dml_pool_reserve(program->own_thread ? program->own_pool : context->pool, most) == DML_OK)
+        return DML_OK;
+    return dml__fail(&context->error, DML_ERROR_MEMORY,
+                     "no memory left for scratch of %zu bytes for each thread and %zu for all", most.worker,
+                     most.shared);
+}
+
 static dml_program *dml__compile_in(dml_node *output, const dml_program_options *options, bool disjoint)
 {
     dml_graph *graph = output->graph;
@@ -330,6 +348,7 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     if (status == DML_OK) status = dml__place_blocks(program, disjoint);
     if (status == DML_OK) status = dml__allocate_program(program);
     if (status == DML_OK && program->own_thread) status = dml__make_own_pool(program);
+    if (status == DML_OK) status = dml__reserve_scratch(program);
     if (status == DML_OK) {
         dml__log(&context->logger, DML_LOG_DEBUG, "compiled %d nodes for %d samples%s: %zu bytes",
                  program->slots, program->batch, program->training ? " to train" : "", program->bytes);
