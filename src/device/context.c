@@ -4,7 +4,7 @@
 #include "device/context.h"
 
 #include "base/cpu.h"
-#include "base/os_thread.h"
+#include "base/cpu_internal.h"
 #include "device/context_internal.h"
 
 #include <stdarg.h>
@@ -17,15 +17,33 @@ static void dml__open_pool(dml_context *context, const dml_options *options)
     dml_pool_options pool_options;
     memset(&pool_options, 0, sizeof pool_options);
     if (options->pool) pool_options = *options->pool;
-    pool_options.threads = options->threads;
+    if (options->threads) pool_options.threads = options->threads;
     pool_options.allocator = dml__memory_allocator(&context->memory);
-    if (options->threads < 0)
+    const int threads = pool_options.threads ? pool_options.threads : dml_cpu_count();
+    if (threads < 0)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
-                  "%d threads asked for: give 0 for one a core, or 1 or more", options->threads);
+                  "%d threads asked for: give 0 for one a core, or 1 or more", threads);
     else if (!(context->pool = dml_pool_create(&pool_options)))
         dml__fail(&context->error, DML_ERROR_MEMORY,
-                  "no memory or threads left for a pool of %d threads, which takes %zu bytes for each",
-                  options->threads ? options->threads : dml_cpu_count(), DML_POOL_SCRATCH_BYTES);
+                  "no memory or threads left for a pool of %d threads with %zu bytes of scratch each and %zu "
+                  "together",
+                  threads, pool_options.scratch.worker, pool_options.scratch.shared);
+}
+
+/* False, with the error recorded, when the environment asks for an instruction set that there isn't. */
+static bool dml__check_isa(dml_context *context)
+{
+    const char *wanted;
+    if (dml__cpu_isa_known(&wanted)) return true;
+    char known[96] = "";
+    for (int isa = 0; isa < (int)DML__ISA_COUNT; isa++)
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", isa ? ", " : "",
+                 dml_isa_name((dml_isa)isa));
+    dml__fail(&context->error, DML_ERROR_ARGUMENT,
+              "the environment asks for DML_ISA=%s: there are %s, and this processor's best is %s; unset it "
+              "for that",
+              wanted, known, dml_isa_name(dml_cpu_isa()));
+    return false;
 }
 
 static dml_status dml__open_device_at(dml_context *context, const dml_backend *backend, int index)
@@ -121,7 +139,7 @@ DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, cons
     if (!options->allocator.allocate != !options->allocator.release)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
                   "an allocator with only one of allocate and release: give both, or neither for malloc");
-    else
+    else if (dml__check_isa(context))
         dml__open_pool(context, options);
     if (context->error.status != DML_OK) return context;
     if (backend)

@@ -20,8 +20,8 @@ typedef struct dml_options {
     size_t memory_bytes;
     dml_log_callback log; /* NULL: silence */
     void *log_user;
-    const dml_pool_options *pool; /* NULL, or how the pool spins and whose threads it uses; its threads and
-                                     allocator are overridden by the ones above */
+    const dml_pool_options *pool; /* NULL, or how the pool spins and whose threads it uses; its threads count
+                                     when those above are 0, its allocator never */
 } dml_options;
 
 /* Opens a context; NULL options mean every core, the CPU, malloc. Returns NULL only when there is no memory

@@ -17,7 +17,6 @@
 #include "base/cpu.h"
 
 #if defined(__x86_64__) || defined(__i386__)
-#define DML__X86 1
 #define DML__VECTOR_BYTES 32
 #else
 #define DML__VECTOR_BYTES 16
@@ -33,13 +32,25 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
 #define DML__BODY static inline __attribute__((always_inline))
 
 #define DML__STRIP(...) __VA_ARGS__
-#ifdef DML__X86
-#define DML__PER_ISA(name, parameters, arguments)                                                            \
+#ifdef DML__HAS_AVX512
+#define DML__FOR_AVX512(name, parameters, arguments)                                                         \
     __attribute__((                                                                                          \
         target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"))) static void name##_avx512 parameters         \
     {                                                                                                        \
         name##_body arguments;                                                                               \
-    }                                                                                                        \
+    }
+#define DML__TO_AVX512(name, arguments)                                                                      \
+    if (isa == DML_ISA_AVX512) {                                                                             \
+        name##_avx512 arguments;                                                                             \
+        return;                                                                                              \
+    }
+#else
+#define DML__FOR_AVX512(name, parameters, arguments)
+#define DML__TO_AVX512(name, arguments)
+#endif
+#ifdef DML__HAS_AVX2
+#define DML__PER_ISA(name, parameters, arguments)                                                            \
+    DML__FOR_AVX512(name, parameters, arguments)                                                             \
     __attribute__((target("avx2,fma"))) static void name##_avx2 parameters                                   \
     {                                                                                                        \
         name##_body arguments;                                                                               \
@@ -50,9 +61,8 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
     }                                                                                                        \
     static void name(dml_isa isa, DML__STRIP parameters)                                                     \
     {                                                                                                        \
-        if (isa == DML_ISA_AVX512)                                                                           \
-            name##_avx512 arguments;                                                                         \
-        else if (isa == DML_ISA_AVX2)                                                                        \
+        DML__TO_AVX512(name, arguments)                                                                      \
+        if (isa == DML_ISA_AVX2)                                                                             \
             name##_avx2 arguments;                                                                           \
         else                                                                                                 \
             name##_base arguments;                                                                           \

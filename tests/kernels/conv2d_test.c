@@ -165,6 +165,9 @@ static void larger_shapes(void)
         { 1, 5, 5, 130, 3, 1, 1, 1, 1, 0, 0 },  /* one by one */
         { 2, 13, 12, 3, 17, 3, 2, 2, 3, 1, 0 }, /* unlike along the two axes */
         { 1, 2, 2, 2, 2, 5, 5, 1, 1, 4, 4 },    /* a kernel and a pad larger than the image */
+        { 2, 6, 5, 3, 4, 3, 2, 1, 1, 3, 2 },    /* pads as large as the kernel: outputs of padding alone */
+        { 2, 6, 5, 3, 4, 2, 3, 3, 2, 2, 3 },    /* and with strides */
+        { 1, 3, 4, 2, 3, 2, 2, 1, 2, 5, 4 },    /* pads larger than the kernel */
         { 1, 40, 1, 5, 65, 7, 1, 3, 1, 3, 0 },  /* a line */
         { 0, 5, 5, 3, 4, 3, 3, 1, 1, 1, 1 },    /* an empty batch: dw is beta dw */
     };
@@ -243,6 +246,32 @@ static void bad_shapes_write_nothing(void)
     }
 }
 
+/* Arrays and places that no address reaches, some of which wrap around to few. */
+static void impossible_shapes(void)
+{
+    enum { MOST = 2147483647 };
+    static const dml_conv2d_shape shapes[] = {
+        { MOST, 4, 4, MOST, 1, 1, 1, 1, 1, 0, 0 },                               /* x */
+        { 1 << 20, 1 << 20, 1 << 12, 1 << 12, 1, 1, 1, 1, 1, 0, 0 },             /* x, 2^64 */
+        { 1 << 22, 1, 1, 1, 1, 1, 1, 1, 1, 1 << 20, 1 << 20 },                   /* y, 2^64 and some */
+        { MOST, 1, 1, 1, MOST, 1, 1, 1, 1, 0, 0 },                               /* y */
+        { 1, 1 << 16, 1 << 16, 1 << 15, 1 << 17, 1 << 16, 1 << 16, 1, 1, 0, 0 }, /* w, 2^64 */
+        { 1, 1, 1, MOST, 1, 1, 1, 1 << 30, 1 << 30, 0, MOST },                   /* a line with its padding */
+        { 1, 1, 1, 1, MOST, 1, 1, 1 << 30, 1 << 30, 0, MOST },
+        { 0, 4, 4, MOST, MOST, 2, 2, 1, 1, 0, 0 }, /* no images, but w */
+    };
+    const float x[4] = { 1 }, w[4] = { 1 };
+    float y[4] = { 7 };
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        CHECK_MESSAGE(dml_conv2d_forward(NULL, &shapes[i], x, w, NULL, y) == DML_ERROR_ARGUMENT, "shape %zu",
+                      i);
+        CHECK_INT(dml_conv2d_backward_input(NULL, &shapes[i], x, w, 0, y), DML_ERROR_ARGUMENT);
+        CHECK_INT(dml_conv2d_backward_weights(NULL, &shapes[i], x, w, 0, y), DML_ERROR_ARGUMENT);
+        CHECK_INT(dml_conv2d_scratch(&shapes[i], true).worker, 0);
+        CHECK(y[0] == 7);
+    }
+}
+
 /* What lies in the scratch takes no part: here signalling NaNs, which a host that traps invalid operations
    would fall over. One filter: the pixels fill the vectors, and the last of them not whole. */
 static void unused_lanes_are_zero(void)
@@ -275,6 +304,7 @@ int main(void)
     RUN(gradients_are_adjoint);
     RUN(output_sizes);
     RUN(bad_shapes_write_nothing);
+    RUN(impossible_shapes);
     kernel_pools_close();
     return test_report("kernels/conv2d");
 }
