@@ -5,6 +5,7 @@
 
 #include "base/cpu.h"
 #include "base/cpu_internal.h"
+#include "base/os_thread.h"
 #include "device/context_internal.h"
 
 #include <stdarg.h>

@@ -322,7 +322,7 @@ static void another_model_is_refused(void)
             "its 'dense_2.weight' is no parameter of this one",
             "it has no 'block.3.attn.dense_1.weight', which this model has as 6 x 4",
             "its 'block.3.attn.dense_1.weight' is 7 x 4, this model's is 6 x 4",
-            "it has no 'block.3.attn.dense_1.weight'"
+            "its 'block.3.attn.w' is no parameter of this one"
         };
         refuses(n, image, bytes, DML_ERROR_FORMAT, why[other]);
         dml_close(context);
