@@ -10,7 +10,8 @@ typedef struct arrays {
     int out_h, out_w;
     size_t x_count, w_count, y_count;
     float *x, *w, *bias, *dy;
-    double *y, *dx, *dw; /* the reference, without bias and beta */
+    double *y, *dx, *dw;                /* the reference, without bias and beta */
+    double *y_size, *dx_size, *dw_size; /* the sums of their terms' sizes */
 } arrays;
 
 static float *new_floats(size_t n)
@@ -23,6 +24,13 @@ static float *random_floats(unsigned *state, size_t n)
     float *x = new_floats(n);
     test_fill(state, x, n);
     return x;
+}
+
+static void add(double *sum, double *size, float a, float b)
+{
+    const double product = (double)a * (double)b;
+    *sum += product;
+    *size += fabs(product);
 }
 
 /* Every product of the definition, once, added to all three results. */
@@ -41,9 +49,9 @@ static void reference(arrays *r)
                                 const int yi = ((n * r->out_h + oy) * r->out_w + ox) * s->filters + f;
                                 const int xi = ((n * s->height + y) * s->width + x) * s->channels + c;
                                 const int wi = ((f * s->kernel_h + kh) * s->kernel_w + kw) * s->channels + c;
-                                r->y[yi] += (double)r->x[xi] * r->w[wi];
-                                r->dx[xi] += (double)r->dy[yi] * r->w[wi];
-                                r->dw[wi] += (double)r->dy[yi] * r->x[xi];
+                                add(&r->y[yi], &r->y_size[yi], r->x[xi], r->w[wi]);
+                                add(&r->dx[xi], &r->dx_size[xi], r->dy[yi], r->w[wi]);
+                                add(&r->dw[wi], &r->dw_size[wi], r->dy[yi], r->x[xi]);
                             }
                     }
 }
@@ -62,8 +70,11 @@ static arrays make(dml_conv2d_shape s, unsigned *state)
     r.bias = random_floats(state, (size_t)s.filters);
     r.dy = random_floats(state, r.y_count);
     r.y = (double *)calloc(r.y_count + 1, sizeof *r.y);
+    r.y_size = (double *)calloc(r.y_count + 1, sizeof *r.y);
     r.dx = (double *)calloc(r.x_count + 1, sizeof *r.dx);
+    r.dx_size = (double *)calloc(r.x_count + 1, sizeof *r.dx);
     r.dw = (double *)calloc(r.w_count + 1, sizeof *r.dw);
+    r.dw_size = (double *)calloc(r.w_count + 1, sizeof *r.dw);
     reference(&r);
     return r;
 }
@@ -72,6 +83,7 @@ static void discard(arrays *r)
 {
     free(r->x), free(r->w), free(r->bias), free(r->dy);
     free(r->y), free(r->dx), free(r->dw);
+    free(r->y_size), free(r->dx_size), free(r->dw_size);
 }
 
 enum { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHTS, DIRECTIONS };
@@ -100,6 +112,9 @@ static void check_direction(const arrays *r, int direction, bool with_bias, floa
     const dml_conv2d_shape *s = &r->s;
     const size_t count = result_count(r, direction);
     const double *want = direction == FORWARD ? r->y : direction == BACKWARD_INPUT ? r->dx : r->dw;
+    const double *sizes = direction == FORWARD          ? r->y_size
+                          : direction == BACKWARD_INPUT ? r->dx_size
+                                                        : r->dw_size;
     float *old = random_floats(state, count), *first = new_floats(count), *got = new_floats(count);
     if (direction == FORWARD || beta == 0)
         for (size_t i = 0; i < count; i++) old[i] = NAN;
@@ -113,10 +128,10 @@ static void check_direction(const arrays *r, int direction, bool with_bias, floa
     }
     size_t wrong = 0;
     for (size_t i = 0; i < count; i++) {
-        double all = want[i];
-        if (direction == FORWARD && with_bias) all += r->bias[i % (size_t)s->filters];
-        if (direction != FORWARD && beta != 0) all += (double)beta * old[i];
-        wrong += !(fabs(all - first[i]) < 2e-5 * (1 + fabs(all)));
+        double other = 0;
+        if (direction == FORWARD && with_bias) other = (double)r->bias[i % (size_t)s->filters];
+        if (direction != FORWARD && beta != 0) other = (double)beta * (double)old[i];
+        wrong += !(fabs(want[i] + other - (double)first[i]) <= 20.0 / 16777216 * (sizes[i] + fabs(other)));
     }
     CHECK_MESSAGE(wrong == 0,
                   "%s N=%d %dx%dx%d F=%d kernel %dx%d stride %dx%d pad %dx%d beta %g: %zu of %zu are wrong",
