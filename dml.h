@@ -52,9 +52,11 @@
 #endif
 #if defined(__GNUC__)
 #define DML__UNUSED __attribute__((unused))
+#define DML__NOINLINE __attribute__((noinline))
 #define DML__PRINTF(position, first) __attribute__((format(printf, position, first)))
 #else
 #define DML__UNUSED
+#define DML__NOINLINE
 #define DML__PRINTF(position, first)
 #endif
 #ifdef DML_STATIC
@@ -211,6 +213,19 @@ DML_API double dml_seconds(void);
 #ifndef DML_BASE_CPU_H
 #define DML_BASE_CPU_H
 
+/* Two switches leave instruction sets out of the build: DML_NO_AVX512 leaves out AVX-512, DML_NO_AVX leaves
+   out AVX2 as well. On 64-bit Windows, gcc doesn't align the stack for 32-byte vectors (gcc's bug 54412), so
+   that code for AVX may crash there; its builds are without, unless DML_WINDOWS_AVX is defined: then compile
+   with -Wa,-muse-unaligned-vector-move (binutils 2.38 and later), which makes of every aligned move one that
+   need not be. clang's builds are as everywhere. */
+#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__)) && !defined(DML_NO_AVX) &&               \
+    !(defined(_WIN64) && !defined(__clang__) && !defined(DML_WINDOWS_AVX))
+#define DML__HAS_AVX2 1
+#ifndef DML_NO_AVX512
+#define DML__HAS_AVX512 1
+#endif
+#endif
+
 /* Instruction sets that the kernels are written for, weakest first. */
 typedef enum dml_isa {
     DML_ISA_SCALAR,
@@ -224,7 +239,8 @@ typedef enum dml_isa {
 DML_API const char *dml_isa_name(dml_isa isa);
 
 /* The best instruction set that this build has, the processor offers and the operating system saves. The
-   environment variable DML_ISA ("scalar", "avx2", ...) lowers it; it never raises it. */
+   environment variable DML_ISA ("scalar", "avx2", ...) lowers it; it never raises it. (dml_open refuses one
+   that names no instruction set.) */
 DML_API dml_isa dml_cpu_isa(void);
 
 /* How many processors this process may run on (its affinity mask), at least 1. */
@@ -272,15 +288,22 @@ typedef struct dml_pool dml_pool;
    under the same worker number at once. */
 typedef void (*dml_pool_task)(void *argument, int task, int worker);
 
+/* Bytes of working memory: for each worker, and once for the loop as a whole. */
+typedef struct dml_scratch {
+    size_t worker, shared;
+} dml_scratch;
+
 typedef struct dml_pool_options {
     int threads;             /* 0: one for each processor in the affinity mask; 1: none but the caller */
     int spin;                /* pauses a worker spins before it sleeps; 0: 1000, or none when there are
                                 more threads than processors; -1: none */
     dml_allocator allocator; /* zero: malloc */
+    dml_scratch scratch;     /* as by dml_pool_reserve; zero: none yet */
     /* A host that has threads of its own lends them: called with the number of tasks, it must call
-       run(run_argument, task, worker) once for each task, on any threads, each worker number < threads on one
-       thread at a time, and return when all have ended. The pool then starts no threads. */
-    void (*host_parallel)(void *host, int tasks, dml_pool_task run, void *run_argument);
+       run(run_argument, task, worker) once for each task, on any threads, each worker number of
+       0 .. workers - 1 on one thread at a time, and return when all have ended. A team of threads that is
+       larger than `workers` leaves the rest idle. The pool then starts no threads. */
+    void (*host_parallel)(void *host, int workers, int tasks, dml_pool_task run, void *run_argument);
     void *host;
 } dml_pool_options;
 
@@ -289,6 +312,9 @@ typedef struct dml_pool_options {
    at a time; a task must not call into its own pool. */
 #define dml_pool_create DML__ABI(dml_pool_create)
 DML_API dml_pool *dml_pool_create(const dml_pool_options *options);
+
+/* Ends the threads and releases the memory; NULL is fine. After a fork(), the child has no such threads:
+   there, loops run on the caller alone, and this releases the memory. */
 DML_API void dml_pool_destroy(dml_pool *pool);
 
 /* How many workers share a loop, the caller included; 1 for NULL. */
@@ -299,11 +325,20 @@ DML_API int dml_pool_threads(const dml_pool *pool);
    repeat may depend on the task's number only. */
 DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *argument);
 
-/* Each worker's own scratch, for packed panels and partial sums: DML_POOL_SCRATCH_BYTES, 64-byte aligned, its
-   content undefined at the start of each loop. NULL for a NULL pool: a kernel then makes do with a small
-   array on the stack. */
-#define DML_POOL_SCRATCH_BYTES (DML__CAST(size_t, 1) << 20)
+/* Makes the pool's scratch at least this large; it never shrinks. Not inside a loop: the old block is
+   released before the new one is taken, so what lay in it is lost. dml_sgemm_scratch and dml_conv2d_scratch
+   say what the kernels use; with less they are slower, and make do with small arrays on the stack.
+   DML_ERROR_MEMORY when it can't be had; the pool then has none at all. A NULL pool needs none: DML_OK. */
+DML_API dml_status dml_pool_reserve(dml_pool *pool, dml_scratch scratch);
+
+/* What the pool has: what was asked for, the largest of each. Zeros for NULL. */
+DML_API dml_scratch dml_pool_scratch_bytes(const dml_pool *pool);
+
+/* A worker's own scratch, and the one that a loop's workers share; 64-byte aligned, their content undefined
+   at the start of each loop. NULL where there is none: for a NULL pool, for zero bytes, and for a worker
+   number that the pool doesn't have. */
 DML_API void *dml_pool_scratch(dml_pool *pool, int worker);
+DML_API void *dml_pool_shared_scratch(dml_pool *pool);
 
 #endif
 
@@ -319,11 +354,16 @@ typedef enum dml_transpose { DML_NO_TRANS = 111, DML_TRANS = 112 } dml_transpose
 
 /* C = alpha op(A) op(B) + beta C, with op(A) m x k, op(B) k x n, C m x n: the arguments of cblas_sgemm behind
    a pool (NULL: the caller alone). With beta = 0, C is not read. The result is bitwise the same for any
-   number of threads. Allocates nothing. DML_ERROR_ARGUMENT for a negative size, a leading dimension that is
-   too small, or an unknown layout or transpose; C is then untouched. */
+   number of threads and any scratch of the pool. Allocates nothing. DML_ERROR_ARGUMENT for a negative size, a
+   leading dimension that is too small, or an unknown layout or transpose; C is then untouched. */
 DML_API dml_status dml_sgemm(dml_pool *pool, dml_layout layout, dml_transpose trans_a, dml_transpose trans_b,
                              int m, int n, int k, float alpha, const float *a, int lda, const float *b,
                              int ldb, float beta, float *c, int ldc);
+
+/* The scratch with which the row-major product m x n x k is fastest, for dml_pool_reserve; it depends on
+   dml_cpu_isa. (A column-major product is the row-major one n x m x k.) At most 0.8 MB a worker, and 256 KiB
+   shared; little for small products; zeros where a size is below 1. */
+DML_API dml_scratch dml_sgemm_scratch(int m, int n, int k);
 
 #endif
 
@@ -346,9 +386,9 @@ typedef struct dml_conv2d_shape {
 /* (in + 2 pad - kernel) / stride + 1, or 0 when the kernel doesn't fit. */
 DML_API int dml_conv2d_output_size(int in, int kernel, int stride, int pad);
 
-/* Each returns DML_ERROR_ARGUMENT for a shape with a size below 1 (batch may be 0, pads are 0 or more) or a
-   kernel that doesn't fit, before anything is written. Bitwise the same for any number of threads; allocates
-   nothing. */
+/* Each returns DML_ERROR_ARGUMENT for a shape with a size below 1 (batch may be 0, pads are 0 or more), a
+   kernel that doesn't fit, or arrays larger than any memory, before anything is written. Bitwise the same for
+   any number of threads and any scratch of the pool; allocates nothing. */
 
 /* y = conv(x, w) + bias; bias may be NULL. */
 DML_API dml_status dml_conv2d_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
@@ -362,6 +402,10 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
 DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
                                                const float *dy, float beta, float *dw);
 
+/* The scratch with which the forward product is fastest, or, when training, each of the three, for
+   dml_pool_reserve; it depends on dml_cpu_isa. Zeros for a bad shape. */
+DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool training);
+
 #endif
 
 /* ---- kernels/pool2d.h ---- */
@@ -371,7 +415,7 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
 #define DML_KERNELS_POOL2D_H
 
 /* x (N, H, W, C), y (N, OH, OW, C), OH = dml_conv2d_output_size(H, kernel_h, stride_h, pad_h). A pad must be
-   smaller than its kernel, so that each window holds at least one input. */
+   smaller than its kernel, so that each window holds at least one input; H W and OH OW each fit an int. */
 typedef struct dml_pool2d_shape {
     int batch, height, width, channels; /* N, H, W, C */
     int kernel_h, kernel_w;
@@ -634,8 +678,8 @@ typedef struct dml_options {
     size_t memory_bytes;
     dml_log_callback log; /* NULL: silence */
     void *log_user;
-    const dml_pool_options *pool; /* NULL, or how the pool spins and whose threads it uses; its threads and
-                                     allocator are overridden by the ones above */
+    const dml_pool_options *pool; /* NULL, or how the pool spins and whose threads it uses; its threads count
+                                     when those above are 0, its allocator never */
 } dml_options;
 
 /* Opens a context; NULL options mean every core, the CPU, malloc. Returns NULL only when there is no memory
@@ -654,6 +698,11 @@ DML_API void dml_close(dml_context *context);
 DML_API const char *dml_error(const dml_context *context);
 DML_API dml_status dml_status_of(const dml_context *context);
 DML_API void dml_clear_error(dml_context *context);
+
+/* How large the caller's buffer (dml_options.memory) has to be for all that has been done with the context so
+   far, graphs, programs and trainers included: run the same calls in a large buffer, on any machine of the
+   same word size, and ask. 0 for a context without such a buffer. */
+DML_API size_t dml_memory_needed(const dml_context *context);
 
 /* The context's parts, for use with the kernels on raw arrays. */
 DML_API dml_pool *dml_context_pool(dml_context *context);
@@ -1427,6 +1476,9 @@ typedef struct dml__memory {
     dml_allocator allocator;
     struct dml__block *free_list; /* of the caller's buffer; unused in allocator mode */
     bool from_buffer;
+    /* The caller's buffer: where it begins, and how far it has ever been in use. */
+    const void *buffer;
+    size_t most;
 } dml__memory;
 
 /* `allocator` may be NULL or all-zero (malloc). With `buffer`, nothing but these `buffer_bytes` is used. */
@@ -1441,6 +1493,10 @@ DML__LOCAL void *dml__allocate_array(dml__memory *memory, size_t count, size_t s
 
 /* Takes back what dml__allocate gave; NULL is fine. */
 DML__LOCAL void dml__release(dml__memory *memory, void *pointer);
+
+/* How large a buffer, wherever it begins, would have been enough for all that was asked of this one so far; 0
+   without a buffer. */
+DML__LOCAL size_t dml__memory_needed(const dml__memory *memory);
 
 /* This memory as an allocator, for a part that keeps a view of its own; `memory` must outlive it. */
 DML__LOCAL dml_allocator dml__memory_allocator(dml__memory *memory);
@@ -1481,6 +1537,7 @@ DML__LOCAL void dml__memory_init(dml__memory *memory, const dml_allocator *alloc
     memset(memory, 0, sizeof *memory);
     if (buffer) {
         memory->from_buffer = true;
+        memory->buffer = buffer;
         const size_t skip = (size_t)(-(intptr_t)buffer & (DML__ALIGNMENT - 1));
         const size_t usable =
             buffer_bytes > skip ? (buffer_bytes - skip) / DML__ALIGNMENT * DML__ALIGNMENT : 0;
@@ -1495,6 +1552,21 @@ DML__LOCAL void dml__memory_init(dml__memory *memory, const dml_allocator *alloc
         memory->allocator.allocate = dml__malloc;
         memory->allocator.release = dml__free;
     }
+}
+
+/* First fit takes the lowest place there is, so a buffer that ends where the highest block ended would have been
+   used in the same way. */
+static void dml__note_use(dml__memory *memory, const char *end)
+{
+    const size_t used = (size_t)(end - (const char *)memory->buffer);
+    if (used > memory->most) memory->most = used;
+}
+
+DML__LOCAL size_t dml__memory_needed(const dml__memory *memory)
+{
+    if (!memory->most) return 0;
+    const size_t skipped = (size_t)(-(intptr_t)memory->buffer & (DML__ALIGNMENT - 1));
+    return memory->most - skipped + DML__ALIGNMENT - 1;
 }
 
 static void *dml__take_block(dml__memory *memory, size_t bytes)
@@ -1512,6 +1584,7 @@ static void *dml__take_block(dml__memory *memory, size_t bytes)
         } else {
             *link = block->next;
         }
+        dml__note_use(memory, (char *)block + need);
         return (char *)block + DML__ALIGNMENT;
     }
     return NULL;
@@ -1666,6 +1739,18 @@ DML_API double dml_seconds(void)
 #ifndef DML_BASE_CPU_C
 #define DML_BASE_CPU_C
 
+/* ---- base/cpu_internal.h ---- */
+
+/* cpu_internal.h: what the environment says of the processor. */
+#ifndef DML_BASE_CPU_INTERNAL_H
+#define DML_BASE_CPU_INTERNAL_H
+
+/* False when the environment variable DML_ISA names no instruction set; *wanted is then what it says. Unset
+   and empty are fine. */
+DML__LOCAL bool dml__cpu_isa_known(const char **wanted);
+
+#endif
+
 #include <stdlib.h>
 #include <string.h>
 #if defined(__linux__)
@@ -1683,12 +1768,14 @@ DML_API const char *dml_isa_name(dml_isa isa)
 
 static dml_isa dml__detect_isa(void)
 {
-#if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__)
+#if defined(DML__HAS_AVX2)
     /* __builtin_cpu_supports also asks the operating system (XGETBV) whether it saves the registers. */
     __builtin_cpu_init();
+#if defined(DML__HAS_AVX512)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"))
         return DML_ISA_AVX512;
+#endif
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return DML_ISA_AVX2;
 #elif defined(__aarch64__)
     return DML_ISA_NEON; /* part of the architecture */
@@ -1706,6 +1793,15 @@ DML_API dml_isa dml_cpu_isa(void)
         if (strcmp(wanted, dml_isa_name((dml_isa)isa)) == 0) return (dml_isa)isa;
     }
     return best;
+}
+
+DML__LOCAL bool dml__cpu_isa_known(const char **wanted)
+{
+    *wanted = getenv("DML_ISA");
+    if (!*wanted || !**wanted) return true;
+    for (int isa = 0; isa < (int)DML__ISA_COUNT; isa++)
+        if (strcmp(*wanted, dml_isa_name((dml_isa)isa)) == 0) return true;
+    return false;
 }
 
 DML_API int dml_cpu_count(void)
@@ -1823,6 +1919,9 @@ DML__LOCAL void dml__thread_join(dml__thread *thread);
 /* A number that no other thread of the process has, never 0. */
 DML__LOCAL uintptr_t dml__thread_self(void);
 
+/* The calling process, by which a child of fork() finds out that threads haven't come along. */
+DML__LOCAL long dml__process_id(void);
+
 DML__LOCAL bool dml__mutex_init(dml__mutex *mutex);
 DML__LOCAL void dml__mutex_destroy(dml__mutex *mutex);
 DML__LOCAL void dml__mutex_lock(dml__mutex *mutex);
@@ -1835,6 +1934,13 @@ DML__LOCAL void dml__cond_signal_all(dml__cond *cond);
 DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double seconds);
 
 #endif
+
+#include <unistd.h>
+
+DML__LOCAL long dml__process_id(void)
+{
+    return (long)getpid();
+}
 
 #ifndef DML_NO_THREADS
 
@@ -2963,6 +3069,13 @@ static size_t dml__json_character(const char *at, const char *end, char to[4], s
     return 2;
 }
 
+/* Whether a character of a string stands for itself, a whole one. */
+static bool dml__json_plain(char c)
+{
+    const unsigned char code = (unsigned char)c;
+    return code >= 0x20 && code < 0x80 && c != '"' && c != '\\';
+}
+
 DML__LOCAL bool dml__json_read_string(dml__json *json, dml__json_string *string)
 {
     if (!dml__json_take(json, '"')) return dml__json_fail(json, json->at, "a string was expected");
@@ -2971,7 +3084,8 @@ DML__LOCAL bool dml__json_read_string(dml__json *json, dml__json_string *string)
     size_t bytes;
     string->from = at;
     while (at < end && *at != '"') {
-        const size_t step = dml__json_character(at, end, character, &bytes, &problem);
+        const size_t step =
+            dml__json_plain(*at) ? 1 : dml__json_character(at, end, character, &bytes, &problem);
         if (!step) return dml__json_fail(json, (size_t)(at - json->text), problem);
         at += step;
     }
@@ -3018,6 +3132,10 @@ DML__LOCAL size_t dml__json_unescape(char *to, dml__json_string string)
     const char *at = string.from, *end = at + string.bytes, *problem;
     size_t done = 0;
     while (at < end) {
+        if (*at != '\\') {
+            to[done++] = *at++;
+            continue;
+        }
         char character[4];
         size_t bytes = 0;
         at += dml__json_character(at, end, character, &bytes, &problem);
@@ -3067,17 +3185,22 @@ DML__LOCAL void dml__json_write_string(dml__json_writer *writer, const char *tex
 {
     static const char hex[] = "0123456789abcdef";
     dml__json_put(writer, "\"", 1);
-    for (; *text; text++) {
+    while (*text) {
+        size_t run = 0;
+        while ((unsigned char)text[run] >= 0x20 && text[run] != '"' && text[run] != '\\') run++;
+        dml__json_put(writer, text, run);
+        text += run;
         const unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\') {
-            dml__json_put(writer, "\\", 1);
-        } else if (c < 0x20) {
+        if (c == '\0') break;
+        if (c < 0x20) {
             dml__json_put(writer, "\\u00", 4);
             dml__json_put(writer, hex + c / 16, 1);
             dml__json_put(writer, hex + c % 16, 1);
-            continue;
+        } else {
+            dml__json_put(writer, "\\", 1);
+            dml__json_put(writer, text, 1);
         }
-        dml__json_put(writer, text, 1);
+        text++;
     }
     dml__json_put(writer, "\"", 1);
 }
@@ -4155,27 +4278,37 @@ DML__LOCAL dml_status dml__safetensors_save(dml__memory *memory, const char *pat
 #ifndef DML_THREAD_POOL_C
 #define DML_THREAD_POOL_C
 
+#include <string.h>
+
+/* The kernel's header has these two, but isn't installed everywhere (musl). */
 #if defined(__linux__) && !defined(DML__NO_FUTEX)
-#include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #if defined(SYS_futex)
 #define DML__FUTEX 1
+#define DML__FUTEX_WAIT_PRIVATE 128
+#define DML__FUTEX_WAKE_PRIVATE 129
 #endif
 #endif
 
 /* How a loop runs. The caller writes `tasks`, `task` and `argument`, then publishes `unclaimed`. A worker
    claims a task by decrementing `unclaimed` from a positive value, and only then reads the other three: until
    that task is counted off `unfinished`, the loop can't end and they can't change. So a worker that is late
-   for a loop does no harm, and nobody waits for a worker that has claimed nothing. */
+   for a loop does no harm, and nobody waits for a worker that has claimed nothing.
+
+   In a process that fork() made, the workers are missing, which is just as if all were late; the mutex may be
+   held by one that isn't there, so it and the condition are left alone there. Only who is about to make a
+   system call asks what process it is in. */
 struct dml_pool {
     dml__memory memory;
     int threads;
     int spin;
-    int started; /* threads running, at most threads - 1 */
-    void (*host_parallel)(void *host, int tasks, dml_pool_task run, void *run_argument);
+    int started;  /* threads running, at most threads - 1 */
+    long process; /* where they run */
+    void (*host_parallel)(void *host, int workers, int tasks, dml_pool_task run, void *run_argument);
     void *host;
-    char *scratch; /* (threads, DML_POOL_SCRATCH_BYTES) */
+    dml_scratch scratch;
+    char *scratch_memory; /* (threads, scratch.worker aligned), then scratch.shared; NULL: none */
     struct dml__pool_worker *workers;
     int tasks;
     dml_pool_task task;
@@ -4198,6 +4331,12 @@ typedef struct dml__pool_worker {
     dml__thread thread;
 } dml__pool_worker;
 
+/* False in a child process, to which the threads haven't come along. */
+static bool dml__pool_is_ours(const dml_pool *pool)
+{
+    return pool->process == dml__process_id();
+}
+
 #ifndef DML_NO_THREADS
 
 static inline void dml__pause(void)
@@ -4216,7 +4355,7 @@ static void dml__pool_sleep(dml_pool *pool, int *word, int value)
 {
 #ifdef DML__FUTEX
     (void)pool;
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+    syscall(SYS_futex, word, DML__FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
 #else
     dml__mutex_lock(&pool->mutex);
     while (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value) dml__cond_wait(&pool->cond, &pool->mutex, -1);
@@ -4229,7 +4368,7 @@ static void dml__pool_wake(dml_pool *pool, int *word, int count)
 {
 #ifdef DML__FUTEX
     (void)pool;
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
+    syscall(SYS_futex, word, DML__FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
 #else
     (void)word, (void)count;
     dml__mutex_lock(&pool->mutex);
@@ -4286,7 +4425,8 @@ static void dml__pool_publish(dml_pool *pool, int unclaimed, int wanted)
 {
     __atomic_store_n(&pool->unclaimed, unclaimed, __ATOMIC_SEQ_CST);
     const int sleepers = __atomic_load_n(&pool->sleepers, __ATOMIC_SEQ_CST);
-    if (sleepers) dml__pool_wake(pool, &pool->unclaimed, sleepers < wanted ? sleepers : wanted);
+    if (sleepers && dml__pool_is_ours(pool))
+        dml__pool_wake(pool, &pool->unclaimed, sleepers < wanted ? sleepers : wanted);
 }
 
 static void dml__pool_wait(dml_pool *pool)
@@ -4327,6 +4467,7 @@ static bool dml__pool_start_threads(dml_pool *pool)
 
 static void dml__pool_stop_threads(dml_pool *pool)
 {
+    if (!dml__pool_is_ours(pool)) return;
     dml__pool_publish(pool, -1, pool->started);
     for (int i = 0; i < pool->started; i++) dml__thread_join(&pool->workers[i].thread);
 }
@@ -4366,9 +4507,17 @@ static int dml__pool_count_spins(const dml_pool_options *options, int threads)
     return threads > dml_cpu_count() ? 0 : 1000;
 }
 
+static bool dml__pool_start(dml_pool *pool)
+{
+    if (pool->host_parallel || pool->threads == 1) return true;
+    pool->workers = (dml__pool_worker *)dml__allocate_array(&pool->memory, (size_t)pool->threads - 1,
+                                                            sizeof *pool->workers);
+    return pool->workers && dml__pool_start_threads(pool);
+}
+
 DML_API dml_pool *dml_pool_create(const dml_pool_options *options)
 {
-    const dml_pool_options defaults = { 0, 0, { NULL, NULL, NULL }, NULL, NULL };
+    const dml_pool_options defaults = { 0, 0, { NULL, NULL, NULL }, { 0, 0 }, NULL, NULL };
     if (!options) options = &defaults;
     if (options->threads < 0) return NULL;
     dml__memory memory;
@@ -4387,12 +4536,10 @@ DML_API dml_pool *dml_pool_create(const dml_pool_options *options)
     pool->memory = memory;
     pool->threads = dml__pool_count_threads(options);
     pool->spin = dml__pool_count_spins(options, pool->threads);
+    pool->process = dml__process_id();
     pool->host_parallel = options->host_parallel;
     pool->host = options->host;
-    const size_t threads = (size_t)pool->threads;
-    pool->scratch = (char *)dml__allocate_array(&pool->memory, threads, DML_POOL_SCRATCH_BYTES);
-    pool->workers = (dml__pool_worker *)dml__allocate_array(&pool->memory, threads, sizeof *pool->workers);
-    if (!pool->scratch || !pool->workers || (!pool->host_parallel && !dml__pool_start_threads(pool))) {
+    if (dml_pool_reserve(pool, options->scratch) != DML_OK || !dml__pool_start(pool)) {
         dml_pool_destroy(pool);
         return NULL;
     }
@@ -4403,11 +4550,13 @@ DML_API void dml_pool_destroy(dml_pool *pool)
 {
     if (!pool) return;
     dml__pool_stop_threads(pool);
-    dml__cond_destroy(&pool->cond);
-    dml__mutex_destroy(&pool->mutex);
+    if (dml__pool_is_ours(pool)) {
+        dml__cond_destroy(&pool->cond);
+        dml__mutex_destroy(&pool->mutex);
+    }
     dml__memory memory = pool->memory;
     dml__release(&memory, pool->workers);
-    dml__release(&memory, pool->scratch);
+    dml__release(&memory, pool->scratch_memory);
     dml__release(&memory, pool);
 }
 
@@ -4419,7 +4568,7 @@ DML_API int dml_pool_threads(const dml_pool *pool)
 DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *argument)
 {
     if (tasks > 1 && pool && pool->host_parallel) {
-        pool->host_parallel(pool->host, tasks, task, argument);
+        pool->host_parallel(pool->host, pool->threads, tasks, task, argument);
     } else if (tasks > 1 && pool && pool->started) {
         dml__pool_run_threads(pool, tasks, task, argument);
     } else {
@@ -4427,9 +4576,42 @@ DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *a
     }
 }
 
+DML_API dml_status dml_pool_reserve(dml_pool *pool, dml_scratch scratch)
+{
+    if (!pool) return DML_OK;
+    const dml_scratch old = pool->scratch;
+    if (scratch.worker <= old.worker && scratch.shared <= old.shared) return DML_OK;
+    if (scratch.worker < old.worker) scratch.worker = old.worker;
+    if (scratch.shared < old.shared) scratch.shared = old.shared;
+    dml__release(&pool->memory, pool->scratch_memory);
+    memset(&pool->scratch, 0, sizeof pool->scratch);
+    pool->scratch_memory = NULL;
+    const size_t threads = (size_t)pool->threads, most = SIZE_MAX - DML__ALIGNMENT;
+    if (scratch.worker > most || scratch.shared > most) return DML_ERROR_MEMORY;
+    const size_t worker = dml__align_up(scratch.worker);
+    if (worker > (SIZE_MAX - scratch.shared) / threads) return DML_ERROR_MEMORY;
+    pool->scratch_memory = (char *)dml__allocate(&pool->memory, threads * worker + scratch.shared);
+    if (!pool->scratch_memory) return DML_ERROR_MEMORY;
+    pool->scratch = scratch;
+    return DML_OK;
+}
+
+DML_API dml_scratch dml_pool_scratch_bytes(const dml_pool *pool)
+{
+    const dml_scratch none = { 0, 0 };
+    return pool ? pool->scratch : none;
+}
+
 DML_API void *dml_pool_scratch(dml_pool *pool, int worker)
 {
-    return pool ? pool->scratch + (size_t)worker * DML_POOL_SCRATCH_BYTES : NULL;
+    if (!pool || pool->scratch.worker == 0 || worker < 0 || worker >= pool->threads) return NULL;
+    return pool->scratch_memory + (size_t)worker * dml__align_up(pool->scratch.worker);
+}
+
+DML_API void *dml_pool_shared_scratch(dml_pool *pool)
+{
+    if (!pool || pool->scratch.shared == 0) return NULL;
+    return pool->scratch_memory + (size_t)pool->threads * dml__align_up(pool->scratch.worker);
 }
 
 #endif
@@ -4475,7 +4657,7 @@ DML__LOCAL const dml__microkernel *dml__microkernel_get(void);
 
 #endif
 
-#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
+#if defined(DML__HAS_AVX2)
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
@@ -4542,7 +4724,7 @@ static void dml__run_scalar(const dml__tile *tile, int rows, int vectors)
     }
 }
 
-#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
+#if defined(DML__HAS_AVX2)
 
 /* 6 x 2 accumulators, 2 vectors of B and one broadcast of A: 15 of 16 registers. */
 DML__TARGET("avx2,fma")
@@ -4589,6 +4771,9 @@ DML__TARGET("avx2,fma") static void dml__run_avx2(const dml__tile *tile, int row
         DML__TILE_CASE(dml__compute_avx2, 6)
     }
 }
+
+#endif
+#if defined(DML__HAS_AVX512)
 
 #define DML__AVX512 "avx512f,avx512vl,avx512bw,avx512dq"
 
@@ -4646,7 +4831,8 @@ DML__TARGET(DML__AVX512) static void dml__run_avx512(const dml__tile *tile, int 
     }
 }
 
-#elif defined(__aarch64__)
+#endif
+#if defined(__aarch64__)
 
 /* 12 x 2 accumulators, 2 vectors of B and 3 of A: 29 of 32 registers. */
 DML__INLINE void dml__compute_neon(const dml__tile *tile, const int rows, const int vectors)
@@ -4703,12 +4889,13 @@ static void dml__run_neon(const dml__tile *tile, int rows, int vectors)
 DML__LOCAL const dml__microkernel *dml__microkernel_get(void)
 {
     static const dml__microkernel scalar = { 4, 1, 4, dml__run_scalar };
-#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
-    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2 };
+#if defined(DML__HAS_AVX512)
     static const dml__microkernel avx512 = { 14, 2, 16, dml__run_avx512 };
-    const dml_isa isa = dml_cpu_isa();
-    if (isa == DML_ISA_AVX512) return &avx512;
-    if (isa == DML_ISA_AVX2) return &avx2;
+    if (dml_cpu_isa() == DML_ISA_AVX512) return &avx512;
+#endif
+#if defined(DML__HAS_AVX2)
+    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2 };
+    if (dml_cpu_isa() == DML_ISA_AVX2) return &avx2;
 #elif defined(__aarch64__)
     static const dml__microkernel neon = { 12, 2, 4, dml__run_neon };
     if (dml_cpu_isa() == DML_ISA_NEON) return &neon;
@@ -4765,9 +4952,12 @@ typedef struct dml__product {
     ptrdiff_t ldc;
 } dml__product;
 
-/* Bitwise the same for any number of threads; allocates nothing. A NULL pool packs on the stack, in smaller
-   blocks, and so packs more often. */
+/* Bitwise the same for any number of threads and any scratch; allocates nothing. With less scratch than
+   dml__product_scratch says it packs on the stack, in smaller blocks, and so packs more often. */
 DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product);
+
+/* What a product of that size uses, on the instruction set that dml_cpu_isa says; zeros for an empty one. */
+DML__LOCAL dml_scratch dml__product_scratch(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k);
 
 #endif
 
@@ -4783,11 +4973,15 @@ DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product);
 #define DML__CHUNKS 16
 #define DML__CHUNKED_C 4096 /* elements of C, at most */
 
-/* Each worker's scratch holds packed panels; behind them, the first worker's holds the partial sums. Without
-   a pool, the stack holds one panel of each factor, or in chunked products a partial sum too. */
-#define DML__PARTIAL_BYTES (DML__CHUNKED_C * sizeof(float))
-#define DML__PACK_BYTES (DML_POOL_SCRATCH_BYTES - DML__CHUNKS * DML__PARTIAL_BYTES)
+/* A worker's scratch holds a panel of A and behind it panels of B, of this many columns at most; the shared
+   scratch holds the partial sums of the chunks. */
+#define DML__PACK_COLUMNS 752
+
+/* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
+   needs little takes little of it. */
 #define DML__STACK_FLOATS (DML__PRODUCT_KC * (DML__TILE_ROWS + DML__TILE_COLUMNS))
+#define DML__SMALL_STACK_FLOATS 1536
+#define DML__STACK_SLACK (DML__ALIGNMENT / sizeof(float))
 
 /* Fewer multiply-adds than this are not worth waking anybody. */
 #define DML__SERIAL_WORK 100000.0
@@ -4799,7 +4993,7 @@ static ptrdiff_t dml__smaller(ptrdiff_t a, ptrdiff_t b)
 
 static ptrdiff_t dml__quotient_up(ptrdiff_t a, ptrdiff_t b)
 {
-    return (a + b - 1) / b;
+    return a / b + (a % b != 0);
 }
 
 static ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
@@ -4869,8 +5063,8 @@ static dml__job dml__plan_product(const dml__product *product)
 {
     const dml__job plain = { *product, dml__microkernel_get(), false };
     const dml__microkernel *kernel = plain.kernel;
-    const ptrdiff_t width = dml__round_up(product->n, kernel->lanes);
-    if (product->n > kernel->rows || product->n >= product->m || product->n * 4 > width * 3) return plain;
+    if (product->n > kernel->rows || product->n >= product->m) return plain;
+    if (product->n * 4 > dml__round_up(product->n, kernel->lanes) * 3) return plain;
     dml__job job = plain;
     job.transposed = true;
     job.product.m = product->n;
@@ -4924,6 +5118,29 @@ static bool dml__use_in_place(const dml__job *job, const dml__range *range)
            range->i1 - range->i0 <= 2 * job->kernel->rows;
 }
 
+/* Floats of a panel of A of this height, up to where the panels of B begin: aligned, or loads would cross
+   cache lines. */
+static ptrdiff_t dml__panel_a_floats(ptrdiff_t kc, ptrdiff_t rows)
+{
+    return dml__round_up(kc * rows, DML__ALIGNMENT / (ptrdiff_t)sizeof(float));
+}
+
+/* How many columns of B to pack at most. */
+static ptrdiff_t dml__columns_at_most(const dml__microkernel *kernel)
+{
+    const ptrdiff_t full = kernel->lanes * kernel->vectors;
+    return DML__PACK_COLUMNS / full * full;
+}
+
+/* Floats that a range takes when its columns are packed `columns` at a time. */
+static ptrdiff_t dml__range_floats(const dml__microkernel *kernel, ptrdiff_t rows, ptrdiff_t columns,
+                                   ptrdiff_t k)
+{
+    const ptrdiff_t kc = dml__smaller(k, DML__PRODUCT_KC);
+    return dml__panel_a_floats(kc, dml__smaller(rows, kernel->rows)) +
+           kc * dml__round_up(columns, kernel->lanes);
+}
+
 /* Computes a range whose panels of B for one block of k fit behind a panel of A in `panels`. */
 static void dml__multiply_range(const dml__job *job, const dml__range *range, float *panels)
 {
@@ -4931,8 +5148,10 @@ static void dml__multiply_range(const dml__job *job, const dml__range *range, fl
     const dml__microkernel *kernel = job->kernel;
     const int full = kernel->lanes * kernel->vectors;
     const bool in_place = dml__use_in_place(job, range);
-    float *panel_a = panels;                                     /* (kc, rows) */
-    float *panels_b = panels + DML__PRODUCT_KC * DML__TILE_ROWS; /* (columns / full, kc, full) */
+    const ptrdiff_t most_k = dml__smaller(DML__PRODUCT_KC, range->k1 - range->k0);
+    float *panel_a = panels; /* (kc, rows) */
+    float *panels_b = panels + dml__panel_a_floats(most_k, dml__smaller(kernel->rows, range->i1 - range->i0));
+    /* (columns / full, kc, full) */
     for (ptrdiff_t k0 = range->k0; k0 < range->k1; k0 += DML__PRODUCT_KC) {
         const bool first = k0 == range->k0;
         dml__tile tile;
@@ -4968,6 +5187,59 @@ static void dml__multiply_range(const dml__job *job, const dml__range *range, fl
     }
 }
 
+static float *dml__aligned_floats(float *memory)
+{
+    return memory + (size_t)(-(intptr_t)memory & (DML__ALIGNMENT - 1)) / sizeof *memory;
+}
+
+/* Computes any range with room for `floats`, which take at least one full panel of B: as many columns at a
+   time as fit. */
+static void dml__multiply_within(const dml__job *job, const dml__range *range, float *panels,
+                                 ptrdiff_t floats)
+{
+    const dml__microkernel *kernel = job->kernel;
+    const ptrdiff_t full = kernel->lanes * kernel->vectors;
+    const ptrdiff_t kc = dml__smaller(DML__PRODUCT_KC, range->k1 - range->k0);
+    const ptrdiff_t panel_a = dml__panel_a_floats(kc, dml__smaller(kernel->rows, range->i1 - range->i0));
+    ptrdiff_t step = dml__smaller((floats - panel_a) / kc, dml__columns_at_most(kernel));
+    if (step < range->j1 - range->j0) step = step < full ? full : step / full * full;
+    dml__range part = *range;
+    for (part.j0 = range->j0; part.j0 < range->j1; part.j0 = part.j1) {
+        part.j1 = dml__smaller(part.j0 + step, range->j1);
+        dml__multiply_range(job, &part, panels);
+    }
+}
+
+/* Stack frames that only who needs them pays for. */
+DML__NOINLINE static void dml__multiply_on_stack(const dml__job *job, const dml__range *range)
+{
+    float panels[DML__STACK_FLOATS + DML__STACK_SLACK];
+    dml__multiply_within(job, range, dml__aligned_floats(panels), DML__STACK_FLOATS);
+}
+
+DML__NOINLINE static void dml__multiply_on_small_stack(const dml__job *job, const dml__range *range)
+{
+    float panels[DML__SMALL_STACK_FLOATS + DML__STACK_SLACK];
+    dml__multiply_within(job, range, dml__aligned_floats(panels), DML__SMALL_STACK_FLOATS);
+}
+
+/* Computes any range, with the worker's scratch if that is enough. */
+static void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job, const dml__range *range)
+{
+    const ptrdiff_t full = job->kernel->lanes * job->kernel->vectors, k = range->k1 - range->k0;
+    const ptrdiff_t rows = range->i1 - range->i0, columns = dml__smaller(range->j1 - range->j0, full);
+    const ptrdiff_t least = dml__range_floats(job->kernel, rows, columns, k);
+    const ptrdiff_t whole = dml__range_floats(job->kernel, rows, range->j1 - range->j0, k);
+    float *scratch = (float *)dml_pool_scratch(pool, worker);
+    const size_t floats = scratch ? dml_pool_scratch_bytes(pool).worker / sizeof(float) : 0;
+    if (floats >= (size_t)least)
+        dml__multiply_within(job, range, scratch, (ptrdiff_t)floats);
+    else if (whole <= DML__SMALL_STACK_FLOATS)
+        dml__multiply_on_small_stack(job, range);
+    else
+        dml__multiply_on_stack(job, range);
+}
+
 /* C = beta C + bias, for a product without terms. */
 static void dml__scale_c(const dml__product *product)
 {
@@ -5001,15 +5273,14 @@ static void dml__block_task(void *argument, int task, int worker)
                                dml__smaller(product->n, (j + 1) * loop->nc),
                                0,
                                product->k };
-    dml__multiply_range(loop->job, &range, (float *)dml_pool_scratch(loop->pool, worker));
+    dml__multiply_as(loop->pool, worker, loop->job, &range);
 }
 
-/* Panels that `bytes` hold, given as the columns of B that fit behind a panel of A. */
-static ptrdiff_t dml__columns_that_fit(size_t bytes, const dml__microkernel *kernel)
+/* The columns of C as even shares of what is packed at once, in panels. */
+static ptrdiff_t dml__panels_at_once(const dml__microkernel *kernel, ptrdiff_t n)
 {
-    const ptrdiff_t floats = (ptrdiff_t)(bytes / sizeof(float));
-    const ptrdiff_t full = kernel->lanes * kernel->vectors;
-    return (floats / DML__PRODUCT_KC - DML__TILE_ROWS) / full * full;
+    return dml__quotient_up(dml__quotient_up(n, kernel->lanes * kernel->vectors),
+                            dml__quotient_up(n, dml__columns_at_most(kernel)));
 }
 
 static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
@@ -5017,10 +5288,9 @@ static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
     const dml__product *product = &job->product;
     const dml__microkernel *kernel = job->kernel;
     const ptrdiff_t full = kernel->lanes * kernel->vectors, rows = kernel->rows;
-    const ptrdiff_t fit = dml__columns_that_fit(DML__PACK_BYTES, kernel);
     /* Panels, not elements: even shares, then halves of the longer side until there is enough to share out.
      */
-    ptrdiff_t wide = dml__quotient_up(dml__quotient_up(product->n, full), dml__quotient_up(product->n, fit));
+    ptrdiff_t wide = dml__panels_at_once(kernel, product->n);
     ptrdiff_t high = dml__quotient_up(product->m, rows);
     const double work = (double)product->m * (double)product->n * (double)product->k;
     const ptrdiff_t wanted =
@@ -5041,59 +5311,61 @@ static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
         for (ptrdiff_t task = 0; task < tasks; task++) dml__block_task(&loop, (int)task, 0);
 }
 
-static void dml__multiply_alone(const dml__job *job)
+/* --- sharing k, in chunks --- */
+
+static bool dml__is_chunked(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
 {
-    const dml__product *product = &job->product;
-    float panels[DML__STACK_FLOATS];
-    const ptrdiff_t nc = dml__columns_that_fit(sizeof panels, job->kernel);
-    for (ptrdiff_t j = 0; j < product->n; j += nc) {
-        const dml__range range = { 0, product->m, j, dml__smaller(product->n, j + nc), 0, product->k };
-        dml__multiply_range(job, &range, panels);
-    }
+    return k >= 4 * DML__PRODUCT_KC && m <= DML__CHUNKED_C / n;
 }
 
-/* --- sharing k, in chunks --- */
+/* How much of k a chunk takes, a multiple of DML__PRODUCT_KC. */
+static ptrdiff_t dml__chunk_size(ptrdiff_t k)
+{
+    const ptrdiff_t blocks = dml__quotient_up(k, DML__PRODUCT_KC);
+    return dml__quotient_up(blocks, dml__smaller(blocks, DML__CHUNKS)) * DML__PRODUCT_KC;
+}
 
 typedef struct dml__chunk_loop {
     const dml__product *product;
     dml__job job; /* its partial sums, dense; C is set for each chunk */
     dml_pool *pool;
-    ptrdiff_t chunk; /* of k, a multiple of DML__PRODUCT_KC */
+    ptrdiff_t chunk; /* of k */
     int chunks;
-    float *partial; /* (chunks, m, n) */
+    float *partial;                      /* (chunks, m, n), or NULL: */
+    ptrdiff_t mc, nc, columns_of_blocks; /* the blocks of the job's C that are computed through all chunks */
 } dml__chunk_loop;
 
-static void dml__compute_chunk(const dml__chunk_loop *loop, int c, float *partial, float *panels,
-                               size_t bytes)
+/* Chunk c's partial sums (m, n) in a block of C; the range's k is set here. */
+static void dml__compute_chunk(const dml__chunk_loop *loop, int c, dml__range range, float *partial,
+                               int worker)
 {
     dml__job job = loop->job;
     job.product.c = partial;
-    const ptrdiff_t m = job.product.m, n = job.product.n, nc = dml__columns_that_fit(bytes, job.kernel);
-    const ptrdiff_t k0 = c * loop->chunk, k1 = dml__smaller(job.product.k, k0 + loop->chunk);
-    for (ptrdiff_t j = 0; j < n; j += nc) {
-        const dml__range range = { 0, m, j, dml__smaller(n, j + nc), k0, k1 };
-        dml__multiply_range(&job, &range, panels);
-    }
+    range.k0 = c * loop->chunk;
+    range.k1 = dml__smaller(job.product.k, range.k0 + loop->chunk);
+    dml__multiply_as(loop->pool, worker, &job, &range);
 }
 
 static void dml__chunk_task(void *argument, int task, int worker)
 {
     const dml__chunk_loop *loop = (const dml__chunk_loop *)argument;
-    dml__compute_chunk(loop, task, loop->partial + task * loop->product->m * loop->product->n,
-                       (float *)dml_pool_scratch(loop->pool, worker), DML__PACK_BYTES);
+    const dml__range all = { 0, loop->job.product.m, 0, loop->job.product.n, 0, 0 };
+    dml__compute_chunk(loop, task, all, loop->partial + task * loop->product->m * loop->product->n, worker);
 }
 
-/* Adds chunk c's partial sums of row i to C; chunk 0 begins with beta C + bias. */
-static void dml__add_chunk(const dml__product *product, int c, ptrdiff_t i, const float *partial)
+/* Adds chunk c's partial sums (m, n) to columns j0 .. j1 - 1 of row i of C; chunk 0 begins with
+   beta C + bias. */
+static void dml__add_chunk(const dml__product *product, int c, ptrdiff_t i, ptrdiff_t j0, ptrdiff_t j1,
+                           const float *partial)
 {
     float *row = product->c + i * product->ldc;
-    for (ptrdiff_t j = 0; j < product->n; j++) {
+    for (ptrdiff_t j = j0; j < j1; j++) {
         float old = c || product->beta != 0 ? row[j] : 0;
         if (c == 0 && product->bias)
             old = product->bias[j];
         else if (c == 0)
             old *= product->beta;
-        row[j] = old + product->alpha * partial[j];
+        row[j] = old + product->alpha * partial[i * product->n + j];
     }
 }
 
@@ -5103,16 +5375,28 @@ static void dml__add_chunks_task(void *argument, int task, int worker)
     const dml__product *product = loop->product;
     (void)worker;
     for (int c = 0; c < loop->chunks; c++)
-        dml__add_chunk(product, c, task, loop->partial + (c * product->m + task) * product->n);
+        dml__add_chunk(product, c, task, 0, product->n, loop->partial + c * product->m * product->n);
 }
 
-static void dml__chunk_alone(const dml__chunk_loop *loop)
+/* A block of C through all chunks, their partial sums on the stack: packs more often than the chunks do. */
+static void dml__chunked_block_task(void *argument, int task, int worker)
 {
-    float panels[DML__STACK_FLOATS], partial[DML__CHUNKED_C];
+    const dml__chunk_loop *loop = (const dml__chunk_loop *)argument;
+    const dml__job *job = &loop->job;
+    const ptrdiff_t i = task / loop->columns_of_blocks * loop->mc,
+                    j = task % loop->columns_of_blocks * loop->nc;
+    const dml__range range = { i, dml__smaller(i + loop->mc, job->product.m),
+                               j, dml__smaller(j + loop->nc, job->product.n),
+                               0, 0 };
+    float partial[DML__CHUNKED_C];
     for (int c = 0; c < loop->chunks; c++) {
-        dml__compute_chunk(loop, c, partial, panels, sizeof panels);
-        for (ptrdiff_t i = 0; i < loop->product->m; i++)
-            dml__add_chunk(loop->product, c, i, partial + i * loop->product->n);
+        dml__compute_chunk(loop, c, range, partial, worker);
+        if (job->transposed)
+            for (ptrdiff_t row = range.j0; row < range.j1; row++)
+                dml__add_chunk(loop->product, c, row, range.i0, range.i1, partial);
+        else
+            for (ptrdiff_t row = range.i0; row < range.i1; row++)
+                dml__add_chunk(loop->product, c, row, range.j0, range.j1, partial);
     }
 }
 
@@ -5123,17 +5407,44 @@ static void dml__multiply_chunks(dml_pool *pool, const dml__product *product)
     part.beta = 0;
     part.bias = NULL;
     part.ldc = part.n;
-    const ptrdiff_t blocks = dml__quotient_up(product->k, DML__PRODUCT_KC);
-    const ptrdiff_t chunk = dml__quotient_up(blocks, dml__smaller(blocks, DML__CHUNKS)) * DML__PRODUCT_KC;
+    const ptrdiff_t chunk = dml__chunk_size(product->k);
     const int chunks = (int)dml__quotient_up(product->k, chunk);
-    dml__chunk_loop loop = { product, dml__plan_product(&part), pool, chunk, chunks, NULL };
-    if (!pool) {
-        dml__chunk_alone(&loop);
+    dml__chunk_loop loop = { product, dml__plan_product(&part), pool, chunk, chunks, NULL, 0, 0, 0 };
+    const dml__job *job = &loop.job;
+    const size_t partial_bytes = (size_t)chunks * (size_t)(product->m * product->n) * sizeof(float);
+    if (dml_pool_scratch_bytes(pool).shared >= partial_bytes) {
+        loop.partial = (float *)dml_pool_shared_scratch(pool);
+        dml_pool_run(pool, loop.chunks, dml__chunk_task, &loop);
+        dml_pool_run(pool, (int)product->m, dml__add_chunks_task, &loop);
         return;
     }
-    loop.partial = (float *)(void *)((char *)dml_pool_scratch(pool, 0) + DML__PACK_BYTES);
-    dml_pool_run(pool, loop.chunks, dml__chunk_task, &loop);
-    dml_pool_run(pool, (int)product->m, dml__add_chunks_task, &loop);
+    const bool alone = dml_pool_threads(pool) == 1;
+    loop.mc = alone ? job->product.m : job->kernel->rows;
+    loop.nc = alone ? job->product.n : job->kernel->lanes * job->kernel->vectors;
+    loop.columns_of_blocks = dml__quotient_up(job->product.n, loop.nc);
+    dml_pool_run(pool, (int)(dml__quotient_up(job->product.m, loop.mc) * loop.columns_of_blocks),
+                 dml__chunked_block_task, &loop);
+}
+
+DML__LOCAL dml_scratch dml__product_scratch(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
+{
+    dml_scratch scratch = { 0, 0 };
+    if (m <= 0 || n <= 0 || k <= 0) return scratch;
+    dml__product product;
+    memset(&product, 0, sizeof product);
+    product.m = m;
+    product.n = n;
+    product.k = k;
+    const dml__job job = dml__plan_product(&product);
+    const ptrdiff_t full = job.kernel->lanes * job.kernel->vectors;
+    ptrdiff_t columns = dml__panels_at_once(job.kernel, job.product.n) * full;
+    if (dml__is_chunked(m, n, k)) {
+        columns = dml__columns_at_most(job.kernel);
+        scratch.shared = (size_t)(dml__quotient_up(k, dml__chunk_size(k)) * m * n) * sizeof(float);
+    }
+    columns = dml__smaller(job.product.n, columns);
+    scratch.worker = (size_t)dml__range_floats(job.kernel, job.product.m, columns, k) * sizeof(float);
+    return scratch;
 }
 
 DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)
@@ -5141,17 +5452,12 @@ DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)
     if (product->m <= 0 || product->n <= 0) return;
     if (product->k <= 0 || product->alpha == 0) {
         dml__scale_c(product);
-        return;
-    }
-    if (product->k >= 4 * DML__PRODUCT_KC && product->m <= DML__CHUNKED_C / product->n) {
+    } else if (dml__is_chunked(product->m, product->n, product->k)) {
         dml__multiply_chunks(pool, product);
-        return;
-    }
-    const dml__job job = dml__plan_product(product);
-    if (pool)
+    } else {
+        const dml__job job = dml__plan_product(product);
         dml__multiply_blocks(pool, &job);
-    else
-        dml__multiply_alone(&job);
+    }
 }
 
 #endif
@@ -5193,12 +5499,254 @@ DML_API dml_status dml_sgemm(dml_pool *pool, dml_layout layout, dml_transpose tr
     return DML_OK;
 }
 
+DML_API dml_scratch dml_sgemm_scratch(int m, int n, int k)
+{
+    return dml__product_scratch(m, n, k);
+}
+
 #endif
 
 /* ---- kernels/conv2d.c ---- */
 
 #ifndef DML_KERNELS_CONV2D_C
 #define DML_KERNELS_CONV2D_C
+
+/* ---- kernels/blocks.h ---- */
+
+/* blocks.h: running a kernel over an array in fixed blocks, which is what makes results the same for any
+   number of threads. */
+#ifndef DML_KERNELS_BLOCKS_H
+#define DML_KERNELS_BLOCKS_H
+
+/* ---- kernels/vector.h ---- */
+
+/* vector.h: how the memory-bound kernels are written once and compiled for each instruction set.
+
+   A kernel's body is a DML__BODY function over dml__vf, a vector of DML__LANES floats, and
+   DML__PER_ISA(name, (parameters), (arguments)) compiles `name_body` for each instruction set and defines
+   `name(isa, ...)`, which picks one. Vectors are 32 bytes on x86, also with AVX-512, and 16 elsewhere: gcc
+   takes a comparison of wider vectors than the target has apart into scalars, and for kernels that wait for
+   memory wider vectors win nothing. Bodies and helpers pass vectors by pointer, since a vector parameter of a
+   function without the instruction set is an ABI hazard that compilers warn of or refuse; everything is
+   inlined.
+
+   Plain cc contracts a * b + c to an FMA where there is one, so results may differ in the last bit between
+   instruction sets, but never between places in an array: each element goes through the same loop (the ends
+   of arrays too, see blocks.h). */
+#ifndef DML_KERNELS_VECTOR_H
+#define DML_KERNELS_VECTOR_H
+
+#if defined(__x86_64__) || defined(__i386__)
+#define DML__VECTOR_BYTES 32
+#else
+#define DML__VECTOR_BYTES 16
+#endif
+#define DML__LANES (DML__VECTOR_BYTES / 4)
+
+typedef float dml__vf __attribute__((vector_size(DML__VECTOR_BYTES)));
+typedef int32_t dml__vi __attribute__((vector_size(DML__VECTOR_BYTES)));
+typedef uint32_t dml__vu __attribute__((vector_size(DML__VECTOR_BYTES)));
+typedef float dml__vf_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
+typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
+
+#define DML__BODY static inline __attribute__((always_inline))
+
+#define DML__STRIP(...) __VA_ARGS__
+#ifdef DML__HAS_AVX512
+#define DML__FOR_AVX512(name, parameters, arguments)                                                         \
+    __attribute__((                                                                                          \
+        target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"))) static void name##_avx512 parameters         \
+    {                                                                                                        \
+        name##_body arguments;                                                                               \
+    }
+#define DML__TO_AVX512(name, arguments)                                                                      \
+    if (isa == DML_ISA_AVX512) {                                                                             \
+        name##_avx512 arguments;                                                                             \
+        return;                                                                                              \
+    }
+#else
+#define DML__FOR_AVX512(name, parameters, arguments)
+#define DML__TO_AVX512(name, arguments)
+#endif
+#ifdef DML__HAS_AVX2
+#define DML__PER_ISA(name, parameters, arguments)                                                            \
+    DML__FOR_AVX512(name, parameters, arguments)                                                             \
+    __attribute__((target("avx2,fma"))) static void name##_avx2 parameters                                   \
+    {                                                                                                        \
+        name##_body arguments;                                                                               \
+    }                                                                                                        \
+    static void name##_base parameters                                                                       \
+    {                                                                                                        \
+        name##_body arguments;                                                                               \
+    }                                                                                                        \
+    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
+    {                                                                                                        \
+        DML__TO_AVX512(name, arguments)                                                                      \
+        if (isa == DML_ISA_AVX2)                                                                             \
+            name##_avx2 arguments;                                                                           \
+        else                                                                                                 \
+            name##_base arguments;                                                                           \
+    }
+#else /* NEON is in every AArch64, so the base is it; elsewhere the compiler makes scalars of the vectors.   \
+       */
+#define DML__PER_ISA(name, parameters, arguments)                                                            \
+    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
+    {                                                                                                        \
+        (void)isa;                                                                                           \
+        name##_body arguments;                                                                               \
+    }
+#endif
+
+#define DML__LOAD(from) (*(const dml__vf_memory *)(from))
+#define DML__STORE(to, vector) (*(dml__vf_memory *)(to) = (vector))
+#define DML__LOAD_INT(from) (*(const dml__vi_memory *)(from))
+#define DML__STORE_INT(to, vector) (*(dml__vi_memory *)(to) = (vector))
+
+/* Lane by lane: where the mask is all ones `a`, where it is zero `b`. */
+#define DML__SELECT(mask, a, b) ((dml__vf)(((mask) & (dml__vi)(a)) | (~(mask) & (dml__vi)(b))))
+#define DML__SELECT_INT(mask, a, b) (((mask) & (a)) | (~(mask) & (b)))
+
+DML__BODY void dml__splat(dml__vf *vector, float value)
+{
+    const dml__vf zero = { 0 };
+    *vector = value - zero; /* not plus, which would make 0 of -0 */
+}
+
+/* The first `count` > 0 lanes from memory, the first of them again in the others; and back. */
+DML__BODY void dml__load_some(dml__vf *vector, const float *from, size_t count)
+{
+    if (count >= DML__LANES) {
+        *vector = DML__LOAD(from);
+        return;
+    }
+    float lanes[DML__LANES];
+    dml__splat(vector, from[0]);
+    DML__STORE(lanes, *vector);
+    for (size_t lane = 1; lane < count; lane++) lanes[lane] = from[lane];
+    *vector = DML__LOAD(lanes);
+}
+
+DML__BODY void dml__store_some(float *to, const dml__vf *vector, size_t count)
+{
+    if (count >= DML__LANES) {
+        DML__STORE(to, *vector);
+        return;
+    }
+    for (size_t lane = 0; lane < count; lane++) to[lane] = (*vector)[lane];
+}
+
+DML__BODY double dml__add_lanes(const dml__vf *vector)
+{
+    double sum = 0;
+    for (int lane = 0; lane < DML__LANES; lane++) sum += (double)(*vector)[lane];
+    return sum;
+}
+
+/* x = e^x, relative error below 2e-7; inf, 0 and NaN where they belong, gradual underflow kept.
+   e^x = 2^k e^r with k = round(x / ln 2) and r = x - k ln 2, where ln 2 is cut into 355/512, which times k is
+   exact, and the rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). For
+   |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r), q interpolating at the five Chebyshev nodes: error 1e-8. */
+DML__BODY void dml__exp(dml__vf *x)
+{
+    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
+    dml__vf v = *x, highest, lowest;
+    dml__splat(&highest, 89.0f); /* e^89 overflows, e^-104 rounds to 0 */
+    dml__splat(&lowest, -104.0f);
+    v = DML__SELECT(v > highest, highest, v);
+    v = DML__SELECT(v < lowest, lowest, v);
+    const dml__vf shifted = v * 1.44269504f + shift;
+    const dml__vf k = shifted - shift;
+    const dml__vf r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
+    dml__vf q = r * 0.00139262508f + 0.00836323288f;
+    q = q * r + 0.0416665542f;
+    q = q * r + 0.166665767f;
+    q = q * r + 0.5f;
+    const dml__vf power = (q * (r * r) + r) + 1.0f;
+    /* 2^k in two factors, since it may lie outside the range of floats where the product doesn't. */
+    const dml__vi whole = (dml__vi)((dml__vu)shifted - 0x4B400000u);
+    const dml__vi half = whole >> 1;
+    const dml__vf scale_a = (dml__vf)(((dml__vu)half + 127u) << 23);
+    const dml__vf scale_b = (dml__vf)(((dml__vu)whole - (dml__vu)half + 127u) << 23);
+    *x = (power * scale_a) * scale_b;
+}
+
+#endif
+
+/* How many floats make a task worth handing to a thread (16 K floats: about 5 us of memory traffic). */
+#define DML__BLOCK ((size_t)16384)
+
+/* What an elementwise kernel reads and writes; what isn't there is NULL. An output may be an input too. */
+#define DML__MAP_INPUTS 3
+#define DML__MAP_OUTPUTS 2
+typedef struct dml__map_operands {
+    const float *in[DML__MAP_INPUTS];
+    float *out[DML__MAP_OUTPUTS];
+    float number[4];
+} dml__map_operands;
+
+/* Elements 0 .. n - 1, n a multiple of DML__LANES. */
+typedef void (*dml__map_kernel)(dml_isa isa, size_t n, const dml__map_operands *operands);
+
+/* Runs the kernel over n elements, any n. A rest shorter than a vector is copied to a padded one, so that
+   every element goes through the same instructions wherever it lies. */
+DML__LOCAL void dml__map(dml_pool *pool, size_t n, dml__map_kernel kernel, const dml__map_operands *operands);
+
+/* The same on the calling thread, for elements begin .. end - 1. */
+DML__LOCAL void dml__map_range(dml_isa isa, dml__map_kernel kernel, const dml__map_operands *operands,
+                               size_t begin, size_t end);
+
+/* Reduces elements x[0 .. n - 1] (and y's, if not NULL) to one number, any n > 0. */
+typedef void (*dml__reduce_kernel)(dml_isa isa, size_t n, const float *x, const float *y, double *result);
+
+/* Runs the kernel over at most DML__PARTIALS blocks that depend on n alone; returns how many, 0 for n = 0. */
+#define DML__PARTIALS 256
+DML__LOCAL int dml__reduce(dml_pool *pool, size_t n, dml__reduce_kernel kernel, const float *x,
+                           const float *y, double partial[DML__PARTIALS]);
+
+/* Splits `count` items (rows, images) of `size` floats each into tasks of about DML__BLOCK floats: how many
+   items a task takes, at least 1. */
+static inline size_t dml__items_per_task(size_t size)
+{
+    return size && size < DML__BLOCK ? DML__BLOCK / size : 1;
+}
+
+static inline size_t dml__minimum(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Whether an array of these sizes, of which 0 counts as 1, can be addressed; none is negative. */
+static inline bool dml__floats_fit(int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    int64_t left = (int64_t)(PTRDIFF_MAX / (ptrdiff_t)sizeof(float));
+    left /= a ? a : 1;
+    left /= b ? b : 1;
+    left /= c ? c : 1;
+    return left / (d ? d : 1) > 0;
+}
+
+static inline size_t dml__divide_up(size_t a, size_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+#endif
+
+/* ---- thread/scratch.h ---- */
+
+/* scratch.h: arithmetic of needs for scratch. */
+#ifndef DML_THREAD_SCRATCH_H
+#define DML_THREAD_SCRATCH_H
+
+/* The larger of two needs, part by part. */
+static inline dml_scratch dml__larger_scratch(dml_scratch a, dml_scratch b)
+{
+    if (b.worker > a.worker) a.worker = b.worker;
+    if (b.shared > a.shared) a.shared = b.shared;
+    return a;
+}
+
+#endif
 
 #include <string.h>
 
@@ -5224,6 +5772,19 @@ DML_API int dml_conv2d_output_size(int in, int kernel, int stride, int pad)
     return size > INT32_MAX ? 0 : (int)size;
 }
 
+/* Whether x, y, w, and every place in a padded line of x or y, can be addressed. */
+static bool dml__conv_fits(const dml__conv *conv)
+{
+    const dml_conv2d_shape *s = &conv->shape;
+    const int64_t padded_h = (int64_t)s->height + 2 * (int64_t)s->pad_h;
+    const int64_t padded_w = (int64_t)s->width + 2 * (int64_t)s->pad_w;
+    return dml__floats_fit(s->batch, s->height, s->width, s->channels) &&
+           dml__floats_fit(s->batch, conv->out_h, conv->out_w, s->filters) &&
+           dml__floats_fit(s->filters, s->kernel_h, s->kernel_w, s->channels) &&
+           dml__floats_fit(padded_w, s->channels, 1, 1) && dml__floats_fit(padded_w, s->filters, 1, 1) &&
+           dml__floats_fit(padded_h, 1, 1, 1);
+}
+
 static dml_status dml__conv_init(dml__conv *conv, const dml_conv2d_shape *shape, const float *image,
                                  const float *weights)
 {
@@ -5233,7 +5794,7 @@ static dml_status dml__conv_init(dml__conv *conv, const dml_conv2d_shape *shape,
     conv->out_w = dml_conv2d_output_size(shape->width, shape->kernel_w, shape->stride_w, shape->pad_w);
     conv->image = image;
     conv->weights = weights;
-    return conv->out_h && conv->out_w ? DML_OK : DML_ERROR_ARGUMENT;
+    return conv->out_h && conv->out_w && dml__conv_fits(conv) ? DML_OK : DML_ERROR_ARGUMENT;
 }
 
 static void dml__copy_floats(float *to, const float *from, ptrdiff_t count)
@@ -5492,213 +6053,27 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
     return DML_OK;
 }
 
+DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool training)
+{
+    const dml_scratch none = { 0, 0 };
+    dml__conv conv;
+    if (dml__conv_init(&conv, shape, NULL, NULL) != DML_OK) return none;
+    const ptrdiff_t taps = (ptrdiff_t)shape->kernel_h * shape->kernel_w, patch = taps * shape->channels;
+    const ptrdiff_t outputs = shape->batch * conv.out_h * conv.out_w;
+    const ptrdiff_t inputs = (ptrdiff_t)shape->batch * shape->height * shape->width;
+    const dml_scratch forward = dml__product_scratch(outputs, shape->filters, patch);
+    if (!training) return forward;
+    const dml_scratch input = dml__product_scratch(inputs, shape->channels, taps * shape->filters);
+    const dml_scratch weights = dml__product_scratch(shape->filters, patch, outputs);
+    return dml__larger_scratch(forward, dml__larger_scratch(input, weights));
+}
+
 #endif
 
 /* ---- kernels/blocks.c ---- */
 
 #ifndef DML_KERNELS_BLOCKS_C
 #define DML_KERNELS_BLOCKS_C
-
-/* ---- kernels/blocks.h ---- */
-
-/* blocks.h: running a kernel over an array in fixed blocks, which is what makes results the same for any
-   number of threads. */
-#ifndef DML_KERNELS_BLOCKS_H
-#define DML_KERNELS_BLOCKS_H
-
-/* ---- kernels/vector.h ---- */
-
-/* vector.h: how the memory-bound kernels are written once and compiled for each instruction set.
-
-   A kernel's body is a DML__BODY function over dml__vf, a vector of DML__LANES floats, and
-   DML__PER_ISA(name, (parameters), (arguments)) compiles `name_body` for each instruction set and defines
-   `name(isa, ...)`, which picks one. Vectors are 32 bytes on x86, also with AVX-512, and 16 elsewhere: gcc
-   takes a comparison of wider vectors than the target has apart into scalars, and for kernels that wait for
-   memory wider vectors win nothing. Bodies and helpers pass vectors by pointer, since a vector parameter of a
-   function without the instruction set is an ABI hazard that compilers warn of or refuse; everything is
-   inlined.
-
-   Plain cc contracts a * b + c to an FMA where there is one, so results may differ in the last bit between
-   instruction sets, but never between places in an array: each element goes through the same loop (the ends
-   of arrays too, see blocks.h). */
-#ifndef DML_KERNELS_VECTOR_H
-#define DML_KERNELS_VECTOR_H
-
-#if defined(__x86_64__) || defined(__i386__)
-#define DML__X86 1
-#define DML__VECTOR_BYTES 32
-#else
-#define DML__VECTOR_BYTES 16
-#endif
-#define DML__LANES (DML__VECTOR_BYTES / 4)
-
-typedef float dml__vf __attribute__((vector_size(DML__VECTOR_BYTES)));
-typedef int32_t dml__vi __attribute__((vector_size(DML__VECTOR_BYTES)));
-typedef uint32_t dml__vu __attribute__((vector_size(DML__VECTOR_BYTES)));
-typedef float dml__vf_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
-typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
-
-#define DML__BODY static inline __attribute__((always_inline))
-
-#define DML__STRIP(...) __VA_ARGS__
-#ifdef DML__X86
-#define DML__PER_ISA(name, parameters, arguments)                                                            \
-    __attribute__((                                                                                          \
-        target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"))) static void name##_avx512 parameters         \
-    {                                                                                                        \
-        name##_body arguments;                                                                               \
-    }                                                                                                        \
-    __attribute__((target("avx2,fma"))) static void name##_avx2 parameters                                   \
-    {                                                                                                        \
-        name##_body arguments;                                                                               \
-    }                                                                                                        \
-    static void name##_base parameters                                                                       \
-    {                                                                                                        \
-        name##_body arguments;                                                                               \
-    }                                                                                                        \
-    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
-    {                                                                                                        \
-        if (isa == DML_ISA_AVX512)                                                                           \
-            name##_avx512 arguments;                                                                         \
-        else if (isa == DML_ISA_AVX2)                                                                        \
-            name##_avx2 arguments;                                                                           \
-        else                                                                                                 \
-            name##_base arguments;                                                                           \
-    }
-#else /* NEON is in every AArch64, so the base is it; elsewhere the compiler makes scalars of the vectors.   \
-       */
-#define DML__PER_ISA(name, parameters, arguments)                                                            \
-    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
-    {                                                                                                        \
-        (void)isa;                                                                                           \
-        name##_body arguments;                                                                               \
-    }
-#endif
-
-#define DML__LOAD(from) (*(const dml__vf_memory *)(from))
-#define DML__STORE(to, vector) (*(dml__vf_memory *)(to) = (vector))
-#define DML__LOAD_INT(from) (*(const dml__vi_memory *)(from))
-#define DML__STORE_INT(to, vector) (*(dml__vi_memory *)(to) = (vector))
-
-/* Lane by lane: where the mask is all ones `a`, where it is zero `b`. */
-#define DML__SELECT(mask, a, b) ((dml__vf)(((mask) & (dml__vi)(a)) | (~(mask) & (dml__vi)(b))))
-#define DML__SELECT_INT(mask, a, b) (((mask) & (a)) | (~(mask) & (b)))
-
-DML__BODY void dml__splat(dml__vf *vector, float value)
-{
-    const dml__vf zero = { 0 };
-    *vector = value - zero; /* not plus, which would make 0 of -0 */
-}
-
-/* The first `count` > 0 lanes from memory, the first of them again in the others; and back. */
-DML__BODY void dml__load_some(dml__vf *vector, const float *from, size_t count)
-{
-    if (count >= DML__LANES) {
-        *vector = DML__LOAD(from);
-        return;
-    }
-    float lanes[DML__LANES];
-    dml__splat(vector, from[0]);
-    DML__STORE(lanes, *vector);
-    for (size_t lane = 1; lane < count; lane++) lanes[lane] = from[lane];
-    *vector = DML__LOAD(lanes);
-}
-
-DML__BODY void dml__store_some(float *to, const dml__vf *vector, size_t count)
-{
-    if (count >= DML__LANES) {
-        DML__STORE(to, *vector);
-        return;
-    }
-    for (size_t lane = 0; lane < count; lane++) to[lane] = (*vector)[lane];
-}
-
-DML__BODY double dml__add_lanes(const dml__vf *vector)
-{
-    double sum = 0;
-    for (int lane = 0; lane < DML__LANES; lane++) sum += (double)(*vector)[lane];
-    return sum;
-}
-
-/* x = e^x, relative error below 2e-7; inf, 0 and NaN where they belong, gradual underflow kept.
-   e^x = 2^k e^r with k = round(x / ln 2) and r = x - k ln 2, where ln 2 is cut into 355/512, which times k is
-   exact, and the rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). For
-   |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r), q interpolating at the five Chebyshev nodes: error 1e-8. */
-DML__BODY void dml__exp(dml__vf *x)
-{
-    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
-    dml__vf v = *x, highest, lowest;
-    dml__splat(&highest, 89.0f); /* e^89 overflows, e^-104 rounds to 0 */
-    dml__splat(&lowest, -104.0f);
-    v = DML__SELECT(v > highest, highest, v);
-    v = DML__SELECT(v < lowest, lowest, v);
-    const dml__vf shifted = v * 1.44269504f + shift;
-    const dml__vf k = shifted - shift;
-    const dml__vf r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
-    dml__vf q = r * 0.00139262508f + 0.00836323288f;
-    q = q * r + 0.0416665542f;
-    q = q * r + 0.166665767f;
-    q = q * r + 0.5f;
-    const dml__vf power = (q * (r * r) + r) + 1.0f;
-    /* 2^k in two factors, since it may lie outside the range of floats where the product doesn't. */
-    const dml__vi whole = (dml__vi)((dml__vu)shifted - 0x4B400000u);
-    const dml__vi half = whole >> 1;
-    const dml__vf scale_a = (dml__vf)(((dml__vu)half + 127u) << 23);
-    const dml__vf scale_b = (dml__vf)(((dml__vu)whole - (dml__vu)half + 127u) << 23);
-    *x = (power * scale_a) * scale_b;
-}
-
-#endif
-
-/* How many floats make a task worth handing to a thread (16 K floats: about 5 us of memory traffic). */
-#define DML__BLOCK ((size_t)16384)
-
-/* What an elementwise kernel reads and writes; what isn't there is NULL. An output may be an input too. */
-#define DML__MAP_INPUTS 3
-#define DML__MAP_OUTPUTS 2
-typedef struct dml__map_operands {
-    const float *in[DML__MAP_INPUTS];
-    float *out[DML__MAP_OUTPUTS];
-    float number[4];
-} dml__map_operands;
-
-/* Elements 0 .. n - 1, n a multiple of DML__LANES. */
-typedef void (*dml__map_kernel)(dml_isa isa, size_t n, const dml__map_operands *operands);
-
-/* Runs the kernel over n elements, any n. A rest shorter than a vector is copied to a padded one, so that
-   every element goes through the same instructions wherever it lies. */
-DML__LOCAL void dml__map(dml_pool *pool, size_t n, dml__map_kernel kernel, const dml__map_operands *operands);
-
-/* The same on the calling thread, for elements begin .. end - 1. */
-DML__LOCAL void dml__map_range(dml_isa isa, dml__map_kernel kernel, const dml__map_operands *operands,
-                               size_t begin, size_t end);
-
-/* Reduces elements x[0 .. n - 1] (and y's, if not NULL) to one number, any n > 0. */
-typedef void (*dml__reduce_kernel)(dml_isa isa, size_t n, const float *x, const float *y, double *result);
-
-/* Runs the kernel over at most DML__PARTIALS blocks that depend on n alone; returns how many, 0 for n = 0. */
-#define DML__PARTIALS 256
-DML__LOCAL int dml__reduce(dml_pool *pool, size_t n, dml__reduce_kernel kernel, const float *x,
-                           const float *y, double partial[DML__PARTIALS]);
-
-/* Splits `count` items (rows, images) of `size` floats each into tasks of about DML__BLOCK floats: how many
-   items a task takes, at least 1. */
-static inline size_t dml__items_per_task(size_t size)
-{
-    return size && size < DML__BLOCK ? DML__BLOCK / size : 1;
-}
-
-static inline size_t dml__minimum(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline size_t dml__divide_up(size_t a, size_t b)
-{
-    return a / b + (a % b != 0);
-}
-
-#endif
 
 #include <string.h>
 
@@ -6021,7 +6396,7 @@ DML__BODY void dml__avg_backward_rows_body(const dml__pool2d_job *job, size_t be
 DML__PER_ISA(dml__avg_backward_rows, (const dml__pool2d_job *job, size_t begin, size_t end),
              (job, begin, end))
 
-/* False for a shape that the header rules out, or whose places or rows don't fit an int. */
+/* False for a shape that the header rules out. */
 static bool dml__pool2d_start(dml__pool2d_job *job, const dml_pool2d_shape *s)
 {
     if (s->batch < 0 || s->height < 1 || s->width < 1 || s->channels < 1 || s->kernel_h < 1 ||
@@ -6034,7 +6409,9 @@ static bool dml__pool2d_start(dml__pool2d_job *job, const dml_pool2d_shape *s)
     job->shape = s;
     job->out_height = dml_conv2d_output_size(s->height, s->kernel_h, s->stride_h, s->pad_h);
     job->out_width = dml_conv2d_output_size(s->width, s->kernel_w, s->stride_w, s->pad_w);
-    return job->out_height > 0 && job->out_width > 0;
+    if (!job->out_height || !job->out_width || job->out_height > INT32_MAX / job->out_width) return false;
+    return dml__floats_fit(s->batch, s->height, s->width, s->channels) &&
+           dml__floats_fit(s->batch, job->out_height, job->out_width, s->channels);
 }
 
 typedef struct dml__pool2d_run {
@@ -6332,6 +6709,7 @@ DML_API void dml_bias_add(dml_pool *pool, size_t rows, size_t columns, const flo
 #define DML_KERNELS_REDUCE_C
 
 #include <math.h>
+#include <string.h>
 
 /* Sums. A chunk is summed in four vectors of floats, which are then added up in double: each float takes part
    in a few dozen float additions at most, however long the array. */
@@ -6513,8 +6891,8 @@ typedef struct dml__sum_rows_job {
     size_t rows, columns, rows_per_block, blocks, group;
     const float *x; /* (rows, columns) */
     float beta;
-    float *y; /* (columns) */
-    float partial[DML__SUM_ROWS_BLOCKS][DML__SUM_ROWS_SPLIT];
+    float *y;       /* (columns) */
+    float *partial; /* (blocks, columns), where there are several blocks */
 } dml__sum_rows_job;
 
 static void dml__finish_columns(const dml__sum_rows_job *job, size_t column, size_t count, const float *total)
@@ -6538,9 +6916,20 @@ static void dml__sum_rows_task(void *argument, int task, int worker)
     else
         dml__sum_columns(job->isa, rows, job->columns, count, x, total);
     if (job->blocks > 1)
-        for (size_t c = 0; c < count; c++) job->partial[row / job->rows_per_block][c] = total[c];
+        memcpy(job->partial + row / job->rows_per_block * job->columns, total, count * sizeof *total);
     else
         dml__finish_columns(job, column, count, total);
+}
+
+/* The rows in blocks: on a stack frame of its own, since few calls need so much of it. */
+DML__NOINLINE static void dml__sum_rows_split(dml_pool *pool, dml__sum_rows_job *job)
+{
+    float partial[DML__SUM_ROWS_BLOCKS * DML__SUM_ROWS_SPLIT];
+    job->partial = partial;
+    dml_pool_run(pool, (int)job->blocks, dml__sum_rows_task, job);
+    for (size_t b = 1; b < job->blocks; b++)
+        for (size_t c = 0; c < job->columns; c++) partial[c] += partial[b * job->columns + c];
+    dml__finish_columns(job, 0, job->columns, partial);
 }
 
 DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const float *x, float beta, float *y)
@@ -6559,13 +6948,12 @@ DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const flo
     job.x = x;
     job.beta = beta;
     job.y = y;
-    const size_t tasks = job.blocks * dml__divide_up(columns, job.group);
-    dml_pool_run(rows * columns > DML__BLOCK ? pool : NULL, (int)tasks, dml__sum_rows_task, &job);
-    if (job.blocks > 1) {
-        for (size_t b = 1; b < job.blocks; b++)
-            for (size_t c = 0; c < columns; c++) job.partial[0][c] += job.partial[b][c];
-        dml__finish_columns(&job, 0, columns, job.partial[0]);
-    }
+    job.partial = NULL;
+    if (job.blocks > 1)
+        dml__sum_rows_split(pool, &job);
+    else
+        dml_pool_run(rows * columns > DML__BLOCK ? pool : NULL, (int)dml__divide_up(columns, job.group),
+                     dml__sum_rows_task, &job);
 }
 
 typedef struct dml__argmax_job {
@@ -7050,15 +7438,33 @@ static void dml__open_pool(dml_context *context, const dml_options *options)
     dml_pool_options pool_options;
     memset(&pool_options, 0, sizeof pool_options);
     if (options->pool) pool_options = *options->pool;
-    pool_options.threads = options->threads;
+    if (options->threads) pool_options.threads = options->threads;
     pool_options.allocator = dml__memory_allocator(&context->memory);
-    if (options->threads < 0)
+    const int threads = pool_options.threads ? pool_options.threads : dml_cpu_count();
+    if (threads < 0)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
-                  "%d threads asked for: give 0 for one a core, or 1 or more", options->threads);
+                  "%d threads asked for: give 0 for one a core, or 1 or more", threads);
     else if (!(context->pool = dml_pool_create(&pool_options)))
         dml__fail(&context->error, DML_ERROR_MEMORY,
-                  "no memory or threads left for a pool of %d threads, which takes %zu bytes for each",
-                  options->threads ? options->threads : dml_cpu_count(), DML_POOL_SCRATCH_BYTES);
+                  "no memory or threads left for a pool of %d threads with %zu bytes of scratch each and %zu "
+                  "together",
+                  threads, pool_options.scratch.worker, pool_options.scratch.shared);
+}
+
+/* False, with the error recorded, when the environment asks for an instruction set that there isn't. */
+static bool dml__check_isa(dml_context *context)
+{
+    const char *wanted;
+    if (dml__cpu_isa_known(&wanted)) return true;
+    char known[96] = "";
+    for (int isa = 0; isa < (int)DML__ISA_COUNT; isa++)
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", isa ? ", " : "",
+                 dml_isa_name((dml_isa)isa));
+    dml__fail(&context->error, DML_ERROR_ARGUMENT,
+              "the environment asks for DML_ISA=%s: there are %s, and this processor's best is %s; unset it "
+              "for that",
+              wanted, known, dml_isa_name(dml_cpu_isa()));
+    return false;
 }
 
 static dml_status dml__open_device_at(dml_context *context, const dml_backend *backend, int index)
@@ -7154,7 +7560,7 @@ DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, cons
     if (!options->allocator.allocate != !options->allocator.release)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
                   "an allocator with only one of allocate and release: give both, or neither for malloc");
-    else
+    else if (dml__check_isa(context))
         dml__open_pool(context, options);
     if (context->error.status != DML_OK) return context;
     if (backend)
@@ -7210,6 +7616,11 @@ DML_API void dml_clear_error(dml_context *context)
     if (!context || !context->device_open) return;
     context->error.status = DML_OK;
     context->error.text[0] = '\0';
+}
+
+DML_API size_t dml_memory_needed(const dml_context *context)
+{
+    return context ? dml__memory_needed(&context->memory) : 0;
 }
 
 DML_API dml_pool *dml_context_pool(dml_context *context)
@@ -7453,6 +7864,8 @@ typedef struct dml__op {
        nothing to say, and one an element of the output. */
     void (*describe)(const dml_node *node, char *text, size_t bytes);
     double (*flops)(const dml_node *node);
+    /* What the CPU kernels use of the pool's scratch for up to `rows` samples; NULL: nothing. */
+    dml_scratch (*scratch)(const dml_node *node, int rows, bool training);
 } dml__op;
 
 /* The flops of an op that computes nothing. */
@@ -8491,13 +8904,14 @@ DML__LOCAL double dml__no_flops(const dml_node *node)
 
 DML__LOCAL const dml__op *dml__input_op(void)
 {
-    static const dml__op op = { "input", NULL, NULL, NULL, 0, NULL, false, false, NULL, dml__no_flops };
+    static const dml__op op = { "input", NULL, NULL, NULL, 0, NULL, false, false, NULL, dml__no_flops, NULL };
     return &op;
 }
 
 DML__LOCAL const dml__op *dml__parameter_op(void)
 {
-    static const dml__op op = { "parameter", NULL, NULL, NULL, 0, NULL, false, false, NULL, dml__no_flops };
+    static const dml__op op = { "parameter", NULL,  NULL, NULL,          0,   NULL,
+                                false,       false, NULL, dml__no_flops, NULL };
     return &op;
 }
 
@@ -8717,7 +9131,8 @@ static dml_status dml__add_op_backward(const dml__run *run, const dml_node *node
 DML__LOCAL const dml__op *dml__add_op(void)
 {
     static const dml__op op = {
-        "add", dml__add_infer, dml__add_op_forward, dml__add_op_backward, 0, NULL, false, true, NULL, NULL
+        "add", dml__add_infer, dml__add_op_forward, dml__add_op_backward, 0, NULL, false, true, NULL, NULL,
+        NULL
     };
     return &op;
 }
@@ -8741,7 +9156,7 @@ static dml_status dml__flatten_infer(dml_node *node)
 DML__LOCAL const dml__op *dml__flatten_op(void)
 {
     static const dml__op op = { "flatten", dml__flatten_infer, NULL, NULL, 0, NULL, true, false,
-                                NULL,      dml__no_flops };
+                                NULL,      dml__no_flops,      NULL };
     return &op;
 }
 
@@ -8827,6 +9242,7 @@ static dml_status dml__activation_backward(const dml__run *run, const dml_node *
                                     NULL,                                                                    \
                                     false,                                                                   \
                                     true,                                                                    \
+                                    NULL,                                                                    \
                                     NULL,                                                                    \
                                     NULL };                                                                  \
         return &op;                                                                                          \
@@ -8932,6 +9348,16 @@ static double dml__dense_flops(const dml_node *node)
     return 2.0 * w->dims[0] * w->dims[1] + (node->input[2] ? w->dims[0] : 0);
 }
 
+/* Of its three products. */
+static dml_scratch dml__dense_scratch(const dml_node *node, int rows, bool training)
+{
+    const int units = node->input[1]->shape.dims[0], in = node->input[1]->shape.dims[1];
+    dml_scratch most = dml_sgemm_scratch(rows, units, in);
+    if (!training) return most;
+    most = dml__larger_scratch(most, dml_sgemm_scratch(rows, in, units));
+    return dml__larger_scratch(most, dml_sgemm_scratch(units, in, rows));
+}
+
 DML__LOCAL const dml__op *dml__dense_op(void)
 {
     static const dml__op op = { "dense",
@@ -8943,7 +9369,8 @@ DML__LOCAL const dml__op *dml__dense_op(void)
                                 false,
                                 false,
                                 NULL,
-                                dml__dense_flops };
+                                dml__dense_flops,
+                                dml__dense_scratch };
     return &op;
 }
 
@@ -9032,11 +9459,11 @@ static dml_status dml__conv2d_infer(dml_node *node)
     return DML_OK;
 }
 
-static dml_conv2d_shape dml__conv2d_run_shape(const dml__run *run, const dml_node *node)
+static dml_conv2d_shape dml__conv2d_shape_of(const dml_node *node, int rows)
 {
     const int *x = node->input[0]->shape.dims;
     const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    const dml_conv2d_shape shape = { run->rows,    x[0],          x[1],         x[2],
+    const dml_conv2d_shape shape = { rows,         x[0],          x[1],         x[2],
                                      o->filters,   o->kernel[0],  o->kernel[1], o->stride[0],
                                      o->stride[1], o->padding[0], o->padding[1] };
     return shape;
@@ -9045,7 +9472,7 @@ static dml_conv2d_shape dml__conv2d_run_shape(const dml__run *run, const dml_nod
 static dml_launch dml__conv2d_launch(const dml__run *run, const dml_node *node, const char *kernel,
                                      size_t size_x, size_t size_y)
 {
-    const dml_conv2d_shape s = dml__conv2d_run_shape(run, node);
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
     const int32_t integers[] = {
         s.batch,    s.height,   s.width, s.channels, s.filters,           s.kernel_h,         s.kernel_w,
         s.stride_h, s.stride_w, s.pad_h, s.pad_w,    node->shape.dims[0], node->shape.dims[1]
@@ -9058,7 +9485,7 @@ static dml_launch dml__conv2d_launch(const dml__run *run, const dml_node *node, 
 static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
-    const dml_conv2d_shape s = dml__conv2d_run_shape(run, node);
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
     if (run->device->host_memory)
         return dml_conv2d_forward(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w),
                                   bias ? dml__host_value(run, bias) : NULL, dml__host_value(run, node));
@@ -9074,7 +9501,7 @@ static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *no
 static dml_status dml__conv2d_input_gradient(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1];
-    const dml_conv2d_shape s = dml__conv2d_run_shape(run, node);
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
     const float beta = dml__beta(run, node, 0);
     if (run->device->host_memory)
         return dml_conv2d_backward_input(run->pool, &s, dml__host_gradient(run, node),
@@ -9091,7 +9518,7 @@ static dml_status dml__conv2d_input_gradient(const dml__run *run, const dml_node
 static dml_status dml__conv2d_weight_gradient(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1];
-    const dml_conv2d_shape s = dml__conv2d_run_shape(run, node);
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
     const float beta = dml__beta(run, node, 1);
     if (run->device->host_memory)
         return dml_conv2d_backward_weights(run->pool, &s, dml__host_value(run, x),
@@ -9132,6 +9559,12 @@ static double dml__conv2d_flops(const dml_node *node)
     return outputs * (2 * taps + (node->input[2] ? 1 : 0));
 }
 
+static dml_scratch dml__conv2d_scratch_of(const dml_node *node, int rows, bool training)
+{
+    const dml_conv2d_shape shape = dml__conv2d_shape_of(node, rows);
+    return dml_conv2d_scratch(&shape, training);
+}
+
 DML__LOCAL const dml__op *dml__conv2d_op(void)
 {
     static const dml__op op = { "conv2d",
@@ -9143,7 +9576,8 @@ DML__LOCAL const dml__op *dml__conv2d_op(void)
                                 false,
                                 false,
                                 dml__conv2d_describe,
-                                dml__conv2d_flops };
+                                dml__conv2d_flops,
+                                dml__conv2d_scratch_of };
     return &op;
 }
 
@@ -9330,7 +9764,8 @@ DML__LOCAL const dml__op *dml__max_pool2d_op(void)
                                 false,
                                 false,
                                 dml__pool2d_describe,
-                                dml__no_flops };
+                                dml__no_flops,
+                                NULL };
     return &op;
 }
 
@@ -9375,7 +9810,8 @@ DML__LOCAL const dml__op *dml__avg_pool2d_op(void)
                                 false,
                                 false,
                                 dml__pool2d_describe,
-                                dml__avg_pool2d_flops };
+                                dml__avg_pool2d_flops,
+                                NULL };
     return &op;
 }
 
@@ -9508,7 +9944,8 @@ DML__LOCAL const dml__op *dml__softmax_cross_entropy_op(void)
                                 false,
                                 false,
                                 NULL,
-                                dml__softmax_cross_entropy_flops };
+                                dml__softmax_cross_entropy_flops,
+                                NULL };
     return &op;
 }
 
@@ -9594,7 +10031,8 @@ DML__LOCAL const dml__op *dml__mean_squared_error_op(void)
                                 false,
                                 false,
                                 NULL,
-                                dml__mean_squared_error_flops };
+                                dml__mean_squared_error_flops,
+                                NULL };
     return &op;
 }
 
@@ -9969,6 +10407,24 @@ static dml_status dml__make_own_pool(dml_program *program)
     return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a program's own scratch");
 }
 
+/* The scratch that the CPU's kernels work in: the largest need of any op. */
+static dml_status dml__reserve_scratch(dml_program *program)
+{
+    dml_context *context = program->graph->context;
+    dml_scratch most = { 0, 0 };
+    if (!context->device.host_memory) return DML_OK;
+    for (int s = 0; s < program->slots; s++) {
+        const dml_node *node = program->slot[s].node;
+        if (node->op->scratch)
+            most = dml__larger_scratch(most, node->op->scratch(node, program->batch, program->training));
+    }
+    if (dml_pool_reserve(program->own_thread ? program->own_pool : context->pool, most) == DML_OK)
+        return DML_OK;
+    return dml__fail(&context->error, DML_ERROR_MEMORY,
+                     "no memory left for scratch of %zu bytes for each thread and %zu for all", most.worker,
+                     most.shared);
+}
+
 static dml_program *dml__compile_in(dml_node *output, const dml_program_options *options, bool disjoint)
 {
     dml_graph *graph = output->graph;
@@ -9996,6 +10452,7 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     if (status == DML_OK) status = dml__place_blocks(program, disjoint);
     if (status == DML_OK) status = dml__allocate_program(program);
     if (status == DML_OK && program->own_thread) status = dml__make_own_pool(program);
+    if (status == DML_OK) status = dml__reserve_scratch(program);
     if (status == DML_OK) {
         dml__log(&context->logger, DML_LOG_DEBUG, "compiled %d nodes for %d samples%s: %zu bytes",
                  program->slots, program->batch, program->training ? " to train" : "", program->bytes);

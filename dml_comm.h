@@ -37,9 +37,11 @@
 #endif
 #if defined(__GNUC__)
 #define DML__UNUSED __attribute__((unused))
+#define DML__NOINLINE __attribute__((noinline))
 #define DML__PRINTF(position, first) __attribute__((format(printf, position, first)))
 #else
 #define DML__UNUSED
+#define DML__NOINLINE
 #define DML__PRINTF(position, first)
 #endif
 #ifdef DML_STATIC
@@ -438,6 +440,9 @@ typedef struct dml__memory {
     dml_allocator allocator;
     struct dml__block *free_list; /* of the caller's buffer; unused in allocator mode */
     bool from_buffer;
+    /* The caller's buffer: where it begins, and how far it has ever been in use. */
+    const void *buffer;
+    size_t most;
 } dml__memory;
 
 /* `allocator` may be NULL or all-zero (malloc). With `buffer`, nothing but these `buffer_bytes` is used. */
@@ -452,6 +457,10 @@ DML__LOCAL void *dml__allocate_array(dml__memory *memory, size_t count, size_t s
 
 /* Takes back what dml__allocate gave; NULL is fine. */
 DML__LOCAL void dml__release(dml__memory *memory, void *pointer);
+
+/* How large a buffer, wherever it begins, would have been enough for all that was asked of this one so far; 0
+   without a buffer. */
+DML__LOCAL size_t dml__memory_needed(const dml__memory *memory);
 
 /* This memory as an allocator, for a part that keeps a view of its own; `memory` must outlive it. */
 DML__LOCAL dml_allocator dml__memory_allocator(dml__memory *memory);
@@ -492,6 +501,7 @@ DML__LOCAL void dml__memory_init(dml__memory *memory, const dml_allocator *alloc
     memset(memory, 0, sizeof *memory);
     if (buffer) {
         memory->from_buffer = true;
+        memory->buffer = buffer;
         const size_t skip = (size_t)(-(intptr_t)buffer & (DML__ALIGNMENT - 1));
         const size_t usable =
             buffer_bytes > skip ? (buffer_bytes - skip) / DML__ALIGNMENT * DML__ALIGNMENT : 0;
@@ -506,6 +516,21 @@ DML__LOCAL void dml__memory_init(dml__memory *memory, const dml_allocator *alloc
         memory->allocator.allocate = dml__malloc;
         memory->allocator.release = dml__free;
     }
+}
+
+/* First fit takes the lowest place there is, so a buffer that ends where the highest block ended would have been
+   used in the same way. */
+static void dml__note_use(dml__memory *memory, const char *end)
+{
+    const size_t used = (size_t)(end - (const char *)memory->buffer);
+    if (used > memory->most) memory->most = used;
+}
+
+DML__LOCAL size_t dml__memory_needed(const dml__memory *memory)
+{
+    if (!memory->most) return 0;
+    const size_t skipped = (size_t)(-(intptr_t)memory->buffer & (DML__ALIGNMENT - 1));
+    return memory->most - skipped + DML__ALIGNMENT - 1;
 }
 
 static void *dml__take_block(dml__memory *memory, size_t bytes)
@@ -523,6 +548,7 @@ static void *dml__take_block(dml__memory *memory, size_t bytes)
         } else {
             *link = block->next;
         }
+        dml__note_use(memory, (char *)block + need);
         return (char *)block + DML__ALIGNMENT;
     }
     return NULL;
@@ -702,6 +728,9 @@ DML__LOCAL void dml__thread_join(dml__thread *thread);
 /* A number that no other thread of the process has, never 0. */
 DML__LOCAL uintptr_t dml__thread_self(void);
 
+/* The calling process, by which a child of fork() finds out that threads haven't come along. */
+DML__LOCAL long dml__process_id(void);
+
 DML__LOCAL bool dml__mutex_init(dml__mutex *mutex);
 DML__LOCAL void dml__mutex_destroy(dml__mutex *mutex);
 DML__LOCAL void dml__mutex_lock(dml__mutex *mutex);
@@ -714,6 +743,13 @@ DML__LOCAL void dml__cond_signal_all(dml__cond *cond);
 DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double seconds);
 
 #endif
+
+#include <unistd.h>
+
+DML__LOCAL long dml__process_id(void)
+{
+    return (long)getpid();
+}
 
 #ifndef DML_NO_THREADS
 

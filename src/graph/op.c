@@ -27,13 +27,6 @@ DML__LOCAL const dml__op *dml__parameter_op(void)
     return &op;
 }
 
-DML__LOCAL dml_scratch dml__larger_scratch(dml_scratch a, dml_scratch b)
-{
-    if (b.worker > a.worker) a.worker = b.worker;
-    if (b.shared > a.shared) a.shared = b.shared;
-    return a;
-}
-
 static const dml__slot *dml__slot_of(const dml__run *run, const dml_node *node)
 {
     return &run->program->slot[run->program->slot_of_node[node->index]];

@@ -52,9 +52,6 @@ typedef struct dml__op {
     dml_scratch (*scratch)(const dml_node *node, int rows, bool training);
 } dml__op;
 
-/* The larger of two needs, part by part. */
-DML__LOCAL dml_scratch dml__larger_scratch(dml_scratch a, dml_scratch b);
-
 /* The flops of an op that computes nothing. */
 DML__LOCAL double dml__no_flops(const dml_node *node);
 

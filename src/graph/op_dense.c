@@ -9,6 +9,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "kernels/reduce.h"
+#include "thread/scratch.h"
 
 static dml_status dml__dense_infer(dml_node *node)
 {

@@ -9,6 +9,7 @@
 #include "graph/op.h"
 #include "graph/plan.h"
 #include "graph/program_internal.h"
+#include "thread/scratch.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -5,6 +5,7 @@
 
 #include "kernels/blocks.h"
 #include "kernels/product.h"
+#include "thread/scratch.h"
 
 #include <string.h>
 
@@ -309,13 +310,6 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
                                    patch };
     dml__multiply(pool, &product);
     return DML_OK;
-}
-
-static dml_scratch dml__larger_scratch(dml_scratch a, dml_scratch b)
-{
-    if (b.worker > a.worker) a.worker = b.worker;
-    if (b.shared > a.shared) a.shared = b.shared;
-    return a;
 }
 
 DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool training)
