@@ -137,6 +137,7 @@ DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, cons
     context->logger.callback = options->log;
     context->logger.user = options->log_user;
     context->seed = options->seed;
+    context->process = dml__process_id();
     if (!options->allocator.allocate != !options->allocator.release)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
                   "an allocator with only one of allocate and release: give both, or neither for malloc");
@@ -160,10 +161,18 @@ DML_API void dml_close(dml_context *context)
 {
     if (!context) return;
     while (context->owned) context->owned->destroy(context->owned);
-    if (context->device_open) context->device.backend->close(&context->device);
+    if (context->device_open && !dml__lost_by_fork(context))
+        context->device.backend->close(&context->device);
     dml_pool_destroy(context->pool);
     dml__memory memory = context->memory;
     dml__release(&memory, context);
+}
+
+/* After a fork() a driver's device is the parent's alone: the child may not so much as release what it has there.
+   The CPU goes on working: see the pool. */
+static bool dml__lost_by_fork(const dml_context *context)
+{
+    return !context->device.host_memory && context->process != dml__process_id();
 }
 
 DML__LOCAL dml__entry dml__enter(dml_context *context)
@@ -171,8 +180,15 @@ DML__LOCAL dml__entry dml__enter(dml_context *context)
     const uintptr_t self = dml__thread_self();
     uintptr_t inside = 0;
     if (__atomic_compare_exchange_n(&context->inside, &inside, self, false, __ATOMIC_ACQUIRE,
-                                    __ATOMIC_RELAXED))
+                                    __ATOMIC_RELAXED)) {
+        if (dml__lost_by_fork(context))
+            dml__fail(&context->error, DML_ERROR_STATE,
+                      "this process was forked from the one that opened %s:%d, and a driver's device doesn't "
+                      "come along; open a context in each process",
+                      context->device.backend ? context->device.backend->name : "no device",
+                      context->device.index);
         return DML__ENTERED;
+    }
     return inside == self ? DML__ENTERED_AGAIN : DML__REFUSED;
 }
 
@@ -267,7 +283,7 @@ DML__LOCAL dml_buffer *dml__buffer_create(dml_context *context, size_t bytes)
 DML__LOCAL void dml__buffer_destroy(dml_context *context, dml_buffer *buffer)
 {
     if (!buffer) return;
-    context->device.backend->buffer_destroy(&context->device, buffer);
+    if (!dml__lost_by_fork(context)) context->device.backend->buffer_destroy(&context->device, buffer);
     dml__release(&context->memory, buffer);
 }
 

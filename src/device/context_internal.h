@@ -25,6 +25,7 @@ struct dml_context {
     uint64_t seed;
     dml__owned *owned; /* the newest, or NULL */
     uintptr_t inside;  /* the thread that is in a call now; 0: none */
+    long process;      /* that opened it */
 };
 
 /* One thread at a time is in a context: calls that compute or change what others see enter it, and calls that
