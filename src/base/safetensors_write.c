@@ -42,11 +42,11 @@ static dml_status dml__check_tensor(const dml__tensor *tensor, int at, dml__erro
     if (strcmp(tensor->name, DML__METADATA_NAME) == 0)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "no tensor can be named \"%s\": the format needs that name", shown);
-    uint64_t left = (uint64_t)SIZE_MAX;
+    uint64_t elements = 1;
+    bool fits = true;
     if (!dml_dtype_size(tensor->dtype))
         return dml__fail(error, DML_ERROR_ARGUMENT, "tensor \"%s\" has dtype %d, which is none", shown,
                          (int)tensor->dtype);
-    left /= dml_dtype_size(tensor->dtype);
     if (tensor->ndim < 0 || tensor->ndim > DML__SAFETENSORS_DIMS)
         return dml__fail(error, DML_ERROR_ARGUMENT, "tensor \"%s\" has %d dimensions, not 0 to %d", shown,
                          tensor->ndim, (int)DML__SAFETENSORS_DIMS);
@@ -54,9 +54,11 @@ static dml_status dml__check_tensor(const dml__tensor *tensor, int at, dml__erro
         if (tensor->dims[i] < 0)
             return dml__fail(error, DML_ERROR_ARGUMENT, "tensor \"%s\" has a dimension of %d", shown,
                              tensor->dims[i]);
-        if (tensor->dims[i]) left /= (uint64_t)tensor->dims[i];
+        const uint64_t dim = (uint64_t)tensor->dims[i];
+        if (dim && elements > UINT64_MAX / 64 / dim) fits = false;
+        elements *= dim;
     }
-    if (left == 0)
+    if (!fits || elements > SIZE_MAX / dml_dtype_size(tensor->dtype))
         return dml__fail(error, DML_ERROR_ARGUMENT, "tensor \"%s\" is larger than memory can be", shown);
     if (!tensor->data && dml__tensor_bytes(tensor))
         return dml__fail(error, DML_ERROR_ARGUMENT, "tensor \"%s\" has no data", shown);

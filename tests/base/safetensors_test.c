@@ -205,6 +205,8 @@ static void make_tensors(dml__tensor tensors[KINDS])
 
 static void check_same(dml__safetensors *file, const dml__tensor *tensors, int count)
 {
+    CHECK(file != NULL);
+    if (!file) return;
     CHECK_INT(dml__safetensors_count(file), count);
     for (int t = 0; t < count; t++) {
         const int i = dml__safetensors_find(file, tensors[t].name);
@@ -358,6 +360,10 @@ static void what_cant_be_written(void)
     bad[0].dims = huge;
     bad[0].ndim = 8;
     check_not_written(bad, 1, NULL, 0, "larger than memory");
+    huge[7] = 0; /* other readers multiply what comes before the 0 */
+    check_not_written(bad, 1, NULL, 0, "larger than memory");
+    bad[0].ndim = 1;
+    if (sizeof(size_t) == 4) check_not_written(bad, 1, NULL, 0, "larger than memory");
     bad[0] = good;
     bad[0].data = NULL;
     check_not_written(bad, 1, NULL, 0, "has no data");
