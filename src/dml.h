@@ -1,6 +1,6 @@
 /* dml.h - training and running neural networks from C.
 
-   In exactly one source file of your program:
+   In exactly one source file of your program, best one of its own, since it takes seconds to compile:
 
        #define DML_IMPLEMENTATION
        #include "dml.h"
@@ -12,7 +12,8 @@
      DML_IMPLEMENTATION  (one file) the function bodies
      DML_STATIC          every function is static: the library is private to this file
      DML_NO_THREADS      no threads: every pool has one worker, no background communication
-     DML_NO_STDIO        no files: no checkpoints, data files or progress lines
+     DML_NO_STDIO        no files: no checkpoints, data files, tables or progress lines
+     DML_NO_AVX512, DML_NO_AVX   leaves those instruction sets out (the second: both)
      DML_ASSERT(c)       replaces assert() for the library's own invariants
      DML_OPENCL          dml_opencl.c is linked in: "opencl" devices
      DML_CUDA            dml_cuda.cu is linked in: "cuda" devices
