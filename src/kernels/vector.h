@@ -18,6 +18,9 @@
 
 #if defined(__x86_64__) || defined(__i386__)
 #define DML__X86 1
+#endif
+/* On 64-bit Windows gcc doesn't align the stack to 32 bytes (gcc's bug 54412). */
+#if defined(DML__X86) && !(defined(_WIN64) && !defined(__clang__))
 #define DML__VECTOR_BYTES 32
 #else
 #define DML__VECTOR_BYTES 16
