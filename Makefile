@@ -130,8 +130,9 @@ TEST_FILES := $(wildcard tests/*/*_test.c)
 SCRIPTS := $(wildcard tests/*/*_test.sh)
 CPU_FOLDERS := base thread kernels device graph train comm dist
 
-# Variants: NAME.cc, .flags, .run (what runs a program), .folders (which tests), .no (why it is left out).
-VARIANTS := normal clang asan tsan nothreads arm aarch64
+# Variants: NAME.cc, .flags, .folders (which tests), .no (why it is left out), and where they aren't this machine's: .run
+# (what runs a program), .needs (what that needs), .exe (how its name ends), .ar, .libs.
+VARIANTS := normal clang asan tsan nothreads musl windows arm aarch64 ppc64
 
 normal.cc := $(CC)
 normal.flags := $(CFLAGS) $(DEVICE_FLAGS)
@@ -173,6 +174,36 @@ aarch64.folders := $(arm.folders)
 aarch64.no := $(if $(call has_command,$(aarch64.cc)),$(if $(call has_command,qemu-aarch64),,qemu-aarch64 is not \
     installed),$(aarch64.cc) is not installed)
 
+# Big endian: every wire and file format has to hold there.
+ppc64.cc := powerpc64-linux-gnu-gcc
+ppc64.flags := -O2
+ppc64.run := qemu-ppc64 -L /usr/powerpc64-linux-gnu
+ppc64.folders := base kernels graph train comm
+ppc64.no := $(if $(call has_command,$(ppc64.cc)),$(if $(call has_command,qemu-ppc64),,qemu-ppc64 is not \
+    installed),$(ppc64.cc) is not installed)
+
+musl.cc := musl-gcc
+musl.flags := -O2 -static
+musl.folders := $(CPU_FOLDERS)
+musl.no := $(if $(call has_command,$(musl.cc)),,$(musl.cc) is not installed)
+
+# Wine runs the programs; it makes its folder once, before the tests run side by side.
+WINE := $(firstword $(shell command -v wine64) $(wildcard /usr/lib/wine/wine64) $(shell command -v wine))
+WINE_RUN := env WINEDEBUG=-all WINEDLLOVERRIDES=mscoree,mshtml= WINEPREFIX=$(abspath $(BUILD))/wine $(WINE)
+windows.cc := x86_64-w64-mingw32-gcc
+windows.ar := x86_64-w64-mingw32-ar
+windows.flags := -O2
+windows.libs := -static
+windows.run := $(WINE_RUN)
+windows.exe := .exe
+windows.folders := base thread kernels device graph train
+windows.needs := $(BUILD)/wine.stamp
+windows.no := $(if $(call has_command,$(windows.cc)),$(if $(WINE),,wine is not installed),$(windows.cc) is not installed)
+$(BUILD)/wine.stamp:
+	@mkdir -p $(@D)
+	@echo "  WINE  $@"
+	$(Q)$(WINE_RUN) wineboot -i >/dev/null 2>&1 && touch $@
+
 # `make test T="graph base/philox" V=normal`: which folders or programs, which variants.
 T ?= %
 V ?= $(VARIANTS) scripts isa oclgrind
@@ -184,8 +215,8 @@ SCRIPT_NAMES := $(SCRIPTS:tests/%_test.sh=%)
 names = $(call chosen,$(filter $(addsuffix /%,$($(1).folders)),$(TEST_NAMES)))
 
 define VARIANT
-$(1).lib_files := $(filter-out $(if $(filter gpu,$($(1).folders)),,src/gpu/%) $(if $(NO_OPENCL),src/gpu/opencl%),\
-    $(C_FILES))
+$(1).lib_files := $(filter-out $(if $(filter gpu,$($(1).folders)),,src/gpu/%) $(if $(NO_OPENCL),src/gpu/opencl%) \
+    $(if $(filter comm,$($(1).folders)),,src/comm/% src/dist/%),$(C_FILES))
 $(1).objects = $$($(1).lib_files:src/%.c=$(BUILD)/$(1)/obj/%.o) \
     $(if $($(1).cuda),$(CU_FILES:src/%.cu=$(BUILD)/$(1)/obj/%.cu.o))
 $(BUILD)/$(1)/obj/%.o: src/%.c $(GENERATED)
@@ -198,12 +229,12 @@ $(BUILD)/$(1)/obj/%.cu.o: src/%.cu $(GENERATED) $(SOURCES)
 	$(Q)$(NVCC) $(NVCCFLAGS) $(GENCODE) -DDML__SEPARATE -Isrc -I$(BUILD)/gen -c $$< -o $$@
 $(BUILD)/$(1)/libdml.a: $$($(1).objects)
 	@rm -f $$@
-	$(Q)ar rcs $$@ $$($(1).objects)
-$(BUILD)/$(1)/tests/%: tests/%.c $(BUILD)/$(1)/libdml.a
+	$(Q)$(or $($(1).ar),ar) rcs $$@ $$($(1).objects)
+$(BUILD)/$(1)/tests/%$($(1).exe): tests/%.c $(BUILD)/$(1)/libdml.a
 	@mkdir -p $$(@D)
 	@echo "  CC    $$@"
 	$(Q)$($(1).cc) -std=c99 -D_GNU_SOURCE= -DDML__SEPARATE -Isrc -I$(BUILD)/gen $(WARNINGS) $($(1).flags) -MMD -MP $$< \
-	    $(BUILD)/$(1)/libdml.a -o $$@ $(if $($(1).cuda),$(CUDA_LIBS)) $(BASE_LIBS)
+	    $(BUILD)/$(1)/libdml.a -o $$@ $(if $($(1).cuda),$(CUDA_LIBS)) $(or $($(1).libs),$(BASE_LIBS))
 -include $$(wildcard $(BUILD)/$(1)/obj/*/*.d $(BUILD)/$(1)/tests/*/*.d)
 endef
 $(foreach v,$(VARIANTS),$(eval $(call VARIANT,$(v))))
@@ -214,7 +245,7 @@ define NEWLINE
 
 endef
 TAB := $(shell printf '\t')
-program_lines = $(foreach n,$(call names,$(1)),$(2) $(n)$(TAB)$(3)$(BUILD)/$(1)/tests/$(n)_test$(NEWLINE))
+program_lines = $(foreach n,$(call names,$(1)),$(2) $(n)$(TAB)$(3)$(BUILD)/$(1)/tests/$(n)_test$($(1).exe)$(NEWLINE))
 skip_line = $(if $(2),skip$(TAB)$(1)$(TAB)$(2)$(NEWLINE))
 isa_names := $(filter kernels/%,$(call names,normal))
 gpu_names := $(filter gpu/%,$(call names,normal))
@@ -231,9 +262,12 @@ $(foreach v,$(filter $(V),$(VARIANTS)),$(call skip_line,variant $(v),$($(v).no))
 $(call skip_line,OpenCL backend,$(NO_OPENCL))$(call skip_line,CUDA backend,$(NO_CUDA))\
 $(if $(filter oclgrind,$(V)),$(call skip_line,oclgrind runs,$(NO_OCLGRIND)))
 TEST_PROGRAMS := $(foreach v,$(RUN_VARIANTS) $(if $(filter isa oclgrind,$(V)),normal),$(foreach n,$(call names,$(v)),\
-    $(BUILD)/$(v)/tests/$(n)_test))
+    $(BUILD)/$(v)/tests/$(n)_test$($(v).exe)))
 
-test-programs: $(sort $(TEST_PROGRAMS)) $(TOOLS)
+test-programs: $(sort $(TEST_PROGRAMS)) $(TOOLS) $(foreach v,$(RUN_VARIANTS),$($(v).needs))
+ifneq ($(and $(WINE),$(filter build/products,$(call chosen,$(SCRIPT_NAMES)))),)
+test-programs: $(if $(filter scripts,$(V)),$(windows.needs))
+endif
 
 # Everything compiles first, on all cores unless -j says otherwise. When something doesn't, that is a failed test, and
 # what would have been built anew is removed, so that no older program passes in its place.
@@ -244,7 +278,8 @@ test:
 	    $(TESTED) || { $(MAKE) --no-print-directory -n -k $(TESTED) | sed -n 's/^echo "  [A-Z]* *\([^ "]*\).*/\1/p' | \
 	    xargs rm -f; printf 'build\techo "something does not compile: see above"; exit 1\n' >>$(BUILD)/test-plan; }
 	@DML_BUILD='$(BUILD)' CC='$(CC)' MAKE='$(MAKE)' NVCC='$(NVCC)' CUDA_ARCHS='$(CUDA_ARCHS)' \
-	    CUDA_LIBS='$(CUDA_LIBS)' NO_CUDA='$(NO_CUDA)' NO_OPENCL='$(NO_OPENCL)' sh tests/run.sh $(BUILD)/test-plan
+	    CUDA_LIBS='$(CUDA_LIBS)' NO_CUDA='$(NO_CUDA)' NO_OPENCL='$(NO_OPENCL)' \
+	    WINE_RUN='$(if $(WINE),$(WINE_RUN))' sh tests/run.sh $(BUILD)/test-plan
 
 # ---- install, data, layout ----
 
@@ -283,8 +318,8 @@ help:
 # | make demo                trains a classifier of drawn digits with 4 processes; DEMO="options of the sample"
 # | make test                all tests, all variants; ends in N passed, N failed
 # |   T="graph base/philox"  only these folders or programs of tests/
-# |   V="normal asan"        only these variants: normal clang asan tsan nothreads arm aarch64, and the runs
-# |                          isa (kernel tests on lower instruction sets), oclgrind, scripts
+# |   V="normal asan"        only these variants: normal clang asan tsan nothreads musl windows arm aarch64 ppc64,
+# |                          and the runs isa (kernel tests on lower instruction sets), oclgrind, scripts
 # | make bench               the benchmarks, a row for each measurement
 # | make amalgamate          writes dml.h, dml_comm.h, dml_cuda.cu and dml_opencl.c from src/, and docs/reference.md
 # | make data                MNIST into build/data/mnist: downloaded, or unpacked from DML_DATA=dir (dir/mnist/*.gz)

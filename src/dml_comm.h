@@ -6,6 +6,10 @@
 #ifndef DML_COMM_H
 #define DML_COMM_H
 
+#ifdef _WIN32
+#error "dml_comm.h needs POSIX sockets, which Windows doesn't have: use dml.h alone there, or build for WSL or Cygwin"
+#endif
+
 #include "base/platform.h"
 #include "base/status.h"
 #include "base/dtype.h"

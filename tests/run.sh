@@ -3,7 +3,7 @@
 # adds up. A line is "LABEL<tab>COMMAND" or "skip<tab>LABEL<tab>REASON". A command prints
 # "# NAME: N passed, N failed, N skipped" at its end; one that doesn't, or exits as it shouldn't, is a failed test.
 limit=${DML_TEST_TIMEOUT:-600} # seconds a command
-tab=$(printf '\t')
+tab=$(printf '\t') return=$(printf '\r')
 
 run_limited() { # command
     if command -v timeout >/dev/null; then timeout "$limit" sh -c "$1"; else sh -c "$1"; fi
@@ -16,6 +16,9 @@ run_one() { # label, command
     TMPDIR=$result.tmp run_limited "$2" >"$result.output" 2>&1 </dev/null
     status=$?
     rm -rf "$result.tmp"
+    if grep -q "$return" "$result.output"; then # Windows programs end their lines so
+        tr -d '\r' <"$result.output" >"$result.plain" && mv "$result.plain" "$result.output"
+    fi
     seconds=$(($(date +%s) - start))
     label=$1
     set -- $(sed -n 's/^# [^ ]*: \([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' "$result.output" |

@@ -11,6 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef _WIN32
+#define setenv(name, value, replace) ((void)(replace), _putenv_s(name, value))
+#define unsetenv(name) _putenv_s(name, "")
+#endif
+
 static int test__passed, test__failed, test__skipped;
 static bool test__ok;
 static char test__skip[256];

@@ -3,6 +3,8 @@
 
 #include "base/clock.h"
 
+#include "base/windows.h"
+
 #include <time.h>
 
 #if (defined(__unix__) || defined(__APPLE__)) && !defined(CLOCK_MONOTONIC)
@@ -11,7 +13,12 @@
 
 DML_API double dml_seconds(void)
 {
-#ifdef CLOCK_MONOTONIC
+#ifdef _WIN32
+    long long now = 0, frequency = 1;
+    dml__windows_QueryPerformanceCounter(&now);
+    dml__windows_QueryPerformanceFrequency(&frequency);
+    return (double)(now / frequency) + (double)(now % frequency) / (double)frequency;
+#elif defined(CLOCK_MONOTONIC)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;

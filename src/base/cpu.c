@@ -4,6 +4,7 @@
 #include "base/cpu.h"
 
 #include "base/cpu_internal.h"
+#include "base/windows.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +61,15 @@ DML__LOCAL bool dml__cpu_isa_known(const char **wanted)
 
 DML_API int dml_cpu_count(void)
 {
+#if defined(_WIN32)
+    /* The mask is 0 for a process in several groups of processors (of more than 64). */
+    size_t mine = 0, everyones = 0;
+    int count = 0;
+    if (dml__windows_GetProcessAffinityMask(dml__windows_GetCurrentProcess(), &mine, &everyones))
+        for (; mine; mine &= mine - 1) count++;
+    if (count == 0) count = (int)dml__windows_GetActiveProcessorCount(0xFFFF);
+    if (count > 0) return count;
+#endif
 #if defined(__linux__) && defined(CPU_COUNT)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);

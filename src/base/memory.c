@@ -48,8 +48,8 @@ DML__LOCAL void dml__memory_init(dml__memory *memory, const dml_allocator *alloc
     }
 }
 
-/* First fit takes the lowest place there is, so a buffer that ends where the highest block ended would have been
-   used in the same way. */
+/* First fit takes the lowest place there is, so a buffer that ends where the highest block ended would have
+   been used in the same way. */
 static void dml__note_use(dml__memory *memory, const char *end)
 {
     const size_t used = (size_t)(end - (const char *)memory->buffer);

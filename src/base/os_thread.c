@@ -3,14 +3,113 @@
 
 #include "base/os_thread.h"
 
+#include "base/windows.h"
+
+#ifdef _WIN32
+DML__LOCAL long dml__process_id(void)
+{
+    return 1; /* there is no fork() */
+}
+#else
 #include <unistd.h>
 
 DML__LOCAL long dml__process_id(void)
 {
     return (long)getpid();
 }
+#endif
 
-#ifndef DML_NO_THREADS
+#if !defined(DML_NO_THREADS) && defined(_WIN32)
+
+#include <process.h>
+#include <stdlib.h>
+
+typedef struct dml__thread_start_argument {
+    void (*run)(void *argument);
+    void *argument;
+} dml__thread_start_argument;
+
+static unsigned __stdcall dml__thread_main(void *raw)
+{
+    const dml__thread_start_argument start = *(dml__thread_start_argument *)raw;
+    free(raw);
+    start.run(start.argument);
+    return 0;
+}
+
+DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argument), void *argument)
+{
+    dml__thread_start_argument *start = (dml__thread_start_argument *)malloc(sizeof *start);
+    if (!start) return false;
+    start->run = run;
+    start->argument = argument;
+    *thread = (void *)_beginthreadex(NULL, 0, dml__thread_main, start, 0, NULL);
+    if (!*thread) free(start);
+    return *thread != NULL;
+}
+
+DML__LOCAL void dml__thread_join(dml__thread *thread)
+{
+    dml__windows_WaitForSingleObject(*thread, DML__WINDOWS_FOREVER);
+    dml__windows_CloseHandle(*thread);
+}
+
+DML__LOCAL uintptr_t dml__thread_self(void)
+{
+    return (uintptr_t)dml__windows_GetCurrentThreadId();
+}
+
+/* An SRWLOCK and a CONDITION_VARIABLE are a pointer each, begin as NULL and own nothing. */
+DML__LOCAL bool dml__mutex_init(dml__mutex *mutex)
+{
+    *mutex = NULL;
+    return true;
+}
+
+DML__LOCAL void dml__mutex_destroy(dml__mutex *mutex)
+{
+    (void)mutex;
+}
+
+DML__LOCAL void dml__mutex_lock(dml__mutex *mutex)
+{
+    dml__windows_AcquireSRWLockExclusive(mutex);
+}
+
+DML__LOCAL void dml__mutex_unlock(dml__mutex *mutex)
+{
+    dml__windows_ReleaseSRWLockExclusive(mutex);
+}
+
+DML__LOCAL bool dml__cond_init(dml__cond *cond)
+{
+    *cond = NULL;
+    return true;
+}
+
+DML__LOCAL void dml__cond_destroy(dml__cond *cond)
+{
+    (void)cond;
+}
+
+DML__LOCAL void dml__cond_signal_all(dml__cond *cond)
+{
+    dml__windows_WakeAllConditionVariable(cond);
+}
+
+DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double seconds)
+{
+    const double longest = 1e9; /* milliseconds; who waits longer wakes for no reason, which is allowed */
+    const double wanted = seconds * 1e3;
+    unsigned long milliseconds = DML__WINDOWS_FOREVER;
+    if (seconds >= 0) {
+        milliseconds = (unsigned long)(wanted < longest ? wanted : longest);
+        if ((double)milliseconds < wanted) milliseconds++;
+    }
+    return dml__windows_SleepConditionVariableSRW(cond, mutex, milliseconds, 0) || wanted > longest;
+}
+
+#elif !defined(DML_NO_THREADS)
 
 #include <signal.h>
 #include <stdlib.h>

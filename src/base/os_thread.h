@@ -6,10 +6,16 @@
 #include "base/platform.h"
 
 #ifndef DML_NO_THREADS
+#ifdef _WIN32
+typedef void *dml__thread; /* a HANDLE */
+typedef void *dml__mutex;  /* an SRWLOCK */
+typedef void *dml__cond;   /* a CONDITION_VARIABLE */
+#else
 #include <pthread.h>
 typedef pthread_t dml__thread;
 typedef pthread_mutex_t dml__mutex;
 typedef pthread_cond_t dml__cond;
+#endif
 #else
 typedef int dml__thread;
 typedef int dml__mutex;

@@ -8,6 +8,14 @@
 #define _GNU_SOURCE
 #endif
 
+/* On Windows, mingw's own printf, which knows %zu and %lld; Microsoft's older ones don't. In the
+   implementation this too takes effect when the header comes before any system header. */
+#if defined(__MINGW32__) && (defined(DML_IMPLEMENTATION) || defined(DML__SEPARATE))
+#ifndef __USE_MINGW_ANSI_STDIO
+#define __USE_MINGW_ANSI_STDIO 1
+#endif
+#endif
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -27,7 +35,11 @@
 #if defined(__GNUC__)
 #define DML__UNUSED __attribute__((unused))
 #define DML__NOINLINE __attribute__((noinline))
+#if defined(__MINGW32__) && !defined(__clang__)
+#define DML__PRINTF(position, first) __attribute__((format(gnu_printf, position, first)))
+#else
 #define DML__PRINTF(position, first) __attribute__((format(printf, position, first)))
+#endif
 #else
 #define DML__UNUSED
 #define DML__NOINLINE

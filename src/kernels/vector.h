@@ -16,7 +16,9 @@
 
 #include "base/cpu.h"
 
-#if defined(__x86_64__) || defined(__i386__)
+/* On 64-bit Windows gcc doesn't align the stack to 32 bytes (gcc's bug 54412; base/cpu.h). */
+#if (defined(__x86_64__) || defined(__i386__)) &&                                                            \
+    (!defined(_WIN64) || defined(__clang__) || defined(DML__HAS_AVX2))
 #define DML__VECTOR_BYTES 32
 #else
 #define DML__VECTOR_BYTES 16

@@ -6,6 +6,7 @@
 #ifndef DML_NO_STDIO
 
 #include "base/clock.h"
+#include "base/windows.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -14,6 +15,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 #define DML__PROGRESS_TERMINALS
+#elif defined(_WIN32)
+#include <io.h>
 #endif
 
 #define DML__PROGRESS_INTERVAL 0.1 /* seconds between two drawings */
@@ -34,6 +37,13 @@ static bool dml__progress_on_terminal(FILE *file)
     const char *passed_on = getenv("DML_TERMINAL");
     if (descriptor < 0) return false;
     return isatty(descriptor) || (descriptor <= 9 && passed_on && strchr(passed_on, '0' + descriptor));
+#elif defined(_WIN32)
+    unsigned long mode; /* only of a console; _isatty also says so of NUL and of printers */
+    const int descriptor = _fileno(file);
+    const char *passed_on = getenv("DML_TERMINAL");
+    if (descriptor < 0) return false;
+    return dml__windows_GetConsoleMode((void *)_get_osfhandle(descriptor), &mode) ||
+           (descriptor <= 9 && passed_on && strchr(passed_on, '0' + descriptor));
 #else
     (void)file;
     return false;
@@ -46,6 +56,11 @@ static int dml__progress_width(const dml_progress *progress)
 #ifdef DML__PROGRESS_TERMINALS
     struct winsize size;
     if (width <= 0 && ioctl(fileno(progress->file), TIOCGWINSZ, &size) == 0) width = size.ws_col;
+#elif defined(_WIN32)
+    short info[11];
+    void *console = (void *)_get_osfhandle(_fileno(progress->file));
+    if (width <= 0 && dml__windows_GetConsoleScreenBufferInfo(console, info))
+        width = info[7] - info[5]; /* one less than there are: the last column would begin a new line */
 #endif
     const char *columns = getenv("COLUMNS");
     if (width <= 0 && columns) width = atoi(columns);

@@ -15,6 +15,9 @@ says() { # part, command...
 for target in demo test bench amalgamate install data format clean; do
     check "make help names $target" says "make $target" quiet_make help
 done
+for variant in $(sed -n 's/^VARIANTS := //p' Makefile); do
+    check "make help names the variant $variant" says " $variant\\b" quiet_make help
+done
 check "make says what it left out" says 'left out: the CUDA backend: ' quiet_make -n CUDA=no
 
 check_fails "make data names a folder without MNIST" "make data: $WORK/none/mnist/train-images-idx3-ubyte.gz is not there" \

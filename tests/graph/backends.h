@@ -9,9 +9,9 @@
 #include "../test.h"
 
 /* Builds of the library for the CPU alone leave src/gpu out, so the test brings its own copy. Under
-   ThreadSanitizer, which tests/gpu uses on every kernel, and in emulators of other processors the 256 threads
+   ThreadSanitizer, which tests/gpu uses on every kernel, and in emulators of other systems the 256 threads
    of a launch take too long. */
-#if !defined(DML_NO_THREADS) && !defined(__SANITIZE_THREAD__) && defined(__x86_64__)
+#if !defined(DML_NO_THREADS) && !defined(__SANITIZE_THREAD__) && defined(__x86_64__) && !defined(_WIN32)
 #define HOST_C
 #include "gpu/host_device.c"
 #endif

@@ -411,8 +411,8 @@ static void children_of_a_busy_pool(void)
 #endif
 
 /* Threads can't be had when there is no address space for their stacks. Sanitizers and emulators have address
-   spaces of their own, which no limit reaches. */
-#if defined(__linux__) && defined(__x86_64__) && !defined(SANITIZED) && !defined(DML_NO_THREADS)
+   spaces of their own, which no limit reaches; musl gives threads little stacks. */
+#if defined(__GLIBC__) && defined(__x86_64__) && !defined(SANITIZED) && !defined(DML_NO_THREADS)
 #define CAN_LIMIT_THREADS
 static void a_thread_that_cannot_start_leaks_nothing(void)
 {
