@@ -5,17 +5,17 @@
 
 #include "base/windows.h"
 
-#ifdef _WIN32
-DML__LOCAL long dml__process_id(void)
-{
-    return 1; /* there is no fork() */
-}
-#else
+#if defined(__unix__) || defined(__APPLE__)
 #include <unistd.h>
 
 DML__LOCAL long dml__process_id(void)
 {
     return (long)getpid();
+}
+#else
+DML__LOCAL long dml__process_id(void)
+{
+    return 1; /* there is no fork() */
 }
 #endif
 
