@@ -273,13 +273,13 @@ static int try_beside(const char *path)
 
 /* Whether a checkpoint can be written there is found out before an epoch's work depends on it. Leaves what is
    there as it is. */
-static void check_save(const char *path)
+static bool check_save(const char *path, complaint *c)
 {
     struct stat there;
     if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
-        args_exit(1, "can't write the checkpoint %s: it is there and no plain file", path);
+        return complain(c, "can't write the checkpoint %s: it is there and no plain file", path);
     const int reason = try_beside(path);
-    if (reason) args_exit(1, "can't write the checkpoint %s: %s", path, strerror(reason));
+    return !reason || complain(c, "can't write the checkpoint %s: %s", path, strerror(reason));
 }
 
 /* Where a run stands is the number of steps taken and nothing else, so it goes on from a checkpoint as if it
@@ -392,7 +392,11 @@ int main(int argc, char **argv)
                            &(dml_trainer_options){ .batch = (o.batch - 1) / ranks + 1, .optimizer = sgd });
     dml_program *predict = dml_compile(logits, &(dml_program_options){ .batch = TEST_BATCH });
     if (o.load && rank == 0) dml_trainer_load(trainer, o.load);
-    if (o.save && rank == 0) check_save(o.save);
+    if (dml_status_of(ctx) != DML_OK)
+        complain(&c, "%s", dml_error(ctx));
+    else if (o.save && rank == 0)
+        check_save(o.save, &c);
+    settle(&c, comm);
 
     /* This line makes it distributed. */
     if (ranks > 1) dml_trainer_sync(trainer, dml_all_reduce_sync(comm, NULL));

@@ -191,6 +191,9 @@ one_complaint() {
 check "ranks without data" one_complaint none/train-images-idx3-ubyte 0 "$dmlrun" -n 4 "$mnist" --data none
 check "ranks without a device" one_complaint abacus 0 "$dmlrun" -n 3 "$mnist" --device abacus
 
+check "ranks whose checkpoint can't be written" one_complaint nowhere/s 0 "$dmlrun" -n 3 "$mnist" --model mlp \
+    --save nowhere/s
+check "ranks whose checkpoint isn't there" one_complaint nowhere/c 0 "$dmlrun" -n 3 "$mnist" --load nowhere/c
 check "one rank without data" one_complaint "none" 1 "$dmlrun" -n 3 sh -c \
     '[ "$RANK" -eq 1 ] && exec "$0" --model mlp --data none; exec "$0" --model mlp' "$mnist"
 
