@@ -262,6 +262,8 @@ DML__LOCAL dml_status dml__file_open(dml__file_reader *file, const char *path, d
 {
     dml__file_info info;
     file->path = path;
+    file->bytes = 0;
+    file->descriptor = -1;
     /* Before it is opened, since some systems don't open a folder and then say that we may not. */
     if (dml__os_find(path, &info) && !info.plain)
         return dml__fail(error, DML_ERROR_IO, "can't read \"%.300s\": it is no plain file", path);
@@ -357,6 +359,7 @@ DML__LOCAL dml_status dml__file_create(dml__file_writer *file, const char *path,
 {
     dml__file_info info;
     file->path = path;
+    file->descriptor = -1;
     if (dml__os_find(path, &info) && !info.plain)
         return dml__fail(error, DML_ERROR_IO, "can't write \"%.300s\": it is there and no plain file", path);
     file->descriptor = dml__open_temporary(path, file->temporary);

@@ -134,6 +134,13 @@ static void other_files_that_are_fine(void)
     check_accepted("{ }      ", 0);
     check_accepted("{\"__metadata__\":{}}", 0);
     check_accepted("{\"\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]}}", 3);
+    /* an empty tensor lies before the one that begins where it does, wherever the header has it */
+    check_accepted("{\"e\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},"
+                   "\"x\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]}}",
+                   3);
+    check_accepted("{\"x\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
+                   "\"e\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}",
+                   3);
     dml__safetensors_close(NULL);
 }
 
