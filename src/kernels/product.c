@@ -272,13 +272,14 @@ DML__NOINLINE static void dml__multiply_on_small_stack(const dml__job *job, cons
 static void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job, const dml__range *range)
 {
     const ptrdiff_t full = job->kernel->lanes * job->kernel->vectors, k = range->k1 - range->k0;
-    const ptrdiff_t rows = range->i1 - range->i0, columns = dml__smaller(range->j1 - range->j0, full);
-    const ptrdiff_t least = dml__range_floats(job->kernel, rows, columns, k);
-    const ptrdiff_t whole = dml__range_floats(job->kernel, rows, range->j1 - range->j0, k);
+    const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
+    const ptrdiff_t whole = dml__range_floats(job->kernel, rows, columns, k);
     float *scratch = (float *)dml_pool_scratch(pool, worker);
-    const size_t floats = scratch ? dml_pool_scratch_bytes(pool).worker / sizeof(float) : 0;
-    if (floats >= (size_t)least)
-        dml__multiply_within(job, range, scratch, (ptrdiff_t)floats);
+    const ptrdiff_t floats = scratch ? (ptrdiff_t)(dml_pool_scratch_bytes(pool).worker / sizeof *scratch) : 0;
+    if (floats >= whole && columns <= full)
+        dml__multiply_range(job, range, scratch);
+    else if (floats >= dml__range_floats(job->kernel, rows, dml__smaller(columns, full), k))
+        dml__multiply_within(job, range, scratch, floats);
     else if (whole <= DML__SMALL_STACK_FLOATS)
         dml__multiply_on_small_stack(job, range);
     else
