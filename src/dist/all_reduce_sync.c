@@ -126,6 +126,12 @@ static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, 
     return status;
 }
 
+static void dml__all_reduce_sync_failed(void *user, dml_trainer *trainer)
+{
+    (void)trainer;
+    dml__drain_requests((dml__all_reduce_state *)user);
+}
+
 static void dml__all_reduce_sync_destroy(void *user, dml_trainer *trainer)
 {
     (void)trainer;
@@ -153,6 +159,7 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
                             dml__all_reduce_sync_begin,
                             dml__all_reduce_sync_ready,
                             dml__all_reduce_sync_finish,
+                            dml__all_reduce_sync_failed,
                             NULL,
                             dml__all_reduce_sync_destroy,
                             dml_comm_world_size(comm) };

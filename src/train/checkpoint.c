@@ -174,7 +174,12 @@ DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path)
 DML_API dml_status dml_trainer_check_save(dml_trainer *trainer, const char *path)
 {
     if (!trainer || !path) return DML_ERROR_ARGUMENT;
-    return dml__file_check_writable(path, &trainer->context->error);
+    dml_context *context = trainer->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__file_check_writable(path, &context->error);
+    dml__leave(context, entry);
+    return status;
 }
 
 /* ---- reading ---- */

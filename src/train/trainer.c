@@ -180,15 +180,22 @@ static dml__pass dml__plan_pass(const dml_trainer *trainer, int rows, int flags)
     return pass;
 }
 
-/* A rank without samples takes part in the sync with a gradient of zero, or with what it had before. */
+/* A rank without samples takes part in the sync with a gradient of zero, or with what it had before. Its
+   ranges become final in the order in which other ranks' do: what is sent has to be the same on all. */
 static dml_status dml__pass_on_nothing(dml_trainer *trainer, const dml__pass *pass,
                                        const dml__gradient_listener *listener)
 {
     dml_device *device = &trainer->context->device;
-    const size_t count = trainer->program->graph->trained_count;
+    const dml_program *program = trainer->program;
     const dml_ref g = { trainer->vector[DML_GRADIENTS], 0 };
-    const dml_status status = pass->adds ? DML_OK : device->backend->zero(device, g, count * sizeof(float));
-    return status == DML_OK && listener ? listener->ready(listener->user, 0, count) : status;
+    size_t final_from = program->graph->trained_count;
+    dml_status status = pass->adds ? DML_OK : device->backend->zero(device, g, final_from * sizeof(float));
+    for (int s = program->slots - 1; s >= 0 && listener && status == DML_OK; s--) {
+        if (program->slot[s].final_from >= final_from) continue;
+        status = listener->ready(listener->user, program->slot[s].final_from, final_from);
+        final_from = program->slot[s].final_from;
+    }
+    return status;
 }
 
 static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, const void *const *inputs,
@@ -234,7 +241,10 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
     if (sync->begin && !pass.more) status = sync->begin(sync->state, trainer, pass.samples);
     if (status == DML_OK) status = dml__run_pass(trainer, &pass, inputs, loss);
     if (status == DML_OK && pass.combines && !pass.more) status = dml__finish_pass(trainer, &pass);
-    if (status != DML_OK) return status;
+    if (status != DML_OK) {
+        if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
+        return status;
+    }
     trainer->held = pass.samples;
     trainer->pending = pass.more;
     return DML_OK;
@@ -248,6 +258,14 @@ static dml_ref dml__trainer_ref(const dml_trainer *trainer, int vector, size_t b
     return ref;
 }
 
+static dml_status dml__check_whole(const dml_trainer *trainer)
+{
+    if (!trainer->pending) return DML_OK;
+    return dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                     "an update while the gradient waits for more: the last backward before it comes without "
+                     "DML_MORE");
+}
+
 static dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, size_t end)
 {
     dml_context *context = trainer->context;
@@ -257,10 +275,8 @@ static dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, siz
         return dml__fail(&context->error, DML_ERROR_ARGUMENT,
                          "an update of elements %zu to %zu asked for; there are %zu trained ones", begin, end,
                          count);
-    if (trainer->pending)
-        return dml__fail(&context->error, DML_ERROR_STATE,
-                         "an update while the gradient waits for more: the last backward before it comes "
-                         "without DML_MORE");
+    const dml_status status = dml__check_whole(trainer);
+    if (status != DML_OK) return status;
     dml__update update;
     memset(&update, 0, sizeof update);
     update.device = &context->device;
@@ -277,9 +293,10 @@ static dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, siz
 static dml_status dml__trainer_advance_in(dml_trainer *trainer)
 {
     const dml_sync *sync = &trainer->sync;
+    const dml_status status = dml__check_whole(trainer);
+    if (status != DML_OK) return status;
     trainer->steps++;
     trainer->held = 0;
-    trainer->pending = false;
     return sync->updated ? sync->updated(sync->state, trainer) : DML_OK;
 }
 
@@ -463,18 +480,19 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
+    dml__part part;
+    dml_status status = dml__begin_part(trainer, true, &part);
+    if (status != DML_OK) { /* another thread may be in a step with the strategy that is attached: it stays */
+        if (sync.destroy) sync.destroy(sync.state, trainer);
+        return status;
+    }
     dml__trainer_drop_sync(trainer);
     trainer->sync = sync;
     trainer->held = 0;
     trainer->pending = false;
-    dml__part part;
-    dml_status status = dml__begin_part(trainer, true, &part);
-    if (status == DML_OK) {
-        status = sync.start ? sync.start(sync.state, trainer) : DML_OK;
-        dml__end_part(trainer, &part, status, "the start of the sync strategy");
-    }
+    status = sync.start ? sync.start(sync.state, trainer) : DML_OK;
     if (status != DML_OK) dml__trainer_drop_sync(trainer);
-    return status;
+    return dml__end_part(trainer, &part, status, "the start of the sync strategy");
 }
 
 DML_API dml_status dml_trainer_fail(dml_trainer *trainer, dml_status status, const char *format, ...)

@@ -42,8 +42,9 @@ enum {
    a sync strategy of every rank's. So one large batch may come in pieces:
 
        for (int i = 0; i < pieces; i++)
-           dml_trainer_backward(t, rows, DML_INPUTS(x[i], y[i]), DML_ADD | (i < pieces - 1 ? DML_MORE : 0),
-   NULL); dml_trainer_update(t);
+           dml_trainer_backward(t, rows, DML_INPUTS(x[i], y[i]),
+                                DML_ADD | (i < pieces - 1 ? DML_MORE : 0), NULL);
+       dml_trainer_update(t);
 
    and whatever the caller does to g between the two (clipping, a regulariser) is done to the gradient that
    will be applied, alone and under every strategy: reach it by dml_trainer_get and dml_trainer_put. Under a
@@ -57,7 +58,8 @@ DML_API dml_status dml_trainer_update(dml_trainer *trainer);
 
 /* Its two halves, for optimizers of the caller's own and for ones that treat parts of w in other ways: the
    optimizer's step for elements [begin, end) of the trained parameters alone; and, once in a step, counting
-   it. (An optimizer of one's own changes w by dml_trainer_get and dml_trainer_put, then calls the second.) */
+   it. (An optimizer of one's own changes w by dml_trainer_get and dml_trainer_put, then calls the second.)
+   Errors are as for the whole. */
 DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, size_t end);
 DML_API dml_status dml_trainer_advance(dml_trainer *trainer);
 
@@ -89,7 +91,7 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
 
 /* A sync strategy: what happens to ranges of g and w at the moments of a distributed step. Each function may
    be NULL and returns a status; the first that is not DML_OK ends the step. A strategy records its own error
-   sentence with dml_trainer_fail. After a failure the next step may come all the same, by begin. */
+   sentence with dml_trainer_fail. After a failure the next step may come all the same. */
 typedef struct dml_sync {
     void *state;
     /* Once, when dml_trainer_sync attaches it: make all ranks' parameters the same. */
@@ -98,11 +100,15 @@ typedef struct dml_sync {
        not means, so that shards of any sizes add up; `samples` is how many this rank's part of the sum stands
        for (not whole when ranks share what was summed before). */
     dml_status (*begin)(void *state, dml_trainer *trainer, double samples);
-    /* During backward, from the end of g towards its start: g[begin, end) is final, this rank's sum. */
+    /* During backward, from the end of g towards its start: g[begin, end) is final, this rank's sum. The
+       ranges depend on the model alone: ranks without samples see them too. */
     dml_status (*ready)(void *state, dml_trainer *trainer, size_t begin, size_t end);
     /* After backward: when it returns, g holds the sum over all ranks, and *samples, which begins as this
        rank's, how many samples that stands for. The trainer makes their mean of it. */
     dml_status (*finish)(void *state, dml_trainer *trainer, double *samples);
+    /* Instead of the rest, when anything has failed from begin to finish, these included: when it returns,
+       nothing of the strategy's reads or writes g any more. */
+    void (*failed)(void *state, dml_trainer *trainer);
     /* After the update of w. */
     dml_status (*updated)(void *state, dml_trainer *trainer);
     /* When the trainer is destroyed or another strategy is attached. */
@@ -110,7 +116,9 @@ typedef struct dml_sync {
     int ranks; /* how many combine their gradients; 0: 1 */
 } dml_sync;
 
-/* Attaches a strategy, which the trainer then owns, and starts it. On failure the strategy is destroyed. */
+/* Attaches a strategy, which the trainer then owns, in the place of the one it has, and starts it. On failure
+   the strategy is destroyed. When the call can't begin (the context has an error, or another thread is in
+   it), the one that was attached stays. */
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync);
 
 /* For strategies: records the error on the trainer's context if it has none; returns `status`. */
