@@ -1,7 +1,7 @@
 /* dml.h 0.1.0. DO NOT EDIT, generated from src/ by make amalgamate. */
 /* dml.h - training and running neural networks from C.
 
-   In exactly one source file of your program:
+   In exactly one source file of your program, best one of its own, since it takes seconds to compile:
 
        #define DML_IMPLEMENTATION
        #include "dml.h"
@@ -13,7 +13,8 @@
      DML_IMPLEMENTATION  (one file) the function bodies
      DML_STATIC          every function is static: the library is private to this file
      DML_NO_THREADS      no threads: every pool has one worker, no background communication
-     DML_NO_STDIO        no files: no checkpoints, data files or progress lines
+     DML_NO_STDIO        no files: no checkpoints, data files, tables or progress lines
+     DML_NO_AVX512, DML_NO_AVX   leaves those instruction sets out (the second: both)
      DML_ASSERT(c)       replaces assert() for the library's own invariants
      DML_OPENCL          dml_opencl.c is linked in: "opencl" devices
      DML_CUDA            dml_cuda.cu is linked in: "cuda" devices
@@ -32,6 +33,14 @@
    when the header comes before any system header; elsewhere compile with -D_GNU_SOURCE. */
 #if (defined(DML_IMPLEMENTATION) || defined(DML__SEPARATE)) && !defined(_GNU_SOURCE)
 #define _GNU_SOURCE
+#endif
+
+/* On Windows, mingw's own printf, which knows %zu and %lld; Microsoft's older ones don't. In the
+   implementation this too takes effect when the header comes before any system header. */
+#if defined(__MINGW32__) && (defined(DML_IMPLEMENTATION) || defined(DML__SEPARATE))
+#ifndef __USE_MINGW_ANSI_STDIO
+#define __USE_MINGW_ANSI_STDIO 1
+#endif
 #endif
 
 #include <stdbool.h>
@@ -53,7 +62,11 @@
 #if defined(__GNUC__)
 #define DML__UNUSED __attribute__((unused))
 #define DML__NOINLINE __attribute__((noinline))
+#if defined(__MINGW32__) && !defined(__clang__)
+#define DML__PRINTF(position, first) __attribute__((format(gnu_printf, position, first)))
+#else
 #define DML__PRINTF(position, first) __attribute__((format(printf, position, first)))
+#endif
 #else
 #define DML__UNUSED
 #define DML__NOINLINE
@@ -1092,8 +1105,8 @@ DML_API void dml_program_clear_error(dml_program *program);
 
 /* Writes a table of the graph: a line for each node that isn't a parameter, with its name, what it does, its
    output for one sample, how many parameters are its own (those that an earlier line counted aren't counted
-   again), and the floating-point operations of its forward pass for one sample; then the totals. DML_ERROR_IO,
-   recorded on the context, when the file can't be written. */
+   again), and the floating-point operations of its forward pass for one sample; then the totals.
+   DML_ERROR_IO, recorded on the context, when the file can't be written. */
 DML_API dml_status dml_graph_print(const dml_graph *graph, FILE *file);
 
 /* Writes the graph in the language of Graphviz: `dot -Tsvg` draws it. */
@@ -1166,8 +1179,9 @@ enum {
    a sync strategy of every rank's. So one large batch may come in pieces:
 
        for (int i = 0; i < pieces; i++)
-           dml_trainer_backward(t, rows, DML_INPUTS(x[i], y[i]), DML_ADD | (i < pieces - 1 ? DML_MORE : 0),
-   NULL); dml_trainer_update(t);
+           dml_trainer_backward(t, rows, DML_INPUTS(x[i], y[i]),
+                                DML_ADD | (i < pieces - 1 ? DML_MORE : 0), NULL);
+       dml_trainer_update(t);
 
    and whatever the caller does to g between the two (clipping, a regulariser) is done to the gradient that
    will be applied, alone and under every strategy: reach it by dml_trainer_get and dml_trainer_put. Under a
@@ -1181,7 +1195,8 @@ DML_API dml_status dml_trainer_update(dml_trainer *trainer);
 
 /* Its two halves, for optimizers of the caller's own and for ones that treat parts of w in other ways: the
    optimizer's step for elements [begin, end) of the trained parameters alone; and, once in a step, counting
-   it. (An optimizer of one's own changes w by dml_trainer_get and dml_trainer_put, then calls the second.) */
+   it. (An optimizer of one's own changes w by dml_trainer_get and dml_trainer_put, then calls the second.)
+   Errors are as for the whole. */
 DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, size_t end);
 DML_API dml_status dml_trainer_advance(dml_trainer *trainer);
 
@@ -1213,7 +1228,7 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
 
 /* A sync strategy: what happens to ranges of g and w at the moments of a distributed step. Each function may
    be NULL and returns a status; the first that is not DML_OK ends the step. A strategy records its own error
-   sentence with dml_trainer_fail. After a failure the next step may come all the same, by begin. */
+   sentence with dml_trainer_fail. After a failure the next step may come all the same. */
 typedef struct dml_sync {
     void *state;
     /* Once, when dml_trainer_sync attaches it: make all ranks' parameters the same. */
@@ -1222,11 +1237,15 @@ typedef struct dml_sync {
        not means, so that shards of any sizes add up; `samples` is how many this rank's part of the sum stands
        for (not whole when ranks share what was summed before). */
     dml_status (*begin)(void *state, dml_trainer *trainer, double samples);
-    /* During backward, from the end of g towards its start: g[begin, end) is final, this rank's sum. */
+    /* During backward, from the end of g towards its start: g[begin, end) is final, this rank's sum. The
+       ranges depend on the model alone: ranks without samples see them too. */
     dml_status (*ready)(void *state, dml_trainer *trainer, size_t begin, size_t end);
     /* After backward: when it returns, g holds the sum over all ranks, and *samples, which begins as this
        rank's, how many samples that stands for. The trainer makes their mean of it. */
     dml_status (*finish)(void *state, dml_trainer *trainer, double *samples);
+    /* Instead of the rest, when anything has failed from begin to finish, these included: when it returns,
+       nothing of the strategy's reads or writes g any more. */
+    void (*failed)(void *state, dml_trainer *trainer);
     /* After the update of w. */
     dml_status (*updated)(void *state, dml_trainer *trainer);
     /* When the trainer is destroyed or another strategy is attached. */
@@ -1234,7 +1253,9 @@ typedef struct dml_sync {
     int ranks; /* how many combine their gradients; 0: 1 */
 } dml_sync;
 
-/* Attaches a strategy, which the trainer then owns, and starts it. On failure the strategy is destroyed. */
+/* Attaches a strategy, which the trainer then owns, in the place of the one it has, and starts it. On failure
+   the strategy is destroyed. When the call can't begin (the context has an error, or another thread is in
+   it), the one that was attached stays. */
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync);
 
 /* For strategies: records the error on the trainer's context if it has none; returns `status`. */
@@ -1554,8 +1575,8 @@ DML__LOCAL void dml__memory_init(dml__memory *memory, const dml_allocator *alloc
     }
 }
 
-/* First fit takes the lowest place there is, so a buffer that ends where the highest block ended would have been
-   used in the same way. */
+/* First fit takes the lowest place there is, so a buffer that ends where the highest block ended would have
+   been used in the same way. */
 static void dml__note_use(dml__memory *memory, const char *end)
 {
     const size_t used = (size_t)(end - (const char *)memory->buffer);
@@ -1715,6 +1736,58 @@ DML__LOCAL void dml__log(const dml__logger *logger, dml_log_level level, const c
 #ifndef DML_BASE_CLOCK_C
 #define DML_BASE_CLOCK_C
 
+/* ---- base/windows.h ---- */
+
+/* windows.h: what the .c files take from Windows, under names of our own. <windows.h> itself would bring its
+   thousands of names into the file of the user who implements the library there. */
+#ifndef DML_BASE_WINDOWS_H
+#define DML_BASE_WINDOWS_H
+
+#ifdef _WIN32
+
+#ifdef _WIN64
+#define DML__WINDOWS_NAME(name, bytes) #name
+#else
+#define DML__WINDOWS_NAME(name, bytes) "_" #name "@" #bytes
+#endif
+/* dml__windows_<name> is the system's function <name>; `bytes` are those of its parameters on 32 bits. */
+#define DML__WINDOWS(result, name, bytes, parameters)                                                        \
+    DML__EXTERN_C result __stdcall dml__windows_##name parameters __asm__(DML__WINDOWS_NAME(name, bytes))
+
+DML__WINDOWS(unsigned long, GetLastError, 0, (void));
+DML__WINDOWS(int, CloseHandle, 4, (void *handle));
+#define DML__WINDOWS_ACCESS_DENIED 5 /* of GetLastError */
+#define DML__WINDOWS_SHARING_VIOLATION 32
+#define DML__WINDOWS_DISK_FULL 112
+
+DML__WINDOWS(int, MoveFileExA, 12, (const char *from, const char *to, unsigned long flags));
+#define DML__WINDOWS_REPLACE_EXISTING 1
+#define DML__WINDOWS_WRITE_THROUGH 8
+
+DML__WINDOWS(unsigned long, GetCurrentThreadId, 0, (void));
+DML__WINDOWS(unsigned long, WaitForSingleObject, 8, (void *handle, unsigned long milliseconds));
+DML__WINDOWS(void, AcquireSRWLockExclusive, 4, (void **lock));
+DML__WINDOWS(void, ReleaseSRWLockExclusive, 4, (void **lock));
+DML__WINDOWS(int, SleepConditionVariableSRW, 16,
+             (void **condition, void **lock, unsigned long milliseconds, unsigned long flags));
+DML__WINDOWS(void, WakeAllConditionVariable, 4, (void **condition));
+#define DML__WINDOWS_FOREVER 0xFFFFFFFFul
+
+DML__WINDOWS(int, QueryPerformanceCounter, 4, (long long *count));
+DML__WINDOWS(int, QueryPerformanceFrequency, 4, (long long *per_second));
+
+DML__WINDOWS(void *, GetCurrentProcess, 0, (void));
+DML__WINDOWS(int, GetProcessAffinityMask, 12, (void *process, size_t *own, size_t *of_the_system));
+DML__WINDOWS(unsigned long, GetActiveProcessorCount, 4, (unsigned short group)); /* 0xFFFF: of all groups */
+
+DML__WINDOWS(int, GetConsoleMode, 8, (void *handle, unsigned long *mode));
+/* CONSOLE_SCREEN_BUFFER_INFO as its 11 words; columns [5] to [7] are in the window. */
+DML__WINDOWS(int, GetConsoleScreenBufferInfo, 8, (void *handle, short info[11]));
+
+#endif
+
+#endif
+
 #include <time.h>
 
 #if (defined(__unix__) || defined(__APPLE__)) && !defined(CLOCK_MONOTONIC)
@@ -1723,7 +1796,12 @@ DML__LOCAL void dml__log(const dml__logger *logger, dml_log_level level, const c
 
 DML_API double dml_seconds(void)
 {
-#ifdef CLOCK_MONOTONIC
+#ifdef _WIN32
+    long long now = 0, frequency = 1;
+    dml__windows_QueryPerformanceCounter(&now);
+    dml__windows_QueryPerformanceFrequency(&frequency);
+    return (double)(now / frequency) + (double)(now % frequency) / (double)frequency;
+#elif defined(CLOCK_MONOTONIC)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
@@ -1806,6 +1884,15 @@ DML__LOCAL bool dml__cpu_isa_known(const char **wanted)
 
 DML_API int dml_cpu_count(void)
 {
+#if defined(_WIN32)
+    /* The mask is 0 for a process in several groups of processors (of more than 64). */
+    size_t mine = 0, everyones = 0;
+    int count = 0;
+    if (dml__windows_GetProcessAffinityMask(dml__windows_GetCurrentProcess(), &mine, &everyones))
+        for (; mine; mine &= mine - 1) count++;
+    if (count == 0) count = (int)dml__windows_GetActiveProcessorCount(0xFFFF);
+    if (count > 0) return count;
+#endif
 #if defined(__linux__) && defined(CPU_COUNT)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
@@ -1902,10 +1989,16 @@ DML_API void dml_random_permutation(const dml_random *random, int *out, int coun
 #define DML_BASE_OS_THREAD_H
 
 #ifndef DML_NO_THREADS
+#ifdef _WIN32
+typedef void *dml__thread; /* a HANDLE */
+typedef void *dml__mutex;  /* an SRWLOCK */
+typedef void *dml__cond;   /* a CONDITION_VARIABLE */
+#else
 #include <pthread.h>
 typedef pthread_t dml__thread;
 typedef pthread_mutex_t dml__mutex;
 typedef pthread_cond_t dml__cond;
+#endif
 #else
 typedef int dml__thread;
 typedef int dml__mutex;
@@ -1935,14 +2028,111 @@ DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double second
 
 #endif
 
+#if defined(__unix__) || defined(__APPLE__)
 #include <unistd.h>
 
 DML__LOCAL long dml__process_id(void)
 {
     return (long)getpid();
 }
+#else
+DML__LOCAL long dml__process_id(void)
+{
+    return 1; /* there is no fork() */
+}
+#endif
 
-#ifndef DML_NO_THREADS
+#if !defined(DML_NO_THREADS) && defined(_WIN32)
+
+#include <process.h>
+#include <stdlib.h>
+
+typedef struct dml__thread_start_argument {
+    void (*run)(void *argument);
+    void *argument;
+} dml__thread_start_argument;
+
+static unsigned __stdcall dml__thread_main(void *raw)
+{
+    const dml__thread_start_argument start = *(dml__thread_start_argument *)raw;
+    free(raw);
+    start.run(start.argument);
+    return 0;
+}
+
+DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argument), void *argument)
+{
+    dml__thread_start_argument *start = (dml__thread_start_argument *)malloc(sizeof *start);
+    if (!start) return false;
+    start->run = run;
+    start->argument = argument;
+    *thread = (void *)_beginthreadex(NULL, 0, dml__thread_main, start, 0, NULL);
+    if (!*thread) free(start);
+    return *thread != NULL;
+}
+
+DML__LOCAL void dml__thread_join(dml__thread *thread)
+{
+    dml__windows_WaitForSingleObject(*thread, DML__WINDOWS_FOREVER);
+    dml__windows_CloseHandle(*thread);
+}
+
+DML__LOCAL uintptr_t dml__thread_self(void)
+{
+    return (uintptr_t)dml__windows_GetCurrentThreadId();
+}
+
+/* An SRWLOCK and a CONDITION_VARIABLE are a pointer each, begin as NULL and own nothing. */
+DML__LOCAL bool dml__mutex_init(dml__mutex *mutex)
+{
+    *mutex = NULL;
+    return true;
+}
+
+DML__LOCAL void dml__mutex_destroy(dml__mutex *mutex)
+{
+    (void)mutex;
+}
+
+DML__LOCAL void dml__mutex_lock(dml__mutex *mutex)
+{
+    dml__windows_AcquireSRWLockExclusive(mutex);
+}
+
+DML__LOCAL void dml__mutex_unlock(dml__mutex *mutex)
+{
+    dml__windows_ReleaseSRWLockExclusive(mutex);
+}
+
+DML__LOCAL bool dml__cond_init(dml__cond *cond)
+{
+    *cond = NULL;
+    return true;
+}
+
+DML__LOCAL void dml__cond_destroy(dml__cond *cond)
+{
+    (void)cond;
+}
+
+DML__LOCAL void dml__cond_signal_all(dml__cond *cond)
+{
+    dml__windows_WakeAllConditionVariable(cond);
+}
+
+DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double seconds)
+{
+    const double longest = 1e9; /* milliseconds; who waits longer wakes for no reason, which is allowed */
+    const double wanted = seconds * 1e3;
+    unsigned long milliseconds = DML__WINDOWS_FOREVER;
+    if (seconds >= 0) {
+        milliseconds = (unsigned long)(wanted < longest ? wanted : longest);
+        if ((double)milliseconds < wanted) milliseconds++;
+    }
+    return dml__windows_SleepConditionVariableSRW(cond, mutex, milliseconds, 0) || wanted > longest;
+}
+
+#elif !defined(DML_NO_THREADS)
 
 #include <signal.h>
 #include <stdlib.h>
@@ -2619,6 +2809,8 @@ DML__LOCAL dml_status dml__file_open(dml__file_reader *file, const char *path, d
 {
     dml__file_info info;
     file->path = path;
+    file->bytes = 0;
+    file->descriptor = -1;
     /* Before it is opened, since some systems don't open a folder and then say that we may not. */
     if (dml__os_find(path, &info) && !info.plain)
         return dml__fail(error, DML_ERROR_IO, "can't read \"%.300s\": it is no plain file", path);
@@ -2714,6 +2906,7 @@ DML__LOCAL dml_status dml__file_create(dml__file_writer *file, const char *path,
 {
     dml__file_info info;
     file->path = path;
+    file->descriptor = -1;
     if (dml__os_find(path, &info) && !info.plain)
         return dml__fail(error, DML_ERROR_IO, "can't write \"%.300s\": it is there and no plain file", path);
     file->descriptor = dml__open_temporary(path, file->temporary);
@@ -3988,11 +4181,11 @@ static dml_status dml__check_tensor(const dml__tensor *tensor, int at, dml__erro
     if (strcmp(tensor->name, DML__METADATA_NAME) == 0)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "no tensor can be named \"%s\": the format needs that name", shown);
-    uint64_t left = (uint64_t)SIZE_MAX;
+    uint64_t elements = 1;
+    bool fits = true;
     if (!dml_dtype_size(tensor->dtype))
         return dml__fail(error, DML_ERROR_ARGUMENT, "tensor \"%s\" has dtype %d, which is none", shown,
                          (int)tensor->dtype);
-    left /= dml_dtype_size(tensor->dtype);
     if (tensor->ndim < 0 || tensor->ndim > DML__SAFETENSORS_DIMS)
         return dml__fail(error, DML_ERROR_ARGUMENT, "tensor \"%s\" has %d dimensions, not 0 to %d", shown,
                          tensor->ndim, (int)DML__SAFETENSORS_DIMS);
@@ -4000,9 +4193,11 @@ static dml_status dml__check_tensor(const dml__tensor *tensor, int at, dml__erro
         if (tensor->dims[i] < 0)
             return dml__fail(error, DML_ERROR_ARGUMENT, "tensor \"%s\" has a dimension of %d", shown,
                              tensor->dims[i]);
-        if (tensor->dims[i]) left /= (uint64_t)tensor->dims[i];
+        const uint64_t dim = (uint64_t)tensor->dims[i];
+        if (dim && elements > UINT64_MAX / 64 / dim) fits = false;
+        elements *= dim;
     }
-    if (left == 0)
+    if (!fits || elements > SIZE_MAX / dml_dtype_size(tensor->dtype))
         return dml__fail(error, DML_ERROR_ARGUMENT, "tensor \"%s\" is larger than memory can be", shown);
     if (!tensor->data && dml__tensor_bytes(tensor))
         return dml__fail(error, DML_ERROR_ARGUMENT, "tensor \"%s\" has no data", shown);
@@ -5227,13 +5422,14 @@ DML__NOINLINE static void dml__multiply_on_small_stack(const dml__job *job, cons
 static void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job, const dml__range *range)
 {
     const ptrdiff_t full = job->kernel->lanes * job->kernel->vectors, k = range->k1 - range->k0;
-    const ptrdiff_t rows = range->i1 - range->i0, columns = dml__smaller(range->j1 - range->j0, full);
-    const ptrdiff_t least = dml__range_floats(job->kernel, rows, columns, k);
-    const ptrdiff_t whole = dml__range_floats(job->kernel, rows, range->j1 - range->j0, k);
+    const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
+    const ptrdiff_t whole = dml__range_floats(job->kernel, rows, columns, k);
     float *scratch = (float *)dml_pool_scratch(pool, worker);
-    const size_t floats = scratch ? dml_pool_scratch_bytes(pool).worker / sizeof(float) : 0;
-    if (floats >= (size_t)least)
-        dml__multiply_within(job, range, scratch, (ptrdiff_t)floats);
+    const ptrdiff_t floats = scratch ? (ptrdiff_t)(dml_pool_scratch_bytes(pool).worker / sizeof *scratch) : 0;
+    if (floats >= whole && columns <= full)
+        dml__multiply_range(job, range, scratch);
+    else if (floats >= dml__range_floats(job->kernel, rows, dml__smaller(columns, full), k))
+        dml__multiply_within(job, range, scratch, floats);
     else if (whole <= DML__SMALL_STACK_FLOATS)
         dml__multiply_on_small_stack(job, range);
     else
@@ -5536,7 +5732,9 @@ DML_API dml_scratch dml_sgemm_scratch(int m, int n, int k)
 #ifndef DML_KERNELS_VECTOR_H
 #define DML_KERNELS_VECTOR_H
 
-#if defined(__x86_64__) || defined(__i386__)
+/* On 64-bit Windows gcc doesn't align the stack to 32 bytes (gcc's bug 54412; base/cpu.h). */
+#if (defined(__x86_64__) || defined(__i386__)) &&                                                            \
+    (!defined(_WIN64) || defined(__clang__) || defined(DML__HAS_AVX2))
 #define DML__VECTOR_BYTES 32
 #else
 #define DML__VECTOR_BYTES 16
@@ -7405,6 +7603,7 @@ struct dml_context {
     uint64_t seed;
     dml__owned *owned; /* the newest, or NULL */
     uintptr_t inside;  /* the thread that is in a call now; 0: none */
+    long process;      /* that opened it */
 };
 
 /* One thread at a time is in a context: calls that compute or change what others see enter it, and calls that
@@ -7557,6 +7756,7 @@ DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, cons
     context->logger.callback = options->log;
     context->logger.user = options->log_user;
     context->seed = options->seed;
+    context->process = dml__process_id();
     if (!options->allocator.allocate != !options->allocator.release)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
                   "an allocator with only one of allocate and release: give both, or neither for malloc");
@@ -7576,11 +7776,19 @@ DML_API dml_context *dml_open(const dml_options *options)
     return dml__open_on(NULL, 0, options);
 }
 
+/* After a fork() a driver's device is the parent's alone: the child may not so much as release what it has there.
+   The CPU goes on working: see the pool. */
+static bool dml__lost_by_fork(const dml_context *context)
+{
+    return !context->device.host_memory && context->process != dml__process_id();
+}
+
 DML_API void dml_close(dml_context *context)
 {
     if (!context) return;
     while (context->owned) context->owned->destroy(context->owned);
-    if (context->device_open) context->device.backend->close(&context->device);
+    if (context->device_open && !dml__lost_by_fork(context))
+        context->device.backend->close(&context->device);
     dml_pool_destroy(context->pool);
     dml__memory memory = context->memory;
     dml__release(&memory, context);
@@ -7591,8 +7799,15 @@ DML__LOCAL dml__entry dml__enter(dml_context *context)
     const uintptr_t self = dml__thread_self();
     uintptr_t inside = 0;
     if (__atomic_compare_exchange_n(&context->inside, &inside, self, false, __ATOMIC_ACQUIRE,
-                                    __ATOMIC_RELAXED))
+                                    __ATOMIC_RELAXED)) {
+        if (dml__lost_by_fork(context))
+            dml__fail(&context->error, DML_ERROR_STATE,
+                      "this process was forked from the one that opened %s:%d, and a driver's device doesn't "
+                      "come along; open a context in each process",
+                      context->device.backend ? context->device.backend->name : "no device",
+                      context->device.index);
         return DML__ENTERED;
+    }
     return inside == self ? DML__ENTERED_AGAIN : DML__REFUSED;
 }
 
@@ -7687,7 +7902,7 @@ DML__LOCAL dml_buffer *dml__buffer_create(dml_context *context, size_t bytes)
 DML__LOCAL void dml__buffer_destroy(dml_context *context, dml_buffer *buffer)
 {
     if (!buffer) return;
-    context->device.backend->buffer_destroy(&context->device, buffer);
+    if (!dml__lost_by_fork(context)) context->device.backend->buffer_destroy(&context->device, buffer);
     dml__release(&context->memory, buffer);
 }
 
@@ -11124,15 +11339,22 @@ static dml__pass dml__plan_pass(const dml_trainer *trainer, int rows, int flags)
     return pass;
 }
 
-/* A rank without samples takes part in the sync with a gradient of zero, or with what it had before. */
+/* A rank without samples takes part in the sync with a gradient of zero, or with what it had before. Its
+   ranges become final in the order in which other ranks' do: what is sent has to be the same on all. */
 static dml_status dml__pass_on_nothing(dml_trainer *trainer, const dml__pass *pass,
                                        const dml__gradient_listener *listener)
 {
     dml_device *device = &trainer->context->device;
-    const size_t count = trainer->program->graph->trained_count;
+    const dml_program *program = trainer->program;
     const dml_ref g = { trainer->vector[DML_GRADIENTS], 0 };
-    const dml_status status = pass->adds ? DML_OK : device->backend->zero(device, g, count * sizeof(float));
-    return status == DML_OK && listener ? listener->ready(listener->user, 0, count) : status;
+    size_t final_from = program->graph->trained_count;
+    dml_status status = pass->adds ? DML_OK : device->backend->zero(device, g, final_from * sizeof(float));
+    for (int s = program->slots - 1; s >= 0 && listener && status == DML_OK; s--) {
+        if (program->slot[s].final_from >= final_from) continue;
+        status = listener->ready(listener->user, program->slot[s].final_from, final_from);
+        final_from = program->slot[s].final_from;
+    }
+    return status;
 }
 
 static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, const void *const *inputs,
@@ -11178,7 +11400,10 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
     if (sync->begin && !pass.more) status = sync->begin(sync->state, trainer, pass.samples);
     if (status == DML_OK) status = dml__run_pass(trainer, &pass, inputs, loss);
     if (status == DML_OK && pass.combines && !pass.more) status = dml__finish_pass(trainer, &pass);
-    if (status != DML_OK) return status;
+    if (status != DML_OK) {
+        if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
+        return status;
+    }
     trainer->held = pass.samples;
     trainer->pending = pass.more;
     return DML_OK;
@@ -11192,6 +11417,14 @@ static dml_ref dml__trainer_ref(const dml_trainer *trainer, int vector, size_t b
     return ref;
 }
 
+static dml_status dml__check_whole(const dml_trainer *trainer)
+{
+    if (!trainer->pending) return DML_OK;
+    return dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                     "an update while the gradient waits for more: the last backward before it comes without "
+                     "DML_MORE");
+}
+
 static dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, size_t end)
 {
     dml_context *context = trainer->context;
@@ -11201,10 +11434,8 @@ static dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, siz
         return dml__fail(&context->error, DML_ERROR_ARGUMENT,
                          "an update of elements %zu to %zu asked for; there are %zu trained ones", begin, end,
                          count);
-    if (trainer->pending)
-        return dml__fail(&context->error, DML_ERROR_STATE,
-                         "an update while the gradient waits for more: the last backward before it comes "
-                         "without DML_MORE");
+    const dml_status status = dml__check_whole(trainer);
+    if (status != DML_OK) return status;
     dml__update update;
     memset(&update, 0, sizeof update);
     update.device = &context->device;
@@ -11221,9 +11452,10 @@ static dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, siz
 static dml_status dml__trainer_advance_in(dml_trainer *trainer)
 {
     const dml_sync *sync = &trainer->sync;
+    const dml_status status = dml__check_whole(trainer);
+    if (status != DML_OK) return status;
     trainer->steps++;
     trainer->held = 0;
-    trainer->pending = false;
     return sync->updated ? sync->updated(sync->state, trainer) : DML_OK;
 }
 
@@ -11407,18 +11639,19 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
+    dml__part part;
+    dml_status status = dml__begin_part(trainer, true, &part);
+    if (status != DML_OK) { /* another thread may be in a step with the strategy that is attached: it stays */
+        if (sync.destroy) sync.destroy(sync.state, trainer);
+        return status;
+    }
     dml__trainer_drop_sync(trainer);
     trainer->sync = sync;
     trainer->held = 0;
     trainer->pending = false;
-    dml__part part;
-    dml_status status = dml__begin_part(trainer, true, &part);
-    if (status == DML_OK) {
-        status = sync.start ? sync.start(sync.state, trainer) : DML_OK;
-        dml__end_part(trainer, &part, status, "the start of the sync strategy");
-    }
+    status = sync.start ? sync.start(sync.state, trainer) : DML_OK;
     if (status != DML_OK) dml__trainer_drop_sync(trainer);
-    return status;
+    return dml__end_part(trainer, &part, status, "the start of the sync strategy");
 }
 
 DML_API dml_status dml_trainer_fail(dml_trainer *trainer, dml_status status, const char *format, ...)
@@ -11603,7 +11836,12 @@ DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path)
 DML_API dml_status dml_trainer_check_save(dml_trainer *trainer, const char *path)
 {
     if (!trainer || !path) return DML_ERROR_ARGUMENT;
-    return dml__file_check_writable(path, &trainer->context->error);
+    dml_context *context = trainer->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__file_check_writable(path, &context->error);
+    dml__leave(context, entry);
+    return status;
 }
 
 /* ---- reading ---- */
@@ -11734,6 +11972,8 @@ DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path)
 #include <sys/ioctl.h>
 #include <unistd.h>
 #define DML__PROGRESS_TERMINALS
+#elif defined(_WIN32)
+#include <io.h>
 #endif
 
 #define DML__PROGRESS_INTERVAL 0.1 /* seconds between two drawings */
@@ -11754,6 +11994,13 @@ static bool dml__progress_on_terminal(FILE *file)
     const char *passed_on = getenv("DML_TERMINAL");
     if (descriptor < 0) return false;
     return isatty(descriptor) || (descriptor <= 9 && passed_on && strchr(passed_on, '0' + descriptor));
+#elif defined(_WIN32)
+    unsigned long mode; /* only of a console; _isatty also says so of NUL and of printers */
+    const int descriptor = _fileno(file);
+    const char *passed_on = getenv("DML_TERMINAL");
+    if (descriptor < 0) return false;
+    return dml__windows_GetConsoleMode((void *)_get_osfhandle(descriptor), &mode) ||
+           (descriptor <= 9 && passed_on && strchr(passed_on, '0' + descriptor));
 #else
     (void)file;
     return false;
@@ -11766,6 +12013,11 @@ static int dml__progress_width(const dml_progress *progress)
 #ifdef DML__PROGRESS_TERMINALS
     struct winsize size;
     if (width <= 0 && ioctl(fileno(progress->file), TIOCGWINSZ, &size) == 0) width = size.ws_col;
+#elif defined(_WIN32)
+    short info[11];
+    void *console = (void *)_get_osfhandle(_fileno(progress->file));
+    if (width <= 0 && dml__windows_GetConsoleScreenBufferInfo(console, info))
+        width = info[7] - info[5]; /* one less than there are: the last column would begin a new line */
 #endif
     const char *columns = getenv("COLUMNS");
     if (width <= 0 && columns) width = atoi(columns);

@@ -7,6 +7,10 @@
 #ifndef DML_COMM_H
 #define DML_COMM_H
 
+#ifdef _WIN32
+#error "dml_comm.h needs POSIX sockets, which Windows doesn't have: use dml.h alone there, or build for WSL or Cygwin"
+#endif
+
 /* ---- base/platform.h ---- */
 
 /* platform.h: what every other file stands on: version, linkage, compiler and OS differences. */
@@ -17,6 +21,14 @@
    when the header comes before any system header; elsewhere compile with -D_GNU_SOURCE. */
 #if (defined(DML_IMPLEMENTATION) || defined(DML__SEPARATE)) && !defined(_GNU_SOURCE)
 #define _GNU_SOURCE
+#endif
+
+/* On Windows, mingw's own printf, which knows %zu and %lld; Microsoft's older ones don't. In the
+   implementation this too takes effect when the header comes before any system header. */
+#if defined(__MINGW32__) && (defined(DML_IMPLEMENTATION) || defined(DML__SEPARATE))
+#ifndef __USE_MINGW_ANSI_STDIO
+#define __USE_MINGW_ANSI_STDIO 1
+#endif
 #endif
 
 #include <stdbool.h>
@@ -38,7 +50,11 @@
 #if defined(__GNUC__)
 #define DML__UNUSED __attribute__((unused))
 #define DML__NOINLINE __attribute__((noinline))
+#if defined(__MINGW32__) && !defined(__clang__)
+#define DML__PRINTF(position, first) __attribute__((format(gnu_printf, position, first)))
+#else
 #define DML__PRINTF(position, first) __attribute__((format(printf, position, first)))
+#endif
 #else
 #define DML__UNUSED
 #define DML__NOINLINE
@@ -518,8 +534,8 @@ DML__LOCAL void dml__memory_init(dml__memory *memory, const dml_allocator *alloc
     }
 }
 
-/* First fit takes the lowest place there is, so a buffer that ends where the highest block ended would have been
-   used in the same way. */
+/* First fit takes the lowest place there is, so a buffer that ends where the highest block ended would have
+   been used in the same way. */
 static void dml__note_use(dml__memory *memory, const char *end)
 {
     const size_t used = (size_t)(end - (const char *)memory->buffer);
@@ -679,6 +695,58 @@ DML__LOCAL void dml__log(const dml__logger *logger, dml_log_level level, const c
 #ifndef DML_BASE_CLOCK_C
 #define DML_BASE_CLOCK_C
 
+/* ---- base/windows.h ---- */
+
+/* windows.h: what the .c files take from Windows, under names of our own. <windows.h> itself would bring its
+   thousands of names into the file of the user who implements the library there. */
+#ifndef DML_BASE_WINDOWS_H
+#define DML_BASE_WINDOWS_H
+
+#ifdef _WIN32
+
+#ifdef _WIN64
+#define DML__WINDOWS_NAME(name, bytes) #name
+#else
+#define DML__WINDOWS_NAME(name, bytes) "_" #name "@" #bytes
+#endif
+/* dml__windows_<name> is the system's function <name>; `bytes` are those of its parameters on 32 bits. */
+#define DML__WINDOWS(result, name, bytes, parameters)                                                        \
+    DML__EXTERN_C result __stdcall dml__windows_##name parameters __asm__(DML__WINDOWS_NAME(name, bytes))
+
+DML__WINDOWS(unsigned long, GetLastError, 0, (void));
+DML__WINDOWS(int, CloseHandle, 4, (void *handle));
+#define DML__WINDOWS_ACCESS_DENIED 5 /* of GetLastError */
+#define DML__WINDOWS_SHARING_VIOLATION 32
+#define DML__WINDOWS_DISK_FULL 112
+
+DML__WINDOWS(int, MoveFileExA, 12, (const char *from, const char *to, unsigned long flags));
+#define DML__WINDOWS_REPLACE_EXISTING 1
+#define DML__WINDOWS_WRITE_THROUGH 8
+
+DML__WINDOWS(unsigned long, GetCurrentThreadId, 0, (void));
+DML__WINDOWS(unsigned long, WaitForSingleObject, 8, (void *handle, unsigned long milliseconds));
+DML__WINDOWS(void, AcquireSRWLockExclusive, 4, (void **lock));
+DML__WINDOWS(void, ReleaseSRWLockExclusive, 4, (void **lock));
+DML__WINDOWS(int, SleepConditionVariableSRW, 16,
+             (void **condition, void **lock, unsigned long milliseconds, unsigned long flags));
+DML__WINDOWS(void, WakeAllConditionVariable, 4, (void **condition));
+#define DML__WINDOWS_FOREVER 0xFFFFFFFFul
+
+DML__WINDOWS(int, QueryPerformanceCounter, 4, (long long *count));
+DML__WINDOWS(int, QueryPerformanceFrequency, 4, (long long *per_second));
+
+DML__WINDOWS(void *, GetCurrentProcess, 0, (void));
+DML__WINDOWS(int, GetProcessAffinityMask, 12, (void *process, size_t *own, size_t *of_the_system));
+DML__WINDOWS(unsigned long, GetActiveProcessorCount, 4, (unsigned short group)); /* 0xFFFF: of all groups */
+
+DML__WINDOWS(int, GetConsoleMode, 8, (void *handle, unsigned long *mode));
+/* CONSOLE_SCREEN_BUFFER_INFO as its 11 words; columns [5] to [7] are in the window. */
+DML__WINDOWS(int, GetConsoleScreenBufferInfo, 8, (void *handle, short info[11]));
+
+#endif
+
+#endif
+
 #include <time.h>
 
 #if (defined(__unix__) || defined(__APPLE__)) && !defined(CLOCK_MONOTONIC)
@@ -687,7 +755,12 @@ DML__LOCAL void dml__log(const dml__logger *logger, dml_log_level level, const c
 
 DML_API double dml_seconds(void)
 {
-#ifdef CLOCK_MONOTONIC
+#ifdef _WIN32
+    long long now = 0, frequency = 1;
+    dml__windows_QueryPerformanceCounter(&now);
+    dml__windows_QueryPerformanceFrequency(&frequency);
+    return (double)(now / frequency) + (double)(now % frequency) / (double)frequency;
+#elif defined(CLOCK_MONOTONIC)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
@@ -711,10 +784,16 @@ DML_API double dml_seconds(void)
 #define DML_BASE_OS_THREAD_H
 
 #ifndef DML_NO_THREADS
+#ifdef _WIN32
+typedef void *dml__thread; /* a HANDLE */
+typedef void *dml__mutex;  /* an SRWLOCK */
+typedef void *dml__cond;   /* a CONDITION_VARIABLE */
+#else
 #include <pthread.h>
 typedef pthread_t dml__thread;
 typedef pthread_mutex_t dml__mutex;
 typedef pthread_cond_t dml__cond;
+#endif
 #else
 typedef int dml__thread;
 typedef int dml__mutex;
@@ -744,14 +823,111 @@ DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double second
 
 #endif
 
+#if defined(__unix__) || defined(__APPLE__)
 #include <unistd.h>
 
 DML__LOCAL long dml__process_id(void)
 {
     return (long)getpid();
 }
+#else
+DML__LOCAL long dml__process_id(void)
+{
+    return 1; /* there is no fork() */
+}
+#endif
 
-#ifndef DML_NO_THREADS
+#if !defined(DML_NO_THREADS) && defined(_WIN32)
+
+#include <process.h>
+#include <stdlib.h>
+
+typedef struct dml__thread_start_argument {
+    void (*run)(void *argument);
+    void *argument;
+} dml__thread_start_argument;
+
+static unsigned __stdcall dml__thread_main(void *raw)
+{
+    const dml__thread_start_argument start = *(dml__thread_start_argument *)raw;
+    free(raw);
+    start.run(start.argument);
+    return 0;
+}
+
+DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argument), void *argument)
+{
+    dml__thread_start_argument *start = (dml__thread_start_argument *)malloc(sizeof *start);
+    if (!start) return false;
+    start->run = run;
+    start->argument = argument;
+    *thread = (void *)_beginthreadex(NULL, 0, dml__thread_main, start, 0, NULL);
+    if (!*thread) free(start);
+    return *thread != NULL;
+}
+
+DML__LOCAL void dml__thread_join(dml__thread *thread)
+{
+    dml__windows_WaitForSingleObject(*thread, DML__WINDOWS_FOREVER);
+    dml__windows_CloseHandle(*thread);
+}
+
+DML__LOCAL uintptr_t dml__thread_self(void)
+{
+    return (uintptr_t)dml__windows_GetCurrentThreadId();
+}
+
+/* An SRWLOCK and a CONDITION_VARIABLE are a pointer each, begin as NULL and own nothing. */
+DML__LOCAL bool dml__mutex_init(dml__mutex *mutex)
+{
+    *mutex = NULL;
+    return true;
+}
+
+DML__LOCAL void dml__mutex_destroy(dml__mutex *mutex)
+{
+    (void)mutex;
+}
+
+DML__LOCAL void dml__mutex_lock(dml__mutex *mutex)
+{
+    dml__windows_AcquireSRWLockExclusive(mutex);
+}
+
+DML__LOCAL void dml__mutex_unlock(dml__mutex *mutex)
+{
+    dml__windows_ReleaseSRWLockExclusive(mutex);
+}
+
+DML__LOCAL bool dml__cond_init(dml__cond *cond)
+{
+    *cond = NULL;
+    return true;
+}
+
+DML__LOCAL void dml__cond_destroy(dml__cond *cond)
+{
+    (void)cond;
+}
+
+DML__LOCAL void dml__cond_signal_all(dml__cond *cond)
+{
+    dml__windows_WakeAllConditionVariable(cond);
+}
+
+DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double seconds)
+{
+    const double longest = 1e9; /* milliseconds; who waits longer wakes for no reason, which is allowed */
+    const double wanted = seconds * 1e3;
+    unsigned long milliseconds = DML__WINDOWS_FOREVER;
+    if (seconds >= 0) {
+        milliseconds = (unsigned long)(wanted < longest ? wanted : longest);
+        if ((double)milliseconds < wanted) milliseconds++;
+    }
+    return dml__windows_SleepConditionVariableSRW(cond, mutex, milliseconds, 0) || wanted > longest;
+}
+
+#elif !defined(DML_NO_THREADS)
 
 #include <signal.h>
 #include <stdlib.h>
@@ -4924,6 +5100,12 @@ static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, 
     return status;
 }
 
+static void dml__all_reduce_sync_failed(void *user, dml_trainer *trainer)
+{
+    (void)trainer;
+    dml__drain_requests((dml__all_reduce_state *)user);
+}
+
 static void dml__all_reduce_sync_destroy(void *user, dml_trainer *trainer)
 {
     (void)trainer;
@@ -4951,6 +5133,7 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
                             dml__all_reduce_sync_begin,
                             dml__all_reduce_sync_ready,
                             dml__all_reduce_sync_finish,
+                            dml__all_reduce_sync_failed,
                             NULL,
                             dml__all_reduce_sync_destroy,
                             dml_comm_world_size(comm) };

@@ -157,6 +157,13 @@ DML_API dml_context *dml_open(const dml_options *options)
     return dml__open_on(NULL, 0, options);
 }
 
+/* After a fork() a driver's device is the parent's alone: the child may not so much as release what it has there.
+   The CPU goes on working: see the pool. */
+static bool dml__lost_by_fork(const dml_context *context)
+{
+    return !context->device.host_memory && context->process != dml__process_id();
+}
+
 DML_API void dml_close(dml_context *context)
 {
     if (!context) return;
@@ -166,13 +173,6 @@ DML_API void dml_close(dml_context *context)
     dml_pool_destroy(context->pool);
     dml__memory memory = context->memory;
     dml__release(&memory, context);
-}
-
-/* After a fork() a driver's device is the parent's alone: the child may not so much as release what it has there.
-   The CPU goes on working: see the pool. */
-static bool dml__lost_by_fork(const dml_context *context)
-{
-    return !context->device.host_memory && context->process != dml__process_id();
 }
 
 DML__LOCAL dml__entry dml__enter(dml_context *context)
