@@ -1,7 +1,7 @@
 /* dml.h 0.1.0. DO NOT EDIT, generated from src/ by make amalgamate. */
 /* dml.h - training and running neural networks from C.
 
-   In exactly one source file of your program:
+   In exactly one source file of your program, best one of its own, since it takes seconds to compile:
 
        #define DML_IMPLEMENTATION
        #include "dml.h"
@@ -13,7 +13,8 @@
      DML_IMPLEMENTATION  (one file) the function bodies
      DML_STATIC          every function is static: the library is private to this file
      DML_NO_THREADS      no threads: every pool has one worker, no background communication
-     DML_NO_STDIO        no files: no checkpoints, data files or progress lines
+     DML_NO_STDIO        no files: no checkpoints, data files, tables or progress lines
+     DML_NO_AVX512, DML_NO_AVX   leaves those instruction sets out (the second: both)
      DML_ASSERT(c)       replaces assert() for the library's own invariants
      DML_OPENCL          dml_opencl.c is linked in: "opencl" devices
      DML_CUDA            dml_cuda.cu is linked in: "cuda" devices
@@ -34,6 +35,14 @@
 #define _GNU_SOURCE
 #endif
 
+/* On Windows, mingw's own printf, which knows %zu and %lld; Microsoft's older ones don't. In the
+   implementation this too takes effect when the header comes before any system header. */
+#if defined(__MINGW32__) && (defined(DML_IMPLEMENTATION) || defined(DML__SEPARATE))
+#ifndef __USE_MINGW_ANSI_STDIO
+#define __USE_MINGW_ANSI_STDIO 1
+#endif
+#endif
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -52,9 +61,15 @@
 #endif
 #if defined(__GNUC__)
 #define DML__UNUSED __attribute__((unused))
+#define DML__NOINLINE __attribute__((noinline))
+#if defined(__MINGW32__) && !defined(__clang__)
+#define DML__PRINTF(position, first) __attribute__((format(gnu_printf, position, first)))
+#else
 #define DML__PRINTF(position, first) __attribute__((format(printf, position, first)))
+#endif
 #else
 #define DML__UNUSED
+#define DML__NOINLINE
 #define DML__PRINTF(position, first)
 #endif
 #ifdef DML_STATIC
@@ -68,6 +83,13 @@
 #define DML__LOCAL DML__UNUSED static
 #endif
 
+/* For the public headers, which a C++ program may compile with -Wold-style-cast. */
+#ifdef __cplusplus
+#define DML__CAST(type, value) static_cast<type>(value)
+#else
+#define DML__CAST(type, value) ((type)(value))
+#endif
+
 #if defined(__cplusplus) || defined(__GNUC__)
 #define DML__RESTRICT __restrict
 #else
@@ -76,8 +98,12 @@
 
 /* The entry points carry the version and the switches in their link name, so that two translation units
    compiled with different ones fail to link instead of corrupting memory. */
-#ifdef DML_NO_THREADS
+#if defined(DML_NO_THREADS) && defined(DML_NO_STDIO)
+#define DML__ABI(name) name##_v0_1_no_threads_no_stdio
+#elif defined(DML_NO_THREADS)
 #define DML__ABI(name) name##_v0_1_no_threads
+#elif defined(DML_NO_STDIO)
+#define DML__ABI(name) name##_v0_1_no_stdio
 #else
 #define DML__ABI(name) name##_v0_1
 #endif
@@ -200,6 +226,19 @@ DML_API double dml_seconds(void);
 #ifndef DML_BASE_CPU_H
 #define DML_BASE_CPU_H
 
+/* Two switches leave instruction sets out of the build: DML_NO_AVX512 leaves out AVX-512, DML_NO_AVX leaves
+   out AVX2 as well. On 64-bit Windows, gcc doesn't align the stack for 32-byte vectors (gcc's bug 54412), so
+   that code for AVX may crash there; its builds are without, unless DML_WINDOWS_AVX is defined: then compile
+   with -Wa,-muse-unaligned-vector-move (binutils 2.38 and later), which makes of every aligned move one that
+   need not be. clang's builds are as everywhere. */
+#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__)) && !defined(DML_NO_AVX) &&               \
+    !(defined(_WIN64) && !defined(__clang__) && !defined(DML_WINDOWS_AVX))
+#define DML__HAS_AVX2 1
+#ifndef DML_NO_AVX512
+#define DML__HAS_AVX512 1
+#endif
+#endif
+
 /* Instruction sets that the kernels are written for, weakest first. */
 typedef enum dml_isa {
     DML_ISA_SCALAR,
@@ -213,7 +252,8 @@ typedef enum dml_isa {
 DML_API const char *dml_isa_name(dml_isa isa);
 
 /* The best instruction set that this build has, the processor offers and the operating system saves. The
-   environment variable DML_ISA ("scalar", "avx2", ...) lowers it; it never raises it. */
+   environment variable DML_ISA ("scalar", "avx2", ...) lowers it; it never raises it. (dml_open refuses one
+   that names no instruction set.) */
 DML_API dml_isa dml_cpu_isa(void);
 
 /* How many processors this process may run on (its affinity mask), at least 1. */
@@ -261,22 +301,33 @@ typedef struct dml_pool dml_pool;
    under the same worker number at once. */
 typedef void (*dml_pool_task)(void *argument, int task, int worker);
 
+/* Bytes of working memory: for each worker, and once for the loop as a whole. */
+typedef struct dml_scratch {
+    size_t worker, shared;
+} dml_scratch;
+
 typedef struct dml_pool_options {
     int threads;             /* 0: one for each processor in the affinity mask; 1: none but the caller */
     int spin;                /* pauses a worker spins before it sleeps; 0: 1000, or none when there are
                                 more threads than processors; -1: none */
     dml_allocator allocator; /* zero: malloc */
+    dml_scratch scratch;     /* as by dml_pool_reserve; zero: none yet */
     /* A host that has threads of its own lends them: called with the number of tasks, it must call
-       run(run_argument, task, worker) once for each task, on any threads, each worker number < threads on one
-       thread at a time, and return when all have ended. The pool then starts no threads. */
-    void (*host_parallel)(void *host, int tasks, dml_pool_task run, void *run_argument);
+       run(run_argument, task, worker) once for each task, on any threads, each worker number of
+       0 .. workers - 1 on one thread at a time, and return when all have ended. A team of threads that is
+       larger than `workers` leaves the rest idle. The pool then starts no threads. */
+    void (*host_parallel)(void *host, int workers, int tasks, dml_pool_task run, void *run_argument);
     void *host;
 } dml_pool_options;
 
 /* NULL options: all defaults. Returns NULL when memory or threads can't be had, or when
    `threads` is negative; nothing is then left behind. A pool is used by one thread
    at a time; a task must not call into its own pool. */
+#define dml_pool_create DML__ABI(dml_pool_create)
 DML_API dml_pool *dml_pool_create(const dml_pool_options *options);
+
+/* Ends the threads and releases the memory; NULL is fine. After a fork(), the child has no such threads:
+   there, loops run on the caller alone, and this releases the memory. */
 DML_API void dml_pool_destroy(dml_pool *pool);
 
 /* How many workers share a loop, the caller included; 1 for NULL. */
@@ -287,11 +338,20 @@ DML_API int dml_pool_threads(const dml_pool *pool);
    repeat may depend on the task's number only. */
 DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *argument);
 
-/* Each worker's own scratch, for packed panels and partial sums: DML_POOL_SCRATCH_BYTES, 64-byte aligned, its
-   content undefined at the start of each loop. NULL for a NULL pool: a kernel then makes do with a small
-   array on the stack. */
-#define DML_POOL_SCRATCH_BYTES ((size_t)1 << 20)
+/* Makes the pool's scratch at least this large; it never shrinks. Not inside a loop: the old block is
+   released before the new one is taken, so what lay in it is lost. dml_sgemm_scratch and dml_conv2d_scratch
+   say what the kernels use; with less they are slower, and make do with small arrays on the stack.
+   DML_ERROR_MEMORY when it can't be had; the pool then has none at all. A NULL pool needs none: DML_OK. */
+DML_API dml_status dml_pool_reserve(dml_pool *pool, dml_scratch scratch);
+
+/* What the pool has: what was asked for, the largest of each. Zeros for NULL. */
+DML_API dml_scratch dml_pool_scratch_bytes(const dml_pool *pool);
+
+/* A worker's own scratch, and the one that a loop's workers share; 64-byte aligned, their content undefined
+   at the start of each loop. NULL where there is none: for a NULL pool, for zero bytes, and for a worker
+   number that the pool doesn't have. */
 DML_API void *dml_pool_scratch(dml_pool *pool, int worker);
+DML_API void *dml_pool_shared_scratch(dml_pool *pool);
 
 #endif
 
@@ -307,11 +367,16 @@ typedef enum dml_transpose { DML_NO_TRANS = 111, DML_TRANS = 112 } dml_transpose
 
 /* C = alpha op(A) op(B) + beta C, with op(A) m x k, op(B) k x n, C m x n: the arguments of cblas_sgemm behind
    a pool (NULL: the caller alone). With beta = 0, C is not read. The result is bitwise the same for any
-   number of threads. Allocates nothing. DML_ERROR_ARGUMENT for a negative size, a leading dimension that is
-   too small, or an unknown layout or transpose; C is then untouched. */
+   number of threads and any scratch of the pool. Allocates nothing. DML_ERROR_ARGUMENT for a negative size, a
+   leading dimension that is too small, or an unknown layout or transpose; C is then untouched. */
 DML_API dml_status dml_sgemm(dml_pool *pool, dml_layout layout, dml_transpose trans_a, dml_transpose trans_b,
                              int m, int n, int k, float alpha, const float *a, int lda, const float *b,
                              int ldb, float beta, float *c, int ldc);
+
+/* The scratch with which the row-major product m x n x k is fastest, for dml_pool_reserve; it depends on
+   dml_cpu_isa. (A column-major product is the row-major one n x m x k.) At most 0.8 MB a worker, and 256 KiB
+   shared; little for small products; zeros where a size is below 1. */
+DML_API dml_scratch dml_sgemm_scratch(int m, int n, int k);
 
 #endif
 
@@ -334,9 +399,9 @@ typedef struct dml_conv2d_shape {
 /* (in + 2 pad - kernel) / stride + 1, or 0 when the kernel doesn't fit. */
 DML_API int dml_conv2d_output_size(int in, int kernel, int stride, int pad);
 
-/* Each returns DML_ERROR_ARGUMENT for a shape with a size below 1 (batch may be 0, pads are 0 or more) or a
-   kernel that doesn't fit, before anything is written. Bitwise the same for any number of threads; allocates
-   nothing. */
+/* Each returns DML_ERROR_ARGUMENT for a shape with a size below 1 (batch may be 0, pads are 0 or more), a
+   kernel that doesn't fit, or arrays larger than any memory, before anything is written. Bitwise the same for
+   any number of threads and any scratch of the pool; allocates nothing. */
 
 /* y = conv(x, w) + bias; bias may be NULL. */
 DML_API dml_status dml_conv2d_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
@@ -350,6 +415,10 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
 DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
                                                const float *dy, float beta, float *dw);
 
+/* The scratch with which the forward product is fastest, or, when training, each of the three, for
+   dml_pool_reserve; it depends on dml_cpu_isa. Zeros for a bad shape. */
+DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool training);
+
 #endif
 
 /* ---- kernels/pool2d.h ---- */
@@ -359,7 +428,7 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
 #define DML_KERNELS_POOL2D_H
 
 /* x (N, H, W, C), y (N, OH, OW, C), OH = dml_conv2d_output_size(H, kernel_h, stride_h, pad_h). A pad must be
-   smaller than its kernel, so that each window holds at least one input. */
+   smaller than its kernel, so that each window holds at least one input; H W and OH OW each fit an int. */
 typedef struct dml_pool2d_shape {
     int batch, height, width, channels; /* N, H, W, C */
     int kernel_h, kernel_w;
@@ -587,6 +656,8 @@ DML_API void dml_device_release(dml_device *device, void *memory);
 DML_API const dml_backend *dml_backend_at(int i);
 
 /* What dml_opencl.c and dml_cuda.cu define. */
+#define dml_opencl_backend DML__ABI(dml_opencl_backend)
+#define dml_cuda_backend DML__ABI(dml_cuda_backend)
 DML__EXTERN_C const dml_backend *dml_opencl_backend(void);
 DML__EXTERN_C const dml_backend *dml_cuda_backend(void);
 
@@ -597,7 +668,7 @@ DML_API int dml_devices(dml_device_info *infos, int capacity);
 /* The address behind a reference on a host_memory device. */
 static inline void *dml__host(dml_ref ref)
 {
-    return (char *)ref.buffer->host + ref.offset;
+    return DML__CAST(char *, ref.buffer->host) + ref.offset;
 }
 
 #endif
@@ -620,8 +691,8 @@ typedef struct dml_options {
     size_t memory_bytes;
     dml_log_callback log; /* NULL: silence */
     void *log_user;
-    const dml_pool_options *pool; /* NULL, or how the pool spins and whose threads it uses; its threads and
-                                     allocator are overridden by the ones above */
+    const dml_pool_options *pool; /* NULL, or how the pool spins and whose threads it uses; its threads count
+                                     when those above are 0, its allocator never */
 } dml_options;
 
 /* Opens a context; NULL options mean every core, the CPU, malloc. Returns NULL only when there is no memory
@@ -640,6 +711,11 @@ DML_API void dml_close(dml_context *context);
 DML_API const char *dml_error(const dml_context *context);
 DML_API dml_status dml_status_of(const dml_context *context);
 DML_API void dml_clear_error(dml_context *context);
+
+/* How large the caller's buffer (dml_options.memory) has to be for all that has been done with the context so
+   far, graphs, programs and trainers included: run the same calls in a large buffer, on any machine of the
+   same word size, and ask. 0 for a context without such a buffer. */
+DML_API size_t dml_memory_needed(const dml_context *context);
 
 /* The context's parts, for use with the kernels on raw arrays. */
 DML_API dml_pool *dml_context_pool(dml_context *context);
@@ -661,6 +737,10 @@ typedef struct dml_shape {
     int dims[DML_MAX_DIMS];
 } dml_shape;
 
+/* The dimensions as arguments, outermost first, counted by the compiler: dml_shape_of(28, 28, 1). A scalar is
+   a zeroed dml_shape. */
+#define dml_shape_of(...) DML__REST_SHAPE(0, __VA_ARGS__)
+
 /* How many elements: the product of the dimensions, 1 for a scalar. */
 DML_API size_t dml_shape_count(const dml_shape *shape);
 DML_API bool dml_shape_equal(const dml_shape *a, const dml_shape *b);
@@ -668,6 +748,22 @@ DML_API bool dml_shape_equal(const dml_shape *a, const dml_shape *b);
 /* Writes "28 x 28 x 1" ("scalar" for no dimensions) and returns `text`. */
 #define DML_SHAPE_TEXT 64
 DML_API const char *dml_shape_format(const dml_shape *shape, char text[DML_SHAPE_TEXT]);
+
+/* How the macros that take dimensions count them: those after the first argument, 0 to 9. More than
+   DML_MAX_DIMS are refused, with a sentence, by whoever takes the shape. */
+#define DML__FIRST(...) DML__ARGUMENT_1(__VA_ARGS__, 0)
+#define DML__ARGUMENT_1(a, ...) a
+#define DML__REST_COUNT(...) DML__ARGUMENT_11(__VA_ARGS__, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0)
+#define DML__ARGUMENT_11(a, b, c, d, e, f, g, h, i, j, count, ...) count
+#define DML__REST_SHAPE(...)                                                                                 \
+    dml__shape(DML__REST_COUNT(__VA_ARGS__), DML__ARGUMENTS_2_TO_6(__VA_ARGS__, 0, 0, 0, 0, 0, 0))
+#define DML__ARGUMENTS_2_TO_6(a, b, c, d, e, f, ...) b, c, d, e, f
+
+static inline dml_shape dml__shape(int ndim, int d0, int d1, int d2, int d3, int d4)
+{
+    const dml_shape shape = { ndim, { d0, d1, d2, d3, d4 } };
+    return shape;
+}
 
 #endif
 
@@ -690,10 +786,17 @@ DML_API dml_graph *dml_graph_create(dml_context *context);
 DML_API void dml_graph_destroy(dml_graph *graph);
 DML_API dml_context *dml_graph_context(const dml_graph *graph);
 
-/* What a caller feeds, for each sample: DML_F32 data or DML_I32 labels of `ndim` dimensions, which follow as
-   ints: dml_input(g, "image", DML_F32, 3, 28, 28, 1). The name is copied. DML_ERROR_SHAPE for a dimension
-   below 1. */
-DML_API dml_node *dml_input(dml_graph *graph, const char *name, dml_dtype dtype, int ndim, ...);
+/* What a caller feeds, for each sample: DML_F32 data or DML_I32 labels. The dimensions follow, counted by the
+   compiler; none for one number a sample:
+
+       dml_node *x = dml_input(g, "image", DML_F32, 28, 28, 1), *t = dml_input(g, "label", DML_I32);
+
+   The name is copied and must be the only one of its kind in the graph (NULL: "input_1", ...).
+   DML_ERROR_SHAPE for a dimension below 1 or more than DML_MAX_DIMS of them; DML_ERROR_ARGUMENT for a name
+   that is taken. */
+#define dml_input(graph, name, ...)                                                                          \
+    dml_input_shaped(graph, name, DML__FIRST(__VA_ARGS__), DML__REST_SHAPE(__VA_ARGS__))
+DML_API dml_node *dml_input_shaped(dml_graph *graph, const char *name, dml_dtype dtype, dml_shape shape);
 
 /* How a parameter begins. Random numbers are keyed by the context's seed and the parameter's place in the
    model, so they are the same on every device and rank. */
@@ -707,23 +810,116 @@ typedef struct dml_initializer {
     float a, b; /* constant: a; uniform: [a, b); normal: mean a, standard deviation b. Zero: zeros */
 } dml_initializer;
 
+DML_API dml_initializer dml_init_constant(float value);
+DML_API dml_initializer dml_init_uniform(float low, float high); /* in [low, high) */
+DML_API dml_initializer dml_init_normal(float mean, float deviation);
+
 /* Normal with standard deviation sqrt(2 / fan_in), for layers followed by a ReLU.
    Source: He, Zhang, Ren, Sun, "Delving deep into rectifiers", ICCV 2015, section 2.2. */
 DML_API dml_initializer dml_init_he(int fan_in);
 
-/* A trainable f32 tensor, the same for each sample; its dimensions follow as ints. Parameters lie in the flat
-   vector w in the order in which the graph first uses them. The name is copied. DML_ERROR_STATE once a
-   program of the graph has been compiled. */
-DML_API dml_node *dml_parameter(dml_graph *graph, const char *name, dml_initializer init, int ndim, ...);
+/* A trained f32 tensor, the same for each sample: dml_parameter(g, "weight", dml_init_he(784), 10, 784). The
+   name is copied and must be the only one of its kind in the graph (NULL: "parameter_1", ...). Parameters
+   that some op uses lie in the flat vector w (graph/weights.h). DML_ERROR_STATE once w has been laid out. */
+#define dml_parameter(graph, name, ...)                                                                      \
+    dml_parameter_shaped(graph, name, DML__FIRST(__VA_ARGS__), DML__REST_SHAPE(__VA_ARGS__))
+DML_API dml_node *dml_parameter_shaped(dml_graph *graph, const char *name, dml_initializer init,
+                                       dml_shape shape);
 
+/* Names of what is built from here on begin with "scope.", until the pop: repeated blocks are told apart by
+   dml_push_scope(g, "block.%d", i). Scopes nest, at most DML_MAX_SCOPES deep: "block.3.attn.qkv.weight".
+   DML_ERROR_ARGUMENT for an empty or too long name; DML_ERROR_STATE for a pop without its push. */
+#define DML_MAX_SCOPES 16
+DML_API dml_status dml_push_scope(dml_graph *graph, const char *format, ...) DML__PRINTF(2, 3);
+DML_API dml_status dml_pop_scope(dml_graph *graph);
+
+/* Every node in the order of building, in which each comes after its inputs: from dml_graph_first on until
+   NULL. dml_graph_find gives the one of a name, scopes included, or NULL. */
+DML_API dml_node *dml_graph_first(const dml_graph *graph);
+DML_API dml_node *dml_node_next(const dml_node *node);
+DML_API dml_node *dml_graph_find(const dml_graph *graph, const char *name);
+
+/* What a node is. Its name is the only one in its graph: the caller's, or its op's with a number ("relu_1",
+   "conv2d_2"; the parameters that a layer makes are then "conv2d_2.weight" and "conv2d_2.bias"). */
+#define DML_NAME_BYTES 128 /* of any name, its scopes and its end included */
 DML_API dml_graph *dml_node_graph(const dml_node *node);
-DML_API const char *dml_node_name(const dml_node *node); /* "" when it has none */
-DML_API const char *dml_node_op(const dml_node *node);   /* "conv2d", "input", "parameter", ... */
+DML_API const char *dml_node_name(const dml_node *node);
+DML_API const char *dml_node_op(const dml_node *node); /* "conv2d", "input", "parameter", ... */
 DML_API dml_shape dml_node_shape(const dml_node *node);
 DML_API dml_dtype dml_node_dtype(const dml_node *node);
+DML_API bool dml_node_batched(const dml_node *node); /* one such tensor for each sample of the batch */
+DML_API int dml_node_inputs(const dml_node *node);   /* how many */
+DML_API dml_node *dml_node_input(const dml_node *node, int i);
 
-/* How many elements the flat vector w has: all parameters of the graph so far. */
+/* What the op was told, in words, such as "kernel 3 x 3, stride 1 x 1, padding 0 x 0"; "" when there is
+   nothing to tell. Cut to `bytes`, its end included, and returned. */
+DML_API const char *dml_node_describe(const dml_node *node, char *text, size_t bytes);
+
+/* Floating-point operations of its forward pass for one sample, a multiply-add counted as two; those of ops
+   that only move or compare are not counted. */
+DML_API double dml_node_flops(const dml_node *node);
+
+#endif
+
+/* ---- graph/weights.h ---- */
+
+/* weights.h: the parameters of a graph, all in one flat vector w that belongs to the graph: reached, copied,
+   saved and loaded without a trainer.
+
+   Trained parameters lie in w in the order in which the graph first uses them; behind them lie those that
+   aren't trained, for which there is neither a gradient nor an optimizer's state. w is laid out, and filled
+   with initial values, by the first compile or the first call below that needs it; from then on the graph
+   takes no new parameter. A parameter that no op uses has no place in w. */
+#ifndef DML_GRAPH_WEIGHTS_H
+#define DML_GRAPH_WEIGHTS_H
+
+/* Elements of w, and how many of them, at its start, are trained. */
 DML_API size_t dml_graph_parameter_count(const dml_graph *graph);
+DML_API size_t dml_graph_trained_count(const dml_graph *graph);
+
+/* The parameters in the order of their first use: how many, and each; NULL past the last. */
+DML_API int dml_graph_parameters(const dml_graph *graph);
+DML_API dml_node *dml_graph_parameter(const dml_graph *graph, int i);
+
+/* Where a parameter begins in w, in elements; 0 before w is laid out. */
+DML_API size_t dml_parameter_offset(const dml_node *parameter);
+
+/* Whether a parameter is trained; a frozen one gets no gradient and no update. It has to be said before w is
+   laid out, else DML_ERROR_STATE; DML_ERROR_ARGUMENT for a node that is no parameter. */
+DML_API bool dml_parameter_trained(const dml_node *parameter);
+DML_API dml_status dml_parameter_train(dml_node *parameter, bool trained);
+
+/* Copies one parameter's values out or in. `count` is its number of elements, else DML_ERROR_SHAPE.
+   DML_ERROR_STATE for one that no op uses, and for writing while programs predict on other threads. */
+DML_API dml_status dml_parameter_read(dml_node *parameter, float *to, size_t count);
+DML_API dml_status dml_parameter_write(dml_node *parameter, const float *from, size_t count);
+
+/* Elements [begin, end) of w on the host: w itself where the device shares the host's memory, else a copy
+   that is brought up to date, and that dml_graph_put brings back to the device after a change. NULL, with the
+   error recorded, for a range that isn't there. The first call may allocate the copy, later ones don't. */
+DML_API float *dml_graph_get(dml_graph *graph, size_t begin, size_t end);
+DML_API dml_status dml_graph_put(dml_graph *graph, size_t begin, size_t end);
+
+/* Writes every parameter under its name, as safetensors (https://github.com/huggingface/safetensors: a
+   length, a JSON header, little-endian data), to a file: aside, synced, then renamed, so that a crash leaves
+   the old file or the new one. DML_ERROR_IO with a sentence when it can't be written. dml_graph_store writes
+   the same into memory: *bytes is how many it takes, also when `capacity` is too small (DML_ERROR_MEMORY;
+   `to` may be NULL then, to ask). */
+#ifndef DML_NO_STDIO
+DML_API dml_status dml_graph_save(dml_graph *graph, const char *path);
+#endif
+DML_API dml_status dml_graph_store(dml_graph *graph, void *to, size_t capacity, size_t *bytes);
+
+/* Reads what any of dml_graph_save, dml_trainer_save and Python's safetensors wrote: each parameter of the
+   graph must be there by name, as F32 of its shape; tensors of the file that begin with "dml." are a
+   trainer's, others that the graph doesn't have are an error. The file goes straight to w, so loading takes
+   little more than w. DML_ERROR_IO when it can't be read; DML_ERROR_FORMAT when it is no such file, is
+   damaged or of another model, with what differs: w is then unchanged. DML_ERROR_STATE while programs predict
+   on other threads. `name` is what errors call the bytes. */
+#ifndef DML_NO_STDIO
+DML_API dml_status dml_graph_load(dml_graph *graph, const char *path);
+#endif
+DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, const void *bytes, size_t size);
 
 #endif
 
@@ -759,11 +955,14 @@ DML_API dml_node *dml_sigmoid(dml_node *x); /* 1 / (1 + exp(-x)) */
 #ifndef DML_GRAPH_OP_DENSE_H
 #define DML_GRAPH_OP_DENSE_H
 
-/* x w^T + bias for x (in), w (units, in), bias (units) or NULL: the op on parameters of your own. */
-DML_API dml_node *dml_linear(dml_node *x, dml_node *w, dml_node *bias);
-
-/* A layer with parameters of its own: dml_linear on x (in) -> (units), He-initialised, bias zero. */
+/* A layer with parameters of its own: x (in) -> x w^T + bias (units), w [units, in] He-initialised, bias
+ * zero.
+ */
 DML_API dml_node *dml_dense(dml_node *x, int units);
+
+/* The same on parameters of the caller's: shared with another layer, begun in another way, frozen. w (units,
+   in), bias (units) or NULL for none. */
+DML_API dml_node *dml_dense_with(dml_node *x, dml_node *w, dml_node *bias);
 
 #endif
 
@@ -774,8 +973,8 @@ DML_API dml_node *dml_dense(dml_node *x, int units);
 #define DML_GRAPH_OP_CONV2D_H
 
 typedef struct dml_conv2d_options {
-    int filters;    /* output channels, at least 1: there is no default */
-    int kernel[2];  /* height, width; 0: 3 */
+    int filters;    /* output channels, at least 1: there is no default (dml_conv2d_with: the weights') */
+    int kernel[2];  /* height, width; 0: 3 (dml_conv2d_with: the weights') */
     int stride[2];  /* 0: 1 */
     int padding[2]; /* zeros on both sides; 0: none */
     bool no_bias;
@@ -784,6 +983,12 @@ typedef struct dml_conv2d_options {
 /* A layer with parameters of its own: x (H, W, C) -> (OH, OW, filters), weights [filters, kh, kw, C],
    He-initialised, bias zero. OH = (H + 2 padding - kh) / stride + 1. */
 DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options);
+
+/* The same on parameters of the caller's: shared with another layer, begun in another way, frozen. w
+   [filters, kh, kw, C] says how many filters and how large a kernel, and the options must not say otherwise;
+   bias (filters) or NULL for none. NULL options: all defaults. */
+DML_API dml_node *dml_conv2d_with(dml_node *x, dml_node *w, dml_node *bias,
+                                  const dml_conv2d_options *options);
 
 #endif
 
@@ -825,8 +1030,8 @@ DML_API dml_node *dml_mean_squared_error(dml_node *a, dml_node *b);
 /* ---- graph/program.h ---- */
 
 /* program.h: a program is a graph compiled for one output and a largest batch: the ops to run, in order, and
-   where each tensor lies in one arena. Several programs of one graph (one to train, one to predict) share its
-   parameters.
+   where each tensor lies in one arena. Several programs of one graph (one to train, some to predict) share
+   its parameters.
 
    After compiling, a run allocates nothing. */
 #ifndef DML_GRAPH_PROGRAM_H
@@ -837,11 +1042,16 @@ typedef struct dml_program dml_program;
 typedef struct dml_program_options {
     int batch;     /* the most samples of one run, at least 1: there is no default */
     bool training; /* also runs backward; the output must then be a scalar loss */
+    /* The program runs on the thread that calls it, alone, with an arena, scratch and errors of its own: any
+       number of such programs may run at once, each on one thread at a time, while nothing writes the graph's
+       parameters. Their results are bitwise those of any other program. Only for predicting, on the CPU
+       (DML_ERROR_UNSUPPORTED). They are compiled and destroyed by the thread that uses the context. */
+    bool own_thread;
 } dml_program_options;
 
 /* Compiles what `output` needs. NULL, with the error on the context, for a NULL node, a batch below 1, a
    training program whose output is not a scalar f32, or when memory is short. The first compile of a graph
-   lays out its parameters and initialises them. */
+   lays out its parameters (graph/weights.h). */
 DML_API dml_program *dml_compile(dml_node *output, const dml_program_options *options);
 DML_API void dml_program_destroy(dml_program *program);
 
@@ -853,10 +1063,56 @@ DML_API size_t dml_program_bytes(const dml_program *program);
 DML_API int dml_program_inputs(const dml_program *program);
 DML_API dml_node *dml_program_input(const dml_program *program, int i);
 
-/* Runs forward on `rows` samples, 1 .. batch. inputs[i] holds `rows` samples for dml_program_input(i);
-   `output`, when not NULL, receives the output (for each sample, if it has one for each). Labels that are out
-   of range are DML_ERROR_ARGUMENT, before anything is run. */
-DML_API dml_status dml_program_run(dml_program *program, int rows, const void *const *inputs, void *output);
+/* Arrays for a run, with how many they are, as two arguments of the functions that take them:
+   dml_program_run(p, rows, DML_INPUTS(images, labels), output); at most 16, in C and C++. */
+#define DML_INPUTS(...) DML__INPUT_LIST(__VA_ARGS__), 1 + DML__REST_COUNT_16(__VA_ARGS__)
+#ifdef __cplusplus
+struct dml__input_list {
+    const void *at[16];
+};
+#define DML__INPUT_LIST(...) dml__input_list{ { __VA_ARGS__ } }.at
+#else
+#define DML__INPUT_LIST(...) ((const void *const[]){ __VA_ARGS__ })
+#endif
+#define DML__REST_COUNT_16(...)                                                                              \
+    DML__ARGUMENT_17(__VA_ARGS__, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0)
+#define DML__ARGUMENT_17(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, count, ...) count
+
+/* Runs forward on `rows` samples, 1 .. batch. inputs[i] holds `rows` samples for dml_program_input(i), and
+   `count` is how many inputs there are, else DML_ERROR_ARGUMENT; `output`, when not NULL, receives the output
+   (for each sample, if it has one for each). Labels that are out of range are DML_ERROR_ARGUMENT, before
+   anything is run. DML_ERROR_STATE, with nothing run, when another thread is in the program or, but for
+   programs with a thread of their own, in its context, and while the parameters are being written. */
+DML_API dml_status dml_program_run(dml_program *program, int rows, const void *const *inputs, int count,
+                                   void *output);
+
+/* The first error of a program with a thread of its own, since compiling or clearing it; of any other
+   program, its context's. */
+DML_API const char *dml_program_error(const dml_program *program);
+DML_API dml_status dml_program_status(const dml_program *program);
+DML_API void dml_program_clear_error(dml_program *program);
+
+#endif
+
+/* ---- graph/print.h ---- */
+
+/* print.h: a graph for people to look at. */
+#ifndef DML_GRAPH_PRINT_H
+#define DML_GRAPH_PRINT_H
+
+#ifndef DML_NO_STDIO
+#include <stdio.h>
+
+/* Writes a table of the graph: a line for each node that isn't a parameter, with its name, what it does, its
+   output for one sample, how many parameters are its own (those that an earlier line counted aren't counted
+   again), and the floating-point operations of its forward pass for one sample; then the totals.
+   DML_ERROR_IO, recorded on the context, when the file can't be written. */
+DML_API dml_status dml_graph_print(const dml_graph *graph, FILE *file);
+
+/* Writes the graph in the language of Graphviz: `dot -Tsvg` draws it. */
+DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file);
+
+#endif
 
 #endif
 
@@ -902,10 +1158,47 @@ DML_API dml_trainer *dml_trainer_create(dml_node *loss, const dml_trainer_option
 DML_API void dml_trainer_destroy(dml_trainer *trainer);
 
 /* One step on `rows` samples, 1 .. batch (0 too under a sync strategy, for a rank that got none of the global
-   batch): forward, backward, sync, update. inputs[i] holds `rows` samples for dml_program_input(program, i),
-   the inputs in the order of dml_input. `loss`, when not NULL, receives the mean loss of these samples before
-   the update; asking for it waits for the device. */
-DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *const *inputs, float *loss);
+   batch): dml_trainer_backward and dml_trainer_update. inputs[i] holds `rows` samples for
+   dml_program_input(program, i), the inputs in the order of dml_input, and `count` is how many inputs there
+   are; DML_INPUTS(images, labels) stands for both. `loss`, when not NULL, receives the mean loss of these
+   samples before the update; asking for it waits for the device. Input that is refused (DML_ERROR_ARGUMENT)
+   is so before anything is sent to other ranks, so that the step can be made again. DML_ERROR_STATE, with
+   nothing done, while another thread is in the context or programs predict on other threads. */
+DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *const *inputs, int count,
+                                    float *loss);
+
+/* What dml_trainer_backward does with g, joined by |. */
+enum {
+    DML_OVERWRITE = 0,
+    DML_ADD = 1, /* to the samples that g holds since the last update (none: as DML_OVERWRITE) */
+    DML_MORE = 2 /* more will be added: a sync strategy waits for it, and until then g is this rank's own */
+};
+
+/* Forward and backward on `rows` samples; w stays. g is then the mean, over all samples that it holds, of the
+   gradient of their loss: of this call's, and with DML_ADD of earlier ones' too, however many each had; under
+   a sync strategy of every rank's. So one large batch may come in pieces:
+
+       for (int i = 0; i < pieces; i++)
+           dml_trainer_backward(t, rows, DML_INPUTS(x[i], y[i]),
+                                DML_ADD | (i < pieces - 1 ? DML_MORE : 0), NULL);
+       dml_trainer_update(t);
+
+   and whatever the caller does to g between the two (clipping, a regulariser) is done to the gradient that
+   will be applied, alone and under every strategy: reach it by dml_trainer_get and dml_trainer_put. Under a
+   strategy every rank makes the same calls. */
+DML_API dml_status dml_trainer_backward(dml_trainer *trainer, int rows, const void *const *inputs, int count,
+                                        int flags, float *loss);
+
+/* The optimizer's step: w follows g. The step is then counted, and what is added to g next begins anew.
+   DML_ERROR_STATE while g waits for more (DML_MORE), and while programs predict on other threads. */
+DML_API dml_status dml_trainer_update(dml_trainer *trainer);
+
+/* Its two halves, for optimizers of the caller's own and for ones that treat parts of w in other ways: the
+   optimizer's step for elements [begin, end) of the trained parameters alone; and, once in a step, counting
+   it. (An optimizer of one's own changes w by dml_trainer_get and dml_trainer_put, then calls the second.)
+   Errors are as for the whole. */
+DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, size_t end);
+DML_API dml_status dml_trainer_advance(dml_trainer *trainer);
 
 DML_API dml_program *dml_trainer_program(dml_trainer *trainer);
 DML_API dml_context *dml_trainer_context(const dml_trainer *trainer);
@@ -917,12 +1210,12 @@ DML_API uint64_t dml_trainer_steps(const dml_trainer *trainer);
 DML_API float dml_trainer_lr(const dml_trainer *trainer);
 DML_API void dml_trainer_set_lr(dml_trainer *trainer, float lr);
 
-/* The flat vectors. Every parameter lies in one vector, its gradient at the same place of another, and the
-   optimizer's state in vectors of the same length. */
+/* The flat vectors. Every parameter lies in one vector, the graph's w (graph/weights.h). The gradient of each
+   trained one lies at the same place of another, and the optimizer's state in vectors of that length. */
 enum { DML_PARAMETERS, DML_GRADIENTS, DML_OPTIMIZER_STATE /* the first; + i for the next */ };
 
-/* How many elements each has, and how many vectors there are. */
-DML_API size_t dml_trainer_parameter_count(const dml_trainer *trainer);
+/* How many elements a vector has, and how many vectors there are. */
+DML_API size_t dml_trainer_count(const dml_trainer *trainer, int vector);
 DML_API int dml_trainer_vectors(const dml_trainer *trainer);
 
 /* Elements [begin, end) of a vector, on the host: the vector itself where the device shares the host's
@@ -935,26 +1228,34 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
 
 /* A sync strategy: what happens to ranges of g and w at the moments of a distributed step. Each function may
    be NULL and returns a status; the first that is not DML_OK ends the step. A strategy records its own error
-   sentence with dml_trainer_fail. */
+   sentence with dml_trainer_fail. After a failure the next step may come all the same. */
 typedef struct dml_sync {
     void *state;
     /* Once, when dml_trainer_sync attaches it: make all ranks' parameters the same. */
     dml_status (*start)(void *state, dml_trainer *trainer);
-    /* Before forward, with this rank's samples of the step. */
-    dml_status (*begin)(void *state, dml_trainer *trainer, int rows);
-    /* During backward, from the end of g towards its start: g[begin, end) is final. With `ready` or `finish`,
-       g holds the gradient of the sum over this rank's samples of their losses, so that shards of any sizes
-       add up; else, of the mean. */
+    /* Before forward. A strategy that combines gradients (`ready` or `finish`) sees in g sums over samples,
+       not means, so that shards of any sizes add up; `samples` is how many this rank's part of the sum stands
+       for (not whole when ranks share what was summed before). */
+    dml_status (*begin)(void *state, dml_trainer *trainer, double samples);
+    /* During backward, from the end of g towards its start: g[begin, end) is final, this rank's sum. The
+       ranges depend on the model alone: ranks without samples see them too. */
     dml_status (*ready)(void *state, dml_trainer *trainer, size_t begin, size_t end);
-    /* After backward, before the update: g must hold the gradient to apply when it returns. */
-    dml_status (*finish)(void *state, dml_trainer *trainer);
+    /* After backward: when it returns, g holds the sum over all ranks, and *samples, which begins as this
+       rank's, how many samples that stands for. The trainer makes their mean of it. */
+    dml_status (*finish)(void *state, dml_trainer *trainer, double *samples);
+    /* Instead of the rest, when anything has failed from begin to finish, these included: when it returns,
+       nothing of the strategy's reads or writes g any more. */
+    void (*failed)(void *state, dml_trainer *trainer);
     /* After the update of w. */
     dml_status (*updated)(void *state, dml_trainer *trainer);
     /* When the trainer is destroyed or another strategy is attached. */
     void (*destroy)(void *state, dml_trainer *trainer);
+    int ranks; /* how many combine their gradients; 0: 1 */
 } dml_sync;
 
-/* Attaches a strategy, which the trainer then owns, and starts it. On failure the strategy is destroyed. */
+/* Attaches a strategy, which the trainer then owns, in the place of the one it has, and starts it. On failure
+   the strategy is destroyed. When the call can't begin (the context has an error, or another thread is in
+   it), the one that was attached stays. */
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync);
 
 /* For strategies: records the error on the trainer's context if it has none; returns `status`. */
@@ -968,22 +1269,29 @@ DML_API void dml_trainer_set_steps(dml_trainer *trainer, uint64_t steps);
 
 /* ---- train/checkpoint.h ---- */
 
-/* checkpoint.h: a training run on disk: parameters, optimizer state, seed and step. */
+/* checkpoint.h: a training run on disk. */
 #ifndef DML_TRAIN_CHECKPOINT_H
 #define DML_TRAIN_CHECKPOINT_H
 
 #ifndef DML_NO_STDIO
 
-/* Writes the trainer to `path`: aside, synced, then renamed, so that a crash leaves the old file or the new
-   one. The file is little-endian, names each parameter and its shape, and ends in a checksum. DML_ERROR_IO
-   with a sentence when it can't be written. */
+/* Writes what dml_graph_save writes and, in the same safetensors file, the rest of the run: the optimizer's
+   state for each trained parameter ("dml.velocity.dense_1.weight") and, in the metadata, its kind and
+   numbers, the seed and the steps taken. So dml_graph_load, and other tools, read the model from it. Written
+   aside, synced, then renamed: a crash leaves the old file or the new one. What g has accumulated isn't
+   written. DML_ERROR_IO with a sentence when it can't be written. */
 DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path);
 
-/* Reads what dml_trainer_save wrote for the same model and optimizer; training then goes on as if it had
-   never stopped (the context takes on the run's seed). DML_ERROR_IO when the file can't be read;
-   DML_ERROR_FORMAT when it is no checkpoint, truncated, damaged, or of another model, with what differs; the
-   trainer is then unchanged. */
+/* Reads what dml_trainer_save wrote for the same model and kind of optimizer; training then goes on as if it
+   had never stopped: the optimizer takes on the run's numbers (a learning rate can be set again afterwards),
+   the context its seed. DML_ERROR_IO when the file can't be read; DML_ERROR_FORMAT when it is no checkpoint,
+   is damaged, or is of another model or an optimizer with other state, with what doesn't fit: the trainer is
+   then unchanged. */
 DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path);
+
+/* Whether dml_trainer_save could write there: asked before a long run, not after it. What is there stays as
+   it is. DML_ERROR_IO with a sentence that says what forbids it. */
+DML_API dml_status dml_trainer_check_save(dml_trainer *trainer, const char *path);
 
 #endif
 
@@ -1189,6 +1497,9 @@ typedef struct dml__memory {
     dml_allocator allocator;
     struct dml__block *free_list; /* of the caller's buffer; unused in allocator mode */
     bool from_buffer;
+    /* The caller's buffer: where it begins, and how far it has ever been in use. */
+    const void *buffer;
+    size_t most;
 } dml__memory;
 
 /* `allocator` may be NULL or all-zero (malloc). With `buffer`, nothing but these `buffer_bytes` is used. */
@@ -1203,6 +1514,13 @@ DML__LOCAL void *dml__allocate_array(dml__memory *memory, size_t count, size_t s
 
 /* Takes back what dml__allocate gave; NULL is fine. */
 DML__LOCAL void dml__release(dml__memory *memory, void *pointer);
+
+/* How large a buffer, wherever it begins, would have been enough for all that was asked of this one so far; 0
+   without a buffer. */
+DML__LOCAL size_t dml__memory_needed(const dml__memory *memory);
+
+/* This memory as an allocator, for a part that keeps a view of its own; `memory` must outlive it. */
+DML__LOCAL dml_allocator dml__memory_allocator(dml__memory *memory);
 
 /* `bytes` rounded up to a multiple of DML__ALIGNMENT. */
 static inline size_t dml__align_up(size_t bytes)
@@ -1240,6 +1558,7 @@ DML__LOCAL void dml__memory_init(dml__memory *memory, const dml_allocator *alloc
     memset(memory, 0, sizeof *memory);
     if (buffer) {
         memory->from_buffer = true;
+        memory->buffer = buffer;
         const size_t skip = (size_t)(-(intptr_t)buffer & (DML__ALIGNMENT - 1));
         const size_t usable =
             buffer_bytes > skip ? (buffer_bytes - skip) / DML__ALIGNMENT * DML__ALIGNMENT : 0;
@@ -1254,6 +1573,21 @@ DML__LOCAL void dml__memory_init(dml__memory *memory, const dml_allocator *alloc
         memory->allocator.allocate = dml__malloc;
         memory->allocator.release = dml__free;
     }
+}
+
+/* First fit takes the lowest place there is, so a buffer that ends where the highest block ended would have
+   been used in the same way. */
+static void dml__note_use(dml__memory *memory, const char *end)
+{
+    const size_t used = (size_t)(end - (const char *)memory->buffer);
+    if (used > memory->most) memory->most = used;
+}
+
+DML__LOCAL size_t dml__memory_needed(const dml__memory *memory)
+{
+    if (!memory->most) return 0;
+    const size_t skipped = (size_t)(-(intptr_t)memory->buffer & (DML__ALIGNMENT - 1));
+    return memory->most - skipped + DML__ALIGNMENT - 1;
 }
 
 static void *dml__take_block(dml__memory *memory, size_t bytes)
@@ -1271,6 +1605,7 @@ static void *dml__take_block(dml__memory *memory, size_t bytes)
         } else {
             *link = block->next;
         }
+        dml__note_use(memory, (char *)block + need);
         return (char *)block + DML__ALIGNMENT;
     }
     return NULL;
@@ -1341,6 +1676,22 @@ DML__LOCAL void dml__release(dml__memory *memory, void *pointer)
     memory->allocator.release(memory->allocator.user, raw);
 }
 
+static void *dml__memory_allocate(void *user, size_t bytes)
+{
+    return dml__allocate((dml__memory *)user, bytes);
+}
+
+static void dml__memory_release(void *user, void *memory)
+{
+    dml__release((dml__memory *)user, memory);
+}
+
+DML__LOCAL dml_allocator dml__memory_allocator(dml__memory *memory)
+{
+    const dml_allocator allocator = { dml__memory_allocate, dml__memory_release, memory };
+    return allocator;
+}
+
 #endif
 
 /* ---- base/logger.c ---- */
@@ -1385,6 +1736,58 @@ DML__LOCAL void dml__log(const dml__logger *logger, dml_log_level level, const c
 #ifndef DML_BASE_CLOCK_C
 #define DML_BASE_CLOCK_C
 
+/* ---- base/windows.h ---- */
+
+/* windows.h: what the .c files take from Windows, under names of our own. <windows.h> itself would bring its
+   thousands of names into the file of the user who implements the library there. */
+#ifndef DML_BASE_WINDOWS_H
+#define DML_BASE_WINDOWS_H
+
+#ifdef _WIN32
+
+#ifdef _WIN64
+#define DML__WINDOWS_NAME(name, bytes) #name
+#else
+#define DML__WINDOWS_NAME(name, bytes) "_" #name "@" #bytes
+#endif
+/* dml__windows_<name> is the system's function <name>; `bytes` are those of its parameters on 32 bits. */
+#define DML__WINDOWS(result, name, bytes, parameters)                                                        \
+    DML__EXTERN_C result __stdcall dml__windows_##name parameters __asm__(DML__WINDOWS_NAME(name, bytes))
+
+DML__WINDOWS(unsigned long, GetLastError, 0, (void));
+DML__WINDOWS(int, CloseHandle, 4, (void *handle));
+#define DML__WINDOWS_ACCESS_DENIED 5 /* of GetLastError */
+#define DML__WINDOWS_SHARING_VIOLATION 32
+#define DML__WINDOWS_DISK_FULL 112
+
+DML__WINDOWS(int, MoveFileExA, 12, (const char *from, const char *to, unsigned long flags));
+#define DML__WINDOWS_REPLACE_EXISTING 1
+#define DML__WINDOWS_WRITE_THROUGH 8
+
+DML__WINDOWS(unsigned long, GetCurrentThreadId, 0, (void));
+DML__WINDOWS(unsigned long, WaitForSingleObject, 8, (void *handle, unsigned long milliseconds));
+DML__WINDOWS(void, AcquireSRWLockExclusive, 4, (void **lock));
+DML__WINDOWS(void, ReleaseSRWLockExclusive, 4, (void **lock));
+DML__WINDOWS(int, SleepConditionVariableSRW, 16,
+             (void **condition, void **lock, unsigned long milliseconds, unsigned long flags));
+DML__WINDOWS(void, WakeAllConditionVariable, 4, (void **condition));
+#define DML__WINDOWS_FOREVER 0xFFFFFFFFul
+
+DML__WINDOWS(int, QueryPerformanceCounter, 4, (long long *count));
+DML__WINDOWS(int, QueryPerformanceFrequency, 4, (long long *per_second));
+
+DML__WINDOWS(void *, GetCurrentProcess, 0, (void));
+DML__WINDOWS(int, GetProcessAffinityMask, 12, (void *process, size_t *own, size_t *of_the_system));
+DML__WINDOWS(unsigned long, GetActiveProcessorCount, 4, (unsigned short group)); /* 0xFFFF: of all groups */
+
+DML__WINDOWS(int, GetConsoleMode, 8, (void *handle, unsigned long *mode));
+/* CONSOLE_SCREEN_BUFFER_INFO as its 11 words; columns [5] to [7] are in the window. */
+DML__WINDOWS(int, GetConsoleScreenBufferInfo, 8, (void *handle, short info[11]));
+
+#endif
+
+#endif
+
 #include <time.h>
 
 #if (defined(__unix__) || defined(__APPLE__)) && !defined(CLOCK_MONOTONIC)
@@ -1393,7 +1796,12 @@ DML__LOCAL void dml__log(const dml__logger *logger, dml_log_level level, const c
 
 DML_API double dml_seconds(void)
 {
-#ifdef CLOCK_MONOTONIC
+#ifdef _WIN32
+    long long now = 0, frequency = 1;
+    dml__windows_QueryPerformanceCounter(&now);
+    dml__windows_QueryPerformanceFrequency(&frequency);
+    return (double)(now / frequency) + (double)(now % frequency) / (double)frequency;
+#elif defined(CLOCK_MONOTONIC)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
@@ -1408,6 +1816,18 @@ DML_API double dml_seconds(void)
 
 #ifndef DML_BASE_CPU_C
 #define DML_BASE_CPU_C
+
+/* ---- base/cpu_internal.h ---- */
+
+/* cpu_internal.h: what the environment says of the processor. */
+#ifndef DML_BASE_CPU_INTERNAL_H
+#define DML_BASE_CPU_INTERNAL_H
+
+/* False when the environment variable DML_ISA names no instruction set; *wanted is then what it says. Unset
+   and empty are fine. */
+DML__LOCAL bool dml__cpu_isa_known(const char **wanted);
+
+#endif
 
 #include <stdlib.h>
 #include <string.h>
@@ -1426,12 +1846,14 @@ DML_API const char *dml_isa_name(dml_isa isa)
 
 static dml_isa dml__detect_isa(void)
 {
-#if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__)
+#if defined(DML__HAS_AVX2)
     /* __builtin_cpu_supports also asks the operating system (XGETBV) whether it saves the registers. */
     __builtin_cpu_init();
+#if defined(DML__HAS_AVX512)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"))
         return DML_ISA_AVX512;
+#endif
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return DML_ISA_AVX2;
 #elif defined(__aarch64__)
     return DML_ISA_NEON; /* part of the architecture */
@@ -1451,8 +1873,26 @@ DML_API dml_isa dml_cpu_isa(void)
     return best;
 }
 
+DML__LOCAL bool dml__cpu_isa_known(const char **wanted)
+{
+    *wanted = getenv("DML_ISA");
+    if (!*wanted || !**wanted) return true;
+    for (int isa = 0; isa < (int)DML__ISA_COUNT; isa++)
+        if (strcmp(*wanted, dml_isa_name((dml_isa)isa)) == 0) return true;
+    return false;
+}
+
 DML_API int dml_cpu_count(void)
 {
+#if defined(_WIN32)
+    /* The mask is 0 for a process in several groups of processors (of more than 64). */
+    size_t mine = 0, everyones = 0;
+    int count = 0;
+    if (dml__windows_GetProcessAffinityMask(dml__windows_GetCurrentProcess(), &mine, &everyones))
+        for (; mine; mine &= mine - 1) count++;
+    if (count == 0) count = (int)dml__windows_GetActiveProcessorCount(0xFFFF);
+    if (count > 0) return count;
+#endif
 #if defined(__linux__) && defined(CPU_COUNT)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
@@ -1549,10 +1989,16 @@ DML_API void dml_random_permutation(const dml_random *random, int *out, int coun
 #define DML_BASE_OS_THREAD_H
 
 #ifndef DML_NO_THREADS
+#ifdef _WIN32
+typedef void *dml__thread; /* a HANDLE */
+typedef void *dml__mutex;  /* an SRWLOCK */
+typedef void *dml__cond;   /* a CONDITION_VARIABLE */
+#else
 #include <pthread.h>
 typedef pthread_t dml__thread;
 typedef pthread_mutex_t dml__mutex;
 typedef pthread_cond_t dml__cond;
+#endif
 #else
 typedef int dml__thread;
 typedef int dml__mutex;
@@ -1562,6 +2008,12 @@ typedef int dml__cond;
 /* False when the thread can't be had. A thread has every signal blocked: signals are the host's business. */
 DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argument), void *argument);
 DML__LOCAL void dml__thread_join(dml__thread *thread);
+
+/* A number that no other thread of the process has, never 0. */
+DML__LOCAL uintptr_t dml__thread_self(void);
+
+/* The calling process, by which a child of fork() finds out that threads haven't come along. */
+DML__LOCAL long dml__process_id(void);
 
 DML__LOCAL bool dml__mutex_init(dml__mutex *mutex);
 DML__LOCAL void dml__mutex_destroy(dml__mutex *mutex);
@@ -1576,7 +2028,111 @@ DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double second
 
 #endif
 
-#ifndef DML_NO_THREADS
+#if defined(__unix__) || defined(__APPLE__)
+#include <unistd.h>
+
+DML__LOCAL long dml__process_id(void)
+{
+    return (long)getpid();
+}
+#else
+DML__LOCAL long dml__process_id(void)
+{
+    return 1; /* there is no fork() */
+}
+#endif
+
+#if !defined(DML_NO_THREADS) && defined(_WIN32)
+
+#include <process.h>
+#include <stdlib.h>
+
+typedef struct dml__thread_start_argument {
+    void (*run)(void *argument);
+    void *argument;
+} dml__thread_start_argument;
+
+static unsigned __stdcall dml__thread_main(void *raw)
+{
+    const dml__thread_start_argument start = *(dml__thread_start_argument *)raw;
+    free(raw);
+    start.run(start.argument);
+    return 0;
+}
+
+DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argument), void *argument)
+{
+    dml__thread_start_argument *start = (dml__thread_start_argument *)malloc(sizeof *start);
+    if (!start) return false;
+    start->run = run;
+    start->argument = argument;
+    *thread = (void *)_beginthreadex(NULL, 0, dml__thread_main, start, 0, NULL);
+    if (!*thread) free(start);
+    return *thread != NULL;
+}
+
+DML__LOCAL void dml__thread_join(dml__thread *thread)
+{
+    dml__windows_WaitForSingleObject(*thread, DML__WINDOWS_FOREVER);
+    dml__windows_CloseHandle(*thread);
+}
+
+DML__LOCAL uintptr_t dml__thread_self(void)
+{
+    return (uintptr_t)dml__windows_GetCurrentThreadId();
+}
+
+/* An SRWLOCK and a CONDITION_VARIABLE are a pointer each, begin as NULL and own nothing. */
+DML__LOCAL bool dml__mutex_init(dml__mutex *mutex)
+{
+    *mutex = NULL;
+    return true;
+}
+
+DML__LOCAL void dml__mutex_destroy(dml__mutex *mutex)
+{
+    (void)mutex;
+}
+
+DML__LOCAL void dml__mutex_lock(dml__mutex *mutex)
+{
+    dml__windows_AcquireSRWLockExclusive(mutex);
+}
+
+DML__LOCAL void dml__mutex_unlock(dml__mutex *mutex)
+{
+    dml__windows_ReleaseSRWLockExclusive(mutex);
+}
+
+DML__LOCAL bool dml__cond_init(dml__cond *cond)
+{
+    *cond = NULL;
+    return true;
+}
+
+DML__LOCAL void dml__cond_destroy(dml__cond *cond)
+{
+    (void)cond;
+}
+
+DML__LOCAL void dml__cond_signal_all(dml__cond *cond)
+{
+    dml__windows_WakeAllConditionVariable(cond);
+}
+
+DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double seconds)
+{
+    const double longest = 1e9; /* milliseconds; who waits longer wakes for no reason, which is allowed */
+    const double wanted = seconds * 1e3;
+    unsigned long milliseconds = DML__WINDOWS_FOREVER;
+    if (seconds >= 0) {
+        milliseconds = (unsigned long)(wanted < longest ? wanted : longest);
+        if ((double)milliseconds < wanted) milliseconds++;
+    }
+    return dml__windows_SleepConditionVariableSRW(cond, mutex, milliseconds, 0) || wanted > longest;
+}
+
+#elif !defined(DML_NO_THREADS)
 
 #include <signal.h>
 #include <stdlib.h>
@@ -1614,6 +2170,11 @@ DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argumen
 DML__LOCAL void dml__thread_join(dml__thread *thread)
 {
     pthread_join(*thread, NULL);
+}
+
+DML__LOCAL uintptr_t dml__thread_self(void)
+{
+    return (uintptr_t)pthread_self();
 }
 
 DML__LOCAL bool dml__mutex_init(dml__mutex *mutex)
@@ -1684,6 +2245,11 @@ DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argumen
 DML__LOCAL void dml__thread_join(dml__thread *thread)
 {
     (void)thread;
+}
+
+DML__LOCAL uintptr_t dml__thread_self(void)
+{
+    return 1;
 }
 
 DML__LOCAL bool dml__mutex_init(dml__mutex *mutex)
@@ -1812,6 +2378,28 @@ static inline void dml__store_f32(void *to, float value)
     dml__store32(to, bits);
 }
 
+/* Whether memory has numbers as files and wires do. Compilers know the answer. */
+static inline bool dml__little_endian(void)
+{
+    const uint16_t one = 1;
+    unsigned char first;
+    memcpy(&first, &one, 1);
+    return first == 1;
+}
+
+/* Reverses the bytes of each of `count` numbers of `width` bytes; `to` and `from` may be the same. */
+static inline void dml__swap_bytes(void *to, const void *from, size_t count, size_t width)
+{
+    unsigned char *t = (unsigned char *)to;
+    const unsigned char *f = (const unsigned char *)from;
+    for (; count > 0; count--, t += width, f += width)
+        for (size_t low = 0; low < (width + 1) / 2; low++) {
+            const unsigned char kept = f[low];
+            t[low] = f[width - 1 - low];
+            t[width - 1 - low] = kept;
+        }
+}
+
 #endif
 
 /* What each byte does to the remainder: eight steps of division by the polynomial 0x1edc6f41, bits reversed.
@@ -1894,11 +2482,13 @@ DML__LOCAL uint32_t dml__crc32c(uint32_t crc, const void *data, size_t bytes)
 
 /* ---- base/file.h ---- */
 
-/* file.h: whole files in and out of memory. With DML_NO_STDIO there are none. */
+/* file.h: files in and out of memory, whole or in pieces. With DML_NO_STDIO there are none. */
 #ifndef DML_BASE_FILE_H
 #define DML_BASE_FILE_H
 
 #ifndef DML_NO_STDIO
+
+/* ---- whole files ---- */
 
 /* Reads the whole plain file into memory that the caller releases with dml__release. An empty file gives a
    valid pointer. DML_ERROR_IO: it isn't there, can't be read or is no plain file; DML_ERROR_FORMAT: it holds
@@ -1917,6 +2507,45 @@ typedef struct dml__file_part {
 DML__LOCAL dml_status dml__file_write(const char *path, const dml__file_part *parts, int count,
                                       dml__error *error);
 
+/* Whether dml__file_write could write `path` now, to know before a long run rather than after it: also
+   whether the folder allows it, by creating the temporary file and removing it. Leaves everything as it was.
+ */
+DML__LOCAL dml_status dml__file_check_writable(const char *path, dml__error *error);
+
+/* ---- in pieces ---- */
+
+typedef struct dml__file_reader {
+    const char *path;
+    uint64_t bytes; /* the size of the file when it was opened */
+    int descriptor;
+} dml__file_reader;
+
+/* Opens a plain file; `path` must stay until it is closed. After an error nothing is open. */
+DML__LOCAL dml_status dml__file_open(dml__file_reader *file, const char *path, dml__error *error);
+
+/* Exactly `bytes` bytes from `offset` on; DML_ERROR_IO too where the file ends before. */
+DML__LOCAL dml_status dml__file_read_at(dml__file_reader *file, uint64_t offset, void *to, size_t bytes,
+                                        dml__error *error);
+
+DML__LOCAL void dml__file_close(dml__file_reader *file);
+
+#define DML__PATH_BYTES 4096
+
+typedef struct dml__file_writer {
+    const char *path;
+    int descriptor;
+    char temporary[DML__PATH_BYTES];
+} dml__file_writer;
+
+/* Starts writing `path`, which must stay until the end: dml__file_append as often as needed, then either
+   dml__file_commit, which makes it the file's content, or dml__file_abandon, which leaves the old file; the
+   latter also after a failed append. A failed commit has abandoned it. */
+DML__LOCAL dml_status dml__file_create(dml__file_writer *file, const char *path, dml__error *error);
+DML__LOCAL dml_status dml__file_append(dml__file_writer *file, const void *data, size_t bytes,
+                                       dml__error *error);
+DML__LOCAL dml_status dml__file_commit(dml__file_writer *file, dml__error *error);
+DML__LOCAL void dml__file_abandon(dml__file_writer *file);
+
 #endif
 
 #endif
@@ -1928,106 +2557,194 @@ DML__LOCAL dml_status dml__file_write(const char *path, const dml__file_part *pa
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/types.h>
+#ifdef _WIN32
+#ifndef WIN32_LEAN_AND_MEAN
+#define WIN32_LEAN_AND_MEAN
+#endif
+#ifndef NOMINMAX
+#define NOMINMAX
+#endif
+#include <windows.h>
+#include <io.h>
+#include <process.h>
+#else
 #include <unistd.h>
+#endif
 
-#define DML__PATH_BYTES 4096
+/* ---- the operating system: descriptors, with 64-bit sizes and offsets everywhere ---- */
 
-static dml_status dml__file_fail(dml__error *error, const char *what, const char *path)
+/* What is behind a path or a descriptor. */
+typedef struct dml__file_info {
+    uint64_t bytes;
+    bool plain;
+    bool locked; /* its own attributes forbid to replace it */
+} dml__file_info;
+
+/* The most bytes of one call: some systems take no more than an int. */
+static size_t dml__piece(size_t bytes)
 {
-    return dml__fail(error, DML_ERROR_IO, "can't %s \"%.300s\": %s", what, path, strerror(errno));
+    return bytes < (1u << 30) ? bytes : 1u << 30;
 }
 
-/* Up to `bytes` bytes; fewer at the end of the file, -1 and errno on failure. */
-static ptrdiff_t dml__read_fully(int descriptor, char *to, size_t bytes)
+#ifdef _WIN32
+
+#define DML__SEPARATORS "/\\:"
+
+static int dml__os_open(const char *path)
 {
-    size_t done = 0;
-    while (done < bytes) {
-        const size_t left = bytes - done;
-        const ssize_t got = read(descriptor, to + done, left < (1u << 30) ? left : 1u << 30);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return -1;
-        if (got == 0) break;
-        done += (size_t)got;
-    }
-    return (ptrdiff_t)done;
+    return _open(path, _O_RDONLY | _O_BINARY | _O_NOINHERIT);
 }
 
-static bool dml__write_fully(int descriptor, const char *from, size_t bytes)
+static int dml__os_create(const char *path)
 {
-    while (bytes > 0) {
-        const ssize_t put = write(descriptor, from, bytes < (1u << 30) ? bytes : 1u << 30);
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return false;
-        from += put;
-        bytes -= (size_t)put;
-    }
+    return _open(path, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY | _O_NOINHERIT, _S_IREAD | _S_IWRITE);
+}
+
+static ptrdiff_t dml__os_read_at(int descriptor, uint64_t offset, void *to, size_t bytes)
+{
+    if (_lseeki64(descriptor, (__int64)offset, SEEK_SET) < 0) return -1;
+    return _read(descriptor, to, (unsigned)bytes);
+}
+
+static ptrdiff_t dml__os_write(int descriptor, const void *from, size_t bytes)
+{
+    return _write(descriptor, from, (unsigned)bytes);
+}
+
+static bool dml__os_sync(int descriptor)
+{
+    return _commit(descriptor) == 0;
+}
+
+static bool dml__os_close(int descriptor)
+{
+    return _close(descriptor) == 0;
+}
+
+static void dml__os_remove(const char *path)
+{
+    _unlink(path);
+}
+
+static bool dml__os_replace(const char *from, const char *to)
+{
+    if (MoveFileExA(from, to, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH)) return true;
+    const DWORD why = GetLastError();
+    errno = why == ERROR_ACCESS_DENIED || why == ERROR_SHARING_VIOLATION ? EACCES
+            : why == ERROR_DISK_FULL                                     ? ENOSPC
+                                                                         : EIO;
+    return false;
+}
+
+static bool dml__os_sync_folder(const char *folder)
+{
+    (void)folder; /* MOVEFILE_WRITE_THROUGH has done it */
     return true;
 }
 
-static dml_status dml__read_open_file(int descriptor, dml__memory *memory, const char *path, size_t limit,
-                                      void **data, size_t *bytes, dml__error *error)
+static long dml__os_process(void)
 {
-    struct stat info;
-    if (fstat(descriptor, &info)) return dml__file_fail(error, "read", path);
-    if (!S_ISREG(info.st_mode))
-        return dml__fail(error, DML_ERROR_IO, "can't read \"%s\": it is no plain file", path);
-    if ((uint64_t)info.st_size > limit)
-        return dml__fail(error, DML_ERROR_FORMAT, "\"%s\" has %llu bytes, more than the %llu it may have",
-                         path, (unsigned long long)info.st_size, (unsigned long long)limit);
-    const size_t size = (size_t)info.st_size;
-    char *content = (char *)dml__allocate(memory, size);
-    if (!content)
-        return dml__fail(error, DML_ERROR_MEMORY, "no memory for the %llu bytes of \"%s\"",
-                         (unsigned long long)size, path);
-    const ptrdiff_t got = dml__read_fully(descriptor, content, size);
-    if (got != (ptrdiff_t)size) {
-        dml__release(memory, content);
-        if (got < 0) return dml__file_fail(error, "read", path);
-        return dml__fail(error, DML_ERROR_IO, "\"%s\" became shorter while it was read", path);
-    }
-    *data = content;
-    *bytes = size;
-    return DML_OK;
+    return (long)_getpid();
 }
 
-DML__LOCAL dml_status dml__file_read(dml__memory *memory, const char *path, size_t limit, void **data,
-                                     size_t *bytes, dml__error *error)
+static void dml__os_info_of(const struct _stat64 *from, dml__file_info *info)
 {
-    *data = NULL;
-    *bytes = 0;
-    /* O_NONBLOCK: a named pipe must not keep us waiting for its writer before we see that it is one. */
-    const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (descriptor < 0) return dml__file_fail(error, "open", path);
-    const dml_status status = dml__read_open_file(descriptor, memory, path, limit, data, bytes, error);
-    close(descriptor);
-    return status;
+    info->bytes = (uint64_t)from->st_size;
+    info->plain = (from->st_mode & _S_IFMT) == _S_IFREG;
+    info->locked = !(from->st_mode & _S_IWRITE);
 }
 
-/* Opens a new file beside `path` and writes its name. */
-static int dml__open_temporary(const char *path, char name[DML__PATH_BYTES])
+static bool dml__os_describe(int descriptor, dml__file_info *info)
 {
-    for (int attempt = 0; attempt < 100; attempt++) {
-        const int length = snprintf(name, DML__PATH_BYTES, "%s.%ld-%d.tmp", path, (long)getpid(), attempt);
-        if (length < 0 || length >= DML__PATH_BYTES) {
-            errno = ENAMETOOLONG;
-            return -1;
-        }
-        const int descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (descriptor >= 0 || errno != EEXIST) return descriptor;
-    }
-    return -1;
+    struct _stat64 found;
+    if (_fstat64(descriptor, &found)) return false;
+    dml__os_info_of(&found, info);
+    return true;
+}
+
+static bool dml__os_find(const char *path, dml__file_info *info)
+{
+    struct _stat64 found;
+    if (_stat64(path, &found)) return false;
+    dml__os_info_of(&found, info);
+    return true;
+}
+
+/* Whether only its owner may replace the file, and we aren't. */
+static bool dml__os_forbids_replacing(const char *folder, const char *path)
+{
+    (void)folder;
+    (void)path;
+    return false; /* `locked` is all there is */
+}
+
+#else
+
+#define DML__SEPARATORS "/"
+
+/* On 32-bit glibc the plain names stop at 2 GiB, unless the whole program is compiled otherwise. */
+#if defined(__GLIBC__) && defined(_LARGEFILE64_SOURCE)
+typedef struct stat64 dml__stat;
+#define DML__STAT stat64
+#define DML__FSTAT fstat64
+#define DML__PREAD pread64
+#define DML__OFFSET off64_t
+#define DML__OPEN_FLAGS (O_CLOEXEC | O_LARGEFILE)
+#else
+typedef struct stat dml__stat;
+#define DML__STAT stat
+#define DML__FSTAT fstat
+#define DML__PREAD pread
+#define DML__OFFSET off_t
+#define DML__OPEN_FLAGS O_CLOEXEC
+#endif
+
+static int dml__os_open(const char *path)
+{
+    /* O_NONBLOCK: a named pipe that came here meanwhile must not keep us waiting for its writer. */
+    return open(path, O_RDONLY | O_NONBLOCK | DML__OPEN_FLAGS);
+}
+
+static int dml__os_create(const char *path)
+{
+    return open(path, O_WRONLY | O_CREAT | O_EXCL | DML__OPEN_FLAGS, 0666);
+}
+
+static ptrdiff_t dml__os_read_at(int descriptor, uint64_t offset, void *to, size_t bytes)
+{
+    return DML__PREAD(descriptor, to, bytes, (DML__OFFSET)offset);
+}
+
+static ptrdiff_t dml__os_write(int descriptor, const void *from, size_t bytes)
+{
+    return write(descriptor, from, bytes);
+}
+
+static bool dml__os_sync(int descriptor)
+{
+    return fsync(descriptor) == 0;
+}
+
+static bool dml__os_close(int descriptor)
+{
+    return close(descriptor) == 0;
+}
+
+static void dml__os_remove(const char *path)
+{
+    unlink(path);
+}
+
+static bool dml__os_replace(const char *from, const char *to)
+{
+    return rename(from, to) == 0;
 }
 
 /* The new name itself must reach the disk; a file system that can't do that for folders says EINVAL. */
-static bool dml__sync_folder_of(const char *path)
+static bool dml__os_sync_folder(const char *folder)
 {
-    char folder[DML__PATH_BYTES];
-    const char *slash = strrchr(path, '/');
-    const size_t length = slash ? (size_t)(slash - path) : 0;
-    if (length >= sizeof folder) return false;
-    memcpy(folder, path, length);
-    folder[length] = '\0';
-    const int descriptor = open(length ? folder : slash ? "/" : ".", O_RDONLY | O_CLOEXEC);
+    const int descriptor = open(folder, O_RDONLY | DML__OPEN_FLAGS);
     if (descriptor < 0) return errno == EACCES; /* a folder that we may write to but not list */
     const bool ok = fsync(descriptor) == 0 || errno == EINVAL;
     const int reason = errno;
@@ -2036,34 +2753,1715 @@ static bool dml__sync_folder_of(const char *path)
     return ok;
 }
 
-static bool dml__write_parts(int descriptor, const dml__file_part *parts, int count)
+static long dml__os_process(void)
 {
-    for (int i = 0; i < count; i++)
-        if (!dml__write_fully(descriptor, (const char *)parts[i].data, parts[i].bytes)) return false;
-    return fsync(descriptor) == 0;
+    return (long)getpid();
+}
+
+static void dml__os_info_of(const dml__stat *from, dml__file_info *info)
+{
+    info->bytes = (uint64_t)from->st_size;
+    info->plain = S_ISREG(from->st_mode);
+    info->locked = false; /* renaming asks the folder only */
+}
+
+static bool dml__os_describe(int descriptor, dml__file_info *info)
+{
+    dml__stat found;
+    if (DML__FSTAT(descriptor, &found)) return false;
+    dml__os_info_of(&found, info);
+    return true;
+}
+
+static bool dml__os_find(const char *path, dml__file_info *info)
+{
+    dml__stat found;
+    if (DML__STAT(path, &found)) return false;
+    dml__os_info_of(&found, info);
+    return true;
+}
+
+/* Whether only its owner may replace the file, and we aren't: folders such as /tmp are so. */
+static bool dml__os_forbids_replacing(const char *folder, const char *path)
+{
+#ifdef S_ISVTX
+    dml__stat of_folder, of_file;
+    if (DML__STAT(folder, &of_folder) || DML__STAT(path, &of_file)) return false;
+    const uid_t us = geteuid();
+    return (of_folder.st_mode & S_ISVTX) && us != 0 && us != of_folder.st_uid && us != of_file.st_uid;
+#else
+    (void)folder;
+    (void)path;
+    return false;
+#endif
+}
+
+#endif
+
+static dml_status dml__file_fail(dml__error *error, const char *what, const char *path)
+{
+    return dml__fail(error, DML_ERROR_IO, "can't %s \"%.300s\": %s", what, path, strerror(errno));
+}
+
+/* ---- reading ---- */
+
+DML__LOCAL dml_status dml__file_open(dml__file_reader *file, const char *path, dml__error *error)
+{
+    dml__file_info info;
+    file->path = path;
+    file->bytes = 0;
+    file->descriptor = -1;
+    /* Before it is opened, since some systems don't open a folder and then say that we may not. */
+    if (dml__os_find(path, &info) && !info.plain)
+        return dml__fail(error, DML_ERROR_IO, "can't read \"%.300s\": it is no plain file", path);
+    file->descriptor = dml__os_open(path);
+    if (file->descriptor < 0) return dml__file_fail(error, "open", path);
+    if (!dml__os_describe(file->descriptor, &info)) {
+        const dml_status status = dml__file_fail(error, "read", path);
+        dml__file_close(file);
+        return status;
+    }
+    file->bytes = info.bytes;
+    return DML_OK;
+}
+
+DML__LOCAL dml_status dml__file_read_at(dml__file_reader *file, uint64_t offset, void *to, size_t bytes,
+                                        dml__error *error)
+{
+    char *at = (char *)to;
+    while (bytes > 0) {
+        const ptrdiff_t got = dml__os_read_at(file->descriptor, offset, at, dml__piece(bytes));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return dml__file_fail(error, "read", file->path);
+        if (got == 0)
+            return dml__fail(error, DML_ERROR_IO, "\"%.300s\" became shorter while it was read", file->path);
+        at += got;
+        offset += (uint64_t)got;
+        bytes -= (size_t)got;
+    }
+    return DML_OK;
+}
+
+DML__LOCAL void dml__file_close(dml__file_reader *file)
+{
+    dml__os_close(file->descriptor);
+}
+
+DML__LOCAL dml_status dml__file_read(dml__memory *memory, const char *path, size_t limit, void **data,
+                                     size_t *bytes, dml__error *error)
+{
+    dml__file_reader file;
+    *data = NULL;
+    *bytes = 0;
+    dml_status status = dml__file_open(&file, path, error);
+    if (status != DML_OK) return status;
+    char *content = NULL;
+    if (file.bytes > limit)
+        status =
+            dml__fail(error, DML_ERROR_FORMAT, "\"%.300s\" has %llu bytes, more than the %llu it may have",
+                      path, (unsigned long long)file.bytes, (unsigned long long)limit);
+    else if (!(content = (char *)dml__allocate(memory, (size_t)file.bytes)))
+        status = dml__fail(error, DML_ERROR_MEMORY, "no memory for the %llu bytes of \"%.300s\"",
+                           (unsigned long long)file.bytes, path);
+    else
+        status = dml__file_read_at(&file, 0, content, (size_t)file.bytes, error);
+    dml__file_close(&file);
+    if (status != DML_OK) {
+        dml__release(memory, content);
+        return status;
+    }
+    *data = content;
+    *bytes = (size_t)file.bytes;
+    return DML_OK;
+}
+
+/* ---- writing ---- */
+
+/* Opens a new file beside `path` and writes its name. */
+static int dml__open_temporary(const char *path, char name[DML__PATH_BYTES])
+{
+    for (int attempt = 0; attempt < 100; attempt++) {
+        const int length = snprintf(name, DML__PATH_BYTES, "%s.%ld-%d.tmp", path, dml__os_process(), attempt);
+        if (length < 0 || length >= DML__PATH_BYTES) {
+            errno = ENAMETOOLONG;
+            return -1;
+        }
+        const int descriptor = dml__os_create(name);
+        if (descriptor >= 0 || errno != EEXIST) return descriptor;
+    }
+    return -1;
+}
+
+/* The folder that `path`, shorter than DML__PATH_BYTES, is in. */
+static void dml__folder_of(const char *path, char folder[DML__PATH_BYTES])
+{
+    size_t length = strlen(path);
+    while (length > 0 && !strchr(DML__SEPARATORS, path[length - 1])) length--;
+    if (length > 1) length--; /* the separator, unless it is all: the root */
+    memcpy(folder, path, length);
+    strcpy(folder + length, length ? "" : ".");
+}
+
+DML__LOCAL dml_status dml__file_create(dml__file_writer *file, const char *path, dml__error *error)
+{
+    dml__file_info info;
+    file->path = path;
+    file->descriptor = -1;
+    if (dml__os_find(path, &info) && !info.plain)
+        return dml__fail(error, DML_ERROR_IO, "can't write \"%.300s\": it is there and no plain file", path);
+    file->descriptor = dml__open_temporary(path, file->temporary);
+    if (file->descriptor < 0) return dml__file_fail(error, "create", path);
+    return DML_OK;
+}
+
+DML__LOCAL dml_status dml__file_append(dml__file_writer *file, const void *data, size_t bytes,
+                                       dml__error *error)
+{
+    const char *from = (const char *)data;
+    while (bytes > 0) {
+        const ptrdiff_t put = dml__os_write(file->descriptor, from, dml__piece(bytes));
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return dml__file_fail(error, "write", file->path);
+        from += put;
+        bytes -= (size_t)put;
+    }
+    return DML_OK;
+}
+
+DML__LOCAL void dml__file_abandon(dml__file_writer *file)
+{
+    dml__os_close(file->descriptor);
+    dml__os_remove(file->temporary);
+}
+
+DML__LOCAL dml_status dml__file_commit(dml__file_writer *file, dml__error *error)
+{
+    char folder[DML__PATH_BYTES];
+    bool ok = dml__os_sync(file->descriptor);
+    const int reason = errno;
+    if (dml__os_close(file->descriptor)) {
+        if (!ok) errno = reason;
+    } else {
+        ok = false;
+    }
+    if (!ok || !dml__os_replace(file->temporary, file->path)) {
+        const dml_status status = dml__file_fail(error, "write", file->path);
+        dml__os_remove(file->temporary);
+        return status;
+    }
+    dml__folder_of(file->path, folder);
+    if (!dml__os_sync_folder(folder)) return dml__file_fail(error, "write the folder of", file->path);
+    return DML_OK;
 }
 
 DML__LOCAL dml_status dml__file_write(const char *path, const dml__file_part *parts, int count,
                                       dml__error *error)
 {
-    char temporary[DML__PATH_BYTES];
-    struct stat info;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
-        return dml__fail(error, DML_ERROR_IO, "can't write \"%s\": it is there and no plain file", path);
-    const int descriptor = dml__open_temporary(path, temporary);
-    if (descriptor < 0) return dml__file_fail(error, "create", path);
-    bool ok = dml__write_parts(descriptor, parts, count);
-    const int reason = errno;
-    if (close(descriptor) == 0 && !ok) errno = reason;
-    ok = ok && rename(temporary, path) == 0;
-    if (!ok) {
-        const int why = errno;
-        unlink(temporary);
-        errno = why;
-        return dml__file_fail(error, "write", path);
-    }
-    if (!dml__sync_folder_of(path)) return dml__file_fail(error, "write the folder of", path);
+    dml__file_writer file;
+    dml_status status = dml__file_create(&file, path, error);
+    if (status != DML_OK) return status;
+    for (int i = 0; i < count && status == DML_OK; i++)
+        status = dml__file_append(&file, parts[i].data, parts[i].bytes, error);
+    if (status == DML_OK) return dml__file_commit(&file, error);
+    dml__file_abandon(&file);
+    return status;
+}
+
+DML__LOCAL dml_status dml__file_check_writable(const char *path, dml__error *error)
+{
+    dml__file_writer file;
+    dml__file_info info;
+    char folder[DML__PATH_BYTES];
+    const dml_status status = dml__file_create(&file, path, error);
+    if (status != DML_OK) return status;
+    dml__file_abandon(&file);
+    dml__folder_of(path, folder);
+    if (dml__os_find(path, &info) && (info.locked || dml__os_forbids_replacing(folder, path)))
+        return dml__fail(error, DML_ERROR_IO, "can't write \"%.300s\": it is there and may not be replaced",
+                         path);
     return DML_OK;
+}
+
+#endif
+
+#endif
+
+/* ---- base/json.c ---- */
+
+#ifndef DML_BASE_JSON_C
+#define DML_BASE_JSON_C
+
+/* ---- base/json.h ---- */
+
+/* json.h: a reader of JSON text that goes through it once, without recursion or memory, and a writer of its
+   strings. Source: RFC 8259. Stricter than it in that no string may contain \u0000, since ours end with it.
+ */
+#ifndef DML_BASE_JSON_H
+#define DML_BASE_JSON_H
+
+/* ---- reading ---- */
+
+/* A place in a text. The first thing that isn't as it should be makes `problem` a sentence's end ("a string
+   was expected"), found at offset `at`; every later call fails too, so that problems may be asked for once.
+ */
+typedef struct dml__json {
+    const char *text;
+    size_t bytes, at;
+    const char *problem;
+} dml__json;
+
+/* What is between the quotes of a string, checked but escaped as in the text. */
+typedef struct dml__json_string {
+    const char *from;
+    size_t bytes;
+} dml__json_string;
+
+DML__LOCAL void dml__json_start(dml__json *json, const char *text, size_t bytes);
+
+/* Whether the next thing is that character of JSON's own, one of {}[]:, which is then taken. */
+DML__LOCAL bool dml__json_take(dml__json *json, char character);
+
+/* The same where it must come. */
+DML__LOCAL bool dml__json_expect(dml__json *json, char character);
+
+/* Inside an object or array: whether there is another member, behind the comma; false after taking `close`.
+ *first is true before the first call. */
+DML__LOCAL bool dml__json_more(dml__json *json, char close, bool *first);
+
+DML__LOCAL bool dml__json_read_string(dml__json *json, dml__json_string *string);
+
+/* The name of an object's member and the colon. */
+DML__LOCAL bool dml__json_read_name(dml__json *json, dml__json_string *name);
+
+/* A whole number from 0 to 2^64 - 1, without sign, fraction or exponent. */
+DML__LOCAL bool dml__json_read_count(dml__json *json, uint64_t *value);
+
+/* Whether nothing but white space is left. */
+DML__LOCAL bool dml__json_end(dml__json *json);
+
+/* Records a problem at offset `at` unless there is one; always false. */
+DML__LOCAL bool dml__json_fail(dml__json *json, size_t at, const char *problem);
+
+/* Writes what a string that was read means, in UTF-8, and a 0 behind it; returns the bytes before the 0, at
+   most those of the string. `to` may be string.from itself, if what is behind it (the quote) may go. */
+DML__LOCAL size_t dml__json_unescape(char *to, dml__json_string string);
+
+/* Whether it means `text`. */
+DML__LOCAL bool dml__json_is(dml__json_string string, const char *text);
+
+/* ---- writing ---- */
+
+/* Text that is being written; with `to` NULL it is only counted. */
+typedef struct dml__json_writer {
+    char *to;
+    uint64_t bytes;
+} dml__json_writer;
+
+DML__LOCAL void dml__json_write(dml__json_writer *writer, const char *text); /* as it is */
+DML__LOCAL void dml__json_write_count(dml__json_writer *writer, uint64_t value);
+DML__LOCAL void dml__json_write_string(dml__json_writer *writer, const char *text); /* quoted, escaped */
+
+/* ---- both ---- */
+
+/* The start of a text for a sentence: at most 60 bytes, and what isn't UTF-8 or could upset a terminal is
+   '?'. Returns `to`. */
+enum { DML__SHOWN_BYTES = 64 };
+DML__LOCAL const char *dml__shown(const char *text, size_t bytes, char to[DML__SHOWN_BYTES]);
+
+/* Whether the text is UTF-8 (shortest forms, no surrogates): what a string must be. */
+DML__LOCAL bool dml__is_utf8(const char *text);
+
+#endif
+
+#include <string.h>
+
+/* The bytes of the UTF-8 character at `at`, 0 if there is none before `end`. */
+static size_t dml__utf8_length(const char *at, const char *end)
+{
+    const unsigned char *b = (const unsigned char *)at;
+    const size_t left = (size_t)(end - at);
+    if (left == 0) return 0;
+    if (b[0] < 0x80) return 1;
+    const size_t length = b[0] >= 0xc2 && b[0] < 0xe0 ? 2 : (b[0] & 0xf0) == 0xe0 ? 3 : b[0] < 0xf5 ? 4 : 0;
+    if (b[0] < 0xc2 || length == 0 || left < length) return 0;
+    for (size_t i = 1; i < length; i++)
+        if ((b[i] & 0xc0) != 0x80) return 0;
+    if (b[0] == 0xe0 && b[1] < 0xa0) return 0;  /* longer than need be */
+    if (b[0] == 0xed && b[1] >= 0xa0) return 0; /* half of a pair of UTF-16 */
+    if (b[0] == 0xf0 && b[1] < 0x90) return 0;  /* longer than need be */
+    if (b[0] == 0xf4 && b[1] >= 0x90) return 0; /* beyond U+10FFFF */
+    return length;
+}
+
+DML__LOCAL bool dml__is_utf8(const char *text)
+{
+    const char *end = text + strlen(text);
+    while (text < end) {
+        const size_t length = dml__utf8_length(text, end);
+        if (!length) return false;
+        text += length;
+    }
+    return true;
+}
+
+DML__LOCAL const char *dml__shown(const char *text, size_t bytes, char to[DML__SHOWN_BYTES])
+{
+    const char *end = text + bytes;
+    size_t done = 0;
+    while (text < end) {
+        const size_t length = dml__utf8_length(text, end);
+        const unsigned char first = (unsigned char)text[0];
+        const bool control =
+            first < 0x20 || first == 0x7f || (first == 0xc2 && length && (unsigned char)text[1] < 0xa0);
+        if (done + (length ? length : 1) > DML__SHOWN_BYTES - 4) {
+            memcpy(to + done, "...", 3);
+            done += 3;
+            break;
+        }
+        if (!length || control)
+            to[done++] = '?';
+        else
+            for (size_t i = 0; i < length; i++) to[done++] = text[i];
+        text += length ? length : 1;
+    }
+    to[done] = '\0';
+    return to;
+}
+
+/* ---- reading ---- */
+
+DML__LOCAL void dml__json_start(dml__json *json, const char *text, size_t bytes)
+{
+    json->text = text;
+    json->bytes = bytes;
+    json->at = 0;
+    json->problem = NULL;
+}
+
+DML__LOCAL bool dml__json_fail(dml__json *json, size_t at, const char *problem)
+{
+    if (!json->problem) {
+        json->problem = problem;
+        json->at = at;
+    }
+    return false;
+}
+
+/* The next character that is no white space, not taken; 0 at the end. */
+static char dml__json_peek(dml__json *json)
+{
+    if (json->problem) return '\0';
+    while (json->at < json->bytes) {
+        const char c = json->text[json->at];
+        if (c != ' ' && c != '\n' && c != '\r' && c != '\t') return c;
+        json->at++;
+    }
+    return '\0';
+}
+
+DML__LOCAL bool dml__json_take(dml__json *json, char character)
+{
+    if (dml__json_peek(json) != character) return false;
+    json->at++;
+    return true;
+}
+
+DML__LOCAL bool dml__json_expect(dml__json *json, char character)
+{
+    if (dml__json_take(json, character)) return true;
+    const char *problem = character == '{'   ? "'{' was expected"
+                          : character == '[' ? "'[' was expected"
+                          : character == ']' ? "']' was expected"
+                          : character == ':' ? "':' was expected"
+                                             : "',' was expected";
+    return dml__json_fail(json, json->at, problem);
+}
+
+DML__LOCAL bool dml__json_more(dml__json *json, char close, bool *first)
+{
+    const bool at_first = *first;
+    *first = false;
+    if (dml__json_take(json, close) || json->problem) return false;
+    if (at_first || dml__json_take(json, ',')) return true;
+    return dml__json_fail(json, json->at,
+                          close == '}' ? "',' or '}' was expected" : "',' or ']' was expected");
+}
+
+/* Four hexadecimal digits; -1: they aren't. */
+static long dml__hex4(const char *at, const char *end)
+{
+    long value = 0;
+    if (end - at < 4) return -1;
+    for (int i = 0; i < 4; i++) {
+        const char c = at[i];
+        const int digit = c >= '0' && c <= '9'   ? c - '0'
+                          : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                          : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                                 : -1;
+        if (digit < 0) return -1;
+        value = value * 16 + digit;
+    }
+    return value;
+}
+
+/* The character that the \u escape at `at` means, which is behind the u; -1: none. Sets its length: that of a
+   pair, when it takes two to write it. */
+static long dml__json_code(const char *at, const char *end, size_t *length)
+{
+    const long high = dml__hex4(at, end);
+    *length = 4;
+    if (high < 0xd800 || high > 0xdfff) return high;
+    if (high >= 0xdc00 || end - at < 10 || at[4] != '\\' || at[5] != 'u') return -1;
+    const long low = dml__hex4(at + 6, end);
+    if (low < 0xdc00 || low > 0xdfff) return -1;
+    *length = 10;
+    return 0x10000 + (high - 0xd800) * 0x400 + (low - 0xdc00);
+}
+
+static size_t dml__utf8_encode(long code, char to[4])
+{
+    if (code < 0x80) {
+        to[0] = (char)code;
+        return 1;
+    }
+    const size_t length = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (size_t i = length - 1; i > 0; i--, code >>= 6) to[i] = (char)(0x80 | (code & 0x3f));
+    to[0] = (char)((length == 2 ? 0xc0 : length == 3 ? 0xe0 : 0xf0) | code);
+    return length;
+}
+
+/* Reads one character of a string, escaped or not, and writes it as UTF-8. Returns the bytes it takes in the
+   text, 0 and a problem where it is none. */
+static size_t dml__json_character(const char *at, const char *end, char to[4], size_t *bytes,
+                                  const char **problem)
+{
+    static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
+    if ((unsigned char)*at < 0x20) {
+        *problem = "a control character is in a string";
+        return 0;
+    }
+    if (*at != '\\') {
+        *bytes = dml__utf8_length(at, end);
+        memcpy(to, at, *bytes);
+        *problem = "a string isn't UTF-8";
+        return *bytes;
+    }
+    if (end - at > 1 && at[1] == 'u') {
+        size_t length;
+        const long code = dml__json_code(at + 2, end, &length);
+        *problem = code == 0 ? "a string contains \\u0000" : "a \\u escape isn't valid";
+        if (code <= 0) return 0;
+        *bytes = dml__utf8_encode(code, to);
+        return 2 + length;
+    }
+    const char *letter = end - at > 1 && at[1] ? strchr(letters, at[1]) : NULL;
+    *problem = "an escape isn't valid";
+    if (!letter) return 0;
+    to[0] = meanings[letter - letters];
+    *bytes = 1;
+    return 2;
+}
+
+/* Whether a character of a string stands for itself, a whole one. */
+static bool dml__json_plain(char c)
+{
+    const unsigned char code = (unsigned char)c;
+    return code >= 0x20 && code < 0x80 && c != '"' && c != '\\';
+}
+
+DML__LOCAL bool dml__json_read_string(dml__json *json, dml__json_string *string)
+{
+    if (!dml__json_take(json, '"')) return dml__json_fail(json, json->at, "a string was expected");
+    const char *at = json->text + json->at, *end = json->text + json->bytes, *problem;
+    char character[4];
+    size_t bytes;
+    string->from = at;
+    while (at < end && *at != '"') {
+        const size_t step =
+            dml__json_plain(*at) ? 1 : dml__json_character(at, end, character, &bytes, &problem);
+        if (!step) return dml__json_fail(json, (size_t)(at - json->text), problem);
+        at += step;
+    }
+    if (at == end) return dml__json_fail(json, json->at - 1, "a string has no end");
+    string->bytes = (size_t)(at - string->from);
+    json->at = (size_t)(at - json->text) + 1;
+    return true;
+}
+
+DML__LOCAL bool dml__json_read_name(dml__json *json, dml__json_string *name)
+{
+    return dml__json_read_string(json, name) && dml__json_expect(json, ':');
+}
+
+DML__LOCAL bool dml__json_read_count(dml__json *json, uint64_t *value)
+{
+    const char first = dml__json_peek(json);
+    const size_t start = json->at;
+    uint64_t n = 0;
+    if (first < '0' || first > '9') return dml__json_fail(json, start, "a whole number was expected");
+    for (; json->at < json->bytes; json->at++) {
+        const char c = json->text[json->at];
+        if (c == '.' || c == 'e' || c == 'E')
+            return dml__json_fail(json, start, "a whole number was expected");
+        if (c < '0' || c > '9') break;
+        if (json->at > start && first == '0') return dml__json_fail(json, start, "a number begins with 0");
+        const uint64_t digit = (uint64_t)(c - '0');
+        if (n > (UINT64_MAX - digit) / 10) return dml__json_fail(json, start, "a number is too large");
+        n = n * 10 + digit;
+    }
+    *value = n;
+    return true;
+}
+
+DML__LOCAL bool dml__json_end(dml__json *json)
+{
+    dml__json_peek(json);
+    if (json->at < json->bytes) return dml__json_fail(json, json->at, "the end was expected");
+    return !json->problem;
+}
+
+DML__LOCAL size_t dml__json_unescape(char *to, dml__json_string string)
+{
+    const char *at = string.from, *end = at + string.bytes, *problem;
+    size_t done = 0;
+    while (at < end) {
+        if (*at != '\\') {
+            to[done++] = *at++;
+            continue;
+        }
+        char character[4];
+        size_t bytes = 0;
+        at += dml__json_character(at, end, character, &bytes, &problem);
+        memcpy(to + done, character, bytes);
+        done += bytes;
+    }
+    to[done] = '\0';
+    return done;
+}
+
+DML__LOCAL bool dml__json_is(dml__json_string string, const char *text)
+{
+    const char *at = string.from, *end = at + string.bytes, *problem;
+    while (at < end) {
+        char character[4];
+        size_t bytes = 0;
+        at += dml__json_character(at, end, character, &bytes, &problem);
+        if (strncmp(text, character, bytes) != 0) return false;
+        text += bytes;
+    }
+    return *text == '\0';
+}
+
+/* ---- writing ---- */
+
+static void dml__json_put(dml__json_writer *writer, const char *text, size_t bytes)
+{
+    if (writer->to) memcpy(writer->to + writer->bytes, text, bytes);
+    writer->bytes += bytes;
+}
+
+DML__LOCAL void dml__json_write(dml__json_writer *writer, const char *text)
+{
+    dml__json_put(writer, text, strlen(text));
+}
+
+DML__LOCAL void dml__json_write_count(dml__json_writer *writer, uint64_t value)
+{
+    char digits[20];
+    size_t at = sizeof digits;
+    do digits[--at] = (char)('0' + value % 10);
+    while (value /= 10);
+    dml__json_put(writer, digits + at, sizeof digits - at);
+}
+
+DML__LOCAL void dml__json_write_string(dml__json_writer *writer, const char *text)
+{
+    static const char hex[] = "0123456789abcdef";
+    dml__json_put(writer, "\"", 1);
+    while (*text) {
+        size_t run = 0;
+        while ((unsigned char)text[run] >= 0x20 && text[run] != '"' && text[run] != '\\') run++;
+        dml__json_put(writer, text, run);
+        text += run;
+        const unsigned char c = (unsigned char)*text;
+        if (c == '\0') break;
+        if (c < 0x20) {
+            dml__json_put(writer, "\\u00", 4);
+            dml__json_put(writer, hex + c / 16, 1);
+            dml__json_put(writer, hex + c % 16, 1);
+        } else {
+            dml__json_put(writer, "\\", 1);
+            dml__json_put(writer, text, 1);
+        }
+        text++;
+    }
+    dml__json_put(writer, "\"", 1);
+}
+
+#endif
+
+/* ---- base/safetensors.c ---- */
+
+#ifndef DML_BASE_SAFETENSORS_C
+#define DML_BASE_SAFETENSORS_C
+
+/* ---- base/safetensors.h ---- */
+
+/* safetensors.h: named arrays in one file that other tools read and write too, or in memory. It knows names,
+   dtypes, shapes and bytes, but no graph.
+
+   Format: https://github.com/huggingface/safetensors. 8 bytes, the header's length, little-endian; the
+   header, one JSON object: {"NAME":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},...}, with optional
+   texts under "__metadata__", padded with spaces to a multiple of 8; then the data, little-endian, row-major,
+   without holes. What we write also has a checksum of the whole among its metadata ("dml.crc32c"), so that
+   any flipped bit of it is found; other tools see one text more. */
+#ifndef DML_BASE_SAFETENSORS_H
+#define DML_BASE_SAFETENSORS_H
+
+enum {
+    DML__SAFETENSORS_HEADER = 100000000, /* the most bytes of a header, a limit of the format */
+    DML__SAFETENSORS_DIMS = 64           /* the most dimensions of a tensor, a limit of ours */
+};
+
+/* A text beside the tensors. Keys and values are UTF-8. */
+typedef struct dml__metadata {
+    const char *key, *value;
+} dml__metadata;
+
+/* ---- writing ---- */
+
+/* A tensor to be written. No dimension is a scalar, a dimension of 0 an empty tensor. */
+typedef struct dml__tensor {
+    const char *name; /* UTF-8; each once, and none "__metadata__" */
+    dml_dtype dtype;
+    int ndim;
+    const int *dims;
+    const void *data; /* row-major, in the host's byte order; may be NULL if empty */
+} dml__tensor;
+
+/* Writes the tensors as the file `path`, all or nothing (dml__file_write). The data of a file is ordered by
+   falling size of the elements, so that each is aligned for whoever maps the file, and otherwise as given.
+   Memory is needed for the header only. DML_ERROR_ARGUMENT: a name, text, dtype or shape that can't be
+   written (the key "dml.crc32c" among them); DML_ERROR_MEMORY; DML_ERROR_IO. */
+#ifndef DML_NO_STDIO
+DML__LOCAL dml_status dml__safetensors_save(dml__memory *memory, const char *path, const dml__tensor *tensors,
+                                            int count, const dml__metadata *metadata, int pairs,
+                                            dml__error *error);
+#endif
+
+/* The same into `to`, of `capacity` bytes. *bytes is what it takes (0 after any error but that `capacity` is
+   too small, which is DML_ERROR_MEMORY and writes nothing). With `to` NULL it only says that. */
+DML__LOCAL dml_status dml__safetensors_store(dml__memory *memory, void *to, size_t capacity, size_t *bytes,
+                                             const dml__tensor *tensors, int count,
+                                             const dml__metadata *metadata, int pairs, dml__error *error);
+
+/* ---- reading ---- */
+
+/* A tensor of a file. All pointers live as long as the file is open. */
+typedef struct dml__safetensors_entry {
+    const char *name;
+    const char *dtype_text; /* as the file has it, such as "BF16" */
+    dml_dtype dtype;        /* DML__DTYPE_COUNT: none that the library has */
+    int ndim;
+    const uint64_t *dims;
+    uint64_t begin, end; /* its bytes, counted from the start of the data */
+} dml__safetensors_entry;
+
+typedef struct dml__safetensors dml__safetensors;
+
+/* Reads the header, checks all of it, and the checksum if there is one; the file stays open. Memory is needed
+   for the header and a table only. DML_ERROR_FORMAT: it is none, damaged, truncated or contradicts itself;
+   the sentence says where; DML_ERROR_IO; DML_ERROR_MEMORY. *out is NULL then. */
+#ifndef DML_NO_STDIO
+DML__LOCAL dml_status dml__safetensors_open_file(dml__memory *memory, const char *path,
+                                                 dml__safetensors **out, dml__error *error);
+#endif
+
+/* The same for `size` bytes in memory, which must stay until it is closed; `name` is what sentences call
+   them. */
+DML__LOCAL dml_status dml__safetensors_open_memory(dml__memory *memory, const char *name, const void *bytes,
+                                                   size_t size, dml__safetensors **out, dml__error *error);
+
+/* NULL is fine. */
+DML__LOCAL void dml__safetensors_close(dml__safetensors *file);
+
+DML__LOCAL int dml__safetensors_count(const dml__safetensors *file);
+
+/* Tensor i, in the order of the data. */
+DML__LOCAL const dml__safetensors_entry *dml__safetensors_at(const dml__safetensors *file, int i);
+
+/* Which tensor has that name; -1: none. */
+DML__LOCAL int dml__safetensors_find(const dml__safetensors *file, const char *name);
+
+/* All texts of the metadata, in the file's order. */
+DML__LOCAL const dml__metadata *dml__safetensors_pairs(const dml__safetensors *file, int *pairs);
+
+/* The text of a key; NULL: none. */
+DML__LOCAL const char *dml__safetensors_text(const dml__safetensors *file, const char *key);
+
+/* Reads tensor i, of end - begin bytes, into `to`, in the host's byte order (if it is of a dtype that isn't
+   known at all: as the file has it). DML_ERROR_IO: the file can't be read or became shorter. */
+DML__LOCAL dml_status dml__safetensors_read(dml__safetensors *file, int i, void *to, dml__error *error);
+
+/* ---- what both sides share ---- */
+
+#define DML__CHECKSUM_KEY "dml.crc32c"
+#define DML__METADATA_NAME "__metadata__"
+
+/* The format's name for a dtype: "F32"; NULL for a number that is no dtype. */
+DML__LOCAL const char *dml__safetensors_dtype(dml_dtype dtype);
+
+/* Sorts 0 ... count - 1 into `order`, in no memory but that, in at most O(n log n) steps. */
+DML__LOCAL void dml__sort_order(int *order, int count, bool (*less)(const void *context, int a, int b),
+                                const void *context);
+
+#endif
+
+#include <string.h>
+
+/* What the format calls a type, the bits of an element, the bytes that a host of the other byte order turns
+   round together, and ours, if it is one of them. */
+typedef struct dml__element {
+    const char *name;
+    int bits, width;
+    dml_dtype dtype;
+} dml__element;
+
+static const dml__element dml__elements[] = {
+    { "F32", 32, 4, DML_F32 },
+    { "F64", 64, 8, DML_F64 },
+    { "I32", 32, 4, DML_I32 },
+    { "I64", 64, 8, DML_I64 },
+    { "U8", 8, 1, DML_U8 },
+    { "BOOL", 8, 1, DML__DTYPE_COUNT },
+    { "I8", 8, 1, DML__DTYPE_COUNT },
+    { "I16", 16, 2, DML__DTYPE_COUNT },
+    { "U16", 16, 2, DML__DTYPE_COUNT },
+    { "U32", 32, 4, DML__DTYPE_COUNT },
+    { "U64", 64, 8, DML__DTYPE_COUNT },
+    { "F16", 16, 2, DML__DTYPE_COUNT },
+    { "BF16", 16, 2, DML__DTYPE_COUNT },
+    { "C64", 64, 4, DML__DTYPE_COUNT },
+    { "F8_E4M3", 8, 1, DML__DTYPE_COUNT },
+    { "F8_E5M2", 8, 1, DML__DTYPE_COUNT },
+    { "F8_E8M0", 8, 1, DML__DTYPE_COUNT },
+    { "F8_E4M3FNUZ", 8, 1, DML__DTYPE_COUNT },
+    { "F8_E5M2FNUZ", 8, 1, DML__DTYPE_COUNT },
+    { "F6_E2M3", 6, 1, DML__DTYPE_COUNT },
+    { "F6_E3M2", 6, 1, DML__DTYPE_COUNT },
+    { "F4", 4, 1, DML__DTYPE_COUNT },
+};
+enum { DML__ELEMENT_KINDS = (int)(sizeof dml__elements / sizeof dml__elements[0]) };
+
+struct dml__safetensors {
+    dml__memory *memory;
+    char *name;                 /* what sentences call the file: its path */
+    const unsigned char *bytes; /* all of it, in memory; NULL: it is a file */
+#ifndef DML_NO_STDIO
+    dml__file_reader reader;
+#endif
+    uint64_t size;
+    char *header; /* strings are unescaped in their place */
+    size_t header_bytes;
+    size_t checksum_at; /* where in the header its digits are; 0: there is none */
+    int count, pair_count;
+    size_t dim_count;
+    dml__safetensors_entry *entries; /* count, as in the header */
+    uint64_t *dims;                  /* dim_count */
+    int *order;                      /* count: the entries in the order of the data */
+    int *by_name;                    /* count: indices into order */
+    dml__metadata *pairs;            /* pair_count */
+};
+
+DML__LOCAL const char *dml__safetensors_dtype(dml_dtype dtype)
+{
+    for (int i = 0; i < DML__ELEMENT_KINDS; i++)
+        if (dml__elements[i].dtype == dtype && dtype != DML__DTYPE_COUNT) return dml__elements[i].name;
+    return NULL;
+}
+
+/* ---- sorting: a heap, since qsort of some C libraries allocates, and of others takes n^2 steps ---- */
+
+static void dml__sift_down(int *order, int at, int count, bool (*less)(const void *, int, int),
+                           const void *context)
+{
+    for (int child; (child = 2 * at + 1) < count; at = child) {
+        if (child + 1 < count && less(context, order[child], order[child + 1])) child++;
+        if (!less(context, order[at], order[child])) return;
+        const int kept = order[at];
+        order[at] = order[child];
+        order[child] = kept;
+    }
+}
+
+DML__LOCAL void dml__sort_order(int *order, int count, bool (*less)(const void *context, int a, int b),
+                                const void *context)
+{
+    for (int i = 0; i < count; i++) order[i] = i;
+    for (int i = count / 2 - 1; i >= 0; i--) dml__sift_down(order, i, count, less, context);
+    for (int last = count - 1; last > 0; last--) {
+        const int largest = order[0];
+        order[0] = order[last];
+        order[last] = largest;
+        dml__sift_down(order, 0, last, less, context);
+    }
+}
+
+static bool dml__name_less(const void *context, int a, int b)
+{
+    const dml__safetensors *file = (const dml__safetensors *)context;
+    return strcmp(dml__safetensors_at(file, a)->name, dml__safetensors_at(file, b)->name) < 0;
+}
+
+static bool dml__data_less(const void *context, int a, int b)
+{
+    const dml__safetensors_entry *entries = ((const dml__safetensors *)context)->entries;
+    if (entries[a].begin != entries[b].begin) return entries[a].begin < entries[b].begin;
+    if (entries[a].end != entries[b].end) return entries[a].end < entries[b].end;
+    return a < b;
+}
+
+static bool dml__key_less(const void *context, int a, int b)
+{
+    const dml__metadata *pairs = ((const dml__safetensors *)context)->pairs;
+    return strcmp(pairs[a].key, pairs[b].key) < 0;
+}
+
+/* ---- the header's text ---- */
+
+/* A tensor as it is met in the header. */
+typedef struct dml__met {
+    dml__json_string name, dtype;
+    const dml__element *element; /* NULL: unknown */
+    int ndim;
+    uint64_t dims[DML__SAFETENSORS_DIMS];
+    uint64_t begin, end;
+} dml__met;
+
+static uint64_t dml__data_bytes(const dml__safetensors *file)
+{
+    return file->size - 8 - file->header_bytes;
+}
+
+static bool dml__read_shape(dml__json *json, dml__met *met)
+{
+    met->ndim = 0;
+    if (!dml__json_expect(json, '[')) return false;
+    for (bool first = true; dml__json_more(json, ']', &first); met->ndim++) {
+        if (met->ndim == DML__SAFETENSORS_DIMS)
+            return dml__json_fail(json, json->at, "a tensor has more than 64 dimensions");
+        if (!dml__json_read_count(json, &met->dims[met->ndim])) return false;
+    }
+    return !json->problem;
+}
+
+static bool dml__read_offsets(dml__json *json, dml__met *met)
+{
+    return dml__json_expect(json, '[') && dml__json_read_count(json, &met->begin) &&
+           dml__json_expect(json, ',') && dml__json_read_count(json, &met->end) &&
+           dml__json_expect(json, ']');
+}
+
+/* The object behind a tensor's name. Each of its fields comes once, in any order. */
+static bool dml__read_tensor(dml__json *json, dml__met *met)
+{
+    unsigned seen = 0;
+    if (!dml__json_expect(json, '{')) return false;
+    for (bool first = true; dml__json_more(json, '}', &first);) {
+        dml__json_string field;
+        const size_t at = json->at;
+        if (!dml__json_read_name(json, &field)) return false;
+        const unsigned which = dml__json_is(field, "dtype")          ? 1
+                               : dml__json_is(field, "shape")        ? 2
+                               : dml__json_is(field, "data_offsets") ? 4
+                                                                     : 0;
+        if (!which)
+            return dml__json_fail(json, at,
+                                  "a tensor has a field that is none of dtype, shape, data_offsets");
+        if (seen & which) return dml__json_fail(json, at, "a tensor has a field twice");
+        seen |= which;
+        if (!(which == 1   ? dml__json_read_string(json, &met->dtype)
+              : which == 2 ? dml__read_shape(json, met)
+                           : dml__read_offsets(json, met)))
+            return false;
+    }
+    if (!json->problem && seen != 7)
+        return dml__json_fail(json, json->at - 1, "a tensor lacks its dtype, shape or data_offsets");
+    return !json->problem;
+}
+
+/* Whether dtype, shape and place of a tensor fit each other and the file. */
+static dml_status dml__check_met(const dml__safetensors *file, dml__met *met, dml__error *error)
+{
+    char name[DML__SHOWN_BYTES], dtype[DML__SHOWN_BYTES];
+    uint64_t elements = 1;
+    dml__shown(met->name.from, met->name.bytes, name);
+    dml__shown(met->dtype.from, met->dtype.bytes, dtype);
+    met->element = NULL;
+    for (int i = 0; i < DML__ELEMENT_KINDS; i++)
+        if (dml__json_is(met->dtype, dml__elements[i].name)) met->element = &dml__elements[i];
+    if (met->begin > met->end)
+        return dml__fail(
+            error, DML_ERROR_FORMAT,
+            "\"%.200s\" is damaged: tensor \"%s\" ends at byte %llu of the data, before it begins "
+            "at %llu",
+            file->name, name, (unsigned long long)met->end, (unsigned long long)met->begin);
+    if (met->end > dml__data_bytes(file))
+        return dml__fail(
+            error, DML_ERROR_FORMAT,
+            "\"%.200s\" is truncated or damaged: tensor \"%s\" ends at byte %llu of the data, the "
+            "file has %llu",
+            file->name, name, (unsigned long long)met->end, (unsigned long long)dml__data_bytes(file));
+    bool fits = true;
+    for (int i = 0; i < met->ndim; i++) {
+        if (met->dims[i] && elements > UINT64_MAX / 64 / met->dims[i]) fits = false;
+        elements *= met->dims[i];
+    }
+    if (!met->element && fits) return DML_OK;
+    const uint64_t bits = met->element ? elements * (uint64_t)met->element->bits : 0;
+    if (!fits || bits % 8 || bits / 8 != met->end - met->begin)
+        return dml__fail(
+            error, DML_ERROR_FORMAT,
+            "\"%.200s\" is damaged: the shape of tensor \"%s\", of type %s, doesn't fit its %llu "
+            "bytes",
+            file->name, name, dtype, (unsigned long long)(met->end - met->begin));
+    return DML_OK;
+}
+
+static const char *dml__keep_string(dml__safetensors *file, dml__json_string string)
+{
+    char *to = file->header + (string.from - file->header);
+    dml__json_unescape(to, string);
+    return to;
+}
+
+/* Keeps a tensor in the tables, if there are any yet. */
+static void dml__keep_met(dml__safetensors *file, const dml__met *met)
+{
+    if (file->entries) {
+        dml__safetensors_entry *entry = &file->entries[file->count];
+        uint64_t *dims = file->dims + file->dim_count;
+        if (met->ndim) memcpy(dims, met->dims, (size_t)met->ndim * sizeof *dims);
+        entry->name = dml__keep_string(file, met->name);
+        entry->dtype_text = dml__keep_string(file, met->dtype);
+        entry->dtype = met->element ? met->element->dtype : DML__DTYPE_COUNT;
+        entry->ndim = met->ndim;
+        entry->dims = dims;
+        entry->begin = met->begin;
+        entry->end = met->end;
+    }
+    file->count++;
+    file->dim_count += (size_t)met->ndim;
+}
+
+/* Whether a key is ours but for one character: then the file would seem to have no checksum. */
+static bool dml__nearly_checksum(dml__json_string key)
+{
+    int differ = 0;
+    if (key.bytes != strlen(DML__CHECKSUM_KEY)) return false;
+    for (size_t i = 0; i < key.bytes; i++) differ += key.from[i] != DML__CHECKSUM_KEY[i];
+    return differ == 1;
+}
+
+static bool dml__is_checksum(dml__json_string value)
+{
+    if (value.bytes != 8) return false;
+    for (size_t i = 0; i < 8; i++)
+        if (!memchr("0123456789abcdef", value.from[i], 16)) return false;
+    return true;
+}
+
+/* The texts under "__metadata__". */
+static bool dml__read_metadata(dml__safetensors *file, dml__json *json)
+{
+    if (!dml__json_expect(json, '{')) return false;
+    for (bool first = true; dml__json_more(json, '}', &first); file->pair_count++) {
+        dml__json_string key, value;
+        const size_t at = json->at;
+        if (!dml__json_read_name(json, &key) || !dml__json_read_string(json, &value)) return false;
+        if (dml__nearly_checksum(key)) return dml__json_fail(json, at, "a damaged \"dml.crc32c\" is");
+        if (dml__json_is(key, DML__CHECKSUM_KEY)) {
+            if (!dml__is_checksum(value))
+                return dml__json_fail(json, at, "a \"dml.crc32c\" without 8 digits of 0-9a-f is");
+            file->checksum_at = (size_t)(value.from - file->header);
+        }
+        if (file->pairs) {
+            file->pairs[file->pair_count].key = dml__keep_string(file, key);
+            file->pairs[file->pair_count].value = dml__keep_string(file, value);
+        }
+    }
+    return !json->problem;
+}
+
+static dml_status dml__read_members(dml__safetensors *file, dml__json *json, dml__error *error)
+{
+    dml__met met;
+    bool metadata = false;
+    dml__json_expect(json, '{');
+    for (bool first = true; dml__json_more(json, '}', &first);) {
+        const size_t at = json->at;
+        if (!dml__json_read_name(json, &met.name)) break;
+        if (dml__json_is(met.name, DML__METADATA_NAME)) {
+            if (metadata) dml__json_fail(json, at, "a second \"__metadata__\" is");
+            metadata = true;
+            if (!dml__read_metadata(file, json)) break;
+            continue;
+        }
+        if (!dml__read_tensor(json, &met)) break;
+        const dml_status status = dml__check_met(file, &met, error);
+        if (status != DML_OK) return status;
+        dml__keep_met(file, &met);
+    }
+    return DML_OK;
+}
+
+/* Goes through the header: once to check and count, then again to fill the tables. */
+static dml_status dml__read_header_text(dml__safetensors *file, dml__error *error)
+{
+    dml__json json;
+    file->count = file->pair_count = 0;
+    file->dim_count = 0;
+    dml__json_start(&json, file->header, file->header_bytes);
+    const dml_status status = dml__read_members(file, &json, error);
+    if (status != DML_OK) return status;
+    if (!dml__json_end(&json))
+        return dml__fail(error, DML_ERROR_FORMAT,
+                         "\"%.200s\" is damaged or no safetensors file: in its header, %s at byte %llu",
+                         file->name, json.problem, (unsigned long long)(8 + json.at));
+    return DML_OK;
+}
+
+/* ---- opening ---- */
+
+static dml_status dml__read_from(dml__safetensors *file, uint64_t offset, void *to, size_t bytes,
+                                 dml__error *error)
+{
+#ifndef DML_NO_STDIO
+    if (!file->bytes) return dml__file_read_at(&file->reader, offset, to, bytes, error);
+#endif
+    (void)error;
+    if (bytes) memcpy(to, file->bytes + offset, bytes);
+    return DML_OK;
+}
+
+/* What else a file is that begins with these bytes; NULL: who knows. */
+static const char *dml__other_format(const unsigned char *bytes, size_t count)
+{
+    static const struct {
+        const char *begin, *what;
+    } formats[] = {
+        { "PK\003\004",
+          "it is a zip archive, as PyTorch and NumPy write; convert it with safetensors.torch or "
+          "safetensors.numpy in Python" },
+        { "\200\002", "it is a Python pickle; convert it with safetensors.torch in Python" },
+        { "\200\003", "it is a Python pickle; convert it with safetensors.torch in Python" },
+        { "\200\004", "it is a Python pickle; convert it with safetensors.torch in Python" },
+        { "\200\005", "it is a Python pickle; convert it with safetensors.torch in Python" },
+        { "DMLCKPT\n", "it is a checkpoint of dml 0.1, which newer versions don't read" },
+        { "\223NUMPY", "it is a NumPy array; convert it with safetensors.numpy in Python" },
+        { "\211HDF", "it is an HDF5 file" },
+        { "\211PNG", "it is a PNG picture" },
+        { "GGUF", "it is a GGUF file" },
+    };
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        const size_t length = strlen(formats[i].begin);
+        if (count >= length && memcmp(bytes, formats[i].begin, length) == 0) return formats[i].what;
+    }
+    return NULL;
+}
+
+/* Whether the first bytes can be those of such a file; then header_bytes is set. */
+static dml_status dml__check_start(dml__safetensors *file, dml__error *error)
+{
+    unsigned char start[9];
+    const size_t have = file->size < sizeof start ? (size_t)file->size : sizeof start;
+    const dml_status status = dml__read_from(file, 0, start, have, error);
+    if (status != DML_OK) return status;
+    const char *other = dml__other_format(start, have);
+    const uint64_t length = have == sizeof start ? dml__load64(start) : 0;
+    if (have < sizeof start && !other)
+        return dml__fail(error, DML_ERROR_FORMAT, "\"%.200s\" is no safetensors file: it has only %d bytes",
+                         file->name, (int)have);
+    if (other || start[8] != '{')
+        return dml__fail(error, DML_ERROR_FORMAT, "\"%.200s\" is no safetensors file: %s", file->name,
+                         other ? other : "byte 8, where its header would begin, is no '{'");
+    if (length > DML__SAFETENSORS_HEADER)
+        return dml__fail(
+            error, DML_ERROR_FORMAT,
+            "\"%.200s\" is damaged or no safetensors file: its header would have %llu bytes, more "
+            "than the %d of the format",
+            file->name, (unsigned long long)length, (int)DML__SAFETENSORS_HEADER);
+    if (length > file->size - 8)
+        return dml__fail(error, DML_ERROR_FORMAT,
+                         "\"%.200s\" is truncated or damaged: its header has %llu bytes, the whole file %llu",
+                         file->name, (unsigned long long)length, (unsigned long long)file->size);
+    file->header_bytes = (size_t)length;
+    return DML_OK;
+}
+
+/* Compares the checksum, if there is one, with the file, its own digits taken as 0. */
+static dml_status dml__verify_checksum(dml__safetensors *file, dml__error *error)
+{
+    unsigned char piece[16384];
+    char digits[8];
+    if (!file->checksum_at) return DML_OK;
+    dml__store64(piece, file->header_bytes);
+    uint32_t sum = dml__crc32c(0, piece, 8), want = 0;
+    memcpy(digits, file->header + file->checksum_at, 8);
+    for (int i = 0; i < 8; i++)
+        want = want * 16 + (uint32_t)(digits[i] <= '9' ? digits[i] - '0' : digits[i] - 'a' + 10);
+    memset(file->header + file->checksum_at, '0', 8);
+    sum = dml__crc32c(sum, file->header, file->header_bytes);
+    memcpy(file->header + file->checksum_at, digits, 8);
+    for (uint64_t at = 8 + file->header_bytes; at < file->size;) {
+        const size_t bytes = file->size - at < sizeof piece ? (size_t)(file->size - at) : sizeof piece;
+        const dml_status status = dml__read_from(file, at, piece, bytes, error);
+        if (status != DML_OK) return status;
+        sum = dml__crc32c(sum, piece, bytes);
+        at += bytes;
+    }
+    if (sum == want) return DML_OK;
+    return dml__fail(
+        error, DML_ERROR_FORMAT,
+        "\"%.200s\" is damaged: its checksum is %08x, but \"dml.crc32c\" in its metadata says %08x. "
+        "If another tool has rewritten it and kept that key, have the tool drop it",
+        file->name, (unsigned)sum, (unsigned)want);
+}
+
+static dml_status dml__fill_tables(dml__safetensors *file, dml__error *error)
+{
+    dml__memory *memory = file->memory;
+    const size_t count = (size_t)file->count, pairs = (size_t)file->pair_count;
+    file->dims = (uint64_t *)dml__allocate_array(memory, file->dim_count, sizeof *file->dims);
+    file->order = (int *)dml__allocate_array(memory, count > pairs ? count : pairs, sizeof *file->order);
+    file->by_name = (int *)dml__allocate_array(memory, count, sizeof *file->by_name);
+    file->pairs = (dml__metadata *)dml__allocate_array(memory, pairs, sizeof *file->pairs);
+    file->entries = (dml__safetensors_entry *)dml__allocate_array(memory, count, sizeof *file->entries);
+    if (!file->dims || !file->order || !file->by_name || !file->pairs || !file->entries)
+        return dml__fail(error, DML_ERROR_MEMORY, "no memory for the table of the %d tensors of \"%.200s\"",
+                         file->count, file->name);
+    return dml__read_header_text(file, error);
+}
+
+static dml_status dml__check_names(dml__safetensors *file, dml__error *error)
+{
+    char shown[DML__SHOWN_BYTES];
+    dml__sort_order(file->order, file->pair_count, dml__key_less, file);
+    for (int i = 1; i < file->pair_count; i++) {
+        const char *key = file->pairs[file->order[i]].key;
+        if (strcmp(file->pairs[file->order[i - 1]].key, key) == 0)
+            return dml__fail(error, DML_ERROR_FORMAT, "\"%.200s\" has \"%s\" in its metadata twice",
+                             file->name, dml__shown(key, strlen(key), shown));
+    }
+    dml__sort_order(file->order, file->count, dml__data_less, file);
+    dml__sort_order(file->by_name, file->count, dml__name_less, file);
+    for (int i = 1; i < file->count; i++) {
+        const char *name = dml__safetensors_at(file, file->by_name[i])->name;
+        if (strcmp(dml__safetensors_at(file, file->by_name[i - 1])->name, name) == 0)
+            return dml__fail(error, DML_ERROR_FORMAT, "\"%.200s\" has two tensors \"%s\"", file->name,
+                             dml__shown(name, strlen(name), shown));
+    }
+    return DML_OK;
+}
+
+/* Whether the tensors lie one behind the other and fill the data. */
+static dml_status dml__check_places(const dml__safetensors *file, dml__error *error)
+{
+    char shown[DML__SHOWN_BYTES];
+    uint64_t end = 0;
+    for (int i = 0; i < file->count; i++) {
+        const dml__safetensors_entry *entry = dml__safetensors_at(file, i);
+        if (entry->begin != end)
+            return dml__fail(
+                error, DML_ERROR_FORMAT,
+                "\"%.200s\" is damaged: tensor \"%s\" begins at byte %llu of the data, %s ends at "
+                "%llu",
+                file->name, dml__shown(entry->name, strlen(entry->name), shown),
+                (unsigned long long)entry->begin, i ? "the one before it" : "nothing",
+                (unsigned long long)end);
+        end = entry->end;
+    }
+    if (end != dml__data_bytes(file))
+        return dml__fail(error, DML_ERROR_FORMAT,
+                         "\"%.200s\" is damaged: its tensors end at byte %llu of the data, the file has %llu",
+                         file->name, (unsigned long long)end, (unsigned long long)dml__data_bytes(file));
+    return DML_OK;
+}
+
+static dml_status dml__read_header_of(dml__safetensors *file, dml__error *error)
+{
+    dml_status status = dml__check_start(file, error);
+    if (status != DML_OK) return status;
+    file->header = (char *)dml__allocate(file->memory, file->header_bytes);
+    if (!file->header)
+        return dml__fail(error, DML_ERROR_MEMORY, "no memory for the %llu bytes of the header of \"%.200s\"",
+                         (unsigned long long)file->header_bytes, file->name);
+    status = dml__read_from(file, 8, file->header, file->header_bytes, error);
+    if (status == DML_OK) status = dml__read_header_text(file, error);
+    if (status == DML_OK) status = dml__verify_checksum(file, error);
+    if (status == DML_OK) status = dml__fill_tables(file, error);
+    if (status == DML_OK) status = dml__check_names(file, error);
+    if (status == DML_OK) status = dml__check_places(file, error);
+    return status;
+}
+
+static dml__safetensors *dml__new_safetensors(dml__memory *memory, const char *name, dml__error *error)
+{
+    dml__safetensors *file = (dml__safetensors *)dml__allocate(memory, sizeof *file);
+    char *copy = (char *)dml__allocate(memory, strlen(name) + 1);
+    if (!file || !copy) {
+        dml__release(memory, file);
+        dml__release(memory, copy);
+        dml__fail(error, DML_ERROR_MEMORY, "no memory to open \"%.200s\"", name);
+        return NULL;
+    }
+    file->memory = memory;
+    file->name = strcpy(copy, name);
+    return file;
+}
+
+/* Hands out the file if its header is as it should be, else closes it. */
+static dml_status dml__finish_open(dml__safetensors *file, dml__safetensors **out, dml__error *error)
+{
+    const dml_status status = dml__read_header_of(file, error);
+    if (status == DML_OK)
+        *out = file;
+    else
+        dml__safetensors_close(file);
+    return status;
+}
+
+DML__LOCAL dml_status dml__safetensors_open_memory(dml__memory *memory, const char *name, const void *bytes,
+                                                   size_t size, dml__safetensors **out, dml__error *error)
+{
+    *out = NULL;
+    dml__safetensors *file = dml__new_safetensors(memory, name, error);
+    if (!file) return DML_ERROR_MEMORY;
+    file->bytes = (const unsigned char *)(size ? bytes : "");
+    file->size = size;
+    return dml__finish_open(file, out, error);
+}
+
+#ifndef DML_NO_STDIO
+
+DML__LOCAL dml_status dml__safetensors_open_file(dml__memory *memory, const char *path,
+                                                 dml__safetensors **out, dml__error *error)
+{
+    dml__file_reader reader;
+    *out = NULL;
+    const dml_status status = dml__file_open(&reader, path, error);
+    if (status != DML_OK) return status;
+    dml__safetensors *file = dml__new_safetensors(memory, path, error);
+    if (!file) {
+        dml__file_close(&reader);
+        return DML_ERROR_MEMORY;
+    }
+    file->reader = reader;
+    file->reader.path = file->name;
+    file->size = reader.bytes;
+    return dml__finish_open(file, out, error);
+}
+
+#endif
+
+DML__LOCAL void dml__safetensors_close(dml__safetensors *file)
+{
+    if (!file) return;
+#ifndef DML_NO_STDIO
+    if (!file->bytes) dml__file_close(&file->reader);
+#endif
+    dml__memory *memory = file->memory;
+    dml__release(memory, file->header);
+    dml__release(memory, file->dims);
+    dml__release(memory, file->order);
+    dml__release(memory, file->by_name);
+    dml__release(memory, file->pairs);
+    dml__release(memory, file->entries);
+    dml__release(memory, file->name);
+    dml__release(memory, file);
+}
+
+/* ---- what is in an open file ---- */
+
+DML__LOCAL int dml__safetensors_count(const dml__safetensors *file)
+{
+    return file->count;
+}
+
+DML__LOCAL const dml__safetensors_entry *dml__safetensors_at(const dml__safetensors *file, int i)
+{
+    return &file->entries[file->order[i]];
+}
+
+DML__LOCAL int dml__safetensors_find(const dml__safetensors *file, const char *name)
+{
+    int low = 0, high = file->count;
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+        const int order = strcmp(name, dml__safetensors_at(file, file->by_name[middle])->name);
+        if (order == 0) return file->by_name[middle];
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return -1;
+}
+
+DML__LOCAL const dml__metadata *dml__safetensors_pairs(const dml__safetensors *file, int *pairs)
+{
+    *pairs = file->pair_count;
+    return file->pairs;
+}
+
+DML__LOCAL const char *dml__safetensors_text(const dml__safetensors *file, const char *key)
+{
+    for (int i = 0; i < file->pair_count; i++)
+        if (strcmp(file->pairs[i].key, key) == 0) return file->pairs[i].value;
+    return NULL;
+}
+
+DML__LOCAL dml_status dml__safetensors_read(dml__safetensors *file, int i, void *to, dml__error *error)
+{
+    const dml__safetensors_entry *entry = dml__safetensors_at(file, i);
+    const uint64_t bytes = entry->end - entry->begin;
+    if (bytes > SIZE_MAX)
+        return dml__fail(error, DML_ERROR_MEMORY,
+                         "a tensor of \"%.200s\" has %llu bytes, more than memory can", file->name,
+                         (unsigned long long)bytes);
+    const uint64_t offset = 8 + file->header_bytes + entry->begin;
+    const dml_status status = dml__read_from(file, offset, to, (size_t)bytes, error);
+    if (status != DML_OK || dml__little_endian()) return status;
+    for (int kind = 0; kind < DML__ELEMENT_KINDS; kind++) {
+        const size_t width = (size_t)dml__elements[kind].width;
+        if (strcmp(dml__elements[kind].name, entry->dtype_text) == 0)
+            dml__swap_bytes(to, to, (size_t)bytes / width, width);
+    }
+    return DML_OK;
+}
+
+#endif
+
+/* ---- base/safetensors_write.c ---- */
+
+#ifndef DML_BASE_SAFETENSORS_WRITE_C
+#define DML_BASE_SAFETENSORS_WRITE_C
+
+#include <stdio.h>
+#include <string.h>
+
+/* What is to be written, and what is known of it so far. */
+typedef struct dml__plan_of_file {
+    const dml__tensor *tensors;
+    int count;
+    const dml__metadata *metadata;
+    int pairs;
+    char *header; /* 8 bytes for its length, then its text */
+    size_t header_bytes;
+    uint64_t data_bytes;
+} dml__plan_of_file;
+
+/* ---- whether it can be written ---- */
+
+static uint64_t dml__tensor_bytes(const dml__tensor *tensor)
+{
+    uint64_t bytes = dml_dtype_size(tensor->dtype);
+    for (int i = 0; i < tensor->ndim; i++) bytes *= (uint64_t)tensor->dims[i];
+    return bytes;
+}
+
+static dml_status dml__check_tensor(const dml__tensor *tensor, int at, dml__error *error)
+{
+    char shown[DML__SHOWN_BYTES];
+    if (!tensor->name)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "tensor %d of those to be written has no name", at);
+    dml__shown(tensor->name, strlen(tensor->name), shown);
+    if (!dml__is_utf8(tensor->name))
+        return dml__fail(error, DML_ERROR_ARGUMENT, "the name \"%s\" of a tensor isn't UTF-8", shown);
+    if (strcmp(tensor->name, DML__METADATA_NAME) == 0)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "no tensor can be named \"%s\": the format needs that name", shown);
+    uint64_t elements = 1;
+    bool fits = true;
+    if (!dml_dtype_size(tensor->dtype))
+        return dml__fail(error, DML_ERROR_ARGUMENT, "tensor \"%s\" has dtype %d, which is none", shown,
+                         (int)tensor->dtype);
+    if (tensor->ndim < 0 || tensor->ndim > DML__SAFETENSORS_DIMS)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "tensor \"%s\" has %d dimensions, not 0 to %d", shown,
+                         tensor->ndim, (int)DML__SAFETENSORS_DIMS);
+    for (int i = 0; i < tensor->ndim; i++) {
+        if (tensor->dims[i] < 0)
+            return dml__fail(error, DML_ERROR_ARGUMENT, "tensor \"%s\" has a dimension of %d", shown,
+                             tensor->dims[i]);
+        const uint64_t dim = (uint64_t)tensor->dims[i];
+        if (dim && elements > UINT64_MAX / 64 / dim) fits = false;
+        elements *= dim;
+    }
+    if (!fits || elements > SIZE_MAX / dml_dtype_size(tensor->dtype))
+        return dml__fail(error, DML_ERROR_ARGUMENT, "tensor \"%s\" is larger than memory can be", shown);
+    if (!tensor->data && dml__tensor_bytes(tensor))
+        return dml__fail(error, DML_ERROR_ARGUMENT, "tensor \"%s\" has no data", shown);
+    return DML_OK;
+}
+
+static dml_status dml__check_pair(const dml__metadata *pair, dml__error *error)
+{
+    char shown[DML__SHOWN_BYTES];
+    if (!pair->key || !pair->value)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "metadata lacks its key or its value");
+    dml__shown(pair->key, strlen(pair->key), shown);
+    if (!dml__is_utf8(pair->key) || !dml__is_utf8(pair->value))
+        return dml__fail(error, DML_ERROR_ARGUMENT, "the metadata \"%s\" isn't UTF-8", shown);
+    if (strcmp(pair->key, DML__CHECKSUM_KEY) == 0)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "\"%s\" can't be given as metadata: it is written by itself", shown);
+    return DML_OK;
+}
+
+static bool dml__tensor_name_less(const void *context, int a, int b)
+{
+    const dml__tensor *tensors = (const dml__tensor *)context;
+    return strcmp(tensors[a].name, tensors[b].name) < 0;
+}
+
+static bool dml__pair_key_less(const void *context, int a, int b)
+{
+    const dml__metadata *metadata = (const dml__metadata *)context;
+    return strcmp(metadata[a].key, metadata[b].key) < 0;
+}
+
+static dml_status dml__check_twice(const dml__plan_of_file *plan, int *order, dml__error *error)
+{
+    char shown[DML__SHOWN_BYTES];
+    dml__sort_order(order, plan->count, dml__tensor_name_less, plan->tensors);
+    for (int i = 1; i < plan->count; i++) {
+        const char *name = plan->tensors[order[i]].name;
+        if (strcmp(plan->tensors[order[i - 1]].name, name) == 0)
+            return dml__fail(error, DML_ERROR_ARGUMENT, "two tensors are named \"%s\"",
+                             dml__shown(name, strlen(name), shown));
+    }
+    dml__sort_order(order, plan->pairs, dml__pair_key_less, plan->metadata);
+    for (int i = 1; i < plan->pairs; i++) {
+        const char *key = plan->metadata[order[i]].key;
+        if (strcmp(plan->metadata[order[i - 1]].key, key) == 0)
+            return dml__fail(error, DML_ERROR_ARGUMENT, "two texts of the metadata have the key \"%s\"",
+                             dml__shown(key, strlen(key), shown));
+    }
+    return DML_OK;
+}
+
+static dml_status dml__check_plan(dml__memory *memory, const dml__plan_of_file *plan, dml__error *error)
+{
+    const int most = plan->count > plan->pairs ? plan->count : plan->pairs;
+    dml_status status = DML_OK;
+    if (plan->count < 0 || plan->pairs < 0)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "%d tensors and %d texts can't be written", plan->count,
+                         plan->pairs);
+    for (int i = 0; i < plan->count && status == DML_OK; i++)
+        status = dml__check_tensor(&plan->tensors[i], i, error);
+    for (int i = 0; i < plan->pairs && status == DML_OK; i++)
+        status = dml__check_pair(&plan->metadata[i], error);
+    if (status != DML_OK) return status;
+    int *order = (int *)dml__allocate_array(memory, (size_t)most, sizeof *order);
+    if (!order)
+        return dml__fail(error, DML_ERROR_MEMORY, "no memory to write the names of %d tensors", plan->count);
+    status = dml__check_twice(plan, order, error);
+    dml__release(memory, order);
+    return status;
+}
+
+/* ---- the header ---- */
+
+#define DML__CHECKSUM_START "{\"" DML__METADATA_NAME "\":{\"" DML__CHECKSUM_KEY "\":\""
+enum { DML__CHECKSUM_AT = (int)sizeof DML__CHECKSUM_START - 1 };
+
+static void dml__write_tensor_header(dml__json_writer *writer, const dml__tensor *tensor, uint64_t begin)
+{
+    dml__json_write(writer, ",");
+    dml__json_write_string(writer, tensor->name);
+    dml__json_write(writer, ":{\"dtype\":");
+    dml__json_write_string(writer, dml__safetensors_dtype(tensor->dtype));
+    dml__json_write(writer, ",\"shape\":[");
+    for (int i = 0; i < tensor->ndim; i++) {
+        if (i) dml__json_write(writer, ",");
+        dml__json_write_count(writer, (uint64_t)tensor->dims[i]);
+    }
+    dml__json_write(writer, "],\"data_offsets\":[");
+    dml__json_write_count(writer, begin);
+    dml__json_write(writer, ",");
+    dml__json_write_count(writer, begin + dml__tensor_bytes(tensor));
+    dml__json_write(writer, "]}");
+}
+
+/* Writes or counts the header, its checksum 0, and counts the data. */
+static void dml__write_plan(dml__plan_of_file *plan, dml__json_writer *writer)
+{
+    dml__json_write(writer, DML__CHECKSUM_START "00000000\"");
+    for (int i = 0; i < plan->pairs; i++) {
+        dml__json_write(writer, ",");
+        dml__json_write_string(writer, plan->metadata[i].key);
+        dml__json_write(writer, ":");
+        dml__json_write_string(writer, plan->metadata[i].value);
+    }
+    dml__json_write(writer, "}");
+    plan->data_bytes = 0;
+    for (size_t size = 8; size > 0; size /= 2)
+        for (int i = 0; i < plan->count; i++) {
+            if (dml_dtype_size(plan->tensors[i].dtype) != size) continue;
+            dml__write_tensor_header(writer, &plan->tensors[i], plan->data_bytes);
+            plan->data_bytes += dml__tensor_bytes(&plan->tensors[i]);
+        }
+    dml__json_write(writer, "}");
+    while (writer->bytes % 8) dml__json_write(writer, " ");
+}
+
+static dml_status dml__make_header(dml__memory *memory, dml__plan_of_file *plan, dml__error *error)
+{
+    dml__json_writer writer = { NULL, 0 };
+    dml__write_plan(plan, &writer);
+    if (writer.bytes > DML__SAFETENSORS_HEADER)
+        return dml__fail(
+            error, DML_ERROR_ARGUMENT,
+            "names and metadata would make a header of %llu bytes, more than the %d of the format",
+            (unsigned long long)writer.bytes, (int)DML__SAFETENSORS_HEADER);
+    plan->header_bytes = (size_t)writer.bytes;
+    plan->header = (char *)dml__allocate(memory, 8 + plan->header_bytes);
+    if (!plan->header)
+        return dml__fail(error, DML_ERROR_MEMORY, "no memory for a header of %llu bytes",
+                         (unsigned long long)plan->header_bytes);
+    dml__store64(plan->header, plan->header_bytes);
+    writer.to = plan->header + 8;
+    writer.bytes = 0;
+    dml__write_plan(plan, &writer);
+    return DML_OK;
+}
+
+/* ---- the bytes ---- */
+
+/* Where bytes go to: each returns whether to go on. */
+typedef dml_status (*dml__put)(void *to, const void *data, size_t bytes, dml__error *error);
+
+/* The data of one tensor as the file has it. */
+static dml_status dml__put_tensor(const dml__tensor *tensor, dml__put put, void *to, dml__error *error)
+{
+    const char *from = (const char *)tensor->data;
+    const size_t width = dml_dtype_size(tensor->dtype);
+    size_t left = (size_t)dml__tensor_bytes(tensor);
+    if (left == 0) return DML_OK;
+    if (dml__little_endian() || width == 1) return put(to, from, left, error);
+    while (left > 0) {
+        char piece[4096];
+        const size_t bytes = left < sizeof piece ? left : sizeof piece;
+        dml__swap_bytes(piece, from, bytes / width, width);
+        const dml_status status = put(to, piece, bytes, error);
+        if (status != DML_OK) return status;
+        from += bytes;
+        left -= bytes;
+    }
+    return DML_OK;
+}
+
+static dml_status dml__put_all(const dml__plan_of_file *plan, dml__put put, void *to, dml__error *error)
+{
+    dml_status status = put(to, plan->header, 8 + plan->header_bytes, error);
+    for (size_t size = 8; size > 0; size /= 2)
+        for (int i = 0; i < plan->count && status == DML_OK; i++)
+            if (dml_dtype_size(plan->tensors[i].dtype) == size)
+                status = dml__put_tensor(&plan->tensors[i], put, to, error);
+    return status;
+}
+
+static dml_status dml__put_checksum(void *to, const void *data, size_t bytes, dml__error *error)
+{
+    uint32_t *sum = (uint32_t *)to;
+    (void)error;
+    *sum = dml__crc32c(*sum, data, bytes);
+    return DML_OK;
+}
+
+static dml_status dml__put_memory(void *to, const void *data, size_t bytes, dml__error *error)
+{
+    char **at = (char **)to;
+    (void)error;
+    memcpy(*at, data, bytes);
+    *at += bytes;
+    return DML_OK;
+}
+
+/* Puts the checksum of everything into the header. */
+static void dml__seal(dml__plan_of_file *plan)
+{
+    uint32_t sum = 0;
+    char digits[9];
+    dml__put_all(plan, dml__put_checksum, &sum, NULL);
+    snprintf(digits, sizeof digits, "%08x", (unsigned)sum);
+    memcpy(plan->header + 8 + DML__CHECKSUM_AT, digits, 8);
+}
+
+static dml_status dml__start_plan(dml__memory *memory, dml__plan_of_file *plan, const dml__tensor *tensors,
+                                  int count, const dml__metadata *metadata, int pairs, dml__error *error)
+{
+    memset(plan, 0, sizeof *plan);
+    plan->tensors = tensors;
+    plan->count = count;
+    plan->metadata = metadata;
+    plan->pairs = pairs;
+    const dml_status status = dml__check_plan(memory, plan, error);
+    return status == DML_OK ? dml__make_header(memory, plan, error) : status;
+}
+
+DML__LOCAL dml_status dml__safetensors_store(dml__memory *memory, void *to, size_t capacity, size_t *bytes,
+                                             const dml__tensor *tensors, int count,
+                                             const dml__metadata *metadata, int pairs, dml__error *error)
+{
+    dml__plan_of_file plan;
+    *bytes = 0;
+    dml_status status = dml__start_plan(memory, &plan, tensors, count, metadata, pairs, error);
+    if (status != DML_OK) return status;
+    const uint64_t needed = 8 + plan.header_bytes + plan.data_bytes;
+    if (needed > SIZE_MAX) {
+        status = dml__fail(error, DML_ERROR_MEMORY, "%llu bytes of tensors are more than memory can hold",
+                           (unsigned long long)needed);
+    } else {
+        *bytes = (size_t)needed;
+        if (to && needed > capacity)
+            status = dml__fail(error, DML_ERROR_MEMORY, "%d tensors take %llu bytes, there is room for %llu",
+                               count, (unsigned long long)needed, (unsigned long long)capacity);
+        else if (to) {
+            char *at = (char *)to;
+            dml__seal(&plan);
+            dml__put_all(&plan, dml__put_memory, &at, NULL);
+        }
+    }
+    dml__release(memory, plan.header);
+    return status;
+}
+
+#ifndef DML_NO_STDIO
+
+static dml_status dml__put_file(void *to, const void *data, size_t bytes, dml__error *error)
+{
+    return dml__file_append((dml__file_writer *)to, data, bytes, error);
+}
+
+DML__LOCAL dml_status dml__safetensors_save(dml__memory *memory, const char *path, const dml__tensor *tensors,
+                                            int count, const dml__metadata *metadata, int pairs,
+                                            dml__error *error)
+{
+    dml__plan_of_file plan;
+    dml__file_writer file;
+    dml_status status = dml__start_plan(memory, &plan, tensors, count, metadata, pairs, error);
+    if (status == DML_OK) status = dml__file_create(&file, path, error);
+    if (status == DML_OK) {
+        dml__seal(&plan);
+        status = dml__put_all(&plan, dml__put_file, &file, error);
+        if (status == DML_OK)
+            status = dml__file_commit(&file, error);
+        else
+            dml__file_abandon(&file);
+    }
+    dml__release(memory, plan.header);
+    return status;
 }
 
 #endif
@@ -2075,27 +4473,37 @@ DML__LOCAL dml_status dml__file_write(const char *path, const dml__file_part *pa
 #ifndef DML_THREAD_POOL_C
 #define DML_THREAD_POOL_C
 
+#include <string.h>
+
+/* The kernel's header has these two, but isn't installed everywhere (musl). */
 #if defined(__linux__) && !defined(DML__NO_FUTEX)
-#include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #if defined(SYS_futex)
 #define DML__FUTEX 1
+#define DML__FUTEX_WAIT_PRIVATE 128
+#define DML__FUTEX_WAKE_PRIVATE 129
 #endif
 #endif
 
 /* How a loop runs. The caller writes `tasks`, `task` and `argument`, then publishes `unclaimed`. A worker
    claims a task by decrementing `unclaimed` from a positive value, and only then reads the other three: until
    that task is counted off `unfinished`, the loop can't end and they can't change. So a worker that is late
-   for a loop does no harm, and nobody waits for a worker that has claimed nothing. */
+   for a loop does no harm, and nobody waits for a worker that has claimed nothing.
+
+   In a process that fork() made, the workers are missing, which is just as if all were late; the mutex may be
+   held by one that isn't there, so it and the condition are left alone there. Only who is about to make a
+   system call asks what process it is in. */
 struct dml_pool {
     dml__memory memory;
     int threads;
     int spin;
-    int started; /* threads running, at most threads - 1 */
-    void (*host_parallel)(void *host, int tasks, dml_pool_task run, void *run_argument);
+    int started;  /* threads running, at most threads - 1 */
+    long process; /* where they run */
+    void (*host_parallel)(void *host, int workers, int tasks, dml_pool_task run, void *run_argument);
     void *host;
-    char *scratch; /* (threads, DML_POOL_SCRATCH_BYTES) */
+    dml_scratch scratch;
+    char *scratch_memory; /* (threads, scratch.worker aligned), then scratch.shared; NULL: none */
     struct dml__pool_worker *workers;
     int tasks;
     dml_pool_task task;
@@ -2118,6 +4526,12 @@ typedef struct dml__pool_worker {
     dml__thread thread;
 } dml__pool_worker;
 
+/* False in a child process, to which the threads haven't come along. */
+static bool dml__pool_is_ours(const dml_pool *pool)
+{
+    return pool->process == dml__process_id();
+}
+
 #ifndef DML_NO_THREADS
 
 static inline void dml__pause(void)
@@ -2136,7 +4550,7 @@ static void dml__pool_sleep(dml_pool *pool, int *word, int value)
 {
 #ifdef DML__FUTEX
     (void)pool;
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+    syscall(SYS_futex, word, DML__FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
 #else
     dml__mutex_lock(&pool->mutex);
     while (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value) dml__cond_wait(&pool->cond, &pool->mutex, -1);
@@ -2149,7 +4563,7 @@ static void dml__pool_wake(dml_pool *pool, int *word, int count)
 {
 #ifdef DML__FUTEX
     (void)pool;
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
+    syscall(SYS_futex, word, DML__FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
 #else
     (void)word, (void)count;
     dml__mutex_lock(&pool->mutex);
@@ -2206,7 +4620,8 @@ static void dml__pool_publish(dml_pool *pool, int unclaimed, int wanted)
 {
     __atomic_store_n(&pool->unclaimed, unclaimed, __ATOMIC_SEQ_CST);
     const int sleepers = __atomic_load_n(&pool->sleepers, __ATOMIC_SEQ_CST);
-    if (sleepers) dml__pool_wake(pool, &pool->unclaimed, sleepers < wanted ? sleepers : wanted);
+    if (sleepers && dml__pool_is_ours(pool))
+        dml__pool_wake(pool, &pool->unclaimed, sleepers < wanted ? sleepers : wanted);
 }
 
 static void dml__pool_wait(dml_pool *pool)
@@ -2247,6 +4662,7 @@ static bool dml__pool_start_threads(dml_pool *pool)
 
 static void dml__pool_stop_threads(dml_pool *pool)
 {
+    if (!dml__pool_is_ours(pool)) return;
     dml__pool_publish(pool, -1, pool->started);
     for (int i = 0; i < pool->started; i++) dml__thread_join(&pool->workers[i].thread);
 }
@@ -2286,9 +4702,17 @@ static int dml__pool_count_spins(const dml_pool_options *options, int threads)
     return threads > dml_cpu_count() ? 0 : 1000;
 }
 
+static bool dml__pool_start(dml_pool *pool)
+{
+    if (pool->host_parallel || pool->threads == 1) return true;
+    pool->workers = (dml__pool_worker *)dml__allocate_array(&pool->memory, (size_t)pool->threads - 1,
+                                                            sizeof *pool->workers);
+    return pool->workers && dml__pool_start_threads(pool);
+}
+
 DML_API dml_pool *dml_pool_create(const dml_pool_options *options)
 {
-    const dml_pool_options defaults = { 0, 0, { NULL, NULL, NULL }, NULL, NULL };
+    const dml_pool_options defaults = { 0, 0, { NULL, NULL, NULL }, { 0, 0 }, NULL, NULL };
     if (!options) options = &defaults;
     if (options->threads < 0) return NULL;
     dml__memory memory;
@@ -2307,12 +4731,10 @@ DML_API dml_pool *dml_pool_create(const dml_pool_options *options)
     pool->memory = memory;
     pool->threads = dml__pool_count_threads(options);
     pool->spin = dml__pool_count_spins(options, pool->threads);
+    pool->process = dml__process_id();
     pool->host_parallel = options->host_parallel;
     pool->host = options->host;
-    const size_t threads = (size_t)pool->threads;
-    pool->scratch = (char *)dml__allocate_array(&pool->memory, threads, DML_POOL_SCRATCH_BYTES);
-    pool->workers = (dml__pool_worker *)dml__allocate_array(&pool->memory, threads, sizeof *pool->workers);
-    if (!pool->scratch || !pool->workers || (!pool->host_parallel && !dml__pool_start_threads(pool))) {
+    if (dml_pool_reserve(pool, options->scratch) != DML_OK || !dml__pool_start(pool)) {
         dml_pool_destroy(pool);
         return NULL;
     }
@@ -2323,11 +4745,13 @@ DML_API void dml_pool_destroy(dml_pool *pool)
 {
     if (!pool) return;
     dml__pool_stop_threads(pool);
-    dml__cond_destroy(&pool->cond);
-    dml__mutex_destroy(&pool->mutex);
+    if (dml__pool_is_ours(pool)) {
+        dml__cond_destroy(&pool->cond);
+        dml__mutex_destroy(&pool->mutex);
+    }
     dml__memory memory = pool->memory;
     dml__release(&memory, pool->workers);
-    dml__release(&memory, pool->scratch);
+    dml__release(&memory, pool->scratch_memory);
     dml__release(&memory, pool);
 }
 
@@ -2339,7 +4763,7 @@ DML_API int dml_pool_threads(const dml_pool *pool)
 DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *argument)
 {
     if (tasks > 1 && pool && pool->host_parallel) {
-        pool->host_parallel(pool->host, tasks, task, argument);
+        pool->host_parallel(pool->host, pool->threads, tasks, task, argument);
     } else if (tasks > 1 && pool && pool->started) {
         dml__pool_run_threads(pool, tasks, task, argument);
     } else {
@@ -2347,9 +4771,42 @@ DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *a
     }
 }
 
+DML_API dml_status dml_pool_reserve(dml_pool *pool, dml_scratch scratch)
+{
+    if (!pool) return DML_OK;
+    const dml_scratch old = pool->scratch;
+    if (scratch.worker <= old.worker && scratch.shared <= old.shared) return DML_OK;
+    if (scratch.worker < old.worker) scratch.worker = old.worker;
+    if (scratch.shared < old.shared) scratch.shared = old.shared;
+    dml__release(&pool->memory, pool->scratch_memory);
+    memset(&pool->scratch, 0, sizeof pool->scratch);
+    pool->scratch_memory = NULL;
+    const size_t threads = (size_t)pool->threads, most = SIZE_MAX - DML__ALIGNMENT;
+    if (scratch.worker > most || scratch.shared > most) return DML_ERROR_MEMORY;
+    const size_t worker = dml__align_up(scratch.worker);
+    if (worker > (SIZE_MAX - scratch.shared) / threads) return DML_ERROR_MEMORY;
+    pool->scratch_memory = (char *)dml__allocate(&pool->memory, threads * worker + scratch.shared);
+    if (!pool->scratch_memory) return DML_ERROR_MEMORY;
+    pool->scratch = scratch;
+    return DML_OK;
+}
+
+DML_API dml_scratch dml_pool_scratch_bytes(const dml_pool *pool)
+{
+    const dml_scratch none = { 0, 0 };
+    return pool ? pool->scratch : none;
+}
+
 DML_API void *dml_pool_scratch(dml_pool *pool, int worker)
 {
-    return pool ? pool->scratch + (size_t)worker * DML_POOL_SCRATCH_BYTES : NULL;
+    if (!pool || pool->scratch.worker == 0 || worker < 0 || worker >= pool->threads) return NULL;
+    return pool->scratch_memory + (size_t)worker * dml__align_up(pool->scratch.worker);
+}
+
+DML_API void *dml_pool_shared_scratch(dml_pool *pool)
+{
+    if (!pool || pool->scratch.shared == 0) return NULL;
+    return pool->scratch_memory + (size_t)pool->threads * dml__align_up(pool->scratch.worker);
 }
 
 #endif
@@ -2395,7 +4852,7 @@ DML__LOCAL const dml__microkernel *dml__microkernel_get(void);
 
 #endif
 
-#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
+#if defined(DML__HAS_AVX2)
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
@@ -2462,7 +4919,7 @@ static void dml__run_scalar(const dml__tile *tile, int rows, int vectors)
     }
 }
 
-#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
+#if defined(DML__HAS_AVX2)
 
 /* 6 x 2 accumulators, 2 vectors of B and one broadcast of A: 15 of 16 registers. */
 DML__TARGET("avx2,fma")
@@ -2509,6 +4966,9 @@ DML__TARGET("avx2,fma") static void dml__run_avx2(const dml__tile *tile, int row
         DML__TILE_CASE(dml__compute_avx2, 6)
     }
 }
+
+#endif
+#if defined(DML__HAS_AVX512)
 
 #define DML__AVX512 "avx512f,avx512vl,avx512bw,avx512dq"
 
@@ -2566,7 +5026,8 @@ DML__TARGET(DML__AVX512) static void dml__run_avx512(const dml__tile *tile, int 
     }
 }
 
-#elif defined(__aarch64__)
+#endif
+#if defined(__aarch64__)
 
 /* 12 x 2 accumulators, 2 vectors of B and 3 of A: 29 of 32 registers. */
 DML__INLINE void dml__compute_neon(const dml__tile *tile, const int rows, const int vectors)
@@ -2623,12 +5084,13 @@ static void dml__run_neon(const dml__tile *tile, int rows, int vectors)
 DML__LOCAL const dml__microkernel *dml__microkernel_get(void)
 {
     static const dml__microkernel scalar = { 4, 1, 4, dml__run_scalar };
-#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
-    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2 };
+#if defined(DML__HAS_AVX512)
     static const dml__microkernel avx512 = { 14, 2, 16, dml__run_avx512 };
-    const dml_isa isa = dml_cpu_isa();
-    if (isa == DML_ISA_AVX512) return &avx512;
-    if (isa == DML_ISA_AVX2) return &avx2;
+    if (dml_cpu_isa() == DML_ISA_AVX512) return &avx512;
+#endif
+#if defined(DML__HAS_AVX2)
+    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2 };
+    if (dml_cpu_isa() == DML_ISA_AVX2) return &avx2;
 #elif defined(__aarch64__)
     static const dml__microkernel neon = { 12, 2, 4, dml__run_neon };
     if (dml_cpu_isa() == DML_ISA_NEON) return &neon;
@@ -2685,9 +5147,12 @@ typedef struct dml__product {
     ptrdiff_t ldc;
 } dml__product;
 
-/* Bitwise the same for any number of threads; allocates nothing. A NULL pool packs on the stack, in smaller
-   blocks, and so packs more often. */
+/* Bitwise the same for any number of threads and any scratch; allocates nothing. With less scratch than
+   dml__product_scratch says it packs on the stack, in smaller blocks, and so packs more often. */
 DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product);
+
+/* What a product of that size uses, on the instruction set that dml_cpu_isa says; zeros for an empty one. */
+DML__LOCAL dml_scratch dml__product_scratch(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k);
 
 #endif
 
@@ -2703,11 +5168,15 @@ DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product);
 #define DML__CHUNKS 16
 #define DML__CHUNKED_C 4096 /* elements of C, at most */
 
-/* Each worker's scratch holds packed panels; behind them, the first worker's holds the partial sums. Without
-   a pool, the stack holds one panel of each factor, or in chunked products a partial sum too. */
-#define DML__PARTIAL_BYTES (DML__CHUNKED_C * sizeof(float))
-#define DML__PACK_BYTES (DML_POOL_SCRATCH_BYTES - DML__CHUNKS * DML__PARTIAL_BYTES)
+/* A worker's scratch holds a panel of A and behind it panels of B, of this many columns at most; the shared
+   scratch holds the partial sums of the chunks. */
+#define DML__PACK_COLUMNS 752
+
+/* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
+   needs little takes little of it. */
 #define DML__STACK_FLOATS (DML__PRODUCT_KC * (DML__TILE_ROWS + DML__TILE_COLUMNS))
+#define DML__SMALL_STACK_FLOATS 1536
+#define DML__STACK_SLACK (DML__ALIGNMENT / sizeof(float))
 
 /* Fewer multiply-adds than this are not worth waking anybody. */
 #define DML__SERIAL_WORK 100000.0
@@ -2719,7 +5188,7 @@ static ptrdiff_t dml__smaller(ptrdiff_t a, ptrdiff_t b)
 
 static ptrdiff_t dml__quotient_up(ptrdiff_t a, ptrdiff_t b)
 {
-    return (a + b - 1) / b;
+    return a / b + (a % b != 0);
 }
 
 static ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
@@ -2789,8 +5258,8 @@ static dml__job dml__plan_product(const dml__product *product)
 {
     const dml__job plain = { *product, dml__microkernel_get(), false };
     const dml__microkernel *kernel = plain.kernel;
-    const ptrdiff_t width = dml__round_up(product->n, kernel->lanes);
-    if (product->n > kernel->rows || product->n >= product->m || product->n * 4 > width * 3) return plain;
+    if (product->n > kernel->rows || product->n >= product->m) return plain;
+    if (product->n * 4 > dml__round_up(product->n, kernel->lanes) * 3) return plain;
     dml__job job = plain;
     job.transposed = true;
     job.product.m = product->n;
@@ -2844,6 +5313,29 @@ static bool dml__use_in_place(const dml__job *job, const dml__range *range)
            range->i1 - range->i0 <= 2 * job->kernel->rows;
 }
 
+/* Floats of a panel of A of this height, up to where the panels of B begin: aligned, or loads would cross
+   cache lines. */
+static ptrdiff_t dml__panel_a_floats(ptrdiff_t kc, ptrdiff_t rows)
+{
+    return dml__round_up(kc * rows, DML__ALIGNMENT / (ptrdiff_t)sizeof(float));
+}
+
+/* How many columns of B to pack at most. */
+static ptrdiff_t dml__columns_at_most(const dml__microkernel *kernel)
+{
+    const ptrdiff_t full = kernel->lanes * kernel->vectors;
+    return DML__PACK_COLUMNS / full * full;
+}
+
+/* Floats that a range takes when its columns are packed `columns` at a time. */
+static ptrdiff_t dml__range_floats(const dml__microkernel *kernel, ptrdiff_t rows, ptrdiff_t columns,
+                                   ptrdiff_t k)
+{
+    const ptrdiff_t kc = dml__smaller(k, DML__PRODUCT_KC);
+    return dml__panel_a_floats(kc, dml__smaller(rows, kernel->rows)) +
+           kc * dml__round_up(columns, kernel->lanes);
+}
+
 /* Computes a range whose panels of B for one block of k fit behind a panel of A in `panels`. */
 static void dml__multiply_range(const dml__job *job, const dml__range *range, float *panels)
 {
@@ -2851,8 +5343,10 @@ static void dml__multiply_range(const dml__job *job, const dml__range *range, fl
     const dml__microkernel *kernel = job->kernel;
     const int full = kernel->lanes * kernel->vectors;
     const bool in_place = dml__use_in_place(job, range);
-    float *panel_a = panels;                                     /* (kc, rows) */
-    float *panels_b = panels + DML__PRODUCT_KC * DML__TILE_ROWS; /* (columns / full, kc, full) */
+    const ptrdiff_t most_k = dml__smaller(DML__PRODUCT_KC, range->k1 - range->k0);
+    float *panel_a = panels; /* (kc, rows) */
+    float *panels_b = panels + dml__panel_a_floats(most_k, dml__smaller(kernel->rows, range->i1 - range->i0));
+    /* (columns / full, kc, full) */
     for (ptrdiff_t k0 = range->k0; k0 < range->k1; k0 += DML__PRODUCT_KC) {
         const bool first = k0 == range->k0;
         dml__tile tile;
@@ -2888,6 +5382,60 @@ static void dml__multiply_range(const dml__job *job, const dml__range *range, fl
     }
 }
 
+static float *dml__aligned_floats(float *memory)
+{
+    return memory + (size_t)(-(intptr_t)memory & (DML__ALIGNMENT - 1)) / sizeof *memory;
+}
+
+/* Computes any range with room for `floats`, which take at least one full panel of B: as many columns at a
+   time as fit. */
+static void dml__multiply_within(const dml__job *job, const dml__range *range, float *panels,
+                                 ptrdiff_t floats)
+{
+    const dml__microkernel *kernel = job->kernel;
+    const ptrdiff_t full = kernel->lanes * kernel->vectors;
+    const ptrdiff_t kc = dml__smaller(DML__PRODUCT_KC, range->k1 - range->k0);
+    const ptrdiff_t panel_a = dml__panel_a_floats(kc, dml__smaller(kernel->rows, range->i1 - range->i0));
+    ptrdiff_t step = dml__smaller((floats - panel_a) / kc, dml__columns_at_most(kernel));
+    if (step < range->j1 - range->j0) step = step < full ? full : step / full * full;
+    dml__range part = *range;
+    for (part.j0 = range->j0; part.j0 < range->j1; part.j0 = part.j1) {
+        part.j1 = dml__smaller(part.j0 + step, range->j1);
+        dml__multiply_range(job, &part, panels);
+    }
+}
+
+/* Stack frames that only who needs them pays for. */
+DML__NOINLINE static void dml__multiply_on_stack(const dml__job *job, const dml__range *range)
+{
+    float panels[DML__STACK_FLOATS + DML__STACK_SLACK];
+    dml__multiply_within(job, range, dml__aligned_floats(panels), DML__STACK_FLOATS);
+}
+
+DML__NOINLINE static void dml__multiply_on_small_stack(const dml__job *job, const dml__range *range)
+{
+    float panels[DML__SMALL_STACK_FLOATS + DML__STACK_SLACK];
+    dml__multiply_within(job, range, dml__aligned_floats(panels), DML__SMALL_STACK_FLOATS);
+}
+
+/* Computes any range, with the worker's scratch if that is enough. */
+static void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job, const dml__range *range)
+{
+    const ptrdiff_t full = job->kernel->lanes * job->kernel->vectors, k = range->k1 - range->k0;
+    const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
+    const ptrdiff_t whole = dml__range_floats(job->kernel, rows, columns, k);
+    float *scratch = (float *)dml_pool_scratch(pool, worker);
+    const ptrdiff_t floats = scratch ? (ptrdiff_t)(dml_pool_scratch_bytes(pool).worker / sizeof *scratch) : 0;
+    if (floats >= whole && columns <= full)
+        dml__multiply_range(job, range, scratch);
+    else if (floats >= dml__range_floats(job->kernel, rows, dml__smaller(columns, full), k))
+        dml__multiply_within(job, range, scratch, floats);
+    else if (whole <= DML__SMALL_STACK_FLOATS)
+        dml__multiply_on_small_stack(job, range);
+    else
+        dml__multiply_on_stack(job, range);
+}
+
 /* C = beta C + bias, for a product without terms. */
 static void dml__scale_c(const dml__product *product)
 {
@@ -2921,15 +5469,14 @@ static void dml__block_task(void *argument, int task, int worker)
                                dml__smaller(product->n, (j + 1) * loop->nc),
                                0,
                                product->k };
-    dml__multiply_range(loop->job, &range, (float *)dml_pool_scratch(loop->pool, worker));
+    dml__multiply_as(loop->pool, worker, loop->job, &range);
 }
 
-/* Panels that `bytes` hold, given as the columns of B that fit behind a panel of A. */
-static ptrdiff_t dml__columns_that_fit(size_t bytes, const dml__microkernel *kernel)
+/* The columns of C as even shares of what is packed at once, in panels. */
+static ptrdiff_t dml__panels_at_once(const dml__microkernel *kernel, ptrdiff_t n)
 {
-    const ptrdiff_t floats = (ptrdiff_t)(bytes / sizeof(float));
-    const ptrdiff_t full = kernel->lanes * kernel->vectors;
-    return (floats / DML__PRODUCT_KC - DML__TILE_ROWS) / full * full;
+    return dml__quotient_up(dml__quotient_up(n, kernel->lanes * kernel->vectors),
+                            dml__quotient_up(n, dml__columns_at_most(kernel)));
 }
 
 static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
@@ -2937,10 +5484,9 @@ static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
     const dml__product *product = &job->product;
     const dml__microkernel *kernel = job->kernel;
     const ptrdiff_t full = kernel->lanes * kernel->vectors, rows = kernel->rows;
-    const ptrdiff_t fit = dml__columns_that_fit(DML__PACK_BYTES, kernel);
     /* Panels, not elements: even shares, then halves of the longer side until there is enough to share out.
      */
-    ptrdiff_t wide = dml__quotient_up(dml__quotient_up(product->n, full), dml__quotient_up(product->n, fit));
+    ptrdiff_t wide = dml__panels_at_once(kernel, product->n);
     ptrdiff_t high = dml__quotient_up(product->m, rows);
     const double work = (double)product->m * (double)product->n * (double)product->k;
     const ptrdiff_t wanted =
@@ -2961,59 +5507,61 @@ static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
         for (ptrdiff_t task = 0; task < tasks; task++) dml__block_task(&loop, (int)task, 0);
 }
 
-static void dml__multiply_alone(const dml__job *job)
+/* --- sharing k, in chunks --- */
+
+static bool dml__is_chunked(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
 {
-    const dml__product *product = &job->product;
-    float panels[DML__STACK_FLOATS];
-    const ptrdiff_t nc = dml__columns_that_fit(sizeof panels, job->kernel);
-    for (ptrdiff_t j = 0; j < product->n; j += nc) {
-        const dml__range range = { 0, product->m, j, dml__smaller(product->n, j + nc), 0, product->k };
-        dml__multiply_range(job, &range, panels);
-    }
+    return k >= 4 * DML__PRODUCT_KC && m <= DML__CHUNKED_C / n;
 }
 
-/* --- sharing k, in chunks --- */
+/* How much of k a chunk takes, a multiple of DML__PRODUCT_KC. */
+static ptrdiff_t dml__chunk_size(ptrdiff_t k)
+{
+    const ptrdiff_t blocks = dml__quotient_up(k, DML__PRODUCT_KC);
+    return dml__quotient_up(blocks, dml__smaller(blocks, DML__CHUNKS)) * DML__PRODUCT_KC;
+}
 
 typedef struct dml__chunk_loop {
     const dml__product *product;
     dml__job job; /* its partial sums, dense; C is set for each chunk */
     dml_pool *pool;
-    ptrdiff_t chunk; /* of k, a multiple of DML__PRODUCT_KC */
+    ptrdiff_t chunk; /* of k */
     int chunks;
-    float *partial; /* (chunks, m, n) */
+    float *partial;                      /* (chunks, m, n), or NULL: */
+    ptrdiff_t mc, nc, columns_of_blocks; /* the blocks of the job's C that are computed through all chunks */
 } dml__chunk_loop;
 
-static void dml__compute_chunk(const dml__chunk_loop *loop, int c, float *partial, float *panels,
-                               size_t bytes)
+/* Chunk c's partial sums (m, n) in a block of C; the range's k is set here. */
+static void dml__compute_chunk(const dml__chunk_loop *loop, int c, dml__range range, float *partial,
+                               int worker)
 {
     dml__job job = loop->job;
     job.product.c = partial;
-    const ptrdiff_t m = job.product.m, n = job.product.n, nc = dml__columns_that_fit(bytes, job.kernel);
-    const ptrdiff_t k0 = c * loop->chunk, k1 = dml__smaller(job.product.k, k0 + loop->chunk);
-    for (ptrdiff_t j = 0; j < n; j += nc) {
-        const dml__range range = { 0, m, j, dml__smaller(n, j + nc), k0, k1 };
-        dml__multiply_range(&job, &range, panels);
-    }
+    range.k0 = c * loop->chunk;
+    range.k1 = dml__smaller(job.product.k, range.k0 + loop->chunk);
+    dml__multiply_as(loop->pool, worker, &job, &range);
 }
 
 static void dml__chunk_task(void *argument, int task, int worker)
 {
     const dml__chunk_loop *loop = (const dml__chunk_loop *)argument;
-    dml__compute_chunk(loop, task, loop->partial + task * loop->product->m * loop->product->n,
-                       (float *)dml_pool_scratch(loop->pool, worker), DML__PACK_BYTES);
+    const dml__range all = { 0, loop->job.product.m, 0, loop->job.product.n, 0, 0 };
+    dml__compute_chunk(loop, task, all, loop->partial + task * loop->product->m * loop->product->n, worker);
 }
 
-/* Adds chunk c's partial sums of row i to C; chunk 0 begins with beta C + bias. */
-static void dml__add_chunk(const dml__product *product, int c, ptrdiff_t i, const float *partial)
+/* Adds chunk c's partial sums (m, n) to columns j0 .. j1 - 1 of row i of C; chunk 0 begins with
+   beta C + bias. */
+static void dml__add_chunk(const dml__product *product, int c, ptrdiff_t i, ptrdiff_t j0, ptrdiff_t j1,
+                           const float *partial)
 {
     float *row = product->c + i * product->ldc;
-    for (ptrdiff_t j = 0; j < product->n; j++) {
+    for (ptrdiff_t j = j0; j < j1; j++) {
         float old = c || product->beta != 0 ? row[j] : 0;
         if (c == 0 && product->bias)
             old = product->bias[j];
         else if (c == 0)
             old *= product->beta;
-        row[j] = old + product->alpha * partial[j];
+        row[j] = old + product->alpha * partial[i * product->n + j];
     }
 }
 
@@ -3023,16 +5571,28 @@ static void dml__add_chunks_task(void *argument, int task, int worker)
     const dml__product *product = loop->product;
     (void)worker;
     for (int c = 0; c < loop->chunks; c++)
-        dml__add_chunk(product, c, task, loop->partial + (c * product->m + task) * product->n);
+        dml__add_chunk(product, c, task, 0, product->n, loop->partial + c * product->m * product->n);
 }
 
-static void dml__chunk_alone(const dml__chunk_loop *loop)
+/* A block of C through all chunks, their partial sums on the stack: packs more often than the chunks do. */
+static void dml__chunked_block_task(void *argument, int task, int worker)
 {
-    float panels[DML__STACK_FLOATS], partial[DML__CHUNKED_C];
+    const dml__chunk_loop *loop = (const dml__chunk_loop *)argument;
+    const dml__job *job = &loop->job;
+    const ptrdiff_t i = task / loop->columns_of_blocks * loop->mc,
+                    j = task % loop->columns_of_blocks * loop->nc;
+    const dml__range range = { i, dml__smaller(i + loop->mc, job->product.m),
+                               j, dml__smaller(j + loop->nc, job->product.n),
+                               0, 0 };
+    float partial[DML__CHUNKED_C];
     for (int c = 0; c < loop->chunks; c++) {
-        dml__compute_chunk(loop, c, partial, panels, sizeof panels);
-        for (ptrdiff_t i = 0; i < loop->product->m; i++)
-            dml__add_chunk(loop->product, c, i, partial + i * loop->product->n);
+        dml__compute_chunk(loop, c, range, partial, worker);
+        if (job->transposed)
+            for (ptrdiff_t row = range.j0; row < range.j1; row++)
+                dml__add_chunk(loop->product, c, row, range.i0, range.i1, partial);
+        else
+            for (ptrdiff_t row = range.i0; row < range.i1; row++)
+                dml__add_chunk(loop->product, c, row, range.j0, range.j1, partial);
     }
 }
 
@@ -3043,17 +5603,44 @@ static void dml__multiply_chunks(dml_pool *pool, const dml__product *product)
     part.beta = 0;
     part.bias = NULL;
     part.ldc = part.n;
-    const ptrdiff_t blocks = dml__quotient_up(product->k, DML__PRODUCT_KC);
-    const ptrdiff_t chunk = dml__quotient_up(blocks, dml__smaller(blocks, DML__CHUNKS)) * DML__PRODUCT_KC;
+    const ptrdiff_t chunk = dml__chunk_size(product->k);
     const int chunks = (int)dml__quotient_up(product->k, chunk);
-    dml__chunk_loop loop = { product, dml__plan_product(&part), pool, chunk, chunks, NULL };
-    if (!pool) {
-        dml__chunk_alone(&loop);
+    dml__chunk_loop loop = { product, dml__plan_product(&part), pool, chunk, chunks, NULL, 0, 0, 0 };
+    const dml__job *job = &loop.job;
+    const size_t partial_bytes = (size_t)chunks * (size_t)(product->m * product->n) * sizeof(float);
+    if (dml_pool_scratch_bytes(pool).shared >= partial_bytes) {
+        loop.partial = (float *)dml_pool_shared_scratch(pool);
+        dml_pool_run(pool, loop.chunks, dml__chunk_task, &loop);
+        dml_pool_run(pool, (int)product->m, dml__add_chunks_task, &loop);
         return;
     }
-    loop.partial = (float *)(void *)((char *)dml_pool_scratch(pool, 0) + DML__PACK_BYTES);
-    dml_pool_run(pool, loop.chunks, dml__chunk_task, &loop);
-    dml_pool_run(pool, (int)product->m, dml__add_chunks_task, &loop);
+    const bool alone = dml_pool_threads(pool) == 1;
+    loop.mc = alone ? job->product.m : job->kernel->rows;
+    loop.nc = alone ? job->product.n : job->kernel->lanes * job->kernel->vectors;
+    loop.columns_of_blocks = dml__quotient_up(job->product.n, loop.nc);
+    dml_pool_run(pool, (int)(dml__quotient_up(job->product.m, loop.mc) * loop.columns_of_blocks),
+                 dml__chunked_block_task, &loop);
+}
+
+DML__LOCAL dml_scratch dml__product_scratch(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
+{
+    dml_scratch scratch = { 0, 0 };
+    if (m <= 0 || n <= 0 || k <= 0) return scratch;
+    dml__product product;
+    memset(&product, 0, sizeof product);
+    product.m = m;
+    product.n = n;
+    product.k = k;
+    const dml__job job = dml__plan_product(&product);
+    const ptrdiff_t full = job.kernel->lanes * job.kernel->vectors;
+    ptrdiff_t columns = dml__panels_at_once(job.kernel, job.product.n) * full;
+    if (dml__is_chunked(m, n, k)) {
+        columns = dml__columns_at_most(job.kernel);
+        scratch.shared = (size_t)(dml__quotient_up(k, dml__chunk_size(k)) * m * n) * sizeof(float);
+    }
+    columns = dml__smaller(job.product.n, columns);
+    scratch.worker = (size_t)dml__range_floats(job.kernel, job.product.m, columns, k) * sizeof(float);
+    return scratch;
 }
 
 DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)
@@ -3061,17 +5648,12 @@ DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)
     if (product->m <= 0 || product->n <= 0) return;
     if (product->k <= 0 || product->alpha == 0) {
         dml__scale_c(product);
-        return;
-    }
-    if (product->k >= 4 * DML__PRODUCT_KC && product->m <= DML__CHUNKED_C / product->n) {
+    } else if (dml__is_chunked(product->m, product->n, product->k)) {
         dml__multiply_chunks(pool, product);
-        return;
-    }
-    const dml__job job = dml__plan_product(product);
-    if (pool)
+    } else {
+        const dml__job job = dml__plan_product(product);
         dml__multiply_blocks(pool, &job);
-    else
-        dml__multiply_alone(&job);
+    }
 }
 
 #endif
@@ -3113,12 +5695,256 @@ DML_API dml_status dml_sgemm(dml_pool *pool, dml_layout layout, dml_transpose tr
     return DML_OK;
 }
 
+DML_API dml_scratch dml_sgemm_scratch(int m, int n, int k)
+{
+    return dml__product_scratch(m, n, k);
+}
+
 #endif
 
 /* ---- kernels/conv2d.c ---- */
 
 #ifndef DML_KERNELS_CONV2D_C
 #define DML_KERNELS_CONV2D_C
+
+/* ---- kernels/blocks.h ---- */
+
+/* blocks.h: running a kernel over an array in fixed blocks, which is what makes results the same for any
+   number of threads. */
+#ifndef DML_KERNELS_BLOCKS_H
+#define DML_KERNELS_BLOCKS_H
+
+/* ---- kernels/vector.h ---- */
+
+/* vector.h: how the memory-bound kernels are written once and compiled for each instruction set.
+
+   A kernel's body is a DML__BODY function over dml__vf, a vector of DML__LANES floats, and
+   DML__PER_ISA(name, (parameters), (arguments)) compiles `name_body` for each instruction set and defines
+   `name(isa, ...)`, which picks one. Vectors are 32 bytes on x86, also with AVX-512, and 16 elsewhere: gcc
+   takes a comparison of wider vectors than the target has apart into scalars, and for kernels that wait for
+   memory wider vectors win nothing. Bodies and helpers pass vectors by pointer, since a vector parameter of a
+   function without the instruction set is an ABI hazard that compilers warn of or refuse; everything is
+   inlined.
+
+   Plain cc contracts a * b + c to an FMA where there is one, so results may differ in the last bit between
+   instruction sets, but never between places in an array: each element goes through the same loop (the ends
+   of arrays too, see blocks.h). */
+#ifndef DML_KERNELS_VECTOR_H
+#define DML_KERNELS_VECTOR_H
+
+/* On 64-bit Windows gcc doesn't align the stack to 32 bytes (gcc's bug 54412; base/cpu.h). */
+#if (defined(__x86_64__) || defined(__i386__)) &&                                                            \
+    (!defined(_WIN64) || defined(__clang__) || defined(DML__HAS_AVX2))
+#define DML__VECTOR_BYTES 32
+#else
+#define DML__VECTOR_BYTES 16
+#endif
+#define DML__LANES (DML__VECTOR_BYTES / 4)
+
+typedef float dml__vf __attribute__((vector_size(DML__VECTOR_BYTES)));
+typedef int32_t dml__vi __attribute__((vector_size(DML__VECTOR_BYTES)));
+typedef uint32_t dml__vu __attribute__((vector_size(DML__VECTOR_BYTES)));
+typedef float dml__vf_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
+typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
+
+#define DML__BODY static inline __attribute__((always_inline))
+
+#define DML__STRIP(...) __VA_ARGS__
+#ifdef DML__HAS_AVX512
+#define DML__FOR_AVX512(name, parameters, arguments)                                                         \
+    __attribute__((                                                                                          \
+        target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"))) static void name##_avx512 parameters         \
+    {                                                                                                        \
+        name##_body arguments;                                                                               \
+    }
+#define DML__TO_AVX512(name, arguments)                                                                      \
+    if (isa == DML_ISA_AVX512) {                                                                             \
+        name##_avx512 arguments;                                                                             \
+        return;                                                                                              \
+    }
+#else
+#define DML__FOR_AVX512(name, parameters, arguments)
+#define DML__TO_AVX512(name, arguments)
+#endif
+#ifdef DML__HAS_AVX2
+#define DML__PER_ISA(name, parameters, arguments)                                                            \
+    DML__FOR_AVX512(name, parameters, arguments)                                                             \
+    __attribute__((target("avx2,fma"))) static void name##_avx2 parameters                                   \
+    {                                                                                                        \
+        name##_body arguments;                                                                               \
+    }                                                                                                        \
+    static void name##_base parameters                                                                       \
+    {                                                                                                        \
+        name##_body arguments;                                                                               \
+    }                                                                                                        \
+    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
+    {                                                                                                        \
+        DML__TO_AVX512(name, arguments)                                                                      \
+        if (isa == DML_ISA_AVX2)                                                                             \
+            name##_avx2 arguments;                                                                           \
+        else                                                                                                 \
+            name##_base arguments;                                                                           \
+    }
+#else /* NEON is in every AArch64, so the base is it; elsewhere the compiler makes scalars of the vectors.   \
+       */
+#define DML__PER_ISA(name, parameters, arguments)                                                            \
+    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
+    {                                                                                                        \
+        (void)isa;                                                                                           \
+        name##_body arguments;                                                                               \
+    }
+#endif
+
+#define DML__LOAD(from) (*(const dml__vf_memory *)(from))
+#define DML__STORE(to, vector) (*(dml__vf_memory *)(to) = (vector))
+#define DML__LOAD_INT(from) (*(const dml__vi_memory *)(from))
+#define DML__STORE_INT(to, vector) (*(dml__vi_memory *)(to) = (vector))
+
+/* Lane by lane: where the mask is all ones `a`, where it is zero `b`. */
+#define DML__SELECT(mask, a, b) ((dml__vf)(((mask) & (dml__vi)(a)) | (~(mask) & (dml__vi)(b))))
+#define DML__SELECT_INT(mask, a, b) (((mask) & (a)) | (~(mask) & (b)))
+
+DML__BODY void dml__splat(dml__vf *vector, float value)
+{
+    const dml__vf zero = { 0 };
+    *vector = value - zero; /* not plus, which would make 0 of -0 */
+}
+
+/* The first `count` > 0 lanes from memory, the first of them again in the others; and back. */
+DML__BODY void dml__load_some(dml__vf *vector, const float *from, size_t count)
+{
+    if (count >= DML__LANES) {
+        *vector = DML__LOAD(from);
+        return;
+    }
+    float lanes[DML__LANES];
+    dml__splat(vector, from[0]);
+    DML__STORE(lanes, *vector);
+    for (size_t lane = 1; lane < count; lane++) lanes[lane] = from[lane];
+    *vector = DML__LOAD(lanes);
+}
+
+DML__BODY void dml__store_some(float *to, const dml__vf *vector, size_t count)
+{
+    if (count >= DML__LANES) {
+        DML__STORE(to, *vector);
+        return;
+    }
+    for (size_t lane = 0; lane < count; lane++) to[lane] = (*vector)[lane];
+}
+
+DML__BODY double dml__add_lanes(const dml__vf *vector)
+{
+    double sum = 0;
+    for (int lane = 0; lane < DML__LANES; lane++) sum += (double)(*vector)[lane];
+    return sum;
+}
+
+/* x = e^x, relative error below 2e-7; inf, 0 and NaN where they belong, gradual underflow kept.
+   e^x = 2^k e^r with k = round(x / ln 2) and r = x - k ln 2, where ln 2 is cut into 355/512, which times k is
+   exact, and the rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). For
+   |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r), q interpolating at the five Chebyshev nodes: error 1e-8. */
+DML__BODY void dml__exp(dml__vf *x)
+{
+    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
+    dml__vf v = *x, highest, lowest;
+    dml__splat(&highest, 89.0f); /* e^89 overflows, e^-104 rounds to 0 */
+    dml__splat(&lowest, -104.0f);
+    v = DML__SELECT(v > highest, highest, v);
+    v = DML__SELECT(v < lowest, lowest, v);
+    const dml__vf shifted = v * 1.44269504f + shift;
+    const dml__vf k = shifted - shift;
+    const dml__vf r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
+    dml__vf q = r * 0.00139262508f + 0.00836323288f;
+    q = q * r + 0.0416665542f;
+    q = q * r + 0.166665767f;
+    q = q * r + 0.5f;
+    const dml__vf power = (q * (r * r) + r) + 1.0f;
+    /* 2^k in two factors, since it may lie outside the range of floats where the product doesn't. */
+    const dml__vi whole = (dml__vi)((dml__vu)shifted - 0x4B400000u);
+    const dml__vi half = whole >> 1;
+    const dml__vf scale_a = (dml__vf)(((dml__vu)half + 127u) << 23);
+    const dml__vf scale_b = (dml__vf)(((dml__vu)whole - (dml__vu)half + 127u) << 23);
+    *x = (power * scale_a) * scale_b;
+}
+
+#endif
+
+/* How many floats make a task worth handing to a thread (16 K floats: about 5 us of memory traffic). */
+#define DML__BLOCK ((size_t)16384)
+
+/* What an elementwise kernel reads and writes; what isn't there is NULL. An output may be an input too. */
+#define DML__MAP_INPUTS 3
+#define DML__MAP_OUTPUTS 2
+typedef struct dml__map_operands {
+    const float *in[DML__MAP_INPUTS];
+    float *out[DML__MAP_OUTPUTS];
+    float number[4];
+} dml__map_operands;
+
+/* Elements 0 .. n - 1, n a multiple of DML__LANES. */
+typedef void (*dml__map_kernel)(dml_isa isa, size_t n, const dml__map_operands *operands);
+
+/* Runs the kernel over n elements, any n. A rest shorter than a vector is copied to a padded one, so that
+   every element goes through the same instructions wherever it lies. */
+DML__LOCAL void dml__map(dml_pool *pool, size_t n, dml__map_kernel kernel, const dml__map_operands *operands);
+
+/* The same on the calling thread, for elements begin .. end - 1. */
+DML__LOCAL void dml__map_range(dml_isa isa, dml__map_kernel kernel, const dml__map_operands *operands,
+                               size_t begin, size_t end);
+
+/* Reduces elements x[0 .. n - 1] (and y's, if not NULL) to one number, any n > 0. */
+typedef void (*dml__reduce_kernel)(dml_isa isa, size_t n, const float *x, const float *y, double *result);
+
+/* Runs the kernel over at most DML__PARTIALS blocks that depend on n alone; returns how many, 0 for n = 0. */
+#define DML__PARTIALS 256
+DML__LOCAL int dml__reduce(dml_pool *pool, size_t n, dml__reduce_kernel kernel, const float *x,
+                           const float *y, double partial[DML__PARTIALS]);
+
+/* Splits `count` items (rows, images) of `size` floats each into tasks of about DML__BLOCK floats: how many
+   items a task takes, at least 1. */
+static inline size_t dml__items_per_task(size_t size)
+{
+    return size && size < DML__BLOCK ? DML__BLOCK / size : 1;
+}
+
+static inline size_t dml__minimum(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Whether an array of these sizes, of which 0 counts as 1, can be addressed; none is negative. */
+static inline bool dml__floats_fit(int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    int64_t left = (int64_t)(PTRDIFF_MAX / (ptrdiff_t)sizeof(float));
+    left /= a ? a : 1;
+    left /= b ? b : 1;
+    left /= c ? c : 1;
+    return left / (d ? d : 1) > 0;
+}
+
+static inline size_t dml__divide_up(size_t a, size_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+#endif
+
+/* ---- thread/scratch.h ---- */
+
+/* scratch.h: arithmetic of needs for scratch. */
+#ifndef DML_THREAD_SCRATCH_H
+#define DML_THREAD_SCRATCH_H
+
+/* The larger of two needs, part by part. */
+static inline dml_scratch dml__larger_scratch(dml_scratch a, dml_scratch b)
+{
+    if (b.worker > a.worker) a.worker = b.worker;
+    if (b.shared > a.shared) a.shared = b.shared;
+    return a;
+}
+
+#endif
 
 #include <string.h>
 
@@ -3144,6 +5970,19 @@ DML_API int dml_conv2d_output_size(int in, int kernel, int stride, int pad)
     return size > INT32_MAX ? 0 : (int)size;
 }
 
+/* Whether x, y, w, and every place in a padded line of x or y, can be addressed. */
+static bool dml__conv_fits(const dml__conv *conv)
+{
+    const dml_conv2d_shape *s = &conv->shape;
+    const int64_t padded_h = (int64_t)s->height + 2 * (int64_t)s->pad_h;
+    const int64_t padded_w = (int64_t)s->width + 2 * (int64_t)s->pad_w;
+    return dml__floats_fit(s->batch, s->height, s->width, s->channels) &&
+           dml__floats_fit(s->batch, conv->out_h, conv->out_w, s->filters) &&
+           dml__floats_fit(s->filters, s->kernel_h, s->kernel_w, s->channels) &&
+           dml__floats_fit(padded_w, s->channels, 1, 1) && dml__floats_fit(padded_w, s->filters, 1, 1) &&
+           dml__floats_fit(padded_h, 1, 1, 1);
+}
+
 static dml_status dml__conv_init(dml__conv *conv, const dml_conv2d_shape *shape, const float *image,
                                  const float *weights)
 {
@@ -3153,7 +5992,7 @@ static dml_status dml__conv_init(dml__conv *conv, const dml_conv2d_shape *shape,
     conv->out_w = dml_conv2d_output_size(shape->width, shape->kernel_w, shape->stride_w, shape->pad_w);
     conv->image = image;
     conv->weights = weights;
-    return conv->out_h && conv->out_w ? DML_OK : DML_ERROR_ARGUMENT;
+    return conv->out_h && conv->out_w && dml__conv_fits(conv) ? DML_OK : DML_ERROR_ARGUMENT;
 }
 
 static void dml__copy_floats(float *to, const float *from, ptrdiff_t count)
@@ -3412,213 +6251,27 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
     return DML_OK;
 }
 
+DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool training)
+{
+    const dml_scratch none = { 0, 0 };
+    dml__conv conv;
+    if (dml__conv_init(&conv, shape, NULL, NULL) != DML_OK) return none;
+    const ptrdiff_t taps = (ptrdiff_t)shape->kernel_h * shape->kernel_w, patch = taps * shape->channels;
+    const ptrdiff_t outputs = shape->batch * conv.out_h * conv.out_w;
+    const ptrdiff_t inputs = (ptrdiff_t)shape->batch * shape->height * shape->width;
+    const dml_scratch forward = dml__product_scratch(outputs, shape->filters, patch);
+    if (!training) return forward;
+    const dml_scratch input = dml__product_scratch(inputs, shape->channels, taps * shape->filters);
+    const dml_scratch weights = dml__product_scratch(shape->filters, patch, outputs);
+    return dml__larger_scratch(forward, dml__larger_scratch(input, weights));
+}
+
 #endif
 
 /* ---- kernels/blocks.c ---- */
 
 #ifndef DML_KERNELS_BLOCKS_C
 #define DML_KERNELS_BLOCKS_C
-
-/* ---- kernels/blocks.h ---- */
-
-/* blocks.h: running a kernel over an array in fixed blocks, which is what makes results the same for any
-   number of threads. */
-#ifndef DML_KERNELS_BLOCKS_H
-#define DML_KERNELS_BLOCKS_H
-
-/* ---- kernels/vector.h ---- */
-
-/* vector.h: how the memory-bound kernels are written once and compiled for each instruction set.
-
-   A kernel's body is a DML__BODY function over dml__vf, a vector of DML__LANES floats, and
-   DML__PER_ISA(name, (parameters), (arguments)) compiles `name_body` for each instruction set and defines
-   `name(isa, ...)`, which picks one. Vectors are 32 bytes on x86, also with AVX-512, and 16 elsewhere: gcc
-   takes a comparison of wider vectors than the target has apart into scalars, and for kernels that wait for
-   memory wider vectors win nothing. Bodies and helpers pass vectors by pointer, since a vector parameter of a
-   function without the instruction set is an ABI hazard that compilers warn of or refuse; everything is
-   inlined.
-
-   Plain cc contracts a * b + c to an FMA where there is one, so results may differ in the last bit between
-   instruction sets, but never between places in an array: each element goes through the same loop (the ends
-   of arrays too, see blocks.h). */
-#ifndef DML_KERNELS_VECTOR_H
-#define DML_KERNELS_VECTOR_H
-
-#if defined(__x86_64__) || defined(__i386__)
-#define DML__X86 1
-#define DML__VECTOR_BYTES 32
-#else
-#define DML__VECTOR_BYTES 16
-#endif
-#define DML__LANES (DML__VECTOR_BYTES / 4)
-
-typedef float dml__vf __attribute__((vector_size(DML__VECTOR_BYTES)));
-typedef int32_t dml__vi __attribute__((vector_size(DML__VECTOR_BYTES)));
-typedef uint32_t dml__vu __attribute__((vector_size(DML__VECTOR_BYTES)));
-typedef float dml__vf_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
-typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
-
-#define DML__BODY static inline __attribute__((always_inline))
-
-#define DML__STRIP(...) __VA_ARGS__
-#ifdef DML__X86
-#define DML__PER_ISA(name, parameters, arguments)                                                            \
-    __attribute__((                                                                                          \
-        target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"))) static void name##_avx512 parameters         \
-    {                                                                                                        \
-        name##_body arguments;                                                                               \
-    }                                                                                                        \
-    __attribute__((target("avx2,fma"))) static void name##_avx2 parameters                                   \
-    {                                                                                                        \
-        name##_body arguments;                                                                               \
-    }                                                                                                        \
-    static void name##_base parameters                                                                       \
-    {                                                                                                        \
-        name##_body arguments;                                                                               \
-    }                                                                                                        \
-    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
-    {                                                                                                        \
-        if (isa == DML_ISA_AVX512)                                                                           \
-            name##_avx512 arguments;                                                                         \
-        else if (isa == DML_ISA_AVX2)                                                                        \
-            name##_avx2 arguments;                                                                           \
-        else                                                                                                 \
-            name##_base arguments;                                                                           \
-    }
-#else /* NEON is in every AArch64, so the base is it; elsewhere the compiler makes scalars of the vectors.   \
-       */
-#define DML__PER_ISA(name, parameters, arguments)                                                            \
-    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
-    {                                                                                                        \
-        (void)isa;                                                                                           \
-        name##_body arguments;                                                                               \
-    }
-#endif
-
-#define DML__LOAD(from) (*(const dml__vf_memory *)(from))
-#define DML__STORE(to, vector) (*(dml__vf_memory *)(to) = (vector))
-#define DML__LOAD_INT(from) (*(const dml__vi_memory *)(from))
-#define DML__STORE_INT(to, vector) (*(dml__vi_memory *)(to) = (vector))
-
-/* Lane by lane: where the mask is all ones `a`, where it is zero `b`. */
-#define DML__SELECT(mask, a, b) ((dml__vf)(((mask) & (dml__vi)(a)) | (~(mask) & (dml__vi)(b))))
-#define DML__SELECT_INT(mask, a, b) (((mask) & (a)) | (~(mask) & (b)))
-
-DML__BODY void dml__splat(dml__vf *vector, float value)
-{
-    const dml__vf zero = { 0 };
-    *vector = value - zero; /* not plus, which would make 0 of -0 */
-}
-
-/* The first `count` > 0 lanes from memory, the first of them again in the others; and back. */
-DML__BODY void dml__load_some(dml__vf *vector, const float *from, size_t count)
-{
-    if (count >= DML__LANES) {
-        *vector = DML__LOAD(from);
-        return;
-    }
-    float lanes[DML__LANES];
-    dml__splat(vector, from[0]);
-    DML__STORE(lanes, *vector);
-    for (size_t lane = 1; lane < count; lane++) lanes[lane] = from[lane];
-    *vector = DML__LOAD(lanes);
-}
-
-DML__BODY void dml__store_some(float *to, const dml__vf *vector, size_t count)
-{
-    if (count >= DML__LANES) {
-        DML__STORE(to, *vector);
-        return;
-    }
-    for (size_t lane = 0; lane < count; lane++) to[lane] = (*vector)[lane];
-}
-
-DML__BODY double dml__add_lanes(const dml__vf *vector)
-{
-    double sum = 0;
-    for (int lane = 0; lane < DML__LANES; lane++) sum += (double)(*vector)[lane];
-    return sum;
-}
-
-/* x = e^x, relative error below 2e-7; inf, 0 and NaN where they belong, gradual underflow kept.
-   e^x = 2^k e^r with k = round(x / ln 2) and r = x - k ln 2, where ln 2 is cut into 355/512, which times k is
-   exact, and the rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). For
-   |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r), q interpolating at the five Chebyshev nodes: error 1e-8. */
-DML__BODY void dml__exp(dml__vf *x)
-{
-    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
-    dml__vf v = *x, highest, lowest;
-    dml__splat(&highest, 89.0f); /* e^89 overflows, e^-104 rounds to 0 */
-    dml__splat(&lowest, -104.0f);
-    v = DML__SELECT(v > highest, highest, v);
-    v = DML__SELECT(v < lowest, lowest, v);
-    const dml__vf shifted = v * 1.44269504f + shift;
-    const dml__vf k = shifted - shift;
-    const dml__vf r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
-    dml__vf q = r * 0.00139262508f + 0.00836323288f;
-    q = q * r + 0.0416665542f;
-    q = q * r + 0.166665767f;
-    q = q * r + 0.5f;
-    const dml__vf power = (q * (r * r) + r) + 1.0f;
-    /* 2^k in two factors, since it may lie outside the range of floats where the product doesn't. */
-    const dml__vi whole = (dml__vi)((dml__vu)shifted - 0x4B400000u);
-    const dml__vi half = whole >> 1;
-    const dml__vf scale_a = (dml__vf)(((dml__vu)half + 127u) << 23);
-    const dml__vf scale_b = (dml__vf)(((dml__vu)whole - (dml__vu)half + 127u) << 23);
-    *x = (power * scale_a) * scale_b;
-}
-
-#endif
-
-/* How many floats make a task worth handing to a thread (16 K floats: about 5 us of memory traffic). */
-#define DML__BLOCK ((size_t)16384)
-
-/* What an elementwise kernel reads and writes; what isn't there is NULL. An output may be an input too. */
-#define DML__MAP_INPUTS 3
-#define DML__MAP_OUTPUTS 2
-typedef struct dml__map_operands {
-    const float *in[DML__MAP_INPUTS];
-    float *out[DML__MAP_OUTPUTS];
-    float number[4];
-} dml__map_operands;
-
-/* Elements 0 .. n - 1, n a multiple of DML__LANES. */
-typedef void (*dml__map_kernel)(dml_isa isa, size_t n, const dml__map_operands *operands);
-
-/* Runs the kernel over n elements, any n. A rest shorter than a vector is copied to a padded one, so that
-   every element goes through the same instructions wherever it lies. */
-DML__LOCAL void dml__map(dml_pool *pool, size_t n, dml__map_kernel kernel, const dml__map_operands *operands);
-
-/* The same on the calling thread, for elements begin .. end - 1. */
-DML__LOCAL void dml__map_range(dml_isa isa, dml__map_kernel kernel, const dml__map_operands *operands,
-                               size_t begin, size_t end);
-
-/* Reduces elements x[0 .. n - 1] (and y's, if not NULL) to one number, any n > 0. */
-typedef void (*dml__reduce_kernel)(dml_isa isa, size_t n, const float *x, const float *y, double *result);
-
-/* Runs the kernel over at most DML__PARTIALS blocks that depend on n alone; returns how many, 0 for n = 0. */
-#define DML__PARTIALS 256
-DML__LOCAL int dml__reduce(dml_pool *pool, size_t n, dml__reduce_kernel kernel, const float *x,
-                           const float *y, double partial[DML__PARTIALS]);
-
-/* Splits `count` items (rows, images) of `size` floats each into tasks of about DML__BLOCK floats: how many
-   items a task takes, at least 1. */
-static inline size_t dml__items_per_task(size_t size)
-{
-    return size && size < DML__BLOCK ? DML__BLOCK / size : 1;
-}
-
-static inline size_t dml__minimum(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline size_t dml__divide_up(size_t a, size_t b)
-{
-    return a / b + (a % b != 0);
-}
-
-#endif
 
 #include <string.h>
 
@@ -3941,7 +6594,7 @@ DML__BODY void dml__avg_backward_rows_body(const dml__pool2d_job *job, size_t be
 DML__PER_ISA(dml__avg_backward_rows, (const dml__pool2d_job *job, size_t begin, size_t end),
              (job, begin, end))
 
-/* False for a shape that the header rules out, or whose places or rows don't fit an int. */
+/* False for a shape that the header rules out. */
 static bool dml__pool2d_start(dml__pool2d_job *job, const dml_pool2d_shape *s)
 {
     if (s->batch < 0 || s->height < 1 || s->width < 1 || s->channels < 1 || s->kernel_h < 1 ||
@@ -3954,7 +6607,9 @@ static bool dml__pool2d_start(dml__pool2d_job *job, const dml_pool2d_shape *s)
     job->shape = s;
     job->out_height = dml_conv2d_output_size(s->height, s->kernel_h, s->stride_h, s->pad_h);
     job->out_width = dml_conv2d_output_size(s->width, s->kernel_w, s->stride_w, s->pad_w);
-    return job->out_height > 0 && job->out_width > 0;
+    if (!job->out_height || !job->out_width || job->out_height > INT32_MAX / job->out_width) return false;
+    return dml__floats_fit(s->batch, s->height, s->width, s->channels) &&
+           dml__floats_fit(s->batch, job->out_height, job->out_width, s->channels);
 }
 
 typedef struct dml__pool2d_run {
@@ -4252,6 +6907,7 @@ DML_API void dml_bias_add(dml_pool *pool, size_t rows, size_t columns, const flo
 #define DML_KERNELS_REDUCE_C
 
 #include <math.h>
+#include <string.h>
 
 /* Sums. A chunk is summed in four vectors of floats, which are then added up in double: each float takes part
    in a few dozen float additions at most, however long the array. */
@@ -4433,8 +7089,8 @@ typedef struct dml__sum_rows_job {
     size_t rows, columns, rows_per_block, blocks, group;
     const float *x; /* (rows, columns) */
     float beta;
-    float *y; /* (columns) */
-    float partial[DML__SUM_ROWS_BLOCKS][DML__SUM_ROWS_SPLIT];
+    float *y;       /* (columns) */
+    float *partial; /* (blocks, columns), where there are several blocks */
 } dml__sum_rows_job;
 
 static void dml__finish_columns(const dml__sum_rows_job *job, size_t column, size_t count, const float *total)
@@ -4458,9 +7114,20 @@ static void dml__sum_rows_task(void *argument, int task, int worker)
     else
         dml__sum_columns(job->isa, rows, job->columns, count, x, total);
     if (job->blocks > 1)
-        for (size_t c = 0; c < count; c++) job->partial[row / job->rows_per_block][c] = total[c];
+        memcpy(job->partial + row / job->rows_per_block * job->columns, total, count * sizeof *total);
     else
         dml__finish_columns(job, column, count, total);
+}
+
+/* The rows in blocks: on a stack frame of its own, since few calls need so much of it. */
+DML__NOINLINE static void dml__sum_rows_split(dml_pool *pool, dml__sum_rows_job *job)
+{
+    float partial[DML__SUM_ROWS_BLOCKS * DML__SUM_ROWS_SPLIT];
+    job->partial = partial;
+    dml_pool_run(pool, (int)job->blocks, dml__sum_rows_task, job);
+    for (size_t b = 1; b < job->blocks; b++)
+        for (size_t c = 0; c < job->columns; c++) partial[c] += partial[b * job->columns + c];
+    dml__finish_columns(job, 0, job->columns, partial);
 }
 
 DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const float *x, float beta, float *y)
@@ -4479,13 +7146,12 @@ DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const flo
     job.x = x;
     job.beta = beta;
     job.y = y;
-    const size_t tasks = job.blocks * dml__divide_up(columns, job.group);
-    dml_pool_run(rows * columns > DML__BLOCK ? pool : NULL, (int)tasks, dml__sum_rows_task, &job);
-    if (job.blocks > 1) {
-        for (size_t b = 1; b < job.blocks; b++)
-            for (size_t c = 0; c < columns; c++) job.partial[0][c] += job.partial[b][c];
-        dml__finish_columns(&job, 0, columns, job.partial[0]);
-    }
+    job.partial = NULL;
+    if (job.blocks > 1)
+        dml__sum_rows_split(pool, &job);
+    else
+        dml_pool_run(rows * columns > DML__BLOCK ? pool : NULL, (int)dml__divide_up(columns, job.group),
+                     dml__sum_rows_task, &job);
 }
 
 typedef struct dml__argmax_job {
@@ -4936,7 +7602,16 @@ struct dml_context {
     bool device_open;
     uint64_t seed;
     dml__owned *owned; /* the newest, or NULL */
+    uintptr_t inside;  /* the thread that is in a call now; 0: none */
+    long process;      /* that opened it */
 };
+
+/* One thread at a time is in a context: calls that compute or change what others see enter it, and calls that
+   those make again find it theirs. REFUSED: another thread is in it; nothing may be touched then, not even
+   the context's error. Whatever else came of it is given to dml__leave. */
+typedef enum dml__entry { DML__REFUSED, DML__ENTERED, DML__ENTERED_AGAIN } dml__entry;
+DML__LOCAL dml__entry dml__enter(dml_context *context);
+DML__LOCAL void dml__leave(dml_context *context, dml__entry entry);
 
 /* dml_open on a device of a backend that need not be in dml_backend_at's list, as the test devices aren't;
    NULL backend: the one that options->device names. */
@@ -4957,33 +7632,38 @@ DML__LOCAL void dml__buffer_destroy(dml_context *context, dml_buffer *buffer);
 #include <stdlib.h>
 #include <string.h>
 
-/* The pool's view of the context's memory. */
-static void *dml__context_allocate(void *user, size_t bytes)
-{
-    return dml__allocate((dml__memory *)user, bytes);
-}
-
-static void dml__context_release(void *user, void *memory)
-{
-    dml__release((dml__memory *)user, memory);
-}
-
 static void dml__open_pool(dml_context *context, const dml_options *options)
 {
     dml_pool_options pool_options;
     memset(&pool_options, 0, sizeof pool_options);
     if (options->pool) pool_options = *options->pool;
-    pool_options.threads = options->threads;
-    pool_options.allocator.allocate = dml__context_allocate;
-    pool_options.allocator.release = dml__context_release;
-    pool_options.allocator.user = &context->memory;
-    if (options->threads < 0)
+    if (options->threads) pool_options.threads = options->threads;
+    pool_options.allocator = dml__memory_allocator(&context->memory);
+    const int threads = pool_options.threads ? pool_options.threads : dml_cpu_count();
+    if (threads < 0)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
-                  "%d threads asked for: give 0 for one a core, or 1 or more", options->threads);
+                  "%d threads asked for: give 0 for one a core, or 1 or more", threads);
     else if (!(context->pool = dml_pool_create(&pool_options)))
         dml__fail(&context->error, DML_ERROR_MEMORY,
-                  "no memory or threads left for a pool of %d threads, which takes %zu bytes for each",
-                  options->threads ? options->threads : dml_cpu_count(), DML_POOL_SCRATCH_BYTES);
+                  "no memory or threads left for a pool of %d threads with %zu bytes of scratch each and %zu "
+                  "together",
+                  threads, pool_options.scratch.worker, pool_options.scratch.shared);
+}
+
+/* False, with the error recorded, when the environment asks for an instruction set that there isn't. */
+static bool dml__check_isa(dml_context *context)
+{
+    const char *wanted;
+    if (dml__cpu_isa_known(&wanted)) return true;
+    char known[96] = "";
+    for (int isa = 0; isa < (int)DML__ISA_COUNT; isa++)
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", isa ? ", " : "",
+                 dml_isa_name((dml_isa)isa));
+    dml__fail(&context->error, DML_ERROR_ARGUMENT,
+              "the environment asks for DML_ISA=%s: there are %s, and this processor's best is %s; unset it "
+              "for that",
+              wanted, known, dml_isa_name(dml_cpu_isa()));
+    return false;
 }
 
 static dml_status dml__open_device_at(dml_context *context, const dml_backend *backend, int index)
@@ -5076,10 +7756,11 @@ DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, cons
     context->logger.callback = options->log;
     context->logger.user = options->log_user;
     context->seed = options->seed;
+    context->process = dml__process_id();
     if (!options->allocator.allocate != !options->allocator.release)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
                   "an allocator with only one of allocate and release: give both, or neither for malloc");
-    else
+    else if (dml__check_isa(context))
         dml__open_pool(context, options);
     if (context->error.status != DML_OK) return context;
     if (backend)
@@ -5095,14 +7776,44 @@ DML_API dml_context *dml_open(const dml_options *options)
     return dml__open_on(NULL, 0, options);
 }
 
+/* After a fork() a driver's device is the parent's alone: the child may not so much as release what it has there.
+   The CPU goes on working: see the pool. */
+static bool dml__lost_by_fork(const dml_context *context)
+{
+    return !context->device.host_memory && context->process != dml__process_id();
+}
+
 DML_API void dml_close(dml_context *context)
 {
     if (!context) return;
     while (context->owned) context->owned->destroy(context->owned);
-    if (context->device_open) context->device.backend->close(&context->device);
+    if (context->device_open && !dml__lost_by_fork(context))
+        context->device.backend->close(&context->device);
     dml_pool_destroy(context->pool);
     dml__memory memory = context->memory;
     dml__release(&memory, context);
+}
+
+DML__LOCAL dml__entry dml__enter(dml_context *context)
+{
+    const uintptr_t self = dml__thread_self();
+    uintptr_t inside = 0;
+    if (__atomic_compare_exchange_n(&context->inside, &inside, self, false, __ATOMIC_ACQUIRE,
+                                    __ATOMIC_RELAXED)) {
+        if (dml__lost_by_fork(context))
+            dml__fail(&context->error, DML_ERROR_STATE,
+                      "this process was forked from the one that opened %s:%d, and a driver's device doesn't "
+                      "come along; open a context in each process",
+                      context->device.backend ? context->device.backend->name : "no device",
+                      context->device.index);
+        return DML__ENTERED;
+    }
+    return inside == self ? DML__ENTERED_AGAIN : DML__REFUSED;
+}
+
+DML__LOCAL void dml__leave(dml_context *context, dml__entry entry)
+{
+    if (entry == DML__ENTERED) __atomic_store_n(&context->inside, 0, __ATOMIC_RELEASE);
 }
 
 DML_API const char *dml_error(const dml_context *context)
@@ -5120,6 +7831,11 @@ DML_API void dml_clear_error(dml_context *context)
     if (!context || !context->device_open) return;
     context->error.status = DML_OK;
     context->error.text[0] = '\0';
+}
+
+DML_API size_t dml_memory_needed(const dml_context *context)
+{
+    return context ? dml__memory_needed(&context->memory) : 0;
 }
 
 DML_API dml_pool *dml_context_pool(dml_context *context)
@@ -5186,7 +7902,7 @@ DML__LOCAL dml_buffer *dml__buffer_create(dml_context *context, size_t bytes)
 DML__LOCAL void dml__buffer_destroy(dml_context *context, dml_buffer *buffer)
 {
     if (!buffer) return;
-    context->device.backend->buffer_destroy(&context->device, buffer);
+    if (!dml__lost_by_fork(context)) context->device.backend->buffer_destroy(&context->device, buffer);
     dml__release(&context->memory, buffer);
 }
 
@@ -5235,16 +7951,16 @@ DML_API const char *dml_shape_format(const dml_shape *shape, char text[DML_SHAPE
 #define DML_GRAPH_NODE_H
 
 #define DML__MAX_INPUTS 4
-#define DML__NAME_LENGTH 48
 
 struct dml__op;
 
+/* A node, its attributes and its name are one block of memory. */
 struct dml_node {
     dml_graph *graph;
     dml_node *next; /* in order of creation, which is a topological order */
     int index;      /* in that order */
     const struct dml__op *op;
-    char name[DML__NAME_LENGTH];
+    const char *name;
     dml_dtype dtype;
     dml_shape shape;
     bool batched; /* one such tensor for each sample; parameters and losses are not */
@@ -5255,8 +7971,9 @@ struct dml_node {
     int limit;
     /* parameter: */
     dml_initializer init;
-    bool used;     /* by some op */
-    size_t offset; /* in w and g, in elements; set when the graph is frozen */
+    bool used, frozen; /* by some op; gets no gradient */
+    size_t place;      /* in the order of first use, in elements: what its initial values depend on */
+    size_t offset;     /* in w and g, in elements; set when w is laid out */
     dml_node *next_parameter;
 };
 
@@ -5265,10 +7982,15 @@ struct dml_graph {
     dml_context *context;
     dml_node *first, *last;
     int nodes;
-    /* Parameters in order of their first use, which is their order in w. */
+    char scope[DML_NAME_BYTES]; /* what names begin with: "block.3.attn." */
+    int scopes;
+    unsigned char scope_bytes[DML_MAX_SCOPES]; /* how long each nested scope's part of it is */
+    /* Parameters in order of their first use. */
     dml_node *first_parameter, *last_parameter;
-    size_t parameter_count; /* elements of w */
-    dml_buffer *w;          /* on the device; NULL until frozen */
+    size_t parameter_count, trained_count; /* elements of w; those at its start that are trained */
+    dml_buffer *w;                         /* on the device; NULL until it is laid out */
+    float *mirror;                         /* w on the host, where the device has memory of its own */
+    int readers; /* programs that predict on their own threads now; -1: w is being written */
 };
 
 /* Appends a node and lets its op check the inputs and set dtype, shape and batched; `attributes` are copied.
@@ -5276,12 +7998,33 @@ struct dml_graph {
 DML__LOCAL dml_node *dml__node_create(const struct dml__op *op, int inputs, dml_node *const *input,
                                       const void *attributes, size_t attribute_bytes);
 
+/* A parameter of the layer that `op` will be the next node of: named "conv2d_2.weight" if that node becomes
+   "conv2d_2". NULL, with the error recorded, on failure. */
+DML__LOCAL dml_node *dml__layer_parameter(dml_graph *graph, const struct dml__op *op, const char *part,
+                                          dml_initializer init, dml_shape shape);
+
+/* Takes back what was built after `last` (NULL: after nothing), which no other node may use: a layer's
+   parameters when the layer itself is refused. */
+DML__LOCAL void dml__graph_drop_after(dml_graph *graph, dml_node *last);
+
 /* Records an error about building `node`, prefixed with its op and name. */
 DML__LOCAL dml_status dml__node_fail(const dml_node *node, dml_status status, const char *format, ...)
     DML__PRINTF(3, 4);
 
-/* Lays the parameters out in w, allocates and initialises it; called by the first compile. */
-DML__LOCAL dml_status dml__graph_freeze(dml_graph *graph);
+/* Lays the parameters out in w, allocates and initialises it, unless that has been done. */
+DML__LOCAL dml_status dml__graph_lay_out(dml_graph *graph);
+
+/* w on the host as it was left: itself, or a copy where the device has memory of its own. NULL, with the
+   error recorded, when it can't be had. */
+DML__LOCAL float *dml__graph_host(dml_graph *graph);
+
+/* Predicting on threads of their own (`reading`) and writing w exclude each other: whoever comes second is
+   refused. What was claimed must be released. */
+DML__LOCAL bool dml__graph_claim(dml_graph *graph, bool reading);
+DML__LOCAL void dml__graph_release(dml_graph *graph, bool reading);
+
+/* The claim to write w, with the error recorded on the context when it is refused. */
+DML__LOCAL dml_status dml__graph_claim_writing(dml_graph *graph);
 
 static inline dml_context *dml__node_context(const dml_node *node)
 {
@@ -5307,8 +8050,10 @@ typedef struct dml__run {
     dml_context *context;
     dml_device *device;
     dml_pool *pool;
-    int rows; /* samples in this run, 1 .. batch */
+    dml__error *error; /* where a failure of this run is told */
+    int rows;          /* samples in this run, 1 .. batch */
     bool training;
+    bool adds;     /* backward adds to the parameters' gradients and doesn't overwrite them */
     uint32_t step; /* keys the random numbers of this run, with the context's seed and the node's index */
 } dml__run;
 
@@ -5328,8 +8073,18 @@ typedef struct dml__op {
     unsigned needs;
     /* Bytes that forward leaves for backward, for up to `rows` samples; NULL: none. */
     size_t (*saved_bytes)(const dml_node *node, int rows);
-    bool view; /* the output is input 0's memory under another shape: nothing runs */
+    bool view;     /* the output is input 0's memory under another shape: nothing runs */
+    bool in_place; /* forward may write its output over input 0, backward its gradient over the output's */
+    /* For people: what the attributes say, in words, and the operations of one sample's forward pass; NULL:
+       nothing to say, and one an element of the output. */
+    void (*describe)(const dml_node *node, char *text, size_t bytes);
+    double (*flops)(const dml_node *node);
+    /* What the CPU kernels use of the pool's scratch for up to `rows` samples; NULL: nothing. */
+    dml_scratch (*scratch)(const dml_node *node, int rows, bool training);
 } dml__op;
+
+/* The flops of an op that computes nothing. */
+DML__LOCAL double dml__no_flops(const dml_node *node);
 
 /* Inputs and parameters are nodes too, whose tables do nothing. */
 DML__LOCAL const dml__op *dml__input_op(void);
@@ -5383,13 +8138,12 @@ static void dml__graph_destroy_owned(dml__owned *owned)
     dml_graph *graph = (dml_graph *)(void *)owned;
     dml_context *context = graph->context;
     dml__disown(context, owned);
-    while (graph->first) {
-        dml_node *node = graph->first;
-        graph->first = node->next;
-        dml__release(&context->memory, node->attributes);
+    for (dml_node *node = graph->first, *next; node; node = next) {
+        next = node->next;
         dml__release(&context->memory, node);
     }
     dml__buffer_destroy(context, graph->w);
+    dml__release(&context->memory, graph->mirror);
     dml__release(&context->memory, graph);
 }
 
@@ -5423,22 +8177,98 @@ DML__LOCAL dml_status dml__node_fail(const dml_node *node, dml_status status, co
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    return dml__fail(&dml__node_context(node)->error, status, "%s%s%s%s: %s", node->op->name,
-                     node->name[0] ? " '" : "", node->name, node->name[0] ? "'" : "", text);
+    return dml__fail(&dml__node_context(node)->error, status, "%s '%s': %s", node->op->name, node->name,
+                     text);
 }
 
-static void dml__note_first_use(dml_graph *graph, dml_node *parameter)
+/* ---- names ---- */
+
+DML_API dml_status dml_push_scope(dml_graph *graph, const char *format, ...)
 {
-    if (parameter->used || parameter->op != dml__parameter_op()) return;
-    parameter->used = true;
-    if (graph->last_parameter)
-        graph->last_parameter->next_parameter = parameter;
-    else
-        graph->first_parameter = parameter;
-    graph->last_parameter = parameter;
-    parameter->offset = graph->parameter_count;
-    graph->parameter_count += dml_shape_count(&parameter->shape);
+    if (!graph) return DML_ERROR_ARGUMENT;
+    dml__error *error = &graph->context->error;
+    char name[DML_NAME_BYTES + 1];
+    va_list arguments;
+    va_start(arguments, format);
+    const int length = vsnprintf(name, sizeof name, format, arguments);
+    va_end(arguments);
+    const size_t used = strlen(graph->scope);
+    if (length < 1 || used + (size_t)length + 2 > sizeof graph->scope)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "a scope '%.64s%s' inside '%s': names are of 1 to %d bytes, scopes included", name,
+                         length > 64 ? "..." : "", graph->scope, DML_NAME_BYTES - 1);
+    if (graph->scopes == DML_MAX_SCOPES)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "a scope '%.64s' inside '%s': they nest at most %d deep; is a pop missing?", name,
+                         graph->scope, DML_MAX_SCOPES);
+    memcpy(graph->scope + used, name, (size_t)length);
+    memcpy(graph->scope + used + length, ".", 2);
+    graph->scope_bytes[graph->scopes++] = (unsigned char)(length + 1);
+    return DML_OK;
 }
+
+DML_API dml_status dml_pop_scope(dml_graph *graph)
+{
+    if (!graph) return DML_ERROR_ARGUMENT;
+    if (graph->scopes == 0)
+        return dml__fail(&graph->context->error, DML_ERROR_STATE,
+                         "a scope is popped, but none has been pushed");
+    graph->scope[strlen(graph->scope) - graph->scope_bytes[--graph->scopes]] = '\0';
+    return DML_OK;
+}
+
+DML_API dml_node *dml_graph_find(const dml_graph *graph, const char *name)
+{
+    for (dml_node *node = graph && name ? graph->first : NULL; node; node = node->next)
+        if (strcmp(node->name, name) == 0) return node;
+    return NULL;
+}
+
+/* Whether the node stands in the scope itself, not in one inside or outside it. */
+static bool dml__is_in_scope(const dml_node *node, const char *scope)
+{
+    const size_t length = strlen(scope);
+    return strncmp(node->name, scope, length) == 0 && !strchr(node->name + length, '.');
+}
+
+/* The next free of "SCOPE.relu_1", "SCOPE.relu_2", ...; false when it is too long. */
+static bool dml__next_name(const dml_graph *graph, const dml__op *op, char name[DML_NAME_BYTES])
+{
+    int number = 0;
+    for (const dml_node *node = graph->first; node; node = node->next)
+        number += node->op == op && dml__is_in_scope(node, graph->scope);
+    do {
+        const int length = snprintf(name, DML_NAME_BYTES, "%s%s_%d", graph->scope, op->name, ++number);
+        if (length >= DML_NAME_BYTES) return false;
+    } while (dml_graph_find(graph, name));
+    return true;
+}
+
+/* The full name of a new node: `given`, or, where that is NULL or "", the op's with a number. */
+static dml_status dml__make_name(dml_graph *graph, const dml__op *op, const char *given,
+                                 char name[DML_NAME_BYTES])
+{
+    dml__error *error = &graph->context->error;
+    const bool numbered = !given || !*given;
+    const bool fits = numbered ? dml__next_name(graph, op, name)
+                               : snprintf(name, DML_NAME_BYTES, "%s%s", graph->scope, given) < DML_NAME_BYTES;
+    if (!fits)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "%s '%.64s' in the scope '%s': the whole name may have %d bytes", op->name,
+                         numbered ? op->name : given, graph->scope, DML_NAME_BYTES - 1);
+    if (strncmp(name, "dml.", 4) == 0 || strcmp(name, "__metadata__") == 0)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "%s '%s': names that begin with 'dml.', and '__metadata__', are the files' own",
+                         op->name, name);
+    if (dml_graph_find(graph, name))
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "%s '%s': the graph has a node of that name; give another one, or tell repeated "
+                         "blocks apart with dml_push_scope",
+                         op->name, name);
+    return DML_OK;
+}
+
+/* ---- building ---- */
 
 /* Kernels count the elements of a sample with 32 bits. */
 static dml_status dml__check_count(const dml_node *node)
@@ -5457,27 +8287,30 @@ static dml_status dml__check_count(const dml_node *node)
 static dml_status dml__refuse_new_parameter(const dml_node *node)
 {
     return dml__node_fail(node, DML_ERROR_STATE,
-                          "a new parameter, but the graph's parameters were laid out by its first compile; "
-                          "build the whole model first");
+                          "a new parameter, but the graph's parameters have been laid out, by the first "
+                          "compile or the first use of their values; build the whole model first");
 }
 
-/* A node that nobody can see yet. */
-static dml_node *dml__node_allocate(dml_graph *graph, const dml__op *op, const void *attributes,
-                                    size_t attribute_bytes)
+/* A node that nobody can see yet; NULL, with the error recorded, when its name or memory can't be had. */
+static dml_node *dml__node_allocate(dml_graph *graph, const dml__op *op, const char *given,
+                                    const void *attributes, size_t attribute_bytes)
 {
-    dml__memory *memory = &graph->context->memory;
-    dml_node *node = (dml_node *)dml__allocate(memory, sizeof *node);
-    void *copy = attribute_bytes ? dml__allocate(memory, attribute_bytes) : NULL;
-    if (!node || (attribute_bytes && !copy)) {
-        dml__release(memory, node);
-        dml__release(memory, copy);
-        dml__fail(&graph->context->error, DML_ERROR_MEMORY, "no memory left for a node '%s'", op->name);
+    char name[DML_NAME_BYTES];
+    if (dml__make_name(graph, op, given, name) != DML_OK) return NULL;
+    const size_t attributes_at = (sizeof(dml_node) + 15) / 16 * 16;
+    dml_node *node = (dml_node *)dml__allocate(&graph->context->memory,
+                                               attributes_at + attribute_bytes + strlen(name) + 1);
+    if (!node) {
+        dml__fail(&graph->context->error, DML_ERROR_MEMORY, "no memory left for a node '%s'", name);
         return NULL;
     }
-    if (copy) memcpy(copy, attributes, attribute_bytes);
+    char *behind = (char *)node + attributes_at;
+    if (attribute_bytes) memcpy(behind, attributes, attribute_bytes);
+    memcpy(behind + attribute_bytes, name, strlen(name) + 1);
     node->graph = graph;
     node->op = op;
-    node->attributes = copy;
+    node->attributes = behind;
+    node->name = behind + attribute_bytes;
     return node;
 }
 
@@ -5492,11 +8325,17 @@ static void dml__node_append(dml_node *node)
     graph->last = node;
 }
 
-static void dml__node_release(dml_node *node)
+static void dml__note_first_use(dml_graph *graph, dml_node *parameter)
 {
-    dml__memory *memory = &node->graph->context->memory;
-    dml__release(memory, node->attributes);
-    dml__release(memory, node);
+    if (parameter->used || parameter->op != dml__parameter_op()) return;
+    parameter->used = true;
+    if (graph->last_parameter)
+        graph->last_parameter->next_parameter = parameter;
+    else
+        graph->first_parameter = parameter;
+    graph->last_parameter = parameter;
+    parameter->place = graph->parameter_count;
+    graph->parameter_count += dml_shape_count(&parameter->shape);
 }
 
 DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *const *input,
@@ -5507,7 +8346,7 @@ DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *c
         if (!input[i]) return NULL;
     dml_graph *graph = input[0]->graph;
     if (graph->context->error.status != DML_OK) return NULL;
-    dml_node *node = dml__node_allocate(graph, op, attributes, attribute_bytes);
+    dml_node *node = dml__node_allocate(graph, op, NULL, attributes, attribute_bytes);
     if (!node) return NULL;
     node->inputs = inputs;
     bool same_graph = true, new_parameter = false;
@@ -5524,7 +8363,7 @@ DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *c
     if (status == DML_OK) status = op->infer(node);
     if (status == DML_OK) status = dml__check_count(node);
     if (status != DML_OK) {
-        dml__node_release(node);
+        dml__release(&graph->context->memory, node);
         return NULL;
     }
     for (int i = 0; i < inputs; i++) dml__note_first_use(graph, input[i]);
@@ -5532,41 +8371,44 @@ DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *c
     return node;
 }
 
-/* A node without inputs: an input or a parameter. */
-static dml_node *dml__leaf_create(dml_graph *graph, const dml__op *op, const char *name, dml_dtype dtype,
-                                  int ndim, va_list dims)
+static dml_status dml__check_dimensions(const dml_node *node, const dml_shape *shape)
 {
-    if (!graph || graph->context->error.status != DML_OK) return NULL;
-    dml_node *node = dml__node_allocate(graph, op, NULL, 0);
-    if (!node) return NULL;
-    snprintf(node->name, sizeof node->name, "%s", name ? name : "");
-    node->dtype = dtype;
-    node->batched = op == dml__input_op();
-    dml_status status = DML_OK;
-    if (ndim < 0 || ndim > DML_MAX_DIMS) {
-        status = dml__node_fail(node, DML_ERROR_SHAPE, "%d dimensions asked for, 0 to %d are possible", ndim,
-                                DML_MAX_DIMS);
-        ndim = 0;
-    }
-    node->shape.ndim = ndim;
-    for (int i = 0; i < ndim; i++) {
-        const int dim = va_arg(dims, int);
-        node->shape.dims[i] = dim;
-        if (dim < 1 && status == DML_OK)
-            status =
-                dml__node_fail(node, DML_ERROR_SHAPE, "dimension %d is %d, it must be 1 or more", i, dim);
-    }
-    if (status == DML_OK) status = dml__check_count(node);
-    if (status == DML_OK && graph->w && op == dml__parameter_op()) status = dml__refuse_new_parameter(node);
-    if (status == DML_OK) {
-        dml__node_append(node);
-        return node;
-    }
-    dml__node_release(node);
-    return NULL;
+    if (shape->ndim < 0 || shape->ndim > DML_MAX_DIMS)
+        return dml__node_fail(node, DML_ERROR_SHAPE, "%d dimensions asked for, 0 to %d are possible",
+                              shape->ndim, DML_MAX_DIMS);
+    for (int i = 0; i < shape->ndim; i++)
+        if (shape->dims[i] < 1)
+            return dml__node_fail(node, DML_ERROR_SHAPE, "dimension %d is %d, it must be 1 or more", i,
+                                  shape->dims[i]);
+    return DML_OK;
 }
 
-DML_API dml_node *dml_input(dml_graph *graph, const char *name, dml_dtype dtype, int ndim, ...)
+/* A node without inputs: an input or a parameter. */
+static dml_node *dml__leaf_create(dml_graph *graph, const dml__op *op, const char *name, dml_dtype dtype,
+                                  dml_shape shape)
+{
+    if (!graph || graph->context->error.status != DML_OK) return NULL;
+    dml_node *node = dml__node_allocate(graph, op, name, NULL, 0);
+    if (!node) return NULL;
+    node->dtype = dtype;
+    node->batched = op == dml__input_op();
+    dml_status status = dml__check_dimensions(node, &shape);
+    if (status == DML_OK) {
+        /* Dimensions past the last are zero, however the caller left them. */
+        node->shape.ndim = shape.ndim;
+        memcpy(node->shape.dims, shape.dims, (size_t)shape.ndim * sizeof shape.dims[0]);
+        status = dml__check_count(node);
+    }
+    if (status == DML_OK && graph->w && op == dml__parameter_op()) status = dml__refuse_new_parameter(node);
+    if (status != DML_OK) {
+        dml__release(&graph->context->memory, node);
+        return NULL;
+    }
+    dml__node_append(node);
+    return node;
+}
+
+DML_API dml_node *dml_input_shaped(dml_graph *graph, const char *name, dml_dtype dtype, dml_shape shape)
 {
     if (graph && dtype != DML_F32 && dtype != DML_I32) {
         dml__fail(&graph->context->error, DML_ERROR_UNSUPPORTED,
@@ -5574,82 +8416,85 @@ DML_API dml_node *dml_input(dml_graph *graph, const char *name, dml_dtype dtype,
                   dml_dtype_name(dtype));
         return NULL;
     }
-    va_list dims;
-    va_start(dims, ndim);
-    dml_node *node = dml__leaf_create(graph, dml__input_op(), name, dtype, ndim, dims);
-    va_end(dims);
-    return node;
+    return dml__leaf_create(graph, dml__input_op(), name, dtype, shape);
 }
 
-DML_API dml_node *dml_parameter(dml_graph *graph, const char *name, dml_initializer init, int ndim, ...)
+DML_API dml_node *dml_parameter_shaped(dml_graph *graph, const char *name, dml_initializer init,
+                                       dml_shape shape)
 {
     if (graph && (unsigned)init.kind > DML_INIT_NORMAL) {
         dml__fail(&graph->context->error, DML_ERROR_ARGUMENT, "parameter '%s': no initializer of kind %d",
                   name ? name : "", (int)init.kind);
         return NULL;
     }
-    va_list dims;
-    va_start(dims, ndim);
-    dml_node *node = dml__leaf_create(graph, dml__parameter_op(), name, DML_F32, ndim, dims);
-    va_end(dims);
+    dml_node *node = dml__leaf_create(graph, dml__parameter_op(), name, DML_F32, shape);
     if (node) node->init = init;
     return node;
 }
 
-DML_API dml_initializer dml_init_he(int fan_in)
+DML__LOCAL dml_node *dml__layer_parameter(dml_graph *graph, const dml__op *op, const char *part,
+                                          dml_initializer init, dml_shape shape)
 {
-    const dml_initializer init = { DML_INIT_NORMAL, 0.0f, sqrtf(2.0f / (float)(fan_in > 0 ? fan_in : 1)) };
+    char layer[DML_NAME_BYTES], name[2 * DML_NAME_BYTES];
+    if (graph->context->error.status != DML_OK || dml__make_name(graph, op, NULL, layer) != DML_OK)
+        return NULL;
+    snprintf(name, sizeof name, "%s.%s", layer + strlen(graph->scope), part);
+    return dml_parameter_shaped(graph, name, init, shape);
+}
+
+DML__LOCAL void dml__graph_drop_after(dml_graph *graph, dml_node *last)
+{
+    dml_node *node = last ? last->next : graph->first;
+    if (last)
+        last->next = NULL;
+    else
+        graph->first = NULL;
+    graph->last = last;
+    graph->nodes = last ? last->index + 1 : 0;
+    while (node) {
+        dml_node *next = node->next;
+        DML_ASSERT(!node->used);
+        dml__release(&graph->context->memory, node);
+        node = next;
+    }
+}
+
+static dml_initializer dml__initializer(dml_initializer_kind kind, float a, float b)
+{
+    const dml_initializer init = { kind, a, b };
     return init;
 }
 
-/* Stream numbers of the parameters' initial values: the place in w, so that a parameter's numbers depend on
-   the seed and the model alone. */
-static void dml__initialise(const dml_node *parameter, uint64_t seed, float *w)
+DML_API dml_initializer dml_init_constant(float value)
 {
-    const dml_random random = { seed, 0x57u /* 'W' */, 0 };
-    const dml_initializer *init = &parameter->init;
-    const size_t count = dml_shape_count(&parameter->shape);
-    for (size_t i = 0; i < count; i++) {
-        const uint64_t element = (uint64_t)(parameter->offset + i);
-        switch (init->kind) {
-        case DML_INIT_CONSTANT: w[i] = init->a; break;
-        case DML_INIT_UNIFORM:
-            w[i] = init->a + (init->b - init->a) * dml_random_uniform(&random, element);
-            break;
-        case DML_INIT_NORMAL: w[i] = init->a + init->b * dml_random_normal(&random, element); break;
-        }
-    }
+    return dml__initializer(DML_INIT_CONSTANT, value, 0.0f);
 }
 
-DML__LOCAL dml_status dml__graph_freeze(dml_graph *graph)
+DML_API dml_initializer dml_init_uniform(float low, float high)
 {
-    if (graph->w) return DML_OK;
-    dml_context *context = graph->context;
-    dml_device *device = &context->device;
-    size_t largest = 1;
-    for (const dml_node *p = graph->first_parameter; p; p = p->next_parameter)
-        if (dml_shape_count(&p->shape) > largest) largest = dml_shape_count(&p->shape);
-    if (graph->parameter_count > SIZE_MAX / sizeof(float) / 2)
-        return dml__fail(&context->error, DML_ERROR_MEMORY,
-                         "%zu parameters are more than there are addresses for", graph->parameter_count);
-    dml_buffer *w = dml__buffer_create(context, graph->parameter_count * sizeof(float));
-    if (!w) return context->error.status;
-    float *host = (float *)dml__allocate_array(&context->memory, largest, sizeof *host);
-    dml_status status = DML_OK;
-    if (!host)
-        status = dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left to initialise %zu parameters",
-                           largest);
-    for (const dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter) {
-        dml__initialise(p, context->seed, host);
-        const dml_ref to = { w, p->offset * sizeof(float) };
-        status = device->backend->write(device, to, host, dml_shape_count(&p->shape) * sizeof(float));
-    }
-    dml__release(&context->memory, host);
-    if (status == DML_OK)
-        graph->w = w;
-    else
-        dml__buffer_destroy(context, w);
-    return status;
+    return dml__initializer(DML_INIT_UNIFORM, low, high);
+}
+
+DML_API dml_initializer dml_init_normal(float mean, float deviation)
+{
+    return dml__initializer(DML_INIT_NORMAL, mean, deviation);
+}
+
+DML_API dml_initializer dml_init_he(int fan_in)
+{
+    return dml__initializer(DML_INIT_NORMAL, 0.0f, sqrtf(2.0f / (float)(fan_in > 0 ? fan_in : 1)));
+}
+
+/* ---- walking ---- */
+
+DML_API dml_node *dml_graph_first(const dml_graph *graph)
+{
+    return graph ? graph->first : NULL;
+}
+
+DML_API dml_node *dml_node_next(const dml_node *node)
+{
+    return node ? node->next : NULL;
 }
 
 DML_API dml_graph *dml_node_graph(const dml_node *node)
@@ -5678,9 +8523,513 @@ DML_API dml_dtype dml_node_dtype(const dml_node *node)
     return node ? node->dtype : DML_F32;
 }
 
+DML_API bool dml_node_batched(const dml_node *node)
+{
+    return node && node->batched;
+}
+
+DML_API int dml_node_inputs(const dml_node *node)
+{
+    return node ? node->inputs : 0;
+}
+
+DML_API dml_node *dml_node_input(const dml_node *node, int i)
+{
+    return node && i >= 0 && i < node->inputs ? node->input[i] : NULL;
+}
+
+DML_API const char *dml_node_describe(const dml_node *node, char *text, size_t bytes)
+{
+    if (!bytes) return "";
+    text[0] = '\0';
+    if (node && node->op->describe) node->op->describe(node, text, bytes);
+    return text;
+}
+
+DML_API double dml_node_flops(const dml_node *node)
+{
+    if (!node) return 0;
+    return node->op->flops ? node->op->flops(node) : (double)dml_shape_count(&node->shape);
+}
+
+#endif
+
+/* ---- graph/weights.c ---- */
+
+#ifndef DML_GRAPH_WEIGHTS_C
+#define DML_GRAPH_WEIGHTS_C
+
+#include <string.h>
+
+/* ---- laying out ---- */
+
+/* Stream numbers of the parameters' initial values: the place in the model, so that a parameter's numbers
+   depend on the seed and the model alone. */
+static void dml__initialise(const dml_node *parameter, uint64_t seed, float *w)
+{
+    const dml_random random = { seed, 0x57u /* 'W' */, 0 };
+    const dml_initializer *init = &parameter->init;
+    const size_t count = dml_shape_count(&parameter->shape);
+    for (size_t i = 0; i < count; i++) {
+        const uint64_t element = (uint64_t)(parameter->place + i);
+        switch (init->kind) {
+        case DML_INIT_CONSTANT: w[i] = init->a; break;
+        case DML_INIT_UNIFORM:
+            w[i] = init->a + (init->b - init->a) * dml_random_uniform(&random, element);
+            break;
+        case DML_INIT_NORMAL: w[i] = init->a + init->b * dml_random_normal(&random, element); break;
+        }
+    }
+}
+
+/* Trained parameters first, then the frozen ones. */
+static void dml__give_offsets(dml_graph *graph)
+{
+    size_t offset = 0;
+    for (int frozen = 0; frozen < 2; frozen++) {
+        for (dml_node *p = graph->first_parameter; p; p = p->next_parameter) {
+            if (p->frozen != (frozen == 1)) continue;
+            p->offset = offset;
+            offset += dml_shape_count(&p->shape);
+        }
+        if (!frozen) graph->trained_count = offset;
+    }
+}
+
+/* Writes initial values; a device with memory of its own gets them by way of a piece of the host's. */
+static dml_status dml__initialise_all(dml_graph *graph, dml_buffer *w)
+{
+    dml_context *context = graph->context;
+    dml_device *device = &context->device;
+    size_t largest = 1;
+    for (const dml_node *p = graph->first_parameter; p; p = p->next_parameter)
+        if (dml_shape_count(&p->shape) > largest) largest = dml_shape_count(&p->shape);
+    float *piece = NULL;
+    if (!device->host_memory) {
+        piece = (float *)dml__allocate_array(&context->memory, largest, sizeof *piece);
+        if (!piece)
+            return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left to initialise %zu parameters",
+                             largest);
+    }
+    dml_status status = DML_OK;
+    for (const dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter) {
+        const dml_ref to = { w, p->offset * sizeof(float) };
+        dml__initialise(p, context->seed, piece ? piece : (float *)dml__host(to));
+        if (piece)
+            status = device->backend->write(device, to, piece, dml_shape_count(&p->shape) * sizeof(float));
+    }
+    dml__release(&context->memory, piece);
+    return status;
+}
+
+DML__LOCAL dml_status dml__graph_lay_out(dml_graph *graph)
+{
+    dml_context *context = graph->context;
+    if (context->error.status != DML_OK) return context->error.status;
+    if (graph->w) return DML_OK;
+    if (graph->parameter_count > SIZE_MAX / sizeof(float) / 2)
+        return dml__fail(&context->error, DML_ERROR_MEMORY,
+                         "%zu parameters are more than there are addresses for", graph->parameter_count);
+    dml__give_offsets(graph);
+    dml_buffer *w = dml__buffer_create(context, graph->parameter_count * sizeof(float));
+    if (!w) return context->error.status;
+    const dml_status status = dml__initialise_all(graph, w);
+    if (status == DML_OK)
+        graph->w = w;
+    else
+        dml__buffer_destroy(context, w);
+    return status;
+}
+
+/* ---- who may write ---- */
+
+DML__LOCAL bool dml__graph_claim(dml_graph *graph, bool reading)
+{
+    int readers = __atomic_load_n(&graph->readers, __ATOMIC_RELAXED);
+    do {
+        if (reading ? readers < 0 : readers != 0) return false;
+    } while (!__atomic_compare_exchange_n(&graph->readers, &readers, reading ? readers + 1 : -1, true,
+                                          __ATOMIC_ACQUIRE, __ATOMIC_RELAXED));
+    return true;
+}
+
+DML__LOCAL void dml__graph_release(dml_graph *graph, bool reading)
+{
+    if (reading)
+        __atomic_fetch_sub(&graph->readers, 1, __ATOMIC_RELEASE);
+    else
+        __atomic_store_n(&graph->readers, 0, __ATOMIC_RELEASE);
+}
+
+DML__LOCAL dml_status dml__graph_claim_writing(dml_graph *graph)
+{
+    if (dml__graph_claim(graph, false)) return DML_OK;
+    return dml__fail(&graph->context->error, DML_ERROR_STATE,
+                     "the parameters can't be written while programs predict on other threads; wait until "
+                     "their runs have ended");
+}
+
+/* ---- looking ---- */
+
 DML_API size_t dml_graph_parameter_count(const dml_graph *graph)
 {
     return graph ? graph->parameter_count : 0;
+}
+
+DML_API size_t dml_graph_trained_count(const dml_graph *graph)
+{
+    size_t count = 0;
+    for (const dml_node *p = graph ? graph->first_parameter : NULL; p; p = p->next_parameter)
+        if (!p->frozen) count += dml_shape_count(&p->shape);
+    return count;
+}
+
+DML_API int dml_graph_parameters(const dml_graph *graph)
+{
+    int count = 0;
+    for (const dml_node *p = graph ? graph->first_parameter : NULL; p; p = p->next_parameter) count++;
+    return count;
+}
+
+DML_API dml_node *dml_graph_parameter(const dml_graph *graph, int i)
+{
+    dml_node *p = graph && i >= 0 ? graph->first_parameter : NULL;
+    for (; p && i > 0; i--) p = p->next_parameter;
+    return p;
+}
+
+DML_API size_t dml_parameter_offset(const dml_node *parameter)
+{
+    return parameter ? parameter->offset : 0;
+}
+
+DML_API bool dml_parameter_trained(const dml_node *parameter)
+{
+    return parameter && parameter->op == dml__parameter_op() && !parameter->frozen;
+}
+
+DML_API dml_status dml_parameter_train(dml_node *parameter, bool trained)
+{
+    if (!parameter) return DML_ERROR_ARGUMENT;
+    if (parameter->op != dml__parameter_op())
+        return dml__node_fail(parameter, DML_ERROR_ARGUMENT, "only a parameter can be trained or frozen");
+    if (parameter->graph->w && parameter->frozen == trained)
+        return dml__node_fail(parameter, DML_ERROR_STATE,
+                              "whether it is trained must be said before the parameters are laid out, by the "
+                              "first compile or the first use of their values");
+    parameter->frozen = !trained;
+    return DML_OK;
+}
+
+/* ---- values ---- */
+
+static dml_status dml__reach_parameter(dml_node *parameter, size_t count)
+{
+    if (parameter->op != dml__parameter_op())
+        return dml__node_fail(parameter, DML_ERROR_ARGUMENT, "only a parameter has values of its own");
+    if (!parameter->used)
+        return dml__node_fail(parameter, DML_ERROR_STATE, "no op uses it, so it has no place in w");
+    char text[DML_SHAPE_TEXT];
+    if (count != dml_shape_count(&parameter->shape))
+        return dml__node_fail(parameter, DML_ERROR_SHAPE, "%zu values given or asked for, it has %s", count,
+                              dml_shape_format(&parameter->shape, text));
+    return dml__graph_lay_out(parameter->graph);
+}
+
+DML_API dml_status dml_parameter_read(dml_node *parameter, float *to, size_t count)
+{
+    if (!parameter || !to) return DML_ERROR_ARGUMENT;
+    const dml_status status = dml__reach_parameter(parameter, count);
+    if (status != DML_OK) return status;
+    dml_device *device = &parameter->graph->context->device;
+    const dml_ref from = { parameter->graph->w, parameter->offset * sizeof(float) };
+    return device->backend->read(device, to, from, count * sizeof *to);
+}
+
+DML_API dml_status dml_parameter_write(dml_node *parameter, const float *from, size_t count)
+{
+    if (!parameter || !from) return DML_ERROR_ARGUMENT;
+    dml_graph *graph = parameter->graph;
+    dml_status status = dml__reach_parameter(parameter, count);
+    if (status == DML_OK) status = dml__graph_claim_writing(graph);
+    if (status != DML_OK) return status;
+    dml_device *device = &graph->context->device;
+    const dml_ref to = { graph->w, parameter->offset * sizeof(float) };
+    status = device->backend->write(device, to, from, count * sizeof *from);
+    dml__graph_release(graph, false);
+    return status;
+}
+
+/* w on the host as it was left: w itself, or its mirror, which the first call makes. */
+DML__LOCAL float *dml__graph_host(dml_graph *graph)
+{
+    dml_context *context = graph->context;
+    if (dml__graph_lay_out(graph) != DML_OK) return NULL;
+    if (context->device.host_memory) return (float *)graph->w->host;
+    if (!graph->mirror)
+        graph->mirror = (float *)dml__allocate_array(&context->memory, graph->parameter_count, sizeof(float));
+    if (!graph->mirror)
+        dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for the host's copy of %zu parameters",
+                  graph->parameter_count);
+    return graph->mirror;
+}
+
+static bool dml__graph_range_ok(dml_graph *graph, size_t begin, size_t end)
+{
+    if (begin <= end && end <= graph->parameter_count) return true;
+    dml__fail(&graph->context->error, DML_ERROR_ARGUMENT,
+              "elements %zu to %zu of the parameters asked for; there are %zu", begin, end,
+              graph->parameter_count);
+    return false;
+}
+
+DML_API float *dml_graph_get(dml_graph *graph, size_t begin, size_t end)
+{
+    if (!graph || !dml__graph_range_ok(graph, begin, end)) return NULL;
+    float *host = dml__graph_host(graph);
+    dml_device *device = &graph->context->device;
+    if (!host || device->host_memory || begin == end) return host ? host + begin : NULL;
+    const dml_ref from = { graph->w, begin * sizeof(float) };
+    const dml_status status =
+        device->backend->read(device, host + begin, from, (end - begin) * sizeof(float));
+    return status == DML_OK ? host + begin : NULL;
+}
+
+DML_API dml_status dml_graph_put(dml_graph *graph, size_t begin, size_t end)
+{
+    if (!graph || !dml__graph_range_ok(graph, begin, end)) return DML_ERROR_ARGUMENT;
+    const float *host = dml__graph_host(graph);
+    dml_device *device = &graph->context->device;
+    if (!host) return graph->context->error.status;
+    if (device->host_memory || begin == end) return DML_OK;
+    const dml_ref to = { graph->w, begin * sizeof(float) };
+    return device->backend->write(device, to, host + begin, (end - begin) * sizeof(float));
+}
+
+#endif
+
+/* ---- graph/weights_file.c ---- */
+
+#ifndef DML_GRAPH_WEIGHTS_FILE_C
+#define DML_GRAPH_WEIGHTS_FILE_C
+
+/* ---- graph/weights_file.h ---- */
+
+/* weights_file.h: a graph's parameters as tensors of a file, for the files of this room and for checkpoints.
+ */
+#ifndef DML_GRAPH_WEIGHTS_FILE_H
+#define DML_GRAPH_WEIGHTS_FILE_H
+
+/* What files of the library's own have besides parameters begins with this. */
+#define DML__OWN_TENSORS "dml."
+
+/* Fills `tensors` with dml_graph_parameters(graph) of them: every parameter, with its values in `w`. */
+DML__LOCAL void dml__graph_tensors(const dml_graph *graph, const float *w, dml__tensor *tensors);
+
+/* Whether the file, which sentences call `path`, has the tensor `name` as f32 of that shape; *found is then
+   its number. */
+DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *path, const char *name,
+                                    const dml_shape *shape, int *found, dml__error *error);
+
+/* Whether the file holds each of the graph's parameters, and none that the graph hasn't. */
+DML__LOCAL dml_status dml__graph_fits_file(dml_graph *graph, const dml__safetensors *file, const char *path);
+
+/* Reads a file that fits into w. */
+DML__LOCAL dml_status dml__graph_read_file(dml_graph *graph, dml__safetensors *file);
+
+#endif
+
+#include <string.h>
+
+/* ---- writing ---- */
+
+DML__LOCAL void dml__graph_tensors(const dml_graph *graph, const float *w, dml__tensor *tensors)
+{
+    for (const dml_node *p = graph->first_parameter; p; p = p->next_parameter, tensors++) {
+        tensors->name = p->name;
+        tensors->dtype = DML_F32;
+        tensors->ndim = p->shape.ndim;
+        tensors->dims = p->shape.dims;
+        tensors->data = w + p->offset;
+    }
+}
+
+/* Where a graph is written to: a file, or, where `path` is NULL, memory. */
+typedef struct dml__weights_target {
+    const char *path;
+    void *to;
+    size_t capacity, *bytes;
+} dml__weights_target;
+
+static dml_status dml__graph_write(dml_graph *graph, const dml__weights_target *target)
+{
+    dml_context *context = graph->context;
+    const int count = dml_graph_parameters(graph);
+    const float *w = dml_graph_get(graph, 0, graph->parameter_count);
+    if (!w) return context->error.status;
+    dml__tensor *tensors =
+        (dml__tensor *)dml__allocate_array(&context->memory, (size_t)count, sizeof *tensors);
+    if (!tensors)
+        return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left to list %d parameters", count);
+    dml__graph_tensors(graph, w, tensors);
+    dml_status status;
+#ifndef DML_NO_STDIO
+    if (target->path)
+        status =
+            dml__safetensors_save(&context->memory, target->path, tensors, count, NULL, 0, &context->error);
+    else
+#endif
+        status = dml__safetensors_store(&context->memory, target->to, target->capacity, target->bytes,
+                                        tensors, count, NULL, 0, &context->error);
+    dml__release(&context->memory, tensors);
+    return status;
+}
+
+static dml_status dml__graph_write_guarded(dml_graph *graph, const dml__weights_target *target)
+{
+    const dml__entry entry = dml__enter(graph->context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__graph_write(graph, target);
+    dml__leave(graph->context, entry);
+    return status;
+}
+
+#ifndef DML_NO_STDIO
+DML_API dml_status dml_graph_save(dml_graph *graph, const char *path)
+{
+    if (!graph || !path) return DML_ERROR_ARGUMENT;
+    const dml__weights_target target = { path, NULL, 0, NULL };
+    return dml__graph_write_guarded(graph, &target);
+}
+#endif
+
+DML_API dml_status dml_graph_store(dml_graph *graph, void *to, size_t capacity, size_t *bytes)
+{
+    if (!graph || !bytes) return DML_ERROR_ARGUMENT;
+    const dml__weights_target target = { NULL, to, capacity, bytes };
+    return dml__graph_write_guarded(graph, &target);
+}
+
+/* ---- reading ---- */
+
+static bool dml__entry_has_shape(const dml__safetensors_entry *entry, const dml_shape *shape)
+{
+    if (entry->ndim != shape->ndim) return false;
+    for (int i = 0; i < shape->ndim; i++)
+        if (entry->dims[i] != (uint64_t)shape->dims[i]) return false;
+    return true;
+}
+
+/* "3 x 4" of a file's tensor, whose dimensions may be any. */
+static const char *dml__entry_shape(const dml__safetensors_entry *entry, char text[DML_SHAPE_TEXT])
+{
+    dml_shape shape;
+    memset(&shape, 0, sizeof shape);
+    if (entry->ndim > DML_MAX_DIMS) return "more dimensions";
+    shape.ndim = entry->ndim;
+    for (int i = 0; i < entry->ndim; i++)
+        shape.dims[i] = entry->dims[i] < INT32_MAX ? (int)entry->dims[i] : INT32_MAX;
+    return dml_shape_format(&shape, text);
+}
+
+DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *path, const char *name,
+                                    const dml_shape *shape, int *found, dml__error *error)
+{
+    char want[DML_SHAPE_TEXT], got[DML_SHAPE_TEXT];
+    *found = dml__safetensors_find(file, name);
+    if (*found < 0)
+        return dml__fail(error, DML_ERROR_FORMAT,
+                         "%s holds another model: it has no '%s', which this model has as %s", path, name,
+                         dml_shape_format(shape, want));
+    const dml__safetensors_entry *entry = dml__safetensors_at(file, *found);
+    if (!dml__entry_has_shape(entry, shape))
+        return dml__fail(error, DML_ERROR_FORMAT,
+                         "%s holds another model: its '%s' is %s, this model's is %s", path, name,
+                         dml__entry_shape(entry, got), dml_shape_format(shape, want));
+    if (entry->dtype != DML_F32)
+        return dml__fail(error, DML_ERROR_FORMAT, "%s has '%s' as %.16s; convert it to F32 before loading",
+                         path, name, entry->dtype_text);
+    return DML_OK;
+}
+
+/* A tensor of the file that no parameter takes. */
+static dml_status dml__find_stranger(const dml_graph *graph, const dml__safetensors *file, const char *path)
+{
+    char shown[DML__SHOWN_BYTES];
+    for (int i = 0; i < dml__safetensors_count(file); i++) {
+        const char *name = dml__safetensors_at(file, i)->name;
+        const dml_node *node = dml_graph_find(graph, name);
+        if (strncmp(name, DML__OWN_TENSORS, strlen(DML__OWN_TENSORS)) == 0 || (node && node->used)) continue;
+        return dml__fail(&graph->context->error, DML_ERROR_FORMAT,
+                         "%s holds another model: its '%s' is no parameter of this one", path,
+                         dml__shown(name, strlen(name), shown));
+    }
+    return DML_OK;
+}
+
+DML__LOCAL dml_status dml__graph_fits_file(dml_graph *graph, const dml__safetensors *file, const char *path)
+{
+    dml_status status = DML_OK;
+    int found;
+    for (const dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter)
+        status = dml__file_has(file, path, p->name, &p->shape, &found, &graph->context->error);
+    return status == DML_OK ? dml__find_stranger(graph, file, path) : status;
+}
+
+DML__LOCAL dml_status dml__graph_read_file(dml_graph *graph, dml__safetensors *file)
+{
+    float *w = dml__graph_host(graph);
+    if (!w) return graph->context->error.status;
+    dml_status status = DML_OK;
+    for (const dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter)
+        status = dml__safetensors_read(file, dml__safetensors_find(file, p->name), w + p->offset,
+                                       &graph->context->error);
+    return status == DML_OK ? dml_graph_put(graph, 0, graph->parameter_count) : status;
+}
+
+/* The open file into the graph; closes it. */
+static dml_status dml__graph_load_open(dml_graph *graph, dml__safetensors *file, const char *path)
+{
+    dml_status status = dml__graph_lay_out(graph);
+    if (status == DML_OK) status = dml__graph_fits_file(graph, file, path);
+    if (status == DML_OK && (status = dml__graph_claim_writing(graph)) == DML_OK) {
+        status = dml__graph_read_file(graph, file);
+        dml__graph_release(graph, false);
+    }
+    dml__safetensors_close(file);
+    return status;
+}
+
+#ifndef DML_NO_STDIO
+DML_API dml_status dml_graph_load(dml_graph *graph, const char *path)
+{
+    if (!graph || !path) return DML_ERROR_ARGUMENT;
+    dml_context *context = graph->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    dml__safetensors *file = NULL;
+    dml_status status = context->error.status;
+    if (status == DML_OK) status = dml__safetensors_open_file(&context->memory, path, &file, &context->error);
+    if (status == DML_OK) status = dml__graph_load_open(graph, file, path);
+    dml__leave(context, entry);
+    return status;
+}
+#endif
+
+DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, const void *bytes, size_t size)
+{
+    if (!graph || (!bytes && size)) return DML_ERROR_ARGUMENT;
+    dml_context *context = graph->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    if (!name) name = "the model in memory";
+    dml__safetensors *file = NULL;
+    dml_status status = context->error.status;
+    if (status == DML_OK)
+        status = dml__safetensors_open_memory(&context->memory, name, bytes, size, &file, &context->error);
+    if (status == DML_OK) status = dml__graph_load_open(graph, file, name);
+    dml__leave(context, entry);
+    return status;
 }
 
 #endif
@@ -5703,6 +9052,7 @@ typedef struct dml__slot {
     bool has_gradient;     /* a parameter lies behind it */
     bool reached, written; /* while compiling: by the output's gradient; as a gradient, by some op */
     unsigned accumulates;  /* bit i: in backward, another op wrote the gradient of input i before this one */
+    int value_at, gradient_at; /* the slot whose block of the arena holds them: another's where in place */
     size_t value, gradient, saved; /* bytes into the arena, of roots */
     size_t final_from;             /* after this node's backward, g[final_from ..] is final */
 } dml__slot;
@@ -5713,6 +9063,12 @@ struct dml_program {
     dml_node *output;
     int batch;
     bool training;
+    /* With a thread of its own: a pool of that one thread, errors of its own, and whether a run is going on.
+     */
+    bool own_thread;
+    dml_pool *own_pool;
+    dml__error error;
+    int running;
     int slots;
     dml__slot *slot;   /* in order of execution */
     int *slot_of_node; /* by node index; -1: not in the program */
@@ -5730,24 +9086,47 @@ typedef struct dml__gradient_listener {
     void *user;
 } dml__gradient_listener;
 
-/* Forward and backward of a training program: the gradient of loss_scale x loss. `loss` may be NULL. */
+/* Whether a run could begin: `rows` and `inputs` are what the program takes. An error is recorded. */
+DML__LOCAL dml_status dml__program_check(dml_program *program, int rows, const void *const *inputs,
+                                         int count);
+
+/* What a training run does with gradients. */
+typedef struct dml__training {
+    uint32_t step;                          /* keys random numbers */
+    float loss_scale;                       /* the gradient is of loss_scale x loss */
+    bool adds;                              /* it is added to g, which it else overwrites */
+    const dml__gradient_listener *listener; /* or NULL */
+} dml__training;
+
+/* Forward and backward of a training program on inputs that dml__program_check has passed. `loss` may be
+ * NULL.
+ */
 DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
-                                         uint32_t step, float loss_scale,
-                                         const dml__gradient_listener *listener, float *loss);
+                                         const dml__training *training, float *loss);
+
+/* dml_compile where no two blocks of the arena share bytes: for tests of the plan. */
+DML__LOCAL dml_program *dml__compile_disjoint(dml_node *output, const dml_program_options *options);
 
 #endif
 
 #include <string.h>
 
+DML__LOCAL double dml__no_flops(const dml_node *node)
+{
+    (void)node;
+    return 0;
+}
+
 DML__LOCAL const dml__op *dml__input_op(void)
 {
-    static const dml__op op = { "input", NULL, NULL, NULL, 0, NULL, false };
+    static const dml__op op = { "input", NULL, NULL, NULL, 0, NULL, false, false, NULL, dml__no_flops, NULL };
     return &op;
 }
 
 DML__LOCAL const dml__op *dml__parameter_op(void)
 {
-    static const dml__op op = { "parameter", NULL, NULL, NULL, 0, NULL, false };
+    static const dml__op op = { "parameter", NULL,  NULL, NULL,          0,   NULL,
+                                false,       false, NULL, dml__no_flops, NULL };
     return &op;
 }
 
@@ -5799,7 +9178,8 @@ DML__LOCAL bool dml__wants_gradient(const dml__run *run, const dml_node *node, i
 
 DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i)
 {
-    return (dml__slot_of(run, node)->accumulates >> i) & 1u ? 1.0f : 0.0f;
+    const bool adds = run->adds && dml__root_of(run, node->input[i])->node->op == dml__parameter_op();
+    return adds || ((dml__slot_of(run, node)->accumulates >> i) & 1u) ? 1.0f : 0.0f;
 }
 
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node)
@@ -5965,8 +9345,10 @@ static dml_status dml__add_op_backward(const dml__run *run, const dml_node *node
 
 DML__LOCAL const dml__op *dml__add_op(void)
 {
-    static const dml__op op = { "add", dml__add_infer, dml__add_op_forward, dml__add_op_backward, 0,
-                                NULL,  false };
+    static const dml__op op = {
+        "add", dml__add_infer, dml__add_op_forward, dml__add_op_backward, 0, NULL, false, true, NULL, NULL,
+        NULL
+    };
     return &op;
 }
 
@@ -5988,7 +9370,8 @@ static dml_status dml__flatten_infer(dml_node *node)
 
 DML__LOCAL const dml__op *dml__flatten_op(void)
 {
-    static const dml__op op = { "flatten", dml__flatten_infer, NULL, NULL, 0, NULL, true };
+    static const dml__op op = { "flatten", dml__flatten_infer, NULL, NULL, 0, NULL, true, false,
+                                NULL,      dml__no_flops,      NULL };
     return &op;
 }
 
@@ -6072,7 +9455,11 @@ static dml_status dml__activation_backward(const dml__run *run, const dml_node *
                                     dml__##name##_op_backward,                                               \
                                     DML__NEEDS_OUTPUT,                                                       \
                                     NULL,                                                                    \
-                                    false };                                                                 \
+                                    false,                                                                   \
+                                    true,                                                                    \
+                                    NULL,                                                                    \
+                                    NULL,                                                                    \
+                                    NULL };                                                                  \
         return &op;                                                                                          \
     }                                                                                                        \
     DML_API dml_node *dml_##name(dml_node *x)                                                                \
@@ -6170,6 +9557,22 @@ static dml_status dml__dense_op_backward(const dml__run *run, const dml_node *no
     return status;
 }
 
+static double dml__dense_flops(const dml_node *node)
+{
+    const dml_shape *w = &node->input[1]->shape;
+    return 2.0 * w->dims[0] * w->dims[1] + (node->input[2] ? w->dims[0] : 0);
+}
+
+/* Of its three products. */
+static dml_scratch dml__dense_scratch(const dml_node *node, int rows, bool training)
+{
+    const int units = node->input[1]->shape.dims[0], in = node->input[1]->shape.dims[1];
+    dml_scratch most = dml_sgemm_scratch(rows, units, in);
+    if (!training) return most;
+    most = dml__larger_scratch(most, dml_sgemm_scratch(rows, in, units));
+    return dml__larger_scratch(most, dml_sgemm_scratch(units, in, rows));
+}
+
 DML__LOCAL const dml__op *dml__dense_op(void)
 {
     static const dml__op op = { "dense",
@@ -6178,11 +9581,15 @@ DML__LOCAL const dml__op *dml__dense_op(void)
                                 dml__dense_op_backward,
                                 DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),
                                 NULL,
-                                false };
+                                false,
+                                false,
+                                NULL,
+                                dml__dense_flops,
+                                dml__dense_scratch };
     return &op;
 }
 
-DML_API dml_node *dml_linear(dml_node *x, dml_node *w, dml_node *bias)
+DML_API dml_node *dml_dense_with(dml_node *x, dml_node *w, dml_node *bias)
 {
     dml_node *const inputs[] = { x, w, bias };
     return dml__node_create(dml__dense_op(), bias ? 3 : 2, inputs, NULL, 0);
@@ -6196,11 +9603,15 @@ DML_API dml_node *dml_dense(dml_node *x, int units)
                   "dense: %d units asked for, it takes 1 or more", units);
         return NULL;
     }
-    const dml_initializer zero = { DML_INIT_CONSTANT, 0.0f, 0.0f };
     const int in = x->shape.ndim == 1 ? x->shape.dims[0] : (int)dml_shape_count(&x->shape);
-    dml_node *w = dml_parameter(x->graph, "dense.weight", dml_init_he(in), 2, units, in);
-    dml_node *bias = dml_parameter(x->graph, "dense.bias", zero, 1, units);
-    return bias ? dml_linear(x, w, bias) : NULL;
+    dml_node *last = x->graph->last;
+    dml_node *w =
+        dml__layer_parameter(x->graph, dml__dense_op(), "weight", dml_init_he(in), dml_shape_of(units, in));
+    dml_node *bias =
+        dml__layer_parameter(x->graph, dml__dense_op(), "bias", dml_init_constant(0), dml_shape_of(units));
+    dml_node *layer = bias ? dml_dense_with(x, w, bias) : NULL;
+    if (!layer) dml__graph_drop_after(x->graph, last);
+    return layer;
 }
 
 #endif
@@ -6210,14 +9621,37 @@ DML_API dml_node *dml_dense(dml_node *x, int units)
 #ifndef DML_GRAPH_OP_CONV2D_C
 #define DML_GRAPH_OP_CONV2D_C
 
+#include <stdio.h>
 #include <string.h>
+
+static dml_status dml__check_conv2d_parameters(const dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
+    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
+    const int *dims = w->shape.dims;
+    char text[DML_SHAPE_TEXT];
+    if (w->dtype != DML_F32 || w->batched || w->shape.ndim != 4 || dims[0] != o->filters ||
+        dims[1] != o->kernel[0] || dims[2] != o->kernel[1] || dims[3] != x->shape.dims[2])
+        return dml__node_fail(
+            node, DML_ERROR_SHAPE,
+            "its weights are %s; for %d filters of %d x %d over %d channels they must be %d x "
+            "%d x %d x %d",
+            dml_shape_format(&w->shape, text), o->filters, o->kernel[0], o->kernel[1], x->shape.dims[2],
+            o->filters, o->kernel[0], o->kernel[1], x->shape.dims[2]);
+    if (bias && (bias->dtype != DML_F32 || bias->batched || bias->shape.ndim != 1 ||
+                 bias->shape.dims[0] != o->filters))
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s, it must be %d",
+                              dml_shape_format(&bias->shape, text), o->filters);
+    return DML_OK;
+}
 
 static dml_status dml__conv2d_infer(dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1];
     const dml_conv2d_options *options = (const dml_conv2d_options *)node->attributes;
     char x_text[DML_SHAPE_TEXT];
-    const dml_status status = dml__check_image_input(node);
+    dml_status status = dml__check_image_input(node);
+    if (status == DML_OK) status = dml__check_conv2d_parameters(node);
     if (status != DML_OK) return status;
     node->batched = true;
     node->shape.ndim = 3;
@@ -6240,11 +9674,11 @@ static dml_status dml__conv2d_infer(dml_node *node)
     return DML_OK;
 }
 
-static dml_conv2d_shape dml__conv2d_run_shape(const dml__run *run, const dml_node *node)
+static dml_conv2d_shape dml__conv2d_shape_of(const dml_node *node, int rows)
 {
     const int *x = node->input[0]->shape.dims;
     const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    const dml_conv2d_shape shape = { run->rows,    x[0],          x[1],         x[2],
+    const dml_conv2d_shape shape = { rows,         x[0],          x[1],         x[2],
                                      o->filters,   o->kernel[0],  o->kernel[1], o->stride[0],
                                      o->stride[1], o->padding[0], o->padding[1] };
     return shape;
@@ -6253,7 +9687,7 @@ static dml_conv2d_shape dml__conv2d_run_shape(const dml__run *run, const dml_nod
 static dml_launch dml__conv2d_launch(const dml__run *run, const dml_node *node, const char *kernel,
                                      size_t size_x, size_t size_y)
 {
-    const dml_conv2d_shape s = dml__conv2d_run_shape(run, node);
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
     const int32_t integers[] = {
         s.batch,    s.height,   s.width, s.channels, s.filters,           s.kernel_h,         s.kernel_w,
         s.stride_h, s.stride_w, s.pad_h, s.pad_w,    node->shape.dims[0], node->shape.dims[1]
@@ -6266,7 +9700,7 @@ static dml_launch dml__conv2d_launch(const dml__run *run, const dml_node *node, 
 static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
-    const dml_conv2d_shape s = dml__conv2d_run_shape(run, node);
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
     if (run->device->host_memory)
         return dml_conv2d_forward(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w),
                                   bias ? dml__host_value(run, bias) : NULL, dml__host_value(run, node));
@@ -6282,7 +9716,7 @@ static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *no
 static dml_status dml__conv2d_input_gradient(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1];
-    const dml_conv2d_shape s = dml__conv2d_run_shape(run, node);
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
     const float beta = dml__beta(run, node, 0);
     if (run->device->host_memory)
         return dml_conv2d_backward_input(run->pool, &s, dml__host_gradient(run, node),
@@ -6299,7 +9733,7 @@ static dml_status dml__conv2d_input_gradient(const dml__run *run, const dml_node
 static dml_status dml__conv2d_weight_gradient(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1];
-    const dml_conv2d_shape s = dml__conv2d_run_shape(run, node);
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
     const float beta = dml__beta(run, node, 1);
     if (run->device->host_memory)
         return dml_conv2d_backward_weights(run->pool, &s, dml__host_value(run, x),
@@ -6325,6 +9759,27 @@ static dml_status dml__conv2d_op_backward(const dml__run *run, const dml_node *n
     return status;
 }
 
+static void dml__conv2d_describe(const dml_node *node, char *text, size_t bytes)
+{
+    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
+    snprintf(text, bytes, "%d filters, kernel %d x %d, stride %d x %d, padding %d x %d%s", o->filters,
+             o->kernel[0], o->kernel[1], o->stride[0], o->stride[1], o->padding[0], o->padding[1],
+             node->input[2] ? "" : ", no bias");
+}
+
+static double dml__conv2d_flops(const dml_node *node)
+{
+    const double outputs = (double)dml_shape_count(&node->shape);
+    const double taps = (double)dml_shape_count(&node->input[1]->shape) / node->shape.dims[2];
+    return outputs * (2 * taps + (node->input[2] ? 1 : 0));
+}
+
+static dml_scratch dml__conv2d_scratch_of(const dml_node *node, int rows, bool training)
+{
+    const dml_conv2d_shape shape = dml__conv2d_shape_of(node, rows);
+    return dml_conv2d_scratch(&shape, training);
+}
+
 DML__LOCAL const dml__op *dml__conv2d_op(void)
 {
     static const dml__op op = { "conv2d",
@@ -6333,7 +9788,11 @@ DML__LOCAL const dml__op *dml__conv2d_op(void)
                                 dml__conv2d_op_backward,
                                 DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),
                                 NULL,
-                                false };
+                                false,
+                                false,
+                                dml__conv2d_describe,
+                                dml__conv2d_flops,
+                                dml__conv2d_scratch_of };
     return &op;
 }
 
@@ -6343,30 +9802,51 @@ static dml_initializer dml__conv2d_init(const dml_conv2d_options *options, int c
     return dml_init_he(pixels > INT32_MAX / channels ? INT32_MAX : (int)pixels * channels);
 }
 
+static void dml__conv2d_defaults(dml_conv2d_options *o, const dml_conv2d_options *options)
+{
+    memset(o, 0, sizeof *o);
+    if (options) *o = *options;
+    for (int axis = 0; axis < 2; axis++)
+        if (!o->stride[axis]) o->stride[axis] = 1;
+}
+
+DML_API dml_node *dml_conv2d_with(dml_node *x, dml_node *w, dml_node *bias, const dml_conv2d_options *options)
+{
+    if (!w) return NULL;
+    dml_conv2d_options o;
+    dml__conv2d_defaults(&o, options);
+    if (!o.filters) o.filters = w->shape.dims[0];
+    for (int axis = 0; axis < 2; axis++)
+        if (!o.kernel[axis]) o.kernel[axis] = w->shape.dims[1 + axis];
+    o.no_bias = !bias;
+    dml_node *const inputs[] = { x, w, bias };
+    return dml__node_create(dml__conv2d_op(), bias ? 3 : 2, inputs, &o, sizeof o);
+}
+
 DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options)
 {
     if (!x) return NULL;
     dml_conv2d_options o;
-    memset(&o, 0, sizeof o);
-    if (options) o = *options;
-    for (int axis = 0; axis < 2; axis++) {
+    dml__conv2d_defaults(&o, options);
+    for (int axis = 0; axis < 2; axis++)
         if (!o.kernel[axis]) o.kernel[axis] = 3;
-        if (!o.stride[axis]) o.stride[axis] = 1;
-    }
     if (o.filters < 1 || o.kernel[0] < 1 || o.kernel[1] < 1) {
         dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
                   "conv2d: %d filters of %d x %d asked for, each must be 1 or more", o.filters, o.kernel[0],
                   o.kernel[1]);
         return NULL;
     }
-    const dml_initializer zero = { DML_INIT_CONSTANT, 0.0f, 0.0f };
     const int channels = x->shape.ndim == 3 ? x->shape.dims[2] : 1;
-    dml_node *inputs[3];
-    inputs[0] = x;
-    inputs[1] = dml_parameter(x->graph, "conv2d.weight", dml__conv2d_init(&o, channels), 4, o.filters,
-                              o.kernel[0], o.kernel[1], channels);
-    inputs[2] = o.no_bias ? NULL : dml_parameter(x->graph, "conv2d.bias", zero, 1, o.filters);
-    return dml__node_create(dml__conv2d_op(), o.no_bias ? 2 : 3, inputs, &o, sizeof o);
+    dml_node *last = x->graph->last;
+    dml_node *w = dml__layer_parameter(x->graph, dml__conv2d_op(), "weight", dml__conv2d_init(&o, channels),
+                                       dml_shape_of(o.filters, o.kernel[0], o.kernel[1], channels));
+    dml_node *bias = NULL;
+    if (!o.no_bias)
+        bias = dml__layer_parameter(x->graph, dml__conv2d_op(), "bias", dml_init_constant(0),
+                                    dml_shape_of(o.filters));
+    dml_node *layer = o.no_bias || bias ? dml_conv2d_with(x, w, bias, &o) : NULL;
+    if (!layer) dml__graph_drop_after(x->graph, last);
+    return layer;
 }
 
 #endif
@@ -6376,6 +9856,7 @@ DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options)
 #ifndef DML_GRAPH_OP_POOL2D_C
 #define DML_GRAPH_OP_POOL2D_C
 
+#include <stdio.h>
 #include <string.h>
 
 static dml_status dml__pool2d_infer(dml_node *node)
@@ -6403,6 +9884,19 @@ static dml_status dml__pool2d_infer(dml_node *node)
                                   dml_shape_format(&x->shape, x_text));
     }
     return DML_OK;
+}
+
+static void dml__pool2d_describe(const dml_node *node, char *text, size_t bytes)
+{
+    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
+    snprintf(text, bytes, "kernel %d x %d, stride %d x %d, padding %d x %d", o->kernel[0], o->kernel[1],
+             o->stride[0], o->stride[1], o->padding[0], o->padding[1]);
+}
+
+static double dml__avg_pool2d_flops(const dml_node *node)
+{
+    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
+    return (double)dml_shape_count(&node->shape) * o->kernel[0] * o->kernel[1];
 }
 
 static dml_pool2d_shape dml__pool2d_run_shape(const dml__run *run, const dml_node *node)
@@ -6482,7 +9976,11 @@ DML__LOCAL const dml__op *dml__max_pool2d_op(void)
                                 dml__max_pool2d_op_backward,
                                 0,
                                 dml__max_pool2d_saved_bytes,
-                                false };
+                                false,
+                                false,
+                                dml__pool2d_describe,
+                                dml__no_flops,
+                                NULL };
     return &op;
 }
 
@@ -6518,10 +10016,17 @@ static dml_status dml__avg_pool2d_op_backward(const dml__run *run, const dml_nod
 
 DML__LOCAL const dml__op *dml__avg_pool2d_op(void)
 {
-    static const dml__op op = {
-        "avg_pool2d", dml__pool2d_infer, dml__avg_pool2d_op_forward, dml__avg_pool2d_op_backward, 0, NULL,
-        false
-    };
+    static const dml__op op = { "avg_pool2d",
+                                dml__pool2d_infer,
+                                dml__avg_pool2d_op_forward,
+                                dml__avg_pool2d_op_backward,
+                                0,
+                                NULL,
+                                false,
+                                false,
+                                dml__pool2d_describe,
+                                dml__avg_pool2d_flops,
+                                NULL };
     return &op;
 }
 
@@ -6637,6 +10142,12 @@ static dml_status dml__softmax_cross_entropy_op_backward(const dml__run *run, co
     return dml__submit(run->device, &launch);
 }
 
+/* Of each logit: minus the largest, exp, plus the others, divided. */
+static double dml__softmax_cross_entropy_flops(const dml_node *node)
+{
+    return 4.0 * node->input[0]->shape.dims[0];
+}
+
 DML__LOCAL const dml__op *dml__softmax_cross_entropy_op(void)
 {
     static const dml__op op = { "softmax_cross_entropy",
@@ -6645,7 +10156,11 @@ DML__LOCAL const dml__op *dml__softmax_cross_entropy_op(void)
                                 dml__softmax_cross_entropy_op_backward,
                                 DML__NEEDS_INPUT(1),
                                 dml__softmax_cross_entropy_saved_bytes,
-                                false };
+                                false,
+                                false,
+                                NULL,
+                                dml__softmax_cross_entropy_flops,
+                                NULL };
     return &op;
 }
 
@@ -6715,6 +10230,11 @@ static dml_status dml__mean_squared_error_op_backward(const dml__run *run, const
     return status;
 }
 
+static double dml__mean_squared_error_flops(const dml_node *node)
+{
+    return 3.0 * (double)dml_shape_count(&node->input[0]->shape);
+}
+
 DML__LOCAL const dml__op *dml__mean_squared_error_op(void)
 {
     static const dml__op op = { "mean_squared_error",
@@ -6723,7 +10243,11 @@ DML__LOCAL const dml__op *dml__mean_squared_error_op(void)
                                 dml__mean_squared_error_op_backward,
                                 DML__NEEDS_INPUTS,
                                 NULL,
-                                false };
+                                false,
+                                false,
+                                NULL,
+                                dml__mean_squared_error_flops,
+                                NULL };
     return &op;
 }
 
@@ -6805,6 +10329,7 @@ DML__LOCAL size_t dml__plan_memory(dml__block_life *blocks, int count, int *orde
 #ifndef DML_GRAPH_PROGRAM_C
 #define DML_GRAPH_PROGRAM_C
 
+#include <stdio.h>
 #include <string.h>
 
 static void dml__program_destroy_owned(dml__owned *owned)
@@ -6814,6 +10339,7 @@ static void dml__program_destroy_owned(dml__owned *owned)
     dml__disown(context, owned);
     dml__buffer_destroy(context, program->arena);
     dml__buffer_destroy(context, program->g);
+    dml_pool_destroy(program->own_pool);
     dml__release(&context->memory, program->slot);
     dml__release(&context->memory, program->slot_of_node);
     dml__release(&context->memory, program->input);
@@ -6858,6 +10384,7 @@ static dml_status dml__collect_slots(dml_program *program)
         const int s = program->slots++;
         dml__slot *slot = &program->slot[s];
         slot->node = node[i];
+        slot->value_at = slot->gradient_at = s;
         program->slot_of_node[i] = s;
         slot->root = node[i]->op->view ? dml__input_slot(program, slot, 0)->root : s;
         if (node[i]->op == dml__input_op()) program->input[program->inputs++] = node[i];
@@ -6866,13 +10393,13 @@ static dml_status dml__collect_slots(dml_program *program)
     return DML_OK;
 }
 
-/* Step 2: which gradients there are: those with a parameter behind them through which the output's gradient
- * flows. */
+/* Step 2: which gradients there are: those with a trained parameter behind them through which the output's
+ * gradient flows. */
 static void dml__find_gradients(dml_program *program)
 {
     for (int s = 0; s < program->slots; s++) {
         dml__slot *slot = &program->slot[s];
-        slot->has_gradient = slot->node->op == dml__parameter_op();
+        slot->has_gradient = slot->node->op == dml__parameter_op() && !slot->node->frozen;
         for (int i = 0; i < slot->node->inputs; i++)
             slot->has_gradient = slot->has_gradient || dml__input_slot(program, slot, i)->has_gradient;
     }
@@ -6962,6 +10489,36 @@ static void dml__find_lives(const dml_program *program, dml__block_life *blocks)
     dml__live_at(&blocks[3 * program->slot[program->slots - 1].root], end);
 }
 
+/* Gives `part`, a block that begins to live when `whole` has been used for the last time, the bytes of
+ * `whole`. */
+static bool dml__continue_block(dml__block_life *whole, dml__block_life *part)
+{
+    if (!whole->bytes || whole->bytes != part->bytes || whole->last != part->first) return false;
+    whole->last = part->last;
+    part->bytes = 0;
+    return true;
+}
+
+/* Step 5: where an op may write over what nobody needs after it, it does: its value over its input's, and in
+   backward its input's gradient, which it is the first to write, over its own. */
+static void dml__work_in_place(const dml_program *program, dml__block_life *blocks)
+{
+    for (int s = 0; s < program->slots; s++) {
+        dml__slot *slot = &program->slot[s];
+        if (!slot->node->op->in_place) continue;
+        const int from = program->slot[dml__input_slot(program, slot, 0)->root].value_at;
+        if (dml__continue_block(&blocks[3 * from], &blocks[3 * s])) slot->value_at = from;
+    }
+    for (int s = program->slots - 1; s >= 0; s--) {
+        const dml__slot *slot = &program->slot[s];
+        if (!slot->node->op->in_place || !slot->has_gradient || (slot->accumulates & 1u)) continue;
+        const int input = dml__input_slot(program, slot, 0)->root;
+        if (!program->slot[input].has_gradient) continue;
+        if (dml__continue_block(&blocks[3 * slot->gradient_at + 1], &blocks[3 * input + 1]))
+            program->slot[input].gradient_at = slot->gradient_at;
+    }
+}
+
 /* Whether sizes can be counted: values, as many gradients, and what ops save, which is less than both. */
 static bool dml__fits_in_memory(const dml_program *program)
 {
@@ -6974,7 +10531,16 @@ static bool dml__fits_in_memory(const dml_program *program)
     return bytes < (double)(SIZE_MAX / 2);
 }
 
-static dml_status dml__place_blocks(dml_program *program)
+/* All at once, none in another's place: what every plan must agree with. */
+static void dml__live_for_ever(const dml_program *program, dml__block_life *blocks)
+{
+    for (int b = 0; b < 3 * program->slots; b++) {
+        blocks[b].first = 0;
+        blocks[b].last = 2 * program->slots - 1;
+    }
+}
+
+static dml_status dml__place_blocks(dml_program *program, bool disjoint)
 {
     dml_context *context = program->graph->context;
     if (!dml__fits_in_memory(program))
@@ -6987,10 +10553,14 @@ static dml_status dml__place_blocks(dml_program *program)
     dml_status status = DML_OK;
     if (blocks && order) {
         dml__find_lives(program, blocks);
+        if (disjoint)
+            dml__live_for_ever(program, blocks);
+        else
+            dml__work_in_place(program, blocks);
         program->bytes = dml__plan_memory(blocks, count, order);
         for (int s = 0; s < program->slots; s++) {
-            program->slot[s].value = blocks[3 * s].offset;
-            program->slot[s].gradient = blocks[3 * s + 1].offset;
+            program->slot[s].value = blocks[3 * program->slot[s].value_at].offset;
+            program->slot[s].gradient = blocks[3 * program->slot[s].gradient_at + 1].offset;
             program->slot[s].saved = blocks[3 * s + 2].offset;
         }
     } else {
@@ -7007,7 +10577,7 @@ static dml_status dml__allocate_program(dml_program *program)
     program->arena = dml__buffer_create(context, program->bytes);
     if (!program->arena) return context->error.status;
     if (!program->training) return DML_OK;
-    const size_t g_bytes = program->graph->parameter_count * sizeof(float);
+    const size_t g_bytes = program->graph->trained_count * sizeof(float);
     program->g = dml__buffer_create(context, g_bytes);
     if (!program->g) return context->error.status;
     const dml_ref start = { program->g, 0 };
@@ -7019,6 +10589,11 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
     dml_context *context = output->graph->context;
     char text[DML_SHAPE_TEXT];
     if (context->error.status != DML_OK) return context->error.status;
+    if (options && options->own_thread && (options->training || !context->device.host_memory))
+        return dml__fail(
+            &context->error, DML_ERROR_UNSUPPORTED,
+            "a program with a thread of its own only predicts, and on the CPU: this one is %s on %s",
+            options->training ? "to train" : "to predict", context->device.backend->name);
     if (!options || options->batch < 1)
         return dml__fail(&context->error, DML_ERROR_ARGUMENT,
                          "a batch of %d asked for: a program is compiled for 1 or more samples",
@@ -7034,38 +10609,93 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
     return DML_OK;
 }
 
-DML_API dml_program *dml_compile(dml_node *output, const dml_program_options *options)
+/* A pool of no thread but the caller's, which holds a program's scratch. */
+static dml_status dml__make_own_pool(dml_program *program)
 {
-    if (!output || dml__check_compile(output, options) != DML_OK) return NULL;
+    dml_context *context = program->graph->context;
+    dml_pool_options options;
+    memset(&options, 0, sizeof options);
+    options.threads = 1;
+    options.allocator = dml__memory_allocator(&context->memory);
+    program->own_pool = dml_pool_create(&options);
+    if (program->own_pool) return DML_OK;
+    return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a program's own scratch");
+}
+
+/* The scratch that the CPU's kernels work in: the largest need of any op. */
+static dml_status dml__reserve_scratch(dml_program *program)
+{
+    dml_context *context = program->graph->context;
+    dml_scratch most = { 0, 0 };
+    if (!context->device.host_memory) return DML_OK;
+    for (int s = 0; s < program->slots; s++) {
+        const dml_node *node = program->slot[s].node;
+        if (node->op->scratch)
+            most = dml__larger_scratch(most, node->op->scratch(node, program->batch, program->training));
+    }
+    if (dml_pool_reserve(program->own_thread ? program->own_pool : context->pool, most) == DML_OK)
+        return DML_OK;
+    return dml__fail(&context->error, DML_ERROR_MEMORY,
+                     "no memory left for scratch of %zu bytes for each thread and %zu for all", most.worker,
+                     most.shared);
+}
+
+static dml_program *dml__compile_in(dml_node *output, const dml_program_options *options, bool disjoint)
+{
     dml_graph *graph = output->graph;
-    if (dml__graph_freeze(graph) != DML_OK) return NULL;
-    dml_program *program = (dml_program *)dml__allocate(&graph->context->memory, sizeof *program);
+    dml_context *context = graph->context;
+    if (dml__check_compile(output, options) != DML_OK || dml__graph_lay_out(graph) != DML_OK) return NULL;
+    dml_program *program = (dml_program *)dml__allocate(&context->memory, sizeof *program);
     if (!program) {
-        dml__fail(&graph->context->error, DML_ERROR_MEMORY, "no memory left for a program");
+        dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a program");
         return NULL;
     }
     program->graph = graph;
     program->output = output;
     program->batch = options->batch;
     program->training = options->training;
-    dml__own(graph->context, &program->owned, dml__program_destroy_owned);
+    program->own_thread = options->own_thread;
+    dml__own(context, &program->owned, dml__program_destroy_owned);
     dml_status status = dml__collect_slots(program);
     if (status == DML_OK && program->training) {
         dml__find_gradients(program);
         dml__order_gradients(program);
         if (!program->slot[program->slots - 1].has_gradient)
             status = dml__node_fail(output, DML_ERROR_ARGUMENT,
-                                    "it depends on no parameter: there is nothing to train");
+                                    "it depends on no trained parameter: there is nothing to train");
     }
-    if (status == DML_OK) status = dml__place_blocks(program);
+    if (status == DML_OK) status = dml__place_blocks(program, disjoint);
     if (status == DML_OK) status = dml__allocate_program(program);
+    if (status == DML_OK && program->own_thread) status = dml__make_own_pool(program);
+    if (status == DML_OK) status = dml__reserve_scratch(program);
     if (status == DML_OK) {
-        dml__log(&graph->context->logger, DML_LOG_DEBUG, "compiled %d nodes for %d samples%s: %zu bytes",
+        dml__log(&context->logger, DML_LOG_DEBUG, "compiled %d nodes for %d samples%s: %zu bytes",
                  program->slots, program->batch, program->training ? " to train" : "", program->bytes);
         return program;
     }
     dml_program_destroy(program);
     return NULL;
+}
+
+static dml_program *dml__compile_guarded(dml_node *output, const dml_program_options *options, bool disjoint)
+{
+    if (!output) return NULL;
+    dml_context *context = output->graph->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return NULL;
+    dml_program *program = dml__compile_in(output, options, disjoint);
+    dml__leave(context, entry);
+    return program;
+}
+
+DML_API dml_program *dml_compile(dml_node *output, const dml_program_options *options)
+{
+    return dml__compile_guarded(output, options, false);
+}
+
+DML__LOCAL dml_program *dml__compile_disjoint(dml_node *output, const dml_program_options *options)
+{
+    return dml__compile_guarded(output, options, true);
 }
 
 DML_API size_t dml_program_bytes(const dml_program *program)
@@ -7083,57 +10713,78 @@ DML_API dml_node *dml_program_input(const dml_program *program, int i)
     return program && i >= 0 && i < program->inputs ? program->input[i] : NULL;
 }
 
+/* ---- running ---- */
+
+static dml__error *dml__program_error_of(dml_program *program)
+{
+    return program->own_thread ? &program->error : &program->graph->context->error;
+}
+
 /* Values that some op indexes with must be inside its range: checked here, on the host, for every device. */
-static dml_status dml__check_labels(const dml_node *input, int rows, const int32_t *values)
+static dml_status dml__check_labels(const dml_node *input, int rows, const int32_t *values, dml__error *error)
 {
     const size_t each = dml_shape_count(&input->shape);
     for (size_t i = 0; input->limit && i < each * (size_t)rows; i++)
         if (values[i] < 0 || values[i] >= input->limit)
-            return dml__node_fail(input, DML_ERROR_ARGUMENT,
-                                  "sample %d of the batch is %d, it must be in 0 .. %d", (int)(i / each),
-                                  (int)values[i], input->limit - 1);
+            return dml__fail(error, DML_ERROR_ARGUMENT,
+                             "input '%s': sample %d of the batch is %d, it must be in 0 .. %d", input->name,
+                             (int)(i / each), (int)values[i], input->limit - 1);
     return DML_OK;
 }
 
-static dml_status dml__feed(const dml__run *run, const void *const *inputs)
+static dml_status dml__check_input_count(const dml_program *program, int count, dml__error *error)
 {
-    const dml_program *program = run->program;
-    dml_status status = DML_OK;
-    if (run->rows < 1 || run->rows > program->batch)
-        return dml__fail(&run->context->error, DML_ERROR_ARGUMENT,
-                         "a run of %d samples asked for; this program takes 1 to %d", run->rows,
-                         program->batch);
+    char names[256] = "";
+    size_t used = 0;
+    if (count == program->inputs) return DML_OK;
+    for (int i = 0; i < program->inputs && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
+                                 program->input[i]->name);
+    return dml__fail(error, DML_ERROR_ARGUMENT, "%d inputs were given, the program takes %d: %s", count,
+                     program->inputs, names);
+}
+
+DML__LOCAL dml_status dml__program_check(dml_program *program, int rows, const void *const *inputs, int count)
+{
+    dml__error *error = dml__program_error_of(program);
+    if (error->status != DML_OK) return error->status;
+    if (rows < 1 || rows > program->batch)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "a run of %d samples asked for; this program takes 1 to %d", rows, program->batch);
+    dml_status status = dml__check_input_count(program, count, error);
     for (int i = 0; i < program->inputs && status == DML_OK; i++) {
         const dml_node *input = program->input[i];
         if (!inputs || !inputs[i])
-            return dml__node_fail(input, DML_ERROR_ARGUMENT, "input %d of %d is NULL", i + 1,
-                                  program->inputs);
-        if (input->limit) status = dml__check_labels(input, run->rows, (const int32_t *)inputs[i]);
-    }
-    for (int i = 0; i < program->inputs && status == DML_OK; i++) {
-        const size_t bytes = dml__count(run, program->input[i]) * dml_dtype_size(program->input[i]->dtype);
-        status =
-            run->device->backend->write(run->device, dml__value(run, program->input[i]), inputs[i], bytes);
+            return dml__fail(error, DML_ERROR_ARGUMENT, "input '%s': input %d of %d is NULL", input->name,
+                             i + 1, program->inputs);
+        if (input->limit) status = dml__check_labels(input, rows, (const int32_t *)inputs[i], error);
     }
     return status;
 }
 
 static dml_status dml__forward(const dml__run *run, const void *const *inputs)
 {
-    dml_status status = dml__feed(run, inputs);
-    for (int s = 0; s < run->program->slots && status == DML_OK; s++) {
-        const dml_node *node = run->program->slot[s].node;
+    const dml_program *program = run->program;
+    dml_status status = DML_OK;
+    for (int i = 0; i < program->inputs && status == DML_OK; i++) {
+        const size_t bytes = dml__count(run, program->input[i]) * dml_dtype_size(program->input[i]->dtype);
+        status =
+            run->device->backend->write(run->device, dml__value(run, program->input[i]), inputs[i], bytes);
+    }
+    for (int s = 0; s < program->slots && status == DML_OK; s++) {
+        const dml_node *node = program->slot[s].node;
         if (node->op->forward) status = node->op->forward(run, node);
     }
     return status;
 }
 
-static dml_status dml__backward(const dml__run *run, float loss_scale, const dml__gradient_listener *listener)
+static dml_status dml__backward(const dml__run *run, const dml__training *training)
 {
     const dml_program *program = run->program;
-    size_t final_from = program->graph->parameter_count;
+    const dml__gradient_listener *listener = training->listener;
+    size_t final_from = program->graph->trained_count;
     dml_status status = run->device->backend->write(run->device, dml__gradient(run, program->output),
-                                                    &loss_scale, sizeof loss_scale);
+                                                    &training->loss_scale, sizeof training->loss_scale);
     for (int s = program->slots - 1; s >= 0 && status == DML_OK; s--) {
         const dml__slot *slot = &program->slot[s];
         if (slot->has_gradient && slot->node->op->backward)
@@ -7145,10 +10796,18 @@ static dml_status dml__backward(const dml__run *run, float loss_scale, const dml
     return status;
 }
 
-static dml__run dml__begin_run(dml_program *program, int rows, uint32_t step)
+static dml__run dml__begin_run(dml_program *program, int rows, bool adds, uint32_t step)
 {
     dml_context *context = program->graph->context;
-    const dml__run run = { program, context, &context->device, context->pool, rows, program->training, step };
+    const dml__run run = { program,
+                           context,
+                           &context->device,
+                           program->own_thread ? program->own_pool : context->pool,
+                           dml__program_error_of(program),
+                           rows,
+                           program->training,
+                           adds,
+                           step };
     return run;
 }
 
@@ -7159,25 +10818,220 @@ static dml_status dml__read_output(const dml__run *run, void *output)
     return run->device->backend->read(run->device, output, dml__value(run, node), bytes);
 }
 
-DML_API dml_status dml_program_run(dml_program *program, int rows, const void *const *inputs, void *output)
+/* For a kernel that fails without a word. */
+static dml_status dml__explain_run(const dml__run *run, dml_status status)
+{
+    return status == DML_OK ? status
+                            : dml__fail(run->error, status, "the run failed: %s", dml_status_string(status));
+}
+
+static dml_status dml__predict(dml_program *program, int rows, const void *const *inputs, int count,
+                               void *output)
+{
+    dml_status status = dml__program_check(program, rows, inputs, count);
+    if (status != DML_OK) return status;
+    const dml__run run = dml__begin_run(program, rows, false, 0);
+    status = dml__forward(&run, inputs);
+    if (status == DML_OK && output) status = dml__read_output(&run, output);
+    return dml__explain_run(&run, status);
+}
+
+/* Whoever is refused by another's presence leaves no sentence: there is no place of his own for it. */
+static dml_status dml__predict_on_own_thread(dml_program *program, int rows, const void *const *inputs,
+                                             int count, void *output)
+{
+    if (__atomic_exchange_n(&program->running, 1, __ATOMIC_ACQUIRE)) return DML_ERROR_STATE;
+    dml_status status;
+    if (dml__graph_claim(program->graph, true)) {
+        status = dml__predict(program, rows, inputs, count, output);
+        dml__graph_release(program->graph, true);
+    } else {
+        status = dml__fail(&program->error, DML_ERROR_STATE,
+                           "the parameters are being written; predict between a trainer's steps");
+    }
+    __atomic_store_n(&program->running, 0, __ATOMIC_RELEASE);
+    return status;
+}
+
+DML_API dml_status dml_program_run(dml_program *program, int rows, const void *const *inputs, int count,
+                                   void *output)
 {
     if (!program) return DML_ERROR_ARGUMENT;
-    const dml__run run = dml__begin_run(program, rows, 0);
-    if (run.context->error.status != DML_OK) return run.context->error.status;
-    const dml_status status = dml__forward(&run, inputs);
-    return status == DML_OK && output ? dml__read_output(&run, output) : status;
+    if (program->own_thread) return dml__predict_on_own_thread(program, rows, inputs, count, output);
+    dml_context *context = program->graph->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__predict(program, rows, inputs, count, output);
+    dml__leave(context, entry);
+    return status;
 }
 
 DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
-                                         uint32_t step, float loss_scale,
-                                         const dml__gradient_listener *listener, float *loss)
+                                         const dml__training *training, float *loss)
 {
-    const dml__run run = dml__begin_run(program, rows, step);
-    if (run.context->error.status != DML_OK) return run.context->error.status;
+    const dml__run run = dml__begin_run(program, rows, training->adds, training->step);
     dml_status status = dml__forward(&run, inputs);
-    if (status == DML_OK) status = dml__backward(&run, loss_scale, listener);
-    return status == DML_OK && loss ? dml__read_output(&run, loss) : status;
+    if (status == DML_OK) status = dml__backward(&run, training);
+    if (status == DML_OK && loss) status = dml__read_output(&run, loss);
+    return dml__explain_run(&run, status);
 }
+
+DML_API const char *dml_program_error(const dml_program *program)
+{
+    if (!program) return "no program";
+    return program->own_thread ? program->error.text : program->graph->context->error.text;
+}
+
+DML_API dml_status dml_program_status(const dml_program *program)
+{
+    if (!program) return DML_ERROR_ARGUMENT;
+    return program->own_thread ? program->error.status : program->graph->context->error.status;
+}
+
+DML_API void dml_program_clear_error(dml_program *program)
+{
+    if (!program) return;
+    if (!program->own_thread) {
+        dml_clear_error(program->graph->context);
+        return;
+    }
+    program->error.status = DML_OK;
+    program->error.text[0] = '\0';
+}
+
+#endif
+
+/* ---- graph/print.c ---- */
+
+#ifndef DML_GRAPH_PRINT_C
+#define DML_GRAPH_PRINT_C
+
+#ifndef DML_NO_STDIO
+
+#include <string.h>
+
+static dml_status dml__printed(const dml_graph *graph, FILE *file, const char *what)
+{
+    if (fflush(file) == 0 && !ferror(file)) return DML_OK;
+    return dml__fail(&graph->context->error, DML_ERROR_IO, "can't write %s of the graph", what);
+}
+
+static bool dml__is_parameter(const dml_node *node)
+{
+    return node->op == dml__parameter_op();
+}
+
+/* The parameters that this node is the first to use, and how many of them are trained. */
+static void dml__count_own(const dml_node *node, size_t *all, size_t *trained)
+{
+    *all = *trained = 0;
+    for (int i = 0; i < node->inputs; i++) {
+        const dml_node *p = node->input[i];
+        bool first = dml__is_parameter(p);
+        for (int k = 0; k < i; k++) first = first && node->input[k] != p;
+        for (const dml_node *earlier = p->next; first && earlier != node; earlier = earlier->next)
+            for (int k = 0; k < earlier->inputs; k++) first = first && earlier->input[k] != p;
+        if (!first) continue;
+        *all += dml_shape_count(&p->shape);
+        if (!p->frozen) *trained += dml_shape_count(&p->shape);
+    }
+}
+
+/* "input f32", or "conv2d, 6 filters, kernel 5 x 5, ..." */
+static const char *dml__what_it_does(const dml_node *node, char *text, size_t bytes)
+{
+    char words[160];
+    dml_node_describe(node, words, sizeof words);
+    if (node->op == dml__input_op())
+        snprintf(text, bytes, "input %s", dml_dtype_name(node->dtype));
+    else
+        snprintf(text, bytes, "%s%s%s", node->op->name, words[0] ? ", " : "", words);
+    return text;
+}
+
+/* Columns as wide as their widest entry. */
+typedef struct dml__widths {
+    int name, does, output;
+} dml__widths;
+
+static void dml__widen(int *width, const char *text)
+{
+    const int length = (int)strlen(text);
+    if (length > *width) *width = length;
+}
+
+static dml__widths dml__find_widths(const dml_graph *graph)
+{
+    dml__widths widths = { 4, 4, 6 };
+    for (const dml_node *node = graph->first; node; node = node->next) {
+        char does[256], output[DML_SHAPE_TEXT];
+        if (dml__is_parameter(node)) continue;
+        dml__widen(&widths.name, node->name);
+        dml__widen(&widths.does, dml__what_it_does(node, does, sizeof does));
+        dml__widen(&widths.output, dml_shape_format(&node->shape, output));
+    }
+    return widths;
+}
+
+DML_API dml_status dml_graph_print(const dml_graph *graph, FILE *file)
+{
+    if (!graph || !file) return DML_ERROR_ARGUMENT;
+    const dml__widths w = dml__find_widths(graph);
+    size_t all = 0, all_trained = 0;
+    double all_flops = 0;
+    fprintf(file, "%-*s  %-*s  %-*s  %12s  %14s\n", w.name, "node", w.does, "does", w.output, "output",
+            "parameters", "flops");
+    for (const dml_node *node = graph->first; node; node = node->next) {
+        char does[256], output[DML_SHAPE_TEXT];
+        size_t own, trained;
+        if (dml__is_parameter(node)) continue;
+        dml__count_own(node, &own, &trained);
+        fprintf(file, "%-*s  %-*s  %-*s  %12llu  %14.0f\n", w.name, node->name, w.does,
+                dml__what_it_does(node, does, sizeof does), w.output, dml_shape_format(&node->shape, output),
+                (unsigned long long)own, dml_node_flops(node));
+        all += own;
+        all_trained += trained;
+        all_flops += dml_node_flops(node);
+    }
+    fprintf(file, "%llu parameters, %llu of them trained; %.0f flops forward for one sample\n",
+            (unsigned long long)all, (unsigned long long)all_trained, all_flops);
+    return dml__printed(graph, file, "a table");
+}
+
+/* Text inside quotes of the dot language. */
+static void dml__print_quoted(FILE *file, const char *text)
+{
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\') fputc('\\', file);
+        fputc((unsigned char)*text < ' ' ? ' ' : *text, file);
+    }
+}
+
+static void dml__print_dot_node(const dml_node *node, FILE *file)
+{
+    char does[256], output[DML_SHAPE_TEXT];
+    const bool leaf = node->inputs == 0;
+    fprintf(file, "    n%d [shape=%s, label=\"", node->index, leaf ? "ellipse" : "box");
+    dml__print_quoted(file, node->name);
+    fputs("\\n", file);
+    dml__print_quoted(file, dml__what_it_does(node, does, sizeof does));
+    fprintf(file, "\\n%s%s\"%s];\n", dml_shape_format(&node->shape, output),
+            dml__is_parameter(node) && node->frozen ? ", frozen" : "",
+            dml__is_parameter(node) ? ", style=dashed" : "");
+    for (int i = 0; i < node->inputs; i++)
+        fprintf(file, "    n%d -> n%d;\n", node->input[i]->index, node->index);
+}
+
+DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file)
+{
+    if (!graph || !file) return DML_ERROR_ARGUMENT;
+    fputs("digraph model {\n    rankdir=TB;\n", file);
+    for (const dml_node *node = graph->first; node; node = node->next) dml__print_dot_node(node, file);
+    fputs("}\n", file);
+    return dml__printed(graph, file, "a drawing");
+}
+
+#endif
 
 #endif
 
@@ -7193,6 +11047,7 @@ DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const v
 #define DML_TRAIN_OPTIMIZER_INTERNAL_H
 
 #define DML__MAX_STATES 2
+#define DML__MAX_LR 1e6f /* far above any that is meant; it refuses infinity */
 
 /* One fused pass over a range: w, g and each state vector at the range's start, n elements. */
 typedef struct dml__update {
@@ -7205,10 +11060,14 @@ typedef struct dml__update {
 
 typedef struct dml__optimizer_row {
     const char *name;
-    /* How many vectors as long as w it keeps. */
+    const char *state[DML__MAX_STATES]; /* what its vectors are called */
+    /* How many of them, each as long as g, it keeps with these numbers. */
     int (*states)(const dml_optimizer *optimizer);
     dml_status (*update)(const dml_optimizer *optimizer, const dml__update *update);
 } dml__optimizer_row;
+
+/* What refuses an optimizer's numbers, with the error recorded. */
+DML__LOCAL dml_status dml__check_optimizer(const dml_optimizer *optimizer, dml__error *error);
 
 /* NULL for a kind that isn't there. */
 DML__LOCAL const dml__optimizer_row *dml__optimizer_row_of(dml_optimizer_kind kind);
@@ -7245,9 +11104,26 @@ static dml_status dml__sgd_step(const dml_optimizer *optimizer, const dml__updat
 DML__LOCAL const dml__optimizer_row *dml__optimizer_row_of(dml_optimizer_kind kind)
 {
     static const dml__optimizer_row rows[] = {
-        { "sgd", dml__sgd_states, dml__sgd_step },
+        { "sgd", { "velocity", NULL }, dml__sgd_states, dml__sgd_step },
     };
     return (unsigned)kind < sizeof rows / sizeof rows[0] ? &rows[kind] : NULL;
+}
+
+DML__LOCAL dml_status dml__check_optimizer(const dml_optimizer *o, dml__error *error)
+{
+    if (!dml__optimizer_row_of(o->kind))
+        return dml__fail(error, DML_ERROR_ARGUMENT, "no optimizer of kind %d", (int)o->kind);
+    /* Written so that a NaN is refused too. */
+    if (!(o->lr >= 0.0f && o->lr <= DML__MAX_LR) || !(o->momentum >= 0.0f && o->momentum < 1.0f) ||
+        !(o->weight_decay >= 0.0f && o->weight_decay <= 1e6f))
+        return dml__fail(
+            error, DML_ERROR_ARGUMENT,
+            "optimizer with lr %g, momentum %g, weight decay %g: lr must be above 0, momentum in 0 .. 1 "
+            "(below 1), weight decay 0 or more",
+            (double)o->lr, (double)o->momentum, (double)o->weight_decay);
+    if (o->nesterov && o->momentum == 0.0f)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "Nesterov momentum needs a momentum above 0");
+    return DML_OK;
 }
 
 DML_API dml_optimizer dml_sgd(float lr, float momentum)
@@ -7278,10 +11154,15 @@ struct dml_trainer {
     dml_optimizer optimizer;
     const dml__optimizer_row *row;
     dml_buffer *vector[DML__MAX_VECTORS]; /* w is the graph's, g the program's, the states are its own */
-    float *mirror[DML__MAX_VECTORS];      /* host copies, where the device has memory of its own */
+    float *mirror[DML__MAX_VECTORS];      /* host copies, where the device has memory of its own; w's is the
+                                             graph's */
     int vectors;
     uint64_t steps;
     dml_sync sync;
+    /* What g holds: the mean over this many samples of all ranks, or, while `pending`, the sum over this
+       rank's. 0: nothing that could be added to. */
+    double held;
+    bool pending;
 };
 
 #endif
@@ -7304,7 +11185,7 @@ static void dml__trainer_destroy_owned(dml__owned *owned)
     dml__trainer_drop_sync(trainer);
     dml__disown(context, owned);
     for (int v = 0; v < DML__MAX_VECTORS; v++) {
-        dml__release(&context->memory, trainer->mirror[v]);
+        if (v != DML_PARAMETERS) dml__release(&context->memory, trainer->mirror[v]);
         if (v >= DML_OPTIMIZER_STATE) dml__buffer_destroy(context, trainer->vector[v]);
     }
     dml_program_destroy(trainer->program);
@@ -7316,30 +11197,10 @@ DML_API void dml_trainer_destroy(dml_trainer *trainer)
     if (trainer) dml__trainer_destroy_owned(&trainer->owned);
 }
 
-/* Far above any that is meant; it refuses infinity. */
-#define DML__MAX_LR 1e6f
-
-static dml_status dml__check_optimizer(dml_context *context, const dml_optimizer *o)
-{
-    if (!dml__optimizer_row_of(o->kind))
-        return dml__fail(&context->error, DML_ERROR_ARGUMENT, "no optimizer of kind %d", (int)o->kind);
-    /* Written so that a NaN is refused too. */
-    if (!(o->lr > 0.0f && o->lr <= DML__MAX_LR) || !(o->momentum >= 0.0f && o->momentum < 1.0f) ||
-        !(o->weight_decay >= 0.0f && o->weight_decay <= 1e6f))
-        return dml__fail(
-            &context->error, DML_ERROR_ARGUMENT,
-            "optimizer with lr %g, momentum %g, weight decay %g: lr must be above 0, momentum in 0 .. 1 "
-            "(below 1), weight decay 0 or more",
-            (double)o->lr, (double)o->momentum, (double)o->weight_decay);
-    if (o->nesterov && o->momentum == 0.0f)
-        return dml__fail(&context->error, DML_ERROR_ARGUMENT, "Nesterov momentum needs a momentum above 0");
-    return DML_OK;
-}
-
 static dml_status dml__trainer_allocate(dml_trainer *trainer)
 {
     dml_context *context = trainer->context;
-    const size_t count = dml_trainer_parameter_count(trainer);
+    const size_t count = trainer->program->graph->trained_count;
     const int states = trainer->row->states(&trainer->optimizer);
     trainer->vector[DML_PARAMETERS] = trainer->program->graph->w;
     trainer->vector[DML_GRADIENTS] = trainer->program->g;
@@ -7352,25 +11213,29 @@ static dml_status dml__trainer_allocate(dml_trainer *trainer)
             context->device.backend->zero(&context->device, start, count * sizeof(float));
         if (status != DML_OK) return status;
     }
-    for (int v = 0; v < trainer->vectors && !context->device.host_memory; v++) {
+    if (context->device.host_memory) return DML_OK;
+    trainer->mirror[DML_PARAMETERS] = dml__graph_host(trainer->program->graph);
+    if (!trainer->mirror[DML_PARAMETERS]) return context->error.status;
+    for (int v = DML_GRADIENTS; v < trainer->vectors; v++) {
         trainer->mirror[v] = (float *)dml__allocate_array(&context->memory, count, sizeof(float));
         if (!trainer->mirror[v])
             return dml__fail(&context->error, DML_ERROR_MEMORY,
-                             "no memory left for the host's copy of %zu parameters", count);
+                             "no memory left for the host's copy of %zu gradients", count);
     }
     return DML_OK;
 }
 
-DML_API dml_trainer *dml_trainer_create(dml_node *loss, const dml_trainer_options *options)
+static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_options *options)
 {
-    if (!loss) return NULL;
     dml_context *context = loss->graph->context;
     dml_optimizer optimizer;
     memset(&optimizer, 0, sizeof optimizer);
     if (options) optimizer = options->optimizer;
     if (optimizer.lr == 0.0f) optimizer.lr = 0.01f;
-    if (context->error.status != DML_OK || dml__check_optimizer(context, &optimizer) != DML_OK) return NULL;
+    if (context->error.status != DML_OK || dml__check_optimizer(&optimizer, &context->error) != DML_OK)
+        return NULL;
     dml_program_options program_options;
+    memset(&program_options, 0, sizeof program_options);
     program_options.batch = options ? options->batch : 0;
     program_options.training = true;
     dml_program *program = dml_compile(loss, &program_options);
@@ -7391,55 +11256,212 @@ DML_API dml_trainer *dml_trainer_create(dml_node *loss, const dml_trainer_option
     return NULL;
 }
 
+DML_API dml_trainer *dml_trainer_create(dml_node *loss, const dml_trainer_options *options)
+{
+    if (!loss) return NULL;
+    dml_context *context = loss->graph->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return NULL;
+    dml_trainer *trainer = dml__trainer_create_in(loss, options);
+    dml__leave(context, entry);
+    return trainer;
+}
+
+/* ---- backward ---- */
+
+static bool dml__sync_combines(const dml_sync *sync)
+{
+    return sync->ready || sync->finish;
+}
+
+static bool dml__sync_attached(const dml_sync *sync)
+{
+    return dml__sync_combines(sync) || sync->begin || sync->updated;
+}
+
 static dml_status dml__trainer_gradient_ready(void *user, size_t begin, size_t end)
 {
     dml_trainer *trainer = (dml_trainer *)user;
     return trainer->sync.ready ? trainer->sync.ready(trainer->sync.state, trainer, begin, end) : DML_OK;
 }
 
-/* A rank without samples takes part in the sync with a gradient of zero. */
-static dml_status dml__train_on_nothing(dml_trainer *trainer, const dml__gradient_listener *listener)
+/* g = factor g */
+static dml_status dml__scale_gradient(dml_trainer *trainer, double factor)
 {
-    const size_t count = dml_trainer_parameter_count(trainer);
+    const size_t n = trainer->program->graph->trained_count;
     const dml_ref g = { trainer->vector[DML_GRADIENTS], 0 };
-    const dml_status status =
-        trainer->context->device.backend->zero(&trainer->context->device, g, count * sizeof(float));
-    return status == DML_OK ? listener->ready(listener->user, 0, count) : status;
+    dml_device *device = &trainer->context->device;
+    if (factor == 1) return DML_OK;
+    if (device->host_memory) {
+        dml_scale(trainer->context->pool, n, (float)factor, (float *)dml__host(g));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("axpby", n, 1);
+    launch.buffer[0] = g;
+    launch.buffer[1] = g;
+    launch.integer[0] = (int32_t)n;
+    launch.real[0] = (float)factor;
+    return dml__submit(device, &launch);
 }
 
-static dml_status dml__trainer_update(dml_trainer *trainer)
+/* A call of backward: what g held, weighs, and becomes. */
+typedef struct dml__pass {
+    int rows;
+    bool combines;     /* by a strategy that sees sums; else g is a mean throughout */
+    bool adds, more;   /* DML_ADD to something; DML_MORE */
+    double old_factor; /* of what g holds, before backward adds to it */
+    double samples;    /* that this rank's g stands for after backward */
+    float loss_scale;
+} dml__pass;
+
+static dml__pass dml__plan_pass(const dml_trainer *trainer, int rows, int flags)
 {
+    const dml_sync *sync = &trainer->sync;
+    dml__pass pass;
+    memset(&pass, 0, sizeof pass);
+    pass.rows = rows;
+    pass.combines = dml__sync_combines(sync);
+    pass.adds = (flags & DML_ADD) && trainer->held > 0;
+    pass.more = pass.combines && (flags & DML_MORE);
+    double held = pass.adds ? trainer->held : 0;
+    pass.old_factor = 1;
+    if (pass.combines && !trainer->pending) {
+        /* g is the mean over the samples of all ranks: each stands for its part of their sum. */
+        held /= sync->ranks ? sync->ranks : 1;
+        pass.old_factor = held;
+    }
+    pass.samples = held + rows;
+    pass.loss_scale = (float)rows;
+    if (!pass.combines && pass.samples > 0) {
+        pass.old_factor = held / pass.samples;
+        pass.loss_scale = (float)(rows / pass.samples);
+    }
+    return pass;
+}
+
+/* A rank without samples takes part in the sync with a gradient of zero, or with what it had before. Its
+   ranges become final in the order in which other ranks' do: what is sent has to be the same on all. */
+static dml_status dml__pass_on_nothing(dml_trainer *trainer, const dml__pass *pass,
+                                       const dml__gradient_listener *listener)
+{
+    dml_device *device = &trainer->context->device;
+    const dml_program *program = trainer->program;
+    const dml_ref g = { trainer->vector[DML_GRADIENTS], 0 };
+    size_t final_from = program->graph->trained_count;
+    dml_status status = pass->adds ? DML_OK : device->backend->zero(device, g, final_from * sizeof(float));
+    for (int s = program->slots - 1; s >= 0 && listener && status == DML_OK; s--) {
+        if (program->slot[s].final_from >= final_from) continue;
+        status = listener->ready(listener->user, program->slot[s].final_from, final_from);
+        final_from = program->slot[s].final_from;
+    }
+    return status;
+}
+
+static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, const void *const *inputs,
+                                float *loss)
+{
+    const dml__gradient_listener listener = { dml__trainer_gradient_ready, trainer };
+    const dml__training training = { (uint32_t)trainer->steps, pass->loss_scale, pass->adds,
+                                     pass->more ? NULL : &listener };
+    const dml_status status = pass->adds ? dml__scale_gradient(trainer, pass->old_factor) : DML_OK;
+    if (status != DML_OK) return status;
+    if (pass->rows > 0) return dml__program_train(trainer->program, pass->rows, inputs, &training, loss);
+    if (loss) *loss = 0.0f;
+    return dml__pass_on_nothing(trainer, pass, training.listener);
+}
+
+/* The sum over the ranks, and its mean. */
+static dml_status dml__finish_pass(dml_trainer *trainer, dml__pass *pass)
+{
+    const dml_sync *sync = &trainer->sync;
+    const dml_status status = sync->finish ? sync->finish(sync->state, trainer, &pass->samples) : DML_OK;
+    if (status != DML_OK) return status;
+    if (!(pass->samples > 0))
+        return dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
+                         "a global batch of 0 samples: no rank was given any");
+    return dml__scale_gradient(trainer, 1 / pass->samples);
+}
+
+static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const void *const *inputs,
+                                           int count, int flags, float *loss)
+{
+    const dml_sync *sync = &trainer->sync;
+    dml_status status = trainer->context->error.status;
+    if (status != DML_OK) return status;
+    if (flags & ~(DML_ADD | DML_MORE))
+        return dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
+                         "backward was given flags %d; there are DML_ADD and DML_MORE", flags);
+    if (rows != 0 || !dml__sync_attached(sync))
+        status = dml__program_check(trainer->program, rows, inputs, count);
+    if (status != DML_OK) return status;
+    dml__pass pass = dml__plan_pass(trainer, rows, flags);
+    trainer->held = 0; /* whatever fails from here on leaves in g nothing to add to */
+    trainer->pending = false;
+    if (sync->begin && !pass.more) status = sync->begin(sync->state, trainer, pass.samples);
+    if (status == DML_OK) status = dml__run_pass(trainer, &pass, inputs, loss);
+    if (status == DML_OK && pass.combines && !pass.more) status = dml__finish_pass(trainer, &pass);
+    if (status != DML_OK) {
+        if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
+        return status;
+    }
+    trainer->held = pass.samples;
+    trainer->pending = pass.more;
+    return DML_OK;
+}
+
+/* ---- update ---- */
+
+static dml_ref dml__trainer_ref(const dml_trainer *trainer, int vector, size_t begin)
+{
+    const dml_ref ref = { trainer->vector[vector], begin * sizeof(float) };
+    return ref;
+}
+
+static dml_status dml__check_whole(const dml_trainer *trainer)
+{
+    if (!trainer->pending) return DML_OK;
+    return dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                     "an update while the gradient waits for more: the last backward before it comes without "
+                     "DML_MORE");
+}
+
+static dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, size_t end)
+{
+    dml_context *context = trainer->context;
+    const size_t count = trainer->program->graph->trained_count;
+    if (context->error.status != DML_OK) return context->error.status;
+    if (begin > end || end > count)
+        return dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                         "an update of elements %zu to %zu asked for; there are %zu trained ones", begin, end,
+                         count);
+    const dml_status status = dml__check_whole(trainer);
+    if (status != DML_OK) return status;
     dml__update update;
     memset(&update, 0, sizeof update);
-    update.device = &trainer->context->device;
-    update.pool = trainer->context->pool;
-    update.n = dml_trainer_parameter_count(trainer);
-    update.w.buffer = trainer->vector[DML_PARAMETERS];
-    update.g.buffer = trainer->vector[DML_GRADIENTS];
+    update.device = &context->device;
+    update.pool = context->pool;
+    update.n = end - begin;
+    update.w = dml__trainer_ref(trainer, DML_PARAMETERS, begin);
+    update.g = dml__trainer_ref(trainer, DML_GRADIENTS, begin);
     for (int s = 0; s < trainer->vectors - DML_OPTIMIZER_STATE; s++)
-        update.state[s].buffer = trainer->vector[DML_OPTIMIZER_STATE + s];
+        update.state[s] = dml__trainer_ref(trainer, DML_OPTIMIZER_STATE + s, begin);
     update.step = trainer->steps;
     return trainer->row->update(&trainer->optimizer, &update);
 }
 
-/* Forward and backward: under a strategy that combines gradients g is the gradient of the sum over the rows.
- */
-static dml_status dml__trainer_find_gradient(dml_trainer *trainer, int rows, const void *const *inputs,
-                                             float *loss)
+static dml_status dml__trainer_advance_in(dml_trainer *trainer)
 {
     const dml_sync *sync = &trainer->sync;
-    const bool attached = sync->begin || sync->ready || sync->finish || sync->updated;
-    const dml__gradient_listener listener = { dml__trainer_gradient_ready, trainer };
-    if (attached && rows == 0) {
-        if (loss) *loss = 0.0f;
-        return dml__train_on_nothing(trainer, &listener);
-    }
-    const float loss_scale = sync->ready || sync->finish ? (float)rows : 1.0f;
-    return dml__program_train(trainer->program, rows, inputs, (uint32_t)trainer->steps, loss_scale, &listener,
-                              loss);
+    const dml_status status = dml__check_whole(trainer);
+    if (status != DML_OK) return status;
+    trainer->steps++;
+    trainer->held = 0;
+    return sync->updated ? sync->updated(sync->state, trainer) : DML_OK;
 }
 
-/* For a strategy, or a kernel, that fails without a word. */
+/* ---- the public parts of a step ---- */
+
+/* For a strategy that fails without a word. */
 static dml_status dml__explain(dml_trainer *trainer, dml_status status, const char *what)
 {
     return status == DML_OK ? status
@@ -7447,18 +11469,88 @@ static dml_status dml__explain(dml_trainer *trainer, dml_status status, const ch
                                         dml_status_string(status));
 }
 
-DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *const *inputs, float *loss)
+/* A part of a step has the context to itself, and, where it writes w, the graph. */
+typedef struct dml__part {
+    dml__entry entry;
+    bool writes;
+} dml__part;
+
+static dml_status dml__begin_part(dml_trainer *trainer, bool writes, dml__part *part)
+{
+    part->writes = false;
+    part->entry = dml__enter(trainer->context);
+    if (part->entry == DML__REFUSED) return DML_ERROR_STATE;
+    dml_status status = trainer->context->error.status;
+    if (status == DML_OK && writes) {
+        status = dml__graph_claim_writing(trainer->program->graph);
+        part->writes = status == DML_OK;
+    }
+    if (status != DML_OK) dml__leave(trainer->context, part->entry);
+    return status;
+}
+
+static dml_status dml__end_part(dml_trainer *trainer, const dml__part *part, dml_status status,
+                                const char *what)
+{
+    status = dml__explain(trainer, status, what);
+    if (part->writes) dml__graph_release(trainer->program->graph, false);
+    dml__leave(trainer->context, part->entry);
+    return status;
+}
+
+DML_API dml_status dml_trainer_backward(dml_trainer *trainer, int rows, const void *const *inputs, int count,
+                                        int flags, float *loss)
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
-    dml_sync *sync = &trainer->sync;
-    dml_status status = trainer->context->error.status;
-    if (status == DML_OK && sync->begin) status = sync->begin(sync->state, trainer, rows);
-    if (status == DML_OK) status = dml__trainer_find_gradient(trainer, rows, inputs, loss);
-    if (status == DML_OK && sync->finish) status = sync->finish(sync->state, trainer);
-    if (status == DML_OK) status = dml__trainer_update(trainer);
-    if (status == DML_OK) trainer->steps++;
-    if (status == DML_OK && sync->updated) status = sync->updated(sync->state, trainer);
-    return dml__explain(trainer, status, "the training step");
+    dml__part part;
+    dml_status status = dml__begin_part(trainer, false, &part);
+    if (status != DML_OK) return status;
+    status = dml__trainer_backward_in(trainer, rows, inputs, count, flags, loss);
+    return dml__end_part(trainer, &part, status, "the backward pass");
+}
+
+DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, size_t end)
+{
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    dml__part part;
+    dml_status status = dml__begin_part(trainer, true, &part);
+    if (status != DML_OK) return status;
+    status = dml__trainer_update_in(trainer, begin, end);
+    return dml__end_part(trainer, &part, status, "the update");
+}
+
+DML_API dml_status dml_trainer_advance(dml_trainer *trainer)
+{
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    dml__part part;
+    dml_status status = dml__begin_part(trainer, true, &part);
+    if (status != DML_OK) return status;
+    status = dml__trainer_advance_in(trainer);
+    return dml__end_part(trainer, &part, status, "the end of the training step");
+}
+
+DML_API dml_status dml_trainer_update(dml_trainer *trainer)
+{
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    dml__part part;
+    dml_status status = dml__begin_part(trainer, true, &part);
+    if (status != DML_OK) return status;
+    status = dml__trainer_update_in(trainer, 0, trainer->program->graph->trained_count);
+    if (status == DML_OK) status = dml__trainer_advance_in(trainer);
+    return dml__end_part(trainer, &part, status, "the update");
+}
+
+DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *const *inputs, int count,
+                                    float *loss)
+{
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    dml__part part;
+    dml_status status = dml__begin_part(trainer, true, &part);
+    if (status != DML_OK) return status;
+    status = dml__trainer_backward_in(trainer, rows, inputs, count, DML_OVERWRITE, loss);
+    if (status == DML_OK) status = dml__trainer_update_in(trainer, 0, trainer->program->graph->trained_count);
+    if (status == DML_OK) status = dml__trainer_advance_in(trainer);
+    return dml__end_part(trainer, &part, status, "the training step");
 }
 
 DML_API dml_program *dml_trainer_program(dml_trainer *trainer)
@@ -7496,9 +11588,11 @@ DML_API void dml_trainer_set_lr(dml_trainer *trainer, float lr)
                   "a learning rate of %g asked for, it must be 0 or more", (double)lr);
 }
 
-DML_API size_t dml_trainer_parameter_count(const dml_trainer *trainer)
+DML_API size_t dml_trainer_count(const dml_trainer *trainer, int vector)
 {
-    return trainer ? trainer->program->graph->parameter_count : 0;
+    if (!trainer || vector < 0 || vector >= trainer->vectors) return 0;
+    const dml_graph *graph = trainer->program->graph;
+    return vector == DML_PARAMETERS ? graph->parameter_count : graph->trained_count;
 }
 
 DML_API int dml_trainer_vectors(const dml_trainer *trainer)
@@ -7508,11 +11602,11 @@ DML_API int dml_trainer_vectors(const dml_trainer *trainer)
 
 static bool dml__trainer_range_ok(dml_trainer *trainer, int vector, size_t begin, size_t end)
 {
-    const size_t count = dml_trainer_parameter_count(trainer);
+    const size_t count = dml_trainer_count(trainer, vector);
     if (vector >= 0 && vector < trainer->vectors && begin <= end && end <= count) return true;
     dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
-              "elements %zu to %zu of vector %d asked for; there are %d vectors of %zu", begin, end, vector,
-              trainer->vectors, count);
+              "elements %zu to %zu of vector %d asked for; there are %d vectors, that one of %zu", begin, end,
+              vector, trainer->vectors, count);
     return false;
 }
 
@@ -7520,8 +11614,7 @@ DML_API float *dml_trainer_host(dml_trainer *trainer, int vector, size_t begin, 
 {
     if (!trainer || !dml__trainer_range_ok(trainer, vector, begin, end)) return NULL;
     if (!trainer->context->device.host_memory) return trainer->mirror[vector] + begin;
-    const dml_ref ref = { trainer->vector[vector], begin * sizeof(float) };
-    return (float *)dml__host(ref);
+    return (float *)dml__host(dml__trainer_ref(trainer, vector, begin));
 }
 
 DML_API float *dml_trainer_get(dml_trainer *trainer, int vector, size_t begin, size_t end)
@@ -7529,7 +11622,7 @@ DML_API float *dml_trainer_get(dml_trainer *trainer, int vector, size_t begin, s
     float *host = dml_trainer_host(trainer, vector, begin, end);
     if (!host || trainer->context->device.host_memory || begin == end) return host;
     dml_device *device = &trainer->context->device;
-    const dml_ref from = { trainer->vector[vector], begin * sizeof(float) };
+    const dml_ref from = dml__trainer_ref(trainer, vector, begin);
     return device->backend->read(device, host, from, (end - begin) * sizeof(float)) == DML_OK ? host : NULL;
 }
 
@@ -7539,18 +11632,26 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
     if (!dml__trainer_range_ok(trainer, vector, begin, end)) return DML_ERROR_ARGUMENT;
     dml_device *device = &trainer->context->device;
     if (device->host_memory || begin == end) return DML_OK;
-    const dml_ref to = { trainer->vector[vector], begin * sizeof(float) };
+    const dml_ref to = dml__trainer_ref(trainer, vector, begin);
     return device->backend->write(device, to, trainer->mirror[vector] + begin, (end - begin) * sizeof(float));
 }
 
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
+    dml__part part;
+    dml_status status = dml__begin_part(trainer, true, &part);
+    if (status != DML_OK) { /* another thread may be in a step with the strategy that is attached: it stays */
+        if (sync.destroy) sync.destroy(sync.state, trainer);
+        return status;
+    }
     dml__trainer_drop_sync(trainer);
     trainer->sync = sync;
-    const dml_status status = sync.start ? sync.start(sync.state, trainer) : DML_OK;
+    trainer->held = 0;
+    trainer->pending = false;
+    status = sync.start ? sync.start(sync.state, trainer) : DML_OK;
     if (status != DML_OK) dml__trainer_drop_sync(trainer);
-    return dml__explain(trainer, status, "the start of the sync strategy");
+    return dml__end_part(trainer, &part, status, "the start of the sync strategy");
 }
 
 DML_API dml_status dml_trainer_fail(dml_trainer *trainer, dml_status status, const char *format, ...)
@@ -7573,217 +11674,283 @@ DML_API dml_status dml_trainer_fail(dml_trainer *trainer, dml_status status, con
 
 #ifndef DML_NO_STDIO
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* The file, all little-endian:
-     header      magic (8), version (4), vectors (4), steps (8), seed (8), elements (8), parameters (4),
-   optimizer (16) parameters  each: name (48), dimensions (4), sizes (5 x 4) vectors     w, then each
-   optimizer state: elements x f32 checksum    of everything before (4) */
-static const char dml__checkpoint_magic[8] = { 'D', 'M', 'L', 'C', 'K', 'P', 'T', '\n' };
-enum {
-    DML__CHECKPOINT_VERSION = 1,
-    DML__CHECKPOINT_OPTIMIZER = 16,
-    DML__CHECKPOINT_HEADER = 60,
-    DML__CHECKPOINT_SUM = 4
-};
-enum { DML__CHECKPOINT_PARAMETER = DML__NAME_LENGTH + 4 + 4 * DML_MAX_DIMS };
+/* What a checkpoint says of the run beside the tensors. */
+typedef struct dml__run_record {
+    dml_optimizer optimizer;
+    uint64_t seed, steps;
+} dml__run_record;
 
-typedef struct dml__checkpoint_header {
-    uint32_t version, vectors;
-    uint64_t steps, seed, elements;
-    uint32_t parameters;
-    char optimizer[DML__CHECKPOINT_OPTIMIZER];
-} dml__checkpoint_header;
-
-static uint32_t dml__count_parameters(const dml_trainer *trainer)
+/* "dml.velocity.dense_1.weight": the part of an optimizer's state vector that belongs to a parameter. */
+static void dml__state_name(const char *state, const char *parameter, char name[2 * DML_NAME_BYTES])
 {
-    uint32_t count = 0;
-    for (const dml_node *p = trainer->program->graph->first_parameter; p; p = p->next_parameter) count++;
+    snprintf(name, 2 * DML_NAME_BYTES, DML__OWN_TENSORS "%s.%s", state, parameter);
+}
+
+/* ---- numbers as texts, the same in every locale ---- */
+
+enum { DML__NUMBER_BYTES = 32 };
+
+static void dml__write_real(float value, char text[DML__NUMBER_BYTES])
+{
+    snprintf(text, DML__NUMBER_BYTES, "%.9g", (double)value);
+    for (char *c = text; *c; c++)
+        if (!strchr("0123456789+-e", *c)) *c = '.';
+}
+
+static bool dml__read_whole(const char *text, uint64_t *value)
+{
+    *value = 0;
+    if (!text || !*text) return false;
+    for (; *text; text++) {
+        const unsigned digit = (unsigned char)*text - '0';
+        if (digit > 9 || *value > (UINT64_MAX - digit) / 10) return false;
+        *value = *value * 10 + digit;
+    }
+    return true;
+}
+
+/* Not negative, as in "0.1" or "1e-05". 9 digits and a double lead back to the very float. */
+static bool dml__read_real(const char *text, float *value)
+{
+    double digits = 0;
+    int scale = 0, power = 0, count = 0;
+    bool point = false;
+    for (; text && *text && *text != 'e'; text++) {
+        if (*text == '.' && !point) {
+            point = true;
+            continue;
+        }
+        if (*text < '0' || *text > '9' || ++count > 40) return false;
+        digits = digits * 10 + (*text - '0');
+        scale -= point;
+    }
+    if (!count) return false;
+    if (*text == 'e') {
+        const bool negative = text[1] == '-';
+        uint64_t magnitude;
+        if (!dml__read_whole(text + (negative || text[1] == '+' ? 2 : 1), &magnitude) || magnitude > 99)
+            return false;
+        power = negative ? -(int)magnitude : (int)magnitude;
+    }
+    *value = (float)(digits * pow(10, scale + power));
+    return true;
+}
+
+/* ---- writing ---- */
+
+enum { DML__RUN_PAIRS = 7 };
+
+static void dml__write_run(const dml_trainer *trainer, char text[DML__RUN_PAIRS][DML__NUMBER_BYTES],
+                           dml__metadata pairs[DML__RUN_PAIRS])
+{
+    static const char *const keys[DML__RUN_PAIRS] = { "dml.optimizer",    "dml.lr",       "dml.momentum",
+                                                      "dml.weight_decay", "dml.nesterov", "dml.seed",
+                                                      "dml.step" };
+    const dml_optimizer *o = &trainer->optimizer;
+    snprintf(text[0], DML__NUMBER_BYTES, "%s", trainer->row->name);
+    dml__write_real(o->lr, text[1]);
+    dml__write_real(o->momentum, text[2]);
+    dml__write_real(o->weight_decay, text[3]);
+    snprintf(text[4], DML__NUMBER_BYTES, "%d", o->nesterov ? 1 : 0);
+    snprintf(text[5], DML__NUMBER_BYTES, "%llu", (unsigned long long)trainer->context->seed);
+    snprintf(text[6], DML__NUMBER_BYTES, "%llu", (unsigned long long)trainer->steps);
+    for (int i = 0; i < DML__RUN_PAIRS; i++) {
+        pairs[i].key = keys[i];
+        pairs[i].value = text[i];
+    }
+}
+
+/* The tensors of one state vector: as the parameters', for those that are trained. Returns how many. */
+static int dml__state_tensors(const dml_trainer *trainer, int s, const float *vector, dml__tensor *tensors,
+                              char (*names)[2 * DML_NAME_BYTES])
+{
+    int count = 0;
+    for (const dml_node *p = trainer->program->graph->first_parameter; p; p = p->next_parameter) {
+        if (p->frozen) continue;
+        dml__state_name(trainer->row->state[s], p->name, names[count]);
+        tensors[count].name = names[count];
+        tensors[count].dtype = DML_F32;
+        tensors[count].ndim = p->shape.ndim;
+        tensors[count].dims = p->shape.dims;
+        tensors[count].data = vector + p->offset;
+        count++;
+    }
     return count;
 }
 
-static dml__checkpoint_header dml__checkpoint_header_of(const dml_trainer *trainer)
+/* Everything that the file will hold. `tensors` and `names` have room for each vector's parameters. */
+static dml_status dml__write_checkpoint(dml_trainer *trainer, const char *path, dml__tensor *tensors,
+                                        char (*names)[2 * DML_NAME_BYTES])
 {
-    dml__checkpoint_header header;
-    memset(&header, 0, sizeof header);
-    header.version = DML__CHECKPOINT_VERSION;
-    header.vectors = (uint32_t)trainer->vectors - 1; /* all but the gradients */
-    header.steps = trainer->steps;
-    header.seed = trainer->context->seed;
-    header.elements = dml_trainer_parameter_count(trainer);
-    header.parameters = dml__count_parameters(trainer);
-    snprintf(header.optimizer, sizeof header.optimizer, "%s", trainer->row->name);
-    return header;
-}
-
-static size_t dml__checkpoint_bytes(const dml__checkpoint_header *header)
-{
-    return DML__CHECKPOINT_HEADER + (size_t)header->parameters * DML__CHECKPOINT_PARAMETER +
-           (size_t)header->vectors * (size_t)header->elements * sizeof(float) + DML__CHECKPOINT_SUM;
-}
-
-static unsigned char *dml__write_header(unsigned char *to, const dml__checkpoint_header *header)
-{
-    memcpy(to, dml__checkpoint_magic, sizeof dml__checkpoint_magic);
-    dml__store32(to + 8, header->version);
-    dml__store32(to + 12, header->vectors);
-    dml__store64(to + 16, header->steps);
-    dml__store64(to + 24, header->seed);
-    dml__store64(to + 32, header->elements);
-    dml__store32(to + 40, header->parameters);
-    memcpy(to + 44, header->optimizer, sizeof header->optimizer);
-    return to + DML__CHECKPOINT_HEADER;
-}
-
-static dml__checkpoint_header dml__read_header(const unsigned char *from)
-{
-    dml__checkpoint_header header;
-    header.version = dml__load32(from + 8);
-    header.vectors = dml__load32(from + 12);
-    header.steps = dml__load64(from + 16);
-    header.seed = dml__load64(from + 24);
-    header.elements = dml__load64(from + 32);
-    header.parameters = dml__load32(from + 40);
-    memcpy(header.optimizer, from + 44, sizeof header.optimizer);
-    header.optimizer[sizeof header.optimizer - 1] = '\0';
-    return header;
-}
-
-static void dml__write_parameter(unsigned char *to, const dml_node *parameter)
-{
-    memcpy(to, parameter->name, DML__NAME_LENGTH);
-    dml__store32(to + DML__NAME_LENGTH, (uint32_t)parameter->shape.ndim);
-    for (int i = 0; i < DML_MAX_DIMS; i++)
-        dml__store32(to + DML__NAME_LENGTH + 4 + 4 * i, (uint32_t)parameter->shape.dims[i]);
-}
-
-static dml_status dml__write_vectors(dml_trainer *trainer, unsigned char *to)
-{
-    const size_t count = dml_trainer_parameter_count(trainer);
+    dml_context *context = trainer->context;
+    int count = dml_graph_parameters(trainer->program->graph);
     for (int v = 0; v < trainer->vectors; v++) {
         if (v == DML_GRADIENTS) continue;
-        const float *from = dml_trainer_get(trainer, v, 0, count);
-        if (!from) return trainer->context->error.status;
-        for (size_t i = 0; i < count; i++, to += sizeof(float)) dml__store_f32(to, from[i]);
+        const float *vector = dml_trainer_get(trainer, v, 0, dml_trainer_count(trainer, v));
+        if (!vector) return context->error.status;
+        if (v == DML_PARAMETERS)
+            dml__graph_tensors(trainer->program->graph, vector, tensors);
+        else
+            count +=
+                dml__state_tensors(trainer, v - DML_OPTIMIZER_STATE, vector, tensors + count, names + count);
     }
-    return DML_OK;
+    char text[DML__RUN_PAIRS][DML__NUMBER_BYTES];
+    dml__metadata pairs[DML__RUN_PAIRS];
+    dml__write_run(trainer, text, pairs);
+    return dml__safetensors_save(&context->memory, path, tensors, count, pairs, DML__RUN_PAIRS,
+                                 &context->error);
 }
 
-static dml_status dml__read_vectors(dml_trainer *trainer, const unsigned char *from)
+static dml_status dml__trainer_save_in(dml_trainer *trainer, const char *path)
 {
-    const size_t count = dml_trainer_parameter_count(trainer);
-    dml_status status = DML_OK;
-    for (int v = 0; v < trainer->vectors && status == DML_OK; v++) {
-        if (v == DML_GRADIENTS) continue;
-        float *to = dml_trainer_host(trainer, v, 0, count);
-        for (size_t i = 0; i < count; i++, from += sizeof(float)) to[i] = dml__load_f32(from);
-        status = dml_trainer_put(trainer, v, 0, count);
-    }
+    dml_context *context = trainer->context;
+    if (context->error.status != DML_OK) return context->error.status;
+    const size_t most =
+        (size_t)dml_graph_parameters(trainer->program->graph) * (size_t)(trainer->vectors - 1);
+    dml__tensor *tensors = (dml__tensor *)dml__allocate_array(&context->memory, most, sizeof *tensors);
+    char(*names)[2 * DML_NAME_BYTES] =
+        (char(*)[2 * DML_NAME_BYTES]) dml__allocate_array(&context->memory, most, sizeof *names);
+    const dml_status status = tensors && names
+                                  ? dml__write_checkpoint(trainer, path, tensors, names)
+                                  : dml__fail(&context->error, DML_ERROR_MEMORY,
+                                              "no memory left to list a checkpoint's %zu tensors", most);
+    dml__release(&context->memory, names);
+    dml__release(&context->memory, tensors);
     return status;
 }
 
 DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path)
 {
-    if (!trainer) return DML_ERROR_ARGUMENT;
-    dml_context *context = trainer->context;
-    const dml__checkpoint_header header = dml__checkpoint_header_of(trainer);
-    const size_t bytes = dml__checkpoint_bytes(&header);
-    unsigned char *image = (unsigned char *)dml__allocate(&context->memory, bytes);
-    if (!image)
-        return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a checkpoint of %zu bytes",
-                         bytes);
-    unsigned char *to = dml__write_header(image, &header);
-    for (const dml_node *p = trainer->program->graph->first_parameter; p; p = p->next_parameter) {
-        dml__write_parameter(to, p);
-        to += DML__CHECKPOINT_PARAMETER;
-    }
-    dml_status status = dml__write_vectors(trainer, to);
-    dml__store32(image + bytes - DML__CHECKPOINT_SUM, dml__crc32c(0, image, bytes - DML__CHECKPOINT_SUM));
-    const dml__file_part file = { image, bytes };
-    if (status == DML_OK) status = dml__file_write(path, &file, 1, &context->error);
-    dml__release(&context->memory, image);
+    if (!trainer || !path) return DML_ERROR_ARGUMENT;
+    const dml__entry entry = dml__enter(trainer->context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__trainer_save_in(trainer, path);
+    dml__leave(trainer->context, entry);
     return status;
 }
 
-/* Whether the bytes are a whole checkpoint: of any model. */
-static dml_status dml__check_image(dml__error *error, const char *path, const unsigned char *image,
-                                   size_t bytes)
+DML_API dml_status dml_trainer_check_save(dml_trainer *trainer, const char *path)
 {
-    if (bytes < sizeof dml__checkpoint_magic ||
-        memcmp(image, dml__checkpoint_magic, sizeof dml__checkpoint_magic) != 0)
-        return dml__fail(error, DML_ERROR_FORMAT, "%s is not a dml checkpoint", path);
-    if (bytes < DML__CHECKPOINT_HEADER + DML__CHECKPOINT_SUM)
+    if (!trainer || !path) return DML_ERROR_ARGUMENT;
+    dml_context *context = trainer->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__file_check_writable(path, &context->error);
+    dml__leave(context, entry);
+    return status;
+}
+
+/* ---- reading ---- */
+
+static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetensors *file, const char *path,
+                                dml__run_record *run)
+{
+    dml__error *error = &trainer->context->error;
+    const char *kind = dml__safetensors_text(file, "dml.optimizer");
+    uint64_t nesterov;
+    memset(run, 0, sizeof *run);
+    run->optimizer.kind = trainer->optimizer.kind;
+    if (!kind)
         return dml__fail(error, DML_ERROR_FORMAT,
-                         "%s is truncated: it ends after %zu bytes, inside its header", path, bytes);
-    const uint32_t version = dml__load32(image + 8);
-    if (version != DML__CHECKPOINT_VERSION)
+                         "%s holds no training run; a model alone is loaded by dml_graph_load", path);
+    if (strcmp(kind, trainer->row->name) != 0)
+        return dml__fail(error, DML_ERROR_FORMAT, "%s was trained by %.32s, this trainer's optimizer is %s",
+                         path, kind, trainer->row->name);
+    if (!dml__read_real(dml__safetensors_text(file, "dml.lr"), &run->optimizer.lr) ||
+        !dml__read_real(dml__safetensors_text(file, "dml.momentum"), &run->optimizer.momentum) ||
+        !dml__read_real(dml__safetensors_text(file, "dml.weight_decay"), &run->optimizer.weight_decay) ||
+        !dml__read_whole(dml__safetensors_text(file, "dml.nesterov"), &nesterov) || nesterov > 1 ||
+        !dml__read_whole(dml__safetensors_text(file, "dml.seed"), &run->seed) ||
+        !dml__read_whole(dml__safetensors_text(file, "dml.step"), &run->steps))
         return dml__fail(error, DML_ERROR_FORMAT,
-                         "%s is a checkpoint of version %u, this library reads version %d", path,
-                         (unsigned)version, DML__CHECKPOINT_VERSION);
+                         "%s lacks one of the numbers of a run (dml.lr, dml.momentum, dml.weight_decay, "
+                         "dml.nesterov, dml.seed, dml.step), or has one that can't be",
+                         path);
+    run->optimizer.nesterov = nesterov == 1;
     return DML_OK;
 }
 
-/* Whether the checkpoint's tables are those of this trainer; each sentence says what differs. */
-static dml_status dml__check_model(dml_trainer *trainer, const char *path, const unsigned char *image,
-                                   size_t bytes)
+/* Whether the run's optimizer keeps the state that the trainer's does, and the file has it. */
+static dml_status dml__check_states(const dml_trainer *trainer, const dml__safetensors *file,
+                                    const char *path, const dml_optimizer *optimizer)
 {
     dml__error *error = &trainer->context->error;
-    const dml__checkpoint_header got = dml__read_header(image), want = dml__checkpoint_header_of(trainer);
-    if (got.parameters != want.parameters || got.elements != want.elements)
-        return dml__fail(
-            error, DML_ERROR_FORMAT,
-            "%s holds another model: %u parameters with %llu elements, this model has %u with %llu", path,
-            (unsigned)got.parameters, (unsigned long long)got.elements, (unsigned)want.parameters,
-            (unsigned long long)want.elements);
-    if (strcmp(got.optimizer, want.optimizer) != 0 || got.vectors != want.vectors)
+    const int states = trainer->vectors - DML_OPTIMIZER_STATE, saved = trainer->row->states(optimizer);
+    if (saved != states)
         return dml__fail(error, DML_ERROR_FORMAT,
-                         "%s was saved with optimizer %s and %u state vectors, this trainer has %s and %u "
-                         "(is the momentum "
-                         "the same?)",
-                         path, got.optimizer, (unsigned)got.vectors - 1, want.optimizer,
-                         (unsigned)want.vectors - 1);
-    if (bytes != dml__checkpoint_bytes(&want))
-        return dml__fail(error, DML_ERROR_FORMAT, "%s is %s: it has %zu bytes, its header promises %zu", path,
-                         bytes < dml__checkpoint_bytes(&want) ? "truncated" : "too long", bytes,
-                         dml__checkpoint_bytes(&want));
-    if (dml__load32(image + bytes - DML__CHECKPOINT_SUM) !=
-        dml__crc32c(0, image, bytes - DML__CHECKPOINT_SUM))
-        return dml__fail(error, DML_ERROR_FORMAT, "%s is damaged: its checksum doesn't match", path);
-    const unsigned char *row = image + DML__CHECKPOINT_HEADER;
-    for (const dml_node *p = trainer->program->graph->first_parameter; p; p = p->next_parameter) {
-        unsigned char expected[DML__CHECKPOINT_PARAMETER];
-        dml__write_parameter(expected, p);
-        char text[DML_SHAPE_TEXT];
-        if (memcmp(row, expected, sizeof expected) != 0)
-            return dml__fail(error, DML_ERROR_FORMAT,
-                             "%s holds another model: where this model has '%s' of %s, it has '%.*s'", path,
-                             p->name, dml_shape_format(&p->shape, text), DML__NAME_LENGTH - 1,
-                             (const char *)row);
-        row += DML__CHECKPOINT_PARAMETER;
+                         "%s was trained by %s with momentum %g and %d state vector%s, this trainer has "
+                         "momentum %g and %d; is the momentum the same?",
+                         path, trainer->row->name, (double)optimizer->momentum, saved, saved == 1 ? "" : "s",
+                         (double)trainer->optimizer.momentum, states);
+    dml_status status = DML_OK;
+    for (int s = 0; s < states; s++)
+        for (const dml_node *p = trainer->program->graph->first_parameter; p && status == DML_OK;
+             p = p->next_parameter) {
+            char name[2 * DML_NAME_BYTES];
+            int found;
+            dml__state_name(trainer->row->state[s], p->name, name);
+            if (!p->frozen) status = dml__file_has(file, path, name, &p->shape, &found, error);
+        }
+    return status;
+}
+
+static dml_status dml__read_states(dml_trainer *trainer, dml__safetensors *file)
+{
+    dml_status status = DML_OK;
+    for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors && status == DML_OK; v++) {
+        const size_t count = dml_trainer_count(trainer, v);
+        float *vector = dml_trainer_host(trainer, v, 0, count);
+        for (const dml_node *p = trainer->program->graph->first_parameter; p && status == DML_OK;
+             p = p->next_parameter) {
+            char name[2 * DML_NAME_BYTES];
+            if (p->frozen) continue;
+            dml__state_name(trainer->row->state[v - DML_OPTIMIZER_STATE], p->name, name);
+            status = dml__safetensors_read(file, dml__safetensors_find(file, name), vector + p->offset,
+                                           &trainer->context->error);
+        }
+        if (status == DML_OK) status = dml_trainer_put(trainer, v, 0, count);
     }
+    return status;
+}
+
+static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetensors *file, const char *path)
+{
+    dml_graph *graph = trainer->program->graph;
+    dml__run_record run;
+    dml_status status = dml__graph_fits_file(graph, file, path);
+    if (status == DML_OK) status = dml__read_run(trainer, file, path, &run);
+    if (status == DML_OK) status = dml__check_states(trainer, file, path, &run.optimizer);
+    if (status == DML_OK && dml__check_optimizer(&run.optimizer, &trainer->context->error) != DML_OK)
+        status = trainer->context->error.status = DML_ERROR_FORMAT;
+    if (status != DML_OK || (status = dml__graph_claim_writing(graph)) != DML_OK) return status;
+    status = dml__graph_read_file(graph, file);
+    if (status == DML_OK) status = dml__read_states(trainer, file);
+    dml__graph_release(graph, false);
+    if (status != DML_OK) return status;
+    trainer->optimizer = run.optimizer;
+    trainer->steps = run.steps;
+    trainer->held = 0;
+    trainer->pending = false;
+    trainer->context->seed = run.seed;
     return DML_OK;
 }
 
 DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path)
 {
-    if (!trainer) return DML_ERROR_ARGUMENT;
+    if (!trainer || !path) return DML_ERROR_ARGUMENT;
     dml_context *context = trainer->context;
-    void *file;
-    size_t bytes;
-    dml_status status = dml__file_read(&context->memory, path, SIZE_MAX, &file, &bytes, &context->error);
-    if (status != DML_OK) return status;
-    const unsigned char *image = (const unsigned char *)file;
-    status = dml__check_image(&context->error, path, image, bytes);
-    if (status == DML_OK) status = dml__check_model(trainer, path, image, bytes);
-    if (status == DML_OK) {
-        const dml__checkpoint_header header = dml__read_header(image);
-        trainer->steps = header.steps;
-        context->seed = header.seed;
-        status = dml__read_vectors(trainer, image + DML__CHECKPOINT_HEADER +
-                                                (size_t)header.parameters * DML__CHECKPOINT_PARAMETER);
-    }
-    dml__release(&context->memory, file);
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    dml__safetensors *file = NULL;
+    dml_status status = context->error.status;
+    if (status == DML_OK) status = dml__safetensors_open_file(&context->memory, path, &file, &context->error);
+    if (status == DML_OK) status = dml__load_open_checkpoint(trainer, file, path);
+    dml__safetensors_close(file);
+    dml__leave(context, entry);
     return status;
 }
 
@@ -7805,6 +11972,8 @@ DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path)
 #include <sys/ioctl.h>
 #include <unistd.h>
 #define DML__PROGRESS_TERMINALS
+#elif defined(_WIN32)
+#include <io.h>
 #endif
 
 #define DML__PROGRESS_INTERVAL 0.1 /* seconds between two drawings */
@@ -7825,6 +11994,13 @@ static bool dml__progress_on_terminal(FILE *file)
     const char *passed_on = getenv("DML_TERMINAL");
     if (descriptor < 0) return false;
     return isatty(descriptor) || (descriptor <= 9 && passed_on && strchr(passed_on, '0' + descriptor));
+#elif defined(_WIN32)
+    unsigned long mode; /* only of a console; _isatty also says so of NUL and of printers */
+    const int descriptor = _fileno(file);
+    const char *passed_on = getenv("DML_TERMINAL");
+    if (descriptor < 0) return false;
+    return dml__windows_GetConsoleMode((void *)_get_osfhandle(descriptor), &mode) ||
+           (descriptor <= 9 && passed_on && strchr(passed_on, '0' + descriptor));
 #else
     (void)file;
     return false;
@@ -7837,6 +12013,11 @@ static int dml__progress_width(const dml_progress *progress)
 #ifdef DML__PROGRESS_TERMINALS
     struct winsize size;
     if (width <= 0 && ioctl(fileno(progress->file), TIOCGWINSZ, &size) == 0) width = size.ws_col;
+#elif defined(_WIN32)
+    short info[11];
+    void *console = (void *)_get_osfhandle(_fileno(progress->file));
+    if (width <= 0 && dml__windows_GetConsoleScreenBufferInfo(console, info))
+        width = info[7] - info[5]; /* one less than there are: the last column would begin a new line */
 #endif
     const char *columns = getenv("COLUMNS");
     if (width <= 0 && columns) width = atoi(columns);

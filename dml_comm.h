@@ -7,6 +7,10 @@
 #ifndef DML_COMM_H
 #define DML_COMM_H
 
+#ifdef _WIN32
+#error "dml_comm.h needs POSIX sockets, which Windows doesn't have: use dml.h alone there, or build for WSL or Cygwin"
+#endif
+
 /* ---- base/platform.h ---- */
 
 /* platform.h: what every other file stands on: version, linkage, compiler and OS differences. */
@@ -17,6 +21,14 @@
    when the header comes before any system header; elsewhere compile with -D_GNU_SOURCE. */
 #if (defined(DML_IMPLEMENTATION) || defined(DML__SEPARATE)) && !defined(_GNU_SOURCE)
 #define _GNU_SOURCE
+#endif
+
+/* On Windows, mingw's own printf, which knows %zu and %lld; Microsoft's older ones don't. In the
+   implementation this too takes effect when the header comes before any system header. */
+#if defined(__MINGW32__) && (defined(DML_IMPLEMENTATION) || defined(DML__SEPARATE))
+#ifndef __USE_MINGW_ANSI_STDIO
+#define __USE_MINGW_ANSI_STDIO 1
+#endif
 #endif
 
 #include <stdbool.h>
@@ -37,9 +49,15 @@
 #endif
 #if defined(__GNUC__)
 #define DML__UNUSED __attribute__((unused))
+#define DML__NOINLINE __attribute__((noinline))
+#if defined(__MINGW32__) && !defined(__clang__)
+#define DML__PRINTF(position, first) __attribute__((format(gnu_printf, position, first)))
+#else
 #define DML__PRINTF(position, first) __attribute__((format(printf, position, first)))
+#endif
 #else
 #define DML__UNUSED
+#define DML__NOINLINE
 #define DML__PRINTF(position, first)
 #endif
 #ifdef DML_STATIC
@@ -53,6 +71,13 @@
 #define DML__LOCAL DML__UNUSED static
 #endif
 
+/* For the public headers, which a C++ program may compile with -Wold-style-cast. */
+#ifdef __cplusplus
+#define DML__CAST(type, value) static_cast<type>(value)
+#else
+#define DML__CAST(type, value) ((type)(value))
+#endif
+
 #if defined(__cplusplus) || defined(__GNUC__)
 #define DML__RESTRICT __restrict
 #else
@@ -61,8 +86,12 @@
 
 /* The entry points carry the version and the switches in their link name, so that two translation units
    compiled with different ones fail to link instead of corrupting memory. */
-#ifdef DML_NO_THREADS
+#if defined(DML_NO_THREADS) && defined(DML_NO_STDIO)
+#define DML__ABI(name) name##_v0_1_no_threads_no_stdio
+#elif defined(DML_NO_THREADS)
 #define DML__ABI(name) name##_v0_1_no_threads
+#elif defined(DML_NO_STDIO)
+#define DML__ABI(name) name##_v0_1_no_stdio
 #else
 #define DML__ABI(name) name##_v0_1
 #endif
@@ -187,7 +216,12 @@ DML_API double dml_seconds(void);
 
 /* One rank's end of a group of ranks. Ranks are processes on any hosts, or threads of one process with a
    communicator each. A communicator is used by one thread at a time (its background thread is its own
-   business); two communicators in a process don't meet. */
+   business); two communicators in a process don't meet.
+
+   After fork() the communicator is still the parent's alone. In the child every call is refused with
+   DML_ERROR_STATE, but dml_comm_close: that lets go of the child's copy and leaves the parent's job as it is.
+   A child that lives on should do so, or exec: as long as it holds the connections, the other ranks don't see
+   its parent die, and find out by their deadlines only. */
 typedef struct dml_comm dml_comm;
 
 /* An operation that was started and not yet waited for. It belongs to its communicator. */
@@ -226,7 +260,7 @@ typedef struct dml_comm_options {
        all (or on loopback, if master_addr is), the other ranks on the one that reaches rank 0. */
     const char *bind_addr;
     size_t segment_bytes; /* messages are cut into pieces of this size, the same on all ranks. 0: 256 KiB */
-    int max_requests;     /* how many may be started and not yet waited for. 0: 256 */
+    int max_requests;     /* how many may be started and not yet waited for. 0: 256; at most 2^20 */
     dml_allocator allocator; /* zero: malloc and free. Nothing is allocated after dml_comm_open */
     dml_log_callback log;    /* NULL: silence. Called by the background thread too */
     void *log_user;
@@ -244,7 +278,8 @@ typedef struct dml_comm_options {
 #define dml_comm_open DML__ABI(dml_comm_open)
 DML_API dml_comm *dml_comm_open(const dml_comm_options *options);
 
-/* Finishes what was started, says goodbye and releases everything. NULL is fine. */
+/* Finishes what was started, says goodbye and releases everything. NULL is fine. In a fork's child it only
+   releases the child's copy. */
 DML_API void dml_comm_close(dml_comm *comm);
 
 /* The first error, which sticks: once a communicator has failed, on whichever rank it began, each later call
@@ -294,17 +329,22 @@ DML_API dml_status dml_comm_receive(dml_comm *comm, void *data, size_t count, dm
 
 /* Starts an all-reduce and returns at once; `data` is the communicator's until dml_comm_wait has returned.
    What was started runs in that order on the communicator's background thread (with DML_NO_THREADS: right
-   here). Bad arguments show at dml_comm_wait. NULL when the communicator has failed or max_requests are
-   already out, which is an error. */
+   here). Bad arguments show at dml_comm_wait. NULL when the communicator has failed or max_requests were
+   started and not yet waited for, done or not: that is an error, DML_ERROR_STATE, on all ranks. */
 DML_API dml_request *dml_comm_all_reduce_start(dml_comm *comm, void *data, size_t count, dml_dtype dtype,
                                                dml_reduce_op op);
 
-/* True when dml_comm_wait would return at once. */
+/* True when dml_comm_wait would return at once, with an error or without. */
 DML_API bool dml_comm_done(dml_comm *comm, const dml_request *request);
 
 /* Waits for one request, in any order, takes it back and returns what became of it. Each request is waited
-   for once. NULL returns the communicator's status. */
+   for once: a second time is DML_ERROR_STATE (as long as it hasn't been given out again), a request of
+   another communicator DML_ERROR_ARGUMENT. NULL returns the communicator's status. */
 DML_API dml_status dml_comm_wait(dml_comm *comm, dml_request *request);
+
+/* Waits for everything that was started and takes all requests back, also those that nobody knows any more;
+   none may be waited for after that. Returns the communicator's status. */
+DML_API dml_status dml_comm_wait_all(dml_comm *comm);
 
 #endif
 
@@ -416,6 +456,9 @@ typedef struct dml__memory {
     dml_allocator allocator;
     struct dml__block *free_list; /* of the caller's buffer; unused in allocator mode */
     bool from_buffer;
+    /* The caller's buffer: where it begins, and how far it has ever been in use. */
+    const void *buffer;
+    size_t most;
 } dml__memory;
 
 /* `allocator` may be NULL or all-zero (malloc). With `buffer`, nothing but these `buffer_bytes` is used. */
@@ -430,6 +473,13 @@ DML__LOCAL void *dml__allocate_array(dml__memory *memory, size_t count, size_t s
 
 /* Takes back what dml__allocate gave; NULL is fine. */
 DML__LOCAL void dml__release(dml__memory *memory, void *pointer);
+
+/* How large a buffer, wherever it begins, would have been enough for all that was asked of this one so far; 0
+   without a buffer. */
+DML__LOCAL size_t dml__memory_needed(const dml__memory *memory);
+
+/* This memory as an allocator, for a part that keeps a view of its own; `memory` must outlive it. */
+DML__LOCAL dml_allocator dml__memory_allocator(dml__memory *memory);
 
 /* `bytes` rounded up to a multiple of DML__ALIGNMENT. */
 static inline size_t dml__align_up(size_t bytes)
@@ -467,6 +517,7 @@ DML__LOCAL void dml__memory_init(dml__memory *memory, const dml_allocator *alloc
     memset(memory, 0, sizeof *memory);
     if (buffer) {
         memory->from_buffer = true;
+        memory->buffer = buffer;
         const size_t skip = (size_t)(-(intptr_t)buffer & (DML__ALIGNMENT - 1));
         const size_t usable =
             buffer_bytes > skip ? (buffer_bytes - skip) / DML__ALIGNMENT * DML__ALIGNMENT : 0;
@@ -481,6 +532,21 @@ DML__LOCAL void dml__memory_init(dml__memory *memory, const dml_allocator *alloc
         memory->allocator.allocate = dml__malloc;
         memory->allocator.release = dml__free;
     }
+}
+
+/* First fit takes the lowest place there is, so a buffer that ends where the highest block ended would have
+   been used in the same way. */
+static void dml__note_use(dml__memory *memory, const char *end)
+{
+    const size_t used = (size_t)(end - (const char *)memory->buffer);
+    if (used > memory->most) memory->most = used;
+}
+
+DML__LOCAL size_t dml__memory_needed(const dml__memory *memory)
+{
+    if (!memory->most) return 0;
+    const size_t skipped = (size_t)(-(intptr_t)memory->buffer & (DML__ALIGNMENT - 1));
+    return memory->most - skipped + DML__ALIGNMENT - 1;
 }
 
 static void *dml__take_block(dml__memory *memory, size_t bytes)
@@ -498,6 +564,7 @@ static void *dml__take_block(dml__memory *memory, size_t bytes)
         } else {
             *link = block->next;
         }
+        dml__note_use(memory, (char *)block + need);
         return (char *)block + DML__ALIGNMENT;
     }
     return NULL;
@@ -568,6 +635,22 @@ DML__LOCAL void dml__release(dml__memory *memory, void *pointer)
     memory->allocator.release(memory->allocator.user, raw);
 }
 
+static void *dml__memory_allocate(void *user, size_t bytes)
+{
+    return dml__allocate((dml__memory *)user, bytes);
+}
+
+static void dml__memory_release(void *user, void *memory)
+{
+    dml__release((dml__memory *)user, memory);
+}
+
+DML__LOCAL dml_allocator dml__memory_allocator(dml__memory *memory)
+{
+    const dml_allocator allocator = { dml__memory_allocate, dml__memory_release, memory };
+    return allocator;
+}
+
 #endif
 
 /* ---- base/logger.c ---- */
@@ -612,6 +695,58 @@ DML__LOCAL void dml__log(const dml__logger *logger, dml_log_level level, const c
 #ifndef DML_BASE_CLOCK_C
 #define DML_BASE_CLOCK_C
 
+/* ---- base/windows.h ---- */
+
+/* windows.h: what the .c files take from Windows, under names of our own. <windows.h> itself would bring its
+   thousands of names into the file of the user who implements the library there. */
+#ifndef DML_BASE_WINDOWS_H
+#define DML_BASE_WINDOWS_H
+
+#ifdef _WIN32
+
+#ifdef _WIN64
+#define DML__WINDOWS_NAME(name, bytes) #name
+#else
+#define DML__WINDOWS_NAME(name, bytes) "_" #name "@" #bytes
+#endif
+/* dml__windows_<name> is the system's function <name>; `bytes` are those of its parameters on 32 bits. */
+#define DML__WINDOWS(result, name, bytes, parameters)                                                        \
+    DML__EXTERN_C result __stdcall dml__windows_##name parameters __asm__(DML__WINDOWS_NAME(name, bytes))
+
+DML__WINDOWS(unsigned long, GetLastError, 0, (void));
+DML__WINDOWS(int, CloseHandle, 4, (void *handle));
+#define DML__WINDOWS_ACCESS_DENIED 5 /* of GetLastError */
+#define DML__WINDOWS_SHARING_VIOLATION 32
+#define DML__WINDOWS_DISK_FULL 112
+
+DML__WINDOWS(int, MoveFileExA, 12, (const char *from, const char *to, unsigned long flags));
+#define DML__WINDOWS_REPLACE_EXISTING 1
+#define DML__WINDOWS_WRITE_THROUGH 8
+
+DML__WINDOWS(unsigned long, GetCurrentThreadId, 0, (void));
+DML__WINDOWS(unsigned long, WaitForSingleObject, 8, (void *handle, unsigned long milliseconds));
+DML__WINDOWS(void, AcquireSRWLockExclusive, 4, (void **lock));
+DML__WINDOWS(void, ReleaseSRWLockExclusive, 4, (void **lock));
+DML__WINDOWS(int, SleepConditionVariableSRW, 16,
+             (void **condition, void **lock, unsigned long milliseconds, unsigned long flags));
+DML__WINDOWS(void, WakeAllConditionVariable, 4, (void **condition));
+#define DML__WINDOWS_FOREVER 0xFFFFFFFFul
+
+DML__WINDOWS(int, QueryPerformanceCounter, 4, (long long *count));
+DML__WINDOWS(int, QueryPerformanceFrequency, 4, (long long *per_second));
+
+DML__WINDOWS(void *, GetCurrentProcess, 0, (void));
+DML__WINDOWS(int, GetProcessAffinityMask, 12, (void *process, size_t *own, size_t *of_the_system));
+DML__WINDOWS(unsigned long, GetActiveProcessorCount, 4, (unsigned short group)); /* 0xFFFF: of all groups */
+
+DML__WINDOWS(int, GetConsoleMode, 8, (void *handle, unsigned long *mode));
+/* CONSOLE_SCREEN_BUFFER_INFO as its 11 words; columns [5] to [7] are in the window. */
+DML__WINDOWS(int, GetConsoleScreenBufferInfo, 8, (void *handle, short info[11]));
+
+#endif
+
+#endif
+
 #include <time.h>
 
 #if (defined(__unix__) || defined(__APPLE__)) && !defined(CLOCK_MONOTONIC)
@@ -620,7 +755,12 @@ DML__LOCAL void dml__log(const dml__logger *logger, dml_log_level level, const c
 
 DML_API double dml_seconds(void)
 {
-#ifdef CLOCK_MONOTONIC
+#ifdef _WIN32
+    long long now = 0, frequency = 1;
+    dml__windows_QueryPerformanceCounter(&now);
+    dml__windows_QueryPerformanceFrequency(&frequency);
+    return (double)(now / frequency) + (double)(now % frequency) / (double)frequency;
+#elif defined(CLOCK_MONOTONIC)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
@@ -644,10 +784,16 @@ DML_API double dml_seconds(void)
 #define DML_BASE_OS_THREAD_H
 
 #ifndef DML_NO_THREADS
+#ifdef _WIN32
+typedef void *dml__thread; /* a HANDLE */
+typedef void *dml__mutex;  /* an SRWLOCK */
+typedef void *dml__cond;   /* a CONDITION_VARIABLE */
+#else
 #include <pthread.h>
 typedef pthread_t dml__thread;
 typedef pthread_mutex_t dml__mutex;
 typedef pthread_cond_t dml__cond;
+#endif
 #else
 typedef int dml__thread;
 typedef int dml__mutex;
@@ -657,6 +803,12 @@ typedef int dml__cond;
 /* False when the thread can't be had. A thread has every signal blocked: signals are the host's business. */
 DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argument), void *argument);
 DML__LOCAL void dml__thread_join(dml__thread *thread);
+
+/* A number that no other thread of the process has, never 0. */
+DML__LOCAL uintptr_t dml__thread_self(void);
+
+/* The calling process, by which a child of fork() finds out that threads haven't come along. */
+DML__LOCAL long dml__process_id(void);
 
 DML__LOCAL bool dml__mutex_init(dml__mutex *mutex);
 DML__LOCAL void dml__mutex_destroy(dml__mutex *mutex);
@@ -671,7 +823,111 @@ DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double second
 
 #endif
 
-#ifndef DML_NO_THREADS
+#if defined(__unix__) || defined(__APPLE__)
+#include <unistd.h>
+
+DML__LOCAL long dml__process_id(void)
+{
+    return (long)getpid();
+}
+#else
+DML__LOCAL long dml__process_id(void)
+{
+    return 1; /* there is no fork() */
+}
+#endif
+
+#if !defined(DML_NO_THREADS) && defined(_WIN32)
+
+#include <process.h>
+#include <stdlib.h>
+
+typedef struct dml__thread_start_argument {
+    void (*run)(void *argument);
+    void *argument;
+} dml__thread_start_argument;
+
+static unsigned __stdcall dml__thread_main(void *raw)
+{
+    const dml__thread_start_argument start = *(dml__thread_start_argument *)raw;
+    free(raw);
+    start.run(start.argument);
+    return 0;
+}
+
+DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argument), void *argument)
+{
+    dml__thread_start_argument *start = (dml__thread_start_argument *)malloc(sizeof *start);
+    if (!start) return false;
+    start->run = run;
+    start->argument = argument;
+    *thread = (void *)_beginthreadex(NULL, 0, dml__thread_main, start, 0, NULL);
+    if (!*thread) free(start);
+    return *thread != NULL;
+}
+
+DML__LOCAL void dml__thread_join(dml__thread *thread)
+{
+    dml__windows_WaitForSingleObject(*thread, DML__WINDOWS_FOREVER);
+    dml__windows_CloseHandle(*thread);
+}
+
+DML__LOCAL uintptr_t dml__thread_self(void)
+{
+    return (uintptr_t)dml__windows_GetCurrentThreadId();
+}
+
+/* An SRWLOCK and a CONDITION_VARIABLE are a pointer each, begin as NULL and own nothing. */
+DML__LOCAL bool dml__mutex_init(dml__mutex *mutex)
+{
+    *mutex = NULL;
+    return true;
+}
+
+DML__LOCAL void dml__mutex_destroy(dml__mutex *mutex)
+{
+    (void)mutex;
+}
+
+DML__LOCAL void dml__mutex_lock(dml__mutex *mutex)
+{
+    dml__windows_AcquireSRWLockExclusive(mutex);
+}
+
+DML__LOCAL void dml__mutex_unlock(dml__mutex *mutex)
+{
+    dml__windows_ReleaseSRWLockExclusive(mutex);
+}
+
+DML__LOCAL bool dml__cond_init(dml__cond *cond)
+{
+    *cond = NULL;
+    return true;
+}
+
+DML__LOCAL void dml__cond_destroy(dml__cond *cond)
+{
+    (void)cond;
+}
+
+DML__LOCAL void dml__cond_signal_all(dml__cond *cond)
+{
+    dml__windows_WakeAllConditionVariable(cond);
+}
+
+DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double seconds)
+{
+    const double longest = 1e9; /* milliseconds; who waits longer wakes for no reason, which is allowed */
+    const double wanted = seconds * 1e3;
+    unsigned long milliseconds = DML__WINDOWS_FOREVER;
+    if (seconds >= 0) {
+        milliseconds = (unsigned long)(wanted < longest ? wanted : longest);
+        if ((double)milliseconds < wanted) milliseconds++;
+    }
+    return dml__windows_SleepConditionVariableSRW(cond, mutex, milliseconds, 0) || wanted > longest;
+}
+
+#elif !defined(DML_NO_THREADS)
 
 #include <signal.h>
 #include <stdlib.h>
@@ -709,6 +965,11 @@ DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argumen
 DML__LOCAL void dml__thread_join(dml__thread *thread)
 {
     pthread_join(*thread, NULL);
+}
+
+DML__LOCAL uintptr_t dml__thread_self(void)
+{
+    return (uintptr_t)pthread_self();
 }
 
 DML__LOCAL bool dml__mutex_init(dml__mutex *mutex)
@@ -779,6 +1040,11 @@ DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argumen
 DML__LOCAL void dml__thread_join(dml__thread *thread)
 {
     (void)thread;
+}
+
+DML__LOCAL uintptr_t dml__thread_self(void)
+{
+    return 1;
 }
 
 DML__LOCAL bool dml__mutex_init(dml__mutex *mutex)
@@ -1059,6 +1325,20 @@ DML__LOCAL void dml__encode_piece_header(const dml__piece_header *header,
 DML__LOCAL bool dml__decode_piece_header(const uint8_t in[DML__PIECE_HEADER_BYTES],
                                          dml__piece_header *header);
 
+/* Elements are little-endian on the wire, as they are in the memory of most machines; on the others they are
+   converted, each way. `to` and `from` may be the same. */
+static inline bool dml__wire_is_native(void)
+{
+#if defined(__BYTE_ORDER__) && defined(__ORDER_BIG_ENDIAN__)
+    return __BYTE_ORDER__ != __ORDER_BIG_ENDIAN__;
+#else
+    const uint16_t one = 1;
+    return *(const uint8_t *)&one == 1;
+#endif
+}
+DML__LOCAL void dml__to_wire(void *to, const void *from, size_t count, dml_dtype dtype);
+DML__LOCAL void dml__from_wire(void *to, const void *from, size_t count, dml_dtype dtype);
+
 /* On the control channel. */
 typedef enum dml__control_kind {
     DML__ABORT = 1, /* the job is over: rank is to blame, status and text say why */
@@ -1161,6 +1441,90 @@ DML__LOCAL void dml__welcome_mac(const char *key, const uint8_t challenge[DML__C
 
 #include <stdio.h>
 #include <string.h>
+
+/* ---- base/bytes.h ---- */
+
+/* bytes.h: numbers as little-endian bytes, at any address, for files and wires. */
+#ifndef DML_BASE_BYTES_H
+#define DML_BASE_BYTES_H
+
+#include <string.h>
+
+/* Compilers make one load or store of each. */
+static inline uint16_t dml__load16(const void *from)
+{
+    const unsigned char *b = (const unsigned char *)from;
+    return (uint16_t)(b[0] | (unsigned)b[1] << 8);
+}
+
+static inline uint32_t dml__load32(const void *from)
+{
+    const unsigned char *b = (const unsigned char *)from;
+    return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+}
+
+static inline uint64_t dml__load64(const void *from)
+{
+    const unsigned char *b = (const unsigned char *)from;
+    return (uint64_t)dml__load32(b) | (uint64_t)dml__load32(b + 4) << 32;
+}
+
+static inline void dml__store16(void *to, uint16_t value)
+{
+    unsigned char *b = (unsigned char *)to;
+    for (int i = 0; i < 2; i++) b[i] = (unsigned char)(value >> 8 * i);
+}
+
+static inline void dml__store32(void *to, uint32_t value)
+{
+    unsigned char *b = (unsigned char *)to;
+    for (int i = 0; i < 4; i++) b[i] = (unsigned char)(value >> 8 * i);
+}
+
+static inline void dml__store64(void *to, uint64_t value)
+{
+    unsigned char *b = (unsigned char *)to;
+    for (int i = 0; i < 8; i++) b[i] = (unsigned char)(value >> 8 * i);
+}
+
+static inline float dml__load_f32(const void *from)
+{
+    const uint32_t bits = dml__load32(from);
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline void dml__store_f32(void *to, float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    dml__store32(to, bits);
+}
+
+/* Whether memory has numbers as files and wires do. Compilers know the answer. */
+static inline bool dml__little_endian(void)
+{
+    const uint16_t one = 1;
+    unsigned char first;
+    memcpy(&first, &one, 1);
+    return first == 1;
+}
+
+/* Reverses the bytes of each of `count` numbers of `width` bytes; `to` and `from` may be the same. */
+static inline void dml__swap_bytes(void *to, const void *from, size_t count, size_t width)
+{
+    unsigned char *t = (unsigned char *)to;
+    const unsigned char *f = (const unsigned char *)from;
+    for (; count > 0; count--, t += width, f += width)
+        for (size_t low = 0; low < (width + 1) / 2; low++) {
+            const unsigned char kept = f[low];
+            t[low] = f[width - 1 - low];
+            t[width - 1 - low] = kept;
+        }
+}
+
+#endif
 
 /* What the first four bytes of each kind of message are; the first three never change, so that any two
    versions can tell that they are two versions. */
@@ -1312,6 +1676,54 @@ DML__LOCAL bool dml__decode_piece_header(const uint8_t in[DML__PIECE_HEADER_BYTE
     header->piece = dml__wire_get(&reader, 8);
     header->bytes = (uint32_t)dml__wire_get(&reader, 4);
     return true;
+}
+
+/* ---- elements ---- */
+
+DML__LOCAL void dml__to_wire(void *to, const void *from, size_t count, dml_dtype dtype)
+{
+    const size_t size = dml_dtype_size(dtype);
+    uint8_t *out = (uint8_t *)to;
+    const uint8_t *in = (const uint8_t *)from;
+    DML_ASSERT(size == 1 || size == 4 || size == 8);
+    for (size_t i = 0; i < count; i++, in += size, out += size) {
+        uint32_t half;
+        uint64_t whole;
+        switch (size) {
+        case 4:
+            memcpy(&half, in, 4);
+            dml__store32(out, half);
+            break;
+        case 8:
+            memcpy(&whole, in, 8);
+            dml__store64(out, whole);
+            break;
+        default: *out = *in; break;
+        }
+    }
+}
+
+DML__LOCAL void dml__from_wire(void *to, const void *from, size_t count, dml_dtype dtype)
+{
+    const size_t size = dml_dtype_size(dtype);
+    uint8_t *out = (uint8_t *)to;
+    const uint8_t *in = (const uint8_t *)from;
+    DML_ASSERT(size == 1 || size == 4 || size == 8);
+    for (size_t i = 0; i < count; i++, in += size, out += size) {
+        uint32_t half;
+        uint64_t whole;
+        switch (size) {
+        case 4:
+            half = dml__load32(in);
+            memcpy(out, &half, 4);
+            break;
+        case 8:
+            whole = dml__load64(in);
+            memcpy(out, &whole, 8);
+            break;
+        default: *out = *in; break;
+        }
+    }
 }
 
 /* ---- control ----
@@ -1535,6 +1947,9 @@ typedef struct dml__transport_calls {
        from any rank; at most `seconds`. */
     int (*wait)(dml__transport *transport, int to, int from, double seconds);
     void (*close)(dml__transport *transport);
+    /* In a fork's child: lets go of what this process has. The connections, and what is under way on them,
+       are the parent's. */
+    void (*abandon)(dml__transport *transport);
 } dml__transport_calls;
 
 struct dml__transport {
@@ -2081,6 +2496,8 @@ typedef struct dml__peer {
 struct dml_comm {
     dml__memory memory;
     dml__logger logger;
+    long process;         /* that opened it: a fork's child has a copy, of which it may only let go */
+    char fork_error[192]; /* what the child is told */
     int rank, world;
     double timeout, grace; /* seconds; the second is how long the search for a culprit may take */
     size_t segment_bytes;
@@ -2089,8 +2506,10 @@ struct dml_comm {
     dml__transport *transport; /* NULL in a world of one */
     dml__peer *peers;          /* (world) */
     char *segment;             /* (segment_bytes): a piece that is to be reduced */
-    uint64_t sequence;         /* collectives run so far */
-    double deadline;           /* of the operation that runs */
+    char *outgoing; /* (segment_bytes): a piece as it goes over the wire; NULL where memory has the same bytes
+                     */
+    uint64_t sequence; /* collectives run so far */
+    double deadline;   /* of the operation that runs */
     bool somebody_gave_up;
     bool aborted; /* the others know that this one has failed */
 
@@ -2106,7 +2525,10 @@ struct dml_comm {
     dml__thread thread;
     dml_request *requests; /* (max_requests) */
     int max_requests;
-    dml_request *free_requests, *first_queued, *last_queued;
+    /* Taken from the front and put back at the end, so that who waits twice meets a free one, not another's.
+     */
+    dml_request *free_requests, *last_free;
+    dml_request *first_queued, *last_queued;
 };
 
 /* dml_comm_open over other socket calls than the system's. */
@@ -2843,24 +3265,38 @@ static void dml__tcp_close_one(const dml__tcp *tcp, int fd)
     tcp->calls->close(fd);
 }
 
+static void dml__tcp_release(dml__tcp *tcp)
+{
+    dml__memory *memory = &tcp->comm->memory;
+    for (int channel = 0; channel < DML__CHANNEL_COUNT; channel++) dml__release(memory, tcp->fd[channel]);
+    dml__release(memory, tcp->polls);
+    dml__release(memory, tcp);
+}
+
 static void dml__tcp_close(dml__transport *transport)
 {
     dml__tcp *tcp = (dml__tcp *)(void *)transport;
-    dml__memory *memory = &tcp->comm->memory;
-    for (int channel = 0; channel < DML__CHANNEL_COUNT; channel++) {
+    for (int channel = 0; channel < DML__CHANNEL_COUNT; channel++)
         for (int rank = 0; tcp->fd[channel] && rank < tcp->comm->world; rank++)
             if (tcp->fd[channel][rank] >= 0) dml__tcp_close_one(tcp, tcp->fd[channel][rank]);
-        dml__release(memory, tcp->fd[channel]);
-    }
-    dml__release(memory, tcp->polls);
-    dml__release(memory, tcp);
+    dml__tcp_release(tcp);
+}
+
+/* Closes the descriptors and reads nothing: what has come is for the parent. */
+static void dml__tcp_abandon(dml__transport *transport)
+{
+    dml__tcp *tcp = (dml__tcp *)(void *)transport;
+    for (int channel = 0; channel < DML__CHANNEL_COUNT; channel++)
+        for (int rank = 0; rank < tcp->comm->world; rank++)
+            if (tcp->fd[channel][rank] >= 0) tcp->calls->close(tcp->fd[channel][rank]);
+    dml__tcp_release(tcp);
 }
 
 DML__LOCAL bool dml__tcp_open(dml_comm *comm, const dml__comm_settings *settings,
                               const dml__socket_calls *sockets)
 {
-    static const dml__transport_calls calls = { "tcp", dml__tcp_send, dml__tcp_receive, dml__tcp_wait,
-                                                dml__tcp_close };
+    static const dml__transport_calls calls = { "tcp",         dml__tcp_send,  dml__tcp_receive,
+                                                dml__tcp_wait, dml__tcp_close, dml__tcp_abandon };
     const size_t world = (size_t)comm->world;
     dml__tcp *tcp = (dml__tcp *)dml__allocate(&comm->memory, sizeof *tcp);
     if (!tcp)
@@ -3033,13 +3469,15 @@ static dml_status dml__send_some(dml_comm *comm, const dml__signature *signature
         header.piece = flow->piece;
         header.bytes = (uint32_t)extent.bytes;
         dml__encode_piece_header(&header, flow->header);
+        if (comm->outgoing) dml__to_wire(comm->outgoing, extent.data, extent.count, signature->dtype);
     }
+    char *const source = comm->outgoing ? comm->outgoing : extent.data;
     const size_t of_header = flow->done < sizeof flow->header ? flow->done : sizeof flow->header;
     const size_t of_data = flow->done - of_header;
     dml__span spans[2];
     spans[0].data = flow->header + of_header;
     spans[0].bytes = sizeof flow->header - of_header;
-    spans[1].data = extent.data ? extent.data + of_data : NULL;
+    spans[1].data = source ? source + of_data : NULL;
     spans[1].bytes = extent.bytes - of_data;
     const ptrdiff_t sent =
         comm->transport->calls->send(comm->transport, plan->to, DML__CHANNEL_DATA, spans, 2);
@@ -3116,6 +3554,7 @@ static dml_status dml__receive_some(dml_comm *comm, const dml__signature *signat
         if (status) return status;
     }
     if (flow->done < sizeof flow->header + extent.bytes) return DML_OK;
+    if (comm->outgoing) dml__from_wire(target, target, extent.count, signature->dtype);
     if (reduce && extent.count) {
         dml__reduce_into(extent.data, comm->segment, extent.count, signature->dtype, signature->reduce);
         if (signature->reduce == DML_MEAN && step + 1 == plan->reduce_steps)
@@ -4027,7 +4466,29 @@ DML__LOCAL bool dml__meet(dml__tcp *tcp, const dml__comm_settings *settings)
 #ifndef DML_COMM_COMM_C
 #define DML_COMM_COMM_C
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+
+/* ---- after a fork ---- */
+
+/* In the child of the process that opened it: there is no background thread here, a lock may be held by a
+   thread that isn't there, and the connections are the parent's. Nothing may be touched. */
+static bool dml__is_copy(const dml_comm *comm)
+{
+    return comm->process != (long)getpid();
+}
+
+static const char *dml__copy_text(const dml_comm *comm)
+{
+    dml_comm *written = (dml_comm *)(uintptr_t)comm; /* this process's own memory, and its only thread's */
+    snprintf(
+        written->fork_error, sizeof written->fork_error,
+        "rank %d's communicator was opened in process %ld and called in process %ld, after a fork: open one "
+        "in each process",
+        comm->rank, comm->process, (long)getpid());
+    return written->fork_error;
+}
 
 /* ---- running one call ---- */
 
@@ -4139,6 +4600,7 @@ static void dml__comm_thread(void *argument)
 static dml_status dml__call_now(dml_comm *comm, const dml__comm_call *call)
 {
     if (!comm) return DML_ERROR_MEMORY;
+    if (dml__is_copy(comm)) return DML_ERROR_STATE;
     dml__take_turn(comm);
     const dml_status status = dml__execute(comm, call);
     dml__end_turn(comm);
@@ -4159,16 +4621,37 @@ static bool dml__see_to_queue(dml_comm *comm)
 #endif
 }
 
+/* With the mutex. */
+static void dml__free_request(dml_comm *comm, dml_request *request)
+{
+    request->state = DML__REQUEST_FREE;
+    request->next = NULL;
+    if (comm->last_free)
+        comm->last_free->next = request;
+    else
+        comm->free_requests = request;
+    comm->last_free = request;
+}
+
+/* With the mutex; NULL when all are out. */
+static dml_request *dml__new_request(dml_comm *comm)
+{
+    dml_request *request = comm->free_requests;
+    if (!request) return NULL;
+    comm->free_requests = request->next;
+    if (!comm->free_requests) comm->last_free = NULL;
+    request->next = NULL;
+    return request;
+}
+
 static dml_request *dml__call_later(dml_comm *comm, const dml__comm_call *call)
 {
     if (dml_comm_status(comm)) return NULL;
     dml__mutex_lock(&comm->mutex);
-    dml_request *request = comm->free_requests;
+    dml_request *request = dml__new_request(comm);
     if (request) {
-        comm->free_requests = request->next;
         request->call = *call;
         request->state = DML__REQUEST_QUEUED;
-        request->next = NULL;
         if (comm->last_queued)
             comm->last_queued->next = request;
         else
@@ -4177,8 +4660,7 @@ static dml_request *dml__call_later(dml_comm *comm, const dml__comm_call *call)
         if (!dml__see_to_queue(comm)) {
             /* The first request ever, and no thread for it: the queue holds nothing else. */
             comm->first_queued = comm->last_queued = NULL;
-            request->next = comm->free_requests;
-            comm->free_requests = request;
+            dml__free_request(comm, request);
             dml__mutex_unlock(&comm->mutex);
             dml__take_turn(comm);
             dml__comm_fail(comm, comm->rank, DML_ERROR_MEMORY, "rank %d can't start its background thread",
@@ -4191,9 +4673,11 @@ static dml_request *dml__call_later(dml_comm *comm, const dml__comm_call *call)
     if (request) return request;
     char text[DML__SIGNATURE_TEXT];
     dml__take_turn(comm);
-    dml__comm_fail(comm, comm->rank, DML_ERROR_STATE,
-                   "rank %d started %s while %d requests were not yet waited for, which is max_requests",
-                   comm->rank, dml__signature_text(&call->signature, text), comm->max_requests);
+    dml__comm_fail(
+        comm, comm->rank, DML_ERROR_STATE,
+        "rank %d started %s while all %d requests were out: wait for those that were started, with "
+        "dml_comm_wait or dml_comm_wait_all, or open the communicator with more max_requests",
+        comm->rank, dml__signature_text(&call->signature, text), comm->max_requests);
     dml__end_turn(comm);
     return NULL;
 }
@@ -4269,39 +4753,61 @@ DML_API dml_status dml_comm_receive(dml_comm *comm, void *data, size_t count, dm
     return dml__call_now(comm, &call);
 }
 
+/* Whether it is a place in comm->requests. */
+static bool dml__is_own_request(const dml_comm *comm, const dml_request *request)
+{
+    const uintptr_t offset = (uintptr_t)request - (uintptr_t)comm->requests;
+    return offset < (uintptr_t)comm->max_requests * sizeof *request && offset % sizeof *request == 0;
+}
+
 DML_API bool dml_comm_done(dml_comm *comm, const dml_request *request)
 {
-    if (!comm || !request) return true;
+    if (!comm || !request || dml__is_copy(comm) || !dml__is_own_request(comm, request)) return true;
     dml__mutex_lock(&comm->mutex);
     const bool done = request->state != DML__REQUEST_QUEUED;
     dml__mutex_unlock(&comm->mutex);
     return done;
 }
 
+static dml_status dml__refuse_wait(dml_comm *comm, dml_status status, const char *format)
+{
+    dml__take_turn(comm);
+    status = dml__comm_fail(comm, comm->rank, status, format, comm->rank);
+    dml__end_turn(comm);
+    return status;
+}
+
 DML_API dml_status dml_comm_wait(dml_comm *comm, dml_request *request)
 {
-    if (!comm || !request) return dml_comm_status(comm);
+    if (!comm || !request || dml__is_copy(comm)) return dml_comm_status(comm);
+    if (!dml__is_own_request(comm, request))
+        return dml__refuse_wait(comm, DML_ERROR_ARGUMENT,
+                                "rank %d waited for a request that another communicator gave out");
     dml__mutex_lock(&comm->mutex);
     while (request->state == DML__REQUEST_QUEUED) dml__cond_wait(&comm->changed, &comm->mutex, -1);
-    const bool mine = request->state == DML__REQUEST_DONE;
+    const bool out = request->state == DML__REQUEST_DONE;
     const dml_status status = request->status;
-    if (mine) {
-        request->state = DML__REQUEST_FREE;
-        request->next = comm->free_requests;
-        comm->free_requests = request;
-    }
+    if (out) dml__free_request(comm, request);
     dml__mutex_unlock(&comm->mutex);
-    if (mine) return status;
-    dml__take_turn(comm);
-    const dml_status twice = dml__comm_fail(comm, comm->rank, DML_ERROR_STATE,
-                                            "rank %d waited twice for the same request", comm->rank);
-    dml__end_turn(comm);
-    return twice;
+    if (out) return status;
+    return dml__refuse_wait(comm, DML_ERROR_STATE, "rank %d waited twice for the same request");
+}
+
+DML_API dml_status dml_comm_wait_all(dml_comm *comm)
+{
+    if (!comm || dml__is_copy(comm)) return dml_comm_status(comm);
+    dml__mutex_lock(&comm->mutex);
+    while (comm->first_queued) dml__cond_wait(&comm->changed, &comm->mutex, -1);
+    for (int i = 0; comm->requests && i < comm->max_requests; i++)
+        if (comm->requests[i].state == DML__REQUEST_DONE) dml__free_request(comm, &comm->requests[i]);
+    dml__mutex_unlock(&comm->mutex);
+    return dml_comm_status(comm);
 }
 
 DML_API dml_status dml_comm_status(const dml_comm *comm)
 {
     if (!comm) return DML_ERROR_MEMORY;
+    if (dml__is_copy(comm)) return DML_ERROR_STATE;
     dml_comm *locked = (dml_comm *)(uintptr_t)comm;
     dml__mutex_lock(&locked->mutex);
     const dml_status status = comm->error.status;
@@ -4312,6 +4818,7 @@ DML_API dml_status dml_comm_status(const dml_comm *comm)
 DML_API const char *dml_comm_error(const dml_comm *comm)
 {
     if (!comm) return dml_status_string(DML_ERROR_MEMORY);
+    if (dml__is_copy(comm)) return dml__copy_text(comm);
     return dml_comm_status(comm) ? comm->error.text : "";
 }
 
@@ -4336,13 +4843,15 @@ static bool dml__allocate_comm_parts(dml_comm *comm)
 {
     comm->requests =
         (dml_request *)dml__allocate_array(&comm->memory, (size_t)comm->max_requests, sizeof *comm->requests);
-    for (int i = 0; comm->requests && i < comm->max_requests; i++) {
-        comm->requests[i].next = comm->free_requests;
-        comm->free_requests = &comm->requests[i];
-    }
+    for (int i = 0; comm->requests && i < comm->max_requests; i++)
+        dml__free_request(comm, &comm->requests[i]);
     if (comm->world == 1) return comm->requests != NULL;
     comm->peers = (dml__peer *)dml__allocate_array(&comm->memory, (size_t)comm->world, sizeof *comm->peers);
     comm->segment = (char *)dml__allocate(&comm->memory, comm->segment_bytes);
+    if (!dml__wire_is_native()) {
+        comm->outgoing = (char *)dml__allocate(&comm->memory, comm->segment_bytes);
+        if (!comm->outgoing) return false;
+    }
     return comm->requests && comm->peers && comm->segment;
 }
 
@@ -4376,6 +4885,7 @@ DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dm
     dml_comm *comm = (dml_comm *)dml__allocate(&memory, sizeof *comm);
     if (!comm) return NULL;
     comm->memory = memory;
+    comm->process = (long)getpid();
     comm->logger.callback = options->log;
     comm->logger.user = options->log_user;
     if (!dml__mutex_init(&comm->mutex)) {
@@ -4396,9 +4906,25 @@ DML_API dml_comm *dml_comm_open(const dml_comm_options *options)
     return dml__comm_open_on(options, dml__system_sockets());
 }
 
+static void dml__release_comm(dml_comm *comm)
+{
+    dml__memory memory = comm->memory;
+    dml__release(&memory, comm->outgoing);
+    dml__release(&memory, comm->segment);
+    dml__release(&memory, comm->peers);
+    dml__release(&memory, comm->requests);
+    dml__release(&memory, comm);
+}
+
 DML_API void dml_comm_close(dml_comm *comm)
 {
     if (!comm) return;
+    if (dml__is_copy(comm)) {
+        /* The mutex and the condition stay as the fork found them: destroying them would wait for threads. */
+        if (comm->transport) comm->transport->calls->abandon(comm->transport);
+        dml__release_comm(comm);
+        return;
+    }
     dml__take_turn(comm);
     dml__mutex_lock(&comm->mutex);
     comm->busy = false;
@@ -4410,13 +4936,9 @@ DML_API void dml_comm_close(dml_comm *comm)
         if (!comm->error.status) dml__say_goodbye(comm);
         comm->transport->calls->close(comm->transport);
     }
-    dml__memory memory = comm->memory;
-    dml__release(&memory, comm->segment);
-    dml__release(&memory, comm->peers);
-    dml__release(&memory, comm->requests);
     dml__cond_destroy(&comm->changed);
     dml__mutex_destroy(&comm->mutex);
-    dml__release(&memory, comm);
+    dml__release_comm(comm);
 }
 
 #endif
@@ -4470,8 +4992,8 @@ typedef struct dml__all_reduce_state {
     dml_comm *comm;
     size_t bucket_elements;
     size_t filled_from, filled_to; /* g[from, to) is final and in no bucket yet */
-    double rows;                   /* of this rank, then of all */
-    dml_request *rows_request;
+    double samples;                /* of this rank, then of all */
+    dml_request *samples_request;
     int buckets;
     dml__bucket bucket[DML__MAX_BUCKETS];
 } dml__all_reduce_state;
@@ -4483,7 +5005,7 @@ static dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *comm)
 
 static dml_status dml__broadcast_vector(dml_comm *comm, dml_trainer *trainer, int vector)
 {
-    const size_t count = dml_trainer_parameter_count(trainer);
+    const size_t count = dml_trainer_count(trainer, vector);
     float *data = dml_trainer_get(trainer, vector, 0, count);
     if (!data) return dml_status_of(dml_trainer_context(trainer));
     if (dml_comm_broadcast(comm, data, count, DML_F32, 0) != DML_OK) return dml__sync_failed(trainer, comm);
@@ -4494,7 +5016,7 @@ static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
-    const size_t count = dml_trainer_parameter_count(trainer);
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
     const size_t least = (count + DML__MAX_BUCKETS - 1) / DML__MAX_BUCKETS;
     if (state->bucket_elements < least) state->bucket_elements = least;
     int64_t steps = (int64_t)dml_trainer_steps(trainer);
@@ -4507,15 +5029,32 @@ static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
     return status;
 }
 
+/* Waits for a request and forgets it, so that no request is waited for twice. */
+static dml_status dml__take_request(dml__all_reduce_state *state, dml_request **request)
+{
+    dml_request *waiting = *request;
+    *request = NULL;
+    return waiting ? dml_comm_wait(state->comm, waiting) : DML_OK;
+}
+
+/* A step that failed half-way has left requests out, on memory that the next step writes or that is about to
+   go. Every wait has its deadline. */
+static void dml__drain_requests(dml__all_reduce_state *state)
+{
+    dml__take_request(state, &state->samples_request);
+    for (int b = 0; b < state->buckets; b++) dml__take_request(state, &state->bucket[b].request);
+    state->buckets = 0;
+}
+
 /* The number of samples of the global batch travels while forward runs. */
-static dml_status dml__all_reduce_sync_begin(void *user, dml_trainer *trainer, int rows)
+static dml_status dml__all_reduce_sync_begin(void *user, dml_trainer *trainer, double samples)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    state->buckets = 0;
-    state->filled_from = state->filled_to = dml_trainer_parameter_count(trainer);
-    state->rows = rows;
-    state->rows_request = dml_comm_all_reduce_start(state->comm, &state->rows, 1, DML_F64, DML_SUM);
-    return state->rows_request ? DML_OK : dml__sync_failed(trainer, state->comm);
+    dml__drain_requests(state);
+    state->filled_from = state->filled_to = dml_trainer_count(trainer, DML_GRADIENTS);
+    state->samples = samples;
+    state->samples_request = dml_comm_all_reduce_start(state->comm, &state->samples, 1, DML_F64, DML_SUM);
+    return state->samples_request ? DML_OK : dml__sync_failed(trainer, state->comm);
 }
 
 static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
@@ -4544,46 +5083,35 @@ static dml_status dml__all_reduce_sync_ready(void *user, dml_trainer *trainer, s
     return full || begin == 0 ? dml__send_bucket(state, trainer) : DML_OK;
 }
 
-/* Waits for a request and forgets it, so that no request is waited for twice. */
-static dml_status dml__take_request(dml__all_reduce_state *state, dml_request **request)
-{
-    dml_request *waiting = *request;
-    *request = NULL;
-    return dml_comm_wait(state->comm, waiting);
-}
-
-static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer)
+static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, double *samples)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    if (dml__take_request(state, &state->rows_request) != DML_OK)
+    if (dml__take_request(state, &state->samples_request) != DML_OK)
         return dml__sync_failed(trainer, state->comm);
-    if (!(state->rows > 0))
-        return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
-                                "a global batch of 0 samples: no rank was given any");
+    *samples = state->samples;
     dml_status status = DML_OK;
     for (int b = 0; b < state->buckets && status == DML_OK; b++) {
         dml__bucket *bucket = &state->bucket[b];
         if (dml__take_request(state, &bucket->request) != DML_OK)
             return dml__sync_failed(trainer, state->comm);
-        /* Not dml_trainer_get, which would read the unreduced values back from a device of its own memory. */
-        float *g = dml_trainer_host(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
-        if (!g) return dml_status_of(dml_trainer_context(trainer));
-        dml_scale(dml_context_pool(dml_trainer_context(trainer)), bucket->end - bucket->begin,
-                  (float)(1.0 / state->rows), g);
+        /* What the host has, not dml_trainer_get, which would read the device's own values over it. */
         status = dml_trainer_put(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
     }
     return status;
 }
 
-/* After a failed step requests may still be out, on memory that is about to go. */
+static void dml__all_reduce_sync_failed(void *user, dml_trainer *trainer)
+{
+    (void)trainer;
+    dml__drain_requests((dml__all_reduce_state *)user);
+}
+
 static void dml__all_reduce_sync_destroy(void *user, dml_trainer *trainer)
 {
     (void)trainer;
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     if (!state) return;
-    if (state->rows_request) dml__take_request(state, &state->rows_request);
-    for (int b = 0; b < state->buckets; b++)
-        if (state->bucket[b].request) dml__take_request(state, &state->bucket[b].request);
+    dml__drain_requests(state);
     dml__memory memory = state->memory;
     dml__release(&memory, state);
 }
@@ -4605,8 +5133,10 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
                             dml__all_reduce_sync_begin,
                             dml__all_reduce_sync_ready,
                             dml__all_reduce_sync_finish,
+                            dml__all_reduce_sync_failed,
                             NULL,
-                            dml__all_reduce_sync_destroy };
+                            dml__all_reduce_sync_destroy,
+                            dml_comm_world_size(comm) };
     return sync;
 }
 

@@ -36,6 +36,10 @@ static void measure(product p, dml_pool *pool, double seconds)
     p.a = random_floats((size_t)p.m * (size_t)p.k);
     p.b = random_floats((size_t)p.k * (size_t)p.n);
     p.c = random_floats((size_t)p.m * (size_t)p.n);
+    if (dml_pool_reserve(pool, dml_sgemm_scratch(p.m, p.n, p.k)) != DML_OK) {
+        fprintf(stderr, "gemm: no memory for the pool's scratch\n");
+        exit(1);
+    }
     const double limit_before = bench_fma_peak(pool);
     const double one = bench_time(run, &p, seconds);
     const double limit_after = bench_fma_peak(pool);

@@ -62,7 +62,7 @@ typedef struct job {
 static void step(void *argument)
 {
     job *j = (job *)argument;
-    dml_trainer_step(j->trainer, j->batch, j->inputs, NULL);
+    dml_trainer_step(j->trainer, j->batch, j->inputs, 2, NULL);
 }
 
 static int measure(const char *model, int batch, int threads, double seconds)
@@ -70,8 +70,8 @@ static int measure(const char *model, int batch, int threads, double seconds)
     enum { PIXELS = 28 * 28 };
     dml_context *ctx = dml_open(&(dml_options){ .threads = threads });
     dml_graph *g = dml_graph_create(ctx);
-    dml_node *image = dml_input(g, "image", DML_F32, 3, 28, 28, 1);
-    dml_node *label = dml_input(g, "label", DML_I32, 0);
+    dml_node *image = dml_input(g, "image", DML_F32, 28, 28, 1);
+    dml_node *label = dml_input(g, "label", DML_I32);
     const network n = build(model, image);
     dml_trainer_options options = { .batch = batch, .optimizer = dml_sgd(0.01f, 0.9f) };
     float *pixels = malloc((size_t)batch * PIXELS * sizeof *pixels);

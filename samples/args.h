@@ -44,6 +44,16 @@ args_exit(int status, const char *format, ...)
     exit(status);
 }
 
+/* Ends the program if any of its output could not be written: a disk is full. For after the last of it, and
+   wherever going on would be in vain. */
+static void args_check_output(void)
+{
+    errno = 0;
+    if (fflush(stdout) || ferror(stdout))
+        args_exit(1, "can't write to the standard output: %s",
+                  errno ? strerror(errno) : "some of it is lost");
+}
+
 static void args_help(const char *about, const arg *args)
 {
     printf("usage: %s [flags]\n\n%s\n\n", args_program, about);
@@ -110,6 +120,7 @@ static void args_parse(int argc, char **argv, const char *about, const arg *args
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             args_help(about, args);
+            args_check_output();
             exit(0);
         }
     }

@@ -9,10 +9,13 @@
 #include "dml.h"
 #include "dml_comm.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "args.h"
 #include "digits.h"
@@ -66,6 +69,7 @@ static int list_devices(void)
     const int count = dml_devices(info, 64);
     for (int i = 0; i < count && i < 64; i++)
         printf("%-10s %s, %d units\n", info[i].id, info[i].name, info[i].compute_units);
+    args_check_output();
     return 0;
 }
 
@@ -76,9 +80,9 @@ static int list_devices(void)
 static dml_node *scores(dml_node *h)
 {
     dml_graph *g = dml_node_graph(h);
-    const dml_initializer small = { DML_INIT_NORMAL, 0, 0.01f }, zero = { DML_INIT_CONSTANT, 0, 0 };
-    dml_node *w = dml_parameter(g, "scores.w", small, 2, CLASSES, dml_node_shape(h).dims[0]);
-    return dml_linear(h, w, dml_parameter(g, "scores.bias", zero, 1, CLASSES));
+    dml_node *w =
+        dml_parameter(g, "scores.weight", dml_init_normal(0, 0.01f), CLASSES, dml_node_shape(h).dims[0]);
+    return dml_dense_with(h, w, dml_parameter(g, "scores.bias", dml_init_constant(0), CLASSES));
 }
 
 static dml_node *mlp(dml_node *image)
@@ -131,32 +135,70 @@ static void draw_digits(dataset *set, int count, uint64_t seed)
     set->labels = labels;
 }
 
-static void load_idx(dml_context *ctx, const char *folder, const char *name, char path[1024], dml_idx *file)
+/* What a rank has to say against going on; empty: nothing. */
+typedef struct complaint {
+    char text[1024];
+} complaint;
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+static bool
+complain(complaint *c, const char *format, ...)
 {
-    snprintf(path, 1024, "%s/%s", folder, name);
-    if (dml_idx_load(ctx, path, file) != DML_OK)
-        args_exit(1, "%s; `make data` brings the MNIST files", dml_error(ctx));
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(c->text, sizeof c->text, format, arguments);
+    va_end(arguments);
+    return false;
 }
 
-static void load_digits(dataset *set, dml_context *ctx, const char *folder, const char *which)
+static bool load_idx(dml_context *ctx, const char *folder, const char *name, char path[1024], dml_idx *file,
+                     complaint *c)
+{
+    snprintf(path, 1024, "%s/%s", folder, name);
+    if (dml_idx_load(ctx, path, file) == DML_OK) return true;
+    return complain(c, "%s; `make data` brings the MNIST files", dml_error(ctx));
+}
+
+static bool load_digits(dataset *set, dml_context *ctx, const char *folder, const char *which, complaint *c)
 {
     char name[64], path[1024];
     snprintf(name, sizeof name, "%s-images-idx3-ubyte", which);
-    load_idx(ctx, folder, name, path, &set->image_file);
+    if (!load_idx(ctx, folder, name, path, &set->image_file, c)) return false;
     const dml_idx *images = &set->image_file;
     if (images->ndim != 3 || images->dims[1] != SIDE || images->dims[2] != SIDE)
-        args_exit(1, "%s holds %d dimensions, %d x %d x %d, and not images of %d x %d", path, images->ndim,
-                  images->dims[0], images->dims[1], images->dims[2], SIDE, SIDE);
+        return complain(c, "%s holds %d dimensions, %d x %d x %d, and not images of %d x %d", path,
+                        images->ndim, images->dims[0], images->dims[1], images->dims[2], SIDE, SIDE);
     snprintf(name, sizeof name, "%s-labels-idx1-ubyte", which);
-    load_idx(ctx, folder, name, path, &set->label_file);
+    if (!load_idx(ctx, folder, name, path, &set->label_file, c)) return false;
     const dml_idx *labels = &set->label_file;
     if (labels->ndim != 1 || labels->dims[0] != images->dims[0])
-        args_exit(1, "%s holds %d labels for %d images", path, labels->dims[0], images->dims[0]);
+        return complain(c, "%s holds %d labels for %d images", path, labels->dims[0], images->dims[0]);
     for (int i = 0; i < labels->dims[0]; i++)
-        if (labels->data[i] >= CLASSES) args_exit(1, "%s: label %d is %d", path, i, labels->data[i]);
+        if (labels->data[i] >= CLASSES) return complain(c, "%s: label %d is %d", path, i, labels->data[i]);
     set->count = images->dims[0];
     set->images = images->data;
     set->labels = labels->data;
+    return true;
+}
+
+/* Ends all ranks when one has a complaint: as a rule they all have the same, so the first of them speaks and
+   the others are silent. They wait until it has closed its communicator, since dmlrun ends a job as soon as
+   one of its ranks has ended. */
+static void settle(const complaint *c, dml_comm *comm)
+{
+    const int rank = dml_comm_rank(comm), ranks = dml_comm_world_size(comm);
+    int32_t speaker = c->text[0] ? rank : ranks;
+    if (dml_comm_all_reduce(comm, &speaker, 1, DML_I32, DML_MIN) != DML_OK)
+        args_exit(1, "%s", c->text[0] ? c->text : dml_comm_error(comm));
+    if (speaker == ranks) return;
+    if (speaker == rank)
+        fprintf(stderr, "%s: %s\n", args_program, c->text);
+    else
+        dml_comm_barrier(comm);
+    dml_comm_close(comm);
+    exit(1);
 }
 
 static void free_dataset(dataset *set, dml_context *ctx)
@@ -213,18 +255,31 @@ static float learning_rate(double peak, uint64_t step, uint64_t steps)
     return (float)(peak * 0.5 * (1 - cos(turn)));
 }
 
+/* Writes a file beside it, as saving does before it gives that the checkpoint's name, and takes it away
+   again. 0, or the errno that says why a checkpoint can't be saved there. */
+static int try_beside(const char *path)
+{
+    char beside[4096];
+    if (access(path, F_OK) == 0 && access(path, W_OK) != 0) return errno;
+    if (snprintf(beside, sizeof beside, "%s.%ld-0.tmp", path, (long)getpid()) >= (int)sizeof beside)
+        return ENAMETOOLONG;
+    const int file = open(beside, O_WRONLY | O_CREAT | O_EXCL, 0666);
+    if (file < 0) return errno;
+    const int reason = write(file, path, 1) == 1 && fsync(file) == 0 ? 0 : errno;
+    close(file);
+    remove(beside);
+    return reason;
+}
+
 /* Whether a checkpoint can be written there is found out before an epoch's work depends on it. Leaves what is
    there as it is. */
-static void check_save(const char *path)
+static bool check_save(const char *path, complaint *c)
 {
-    errno = 0;
-    FILE *there = fopen(path, "rb");
-    const bool is_new = !there && errno == ENOENT;
-    FILE *file = fopen(path, "ab");
-    if (!file) args_exit(1, "can't write the checkpoint %s: %s", path, strerror(errno));
-    fclose(file);
-    if (there) fclose(there);
-    if (is_new) remove(path);
+    struct stat there;
+    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
+        return complain(c, "can't write the checkpoint %s: it is there and no plain file", path);
+    const int reason = try_beside(path);
+    return !reason || complain(c, "can't write the checkpoint %s: %s", path, strerror(reason));
 }
 
 /* Where a run stands is the number of steps taken and nothing else, so it goes on from a checkpoint as if it
@@ -259,7 +314,7 @@ static void train(const options *o, dml_trainer *trainer, const dataset *set, dm
         const float lr = learning_rate(o->lr, step, all_steps);
         float loss;
         dml_trainer_set_lr(trainer, lr);
-        if (dml_trainer_step(trainer, rows, (const void *[]){ b.images, b.labels }, &loss) != DML_OK)
+        if (dml_trainer_step(trainer, rows, DML_INPUTS(b.images, b.labels), &loss) != DML_OK)
             args_exit(1, "%s", dml_error(dml_trainer_context(trainer)));
         report_step(r, step + 1, epoch + 1, samples, lr, (double)loss * rows);
 
@@ -267,6 +322,7 @@ static void train(const options *o, dml_trainer *trainer, const dataset *set, dm
         report_epoch(r, epoch + 1);
         if (o->save && rank == 0 && dml_trainer_save(trainer, o->save) != DML_OK)
             args_exit(1, "%s", dml_error(dml_trainer_context(trainer)));
+        args_check_output();
     }
     free_batch(&b);
     free(order);
@@ -283,7 +339,7 @@ static int64_t count_correct(dml_program *predict, dml_context *ctx, const datas
     for (int begin = share(set->count, rank, ranks), rows; begin < end; begin += rows) {
         rows = end - begin < TEST_BATCH ? end - begin : TEST_BATCH;
         fill_batch(&b, set, NULL, begin, rows);
-        if (dml_program_run(predict, rows, (const void *[]){ b.images }, score) != DML_OK)
+        if (dml_program_run(predict, rows, DML_INPUTS(b.images), score) != DML_OK)
             args_exit(1, "%s", dml_error(ctx));
         for (int row = 0; row < rows; row++) {
             int best = 0;
@@ -303,28 +359,30 @@ int main(int argc, char **argv)
     const options o = parse_options(argc, argv);
     if (o.list_devices) return list_devices();
 
-    /* A device, and the digits. */
-    dml_context *ctx =
-        dml_open(&(dml_options){ .device = o.device, .threads = o.threads, .seed = (uint64_t)o.seed });
-    if (dml_status_of(ctx) != DML_OK) args_exit(1, "%s", dml_error(ctx));
-    dataset training = { 0 }, test = { 0 };
-    if (o.data) {
-        load_digits(&training, ctx, o.data, "train");
-        load_digits(&test, ctx, o.data, "t10k");
-    } else {
-        draw_digits(&training, DRAWN_TRAIN, DRAWN_SEED);
-        draw_digits(&test, DRAWN_TEST, DRAWN_SEED + 1);
-    }
-
     /* The other ranks, if RANK and WORLD_SIZE say that there are any. */
     dml_comm *comm = dml_comm_open(&(dml_comm_options){ .timeout_s = o.timeout });
     if (!comm || dml_comm_status(comm) != DML_OK) args_exit(1, "%s", dml_comm_error(comm));
     const int rank = dml_comm_rank(comm), ranks = dml_comm_world_size(comm);
 
+    /* A device, and the digits. */
+    dml_context *ctx =
+        dml_open(&(dml_options){ .device = o.device, .threads = o.threads, .seed = (uint64_t)o.seed });
+    dataset training = { 0 }, test = { 0 };
+    complaint c = { "" };
+    if (dml_status_of(ctx) != DML_OK) {
+        complain(&c, "%s", dml_error(ctx));
+    } else if (!o.data) {
+        draw_digits(&training, DRAWN_TRAIN, DRAWN_SEED);
+        draw_digits(&test, DRAWN_TEST, DRAWN_SEED + 1);
+    } else if (load_digits(&training, ctx, o.data, "train", &c)) {
+        load_digits(&test, ctx, o.data, "t10k", &c);
+    }
+    settle(&c, comm);
+
     /* The model: a program that trains it, and one that only predicts, on the same parameters. */
     dml_graph *g = dml_graph_create(ctx);
-    dml_node *image = dml_input(g, "image", DML_F32, 3, SIDE, SIDE, 1);
-    dml_node *label = dml_input(g, "label", DML_I32, 0);
+    dml_node *image = dml_input(g, "image", DML_F32, SIDE, SIDE, 1);
+    dml_node *label = dml_input(g, "label", DML_I32);
     dml_node *logits = strcmp(o.model, "mlp") == 0 ? mlp(image) : lenet(image);
     dml_optimizer sgd = dml_sgd((float)o.lr, (float)o.momentum);
     sgd.nesterov = o.nesterov;
@@ -334,7 +392,11 @@ int main(int argc, char **argv)
                            &(dml_trainer_options){ .batch = (o.batch - 1) / ranks + 1, .optimizer = sgd });
     dml_program *predict = dml_compile(logits, &(dml_program_options){ .batch = TEST_BATCH });
     if (o.load && rank == 0) dml_trainer_load(trainer, o.load);
-    if (o.save && rank == 0) check_save(o.save);
+    if (dml_status_of(ctx) != DML_OK)
+        complain(&c, "%s", dml_error(ctx));
+    else if (o.save && rank == 0)
+        check_save(o.save, &c);
+    settle(&c, comm);
 
     /* This line makes it distributed. */
     if (ranks > 1) dml_trainer_sync(trainer, dml_all_reduce_sync(comm, NULL));
@@ -342,8 +404,9 @@ int main(int argc, char **argv)
     if (dml_status_of(ctx) != DML_OK) args_exit(1, "%s", dml_error(ctx));
     if (rank == 0)
         printf("%s, %zu parameters; %d digits to learn from, %d to test; device %s, ranks %d, threads %d\n",
-               o.model, dml_trainer_parameter_count(trainer), training.count, test.count, o.device, ranks,
+               o.model, dml_trainer_count(trainer, DML_PARAMETERS), training.count, test.count, o.device, ranks,
                dml_pool_threads(dml_context_pool(ctx)));
+    args_check_output();
 
     report r;
     train(&o, trainer, &training, comm, &r);

@@ -124,7 +124,8 @@ static void report_end(report *r, int64_t correct, int64_t total)
     report_log_line(r, "{\"test_accuracy\": %.6f, \"correct\": %lld, \"total\": %lld}\n", accuracy,
                     (long long)correct, (long long)total);
     report_log_flush(r);
-    if (r->log) fclose(r->log);
+    if (r->log && fclose(r->log)) args_exit(1, "can't write the log %s: %s", r->log_path, strerror(errno));
+    args_check_output();
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* dml.h - training and running neural networks from C.
 
-   In exactly one source file of your program:
+   In exactly one source file of your program, best one of its own, since it takes seconds to compile:
 
        #define DML_IMPLEMENTATION
        #include "dml.h"
@@ -12,7 +12,8 @@
      DML_IMPLEMENTATION  (one file) the function bodies
      DML_STATIC          every function is static: the library is private to this file
      DML_NO_THREADS      no threads: every pool has one worker, no background communication
-     DML_NO_STDIO        no files: no checkpoints, data files or progress lines
+     DML_NO_STDIO        no files: no checkpoints, data files, tables or progress lines
+     DML_NO_AVX512, DML_NO_AVX   leaves those instruction sets out (the second: both)
      DML_ASSERT(c)       replaces assert() for the library's own invariants
      DML_OPENCL          dml_opencl.c is linked in: "opencl" devices
      DML_CUDA            dml_cuda.cu is linked in: "cuda" devices
@@ -41,6 +42,7 @@
 #include "device/context.h"
 #include "graph/shape.h"
 #include "graph/graph.h"
+#include "graph/weights.h"
 #include "graph/op_arithmetic.h"
 #include "graph/op_activation.h"
 #include "graph/op_dense.h"
@@ -48,6 +50,7 @@
 #include "graph/op_pool2d.h"
 #include "graph/op_loss.h"
 #include "graph/program.h"
+#include "graph/print.h"
 #include "train/optimizer.h"
 #include "train/trainer.h"
 #include "train/checkpoint.h"
@@ -69,6 +72,9 @@
 #include "base/os_thread.c"
 #include "base/checksum.c"
 #include "base/file.c"
+#include "base/json.c"
+#include "base/safetensors.c"
+#include "base/safetensors_write.c"
 #include "thread/pool.c"
 #include "kernels/microkernel.c"
 #include "kernels/product.c"
@@ -85,6 +91,8 @@
 #include "device/context.c"
 #include "graph/shape.c"
 #include "graph/graph.c"
+#include "graph/weights.c"
+#include "graph/weights_file.c"
 #include "graph/op.c"
 #include "graph/ops.c"
 #include "graph/op_arithmetic.c"
@@ -95,6 +103,7 @@
 #include "graph/op_loss.c"
 #include "graph/plan.c"
 #include "graph/program.c"
+#include "graph/print.c"
 #include "train/optimizer.c"
 #include "train/trainer.c"
 #include "train/checkpoint.c"

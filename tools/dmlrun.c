@@ -69,7 +69,9 @@ static const char USAGE[] =
     "a second signal, are killed. Standard input goes to rank 0, except from a terminal.\n"
     "\n"
     "Exit status: 0 when every rank ended with 0, else that of the rank that failed first (128 + N when\n"
-    "signal N killed it or ended the job), 2 for wrong usage, 126 and 127 for a program that can't be run.\n";
+    "signal N killed it or ended the job), 1 when its output can't be written, 2 for wrong usage, 126 and "
+    "127\n"
+    "for a program that can't be run.\n";
 
 typedef struct options {
     int ranks;
@@ -467,6 +469,21 @@ static void take_signals(job *j)
 
 /* ---- the loop ---- */
 
+/* What is left of the output would be lost, so the job ends: by SIGPIPE, as in any pipeline, when a reader
+   has left, and otherwise with a sentence, if that can still be written. */
+static void output_failed(job *j, const sink *s)
+{
+    const bool reader_left = s->failure == EPIPE;
+    if (j->exit_status == 0) j->exit_status = reader_left ? EXIT_SIGNAL + SIGPIPE : 1;
+    if (reader_left) return;
+    char others[64] = "";
+    if (j->living == 1) snprintf(others, sizeof others, "; ending the rank");
+    if (j->living > 1) snprintf(others, sizeof others, "; ending %d ranks", j->living);
+    say(j, "can't write to the standard %s: %s%s", s == j->err && s != j->out ? "error" : "output",
+        strerror(s->failure), j->ending ? "" : others);
+    if (!j->ending) begin_ending(j, SIGTERM);
+}
+
 static bool anything_to_write(const job *j)
 {
     return j->sinks[0].used > 0 || j->sinks[1].used > 0;
@@ -503,8 +520,10 @@ static void run(job *j, struct pollfd *polls, stream **polled)
             continue; /* a signal, which the pipe tells too */
         for (int i = 3; i < count; i++)
             if (polls[i].revents) stream_read(polled[i]);
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < 2; i++) {
             if (polls[1 + i].revents) sink_write(&j->sinks[i]);
+            if (polls[1 + i].revents && j->sinks[i].broken) output_failed(j, &j->sinks[i]);
+        }
         if (polls[0].revents) take_signals(j);
         if (poll_timeout(j) == 0) kill_ranks(j);
     }
@@ -590,6 +609,14 @@ static bool option_value(char **argv, int *i, const char *letter, const char *na
     return true;
 }
 
+/* Does nothing but print this. */
+static void print_and_exit(const char *text)
+{
+    if (fputs(text, stdout) < 0 || fflush(stdout) != 0)
+        die(1, "can't write to the standard output: %s", strerror(errno));
+    exit(0);
+}
+
 static options parse_options(char **argv)
 {
     options o = { .master_address = "127.0.0.1", .grace = 5, .prefix = true };
@@ -600,11 +627,9 @@ static options parse_options(char **argv)
             i++;
             break;
         } else if (strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--help") == 0) {
-            fputs(USAGE, stdout);
-            exit(0);
+            print_and_exit(USAGE);
         } else if (strcmp(argv[i], "--version") == 0) {
-            puts("dmlrun " VERSION);
-            exit(0);
+            print_and_exit("dmlrun " VERSION "\n");
         } else if (strcmp(argv[i], "--no-prefix") == 0) {
             o.prefix = false;
         } else if (option_value(argv, &i, "-n", "--ranks", &value)) {

@@ -26,7 +26,8 @@ static void die(int status, const char *format, ...);
 typedef struct sink {
     int fd;
     bool terminal;
-    bool broken; /* its reader is gone */
+    bool broken; /* nothing more can be written: */
+    int failure; /* why, as errno; EPIPE: its reader is gone */
     char *bytes; /* written up to `start`, filled up to `used` */
     size_t start, used, capacity;
     struct stream *live; /* on a terminal: whose unfinished line is the last one of the screen */
@@ -125,7 +126,10 @@ static void sink_write(sink *s)
     const size_t waiting = s->used - s->start;
     const ssize_t written = write(s->fd, s->bytes + s->start, waiting < PIPE_TAKES ? waiting : PIPE_TAKES);
     if (written > 0) s->start += (size_t)written;
-    if (written < 0 && errno != EINTR && errno != EAGAIN) s->broken = true;
+    if (written < 0 && errno != EINTR && errno != EAGAIN) {
+        s->broken = true;
+        s->failure = errno;
+    }
     if (s->start == s->used || s->broken) s->start = s->used = 0;
 }
 

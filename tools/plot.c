@@ -540,6 +540,14 @@ static void name_by_file(run *r)
     r->label_length = (int)(dot && dot != r->label ? (size_t)(dot - r->label) : strlen(r->label));
 }
 
+/* Does nothing but print this. */
+static void print_and_exit(const char *text)
+{
+    if (fputs(text, stdout) < 0 || fflush(stdout) != 0)
+        die(1, "can't write to the standard output: %s", strerror(errno));
+    exit(0);
+}
+
 static options parse_options(char **argv)
 {
     options o;
@@ -547,11 +555,9 @@ static options parse_options(char **argv)
     const char *label = NULL;
     for (int i = 1; argv[i]; i++) {
         if (strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--help") == 0) {
-            fputs(USAGE, stdout);
-            exit(0);
+            print_and_exit(USAGE);
         } else if (strcmp(argv[i], "--version") == 0) {
-            puts("plot " VERSION);
-            exit(0);
+            print_and_exit("plot " VERSION "\n");
         } else if (strcmp(argv[i], "-o") == 0 || strcmp(argv[i], "--output") == 0) {
             o.output = value_of(argv, &i);
         } else if (strcmp(argv[i], "--label") == 0) {

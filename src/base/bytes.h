@@ -58,4 +58,26 @@ static inline void dml__store_f32(void *to, float value)
     dml__store32(to, bits);
 }
 
+/* Whether memory has numbers as files and wires do. Compilers know the answer. */
+static inline bool dml__little_endian(void)
+{
+    const uint16_t one = 1;
+    unsigned char first;
+    memcpy(&first, &one, 1);
+    return first == 1;
+}
+
+/* Reverses the bytes of each of `count` numbers of `width` bytes; `to` and `from` may be the same. */
+static inline void dml__swap_bytes(void *to, const void *from, size_t count, size_t width)
+{
+    unsigned char *t = (unsigned char *)to;
+    const unsigned char *f = (const unsigned char *)from;
+    for (; count > 0; count--, t += width, f += width)
+        for (size_t low = 0; low < (width + 1) / 2; low++) {
+            const unsigned char kept = f[low];
+            t[low] = f[width - 1 - low];
+            t[width - 1 - low] = kept;
+        }
+}
+
 #endif

@@ -3,6 +3,7 @@
 
 #include "base/cpu.h"
 
+#include "base/cpu_internal.h"
 #include "base/windows.h"
 
 #include <stdlib.h>
@@ -22,12 +23,14 @@ DML_API const char *dml_isa_name(dml_isa isa)
 
 static dml_isa dml__detect_isa(void)
 {
-#if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__)
+#if defined(DML__HAS_AVX2)
     /* __builtin_cpu_supports also asks the operating system (XGETBV) whether it saves the registers. */
     __builtin_cpu_init();
+#if defined(DML__HAS_AVX512)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"))
         return DML_ISA_AVX512;
+#endif
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return DML_ISA_AVX2;
 #elif defined(__aarch64__)
     return DML_ISA_NEON; /* part of the architecture */
@@ -45,6 +48,15 @@ DML_API dml_isa dml_cpu_isa(void)
         if (strcmp(wanted, dml_isa_name((dml_isa)isa)) == 0) return (dml_isa)isa;
     }
     return best;
+}
+
+DML__LOCAL bool dml__cpu_isa_known(const char **wanted)
+{
+    *wanted = getenv("DML_ISA");
+    if (!*wanted || !**wanted) return true;
+    for (int isa = 0; isa < (int)DML__ISA_COUNT; isa++)
+        if (strcmp(*wanted, dml_isa_name((dml_isa)isa)) == 0) return true;
+    return false;
 }
 
 DML_API int dml_cpu_count(void)

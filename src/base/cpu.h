@@ -4,6 +4,19 @@
 
 #include "base/platform.h"
 
+/* Two switches leave instruction sets out of the build: DML_NO_AVX512 leaves out AVX-512, DML_NO_AVX leaves
+   out AVX2 as well. On 64-bit Windows, gcc doesn't align the stack for 32-byte vectors (gcc's bug 54412), so
+   that code for AVX may crash there; its builds are without, unless DML_WINDOWS_AVX is defined: then compile
+   with -Wa,-muse-unaligned-vector-move (binutils 2.38 and later), which makes of every aligned move one that
+   need not be. clang's builds are as everywhere. */
+#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__)) && !defined(DML_NO_AVX) &&               \
+    !(defined(_WIN64) && !defined(__clang__) && !defined(DML_WINDOWS_AVX))
+#define DML__HAS_AVX2 1
+#ifndef DML_NO_AVX512
+#define DML__HAS_AVX512 1
+#endif
+#endif
+
 /* Instruction sets that the kernels are written for, weakest first. */
 typedef enum dml_isa {
     DML_ISA_SCALAR,
@@ -17,7 +30,8 @@ typedef enum dml_isa {
 DML_API const char *dml_isa_name(dml_isa isa);
 
 /* The best instruction set that this build has, the processor offers and the operating system saves. The
-   environment variable DML_ISA ("scalar", "avx2", ...) lowers it; it never raises it. */
+   environment variable DML_ISA ("scalar", "avx2", ...) lowers it; it never raises it. (dml_open refuses one
+   that names no instruction set.) */
 DML_API dml_isa dml_cpu_isa(void);
 
 /* How many processors this process may run on (its affinity mask), at least 1. */

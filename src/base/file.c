@@ -10,106 +10,194 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/types.h>
+#ifdef _WIN32
+#ifndef WIN32_LEAN_AND_MEAN
+#define WIN32_LEAN_AND_MEAN
+#endif
+#ifndef NOMINMAX
+#define NOMINMAX
+#endif
+#include <windows.h>
+#include <io.h>
+#include <process.h>
+#else
 #include <unistd.h>
+#endif
 
-#define DML__PATH_BYTES 4096
+/* ---- the operating system: descriptors, with 64-bit sizes and offsets everywhere ---- */
 
-static dml_status dml__file_fail(dml__error *error, const char *what, const char *path)
+/* What is behind a path or a descriptor. */
+typedef struct dml__file_info {
+    uint64_t bytes;
+    bool plain;
+    bool locked; /* its own attributes forbid to replace it */
+} dml__file_info;
+
+/* The most bytes of one call: some systems take no more than an int. */
+static size_t dml__piece(size_t bytes)
 {
-    return dml__fail(error, DML_ERROR_IO, "can't %s \"%.300s\": %s", what, path, strerror(errno));
+    return bytes < (1u << 30) ? bytes : 1u << 30;
 }
 
-/* Up to `bytes` bytes; fewer at the end of the file, -1 and errno on failure. */
-static ptrdiff_t dml__read_fully(int descriptor, char *to, size_t bytes)
+#ifdef _WIN32
+
+#define DML__SEPARATORS "/\\:"
+
+static int dml__os_open(const char *path)
 {
-    size_t done = 0;
-    while (done < bytes) {
-        const size_t left = bytes - done;
-        const ssize_t got = read(descriptor, to + done, left < (1u << 30) ? left : 1u << 30);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return -1;
-        if (got == 0) break;
-        done += (size_t)got;
-    }
-    return (ptrdiff_t)done;
+    return _open(path, _O_RDONLY | _O_BINARY | _O_NOINHERIT);
 }
 
-static bool dml__write_fully(int descriptor, const char *from, size_t bytes)
+static int dml__os_create(const char *path)
 {
-    while (bytes > 0) {
-        const ssize_t put = write(descriptor, from, bytes < (1u << 30) ? bytes : 1u << 30);
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return false;
-        from += put;
-        bytes -= (size_t)put;
-    }
+    return _open(path, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY | _O_NOINHERIT, _S_IREAD | _S_IWRITE);
+}
+
+static ptrdiff_t dml__os_read_at(int descriptor, uint64_t offset, void *to, size_t bytes)
+{
+    if (_lseeki64(descriptor, (__int64)offset, SEEK_SET) < 0) return -1;
+    return _read(descriptor, to, (unsigned)bytes);
+}
+
+static ptrdiff_t dml__os_write(int descriptor, const void *from, size_t bytes)
+{
+    return _write(descriptor, from, (unsigned)bytes);
+}
+
+static bool dml__os_sync(int descriptor)
+{
+    return _commit(descriptor) == 0;
+}
+
+static bool dml__os_close(int descriptor)
+{
+    return _close(descriptor) == 0;
+}
+
+static void dml__os_remove(const char *path)
+{
+    _unlink(path);
+}
+
+static bool dml__os_replace(const char *from, const char *to)
+{
+    if (MoveFileExA(from, to, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH)) return true;
+    const DWORD why = GetLastError();
+    errno = why == ERROR_ACCESS_DENIED || why == ERROR_SHARING_VIOLATION ? EACCES
+            : why == ERROR_DISK_FULL                                     ? ENOSPC
+                                                                         : EIO;
+    return false;
+}
+
+static bool dml__os_sync_folder(const char *folder)
+{
+    (void)folder; /* MOVEFILE_WRITE_THROUGH has done it */
     return true;
 }
 
-static dml_status dml__read_open_file(int descriptor, dml__memory *memory, const char *path, size_t limit,
-                                      void **data, size_t *bytes, dml__error *error)
+static long dml__os_process(void)
 {
-    struct stat info;
-    if (fstat(descriptor, &info)) return dml__file_fail(error, "read", path);
-    if (!S_ISREG(info.st_mode))
-        return dml__fail(error, DML_ERROR_IO, "can't read \"%s\": it is no plain file", path);
-    if ((uint64_t)info.st_size > limit)
-        return dml__fail(error, DML_ERROR_FORMAT, "\"%s\" has %llu bytes, more than the %llu it may have",
-                         path, (unsigned long long)info.st_size, (unsigned long long)limit);
-    const size_t size = (size_t)info.st_size;
-    char *content = (char *)dml__allocate(memory, size);
-    if (!content)
-        return dml__fail(error, DML_ERROR_MEMORY, "no memory for the %llu bytes of \"%s\"",
-                         (unsigned long long)size, path);
-    const ptrdiff_t got = dml__read_fully(descriptor, content, size);
-    if (got != (ptrdiff_t)size) {
-        dml__release(memory, content);
-        if (got < 0) return dml__file_fail(error, "read", path);
-        return dml__fail(error, DML_ERROR_IO, "\"%s\" became shorter while it was read", path);
-    }
-    *data = content;
-    *bytes = size;
-    return DML_OK;
+    return (long)_getpid();
 }
 
-DML__LOCAL dml_status dml__file_read(dml__memory *memory, const char *path, size_t limit, void **data,
-                                     size_t *bytes, dml__error *error)
+static void dml__os_info_of(const struct _stat64 *from, dml__file_info *info)
 {
-    *data = NULL;
-    *bytes = 0;
-    /* O_NONBLOCK: a named pipe must not keep us waiting for its writer before we see that it is one. */
-    const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (descriptor < 0) return dml__file_fail(error, "open", path);
-    const dml_status status = dml__read_open_file(descriptor, memory, path, limit, data, bytes, error);
-    close(descriptor);
-    return status;
+    info->bytes = (uint64_t)from->st_size;
+    info->plain = (from->st_mode & _S_IFMT) == _S_IFREG;
+    info->locked = !(from->st_mode & _S_IWRITE);
 }
 
-/* Opens a new file beside `path` and writes its name. */
-static int dml__open_temporary(const char *path, char name[DML__PATH_BYTES])
+static bool dml__os_describe(int descriptor, dml__file_info *info)
 {
-    for (int attempt = 0; attempt < 100; attempt++) {
-        const int length = snprintf(name, DML__PATH_BYTES, "%s.%ld-%d.tmp", path, (long)getpid(), attempt);
-        if (length < 0 || length >= DML__PATH_BYTES) {
-            errno = ENAMETOOLONG;
-            return -1;
-        }
-        const int descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (descriptor >= 0 || errno != EEXIST) return descriptor;
-    }
-    return -1;
+    struct _stat64 found;
+    if (_fstat64(descriptor, &found)) return false;
+    dml__os_info_of(&found, info);
+    return true;
+}
+
+static bool dml__os_find(const char *path, dml__file_info *info)
+{
+    struct _stat64 found;
+    if (_stat64(path, &found)) return false;
+    dml__os_info_of(&found, info);
+    return true;
+}
+
+/* Whether only its owner may replace the file, and we aren't. */
+static bool dml__os_forbids_replacing(const char *folder, const char *path)
+{
+    (void)folder;
+    (void)path;
+    return false; /* `locked` is all there is */
+}
+
+#else
+
+#define DML__SEPARATORS "/"
+
+/* On 32-bit glibc the plain names stop at 2 GiB, unless the whole program is compiled otherwise. */
+#if defined(__GLIBC__) && defined(_LARGEFILE64_SOURCE)
+typedef struct stat64 dml__stat;
+#define DML__STAT stat64
+#define DML__FSTAT fstat64
+#define DML__PREAD pread64
+#define DML__OFFSET off64_t
+#define DML__OPEN_FLAGS (O_CLOEXEC | O_LARGEFILE)
+#else
+typedef struct stat dml__stat;
+#define DML__STAT stat
+#define DML__FSTAT fstat
+#define DML__PREAD pread
+#define DML__OFFSET off_t
+#define DML__OPEN_FLAGS O_CLOEXEC
+#endif
+
+static int dml__os_open(const char *path)
+{
+    /* O_NONBLOCK: a named pipe that came here meanwhile must not keep us waiting for its writer. */
+    return open(path, O_RDONLY | O_NONBLOCK | DML__OPEN_FLAGS);
+}
+
+static int dml__os_create(const char *path)
+{
+    return open(path, O_WRONLY | O_CREAT | O_EXCL | DML__OPEN_FLAGS, 0666);
+}
+
+static ptrdiff_t dml__os_read_at(int descriptor, uint64_t offset, void *to, size_t bytes)
+{
+    return DML__PREAD(descriptor, to, bytes, (DML__OFFSET)offset);
+}
+
+static ptrdiff_t dml__os_write(int descriptor, const void *from, size_t bytes)
+{
+    return write(descriptor, from, bytes);
+}
+
+static bool dml__os_sync(int descriptor)
+{
+    return fsync(descriptor) == 0;
+}
+
+static bool dml__os_close(int descriptor)
+{
+    return close(descriptor) == 0;
+}
+
+static void dml__os_remove(const char *path)
+{
+    unlink(path);
+}
+
+static bool dml__os_replace(const char *from, const char *to)
+{
+    return rename(from, to) == 0;
 }
 
 /* The new name itself must reach the disk; a file system that can't do that for folders says EINVAL. */
-static bool dml__sync_folder_of(const char *path)
+static bool dml__os_sync_folder(const char *folder)
 {
-    char folder[DML__PATH_BYTES];
-    const char *slash = strrchr(path, '/');
-    const size_t length = slash ? (size_t)(slash - path) : 0;
-    if (length >= sizeof folder) return false;
-    memcpy(folder, path, length);
-    folder[length] = '\0';
-    const int descriptor = open(length ? folder : slash ? "/" : ".", O_RDONLY | O_CLOEXEC);
+    const int descriptor = open(folder, O_RDONLY | DML__OPEN_FLAGS);
     if (descriptor < 0) return errno == EACCES; /* a folder that we may write to but not list */
     const bool ok = fsync(descriptor) == 0 || errno == EINVAL;
     const int reason = errno;
@@ -118,33 +206,232 @@ static bool dml__sync_folder_of(const char *path)
     return ok;
 }
 
-static bool dml__write_parts(int descriptor, const dml__file_part *parts, int count)
+static long dml__os_process(void)
 {
-    for (int i = 0; i < count; i++)
-        if (!dml__write_fully(descriptor, (const char *)parts[i].data, parts[i].bytes)) return false;
-    return fsync(descriptor) == 0;
+    return (long)getpid();
+}
+
+static void dml__os_info_of(const dml__stat *from, dml__file_info *info)
+{
+    info->bytes = (uint64_t)from->st_size;
+    info->plain = S_ISREG(from->st_mode);
+    info->locked = false; /* renaming asks the folder only */
+}
+
+static bool dml__os_describe(int descriptor, dml__file_info *info)
+{
+    dml__stat found;
+    if (DML__FSTAT(descriptor, &found)) return false;
+    dml__os_info_of(&found, info);
+    return true;
+}
+
+static bool dml__os_find(const char *path, dml__file_info *info)
+{
+    dml__stat found;
+    if (DML__STAT(path, &found)) return false;
+    dml__os_info_of(&found, info);
+    return true;
+}
+
+/* Whether only its owner may replace the file, and we aren't: folders such as /tmp are so. */
+static bool dml__os_forbids_replacing(const char *folder, const char *path)
+{
+#ifdef S_ISVTX
+    dml__stat of_folder, of_file;
+    if (DML__STAT(folder, &of_folder) || DML__STAT(path, &of_file)) return false;
+    const uid_t us = geteuid();
+    return (of_folder.st_mode & S_ISVTX) && us != 0 && us != of_folder.st_uid && us != of_file.st_uid;
+#else
+    (void)folder;
+    (void)path;
+    return false;
+#endif
+}
+
+#endif
+
+static dml_status dml__file_fail(dml__error *error, const char *what, const char *path)
+{
+    return dml__fail(error, DML_ERROR_IO, "can't %s \"%.300s\": %s", what, path, strerror(errno));
+}
+
+/* ---- reading ---- */
+
+DML__LOCAL dml_status dml__file_open(dml__file_reader *file, const char *path, dml__error *error)
+{
+    dml__file_info info;
+    file->path = path;
+    file->bytes = 0;
+    file->descriptor = -1;
+    /* Before it is opened, since some systems don't open a folder and then say that we may not. */
+    if (dml__os_find(path, &info) && !info.plain)
+        return dml__fail(error, DML_ERROR_IO, "can't read \"%.300s\": it is no plain file", path);
+    file->descriptor = dml__os_open(path);
+    if (file->descriptor < 0) return dml__file_fail(error, "open", path);
+    if (!dml__os_describe(file->descriptor, &info)) {
+        const dml_status status = dml__file_fail(error, "read", path);
+        dml__file_close(file);
+        return status;
+    }
+    file->bytes = info.bytes;
+    return DML_OK;
+}
+
+DML__LOCAL dml_status dml__file_read_at(dml__file_reader *file, uint64_t offset, void *to, size_t bytes,
+                                        dml__error *error)
+{
+    char *at = (char *)to;
+    while (bytes > 0) {
+        const ptrdiff_t got = dml__os_read_at(file->descriptor, offset, at, dml__piece(bytes));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return dml__file_fail(error, "read", file->path);
+        if (got == 0)
+            return dml__fail(error, DML_ERROR_IO, "\"%.300s\" became shorter while it was read", file->path);
+        at += got;
+        offset += (uint64_t)got;
+        bytes -= (size_t)got;
+    }
+    return DML_OK;
+}
+
+DML__LOCAL void dml__file_close(dml__file_reader *file)
+{
+    dml__os_close(file->descriptor);
+}
+
+DML__LOCAL dml_status dml__file_read(dml__memory *memory, const char *path, size_t limit, void **data,
+                                     size_t *bytes, dml__error *error)
+{
+    dml__file_reader file;
+    *data = NULL;
+    *bytes = 0;
+    dml_status status = dml__file_open(&file, path, error);
+    if (status != DML_OK) return status;
+    char *content = NULL;
+    if (file.bytes > limit)
+        status =
+            dml__fail(error, DML_ERROR_FORMAT, "\"%.300s\" has %llu bytes, more than the %llu it may have",
+                      path, (unsigned long long)file.bytes, (unsigned long long)limit);
+    else if (!(content = (char *)dml__allocate(memory, (size_t)file.bytes)))
+        status = dml__fail(error, DML_ERROR_MEMORY, "no memory for the %llu bytes of \"%.300s\"",
+                           (unsigned long long)file.bytes, path);
+    else
+        status = dml__file_read_at(&file, 0, content, (size_t)file.bytes, error);
+    dml__file_close(&file);
+    if (status != DML_OK) {
+        dml__release(memory, content);
+        return status;
+    }
+    *data = content;
+    *bytes = (size_t)file.bytes;
+    return DML_OK;
+}
+
+/* ---- writing ---- */
+
+/* Opens a new file beside `path` and writes its name. */
+static int dml__open_temporary(const char *path, char name[DML__PATH_BYTES])
+{
+    for (int attempt = 0; attempt < 100; attempt++) {
+        const int length = snprintf(name, DML__PATH_BYTES, "%s.%ld-%d.tmp", path, dml__os_process(), attempt);
+        if (length < 0 || length >= DML__PATH_BYTES) {
+            errno = ENAMETOOLONG;
+            return -1;
+        }
+        const int descriptor = dml__os_create(name);
+        if (descriptor >= 0 || errno != EEXIST) return descriptor;
+    }
+    return -1;
+}
+
+/* The folder that `path`, shorter than DML__PATH_BYTES, is in. */
+static void dml__folder_of(const char *path, char folder[DML__PATH_BYTES])
+{
+    size_t length = strlen(path);
+    while (length > 0 && !strchr(DML__SEPARATORS, path[length - 1])) length--;
+    if (length > 1) length--; /* the separator, unless it is all: the root */
+    memcpy(folder, path, length);
+    strcpy(folder + length, length ? "" : ".");
+}
+
+DML__LOCAL dml_status dml__file_create(dml__file_writer *file, const char *path, dml__error *error)
+{
+    dml__file_info info;
+    file->path = path;
+    file->descriptor = -1;
+    if (dml__os_find(path, &info) && !info.plain)
+        return dml__fail(error, DML_ERROR_IO, "can't write \"%.300s\": it is there and no plain file", path);
+    file->descriptor = dml__open_temporary(path, file->temporary);
+    if (file->descriptor < 0) return dml__file_fail(error, "create", path);
+    return DML_OK;
+}
+
+DML__LOCAL dml_status dml__file_append(dml__file_writer *file, const void *data, size_t bytes,
+                                       dml__error *error)
+{
+    const char *from = (const char *)data;
+    while (bytes > 0) {
+        const ptrdiff_t put = dml__os_write(file->descriptor, from, dml__piece(bytes));
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return dml__file_fail(error, "write", file->path);
+        from += put;
+        bytes -= (size_t)put;
+    }
+    return DML_OK;
+}
+
+DML__LOCAL void dml__file_abandon(dml__file_writer *file)
+{
+    dml__os_close(file->descriptor);
+    dml__os_remove(file->temporary);
+}
+
+DML__LOCAL dml_status dml__file_commit(dml__file_writer *file, dml__error *error)
+{
+    char folder[DML__PATH_BYTES];
+    bool ok = dml__os_sync(file->descriptor);
+    const int reason = errno;
+    if (dml__os_close(file->descriptor)) {
+        if (!ok) errno = reason;
+    } else {
+        ok = false;
+    }
+    if (!ok || !dml__os_replace(file->temporary, file->path)) {
+        const dml_status status = dml__file_fail(error, "write", file->path);
+        dml__os_remove(file->temporary);
+        return status;
+    }
+    dml__folder_of(file->path, folder);
+    if (!dml__os_sync_folder(folder)) return dml__file_fail(error, "write the folder of", file->path);
+    return DML_OK;
 }
 
 DML__LOCAL dml_status dml__file_write(const char *path, const dml__file_part *parts, int count,
                                       dml__error *error)
 {
-    char temporary[DML__PATH_BYTES];
-    struct stat info;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
-        return dml__fail(error, DML_ERROR_IO, "can't write \"%s\": it is there and no plain file", path);
-    const int descriptor = dml__open_temporary(path, temporary);
-    if (descriptor < 0) return dml__file_fail(error, "create", path);
-    bool ok = dml__write_parts(descriptor, parts, count);
-    const int reason = errno;
-    if (close(descriptor) == 0 && !ok) errno = reason;
-    ok = ok && rename(temporary, path) == 0;
-    if (!ok) {
-        const int why = errno;
-        unlink(temporary);
-        errno = why;
-        return dml__file_fail(error, "write", path);
-    }
-    if (!dml__sync_folder_of(path)) return dml__file_fail(error, "write the folder of", path);
+    dml__file_writer file;
+    dml_status status = dml__file_create(&file, path, error);
+    if (status != DML_OK) return status;
+    for (int i = 0; i < count && status == DML_OK; i++)
+        status = dml__file_append(&file, parts[i].data, parts[i].bytes, error);
+    if (status == DML_OK) return dml__file_commit(&file, error);
+    dml__file_abandon(&file);
+    return status;
+}
+
+DML__LOCAL dml_status dml__file_check_writable(const char *path, dml__error *error)
+{
+    dml__file_writer file;
+    dml__file_info info;
+    char folder[DML__PATH_BYTES];
+    const dml_status status = dml__file_create(&file, path, error);
+    if (status != DML_OK) return status;
+    dml__file_abandon(&file);
+    dml__folder_of(path, folder);
+    if (dml__os_find(path, &info) && (info.locked || dml__os_forbids_replacing(folder, path)))
+        return dml__fail(error, DML_ERROR_IO, "can't write \"%.300s\": it is there and may not be replaced",
+                         path);
     return DML_OK;
 }
 

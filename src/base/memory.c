@@ -31,6 +31,7 @@ DML__LOCAL void dml__memory_init(dml__memory *memory, const dml_allocator *alloc
     memset(memory, 0, sizeof *memory);
     if (buffer) {
         memory->from_buffer = true;
+        memory->buffer = buffer;
         const size_t skip = (size_t)(-(intptr_t)buffer & (DML__ALIGNMENT - 1));
         const size_t usable =
             buffer_bytes > skip ? (buffer_bytes - skip) / DML__ALIGNMENT * DML__ALIGNMENT : 0;
@@ -45,6 +46,21 @@ DML__LOCAL void dml__memory_init(dml__memory *memory, const dml_allocator *alloc
         memory->allocator.allocate = dml__malloc;
         memory->allocator.release = dml__free;
     }
+}
+
+/* First fit takes the lowest place there is, so a buffer that ends where the highest block ended would have
+   been used in the same way. */
+static void dml__note_use(dml__memory *memory, const char *end)
+{
+    const size_t used = (size_t)(end - (const char *)memory->buffer);
+    if (used > memory->most) memory->most = used;
+}
+
+DML__LOCAL size_t dml__memory_needed(const dml__memory *memory)
+{
+    if (!memory->most) return 0;
+    const size_t skipped = (size_t)(-(intptr_t)memory->buffer & (DML__ALIGNMENT - 1));
+    return memory->most - skipped + DML__ALIGNMENT - 1;
 }
 
 static void *dml__take_block(dml__memory *memory, size_t bytes)
@@ -62,6 +78,7 @@ static void *dml__take_block(dml__memory *memory, size_t bytes)
         } else {
             *link = block->next;
         }
+        dml__note_use(memory, (char *)block + need);
         return (char *)block + DML__ALIGNMENT;
     }
     return NULL;
@@ -130,6 +147,22 @@ DML__LOCAL void dml__release(dml__memory *memory, void *pointer)
     void *raw;
     memcpy(&raw, (char *)pointer - sizeof(void *), sizeof raw);
     memory->allocator.release(memory->allocator.user, raw);
+}
+
+static void *dml__memory_allocate(void *user, size_t bytes)
+{
+    return dml__allocate((dml__memory *)user, bytes);
+}
+
+static void dml__memory_release(void *user, void *memory)
+{
+    dml__release((dml__memory *)user, memory);
+}
+
+DML__LOCAL dml_allocator dml__memory_allocator(dml__memory *memory)
+{
+    const dml_allocator allocator = { dml__memory_allocate, dml__memory_release, memory };
+    return allocator;
 }
 
 #endif

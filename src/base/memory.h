@@ -14,6 +14,9 @@ typedef struct dml__memory {
     dml_allocator allocator;
     struct dml__block *free_list; /* of the caller's buffer; unused in allocator mode */
     bool from_buffer;
+    /* The caller's buffer: where it begins, and how far it has ever been in use. */
+    const void *buffer;
+    size_t most;
 } dml__memory;
 
 /* `allocator` may be NULL or all-zero (malloc). With `buffer`, nothing but these `buffer_bytes` is used. */
@@ -28,6 +31,13 @@ DML__LOCAL void *dml__allocate_array(dml__memory *memory, size_t count, size_t s
 
 /* Takes back what dml__allocate gave; NULL is fine. */
 DML__LOCAL void dml__release(dml__memory *memory, void *pointer);
+
+/* How large a buffer, wherever it begins, would have been enough for all that was asked of this one so far; 0
+   without a buffer. */
+DML__LOCAL size_t dml__memory_needed(const dml__memory *memory);
+
+/* This memory as an allocator, for a part that keeps a view of its own; `memory` must outlive it. */
+DML__LOCAL dml_allocator dml__memory_allocator(dml__memory *memory);
 
 /* `bytes` rounded up to a multiple of DML__ALIGNMENT. */
 static inline size_t dml__align_up(size_t bytes)

@@ -5,6 +5,20 @@
 
 #include "base/windows.h"
 
+#if defined(__unix__) || defined(__APPLE__)
+#include <unistd.h>
+
+DML__LOCAL long dml__process_id(void)
+{
+    return (long)getpid();
+}
+#else
+DML__LOCAL long dml__process_id(void)
+{
+    return 1; /* there is no fork() */
+}
+#endif
+
 #if !defined(DML_NO_THREADS) && defined(_WIN32)
 
 #include <process.h>
@@ -38,6 +52,11 @@ DML__LOCAL void dml__thread_join(dml__thread *thread)
 {
     dml__windows_WaitForSingleObject(*thread, DML__WINDOWS_FOREVER);
     dml__windows_CloseHandle(*thread);
+}
+
+DML__LOCAL uintptr_t dml__thread_self(void)
+{
+    return (uintptr_t)dml__windows_GetCurrentThreadId();
 }
 
 /* An SRWLOCK and a CONDITION_VARIABLE are a pointer each, begin as NULL and own nothing. */
@@ -130,6 +149,11 @@ DML__LOCAL void dml__thread_join(dml__thread *thread)
     pthread_join(*thread, NULL);
 }
 
+DML__LOCAL uintptr_t dml__thread_self(void)
+{
+    return (uintptr_t)pthread_self();
+}
+
 DML__LOCAL bool dml__mutex_init(dml__mutex *mutex)
 {
     return pthread_mutex_init(mutex, NULL) == 0;
@@ -198,6 +222,11 @@ DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argumen
 DML__LOCAL void dml__thread_join(dml__thread *thread)
 {
     (void)thread;
+}
+
+DML__LOCAL uintptr_t dml__thread_self(void)
+{
+    return 1;
 }
 
 DML__LOCAL bool dml__mutex_init(dml__mutex *mutex)

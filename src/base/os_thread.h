@@ -26,6 +26,12 @@ typedef int dml__cond;
 DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argument), void *argument);
 DML__LOCAL void dml__thread_join(dml__thread *thread);
 
+/* A number that no other thread of the process has, never 0. */
+DML__LOCAL uintptr_t dml__thread_self(void);
+
+/* The calling process, by which a child of fork() finds out that threads haven't come along. */
+DML__LOCAL long dml__process_id(void);
+
 DML__LOCAL bool dml__mutex_init(dml__mutex *mutex);
 DML__LOCAL void dml__mutex_destroy(dml__mutex *mutex);
 DML__LOCAL void dml__mutex_lock(dml__mutex *mutex);

@@ -34,6 +34,7 @@
 #endif
 #if defined(__GNUC__)
 #define DML__UNUSED __attribute__((unused))
+#define DML__NOINLINE __attribute__((noinline))
 #if defined(__MINGW32__) && !defined(__clang__)
 #define DML__PRINTF(position, first) __attribute__((format(gnu_printf, position, first)))
 #else
@@ -41,6 +42,7 @@
 #endif
 #else
 #define DML__UNUSED
+#define DML__NOINLINE
 #define DML__PRINTF(position, first)
 #endif
 #ifdef DML_STATIC

@@ -26,6 +26,7 @@ DML__WINDOWS(int, MoveFileExA, 12, (const char *from, const char *to, unsigned l
 #define DML__WINDOWS_REPLACE_EXISTING 1
 #define DML__WINDOWS_WRITE_THROUGH 8
 
+DML__WINDOWS(unsigned long, GetCurrentThreadId, 0, (void));
 DML__WINDOWS(unsigned long, WaitForSingleObject, 8, (void *handle, unsigned long milliseconds));
 DML__WINDOWS(void, AcquireSRWLockExclusive, 4, (void **lock));
 DML__WINDOWS(void, ReleaseSRWLockExclusive, 4, (void **lock));

@@ -3,10 +3,32 @@
 
 #include "comm/comm.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "comm/comm_internal.h"
+
+/* ---- after a fork ---- */
+
+/* In the child of the process that opened it: there is no background thread here, a lock may be held by a
+   thread that isn't there, and the connections are the parent's. Nothing may be touched. */
+static bool dml__is_copy(const dml_comm *comm)
+{
+    return comm->process != (long)getpid();
+}
+
+static const char *dml__copy_text(const dml_comm *comm)
+{
+    dml_comm *written = (dml_comm *)(uintptr_t)comm; /* this process's own memory, and its only thread's */
+    snprintf(
+        written->fork_error, sizeof written->fork_error,
+        "rank %d's communicator was opened in process %ld and called in process %ld, after a fork: open one "
+        "in each process",
+        comm->rank, comm->process, (long)getpid());
+    return written->fork_error;
+}
 
 /* ---- running one call ---- */
 
@@ -118,6 +140,7 @@ static void dml__comm_thread(void *argument)
 static dml_status dml__call_now(dml_comm *comm, const dml__comm_call *call)
 {
     if (!comm) return DML_ERROR_MEMORY;
+    if (dml__is_copy(comm)) return DML_ERROR_STATE;
     dml__take_turn(comm);
     const dml_status status = dml__execute(comm, call);
     dml__end_turn(comm);
@@ -138,16 +161,37 @@ static bool dml__see_to_queue(dml_comm *comm)
 #endif
 }
 
+/* With the mutex. */
+static void dml__free_request(dml_comm *comm, dml_request *request)
+{
+    request->state = DML__REQUEST_FREE;
+    request->next = NULL;
+    if (comm->last_free)
+        comm->last_free->next = request;
+    else
+        comm->free_requests = request;
+    comm->last_free = request;
+}
+
+/* With the mutex; NULL when all are out. */
+static dml_request *dml__new_request(dml_comm *comm)
+{
+    dml_request *request = comm->free_requests;
+    if (!request) return NULL;
+    comm->free_requests = request->next;
+    if (!comm->free_requests) comm->last_free = NULL;
+    request->next = NULL;
+    return request;
+}
+
 static dml_request *dml__call_later(dml_comm *comm, const dml__comm_call *call)
 {
     if (dml_comm_status(comm)) return NULL;
     dml__mutex_lock(&comm->mutex);
-    dml_request *request = comm->free_requests;
+    dml_request *request = dml__new_request(comm);
     if (request) {
-        comm->free_requests = request->next;
         request->call = *call;
         request->state = DML__REQUEST_QUEUED;
-        request->next = NULL;
         if (comm->last_queued)
             comm->last_queued->next = request;
         else
@@ -156,8 +200,7 @@ static dml_request *dml__call_later(dml_comm *comm, const dml__comm_call *call)
         if (!dml__see_to_queue(comm)) {
             /* The first request ever, and no thread for it: the queue holds nothing else. */
             comm->first_queued = comm->last_queued = NULL;
-            request->next = comm->free_requests;
-            comm->free_requests = request;
+            dml__free_request(comm, request);
             dml__mutex_unlock(&comm->mutex);
             dml__take_turn(comm);
             dml__comm_fail(comm, comm->rank, DML_ERROR_MEMORY, "rank %d can't start its background thread",
@@ -170,9 +213,11 @@ static dml_request *dml__call_later(dml_comm *comm, const dml__comm_call *call)
     if (request) return request;
     char text[DML__SIGNATURE_TEXT];
     dml__take_turn(comm);
-    dml__comm_fail(comm, comm->rank, DML_ERROR_STATE,
-                   "rank %d started %s while %d requests were not yet waited for, which is max_requests",
-                   comm->rank, dml__signature_text(&call->signature, text), comm->max_requests);
+    dml__comm_fail(
+        comm, comm->rank, DML_ERROR_STATE,
+        "rank %d started %s while all %d requests were out: wait for those that were started, with "
+        "dml_comm_wait or dml_comm_wait_all, or open the communicator with more max_requests",
+        comm->rank, dml__signature_text(&call->signature, text), comm->max_requests);
     dml__end_turn(comm);
     return NULL;
 }
@@ -248,39 +293,61 @@ DML_API dml_status dml_comm_receive(dml_comm *comm, void *data, size_t count, dm
     return dml__call_now(comm, &call);
 }
 
+/* Whether it is a place in comm->requests. */
+static bool dml__is_own_request(const dml_comm *comm, const dml_request *request)
+{
+    const uintptr_t offset = (uintptr_t)request - (uintptr_t)comm->requests;
+    return offset < (uintptr_t)comm->max_requests * sizeof *request && offset % sizeof *request == 0;
+}
+
 DML_API bool dml_comm_done(dml_comm *comm, const dml_request *request)
 {
-    if (!comm || !request) return true;
+    if (!comm || !request || dml__is_copy(comm) || !dml__is_own_request(comm, request)) return true;
     dml__mutex_lock(&comm->mutex);
     const bool done = request->state != DML__REQUEST_QUEUED;
     dml__mutex_unlock(&comm->mutex);
     return done;
 }
 
+static dml_status dml__refuse_wait(dml_comm *comm, dml_status status, const char *format)
+{
+    dml__take_turn(comm);
+    status = dml__comm_fail(comm, comm->rank, status, format, comm->rank);
+    dml__end_turn(comm);
+    return status;
+}
+
 DML_API dml_status dml_comm_wait(dml_comm *comm, dml_request *request)
 {
-    if (!comm || !request) return dml_comm_status(comm);
+    if (!comm || !request || dml__is_copy(comm)) return dml_comm_status(comm);
+    if (!dml__is_own_request(comm, request))
+        return dml__refuse_wait(comm, DML_ERROR_ARGUMENT,
+                                "rank %d waited for a request that another communicator gave out");
     dml__mutex_lock(&comm->mutex);
     while (request->state == DML__REQUEST_QUEUED) dml__cond_wait(&comm->changed, &comm->mutex, -1);
-    const bool mine = request->state == DML__REQUEST_DONE;
+    const bool out = request->state == DML__REQUEST_DONE;
     const dml_status status = request->status;
-    if (mine) {
-        request->state = DML__REQUEST_FREE;
-        request->next = comm->free_requests;
-        comm->free_requests = request;
-    }
+    if (out) dml__free_request(comm, request);
     dml__mutex_unlock(&comm->mutex);
-    if (mine) return status;
-    dml__take_turn(comm);
-    const dml_status twice = dml__comm_fail(comm, comm->rank, DML_ERROR_STATE,
-                                            "rank %d waited twice for the same request", comm->rank);
-    dml__end_turn(comm);
-    return twice;
+    if (out) return status;
+    return dml__refuse_wait(comm, DML_ERROR_STATE, "rank %d waited twice for the same request");
+}
+
+DML_API dml_status dml_comm_wait_all(dml_comm *comm)
+{
+    if (!comm || dml__is_copy(comm)) return dml_comm_status(comm);
+    dml__mutex_lock(&comm->mutex);
+    while (comm->first_queued) dml__cond_wait(&comm->changed, &comm->mutex, -1);
+    for (int i = 0; comm->requests && i < comm->max_requests; i++)
+        if (comm->requests[i].state == DML__REQUEST_DONE) dml__free_request(comm, &comm->requests[i]);
+    dml__mutex_unlock(&comm->mutex);
+    return dml_comm_status(comm);
 }
 
 DML_API dml_status dml_comm_status(const dml_comm *comm)
 {
     if (!comm) return DML_ERROR_MEMORY;
+    if (dml__is_copy(comm)) return DML_ERROR_STATE;
     dml_comm *locked = (dml_comm *)(uintptr_t)comm;
     dml__mutex_lock(&locked->mutex);
     const dml_status status = comm->error.status;
@@ -291,6 +358,7 @@ DML_API dml_status dml_comm_status(const dml_comm *comm)
 DML_API const char *dml_comm_error(const dml_comm *comm)
 {
     if (!comm) return dml_status_string(DML_ERROR_MEMORY);
+    if (dml__is_copy(comm)) return dml__copy_text(comm);
     return dml_comm_status(comm) ? comm->error.text : "";
 }
 
@@ -315,13 +383,15 @@ static bool dml__allocate_comm_parts(dml_comm *comm)
 {
     comm->requests =
         (dml_request *)dml__allocate_array(&comm->memory, (size_t)comm->max_requests, sizeof *comm->requests);
-    for (int i = 0; comm->requests && i < comm->max_requests; i++) {
-        comm->requests[i].next = comm->free_requests;
-        comm->free_requests = &comm->requests[i];
-    }
+    for (int i = 0; comm->requests && i < comm->max_requests; i++)
+        dml__free_request(comm, &comm->requests[i]);
     if (comm->world == 1) return comm->requests != NULL;
     comm->peers = (dml__peer *)dml__allocate_array(&comm->memory, (size_t)comm->world, sizeof *comm->peers);
     comm->segment = (char *)dml__allocate(&comm->memory, comm->segment_bytes);
+    if (!dml__wire_is_native()) {
+        comm->outgoing = (char *)dml__allocate(&comm->memory, comm->segment_bytes);
+        if (!comm->outgoing) return false;
+    }
     return comm->requests && comm->peers && comm->segment;
 }
 
@@ -355,6 +425,7 @@ DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dm
     dml_comm *comm = (dml_comm *)dml__allocate(&memory, sizeof *comm);
     if (!comm) return NULL;
     comm->memory = memory;
+    comm->process = (long)getpid();
     comm->logger.callback = options->log;
     comm->logger.user = options->log_user;
     if (!dml__mutex_init(&comm->mutex)) {
@@ -375,9 +446,25 @@ DML_API dml_comm *dml_comm_open(const dml_comm_options *options)
     return dml__comm_open_on(options, dml__system_sockets());
 }
 
+static void dml__release_comm(dml_comm *comm)
+{
+    dml__memory memory = comm->memory;
+    dml__release(&memory, comm->outgoing);
+    dml__release(&memory, comm->segment);
+    dml__release(&memory, comm->peers);
+    dml__release(&memory, comm->requests);
+    dml__release(&memory, comm);
+}
+
 DML_API void dml_comm_close(dml_comm *comm)
 {
     if (!comm) return;
+    if (dml__is_copy(comm)) {
+        /* The mutex and the condition stay as the fork found them: destroying them would wait for threads. */
+        if (comm->transport) comm->transport->calls->abandon(comm->transport);
+        dml__release_comm(comm);
+        return;
+    }
     dml__take_turn(comm);
     dml__mutex_lock(&comm->mutex);
     comm->busy = false;
@@ -389,13 +476,9 @@ DML_API void dml_comm_close(dml_comm *comm)
         if (!comm->error.status) dml__say_goodbye(comm);
         comm->transport->calls->close(comm->transport);
     }
-    dml__memory memory = comm->memory;
-    dml__release(&memory, comm->segment);
-    dml__release(&memory, comm->peers);
-    dml__release(&memory, comm->requests);
     dml__cond_destroy(&comm->changed);
     dml__mutex_destroy(&comm->mutex);
-    dml__release(&memory, comm);
+    dml__release_comm(comm);
 }
 
 #endif

@@ -10,7 +10,12 @@
 
 /* One rank's end of a group of ranks. Ranks are processes on any hosts, or threads of one process with a
    communicator each. A communicator is used by one thread at a time (its background thread is its own
-   business); two communicators in a process don't meet. */
+   business); two communicators in a process don't meet.
+
+   After fork() the communicator is still the parent's alone. In the child every call is refused with
+   DML_ERROR_STATE, but dml_comm_close: that lets go of the child's copy and leaves the parent's job as it is.
+   A child that lives on should do so, or exec: as long as it holds the connections, the other ranks don't see
+   its parent die, and find out by their deadlines only. */
 typedef struct dml_comm dml_comm;
 
 /* An operation that was started and not yet waited for. It belongs to its communicator. */
@@ -49,7 +54,7 @@ typedef struct dml_comm_options {
        all (or on loopback, if master_addr is), the other ranks on the one that reaches rank 0. */
     const char *bind_addr;
     size_t segment_bytes; /* messages are cut into pieces of this size, the same on all ranks. 0: 256 KiB */
-    int max_requests;     /* how many may be started and not yet waited for. 0: 256 */
+    int max_requests;     /* how many may be started and not yet waited for. 0: 256; at most 2^20 */
     dml_allocator allocator; /* zero: malloc and free. Nothing is allocated after dml_comm_open */
     dml_log_callback log;    /* NULL: silence. Called by the background thread too */
     void *log_user;
@@ -67,7 +72,8 @@ typedef struct dml_comm_options {
 #define dml_comm_open DML__ABI(dml_comm_open)
 DML_API dml_comm *dml_comm_open(const dml_comm_options *options);
 
-/* Finishes what was started, says goodbye and releases everything. NULL is fine. */
+/* Finishes what was started, says goodbye and releases everything. NULL is fine. In a fork's child it only
+   releases the child's copy. */
 DML_API void dml_comm_close(dml_comm *comm);
 
 /* The first error, which sticks: once a communicator has failed, on whichever rank it began, each later call
@@ -117,16 +123,21 @@ DML_API dml_status dml_comm_receive(dml_comm *comm, void *data, size_t count, dm
 
 /* Starts an all-reduce and returns at once; `data` is the communicator's until dml_comm_wait has returned.
    What was started runs in that order on the communicator's background thread (with DML_NO_THREADS: right
-   here). Bad arguments show at dml_comm_wait. NULL when the communicator has failed or max_requests are
-   already out, which is an error. */
+   here). Bad arguments show at dml_comm_wait. NULL when the communicator has failed or max_requests were
+   started and not yet waited for, done or not: that is an error, DML_ERROR_STATE, on all ranks. */
 DML_API dml_request *dml_comm_all_reduce_start(dml_comm *comm, void *data, size_t count, dml_dtype dtype,
                                                dml_reduce_op op);
 
-/* True when dml_comm_wait would return at once. */
+/* True when dml_comm_wait would return at once, with an error or without. */
 DML_API bool dml_comm_done(dml_comm *comm, const dml_request *request);
 
 /* Waits for one request, in any order, takes it back and returns what became of it. Each request is waited
-   for once. NULL returns the communicator's status. */
+   for once: a second time is DML_ERROR_STATE (as long as it hasn't been given out again), a request of
+   another communicator DML_ERROR_ARGUMENT. NULL returns the communicator's status. */
 DML_API dml_status dml_comm_wait(dml_comm *comm, dml_request *request);
+
+/* Waits for everything that was started and takes all requests back, also those that nobody knows any more;
+   none may be waited for after that. Returns the communicator's status. */
+DML_API dml_status dml_comm_wait_all(dml_comm *comm);
 
 #endif

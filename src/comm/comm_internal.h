@@ -72,6 +72,8 @@ typedef struct dml__peer {
 struct dml_comm {
     dml__memory memory;
     dml__logger logger;
+    long process;         /* that opened it: a fork's child has a copy, of which it may only let go */
+    char fork_error[192]; /* what the child is told */
     int rank, world;
     double timeout, grace; /* seconds; the second is how long the search for a culprit may take */
     size_t segment_bytes;
@@ -80,8 +82,10 @@ struct dml_comm {
     dml__transport *transport; /* NULL in a world of one */
     dml__peer *peers;          /* (world) */
     char *segment;             /* (segment_bytes): a piece that is to be reduced */
-    uint64_t sequence;         /* collectives run so far */
-    double deadline;           /* of the operation that runs */
+    char *outgoing; /* (segment_bytes): a piece as it goes over the wire; NULL where memory has the same bytes
+                     */
+    uint64_t sequence; /* collectives run so far */
+    double deadline;   /* of the operation that runs */
     bool somebody_gave_up;
     bool aborted; /* the others know that this one has failed */
 
@@ -97,7 +101,10 @@ struct dml_comm {
     dml__thread thread;
     dml_request *requests; /* (max_requests) */
     int max_requests;
-    dml_request *free_requests, *first_queued, *last_queued;
+    /* Taken from the front and put back at the end, so that who waits twice meets a free one, not another's.
+     */
+    dml_request *free_requests, *last_free;
+    dml_request *first_queued, *last_queued;
 };
 
 /* dml_comm_open over other socket calls than the system's. */

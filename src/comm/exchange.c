@@ -61,13 +61,15 @@ static dml_status dml__send_some(dml_comm *comm, const dml__signature *signature
         header.piece = flow->piece;
         header.bytes = (uint32_t)extent.bytes;
         dml__encode_piece_header(&header, flow->header);
+        if (comm->outgoing) dml__to_wire(comm->outgoing, extent.data, extent.count, signature->dtype);
     }
+    char *const source = comm->outgoing ? comm->outgoing : extent.data;
     const size_t of_header = flow->done < sizeof flow->header ? flow->done : sizeof flow->header;
     const size_t of_data = flow->done - of_header;
     dml__span spans[2];
     spans[0].data = flow->header + of_header;
     spans[0].bytes = sizeof flow->header - of_header;
-    spans[1].data = extent.data ? extent.data + of_data : NULL;
+    spans[1].data = source ? source + of_data : NULL;
     spans[1].bytes = extent.bytes - of_data;
     const ptrdiff_t sent =
         comm->transport->calls->send(comm->transport, plan->to, DML__CHANNEL_DATA, spans, 2);
@@ -144,6 +146,7 @@ static dml_status dml__receive_some(dml_comm *comm, const dml__signature *signat
         if (status) return status;
     }
     if (flow->done < sizeof flow->header + extent.bytes) return DML_OK;
+    if (comm->outgoing) dml__from_wire(target, target, extent.count, signature->dtype);
     if (reduce && extent.count) {
         dml__reduce_into(extent.data, comm->segment, extent.count, signature->dtype, signature->reduce);
         if (signature->reduce == DML_MEAN && step + 1 == plan->reduce_steps)

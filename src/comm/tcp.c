@@ -66,24 +66,38 @@ static void dml__tcp_close_one(const dml__tcp *tcp, int fd)
     tcp->calls->close(fd);
 }
 
+static void dml__tcp_release(dml__tcp *tcp)
+{
+    dml__memory *memory = &tcp->comm->memory;
+    for (int channel = 0; channel < DML__CHANNEL_COUNT; channel++) dml__release(memory, tcp->fd[channel]);
+    dml__release(memory, tcp->polls);
+    dml__release(memory, tcp);
+}
+
 static void dml__tcp_close(dml__transport *transport)
 {
     dml__tcp *tcp = (dml__tcp *)(void *)transport;
-    dml__memory *memory = &tcp->comm->memory;
-    for (int channel = 0; channel < DML__CHANNEL_COUNT; channel++) {
+    for (int channel = 0; channel < DML__CHANNEL_COUNT; channel++)
         for (int rank = 0; tcp->fd[channel] && rank < tcp->comm->world; rank++)
             if (tcp->fd[channel][rank] >= 0) dml__tcp_close_one(tcp, tcp->fd[channel][rank]);
-        dml__release(memory, tcp->fd[channel]);
-    }
-    dml__release(memory, tcp->polls);
-    dml__release(memory, tcp);
+    dml__tcp_release(tcp);
+}
+
+/* Closes the descriptors and reads nothing: what has come is for the parent. */
+static void dml__tcp_abandon(dml__transport *transport)
+{
+    dml__tcp *tcp = (dml__tcp *)(void *)transport;
+    for (int channel = 0; channel < DML__CHANNEL_COUNT; channel++)
+        for (int rank = 0; rank < tcp->comm->world; rank++)
+            if (tcp->fd[channel][rank] >= 0) tcp->calls->close(tcp->fd[channel][rank]);
+    dml__tcp_release(tcp);
 }
 
 DML__LOCAL bool dml__tcp_open(dml_comm *comm, const dml__comm_settings *settings,
                               const dml__socket_calls *sockets)
 {
-    static const dml__transport_calls calls = { "tcp", dml__tcp_send, dml__tcp_receive, dml__tcp_wait,
-                                                dml__tcp_close };
+    static const dml__transport_calls calls = { "tcp",         dml__tcp_send,  dml__tcp_receive,
+                                                dml__tcp_wait, dml__tcp_close, dml__tcp_abandon };
     const size_t world = (size_t)comm->world;
     dml__tcp *tcp = (dml__tcp *)dml__allocate(&comm->memory, sizeof *tcp);
     if (!tcp)

@@ -38,6 +38,9 @@ typedef struct dml__transport_calls {
        from any rank; at most `seconds`. */
     int (*wait)(dml__transport *transport, int to, int from, double seconds);
     void (*close)(dml__transport *transport);
+    /* In a fork's child: lets go of what this process has. The connections, and what is under way on them,
+       are the parent's. */
+    void (*abandon)(dml__transport *transport);
 } dml__transport_calls;
 
 struct dml__transport {

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "comm/sha256.h"
 
 /* What the first four bytes of each kind of message are; the first three never change, so that any two
@@ -158,6 +159,54 @@ DML__LOCAL bool dml__decode_piece_header(const uint8_t in[DML__PIECE_HEADER_BYTE
     header->piece = dml__wire_get(&reader, 8);
     header->bytes = (uint32_t)dml__wire_get(&reader, 4);
     return true;
+}
+
+/* ---- elements ---- */
+
+DML__LOCAL void dml__to_wire(void *to, const void *from, size_t count, dml_dtype dtype)
+{
+    const size_t size = dml_dtype_size(dtype);
+    uint8_t *out = (uint8_t *)to;
+    const uint8_t *in = (const uint8_t *)from;
+    DML_ASSERT(size == 1 || size == 4 || size == 8);
+    for (size_t i = 0; i < count; i++, in += size, out += size) {
+        uint32_t half;
+        uint64_t whole;
+        switch (size) {
+        case 4:
+            memcpy(&half, in, 4);
+            dml__store32(out, half);
+            break;
+        case 8:
+            memcpy(&whole, in, 8);
+            dml__store64(out, whole);
+            break;
+        default: *out = *in; break;
+        }
+    }
+}
+
+DML__LOCAL void dml__from_wire(void *to, const void *from, size_t count, dml_dtype dtype)
+{
+    const size_t size = dml_dtype_size(dtype);
+    uint8_t *out = (uint8_t *)to;
+    const uint8_t *in = (const uint8_t *)from;
+    DML_ASSERT(size == 1 || size == 4 || size == 8);
+    for (size_t i = 0; i < count; i++, in += size, out += size) {
+        uint32_t half;
+        uint64_t whole;
+        switch (size) {
+        case 4:
+            half = dml__load32(in);
+            memcpy(out, &half, 4);
+            break;
+        case 8:
+            whole = dml__load64(in);
+            memcpy(out, &whole, 8);
+            break;
+        default: *out = *in; break;
+        }
+    }
 }
 
 /* ---- control ----

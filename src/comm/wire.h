@@ -64,6 +64,20 @@ DML__LOCAL void dml__encode_piece_header(const dml__piece_header *header,
 DML__LOCAL bool dml__decode_piece_header(const uint8_t in[DML__PIECE_HEADER_BYTES],
                                          dml__piece_header *header);
 
+/* Elements are little-endian on the wire, as they are in the memory of most machines; on the others they are
+   converted, each way. `to` and `from` may be the same. */
+static inline bool dml__wire_is_native(void)
+{
+#if defined(__BYTE_ORDER__) && defined(__ORDER_BIG_ENDIAN__)
+    return __BYTE_ORDER__ != __ORDER_BIG_ENDIAN__;
+#else
+    const uint16_t one = 1;
+    return *(const uint8_t *)&one == 1;
+#endif
+}
+DML__LOCAL void dml__to_wire(void *to, const void *from, size_t count, dml_dtype dtype);
+DML__LOCAL void dml__from_wire(void *to, const void *from, size_t count, dml_dtype dtype);
+
 /* On the control channel. */
 typedef enum dml__control_kind {
     DML__ABORT = 1, /* the job is over: rank is to blame, status and text say why */

@@ -4,6 +4,8 @@
 #include "device/context.h"
 
 #include "base/cpu.h"
+#include "base/cpu_internal.h"
+#include "base/os_thread.h"
 #include "device/context_internal.h"
 
 #include <stdarg.h>
@@ -11,33 +13,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The pool's view of the context's memory. */
-static void *dml__context_allocate(void *user, size_t bytes)
-{
-    return dml__allocate((dml__memory *)user, bytes);
-}
-
-static void dml__context_release(void *user, void *memory)
-{
-    dml__release((dml__memory *)user, memory);
-}
-
 static void dml__open_pool(dml_context *context, const dml_options *options)
 {
     dml_pool_options pool_options;
     memset(&pool_options, 0, sizeof pool_options);
     if (options->pool) pool_options = *options->pool;
-    pool_options.threads = options->threads;
-    pool_options.allocator.allocate = dml__context_allocate;
-    pool_options.allocator.release = dml__context_release;
-    pool_options.allocator.user = &context->memory;
-    if (options->threads < 0)
+    if (options->threads) pool_options.threads = options->threads;
+    pool_options.allocator = dml__memory_allocator(&context->memory);
+    const int threads = pool_options.threads ? pool_options.threads : dml_cpu_count();
+    if (threads < 0)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
-                  "%d threads asked for: give 0 for one a core, or 1 or more", options->threads);
+                  "%d threads asked for: give 0 for one a core, or 1 or more", threads);
     else if (!(context->pool = dml_pool_create(&pool_options)))
         dml__fail(&context->error, DML_ERROR_MEMORY,
-                  "no memory or threads left for a pool of %d threads, which takes %zu bytes for each",
-                  options->threads ? options->threads : dml_cpu_count(), DML_POOL_SCRATCH_BYTES);
+                  "no memory or threads left for a pool of %d threads with %zu bytes of scratch each and %zu "
+                  "together",
+                  threads, pool_options.scratch.worker, pool_options.scratch.shared);
+}
+
+/* False, with the error recorded, when the environment asks for an instruction set that there isn't. */
+static bool dml__check_isa(dml_context *context)
+{
+    const char *wanted;
+    if (dml__cpu_isa_known(&wanted)) return true;
+    char known[96] = "";
+    for (int isa = 0; isa < (int)DML__ISA_COUNT; isa++)
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", isa ? ", " : "",
+                 dml_isa_name((dml_isa)isa));
+    dml__fail(&context->error, DML_ERROR_ARGUMENT,
+              "the environment asks for DML_ISA=%s: there are %s, and this processor's best is %s; unset it "
+              "for that",
+              wanted, known, dml_isa_name(dml_cpu_isa()));
+    return false;
 }
 
 static dml_status dml__open_device_at(dml_context *context, const dml_backend *backend, int index)
@@ -130,10 +137,11 @@ DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, cons
     context->logger.callback = options->log;
     context->logger.user = options->log_user;
     context->seed = options->seed;
+    context->process = dml__process_id();
     if (!options->allocator.allocate != !options->allocator.release)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
                   "an allocator with only one of allocate and release: give both, or neither for malloc");
-    else
+    else if (dml__check_isa(context))
         dml__open_pool(context, options);
     if (context->error.status != DML_OK) return context;
     if (backend)
@@ -149,14 +157,44 @@ DML_API dml_context *dml_open(const dml_options *options)
     return dml__open_on(NULL, 0, options);
 }
 
+/* After a fork() a driver's device is the parent's alone: the child may not so much as release what it has there.
+   The CPU goes on working: see the pool. */
+static bool dml__lost_by_fork(const dml_context *context)
+{
+    return !context->device.host_memory && context->process != dml__process_id();
+}
+
 DML_API void dml_close(dml_context *context)
 {
     if (!context) return;
     while (context->owned) context->owned->destroy(context->owned);
-    if (context->device_open) context->device.backend->close(&context->device);
+    if (context->device_open && !dml__lost_by_fork(context))
+        context->device.backend->close(&context->device);
     dml_pool_destroy(context->pool);
     dml__memory memory = context->memory;
     dml__release(&memory, context);
+}
+
+DML__LOCAL dml__entry dml__enter(dml_context *context)
+{
+    const uintptr_t self = dml__thread_self();
+    uintptr_t inside = 0;
+    if (__atomic_compare_exchange_n(&context->inside, &inside, self, false, __ATOMIC_ACQUIRE,
+                                    __ATOMIC_RELAXED)) {
+        if (dml__lost_by_fork(context))
+            dml__fail(&context->error, DML_ERROR_STATE,
+                      "this process was forked from the one that opened %s:%d, and a driver's device doesn't "
+                      "come along; open a context in each process",
+                      context->device.backend ? context->device.backend->name : "no device",
+                      context->device.index);
+        return DML__ENTERED;
+    }
+    return inside == self ? DML__ENTERED_AGAIN : DML__REFUSED;
+}
+
+DML__LOCAL void dml__leave(dml_context *context, dml__entry entry)
+{
+    if (entry == DML__ENTERED) __atomic_store_n(&context->inside, 0, __ATOMIC_RELEASE);
 }
 
 DML_API const char *dml_error(const dml_context *context)
@@ -174,6 +212,11 @@ DML_API void dml_clear_error(dml_context *context)
     if (!context || !context->device_open) return;
     context->error.status = DML_OK;
     context->error.text[0] = '\0';
+}
+
+DML_API size_t dml_memory_needed(const dml_context *context)
+{
+    return context ? dml__memory_needed(&context->memory) : 0;
 }
 
 DML_API dml_pool *dml_context_pool(dml_context *context)
@@ -240,7 +283,7 @@ DML__LOCAL dml_buffer *dml__buffer_create(dml_context *context, size_t bytes)
 DML__LOCAL void dml__buffer_destroy(dml_context *context, dml_buffer *buffer)
 {
     if (!buffer) return;
-    context->device.backend->buffer_destroy(&context->device, buffer);
+    if (!dml__lost_by_fork(context)) context->device.backend->buffer_destroy(&context->device, buffer);
     dml__release(&context->memory, buffer);
 }
 

@@ -20,8 +20,8 @@ typedef struct dml_options {
     size_t memory_bytes;
     dml_log_callback log; /* NULL: silence */
     void *log_user;
-    const dml_pool_options *pool; /* NULL, or how the pool spins and whose threads it uses; its threads and
-                                     allocator are overridden by the ones above */
+    const dml_pool_options *pool; /* NULL, or how the pool spins and whose threads it uses; its threads count
+                                     when those above are 0, its allocator never */
 } dml_options;
 
 /* Opens a context; NULL options mean every core, the CPU, malloc. Returns NULL only when there is no memory
@@ -40,6 +40,11 @@ DML_API void dml_close(dml_context *context);
 DML_API const char *dml_error(const dml_context *context);
 DML_API dml_status dml_status_of(const dml_context *context);
 DML_API void dml_clear_error(dml_context *context);
+
+/* How large the caller's buffer (dml_options.memory) has to be for all that has been done with the context so
+   far, graphs, programs and trainers included: run the same calls in a large buffer, on any machine of the
+   same word size, and ask. 0 for a context without such a buffer. */
+DML_API size_t dml_memory_needed(const dml_context *context);
 
 /* The context's parts, for use with the kernels on raw arrays. */
 DML_API dml_pool *dml_context_pool(dml_context *context);

@@ -24,7 +24,16 @@ struct dml_context {
     bool device_open;
     uint64_t seed;
     dml__owned *owned; /* the newest, or NULL */
+    uintptr_t inside;  /* the thread that is in a call now; 0: none */
+    long process;      /* that opened it */
 };
+
+/* One thread at a time is in a context: calls that compute or change what others see enter it, and calls that
+   those make again find it theirs. REFUSED: another thread is in it; nothing may be touched then, not even
+   the context's error. Whatever else came of it is given to dml__leave. */
+typedef enum dml__entry { DML__REFUSED, DML__ENTERED, DML__ENTERED_AGAIN } dml__entry;
+DML__LOCAL dml__entry dml__enter(dml_context *context);
+DML__LOCAL void dml__leave(dml_context *context, dml__entry entry);
 
 /* dml_open on a device of a backend that need not be in dml_backend_at's list, as the test devices aren't;
    NULL backend: the one that options->device names. */

@@ -4,7 +4,6 @@
 #include "dist/all_reduce_sync.h"
 
 #include "base/memory.h"
-#include "kernels/elementwise.h"
 
 /* However large the model, no more than this many buckets are on their way at once. */
 #define DML__MAX_BUCKETS 64
@@ -19,8 +18,8 @@ typedef struct dml__all_reduce_state {
     dml_comm *comm;
     size_t bucket_elements;
     size_t filled_from, filled_to; /* g[from, to) is final and in no bucket yet */
-    double rows;                   /* of this rank, then of all */
-    dml_request *rows_request;
+    double samples;                /* of this rank, then of all */
+    dml_request *samples_request;
     int buckets;
     dml__bucket bucket[DML__MAX_BUCKETS];
 } dml__all_reduce_state;
@@ -32,7 +31,7 @@ static dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *comm)
 
 static dml_status dml__broadcast_vector(dml_comm *comm, dml_trainer *trainer, int vector)
 {
-    const size_t count = dml_trainer_parameter_count(trainer);
+    const size_t count = dml_trainer_count(trainer, vector);
     float *data = dml_trainer_get(trainer, vector, 0, count);
     if (!data) return dml_status_of(dml_trainer_context(trainer));
     if (dml_comm_broadcast(comm, data, count, DML_F32, 0) != DML_OK) return dml__sync_failed(trainer, comm);
@@ -43,7 +42,7 @@ static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
-    const size_t count = dml_trainer_parameter_count(trainer);
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
     const size_t least = (count + DML__MAX_BUCKETS - 1) / DML__MAX_BUCKETS;
     if (state->bucket_elements < least) state->bucket_elements = least;
     int64_t steps = (int64_t)dml_trainer_steps(trainer);
@@ -56,15 +55,32 @@ static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
     return status;
 }
 
+/* Waits for a request and forgets it, so that no request is waited for twice. */
+static dml_status dml__take_request(dml__all_reduce_state *state, dml_request **request)
+{
+    dml_request *waiting = *request;
+    *request = NULL;
+    return waiting ? dml_comm_wait(state->comm, waiting) : DML_OK;
+}
+
+/* A step that failed half-way has left requests out, on memory that the next step writes or that is about to
+   go. Every wait has its deadline. */
+static void dml__drain_requests(dml__all_reduce_state *state)
+{
+    dml__take_request(state, &state->samples_request);
+    for (int b = 0; b < state->buckets; b++) dml__take_request(state, &state->bucket[b].request);
+    state->buckets = 0;
+}
+
 /* The number of samples of the global batch travels while forward runs. */
-static dml_status dml__all_reduce_sync_begin(void *user, dml_trainer *trainer, int rows)
+static dml_status dml__all_reduce_sync_begin(void *user, dml_trainer *trainer, double samples)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    state->buckets = 0;
-    state->filled_from = state->filled_to = dml_trainer_parameter_count(trainer);
-    state->rows = rows;
-    state->rows_request = dml_comm_all_reduce_start(state->comm, &state->rows, 1, DML_F64, DML_SUM);
-    return state->rows_request ? DML_OK : dml__sync_failed(trainer, state->comm);
+    dml__drain_requests(state);
+    state->filled_from = state->filled_to = dml_trainer_count(trainer, DML_GRADIENTS);
+    state->samples = samples;
+    state->samples_request = dml_comm_all_reduce_start(state->comm, &state->samples, 1, DML_F64, DML_SUM);
+    return state->samples_request ? DML_OK : dml__sync_failed(trainer, state->comm);
 }
 
 static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
@@ -93,46 +109,35 @@ static dml_status dml__all_reduce_sync_ready(void *user, dml_trainer *trainer, s
     return full || begin == 0 ? dml__send_bucket(state, trainer) : DML_OK;
 }
 
-/* Waits for a request and forgets it, so that no request is waited for twice. */
-static dml_status dml__take_request(dml__all_reduce_state *state, dml_request **request)
-{
-    dml_request *waiting = *request;
-    *request = NULL;
-    return dml_comm_wait(state->comm, waiting);
-}
-
-static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer)
+static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, double *samples)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    if (dml__take_request(state, &state->rows_request) != DML_OK)
+    if (dml__take_request(state, &state->samples_request) != DML_OK)
         return dml__sync_failed(trainer, state->comm);
-    if (!(state->rows > 0))
-        return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
-                                "a global batch of 0 samples: no rank was given any");
+    *samples = state->samples;
     dml_status status = DML_OK;
     for (int b = 0; b < state->buckets && status == DML_OK; b++) {
         dml__bucket *bucket = &state->bucket[b];
         if (dml__take_request(state, &bucket->request) != DML_OK)
             return dml__sync_failed(trainer, state->comm);
-        /* Not dml_trainer_get, which would read the unreduced values back from a device of its own memory. */
-        float *g = dml_trainer_host(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
-        if (!g) return dml_status_of(dml_trainer_context(trainer));
-        dml_scale(dml_context_pool(dml_trainer_context(trainer)), bucket->end - bucket->begin,
-                  (float)(1.0 / state->rows), g);
+        /* What the host has, not dml_trainer_get, which would read the device's own values over it. */
         status = dml_trainer_put(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
     }
     return status;
 }
 
-/* After a failed step requests may still be out, on memory that is about to go. */
+static void dml__all_reduce_sync_failed(void *user, dml_trainer *trainer)
+{
+    (void)trainer;
+    dml__drain_requests((dml__all_reduce_state *)user);
+}
+
 static void dml__all_reduce_sync_destroy(void *user, dml_trainer *trainer)
 {
     (void)trainer;
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     if (!state) return;
-    if (state->rows_request) dml__take_request(state, &state->rows_request);
-    for (int b = 0; b < state->buckets; b++)
-        if (state->bucket[b].request) dml__take_request(state, &state->bucket[b].request);
+    dml__drain_requests(state);
     dml__memory memory = state->memory;
     dml__release(&memory, state);
 }
@@ -154,8 +159,10 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
                             dml__all_reduce_sync_begin,
                             dml__all_reduce_sync_ready,
                             dml__all_reduce_sync_finish,
+                            dml__all_reduce_sync_failed,
                             NULL,
-                            dml__all_reduce_sync_destroy };
+                            dml__all_reduce_sync_destroy,
+                            dml_comm_world_size(comm) };
     return sync;
 }
 

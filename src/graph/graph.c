@@ -4,7 +4,6 @@
 #include "graph/graph.h"
 
 #include "base/memory.h"
-#include "base/philox.h"
 #include "graph/node.h"
 #include "graph/op.h"
 
@@ -18,13 +17,12 @@ static void dml__graph_destroy_owned(dml__owned *owned)
     dml_graph *graph = (dml_graph *)(void *)owned;
     dml_context *context = graph->context;
     dml__disown(context, owned);
-    while (graph->first) {
-        dml_node *node = graph->first;
-        graph->first = node->next;
-        dml__release(&context->memory, node->attributes);
+    for (dml_node *node = graph->first, *next; node; node = next) {
+        next = node->next;
         dml__release(&context->memory, node);
     }
     dml__buffer_destroy(context, graph->w);
+    dml__release(&context->memory, graph->mirror);
     dml__release(&context->memory, graph);
 }
 
@@ -58,22 +56,98 @@ DML__LOCAL dml_status dml__node_fail(const dml_node *node, dml_status status, co
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    return dml__fail(&dml__node_context(node)->error, status, "%s%s%s%s: %s", node->op->name,
-                     node->name[0] ? " '" : "", node->name, node->name[0] ? "'" : "", text);
+    return dml__fail(&dml__node_context(node)->error, status, "%s '%s': %s", node->op->name, node->name,
+                     text);
 }
 
-static void dml__note_first_use(dml_graph *graph, dml_node *parameter)
+/* ---- names ---- */
+
+DML_API dml_status dml_push_scope(dml_graph *graph, const char *format, ...)
 {
-    if (parameter->used || parameter->op != dml__parameter_op()) return;
-    parameter->used = true;
-    if (graph->last_parameter)
-        graph->last_parameter->next_parameter = parameter;
-    else
-        graph->first_parameter = parameter;
-    graph->last_parameter = parameter;
-    parameter->offset = graph->parameter_count;
-    graph->parameter_count += dml_shape_count(&parameter->shape);
+    if (!graph) return DML_ERROR_ARGUMENT;
+    dml__error *error = &graph->context->error;
+    char name[DML_NAME_BYTES + 1];
+    va_list arguments;
+    va_start(arguments, format);
+    const int length = vsnprintf(name, sizeof name, format, arguments);
+    va_end(arguments);
+    const size_t used = strlen(graph->scope);
+    if (length < 1 || used + (size_t)length + 2 > sizeof graph->scope)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "a scope '%.64s%s' inside '%s': names are of 1 to %d bytes, scopes included", name,
+                         length > 64 ? "..." : "", graph->scope, DML_NAME_BYTES - 1);
+    if (graph->scopes == DML_MAX_SCOPES)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "a scope '%.64s' inside '%s': they nest at most %d deep; is a pop missing?", name,
+                         graph->scope, DML_MAX_SCOPES);
+    memcpy(graph->scope + used, name, (size_t)length);
+    memcpy(graph->scope + used + length, ".", 2);
+    graph->scope_bytes[graph->scopes++] = (unsigned char)(length + 1);
+    return DML_OK;
 }
+
+DML_API dml_status dml_pop_scope(dml_graph *graph)
+{
+    if (!graph) return DML_ERROR_ARGUMENT;
+    if (graph->scopes == 0)
+        return dml__fail(&graph->context->error, DML_ERROR_STATE,
+                         "a scope is popped, but none has been pushed");
+    graph->scope[strlen(graph->scope) - graph->scope_bytes[--graph->scopes]] = '\0';
+    return DML_OK;
+}
+
+DML_API dml_node *dml_graph_find(const dml_graph *graph, const char *name)
+{
+    for (dml_node *node = graph && name ? graph->first : NULL; node; node = node->next)
+        if (strcmp(node->name, name) == 0) return node;
+    return NULL;
+}
+
+/* Whether the node stands in the scope itself, not in one inside or outside it. */
+static bool dml__is_in_scope(const dml_node *node, const char *scope)
+{
+    const size_t length = strlen(scope);
+    return strncmp(node->name, scope, length) == 0 && !strchr(node->name + length, '.');
+}
+
+/* The next free of "SCOPE.relu_1", "SCOPE.relu_2", ...; false when it is too long. */
+static bool dml__next_name(const dml_graph *graph, const dml__op *op, char name[DML_NAME_BYTES])
+{
+    int number = 0;
+    for (const dml_node *node = graph->first; node; node = node->next)
+        number += node->op == op && dml__is_in_scope(node, graph->scope);
+    do {
+        const int length = snprintf(name, DML_NAME_BYTES, "%s%s_%d", graph->scope, op->name, ++number);
+        if (length >= DML_NAME_BYTES) return false;
+    } while (dml_graph_find(graph, name));
+    return true;
+}
+
+/* The full name of a new node: `given`, or, where that is NULL or "", the op's with a number. */
+static dml_status dml__make_name(dml_graph *graph, const dml__op *op, const char *given,
+                                 char name[DML_NAME_BYTES])
+{
+    dml__error *error = &graph->context->error;
+    const bool numbered = !given || !*given;
+    const bool fits = numbered ? dml__next_name(graph, op, name)
+                               : snprintf(name, DML_NAME_BYTES, "%s%s", graph->scope, given) < DML_NAME_BYTES;
+    if (!fits)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "%s '%.64s' in the scope '%s': the whole name may have %d bytes", op->name,
+                         numbered ? op->name : given, graph->scope, DML_NAME_BYTES - 1);
+    if (strncmp(name, "dml.", 4) == 0 || strcmp(name, "__metadata__") == 0)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "%s '%s': names that begin with 'dml.', and '__metadata__', are the files' own",
+                         op->name, name);
+    if (dml_graph_find(graph, name))
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "%s '%s': the graph has a node of that name; give another one, or tell repeated "
+                         "blocks apart with dml_push_scope",
+                         op->name, name);
+    return DML_OK;
+}
+
+/* ---- building ---- */
 
 /* Kernels count the elements of a sample with 32 bits. */
 static dml_status dml__check_count(const dml_node *node)
@@ -92,27 +166,30 @@ static dml_status dml__check_count(const dml_node *node)
 static dml_status dml__refuse_new_parameter(const dml_node *node)
 {
     return dml__node_fail(node, DML_ERROR_STATE,
-                          "a new parameter, but the graph's parameters were laid out by its first compile; "
-                          "build the whole model first");
+                          "a new parameter, but the graph's parameters have been laid out, by the first "
+                          "compile or the first use of their values; build the whole model first");
 }
 
-/* A node that nobody can see yet. */
-static dml_node *dml__node_allocate(dml_graph *graph, const dml__op *op, const void *attributes,
-                                    size_t attribute_bytes)
+/* A node that nobody can see yet; NULL, with the error recorded, when its name or memory can't be had. */
+static dml_node *dml__node_allocate(dml_graph *graph, const dml__op *op, const char *given,
+                                    const void *attributes, size_t attribute_bytes)
 {
-    dml__memory *memory = &graph->context->memory;
-    dml_node *node = (dml_node *)dml__allocate(memory, sizeof *node);
-    void *copy = attribute_bytes ? dml__allocate(memory, attribute_bytes) : NULL;
-    if (!node || (attribute_bytes && !copy)) {
-        dml__release(memory, node);
-        dml__release(memory, copy);
-        dml__fail(&graph->context->error, DML_ERROR_MEMORY, "no memory left for a node '%s'", op->name);
+    char name[DML_NAME_BYTES];
+    if (dml__make_name(graph, op, given, name) != DML_OK) return NULL;
+    const size_t attributes_at = (sizeof(dml_node) + 15) / 16 * 16;
+    dml_node *node = (dml_node *)dml__allocate(&graph->context->memory,
+                                               attributes_at + attribute_bytes + strlen(name) + 1);
+    if (!node) {
+        dml__fail(&graph->context->error, DML_ERROR_MEMORY, "no memory left for a node '%s'", name);
         return NULL;
     }
-    if (copy) memcpy(copy, attributes, attribute_bytes);
+    char *behind = (char *)node + attributes_at;
+    if (attribute_bytes) memcpy(behind, attributes, attribute_bytes);
+    memcpy(behind + attribute_bytes, name, strlen(name) + 1);
     node->graph = graph;
     node->op = op;
-    node->attributes = copy;
+    node->attributes = behind;
+    node->name = behind + attribute_bytes;
     return node;
 }
 
@@ -127,11 +204,17 @@ static void dml__node_append(dml_node *node)
     graph->last = node;
 }
 
-static void dml__node_release(dml_node *node)
+static void dml__note_first_use(dml_graph *graph, dml_node *parameter)
 {
-    dml__memory *memory = &node->graph->context->memory;
-    dml__release(memory, node->attributes);
-    dml__release(memory, node);
+    if (parameter->used || parameter->op != dml__parameter_op()) return;
+    parameter->used = true;
+    if (graph->last_parameter)
+        graph->last_parameter->next_parameter = parameter;
+    else
+        graph->first_parameter = parameter;
+    graph->last_parameter = parameter;
+    parameter->place = graph->parameter_count;
+    graph->parameter_count += dml_shape_count(&parameter->shape);
 }
 
 DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *const *input,
@@ -142,7 +225,7 @@ DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *c
         if (!input[i]) return NULL;
     dml_graph *graph = input[0]->graph;
     if (graph->context->error.status != DML_OK) return NULL;
-    dml_node *node = dml__node_allocate(graph, op, attributes, attribute_bytes);
+    dml_node *node = dml__node_allocate(graph, op, NULL, attributes, attribute_bytes);
     if (!node) return NULL;
     node->inputs = inputs;
     bool same_graph = true, new_parameter = false;
@@ -159,7 +242,7 @@ DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *c
     if (status == DML_OK) status = op->infer(node);
     if (status == DML_OK) status = dml__check_count(node);
     if (status != DML_OK) {
-        dml__node_release(node);
+        dml__release(&graph->context->memory, node);
         return NULL;
     }
     for (int i = 0; i < inputs; i++) dml__note_first_use(graph, input[i]);
@@ -167,41 +250,44 @@ DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *c
     return node;
 }
 
-/* A node without inputs: an input or a parameter. */
-static dml_node *dml__leaf_create(dml_graph *graph, const dml__op *op, const char *name, dml_dtype dtype,
-                                  int ndim, va_list dims)
+static dml_status dml__check_dimensions(const dml_node *node, const dml_shape *shape)
 {
-    if (!graph || graph->context->error.status != DML_OK) return NULL;
-    dml_node *node = dml__node_allocate(graph, op, NULL, 0);
-    if (!node) return NULL;
-    snprintf(node->name, sizeof node->name, "%s", name ? name : "");
-    node->dtype = dtype;
-    node->batched = op == dml__input_op();
-    dml_status status = DML_OK;
-    if (ndim < 0 || ndim > DML_MAX_DIMS) {
-        status = dml__node_fail(node, DML_ERROR_SHAPE, "%d dimensions asked for, 0 to %d are possible", ndim,
-                                DML_MAX_DIMS);
-        ndim = 0;
-    }
-    node->shape.ndim = ndim;
-    for (int i = 0; i < ndim; i++) {
-        const int dim = va_arg(dims, int);
-        node->shape.dims[i] = dim;
-        if (dim < 1 && status == DML_OK)
-            status =
-                dml__node_fail(node, DML_ERROR_SHAPE, "dimension %d is %d, it must be 1 or more", i, dim);
-    }
-    if (status == DML_OK) status = dml__check_count(node);
-    if (status == DML_OK && graph->w && op == dml__parameter_op()) status = dml__refuse_new_parameter(node);
-    if (status == DML_OK) {
-        dml__node_append(node);
-        return node;
-    }
-    dml__node_release(node);
-    return NULL;
+    if (shape->ndim < 0 || shape->ndim > DML_MAX_DIMS)
+        return dml__node_fail(node, DML_ERROR_SHAPE, "%d dimensions asked for, 0 to %d are possible",
+                              shape->ndim, DML_MAX_DIMS);
+    for (int i = 0; i < shape->ndim; i++)
+        if (shape->dims[i] < 1)
+            return dml__node_fail(node, DML_ERROR_SHAPE, "dimension %d is %d, it must be 1 or more", i,
+                                  shape->dims[i]);
+    return DML_OK;
 }
 
-DML_API dml_node *dml_input(dml_graph *graph, const char *name, dml_dtype dtype, int ndim, ...)
+/* A node without inputs: an input or a parameter. */
+static dml_node *dml__leaf_create(dml_graph *graph, const dml__op *op, const char *name, dml_dtype dtype,
+                                  dml_shape shape)
+{
+    if (!graph || graph->context->error.status != DML_OK) return NULL;
+    dml_node *node = dml__node_allocate(graph, op, name, NULL, 0);
+    if (!node) return NULL;
+    node->dtype = dtype;
+    node->batched = op == dml__input_op();
+    dml_status status = dml__check_dimensions(node, &shape);
+    if (status == DML_OK) {
+        /* Dimensions past the last are zero, however the caller left them. */
+        node->shape.ndim = shape.ndim;
+        memcpy(node->shape.dims, shape.dims, (size_t)shape.ndim * sizeof shape.dims[0]);
+        status = dml__check_count(node);
+    }
+    if (status == DML_OK && graph->w && op == dml__parameter_op()) status = dml__refuse_new_parameter(node);
+    if (status != DML_OK) {
+        dml__release(&graph->context->memory, node);
+        return NULL;
+    }
+    dml__node_append(node);
+    return node;
+}
+
+DML_API dml_node *dml_input_shaped(dml_graph *graph, const char *name, dml_dtype dtype, dml_shape shape)
 {
     if (graph && dtype != DML_F32 && dtype != DML_I32) {
         dml__fail(&graph->context->error, DML_ERROR_UNSUPPORTED,
@@ -209,82 +295,85 @@ DML_API dml_node *dml_input(dml_graph *graph, const char *name, dml_dtype dtype,
                   dml_dtype_name(dtype));
         return NULL;
     }
-    va_list dims;
-    va_start(dims, ndim);
-    dml_node *node = dml__leaf_create(graph, dml__input_op(), name, dtype, ndim, dims);
-    va_end(dims);
-    return node;
+    return dml__leaf_create(graph, dml__input_op(), name, dtype, shape);
 }
 
-DML_API dml_node *dml_parameter(dml_graph *graph, const char *name, dml_initializer init, int ndim, ...)
+DML_API dml_node *dml_parameter_shaped(dml_graph *graph, const char *name, dml_initializer init,
+                                       dml_shape shape)
 {
     if (graph && (unsigned)init.kind > DML_INIT_NORMAL) {
         dml__fail(&graph->context->error, DML_ERROR_ARGUMENT, "parameter '%s': no initializer of kind %d",
                   name ? name : "", (int)init.kind);
         return NULL;
     }
-    va_list dims;
-    va_start(dims, ndim);
-    dml_node *node = dml__leaf_create(graph, dml__parameter_op(), name, DML_F32, ndim, dims);
-    va_end(dims);
+    dml_node *node = dml__leaf_create(graph, dml__parameter_op(), name, DML_F32, shape);
     if (node) node->init = init;
     return node;
 }
 
-DML_API dml_initializer dml_init_he(int fan_in)
+DML__LOCAL dml_node *dml__layer_parameter(dml_graph *graph, const dml__op *op, const char *part,
+                                          dml_initializer init, dml_shape shape)
 {
-    const dml_initializer init = { DML_INIT_NORMAL, 0.0f, sqrtf(2.0f / (float)(fan_in > 0 ? fan_in : 1)) };
+    char layer[DML_NAME_BYTES], name[2 * DML_NAME_BYTES];
+    if (graph->context->error.status != DML_OK || dml__make_name(graph, op, NULL, layer) != DML_OK)
+        return NULL;
+    snprintf(name, sizeof name, "%s.%s", layer + strlen(graph->scope), part);
+    return dml_parameter_shaped(graph, name, init, shape);
+}
+
+DML__LOCAL void dml__graph_drop_after(dml_graph *graph, dml_node *last)
+{
+    dml_node *node = last ? last->next : graph->first;
+    if (last)
+        last->next = NULL;
+    else
+        graph->first = NULL;
+    graph->last = last;
+    graph->nodes = last ? last->index + 1 : 0;
+    while (node) {
+        dml_node *next = node->next;
+        DML_ASSERT(!node->used);
+        dml__release(&graph->context->memory, node);
+        node = next;
+    }
+}
+
+static dml_initializer dml__initializer(dml_initializer_kind kind, float a, float b)
+{
+    const dml_initializer init = { kind, a, b };
     return init;
 }
 
-/* Stream numbers of the parameters' initial values: the place in w, so that a parameter's numbers depend on
-   the seed and the model alone. */
-static void dml__initialise(const dml_node *parameter, uint64_t seed, float *w)
+DML_API dml_initializer dml_init_constant(float value)
 {
-    const dml_random random = { seed, 0x57u /* 'W' */, 0 };
-    const dml_initializer *init = &parameter->init;
-    const size_t count = dml_shape_count(&parameter->shape);
-    for (size_t i = 0; i < count; i++) {
-        const uint64_t element = (uint64_t)(parameter->offset + i);
-        switch (init->kind) {
-        case DML_INIT_CONSTANT: w[i] = init->a; break;
-        case DML_INIT_UNIFORM:
-            w[i] = init->a + (init->b - init->a) * dml_random_uniform(&random, element);
-            break;
-        case DML_INIT_NORMAL: w[i] = init->a + init->b * dml_random_normal(&random, element); break;
-        }
-    }
+    return dml__initializer(DML_INIT_CONSTANT, value, 0.0f);
 }
 
-DML__LOCAL dml_status dml__graph_freeze(dml_graph *graph)
+DML_API dml_initializer dml_init_uniform(float low, float high)
 {
-    if (graph->w) return DML_OK;
-    dml_context *context = graph->context;
-    dml_device *device = &context->device;
-    size_t largest = 1;
-    for (const dml_node *p = graph->first_parameter; p; p = p->next_parameter)
-        if (dml_shape_count(&p->shape) > largest) largest = dml_shape_count(&p->shape);
-    if (graph->parameter_count > SIZE_MAX / sizeof(float) / 2)
-        return dml__fail(&context->error, DML_ERROR_MEMORY,
-                         "%zu parameters are more than there are addresses for", graph->parameter_count);
-    dml_buffer *w = dml__buffer_create(context, graph->parameter_count * sizeof(float));
-    if (!w) return context->error.status;
-    float *host = (float *)dml__allocate_array(&context->memory, largest, sizeof *host);
-    dml_status status = DML_OK;
-    if (!host)
-        status = dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left to initialise %zu parameters",
-                           largest);
-    for (const dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter) {
-        dml__initialise(p, context->seed, host);
-        const dml_ref to = { w, p->offset * sizeof(float) };
-        status = device->backend->write(device, to, host, dml_shape_count(&p->shape) * sizeof(float));
-    }
-    dml__release(&context->memory, host);
-    if (status == DML_OK)
-        graph->w = w;
-    else
-        dml__buffer_destroy(context, w);
-    return status;
+    return dml__initializer(DML_INIT_UNIFORM, low, high);
+}
+
+DML_API dml_initializer dml_init_normal(float mean, float deviation)
+{
+    return dml__initializer(DML_INIT_NORMAL, mean, deviation);
+}
+
+DML_API dml_initializer dml_init_he(int fan_in)
+{
+    return dml__initializer(DML_INIT_NORMAL, 0.0f, sqrtf(2.0f / (float)(fan_in > 0 ? fan_in : 1)));
+}
+
+/* ---- walking ---- */
+
+DML_API dml_node *dml_graph_first(const dml_graph *graph)
+{
+    return graph ? graph->first : NULL;
+}
+
+DML_API dml_node *dml_node_next(const dml_node *node)
+{
+    return node ? node->next : NULL;
 }
 
 DML_API dml_graph *dml_node_graph(const dml_node *node)
@@ -313,9 +402,33 @@ DML_API dml_dtype dml_node_dtype(const dml_node *node)
     return node ? node->dtype : DML_F32;
 }
 
-DML_API size_t dml_graph_parameter_count(const dml_graph *graph)
+DML_API bool dml_node_batched(const dml_node *node)
 {
-    return graph ? graph->parameter_count : 0;
+    return node && node->batched;
+}
+
+DML_API int dml_node_inputs(const dml_node *node)
+{
+    return node ? node->inputs : 0;
+}
+
+DML_API dml_node *dml_node_input(const dml_node *node, int i)
+{
+    return node && i >= 0 && i < node->inputs ? node->input[i] : NULL;
+}
+
+DML_API const char *dml_node_describe(const dml_node *node, char *text, size_t bytes)
+{
+    if (!bytes) return "";
+    text[0] = '\0';
+    if (node && node->op->describe) node->op->describe(node, text, bytes);
+    return text;
+}
+
+DML_API double dml_node_flops(const dml_node *node)
+{
+    if (!node) return 0;
+    return node->op->flops ? node->op->flops(node) : (double)dml_shape_count(&node->shape);
 }
 
 #endif

@@ -9,16 +9,16 @@
 #include "graph/shape.h"
 
 #define DML__MAX_INPUTS 4
-#define DML__NAME_LENGTH 48
 
 struct dml__op;
 
+/* A node, its attributes and its name are one block of memory. */
 struct dml_node {
     dml_graph *graph;
     dml_node *next; /* in order of creation, which is a topological order */
     int index;      /* in that order */
     const struct dml__op *op;
-    char name[DML__NAME_LENGTH];
+    const char *name;
     dml_dtype dtype;
     dml_shape shape;
     bool batched; /* one such tensor for each sample; parameters and losses are not */
@@ -29,8 +29,9 @@ struct dml_node {
     int limit;
     /* parameter: */
     dml_initializer init;
-    bool used;     /* by some op */
-    size_t offset; /* in w and g, in elements; set when the graph is frozen */
+    bool used, frozen; /* by some op; gets no gradient */
+    size_t place;      /* in the order of first use, in elements: what its initial values depend on */
+    size_t offset;     /* in w and g, in elements; set when w is laid out */
     dml_node *next_parameter;
 };
 
@@ -39,10 +40,15 @@ struct dml_graph {
     dml_context *context;
     dml_node *first, *last;
     int nodes;
-    /* Parameters in order of their first use, which is their order in w. */
+    char scope[DML_NAME_BYTES]; /* what names begin with: "block.3.attn." */
+    int scopes;
+    unsigned char scope_bytes[DML_MAX_SCOPES]; /* how long each nested scope's part of it is */
+    /* Parameters in order of their first use. */
     dml_node *first_parameter, *last_parameter;
-    size_t parameter_count; /* elements of w */
-    dml_buffer *w;          /* on the device; NULL until frozen */
+    size_t parameter_count, trained_count; /* elements of w; those at its start that are trained */
+    dml_buffer *w;                         /* on the device; NULL until it is laid out */
+    float *mirror;                         /* w on the host, where the device has memory of its own */
+    int readers; /* programs that predict on their own threads now; -1: w is being written */
 };
 
 /* Appends a node and lets its op check the inputs and set dtype, shape and batched; `attributes` are copied.
@@ -50,12 +56,33 @@ struct dml_graph {
 DML__LOCAL dml_node *dml__node_create(const struct dml__op *op, int inputs, dml_node *const *input,
                                       const void *attributes, size_t attribute_bytes);
 
+/* A parameter of the layer that `op` will be the next node of: named "conv2d_2.weight" if that node becomes
+   "conv2d_2". NULL, with the error recorded, on failure. */
+DML__LOCAL dml_node *dml__layer_parameter(dml_graph *graph, const struct dml__op *op, const char *part,
+                                          dml_initializer init, dml_shape shape);
+
+/* Takes back what was built after `last` (NULL: after nothing), which no other node may use: a layer's
+   parameters when the layer itself is refused. */
+DML__LOCAL void dml__graph_drop_after(dml_graph *graph, dml_node *last);
+
 /* Records an error about building `node`, prefixed with its op and name. */
 DML__LOCAL dml_status dml__node_fail(const dml_node *node, dml_status status, const char *format, ...)
     DML__PRINTF(3, 4);
 
-/* Lays the parameters out in w, allocates and initialises it; called by the first compile. */
-DML__LOCAL dml_status dml__graph_freeze(dml_graph *graph);
+/* Lays the parameters out in w, allocates and initialises it, unless that has been done. */
+DML__LOCAL dml_status dml__graph_lay_out(dml_graph *graph);
+
+/* w on the host as it was left: itself, or a copy where the device has memory of its own. NULL, with the
+   error recorded, when it can't be had. */
+DML__LOCAL float *dml__graph_host(dml_graph *graph);
+
+/* Predicting on threads of their own (`reading`) and writing w exclude each other: whoever comes second is
+   refused. What was claimed must be released. */
+DML__LOCAL bool dml__graph_claim(dml_graph *graph, bool reading);
+DML__LOCAL void dml__graph_release(dml_graph *graph, bool reading);
+
+/* The claim to write w, with the error recorded on the context when it is refused. */
+DML__LOCAL dml_status dml__graph_claim_writing(dml_graph *graph);
 
 static inline dml_context *dml__node_context(const dml_node *node)
 {

@@ -8,15 +8,22 @@
 
 #include <string.h>
 
+DML__LOCAL double dml__no_flops(const dml_node *node)
+{
+    (void)node;
+    return 0;
+}
+
 DML__LOCAL const dml__op *dml__input_op(void)
 {
-    static const dml__op op = { "input", NULL, NULL, NULL, 0, NULL, false };
+    static const dml__op op = { "input", NULL, NULL, NULL, 0, NULL, false, false, NULL, dml__no_flops, NULL };
     return &op;
 }
 
 DML__LOCAL const dml__op *dml__parameter_op(void)
 {
-    static const dml__op op = { "parameter", NULL, NULL, NULL, 0, NULL, false };
+    static const dml__op op = { "parameter", NULL,  NULL, NULL,          0,   NULL,
+                                false,       false, NULL, dml__no_flops, NULL };
     return &op;
 }
 
@@ -68,7 +75,8 @@ DML__LOCAL bool dml__wants_gradient(const dml__run *run, const dml_node *node, i
 
 DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i)
 {
-    return (dml__slot_of(run, node)->accumulates >> i) & 1u ? 1.0f : 0.0f;
+    const bool adds = run->adds && dml__root_of(run, node->input[i])->node->op == dml__parameter_op();
+    return adds || ((dml__slot_of(run, node)->accumulates >> i) & 1u) ? 1.0f : 0.0f;
 }
 
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node)

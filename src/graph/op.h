@@ -19,8 +19,10 @@ typedef struct dml__run {
     dml_context *context;
     dml_device *device;
     dml_pool *pool;
-    int rows; /* samples in this run, 1 .. batch */
+    dml__error *error; /* where a failure of this run is told */
+    int rows;          /* samples in this run, 1 .. batch */
     bool training;
+    bool adds;     /* backward adds to the parameters' gradients and doesn't overwrite them */
     uint32_t step; /* keys the random numbers of this run, with the context's seed and the node's index */
 } dml__run;
 
@@ -40,8 +42,18 @@ typedef struct dml__op {
     unsigned needs;
     /* Bytes that forward leaves for backward, for up to `rows` samples; NULL: none. */
     size_t (*saved_bytes)(const dml_node *node, int rows);
-    bool view; /* the output is input 0's memory under another shape: nothing runs */
+    bool view;     /* the output is input 0's memory under another shape: nothing runs */
+    bool in_place; /* forward may write its output over input 0, backward its gradient over the output's */
+    /* For people: what the attributes say, in words, and the operations of one sample's forward pass; NULL:
+       nothing to say, and one an element of the output. */
+    void (*describe)(const dml_node *node, char *text, size_t bytes);
+    double (*flops)(const dml_node *node);
+    /* What the CPU kernels use of the pool's scratch for up to `rows` samples; NULL: nothing. */
+    dml_scratch (*scratch)(const dml_node *node, int rows, bool training);
 } dml__op;
+
+/* The flops of an op that computes nothing. */
+DML__LOCAL double dml__no_flops(const dml_node *node);
 
 /* Inputs and parameters are nodes too, whose tables do nothing. */
 DML__LOCAL const dml__op *dml__input_op(void);

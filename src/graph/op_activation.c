@@ -76,7 +76,11 @@ static dml_status dml__activation_backward(const dml__run *run, const dml_node *
                                     dml__##name##_op_backward,                                               \
                                     DML__NEEDS_OUTPUT,                                                       \
                                     NULL,                                                                    \
-                                    false };                                                                 \
+                                    false,                                                                   \
+                                    true,                                                                    \
+                                    NULL,                                                                    \
+                                    NULL,                                                                    \
+                                    NULL };                                                                  \
         return &op;                                                                                          \
     }                                                                                                        \
     DML_API dml_node *dml_##name(dml_node *x)                                                                \

@@ -65,8 +65,10 @@ static dml_status dml__add_op_backward(const dml__run *run, const dml_node *node
 
 DML__LOCAL const dml__op *dml__add_op(void)
 {
-    static const dml__op op = { "add", dml__add_infer, dml__add_op_forward, dml__add_op_backward, 0,
-                                NULL,  false };
+    static const dml__op op = {
+        "add", dml__add_infer, dml__add_op_forward, dml__add_op_backward, 0, NULL, false, true, NULL, NULL,
+        NULL
+    };
     return &op;
 }
 
@@ -88,7 +90,8 @@ static dml_status dml__flatten_infer(dml_node *node)
 
 DML__LOCAL const dml__op *dml__flatten_op(void)
 {
-    static const dml__op op = { "flatten", dml__flatten_infer, NULL, NULL, 0, NULL, true };
+    static const dml__op op = { "flatten", dml__flatten_infer, NULL, NULL, 0, NULL, true, false,
+                                NULL,      dml__no_flops,      NULL };
     return &op;
 }
 

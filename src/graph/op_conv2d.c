@@ -8,14 +8,37 @@
 #include "graph/ops.h"
 #include "kernels/conv2d.h"
 
+#include <stdio.h>
 #include <string.h>
+
+static dml_status dml__check_conv2d_parameters(const dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
+    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
+    const int *dims = w->shape.dims;
+    char text[DML_SHAPE_TEXT];
+    if (w->dtype != DML_F32 || w->batched || w->shape.ndim != 4 || dims[0] != o->filters ||
+        dims[1] != o->kernel[0] || dims[2] != o->kernel[1] || dims[3] != x->shape.dims[2])
+        return dml__node_fail(
+            node, DML_ERROR_SHAPE,
+            "its weights are %s; for %d filters of %d x %d over %d channels they must be %d x "
+            "%d x %d x %d",
+            dml_shape_format(&w->shape, text), o->filters, o->kernel[0], o->kernel[1], x->shape.dims[2],
+            o->filters, o->kernel[0], o->kernel[1], x->shape.dims[2]);
+    if (bias && (bias->dtype != DML_F32 || bias->batched || bias->shape.ndim != 1 ||
+                 bias->shape.dims[0] != o->filters))
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s, it must be %d",
+                              dml_shape_format(&bias->shape, text), o->filters);
+    return DML_OK;
+}
 
 static dml_status dml__conv2d_infer(dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1];
     const dml_conv2d_options *options = (const dml_conv2d_options *)node->attributes;
     char x_text[DML_SHAPE_TEXT];
-    const dml_status status = dml__check_image_input(node);
+    dml_status status = dml__check_image_input(node);
+    if (status == DML_OK) status = dml__check_conv2d_parameters(node);
     if (status != DML_OK) return status;
     node->batched = true;
     node->shape.ndim = 3;
@@ -38,11 +61,11 @@ static dml_status dml__conv2d_infer(dml_node *node)
     return DML_OK;
 }
 
-static dml_conv2d_shape dml__conv2d_run_shape(const dml__run *run, const dml_node *node)
+static dml_conv2d_shape dml__conv2d_shape_of(const dml_node *node, int rows)
 {
     const int *x = node->input[0]->shape.dims;
     const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    const dml_conv2d_shape shape = { run->rows,    x[0],          x[1],         x[2],
+    const dml_conv2d_shape shape = { rows,         x[0],          x[1],         x[2],
                                      o->filters,   o->kernel[0],  o->kernel[1], o->stride[0],
                                      o->stride[1], o->padding[0], o->padding[1] };
     return shape;
@@ -51,7 +74,7 @@ static dml_conv2d_shape dml__conv2d_run_shape(const dml__run *run, const dml_nod
 static dml_launch dml__conv2d_launch(const dml__run *run, const dml_node *node, const char *kernel,
                                      size_t size_x, size_t size_y)
 {
-    const dml_conv2d_shape s = dml__conv2d_run_shape(run, node);
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
     const int32_t integers[] = {
         s.batch,    s.height,   s.width, s.channels, s.filters,           s.kernel_h,         s.kernel_w,
         s.stride_h, s.stride_w, s.pad_h, s.pad_w,    node->shape.dims[0], node->shape.dims[1]
@@ -64,7 +87,7 @@ static dml_launch dml__conv2d_launch(const dml__run *run, const dml_node *node, 
 static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
-    const dml_conv2d_shape s = dml__conv2d_run_shape(run, node);
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
     if (run->device->host_memory)
         return dml_conv2d_forward(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w),
                                   bias ? dml__host_value(run, bias) : NULL, dml__host_value(run, node));
@@ -80,7 +103,7 @@ static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *no
 static dml_status dml__conv2d_input_gradient(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1];
-    const dml_conv2d_shape s = dml__conv2d_run_shape(run, node);
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
     const float beta = dml__beta(run, node, 0);
     if (run->device->host_memory)
         return dml_conv2d_backward_input(run->pool, &s, dml__host_gradient(run, node),
@@ -97,7 +120,7 @@ static dml_status dml__conv2d_input_gradient(const dml__run *run, const dml_node
 static dml_status dml__conv2d_weight_gradient(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1];
-    const dml_conv2d_shape s = dml__conv2d_run_shape(run, node);
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
     const float beta = dml__beta(run, node, 1);
     if (run->device->host_memory)
         return dml_conv2d_backward_weights(run->pool, &s, dml__host_value(run, x),
@@ -123,6 +146,27 @@ static dml_status dml__conv2d_op_backward(const dml__run *run, const dml_node *n
     return status;
 }
 
+static void dml__conv2d_describe(const dml_node *node, char *text, size_t bytes)
+{
+    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
+    snprintf(text, bytes, "%d filters, kernel %d x %d, stride %d x %d, padding %d x %d%s", o->filters,
+             o->kernel[0], o->kernel[1], o->stride[0], o->stride[1], o->padding[0], o->padding[1],
+             node->input[2] ? "" : ", no bias");
+}
+
+static double dml__conv2d_flops(const dml_node *node)
+{
+    const double outputs = (double)dml_shape_count(&node->shape);
+    const double taps = (double)dml_shape_count(&node->input[1]->shape) / node->shape.dims[2];
+    return outputs * (2 * taps + (node->input[2] ? 1 : 0));
+}
+
+static dml_scratch dml__conv2d_scratch_of(const dml_node *node, int rows, bool training)
+{
+    const dml_conv2d_shape shape = dml__conv2d_shape_of(node, rows);
+    return dml_conv2d_scratch(&shape, training);
+}
+
 DML__LOCAL const dml__op *dml__conv2d_op(void)
 {
     static const dml__op op = { "conv2d",
@@ -131,7 +175,11 @@ DML__LOCAL const dml__op *dml__conv2d_op(void)
                                 dml__conv2d_op_backward,
                                 DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),
                                 NULL,
-                                false };
+                                false,
+                                false,
+                                dml__conv2d_describe,
+                                dml__conv2d_flops,
+                                dml__conv2d_scratch_of };
     return &op;
 }
 
@@ -141,30 +189,51 @@ static dml_initializer dml__conv2d_init(const dml_conv2d_options *options, int c
     return dml_init_he(pixels > INT32_MAX / channels ? INT32_MAX : (int)pixels * channels);
 }
 
+static void dml__conv2d_defaults(dml_conv2d_options *o, const dml_conv2d_options *options)
+{
+    memset(o, 0, sizeof *o);
+    if (options) *o = *options;
+    for (int axis = 0; axis < 2; axis++)
+        if (!o->stride[axis]) o->stride[axis] = 1;
+}
+
+DML_API dml_node *dml_conv2d_with(dml_node *x, dml_node *w, dml_node *bias, const dml_conv2d_options *options)
+{
+    if (!w) return NULL;
+    dml_conv2d_options o;
+    dml__conv2d_defaults(&o, options);
+    if (!o.filters) o.filters = w->shape.dims[0];
+    for (int axis = 0; axis < 2; axis++)
+        if (!o.kernel[axis]) o.kernel[axis] = w->shape.dims[1 + axis];
+    o.no_bias = !bias;
+    dml_node *const inputs[] = { x, w, bias };
+    return dml__node_create(dml__conv2d_op(), bias ? 3 : 2, inputs, &o, sizeof o);
+}
+
 DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options)
 {
     if (!x) return NULL;
     dml_conv2d_options o;
-    memset(&o, 0, sizeof o);
-    if (options) o = *options;
-    for (int axis = 0; axis < 2; axis++) {
+    dml__conv2d_defaults(&o, options);
+    for (int axis = 0; axis < 2; axis++)
         if (!o.kernel[axis]) o.kernel[axis] = 3;
-        if (!o.stride[axis]) o.stride[axis] = 1;
-    }
     if (o.filters < 1 || o.kernel[0] < 1 || o.kernel[1] < 1) {
         dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
                   "conv2d: %d filters of %d x %d asked for, each must be 1 or more", o.filters, o.kernel[0],
                   o.kernel[1]);
         return NULL;
     }
-    const dml_initializer zero = { DML_INIT_CONSTANT, 0.0f, 0.0f };
     const int channels = x->shape.ndim == 3 ? x->shape.dims[2] : 1;
-    dml_node *inputs[3];
-    inputs[0] = x;
-    inputs[1] = dml_parameter(x->graph, "conv2d.weight", dml__conv2d_init(&o, channels), 4, o.filters,
-                              o.kernel[0], o.kernel[1], channels);
-    inputs[2] = o.no_bias ? NULL : dml_parameter(x->graph, "conv2d.bias", zero, 1, o.filters);
-    return dml__node_create(dml__conv2d_op(), o.no_bias ? 2 : 3, inputs, &o, sizeof o);
+    dml_node *last = x->graph->last;
+    dml_node *w = dml__layer_parameter(x->graph, dml__conv2d_op(), "weight", dml__conv2d_init(&o, channels),
+                                       dml_shape_of(o.filters, o.kernel[0], o.kernel[1], channels));
+    dml_node *bias = NULL;
+    if (!o.no_bias)
+        bias = dml__layer_parameter(x->graph, dml__conv2d_op(), "bias", dml_init_constant(0),
+                                    dml_shape_of(o.filters));
+    dml_node *layer = o.no_bias || bias ? dml_conv2d_with(x, w, bias, &o) : NULL;
+    if (!layer) dml__graph_drop_after(x->graph, last);
+    return layer;
 }
 
 #endif

@@ -9,6 +9,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "kernels/reduce.h"
+#include "thread/scratch.h"
 
 static dml_status dml__dense_infer(dml_node *node)
 {
@@ -87,6 +88,22 @@ static dml_status dml__dense_op_backward(const dml__run *run, const dml_node *no
     return status;
 }
 
+static double dml__dense_flops(const dml_node *node)
+{
+    const dml_shape *w = &node->input[1]->shape;
+    return 2.0 * w->dims[0] * w->dims[1] + (node->input[2] ? w->dims[0] : 0);
+}
+
+/* Of its three products. */
+static dml_scratch dml__dense_scratch(const dml_node *node, int rows, bool training)
+{
+    const int units = node->input[1]->shape.dims[0], in = node->input[1]->shape.dims[1];
+    dml_scratch most = dml_sgemm_scratch(rows, units, in);
+    if (!training) return most;
+    most = dml__larger_scratch(most, dml_sgemm_scratch(rows, in, units));
+    return dml__larger_scratch(most, dml_sgemm_scratch(units, in, rows));
+}
+
 DML__LOCAL const dml__op *dml__dense_op(void)
 {
     static const dml__op op = { "dense",
@@ -95,11 +112,15 @@ DML__LOCAL const dml__op *dml__dense_op(void)
                                 dml__dense_op_backward,
                                 DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),
                                 NULL,
-                                false };
+                                false,
+                                false,
+                                NULL,
+                                dml__dense_flops,
+                                dml__dense_scratch };
     return &op;
 }
 
-DML_API dml_node *dml_linear(dml_node *x, dml_node *w, dml_node *bias)
+DML_API dml_node *dml_dense_with(dml_node *x, dml_node *w, dml_node *bias)
 {
     dml_node *const inputs[] = { x, w, bias };
     return dml__node_create(dml__dense_op(), bias ? 3 : 2, inputs, NULL, 0);
@@ -113,11 +134,15 @@ DML_API dml_node *dml_dense(dml_node *x, int units)
                   "dense: %d units asked for, it takes 1 or more", units);
         return NULL;
     }
-    const dml_initializer zero = { DML_INIT_CONSTANT, 0.0f, 0.0f };
     const int in = x->shape.ndim == 1 ? x->shape.dims[0] : (int)dml_shape_count(&x->shape);
-    dml_node *w = dml_parameter(x->graph, "dense.weight", dml_init_he(in), 2, units, in);
-    dml_node *bias = dml_parameter(x->graph, "dense.bias", zero, 1, units);
-    return bias ? dml_linear(x, w, bias) : NULL;
+    dml_node *last = x->graph->last;
+    dml_node *w =
+        dml__layer_parameter(x->graph, dml__dense_op(), "weight", dml_init_he(in), dml_shape_of(units, in));
+    dml_node *bias =
+        dml__layer_parameter(x->graph, dml__dense_op(), "bias", dml_init_constant(0), dml_shape_of(units));
+    dml_node *layer = bias ? dml_dense_with(x, w, bias) : NULL;
+    if (!layer) dml__graph_drop_after(x->graph, last);
+    return layer;
 }
 
 #endif

@@ -4,10 +4,13 @@
 
 #include "graph/graph.h"
 
-/* x w^T + bias for x (in), w (units, in), bias (units) or NULL: the op on parameters of your own. */
-DML_API dml_node *dml_linear(dml_node *x, dml_node *w, dml_node *bias);
-
-/* A layer with parameters of its own: dml_linear on x (in) -> (units), He-initialised, bias zero. */
+/* A layer with parameters of its own: x (in) -> x w^T + bias (units), w [units, in] He-initialised, bias
+ * zero.
+ */
 DML_API dml_node *dml_dense(dml_node *x, int units);
+
+/* The same on parameters of the caller's: shared with another layer, begun in another way, frozen. w (units,
+   in), bias (units) or NULL for none. */
+DML_API dml_node *dml_dense_with(dml_node *x, dml_node *w, dml_node *bias);
 
 #endif

@@ -92,6 +92,12 @@ static dml_status dml__softmax_cross_entropy_op_backward(const dml__run *run, co
     return dml__submit(run->device, &launch);
 }
 
+/* Of each logit: minus the largest, exp, plus the others, divided. */
+static double dml__softmax_cross_entropy_flops(const dml_node *node)
+{
+    return 4.0 * node->input[0]->shape.dims[0];
+}
+
 DML__LOCAL const dml__op *dml__softmax_cross_entropy_op(void)
 {
     static const dml__op op = { "softmax_cross_entropy",
@@ -100,7 +106,11 @@ DML__LOCAL const dml__op *dml__softmax_cross_entropy_op(void)
                                 dml__softmax_cross_entropy_op_backward,
                                 DML__NEEDS_INPUT(1),
                                 dml__softmax_cross_entropy_saved_bytes,
-                                false };
+                                false,
+                                false,
+                                NULL,
+                                dml__softmax_cross_entropy_flops,
+                                NULL };
     return &op;
 }
 
@@ -170,6 +180,11 @@ static dml_status dml__mean_squared_error_op_backward(const dml__run *run, const
     return status;
 }
 
+static double dml__mean_squared_error_flops(const dml_node *node)
+{
+    return 3.0 * (double)dml_shape_count(&node->input[0]->shape);
+}
+
 DML__LOCAL const dml__op *dml__mean_squared_error_op(void)
 {
     static const dml__op op = { "mean_squared_error",
@@ -178,7 +193,11 @@ DML__LOCAL const dml__op *dml__mean_squared_error_op(void)
                                 dml__mean_squared_error_op_backward,
                                 DML__NEEDS_INPUTS,
                                 NULL,
-                                false };
+                                false,
+                                false,
+                                NULL,
+                                dml__mean_squared_error_flops,
+                                NULL };
     return &op;
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/conv2d.h"
 #include "kernels/pool2d.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static dml_status dml__pool2d_infer(dml_node *node)
@@ -36,6 +37,19 @@ static dml_status dml__pool2d_infer(dml_node *node)
                                   dml_shape_format(&x->shape, x_text));
     }
     return DML_OK;
+}
+
+static void dml__pool2d_describe(const dml_node *node, char *text, size_t bytes)
+{
+    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
+    snprintf(text, bytes, "kernel %d x %d, stride %d x %d, padding %d x %d", o->kernel[0], o->kernel[1],
+             o->stride[0], o->stride[1], o->padding[0], o->padding[1]);
+}
+
+static double dml__avg_pool2d_flops(const dml_node *node)
+{
+    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
+    return (double)dml_shape_count(&node->shape) * o->kernel[0] * o->kernel[1];
 }
 
 static dml_pool2d_shape dml__pool2d_run_shape(const dml__run *run, const dml_node *node)
@@ -115,7 +129,11 @@ DML__LOCAL const dml__op *dml__max_pool2d_op(void)
                                 dml__max_pool2d_op_backward,
                                 0,
                                 dml__max_pool2d_saved_bytes,
-                                false };
+                                false,
+                                false,
+                                dml__pool2d_describe,
+                                dml__no_flops,
+                                NULL };
     return &op;
 }
 
@@ -151,10 +169,17 @@ static dml_status dml__avg_pool2d_op_backward(const dml__run *run, const dml_nod
 
 DML__LOCAL const dml__op *dml__avg_pool2d_op(void)
 {
-    static const dml__op op = {
-        "avg_pool2d", dml__pool2d_infer, dml__avg_pool2d_op_forward, dml__avg_pool2d_op_backward, 0, NULL,
-        false
-    };
+    static const dml__op op = { "avg_pool2d",
+                                dml__pool2d_infer,
+                                dml__avg_pool2d_op_forward,
+                                dml__avg_pool2d_op_backward,
+                                0,
+                                NULL,
+                                false,
+                                false,
+                                dml__pool2d_describe,
+                                dml__avg_pool2d_flops,
+                                NULL };
     return &op;
 }
 

@@ -9,7 +9,9 @@
 #include "graph/op.h"
 #include "graph/plan.h"
 #include "graph/program_internal.h"
+#include "thread/scratch.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static void dml__program_destroy_owned(dml__owned *owned)
@@ -19,6 +21,7 @@ static void dml__program_destroy_owned(dml__owned *owned)
     dml__disown(context, owned);
     dml__buffer_destroy(context, program->arena);
     dml__buffer_destroy(context, program->g);
+    dml_pool_destroy(program->own_pool);
     dml__release(&context->memory, program->slot);
     dml__release(&context->memory, program->slot_of_node);
     dml__release(&context->memory, program->input);
@@ -63,6 +66,7 @@ static dml_status dml__collect_slots(dml_program *program)
         const int s = program->slots++;
         dml__slot *slot = &program->slot[s];
         slot->node = node[i];
+        slot->value_at = slot->gradient_at = s;
         program->slot_of_node[i] = s;
         slot->root = node[i]->op->view ? dml__input_slot(program, slot, 0)->root : s;
         if (node[i]->op == dml__input_op()) program->input[program->inputs++] = node[i];
@@ -71,13 +75,13 @@ static dml_status dml__collect_slots(dml_program *program)
     return DML_OK;
 }
 
-/* Step 2: which gradients there are: those with a parameter behind them through which the output's gradient
- * flows. */
+/* Step 2: which gradients there are: those with a trained parameter behind them through which the output's
+ * gradient flows. */
 static void dml__find_gradients(dml_program *program)
 {
     for (int s = 0; s < program->slots; s++) {
         dml__slot *slot = &program->slot[s];
-        slot->has_gradient = slot->node->op == dml__parameter_op();
+        slot->has_gradient = slot->node->op == dml__parameter_op() && !slot->node->frozen;
         for (int i = 0; i < slot->node->inputs; i++)
             slot->has_gradient = slot->has_gradient || dml__input_slot(program, slot, i)->has_gradient;
     }
@@ -167,6 +171,36 @@ static void dml__find_lives(const dml_program *program, dml__block_life *blocks)
     dml__live_at(&blocks[3 * program->slot[program->slots - 1].root], end);
 }
 
+/* Gives `part`, a block that begins to live when `whole` has been used for the last time, the bytes of
+ * `whole`. */
+static bool dml__continue_block(dml__block_life *whole, dml__block_life *part)
+{
+    if (!whole->bytes || whole->bytes != part->bytes || whole->last != part->first) return false;
+    whole->last = part->last;
+    part->bytes = 0;
+    return true;
+}
+
+/* Step 5: where an op may write over what nobody needs after it, it does: its value over its input's, and in
+   backward its input's gradient, which it is the first to write, over its own. */
+static void dml__work_in_place(const dml_program *program, dml__block_life *blocks)
+{
+    for (int s = 0; s < program->slots; s++) {
+        dml__slot *slot = &program->slot[s];
+        if (!slot->node->op->in_place) continue;
+        const int from = program->slot[dml__input_slot(program, slot, 0)->root].value_at;
+        if (dml__continue_block(&blocks[3 * from], &blocks[3 * s])) slot->value_at = from;
+    }
+    for (int s = program->slots - 1; s >= 0; s--) {
+        const dml__slot *slot = &program->slot[s];
+        if (!slot->node->op->in_place || !slot->has_gradient || (slot->accumulates & 1u)) continue;
+        const int input = dml__input_slot(program, slot, 0)->root;
+        if (!program->slot[input].has_gradient) continue;
+        if (dml__continue_block(&blocks[3 * slot->gradient_at + 1], &blocks[3 * input + 1]))
+            program->slot[input].gradient_at = slot->gradient_at;
+    }
+}
+
 /* Whether sizes can be counted: values, as many gradients, and what ops save, which is less than both. */
 static bool dml__fits_in_memory(const dml_program *program)
 {
@@ -179,7 +213,16 @@ static bool dml__fits_in_memory(const dml_program *program)
     return bytes < (double)(SIZE_MAX / 2);
 }
 
-static dml_status dml__place_blocks(dml_program *program)
+/* All at once, none in another's place: what every plan must agree with. */
+static void dml__live_for_ever(const dml_program *program, dml__block_life *blocks)
+{
+    for (int b = 0; b < 3 * program->slots; b++) {
+        blocks[b].first = 0;
+        blocks[b].last = 2 * program->slots - 1;
+    }
+}
+
+static dml_status dml__place_blocks(dml_program *program, bool disjoint)
 {
     dml_context *context = program->graph->context;
     if (!dml__fits_in_memory(program))
@@ -192,10 +235,14 @@ static dml_status dml__place_blocks(dml_program *program)
     dml_status status = DML_OK;
     if (blocks && order) {
         dml__find_lives(program, blocks);
+        if (disjoint)
+            dml__live_for_ever(program, blocks);
+        else
+            dml__work_in_place(program, blocks);
         program->bytes = dml__plan_memory(blocks, count, order);
         for (int s = 0; s < program->slots; s++) {
-            program->slot[s].value = blocks[3 * s].offset;
-            program->slot[s].gradient = blocks[3 * s + 1].offset;
+            program->slot[s].value = blocks[3 * program->slot[s].value_at].offset;
+            program->slot[s].gradient = blocks[3 * program->slot[s].gradient_at + 1].offset;
             program->slot[s].saved = blocks[3 * s + 2].offset;
         }
     } else {
@@ -212,7 +259,7 @@ static dml_status dml__allocate_program(dml_program *program)
     program->arena = dml__buffer_create(context, program->bytes);
     if (!program->arena) return context->error.status;
     if (!program->training) return DML_OK;
-    const size_t g_bytes = program->graph->parameter_count * sizeof(float);
+    const size_t g_bytes = program->graph->trained_count * sizeof(float);
     program->g = dml__buffer_create(context, g_bytes);
     if (!program->g) return context->error.status;
     const dml_ref start = { program->g, 0 };
@@ -224,6 +271,11 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
     dml_context *context = output->graph->context;
     char text[DML_SHAPE_TEXT];
     if (context->error.status != DML_OK) return context->error.status;
+    if (options && options->own_thread && (options->training || !context->device.host_memory))
+        return dml__fail(
+            &context->error, DML_ERROR_UNSUPPORTED,
+            "a program with a thread of its own only predicts, and on the CPU: this one is %s on %s",
+            options->training ? "to train" : "to predict", context->device.backend->name);
     if (!options || options->batch < 1)
         return dml__fail(&context->error, DML_ERROR_ARGUMENT,
                          "a batch of %d asked for: a program is compiled for 1 or more samples",
@@ -239,38 +291,93 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
     return DML_OK;
 }
 
-DML_API dml_program *dml_compile(dml_node *output, const dml_program_options *options)
+/* A pool of no thread but the caller's, which holds a program's scratch. */
+static dml_status dml__make_own_pool(dml_program *program)
 {
-    if (!output || dml__check_compile(output, options) != DML_OK) return NULL;
+    dml_context *context = program->graph->context;
+    dml_pool_options options;
+    memset(&options, 0, sizeof options);
+    options.threads = 1;
+    options.allocator = dml__memory_allocator(&context->memory);
+    program->own_pool = dml_pool_create(&options);
+    if (program->own_pool) return DML_OK;
+    return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a program's own scratch");
+}
+
+/* The scratch that the CPU's kernels work in: the largest need of any op. */
+static dml_status dml__reserve_scratch(dml_program *program)
+{
+    dml_context *context = program->graph->context;
+    dml_scratch most = { 0, 0 };
+    if (!context->device.host_memory) return DML_OK;
+    for (int s = 0; s < program->slots; s++) {
+        const dml_node *node = program->slot[s].node;
+        if (node->op->scratch)
+            most = dml__larger_scratch(most, node->op->scratch(node, program->batch, program->training));
+    }
+    if (dml_pool_reserve(program->own_thread ? program->own_pool : context->pool, most) == DML_OK)
+        return DML_OK;
+    return dml__fail(&context->error, DML_ERROR_MEMORY,
+                     "no memory left for scratch of %zu bytes for each thread and %zu for all", most.worker,
+                     most.shared);
+}
+
+static dml_program *dml__compile_in(dml_node *output, const dml_program_options *options, bool disjoint)
+{
     dml_graph *graph = output->graph;
-    if (dml__graph_freeze(graph) != DML_OK) return NULL;
-    dml_program *program = (dml_program *)dml__allocate(&graph->context->memory, sizeof *program);
+    dml_context *context = graph->context;
+    if (dml__check_compile(output, options) != DML_OK || dml__graph_lay_out(graph) != DML_OK) return NULL;
+    dml_program *program = (dml_program *)dml__allocate(&context->memory, sizeof *program);
     if (!program) {
-        dml__fail(&graph->context->error, DML_ERROR_MEMORY, "no memory left for a program");
+        dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a program");
         return NULL;
     }
     program->graph = graph;
     program->output = output;
     program->batch = options->batch;
     program->training = options->training;
-    dml__own(graph->context, &program->owned, dml__program_destroy_owned);
+    program->own_thread = options->own_thread;
+    dml__own(context, &program->owned, dml__program_destroy_owned);
     dml_status status = dml__collect_slots(program);
     if (status == DML_OK && program->training) {
         dml__find_gradients(program);
         dml__order_gradients(program);
         if (!program->slot[program->slots - 1].has_gradient)
             status = dml__node_fail(output, DML_ERROR_ARGUMENT,
-                                    "it depends on no parameter: there is nothing to train");
+                                    "it depends on no trained parameter: there is nothing to train");
     }
-    if (status == DML_OK) status = dml__place_blocks(program);
+    if (status == DML_OK) status = dml__place_blocks(program, disjoint);
     if (status == DML_OK) status = dml__allocate_program(program);
+    if (status == DML_OK && program->own_thread) status = dml__make_own_pool(program);
+    if (status == DML_OK) status = dml__reserve_scratch(program);
     if (status == DML_OK) {
-        dml__log(&graph->context->logger, DML_LOG_DEBUG, "compiled %d nodes for %d samples%s: %zu bytes",
+        dml__log(&context->logger, DML_LOG_DEBUG, "compiled %d nodes for %d samples%s: %zu bytes",
                  program->slots, program->batch, program->training ? " to train" : "", program->bytes);
         return program;
     }
     dml_program_destroy(program);
     return NULL;
+}
+
+static dml_program *dml__compile_guarded(dml_node *output, const dml_program_options *options, bool disjoint)
+{
+    if (!output) return NULL;
+    dml_context *context = output->graph->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return NULL;
+    dml_program *program = dml__compile_in(output, options, disjoint);
+    dml__leave(context, entry);
+    return program;
+}
+
+DML_API dml_program *dml_compile(dml_node *output, const dml_program_options *options)
+{
+    return dml__compile_guarded(output, options, false);
+}
+
+DML__LOCAL dml_program *dml__compile_disjoint(dml_node *output, const dml_program_options *options)
+{
+    return dml__compile_guarded(output, options, true);
 }
 
 DML_API size_t dml_program_bytes(const dml_program *program)
@@ -288,57 +395,78 @@ DML_API dml_node *dml_program_input(const dml_program *program, int i)
     return program && i >= 0 && i < program->inputs ? program->input[i] : NULL;
 }
 
+/* ---- running ---- */
+
+static dml__error *dml__program_error_of(dml_program *program)
+{
+    return program->own_thread ? &program->error : &program->graph->context->error;
+}
+
 /* Values that some op indexes with must be inside its range: checked here, on the host, for every device. */
-static dml_status dml__check_labels(const dml_node *input, int rows, const int32_t *values)
+static dml_status dml__check_labels(const dml_node *input, int rows, const int32_t *values, dml__error *error)
 {
     const size_t each = dml_shape_count(&input->shape);
     for (size_t i = 0; input->limit && i < each * (size_t)rows; i++)
         if (values[i] < 0 || values[i] >= input->limit)
-            return dml__node_fail(input, DML_ERROR_ARGUMENT,
-                                  "sample %d of the batch is %d, it must be in 0 .. %d", (int)(i / each),
-                                  (int)values[i], input->limit - 1);
+            return dml__fail(error, DML_ERROR_ARGUMENT,
+                             "input '%s': sample %d of the batch is %d, it must be in 0 .. %d", input->name,
+                             (int)(i / each), (int)values[i], input->limit - 1);
     return DML_OK;
 }
 
-static dml_status dml__feed(const dml__run *run, const void *const *inputs)
+static dml_status dml__check_input_count(const dml_program *program, int count, dml__error *error)
 {
-    const dml_program *program = run->program;
-    dml_status status = DML_OK;
-    if (run->rows < 1 || run->rows > program->batch)
-        return dml__fail(&run->context->error, DML_ERROR_ARGUMENT,
-                         "a run of %d samples asked for; this program takes 1 to %d", run->rows,
-                         program->batch);
+    char names[256] = "";
+    size_t used = 0;
+    if (count == program->inputs) return DML_OK;
+    for (int i = 0; i < program->inputs && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
+                                 program->input[i]->name);
+    return dml__fail(error, DML_ERROR_ARGUMENT, "%d inputs were given, the program takes %d: %s", count,
+                     program->inputs, names);
+}
+
+DML__LOCAL dml_status dml__program_check(dml_program *program, int rows, const void *const *inputs, int count)
+{
+    dml__error *error = dml__program_error_of(program);
+    if (error->status != DML_OK) return error->status;
+    if (rows < 1 || rows > program->batch)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "a run of %d samples asked for; this program takes 1 to %d", rows, program->batch);
+    dml_status status = dml__check_input_count(program, count, error);
     for (int i = 0; i < program->inputs && status == DML_OK; i++) {
         const dml_node *input = program->input[i];
         if (!inputs || !inputs[i])
-            return dml__node_fail(input, DML_ERROR_ARGUMENT, "input %d of %d is NULL", i + 1,
-                                  program->inputs);
-        if (input->limit) status = dml__check_labels(input, run->rows, (const int32_t *)inputs[i]);
-    }
-    for (int i = 0; i < program->inputs && status == DML_OK; i++) {
-        const size_t bytes = dml__count(run, program->input[i]) * dml_dtype_size(program->input[i]->dtype);
-        status =
-            run->device->backend->write(run->device, dml__value(run, program->input[i]), inputs[i], bytes);
+            return dml__fail(error, DML_ERROR_ARGUMENT, "input '%s': input %d of %d is NULL", input->name,
+                             i + 1, program->inputs);
+        if (input->limit) status = dml__check_labels(input, rows, (const int32_t *)inputs[i], error);
     }
     return status;
 }
 
 static dml_status dml__forward(const dml__run *run, const void *const *inputs)
 {
-    dml_status status = dml__feed(run, inputs);
-    for (int s = 0; s < run->program->slots && status == DML_OK; s++) {
-        const dml_node *node = run->program->slot[s].node;
+    const dml_program *program = run->program;
+    dml_status status = DML_OK;
+    for (int i = 0; i < program->inputs && status == DML_OK; i++) {
+        const size_t bytes = dml__count(run, program->input[i]) * dml_dtype_size(program->input[i]->dtype);
+        status =
+            run->device->backend->write(run->device, dml__value(run, program->input[i]), inputs[i], bytes);
+    }
+    for (int s = 0; s < program->slots && status == DML_OK; s++) {
+        const dml_node *node = program->slot[s].node;
         if (node->op->forward) status = node->op->forward(run, node);
     }
     return status;
 }
 
-static dml_status dml__backward(const dml__run *run, float loss_scale, const dml__gradient_listener *listener)
+static dml_status dml__backward(const dml__run *run, const dml__training *training)
 {
     const dml_program *program = run->program;
-    size_t final_from = program->graph->parameter_count;
+    const dml__gradient_listener *listener = training->listener;
+    size_t final_from = program->graph->trained_count;
     dml_status status = run->device->backend->write(run->device, dml__gradient(run, program->output),
-                                                    &loss_scale, sizeof loss_scale);
+                                                    &training->loss_scale, sizeof training->loss_scale);
     for (int s = program->slots - 1; s >= 0 && status == DML_OK; s--) {
         const dml__slot *slot = &program->slot[s];
         if (slot->has_gradient && slot->node->op->backward)
@@ -350,10 +478,18 @@ static dml_status dml__backward(const dml__run *run, float loss_scale, const dml
     return status;
 }
 
-static dml__run dml__begin_run(dml_program *program, int rows, uint32_t step)
+static dml__run dml__begin_run(dml_program *program, int rows, bool adds, uint32_t step)
 {
     dml_context *context = program->graph->context;
-    const dml__run run = { program, context, &context->device, context->pool, rows, program->training, step };
+    const dml__run run = { program,
+                           context,
+                           &context->device,
+                           program->own_thread ? program->own_pool : context->pool,
+                           dml__program_error_of(program),
+                           rows,
+                           program->training,
+                           adds,
+                           step };
     return run;
 }
 
@@ -364,24 +500,85 @@ static dml_status dml__read_output(const dml__run *run, void *output)
     return run->device->backend->read(run->device, output, dml__value(run, node), bytes);
 }
 
-DML_API dml_status dml_program_run(dml_program *program, int rows, const void *const *inputs, void *output)
+/* For a kernel that fails without a word. */
+static dml_status dml__explain_run(const dml__run *run, dml_status status)
+{
+    return status == DML_OK ? status
+                            : dml__fail(run->error, status, "the run failed: %s", dml_status_string(status));
+}
+
+static dml_status dml__predict(dml_program *program, int rows, const void *const *inputs, int count,
+                               void *output)
+{
+    dml_status status = dml__program_check(program, rows, inputs, count);
+    if (status != DML_OK) return status;
+    const dml__run run = dml__begin_run(program, rows, false, 0);
+    status = dml__forward(&run, inputs);
+    if (status == DML_OK && output) status = dml__read_output(&run, output);
+    return dml__explain_run(&run, status);
+}
+
+/* Whoever is refused by another's presence leaves no sentence: there is no place of his own for it. */
+static dml_status dml__predict_on_own_thread(dml_program *program, int rows, const void *const *inputs,
+                                             int count, void *output)
+{
+    if (__atomic_exchange_n(&program->running, 1, __ATOMIC_ACQUIRE)) return DML_ERROR_STATE;
+    dml_status status;
+    if (dml__graph_claim(program->graph, true)) {
+        status = dml__predict(program, rows, inputs, count, output);
+        dml__graph_release(program->graph, true);
+    } else {
+        status = dml__fail(&program->error, DML_ERROR_STATE,
+                           "the parameters are being written; predict between a trainer's steps");
+    }
+    __atomic_store_n(&program->running, 0, __ATOMIC_RELEASE);
+    return status;
+}
+
+DML_API dml_status dml_program_run(dml_program *program, int rows, const void *const *inputs, int count,
+                                   void *output)
 {
     if (!program) return DML_ERROR_ARGUMENT;
-    const dml__run run = dml__begin_run(program, rows, 0);
-    if (run.context->error.status != DML_OK) return run.context->error.status;
-    const dml_status status = dml__forward(&run, inputs);
-    return status == DML_OK && output ? dml__read_output(&run, output) : status;
+    if (program->own_thread) return dml__predict_on_own_thread(program, rows, inputs, count, output);
+    dml_context *context = program->graph->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__predict(program, rows, inputs, count, output);
+    dml__leave(context, entry);
+    return status;
 }
 
 DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
-                                         uint32_t step, float loss_scale,
-                                         const dml__gradient_listener *listener, float *loss)
+                                         const dml__training *training, float *loss)
 {
-    const dml__run run = dml__begin_run(program, rows, step);
-    if (run.context->error.status != DML_OK) return run.context->error.status;
+    const dml__run run = dml__begin_run(program, rows, training->adds, training->step);
     dml_status status = dml__forward(&run, inputs);
-    if (status == DML_OK) status = dml__backward(&run, loss_scale, listener);
-    return status == DML_OK && loss ? dml__read_output(&run, loss) : status;
+    if (status == DML_OK) status = dml__backward(&run, training);
+    if (status == DML_OK && loss) status = dml__read_output(&run, loss);
+    return dml__explain_run(&run, status);
+}
+
+DML_API const char *dml_program_error(const dml_program *program)
+{
+    if (!program) return "no program";
+    return program->own_thread ? program->error.text : program->graph->context->error.text;
+}
+
+DML_API dml_status dml_program_status(const dml_program *program)
+{
+    if (!program) return DML_ERROR_ARGUMENT;
+    return program->own_thread ? program->error.status : program->graph->context->error.status;
+}
+
+DML_API void dml_program_clear_error(dml_program *program)
+{
+    if (!program) return;
+    if (!program->own_thread) {
+        dml_clear_error(program->graph->context);
+        return;
+    }
+    program->error.status = DML_OK;
+    program->error.text[0] = '\0';
 }
 
 #endif

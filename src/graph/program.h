@@ -1,6 +1,6 @@
 /* program.h: a program is a graph compiled for one output and a largest batch: the ops to run, in order, and
-   where each tensor lies in one arena. Several programs of one graph (one to train, one to predict) share its
-   parameters.
+   where each tensor lies in one arena. Several programs of one graph (one to train, some to predict) share
+   its parameters.
 
    After compiling, a run allocates nothing. */
 #ifndef DML_GRAPH_PROGRAM_H
@@ -15,11 +15,16 @@ typedef struct dml_program dml_program;
 typedef struct dml_program_options {
     int batch;     /* the most samples of one run, at least 1: there is no default */
     bool training; /* also runs backward; the output must then be a scalar loss */
+    /* The program runs on the thread that calls it, alone, with an arena, scratch and errors of its own: any
+       number of such programs may run at once, each on one thread at a time, while nothing writes the graph's
+       parameters. Their results are bitwise those of any other program. Only for predicting, on the CPU
+       (DML_ERROR_UNSUPPORTED). They are compiled and destroyed by the thread that uses the context. */
+    bool own_thread;
 } dml_program_options;
 
 /* Compiles what `output` needs. NULL, with the error on the context, for a NULL node, a batch below 1, a
    training program whose output is not a scalar f32, or when memory is short. The first compile of a graph
-   lays out its parameters and initialises them. */
+   lays out its parameters (graph/weights.h). */
 DML_API dml_program *dml_compile(dml_node *output, const dml_program_options *options);
 DML_API void dml_program_destroy(dml_program *program);
 
@@ -31,9 +36,33 @@ DML_API size_t dml_program_bytes(const dml_program *program);
 DML_API int dml_program_inputs(const dml_program *program);
 DML_API dml_node *dml_program_input(const dml_program *program, int i);
 
-/* Runs forward on `rows` samples, 1 .. batch. inputs[i] holds `rows` samples for dml_program_input(i);
-   `output`, when not NULL, receives the output (for each sample, if it has one for each). Labels that are out
-   of range are DML_ERROR_ARGUMENT, before anything is run. */
-DML_API dml_status dml_program_run(dml_program *program, int rows, const void *const *inputs, void *output);
+/* Arrays for a run, with how many they are, as two arguments of the functions that take them:
+   dml_program_run(p, rows, DML_INPUTS(images, labels), output); at most 16, in C and C++. */
+#define DML_INPUTS(...) DML__INPUT_LIST(__VA_ARGS__), 1 + DML__REST_COUNT_16(__VA_ARGS__)
+#ifdef __cplusplus
+struct dml__input_list {
+    const void *at[16];
+};
+#define DML__INPUT_LIST(...) dml__input_list{ { __VA_ARGS__ } }.at
+#else
+#define DML__INPUT_LIST(...) ((const void *const[]){ __VA_ARGS__ })
+#endif
+#define DML__REST_COUNT_16(...)                                                                              \
+    DML__ARGUMENT_17(__VA_ARGS__, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0)
+#define DML__ARGUMENT_17(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, count, ...) count
+
+/* Runs forward on `rows` samples, 1 .. batch. inputs[i] holds `rows` samples for dml_program_input(i), and
+   `count` is how many inputs there are, else DML_ERROR_ARGUMENT; `output`, when not NULL, receives the output
+   (for each sample, if it has one for each). Labels that are out of range are DML_ERROR_ARGUMENT, before
+   anything is run. DML_ERROR_STATE, with nothing run, when another thread is in the program or, but for
+   programs with a thread of their own, in its context, and while the parameters are being written. */
+DML_API dml_status dml_program_run(dml_program *program, int rows, const void *const *inputs, int count,
+                                   void *output);
+
+/* The first error of a program with a thread of its own, since compiling or clearing it; of any other
+   program, its context's. */
+DML_API const char *dml_program_error(const dml_program *program);
+DML_API dml_status dml_program_status(const dml_program *program);
+DML_API void dml_program_clear_error(dml_program *program);
 
 #endif

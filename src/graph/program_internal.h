@@ -15,6 +15,7 @@ typedef struct dml__slot {
     bool has_gradient;     /* a parameter lies behind it */
     bool reached, written; /* while compiling: by the output's gradient; as a gradient, by some op */
     unsigned accumulates;  /* bit i: in backward, another op wrote the gradient of input i before this one */
+    int value_at, gradient_at; /* the slot whose block of the arena holds them: another's where in place */
     size_t value, gradient, saved; /* bytes into the arena, of roots */
     size_t final_from;             /* after this node's backward, g[final_from ..] is final */
 } dml__slot;
@@ -25,6 +26,12 @@ struct dml_program {
     dml_node *output;
     int batch;
     bool training;
+    /* With a thread of its own: a pool of that one thread, errors of its own, and whether a run is going on.
+     */
+    bool own_thread;
+    dml_pool *own_pool;
+    dml__error error;
+    int running;
     int slots;
     dml__slot *slot;   /* in order of execution */
     int *slot_of_node; /* by node index; -1: not in the program */
@@ -42,9 +49,25 @@ typedef struct dml__gradient_listener {
     void *user;
 } dml__gradient_listener;
 
-/* Forward and backward of a training program: the gradient of loss_scale x loss. `loss` may be NULL. */
+/* Whether a run could begin: `rows` and `inputs` are what the program takes. An error is recorded. */
+DML__LOCAL dml_status dml__program_check(dml_program *program, int rows, const void *const *inputs,
+                                         int count);
+
+/* What a training run does with gradients. */
+typedef struct dml__training {
+    uint32_t step;                          /* keys random numbers */
+    float loss_scale;                       /* the gradient is of loss_scale x loss */
+    bool adds;                              /* it is added to g, which it else overwrites */
+    const dml__gradient_listener *listener; /* or NULL */
+} dml__training;
+
+/* Forward and backward of a training program on inputs that dml__program_check has passed. `loss` may be
+ * NULL.
+ */
 DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
-                                         uint32_t step, float loss_scale,
-                                         const dml__gradient_listener *listener, float *loss);
+                                         const dml__training *training, float *loss);
+
+/* dml_compile where no two blocks of the arena share bytes: for tests of the plan. */
+DML__LOCAL dml_program *dml__compile_disjoint(dml_node *output, const dml_program_options *options);
 
 #endif

@@ -49,6 +49,16 @@ static inline size_t dml__minimum(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+/* Whether an array of these sizes, of which 0 counts as 1, can be addressed; none is negative. */
+static inline bool dml__floats_fit(int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    int64_t left = (int64_t)(PTRDIFF_MAX / (ptrdiff_t)sizeof(float));
+    left /= a ? a : 1;
+    left /= b ? b : 1;
+    left /= c ? c : 1;
+    return left / (d ? d : 1) > 0;
+}
+
 static inline size_t dml__divide_up(size_t a, size_t b)
 {
     return a / b + (a % b != 0);

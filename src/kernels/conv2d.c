@@ -3,7 +3,9 @@
 
 #include "kernels/conv2d.h"
 
+#include "kernels/blocks.h"
 #include "kernels/product.h"
+#include "thread/scratch.h"
 
 #include <string.h>
 
@@ -29,6 +31,19 @@ DML_API int dml_conv2d_output_size(int in, int kernel, int stride, int pad)
     return size > INT32_MAX ? 0 : (int)size;
 }
 
+/* Whether x, y, w, and every place in a padded line of x or y, can be addressed. */
+static bool dml__conv_fits(const dml__conv *conv)
+{
+    const dml_conv2d_shape *s = &conv->shape;
+    const int64_t padded_h = (int64_t)s->height + 2 * (int64_t)s->pad_h;
+    const int64_t padded_w = (int64_t)s->width + 2 * (int64_t)s->pad_w;
+    return dml__floats_fit(s->batch, s->height, s->width, s->channels) &&
+           dml__floats_fit(s->batch, conv->out_h, conv->out_w, s->filters) &&
+           dml__floats_fit(s->filters, s->kernel_h, s->kernel_w, s->channels) &&
+           dml__floats_fit(padded_w, s->channels, 1, 1) && dml__floats_fit(padded_w, s->filters, 1, 1) &&
+           dml__floats_fit(padded_h, 1, 1, 1);
+}
+
 static dml_status dml__conv_init(dml__conv *conv, const dml_conv2d_shape *shape, const float *image,
                                  const float *weights)
 {
@@ -38,7 +53,7 @@ static dml_status dml__conv_init(dml__conv *conv, const dml_conv2d_shape *shape,
     conv->out_w = dml_conv2d_output_size(shape->width, shape->kernel_w, shape->stride_w, shape->pad_w);
     conv->image = image;
     conv->weights = weights;
-    return conv->out_h && conv->out_w ? DML_OK : DML_ERROR_ARGUMENT;
+    return conv->out_h && conv->out_w && dml__conv_fits(conv) ? DML_OK : DML_ERROR_ARGUMENT;
 }
 
 static void dml__copy_floats(float *to, const float *from, ptrdiff_t count)
@@ -295,6 +310,21 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
                                    patch };
     dml__multiply(pool, &product);
     return DML_OK;
+}
+
+DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool training)
+{
+    const dml_scratch none = { 0, 0 };
+    dml__conv conv;
+    if (dml__conv_init(&conv, shape, NULL, NULL) != DML_OK) return none;
+    const ptrdiff_t taps = (ptrdiff_t)shape->kernel_h * shape->kernel_w, patch = taps * shape->channels;
+    const ptrdiff_t outputs = shape->batch * conv.out_h * conv.out_w;
+    const ptrdiff_t inputs = (ptrdiff_t)shape->batch * shape->height * shape->width;
+    const dml_scratch forward = dml__product_scratch(outputs, shape->filters, patch);
+    if (!training) return forward;
+    const dml_scratch input = dml__product_scratch(inputs, shape->channels, taps * shape->filters);
+    const dml_scratch weights = dml__product_scratch(shape->filters, patch, outputs);
+    return dml__larger_scratch(forward, dml__larger_scratch(input, weights));
 }
 
 #endif

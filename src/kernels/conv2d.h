@@ -18,9 +18,9 @@ typedef struct dml_conv2d_shape {
 /* (in + 2 pad - kernel) / stride + 1, or 0 when the kernel doesn't fit. */
 DML_API int dml_conv2d_output_size(int in, int kernel, int stride, int pad);
 
-/* Each returns DML_ERROR_ARGUMENT for a shape with a size below 1 (batch may be 0, pads are 0 or more) or a
-   kernel that doesn't fit, before anything is written. Bitwise the same for any number of threads; allocates
-   nothing. */
+/* Each returns DML_ERROR_ARGUMENT for a shape with a size below 1 (batch may be 0, pads are 0 or more), a
+   kernel that doesn't fit, or arrays larger than any memory, before anything is written. Bitwise the same for
+   any number of threads and any scratch of the pool; allocates nothing. */
 
 /* y = conv(x, w) + bias; bias may be NULL. */
 DML_API dml_status dml_conv2d_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
@@ -33,5 +33,9 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
 /* dw = dconv/dw^T dy + beta dw. (The bias gradient is dml_sum_rows of dy.) */
 DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
                                                const float *dy, float beta, float *dw);
+
+/* The scratch with which the forward product is fastest, or, when training, each of the three, for
+   dml_pool_reserve; it depends on dml_cpu_isa. Zeros for a bad shape. */
+DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool training);
 
 #endif

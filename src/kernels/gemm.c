@@ -37,4 +37,9 @@ DML_API dml_status dml_sgemm(dml_pool *pool, dml_layout layout, dml_transpose tr
     return DML_OK;
 }
 
+DML_API dml_scratch dml_sgemm_scratch(int m, int n, int k)
+{
+    return dml__product_scratch(m, n, k);
+}
+
 #endif

@@ -5,7 +5,7 @@
 
 #include "base/cpu.h"
 
-#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
+#if defined(DML__HAS_AVX2)
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
@@ -72,7 +72,7 @@ static void dml__run_scalar(const dml__tile *tile, int rows, int vectors)
     }
 }
 
-#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
+#if defined(DML__HAS_AVX2)
 
 /* 6 x 2 accumulators, 2 vectors of B and one broadcast of A: 15 of 16 registers. */
 DML__TARGET("avx2,fma")
@@ -119,6 +119,9 @@ DML__TARGET("avx2,fma") static void dml__run_avx2(const dml__tile *tile, int row
         DML__TILE_CASE(dml__compute_avx2, 6)
     }
 }
+
+#endif
+#if defined(DML__HAS_AVX512)
 
 #define DML__AVX512 "avx512f,avx512vl,avx512bw,avx512dq"
 
@@ -176,7 +179,8 @@ DML__TARGET(DML__AVX512) static void dml__run_avx512(const dml__tile *tile, int 
     }
 }
 
-#elif defined(__aarch64__)
+#endif
+#if defined(__aarch64__)
 
 /* 12 x 2 accumulators, 2 vectors of B and 3 of A: 29 of 32 registers. */
 DML__INLINE void dml__compute_neon(const dml__tile *tile, const int rows, const int vectors)
@@ -233,12 +237,13 @@ static void dml__run_neon(const dml__tile *tile, int rows, int vectors)
 DML__LOCAL const dml__microkernel *dml__microkernel_get(void)
 {
     static const dml__microkernel scalar = { 4, 1, 4, dml__run_scalar };
-#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
-    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2 };
+#if defined(DML__HAS_AVX512)
     static const dml__microkernel avx512 = { 14, 2, 16, dml__run_avx512 };
-    const dml_isa isa = dml_cpu_isa();
-    if (isa == DML_ISA_AVX512) return &avx512;
-    if (isa == DML_ISA_AVX2) return &avx2;
+    if (dml_cpu_isa() == DML_ISA_AVX512) return &avx512;
+#endif
+#if defined(DML__HAS_AVX2)
+    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2 };
+    if (dml_cpu_isa() == DML_ISA_AVX2) return &avx2;
 #elif defined(__aarch64__)
     static const dml__microkernel neon = { 12, 2, 4, dml__run_neon };
     if (dml_cpu_isa() == DML_ISA_NEON) return &neon;

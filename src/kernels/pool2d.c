@@ -215,7 +215,7 @@ DML__BODY void dml__avg_backward_rows_body(const dml__pool2d_job *job, size_t be
 DML__PER_ISA(dml__avg_backward_rows, (const dml__pool2d_job *job, size_t begin, size_t end),
              (job, begin, end))
 
-/* False for a shape that the header rules out, or whose places or rows don't fit an int. */
+/* False for a shape that the header rules out. */
 static bool dml__pool2d_start(dml__pool2d_job *job, const dml_pool2d_shape *s)
 {
     if (s->batch < 0 || s->height < 1 || s->width < 1 || s->channels < 1 || s->kernel_h < 1 ||
@@ -228,7 +228,9 @@ static bool dml__pool2d_start(dml__pool2d_job *job, const dml_pool2d_shape *s)
     job->shape = s;
     job->out_height = dml_conv2d_output_size(s->height, s->kernel_h, s->stride_h, s->pad_h);
     job->out_width = dml_conv2d_output_size(s->width, s->kernel_w, s->stride_w, s->pad_w);
-    return job->out_height > 0 && job->out_width > 0;
+    if (!job->out_height || !job->out_width || job->out_height > INT32_MAX / job->out_width) return false;
+    return dml__floats_fit(s->batch, s->height, s->width, s->channels) &&
+           dml__floats_fit(s->batch, job->out_height, job->out_width, s->channels);
 }
 
 typedef struct dml__pool2d_run {

@@ -6,7 +6,7 @@
 #include "thread/pool.h"
 
 /* x (N, H, W, C), y (N, OH, OW, C), OH = dml_conv2d_output_size(H, kernel_h, stride_h, pad_h). A pad must be
-   smaller than its kernel, so that each window holds at least one input. */
+   smaller than its kernel, so that each window holds at least one input; H W and OH OW each fit an int. */
 typedef struct dml_pool2d_shape {
     int batch, height, width, channels; /* N, H, W, C */
     int kernel_h, kernel_w;

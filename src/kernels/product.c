@@ -18,11 +18,15 @@
 #define DML__CHUNKS 16
 #define DML__CHUNKED_C 4096 /* elements of C, at most */
 
-/* Each worker's scratch holds packed panels; behind them, the first worker's holds the partial sums. Without
-   a pool, the stack holds one panel of each factor, or in chunked products a partial sum too. */
-#define DML__PARTIAL_BYTES (DML__CHUNKED_C * sizeof(float))
-#define DML__PACK_BYTES (DML_POOL_SCRATCH_BYTES - DML__CHUNKS * DML__PARTIAL_BYTES)
+/* A worker's scratch holds a panel of A and behind it panels of B, of this many columns at most; the shared
+   scratch holds the partial sums of the chunks. */
+#define DML__PACK_COLUMNS 752
+
+/* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
+   needs little takes little of it. */
 #define DML__STACK_FLOATS (DML__PRODUCT_KC * (DML__TILE_ROWS + DML__TILE_COLUMNS))
+#define DML__SMALL_STACK_FLOATS 1536
+#define DML__STACK_SLACK (DML__ALIGNMENT / sizeof(float))
 
 /* Fewer multiply-adds than this are not worth waking anybody. */
 #define DML__SERIAL_WORK 100000.0
@@ -34,7 +38,7 @@ static ptrdiff_t dml__smaller(ptrdiff_t a, ptrdiff_t b)
 
 static ptrdiff_t dml__quotient_up(ptrdiff_t a, ptrdiff_t b)
 {
-    return (a + b - 1) / b;
+    return a / b + (a % b != 0);
 }
 
 static ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
@@ -104,8 +108,8 @@ static dml__job dml__plan_product(const dml__product *product)
 {
     const dml__job plain = { *product, dml__microkernel_get(), false };
     const dml__microkernel *kernel = plain.kernel;
-    const ptrdiff_t width = dml__round_up(product->n, kernel->lanes);
-    if (product->n > kernel->rows || product->n >= product->m || product->n * 4 > width * 3) return plain;
+    if (product->n > kernel->rows || product->n >= product->m) return plain;
+    if (product->n * 4 > dml__round_up(product->n, kernel->lanes) * 3) return plain;
     dml__job job = plain;
     job.transposed = true;
     job.product.m = product->n;
@@ -159,6 +163,29 @@ static bool dml__use_in_place(const dml__job *job, const dml__range *range)
            range->i1 - range->i0 <= 2 * job->kernel->rows;
 }
 
+/* Floats of a panel of A of this height, up to where the panels of B begin: aligned, or loads would cross
+   cache lines. */
+static ptrdiff_t dml__panel_a_floats(ptrdiff_t kc, ptrdiff_t rows)
+{
+    return dml__round_up(kc * rows, DML__ALIGNMENT / (ptrdiff_t)sizeof(float));
+}
+
+/* How many columns of B to pack at most. */
+static ptrdiff_t dml__columns_at_most(const dml__microkernel *kernel)
+{
+    const ptrdiff_t full = kernel->lanes * kernel->vectors;
+    return DML__PACK_COLUMNS / full * full;
+}
+
+/* Floats that a range takes when its columns are packed `columns` at a time. */
+static ptrdiff_t dml__range_floats(const dml__microkernel *kernel, ptrdiff_t rows, ptrdiff_t columns,
+                                   ptrdiff_t k)
+{
+    const ptrdiff_t kc = dml__smaller(k, DML__PRODUCT_KC);
+    return dml__panel_a_floats(kc, dml__smaller(rows, kernel->rows)) +
+           kc * dml__round_up(columns, kernel->lanes);
+}
+
 /* Computes a range whose panels of B for one block of k fit behind a panel of A in `panels`. */
 static void dml__multiply_range(const dml__job *job, const dml__range *range, float *panels)
 {
@@ -166,8 +193,10 @@ static void dml__multiply_range(const dml__job *job, const dml__range *range, fl
     const dml__microkernel *kernel = job->kernel;
     const int full = kernel->lanes * kernel->vectors;
     const bool in_place = dml__use_in_place(job, range);
-    float *panel_a = panels;                                     /* (kc, rows) */
-    float *panels_b = panels + DML__PRODUCT_KC * DML__TILE_ROWS; /* (columns / full, kc, full) */
+    const ptrdiff_t most_k = dml__smaller(DML__PRODUCT_KC, range->k1 - range->k0);
+    float *panel_a = panels; /* (kc, rows) */
+    float *panels_b = panels + dml__panel_a_floats(most_k, dml__smaller(kernel->rows, range->i1 - range->i0));
+    /* (columns / full, kc, full) */
     for (ptrdiff_t k0 = range->k0; k0 < range->k1; k0 += DML__PRODUCT_KC) {
         const bool first = k0 == range->k0;
         dml__tile tile;
@@ -203,6 +232,60 @@ static void dml__multiply_range(const dml__job *job, const dml__range *range, fl
     }
 }
 
+static float *dml__aligned_floats(float *memory)
+{
+    return memory + (size_t)(-(intptr_t)memory & (DML__ALIGNMENT - 1)) / sizeof *memory;
+}
+
+/* Computes any range with room for `floats`, which take at least one full panel of B: as many columns at a
+   time as fit. */
+static void dml__multiply_within(const dml__job *job, const dml__range *range, float *panels,
+                                 ptrdiff_t floats)
+{
+    const dml__microkernel *kernel = job->kernel;
+    const ptrdiff_t full = kernel->lanes * kernel->vectors;
+    const ptrdiff_t kc = dml__smaller(DML__PRODUCT_KC, range->k1 - range->k0);
+    const ptrdiff_t panel_a = dml__panel_a_floats(kc, dml__smaller(kernel->rows, range->i1 - range->i0));
+    ptrdiff_t step = dml__smaller((floats - panel_a) / kc, dml__columns_at_most(kernel));
+    if (step < range->j1 - range->j0) step = step < full ? full : step / full * full;
+    dml__range part = *range;
+    for (part.j0 = range->j0; part.j0 < range->j1; part.j0 = part.j1) {
+        part.j1 = dml__smaller(part.j0 + step, range->j1);
+        dml__multiply_range(job, &part, panels);
+    }
+}
+
+/* Stack frames that only who needs them pays for. */
+DML__NOINLINE static void dml__multiply_on_stack(const dml__job *job, const dml__range *range)
+{
+    float panels[DML__STACK_FLOATS + DML__STACK_SLACK];
+    dml__multiply_within(job, range, dml__aligned_floats(panels), DML__STACK_FLOATS);
+}
+
+DML__NOINLINE static void dml__multiply_on_small_stack(const dml__job *job, const dml__range *range)
+{
+    float panels[DML__SMALL_STACK_FLOATS + DML__STACK_SLACK];
+    dml__multiply_within(job, range, dml__aligned_floats(panels), DML__SMALL_STACK_FLOATS);
+}
+
+/* Computes any range, with the worker's scratch if that is enough. */
+static void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job, const dml__range *range)
+{
+    const ptrdiff_t full = job->kernel->lanes * job->kernel->vectors, k = range->k1 - range->k0;
+    const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
+    const ptrdiff_t whole = dml__range_floats(job->kernel, rows, columns, k);
+    float *scratch = (float *)dml_pool_scratch(pool, worker);
+    const ptrdiff_t floats = scratch ? (ptrdiff_t)(dml_pool_scratch_bytes(pool).worker / sizeof *scratch) : 0;
+    if (floats >= whole && columns <= full)
+        dml__multiply_range(job, range, scratch);
+    else if (floats >= dml__range_floats(job->kernel, rows, dml__smaller(columns, full), k))
+        dml__multiply_within(job, range, scratch, floats);
+    else if (whole <= DML__SMALL_STACK_FLOATS)
+        dml__multiply_on_small_stack(job, range);
+    else
+        dml__multiply_on_stack(job, range);
+}
+
 /* C = beta C + bias, for a product without terms. */
 static void dml__scale_c(const dml__product *product)
 {
@@ -236,15 +319,14 @@ static void dml__block_task(void *argument, int task, int worker)
                                dml__smaller(product->n, (j + 1) * loop->nc),
                                0,
                                product->k };
-    dml__multiply_range(loop->job, &range, (float *)dml_pool_scratch(loop->pool, worker));
+    dml__multiply_as(loop->pool, worker, loop->job, &range);
 }
 
-/* Panels that `bytes` hold, given as the columns of B that fit behind a panel of A. */
-static ptrdiff_t dml__columns_that_fit(size_t bytes, const dml__microkernel *kernel)
+/* The columns of C as even shares of what is packed at once, in panels. */
+static ptrdiff_t dml__panels_at_once(const dml__microkernel *kernel, ptrdiff_t n)
 {
-    const ptrdiff_t floats = (ptrdiff_t)(bytes / sizeof(float));
-    const ptrdiff_t full = kernel->lanes * kernel->vectors;
-    return (floats / DML__PRODUCT_KC - DML__TILE_ROWS) / full * full;
+    return dml__quotient_up(dml__quotient_up(n, kernel->lanes * kernel->vectors),
+                            dml__quotient_up(n, dml__columns_at_most(kernel)));
 }
 
 static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
@@ -252,10 +334,9 @@ static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
     const dml__product *product = &job->product;
     const dml__microkernel *kernel = job->kernel;
     const ptrdiff_t full = kernel->lanes * kernel->vectors, rows = kernel->rows;
-    const ptrdiff_t fit = dml__columns_that_fit(DML__PACK_BYTES, kernel);
     /* Panels, not elements: even shares, then halves of the longer side until there is enough to share out.
      */
-    ptrdiff_t wide = dml__quotient_up(dml__quotient_up(product->n, full), dml__quotient_up(product->n, fit));
+    ptrdiff_t wide = dml__panels_at_once(kernel, product->n);
     ptrdiff_t high = dml__quotient_up(product->m, rows);
     const double work = (double)product->m * (double)product->n * (double)product->k;
     const ptrdiff_t wanted =
@@ -276,59 +357,61 @@ static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
         for (ptrdiff_t task = 0; task < tasks; task++) dml__block_task(&loop, (int)task, 0);
 }
 
-static void dml__multiply_alone(const dml__job *job)
+/* --- sharing k, in chunks --- */
+
+static bool dml__is_chunked(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
 {
-    const dml__product *product = &job->product;
-    float panels[DML__STACK_FLOATS];
-    const ptrdiff_t nc = dml__columns_that_fit(sizeof panels, job->kernel);
-    for (ptrdiff_t j = 0; j < product->n; j += nc) {
-        const dml__range range = { 0, product->m, j, dml__smaller(product->n, j + nc), 0, product->k };
-        dml__multiply_range(job, &range, panels);
-    }
+    return k >= 4 * DML__PRODUCT_KC && m <= DML__CHUNKED_C / n;
 }
 
-/* --- sharing k, in chunks --- */
+/* How much of k a chunk takes, a multiple of DML__PRODUCT_KC. */
+static ptrdiff_t dml__chunk_size(ptrdiff_t k)
+{
+    const ptrdiff_t blocks = dml__quotient_up(k, DML__PRODUCT_KC);
+    return dml__quotient_up(blocks, dml__smaller(blocks, DML__CHUNKS)) * DML__PRODUCT_KC;
+}
 
 typedef struct dml__chunk_loop {
     const dml__product *product;
     dml__job job; /* its partial sums, dense; C is set for each chunk */
     dml_pool *pool;
-    ptrdiff_t chunk; /* of k, a multiple of DML__PRODUCT_KC */
+    ptrdiff_t chunk; /* of k */
     int chunks;
-    float *partial; /* (chunks, m, n) */
+    float *partial;                      /* (chunks, m, n), or NULL: */
+    ptrdiff_t mc, nc, columns_of_blocks; /* the blocks of the job's C that are computed through all chunks */
 } dml__chunk_loop;
 
-static void dml__compute_chunk(const dml__chunk_loop *loop, int c, float *partial, float *panels,
-                               size_t bytes)
+/* Chunk c's partial sums (m, n) in a block of C; the range's k is set here. */
+static void dml__compute_chunk(const dml__chunk_loop *loop, int c, dml__range range, float *partial,
+                               int worker)
 {
     dml__job job = loop->job;
     job.product.c = partial;
-    const ptrdiff_t m = job.product.m, n = job.product.n, nc = dml__columns_that_fit(bytes, job.kernel);
-    const ptrdiff_t k0 = c * loop->chunk, k1 = dml__smaller(job.product.k, k0 + loop->chunk);
-    for (ptrdiff_t j = 0; j < n; j += nc) {
-        const dml__range range = { 0, m, j, dml__smaller(n, j + nc), k0, k1 };
-        dml__multiply_range(&job, &range, panels);
-    }
+    range.k0 = c * loop->chunk;
+    range.k1 = dml__smaller(job.product.k, range.k0 + loop->chunk);
+    dml__multiply_as(loop->pool, worker, &job, &range);
 }
 
 static void dml__chunk_task(void *argument, int task, int worker)
 {
     const dml__chunk_loop *loop = (const dml__chunk_loop *)argument;
-    dml__compute_chunk(loop, task, loop->partial + task * loop->product->m * loop->product->n,
-                       (float *)dml_pool_scratch(loop->pool, worker), DML__PACK_BYTES);
+    const dml__range all = { 0, loop->job.product.m, 0, loop->job.product.n, 0, 0 };
+    dml__compute_chunk(loop, task, all, loop->partial + task * loop->product->m * loop->product->n, worker);
 }
 
-/* Adds chunk c's partial sums of row i to C; chunk 0 begins with beta C + bias. */
-static void dml__add_chunk(const dml__product *product, int c, ptrdiff_t i, const float *partial)
+/* Adds chunk c's partial sums (m, n) to columns j0 .. j1 - 1 of row i of C; chunk 0 begins with
+   beta C + bias. */
+static void dml__add_chunk(const dml__product *product, int c, ptrdiff_t i, ptrdiff_t j0, ptrdiff_t j1,
+                           const float *partial)
 {
     float *row = product->c + i * product->ldc;
-    for (ptrdiff_t j = 0; j < product->n; j++) {
+    for (ptrdiff_t j = j0; j < j1; j++) {
         float old = c || product->beta != 0 ? row[j] : 0;
         if (c == 0 && product->bias)
             old = product->bias[j];
         else if (c == 0)
             old *= product->beta;
-        row[j] = old + product->alpha * partial[j];
+        row[j] = old + product->alpha * partial[i * product->n + j];
     }
 }
 
@@ -338,16 +421,28 @@ static void dml__add_chunks_task(void *argument, int task, int worker)
     const dml__product *product = loop->product;
     (void)worker;
     for (int c = 0; c < loop->chunks; c++)
-        dml__add_chunk(product, c, task, loop->partial + (c * product->m + task) * product->n);
+        dml__add_chunk(product, c, task, 0, product->n, loop->partial + c * product->m * product->n);
 }
 
-static void dml__chunk_alone(const dml__chunk_loop *loop)
+/* A block of C through all chunks, their partial sums on the stack: packs more often than the chunks do. */
+static void dml__chunked_block_task(void *argument, int task, int worker)
 {
-    float panels[DML__STACK_FLOATS], partial[DML__CHUNKED_C];
+    const dml__chunk_loop *loop = (const dml__chunk_loop *)argument;
+    const dml__job *job = &loop->job;
+    const ptrdiff_t i = task / loop->columns_of_blocks * loop->mc,
+                    j = task % loop->columns_of_blocks * loop->nc;
+    const dml__range range = { i, dml__smaller(i + loop->mc, job->product.m),
+                               j, dml__smaller(j + loop->nc, job->product.n),
+                               0, 0 };
+    float partial[DML__CHUNKED_C];
     for (int c = 0; c < loop->chunks; c++) {
-        dml__compute_chunk(loop, c, partial, panels, sizeof panels);
-        for (ptrdiff_t i = 0; i < loop->product->m; i++)
-            dml__add_chunk(loop->product, c, i, partial + i * loop->product->n);
+        dml__compute_chunk(loop, c, range, partial, worker);
+        if (job->transposed)
+            for (ptrdiff_t row = range.j0; row < range.j1; row++)
+                dml__add_chunk(loop->product, c, row, range.i0, range.i1, partial);
+        else
+            for (ptrdiff_t row = range.i0; row < range.i1; row++)
+                dml__add_chunk(loop->product, c, row, range.j0, range.j1, partial);
     }
 }
 
@@ -358,17 +453,44 @@ static void dml__multiply_chunks(dml_pool *pool, const dml__product *product)
     part.beta = 0;
     part.bias = NULL;
     part.ldc = part.n;
-    const ptrdiff_t blocks = dml__quotient_up(product->k, DML__PRODUCT_KC);
-    const ptrdiff_t chunk = dml__quotient_up(blocks, dml__smaller(blocks, DML__CHUNKS)) * DML__PRODUCT_KC;
+    const ptrdiff_t chunk = dml__chunk_size(product->k);
     const int chunks = (int)dml__quotient_up(product->k, chunk);
-    dml__chunk_loop loop = { product, dml__plan_product(&part), pool, chunk, chunks, NULL };
-    if (!pool) {
-        dml__chunk_alone(&loop);
+    dml__chunk_loop loop = { product, dml__plan_product(&part), pool, chunk, chunks, NULL, 0, 0, 0 };
+    const dml__job *job = &loop.job;
+    const size_t partial_bytes = (size_t)chunks * (size_t)(product->m * product->n) * sizeof(float);
+    if (dml_pool_scratch_bytes(pool).shared >= partial_bytes) {
+        loop.partial = (float *)dml_pool_shared_scratch(pool);
+        dml_pool_run(pool, loop.chunks, dml__chunk_task, &loop);
+        dml_pool_run(pool, (int)product->m, dml__add_chunks_task, &loop);
         return;
     }
-    loop.partial = (float *)(void *)((char *)dml_pool_scratch(pool, 0) + DML__PACK_BYTES);
-    dml_pool_run(pool, loop.chunks, dml__chunk_task, &loop);
-    dml_pool_run(pool, (int)product->m, dml__add_chunks_task, &loop);
+    const bool alone = dml_pool_threads(pool) == 1;
+    loop.mc = alone ? job->product.m : job->kernel->rows;
+    loop.nc = alone ? job->product.n : job->kernel->lanes * job->kernel->vectors;
+    loop.columns_of_blocks = dml__quotient_up(job->product.n, loop.nc);
+    dml_pool_run(pool, (int)(dml__quotient_up(job->product.m, loop.mc) * loop.columns_of_blocks),
+                 dml__chunked_block_task, &loop);
+}
+
+DML__LOCAL dml_scratch dml__product_scratch(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
+{
+    dml_scratch scratch = { 0, 0 };
+    if (m <= 0 || n <= 0 || k <= 0) return scratch;
+    dml__product product;
+    memset(&product, 0, sizeof product);
+    product.m = m;
+    product.n = n;
+    product.k = k;
+    const dml__job job = dml__plan_product(&product);
+    const ptrdiff_t full = job.kernel->lanes * job.kernel->vectors;
+    ptrdiff_t columns = dml__panels_at_once(job.kernel, job.product.n) * full;
+    if (dml__is_chunked(m, n, k)) {
+        columns = dml__columns_at_most(job.kernel);
+        scratch.shared = (size_t)(dml__quotient_up(k, dml__chunk_size(k)) * m * n) * sizeof(float);
+    }
+    columns = dml__smaller(job.product.n, columns);
+    scratch.worker = (size_t)dml__range_floats(job.kernel, job.product.m, columns, k) * sizeof(float);
+    return scratch;
 }
 
 DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)
@@ -376,17 +498,12 @@ DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)
     if (product->m <= 0 || product->n <= 0) return;
     if (product->k <= 0 || product->alpha == 0) {
         dml__scale_c(product);
-        return;
-    }
-    if (product->k >= 4 * DML__PRODUCT_KC && product->m <= DML__CHUNKED_C / product->n) {
+    } else if (dml__is_chunked(product->m, product->n, product->k)) {
         dml__multiply_chunks(pool, product);
-        return;
-    }
-    const dml__job job = dml__plan_product(product);
-    if (pool)
+    } else {
+        const dml__job job = dml__plan_product(product);
         dml__multiply_blocks(pool, &job);
-    else
-        dml__multiply_alone(&job);
+    }
 }
 
 #endif

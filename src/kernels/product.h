@@ -41,8 +41,11 @@ typedef struct dml__product {
     ptrdiff_t ldc;
 } dml__product;
 
-/* Bitwise the same for any number of threads; allocates nothing. A NULL pool packs on the stack, in smaller
-   blocks, and so packs more often. */
+/* Bitwise the same for any number of threads and any scratch; allocates nothing. With less scratch than
+   dml__product_scratch says it packs on the stack, in smaller blocks, and so packs more often. */
 DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product);
+
+/* What a product of that size uses, on the instruction set that dml_cpu_isa says; zeros for an empty one. */
+DML__LOCAL dml_scratch dml__product_scratch(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k);
 
 #endif

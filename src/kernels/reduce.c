@@ -6,6 +6,7 @@
 #include "kernels/blocks.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Sums. A chunk is summed in four vectors of floats, which are then added up in double: each float takes part
    in a few dozen float additions at most, however long the array. */
@@ -187,8 +188,8 @@ typedef struct dml__sum_rows_job {
     size_t rows, columns, rows_per_block, blocks, group;
     const float *x; /* (rows, columns) */
     float beta;
-    float *y; /* (columns) */
-    float partial[DML__SUM_ROWS_BLOCKS][DML__SUM_ROWS_SPLIT];
+    float *y;       /* (columns) */
+    float *partial; /* (blocks, columns), where there are several blocks */
 } dml__sum_rows_job;
 
 static void dml__finish_columns(const dml__sum_rows_job *job, size_t column, size_t count, const float *total)
@@ -212,9 +213,20 @@ static void dml__sum_rows_task(void *argument, int task, int worker)
     else
         dml__sum_columns(job->isa, rows, job->columns, count, x, total);
     if (job->blocks > 1)
-        for (size_t c = 0; c < count; c++) job->partial[row / job->rows_per_block][c] = total[c];
+        memcpy(job->partial + row / job->rows_per_block * job->columns, total, count * sizeof *total);
     else
         dml__finish_columns(job, column, count, total);
+}
+
+/* The rows in blocks: on a stack frame of its own, since few calls need so much of it. */
+DML__NOINLINE static void dml__sum_rows_split(dml_pool *pool, dml__sum_rows_job *job)
+{
+    float partial[DML__SUM_ROWS_BLOCKS * DML__SUM_ROWS_SPLIT];
+    job->partial = partial;
+    dml_pool_run(pool, (int)job->blocks, dml__sum_rows_task, job);
+    for (size_t b = 1; b < job->blocks; b++)
+        for (size_t c = 0; c < job->columns; c++) partial[c] += partial[b * job->columns + c];
+    dml__finish_columns(job, 0, job->columns, partial);
 }
 
 DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const float *x, float beta, float *y)
@@ -233,13 +245,12 @@ DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const flo
     job.x = x;
     job.beta = beta;
     job.y = y;
-    const size_t tasks = job.blocks * dml__divide_up(columns, job.group);
-    dml_pool_run(rows * columns > DML__BLOCK ? pool : NULL, (int)tasks, dml__sum_rows_task, &job);
-    if (job.blocks > 1) {
-        for (size_t b = 1; b < job.blocks; b++)
-            for (size_t c = 0; c < columns; c++) job.partial[0][c] += job.partial[b][c];
-        dml__finish_columns(&job, 0, columns, job.partial[0]);
-    }
+    job.partial = NULL;
+    if (job.blocks > 1)
+        dml__sum_rows_split(pool, &job);
+    else
+        dml_pool_run(rows * columns > DML__BLOCK ? pool : NULL, (int)dml__divide_up(columns, job.group),
+                     dml__sum_rows_task, &job);
 }
 
 typedef struct dml__argmax_job {

@@ -16,11 +16,9 @@
 
 #include "base/cpu.h"
 
-#if defined(__x86_64__) || defined(__i386__)
-#define DML__X86 1
-#endif
-/* On 64-bit Windows gcc doesn't align the stack to 32 bytes (gcc's bug 54412). */
-#if defined(DML__X86) && !(defined(_WIN64) && !defined(__clang__))
+/* On 64-bit Windows gcc doesn't align the stack to 32 bytes (gcc's bug 54412; base/cpu.h). */
+#if (defined(__x86_64__) || defined(__i386__)) &&                                                            \
+    (!defined(_WIN64) || defined(__clang__) || defined(DML__HAS_AVX2))
 #define DML__VECTOR_BYTES 32
 #else
 #define DML__VECTOR_BYTES 16
@@ -36,13 +34,25 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
 #define DML__BODY static inline __attribute__((always_inline))
 
 #define DML__STRIP(...) __VA_ARGS__
-#ifdef DML__X86
-#define DML__PER_ISA(name, parameters, arguments)                                                            \
+#ifdef DML__HAS_AVX512
+#define DML__FOR_AVX512(name, parameters, arguments)                                                         \
     __attribute__((                                                                                          \
         target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"))) static void name##_avx512 parameters         \
     {                                                                                                        \
         name##_body arguments;                                                                               \
-    }                                                                                                        \
+    }
+#define DML__TO_AVX512(name, arguments)                                                                      \
+    if (isa == DML_ISA_AVX512) {                                                                             \
+        name##_avx512 arguments;                                                                             \
+        return;                                                                                              \
+    }
+#else
+#define DML__FOR_AVX512(name, parameters, arguments)
+#define DML__TO_AVX512(name, arguments)
+#endif
+#ifdef DML__HAS_AVX2
+#define DML__PER_ISA(name, parameters, arguments)                                                            \
+    DML__FOR_AVX512(name, parameters, arguments)                                                             \
     __attribute__((target("avx2,fma"))) static void name##_avx2 parameters                                   \
     {                                                                                                        \
         name##_body arguments;                                                                               \
@@ -53,9 +63,8 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
     }                                                                                                        \
     static void name(dml_isa isa, DML__STRIP parameters)                                                     \
     {                                                                                                        \
-        if (isa == DML_ISA_AVX512)                                                                           \
-            name##_avx512 arguments;                                                                         \
-        else if (isa == DML_ISA_AVX2)                                                                        \
+        DML__TO_AVX512(name, arguments)                                                                      \
+        if (isa == DML_ISA_AVX2)                                                                             \
             name##_avx2 arguments;                                                                           \
         else                                                                                                 \
             name##_base arguments;                                                                           \

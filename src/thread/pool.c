@@ -7,27 +7,37 @@
 #include "base/memory.h"
 #include "base/os_thread.h"
 
+#include <string.h>
+
+/* The kernel's header has these two, but isn't installed everywhere (musl). */
 #if defined(__linux__) && !defined(DML__NO_FUTEX)
-#include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #if defined(SYS_futex)
 #define DML__FUTEX 1
+#define DML__FUTEX_WAIT_PRIVATE 128
+#define DML__FUTEX_WAKE_PRIVATE 129
 #endif
 #endif
 
 /* How a loop runs. The caller writes `tasks`, `task` and `argument`, then publishes `unclaimed`. A worker
    claims a task by decrementing `unclaimed` from a positive value, and only then reads the other three: until
    that task is counted off `unfinished`, the loop can't end and they can't change. So a worker that is late
-   for a loop does no harm, and nobody waits for a worker that has claimed nothing. */
+   for a loop does no harm, and nobody waits for a worker that has claimed nothing.
+
+   In a process that fork() made, the workers are missing, which is just as if all were late; the mutex may be
+   held by one that isn't there, so it and the condition are left alone there. Only who is about to make a
+   system call asks what process it is in. */
 struct dml_pool {
     dml__memory memory;
     int threads;
     int spin;
-    int started; /* threads running, at most threads - 1 */
-    void (*host_parallel)(void *host, int tasks, dml_pool_task run, void *run_argument);
+    int started;  /* threads running, at most threads - 1 */
+    long process; /* where they run */
+    void (*host_parallel)(void *host, int workers, int tasks, dml_pool_task run, void *run_argument);
     void *host;
-    char *scratch; /* (threads, DML_POOL_SCRATCH_BYTES) */
+    dml_scratch scratch;
+    char *scratch_memory; /* (threads, scratch.worker aligned), then scratch.shared; NULL: none */
     struct dml__pool_worker *workers;
     int tasks;
     dml_pool_task task;
@@ -50,6 +60,12 @@ typedef struct dml__pool_worker {
     dml__thread thread;
 } dml__pool_worker;
 
+/* False in a child process, to which the threads haven't come along. */
+static bool dml__pool_is_ours(const dml_pool *pool)
+{
+    return pool->process == dml__process_id();
+}
+
 #ifndef DML_NO_THREADS
 
 static inline void dml__pause(void)
@@ -68,7 +84,7 @@ static void dml__pool_sleep(dml_pool *pool, int *word, int value)
 {
 #ifdef DML__FUTEX
     (void)pool;
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+    syscall(SYS_futex, word, DML__FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
 #else
     dml__mutex_lock(&pool->mutex);
     while (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value) dml__cond_wait(&pool->cond, &pool->mutex, -1);
@@ -81,7 +97,7 @@ static void dml__pool_wake(dml_pool *pool, int *word, int count)
 {
 #ifdef DML__FUTEX
     (void)pool;
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
+    syscall(SYS_futex, word, DML__FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
 #else
     (void)word, (void)count;
     dml__mutex_lock(&pool->mutex);
@@ -138,7 +154,8 @@ static void dml__pool_publish(dml_pool *pool, int unclaimed, int wanted)
 {
     __atomic_store_n(&pool->unclaimed, unclaimed, __ATOMIC_SEQ_CST);
     const int sleepers = __atomic_load_n(&pool->sleepers, __ATOMIC_SEQ_CST);
-    if (sleepers) dml__pool_wake(pool, &pool->unclaimed, sleepers < wanted ? sleepers : wanted);
+    if (sleepers && dml__pool_is_ours(pool))
+        dml__pool_wake(pool, &pool->unclaimed, sleepers < wanted ? sleepers : wanted);
 }
 
 static void dml__pool_wait(dml_pool *pool)
@@ -179,6 +196,7 @@ static bool dml__pool_start_threads(dml_pool *pool)
 
 static void dml__pool_stop_threads(dml_pool *pool)
 {
+    if (!dml__pool_is_ours(pool)) return;
     dml__pool_publish(pool, -1, pool->started);
     for (int i = 0; i < pool->started; i++) dml__thread_join(&pool->workers[i].thread);
 }
@@ -218,9 +236,17 @@ static int dml__pool_count_spins(const dml_pool_options *options, int threads)
     return threads > dml_cpu_count() ? 0 : 1000;
 }
 
+static bool dml__pool_start(dml_pool *pool)
+{
+    if (pool->host_parallel || pool->threads == 1) return true;
+    pool->workers = (dml__pool_worker *)dml__allocate_array(&pool->memory, (size_t)pool->threads - 1,
+                                                            sizeof *pool->workers);
+    return pool->workers && dml__pool_start_threads(pool);
+}
+
 DML_API dml_pool *dml_pool_create(const dml_pool_options *options)
 {
-    const dml_pool_options defaults = { 0, 0, { NULL, NULL, NULL }, NULL, NULL };
+    const dml_pool_options defaults = { 0, 0, { NULL, NULL, NULL }, { 0, 0 }, NULL, NULL };
     if (!options) options = &defaults;
     if (options->threads < 0) return NULL;
     dml__memory memory;
@@ -239,12 +265,10 @@ DML_API dml_pool *dml_pool_create(const dml_pool_options *options)
     pool->memory = memory;
     pool->threads = dml__pool_count_threads(options);
     pool->spin = dml__pool_count_spins(options, pool->threads);
+    pool->process = dml__process_id();
     pool->host_parallel = options->host_parallel;
     pool->host = options->host;
-    const size_t threads = (size_t)pool->threads;
-    pool->scratch = (char *)dml__allocate_array(&pool->memory, threads, DML_POOL_SCRATCH_BYTES);
-    pool->workers = (dml__pool_worker *)dml__allocate_array(&pool->memory, threads, sizeof *pool->workers);
-    if (!pool->scratch || !pool->workers || (!pool->host_parallel && !dml__pool_start_threads(pool))) {
+    if (dml_pool_reserve(pool, options->scratch) != DML_OK || !dml__pool_start(pool)) {
         dml_pool_destroy(pool);
         return NULL;
     }
@@ -255,11 +279,13 @@ DML_API void dml_pool_destroy(dml_pool *pool)
 {
     if (!pool) return;
     dml__pool_stop_threads(pool);
-    dml__cond_destroy(&pool->cond);
-    dml__mutex_destroy(&pool->mutex);
+    if (dml__pool_is_ours(pool)) {
+        dml__cond_destroy(&pool->cond);
+        dml__mutex_destroy(&pool->mutex);
+    }
     dml__memory memory = pool->memory;
     dml__release(&memory, pool->workers);
-    dml__release(&memory, pool->scratch);
+    dml__release(&memory, pool->scratch_memory);
     dml__release(&memory, pool);
 }
 
@@ -271,7 +297,7 @@ DML_API int dml_pool_threads(const dml_pool *pool)
 DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *argument)
 {
     if (tasks > 1 && pool && pool->host_parallel) {
-        pool->host_parallel(pool->host, tasks, task, argument);
+        pool->host_parallel(pool->host, pool->threads, tasks, task, argument);
     } else if (tasks > 1 && pool && pool->started) {
         dml__pool_run_threads(pool, tasks, task, argument);
     } else {
@@ -279,9 +305,42 @@ DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *a
     }
 }
 
+DML_API dml_status dml_pool_reserve(dml_pool *pool, dml_scratch scratch)
+{
+    if (!pool) return DML_OK;
+    const dml_scratch old = pool->scratch;
+    if (scratch.worker <= old.worker && scratch.shared <= old.shared) return DML_OK;
+    if (scratch.worker < old.worker) scratch.worker = old.worker;
+    if (scratch.shared < old.shared) scratch.shared = old.shared;
+    dml__release(&pool->memory, pool->scratch_memory);
+    memset(&pool->scratch, 0, sizeof pool->scratch);
+    pool->scratch_memory = NULL;
+    const size_t threads = (size_t)pool->threads, most = SIZE_MAX - DML__ALIGNMENT;
+    if (scratch.worker > most || scratch.shared > most) return DML_ERROR_MEMORY;
+    const size_t worker = dml__align_up(scratch.worker);
+    if (worker > (SIZE_MAX - scratch.shared) / threads) return DML_ERROR_MEMORY;
+    pool->scratch_memory = (char *)dml__allocate(&pool->memory, threads * worker + scratch.shared);
+    if (!pool->scratch_memory) return DML_ERROR_MEMORY;
+    pool->scratch = scratch;
+    return DML_OK;
+}
+
+DML_API dml_scratch dml_pool_scratch_bytes(const dml_pool *pool)
+{
+    const dml_scratch none = { 0, 0 };
+    return pool ? pool->scratch : none;
+}
+
 DML_API void *dml_pool_scratch(dml_pool *pool, int worker)
 {
-    return pool ? pool->scratch + (size_t)worker * DML_POOL_SCRATCH_BYTES : NULL;
+    if (!pool || pool->scratch.worker == 0 || worker < 0 || worker >= pool->threads) return NULL;
+    return pool->scratch_memory + (size_t)worker * dml__align_up(pool->scratch.worker);
+}
+
+DML_API void *dml_pool_shared_scratch(dml_pool *pool)
+{
+    if (!pool || pool->scratch.shared == 0) return NULL;
+    return pool->scratch_memory + (size_t)pool->threads * dml__align_up(pool->scratch.worker);
 }
 
 #endif

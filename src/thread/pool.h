@@ -4,6 +4,7 @@
 
 #include "base/allocator.h"
 #include "base/platform.h"
+#include "base/status.h"
 
 typedef struct dml_pool dml_pool;
 
@@ -11,15 +12,22 @@ typedef struct dml_pool dml_pool;
    under the same worker number at once. */
 typedef void (*dml_pool_task)(void *argument, int task, int worker);
 
+/* Bytes of working memory: for each worker, and once for the loop as a whole. */
+typedef struct dml_scratch {
+    size_t worker, shared;
+} dml_scratch;
+
 typedef struct dml_pool_options {
     int threads;             /* 0: one for each processor in the affinity mask; 1: none but the caller */
     int spin;                /* pauses a worker spins before it sleeps; 0: 1000, or none when there are
                                 more threads than processors; -1: none */
     dml_allocator allocator; /* zero: malloc */
+    dml_scratch scratch;     /* as by dml_pool_reserve; zero: none yet */
     /* A host that has threads of its own lends them: called with the number of tasks, it must call
-       run(run_argument, task, worker) once for each task, on any threads, each worker number < threads on one
-       thread at a time, and return when all have ended. The pool then starts no threads. */
-    void (*host_parallel)(void *host, int tasks, dml_pool_task run, void *run_argument);
+       run(run_argument, task, worker) once for each task, on any threads, each worker number of
+       0 .. workers - 1 on one thread at a time, and return when all have ended. A team of threads that is
+       larger than `workers` leaves the rest idle. The pool then starts no threads. */
+    void (*host_parallel)(void *host, int workers, int tasks, dml_pool_task run, void *run_argument);
     void *host;
 } dml_pool_options;
 
@@ -28,6 +36,9 @@ typedef struct dml_pool_options {
    at a time; a task must not call into its own pool. */
 #define dml_pool_create DML__ABI(dml_pool_create)
 DML_API dml_pool *dml_pool_create(const dml_pool_options *options);
+
+/* Ends the threads and releases the memory; NULL is fine. After a fork(), the child has no such threads:
+   there, loops run on the caller alone, and this releases the memory. */
 DML_API void dml_pool_destroy(dml_pool *pool);
 
 /* How many workers share a loop, the caller included; 1 for NULL. */
@@ -38,10 +49,19 @@ DML_API int dml_pool_threads(const dml_pool *pool);
    repeat may depend on the task's number only. */
 DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *argument);
 
-/* Each worker's own scratch, for packed panels and partial sums: DML_POOL_SCRATCH_BYTES, 64-byte aligned, its
-   content undefined at the start of each loop. NULL for a NULL pool: a kernel then makes do with a small
-   array on the stack. */
-#define DML_POOL_SCRATCH_BYTES (DML__CAST(size_t, 1) << 20)
+/* Makes the pool's scratch at least this large; it never shrinks. Not inside a loop: the old block is
+   released before the new one is taken, so what lay in it is lost. dml_sgemm_scratch and dml_conv2d_scratch
+   say what the kernels use; with less they are slower, and make do with small arrays on the stack.
+   DML_ERROR_MEMORY when it can't be had; the pool then has none at all. A NULL pool needs none: DML_OK. */
+DML_API dml_status dml_pool_reserve(dml_pool *pool, dml_scratch scratch);
+
+/* What the pool has: what was asked for, the largest of each. Zeros for NULL. */
+DML_API dml_scratch dml_pool_scratch_bytes(const dml_pool *pool);
+
+/* A worker's own scratch, and the one that a loop's workers share; 64-byte aligned, their content undefined
+   at the start of each loop. NULL where there is none: for a NULL pool, for zero bytes, and for a worker
+   number that the pool doesn't have. */
 DML_API void *dml_pool_scratch(dml_pool *pool, int worker);
+DML_API void *dml_pool_shared_scratch(dml_pool *pool);
 
 #endif

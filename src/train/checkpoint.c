@@ -5,223 +5,290 @@
 
 #ifndef DML_NO_STDIO
 
-#include "base/bytes.h"
-#include "base/checksum.h"
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/safetensors.h"
+#include "graph/weights.h"
+#include "graph/weights_file.h"
 #include "train/trainer_internal.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* The file, all little-endian:
-     header      magic (8), version (4), vectors (4), steps (8), seed (8), elements (8), parameters (4),
-   optimizer (16) parameters  each: name (48), dimensions (4), sizes (5 x 4) vectors     w, then each
-   optimizer state: elements x f32 checksum    of everything before (4) */
-static const char dml__checkpoint_magic[8] = { 'D', 'M', 'L', 'C', 'K', 'P', 'T', '\n' };
-enum {
-    DML__CHECKPOINT_VERSION = 1,
-    DML__CHECKPOINT_OPTIMIZER = 16,
-    DML__CHECKPOINT_HEADER = 60,
-    DML__CHECKPOINT_SUM = 4
-};
-enum { DML__CHECKPOINT_PARAMETER = DML__NAME_LENGTH + 4 + 4 * DML_MAX_DIMS };
+/* What a checkpoint says of the run beside the tensors. */
+typedef struct dml__run_record {
+    dml_optimizer optimizer;
+    uint64_t seed, steps;
+} dml__run_record;
 
-typedef struct dml__checkpoint_header {
-    uint32_t version, vectors;
-    uint64_t steps, seed, elements;
-    uint32_t parameters;
-    char optimizer[DML__CHECKPOINT_OPTIMIZER];
-} dml__checkpoint_header;
-
-static uint32_t dml__count_parameters(const dml_trainer *trainer)
+/* "dml.velocity.dense_1.weight": the part of an optimizer's state vector that belongs to a parameter. */
+static void dml__state_name(const char *state, const char *parameter, char name[2 * DML_NAME_BYTES])
 {
-    uint32_t count = 0;
-    for (const dml_node *p = trainer->program->graph->first_parameter; p; p = p->next_parameter) count++;
+    snprintf(name, 2 * DML_NAME_BYTES, DML__OWN_TENSORS "%s.%s", state, parameter);
+}
+
+/* ---- numbers as texts, the same in every locale ---- */
+
+enum { DML__NUMBER_BYTES = 32 };
+
+static void dml__write_real(float value, char text[DML__NUMBER_BYTES])
+{
+    snprintf(text, DML__NUMBER_BYTES, "%.9g", (double)value);
+    for (char *c = text; *c; c++)
+        if (!strchr("0123456789+-e", *c)) *c = '.';
+}
+
+static bool dml__read_whole(const char *text, uint64_t *value)
+{
+    *value = 0;
+    if (!text || !*text) return false;
+    for (; *text; text++) {
+        const unsigned digit = (unsigned char)*text - '0';
+        if (digit > 9 || *value > (UINT64_MAX - digit) / 10) return false;
+        *value = *value * 10 + digit;
+    }
+    return true;
+}
+
+/* Not negative, as in "0.1" or "1e-05". 9 digits and a double lead back to the very float. */
+static bool dml__read_real(const char *text, float *value)
+{
+    double digits = 0;
+    int scale = 0, power = 0, count = 0;
+    bool point = false;
+    for (; text && *text && *text != 'e'; text++) {
+        if (*text == '.' && !point) {
+            point = true;
+            continue;
+        }
+        if (*text < '0' || *text > '9' || ++count > 40) return false;
+        digits = digits * 10 + (*text - '0');
+        scale -= point;
+    }
+    if (!count) return false;
+    if (*text == 'e') {
+        const bool negative = text[1] == '-';
+        uint64_t magnitude;
+        if (!dml__read_whole(text + (negative || text[1] == '+' ? 2 : 1), &magnitude) || magnitude > 99)
+            return false;
+        power = negative ? -(int)magnitude : (int)magnitude;
+    }
+    *value = (float)(digits * pow(10, scale + power));
+    return true;
+}
+
+/* ---- writing ---- */
+
+enum { DML__RUN_PAIRS = 7 };
+
+static void dml__write_run(const dml_trainer *trainer, char text[DML__RUN_PAIRS][DML__NUMBER_BYTES],
+                           dml__metadata pairs[DML__RUN_PAIRS])
+{
+    static const char *const keys[DML__RUN_PAIRS] = { "dml.optimizer",    "dml.lr",       "dml.momentum",
+                                                      "dml.weight_decay", "dml.nesterov", "dml.seed",
+                                                      "dml.step" };
+    const dml_optimizer *o = &trainer->optimizer;
+    snprintf(text[0], DML__NUMBER_BYTES, "%s", trainer->row->name);
+    dml__write_real(o->lr, text[1]);
+    dml__write_real(o->momentum, text[2]);
+    dml__write_real(o->weight_decay, text[3]);
+    snprintf(text[4], DML__NUMBER_BYTES, "%d", o->nesterov ? 1 : 0);
+    snprintf(text[5], DML__NUMBER_BYTES, "%llu", (unsigned long long)trainer->context->seed);
+    snprintf(text[6], DML__NUMBER_BYTES, "%llu", (unsigned long long)trainer->steps);
+    for (int i = 0; i < DML__RUN_PAIRS; i++) {
+        pairs[i].key = keys[i];
+        pairs[i].value = text[i];
+    }
+}
+
+/* The tensors of one state vector: as the parameters', for those that are trained. Returns how many. */
+static int dml__state_tensors(const dml_trainer *trainer, int s, const float *vector, dml__tensor *tensors,
+                              char (*names)[2 * DML_NAME_BYTES])
+{
+    int count = 0;
+    for (const dml_node *p = trainer->program->graph->first_parameter; p; p = p->next_parameter) {
+        if (p->frozen) continue;
+        dml__state_name(trainer->row->state[s], p->name, names[count]);
+        tensors[count].name = names[count];
+        tensors[count].dtype = DML_F32;
+        tensors[count].ndim = p->shape.ndim;
+        tensors[count].dims = p->shape.dims;
+        tensors[count].data = vector + p->offset;
+        count++;
+    }
     return count;
 }
 
-static dml__checkpoint_header dml__checkpoint_header_of(const dml_trainer *trainer)
+/* Everything that the file will hold. `tensors` and `names` have room for each vector's parameters. */
+static dml_status dml__write_checkpoint(dml_trainer *trainer, const char *path, dml__tensor *tensors,
+                                        char (*names)[2 * DML_NAME_BYTES])
 {
-    dml__checkpoint_header header;
-    memset(&header, 0, sizeof header);
-    header.version = DML__CHECKPOINT_VERSION;
-    header.vectors = (uint32_t)trainer->vectors - 1; /* all but the gradients */
-    header.steps = trainer->steps;
-    header.seed = trainer->context->seed;
-    header.elements = dml_trainer_parameter_count(trainer);
-    header.parameters = dml__count_parameters(trainer);
-    snprintf(header.optimizer, sizeof header.optimizer, "%s", trainer->row->name);
-    return header;
-}
-
-static size_t dml__checkpoint_bytes(const dml__checkpoint_header *header)
-{
-    return DML__CHECKPOINT_HEADER + (size_t)header->parameters * DML__CHECKPOINT_PARAMETER +
-           (size_t)header->vectors * (size_t)header->elements * sizeof(float) + DML__CHECKPOINT_SUM;
-}
-
-static unsigned char *dml__write_header(unsigned char *to, const dml__checkpoint_header *header)
-{
-    memcpy(to, dml__checkpoint_magic, sizeof dml__checkpoint_magic);
-    dml__store32(to + 8, header->version);
-    dml__store32(to + 12, header->vectors);
-    dml__store64(to + 16, header->steps);
-    dml__store64(to + 24, header->seed);
-    dml__store64(to + 32, header->elements);
-    dml__store32(to + 40, header->parameters);
-    memcpy(to + 44, header->optimizer, sizeof header->optimizer);
-    return to + DML__CHECKPOINT_HEADER;
-}
-
-static dml__checkpoint_header dml__read_header(const unsigned char *from)
-{
-    dml__checkpoint_header header;
-    header.version = dml__load32(from + 8);
-    header.vectors = dml__load32(from + 12);
-    header.steps = dml__load64(from + 16);
-    header.seed = dml__load64(from + 24);
-    header.elements = dml__load64(from + 32);
-    header.parameters = dml__load32(from + 40);
-    memcpy(header.optimizer, from + 44, sizeof header.optimizer);
-    header.optimizer[sizeof header.optimizer - 1] = '\0';
-    return header;
-}
-
-static void dml__write_parameter(unsigned char *to, const dml_node *parameter)
-{
-    memcpy(to, parameter->name, DML__NAME_LENGTH);
-    dml__store32(to + DML__NAME_LENGTH, (uint32_t)parameter->shape.ndim);
-    for (int i = 0; i < DML_MAX_DIMS; i++)
-        dml__store32(to + DML__NAME_LENGTH + 4 + 4 * i, (uint32_t)parameter->shape.dims[i]);
-}
-
-static dml_status dml__write_vectors(dml_trainer *trainer, unsigned char *to)
-{
-    const size_t count = dml_trainer_parameter_count(trainer);
+    dml_context *context = trainer->context;
+    int count = dml_graph_parameters(trainer->program->graph);
     for (int v = 0; v < trainer->vectors; v++) {
         if (v == DML_GRADIENTS) continue;
-        const float *from = dml_trainer_get(trainer, v, 0, count);
-        if (!from) return trainer->context->error.status;
-        for (size_t i = 0; i < count; i++, to += sizeof(float)) dml__store_f32(to, from[i]);
+        const float *vector = dml_trainer_get(trainer, v, 0, dml_trainer_count(trainer, v));
+        if (!vector) return context->error.status;
+        if (v == DML_PARAMETERS)
+            dml__graph_tensors(trainer->program->graph, vector, tensors);
+        else
+            count +=
+                dml__state_tensors(trainer, v - DML_OPTIMIZER_STATE, vector, tensors + count, names + count);
     }
-    return DML_OK;
+    char text[DML__RUN_PAIRS][DML__NUMBER_BYTES];
+    dml__metadata pairs[DML__RUN_PAIRS];
+    dml__write_run(trainer, text, pairs);
+    return dml__safetensors_save(&context->memory, path, tensors, count, pairs, DML__RUN_PAIRS,
+                                 &context->error);
 }
 
-static dml_status dml__read_vectors(dml_trainer *trainer, const unsigned char *from)
+static dml_status dml__trainer_save_in(dml_trainer *trainer, const char *path)
 {
-    const size_t count = dml_trainer_parameter_count(trainer);
-    dml_status status = DML_OK;
-    for (int v = 0; v < trainer->vectors && status == DML_OK; v++) {
-        if (v == DML_GRADIENTS) continue;
-        float *to = dml_trainer_host(trainer, v, 0, count);
-        for (size_t i = 0; i < count; i++, from += sizeof(float)) to[i] = dml__load_f32(from);
-        status = dml_trainer_put(trainer, v, 0, count);
-    }
+    dml_context *context = trainer->context;
+    if (context->error.status != DML_OK) return context->error.status;
+    const size_t most =
+        (size_t)dml_graph_parameters(trainer->program->graph) * (size_t)(trainer->vectors - 1);
+    dml__tensor *tensors = (dml__tensor *)dml__allocate_array(&context->memory, most, sizeof *tensors);
+    char(*names)[2 * DML_NAME_BYTES] =
+        (char(*)[2 * DML_NAME_BYTES]) dml__allocate_array(&context->memory, most, sizeof *names);
+    const dml_status status = tensors && names
+                                  ? dml__write_checkpoint(trainer, path, tensors, names)
+                                  : dml__fail(&context->error, DML_ERROR_MEMORY,
+                                              "no memory left to list a checkpoint's %zu tensors", most);
+    dml__release(&context->memory, names);
+    dml__release(&context->memory, tensors);
     return status;
 }
 
 DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path)
 {
-    if (!trainer) return DML_ERROR_ARGUMENT;
-    dml_context *context = trainer->context;
-    const dml__checkpoint_header header = dml__checkpoint_header_of(trainer);
-    const size_t bytes = dml__checkpoint_bytes(&header);
-    unsigned char *image = (unsigned char *)dml__allocate(&context->memory, bytes);
-    if (!image)
-        return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a checkpoint of %zu bytes",
-                         bytes);
-    unsigned char *to = dml__write_header(image, &header);
-    for (const dml_node *p = trainer->program->graph->first_parameter; p; p = p->next_parameter) {
-        dml__write_parameter(to, p);
-        to += DML__CHECKPOINT_PARAMETER;
-    }
-    dml_status status = dml__write_vectors(trainer, to);
-    dml__store32(image + bytes - DML__CHECKPOINT_SUM, dml__crc32c(0, image, bytes - DML__CHECKPOINT_SUM));
-    const dml__file_part file = { image, bytes };
-    if (status == DML_OK) status = dml__file_write(path, &file, 1, &context->error);
-    dml__release(&context->memory, image);
+    if (!trainer || !path) return DML_ERROR_ARGUMENT;
+    const dml__entry entry = dml__enter(trainer->context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__trainer_save_in(trainer, path);
+    dml__leave(trainer->context, entry);
     return status;
 }
 
-/* Whether the bytes are a whole checkpoint: of any model. */
-static dml_status dml__check_image(dml__error *error, const char *path, const unsigned char *image,
-                                   size_t bytes)
+DML_API dml_status dml_trainer_check_save(dml_trainer *trainer, const char *path)
 {
-    if (bytes < sizeof dml__checkpoint_magic ||
-        memcmp(image, dml__checkpoint_magic, sizeof dml__checkpoint_magic) != 0)
-        return dml__fail(error, DML_ERROR_FORMAT, "%s is not a dml checkpoint", path);
-    if (bytes < DML__CHECKPOINT_HEADER + DML__CHECKPOINT_SUM)
+    if (!trainer || !path) return DML_ERROR_ARGUMENT;
+    dml_context *context = trainer->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__file_check_writable(path, &context->error);
+    dml__leave(context, entry);
+    return status;
+}
+
+/* ---- reading ---- */
+
+static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetensors *file, const char *path,
+                                dml__run_record *run)
+{
+    dml__error *error = &trainer->context->error;
+    const char *kind = dml__safetensors_text(file, "dml.optimizer");
+    uint64_t nesterov;
+    memset(run, 0, sizeof *run);
+    run->optimizer.kind = trainer->optimizer.kind;
+    if (!kind)
         return dml__fail(error, DML_ERROR_FORMAT,
-                         "%s is truncated: it ends after %zu bytes, inside its header", path, bytes);
-    const uint32_t version = dml__load32(image + 8);
-    if (version != DML__CHECKPOINT_VERSION)
+                         "%s holds no training run; a model alone is loaded by dml_graph_load", path);
+    if (strcmp(kind, trainer->row->name) != 0)
+        return dml__fail(error, DML_ERROR_FORMAT, "%s was trained by %.32s, this trainer's optimizer is %s",
+                         path, kind, trainer->row->name);
+    if (!dml__read_real(dml__safetensors_text(file, "dml.lr"), &run->optimizer.lr) ||
+        !dml__read_real(dml__safetensors_text(file, "dml.momentum"), &run->optimizer.momentum) ||
+        !dml__read_real(dml__safetensors_text(file, "dml.weight_decay"), &run->optimizer.weight_decay) ||
+        !dml__read_whole(dml__safetensors_text(file, "dml.nesterov"), &nesterov) || nesterov > 1 ||
+        !dml__read_whole(dml__safetensors_text(file, "dml.seed"), &run->seed) ||
+        !dml__read_whole(dml__safetensors_text(file, "dml.step"), &run->steps))
         return dml__fail(error, DML_ERROR_FORMAT,
-                         "%s is a checkpoint of version %u, this library reads version %d", path,
-                         (unsigned)version, DML__CHECKPOINT_VERSION);
+                         "%s lacks one of the numbers of a run (dml.lr, dml.momentum, dml.weight_decay, "
+                         "dml.nesterov, dml.seed, dml.step), or has one that can't be",
+                         path);
+    run->optimizer.nesterov = nesterov == 1;
     return DML_OK;
 }
 
-/* Whether the checkpoint's tables are those of this trainer; each sentence says what differs. */
-static dml_status dml__check_model(dml_trainer *trainer, const char *path, const unsigned char *image,
-                                   size_t bytes)
+/* Whether the run's optimizer keeps the state that the trainer's does, and the file has it. */
+static dml_status dml__check_states(const dml_trainer *trainer, const dml__safetensors *file,
+                                    const char *path, const dml_optimizer *optimizer)
 {
     dml__error *error = &trainer->context->error;
-    const dml__checkpoint_header got = dml__read_header(image), want = dml__checkpoint_header_of(trainer);
-    if (got.parameters != want.parameters || got.elements != want.elements)
-        return dml__fail(
-            error, DML_ERROR_FORMAT,
-            "%s holds another model: %u parameters with %llu elements, this model has %u with %llu", path,
-            (unsigned)got.parameters, (unsigned long long)got.elements, (unsigned)want.parameters,
-            (unsigned long long)want.elements);
-    if (strcmp(got.optimizer, want.optimizer) != 0 || got.vectors != want.vectors)
+    const int states = trainer->vectors - DML_OPTIMIZER_STATE, saved = trainer->row->states(optimizer);
+    if (saved != states)
         return dml__fail(error, DML_ERROR_FORMAT,
-                         "%s was saved with optimizer %s and %u state vectors, this trainer has %s and %u "
-                         "(is the momentum "
-                         "the same?)",
-                         path, got.optimizer, (unsigned)got.vectors - 1, want.optimizer,
-                         (unsigned)want.vectors - 1);
-    if (bytes != dml__checkpoint_bytes(&want))
-        return dml__fail(error, DML_ERROR_FORMAT, "%s is %s: it has %zu bytes, its header promises %zu", path,
-                         bytes < dml__checkpoint_bytes(&want) ? "truncated" : "too long", bytes,
-                         dml__checkpoint_bytes(&want));
-    if (dml__load32(image + bytes - DML__CHECKPOINT_SUM) !=
-        dml__crc32c(0, image, bytes - DML__CHECKPOINT_SUM))
-        return dml__fail(error, DML_ERROR_FORMAT, "%s is damaged: its checksum doesn't match", path);
-    const unsigned char *row = image + DML__CHECKPOINT_HEADER;
-    for (const dml_node *p = trainer->program->graph->first_parameter; p; p = p->next_parameter) {
-        unsigned char expected[DML__CHECKPOINT_PARAMETER];
-        dml__write_parameter(expected, p);
-        char text[DML_SHAPE_TEXT];
-        if (memcmp(row, expected, sizeof expected) != 0)
-            return dml__fail(error, DML_ERROR_FORMAT,
-                             "%s holds another model: where this model has '%s' of %s, it has '%.*s'", path,
-                             p->name, dml_shape_format(&p->shape, text), DML__NAME_LENGTH - 1,
-                             (const char *)row);
-        row += DML__CHECKPOINT_PARAMETER;
+                         "%s was trained by %s with momentum %g and %d state vector%s, this trainer has "
+                         "momentum %g and %d; is the momentum the same?",
+                         path, trainer->row->name, (double)optimizer->momentum, saved, saved == 1 ? "" : "s",
+                         (double)trainer->optimizer.momentum, states);
+    dml_status status = DML_OK;
+    for (int s = 0; s < states; s++)
+        for (const dml_node *p = trainer->program->graph->first_parameter; p && status == DML_OK;
+             p = p->next_parameter) {
+            char name[2 * DML_NAME_BYTES];
+            int found;
+            dml__state_name(trainer->row->state[s], p->name, name);
+            if (!p->frozen) status = dml__file_has(file, path, name, &p->shape, &found, error);
+        }
+    return status;
+}
+
+static dml_status dml__read_states(dml_trainer *trainer, dml__safetensors *file)
+{
+    dml_status status = DML_OK;
+    for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors && status == DML_OK; v++) {
+        const size_t count = dml_trainer_count(trainer, v);
+        float *vector = dml_trainer_host(trainer, v, 0, count);
+        for (const dml_node *p = trainer->program->graph->first_parameter; p && status == DML_OK;
+             p = p->next_parameter) {
+            char name[2 * DML_NAME_BYTES];
+            if (p->frozen) continue;
+            dml__state_name(trainer->row->state[v - DML_OPTIMIZER_STATE], p->name, name);
+            status = dml__safetensors_read(file, dml__safetensors_find(file, name), vector + p->offset,
+                                           &trainer->context->error);
+        }
+        if (status == DML_OK) status = dml_trainer_put(trainer, v, 0, count);
     }
+    return status;
+}
+
+static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetensors *file, const char *path)
+{
+    dml_graph *graph = trainer->program->graph;
+    dml__run_record run;
+    dml_status status = dml__graph_fits_file(graph, file, path);
+    if (status == DML_OK) status = dml__read_run(trainer, file, path, &run);
+    if (status == DML_OK) status = dml__check_states(trainer, file, path, &run.optimizer);
+    if (status == DML_OK && dml__check_optimizer(&run.optimizer, &trainer->context->error) != DML_OK)
+        status = trainer->context->error.status = DML_ERROR_FORMAT;
+    if (status != DML_OK || (status = dml__graph_claim_writing(graph)) != DML_OK) return status;
+    status = dml__graph_read_file(graph, file);
+    if (status == DML_OK) status = dml__read_states(trainer, file);
+    dml__graph_release(graph, false);
+    if (status != DML_OK) return status;
+    trainer->optimizer = run.optimizer;
+    trainer->steps = run.steps;
+    trainer->held = 0;
+    trainer->pending = false;
+    trainer->context->seed = run.seed;
     return DML_OK;
 }
 
 DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path)
 {
-    if (!trainer) return DML_ERROR_ARGUMENT;
+    if (!trainer || !path) return DML_ERROR_ARGUMENT;
     dml_context *context = trainer->context;
-    void *file;
-    size_t bytes;
-    dml_status status = dml__file_read(&context->memory, path, SIZE_MAX, &file, &bytes, &context->error);
-    if (status != DML_OK) return status;
-    const unsigned char *image = (const unsigned char *)file;
-    status = dml__check_image(&context->error, path, image, bytes);
-    if (status == DML_OK) status = dml__check_model(trainer, path, image, bytes);
-    if (status == DML_OK) {
-        const dml__checkpoint_header header = dml__read_header(image);
-        trainer->steps = header.steps;
-        context->seed = header.seed;
-        status = dml__read_vectors(trainer, image + DML__CHECKPOINT_HEADER +
-                                                (size_t)header.parameters * DML__CHECKPOINT_PARAMETER);
-    }
-    dml__release(&context->memory, file);
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    dml__safetensors *file = NULL;
+    dml_status status = context->error.status;
+    if (status == DML_OK) status = dml__safetensors_open_file(&context->memory, path, &file, &context->error);
+    if (status == DML_OK) status = dml__load_open_checkpoint(trainer, file, path);
+    dml__safetensors_close(file);
+    dml__leave(context, entry);
     return status;
 }
 

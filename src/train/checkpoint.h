@@ -1,4 +1,4 @@
-/* checkpoint.h: a training run on disk: parameters, optimizer state, seed and step. */
+/* checkpoint.h: a training run on disk. */
 #ifndef DML_TRAIN_CHECKPOINT_H
 #define DML_TRAIN_CHECKPOINT_H
 
@@ -8,16 +8,23 @@
 
 #ifndef DML_NO_STDIO
 
-/* Writes the trainer to `path`: aside, synced, then renamed, so that a crash leaves the old file or the new
-   one. The file is little-endian, names each parameter and its shape, and ends in a checksum. DML_ERROR_IO
-   with a sentence when it can't be written. */
+/* Writes what dml_graph_save writes and, in the same safetensors file, the rest of the run: the optimizer's
+   state for each trained parameter ("dml.velocity.dense_1.weight") and, in the metadata, its kind and
+   numbers, the seed and the steps taken. So dml_graph_load, and other tools, read the model from it. Written
+   aside, synced, then renamed: a crash leaves the old file or the new one. What g has accumulated isn't
+   written. DML_ERROR_IO with a sentence when it can't be written. */
 DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path);
 
-/* Reads what dml_trainer_save wrote for the same model and optimizer; training then goes on as if it had
-   never stopped (the context takes on the run's seed). DML_ERROR_IO when the file can't be read;
-   DML_ERROR_FORMAT when it is no checkpoint, truncated, damaged, or of another model, with what differs; the
-   trainer is then unchanged. */
+/* Reads what dml_trainer_save wrote for the same model and kind of optimizer; training then goes on as if it
+   had never stopped: the optimizer takes on the run's numbers (a learning rate can be set again afterwards),
+   the context its seed. DML_ERROR_IO when the file can't be read; DML_ERROR_FORMAT when it is no checkpoint,
+   is damaged, or is of another model or an optimizer with other state, with what doesn't fit: the trainer is
+   then unchanged. */
 DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path);
+
+/* Whether dml_trainer_save could write there: asked before a long run, not after it. What is there stays as
+   it is. DML_ERROR_IO with a sentence that says what forbids it. */
+DML_API dml_status dml_trainer_check_save(dml_trainer *trainer, const char *path);
 
 #endif
 

@@ -37,9 +37,26 @@ static dml_status dml__sgd_step(const dml_optimizer *optimizer, const dml__updat
 DML__LOCAL const dml__optimizer_row *dml__optimizer_row_of(dml_optimizer_kind kind)
 {
     static const dml__optimizer_row rows[] = {
-        { "sgd", dml__sgd_states, dml__sgd_step },
+        { "sgd", { "velocity", NULL }, dml__sgd_states, dml__sgd_step },
     };
     return (unsigned)kind < sizeof rows / sizeof rows[0] ? &rows[kind] : NULL;
+}
+
+DML__LOCAL dml_status dml__check_optimizer(const dml_optimizer *o, dml__error *error)
+{
+    if (!dml__optimizer_row_of(o->kind))
+        return dml__fail(error, DML_ERROR_ARGUMENT, "no optimizer of kind %d", (int)o->kind);
+    /* Written so that a NaN is refused too. */
+    if (!(o->lr >= 0.0f && o->lr <= DML__MAX_LR) || !(o->momentum >= 0.0f && o->momentum < 1.0f) ||
+        !(o->weight_decay >= 0.0f && o->weight_decay <= 1e6f))
+        return dml__fail(
+            error, DML_ERROR_ARGUMENT,
+            "optimizer with lr %g, momentum %g, weight decay %g: lr must be above 0, momentum in 0 .. 1 "
+            "(below 1), weight decay 0 or more",
+            (double)o->lr, (double)o->momentum, (double)o->weight_decay);
+    if (o->nesterov && o->momentum == 0.0f)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "Nesterov momentum needs a momentum above 0");
+    return DML_OK;
 }
 
 DML_API dml_optimizer dml_sgd(float lr, float momentum)

@@ -4,6 +4,8 @@
 #include "train/trainer.h"
 
 #include "base/memory.h"
+#include "graph/op.h"
+#include "kernels/elementwise.h"
 #include "train/trainer_internal.h"
 
 #include <stdarg.h>
@@ -24,7 +26,7 @@ static void dml__trainer_destroy_owned(dml__owned *owned)
     dml__trainer_drop_sync(trainer);
     dml__disown(context, owned);
     for (int v = 0; v < DML__MAX_VECTORS; v++) {
-        dml__release(&context->memory, trainer->mirror[v]);
+        if (v != DML_PARAMETERS) dml__release(&context->memory, trainer->mirror[v]);
         if (v >= DML_OPTIMIZER_STATE) dml__buffer_destroy(context, trainer->vector[v]);
     }
     dml_program_destroy(trainer->program);
@@ -36,30 +38,10 @@ DML_API void dml_trainer_destroy(dml_trainer *trainer)
     if (trainer) dml__trainer_destroy_owned(&trainer->owned);
 }
 
-/* Far above any that is meant; it refuses infinity. */
-#define DML__MAX_LR 1e6f
-
-static dml_status dml__check_optimizer(dml_context *context, const dml_optimizer *o)
-{
-    if (!dml__optimizer_row_of(o->kind))
-        return dml__fail(&context->error, DML_ERROR_ARGUMENT, "no optimizer of kind %d", (int)o->kind);
-    /* Written so that a NaN is refused too. */
-    if (!(o->lr > 0.0f && o->lr <= DML__MAX_LR) || !(o->momentum >= 0.0f && o->momentum < 1.0f) ||
-        !(o->weight_decay >= 0.0f && o->weight_decay <= 1e6f))
-        return dml__fail(
-            &context->error, DML_ERROR_ARGUMENT,
-            "optimizer with lr %g, momentum %g, weight decay %g: lr must be above 0, momentum in 0 .. 1 "
-            "(below 1), weight decay 0 or more",
-            (double)o->lr, (double)o->momentum, (double)o->weight_decay);
-    if (o->nesterov && o->momentum == 0.0f)
-        return dml__fail(&context->error, DML_ERROR_ARGUMENT, "Nesterov momentum needs a momentum above 0");
-    return DML_OK;
-}
-
 static dml_status dml__trainer_allocate(dml_trainer *trainer)
 {
     dml_context *context = trainer->context;
-    const size_t count = dml_trainer_parameter_count(trainer);
+    const size_t count = trainer->program->graph->trained_count;
     const int states = trainer->row->states(&trainer->optimizer);
     trainer->vector[DML_PARAMETERS] = trainer->program->graph->w;
     trainer->vector[DML_GRADIENTS] = trainer->program->g;
@@ -72,25 +54,29 @@ static dml_status dml__trainer_allocate(dml_trainer *trainer)
             context->device.backend->zero(&context->device, start, count * sizeof(float));
         if (status != DML_OK) return status;
     }
-    for (int v = 0; v < trainer->vectors && !context->device.host_memory; v++) {
+    if (context->device.host_memory) return DML_OK;
+    trainer->mirror[DML_PARAMETERS] = dml__graph_host(trainer->program->graph);
+    if (!trainer->mirror[DML_PARAMETERS]) return context->error.status;
+    for (int v = DML_GRADIENTS; v < trainer->vectors; v++) {
         trainer->mirror[v] = (float *)dml__allocate_array(&context->memory, count, sizeof(float));
         if (!trainer->mirror[v])
             return dml__fail(&context->error, DML_ERROR_MEMORY,
-                             "no memory left for the host's copy of %zu parameters", count);
+                             "no memory left for the host's copy of %zu gradients", count);
     }
     return DML_OK;
 }
 
-DML_API dml_trainer *dml_trainer_create(dml_node *loss, const dml_trainer_options *options)
+static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_options *options)
 {
-    if (!loss) return NULL;
     dml_context *context = loss->graph->context;
     dml_optimizer optimizer;
     memset(&optimizer, 0, sizeof optimizer);
     if (options) optimizer = options->optimizer;
     if (optimizer.lr == 0.0f) optimizer.lr = 0.01f;
-    if (context->error.status != DML_OK || dml__check_optimizer(context, &optimizer) != DML_OK) return NULL;
+    if (context->error.status != DML_OK || dml__check_optimizer(&optimizer, &context->error) != DML_OK)
+        return NULL;
     dml_program_options program_options;
+    memset(&program_options, 0, sizeof program_options);
     program_options.batch = options ? options->batch : 0;
     program_options.training = true;
     dml_program *program = dml_compile(loss, &program_options);
@@ -111,55 +97,212 @@ DML_API dml_trainer *dml_trainer_create(dml_node *loss, const dml_trainer_option
     return NULL;
 }
 
+DML_API dml_trainer *dml_trainer_create(dml_node *loss, const dml_trainer_options *options)
+{
+    if (!loss) return NULL;
+    dml_context *context = loss->graph->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return NULL;
+    dml_trainer *trainer = dml__trainer_create_in(loss, options);
+    dml__leave(context, entry);
+    return trainer;
+}
+
+/* ---- backward ---- */
+
+static bool dml__sync_combines(const dml_sync *sync)
+{
+    return sync->ready || sync->finish;
+}
+
+static bool dml__sync_attached(const dml_sync *sync)
+{
+    return dml__sync_combines(sync) || sync->begin || sync->updated;
+}
+
 static dml_status dml__trainer_gradient_ready(void *user, size_t begin, size_t end)
 {
     dml_trainer *trainer = (dml_trainer *)user;
     return trainer->sync.ready ? trainer->sync.ready(trainer->sync.state, trainer, begin, end) : DML_OK;
 }
 
-/* A rank without samples takes part in the sync with a gradient of zero. */
-static dml_status dml__train_on_nothing(dml_trainer *trainer, const dml__gradient_listener *listener)
+/* g = factor g */
+static dml_status dml__scale_gradient(dml_trainer *trainer, double factor)
 {
-    const size_t count = dml_trainer_parameter_count(trainer);
+    const size_t n = trainer->program->graph->trained_count;
     const dml_ref g = { trainer->vector[DML_GRADIENTS], 0 };
-    const dml_status status =
-        trainer->context->device.backend->zero(&trainer->context->device, g, count * sizeof(float));
-    return status == DML_OK ? listener->ready(listener->user, 0, count) : status;
+    dml_device *device = &trainer->context->device;
+    if (factor == 1) return DML_OK;
+    if (device->host_memory) {
+        dml_scale(trainer->context->pool, n, (float)factor, (float *)dml__host(g));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("axpby", n, 1);
+    launch.buffer[0] = g;
+    launch.buffer[1] = g;
+    launch.integer[0] = (int32_t)n;
+    launch.real[0] = (float)factor;
+    return dml__submit(device, &launch);
 }
 
-static dml_status dml__trainer_update(dml_trainer *trainer)
+/* A call of backward: what g held, weighs, and becomes. */
+typedef struct dml__pass {
+    int rows;
+    bool combines;     /* by a strategy that sees sums; else g is a mean throughout */
+    bool adds, more;   /* DML_ADD to something; DML_MORE */
+    double old_factor; /* of what g holds, before backward adds to it */
+    double samples;    /* that this rank's g stands for after backward */
+    float loss_scale;
+} dml__pass;
+
+static dml__pass dml__plan_pass(const dml_trainer *trainer, int rows, int flags)
 {
+    const dml_sync *sync = &trainer->sync;
+    dml__pass pass;
+    memset(&pass, 0, sizeof pass);
+    pass.rows = rows;
+    pass.combines = dml__sync_combines(sync);
+    pass.adds = (flags & DML_ADD) && trainer->held > 0;
+    pass.more = pass.combines && (flags & DML_MORE);
+    double held = pass.adds ? trainer->held : 0;
+    pass.old_factor = 1;
+    if (pass.combines && !trainer->pending) {
+        /* g is the mean over the samples of all ranks: each stands for its part of their sum. */
+        held /= sync->ranks ? sync->ranks : 1;
+        pass.old_factor = held;
+    }
+    pass.samples = held + rows;
+    pass.loss_scale = (float)rows;
+    if (!pass.combines && pass.samples > 0) {
+        pass.old_factor = held / pass.samples;
+        pass.loss_scale = (float)(rows / pass.samples);
+    }
+    return pass;
+}
+
+/* A rank without samples takes part in the sync with a gradient of zero, or with what it had before. Its
+   ranges become final in the order in which other ranks' do: what is sent has to be the same on all. */
+static dml_status dml__pass_on_nothing(dml_trainer *trainer, const dml__pass *pass,
+                                       const dml__gradient_listener *listener)
+{
+    dml_device *device = &trainer->context->device;
+    const dml_program *program = trainer->program;
+    const dml_ref g = { trainer->vector[DML_GRADIENTS], 0 };
+    size_t final_from = program->graph->trained_count;
+    dml_status status = pass->adds ? DML_OK : device->backend->zero(device, g, final_from * sizeof(float));
+    for (int s = program->slots - 1; s >= 0 && listener && status == DML_OK; s--) {
+        if (program->slot[s].final_from >= final_from) continue;
+        status = listener->ready(listener->user, program->slot[s].final_from, final_from);
+        final_from = program->slot[s].final_from;
+    }
+    return status;
+}
+
+static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, const void *const *inputs,
+                                float *loss)
+{
+    const dml__gradient_listener listener = { dml__trainer_gradient_ready, trainer };
+    const dml__training training = { (uint32_t)trainer->steps, pass->loss_scale, pass->adds,
+                                     pass->more ? NULL : &listener };
+    const dml_status status = pass->adds ? dml__scale_gradient(trainer, pass->old_factor) : DML_OK;
+    if (status != DML_OK) return status;
+    if (pass->rows > 0) return dml__program_train(trainer->program, pass->rows, inputs, &training, loss);
+    if (loss) *loss = 0.0f;
+    return dml__pass_on_nothing(trainer, pass, training.listener);
+}
+
+/* The sum over the ranks, and its mean. */
+static dml_status dml__finish_pass(dml_trainer *trainer, dml__pass *pass)
+{
+    const dml_sync *sync = &trainer->sync;
+    const dml_status status = sync->finish ? sync->finish(sync->state, trainer, &pass->samples) : DML_OK;
+    if (status != DML_OK) return status;
+    if (!(pass->samples > 0))
+        return dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
+                         "a global batch of 0 samples: no rank was given any");
+    return dml__scale_gradient(trainer, 1 / pass->samples);
+}
+
+static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const void *const *inputs,
+                                           int count, int flags, float *loss)
+{
+    const dml_sync *sync = &trainer->sync;
+    dml_status status = trainer->context->error.status;
+    if (status != DML_OK) return status;
+    if (flags & ~(DML_ADD | DML_MORE))
+        return dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
+                         "backward was given flags %d; there are DML_ADD and DML_MORE", flags);
+    if (rows != 0 || !dml__sync_attached(sync))
+        status = dml__program_check(trainer->program, rows, inputs, count);
+    if (status != DML_OK) return status;
+    dml__pass pass = dml__plan_pass(trainer, rows, flags);
+    trainer->held = 0; /* whatever fails from here on leaves in g nothing to add to */
+    trainer->pending = false;
+    if (sync->begin && !pass.more) status = sync->begin(sync->state, trainer, pass.samples);
+    if (status == DML_OK) status = dml__run_pass(trainer, &pass, inputs, loss);
+    if (status == DML_OK && pass.combines && !pass.more) status = dml__finish_pass(trainer, &pass);
+    if (status != DML_OK) {
+        if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
+        return status;
+    }
+    trainer->held = pass.samples;
+    trainer->pending = pass.more;
+    return DML_OK;
+}
+
+/* ---- update ---- */
+
+static dml_ref dml__trainer_ref(const dml_trainer *trainer, int vector, size_t begin)
+{
+    const dml_ref ref = { trainer->vector[vector], begin * sizeof(float) };
+    return ref;
+}
+
+static dml_status dml__check_whole(const dml_trainer *trainer)
+{
+    if (!trainer->pending) return DML_OK;
+    return dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                     "an update while the gradient waits for more: the last backward before it comes without "
+                     "DML_MORE");
+}
+
+static dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, size_t end)
+{
+    dml_context *context = trainer->context;
+    const size_t count = trainer->program->graph->trained_count;
+    if (context->error.status != DML_OK) return context->error.status;
+    if (begin > end || end > count)
+        return dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                         "an update of elements %zu to %zu asked for; there are %zu trained ones", begin, end,
+                         count);
+    const dml_status status = dml__check_whole(trainer);
+    if (status != DML_OK) return status;
     dml__update update;
     memset(&update, 0, sizeof update);
-    update.device = &trainer->context->device;
-    update.pool = trainer->context->pool;
-    update.n = dml_trainer_parameter_count(trainer);
-    update.w.buffer = trainer->vector[DML_PARAMETERS];
-    update.g.buffer = trainer->vector[DML_GRADIENTS];
+    update.device = &context->device;
+    update.pool = context->pool;
+    update.n = end - begin;
+    update.w = dml__trainer_ref(trainer, DML_PARAMETERS, begin);
+    update.g = dml__trainer_ref(trainer, DML_GRADIENTS, begin);
     for (int s = 0; s < trainer->vectors - DML_OPTIMIZER_STATE; s++)
-        update.state[s].buffer = trainer->vector[DML_OPTIMIZER_STATE + s];
+        update.state[s] = dml__trainer_ref(trainer, DML_OPTIMIZER_STATE + s, begin);
     update.step = trainer->steps;
     return trainer->row->update(&trainer->optimizer, &update);
 }
 
-/* Forward and backward: under a strategy that combines gradients g is the gradient of the sum over the rows.
- */
-static dml_status dml__trainer_find_gradient(dml_trainer *trainer, int rows, const void *const *inputs,
-                                             float *loss)
+static dml_status dml__trainer_advance_in(dml_trainer *trainer)
 {
     const dml_sync *sync = &trainer->sync;
-    const bool attached = sync->begin || sync->ready || sync->finish || sync->updated;
-    const dml__gradient_listener listener = { dml__trainer_gradient_ready, trainer };
-    if (attached && rows == 0) {
-        if (loss) *loss = 0.0f;
-        return dml__train_on_nothing(trainer, &listener);
-    }
-    const float loss_scale = sync->ready || sync->finish ? (float)rows : 1.0f;
-    return dml__program_train(trainer->program, rows, inputs, (uint32_t)trainer->steps, loss_scale, &listener,
-                              loss);
+    const dml_status status = dml__check_whole(trainer);
+    if (status != DML_OK) return status;
+    trainer->steps++;
+    trainer->held = 0;
+    return sync->updated ? sync->updated(sync->state, trainer) : DML_OK;
 }
 
-/* For a strategy, or a kernel, that fails without a word. */
+/* ---- the public parts of a step ---- */
+
+/* For a strategy that fails without a word. */
 static dml_status dml__explain(dml_trainer *trainer, dml_status status, const char *what)
 {
     return status == DML_OK ? status
@@ -167,18 +310,88 @@ static dml_status dml__explain(dml_trainer *trainer, dml_status status, const ch
                                         dml_status_string(status));
 }
 
-DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *const *inputs, float *loss)
+/* A part of a step has the context to itself, and, where it writes w, the graph. */
+typedef struct dml__part {
+    dml__entry entry;
+    bool writes;
+} dml__part;
+
+static dml_status dml__begin_part(dml_trainer *trainer, bool writes, dml__part *part)
+{
+    part->writes = false;
+    part->entry = dml__enter(trainer->context);
+    if (part->entry == DML__REFUSED) return DML_ERROR_STATE;
+    dml_status status = trainer->context->error.status;
+    if (status == DML_OK && writes) {
+        status = dml__graph_claim_writing(trainer->program->graph);
+        part->writes = status == DML_OK;
+    }
+    if (status != DML_OK) dml__leave(trainer->context, part->entry);
+    return status;
+}
+
+static dml_status dml__end_part(dml_trainer *trainer, const dml__part *part, dml_status status,
+                                const char *what)
+{
+    status = dml__explain(trainer, status, what);
+    if (part->writes) dml__graph_release(trainer->program->graph, false);
+    dml__leave(trainer->context, part->entry);
+    return status;
+}
+
+DML_API dml_status dml_trainer_backward(dml_trainer *trainer, int rows, const void *const *inputs, int count,
+                                        int flags, float *loss)
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
-    dml_sync *sync = &trainer->sync;
-    dml_status status = trainer->context->error.status;
-    if (status == DML_OK && sync->begin) status = sync->begin(sync->state, trainer, rows);
-    if (status == DML_OK) status = dml__trainer_find_gradient(trainer, rows, inputs, loss);
-    if (status == DML_OK && sync->finish) status = sync->finish(sync->state, trainer);
-    if (status == DML_OK) status = dml__trainer_update(trainer);
-    if (status == DML_OK) trainer->steps++;
-    if (status == DML_OK && sync->updated) status = sync->updated(sync->state, trainer);
-    return dml__explain(trainer, status, "the training step");
+    dml__part part;
+    dml_status status = dml__begin_part(trainer, false, &part);
+    if (status != DML_OK) return status;
+    status = dml__trainer_backward_in(trainer, rows, inputs, count, flags, loss);
+    return dml__end_part(trainer, &part, status, "the backward pass");
+}
+
+DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, size_t end)
+{
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    dml__part part;
+    dml_status status = dml__begin_part(trainer, true, &part);
+    if (status != DML_OK) return status;
+    status = dml__trainer_update_in(trainer, begin, end);
+    return dml__end_part(trainer, &part, status, "the update");
+}
+
+DML_API dml_status dml_trainer_advance(dml_trainer *trainer)
+{
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    dml__part part;
+    dml_status status = dml__begin_part(trainer, true, &part);
+    if (status != DML_OK) return status;
+    status = dml__trainer_advance_in(trainer);
+    return dml__end_part(trainer, &part, status, "the end of the training step");
+}
+
+DML_API dml_status dml_trainer_update(dml_trainer *trainer)
+{
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    dml__part part;
+    dml_status status = dml__begin_part(trainer, true, &part);
+    if (status != DML_OK) return status;
+    status = dml__trainer_update_in(trainer, 0, trainer->program->graph->trained_count);
+    if (status == DML_OK) status = dml__trainer_advance_in(trainer);
+    return dml__end_part(trainer, &part, status, "the update");
+}
+
+DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *const *inputs, int count,
+                                    float *loss)
+{
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    dml__part part;
+    dml_status status = dml__begin_part(trainer, true, &part);
+    if (status != DML_OK) return status;
+    status = dml__trainer_backward_in(trainer, rows, inputs, count, DML_OVERWRITE, loss);
+    if (status == DML_OK) status = dml__trainer_update_in(trainer, 0, trainer->program->graph->trained_count);
+    if (status == DML_OK) status = dml__trainer_advance_in(trainer);
+    return dml__end_part(trainer, &part, status, "the training step");
 }
 
 DML_API dml_program *dml_trainer_program(dml_trainer *trainer)
@@ -216,9 +429,11 @@ DML_API void dml_trainer_set_lr(dml_trainer *trainer, float lr)
                   "a learning rate of %g asked for, it must be 0 or more", (double)lr);
 }
 
-DML_API size_t dml_trainer_parameter_count(const dml_trainer *trainer)
+DML_API size_t dml_trainer_count(const dml_trainer *trainer, int vector)
 {
-    return trainer ? trainer->program->graph->parameter_count : 0;
+    if (!trainer || vector < 0 || vector >= trainer->vectors) return 0;
+    const dml_graph *graph = trainer->program->graph;
+    return vector == DML_PARAMETERS ? graph->parameter_count : graph->trained_count;
 }
 
 DML_API int dml_trainer_vectors(const dml_trainer *trainer)
@@ -228,11 +443,11 @@ DML_API int dml_trainer_vectors(const dml_trainer *trainer)
 
 static bool dml__trainer_range_ok(dml_trainer *trainer, int vector, size_t begin, size_t end)
 {
-    const size_t count = dml_trainer_parameter_count(trainer);
+    const size_t count = dml_trainer_count(trainer, vector);
     if (vector >= 0 && vector < trainer->vectors && begin <= end && end <= count) return true;
     dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
-              "elements %zu to %zu of vector %d asked for; there are %d vectors of %zu", begin, end, vector,
-              trainer->vectors, count);
+              "elements %zu to %zu of vector %d asked for; there are %d vectors, that one of %zu", begin, end,
+              vector, trainer->vectors, count);
     return false;
 }
 
@@ -240,8 +455,7 @@ DML_API float *dml_trainer_host(dml_trainer *trainer, int vector, size_t begin, 
 {
     if (!trainer || !dml__trainer_range_ok(trainer, vector, begin, end)) return NULL;
     if (!trainer->context->device.host_memory) return trainer->mirror[vector] + begin;
-    const dml_ref ref = { trainer->vector[vector], begin * sizeof(float) };
-    return (float *)dml__host(ref);
+    return (float *)dml__host(dml__trainer_ref(trainer, vector, begin));
 }
 
 DML_API float *dml_trainer_get(dml_trainer *trainer, int vector, size_t begin, size_t end)
@@ -249,7 +463,7 @@ DML_API float *dml_trainer_get(dml_trainer *trainer, int vector, size_t begin, s
     float *host = dml_trainer_host(trainer, vector, begin, end);
     if (!host || trainer->context->device.host_memory || begin == end) return host;
     dml_device *device = &trainer->context->device;
-    const dml_ref from = { trainer->vector[vector], begin * sizeof(float) };
+    const dml_ref from = dml__trainer_ref(trainer, vector, begin);
     return device->backend->read(device, host, from, (end - begin) * sizeof(float)) == DML_OK ? host : NULL;
 }
 
@@ -259,18 +473,26 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
     if (!dml__trainer_range_ok(trainer, vector, begin, end)) return DML_ERROR_ARGUMENT;
     dml_device *device = &trainer->context->device;
     if (device->host_memory || begin == end) return DML_OK;
-    const dml_ref to = { trainer->vector[vector], begin * sizeof(float) };
+    const dml_ref to = dml__trainer_ref(trainer, vector, begin);
     return device->backend->write(device, to, trainer->mirror[vector] + begin, (end - begin) * sizeof(float));
 }
 
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
+    dml__part part;
+    dml_status status = dml__begin_part(trainer, true, &part);
+    if (status != DML_OK) { /* another thread may be in a step with the strategy that is attached: it stays */
+        if (sync.destroy) sync.destroy(sync.state, trainer);
+        return status;
+    }
     dml__trainer_drop_sync(trainer);
     trainer->sync = sync;
-    const dml_status status = sync.start ? sync.start(sync.state, trainer) : DML_OK;
+    trainer->held = 0;
+    trainer->pending = false;
+    status = sync.start ? sync.start(sync.state, trainer) : DML_OK;
     if (status != DML_OK) dml__trainer_drop_sync(trainer);
-    return dml__explain(trainer, status, "the start of the sync strategy");
+    return dml__end_part(trainer, &part, status, "the start of the sync strategy");
 }
 
 DML_API dml_status dml_trainer_fail(dml_trainer *trainer, dml_status status, const char *format, ...)

@@ -21,10 +21,47 @@ DML_API dml_trainer *dml_trainer_create(dml_node *loss, const dml_trainer_option
 DML_API void dml_trainer_destroy(dml_trainer *trainer);
 
 /* One step on `rows` samples, 1 .. batch (0 too under a sync strategy, for a rank that got none of the global
-   batch): forward, backward, sync, update. inputs[i] holds `rows` samples for dml_program_input(program, i),
-   the inputs in the order of dml_input. `loss`, when not NULL, receives the mean loss of these samples before
-   the update; asking for it waits for the device. */
-DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *const *inputs, float *loss);
+   batch): dml_trainer_backward and dml_trainer_update. inputs[i] holds `rows` samples for
+   dml_program_input(program, i), the inputs in the order of dml_input, and `count` is how many inputs there
+   are; DML_INPUTS(images, labels) stands for both. `loss`, when not NULL, receives the mean loss of these
+   samples before the update; asking for it waits for the device. Input that is refused (DML_ERROR_ARGUMENT)
+   is so before anything is sent to other ranks, so that the step can be made again. DML_ERROR_STATE, with
+   nothing done, while another thread is in the context or programs predict on other threads. */
+DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *const *inputs, int count,
+                                    float *loss);
+
+/* What dml_trainer_backward does with g, joined by |. */
+enum {
+    DML_OVERWRITE = 0,
+    DML_ADD = 1, /* to the samples that g holds since the last update (none: as DML_OVERWRITE) */
+    DML_MORE = 2 /* more will be added: a sync strategy waits for it, and until then g is this rank's own */
+};
+
+/* Forward and backward on `rows` samples; w stays. g is then the mean, over all samples that it holds, of the
+   gradient of their loss: of this call's, and with DML_ADD of earlier ones' too, however many each had; under
+   a sync strategy of every rank's. So one large batch may come in pieces:
+
+       for (int i = 0; i < pieces; i++)
+           dml_trainer_backward(t, rows, DML_INPUTS(x[i], y[i]),
+                                DML_ADD | (i < pieces - 1 ? DML_MORE : 0), NULL);
+       dml_trainer_update(t);
+
+   and whatever the caller does to g between the two (clipping, a regulariser) is done to the gradient that
+   will be applied, alone and under every strategy: reach it by dml_trainer_get and dml_trainer_put. Under a
+   strategy every rank makes the same calls. */
+DML_API dml_status dml_trainer_backward(dml_trainer *trainer, int rows, const void *const *inputs, int count,
+                                        int flags, float *loss);
+
+/* The optimizer's step: w follows g. The step is then counted, and what is added to g next begins anew.
+   DML_ERROR_STATE while g waits for more (DML_MORE), and while programs predict on other threads. */
+DML_API dml_status dml_trainer_update(dml_trainer *trainer);
+
+/* Its two halves, for optimizers of the caller's own and for ones that treat parts of w in other ways: the
+   optimizer's step for elements [begin, end) of the trained parameters alone; and, once in a step, counting
+   it. (An optimizer of one's own changes w by dml_trainer_get and dml_trainer_put, then calls the second.)
+   Errors are as for the whole. */
+DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, size_t end);
+DML_API dml_status dml_trainer_advance(dml_trainer *trainer);
 
 DML_API dml_program *dml_trainer_program(dml_trainer *trainer);
 DML_API dml_context *dml_trainer_context(const dml_trainer *trainer);
@@ -36,12 +73,12 @@ DML_API uint64_t dml_trainer_steps(const dml_trainer *trainer);
 DML_API float dml_trainer_lr(const dml_trainer *trainer);
 DML_API void dml_trainer_set_lr(dml_trainer *trainer, float lr);
 
-/* The flat vectors. Every parameter lies in one vector, its gradient at the same place of another, and the
-   optimizer's state in vectors of the same length. */
+/* The flat vectors. Every parameter lies in one vector, the graph's w (graph/weights.h). The gradient of each
+   trained one lies at the same place of another, and the optimizer's state in vectors of that length. */
 enum { DML_PARAMETERS, DML_GRADIENTS, DML_OPTIMIZER_STATE /* the first; + i for the next */ };
 
-/* How many elements each has, and how many vectors there are. */
-DML_API size_t dml_trainer_parameter_count(const dml_trainer *trainer);
+/* How many elements a vector has, and how many vectors there are. */
+DML_API size_t dml_trainer_count(const dml_trainer *trainer, int vector);
 DML_API int dml_trainer_vectors(const dml_trainer *trainer);
 
 /* Elements [begin, end) of a vector, on the host: the vector itself where the device shares the host's
@@ -54,26 +91,34 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
 
 /* A sync strategy: what happens to ranges of g and w at the moments of a distributed step. Each function may
    be NULL and returns a status; the first that is not DML_OK ends the step. A strategy records its own error
-   sentence with dml_trainer_fail. */
+   sentence with dml_trainer_fail. After a failure the next step may come all the same. */
 typedef struct dml_sync {
     void *state;
     /* Once, when dml_trainer_sync attaches it: make all ranks' parameters the same. */
     dml_status (*start)(void *state, dml_trainer *trainer);
-    /* Before forward, with this rank's samples of the step. */
-    dml_status (*begin)(void *state, dml_trainer *trainer, int rows);
-    /* During backward, from the end of g towards its start: g[begin, end) is final. With `ready` or `finish`,
-       g holds the gradient of the sum over this rank's samples of their losses, so that shards of any sizes
-       add up; else, of the mean. */
+    /* Before forward. A strategy that combines gradients (`ready` or `finish`) sees in g sums over samples,
+       not means, so that shards of any sizes add up; `samples` is how many this rank's part of the sum stands
+       for (not whole when ranks share what was summed before). */
+    dml_status (*begin)(void *state, dml_trainer *trainer, double samples);
+    /* During backward, from the end of g towards its start: g[begin, end) is final, this rank's sum. The
+       ranges depend on the model alone: ranks without samples see them too. */
     dml_status (*ready)(void *state, dml_trainer *trainer, size_t begin, size_t end);
-    /* After backward, before the update: g must hold the gradient to apply when it returns. */
-    dml_status (*finish)(void *state, dml_trainer *trainer);
+    /* After backward: when it returns, g holds the sum over all ranks, and *samples, which begins as this
+       rank's, how many samples that stands for. The trainer makes their mean of it. */
+    dml_status (*finish)(void *state, dml_trainer *trainer, double *samples);
+    /* Instead of the rest, when anything has failed from begin to finish, these included: when it returns,
+       nothing of the strategy's reads or writes g any more. */
+    void (*failed)(void *state, dml_trainer *trainer);
     /* After the update of w. */
     dml_status (*updated)(void *state, dml_trainer *trainer);
     /* When the trainer is destroyed or another strategy is attached. */
     void (*destroy)(void *state, dml_trainer *trainer);
+    int ranks; /* how many combine their gradients; 0: 1 */
 } dml_sync;
 
-/* Attaches a strategy, which the trainer then owns, and starts it. On failure the strategy is destroyed. */
+/* Attaches a strategy, which the trainer then owns, in the place of the one it has, and starts it. On failure
+   the strategy is destroyed. When the call can't begin (the context has an error, or another thread is in
+   it), the one that was attached stays. */
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync);
 
 /* For strategies: records the error on the trainer's context if it has none; returns `status`. */

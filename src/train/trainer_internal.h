@@ -17,10 +17,15 @@ struct dml_trainer {
     dml_optimizer optimizer;
     const dml__optimizer_row *row;
     dml_buffer *vector[DML__MAX_VECTORS]; /* w is the graph's, g the program's, the states are its own */
-    float *mirror[DML__MAX_VECTORS];      /* host copies, where the device has memory of its own */
+    float *mirror[DML__MAX_VECTORS];      /* host copies, where the device has memory of its own; w's is the
+                                             graph's */
     int vectors;
     uint64_t steps;
     dml_sync sync;
+    /* What g holds: the mean over this many samples of all ranks, or, while `pending`, the sum over this
+       rank's. 0: nothing that could be added to. */
+    double held;
+    bool pending;
 };
 
 #endif

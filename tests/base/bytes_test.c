@@ -48,10 +48,34 @@ static void floats_keep_their_bits(void)
     CHECK(memcmp(bytes, "\0\0\x80\x3f", 4) == 0);
 }
 
+static void swapped_bytes(void)
+{
+    unsigned char bytes[25], got[25];
+    for (int i = 0; i < 25; i++) bytes[i] = (unsigned char)i;
+    for (size_t width = 1; width <= 8; width++) {
+        memset(got, 0xee, sizeof got);
+        dml__swap_bytes(got, bytes, 3, width);
+        for (size_t i = 0; i < 3 * width; i++)
+            CHECK_INT(got[i], bytes[i / width * width + (width - 1 - i % width)]);
+        CHECK_INT(got[3 * width], 0xee);
+        dml__swap_bytes(got, got, 3, width); /* in its place, and back */
+        CHECK(memcmp(got, bytes, 3 * width) == 0);
+    }
+}
+
+static void the_order_of_this_machine(void)
+{
+    uint32_t number;
+    dml__store32(&number, 0x01020304);
+    CHECK(dml__little_endian() == (number == 0x01020304));
+}
+
 int main(void)
 {
     RUN(little_endian_at_any_address);
     RUN(extremes);
     RUN(floats_keep_their_bits);
+    RUN(swapped_bytes);
+    RUN(the_order_of_this_machine);
     return test_report("base/bytes");
 }

@@ -1,4 +1,5 @@
 #include "base/cpu.h"
+#include "base/cpu_internal.h"
 
 #include "../test.h"
 
@@ -32,6 +33,27 @@ static void the_environment_only_lowers(void)
 #endif
 }
 
+/* A name that is none is found out, so that a slip of the pen doesn't run the best there is. */
+static void names_that_are_none(void)
+{
+    static const char *const none[] = { "avx3", "AVX2", "avx", "avx2 ", "sse", "?" };
+    const char *wanted = "";
+    unsetenv("DML_ISA");
+    CHECK(dml__cpu_isa_known(&wanted));
+    for (int isa = 0; isa < (int)DML__ISA_COUNT; isa++) {
+        setenv("DML_ISA", dml_isa_name((dml_isa)isa), 1);
+        CHECK(dml__cpu_isa_known(&wanted));
+    }
+    setenv("DML_ISA", "", 1);
+    CHECK(dml__cpu_isa_known(&wanted));
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
+        setenv("DML_ISA", none[i], 1);
+        CHECK(!dml__cpu_isa_known(&wanted));
+        CHECK_STRING(wanted, none[i]);
+    }
+    unsetenv("DML_ISA");
+}
+
 static void at_least_one_processor(void)
 {
     CHECK(dml_cpu_count() >= 1);
@@ -41,6 +63,7 @@ int main(void)
 {
     RUN(names);
     RUN(the_environment_only_lowers);
+    RUN(names_that_are_none);
     RUN(at_least_one_processor);
     return test_report("base/cpu");
 }

@@ -173,6 +173,136 @@ static void a_stale_temporary_is_no_obstacle(void)
     unlink(path);
 }
 
+/* ---- in pieces ---- */
+
+static void pieces(void)
+{
+    const char *path = in_folder("pieces");
+    dml__file_writer to;
+    dml__file_reader from;
+    dml__error error = { DML_OK, "" };
+    char got[8] = "";
+    CHECK_INT(write_text(path, "old", NULL), DML_OK);
+    CHECK_INT(dml__file_create(&to, path, NULL), DML_OK);
+    CHECK_INT(dml__file_append(&to, "ab", 2, NULL), DML_OK);
+    CHECK_INT(dml__file_append(&to, NULL, 0, NULL), DML_OK);
+    CHECK_INT(files_in_folder(), 2);
+    check_content(path, "old");
+    dml__file_abandon(&to);
+    CHECK_INT(files_in_folder(), 1);
+    check_content(path, "old");
+    CHECK_INT(dml__file_create(&to, path, NULL), DML_OK);
+    CHECK_INT(dml__file_append(&to, "abc", 3, NULL), DML_OK);
+    CHECK_INT(dml__file_append(&to, "defg", 4, NULL), DML_OK);
+    CHECK_INT(dml__file_commit(&to, NULL), DML_OK);
+    CHECK_INT(files_in_folder(), 1);
+    check_content(path, "abcdefg");
+    CHECK_INT(dml__file_open(&from, path, NULL), DML_OK);
+    CHECK_INT(from.bytes, 7);
+    CHECK_INT(dml__file_read_at(&from, 4, got, 3, NULL), DML_OK);
+    CHECK_STRING(got, "efg");
+    CHECK_INT(dml__file_read_at(&from, 1, got, 2, NULL), DML_OK);
+    CHECK_STRING(got, "bcg");
+    CHECK_INT(dml__file_read_at(&from, 7, NULL, 0, NULL), DML_OK);
+    CHECK_INT(dml__file_read_at(&from, 5, got, 3, &error), DML_ERROR_IO);
+    CHECK_CONTAINS(error.text, "pieces\" became shorter");
+    dml__file_close(&from);
+    error.status = DML_OK;
+    CHECK_INT(dml__file_open(&from, folder, &error), DML_ERROR_IO);
+    CHECK_CONTAINS(error.text, "no plain file");
+    unlink(path);
+}
+
+/* A folder takes the file's place while it is written: the last step fails. */
+static void a_failed_commit_cleans_up(void)
+{
+    const char *path = in_folder("taken");
+    dml__file_writer to;
+    dml__error error = { DML_OK, "" };
+    CHECK_INT(dml__file_create(&to, path, NULL), DML_OK);
+    CHECK(mkdir(path, 0700) == 0);
+    CHECK_INT(dml__file_commit(&to, &error), DML_ERROR_IO);
+    CHECK_CONTAINS(error.text, "taken\"");
+    CHECK_INT(files_in_folder(), 1);
+    CHECK(rmdir(path) == 0);
+}
+
+/* ---- before a long run ---- */
+
+static void check_unwritable(const char *path, const char *part)
+{
+    dml__error error = { DML_OK, "" };
+    CHECK_INT(dml__file_check_writable(path, &error), DML_ERROR_IO);
+    CHECK_CONTAINS(error.text, part);
+    CHECK_INT(write_text(path, "text", NULL), DML_ERROR_IO); /* what it foretells */
+}
+
+static void whether_a_file_could_be_written(void)
+{
+    const char *path = in_folder("new");
+    CHECK_INT(dml__file_check_writable(path, NULL), DML_OK);
+    CHECK_INT(files_in_folder(), 0);
+    CHECK_INT(write_text(path, "old", NULL), DML_OK);
+    CHECK(chmod(path, 0400) == 0); /* it is replaced, not changed */
+    CHECK_INT(dml__file_check_writable(path, NULL), DML_OK);
+    CHECK_INT(files_in_folder(), 1);
+    check_content(path, "old");
+    CHECK_INT(write_text(path, "new", NULL), DML_OK);
+    check_unwritable(in_folder("new/file"), "Not a directory");
+    unlink(in_folder("new"));
+    check_unwritable(in_folder("missing/file"), "No such file");
+    check_unwritable(folder, "no plain file");
+    check_unwritable("/dev/null", "no plain file");
+    path = in_folder("pipe");
+    CHECK(mkfifo(path, 0600) == 0);
+    check_unwritable(path, "no plain file");
+    unlink(path);
+    CHECK_INT(files_in_folder(), 0);
+}
+
+static void a_folder_that_forbids_it(void)
+{
+    const bool root = geteuid() == 0;
+    CHECK(chmod(folder, 0555) == 0);
+    if (root) CHECK(seteuid(65534) == 0);
+    check_unwritable(in_folder("file"), "Permission denied");
+    if (root) CHECK(seteuid(0) == 0);
+    CHECK(chmod(folder, 0700) == 0);
+    CHECK_INT(files_in_folder(), 0);
+}
+
+/* In a folder like /tmp only a file's owner may replace it. */
+static void a_file_of_someone_else(void)
+{
+    const char *path = in_folder("theirs");
+    if (geteuid() != 0) {
+        SKIP("only root can have someone else's file");
+        return;
+    }
+    CHECK_INT(write_text(path, "old", NULL), DML_OK);
+    CHECK(chmod(path, 0666) == 0);
+    CHECK(chmod(folder, 01777) == 0);
+    CHECK_INT(dml__file_check_writable(path, NULL), DML_OK); /* by root */
+    CHECK(seteuid(65534) == 0);
+    check_unwritable(path, "may not be replaced");
+    CHECK_INT(dml__file_check_writable(in_folder("mine"), NULL), DML_OK);
+    CHECK(seteuid(0) == 0);
+    CHECK(chown(in_folder("theirs"), 65534, 65534) == 0);
+    CHECK(seteuid(65534) == 0);
+    CHECK_INT(dml__file_check_writable(in_folder("theirs"), NULL), DML_OK); /* their own */
+    CHECK_INT(write_text(in_folder("theirs"), "new", NULL), DML_OK);
+    CHECK(seteuid(0) == 0);
+    CHECK_INT(write_text(in_folder("theirs"), "root's", NULL), DML_OK);
+    CHECK(chown(folder, 65534, 65534) == 0);
+    CHECK(seteuid(65534) == 0);
+    CHECK_INT(dml__file_check_writable(in_folder("theirs"), NULL), DML_OK); /* their folder */
+    CHECK_INT(write_text(in_folder("theirs"), "new", NULL), DML_OK);
+    CHECK(seteuid(0) == 0);
+    CHECK(chown(folder, 0, 0) == 0 && chmod(folder, 0700) == 0);
+    CHECK_INT(files_in_folder(), 1);
+    unlink(in_folder("theirs"));
+}
+
 int main(void)
 {
     strcpy(folder, "/tmp/dml-file-test-XXXXXX");
@@ -187,6 +317,11 @@ int main(void)
     RUN(writing_says_what_is_wrong);
     RUN(a_failed_write_keeps_the_old_file);
     RUN(a_stale_temporary_is_no_obstacle);
+    RUN(pieces);
+    RUN(a_failed_commit_cleans_up);
+    RUN(whether_a_file_could_be_written);
+    RUN(a_folder_that_forbids_it);
+    RUN(a_file_of_someone_else);
     rmdir(folder);
     return test_report("base/file");
 }

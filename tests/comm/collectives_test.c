@@ -238,6 +238,105 @@ static void special_body(test_rank *me)
         dml_comm_all_reduce(me->comm, &p, 1, DML_I64, DML_PROD) || p != (me->world == 1 ? INT64_MIN : 0);
 }
 
+/* A NaN on any one rank, at any place, makes the minimum and the maximum NaN, even beside infinities. */
+static void nan_body(test_rank *me)
+{
+    enum { EACH = 37, MOST = EACH * RANKS_MAX }; /* whole vectors and a rest, in each rank's chunk */
+    double data[MOST];
+    const size_t count = EACH * (size_t)me->world;
+    for (int dtype = DML_F32; dtype <= DML_F64; dtype++)
+        for (int op = DML_MIN; op <= DML_MAX; op++)
+            for (int round = 0; round < me->world; round++) {
+                for (size_t i = 0; i < count; i++) {
+                    const int victim = (int)((i / 2 + (size_t)round) % (size_t)me->world);
+                    const double other = i % 5 == 0 ? INFINITY : i % 5 == 1 ? -INFINITY : (double)me->rank;
+                    store(data, i, (dml_dtype)dtype, i % 2 && me->rank == victim ? NAN : other);
+                }
+                me->bad +=
+                    dml_comm_all_reduce(me->comm, data, count, (dml_dtype)dtype, (dml_reduce_op)op) != DML_OK;
+                for (size_t i = 0; i < count; i++) {
+                    const double got = load(data, i, (dml_dtype)dtype);
+                    const double extreme = op == DML_MIN ? 0 : me->world - 1;
+                    const double want = i % 5 == 0 ? INFINITY : i % 5 == 1 ? -INFINITY : extreme;
+                    me->bad += i % 2 ? !isnan(got) : got != want;
+                }
+                ranks_digest(me, data, count * dml_dtype_size((dml_dtype)dtype));
+            }
+}
+
+static void nothing_body(test_rank *me)
+{
+    for (int dtype = DML_F32; dtype < DML__DTYPE_COUNT; dtype++) {
+        me->bad += dml_comm_broadcast(me->comm, NULL, 0, (dml_dtype)dtype, me->world - 1) != DML_OK;
+        me->bad += dml_comm_all_gather(me->comm, NULL, 0, (dml_dtype)dtype, NULL) != DML_OK;
+        if (dtype > DML_I64) continue;
+        for (int op = DML_SUM; op < DML__REDUCE_OP_COUNT; op++) {
+            me->bad += dml_comm_all_reduce(me->comm, NULL, 0, (dml_dtype)dtype, (dml_reduce_op)op) != DML_OK;
+            me->bad += dml_comm_reduce_scatter(me->comm, NULL, 0, (dml_dtype)dtype, (dml_reduce_op)op,
+                                               NULL) != DML_OK;
+        }
+    }
+    if (me->world > 1 && me->rank < 2)
+        me->bad += (me->rank ? dml_comm_receive(me->comm, NULL, 0, DML_U8, 0)
+                             : dml_comm_send(me->comm, NULL, 0, DML_U8, 1)) != DML_OK;
+    dml_request *request = dml_comm_all_reduce_start(me->comm, NULL, 0, DML_F32, DML_SUM);
+    me->bad += !request || dml_comm_wait(me->comm, request) != DML_OK;
+}
+
+/* Every collective, in pieces so small that there are hundreds, and so that they don't come out even. */
+static void small_pieces_body(test_rank *me)
+{
+    static const size_t few[] = { 1, 3, 67, 331 };
+    enum { MOST = 331 };
+    double *in = (double *)malloc((size_t)me->world * MOST * sizeof *in),
+           *out = (double *)malloc((size_t)me->world * MOST * sizeof *out);
+    const int to = (me->rank + 1) % me->world, from = (me->rank + me->world - 1) % me->world;
+    for (int d = DML_F32; d < DML__DTYPE_COUNT; d++)
+        for (size_t c = 0; c < sizeof few / sizeof *few; c++) {
+            const dml_dtype dtype = (dml_dtype)d;
+            const size_t count = few[c], all = count * (size_t)me->world, mine = count * (size_t)me->rank;
+            double want;
+            fill(in, 0, mine, count, me->rank, dtype, DML_SUM);
+            me->bad += dml_comm_all_gather(me->comm, in, count, dtype, out) != DML_OK;
+            for (size_t i = 0; i < all; i++) {
+                store(in, 0, dtype, element((int)(i / count), i, dtype, DML_SUM));
+                want = load(in, 0, dtype);
+                me->bad += load(out, i, dtype) != want;
+            }
+            fill(out, 0, 0, count, me->rank, dtype, DML_SUM);
+            fill(in, 0, 0, count, me->world - 1, dtype, DML_SUM);
+            me->bad += dml_comm_broadcast(me->comm, out, count, dtype, me->world - 1) != DML_OK;
+            me->bad += memcmp(in, out, count * dml_dtype_size(dtype)) != 0;
+            for (int turn = 0; turn < 2 && me->world > 1; turn++) {
+                fill(in, 0, 0, count, me->rank, dtype, DML_SUM);
+                me->bad += ((me->rank % 2 == 0) == (turn == 0)
+                                ? dml_comm_send(me->comm, in, count, dtype, to)
+                                : dml_comm_receive(me->comm, out, count, dtype, from)) != DML_OK;
+            }
+            fill(in, 0, 0, count, from, dtype, DML_SUM);
+            me->bad += me->world > 1 && memcmp(in, out, count * dml_dtype_size(dtype)) != 0;
+            if (dtype > DML_I64) continue;
+            fill(in, 0, 0, count, me->rank, dtype, DML_MEAN);
+            me->bad += dml_comm_all_reduce(me->comm, in, count, dtype, DML_MEAN) != DML_OK;
+            check_reduced(me, in, 0, count, dtype, DML_MEAN);
+            ranks_digest(me, in, count * dml_dtype_size(dtype));
+            fill(in, 0, 0, all, me->rank, dtype, DML_MAX);
+            me->bad += dml_comm_reduce_scatter(me->comm, in, count, dtype, DML_MAX, out) != DML_OK;
+            check_reduced(me, out, mine, count, dtype, DML_MAX);
+        }
+    free(in);
+    free(out);
+}
+
+/* As on a machine whose numbers are not little-endian: everything goes through the conversion. */
+static void converted_body(test_rank *me)
+{
+    if (me->world > 1 && !me->comm->outgoing)
+        me->comm->outgoing = (char *)dml__allocate(&me->comm->memory, me->comm->segment_bytes);
+    small_pieces_body(me);
+    all_reduce_body(me);
+}
+
 static void run_worlds_of(void (*body)(test_rank *), size_t segment_bytes, const char *key)
 {
     for (int world = 1; world <= RANKS_MAX; world++) {
@@ -292,6 +391,131 @@ static void barrier(void)
 static void started(void)
 {
     run_worlds_of(started_body, 0, NULL);
+}
+
+static void nan_wins(void)
+{
+    run_worlds_of(nan_body, 0, NULL);
+    run_worlds_of(nan_body, 40, NULL);
+}
+
+static void nothing_at_all(void)
+{
+    run_worlds_of(nothing_body, 0, NULL);
+    run_worlds_of(nothing_body, 8, NULL);
+}
+
+static void small_pieces(void)
+{
+    static const size_t sizes[] = { 8, 15, 16, 24, 1000 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int world = 1; world <= 5; world++) {
+            test_rank ranks[5];
+            ranks_prepare(ranks, world, 60, small_pieces_body, NULL);
+            for (int rank = 0; rank < world; rank++) ranks[rank].options.segment_bytes = sizes[i];
+            ranks_run(ranks, world);
+            check_ranks(ranks, world);
+        }
+}
+
+static void converted(void)
+{
+    for (int world = 2; world <= 3; world++) {
+        test_rank ranks[3];
+        ranks_prepare(ranks, world, 60, converted_body, NULL);
+        for (int rank = 0; rank < world; rank++) ranks[rank].options.segment_bytes = 1000;
+        ranks_run(ranks, world);
+        check_ranks(ranks, world);
+    }
+}
+
+/* As few pieces as there can be, and at least one. */
+static void pieces(void)
+{
+    dml_comm comm;
+    memset(&comm, 0, sizeof comm);
+    comm.segment_bytes = 1000;
+    static const struct {
+        unsigned elements, of_f32, of_f64, of_u8;
+    } cases[] = { { 0, 1, 1, 1 },   { 1, 1, 1, 1 },   { 125, 1, 1, 1 },  { 126, 1, 2, 1 },
+                  { 250, 1, 2, 1 }, { 251, 2, 3, 1 }, { 1000, 4, 8, 1 }, { 1001, 5, 9, 2 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CHECK_INT(dml__pieces_of(&comm, cases[i].elements, DML_F32), cases[i].of_f32);
+        CHECK_INT(dml__pieces_of(&comm, cases[i].elements, DML_I64), cases[i].of_f64);
+        CHECK_INT(dml__pieces_of(&comm, cases[i].elements, DML_U8), cases[i].of_u8);
+    }
+}
+
+/* ---- what is on the wire ---- */
+
+static __thread bool tapped;
+static uint8_t tap[1024];
+static size_t tap_bytes;
+
+static ssize_t tapping_send(int fd, const struct msghdr *message, int flags)
+{
+    const ssize_t sent = sendmsg(fd, message, flags);
+    if (!tapped || sent < 0) return sent;
+    size_t left = (size_t)sent;
+    for (size_t part = 0; part < (size_t)message->msg_iovlen && left; part++) {
+        const size_t n = message->msg_iov[part].iov_len < left ? message->msg_iov[part].iov_len : left;
+        if (tap_bytes + n <= sizeof tap) memcpy(tap + tap_bytes, message->msg_iov[part].iov_base, n);
+        tap_bytes += n;
+        left -= n;
+    }
+    return sent;
+}
+
+static void wire_body(test_rank *me)
+{
+    static const uint8_t f32[] = { 0, 0, 0xc0, 0x3f, 0, 0, 0x80, 0xc0 }; /* 1.5, -4 */
+    static const uint8_t f64[] = { 0, 0, 0, 0, 0, 0, 0xf8, 0x3f };
+    static const uint8_t i32[] = { 0x04, 0x03, 0x02, 0x01, 0xfe, 0xff, 0xff, 0xff };
+    static const uint8_t i64[] = { 8, 7, 6, 5, 4, 3, 2, 1 };
+    static const uint8_t u8[] = { 3, 2, 1 };
+    const float as_f32[] = { 1.5f, -4 };
+    const double as_f64[] = { 1.5 };
+    const int32_t as_i32[] = { 0x01020304, -2 };
+    const int64_t as_i64[] = { 0x0102030405060708 };
+    const struct {
+        dml_dtype dtype;
+        size_t count;
+        const void *data;
+        const uint8_t *want;
+    } cases[] = { { DML_F32, 2, as_f32, f32 },
+                  { DML_F64, 1, as_f64, f64 },
+                  { DML_I32, 2, as_i32, i32 },
+                  { DML_I64, 1, as_i64, i64 },
+                  { DML_U8, 3, u8, u8 } };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const size_t bytes = cases[c].count * dml_dtype_size(cases[c].dtype);
+        uint8_t got[8] = { 0 };
+        double aligned = 0;
+        if (me->rank == 1) {
+            me->bad += dml_comm_receive(me->comm, &aligned, cases[c].count, cases[c].dtype, 0) != DML_OK;
+            memcpy(got, &aligned, sizeof got);
+            me->bad += memcmp(got, cases[c].data, bytes) != 0;
+            continue;
+        }
+        tapped = true;
+        tap_bytes = 0;
+        me->bad += dml_comm_send(me->comm, cases[c].data, cases[c].count, cases[c].dtype, 1) != DML_OK;
+        tapped = false;
+        me->bad += tap_bytes != DML__PIECE_HEADER_BYTES + bytes;
+        me->bad += memcmp(tap, "dmlh\1", 6) != 0;
+        me->bad += memcmp(tap + DML__PIECE_HEADER_BYTES, cases[c].want, bytes) != 0;
+    }
+}
+
+static void little_endian_on_the_wire(void)
+{
+    dml__socket_calls sockets = *dml__system_sockets();
+    sockets.send = tapping_send;
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 30, wire_body, NULL);
+    ranks[0].sockets = &sockets;
+    ranks_run(ranks, 2);
+    check_ranks(ranks, 2);
 }
 
 static void special_values(void)
@@ -389,6 +613,12 @@ int main(void)
     RUN(barrier);
     RUN(started);
     RUN(special_values);
+    RUN(nan_wins);
+    RUN(nothing_at_all);
+    RUN(small_pieces);
+    RUN(converted);
+    RUN(pieces);
+    RUN(little_endian_on_the_wire);
     RUN(close_finishes_what_was_started);
     RUN(nothing_is_allocated_after_opening);
     RUN(ipv6);

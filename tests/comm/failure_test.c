@@ -154,11 +154,117 @@ static void misused_requests(void)
     ranks_run(ranks, 2);
     for (int rank = 0; rank < 2; rank++) {
         CHECK_INT(ranks[rank].status, DML_ERROR_STATE);
-        CHECK_CONTAINS(ranks[rank].error, "4 requests were not yet waited for");
+        CHECK_CONTAINS(ranks[rank].error, "started all_reduce(f32, 1, sum) while all 4 requests were out");
+        CHECK_CONTAINS(ranks[rank].error, "dml_comm_wait_all");
     }
     ranks_prepare(ranks, 2, 20, wait_twice_body, NULL);
     ranks_run(ranks, 2);
     for (int rank = 0; rank < 2; rank++) CHECK_CONTAINS(ranks[rank].error, "rank 0 waited twice");
+}
+
+/* Starts requests and forgets them: 256 go, and 256 more once they have been taken back. */
+static void forgotten_requests_body(test_rank *me)
+{
+    enum { MOST = 256 };
+    static float all[2][MOST];
+    float *x = all[me->rank];
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < MOST; i++) x[i] = (float)(i + round);
+        for (int i = 0; i < MOST; i++)
+            me->bad += !dml_comm_all_reduce_start(me->comm, x + i, 1, DML_F32, DML_SUM);
+        me->bad += dml_comm_wait_all(me->comm) != DML_OK;
+        for (int i = 0; i < MOST; i++) me->bad += x[i] != 2 * (float)(i + round);
+    }
+    me->bad += dml_comm_wait_all(me->comm) != DML_OK; /* nothing is out */
+    for (int i = 0; i < MOST; i++)
+        me->bad += !dml_comm_all_reduce_start(me->comm, x + i, 1, DML_F32, DML_SUM);
+    me->bad += dml_comm_all_reduce_start(me->comm, x, 1, DML_F32, DML_SUM) != NULL;
+    me->bad += dml_comm_wait_all(me->comm) != DML_ERROR_STATE;
+}
+
+static void forgotten_requests(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 20, forgotten_requests_body, NULL);
+    ranks_run(ranks, 2);
+    for (int rank = 0; rank < 2; rank++) {
+        CHECK_INT(ranks[rank].bad, 0);
+        CHECK_INT(ranks[rank].status, DML_ERROR_STATE);
+        CHECK_CONTAINS(ranks[rank].error, "all 256 requests were out");
+    }
+    CHECK_INT(dml_comm_wait_all(NULL), DML_ERROR_MEMORY);
+}
+
+static dml_comm *open_alone(int max_requests)
+{
+    const dml_comm_options options = { .world_size = 1, .max_requests = max_requests };
+    return dml_comm_open(&options);
+}
+
+/* A request that was waited for isn't taken for the next one that is started. */
+static void requests_waited_for_too_late(void)
+{
+    dml_comm *comm = open_alone(3);
+    float x = 1;
+    dml_request *first = dml_comm_all_reduce_start(comm, &x, 1, DML_F32, DML_SUM);
+    CHECK(!dml_comm_wait(comm, first) && dml_comm_done(comm, first));
+    dml_request *second = dml_comm_all_reduce_start(comm, &x, 1, DML_F32, DML_SUM);
+    dml_request *third = dml_comm_all_reduce_start(comm, &x, 1, DML_F32, DML_SUM);
+    CHECK(second && third && second != first && third != first && second != third);
+    CHECK_INT(dml_comm_wait(comm, first), DML_ERROR_STATE);
+    CHECK_CONTAINS(dml_comm_error(comm), "rank 0 waited twice for the same request");
+    CHECK_INT(dml_comm_wait(comm, third), DML_OK); /* they had run */
+    CHECK_INT(dml_comm_wait(comm, second), DML_OK);
+    CHECK_INT(dml_comm_wait(comm, second), DML_ERROR_STATE);
+    dml_comm_close(comm);
+    comm = open_alone(3);
+    first = dml_comm_all_reduce_start(comm, &x, 1, DML_F32, DML_SUM);
+    CHECK_INT(dml_comm_wait_all(comm), DML_OK);
+    CHECK_INT(dml_comm_wait(comm, first), DML_ERROR_STATE);
+    dml_comm_close(comm);
+}
+
+/* Whatever the order in which they come back, each is given out once. */
+static void requests_in_any_order(void)
+{
+    enum { MOST = 5 };
+    dml_comm *comm = open_alone(MOST);
+    dml_request *out[MOST] = { NULL };
+    float x[MOST];
+    unsigned state = 3;
+    for (int round = 0; round < 2000; round++) {
+        const int i = (int)(test_random(&state) % MOST);
+        if (out[i]) {
+            CHECK_INT(dml_comm_wait(comm, out[i]), DML_OK);
+            out[i] = NULL;
+        } else {
+            out[i] = dml_comm_all_reduce_start(comm, &x[i], 1, DML_F32, DML_SUM);
+            CHECK(out[i]);
+            for (int k = 0; k < MOST; k++) CHECK(k == i || out[k] != out[i]);
+        }
+    }
+    CHECK_STRING(dml_comm_error(comm), "");
+    dml_comm_close(comm);
+}
+
+static void requests_of_others(void)
+{
+    static const char part[] = "rank 0 waited for a request that another communicator gave out";
+    for (int kind = 0; kind < 4; kind++) {
+        dml_comm *mine = open_alone(2), *other = open_alone(2);
+        float x = 1;
+        dml_request *request = dml_comm_all_reduce_start(other, &x, 1, DML_F32, DML_SUM), *wrong = request;
+        if (kind == 1) wrong = mine->requests + 2; /* just past its own */
+        if (kind == 2) wrong = (dml_request *)(void *)((char *)mine->requests - sizeof *wrong);
+        if (kind == 3) wrong = (dml_request *)(void *)((char *)(mine->requests + 1) + 8); /* inside of one */
+        CHECK(dml_comm_done(mine, wrong));
+        CHECK_INT(dml_comm_wait(mine, wrong), DML_ERROR_ARGUMENT);
+        CHECK_STRING(dml_comm_error(mine), part);
+        CHECK_INT(dml_comm_wait(other, request), DML_OK);
+        CHECK_STRING(dml_comm_error(other), "");
+        dml_comm_close(mine);
+        dml_comm_close(other);
+    }
 }
 
 /* ---- ranks that leave, die, freeze, or do something else ---- */
@@ -532,6 +638,10 @@ int main(void)
     RUN(mismatches);
     RUN(bad_arguments);
     RUN(misused_requests);
+    RUN(forgotten_requests);
+    RUN(requests_waited_for_too_late);
+    RUN(requests_in_any_order);
+    RUN(requests_of_others);
     RUN(a_rank_that_closes);
     RUN(a_rank_that_is_busy);
     RUN(late_ranks_and_a_busy_one);

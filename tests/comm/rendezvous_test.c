@@ -70,6 +70,116 @@ static void bad_options(void)
     check_options((dml_comm_options){ .max_requests = -1 }, "max_requests is -1");
 }
 
+/* What a number may be at most and at least is taken, one past it is not. */
+static void check_limit(dml_comm_options options, const char *refusal)
+{
+    dml__comm_settings settings;
+    dml__error error;
+    memset(&error, 0, sizeof error);
+    const bool taken = dml__read_comm_settings(&options, &settings, &error);
+    CHECK_MESSAGE(taken == !refusal, "%s", refusal ? refusal : error.text);
+    if (refusal) {
+        CHECK_INT(error.status, DML_ERROR_ARGUMENT);
+        CHECK_CONTAINS(error.text, refusal);
+    }
+}
+
+static void check_limit_of(const char *name, const char *value, const char *refusal)
+{
+    setenv(name, value, 1);
+    check_limit((dml_comm_options){ 0 }, refusal);
+    unsetenv(name);
+}
+
+static void limits(void)
+{
+    const int most = 1 << 20;
+    clear_environment();
+    check_limit((dml_comm_options){ .rank = most - 1, .world_size = most }, NULL);
+    check_limit((dml_comm_options){ .rank = most, .world_size = most }, "rank 1048576 of world_size 1048576");
+    check_limit((dml_comm_options){ .world_size = most + 1 }, "world_size 1048577");
+    check_limit((dml_comm_options){ .rank = -1 }, "rank -1 without a world_size");
+    check_limit((dml_comm_options){ .master_port = 65535 }, NULL);
+    check_limit((dml_comm_options){ .master_port = 1 }, NULL);
+    check_limit((dml_comm_options){ .master_port = -1 }, "master_port is -1");
+    check_limit((dml_comm_options){ .timeout_s = 1e9 }, NULL);
+    check_limit((dml_comm_options){ .timeout_s = 1.0001e9 }, "timeout_s is 1.0001e+09");
+    check_limit((dml_comm_options){ .timeout_s = 1e-3 }, NULL);
+    check_limit((dml_comm_options){ .timeout_s = NAN }, "timeout_s is nan");
+    check_limit((dml_comm_options){ .segment_bytes = 7 }, "segment_bytes is 7");
+    check_limit((dml_comm_options){ .segment_bytes = 8 }, NULL);
+    check_limit((dml_comm_options){ .segment_bytes = 1 << 30 }, NULL);
+    check_limit((dml_comm_options){ .segment_bytes = (1 << 30) + 1 }, "segment_bytes is 1073741825");
+    check_limit((dml_comm_options){ .max_requests = 1 }, NULL);
+    check_limit((dml_comm_options){ .max_requests = most }, NULL);
+    check_limit((dml_comm_options){ .max_requests = most + 1 }, "max_requests is 1048577");
+    check_limit_of("MASTER_PORT", "65535", NULL);
+    check_limit_of("MASTER_PORT", "65536", "MASTER_PORT is \"65536\"");
+    check_limit_of("MASTER_PORT", "1", NULL);
+    check_limit_of("MASTER_PORT", "0", "MASTER_PORT is \"0\"");
+    check_limit_of("DML_TIMEOUT", "1e9", NULL);
+    check_limit_of("DML_TIMEOUT", "1.1e9", "DML_TIMEOUT is \"1.1e9\"");
+    check_limit_of("DML_TIMEOUT", "0", "DML_TIMEOUT is \"0\"");
+    check_limit_of("DML_INSECURE", "0", NULL);
+    check_limit_of("DML_INSECURE", "1", NULL);
+    setenv("RANK", "0", 1);
+    check_limit_of("WORLD_SIZE", "1", NULL);
+    check_limit_of("WORLD_SIZE", "1048576", NULL);
+    check_limit_of("WORLD_SIZE", "1048577", "WORLD_SIZE is \"1048577\"");
+    setenv("RANK", "1048575", 1);
+    check_limit_of("WORLD_SIZE", "1048576", NULL);
+    check_limit_of("WORLD_SIZE", "1048575", "RANK is \"1048575\"");
+    clear_environment();
+}
+
+/* What isn't said is as the header says; what is said goes before the environment. */
+static void defaults(void)
+{
+    dml__comm_settings settings;
+    dml__error error;
+    dml_comm_options options = { .rank = 0 };
+    memset(&error, 0, sizeof error);
+    clear_environment();
+    setenv("RANK", "", 1); /* as if it weren't there */
+    setenv("DML_KEY", "", 1);
+    CHECK(dml__read_comm_settings(&options, &settings, &error));
+    CHECK(settings.rank == 0 && settings.world == 1 && settings.master_port == 29500);
+    CHECK(settings.timeout == 30 && !settings.key && !settings.allow_insecure && !settings.bind_addr);
+    CHECK(settings.segment_bytes == 256 << 10 && settings.max_requests == 256);
+    CHECK_STRING(settings.master_addr, "127.0.0.1");
+    setenv("RANK", "2", 1);
+    setenv("WORLD_SIZE", "3", 1);
+    setenv("MASTER_ADDR", "there", 1);
+    setenv("MASTER_PORT", "77", 1);
+    setenv("DML_TIMEOUT", "2.5", 1);
+    setenv("DML_KEY", "key", 1);
+    setenv("DML_INSECURE", "1", 1);
+    CHECK(dml__read_comm_settings(&options, &settings, &error));
+    CHECK(settings.rank == 2 && settings.world == 3 && settings.master_port == 77);
+    CHECK(settings.timeout == 2.5 && settings.allow_insecure);
+    CHECK_STRING(settings.key, "key");
+    CHECK_STRING(settings.master_addr, "there");
+    setenv("DML_INSECURE", "0", 1);
+    options.rank = 4;
+    options.world_size = 5;
+    options.master_addr = "here";
+    options.master_port = 88;
+    options.timeout_s = 4;
+    options.key = "mine";
+    options.bind_addr = "eth7";
+    options.segment_bytes = 1000;
+    options.max_requests = 9;
+    CHECK(dml__read_comm_settings(&options, &settings, &error));
+    CHECK(settings.rank == 4 && settings.world == 5 && settings.master_port == 88 && settings.timeout == 4);
+    CHECK(!settings.allow_insecure && settings.segment_bytes == 1000 && settings.max_requests == 9);
+    CHECK_STRING(settings.key, "mine");
+    CHECK_STRING(settings.master_addr, "here");
+    CHECK_STRING(settings.bind_addr, "eth7");
+    options.allow_insecure = true;
+    CHECK(dml__read_comm_settings(&options, &settings, &error) && settings.allow_insecure);
+    clear_environment();
+}
+
 static void alone(void)
 {
     clear_environment();
@@ -444,6 +554,118 @@ static void addresses_of_no_rank(void)
     }
 }
 
+/* Rank 3 is told one address too many, or too few: the one is refused, for the other it goes on waiting. */
+static void wrong_number_of_addresses(void)
+{
+    static const struct {
+        int first, count;
+        dml_status status;
+        const char *part;
+    } cases[] = {
+        { 1, 3, DML_ERROR_FORMAT, "a message that makes no sense" },
+        { 2, 2, DML_ERROR_FORMAT, "a message that makes no sense" },
+        { 3, 1, DML_ERROR_FORMAT, "a message that makes no sense" },
+        { 4, 0, DML_ERROR_FORMAT, "a message that makes no sense" },
+        { 3, 0, DML_ERROR_TIMEOUT, "did not connect with rank 3" }, /* no address, but also none missing */
+        { 1, 2, DML_ERROR_TIMEOUT, "did not connect with rank 3" },
+        { 1, 1, DML_ERROR_TIMEOUT, "gave up after 0.3 s, while rank 0 was still waiting" },
+    };
+    static const uint8_t session[DML__SESSION_BYTES] = { 1 };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        test_rank ranks[4];
+        pthread_t thread;
+        ranks_prepare(ranks, 4, 0.3, NULL, NULL);
+        const int listener = listen_at(ranks[0].options.master_port);
+        pthread_create(&thread, NULL, ranks_thread, &ranks[3]);
+        dml__hello hello;
+        dml__control control;
+        uint8_t bytes[DML__CONTROL_BYTES];
+        const int fd = take_hello(listener, &hello);
+        CHECK_INT(hello.port, 0); /* nobody will come to the last rank */
+        send_welcome(fd, 4, session);
+        memset(&control, 0, sizeof control);
+        control.kind = DML__ADDRESSES;
+        control.rank = cases[i].first;
+        control.endpoints = cases[i].count;
+        for (int k = 0; k < control.endpoints; k++) {
+            control.endpoint[k].family = 4;
+            control.endpoint[k].ip[0] = 127;
+            control.endpoint[k].ip[3] = 1;
+            control.endpoint[k].port = (uint16_t)ranks[0].options.master_port;
+        }
+        dml__encode_control(&control, bytes);
+        (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+        pthread_join(thread, NULL);
+        CHECK_INT(ranks[3].status, cases[i].status);
+        CHECK_CONTAINS(ranks[3].error, cases[i].part);
+        close(fd);
+        close(listener);
+    }
+}
+
+/* More ranks than one message of addresses holds; rank 21 gets just one full one. */
+static void many_ranks(void)
+{
+    enum { MANY = DML__ADDRESSES_AT_ONCE + 4 };
+    static test_rank ranks[MANY];
+    pthread_t threads[MANY];
+    struct rlimit old, more;
+    CHECK_INT(getrlimit(RLIMIT_NOFILE, &old), 0);
+    more = old;
+    if (more.rlim_cur < 4096) more.rlim_cur = more.rlim_max < 4096 ? more.rlim_max : 4096;
+    if (more.rlim_cur < 2 * MANY * MANY || setrlimit(RLIMIT_NOFILE, &more) != 0) {
+        SKIP("%d ranks need more files than this process may open", MANY);
+        return;
+    }
+    ranks_prepare(ranks, MANY, 60, late_rank_body, NULL);
+    for (int rank = 0; rank < MANY; rank++)
+        CHECK_INT(pthread_create(&threads[rank], NULL, ranks_thread, &ranks[rank]), 0);
+    for (int rank = 0; rank < MANY; rank++) pthread_join(threads[rank], NULL);
+    check_ranks(ranks, MANY);
+    setrlimit(RLIMIT_NOFILE, &old);
+}
+
+/* A rank that knows no key, or another job's session, is a stranger to every rank, and the job goes on. */
+static void wrong_session(void)
+{
+    for (int keyed = 0; keyed < 2; keyed++) {
+        test_rank ranks[2];
+        pthread_t threads[2];
+        ranks_prepare(ranks, 2, 20, late_rank_body, NULL);
+        for (int rank = 0; rank < 2; rank++) ranks[rank].options.key = keyed ? "a key" : NULL;
+        pthread_create(&threads[0], NULL, ranks_thread, &ranks[0]);
+        int fd = -1;
+        while (fd < 0) fd = ranks_connect(ranks[0].options.master_port);
+        uint8_t challenge[DML__CHALLENGE_BYTES], bytes[DML__HELLO_BYTES];
+        uint8_t welcome_bytes[DML__WELCOME_BYTES] = { 0 };
+        receive_all(fd, challenge, sizeof challenge);
+        dml__hello hello;
+        dml__welcome welcome;
+        memset(&hello, 0, sizeof hello);
+        hello.version = DML__WIRE_VERSION;
+        hello.has_key = keyed;
+        hello.from = 1;
+        hello.world = 2;
+        hello.segment_bytes = SEGMENT_BYTES;
+        hello.session[15] = 1;
+        dml__encode_hello(&hello, bytes);
+        if (keyed) {
+            dml__hello_mac("a key", challenge, bytes, hello.mac);
+            dml__encode_hello(&hello, bytes);
+        }
+        (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+        receive_all(fd, welcome_bytes, sizeof welcome_bytes);
+        CHECK(dml__decode_welcome(welcome_bytes, &welcome));
+        CHECK_INT(welcome.verdict, DML__VERDICT_WRONG_SESSION);
+        close(fd);
+        pthread_create(&threads[1], NULL, ranks_thread, &ranks[1]);
+        for (int rank = 0; rank < 2; rank++) pthread_join(threads[rank], NULL);
+        check_ranks(ranks, 2);
+        CHECK_INT(ranks[0].strangers, 1);
+        CHECK_INT(ranks[1].strangers, 0);
+    }
+}
+
 /* Rank 2 comes to rank 1 while rank 0's welcome is still on its way there: no reason to turn it away. */
 static void before_the_session(void)
 {
@@ -545,6 +767,8 @@ int main(void)
     clear_environment();
     RUN(bad_environment);
     RUN(bad_options);
+    RUN(limits);
+    RUN(defaults);
     RUN(alone);
     RUN(from_environment);
     RUN(missing_rank);
@@ -560,6 +784,9 @@ int main(void)
     RUN(strangers_change_nothing);
     RUN(other_version);
     RUN(addresses_of_no_rank);
+    RUN(wrong_number_of_addresses);
+    RUN(many_ranks);
+    RUN(wrong_session);
     RUN(before_the_session);
     RUN(swallowed_packets);
     RUN(few_descriptors);

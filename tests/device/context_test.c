@@ -96,6 +96,48 @@ static void bad_options(void)
     dml_close(context);
 }
 
+/* The context's threads count first, then the pool's; the pool's other options go with both. */
+static void options_of_the_pool(void)
+{
+    static const int threads[][3] = { { 0, 3, 3 }, { 2, 3, 2 }, { 2, 0, 2 } };
+    for (size_t i = 0; i < sizeof threads / sizeof threads[0]; i++) {
+        const dml_pool_options pool = { .threads = threads[i][1], .spin = -1, .scratch = { 640, 64 } };
+        dml_context *context = dml_open(&(dml_options){ .threads = threads[i][0], .pool = &pool });
+        CHECK_STRING(dml_error(context), "");
+#ifndef DML_NO_THREADS
+        CHECK_INT(dml_pool_threads(dml_context_pool(context)), threads[i][2]);
+#endif
+        CHECK_INT(dml_pool_scratch_bytes(dml_context_pool(context)).worker, 640);
+        CHECK_INT(dml_pool_scratch_bytes(dml_context_pool(context)).shared, 64);
+        dml_close(context);
+    }
+    check_refused(&(dml_options){ .pool = &(dml_pool_options){ .threads = -2 } }, DML_ERROR_ARGUMENT,
+                  "-2 threads asked for");
+    check_refused(&(dml_options){ .threads = 2, .pool = &(dml_pool_options){ .scratch = { SIZE_MAX, 0 } } },
+                  DML_ERROR_MEMORY, "no memory or threads left for a pool of 2 threads");
+}
+
+/* A context without a pool of any size to speak of fits into little. */
+static void a_context_is_small(void)
+{
+    static char memory[8192];
+    dml_context *context =
+        dml_open(&(dml_options){ .threads = 1, .memory = memory, .memory_bytes = sizeof memory });
+    CHECK_MESSAGE(dml_status_of(context) == DML_OK, "%s", dml_error(context));
+    dml_close(context);
+}
+
+static void an_unknown_instruction_set(void)
+{
+    setenv("DML_ISA", "avx3", 1);
+    check_refused(NULL, DML_ERROR_ARGUMENT, "DML_ISA=avx3: there are scalar, neon, avx2, avx512");
+    setenv("DML_ISA", "avx512", 1); /* or the best there is */
+    dml_context *context = dml_open(NULL);
+    CHECK_STRING(dml_error(context), "");
+    dml_close(context);
+    unsetenv("DML_ISA");
+}
+
 static void the_device_list(void)
 {
     dml_device_info infos[32], one[2];
@@ -186,7 +228,7 @@ static void the_log_tells(void)
 #ifndef DML_NO_THREADS
     CHECK_CONTAINS(logged, "with 2 CPU threads\n");
 #endif
-    CHECK(dml_compile(dml_dense(dml_input(dml_graph_create(context), "x", DML_F32, 1, 4), 3),
+    CHECK(dml_compile(dml_dense(dml_input(dml_graph_create(context), "x", DML_F32, 4), 3),
                       &(dml_program_options){ .batch = 2 }));
     CHECK_CONTAINS(logged, "compiled 4 nodes for 2 samples: ");
     dml_close(context);
@@ -200,7 +242,7 @@ static void close_releases_everything(void)
     dml_program *program[3];
     for (int i = 0; i < 3; i++) {
         graph[i] = dml_graph_create(context);
-        program[i] = dml_compile(dml_dense(dml_input(graph[i], "x", DML_F32, 1, 4), 3),
+        program[i] = dml_compile(dml_dense(dml_input(graph[i], "x", DML_F32, 4), 3),
                                  &(dml_program_options){ .batch = 2 });
         CHECK(program[i]);
     }
@@ -215,6 +257,9 @@ int main(void)
     RUN(defaults);
     RUN(null_context);
     RUN(bad_options);
+    RUN(options_of_the_pool);
+    RUN(a_context_is_small);
+    RUN(an_unknown_instruction_set);
     RUN(the_device_list);
     RUN(the_log_tells);
     RUN_EACH(memory_of_a_device);

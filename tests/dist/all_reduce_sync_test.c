@@ -1,25 +1,47 @@
-/* Ranks are threads of this process, each with a context and a communicator of its own. */
+/* Ranks are threads of this process, each with a context and a communicator of its own, and compared with a
+   trainer that knows no strategy. */
 #include "dist/all_reduce_sync.h"
 
 #include "../comm/ranks.h"
-#include "../test.h"
+#include "../graph/backends.h"
 #include "graph/op_activation.h"
+#include "graph/op_arithmetic.h"
 #include "graph/op_dense.h"
 #include "graph/op_loss.h"
+#include "graph/weights.h"
 
-enum { MAX_RANKS = 5, IN = 6, CLASSES = 3, STEPS = 12, MAX_BATCH = 23, MAX_PARAMETERS = 512 };
+enum { MAX_RANKS = 5, IN = 6, CLASSES = 3, MAX_STEPS = 12, MAX_BATCH = 23, MAX_PARAMETERS = 2048 };
 
+/* How a global batch becomes a gradient. */
+typedef enum way {
+    IN_STEPS,   /* dml_trainer_step */
+    IN_PIECES,  /* two backwards, the first with DML_MORE */
+    EACH_PIECE, /* two backwards, each combined */
+} way;
+
+/* What a rank is to do, and what came of it. */
 typedef struct rank_job {
-    int rank, world;
-    int batch; /* global */
+    int rank, world; /* world 0: alone, without a strategy */
+    int batch;       /* global */
+    int steps;
     size_t bucket_bytes;
-    int leaves_at; /* this step; -1: never */
     float lr;
+    way way;
+    bool uneven;     /* ranks get very different shares, the first few of a small batch none */
+    bool frozen;     /* the first layer's weight */
+    double clip;     /* the gradient's largest norm; 0: any */
+    int more_layers; /* small ones */
+    int own_steps;   /* that rank 0 trained before the strategy was attached; others train others */
+    int leaves_at;   /* this step; -1: never */
+    int sabotage; /* every second step fails on all ranks at this call of the strategy, counted from begin */
+    bool refused; /* rank 1 tries each step with bad input first */
+    bool all_empty; /* every step is tried first with no sample on any rank */
     /* results */
-    float loss[STEPS]; /* the mean of this rank's samples */
+    float loss[MAX_STEPS]; /* the mean of this rank's samples */
     int rows;
-    size_t parameters;
-    float w[MAX_PARAMETERS];
+    size_t parameters, trained;
+    float w[MAX_PARAMETERS], velocity[MAX_PARAMETERS];
+    uint64_t steps_taken;
     dml_status status;
     char error[512];
 } rank_job;
@@ -31,63 +53,225 @@ static void make_batch(int step, int batch, float *x, int32_t *t)
     for (int i = 0; i < batch; i++) t[i] = x[i * IN] > 0.3f ? 2 : x[i * IN + 1] > 0 ? 1 : 0;
 }
 
-/* The first `batch % world` ranks get one sample more. */
-static int first_row(const rank_job *job, int rank)
+/* Where the share of `rank` begins among `rows` samples. */
+static int first_row(const rank_job *job, int rows, int rank)
 {
-    return rank * (job->batch / job->world) +
-           (rank < job->batch % job->world ? rank : job->batch % job->world);
+    const int world = job->world ? job->world : 1;
+    if (job->uneven) return rows * rank * (rank + 1) / (world * (world + 1));
+    return rank * (rows / world) + (rank < rows % world ? rank : rows % world);
 }
 
-static dml_node *build_loss(dml_context *context)
+static dml_node *build_loss(dml_context *context, const rank_job *job)
 {
     dml_graph *graph = dml_graph_create(context);
-    dml_node *x = dml_input(graph, "x", DML_F32, 1, IN), *t = dml_input(graph, "t", DML_I32, 0);
-    dml_node *h = dml_relu(dml_dense(dml_tanh(dml_dense(x, 16)), 16));
-    return dml_softmax_cross_entropy(dml_dense(h, CLASSES), t);
+    dml_node *x = dml_input(graph, "x", DML_F32, IN), *t = dml_input(graph, "t", DML_I32);
+    dml_node *h = dml_tanh(dml_dense(x, job->more_layers ? 4 : 16));
+    dml_node *first = h;
+    for (int i = 0; i < job->more_layers; i++) h = dml_add(h, dml_tanh(dml_dense(first, 4)));
+    if (!job->more_layers) h = dml_relu(dml_dense(h, 16));
+    dml_node *loss = dml_softmax_cross_entropy(dml_dense(h, CLASSES), t);
+    if (job->frozen) CHECK_INT(dml_parameter_train(dml_graph_find(graph, "dense_1.weight"), false), DML_OK);
+    return loss;
 }
 
-static dml_status train(rank_job *job, dml_trainer *trainer)
+/* ---- a strategy around the strategy, whose calls fail on command ---- */
+
+typedef struct saboteur {
+    dml_sync inner;
+    int calls, fail_at; /* 0: never */
+} saboteur;
+
+static dml_status sabotage(saboteur *s, dml_trainer *trainer)
 {
+    return ++s->calls == s->fail_at ? dml_trainer_fail(trainer, DML_ERROR_DEVICE, "sabotage") : DML_OK;
+}
+static dml_status saboteur_start(void *state, dml_trainer *trainer)
+{
+    saboteur *s = (saboteur *)state;
+    return s->inner.start(s->inner.state, trainer);
+}
+static dml_status saboteur_begin(void *state, dml_trainer *trainer, double samples)
+{
+    saboteur *s = (saboteur *)state;
+    s->calls = 0;
+    const dml_status status = s->inner.begin(s->inner.state, trainer, samples);
+    return status == DML_OK ? sabotage(s, trainer) : status;
+}
+static dml_status saboteur_ready(void *state, dml_trainer *trainer, size_t begin, size_t end)
+{
+    saboteur *s = (saboteur *)state;
+    const dml_status status = s->inner.ready(s->inner.state, trainer, begin, end);
+    return status == DML_OK ? sabotage(s, trainer) : status;
+}
+static dml_status saboteur_finish(void *state, dml_trainer *trainer, double *samples)
+{
+    saboteur *s = (saboteur *)state;
+    const dml_status status = sabotage(s, trainer);
+    return status == DML_OK ? s->inner.finish(s->inner.state, trainer, samples) : status;
+}
+static void saboteur_failed(void *state, dml_trainer *trainer)
+{
+    saboteur *s = (saboteur *)state;
+    s->inner.failed(s->inner.state, trainer);
+}
+static void saboteur_destroy(void *state, dml_trainer *trainer)
+{
+    saboteur *s = (saboteur *)state;
+    s->inner.destroy(s->inner.state, trainer);
+}
+static dml_sync with_sabotage(saboteur *s, dml_sync inner)
+{
+    memset(s, 0, sizeof *s);
+    s->inner = inner;
+    return (
+        dml_sync){ s,    saboteur_start,   saboteur_begin, saboteur_ready, saboteur_finish, saboteur_failed,
+                   NULL, saboteur_destroy, inner.ranks };
+}
+
+/* ---- a rank ---- */
+
+static void clip(dml_trainer *trainer, double most)
+{
+    const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
+    float *g = dml_trainer_get(trainer, DML_GRADIENTS, 0, n);
+    double squares = 0;
+    for (size_t i = 0; i < n; i++) squares += (double)g[i] * g[i];
+    if (squares <= most * most) return;
+    for (size_t i = 0; i < n; i++) g[i] = (float)(g[i] * most / sqrt(squares));
+    CHECK_INT(dml_trainer_put(trainer, DML_GRADIENTS, 0, n), DML_OK);
+}
+
+/* This rank's share of rows [from, to) of the global batch. */
+static dml_status backward(rank_job *job, dml_trainer *trainer, int step, int from, int to, int flags)
+{
+    float x[MAX_BATCH * IN];
+    int32_t t[MAX_BATCH];
+    make_batch(step, job->batch, x, t);
+    const int begin = from + first_row(job, to - from, job->rank);
+    job->rows = from + first_row(job, to - from, job->rank + 1) - begin;
+    float *loss = &job->loss[step % MAX_STEPS];
+    if (flags < 0) return dml_trainer_step(trainer, job->rows, DML_INPUTS(x + begin * IN, t + begin), loss);
+    return dml_trainer_backward(trainer, job->rows, DML_INPUTS(x + begin * IN, t + begin), flags, loss);
+}
+
+static dml_status one_step(rank_job *job, dml_trainer *trainer, int step)
+{
+    const int whole = job->batch, part = whole / 3;
+    if (job->way == IN_STEPS && !job->clip) return backward(job, trainer, step, 0, whole, -1);
     dml_status status = DML_OK;
-    for (int s = 0; s < STEPS && s != job->leaves_at && status == DML_OK; s++) {
-        float x[MAX_BATCH * IN];
-        int32_t t[MAX_BATCH];
-        make_batch(s, job->batch, x, t);
-        const int begin = first_row(job, job->rank);
-        job->rows = first_row(job, job->rank + 1) - begin;
-        const void *inputs[] = { x + begin * IN, t + begin };
-        status = dml_trainer_step(trainer, job->rows, inputs, &job->loss[s]);
-    }
-    return status;
+    if (job->way != IN_STEPS)
+        status = backward(job, trainer, step, 0, part, DML_ADD | (job->way == IN_PIECES ? DML_MORE : 0));
+    if (status == DML_OK)
+        status = backward(job, trainer, step, job->way == IN_STEPS ? 0 : part, whole, DML_ADD);
+    if (status != DML_OK) return status;
+    if (job->clip) clip(trainer, job->clip);
+    return dml_trainer_update(trainer);
 }
 
-static void run_rank(test_rank *me)
+/* What goes wrong before a step, on all ranks in the same way. */
+static void one_step_that_fails(rank_job *job, dml_trainer *trainer, int step, saboteur *s)
 {
-    rank_job *job = (rank_job *)me->user + me->rank;
-    dml_options options;
-    memset(&options, 0, sizeof options);
-    options.threads = 1;
-    options.seed = 5 + (uint64_t)job->rank; /* other initial values on each rank: rank 0's must win */
+    static const float zeros[IN];
+    static const int32_t bad[] = { CLASSES };
+    dml_context *context = dml_trainer_context(trainer);
+    if (job->refused && job->rank == 1) {
+        CHECK_INT(dml_trainer_step(trainer, 1, DML_INPUTS(zeros, bad), NULL), DML_ERROR_ARGUMENT);
+        CHECK_CONTAINS(dml_error(context), "it must be in 0 .. 2");
+        dml_clear_error(context);
+    }
+    if (job->all_empty) {
+        CHECK_INT(dml_trainer_step(trainer, 0, NULL, 0, NULL), DML_ERROR_ARGUMENT);
+        CHECK_CONTAINS(dml_error(context), "a global batch of 0 samples");
+        dml_clear_error(context);
+    }
+    if (job->sabotage) {
+        s->fail_at = job->sabotage;
+        CHECK_INT(one_step(job, trainer, step), DML_ERROR_DEVICE);
+        CHECK_CONTAINS(dml_error(context), "sabotage");
+        s->fail_at = 0;
+        dml_clear_error(context);
+    }
+}
+
+static void keep_results(rank_job *job, dml_trainer *trainer)
+{
+    job->parameters = dml_trainer_count(trainer, DML_PARAMETERS);
+    job->trained = dml_trainer_count(trainer, DML_GRADIENTS);
+    CHECK(job->parameters <= MAX_PARAMETERS);
+    memcpy(job->w, dml_trainer_get(trainer, DML_PARAMETERS, 0, job->parameters),
+           job->parameters * sizeof(float));
+    memcpy(job->velocity, dml_trainer_get(trainer, DML_OPTIMIZER_STATE, 0, job->trained),
+           job->trained * sizeof(float));
+    job->steps_taken = dml_trainer_steps(trainer);
+}
+
+/* Steps that each rank takes before there is a strategy: other ones on other ranks. */
+static void train_before(rank_job *job, dml_trainer *trainer)
+{
+    float x[MAX_BATCH * IN];
+    int32_t t[MAX_BATCH];
+    for (int s = 0; job->own_steps && s < job->own_steps + job->rank; s++) {
+        make_batch(1000 + s + 10 * job->rank, 5, x, t);
+        CHECK_INT(dml_trainer_step(trainer, 5, DML_INPUTS(x, t), NULL), DML_OK);
+    }
+}
+
+static dml_context *open_rank(const rank_job *job);
+
+static void train(rank_job *job, dml_comm *comm)
+{
+    dml_context *context = open_rank(job);
+    saboteur s;
     dml_trainer_options trainer_options;
     memset(&trainer_options, 0, sizeof trainer_options);
     trainer_options.batch = MAX_BATCH;
     trainer_options.optimizer = dml_sgd(job->lr, 0.9f);
-
-    dml_context *context = dml_open(&options);
-    dml_trainer *trainer = dml_trainer_create(build_loss(context), &trainer_options);
-    dml_all_reduce_sync_options sync_options;
-    memset(&sync_options, 0, sizeof sync_options);
-    sync_options.bucket_bytes = job->bucket_bytes;
-    job->status = dml_trainer_sync(trainer, dml_all_reduce_sync(me->comm, &sync_options));
-    if (job->status == DML_OK) job->status = train(job, trainer);
-    snprintf(job->error, sizeof job->error, "%s", dml_error(context));
-    if (job->status == DML_OK) {
-        job->parameters = dml_trainer_parameter_count(trainer);
-        memcpy(job->w, dml_trainer_get(trainer, DML_PARAMETERS, 0, job->parameters),
-               job->parameters * sizeof(float));
+    dml_trainer *trainer = dml_trainer_create(build_loss(context, job), &trainer_options);
+    train_before(job, trainer);
+    if (comm) {
+        dml_all_reduce_sync_options options;
+        memset(&options, 0, sizeof options);
+        options.bucket_bytes = job->bucket_bytes;
+        job->status = dml_trainer_sync(trainer, with_sabotage(&s, dml_all_reduce_sync(comm, &options)));
     }
+    for (int step = 0; step < job->steps && step != job->leaves_at && job->status == DML_OK; step++) {
+        if (comm) one_step_that_fails(job, trainer, step, &s);
+        job->status = one_step(job, trainer, step);
+    }
+    snprintf(job->error, sizeof job->error, "%s", dml_error(context));
+    if (job->status == DML_OK) keep_results(job, trainer);
     dml_close(context);
 }
+
+static void run_rank(test_rank *me)
+{
+    train((rank_job *)me->user + me->rank, me->comm);
+}
+
+/* ---- where ranks run ---- */
+
+#ifdef HOST_C
+/* Kernels as host C have their local memory in static arrays, so one rank at a time launches. */
+static pthread_mutex_t launching = PTHREAD_MUTEX_INITIALIZER;
+static dml_status launch_alone(dml_device *device, const dml_launch *launch)
+{
+    pthread_mutex_lock(&launching);
+    const dml_status status = dml__host_backend()->launch(device, launch);
+    pthread_mutex_unlock(&launching);
+    return status;
+}
+#endif
+
+static dml_context *open_rank(const rank_job *job)
+{
+    dml_options options;
+    memset(&options, 0, sizeof options);
+    options.threads = 1;
+    options.seed = 5 + (uint64_t)job->rank; /* other initial values on each rank: rank 0's must win */
+    return open_here(&options);
+}
+
+/* ---- worlds ---- */
 
 static void run_world(rank_job *jobs, const rank_job *like)
 {
@@ -97,72 +281,240 @@ static void run_world(rank_job *jobs, const rank_job *like)
         jobs[r].rank = r;
         if (like->leaves_at >= 0 && r != like->world - 1) jobs[r].leaves_at = -1;
     }
-    ranks_prepare(ranks, like->world, 20, run_rank, jobs);
+    ranks_prepare(ranks, like->world, 30, run_rank, jobs);
     ranks_run(ranks, like->world);
 }
 
 static rank_job alone;
 static rank_job world[MAX_RANKS];
 
-/* The mean over the global batch of a step's loss. */
-static double global_loss(const rank_job *jobs, int step)
-{
-    double sum = 0;
-    for (int r = 0; r < jobs->world; r++) sum += (double)jobs[r].loss[step] * jobs[r].rows;
-    return sum / jobs->batch;
-}
-
-static void compare_with_one_rank(int ranks, int batch, size_t bucket_bytes)
+static rank_job usual(int ranks)
 {
     rank_job like;
     memset(&like, 0, sizeof like);
-    like.batch = batch;
-    like.bucket_bytes = bucket_bytes;
-    like.leaves_at = -1;
-    like.lr = 0.1f;
-    like.world = 1;
-    run_world(&alone, &like);
+    backend_here = find_backend("cpu");
     like.world = ranks;
-    run_world(world, &like);
-    CHECK_STRING(alone.error, "");
-    for (int r = 0; r < ranks; r++) {
-        CHECK_STRING(world[r].error, "");
-        CHECK_INT(world[r].parameters, alone.parameters);
-        CHECK_MESSAGE(memcmp(world[r].w, world[0].w, sizeof world[0].w) == 0,
-                      "rank %d of %d has other parameters", r, ranks);
-    }
-    for (int s = 0; s < STEPS; s++) CHECK_NEAR(global_loss(world, s), global_loss(&alone, s), 1e-5);
-    for (size_t i = 0; i < alone.parameters; i++) CHECK_NEAR(world[0].w[i], alone.w[i], 1e-4);
-    CHECK_MESSAGE(global_loss(world, STEPS - 1) < global_loss(world, 0), "it doesn't learn");
+    like.batch = MAX_BATCH;
+    like.steps = MAX_STEPS;
+    like.lr = 0.1f;
+    like.leaves_at = -1;
+    return like;
 }
 
-static void any_ranks_train_like_one(void)
+/* The mean over the global batch of a step's loss. */
+static double global_loss(const rank_job *jobs, int ranks, int step)
 {
-    for (int ranks = 1; ranks <= MAX_RANKS; ranks++) compare_with_one_rank(ranks, MAX_BATCH, 0);
+    double sum = 0;
+    for (int r = 0; r < ranks; r++) sum += (double)jobs[r].loss[step] * jobs[r].rows;
+    return sum / jobs->batch;
+}
+
+/* Only the worst of many wrong elements is shown. */
+static void check_vector(const char *name, int ranks, const float *got, const float *want, size_t count,
+                         double tolerance)
+{
+    size_t worst = 0;
+    for (size_t i = 0; i < count; i++)
+        if (!(fabs(got[i] - want[i]) <= fabs(got[worst] - want[worst]))) worst = i;
+    if (count)
+        CHECK_MESSAGE(fabs(got[worst] - want[worst]) <= tolerance, "%d ranks: %s[%zu] is %.9g, not %.9g",
+                      ranks, name, worst, (double)got[worst], (double)want[worst]);
+}
+
+/* The same on `like->world` ranks and on one without a strategy, which gets each global batch whole. */
+static void compare_with_one(const rank_job *like, double tolerance)
+{
+    alone = *like;
+    alone.world = 0;
+    alone.way = IN_STEPS;
+    train(&alone, NULL);
+    run_world(world, like);
+    CHECK_STRING(alone.error, "");
+    for (int r = 0; r < like->world; r++) {
+        CHECK_STRING(world[r].error, "");
+        CHECK_INT(world[r].parameters, alone.parameters);
+        CHECK_INT(world[r].trained, alone.trained);
+        CHECK_INT(world[r].steps_taken, alone.steps_taken);
+        CHECK_MESSAGE(memcmp(world[r].w, world[0].w, sizeof world[0].w) == 0,
+                      "rank %d of %d has other parameters", r, like->world);
+        CHECK_MESSAGE(memcmp(world[r].velocity, world[0].velocity, sizeof world[0].velocity) == 0,
+                      "rank %d of %d has another velocity", r, like->world);
+    }
+    check_vector("w", like->world, world[0].w, alone.w, alone.parameters, tolerance);
+    check_vector("velocity", like->world, world[0].velocity, alone.velocity, alone.trained, 10 * tolerance);
+    for (int s = 0; like->way == IN_STEPS && s < like->steps && s < MAX_STEPS; s++)
+        CHECK_NEAR(global_loss(world, like->world, s), alone.loss[s], 2e-5);
+}
+
+/* ---- the tests ---- */
+
+static void any_ranks_train_like_one_without(void)
+{
+    for (int ranks = 1; ranks <= MAX_RANKS; ranks++) {
+        rank_job like = usual(ranks);
+        compare_with_one(&like, 1e-5);
+        CHECK_MESSAGE(alone.loss[MAX_STEPS - 1] < alone.loss[0], "it doesn't learn");
+        like.uneven = true;
+        compare_with_one(&like, 1e-5);
+    }
+}
+
+/* Their gradients come through the host's copies. */
+static void ranks_on_a_device_with_memory_of_its_own(void)
+{
+#ifdef HOST_C
+    static dml_backend locked;
+    locked = *dml__host_backend();
+    locked.launch = launch_alone;
+    for (int ranks = 1; ranks <= 3; ranks += 2) {
+        rank_job like = usual(ranks);
+        backend_here = &locked;
+        like.batch = 5;
+        like.steps = 2;
+        like.bucket_bytes = 200;
+        like.own_steps = 1;
+        like.frozen = true;
+        like.uneven = true;
+        like.way = ranks == 3 ? IN_PIECES : EACH_PIECE;
+        like.clip = 0.5;
+        compare_with_one(&like, 1e-5);
+    }
+#else
+    SKIP("no shared kernels as host C here");
+#endif
 }
 
 static void ranks_without_samples_take_part(void)
 {
-    compare_with_one_rank(5, 3, 0);
+    rank_job like = usual(5);
+    like.batch = 3;
+    compare_with_one(&like, 1e-5);
+    like.bucket_bytes = 1; /* what they send is cut as the others' is */
+    compare_with_one(&like, 1e-5);
+    like.batch = 2;
+    like.uneven = true;
+    compare_with_one(&like, 1e-5);
 }
 
 static void any_bucket_size_gives_the_same(void)
 {
+    static const size_t sizes[] = { 1, 3, 4, 200, 1000, 1 << 20 };
     static float first[MAX_PARAMETERS];
-    compare_with_one_rank(2, 8, 1);
-    memcpy(first, world[0].w, sizeof first);
-    compare_with_one_rank(2, 8, 200);
-    CHECK(memcmp(first, world[0].w, sizeof first) == 0); /* two addends: no order to differ in */
+    for (int i = 0; i < 6; i++) {
+        rank_job like = usual(2);
+        like.batch = 8;
+        like.bucket_bytes = sizes[i];
+        compare_with_one(&like, 1e-5);
+        if (i == 0) memcpy(first, world[0].w, sizeof first);
+        CHECK(memcmp(first, world[0].w, sizeof first) == 0); /* two addends: no order to differ in */
+    }
+}
+
+static void more_ranges_than_buckets(void)
+{
+    rank_job like = usual(2);
+    like.more_layers = 70;
+    like.bucket_bytes = 1;
+    like.steps = 3;
+    like.lr = 1e-3f;
+    compare_with_one(&like, 1e-5);
+    CHECK(alone.trained > 70 * 20);
+}
+
+static void rank_0_brings_what_it_trained_before(void)
+{
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        rank_job like = usual(ranks);
+        like.own_steps = 3;
+        like.frozen = true;
+        like.steps = 0; /* what is broadcast, to the bit */
+        compare_with_one(&like, 0);
+        CHECK_INT(world[ranks - 1].steps_taken, 3);
+        CHECK(world[ranks - 1].velocity[0] != 0);
+        like.steps = MAX_STEPS;
+        compare_with_one(&like, 1e-5);
+    }
+}
+
+static void frozen_parameters_stay(void)
+{
+    rank_job like = usual(3);
+    like.frozen = true;
+    compare_with_one(&like, 1e-5);
+    CHECK_INT(alone.parameters - alone.trained, 16 * IN);
+}
+
+static void batches_in_pieces(void)
+{
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        for (int v = 0; v < 8; v++) {
+            rank_job like = usual(ranks);
+            like.way = v % 2 ? IN_PIECES : EACH_PIECE;
+            like.uneven = v & 2;
+            like.clip = v & 4 ? 0.3 : 0;
+            like.bucket_bytes = 100;
+            like.steps = 6;
+            if (v == 3) like.batch = 4; /* some ranks get nothing of some pieces */
+            compare_with_one(&like, 1e-5);
+        }
+    }
+}
+
+static void clipped_gradients(void)
+{
+    static float first[MAX_PARAMETERS];
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        rank_job like = usual(ranks);
+        like.uneven = true;
+        like.clip = ranks == 1 ? 100 : 0.2;
+        compare_with_one(&like, 1e-5);
+        if (ranks == 1) memcpy(first, alone.w, sizeof first);
+    }
+    CHECK(memcmp(first, alone.w, sizeof first) != 0); /* it made a difference */
+}
+
+/* Nothing is sent before a rank's input is known to be good, so the step can be made again, for ever. */
+static void refused_input_can_be_tried_again(void)
+{
+    rank_job like = usual(3);
+    like.steps = 300;
+    like.refused = true;
+    like.batch = 7;
+    like.bucket_bytes = 1;
+    like.lr = 0.01f;
+    compare_with_one(&like, 1e-4);
+}
+
+static void a_global_batch_of_nothing(void)
+{
+    rank_job like = usual(3);
+    like.all_empty = true;
+    like.steps = 100;
+    like.bucket_bytes = 1;
+    like.lr = 0.01f;
+    compare_with_one(&like, 1e-4);
+}
+
+/* Whatever was on its way is taken back before anybody writes g again, and its requests are given back. */
+static void steps_that_fail_half_way(void)
+{
+    for (int call = 1; call <= 5; call++) { /* begin, three times ready, finish */
+        rank_job like = usual(3);
+        like.sabotage = call;
+        like.steps = 100;
+        like.batch = 7;
+        like.bucket_bytes = 1;
+        like.lr = 0.01f;
+        like.way = call % 2 ? IN_PIECES : IN_STEPS;
+        compare_with_one(&like, 1e-4);
+    }
 }
 
 static void a_rank_that_leaves_is_named(void)
 {
-    rank_job like;
-    memset(&like, 0, sizeof like);
-    like.world = 3;
+    rank_job like = usual(3);
     like.batch = 9;
     like.leaves_at = 4;
-    like.lr = 0.1f;
     run_world(world, &like);
     CHECK_INT(world[2].status, DML_OK);
     for (int r = 0; r < 2; r++) {
@@ -173,9 +525,18 @@ static void a_rank_that_leaves_is_named(void)
 
 int main(void)
 {
-    RUN(any_ranks_train_like_one);
+    RUN(any_ranks_train_like_one_without);
+    RUN(ranks_on_a_device_with_memory_of_its_own);
     RUN(ranks_without_samples_take_part);
     RUN(any_bucket_size_gives_the_same);
+    RUN(more_ranges_than_buckets);
+    RUN(rank_0_brings_what_it_trained_before);
+    RUN(frozen_parameters_stay);
+    RUN(batches_in_pieces);
+    RUN(clipped_gradients);
+    RUN(refused_input_can_be_tried_again);
+    RUN(a_global_batch_of_nothing);
+    RUN(steps_that_fail_half_way);
     RUN(a_rank_that_leaves_is_named);
     return test_report("dist/all_reduce_sync");
 }

@@ -8,6 +8,7 @@
 #include "graph/op_loss.h"
 #include "graph/op_pool2d.h"
 #include "graph/program.h"
+#include "graph/weights.h"
 #include "train/trainer.h"
 
 #include "../test.h"
@@ -21,11 +22,11 @@ static dml_graph *graph;
 
 static dml_node *input(int ndim, int a, int b, int c)
 {
-    return dml_input(graph, "x", DML_F32, ndim, a, b, c);
+    return dml_input_shaped(graph, NULL, DML_F32, (dml_shape){ ndim, { a, b, c } });
 }
 static dml_node *parameter(int ndim, int a, int b)
 {
-    return dml_parameter(graph, "p", zero, ndim, a, b);
+    return dml_parameter_shaped(graph, NULL, zero, (dml_shape){ ndim, { a, b } });
 }
 
 /* `call` must give NULL (or false) and record `status` and a sentence with `part`; what comes after is NULL
@@ -71,14 +72,14 @@ static void shapes(void)
     check_shape(dml_flatten(x), "2268");
     dml_node *y = dml_dense(dml_flatten(x), 10);
     check_shape(y, "10");
-    check_shape(dml_softmax_cross_entropy(y, dml_input(graph, "label", DML_I32, 0)), "scalar");
-    check_shape(dml_flatten(dml_input(graph, "s", DML_F32, 0)), "1");
-    check_shape(dml_input(graph, "five", DML_F32, 5, 1, 2, 3, 4, 5), "1 x 2 x 3 x 4 x 5");
+    check_shape(dml_softmax_cross_entropy(y, dml_input(graph, "label", DML_I32)), "scalar");
+    check_shape(dml_flatten(dml_input(graph, "s", DML_F32)), "1");
+    check_shape(dml_input(graph, "five", DML_F32, 1, 2, 3, 4, 5), "1 x 2 x 3 x 4 x 5");
     CHECK_STRING(dml_node_op(x), "input");
-    CHECK_STRING(dml_node_name(x), "x");
+    CHECK_STRING(dml_node_name(x), "input_1");
     CHECK_STRING(dml_node_op(y), "dense");
-    CHECK_STRING(dml_node_name(y), "");
-    CHECK_INT(dml_node_dtype(dml_input(graph, NULL, DML_I32, 0)), DML_I32);
+    CHECK_STRING(dml_node_name(y), "dense_1");
+    CHECK_INT(dml_node_dtype(dml_input(graph, NULL, DML_I32)), DML_I32);
     CHECK(dml_node_graph(y) == graph);
     CHECK_STRING(dml_error(context), "");
     dml_close(context);
@@ -90,9 +91,9 @@ static void parameters(void)
     open_graph();
     dml_node *w = parameter(2, 2, 3);
     CHECK_INT(dml_graph_parameter_count(graph), 0);
-    dml_node *y = dml_linear(input(1, 3, 0, 0), w, NULL);
+    dml_node *y = dml_dense_with(input(1, 3, 0, 0), w, NULL);
     CHECK_INT(dml_graph_parameter_count(graph), 6);
-    CHECK(dml_linear(input(1, 3, 0, 0), w, parameter(1, 2, 0)));
+    CHECK(dml_dense_with(input(1, 3, 0, 0), w, parameter(1, 2, 0)));
     CHECK_INT(dml_graph_parameter_count(graph), 8);
     dml_conv2d(input(3, 5, 5, 2), &(dml_conv2d_options){ .filters = 3, .no_bias = true });
     CHECK_INT(dml_graph_parameter_count(graph), 8 + 3 * 3 * 3 * 2);
@@ -111,7 +112,7 @@ static void initial_values(void)
         open_graph();
         dml_node *sum = NULL;
         for (int i = 0; i < 3; i++) {
-            dml_node *p = dml_parameter(graph, "p", kinds[i], 1, N);
+            dml_node *p = dml_parameter(graph, NULL, kinds[i], N);
             sum = i ? dml_add(sum, p) : p;
         }
         dml_trainer *t =
@@ -136,15 +137,16 @@ static void initial_values(void)
 static void bad_leaves(void)
 {
     open_graph();
-    REFUSED(input(1, 0, 0, 0), DML_ERROR_SHAPE, "input 'x': dimension 0 is 0");
+    REFUSED(input(1, 0, 0, 0), DML_ERROR_SHAPE, "input 'input_1': dimension 0 is 0");
     REFUSED(input(3, 2, 3, -4), DML_ERROR_SHAPE, "dimension 2 is -4");
     REFUSED(input(-1, 1, 1, 1), DML_ERROR_SHAPE, "-1 dimensions");
-    REFUSED(dml_input(graph, "y", DML_F32, 6, 1, 1, 1, 1, 1, 1), DML_ERROR_SHAPE, "6 dimensions");
+    REFUSED(dml_input(graph, "y", DML_F32, 1, 1, 1, 1, 1, 1), DML_ERROR_SHAPE, "6 dimensions");
     REFUSED(input(2, 65536, 65536, 0), DML_ERROR_SHAPE, "more than 2147483647");
-    REFUSED(dml_input(graph, "y", DML_F64, 0), DML_ERROR_UNSUPPORTED, "input 'y': dtype f64");
-    REFUSED(dml_input(graph, "y", (dml_dtype)99, 0), DML_ERROR_UNSUPPORTED, "input 'y'");
-    REFUSED(parameter(1, -1, 0), DML_ERROR_SHAPE, "parameter 'p': dimension 0 is -1");
-    REFUSED(dml_parameter(graph, "p", (dml_initializer){ (dml_initializer_kind)7, 0, 0 }, 0),
+    REFUSED(dml_input(graph, "y", DML_F64), DML_ERROR_UNSUPPORTED, "input 'y': dtype f64");
+    REFUSED(dml_input(graph, "y", (dml_dtype)99), DML_ERROR_UNSUPPORTED, "input 'y'");
+    REFUSED(parameter(1, -1, 0), DML_ERROR_SHAPE, "parameter 'parameter_1': dimension 0 is -1");
+    REFUSED(dml_parameter_shaped(graph, "p", ((dml_initializer){ (dml_initializer_kind)7, 0, 0 }),
+                                 (dml_shape){ 0 }),
             DML_ERROR_ARGUMENT, "initializer of kind 7");
     dml_close(context);
 }
@@ -152,25 +154,25 @@ static void bad_leaves(void)
 static void bad_shapes(void)
 {
     open_graph();
-    dml_node *row = input(1, 6, 0, 0), *image = input(3, 5, 4, 2), *t = dml_input(graph, "t", DML_I32, 0);
+    dml_node *row = input(1, 6, 0, 0), *image = input(3, 5, 4, 2), *t = dml_input(graph, "t", DML_I32);
     dml_node *w = parameter(2, 3, 6), *bias = parameter(1, 4, 0);
-    REFUSED(dml_add(row, image), DML_ERROR_SHAPE, "add: its inputs are 6 and 5 x 4 x 2");
+    REFUSED(dml_add(row, image), DML_ERROR_SHAPE, "add 'add_1': its inputs are 6 and 5 x 4 x 2");
     REFUSED(dml_add(row, parameter(1, 6, 0)), DML_ERROR_SHAPE, "for the whole batch");
     REFUSED(dml_add(t, t), DML_ERROR_ARGUMENT, "not i32 and i32");
-    REFUSED(dml_relu(t), DML_ERROR_ARGUMENT, "relu: its input is i32");
+    REFUSED(dml_relu(t), DML_ERROR_ARGUMENT, "relu 'relu_1': its input is i32");
     REFUSED(dml_tanh(t), DML_ERROR_ARGUMENT, "tanh");
     REFUSED(dml_sigmoid(t), DML_ERROR_ARGUMENT, "sigmoid");
     REFUSED(dml_dense(image, 3), DML_ERROR_SHAPE, "dml_flatten");
     REFUSED(dml_dense(row, 0), DML_ERROR_ARGUMENT, "dense: 0 units");
     REFUSED(dml_dense(t, 2), DML_ERROR_SHAPE, "dense");
     REFUSED(dml_dense(row, INT_MAX), DML_ERROR_SHAPE, "more than");
-    REFUSED(dml_linear(input(1, 5, 0, 0), w, NULL), DML_ERROR_SHAPE, "units x 5");
-    REFUSED(dml_linear(row, w, bias), DML_ERROR_SHAPE, "its bias is 4, it must be 3");
-    REFUSED(dml_linear(row, row, NULL), DML_ERROR_SHAPE, "its weights 6");
-    REFUSED(dml_linear(w, w, NULL), DML_ERROR_SHAPE, "one row of f32 a sample");
+    REFUSED(dml_dense_with(input(1, 5, 0, 0), w, NULL), DML_ERROR_SHAPE, "units x 5");
+    REFUSED(dml_dense_with(row, w, bias), DML_ERROR_SHAPE, "its bias is 4, it must be 3");
+    REFUSED(dml_dense_with(row, row, NULL), DML_ERROR_SHAPE, "its weights 6");
+    REFUSED(dml_dense_with(w, w, NULL), DML_ERROR_SHAPE, "one row of f32 a sample");
     REFUSED(dml_softmax_cross_entropy(image, t), DML_ERROR_SHAPE, "its logits are f32 5 x 4 x 2");
     REFUSED(dml_softmax_cross_entropy(row, row), DML_ERROR_SHAPE, "its labels are input f32 6");
-    REFUSED(dml_softmax_cross_entropy(row, dml_input(graph, "t", DML_I32, 1, 2)), DML_ERROR_SHAPE, "labels");
+    REFUSED(dml_softmax_cross_entropy(row, dml_input(graph, "t2", DML_I32, 2)), DML_ERROR_SHAPE, "labels");
     REFUSED(dml_softmax_cross_entropy(t, t), DML_ERROR_SHAPE, "logits");
     REFUSED(dml_mean_squared_error(row, image), DML_ERROR_SHAPE, "f32 6 and f32 5 x 4 x 2");
     REFUSED(dml_mean_squared_error(t, t), DML_ERROR_SHAPE, "i32");
@@ -194,7 +196,7 @@ static dml_node *pool(dml_node *x, int kernel, int stride, int padding)
 static void bad_windows(void)
 {
     open_graph();
-    dml_node *image = input(3, 5, 4, 2), *row = input(1, 6, 0, 0), *t = dml_input(graph, "t", DML_I32, 0);
+    dml_node *image = input(3, 5, 4, 2), *row = input(1, 6, 0, 0), *t = dml_input(graph, "t", DML_I32);
     REFUSED(dml_conv2d(image, NULL), DML_ERROR_ARGUMENT, "conv2d: 0 filters");
     REFUSED(conv(image, -2, 3, 1, 0), DML_ERROR_ARGUMENT, "-2 filters");
     REFUSED(conv(image, 1, -3, 1, 0), DML_ERROR_ARGUMENT, "-3 x -3");
@@ -205,7 +207,7 @@ static void bad_windows(void)
     REFUSED(conv(image, 1, 1, 1, INT_MAX), DML_ERROR_SHAPE, "conv2d");
     REFUSED(conv(image, 1, 1, 1, 30000), DML_ERROR_SHAPE, "more than 2147483647");
     REFUSED(conv(row, 1, 1, 1, 0), DML_ERROR_SHAPE, "height x width x channels");
-    REFUSED(conv(t, 1, 1, 1, 0), DML_ERROR_SHAPE, "conv2d: its input is i32 scalar");
+    REFUSED(conv(t, 1, 1, 1, 0), DML_ERROR_SHAPE, "conv2d 'conv2d_1': its input is i32 scalar");
     REFUSED(pool(image, -1, 1, 0), DML_ERROR_ARGUMENT, "kernel -1");
     REFUSED(pool(image, 2, -1, 0), DML_ERROR_ARGUMENT, "stride -1");
     REFUSED(pool(image, 2, 1, 2), DML_ERROR_ARGUMENT, "padding 2");
@@ -223,10 +225,10 @@ static void null_goes_through(void)
     open_graph();
     dml_node *y = dml_dense(dml_flatten(dml_max_pool2d(dml_relu(dml_conv2d(NULL, NULL)), NULL)), 3);
     dml_node *l = dml_add(dml_softmax_cross_entropy(dml_tanh(y), NULL), dml_mean_squared_error(NULL, y));
-    CHECK(!l && !dml_sigmoid(dml_avg_pool2d(NULL, NULL)) && !dml_linear(NULL, NULL, NULL));
-    CHECK(!dml_compile(l, NULL) && !dml_trainer_create(l, NULL) && !dml_input(NULL, "x", DML_F32, 0) &&
-          !dml_parameter(NULL, "p", zero, 0) && !dml_graph_create(NULL));
-    CHECK_INT(dml_program_run(NULL, 1, NULL, NULL), DML_ERROR_ARGUMENT);
+    CHECK(!l && !dml_sigmoid(dml_avg_pool2d(NULL, NULL)) && !dml_dense_with(NULL, NULL, NULL));
+    CHECK(!dml_compile(l, NULL) && !dml_trainer_create(l, NULL) && !dml_input(NULL, "x", DML_F32) &&
+          !dml_parameter(NULL, "p", zero) && !dml_graph_create(NULL));
+    CHECK_INT(dml_program_run(NULL, 1, NULL, 0, NULL), DML_ERROR_ARGUMENT);
     CHECK_STRING(dml_node_name(NULL), "");
     CHECK_STRING(dml_node_op(NULL), "");
     CHECK_INT(dml_node_shape(NULL).ndim, 0);
@@ -250,17 +252,22 @@ static void other_graphs_and_late_parameters(void)
     open_graph();
     dml_graph *other = dml_graph_create(context);
     dml_node *x = input(1, 3, 0, 0), *w = parameter(2, 2, 3), *early = parameter(1, 2, 0);
-    dml_node *foreign = dml_input(other, "x", DML_F32, 1, 3);
+    dml_node *foreign = dml_input(other, "x", DML_F32, 3);
     REFUSED(dml_add(x, foreign), DML_ERROR_ARGUMENT, "different graphs");
-    REFUSED(dml_linear(foreign, w, NULL), DML_ERROR_ARGUMENT, "different graphs");
-    dml_node *y = dml_linear(x, w, NULL);
+    REFUSED(dml_dense_with(foreign, w, NULL), DML_ERROR_ARGUMENT, "different graphs");
+    dml_node *y = dml_dense_with(x, w, NULL);
     CHECK(dml_compile(y, &(dml_program_options){ .batch = 1 }));
-    REFUSED(parameter(1, 2, 0), DML_ERROR_STATE, "parameter 'p': a new parameter");
+    REFUSED(parameter(1, 2, 0), DML_ERROR_STATE, "parameter 'parameter_3': a new parameter");
     REFUSED(dml_dense(y, 2), DML_ERROR_STATE, "first compile");
-    REFUSED(dml_linear(x, w, early), DML_ERROR_STATE, "new parameter");
-    CHECK(dml_compile(dml_tanh(dml_linear(x, w, NULL)),
+    REFUSED(dml_dense_with(x, w, early), DML_ERROR_STATE, "new parameter");
+    CHECK(dml_compile(dml_tanh(dml_dense_with(x, w, NULL)),
                       &(dml_program_options){ .batch = 1 })); /* old ones may */
     CHECK(dml_dense(foreign, 2));
+    CHECK(!dml_dense(y, 2)); /* a layer that is refused leaves no half of it behind */
+    dml_clear_error(context);
+    CHECK(!dml_dense(y, 2));
+    CHECK_CONTAINS(dml_error(context), "new parameter");
+    dml_clear_error(context);
     CHECK_STRING(dml_error(context), "");
     dml_close(context);
 }
@@ -269,17 +276,17 @@ static void bad_programs(void)
 {
     open_graph();
     dml_node *x = input(1, 3, 0, 0), *y = dml_dense(x, 2), *unused = parameter(2, 100, 100);
-    dml_node *loss = dml_mean_squared_error(y, dml_input(graph, "t", DML_F32, 1, 2));
+    dml_node *loss = dml_mean_squared_error(y, dml_input(graph, "t", DML_F32, 2));
     dml_node *no_parameters = dml_mean_squared_error(x, x);
     const dml_program_options train = { .batch = 2, .training = true };
     REFUSED(dml_compile(y, NULL), DML_ERROR_ARGUMENT, "a batch of 0");
     REFUSED(dml_compile(y, &(dml_program_options){ .batch = -3 }), DML_ERROR_ARGUMENT, "a batch of -3");
-    REFUSED(dml_compile(y, &train), DML_ERROR_SHAPE, "dense: it is 2 a sample of f32");
-    REFUSED(dml_compile(dml_input(graph, "s", DML_F32, 0), &train), DML_ERROR_SHAPE, "one scalar loss");
-    REFUSED(dml_compile(no_parameters, &train), DML_ERROR_ARGUMENT, "depends on no parameter");
+    REFUSED(dml_compile(y, &train), DML_ERROR_SHAPE, "dense 'dense_1': it is 2 a sample of f32");
+    REFUSED(dml_compile(dml_input(graph, "s", DML_F32), &train), DML_ERROR_SHAPE, "one scalar loss");
+    REFUSED(dml_compile(no_parameters, &train), DML_ERROR_ARGUMENT, "depends on no trained parameter");
     REFUSED(dml_compile(unused, &(dml_program_options){ .batch = 1 }), DML_ERROR_ARGUMENT,
-            "parameter 'p': no op uses it");
-    dml_node *large = dml_input(graph, "large", DML_F32, 1, INT_MAX);
+            "parameter 'parameter_1': no op uses it");
+    dml_node *large = dml_input(graph, "large", DML_F32, INT_MAX);
     REFUSED(dml_compile(dml_tanh(large), &(dml_program_options){ .batch = INT_MAX }), DML_ERROR_MEMORY,
             "memory");
     CHECK(dml_compile(loss, &train));
@@ -289,50 +296,62 @@ static void bad_programs(void)
 static void bad_runs(void)
 {
     open_graph();
-    dml_node *x = input(1, 4, 0, 0), *label = dml_input(graph, "label", DML_I32, 0);
+    dml_node *x = input(1, 4, 0, 0), *label = dml_input(graph, "label", DML_I32);
     dml_program *p = dml_compile(dml_softmax_cross_entropy(x, label), &(dml_program_options){ .batch = 3 });
     const float rows[12] = { 0 };
     const int32_t good[3] = { 0, 3, 1 }, high[3] = { 0, 1, 4 }, low[3] = { -1, 0, 0 };
     float loss = 7;
     const void *inputs[] = { rows, good };
-    CHECK_INT(dml_program_run(p, 3, inputs, &loss), DML_OK);
+    CHECK_INT(dml_program_run(p, 3, inputs, 2, &loss), DML_OK);
     CHECK_NEAR(loss, log(4), 1e-6);
     loss = 7;
-    REFUSED(dml_program_run(p, 0, inputs, &loss) == DML_OK, DML_ERROR_ARGUMENT, "0 samples");
-    REFUSED(dml_program_run(p, 4, inputs, &loss) == DML_OK, DML_ERROR_ARGUMENT, "1 to 3");
-    REFUSED(dml_program_run(p, -1, inputs, &loss) == DML_OK, DML_ERROR_ARGUMENT, "-1 samples");
-    REFUSED(dml_program_run(p, 3, NULL, &loss) == DML_OK, DML_ERROR_ARGUMENT,
-            "input 'x': input 1 of 2 is NULL");
+    REFUSED(dml_program_run(p, 0, inputs, 2, &loss) == DML_OK, DML_ERROR_ARGUMENT, "0 samples");
+    REFUSED(dml_program_run(p, 4, inputs, 2, &loss) == DML_OK, DML_ERROR_ARGUMENT, "1 to 3");
+    REFUSED(dml_program_run(p, -1, inputs, 2, &loss) == DML_OK, DML_ERROR_ARGUMENT, "-1 samples");
+    REFUSED(dml_program_run(p, 3, NULL, 2, &loss) == DML_OK, DML_ERROR_ARGUMENT,
+            "input 'input_1': input 1 of 2 is NULL");
     inputs[1] = NULL;
-    REFUSED(dml_program_run(p, 3, inputs, &loss) == DML_OK, DML_ERROR_ARGUMENT,
+    REFUSED(dml_program_run(p, 3, inputs, 2, &loss) == DML_OK, DML_ERROR_ARGUMENT,
             "input 'label': input 2 of 2");
     inputs[1] = high;
-    REFUSED(dml_program_run(p, 3, inputs, &loss) == DML_OK, DML_ERROR_ARGUMENT,
+    REFUSED(dml_program_run(p, 3, inputs, 2, &loss) == DML_OK, DML_ERROR_ARGUMENT,
             "input 'label': sample 2 of the batch is 4, it must be in 0 .. 3");
-    CHECK_INT(dml_program_run(p, 2, inputs, &loss), DML_OK); /* the third isn't looked at */
+    CHECK_INT(dml_program_run(p, 2, inputs, 2, &loss), DML_OK); /* the third isn't looked at */
     inputs[1] = low;
-    REFUSED(dml_program_run(p, 1, inputs, NULL) == DML_OK, DML_ERROR_ARGUMENT, "sample 0 of the batch is -1");
+    REFUSED(dml_program_run(p, 1, inputs, 2, NULL) == DML_OK, DML_ERROR_ARGUMENT,
+            "sample 0 of the batch is -1");
 
     inputs[1] = good;
     CHECK(!dml_dense(x, 0)); /* a run is refused while an error stands */
     loss = 7;
-    CHECK_INT(dml_program_run(p, 3, inputs, &loss), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_program_run(p, 3, inputs, 2, &loss), DML_ERROR_ARGUMENT);
     CHECK(loss == 7);
     dml_clear_error(context);
-    CHECK_INT(dml_program_run(p, 3, inputs, &loss), DML_OK);
+    CHECK_INT(dml_program_run(p, 3, inputs, 2, &loss), DML_OK);
     dml_close(context);
 }
 
-/* Long names are cut, and no sentence overflows. */
+/* Long names are refused, and no sentence overflows. */
 static void long_names(void)
 {
     char name[2000];
     memset(name, 'n', sizeof name - 1);
     name[sizeof name - 1] = '\0';
     open_graph();
-    CHECK(strlen(dml_node_name(dml_input(graph, name, DML_F32, 0))) < 100);
-    REFUSED(dml_input(graph, name, DML_F32, 1, -1), DML_ERROR_SHAPE, "dimension 0 is -1");
-    REFUSED(dml_input(graph, name, DML_U8, 0), DML_ERROR_UNSUPPORTED, "nnn");
+    REFUSED(dml_input(graph, name, DML_F32), DML_ERROR_ARGUMENT, "may have 127 bytes");
+    REFUSED(dml_input(graph, name, DML_U8), DML_ERROR_UNSUPPORTED, "nnn");
+    REFUSED(dml_push_scope(graph, "%s", name) == DML_OK, DML_ERROR_ARGUMENT, "scopes included");
+    name[DML_NAME_BYTES - 1] = '\0';
+    CHECK(dml_graph_find(graph, dml_node_name(dml_input(graph, name, DML_F32))));
+    CHECK_INT(strlen(dml_node_name(dml_graph_first(graph))), DML_NAME_BYTES - 1);
+    name[DML_NAME_BYTES - 1] = 'n';
+    name[DML_NAME_BYTES] = '\0';
+    REFUSED(dml_input(graph, name, DML_F32), DML_ERROR_ARGUMENT, "nnnn");
+    name[DML_NAME_BYTES - 2] = '\0'; /* with its point, 127 bytes: no room for more */
+    CHECK_INT(dml_push_scope(graph, "%s", name), DML_OK);
+    REFUSED(dml_input(graph, "x", DML_F32), DML_ERROR_ARGUMENT, "may have 127 bytes");
+    REFUSED(dml_relu(dml_graph_first(graph)), DML_ERROR_ARGUMENT, "may have 127 bytes");
+    CHECK_INT(dml_pop_scope(graph), DML_OK);
     dml_close(context);
 }
 

@@ -7,43 +7,13 @@
 #include "graph/op_dense.h"
 #include "graph/op_loss.h"
 #include "graph/op_pool2d.h"
+#include "graph/weights.h"
 
-#include "subject.h"
+#include "random_graph.h"
 
-static const dml_initializer normal = { DML_INIT_NORMAL, 0, 0.5f };
 static const dml_program_options infer3 = { .batch = 3 }, train3 = { .batch = 3, .training = true };
 
 /* ---- random graphs: lives, accumulation and order, by the gradient alone ---- */
-
-static unsigned graph_seed;
-
-/* Rows of six, each from one or two of the earlier ones, over a few shared parameters. */
-static dml_node *random_graph(dml_graph *g)
-{
-    enum { NODES = 14 };
-    unsigned random = graph_seed * 7919 + 1;
-    dml_node *w[3], *bias[2], *node[NODES];
-    for (int i = 0; i < 3; i++) w[i] = dml_parameter(g, "w", normal, 2, 6, 6);
-    for (int i = 0; i < 2; i++) bias[i] = dml_parameter(g, "bias", normal, 2, 2, 3);
-    node[0] = dml_dense(dml_input(g, "x", DML_F32, 1, 2), 6);
-    node[1] = dml_input(g, "y", DML_F32, 1, 6);
-    for (int i = 2; i < NODES; i++) {
-        dml_node *a = node[test_random(&random) % (unsigned)i],
-                 *b = node[i - 1 - (int)(test_random(&random) % 2)];
-        switch (test_random(&random) % 7) {
-        case 0: node[i] = dml_tanh(a); break;
-        case 1: node[i] = dml_sigmoid(b); break;
-        case 2: node[i] = dml_relu(b); break;
-        case 3: node[i] = dml_flatten(a); break;
-        case 4: node[i] = dml_add(a, b); break;
-        case 5: node[i] = dml_linear(b, w[test_random(&random) % 3], NULL); break;
-        default:
-            node[i] = dml_linear(b, w[test_random(&random) % 3], dml_flatten(bias[test_random(&random) % 2]));
-        }
-    }
-    dml_node *last = dml_add(dml_tanh(node[NODES - 1]), dml_flatten(node[NODES - 2]));
-    return dml_linear(dml_tanh(dml_add(last, node[0])), w[0], dml_flatten(bias[0]));
-}
 
 static void random_graphs(void)
 {
@@ -92,7 +62,7 @@ static int check_announcements(dml_node *loss, const void *const *inputs, int ro
     a.copy = (float *)calloc(a.count, sizeof(float));
     float *g = (float *)calloc(a.count, sizeof(float));
     const dml__gradient_listener listener = { announce, &a };
-    CHECK_INT(dml__program_train(program, rows, inputs, 0, 1.0f, &listener, NULL), DML_OK);
+    CHECK_INT(program_train(program, rows, inputs, 1.0f, &listener, NULL), DML_OK);
     CHECK_INT(a.at, 0);
     read_floats(a.context, g, program->g, a.count);
     CHECK(memcmp(g, a.copy, a.count * sizeof(float)) == 0);
@@ -111,7 +81,7 @@ static void ranges_of_a_chain(void)
 {
     dml_context *context = open_here(NULL);
     dml_graph *g = dml_graph_create(context);
-    dml_node *h = dml_input(g, "x", DML_F32, 1, 8), *t = dml_input(g, "t", DML_I32, 0);
+    dml_node *h = dml_input(g, "x", DML_F32, 8), *t = dml_input(g, "t", DML_I32);
     for (int i = 0; i < 4; i++) h = dml_tanh(dml_dense(h, 5));
     const void *const inputs[] = { some_floats, some_labels };
     CHECK_INT(check_announcements(dml_softmax_cross_entropy(h, t), inputs, 3), 4); /* a range a layer */
@@ -122,13 +92,13 @@ static void ranges_with_shared_weights(void)
 {
     dml_context *context = open_here(NULL);
     dml_graph *g = dml_graph_create(context);
-    dml_node *w = dml_parameter(g, "w", normal, 2, 8, 8), *bias = dml_parameter(g, "bias", normal, 1, 8);
-    dml_node *x = dml_input(g, "x", DML_F32, 1, 8), *t = dml_input(g, "t", DML_I32, 0);
+    dml_node *w = dml_parameter(g, "w", normal, 8, 8), *bias = dml_parameter(g, "bias", normal, 8);
+    dml_node *x = dml_input(g, "x", DML_F32, 8), *t = dml_input(g, "t", DML_I32);
     dml_node *h = dml_dense(x, 8);
-    h = dml_tanh(dml_linear(h, w, bias));
+    h = dml_tanh(dml_dense_with(h, w, bias));
     h = dml_tanh(dml_dense(h, 8));
-    h = dml_tanh(dml_linear(h, w, NULL)); /* w again: its gradient is not final here */
-    dml_node *loss = dml_softmax_cross_entropy(dml_linear(h, w, bias), t);
+    h = dml_tanh(dml_dense_with(h, w, NULL)); /* w again: its gradient is not final here */
+    dml_node *loss = dml_softmax_cross_entropy(dml_dense_with(h, w, bias), t);
     const void *const inputs[] = { some_floats, some_labels };
     CHECK_INT(check_announcements(loss, inputs, 2), 3); /* the last dense; w and its bias; the first dense */
     dml_close(context);
@@ -138,18 +108,18 @@ static void ranges_through_views(void)
 {
     dml_context *context = open_here(NULL);
     dml_graph *g = dml_graph_create(context);
-    dml_node *x = dml_input(g, "x", DML_F32, 3, 4, 4, 2), *t = dml_input(g, "t", DML_I32, 0);
+    dml_node *x = dml_input(g, "x", DML_F32, 4, 4, 2), *t = dml_input(g, "t", DML_I32);
     dml_node *c = dml_conv2d(x, &(dml_conv2d_options){ .filters = 3 });
-    dml_node *flat = dml_flatten(c), *p = dml_parameter(g, "p", normal, 2, 2, 2);
+    dml_node *flat = dml_flatten(c), *p = dml_parameter(g, "p", normal, 2, 2);
     dml_node *a = dml_dense(flat, 4),
-             *b = dml_linear(dml_flatten(c), dml_parameter(g, "w", normal, 2, 4, 12), dml_flatten(p));
+             *b = dml_dense_with(dml_flatten(c), dml_parameter(g, "w", normal, 4, 12), dml_flatten(p));
     dml_node *pooled = dml_dense(dml_flatten(dml_max_pool2d(c, NULL)), 4);
     dml_node *unused = dml_dense(flat, 7); /* its parameters lie in the middle of w, its gradient is zero */
-    dml_node *d = dml_linear(dml_tanh(dml_dense(flat, 4)),
-                             dml_flatten(p) ? dml_parameter(g, "v", normal, 2, 4, 4) : NULL, dml_flatten(p));
+    dml_node *d = dml_dense_with(dml_tanh(dml_dense(flat, 4)),
+                                 dml_flatten(p) ? dml_parameter(g, "v", normal, 4, 4) : NULL, dml_flatten(p));
     CHECK(unused);
     dml_node *loss = dml_add(dml_softmax_cross_entropy(dml_add(dml_add(a, b), dml_add(pooled, d)), t),
-                             dml_mean_squared_error(dml_flatten(flat), dml_input(g, "y", DML_F32, 1, 12)));
+                             dml_mean_squared_error(dml_flatten(flat), dml_input(g, "y", DML_F32, 12)));
     const void *const inputs[] = { some_floats, some_labels, some_floats };
     CHECK(check_announcements(loss, inputs, 3) >= 4);
     dml_close(context);
@@ -167,13 +137,13 @@ static void a_listener_may_fail(void)
 {
     dml_context *context = dml_open(NULL);
     dml_graph *g = dml_graph_create(context);
-    dml_node *h = dml_dense(dml_tanh(dml_dense(dml_input(g, "x", DML_F32, 1, 4), 4)), 4);
-    dml_program *program = dml_compile(dml_mean_squared_error(h, dml_input(g, "t", DML_F32, 1, 4)), &train3);
+    dml_node *h = dml_dense(dml_tanh(dml_dense(dml_input(g, "x", DML_F32, 4), 4)), 4);
+    dml_program *program = dml_compile(dml_mean_squared_error(h, dml_input(g, "t", DML_F32, 4)), &train3);
     float copy[64];
     const void *const inputs[] = { some_floats, some_floats };
     announced a = { .context = context, .program = program, .at = 40, .copy = copy, .fail_at = 1 };
     const dml__gradient_listener listener = { announce, &a };
-    CHECK_INT(dml__program_train(program, 3, inputs, 0, 1.0f, &listener, NULL), DML_ERROR_PEER);
+    CHECK_INT(program_train(program, 3, inputs, 1.0f, &listener, NULL), DML_ERROR_PEER);
     CHECK_INT(a.ranges, 1); /* nothing is announced after it */
     dml_close(context);
 }
@@ -186,7 +156,7 @@ static void any_rows(void)
     enum { BATCH = 7 };
     dml_context *context = open_here(NULL);
     dml_graph *g = dml_graph_create(context);
-    dml_node *x = dml_input(g, "x", DML_F32, 3, 5, 5, 2);
+    dml_node *x = dml_input(g, "x", DML_F32, 5, 5, 2);
     dml_node *c = dml_relu(dml_conv2d(x, &(dml_conv2d_options){ .filters = 3, .padding = { 1, 1 } }));
     dml_node *y = dml_sigmoid(dml_dense(dml_flatten(dml_max_pool2d(c, NULL)), 3));
     dml_program *program = dml_compile(y, &(dml_program_options){ .batch = BATCH });
@@ -196,17 +166,17 @@ static void any_rows(void)
     test_fill(&random, in, BATCH * 50);
     for (int r = 0; r < BATCH; r++) {
         const void *const inputs[] = { in + r * 50 };
-        CHECK_INT(dml_program_run(program, 1, inputs, alone + r * 3), DML_OK);
+        CHECK_INT(dml_program_run(program, 1, inputs, 1, alone + r * 3), DML_OK);
     }
     const void *const inputs[] = { in };
     for (int rows = BATCH; rows >= 1; rows -= slow_here() ? 5 : 1) {
         got[rows * 3] = 42;
         poison(context, program->arena);
-        CHECK_INT(dml_program_run(program, rows, inputs, got), DML_OK);
+        CHECK_INT(dml_program_run(program, rows, inputs, 1, got), DML_OK);
         for (int i = 0; i < rows * 3; i++) CHECK_NEAR(got[i], alone[i], 1e-6);
         CHECK(got[rows * 3] == 42); /* no more is written than there is */
     }
-    CHECK_INT(dml_program_run(program, 2, inputs, NULL), DML_OK);
+    CHECK_INT(dml_program_run(program, 2, inputs, 1, NULL), DML_OK);
     dml_close(context);
 }
 EACH_BACKEND(any_rows)
@@ -221,15 +191,15 @@ static void shared_and_separate(void)
     const void *const inputs[] = { some_floats };
     for (int i = 0; i < 3; i++) { /* graphs 0 and 1 in one context */
         graph[i] = dml_graph_create(context[i / 2]);
-        dml_node *y = dml_dense(dml_input(graph[i], "x", DML_F32, 1, 4), 1);
-        dml_node *loss = dml_mean_squared_error(y, dml_input(graph[i], "t", DML_F32, 1, 1));
+        dml_node *y = dml_dense(dml_input(graph[i], "x", DML_F32, 4), 1);
+        dml_node *loss = dml_mean_squared_error(y, dml_input(graph[i], "t", DML_F32, 1));
         forward[i] = dml_compile(y, &infer3);
         dml_program *training = dml_compile(loss, &train3);
         CHECK_MESSAGE(forward[i] && training, "%s", dml_error(context[i / 2]));
         CHECK(training->g && !forward[i]->g && training->graph->w == forward[i]->graph->w);
-        CHECK_INT(dml_program_run(forward[i], 3, inputs, out[i]), DML_OK);
+        CHECK_INT(dml_program_run(forward[i], 3, inputs, 1, out[i]), DML_OK);
         const void *const both[] = { some_floats, some_floats };
-        CHECK_INT(dml__program_train(training, 3, both, 0, 1.0f, NULL, NULL), DML_OK);
+        CHECK_INT(program_train(training, 3, both, 1.0f, NULL, NULL), DML_OK);
     }
     CHECK(memcmp(out[0], out[1], sizeof out[0]) == 0); /* the same seed and model: the same w */
     CHECK(memcmp(out[0], out[2], sizeof out[0]) != 0); /* another seed */
@@ -237,12 +207,12 @@ static void shared_and_separate(void)
     write_floats(context[0], graph[0]->w, w, 5);
     for (int i = 0; i < 3; i++) {
         float now[3];
-        CHECK_INT(dml_program_run(forward[i], 3, inputs, now), DML_OK);
+        CHECK_INT(dml_program_run(forward[i], 3, inputs, 1, now), DML_OK);
         if (i == 0) CHECK_NEAR(now[0], 0.5 - 2 + 0.75 + 8 + 5, 1e-5);
         if (i > 0) CHECK(memcmp(now, out[i], sizeof now) == 0);
     }
     dml_close(context[0]);
-    CHECK_INT(dml_program_run(forward[2], 3, inputs, NULL), DML_OK);
+    CHECK_INT(dml_program_run(forward[2], 3, inputs, 1, NULL), DML_OK);
     dml_close(context[1]);
 }
 EACH_BACKEND(shared_and_separate)
@@ -251,12 +221,12 @@ static void only_what_is_needed(void)
 {
     dml_context *context = dml_open(NULL);
     dml_graph *g = dml_graph_create(context);
-    dml_node *x = dml_input(g, "x", DML_F32, 1, 4), *other = dml_input(g, "other", DML_F32, 1, 4);
-    dml_node *unused = dml_softmax_cross_entropy(dml_dense(other, 3), dml_input(g, "label", DML_I32, 0));
+    dml_node *x = dml_input(g, "x", DML_F32, 4), *other = dml_input(g, "other", DML_F32, 4);
+    dml_node *unused = dml_softmax_cross_entropy(dml_dense(other, 3), dml_input(g, "label", DML_I32));
     dml_node *y = dml_dense(x, 2);
     dml_node *after = dml_tanh(dml_add(y, y));
     dml_program *program = dml_compile(y, &infer3),
-                *train = dml_compile(dml_mean_squared_error(y, dml_input(g, "t", DML_F32, 1, 2)), &train3);
+                *train = dml_compile(dml_mean_squared_error(y, dml_input(g, "t", DML_F32, 2)), &train3);
     CHECK_MESSAGE(program && train && unused && after, "%s", dml_error(context));
     CHECK_INT(dml_program_inputs(program), 1); /* neither `other` nor `label` is asked for */
     CHECK(dml_program_input(program, 0) == x && !dml_program_input(program, 1) &&
@@ -265,7 +235,7 @@ static void only_what_is_needed(void)
     CHECK_INT(program->slots, 4);
     CHECK_INT(dml_program_bytes(program), 64 + 64);
     const void *const inputs[] = { some_floats, some_floats };
-    CHECK_INT(dml__program_train(train, 3, inputs, 0, 1, NULL, NULL), DML_OK);
+    CHECK_INT(program_train(train, 3, inputs, 1, NULL, NULL), DML_OK);
     float gradient[25];
     read_floats(context, gradient, train->g, 25);
     for (int i = 0; i < 15; i++) CHECK(gradient[i] == 0); /* the unused layer's */
@@ -281,19 +251,19 @@ static void leaves_and_views_as_outputs(void)
 {
     dml_context *context = open_here(NULL);
     dml_graph *g = dml_graph_create(context);
-    dml_node *x = dml_input(g, "x", DML_F32, 2, 2, 3), *t = dml_input(g, "t", DML_I32, 0);
-    dml_node *w = dml_parameter(g, "w", normal, 2, 100, 6), *view = dml_flatten(w);
+    dml_node *x = dml_input(g, "x", DML_F32, 2, 3), *t = dml_input(g, "t", DML_I32);
+    dml_node *w = dml_parameter(g, "w", normal, 100, 6), *view = dml_flatten(w);
     float got[600], want[600];
     const void *const floats[] = { some_floats }, *const labels[] = { some_labels };
     dml_program *p = dml_compile(x, &infer3);
-    CHECK_INT(dml_program_run(p, 3, floats, got), DML_OK);
+    CHECK_INT(dml_program_run(p, 3, floats, 1, got), DML_OK);
     CHECK(memcmp(got, some_floats, 18 * sizeof(float)) == 0);
-    CHECK_INT(dml_program_run(dml_compile(dml_flatten(x), &infer3), 2, floats, got), DML_OK);
+    CHECK_INT(dml_program_run(dml_compile(dml_flatten(x), &infer3), 2, floats, 1, got), DML_OK);
     CHECK(memcmp(got, some_floats, 12 * sizeof(float)) == 0);
-    CHECK_INT(dml_program_run(dml_compile(t, &infer3), 3, labels, got), DML_OK);
+    CHECK_INT(dml_program_run(dml_compile(t, &infer3), 3, labels, 1, got), DML_OK);
     CHECK(memcmp(got, some_labels, sizeof some_labels) == 0);
-    CHECK_INT(dml_program_run(dml_compile(w, &infer3), 1, NULL, want), DML_OK);
-    CHECK_INT(dml_program_run(dml_compile(view, &infer3), 1, NULL, got), DML_OK);
+    CHECK_INT(dml_program_run(dml_compile(w, &infer3), 1, NULL, 0, want), DML_OK);
+    CHECK_INT(dml_program_run(dml_compile(view, &infer3), 1, NULL, 0, got), DML_OK);
     CHECK(memcmp(got, want, sizeof got) == 0 && got[599] != 0);
     CHECK_STRING(dml_error(context), "");
     dml_close(context);
@@ -305,13 +275,13 @@ static void losses_add_up(void)
 {
     dml_context *context = dml_open(NULL);
     dml_graph *g = dml_graph_create(context);
-    dml_node *y = dml_dense(dml_input(g, "x", DML_F32, 1, 4), 4), *t = dml_input(g, "t", DML_I32, 0);
+    dml_node *y = dml_dense(dml_input(g, "x", DML_F32, 4), 4), *t = dml_input(g, "t", DML_I32);
     dml_node *one = dml_softmax_cross_entropy(y, t), *three = dml_add(dml_add(one, one), one);
     dml_program *single = dml_compile(one, &train3), *triple = dml_compile(three, &train3);
     const void *const inputs[] = { some_floats, some_labels };
     float loss[2], gradient[2][20];
-    CHECK_INT(dml__program_train(single, 3, inputs, 0, 1, NULL, &loss[0]), DML_OK);
-    CHECK_INT(dml__program_train(triple, 3, inputs, 0, 1, NULL, &loss[1]), DML_OK);
+    CHECK_INT(program_train(single, 3, inputs, 1, NULL, &loss[0]), DML_OK);
+    CHECK_INT(program_train(triple, 3, inputs, 1, NULL, &loss[1]), DML_OK);
     CHECK_NEAR(loss[1], 3 * loss[0], 1e-5);
     read_floats(context, gradient[0], single->g, 20);
     read_floats(context, gradient[1], triple->g, 20);

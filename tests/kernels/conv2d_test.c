@@ -10,7 +10,8 @@ typedef struct arrays {
     int out_h, out_w;
     size_t x_count, w_count, y_count;
     float *x, *w, *bias, *dy;
-    double *y, *dx, *dw; /* the reference, without bias and beta */
+    double *y, *dx, *dw;                /* the reference, without bias and beta */
+    double *y_size, *dx_size, *dw_size; /* the sums of their terms' sizes */
 } arrays;
 
 static float *new_floats(size_t n)
@@ -23,6 +24,13 @@ static float *random_floats(unsigned *state, size_t n)
     float *x = new_floats(n);
     test_fill(state, x, n);
     return x;
+}
+
+static void add(double *sum, double *size, float a, float b)
+{
+    const double product = (double)a * (double)b;
+    *sum += product;
+    *size += fabs(product);
 }
 
 /* Every product of the definition, once, added to all three results. */
@@ -41,9 +49,9 @@ static void reference(arrays *r)
                                 const int yi = ((n * r->out_h + oy) * r->out_w + ox) * s->filters + f;
                                 const int xi = ((n * s->height + y) * s->width + x) * s->channels + c;
                                 const int wi = ((f * s->kernel_h + kh) * s->kernel_w + kw) * s->channels + c;
-                                r->y[yi] += (double)r->x[xi] * r->w[wi];
-                                r->dx[xi] += (double)r->dy[yi] * r->w[wi];
-                                r->dw[wi] += (double)r->dy[yi] * r->x[xi];
+                                add(&r->y[yi], &r->y_size[yi], r->x[xi], r->w[wi]);
+                                add(&r->dx[xi], &r->dx_size[xi], r->dy[yi], r->w[wi]);
+                                add(&r->dw[wi], &r->dw_size[wi], r->dy[yi], r->x[xi]);
                             }
                     }
 }
@@ -62,8 +70,11 @@ static arrays make(dml_conv2d_shape s, unsigned *state)
     r.bias = random_floats(state, (size_t)s.filters);
     r.dy = random_floats(state, r.y_count);
     r.y = (double *)calloc(r.y_count + 1, sizeof *r.y);
+    r.y_size = (double *)calloc(r.y_count + 1, sizeof *r.y);
     r.dx = (double *)calloc(r.x_count + 1, sizeof *r.dx);
+    r.dx_size = (double *)calloc(r.x_count + 1, sizeof *r.dx);
     r.dw = (double *)calloc(r.w_count + 1, sizeof *r.dw);
+    r.dw_size = (double *)calloc(r.w_count + 1, sizeof *r.dw);
     reference(&r);
     return r;
 }
@@ -72,6 +83,7 @@ static void discard(arrays *r)
 {
     free(r->x), free(r->w), free(r->bias), free(r->dy);
     free(r->y), free(r->dx), free(r->dw);
+    free(r->y_size), free(r->dx_size), free(r->dw_size);
 }
 
 enum { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHTS, DIRECTIONS };
@@ -100,6 +112,9 @@ static void check_direction(const arrays *r, int direction, bool with_bias, floa
     const dml_conv2d_shape *s = &r->s;
     const size_t count = result_count(r, direction);
     const double *want = direction == FORWARD ? r->y : direction == BACKWARD_INPUT ? r->dx : r->dw;
+    const double *sizes = direction == FORWARD          ? r->y_size
+                          : direction == BACKWARD_INPUT ? r->dx_size
+                                                        : r->dw_size;
     float *old = random_floats(state, count), *first = new_floats(count), *got = new_floats(count);
     if (direction == FORWARD || beta == 0)
         for (size_t i = 0; i < count; i++) old[i] = NAN;
@@ -113,10 +128,10 @@ static void check_direction(const arrays *r, int direction, bool with_bias, floa
     }
     size_t wrong = 0;
     for (size_t i = 0; i < count; i++) {
-        double all = want[i];
-        if (direction == FORWARD && with_bias) all += r->bias[i % (size_t)s->filters];
-        if (direction != FORWARD && beta != 0) all += (double)beta * old[i];
-        wrong += !(fabs(all - first[i]) < 2e-5 * (1 + fabs(all)));
+        double other = 0;
+        if (direction == FORWARD && with_bias) other = (double)r->bias[i % (size_t)s->filters];
+        if (direction != FORWARD && beta != 0) other = (double)beta * (double)old[i];
+        wrong += !(fabs(want[i] + other - (double)first[i]) <= 20.0 / 16777216 * (sizes[i] + fabs(other)));
     }
     CHECK_MESSAGE(wrong == 0,
                   "%s N=%d %dx%dx%d F=%d kernel %dx%d stride %dx%d pad %dx%d beta %g: %zu of %zu are wrong",
@@ -165,6 +180,9 @@ static void larger_shapes(void)
         { 1, 5, 5, 130, 3, 1, 1, 1, 1, 0, 0 },  /* one by one */
         { 2, 13, 12, 3, 17, 3, 2, 2, 3, 1, 0 }, /* unlike along the two axes */
         { 1, 2, 2, 2, 2, 5, 5, 1, 1, 4, 4 },    /* a kernel and a pad larger than the image */
+        { 2, 6, 5, 3, 4, 3, 2, 1, 1, 3, 2 },    /* pads as large as the kernel: outputs of padding alone */
+        { 2, 6, 5, 3, 4, 2, 3, 3, 2, 2, 3 },    /* and with strides */
+        { 1, 3, 4, 2, 3, 2, 2, 1, 2, 5, 4 },    /* pads larger than the kernel */
         { 1, 40, 1, 5, 65, 7, 1, 3, 1, 3, 0 },  /* a line */
         { 0, 5, 5, 3, 4, 3, 3, 1, 1, 1, 1 },    /* an empty batch: dw is beta dw */
     };
@@ -243,6 +261,32 @@ static void bad_shapes_write_nothing(void)
     }
 }
 
+/* Arrays and places that no address reaches, some of which wrap around to few. */
+static void impossible_shapes(void)
+{
+    enum { MOST = 2147483647 };
+    static const dml_conv2d_shape shapes[] = {
+        { MOST, 4, 4, MOST, 1, 1, 1, 1, 1, 0, 0 },                               /* x */
+        { 1 << 20, 1 << 20, 1 << 12, 1 << 12, 1, 1, 1, 1, 1, 0, 0 },             /* x, 2^64 */
+        { 1 << 22, 1, 1, 1, 1, 1, 1, 1, 1, 1 << 20, 1 << 20 },                   /* y, 2^64 and some */
+        { MOST, 1, 1, 1, MOST, 1, 1, 1, 1, 0, 0 },                               /* y */
+        { 1, 1 << 16, 1 << 16, 1 << 15, 1 << 17, 1 << 16, 1 << 16, 1, 1, 0, 0 }, /* w, 2^64 */
+        { 1, 1, 1, MOST, 1, 1, 1, 1 << 30, 1 << 30, 0, MOST },                   /* a line with its padding */
+        { 1, 1, 1, 1, MOST, 1, 1, 1 << 30, 1 << 30, 0, MOST },
+        { 0, 4, 4, MOST, MOST, 2, 2, 1, 1, 0, 0 }, /* no images, but w */
+    };
+    const float x[4] = { 1 }, w[4] = { 1 };
+    float y[4] = { 7 };
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        CHECK_MESSAGE(dml_conv2d_forward(NULL, &shapes[i], x, w, NULL, y) == DML_ERROR_ARGUMENT, "shape %zu",
+                      i);
+        CHECK_INT(dml_conv2d_backward_input(NULL, &shapes[i], x, w, 0, y), DML_ERROR_ARGUMENT);
+        CHECK_INT(dml_conv2d_backward_weights(NULL, &shapes[i], x, w, 0, y), DML_ERROR_ARGUMENT);
+        CHECK_INT(dml_conv2d_scratch(&shapes[i], true).worker, 0);
+        CHECK(y[0] == 7);
+    }
+}
+
 /* What lies in the scratch takes no part: here signalling NaNs, which a host that traps invalid operations
    would fall over. One filter: the pixels fill the vectors, and the last of them not whole. */
 static void unused_lanes_are_zero(void)
@@ -252,8 +296,10 @@ static void unused_lanes_are_zero(void)
     float x[70], w[18], y[15];
     for (int i = 0; i < 70; i++) x[i] = (float)(i % 5);
     for (int i = 0; i < 18; i++) w[i] = (float)(i % 3);
+    CHECK_INT(dml_pool_reserve(kernel_pools[1], dml_conv2d_scratch(&s, false)), DML_OK);
     char *scratch = (char *)dml_pool_scratch(kernel_pools[1], 0);
-    for (size_t at = 0; at < DML_POOL_SCRATCH_BYTES; at += 4) memcpy(scratch + at, &signalling, 4);
+    for (size_t at = 0; at < dml_pool_scratch_bytes(kernel_pools[1]).worker / 4 * 4; at += 4)
+        memcpy(scratch + at, &signalling, 4);
     feclearexcept(FE_ALL_EXCEPT);
     CHECK_INT(dml_conv2d_forward(kernel_pools[1], &s, x, w, NULL, y), DML_OK);
     CHECK_INT(fetestexcept(FE_INVALID), 0);
@@ -273,6 +319,7 @@ int main(void)
     RUN(gradients_are_adjoint);
     RUN(output_sizes);
     RUN(bad_shapes_write_nothing);
+    RUN(impossible_shapes);
     kernel_pools_close();
     return test_report("kernels/conv2d");
 }

@@ -38,27 +38,36 @@ static float forward(dml_pool *pool, problem *p)
                                              p->probabilities, p->row_loss);
 }
 
+/* Also with logits far from 0, which are subtracted from each other before anything else is done to them. */
 static void softmax_matches_float64(void)
 {
+    static const float offsets[] = { 0, 1e4f, -1e4f };
     unsigned state = 1;
-    for (int s = 0; s < SHAPES; s++) {
-        problem p = problem_create(shapes[s][0], shapes[s][1], &state);
+    for (int s = 0; s < 3 * SHAPES; s++) {
+        problem p = problem_create(shapes[s / 3][0], shapes[s / 3][1], &state);
+        for (size_t i = 0; i < p.n; i++) p.logits[i] += offsets[s % 3];
         const float loss = forward(NULL, &p);
-        double want_loss = 0, worst = 0;
+        double want_loss = 0, worst = 0, worst_loss = 0;
         for (size_t r = 0; r < p.rows; r++) {
             const float *x = p.logits + r * p.classes;
-            double sum = 0;
-            for (size_t c = 0; c < p.classes; c++) sum += exp((double)x[c]);
+            double sum = 0, largest = (double)x[0];
+            for (size_t c = 0; c < p.classes; c++) largest = fmax(largest, (double)x[c]);
+            for (size_t c = 0; c < p.classes; c++) sum += exp((double)x[c] - largest);
             for (size_t c = 0; c < p.classes; c++) {
-                const double want = exp((double)x[c]) / sum;
+                const double want = exp((double)x[c] - largest) / sum;
                 const double error = fabs((double)p.probabilities[r * p.classes + c] / want - 1);
                 if (!(error <= worst)) worst = error;
             }
-            want_loss += log(sum) - (double)x[p.labels[r]];
+            const double row_loss = log(sum) + (largest - (double)x[p.labels[r]]);
+            const double error = fabs((double)p.row_loss[r] - row_loss) / (1 + row_loss);
+            if (!(error <= worst_loss)) worst_loss = error;
+            want_loss += row_loss;
         }
         want_loss /= (double)p.rows;
-        CHECK_MESSAGE(worst < 3e-6, "%zu x %zu: relative error %g", p.rows, p.classes, worst);
-        CHECK_NEAR(loss, want_loss, 1e-6 * (1 + want_loss));
+        CHECK_MESSAGE(worst < 1e-6, "%zu x %zu: relative error %g", p.rows, p.classes, worst);
+        CHECK_MESSAGE(worst_loss < 3e-7, "%zu x %zu: a row's loss is off by %g", p.rows, p.classes,
+                      worst_loss);
+        CHECK_NEAR(loss, want_loss, 3e-7 * (1 + want_loss));
         problem_destroy(&p);
     }
     CHECK(dml_softmax_cross_entropy_forward(NULL, 0, 3, NULL, NULL, NULL, NULL) == 0);
@@ -142,6 +151,7 @@ static void the_same_for_any_threads(void)
 
 static void mean_squared_error(void)
 {
+    const double rounding = 1.0 / 16777216;
     unsigned state = 4;
     for (int s = 0; s < KERNEL_SIZES; s++) {
         const size_t n = kernel_sizes[s];
@@ -149,13 +159,19 @@ static void mean_squared_error(void)
         float *old = kernel_copy(da, n);
         double want = 0;
         for (size_t i = 0; i < n; i++) want += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-        CHECK_NEAR(dml_mse_forward(NULL, n, a, b), n ? want / (double)n : 0, 1e-6);
+        want = n ? want / (double)n : 0;
+        CHECK_NEAR(dml_mse_forward(NULL, n, a, b), want, 40 * rounding * want);
         dml_mse_backward(kernel_pools[2], n, a, b, 0.5f, 2, da);
-        for (size_t i = 0; i < n; i++)
-            CHECK_NEAR(da[i], 0.5 * ((double)a[i] - (double)b[i]) + 2 * (double)old[i], 5e-7);
+        for (size_t i = 0; i < n; i++) {
+            const double step = 0.5 * ((double)a[i] - (double)b[i]), before = 2 * (double)old[i];
+            CHECK_NEAR(da[i], step + before, 4 * rounding * (fabs(step) + fabs(before)));
+        }
         for (size_t i = 0; i < n; i++) da[i] = NAN;
         dml_mse_backward(kernel_pools[2], n, a, b, 0.5f, 0, da);
-        for (size_t i = 0; i < n; i++) CHECK_NEAR(da[i], 0.5 * ((double)a[i] - (double)b[i]), 2e-7);
+        for (size_t i = 0; i < n; i++) {
+            const double step = 0.5 * ((double)a[i] - (double)b[i]);
+            CHECK_NEAR(da[i], step, 4 * rounding * fabs(step));
+        }
         kernel_free(a), kernel_free(b), kernel_free(da), kernel_free(old);
     }
 }

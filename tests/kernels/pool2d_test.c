@@ -171,12 +171,19 @@ static void the_same_for_any_threads(void)
     }
 }
 
+/* One pixel under large windows that begin far before it. */
+static dml_pool2d_shape outputs_of_one(int height, int width)
+{
+    const dml_pool2d_shape s = { 1, 1, 1, 1, height, width, 1, 1, height - 1, width - 1 };
+    return s;
+}
+
 static void refuses_bad_shapes(void)
 {
     const dml_pool2d_shape good = { 1, 4, 4, 1, 2, 2, 2, 2, 1, 1 };
     float x[16], y[16];
     int32_t argmax[16];
-    for (int bad = 0; bad < 15; bad++) {
+    for (int bad = 0; bad < 19; bad++) {
         dml_pool2d_shape s = good;
         switch (bad) {
         case 0: s.batch = -1; break;
@@ -193,7 +200,16 @@ static void refuses_bad_shapes(void)
         case 11: s.pad_w = 3; break;
         case 12: s.kernel_h = 7; break;
         case 13: s.kernel_w = 7; break;
-        default: s.height = s.width = 1 << 20; break;
+        case 14: s.height = s.width = 1 << 20; break;
+        /* 50000 x 50000 outputs of one input, and then just one line too many */
+        case 15: s = outputs_of_one(50000, 50000); break;
+        case 16: s = outputs_of_one(32768, 65536); break;
+        /* 2^62 floats of x; of y */
+        case 17: s.batch = s.channels = INT32_MAX; break;
+        default:
+            s = outputs_of_one(30000, 30000);
+            s.batch = s.channels = 1 << 17;
+            break;
         }
         for (int i = 0; i < 16; i++) y[i] = 7;
         CHECK_INT(dml_max_pool2d_forward(NULL, &s, x, y, argmax), DML_ERROR_ARGUMENT);

@@ -100,9 +100,102 @@ check "no such checkpoint" refuses 1 nowhere/c "$mnist" --load nowhere/c
 check "a log that can't be written" refuses 1 nowhere/l "$mnist" --log nowhere/l
 check "a checkpoint that can't be written" refuses 1 nowhere/s "$mnist" --model mlp --steps 1 --save nowhere/s
 check "it says so before it trains" [ ! -s "$WORK/out" ]
+
+# cannot_save FILE: refused before training, and its folder is then as it was.
+cannot_save() {
+    folder=$(dirname "$1")
+    before=$(ls -la "$folder" 2>&1)
+    refuses 1 "can't write the checkpoint $1: ." $as "$mnist" --model mlp --steps 1 --save "$1" || return 1
+    [ ! -s "$WORK/out" ] && [ "$before" = "$(ls -la "$folder" 2>&1)" ]
+}
+as=
+mkdir kept
+cp checkpoint kept/checkpoint
+check "a checkpoint in no folder" cannot_save nowhere/s
+check "a checkpoint below a plain file" cannot_save checkpoint/s
+check "a checkpoint that is a folder" cannot_save kept
+check "a checkpoint of a name that is too long" cannot_save "kept/$(printf '%0250d' 1)"
+check "checking leaves an old checkpoint as it is" sh -c "'$mnist' --model mlp --steps 50 --load checkpoint \
+    --save kept/checkpoint && cmp checkpoint kept/checkpoint && [ \"\$(ls kept)\" = checkpoint ]"
+check "checking leaves no new one" sh -c "'$mnist' --model mlp --steps 50 --load checkpoint --save kept/new &&
+    [ ! -e kept/new ]"
+# Permissions bind everyone but root, who takes another name for this.
+chmod 666 kept/checkpoint
+chmod 555 kept
+if [ "$(id -u)" -eq 0 ] && has setpriv; then
+    as='setpriv --reuid=65534 --clear-groups'
+    chmod 755 "$WORK" "$WORK/files"
+fi
+if [ "$(id -u)" -eq 0 ] && ! $as sh -c "[ -x '$mnist' ] && [ ! -w kept ]"; then
+    skip "a folder that forbids it" "root may write anywhere, and can't become another user here"
+else
+    check "a folder that forbids a new checkpoint" cannot_save kept/s
+    check "a folder that forbids it, though the file doesn't" cannot_save kept/checkpoint
+fi
+chmod 755 kept
+chmod 444 kept/checkpoint
+if [ "$(id -u)" -eq 0 ] && ! $as sh -c "[ -x '$mnist' ] && [ ! -w kept/checkpoint ]"; then
+    skip "a checkpoint that is read-only" "root may write anywhere, and can't become another user here"
+else
+    chmod 777 kept
+    check "a checkpoint that is read-only" cannot_save kept/checkpoint
+fi
+as=
+# in_mount OPTIONS command...: with a small file system, mounted so, as the folder mounted.
+in_mount() {
+    options=$1
+    shift
+    unshare -m sh -c 'mount -t tmpfs -o "$0" none mounted && "$@"' "$options" "$@"
+}
+mkdir mounted
+if in_mount size=64k true 2>/dev/null; then
+    check "a read-only file system" in_mount ro,size=64k sh -c '! "$0" --model mlp --steps 1 --save mounted/s >o 2>e &&
+        grep -q "^mnist: can.t write the checkpoint mounted/s: Read-only file system" e && [ ! -s o ]' "$mnist"
+    check "a full file system" in_mount size=64k sh -c 'cat /dev/zero >mounted/zero 2>e
+        ! "$0" --model mlp --steps 1 --save mounted/s >o 2>e &&
+        grep -q "^mnist: can.t write the checkpoint mounted/s: No space left on device" e && [ ! -s o ]' "$mnist"
+    check "a log that fills the disk" in_mount size=4k sh -c '! "$0" --model mlp --steps 200 --log mounted/l >o 2>e &&
+        grep -q "^mnist: can.t write the log mounted/l: No space left on device" e && ! grep -q accuracy o' "$mnist"
+else
+    skip "file systems that are full or read-only" "nothing can be mounted here"
+fi
+
+# full command...: with its standard output on a full disk.
+full="sh -c '\"\$@\" >/dev/full' sh"
+lost="can't write to the standard output: No space left on device"
+if [ -w /dev/full ]; then
+    check "a log on a full disk" refuses 1 "can't write the log /dev/full: No space left" "$mnist" --model mlp \
+        --steps 3 --log /dev/full
+    check "a help that is lost" eval refuses 1 '"$lost"' "$full" '"$mnist"' --help
+    check "a list of devices that is lost" eval refuses 1 '"$lost"' "$full" '"$mnist"' --list-devices
+    check "a report that is lost" eval refuses 1 '"$lost"' "$full" '"$mnist"' --model mlp --steps 3
+    check "a report that is lost under dmlrun" sh -c "'$dmlrun' -n 2 '$mnist' --model mlp --steps 3 2>said >/dev/full
+        [ \$? -eq 1 ] && grep -q \"^dmlrun: $lost\" said"
+else
+    skip "output to a full disk" "no /dev/full"
+fi
+
 check "a loss that explodes" refuses 1 'a smaller --lr may help' "$mnist" --model mlp --lr 1000 --steps 100
 
 # ---- ranks ----
+
+# one_complaint PART RANK command...: it fails with status 1, and only that rank says why.
+one_complaint() {
+    part=$1 by=$2
+    shift 2
+    timeout 60 "$@" >said 2>&1 </dev/null
+    status=$?
+    cat said
+    [ "$status" -eq 1 ] && [ "$(grep -c 'mnist: ' said)" -eq 1 ] && grep -q "^\[$by\] mnist: .*$part" said
+}
+check "ranks without data" one_complaint none/train-images-idx3-ubyte 0 "$dmlrun" -n 4 "$mnist" --data none
+check "ranks without a device" one_complaint abacus 0 "$dmlrun" -n 3 "$mnist" --device abacus
+
+check "ranks whose checkpoint can't be written" one_complaint nowhere/s 0 "$dmlrun" -n 3 "$mnist" --model mlp \
+    --save nowhere/s
+check "ranks whose checkpoint isn't there" one_complaint nowhere/c 0 "$dmlrun" -n 3 "$mnist" --load nowhere/c
+check "one rank without data" one_complaint "none" 1 "$dmlrun" -n 3 sh -c \
+    '[ "$RANK" -eq 1 ] && exec "$0" --model mlp --data none; exec "$0" --model mlp' "$mnist"
 
 check "four ranks" said "$dmlrun" -n 4 "$mnist" --model mlp --steps 100 --log four
 check "one report" sh -c "[ \$(grep -c 'test accuracy' said) -eq 1 ]"

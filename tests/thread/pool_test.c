@@ -2,9 +2,18 @@
 
 #include "../test.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #if defined(__linux__)
 #include <sys/resource.h>
-#include <unistd.h>
+#endif
+#ifndef DML_NO_THREADS
+#include <pthread.h>
+#endif
+
+#ifndef POOL_TEST_NAME
+#define POOL_TEST_NAME "thread/pool"
 #endif
 
 typedef struct loop {
@@ -128,44 +137,90 @@ static void loops_inside_loops(void)
     dml_pool_destroy(outer);
 }
 
+/* Fills all of the worker's scratch, and a task's place of the shared one. */
 static void scratch_task(void *argument, int task, int worker)
 {
     dml_pool *pool = (dml_pool *)argument;
+    const dml_scratch has = dml_pool_scratch_bytes(pool);
     unsigned char *scratch = (unsigned char *)dml_pool_scratch(pool, worker);
-    memset(scratch, task, DML_POOL_SCRATCH_BYTES);
-    for (size_t i = 0; i < DML_POOL_SCRATCH_BYTES; i += 4095)
+    unsigned char *shared = (unsigned char *)dml_pool_shared_scratch(pool);
+    if (has.worker) memset(scratch, task, has.worker);
+    if (has.shared) shared[task] = (unsigned char)(100 + task);
+    for (size_t i = 0; i < has.worker; i++)
         CHECK_MESSAGE(scratch[i] == (unsigned char)task, "scratch of worker %d is shared", worker);
+}
+
+static void check_scratch(dml_pool *pool, size_t worker, size_t shared)
+{
+    CHECK_INT(dml_pool_scratch_bytes(pool).worker, worker);
+    CHECK_INT(dml_pool_scratch_bytes(pool).shared, shared);
+    for (int w = 0; w < dml_pool_threads(pool); w++) {
+        CHECK(!dml_pool_scratch(pool, w) == (worker == 0));
+        CHECK_INT((uintptr_t)dml_pool_scratch(pool, w) % 64, 0);
+    }
+    CHECK(!dml_pool_scratch(pool, -1) && !dml_pool_scratch(pool, dml_pool_threads(pool)));
+    CHECK(!dml_pool_shared_scratch(pool) == (shared == 0));
+    CHECK_INT((uintptr_t)dml_pool_shared_scratch(pool) % 64, 0);
+    dml_pool_run(pool, 40, scratch_task, pool);
+    for (size_t i = 0; i < 40 && shared; i++)
+        CHECK_INT(((unsigned char *)dml_pool_shared_scratch(pool))[i], 100 + i);
 }
 
 static void scratch_is_each_workers_own(void)
 {
-    CHECK(!dml_pool_scratch(NULL, 0));
-    dml_pool_options options = { 0 };
-    options.threads = 4;
-    dml_pool *pool = dml_pool_create(&options);
-    CHECK(pool);
-    for (int w = 0; w < dml_pool_threads(pool); w++) CHECK_INT((uintptr_t)dml_pool_scratch(pool, w) % 64, 0);
-    dml_pool_run(pool, 40, scratch_task, pool);
-    dml_pool_destroy(pool);
+    const dml_scratch some = { 1000, 0 };
+    CHECK(!dml_pool_scratch(NULL, 0) && !dml_pool_shared_scratch(NULL));
+    CHECK(dml_pool_scratch_bytes(NULL).worker == 0 && dml_pool_scratch_bytes(NULL).shared == 0);
+    CHECK_INT(dml_pool_reserve(NULL, some), DML_OK);
+    for (int threads = 1; threads <= 4; threads += 3) {
+        dml_pool_options options = { 0 };
+        options.threads = threads;
+        dml_pool *pool = dml_pool_create(&options);
+        CHECK(pool);
+        check_scratch(pool, 0, 0);
+        static const size_t asked[][2] = {
+            { 0, 0 },  { 0, 41 },   { 1, 0 },     { 1000, 0 }, { 65, 40 },
+            { 0, 50 }, { 1001, 1 }, { 1001, 50 }, { 1, 1 },    { 5000, 3000 }
+        };
+        size_t worker = 0, shared = 0;
+        for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
+            const dml_scratch scratch = { asked[i][0], asked[i][1] };
+            if (scratch.worker > worker) worker = scratch.worker;
+            if (scratch.shared > shared) shared = scratch.shared;
+            const void *before = dml_pool_scratch(pool, 0);
+            CHECK_INT(dml_pool_reserve(pool, scratch), DML_OK);
+            check_scratch(pool, worker, shared);
+            if (i == 8) CHECK(dml_pool_scratch(pool, 0) == before); /* there was enough */
+        }
+        dml_pool_destroy(pool);
+        options.scratch.worker = 300;
+        options.scratch.shared = 77;
+        pool = dml_pool_create(&options);
+        CHECK(pool);
+        check_scratch(pool, 300, 77);
+        dml_pool_destroy(pool);
+    }
 }
 
 typedef struct lender {
     int calls;
     int tasks;
+    int workers;
 } lender;
 
 /* A host's loop: backwards, under changing worker numbers. */
-static void lend(void *user, int tasks, dml_pool_task run, void *argument)
+static void lend(void *user, int workers, int tasks, dml_pool_task run, void *argument)
 {
     lender *host = (lender *)user;
     host->calls++;
     host->tasks += tasks;
-    for (int i = tasks - 1; i >= 0; i--) run(argument, i, i % 3);
+    host->workers = workers;
+    for (int i = tasks - 1; i >= 0; i--) run(argument, i, i % workers);
 }
 
 static void a_host_lends_its_threads(void)
 {
-    lender host = { 0, 0 };
+    lender host = { 0, 0, 0 };
     dml_pool_options options = { 0 };
     options.threads = 3;
     options.host_parallel = lend;
@@ -175,17 +230,22 @@ static void a_host_lends_its_threads(void)
     check_loops(pool, 3);
     CHECK_INT(host.calls, 5);
     CHECK_INT(host.tasks, 2 + 3 + 7 + 64 + 1000);
-    CHECK(dml_pool_scratch(pool, 2));
+    CHECK_INT(host.workers, 3);
+    const dml_scratch some = { 100, 100 };
+    CHECK_INT(dml_pool_reserve(pool, some), DML_OK);
+    check_scratch(pool, 100, 100);
     dml_pool_destroy(pool);
 }
 
 typedef struct counter {
     int allocations, live, fail_at;
+    size_t largest;
 } counter;
 
 static void *counted_allocate(void *user, size_t bytes)
 {
     counter *c = (counter *)user;
+    c->largest = bytes > c->largest ? bytes : c->largest;
     void *memory = ++c->allocations == c->fail_at || bytes > (size_t)1 << 28 ? NULL : malloc(bytes);
     if (memory) c->live++;
     return memory;
@@ -200,9 +260,10 @@ static void counted_release(void *user, void *memory)
 
 static void each_failing_allocation_leaks_nothing(void)
 {
-    counter c = { 0, 0, 0 };
+    counter c = { 0, 0, 0, 0 };
     dml_pool_options options = { 0 };
     options.threads = 3;
+    options.scratch.worker = 100;
     options.allocator.allocate = counted_allocate;
     options.allocator.release = counted_release;
     options.allocator.user = &c;
@@ -220,11 +281,42 @@ static void each_failing_allocation_leaks_nothing(void)
         CHECK_INT(c.live, 0);
     }
     CHECK(n >= 2 && c.fail_at == n + 1);
-    /* More scratch than there is memory. */
+#ifndef DML_NO_THREADS
+    /* More threads than there is memory. */
     options.threads = 2000000000;
-    c.fail_at = 2;
+    c.fail_at = 0;
     c.allocations = 0;
     CHECK(!dml_pool_create(&options));
+    CHECK_INT(c.live, 0);
+#endif
+}
+
+/* A pool whose scratch can't be had has none, and works. */
+static void scratch_that_cannot_be_had(void)
+{
+    counter c = { 0, 0, 0, 0 };
+    dml_pool_options options = { 0 };
+    options.threads = 3;
+    options.allocator.allocate = counted_allocate;
+    options.allocator.release = counted_release;
+    options.allocator.user = &c;
+    dml_pool *pool = dml_pool_create(&options);
+    CHECK(pool);
+    CHECK(c.largest < 2000); /* the pool itself takes little */
+    const int without = c.live;
+    static const dml_scratch refused[] = { { SIZE_MAX, 0 },           { 0, SIZE_MAX },
+                                           { SIZE_MAX / 3, 0 },       { SIZE_MAX / 3 - 100, 300 },
+                                           { SIZE_MAX - 63, 0 },      { 0, SIZE_MAX - 64 },
+                                           { SIZE_MAX / 2 + 33, 65 }, { (size_t)1 << 29, 0 } };
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        const dml_scratch some = { 100, 200 };
+        CHECK_INT(dml_pool_reserve(pool, some), DML_OK);
+        CHECK_INT(c.live, without + 1);
+        CHECK_INT(dml_pool_reserve(pool, refused[i]), DML_ERROR_MEMORY);
+        CHECK_INT(c.live, without);
+        check_scratch(pool, 0, 0);
+    }
+    dml_pool_destroy(pool);
     CHECK_INT(c.live, 0);
 }
 
@@ -234,6 +326,88 @@ static void each_failing_allocation_leaks_nothing(void)
 #endif
 #elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED
+#endif
+
+static bool loops_are_right(dml_pool *pool)
+{
+    long sums[4 * 8] = { 0 }, want = 0, got = 0;
+    for (int i = 0; i < 50; i++) {
+        const int tasks = 1 + i % 9;
+        dml_pool_run(pool, tasks, add_task, sums);
+        want += tasks * (tasks + 1) / 2;
+    }
+    for (int w = 0; w < 4; w++) got += sums[w * 8];
+    return got == want;
+}
+
+/* A child of this process that uses the pool and destroys it. 0: all went well. */
+static int child_of(dml_pool *pool)
+{
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(30); /* what hangs is ended */
+        const dml_scratch some = { 5000, 70 };
+        bool ok = loops_are_right(pool) && dml_pool_reserve(pool, some) == DML_OK && loops_are_right(pool);
+        for (int w = 0; w < dml_pool_threads(pool); w++) ok = ok && dml_pool_scratch(pool, w);
+        dml_pool_destroy(pool);
+        _exit(ok ? 0 : 1);
+    }
+    int status = -1;
+    return child < 0 || waitpid(child, &status, 0) != child ? -1 : status;
+}
+
+static void children_use_and_destroy(void)
+{
+    for (int threads = 1; threads <= 4; threads++)
+        for (int spin = -1; spin <= 1; spin++) {
+            dml_pool_options options = { 0 };
+            options.threads = threads;
+            options.spin = spin * 300;
+            dml_pool *pool = dml_pool_create(&options);
+            CHECK(pool);
+            CHECK_INT(child_of(pool), 0); /* before any loop */
+            for (int i = 0; i < 8; i++) {
+                CHECK(loops_are_right(pool));
+                if (i % 2) usleep(2000); /* the workers sleep */
+                CHECK_INT(child_of(pool), 0);
+            }
+            CHECK(loops_are_right(pool));
+            dml_pool_destroy(pool);
+        }
+}
+
+#if !defined(DML_NO_THREADS) && !defined(SANITIZED)
+#define CAN_FORK_ELSEWHERE
+typedef struct loops {
+    dml_pool *pool;
+    int stop;
+    bool wrong;
+} loops;
+
+static void *run_loops(void *argument)
+{
+    loops *l = (loops *)argument;
+    while (!__atomic_load_n(&l->stop, __ATOMIC_RELAXED)) l->wrong |= !loops_are_right(l->pool);
+    return NULL;
+}
+
+/* The thread that forks isn't the one that uses the pool: the child finds it in the middle of a loop, a mutex
+   perhaps held by nobody. */
+static void children_of_a_busy_pool(void)
+{
+    dml_pool_options options = { 0 };
+    options.threads = 3;
+    options.spin = -1;
+    loops l = { dml_pool_create(&options), 0, false };
+    pthread_t thread;
+    CHECK(l.pool && pthread_create(&thread, NULL, run_loops, &l) == 0);
+    for (int i = 0; i < 100; i++) CHECK_INT(child_of(l.pool), 0);
+    __atomic_store_n(&l.stop, 1, __ATOMIC_RELAXED);
+    pthread_join(thread, NULL);
+    CHECK(!l.wrong);
+    dml_pool_destroy(l.pool);
+}
 #endif
 
 /* Threads can't be had when there is no address space for their stacks. Sanitizers and emulators have address
@@ -250,7 +424,7 @@ static void a_thread_that_cannot_start_leaks_nothing(void)
     getrlimit(RLIMIT_AS, &old);
     tight = old;
     tight.rlim_cur = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + ((rlim_t)200 << 20);
-    counter c = { 0, 0, 0 };
+    counter c = { 0, 0, 0, 0 };
     dml_pool_options options = { 0 };
     options.threads = 64;
     options.allocator.allocate = counted_allocate;
@@ -274,8 +448,13 @@ int main(void)
     RUN(scratch_is_each_workers_own);
     RUN(a_host_lends_its_threads);
     RUN(each_failing_allocation_leaks_nothing);
+    RUN(scratch_that_cannot_be_had);
+    RUN(children_use_and_destroy);
+#ifdef CAN_FORK_ELSEWHERE
+    RUN(children_of_a_busy_pool);
+#endif
 #ifdef CAN_LIMIT_THREADS
     RUN(a_thread_that_cannot_start_leaks_nothing);
 #endif
-    return test_report("thread/pool");
+    return test_report(POOL_TEST_NAME);
 }

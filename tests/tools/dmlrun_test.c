@@ -573,6 +573,73 @@ static void a_reader_that_leaves_ends_the_job(void)
     close(kept);
 }
 
+/* Runs dmlrun by a shell, with redirections; what it says to the standard error. */
+static int redirected(const char *arguments, char *err, size_t size)
+{
+    char command[2600];
+    FILE *file = tmpfile();
+    err[0] = '\0';
+    if (!file) return -1;
+    const int kept = dup(2);
+    snprintf(command, sizeof command, "exec '%s' %s", dmlrun_path, arguments);
+    fflush(stderr);
+    dup2(fileno(file), 2);
+    const int status = system(command);
+    dup2(kept, 2);
+    close(kept);
+    rewind(file);
+    err[fread(err, 1, size - 1, file)] = '\0';
+    fclose(file);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void output_that_is_lost_is_told(void)
+{
+    static const struct {
+        const char *arguments;
+        int status;
+        const char *says;
+    } cases[] = {
+        { "--help >/dev/full", 1, "dmlrun: can't write to the standard output: No space left on device\n" },
+        { "--version >/dev/full", 1,
+          "dmlrun: can't write to the standard output: No space left on device\n" },
+        /* Only found out when the ranks have ended well, or all but. */
+        { "-n 2 echo a >/dev/full", 1,
+          "dmlrun: can't write to the standard output: No space left on device" },
+        /* The ranks wouldn't end by themselves. */
+        { "-n 2 sh -c 'echo a; exec sleep 600' >/dev/full", 1, "No space left on device; ending " },
+        { "-n 2 sh -c 'echo a >&2; exec sleep 600' 2>/dev/full", 1, "" },
+        { "-n 2 sh -c 'echo a; exec sleep 600' >/dev/full 2>&1", 1, "" },
+        { "-n 2 echo a 1</dev/null", 1, "dmlrun: can't write to the standard output: Bad file descriptor" },
+        /* A rank that fails is told of, as ever. */
+        { "-n 1 sh -c 'echo a >&2; exit 7' >/dev/full", 7, "dmlrun: rank 0 exited with status 7\n" },
+        { "-n 2 true >/dev/full", 0, "" }, /* nothing was lost */
+    };
+    if (access("/dev/full", W_OK) != 0) {
+        SKIP("no /dev/full");
+        return;
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char err[1024];
+        CHECK_INT(redirected(cases[i].arguments, err, sizeof err), cases[i].status);
+        CHECK_CONTAINS(err, cases[i].says);
+        CHECK(cases[i].says[0] || !err[0]);
+    }
+}
+
+/* As in any pipeline: what ends well but isn't read to its end has status 128 + SIGPIPE, and says nothing. */
+static void a_reader_that_left_is_no_success(void)
+{
+    int pair[2];
+    if (pipe(pair) != 0) return;
+    close(pair[0]);
+    char arguments[64], err[1024];
+    snprintf(arguments, sizeof arguments, "-n 2 echo a >&%d", pair[1]);
+    CHECK_INT(redirected(arguments, err, sizeof err), 128 + SIGPIPE);
+    CHECK(!strstr(err, "can't write"));
+    close(pair[1]);
+}
+
 static run start_on_terminal(int terminal, ...)
 {
     va_list list;
@@ -656,6 +723,8 @@ int main(int argc, char **argv)
     RUN(long_and_unfinished_lines);
     RUN(input_goes_to_rank_0);
     RUN(a_reader_that_leaves_ends_the_job);
+    RUN(output_that_is_lost_is_told);
+    RUN(a_reader_that_left_is_no_success);
     RUN(a_bar_stays_below_other_lines);
     return test_report("tools/dmlrun");
 }

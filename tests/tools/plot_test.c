@@ -31,18 +31,24 @@ static void read_all(const char *path, char *text, size_t size)
     fclose(file);
 }
 
-/* Runs plot with the arguments, words of a shell command. */
-static const result *plot(const char *arguments)
+/* Runs plot with the arguments, words of a shell command, and its standard output going to a file. */
+static const result *plot_to(const char *output, const char *arguments)
 {
     static result r;
     char command[2048];
-    snprintf(command, sizeof command, "'%s/plot' %s >'%s' 2>'%s'", build, arguments,
-             in_build("plot_test.out"), in_build("plot_test.err"));
+    snprintf(command, sizeof command, "'%s/plot' %s >'%s' 2>'%s'", build, arguments, output,
+             in_build("plot_test.err"));
     const int status = system(command);
     r.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    read_all(in_build("plot_test.out"), r.out, sizeof r.out);
     read_all(in_build("plot_test.err"), r.err, sizeof r.err);
     return &r;
+}
+
+static const result *plot(const char *arguments)
+{
+    result *r = (result *)plot_to(in_build("plot_test.out"), arguments);
+    read_all(in_build("plot_test.out"), r->out, sizeof r->out);
+    return r;
 }
 
 /* Runs plot on a log with this text; `options` come before it. */
@@ -186,6 +192,15 @@ static void failures_leave_no_picture(void)
         r = plot_log("-o /dev/full", LINE("1", "1"));
         CHECK_INT(r->status, 1);
         CHECK_CONTAINS(r->err, "plot: can't write /dev/full: ");
+        plot_log("", LINE("1", "1"));
+        snprintf(arguments, sizeof arguments, "'%s'", in_build("plot_test.jsonl"));
+        const char *const lost[] = { "--help", "--version", arguments };
+        for (int i = 0; i < 3; i++) {
+            r = plot_to("/dev/full", lost[i]);
+            CHECK_INT(r->status, 1);
+            CHECK_CONTAINS(r->err, "No space left on device");
+            CHECK_INT(count_of(r->err, "\n"), 1);
+        }
     }
 }
 

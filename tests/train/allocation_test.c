@@ -41,18 +41,18 @@ static float build_and_train(dml_context *context, counter *steps)
 {
     float loss = -1, y[BATCH * 3];
     dml_graph *g = dml_graph_create(context);
-    dml_node *x = dml_input(g, "image", DML_F32, 3, 6, 6, 2);
+    dml_node *x = dml_input(g, "image", DML_F32, 6, 6, 2);
     dml_node *h = dml_relu(dml_conv2d(x, &(dml_conv2d_options){ .filters = 4, .padding = { 1, 1 } }));
     h = dml_flatten(dml_add(dml_max_pool2d(h, NULL), dml_avg_pool2d(h, NULL)));
     dml_node *logits = dml_dense(dml_tanh(dml_dense(h, 7)), 3);
-    dml_node *l = dml_softmax_cross_entropy(logits, dml_input(g, "label", DML_I32, 0));
+    dml_node *l = dml_softmax_cross_entropy(logits, dml_input(g, "label", DML_I32));
     dml_trainer *t =
         dml_trainer_create(l, &(dml_trainer_options){ .batch = BATCH, .optimizer = dml_sgd(0.1f, 0.9f) });
     dml_program *p = dml_compile(logits, &(dml_program_options){ .batch = BATCH });
     const int calls = steps ? steps->calls : 0;
     dml_status status = t && p ? DML_OK : DML_ERROR_MEMORY;
-    for (int i = 0; i < 2 && status == DML_OK; i++) status = dml_trainer_step(t, BATCH - i, inputs, &loss);
-    if (status == DML_OK) status = dml_program_run(p, BATCH, inputs, y);
+    for (int i = 0; i < 2 && status == DML_OK; i++) status = dml_trainer_step(t, BATCH - i, inputs, 2, &loss);
+    if (status == DML_OK) status = dml_program_run(p, BATCH, inputs, 1, y);
     if (status == DML_OK && !(dml_trainer_get(t, DML_GRADIENTS, 0, 5))) status = DML_ERROR_MEMORY;
     if (steps) CHECK_INT(steps->calls, calls);
     return status == DML_OK ? loss : -1;
@@ -151,8 +151,8 @@ static void a_buffer_is_reused(void)
     dml_context *context = dml_open(&(dml_options){ .threads = 1, .memory = memory, .memory_bytes = BYTES });
     for (int i = 0; i < 1000; i++) {
         dml_graph *g = dml_graph_create(context);
-        dml_node *y = dml_dense(dml_input(g, "x", DML_F32, 1, 30), 100);
-        dml_node *l = dml_mean_squared_error(y, dml_input(g, "t", DML_F32, 1, 100));
+        dml_node *y = dml_dense(dml_input(g, "x", DML_F32, 30), 100);
+        dml_node *l = dml_mean_squared_error(y, dml_input(g, "t", DML_F32, 100));
         dml_trainer *t = dml_trainer_create(l, &(dml_trainer_options){ .batch = 10 });
         CHECK_MESSAGE(t, "model %d: %s", i, dml_error(context));
         if (!t) break;

@@ -8,19 +8,13 @@
 
 enum { MOST = 1037 };
 
-/* A strategy that puts known gradients where the trainer is about to apply its own. */
-typedef struct given {
-    float g[MOST];
-    size_t count;
-} given;
-
-static dml_status give(void *state, dml_trainer *trainer)
+/* Gradients of one's own between backward and update. */
+static void put_gradient(dml_trainer *trainer, const float *from, size_t count)
 {
-    const given *from = (const given *)state;
-    float *g = dml_trainer_get(trainer, DML_GRADIENTS, 0, from->count);
+    float *g = dml_trainer_get(trainer, DML_GRADIENTS, 0, count);
     CHECK(g);
-    memcpy(g, from->g, from->count * sizeof *g);
-    return dml_trainer_put(trainer, DML_GRADIENTS, 0, from->count);
+    memcpy(g, from, count * sizeof *g);
+    CHECK_INT(dml_trainer_put(trainer, DML_GRADIENTS, 0, count), DML_OK);
 }
 
 /* Sutskever et al., without dampening: d = g + decay w; v = momentum v + d; w -= lr (nesterov ? d + momentum
@@ -37,28 +31,35 @@ static void reference_step(const dml_optimizer *o, double lr, size_t n, double *
 static void check_optimizer(dml_optimizer optimizer, int n)
 {
     static double w[MOST], v[MOST];
-    static given gradients;
-    static const float row[1] = { 1 };
-    const void *const inputs[] = { row };
+    static float g[MOST];
     unsigned random = 9;
     dml_context *context = open_here(NULL);
     dml_graph *graph = dml_graph_create(context);
-    dml_node *p = dml_parameter(graph, "p", (dml_initializer){ DML_INIT_UNIFORM, -1, 1 }, 1, n);
+    dml_node *p = dml_parameter(graph, "p", dml_init_uniform(-1, 1), n);
     dml_trainer *t = dml_trainer_create(dml_mean_squared_error(p, p), &(dml_trainer_options){ 1, optimizer });
     CHECK_MESSAGE(t, "%s", dml_error(context));
     if (!t) return;
-    const size_t count = gradients.count = (size_t)n;
-    CHECK_INT(dml_trainer_sync(t, (dml_sync){ .state = &gradients, .finish = give }), DML_OK);
+    const size_t count = (size_t)n;
     CHECK_INT(dml_trainer_vectors(t), optimizer.momentum != 0 ? 3 : 2);
     const float *got = dml_trainer_get(t, DML_PARAMETERS, 0, count);
     for (int i = 0; i < n; i++) w[i] = got[i], v[i] = 0;
     for (int step = 0; step < 6; step++) {
-        test_fill(&random, gradients.g, count);
+        test_fill(&random, g, count);
         if (step == 3) dml_trainer_set_lr(t, 0.01f);
         if (step == 4) dml_trainer_set_lr(t, 0); /* only the velocity moves */
         if (step == 5) dml_trainer_set_lr(t, 0.3f);
-        CHECK_INT(dml_trainer_step(t, 1, inputs, NULL), DML_OK);
-        reference_step(&optimizer, dml_trainer_lr(t), count, w, v, gradients.g);
+        CHECK_INT(dml_trainer_backward(t, 1, NULL, 0, DML_OVERWRITE, NULL), DML_OK);
+        put_gradient(t, g, count);
+        if (step % 2) {
+            CHECK_INT(dml_trainer_update(t), DML_OK);
+        } else { /* the same in three ranges, one of them empty */
+            CHECK_INT(dml_trainer_update_range(t, count / 3, count), DML_OK);
+            CHECK_INT(dml_trainer_update_range(t, 0, 0), DML_OK);
+            CHECK_INT(dml_trainer_update_range(t, 0, count / 3), DML_OK);
+            CHECK_INT(dml_trainer_steps(t), step);
+            CHECK_INT(dml_trainer_advance(t), DML_OK);
+        }
+        reference_step(&optimizer, dml_trainer_lr(t), count, w, v, g);
         got = dml_trainer_get(t, DML_PARAMETERS, 0, count);
         for (int i = 0; i < n; i++)
             CHECK_MESSAGE(fabs(got[i] - w[i]) <= 2e-6, "step %d: w[%d] is %.9g, not %.9g", step, i,
@@ -92,7 +93,7 @@ static dml_context *context;
 static dml_trainer *trainer_with(dml_optimizer optimizer)
 {
     dml_graph *graph = dml_graph_create(context);
-    dml_node *p = dml_parameter(graph, "p", (dml_initializer){ DML_INIT_CONSTANT, 1, 0 }, 1, 3);
+    dml_node *p = dml_parameter(graph, "p", dml_init_constant(1), 3);
     return dml_trainer_create(dml_mean_squared_error(p, p), &(dml_trainer_options){ 1, optimizer });
 }
 

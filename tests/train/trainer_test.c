@@ -1,64 +1,26 @@
 /* Trainers: what a step does, the flat vectors, sync strategies, threads. */
-#include "train/trainer.h"
-
-#include "graph/op_activation.h"
 #include "graph/op_arithmetic.h"
 #include "graph/op_conv2d.h"
-#include "graph/op_dense.h"
-#include "graph/op_loss.h"
 #include "graph/op_pool2d.h"
 
-#include "../graph/backends.h"
-
-/* ---- a small model: rows of 2 into 3 classes through a hidden layer ---- */
-
-enum { BATCH = 4, WIDTH = 5, COUNT = 2 * WIDTH + WIDTH + WIDTH * 3 + 3 };
-
-static dml_context *context;
-
-static dml_node *small_loss(void)
-{
-    dml_graph *g = dml_graph_create(context);
-    dml_node *h = dml_tanh(dml_dense(dml_input(g, "x", DML_F32, 1, 2), WIDTH));
-    return dml_softmax_cross_entropy(dml_dense(h, 3), dml_input(g, "label", DML_I32, 0));
-}
-
-static dml_trainer *small_trainer(float lr, float momentum)
-{
-    context = open_here(NULL);
-    dml_trainer *t = dml_trainer_create(
-        small_loss(), &(dml_trainer_options){ .batch = BATCH, .optimizer = dml_sgd(lr, momentum) });
-    CHECK_MESSAGE(t, "%s", dml_error(context));
-    return t;
-}
-
-static const float rows[BATCH * 2] = { 1, 0.5f, -1, 0.25f, 0.5f, -2, 0, 1 };
-static const int32_t labels[BATCH] = { 0, 1, 2, 1 };
-static const void *const inputs[] = { rows, labels };
-
-static void copy_vector(dml_trainer *t, int vector, float out[COUNT])
-{
-    const float *from = dml_trainer_get(t, vector, 0, COUNT);
-    CHECK(from);
-    if (from) memcpy(out, from, COUNT * sizeof *out);
-}
+#include "small_model.h"
 
 static void a_step(void)
 {
     float before[COUNT], g[COUNT], after[COUNT], loss = 0, again = 0;
     dml_trainer *t = small_trainer(0.25f, 0);
-    CHECK_INT(dml_trainer_parameter_count(t), COUNT);
+    CHECK_INT(dml_trainer_count(t, DML_PARAMETERS), COUNT);
     CHECK_INT(dml_trainer_vectors(t), 2);
     CHECK(dml_trainer_context(t) == context && dml_program_inputs(dml_trainer_program(t)) == 2);
     copy_vector(t, DML_PARAMETERS, before);
-    CHECK_INT(dml_trainer_step(t, BATCH, inputs, &loss), DML_OK);
+    CHECK_INT(dml_trainer_step(t, BATCH, inputs, 2, &loss), DML_OK);
     copy_vector(t, DML_GRADIENTS, g);
     copy_vector(t, DML_PARAMETERS, after);
     for (int i = 0; i < COUNT; i++) CHECK_NEAR(after[i], before[i] - 0.25f * g[i], 1e-6);
     CHECK(loss > 0.1f && loss < 5);
     CHECK_INT(dml_trainer_steps(t), 1);
-    CHECK_INT(dml_trainer_step(t, BATCH, inputs, NULL), DML_OK);
-    CHECK_INT(dml_trainer_step(t, BATCH, inputs, &again), DML_OK);
+    CHECK_INT(dml_trainer_step(t, BATCH, inputs, 2, NULL), DML_OK);
+    CHECK_INT(dml_trainer_step(t, BATCH, inputs, 2, &again), DML_OK);
     CHECK(again < loss);
     dml_trainer_set_steps(t, 1000);
     CHECK_INT(dml_trainer_steps(t), 1000);
@@ -74,7 +36,7 @@ static void get_and_put(void)
     copy_vector(t, DML_OPTIMIZER_STATE, w);
     for (int i = 0; i < COUNT; i++) CHECK(w[i] == 0);
     copy_vector(t, DML_PARAMETERS, w);
-    CHECK_INT(dml_trainer_step(t, BATCH, inputs, &loss[0]), DML_OK);
+    CHECK_INT(dml_trainer_step(t, BATCH, inputs, 2, &loss[0]), DML_OK);
     float *part = dml_trainer_get(t, DML_PARAMETERS, 7, 20); /* back to the start, in two parts */
     CHECK(part && memcmp(part, w + 7, 13 * sizeof *w) != 0);
     memcpy(part, w + 7, 13 * sizeof *w);
@@ -85,7 +47,7 @@ static void get_and_put(void)
     float *all = dml_trainer_get(t, DML_PARAMETERS, 0, COUNT);
     memcpy(all, w, sizeof w);
     CHECK_INT(dml_trainer_put(t, DML_PARAMETERS, 0, COUNT), DML_OK);
-    CHECK_INT(dml_trainer_step(t, BATCH, inputs, &loss[1]), DML_OK);
+    CHECK_INT(dml_trainer_step(t, BATCH, inputs, 2, &loss[1]), DML_OK);
     CHECK(loss[0] == loss[1]);
     CHECK(dml_trainer_get(t, DML_GRADIENTS, COUNT, COUNT)); /* empty ranges are ranges */
     CHECK_INT(dml_trainer_put(t, DML_GRADIENTS, 3, 3), DML_OK);
@@ -104,7 +66,7 @@ static void ranges_that_are_not_there(void)
     for (int i = 0; i < 5; i++) {
         CHECK(!dml_trainer_get(t, bad[i].vector, bad[i].begin, bad[i].end));
         CHECK_INT(dml_status_of(context), DML_ERROR_ARGUMENT);
-        CHECK_CONTAINS(dml_error(context), "there are 2 vectors of 33");
+        CHECK_CONTAINS(dml_error(context), "there are 2 vectors");
         dml_clear_error(context);
         CHECK_INT(dml_trainer_put(t, bad[i].vector, bad[i].begin, bad[i].end), DML_ERROR_ARGUMENT);
         dml_clear_error(context);
@@ -131,9 +93,9 @@ static void bad_steps(void)
                 { BATCH, no_labels, "input 'label'" },
                 { BATCH, bad_labels, "sample 1 of the batch is 3, it must be in 0 .. 2" } };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        CHECK_INT(dml_trainer_step(t, bad[i].rows, bad[i].inputs, &loss), DML_ERROR_ARGUMENT);
+        CHECK_INT(dml_trainer_step(t, bad[i].rows, bad[i].inputs, 2, &loss), DML_ERROR_ARGUMENT);
         CHECK_CONTAINS(dml_error(context), bad[i].part);
-        CHECK_INT(dml_trainer_step(t, BATCH, inputs, &loss), DML_ERROR_ARGUMENT); /* until it is cleared */
+        CHECK_INT(dml_trainer_step(t, BATCH, inputs, 2, &loss), DML_ERROR_ARGUMENT); /* until it is cleared */
         dml_clear_error(context);
     }
     copy_vector(t, DML_PARAMETERS, after);
@@ -142,7 +104,7 @@ static void bad_steps(void)
     CHECK_CONTAINS(dml_error(context), "a batch of 0");
     dml_close(context);
 
-    CHECK_INT(dml_trainer_step(NULL, 1, inputs, &loss), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_trainer_step(NULL, 1, inputs, 2, &loss), DML_ERROR_ARGUMENT);
     CHECK(!dml_trainer_program(NULL) && !dml_trainer_context(NULL) && !dml_trainer_get(NULL, 0, 0, 0));
     CHECK_INT(dml_trainer_put(NULL, 0, 0, 0), DML_ERROR_ARGUMENT);
     CHECK_INT(dml_trainer_sync(NULL, (dml_sync){ 0 }), DML_ERROR_ARGUMENT);
@@ -173,9 +135,9 @@ static float train_on_corners(int steps)
             x[2 * r + 1] = 0.3f * x[2 * r + 1] + (label[r] == 2 ? 1.0f : -1.0f);
         }
         const void *const fed[] = { x, label };
-        if (step < 2) CHECK_INT(dml_trainer_step(t, ROWS, fed, &loss), DML_OK);
+        if (step < 2) CHECK_INT(dml_trainer_step(t, ROWS, fed, 2, &loss), DML_OK);
         if (step == 0) CHECK_NEAR(loss, log(3), 1);
-        if (step >= 2) CHECK_INT(dml_trainer_step(t, ROWS - step % 3, fed, &loss), DML_OK);
+        if (step >= 2) CHECK_INT(dml_trainer_step(t, ROWS - step % 3, fed, 2, &loss), DML_OK);
     }
     dml_close(context);
     return loss;
@@ -203,11 +165,11 @@ static size_t train_with_threads(int threads)
     unsigned random = 23;
     context = dml_open(&(dml_options){ .threads = threads });
     dml_graph *g = dml_graph_create(context);
-    dml_node *image = dml_input(g, "x", DML_F32, 3, SIZE, SIZE, DEEP);
+    dml_node *image = dml_input(g, "x", DML_F32, SIZE, SIZE, DEEP);
     dml_node *h = dml_relu(dml_conv2d(image, &(dml_conv2d_options){ .filters = 11, .padding = { 1, 1 } }));
     h = dml_conv2d(dml_max_pool2d(h, NULL), &(dml_conv2d_options){ .filters = 19 });
     h = dml_tanh(dml_dense(dml_flatten(dml_add(h, dml_sigmoid(h))), 130));
-    dml_node *l = dml_softmax_cross_entropy(dml_dense(h, 10), dml_input(g, "label", DML_I32, 0));
+    dml_node *l = dml_softmax_cross_entropy(dml_dense(h, 10), dml_input(g, "label", DML_I32));
     dml_trainer *t = dml_trainer_create(
         l, &(dml_trainer_options){ .batch = MANY, .optimizer = { DML_SGD, 0.05f, 0.9f, 1e-3f, true } });
     CHECK_MESSAGE(t, "%s", dml_error(context));
@@ -215,8 +177,8 @@ static size_t train_with_threads(int threads)
     for (int i = 0; i < MANY; i++) label[i] = i % 10;
     const void *const fed[] = { x, label };
     for (int s = 0; s < STEPS; s++)
-        CHECK_INT(dml_trainer_step(t, MANY, fed, &big_losses[threads - 1][s]), DML_OK);
-    const size_t count = dml_trainer_parameter_count(t), bytes = count * sizeof(float);
+        CHECK_INT(dml_trainer_step(t, MANY, fed, 2, &big_losses[threads - 1][s]), DML_OK);
+    const size_t count = dml_trainer_count(t, DML_PARAMETERS), bytes = count * sizeof(float);
     big_w[threads - 1] = (float *)malloc(bytes);
     memcpy(big_w[threads - 1], dml_trainer_get(t, DML_PARAMETERS, 0, count), bytes);
     dml_close(context);
@@ -237,94 +199,34 @@ static void the_same_for_any_threads(void)
 
 /* ---- sync strategies ---- */
 
-/* Writes down what is called, and fails where it is told to. */
-typedef struct mock {
-    char events[400];
-    const char *fail; /* the event that fails */
-    size_t from;      /* ready: g[from ..] was announced */
-    float g[COUNT];   /* each range when it was announced */
-    float w_at_finish[COUNT];
-} mock;
-
-static dml_status happened(mock *m, dml_trainer *t, const char *event)
-{
-    strcat(m->events, event);
-    strcat(m->events, " ");
-    if (!m->fail || strcmp(m->fail, event) != 0) return DML_OK;
-    return dml_trainer_fail(t, DML_ERROR_PEER, "rank %d failed in %s", 3, event);
-}
-static dml_status mock_start(void *state, dml_trainer *t)
-{
-    return happened((mock *)state, t, "start");
-}
-static dml_status mock_begin(void *state, dml_trainer *t, int count)
-{
-    mock *m = (mock *)state;
-    m->from = COUNT;
-    CHECK(count >= 0 && count <= BATCH);
-    return happened(m, t, "begin");
-}
-static dml_status mock_ready(void *state, dml_trainer *t, size_t begin, size_t end)
-{
-    mock *m = (mock *)state;
-    CHECK_INT(end, m->from);
-    CHECK(begin < end);
-    const float *g = dml_trainer_get(t, DML_GRADIENTS, begin, end);
-    memcpy(m->g + begin, g, (end - begin) * sizeof *g);
-    m->from = begin;
-    return happened(m, t, "ready");
-}
-static dml_status mock_finish(void *state, dml_trainer *t)
-{
-    mock *m = (mock *)state;
-    float g[COUNT];
-    CHECK_INT(m->from, 0);
-    copy_vector(t, DML_GRADIENTS, g);
-    CHECK(memcmp(g, m->g, sizeof g) == 0); /* what was announced was final */
-    copy_vector(t, DML_PARAMETERS, m->w_at_finish);
-    return happened(m, t, "finish");
-}
-static dml_status mock_updated(void *state, dml_trainer *t)
-{
-    return happened((mock *)state, t, "updated");
-}
-static void mock_destroy(void *state, dml_trainer *t)
-{
-    happened((mock *)state, t, "destroy");
-}
-static dml_sync sync_with(mock *m)
-{
-    memset(m, 0, sizeof *m);
-    return (dml_sync){ m, mock_start, mock_begin, mock_ready, mock_finish, mock_updated, mock_destroy };
-}
-
 static void a_sync_sees_every_moment(void)
 {
     mock m, second;
     float alone[COUNT], before[COUNT], w[COUNT], loss[2];
     dml_trainer *t = small_trainer(0.5f, 0);
-    CHECK_INT(dml_trainer_step(t, 3, inputs, &loss[0]), DML_OK);
+    CHECK_INT(dml_trainer_step(t, 3, inputs, 2, &loss[0]), DML_OK);
     copy_vector(t, DML_GRADIENTS, alone);
     dml_close(context);
 
     t = small_trainer(0.5f, 0);
     CHECK_INT(dml_trainer_sync(t, sync_with(&m)), DML_OK);
     copy_vector(t, DML_PARAMETERS, before);
-    CHECK_INT(dml_trainer_step(t, 3, inputs, &loss[1]), DML_OK);
+    CHECK_INT(dml_trainer_step(t, 3, inputs, 2, &loss[1]), DML_OK);
     CHECK(loss[0] == loss[1]); /* still the mean over its samples */
     for (int i = 0; i < COUNT; i++) CHECK_NEAR(m.g[i], 3 * alone[i], 1e-5); /* but g is of their sum */
     CHECK(memcmp(m.w_at_finish, before, sizeof before) == 0);
     copy_vector(t, DML_PARAMETERS, w);
-    for (int i = 0; i < COUNT; i++) CHECK_NEAR(w[i], before[i] - 0.5f * m.g[i], 1e-6);
+    for (int i = 0; i < COUNT; i++) CHECK_NEAR(w[i], before[i] - 0.5f * alone[i], 1e-6); /* the mean again */
     CHECK_STRING(m.events, "start begin ready ready finish updated ");
 
-    loss[1] = 7; /* no samples: a gradient of zero, and w stays */
-    CHECK_INT(dml_trainer_step(t, 0, NULL, &loss[1]), DML_OK);
+    m.all_samples = 5; /* of another rank */
+    loss[1] = 7;       /* no samples: a gradient of zero, and w stays */
+    CHECK_INT(dml_trainer_step(t, 0, NULL, 0, &loss[1]), DML_OK);
     CHECK(loss[1] == 0);
     for (int i = 0; i < COUNT; i++) CHECK(m.g[i] == 0);
     copy_vector(t, DML_PARAMETERS, before);
     CHECK(memcmp(w, before, sizeof w) == 0);
-    CHECK_STRING(m.events, "start begin ready ready finish updated begin ready finish updated ");
+    CHECK_STRING(m.events, "start begin ready ready finish updated begin ready ready finish updated ");
     CHECK_INT(dml_trainer_steps(t), 2);
 
     m.events[0] = '\0';
@@ -333,7 +235,7 @@ static void a_sync_sees_every_moment(void)
     CHECK_STRING(second.events, "start ");
     CHECK_INT(dml_trainer_sync(t, (dml_sync){ 0 }), DML_OK); /* none again */
     CHECK_STRING(second.events, "start destroy ");
-    CHECK_INT(dml_trainer_step(t, 0, inputs, NULL), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_trainer_step(t, 0, inputs, 2, NULL), DML_ERROR_ARGUMENT);
     dml_clear_error(context);
     CHECK_INT(dml_trainer_sync(t, sync_with(&m)), DML_OK);
     dml_close(context); /* the trainer is destroyed through its context */
@@ -346,9 +248,9 @@ static void a_sync_may_fail_anywhere(void)
     static const struct {
         const char *event, *after;
         bool updated;
-    } failures[] = { { "begin", "start begin ", false },
-                     { "ready", "start begin ready ", false },
-                     { "finish", "start begin ready ready finish ", false },
+    } failures[] = { { "begin", "start begin failed ", false },
+                     { "ready", "start begin ready failed ", false },
+                     { "finish", "start begin ready ready finish failed ", false },
                      { "updated", "start begin ready ready finish updated ", true } };
     mock m;
     backend_here = find_backend("cpu");
@@ -358,7 +260,7 @@ static void a_sync_may_fail_anywhere(void)
         CHECK_INT(dml_trainer_sync(t, sync_with(&m)), DML_OK);
         m.fail = failures[i].event;
         copy_vector(t, DML_PARAMETERS, before);
-        CHECK_INT(dml_trainer_step(t, 2, inputs, NULL), DML_ERROR_PEER);
+        CHECK_INT(dml_trainer_step(t, 2, inputs, 2, NULL), DML_ERROR_PEER);
         CHECK_STRING(m.events, failures[i].after);
         CHECK_CONTAINS(dml_error(context), "rank 3 failed in");
         CHECK_CONTAINS(dml_error(context), failures[i].event);
@@ -366,12 +268,12 @@ static void a_sync_may_fail_anywhere(void)
         copy_vector(t, DML_PARAMETERS, after);
         CHECK((memcmp(before, after, sizeof before) != 0) == failures[i].updated);
         CHECK_INT(dml_trainer_steps(t), failures[i].updated);
-        CHECK_INT(dml_trainer_step(t, 2, inputs, NULL), DML_ERROR_PEER); /* refused, nothing called */
+        CHECK_INT(dml_trainer_step(t, 2, inputs, 2, NULL), DML_ERROR_PEER); /* refused, nothing called */
         CHECK_STRING(m.events, failures[i].after);
         m.fail = NULL;
         m.events[0] = '\0';
         dml_clear_error(context);
-        CHECK_INT(dml_trainer_step(t, 2, inputs, NULL), DML_OK);
+        CHECK_INT(dml_trainer_step(t, 2, inputs, 2, NULL), DML_OK);
         CHECK_STRING(m.events, "begin ready ready finish updated ");
         dml_close(context);
     }
@@ -381,19 +283,18 @@ static void a_sync_may_fail_anywhere(void)
     CHECK_INT(dml_trainer_sync(t, sync), DML_ERROR_PEER);
     CHECK_STRING(m.events, "start destroy ");
     dml_clear_error(context);
-    CHECK_INT(dml_trainer_step(t, 2, inputs, NULL), DML_OK); /* it trains on alone */
+    CHECK_INT(dml_trainer_step(t, 2, inputs, 2, NULL), DML_OK); /* it trains on alone */
     CHECK_STRING(m.events, "start destroy ");
     dml_close(context);
 }
 
-static dml_status do_nothing(void *state, dml_trainer *t)
+static dml_status do_nothing(void *state, dml_trainer *t, double *samples)
 {
-    (void)state, (void)t;
+    (void)state, (void)t, (void)samples;
     return DML_OK;
 }
 
-/* Strategies with some of the functions: g is of the sum for those that combine gradients, else of the mean.
- */
+/* Strategies with some of the functions: for the caller g is the mean under each. */
 static void partial_syncs(void)
 {
     mock m;
@@ -408,18 +309,20 @@ static void partial_syncs(void)
         if (kind == 2) some.begin = all.begin, some.ready = all.ready;
         if (kind == 3) some.updated = all.updated;
         CHECK_INT(dml_trainer_sync(t, some), DML_OK);
-        CHECK_INT(dml_trainer_step(t, 4, inputs, NULL), DML_OK);
+        CHECK_INT(dml_trainer_step(t, 4, inputs, 2, NULL), DML_OK);
         copy_vector(t, DML_GRADIENTS, kind == 0 ? mean : g);
-        for (int i = 0; i < COUNT && kind > 0; i++) CHECK_NEAR(g[i], kind == 3 ? mean[i] : 4 * mean[i], 1e-5);
-        if (kind > 0) CHECK_INT(dml_trainer_step(t, 0, inputs, NULL), DML_OK);
+        for (int i = 0; i < COUNT && kind > 0; i++) CHECK_NEAR(g[i], mean[i], 1e-6);
+        if (kind == 3) CHECK_INT(dml_trainer_step(t, 0, inputs, 2, NULL), DML_OK);
+        if (kind == 1)
+            CHECK_INT(dml_trainer_step(t, 0, inputs, 2, NULL), DML_ERROR_ARGUMENT); /* nobody had any */
         if (kind == 3) CHECK_STRING(m.events, "updated updated ");
         dml_close(context);
     }
 }
 
-static dml_status fail_silently(void *state, dml_trainer *t)
+static dml_status fail_silently(void *state, dml_trainer *t, double *samples)
 {
-    (void)state, (void)t;
+    (void)state, (void)t, (void)samples;
     return DML_ERROR_PEER;
 }
 
@@ -430,7 +333,7 @@ static void a_sync_that_fails_silently_gets_a_sentence(void)
     memset(&sync, 0, sizeof sync);
     sync.finish = fail_silently;
     CHECK_INT(dml_trainer_sync(t, sync), DML_OK);
-    CHECK_INT(dml_trainer_step(t, 3, inputs, NULL), DML_ERROR_PEER);
+    CHECK_INT(dml_trainer_step(t, 3, inputs, 2, NULL), DML_ERROR_PEER);
     CHECK_CONTAINS(dml_error(context), "the training step failed: another rank failed or left");
     dml_close(context);
 }

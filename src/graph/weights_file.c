@@ -1,0 +1,203 @@
+#ifndef DML_GRAPH_WEIGHTS_FILE_C
+#define DML_GRAPH_WEIGHTS_FILE_C
+
+#include "graph/weights_file.h"
+
+#include "base/json.h"
+#include "base/memory.h"
+#include "graph/weights.h"
+
+#include <string.h>
+
+/* ---- writing ---- */
+
+DML__LOCAL void dml__graph_tensors(const dml_graph *graph, const float *w, dml__tensor *tensors)
+{
+    for (const dml_node *p = graph->first_parameter; p; p = p->next_parameter, tensors++) {
+        tensors->name = p->name;
+        tensors->dtype = DML_F32;
+        tensors->ndim = p->shape.ndim;
+        tensors->dims = p->shape.dims;
+        tensors->data = w + p->offset;
+    }
+}
+
+/* Where a graph is written to: a file, or, where `path` is NULL, memory. */
+typedef struct dml__weights_target {
+    const char *path;
+    void *to;
+    size_t capacity, *bytes;
+} dml__weights_target;
+
+static dml_status dml__graph_write(dml_graph *graph, const dml__weights_target *target)
+{
+    dml_context *context = graph->context;
+    const int count = dml_graph_parameters(graph);
+    const float *w = dml_graph_get(graph, 0, graph->parameter_count);
+    if (!w) return context->error.status;
+    dml__tensor *tensors =
+        (dml__tensor *)dml__allocate_array(&context->memory, (size_t)count, sizeof *tensors);
+    if (!tensors)
+        return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left to list %d parameters", count);
+    dml__graph_tensors(graph, w, tensors);
+    dml_status status;
+#ifndef DML_NO_STDIO
+    if (target->path)
+        status =
+            dml__safetensors_save(&context->memory, target->path, tensors, count, NULL, 0, &context->error);
+    else
+#endif
+        status = dml__safetensors_store(&context->memory, target->to, target->capacity, target->bytes,
+                                        tensors, count, NULL, 0, &context->error);
+    dml__release(&context->memory, tensors);
+    return status;
+}
+
+static dml_status dml__graph_write_guarded(dml_graph *graph, const dml__weights_target *target)
+{
+    const dml__entry entry = dml__enter(graph->context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__graph_write(graph, target);
+    dml__leave(graph->context, entry);
+    return status;
+}
+
+#ifndef DML_NO_STDIO
+DML_API dml_status dml_graph_save(dml_graph *graph, const char *path)
+{
+    if (!graph || !path) return DML_ERROR_ARGUMENT;
+    const dml__weights_target target = { path, NULL, 0, NULL };
+    return dml__graph_write_guarded(graph, &target);
+}
+#endif
+
+DML_API dml_status dml_graph_store(dml_graph *graph, void *to, size_t capacity, size_t *bytes)
+{
+    if (!graph || !bytes) return DML_ERROR_ARGUMENT;
+    const dml__weights_target target = { NULL, to, capacity, bytes };
+    return dml__graph_write_guarded(graph, &target);
+}
+
+/* ---- reading ---- */
+
+static bool dml__entry_has_shape(const dml__safetensors_entry *entry, const dml_shape *shape)
+{
+    if (entry->ndim != shape->ndim) return false;
+    for (int i = 0; i < shape->ndim; i++)
+        if (entry->dims[i] != (uint64_t)shape->dims[i]) return false;
+    return true;
+}
+
+/* "3 x 4" of a file's tensor, whose dimensions may be any. */
+static const char *dml__entry_shape(const dml__safetensors_entry *entry, char text[DML_SHAPE_TEXT])
+{
+    dml_shape shape;
+    memset(&shape, 0, sizeof shape);
+    if (entry->ndim > DML_MAX_DIMS) return "more dimensions";
+    shape.ndim = entry->ndim;
+    for (int i = 0; i < entry->ndim; i++)
+        shape.dims[i] = entry->dims[i] < INT32_MAX ? (int)entry->dims[i] : INT32_MAX;
+    return dml_shape_format(&shape, text);
+}
+
+DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *path, const char *name,
+                                    const dml_shape *shape, int *found, dml__error *error)
+{
+    char want[DML_SHAPE_TEXT], got[DML_SHAPE_TEXT];
+    *found = dml__safetensors_find(file, name);
+    if (*found < 0)
+        return dml__fail(error, DML_ERROR_FORMAT,
+                         "%s holds another model: it has no '%s', which this model has as %s", path, name,
+                         dml_shape_format(shape, want));
+    const dml__safetensors_entry *entry = dml__safetensors_at(file, *found);
+    if (!dml__entry_has_shape(entry, shape))
+        return dml__fail(error, DML_ERROR_FORMAT,
+                         "%s holds another model: its '%s' is %s, this model's is %s", path, name,
+                         dml__entry_shape(entry, got), dml_shape_format(shape, want));
+    if (entry->dtype != DML_F32)
+        return dml__fail(error, DML_ERROR_FORMAT, "%s has '%s' as %.16s; convert it to F32 before loading",
+                         path, name, entry->dtype_text);
+    return DML_OK;
+}
+
+/* A tensor of the file that no parameter takes. */
+static dml_status dml__find_stranger(const dml_graph *graph, const dml__safetensors *file, const char *path)
+{
+    char shown[DML__SHOWN_BYTES];
+    for (int i = 0; i < dml__safetensors_count(file); i++) {
+        const char *name = dml__safetensors_at(file, i)->name;
+        const dml_node *node = dml_graph_find(graph, name);
+        if (strncmp(name, DML__OWN_TENSORS, strlen(DML__OWN_TENSORS)) == 0 || (node && node->used)) continue;
+        return dml__fail(&graph->context->error, DML_ERROR_FORMAT,
+                         "%s holds another model: its '%s' is no parameter of this one", path,
+                         dml__shown(name, strlen(name), shown));
+    }
+    return DML_OK;
+}
+
+DML__LOCAL dml_status dml__graph_fits_file(dml_graph *graph, const dml__safetensors *file, const char *path)
+{
+    dml_status status = DML_OK;
+    int found;
+    for (const dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter)
+        status = dml__file_has(file, path, p->name, &p->shape, &found, &graph->context->error);
+    return status == DML_OK ? dml__find_stranger(graph, file, path) : status;
+}
+
+DML__LOCAL dml_status dml__graph_read_file(dml_graph *graph, dml__safetensors *file)
+{
+    float *w = dml__graph_host(graph);
+    if (!w) return graph->context->error.status;
+    dml_status status = DML_OK;
+    for (const dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter)
+        status = dml__safetensors_read(file, dml__safetensors_find(file, p->name), w + p->offset,
+                                       &graph->context->error);
+    return status == DML_OK ? dml_graph_put(graph, 0, graph->parameter_count) : status;
+}
+
+/* The open file into the graph; closes it. */
+static dml_status dml__graph_load_open(dml_graph *graph, dml__safetensors *file, const char *path)
+{
+    dml_status status = dml__graph_lay_out(graph);
+    if (status == DML_OK) status = dml__graph_fits_file(graph, file, path);
+    if (status == DML_OK && (status = dml__graph_claim_writing(graph)) == DML_OK) {
+        status = dml__graph_read_file(graph, file);
+        dml__graph_release(graph, false);
+    }
+    dml__safetensors_close(file);
+    return status;
+}
+
+#ifndef DML_NO_STDIO
+DML_API dml_status dml_graph_load(dml_graph *graph, const char *path)
+{
+    if (!graph || !path) return DML_ERROR_ARGUMENT;
+    dml_context *context = graph->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    dml__safetensors *file = NULL;
+    dml_status status = context->error.status;
+    if (status == DML_OK) status = dml__safetensors_open_file(&context->memory, path, &file, &context->error);
+    if (status == DML_OK) status = dml__graph_load_open(graph, file, path);
+    dml__leave(context, entry);
+    return status;
+}
+#endif
+
+DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, const void *bytes, size_t size)
+{
+    if (!graph || (!bytes && size)) return DML_ERROR_ARGUMENT;
+    dml_context *context = graph->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    if (!name) name = "the model in memory";
+    dml__safetensors *file = NULL;
+    dml_status status = context->error.status;
+    if (status == DML_OK)
+        status = dml__safetensors_open_memory(&context->memory, name, bytes, size, &file, &context->error);
+    if (status == DML_OK) status = dml__graph_load_open(graph, file, name);
+    dml__leave(context, entry);
+    return status;
+}
+
+#endif

@@ -1,0 +1,26 @@
+/* weights_file.h: a graph's parameters as tensors of a file, for the files of this room and for checkpoints.
+ */
+#ifndef DML_GRAPH_WEIGHTS_FILE_H
+#define DML_GRAPH_WEIGHTS_FILE_H
+
+#include "base/safetensors.h"
+#include "graph/node.h"
+
+/* What files of the library's own have besides parameters begins with this. */
+#define DML__OWN_TENSORS "dml."
+
+/* Fills `tensors` with dml_graph_parameters(graph) of them: every parameter, with its values in `w`. */
+DML__LOCAL void dml__graph_tensors(const dml_graph *graph, const float *w, dml__tensor *tensors);
+
+/* Whether the file, which sentences call `path`, has the tensor `name` as f32 of that shape; *found is then
+   its number. */
+DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *path, const char *name,
+                                    const dml_shape *shape, int *found, dml__error *error);
+
+/* Whether the file holds each of the graph's parameters, and none that the graph hasn't. */
+DML__LOCAL dml_status dml__graph_fits_file(dml_graph *graph, const dml__safetensors *file, const char *path);
+
+/* Reads a file that fits into w. */
+DML__LOCAL dml_status dml__graph_read_file(dml_graph *graph, dml__safetensors *file);
+
+#endif

@@ -1,0 +1,268 @@
+/* Memory that is used again, and ops that write over their inputs, change no number: each program is compared
+   with one whose blocks share nothing, both starting from an arena full of NaN. */
+#include "graph/program.h"
+
+#include "graph/weights.h"
+
+#include "ops_cases.h"
+#include "random_graph.h"
+
+/* ---- the same numbers, bit for bit ---- */
+
+/* Runs a program of `loss` and of `output` on an arena full of NaN; all that comes out, one after another. */
+static size_t run_poisoned(subject *s, dml_program *forward, dml_program *training, int rows,
+                           void *const *inputs, float *out)
+{
+    const size_t n = reference_count(s->output, rows);
+    poison(s->context, forward->arena);
+    poison(s->context, training->arena);
+    CHECK_INT(dml_program_run(forward, rows, (const void *const *)inputs, forward->inputs, out), DML_OK);
+    CHECK_INT(program_train(training, rows, (const void *const *)inputs, 2.0f, NULL, out + n), DML_OK);
+    read_floats(s->context, out + n + 1, training->g, s->count);
+    return n + 1 + s->count;
+}
+
+static void compare_with_disjoint(const model *which)
+{
+    subject s;
+    if (open_subject(&s, which)) {
+        const int batch = which->batch;
+        dml_program *forward = dml__compile_disjoint(s.output, &(dml_program_options){ .batch = batch });
+        dml_program *training =
+            dml__compile_disjoint(s.loss, &(dml_program_options){ .batch = batch, .training = true });
+        CHECK(dml_program_bytes(forward) >= dml_program_bytes(s.forward));
+        CHECK(dml_program_bytes(training) >= dml_program_bytes(s.training));
+        const size_t most = reference_count(s.output, batch) + 1 + s.count;
+        float *got = (float *)malloc(most * sizeof *got), *want = (float *)malloc(most * sizeof *want);
+        for (int rows = batch; rows >= 1; rows -= batch > 1 && !slow_here() ? batch - 1 : batch) {
+            void *inputs[8] = { NULL };
+            reference r;
+            reference_open(&r, s.loss->graph, rows, s.w64);
+            make_inputs(&s, s.training, rows, &r, inputs);
+            const size_t n = run_poisoned(&s, s.forward, s.training, rows, inputs, got);
+            run_poisoned(&s, forward, training, rows, inputs, want);
+            CHECK_MESSAGE(memcmp(got, want, n * sizeof *got) == 0, "%s, %d rows: the plan changes numbers",
+                          which->name, rows);
+            for (size_t i = 0; i < n; i++) CHECK_MESSAGE(isfinite(got[i]), "%s: a NaN", which->name);
+            for (int i = 0; i < 8; i++) free(inputs[i]);
+            reference_close(&r);
+        }
+        free(got);
+        free(want);
+    }
+    close_subject(&s);
+}
+
+static void every_case(void)
+{
+    for (int c = 0; c < CASES; c += slow_here() ? 6 : 1) compare_with_disjoint(&cases[c].model);
+}
+
+static void random_graphs_of_rows(void)
+{
+    const model m = { "random graph", random_graph, 3 };
+    for (graph_seed = 1; graph_seed <= (slow_here() ? 1 : 40); graph_seed++) {
+        compare_with_disjoint(&m);
+        if (!test__ok) printf("that was graph %u\n", graph_seed);
+    }
+}
+
+/* Mostly ops that may work in place, on inputs, parameters and each other, views between them; what comes out
+   is sometimes such an op itself. */
+static dml_node *random_elementwise(dml_graph *g)
+{
+    enum { NODES = 20 };
+    unsigned random = graph_seed * 6151 + 5;
+    dml_node *node[NODES], *w = dml_parameter(g, NULL, normal, 4, 4), *p = dml_parameter(g, NULL, normal, 4);
+    node[0] = dml_input(g, "x", DML_F32, 4);
+    node[1] = dml_input(g, "y", DML_F32, 2, 2);
+    node[2] = dml_dense_with(node[0], w, dml_tanh(dml_add(p, dml_flatten(p))));
+    node[3] = dml_flatten(node[1]);
+    for (int i = 4; i < NODES; i++) {
+        /* Near ones, so that chains arise, and now and then one from far back. */
+        const unsigned back = test_random(&random) % 8 ? 1 + test_random(&random) % 3 : 1 + (unsigned)i / 2;
+        dml_node *a = node[back < (unsigned)i - 2 ? (unsigned)i - back : 2],
+                 *b = node[2 + test_random(&random) % (unsigned)(i - 2)];
+        switch (test_random(&random) % 9) {
+        case 0: node[i] = dml_relu(a); break;
+        case 1: node[i] = dml_tanh(a); break;
+        case 2: node[i] = dml_sigmoid(a); break;
+        case 3: node[i] = dml_add(a, a); break;
+        case 4: node[i] = dml_add(a, dml_flatten(a)); break;
+        case 5: node[i] = dml_add(a, b); break;
+        case 6: node[i] = dml_add(b, dml_relu(a)); break;
+        case 7: node[i] = dml_tanh(dml_flatten(a)); break;
+        default: node[i] = dml_dense_with(a, w, NULL);
+        }
+    }
+    dml_node *y = dml_add(node[NODES - 1], dml_add(node[2], node[NODES - 2]));
+    switch (graph_seed % 4) {
+    case 0: return y;
+    case 1: return dml_relu(dml_flatten(y));
+    case 2: return dml_flatten(dml_tanh(y));
+    default: return dml_add(dml_mean_squared_error(y, node[3]), dml_mean_squared_error(dml_tanh(y), y));
+    }
+}
+
+static void random_graphs_of_elements(void)
+{
+    const model m = { "random elementwise graph", random_elementwise, 3 };
+    for (graph_seed = 1; graph_seed <= (slow_here() ? 2 : 100); graph_seed++) {
+        compare_with_disjoint(&m);
+        if (!test__ok) printf("that was graph %u\n", graph_seed);
+    }
+}
+
+static void plans_change_nothing(void)
+{
+    every_case();
+    random_graphs_of_rows();
+    random_graphs_of_elements();
+}
+EACH_BACKEND(plans_change_nothing)
+
+/* ---- where in place, and where not ---- */
+
+typedef dml_node *row_model(dml_graph *g);
+enum { WIDTH = 16, BATCH = 4, ROWS_BYTES = WIDTH * BATCH * sizeof(float) }; /* of one tensor */
+
+static dml_node *rows_of(dml_graph *g)
+{
+    return dml_input(g, NULL, DML_F32, WIDTH);
+}
+
+static dml_node *dense_alone(dml_graph *g)
+{
+    return dml_dense(rows_of(g), WIDTH);
+}
+static dml_node *relu_of_dense(dml_graph *g)
+{
+    return dml_relu(dense_alone(g));
+}
+static dml_node *chain_of_dense(dml_graph *g)
+{
+    dml_node *h = dense_alone(g);
+    for (int i = 0; i < 5; i++) h = dml_add(dml_sigmoid(dml_tanh(h)), h);
+    return h;
+}
+static dml_node *relu_of_input(dml_graph *g)
+{
+    return dml_relu(rows_of(g));
+}
+static dml_node *relu_of_view(dml_graph *g)
+{
+    return dml_relu(dml_flatten(dml_input(g, NULL, DML_F32, 4, 4)));
+}
+static dml_node *relu_of_what_is_needed(dml_graph *g)
+{
+    dml_node *x = rows_of(g);
+    return dml_add(dml_relu(x), x);
+}
+static dml_node *relu_of_a_view_that_is_needed(dml_graph *g)
+{
+    dml_node *x = rows_of(g);
+    return dml_add(dml_relu(dml_flatten(x)), x);
+}
+static dml_node *add_with_itself(dml_graph *g)
+{
+    dml_node *x = rows_of(g);
+    return dml_add(x, x);
+}
+static dml_node *add_of_two(dml_graph *g)
+{
+    return dml_add(rows_of(g), rows_of(g));
+}
+
+static row_model *const row_models[] = { dense_alone,
+                                         relu_of_dense,
+                                         chain_of_dense,
+                                         relu_of_input,
+                                         relu_of_view,
+                                         relu_of_what_is_needed,
+                                         relu_of_a_view_that_is_needed,
+                                         add_with_itself,
+                                         add_of_two };
+
+/* How many tensors of rows a program takes, in inference. */
+static void bytes_to_predict(void)
+{
+    static const int tensors[] = { 2, 2, 2, 1, 1, 2, 2, 1, 2 };
+    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
+        dml_context *context = dml_open(NULL);
+        dml_program *p =
+            dml_compile(row_models[i](dml_graph_create(context)), &(dml_program_options){ .batch = BATCH });
+        CHECK_MESSAGE(dml_program_bytes(p) == (size_t)tensors[i] * ROWS_BYTES,
+                      "model %zu: %zu bytes, not %d x %zu", i, dml_program_bytes(p), tensors[i],
+                      (size_t)ROWS_BYTES);
+        dml_close(context);
+    }
+}
+
+/* Whether `node` has its value, or its input its gradient, in the other's place. */
+static bool value_in_place(const dml_program *p, const dml_node *node)
+{
+    const dml__slot *slot = &p->slot[p->slot_of_node[node->index]];
+    return slot->value_at != p->slot_of_node[node->index];
+}
+static bool gradient_in_place(const dml_program *p, const dml_node *input)
+{
+    const dml__slot *slot = &p->slot[p->slot_of_node[input->index]];
+    return slot->gradient_at != p->slot_of_node[input->index];
+}
+
+static dml_program *train(dml_node *output)
+{
+    dml_node *loss =
+        dml_mean_squared_error(output, dml_input_shaped(output->graph, NULL, DML_F32, output->shape));
+    return dml_compile(loss, &(dml_program_options){ .batch = BATCH, .training = true });
+}
+
+static void values_to_train(void)
+{
+    dml_context *context = dml_open(NULL);
+    dml_graph *g = dml_graph_create(context);
+    dml_node *d = dense_alone(g), *r = dml_relu(d), *t = dml_tanh(r), *y = dml_dense(t, WIDTH);
+    dml_node *beside = dml_dense(d, WIDTH), *a = dml_add(d, beside), *twice = dml_tanh(dml_add(a, a));
+    dml_node *late = dml_add(dml_relu(d), beside), *later = dml_add(late, d);
+
+    dml_program *p = train(y);    /* dense needs its input in backward, not its output; relu its output */
+    CHECK(value_in_place(p, r));  /* over the dense layer's output */
+    CHECK(!value_in_place(p, t)); /* relu's backward reads its own */
+    CHECK(gradient_in_place(p, d) && gradient_in_place(p, r) && !gradient_in_place(p, t));
+
+    p = train(twice);             /* an add needs neither; its output may be needed by others */
+    CHECK(!value_in_place(p, a)); /* the layer beside it needs d */
+    CHECK(value_in_place(p, twice->input[0]) && value_in_place(p, twice));
+    CHECK(gradient_in_place(p, a));
+    CHECK(gradient_in_place(p, d)); /* the layer adds to it only afterwards */
+
+    p = train(later); /* d's gradient begins with the last add's, whose own the first still reads */
+    CHECK(!gradient_in_place(p, d) && gradient_in_place(p, late));
+
+    dml_node *w = dml_parameter(dml_graph_create(context), "w", normal, WIDTH), *v = dml_relu(w);
+    p = dml_compile(dml_mean_squared_error(v, v), &(dml_program_options){ .batch = 1, .training = true });
+    CHECK(p && !value_in_place(p, v) && !gradient_in_place(p, w)); /* parameters are not in the arena */
+    CHECK_STRING(dml_error(context), "");
+    dml_close(context);
+}
+
+/* A disjoint build keeps every block apart. */
+static void disjoint_is_disjoint(void)
+{
+    dml_context *context = dml_open(NULL);
+    dml_graph *g = dml_graph_create(context);
+    dml_node *y = dml_tanh(dml_relu(dense_alone(g)));
+    dml_program *p = dml__compile_disjoint(y, &(dml_program_options){ .batch = BATCH });
+    CHECK_INT(dml_program_bytes(p), 4 * ROWS_BYTES);
+    CHECK_INT(dml_program_bytes(dml_compile(y, &(dml_program_options){ .batch = BATCH })), 2 * ROWS_BYTES);
+    dml_close(context);
+}
+
+int main(void)
+{
+    RUN(bytes_to_predict);
+    RUN(values_to_train);
+    RUN(disjoint_is_disjoint);
+    RUN_EACH(plans_change_nothing);
+    return test_report("graph/in_place");
+}

@@ -1,0 +1,366 @@
+/* Names, scopes, and walking a graph: what each node is called, where it stands, and what it says of itself.
+ */
+#include "graph/graph.h"
+
+#include "graph/node.h"
+#include "graph/op_activation.h"
+#include "graph/op_arithmetic.h"
+#include "graph/op_conv2d.h"
+#include "graph/op_dense.h"
+#include "graph/op_loss.h"
+#include "graph/op_pool2d.h"
+#include "graph/ops.h"
+#include "graph/weights.h"
+
+#include "../test.h"
+
+static dml_context *context;
+static dml_graph *graph;
+
+static void open_graph(void)
+{
+    context = dml_open(&(dml_options){ .threads = 1 });
+    graph = dml_graph_create(context);
+}
+
+static void close_graph(void)
+{
+    CHECK_STRING(dml_error(context), "");
+    dml_close(context);
+}
+
+static dml_node *row(const char *name)
+{
+    return dml_input(graph, name, DML_F32, 3);
+}
+
+/* `call` must fail with this, and leave the nodes and the scope as they were. */
+#define REFUSED(call, status, part)                                                                          \
+    do {                                                                                                     \
+        const dml_node *test__last = graph->last;                                                            \
+        const int test__nodes = graph->nodes;                                                                \
+        char test__scope[DML_NAME_BYTES];                                                                    \
+        memcpy(test__scope, graph->scope, sizeof test__scope);                                               \
+        CHECK(!(call));                                                                                      \
+        CHECK_INT(dml_status_of(context), status);                                                           \
+        CHECK_CONTAINS(dml_error(context), part);                                                            \
+        CHECK(graph->last == test__last && (!test__last || !test__last->next));                              \
+        CHECK_INT(graph->nodes, test__nodes);                                                                \
+        CHECK_STRING(graph->scope, test__scope);                                                             \
+        dml_clear_error(context);                                                                            \
+    } while (0)
+
+static void check_name(const dml_node *node, const char *name)
+{
+    CHECK_STRING(dml_node_name(node), name);
+    CHECK(node && dml_graph_find(graph, name) == node);
+}
+
+/* ---- names ---- */
+
+static void numbers_count_each_op_by_itself(void)
+{
+    open_graph();
+    dml_node *x = row(NULL), *a = dml_dense(x, 4), *b = dml_dense(a, 4);
+    check_name(x, "input_1");
+    check_name(row(""), "input_2");
+    check_name(a, "dense_1");
+    check_name(b, "dense_2");
+    check_name(dml_node_input(b, 1), "dense_2.weight");
+    check_name(dml_node_input(b, 2), "dense_2.bias");
+    check_name(dml_relu(a), "relu_1");
+    check_name(dml_tanh(a), "tanh_1");
+    check_name(dml_relu(b), "relu_2");
+    check_name(dml_add(a, b), "add_1");
+    check_name(dml_parameter(graph, NULL, dml_init_constant(0), 2), "parameter_1");
+    check_name(dml_parameter(graph, "", dml_init_constant(0), 2), "parameter_2");
+    check_name(dml_conv2d(dml_input(graph, "image", DML_F32, 4, 4, 1), &(dml_conv2d_options){ .filters = 1 }),
+               "conv2d_1");
+    close_graph();
+}
+
+/* A number that the caller took is passed over, also by the parameters of the layer. */
+static void numbers_step_around_names(void)
+{
+    open_graph();
+    dml_node *x = row("relu_1");
+    check_name(dml_relu(x), "relu_2");
+    check_name(dml_relu(x), "relu_3");
+    row("dense_1"), row("dense_2");
+    dml_node *y = dml_dense(x, 2);
+    check_name(y, "dense_3");
+    check_name(dml_node_input(y, 1), "dense_3.weight");
+    check_name(dml_node_input(y, 2), "dense_3.bias");
+    row("tanh_2");
+    check_name(dml_tanh(x), "tanh_1");
+    check_name(dml_tanh(x), "tanh_3");
+    close_graph();
+}
+
+static void names_with_dots(void)
+{
+    open_graph();
+    dml_node *a = row("block.relu_1"), *b = row("a.b.c");
+    check_name(b, "a.b.c");
+    CHECK_INT(dml_push_scope(graph, "block"), DML_OK);
+    check_name(dml_relu(a), "block.relu_2");
+    check_name(row("x.y"), "block.x.y");
+    CHECK_INT(dml_pop_scope(graph), DML_OK);
+    check_name(dml_relu(a), "relu_1");
+    REFUSED(row("block.relu_2"), DML_ERROR_ARGUMENT, "the graph has a node of that name");
+    CHECK_INT(dml_push_scope(graph, "a.b"), DML_OK); /* a scope may have dots too */
+    REFUSED(row("c"), DML_ERROR_ARGUMENT, "input 'a.b.c'");
+    check_name(row("d"), "a.b.d");
+    CHECK_INT(dml_pop_scope(graph), DML_OK);
+    CHECK_STRING(graph->scope, "");
+    close_graph();
+}
+
+static void names_that_are_refused(void)
+{
+    const dml_initializer zero = dml_init_constant(0);
+    open_graph();
+    dml_node *x = row("x");
+    REFUSED(
+        row("x"), DML_ERROR_ARGUMENT,
+        "input 'x': the graph has a node of that name; give another one, or tell repeated blocks apart with "
+        "dml_push_scope");
+    REFUSED(dml_parameter(graph, "x", zero, 3), DML_ERROR_ARGUMENT, "parameter 'x': the graph has a node");
+    REFUSED(row("dml.w"), DML_ERROR_ARGUMENT,
+            "input 'dml.w': names that begin with 'dml.', and '__metadata__', are the files' own");
+    REFUSED(dml_parameter(graph, "dml.", zero, 3), DML_ERROR_ARGUMENT, "parameter 'dml.'");
+    REFUSED(dml_parameter(graph, "__metadata__", zero, 3), DML_ERROR_ARGUMENT, "'__metadata__'");
+    check_name(row("dml"), "dml");
+    check_name(row("dmlx.w"), "dmlx.w");
+    check_name(row("__metadata__2"), "__metadata__2");
+    CHECK_INT(dml_push_scope(graph, "dml"), DML_OK);
+    REFUSED(row("x"), DML_ERROR_ARGUMENT, "input 'dml.x'");
+    REFUSED(dml_relu(x), DML_ERROR_ARGUMENT, "relu 'dml.relu_1'");
+    REFUSED(dml_dense(x, 2), DML_ERROR_ARGUMENT, "dense 'dml.dense_1'");
+    CHECK_INT(dml_pop_scope(graph), DML_OK);
+    CHECK_INT(dml_push_scope(graph, "a"), DML_OK);
+    check_name(row("dml.x"), "a.dml.x"); /* only what the whole name begins with counts */
+    check_name(row("__metadata__"), "a.__metadata__");
+    CHECK_INT(dml_pop_scope(graph), DML_OK);
+    close_graph();
+}
+
+/* What a layer had built by then goes with it, and its name is free again. */
+static void refused_layers_leave_nothing(void)
+{
+    open_graph();
+    dml_node *x = row("x"), *image = dml_input(graph, "image", DML_F32, 4, 4, 2);
+    const dml_conv2d_options large = { .filters = 2, .kernel = { 9, 9 } };
+    REFUSED(dml_dense(image, 3), DML_ERROR_SHAPE, "dense 'dense_1': its input is f32 4 x 4 x 2");
+    REFUSED(dml_conv2d(x, &(dml_conv2d_options){ .filters = 2 }), DML_ERROR_SHAPE, "conv2d 'conv2d_1'");
+    REFUSED(dml_conv2d(image, &large), DML_ERROR_SHAPE, "a kernel of 9 x 9");
+    CHECK(!dml_graph_find(graph, "dense_1.weight") && !dml_graph_find(graph, "conv2d_1.weight"));
+    CHECK_INT(dml_graph_parameters(graph), 0);
+    row("dense_1.bias"); /* the weight can be named, the bias can't */
+    REFUSED(dml_dense(x, 3), DML_ERROR_ARGUMENT,
+            "parameter 'dense_1.bias': the graph has a node of that name");
+    row("conv2d_1.bias");
+    REFUSED(dml_conv2d(image, &(dml_conv2d_options){ .filters = 2 }), DML_ERROR_ARGUMENT, "'conv2d_1.bias'");
+    check_name(dml_conv2d(image, &(dml_conv2d_options){ .filters = 2, .no_bias = true }), "conv2d_1");
+
+    close_graph();
+}
+
+/* A name that a layer's parameters no longer fit into is refused as a whole. */
+static void layers_with_long_names(void)
+{
+    char name[DML_NAME_BYTES];
+    memset(name, 's', sizeof name);
+    open_graph();
+    dml_node *x = row("x"), *shared = dml_parameter(graph, "w", dml_init_constant(0), 2, 3);
+    name[DML_NAME_BYTES - 1 - strlen(".dense_1.bias")] = '\0'; /* ".dense_1.weight" is two too many */
+    CHECK_INT(dml_push_scope(graph, "%s", name), DML_OK);
+    REFUSED(dml_dense(x, 2), DML_ERROR_ARGUMENT, "the whole name may have 127 bytes");
+    dml_node *y = dml_dense_with(x, shared, NULL);
+    CHECK(y && strlen(dml_node_name(y)) == DML_NAME_BYTES - 1 - strlen(".bias"));
+    CHECK_INT(dml_pop_scope(graph), DML_OK);
+    close_graph();
+}
+
+/* ---- scopes ---- */
+
+static void scopes_nest(void)
+{
+    open_graph();
+    dml_node *x = row("x"), *h = x;
+    for (int i = 0; i < 3; i++) {
+        char name[64];
+        CHECK_INT(dml_push_scope(graph, "block.%d", i), DML_OK);
+        h = dml_dense(h, 3);
+        snprintf(name, sizeof name, "block.%d.dense_1", i);
+        check_name(h, name);
+        CHECK_INT(dml_push_scope(graph, "attn"), DML_OK);
+        h = dml_relu(dml_dense(h, 3));
+        snprintf(name, sizeof name, "block.%d.attn.relu_1", i);
+        check_name(h, name);
+        CHECK_INT(dml_pop_scope(graph), DML_OK);
+        h = dml_dense(h, 3); /* what is inside "attn" isn't counted here */
+        snprintf(name, sizeof name, "block.%d.dense_2", i);
+        check_name(h, name);
+        CHECK_INT(dml_pop_scope(graph), DML_OK);
+    }
+    check_name(dml_dense(h, 3), "dense_1");
+    CHECK_INT(dml_push_scope(graph, "block.%d", 1), DML_OK); /* the same scope again goes on counting */
+    check_name(dml_dense(x, 3), "block.1.dense_3");
+    CHECK_INT(dml_push_scope(graph, "attn"), DML_OK);
+    check_name(dml_dense(x, 3), "block.1.attn.dense_2");
+    CHECK_INT(dml_pop_scope(graph), DML_OK);
+    CHECK_INT(dml_pop_scope(graph), DML_OK);
+    CHECK_INT(dml_push_scope(graph, "block"), DML_OK); /* a scope around the others has none of theirs */
+    check_name(dml_dense(x, 3), "block.dense_1");
+    CHECK_INT(dml_pop_scope(graph), DML_OK);
+    CHECK(dml_graph_find(graph, "block.2.attn.dense_1.weight") && !dml_graph_find(graph, "attn.dense_1"));
+    CHECK(!dml_graph_find(graph, "block.2.attn.dense_1.") && !dml_graph_find(graph, ""));
+    close_graph();
+}
+
+static void scopes_that_are_refused(void)
+{
+    open_graph();
+    REFUSED(dml_pop_scope(graph) == DML_OK, DML_ERROR_STATE, "a scope is popped, but none has been pushed");
+    REFUSED(dml_push_scope(graph, "%s", "") == DML_OK, DML_ERROR_ARGUMENT, "names are of 1 to 127 bytes");
+    for (int i = 0; i < DML_MAX_SCOPES; i++) CHECK_INT(dml_push_scope(graph, "s%d", i % 10), DML_OK);
+    REFUSED(dml_push_scope(graph, "deep") == DML_OK, DML_ERROR_ARGUMENT,
+            "a scope 'deep' inside 's0.s1.s2.s3.s4.s5.s6.s7.s8.s9.s0.s1.s2.s3.s4.s5.': they nest at most 16 "
+            "deep; is a pop missing?");
+    for (int i = 0; i < DML_MAX_SCOPES; i++) CHECK_INT(dml_pop_scope(graph), DML_OK);
+    CHECK_STRING(graph->scope, "");
+    REFUSED(dml_pop_scope(graph) == DML_OK, DML_ERROR_STATE, "popped");
+
+    char name[DML_NAME_BYTES + 10];
+    memset(name, 'n', sizeof name);
+    name[100] = '\0';
+    CHECK_INT(dml_push_scope(graph, "%s", name), DML_OK); /* 101 bytes with its dot; 26 are left */
+    name[26] = '\0';
+    REFUSED(dml_push_scope(graph, "%s", name) == DML_OK, DML_ERROR_ARGUMENT, "scopes included");
+    name[25] = '\0';
+    CHECK_INT(dml_push_scope(graph, "%s", name), DML_OK);
+    CHECK_INT(strlen(graph->scope), DML_NAME_BYTES - 1);
+    REFUSED(row("x"), DML_ERROR_ARGUMENT, "input 'x' in the scope");
+    CHECK_INT(dml_pop_scope(graph), DML_OK);
+    CHECK_INT(strlen(graph->scope), 101);
+    name[25] = 'n', name[26] = '\0';
+    CHECK_INT(strlen(dml_node_name(row(name))), DML_NAME_BYTES - 1);
+    CHECK_INT(dml_pop_scope(graph), DML_OK);
+    CHECK_INT(dml_push_scope(NULL, "x"), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_pop_scope(NULL), DML_ERROR_ARGUMENT);
+    close_graph();
+}
+
+/* ---- walking ---- */
+
+static void walking_sees_each_node_after_its_inputs(void)
+{
+    enum { MOST = 32 };
+    const dml_node *seen[MOST];
+    int count = 0;
+    open_graph();
+    CHECK(!dml_graph_first(graph));
+    dml_node *x = dml_input(graph, "x", DML_F32, 6, 6, 2), *t = dml_input(graph, "t", DML_I32);
+    dml_node *c = dml_relu(dml_conv2d(x, &(dml_conv2d_options){ .filters = 3 }));
+    CHECK(!dml_conv2d(c, &(dml_conv2d_options){ .filters = -1 }) && !dml_relu(t)); /* none of these */
+    dml_clear_error(context);
+    CHECK(dml_softmax_cross_entropy(dml_dense(dml_flatten(c), 4), t));
+    for (dml_node *n = dml_graph_first(graph); n && count < MOST; n = dml_node_next(n)) {
+        CHECK(dml_node_graph(n) == graph && dml_graph_find(graph, dml_node_name(n)) == n);
+        for (int i = 0; i < dml_node_inputs(n); i++) {
+            bool before = false;
+            for (int k = 0; k < count; k++) before = before || seen[k] == dml_node_input(n, i);
+            CHECK_MESSAGE(before, "input %d of '%s' comes after it", i, dml_node_name(n));
+        }
+        CHECK(!dml_node_input(n, dml_node_inputs(n)) && !dml_node_input(n, -1));
+        CHECK_INT(dml_node_batched(n), strcmp(dml_node_op(n), "parameter") != 0 &&
+                                           strcmp(dml_node_op(n), "softmax_cross_entropy") != 0);
+        seen[count++] = n;
+    }
+    CHECK_INT(count, 11);
+    CHECK(seen[0] == x && seen[count - 1] == graph->last);
+    close_graph();
+}
+
+static void nothing_of_no_node(void)
+{
+    char text[8] = "unused";
+    CHECK(!dml_node_next(NULL) && !dml_graph_first(NULL) && !dml_node_graph(NULL) &&
+          !dml_node_input(NULL, 0));
+    CHECK_STRING(dml_node_name(NULL), "");
+    CHECK_STRING(dml_node_op(NULL), "");
+    CHECK_INT(dml_node_shape(NULL).ndim, 0);
+    CHECK_INT(dml_node_dtype(NULL), DML_F32);
+    CHECK(!dml_node_batched(NULL) && dml_node_inputs(NULL) == 0);
+    CHECK_STRING(dml_node_describe(NULL, text, sizeof text), "");
+    CHECK_STRING(dml_node_describe(NULL, NULL, 0), "");
+    CHECK_NEAR(dml_node_flops(NULL), 0, 0);
+    CHECK(!dml_parameter_trained(NULL));
+}
+
+/* ---- what ops say of themselves ---- */
+
+static void check_says(const dml_node *node, const char *words, double flops)
+{
+    char text[128];
+    CHECK_STRING(dml_node_describe(node, text, sizeof text), words);
+    CHECK_MESSAGE(dml_node_flops(node) == flops, "%s: %.0f flops, not %.0f", dml_node_name(node),
+                  dml_node_flops(node), flops);
+}
+
+static void descriptions_and_flops(void)
+{
+    open_graph();
+    dml_node *x = dml_input(graph, "x", DML_F32, 8, 7, 3), *r = row("r"), *t = dml_input(graph, "t", DML_I32);
+    const dml_conv2d_options uneven = {
+        .filters = 5, .kernel = { 3, 2 }, .stride = { 2, 1 }, .padding = { 1, 0 }
+    };
+    const dml_pool2d_options window = { .kernel = { 3, 2 }, .stride = { 2, 1 }, .padding = { 1, 0 } };
+    check_says(x, "", 0);
+    dml_node *c = dml_conv2d(x, &uneven); /* 4 x 6 x 5 outputs of 3 x 2 x 3 products, and a bias each */
+    check_says(c, "5 filters, kernel 3 x 2, stride 2 x 1, padding 1 x 0", 4 * 6 * 5 * (2 * 18 + 1));
+    check_says(dml_node_input(c, 1), "", 0);
+    check_says(dml_conv2d(x, &(dml_conv2d_options){ .filters = 2, .no_bias = true }),
+               "2 filters, kernel 3 x 3, stride 1 x 1, padding 0 x 0, no bias", 6 * 5 * 2 * 2 * 27);
+    check_says(dml_max_pool2d(x, &window), "kernel 3 x 2, stride 2 x 1, padding 1 x 0", 0);
+    check_says(dml_avg_pool2d(x, &window), "kernel 3 x 2, stride 2 x 1, padding 1 x 0", 4 * 6 * 3 * 6);
+    check_says(dml_avg_pool2d(x, NULL), "kernel 2 x 2, stride 2 x 2, padding 0 x 0", 4 * 3 * 3 * 4);
+    check_says(dml_dense(r, 7), "", 2 * 3 * 7 + 7);
+    dml_node *w = dml_parameter(graph, "w", dml_init_constant(0), 4, 3);
+    check_says(dml_dense_with(r, w, NULL), "", 2 * 3 * 4);
+    check_says(dml_relu(x), "", 8 * 7 * 3);
+    check_says(dml_tanh(r), "", 3);
+    check_says(dml_sigmoid(w), "", 12);
+    check_says(dml_add(x, x), "", 8 * 7 * 3);
+    check_says(dml_flatten(x), "", 0);
+    check_says(dml_softmax_cross_entropy(r, t), "", 4 * 3);
+    check_says(dml_mean_squared_error(x, x), "", 3 * 8 * 7 * 3);
+    const dml__op *op;
+    for (int i = 0; (op = dml__op_at(i)) != NULL; i++) { /* none was left out */
+        bool found = false;
+        for (const dml_node *n = dml_graph_first(graph); n; n = dml_node_next(n))
+            found = found || n->op == op;
+        CHECK_MESSAGE(found, "the flops of '%s' are not checked", op->name);
+    }
+    char small[8];
+    CHECK_STRING(dml_node_describe(c, small, sizeof small), "5 filte"); /* cut, with an end */
+    CHECK_STRING(dml_node_describe(c, small, 1), "");
+    close_graph();
+}
+
+int main(void)
+{
+    RUN(numbers_count_each_op_by_itself);
+    RUN(numbers_step_around_names);
+    RUN(names_with_dots);
+    RUN(names_that_are_refused);
+    RUN(refused_layers_leave_nothing);
+    RUN(layers_with_long_names);
+    RUN(scopes_nest);
+    RUN(scopes_that_are_refused);
+    RUN(walking_sees_each_node_after_its_inputs);
+    RUN(nothing_of_no_node);
+    RUN(descriptions_and_flops);
+    return test_report("graph/names");
+}

@@ -1,0 +1,344 @@
+/* ops_cases.h: small models, each with an op in some situation, for tests that run all of them. */
+#ifndef DML_TESTS_GRAPH_OPS_CASES_H
+#define DML_TESTS_GRAPH_OPS_CASES_H
+
+#include "graph/op_activation.h"
+#include "graph/op_arithmetic.h"
+#include "graph/op_conv2d.h"
+#include "graph/op_dense.h"
+#include "graph/op_loss.h"
+#include "graph/op_pool2d.h"
+
+#include "subject.h"
+
+/* Each builds a graph on parameters and inputs and returns the node to check. */
+
+static dml_node *parameter(dml_graph *g, int ndim, int a, int b)
+{
+    return dml_parameter_shaped(g, NULL, dml_init_constant(0), (dml_shape){ ndim, { a, b } });
+}
+
+/* Rows and images that depend on parameters, so that gradients flow through them. */
+static dml_node *row(dml_graph *g, int width)
+{
+    return dml_dense(dml_input(g, NULL, DML_F32, 3), width);
+}
+
+static dml_node *image(dml_graph *g, int height, int width, int channels)
+{
+    const dml_conv2d_options one = { .filters = channels, .kernel = { 1, 1 } };
+    return dml_conv2d(dml_input(g, NULL, DML_F32, height, width, 2), &one);
+}
+
+static dml_node *labels(dml_graph *g)
+{
+    return dml_input(g, "label", DML_I32);
+}
+
+static dml_node *add_rows(dml_graph *g)
+{
+    return dml_add(row(g, 17), row(g, 17));
+}
+static dml_node *add_itself(dml_graph *g)
+{
+    dml_node *h = row(g, 5);
+    return dml_add(h, h);
+}
+static dml_node *add_input(dml_graph *g)
+{
+    return dml_add(dml_input(g, "x", DML_F32, 3, 5, 2), image(g, 3, 5, 2));
+}
+static dml_node *add_losses(dml_graph *g)
+{
+    dml_node *h = row(g, 4);
+    return dml_add(dml_softmax_cross_entropy(h, labels(g)), dml_mean_squared_error(h, row(g, 4)));
+}
+static dml_node *add_parameters(dml_graph *g)
+{
+    dml_node *w = dml_add(parameter(g, 2, 5, 7), parameter(g, 2, 5, 7));
+    return dml_dense_with(dml_input(g, "x", DML_F32, 7), w, NULL);
+}
+
+static dml_node *flatten_image(dml_graph *g)
+{
+    return dml_dense(dml_flatten(image(g, 3, 4, 2)), 5);
+}
+static dml_node *flatten_output(dml_graph *g)
+{
+    return dml_flatten(image(g, 3, 3, 3));
+}
+static dml_node *flatten_twice(dml_graph *g)
+{
+    dml_node *x = image(g, 3, 3, 2);
+    dml_node *a = dml_dense(dml_flatten(dml_flatten(x)), 4), *b = dml_dense(dml_flatten(x), 4);
+    return dml_add(dml_add(a, b), dml_dense(dml_flatten(dml_max_pool2d(x, NULL)), 4));
+}
+static dml_node *flatten_parameter(dml_graph *g)
+{
+    dml_node *p = parameter(g, 2, 1, 5), *x = dml_input(g, "x", DML_F32, 5);
+    return dml_dense_with(dml_dense_with(x, p, NULL), parameter(g, 2, 5, 1), dml_flatten(p));
+}
+
+static dml_node *dense_small(dml_graph *g)
+{
+    return dml_dense(dml_dense(dml_input(g, "x", DML_F32, 1), 1), 1);
+}
+static dml_node *dense_odd(dml_graph *g)
+{
+    return dml_dense(row(g, 13), 7);
+}
+static dml_node *dense_large(dml_graph *g)
+{
+    return dml_dense_with(row(g, 37), parameter(g, 2, 21, 37), NULL);
+}
+static dml_node *dense_shared_weights(dml_graph *g)
+{
+    dml_node *w = parameter(g, 2, 6, 6), *bias = parameter(g, 1, 6, 0);
+    dml_node *h = dml_tanh(dml_dense_with(row(g, 6), w, bias));
+    return dml_dense_with(dml_tanh(dml_dense_with(h, w, NULL)), w, bias);
+}
+static dml_node *dense_two_consumers(dml_graph *g)
+{
+    dml_node *h = row(g, 9);
+    return dml_add(dml_dense(h, 5), dml_tanh(dml_dense(h, 5)));
+}
+
+static dml_node *conv(dml_node *x, dml_conv2d_options options)
+{
+    return dml_conv2d(x, &options);
+}
+static dml_node *conv_default(dml_graph *g)
+{
+    return conv(image(g, 6, 5, 3), (dml_conv2d_options){ .filters = 4 });
+}
+static dml_node *conv_padded_stride(dml_graph *g)
+{
+    return conv(image(g, 7, 8, 2),
+                (dml_conv2d_options){ .filters = 5, .stride = { 2, 2 }, .padding = { 1, 1 } });
+}
+static dml_node *conv_uneven(dml_graph *g)
+{
+    return conv(
+        image(g, 5, 9, 3),
+        (dml_conv2d_options){
+            .filters = 2, .kernel = { 2, 5 }, .stride = { 1, 3 }, .padding = { 0, 2 }, .no_bias = true });
+}
+static dml_node *conv_whole_image(dml_graph *g)
+{
+    return conv(image(g, 4, 3, 2), (dml_conv2d_options){ .filters = 3, .kernel = { 4, 3 } });
+}
+static dml_node *conv_gaps(dml_graph *g)
+{
+    return conv(image(g, 7, 7, 1),
+                (dml_conv2d_options){ .filters = 1, .kernel = { 2, 2 }, .stride = { 3, 3 } });
+}
+static dml_node *conv_much_padding(dml_graph *g)
+{
+    return conv(image(g, 2, 1, 2), (dml_conv2d_options){ .filters = 3, .padding = { 4, 3 } });
+}
+static dml_node *parameter4(dml_graph *g, int filters, int height, int width, int channels)
+{
+    return dml_parameter(g, NULL, dml_init_constant(0), filters, height, width, channels);
+}
+static dml_node *conv_padding_of_the_kernel(dml_graph *g)
+{
+    return conv(image(g, 3, 4, 2),
+                (dml_conv2d_options){ .filters = 2, .kernel = { 2, 3 }, .padding = { 2, 3 } });
+}
+/* The same weights on images of two sizes, with a bias, without one, and with another stride and padding. */
+static dml_node *conv_shared_weights(dml_graph *g)
+{
+    dml_node *w = parameter4(g, 3, 3, 2, 3), *bias = parameter(g, 1, 3, 0);
+    const dml_conv2d_options wide = { .stride = { 2, 1 }, .padding = { 1, 1 } };
+    dml_node *h = dml_tanh(dml_conv2d_with(image(g, 6, 5, 3), w, bias, NULL));
+    return dml_conv2d_with(dml_tanh(dml_conv2d_with(h, w, NULL, &wide)), w, bias, &wide);
+}
+static dml_node *conv_twice_on_one_image(dml_graph *g)
+{
+    dml_node *w = parameter4(g, 2, 2, 2, 2), *bias = parameter(g, 1, 2, 0), *x = image(g, 4, 4, 2);
+    return dml_add(dml_conv2d_with(x, w, bias, NULL), dml_relu(dml_conv2d_with(x, w, bias, NULL)));
+}
+static dml_node *conv_computed_weights(dml_graph *g)
+{
+    dml_node *w = dml_tanh(parameter4(g, 2, 3, 1, 2));
+    return dml_conv2d_with(dml_input(g, "x", DML_F32, 4, 3, 2), w, dml_flatten(parameter(g, 2, 2, 1)), NULL);
+}
+static dml_node *conv_two_consumers(dml_graph *g)
+{
+    dml_node *x = image(g, 5, 5, 3);
+    const dml_conv2d_options options = { .filters = 3, .padding = { 1, 1 } };
+    return dml_add(dml_add(dml_conv2d(x, &options), dml_relu(dml_conv2d(x, &options))), x);
+}
+
+static dml_node *max_pool(dml_graph *g)
+{
+    return dml_max_pool2d(image(g, 7, 5, 3), NULL);
+}
+static dml_node *max_pool_overlapping(dml_graph *g)
+{
+    const dml_pool2d_options o = { .kernel = { 3, 3 }, .stride = { 2, 1 }, .padding = { 1, 2 } };
+    return dml_max_pool2d(image(g, 6, 5, 2), &o);
+}
+static dml_node *max_pool_gaps(dml_graph *g)
+{
+    const dml_pool2d_options o = { .kernel = { 1, 2 }, .stride = { 3, 4 } };
+    dml_node *x = image(g, 7, 9, 3);
+    return dml_add(dml_max_pool2d(x, &o), dml_avg_pool2d(x, &o));
+}
+static dml_node *avg_pool(dml_graph *g)
+{
+    return dml_avg_pool2d(image(g, 5, 7, 3), NULL);
+}
+static dml_node *avg_pool_overlapping(dml_graph *g)
+{
+    const dml_pool2d_options o = { .kernel = { 3, 4 }, .stride = { 2, 1 }, .padding = { 2, 1 } };
+    return dml_avg_pool2d(image(g, 6, 5, 2), &o);
+}
+static dml_node *avg_pool_two_consumers(dml_graph *g)
+{
+    dml_node *x = image(g, 4, 4, 3);
+    const dml_pool2d_options whole = { .kernel = { 4, 4 } };
+    return dml_add(dml_add(dml_avg_pool2d(x, &whole), dml_avg_pool2d(x, &whole)), dml_max_pool2d(x, &whole));
+}
+
+/* Each activation on a row, on an image, and on a node that another op uses too. */
+#define ACTIVATION_CASES(name)                                                                               \
+    static dml_node *name##_row(dml_graph *g)                                                                \
+    {                                                                                                        \
+        return dml_##name(row(g, 131));                                                                      \
+    }                                                                                                        \
+    static dml_node *name##_image(dml_graph *g)                                                              \
+    {                                                                                                        \
+        return dml_##name(image(g, 3, 5, 7));                                                                \
+    }                                                                                                        \
+    static dml_node *name##_two_consumers(dml_graph *g)                                                      \
+    {                                                                                                        \
+        dml_node *h = row(g, 6);                                                                             \
+        return dml_add(dml_add(dml_##name(h), h), dml_##name(dml_##name(h)));                                \
+    }                                                                                                        \
+    static dml_node *name##_parameter(dml_graph *g)                                                          \
+    {                                                                                                        \
+        return dml_dense_with(row(g, 3), dml_##name(parameter(g, 2, 5, 3)), NULL);                           \
+    }
+ACTIVATION_CASES(relu)
+ACTIVATION_CASES(tanh)
+ACTIVATION_CASES(sigmoid)
+
+static dml_node *cross_entropy(dml_graph *g)
+{
+    return dml_softmax_cross_entropy(row(g, 10), labels(g));
+}
+static dml_node *cross_entropy_one_class(dml_graph *g)
+{
+    return dml_softmax_cross_entropy(row(g, 1), labels(g));
+}
+static dml_node *cross_entropy_many_classes(dml_graph *g)
+{
+    return dml_softmax_cross_entropy(row(g, 133), labels(g));
+}
+static dml_node *cross_entropy_large_logits(dml_graph *g)
+{
+    dml_node *h = row(g, 3);
+    for (int i = 0; i < 7; i++) h = dml_add(h, h); /* times 128 */
+    return dml_softmax_cross_entropy(h, labels(g));
+}
+static dml_node *cross_entropy_twice(dml_graph *g)
+{
+    dml_node *h = row(g, 5), *t = labels(g);
+    return dml_add(dml_softmax_cross_entropy(h, t), dml_softmax_cross_entropy(dml_tanh(h), t));
+}
+
+static dml_node *cross_entropy_shared_labels(dml_graph *g)
+{
+    dml_node *t = labels(g); /* which must then fit both */
+    return dml_add(dml_softmax_cross_entropy(row(g, 7), t), dml_softmax_cross_entropy(row(g, 3), t));
+}
+
+static dml_node *mse_of_both(dml_graph *g)
+{
+    return dml_mean_squared_error(row(g, 19), row(g, 19));
+}
+static dml_node *mse_images(dml_graph *g)
+{
+    return dml_mean_squared_error(dml_input(g, "x", DML_F32, 5, 3, 2), image(g, 5, 3, 2));
+}
+static dml_node *mse_of_itself(dml_graph *g)
+{
+    dml_node *h = row(g, 3);
+    return dml_add(dml_mean_squared_error(h, h), dml_mean_squared_error(h, dml_relu(h)));
+}
+static dml_node *mse_parameters(dml_graph *g)
+{
+    return dml_mean_squared_error(parameter(g, 2, 3, 5), parameter(g, 2, 3, 5));
+}
+
+typedef struct test_case {
+    const char *op;
+    model model;
+} test_case;
+
+#define CASE(op, build, batch)                                                                               \
+    {                                                                                                        \
+#op,                                                                                                 \
+        {                                                                                                    \
+#build, build, batch                                                                             \
+        }                                                                                                    \
+    }
+static const test_case cases[] = {
+    CASE(add, add_rows, 5),
+    CASE(add, add_itself, 3),
+    CASE(add, add_input, 2),
+    CASE(add, add_losses, 5),
+    CASE(add, add_parameters, 3),
+    CASE(flatten, flatten_image, 3),
+    CASE(flatten, flatten_output, 2),
+    CASE(flatten, flatten_twice, 3),
+    CASE(flatten, flatten_parameter, 4),
+    CASE(dense, dense_small, 1),
+    CASE(dense, dense_odd, 5),
+    CASE(dense, dense_large, 9),
+    CASE(dense, dense_shared_weights, 7),
+    CASE(dense, dense_two_consumers, 4),
+    CASE(conv2d, conv_default, 3),
+    CASE(conv2d, conv_padded_stride, 3),
+    CASE(conv2d, conv_uneven, 2),
+    CASE(conv2d, conv_whole_image, 5),
+    CASE(conv2d, conv_gaps, 2),
+    CASE(conv2d, conv_much_padding, 2),
+    CASE(conv2d, conv_two_consumers, 3),
+    CASE(conv2d, conv_padding_of_the_kernel, 2),
+    CASE(conv2d, conv_shared_weights, 2),
+    CASE(conv2d, conv_twice_on_one_image, 3),
+    CASE(conv2d, conv_computed_weights, 3),
+    CASE(max_pool2d, max_pool, 3),
+    CASE(max_pool2d, max_pool_overlapping, 2),
+    CASE(max_pool2d, max_pool_gaps, 2),
+    CASE(avg_pool2d, avg_pool, 3),
+    CASE(avg_pool2d, avg_pool_overlapping, 2),
+    CASE(avg_pool2d, avg_pool_two_consumers, 3),
+    CASE(relu, relu_row, 5),
+    CASE(relu, relu_image, 2),
+    CASE(relu, relu_two_consumers, 4),
+    CASE(relu, relu_parameter, 2),
+    CASE(tanh, tanh_row, 5),
+    CASE(tanh, tanh_image, 2),
+    CASE(tanh, tanh_two_consumers, 4),
+    CASE(tanh, tanh_parameter, 2),
+    CASE(sigmoid, sigmoid_row, 5),
+    CASE(sigmoid, sigmoid_image, 2),
+    CASE(sigmoid, sigmoid_two_consumers, 4),
+    CASE(sigmoid, sigmoid_parameter, 2),
+    CASE(softmax_cross_entropy, cross_entropy, 17),
+    CASE(softmax_cross_entropy, cross_entropy_one_class, 3),
+    CASE(softmax_cross_entropy, cross_entropy_many_classes, 5),
+    CASE(softmax_cross_entropy, cross_entropy_large_logits, 5),
+    CASE(softmax_cross_entropy, cross_entropy_twice, 6),
+    CASE(softmax_cross_entropy, cross_entropy_shared_labels, 6),
+    CASE(mean_squared_error, mse_of_both, 7),
+    CASE(mean_squared_error, mse_images, 3),
+    CASE(mean_squared_error, mse_of_itself, 5),
+    CASE(mean_squared_error, mse_parameters, 2),
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+#endif
