@@ -130,8 +130,8 @@ TEST_FILES := $(wildcard tests/*/*_test.c)
 SCRIPTS := $(wildcard tests/*/*_test.sh)
 CPU_FOLDERS := base thread kernels device graph train comm dist
 
-# Variants: NAME.cc, .flags, .folders (which tests), .no (why it is left out), and where they aren't this machine's: .run
-# (what runs a program), .needs (what that needs), .exe (how its name ends), .ar, .libs.
+# Variants: NAME.cc, .flags, .folders (which tests, or single ones), .no (why it is left out), and where they aren't this
+# machine's: .run (what runs a program), .needs (what that needs), .exe (how its name ends), .ar, .libs.
 VARIANTS := normal clang asan tsan nothreads musl windows arm aarch64 ppc64
 
 normal.cc := $(CC)
@@ -174,11 +174,11 @@ aarch64.folders := $(arm.folders)
 aarch64.no := $(if $(call has_command,$(aarch64.cc)),$(if $(call has_command,qemu-aarch64),,qemu-aarch64 is not \
     installed),$(aarch64.cc) is not installed)
 
-# Big endian: every wire and file format has to hold there.
+# Big endian: every wire and file format has to hold there. Slow, so what has no byte order is left to the others.
 ppc64.cc := powerpc64-linux-gnu-gcc
 ppc64.flags := -O2
 ppc64.run := qemu-ppc64 -L /usr/powerpc64-linux-gnu
-ppc64.folders := base kernels graph train comm
+ppc64.folders := base graph train comm/wire comm/collectives
 ppc64.no := $(if $(call has_command,$(ppc64.cc)),$(if $(call has_command,qemu-ppc64),,qemu-ppc64 is not \
     installed),$(ppc64.cc) is not installed)
 
@@ -212,11 +212,11 @@ RUN_VARIANTS := $(foreach v,$(filter $(V),$(VARIANTS)),$(if $($(v).no),,$(v)))
 chosen = $(filter $(T) $(addsuffix /%,$(T)),$(1))
 TEST_NAMES := $(TEST_FILES:tests/%_test.c=%)
 SCRIPT_NAMES := $(SCRIPTS:tests/%_test.sh=%)
-names = $(call chosen,$(filter $(addsuffix /%,$($(1).folders)),$(TEST_NAMES)))
+names = $(call chosen,$(filter $($(1).folders) $(addsuffix /%,$($(1).folders)),$(TEST_NAMES)))
 
 define VARIANT
 $(1).lib_files := $(filter-out $(if $(filter gpu,$($(1).folders)),,src/gpu/%) $(if $(NO_OPENCL),src/gpu/opencl%) \
-    $(if $(filter comm,$($(1).folders)),,src/comm/% src/dist/%),$(C_FILES))
+    $(if $(filter comm%,$($(1).folders)),,src/comm/% src/dist/%),$(C_FILES))
 $(1).objects = $$($(1).lib_files:src/%.c=$(BUILD)/$(1)/obj/%.o) \
     $(if $($(1).cuda),$(CU_FILES:src/%.cu=$(BUILD)/$(1)/obj/%.cu.o))
 $(BUILD)/$(1)/obj/%.o: src/%.c $(GENERATED)

@@ -3,6 +3,8 @@
 
 #include "base/file.h"
 
+#include "base/windows.h"
+
 #ifndef DML_NO_STDIO
 
 #include <errno.h>
@@ -12,13 +14,6 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 #ifdef _WIN32
-#ifndef WIN32_LEAN_AND_MEAN
-#define WIN32_LEAN_AND_MEAN
-#endif
-#ifndef NOMINMAX
-#define NOMINMAX
-#endif
-#include <windows.h>
 #include <io.h>
 #include <process.h>
 #else
@@ -82,11 +77,12 @@ static void dml__os_remove(const char *path)
 
 static bool dml__os_replace(const char *from, const char *to)
 {
-    if (MoveFileExA(from, to, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH)) return true;
-    const DWORD why = GetLastError();
-    errno = why == ERROR_ACCESS_DENIED || why == ERROR_SHARING_VIOLATION ? EACCES
-            : why == ERROR_DISK_FULL                                     ? ENOSPC
-                                                                         : EIO;
+    if (dml__windows_MoveFileExA(from, to, DML__WINDOWS_REPLACE_EXISTING | DML__WINDOWS_WRITE_THROUGH))
+        return true;
+    const unsigned long why = dml__windows_GetLastError();
+    errno = why == DML__WINDOWS_ACCESS_DENIED || why == DML__WINDOWS_SHARING_VIOLATION ? EACCES
+            : why == DML__WINDOWS_DISK_FULL                                            ? ENOSPC
+                                                                                       : EIO;
     return false;
 }
 
