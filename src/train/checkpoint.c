@@ -32,11 +32,18 @@ static void dml__state_name(const char *state, const char *parameter, char name[
 
 enum { DML__NUMBER_BYTES = 32 };
 
+/* What isn't of a number's characters is the locale's decimal point, of one byte or several. */
 static void dml__write_real(float value, char text[DML__NUMBER_BYTES])
 {
     snprintf(text, DML__NUMBER_BYTES, "%.9g", (double)value);
-    for (char *c = text; *c; c++)
-        if (!strchr("0123456789+-e", *c)) *c = '.';
+    char *to = text;
+    for (const char *c = text; *c; c++) {
+        if (strchr("0123456789+-e", *c))
+            *to++ = *c;
+        else if (to == text || to[-1] != '.')
+            *to++ = '.';
+    }
+    *to = '\0';
 }
 
 static bool dml__read_whole(const char *text, uint64_t *value)
