@@ -713,8 +713,9 @@ DML_API dml_status dml_status_of(const dml_context *context);
 DML_API void dml_clear_error(dml_context *context);
 
 /* How large the caller's buffer (dml_options.memory) has to be for all that has been done with the context so
-   far, graphs, programs and trainers included: run the same calls in a large buffer, on any machine of the
-   same word size, and ask. 0 for a context without such a buffer. */
+   far, graphs, programs and trainers included: run the same calls in a large buffer, with as many threads on
+   a machine of the same word size and instruction set (dml_cpu_isa, by which the kernels choose their
+   scratch), and ask. 0 for a context without such a buffer. */
 DML_API size_t dml_memory_needed(const dml_context *context);
 
 /* The context's parts, for use with the kernels on raw arrays. */
@@ -1262,7 +1263,20 @@ DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync);
 DML_API dml_status dml_trainer_fail(dml_trainer *trainer, dml_status status, const char *format, ...)
     DML__PRINTF(3, 4);
 
-/* For strategies: sets the number of steps taken, as rank 0 has it. */
+/* For strategies and checkpoints: what of a run has to be the same on all ranks, and to come back, beside its
+   vectors. */
+typedef struct dml_trainer_run {
+    dml_optimizer optimizer;
+    uint64_t seed, steps; /* the context's; taken */
+} dml_trainer_run;
+
+DML_API dml_trainer_run dml_trainer_get_run(const dml_trainer *trainer);
+
+/* DML_ERROR_ARGUMENT for an optimizer that can't be, or that keeps other state than the trainer's: nothing is
+   changed then. */
+DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_run *run);
+
+/* Sets the number of steps taken alone. */
 DML_API void dml_trainer_set_steps(dml_trainer *trainer, uint64_t steps);
 
 #endif
@@ -2559,13 +2573,6 @@ DML__LOCAL void dml__file_abandon(dml__file_writer *file);
 #include <sys/stat.h>
 #include <sys/types.h>
 #ifdef _WIN32
-#ifndef WIN32_LEAN_AND_MEAN
-#define WIN32_LEAN_AND_MEAN
-#endif
-#ifndef NOMINMAX
-#define NOMINMAX
-#endif
-#include <windows.h>
 #include <io.h>
 #include <process.h>
 #else
@@ -2629,11 +2636,12 @@ static void dml__os_remove(const char *path)
 
 static bool dml__os_replace(const char *from, const char *to)
 {
-    if (MoveFileExA(from, to, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH)) return true;
-    const DWORD why = GetLastError();
-    errno = why == ERROR_ACCESS_DENIED || why == ERROR_SHARING_VIOLATION ? EACCES
-            : why == ERROR_DISK_FULL                                     ? ENOSPC
-                                                                         : EIO;
+    if (dml__windows_MoveFileExA(from, to, DML__WINDOWS_REPLACE_EXISTING | DML__WINDOWS_WRITE_THROUGH))
+        return true;
+    const unsigned long why = dml__windows_GetLastError();
+    errno = why == DML__WINDOWS_ACCESS_DENIED || why == DML__WINDOWS_SHARING_VIOLATION ? EACCES
+            : why == DML__WINDOWS_DISK_FULL                                            ? ENOSPC
+                                                                                       : EIO;
     return false;
 }
 
@@ -5320,11 +5328,15 @@ static ptrdiff_t dml__panel_a_floats(ptrdiff_t kc, ptrdiff_t rows)
     return dml__round_up(kc * rows, DML__ALIGNMENT / (ptrdiff_t)sizeof(float));
 }
 
-/* How many columns of B to pack at most. */
-static ptrdiff_t dml__columns_at_most(const dml__microkernel *kernel)
+/* How many columns of B to pack at most. Where A is a single panel, that is packed again for each piece of B,
+   which with 16 columns a row is next to nothing; so not all of B, which may be a layer's weights, need be
+   held. */
+static ptrdiff_t dml__columns_at_most(const dml__job *job)
 {
-    const ptrdiff_t full = kernel->lanes * kernel->vectors;
-    return DML__PACK_COLUMNS / full * full;
+    const dml__microkernel *kernel = job->kernel;
+    const ptrdiff_t full = kernel->lanes * kernel->vectors, most = DML__PACK_COLUMNS / full * full;
+    return job->product.m > kernel->rows ? most
+                                         : dml__smaller(most, dml__round_up(16 * job->product.m, full));
 }
 
 /* Floats that a range takes when its columns are packed `columns` at a time. */
@@ -5396,7 +5408,7 @@ static void dml__multiply_within(const dml__job *job, const dml__range *range, f
     const ptrdiff_t full = kernel->lanes * kernel->vectors;
     const ptrdiff_t kc = dml__smaller(DML__PRODUCT_KC, range->k1 - range->k0);
     const ptrdiff_t panel_a = dml__panel_a_floats(kc, dml__smaller(kernel->rows, range->i1 - range->i0));
-    ptrdiff_t step = dml__smaller((floats - panel_a) / kc, dml__columns_at_most(kernel));
+    ptrdiff_t step = dml__smaller((floats - panel_a) / kc, dml__columns_at_most(job));
     if (step < range->j1 - range->j0) step = step < full ? full : step / full * full;
     dml__range part = *range;
     for (part.j0 = range->j0; part.j0 < range->j1; part.j0 = part.j1) {
@@ -5473,10 +5485,11 @@ static void dml__block_task(void *argument, int task, int worker)
 }
 
 /* The columns of C as even shares of what is packed at once, in panels. */
-static ptrdiff_t dml__panels_at_once(const dml__microkernel *kernel, ptrdiff_t n)
+static ptrdiff_t dml__panels_at_once(const dml__job *job)
 {
-    return dml__quotient_up(dml__quotient_up(n, kernel->lanes * kernel->vectors),
-                            dml__quotient_up(n, dml__columns_at_most(kernel)));
+    const ptrdiff_t n = job->product.n;
+    return dml__quotient_up(dml__quotient_up(n, job->kernel->lanes * job->kernel->vectors),
+                            dml__quotient_up(n, dml__columns_at_most(job)));
 }
 
 static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
@@ -5486,7 +5499,7 @@ static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
     const ptrdiff_t full = kernel->lanes * kernel->vectors, rows = kernel->rows;
     /* Panels, not elements: even shares, then halves of the longer side until there is enough to share out.
      */
-    ptrdiff_t wide = dml__panels_at_once(kernel, product->n);
+    ptrdiff_t wide = dml__panels_at_once(job);
     ptrdiff_t high = dml__quotient_up(product->m, rows);
     const double work = (double)product->m * (double)product->n * (double)product->k;
     const ptrdiff_t wanted =
@@ -5633,9 +5646,9 @@ DML__LOCAL dml_scratch dml__product_scratch(ptrdiff_t m, ptrdiff_t n, ptrdiff_t 
     product.k = k;
     const dml__job job = dml__plan_product(&product);
     const ptrdiff_t full = job.kernel->lanes * job.kernel->vectors;
-    ptrdiff_t columns = dml__panels_at_once(job.kernel, job.product.n) * full;
+    ptrdiff_t columns = dml__panels_at_once(&job) * full;
     if (dml__is_chunked(m, n, k)) {
-        columns = dml__columns_at_most(job.kernel);
+        columns = dml__columns_at_most(&job);
         scratch.shared = (size_t)(dml__quotient_up(k, dml__chunk_size(k)) * m * n) * sizeof(float);
     }
     columns = dml__smaller(job.product.n, columns);
@@ -7808,7 +7821,14 @@ DML__LOCAL dml__entry dml__enter(dml_context *context)
                       context->device.index);
         return DML__ENTERED;
     }
-    return inside == self ? DML__ENTERED_AGAIN : DML__REFUSED;
+    if (inside == self) return DML__ENTERED_AGAIN;
+    if (context->process == dml__process_id()) return DML__REFUSED;
+    /* The other thread is the parent's, and stayed there. */
+    __atomic_store_n(&context->inside, self, __ATOMIC_RELAXED);
+    dml__fail(&context->error, DML_ERROR_STATE,
+              "this process was forked while another thread was in the context, and what that was doing will "
+              "never be done; open a context here");
+    return DML__ENTERED;
 }
 
 DML__LOCAL void dml__leave(dml_context *context, dml__entry entry)
@@ -9489,12 +9509,14 @@ static dml_status dml__dense_infer(dml_node *node)
                               "its input is %s %s; it takes one row of f32 a sample (dml_flatten)",
                               dml_dtype_name(x->dtype), dml_shape_format(&x->shape, x_text));
     if (w->batched || w->shape.ndim != 2 || w->shape.dims[1] != x->shape.dims[0])
-        return dml__node_fail(
-            node, DML_ERROR_SHAPE, "its input is %s and its weights %s; they must be units x %d",
-            dml_shape_format(&x->shape, x_text), dml_shape_format(&w->shape, w_text), x->shape.dims[0]);
+        return dml__node_fail(node, DML_ERROR_SHAPE,
+                              "its input is %s and its weights %s%s; they must be units x %d",
+                              dml_shape_format(&x->shape, x_text), dml_shape_format(&w->shape, w_text),
+                              w->batched ? " a sample" : "", x->shape.dims[0]);
     if (bias && (bias->batched || bias->shape.ndim != 1 || bias->shape.dims[0] != w->shape.dims[0]))
-        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s, it must be %d",
-                              dml_shape_format(&bias->shape, x_text), w->shape.dims[0]);
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s%s, it must be %d",
+                              dml_shape_format(&bias->shape, x_text), bias->batched ? " a sample" : "",
+                              w->shape.dims[0]);
     node->batched = true;
     node->shape.ndim = 1;
     node->shape.dims[0] = w->shape.dims[0];
@@ -9634,14 +9656,15 @@ static dml_status dml__check_conv2d_parameters(const dml_node *node)
         dims[1] != o->kernel[0] || dims[2] != o->kernel[1] || dims[3] != x->shape.dims[2])
         return dml__node_fail(
             node, DML_ERROR_SHAPE,
-            "its weights are %s; for %d filters of %d x %d over %d channels they must be %d x "
+            "its weights are %s%s; for %d filters of %d x %d over %d channels they must be %d x "
             "%d x %d x %d",
-            dml_shape_format(&w->shape, text), o->filters, o->kernel[0], o->kernel[1], x->shape.dims[2],
-            o->filters, o->kernel[0], o->kernel[1], x->shape.dims[2]);
+            dml_shape_format(&w->shape, text), w->batched ? " a sample" : "", o->filters, o->kernel[0],
+            o->kernel[1], x->shape.dims[2], o->filters, o->kernel[0], o->kernel[1], x->shape.dims[2]);
     if (bias && (bias->dtype != DML_F32 || bias->batched || bias->shape.ndim != 1 ||
                  bias->shape.dims[0] != o->filters))
-        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s, it must be %d",
-                              dml_shape_format(&bias->shape, text), o->filters);
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s%s, it must be %d",
+                              dml_shape_format(&bias->shape, text), bias->batched ? " a sample" : "",
+                              o->filters);
     return DML_OK;
 }
 
@@ -11573,6 +11596,37 @@ DML_API void dml_trainer_set_steps(dml_trainer *trainer, uint64_t steps)
     if (trainer) trainer->steps = steps;
 }
 
+DML_API dml_trainer_run dml_trainer_get_run(const dml_trainer *trainer)
+{
+    dml_trainer_run run;
+    memset(&run, 0, sizeof run);
+    if (!trainer) return run;
+    run.optimizer = trainer->optimizer;
+    run.seed = trainer->context->seed;
+    run.steps = trainer->steps;
+    return run;
+}
+
+DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_run *run)
+{
+    if (!trainer || !run) return DML_ERROR_ARGUMENT;
+    dml__error *error = &trainer->context->error;
+    const dml_status status = dml__check_optimizer(&run->optimizer, error);
+    if (status != DML_OK) return status;
+    const int states = trainer->vectors - DML_OPTIMIZER_STATE;
+    const dml__optimizer_row *row = dml__optimizer_row_of(run->optimizer.kind);
+    if (row != trainer->row || row->states(&run->optimizer) != states)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "a run by %s with momentum %g can't go on by %s with momentum %g, which keeps other "
+                         "state",
+                         row->name, (double)run->optimizer.momentum, trainer->row->name,
+                         (double)trainer->optimizer.momentum);
+    trainer->optimizer = run->optimizer;
+    trainer->context->seed = run->seed;
+    trainer->steps = run->steps;
+    return DML_OK;
+}
+
 DML_API float dml_trainer_lr(const dml_trainer *trainer)
 {
     return trainer ? trainer->optimizer.lr : 0.0f;
@@ -11678,12 +11732,6 @@ DML_API dml_status dml_trainer_fail(dml_trainer *trainer, dml_status status, con
 #include <stdio.h>
 #include <string.h>
 
-/* What a checkpoint says of the run beside the tensors. */
-typedef struct dml__run_record {
-    dml_optimizer optimizer;
-    uint64_t seed, steps;
-} dml__run_record;
-
 /* "dml.velocity.dense_1.weight": the part of an optimizer's state vector that belongs to a parameter. */
 static void dml__state_name(const char *state, const char *parameter, char name[2 * DML_NAME_BYTES])
 {
@@ -11694,11 +11742,18 @@ static void dml__state_name(const char *state, const char *parameter, char name[
 
 enum { DML__NUMBER_BYTES = 32 };
 
+/* What isn't of a number's characters is the locale's decimal point, of one byte or several. */
 static void dml__write_real(float value, char text[DML__NUMBER_BYTES])
 {
     snprintf(text, DML__NUMBER_BYTES, "%.9g", (double)value);
-    for (char *c = text; *c; c++)
-        if (!strchr("0123456789+-e", *c)) *c = '.';
+    char *to = text;
+    for (const char *c = text; *c; c++) {
+        if (strchr("0123456789+-e", *c))
+            *to++ = *c;
+        else if (to == text || to[-1] != '.')
+            *to++ = '.';
+    }
+    *to = '\0';
 }
 
 static bool dml__read_whole(const char *text, uint64_t *value)
@@ -11847,7 +11902,7 @@ DML_API dml_status dml_trainer_check_save(dml_trainer *trainer, const char *path
 /* ---- reading ---- */
 
 static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetensors *file, const char *path,
-                                dml__run_record *run)
+                                dml_trainer_run *run)
 {
     dml__error *error = &trainer->context->error;
     const char *kind = dml__safetensors_text(file, "dml.optimizer");
@@ -11920,7 +11975,7 @@ static dml_status dml__read_states(dml_trainer *trainer, dml__safetensors *file)
 static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetensors *file, const char *path)
 {
     dml_graph *graph = trainer->program->graph;
-    dml__run_record run;
+    dml_trainer_run run;
     dml_status status = dml__graph_fits_file(graph, file, path);
     if (status == DML_OK) status = dml__read_run(trainer, file, path, &run);
     if (status == DML_OK) status = dml__check_states(trainer, file, path, &run.optimizer);
@@ -11931,12 +11986,9 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
     if (status == DML_OK) status = dml__read_states(trainer, file);
     dml__graph_release(graph, false);
     if (status != DML_OK) return status;
-    trainer->optimizer = run.optimizer;
-    trainer->steps = run.steps;
     trainer->held = 0;
     trainer->pending = false;
-    trainer->context->seed = run.seed;
-    return DML_OK;
+    return dml_trainer_set_run(trainer, &run); /* which has been checked */
 }
 
 DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path)

@@ -170,11 +170,15 @@ static ptrdiff_t dml__panel_a_floats(ptrdiff_t kc, ptrdiff_t rows)
     return dml__round_up(kc * rows, DML__ALIGNMENT / (ptrdiff_t)sizeof(float));
 }
 
-/* How many columns of B to pack at most. */
-static ptrdiff_t dml__columns_at_most(const dml__microkernel *kernel)
+/* How many columns of B to pack at most. Where A is a single panel, that is packed again for each piece of B,
+   which with 16 columns a row is next to nothing; so not all of B, which may be a layer's weights, need be
+   held. */
+static ptrdiff_t dml__columns_at_most(const dml__job *job)
 {
-    const ptrdiff_t full = kernel->lanes * kernel->vectors;
-    return DML__PACK_COLUMNS / full * full;
+    const dml__microkernel *kernel = job->kernel;
+    const ptrdiff_t full = kernel->lanes * kernel->vectors, most = DML__PACK_COLUMNS / full * full;
+    return job->product.m > kernel->rows ? most
+                                         : dml__smaller(most, dml__round_up(16 * job->product.m, full));
 }
 
 /* Floats that a range takes when its columns are packed `columns` at a time. */
@@ -246,7 +250,7 @@ static void dml__multiply_within(const dml__job *job, const dml__range *range, f
     const ptrdiff_t full = kernel->lanes * kernel->vectors;
     const ptrdiff_t kc = dml__smaller(DML__PRODUCT_KC, range->k1 - range->k0);
     const ptrdiff_t panel_a = dml__panel_a_floats(kc, dml__smaller(kernel->rows, range->i1 - range->i0));
-    ptrdiff_t step = dml__smaller((floats - panel_a) / kc, dml__columns_at_most(kernel));
+    ptrdiff_t step = dml__smaller((floats - panel_a) / kc, dml__columns_at_most(job));
     if (step < range->j1 - range->j0) step = step < full ? full : step / full * full;
     dml__range part = *range;
     for (part.j0 = range->j0; part.j0 < range->j1; part.j0 = part.j1) {
@@ -323,10 +327,11 @@ static void dml__block_task(void *argument, int task, int worker)
 }
 
 /* The columns of C as even shares of what is packed at once, in panels. */
-static ptrdiff_t dml__panels_at_once(const dml__microkernel *kernel, ptrdiff_t n)
+static ptrdiff_t dml__panels_at_once(const dml__job *job)
 {
-    return dml__quotient_up(dml__quotient_up(n, kernel->lanes * kernel->vectors),
-                            dml__quotient_up(n, dml__columns_at_most(kernel)));
+    const ptrdiff_t n = job->product.n;
+    return dml__quotient_up(dml__quotient_up(n, job->kernel->lanes * job->kernel->vectors),
+                            dml__quotient_up(n, dml__columns_at_most(job)));
 }
 
 static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
@@ -336,7 +341,7 @@ static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
     const ptrdiff_t full = kernel->lanes * kernel->vectors, rows = kernel->rows;
     /* Panels, not elements: even shares, then halves of the longer side until there is enough to share out.
      */
-    ptrdiff_t wide = dml__panels_at_once(kernel, product->n);
+    ptrdiff_t wide = dml__panels_at_once(job);
     ptrdiff_t high = dml__quotient_up(product->m, rows);
     const double work = (double)product->m * (double)product->n * (double)product->k;
     const ptrdiff_t wanted =
@@ -483,9 +488,9 @@ DML__LOCAL dml_scratch dml__product_scratch(ptrdiff_t m, ptrdiff_t n, ptrdiff_t 
     product.k = k;
     const dml__job job = dml__plan_product(&product);
     const ptrdiff_t full = job.kernel->lanes * job.kernel->vectors;
-    ptrdiff_t columns = dml__panels_at_once(job.kernel, job.product.n) * full;
+    ptrdiff_t columns = dml__panels_at_once(&job) * full;
     if (dml__is_chunked(m, n, k)) {
-        columns = dml__columns_at_most(job.kernel);
+        columns = dml__columns_at_most(&job);
         scratch.shared = (size_t)(dml__quotient_up(k, dml__chunk_size(k)) * m * n) * sizeof(float);
     }
     columns = dml__smaller(job.product.n, columns);
