@@ -25,8 +25,7 @@ struct dml_node {
     int inputs;
     dml_node *input[DML__MAX_INPUTS];
     void *attributes; /* the op's own */
-    /* input: values must be in 0 .. limit - 1; 0: any (set by the op that indexes with them) */
-    int limit;
+    int limit;        /* an op that indexes: the values of its i32 input must be in 0 .. limit - 1; 0: any */
     /* parameter: */
     dml_initializer init;
     bool used, frozen; /* by some op; gets no gradient */

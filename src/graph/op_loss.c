@@ -21,8 +21,7 @@ static dml_status dml__softmax_cross_entropy_infer(dml_node *node)
         return dml__node_fail(
             node, DML_ERROR_SHAPE, "its labels are %s %s %s; they must be an input of one i32 a sample",
             labels->op->name, dml_dtype_name(labels->dtype), dml_shape_format(&labels->shape, labels_text));
-    const int classes = logits->shape.dims[0];
-    if (!labels->limit || classes < labels->limit) labels->limit = classes;
+    node->limit = logits->shape.dims[0];
     return DML_OK; /* shape and batched are zero: one scalar */
 }
 

@@ -38,6 +38,16 @@ static dml__slot *dml__input_slot(const dml_program *program, const dml__slot *s
     return &program->slot[program->slot_of_node[slot->node->input[i]->index]];
 }
 
+/* What an op of the program indexes with must be in its range: of several, in the smallest. */
+static void dml__limit_inputs(dml_program *program, const dml__slot *slot)
+{
+    for (int i = 0; slot->node->limit && i < slot->node->inputs; i++) {
+        dml__slot *input = dml__input_slot(program, slot, i);
+        if (input->node->dtype != DML_I32) continue;
+        if (!input->limit || slot->node->limit < input->limit) input->limit = slot->node->limit;
+    }
+}
+
 /* Compiling, step 1: a slot for each node that the output needs, in order of creation. */
 static dml_status dml__collect_slots(dml_program *program)
 {
@@ -70,6 +80,7 @@ static dml_status dml__collect_slots(dml_program *program)
         program->slot_of_node[i] = s;
         slot->root = node[i]->op->view ? dml__input_slot(program, slot, 0)->root : s;
         if (node[i]->op == dml__input_op()) program->input[program->inputs++] = node[i];
+        dml__limit_inputs(program, slot);
     }
     dml__release(&context->memory, node);
     return DML_OK;
@@ -403,14 +414,15 @@ static dml__error *dml__program_error_of(dml_program *program)
 }
 
 /* Values that some op indexes with must be inside its range: checked here, on the host, for every device. */
-static dml_status dml__check_labels(const dml_node *input, int rows, const int32_t *values, dml__error *error)
+static dml_status dml__check_labels(const dml_node *input, int limit, int rows, const int32_t *values,
+                                    dml__error *error)
 {
     const size_t each = dml_shape_count(&input->shape);
-    for (size_t i = 0; input->limit && i < each * (size_t)rows; i++)
-        if (values[i] < 0 || values[i] >= input->limit)
+    for (size_t i = 0; i < each * (size_t)rows; i++)
+        if (values[i] < 0 || values[i] >= limit)
             return dml__fail(error, DML_ERROR_ARGUMENT,
                              "input '%s': sample %d of the batch is %d, it must be in 0 .. %d", input->name,
-                             (int)(i / each), (int)values[i], input->limit - 1);
+                             (int)(i / each), (int)values[i], limit - 1);
     return DML_OK;
 }
 
@@ -439,7 +451,8 @@ DML__LOCAL dml_status dml__program_check(dml_program *program, int rows, const v
         if (!inputs || !inputs[i])
             return dml__fail(error, DML_ERROR_ARGUMENT, "input '%s': input %d of %d is NULL", input->name,
                              i + 1, program->inputs);
-        if (input->limit) status = dml__check_labels(input, rows, (const int32_t *)inputs[i], error);
+        const int limit = program->slot[program->slot_of_node[input->index]].limit;
+        if (limit) status = dml__check_labels(input, limit, rows, (const int32_t *)inputs[i], error);
     }
     return status;
 }

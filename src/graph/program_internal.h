@@ -14,6 +14,7 @@ typedef struct dml__slot {
     int root;              /* the slot whose memory this one is: its own index, unless the node is a view */
     bool has_gradient;     /* a parameter lies behind it */
     bool reached, written; /* while compiling: by the output's gradient; as a gradient, by some op */
+    int limit;             /* input: values must be in 0 .. limit - 1 for the program's ops; 0: any */
     unsigned accumulates;  /* bit i: in backward, another op wrote the gradient of input i before this one */
     int value_at, gradient_at; /* the slot whose block of the arena holds them: another's where in place */
     size_t value, gradient, saved; /* bytes into the arena, of roots */

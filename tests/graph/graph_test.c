@@ -398,6 +398,30 @@ static void bad_runs(void)
     dml_close(context);
 }
 
+/* Labels that two heads share are held to the smaller one's classes where both are asked for, else to their
+ * own. */
+static void heads_that_share_labels(void)
+{
+    open_graph();
+    dml_node *x = input(1, 7, 0, 0), *label = dml_input(graph, "label", DML_I32);
+    dml_node *seven = dml_softmax_cross_entropy(x, label);
+    dml_program *first = dml_compile(seven, &(dml_program_options){ .batch = 1 });
+    dml_node *three = dml_softmax_cross_entropy(dml_dense(x, 3), label);
+    CHECK(!three); /* parameters after the first compile */
+    dml_clear_error(context);
+    dml_node *x3 = input(1, 3, 0, 0);
+    three = dml_softmax_cross_entropy(x3, label);
+    dml_program *both = dml_compile(dml_add(seven, three), &(dml_program_options){ .batch = 1 });
+    const float row[7] = { 0 };
+    const int32_t five = 5, two = 2;
+    float loss;
+    CHECK_INT(dml_program_run(first, 1, DML_INPUTS(row, &five), &loss), DML_OK);
+    CHECK_INT(dml_program_run(both, 1, DML_INPUTS(row, &two, row), &loss), DML_OK);
+    CHECK_INT(dml_program_run(both, 1, DML_INPUTS(row, &five, row), &loss), DML_ERROR_ARGUMENT);
+    CHECK_CONTAINS(dml_error(context), "is 5, it must be in 0 .. 2");
+    dml_close(context);
+}
+
 /* Long names are refused, and no sentence overflows. */
 static void long_names(void)
 {
@@ -436,6 +460,7 @@ int main(void)
     RUN(other_graphs_and_late_parameters);
     RUN(bad_programs);
     RUN(bad_runs);
+    RUN(heads_that_share_labels);
     RUN(long_names);
     return test_report("graph/graph");
 }
