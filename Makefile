@@ -303,7 +303,7 @@ uninstall:
 data:
 	@sh tools/data.sh '$(BUILD)/data/mnist' '$(DML_DATA)'
 
-FORMATTED = $(wildcard $(foreach d,src src/* samples tests tests/* bench tools,$(foreach e,c h cl cu,$(d)/*.$(e))))
+FORMATTED = $(wildcard $(foreach d,src src/* samples tests tests/* bench tools,$(foreach e,c h cl cu cpp,$(d)/*.$(e))))
 format:
 	@clang-format -i $(FORMATTED)
 format-check:

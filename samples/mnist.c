@@ -9,13 +9,10 @@
 #include "dml.h"
 #include "dml_comm.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "args.h"
 #include "digits.h"
@@ -52,7 +49,7 @@ static options parse_options(int argc, char **argv)
         { "--threads", "T", "CPU threads of each rank; otherwise DML_THREADS, or one for each processor",
           .integer = &o.threads, .low = 1, .high = 4096, .environment = "DML_THREADS" },
         { "--save", "F", "write a checkpoint after every epoch and at the end", .text = &o.save },
-        { "--load", "F", "go on from a checkpoint", .text = &o.load },
+        { "--load", "F", "go on from a checkpoint, with its optimizer's numbers and seed", .text = &o.load },
         { "--log", "F.jsonl", "write one line of JSON for every step", .text = &o.log },
         { "--timeout", "S", "seconds to wait for another rank; otherwise DML_TIMEOUT, or 30",
           .real = &o.timeout, .low = 0.01, .high = 1e6 },
@@ -255,33 +252,6 @@ static float learning_rate(double peak, uint64_t step, uint64_t steps)
     return (float)(peak * 0.5 * (1 - cos(turn)));
 }
 
-/* Writes a file beside it, as saving does before it gives that the checkpoint's name, and takes it away
-   again. 0, or the errno that says why a checkpoint can't be saved there. */
-static int try_beside(const char *path)
-{
-    char beside[4096];
-    if (access(path, F_OK) == 0 && access(path, W_OK) != 0) return errno;
-    if (snprintf(beside, sizeof beside, "%s.%ld-0.tmp", path, (long)getpid()) >= (int)sizeof beside)
-        return ENAMETOOLONG;
-    const int file = open(beside, O_WRONLY | O_CREAT | O_EXCL, 0666);
-    if (file < 0) return errno;
-    const int reason = write(file, path, 1) == 1 && fsync(file) == 0 ? 0 : errno;
-    close(file);
-    remove(beside);
-    return reason;
-}
-
-/* Whether a checkpoint can be written there is found out before an epoch's work depends on it. Leaves what is
-   there as it is. */
-static bool check_save(const char *path, complaint *c)
-{
-    struct stat there;
-    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
-        return complain(c, "can't write the checkpoint %s: it is there and no plain file", path);
-    const int reason = try_beside(path);
-    return !reason || complain(c, "can't write the checkpoint %s: %s", path, strerror(reason));
-}
-
 /* Where a run stands is the number of steps taken and nothing else, so it goes on from a checkpoint as if it
    had never stopped. */
 static void train(const options *o, dml_trainer *trainer, const dataset *set, dml_comm *comm, report *r)
@@ -392,10 +362,8 @@ int main(int argc, char **argv)
                            &(dml_trainer_options){ .batch = (o.batch - 1) / ranks + 1, .optimizer = sgd });
     dml_program *predict = dml_compile(logits, &(dml_program_options){ .batch = TEST_BATCH });
     if (o.load && rank == 0) dml_trainer_load(trainer, o.load);
-    if (dml_status_of(ctx) != DML_OK)
-        complain(&c, "%s", dml_error(ctx));
-    else if (o.save && rank == 0)
-        check_save(o.save, &c);
+    if (o.save && rank == 0) dml_trainer_check_save(trainer, o.save); /* now, not after an epoch's work */
+    if (dml_status_of(ctx) != DML_OK) complain(&c, "%s", dml_error(ctx));
     settle(&c, comm);
 
     /* This line makes it distributed. */

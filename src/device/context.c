@@ -189,7 +189,14 @@ DML__LOCAL dml__entry dml__enter(dml_context *context)
                       context->device.index);
         return DML__ENTERED;
     }
-    return inside == self ? DML__ENTERED_AGAIN : DML__REFUSED;
+    if (inside == self) return DML__ENTERED_AGAIN;
+    if (context->process == dml__process_id()) return DML__REFUSED;
+    /* The other thread is the parent's, and stayed there. */
+    __atomic_store_n(&context->inside, self, __ATOMIC_RELAXED);
+    dml__fail(&context->error, DML_ERROR_STATE,
+              "this process was forked while another thread was in the context, and what that was doing will "
+              "never be done; open a context here");
+    return DML__ENTERED;
 }
 
 DML__LOCAL void dml__leave(dml_context *context, dml__entry entry)

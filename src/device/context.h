@@ -42,8 +42,9 @@ DML_API dml_status dml_status_of(const dml_context *context);
 DML_API void dml_clear_error(dml_context *context);
 
 /* How large the caller's buffer (dml_options.memory) has to be for all that has been done with the context so
-   far, graphs, programs and trainers included: run the same calls in a large buffer, on any machine of the
-   same word size, and ask. 0 for a context without such a buffer. */
+   far, graphs, programs and trainers included: run the same calls in a large buffer, with as many threads on
+   a machine of the same word size and instruction set (dml_cpu_isa, by which the kernels choose their
+   scratch), and ask. 0 for a context without such a buffer. */
 DML_API size_t dml_memory_needed(const dml_context *context);
 
 /* The context's parts, for use with the kernels on raw arrays. */

@@ -38,6 +38,26 @@ static dml_status dml__broadcast_vector(dml_comm *comm, dml_trainer *trainer, in
     return dml_trainer_put(trainer, vector, 0, count);
 }
 
+/* Ranks that went on with other numbers than rank 0's would drift apart. */
+static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
+{
+    dml_trainer_run run = dml_trainer_get_run(trainer);
+    dml_optimizer *o = &run.optimizer;
+    int64_t whole[4] = { (int64_t)o->kind, o->nesterov, (int64_t)run.seed, (int64_t)run.steps };
+    float real[3] = { o->lr, o->momentum, o->weight_decay };
+    if (dml_comm_broadcast(comm, whole, 4, DML_I64, 0) != DML_OK ||
+        dml_comm_broadcast(comm, real, 3, DML_F32, 0) != DML_OK)
+        return dml__sync_failed(trainer, comm);
+    o->kind = (dml_optimizer_kind)whole[0];
+    o->nesterov = whole[1] != 0;
+    run.seed = (uint64_t)whole[2];
+    run.steps = (uint64_t)whole[3];
+    o->lr = real[0];
+    o->momentum = real[1];
+    o->weight_decay = real[2];
+    return dml_trainer_set_run(trainer, &run);
+}
+
 static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
@@ -45,11 +65,7 @@ static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
     const size_t least = (count + DML__MAX_BUCKETS - 1) / DML__MAX_BUCKETS;
     if (state->bucket_elements < least) state->bucket_elements = least;
-    int64_t steps = (int64_t)dml_trainer_steps(trainer);
-    if (dml_comm_broadcast(state->comm, &steps, 1, DML_I64, 0) != DML_OK)
-        return dml__sync_failed(trainer, state->comm);
-    dml_trainer_set_steps(trainer, (uint64_t)steps);
-    dml_status status = DML_OK;
+    dml_status status = dml__broadcast_run(state->comm, trainer);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
         if (v != DML_GRADIENTS) status = dml__broadcast_vector(state->comm, trainer, v);
     return status;

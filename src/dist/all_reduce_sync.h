@@ -13,14 +13,14 @@ typedef struct dml_all_reduce_sync_options {
     dml_allocator allocator; /* zero: malloc and free */
 } dml_all_reduce_sync_options;
 
-/* For dml_trainer_sync. At the start, parameters, optimizer state and the step number are broadcast from rank
-   0, which may have loaded a checkpoint. In each step, every range of g that has become final is put in a
-   bucket; a full bucket starts its all-reduce at once. The gradient that is applied is the mean over all
-   samples of the global batch, however unevenly the ranks share it, so N ranks compute what one rank would,
-   up to rounding. Source: Li et al., "PyTorch Distributed: experiences on accelerating data parallel
-   training", VLDB 2020, section 3.2 (buckets, in the reverse order of the forward pass); Sergeev, Del Balso,
-   "Horovod", 2018 (tensor fusion). The communicator stays the caller's, who closes it after the trainer is
-   destroyed. NULL options: all defaults. */
+/* For dml_trainer_sync. At the start, parameters, the optimizer's state and numbers, the seed and the step
+   number are broadcast from rank 0, which may have loaded a checkpoint. In each step, every range of g that
+   has become final is put in a bucket; a full bucket starts its all-reduce at once. The gradient that is
+   applied is the mean over all samples of the global batch, however unevenly the ranks share it, so N ranks
+   compute what one rank would, up to rounding. Source: Li et al., "PyTorch Distributed: experiences on
+   accelerating data parallel training", VLDB 2020, section 3.2 (buckets, in the reverse order of the forward
+   pass); Sergeev, Del Balso, "Horovod", 2018 (tensor fusion). The communicator stays the caller's, who closes
+   it after the trainer is destroyed. NULL options: all defaults. */
 DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_options *options);
 
 #endif

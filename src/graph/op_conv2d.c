@@ -21,14 +21,15 @@ static dml_status dml__check_conv2d_parameters(const dml_node *node)
         dims[1] != o->kernel[0] || dims[2] != o->kernel[1] || dims[3] != x->shape.dims[2])
         return dml__node_fail(
             node, DML_ERROR_SHAPE,
-            "its weights are %s; for %d filters of %d x %d over %d channels they must be %d x "
+            "its weights are %s%s; for %d filters of %d x %d over %d channels they must be %d x "
             "%d x %d x %d",
-            dml_shape_format(&w->shape, text), o->filters, o->kernel[0], o->kernel[1], x->shape.dims[2],
-            o->filters, o->kernel[0], o->kernel[1], x->shape.dims[2]);
+            dml_shape_format(&w->shape, text), w->batched ? " a sample" : "", o->filters, o->kernel[0],
+            o->kernel[1], x->shape.dims[2], o->filters, o->kernel[0], o->kernel[1], x->shape.dims[2]);
     if (bias && (bias->dtype != DML_F32 || bias->batched || bias->shape.ndim != 1 ||
                  bias->shape.dims[0] != o->filters))
-        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s, it must be %d",
-                              dml_shape_format(&bias->shape, text), o->filters);
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s%s, it must be %d",
+                              dml_shape_format(&bias->shape, text), bias->batched ? " a sample" : "",
+                              o->filters);
     return DML_OK;
 }
 

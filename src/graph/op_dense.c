@@ -20,12 +20,14 @@ static dml_status dml__dense_infer(dml_node *node)
                               "its input is %s %s; it takes one row of f32 a sample (dml_flatten)",
                               dml_dtype_name(x->dtype), dml_shape_format(&x->shape, x_text));
     if (w->batched || w->shape.ndim != 2 || w->shape.dims[1] != x->shape.dims[0])
-        return dml__node_fail(
-            node, DML_ERROR_SHAPE, "its input is %s and its weights %s; they must be units x %d",
-            dml_shape_format(&x->shape, x_text), dml_shape_format(&w->shape, w_text), x->shape.dims[0]);
+        return dml__node_fail(node, DML_ERROR_SHAPE,
+                              "its input is %s and its weights %s%s; they must be units x %d",
+                              dml_shape_format(&x->shape, x_text), dml_shape_format(&w->shape, w_text),
+                              w->batched ? " a sample" : "", x->shape.dims[0]);
     if (bias && (bias->batched || bias->shape.ndim != 1 || bias->shape.dims[0] != w->shape.dims[0]))
-        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s, it must be %d",
-                              dml_shape_format(&bias->shape, x_text), w->shape.dims[0]);
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s%s, it must be %d",
+                              dml_shape_format(&bias->shape, x_text), bias->batched ? " a sample" : "",
+                              w->shape.dims[0]);
     node->batched = true;
     node->shape.ndim = 1;
     node->shape.dims[0] = w->shape.dims[0];

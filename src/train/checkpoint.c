@@ -16,12 +16,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a checkpoint says of the run beside the tensors. */
-typedef struct dml__run_record {
-    dml_optimizer optimizer;
-    uint64_t seed, steps;
-} dml__run_record;
-
 /* "dml.velocity.dense_1.weight": the part of an optimizer's state vector that belongs to a parameter. */
 static void dml__state_name(const char *state, const char *parameter, char name[2 * DML_NAME_BYTES])
 {
@@ -32,11 +26,18 @@ static void dml__state_name(const char *state, const char *parameter, char name[
 
 enum { DML__NUMBER_BYTES = 32 };
 
+/* What isn't of a number's characters is the locale's decimal point, of one byte or several. */
 static void dml__write_real(float value, char text[DML__NUMBER_BYTES])
 {
     snprintf(text, DML__NUMBER_BYTES, "%.9g", (double)value);
-    for (char *c = text; *c; c++)
-        if (!strchr("0123456789+-e", *c)) *c = '.';
+    char *to = text;
+    for (const char *c = text; *c; c++) {
+        if (strchr("0123456789+-e", *c))
+            *to++ = *c;
+        else if (to == text || to[-1] != '.')
+            *to++ = '.';
+    }
+    *to = '\0';
 }
 
 static bool dml__read_whole(const char *text, uint64_t *value)
@@ -185,7 +186,7 @@ DML_API dml_status dml_trainer_check_save(dml_trainer *trainer, const char *path
 /* ---- reading ---- */
 
 static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetensors *file, const char *path,
-                                dml__run_record *run)
+                                dml_trainer_run *run)
 {
     dml__error *error = &trainer->context->error;
     const char *kind = dml__safetensors_text(file, "dml.optimizer");
@@ -258,7 +259,7 @@ static dml_status dml__read_states(dml_trainer *trainer, dml__safetensors *file)
 static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetensors *file, const char *path)
 {
     dml_graph *graph = trainer->program->graph;
-    dml__run_record run;
+    dml_trainer_run run;
     dml_status status = dml__graph_fits_file(graph, file, path);
     if (status == DML_OK) status = dml__read_run(trainer, file, path, &run);
     if (status == DML_OK) status = dml__check_states(trainer, file, path, &run.optimizer);
@@ -269,12 +270,9 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
     if (status == DML_OK) status = dml__read_states(trainer, file);
     dml__graph_release(graph, false);
     if (status != DML_OK) return status;
-    trainer->optimizer = run.optimizer;
-    trainer->steps = run.steps;
     trainer->held = 0;
     trainer->pending = false;
-    trainer->context->seed = run.seed;
-    return DML_OK;
+    return dml_trainer_set_run(trainer, &run); /* which has been checked */
 }
 
 DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path)

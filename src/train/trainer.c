@@ -414,6 +414,37 @@ DML_API void dml_trainer_set_steps(dml_trainer *trainer, uint64_t steps)
     if (trainer) trainer->steps = steps;
 }
 
+DML_API dml_trainer_run dml_trainer_get_run(const dml_trainer *trainer)
+{
+    dml_trainer_run run;
+    memset(&run, 0, sizeof run);
+    if (!trainer) return run;
+    run.optimizer = trainer->optimizer;
+    run.seed = trainer->context->seed;
+    run.steps = trainer->steps;
+    return run;
+}
+
+DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_run *run)
+{
+    if (!trainer || !run) return DML_ERROR_ARGUMENT;
+    dml__error *error = &trainer->context->error;
+    const dml_status status = dml__check_optimizer(&run->optimizer, error);
+    if (status != DML_OK) return status;
+    const int states = trainer->vectors - DML_OPTIMIZER_STATE;
+    const dml__optimizer_row *row = dml__optimizer_row_of(run->optimizer.kind);
+    if (row != trainer->row || row->states(&run->optimizer) != states)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "a run by %s with momentum %g can't go on by %s with momentum %g, which keeps other "
+                         "state",
+                         row->name, (double)run->optimizer.momentum, trainer->row->name,
+                         (double)trainer->optimizer.momentum);
+    trainer->optimizer = run->optimizer;
+    trainer->context->seed = run->seed;
+    trainer->steps = run->steps;
+    return DML_OK;
+}
+
 DML_API float dml_trainer_lr(const dml_trainer *trainer)
 {
     return trainer ? trainer->optimizer.lr : 0.0f;

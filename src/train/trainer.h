@@ -125,7 +125,20 @@ DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync);
 DML_API dml_status dml_trainer_fail(dml_trainer *trainer, dml_status status, const char *format, ...)
     DML__PRINTF(3, 4);
 
-/* For strategies: sets the number of steps taken, as rank 0 has it. */
+/* For strategies and checkpoints: what of a run has to be the same on all ranks, and to come back, beside its
+   vectors. */
+typedef struct dml_trainer_run {
+    dml_optimizer optimizer;
+    uint64_t seed, steps; /* the context's; taken */
+} dml_trainer_run;
+
+DML_API dml_trainer_run dml_trainer_get_run(const dml_trainer *trainer);
+
+/* DML_ERROR_ARGUMENT for an optimizer that can't be, or that keeps other state than the trainer's: nothing is
+   changed then. */
+DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_run *run);
+
+/* Sets the number of steps taken alone. */
 DML_API void dml_trainer_set_steps(dml_trainer *trainer, uint64_t steps);
 
 #endif

@@ -1,7 +1,9 @@
 /* Contexts and devices: opening them, what they say when they can't, and the memory that backends give. */
 #include "device/context.h"
 
+#include "base/os_thread.h"
 #include "device/backend.h"
+#include "device/context_internal.h"
 #include "graph/graph.h"
 #include "graph/op_dense.h"
 #include "graph/program.h"
@@ -252,8 +254,91 @@ static void close_releases_everything(void)
     dml_close(context); /* the leak check of the sanitizer says the rest */
 }
 
+/* ---- one thread at a time ---- */
+
+static void the_same_thread_enters_again(void)
+{
+    dml_context *context = dml_open(NULL), *other = dml_open(NULL);
+    CHECK_INT(dml__enter(context), DML__ENTERED);
+    CHECK(context->inside == dml__thread_self());
+    CHECK_INT(dml__enter(context), DML__ENTERED_AGAIN);
+    dml__leave(context, DML__ENTERED_AGAIN); /* the inner call ends: the outer one goes on */
+    CHECK(context->inside == dml__thread_self());
+    CHECK_INT(dml__enter(other), DML__ENTERED); /* contexts don't meet */
+    dml__leave(other, DML__ENTERED);
+    dml__leave(context, DML__ENTERED);
+    CHECK(context->inside == 0 && other->inside == 0);
+    CHECK_INT(dml__enter(context), DML__ENTERED);
+    dml__leave(context, DML__ENTERED);
+    dml_close(context);
+    dml_close(other);
+}
+
+#ifndef DML_NO_THREADS
+static void try_to_enter(void *argument)
+{
+    dml_context *context = (dml_context *)argument;
+    const uintptr_t inside = context->inside;
+    const dml__entry entry = dml__enter(context);
+    CHECK_INT(entry, DML__REFUSED);
+    dml__leave(context, entry); /* which leaves the other one in */
+    CHECK(context->inside == inside && inside != dml__thread_self());
+}
+
+static void another_thread_is_refused(void)
+{
+    dml__thread thread;
+    dml_context *context = dml_open(NULL);
+    CHECK_INT(dml__enter(context), DML__ENTERED);
+    CHECK(dml__thread_start(&thread, try_to_enter, context));
+    dml__thread_join(&thread);
+    CHECK(context->inside == dml__thread_self());
+    dml__leave(context, DML__ENTERED);
+    CHECK_STRING(dml_error(context), "");
+    dml_close(context);
+}
+
+typedef struct visitors {
+    dml_context *context;
+    int inside, entered, refused; /* only the first is written by those inside alone */
+} visitors;
+
+static void visit_often(void *argument)
+{
+    visitors *v = (visitors *)argument;
+    for (int i = 0; i < 20000; i++) {
+        const dml__entry entry = dml__enter(v->context);
+        if (entry == DML__ENTERED) {
+            if (v->inside++ == 0) __atomic_fetch_add(&v->entered, 1, __ATOMIC_RELAXED);
+            v->inside--;
+        } else {
+            __atomic_fetch_add(&v->refused, 1, __ATOMIC_RELAXED);
+        }
+        dml__leave(v->context, entry);
+    }
+}
+
+static void never_two_at_once(void)
+{
+    enum { THREADS = 4 };
+    dml__thread thread[THREADS];
+    visitors v = { dml_open(NULL), 0, 0, 0 };
+    for (int i = 0; i < THREADS; i++) CHECK(dml__thread_start(&thread[i], visit_often, &v));
+    for (int i = 0; i < THREADS; i++) dml__thread_join(&thread[i]);
+    CHECK_INT(v.inside, 0);
+    CHECK_INT(v.entered + v.refused, THREADS * 20000); /* whoever came in was alone */
+    CHECK(v.context->inside == 0);
+    dml_close(v.context);
+}
+#endif
+
 int main(void)
 {
+#ifndef DML_NO_THREADS
+    RUN(another_thread_is_refused);
+    RUN(never_two_at_once);
+#endif
+    RUN(the_same_thread_enters_again);
     RUN(defaults);
     RUN(null_context);
     RUN(bad_options);

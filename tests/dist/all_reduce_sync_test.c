@@ -31,6 +31,7 @@ typedef struct rank_job {
     bool frozen;     /* the first layer's weight */
     double clip;     /* the gradient's largest norm; 0: any */
     int more_layers; /* small ones */
+    bool differ;     /* ranks are given other optimizers */
     int own_steps;   /* that rank 0 trained before the strategy was attached; others train others */
     int leaves_at;   /* this step; -1: never */
     int sabotage; /* every second step fails on all ranks at this call of the strategy, counted from begin */
@@ -41,7 +42,7 @@ typedef struct rank_job {
     int rows;
     size_t parameters, trained;
     float w[MAX_PARAMETERS], velocity[MAX_PARAMETERS];
-    uint64_t steps_taken;
+    uint64_t steps_taken, seed;
     dml_status status;
     char error[512];
 } rank_job;
@@ -203,6 +204,7 @@ static void keep_results(rank_job *job, dml_trainer *trainer)
     memcpy(job->velocity, dml_trainer_get(trainer, DML_OPTIMIZER_STATE, 0, job->trained),
            job->trained * sizeof(float));
     job->steps_taken = dml_trainer_steps(trainer);
+    job->seed = dml_trainer_get_run(trainer).seed;
 }
 
 /* Steps that each rank takes before there is a strategy: other ones on other ranks. */
@@ -226,6 +228,12 @@ static void train(rank_job *job, dml_comm *comm)
     memset(&trainer_options, 0, sizeof trainer_options);
     trainer_options.batch = MAX_BATCH;
     trainer_options.optimizer = dml_sgd(job->lr, 0.9f);
+    if (job->differ) {
+        const float rank = (float)job->rank;
+        const dml_optimizer mine = { DML_SGD, job->lr / (1 + rank), 0.9f - 0.1f * rank, 0.01f * (1 + rank),
+                                     job->rank == 0 };
+        trainer_options.optimizer = mine;
+    }
     dml_trainer *trainer = dml_trainer_create(build_loss(context, job), &trainer_options);
     train_before(job, trainer);
     if (comm) {
@@ -335,6 +343,7 @@ static void compare_with_one(const rank_job *like, double tolerance)
         CHECK_INT(world[r].parameters, alone.parameters);
         CHECK_INT(world[r].trained, alone.trained);
         CHECK_INT(world[r].steps_taken, alone.steps_taken);
+        CHECK_INT(world[r].seed, alone.seed);
         CHECK_MESSAGE(memcmp(world[r].w, world[0].w, sizeof world[0].w) == 0,
                       "rank %d of %d has other parameters", r, like->world);
         CHECK_MESSAGE(memcmp(world[r].velocity, world[0].velocity, sizeof world[0].velocity) == 0,
@@ -436,6 +445,14 @@ static void rank_0_brings_what_it_trained_before(void)
     }
 }
 
+/* As after a checkpoint that only rank 0 has loaded. */
+static void rank_0_brings_its_optimizer(void)
+{
+    rank_job like = usual(3);
+    like.differ = true;
+    compare_with_one(&like, 1e-5);
+}
+
 static void frozen_parameters_stay(void)
 {
     rank_job like = usual(3);
@@ -531,6 +548,7 @@ int main(void)
     RUN(any_bucket_size_gives_the_same);
     RUN(more_ranges_than_buckets);
     RUN(rank_0_brings_what_it_trained_before);
+    RUN(rank_0_brings_its_optimizer);
     RUN(frozen_parameters_stay);
     RUN(batches_in_pieces);
     RUN(clipped_gradients);

@@ -219,6 +219,73 @@ static void bad_windows(void)
     dml_close(context);
 }
 
+/* Parameters of the caller's that don't fit. */
+static void bad_weights(void)
+{
+    open_graph();
+    const dml_conv2d_options filters = { .filters = 4 }, kernel = { .kernel = { 3, 1 } },
+                             negative = { .kernel = { -3, 0 } },
+                             fitting = { 3, { 3, 2 }, { 1, 1 }, { 0 }, 0 };
+    dml_node *image = input(3, 5, 4, 2), *row = input(1, 6, 0, 0), *matrix = parameter(2, 3, 6);
+    dml_node *w = dml_parameter(graph, "w", zero, 3, 3, 2, 2), *bias = parameter(1, 3, 0);
+    dml_node *five = dml_parameter(graph, "five", zero, 3, 3, 2, 2, 1), *scalar = parameter(0, 0, 0);
+    REFUSED(dml_dense_with(row, bias, NULL), DML_ERROR_SHAPE,
+            "its input is 6 and its weights 3; they must be");
+    REFUSED(dml_dense_with(row, w, NULL), DML_ERROR_SHAPE, "its weights 3 x 3 x 2 x 2");
+    REFUSED(dml_dense_with(row, scalar, NULL), DML_ERROR_SHAPE, "its weights scalar");
+    REFUSED(dml_dense_with(row, dml_input(graph, "rows", DML_F32, 3, 6), NULL), DML_ERROR_SHAPE,
+            "its weights 3 x 6 a sample; they must be units x 6");
+    REFUSED(dml_dense_with(row, dml_input(graph, "labels", DML_I32, 3, 6), NULL), DML_ERROR_SHAPE,
+            "a sample");
+    REFUSED(dml_dense_with(row, matrix, matrix), DML_ERROR_SHAPE, "its bias is 3 x 6, it must be 3");
+    REFUSED(dml_dense_with(row, matrix, dml_input(graph, "b", DML_F32, 3)), DML_ERROR_SHAPE,
+            "its bias is 3 a sample, it must be 3");
+    REFUSED(dml_conv2d_with(image, matrix, NULL, NULL), DML_ERROR_SHAPE,
+            "conv2d 'conv2d_1': its weights are 3 x 6");
+    REFUSED(dml_conv2d_with(image, five, NULL, NULL), DML_ERROR_SHAPE, "3 x 3 x 2 x 2 x 1");
+    REFUSED(dml_conv2d_with(image, scalar, NULL, NULL), DML_ERROR_SHAPE, "its weights are scalar");
+    REFUSED(
+        dml_conv2d_with(image, dml_parameter(graph, NULL, zero, 3, 3, 2, 5), NULL, NULL), DML_ERROR_SHAPE,
+        "its weights are 3 x 3 x 2 x 5; for 3 filters of 3 x 2 over 2 channels they must be 3 x 3 x 2 x 2");
+    REFUSED(dml_conv2d_with(image, dml_input(graph, "ws", DML_F32, 3, 3, 2, 2), NULL, NULL), DML_ERROR_SHAPE,
+            "its weights are 3 x 3 x 2 x 2 a sample");
+    REFUSED(dml_conv2d_with(image, w, bias, &filters), DML_ERROR_SHAPE,
+            "for 4 filters of 3 x 2 over 2 channels");
+    REFUSED(dml_conv2d_with(image, w, bias, &kernel), DML_ERROR_SHAPE,
+            "for 3 filters of 3 x 1 over 2 channels");
+    REFUSED(dml_conv2d_with(image, w, bias, &negative), DML_ERROR_SHAPE, "for 3 filters of -3 x 2");
+    REFUSED(dml_conv2d_with(image, w, matrix, NULL), DML_ERROR_SHAPE, "its bias is 3 x 6, it must be 3");
+    REFUSED(dml_conv2d_with(image, w, parameter(1, 4, 0), NULL), DML_ERROR_SHAPE,
+            "its bias is 4, it must be 3");
+    REFUSED(dml_conv2d_with(image, w, dml_input(graph, "bs", DML_F32, 3), NULL), DML_ERROR_SHAPE,
+            "its bias is 3 a sample");
+    REFUSED(dml_conv2d_with(row, w, bias, NULL), DML_ERROR_SHAPE, "height x width x channels");
+    CHECK(!dml_conv2d_with(image, NULL, bias, NULL) && !dml_conv2d_with(NULL, w, bias, NULL));
+    CHECK_INT(dml_graph_parameter_count(graph), 0); /* nothing of that was used */
+    check_shape(dml_conv2d_with(image, w, bias, &fitting), "3 x 3 x 3");
+    check_shape(dml_conv2d_with(image, w, NULL, NULL), "3 x 3 x 3");
+    CHECK_INT(dml_graph_parameter_count(graph), 36 + 3); /* shared: counted once */
+    CHECK_STRING(dml_error(context), "");
+    dml_close(context);
+}
+
+/* Layers on parameters of the caller's begin as those do. */
+static void initial_values_of_the_callers(void)
+{
+    open_graph();
+    dml_node *x = input(3, 2, 2, 1), *w = dml_parameter(graph, "w", dml_init_constant(0.5f), 3, 2, 2, 1);
+    dml_node *c = dml_conv2d_with(x, w, dml_parameter(graph, "b", dml_init_constant(10), 3), NULL);
+    dml_node *v = dml_parameter(graph, "v", dml_init_constant(-1), 1, 3);
+    dml_node *y = dml_dense_with(dml_flatten(c), v, dml_parameter(graph, "d", dml_init_constant(2), 1));
+    const float image[4] = { 1, 2, 3, 4 };
+    float got = 0;
+    CHECK_INT(
+        dml_program_run(dml_compile(y, &(dml_program_options){ .batch = 1 }), 1, DML_INPUTS(image), &got),
+        DML_OK);
+    CHECK_NEAR(got, 2 - 3 * (10 + 0.5 * 10), 0);
+    dml_close(context);
+}
+
 /* NULL runs through a whole model; a refused node leaves the others as they were. */
 static void null_goes_through(void)
 {
@@ -363,6 +430,8 @@ int main(void)
     RUN(bad_leaves);
     RUN(bad_shapes);
     RUN(bad_windows);
+    RUN(bad_weights);
+    RUN(initial_values_of_the_callers);
     RUN(null_goes_through);
     RUN(other_graphs_and_late_parameters);
     RUN(bad_programs);

@@ -54,33 +54,23 @@ static dml_graph *build(dml_context *context)
 
 static void the_table(void)
 {
-    static const char want[] = "node                     does                                                "
-                               "          output       parameters           flops\n"
-                               "image                    input f32                                           "
-                               "          6 x 6 x 1             0               0\n"
-                               "label                    input i32                                           "
-                               "          scalar                0               0\n"
-                               "stem.conv2d_1            conv2d, 2 filters, kernel 3 x 3, stride 1 x 1, "
-                               "padding 0 x 0  4 x 4 x 2            20             608\n"
-                               "stem.relu_1              relu                                                "
-                               "          4 x 4 x 2             0              32\n"
-                               "max_pool2d_1             max_pool2d, kernel 2 x 2, stride 2 x 2, padding 0 x "
-                               "0         2 x 2 x 2             0               0\n"
-                               "flatten_1                flatten                                             "
-                               "          8                     0               0\n"
-                               "dense_1                  dense                                               "
-                               "          8                    72             136\n"
-                               "dense_2                  dense                                               "
-                               "          8                     0             128\n"
-                               "relu_1                   relu                                                "
-                               "          8 x 8                 0              64\n"
-                               "dense_3                  dense                                               "
-                               "          8                     0             128\n"
-                               "dense_4                  dense                                               "
-                               "          3                    27              51\n"
-                               "softmax_cross_entropy_1  softmax_cross_entropy                               "
-                               "          scalar                0              12\n"
-                               "119 parameters, 55 of them trained; 1159 flops forward for one sample\n";
+    /* clang-format off */
+    static const char want[] =
+        "node                     does                                                          output       parameters           flops\n"
+        "image                    input f32                                                     6 x 6 x 1             0               0\n"
+        "label                    input i32                                                     scalar                0               0\n"
+        "stem.conv2d_1            conv2d, 2 filters, kernel 3 x 3, stride 1 x 1, padding 0 x 0  4 x 4 x 2            20             608\n"
+        "stem.relu_1              relu                                                          4 x 4 x 2             0              32\n"
+        "max_pool2d_1             max_pool2d, kernel 2 x 2, stride 2 x 2, padding 0 x 0         2 x 2 x 2             0               0\n"
+        "flatten_1                flatten                                                       8                     0               0\n"
+        "dense_1                  dense                                                         8                    72             136\n"
+        "dense_2                  dense                                                         8                     0             128\n"
+        "relu_1                   relu                                                          8 x 8                 0              64\n"
+        "dense_3                  dense                                                         8                     0             128\n"
+        "dense_4                  dense                                                         3                    27              51\n"
+        "softmax_cross_entropy_1  softmax_cross_entropy                                         scalar                0              12\n"
+        "119 parameters, 55 of them trained; 1159 flops forward for one sample\n";
+    /* clang-format on */
     dml_context *context = dml_open(&(dml_options){ .threads = 1 });
     write_with(dml_graph_print, build(context));
     CHECK_STRING(written, want);
@@ -115,6 +105,7 @@ static void totals(void)
 
 static void the_drawing(void)
 {
+    /* clang-format off */
     static const char want[] =
         "digraph model {\n"
         "    rankdir=TB;\n"
@@ -122,15 +113,13 @@ static void the_drawing(void)
         "    n1 [shape=ellipse, label=\"label\\ninput i32\\nscalar\"];\n"
         "    n2 [shape=ellipse, label=\"stem.conv2d_1.weight\\nparameter\\n2 x 3 x 3 x 1\", style=dashed];\n"
         "    n3 [shape=ellipse, label=\"stem.conv2d_1.bias\\nparameter\\n2\", style=dashed];\n"
-        "    n4 [shape=box, label=\"stem.conv2d_1\\nconv2d, 2 filters, kernel 3 x 3, stride 1 x 1, padding 0 "
-        "x 0\\n4 x 4 x 2\"];\n"
+        "    n4 [shape=box, label=\"stem.conv2d_1\\nconv2d, 2 filters, kernel 3 x 3, stride 1 x 1, padding 0 x 0\\n4 x 4 x 2\"];\n"
         "    n0 -> n4;\n"
         "    n2 -> n4;\n"
         "    n3 -> n4;\n"
         "    n5 [shape=box, label=\"stem.relu_1\\nrelu\\n4 x 4 x 2\"];\n"
         "    n4 -> n5;\n"
-        "    n6 [shape=box, label=\"max_pool2d_1\\nmax_pool2d, kernel 2 x 2, stride 2 x 2, padding 0 x 0\\n2 "
-        "x 2 x 2\"];\n"
+        "    n6 [shape=box, label=\"max_pool2d_1\\nmax_pool2d, kernel 2 x 2, stride 2 x 2, padding 0 x 0\\n2 x 2 x 2\"];\n"
         "    n5 -> n6;\n"
         "    n7 [shape=box, label=\"flatten_1\\nflatten\\n8\"];\n"
         "    n6 -> n7;\n"
@@ -159,6 +148,7 @@ static void the_drawing(void)
         "    n17 -> n18;\n"
         "    n1 -> n18;\n"
         "}\n";
+    /* clang-format on */
     dml_context *context = dml_open(&(dml_options){ .threads = 1 });
     write_with(dml_graph_to_dot, build(context));
     CHECK_STRING(written, want);

@@ -125,8 +125,24 @@ static void ranges_through_views(void)
     dml_close(context);
 }
 
+/* A parameter that an elementwise op uses first and a layer uses again later is final after the former. */
+static void ranges_with_computed_weights(void)
+{
+    dml_context *context = open_here(NULL);
+    dml_graph *g = dml_graph_create(context);
+    dml_node *p = dml_parameter(g, "p", normal, 8, 8), *x = dml_input(g, "x", DML_F32, 8);
+    dml_node *h = dml_dense_with(dml_dense(x, 8), dml_tanh(p), NULL);
+    dml_node *loss = dml_softmax_cross_entropy(dml_dense_with(dml_tanh(dml_dense(h, 8)), p, NULL),
+                                               dml_input(g, "t", DML_I32));
+    const void *const inputs[] = { some_floats, some_labels };
+    CHECK_INT(check_announcements(loss, inputs, 3),
+              3); /* the second layer; p; the first, which w begins with */
+    dml_close(context);
+}
+
 static void ranges_on_every_backend(void)
 {
+    ranges_with_computed_weights();
     ranges_of_a_chain();
     ranges_with_shared_weights();
     ranges_through_views();

@@ -50,6 +50,10 @@ static void in_child(const job *j)
     EXPECT(!j->comm || strstr(dml_error(j->ctx), "fork"));
     dml_close(j->ctx);
     dml_comm_close(j->comm);
+    job own = { 0 }; /* and what it opens itself works in every way, threads included */
+    begin(&own);
+    EXPECT(dml_trainer_step(own.trainer, BATCH, DML_INPUTS(point, label), NULL) == DML_OK);
+    dml_close(own.ctx);
     exit(0);
 }
 

@@ -2,7 +2,6 @@
 . tests/hosts/host.sh
 
 PLAIN="$CC -std=c11 -O1" DMLRUN=$DML_BUILD/dmlrun
-check "dmlrun is built" $MAKE --no-print-directory BUILD="$DML_BUILD" "$DMLRUN"
 check "fork builds" host fork "$PLAIN"
 check "children of a process alone" "$WORK/fork" alone
 for ranks in 1 2; do check "children of $ranks ranks" "$DMLRUN" -n $ranks "$WORK/fork"; done

@@ -64,6 +64,7 @@ int main(void)
     dml_trainer *trainer =
         dml_trainer_create(dml_softmax_cross_entropy(y, t), &(dml_trainer_options){ .batch = BATCH });
     dml_program *predict = dml_compile(y, &(dml_program_options){ .batch = BATCH });
+    dml_program *other = dml_compile(y, &(dml_program_options){ .batch = BATCH });
     server servers[THREADS];
     for (int i = 0; i < THREADS; i++) {
         servers[i].program = dml_compile(y, &(dml_program_options){ .batch = BATCH, .own_thread = true });
@@ -93,15 +94,17 @@ int main(void)
     EXPECT(dml_trainer_step(trainer, BATCH, DML_INPUTS(point, label), NULL) == DML_OK);
     EXPECT(dml_program_run(predict, BATCH, DML_INPUTS(point), want) == DML_OK);
 
-    /* Two threads in one program, which no program allows. */
+    /* Two threads in one program, which no program allows, and a third in another of the same context. */
     running = enough = refused_runs = 0;
-    server a = { .program = predict, .rows = BATCH }, b = a;
+    server a = { .program = predict, .rows = BATCH }, b = a, c = { .program = other, .rows = BATCH };
     start(&a, share);
     start(&b, share);
+    start(&c, share);
     for (const double again = dml_seconds(); refused_runs == 0 && dml_seconds() - again < 60;) continue;
     enough = 1;
     pthread_join(a.thread, NULL);
     pthread_join(b.thread, NULL);
+    pthread_join(c.thread, NULL);
     EXPECT(refused_runs > 0);
     EXPECT(dml_program_run(predict, BATCH, DML_INPUTS(point), want) == DML_OK);
     printf("refused: a step, %d runs beside steps, %d runs in another's program\n", beside_training,

@@ -105,7 +105,7 @@ check "it says so before it trains" [ ! -s "$WORK/out" ]
 cannot_save() {
     folder=$(dirname "$1")
     before=$(ls -la "$folder" 2>&1)
-    refuses 1 "can't write the checkpoint $1: ." $as "$mnist" --model mlp --steps 1 --save "$1" || return 1
+    refuses 1 "can't [a-z]* .$1.: " $as "$mnist" --model mlp --steps 1 --save "$1" || return 1
     [ ! -s "$WORK/out" ] && [ "$before" = "$(ls -la "$folder" 2>&1)" ]
 }
 as=
@@ -133,13 +133,6 @@ else
     check "a folder that forbids it, though the file doesn't" cannot_save kept/checkpoint
 fi
 chmod 755 kept
-chmod 444 kept/checkpoint
-if [ "$(id -u)" -eq 0 ] && ! $as sh -c "[ -x '$mnist' ] && [ ! -w kept/checkpoint ]"; then
-    skip "a checkpoint that is read-only" "root may write anywhere, and can't become another user here"
-else
-    chmod 777 kept
-    check "a checkpoint that is read-only" cannot_save kept/checkpoint
-fi
 as=
 # in_mount OPTIONS command...: with a small file system, mounted so, as the folder mounted.
 in_mount() {

@@ -504,6 +504,36 @@ static void frozen_parameters(void)
 }
 EACH_BACKEND(frozen_parameters)
 
+static void runs_are_taken_on(void)
+{
+    backend_here = find_backend("cpu");
+    dml_trainer *t = small_trainer(0.5f, 0.9f);
+    dml_trainer_run run = { { DML_SGD, 0.25f, 0.5f, 0.125f, true }, 3, UINT64_MAX };
+    CHECK_INT(dml_trainer_set_run(t, &run), DML_OK);
+    const dml_trainer_run first = dml_trainer_get_run(t);
+    const dml_optimizer *o = &first.optimizer;
+    CHECK(o->kind == DML_SGD && o->lr == 0.25f && o->momentum == 0.5f && o->weight_decay == 0.125f &&
+          o->nesterov && first.seed == 3 && first.steps == UINT64_MAX && context->seed == 3);
+    const dml_optimizer bad[] = { { DML_SGD, 0.1f, 0, 0, false },
+                                  { DML_SGD, -1, 0.5f, 0, false },
+                                  { (dml_optimizer_kind)7, 0.1f, 0.5f, 0, false } };
+    const char *parts[] = { "with momentum 0 can't go on by sgd with momentum 0.5", "lr -1", "kind 7" };
+    for (int i = 0; i < 3; i++) {
+        run.optimizer = bad[i];
+        run.seed = run.steps = 9;
+        CHECK_INT(dml_trainer_set_run(t, &run), DML_ERROR_ARGUMENT);
+        CHECK_CONTAINS(dml_error(context), parts[i]);
+        dml_clear_error(context);
+        const dml_trainer_run now = dml_trainer_get_run(t);
+        CHECK(now.optimizer.lr == 0.25f && now.optimizer.momentum == 0.5f && now.seed == 3 &&
+              now.steps == UINT64_MAX);
+    }
+    CHECK_INT(dml_trainer_set_run(t, NULL), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_trainer_set_run(NULL, &run), DML_ERROR_ARGUMENT);
+    CHECK(dml_trainer_get_run(NULL).steps == 0);
+    dml_close(context);
+}
+
 int main(void)
 {
     RUN_EACH(pieces_make_one_batch);
@@ -519,5 +549,6 @@ int main(void)
     RUN(another_thread_is_in_the_context);
     RUN(programs_predict_on_other_threads);
     RUN_EACH(frozen_parameters);
+    RUN(runs_are_taken_on);
     return test_report("train/parts");
 }
