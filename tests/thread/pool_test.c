@@ -2,6 +2,7 @@
 
 #include "../test.h"
 
+#ifndef _WIN32
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #endif
 #ifndef DML_NO_THREADS
 #include <pthread.h>
+#endif
 #endif
 
 #ifndef POOL_TEST_NAME
@@ -328,6 +330,8 @@ static void scratch_that_cannot_be_had(void)
 #define SANITIZED
 #endif
 
+#ifndef _WIN32
+
 static bool loops_are_right(dml_pool *pool)
 {
     long sums[4 * 8] = { 0 }, want = 0, got = 0;
@@ -408,6 +412,15 @@ static void children_of_a_busy_pool(void)
     CHECK(!l.wrong);
     dml_pool_destroy(l.pool);
 }
+#endif
+
+#else
+
+static void children_use_and_destroy(void)
+{
+    SKIP("Windows has no fork()");
+}
+
 #endif
 
 /* Threads can't be had when there is no address space for their stacks. Sanitizers and emulators have address
