@@ -36,6 +36,7 @@ typedef struct rank_job {
     int leaves_at;   /* this step; -1: never */
     int sabotage; /* every second step fails on all ranks at this call of the strategy, counted from begin */
     bool refused; /* rank 1 tries each step with bad input first */
+    int requests; /* of the communicator; 0: the usual */
     bool all_empty; /* every step is tried first with no sample on any rank */
     /* results */
     float loss[MAX_STEPS]; /* the mean of this rank's samples */
@@ -290,6 +291,7 @@ static void run_world(rank_job *jobs, const rank_job *like)
         if (like->leaves_at >= 0 && r != like->world - 1) jobs[r].leaves_at = -1;
     }
     ranks_prepare(ranks, like->world, 30, run_rank, jobs);
+    for (int r = 0; r < like->world; r++) ranks[r].options.max_requests = like->requests;
     ranks_run(ranks, like->world);
 }
 
@@ -419,6 +421,20 @@ static void any_bucket_size_gives_the_same(void)
     }
 }
 
+/* How many there are, seen by how many requests suffice: one more, for the number of samples. */
+static void a_small_model_is_one_bucket(void)
+{
+    rank_job like = usual(2);
+    like.requests = 2;
+    compare_with_one(&like, 1e-5);
+    like.bucket_bytes = 4 * 16 * 17; /* the last two layers make one, the first another */
+    run_world(world, &like);
+    CHECK_INT(world[1].status, DML_ERROR_STATE);
+    CHECK_CONTAINS(world[1].error, "all 2 requests were out");
+    like.requests = 3;
+    compare_with_one(&like, 1e-5);
+}
+
 static void more_ranges_than_buckets(void)
 {
     rank_job like = usual(2);
@@ -546,6 +562,7 @@ int main(void)
     RUN(ranks_on_a_device_with_memory_of_its_own);
     RUN(ranks_without_samples_take_part);
     RUN(any_bucket_size_gives_the_same);
+    RUN(a_small_model_is_one_bucket);
     RUN(more_ranges_than_buckets);
     RUN(rank_0_brings_what_it_trained_before);
     RUN(rank_0_brings_its_optimizer);

@@ -134,9 +134,21 @@ static void bad_numbers(void)
     dml_close(context);
 }
 
+static void what_sgd_makes(void)
+{
+    const dml_optimizer o = dml_sgd(0.5f, 0.25f);
+    CHECK(o.kind == DML_SGD && o.lr == 0.5f && o.momentum == 0.25f && o.weight_decay == 0 && !o.nesterov);
+    context = dml_open(NULL);
+    CHECK(trainer_with((dml_optimizer){ DML_SGD, 1e6f, 0, 1e6f, false })); /* the largest there are */
+    check_refused((dml_optimizer){ DML_SGD, 1.1e6f, 0, 0, false }, "lr 1.1e+06");
+    check_refused((dml_optimizer){ DML_SGD, 0.1f, 0, 1.1e6f, false }, "weight decay 1.1e+06");
+    dml_close(context);
+}
+
 int main(void)
 {
     RUN_EACH(sgd);
     RUN(bad_numbers);
+    RUN(what_sgd_makes);
     return test_report("train/optimizer");
 }

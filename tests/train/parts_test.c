@@ -394,7 +394,12 @@ static void pieces_without_samples(void)
     m.fail = "ready";
     CHECK_INT(backward(t, 1, 1, DML_ADD, NULL), DML_ERROR_PEER);
     dml_clear_error(context);
-    BACKWARD(0, 2, DML_ADD); /* nothing was kept of what failed, nor is g left waiting */
+    CHECK_INT(dml_trainer_advance(t), DML_OK); /* g isn't left waiting, ... */
+    BACKWARD(0, 1, DML_MORE | DML_ADD);
+    m.fail = "finish";
+    CHECK_INT(backward(t, 1, 1, DML_ADD, NULL), DML_ERROR_PEER);
+    dml_clear_error(context);
+    BACKWARD(0, 2, DML_ADD); /* ... nor was anything kept of what failed */
     CHECK(m.samples == 2);
     copy_vector(t, DML_PARAMETERS, got);
     CHECK(memcmp(got, w, sizeof w) == 0);
