@@ -7987,8 +7987,7 @@ struct dml_node {
     int inputs;
     dml_node *input[DML__MAX_INPUTS];
     void *attributes; /* the op's own */
-    /* input: values must be in 0 .. limit - 1; 0: any (set by the op that indexes with them) */
-    int limit;
+    int limit;        /* an op that indexes: the values of its i32 input must be in 0 .. limit - 1; 0: any */
     /* parameter: */
     dml_initializer init;
     bool used, frozen; /* by some op; gets no gradient */
@@ -9071,6 +9070,7 @@ typedef struct dml__slot {
     int root;              /* the slot whose memory this one is: its own index, unless the node is a view */
     bool has_gradient;     /* a parameter lies behind it */
     bool reached, written; /* while compiling: by the output's gradient; as a gradient, by some op */
+    int limit;             /* input: values must be in 0 .. limit - 1 for the program's ops; 0: any */
     unsigned accumulates;  /* bit i: in backward, another op wrote the gradient of input i before this one */
     int value_at, gradient_at; /* the slot whose block of the arena holds them: another's where in place */
     size_t value, gradient, saved; /* bytes into the arena, of roots */
@@ -10094,8 +10094,7 @@ static dml_status dml__softmax_cross_entropy_infer(dml_node *node)
         return dml__node_fail(
             node, DML_ERROR_SHAPE, "its labels are %s %s %s; they must be an input of one i32 a sample",
             labels->op->name, dml_dtype_name(labels->dtype), dml_shape_format(&labels->shape, labels_text));
-    const int classes = logits->shape.dims[0];
-    if (!labels->limit || classes < labels->limit) labels->limit = classes;
+    node->limit = logits->shape.dims[0];
     return DML_OK; /* shape and batched are zero: one scalar */
 }
 
@@ -10379,6 +10378,16 @@ static dml__slot *dml__input_slot(const dml_program *program, const dml__slot *s
     return &program->slot[program->slot_of_node[slot->node->input[i]->index]];
 }
 
+/* What an op of the program indexes with must be in its range: of several, in the smallest. */
+static void dml__limit_inputs(dml_program *program, const dml__slot *slot)
+{
+    for (int i = 0; slot->node->limit && i < slot->node->inputs; i++) {
+        dml__slot *input = dml__input_slot(program, slot, i);
+        if (input->node->dtype != DML_I32) continue;
+        if (!input->limit || slot->node->limit < input->limit) input->limit = slot->node->limit;
+    }
+}
+
 /* Compiling, step 1: a slot for each node that the output needs, in order of creation. */
 static dml_status dml__collect_slots(dml_program *program)
 {
@@ -10411,6 +10420,7 @@ static dml_status dml__collect_slots(dml_program *program)
         program->slot_of_node[i] = s;
         slot->root = node[i]->op->view ? dml__input_slot(program, slot, 0)->root : s;
         if (node[i]->op == dml__input_op()) program->input[program->inputs++] = node[i];
+        dml__limit_inputs(program, slot);
     }
     dml__release(&context->memory, node);
     return DML_OK;
@@ -10744,14 +10754,15 @@ static dml__error *dml__program_error_of(dml_program *program)
 }
 
 /* Values that some op indexes with must be inside its range: checked here, on the host, for every device. */
-static dml_status dml__check_labels(const dml_node *input, int rows, const int32_t *values, dml__error *error)
+static dml_status dml__check_labels(const dml_node *input, int limit, int rows, const int32_t *values,
+                                    dml__error *error)
 {
     const size_t each = dml_shape_count(&input->shape);
-    for (size_t i = 0; input->limit && i < each * (size_t)rows; i++)
-        if (values[i] < 0 || values[i] >= input->limit)
+    for (size_t i = 0; i < each * (size_t)rows; i++)
+        if (values[i] < 0 || values[i] >= limit)
             return dml__fail(error, DML_ERROR_ARGUMENT,
                              "input '%s': sample %d of the batch is %d, it must be in 0 .. %d", input->name,
-                             (int)(i / each), (int)values[i], input->limit - 1);
+                             (int)(i / each), (int)values[i], limit - 1);
     return DML_OK;
 }
 
@@ -10780,7 +10791,8 @@ DML__LOCAL dml_status dml__program_check(dml_program *program, int rows, const v
         if (!inputs || !inputs[i])
             return dml__fail(error, DML_ERROR_ARGUMENT, "input '%s': input %d of %d is NULL", input->name,
                              i + 1, program->inputs);
-        if (input->limit) status = dml__check_labels(input, rows, (const int32_t *)inputs[i], error);
+        const int limit = program->slot[program->slot_of_node[input->index]].limit;
+        if (limit) status = dml__check_labels(input, limit, rows, (const int32_t *)inputs[i], error);
     }
     return status;
 }
