@@ -128,7 +128,7 @@ C_FILES := $(wildcard src/*/*.c)
 CU_FILES := $(wildcard src/*/*.cu)
 TEST_FILES := $(wildcard tests/*/*_test.c)
 SCRIPTS := $(wildcard tests/*/*_test.sh)
-CPU_FOLDERS := base thread kernels device graph train comm dist
+CPU_FOLDERS := base thread kernels device graph ops train comm dist
 
 # Variants: NAME.cc, .flags, .folders (which tests, or single ones), .no (why it is left out), and where they aren't this
 # machine's: .run (what runs a program), .needs (what that needs), .exe (how its name ends), .ar, .libs.
@@ -152,7 +152,7 @@ asan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=addr
 
 tsan.cc := $(CC)
 tsan.flags := -O1 -g -fsanitize=thread
-tsan.folders := base thread kernels device graph train comm dist gpu
+tsan.folders := base thread kernels device graph ops train comm dist gpu
 tsan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=thread -x c - -o /dev/null 2>&1),$(CC) \
     has no ThreadSanitizer)
 
@@ -163,7 +163,7 @@ nothreads.folders := $(CPU_FOLDERS)
 arm.cc := arm-linux-gnueabihf-gcc
 arm.flags := -O2
 arm.run := qemu-arm -L /usr/arm-linux-gnueabihf
-arm.folders := base thread kernels graph train comm dist
+arm.folders := base thread kernels graph ops train comm dist
 arm.no := $(if $(call has_command,$(arm.cc)),$(if $(call has_command,qemu-arm),,qemu-arm is not \
     installed),$(arm.cc) is not installed)
 
@@ -178,7 +178,7 @@ aarch64.no := $(if $(call has_command,$(aarch64.cc)),$(if $(call has_command,qem
 ppc64.cc := powerpc64-linux-gnu-gcc
 ppc64.flags := -O2
 ppc64.run := qemu-ppc64 -L /usr/powerpc64-linux-gnu
-ppc64.folders := base graph train comm/wire comm/collectives
+ppc64.folders := base graph ops train comm/wire comm/collectives
 ppc64.no := $(if $(call has_command,$(ppc64.cc)),$(if $(call has_command,qemu-ppc64),,qemu-ppc64 is not \
     installed),$(ppc64.cc) is not installed)
 
@@ -196,7 +196,7 @@ windows.flags := -O2
 windows.libs := -static
 windows.run := $(WINE_RUN)
 windows.exe := .exe
-windows.folders := base thread kernels device graph train
+windows.folders := base thread kernels device graph ops train
 windows.needs := $(BUILD)/wine.stamp
 windows.no := $(if $(call has_command,$(windows.cc)),$(if $(WINE),,wine is not installed),$(windows.cc) is not installed)
 $(BUILD)/wine.stamp:

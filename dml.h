@@ -924,110 +924,6 @@ DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, con
 
 #endif
 
-/* ---- graph/op_arithmetic.h ---- */
-
-/* op_arithmetic.h: sums and changes of shape. */
-#ifndef DML_GRAPH_OP_ARITHMETIC_H
-#define DML_GRAPH_OP_ARITHMETIC_H
-
-/* a + b, of the same shape; also for scalar losses. DML_ERROR_SHAPE when they differ. */
-DML_API dml_node *dml_add(dml_node *a, dml_node *b);
-
-/* (d0, d1, ...) as (d0 d1 ...): no data moves. */
-DML_API dml_node *dml_flatten(dml_node *x);
-
-#endif
-
-/* ---- graph/op_activation.h ---- */
-
-/* op_activation.h: functions of one element. */
-#ifndef DML_GRAPH_OP_ACTIVATION_H
-#define DML_GRAPH_OP_ACTIVATION_H
-
-DML_API dml_node *dml_relu(dml_node *x);    /* max(x, 0) */
-DML_API dml_node *dml_tanh(dml_node *x);    /* tanh(x) */
-DML_API dml_node *dml_sigmoid(dml_node *x); /* 1 / (1 + exp(-x)) */
-
-#endif
-
-/* ---- graph/op_dense.h ---- */
-
-/* op_dense.h: the fully connected layer. */
-#ifndef DML_GRAPH_OP_DENSE_H
-#define DML_GRAPH_OP_DENSE_H
-
-/* A layer with parameters of its own: x (in) -> x w^T + bias (units), w [units, in] He-initialised, bias
- * zero.
- */
-DML_API dml_node *dml_dense(dml_node *x, int units);
-
-/* The same on parameters of the caller's: shared with another layer, begun in another way, frozen. w (units,
-   in), bias (units) or NULL for none. */
-DML_API dml_node *dml_dense_with(dml_node *x, dml_node *w, dml_node *bias);
-
-#endif
-
-/* ---- graph/op_conv2d.h ---- */
-
-/* op_conv2d.h: the convolution layer. */
-#ifndef DML_GRAPH_OP_CONV2D_H
-#define DML_GRAPH_OP_CONV2D_H
-
-typedef struct dml_conv2d_options {
-    int filters;    /* output channels, at least 1: there is no default (dml_conv2d_with: the weights') */
-    int kernel[2];  /* height, width; 0: 3 (dml_conv2d_with: the weights') */
-    int stride[2];  /* 0: 1 */
-    int padding[2]; /* zeros on both sides; 0: none */
-    bool no_bias;
-} dml_conv2d_options;
-
-/* A layer with parameters of its own: x (H, W, C) -> (OH, OW, filters), weights [filters, kh, kw, C],
-   He-initialised, bias zero. OH = (H + 2 padding - kh) / stride + 1. */
-DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options);
-
-/* The same on parameters of the caller's: shared with another layer, begun in another way, frozen. w
-   [filters, kh, kw, C] says how many filters and how large a kernel, and the options must not say otherwise;
-   bias (filters) or NULL for none. NULL options: all defaults. */
-DML_API dml_node *dml_conv2d_with(dml_node *x, dml_node *w, dml_node *bias,
-                                  const dml_conv2d_options *options);
-
-#endif
-
-/* ---- graph/op_pool2d.h ---- */
-
-/* op_pool2d.h: pooling layers. */
-#ifndef DML_GRAPH_OP_POOL2D_H
-#define DML_GRAPH_OP_POOL2D_H
-
-typedef struct dml_pool2d_options {
-    int kernel[2];  /* height, width; 0: 2 */
-    int stride[2];  /* 0: the kernel's */
-    int padding[2]; /* on both sides, smaller than the kernel; 0: none. Padding never wins and is never
-                       counted */
-} dml_pool2d_options;
-
-/* x (H, W, C) -> (OH, OW, C): the largest, or the mean, of each window. NULL options: 2 x 2 windows side by
- * side. */
-DML_API dml_node *dml_max_pool2d(dml_node *x, const dml_pool2d_options *options);
-DML_API dml_node *dml_avg_pool2d(dml_node *x, const dml_pool2d_options *options);
-
-#endif
-
-/* ---- graph/op_loss.h ---- */
-
-/* op_loss.h: losses, each one scalar for the whole batch. */
-#ifndef DML_GRAPH_OP_LOSS_H
-#define DML_GRAPH_OP_LOSS_H
-
-/* The mean over the batch of -log softmax(logits)[label]: logits f32 (classes), labels an i32 scalar a
-   sample, each in 0 .. classes - 1. */
-DML_API dml_node *dml_softmax_cross_entropy(dml_node *logits, dml_node *labels);
-
-/* The mean over all elements of the batch of (a - b)^2, of the same shape. */
-DML_API dml_node *dml_mean_squared_error(dml_node *a, dml_node *b);
-
-#endif
-
 /* ---- graph/program.h ---- */
 
 /* program.h: a program is a graph compiled for one output and a largest batch: the ops to run, in order, and
@@ -1114,6 +1010,110 @@ DML_API dml_status dml_graph_print(const dml_graph *graph, FILE *file);
 DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file);
 
 #endif
+
+#endif
+
+/* ---- ops/op_arithmetic.h ---- */
+
+/* op_arithmetic.h: sums and changes of shape. */
+#ifndef DML_OPS_OP_ARITHMETIC_H
+#define DML_OPS_OP_ARITHMETIC_H
+
+/* a + b, of the same shape; also for scalar losses. DML_ERROR_SHAPE when they differ. */
+DML_API dml_node *dml_add(dml_node *a, dml_node *b);
+
+/* (d0, d1, ...) as (d0 d1 ...): no data moves. */
+DML_API dml_node *dml_flatten(dml_node *x);
+
+#endif
+
+/* ---- ops/op_activation.h ---- */
+
+/* op_activation.h: functions of one element. */
+#ifndef DML_OPS_OP_ACTIVATION_H
+#define DML_OPS_OP_ACTIVATION_H
+
+DML_API dml_node *dml_relu(dml_node *x);    /* max(x, 0) */
+DML_API dml_node *dml_tanh(dml_node *x);    /* tanh(x) */
+DML_API dml_node *dml_sigmoid(dml_node *x); /* 1 / (1 + exp(-x)) */
+
+#endif
+
+/* ---- ops/op_dense.h ---- */
+
+/* op_dense.h: the fully connected layer. */
+#ifndef DML_OPS_OP_DENSE_H
+#define DML_OPS_OP_DENSE_H
+
+/* A layer with parameters of its own: x (in) -> x w^T + bias (units), w [units, in] He-initialised, bias
+ * zero.
+ */
+DML_API dml_node *dml_dense(dml_node *x, int units);
+
+/* The same on parameters of the caller's: shared with another layer, begun in another way, frozen. w (units,
+   in), bias (units) or NULL for none. */
+DML_API dml_node *dml_dense_with(dml_node *x, dml_node *w, dml_node *bias);
+
+#endif
+
+/* ---- ops/op_conv2d.h ---- */
+
+/* op_conv2d.h: the convolution layer. */
+#ifndef DML_OPS_OP_CONV2D_H
+#define DML_OPS_OP_CONV2D_H
+
+typedef struct dml_conv2d_options {
+    int filters;    /* output channels, at least 1: there is no default (dml_conv2d_with: the weights') */
+    int kernel[2];  /* height, width; 0: 3 (dml_conv2d_with: the weights') */
+    int stride[2];  /* 0: 1 */
+    int padding[2]; /* zeros on both sides; 0: none */
+    bool no_bias;
+} dml_conv2d_options;
+
+/* A layer with parameters of its own: x (H, W, C) -> (OH, OW, filters), weights [filters, kh, kw, C],
+   He-initialised, bias zero. OH = (H + 2 padding - kh) / stride + 1. */
+DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options);
+
+/* The same on parameters of the caller's: shared with another layer, begun in another way, frozen. w
+   [filters, kh, kw, C] says how many filters and how large a kernel, and the options must not say otherwise;
+   bias (filters) or NULL for none. NULL options: all defaults. */
+DML_API dml_node *dml_conv2d_with(dml_node *x, dml_node *w, dml_node *bias,
+                                  const dml_conv2d_options *options);
+
+#endif
+
+/* ---- ops/op_pool2d.h ---- */
+
+/* op_pool2d.h: pooling layers. */
+#ifndef DML_OPS_OP_POOL2D_H
+#define DML_OPS_OP_POOL2D_H
+
+typedef struct dml_pool2d_options {
+    int kernel[2];  /* height, width; 0: 2 */
+    int stride[2];  /* 0: the kernel's */
+    int padding[2]; /* on both sides, smaller than the kernel; 0: none. Padding never wins and is never
+                       counted */
+} dml_pool2d_options;
+
+/* x (H, W, C) -> (OH, OW, C): the largest, or the mean, of each window. NULL options: 2 x 2 windows side by
+ * side. */
+DML_API dml_node *dml_max_pool2d(dml_node *x, const dml_pool2d_options *options);
+DML_API dml_node *dml_avg_pool2d(dml_node *x, const dml_pool2d_options *options);
+
+#endif
+
+/* ---- ops/op_loss.h ---- */
+
+/* op_loss.h: losses, each one scalar for the whole batch. */
+#ifndef DML_OPS_OP_LOSS_H
+#define DML_OPS_OP_LOSS_H
+
+/* The mean over the batch of -log softmax(logits)[label]: logits f32 (classes), labels an i32 scalar a
+   sample, each in 0 .. classes - 1. */
+DML_API dml_node *dml_softmax_cross_entropy(dml_node *logits, dml_node *labels);
+
+/* The mean over all elements of the batch of (a - b)^2, of the same shape. */
+DML_API dml_node *dml_mean_squared_error(dml_node *a, dml_node *b);
 
 #endif
 
@@ -1275,9 +1275,6 @@ DML_API dml_trainer_run dml_trainer_get_run(const dml_trainer *trainer);
 /* DML_ERROR_ARGUMENT for an optimizer that can't be, or that keeps other state than the trainer's: nothing is
    changed then. */
 DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_run *run);
-
-/* Sets the number of steps taken alone. */
-DML_API void dml_trainer_set_steps(dml_trainer *trainer, uint64_t steps);
 
 #endif
 
@@ -9257,1030 +9254,6 @@ DML__LOCAL dml_status dml__sum_rows_into_gradient(const dml__run *run, const dml
 
 #endif
 
-/* ---- graph/ops.c ---- */
-
-#ifndef DML_GRAPH_OPS_C
-#define DML_GRAPH_OPS_C
-
-/* ---- graph/ops.h ---- */
-
-/* ops.h: the op table. Adding an op is its own file, a row here, and its shared kernels for the GPUs. */
-#ifndef DML_GRAPH_OPS_H
-#define DML_GRAPH_OPS_H
-
-/* X(name): dml__<name>_op() in the op's file gives its table. The tests check every row on every backend. */
-#define DML__OP_LIST(X)                                                                                      \
-    X(add)                                                                                                   \
-    X(flatten)                                                                                               \
-    X(dense)                                                                                                 \
-    X(conv2d)                                                                                                \
-    X(max_pool2d)                                                                                            \
-    X(avg_pool2d)                                                                                            \
-    X(relu)                                                                                                  \
-    X(tanh)                                                                                                  \
-    X(sigmoid)                                                                                               \
-    X(softmax_cross_entropy)                                                                                 \
-    X(mean_squared_error)
-
-#define DML__OP_DECLARE(name) DML__LOCAL const dml__op *dml__##name##_op(void);
-DML__OP_LIST(DML__OP_DECLARE)
-#undef DML__OP_DECLARE
-
-/* Row i of the table, NULL past the last. */
-DML__LOCAL const dml__op *dml__op_at(int i);
-
-#endif
-
-DML__LOCAL const dml__op *dml__op_at(int i)
-{
-    static const dml__op *(*const table[])(void) = {
-#define DML__OP_ROW(name) dml__##name##_op,
-        DML__OP_LIST(DML__OP_ROW)
-#undef DML__OP_ROW
-    };
-    return i >= 0 && i < (int)(sizeof table / sizeof table[0]) ? table[i]() : NULL;
-}
-
-#endif
-
-/* ---- graph/op_arithmetic.c ---- */
-
-#ifndef DML_GRAPH_OP_ARITHMETIC_C
-#define DML_GRAPH_OP_ARITHMETIC_C
-
-static dml_status dml__add_infer(dml_node *node)
-{
-    const dml_node *a = node->input[0], *b = node->input[1];
-    char a_text[DML_SHAPE_TEXT], b_text[DML_SHAPE_TEXT];
-    if (a->dtype != DML_F32 || b->dtype != DML_F32)
-        return dml__node_fail(node, DML_ERROR_ARGUMENT, "it adds f32, not %s and %s",
-                              dml_dtype_name(a->dtype), dml_dtype_name(b->dtype));
-    if (!dml_shape_equal(&a->shape, &b->shape) || a->batched != b->batched)
-        return dml__node_fail(node, DML_ERROR_SHAPE, "its inputs are %s%s and %s%s, they must be the same",
-                              dml_shape_format(&a->shape, a_text), a->batched ? "" : " for the whole batch",
-                              dml_shape_format(&b->shape, b_text), b->batched ? "" : " for the whole batch");
-    node->shape = a->shape;
-    node->batched = a->batched;
-    return DML_OK;
-}
-
-static dml_status dml__add_op_forward(const dml__run *run, const dml_node *node)
-{
-    const size_t n = dml__count(run, node);
-    if (run->device->host_memory) {
-        dml_add_forward(run->pool, n, dml__host_value(run, node->input[0]),
-                        dml__host_value(run, node->input[1]), dml__host_value(run, node));
-        return DML_OK;
-    }
-    dml_launch launch = dml__launch("add", n, 1);
-    launch.buffer[0] = dml__value(run, node->input[0]);
-    launch.buffer[1] = dml__value(run, node->input[1]);
-    launch.buffer[2] = dml__value(run, node);
-    launch.integer[0] = (int32_t)n;
-    return dml__submit(run->device, &launch);
-}
-
-static dml_status dml__add_op_backward(const dml__run *run, const dml_node *node)
-{
-    const size_t n = dml__count(run, node);
-    dml_status status = DML_OK;
-    for (int i = 0; i < 2 && status == DML_OK; i++) {
-        if (!dml__wants_gradient(run, node, i)) continue;
-        const float beta = dml__beta(run, node, i);
-        if (run->device->host_memory) {
-            dml_axpby(run->pool, n, 1.0f, dml__host_gradient(run, node), beta,
-                      dml__host_gradient(run, node->input[i]));
-            continue;
-        }
-        dml_launch launch = dml__launch("axpby", n, 1);
-        launch.buffer[0] = dml__gradient(run, node);
-        launch.buffer[1] = dml__gradient(run, node->input[i]);
-        launch.integer[0] = (int32_t)n;
-        launch.real[0] = 1.0f;
-        launch.real[1] = beta;
-        status = dml__submit(run->device, &launch);
-    }
-    return status;
-}
-
-DML__LOCAL const dml__op *dml__add_op(void)
-{
-    static const dml__op op = {
-        "add", dml__add_infer, dml__add_op_forward, dml__add_op_backward, 0, NULL, false, true, NULL, NULL,
-        NULL
-    };
-    return &op;
-}
-
-DML_API dml_node *dml_add(dml_node *a, dml_node *b)
-{
-    dml_node *const inputs[] = { a, b };
-    return dml__node_create(dml__add_op(), 2, inputs, NULL, 0);
-}
-
-static dml_status dml__flatten_infer(dml_node *node)
-{
-    const dml_node *x = node->input[0];
-    node->dtype = x->dtype;
-    node->batched = x->batched;
-    node->shape.ndim = 1;
-    node->shape.dims[0] = (int)dml_shape_count(&x->shape);
-    return DML_OK;
-}
-
-DML__LOCAL const dml__op *dml__flatten_op(void)
-{
-    static const dml__op op = { "flatten", dml__flatten_infer, NULL, NULL, 0, NULL, true, false,
-                                NULL,      dml__no_flops,      NULL };
-    return &op;
-}
-
-DML_API dml_node *dml_flatten(dml_node *x)
-{
-    return dml__node_create(dml__flatten_op(), 1, &x, NULL, 0);
-}
-
-#endif
-
-/* ---- graph/op_activation.c ---- */
-
-#ifndef DML_GRAPH_OP_ACTIVATION_C
-#define DML_GRAPH_OP_ACTIVATION_C
-
-static dml_status dml__activation_infer(dml_node *node)
-{
-    const dml_node *x = node->input[0];
-    if (x->dtype != DML_F32)
-        return dml__node_fail(node, DML_ERROR_ARGUMENT, "its input is %s, it takes f32",
-                              dml_dtype_name(x->dtype));
-    node->shape = x->shape;
-    node->batched = x->batched;
-    return DML_OK;
-}
-
-typedef void dml__activation_forward_kernel(dml_pool *pool, size_t n, const float *x, float *y);
-typedef void dml__activation_backward_kernel(dml_pool *pool, size_t n, const float *y, const float *dy,
-                                             float beta, float *dx);
-
-static dml_status dml__activation_forward(const dml__run *run, const dml_node *node, const char *kernel,
-                                          dml__activation_forward_kernel *cpu)
-{
-    const size_t n = dml__count(run, node);
-    if (run->device->host_memory) {
-        cpu(run->pool, n, dml__host_value(run, node->input[0]), dml__host_value(run, node));
-        return DML_OK;
-    }
-    dml_launch launch = dml__launch(kernel, n, 1);
-    launch.buffer[0] = dml__value(run, node->input[0]);
-    launch.buffer[1] = dml__value(run, node);
-    launch.integer[0] = (int32_t)n;
-    return dml__submit(run->device, &launch);
-}
-
-static dml_status dml__activation_backward(const dml__run *run, const dml_node *node, const char *kernel,
-                                           dml__activation_backward_kernel *cpu)
-{
-    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
-    const size_t n = dml__count(run, node);
-    const float beta = dml__beta(run, node, 0);
-    if (run->device->host_memory) {
-        cpu(run->pool, n, dml__host_value(run, node), dml__host_gradient(run, node), beta,
-            dml__host_gradient(run, node->input[0]));
-        return DML_OK;
-    }
-    dml_launch launch = dml__launch(kernel, n, 1);
-    launch.buffer[0] = dml__value(run, node);
-    launch.buffer[1] = dml__gradient(run, node);
-    launch.buffer[2] = dml__gradient(run, node->input[0]);
-    launch.integer[0] = (int32_t)n;
-    launch.real[0] = beta;
-    return dml__submit(run->device, &launch);
-}
-
-/* Each activation is a name: its op, its CPU kernels and its shared kernels follow from it. */
-#define DML__ACTIVATION(name)                                                                                \
-    static dml_status dml__##name##_op_forward(const dml__run *run, const dml_node *node)                    \
-    {                                                                                                        \
-        return dml__activation_forward(run, node, #name "_forward", dml_##name##_forward);                   \
-    }                                                                                                        \
-    static dml_status dml__##name##_op_backward(const dml__run *run, const dml_node *node)                   \
-    {                                                                                                        \
-        return dml__activation_backward(run, node, #name "_backward", dml_##name##_backward);                \
-    }                                                                                                        \
-    DML__LOCAL const dml__op *dml__##name##_op(void)                                                         \
-    {                                                                                                        \
-        static const dml__op op = { #name,                                                                   \
-                                    dml__activation_infer,                                                   \
-                                    dml__##name##_op_forward,                                                \
-                                    dml__##name##_op_backward,                                               \
-                                    DML__NEEDS_OUTPUT,                                                       \
-                                    NULL,                                                                    \
-                                    false,                                                                   \
-                                    true,                                                                    \
-                                    NULL,                                                                    \
-                                    NULL,                                                                    \
-                                    NULL };                                                                  \
-        return &op;                                                                                          \
-    }                                                                                                        \
-    DML_API dml_node *dml_##name(dml_node *x)                                                                \
-    {                                                                                                        \
-        return dml__node_create(dml__##name##_op(), 1, &x, NULL, 0);                                         \
-    }
-
-DML__ACTIVATION(relu)
-DML__ACTIVATION(tanh)
-DML__ACTIVATION(sigmoid)
-
-#undef DML__ACTIVATION
-
-#endif
-
-/* ---- graph/op_dense.c ---- */
-
-#ifndef DML_GRAPH_OP_DENSE_C
-#define DML_GRAPH_OP_DENSE_C
-
-static dml_status dml__dense_infer(dml_node *node)
-{
-    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
-    char x_text[DML_SHAPE_TEXT], w_text[DML_SHAPE_TEXT];
-    if (x->dtype != DML_F32 || !x->batched || x->shape.ndim != 1)
-        return dml__node_fail(node, DML_ERROR_SHAPE,
-                              "its input is %s %s; it takes one row of f32 a sample (dml_flatten)",
-                              dml_dtype_name(x->dtype), dml_shape_format(&x->shape, x_text));
-    if (w->batched || w->shape.ndim != 2 || w->shape.dims[1] != x->shape.dims[0])
-        return dml__node_fail(node, DML_ERROR_SHAPE,
-                              "its input is %s and its weights %s%s; they must be units x %d",
-                              dml_shape_format(&x->shape, x_text), dml_shape_format(&w->shape, w_text),
-                              w->batched ? " a sample" : "", x->shape.dims[0]);
-    if (bias && (bias->batched || bias->shape.ndim != 1 || bias->shape.dims[0] != w->shape.dims[0]))
-        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s%s, it must be %d",
-                              dml_shape_format(&bias->shape, x_text), bias->batched ? " a sample" : "",
-                              w->shape.dims[0]);
-    node->batched = true;
-    node->shape.ndim = 1;
-    node->shape.dims[0] = w->shape.dims[0];
-    return DML_OK;
-}
-
-/* c (m, n) = op(a) op(b) + beta c, all dense and row-major, k summed. */
-static dml_status dml__dense_gemm(const dml__run *run, bool trans_a, bool trans_b, int m, int n, int k,
-                                  dml_ref a, dml_ref b, float beta, dml_ref c)
-{
-    const int lda = trans_a ? m : k, ldb = trans_b ? k : n;
-    if (run->device->host_memory)
-        return dml_sgemm(run->pool, DML_ROW_MAJOR, trans_a ? DML_TRANS : DML_NO_TRANS,
-                         trans_b ? DML_TRANS : DML_NO_TRANS, m, n, k, 1.0f, (const float *)dml__host(a), lda,
-                         (const float *)dml__host(b), ldb, beta, (float *)dml__host(c), n);
-    dml_launch launch = dml__launch("gemm", (size_t)n, (size_t)m);
-    const int32_t integers[] = { m, n, k, trans_a, trans_b, lda, ldb, n };
-    for (int i = 0; i < 8; i++) launch.integer[i] = integers[i];
-    launch.buffer[0] = a;
-    launch.buffer[1] = b;
-    launch.buffer[2] = c;
-    launch.real[0] = 1.0f;
-    launch.real[1] = beta;
-    return dml__submit(run->device, &launch);
-}
-
-static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *node)
-{
-    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
-    const int units = w->shape.dims[0], in = w->shape.dims[1];
-    const dml_status status = dml__dense_gemm(run, false, true, run->rows, units, in, dml__value(run, x),
-                                              dml__value(run, w), 0.0f, dml__value(run, node));
-    if (status != DML_OK || !bias) return status;
-    if (run->device->host_memory) {
-        dml_bias_add(run->pool, (size_t)run->rows, (size_t)units, dml__host_value(run, bias),
-                     dml__host_value(run, node));
-        return DML_OK;
-    }
-    dml_launch launch = dml__launch("bias_add", dml__count(run, node), 1);
-    launch.buffer[0] = dml__value(run, bias);
-    launch.buffer[1] = dml__value(run, node);
-    launch.integer[0] = run->rows;
-    launch.integer[1] = units;
-    return dml__submit(run->device, &launch);
-}
-
-static dml_status dml__dense_op_backward(const dml__run *run, const dml_node *node)
-{
-    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
-    const int units = w->shape.dims[0], in = w->shape.dims[1];
-    dml_status status = DML_OK;
-    if (dml__wants_gradient(run, node, 0)) /* dx (rows, in) = dy w */
-        status = dml__dense_gemm(run, false, false, run->rows, in, units, dml__gradient(run, node),
-                                 dml__value(run, w), dml__beta(run, node, 0), dml__gradient(run, x));
-    if (status == DML_OK && dml__wants_gradient(run, node, 1)) /* dw (units, in) = dy^T x */
-        status = dml__dense_gemm(run, true, false, units, in, run->rows, dml__gradient(run, node),
-                                 dml__value(run, x), dml__beta(run, node, 1), dml__gradient(run, w));
-    if (status == DML_OK && bias && dml__wants_gradient(run, node, 2))
-        status = dml__sum_rows_into_gradient(run, node, 2, (size_t)run->rows, (size_t)units);
-    return status;
-}
-
-static double dml__dense_flops(const dml_node *node)
-{
-    const dml_shape *w = &node->input[1]->shape;
-    return 2.0 * w->dims[0] * w->dims[1] + (node->input[2] ? w->dims[0] : 0);
-}
-
-/* Of its three products. */
-static dml_scratch dml__dense_scratch(const dml_node *node, int rows, bool training)
-{
-    const int units = node->input[1]->shape.dims[0], in = node->input[1]->shape.dims[1];
-    dml_scratch most = dml_sgemm_scratch(rows, units, in);
-    if (!training) return most;
-    most = dml__larger_scratch(most, dml_sgemm_scratch(rows, in, units));
-    return dml__larger_scratch(most, dml_sgemm_scratch(units, in, rows));
-}
-
-DML__LOCAL const dml__op *dml__dense_op(void)
-{
-    static const dml__op op = { "dense",
-                                dml__dense_infer,
-                                dml__dense_op_forward,
-                                dml__dense_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),
-                                NULL,
-                                false,
-                                false,
-                                NULL,
-                                dml__dense_flops,
-                                dml__dense_scratch };
-    return &op;
-}
-
-DML_API dml_node *dml_dense_with(dml_node *x, dml_node *w, dml_node *bias)
-{
-    dml_node *const inputs[] = { x, w, bias };
-    return dml__node_create(dml__dense_op(), bias ? 3 : 2, inputs, NULL, 0);
-}
-
-DML_API dml_node *dml_dense(dml_node *x, int units)
-{
-    if (!x) return NULL;
-    if (units < 1) {
-        dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
-                  "dense: %d units asked for, it takes 1 or more", units);
-        return NULL;
-    }
-    const int in = x->shape.ndim == 1 ? x->shape.dims[0] : (int)dml_shape_count(&x->shape);
-    dml_node *last = x->graph->last;
-    dml_node *w =
-        dml__layer_parameter(x->graph, dml__dense_op(), "weight", dml_init_he(in), dml_shape_of(units, in));
-    dml_node *bias =
-        dml__layer_parameter(x->graph, dml__dense_op(), "bias", dml_init_constant(0), dml_shape_of(units));
-    dml_node *layer = bias ? dml_dense_with(x, w, bias) : NULL;
-    if (!layer) dml__graph_drop_after(x->graph, last);
-    return layer;
-}
-
-#endif
-
-/* ---- graph/op_conv2d.c ---- */
-
-#ifndef DML_GRAPH_OP_CONV2D_C
-#define DML_GRAPH_OP_CONV2D_C
-
-#include <stdio.h>
-#include <string.h>
-
-static dml_status dml__check_conv2d_parameters(const dml_node *node)
-{
-    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
-    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    const int *dims = w->shape.dims;
-    char text[DML_SHAPE_TEXT];
-    if (w->dtype != DML_F32 || w->batched || w->shape.ndim != 4 || dims[0] != o->filters ||
-        dims[1] != o->kernel[0] || dims[2] != o->kernel[1] || dims[3] != x->shape.dims[2])
-        return dml__node_fail(
-            node, DML_ERROR_SHAPE,
-            "its weights are %s%s; for %d filters of %d x %d over %d channels they must be %d x "
-            "%d x %d x %d",
-            dml_shape_format(&w->shape, text), w->batched ? " a sample" : "", o->filters, o->kernel[0],
-            o->kernel[1], x->shape.dims[2], o->filters, o->kernel[0], o->kernel[1], x->shape.dims[2]);
-    if (bias && (bias->dtype != DML_F32 || bias->batched || bias->shape.ndim != 1 ||
-                 bias->shape.dims[0] != o->filters))
-        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s%s, it must be %d",
-                              dml_shape_format(&bias->shape, text), bias->batched ? " a sample" : "",
-                              o->filters);
-    return DML_OK;
-}
-
-static dml_status dml__conv2d_infer(dml_node *node)
-{
-    const dml_node *x = node->input[0], *w = node->input[1];
-    const dml_conv2d_options *options = (const dml_conv2d_options *)node->attributes;
-    char x_text[DML_SHAPE_TEXT];
-    dml_status status = dml__check_image_input(node);
-    if (status == DML_OK) status = dml__check_conv2d_parameters(node);
-    if (status != DML_OK) return status;
-    node->batched = true;
-    node->shape.ndim = 3;
-    node->shape.dims[2] = w->shape.dims[0];
-    for (int axis = 0; axis < 2; axis++) {
-        const int stride = options->stride[axis], padding = options->padding[axis];
-        if (stride < 1 || padding < 0)
-            return dml__node_fail(
-                node, DML_ERROR_ARGUMENT,
-                "stride %d and padding %d asked for; a stride is 1 or more, a padding 0 or more", stride,
-                padding);
-        node->shape.dims[axis] =
-            dml_conv2d_output_size(x->shape.dims[axis], options->kernel[axis], stride, padding);
-        if (node->shape.dims[axis] < 1)
-            return dml__node_fail(node, DML_ERROR_SHAPE,
-                                  "a kernel of %d x %d doesn't fit an input of %s with padding %d x %d",
-                                  options->kernel[0], options->kernel[1], dml_shape_format(&x->shape, x_text),
-                                  options->padding[0], options->padding[1]);
-    }
-    return DML_OK;
-}
-
-static dml_conv2d_shape dml__conv2d_shape_of(const dml_node *node, int rows)
-{
-    const int *x = node->input[0]->shape.dims;
-    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    const dml_conv2d_shape shape = { rows,         x[0],          x[1],         x[2],
-                                     o->filters,   o->kernel[0],  o->kernel[1], o->stride[0],
-                                     o->stride[1], o->padding[0], o->padding[1] };
-    return shape;
-}
-
-static dml_launch dml__conv2d_launch(const dml__run *run, const dml_node *node, const char *kernel,
-                                     size_t size_x, size_t size_y)
-{
-    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
-    const int32_t integers[] = {
-        s.batch,    s.height,   s.width, s.channels, s.filters,           s.kernel_h,         s.kernel_w,
-        s.stride_h, s.stride_w, s.pad_h, s.pad_w,    node->shape.dims[0], node->shape.dims[1]
-    };
-    dml_launch launch = dml__launch(kernel, size_x, size_y);
-    memcpy(launch.integer, integers, sizeof integers);
-    return launch;
-}
-
-static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *node)
-{
-    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
-    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
-    if (run->device->host_memory)
-        return dml_conv2d_forward(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w),
-                                  bias ? dml__host_value(run, bias) : NULL, dml__host_value(run, node));
-    dml_launch launch = dml__conv2d_launch(run, node, "conv2d_forward", (size_t)s.filters,
-                                           dml__count(run, node) / (size_t)s.filters);
-    launch.buffer[0] = dml__value(run, x);
-    launch.buffer[1] = dml__value(run, w);
-    if (bias) launch.buffer[2] = dml__value(run, bias);
-    launch.buffer[3] = dml__value(run, node);
-    return dml__submit(run->device, &launch);
-}
-
-static dml_status dml__conv2d_input_gradient(const dml__run *run, const dml_node *node)
-{
-    const dml_node *x = node->input[0], *w = node->input[1];
-    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
-    const float beta = dml__beta(run, node, 0);
-    if (run->device->host_memory)
-        return dml_conv2d_backward_input(run->pool, &s, dml__host_gradient(run, node),
-                                         dml__host_value(run, w), beta, dml__host_gradient(run, x));
-    dml_launch launch = dml__conv2d_launch(run, node, "conv2d_backward_input", (size_t)s.channels,
-                                           dml__count(run, x) / (size_t)s.channels);
-    launch.buffer[0] = dml__gradient(run, node);
-    launch.buffer[1] = dml__value(run, w);
-    launch.buffer[2] = dml__gradient(run, x);
-    launch.real[0] = beta;
-    return dml__submit(run->device, &launch);
-}
-
-static dml_status dml__conv2d_weight_gradient(const dml__run *run, const dml_node *node)
-{
-    const dml_node *x = node->input[0], *w = node->input[1];
-    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
-    const float beta = dml__beta(run, node, 1);
-    if (run->device->host_memory)
-        return dml_conv2d_backward_weights(run->pool, &s, dml__host_value(run, x),
-                                           dml__host_gradient(run, node), beta, dml__host_gradient(run, w));
-    dml_launch launch = dml__conv2d_launch(run, node, "conv2d_backward_weights",
-                                           dml__count(run, w) / (size_t)s.filters, (size_t)s.filters);
-    launch.buffer[0] = dml__value(run, x);
-    launch.buffer[1] = dml__gradient(run, node);
-    launch.buffer[2] = dml__gradient(run, w);
-    launch.real[0] = beta;
-    return dml__submit(run->device, &launch);
-}
-
-static dml_status dml__conv2d_op_backward(const dml__run *run, const dml_node *node)
-{
-    dml_status status = DML_OK;
-    const size_t filters = (size_t)node->shape.dims[2];
-    if (dml__wants_gradient(run, node, 0)) status = dml__conv2d_input_gradient(run, node);
-    if (status == DML_OK && dml__wants_gradient(run, node, 1))
-        status = dml__conv2d_weight_gradient(run, node);
-    if (status == DML_OK && node->input[2] && dml__wants_gradient(run, node, 2))
-        status = dml__sum_rows_into_gradient(run, node, 2, dml__count(run, node) / filters, filters);
-    return status;
-}
-
-static void dml__conv2d_describe(const dml_node *node, char *text, size_t bytes)
-{
-    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    snprintf(text, bytes, "%d filters, kernel %d x %d, stride %d x %d, padding %d x %d%s", o->filters,
-             o->kernel[0], o->kernel[1], o->stride[0], o->stride[1], o->padding[0], o->padding[1],
-             node->input[2] ? "" : ", no bias");
-}
-
-static double dml__conv2d_flops(const dml_node *node)
-{
-    const double outputs = (double)dml_shape_count(&node->shape);
-    const double taps = (double)dml_shape_count(&node->input[1]->shape) / node->shape.dims[2];
-    return outputs * (2 * taps + (node->input[2] ? 1 : 0));
-}
-
-static dml_scratch dml__conv2d_scratch_of(const dml_node *node, int rows, bool training)
-{
-    const dml_conv2d_shape shape = dml__conv2d_shape_of(node, rows);
-    return dml_conv2d_scratch(&shape, training);
-}
-
-DML__LOCAL const dml__op *dml__conv2d_op(void)
-{
-    static const dml__op op = { "conv2d",
-                                dml__conv2d_infer,
-                                dml__conv2d_op_forward,
-                                dml__conv2d_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),
-                                NULL,
-                                false,
-                                false,
-                                dml__conv2d_describe,
-                                dml__conv2d_flops,
-                                dml__conv2d_scratch_of };
-    return &op;
-}
-
-static dml_initializer dml__conv2d_init(const dml_conv2d_options *options, int channels)
-{
-    const int64_t pixels = (int64_t)options->kernel[0] * options->kernel[1];
-    return dml_init_he(pixels > INT32_MAX / channels ? INT32_MAX : (int)pixels * channels);
-}
-
-static void dml__conv2d_defaults(dml_conv2d_options *o, const dml_conv2d_options *options)
-{
-    memset(o, 0, sizeof *o);
-    if (options) *o = *options;
-    for (int axis = 0; axis < 2; axis++)
-        if (!o->stride[axis]) o->stride[axis] = 1;
-}
-
-DML_API dml_node *dml_conv2d_with(dml_node *x, dml_node *w, dml_node *bias, const dml_conv2d_options *options)
-{
-    if (!w) return NULL;
-    dml_conv2d_options o;
-    dml__conv2d_defaults(&o, options);
-    if (!o.filters) o.filters = w->shape.dims[0];
-    for (int axis = 0; axis < 2; axis++)
-        if (!o.kernel[axis]) o.kernel[axis] = w->shape.dims[1 + axis];
-    o.no_bias = !bias;
-    dml_node *const inputs[] = { x, w, bias };
-    return dml__node_create(dml__conv2d_op(), bias ? 3 : 2, inputs, &o, sizeof o);
-}
-
-DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options)
-{
-    if (!x) return NULL;
-    dml_conv2d_options o;
-    dml__conv2d_defaults(&o, options);
-    for (int axis = 0; axis < 2; axis++)
-        if (!o.kernel[axis]) o.kernel[axis] = 3;
-    if (o.filters < 1 || o.kernel[0] < 1 || o.kernel[1] < 1) {
-        dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
-                  "conv2d: %d filters of %d x %d asked for, each must be 1 or more", o.filters, o.kernel[0],
-                  o.kernel[1]);
-        return NULL;
-    }
-    const int channels = x->shape.ndim == 3 ? x->shape.dims[2] : 1;
-    dml_node *last = x->graph->last;
-    dml_node *w = dml__layer_parameter(x->graph, dml__conv2d_op(), "weight", dml__conv2d_init(&o, channels),
-                                       dml_shape_of(o.filters, o.kernel[0], o.kernel[1], channels));
-    dml_node *bias = NULL;
-    if (!o.no_bias)
-        bias = dml__layer_parameter(x->graph, dml__conv2d_op(), "bias", dml_init_constant(0),
-                                    dml_shape_of(o.filters));
-    dml_node *layer = o.no_bias || bias ? dml_conv2d_with(x, w, bias, &o) : NULL;
-    if (!layer) dml__graph_drop_after(x->graph, last);
-    return layer;
-}
-
-#endif
-
-/* ---- graph/op_pool2d.c ---- */
-
-#ifndef DML_GRAPH_OP_POOL2D_C
-#define DML_GRAPH_OP_POOL2D_C
-
-#include <stdio.h>
-#include <string.h>
-
-static dml_status dml__pool2d_infer(dml_node *node)
-{
-    const dml_node *x = node->input[0];
-    const dml_pool2d_options *options = (const dml_pool2d_options *)node->attributes;
-    char x_text[DML_SHAPE_TEXT];
-    const dml_status status = dml__check_image_input(node);
-    if (status != DML_OK) return status;
-    node->batched = true;
-    node->shape = x->shape;
-    for (int axis = 0; axis < 2; axis++) {
-        const int kernel = options->kernel[axis], stride = options->stride[axis],
-                  padding = options->padding[axis];
-        if (kernel < 1 || stride < 1 || padding < 0 || padding >= kernel)
-            return dml__node_fail(
-                node, DML_ERROR_ARGUMENT,
-                "kernel %d, stride %d and padding %d asked for; a kernel and a stride are 1 or more, "
-                "a padding is smaller than its kernel",
-                kernel, stride, padding);
-        node->shape.dims[axis] = dml_conv2d_output_size(x->shape.dims[axis], kernel, stride, padding);
-        if (node->shape.dims[axis] < 1)
-            return dml__node_fail(node, DML_ERROR_SHAPE, "a window of %d x %d doesn't fit an input of %s",
-                                  options->kernel[0], options->kernel[1],
-                                  dml_shape_format(&x->shape, x_text));
-    }
-    return DML_OK;
-}
-
-static void dml__pool2d_describe(const dml_node *node, char *text, size_t bytes)
-{
-    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
-    snprintf(text, bytes, "kernel %d x %d, stride %d x %d, padding %d x %d", o->kernel[0], o->kernel[1],
-             o->stride[0], o->stride[1], o->padding[0], o->padding[1]);
-}
-
-static double dml__avg_pool2d_flops(const dml_node *node)
-{
-    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
-    return (double)dml_shape_count(&node->shape) * o->kernel[0] * o->kernel[1];
-}
-
-static dml_pool2d_shape dml__pool2d_run_shape(const dml__run *run, const dml_node *node)
-{
-    const int *x = node->input[0]->shape.dims;
-    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
-    const dml_pool2d_shape shape = { run->rows,    x[0],         x[1],         x[2],          o->kernel[0],
-                                     o->kernel[1], o->stride[0], o->stride[1], o->padding[0], o->padding[1] };
-    return shape;
-}
-
-static dml_launch dml__pool2d_launch(const dml__run *run, const dml_node *node, const char *kernel,
-                                     size_t size)
-{
-    const dml_pool2d_shape s = dml__pool2d_run_shape(run, node);
-    const int32_t integers[] = { s.batch,
-                                 s.height,
-                                 s.width,
-                                 s.channels,
-                                 0,
-                                 s.kernel_h,
-                                 s.kernel_w,
-                                 s.stride_h,
-                                 s.stride_w,
-                                 s.pad_h,
-                                 s.pad_w,
-                                 node->shape.dims[0],
-                                 node->shape.dims[1] };
-    dml_launch launch = dml__launch(kernel, size, 1);
-    memcpy(launch.integer, integers, sizeof integers);
-    return launch;
-}
-
-static size_t dml__max_pool2d_saved_bytes(const dml_node *node, int rows)
-{
-    return dml_shape_count(&node->shape) * (size_t)rows * sizeof(int32_t);
-}
-
-static dml_status dml__max_pool2d_op_forward(const dml__run *run, const dml_node *node)
-{
-    const dml_node *x = node->input[0];
-    if (run->device->host_memory) {
-        const dml_pool2d_shape shape = dml__pool2d_run_shape(run, node);
-        return dml_max_pool2d_forward(run->pool, &shape, dml__host_value(run, x), dml__host_value(run, node),
-                                      (int32_t *)dml__host(dml__saved(run, node)));
-    }
-    dml_launch launch = dml__pool2d_launch(run, node, "max_pool2d_forward", dml__count(run, node));
-    launch.buffer[0] = dml__value(run, x);
-    launch.buffer[1] = dml__value(run, node);
-    launch.buffer[2] = dml__saved(run, node);
-    return dml__submit(run->device, &launch);
-}
-
-static dml_status dml__max_pool2d_op_backward(const dml__run *run, const dml_node *node)
-{
-    const dml_node *x = node->input[0];
-    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
-    const float beta = dml__beta(run, node, 0);
-    if (run->device->host_memory) {
-        const dml_pool2d_shape shape = dml__pool2d_run_shape(run, node);
-        return dml_max_pool2d_backward(run->pool, &shape, (const int32_t *)dml__host(dml__saved(run, node)),
-                                       dml__host_gradient(run, node), beta, dml__host_gradient(run, x));
-    }
-    dml_launch launch = dml__pool2d_launch(run, node, "max_pool2d_backward", dml__count(run, x));
-    launch.buffer[0] = dml__saved(run, node);
-    launch.buffer[1] = dml__gradient(run, node);
-    launch.buffer[2] = dml__gradient(run, x);
-    launch.real[0] = beta;
-    return dml__submit(run->device, &launch);
-}
-
-DML__LOCAL const dml__op *dml__max_pool2d_op(void)
-{
-    static const dml__op op = { "max_pool2d",
-                                dml__pool2d_infer,
-                                dml__max_pool2d_op_forward,
-                                dml__max_pool2d_op_backward,
-                                0,
-                                dml__max_pool2d_saved_bytes,
-                                false,
-                                false,
-                                dml__pool2d_describe,
-                                dml__no_flops,
-                                NULL };
-    return &op;
-}
-
-static dml_status dml__avg_pool2d_op_forward(const dml__run *run, const dml_node *node)
-{
-    const dml_node *x = node->input[0];
-    if (run->device->host_memory) {
-        const dml_pool2d_shape shape = dml__pool2d_run_shape(run, node);
-        return dml_avg_pool2d_forward(run->pool, &shape, dml__host_value(run, x), dml__host_value(run, node));
-    }
-    dml_launch launch = dml__pool2d_launch(run, node, "avg_pool2d_forward", dml__count(run, node));
-    launch.buffer[0] = dml__value(run, x);
-    launch.buffer[1] = dml__value(run, node);
-    return dml__submit(run->device, &launch);
-}
-
-static dml_status dml__avg_pool2d_op_backward(const dml__run *run, const dml_node *node)
-{
-    const dml_node *x = node->input[0];
-    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
-    const float beta = dml__beta(run, node, 0);
-    if (run->device->host_memory) {
-        const dml_pool2d_shape shape = dml__pool2d_run_shape(run, node);
-        return dml_avg_pool2d_backward(run->pool, &shape, dml__host_gradient(run, node), beta,
-                                       dml__host_gradient(run, x));
-    }
-    dml_launch launch = dml__pool2d_launch(run, node, "avg_pool2d_backward", dml__count(run, x));
-    launch.buffer[0] = dml__gradient(run, node);
-    launch.buffer[1] = dml__gradient(run, x);
-    launch.real[0] = beta;
-    return dml__submit(run->device, &launch);
-}
-
-DML__LOCAL const dml__op *dml__avg_pool2d_op(void)
-{
-    static const dml__op op = { "avg_pool2d",
-                                dml__pool2d_infer,
-                                dml__avg_pool2d_op_forward,
-                                dml__avg_pool2d_op_backward,
-                                0,
-                                NULL,
-                                false,
-                                false,
-                                dml__pool2d_describe,
-                                dml__avg_pool2d_flops,
-                                NULL };
-    return &op;
-}
-
-static dml_node *dml__pool2d_create(const dml__op *op, dml_node *x, const dml_pool2d_options *options)
-{
-    dml_pool2d_options o;
-    memset(&o, 0, sizeof o);
-    if (options) o = *options;
-    for (int axis = 0; axis < 2; axis++) {
-        if (!o.kernel[axis]) o.kernel[axis] = 2;
-        if (!o.stride[axis]) o.stride[axis] = o.kernel[axis];
-    }
-    return dml__node_create(op, 1, &x, &o, sizeof o);
-}
-
-DML_API dml_node *dml_max_pool2d(dml_node *x, const dml_pool2d_options *options)
-{
-    return dml__pool2d_create(dml__max_pool2d_op(), x, options);
-}
-
-DML_API dml_node *dml_avg_pool2d(dml_node *x, const dml_pool2d_options *options)
-{
-    return dml__pool2d_create(dml__avg_pool2d_op(), x, options);
-}
-
-#endif
-
-/* ---- graph/op_loss.c ---- */
-
-#ifndef DML_GRAPH_OP_LOSS_C
-#define DML_GRAPH_OP_LOSS_C
-
-static dml_status dml__softmax_cross_entropy_infer(dml_node *node)
-{
-    dml_node *logits = node->input[0], *labels = node->input[1];
-    char logits_text[DML_SHAPE_TEXT], labels_text[DML_SHAPE_TEXT];
-    if (logits->dtype != DML_F32 || !logits->batched || logits->shape.ndim != 1)
-        return dml__node_fail(node, DML_ERROR_SHAPE,
-                              "its logits are %s %s; they must be one row of f32 a sample",
-                              dml_dtype_name(logits->dtype), dml_shape_format(&logits->shape, logits_text));
-    if (labels->op != dml__input_op() || labels->dtype != DML_I32 || labels->shape.ndim != 0)
-        return dml__node_fail(
-            node, DML_ERROR_SHAPE, "its labels are %s %s %s; they must be an input of one i32 a sample",
-            labels->op->name, dml_dtype_name(labels->dtype), dml_shape_format(&labels->shape, labels_text));
-    node->limit = logits->shape.dims[0];
-    return DML_OK; /* shape and batched are zero: one scalar */
-}
-
-/* Saved: the probabilities (rows, classes), then each row's loss (rows). */
-static size_t dml__probability_bytes(const dml_node *node, int rows)
-{
-    return dml__align_up((size_t)node->input[0]->shape.dims[0] * (size_t)rows * sizeof(float));
-}
-
-static size_t dml__softmax_cross_entropy_saved_bytes(const dml_node *node, int rows)
-{
-    return dml__probability_bytes(node, rows) + (size_t)rows * sizeof(float);
-}
-
-static dml_status dml__softmax_cross_entropy_op_forward(const dml__run *run, const dml_node *node)
-{
-    const dml_node *logits = node->input[0], *labels = node->input[1];
-    const int classes = logits->shape.dims[0];
-    const dml_ref probabilities = dml__saved(run, node);
-    dml_ref row_loss = probabilities;
-    row_loss.offset += dml__probability_bytes(node, run->rows);
-    if (run->device->host_memory) {
-        *dml__host_value(run, node) = dml_softmax_cross_entropy_forward(
-            run->pool, (size_t)run->rows, (size_t)classes, dml__host_value(run, logits),
-            (const int32_t *)dml__host(dml__value(run, labels)), (float *)dml__host(probabilities),
-            (float *)dml__host(row_loss));
-        return DML_OK;
-    }
-    dml_launch launch = dml__launch("softmax_cross_entropy_forward", (size_t)run->rows, 1);
-    launch.buffer[0] = dml__value(run, logits);
-    launch.buffer[1] = dml__value(run, labels);
-    launch.buffer[2] = probabilities;
-    launch.buffer[3] = row_loss;
-    launch.integer[0] = run->rows;
-    launch.integer[1] = classes;
-    const dml_status status = dml__submit(run->device, &launch);
-    if (status != DML_OK) return status;
-    launch = dml__launch("mean", 1, 1);
-    launch.buffer[0] = row_loss;
-    launch.buffer[1] = dml__value(run, node);
-    launch.integer[0] = run->rows;
-    return dml__submit(run->device, &launch);
-}
-
-static dml_status dml__softmax_cross_entropy_op_backward(const dml__run *run, const dml_node *node)
-{
-    const dml_node *logits = node->input[0], *labels = node->input[1];
-    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
-    const int classes = logits->shape.dims[0];
-    const float scale = 1.0f / (float)run->rows, beta = dml__beta(run, node, 0);
-    if (run->device->host_memory) {
-        dml_softmax_cross_entropy_backward(
-            run->pool, (size_t)run->rows, (size_t)classes, (const float *)dml__host(dml__saved(run, node)),
-            (const int32_t *)dml__host(dml__value(run, labels)), scale * *dml__host_gradient(run, node), beta,
-            dml__host_gradient(run, logits));
-        return DML_OK;
-    }
-    dml_launch launch = dml__launch("softmax_cross_entropy_backward", dml__count(run, logits), 1);
-    launch.buffer[0] = dml__saved(run, node);
-    launch.buffer[1] = dml__value(run, labels);
-    launch.buffer[2] = dml__gradient(run, node);
-    launch.buffer[3] = dml__gradient(run, logits);
-    launch.integer[0] = run->rows;
-    launch.integer[1] = classes;
-    launch.real[0] = scale;
-    launch.real[1] = beta;
-    return dml__submit(run->device, &launch);
-}
-
-/* Of each logit: minus the largest, exp, plus the others, divided. */
-static double dml__softmax_cross_entropy_flops(const dml_node *node)
-{
-    return 4.0 * node->input[0]->shape.dims[0];
-}
-
-DML__LOCAL const dml__op *dml__softmax_cross_entropy_op(void)
-{
-    static const dml__op op = { "softmax_cross_entropy",
-                                dml__softmax_cross_entropy_infer,
-                                dml__softmax_cross_entropy_op_forward,
-                                dml__softmax_cross_entropy_op_backward,
-                                DML__NEEDS_INPUT(1),
-                                dml__softmax_cross_entropy_saved_bytes,
-                                false,
-                                false,
-                                NULL,
-                                dml__softmax_cross_entropy_flops,
-                                NULL };
-    return &op;
-}
-
-DML_API dml_node *dml_softmax_cross_entropy(dml_node *logits, dml_node *labels)
-{
-    dml_node *const inputs[] = { logits, labels };
-    return dml__node_create(dml__softmax_cross_entropy_op(), 2, inputs, NULL, 0);
-}
-
-static dml_status dml__mean_squared_error_infer(dml_node *node)
-{
-    const dml_node *a = node->input[0], *b = node->input[1];
-    char a_text[DML_SHAPE_TEXT], b_text[DML_SHAPE_TEXT];
-    if (a->dtype != DML_F32 || b->dtype != DML_F32 || !dml_shape_equal(&a->shape, &b->shape) ||
-        a->batched != b->batched)
-        return dml__node_fail(node, DML_ERROR_SHAPE,
-                              "its inputs are %s %s and %s %s, they must be f32 of one shape",
-                              dml_dtype_name(a->dtype), dml_shape_format(&a->shape, a_text),
-                              dml_dtype_name(b->dtype), dml_shape_format(&b->shape, b_text));
-    return DML_OK;
-}
-
-static dml_status dml__mean_squared_error_op_forward(const dml__run *run, const dml_node *node)
-{
-    const dml_node *a = node->input[0], *b = node->input[1];
-    const size_t n = dml__count(run, a);
-    if (run->device->host_memory) {
-        *dml__host_value(run, node) =
-            dml_mse_forward(run->pool, n, dml__host_value(run, a), dml__host_value(run, b));
-        return DML_OK;
-    }
-    if (n > INT32_MAX)
-        return dml_device_fail(run->device, DML_ERROR_UNSUPPORTED,
-                               "mse_forward over %zu: the kernels count to %d; use smaller batches", n,
-                               INT32_MAX);
-    dml_launch launch = dml__launch("mse_forward", 1, 1);
-    launch.buffer[0] = dml__value(run, a);
-    launch.buffer[1] = dml__value(run, b);
-    launch.buffer[2] = dml__value(run, node);
-    launch.integer[0] = (int32_t)n;
-    return dml__submit(run->device, &launch);
-}
-
-static dml_status dml__mean_squared_error_op_backward(const dml__run *run, const dml_node *node)
-{
-    dml_status status = DML_OK;
-    for (int i = 0; i < 2 && status == DML_OK; i++) {
-        if (!dml__wants_gradient(run, node, i)) continue;
-        const dml_node *self = node->input[i], *other = node->input[1 - i];
-        const size_t n = dml__count(run, self);
-        const float scale = 2.0f / (float)n, beta = dml__beta(run, node, i);
-        if (run->device->host_memory) {
-            dml_mse_backward(run->pool, n, dml__host_value(run, self), dml__host_value(run, other),
-                             scale * *dml__host_gradient(run, node), beta, dml__host_gradient(run, self));
-            continue;
-        }
-        dml_launch launch = dml__launch("mse_backward", n, 1);
-        launch.buffer[0] = dml__value(run, self);
-        launch.buffer[1] = dml__value(run, other);
-        launch.buffer[2] = dml__gradient(run, node);
-        launch.buffer[3] = dml__gradient(run, self);
-        launch.integer[0] = (int32_t)n;
-        launch.real[0] = scale;
-        launch.real[1] = beta;
-        status = dml__submit(run->device, &launch);
-    }
-    return status;
-}
-
-static double dml__mean_squared_error_flops(const dml_node *node)
-{
-    return 3.0 * (double)dml_shape_count(&node->input[0]->shape);
-}
-
-DML__LOCAL const dml__op *dml__mean_squared_error_op(void)
-{
-    static const dml__op op = { "mean_squared_error",
-                                dml__mean_squared_error_infer,
-                                dml__mean_squared_error_op_forward,
-                                dml__mean_squared_error_op_backward,
-                                DML__NEEDS_INPUTS,
-                                NULL,
-                                false,
-                                false,
-                                NULL,
-                                dml__mean_squared_error_flops,
-                                NULL };
-    return &op;
-}
-
-DML_API dml_node *dml_mean_squared_error(dml_node *a, dml_node *b)
-{
-    dml_node *const inputs[] = { a, b };
-    return dml__node_create(dml__mean_squared_error_op(), 2, inputs, NULL, 0);
-}
-
-#endif
-
 /* ---- graph/plan.c ---- */
 
 #ifndef DML_GRAPH_PLAN_C
@@ -11070,6 +10043,1030 @@ DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file)
 
 #endif
 
+/* ---- ops/table.c ---- */
+
+#ifndef DML_OPS_TABLE_C
+#define DML_OPS_TABLE_C
+
+/* ---- ops/table.h ---- */
+
+/* table.h: the op table. Adding an op is its own file, a row here, and its shared kernels for the GPUs. */
+#ifndef DML_OPS_TABLE_H
+#define DML_OPS_TABLE_H
+
+/* X(name): dml__<name>_op() in the op's file gives its table. The tests check every row on every backend. */
+#define DML__OP_LIST(X)                                                                                      \
+    X(add)                                                                                                   \
+    X(flatten)                                                                                               \
+    X(dense)                                                                                                 \
+    X(conv2d)                                                                                                \
+    X(max_pool2d)                                                                                            \
+    X(avg_pool2d)                                                                                            \
+    X(relu)                                                                                                  \
+    X(tanh)                                                                                                  \
+    X(sigmoid)                                                                                               \
+    X(softmax_cross_entropy)                                                                                 \
+    X(mean_squared_error)
+
+#define DML__OP_DECLARE(name) DML__LOCAL const dml__op *dml__##name##_op(void);
+DML__OP_LIST(DML__OP_DECLARE)
+#undef DML__OP_DECLARE
+
+/* Row i of the table, NULL past the last. */
+DML__LOCAL const dml__op *dml__op_at(int i);
+
+#endif
+
+DML__LOCAL const dml__op *dml__op_at(int i)
+{
+    static const dml__op *(*const table[])(void) = {
+#define DML__OP_ROW(name) dml__##name##_op,
+        DML__OP_LIST(DML__OP_ROW)
+#undef DML__OP_ROW
+    };
+    return i >= 0 && i < (int)(sizeof table / sizeof table[0]) ? table[i]() : NULL;
+}
+
+#endif
+
+/* ---- ops/op_arithmetic.c ---- */
+
+#ifndef DML_OPS_OP_ARITHMETIC_C
+#define DML_OPS_OP_ARITHMETIC_C
+
+static dml_status dml__add_infer(dml_node *node)
+{
+    const dml_node *a = node->input[0], *b = node->input[1];
+    char a_text[DML_SHAPE_TEXT], b_text[DML_SHAPE_TEXT];
+    if (a->dtype != DML_F32 || b->dtype != DML_F32)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT, "it adds f32, not %s and %s",
+                              dml_dtype_name(a->dtype), dml_dtype_name(b->dtype));
+    if (!dml_shape_equal(&a->shape, &b->shape) || a->batched != b->batched)
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its inputs are %s%s and %s%s, they must be the same",
+                              dml_shape_format(&a->shape, a_text), a->batched ? "" : " for the whole batch",
+                              dml_shape_format(&b->shape, b_text), b->batched ? "" : " for the whole batch");
+    node->shape = a->shape;
+    node->batched = a->batched;
+    return DML_OK;
+}
+
+static dml_status dml__add_op_forward(const dml__run *run, const dml_node *node)
+{
+    const size_t n = dml__count(run, node);
+    if (run->device->host_memory) {
+        dml_add_forward(run->pool, n, dml__host_value(run, node->input[0]),
+                        dml__host_value(run, node->input[1]), dml__host_value(run, node));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("add", n, 1);
+    launch.buffer[0] = dml__value(run, node->input[0]);
+    launch.buffer[1] = dml__value(run, node->input[1]);
+    launch.buffer[2] = dml__value(run, node);
+    launch.integer[0] = (int32_t)n;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__add_op_backward(const dml__run *run, const dml_node *node)
+{
+    const size_t n = dml__count(run, node);
+    dml_status status = DML_OK;
+    for (int i = 0; i < 2 && status == DML_OK; i++) {
+        if (!dml__wants_gradient(run, node, i)) continue;
+        const float beta = dml__beta(run, node, i);
+        if (run->device->host_memory) {
+            dml_axpby(run->pool, n, 1.0f, dml__host_gradient(run, node), beta,
+                      dml__host_gradient(run, node->input[i]));
+            continue;
+        }
+        dml_launch launch = dml__launch("axpby", n, 1);
+        launch.buffer[0] = dml__gradient(run, node);
+        launch.buffer[1] = dml__gradient(run, node->input[i]);
+        launch.integer[0] = (int32_t)n;
+        launch.real[0] = 1.0f;
+        launch.real[1] = beta;
+        status = dml__submit(run->device, &launch);
+    }
+    return status;
+}
+
+DML__LOCAL const dml__op *dml__add_op(void)
+{
+    static const dml__op op = {
+        "add", dml__add_infer, dml__add_op_forward, dml__add_op_backward, 0, NULL, false, true, NULL, NULL,
+        NULL
+    };
+    return &op;
+}
+
+DML_API dml_node *dml_add(dml_node *a, dml_node *b)
+{
+    dml_node *const inputs[] = { a, b };
+    return dml__node_create(dml__add_op(), 2, inputs, NULL, 0);
+}
+
+static dml_status dml__flatten_infer(dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    node->dtype = x->dtype;
+    node->batched = x->batched;
+    node->shape.ndim = 1;
+    node->shape.dims[0] = (int)dml_shape_count(&x->shape);
+    return DML_OK;
+}
+
+DML__LOCAL const dml__op *dml__flatten_op(void)
+{
+    static const dml__op op = { "flatten", dml__flatten_infer, NULL, NULL, 0, NULL, true, false,
+                                NULL,      dml__no_flops,      NULL };
+    return &op;
+}
+
+DML_API dml_node *dml_flatten(dml_node *x)
+{
+    return dml__node_create(dml__flatten_op(), 1, &x, NULL, 0);
+}
+
+#endif
+
+/* ---- ops/op_activation.c ---- */
+
+#ifndef DML_OPS_OP_ACTIVATION_C
+#define DML_OPS_OP_ACTIVATION_C
+
+static dml_status dml__activation_infer(dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    if (x->dtype != DML_F32)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT, "its input is %s, it takes f32",
+                              dml_dtype_name(x->dtype));
+    node->shape = x->shape;
+    node->batched = x->batched;
+    return DML_OK;
+}
+
+typedef void dml__activation_forward_kernel(dml_pool *pool, size_t n, const float *x, float *y);
+typedef void dml__activation_backward_kernel(dml_pool *pool, size_t n, const float *y, const float *dy,
+                                             float beta, float *dx);
+
+static dml_status dml__activation_forward(const dml__run *run, const dml_node *node, const char *kernel,
+                                          dml__activation_forward_kernel *cpu)
+{
+    const size_t n = dml__count(run, node);
+    if (run->device->host_memory) {
+        cpu(run->pool, n, dml__host_value(run, node->input[0]), dml__host_value(run, node));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch(kernel, n, 1);
+    launch.buffer[0] = dml__value(run, node->input[0]);
+    launch.buffer[1] = dml__value(run, node);
+    launch.integer[0] = (int32_t)n;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__activation_backward(const dml__run *run, const dml_node *node, const char *kernel,
+                                           dml__activation_backward_kernel *cpu)
+{
+    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
+    const size_t n = dml__count(run, node);
+    const float beta = dml__beta(run, node, 0);
+    if (run->device->host_memory) {
+        cpu(run->pool, n, dml__host_value(run, node), dml__host_gradient(run, node), beta,
+            dml__host_gradient(run, node->input[0]));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch(kernel, n, 1);
+    launch.buffer[0] = dml__value(run, node);
+    launch.buffer[1] = dml__gradient(run, node);
+    launch.buffer[2] = dml__gradient(run, node->input[0]);
+    launch.integer[0] = (int32_t)n;
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+/* Each activation is a name: its op, its CPU kernels and its shared kernels follow from it. */
+#define DML__ACTIVATION(name)                                                                                \
+    static dml_status dml__##name##_op_forward(const dml__run *run, const dml_node *node)                    \
+    {                                                                                                        \
+        return dml__activation_forward(run, node, #name "_forward", dml_##name##_forward);                   \
+    }                                                                                                        \
+    static dml_status dml__##name##_op_backward(const dml__run *run, const dml_node *node)                   \
+    {                                                                                                        \
+        return dml__activation_backward(run, node, #name "_backward", dml_##name##_backward);                \
+    }                                                                                                        \
+    DML__LOCAL const dml__op *dml__##name##_op(void)                                                         \
+    {                                                                                                        \
+        static const dml__op op = { #name,                                                                   \
+                                    dml__activation_infer,                                                   \
+                                    dml__##name##_op_forward,                                                \
+                                    dml__##name##_op_backward,                                               \
+                                    DML__NEEDS_OUTPUT,                                                       \
+                                    NULL,                                                                    \
+                                    false,                                                                   \
+                                    true,                                                                    \
+                                    NULL,                                                                    \
+                                    NULL,                                                                    \
+                                    NULL };                                                                  \
+        return &op;                                                                                          \
+    }                                                                                                        \
+    DML_API dml_node *dml_##name(dml_node *x)                                                                \
+    {                                                                                                        \
+        return dml__node_create(dml__##name##_op(), 1, &x, NULL, 0);                                         \
+    }
+
+DML__ACTIVATION(relu)
+DML__ACTIVATION(tanh)
+DML__ACTIVATION(sigmoid)
+
+#undef DML__ACTIVATION
+
+#endif
+
+/* ---- ops/op_dense.c ---- */
+
+#ifndef DML_OPS_OP_DENSE_C
+#define DML_OPS_OP_DENSE_C
+
+static dml_status dml__dense_infer(dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
+    char x_text[DML_SHAPE_TEXT], w_text[DML_SHAPE_TEXT];
+    if (x->dtype != DML_F32 || !x->batched || x->shape.ndim != 1)
+        return dml__node_fail(node, DML_ERROR_SHAPE,
+                              "its input is %s %s; it takes one row of f32 a sample (dml_flatten)",
+                              dml_dtype_name(x->dtype), dml_shape_format(&x->shape, x_text));
+    if (w->batched || w->shape.ndim != 2 || w->shape.dims[1] != x->shape.dims[0])
+        return dml__node_fail(node, DML_ERROR_SHAPE,
+                              "its input is %s and its weights %s%s; they must be units x %d",
+                              dml_shape_format(&x->shape, x_text), dml_shape_format(&w->shape, w_text),
+                              w->batched ? " a sample" : "", x->shape.dims[0]);
+    if (bias && (bias->batched || bias->shape.ndim != 1 || bias->shape.dims[0] != w->shape.dims[0]))
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s%s, it must be %d",
+                              dml_shape_format(&bias->shape, x_text), bias->batched ? " a sample" : "",
+                              w->shape.dims[0]);
+    node->batched = true;
+    node->shape.ndim = 1;
+    node->shape.dims[0] = w->shape.dims[0];
+    return DML_OK;
+}
+
+/* c (m, n) = op(a) op(b) + beta c, all dense and row-major, k summed. */
+static dml_status dml__dense_gemm(const dml__run *run, bool trans_a, bool trans_b, int m, int n, int k,
+                                  dml_ref a, dml_ref b, float beta, dml_ref c)
+{
+    const int lda = trans_a ? m : k, ldb = trans_b ? k : n;
+    if (run->device->host_memory)
+        return dml_sgemm(run->pool, DML_ROW_MAJOR, trans_a ? DML_TRANS : DML_NO_TRANS,
+                         trans_b ? DML_TRANS : DML_NO_TRANS, m, n, k, 1.0f, (const float *)dml__host(a), lda,
+                         (const float *)dml__host(b), ldb, beta, (float *)dml__host(c), n);
+    dml_launch launch = dml__launch("gemm", (size_t)n, (size_t)m);
+    const int32_t integers[] = { m, n, k, trans_a, trans_b, lda, ldb, n };
+    for (int i = 0; i < 8; i++) launch.integer[i] = integers[i];
+    launch.buffer[0] = a;
+    launch.buffer[1] = b;
+    launch.buffer[2] = c;
+    launch.real[0] = 1.0f;
+    launch.real[1] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
+    const int units = w->shape.dims[0], in = w->shape.dims[1];
+    const dml_status status = dml__dense_gemm(run, false, true, run->rows, units, in, dml__value(run, x),
+                                              dml__value(run, w), 0.0f, dml__value(run, node));
+    if (status != DML_OK || !bias) return status;
+    if (run->device->host_memory) {
+        dml_bias_add(run->pool, (size_t)run->rows, (size_t)units, dml__host_value(run, bias),
+                     dml__host_value(run, node));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("bias_add", dml__count(run, node), 1);
+    launch.buffer[0] = dml__value(run, bias);
+    launch.buffer[1] = dml__value(run, node);
+    launch.integer[0] = run->rows;
+    launch.integer[1] = units;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__dense_op_backward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
+    const int units = w->shape.dims[0], in = w->shape.dims[1];
+    dml_status status = DML_OK;
+    if (dml__wants_gradient(run, node, 0)) /* dx (rows, in) = dy w */
+        status = dml__dense_gemm(run, false, false, run->rows, in, units, dml__gradient(run, node),
+                                 dml__value(run, w), dml__beta(run, node, 0), dml__gradient(run, x));
+    if (status == DML_OK && dml__wants_gradient(run, node, 1)) /* dw (units, in) = dy^T x */
+        status = dml__dense_gemm(run, true, false, units, in, run->rows, dml__gradient(run, node),
+                                 dml__value(run, x), dml__beta(run, node, 1), dml__gradient(run, w));
+    if (status == DML_OK && bias && dml__wants_gradient(run, node, 2))
+        status = dml__sum_rows_into_gradient(run, node, 2, (size_t)run->rows, (size_t)units);
+    return status;
+}
+
+static double dml__dense_flops(const dml_node *node)
+{
+    const dml_shape *w = &node->input[1]->shape;
+    return 2.0 * w->dims[0] * w->dims[1] + (node->input[2] ? w->dims[0] : 0);
+}
+
+/* Of its three products. */
+static dml_scratch dml__dense_scratch(const dml_node *node, int rows, bool training)
+{
+    const int units = node->input[1]->shape.dims[0], in = node->input[1]->shape.dims[1];
+    dml_scratch most = dml_sgemm_scratch(rows, units, in);
+    if (!training) return most;
+    most = dml__larger_scratch(most, dml_sgemm_scratch(rows, in, units));
+    return dml__larger_scratch(most, dml_sgemm_scratch(units, in, rows));
+}
+
+DML__LOCAL const dml__op *dml__dense_op(void)
+{
+    static const dml__op op = { "dense",
+                                dml__dense_infer,
+                                dml__dense_op_forward,
+                                dml__dense_op_backward,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),
+                                NULL,
+                                false,
+                                false,
+                                NULL,
+                                dml__dense_flops,
+                                dml__dense_scratch };
+    return &op;
+}
+
+DML_API dml_node *dml_dense_with(dml_node *x, dml_node *w, dml_node *bias)
+{
+    dml_node *const inputs[] = { x, w, bias };
+    return dml__node_create(dml__dense_op(), bias ? 3 : 2, inputs, NULL, 0);
+}
+
+DML_API dml_node *dml_dense(dml_node *x, int units)
+{
+    if (!x) return NULL;
+    if (units < 1) {
+        dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
+                  "dense: %d units asked for, it takes 1 or more", units);
+        return NULL;
+    }
+    const int in = x->shape.ndim == 1 ? x->shape.dims[0] : (int)dml_shape_count(&x->shape);
+    dml_node *last = x->graph->last;
+    dml_node *w =
+        dml__layer_parameter(x->graph, dml__dense_op(), "weight", dml_init_he(in), dml_shape_of(units, in));
+    dml_node *bias =
+        dml__layer_parameter(x->graph, dml__dense_op(), "bias", dml_init_constant(0), dml_shape_of(units));
+    dml_node *layer = bias ? dml_dense_with(x, w, bias) : NULL;
+    if (!layer) dml__graph_drop_after(x->graph, last);
+    return layer;
+}
+
+#endif
+
+/* ---- ops/op_conv2d.c ---- */
+
+#ifndef DML_OPS_OP_CONV2D_C
+#define DML_OPS_OP_CONV2D_C
+
+#include <stdio.h>
+#include <string.h>
+
+static dml_status dml__check_conv2d_parameters(const dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
+    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
+    const int *dims = w->shape.dims;
+    char text[DML_SHAPE_TEXT];
+    if (w->dtype != DML_F32 || w->batched || w->shape.ndim != 4 || dims[0] != o->filters ||
+        dims[1] != o->kernel[0] || dims[2] != o->kernel[1] || dims[3] != x->shape.dims[2])
+        return dml__node_fail(
+            node, DML_ERROR_SHAPE,
+            "its weights are %s%s; for %d filters of %d x %d over %d channels they must be %d x "
+            "%d x %d x %d",
+            dml_shape_format(&w->shape, text), w->batched ? " a sample" : "", o->filters, o->kernel[0],
+            o->kernel[1], x->shape.dims[2], o->filters, o->kernel[0], o->kernel[1], x->shape.dims[2]);
+    if (bias && (bias->dtype != DML_F32 || bias->batched || bias->shape.ndim != 1 ||
+                 bias->shape.dims[0] != o->filters))
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s%s, it must be %d",
+                              dml_shape_format(&bias->shape, text), bias->batched ? " a sample" : "",
+                              o->filters);
+    return DML_OK;
+}
+
+static dml_status dml__conv2d_infer(dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1];
+    const dml_conv2d_options *options = (const dml_conv2d_options *)node->attributes;
+    char x_text[DML_SHAPE_TEXT];
+    dml_status status = dml__check_image_input(node);
+    if (status == DML_OK) status = dml__check_conv2d_parameters(node);
+    if (status != DML_OK) return status;
+    node->batched = true;
+    node->shape.ndim = 3;
+    node->shape.dims[2] = w->shape.dims[0];
+    for (int axis = 0; axis < 2; axis++) {
+        const int stride = options->stride[axis], padding = options->padding[axis];
+        if (stride < 1 || padding < 0)
+            return dml__node_fail(
+                node, DML_ERROR_ARGUMENT,
+                "stride %d and padding %d asked for; a stride is 1 or more, a padding 0 or more", stride,
+                padding);
+        node->shape.dims[axis] =
+            dml_conv2d_output_size(x->shape.dims[axis], options->kernel[axis], stride, padding);
+        if (node->shape.dims[axis] < 1)
+            return dml__node_fail(node, DML_ERROR_SHAPE,
+                                  "a kernel of %d x %d doesn't fit an input of %s with padding %d x %d",
+                                  options->kernel[0], options->kernel[1], dml_shape_format(&x->shape, x_text),
+                                  options->padding[0], options->padding[1]);
+    }
+    return DML_OK;
+}
+
+static dml_conv2d_shape dml__conv2d_shape_of(const dml_node *node, int rows)
+{
+    const int *x = node->input[0]->shape.dims;
+    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
+    const dml_conv2d_shape shape = { rows,         x[0],          x[1],         x[2],
+                                     o->filters,   o->kernel[0],  o->kernel[1], o->stride[0],
+                                     o->stride[1], o->padding[0], o->padding[1] };
+    return shape;
+}
+
+static dml_launch dml__conv2d_launch(const dml__run *run, const dml_node *node, const char *kernel,
+                                     size_t size_x, size_t size_y)
+{
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
+    const int32_t integers[] = {
+        s.batch,    s.height,   s.width, s.channels, s.filters,           s.kernel_h,         s.kernel_w,
+        s.stride_h, s.stride_w, s.pad_h, s.pad_w,    node->shape.dims[0], node->shape.dims[1]
+    };
+    dml_launch launch = dml__launch(kernel, size_x, size_y);
+    memcpy(launch.integer, integers, sizeof integers);
+    return launch;
+}
+
+static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
+    if (run->device->host_memory)
+        return dml_conv2d_forward(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w),
+                                  bias ? dml__host_value(run, bias) : NULL, dml__host_value(run, node));
+    dml_launch launch = dml__conv2d_launch(run, node, "conv2d_forward", (size_t)s.filters,
+                                           dml__count(run, node) / (size_t)s.filters);
+    launch.buffer[0] = dml__value(run, x);
+    launch.buffer[1] = dml__value(run, w);
+    if (bias) launch.buffer[2] = dml__value(run, bias);
+    launch.buffer[3] = dml__value(run, node);
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__conv2d_input_gradient(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1];
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
+    const float beta = dml__beta(run, node, 0);
+    if (run->device->host_memory)
+        return dml_conv2d_backward_input(run->pool, &s, dml__host_gradient(run, node),
+                                         dml__host_value(run, w), beta, dml__host_gradient(run, x));
+    dml_launch launch = dml__conv2d_launch(run, node, "conv2d_backward_input", (size_t)s.channels,
+                                           dml__count(run, x) / (size_t)s.channels);
+    launch.buffer[0] = dml__gradient(run, node);
+    launch.buffer[1] = dml__value(run, w);
+    launch.buffer[2] = dml__gradient(run, x);
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__conv2d_weight_gradient(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1];
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
+    const float beta = dml__beta(run, node, 1);
+    if (run->device->host_memory)
+        return dml_conv2d_backward_weights(run->pool, &s, dml__host_value(run, x),
+                                           dml__host_gradient(run, node), beta, dml__host_gradient(run, w));
+    dml_launch launch = dml__conv2d_launch(run, node, "conv2d_backward_weights",
+                                           dml__count(run, w) / (size_t)s.filters, (size_t)s.filters);
+    launch.buffer[0] = dml__value(run, x);
+    launch.buffer[1] = dml__gradient(run, node);
+    launch.buffer[2] = dml__gradient(run, w);
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__conv2d_op_backward(const dml__run *run, const dml_node *node)
+{
+    dml_status status = DML_OK;
+    const size_t filters = (size_t)node->shape.dims[2];
+    if (dml__wants_gradient(run, node, 0)) status = dml__conv2d_input_gradient(run, node);
+    if (status == DML_OK && dml__wants_gradient(run, node, 1))
+        status = dml__conv2d_weight_gradient(run, node);
+    if (status == DML_OK && node->input[2] && dml__wants_gradient(run, node, 2))
+        status = dml__sum_rows_into_gradient(run, node, 2, dml__count(run, node) / filters, filters);
+    return status;
+}
+
+static void dml__conv2d_describe(const dml_node *node, char *text, size_t bytes)
+{
+    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
+    snprintf(text, bytes, "%d filters, kernel %d x %d, stride %d x %d, padding %d x %d%s", o->filters,
+             o->kernel[0], o->kernel[1], o->stride[0], o->stride[1], o->padding[0], o->padding[1],
+             node->input[2] ? "" : ", no bias");
+}
+
+static double dml__conv2d_flops(const dml_node *node)
+{
+    const double outputs = (double)dml_shape_count(&node->shape);
+    const double taps = (double)dml_shape_count(&node->input[1]->shape) / node->shape.dims[2];
+    return outputs * (2 * taps + (node->input[2] ? 1 : 0));
+}
+
+static dml_scratch dml__conv2d_scratch_of(const dml_node *node, int rows, bool training)
+{
+    const dml_conv2d_shape shape = dml__conv2d_shape_of(node, rows);
+    return dml_conv2d_scratch(&shape, training);
+}
+
+DML__LOCAL const dml__op *dml__conv2d_op(void)
+{
+    static const dml__op op = { "conv2d",
+                                dml__conv2d_infer,
+                                dml__conv2d_op_forward,
+                                dml__conv2d_op_backward,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),
+                                NULL,
+                                false,
+                                false,
+                                dml__conv2d_describe,
+                                dml__conv2d_flops,
+                                dml__conv2d_scratch_of };
+    return &op;
+}
+
+static dml_initializer dml__conv2d_init(const dml_conv2d_options *options, int channels)
+{
+    const int64_t pixels = (int64_t)options->kernel[0] * options->kernel[1];
+    return dml_init_he(pixels > INT32_MAX / channels ? INT32_MAX : (int)pixels * channels);
+}
+
+static void dml__conv2d_defaults(dml_conv2d_options *o, const dml_conv2d_options *options)
+{
+    memset(o, 0, sizeof *o);
+    if (options) *o = *options;
+    for (int axis = 0; axis < 2; axis++)
+        if (!o->stride[axis]) o->stride[axis] = 1;
+}
+
+DML_API dml_node *dml_conv2d_with(dml_node *x, dml_node *w, dml_node *bias, const dml_conv2d_options *options)
+{
+    if (!w) return NULL;
+    dml_conv2d_options o;
+    dml__conv2d_defaults(&o, options);
+    if (!o.filters) o.filters = w->shape.dims[0];
+    for (int axis = 0; axis < 2; axis++)
+        if (!o.kernel[axis]) o.kernel[axis] = w->shape.dims[1 + axis];
+    o.no_bias = !bias;
+    dml_node *const inputs[] = { x, w, bias };
+    return dml__node_create(dml__conv2d_op(), bias ? 3 : 2, inputs, &o, sizeof o);
+}
+
+DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options)
+{
+    if (!x) return NULL;
+    dml_conv2d_options o;
+    dml__conv2d_defaults(&o, options);
+    for (int axis = 0; axis < 2; axis++)
+        if (!o.kernel[axis]) o.kernel[axis] = 3;
+    if (o.filters < 1 || o.kernel[0] < 1 || o.kernel[1] < 1) {
+        dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
+                  "conv2d: %d filters of %d x %d asked for, each must be 1 or more", o.filters, o.kernel[0],
+                  o.kernel[1]);
+        return NULL;
+    }
+    const int channels = x->shape.ndim == 3 ? x->shape.dims[2] : 1;
+    dml_node *last = x->graph->last;
+    dml_node *w = dml__layer_parameter(x->graph, dml__conv2d_op(), "weight", dml__conv2d_init(&o, channels),
+                                       dml_shape_of(o.filters, o.kernel[0], o.kernel[1], channels));
+    dml_node *bias = NULL;
+    if (!o.no_bias)
+        bias = dml__layer_parameter(x->graph, dml__conv2d_op(), "bias", dml_init_constant(0),
+                                    dml_shape_of(o.filters));
+    dml_node *layer = o.no_bias || bias ? dml_conv2d_with(x, w, bias, &o) : NULL;
+    if (!layer) dml__graph_drop_after(x->graph, last);
+    return layer;
+}
+
+#endif
+
+/* ---- ops/op_pool2d.c ---- */
+
+#ifndef DML_OPS_OP_POOL2D_C
+#define DML_OPS_OP_POOL2D_C
+
+#include <stdio.h>
+#include <string.h>
+
+static dml_status dml__pool2d_infer(dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    const dml_pool2d_options *options = (const dml_pool2d_options *)node->attributes;
+    char x_text[DML_SHAPE_TEXT];
+    const dml_status status = dml__check_image_input(node);
+    if (status != DML_OK) return status;
+    node->batched = true;
+    node->shape = x->shape;
+    for (int axis = 0; axis < 2; axis++) {
+        const int kernel = options->kernel[axis], stride = options->stride[axis],
+                  padding = options->padding[axis];
+        if (kernel < 1 || stride < 1 || padding < 0 || padding >= kernel)
+            return dml__node_fail(
+                node, DML_ERROR_ARGUMENT,
+                "kernel %d, stride %d and padding %d asked for; a kernel and a stride are 1 or more, "
+                "a padding is smaller than its kernel",
+                kernel, stride, padding);
+        node->shape.dims[axis] = dml_conv2d_output_size(x->shape.dims[axis], kernel, stride, padding);
+        if (node->shape.dims[axis] < 1)
+            return dml__node_fail(node, DML_ERROR_SHAPE, "a window of %d x %d doesn't fit an input of %s",
+                                  options->kernel[0], options->kernel[1],
+                                  dml_shape_format(&x->shape, x_text));
+    }
+    return DML_OK;
+}
+
+static void dml__pool2d_describe(const dml_node *node, char *text, size_t bytes)
+{
+    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
+    snprintf(text, bytes, "kernel %d x %d, stride %d x %d, padding %d x %d", o->kernel[0], o->kernel[1],
+             o->stride[0], o->stride[1], o->padding[0], o->padding[1]);
+}
+
+static double dml__avg_pool2d_flops(const dml_node *node)
+{
+    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
+    return (double)dml_shape_count(&node->shape) * o->kernel[0] * o->kernel[1];
+}
+
+static dml_pool2d_shape dml__pool2d_run_shape(const dml__run *run, const dml_node *node)
+{
+    const int *x = node->input[0]->shape.dims;
+    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
+    const dml_pool2d_shape shape = { run->rows,    x[0],         x[1],         x[2],          o->kernel[0],
+                                     o->kernel[1], o->stride[0], o->stride[1], o->padding[0], o->padding[1] };
+    return shape;
+}
+
+static dml_launch dml__pool2d_launch(const dml__run *run, const dml_node *node, const char *kernel,
+                                     size_t size)
+{
+    const dml_pool2d_shape s = dml__pool2d_run_shape(run, node);
+    const int32_t integers[] = { s.batch,
+                                 s.height,
+                                 s.width,
+                                 s.channels,
+                                 0,
+                                 s.kernel_h,
+                                 s.kernel_w,
+                                 s.stride_h,
+                                 s.stride_w,
+                                 s.pad_h,
+                                 s.pad_w,
+                                 node->shape.dims[0],
+                                 node->shape.dims[1] };
+    dml_launch launch = dml__launch(kernel, size, 1);
+    memcpy(launch.integer, integers, sizeof integers);
+    return launch;
+}
+
+static size_t dml__max_pool2d_saved_bytes(const dml_node *node, int rows)
+{
+    return dml_shape_count(&node->shape) * (size_t)rows * sizeof(int32_t);
+}
+
+static dml_status dml__max_pool2d_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    if (run->device->host_memory) {
+        const dml_pool2d_shape shape = dml__pool2d_run_shape(run, node);
+        return dml_max_pool2d_forward(run->pool, &shape, dml__host_value(run, x), dml__host_value(run, node),
+                                      (int32_t *)dml__host(dml__saved(run, node)));
+    }
+    dml_launch launch = dml__pool2d_launch(run, node, "max_pool2d_forward", dml__count(run, node));
+    launch.buffer[0] = dml__value(run, x);
+    launch.buffer[1] = dml__value(run, node);
+    launch.buffer[2] = dml__saved(run, node);
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__max_pool2d_op_backward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
+    const float beta = dml__beta(run, node, 0);
+    if (run->device->host_memory) {
+        const dml_pool2d_shape shape = dml__pool2d_run_shape(run, node);
+        return dml_max_pool2d_backward(run->pool, &shape, (const int32_t *)dml__host(dml__saved(run, node)),
+                                       dml__host_gradient(run, node), beta, dml__host_gradient(run, x));
+    }
+    dml_launch launch = dml__pool2d_launch(run, node, "max_pool2d_backward", dml__count(run, x));
+    launch.buffer[0] = dml__saved(run, node);
+    launch.buffer[1] = dml__gradient(run, node);
+    launch.buffer[2] = dml__gradient(run, x);
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+DML__LOCAL const dml__op *dml__max_pool2d_op(void)
+{
+    static const dml__op op = { "max_pool2d",
+                                dml__pool2d_infer,
+                                dml__max_pool2d_op_forward,
+                                dml__max_pool2d_op_backward,
+                                0,
+                                dml__max_pool2d_saved_bytes,
+                                false,
+                                false,
+                                dml__pool2d_describe,
+                                dml__no_flops,
+                                NULL };
+    return &op;
+}
+
+static dml_status dml__avg_pool2d_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    if (run->device->host_memory) {
+        const dml_pool2d_shape shape = dml__pool2d_run_shape(run, node);
+        return dml_avg_pool2d_forward(run->pool, &shape, dml__host_value(run, x), dml__host_value(run, node));
+    }
+    dml_launch launch = dml__pool2d_launch(run, node, "avg_pool2d_forward", dml__count(run, node));
+    launch.buffer[0] = dml__value(run, x);
+    launch.buffer[1] = dml__value(run, node);
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__avg_pool2d_op_backward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
+    const float beta = dml__beta(run, node, 0);
+    if (run->device->host_memory) {
+        const dml_pool2d_shape shape = dml__pool2d_run_shape(run, node);
+        return dml_avg_pool2d_backward(run->pool, &shape, dml__host_gradient(run, node), beta,
+                                       dml__host_gradient(run, x));
+    }
+    dml_launch launch = dml__pool2d_launch(run, node, "avg_pool2d_backward", dml__count(run, x));
+    launch.buffer[0] = dml__gradient(run, node);
+    launch.buffer[1] = dml__gradient(run, x);
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+DML__LOCAL const dml__op *dml__avg_pool2d_op(void)
+{
+    static const dml__op op = { "avg_pool2d",
+                                dml__pool2d_infer,
+                                dml__avg_pool2d_op_forward,
+                                dml__avg_pool2d_op_backward,
+                                0,
+                                NULL,
+                                false,
+                                false,
+                                dml__pool2d_describe,
+                                dml__avg_pool2d_flops,
+                                NULL };
+    return &op;
+}
+
+static dml_node *dml__pool2d_create(const dml__op *op, dml_node *x, const dml_pool2d_options *options)
+{
+    dml_pool2d_options o;
+    memset(&o, 0, sizeof o);
+    if (options) o = *options;
+    for (int axis = 0; axis < 2; axis++) {
+        if (!o.kernel[axis]) o.kernel[axis] = 2;
+        if (!o.stride[axis]) o.stride[axis] = o.kernel[axis];
+    }
+    return dml__node_create(op, 1, &x, &o, sizeof o);
+}
+
+DML_API dml_node *dml_max_pool2d(dml_node *x, const dml_pool2d_options *options)
+{
+    return dml__pool2d_create(dml__max_pool2d_op(), x, options);
+}
+
+DML_API dml_node *dml_avg_pool2d(dml_node *x, const dml_pool2d_options *options)
+{
+    return dml__pool2d_create(dml__avg_pool2d_op(), x, options);
+}
+
+#endif
+
+/* ---- ops/op_loss.c ---- */
+
+#ifndef DML_OPS_OP_LOSS_C
+#define DML_OPS_OP_LOSS_C
+
+static dml_status dml__softmax_cross_entropy_infer(dml_node *node)
+{
+    dml_node *logits = node->input[0], *labels = node->input[1];
+    char logits_text[DML_SHAPE_TEXT], labels_text[DML_SHAPE_TEXT];
+    if (logits->dtype != DML_F32 || !logits->batched || logits->shape.ndim != 1)
+        return dml__node_fail(node, DML_ERROR_SHAPE,
+                              "its logits are %s %s; they must be one row of f32 a sample",
+                              dml_dtype_name(logits->dtype), dml_shape_format(&logits->shape, logits_text));
+    if (labels->op != dml__input_op() || labels->dtype != DML_I32 || labels->shape.ndim != 0)
+        return dml__node_fail(
+            node, DML_ERROR_SHAPE, "its labels are %s %s %s; they must be an input of one i32 a sample",
+            labels->op->name, dml_dtype_name(labels->dtype), dml_shape_format(&labels->shape, labels_text));
+    node->limit = logits->shape.dims[0];
+    return DML_OK; /* shape and batched are zero: one scalar */
+}
+
+/* Saved: the probabilities (rows, classes), then each row's loss (rows). */
+static size_t dml__probability_bytes(const dml_node *node, int rows)
+{
+    return dml__align_up((size_t)node->input[0]->shape.dims[0] * (size_t)rows * sizeof(float));
+}
+
+static size_t dml__softmax_cross_entropy_saved_bytes(const dml_node *node, int rows)
+{
+    return dml__probability_bytes(node, rows) + (size_t)rows * sizeof(float);
+}
+
+static dml_status dml__softmax_cross_entropy_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *logits = node->input[0], *labels = node->input[1];
+    const int classes = logits->shape.dims[0];
+    const dml_ref probabilities = dml__saved(run, node);
+    dml_ref row_loss = probabilities;
+    row_loss.offset += dml__probability_bytes(node, run->rows);
+    if (run->device->host_memory) {
+        *dml__host_value(run, node) = dml_softmax_cross_entropy_forward(
+            run->pool, (size_t)run->rows, (size_t)classes, dml__host_value(run, logits),
+            (const int32_t *)dml__host(dml__value(run, labels)), (float *)dml__host(probabilities),
+            (float *)dml__host(row_loss));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("softmax_cross_entropy_forward", (size_t)run->rows, 1);
+    launch.buffer[0] = dml__value(run, logits);
+    launch.buffer[1] = dml__value(run, labels);
+    launch.buffer[2] = probabilities;
+    launch.buffer[3] = row_loss;
+    launch.integer[0] = run->rows;
+    launch.integer[1] = classes;
+    const dml_status status = dml__submit(run->device, &launch);
+    if (status != DML_OK) return status;
+    launch = dml__launch("mean", 1, 1);
+    launch.buffer[0] = row_loss;
+    launch.buffer[1] = dml__value(run, node);
+    launch.integer[0] = run->rows;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__softmax_cross_entropy_op_backward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *logits = node->input[0], *labels = node->input[1];
+    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
+    const int classes = logits->shape.dims[0];
+    const float scale = 1.0f / (float)run->rows, beta = dml__beta(run, node, 0);
+    if (run->device->host_memory) {
+        dml_softmax_cross_entropy_backward(
+            run->pool, (size_t)run->rows, (size_t)classes, (const float *)dml__host(dml__saved(run, node)),
+            (const int32_t *)dml__host(dml__value(run, labels)), scale * *dml__host_gradient(run, node), beta,
+            dml__host_gradient(run, logits));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("softmax_cross_entropy_backward", dml__count(run, logits), 1);
+    launch.buffer[0] = dml__saved(run, node);
+    launch.buffer[1] = dml__value(run, labels);
+    launch.buffer[2] = dml__gradient(run, node);
+    launch.buffer[3] = dml__gradient(run, logits);
+    launch.integer[0] = run->rows;
+    launch.integer[1] = classes;
+    launch.real[0] = scale;
+    launch.real[1] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+/* Of each logit: minus the largest, exp, plus the others, divided. */
+static double dml__softmax_cross_entropy_flops(const dml_node *node)
+{
+    return 4.0 * node->input[0]->shape.dims[0];
+}
+
+DML__LOCAL const dml__op *dml__softmax_cross_entropy_op(void)
+{
+    static const dml__op op = { "softmax_cross_entropy",
+                                dml__softmax_cross_entropy_infer,
+                                dml__softmax_cross_entropy_op_forward,
+                                dml__softmax_cross_entropy_op_backward,
+                                DML__NEEDS_INPUT(1),
+                                dml__softmax_cross_entropy_saved_bytes,
+                                false,
+                                false,
+                                NULL,
+                                dml__softmax_cross_entropy_flops,
+                                NULL };
+    return &op;
+}
+
+DML_API dml_node *dml_softmax_cross_entropy(dml_node *logits, dml_node *labels)
+{
+    dml_node *const inputs[] = { logits, labels };
+    return dml__node_create(dml__softmax_cross_entropy_op(), 2, inputs, NULL, 0);
+}
+
+static dml_status dml__mean_squared_error_infer(dml_node *node)
+{
+    const dml_node *a = node->input[0], *b = node->input[1];
+    char a_text[DML_SHAPE_TEXT], b_text[DML_SHAPE_TEXT];
+    if (a->dtype != DML_F32 || b->dtype != DML_F32 || !dml_shape_equal(&a->shape, &b->shape) ||
+        a->batched != b->batched)
+        return dml__node_fail(node, DML_ERROR_SHAPE,
+                              "its inputs are %s %s and %s %s, they must be f32 of one shape",
+                              dml_dtype_name(a->dtype), dml_shape_format(&a->shape, a_text),
+                              dml_dtype_name(b->dtype), dml_shape_format(&b->shape, b_text));
+    return DML_OK;
+}
+
+static dml_status dml__mean_squared_error_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *a = node->input[0], *b = node->input[1];
+    const size_t n = dml__count(run, a);
+    if (run->device->host_memory) {
+        *dml__host_value(run, node) =
+            dml_mse_forward(run->pool, n, dml__host_value(run, a), dml__host_value(run, b));
+        return DML_OK;
+    }
+    if (n > INT32_MAX)
+        return dml_device_fail(run->device, DML_ERROR_UNSUPPORTED,
+                               "mse_forward over %zu: the kernels count to %d; use smaller batches", n,
+                               INT32_MAX);
+    dml_launch launch = dml__launch("mse_forward", 1, 1);
+    launch.buffer[0] = dml__value(run, a);
+    launch.buffer[1] = dml__value(run, b);
+    launch.buffer[2] = dml__value(run, node);
+    launch.integer[0] = (int32_t)n;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__mean_squared_error_op_backward(const dml__run *run, const dml_node *node)
+{
+    dml_status status = DML_OK;
+    for (int i = 0; i < 2 && status == DML_OK; i++) {
+        if (!dml__wants_gradient(run, node, i)) continue;
+        const dml_node *self = node->input[i], *other = node->input[1 - i];
+        const size_t n = dml__count(run, self);
+        const float scale = 2.0f / (float)n, beta = dml__beta(run, node, i);
+        if (run->device->host_memory) {
+            dml_mse_backward(run->pool, n, dml__host_value(run, self), dml__host_value(run, other),
+                             scale * *dml__host_gradient(run, node), beta, dml__host_gradient(run, self));
+            continue;
+        }
+        dml_launch launch = dml__launch("mse_backward", n, 1);
+        launch.buffer[0] = dml__value(run, self);
+        launch.buffer[1] = dml__value(run, other);
+        launch.buffer[2] = dml__gradient(run, node);
+        launch.buffer[3] = dml__gradient(run, self);
+        launch.integer[0] = (int32_t)n;
+        launch.real[0] = scale;
+        launch.real[1] = beta;
+        status = dml__submit(run->device, &launch);
+    }
+    return status;
+}
+
+static double dml__mean_squared_error_flops(const dml_node *node)
+{
+    return 3.0 * (double)dml_shape_count(&node->input[0]->shape);
+}
+
+DML__LOCAL const dml__op *dml__mean_squared_error_op(void)
+{
+    static const dml__op op = { "mean_squared_error",
+                                dml__mean_squared_error_infer,
+                                dml__mean_squared_error_op_forward,
+                                dml__mean_squared_error_op_backward,
+                                DML__NEEDS_INPUTS,
+                                NULL,
+                                false,
+                                false,
+                                NULL,
+                                dml__mean_squared_error_flops,
+                                NULL };
+    return &op;
+}
+
+DML_API dml_node *dml_mean_squared_error(dml_node *a, dml_node *b)
+{
+    dml_node *const inputs[] = { a, b };
+    return dml__node_create(dml__mean_squared_error_op(), 2, inputs, NULL, 0);
+}
+
+#endif
+
 /* ---- train/optimizer.c ---- */
 
 #ifndef DML_TRAIN_OPTIMIZER_C
@@ -11601,11 +11598,6 @@ DML_API dml_context *dml_trainer_context(const dml_trainer *trainer)
 DML_API uint64_t dml_trainer_steps(const dml_trainer *trainer)
 {
     return trainer ? trainer->steps : 0;
-}
-
-DML_API void dml_trainer_set_steps(dml_trainer *trainer, uint64_t steps)
-{
-    if (trainer) trainer->steps = steps;
 }
 
 DML_API dml_trainer_run dml_trainer_get_run(const dml_trainer *trainer)

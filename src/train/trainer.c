@@ -409,11 +409,6 @@ DML_API uint64_t dml_trainer_steps(const dml_trainer *trainer)
     return trainer ? trainer->steps : 0;
 }
 
-DML_API void dml_trainer_set_steps(dml_trainer *trainer, uint64_t steps)
-{
-    if (trainer) trainer->steps = steps;
-}
-
 DML_API dml_trainer_run dml_trainer_get_run(const dml_trainer *trainer)
 {
     dml_trainer_run run;

@@ -138,7 +138,4 @@ DML_API dml_trainer_run dml_trainer_get_run(const dml_trainer *trainer);
    changed then. */
 DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_run *run);
 
-/* Sets the number of steps taken alone. */
-DML_API void dml_trainer_set_steps(dml_trainer *trainer, uint64_t steps);
-
 #endif

@@ -5,7 +5,7 @@
 #include "device/backend.h"
 #include "device/context_internal.h"
 #include "graph/graph.h"
-#include "graph/op_dense.h"
+#include "ops/op_dense.h"
 #include "graph/program.h"
 
 #include "../graph/backends.h"

@@ -4,10 +4,10 @@
 
 #include "../comm/ranks.h"
 #include "../graph/backends.h"
-#include "graph/op_activation.h"
-#include "graph/op_arithmetic.h"
-#include "graph/op_dense.h"
-#include "graph/op_loss.h"
+#include "ops/op_activation.h"
+#include "ops/op_arithmetic.h"
+#include "ops/op_dense.h"
+#include "ops/op_loss.h"
 #include "graph/weights.h"
 
 enum { MAX_RANKS = 5, IN = 6, CLASSES = 3, MAX_STEPS = 12, MAX_BATCH = 23, MAX_PARAMETERS = 2048 };

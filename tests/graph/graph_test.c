@@ -1,12 +1,12 @@
 /* Building graphs: shapes, parameters, and what is said to those who ask for the impossible. */
 #include "graph/graph.h"
 
-#include "graph/op_activation.h"
-#include "graph/op_arithmetic.h"
-#include "graph/op_conv2d.h"
-#include "graph/op_dense.h"
-#include "graph/op_loss.h"
-#include "graph/op_pool2d.h"
+#include "ops/op_activation.h"
+#include "ops/op_arithmetic.h"
+#include "ops/op_conv2d.h"
+#include "ops/op_dense.h"
+#include "ops/op_loss.h"
+#include "ops/op_pool2d.h"
 #include "graph/program.h"
 #include "graph/weights.h"
 #include "train/trainer.h"

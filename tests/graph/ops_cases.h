@@ -2,12 +2,12 @@
 #ifndef DML_TESTS_GRAPH_OPS_CASES_H
 #define DML_TESTS_GRAPH_OPS_CASES_H
 
-#include "graph/op_activation.h"
-#include "graph/op_arithmetic.h"
-#include "graph/op_conv2d.h"
-#include "graph/op_dense.h"
-#include "graph/op_loss.h"
-#include "graph/op_pool2d.h"
+#include "ops/op_activation.h"
+#include "ops/op_arithmetic.h"
+#include "ops/op_conv2d.h"
+#include "ops/op_dense.h"
+#include "ops/op_loss.h"
+#include "ops/op_pool2d.h"
 
 #include "subject.h"
 

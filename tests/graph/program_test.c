@@ -1,12 +1,12 @@
 /* Programs: any number of rows, shared parameters, what is run, and in which order gradients become final. */
 #include "graph/program.h"
 
-#include "graph/op_activation.h"
-#include "graph/op_arithmetic.h"
-#include "graph/op_conv2d.h"
-#include "graph/op_dense.h"
-#include "graph/op_loss.h"
-#include "graph/op_pool2d.h"
+#include "ops/op_activation.h"
+#include "ops/op_arithmetic.h"
+#include "ops/op_conv2d.h"
+#include "ops/op_dense.h"
+#include "ops/op_loss.h"
+#include "ops/op_pool2d.h"
 #include "graph/weights.h"
 
 #include "random_graph.h"

@@ -2,9 +2,9 @@
 #ifndef DML_TESTS_GRAPH_RANDOM_GRAPH_H
 #define DML_TESTS_GRAPH_RANDOM_GRAPH_H
 
-#include "graph/op_activation.h"
-#include "graph/op_arithmetic.h"
-#include "graph/op_dense.h"
+#include "ops/op_activation.h"
+#include "ops/op_arithmetic.h"
+#include "ops/op_dense.h"
 
 #include "subject.h"
 

@@ -4,8 +4,8 @@
 
 #include "graph/node.h"
 #include "graph/op.h"
-#include "graph/op_conv2d.h"
-#include "graph/op_pool2d.h"
+#include "ops/op_conv2d.h"
+#include "ops/op_pool2d.h"
 
 #include "../test.h"
 

@@ -3,7 +3,7 @@
 #ifndef DML_TESTS_GRAPH_SUBJECT_H
 #define DML_TESTS_GRAPH_SUBJECT_H
 
-#include "graph/op_loss.h"
+#include "ops/op_loss.h"
 #include "graph/program.h"
 #include "graph/program_internal.h"
 

@@ -1,11 +1,11 @@
 /* Weights belong to their graph: reached, frozen, saved and loaded without a trainer. */
 #include "graph/weights.h"
 
-#include "graph/op_activation.h"
-#include "graph/op_arithmetic.h"
-#include "graph/op_conv2d.h"
-#include "graph/op_dense.h"
-#include "graph/op_loss.h"
+#include "ops/op_activation.h"
+#include "ops/op_arithmetic.h"
+#include "ops/op_conv2d.h"
+#include "ops/op_dense.h"
+#include "ops/op_loss.h"
 #include "graph/program.h"
 #include "train/checkpoint.h"
 #include "train/trainer.h"

@@ -1,12 +1,12 @@
 /* Memory: every allocation may fail, a step makes none, and one buffer of the caller's is enough. */
 #include "train/trainer.h"
 
-#include "graph/op_activation.h"
-#include "graph/op_arithmetic.h"
-#include "graph/op_conv2d.h"
-#include "graph/op_dense.h"
-#include "graph/op_loss.h"
-#include "graph/op_pool2d.h"
+#include "ops/op_activation.h"
+#include "ops/op_arithmetic.h"
+#include "ops/op_conv2d.h"
+#include "ops/op_dense.h"
+#include "ops/op_loss.h"
+#include "ops/op_pool2d.h"
 
 #include "../test.h"
 

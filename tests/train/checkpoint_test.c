@@ -3,9 +3,9 @@
 
 #include "base/os_thread.h"
 #include "base/safetensors.h"
-#include "graph/op_activation.h"
-#include "graph/op_dense.h"
-#include "graph/op_loss.h"
+#include "ops/op_activation.h"
+#include "ops/op_dense.h"
+#include "ops/op_loss.h"
 #include "graph/weights.h"
 #include "train/trainer_internal.h"
 
@@ -144,7 +144,7 @@ static void check_numbers(int runs)
         if (i == 1) o->lr = 1e6f, o->weight_decay = 1e6f, o->momentum = float_of(0x3F7FFFFF);
         if (i == 2) o->lr = 0, o->weight_decay = 0, o->momentum = float_of(1);
         if (i == 3) o->lr = 16777215.0f / 32, o->weight_decay = 1e-5f, o->momentum = 0.123456789f;
-        dml_trainer_set_steps(a.trainer, i % 2 ? UINT64_MAX - (uint64_t)i : (uint64_t)i * 1000003);
+        a.trainer->steps = i % 2 ? UINT64_MAX - (uint64_t)i : (uint64_t)i * 1000003;
         a.context->seed = i ? (uint64_t)random << 29 : UINT64_MAX;
         CHECK_INT(dml_trainer_save(a.trainer, path), DML_OK);
         CHECK_INT(dml_trainer_load(b.trainer, path), DML_OK);

@@ -1,7 +1,7 @@
 /* Optimizers against their formulas in float64, over several steps, on every backend. */
 #include "train/optimizer.h"
 
-#include "graph/op_loss.h"
+#include "ops/op_loss.h"
 #include "train/trainer.h"
 
 #include "../graph/backends.h"

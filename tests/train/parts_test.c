@@ -4,7 +4,7 @@
 #include "base/os_thread.h"
 #include "graph/node.h"
 #include "graph/weights.h"
-#include "graph/op_arithmetic.h"
+#include "ops/op_arithmetic.h"
 #include "graph/program_internal.h"
 
 #include "small_model.h"

@@ -4,9 +4,9 @@
 
 #include "train/trainer.h"
 
-#include "graph/op_activation.h"
-#include "graph/op_dense.h"
-#include "graph/op_loss.h"
+#include "ops/op_activation.h"
+#include "ops/op_dense.h"
+#include "ops/op_loss.h"
 
 #include "../graph/backends.h"
 

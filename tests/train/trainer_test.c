@@ -1,7 +1,7 @@
 /* Trainers: what a step does, the flat vectors, sync strategies, threads. */
-#include "graph/op_arithmetic.h"
-#include "graph/op_conv2d.h"
-#include "graph/op_pool2d.h"
+#include "ops/op_arithmetic.h"
+#include "ops/op_conv2d.h"
+#include "ops/op_pool2d.h"
 
 #include "small_model.h"
 
@@ -22,7 +22,9 @@ static void a_step(void)
     CHECK_INT(dml_trainer_step(t, BATCH, inputs, 2, NULL), DML_OK);
     CHECK_INT(dml_trainer_step(t, BATCH, inputs, 2, &again), DML_OK);
     CHECK(again < loss);
-    dml_trainer_set_steps(t, 1000);
+    dml_trainer_run run = dml_trainer_get_run(t);
+    run.steps = 1000;
+    CHECK_INT(dml_trainer_set_run(t, &run), DML_OK);
     CHECK_INT(dml_trainer_steps(t), 1000);
     dml_close(context);
 }
@@ -111,7 +113,8 @@ static void bad_steps(void)
     CHECK_INT(dml_trainer_fail(NULL, DML_ERROR_PEER, "%d", 1), DML_ERROR_PEER);
     CHECK(dml_trainer_steps(NULL) == 0 && dml_trainer_vectors(NULL) == 0 && dml_trainer_lr(NULL) == 0);
     dml_trainer_set_lr(NULL, 1);
-    dml_trainer_set_steps(NULL, 1);
+    CHECK_INT(dml_trainer_set_run(NULL, NULL), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_trainer_get_run(NULL).steps, 0);
     dml_trainer_destroy(NULL);
 }
 

@@ -1,11 +1,11 @@
-#ifndef DML_GRAPH_OP_DENSE_C
-#define DML_GRAPH_OP_DENSE_C
+#ifndef DML_OPS_OP_DENSE_C
+#define DML_OPS_OP_DENSE_C
 
-#include "graph/op_dense.h"
+#include "ops/op_dense.h"
 
 #include "graph/node.h"
 #include "graph/op.h"
-#include "graph/ops.h"
+#include "ops/table.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "kernels/reduce.h"

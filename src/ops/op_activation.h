@@ -1,6 +1,6 @@
 /* op_activation.h: functions of one element. */
-#ifndef DML_GRAPH_OP_ACTIVATION_H
-#define DML_GRAPH_OP_ACTIVATION_H
+#ifndef DML_OPS_OP_ACTIVATION_H
+#define DML_OPS_OP_ACTIVATION_H
 
 #include "graph/graph.h"
 

@@ -1,7 +1,7 @@
-#ifndef DML_GRAPH_OPS_C
-#define DML_GRAPH_OPS_C
+#ifndef DML_OPS_TABLE_C
+#define DML_OPS_TABLE_C
 
-#include "graph/ops.h"
+#include "ops/table.h"
 
 DML__LOCAL const dml__op *dml__op_at(int i)
 {

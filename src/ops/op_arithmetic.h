@@ -1,6 +1,6 @@
 /* op_arithmetic.h: sums and changes of shape. */
-#ifndef DML_GRAPH_OP_ARITHMETIC_H
-#define DML_GRAPH_OP_ARITHMETIC_H
+#ifndef DML_OPS_OP_ARITHMETIC_H
+#define DML_OPS_OP_ARITHMETIC_H
 
 #include "graph/graph.h"
 

@@ -1,6 +1,6 @@
-/* ops.h: the op table. Adding an op is its own file, a row here, and its shared kernels for the GPUs. */
-#ifndef DML_GRAPH_OPS_H
-#define DML_GRAPH_OPS_H
+/* table.h: the op table. Adding an op is its own file, a row here, and its shared kernels for the GPUs. */
+#ifndef DML_OPS_TABLE_H
+#define DML_OPS_TABLE_H
 
 #include "graph/op.h"
 

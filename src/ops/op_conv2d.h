@@ -1,6 +1,6 @@
 /* op_conv2d.h: the convolution layer. */
-#ifndef DML_GRAPH_OP_CONV2D_H
-#define DML_GRAPH_OP_CONV2D_H
+#ifndef DML_OPS_OP_CONV2D_H
+#define DML_OPS_OP_CONV2D_H
 
 #include "graph/graph.h"
 

@@ -1,6 +1,6 @@
 /* op_dense.h: the fully connected layer. */
-#ifndef DML_GRAPH_OP_DENSE_H
-#define DML_GRAPH_OP_DENSE_H
+#ifndef DML_OPS_OP_DENSE_H
+#define DML_OPS_OP_DENSE_H
 
 #include "graph/graph.h"
 

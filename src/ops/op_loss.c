@@ -1,12 +1,12 @@
-#ifndef DML_GRAPH_OP_LOSS_C
-#define DML_GRAPH_OP_LOSS_C
+#ifndef DML_OPS_OP_LOSS_C
+#define DML_OPS_OP_LOSS_C
 
-#include "graph/op_loss.h"
+#include "ops/op_loss.h"
 
 #include "base/memory.h"
 #include "graph/node.h"
 #include "graph/op.h"
-#include "graph/ops.h"
+#include "ops/table.h"
 #include "kernels/loss.h"
 
 static dml_status dml__softmax_cross_entropy_infer(dml_node *node)

@@ -1,11 +1,11 @@
-#ifndef DML_GRAPH_OP_ARITHMETIC_C
-#define DML_GRAPH_OP_ARITHMETIC_C
+#ifndef DML_OPS_OP_ARITHMETIC_C
+#define DML_OPS_OP_ARITHMETIC_C
 
-#include "graph/op_arithmetic.h"
+#include "ops/op_arithmetic.h"
 
 #include "graph/node.h"
 #include "graph/op.h"
-#include "graph/ops.h"
+#include "ops/table.h"
 #include "kernels/elementwise.h"
 
 static dml_status dml__add_infer(dml_node *node)

@@ -1,6 +1,6 @@
 /* op_pool2d.h: pooling layers. */
-#ifndef DML_GRAPH_OP_POOL2D_H
-#define DML_GRAPH_OP_POOL2D_H
+#ifndef DML_OPS_OP_POOL2D_H
+#define DML_OPS_OP_POOL2D_H
 
 #include "graph/graph.h"
 

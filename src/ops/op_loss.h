@@ -1,6 +1,6 @@
 /* op_loss.h: losses, each one scalar for the whole batch. */
-#ifndef DML_GRAPH_OP_LOSS_H
-#define DML_GRAPH_OP_LOSS_H
+#ifndef DML_OPS_OP_LOSS_H
+#define DML_OPS_OP_LOSS_H
 
 #include "graph/graph.h"
 

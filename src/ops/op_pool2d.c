@@ -1,11 +1,11 @@
-#ifndef DML_GRAPH_OP_POOL2D_C
-#define DML_GRAPH_OP_POOL2D_C
+#ifndef DML_OPS_OP_POOL2D_C
+#define DML_OPS_OP_POOL2D_C
 
-#include "graph/op_pool2d.h"
+#include "ops/op_pool2d.h"
 
 #include "graph/node.h"
 #include "graph/op.h"
-#include "graph/ops.h"
+#include "ops/table.h"
 #include "kernels/conv2d.h"
 #include "kernels/pool2d.h"
 
