@@ -139,7 +139,11 @@ static void what_sgd_makes(void)
     const dml_optimizer o = dml_sgd(0.5f, 0.25f);
     CHECK(o.kind == DML_SGD && o.lr == 0.5f && o.momentum == 0.25f && o.weight_decay == 0 && !o.nesterov);
     context = dml_open(NULL);
-    CHECK(trainer_with((dml_optimizer){ DML_SGD, 1e6f, 0, 1e6f, false })); /* the largest there are */
+    dml_trainer *t = trainer_with((dml_optimizer){ DML_SGD, 1e6f, 0, 1e6f, false });
+    CHECK(t); /* the largest there are */
+    dml_trainer_set_lr(t, 1);
+    dml_trainer_set_lr(t, 1e6f);
+    CHECK(dml_trainer_lr(t) == 1e6f && dml_status_of(context) == DML_OK);
     check_refused((dml_optimizer){ DML_SGD, 1.1e6f, 0, 0, false }, "lr 1.1e+06");
     check_refused((dml_optimizer){ DML_SGD, 0.1f, 0, 1.1e6f, false }, "weight decay 1.1e+06");
     dml_close(context);
