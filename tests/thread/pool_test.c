@@ -1,3 +1,4 @@
+#include "base/cpu.h"
 #include "thread/pool.h"
 
 #include "../test.h"
@@ -77,13 +78,55 @@ static void defaults_use_the_processors(void)
 {
     dml_pool *pool = dml_pool_create(NULL);
     CHECK(pool);
-    check_loops(pool, dml_pool_threads(pool));
+#ifdef DML_NO_THREADS
+    check_loops(pool, 1);
+#else
+    check_loops(pool, dml_cpu_count());
+#endif
+    CHECK(!dml_pool_scratch(pool, 0) && !dml_pool_shared_scratch(pool));
     dml_pool_destroy(pool);
     dml_pool_options options = { 0 };
     options.threads = -1;
     CHECK(!dml_pool_create(&options));
     dml_pool_destroy(NULL);
 }
+
+#ifndef DML_NO_THREADS
+typedef struct meeting {
+    int threads, begun;
+    bool done[16];
+} meeting;
+
+/* Begins to end only when every worker has a task; worker 0, the caller, is then the first to end. */
+static void meet_task(void *argument, int task, int worker)
+{
+    meeting *m = (meeting *)argument;
+    __atomic_add_fetch(&m->begun, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&m->begun, __ATOMIC_SEQ_CST) < m->threads) usleep(50);
+    if (worker > 0) usleep(1000 * (useconds_t)worker);
+    m->done[task] = true;
+}
+
+/* All threads are there, also those that slept, and the caller waits for the last of them. */
+static void all_threads_work_at_once(void)
+{
+    for (int threads = 2; threads <= 6; threads++)
+        for (int spin = -1; spin <= 1; spin++) {
+            dml_pool_options options = { 0 };
+            options.threads = threads;
+            options.spin = spin * 100;
+            dml_pool *pool = dml_pool_create(&options);
+            CHECK(pool);
+            for (int round = 0; round < 6; round++) {
+                meeting m = { threads, 0, { false } };
+                if (round % 2) usleep(2000);
+                dml_pool_run(pool, threads, meet_task, &m);
+                for (int i = 0; i < threads; i++) CHECK(m.done[i]);
+            }
+            dml_pool_destroy(pool);
+        }
+}
+#endif
 
 static void add_task(void *argument, int task, int worker)
 {
@@ -306,6 +349,15 @@ static void scratch_that_cannot_be_had(void)
     CHECK(pool);
     CHECK(c.largest < 2000); /* the pool itself takes little */
     const int without = c.live;
+    options.host_parallel = lend; /* no threads, no memory for them; and the same for the caller alone */
+    dml_pool *small = dml_pool_create(&options);
+    CHECK_INT(c.live, without + 1);
+    dml_pool_destroy(small);
+    options.host_parallel = NULL;
+    options.threads = 1;
+    small = dml_pool_create(&options);
+    CHECK_INT(c.live, without + 1);
+    dml_pool_destroy(small);
     static const dml_scratch refused[] = { { SIZE_MAX, 0 },           { 0, SIZE_MAX },
                                            { SIZE_MAX / 3, 0 },       { SIZE_MAX / 3 - 100, 300 },
                                            { SIZE_MAX - 63, 0 },      { 0, SIZE_MAX - 64 },
@@ -456,6 +508,9 @@ int main(void)
 {
     RUN(every_task_runs_once);
     RUN(defaults_use_the_processors);
+#ifndef DML_NO_THREADS
+    RUN(all_threads_work_at_once);
+#endif
     RUN(many_tiny_loops);
     RUN(loops_inside_loops);
     RUN(scratch_is_each_workers_own);
