@@ -1191,7 +1191,7 @@ DML_API dml_status dml_trainer_backward(dml_trainer *trainer, int rows, const vo
                                         int flags, float *loss);
 
 /* The optimizer's step: w follows g. The step is then counted, and what is added to g next begins anew.
-   DML_ERROR_STATE while g waits for more (DML_MORE), and while programs predict on other threads. */
+   DML_ERROR_STATE while g waits for more (DML_MORE), after a backward that failed, and while programs predict on other threads. */
 DML_API dml_status dml_trainer_update(dml_trainer *trainer);
 
 /* Its two halves, for optimizers of the caller's own and for ones that treat parts of w in other ways: the
@@ -11195,6 +11195,7 @@ struct dml_trainer {
        rank's. 0: nothing that could be added to. */
     double held;
     bool pending;
+    bool spoiled; /* by a backward pass that failed: nothing to apply, until another one or dml_trainer_put */
 };
 
 #endif
@@ -11427,6 +11428,7 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
         status = dml__program_check(trainer->program, rows, inputs, count);
     if (status != DML_OK) return status;
     dml__pass pass = dml__plan_pass(trainer, rows, flags);
+    trainer->spoiled = true;
     trainer->held = 0; /* whatever fails from here on leaves in g nothing to add to */
     trainer->pending = false;
     if (sync->begin && !pass.more) status = sync->begin(sync->state, trainer, pass.samples);
@@ -11436,6 +11438,7 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
         if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
         return status;
     }
+    trainer->spoiled = false;
     trainer->held = pass.samples;
     trainer->pending = pass.more;
     return DML_OK;
@@ -11468,6 +11471,9 @@ static dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, siz
                          count);
     const dml_status status = dml__check_whole(trainer);
     if (status != DML_OK) return status;
+    if (trainer->spoiled)
+        return dml__fail(&context->error, DML_ERROR_STATE,
+                         "an update, but the last backward pass failed and left no gradient; make it again");
     dml__update update;
     memset(&update, 0, sizeof update);
     update.device = &context->device;
@@ -11689,6 +11695,7 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
     if (!trainer) return DML_ERROR_ARGUMENT;
     if (!dml__trainer_range_ok(trainer, vector, begin, end)) return DML_ERROR_ARGUMENT;
     dml_device *device = &trainer->context->device;
+    if (vector == DML_GRADIENTS) trainer->spoiled = false; /* the caller's own */
     if (device->host_memory || begin == end) return DML_OK;
     const dml_ref to = dml__trainer_ref(trainer, vector, begin);
     return device->backend->write(device, to, trainer->mirror[vector] + begin, (end - begin) * sizeof(float));

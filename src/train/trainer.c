@@ -236,6 +236,7 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
         status = dml__program_check(trainer->program, rows, inputs, count);
     if (status != DML_OK) return status;
     dml__pass pass = dml__plan_pass(trainer, rows, flags);
+    trainer->spoiled = true;
     trainer->held = 0; /* whatever fails from here on leaves in g nothing to add to */
     trainer->pending = false;
     if (sync->begin && !pass.more) status = sync->begin(sync->state, trainer, pass.samples);
@@ -245,6 +246,7 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
         if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
         return status;
     }
+    trainer->spoiled = false;
     trainer->held = pass.samples;
     trainer->pending = pass.more;
     return DML_OK;
@@ -277,6 +279,9 @@ static dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, siz
                          count);
     const dml_status status = dml__check_whole(trainer);
     if (status != DML_OK) return status;
+    if (trainer->spoiled)
+        return dml__fail(&context->error, DML_ERROR_STATE,
+                         "an update, but the last backward pass failed and left no gradient; make it again");
     dml__update update;
     memset(&update, 0, sizeof update);
     update.device = &context->device;
@@ -498,6 +503,7 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
     if (!trainer) return DML_ERROR_ARGUMENT;
     if (!dml__trainer_range_ok(trainer, vector, begin, end)) return DML_ERROR_ARGUMENT;
     dml_device *device = &trainer->context->device;
+    if (vector == DML_GRADIENTS) trainer->spoiled = false; /* the caller's own */
     if (device->host_memory || begin == end) return DML_OK;
     const dml_ref to = dml__trainer_ref(trainer, vector, begin);
     return device->backend->write(device, to, trainer->mirror[vector] + begin, (end - begin) * sizeof(float));

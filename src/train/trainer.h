@@ -53,7 +53,7 @@ DML_API dml_status dml_trainer_backward(dml_trainer *trainer, int rows, const vo
                                         int flags, float *loss);
 
 /* The optimizer's step: w follows g. The step is then counted, and what is added to g next begins anew.
-   DML_ERROR_STATE while g waits for more (DML_MORE), and while programs predict on other threads. */
+   DML_ERROR_STATE while g waits for more (DML_MORE), after a backward that failed, and while programs predict on other threads. */
 DML_API dml_status dml_trainer_update(dml_trainer *trainer);
 
 /* Its two halves, for optimizers of the caller's own and for ones that treat parts of w in other ways: the

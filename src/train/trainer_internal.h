@@ -26,6 +26,7 @@ struct dml_trainer {
        rank's. 0: nothing that could be added to. */
     double held;
     bool pending;
+    bool spoiled; /* by a backward pass that failed: nothing to apply, until another one or dml_trainer_put */
 };
 
 #endif

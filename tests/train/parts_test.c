@@ -546,6 +546,32 @@ static void runs_are_taken_on(void)
     dml_close(context);
 }
 
+/* A gradient that a failure left half-made is never applied; the caller's own may be. */
+static void a_spoiled_gradient_is_not_applied(void)
+{
+    mock m;
+    float before[COUNT], after[COUNT];
+    backend_here = find_backend("cpu");
+    device_here = 0;
+    dml_trainer *t = small_trainer(0.5f, 0);
+    CHECK_INT(dml_trainer_sync(t, sync_with(&m)), DML_OK);
+    copy_vector(t, DML_PARAMETERS, before);
+    m.fail = "ready";
+    CHECK_INT(dml_trainer_backward(t, 2, inputs, 2, DML_OVERWRITE, NULL), DML_ERROR_PEER);
+    m.fail = NULL;
+    dml_clear_error(context);
+    CHECK_INT(dml_trainer_update(t), DML_ERROR_STATE);
+    CHECK_CONTAINS(dml_error(context), "the last backward pass failed");
+    dml_clear_error(context);
+    copy_vector(t, DML_PARAMETERS, after);
+    CHECK(memcmp(before, after, sizeof before) == 0 && dml_trainer_steps(t) == 0);
+    CHECK_INT(dml_trainer_put(t, DML_GRADIENTS, 0, COUNT), DML_OK);
+    CHECK_INT(dml_trainer_update(t), DML_OK);
+    CHECK_INT(dml_trainer_step(t, 2, inputs, 2, NULL), DML_OK);
+    CHECK_INT(dml_trainer_steps(t), 2);
+    dml_close(context);
+}
+
 int main(void)
 {
     RUN_EACH(pieces_make_one_batch);
@@ -562,5 +588,6 @@ int main(void)
     RUN(programs_predict_on_other_threads);
     RUN_EACH(frozen_parameters);
     RUN(runs_are_taken_on);
+    RUN(a_spoiled_gradient_is_not_applied);
     return test_report("train/parts");
 }
