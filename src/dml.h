@@ -95,6 +95,7 @@
 #include "graph/weights_file.c"
 #include "graph/op.c"
 #include "graph/plan.c"
+#include "graph/compile.c"
 #include "graph/program.c"
 #include "graph/print.c"
 #include "ops/table.c"

@@ -1,0 +1,393 @@
+#ifndef DML_GRAPH_COMPILE_C
+#define DML_GRAPH_COMPILE_C
+
+#include "graph/program.h"
+
+#include "base/logger.h"
+#include "base/memory.h"
+#include "graph/node.h"
+#include "graph/op.h"
+#include "graph/plan.h"
+#include "graph/program_internal.h"
+#include "thread/scratch.h"
+
+#include <string.h>
+
+static void dml__program_destroy_owned(dml__owned *owned)
+{
+    dml_program *program = (dml_program *)(void *)owned;
+    dml_context *context = program->graph->context;
+    dml__disown(context, owned);
+    dml__buffer_destroy(context, program->arena);
+    dml__buffer_destroy(context, program->g);
+    dml_pool_destroy(program->own_pool);
+    dml__release(&context->memory, program->slot);
+    dml__release(&context->memory, program->slot_of_node);
+    dml__release(&context->memory, program->input);
+    dml__release(&context->memory, program);
+}
+
+DML_API void dml_program_destroy(dml_program *program)
+{
+    if (program) dml__program_destroy_owned(&program->owned);
+}
+
+static dml__slot *dml__input_slot(const dml_program *program, const dml__slot *slot, int i)
+{
+    return &program->slot[program->slot_of_node[slot->node->input[i]->index]];
+}
+
+/* What an op of the program indexes with must be in its range: of several, in the smallest. */
+static void dml__limit_inputs(dml_program *program, const dml__slot *slot)
+{
+    for (int i = 0; slot->node->limit && i < slot->node->inputs; i++) {
+        dml__slot *input = dml__input_slot(program, slot, i);
+        if (input->node->dtype != DML_I32) continue;
+        if (!input->limit || slot->node->limit < input->limit) input->limit = slot->node->limit;
+    }
+}
+
+/* Compiling, step 1: a slot for each node that the output needs, in order of creation. */
+static dml_status dml__collect_slots(dml_program *program)
+{
+    dml_context *context = program->graph->context;
+    const int nodes = program->output->index + 1;
+    dml_node **node = (dml_node **)dml__allocate_array(&context->memory, (size_t)nodes, sizeof *node);
+    program->slot_of_node = (int *)dml__allocate_array(&context->memory, (size_t)nodes, sizeof(int));
+    program->slot = (dml__slot *)dml__allocate_array(&context->memory, (size_t)nodes, sizeof(dml__slot));
+    program->input = (dml_node **)dml__allocate_array(&context->memory, (size_t)nodes, sizeof(dml_node *));
+    if (!node || !program->slot_of_node || !program->slot || !program->input) {
+        dml__release(&context->memory, node);
+        return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left to compile %d nodes", nodes);
+    }
+    dml_node *walk = program->graph->first;
+    for (int i = 0; i < nodes; i++, walk = walk->next) node[i] = walk;
+
+    int *needed = program->slot_of_node; /* 1 where needed, until it holds slots */
+    needed[nodes - 1] = 1;
+    for (int i = nodes - 1; i >= 0; i--)
+        for (int k = 0; needed[i] && k < node[i]->inputs; k++) needed[node[i]->input[k]->index] = 1;
+    for (int i = 0; i < nodes; i++) {
+        if (!needed[i]) {
+            program->slot_of_node[i] = -1;
+            continue;
+        }
+        const int s = program->slots++;
+        dml__slot *slot = &program->slot[s];
+        slot->node = node[i];
+        slot->value_at = slot->gradient_at = s;
+        program->slot_of_node[i] = s;
+        slot->root = node[i]->op->view ? dml__input_slot(program, slot, 0)->root : s;
+        if (node[i]->op == dml__input_op()) program->input[program->inputs++] = node[i];
+        dml__limit_inputs(program, slot);
+    }
+    dml__release(&context->memory, node);
+    return DML_OK;
+}
+
+/* Step 2: which gradients there are: those with a trained parameter behind them through which the output's
+ * gradient flows. */
+static void dml__find_gradients(dml_program *program)
+{
+    for (int s = 0; s < program->slots; s++) {
+        dml__slot *slot = &program->slot[s];
+        slot->has_gradient = slot->node->op == dml__parameter_op() && !slot->node->frozen;
+        for (int i = 0; i < slot->node->inputs; i++)
+            slot->has_gradient = slot->has_gradient || dml__input_slot(program, slot, i)->has_gradient;
+    }
+    program->slot[program->slots - 1].reached = true;
+    for (int s = program->slots - 1; s >= 0; s--) {
+        dml__slot *slot = &program->slot[s];
+        const bool flows = slot->reached && (slot->node->op->backward || slot->node->op->view);
+        for (int i = 0; flows && i < slot->node->inputs; i++)
+            dml__input_slot(program, slot, i)->reached = true;
+        slot->has_gradient = slot->has_gradient && slot->reached;
+    }
+}
+
+/* The first op in execution order that uses a parameter is the last to write its gradient. */
+static int dml__first_use(const dml_program *program, const dml__slot *parameter)
+{
+    for (int s = 0; s < program->slots; s++)
+        for (int i = 0; i < program->slot[s].node->inputs; i++)
+            if (program->slot[s].node->input[i] == parameter->node) return s;
+    return program->slots;
+}
+
+/* Step 3: who adds to a gradient that another op wrote before, and what is final after each op's backward. */
+static void dml__order_gradients(dml_program *program)
+{
+    for (int s = program->slots - 1; s >= 0; s--) {
+        dml__slot *slot = &program->slot[s];
+        if (!slot->has_gradient || slot->node->op->view) continue;
+        for (int i = 0; i < slot->node->inputs; i++) {
+            const dml__slot *input = dml__input_slot(program, slot, i);
+            if (!input->has_gradient) continue;
+            dml__slot *root = &program->slot[input->root];
+            if (root->written) slot->accumulates |= 1u << i;
+            root->written = true;
+        }
+    }
+    for (int p = 0; p < program->slots; p++) {
+        const dml__slot *parameter = &program->slot[p];
+        if (parameter->node->op != dml__parameter_op() || !parameter->has_gradient) continue;
+        const size_t end = parameter->node->offset + dml_shape_count(&parameter->node->shape);
+        for (int s = dml__first_use(program, parameter) + 1; s < program->slots; s++)
+            if (program->slot[s].final_from < end) program->slot[s].final_from = end;
+    }
+}
+
+static size_t dml__value_bytes(const dml_program *program, const dml_node *node)
+{
+    return dml_shape_count(&node->shape) * (node->batched ? (size_t)program->batch : 1) *
+           dml_dtype_size(node->dtype);
+}
+
+/* Stretches a block's life to include `time`. */
+static void dml__live_at(dml__block_life *block, int time)
+{
+    if (time < block->first) block->first = time;
+    if (time > block->last) block->last = time;
+}
+
+/* Step 4: when each value, gradient and saved block is needed. Slot s runs forward at time s and backward at
+   time 2 slots - 1 - s. Block 3 s is its value, 3 s + 1 its gradient, 3 s + 2 what it saves. */
+static void dml__find_lives(const dml_program *program, dml__block_life *blocks)
+{
+    const int end = 2 * program->slots - 1;
+    for (int s = 0; s < program->slots; s++) {
+        const dml__slot *slot = &program->slot[s];
+        const dml_node *node = slot->node;
+        dml__block_life *value = &blocks[3 * s], *gradient = &blocks[3 * s + 1], *saved = &blocks[3 * s + 2];
+        value->first = value->last = node->op == dml__input_op() ? 0 : s;
+        gradient->first = gradient->last = end - s;
+        saved->first = s;
+        saved->last = slot->has_gradient ? end - s : s;
+        if (node->op == dml__parameter_op()) continue;
+        if (slot->root == s) value->bytes = dml__value_bytes(program, node);
+        if (slot->root == s && slot->has_gradient) gradient->bytes = value->bytes;
+        if (node->op->saved_bytes) saved->bytes = node->op->saved_bytes(node, program->batch);
+
+        if (slot->has_gradient && (node->op->needs & DML__NEEDS_OUTPUT))
+            dml__live_at(&blocks[3 * slot->root], end - s);
+        for (int i = 0; i < node->inputs; i++) {
+            const int root = dml__input_slot(program, slot, i)->root;
+            dml__live_at(&blocks[3 * root], s);
+            if (!slot->has_gradient) continue;
+            dml__live_at(&blocks[3 * root + 1], end - s);
+            if (node->op->needs & DML__NEEDS_INPUT(i)) dml__live_at(&blocks[3 * root], end - s);
+        }
+    }
+    dml__live_at(&blocks[3 * program->slot[program->slots - 1].root], end);
+}
+
+/* Gives `part`, a block that begins to live when `whole` has been used for the last time, the bytes of
+ * `whole`. */
+static bool dml__continue_block(dml__block_life *whole, dml__block_life *part)
+{
+    if (!whole->bytes || whole->bytes != part->bytes || whole->last != part->first) return false;
+    whole->last = part->last;
+    part->bytes = 0;
+    return true;
+}
+
+/* Step 5: where an op may write over what nobody needs after it, it does: its value over its input's, and in
+   backward its input's gradient, which it is the first to write, over its own. */
+static void dml__work_in_place(const dml_program *program, dml__block_life *blocks)
+{
+    for (int s = 0; s < program->slots; s++) {
+        dml__slot *slot = &program->slot[s];
+        if (!slot->node->op->in_place) continue;
+        const int from = program->slot[dml__input_slot(program, slot, 0)->root].value_at;
+        if (dml__continue_block(&blocks[3 * from], &blocks[3 * s])) slot->value_at = from;
+    }
+    for (int s = program->slots - 1; s >= 0; s--) {
+        const dml__slot *slot = &program->slot[s];
+        if (!slot->node->op->in_place || !slot->has_gradient || (slot->accumulates & 1u)) continue;
+        const int input = dml__input_slot(program, slot, 0)->root;
+        if (!program->slot[input].has_gradient) continue;
+        if (dml__continue_block(&blocks[3 * slot->gradient_at + 1], &blocks[3 * input + 1]))
+            program->slot[input].gradient_at = slot->gradient_at;
+    }
+}
+
+/* Whether sizes can be counted: values, as many gradients, and what ops save, which is less than both. */
+static bool dml__fits_in_memory(const dml_program *program)
+{
+    double bytes = 0;
+    for (int s = 0; s < program->slots; s++) {
+        const dml_node *node = program->slot[s].node;
+        bytes += 4.0 * (double)dml_shape_count(&node->shape) * program->batch *
+                 (double)dml_dtype_size(node->dtype);
+    }
+    return bytes < (double)(SIZE_MAX / 2);
+}
+
+/* All at once, none in another's place: what every plan must agree with. */
+static void dml__live_for_ever(const dml_program *program, dml__block_life *blocks)
+{
+    for (int b = 0; b < 3 * program->slots; b++) {
+        blocks[b].first = 0;
+        blocks[b].last = 2 * program->slots - 1;
+    }
+}
+
+static dml_status dml__place_blocks(dml_program *program, bool disjoint)
+{
+    dml_context *context = program->graph->context;
+    if (!dml__fits_in_memory(program))
+        return dml__node_fail(program->output, DML_ERROR_MEMORY,
+                              "a batch of %d needs more memory than there are addresses", program->batch);
+    const int count = 3 * program->slots;
+    dml__block_life *blocks =
+        (dml__block_life *)dml__allocate_array(&context->memory, (size_t)count, sizeof *blocks);
+    int *order = (int *)dml__allocate_array(&context->memory, (size_t)count, sizeof *order);
+    dml_status status = DML_OK;
+    if (blocks && order) {
+        dml__find_lives(program, blocks);
+        if (disjoint)
+            dml__live_for_ever(program, blocks);
+        else
+            dml__work_in_place(program, blocks);
+        program->bytes = dml__plan_memory(blocks, count, order);
+        for (int s = 0; s < program->slots; s++) {
+            program->slot[s].value = blocks[3 * program->slot[s].value_at].offset;
+            program->slot[s].gradient = blocks[3 * program->slot[s].gradient_at + 1].offset;
+            program->slot[s].saved = blocks[3 * s + 2].offset;
+        }
+    } else {
+        status = dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left to plan %d blocks", count);
+    }
+    dml__release(&context->memory, blocks);
+    dml__release(&context->memory, order);
+    return status;
+}
+
+static dml_status dml__allocate_program(dml_program *program)
+{
+    dml_context *context = program->graph->context;
+    program->arena = dml__buffer_create(context, program->bytes);
+    if (!program->arena) return context->error.status;
+    if (!program->training) return DML_OK;
+    const size_t g_bytes = program->graph->trained_count * sizeof(float);
+    program->g = dml__buffer_create(context, g_bytes);
+    if (!program->g) return context->error.status;
+    const dml_ref start = { program->g, 0 };
+    return g_bytes ? context->device.backend->zero(&context->device, start, g_bytes) : DML_OK;
+}
+
+static dml_status dml__check_compile(dml_node *output, const dml_program_options *options)
+{
+    dml_context *context = output->graph->context;
+    char text[DML_SHAPE_TEXT];
+    if (context->error.status != DML_OK) return context->error.status;
+    if (options && options->own_thread && (options->training || !context->device.host_memory))
+        return dml__fail(
+            &context->error, DML_ERROR_UNSUPPORTED,
+            "a program with a thread of its own only predicts, and on the CPU: this one is %s on %s",
+            options->training ? "to train" : "to predict", context->device.backend->name);
+    if (!options || options->batch < 1)
+        return dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                         "a batch of %d asked for: a program is compiled for 1 or more samples",
+                         options ? options->batch : 0);
+    if (output->op == dml__parameter_op() && !output->used)
+        return dml__node_fail(output, DML_ERROR_ARGUMENT,
+                              "no op uses it, so it has no place among the graph's parameters");
+    if (options->training && (output->batched || output->shape.ndim != 0 || output->dtype != DML_F32))
+        return dml__node_fail(output, DML_ERROR_SHAPE,
+                              "it is %s%s %s; what is trained is one scalar loss for the batch",
+                              dml_shape_format(&output->shape, text),
+                              output->batched ? " a sample of" : " of", dml_dtype_name(output->dtype));
+    return DML_OK;
+}
+
+/* A pool of no thread but the caller's, which holds a program's scratch. */
+static dml_status dml__make_own_pool(dml_program *program)
+{
+    dml_context *context = program->graph->context;
+    dml_pool_options options;
+    memset(&options, 0, sizeof options);
+    options.threads = 1;
+    options.allocator = dml__memory_allocator(&context->memory);
+    program->own_pool = dml_pool_create(&options);
+    if (program->own_pool) return DML_OK;
+    return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a program's own scratch");
+}
+
+/* The scratch that the CPU's kernels work in: the largest need of any op. */
+static dml_status dml__reserve_scratch(dml_program *program)
+{
+    dml_context *context = program->graph->context;
+    dml_scratch most = { 0, 0 };
+    if (!context->device.host_memory) return DML_OK;
+    for (int s = 0; s < program->slots; s++) {
+        const dml_node *node = program->slot[s].node;
+        if (node->op->scratch)
+            most = dml__larger_scratch(most, node->op->scratch(node, program->batch, program->training));
+    }
+    if (dml_pool_reserve(program->own_thread ? program->own_pool : context->pool, most) == DML_OK)
+        return DML_OK;
+    return dml__fail(&context->error, DML_ERROR_MEMORY,
+                     "no memory left for scratch of %zu bytes for each thread and %zu for all", most.worker,
+                     most.shared);
+}
+
+static dml_program *dml__compile_in(dml_node *output, const dml_program_options *options, bool disjoint)
+{
+    dml_graph *graph = output->graph;
+    dml_context *context = graph->context;
+    if (dml__check_compile(output, options) != DML_OK || dml__graph_lay_out(graph) != DML_OK) return NULL;
+    dml_program *program = (dml_program *)dml__allocate(&context->memory, sizeof *program);
+    if (!program) {
+        dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a program");
+        return NULL;
+    }
+    program->graph = graph;
+    program->output = output;
+    program->batch = options->batch;
+    program->training = options->training;
+    program->own_thread = options->own_thread;
+    dml__own(context, &program->owned, dml__program_destroy_owned);
+    dml_status status = dml__collect_slots(program);
+    if (status == DML_OK && program->training) {
+        dml__find_gradients(program);
+        dml__order_gradients(program);
+        if (!program->slot[program->slots - 1].has_gradient)
+            status = dml__node_fail(output, DML_ERROR_ARGUMENT,
+                                    "it depends on no trained parameter: there is nothing to train");
+    }
+    if (status == DML_OK) status = dml__place_blocks(program, disjoint);
+    if (status == DML_OK) status = dml__allocate_program(program);
+    if (status == DML_OK && program->own_thread) status = dml__make_own_pool(program);
+    if (status == DML_OK) status = dml__reserve_scratch(program);
+    if (status == DML_OK) {
+        dml__log(&context->logger, DML_LOG_DEBUG, "compiled %d nodes for %d samples%s: %zu bytes",
+                 program->slots, program->batch, program->training ? " to train" : "", program->bytes);
+        return program;
+    }
+    dml_program_destroy(program);
+    return NULL;
+}
+
+static dml_program *dml__compile_guarded(dml_node *output, const dml_program_options *options, bool disjoint)
+{
+    if (!output) return NULL;
+    dml_context *context = output->graph->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return NULL;
+    dml_program *program = dml__compile_in(output, options, disjoint);
+    dml__leave(context, entry);
+    return program;
+}
+
+DML_API dml_program *dml_compile(dml_node *output, const dml_program_options *options)
+{
+    return dml__compile_guarded(output, options, false);
+}
+
+DML__LOCAL dml_program *dml__compile_disjoint(dml_node *output, const dml_program_options *options)
+{
+    return dml__compile_guarded(output, options, true);
+}
+
+#endif
