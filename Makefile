@@ -295,6 +295,7 @@ install: $(PRODUCTS) $(BUILD)/dmlrun
 	sed 's/@VERSION@/$(VERSION)/' packaging/dml.pc.in >$(SHARE_DIR)/pkgconfig/dml.pc
 	cp packaging/dmlConfig.cmake $(SHARE_DIR)/cmake/dml/
 	sed 's/@VERSION@/$(VERSION)/' packaging/dmlConfigVersion.cmake.in >$(SHARE_DIR)/cmake/dml/dmlConfigVersion.cmake
+	@echo "pkg-config finds it with PKG_CONFIG_PATH=$(PREFIX)/share/pkgconfig, CMake with CMAKE_PREFIX_PATH=$(PREFIX)"
 
 uninstall:
 	rm -f $(BIN_DIR)/dmlrun $(addprefix $(INCLUDE_DIR)/,$(filter %.h,$(PRODUCTS))) $(SHARE_DIR)/pkgconfig/dml.pc

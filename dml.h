@@ -773,8 +773,8 @@ static inline dml_shape dml__shape(int ndim, int d0, int d1, int d2, int d3, int
 /* graph.h: a model is built as a graph of nodes, each one op on earlier nodes.
 
    A builder given NULL, or a graph whose context has an error, returns NULL; so a model is written without
-   checks and checked once. Nodes belong to their graph, graphs to their context. The batch axis is implicit:
-   shapes are those of one sample. */
+   checks and checked once: whatever gave the first NULL has recorded why. Nodes belong to their graph, graphs
+   to their context. The batch axis is implicit: shapes are those of one sample. */
 #ifndef DML_GRAPH_GRAPH_H
 #define DML_GRAPH_GRAPH_H
 
@@ -783,7 +783,8 @@ typedef struct dml_node dml_node;
 
 DML_API dml_graph *dml_graph_create(dml_context *context);
 
-/* Releases the graph, its parameters and nodes; programs and trainers on it must be destroyed first. */
+/* Releases the graph, its parameters and nodes. Programs and trainers on it must have been destroyed, else it
+   stays, and DML_ERROR_STATE is recorded. */
 DML_API void dml_graph_destroy(dml_graph *graph);
 DML_API dml_context *dml_graph_context(const dml_graph *graph);
 
@@ -835,7 +836,8 @@ DML_API dml_status dml_push_scope(dml_graph *graph, const char *format, ...) DML
 DML_API dml_status dml_pop_scope(dml_graph *graph);
 
 /* Every node in the order of building, in which each comes after its inputs: from dml_graph_first on until
-   NULL. dml_graph_find gives the one of a name, scopes included, or NULL. */
+   NULL. dml_graph_find gives the one of a name, scopes included; NULL, with DML_ERROR_ARGUMENT recorded, when
+   there is none. */
 DML_API dml_node *dml_graph_first(const dml_graph *graph);
 DML_API dml_node *dml_node_next(const dml_node *node);
 DML_API dml_node *dml_graph_find(const dml_graph *graph, const char *name);
@@ -904,8 +906,8 @@ DML_API dml_status dml_graph_put(dml_graph *graph, size_t begin, size_t end);
 /* Writes every parameter under its name, as safetensors (https://github.com/huggingface/safetensors: a
    length, a JSON header, little-endian data), to a file: aside, synced, then renamed, so that a crash leaves
    the old file or the new one. DML_ERROR_IO with a sentence when it can't be written. dml_graph_store writes
-   the same into memory: *bytes is how many it takes, also when `capacity` is too small (DML_ERROR_MEMORY;
-   `to` may be NULL then, to ask). */
+   the same into memory: *bytes is how many it takes; a NULL `to` only asks, and a `capacity` that is too
+   small is DML_ERROR_MEMORY. */
 #ifndef DML_NO_STDIO
 DML_API dml_status dml_graph_save(dml_graph *graph, const char *path);
 #endif
@@ -946,9 +948,9 @@ typedef struct dml_program_options {
     bool own_thread;
 } dml_program_options;
 
-/* Compiles what `output` needs. NULL, with the error on the context, for a NULL node, a batch below 1, a
-   training program whose output is not a scalar f32, or when memory is short. The first compile of a graph
-   lays out its parameters (graph/weights.h). */
+/* Compiles what `output` needs. NULL for a NULL node; NULL, with the error on the context, for a batch below
+   1, a training program whose output is not a scalar f32, or when memory is short. The first compile of a
+   graph lays out its parameters (graph/weights.h). */
 DML_API dml_program *dml_compile(dml_node *output, const dml_program_options *options);
 DML_API void dml_program_destroy(dml_program *program);
 
@@ -1172,7 +1174,8 @@ DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *
 enum {
     DML_OVERWRITE = 0,
     DML_ADD = 1, /* to the samples that g holds since the last update (none: as DML_OVERWRITE) */
-    DML_MORE = 2 /* more will be added: a sync strategy waits for it, and until then g is this rank's own */
+    DML_MORE = 2 /* more will be added before an update; a sync strategy waits for it, and until then g is
+                    this rank's own */
 };
 
 /* Forward and backward on `rows` samples; w stays. g is then the mean, over all samples that it holds, of the
@@ -1184,14 +1187,15 @@ enum {
                                 DML_ADD | (i < pieces - 1 ? DML_MORE : 0), NULL);
        dml_trainer_update(t);
 
-   and whatever the caller does to g between the two (clipping, a regulariser) is done to the gradient that
-   will be applied, alone and under every strategy: reach it by dml_trainer_get and dml_trainer_put. Under a
-   strategy every rank makes the same calls. */
+   `loss` is the mean over the samples of this call alone. Whatever the caller does to g between the two
+   (clipping, a regulariser) is done to the gradient that will be applied, alone and under every strategy:
+   reach it by dml_trainer_get and dml_trainer_put. Under a strategy every rank makes the same calls. */
 DML_API dml_status dml_trainer_backward(dml_trainer *trainer, int rows, const void *const *inputs, int count,
                                         int flags, float *loss);
 
 /* The optimizer's step: w follows g. The step is then counted, and what is added to g next begins anew.
-   DML_ERROR_STATE while g waits for more (DML_MORE), after a backward that failed, and while programs predict on other threads. */
+   (A second update without a backward between applies the same gradient again.) DML_ERROR_STATE while g waits
+   for more (DML_MORE), after a backward that failed, and while programs predict on other threads. */
 DML_API dml_status dml_trainer_update(dml_trainer *trainer);
 
 /* Its two halves, for optimizers of the caller's own and for ones that treat parts of w in other ways: the
@@ -7710,7 +7714,8 @@ static bool dml__find_device(dml_context *context, const char *id, const dml_bac
     }
     if (!backend) {
         const bool optional = strncmp(id, "opencl", 6) == 0 || strncmp(id, "cuda", 4) == 0;
-        dml__fail(&context->error, DML_ERROR_DEVICE, "no device '%s': this build has %s%s", id, known,
+        dml__fail(&context->error, DML_ERROR_DEVICE,
+                  "no device '%s': this build has %s, or 'auto' for the best%s", id, known,
                   optional ? " (compile with -DDML_OPENCL and dml_opencl.c, or -DDML_CUDA and dml_cuda.cu)"
                            : "");
         return false;
@@ -7786,8 +7791,8 @@ DML_API dml_context *dml_open(const dml_options *options)
     return dml__open_on(NULL, 0, options);
 }
 
-/* After a fork() a driver's device is the parent's alone: the child may not so much as release what it has there.
-   The CPU goes on working: see the pool. */
+/* After a fork() a driver's device is the parent's alone: the child may not so much as release what it has
+   there. The CPU goes on working: see the pool. */
 static bool dml__lost_by_fork(const dml_context *context)
 {
     return !context->device.host_memory && context->process != dml__process_id();
@@ -7797,8 +7802,7 @@ DML_API void dml_close(dml_context *context)
 {
     if (!context) return;
     while (context->owned) context->owned->destroy(context->owned);
-    if (context->device_open && !dml__lost_by_fork(context))
-        context->device.backend->close(&context->device);
+    if (context->device_open && !dml__lost_by_fork(context)) context->device.backend->close(&context->device);
     dml_pool_destroy(context->pool);
     dml__memory memory = context->memory;
     dml__release(&memory, context);
@@ -8006,6 +8010,7 @@ struct dml_graph {
     size_t parameter_count, trained_count; /* elements of w; those at its start that are trained */
     dml_buffer *w;                         /* on the device; NULL until it is laid out */
     float *mirror;                         /* w on the host, where the device has memory of its own */
+    int programs;                          /* compiled and not destroyed */
     int readers; /* programs that predict on their own threads now; -1: w is being written */
 };
 
@@ -8022,6 +8027,9 @@ DML__LOCAL dml_node *dml__layer_parameter(dml_graph *graph, const struct dml__op
 /* Takes back what was built after `last` (NULL: after nothing), which no other node may use: a layer's
    parameters when the layer itself is refused. */
 DML__LOCAL void dml__graph_drop_after(dml_graph *graph, dml_node *last);
+
+/* The node of that name, or NULL. */
+DML__LOCAL dml_node *dml__graph_find(const dml_graph *graph, const char *name);
 
 /* Records an error about building `node`, prefixed with its op and name. */
 DML__LOCAL dml_status dml__node_fail(const dml_node *node, dml_status status, const char *format, ...)
@@ -8178,7 +8186,12 @@ DML_API dml_graph *dml_graph_create(dml_context *context)
 
 DML_API void dml_graph_destroy(dml_graph *graph)
 {
-    if (graph) dml__graph_destroy_owned(&graph->owned);
+    if (!graph) return;
+    if (graph->programs > 0)
+        dml__fail(&graph->context->error, DML_ERROR_STATE,
+                  "a graph can't be destroyed before its %d programs and trainers", graph->programs);
+    else
+        dml__graph_destroy_owned(&graph->owned);
 }
 
 DML_API dml_context *dml_graph_context(const dml_graph *graph)
@@ -8233,11 +8246,22 @@ DML_API dml_status dml_pop_scope(dml_graph *graph)
     return DML_OK;
 }
 
-DML_API dml_node *dml_graph_find(const dml_graph *graph, const char *name)
+DML__LOCAL dml_node *dml__graph_find(const dml_graph *graph, const char *name)
 {
-    for (dml_node *node = graph && name ? graph->first : NULL; node; node = node->next)
+    for (dml_node *node = graph->first; node; node = node->next)
         if (strcmp(node->name, name) == 0) return node;
     return NULL;
+}
+
+DML_API dml_node *dml_graph_find(const dml_graph *graph, const char *name)
+{
+    if (!graph) return NULL;
+    dml_node *node = name ? dml__graph_find(graph, name) : NULL;
+    if (!node)
+        dml__fail(&graph->context->error, DML_ERROR_ARGUMENT,
+                  "the graph has no node '%.*s'; names come with their scopes, as dml_graph_print shows them",
+                  DML_NAME_BYTES, name ? name : "NULL");
+    return node;
 }
 
 /* Whether the node stands in the scope itself, not in one inside or outside it. */
@@ -8256,7 +8280,7 @@ static bool dml__next_name(const dml_graph *graph, const dml__op *op, char name[
     do {
         const int length = snprintf(name, DML_NAME_BYTES, "%s%s_%d", graph->scope, op->name, ++number);
         if (length >= DML_NAME_BYTES) return false;
-    } while (dml_graph_find(graph, name));
+    } while (dml__graph_find(graph, name));
     return true;
 }
 
@@ -8276,7 +8300,7 @@ static dml_status dml__make_name(dml_graph *graph, const dml__op *op, const char
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "%s '%s': names that begin with 'dml.', and '__metadata__', are the files' own",
                          op->name, name);
-    if (dml_graph_find(graph, name))
+    if (dml__graph_find(graph, name))
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "%s '%s': the graph has a node of that name; give another one, or tell repeated "
                          "blocks apart with dml_push_scope",
@@ -8358,10 +8382,19 @@ DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *c
                                       const void *attributes, size_t attribute_bytes)
 {
     DML_ASSERT(inputs >= 1 && inputs <= DML__MAX_INPUTS);
-    for (int i = 0; i < inputs; i++)
-        if (!input[i]) return NULL;
-    dml_graph *graph = input[0]->graph;
-    if (graph->context->error.status != DML_OK) return NULL;
+    dml_graph *graph = NULL;
+    int missing = -1;
+    for (int i = inputs - 1; i >= 0; i--)
+        if (input[i])
+            graph = input[i]->graph;
+        else
+            missing = i;
+    if (!graph || graph->context->error.status != DML_OK) return NULL;
+    if (missing >= 0) {
+        dml__fail(&graph->context->error, DML_ERROR_ARGUMENT, "%s: its input %d of %d is NULL", op->name,
+                  missing + 1, inputs);
+        return NULL;
+    }
     dml_node *node = dml__node_allocate(graph, op, NULL, attributes, attribute_bytes);
     if (!node) return NULL;
     node->inputs = inputs;
@@ -8921,7 +8954,10 @@ DML_API dml_status dml_graph_save(dml_graph *graph, const char *path)
 
 DML_API dml_status dml_graph_store(dml_graph *graph, void *to, size_t capacity, size_t *bytes)
 {
-    if (!graph || !bytes) return DML_ERROR_ARGUMENT;
+    if (!graph) return DML_ERROR_ARGUMENT;
+    if (!bytes)
+        return dml__fail(&graph->context->error, DML_ERROR_ARGUMENT,
+                         "dml_graph_store was given no place for the number of bytes");
     const dml__weights_target target = { NULL, to, capacity, bytes };
     return dml__graph_write_guarded(graph, &target);
 }
@@ -8955,16 +8991,17 @@ DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *pa
     *found = dml__safetensors_find(file, name);
     if (*found < 0)
         return dml__fail(error, DML_ERROR_FORMAT,
-                         "%s holds another model: it has no '%s', which this model has as %s", path, name,
+                         "\"%s\" holds another model: it has no '%s', which this model has as %s", path, name,
                          dml_shape_format(shape, want));
     const dml__safetensors_entry *entry = dml__safetensors_at(file, *found);
     if (!dml__entry_has_shape(entry, shape))
         return dml__fail(error, DML_ERROR_FORMAT,
-                         "%s holds another model: its '%s' is %s, this model's is %s", path, name,
+                         "\"%s\" holds another model: its '%s' is %s, this model's is %s", path, name,
                          dml__entry_shape(entry, got), dml_shape_format(shape, want));
     if (entry->dtype != DML_F32)
-        return dml__fail(error, DML_ERROR_FORMAT, "%s has '%s' as %.16s; convert it to F32 before loading",
-                         path, name, entry->dtype_text);
+        return dml__fail(error, DML_ERROR_FORMAT,
+                         "\"%s\" has '%s' as %.16s; convert it to F32 before loading", path, name,
+                         entry->dtype_text);
     return DML_OK;
 }
 
@@ -8974,10 +9011,10 @@ static dml_status dml__find_stranger(const dml_graph *graph, const dml__safetens
     char shown[DML__SHOWN_BYTES];
     for (int i = 0; i < dml__safetensors_count(file); i++) {
         const char *name = dml__safetensors_at(file, i)->name;
-        const dml_node *node = dml_graph_find(graph, name);
+        const dml_node *node = dml__graph_find(graph, name);
         if (strncmp(name, DML__OWN_TENSORS, strlen(DML__OWN_TENSORS)) == 0 || (node && node->used)) continue;
         return dml__fail(&graph->context->error, DML_ERROR_FORMAT,
-                         "%s holds another model: its '%s' is no parameter of this one", path,
+                         "\"%s\" holds another model: its '%s' is no parameter of this one", path,
                          dml__shown(name, strlen(name), shown));
     }
     return DML_OK;
@@ -9319,12 +9356,11 @@ DML__LOCAL size_t dml__plan_memory(dml__block_life *blocks, int count, int *orde
 
 #endif
 
-/* ---- graph/program.c ---- */
+/* ---- graph/compile.c ---- */
 
-#ifndef DML_GRAPH_PROGRAM_C
-#define DML_GRAPH_PROGRAM_C
+#ifndef DML_GRAPH_COMPILE_C
+#define DML_GRAPH_COMPILE_C
 
-#include <stdio.h>
 #include <string.h>
 
 static void dml__program_destroy_owned(dml__owned *owned)
@@ -9332,6 +9368,7 @@ static void dml__program_destroy_owned(dml__owned *owned)
     dml_program *program = (dml_program *)(void *)owned;
     dml_context *context = program->graph->context;
     dml__disown(context, owned);
+    program->graph->programs--;
     dml__buffer_destroy(context, program->arena);
     dml__buffer_destroy(context, program->g);
     dml_pool_destroy(program->own_pool);
@@ -9662,6 +9699,7 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     program->training = options->training;
     program->own_thread = options->own_thread;
     dml__own(context, &program->owned, dml__program_destroy_owned);
+    graph->programs++;
     dml_status status = dml__collect_slots(program);
     if (status == DML_OK && program->training) {
         dml__find_gradients(program);
@@ -9703,6 +9741,15 @@ DML__LOCAL dml_program *dml__compile_disjoint(dml_node *output, const dml_progra
 {
     return dml__compile_guarded(output, options, true);
 }
+
+#endif
+
+/* ---- graph/program.c ---- */
+
+#ifndef DML_GRAPH_PROGRAM_C
+#define DML_GRAPH_PROGRAM_C
+
+#include <stdio.h>
 
 DML_API size_t dml_program_bytes(const dml_program *program)
 {
@@ -10621,11 +10668,10 @@ static void dml__conv2d_defaults(dml_conv2d_options *o, const dml_conv2d_options
 
 DML_API dml_node *dml_conv2d_with(dml_node *x, dml_node *w, dml_node *bias, const dml_conv2d_options *options)
 {
-    if (!w) return NULL;
     dml_conv2d_options o;
     dml__conv2d_defaults(&o, options);
-    if (!o.filters) o.filters = w->shape.dims[0];
-    for (int axis = 0; axis < 2; axis++)
+    if (w && !o.filters) o.filters = w->shape.dims[0];
+    for (int axis = 0; w && axis < 2; axis++)
         if (!o.kernel[axis]) o.kernel[axis] = w->shape.dims[1 + axis];
     o.no_bias = !bias;
     dml_node *const inputs[] = { x, w, bias };
@@ -11440,7 +11486,7 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
     }
     trainer->spoiled = false;
     trainer->held = pass.samples;
-    trainer->pending = pass.more;
+    trainer->pending = (flags & DML_MORE) != 0;
     return DML_OK;
 }
 
@@ -11922,10 +11968,11 @@ static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetenso
     run->optimizer.kind = trainer->optimizer.kind;
     if (!kind)
         return dml__fail(error, DML_ERROR_FORMAT,
-                         "%s holds no training run; a model alone is loaded by dml_graph_load", path);
+                         "\"%s\" holds no training run; a model alone is loaded by dml_graph_load", path);
     if (strcmp(kind, trainer->row->name) != 0)
-        return dml__fail(error, DML_ERROR_FORMAT, "%s was trained by %.32s, this trainer's optimizer is %s",
-                         path, kind, trainer->row->name);
+        return dml__fail(error, DML_ERROR_FORMAT,
+                         "\"%s\" was trained by %.32s, this trainer's optimizer is %s", path, kind,
+                         trainer->row->name);
     if (!dml__read_real(dml__safetensors_text(file, "dml.lr"), &run->optimizer.lr) ||
         !dml__read_real(dml__safetensors_text(file, "dml.momentum"), &run->optimizer.momentum) ||
         !dml__read_real(dml__safetensors_text(file, "dml.weight_decay"), &run->optimizer.weight_decay) ||
@@ -11933,7 +11980,7 @@ static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetenso
         !dml__read_whole(dml__safetensors_text(file, "dml.seed"), &run->seed) ||
         !dml__read_whole(dml__safetensors_text(file, "dml.step"), &run->steps))
         return dml__fail(error, DML_ERROR_FORMAT,
-                         "%s lacks one of the numbers of a run (dml.lr, dml.momentum, dml.weight_decay, "
+                         "\"%s\" lacks one of the numbers of a run (dml.lr, dml.momentum, dml.weight_decay, "
                          "dml.nesterov, dml.seed, dml.step), or has one that can't be",
                          path);
     run->optimizer.nesterov = nesterov == 1;
@@ -11948,7 +11995,7 @@ static dml_status dml__check_states(const dml_trainer *trainer, const dml__safet
     const int states = trainer->vectors - DML_OPTIMIZER_STATE, saved = trainer->row->states(optimizer);
     if (saved != states)
         return dml__fail(error, DML_ERROR_FORMAT,
-                         "%s was trained by %s with momentum %g and %d state vector%s, this trainer has "
+                         "\"%s\" was trained by %s with momentum %g and %d state vector%s, this trainer has "
                          "momentum %g and %d; is the momentum the same?",
                          path, trainer->row->name, (double)optimizer->momentum, saved, saved == 1 ? "" : "s",
                          (double)trainer->optimizer.momentum, states);

@@ -8,7 +8,8 @@
 #define DML_COMM_H
 
 #ifdef _WIN32
-#error "dml_comm.h needs POSIX sockets, which Windows doesn't have: use dml.h alone there, or build for WSL or Cygwin"
+#error                                                                                                       \
+    "dml_comm.h needs POSIX sockets, which Windows doesn't have: use dml.h alone there, or build for WSL or Cygwin"
 #endif
 
 /* ---- base/platform.h ---- */
@@ -348,6 +349,35 @@ DML_API dml_status dml_comm_wait_all(dml_comm *comm);
 
 #endif
 
+#endif
+
+/* With dml.h included first: the sync strategies. */
+#ifdef DML_H
+#include "dml.h"
+
+/* ---- dist/all_reduce_sync.h ---- */
+
+/* all_reduce_sync.h: synchronous data parallelism: every rank trains its part of each global batch, and
+   gradients are averaged while backward is still running. */
+#ifndef DML_DIST_ALL_REDUCE_SYNC_H
+#define DML_DIST_ALL_REDUCE_SYNC_H
+
+typedef struct dml_all_reduce_sync_options {
+    size_t bucket_bytes;     /* gradients are sent in pieces of at least this much; 0: 1 MiB */
+    dml_allocator allocator; /* zero: malloc and free */
+} dml_all_reduce_sync_options;
+
+/* For dml_trainer_sync. At the start, parameters, the optimizer's state and numbers, the seed and the step
+   number are broadcast from rank 0, which may have loaded a checkpoint. In each step, every range of g that
+   has become final is put in a bucket; a full bucket starts its all-reduce at once. The gradient that is
+   applied is the mean over all samples of the global batch, however unevenly the ranks share it, so N ranks
+   compute what one rank would, up to rounding. Source: Li et al., "PyTorch Distributed: experiences on
+   accelerating data parallel training", VLDB 2020, section 3.2 (buckets, in the reverse order of the forward
+   pass); Sergeev, Del Balso, "Horovod", 2018 (tensor fusion). The communicator stays the caller's, who closes
+   it after the trainer is destroyed. NULL options: all defaults. */
+DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_options *options);
+
+#endif
 #endif
 
 #ifdef DML_IMPLEMENTATION
@@ -4942,37 +4972,7 @@ DML_API void dml_comm_close(dml_comm *comm)
 }
 
 #endif
-
-#endif
-
-/* With dml.h included first: the sync strategies. */
 #ifdef DML_H
-#include "dml.h"
-
-/* ---- dist/all_reduce_sync.h ---- */
-
-/* all_reduce_sync.h: synchronous data parallelism: every rank trains its part of each global batch, and
-   gradients are averaged while backward is still running. */
-#ifndef DML_DIST_ALL_REDUCE_SYNC_H
-#define DML_DIST_ALL_REDUCE_SYNC_H
-
-typedef struct dml_all_reduce_sync_options {
-    size_t bucket_bytes;     /* gradients are sent in pieces of at least this much; 0: 1 MiB */
-    dml_allocator allocator; /* zero: malloc and free */
-} dml_all_reduce_sync_options;
-
-/* For dml_trainer_sync. At the start, parameters, the optimizer's state and numbers, the seed and the step
-   number are broadcast from rank 0, which may have loaded a checkpoint. In each step, every range of g that
-   has become final is put in a bucket; a full bucket starts its all-reduce at once. The gradient that is
-   applied is the mean over all samples of the global batch, however unevenly the ranks share it, so N ranks
-   compute what one rank would, up to rounding. Source: Li et al., "PyTorch Distributed: experiences on
-   accelerating data parallel training", VLDB 2020, section 3.2 (buckets, in the reverse order of the forward
-   pass); Sergeev, Del Balso, "Horovod", 2018 (tensor fusion). The communicator stays the caller's, who closes
-   it after the trainer is destroyed. NULL options: all defaults. */
-DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_options *options);
-
-#endif
-#ifdef DML_IMPLEMENTATION
 
 /* ---- dist/all_reduce_sync.c ---- */
 
@@ -5158,4 +5158,5 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
 
 #endif
 #endif
+
 #endif

@@ -372,8 +372,8 @@ int main(int argc, char **argv)
     if (dml_status_of(ctx) != DML_OK) args_exit(1, "%s", dml_error(ctx));
     if (rank == 0)
         printf("%s, %zu parameters; %d digits to learn from, %d to test; device %s, ranks %d, threads %d\n",
-               o.model, dml_trainer_count(trainer, DML_PARAMETERS), training.count, test.count, o.device, ranks,
-               dml_pool_threads(dml_context_pool(ctx)));
+               o.model, dml_trainer_count(trainer, DML_PARAMETERS), training.count, test.count, o.device,
+               ranks, dml_pool_threads(dml_context_pool(ctx)));
     args_check_output();
 
     report r;

@@ -7,7 +7,8 @@
 #define DML_COMM_H
 
 #ifdef _WIN32
-#error "dml_comm.h needs POSIX sockets, which Windows doesn't have: use dml.h alone there, or build for WSL or Cygwin"
+#error                                                                                                       \
+    "dml_comm.h needs POSIX sockets, which Windows doesn't have: use dml.h alone there, or build for WSL or Cygwin"
 #endif
 
 #include "base/platform.h"
@@ -18,6 +19,12 @@
 #include "base/clock.h"
 #include "comm/comm.h"
 
+#endif
+
+/* With dml.h included first: the sync strategies. */
+#ifdef DML_H
+#include "dml.h"
+#include "dist/all_reduce_sync.h"
 #endif
 
 #ifdef DML_IMPLEMENTATION
@@ -41,14 +48,8 @@
 #include "comm/settings.c"
 #include "comm/rendezvous.c"
 #include "comm/comm.c"
-
-#endif
-
-/* With dml.h included first: the sync strategies. */
 #ifdef DML_H
-#include "dml.h"
-#include "dist/all_reduce_sync.h"
-#ifdef DML_IMPLEMENTATION
 #include "dist/all_reduce_sync.c"
 #endif
+
 #endif

@@ -81,7 +81,8 @@ static bool dml__find_device(dml_context *context, const char *id, const dml_bac
     }
     if (!backend) {
         const bool optional = strncmp(id, "opencl", 6) == 0 || strncmp(id, "cuda", 4) == 0;
-        dml__fail(&context->error, DML_ERROR_DEVICE, "no device '%s': this build has %s%s", id, known,
+        dml__fail(&context->error, DML_ERROR_DEVICE,
+                  "no device '%s': this build has %s, or 'auto' for the best%s", id, known,
                   optional ? " (compile with -DDML_OPENCL and dml_opencl.c, or -DDML_CUDA and dml_cuda.cu)"
                            : "");
         return false;
@@ -157,8 +158,8 @@ DML_API dml_context *dml_open(const dml_options *options)
     return dml__open_on(NULL, 0, options);
 }
 
-/* After a fork() a driver's device is the parent's alone: the child may not so much as release what it has there.
-   The CPU goes on working: see the pool. */
+/* After a fork() a driver's device is the parent's alone: the child may not so much as release what it has
+   there. The CPU goes on working: see the pool. */
 static bool dml__lost_by_fork(const dml_context *context)
 {
     return !context->device.host_memory && context->process != dml__process_id();
@@ -168,8 +169,7 @@ DML_API void dml_close(dml_context *context)
 {
     if (!context) return;
     while (context->owned) context->owned->destroy(context->owned);
-    if (context->device_open && !dml__lost_by_fork(context))
-        context->device.backend->close(&context->device);
+    if (context->device_open && !dml__lost_by_fork(context)) context->device.backend->close(&context->device);
     dml_pool_destroy(context->pool);
     dml__memory memory = context->memory;
     dml__release(&memory, context);

@@ -18,6 +18,7 @@ static void dml__program_destroy_owned(dml__owned *owned)
     dml_program *program = (dml_program *)(void *)owned;
     dml_context *context = program->graph->context;
     dml__disown(context, owned);
+    program->graph->programs--;
     dml__buffer_destroy(context, program->arena);
     dml__buffer_destroy(context, program->g);
     dml_pool_destroy(program->own_pool);
@@ -348,6 +349,7 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     program->training = options->training;
     program->own_thread = options->own_thread;
     dml__own(context, &program->owned, dml__program_destroy_owned);
+    graph->programs++;
     dml_status status = dml__collect_slots(program);
     if (status == DML_OK && program->training) {
         dml__find_gradients(program);

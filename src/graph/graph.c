@@ -41,7 +41,12 @@ DML_API dml_graph *dml_graph_create(dml_context *context)
 
 DML_API void dml_graph_destroy(dml_graph *graph)
 {
-    if (graph) dml__graph_destroy_owned(&graph->owned);
+    if (!graph) return;
+    if (graph->programs > 0)
+        dml__fail(&graph->context->error, DML_ERROR_STATE,
+                  "a graph can't be destroyed before its %d programs and trainers", graph->programs);
+    else
+        dml__graph_destroy_owned(&graph->owned);
 }
 
 DML_API dml_context *dml_graph_context(const dml_graph *graph)
@@ -96,11 +101,22 @@ DML_API dml_status dml_pop_scope(dml_graph *graph)
     return DML_OK;
 }
 
-DML_API dml_node *dml_graph_find(const dml_graph *graph, const char *name)
+DML__LOCAL dml_node *dml__graph_find(const dml_graph *graph, const char *name)
 {
-    for (dml_node *node = graph && name ? graph->first : NULL; node; node = node->next)
+    for (dml_node *node = graph->first; node; node = node->next)
         if (strcmp(node->name, name) == 0) return node;
     return NULL;
+}
+
+DML_API dml_node *dml_graph_find(const dml_graph *graph, const char *name)
+{
+    if (!graph) return NULL;
+    dml_node *node = name ? dml__graph_find(graph, name) : NULL;
+    if (!node)
+        dml__fail(&graph->context->error, DML_ERROR_ARGUMENT,
+                  "the graph has no node '%.*s'; names come with their scopes, as dml_graph_print shows them",
+                  DML_NAME_BYTES, name ? name : "NULL");
+    return node;
 }
 
 /* Whether the node stands in the scope itself, not in one inside or outside it. */
@@ -119,7 +135,7 @@ static bool dml__next_name(const dml_graph *graph, const dml__op *op, char name[
     do {
         const int length = snprintf(name, DML_NAME_BYTES, "%s%s_%d", graph->scope, op->name, ++number);
         if (length >= DML_NAME_BYTES) return false;
-    } while (dml_graph_find(graph, name));
+    } while (dml__graph_find(graph, name));
     return true;
 }
 
@@ -139,7 +155,7 @@ static dml_status dml__make_name(dml_graph *graph, const dml__op *op, const char
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "%s '%s': names that begin with 'dml.', and '__metadata__', are the files' own",
                          op->name, name);
-    if (dml_graph_find(graph, name))
+    if (dml__graph_find(graph, name))
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "%s '%s': the graph has a node of that name; give another one, or tell repeated "
                          "blocks apart with dml_push_scope",
@@ -221,10 +237,19 @@ DML__LOCAL dml_node *dml__node_create(const dml__op *op, int inputs, dml_node *c
                                       const void *attributes, size_t attribute_bytes)
 {
     DML_ASSERT(inputs >= 1 && inputs <= DML__MAX_INPUTS);
-    for (int i = 0; i < inputs; i++)
-        if (!input[i]) return NULL;
-    dml_graph *graph = input[0]->graph;
-    if (graph->context->error.status != DML_OK) return NULL;
+    dml_graph *graph = NULL;
+    int missing = -1;
+    for (int i = inputs - 1; i >= 0; i--)
+        if (input[i])
+            graph = input[i]->graph;
+        else
+            missing = i;
+    if (!graph || graph->context->error.status != DML_OK) return NULL;
+    if (missing >= 0) {
+        dml__fail(&graph->context->error, DML_ERROR_ARGUMENT, "%s: its input %d of %d is NULL", op->name,
+                  missing + 1, inputs);
+        return NULL;
+    }
     dml_node *node = dml__node_allocate(graph, op, NULL, attributes, attribute_bytes);
     if (!node) return NULL;
     node->inputs = inputs;

@@ -1,8 +1,8 @@
 /* graph.h: a model is built as a graph of nodes, each one op on earlier nodes.
 
    A builder given NULL, or a graph whose context has an error, returns NULL; so a model is written without
-   checks and checked once. Nodes belong to their graph, graphs to their context. The batch axis is implicit:
-   shapes are those of one sample. */
+   checks and checked once: whatever gave the first NULL has recorded why. Nodes belong to their graph, graphs
+   to their context. The batch axis is implicit: shapes are those of one sample. */
 #ifndef DML_GRAPH_GRAPH_H
 #define DML_GRAPH_GRAPH_H
 
@@ -16,7 +16,8 @@ typedef struct dml_node dml_node;
 
 DML_API dml_graph *dml_graph_create(dml_context *context);
 
-/* Releases the graph, its parameters and nodes; programs and trainers on it must be destroyed first. */
+/* Releases the graph, its parameters and nodes. Programs and trainers on it must have been destroyed, else it
+   stays, and DML_ERROR_STATE is recorded. */
 DML_API void dml_graph_destroy(dml_graph *graph);
 DML_API dml_context *dml_graph_context(const dml_graph *graph);
 
@@ -68,7 +69,8 @@ DML_API dml_status dml_push_scope(dml_graph *graph, const char *format, ...) DML
 DML_API dml_status dml_pop_scope(dml_graph *graph);
 
 /* Every node in the order of building, in which each comes after its inputs: from dml_graph_first on until
-   NULL. dml_graph_find gives the one of a name, scopes included, or NULL. */
+   NULL. dml_graph_find gives the one of a name, scopes included; NULL, with DML_ERROR_ARGUMENT recorded, when
+   there is none. */
 DML_API dml_node *dml_graph_first(const dml_graph *graph);
 DML_API dml_node *dml_node_next(const dml_node *node);
 DML_API dml_node *dml_graph_find(const dml_graph *graph, const char *name);

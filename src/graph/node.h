@@ -47,6 +47,7 @@ struct dml_graph {
     size_t parameter_count, trained_count; /* elements of w; those at its start that are trained */
     dml_buffer *w;                         /* on the device; NULL until it is laid out */
     float *mirror;                         /* w on the host, where the device has memory of its own */
+    int programs;                          /* compiled and not destroyed */
     int readers; /* programs that predict on their own threads now; -1: w is being written */
 };
 
@@ -63,6 +64,9 @@ DML__LOCAL dml_node *dml__layer_parameter(dml_graph *graph, const struct dml__op
 /* Takes back what was built after `last` (NULL: after nothing), which no other node may use: a layer's
    parameters when the layer itself is refused. */
 DML__LOCAL void dml__graph_drop_after(dml_graph *graph, dml_node *last);
+
+/* The node of that name, or NULL. */
+DML__LOCAL dml_node *dml__graph_find(const dml_graph *graph, const char *name);
 
 /* Records an error about building `node`, prefixed with its op and name. */
 DML__LOCAL dml_status dml__node_fail(const dml_node *node, dml_status status, const char *format, ...)

@@ -73,7 +73,10 @@ DML_API dml_status dml_graph_save(dml_graph *graph, const char *path)
 
 DML_API dml_status dml_graph_store(dml_graph *graph, void *to, size_t capacity, size_t *bytes)
 {
-    if (!graph || !bytes) return DML_ERROR_ARGUMENT;
+    if (!graph) return DML_ERROR_ARGUMENT;
+    if (!bytes)
+        return dml__fail(&graph->context->error, DML_ERROR_ARGUMENT,
+                         "dml_graph_store was given no place for the number of bytes");
     const dml__weights_target target = { NULL, to, capacity, bytes };
     return dml__graph_write_guarded(graph, &target);
 }
@@ -107,16 +110,17 @@ DML__LOCAL dml_status dml__file_has(const dml__safetensors *file, const char *pa
     *found = dml__safetensors_find(file, name);
     if (*found < 0)
         return dml__fail(error, DML_ERROR_FORMAT,
-                         "%s holds another model: it has no '%s', which this model has as %s", path, name,
+                         "\"%s\" holds another model: it has no '%s', which this model has as %s", path, name,
                          dml_shape_format(shape, want));
     const dml__safetensors_entry *entry = dml__safetensors_at(file, *found);
     if (!dml__entry_has_shape(entry, shape))
         return dml__fail(error, DML_ERROR_FORMAT,
-                         "%s holds another model: its '%s' is %s, this model's is %s", path, name,
+                         "\"%s\" holds another model: its '%s' is %s, this model's is %s", path, name,
                          dml__entry_shape(entry, got), dml_shape_format(shape, want));
     if (entry->dtype != DML_F32)
-        return dml__fail(error, DML_ERROR_FORMAT, "%s has '%s' as %.16s; convert it to F32 before loading",
-                         path, name, entry->dtype_text);
+        return dml__fail(error, DML_ERROR_FORMAT,
+                         "\"%s\" has '%s' as %.16s; convert it to F32 before loading", path, name,
+                         entry->dtype_text);
     return DML_OK;
 }
 
@@ -126,10 +130,10 @@ static dml_status dml__find_stranger(const dml_graph *graph, const dml__safetens
     char shown[DML__SHOWN_BYTES];
     for (int i = 0; i < dml__safetensors_count(file); i++) {
         const char *name = dml__safetensors_at(file, i)->name;
-        const dml_node *node = dml_graph_find(graph, name);
+        const dml_node *node = dml__graph_find(graph, name);
         if (strncmp(name, DML__OWN_TENSORS, strlen(DML__OWN_TENSORS)) == 0 || (node && node->used)) continue;
         return dml__fail(&graph->context->error, DML_ERROR_FORMAT,
-                         "%s holds another model: its '%s' is no parameter of this one", path,
+                         "\"%s\" holds another model: its '%s' is no parameter of this one", path,
                          dml__shown(name, strlen(name), shown));
     }
     return DML_OK;

@@ -200,11 +200,10 @@ static void dml__conv2d_defaults(dml_conv2d_options *o, const dml_conv2d_options
 
 DML_API dml_node *dml_conv2d_with(dml_node *x, dml_node *w, dml_node *bias, const dml_conv2d_options *options)
 {
-    if (!w) return NULL;
     dml_conv2d_options o;
     dml__conv2d_defaults(&o, options);
-    if (!o.filters) o.filters = w->shape.dims[0];
-    for (int axis = 0; axis < 2; axis++)
+    if (w && !o.filters) o.filters = w->shape.dims[0];
+    for (int axis = 0; w && axis < 2; axis++)
         if (!o.kernel[axis]) o.kernel[axis] = w->shape.dims[1 + axis];
     o.no_bias = !bias;
     dml_node *const inputs[] = { x, w, bias };

@@ -195,10 +195,11 @@ static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetenso
     run->optimizer.kind = trainer->optimizer.kind;
     if (!kind)
         return dml__fail(error, DML_ERROR_FORMAT,
-                         "%s holds no training run; a model alone is loaded by dml_graph_load", path);
+                         "\"%s\" holds no training run; a model alone is loaded by dml_graph_load", path);
     if (strcmp(kind, trainer->row->name) != 0)
-        return dml__fail(error, DML_ERROR_FORMAT, "%s was trained by %.32s, this trainer's optimizer is %s",
-                         path, kind, trainer->row->name);
+        return dml__fail(error, DML_ERROR_FORMAT,
+                         "\"%s\" was trained by %.32s, this trainer's optimizer is %s", path, kind,
+                         trainer->row->name);
     if (!dml__read_real(dml__safetensors_text(file, "dml.lr"), &run->optimizer.lr) ||
         !dml__read_real(dml__safetensors_text(file, "dml.momentum"), &run->optimizer.momentum) ||
         !dml__read_real(dml__safetensors_text(file, "dml.weight_decay"), &run->optimizer.weight_decay) ||
@@ -206,7 +207,7 @@ static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetenso
         !dml__read_whole(dml__safetensors_text(file, "dml.seed"), &run->seed) ||
         !dml__read_whole(dml__safetensors_text(file, "dml.step"), &run->steps))
         return dml__fail(error, DML_ERROR_FORMAT,
-                         "%s lacks one of the numbers of a run (dml.lr, dml.momentum, dml.weight_decay, "
+                         "\"%s\" lacks one of the numbers of a run (dml.lr, dml.momentum, dml.weight_decay, "
                          "dml.nesterov, dml.seed, dml.step), or has one that can't be",
                          path);
     run->optimizer.nesterov = nesterov == 1;
@@ -221,7 +222,7 @@ static dml_status dml__check_states(const dml_trainer *trainer, const dml__safet
     const int states = trainer->vectors - DML_OPTIMIZER_STATE, saved = trainer->row->states(optimizer);
     if (saved != states)
         return dml__fail(error, DML_ERROR_FORMAT,
-                         "%s was trained by %s with momentum %g and %d state vector%s, this trainer has "
+                         "\"%s\" was trained by %s with momentum %g and %d state vector%s, this trainer has "
                          "momentum %g and %d; is the momentum the same?",
                          path, trainer->row->name, (double)optimizer->momentum, saved, saved == 1 ? "" : "s",
                          (double)trainer->optimizer.momentum, states);

@@ -248,7 +248,7 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
     }
     trainer->spoiled = false;
     trainer->held = pass.samples;
-    trainer->pending = pass.more;
+    trainer->pending = (flags & DML_MORE) != 0;
     return DML_OK;
 }
 

@@ -34,7 +34,8 @@ DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *
 enum {
     DML_OVERWRITE = 0,
     DML_ADD = 1, /* to the samples that g holds since the last update (none: as DML_OVERWRITE) */
-    DML_MORE = 2 /* more will be added: a sync strategy waits for it, and until then g is this rank's own */
+    DML_MORE = 2 /* more will be added before an update; a sync strategy waits for it, and until then g is
+                    this rank's own */
 };
 
 /* Forward and backward on `rows` samples; w stays. g is then the mean, over all samples that it holds, of the
@@ -46,14 +47,15 @@ enum {
                                 DML_ADD | (i < pieces - 1 ? DML_MORE : 0), NULL);
        dml_trainer_update(t);
 
-   and whatever the caller does to g between the two (clipping, a regulariser) is done to the gradient that
-   will be applied, alone and under every strategy: reach it by dml_trainer_get and dml_trainer_put. Under a
-   strategy every rank makes the same calls. */
+   `loss` is the mean over the samples of this call alone. Whatever the caller does to g between the two
+   (clipping, a regulariser) is done to the gradient that will be applied, alone and under every strategy:
+   reach it by dml_trainer_get and dml_trainer_put. Under a strategy every rank makes the same calls. */
 DML_API dml_status dml_trainer_backward(dml_trainer *trainer, int rows, const void *const *inputs, int count,
                                         int flags, float *loss);
 
 /* The optimizer's step: w follows g. The step is then counted, and what is added to g next begins anew.
-   DML_ERROR_STATE while g waits for more (DML_MORE), after a backward that failed, and while programs predict on other threads. */
+   (A second update without a backward between applies the same gradient again.) DML_ERROR_STATE while g waits
+   for more (DML_MORE), after a backward that failed, and while programs predict on other threads. */
 DML_API dml_status dml_trainer_update(dml_trainer *trainer);
 
 /* Its two halves, for optimizers of the caller's own and for ones that treat parts of w in other ways: the

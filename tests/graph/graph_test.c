@@ -260,7 +260,8 @@ static void bad_weights(void)
     REFUSED(dml_conv2d_with(image, w, dml_input(graph, "bs", DML_F32, 3), NULL), DML_ERROR_SHAPE,
             "its bias is 3 a sample");
     REFUSED(dml_conv2d_with(row, w, bias, NULL), DML_ERROR_SHAPE, "height x width x channels");
-    CHECK(!dml_conv2d_with(image, NULL, bias, NULL) && !dml_conv2d_with(NULL, w, bias, NULL));
+    REFUSED(dml_conv2d_with(image, NULL, bias, NULL), DML_ERROR_ARGUMENT, "input 2 of 3 is NULL");
+    REFUSED(dml_conv2d_with(NULL, w, bias, NULL), DML_ERROR_ARGUMENT, "input 1 of 3 is NULL");
     CHECK_INT(dml_graph_parameter_count(graph), 0); /* nothing of that was used */
     check_shape(dml_conv2d_with(image, w, bias, &fitting), "3 x 3 x 3");
     check_shape(dml_conv2d_with(image, w, NULL, NULL), "3 x 3 x 3");
@@ -398,6 +399,37 @@ static void bad_runs(void)
     dml_close(context);
 }
 
+/* A NULL that no error explains is one: the model would be nothing, and nobody would say why. */
+static void a_missing_input_is_told(void)
+{
+    open_graph();
+    dml_node *x = input(1, 3, 0, 0), *w = parameter(2, 2, 3);
+    REFUSED(dml_dense_with(x, NULL, NULL), DML_ERROR_ARGUMENT, "dense: its input 2 of 2 is NULL");
+    REFUSED(dml_dense_with(NULL, w, NULL), DML_ERROR_ARGUMENT, "dense: its input 1 of 2 is NULL");
+    REFUSED(dml_conv2d_with(x, NULL, NULL, NULL), DML_ERROR_ARGUMENT, "conv2d: its input 2 of 2");
+    REFUSED(dml_add(x, NULL), DML_ERROR_ARGUMENT, "add: its input 2 of 2 is NULL");
+    REFUSED(dml_relu(dml_graph_find(graph, "wieght")), DML_ERROR_ARGUMENT, "no node 'wieght'");
+    dml_close(context);
+}
+
+static void a_graph_in_use_stays(void)
+{
+    open_graph();
+    dml_node *y = dml_dense(input(1, 3, 0, 0), 2);
+    dml_program *p = dml_compile(y, &(dml_program_options){ .batch = 1 });
+    const float row[3] = { 1, 2, 3 };
+    float out[2];
+    dml_graph_destroy(graph);
+    CHECK_INT(dml_status_of(context), DML_ERROR_STATE);
+    CHECK_CONTAINS(dml_error(context), "before its 1 programs");
+    dml_clear_error(context);
+    CHECK_INT(dml_program_run(p, 1, DML_INPUTS(row), out), DML_OK);
+    dml_program_destroy(p);
+    dml_graph_destroy(graph);
+    CHECK_STRING(dml_error(context), "");
+    dml_close(context);
+}
+
 /* Labels that two heads share are held to the smaller one's classes where both are asked for, else to their
  * own. */
 static void heads_that_share_labels(void)
@@ -460,6 +492,8 @@ int main(void)
     RUN(other_graphs_and_late_parameters);
     RUN(bad_programs);
     RUN(bad_runs);
+    RUN(a_missing_input_is_told);
+    RUN(a_graph_in_use_stays);
     RUN(heads_that_share_labels);
     RUN(long_names);
     return test_report("graph/graph");

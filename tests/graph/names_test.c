@@ -154,7 +154,7 @@ static void refused_layers_leave_nothing(void)
     REFUSED(dml_dense(image, 3), DML_ERROR_SHAPE, "dense 'dense_1': its input is f32 4 x 4 x 2");
     REFUSED(dml_conv2d(x, &(dml_conv2d_options){ .filters = 2 }), DML_ERROR_SHAPE, "conv2d 'conv2d_1'");
     REFUSED(dml_conv2d(image, &large), DML_ERROR_SHAPE, "a kernel of 9 x 9");
-    CHECK(!dml_graph_find(graph, "dense_1.weight") && !dml_graph_find(graph, "conv2d_1.weight"));
+    CHECK(!dml__graph_find(graph, "dense_1.weight") && !dml__graph_find(graph, "conv2d_1.weight"));
     CHECK_INT(dml_graph_parameters(graph), 0);
     row("dense_1.bias"); /* the weight can be named, the bias can't */
     REFUSED(dml_dense(x, 3), DML_ERROR_ARGUMENT,
@@ -214,8 +214,8 @@ static void scopes_nest(void)
     CHECK_INT(dml_push_scope(graph, "block"), DML_OK); /* a scope around the others has none of theirs */
     check_name(dml_dense(x, 3), "block.dense_1");
     CHECK_INT(dml_pop_scope(graph), DML_OK);
-    CHECK(dml_graph_find(graph, "block.2.attn.dense_1.weight") && !dml_graph_find(graph, "attn.dense_1"));
-    CHECK(!dml_graph_find(graph, "block.2.attn.dense_1.") && !dml_graph_find(graph, ""));
+    CHECK(dml_graph_find(graph, "block.2.attn.dense_1.weight") && !dml__graph_find(graph, "attn.dense_1"));
+    CHECK(!dml__graph_find(graph, "block.2.attn.dense_1.") && !dml__graph_find(graph, ""));
     close_graph();
 }
 

@@ -72,8 +72,14 @@ static void parameters_are_found(void)
         CHECK(dml_parameter_trained(p));
     }
     CHECK(!dml_graph_parameter(n.graph, 4) && !dml_graph_parameter(n.graph, -1));
-    CHECK(!dml_graph_parameter(NULL, 0) && !dml_graph_find(n.graph, "dense_2.weight"));
-    CHECK(!dml_graph_find(n.graph, NULL) && !dml_graph_find(NULL, "x"));
+    CHECK(!dml_graph_parameter(NULL, 0) && !dml__graph_find(n.graph, "dense_2.weight"));
+    CHECK(!dml_graph_find(NULL, "x"));
+    CHECK(!dml_graph_find(n.graph, NULL));
+    CHECK_CONTAINS(dml_error(n.context), "no node 'NULL'");
+    dml_clear_error(n.context);
+    CHECK(!dml_graph_find(n.graph, "dense_2.weight"));
+    CHECK_CONTAINS(dml_error(n.context), "no node 'dense_2.weight'");
+    dml_clear_error(n.context);
     CHECK(dml_graph_find(n.graph, "x") == n.x && !dml_parameter_trained(n.x));
     CHECK_INT(dml_graph_parameters(NULL), 0);
     CHECK_INT(dml_graph_trained_count(NULL), 0);

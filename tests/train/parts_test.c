@@ -45,8 +45,13 @@ static void pieces_make_one_batch(void)
         dml_trainer *t = small_trainer(0.5f, 0.9f);
         int from = 0;
         for (int i = 0; from < BATCH; from += pieces[v][i++]) {
-            BACKWARD(from, pieces[v][i], DML_ADD | (i % 2 ? DML_MORE : 0)); /* which here means nothing */
+            const bool more = i % 2 && from + pieces[v][i] < BATCH; /* which here only forbids the update */
+            BACKWARD(from, pieces[v][i], DML_ADD | (more ? DML_MORE : 0));
             CHECK_INT(dml_trainer_steps(t), 0);
+            if (!more) continue;
+            CHECK_INT(dml_trainer_update(t), DML_ERROR_STATE);
+            CHECK_CONTAINS(dml_error(context), "without DML_MORE");
+            dml_clear_error(context);
         }
         copy_vector(t, DML_GRADIENTS, got);
         check_same(got, g, 2e-7);
