@@ -905,9 +905,9 @@ DML_API dml_status dml_graph_put(dml_graph *graph, size_t begin, size_t end);
 
 /* Writes every parameter under its name, as safetensors (https://github.com/huggingface/safetensors: a
    length, a JSON header, little-endian data), to a file: aside, synced, then renamed, so that a crash leaves
-   the old file or the new one. DML_ERROR_IO with a sentence when it can't be written. dml_graph_store writes
-   the same into memory: *bytes is how many it takes; a NULL `to` only asks, and a `capacity` that is too
-   small is DML_ERROR_MEMORY. */
+   the old file or the new one (a symbolic link there is replaced, not followed). DML_ERROR_IO with a sentence
+   when it can't be written. dml_graph_store writes the same into memory: *bytes is how many it takes; a NULL
+   `to` only asks, and a `capacity` that is too small is DML_ERROR_MEMORY. */
 #ifndef DML_NO_STDIO
 DML_API dml_status dml_graph_save(dml_graph *graph, const char *path);
 #endif
@@ -1132,7 +1132,7 @@ typedef enum dml_optimizer_kind { DML_SGD } dml_optimizer_kind;
 typedef struct dml_optimizer {
     dml_optimizer_kind kind;
     float lr;           /* learning rate; 0: 0.01 */
-    float momentum;     /* sgd: 0 .. 1 */
+    float momentum;     /* sgd: 0 or more, below 1 */
     float weight_decay; /* sgd: added to the gradient, times the parameter */
     bool nesterov;      /* sgd: look ahead along the velocity */
 } dml_optimizer;
@@ -2916,6 +2916,7 @@ DML__LOCAL dml_status dml__file_create(dml__file_writer *file, const char *path,
     dml__file_info info;
     file->path = path;
     file->descriptor = -1;
+    if (!*path) return dml__fail(error, DML_ERROR_IO, "can't write a file without a name");
     if (dml__os_find(path, &info) && !info.plain)
         return dml__fail(error, DML_ERROR_IO, "can't write \"%.300s\": it is there and no plain file", path);
     file->descriptor = dml__open_temporary(path, file->temporary);
@@ -7485,6 +7486,7 @@ DML_API int dml_devices(dml_device_info *infos, int capacity)
 {
     int count = 0;
     const dml_backend *backend;
+    if (!infos) capacity = 0;
     for (int i = 0; (backend = dml_backend_at(i)) != NULL; i++)
         count = dml__list_devices(infos, capacity, count, true, backend);
     count = dml__list_devices(infos, capacity, count, false, dml__cpu_backend());
@@ -7937,23 +7939,30 @@ DML__LOCAL void dml__buffer_destroy(dml_context *context, dml_buffer *buffer)
 #include <stdio.h>
 #include <string.h>
 
+/* Of a shape that nobody has checked yet. */
+static int dml__dimensions(const dml_shape *shape)
+{
+    return shape->ndim < 0 ? 0 : shape->ndim < DML_MAX_DIMS ? shape->ndim : DML_MAX_DIMS;
+}
+
 DML_API size_t dml_shape_count(const dml_shape *shape)
 {
     size_t count = 1;
-    for (int i = 0; i < shape->ndim; i++) count *= (size_t)shape->dims[i];
+    for (int i = 0; i < dml__dimensions(shape); i++) count *= shape->dims[i] > 0 ? (size_t)shape->dims[i] : 0;
     return count;
 }
 
 DML_API bool dml_shape_equal(const dml_shape *a, const dml_shape *b)
 {
-    return a->ndim == b->ndim && memcmp(a->dims, b->dims, (size_t)a->ndim * sizeof a->dims[0]) == 0;
+    return a->ndim == b->ndim &&
+           memcmp(a->dims, b->dims, (size_t)dml__dimensions(a) * sizeof a->dims[0]) == 0;
 }
 
 DML_API const char *dml_shape_format(const dml_shape *shape, char text[DML_SHAPE_TEXT])
 {
     size_t used = 0;
     snprintf(text, DML_SHAPE_TEXT, "scalar");
-    for (int i = 0; i < shape->ndim && used < DML_SHAPE_TEXT; i++)
+    for (int i = 0; i < dml__dimensions(shape) && used < DML_SHAPE_TEXT; i++)
         used += (size_t)snprintf(text + used, DML_SHAPE_TEXT - used, i ? " x %d" : "%d", shape->dims[i]);
     return text;
 }
@@ -8011,6 +8020,7 @@ struct dml_graph {
     dml_buffer *w;                         /* on the device; NULL until it is laid out */
     float *mirror;                         /* w on the host, where the device has memory of its own */
     int programs;                          /* compiled and not destroyed */
+    long process;                          /* whose threads `readers` counts */
     int readers; /* programs that predict on their own threads now; -1: w is being written */
 };
 
@@ -8180,6 +8190,7 @@ DML_API dml_graph *dml_graph_create(dml_context *context)
         return NULL;
     }
     graph->context = context;
+    graph->process = context->process;
     dml__own(context, &graph->owned, dml__graph_destroy_owned);
     return graph;
 }
@@ -8214,7 +8225,7 @@ DML__LOCAL dml_status dml__node_fail(const dml_node *node, dml_status status, co
 
 DML_API dml_status dml_push_scope(dml_graph *graph, const char *format, ...)
 {
-    if (!graph) return DML_ERROR_ARGUMENT;
+    if (!graph || !format) return DML_ERROR_ARGUMENT;
     dml__error *error = &graph->context->error;
     char name[DML_NAME_BYTES + 1];
     va_list arguments;
@@ -8296,6 +8307,9 @@ static dml_status dml__make_name(dml_graph *graph, const dml__op *op, const char
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "%s '%.64s' in the scope '%s': the whole name may have %d bytes", op->name,
                          numbered ? op->name : given, graph->scope, DML_NAME_BYTES - 1);
+    if (!dml__is_utf8(name))
+        return dml__fail(error, DML_ERROR_ARGUMENT, "%s: a name that isn't UTF-8, which files could not hold",
+                         op->name);
     if (strncmp(name, "dml.", 4) == 0 || strcmp(name, "__metadata__") == 0)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "%s '%s': names that begin with 'dml.', and '__metadata__', are the files' own",
@@ -8589,7 +8603,7 @@ DML_API dml_node *dml_node_input(const dml_node *node, int i)
 
 DML_API const char *dml_node_describe(const dml_node *node, char *text, size_t bytes)
 {
-    if (!bytes) return "";
+    if (!text || !bytes) return "";
     text[0] = '\0';
     if (node && node->op->describe) node->op->describe(node, text, bytes);
     return text;
@@ -8692,7 +8706,17 @@ DML__LOCAL dml_status dml__graph_lay_out(dml_graph *graph)
 
 /* ---- who may write ---- */
 
-DML__LOCAL bool dml__graph_claim(dml_graph *graph, bool reading)
+/* In a child of fork() whoever was in a run or a step has stayed with the parent. */
+static bool dml__forget_parents_claims(dml_graph *graph)
+{
+    const long process = dml__process_id();
+    if (graph->process == process) return false;
+    graph->process = process;
+    __atomic_store_n(&graph->readers, 0, __ATOMIC_RELAXED);
+    return true;
+}
+
+static bool dml__try_claim(dml_graph *graph, bool reading)
 {
     int readers = __atomic_load_n(&graph->readers, __ATOMIC_RELAXED);
     do {
@@ -8702,12 +8726,20 @@ DML__LOCAL bool dml__graph_claim(dml_graph *graph, bool reading)
     return true;
 }
 
+DML__LOCAL bool dml__graph_claim(dml_graph *graph, bool reading)
+{
+    return dml__try_claim(graph, reading) ||
+           (dml__forget_parents_claims(graph) && dml__try_claim(graph, reading));
+}
+
 DML__LOCAL void dml__graph_release(dml_graph *graph, bool reading)
 {
-    if (reading)
-        __atomic_fetch_sub(&graph->readers, 1, __ATOMIC_RELEASE);
-    else
-        __atomic_store_n(&graph->readers, 0, __ATOMIC_RELEASE);
+    int readers = __atomic_load_n(&graph->readers, __ATOMIC_RELAXED);
+    int left;
+    do { /* never below zero: a child may have forgotten its parent's claims in between */
+        left = reading && readers > 0 ? readers - 1 : 0;
+    } while (!__atomic_compare_exchange_n(&graph->readers, &readers, left, true, __ATOMIC_RELEASE,
+                                          __ATOMIC_RELAXED));
 }
 
 DML__LOCAL dml_status dml__graph_claim_writing(dml_graph *graph)
@@ -8785,28 +8817,40 @@ static dml_status dml__reach_parameter(dml_node *parameter, size_t count)
     return dml__graph_lay_out(parameter->graph);
 }
 
+/* Where a parameter's values are copied: out to `to`, or in from `from`. */
+static dml_status dml__copy_parameter(dml_node *parameter, float *to, const float *from, size_t count)
+{
+    dml_graph *graph = parameter->graph;
+    dml_device *device = &graph->context->device;
+    dml_status status = dml__reach_parameter(parameter, count);
+    if (status == DML_OK && from) status = dml__graph_claim_writing(graph);
+    if (status != DML_OK) return status;
+    const dml_ref place = { graph->w, parameter->offset * sizeof(float) };
+    if (to) return device->backend->read(device, to, place, count * sizeof *to);
+    status = device->backend->write(device, place, from, count * sizeof *from);
+    dml__graph_release(graph, false);
+    return status;
+}
+
+static dml_status dml__copy_parameter_alone(dml_node *parameter, float *to, const float *from, size_t count)
+{
+    if (!parameter || (!to && !from)) return DML_ERROR_ARGUMENT;
+    dml_context *context = parameter->graph->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__copy_parameter(parameter, to, from, count);
+    dml__leave(context, entry);
+    return status;
+}
+
 DML_API dml_status dml_parameter_read(dml_node *parameter, float *to, size_t count)
 {
-    if (!parameter || !to) return DML_ERROR_ARGUMENT;
-    const dml_status status = dml__reach_parameter(parameter, count);
-    if (status != DML_OK) return status;
-    dml_device *device = &parameter->graph->context->device;
-    const dml_ref from = { parameter->graph->w, parameter->offset * sizeof(float) };
-    return device->backend->read(device, to, from, count * sizeof *to);
+    return dml__copy_parameter_alone(parameter, to, NULL, count);
 }
 
 DML_API dml_status dml_parameter_write(dml_node *parameter, const float *from, size_t count)
 {
-    if (!parameter || !from) return DML_ERROR_ARGUMENT;
-    dml_graph *graph = parameter->graph;
-    dml_status status = dml__reach_parameter(parameter, count);
-    if (status == DML_OK) status = dml__graph_claim_writing(graph);
-    if (status != DML_OK) return status;
-    dml_device *device = &graph->context->device;
-    const dml_ref to = { graph->w, parameter->offset * sizeof(float) };
-    status = device->backend->write(device, to, from, count * sizeof *from);
-    dml__graph_release(graph, false);
-    return status;
+    return dml__copy_parameter_alone(parameter, NULL, from, count);
 }
 
 /* w on the host as it was left: w itself, or its mirror, which the first call makes. */
@@ -9123,6 +9167,7 @@ struct dml_program {
     dml_pool *own_pool;
     dml__error error;
     int running;
+    long process; /* whose thread `running` is */
     int slots;
     dml__slot *slot;   /* in order of execution */
     int *slot_of_node; /* by node index; -1: not in the program */
@@ -9698,6 +9743,7 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     program->batch = options->batch;
     program->training = options->training;
     program->own_thread = options->own_thread;
+    program->process = context->process;
     dml__own(context, &program->owned, dml__program_destroy_owned);
     graph->programs++;
     dml_status status = dml__collect_slots(program);
@@ -9895,7 +9941,10 @@ static dml_status dml__predict(dml_program *program, int rows, const void *const
 static dml_status dml__predict_on_own_thread(dml_program *program, int rows, const void *const *inputs,
                                              int count, void *output)
 {
-    if (__atomic_exchange_n(&program->running, 1, __ATOMIC_ACQUIRE)) return DML_ERROR_STATE;
+    if (__atomic_exchange_n(&program->running, 1, __ATOMIC_ACQUIRE)) {
+        if (program->process == dml__process_id()) return DML_ERROR_STATE;
+        program->process = dml__process_id(); /* of a fork: the run goes on in the parent alone */
+    }
     dml_status status;
     if (dml__graph_claim(program->graph, true)) {
         status = dml__predict(program, rows, inputs, count, output);
@@ -11196,7 +11245,7 @@ DML__LOCAL dml_status dml__check_optimizer(const dml_optimizer *o, dml__error *e
         !(o->weight_decay >= 0.0f && o->weight_decay <= 1e6f))
         return dml__fail(
             error, DML_ERROR_ARGUMENT,
-            "optimizer with lr %g, momentum %g, weight decay %g: lr must be above 0, momentum in 0 .. 1 "
+            "optimizer with lr %g, momentum %g, weight decay %g: lr must be 0 or more, momentum in 0 .. 1 "
             "(below 1), weight decay 0 or more",
             (double)o->lr, (double)o->momentum, (double)o->weight_decay);
     if (o->nesterov && o->momentum == 0.0f)
@@ -12344,8 +12393,9 @@ static dml_status dml__idx_magic(dml__error *error, const char *name, const unsi
 DML_API dml_status dml_idx_parse(dml_context *context, const char *name, const void *bytes, size_t size,
                                  dml_idx *out)
 {
+    if (!out) return DML_ERROR_ARGUMENT;
     memset(out, 0, sizeof *out);
-    if (!context) return DML_ERROR_ARGUMENT;
+    if (!context || (!bytes && size)) return DML_ERROR_ARGUMENT;
     const unsigned char *at = (const unsigned char *)bytes;
     dml__error *error = &context->error;
     const dml_status status = dml__idx_magic(error, name, at, size);
@@ -12385,8 +12435,9 @@ DML_API dml_status dml_idx_parse(dml_context *context, const char *name, const v
 #ifndef DML_NO_STDIO
 DML_API dml_status dml_idx_load(dml_context *context, const char *path, dml_idx *out)
 {
+    if (!out) return DML_ERROR_ARGUMENT;
     memset(out, 0, sizeof *out);
-    if (!context) return DML_ERROR_ARGUMENT;
+    if (!context || !path) return DML_ERROR_ARGUMENT;
     void *bytes;
     size_t size;
     dml_status status = dml__file_read(&context->memory, path, SIZE_MAX, &bytes, &size, &context->error);
@@ -12403,6 +12454,7 @@ DML_API dml_status dml_idx_load(dml_context *context, const char *path, dml_idx 
 
 DML_API void dml_idx_free(dml_context *context, dml_idx *idx)
 {
+    if (!idx) return;
     if (context && idx->block) dml__release(&context->memory, idx->block);
     memset(idx, 0, sizeof *idx);
 }

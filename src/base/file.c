@@ -356,6 +356,7 @@ DML__LOCAL dml_status dml__file_create(dml__file_writer *file, const char *path,
     dml__file_info info;
     file->path = path;
     file->descriptor = -1;
+    if (!*path) return dml__fail(error, DML_ERROR_IO, "can't write a file without a name");
     if (dml__os_find(path, &info) && !info.plain)
         return dml__fail(error, DML_ERROR_IO, "can't write \"%.300s\": it is there and no plain file", path);
     file->descriptor = dml__open_temporary(path, file->temporary);

@@ -47,6 +47,7 @@ DML_API int dml_devices(dml_device_info *infos, int capacity)
 {
     int count = 0;
     const dml_backend *backend;
+    if (!infos) capacity = 0;
     for (int i = 0; (backend = dml_backend_at(i)) != NULL; i++)
         count = dml__list_devices(infos, capacity, count, true, backend);
     count = dml__list_devices(infos, capacity, count, false, dml__cpu_backend());

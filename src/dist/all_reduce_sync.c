@@ -8,6 +8,9 @@
 /* However large the model, no more than this many buckets are on their way at once. */
 #define DML__MAX_BUCKETS 64
 
+/* Steps are told apart modulo this, whose square's sum over any number of ranks a double holds exactly. */
+#define DML__MARKS 1048576u
+
 typedef struct dml__bucket {
     size_t begin, end; /* of g, in elements */
     dml_request *request;
@@ -18,7 +21,8 @@ typedef struct dml__all_reduce_state {
     dml_comm *comm;
     size_t bucket_elements;
     size_t filled_from, filled_to; /* g[from, to) is final and in no bucket yet */
-    double samples;                /* of this rank, then of all */
+    double mark;                   /* of the step that this rank is at */
+    double sent[3];                /* its samples, mark and mark^2, then the sums over all ranks */
     dml_request *samples_request;
     int buckets;
     dml__bucket bucket[DML__MAX_BUCKETS];
@@ -88,14 +92,18 @@ static void dml__drain_requests(dml__all_reduce_state *state)
     state->buckets = 0;
 }
 
-/* The number of samples of the global batch travels while forward runs. */
+/* The number of samples of the global batch travels while forward runs, and with it at which step the rank
+ * is. */
 static dml_status dml__all_reduce_sync_begin(void *user, dml_trainer *trainer, double samples)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     dml__drain_requests(state);
     state->filled_from = state->filled_to = dml_trainer_count(trainer, DML_GRADIENTS);
-    state->samples = samples;
-    state->samples_request = dml_comm_all_reduce_start(state->comm, &state->samples, 1, DML_F64, DML_SUM);
+    state->mark = (double)(dml_trainer_steps(trainer) % DML__MARKS);
+    state->sent[0] = samples;
+    state->sent[1] = state->mark;
+    state->sent[2] = state->mark * state->mark;
+    state->samples_request = dml_comm_all_reduce_start(state->comm, state->sent, 3, DML_F64, DML_SUM);
     return state->samples_request ? DML_OK : dml__sync_failed(trainer, state->comm);
 }
 
@@ -125,12 +133,26 @@ static dml_status dml__all_reduce_sync_ready(void *user, dml_trainer *trainer, s
     return full || begin == 0 ? dml__send_bucket(state, trainer) : DML_OK;
 }
 
+/* With n ranks at the same step the sums are n times this rank's, and only then: the sum of squares says so
+   even to a rank that is at the mean of the others. */
+static bool dml__same_step(const dml__all_reduce_state *state)
+{
+    const double ranks = dml_comm_world_size(state->comm);
+    return state->sent[1] == ranks * state->mark && state->sent[2] == ranks * state->mark * state->mark;
+}
+
 static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, double *samples)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     if (dml__take_request(state, &state->samples_request) != DML_OK)
         return dml__sync_failed(trainer, state->comm);
-    *samples = state->samples;
+    if (!dml__same_step(state))
+        return dml_trainer_fail(
+            trainer, DML_ERROR_MISMATCH,
+            "this rank is at step %llu and others aren't; every rank must make the same calls of "
+            "step, backward, update and advance, with DML_MORE in the same places",
+            (unsigned long long)dml_trainer_steps(trainer));
+    *samples = state->sent[0];
     dml_status status = DML_OK;
     for (int b = 0; b < state->buckets && status == DML_OK; b++) {
         dml__bucket *bucket = &state->bucket[b];

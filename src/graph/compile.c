@@ -348,6 +348,7 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     program->batch = options->batch;
     program->training = options->training;
     program->own_thread = options->own_thread;
+    program->process = context->process;
     dml__own(context, &program->owned, dml__program_destroy_owned);
     graph->programs++;
     dml_status status = dml__collect_slots(program);

@@ -3,6 +3,7 @@
 
 #include "graph/graph.h"
 
+#include "base/json.h"
 #include "base/memory.h"
 #include "graph/node.h"
 #include "graph/op.h"
@@ -35,6 +36,7 @@ DML_API dml_graph *dml_graph_create(dml_context *context)
         return NULL;
     }
     graph->context = context;
+    graph->process = context->process;
     dml__own(context, &graph->owned, dml__graph_destroy_owned);
     return graph;
 }
@@ -69,7 +71,7 @@ DML__LOCAL dml_status dml__node_fail(const dml_node *node, dml_status status, co
 
 DML_API dml_status dml_push_scope(dml_graph *graph, const char *format, ...)
 {
-    if (!graph) return DML_ERROR_ARGUMENT;
+    if (!graph || !format) return DML_ERROR_ARGUMENT;
     dml__error *error = &graph->context->error;
     char name[DML_NAME_BYTES + 1];
     va_list arguments;
@@ -151,6 +153,9 @@ static dml_status dml__make_name(dml_graph *graph, const dml__op *op, const char
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "%s '%.64s' in the scope '%s': the whole name may have %d bytes", op->name,
                          numbered ? op->name : given, graph->scope, DML_NAME_BYTES - 1);
+    if (!dml__is_utf8(name))
+        return dml__fail(error, DML_ERROR_ARGUMENT, "%s: a name that isn't UTF-8, which files could not hold",
+                         op->name);
     if (strncmp(name, "dml.", 4) == 0 || strcmp(name, "__metadata__") == 0)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "%s '%s': names that begin with 'dml.', and '__metadata__', are the files' own",
@@ -444,7 +449,7 @@ DML_API dml_node *dml_node_input(const dml_node *node, int i)
 
 DML_API const char *dml_node_describe(const dml_node *node, char *text, size_t bytes)
 {
-    if (!bytes) return "";
+    if (!text || !bytes) return "";
     text[0] = '\0';
     if (node && node->op->describe) node->op->describe(node, text, bytes);
     return text;

@@ -48,6 +48,7 @@ struct dml_graph {
     dml_buffer *w;                         /* on the device; NULL until it is laid out */
     float *mirror;                         /* w on the host, where the device has memory of its own */
     int programs;                          /* compiled and not destroyed */
+    long process;                          /* whose threads `readers` counts */
     int readers; /* programs that predict on their own threads now; -1: w is being written */
 };
 

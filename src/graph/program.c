@@ -3,6 +3,7 @@
 
 #include "graph/program.h"
 
+#include "base/os_thread.h"
 #include "graph/node.h"
 #include "graph/op.h"
 #include "graph/program_internal.h"
@@ -153,7 +154,10 @@ static dml_status dml__predict(dml_program *program, int rows, const void *const
 static dml_status dml__predict_on_own_thread(dml_program *program, int rows, const void *const *inputs,
                                              int count, void *output)
 {
-    if (__atomic_exchange_n(&program->running, 1, __ATOMIC_ACQUIRE)) return DML_ERROR_STATE;
+    if (__atomic_exchange_n(&program->running, 1, __ATOMIC_ACQUIRE)) {
+        if (program->process == dml__process_id()) return DML_ERROR_STATE;
+        program->process = dml__process_id(); /* of a fork: the run goes on in the parent alone */
+    }
     dml_status status;
     if (dml__graph_claim(program->graph, true)) {
         status = dml__predict(program, rows, inputs, count, output);

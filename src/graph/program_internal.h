@@ -33,6 +33,7 @@ struct dml_program {
     dml_pool *own_pool;
     dml__error error;
     int running;
+    long process; /* whose thread `running` is */
     int slots;
     dml__slot *slot;   /* in order of execution */
     int *slot_of_node; /* by node index; -1: not in the program */

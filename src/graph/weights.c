@@ -4,6 +4,7 @@
 #include "graph/weights.h"
 
 #include "base/memory.h"
+#include "base/os_thread.h"
 #include "base/philox.h"
 #include "graph/node.h"
 #include "graph/op.h"
@@ -92,7 +93,17 @@ DML__LOCAL dml_status dml__graph_lay_out(dml_graph *graph)
 
 /* ---- who may write ---- */
 
-DML__LOCAL bool dml__graph_claim(dml_graph *graph, bool reading)
+/* In a child of fork() whoever was in a run or a step has stayed with the parent. */
+static bool dml__forget_parents_claims(dml_graph *graph)
+{
+    const long process = dml__process_id();
+    if (graph->process == process) return false;
+    graph->process = process;
+    __atomic_store_n(&graph->readers, 0, __ATOMIC_RELAXED);
+    return true;
+}
+
+static bool dml__try_claim(dml_graph *graph, bool reading)
 {
     int readers = __atomic_load_n(&graph->readers, __ATOMIC_RELAXED);
     do {
@@ -102,12 +113,20 @@ DML__LOCAL bool dml__graph_claim(dml_graph *graph, bool reading)
     return true;
 }
 
+DML__LOCAL bool dml__graph_claim(dml_graph *graph, bool reading)
+{
+    return dml__try_claim(graph, reading) ||
+           (dml__forget_parents_claims(graph) && dml__try_claim(graph, reading));
+}
+
 DML__LOCAL void dml__graph_release(dml_graph *graph, bool reading)
 {
-    if (reading)
-        __atomic_fetch_sub(&graph->readers, 1, __ATOMIC_RELEASE);
-    else
-        __atomic_store_n(&graph->readers, 0, __ATOMIC_RELEASE);
+    int readers = __atomic_load_n(&graph->readers, __ATOMIC_RELAXED);
+    int left;
+    do { /* never below zero: a child may have forgotten its parent's claims in between */
+        left = reading && readers > 0 ? readers - 1 : 0;
+    } while (!__atomic_compare_exchange_n(&graph->readers, &readers, left, true, __ATOMIC_RELEASE,
+                                          __ATOMIC_RELAXED));
 }
 
 DML__LOCAL dml_status dml__graph_claim_writing(dml_graph *graph)
@@ -185,28 +204,40 @@ static dml_status dml__reach_parameter(dml_node *parameter, size_t count)
     return dml__graph_lay_out(parameter->graph);
 }
 
+/* Where a parameter's values are copied: out to `to`, or in from `from`. */
+static dml_status dml__copy_parameter(dml_node *parameter, float *to, const float *from, size_t count)
+{
+    dml_graph *graph = parameter->graph;
+    dml_device *device = &graph->context->device;
+    dml_status status = dml__reach_parameter(parameter, count);
+    if (status == DML_OK && from) status = dml__graph_claim_writing(graph);
+    if (status != DML_OK) return status;
+    const dml_ref place = { graph->w, parameter->offset * sizeof(float) };
+    if (to) return device->backend->read(device, to, place, count * sizeof *to);
+    status = device->backend->write(device, place, from, count * sizeof *from);
+    dml__graph_release(graph, false);
+    return status;
+}
+
+static dml_status dml__copy_parameter_alone(dml_node *parameter, float *to, const float *from, size_t count)
+{
+    if (!parameter || (!to && !from)) return DML_ERROR_ARGUMENT;
+    dml_context *context = parameter->graph->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__copy_parameter(parameter, to, from, count);
+    dml__leave(context, entry);
+    return status;
+}
+
 DML_API dml_status dml_parameter_read(dml_node *parameter, float *to, size_t count)
 {
-    if (!parameter || !to) return DML_ERROR_ARGUMENT;
-    const dml_status status = dml__reach_parameter(parameter, count);
-    if (status != DML_OK) return status;
-    dml_device *device = &parameter->graph->context->device;
-    const dml_ref from = { parameter->graph->w, parameter->offset * sizeof(float) };
-    return device->backend->read(device, to, from, count * sizeof *to);
+    return dml__copy_parameter_alone(parameter, to, NULL, count);
 }
 
 DML_API dml_status dml_parameter_write(dml_node *parameter, const float *from, size_t count)
 {
-    if (!parameter || !from) return DML_ERROR_ARGUMENT;
-    dml_graph *graph = parameter->graph;
-    dml_status status = dml__reach_parameter(parameter, count);
-    if (status == DML_OK) status = dml__graph_claim_writing(graph);
-    if (status != DML_OK) return status;
-    dml_device *device = &graph->context->device;
-    const dml_ref to = { graph->w, parameter->offset * sizeof(float) };
-    status = device->backend->write(device, to, from, count * sizeof *from);
-    dml__graph_release(graph, false);
-    return status;
+    return dml__copy_parameter_alone(parameter, NULL, from, count);
 }
 
 /* w on the host as it was left: w itself, or its mirror, which the first call makes. */

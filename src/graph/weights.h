@@ -41,9 +41,9 @@ DML_API dml_status dml_graph_put(dml_graph *graph, size_t begin, size_t end);
 
 /* Writes every parameter under its name, as safetensors (https://github.com/huggingface/safetensors: a
    length, a JSON header, little-endian data), to a file: aside, synced, then renamed, so that a crash leaves
-   the old file or the new one. DML_ERROR_IO with a sentence when it can't be written. dml_graph_store writes
-   the same into memory: *bytes is how many it takes; a NULL `to` only asks, and a `capacity` that is too
-   small is DML_ERROR_MEMORY. */
+   the old file or the new one (a symbolic link there is replaced, not followed). DML_ERROR_IO with a sentence
+   when it can't be written. dml_graph_store writes the same into memory: *bytes is how many it takes; a NULL
+   `to` only asks, and a `capacity` that is too small is DML_ERROR_MEMORY. */
 #ifndef DML_NO_STDIO
 DML_API dml_status dml_graph_save(dml_graph *graph, const char *path);
 #endif

@@ -51,8 +51,9 @@ static dml_status dml__idx_magic(dml__error *error, const char *name, const unsi
 DML_API dml_status dml_idx_parse(dml_context *context, const char *name, const void *bytes, size_t size,
                                  dml_idx *out)
 {
+    if (!out) return DML_ERROR_ARGUMENT;
     memset(out, 0, sizeof *out);
-    if (!context) return DML_ERROR_ARGUMENT;
+    if (!context || (!bytes && size)) return DML_ERROR_ARGUMENT;
     const unsigned char *at = (const unsigned char *)bytes;
     dml__error *error = &context->error;
     const dml_status status = dml__idx_magic(error, name, at, size);
@@ -92,8 +93,9 @@ DML_API dml_status dml_idx_parse(dml_context *context, const char *name, const v
 #ifndef DML_NO_STDIO
 DML_API dml_status dml_idx_load(dml_context *context, const char *path, dml_idx *out)
 {
+    if (!out) return DML_ERROR_ARGUMENT;
     memset(out, 0, sizeof *out);
-    if (!context) return DML_ERROR_ARGUMENT;
+    if (!context || !path) return DML_ERROR_ARGUMENT;
     void *bytes;
     size_t size;
     dml_status status = dml__file_read(&context->memory, path, SIZE_MAX, &bytes, &size, &context->error);
@@ -110,6 +112,7 @@ DML_API dml_status dml_idx_load(dml_context *context, const char *path, dml_idx 
 
 DML_API void dml_idx_free(dml_context *context, dml_idx *idx)
 {
+    if (!idx) return;
     if (context && idx->block) dml__release(&context->memory, idx->block);
     memset(idx, 0, sizeof *idx);
 }

@@ -51,7 +51,7 @@ DML__LOCAL dml_status dml__check_optimizer(const dml_optimizer *o, dml__error *e
         !(o->weight_decay >= 0.0f && o->weight_decay <= 1e6f))
         return dml__fail(
             error, DML_ERROR_ARGUMENT,
-            "optimizer with lr %g, momentum %g, weight decay %g: lr must be above 0, momentum in 0 .. 1 "
+            "optimizer with lr %g, momentum %g, weight decay %g: lr must be 0 or more, momentum in 0 .. 1 "
             "(below 1), weight decay 0 or more",
             (double)o->lr, (double)o->momentum, (double)o->weight_decay);
     if (o->nesterov && o->momentum == 0.0f)

@@ -11,7 +11,7 @@ typedef enum dml_optimizer_kind { DML_SGD } dml_optimizer_kind;
 typedef struct dml_optimizer {
     dml_optimizer_kind kind;
     float lr;           /* learning rate; 0: 0.01 */
-    float momentum;     /* sgd: 0 .. 1 */
+    float momentum;     /* sgd: 0 or more, below 1 */
     float weight_decay; /* sgd: added to the gradient, times the parameter */
     bool nesterov;      /* sgd: look ahead along the velocity */
 } dml_optimizer;

@@ -248,6 +248,7 @@ static void whether_a_file_could_be_written(void)
     CHECK_INT(files_in_folder(), 1);
     check_content(path, "old");
     CHECK_INT(write_text(path, "new", NULL), DML_OK);
+    check_unwritable("", "without a name");
     check_unwritable(in_folder("new/file"), "Not a directory");
     unlink(in_folder("new"));
     check_unwritable(in_folder("missing/file"), "No such file");

@@ -19,6 +19,8 @@ typedef enum way {
     EACH_PIECE, /* two backwards, each combined */
 } way;
 
+typedef enum stray { NO_STRAY, STRAY_BACKWARD, STRAY_ADVANCE } stray;
+
 /* What a rank is to do, and what came of it. */
 typedef struct rank_job {
     int rank, world; /* world 0: alone, without a strategy */
@@ -34,6 +36,7 @@ typedef struct rank_job {
     bool differ;     /* ranks are given other optimizers */
     int own_steps;   /* that rank 0 trained before the strategy was attached; others train others */
     int leaves_at;   /* this step; -1: never */
+    stray stray;     /* what the last rank does once too often, before step 2 */
     int sabotage; /* every second step fails on all ranks at this call of the strategy, counted from begin */
     bool refused; /* rank 1 tries each step with bad input first */
     int requests; /* of the communicator; 0: the usual */
@@ -245,6 +248,10 @@ static void train(rank_job *job, dml_comm *comm)
     }
     for (int step = 0; step < job->steps && step != job->leaves_at && job->status == DML_OK; step++) {
         if (comm) one_step_that_fails(job, trainer, step, &s);
+        if (step == 2 && job->stray && job->rank == job->world - 1)
+            CHECK_INT(job->stray == STRAY_ADVANCE ? dml_trainer_advance(trainer)
+                                                  : backward(job, trainer, step, 0, job->batch, 0),
+                      DML_OK);
         job->status = one_step(job, trainer, step);
     }
     snprintf(job->error, sizeof job->error, "%s", dml_error(context));
@@ -556,6 +563,22 @@ static void a_rank_that_leaves_is_named(void)
     }
 }
 
+/* A call that one rank alone makes would else leave ranks with other weights, and no word of it. */
+static void ranks_at_other_steps_are_told(void)
+{
+    for (int ranks = 2; ranks <= 3; ranks++)
+        for (int kind = STRAY_BACKWARD; kind <= STRAY_ADVANCE; kind++) {
+            rank_job like = usual(ranks);
+            like.stray = (stray)kind;
+            run_world(world, &like);
+            for (int r = 0; r < ranks; r++) {
+                CHECK_MESSAGE(world[r].status == DML_ERROR_MISMATCH, "rank %d of %d: status %d, %s", r, ranks,
+                              (int)world[r].status, world[r].error);
+                CHECK_CONTAINS(world[r].error, "and others aren't");
+            }
+        }
+}
+
 int main(void)
 {
     RUN(any_ranks_train_like_one_without);
@@ -573,5 +596,6 @@ int main(void)
     RUN(a_global_batch_of_nothing);
     RUN(steps_that_fail_half_way);
     RUN(a_rank_that_leaves_is_named);
+    RUN(ranks_at_other_steps_are_told);
     return test_report("dist/all_reduce_sync");
 }

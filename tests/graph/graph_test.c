@@ -412,6 +412,21 @@ static void a_missing_input_is_told(void)
     dml_close(context);
 }
 
+/* A shape may have been made by anybody. */
+static void shapes_that_nobody_has_checked(void)
+{
+    const dml_shape nine = dml_shape_of(2, 2, 2, 2, 2, 2, 2, 2, 2), negative = dml_shape_of(3, -4);
+    const dml_shape below = { -3, { 7, 7, 7, 7, 7 } };
+    char text[DML_SHAPE_TEXT];
+    CHECK_INT(nine.ndim, 9);
+    CHECK_INT(dml_shape_count(&nine), 32);
+    CHECK_STRING(dml_shape_format(&nine, text), "2 x 2 x 2 x 2 x 2");
+    CHECK(dml_shape_equal(&nine, &nine) && !dml_shape_equal(&nine, &negative));
+    CHECK_INT(dml_shape_count(&negative), 0);
+    CHECK_INT(dml_shape_count(&below), 1);
+    CHECK_STRING(dml_shape_format(&below, text), "scalar");
+}
+
 static void a_graph_in_use_stays(void)
 {
     open_graph();
@@ -493,6 +508,7 @@ int main(void)
     RUN(bad_programs);
     RUN(bad_runs);
     RUN(a_missing_input_is_told);
+    RUN(shapes_that_nobody_has_checked);
     RUN(a_graph_in_use_stays);
     RUN(heads_that_share_labels);
     RUN(long_names);

@@ -146,6 +146,23 @@ static void names_that_are_refused(void)
 }
 
 /* What a layer had built by then goes with it, and its name is free again. */
+/* A file could not hold it, which would be found out after the training. */
+static void names_are_utf8(void)
+{
+    open_graph();
+    CHECK(dml_input(graph, "caf\xc3\xa9", DML_F32));
+    CHECK(!dml_input(graph, "caf\xe9", DML_F32));
+    CHECK_INT(dml_status_of(context), DML_ERROR_ARGUMENT);
+    CHECK_CONTAINS(dml_error(context), "UTF-8");
+    dml_clear_error(context);
+    CHECK_INT(dml_push_scope(graph, "\xff"), DML_OK);
+    CHECK(!dml_input(graph, "x", DML_F32));
+    CHECK_CONTAINS(dml_error(context), "UTF-8");
+    dml_clear_error(context);
+    CHECK_INT(dml_pop_scope(graph), DML_OK);
+    close_graph();
+}
+
 static void refused_layers_leave_nothing(void)
 {
     open_graph();
@@ -355,6 +372,7 @@ int main(void)
     RUN(numbers_step_around_names);
     RUN(names_with_dots);
     RUN(names_that_are_refused);
+    RUN(names_are_utf8);
     RUN(refused_layers_leave_nothing);
     RUN(layers_with_long_names);
     RUN(scopes_nest);

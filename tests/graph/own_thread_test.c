@@ -15,6 +15,11 @@
 
 #include "backends.h"
 
+#ifndef _WIN32
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
+
 enum { BATCH = 9, IN = 8 * 8 * 2, OUT = 5 };
 
 typedef struct net {
@@ -370,6 +375,38 @@ static void destroyed_in_any_order(void)
     }
 }
 
+#ifndef _WIN32
+/* What the parent's other threads were in when it forked goes on in the parent alone: the child begins anew.
+ */
+static void a_child_of_a_busy_process(void)
+{
+    net n = open_net(1);
+    dml_program *p = compile_own(n);
+    dml_trainer *t = dml_trainer_create(n.loss, &(dml_trainer_options){ .batch = BATCH });
+    float out[BATCH * OUT];
+    n.graph->readers = 1;
+    p->running = 1;
+    const pid_t child = fork();
+    if (child == 0) {
+        const bool ok = dml_program_run(p, 2, DML_INPUTS(images()), out) == DML_OK &&
+                        dml_trainer_step(t, 2, DML_INPUTS(images(), labels), NULL) == DML_OK &&
+                        dml_program_run(p, 2, DML_INPUTS(images()), out) == DML_OK && n.graph->readers == 0;
+        n.context->inside = 1; /* of a thread that isn't here */
+        const bool told = dml_trainer_step(t, 2, DML_INPUTS(images(), labels), NULL) == DML_ERROR_STATE &&
+                          strstr(dml_error(n.context), "forked while another thread was in the context");
+        dml_close(n.context);
+        _exit(ok && told ? 0 : 1);
+    }
+    int status = -1;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK_MESSAGE(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child ended with %d", status);
+    CHECK_INT(dml_program_run(p, 2, DML_INPUTS(images()), out), DML_ERROR_STATE); /* here it still runs */
+    n.graph->readers = 0;
+    p->running = 0;
+    dml_close(n.context);
+}
+#endif
+
 int main(void)
 {
     RUN(bitwise_those_of_any_program);
@@ -385,5 +422,8 @@ int main(void)
     RUN(parameters_being_read);
     RUN(another_thread_in_the_context);
     RUN(destroyed_in_any_order);
+#ifndef _WIN32
+    RUN(a_child_of_a_busy_process);
+#endif
     return test_report("graph/own_thread");
 }

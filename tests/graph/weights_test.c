@@ -1,6 +1,8 @@
 /* Weights belong to their graph: reached, frozen, saved and loaded without a trainer. */
 #include "graph/weights.h"
 
+#include "graph/node.h"
+
 #include "ops/op_activation.h"
 #include "ops/op_arithmetic.h"
 #include "ops/op_conv2d.h"

@@ -3,7 +3,12 @@
 
 #include "../test.h"
 
-#ifndef _WIN32
+/* Sleeps for so many milliseconds. */
+#ifdef _WIN32
+__declspec(dllimport) void __stdcall Sleep(unsigned long milliseconds);
+#define nap(milliseconds) Sleep(milliseconds)
+#else
+#define nap(milliseconds) usleep((milliseconds)*1000u)
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -102,8 +107,8 @@ static void meet_task(void *argument, int task, int worker)
 {
     meeting *m = (meeting *)argument;
     __atomic_add_fetch(&m->begun, 1, __ATOMIC_SEQ_CST);
-    while (__atomic_load_n(&m->begun, __ATOMIC_SEQ_CST) < m->threads) usleep(50);
-    if (worker > 0) usleep(1000 * (useconds_t)worker);
+    while (__atomic_load_n(&m->begun, __ATOMIC_SEQ_CST) < m->threads) nap(1u);
+    if (worker > 0) nap((unsigned)worker);
     m->done[task] = true;
 }
 
@@ -119,7 +124,7 @@ static void all_threads_work_at_once(void)
             CHECK(pool);
             for (int round = 0; round < 6; round++) {
                 meeting m = { threads, 0, { false } };
-                if (round % 2) usleep(2000);
+                if (round % 2) nap(2u);
                 dml_pool_run(pool, threads, meet_task, &m);
                 for (int i = 0; i < threads; i++) CHECK(m.done[i]);
             }
@@ -425,7 +430,7 @@ static void children_use_and_destroy(void)
             CHECK_INT(child_of(pool), 0); /* before any loop */
             for (int i = 0; i < 8; i++) {
                 CHECK(loops_are_right(pool));
-                if (i % 2) usleep(2000); /* the workers sleep */
+                if (i % 2) nap(2u); /* the workers sleep */
                 CHECK_INT(child_of(pool), 0);
             }
             CHECK(loops_are_right(pool));
