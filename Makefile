@@ -184,7 +184,8 @@ ppc64.no := $(if $(call has_command,$(ppc64.cc)),$(if $(call has_command,qemu-pp
 
 musl.cc := musl-gcc
 musl.flags := -O2 -static
-musl.folders := $(CPU_FOLDERS)
+# What depends on the C library.
+musl.folders := base thread device train comm
 musl.no := $(if $(call has_command,$(musl.cc)),,$(musl.cc) is not installed)
 
 # Wine runs the programs; it makes its folder once, before the tests run side by side.
