@@ -161,14 +161,14 @@ nothreads.flags := -O1 -DDML_NO_THREADS
 nothreads.folders := $(CPU_FOLDERS)
 
 arm.cc := arm-linux-gnueabihf-gcc
-arm.flags := -O2
+arm.flags := -O1
 arm.run := qemu-arm -L /usr/arm-linux-gnueabihf
 arm.folders := base thread kernels graph ops train comm dist
 arm.no := $(if $(call has_command,$(arm.cc)),$(if $(call has_command,qemu-arm),,qemu-arm is not \
     installed),$(arm.cc) is not installed)
 
 aarch64.cc := aarch64-linux-gnu-gcc
-aarch64.flags := -O2
+aarch64.flags := -O1
 aarch64.run := qemu-aarch64 -L /usr/aarch64-linux-gnu
 aarch64.folders := $(arm.folders)
 aarch64.no := $(if $(call has_command,$(aarch64.cc)),$(if $(call has_command,qemu-aarch64),,qemu-aarch64 is not \
@@ -176,14 +176,14 @@ aarch64.no := $(if $(call has_command,$(aarch64.cc)),$(if $(call has_command,qem
 
 # Big endian: every wire and file format has to hold there. Slow, so what has no byte order is left to the others.
 ppc64.cc := powerpc64-linux-gnu-gcc
-ppc64.flags := -O2
+ppc64.flags := -O1
 ppc64.run := qemu-ppc64 -L /usr/powerpc64-linux-gnu
 ppc64.folders := base graph ops train comm/wire comm/collectives
 ppc64.no := $(if $(call has_command,$(ppc64.cc)),$(if $(call has_command,qemu-ppc64),,qemu-ppc64 is not \
     installed),$(ppc64.cc) is not installed)
 
 musl.cc := musl-gcc
-musl.flags := -O2 -static
+musl.flags := -O1 -static
 # What depends on the C library.
 musl.folders := base thread device train comm
 musl.no := $(if $(call has_command,$(musl.cc)),,$(musl.cc) is not installed)
@@ -193,7 +193,7 @@ WINE := $(firstword $(shell command -v wine64) $(wildcard /usr/lib/wine/wine64) 
 WINE_RUN := env WINEDEBUG=-all WINEDLLOVERRIDES=mscoree,mshtml= WINEPREFIX=$(abspath $(BUILD))/wine $(WINE)
 windows.cc := x86_64-w64-mingw32-gcc
 windows.ar := x86_64-w64-mingw32-ar
-windows.flags := -O2
+windows.flags := -O1
 windows.libs := -static
 windows.run := $(WINE_RUN)
 windows.exe := .exe
