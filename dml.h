@@ -2982,9 +2982,11 @@ DML__LOCAL dml_status dml__file_check_writable(const char *path, dml__error *err
     dml__file_writer file;
     dml__file_info info;
     char folder[DML__PATH_BYTES];
-    const dml_status status = dml__file_create(&file, path, error);
+    dml_status status = dml__file_create(&file, path, error);
     if (status != DML_OK) return status;
+    status = dml__file_append(&file, "", 1, error); /* a full disk takes a name, but no byte */
     dml__file_abandon(&file);
+    if (status != DML_OK) return status;
     dml__folder_of(path, folder);
     if (dml__os_find(path, &info) && (info.locked || dml__os_forbids_replacing(folder, path)))
         return dml__fail(error, DML_ERROR_IO, "can't write \"%.300s\": it is there and may not be replaced",
