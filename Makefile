@@ -266,7 +266,7 @@ TEST_PROGRAMS := $(foreach v,$(RUN_VARIANTS) $(if $(filter isa oclgrind,$(V)),no
     $(BUILD)/$(v)/tests/$(n)_test$($(v).exe)))
 
 test-programs: $(sort $(TEST_PROGRAMS)) $(TOOLS) $(foreach v,$(RUN_VARIANTS),$($(v).needs))
-ifneq ($(and $(WINE),$(filter build/products,$(call chosen,$(SCRIPT_NAMES)))),)
+ifneq ($(and $(WINE),$(filter build/windows,$(call chosen,$(SCRIPT_NAMES)))),)
 test-programs: $(if $(filter scripts,$(V)),$(windows.needs))
 endif
 

@@ -391,7 +391,7 @@ static void a_child_of_a_busy_process(void)
         const bool ok = dml_program_run(p, 2, DML_INPUTS(images()), out) == DML_OK &&
                         dml_trainer_step(t, 2, DML_INPUTS(images(), labels), NULL) == DML_OK &&
                         dml_program_run(p, 2, DML_INPUTS(images()), out) == DML_OK && n.graph->readers == 0;
-        n.context->inside = 1; /* of a thread that isn't here */
+        n.context->inside = 2; /* of a thread that isn't here */
         const bool told = dml_trainer_step(t, 2, DML_INPUTS(images(), labels), NULL) == DML_ERROR_STATE &&
                           strstr(dml_error(n.context), "forked while another thread was in the context");
         dml_close(n.context);

@@ -1,0 +1,28 @@
+# The products in every language and with every switch that the guide names.
+. tests/build/check.sh
+. tests/build/products.sh
+
+for pair in "$CC $CXX" "clang clang++"; do
+    cc=${pair% *} cxx=${pair#* }
+    for language in "$cc -std=c99" "$cc -std=c11" "$cxx -std=c++11 -xc++"; do
+        if ! has "${language%% *}"; then
+            skip "the products with $language" "${language%% *} is not installed"
+            continue
+        fi
+        check "declarations: $language" compile "$language -Wconversion" declare_*.c
+        check "implementation: $language" compile "$language" implement_*.c
+        check "DML_STATIC: $language" compile "$language -DDML_STATIC" implement_both.c
+        check "DML_NO_THREADS: $language" compile "$language -DDML_NO_THREADS" implement_both.c
+        check "DML_NO_STDIO: $language" build "$language -O0 -DDML_NO_STDIO" program implement_both.c
+        check "declarations with DML_NO_STDIO: $language" compile "$language -Wconversion -DDML_NO_STDIO" declare_*.c
+        for switch in DML_NO_AVX512 DML_NO_AVX; do
+            grep -q "$switch" dml.h || continue
+            check "$switch: $language" compile "$language -D$switch" implement_both.c
+        done
+    done
+    if has "$cxx"; then
+        check "declarations under every warning: $cxx" compile "$cxx -std=c++17 -xc++ -Wconversion -Wshadow \
+            -Wold-style-cast" declare_*.c
+    fi
+done
+report build/languages
