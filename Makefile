@@ -152,7 +152,8 @@ asan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=addr
 
 tsan.cc := $(CC)
 tsan.flags := -O1 -g -fsanitize=thread
-tsan.folders := base thread kernels device graph ops train comm dist gpu
+# Where threads meet.
+tsan.folders := base/os_thread thread kernels device graph/own_thread graph/program train/trainer train/parts comm dist gpu
 tsan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=thread -x c - -o /dev/null 2>&1),$(CC) \
     has no ThreadSanitizer)
 

@@ -5412,7 +5412,9 @@ static void dml__multiply_within(const dml__job *job, const dml__range *range, f
     const ptrdiff_t full = kernel->lanes * kernel->vectors;
     const ptrdiff_t kc = dml__smaller(DML__PRODUCT_KC, range->k1 - range->k0);
     const ptrdiff_t panel_a = dml__panel_a_floats(kc, dml__smaller(kernel->rows, range->i1 - range->i0));
-    ptrdiff_t step = dml__smaller((floats - panel_a) / kc, dml__columns_at_most(job));
+    /* Whole vectors, since that is what a panel of fewer columns is padded to. */
+    ptrdiff_t step = (floats - panel_a) / kc / kernel->lanes * kernel->lanes;
+    step = dml__smaller(step, dml__columns_at_most(job));
     if (step < range->j1 - range->j0) step = step < full ? full : step / full * full;
     dml__range part = *range;
     for (part.j0 = range->j0; part.j0 < range->j1; part.j0 = part.j1) {

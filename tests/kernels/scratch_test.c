@@ -254,6 +254,52 @@ static void use_of(const product *p)
     arrays_destroy(&r);
 }
 
+#ifdef __x86_64__
+#define PART_STEP 1
+#else
+#define PART_STEP 6 /* in emulators less of the same */
+#endif
+
+/* Whatever size the scratch has, nothing behind it is touched. */
+static void any_size_of(const product *p)
+{
+    unsigned state = 8;
+    arrays r = arrays_create(p, &state);
+    const dml_scratch need = need_of(p);
+    run(NULL, p, &r, r.want);
+    for (size_t part = 1; part <= 14; part += PART_STEP) {
+        dml_pool_options options;
+        memset(&options, 0, sizeof options);
+        options.threads = 1;
+        options.allocator.allocate = marked_allocate;
+        options.allocator.release = marked_release;
+        dml_pool *pool = dml_pool_create(&options);
+        const dml_scratch given = { need.worker * part / 52 * 4 + 4 * part, 0 };
+        CHECK(pool);
+        CHECK_INT(dml_pool_reserve(pool, given), DML_OK);
+        char *first = (char *)dml_pool_scratch(pool, 0), *end = last_block + last_bytes;
+        memset(first, 0x5A, (size_t)(end - first));
+        run(pool, p, &r, r.got);
+        CHECK(kernel_same(r.got, r.want, r.c_count));
+        CHECK_MESSAGE(all_marked(first + given.worker, end),
+                      PRODUCT_FORMAT " goes beyond the %zu bytes it has", SAY_PRODUCT(p), given.worker);
+        dml_pool_destroy(pool);
+    }
+    arrays_destroy(&r);
+}
+
+/* Widths that fill the stack's array to the last column, and a little more, on any instruction set: what is
+   written behind it is for the sanitizer to see. */
+static void any_size(void)
+{
+    const dml_conv2d_shape no_images = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+    each_product(any_size_of);
+    for (int n = 20; n <= 52; n++) {
+        const product p = { GEMM, 40, n, 256, n % 2 ? DML_TRANS : DML_NO_TRANS, no_images };
+        any_size_of(&p);
+    }
+}
+
 static void use(void)
 {
     each_product(use_of);
@@ -265,6 +311,11 @@ static void use(void)
 #else
 #define ON_EACH_ISA(test) kernel_each_isa(test)
 #endif
+
+static void any_size_on_each_isa(void)
+{
+    kernel_each_isa(any_size);
+}
 
 static void bits_on_each_isa(void)
 {
@@ -326,5 +377,6 @@ int main(void)
     RUN(use_on_each_isa);
     RUN(what_is_asked_for);
     kernel_pools_close();
+    RUN(any_size_on_each_isa);
     return test_report("kernels/scratch");
 }

