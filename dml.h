@@ -8463,7 +8463,7 @@ static dml_node *dml__leaf_create(dml_graph *graph, const dml__op *op, const cha
     if (status == DML_OK) {
         /* Dimensions past the last are zero, however the caller left them. */
         node->shape.ndim = shape.ndim;
-        memcpy(node->shape.dims, shape.dims, (size_t)shape.ndim * sizeof shape.dims[0]);
+        for (int i = 0; i < DML_MAX_DIMS; i++) node->shape.dims[i] = i < shape.ndim ? shape.dims[i] : 0;
         status = dml__check_count(node);
     }
     if (status == DML_OK && graph->w && op == dml__parameter_op()) status = dml__refuse_new_parameter(node);
