@@ -361,6 +361,23 @@ DML_API void *dml_pool_shared_scratch(dml_pool *pool);
 #ifndef DML_KERNELS_GEMM_H
 #define DML_KERNELS_GEMM_H
 
+/* ---- kernels/epilogue.h ---- */
+
+/* epilogue.h: what a matrix product or a convolution does to its result while it is still in registers. */
+#ifndef DML_KERNELS_EPILOGUE_H
+#define DML_KERNELS_EPILOGUE_H
+
+typedef enum dml_activation { DML_ACTIVATION_NONE, DML_ACTIVATION_RELU } dml_activation;
+
+/* result = activation(result + bias), the bias along the columns of a product, the filters of a convolution.
+   Zero: nothing. */
+typedef struct dml_epilogue {
+    const float *bias; /* (columns), or NULL */
+    dml_activation activation;
+} dml_epilogue;
+
+#endif
+
 /* The numbers are those of CBLAS. */
 typedef enum dml_layout { DML_ROW_MAJOR = 101, DML_COL_MAJOR = 102 } dml_layout;
 typedef enum dml_transpose { DML_NO_TRANS = 111, DML_TRANS = 112 } dml_transpose;
@@ -368,15 +385,22 @@ typedef enum dml_transpose { DML_NO_TRANS = 111, DML_TRANS = 112 } dml_transpose
 /* C = alpha op(A) op(B) + beta C, with op(A) m x k, op(B) k x n, C m x n: the arguments of cblas_sgemm behind
    a pool (NULL: the caller alone). With beta = 0, C is not read. The result is bitwise the same for any
    number of threads and any scratch of the pool. Allocates nothing. DML_ERROR_ARGUMENT for a negative size, a
-   leading dimension that is too small, or an unknown layout or transpose; C is then untouched. */
+   leading dimension that is too small, an array that is NULL though it has elements, or an unknown layout or
+   transpose; C is then untouched. */
 DML_API dml_status dml_sgemm(dml_pool *pool, dml_layout layout, dml_transpose trans_a, dml_transpose trans_b,
                              int m, int n, int k, float alpha, const float *a, int lda, const float *b,
                              int ldb, float beta, float *c, int ldc);
 
-/* The scratch with which the row-major product m x n x k is fastest, for dml_pool_reserve; it depends on
-   dml_cpu_isa. (A column-major product is the row-major one n x m x k.) At most 0.8 MB a worker, and 256 KiB
+/* The same in row-major order, with an epilogue: C = activation(alpha op(A) op(B) + beta C + bias), bias (n).
+   NULL: none. */
+DML_API dml_status dml_sgemm_fused(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m, int n,
+                                   int k, float alpha, const float *a, int lda, const float *b, int ldb,
+                                   float beta, float *c, int ldc, const dml_epilogue *epilogue);
+
+/* The scratch with which a row-major product is fastest, for dml_pool_reserve; it depends on dml_cpu_isa. (A
+   column-major product is the row-major one of the factors swapped.) At most 0.9 MB a worker, and 256 KiB
    shared; little for small products; zeros where a size is below 1. */
-DML_API dml_scratch dml_sgemm_scratch(int m, int n, int k);
+DML_API dml_scratch dml_sgemm_scratch(dml_transpose trans_a, dml_transpose trans_b, int m, int n, int k);
 
 #endif
 
@@ -4834,280 +4858,355 @@ DML_API void *dml_pool_shared_scratch(dml_pool *pool)
 #ifndef DML_KERNELS_MICROKERNEL_H
 #define DML_KERNELS_MICROKERNEL_H
 
-/* A panel of A times a panel of B into a tile of C:
-       C[i][j] = alpha * sum over p < k of a[p * rows + i] * b[p * b_step + j]  +  beta * C[i][j]
-   With beta = 0, C is not read. */
+/* Bounds over all instruction sets. */
+#define DML__TILE_ROWS 8
+#define DML__TILE_VECTORS 4
+#define DML__TILE_COLUMNS 64
+
+/* A tile of C as a sum of small products, over a list of blocks (batch-reduce GEMM: Georganas et al., arXiv
+   1906.06440):
+       C[i][j] = alpha * sum over t < blocks, p < k of a[i][a_at[t] + p * a_step] * b[b_at[t] + p * b_step +
+   j]
+                 + beta * C[i][j] + bias[j]
+   and then the activation. With beta = 0, C is not read. The rows of A and C may lie anywhere, so that a
+   factor is used where it is: rows of a matrix (a_step = 1), columns of one (a_step = its leading dimension),
+   a packed panel (a_step = its width), pixels of an image, whose taps are the blocks. */
 typedef struct dml__tile {
-    int k;
-    const float *a; /* (k, rows) */
-    const float *b; /* (k, b_step), of which the first columns count */
+    int rows, columns;            /* 1 .. the kernel's rows; a multiple of lanes, up to vectors * lanes */
+    int blocks, k;                /* k of each block */
+    const ptrdiff_t *a_at, *b_at; /* (blocks) */
+    const float *a[DML__TILE_ROWS];
+    ptrdiff_t a_step;
+    const float *b;
     ptrdiff_t b_step;
+    int panels;        /* how many tiles beside each other, at least 1: C's go on `columns` further, */
+    ptrdiff_t b_panel; /* B's so much */
     float alpha, beta;
-    float *c; /* (rows, ldc) */
-    ptrdiff_t ldc;
+    const float *bias; /* (panels, columns), or NULL */
+    bool relu;
+    float *c[DML__TILE_ROWS];
 } dml__tile;
 
-/* `run` takes any tile of 1 .. rows rows and 1 .. vectors times `lanes` columns. An element's bits depend on
-   its own row of A and column of B alone, not on the tile it is computed in: it is one chain of multiply-adds
-   over p in order. That is why results don't change with the number of threads. */
+/* `run` takes tiles of 1 .. rows rows and 1 .. vectors vectors of columns, and of up to thin_vectors where
+   there are at most thin_rows rows. An element's bits depend on its own row of A and column of B alone, not
+   on the tile it is computed in: it is one chain of multiply-adds over t and p in order. That is why results
+   don't change with the number of threads. */
 typedef struct dml__microkernel {
-    int rows, vectors, lanes;
-    void (*run)(const dml__tile *tile, int rows, int vectors);
+    int rows, vectors, lanes, thin_rows, thin_vectors;
+    void (*run)(const dml__tile *tile);
 } dml__microkernel;
 
-/* Bounds over all instruction sets. */
-#define DML__TILE_ROWS 14
-#define DML__TILE_COLUMNS 32
-
-/* The micro-kernel for dml_cpu_isa(). */
-DML__LOCAL const dml__microkernel *dml__microkernel_get(void);
+DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa);
 
 #endif
 
+/* ---- kernels/isa_vectors.h ---- */
+
+/* isa_vectors.h: the vectors of each instruction set under one set of names: dml__<isa>_load, _store, _splat,
+   _multiply, _add, _fma (a * b + c), _relu (which keeps a NaN) and _sums (of the lanes of four vectors), for
+   loops that are written once as a macro and compiled for each. Their targets are their own, so that -O2
+   alone gives full speed; what is inlined must have the same target as what it is inlined into. (vector.h is
+   for kernels that wait for memory.) */
+#ifndef DML_KERNELS_ISA_VECTORS_H
+#define DML_KERNELS_ISA_VECTORS_H
+
+#include <string.h>
 #if defined(DML__HAS_AVX2)
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
 
-/* Each instruction set has one function, written for any number of rows and vectors, and inlined with both
-   constant into the cases of a switch. All its loops but the one over p are then unrolled, which puts the
-   accumulators into registers. The targets are the functions' own, so that -O2 alone gives full speed; what
-   is inlined must have the same target as what it is inlined into. */
 #if defined(__clang__)
 #define DML__UNROLL _Pragma("clang loop unroll(full)")
-#elif defined(__GNUC__)
-#define DML__UNROLL _Pragma("GCC unroll 16")
 #else
-#define DML__UNROLL
+#define DML__UNROLL _Pragma("GCC unroll 16")
 #endif
-#if defined(__GNUC__)
 #define DML__INLINE static inline __attribute__((always_inline))
 #define DML__TARGET(isa) __attribute__((target(isa)))
-#else
-#define DML__INLINE static inline
-#define DML__TARGET(isa)
-#endif
 
-#define DML__TILE_CASE(compute, r)                                                                           \
-    case r:                                                                                                  \
-        if (vectors == 1)                                                                                    \
-            compute(tile, r, 1);                                                                             \
-        else                                                                                                 \
-            compute(tile, r, 2);                                                                             \
-        break;
+/* --- plain C: four lanes of whatever the compiler has --- */
 
-/* Plain C; four columns make a vector for compilers that can see one. */
-DML__INLINE void dml__compute_scalar(const dml__tile *tile, const int rows, const int vectors)
+typedef float dml__v4 __attribute__((vector_size(16)));
+
+DML__INLINE dml__v4 dml__plain_load(const float *from)
 {
-    const float *a = tile->a, *b = tile->b;
-    float sum[4][4] = { { 0 } };
-    (void)vectors;
-    for (int p = 0; p < tile->k; p++, a += rows, b += tile->b_step) {
-        DML__UNROLL
-        for (int i = 0; i < rows; i++) {
-            DML__UNROLL
-            for (int j = 0; j < 4; j++) sum[i][j] += a[i] * b[j];
-        }
-    }
-    float *c = tile->c;
-    DML__UNROLL
-    for (int i = 0; i < rows; i++, c += tile->ldc) {
-        DML__UNROLL
-        for (int j = 0; j < 4; j++) {
-            const float old = tile->beta == 0 ? 0 : tile->beta * c[j];
-            c[j] = tile->alpha * sum[i][j] + old;
-        }
-    }
+    dml__v4 value;
+    memcpy(&value, from, sizeof value);
+    return value;
 }
 
-static void dml__run_scalar(const dml__tile *tile, int rows, int vectors)
+DML__INLINE dml__v4 dml__plain_splat(float x)
 {
-    switch (rows) {
-        DML__TILE_CASE(dml__compute_scalar, 1)
-        DML__TILE_CASE(dml__compute_scalar, 2)
-        DML__TILE_CASE(dml__compute_scalar, 3)
-        DML__TILE_CASE(dml__compute_scalar, 4)
+    const dml__v4 value = { x, x, x, x };
+    return value;
+}
+
+DML__INLINE dml__v4 dml__plain_multiply(dml__v4 a, dml__v4 b)
+{
+    return a * b;
+}
+
+DML__INLINE dml__v4 dml__plain_add(dml__v4 a, dml__v4 b)
+{
+    return a + b;
+}
+
+DML__INLINE dml__v4 dml__plain_fma(dml__v4 a, dml__v4 b, dml__v4 c)
+{
+    return a * b + c;
+}
+
+typedef int32_t dml__v4_mask __attribute__((vector_size(16)));
+
+DML__INLINE dml__v4 dml__plain_relu(dml__v4 a)
+{
+    return (dml__v4)((dml__v4_mask)a & ~(a <= 0.0f)); /* keeps a NaN */
+}
+
+DML__INLINE void dml__plain_store(float *to, dml__v4 value)
+{
+    memcpy(to, &value, sizeof value);
+}
+
+DML__INLINE void dml__plain_sums(dml__v4 a, dml__v4 b, dml__v4 c, dml__v4 d, float sums[4])
+{
+    sums[0] = (a[0] + a[2]) + (a[1] + a[3]);
+    sums[1] = (b[0] + b[2]) + (b[1] + b[3]);
+    sums[2] = (c[0] + c[2]) + (c[1] + c[3]);
+    sums[3] = (d[0] + d[2]) + (d[1] + d[3]);
+}
+
+#if defined(DML__HAS_AVX2)
+
+/* --- AVX2 with FMA --- */
+
+#define DML__AVX2 DML__TARGET("avx2,fma")
+#define dml__avx2_load(from) _mm256_loadu_ps(from)
+#define dml__avx2_store(to, value) _mm256_storeu_ps(to, value)
+#define dml__avx2_splat(x) _mm256_set1_ps(x)
+#define dml__avx2_multiply(a, b) _mm256_mul_ps(a, b)
+#define dml__avx2_add(a, b) _mm256_add_ps(a, b)
+#define dml__avx2_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
+
+DML__AVX2 DML__INLINE __m256 dml__avx2_relu(__m256 a)
+{
+    return _mm256_andnot_ps(_mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_LE_OQ), a); /* keeps a NaN */
+}
+
+DML__AVX2 DML__INLINE void dml__avx2_sums(__m256 a, __m256 b, __m256 c, __m256 d, float sums[4])
+{
+    const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+    _mm_storeu_ps(sums, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
+}
+
+#endif
+#if defined(DML__HAS_AVX512)
+
+/* --- AVX-512 --- */
+
+#define DML__AVX512 DML__TARGET("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")
+#define dml__avx512_load(from) _mm512_loadu_ps(from)
+#define dml__avx512_store(to, value) _mm512_storeu_ps(to, value)
+#define dml__avx512_splat(x) _mm512_set1_ps(x)
+#define dml__avx512_multiply(a, b) _mm512_mul_ps(a, b)
+#define dml__avx512_add(a, b) _mm512_add_ps(a, b)
+#define dml__avx512_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
+/* Keeps a NaN. */
+#define dml__avx512_relu(a) _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_NLE_UQ), a)
+
+DML__AVX512 DML__INLINE void dml__avx512_sums(__m512 a, __m512 b, __m512 c, __m512 d, float sums[4])
+{
+    dml__avx2_sums(_mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)),
+                   _mm256_add_ps(_mm512_castps512_ps256(b), _mm512_extractf32x8_ps(b, 1)),
+                   _mm256_add_ps(_mm512_castps512_ps256(c), _mm512_extractf32x8_ps(c, 1)),
+                   _mm256_add_ps(_mm512_castps512_ps256(d), _mm512_extractf32x8_ps(d, 1)), sums);
+}
+
+#endif
+#if defined(__aarch64__)
+
+/* --- NEON --- */
+
+#define dml__neon_load(from) vld1q_f32(from)
+#define dml__neon_store(to, value) vst1q_f32(to, value)
+#define dml__neon_splat(x) vdupq_n_f32(x)
+#define dml__neon_multiply(a, b) vmulq_f32(a, b)
+#define dml__neon_add(a, b) vaddq_f32(a, b)
+#define dml__neon_fma(a, b, c) vfmaq_f32(c, a, b)
+
+DML__INLINE float32x4_t dml__neon_relu(float32x4_t a)
+{
+    const uint32x4_t positive_or_nan = vmvnq_u32(vcleq_f32(a, vdupq_n_f32(0)));
+    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(a), positive_or_nan));
+}
+
+DML__INLINE void dml__neon_sums(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d, float sums[4])
+{
+    vst1q_f32(sums, vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)));
+}
+
+#endif
+
+#endif
+
+/* One body, written over a vector type and a few functions on it (dml__<isa>_load, ...), makes the kernel of
+   each instruction set. It is inlined with the numbers of rows and vectors constant into the cases of a
+   switch: all its loops but those over the blocks and over p are then unrolled, which puts the accumulators
+   into registers. */
+#define DML__EACH(statement)                                                                                 \
+    {                                                                                                        \
+        DML__UNROLL                                                                                          \
+        for (int i = 0; i < rows; i++) {                                                                     \
+            DML__UNROLL                                                                                      \
+            for (int j = 0; j < vectors; j++) statement;                                                     \
+        }                                                                                                    \
+    }
+#define DML__DEFINE_COMPUTE(isa, target, vector, lanes, most_rows)                                           \
+    target DML__INLINE void dml__compute_##isa(const dml__tile *tile, const int rows, const int vectors)     \
+    {                                                                                                        \
+        vector sum[most_rows][DML__TILE_VECTORS], line[DML__TILE_VECTORS];                                   \
+        const float *a[most_rows];                                                                           \
+        const ptrdiff_t a_step = tile->a_step, b_step = tile->b_step;                                        \
+        DML__UNROLL                                                                                          \
+        for (int i = 0; i < rows; i++) a[i] = tile->a[i];                                                    \
+        for (int n = 0; n < tile->panels; n++) {                                                             \
+            const ptrdiff_t column = (ptrdiff_t)n * vectors * lanes;                                         \
+            DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                     \
+            for (int t = 0; t < tile->blocks; t++) {                                                         \
+                const float *b = tile->b + n * tile->b_panel + tile->b_at[t];                                \
+                ptrdiff_t at = tile->a_at[t]; /* one index for all rows */                                   \
+                for (int p = tile->k; p > 0; p--, at += a_step, b += b_step) {                               \
+                    DML__UNROLL                                                                              \
+                    for (int j = 0; j < vectors; j++) line[j] = dml__##isa##_load(b + lanes * j);            \
+                    DML__UNROLL                                                                              \
+                    for (int i = 0; i < rows; i++) {                                                         \
+                        const vector value = dml__##isa##_splat(a[i][at]);                                   \
+                        DML__UNROLL                                                                          \
+                        for (int j = 0; j < vectors; j++)                                                    \
+                            sum[i][j] = dml__##isa##_fma(value, line[j], sum[i][j]);                         \
+                    }                                                                                        \
+                }                                                                                            \
+            }                                                                                                \
+            if (tile->alpha != 1)                                                                            \
+                DML__EACH(sum[i][j] = dml__##isa##_multiply(dml__##isa##_splat(tile->alpha), sum[i][j]))     \
+            if (tile->beta != 0)                                                                             \
+                DML__EACH(sum[i][j] = dml__##isa##_fma(dml__##isa##_splat(tile->beta),                       \
+                                                       dml__##isa##_load(tile->c[i] + column + lanes * j),   \
+                                                       sum[i][j]))                                           \
+            if (tile->bias)                                                                                  \
+                DML__EACH(sum[i][j] = dml__##isa##_add(sum[i][j],                                            \
+                                                       dml__##isa##_load(tile->bias + column + lanes * j)))  \
+            if (tile->relu) DML__EACH(sum[i][j] = dml__##isa##_relu(sum[i][j]))                              \
+            DML__EACH(dml__##isa##_store(tile->c[i] + column + lanes * j, sum[i][j]))                        \
+        }                                                                                                    \
+    }
+
+/* What is computed for a tile of r rows and v vectors; a few rows take more vectors, so that there are enough
+   accumulators to hide the latency of the multiply-adds. */
+#define DML__TILE_CODE(r, v) ((r)*8 + (v))
+#define DML__TILE_CASE(isa, r, v)                                                                            \
+    case DML__TILE_CODE(r, v):                                                                               \
+        dml__compute_##isa(tile, r, v);                                                                      \
+        break;
+#define DML__TILE_CASES(isa, r) DML__TILE_CASE(isa, r, 1) DML__TILE_CASE(isa, r, 2)
+#define DML__TILE_THIN_CASES(isa)                                                                            \
+    DML__TILE_CASE(isa, 1, 3)                                                                                \
+    DML__TILE_CASE(isa, 1, 4)                                                                                \
+    DML__TILE_CASE(isa, 2, 3) DML__TILE_CASE(isa, 2, 4) DML__TILE_CASE(isa, 3, 3) DML__TILE_CASE(isa, 3, 4)
+#define DML__THIN_ROWS 3
+#define DML__THIN_VECTORS 4
+
+DML__DEFINE_COMPUTE(plain, , dml__v4, 4, 4)
+
+static void dml__run_plain(const dml__tile *tile)
+{
+    switch (DML__TILE_CODE(tile->rows, tile->columns / 4)) {
+        DML__TILE_CASES(plain, 1)
+        DML__TILE_CASES(plain, 2)
+        DML__TILE_CASES(plain, 3)
+        DML__TILE_CASES(plain, 4)
+        DML__TILE_THIN_CASES(plain)
     }
 }
 
 #if defined(DML__HAS_AVX2)
 
-/* 6 x 2 accumulators, 2 vectors of B and one broadcast of A: 15 of 16 registers. */
-DML__TARGET("avx2,fma")
-DML__INLINE void dml__compute_avx2(const dml__tile *tile, const int rows, const int vectors)
-{
-    const float *a = tile->a, *b = tile->b;
-    __m256 sum[6][2], row[2];
-    DML__UNROLL
-    for (int i = 0; i < rows; i++) {
-        DML__UNROLL
-        for (int j = 0; j < vectors; j++) sum[i][j] = _mm256_setzero_ps();
-    }
-    for (int p = 0; p < tile->k; p++, a += rows, b += tile->b_step) {
-        DML__UNROLL
-        for (int j = 0; j < vectors; j++) row[j] = _mm256_loadu_ps(b + 8 * j);
-        DML__UNROLL
-        for (int i = 0; i < rows; i++) {
-            const __m256 value = _mm256_broadcast_ss(a + i);
-            DML__UNROLL
-            for (int j = 0; j < vectors; j++) sum[i][j] = _mm256_fmadd_ps(value, row[j], sum[i][j]);
-        }
-    }
-    const __m256 alpha = _mm256_set1_ps(tile->alpha), beta = _mm256_set1_ps(tile->beta);
-    float *c = tile->c;
-    DML__UNROLL
-    for (int i = 0; i < rows; i++, c += tile->ldc) {
-        DML__UNROLL
-        for (int j = 0; j < vectors; j++) {
-            __m256 result = _mm256_mul_ps(alpha, sum[i][j]);
-            if (tile->beta != 0) result = _mm256_fmadd_ps(beta, _mm256_loadu_ps(c + 8 * j), result);
-            _mm256_storeu_ps(c + 8 * j, result);
-        }
-    }
-}
+/* 6 x 2 accumulators, 2 vectors of B and one of A take 15 of 16 registers. */
+DML__DEFINE_COMPUTE(avx2, DML__AVX2, __m256, 8, 6)
 
-DML__TARGET("avx2,fma") static void dml__run_avx2(const dml__tile *tile, int rows, int vectors)
+DML__AVX2 static void dml__run_avx2(const dml__tile *tile)
 {
-    switch (rows) {
-        DML__TILE_CASE(dml__compute_avx2, 1)
-        DML__TILE_CASE(dml__compute_avx2, 2)
-        DML__TILE_CASE(dml__compute_avx2, 3)
-        DML__TILE_CASE(dml__compute_avx2, 4)
-        DML__TILE_CASE(dml__compute_avx2, 5)
-        DML__TILE_CASE(dml__compute_avx2, 6)
+    switch (DML__TILE_CODE(tile->rows, tile->columns / 8)) {
+        DML__TILE_CASES(avx2, 1)
+        DML__TILE_CASES(avx2, 2)
+        DML__TILE_CASES(avx2, 3)
+        DML__TILE_CASES(avx2, 4)
+        DML__TILE_CASES(avx2, 5)
+        DML__TILE_CASES(avx2, 6)
+        DML__TILE_THIN_CASES(avx2)
     }
 }
 
 #endif
 #if defined(DML__HAS_AVX512)
 
-#define DML__AVX512 "avx512f,avx512vl,avx512bw,avx512dq"
+/* 8 x 2 accumulators; more rows would need more pointers than there are registers. */
+DML__DEFINE_COMPUTE(avx512, DML__AVX512, __m512, 16, 8)
 
-/* 14 x 2 accumulators, 2 vectors of B and one broadcast of A: 31 of 32 registers. */
-DML__TARGET(DML__AVX512)
-DML__INLINE void dml__compute_avx512(const dml__tile *tile, const int rows, const int vectors)
+DML__AVX512 static void dml__run_avx512(const dml__tile *tile)
 {
-    const float *a = tile->a, *b = tile->b;
-    __m512 sum[14][2], row[2];
-    DML__UNROLL
-    for (int i = 0; i < rows; i++) {
-        DML__UNROLL
-        for (int j = 0; j < vectors; j++) sum[i][j] = _mm512_setzero_ps();
-    }
-    for (int p = 0; p < tile->k; p++, a += rows, b += tile->b_step) {
-        DML__UNROLL
-        for (int j = 0; j < vectors; j++) row[j] = _mm512_loadu_ps(b + 16 * j);
-        DML__UNROLL
-        for (int i = 0; i < rows; i++) {
-            const __m512 value = _mm512_set1_ps(a[i]);
-            DML__UNROLL
-            for (int j = 0; j < vectors; j++) sum[i][j] = _mm512_fmadd_ps(value, row[j], sum[i][j]);
-        }
-    }
-    const __m512 alpha = _mm512_set1_ps(tile->alpha), beta = _mm512_set1_ps(tile->beta);
-    float *c = tile->c;
-    DML__UNROLL
-    for (int i = 0; i < rows; i++, c += tile->ldc) {
-        DML__UNROLL
-        for (int j = 0; j < vectors; j++) {
-            __m512 result = _mm512_mul_ps(alpha, sum[i][j]);
-            if (tile->beta != 0) result = _mm512_fmadd_ps(beta, _mm512_loadu_ps(c + 16 * j), result);
-            _mm512_storeu_ps(c + 16 * j, result);
-        }
-    }
-}
-
-DML__TARGET(DML__AVX512) static void dml__run_avx512(const dml__tile *tile, int rows, int vectors)
-{
-    switch (rows) {
-        DML__TILE_CASE(dml__compute_avx512, 1)
-        DML__TILE_CASE(dml__compute_avx512, 2)
-        DML__TILE_CASE(dml__compute_avx512, 3)
-        DML__TILE_CASE(dml__compute_avx512, 4)
-        DML__TILE_CASE(dml__compute_avx512, 5)
-        DML__TILE_CASE(dml__compute_avx512, 6)
-        DML__TILE_CASE(dml__compute_avx512, 7)
-        DML__TILE_CASE(dml__compute_avx512, 8)
-        DML__TILE_CASE(dml__compute_avx512, 9)
-        DML__TILE_CASE(dml__compute_avx512, 10)
-        DML__TILE_CASE(dml__compute_avx512, 11)
-        DML__TILE_CASE(dml__compute_avx512, 12)
-        DML__TILE_CASE(dml__compute_avx512, 13)
-        DML__TILE_CASE(dml__compute_avx512, 14)
+    switch (DML__TILE_CODE(tile->rows, tile->columns / 16)) {
+        DML__TILE_CASES(avx512, 1)
+        DML__TILE_CASES(avx512, 2)
+        DML__TILE_CASES(avx512, 3)
+        DML__TILE_CASES(avx512, 4)
+        DML__TILE_CASES(avx512, 5)
+        DML__TILE_CASES(avx512, 6)
+        DML__TILE_CASES(avx512, 7)
+        DML__TILE_CASES(avx512, 8)
+        DML__TILE_THIN_CASES(avx512)
     }
 }
 
 #endif
 #if defined(__aarch64__)
 
-/* 12 x 2 accumulators, 2 vectors of B and 3 of A: 29 of 32 registers. */
-DML__INLINE void dml__compute_neon(const dml__tile *tile, const int rows, const int vectors)
-{
-    const float *a = tile->a, *b = tile->b;
-    float32x4_t sum[12][2], row[2];
-    DML__UNROLL
-    for (int i = 0; i < rows; i++) {
-        DML__UNROLL
-        for (int j = 0; j < vectors; j++) sum[i][j] = vdupq_n_f32(0);
-    }
-    for (int p = 0; p < tile->k; p++, a += rows, b += tile->b_step) {
-        DML__UNROLL
-        for (int j = 0; j < vectors; j++) row[j] = vld1q_f32(b + 4 * j);
-        DML__UNROLL
-        for (int i = 0; i < rows; i++) {
-            DML__UNROLL
-            for (int j = 0; j < vectors; j++) sum[i][j] = vfmaq_n_f32(sum[i][j], row[j], a[i]);
-        }
-    }
-    const float32x4_t alpha = vdupq_n_f32(tile->alpha), beta = vdupq_n_f32(tile->beta);
-    float *c = tile->c;
-    DML__UNROLL
-    for (int i = 0; i < rows; i++, c += tile->ldc) {
-        DML__UNROLL
-        for (int j = 0; j < vectors; j++) {
-            float32x4_t result = vmulq_f32(alpha, sum[i][j]);
-            if (tile->beta != 0) result = vfmaq_f32(result, beta, vld1q_f32(c + 4 * j));
-            vst1q_f32(c + 4 * j, result);
-        }
-    }
-}
+DML__DEFINE_COMPUTE(neon, , float32x4_t, 4, 8)
 
-static void dml__run_neon(const dml__tile *tile, int rows, int vectors)
+static void dml__run_neon(const dml__tile *tile)
 {
-    switch (rows) {
-        DML__TILE_CASE(dml__compute_neon, 1)
-        DML__TILE_CASE(dml__compute_neon, 2)
-        DML__TILE_CASE(dml__compute_neon, 3)
-        DML__TILE_CASE(dml__compute_neon, 4)
-        DML__TILE_CASE(dml__compute_neon, 5)
-        DML__TILE_CASE(dml__compute_neon, 6)
-        DML__TILE_CASE(dml__compute_neon, 7)
-        DML__TILE_CASE(dml__compute_neon, 8)
-        DML__TILE_CASE(dml__compute_neon, 9)
-        DML__TILE_CASE(dml__compute_neon, 10)
-        DML__TILE_CASE(dml__compute_neon, 11)
-        DML__TILE_CASE(dml__compute_neon, 12)
+    switch (DML__TILE_CODE(tile->rows, tile->columns / 4)) {
+        DML__TILE_CASES(neon, 1)
+        DML__TILE_CASES(neon, 2)
+        DML__TILE_CASES(neon, 3)
+        DML__TILE_CASES(neon, 4)
+        DML__TILE_CASES(neon, 5)
+        DML__TILE_CASES(neon, 6)
+        DML__TILE_CASES(neon, 7)
+        DML__TILE_CASES(neon, 8)
+        DML__TILE_THIN_CASES(neon)
     }
 }
 
 #endif
 
-DML__LOCAL const dml__microkernel *dml__microkernel_get(void)
+DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa)
 {
-    static const dml__microkernel scalar = { 4, 1, 4, dml__run_scalar };
+    (void)isa;
+    static const dml__microkernel plain = { 4, 2, 4, DML__THIN_ROWS, DML__THIN_VECTORS, dml__run_plain };
 #if defined(DML__HAS_AVX512)
-    static const dml__microkernel avx512 = { 14, 2, 16, dml__run_avx512 };
-    if (dml_cpu_isa() == DML_ISA_AVX512) return &avx512;
+    static const dml__microkernel avx512 = { 8, 2, 16, DML__THIN_ROWS, DML__THIN_VECTORS, dml__run_avx512 };
+    if (isa == DML_ISA_AVX512) return &avx512;
 #endif
 #if defined(DML__HAS_AVX2)
-    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2 };
-    if (dml_cpu_isa() == DML_ISA_AVX2) return &avx2;
+    static const dml__microkernel avx2 = { 6, 2, 8, DML__THIN_ROWS, DML__THIN_VECTORS, dml__run_avx2 };
+    if (isa == DML_ISA_AVX2) return &avx2;
 #elif defined(__aarch64__)
-    static const dml__microkernel neon = { 12, 2, 4, dml__run_neon };
-    if (dml_cpu_isa() == DML_ISA_NEON) return &neon;
+    static const dml__microkernel neon = { 8, 2, 4, DML__THIN_ROWS, DML__THIN_VECTORS, dml__run_neon };
+    if (isa == DML_ISA_NEON) return &neon;
 #endif
-    return &scalar;
+    return &plain;
 }
 
 #endif
@@ -5123,19 +5222,24 @@ DML__LOCAL const dml__microkernel *dml__microkernel_get(void)
 #ifndef DML_KERNELS_PRODUCT_H
 #define DML_KERNELS_PRODUCT_H
 
-/* k is cut into blocks of this many, always, and C is their sum in order. */
-#define DML__PRODUCT_KC 256
+/* ---- kernels/pack.h ---- */
+
+/* pack.h: the factors of a product, and copying parts of them into panels that a micro-kernel reads in order.
+ */
+#ifndef DML_KERNELS_PACK_H
+#define DML_KERNELS_PACK_H
 
 /* One factor of a product: `lane` counts the rows of A, or the columns of B. `pack` writes lanes
    first .. first + lanes - 1 for k0 <= k < k0 + kc as a panel, out[(k - k0) * width + lane - first], with
    zeros in lanes lanes .. width - 1; lanes <= width <= DML__TILE_COLUMNS, kc <= DML__PRODUCT_KC. */
+#define DML__PRODUCT_KC 256
 typedef struct dml__factor {
     void (*pack)(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width, float *out);
     const void *source;
 } dml__factor;
 
-/* A plain matrix as the source of a factor: element (lane, k) is x[lane * lane_step + k * k_step]. One of the
-   two steps is 1. */
+/* A plain matrix as the source of a factor, which is then used where it lies if that is as fast: element
+   (lane, k) is x[lane * lane_step + k * k_step]. One of the two steps is 1. */
 typedef struct dml__matrix {
     const float *x;
     ptrdiff_t lane_step, k_step;
@@ -5148,14 +5252,16 @@ DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes,
 DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width,
                                      float *out);
 
-/* C = alpha A B + beta C + bias */
+#endif
+
+/* C = activation(alpha A B + beta C + bias) */
 typedef struct dml__product {
     ptrdiff_t m, n, k;
     dml__factor a; /* m lanes */
     dml__factor b; /* n lanes */
     float alpha, beta;
-    const float *bias; /* (n), or NULL; beta is then 0 */
-    float *c;          /* (m, ldc), of which n columns count */
+    dml_epilogue epilogue; /* its bias (n) */
+    float *c;              /* (m, ldc), of which n columns count */
     ptrdiff_t ldc;
 } dml__product;
 
@@ -5163,575 +5269,17 @@ typedef struct dml__product {
    dml__product_scratch says it packs on the stack, in smaller blocks, and so packs more often. */
 DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product);
 
-/* What a product of that size uses, on the instruction set that dml_cpu_isa says; zeros for an empty one. */
-DML__LOCAL dml_scratch dml__product_scratch(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k);
+/* What such a product uses, on the instruction set that dml_cpu_isa says; zeros for an empty one. Only the
+   sizes, and how the factors lie, count: where they are may be NULL. */
+DML__LOCAL dml_scratch dml__product_scratch(const dml__product *product);
 
 #endif
 
-#include <string.h>
+/* ---- kernels/finish.h ---- */
 
-#if defined(__SSE__)
-#include <xmmintrin.h>
-#endif
-
-/* A small C under a long k has too few tiles to share among threads. Its k is then cut into at most
-   DML__CHUNKS chunks, whose partial sums are added up in order. Whether and where to cut depends on the sizes
-   alone. */
-#define DML__CHUNKS 16
-#define DML__CHUNKED_C 4096 /* elements of C, at most */
-
-/* A worker's scratch holds a panel of A and behind it panels of B, of this many columns at most; the shared
-   scratch holds the partial sums of the chunks. */
-#define DML__PACK_COLUMNS 752
-
-/* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
-   needs little takes little of it. */
-#define DML__STACK_FLOATS (DML__PRODUCT_KC * (DML__TILE_ROWS + DML__TILE_COLUMNS))
-#define DML__SMALL_STACK_FLOATS 1536
-#define DML__STACK_SLACK (DML__ALIGNMENT / sizeof(float))
-
-/* Fewer multiply-adds than this are not worth waking anybody. */
-#define DML__SERIAL_WORK 100000.0
-
-static ptrdiff_t dml__smaller(ptrdiff_t a, ptrdiff_t b)
-{
-    return a < b ? a : b;
-}
-
-static ptrdiff_t dml__quotient_up(ptrdiff_t a, ptrdiff_t b)
-{
-    return a / b + (a % b != 0);
-}
-
-static ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
-{
-    return dml__quotient_up(a, b) * b;
-}
-
-/* to[k * width + lane] = from[lane * step + k] for 4 x 4. */
-static inline void dml__transpose_4x4(const float *from, ptrdiff_t step, float *to, int width)
-{
-#if defined(__SSE__)
-    __m128 r0 = _mm_loadu_ps(from), r1 = _mm_loadu_ps(from + step);
-    __m128 r2 = _mm_loadu_ps(from + 2 * step), r3 = _mm_loadu_ps(from + 3 * step);
-    _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
-    _mm_storeu_ps(to, r0);
-    _mm_storeu_ps(to + width, r1);
-    _mm_storeu_ps(to + 2 * width, r2);
-    _mm_storeu_ps(to + 3 * width, r3);
-#else
-    for (int k = 0; k < 4; k++)
-        for (int lane = 0; lane < 4; lane++) to[k * width + lane] = from[lane * step + k];
-#endif
-}
-
-DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width,
-                                     float *out)
-{
-    int lane = 0;
-    for (; lane + 4 <= lanes; lane += 4) {
-        const float *from = x + lane * lane_step;
-        int k = 0;
-        for (; k + 4 <= kc; k += 4) dml__transpose_4x4(from + k, lane_step, out + k * width + lane, width);
-        for (; k < kc; k++)
-            for (int l = 0; l < 4; l++) out[k * width + lane + l] = from[l * lane_step + k];
-    }
-    for (; lane < lanes; lane++)
-        for (int k = 0; k < kc; k++) out[k * width + lane] = x[lane * lane_step + k];
-}
-
-DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
-                                 int width, float *out)
-{
-    const dml__matrix *m = (const dml__matrix *)matrix;
-    const float *x = m->x + first * m->lane_step + k0 * m->k_step;
-    if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
-    if (m->lane_step != 1)
-        dml__pack_transposed(x, m->lane_step, lanes, kc, width, out);
-    else
-        for (int k = 0; k < kc; k++, x += m->k_step, out += width)
-            memcpy(out, x, (size_t)lanes * sizeof *out);
-}
-
-/* The rows and columns of C, and the part of k, that one task computes. */
-typedef struct dml__range {
-    ptrdiff_t i0, i1, j0, j1, k0, k1;
-} dml__range;
-
-/* What is computed: the product, or, for a narrow C, the transposed one: vectors are then made of C's rows,
-   which there are more of than of columns. The caller's C stays as it is. */
-typedef struct dml__job {
-    dml__product product;
-    const dml__microkernel *kernel;
-    bool transposed; /* product.c is then the transpose of the caller's C, and product.bias goes along rows */
-} dml__job;
-
-static dml__job dml__plan_product(const dml__product *product)
-{
-    const dml__job plain = { *product, dml__microkernel_get(), false };
-    const dml__microkernel *kernel = plain.kernel;
-    if (product->n > kernel->rows || product->n >= product->m) return plain;
-    if (product->n * 4 > dml__round_up(product->n, kernel->lanes) * 3) return plain;
-    dml__job job = plain;
-    job.transposed = true;
-    job.product.m = product->n;
-    job.product.n = product->m;
-    job.product.a = product->b;
-    job.product.b = product->a;
-    return job;
-}
-
-/* Where element (i, j) of the job's product lies. */
-static inline float *dml__job_c(const dml__job *job, ptrdiff_t i, ptrdiff_t j)
-{
-    return job->product.c + (job->transposed ? j * job->product.ldc + i : i * job->product.ldc + j);
-}
-
-/* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions. */
-static void dml__side_tile(const dml__job *job, const dml__tile *tile, int rows, int columns)
-{
-    float side[DML__TILE_ROWS * DML__TILE_COLUMNS];
-    const int vectors = (columns + job->kernel->lanes - 1) / job->kernel->lanes;
-    const ptrdiff_t width = (ptrdiff_t)vectors * job->kernel->lanes;
-    const ptrdiff_t row_step = job->transposed ? 1 : tile->ldc, column_step = job->transposed ? tile->ldc : 1;
-    dml__tile whole = *tile;
-    whole.c = side;
-    whole.ldc = width;
-    if (tile->beta != 0) {
-        memset(side, 0, (size_t)rows * (size_t)width * sizeof *side);
-        for (int j = 0; j < columns; j++)
-            for (int i = 0; i < rows; i++) side[i * width + j] = tile->c[i * row_step + j * column_step];
-    }
-    job->kernel->run(&whole, rows, vectors);
-    for (int j = 0; j < columns; j++)
-        for (int i = 0; i < rows; i++) tile->c[i * row_step + j * column_step] = side[i * width + j];
-}
-
-/* C = bias, in a tile. */
-static void dml__bias_tile(const dml__job *job, ptrdiff_t i0, int rows, ptrdiff_t j0, int columns)
-{
-    const float *bias = job->product.bias + (job->transposed ? i0 : j0);
-    const int lines = job->transposed ? columns : rows, length = job->transposed ? rows : columns;
-    float *line = dml__job_c(job, i0, j0);
-    for (int l = 0; l < lines; l++, line += job->product.ldc)
-        memcpy(line, bias, (size_t)length * sizeof *bias);
-}
-
-/* The columns of B can be used in place; packing them pays only when several panels of A use them. */
-static bool dml__use_in_place(const dml__job *job, const dml__range *range)
-{
-    const dml__factor *b = &job->product.b;
-    return b->pack == dml__pack_matrix && ((const dml__matrix *)b->source)->lane_step == 1 &&
-           range->i1 - range->i0 <= 2 * job->kernel->rows;
-}
-
-/* Floats of a panel of A of this height, up to where the panels of B begin: aligned, or loads would cross
-   cache lines. */
-static ptrdiff_t dml__panel_a_floats(ptrdiff_t kc, ptrdiff_t rows)
-{
-    return dml__round_up(kc * rows, DML__ALIGNMENT / (ptrdiff_t)sizeof(float));
-}
-
-/* How many columns of B to pack at most. Where A is a single panel, that is packed again for each piece of B,
-   which with 16 columns a row is next to nothing; so not all of B, which may be a layer's weights, need be
-   held. */
-static ptrdiff_t dml__columns_at_most(const dml__job *job)
-{
-    const dml__microkernel *kernel = job->kernel;
-    const ptrdiff_t full = kernel->lanes * kernel->vectors, most = DML__PACK_COLUMNS / full * full;
-    return job->product.m > kernel->rows ? most
-                                         : dml__smaller(most, dml__round_up(16 * job->product.m, full));
-}
-
-/* Floats that a range takes when its columns are packed `columns` at a time. */
-static ptrdiff_t dml__range_floats(const dml__microkernel *kernel, ptrdiff_t rows, ptrdiff_t columns,
-                                   ptrdiff_t k)
-{
-    const ptrdiff_t kc = dml__smaller(k, DML__PRODUCT_KC);
-    return dml__panel_a_floats(kc, dml__smaller(rows, kernel->rows)) +
-           kc * dml__round_up(columns, kernel->lanes);
-}
-
-/* Computes a range whose panels of B for one block of k fit behind a panel of A in `panels`. */
-static void dml__multiply_range(const dml__job *job, const dml__range *range, float *panels)
-{
-    const dml__product *product = &job->product;
-    const dml__microkernel *kernel = job->kernel;
-    const int full = kernel->lanes * kernel->vectors;
-    const bool in_place = dml__use_in_place(job, range);
-    const ptrdiff_t most_k = dml__smaller(DML__PRODUCT_KC, range->k1 - range->k0);
-    float *panel_a = panels; /* (kc, rows) */
-    float *panels_b = panels + dml__panel_a_floats(most_k, dml__smaller(kernel->rows, range->i1 - range->i0));
-    /* (columns / full, kc, full) */
-    for (ptrdiff_t k0 = range->k0; k0 < range->k1; k0 += DML__PRODUCT_KC) {
-        const bool first = k0 == range->k0;
-        dml__tile tile;
-        tile.k = (int)dml__smaller(DML__PRODUCT_KC, range->k1 - k0);
-        tile.alpha = product->alpha;
-        tile.beta = first && !product->bias ? product->beta : 1;
-        tile.ldc = product->ldc;
-        for (ptrdiff_t i = range->i0; i < range->i1; i += kernel->rows) {
-            const int rows = (int)dml__smaller(kernel->rows, range->i1 - i);
-            product->a.pack(product->a.source, i, rows, k0, tile.k, rows, panel_a);
-            tile.a = panel_a;
-            for (ptrdiff_t j = range->j0; j < range->j1; j += full) {
-                const int columns = (int)dml__smaller(full, range->j1 - j);
-                const int width = (int)dml__round_up(columns, kernel->lanes);
-                float *panel_b = panels_b + (j - range->j0) * tile.k;
-                tile.b = panel_b;
-                tile.b_step = width;
-                if (in_place && columns == width) {
-                    const dml__matrix *b = (const dml__matrix *)product->b.source;
-                    tile.b = b->x + j + k0 * b->k_step;
-                    tile.b_step = b->k_step;
-                } else if (i == range->i0) {
-                    product->b.pack(product->b.source, j, columns, k0, tile.k, width, panel_b);
-                }
-                tile.c = dml__job_c(job, i, j);
-                if (first && product->bias) dml__bias_tile(job, i, rows, j, columns);
-                if (columns == width && !job->transposed)
-                    kernel->run(&tile, rows, width / kernel->lanes);
-                else
-                    dml__side_tile(job, &tile, rows, columns);
-            }
-        }
-    }
-}
-
-static float *dml__aligned_floats(float *memory)
-{
-    return memory + (size_t)(-(intptr_t)memory & (DML__ALIGNMENT - 1)) / sizeof *memory;
-}
-
-/* Computes any range with room for `floats`, which take at least one full panel of B: as many columns at a
-   time as fit. */
-static void dml__multiply_within(const dml__job *job, const dml__range *range, float *panels,
-                                 ptrdiff_t floats)
-{
-    const dml__microkernel *kernel = job->kernel;
-    const ptrdiff_t full = kernel->lanes * kernel->vectors;
-    const ptrdiff_t kc = dml__smaller(DML__PRODUCT_KC, range->k1 - range->k0);
-    const ptrdiff_t panel_a = dml__panel_a_floats(kc, dml__smaller(kernel->rows, range->i1 - range->i0));
-    /* Whole vectors, since that is what a panel of fewer columns is padded to. */
-    ptrdiff_t step = (floats - panel_a) / kc / kernel->lanes * kernel->lanes;
-    step = dml__smaller(step, dml__columns_at_most(job));
-    if (step < range->j1 - range->j0) step = step < full ? full : step / full * full;
-    dml__range part = *range;
-    for (part.j0 = range->j0; part.j0 < range->j1; part.j0 = part.j1) {
-        part.j1 = dml__smaller(part.j0 + step, range->j1);
-        dml__multiply_range(job, &part, panels);
-    }
-}
-
-/* Stack frames that only who needs them pays for. */
-DML__NOINLINE static void dml__multiply_on_stack(const dml__job *job, const dml__range *range)
-{
-    float panels[DML__STACK_FLOATS + DML__STACK_SLACK];
-    dml__multiply_within(job, range, dml__aligned_floats(panels), DML__STACK_FLOATS);
-}
-
-DML__NOINLINE static void dml__multiply_on_small_stack(const dml__job *job, const dml__range *range)
-{
-    float panels[DML__SMALL_STACK_FLOATS + DML__STACK_SLACK];
-    dml__multiply_within(job, range, dml__aligned_floats(panels), DML__SMALL_STACK_FLOATS);
-}
-
-/* Computes any range, with the worker's scratch if that is enough. */
-static void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job, const dml__range *range)
-{
-    const ptrdiff_t full = job->kernel->lanes * job->kernel->vectors, k = range->k1 - range->k0;
-    const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
-    const ptrdiff_t whole = dml__range_floats(job->kernel, rows, columns, k);
-    float *scratch = (float *)dml_pool_scratch(pool, worker);
-    const ptrdiff_t floats = scratch ? (ptrdiff_t)(dml_pool_scratch_bytes(pool).worker / sizeof *scratch) : 0;
-    if (floats >= whole && columns <= full)
-        dml__multiply_range(job, range, scratch);
-    else if (floats >= dml__range_floats(job->kernel, rows, dml__smaller(columns, full), k))
-        dml__multiply_within(job, range, scratch, floats);
-    else if (whole <= DML__SMALL_STACK_FLOATS)
-        dml__multiply_on_small_stack(job, range);
-    else
-        dml__multiply_on_stack(job, range);
-}
-
-/* C = beta C + bias, for a product without terms. */
-static void dml__scale_c(const dml__product *product)
-{
-    for (ptrdiff_t i = 0; i < product->m; i++) {
-        float *row = product->c + i * product->ldc;
-        for (ptrdiff_t j = 0; j < product->n; j++) {
-            if (product->bias)
-                row[j] = product->bias[j];
-            else
-                row[j] = product->beta == 0 ? 0 : product->beta * row[j];
-        }
-    }
-}
-
-/* --- sharing C among the workers, in blocks of rows and columns --- */
-
-typedef struct dml__block_loop {
-    const dml__job *job;
-    dml_pool *pool;
-    ptrdiff_t mc, nc, columns_of_blocks;
-} dml__block_loop;
-
-static void dml__block_task(void *argument, int task, int worker)
-{
-    const dml__block_loop *loop = (const dml__block_loop *)argument;
-    const dml__product *product = &loop->job->product;
-    const ptrdiff_t i = task / loop->columns_of_blocks, j = task % loop->columns_of_blocks;
-    const dml__range range = { i * loop->mc,
-                               dml__smaller(product->m, (i + 1) * loop->mc),
-                               j * loop->nc,
-                               dml__smaller(product->n, (j + 1) * loop->nc),
-                               0,
-                               product->k };
-    dml__multiply_as(loop->pool, worker, loop->job, &range);
-}
-
-/* The columns of C as even shares of what is packed at once, in panels. */
-static ptrdiff_t dml__panels_at_once(const dml__job *job)
-{
-    const ptrdiff_t n = job->product.n;
-    return dml__quotient_up(dml__quotient_up(n, job->kernel->lanes * job->kernel->vectors),
-                            dml__quotient_up(n, dml__columns_at_most(job)));
-}
-
-static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
-{
-    const dml__product *product = &job->product;
-    const dml__microkernel *kernel = job->kernel;
-    const ptrdiff_t full = kernel->lanes * kernel->vectors, rows = kernel->rows;
-    /* Panels, not elements: even shares, then halves of the longer side until there is enough to share out.
-     */
-    ptrdiff_t wide = dml__panels_at_once(job);
-    ptrdiff_t high = dml__quotient_up(product->m, rows);
-    const double work = (double)product->m * (double)product->n * (double)product->k;
-    const ptrdiff_t wanted =
-        work < DML__SERIAL_WORK || dml_pool_threads(pool) == 1 ? 1 : 4 * dml_pool_threads(pool);
-    while (dml__quotient_up(product->m, high * rows) * dml__quotient_up(product->n, wide * full) < wanted &&
-           high * rows * wide * full > 4 * rows * full) {
-        if (high * rows >= wide * full)
-            high = dml__quotient_up(high, 2);
-        else
-            wide = dml__quotient_up(wide, 2);
-    }
-    dml__block_loop loop = { job, pool, high * rows, wide * full, 0 };
-    loop.columns_of_blocks = dml__quotient_up(product->n, loop.nc);
-    const ptrdiff_t tasks = dml__quotient_up(product->m, loop.mc) * loop.columns_of_blocks;
-    if (wanted > 1)
-        dml_pool_run(pool, (int)tasks, dml__block_task, &loop);
-    else
-        for (ptrdiff_t task = 0; task < tasks; task++) dml__block_task(&loop, (int)task, 0);
-}
-
-/* --- sharing k, in chunks --- */
-
-static bool dml__is_chunked(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
-{
-    return k >= 4 * DML__PRODUCT_KC && m <= DML__CHUNKED_C / n;
-}
-
-/* How much of k a chunk takes, a multiple of DML__PRODUCT_KC. */
-static ptrdiff_t dml__chunk_size(ptrdiff_t k)
-{
-    const ptrdiff_t blocks = dml__quotient_up(k, DML__PRODUCT_KC);
-    return dml__quotient_up(blocks, dml__smaller(blocks, DML__CHUNKS)) * DML__PRODUCT_KC;
-}
-
-typedef struct dml__chunk_loop {
-    const dml__product *product;
-    dml__job job; /* its partial sums, dense; C is set for each chunk */
-    dml_pool *pool;
-    ptrdiff_t chunk; /* of k */
-    int chunks;
-    float *partial;                      /* (chunks, m, n), or NULL: */
-    ptrdiff_t mc, nc, columns_of_blocks; /* the blocks of the job's C that are computed through all chunks */
-} dml__chunk_loop;
-
-/* Chunk c's partial sums (m, n) in a block of C; the range's k is set here. */
-static void dml__compute_chunk(const dml__chunk_loop *loop, int c, dml__range range, float *partial,
-                               int worker)
-{
-    dml__job job = loop->job;
-    job.product.c = partial;
-    range.k0 = c * loop->chunk;
-    range.k1 = dml__smaller(job.product.k, range.k0 + loop->chunk);
-    dml__multiply_as(loop->pool, worker, &job, &range);
-}
-
-static void dml__chunk_task(void *argument, int task, int worker)
-{
-    const dml__chunk_loop *loop = (const dml__chunk_loop *)argument;
-    const dml__range all = { 0, loop->job.product.m, 0, loop->job.product.n, 0, 0 };
-    dml__compute_chunk(loop, task, all, loop->partial + task * loop->product->m * loop->product->n, worker);
-}
-
-/* Adds chunk c's partial sums (m, n) to columns j0 .. j1 - 1 of row i of C; chunk 0 begins with
-   beta C + bias. */
-static void dml__add_chunk(const dml__product *product, int c, ptrdiff_t i, ptrdiff_t j0, ptrdiff_t j1,
-                           const float *partial)
-{
-    float *row = product->c + i * product->ldc;
-    for (ptrdiff_t j = j0; j < j1; j++) {
-        float old = c || product->beta != 0 ? row[j] : 0;
-        if (c == 0 && product->bias)
-            old = product->bias[j];
-        else if (c == 0)
-            old *= product->beta;
-        row[j] = old + product->alpha * partial[i * product->n + j];
-    }
-}
-
-static void dml__add_chunks_task(void *argument, int task, int worker)
-{
-    const dml__chunk_loop *loop = (const dml__chunk_loop *)argument;
-    const dml__product *product = loop->product;
-    (void)worker;
-    for (int c = 0; c < loop->chunks; c++)
-        dml__add_chunk(product, c, task, 0, product->n, loop->partial + c * product->m * product->n);
-}
-
-/* A block of C through all chunks, their partial sums on the stack: packs more often than the chunks do. */
-static void dml__chunked_block_task(void *argument, int task, int worker)
-{
-    const dml__chunk_loop *loop = (const dml__chunk_loop *)argument;
-    const dml__job *job = &loop->job;
-    const ptrdiff_t i = task / loop->columns_of_blocks * loop->mc,
-                    j = task % loop->columns_of_blocks * loop->nc;
-    const dml__range range = { i, dml__smaller(i + loop->mc, job->product.m),
-                               j, dml__smaller(j + loop->nc, job->product.n),
-                               0, 0 };
-    float partial[DML__CHUNKED_C];
-    for (int c = 0; c < loop->chunks; c++) {
-        dml__compute_chunk(loop, c, range, partial, worker);
-        if (job->transposed)
-            for (ptrdiff_t row = range.j0; row < range.j1; row++)
-                dml__add_chunk(loop->product, c, row, range.i0, range.i1, partial);
-        else
-            for (ptrdiff_t row = range.i0; row < range.i1; row++)
-                dml__add_chunk(loop->product, c, row, range.j0, range.j1, partial);
-    }
-}
-
-static void dml__multiply_chunks(dml_pool *pool, const dml__product *product)
-{
-    dml__product part = *product;
-    part.alpha = 1;
-    part.beta = 0;
-    part.bias = NULL;
-    part.ldc = part.n;
-    const ptrdiff_t chunk = dml__chunk_size(product->k);
-    const int chunks = (int)dml__quotient_up(product->k, chunk);
-    dml__chunk_loop loop = { product, dml__plan_product(&part), pool, chunk, chunks, NULL, 0, 0, 0 };
-    const dml__job *job = &loop.job;
-    const size_t partial_bytes = (size_t)chunks * (size_t)(product->m * product->n) * sizeof(float);
-    if (dml_pool_scratch_bytes(pool).shared >= partial_bytes) {
-        loop.partial = (float *)dml_pool_shared_scratch(pool);
-        dml_pool_run(pool, loop.chunks, dml__chunk_task, &loop);
-        dml_pool_run(pool, (int)product->m, dml__add_chunks_task, &loop);
-        return;
-    }
-    const bool alone = dml_pool_threads(pool) == 1;
-    loop.mc = alone ? job->product.m : job->kernel->rows;
-    loop.nc = alone ? job->product.n : job->kernel->lanes * job->kernel->vectors;
-    loop.columns_of_blocks = dml__quotient_up(job->product.n, loop.nc);
-    dml_pool_run(pool, (int)(dml__quotient_up(job->product.m, loop.mc) * loop.columns_of_blocks),
-                 dml__chunked_block_task, &loop);
-}
-
-DML__LOCAL dml_scratch dml__product_scratch(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
-{
-    dml_scratch scratch = { 0, 0 };
-    if (m <= 0 || n <= 0 || k <= 0) return scratch;
-    dml__product product;
-    memset(&product, 0, sizeof product);
-    product.m = m;
-    product.n = n;
-    product.k = k;
-    const dml__job job = dml__plan_product(&product);
-    const ptrdiff_t full = job.kernel->lanes * job.kernel->vectors;
-    ptrdiff_t columns = dml__panels_at_once(&job) * full;
-    if (dml__is_chunked(m, n, k)) {
-        columns = dml__columns_at_most(&job);
-        scratch.shared = (size_t)(dml__quotient_up(k, dml__chunk_size(k)) * m * n) * sizeof(float);
-    }
-    columns = dml__smaller(job.product.n, columns);
-    scratch.worker = (size_t)dml__range_floats(job.kernel, job.product.m, columns, k) * sizeof(float);
-    return scratch;
-}
-
-DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)
-{
-    if (product->m <= 0 || product->n <= 0) return;
-    if (product->k <= 0 || product->alpha == 0) {
-        dml__scale_c(product);
-    } else if (dml__is_chunked(product->m, product->n, product->k)) {
-        dml__multiply_chunks(pool, product);
-    } else {
-        const dml__job job = dml__plan_product(product);
-        dml__multiply_blocks(pool, &job);
-    }
-}
-
-#endif
-
-/* ---- kernels/gemm.c ---- */
-
-#ifndef DML_KERNELS_GEMM_C
-#define DML_KERNELS_GEMM_C
-
-static bool dml__sgemm_fits(dml_transpose trans, int rows, int columns, int ld)
-{
-    const int inner = trans == DML_NO_TRANS ? columns : rows;
-    return ld >= (inner > 1 ? inner : 1);
-}
-
-static bool dml__is_transpose(dml_transpose trans)
-{
-    return trans == DML_NO_TRANS || trans == DML_TRANS;
-}
-
-DML_API dml_status dml_sgemm(dml_pool *pool, dml_layout layout, dml_transpose trans_a, dml_transpose trans_b,
-                             int m, int n, int k, float alpha, const float *a, int lda, const float *b,
-                             int ldb, float beta, float *c, int ldc)
-{
-    /* A matrix in column-major order is its transpose in row-major order: C^T = op(B)^T op(A)^T. */
-    if (layout == DML_COL_MAJOR)
-        return dml_sgemm(pool, DML_ROW_MAJOR, trans_b, trans_a, n, m, k, alpha, b, ldb, a, lda, beta, c, ldc);
-    if (layout != DML_ROW_MAJOR || !dml__is_transpose(trans_a) || !dml__is_transpose(trans_b) || m < 0 ||
-        n < 0 || k < 0 || !dml__sgemm_fits(trans_a, m, k, lda) || !dml__sgemm_fits(trans_b, k, n, ldb) ||
-        !dml__sgemm_fits(DML_NO_TRANS, m, n, ldc))
-        return DML_ERROR_ARGUMENT;
-    dml__matrix left = { a, lda, 1 }, right = { b, 1, ldb };
-    if (trans_a == DML_TRANS) left.lane_step = 1, left.k_step = lda;
-    if (trans_b == DML_TRANS) right.lane_step = ldb, right.k_step = 1;
-    const dml__product product = {
-        m, n, k, { dml__pack_matrix, &left }, { dml__pack_matrix, &right }, alpha, beta, NULL, c, ldc
-    };
-    dml__multiply(pool, &product);
-    return DML_OK;
-}
-
-DML_API dml_scratch dml_sgemm_scratch(int m, int n, int k)
-{
-    return dml__product_scratch(m, n, k);
-}
-
-#endif
-
-/* ---- kernels/conv2d.c ---- */
-
-#ifndef DML_KERNELS_CONV2D_C
-#define DML_KERNELS_CONV2D_C
-
-/* ---- kernels/blocks.h ---- */
-
-/* blocks.h: running a kernel over an array in fixed blocks, which is what makes results the same for any
-   number of threads. */
-#ifndef DML_KERNELS_BLOCKS_H
-#define DML_KERNELS_BLOCKS_H
+/* finish.h: how a line of a product's result is made from sums that were formed on the side. */
+#ifndef DML_KERNELS_FINISH_H
+#define DML_KERNELS_FINISH_H
 
 /* ---- kernels/vector.h ---- */
 
@@ -5888,6 +5436,750 @@ DML__BODY void dml__exp(dml__vf *x)
 }
 
 #endif
+
+/* line = alpha (x[0] + x[step] + ...) + beta line + bias, `terms` of them added in order, and then relu */
+typedef struct dml__finish {
+    int terms;
+    ptrdiff_t step;
+    float alpha, beta;
+    const float *bias; /* (n), or NULL */
+    bool relu;
+} dml__finish;
+
+DML__LOCAL void dml__finish_line(dml_isa isa, size_t n, const dml__finish *finish, const float *x,
+                                 float *line);
+
+#endif
+
+/* ---- kernels/thin.h ---- */
+
+/* thin.h: products with a few rows or columns, which are bound by reading the larger factor: nothing is
+   packed. */
+#ifndef DML_KERNELS_THIN_H
+#define DML_KERNELS_THIN_H
+
+typedef enum dml__thin_form {
+    DML__NOT_THIN,
+    DML__THIN_DOTS,  /* both factors have their k's side by side: C's elements are dot products */
+    DML__THIN_LINES, /* few rows of A, and B has its columns side by side: C's rows are sums of B's lines */
+    DML__THIN_OUTER  /* one k: C's rows are multiples of B's only line */
+} dml__thin_form;
+
+/* Which form a product has; it depends on the sizes, of which none is 0, and on how the factors lie alone. */
+DML__LOCAL dml__thin_form dml__thin_kind(const dml__product *product);
+
+/* Computes a product that has one of the forms. */
+DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product);
+
+#endif
+
+#include <string.h>
+
+/* A small C under a long k has too few tiles to share among threads. Its k is then cut into at most
+   DML__CHUNKS chunks, whose partial sums are added up in order. Whether and where to cut depends on the sizes
+   alone. */
+#define DML__CHUNKS 16
+#define DML__CHUNKED_C 4096   /* elements of C, at most */
+#define DML__CHUNK_BLOCK 1024 /* elements of a block of C, where the chunks' sums are on the stack */
+
+/* A worker's scratch holds a block of A and behind it panels of B, of this many rows and columns at most; the
+   shared scratch holds the partial sums of the chunks. */
+#define DML__PACK_ROWS 120
+#define DML__PACK_COLUMNS 768
+
+/* Panels of B that are no larger than this stay in the first cache all together; and where a tile has fewer
+   k's than this, writing C takes longer than reading them. */
+#define DML__ACROSS_FLOATS 4096
+#define DML__ACROSS_KC 64
+
+/* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
+   needs little takes little of it. */
+#define DML__STACK_FLOATS (DML__PRODUCT_KC * (DML__TILE_ROWS + DML__TILE_COLUMNS))
+#define DML__SMALL_STACK_FLOATS 1536
+#define DML__STACK_SLACK (DML__ALIGNMENT / sizeof(float))
+
+/* Fewer multiply-adds than this are not worth waking anybody. */
+#define DML__SERIAL_WORK 100000.0
+
+static ptrdiff_t dml__smaller(ptrdiff_t a, ptrdiff_t b)
+{
+    return a < b ? a : b;
+}
+
+static ptrdiff_t dml__quotient_up(ptrdiff_t a, ptrdiff_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+static ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
+{
+    return dml__quotient_up(a, b) * b;
+}
+
+/* The rows and columns of C, and the part of k, that one task computes. */
+typedef struct dml__range {
+    ptrdiff_t i0, i1, j0, j1, k0, k1;
+} dml__range;
+
+/* What is computed: the product, or the transposed one, with vectors made of C's rows: for a narrow C, whose
+   rows there are more of than of columns, or where that saves transposing the larger factor. The caller's C
+   stays as it is. */
+typedef struct dml__job {
+    dml__product product;
+    const dml__microkernel *kernel;
+    dml_isa isa;
+    bool transposed; /* product.c is then the transpose of the caller's C, and the bias goes along rows */
+    ptrdiff_t rows, full; /* of a tile at most; full columns are whole vectors */
+} dml__job;
+
+/* Whether the lanes of a factor lie side by side in memory, as vectors are loaded. */
+static bool dml__has_lanes(const dml__factor *factor)
+{
+    return factor->pack == dml__pack_matrix && ((const dml__matrix *)factor->source)->lane_step == 1;
+}
+
+/* The share of a vector's lanes that `n` columns fill. */
+static bool dml__fills_lanes(ptrdiff_t n, const dml__microkernel *kernel)
+{
+    return n * 4 > dml__round_up(n, kernel->lanes) * 3;
+}
+
+static bool dml__is_better_transposed(const dml__product *product, const dml__microkernel *kernel)
+{
+    if (product->n >= product->m) return false;
+    if (!dml__fills_lanes(product->n, kernel)) return true;
+    return false;
+}
+
+static dml__job dml__plan_product(const dml__product *product)
+{
+    dml__job job;
+    job.product = *product;
+    job.isa = dml_cpu_isa();
+    job.kernel = dml__microkernel_get(job.isa);
+    job.transposed = dml__is_better_transposed(product, job.kernel);
+    if (job.transposed) {
+        job.product.m = product->n;
+        job.product.n = product->m;
+        job.product.a = product->b;
+        job.product.b = product->a;
+    }
+    const bool thin = job.product.m <= job.kernel->thin_rows;
+    job.rows = thin ? job.kernel->thin_rows : job.kernel->rows;
+    job.full = (ptrdiff_t)job.kernel->lanes * (thin ? job.kernel->thin_vectors : job.kernel->vectors);
+    return job;
+}
+
+/* The blocks of k: as many as needed, of about the same size. */
+static ptrdiff_t dml__k_block(ptrdiff_t k)
+{
+    return dml__quotient_up(k, dml__quotient_up(k, DML__PRODUCT_KC));
+}
+
+/* Where element (i, j) of the job's product lies. */
+static inline float *dml__job_c(const dml__job *job, ptrdiff_t i, ptrdiff_t j)
+{
+    return job->product.c + (job->transposed ? j * job->product.ldc + i : i * job->product.ldc + j);
+}
+
+/* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions. */
+static void dml__side_tile(const dml__job *job, const dml__tile *tile, ptrdiff_t i0, ptrdiff_t j0)
+{
+    const int lanes = job->kernel->lanes, width = (tile->columns + lanes - 1) / lanes * lanes;
+    float side[DML__TILE_ROWS * DML__TILE_COLUMNS];   /* (rows, width) */
+    float across[DML__TILE_ROWS * DML__TILE_COLUMNS]; /* (columns, rows) */
+    dml__tile whole = *tile;
+    for (int i = 0; i < tile->rows; i++) whole.c[i] = side + i * width;
+    whole.columns = width;
+    whole.alpha = 1;
+    whole.beta = 0;
+    whole.bias = NULL;
+    whole.relu = false;
+    job->kernel->run(&whole);
+    const dml__finish finish = { 1, 0, tile->alpha, tile->beta, tile->bias, tile->relu };
+    if (!job->transposed) {
+        for (int i = 0; i < tile->rows; i++)
+            dml__finish_line(job->isa, (size_t)tile->columns, &finish, side + i * width,
+                             dml__job_c(job, i0 + i, j0));
+        return;
+    }
+    dml__pack_transposed(side, width, tile->rows, tile->columns, tile->rows, across);
+    for (int j = 0; j < tile->columns; j++)
+        dml__finish_line(job->isa, (size_t)tile->rows, &finish, across + j * tile->rows,
+                         dml__job_c(job, i0, j0 + j));
+}
+
+/* How a range is computed: what is packed, and how much of it at once. */
+typedef struct dml__blocking {
+    bool pack_a, pack_b;
+    bool across; /* tiles beside each other follow each other, and not those below each other */
+    ptrdiff_t kc, mc, nc;
+    float *a, *b; /* (mc, kc) in panels of a tile's rows; (kc, nc) in panels of its columns */
+} dml__blocking;
+
+/* The rows of a part in tiles of about the same height: so many of `height` + 1 rows, then so many of
+ * `height`. */
+typedef struct dml__heights {
+    ptrdiff_t height, higher_until;
+} dml__heights;
+
+static dml__heights dml__divide_rows(const dml__job *job, const dml__range *part)
+{
+    const ptrdiff_t rows = part->i1 - part->i0, tiles = dml__quotient_up(rows, job->rows);
+    const dml__heights heights = { rows / tiles, part->i0 + rows % tiles * (rows / tiles + 1) };
+    return heights;
+}
+
+/* Rows of the tile that begins at row i. */
+static inline int dml__height_at(const dml__heights *heights, ptrdiff_t i)
+{
+    return (int)(heights->height + (i < heights->higher_until));
+}
+
+/* Which columns of B lie ready: whole vectors of a matrix whose lanes are side by side. */
+static inline bool dml__b_lies_ready(const dml__job *job, const dml__blocking *blocking, ptrdiff_t columns)
+{
+    return !blocking->pack_b && columns % job->kernel->lanes == 0;
+}
+
+static void dml__pack_b(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
+{
+    const int kc = (int)(part->k1 - part->k0);
+    for (ptrdiff_t j = part->j0; j < part->j1; j += job->full) {
+        const int columns = (int)dml__smaller(job->full, part->j1 - j);
+        if (dml__b_lies_ready(job, blocking, columns)) continue;
+        job->product.b.pack(job->product.b.source, j, columns, part->k0, kc,
+                            (int)dml__round_up(columns, job->kernel->lanes),
+                            blocking->b + (blocking->pack_b ? (j - part->j0) * kc : 0));
+    }
+}
+
+static void dml__pack_a(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
+{
+    const int kc = (int)(part->k1 - part->k0);
+    const dml__heights heights = dml__divide_rows(job, part);
+    for (ptrdiff_t i = part->i0, rows; i < part->i1; i += rows) {
+        rows = dml__height_at(&heights, i);
+        job->product.a.pack(job->product.a.source, i, (int)rows, part->k0, kc, (int)rows,
+                            blocking->a + (i - part->i0) * kc);
+    }
+}
+
+/* What a tile reads. */
+static inline void dml__aim_a(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
+                              ptrdiff_t i, dml__tile *tile)
+{
+    const dml__matrix *a = (const dml__matrix *)job->product.a.source;
+    const float *row = blocking->a + (i - part->i0) * tile->k;
+    ptrdiff_t row_step = 1;
+    tile->a_step = tile->rows;
+    if (!blocking->pack_a) {
+        row = a->x + i * a->lane_step + part->k0 * a->k_step;
+        row_step = a->lane_step;
+        tile->a_step = a->k_step;
+    }
+    for (int r = 0; r < tile->rows; r++, row += row_step) tile->a[r] = row;
+}
+
+static inline void dml__aim_b(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
+                              ptrdiff_t j, dml__tile *tile)
+{
+    if (dml__b_lies_ready(job, blocking, tile->columns)) {
+        const dml__matrix *b = (const dml__matrix *)job->product.b.source;
+        tile->b = b->x + j + part->k0 * b->k_step;
+        tile->b_step = b->k_step;
+        tile->b_panel = tile->columns;
+    } else {
+        tile->b = blocking->b + (blocking->pack_b ? (j - part->j0) * tile->k : 0);
+        tile->b_step = dml__round_up(tile->columns, job->kernel->lanes);
+        tile->b_panel = tile->b_step * tile->k;
+    }
+}
+
+/* The tile of C at (i, j), and those beside it. */
+static inline void dml__run_tile(const dml__job *job, ptrdiff_t i, ptrdiff_t j, bool last, dml__tile *tile)
+{
+    const dml__product *product = &job->product;
+    tile->bias = NULL;
+    if (last && product->epilogue.bias) tile->bias = product->epilogue.bias + (job->transposed ? i : j);
+    if (job->transposed || tile->columns % job->kernel->lanes) {
+        dml__side_tile(job, tile, i, j);
+        return;
+    }
+    float *c = product->c + i * product->ldc + j;
+    for (int r = 0; r < tile->rows; r++, c += product->ldc) tile->c[r] = c;
+    job->kernel->run(tile);
+}
+
+/* All tiles of a part of C, with A and B packed where they have to be. What the outer loop holds fixed stays
+   in the first cache: a panel of B while the tiles below each other go over it, or a few rows of A. */
+static void dml__multiply_part(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
+                               bool first, bool last)
+{
+    static const ptrdiff_t at_once[1] = { 0 };
+    dml__tile tile;
+    tile.blocks = tile.panels = 1;
+    tile.a_at = tile.b_at = at_once;
+    tile.k = (int)(part->k1 - part->k0);
+    tile.alpha = job->product.alpha;
+    tile.beta = first ? job->product.beta : 1;
+    tile.relu = last && job->product.epilogue.activation == DML_ACTIVATION_RELU;
+    const dml__heights heights = dml__divide_rows(job, part);
+    if (blocking->across) {
+        for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
+            tile.rows = dml__height_at(&heights, i);
+            dml__aim_a(job, blocking, part, i, &tile);
+            for (ptrdiff_t j = part->j0; j < part->j1; j += tile.panels * tile.columns) {
+                tile.columns = (int)dml__smaller(job->full, part->j1 - j);
+                tile.panels = job->transposed ? 1 : (int)((part->j1 - j) / tile.columns);
+                dml__aim_b(job, blocking, part, j, &tile);
+                dml__run_tile(job, i, j, last, &tile);
+            }
+        }
+        return;
+    }
+    for (ptrdiff_t j = part->j0; j < part->j1; j += job->full) {
+        tile.columns = (int)dml__smaller(job->full, part->j1 - j);
+        dml__aim_b(job, blocking, part, j, &tile);
+        for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
+            tile.rows = dml__height_at(&heights, i);
+            dml__aim_a(job, blocking, part, i, &tile);
+            dml__run_tile(job, i, j, last, &tile);
+        }
+    }
+}
+
+static void dml__multiply_range(const dml__job *job, const dml__blocking *blocking, const dml__range *range)
+{
+    dml__range part;
+    for (part.j0 = range->j0; part.j0 < range->j1; part.j0 = part.j1) {
+        part.j1 = dml__smaller(part.j0 + blocking->nc, range->j1);
+        for (part.k0 = range->k0; part.k0 < range->k1; part.k0 = part.k1) {
+            part.k1 = dml__smaller(part.k0 + blocking->kc, range->k1);
+            dml__pack_b(job, blocking, &part);
+            for (part.i0 = range->i0; part.i0 < range->i1; part.i0 = part.i1) {
+                part.i1 = dml__smaller(part.i0 + blocking->mc, range->i1);
+                if (blocking->pack_a) dml__pack_a(job, blocking, &part);
+                dml__multiply_part(job, blocking, &part, part.k0 == range->k0, part.k1 == range->k1);
+            }
+        }
+    }
+}
+
+/* --- what is packed, and where --- */
+
+/* A factor is packed when it is no matrix; when its vectors don't lie ready; and when its lines are so far
+   apart that a cache can't hold a block of them while it is used again and again, if it is used often enough.
+ */
+static bool dml__packs_a(const dml__factor *a, ptrdiff_t columns)
+{
+    if (a->pack != dml__pack_matrix) return true;
+    const dml__matrix *matrix = (const dml__matrix *)a->source;
+    return columns >= (matrix->k_step == 1 ? 192 : 64);
+}
+
+static bool dml__packs_b(const dml__job *job, ptrdiff_t rows)
+{
+    return !dml__has_lanes(&job->product.b) || rows > 2 * job->rows;
+}
+
+static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *range)
+{
+    dml__blocking blocking;
+    const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
+    blocking.kc = dml__k_block(range->k1 - range->k0);
+    blocking.pack_a = dml__packs_a(&job->product.a, columns);
+    blocking.pack_b = dml__packs_b(job, rows);
+    blocking.mc = dml__smaller(rows, DML__PACK_ROWS / job->rows * job->rows);
+    blocking.nc =
+        blocking.pack_b ? dml__smaller(columns, DML__PACK_COLUMNS / job->full * job->full) : columns;
+    blocking.across = blocking.kc <= DML__ACROSS_KC || blocking.kc * blocking.nc <= DML__ACROSS_FLOATS;
+    blocking.a = blocking.b = NULL;
+    return blocking;
+}
+
+/* Floats of the block of A, up to where the panels of B begin: aligned, or loads would cross cache lines. */
+static ptrdiff_t dml__block_a_floats(const dml__blocking *blocking)
+{
+    return blocking->pack_a
+               ? dml__round_up(blocking->kc * blocking->mc, DML__ALIGNMENT / (ptrdiff_t)sizeof(float))
+               : 0;
+}
+
+static ptrdiff_t dml__blocking_floats(const dml__job *job, const dml__blocking *blocking)
+{
+    const ptrdiff_t columns = blocking->pack_b ? blocking->nc : dml__smaller(blocking->nc, job->full);
+    return dml__block_a_floats(blocking) + blocking->kc * dml__round_up(columns, job->kernel->lanes);
+}
+
+/* Computes a range with room for `floats`, which take at least a tile's panels of A and B. */
+static void dml__multiply_within(const dml__job *job, dml__blocking *blocking, const dml__range *range,
+                                 float *floats, ptrdiff_t count)
+{
+    if (blocking->pack_a && dml__blocking_floats(job, blocking) > count)
+        blocking->mc = dml__smaller(blocking->mc, job->rows);
+    blocking->a = floats;
+    blocking->b = floats + dml__block_a_floats(blocking);
+    const ptrdiff_t fitting = (count - dml__block_a_floats(blocking)) / blocking->kc / job->full * job->full;
+    if (blocking->pack_b && dml__blocking_floats(job, blocking) > count) blocking->nc = fitting;
+    dml__multiply_range(job, blocking, range);
+}
+
+static float *dml__aligned_floats(float *memory)
+{
+    return memory + (size_t)(-(intptr_t)memory & (DML__ALIGNMENT - 1)) / sizeof *memory;
+}
+
+/* Stack frames that only who needs them pays for. */
+DML__NOINLINE static void dml__multiply_on_stack(const dml__job *job, dml__blocking *blocking,
+                                                 const dml__range *range)
+{
+    float panels[DML__STACK_FLOATS + DML__STACK_SLACK];
+    dml__multiply_within(job, blocking, range, dml__aligned_floats(panels), DML__STACK_FLOATS);
+}
+
+DML__NOINLINE static void dml__multiply_on_small_stack(const dml__job *job, dml__blocking *blocking,
+                                                       const dml__range *range)
+{
+    float panels[DML__SMALL_STACK_FLOATS + DML__STACK_SLACK];
+    dml__multiply_within(job, blocking, range, dml__aligned_floats(panels), DML__SMALL_STACK_FLOATS);
+}
+
+/* Floats that the panels of one tile take. */
+static ptrdiff_t dml__least_floats(const dml__job *job, const dml__blocking *blocking)
+{
+    dml__blocking least = *blocking;
+    least.mc = dml__smaller(least.mc, job->rows);
+    least.nc = dml__smaller(least.nc, job->full);
+    return dml__blocking_floats(job, &least);
+}
+
+/* Computes any range, with the worker's scratch if that is enough. */
+static void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job, const dml__range *range)
+{
+    dml__blocking blocking = dml__plan_blocking(job, range);
+    const ptrdiff_t whole = dml__blocking_floats(job, &blocking);
+    float *scratch = (float *)dml_pool_scratch(pool, worker);
+    const ptrdiff_t floats = scratch ? (ptrdiff_t)(dml_pool_scratch_bytes(pool).worker / sizeof *scratch) : 0;
+    if (floats >= whole || floats >= DML__STACK_FLOATS)
+        dml__multiply_within(job, &blocking, range, scratch, floats);
+    else if (whole <= DML__SMALL_STACK_FLOATS)
+        dml__multiply_on_small_stack(job, &blocking, range);
+    else if (floats >= dml__least_floats(job, &blocking))
+        dml__multiply_within(job, &blocking, range, scratch, floats);
+    else
+        dml__multiply_on_stack(job, &blocking, range);
+}
+
+/* What the end of a line takes from a product whose sums were formed on the side: terms, `step` apart. */
+static dml__finish dml__end_of(const dml__product *product, int terms, ptrdiff_t step)
+{
+    const dml__finish finish = { terms,
+                                 step,
+                                 product->alpha,
+                                 product->beta,
+                                 product->epilogue.bias,
+                                 product->epilogue.activation == DML_ACTIVATION_RELU };
+    return finish;
+}
+
+/* For a product without terms. */
+static void dml__scale_c(const dml__product *product)
+{
+    for (ptrdiff_t i = 0; i < product->m; i++) {
+        float *row = product->c + i * product->ldc;
+        for (ptrdiff_t j = 0; j < product->n; j++) {
+            float value = product->beta == 0 ? 0 : product->beta * row[j];
+            if (product->epilogue.bias) value += product->epilogue.bias[j];
+            row[j] = product->epilogue.activation == DML_ACTIVATION_RELU && value <= 0 ? 0 : value;
+        }
+    }
+}
+
+/* --- sharing C among the workers, in blocks of rows and columns --- */
+
+typedef struct dml__block_loop {
+    const dml__job *job;
+    dml_pool *pool;
+    ptrdiff_t mc, nc, columns_of_blocks;
+} dml__block_loop;
+
+static void dml__block_task(void *argument, int task, int worker)
+{
+    const dml__block_loop *loop = (const dml__block_loop *)argument;
+    const dml__product *product = &loop->job->product;
+    const ptrdiff_t i = task / loop->columns_of_blocks, j = task % loop->columns_of_blocks;
+    const dml__range range = { i * loop->mc,
+                               dml__smaller(product->m, (i + 1) * loop->mc),
+                               j * loop->nc,
+                               dml__smaller(product->n, (j + 1) * loop->nc),
+                               0,
+                               product->k };
+    dml__multiply_as(loop->pool, worker, loop->job, &range);
+}
+
+static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
+{
+    const dml__product *product = &job->product;
+    const ptrdiff_t rows = job->rows, full = job->full;
+    const double work = (double)product->m * (double)product->n * (double)product->k;
+    const ptrdiff_t wanted =
+        work < DML__SERIAL_WORK || dml_pool_threads(pool) == 1 ? 1 : 4 * dml_pool_threads(pool);
+    /* Tiles, not elements: halves of the longer side until there is enough to share out. */
+    ptrdiff_t wide = dml__quotient_up(product->n, full), high = dml__quotient_up(product->m, rows);
+    while (dml__quotient_up(product->m, high * rows) * dml__quotient_up(product->n, wide * full) < wanted &&
+           high * wide > 4) {
+        if (wide == 1 || high * rows >= wide * full)
+            high = dml__quotient_up(high, 2);
+        else
+            wide = dml__quotient_up(wide, 2);
+    }
+    dml__block_loop loop = { job, pool, high * rows, wide * full, 0 };
+    loop.columns_of_blocks = dml__quotient_up(product->n, loop.nc);
+    const ptrdiff_t tasks = dml__quotient_up(product->m, loop.mc) * loop.columns_of_blocks;
+    if (wanted > 1)
+        dml_pool_run(pool, (int)tasks, dml__block_task, &loop);
+    else
+        for (ptrdiff_t task = 0; task < tasks; task++) dml__block_task(&loop, (int)task, 0);
+}
+
+/* --- sharing k, in chunks --- */
+
+static bool dml__is_chunked(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
+{
+    return k >= 4 * DML__PRODUCT_KC && m <= DML__CHUNKED_C / n;
+}
+
+/* How much of k a chunk takes, a multiple of DML__PRODUCT_KC. */
+static ptrdiff_t dml__chunk_size(ptrdiff_t k)
+{
+    const ptrdiff_t blocks = dml__quotient_up(k, DML__PRODUCT_KC);
+    return dml__quotient_up(blocks, dml__smaller(blocks, DML__CHUNKS)) * DML__PRODUCT_KC;
+}
+
+typedef struct dml__chunk_loop {
+    const dml__product *product;
+    dml__job job; /* its partial sums, dense; C is set for each chunk */
+    dml_pool *pool;
+    ptrdiff_t chunk; /* of k */
+    int chunks;
+    float *partial;                      /* (chunks, m, n), or NULL: */
+    ptrdiff_t mc, nc, columns_of_blocks; /* the blocks of the job's C that are computed through all chunks */
+} dml__chunk_loop;
+
+/* Chunk c's partial sums of a range of the job's C, where that range's first element is to lie at `partial`.
+ */
+static void dml__compute_chunk(const dml__chunk_loop *loop, int c, dml__range range, float *partial,
+                               int worker)
+{
+    dml__job job = loop->job;
+    job.product.c = partial;
+    job.product.c -= dml__job_c(&job, range.i0, range.j0) - partial;
+    range.k0 = c * loop->chunk;
+    range.k1 = dml__smaller(job.product.k, range.k0 + loop->chunk);
+    dml__multiply_as(loop->pool, worker, &job, &range);
+}
+
+static void dml__chunk_task(void *argument, int task, int worker)
+{
+    const dml__chunk_loop *loop = (const dml__chunk_loop *)argument;
+    const dml__range all = { 0, loop->job.product.m, 0, loop->job.product.n, 0, 0 };
+    dml__compute_chunk(loop, task, all, loop->partial + task * loop->product->m * loop->product->n, worker);
+}
+
+static void dml__add_chunks_task(void *argument, int task, int worker)
+{
+    const dml__chunk_loop *loop = (const dml__chunk_loop *)argument;
+    const dml__product *product = loop->product;
+    const dml__finish finish = dml__end_of(product, loop->chunks, product->m * product->n);
+    (void)worker;
+    dml__finish_line(loop->job.isa, (size_t)product->n, &finish, loop->partial + task * product->n,
+                     product->c + task * product->ldc);
+}
+
+/* A block of C through all chunks, with sums on the stack: packs more often than the chunks do. */
+static void dml__chunked_block_task(void *argument, int task, int worker)
+{
+    const dml__chunk_loop *loop = (const dml__chunk_loop *)argument;
+    dml__chunk_loop block = *loop;
+    const dml__product *whole = &loop->job.product;
+    const ptrdiff_t i = task / loop->columns_of_blocks * loop->mc,
+                    j = task % loop->columns_of_blocks * loop->nc;
+    const dml__range range = { i, dml__smaller(i + loop->mc, whole->m),
+                               j, dml__smaller(j + loop->nc, whole->n),
+                               0, 0 };
+    const bool transposed = loop->job.transposed;
+    const ptrdiff_t lines = transposed ? range.j1 - range.j0 : range.i1 - range.i0;
+    const ptrdiff_t length = transposed ? range.i1 - range.i0 : range.j1 - range.j0;
+    const ptrdiff_t line = transposed ? range.j0 : range.i0, first = transposed ? range.i0 : range.j0;
+    static const dml__finish add = { 1, 0, 1, 1, NULL, false };
+    dml__finish finish = dml__end_of(loop->product, 1, 0);
+    float sum[DML__CHUNK_BLOCK], partial[DML__CHUNK_BLOCK]; /* (lines, length) */
+    block.job.product.ldc = length;
+    for (int c = 0; c < loop->chunks; c++) {
+        dml__compute_chunk(&block, c, range, c ? partial : sum, worker);
+        if (c) dml__finish_line(loop->job.isa, (size_t)(lines * length), &add, partial, sum);
+    }
+    if (finish.bias) finish.bias += first;
+    for (ptrdiff_t l = 0; l < lines; l++)
+        dml__finish_line(loop->job.isa, (size_t)length, &finish, sum + l * length,
+                         loop->product->c + (line + l) * loop->product->ldc + first);
+}
+
+static void dml__multiply_chunks(dml_pool *pool, const dml__product *product)
+{
+    dml__product part = *product;
+    part.alpha = 1;
+    part.beta = 0;
+    memset(&part.epilogue, 0, sizeof part.epilogue);
+    part.ldc = part.n;
+    const ptrdiff_t chunk = dml__chunk_size(product->k);
+    const int chunks = (int)dml__quotient_up(product->k, chunk);
+    dml__chunk_loop loop = { product, dml__plan_product(&part), pool, chunk, chunks, NULL, 0, 0, 0 };
+    const dml__job *job = &loop.job;
+    const size_t partial_bytes = (size_t)chunks * (size_t)(product->m * product->n) * sizeof(float);
+    if (dml_pool_scratch_bytes(pool).shared >= partial_bytes) {
+        loop.partial = (float *)dml_pool_shared_scratch(pool);
+        dml_pool_run(pool, loop.chunks, dml__chunk_task, &loop);
+        dml_pool_run(pool, (int)product->m, dml__add_chunks_task, &loop);
+        return;
+    }
+    loop.nc = job->full;
+    loop.mc = DML__CHUNK_BLOCK / job->full / job->rows * job->rows;
+    loop.columns_of_blocks = dml__quotient_up(job->product.n, loop.nc);
+    dml_pool_run(pool, (int)(dml__quotient_up(job->product.m, loop.mc) * loop.columns_of_blocks),
+                 dml__chunked_block_task, &loop);
+}
+
+DML__LOCAL dml_scratch dml__product_scratch(const dml__product *product)
+{
+    dml_scratch scratch = { 0, 0 };
+    const ptrdiff_t m = product->m, n = product->n, k = product->k;
+    if (m <= 0 || n <= 0 || k <= 0 || dml__thin_kind(product) != DML__NOT_THIN) return scratch;
+    const dml__job job = dml__plan_product(product);
+    const dml__range all = { 0, job.product.m,
+                             0, job.product.n,
+                             0, dml__is_chunked(m, n, k) ? dml__chunk_size(k) : k };
+    const dml__blocking blocking = dml__plan_blocking(&job, &all);
+    scratch.worker = (size_t)dml__blocking_floats(&job, &blocking) * sizeof(float);
+    if (dml__is_chunked(m, n, k))
+        scratch.shared = (size_t)(dml__quotient_up(k, dml__chunk_size(k)) * m * n) * sizeof(float);
+    return scratch;
+}
+
+DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)
+{
+    if (product->m <= 0 || product->n <= 0) return;
+    if (product->k <= 0 || product->alpha == 0) {
+        dml__scale_c(product);
+    } else if (dml__thin_kind(product) != DML__NOT_THIN) {
+        dml__multiply_thin(pool, product);
+    } else if (dml__is_chunked(product->m, product->n, product->k)) {
+        dml__multiply_chunks(pool, product);
+    } else {
+        const dml__job job = dml__plan_product(product);
+        dml__multiply_blocks(pool, &job);
+    }
+}
+
+#endif
+
+/* ---- kernels/gemm.c ---- */
+
+#ifndef DML_KERNELS_GEMM_C
+#define DML_KERNELS_GEMM_C
+
+#include <string.h>
+
+static bool dml__sgemm_fits(dml_transpose trans, int rows, int columns, int ld)
+{
+    const int inner = trans == DML_NO_TRANS ? columns : rows;
+    return ld >= (inner > 1 ? inner : 1);
+}
+
+static bool dml__is_transpose(dml_transpose trans)
+{
+    return trans == DML_NO_TRANS || trans == DML_TRANS;
+}
+
+/* The numbers of a row-major product; where its arrays are is added. */
+static dml__product dml__row_major_product(dml__matrix factors[2], dml_transpose trans_a,
+                                           dml_transpose trans_b, int m, int n, int k, const float *a,
+                                           int lda, const float *b, int ldb)
+{
+    const dml__matrix left = { a, lda, 1 }, right = { b, 1, ldb };
+    dml__product product;
+    memset(&product, 0, sizeof product);
+    factors[0] = left;
+    factors[1] = right;
+    if (trans_a == DML_TRANS) factors[0].lane_step = 1, factors[0].k_step = lda;
+    if (trans_b == DML_TRANS) factors[1].lane_step = ldb, factors[1].k_step = 1;
+    product.m = m;
+    product.n = n;
+    product.k = k;
+    product.a.pack = product.b.pack = dml__pack_matrix;
+    product.a.source = &factors[0];
+    product.b.source = &factors[1];
+    return product;
+}
+
+DML_API dml_status dml_sgemm_fused(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m, int n,
+                                   int k, float alpha, const float *a, int lda, const float *b, int ldb,
+                                   float beta, float *c, int ldc, const dml_epilogue *epilogue)
+{
+    if (!dml__is_transpose(trans_a) || !dml__is_transpose(trans_b) || m < 0 || n < 0 || k < 0 ||
+        !dml__sgemm_fits(trans_a, m, k, lda) || !dml__sgemm_fits(trans_b, k, n, ldb) ||
+        !dml__sgemm_fits(DML_NO_TRANS, m, n, ldc))
+        return DML_ERROR_ARGUMENT;
+    if (m == 0 || n == 0) return DML_OK;
+    if (!c || (k > 0 && alpha != 0 && (!a || !b))) return DML_ERROR_ARGUMENT;
+    dml__matrix factors[2];
+    dml__product product = dml__row_major_product(factors, trans_a, trans_b, m, n, k, a, lda, b, ldb);
+    product.alpha = alpha;
+    product.beta = beta;
+    product.c = c;
+    product.ldc = ldc;
+    if (epilogue) product.epilogue = *epilogue;
+    dml__multiply(pool, &product);
+    return DML_OK;
+}
+
+DML_API dml_status dml_sgemm(dml_pool *pool, dml_layout layout, dml_transpose trans_a, dml_transpose trans_b,
+                             int m, int n, int k, float alpha, const float *a, int lda, const float *b,
+                             int ldb, float beta, float *c, int ldc)
+{
+    if (layout == DML_ROW_MAJOR)
+        return dml_sgemm_fused(pool, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, NULL);
+    /* A matrix in column-major order is its transpose in row-major order: C^T = op(B)^T op(A)^T. */
+    if (layout == DML_COL_MAJOR)
+        return dml_sgemm_fused(pool, trans_b, trans_a, n, m, k, alpha, b, ldb, a, lda, beta, c, ldc, NULL);
+    return DML_ERROR_ARGUMENT;
+}
+
+DML_API dml_scratch dml_sgemm_scratch(dml_transpose trans_a, dml_transpose trans_b, int m, int n, int k)
+{
+    const dml_scratch none = { 0, 0 };
+    if (m < 1 || n < 1 || k < 1) return none;
+    dml__matrix factors[2];
+    const dml__product product =
+        dml__row_major_product(factors, trans_a, trans_b, m, n, k, NULL, trans_a == DML_TRANS ? m : k, NULL,
+                               trans_b == DML_TRANS ? k : n);
+    return dml__product_scratch(&product);
+}
+
+#endif
+
+/* ---- kernels/conv2d.c ---- */
+
+#ifndef DML_KERNELS_CONV2D_C
+#define DML_KERNELS_CONV2D_C
+
+/* ---- kernels/blocks.h ---- */
+
+/* blocks.h: running a kernel over an array in fixed blocks, which is what makes results the same for any
+   number of threads. */
+#ifndef DML_KERNELS_BLOCKS_H
+#define DML_KERNELS_BLOCKS_H
 
 /* How many floats make a task worth handing to a thread (16 K floats: about 5 us of memory traffic). */
 #define DML__BLOCK ((size_t)16384)
@@ -6221,7 +6513,7 @@ DML_API dml_status dml_conv2d_forward(dml_pool *pool, const dml_conv2d_shape *sh
                                    { dml__pack_matrix, &weights },
                                    1,
                                    0,
-                                   bias,
+                                   { bias, DML_ACTIVATION_NONE },
                                    y,
                                    shape->filters };
     dml__multiply(pool, &product);
@@ -6241,7 +6533,7 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
                                    { dml__pack_w, &conv },
                                    1,
                                    beta,
-                                   NULL,
+                                   { NULL, DML_ACTIVATION_NONE },
                                    dx,
                                    shape->channels };
     dml__multiply(pool, &product);
@@ -6263,11 +6555,23 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
                                    { dml__pack_x_columns, &conv },
                                    1,
                                    beta,
-                                   NULL,
+                                   { NULL, DML_ACTIVATION_NONE },
                                    dw,
                                    patch };
     dml__multiply(pool, &product);
     return DML_OK;
+}
+
+static dml_scratch dml__gathered_scratch(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
+{
+    dml__product product;
+    memset(&product, 0, sizeof product);
+    product.m = m;
+    product.n = n;
+    product.k = k;
+    product.a.pack = dml__pack_x;
+    product.b.pack = dml__pack_x;
+    return dml__product_scratch(&product);
 }
 
 DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool training)
@@ -6278,10 +6582,10 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
     const ptrdiff_t taps = (ptrdiff_t)shape->kernel_h * shape->kernel_w, patch = taps * shape->channels;
     const ptrdiff_t outputs = shape->batch * conv.out_h * conv.out_w;
     const ptrdiff_t inputs = (ptrdiff_t)shape->batch * shape->height * shape->width;
-    const dml_scratch forward = dml__product_scratch(outputs, shape->filters, patch);
+    const dml_scratch forward = dml__gathered_scratch(outputs, shape->filters, patch);
     if (!training) return forward;
-    const dml_scratch input = dml__product_scratch(inputs, shape->channels, taps * shape->filters);
-    const dml_scratch weights = dml__product_scratch(shape->filters, patch, outputs);
+    const dml_scratch input = dml__gathered_scratch(inputs, shape->channels, taps * shape->filters);
+    const dml_scratch weights = dml__gathered_scratch(shape->filters, patch, outputs);
     return dml__larger_scratch(forward, dml__larger_scratch(input, weights));
 }
 
@@ -10475,10 +10779,10 @@ static double dml__dense_flops(const dml_node *node)
 static dml_scratch dml__dense_scratch(const dml_node *node, int rows, bool training)
 {
     const int units = node->input[1]->shape.dims[0], in = node->input[1]->shape.dims[1];
-    dml_scratch most = dml_sgemm_scratch(rows, units, in);
+    dml_scratch most = dml_sgemm_scratch(DML_NO_TRANS, DML_TRANS, rows, units, in);
     if (!training) return most;
-    most = dml__larger_scratch(most, dml_sgemm_scratch(rows, in, units));
-    return dml__larger_scratch(most, dml_sgemm_scratch(units, in, rows));
+    most = dml__larger_scratch(most, dml_sgemm_scratch(DML_NO_TRANS, DML_NO_TRANS, rows, in, units));
+    return dml__larger_scratch(most, dml_sgemm_scratch(DML_TRANS, DML_NO_TRANS, units, in, rows));
 }
 
 DML__LOCAL const dml__op *dml__dense_op(void)

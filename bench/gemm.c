@@ -36,7 +36,7 @@ static void measure(product p, dml_pool *pool, double seconds)
     p.a = random_floats((size_t)p.m * (size_t)p.k);
     p.b = random_floats((size_t)p.k * (size_t)p.n);
     p.c = random_floats((size_t)p.m * (size_t)p.n);
-    if (dml_pool_reserve(pool, dml_sgemm_scratch(p.m, p.n, p.k)) != DML_OK) {
+    if (dml_pool_reserve(pool, dml_sgemm_scratch(DML_NO_TRANS, DML_NO_TRANS, p.m, p.n, p.k)) != DML_OK) {
         fprintf(stderr, "gemm: no memory for the pool's scratch\n");
         exit(1);
     }

@@ -263,7 +263,7 @@ DML_API dml_status dml_conv2d_forward(dml_pool *pool, const dml_conv2d_shape *sh
                                    { dml__pack_matrix, &weights },
                                    1,
                                    0,
-                                   bias,
+                                   { bias, DML_ACTIVATION_NONE },
                                    y,
                                    shape->filters };
     dml__multiply(pool, &product);
@@ -283,7 +283,7 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
                                    { dml__pack_w, &conv },
                                    1,
                                    beta,
-                                   NULL,
+                                   { NULL, DML_ACTIVATION_NONE },
                                    dx,
                                    shape->channels };
     dml__multiply(pool, &product);
@@ -305,11 +305,23 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
                                    { dml__pack_x_columns, &conv },
                                    1,
                                    beta,
-                                   NULL,
+                                   { NULL, DML_ACTIVATION_NONE },
                                    dw,
                                    patch };
     dml__multiply(pool, &product);
     return DML_OK;
+}
+
+static dml_scratch dml__gathered_scratch(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
+{
+    dml__product product;
+    memset(&product, 0, sizeof product);
+    product.m = m;
+    product.n = n;
+    product.k = k;
+    product.a.pack = dml__pack_x;
+    product.b.pack = dml__pack_x;
+    return dml__product_scratch(&product);
 }
 
 DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool training)
@@ -320,10 +332,10 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
     const ptrdiff_t taps = (ptrdiff_t)shape->kernel_h * shape->kernel_w, patch = taps * shape->channels;
     const ptrdiff_t outputs = shape->batch * conv.out_h * conv.out_w;
     const ptrdiff_t inputs = (ptrdiff_t)shape->batch * shape->height * shape->width;
-    const dml_scratch forward = dml__product_scratch(outputs, shape->filters, patch);
+    const dml_scratch forward = dml__gathered_scratch(outputs, shape->filters, patch);
     if (!training) return forward;
-    const dml_scratch input = dml__product_scratch(inputs, shape->channels, taps * shape->filters);
-    const dml_scratch weights = dml__product_scratch(shape->filters, patch, outputs);
+    const dml_scratch input = dml__gathered_scratch(inputs, shape->channels, taps * shape->filters);
+    const dml_scratch weights = dml__gathered_scratch(shape->filters, patch, outputs);
     return dml__larger_scratch(forward, dml__larger_scratch(input, weights));
 }
 

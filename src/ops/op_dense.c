@@ -100,10 +100,10 @@ static double dml__dense_flops(const dml_node *node)
 static dml_scratch dml__dense_scratch(const dml_node *node, int rows, bool training)
 {
     const int units = node->input[1]->shape.dims[0], in = node->input[1]->shape.dims[1];
-    dml_scratch most = dml_sgemm_scratch(rows, units, in);
+    dml_scratch most = dml_sgemm_scratch(DML_NO_TRANS, DML_TRANS, rows, units, in);
     if (!training) return most;
-    most = dml__larger_scratch(most, dml_sgemm_scratch(rows, in, units));
-    return dml__larger_scratch(most, dml_sgemm_scratch(units, in, rows));
+    most = dml__larger_scratch(most, dml_sgemm_scratch(DML_NO_TRANS, DML_NO_TRANS, rows, in, units));
+    return dml__larger_scratch(most, dml_sgemm_scratch(DML_TRANS, DML_NO_TRANS, units, in, rows));
 }
 
 DML__LOCAL const dml__op *dml__dense_op(void)
