@@ -132,7 +132,7 @@ CPU_FOLDERS := base thread kernels device graph ops train comm dist
 
 # Variants: NAME.cc, .flags, .folders (which tests, or single ones), .no (why it is left out), and where they aren't this
 # machine's: .run (what runs a program), .needs (what that needs), .exe (how its name ends), .ar, .libs.
-VARIANTS := normal clang asan tsan nothreads musl windows arm aarch64 ppc64
+VARIANTS := normal clang asan tsan nothreads emulated musl windows arm aarch64 ppc64
 
 normal.cc := $(CC)
 normal.flags := $(CFLAGS) $(DEVICE_FLAGS)
@@ -160,6 +160,12 @@ tsan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=thre
 nothreads.cc := $(CC)
 nothreads.flags := -O1 -DDML_NO_THREADS
 nothreads.folders := $(CPU_FOLDERS)
+
+# AVX-512 and AMX in plain C (tests/emulated/immintrin.h), for machines without.
+emulated.cc := $(CC)
+emulated.flags := -O1 -Wno-psabi -DDML__EMULATED -Itests/emulated
+emulated.folders := kernels ops
+emulated.no := $(if $(filter x86_64,$(shell uname -m)),,only on x86-64)
 
 arm.cc := arm-linux-gnueabihf-gcc
 arm.flags := -O1
@@ -321,7 +327,7 @@ help:
 # | make demo                trains a classifier of drawn digits with 4 processes; DEMO="options of the sample"
 # | make test                all tests, all variants; ends in N passed, N failed
 # |   T="graph base/philox"  only these folders or programs of tests/
-# |   V="normal asan"        only these variants: normal clang asan tsan nothreads musl windows arm aarch64 ppc64,
+# |   V="normal asan"        only these variants: normal clang asan tsan nothreads emulated musl windows arm aarch64 ppc64,
 # |                          and the runs isa (kernel tests on lower instruction sets), oclgrind, scripts
 # | make bench               the benchmarks, a row for each measurement
 # | make amalgamate          writes dml.h, dml_comm.h, dml_cuda.cu and dml_opencl.c from src/, and docs/reference.md

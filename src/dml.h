@@ -31,6 +31,7 @@
 #include "base/cpu.h"
 #include "base/philox.h"
 #include "thread/pool.h"
+#include "kernels/bf16.h"
 #include "kernels/gemm.h"
 #include "kernels/conv2d.h"
 #include "kernels/pool2d.h"

@@ -265,7 +265,8 @@ DML_API dml_status dml_conv2d_forward(dml_pool *pool, const dml_conv2d_shape *sh
                                    0,
                                    { bias, DML_ACTIVATION_NONE },
                                    y,
-                                   shape->filters };
+                                   shape->filters,
+                                   NULL };
     dml__multiply(pool, &product);
     return DML_OK;
 }
@@ -285,7 +286,8 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
                                    beta,
                                    { NULL, DML_ACTIVATION_NONE },
                                    dx,
-                                   shape->channels };
+                                   shape->channels,
+                                   NULL };
     dml__multiply(pool, &product);
     return DML_OK;
 }
@@ -307,7 +309,8 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
                                    beta,
                                    { NULL, DML_ACTIVATION_NONE },
                                    dw,
-                                   patch };
+                                   patch,
+                                   NULL };
     dml__multiply(pool, &product);
     return DML_OK;
 }

@@ -21,7 +21,11 @@
 #define DML__UNROLL _Pragma("GCC unroll 16")
 #endif
 #define DML__INLINE static inline __attribute__((always_inline))
+#if defined(DML__EMULATED)
+#define DML__TARGET(isa)
+#else
 #define DML__TARGET(isa) __attribute__((target(isa)))
+#endif
 
 /* --- plain C: four lanes of whatever the compiler has --- */
 

@@ -2,13 +2,20 @@
 #ifndef DML_KERNELS_MICROKERNEL_H
 #define DML_KERNELS_MICROKERNEL_H
 
-#include "base/cpu.h"
+#include "base/cpu_bf16.h"
 #include "base/platform.h"
 
-/* Bounds over all instruction sets. */
+/* Bounds over all instruction sets: of rows, of vectors, of the elements of a tile, and of its rows and
+   columns together. */
+#if defined(DML__HAS_AMX)
+#define DML__TILE_ROWS 32
+#define DML__TILE_FLOATS 1024
+#else
 #define DML__TILE_ROWS 8
+#define DML__TILE_FLOATS 256
+#endif
 #define DML__TILE_VECTORS 4
-#define DML__TILE_COLUMNS 64
+#define DML__TILE_EDGES 72
 
 /* A tile of C as a sum of small products, over a list of blocks (batch-reduce GEMM: Georganas et al., arXiv
    1906.06440):
@@ -41,8 +48,15 @@ typedef struct dml__tile {
 typedef struct dml__microkernel {
     int rows, vectors, lanes, thin_rows, thin_vectors;
     void (*run)(const dml__tile *tile);
+    /* Blocks of k are filled up with zeros to a multiple of this; 0: they need not be. Rows of A are then
+       wanted packed as lines, k floats each one after the other, with room for `rows` of them. */
+    int k_multiple;
 } dml__microkernel;
 
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa);
+
+/* A micro-kernel on bf16: each float of A and B is the bits of a pair of bf16, of two k's, the first in the
+   lower half, and their two products are added into the f32 sum. NULL: there is none. */
+DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa);
 
 #endif

@@ -29,7 +29,7 @@
 
 /* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
    needs little takes little of it. */
-#define DML__STACK_FLOATS (DML__PRODUCT_KC * (DML__TILE_ROWS + DML__TILE_COLUMNS))
+#define DML__STACK_FLOATS (DML__PRODUCT_KC * DML__TILE_EDGES)
 #define DML__SMALL_STACK_FLOATS 1536
 #define DML__STACK_SLACK (DML__ALIGNMENT / sizeof(float))
 
@@ -91,7 +91,7 @@ static dml__job dml__plan_product(const dml__product *product)
     dml__job job;
     job.product = *product;
     job.isa = dml_cpu_isa();
-    job.kernel = dml__microkernel_get(job.isa);
+    job.kernel = product->kernel ? product->kernel : dml__microkernel_get(job.isa);
     job.transposed = dml__is_better_transposed(product, job.kernel);
     if (job.transposed) {
         job.product.m = product->n;
@@ -117,12 +117,12 @@ static inline float *dml__job_c(const dml__job *job, ptrdiff_t i, ptrdiff_t j)
     return job->product.c + (job->transposed ? j * job->product.ldc + i : i * job->product.ldc + j);
 }
 
-/* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions. */
-static void dml__side_tile(const dml__job *job, const dml__tile *tile, ptrdiff_t i0, ptrdiff_t j0)
+/* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions:
+   `side` is (rows, width), `across` (columns, rows). */
+static void dml__compute_aside(const dml__job *job, const dml__tile *tile, ptrdiff_t i0, ptrdiff_t j0,
+                               float *side, float *across)
 {
     const int lanes = job->kernel->lanes, width = (tile->columns + lanes - 1) / lanes * lanes;
-    float side[DML__TILE_ROWS * DML__TILE_COLUMNS];   /* (rows, width) */
-    float across[DML__TILE_ROWS * DML__TILE_COLUMNS]; /* (columns, rows) */
     dml__tile whole = *tile;
     for (int i = 0; i < tile->rows; i++) whole.c[i] = side + i * width;
     whole.columns = width;
@@ -142,6 +142,26 @@ static void dml__side_tile(const dml__job *job, const dml__tile *tile, ptrdiff_t
     for (int j = 0; j < tile->columns; j++)
         dml__finish_line(job->isa, (size_t)tile->rows, &finish, across + j * tile->rows,
                          dml__job_c(job, i0, j0 + j));
+}
+
+/* Stack frames that only who needs them pays for. */
+#define DML__SMALL_TILE_FLOATS 256
+DML__NOINLINE static void dml__small_side_tile(const dml__job *job, const dml__tile *tile, ptrdiff_t i0,
+                                               ptrdiff_t j0)
+{
+    float side[DML__SMALL_TILE_FLOATS], across[DML__SMALL_TILE_FLOATS];
+    dml__compute_aside(job, tile, i0, j0, side, across);
+}
+
+DML__NOINLINE static void dml__side_tile(const dml__job *job, const dml__tile *tile, ptrdiff_t i0,
+                                         ptrdiff_t j0)
+{
+    if (job->rows * job->full <= DML__SMALL_TILE_FLOATS) {
+        dml__small_side_tile(job, tile, i0, j0);
+        return;
+    }
+    float side[DML__TILE_FLOATS], across[DML__TILE_FLOATS];
+    dml__compute_aside(job, tile, i0, j0, side, across);
 }
 
 /* How a range is computed: what is packed, and how much of it at once. */
@@ -177,15 +197,32 @@ static inline bool dml__b_lies_ready(const dml__job *job, const dml__blocking *b
     return !blocking->pack_b && columns % job->kernel->lanes == 0;
 }
 
+/* Floats of k that a block takes, with the zeros that the micro-kernel wants behind it. */
+static inline ptrdiff_t dml__filled_k(const dml__job *job, ptrdiff_t k)
+{
+    return job->kernel->k_multiple ? dml__round_up(k, job->kernel->k_multiple) : k;
+}
+
 static void dml__pack_b(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
 {
-    const int kc = (int)(part->k1 - part->k0);
+    const int kc = (int)(part->k1 - part->k0), filled = (int)dml__filled_k(job, kc);
     for (ptrdiff_t j = part->j0; j < part->j1; j += job->full) {
         const int columns = (int)dml__smaller(job->full, part->j1 - j);
+        const ptrdiff_t width = dml__round_up(columns, job->kernel->lanes);
         if (dml__b_lies_ready(job, blocking, columns)) continue;
-        job->product.b.pack(job->product.b.source, j, columns, part->k0, kc,
-                            (int)dml__round_up(columns, job->kernel->lanes),
-                            blocking->b + (blocking->pack_b ? (j - part->j0) * kc : 0));
+        float *panel = blocking->b + (blocking->pack_b ? (j - part->j0) * filled : 0);
+        job->product.b.pack(job->product.b.source, j, columns, part->k0, kc, (int)width, panel);
+        if (filled > kc) memset(panel + kc * width, 0, (size_t)((filled - kc) * width) * sizeof *panel);
+    }
+}
+
+static void dml__pack_lines_of_a(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
+{
+    const ptrdiff_t kc = part->k1 - part->k0, filled = dml__filled_k(job, kc);
+    float *line = blocking->a;
+    for (ptrdiff_t i = part->i0; i < part->i1; i++, line += filled) {
+        job->product.a.pack(job->product.a.source, i, 1, part->k0, (int)kc, 1, line);
+        memset(line + kc, 0, (size_t)(filled - kc) * sizeof *line);
     }
 }
 
@@ -193,6 +230,10 @@ static void dml__pack_a(const dml__job *job, const dml__blocking *blocking, cons
 {
     const int kc = (int)(part->k1 - part->k0);
     const dml__heights heights = dml__divide_rows(job, part);
+    if (job->kernel->k_multiple) {
+        dml__pack_lines_of_a(job, blocking, part);
+        return;
+    }
     for (ptrdiff_t i = part->i0, rows; i < part->i1; i += rows) {
         rows = dml__height_at(&heights, i);
         job->product.a.pack(job->product.a.source, i, (int)rows, part->k0, kc, (int)rows,
@@ -212,6 +253,9 @@ static inline void dml__aim_a(const dml__job *job, const dml__blocking *blocking
         row = a->x + i * a->lane_step + part->k0 * a->k_step;
         row_step = a->lane_step;
         tile->a_step = a->k_step;
+    } else if (job->kernel->k_multiple) {
+        row_step = tile->k;
+        tile->a_step = 1;
     }
     for (int r = 0; r < tile->rows; r++, row += row_step) tile->a[r] = row;
 }
@@ -255,7 +299,7 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
     dml__tile tile;
     tile.blocks = tile.panels = 1;
     tile.a_at = tile.b_at = at_once;
-    tile.k = (int)(part->k1 - part->k0);
+    tile.k = (int)dml__filled_k(job, part->k1 - part->k0);
     tile.alpha = job->product.alpha;
     tile.beta = first ? job->product.beta : 1;
     tile.relu = last && job->product.epilogue.activation == DML_ACTIVATION_RELU;
@@ -328,23 +372,27 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
     blocking.mc = dml__smaller(rows, DML__PACK_ROWS / job->rows * job->rows);
     blocking.nc =
         blocking.pack_b ? dml__smaller(columns, DML__PACK_COLUMNS / job->full * job->full) : columns;
-    blocking.across = blocking.kc <= DML__ACROSS_KC || blocking.kc * blocking.nc <= DML__ACROSS_FLOATS;
+    blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||
+                      blocking.kc * blocking.nc <= DML__ACROSS_FLOATS;
     blocking.a = blocking.b = NULL;
     return blocking;
 }
 
-/* Floats of the block of A, up to where the panels of B begin: aligned, or loads would cross cache lines. */
-static ptrdiff_t dml__block_a_floats(const dml__blocking *blocking)
+/* Floats of the block of A, up to where the panels of B begin: aligned, or loads would cross cache lines.
+   Lines are read by the whole tile. */
+static ptrdiff_t dml__block_a_floats(const dml__job *job, const dml__blocking *blocking)
 {
-    return blocking->pack_a
-               ? dml__round_up(blocking->kc * blocking->mc, DML__ALIGNMENT / (ptrdiff_t)sizeof(float))
-               : 0;
+    const ptrdiff_t rows = job->kernel->k_multiple ? dml__round_up(blocking->mc, job->rows) : blocking->mc;
+    return blocking->pack_a ? dml__round_up(dml__filled_k(job, blocking->kc) * rows,
+                                            DML__ALIGNMENT / (ptrdiff_t)sizeof(float))
+                            : 0;
 }
 
 static ptrdiff_t dml__blocking_floats(const dml__job *job, const dml__blocking *blocking)
 {
     const ptrdiff_t columns = blocking->pack_b ? blocking->nc : dml__smaller(blocking->nc, job->full);
-    return dml__block_a_floats(blocking) + blocking->kc * dml__round_up(columns, job->kernel->lanes);
+    return dml__block_a_floats(job, blocking) +
+           dml__filled_k(job, blocking->kc) * dml__round_up(columns, job->kernel->lanes);
 }
 
 /* Computes a range with room for `floats`, which take at least a tile's panels of A and B. */
@@ -354,8 +402,9 @@ static void dml__multiply_within(const dml__job *job, dml__blocking *blocking, c
     if (blocking->pack_a && dml__blocking_floats(job, blocking) > count)
         blocking->mc = dml__smaller(blocking->mc, job->rows);
     blocking->a = floats;
-    blocking->b = floats + dml__block_a_floats(blocking);
-    const ptrdiff_t fitting = (count - dml__block_a_floats(blocking)) / blocking->kc / job->full * job->full;
+    blocking->b = floats + dml__block_a_floats(job, blocking);
+    const ptrdiff_t fitting = (count - dml__block_a_floats(job, blocking)) /
+                              dml__filled_k(job, blocking->kc) / job->full * job->full;
     if (blocking->pack_b && dml__blocking_floats(job, blocking) > count) blocking->nc = fitting;
     dml__multiply_range(job, blocking, range);
 }
@@ -365,7 +414,6 @@ static float *dml__aligned_floats(float *memory)
     return memory + (size_t)(-(intptr_t)memory & (DML__ALIGNMENT - 1)) / sizeof *memory;
 }
 
-/* Stack frames that only who needs them pays for. */
 DML__NOINLINE static void dml__multiply_on_stack(const dml__job *job, dml__blocking *blocking,
                                                  const dml__range *range)
 {

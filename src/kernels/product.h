@@ -4,6 +4,7 @@
 
 #include "base/platform.h"
 #include "kernels/epilogue.h"
+#include "kernels/microkernel.h"
 #include "kernels/pack.h"
 #include "thread/pool.h"
 
@@ -16,6 +17,7 @@ typedef struct dml__product {
     dml_epilogue epilogue; /* its bias (n) */
     float *c;              /* (m, ldc), of which n columns count */
     ptrdiff_t ldc;
+    const dml__microkernel *kernel; /* NULL: the one on f32 for dml_cpu_isa */
 } dml__product;
 
 /* Bitwise the same for any number of threads and any scratch; allocates nothing. With less scratch than

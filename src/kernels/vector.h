@@ -34,10 +34,14 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
 #define DML__BODY static inline __attribute__((always_inline))
 
 #define DML__STRIP(...) __VA_ARGS__
+#if defined(DML__EMULATED)
+#define DML__FOR_TARGET(isa)
+#else
+#define DML__FOR_TARGET(isa) __attribute__((target(isa)))
+#endif
 #ifdef DML__HAS_AVX512
 #define DML__FOR_AVX512(name, parameters, arguments)                                                         \
-    __attribute__((                                                                                          \
-        target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"))) static void name##_avx512 parameters         \
+    DML__FOR_TARGET("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma") static void name##_avx512 parameters      \
     {                                                                                                        \
         name##_body arguments;                                                                               \
     }
@@ -53,7 +57,7 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
 #ifdef DML__HAS_AVX2
 #define DML__PER_ISA(name, parameters, arguments)                                                            \
     DML__FOR_AVX512(name, parameters, arguments)                                                             \
-    __attribute__((target("avx2,fma"))) static void name##_avx2 parameters                                   \
+    DML__FOR_TARGET("avx2,fma") static void name##_avx2 parameters                                           \
     {                                                                                                        \
         name##_body arguments;                                                                               \
     }                                                                                                        \
