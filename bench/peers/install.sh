@@ -1,0 +1,52 @@
+#!/bin/sh
+# install.sh DIR: brings the libraries that the benchmarks time ours beside into DIR (build/peers) and writes
+# DIR/run/NAME for each that works here. What can't be had is named and left out. Run again, it completes.
+# Debian's libopenblas0 and libblis4 are found if they are installed.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+mkdir -p "$1/run" && dir=$(cd "$1" && pwd) || exit 1
+venv=$dir/venv
+cc=${CC:-cc}
+
+left_out() { # name, why
+    rm -f "$dir/run/$1"
+    echo "left out: $1: $2"
+}
+
+# peer NAME COMMAND: writes run/NAME, and keeps it if it says that it is ready.
+peer() {
+    printf '#!/bin/sh\nexec %s "$@"\n' "$2" >"$dir/run/$1"
+    chmod +x "$dir/run/$1"
+    said=$("$dir/run/$1" 1 </dev/null 2>&1 | head -n 1)
+    case $said in
+    ready*) echo "installed: $1: ${said#ready }" ;;
+    *) left_out "$1" "${said:-it does not start}" ;;
+    esac
+}
+
+first() { # path...: the first that is there
+    for path; do [ -e "$path" ] && echo "$path" && return; done
+}
+
+pip() {
+    "$venv/bin/pip" install -q --disable-pip-version-check "$@"
+}
+
+[ -x "$venv/bin/pip" ] || python3 -m venv "$venv" || echo "no Python packages: python3 -m venv does not work here"
+if [ -x "$venv/bin/pip" ]; then
+    pip scipy-openblas32 || echo "pip can't bring scipy-openblas32"
+    pip mkl || echo "pip can't bring mkl"
+fi
+site=$(first "$venv"/lib/python3*/site-packages)
+
+# ---- BLAS libraries: one program, which loads any ----
+lib=/usr/lib/$(uname -m)-linux-gnu
+if $cc -O2 "$here/blas.c" -o "$dir/blas" -ldl; then
+    blas() { # name, library or nothing, what brings it
+        if [ -n "$2" ]; then peer "$1" "$dir/blas $2"; else left_out "$1" "not found ($3)"; fi
+    }
+    blas openblas "$(first "$site"/scipy_openblas32/lib/libscipy_openblas.so)" 'PyPI: scipy-openblas32'
+    blas openblas_debian "$(first $lib/openblas-pthread/libopenblas.so.0)" 'Debian: libopenblas0-pthread'
+    blas blis "$(first $lib/blis-pthread/libblis.so.4 $lib/blis-openmp/libblis.so.4)" 'Debian: libblis4-pthread'
+    blas mkl "$(first "$venv"/lib/libmkl_rt.so.*)" 'PyPI: mkl'
+fi
