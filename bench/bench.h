@@ -158,7 +158,11 @@ BENCH__UNUSED static double bench_beside(bench_peers *peers, const char *name, v
         peer->takes_case =
             peer->process && bench_peer_ask(peers, peer, line) && strncmp(peer->answer, "ok", 2) == 0;
     }
-    for (int round = 0; round < BENCH_ROUNDS; round++) {
+    const double start = dml_seconds();
+    int rounds = 0;
+    /* Calls that take long by themselves get fewer rounds. */
+    for (; rounds < BENCH_ROUNDS && (rounds < 3 || dml_seconds() - start < 20 * seconds); rounds++) {
+        const int round = rounds;
         sample[BENCH_PEERS_MAX][round] = bench_time(run, argument, seconds / BENCH_ROUNDS);
         for (int i = 0; i < peers->count; i++) {
             bench_peer *peer = &peers->list[i];
@@ -174,8 +178,8 @@ BENCH__UNUSED static double bench_beside(bench_peers *peers, const char *name, v
         }
     }
     for (int i = 0; i < peers->count; i++)
-        if (peers->list[i].takes_case) peers->list[i].seconds = bench_median(sample[i], BENCH_ROUNDS);
-    return bench_median(sample[BENCH_PEERS_MAX], BENCH_ROUNDS);
+        if (peers->list[i].takes_case) peers->list[i].seconds = bench_median(sample[i], rounds);
+    return bench_median(sample[BENCH_PEERS_MAX], rounds);
 }
 
 /* --- rows --- */
@@ -200,6 +204,7 @@ BENCH__UNUSED static void bench_row(const bench_peers *peers, int threads, doubl
         if (peers->list[i].takes_case)
             printf(" %s=%.4g", peers->list[i].name, BENCH__FIGURE(peers->list[i].seconds));
 #undef BENCH__FIGURE
+    if (bench_disturbed(threads)) printf(" disturbed=1");
     putchar('\n');
     fflush(stdout);
 }

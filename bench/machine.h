@@ -130,21 +130,36 @@ BENCH__UNUSED static void bench__fma_task(void *argument, int task, int worker)
     if (task == 0) *operations = done;
 }
 
+enum { BENCH_THREADS_MAX = 1024 };
+
+/* What bench_fma_peak has found: its last figure, and the best for each number of threads. */
+static double bench__peak_last, bench__peak_best[BENCH_THREADS_MAX + 1];
+
 /* GFLOP/s of fp32 multiply-adds that the pool's threads reach together with the instructions of
-   dml_cpu_isa(): the best of several bursts, some 20 ms in all, since whatever else runs here only lowers it.
- */
+   dml_cpu_isa(): the best of several bursts, some 20 ms in all, and of those before in this run, since
+   whatever else runs here only lowers it. */
 BENCH__UNUSED static double bench_fma_peak(dml_pool *pool)
 {
     enum { BURSTS = 9 };
-    double best = 0, operations = 0;
+    double operations = 0;
     const int threads = dml_pool_threads(pool);
+    bench__peak_last = 0;
     for (int i = 0; i < BURSTS; i++) {
         const double start = dml_seconds();
         dml_pool_run(pool, threads, bench__fma_task, &operations);
         const double rate = operations * threads / (dml_seconds() - start) * 1e-9;
-        if (rate > best) best = rate;
+        if (rate > bench__peak_last) bench__peak_last = rate;
     }
-    return best;
+    double *best = &bench__peak_best[threads < BENCH_THREADS_MAX ? threads : BENCH_THREADS_MAX];
+    if (bench__peak_last > *best) *best = bench__peak_last;
+    return *best;
+}
+
+/* Whether something else had a good part of the processors when the peak was last measured. */
+BENCH__UNUSED static bool bench_disturbed(int threads)
+{
+    return bench__peak_last <
+           0.8 * bench__peak_best[threads < BENCH_THREADS_MAX ? threads : BENCH_THREADS_MAX];
 }
 
 /* --- bandwidth --- */

@@ -50,3 +50,29 @@ if $cc -O2 "$here/blas.c" -o "$dir/blas" -ldl; then
     blas blis "$(first $lib/blis-pthread/libblis.so.4 $lib/blis-openmp/libblis.so.4)" 'Debian: libblis4-pthread'
     blas mkl "$(first "$venv"/lib/libmkl_rt.so.*)" 'PyPI: mkl'
 fi
+
+# ---- oneDNN: the current release, whose threads are TBB's, and the last that PyPI has on OpenMP, with less to do a call ----
+onednn() { # name, venv, packages...
+    name=$1 from=$2
+    shift 2
+    [ -x "$from/bin/pip" ] || python3 -m venv "$from" || return
+    "$from/bin/pip" install -q --disable-pip-version-check "$@" || echo "pip can't bring $*"
+    if $cc -O2 "$here/onednn.c" -o "$dir/$name" -I"$from/include" -L"$from/lib" -ldnnl \
+        -Wl,--allow-shlib-undefined,--disable-new-dtags,-rpath,"$from/lib"; then
+        # Its engine for processors is SYCL's, which asks OpenCL for Intel's driver.
+        peer "$name" "env ONEDNN_VERBOSE=none OCL_ICD_FILENAMES=$from/lib/libintelocl.so $dir/$name"
+    else
+        left_out "$name" "it does not compile"
+    fi
+}
+onednn onednn "$venv" onednn onednn-devel
+onednn onednn_omp "$dir/onednn_omp_venv" --no-deps onednn-cpu-gomp onednn-devel-cpu-gomp
+
+# ---- PyTorch and JAX ----
+if [ -n "$site" ]; then
+    # All that `import torch` needs but CUDA's libraries, for which cuda_stubs.sh writes empty ones.
+    pip --no-deps torch && pip numpy filelock typing-extensions sympy networkx jinja2 fsspec ||
+        echo "pip can't bring torch"
+    [ -d "$site/torch/lib" ] && CC=$cc sh "$here/cuda_stubs.sh" "$site/torch/lib"
+    peer torch "$venv/bin/python $here/torch_peer.py"
+fi
