@@ -157,6 +157,7 @@ BENCH__UNUSED static double bench_beside(bench_peers *peers, const char *name, v
         snprintf(line, sizeof line, "case %s\n", name);
         peer->takes_case =
             peer->process && bench_peer_ask(peers, peer, line) && strncmp(peer->answer, "ok", 2) == 0;
+        memcpy(peer->said, peer->answer, sizeof peer->said);
     }
     const double start = dml_seconds();
     int rounds = 0;

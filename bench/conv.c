@@ -144,7 +144,7 @@ static bool measure(const layer *l, int batch, int dilation, int direction, benc
     const size_t counts[DIRECTIONS] = { y_count, x_count, w_count };
     const size_t written = sizeof(float) * counts[direction];
     const size_t read = sizeof(float) * (x_count + w_count + y_count) - written;
-    const double least = bench_least_seconds(pool, operations, read, written);
+    const double least = bench_least_seconds(pool, operations, read, written, read + written);
     const double one = bench_beside(peers, name, run, &j, seconds);
     printf("name=conv what=%s model=%s batch=%d height=%d width=%d channels=%d filters=%d kernel=%d "
            "stride=%d pad=%d "

@@ -69,9 +69,9 @@ static void measure(const product *p, bench_peers *peers, dml_pool *pool, double
     }
     snprintf(name, sizeof name, "gemm %d %d %d %d %d", p->m, p->n, p->k, p->trans_a, p->trans_b);
     const size_t read = (m * k + k * n) * sizeof(float), written = m * n * sizeof(float);
-    const double before = bench_least_seconds(pool, operations, read, written);
+    const double before = bench_least_seconds(pool, operations, read, written, read + written);
     const double one = bench_beside(peers, name, run, &j, seconds);
-    const double after = bench_least_seconds(pool, operations, read, written);
+    const double after = bench_least_seconds(pool, operations, read, written, read + written);
     printf("name=gemm what=%s m=%d n=%d k=%d ta=%d tb=%d isa=%s", p->what, p->m, p->n, p->k, p->trans_a,
            p->trans_b, dml_isa_name(dml_cpu_isa()));
     bench_row(peers, dml_pool_threads(pool), one, before < after ? before : after, 1e-9 * operations,

@@ -318,14 +318,14 @@ BENCH__UNUSED static double bench_bandwidth(dml_pool *pool, size_t bytes, bench_
     return best;
 }
 
-/* The least seconds that `operations` (multiply-adds count as two) can take that read and write so many
-   bytes: either the arithmetic, or the bandwidth of where so many bytes lie. */
+/* The least seconds that `operations` (multiply-adds count as two) can take that read and write so many bytes
+   of `resident` ones: either the arithmetic, or the bandwidth of where so many bytes lie. */
 BENCH__UNUSED static double bench_least_seconds(dml_pool *pool, double operations, size_t read,
-                                                size_t written)
+                                                size_t written, size_t resident)
 {
-    const double arithmetic = operations > 0 ? 1e-9 * operations / bench_fma_peak(pool) : 0;
-    const double read_rate = bench_bandwidth(pool, read + written, BENCH_READ);
-    const double write_rate = bench_bandwidth(pool, read + written, BENCH_WRITE);
+    const double arithmetic = 1e-9 * operations / bench_fma_peak(pool);
+    const double read_rate = bench_bandwidth(pool, resident, BENCH_READ);
+    const double write_rate = bench_bandwidth(pool, resident, BENCH_WRITE);
     if (!(read_rate > 0) || !(write_rate > 0)) return arithmetic;
     const double moving = 1e-9 * ((double)read / read_rate + (double)written / write_rate);
     return arithmetic > moving ? arithmetic : moving;

@@ -36,6 +36,7 @@ typedef struct bench_peer {
     bool takes_case;
     double seconds;   /* of one call of the current case */
     char answer[256]; /* the last, without its end of line */
+    char said[256];   /* the answer to the current case */
 } bench_peer;
 
 typedef struct bench_peers {

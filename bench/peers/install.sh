@@ -75,4 +75,17 @@ if [ -n "$site" ]; then
         echo "pip can't bring torch"
     [ -d "$site/torch/lib" ] && CC=$cc sh "$here/cuda_stubs.sh" "$site/torch/lib"
     peer torch "$venv/bin/python $here/torch_peer.py"
+    pip jax && peer jax "$venv/bin/python $here/jax_peer.py"
+fi
+
+# ---- kann on OpenBLAS, compiled as fast as its compiler can make it ----
+[ -e "$dir/kann_source/kann.c" ] || git clone -q --depth 1 https://github.com/attractivechaos/kann "$dir/kann_source" 2>/dev/null
+if [ ! -e "$dir/kann_source/kann.c" ]; then
+    left_out kann "git can't bring github.com/attractivechaos/kann (or put it into $dir/kann_source)"
+elif $cc -O3 -march=native -ffast-math -w -DHAVE_CBLAS -DHAVE_PTHREAD -I"$dir/kann_source" "$here/kann.c" \
+    "$dir/kann_source/kann.c" "$dir/kann_source/kautodiff.c" -o "$dir/kann" -lopenblas -lm -lpthread; then
+    # It has threads of its own, each of which calls BLAS.
+    peer kann "env OPENBLAS_NUM_THREADS=1 $dir/kann"
+else
+    left_out kann "it does not compile (Debian: libopenblas-dev)"
 fi
