@@ -16,7 +16,7 @@ VERSION := $(shell sed -n 's/^.define DML_VERSION "\(.*\)"/\1/p' src/base/platfo
 MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all demo test test-programs bench amalgamate install uninstall data format format-check clean help
+.PHONY: all demo test test-programs bench bench-peers amalgamate install uninstall data format format-check clean help
 
 # ---- what this machine has ----
 
@@ -115,6 +115,10 @@ demo: $(BUILD)/dmlrun $(BUILD)/samples/mnist
 
 bench: $(BENCHES)
 	@for program in $(BENCHES); do echo "# $$program"; $$program || exit 1; done
+
+# The libraries that the benchmarks time ours beside.
+bench-peers:
+	@CC='$(CC)' sh bench/peers/install.sh $(BUILD)/peers
 
 # ---- tests: a variant is all of src/ and tests/ compiled in one way; src/ is built file by file ----
 
@@ -312,7 +316,7 @@ uninstall:
 data:
 	@sh tools/data.sh '$(BUILD)/data/mnist' '$(DML_DATA)'
 
-FORMATTED = $(wildcard $(foreach d,src src/* samples tests tests/* bench tools,$(foreach e,c h cl cu cpp,$(d)/*.$(e))))
+FORMATTED = $(wildcard $(foreach d,src src/* samples tests tests/* bench bench/* tools,$(foreach e,c h cl cu cpp,$(d)/*.$(e))))
 format:
 	@clang-format -i $(FORMATTED)
 format-check:
@@ -330,6 +334,7 @@ help:
 # |   V="normal asan"        only these variants: normal clang asan tsan nothreads emulated musl windows arm aarch64 ppc64,
 # |                          and the runs isa (kernel tests on lower instruction sets), oclgrind, scripts
 # | make bench               the benchmarks, a row for each measurement
+# | make bench-peers         installs other libraries into build/peers, to be timed beside ours (3 GB)
 # | make amalgamate          writes dml.h, dml_comm.h, dml_cuda.cu and dml_opencl.c from src/, and docs/reference.md
 # | make data                MNIST into build/data/mnist: downloaded, or unpacked from DML_DATA=dir (dir/mnist/*.gz)
 # | make install             dmlrun, headers, sources, pkg-config file, CMake package; PREFIX=/usr/local DESTDIR=
