@@ -31,6 +31,15 @@ typedef uint32_t dml__vu __attribute__((vector_size(DML__VECTOR_BYTES)));
 typedef float dml__vf_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
 typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
 
+/* Before a loop over a constant number of vectors: unrolls it, so that an array of them is in registers. */
+#if defined(__clang__)
+#define DML__UNROLLED _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define DML__UNROLLED _Pragma("GCC unroll 8")
+#else
+#define DML__UNROLLED
+#endif
+
 #define DML__BODY static inline __attribute__((always_inline))
 
 #define DML__STRIP(...) __VA_ARGS__
@@ -90,8 +99,12 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
 
 DML__BODY void dml__splat(dml__vf *vector, float value)
 {
-    const dml__vf zero = { 0 };
-    *vector = value - zero; /* not plus, which would make 0 of -0 */
+#if DML__LANES == 8
+    const dml__vf all = { value, value, value, value, value, value, value, value };
+#else
+    const dml__vf all = { value, value, value, value };
+#endif
+    *vector = all;
 }
 
 /* The first `count` > 0 lanes from memory, the first of them again in the others; and back. */
