@@ -7,6 +7,7 @@
 
 #include "kernels/blocks.h"
 #include "kernels/reduce.h"
+#include "kernels/vector_math.h"
 
 /* Floats added up in a vector before its lanes go on in double. */
 #define DML__SOFTMAX_CHUNK ((size_t)32 * DML__LANES)

@@ -137,32 +137,4 @@ DML__BODY double dml__add_lanes(const dml__vf *vector)
     return sum;
 }
 
-/* x = e^x, relative error below 2e-7; inf, 0 and NaN where they belong, gradual underflow kept.
-   e^x = 2^k e^r with k = round(x / ln 2) and r = x - k ln 2, where ln 2 is cut into 355/512, which times k is
-   exact, and the rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). For
-   |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r), q interpolating at the five Chebyshev nodes: error 1e-8. */
-DML__BODY void dml__exp(dml__vf *x)
-{
-    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
-    dml__vf v = *x, highest, lowest;
-    dml__splat(&highest, 89.0f); /* e^89 overflows, e^-104 rounds to 0 */
-    dml__splat(&lowest, -104.0f);
-    v = DML__SELECT(v > highest, highest, v);
-    v = DML__SELECT(v < lowest, lowest, v);
-    const dml__vf shifted = v * 1.44269504f + shift;
-    const dml__vf k = shifted - shift;
-    const dml__vf r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
-    dml__vf q = r * 0.00139262508f + 0.00836323288f;
-    q = q * r + 0.0416665542f;
-    q = q * r + 0.166665767f;
-    q = q * r + 0.5f;
-    const dml__vf power = (q * (r * r) + r) + 1.0f;
-    /* 2^k in two factors, since it may lie outside the range of floats where the product doesn't. */
-    const dml__vi whole = (dml__vi)((dml__vu)shifted - 0x4B400000u);
-    const dml__vi half = whole >> 1;
-    const dml__vf scale_a = (dml__vf)(((dml__vu)half + 127u) << 23);
-    const dml__vf scale_b = (dml__vf)(((dml__vu)whole - (dml__vu)half + 127u) << 23);
-    *x = (power * scale_a) * scale_b;
-}
-
 #endif
