@@ -132,9 +132,25 @@ DML__BODY void dml__store_some(float *to, const dml__vf *vector, size_t count)
 
 DML__BODY double dml__add_lanes(const dml__vf *vector)
 {
-    double sum = 0;
-    for (int lane = 0; lane < DML__LANES; lane++) sum += (double)(*vector)[lane];
-    return sum;
+    float lanes[DML__LANES];
+    DML__STORE(lanes, *vector);
+    const double low = ((double)lanes[0] + (double)lanes[1]) + ((double)lanes[2] + (double)lanes[3]);
+#if DML__LANES == 8
+    return low + (((double)lanes[4] + (double)lanes[5]) + ((double)lanes[6] + (double)lanes[7]));
+#else
+    return low;
+#endif
+}
+
+/* All ones in the first `count` lanes, zeros in the others. */
+DML__BODY void dml__first_lanes(dml__vi *mask, size_t count)
+{
+#if DML__LANES == 8
+    const dml__vi lane = { 0, 1, 2, 3, 4, 5, 6, 7 };
+#else
+    const dml__vi lane = { 0, 1, 2, 3 };
+#endif
+    *mask = lane < (int32_t)(count < DML__LANES ? count : DML__LANES);
 }
 
 #endif

@@ -13,7 +13,7 @@
 
 #define DML__SIGN_BIT ((int32_t)-0x7fffffff - 1)
 
-/* x = e^x to within 1 ulp; inf, 0 and NaN where they belong, gradual underflow kept.
+/* x = e^x to within 1.25 ulp; inf, 0 and NaN where they belong, gradual underflow kept.
    e^x = 2^k e^r with k = round(x / ln 2) and r = x - k ln 2, where ln 2 is cut into 355/512, which times k is
    exact, and the rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). For
    |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r): error 5e-9. */
