@@ -26,6 +26,7 @@ static size_t dml__norm_fold(size_t channels, size_t width)
 #define DML__NORM_BLOCKS ((size_t)16)  /* of rows, each a task */
 #define DML__NORM_GROUP ((size_t)128)  /* columns that are summed at once */
 #define DML__NORM_CHUNK ((size_t)128)  /* rows summed in float */
+#define DML__NORM_NEAR ((size_t)128)   /* longer rows are far apart: fewer of them are taken at once */
 #define DML__NORM_SAMPLES ((size_t)32) /* rows whose mean is what distances are taken from */
 
 /* a += x - center, b += (x - center)^2; or, where there is a dy, a += dy, b += dy (x - center). */
@@ -46,9 +47,10 @@ DML__BODY void dml__norm_add_lanes(double *sum, const dml__vf *vector)
     for (int lane = 0; lane < DML__LANES; lane++) sum[lane] += (double)lanes[lane];
 }
 
-/* Four vectors of columns over a chunk of rows. */
-DML__BODY void dml__norm_strip(bool backward, size_t rows, size_t stride, const float *x, const float *dy,
-                               const float *center, double *first, double *second)
+/* Four vectors of columns over a chunk of rows. What comes after them lies `ahead`: where rows are far apart,
+   no hardware sees that by itself. */
+DML__BODY void dml__norm_strip(bool backward, size_t rows, size_t stride, size_t ahead, const float *x,
+                               const float *dy, const float *center, double *first, double *second)
 {
     const dml__vf c0 = DML__LOAD(center), c1 = DML__LOAD(center + DML__LANES);
     const dml__vf c2 = DML__LOAD(center + 2 * DML__LANES), c3 = DML__LOAD(center + 3 * DML__LANES);
@@ -57,6 +59,8 @@ DML__BODY void dml__norm_strip(bool backward, size_t rows, size_t stride, const 
     a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
     for (size_t r = 0; r < rows; r++) {
         const float *at = x + r * stride, *dat = backward ? dy + r * stride : at;
+        __builtin_prefetch(at + ahead), __builtin_prefetch(at + ahead + 2 * DML__LANES);
+        if (backward) __builtin_prefetch(dat + ahead), __builtin_prefetch(dat + ahead + 2 * DML__LANES);
         dml__norm_add(backward, &a0, &b0, &c0, at, dat);
         dml__norm_add(backward, &a1, &b1, &c1, at + DML__LANES, dat + DML__LANES);
         dml__norm_add(backward, &a2, &b2, &c2, at + 2 * DML__LANES, dat + 2 * DML__LANES);
@@ -108,12 +112,16 @@ typedef struct dml__norm_matrix {
 
 DML__BODY void dml__norm_any(bool backward, const dml__norm_matrix *m)
 {
-    for (size_t begin = 0; begin < m->rows; begin += DML__NORM_CHUNK) {
-        const size_t rows = dml__minimum(DML__NORM_CHUNK, m->rows - begin), at = begin * m->stride;
+    const bool far = m->stride > DML__NORM_NEAR;
+    const size_t chunk = far ? DML__NORM_CHUNK / 8 : DML__NORM_CHUNK;
+    for (size_t begin = 0; begin < m->rows; begin += chunk) {
+        const size_t rows = dml__minimum(chunk, m->rows - begin), at = begin * m->stride;
         size_t c = 0;
-        for (; c + 4 * DML__LANES <= m->width; c += 4 * DML__LANES)
-            dml__norm_strip(backward, rows, m->stride, m->x + at + c, backward ? m->dy + at + c : NULL,
-                            m->center + c, m->first + c, m->second + c);
+        for (; c + 4 * DML__LANES <= m->width; c += 4 * DML__LANES) {
+            const size_t next = c + 8 * DML__LANES <= m->width ? 4 * DML__LANES : chunk * m->stride - c;
+            dml__norm_strip(backward, rows, m->stride, far ? next : 0, m->x + at + c,
+                            backward ? m->dy + at + c : NULL, m->center + c, m->first + c, m->second + c);
+        }
         for (; c + DML__LANES <= m->width; c += DML__LANES)
             dml__norm_vector(backward, rows, m->stride, m->x + at + c, backward ? m->dy + at + c : NULL,
                              m->center + c, m->first + c, m->second + c);
