@@ -80,6 +80,7 @@ static dml_status dml__collect_slots(dml_program *program)
         program->slot_of_node[i] = s;
         slot->root = node[i]->op->view ? dml__input_slot(program, slot, 0)->root : s;
         if (node[i]->op == dml__input_op()) program->input[program->inputs++] = node[i];
+        program->changes_w = program->changes_w || (program->training && node[i]->kept);
         dml__limit_inputs(program, slot);
     }
     dml__release(&context->memory, node);

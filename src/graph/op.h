@@ -21,14 +21,14 @@ typedef struct dml__run {
     dml_pool *pool;
     dml__error *error; /* where a failure of this run is told */
     int rows;          /* samples in this run, 1 .. batch */
-    bool training;
-    bool adds;     /* backward adds to the parameters' gradients and doesn't overwrite them */
-    uint32_t step; /* keys the random numbers of this run, with the context's seed and the node's index */
+    bool training;     /* backward follows; dml_program_run only predicts, whatever the program is for */
+    bool adds;         /* backward adds to the parameters' gradients and doesn't overwrite them */
+    uint32_t step;     /* keys the random numbers of this run, with the context's seed and the node's index */
 } dml__run;
 
 /* What an op's backward reads besides its output's gradient; the memory plan keeps no more. */
 #define DML__NEEDS_INPUT(i) (1u << (i))
-#define DML__NEEDS_INPUTS 0xFu
+#define DML__NEEDS_INPUTS 0x1Fu
 #define DML__NEEDS_OUTPUT 0x100u
 
 typedef struct dml__op {

@@ -27,6 +27,7 @@ struct dml_program {
     dml_node *output;
     int batch;
     bool training;
+    bool changes_w; /* in training, forward changes parameters: running statistics */
     /* With a thread of its own: a pool of that one thread, errors of its own, and whether a run is going on.
      */
     bool own_thread;

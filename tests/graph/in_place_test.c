@@ -16,6 +16,7 @@ static size_t run_poisoned(subject *s, dml_program *forward, dml_program *traini
     const size_t n = reference_count(s->output, rows);
     poison(s->context, forward->arena);
     poison(s->context, training->arena);
+    reset_parameters(s);
     CHECK_INT(dml_program_run(forward, rows, (const void *const *)inputs, forward->inputs, out), DML_OK);
     CHECK_INT(program_train(training, rows, (const void *const *)inputs, 2.0f, NULL, out + n), DML_OK);
     read_floats(s->context, out + n + 1, training->g, s->count);
