@@ -4,8 +4,10 @@
 #include "thread/pool.h"
 
 #include "base/cpu.h"
+#include "base/cpu_internal.h"
 #include "base/memory.h"
 #include "base/os_thread.h"
+#include "thread/pool_internal.h"
 
 #include <string.h>
 
@@ -30,6 +32,7 @@
    system call asks what process it is in. */
 struct dml_pool {
     dml__memory memory;
+    dml__machine machine;
     int threads;
     int spin;
     int started;  /* threads running, at most threads - 1 */
@@ -263,6 +266,8 @@ DML_API dml_pool *dml_pool_create(const dml_pool_options *options)
         return NULL;
     }
     pool->memory = memory;
+    pool->machine.isa = dml_cpu_isa();
+    pool->machine.caches = dml_cpu_caches();
     pool->threads = dml__pool_count_threads(options);
     pool->spin = dml__pool_count_spins(options, pool->threads);
     pool->process = dml__process_id();
@@ -292,6 +297,13 @@ DML_API void dml_pool_destroy(dml_pool *pool)
 DML_API int dml_pool_threads(const dml_pool *pool)
 {
     return pool ? pool->threads : 1;
+}
+
+DML__LOCAL dml__machine dml__pool_machine(const dml_pool *pool)
+{
+    if (pool) return pool->machine;
+    const dml__machine unknown = { dml_cpu_isa(), { DML__LEAST_L1, DML__LEAST_L2, 0, 1 } };
+    return unknown;
 }
 
 DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *argument)
