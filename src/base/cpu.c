@@ -6,6 +6,7 @@
 #include "base/cpu_internal.h"
 #include "base/windows.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +69,126 @@ DML__LOCAL bool dml__cpu_isa_known(const char **wanted)
     return false;
 }
 
-DML_API int dml_cpu_count(void)
+/* ---- how many processors ---- */
+
+DML__LOCAL int dml__cpu_environment(const char *name)
+{
+    const char *text = getenv(name);
+    if (!text || *text < '0' || *text > '9') return -1;
+    char *end;
+    const long value = strtol(text, &end, 10);
+    return *end || value >= INT_MAX ? -1 : (int)value;
+}
+
+#if defined(__linux__)
+/* The beginning of a file as text; "" when it can't be read. By descriptors, since a build may be without
+   stdio. */
+static void dml__read_text(char *text, size_t size, const char *root, const char *path)
+{
+    char whole[1024];
+    text[0] = '\0';
+    const int length = snprintf(whole, sizeof whole, "%s%s", root, path);
+    if (length < 0 || (size_t)length >= sizeof whole) return;
+    const int file = open(whole, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return;
+    const ssize_t got = read(file, text, size - 1);
+    close(file);
+    text[got > 0 ? got : 0] = '\0';
+}
+
+/* The quota in the group `path` of the hierarchy at `mount`, in processors; INT_MAX for none. */
+static int dml__quota_of(const char *root, const char *mount, const char *path, bool version2)
+{
+    char name[768], text[64];
+    double quota, period = 0;
+    char *end;
+    snprintf(name, sizeof name, "%s%s/%s", mount, path, version2 ? "cpu.max" : "cpu.cfs_quota_us");
+    dml__read_text(text, sizeof text, root, name);
+    quota = strtod(text, &end); /* version 2: "200000 100000", or "max 100000" */
+    if (version2) {
+        period = strtod(end, NULL);
+    } else if (quota > 0) {
+        snprintf(name, sizeof name, "%s%s/cpu.cfs_period_us", mount, path);
+        dml__read_text(text, sizeof text, root, name);
+        period = strtod(text, NULL);
+    }
+    if (!(quota > 0) || !(period > 0) || quota / period >= INT_MAX) return INT_MAX;
+    return quota < period ? 1 : (int)(quota / period);
+}
+
+/* The smallest quota of a group and of those that it is in. Inside a container the path may be the outer
+   system's: then only the last, the mounted root, is there, and is the container's own. */
+static int dml__least_quota(const char *root, const char *mount, char *path, bool version2)
+{
+    int least = INT_MAX;
+    for (;;) {
+        char *slash = strrchr(path, '/');
+        if (slash && !slash[1]) *slash = '\0'; /* "/" is "" */
+        const int quota = dml__quota_of(root, mount, path, version2);
+        if (quota < least) least = quota;
+        slash = strrchr(path, '/');
+        if (!slash) return least;
+        *slash = '\0';
+    }
+}
+
+/* Whether "cpuset,cpu,cpuacct" names cpu. */
+static bool dml__names_cpu(const char *names, const char *end)
+{
+    while (names < end) {
+        const char *comma = (const char *)memchr(names, ',', (size_t)(end - names));
+        const char *stop = comma ? comma : end;
+        if (stop - names == 3 && memcmp(names, "cpu", 3) == 0) return true;
+        names = stop + 1;
+    }
+    return false;
+}
+
+/* Each line of /proc/self/cgroup is "number:controllers:path"; version 2's is "0::path". */
+DML__LOCAL int dml__cpu_quota(const char *root)
+{
+    static const char *const mounts2[] = { "/sys/fs/cgroup", "/sys/fs/cgroup/unified" };
+    static const char *const mounts1[] = { "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct" };
+    char groups[4096];
+    int least = INT_MAX;
+    dml__read_text(groups, sizeof groups, root, "/proc/self/cgroup");
+    for (char *line = groups, *next; line && *line; line = next) {
+        next = strchr(line, '\n');
+        if (next) *next++ = '\0';
+        const char *names = strchr(line, ':');
+        const char *path = names ? strchr(names + 1, ':') : NULL;
+        if (!path) continue;
+        const bool version2 = path == names + 1;
+        if (!version2 && !dml__names_cpu(names + 1, path)) continue;
+        for (int i = 0; i < 2; i++) {
+            char copy[512];
+            if (snprintf(copy, sizeof copy, "%s", path + 1) >= (int)sizeof copy) continue;
+            const int quota = dml__least_quota(root, version2 ? mounts2[i] : mounts1[i], copy, version2);
+            if (quota < least) least = quota;
+        }
+    }
+    return least;
+}
+#else
+DML__LOCAL int dml__cpu_quota(const char *root)
+{
+    (void)root;
+    return INT_MAX;
+}
+#endif
+
+static int dml__cpu_online(void)
+{
+#if defined(_WIN32)
+    return (int)dml__windows_GetActiveProcessorCount(0xFFFF);
+#elif defined(_SC_NPROCESSORS_ONLN)
+    return (int)sysconf(_SC_NPROCESSORS_ONLN);
+#else
+    return 1;
+#endif
+}
+
+static int dml__cpu_in_mask(void)
 {
 #if defined(_WIN32)
     /* The mask is 0 for a process in several groups of processors (of more than 64). */
@@ -76,18 +196,28 @@ DML_API int dml_cpu_count(void)
     int count = 0;
     if (dml__windows_GetProcessAffinityMask(dml__windows_GetCurrentProcess(), &mine, &everyones))
         for (; mine; mine &= mine - 1) count++;
-    if (count == 0) count = (int)dml__windows_GetActiveProcessorCount(0xFFFF);
     if (count > 0) return count;
 #endif
 #if defined(__linux__) && defined(CPU_COUNT)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
 #endif
-#if defined(_SC_NPROCESSORS_ONLN)
-    const long online = sysconf(_SC_NPROCESSORS_ONLN);
-    if (online > 0) return (int)online;
-#endif
-    return 1;
+    const int online = dml__cpu_online();
+    return online > 0 ? online : 1;
+}
+
+DML_API int dml_cpu_count(void)
+{
+    const int count = dml__cpu_in_mask();
+    const int quota = count > 1 ? dml__cpu_quota("") : 1;
+    return quota < count ? quota : count;
+}
+
+DML_API int dml_cpu_share(void)
+{
+    const int count = dml_cpu_count(), ranks = dml__cpu_environment("LOCAL_WORLD_SIZE");
+    if (ranks <= 1) return count;
+    return count > ranks ? count / ranks : 1;
 }
 
 /* ---- caches ---- */
@@ -161,21 +291,6 @@ static dml_caches dml__caches_of_processor(void)
 #endif
 
 #if defined(__linux__)
-/* The beginning of a file as text; "" when it can't be read. By descriptors, since a build may be without
-   stdio. */
-static void dml__read_text(char *text, size_t size, const char *root, const char *path)
-{
-    char whole[4096];
-    text[0] = '\0';
-    const int length = snprintf(whole, sizeof whole, "%s%s", root, path);
-    if (length < 0 || (size_t)length >= sizeof whole) return;
-    const int file = open(whole, O_RDONLY | O_CLOEXEC);
-    if (file < 0) return;
-    const ssize_t got = read(file, text, size - 1);
-    close(file);
-    text[got > 0 ? got : 0] = '\0';
-}
-
 /* How many processors "0-3,8,10-11" names. */
 static int dml__count_list(const char *list)
 {
@@ -224,17 +339,6 @@ DML__LOCAL dml_caches dml__cpu_caches_of_system(const char *root)
     return none;
 }
 #endif
-
-static int dml__cpu_online(void)
-{
-#if defined(_WIN32)
-    return (int)dml__windows_GetActiveProcessorCount(0xFFFF);
-#elif defined(_SC_NPROCESSORS_ONLN)
-    return (int)sysconf(_SC_NPROCESSORS_ONLN);
-#else
-    return 1;
-#endif
-}
 
 DML_API dml_caches dml_cpu_caches(void)
 {

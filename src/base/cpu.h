@@ -46,7 +46,12 @@ typedef struct dml_caches {
    microseconds, so pools remember it too. */
 DML_API dml_caches dml_cpu_caches(void);
 
-/* How many processors this process may run on (its affinity mask), at least 1. */
+/* How many processors this process may use, at least 1: those of its affinity mask, and no more than the CPU
+   quota of its cgroups has time for (versions 1 and 2; 2.5 processors are 2). Reads a few files of Linux. */
 DML_API int dml_cpu_count(void);
+
+/* The part of them for one of several ranks on this machine: dml_cpu_count() / LOCAL_WORLD_SIZE, at least 1.
+   dmlrun and torchrun set that environment variable; without it, all. */
+DML_API int dml_cpu_share(void);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "../test.h"
 
+#include <limits.h>
 #ifndef _WIN32
 #include <sys/stat.h>
 #include <unistd.h>
@@ -143,12 +144,96 @@ static void caches_as_linux_describes_them(void)
     check_caches(64 << 10, 512 << 10, 0, 1);
     remove_machine();
 }
+static void quotas_of_version_2(void)
+{
+    fake_machine();
+    CHECK_INT(dml__cpu_quota(root), INT_MAX);
+    put("/proc/self/cgroup", "0::/a/b\n");
+    CHECK_INT(dml__cpu_quota(root), INT_MAX);
+    put("/sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+    CHECK_INT(dml__cpu_quota(root), INT_MAX);
+    put("/sys/fs/cgroup/a/cpu.max", "350000 100000\n"); /* a group that ours is in */
+    CHECK_INT(dml__cpu_quota(root), 3);
+    put("/sys/fs/cgroup/a/b/cpu.max", "200000 100000\n");
+    CHECK_INT(dml__cpu_quota(root), 2);
+    put("/sys/fs/cgroup/cpu.max", "50000 100000\n"); /* less than one is one */
+    CHECK_INT(dml__cpu_quota(root), 1);
+    put("/sys/fs/cgroup/cpu.max", "800000 100000\n");
+    put("/proc/self/cgroup", "0::/\n"); /* a container's own view */
+    CHECK_INT(dml__cpu_quota(root), 8);
+    put("/proc/self/cgroup", "0::/elsewhere/outside\n"); /* the outer system's path, the container's files */
+    CHECK_INT(dml__cpu_quota(root), 8);
+    static const char *const none[] = { "",          "\n",      "max",     "5",  "100000 0",
+                                        "-1 100000", "nan nan", "1e300 1", "0 1" };
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
+        put("/sys/fs/cgroup/cpu.max", none[i]);
+        CHECK_MESSAGE(dml__cpu_quota(root) == INT_MAX, "'%s' is a quota", none[i]);
+    }
+    remove_machine();
+}
+
+static void quotas_of_version_1(void)
+{
+    fake_machine();
+    put("/proc/self/cgroup",
+        "4:memory:/m\n3:cpuset:/s\n2:cpu,cpuacct:/job/of mine\n1:name=systemd:/\n0::/\n");
+    put("/sys/fs/cgroup/cpu,cpuacct/job/of mine/cpu.cfs_quota_us", "-1\n");
+    put("/sys/fs/cgroup/cpu,cpuacct/job/of mine/cpu.cfs_period_us", "100000\n");
+    CHECK_INT(dml__cpu_quota(root), INT_MAX);
+    put("/sys/fs/cgroup/cpu,cpuacct/job/of mine/cpu.cfs_quota_us", "250000\n");
+    CHECK_INT(dml__cpu_quota(root), 2);
+    put("/sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us", "100000\n");
+    CHECK_INT(dml__cpu_quota(root), 2); /* no period: none */
+    put("/sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us", "100000\n");
+    CHECK_INT(dml__cpu_quota(root), 1);
+    put("/sys/fs/cgroup/memory/m/cpu.cfs_quota_us", "1\n"); /* another controller's */
+    put("/sys/fs/cgroup/memory/m/cpu.cfs_period_us", "1\n");
+    put("/proc/self/cgroup", "2:cpu:/x\n");
+    CHECK_INT(dml__cpu_quota(root), INT_MAX);
+    put("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "700000\n");
+    put("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+    CHECK_INT(dml__cpu_quota(root), 7);
+    static const char *const none[] = { "", ":", "::", "2:cpu", "2:cpux:/", "2:xcpu,acpu:/", "2:,,:/\n3" };
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
+        put("/proc/self/cgroup", none[i]);
+        CHECK_MESSAGE(dml__cpu_quota(root) == INT_MAX, "'%s' names a group", none[i]);
+    }
+    remove_machine();
+}
 #else
 static void caches_as_linux_describes_them(void)
 {
     SKIP("this isn't Linux");
 }
+
+static void quotas_of_version_2(void)
+{
+    CHECK_INT(dml__cpu_quota(""), INT_MAX);
+}
+
+static void quotas_of_version_1(void)
+{
+}
 #endif
+
+static void ranks_share_the_processors(void)
+{
+    unsetenv("LOCAL_WORLD_SIZE");
+    const int all = dml_cpu_count();
+    CHECK_INT(dml_cpu_share(), all);
+    for (int ranks = 0; ranks <= all + 1; ranks++) {
+        char text[20];
+        snprintf(text, sizeof text, "%d", ranks);
+        setenv("LOCAL_WORLD_SIZE", text, 1);
+        CHECK_INT(dml_cpu_share(), ranks < 2 ? all : ranks > all ? 1 : all / ranks);
+    }
+    static const char *const none[] = { "many", "-3", "2x", " 2", "99999999999999999999999" };
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
+        setenv("LOCAL_WORLD_SIZE", none[i], 1);
+        CHECK_INT(dml_cpu_share(), all);
+    }
+    unsetenv("LOCAL_WORLD_SIZE");
+}
 
 int main(void)
 {
@@ -158,5 +243,8 @@ int main(void)
     RUN(at_least_one_processor);
     RUN(caches_make_sense);
     RUN(caches_as_linux_describes_them);
+    RUN(quotas_of_version_2);
+    RUN(quotas_of_version_1);
+    RUN(ranks_share_the_processors);
     return test_report("base/cpu");
 }
