@@ -87,7 +87,7 @@ static dml_status dml__forward(const dml__run *run, const void *const *inputs)
     }
     for (int s = 0; s < program->slots && status == DML_OK; s++) {
         const dml_node *node = program->slot[s].node;
-        if (node->op->forward) status = node->op->forward(run, node);
+        if (node->op->forward && !program->slot[s].fused) status = node->op->forward(run, node);
     }
     return status;
 }
