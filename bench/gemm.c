@@ -64,7 +64,8 @@ static void measure(const product *p, bench_peers *peers, dml_pool *pool, double
     job j = { *p, pool, bench_floats("gemm", m * k), bench_floats("gemm", k * n),
               bench_floats("gemm", m * n) };
     if (dml_pool_reserve(pool, dml_sgemm_scratch(p->trans_a ? DML_TRANS : DML_NO_TRANS,
-                                                  p->trans_b ? DML_TRANS : DML_NO_TRANS, p->m, p->n, p->k)) != DML_OK) {
+                                                 p->trans_b ? DML_TRANS : DML_NO_TRANS, p->m, p->n, p->k)) !=
+        DML_OK) {
         fprintf(stderr, "gemm: no memory for the pool's scratch\n");
         exit(1);
     }

@@ -4,6 +4,7 @@
 #include "kernels/bf16.h"
 
 #include "kernels/product.h"
+#include "thread/pool_internal.h"
 
 #include <string.h>
 #if defined(__SSE2__)
@@ -146,11 +147,11 @@ static void dml__pack_pairs(const void *source, ptrdiff_t first, int lanes, ptrd
 
 /* --- the product --- */
 
-static dml__product dml__bf16_product(dml__bf16_matrix factors[2], int m, int n, int k)
+static dml__product dml__bf16_product(dml_isa isa, dml__bf16_matrix factors[2], int m, int n, int k)
 {
     dml__product product;
     memset(&product, 0, sizeof product);
-    product.kernel = dml__microkernel_bf16(dml__cpu_bf16(dml_cpu_isa()));
+    product.kernel = dml__microkernel_bf16(dml__cpu_bf16(isa));
     product.m = m;
     product.n = n;
     product.k = product.kernel ? ((ptrdiff_t)k + 1) / 2 : k;
@@ -178,7 +179,7 @@ DML_API dml_status dml_bf16gemm(dml_pool *pool, dml_transpose trans_a, dml_trans
     dml__bf16_matrix factors[2] = { { a, lda, 1, k }, { b, 1, ldb, k } };
     if (trans_a == DML_TRANS) factors[0].lane_step = 1, factors[0].k_step = lda;
     if (trans_b == DML_TRANS) factors[1].lane_step = ldb, factors[1].k_step = 1;
-    dml__product product = dml__bf16_product(factors, m, n, k);
+    dml__product product = dml__bf16_product(dml__pool_machine(pool).isa, factors, m, n, k);
     product.alpha = alpha;
     product.beta = beta;
     product.c = c;
@@ -194,7 +195,7 @@ DML_API dml_scratch dml_bf16gemm_scratch(int m, int n, int k)
     dml__bf16_matrix factors[2];
     if (m < 1 || n < 1 || k < 1) return none;
     memset(factors, 0, sizeof factors);
-    const dml__product product = dml__bf16_product(factors, m, n, k);
+    const dml__product product = dml__bf16_product(dml_cpu_isa(), factors, m, n, k);
     return dml__product_scratch(&product);
 }
 

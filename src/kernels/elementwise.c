@@ -5,6 +5,7 @@
 
 #include "kernels/blocks.h"
 #include "kernels/vector_math.h"
+#include "thread/pool_internal.h"
 
 /* Every kernel with a beta takes the old output as in[2], or NULL for beta = 0, and beta as number[0]. */
 DML__BODY void dml__store_with_beta(const dml__map_operands *at, size_t i, const dml__vf *value)
@@ -104,7 +105,7 @@ DML_API void dml_relu_backward(dml_pool *pool, size_t n, const float *y, const f
     {                                                                                                        \
         for (size_t i = 0; i < n; i += DML__LANES) {                                                         \
             dml__vf value = DML__LOAD(at->in[0] + i);                                                        \
-            dml__##name(&value);                                                                             \
+            dml__vf_##name(&value);                                                                          \
             DML__STORE(at->out[0] + i, value);                                                               \
         }                                                                                                    \
     }                                                                                                        \
@@ -185,7 +186,7 @@ static void dml__bias_task(void *argument, int task, int worker)
 DML_API void dml_bias_add(dml_pool *pool, size_t rows, size_t columns, const float *bias, float *y)
 {
     dml__bias_job job;
-    job.isa = dml_cpu_isa();
+    job.isa = dml__pool_machine(pool).isa;
     job.rows = rows;
     job.columns = columns;
     job.bias = bias;

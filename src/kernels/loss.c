@@ -8,6 +8,7 @@
 #include "kernels/blocks.h"
 #include "kernels/reduce.h"
 #include "kernels/vector_math.h"
+#include "thread/pool_internal.h"
 
 /* Floats added up in a vector before its lanes go on in double. */
 #define DML__SOFTMAX_CHUNK ((size_t)32 * DML__LANES)
@@ -60,14 +61,14 @@ DML__BODY void dml__softmax_row(size_t n, size_t room, const float *x, float *ou
     const float top = dml__largest_lane(&largest);
 
     last = last - top;
-    dml__exp(&last); /* 0 beyond the row */
+    dml__vf_exp(&last); /* 0 beyond the row */
     double sum64 = 0;
     total = last;
     for (size_t i = 0; i < whole;) {
         const size_t end = dml__minimum(i + DML__SOFTMAX_CHUNK, whole);
         for (; i < end; i += DML__LANES) {
             value = DML__LOAD(x + i) - top;
-            dml__exp(&value);
+            dml__vf_exp(&value);
             DML__STORE(out + i, value);
             total += value;
         }
@@ -107,7 +108,7 @@ DML__BODY void dml__softmax_rows_body(size_t rows, size_t classes, const float *
             dml__vf loss, shift;
             dml__load_some(&loss, sum + (r - begin), end - r);
             dml__load_some(&shift, above + (r - begin), end - r);
-            dml__log(&loss);
+            dml__vf_log(&loss);
             loss = loss + shift;
             dml__store_some(row_loss + r, &loss, end - r);
         }
@@ -144,7 +145,7 @@ DML_API float dml_softmax_cross_entropy_forward(dml_pool *pool, size_t rows, siz
 {
     dml__softmax_job job;
     if (rows == 0 || classes == 0) return 0;
-    job.isa = dml_cpu_isa();
+    job.isa = dml__pool_machine(pool).isa;
     job.rows = rows;
     job.classes = classes;
     job.logits = logits;
@@ -216,7 +217,7 @@ DML_API void dml_softmax_cross_entropy_backward(dml_pool *pool, size_t rows, siz
 {
     dml__softmax_backward_job job;
     if (classes == 0) return;
-    job.isa = dml_cpu_isa();
+    job.isa = dml__pool_machine(pool).isa;
     job.rows = rows;
     job.classes = classes;
     job.probabilities = probabilities;

@@ -4,6 +4,7 @@
 #include "kernels/norm.h"
 
 #include "kernels/blocks.h"
+#include "thread/pool_internal.h"
 
 #include <math.h>
 #include <string.h>
@@ -204,7 +205,7 @@ DML__NOINLINE static void dml__norm_sums(dml_pool *pool, dml__norm_job *job, dou
 {
     double partial[DML__NORM_BLOCKS * 2 * DML__NORM_GROUP];
     const size_t columns = job->columns;
-    job->isa = dml_cpu_isa();
+    job->isa = dml__pool_machine(pool).isa;
     job->fold = columns == job->channels ? dml__norm_fold(columns, 4 * DML__LANES) : 1;
     job->rows_per_block = dml__divide_up(job->rows, DML__NORM_BLOCKS);
     if (job->rows_per_block * columns < DML__BLOCK) job->rows_per_block = dml__divide_up(DML__BLOCK, columns);
@@ -360,7 +361,7 @@ static void dml__norm_map_task(void *argument, int task, int worker)
 
 static void dml__norm_map_run(dml_pool *pool, dml__norm_map *map)
 {
-    map->isa = dml_cpu_isa();
+    map->isa = dml__pool_machine(pool).isa;
     map->fold = map->columns == map->channels ? dml__norm_fold(map->columns, 128) : 1;
     for (size_t i = map->columns; i < map->fold * map->columns; i++) {
         map->mean[i] = map->mean[i - map->columns];

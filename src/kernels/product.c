@@ -7,6 +7,7 @@
 #include "kernels/finish.h"
 #include "kernels/microkernel.h"
 #include "kernels/thin.h"
+#include "thread/pool_internal.h"
 
 #include <string.h>
 
@@ -63,6 +64,7 @@ typedef struct dml__job {
     dml__product product;
     const dml__microkernel *kernel;
     dml_isa isa;
+    ptrdiff_t l2;    /* bytes of the second cache */
     bool transposed; /* product.c is then the transpose of the caller's C, and the bias goes along rows */
     ptrdiff_t rows, full; /* of a tile at most; full columns are whole vectors */
 } dml__job;
@@ -86,11 +88,12 @@ static bool dml__is_better_transposed(const dml__product *product, const dml__mi
     return false;
 }
 
-static dml__job dml__plan_product(const dml__product *product)
+static dml__job dml__plan_product(dml__machine machine, const dml__product *product)
 {
     dml__job job;
     job.product = *product;
-    job.isa = dml_cpu_isa();
+    job.isa = machine.isa;
+    job.l2 = (ptrdiff_t)machine.caches.l2;
     job.kernel = product->kernel ? product->kernel : dml__microkernel_get(job.isa);
     job.transposed = dml__is_better_transposed(product, job.kernel);
     if (job.transposed) {
@@ -362,6 +365,15 @@ static bool dml__packs_b(const dml__job *job, ptrdiff_t rows)
     return !dml__has_lanes(&job->product.b) || rows > 2 * job->rows;
 }
 
+/* So many rows of A that they take half of the second cache, which the rows of C and panels of B pass
+ * through. */
+static ptrdiff_t dml__rows_at_once(const dml__job *job, ptrdiff_t kc)
+{
+    const ptrdiff_t fitting = job->l2 / 2 / (kc * (ptrdiff_t)sizeof(float)) / job->rows;
+    const ptrdiff_t most = DML__PACK_ROWS / job->rows;
+    return (fitting < 1 ? 1 : dml__smaller(fitting, most)) * job->rows;
+}
+
 static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *range)
 {
     dml__blocking blocking;
@@ -369,7 +381,7 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
     blocking.kc = dml__k_block(range->k1 - range->k0);
     blocking.pack_a = dml__packs_a(&job->product.a, columns);
     blocking.pack_b = dml__packs_b(job, rows);
-    blocking.mc = dml__smaller(rows, DML__PACK_ROWS / job->rows * job->rows);
+    blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
     blocking.nc =
         blocking.pack_b ? dml__smaller(columns, DML__PACK_COLUMNS / job->full * job->full) : columns;
     blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||
@@ -618,7 +630,9 @@ static void dml__multiply_chunks(dml_pool *pool, const dml__product *product)
     part.ldc = part.n;
     const ptrdiff_t chunk = dml__chunk_size(product->k);
     const int chunks = (int)dml__quotient_up(product->k, chunk);
-    dml__chunk_loop loop = { product, dml__plan_product(&part), pool, chunk, chunks, NULL, 0, 0, 0 };
+    dml__chunk_loop loop = {
+        product, dml__plan_product(dml__pool_machine(pool), &part), pool, chunk, chunks, NULL, 0, 0, 0
+    };
     const dml__job *job = &loop.job;
     const size_t partial_bytes = (size_t)chunks * (size_t)(product->m * product->n) * sizeof(float);
     if (dml_pool_scratch_bytes(pool).shared >= partial_bytes) {
@@ -639,7 +653,8 @@ DML__LOCAL dml_scratch dml__product_scratch(const dml__product *product)
     dml_scratch scratch = { 0, 0 };
     const ptrdiff_t m = product->m, n = product->n, k = product->k;
     if (m <= 0 || n <= 0 || k <= 0 || dml__thin_kind(product) != DML__NOT_THIN) return scratch;
-    const dml__job job = dml__plan_product(product);
+    const dml__machine machine = dml__pool_machine(NULL);
+    const dml__job job = dml__plan_product(machine, product);
     const dml__range all = { 0, job.product.m,
                              0, job.product.n,
                              0, dml__is_chunked(m, n, k) ? dml__chunk_size(k) : k };
@@ -660,7 +675,7 @@ DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)
     } else if (dml__is_chunked(product->m, product->n, product->k)) {
         dml__multiply_chunks(pool, product);
     } else {
-        const dml__job job = dml__plan_product(product);
+        const dml__job job = dml__plan_product(dml__pool_machine(pool), product);
         dml__multiply_blocks(pool, &job);
     }
 }

@@ -5,6 +5,7 @@
 
 #include "kernels/finish.h"
 #include "kernels/isa_vectors.h"
+#include "thread/pool_internal.h"
 
 /* Of the factors' elements the larger one's are each used at most this many times. */
 #define DML__DOTS_MOST 16 /* with sums over lanes at the end */
@@ -281,7 +282,7 @@ DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product)
                        1,
                        product->m,
                        product->n,
-                       dml_cpu_isa() };
+                       dml__pool_machine(pool).isa };
     switch (dml__thin_kind(product)) {
     case DML__THIN_DOTS:
         thin.b_line = b->lane_step;
