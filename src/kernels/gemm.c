@@ -18,6 +18,18 @@ static bool dml__is_transpose(dml_transpose trans)
     return trans == DML_NO_TRANS || trans == DML_TRANS;
 }
 
+static dml_status dml__check_sgemm(dml_transpose trans_a, dml_transpose trans_b, int m, int n, int k,
+                                   float alpha, const float *a, int lda, const float *b, int ldb,
+                                   const float *c, int ldc)
+{
+    if (!dml__is_transpose(trans_a) || !dml__is_transpose(trans_b) || m < 0 || n < 0 || k < 0 ||
+        !dml__sgemm_fits(trans_a, m, k, lda) || !dml__sgemm_fits(trans_b, k, n, ldb) ||
+        !dml__sgemm_fits(DML_NO_TRANS, m, n, ldc))
+        return DML_ERROR_ARGUMENT;
+    const bool empty = m == 0 || n == 0, reads = !empty && k > 0 && alpha != 0;
+    return (!empty && !c) || (reads && (!a || !b)) ? DML_ERROR_ARGUMENT : DML_OK;
+}
+
 /* The numbers of a row-major product; where its arrays are is added. */
 static dml__product dml__row_major_product(dml__matrix factors[2], dml_transpose trans_a,
                                            dml_transpose trans_b, int m, int n, int k, const float *a,
@@ -43,12 +55,8 @@ DML_API dml_status dml_sgemm_fused(dml_pool *pool, dml_transpose trans_a, dml_tr
                                    int k, float alpha, const float *a, int lda, const float *b, int ldb,
                                    float beta, float *c, int ldc, const dml_epilogue *epilogue)
 {
-    if (!dml__is_transpose(trans_a) || !dml__is_transpose(trans_b) || m < 0 || n < 0 || k < 0 ||
-        !dml__sgemm_fits(trans_a, m, k, lda) || !dml__sgemm_fits(trans_b, k, n, ldb) ||
-        !dml__sgemm_fits(DML_NO_TRANS, m, n, ldc))
-        return DML_ERROR_ARGUMENT;
-    if (m == 0 || n == 0) return DML_OK;
-    if (!c || (k > 0 && alpha != 0 && (!a || !b))) return DML_ERROR_ARGUMENT;
+    const dml_status status = dml__check_sgemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, c, ldc);
+    if (status != DML_OK || m == 0 || n == 0) return status;
     dml__matrix factors[2];
     dml__product product = dml__row_major_product(factors, trans_a, trans_b, m, n, k, a, lda, b, ldb);
     product.alpha = alpha;
@@ -70,6 +78,63 @@ DML_API dml_status dml_sgemm(dml_pool *pool, dml_layout layout, dml_transpose tr
     if (layout == DML_COL_MAJOR)
         return dml_sgemm_fused(pool, trans_b, trans_a, n, m, k, alpha, b, ldb, a, lda, beta, c, ldc, NULL);
     return DML_ERROR_ARGUMENT;
+}
+
+typedef struct dml__gemm_batch {
+    dml_pool *pool;
+    dml__product product; /* the first */
+    dml__matrix factors[2];
+    ptrdiff_t stride_a, stride_b, stride_c;
+} dml__gemm_batch;
+
+/* Product i of a batch, by a worker, or with the whole pool for -1. */
+static bool dml__multiply_one(const dml__gemm_batch *batch, int i, int worker)
+{
+    dml__matrix factors[2] = { batch->factors[0], batch->factors[1] };
+    dml__product product = batch->product;
+    factors[0].x += i * batch->stride_a;
+    factors[1].x += i * batch->stride_b;
+    product.a.source = &factors[0];
+    product.b.source = &factors[1];
+    product.c += i * batch->stride_c;
+    if (worker >= 0) return dml__multiply_alone(batch->pool, worker, &product);
+    dml__multiply(batch->pool, &product);
+    return true;
+}
+
+static void dml__batch_task(void *argument, int task, int worker)
+{
+    dml__multiply_one((const dml__gemm_batch *)argument, task + 1, worker);
+}
+
+/* Products of at least so many multiply-adds are shared out one by one. */
+#define DML__SHARED_PRODUCT 4e6
+
+DML_API dml_status dml_sgemm_batched(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m,
+                                     int n, int k, float alpha, const float *a, int lda, ptrdiff_t stride_a,
+                                     const float *b, int ldb, ptrdiff_t stride_b, float beta, float *c,
+                                     int ldc, ptrdiff_t stride_c, int count)
+{
+    if (count < 0) return DML_ERROR_ARGUMENT;
+    if (count == 0) return DML_OK;
+    dml__gemm_batch batch;
+    const dml_status status = dml__check_sgemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, c, ldc);
+    if (status != DML_OK || m == 0 || n == 0) return status;
+    batch.pool = pool;
+    batch.product = dml__row_major_product(batch.factors, trans_a, trans_b, m, n, k, a, lda, b, ldb);
+    batch.product.alpha = alpha;
+    batch.product.beta = beta;
+    batch.product.c = c;
+    batch.product.ldc = ldc;
+    batch.stride_a = stride_a;
+    batch.stride_b = stride_b;
+    batch.stride_c = stride_c;
+    /* The first says whether one worker can do it. */
+    if ((double)m * n * k < DML__SHARED_PRODUCT && dml__multiply_one(&batch, 0, 0))
+        dml_pool_run(pool, count - 1, dml__batch_task, &batch);
+    else
+        for (int i = 0; i < count; i++) dml__multiply_one(&batch, i, -1);
+    return DML_OK;
 }
 
 DML_API dml_scratch dml_sgemm_scratch(dml_transpose trans_a, dml_transpose trans_b, int m, int n, int k)

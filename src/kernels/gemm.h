@@ -25,6 +25,15 @@ DML_API dml_status dml_sgemm_fused(dml_pool *pool, dml_transpose trans_a, dml_tr
                                    int k, float alpha, const float *a, int lda, const float *b, int ldb,
                                    float beta, float *c, int ldc, const dml_epilogue *epilogue);
 
+/* `count` row-major products of one shape, product i of a + i stride_a and b + i stride_b into c + i stride_c
+   (elements; a factor that is the same for all has stride 0, and the C's must not overlap): C = alpha op(A)
+   op(B) + beta C. Each is bitwise what dml_sgemm makes of it. Small ones are shared out whole among the
+   threads. */
+DML_API dml_status dml_sgemm_batched(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m,
+                                     int n, int k, float alpha, const float *a, int lda, ptrdiff_t stride_a,
+                                     const float *b, int ldb, ptrdiff_t stride_b, float beta, float *c,
+                                     int ldc, ptrdiff_t stride_c, int count);
+
 /* The scratch with which a row-major product is fastest, for dml_pool_reserve; it depends on dml_cpu_isa. (A
    column-major product is the row-major one of the factors swapped.) At most 0.9 MB a worker, and 256 KiB
    shared; little for small products; zeros where a size is below 1. */

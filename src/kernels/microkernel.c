@@ -14,7 +14,6 @@ static void dml__run_plain(const dml__tile *tile)
         DML__TILE_CASES(plain, 2)
         DML__TILE_CASES(plain, 3)
         DML__TILE_CASES(plain, 4)
-        DML__TILE_THIN_CASES(plain)
     }
 }
 
@@ -32,7 +31,6 @@ DML__AVX2 static void dml__run_avx2(const dml__tile *tile)
         DML__TILE_CASES(avx2, 4)
         DML__TILE_CASES(avx2, 5)
         DML__TILE_CASES(avx2, 6)
-        DML__TILE_THIN_CASES(avx2)
     }
 }
 
@@ -53,7 +51,6 @@ DML__AVX512 static void dml__run_avx512(const dml__tile *tile)
         DML__TILE_CASES(avx512, 6)
         DML__TILE_CASES(avx512, 7)
         DML__TILE_CASES(avx512, 8)
-        DML__TILE_THIN_CASES(avx512)
     }
 }
 
@@ -73,7 +70,6 @@ static void dml__run_neon(const dml__tile *tile)
         DML__TILE_CASES(neon, 6)
         DML__TILE_CASES(neon, 7)
         DML__TILE_CASES(neon, 8)
-        DML__TILE_THIN_CASES(neon)
     }
 }
 
@@ -82,18 +78,16 @@ static void dml__run_neon(const dml__tile *tile)
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa)
 {
     (void)isa;
-    static const dml__microkernel plain = { 4, 2, 4, DML__THIN_ROWS, DML__THIN_VECTORS, dml__run_plain, 0 };
+    static const dml__microkernel plain = { 4, 2, 4, dml__run_plain, 0 };
 #if defined(DML__HAS_AVX512)
-    static const dml__microkernel avx512 = {
-        8, 2, 16, DML__THIN_ROWS, DML__THIN_VECTORS, dml__run_avx512, 0
-    };
+    static const dml__microkernel avx512 = { 8, 2, 16, dml__run_avx512, 0 };
     if (isa == DML_ISA_AVX512) return &avx512;
 #endif
 #if defined(DML__HAS_AVX2)
-    static const dml__microkernel avx2 = { 6, 2, 8, DML__THIN_ROWS, DML__THIN_VECTORS, dml__run_avx2, 0 };
+    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2, 0 };
     if (isa == DML_ISA_AVX2) return &avx2;
 #elif defined(__aarch64__)
-    static const dml__microkernel neon = { 8, 2, 4, DML__THIN_ROWS, DML__THIN_VECTORS, dml__run_neon, 0 };
+    static const dml__microkernel neon = { 8, 2, 4, dml__run_neon, 0 };
     if (isa == DML_ISA_NEON) return &neon;
 #endif
     return &plain;

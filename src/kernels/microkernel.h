@@ -5,23 +5,22 @@
 #include "base/cpu_bf16.h"
 #include "base/platform.h"
 
-/* Bounds over all instruction sets: of rows, of vectors, of the elements of a tile, and of its rows and
+/* Bounds over all instruction sets: of a tile's rows, of its elements, and of its rows and
    columns together. */
 #if defined(DML__HAS_AMX)
 #define DML__TILE_ROWS 32
 #define DML__TILE_FLOATS 1024
+#define DML__TILE_EDGES 64
 #else
 #define DML__TILE_ROWS 8
 #define DML__TILE_FLOATS 256
+#define DML__TILE_EDGES 40
 #endif
-#define DML__TILE_VECTORS 4
-#define DML__TILE_EDGES 72
 
 /* A tile of C as a sum of small products, over a list of blocks (batch-reduce GEMM: Georganas et al., arXiv
    1906.06440):
-       C[i][j] = alpha * sum over t < blocks, p < k of a[i][a_at[t] + p * a_step] * b[b_at[t] + p * b_step +
-   j]
-                 + beta * C[i][j] + bias[j]
+       C[i][j] = beta * C[i][j] + bias[j] + alpha * sum of A * B over t < blocks and p < k, where
+       A = a[i][a_at[t] + p * a_step],  B = b[b_at[t] + p * b_step + j]
    and then the activation. With beta = 0, C is not read. The rows of A and C may lie anywhere, so that a
    factor is used where it is: rows of a matrix (a_step = 1), columns of one (a_step = its leading dimension),
    a packed panel (a_step = its width), pixels of an image, whose taps are the blocks. */
@@ -41,12 +40,11 @@ typedef struct dml__tile {
     float *c[DML__TILE_ROWS];
 } dml__tile;
 
-/* `run` takes tiles of 1 .. rows rows and 1 .. vectors vectors of columns, and of up to thin_vectors where
-   there are at most thin_rows rows. An element's bits depend on its own row of A and column of B alone, not
-   on the tile it is computed in: it is one chain of multiply-adds over t and p in order. That is why results
-   don't change with the number of threads. */
+/* `run` takes tiles of 1 .. rows rows and 1 .. vectors vectors of columns. An element's bits depend on its
+   own row of A and column of B alone, not on the tile it is computed in: it is one chain of multiply-adds
+   over t and p in order. That is why results don't change with the number of threads. */
 typedef struct dml__microkernel {
-    int rows, vectors, lanes, thin_rows, thin_vectors;
+    int rows, vectors, lanes;
     void (*run)(const dml__tile *tile);
     /* Blocks of k are filled up with zeros to a multiple of this; 0: they need not be. Rows of A are then
        wanted packed as lines, k floats each one after the other, with room for `rows` of them. */

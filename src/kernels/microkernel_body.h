@@ -20,7 +20,7 @@
 #define DML__DEFINE_COMPUTE(isa, target, vector, lanes, most_rows, multiply_add)                             \
     target DML__INLINE void dml__compute_##isa(const dml__tile *tile, const int rows, const int vectors)     \
     {                                                                                                        \
-        vector sum[most_rows][DML__TILE_VECTORS], line[DML__TILE_VECTORS];                                   \
+        vector sum[most_rows][2], line[2];                                                                   \
         const float *a[most_rows];                                                                           \
         const ptrdiff_t a_step = tile->a_step, b_step = tile->b_step;                                        \
         DML__UNROLL                                                                                          \
@@ -57,19 +57,12 @@
         }                                                                                                    \
     }
 
-/* What is computed for a tile of r rows and v vectors; a few rows take more vectors, so that there are enough
-   accumulators to hide the latency of the multiply-adds. */
+/* What is computed for a tile of r rows and v vectors. */
 #define DML__TILE_CODE(r, v) ((r)*8 + (v))
 #define DML__TILE_CASE(isa, r, v)                                                                            \
     case DML__TILE_CODE(r, v):                                                                               \
         dml__compute_##isa(tile, r, v);                                                                      \
         break;
 #define DML__TILE_CASES(isa, r) DML__TILE_CASE(isa, r, 1) DML__TILE_CASE(isa, r, 2)
-#define DML__TILE_THIN_CASES(isa)                                                                            \
-    DML__TILE_CASE(isa, 1, 3)                                                                                \
-    DML__TILE_CASE(isa, 1, 4)                                                                                \
-    DML__TILE_CASE(isa, 2, 3) DML__TILE_CASE(isa, 2, 4) DML__TILE_CASE(isa, 3, 3) DML__TILE_CASE(isa, 3, 4)
-#define DML__THIN_ROWS 3
-#define DML__THIN_VECTORS 4
 
 #endif

@@ -102,9 +102,8 @@ static dml__job dml__plan_product(dml__machine machine, const dml__product *prod
         job.product.a = product->b;
         job.product.b = product->a;
     }
-    const bool thin = job.product.m <= job.kernel->thin_rows;
-    job.rows = thin ? job.kernel->thin_rows : job.kernel->rows;
-    job.full = (ptrdiff_t)job.kernel->lanes * (thin ? job.kernel->thin_vectors : job.kernel->vectors);
+    job.rows = job.kernel->rows;
+    job.full = (ptrdiff_t)job.kernel->lanes * job.kernel->vectors;
     return job;
 }
 
@@ -663,6 +662,24 @@ DML__LOCAL dml_scratch dml__product_scratch(const dml__product *product)
     if (dml__is_chunked(m, n, k))
         scratch.shared = (size_t)(dml__quotient_up(k, dml__chunk_size(k)) * m * n) * sizeof(float);
     return scratch;
+}
+
+DML__LOCAL bool dml__multiply_alone(dml_pool *pool, int worker, const dml__product *product)
+{
+    const ptrdiff_t m = product->m, n = product->n, k = product->k;
+    if (m <= 0 || n <= 0) return true;
+    if (k <= 0 || product->alpha == 0) {
+        dml__scale_c(product);
+    } else if (dml__thin_kind(product) != DML__NOT_THIN) {
+        dml__multiply_thin(NULL, product);
+    } else if (dml__is_chunked(m, n, k)) {
+        return false;
+    } else {
+        const dml__job job = dml__plan_product(dml__pool_machine(pool), product);
+        const dml__range all = { 0, job.product.m, 0, job.product.n, 0, k };
+        dml__multiply_as(pool, worker, &job, &all);
+    }
+    return true;
 }
 
 DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)

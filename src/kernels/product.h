@@ -24,6 +24,10 @@ typedef struct dml__product {
    dml__product_scratch says it packs on the stack, in smaller blocks, and so packs more often. */
 DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product);
 
+/* The same by one worker alone, inside a loop of the pool, unless the product is one of those whose k is
+   shared out in chunks: then nothing is done, and the result is false. */
+DML__LOCAL bool dml__multiply_alone(dml_pool *pool, int worker, const dml__product *product);
+
 /* What such a product uses, on the instruction set that dml_cpu_isa says; zeros for an empty one. Only the
    sizes, and how the factors lie, count: where they are may be NULL. */
 DML__LOCAL dml_scratch dml__product_scratch(const dml__product *product);

@@ -205,6 +205,8 @@ static void shapes_by_every_way(void)
             setenv("DML_ISA", ways[w], 1);
         else
             unsetenv("DML_ISA");
+        kernel_pools_close(); /* pools remember what the processor has */
+        kernel_pools_open();
         all_shapes();
     }
 #if defined(DML__EMULATED)
