@@ -83,7 +83,7 @@ int main(int argc, char **argv)
         bench_peers_start(&peers, "optimizer", common.peers, names, threads);
         for (int i = 0; i < count; i++) {
             const kind *k = &kinds[i];
-            if (what && strcmp(what, k->name) != 0) continue;
+            if (what ? strcmp(what, k->name) != 0 : common.quick && k->momentum == 0) continue;
             for (int level = 0; level < (n ? 1 : BENCH_LEVELS); level++) {
                 if (common.quick && !n && level != 1 && level != BENCH_LEVELS - 1) continue;
                 measure(k, n ? "asked" : bench_levels[level],
