@@ -114,7 +114,7 @@ demo: $(BUILD)/dmlrun $(BUILD)/samples/mnist
 	$(BUILD)/dmlrun -n 4 $(BUILD)/samples/mnist $(DEMO)
 
 bench: $(BENCHES)
-	@for program in $(BENCHES); do echo "# $$program"; $$program || exit 1; done
+	@sh bench/run.sh '$(BUILD)' $(if $(QUICK),--quick)
 
 # The libraries that the benchmarks time ours beside.
 bench-peers:
@@ -333,7 +333,7 @@ help:
 # |   T="graph base/philox"  only these folders or programs of tests/
 # |   V="normal asan"        only these variants: normal clang asan tsan nothreads emulated musl windows arm aarch64 ppc64,
 # |                          and the runs isa (kernel tests on lower instruction sets), oclgrind, scripts
-# | make bench               the benchmarks, a row for each measurement
+# | make bench               the benchmarks, and a report of them in build/bench/report.md; QUICK=1: a part of them
 # | make bench-peers         installs other libraries into build/peers, to be timed beside ours (3 GB)
 # | make amalgamate          writes dml.h, dml_comm.h, dml_cuda.cu and dml_opencl.c from src/, and docs/reference.md
 # | make data                MNIST into build/data/mnist: downloaded, or unpacked from DML_DATA=dir (dir/mnist/*.gz)

@@ -21,10 +21,11 @@
 enum { RANKS_MAX = 64, SAMPLES_MAX = 51 };
 
 static const char usage[] =
-    "usage: allreduce [--ranks N] [--bytes B] [--seconds S]\n"
+    "usage: allreduce [--ranks N] [--bytes B] [--seconds S] [--quick]\n"
     "  --ranks N    rows for N local processes only, 2 to 64; otherwise for 2 and for 4\n"
     "  --bytes B    rows for buffers of B bytes only; otherwise from 4 KiB to 16 MiB\n"
     "  --seconds S  how long to measure each row; 0.6\n"
+    "  --quick      less time\n"
     "Prints a row for each number of ranks and size: ours is the bus bandwidth of dml_comm_all_reduce (f32, "
     "sum),\n"
     "2 (ranks - 1) / ranks * bytes / median time; limit that of a bare socket exchange of as many bytes.\n";
@@ -209,27 +210,16 @@ static int run_ranks(int ranks, size_t only_bytes, double seconds)
 
 int main(int argc, char **argv)
 {
-    long ranks = 0, bytes = 0;
+    int ranks = 0, bytes = 0;
     double seconds = 0.6;
-    for (int i = 1; i < argc; i++) {
-        char *end = NULL;
-        if (strcmp(argv[i], "--help") == 0) {
-            fputs(usage, stdout);
-            return 0;
-        }
-        if (strcmp(argv[i], "--ranks") == 0 && i + 1 < argc)
-            ranks = strtol(argv[++i], &end, 10);
-        else if (strcmp(argv[i], "--bytes") == 0 && i + 1 < argc)
-            bytes = strtol(argv[++i], &end, 10);
-        else if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc)
-            seconds = strtod(argv[++i], &end);
-        const bool in_range = (!ranks || (ranks >= 2 && ranks <= RANKS_MAX)) && (!bytes || bytes >= 8) &&
-                              seconds > 0 && seconds < 1e6;
-        if (!end || *end || !in_range) {
-            fprintf(stderr, "allreduce: \"%s\" is not understood\n%s", argv[i], usage);
-            return 2;
-        }
-    }
+    bool quick = false;
+    const bench_option options[] = { { "--ranks", BENCH_INT, &ranks, 2, RANKS_MAX },
+                                     { "--bytes", BENCH_INT, &bytes, 8, 1 << 30 },
+                                     { "--seconds", BENCH_NUMBER, &seconds, 1e-4, 600 },
+                                     { "--quick", BENCH_FLAG, &quick, 0, 0 },
+                                     { NULL, BENCH_FLAG, NULL, 0, 0 } };
+    bench_parse(argc, argv, "allreduce", usage, options);
+    if (quick && seconds > 0.1) seconds = 0.1;
     if (ranks) return run_ranks((int)ranks, (size_t)bytes, seconds);
     return run_ranks(2, (size_t)bytes, seconds) | run_ranks(4, (size_t)bytes, seconds);
 }

@@ -146,11 +146,11 @@ BENCH__UNUSED static double bench_time(void (*run)(void *argument), void *argume
 }
 
 /* Times `run` and the case of that name (words of the protocol in peers.h) with each peer that takes it, turn
-   by turn: the median seconds of ours; theirs are in the list. */
+   by turn: the median seconds of ours; theirs are in the list, and what the limit reached. */
 BENCH__UNUSED static double bench_beside(bench_peers *peers, const char *name, void (*run)(void *argument),
                                          void *argument, double seconds)
 {
-    double sample[BENCH_PEERS_MAX + 1][BENCH_ROUNDS];
+    double sample[BENCH_PEERS_MAX + 1][BENCH_ROUNDS], limit[BENCH_ROUNDS];
     char line[256];
     for (int i = 0; i < peers->count; i++) {
         bench_peer *peer = &peers->list[i];
@@ -165,6 +165,7 @@ BENCH__UNUSED static double bench_beside(bench_peers *peers, const char *name, v
     for (; rounds < BENCH_ROUNDS && (rounds < 3 || dml_seconds() - start < 20 * seconds); rounds++) {
         const int round = rounds;
         sample[BENCH_PEERS_MAX][round] = bench_time(run, argument, seconds / BENCH_ROUNDS);
+        if (peers->limit) limit[round] = bench_time(bench_stream_run, peers->limit, seconds / BENCH_ROUNDS);
         for (int i = 0; i < peers->count; i++) {
             bench_peer *peer = &peers->list[i];
             if (!peer->takes_case) continue;
@@ -180,6 +181,7 @@ BENCH__UNUSED static double bench_beside(bench_peers *peers, const char *name, v
     }
     for (int i = 0; i < peers->count; i++)
         if (peers->list[i].takes_case) peers->list[i].seconds = bench_median(sample[i], rounds);
+    if (peers->limit) peers->limit_rate = peers->limit->moved / bench_median(limit, rounds);
     return bench_median(sample[BENCH_PEERS_MAX], rounds);
 }
 

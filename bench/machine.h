@@ -260,22 +260,27 @@ BENCH__UNUSED static void bench__copy(char *to, const char *from, size_t bytes)
     }
 }
 
-typedef struct bench__stream {
+/* Passes over memory of its own by all threads of a pool, each in its share: a copy reads one half of that
+   and writes the other, and both are counted as moved. */
+typedef struct bench_stream {
+    dml_pool *pool;
     bench_access access;
     bool library; /* the C library's memcpy, which may go round the caches, rather than our loop */
-    int repeats;
-    size_t bytes; /* of a task's two halves together */
-    char *memory;
-} bench__stream;
+    int passes;   /* of one run */
+    size_t bytes; /* of each thread */
+    double moved; /* bytes of one run */
+    double rate;  /* the best that was measured in the beginning, bytes/s; 0: no memory */
+    char *memory, *block;
+} bench_stream;
 
 BENCH__UNUSED static void bench__stream_task(void *argument, int task, int worker)
 {
-    const bench__stream *s = (const bench__stream *)argument;
+    const bench_stream *s = (const bench_stream *)argument;
     char *mine = s->memory + (size_t)task * s->bytes;
     const size_t half = s->bytes / 2;
     volatile float sink = 0; /* so that no pass is left out */
     (void)worker;
-    for (int i = 0; i < s->repeats; i++) {
+    for (int i = 0; i < s->passes; i++) {
         if (s->access == BENCH_READ)
             sink = sink + bench__read(mine, s->bytes);
         else if (s->access == BENCH_WRITE)
@@ -288,34 +293,91 @@ BENCH__UNUSED static void bench__stream_task(void *argument, int task, int worke
     (void)sink;
 }
 
-/* GB/s that the pool's threads move together within `bytes` of memory, each in its own share of them: a copy
-   reads one half and writes the other, and both are counted. The best of several passes, some 10 ms in all;
-   0: no memory. */
-BENCH__UNUSED static double bench_bandwidth(dml_pool *pool, size_t bytes, bench_access access)
+BENCH__UNUSED static void bench_stream_run(void *stream)
+{
+    bench_stream *s = (bench_stream *)stream;
+    dml_pool_run(s->pool, dml_pool_threads(s->pool), bench__stream_task, s);
+}
+
+/* Passes over `bytes` in all, by the faster way, as many in a run as take some milliseconds. */
+BENCH__UNUSED static bench_stream bench_stream_begin(dml_pool *pool, size_t bytes, bench_access access)
 {
     enum { SAMPLES = 5, PAGE = 4096 };
     const int threads = dml_pool_threads(pool);
-    bench__stream s = { access, false, 1, bytes / (size_t)threads / 4096 * 4096, NULL };
-    if (s.bytes < 4096) s.bytes = 4096;
+    bench_stream s = { pool, access, false, 1, bytes / (size_t)threads / PAGE * PAGE, 0, 0, NULL, NULL };
+    if (s.bytes < PAGE) s.bytes = PAGE;
     const size_t total = s.bytes * (size_t)threads;
-    char *memory = (char *)malloc(total + PAGE);
-    if (!memory) return 0;
-    s.memory = memory + (PAGE - (uintptr_t)memory % PAGE);
+    s.block = (char *)malloc(total + PAGE);
+    if (!s.block) return s;
+    s.memory = s.block + (PAGE - (uintptr_t)s.block % PAGE);
     memset(s.memory, 0, total);
-    s.repeats = total > 4000000 ? 1 : (int)(4e6 / (double)total) + 1;
-    double best = 0;
-    for (int library = 0; library < (access == BENCH_COPY ? 2 : 1); library++) {
-        s.library = library == 1;
-        dml_pool_run(pool, threads, bench__stream_task, &s);
+    s.passes = (int)(5e7 / (double)total) + 1;
+    s.moved = (double)total * s.passes;
+    bool library = false;
+    for (int way = 0; way < (access == BENCH_COPY ? 2 : 1); way++) {
+        s.library = way == 1;
+        bench_stream_run(&s);
         for (int i = 0; i < SAMPLES; i++) {
             const double start = dml_seconds();
-            dml_pool_run(pool, threads, bench__stream_task, &s);
-            const double rate = 1e-9 * (double)total * s.repeats / (dml_seconds() - start);
-            if (rate > best) best = rate;
+            bench_stream_run(&s);
+            const double rate = s.moved / (dml_seconds() - start);
+            if (rate > s.rate) s.rate = rate, library = s.library;
         }
     }
-    free(memory);
-    return best;
+    s.library = library;
+    return s;
+}
+
+BENCH__UNUSED static void bench_stream_end(bench_stream *stream)
+{
+    free(stream->block);
+    stream->memory = stream->block = NULL;
+}
+
+/* GB/s that the pool's threads move together within `bytes` of memory; 0: no memory. */
+BENCH__UNUSED static double bench_bandwidth(dml_pool *pool, size_t bytes, bench_access access)
+{
+    bench_stream s = bench_stream_begin(pool, bytes, access);
+    bench_stream_end(&s);
+    return 1e-9 * s.rate;
+}
+
+/* --- where arrays lie --- */
+
+enum { BENCH_LEVELS = 4 };
+
+static const char *const bench_levels[BENCH_LEVELS] = { "L1", "L2", "L3", "memory" };
+
+/* The bytes of the first processor's data cache of that level, counted from 1. */
+BENCH__UNUSED static size_t bench__cache_bytes(int level)
+{
+    static const size_t assumed[] = { 32u << 10, 256u << 10, 8u << 20 };
+    for (int i = 0; i < 8; i++) {
+        static const char *const questions[] = { "level", "type", "size" };
+        char path[96], answer[3][16] = { "", "", "" };
+        for (int q = 0; q < 3; q++) {
+            snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/%s", i, questions[q]);
+            FILE *file = fopen(path, "r");
+            if (!file) break;
+            if (!fgets(answer[q], sizeof answer[q], file)) answer[q][0] = '\0';
+            fclose(file);
+        }
+        if (atoi(answer[0]) == level && answer[1][0] != 'I' && atoi(answer[2]) > 0)
+            return (size_t)atoi(answer[2]) << (strchr(answer[2], 'M') ? 20 : 10);
+    }
+    return assumed[level - 1];
+}
+
+/* How many bytes an operation on a level takes in all: half of a cache, a quarter of the last, which others
+   use too, and four times that cache, 128 to 512 MiB, for memory. */
+BENCH__UNUSED static size_t bench_level_bytes(int level)
+{
+    const size_t least = (size_t)128 << 20, most = (size_t)512 << 20;
+    const int last = BENCH_LEVELS - 2;
+    const size_t cache = bench__cache_bytes((level < last ? level : last) + 1);
+    if (level < last) return cache / 2;
+    if (level == last) return cache / 4;
+    return 4 * cache < least ? least : 4 * cache > most ? most : 4 * cache;
 }
 
 /* The least seconds that `operations` (multiply-adds count as two) can take that read and write so many bytes

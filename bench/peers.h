@@ -43,6 +43,9 @@ typedef struct bench_peers {
     const char *program; /* who asks, for messages */
     int count;
     bench_peer list[BENCH_PEERS_MAX];
+    /* What the machine can do at best, timed turn by turn too; NULL: nothing. */
+    bench_stream *limit;
+    double limit_rate; /* bytes/s, of the current case */
 } bench_peers;
 
 /* A peer that is missing is named once, on standard error, with the reason. */
@@ -157,6 +160,7 @@ BENCH__UNUSED static void bench_peers_start(bench_peers *peers, const char *prog
             bench__peer_gone(peers, peer, peer->answer[0] ? peer->answer : "it says nothing");
             continue;
         }
+        printf("# %s: peer %s: %s\n", program, peer->name, peer->answer + strcspn(peer->answer, " "));
         bench__peer_stop(peer);
     }
 }

@@ -100,7 +100,7 @@ typedef struct model {
 
 static const model models[] = {
     { "mlp", mlp, 64, 28, 1, true },
-    { "mlp", mlp, 1, 28, 1, true },
+    { "mlp", mlp, 1, 28, 1, false },
     { "mlp_wide", mlp_wide, 128, 28, 1, false },
     { "lenet5", lenet5, 64, 28, 1, true },
     { "keras_cnn", keras_cnn, 64, 28, 1, false },

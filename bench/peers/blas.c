@@ -29,6 +29,23 @@ static void run(void)
           b, trans_b ? k : n, 0, c, n);
 }
 
+/* What the library says of itself; its path, where it says nothing. */
+static const char *version(void *library, const char *path)
+{
+    static const char *const names[] = { "openblas_get_config", "scipy_openblas_get_config",
+                                         "bli_info_get_version_str" };
+    static char text[200];
+    const char *(*ask)(void) = NULL;
+    void (*ask_mkl)(char *text, int size) = NULL;
+    size_t i;
+    for (i = 0; i < sizeof names / sizeof *names && !ask; i++) *(void **)&ask = dlsym(library, names[i]);
+    if (ask) return ask();
+    *(void **)&ask_mkl = dlsym(library, "MKL_Get_Version_String");
+    if (!ask_mkl) return path;
+    ask_mkl(text, sizeof text);
+    return text;
+}
+
 int main(int argc, char **argv)
 {
     /* scipy's OpenBLAS has its own names. */
@@ -44,5 +61,5 @@ int main(int argc, char **argv)
         peer_say("no", "cblas_sgemm in the library");
         return 1;
     }
-    return peer_serve(argv[1], prepare, run);
+    return peer_serve(version(library, argv[1]), prepare, run);
 }

@@ -51,6 +51,12 @@ if $cc -O2 "$here/blas.c" -o "$dir/blas" -ldl; then
     blas mkl "$(first "$venv"/lib/libmkl_rt.so.*)" 'PyPI: mkl'
 fi
 
+if $cc -O2 -fopenmp "$here/openmp.c" -o "$dir/openmp"; then
+    peer openmp "$dir/openmp"
+else
+    left_out openmp "$cc has no OpenMP"
+fi
+
 # ---- oneDNN: the current release, whose threads are TBB's, and the last that PyPI has on OpenMP, with less to do a call ----
 onednn() { # name, venv, packages...
     name=$1 from=$2

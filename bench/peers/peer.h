@@ -50,7 +50,7 @@ static void peer_say(const char *word, const char *rest)
 }
 
 /* Floats of [-1, 1). */
-static float *peer_floats(size_t count)
+static inline float *peer_floats(size_t count)
 {
     float *x = (float *)malloc((count ? count : 1) * sizeof *x);
     size_t i;

@@ -1,6 +1,7 @@
 """torch: PyTorch as a peer of bench/conv, bench/elementwise, bench/optimizer and bench/train."""
 
 import json
+import os
 import tempfile
 
 import torch
@@ -127,11 +128,14 @@ MODELS = {
 
 def most_memory(work):
     """The most bytes that tensors took at once while work() ran, by PyTorch's own profiler."""
+    said = os.dup(2)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the profiler says much
     with torch.profiler.profile(profile_memory=True) as profile:
         kept = work()
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         profile.export_chrome_trace(file.name)
         events = json.load(open(file.name))["traceEvents"]
+    os.dup2(said, 2)
     changes = [(e["ts"], e["args"]["Bytes"]) for e in events if e.get("name") == "[memory]"]
     now = most = 0
     for _, change in sorted(changes, key=lambda c: c[0]):

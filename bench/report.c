@@ -1,0 +1,463 @@
+/* report: makes tables and charts of the benchmarks' rows. Reads rows, prints Markdown, writes an SVG file
+ * for each kind. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { WORDS_MAX = 48, COLUMNS_MAX = 24, NAMES_MAX = 32 };
+
+typedef struct row {
+    char *key[WORDS_MAX], *value[WORDS_MAX];
+    int count, threads_at; /* which word is threads=: before it stands the case, behind it the figures */
+} row;
+
+typedef struct report {
+    row *rows;
+    size_t count;
+    char **notes; /* lines that begin with # */
+    size_t note_count;
+    const char *names[NAMES_MAX];
+    int name_count;
+    bool intel;
+} report;
+
+static const char usage[] = "usage: report [FOLDER] <ROWS >REPORT.md\n"
+                            "Makes tables of the rows that the benchmarks print, says which bars they meet, "
+                            "and writes FOLDER/NAME.svg (.).\n";
+
+static void *grow(void *memory, size_t bytes)
+{
+    void *grown = realloc(memory, bytes);
+    if (grown) return grown;
+    fprintf(stderr, "report: no memory left\n");
+    exit(1);
+}
+
+static const char *word(const row *r, const char *key)
+{
+    for (int i = 0; i < r->count; i++)
+        if (strcmp(r->key[i], key) == 0) return r->value[i];
+    return "";
+}
+
+static double number(const row *r, const char *key)
+{
+    return strtod(word(r, key), NULL);
+}
+
+static bool is(const row *r, const char *key, const char *value)
+{
+    return strcmp(word(r, key), value) == 0;
+}
+
+/* --- reading --- */
+
+static void read_rows(report *all)
+{
+    char *line = NULL;
+    size_t capacity = 0;
+    for (;;) {
+        size_t length = 0;
+        int c;
+        while ((c = getchar()) != EOF && c != '\n') {
+            if (length + 2 > capacity) line = grow(line, capacity = 2 * capacity + 256);
+            line[length++] = (char)c;
+        }
+        if (c == EOF && length == 0) break;
+        if (!line) continue;
+        line[length] = '\0';
+        if (line[0] == '#') {
+            all->notes = grow(all->notes, (all->note_count + 1) * sizeof *all->notes);
+            all->notes[all->note_count++] = line;
+            line = NULL, capacity = 0;
+        } else if (strncmp(line, "name=", 5) == 0) {
+            row r;
+            memset(&r, 0, sizeof r);
+            for (char *at = strtok(line, " "); at && r.count < WORDS_MAX; at = strtok(NULL, " ")) {
+                char *equals = strchr(at, '=');
+                if (!equals) continue;
+                *equals = '\0';
+                if (strcmp(at, "threads") == 0 && !r.threads_at) r.threads_at = r.count;
+                r.key[r.count] = at, r.value[r.count++] = equals + 1;
+            }
+            all->rows = grow(all->rows, (all->count + 1) * sizeof *all->rows);
+            all->rows[all->count++] = r;
+            int known = 0;
+            while (known < all->name_count && strcmp(all->names[known], r.value[0]) != 0) known++;
+            if (known == all->name_count && known < NAMES_MAX) all->names[all->name_count++] = r.value[0];
+            line = NULL, capacity = 0;
+        }
+    }
+    free(line);
+}
+
+/* --- bars: what a row has to reach --- */
+
+typedef struct verdict {
+    bool asked; /* whether there is a bar for such a row */
+    double bar, reached;
+    bool met, judged; /* not judged: no peer, or something else ran beside it */
+} verdict;
+
+/* The fastest of the peers whose names begin as one of those (ends in NULL); 0: none. */
+static double ratio_to(const row *r, const char *const *names)
+{
+    double best = 0;
+    for (int i = 0; i < r->count; i++)
+        for (const char *const *n = names; *n; n++)
+            if (strncmp(r->key[i], *n, strlen(*n)) == 0 && strtod(r->value[i], NULL) > best)
+                best = strtod(r->value[i], NULL);
+    return best > 0 ? number(r, "ours") / best : 0;
+}
+
+static const char *const free_peers[] = { "openblas", "blis", "onednn", NULL }, *const mkl_peers[] = { "mkl",
+                                                                                                       NULL };
+
+/* What is asked of each kind of row, in words. */
+static const char *const bars[][2] = {
+    { "gemm", "0.97 of the best of OpenBLAS, BLIS and oneDNN, on Intel's processors 0.9 of MKL" },
+    { "conv", "0.8 of the best peer" },
+    { "elementwise", "beyond the caches 0.9 of a copy's bandwidth, within them as fast as PyTorch" },
+    { "optimizer", "beyond the caches 0.9 of a copy's bandwidth, within them as fast as PyTorch" },
+    { "forkjoin", "1.5 us on 2 threads while spinning" },
+    { "train", "so many times the speed of the best of PyTorch, JAX and kann" },
+};
+
+static verdict judge(const report *all, const row *r)
+{
+    static const struct {
+        const char *model;
+        double bar;
+    } steps[] = {
+        { "mlp", 1.15 }, { "mlp_wide", 1.15 }, { "lenet5", 2.5 }, { "keras_cnn", 1.4 }, { "resnet20", 1.4 }
+    };
+    verdict v = { false, 0, 0, false, false };
+    double mkl = 0;
+    if (is(r, "name", "gemm")) {
+        v.asked = true, v.bar = 0.97, v.reached = ratio_to(r, free_peers);
+        mkl = all->intel ? ratio_to(r, mkl_peers) : 0;
+    } else if (is(r, "name", "conv")) {
+        v.asked = true, v.bar = 0.8, v.reached = number(r, "ratio_peer");
+    } else if (is(r, "name", "elementwise") || is(r, "name", "optimizer")) {
+        const bool beyond = is(r, "level", "memory");
+        v.asked = true, v.bar = beyond ? 0.9 : 1,
+        v.reached = number(r, beyond ? "ratio_limit" : "ratio_peer");
+    } else if (is(r, "name", "forkjoin") && is(r, "what", "spinning") && is(r, "threads", "2")) {
+        v.asked = true, v.bar = 1, v.reached = number(r, "ours") > 0 ? 1.5 / number(r, "ours") : 0;
+    } else if (is(r, "name", "train")) {
+        for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
+            if (is(r, "what", steps[i].model)) v.asked = true, v.bar = steps[i].bar;
+        v.reached = number(r, "ratio_peer");
+    }
+    v.judged = v.asked && v.reached > 0 && !is(r, "disturbed", "1");
+    v.met = v.judged && v.reached >= v.bar && !(mkl > 0 && mkl < 0.9);
+    return v;
+}
+
+/* --- means --- */
+
+typedef struct mean {
+    double sum;
+    int count;
+} mean;
+
+static void add(mean *m, double ratio)
+{
+    if (ratio > 0) m->sum += log(ratio), m->count++;
+}
+
+static double value(const mean *m)
+{
+    return m->count ? exp(m->sum / m->count) : 0;
+}
+
+static void print_mean(const char *what, const char *threads, const mean *m, double bar)
+{
+    if (!m->count) return;
+    printf("| %s | %s | %d | %.2f | ", what, threads, m->count, value(m));
+    if (bar > 0)
+        printf("%.2f | %s |\n", bar, value(m) >= bar ? "yes" : "**no**");
+    else
+        printf("| |\n");
+}
+
+/* The geometric means of a kind's ratios, in all and by what each row is (forward, ...), and of gemm's by
+ * peer. */
+static void print_means(const report *all, const char *name)
+{
+    const char *threads[NAMES_MAX], *whats[NAMES_MAX];
+    int thread_count = 0, what_count = 0, rows = 0;
+    for (size_t i = 0; i < all->count; i++) {
+        const row *r = &all->rows[i];
+        if (!is(r, "name", name) || number(r, "ratio_peer") <= 0) continue;
+        rows++;
+        int k = 0;
+        while (k < thread_count && strcmp(threads[k], word(r, "threads")) != 0) k++;
+        if (k == thread_count && k < NAMES_MAX) threads[thread_count++] = word(r, "threads");
+        for (k = 0; k < what_count && strcmp(whats[k], word(r, "what")) != 0;) k++;
+        if (k == what_count && k < NAMES_MAX) whats[what_count++] = word(r, "what");
+    }
+    if (!rows) return;
+    const bool gemm = strcmp(name, "gemm") == 0, conv = strcmp(name, "conv") == 0;
+    printf("| geometric mean of ours by | threads | rows | is | bar | met |\n|---|---|---|---|---|---|\n");
+    for (int t = 0; t < thread_count; t++) {
+        mean best = { 0, 0 }, free_mean = { 0, 0 }, mkl = { 0, 0 };
+        for (size_t i = 0; i < all->count; i++) {
+            const row *r = &all->rows[i];
+            if (!is(r, "name", name) || !is(r, "threads", threads[t]) || is(r, "disturbed", "1")) continue;
+            add(&best, number(r, "ratio_peer"));
+            if (gemm) add(&free_mean, ratio_to(r, free_peers)), add(&mkl, ratio_to(r, mkl_peers));
+        }
+        print_mean("the best peer of each row", threads[t], &best, conv ? 1.1 : 0);
+        print_mean("the best of OpenBLAS, BLIS, oneDNN", threads[t], &free_mean, 1.15);
+        print_mean("MKL", threads[t], &mkl, all->intel ? 1 : 0);
+        for (int w = 0; w < what_count && conv; w++) {
+            mean m = { 0, 0 };
+            char text[64];
+            for (size_t i = 0; i < all->count; i++) {
+                const row *r = &all->rows[i];
+                if (is(r, "name", name) && is(r, "threads", threads[t]) && is(r, "what", whats[w]) &&
+                    !is(r, "disturbed", "1"))
+                    add(&m, number(r, "ratio_peer"));
+            }
+            snprintf(text, sizeof text, "the best peer: %s", whats[w]);
+            print_mean(text, threads[t], &m, 0);
+        }
+    }
+    printf("\n");
+}
+
+/* --- tables --- */
+
+static void print_table(const report *all, const char *name)
+{
+    const char *columns[COLUMNS_MAX], *first[COLUMNS_MAX];
+    bool differs[COLUMNS_MAX];
+    int column_count = 0, rows = 0, asked = 0, judged = 0, met = 0, disturbed = 0;
+    for (size_t i = 0; i < all->count; i++) {
+        const row *r = &all->rows[i];
+        if (!is(r, "name", name)) continue;
+        rows++;
+        for (int k = 1; k < r->threads_at; k++) {
+            int c = 0;
+            while (c < column_count && strcmp(columns[c], r->key[k]) != 0) c++;
+            if (c == column_count && c < COLUMNS_MAX)
+                columns[column_count] = r->key[k], first[column_count] = r->value[k],
+                differs[column_count++] = false;
+            else if (c < column_count && strcmp(first[c], r->value[k]) != 0)
+                differs[c] = true;
+        }
+        const verdict v = judge(all, r);
+        asked += v.asked, judged += v.judged, met += v.met, disturbed += is(r, "disturbed", "1");
+    }
+    printf("## %s\n\n", name);
+    for (size_t b = 0; b < sizeof bars / sizeof *bars; b++)
+        if (strcmp(bars[b][0], name) == 0) printf("The bar: %s. ", bars[b][1]);
+    if (asked) printf("%d of %d rows that could be judged meet it.", met, judged);
+    if (disturbed)
+        printf(" During %d rows something else had the processors: they count for nothing.", disturbed);
+    if (asked || disturbed) printf("\n\n");
+    print_means(all, name);
+    for (size_t i = 0; i < all->count; i++) {
+        const row *r = &all->rows[i];
+        if (!is(r, "name", "gemm") || strcmp(name, "gemm") != 0 || !is(r, "m", "1024") ||
+            !is(r, "n", "1024") || !is(r, "k", "1024") || !is(r, "threads", "1") || is(r, "ta", "1") ||
+            is(r, "tb", "1"))
+            continue;
+        const double share = number(r, "ratio_limit");
+        printf("1024 cubed on one thread reaches %.2f of the peak of multiply-adds; the bar is 0.92: %s.\n\n",
+               share, share >= 0.92 ? "met" : "**not met**");
+    }
+    printf("![%s](%s.svg)\n\n", name, name);
+    for (int c = 0, any = 0; c < column_count; c++)
+        if (!differs[c] && rows > 1) printf("%s%s=%s", any++ ? ", " : "In all rows: ", columns[c], first[c]);
+    printf("\n\n|");
+    for (int c = 0; c < column_count; c++)
+        if (differs[c] || rows == 1) printf(" %s |", columns[c]);
+    printf(" threads | ours | best peer | limit | unit | by peer | by limit | bar |\n|");
+    for (int c = 0; c < column_count; c++)
+        if (differs[c] || rows == 1) printf("---|");
+    printf("---|---|---|---|---|---|---|---|\n");
+    for (size_t i = 0; i < all->count; i++) {
+        const row *r = &all->rows[i];
+        if (!is(r, "name", name)) continue;
+        const verdict v = judge(all, r);
+        printf("|");
+        for (int c = 0; c < column_count; c++)
+            if (differs[c] || rows == 1) printf(" %s |", word(r, columns[c]));
+        printf(" %s | %s |", word(r, "threads"), word(r, "ours"));
+        if (number(r, "best_peer") > 0)
+            printf(" %s (%s) |", word(r, "best_peer"), word(r, "peer"));
+        else
+            printf(" |");
+        printf(" %s | %s | %s | %s |", number(r, "limit") > 0 ? word(r, "limit") : "", word(r, "unit"),
+               number(r, "ratio_peer") > 0 ? word(r, "ratio_peer") : "",
+               number(r, "ratio_limit") > 0 ? word(r, "ratio_limit") : "");
+        if (is(r, "disturbed", "1"))
+            printf(" disturbed |\n");
+        else if (v.judged)
+            printf(" %s%.2f of %.2f%s |\n", v.met ? "" : "**", v.reached, v.bar, v.met ? "" : ": no**");
+        else
+            printf(" %s |\n", v.asked ? "no peer" : "");
+    }
+    printf("\n");
+}
+
+/* --- charts --- */
+
+typedef struct bar {
+    char label[160];
+    mean peer, limit; /* ratios */
+} bar;
+
+static void draw_text(FILE *svg, double x, double y, const char *anchor, const char *format, ...)
+{
+    va_list arguments;
+    char text[200];
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    fprintf(svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x, y, anchor);
+    for (const char *c = text; *c; c++)
+        if (*c == '<' || *c == '&')
+            fputs(*c == '<' ? "&lt;" : "&amp;", svg);
+        else
+            fputc(*c, svg);
+    fprintf(svg, "</text>\n");
+}
+
+/* What a row's bar is called; rows of one label share a bar: convolutions are many. */
+static void label(const row *r, char *text, size_t size)
+{
+    const char *const conv[] = { "model", "what", "batch", NULL };
+    size_t length = 0;
+    text[0] = '\0';
+    if (is(r, "name", "conv") && !is(r, "model", "asked")) {
+        for (const char *const *k = conv; *k; k++)
+            length += (size_t)snprintf(text + length, size - length, "%s ", word(r, *k));
+    } else {
+        for (int k = 1; k < r->threads_at && length < size; k++)
+            if (strstr("isa unit ms flops of_peak bytes momentum", r->key[k]) == NULL &&
+                !strstr(r->key[k], "_bytes"))
+                length += (size_t)snprintf(text + length, size - length, "%s ", r->value[k]);
+    }
+    if (length < size) snprintf(text + length, size - length, "x%s", word(r, "threads"));
+}
+
+/* A bar for each row, or group of rows: ours by the best peer (1 is level with it), or by the limit where no
+   row has a peer. */
+static bool draw(const report *all, const char *name, const char *folder)
+{
+    enum { LEFT = 330, WIDTH = 560, STEP = 15, TOP = 40 };
+    bar *bars = NULL;
+    size_t count = 0, peers = 0;
+    char path[1024];
+    for (size_t i = 0; i < all->count; i++) {
+        const row *r = &all->rows[i];
+        char text[160];
+        if (!is(r, "name", name)) continue;
+        label(r, text, sizeof text);
+        size_t b = 0;
+        while (b < count && strcmp(bars[b].label, text) != 0) b++;
+        if (b == count) {
+            bars = grow(bars, (count + 1) * sizeof *bars);
+            memset(&bars[count], 0, sizeof *bars);
+            memcpy(bars[count++].label, text, sizeof text);
+        }
+        if (is(r, "disturbed", "1")) continue;
+        add(&bars[b].peer, number(r, "ratio_peer"));
+        add(&bars[b].limit, number(r, "ratio_limit"));
+        peers += number(r, "ratio_peer") > 0;
+    }
+    double most = 1;
+    for (size_t b = 0; b < count; b++) {
+        const double v = value(peers ? &bars[b].peer : &bars[b].limit);
+        if (v > most) most = v > 4 ? 4 : v;
+    }
+    snprintf(path, sizeof path, "%s/%s.svg", folder, name);
+    FILE *svg = fopen(path, "w");
+    if (!svg) {
+        fprintf(stderr, "report: %s can't be written\n", path);
+        free(bars);
+        return false;
+    }
+    const double height = TOP + STEP * (double)count + 20, scale = WIDTH / (1.05 * most);
+    fprintf(svg,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %.0f\" font-family=\"sans-serif\" "
+            "font-size=\"11\" fill=\"#808080\">\n",
+            LEFT + WIDTH + 60, height);
+    draw_text(svg, LEFT, 16, "start", "%s: ours by %s; larger is faster", name,
+              peers ? "the best peer" : "the limit");
+    for (double tick = 0; tick <= 1.05 * most; tick += most > 2 ? 0.5 : 0.25) {
+        const double x = LEFT + tick * scale;
+        fprintf(svg, "<path d=\"M%.1f %d V%.1f\" stroke=\"#808080\" stroke-width=\"%s\"/>\n", x, TOP - 6,
+                height - 14, fabs(tick - 1) < 1e-9 ? "1.5" : "0.3");
+        draw_text(svg, x, TOP - 10, "middle", "%g", tick);
+    }
+    for (size_t b = 0; b < count; b++) {
+        const double y = TOP + STEP * (double)b, v = value(peers ? &bars[b].peer : &bars[b].limit);
+        draw_text(svg, LEFT - 6, y + 10, "end", "%s", bars[b].label);
+        if (!(v > 0)) continue;
+        const double shown = v > 1.05 * most ? 1.05 * most : v;
+        fprintf(svg, "<rect x=\"%d\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", LEFT, y + 1,
+                shown * scale, STEP - 4, v >= 1 || !peers ? "#2f81f7" : "#e8702a");
+        draw_text(svg, LEFT + shown * scale + 4, y + 10, "start", "%.2f", v);
+    }
+    fprintf(svg, "</svg>\n");
+    free(bars);
+    return fclose(svg) == 0;
+}
+
+/* --- all of it --- */
+
+static void print_machine(report *all)
+{
+    char line[256], date[32] = "";
+    const time_t now = time(NULL);
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    strftime(date, sizeof date, "%Y-%m-%d", gmtime(&now));
+    printf("# Benchmarks, %s\n\n", date);
+    while (file && fgets(line, sizeof line, file)) {
+        if (strncmp(line, "model name", 10) != 0) continue;
+        all->intel = strstr(line, "Intel") != NULL;
+        printf("Processor%s", strchr(line, ':'));
+        break;
+    }
+    if (file) fclose(file);
+    printf("\nRatios above 1 mean that ours is faster. A limit is what the machine could do at best, "
+           "measured in the "
+           "same run.\n\n");
+    for (size_t i = 0; i < all->note_count; i++)
+        if (strstr(all->notes[i], ": peer ")) {
+            size_t before = 0; /* each is started once for each number of threads */
+            while (strcmp(all->notes[before], all->notes[i]) != 0) before++;
+            if (before == i) printf("-%s\n", all->notes[i] + 1);
+        }
+    printf("\n");
+}
+
+int main(int argc, char **argv)
+{
+    report all;
+    memset(&all, 0, sizeof all);
+    if (argc > 2 || (argc == 2 && argv[1][0] == '-')) {
+        const bool help = strcmp(argv[1], "--help") == 0;
+        fputs(usage, help ? stdout : stderr);
+        return help ? 0 : 2;
+    }
+    read_rows(&all);
+    if (!all.count) {
+        fprintf(stderr, "report: there are no rows\n");
+        return 1;
+    }
+    print_machine(&all);
+    for (int n = 0; n < all.name_count; n++) {
+        print_table(&all, all.names[n]);
+        if (!draw(&all, all.names[n], argc == 2 ? argv[1] : ".")) return 1;
+    }
+    return fflush(stdout) == 0 ? 0 : 1;
+}

@@ -1,0 +1,20 @@
+#!/bin/sh
+# run.sh BUILD [--quick]: runs the benchmarks that lie in BUILD/bench, keeps their rows in BUILD/bench/rows and writes
+# BUILD/bench/report.md with a chart for each. A benchmark that fails is named, and the others go on.
+build=$1 quick=$2
+rows=$build/bench/rows
+export DML_PEERS="${DML_PEERS:-$build/peers/run}"
+failed=
+: >"$rows" || exit 1
+for name in gemm conv elementwise optimizer forkjoin train memory allreduce; do
+    echo "# $name $quick"
+    # tee would hide how it ended
+    { "$build/bench/$name" $quick || echo "$name" >"$rows.failed"; } | tee -a "$rows"
+    [ -e "$rows.failed" ] && failed="$failed $name" && rm -f "$rows.failed"
+done
+"$build/bench/report" "$build/bench" <"$rows" >"$build/bench/report.md" || exit 1
+echo "see $build/bench/report.md"
+[ -z "$failed" ] || {
+    echo "failed:$failed" >&2
+    exit 1
+}

@@ -1,0 +1,111 @@
+# The benchmarks: their options, the form of their rows, peers that work, fail or aren't there, and the report. No time
+# is asserted.
+. tests/build/check.sh
+bench=$DML_BUILD/bench
+unset DML_PEERS
+mkdir -p "$WORK/none" "$WORK/peers"
+
+# A peer that answers as bench/peers.h asks; how, its name says.
+peer() { # name
+    cat >"$WORK/peers/$1" <<'END'
+#!/bin/sh
+case ${0##*/} in
+blis) echo 'no such processor'; exit 1 ;;
+mkl) exit 1 ;;
+esac
+echo "ready 1.0 on $1 threads of $OMP_NUM_THREADS"
+while read -r word rest; do
+    case ${0##*/}$word in
+    onednncase) echo 'no such case' ;;
+    openblas_debiantime) exit 1 ;;
+    *case) echo 'ok bytes=12345' ;;
+    *time) echo 0.125 ;;
+    esac
+done
+END
+    chmod +x "$WORK/peers/$1"
+}
+for name in openblas openblas_debian blis mkl onednn torch openmp; do peer $name; done
+
+run() { # program, options...: rows into $WORK/rows, messages into $WORK/messages
+    program=$1
+    shift
+    "$bench/$program" "$@" >"$WORK/rows" 2>"$WORK/messages"
+    status=$?
+    cat "$WORK/rows" "$WORK/messages"
+    return $status
+}
+
+# Every line is a comment or a row: name=, words of name=value, threads=, ours=, limit=, ratio_limit=, unit=.
+rows_are_well() { # how many
+    ! grep -v -e '^#' "$WORK/rows" | grep -v -E \
+        '^name=[a-z_]+( [a-z0-9_]+=[^ =]+)* threads=[0-9]+ ours=[^ ]+( best_peer=[^ ]+ peer=[a-z_]+)? limit=[^ ]+( ratio_peer=[^ ]+)? ratio_limit=[^ ]+ unit=[^ ]+( [a-z0-9_]+=[^ ]+)*$' &&
+        [ "$(grep -c '^name=' "$WORK/rows")" -eq "$1" ]
+}
+
+tiny='--threads 1 --seconds 0.001'
+for program in gemm conv elementwise optimizer forkjoin train memory allreduce report; do
+    check "$program --help" run $program --help
+    check "$program --help says how it is used" grep -q "^usage: $program" "$WORK/rows"
+    check_fails "$program refuses an option that it doesn't have" "$program" "$bench/$program" --none
+done
+for words in 'gemm --m 0' 'gemm --m x' 'gemm --m 1.5' 'gemm --m' 'gemm --n 4' 'gemm --threads -1' 'gemm --seconds 0' \
+    'conv --what sideways' 'conv --model alexnet' 'conv --height 8' 'elementwise --what none' 'optimizer --what none' \
+    'train --model none' 'train --batch 0' 'allreduce --ranks 1'; do
+    check_fails "$words" '' "$bench"/$words
+    check "$words: one sentence" test "$(wc -l <"$WORK/said")" -eq 1
+done
+
+# No peers at all: each is named, and the rows come.
+none="--peers $WORK/none"
+check "gemm without peers" run gemm --m 5 --n 7 --k 9 --ta 1 $tiny $none
+check "gemm's row" rows_are_well 1
+check "gemm has no peer" grep -q 'm=5 n=7 k=9 ta=1 tb=0 .* best_peer=0 peer=none .* ratio_peer=0.000' "$WORK/rows"
+check "gemm names what is missing" grep -q "left out the peer blis: there is no $WORK/none/blis (make bench-peers)" "$WORK/messages"
+check "conv" run conv --height 6 --channels 3 --filters 4 --batch 2 $tiny $none
+check "conv's rows" rows_are_well 3
+check_fails "a kernel that doesn't fit" "the kernel doesn't fit" run conv --height 2 --channels 1 --filters 1 --kernel 5 --pad 0 \
+    --batch 1 $tiny $none
+check "elementwise" run elementwise --n 300 $tiny $none
+check "elementwise's rows" rows_are_well "$(grep -c '^name=' "$WORK/rows")"
+check "optimizer" run optimizer --n 300 $tiny $none
+check "optimizer's rows" rows_are_well 2
+check "forkjoin" run forkjoin --threads 2 --seconds 0.001 $none
+check "forkjoin's rows" rows_are_well 3
+check "train" run train --model mlp --batch 2 $tiny $none
+check "train's row" rows_are_well 1
+check "train's flops" grep -q ' what=mlp batch=2 .* flops=' "$WORK/rows"
+
+# Peers: the best is taken, and who refuses, ends or doesn't know the case is left out.
+check "gemm beside peers" run gemm --m 4 $tiny --peers "$WORK/peers"
+cp "$WORK/rows" "$WORK/all"
+check "gemm's row beside peers" rows_are_well 1
+check "the best peer" grep -q 'best_peer=1.024e-06 peer=openblas .* unit=GFLOP/s openblas=1.024e-06$' "$WORK/rows"
+check "the threads that a peer is told" grep -q '^# gemm: peer openblas:  *1.0 on 1 threads of 1$' "$WORK/rows"
+check "a peer that refuses" grep -q 'left out the peer blis: no such processor' "$WORK/messages"
+check "a peer that doesn't start" grep -q "left out the peer mkl: it doesn't start" "$WORK/messages"
+check "a peer that ends" grep -q 'left out the peer openblas_debian: it has ended' "$WORK/messages"
+DML_PEERS=$WORK/peers
+export DML_PEERS
+check "train beside a peer's memory" run train --model mlp --batch 1 $tiny
+check "a peer's bytes" grep -q ' torch_bytes=12345 .* torch=8$' "$WORK/rows"
+cat "$WORK/rows" >>"$WORK/all"
+check "forkjoin beside a peer" run forkjoin --threads 2 --seconds 0.001
+check "microseconds" grep -q 'best_peer=1.25e+05 peer=openmp' "$WORK/rows"
+cat "$WORK/rows" >>"$WORK/all"
+echo 'name=gemm what=a m=1 n=1 k=1 ta=0 tb=0 threads=1 ours=2 best_peer=1 peer=blis limit=4 ratio_peer=2 ratio_limit=0.5 unit=GFLOP/s blis=1' >>"$WORK/all"
+echo 'name=gemm what=b m=1 n=2 k=1 ta=0 tb=0 threads=1 ours=2 best_peer=4 peer=blis limit=4 ratio_peer=0.5 ratio_limit=0.5 unit=GFLOP/s blis=4 disturbed=1' >>"$WORK/all"
+
+report_of() { # rows
+    "$bench/report" "$WORK" <"$1" >"$WORK/report.md"
+}
+check "the report" report_of "$WORK/all"
+check "a kind's table" grep -q '^## gemm$' "$WORK/report.md"
+check "a row of it" grep -q '^| a | 1 | 1 | 1 | 1 | 2 | 1 (blis) | 4 | GFLOP/s | 2 | 0.5 | 2.00 of 0.97 |$' "$WORK/report.md"
+check "a row that doesn't count" grep -q 'disturbed |$' "$WORK/report.md"
+check "a mean" grep -q '^| the best of OpenBLAS, BLIS, oneDNN | 1 | 2 |' "$WORK/report.md"
+check "a chart" grep -q '</svg>' "$WORK/gemm.svg"
+check_fails "a report of nothing" 'there are no rows' report_of /dev/null
+check "the peers' sources compile" sh -c "for p in blas openmp; do $CC $WARN -Wno-unknown-pragmas bench/peers/\$p.c -o $WORK/\$p -ldl || exit 1; done"
+check "the installer is a script" sh -n bench/peers/install.sh
+report build/bench
