@@ -27,6 +27,7 @@ static void dml__map_rest(dml_isa isa, dml__map_kernel kernel, const dml__map_op
 {
     float in[DML__MAP_INPUTS][DML__LANES], out[DML__MAP_OUTPUTS][DML__LANES];
     dml__map_operands padded = *at;
+    padded.stream = false;
     memset(in, 0, sizeof in);
     for (int i = 0; i < DML__MAP_INPUTS; i++) {
         if (!at->in[i]) continue;
@@ -54,6 +55,16 @@ DML__LOCAL void dml__map_range(dml_isa isa, dml__map_kernel kernel, const dml__m
     }
 }
 
+static bool dml__map_streams(size_t n, const dml__map_operands *at)
+{
+    size_t arrays = 1;
+    for (int i = 0; i < DML__MAP_INPUTS; i++) {
+        if (at->in[i] == at->out[0]) return false;
+        if (at->in[i]) arrays++;
+    }
+    return DML__STREAMS && n > DML__STREAM_FROM / sizeof(float) / arrays && (uintptr_t)at->out[0] % 16 == 0;
+}
+
 static void dml__map_task(void *argument, int task, int worker)
 {
     const dml__map_job *job = (const dml__map_job *)argument;
@@ -65,12 +76,14 @@ static void dml__map_task(void *argument, int task, int worker)
 DML__LOCAL void dml__map(dml_pool *pool, size_t n, dml__map_kernel kernel, const dml__map_operands *operands)
 {
     dml__map_job job;
+    dml__map_operands copy = *operands;
+    copy.stream = dml__map_streams(n, operands);
     job.isa = dml__pool_machine(pool).isa;
     job.n = n;
     job.kernel = kernel;
-    job.operands = operands;
+    job.operands = &copy;
     if (n <= DML__BLOCK)
-        dml__map_range(job.isa, kernel, operands, 0, n);
+        dml__map_range(job.isa, kernel, &copy, 0, n);
     else
         dml_pool_run(pool, (int)dml__divide_up(n, DML__BLOCK), dml__map_task, &job);
 }

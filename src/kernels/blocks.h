@@ -16,10 +16,47 @@ typedef struct dml__map_operands {
     const float *in[DML__MAP_INPUTS];
     float *out[DML__MAP_OUTPUTS];
     float number[4];
+    bool stream; /* to out[0], which isn't read; dml__map sets it */
 } dml__map_operands;
 
-/* Elements 0 .. n - 1, n a multiple of DML__LANES. */
+/* Elements 0 .. n - 1, n a multiple of DML__LANES. A kernel works on a copy of the operands: vectors may
+   alias anything, so that each store would make it read the pointers again. */
 typedef void (*dml__map_kernel)(dml_isa isa, size_t n, const dml__map_operands *operands);
+
+/* Where a call's arrays are larger than this together, an output that isn't read is written past the caches:
+   its lines need not be read first. Below, whoever comes next finds it in the cache. */
+#define DML__STREAM_FROM ((size_t)32 << 20)
+
+/* Of `name_at`, which computes one vector, this makes the kernel `name_map`. A kernel with a beta takes the
+   old output as in[2], or NULL for beta = 0, and beta as number[0]. Several loops, since a branch inside one
+   would cost more than the arithmetic. */
+#define DML__MAP(name)                                                                                       \
+    DML__BODY void name##_map_body(size_t n, const dml__map_operands *operands)                              \
+    {                                                                                                        \
+        const dml__map_operands copy = *operands, *at = &copy;                                               \
+        dml__vf value = { 0 };                                                                               \
+        if (at->in[2]) {                                                                                     \
+            DML__BY_FOUR                                                                                     \
+            for (size_t i = 0; i < n; i += DML__LANES) {                                                     \
+                name##_at(at, i, &value);                                                                    \
+                DML__STORE(at->out[0] + i, value + at->number[0] * DML__LOAD(at->in[2] + i));                \
+            }                                                                                                \
+        } else if (at->stream) {                                                                             \
+            DML__BY_FOUR                                                                                     \
+            for (size_t i = 0; i < n; i += DML__LANES) {                                                     \
+                name##_at(at, i, &value);                                                                    \
+                dml__stream(at->out[0] + i, &value);                                                         \
+            }                                                                                                \
+            DML__STREAM_FENCE();                                                                             \
+        } else {                                                                                             \
+            DML__BY_FOUR                                                                                     \
+            for (size_t i = 0; i < n; i += DML__LANES) {                                                     \
+                name##_at(at, i, &value);                                                                    \
+                DML__STORE(at->out[0] + i, value);                                                           \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+    DML__PER_ISA(name##_map, (size_t n, const dml__map_operands *at), (n, at))
 
 /* Runs the kernel over n elements, any n. A rest shorter than a vector is copied to a padded one, so that
    every element goes through the same instructions wherever it lies. */

@@ -7,45 +7,32 @@
 #include "kernels/vector_math.h"
 #include "thread/pool_internal.h"
 
-/* Every kernel with a beta takes the old output as in[2], or NULL for beta = 0, and beta as number[0]. */
-DML__BODY void dml__store_with_beta(const dml__map_operands *at, size_t i, const dml__vf *value)
-{
-    if (at->in[2])
-        DML__STORE(at->out[0] + i, *value + at->number[0] * DML__LOAD(at->in[2] + i));
-    else
-        DML__STORE(at->out[0] + i, *value);
-}
-
 static void dml__map_with_beta(dml_pool *pool, size_t n, dml__map_kernel kernel, const float *a,
                                const float *b, float beta, float alpha, float *out)
 {
-    const dml__map_operands operands = { { a, b, beta == 0 ? NULL : out },
-                                         { out, NULL },
-                                         { beta, alpha, 0, 0 } };
+    const dml__map_operands operands = {
+        { a, b, beta == 0 ? NULL : out }, { out, NULL }, { beta, alpha, 0, 0 }, false
+    };
     dml__map(pool, n, kernel, &operands);
 }
 
-DML__BODY void dml__fill_map_body(size_t n, const dml__map_operands *at)
+DML__BODY void dml__fill_at(const dml__map_operands *at, size_t i, dml__vf *value)
 {
-    dml__vf value;
-    dml__splat(&value, at->number[1]);
-    for (size_t i = 0; i < n; i += DML__LANES) DML__STORE(at->out[0] + i, value);
+    (void)i;
+    dml__splat(value, at->number[1]);
 }
-DML__PER_ISA(dml__fill_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__MAP(dml__fill)
 
 DML_API void dml_fill(dml_pool *pool, size_t n, float value, float *y)
 {
     dml__map_with_beta(pool, n, dml__fill_map, NULL, NULL, 0, value, y);
 }
 
-DML__BODY void dml__axpby_map_body(size_t n, const dml__map_operands *at)
+DML__BODY void dml__axpby_at(const dml__map_operands *at, size_t i, dml__vf *value)
 {
-    for (size_t i = 0; i < n; i += DML__LANES) {
-        const dml__vf value = at->number[1] * DML__LOAD(at->in[0] + i);
-        dml__store_with_beta(at, i, &value);
-    }
+    *value = at->number[1] * DML__LOAD(at->in[0] + i);
 }
-DML__PER_ISA(dml__axpby_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__MAP(dml__axpby)
 
 DML_API void dml_axpby(dml_pool *pool, size_t n, float alpha, const float *x, float beta, float *y)
 {
@@ -57,41 +44,35 @@ DML_API void dml_scale(dml_pool *pool, size_t n, float alpha, float *y)
     dml__map_with_beta(pool, n, dml__axpby_map, y, NULL, 0, alpha, y);
 }
 
-DML__BODY void dml__add_map_body(size_t n, const dml__map_operands *at)
+DML__BODY void dml__add_at(const dml__map_operands *at, size_t i, dml__vf *value)
 {
-    for (size_t i = 0; i < n; i += DML__LANES)
-        DML__STORE(at->out[0] + i, DML__LOAD(at->in[0] + i) + DML__LOAD(at->in[1] + i));
+    *value = DML__LOAD(at->in[0] + i) + DML__LOAD(at->in[1] + i);
 }
-DML__PER_ISA(dml__add_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__MAP(dml__add)
 
 DML_API void dml_add_forward(dml_pool *pool, size_t n, const float *a, const float *b, float *y)
 {
     dml__map_with_beta(pool, n, dml__add_map, a, b, 0, 0, y);
 }
 
-DML__BODY void dml__relu_map_body(size_t n, const dml__map_operands *at)
+DML__BODY void dml__relu_at(const dml__map_operands *at, size_t i, dml__vf *value)
 {
-    for (size_t i = 0; i < n; i += DML__LANES) {
-        const dml__vf x = DML__LOAD(at->in[0] + i);
-        DML__STORE(at->out[0] + i, (dml__vf)((dml__vi)x & ~(x <= 0.0f))); /* keeps a NaN */
-    }
+    const dml__vf x = DML__LOAD(at->in[0] + i);
+    *value = (dml__vf)((dml__vi)x & ~(x <= 0.0f)); /* keeps a NaN */
 }
-DML__PER_ISA(dml__relu_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__MAP(dml__relu)
 
 DML_API void dml_relu_forward(dml_pool *pool, size_t n, const float *x, float *y)
 {
     dml__map_with_beta(pool, n, dml__relu_map, x, NULL, 0, 0, y);
 }
 
-DML__BODY void dml__relu_backward_map_body(size_t n, const dml__map_operands *at)
+DML__BODY void dml__relu_backward_at(const dml__map_operands *at, size_t i, dml__vf *value)
 {
-    for (size_t i = 0; i < n; i += DML__LANES) {
-        const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
-        const dml__vf value = (dml__vf)((dml__vi)dy & (y > 0.0f));
-        dml__store_with_beta(at, i, &value);
-    }
+    const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
+    *value = (dml__vf)((dml__vi)dy & (y > 0.0f));
 }
-DML__PER_ISA(dml__relu_backward_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__MAP(dml__relu_backward)
 
 DML_API void dml_relu_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
                                float *dx)
@@ -101,8 +82,9 @@ DML_API void dml_relu_backward(dml_pool *pool, size_t n, const float *y, const f
 
 /* y = a function of x, out of vector_math.h. */
 #define DML__FUNCTION(name)                                                                                  \
-    DML__BODY void dml__##name##_map_body(size_t n, const dml__map_operands *at)                             \
+    DML__BODY void dml__##name##_map_body(size_t n, const dml__map_operands *operands)                       \
     {                                                                                                        \
+        const dml__map_operands copy = *operands, *at = &copy;                                               \
         for (size_t i = 0; i < n; i += DML__LANES) {                                                         \
             dml__vf value = DML__LOAD(at->in[0] + i);                                                        \
             dml__vf_##name(&value);                                                                          \
@@ -123,15 +105,12 @@ DML__FUNCTION(sigmoid)
 
 #undef DML__FUNCTION
 
-DML__BODY void dml__tanh_backward_map_body(size_t n, const dml__map_operands *at)
+DML__BODY void dml__tanh_backward_at(const dml__map_operands *at, size_t i, dml__vf *value)
 {
-    for (size_t i = 0; i < n; i += DML__LANES) {
-        const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
-        const dml__vf value = (1.0f - y * y) * dy;
-        dml__store_with_beta(at, i, &value);
-    }
+    const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
+    *value = (1.0f - y * y) * dy;
 }
-DML__PER_ISA(dml__tanh_backward_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__MAP(dml__tanh_backward)
 
 DML_API void dml_tanh_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
                                float *dx)
@@ -139,15 +118,12 @@ DML_API void dml_tanh_backward(dml_pool *pool, size_t n, const float *y, const f
     dml__map_with_beta(pool, n, dml__tanh_backward_map, y, dy, beta, 0, dx);
 }
 
-DML__BODY void dml__sigmoid_backward_map_body(size_t n, const dml__map_operands *at)
+DML__BODY void dml__sigmoid_backward_at(const dml__map_operands *at, size_t i, dml__vf *value)
 {
-    for (size_t i = 0; i < n; i += DML__LANES) {
-        const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
-        const dml__vf value = y * (1.0f - y) * dy;
-        dml__store_with_beta(at, i, &value);
-    }
+    const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
+    *value = y * (1.0f - y) * dy;
 }
-DML__PER_ISA(dml__sigmoid_backward_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__MAP(dml__sigmoid_backward)
 
 DML_API void dml_sigmoid_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
                                   float *dx)

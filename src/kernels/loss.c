@@ -170,8 +170,11 @@ DML__BODY void dml__softmax_backward_rows_body(size_t rows, size_t classes, cons
             at_label[r] = p[label];
             old[r] = beta != 0 ? out[label] : 0;
         }
-        for (size_t i = 0; i < n; i += DML__LANES) {
-            dml__vf value, before;
+        dml__vf value, before = { 0 };
+        size_t i = 0;
+        if (beta == 0)
+            for (; i + DML__LANES <= n; i += DML__LANES) DML__STORE(out + i, DML__LOAD(p + i) * scale);
+        for (; i < n; i += DML__LANES) {
             dml__load_some(&value, p + i, n - i);
             value = value * scale;
             if (beta != 0) {
@@ -234,22 +237,18 @@ DML_API float dml_mse_forward(dml_pool *pool, size_t n, const float *a, const fl
     return n ? dml_squared_distance(pool, n, a, b) / (float)n : 0;
 }
 
-DML__BODY void dml__mse_backward_map_body(size_t n, const dml__map_operands *at)
+DML__BODY void dml__mse_backward_at(const dml__map_operands *at, size_t i, dml__vf *value)
 {
-    for (size_t i = 0; i < n; i += DML__LANES) {
-        dml__vf value = at->number[1] * (DML__LOAD(at->in[0] + i) - DML__LOAD(at->in[1] + i));
-        if (at->in[2]) value = value + at->number[0] * DML__LOAD(at->in[2] + i);
-        DML__STORE(at->out[0] + i, value);
-    }
+    *value = at->number[1] * (DML__LOAD(at->in[0] + i) - DML__LOAD(at->in[1] + i));
 }
-DML__PER_ISA(dml__mse_backward_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__MAP(dml__mse_backward)
 
 DML_API void dml_mse_backward(dml_pool *pool, size_t n, const float *a, const float *b, float scale,
                               float beta, float *da)
 {
-    const dml__map_operands operands = { { a, b, beta == 0 ? NULL : da },
-                                         { da, NULL },
-                                         { beta, scale, 0, 0 } };
+    const dml__map_operands operands = {
+        { a, b, beta == 0 ? NULL : da }, { da, NULL }, { beta, scale, 0, 0 }, false
+    };
     dml__map(pool, n, dml__mse_backward_map, &operands);
 }
 

@@ -165,10 +165,11 @@ DML__BODY void dml__avg_pixel(const dml_pool2d_shape *s, const float *x, dml__wi
 }
 
 /* `count` pixels of one row of windows of 2 x 2 without padding, in whole vectors. `x` is the first window,
-   `below` its second line, `place` where it lies in the image; the next is `step` pixels on. */
-DML__BODY void dml__pool_row_of_2x2(bool max, size_t count, size_t channels, int32_t step, const float *x,
-                                    const float *below, int32_t place, int32_t width, float *y,
-                                    int32_t *argmax)
+   `below` its second line, `place` where it lies in the image; the next is `step` pixels on. `with_argmax` is
+   constant, here and with_beta below: a branch in the loop would cost more than the arithmetic. */
+DML__BODY void dml__pool_row_of_2x2(bool max, bool with_argmax, size_t count, size_t channels, int32_t step,
+                                    const float *x, const float *below, int32_t place, int32_t width,
+                                    float *y, int32_t *argmax)
 {
     const dml__vi zero = { 0 };
     dml__vi here = zero + place;
@@ -180,7 +181,7 @@ DML__BODY void dml__pool_row_of_2x2(bool max, size_t count, size_t channels, int
                 dml__max_take(&value, &offset, x + channels + c, 1);
                 dml__max_take(&value, &offset, below + c, width);
                 dml__max_take(&value, &offset, below + channels + c, width + 1);
-                if (argmax) DML__STORE_INT(argmax + c, here + offset);
+                if (with_argmax) DML__STORE_INT(argmax + c, here + offset);
             } else {
                 value = value + DML__LOAD(x + channels + c) + DML__LOAD(below + c);
                 value = (value + DML__LOAD(below + channels + c)) / 4.0f;
@@ -188,7 +189,7 @@ DML__BODY void dml__pool_row_of_2x2(bool max, size_t count, size_t channels, int
             DML__STORE(y + c, value);
         }
         x += (size_t)step * channels, below += (size_t)step * channels, y += channels;
-        if (argmax) argmax += channels;
+        if (with_argmax) argmax += channels;
     }
 }
 
@@ -222,8 +223,12 @@ DML__BODY void dml__pool_forward_rows(bool max, const dml__pool2d_job *job, size
                 dml__pixels_that_fit((size_t)job->out_width, channels, channels, (size_t)(y_end - y));
             count =
                 dml__pixels_that_fit(count, (size_t)s->stride_w * channels, channels, (size_t)(x_end - last));
-            dml__pool_row_of_2x2(max, count, channels, s->stride_w, first, first + line, h.begin * s->width,
-                                 s->width, y, argmax);
+            if (max && argmax)
+                dml__pool_row_of_2x2(true, true, count, channels, s->stride_w, first, first + line,
+                                     h.begin * s->width, s->width, y, argmax);
+            else
+                dml__pool_row_of_2x2(max, false, count, channels, s->stride_w, first, first + line,
+                                     h.begin * s->width, s->width, y, NULL);
             ow = (int)count;
         }
         for (; ow < job->out_width; ow++) {
@@ -291,9 +296,9 @@ DML__BODY void dml__pool_gradient_pixel(bool max, const dml__pool2d_job *job, si
 
 /* `count` windows of one row that lie side by side, in whole vectors: the line of inputs that begins at place
    `here`, each covered by one window. `size` inputs are in a window. */
-DML__BODY void dml__pool_gradient_of_tiles(bool max, size_t count, int kernel, size_t channels,
-                                           const float *dy, const int32_t *argmax, float size, int32_t here,
-                                           float beta, float *dx)
+DML__BODY void dml__pool_gradient_of_tiles(bool max, bool with_beta, size_t count, int kernel,
+                                           size_t channels, const float *dy, const int32_t *argmax,
+                                           float size, int32_t here, float beta, float *dx)
 {
     const dml__vf none = { 0 };
     const dml__vi zero = { 0 };
@@ -307,7 +312,7 @@ DML__BODY void dml__pool_gradient_of_tiles(bool max, size_t count, int kernel, s
                 else
                     value = value / size;
                 value = none + value; /* makes 0 of -0, as a sum over windows does */
-                if (beta != 0) value = value + beta * DML__LOAD(dx + c);
+                if (with_beta) value = value + beta * DML__LOAD(dx + c);
                 DML__STORE(dx + c, value);
             }
         dy += channels;
@@ -338,8 +343,14 @@ DML__BODY void dml__pool_gradient_rows(bool max, const dml__pool2d_job *job, siz
             /* the last pixel of each tile */
             const size_t others = (size_t)(s->kernel_w - 1) * channels;
             count = dml__pixels_that_fit(count, others + channels, channels, (size_t)(dx_end - dx) - others);
-            dml__pool_gradient_of_tiles(max, count, s->kernel_w, channels, dy, max ? job->argmax + at : NULL,
-                                        dml__window_size(job, h.begin, 0), ih * s->width, job->beta, dx);
+            const int32_t *argmax = max ? job->argmax + at : NULL;
+            const float size = dml__window_size(job, h.begin, 0);
+            if (job->beta != 0)
+                dml__pool_gradient_of_tiles(max, true, count, s->kernel_w, channels, dy, argmax, size,
+                                            ih * s->width, job->beta, dx);
+            else
+                dml__pool_gradient_of_tiles(max, false, count, s->kernel_w, channels, dy, argmax, size,
+                                            ih * s->width, 0, dx);
             iw = (int)count * s->kernel_w;
         } else if (job->beta == 0 && h.begin >= h.end) {
             memset(dx, 0, row_floats * sizeof *dx);

@@ -206,6 +206,29 @@ static void the_same_at_any_place(void)
     }
 }
 
+/* Arrays beyond the caches are written in another way: the same bits, at aligned places and others. */
+static void large_arrays(void)
+{
+    enum { N = (4 << 20) + 13, PART = 50000 };
+    unsigned state = 6;
+    float *a = kernel_array(N + 3, &state), *b = kernel_array(N + 3, &state),
+          *y = kernel_array(N + 3, &state);
+    for (int c = 0; c < CASES; c++) {
+        if (cases[c].run == run_scale) continue;     /* always in place */
+        for (int shift = 0; shift < 4; shift += 3) { /* kernel_array begins 4 bytes off */
+            float want[PART];
+            cases[c].run(kernel_pools[2], N, a, b, 0, y + shift);
+            for (size_t i = 0; i < N; i += PART) {
+                const size_t n = N - i < PART ? N - i : PART;
+                cases[c].run(NULL, n, a + i, b + i, 0, want);
+                CHECK_MESSAGE(kernel_same(want, y + shift + i, n), "%s of %d from %zu on", cases[c].name, N,
+                              i);
+            }
+        }
+    }
+    kernel_free(a), kernel_free(b), kernel_free(y);
+}
+
 static void works_in_place(void)
 {
     unsigned state = 4;
@@ -285,6 +308,7 @@ static void all(void)
     the_same_for_any_threads();
     the_same_at_any_place();
     works_in_place();
+    large_arrays();
     special_values();
     bias_add();
 }
