@@ -107,8 +107,8 @@ static dataset draw_digits(int count, uint64_t seed)
         float paper[3], colour[3];
         int label;
         for (int plane = 0; plane < 3; plane++) {
-            paper[plane] = 120 * dml_random_uniform(&random, (uint64_t)plane);
-            colour[plane] = 135 + 120 * dml_random_uniform(&random, (uint64_t)(3 + plane));
+            paper[plane] = 60 * dml_random_uniform(&random, (uint64_t)plane);
+            colour[plane] = 155 + 100 * dml_random_uniform(&random, (uint64_t)(3 + plane));
         }
         digits_draw(seed, (uint64_t)i, ink, &label);
         record[0] = (unsigned char)label;

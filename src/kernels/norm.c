@@ -11,8 +11,6 @@
 
 /* Few channels fill no vectors, so several rows are taken as one wide row: how many, for whole vectors and at
    least `width` columns. 1 where there are channels enough. */
-#define DML__NORM_WIDE ((size_t)256) /* no wide row is longer */
-
 static size_t dml__norm_fold(size_t channels, size_t width)
 {
     size_t fold = 1;
@@ -24,10 +22,11 @@ static size_t dml__norm_fold(size_t channels, size_t width)
 
 /* ---- two sums of each column ---- */
 
-#define DML__NORM_BLOCKS ((size_t)16)  /* of rows, each a task */
-#define DML__NORM_GROUP ((size_t)128)  /* columns that are summed at once */
+#define DML__NORM_BLOCKS ((size_t)16)     /* of rows, at most, each a task, */
+#define DML__NORM_PARTIALS ((size_t)2048) /* and of blocks times columns */
+#define DML__NORM_MOST ((size_t)512)      /* columns that are done at once */
+#define DML__NORM_NEAR ((size_t)128)   /* columns of rows that are short enough to go down them in strips */
 #define DML__NORM_CHUNK ((size_t)128)  /* rows summed in float */
-#define DML__NORM_NEAR ((size_t)128)   /* longer rows are far apart: fewer of them are taken at once */
 #define DML__NORM_SAMPLES ((size_t)32) /* rows whose mean is what distances are taken from */
 
 /* a += x - center, b += (x - center)^2; or, where there is a dy, a += dy, b += dy (x - center). */
@@ -48,10 +47,9 @@ DML__BODY void dml__norm_add_lanes(double *sum, const dml__vf *vector)
     for (int lane = 0; lane < DML__LANES; lane++) sum[lane] += (double)lanes[lane];
 }
 
-/* Four vectors of columns over a chunk of rows. What comes after them lies `ahead`: where rows are far apart,
-   no hardware sees that by itself. */
-DML__BODY void dml__norm_strip(bool backward, size_t rows, size_t stride, size_t ahead, const float *x,
-                               const float *dy, const float *center, double *first, double *second)
+/* Four vectors of columns over a chunk of rows, their sums in registers. */
+DML__BODY void dml__norm_strip(bool backward, size_t rows, size_t stride, const float *x, const float *dy,
+                               const float *center, double *first, double *second)
 {
     const dml__vf c0 = DML__LOAD(center), c1 = DML__LOAD(center + DML__LANES);
     const dml__vf c2 = DML__LOAD(center + 2 * DML__LANES), c3 = DML__LOAD(center + 3 * DML__LANES);
@@ -60,8 +58,6 @@ DML__BODY void dml__norm_strip(bool backward, size_t rows, size_t stride, size_t
     a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
     for (size_t r = 0; r < rows; r++) {
         const float *at = x + r * stride, *dat = backward ? dy + r * stride : at;
-        __builtin_prefetch(at + ahead), __builtin_prefetch(at + ahead + 2 * DML__LANES);
-        if (backward) __builtin_prefetch(dat + ahead), __builtin_prefetch(dat + ahead + 2 * DML__LANES);
         dml__norm_add(backward, &a0, &b0, &c0, at, dat);
         dml__norm_add(backward, &a1, &b1, &c1, at + DML__LANES, dat + DML__LANES);
         dml__norm_add(backward, &a2, &b2, &c2, at + 2 * DML__LANES, dat + 2 * DML__LANES);
@@ -111,24 +107,56 @@ typedef struct dml__norm_matrix {
     double *first, *second;
 } dml__norm_matrix;
 
+DML__BODY void dml__norm_strips(bool backward, size_t begin, size_t rows, const dml__norm_matrix *m)
+{
+    const float *x = m->x + begin * m->stride, *dy = backward ? m->dy + begin * m->stride : NULL;
+    size_t c = 0;
+    for (; c + 4 * DML__LANES <= m->width; c += 4 * DML__LANES)
+        dml__norm_strip(backward, rows, m->stride, x + c, backward ? dy + c : NULL, m->center + c,
+                        m->first + c, m->second + c);
+    for (; c + DML__LANES <= m->width; c += DML__LANES)
+        dml__norm_vector(backward, rows, m->stride, x + c, backward ? dy + c : NULL, m->center + c,
+                         m->first + c, m->second + c);
+    for (; c < m->width; c++)
+        dml__norm_column(backward, rows, m->stride, x + c, backward ? dy + c : NULL, m->center[c],
+                         m->first + c, m->second + c);
+}
+
+/* Long rows are read from end to end, which memory does best. */
+DML__BODY void dml__norm_rows(bool backward, size_t begin, size_t rows, const dml__norm_matrix *m)
+{
+    float a[DML__NORM_MOST], b[DML__NORM_MOST];
+    for (size_t c = 0; c < m->width; c++) a[c] = b[c] = 0;
+    for (size_t r = begin; r < begin + rows; r++) {
+        const float *x = m->x + r * m->stride, *dy = backward ? m->dy + r * m->stride : NULL;
+        size_t c = 0;
+        for (; c + DML__LANES <= m->width; c += DML__LANES) {
+            const dml__vf center = DML__LOAD(m->center + c);
+            dml__vf sum = DML__LOAD(a + c), product = DML__LOAD(b + c);
+            dml__norm_add(backward, &sum, &product, &center, x + c, backward ? dy + c : NULL);
+            DML__STORE(a + c, sum);
+            DML__STORE(b + c, product);
+        }
+        for (; c < m->width; c++) {
+            const float distance = x[c] - m->center[c], value = backward ? dy[c] : distance;
+            a[c] += value;
+            b[c] += value * distance;
+        }
+    }
+    for (size_t c = 0; c < m->width; c++) {
+        m->first[c] += (double)a[c];
+        m->second[c] += (double)b[c];
+    }
+}
+
 DML__BODY void dml__norm_any(bool backward, const dml__norm_matrix *m)
 {
-    const bool far = m->stride > DML__NORM_NEAR;
-    const size_t chunk = far ? DML__NORM_CHUNK / 8 : DML__NORM_CHUNK;
-    for (size_t begin = 0; begin < m->rows; begin += chunk) {
-        const size_t rows = dml__minimum(chunk, m->rows - begin), at = begin * m->stride;
-        size_t c = 0;
-        for (; c + 4 * DML__LANES <= m->width; c += 4 * DML__LANES) {
-            const size_t next = c + 8 * DML__LANES <= m->width ? 4 * DML__LANES : chunk * m->stride - c;
-            dml__norm_strip(backward, rows, m->stride, far ? next : 0, m->x + at + c,
-                            backward ? m->dy + at + c : NULL, m->center + c, m->first + c, m->second + c);
-        }
-        for (; c + DML__LANES <= m->width; c += DML__LANES)
-            dml__norm_vector(backward, rows, m->stride, m->x + at + c, backward ? m->dy + at + c : NULL,
-                             m->center + c, m->first + c, m->second + c);
-        for (; c < m->width; c++)
-            dml__norm_column(backward, rows, m->stride, m->x + at + c, backward ? m->dy + at + c : NULL,
-                             m->center[c], m->first + c, m->second + c);
+    for (size_t begin = 0; begin < m->rows; begin += DML__NORM_CHUNK) {
+        const size_t rows = dml__minimum(DML__NORM_CHUNK, m->rows - begin);
+        if (m->stride <= DML__NORM_NEAR)
+            dml__norm_strips(backward, begin, rows, m);
+        else
+            dml__norm_rows(backward, begin, rows, m);
     }
 }
 
@@ -167,8 +195,8 @@ static void dml__norm_task(void *argument, int task, int worker)
     const size_t row = (size_t)task * job->rows_per_block, columns = job->columns;
     const size_t rows = dml__minimum(job->rows_per_block, job->rows - row);
     const size_t wide_rows = rows / job->fold, width = columns * job->fold;
-    float center[DML__NORM_WIDE];
-    double first[DML__NORM_WIDE], second[DML__NORM_WIDE];
+    float center[DML__NORM_MOST];
+    double first[DML__NORM_MOST], second[DML__NORM_MOST];
     (void)worker;
     for (size_t i = 0; i < width; i++) {
         center[i] = job->center[i % columns];
@@ -203,11 +231,12 @@ static void dml__norm_task(void *argument, int task, int worker)
 /* first[c] and second[c] of a group of columns. */
 DML__NOINLINE static void dml__norm_sums(dml_pool *pool, dml__norm_job *job, double *first, double *second)
 {
-    double partial[DML__NORM_BLOCKS * 2 * DML__NORM_GROUP];
+    double partial[DML__NORM_PARTIALS * 2];
     const size_t columns = job->columns;
+    const size_t most = dml__minimum(DML__NORM_BLOCKS, DML__NORM_PARTIALS / columns);
     job->isa = dml__pool_machine(pool).isa;
     job->fold = columns == job->channels ? dml__norm_fold(columns, 4 * DML__LANES) : 1;
-    job->rows_per_block = dml__divide_up(job->rows, DML__NORM_BLOCKS);
+    job->rows_per_block = dml__divide_up(job->rows, most);
     if (job->rows_per_block * columns < DML__BLOCK) job->rows_per_block = dml__divide_up(DML__BLOCK, columns);
     job->rows_per_block = dml__divide_up(job->rows_per_block, job->fold) * job->fold;
     job->partial = partial;
@@ -241,7 +270,7 @@ static dml__norm_job dml__norm_group(size_t rows, size_t channels, size_t column
     memset(&job, 0, sizeof job);
     job.rows = rows;
     job.channels = channels;
-    job.columns = dml__minimum(DML__NORM_GROUP, channels - column);
+    job.columns = dml__minimum(DML__NORM_MOST, channels - column);
     job.x = x + column;
     job.dy = dy ? dy + column : NULL;
     job.center = center;
@@ -251,9 +280,9 @@ static dml__norm_job dml__norm_group(size_t rows, size_t channels, size_t column
 DML_API void dml_batch_statistics(dml_pool *pool, size_t rows, size_t channels, const float *x, float *mean,
                                   float *variance)
 {
-    for (size_t column = 0; column < channels; column += DML__NORM_GROUP) {
-        float center[DML__NORM_GROUP];
-        double first[DML__NORM_GROUP], second[DML__NORM_GROUP];
+    for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
+        float center[DML__NORM_MOST];
+        double first[DML__NORM_MOST], second[DML__NORM_MOST];
         dml__norm_job job = dml__norm_group(rows, channels, column, x, NULL, center);
         dml__norm_center(&job, center);
         dml__norm_sums(pool, &job, first, second);
@@ -276,8 +305,8 @@ DML_API void dml_batch_norm_backward_parameters(dml_pool *pool, size_t rows, siz
                                                 const float *mean, const float *variance, float epsilon,
                                                 const float *dy, float *dscale, float *dshift)
 {
-    for (size_t column = 0; column < channels; column += DML__NORM_GROUP) {
-        double first[DML__NORM_GROUP], second[DML__NORM_GROUP];
+    for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
+        double first[DML__NORM_MOST], second[DML__NORM_MOST];
         dml__norm_job job = dml__norm_group(rows, channels, column, x, dy, mean + column);
         dml__norm_sums(pool, &job, first, second);
         for (size_t c = 0; c < job.columns; c++) {
@@ -288,8 +317,6 @@ DML_API void dml_batch_norm_backward_parameters(dml_pool *pool, size_t rows, siz
 }
 
 /* ---- each element from those of its place and numbers of its channel ---- */
-
-#define DML__NORM_MOST ((size_t)512) /* columns that are done at once */
 
 typedef struct dml__norm_map {
     dml_isa isa;
