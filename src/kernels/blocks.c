@@ -2,6 +2,7 @@
 #define DML_KERNELS_BLOCKS_C
 
 #include "kernels/blocks.h"
+
 #include "thread/pool_internal.h"
 
 #include <string.h>
