@@ -83,6 +83,7 @@
 #include "kernels/batch_reduce.c"
 #include "kernels/conv2d_pass.c"
 #include "kernels/conv2d_weights.c"
+#include "kernels/conv2d_depthwise.c"
 #include "kernels/conv2d.c"
 #include "kernels/blocks.c"
 #include "kernels/pool2d.c"

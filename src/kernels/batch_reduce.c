@@ -84,8 +84,9 @@
 #define DML__N_TILE_CASES(isa, r) DML__N_TILE_CASE(isa, r, 1) DML__N_TILE_CASE(isa, r, 2)
 #define DML__N_TILE_THIN_CASES(isa)                                                                          \
     DML__N_TILE_CASE(isa, 1, 3)                                                                              \
-    DML__N_TILE_CASE(isa, 1, 4) DML__N_TILE_CASE(isa, 2, 3) DML__N_TILE_CASE(isa, 2, 4)                      \
-        DML__N_TILE_CASE(isa, 3, 3) DML__N_TILE_CASE(isa, 3, 4)
+    DML__N_TILE_CASE(isa, 1, 4)                                                                              \
+    DML__N_TILE_CASE(isa, 2, 3)                                                                              \
+    DML__N_TILE_CASE(isa, 2, 4) DML__N_TILE_CASE(isa, 3, 3) DML__N_TILE_CASE(isa, 3, 4)
 #define DML__N_THIN_ROWS 3
 #define DML__N_THIN_VECTORS 4
 

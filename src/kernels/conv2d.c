@@ -4,6 +4,7 @@
 #include "kernels/conv2d.h"
 
 #include "kernels/blocks.h"
+#include "kernels/conv2d_depthwise.h"
 #include "kernels/conv2d_pass.h"
 #include "kernels/conv2d_weights.h"
 #include "thread/scratch.h"
@@ -68,6 +69,30 @@ static dml_status dml__conv_init(dml__conv *conv, const dml_conv2d_shape *shape)
     return DML_OK;
 }
 
+/* Whether each channel makes one filter. */
+static bool dml__conv_is_depthwise(const dml__conv *conv)
+{
+    return conv->channels == 1 && conv->filters == 1 && conv->shape.groups > 1 &&
+           conv->taps <= DML__DEPTHWISE_TAPS;
+}
+
+/* The loops over groups: depthwise, all of them at once. */
+static int dml__conv_groups(const dml__conv *conv)
+{
+    return dml__conv_is_depthwise(conv) ? 1 : conv->shape.groups;
+}
+
+static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass *pass)
+{
+    if (dml__conv_is_depthwise(conv)) {
+        pass->columns = conv->shape.channels;
+        pass->weights_column = conv->taps;
+        dml__depthwise_pass(pool, pass);
+    } else {
+        dml__conv_pass_run(pool, pass);
+    }
+}
+
 /* --- forward --- */
 
 static dml__conv_pass dml__conv_forward_pass(const dml__conv *conv, int group, const float *x, const float *w,
@@ -102,9 +127,9 @@ DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_sha
 {
     dml__conv conv;
     const dml_status status = dml__conv_init(&conv, shape);
-    for (int group = 0; status == DML_OK && group < conv.shape.groups; group++) {
-        const dml__conv_pass pass = dml__conv_forward_pass(&conv, group, x, w, epilogue, y);
-        dml__conv_pass_run(pool, &pass);
+    for (int group = 0; status == DML_OK && group < dml__conv_groups(&conv); group++) {
+        dml__conv_pass pass = dml__conv_forward_pass(&conv, group, x, w, epilogue, y);
+        dml__conv_run(pool, &conv, &pass);
     }
     return status;
 }
@@ -189,11 +214,11 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
     const dml_status status = dml__conv_init(&conv, shape);
     if (status != DML_OK) return status;
     const dml_conv2d_shape *s = &conv.shape;
-    for (int group = 0; group < s->groups; group++)
+    for (int group = 0; group < dml__conv_groups(&conv); group++)
         for (int y = 0; y < s->stride_h && y < s->height; y++)
             for (int x = 0; x < s->stride_w && x < s->width; x++) {
-                const dml__conv_pass pass = dml__conv_input_pass(&conv, group, y, x, dy, w, beta, dx);
-                dml__conv_pass_run(pool, &pass);
+                dml__conv_pass pass = dml__conv_input_pass(&conv, group, y, x, dy, w, beta, dx);
+                dml__conv_run(pool, &conv, &pass);
             }
     return DML_OK;
 }
@@ -225,9 +250,14 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
 {
     dml__conv conv;
     const dml_status status = dml__conv_init(&conv, shape);
-    for (int group = 0; status == DML_OK && group < conv.shape.groups; group++) {
-        const dml__wgrad job = dml__conv_weights_job(&conv, group, x, dy, beta, dw);
-        dml__wgrad_run(pool, &job);
+    for (int group = 0; status == DML_OK && group < dml__conv_groups(&conv); group++) {
+        dml__wgrad job = dml__conv_weights_job(&conv, group, x, dy, beta, dw);
+        if (dml__conv_is_depthwise(&conv)) {
+            job.filters = job.channels = conv.shape.channels;
+            dml__depthwise_weights(pool, &job);
+        } else {
+            dml__wgrad_run(pool, &job);
+        }
     }
     return status;
 }
@@ -237,6 +267,7 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
     dml_scratch scratch = { 0, 0 };
     dml__conv conv;
     if (dml__conv_init(&conv, shape) != DML_OK) return scratch;
+    if (dml__conv_is_depthwise(&conv)) return scratch;
     const dml_conv2d_shape *s = &conv.shape;
     const dml__conv_pass forward = dml__conv_forward_pass(&conv, 0, NULL, NULL, NULL, NULL);
     scratch = dml__conv_pass_scratch(&forward);

@@ -23,6 +23,7 @@
    most, the patches are gathered tile by tile. */
 #define DML__CONV_BAND 65536
 #define DML__CONV_BAND_MOST 262144
+#define DML__CONV_BAND_PIXELS 96 /* no fewer, for which the weights are read again */
 
 /* Fewer multiply-adds than this are not worth waking anybody, or making a task of. */
 #define DML__CONV_SERIAL_WORK 200000.0
@@ -61,6 +62,12 @@ DML__LOCAL void dml__conv_tile(const dml__n_microkernel *kernel, const dml__n_ti
     for (int i = 0; i < tile->rows; i++) dml__conv_copy(tile->c[i], whole.c[i], columns);
 }
 
+#if defined(__GNUC__)
+#define DML__PREFETCH(address) __builtin_prefetch(address)
+#else
+#define DML__PREFETCH(address) (void)(address)
+#endif
+
 typedef struct dml__conv_pass_plan {
     const dml__conv_pass *pass;
     dml_pool *pool;
@@ -88,10 +95,21 @@ static ptrdiff_t dml__conv_pass_band_floats(const dml__conv_pass_plan *plan, ptr
     return images * dml__conv_pass_source_lines(plan->pass, lines) * plan->copy_w * plan->pass->depth;
 }
 
+/* What a band keeps in the caches: its copy, or what a chunk meets of its source; and, where that is written
+   at once, the target. */
+static ptrdiff_t dml__conv_pass_footprint(const dml__conv_pass_plan *plan, ptrdiff_t images, ptrdiff_t lines)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t pixels = images * lines * p->grid_w;
+    ptrdiff_t band = dml__conv_pass_band_floats(plan, images, lines);
+    if (!plan->copy) band = dml__conv_smaller(band, pixels * dml__conv_smaller(plan->k, DML__CONV_KC));
+    return band + (plan->chunks == 1 ? pixels * p->columns : 0);
+}
+
 static void dml__conv_pass_plan_bands(dml__conv_pass_plan *plan, int threads)
 {
     const dml__conv_pass *p = plan->pass;
-    const ptrdiff_t image = dml__conv_pass_band_floats(plan, 1, p->grid_h);
+    const ptrdiff_t image = dml__conv_pass_footprint(plan, 1, p->grid_h);
     const double work =
         (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)plan->k * (double)p->columns;
     ptrdiff_t wanted = 1;
@@ -101,11 +119,12 @@ static void dml__conv_pass_plan_bands(dml__conv_pass_plan *plan, int threads)
     }
     plan->images = 1, plan->lines = p->grid_h;
     if (2 * image <= DML__CONV_BAND) {
-        plan->images = dml__conv_smaller(p->batch, image ? DML__CONV_BAND / image : p->batch);
+        plan->images = dml__conv_smaller(p->batch, DML__CONV_BAND / image);
         while (plan->images > 1 && dml__conv_quotient_up(p->batch, plan->images) < wanted)
             plan->images = dml__conv_quotient_up(plan->images, 2);
     } else {
-        while (plan->lines > 1 && dml__conv_pass_band_floats(plan, 1, plan->lines) > DML__CONV_BAND)
+        while (plan->lines > 1 && plan->lines * p->grid_w >= 2 * DML__CONV_BAND_PIXELS &&
+               dml__conv_pass_footprint(plan, 1, plan->lines) > DML__CONV_BAND)
             plan->lines = dml__conv_quotient_up(plan->lines, 2);
     }
     /* Panels are shared out before the lines of an image, whose copies overlap. */
@@ -196,12 +215,12 @@ static inline void dml__conv_transpose_4x4(const float *from, ptrdiff_t step, fl
 #endif
 }
 
-/* Four columns at a time, sixteen k of each, which is a line of a cache. */
+/* Four columns at a time, so that few streams of memory are read at once. */
 static void dml__conv_pass_pack_transposed(const float *from, ptrdiff_t step, ptrdiff_t columns, ptrdiff_t kc,
                                            ptrdiff_t width, float *out)
 {
-    for (ptrdiff_t k0 = 0; k0 < kc; k0 += 16) {
-        const ptrdiff_t k1 = dml__conv_smaller(kc, k0 + 16);
+    for (ptrdiff_t k0 = 0; k0 < kc; k0 += DML__CONV_KC) {
+        const ptrdiff_t k1 = dml__conv_smaller(kc, k0 + DML__CONV_KC);
         ptrdiff_t j = 0;
         for (; j + 4 <= columns; j += 4) {
             const float *four = from + j * step;
@@ -215,10 +234,8 @@ static void dml__conv_pass_pack_transposed(const float *from, ptrdiff_t step, pt
     }
 }
 
-/* Packs columns j0 .. of k0 <= k < k1 as out[(k - k0) * width + column], with zeros behind the last column.
- */
-static void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdiff_t columns, ptrdiff_t width,
-                                ptrdiff_t k0, ptrdiff_t k1, float *out)
+DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdiff_t columns, ptrdiff_t width,
+                                    ptrdiff_t k0, ptrdiff_t k1, float *out)
 {
     if (columns < width) dml__conv_zero(out, (k1 - k0) * width);
     while (k0 < k1) { /* a tap at a time */
@@ -228,8 +245,13 @@ static void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdiff_t
                             tap % p->taps_w * p->weights_tap_w + d * p->weights_depth +
                             j0 * p->weights_column;
         if (p->weights_column == 1) {
-            for (ptrdiff_t k = 0; k < count; k++)
-                dml__conv_copy(out + k * width, from + k * p->weights_depth, columns);
+            for (ptrdiff_t k = 0; k < count; k++, from += p->weights_depth) {
+                DML__PREFETCH(from + 16 * p->weights_depth);
+                if (columns == 16)
+                    memcpy(out + k * width, from, 16 * sizeof *out);
+                else
+                    dml__conv_copy(out + k * width, from, columns);
+            }
         } else {
             /* The forward weights of a filter lie side by side for all taps. */
             if (p->weights_tap_w == p->depth && p->weights_tap_h == p->taps_w * p->depth) count = k1 - k0;
@@ -443,9 +465,10 @@ static void dml__conv_pass_blocks(const dml__conv_pass_plan *plan, const dml__co
 }
 
 static void dml__conv_pass_panel(const dml__conv_pass_plan *plan, const dml__conv_pass_band *band,
-                                 ptrdiff_t panel)
+                                 ptrdiff_t panel, ptrdiff_t c)
 {
     const dml__conv_pass *p = plan->pass;
+    const bool last = c == plan->chunks - 1;
     ptrdiff_t a_at[DML__CONV_KC], b_at[DML__CONV_KC];
     float block[DML__CONV_KC * DML__CONV_COLUMNS], bias[DML__CONV_COLUMNS]; /* (k, width), (width) */
     dml__conv_pass_sweep sweep;
@@ -458,30 +481,27 @@ static void dml__conv_pass_panel(const dml__conv_pass_plan *plan, const dml__con
     sweep.spill = plan->chunks == 1 && plan->panels == 1 && p->beta == 0 && p->target_pixel == p->columns &&
                   p->target_line == p->grid_w * p->target_pixel &&
                   p->target_image == p->grid_h * p->target_line;
+    sweep.chunk = dml__conv_pass_chunk_at(plan, c);
     tile->columns = (int)width;
     tile->a_step = 1;
     tile->b_step = width;
     tile->alpha = 1;
-    for (ptrdiff_t c = 0; c < plan->chunks; c++) {
-        const bool last = c == plan->chunks - 1;
-        sweep.chunk = dml__conv_pass_chunk_at(plan, c);
-        if (plan->packed) {
-            tile->b = plan->packed + panel * plan->full * plan->k + sweep.chunk.k0 * width;
-        } else {
-            tile->b = block;
-            dml__conv_pass_pack(p, sweep.j0, sweep.columns, width, sweep.chunk.k0, sweep.chunk.k1, block);
-        }
-        tile->beta = c ? 1 : p->beta;
-        tile->relu = last && p->relu;
-        tile->bias = NULL;
-        if (last && p->bias) {
-            dml__conv_zero(bias, width);
-            dml__conv_copy(bias, p->bias + sweep.j0, sweep.columns);
-            tile->bias = bias;
-        }
-        dml__conv_pass_blocks(plan, band, &sweep.chunk, width, a_at, b_at, tile);
-        dml__conv_pass_sweep_tiles(&sweep);
+    if (plan->packed) {
+        tile->b = plan->packed + panel * plan->full * plan->k + sweep.chunk.k0 * width;
+    } else {
+        tile->b = block;
+        dml__conv_pass_pack(p, sweep.j0, sweep.columns, width, sweep.chunk.k0, sweep.chunk.k1, block);
     }
+    tile->beta = c ? 1 : p->beta;
+    tile->relu = last && p->relu;
+    tile->bias = NULL;
+    if (last && p->bias) {
+        dml__conv_zero(bias, width);
+        dml__conv_copy(bias, p->bias + sweep.j0, sweep.columns);
+        tile->bias = bias;
+    }
+    dml__conv_pass_blocks(plan, band, &sweep.chunk, width, a_at, b_at, tile);
+    dml__conv_pass_sweep_tiles(&sweep);
 }
 
 static void dml__conv_pass_task(void *argument, int task, int worker)
@@ -490,8 +510,10 @@ static void dml__conv_pass_task(void *argument, int task, int worker)
     const ptrdiff_t group = task % plan->groups;
     const dml__conv_pass_band band = dml__conv_pass_band_at(plan, task / plan->groups, worker);
     const ptrdiff_t end = (group + 1) * plan->panels / plan->groups;
-    for (ptrdiff_t panel = group * plan->panels / plan->groups; panel < end; panel++)
-        dml__conv_pass_panel(plan, &band, panel);
+    /* A chunk's part of the band is used for all panels before the next. */
+    for (ptrdiff_t c = 0; c < plan->chunks; c++)
+        for (ptrdiff_t panel = group * plan->panels / plan->groups; panel < end; panel++)
+            dml__conv_pass_panel(plan, &band, panel, c);
 }
 
 static size_t dml__conv_pass_packed_bytes(const dml__conv_pass_plan *plan)

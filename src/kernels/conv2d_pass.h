@@ -36,6 +36,11 @@ DML__LOCAL void dml__conv_pass_run(dml_pool *pool, const dml__conv_pass *pass);
 /* What a pass of that size uses; the arrays aren't looked at. */
 DML__LOCAL dml_scratch dml__conv_pass_scratch(const dml__conv_pass *pass);
 
+/* Packs the weights of columns j0 .. for k0 <= k < k1, k in the order of (taps_h, taps_w, depth), as
+   out[(k - k0) * width + column], with zeros behind the last column. */
+DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdiff_t columns, ptrdiff_t width,
+                                    ptrdiff_t k0, ptrdiff_t k1, float *out);
+
 /* --- for convolutions of every kind --- */
 
 /* The widest tile that convolutions use; a multiple of any kernel's lanes * vectors. */
