@@ -16,7 +16,7 @@ VERSION := $(shell sed -n 's/^.define DML_VERSION "\(.*\)"/\1/p' src/base/platfo
 MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all demo test test-programs bench amalgamate install uninstall data format format-check clean help
+.PHONY: all demo test test-programs bench bench-peers amalgamate install uninstall data format format-check clean help
 
 # ---- what this machine has ----
 
@@ -116,6 +116,10 @@ demo: $(BUILD)/dmlrun $(BUILD)/samples/mnist
 bench: $(BENCHES)
 	@for program in $(BENCHES); do echo "# $$program"; $$program || exit 1; done
 
+# The libraries that the benchmarks time ours beside.
+bench-peers:
+	@CC='$(CC)' sh bench/peers/install.sh $(BUILD)/peers
+
 # ---- tests: a variant is all of src/ and tests/ compiled in one way; src/ is built file by file ----
 
 GENERATED := $(patsubst src/%,$(BUILD)/gen/%.inc,$(wildcard src/gpu/*.cl))
@@ -132,7 +136,7 @@ CPU_FOLDERS := base thread kernels device graph ops train comm dist
 
 # Variants: NAME.cc, .flags, .folders (which tests, or single ones), .no (why it is left out), and where they aren't this
 # machine's: .run (what runs a program), .needs (what that needs), .exe (how its name ends), .ar, .libs.
-VARIANTS := normal clang asan tsan nothreads musl windows arm aarch64 ppc64
+VARIANTS := normal clang asan tsan nothreads emulated musl windows arm aarch64 ppc64
 
 normal.cc := $(CC)
 normal.flags := $(CFLAGS) $(DEVICE_FLAGS)
@@ -160,6 +164,12 @@ tsan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=thre
 nothreads.cc := $(CC)
 nothreads.flags := -O1 -DDML_NO_THREADS
 nothreads.folders := $(CPU_FOLDERS)
+
+# AVX-512 and AMX in plain C (tests/emulated/immintrin.h), for machines without.
+emulated.cc := $(CC)
+emulated.flags := -O1 -Wno-psabi -DDML__EMULATED -Itests/emulated
+emulated.folders := kernels ops
+emulated.no := $(if $(filter x86_64,$(shell uname -m)),,only on x86-64)
 
 arm.cc := arm-linux-gnueabihf-gcc
 arm.flags := -O1
@@ -306,7 +316,7 @@ uninstall:
 data:
 	@sh tools/data.sh '$(BUILD)/data/mnist' '$(DML_DATA)'
 
-FORMATTED = $(wildcard $(foreach d,src src/* samples tests tests/* bench tools,$(foreach e,c h cl cu cpp,$(d)/*.$(e))))
+FORMATTED = $(wildcard $(foreach d,src src/* samples tests tests/* bench bench/* tools,$(foreach e,c h cl cu cpp,$(d)/*.$(e))))
 format:
 	@clang-format -i $(FORMATTED)
 format-check:
@@ -321,9 +331,10 @@ help:
 # | make demo                trains a classifier of drawn digits with 4 processes; DEMO="options of the sample"
 # | make test                all tests, all variants; ends in N passed, N failed
 # |   T="graph base/philox"  only these folders or programs of tests/
-# |   V="normal asan"        only these variants: normal clang asan tsan nothreads musl windows arm aarch64 ppc64,
+# |   V="normal asan"        only these variants: normal clang asan tsan nothreads emulated musl windows arm aarch64 ppc64,
 # |                          and the runs isa (kernel tests on lower instruction sets), oclgrind, scripts
 # | make bench               the benchmarks, a row for each measurement
+# | make bench-peers         installs other libraries into build/peers, to be timed beside ours (3 GB)
 # | make amalgamate          writes dml.h, dml_comm.h, dml_cuda.cu and dml_opencl.c from src/, and docs/reference.md
 # | make data                MNIST into build/data/mnist: downloaded, or unpacked from DML_DATA=dir (dir/mnist/*.gz)
 # | make install             dmlrun, headers, sources, pkg-config file, CMake package; PREFIX=/usr/local DESTDIR=

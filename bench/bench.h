@@ -1,181 +1,221 @@
-/* bench.h: what the benchmarks share: timing, the machine's limits, and rows that a script and a person read.
+/* bench.h: what the benchmarks share: their options, timing beside peers, and rows that a script and a person
+   read.
 
    A row is words of name=value on one line, e.g.
-     name=gemm m=512 n=512 k=512 threads=1 ours=110.2 limit=118.9 ratio_limit=0.927 unit=GFLOP/s
-   `limit` is what the machine could do at best, measured beside it in the same run. */
+     name=gemm m=512 n=512 k=512 threads=1 ours=97.2 best_peer=93.4 peer=blis limit=101.9 ratio_peer=1.041
+     ratio_limit=0.954 unit=GFLOP/s openblas=91 blis=93.4
+   `limit` is what the machine could do at best, measured beside it in the same run. Ratios are larger where
+   ours is faster. Where no peer was found, best_peer and ratio_peer are 0 and peer is none. */
 #ifndef DML_BENCH_BENCH_H
 #define DML_BENCH_BENCH_H
 
-#include "dml.h"
+#include "machine.h"
+#include "peers.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+/* --- options --- */
 
-#if defined(__x86_64__) || defined(__i386__)
-#include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
+typedef enum bench_kind { BENCH_INT, BENCH_NUMBER, BENCH_TEXT, BENCH_FLAG } bench_kind;
 
-#if defined(__GNUC__)
-#define BENCH__UNUSED __attribute__((unused))
-#define BENCH__TARGET(isa) __attribute__((target(isa)))
-#else
-#define BENCH__UNUSED
-#define BENCH__TARGET(isa)
-#endif
+typedef struct bench_option {
+    const char *name; /* with its dashes; NULL ends a list */
+    bench_kind kind;
+    void *value; /* int, double, const char * or bool */
+    double min, max;
+} bench_option;
 
-BENCH__UNUSED static int bench__compare(const void *a, const void *b)
+/* What every program takes. */
+typedef struct bench_common {
+    int threads;       /* 0: rows for one thread and for every processor */
+    double seconds;    /* for each row and each that is timed */
+    bool quick;        /* few cases, little time */
+    const char *peers; /* their folder; NULL: the usual one */
+} bench_common;
+
+#define BENCH_COMMON_OPTIONS(c)                                                                              \
+    { "--threads", BENCH_INT, &(c).threads, 1, 1024 },                                                       \
+        { "--seconds", BENCH_NUMBER, &(c).seconds, 1e-4, 60 }, { "--quick", BENCH_FLAG, &(c).quick, 0, 0 },  \
+        { "--peers", BENCH_TEXT, &(c).peers, 0, 0 },                                                         \
+    {                                                                                                        \
+        NULL, BENCH_FLAG, NULL, 0, 0                                                                         \
+    }
+#define BENCH_COMMON_USAGE                                                                                   \
+    "  --threads T  rows for T threads only; otherwise for 1 and for every processor\n"                      \
+    "  --seconds S  how long to time each row, for ours and for each peer\n"                                 \
+    "  --quick      fewer rows and less time\n"                                                              \
+    "  --peers DIR  where the peers are; otherwise DML_PEERS or build/peers/run (make bench-peers)\n"
+
+/* Exits after --help, and with 2 and a sentence for what it doesn't understand. */
+BENCH__UNUSED static void bench_parse(int argc, char **argv, const char *program, const char *usage,
+                                      const bench_option *options)
 {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    for (int i = 1; i < argc; i++) {
+        const bench_option *o = options;
+        char *end = NULL;
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            fputs(usage, stdout);
+            exit(0);
+        }
+        while (o->name && strcmp(o->name, argv[i]) != 0) o++;
+        if (!o->name) {
+            fprintf(stderr, "%s: there is no option \"%s\": see --help\n", program, argv[i]);
+            exit(2);
+        }
+        if (o->kind == BENCH_FLAG) {
+            *(bool *)o->value = true;
+            continue;
+        }
+        if (i + 1 == argc) {
+            fprintf(stderr, "%s: %s needs a value: see --help\n", program, o->name);
+            exit(2);
+        }
+        const char *text = argv[++i];
+        if (o->kind == BENCH_TEXT) {
+            *(const char **)o->value = text;
+            continue;
+        }
+        const double value = o->kind == BENCH_INT ? (double)strtol(text, &end, 10) : strtod(text, &end);
+        if (end == text || *end || !(value >= o->min && value <= o->max)) {
+            fprintf(stderr, "%s: %s takes a %snumber from %g to %g, not \"%s\"\n", program, o->name,
+                    o->kind == BENCH_INT ? "whole " : "", o->min, o->max, text);
+            exit(2);
+        }
+        if (o->kind == BENCH_INT)
+            *(int *)o->value = (int)value;
+        else
+            *(double *)o->value = value;
+    }
 }
 
-/* Sorts them, too. */
-BENCH__UNUSED static double bench_median(double *values, int count)
+/* The numbers of threads that rows are wanted for: round 0, then 1; 0 ends them. */
+BENCH__UNUSED static int bench_threads(const bench_common *common, int round)
 {
-    qsort(values, (size_t)count, sizeof *values, bench__compare);
-    return count % 2 ? values[count / 2] : 0.5 * (values[count / 2 - 1] + values[count / 2]);
+    const int all = dml_cpu_count();
+    if (common->threads) return round == 0 ? common->threads : 0;
+    return round == 0 ? 1 : round == 1 && all > 1 ? all : 0;
 }
 
-/* The median seconds of one call of `run`: as many samples as `seconds` allow, 3 to 99, each of enough calls
-   to be well above the clock's resolution. One call comes first, to warm up. */
+BENCH__UNUSED static dml_pool *bench_pool(const char *program, int threads)
+{
+    dml_pool_options options;
+    memset(&options, 0, sizeof options);
+    options.threads = threads;
+    dml_pool *pool = dml_pool_create(&options);
+    if (!pool) {
+        fprintf(stderr, "%s: no pool of %d threads can be had\n", program, threads);
+        exit(1);
+    }
+    return pool;
+}
+
+/* Floats that are neither all alike nor slow to compute with. */
+BENCH__UNUSED static float *bench_floats(const char *program, size_t count)
+{
+    float *x = (float *)malloc((count ? count : 1) * sizeof *x);
+    if (!x) {
+        fprintf(stderr, "%s: no memory for %zu floats\n", program, count);
+        exit(1);
+    }
+    for (size_t i = 0; i < count; i++) x[i] = (float)(i * 7919 % 1000) * 0.002f - 1;
+    return x;
+}
+
+/* --- timing --- */
+
+/* The median seconds of one call: as many samples as `seconds` allow, up to 99, each of enough calls to be
+   well above the clock's resolution. One call comes first, to warm up; a long one counts. */
 BENCH__UNUSED static double bench_time(void (*run)(void *argument), void *argument, double seconds)
 {
     double start = dml_seconds();
     run(argument);
+    double once = dml_seconds() - start;
+    if (once > 5e-3 && once >= seconds) return once;
     start = dml_seconds();
     run(argument);
-    const double once = dml_seconds() - start + 1e-9;
+    once = dml_seconds() - start + 1e-9;
     const int calls = once > 50e-6 ? 1 : (int)(50e-6 / once) + 1;
     double sample[99], spent = 0;
     int samples = 0;
-    while (samples < 3 || (samples < 99 && spent < seconds)) {
+    do {
         start = dml_seconds();
         for (int i = 0; i < calls; i++) run(argument);
         sample[samples] = dml_seconds() - start;
         spent += sample[samples];
         sample[samples++] /= calls;
-    }
+    } while (samples < 99 && spent < seconds);
     return bench_median(sample, samples);
 }
 
-/* Prints the end of a row whose beginning the caller has printed. */
+/* Times `run` and the case of that name (words of the protocol in peers.h) with each peer that takes it, turn
+   by turn: the median seconds of ours; theirs are in the list. */
+BENCH__UNUSED static double bench_beside(bench_peers *peers, const char *name, void (*run)(void *argument),
+                                         void *argument, double seconds)
+{
+    double sample[BENCH_PEERS_MAX + 1][BENCH_ROUNDS];
+    char line[256];
+    for (int i = 0; i < peers->count; i++) {
+        bench_peer *peer = &peers->list[i];
+        snprintf(line, sizeof line, "case %s\n", name);
+        peer->takes_case =
+            peer->process && bench_peer_ask(peers, peer, line) && strncmp(peer->answer, "ok", 2) == 0;
+        memcpy(peer->said, peer->answer, sizeof peer->said);
+    }
+    const double start = dml_seconds();
+    int rounds = 0;
+    /* Calls that take long by themselves get fewer rounds. */
+    for (; rounds < BENCH_ROUNDS && (rounds < 3 || dml_seconds() - start < 20 * seconds); rounds++) {
+        const int round = rounds;
+        sample[BENCH_PEERS_MAX][round] = bench_time(run, argument, seconds / BENCH_ROUNDS);
+        for (int i = 0; i < peers->count; i++) {
+            bench_peer *peer = &peers->list[i];
+            if (!peer->takes_case) continue;
+            snprintf(line, sizeof line, "time %g\n", seconds / BENCH_ROUNDS);
+            peer->takes_case = bench_peer_ask(peers, peer, line);
+            if (!peer->takes_case) continue;
+            sample[i][round] = strtod(peer->answer, NULL);
+            if (!(sample[i][round] > 0)) {
+                bench__peer_gone(peers, peer, peer->answer);
+                peer->takes_case = false;
+            }
+        }
+    }
+    for (int i = 0; i < peers->count; i++)
+        if (peers->list[i].takes_case) peers->list[i].seconds = bench_median(sample[i], rounds);
+    return bench_median(sample[BENCH_PEERS_MAX], rounds);
+}
+
+/* --- rows --- */
+
+/* The end of a row whose beginning (name=, the case) the caller has printed. `seconds` are those of one call
+   of ours, `least` those that the machine allows (0: unknown). Where `work` is not 0, figures are work /
+   seconds, else microseconds. */
+BENCH__UNUSED static void bench_row(const bench_peers *peers, int threads, double seconds, double least,
+                                    double work, const char *unit)
+{
+    const bench_peer *best = NULL;
+    for (int i = 0; i < peers->count; i++) {
+        const bench_peer *peer = &peers->list[i];
+        if (peer->takes_case && (!best || peer->seconds < best->seconds)) best = peer;
+    }
+#define BENCH__FIGURE(s) (!((s) > 0) ? 0 : work > 0 ? work / (s) : 1e6 * (s))
+    printf(" threads=%d ours=%.4g best_peer=%.4g peer=%s limit=%.4g ratio_peer=%.3f ratio_limit=%.3f unit=%s",
+           threads, BENCH__FIGURE(seconds), best ? BENCH__FIGURE(best->seconds) : 0,
+           best ? best->name : "none", BENCH__FIGURE(least), best ? best->seconds / seconds : 0,
+           least / seconds, unit);
+    for (int i = 0; i < peers->count; i++)
+        if (peers->list[i].takes_case)
+            printf(" %s=%.4g", peers->list[i].name, BENCH__FIGURE(peers->list[i].seconds));
+#undef BENCH__FIGURE
+    if (bench_disturbed(threads)) printf(" disturbed=1");
+    putchar('\n');
+    fflush(stdout);
+}
+
+/* The end of a row that no peer is timed beside. */
 BENCH__UNUSED static void bench_row_end(int threads, double ours, double limit, const char *unit)
 {
     printf(" threads=%d ours=%.4g limit=%.4g ratio_limit=%.3f unit=%s\n", threads, ours, limit,
            limit > 0 ? ours / limit : 0, unit);
     fflush(stdout);
-}
-
-/* --- the peak of fused multiply-adds --- */
-
-/* Twelve independent chains keep every multiplier busy. Each function does 4 `rounds` steps of all chains and
-   returns the floating-point operations done, a multiply-add counting as two. */
-#define BENCH__CHAINS 12
-#define BENCH__FMA_STEP(fma)                                                                                 \
-    chain0 = fma(chain0, x, y), chain1 = fma(chain1, x, y), chain2 = fma(chain2, x, y);                      \
-    chain3 = fma(chain3, x, y), chain4 = fma(chain4, x, y), chain5 = fma(chain5, x, y);                      \
-    chain6 = fma(chain6, x, y), chain7 = fma(chain7, x, y), chain8 = fma(chain8, x, y);                      \
-    chain9 = fma(chain9, x, y), chain10 = fma(chain10, x, y), chain11 = fma(chain11, x, y)
-#define BENCH__FMA_LOOP(vector, lanes, set1, fma, store)                                                     \
-    vector chain0 = set1(0), chain1 = set1(1), chain2 = set1(2), chain3 = set1(3), chain4 = set1(4),         \
-           chain5 = set1(5), chain6 = set1(6), chain7 = set1(7), chain8 = set1(8), chain9 = set1(9),         \
-           chain10 = set1(10), chain11 = set1(11);                                                           \
-    const vector x = set1(factor), y = set1(0.001f);                                                         \
-    for (long i = 0; i < rounds; i++) {                                                                      \
-        BENCH__FMA_STEP(fma);                                                                                \
-        BENCH__FMA_STEP(fma);                                                                                \
-        BENCH__FMA_STEP(fma);                                                                                \
-        BENCH__FMA_STEP(fma);                                                                                \
-    }                                                                                                        \
-    store(sink, chain0), store(sink + lanes, chain1), store(sink + 2 * lanes, chain2);                       \
-    store(sink + 3 * lanes, chain3), store(sink + 4 * lanes, chain4), store(sink + 5 * lanes, chain5);       \
-    store(sink + 6 * lanes, chain6), store(sink + 7 * lanes, chain7), store(sink + 8 * lanes, chain8);       \
-    store(sink + 9 * lanes, chain9), store(sink + 10 * lanes, chain10), store(sink + 11 * lanes, chain11);   \
-    return (double)rounds * 4 * BENCH__CHAINS * lanes * 2
-
-/* What a compiler can make of plain C: four lanes, a multiplication and an addition. */
-#if defined(__GNUC__)
-typedef float bench__vector __attribute__((vector_size(16)));
-#define BENCH__SET1(value)                                                                                   \
-    {                                                                                                        \
-        value, value, value, value                                                                           \
-    }
-#define BENCH__LANES 4
-#else
-typedef float bench__vector;
-#define BENCH__SET1(value) value
-#define BENCH__LANES 1
-#endif
-#define BENCH__MULTIPLY_ADD(a, x, y) ((a) * (x) + (y))
-#define BENCH__STORE(to, value) memcpy(to, &value, sizeof value)
-BENCH__UNUSED static double bench__fma_scalar(long rounds, float factor, float *sink)
-{
-    BENCH__FMA_LOOP(bench__vector, BENCH__LANES, BENCH__SET1, BENCH__MULTIPLY_ADD, BENCH__STORE);
-}
-
-#if defined(__x86_64__) || defined(__i386__)
-BENCH__TARGET("avx2,fma") BENCH__UNUSED static double bench__fma_avx2(long rounds, float factor, float *sink)
-{
-    BENCH__FMA_LOOP(__m256, 8, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_storeu_ps);
-}
-BENCH__TARGET("avx512f") BENCH__UNUSED static double bench__fma_avx512(long rounds, float factor, float *sink)
-{
-    BENCH__FMA_LOOP(__m512, 16, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_storeu_ps);
-}
-#elif defined(__aarch64__)
-#define BENCH__NEON_FMA(a, x, y) vfmaq_f32(y, a, x)
-BENCH__UNUSED static double bench__fma_neon(long rounds, float factor, float *sink)
-{
-    BENCH__FMA_LOOP(float32x4_t, 4, vdupq_n_f32, BENCH__NEON_FMA, vst1q_f32);
-}
-#endif
-
-BENCH__UNUSED static double bench__fma(long rounds)
-{
-    static const volatile float factor = 0.999f; /* what a compiler knows, it works out beforehand */
-    volatile float result;                       /* what nobody uses, it leaves out */
-    float sink[BENCH__CHAINS * 16] = { 0 };
-    double operations = 0;
-    switch (dml_cpu_isa()) {
-#if defined(__x86_64__) || defined(__i386__)
-    case DML_ISA_AVX512: operations = bench__fma_avx512(rounds, factor, sink); break;
-    case DML_ISA_AVX2: operations = bench__fma_avx2(rounds, factor, sink); break;
-#elif defined(__aarch64__)
-    case DML_ISA_NEON: operations = bench__fma_neon(rounds, factor, sink); break;
-#endif
-    default: operations = bench__fma_scalar(rounds, factor, sink); break;
-    }
-    float sum = 0;
-    for (int i = 0; i < BENCH__CHAINS * 16; i++) sum += sink[i];
-    result = sum;
-    (void)result;
-    return operations;
-}
-
-BENCH__UNUSED static void bench__fma_task(void *argument, int task, int worker)
-{
-    double *operations = (double *)argument;
-    (void)worker;
-    const double done = bench__fma(25000);
-    if (task == 0) *operations = done;
-}
-
-/* GFLOP/s of fp32 multiply-adds that the pool's threads reach together with the instructions of
-   dml_cpu_isa(): the median of several bursts, some 20 ms in all. */
-BENCH__UNUSED static double bench_fma_peak(dml_pool *pool)
-{
-    enum { BURSTS = 9 };
-    double rate[BURSTS], operations = 0;
-    const int threads = dml_pool_threads(pool);
-    for (int i = 0; i < BURSTS; i++) {
-        const double start = dml_seconds();
-        dml_pool_run(pool, threads, bench__fma_task, &operations);
-        rate[i] = operations * threads / (dml_seconds() - start) * 1e-9;
-    }
-    return bench_median(rate, BURSTS);
 }
 
 #endif

@@ -1,112 +1,128 @@
-/* gemm: how fast is dml_sgemm, against the machine's peak of multiply-adds? */
+/* gemm: how fast is dml_sgemm, beside other BLAS libraries and the machine's limits? */
 #define DML_IMPLEMENTATION
 #include "bench.h"
 
 typedef struct product {
     const char *what;
     int m, n, k;
-    dml_transpose trans_a, trans_b;
-    dml_pool *pool;
-    float *a, *b, *c;
+    int trans_a, trans_b; /* 1: transposed */
 } product;
+
+typedef struct job {
+    product p;
+    dml_pool *pool;
+    float *a, *b, *c; /* op(a) (m, k), op(b) (k, n), c (m, n) */
+} job;
 
 static void run(void *argument)
 {
-    const product *p = (const product *)argument;
-    const int lda = p->trans_a == DML_NO_TRANS ? p->k : p->m;
-    const int ldb = p->trans_b == DML_NO_TRANS ? p->n : p->k;
-    dml_sgemm(p->pool, DML_ROW_MAJOR, p->trans_a, p->trans_b, p->m, p->n, p->k, 1, p->a, lda, p->b, ldb, 0,
-              p->c, p->n);
+    const job *j = (const job *)argument;
+    const product *p = &j->p;
+    dml_sgemm(j->pool, DML_ROW_MAJOR, p->trans_a ? DML_TRANS : DML_NO_TRANS,
+              p->trans_b ? DML_TRANS : DML_NO_TRANS, p->m, p->n, p->k, 1, j->a, p->trans_a ? p->m : p->k,
+              j->b, p->trans_b ? p->k : p->n, 0, j->c, p->n);
 }
 
-static float *random_floats(size_t count)
-{
-    float *x = (float *)malloc(count * sizeof *x);
-    if (!x) {
-        fprintf(stderr, "gemm: no memory for %zu floats\n", count);
-        exit(1);
-    }
-    for (size_t i = 0; i < count; i++) x[i] = (float)(i * 7919 % 1000) * 0.002f - 1;
-    return x;
-}
+/* A dense layer of k inputs and n units asks for three products: forward (NT), weight gradient (TN) and input
+   gradient (NN). */
+static const product products[] = {
+    { "square", 64, 64, 64, 0, 0 },
+    { "square", 128, 128, 128, 0, 0 },
+    { "square", 256, 256, 256, 0, 0 },
+    { "square", 512, 512, 512, 0, 0 },
+    { "square", 1024, 1024, 1024, 0, 0 },
+    { "square", 2048, 2048, 2048, 0, 0 },
+    { "dense", 64, 128, 784, 0, 0 },
+    { "dense", 64, 10, 128, 0, 0 },
+    { "dense", 784, 128, 64, 0, 0 },
+    { "row", 1, 1024, 1024, 0, 0 },
+    { "rows", 8, 1024, 1024, 0, 0 },
+    { "conv_like", 196, 64, 576, 0, 0 },
+    { "conv_like", 3136, 64, 576, 0, 0 },
+    { "long_k", 32, 32, 4096, 0, 0 },
+    { "forward", 64, 128, 784, 0, 1 },
+    { "weight_gradient", 128, 784, 64, 1, 0 },
+    { "input_gradient", 64, 784, 128, 0, 0 },
+    { "forward", 64, 10, 128, 0, 1 },
+    { "weight_gradient", 10, 128, 64, 1, 0 },
+    { "input_gradient", 64, 128, 10, 0, 0 },
+    { "forward", 128, 1024, 1024, 0, 1 },
+    { "weight_gradient", 1024, 1024, 128, 1, 0 },
+    { "input_gradient", 128, 1024, 1024, 0, 0 },
+    { "forward", 1, 1024, 1024, 0, 1 },
+    { "weight_gradient", 1024, 1024, 1, 1, 0 },
+    { "long_k", 32, 32, 4096, 1, 0 },
+    { "square", 512, 512, 512, 0, 1 },
+    { "square", 512, 512, 512, 1, 0 },
+};
 
-static void measure(product p, dml_pool *pool, double seconds)
+static void measure(const product *p, bench_peers *peers, dml_pool *pool, double seconds)
 {
-    p.pool = pool;
-    p.a = random_floats((size_t)p.m * (size_t)p.k);
-    p.b = random_floats((size_t)p.k * (size_t)p.n);
-    p.c = random_floats((size_t)p.m * (size_t)p.n);
-    if (dml_pool_reserve(pool, dml_sgemm_scratch(p.m, p.n, p.k)) != DML_OK) {
+    const size_t m = (size_t)p->m, n = (size_t)p->n, k = (size_t)p->k;
+    const double operations = 2.0 * p->m * p->n * p->k;
+    char name[128];
+    job j = { *p, pool, bench_floats("gemm", m * k), bench_floats("gemm", k * n),
+              bench_floats("gemm", m * n) };
+    if (dml_pool_reserve(pool, dml_sgemm_scratch(p->trans_a ? DML_TRANS : DML_NO_TRANS,
+                                                 p->trans_b ? DML_TRANS : DML_NO_TRANS, p->m, p->n, p->k)) !=
+        DML_OK) {
         fprintf(stderr, "gemm: no memory for the pool's scratch\n");
         exit(1);
     }
-    const double limit_before = bench_fma_peak(pool);
-    const double one = bench_time(run, &p, seconds);
-    const double limit_after = bench_fma_peak(pool);
-    printf("name=gemm what=%s m=%d n=%d k=%d isa=%s", p.what, p.m, p.n, p.k, dml_isa_name(dml_cpu_isa()));
-    bench_row_end(dml_pool_threads(pool), 2e-9 * p.m * p.n * p.k / one, 0.5 * (limit_before + limit_after),
-                  "GFLOP/s");
-    free(p.a);
-    free(p.b);
-    free(p.c);
+    snprintf(name, sizeof name, "gemm %d %d %d %d %d", p->m, p->n, p->k, p->trans_a, p->trans_b);
+    const size_t read = (m * k + k * n) * sizeof(float), written = m * n * sizeof(float);
+    const double before = bench_least_seconds(pool, operations, read, written, read + written);
+    const double one = bench_beside(peers, name, run, &j, seconds);
+    const double after = bench_least_seconds(pool, operations, read, written, read + written);
+    printf("name=gemm what=%s m=%d n=%d k=%d ta=%d tb=%d isa=%s", p->what, p->m, p->n, p->k, p->trans_a,
+           p->trans_b, dml_isa_name(dml_cpu_isa()));
+    bench_row(peers, dml_pool_threads(pool), one, before < after ? before : after, 1e-9 * operations,
+              "GFLOP/s");
+    free(j.a);
+    free(j.b);
+    free(j.c);
 }
 
-static const char usage[] =
-    "usage: gemm [--threads T] [--seconds S]\n"
-    "  --threads T  rows for T threads only; otherwise for 1 and for every processor\n"
-    "  --seconds S  how long to measure each row; 0.15\n"
-    "Prints a row for each size: ours is dml_sgemm's GFLOP/s, limit the measured peak of multiply-adds.\n"
-    "DML_ISA=avx2 (scalar, ...) measures another instruction set.\n";
+static const char usage[] = "usage: gemm [--m M] [--n N] [--k K] [--ta 0|1] [--tb 0|1] [--all] [options]\n"
+                            "  --m --n --k  the product of an M x K and a K x N matrix; a size that isn't "
+                            "given is the one before it\n"
+                            "  --ta --tb    1: the first or the second matrix is stored transposed; 0\n"
+                            "  --all        the usual products, as without sizes\n" BENCH_COMMON_USAGE
+                            "Prints a row for each product: ours is dml_sgemm's GFLOP/s, limit what the peak "
+                            "of multiply-adds and the\n"
+                            "bandwidth of where the matrices lie allow. DML_ISA=avx2 (scalar, ...) measures "
+                            "another instruction set.\n";
 
 int main(int argc, char **argv)
 {
-    const dml_transpose no = DML_NO_TRANS, yes = DML_TRANS;
-    const product products[] = {
-        { "square", 64, 64, 64, no, no, NULL, NULL, NULL, NULL },
-        { "square", 128, 128, 128, no, no, NULL, NULL, NULL, NULL },
-        { "square", 256, 256, 256, no, no, NULL, NULL, NULL, NULL },
-        { "square", 512, 512, 512, no, no, NULL, NULL, NULL, NULL },
-        { "square", 1024, 1024, 1024, no, no, NULL, NULL, NULL, NULL },
-        { "square_nt", 512, 512, 512, no, yes, NULL, NULL, NULL, NULL },
-        { "square_tn", 512, 512, 512, yes, no, NULL, NULL, NULL, NULL },
-        { "dense", 64, 120, 400, no, yes, NULL, NULL, NULL, NULL },
-        { "dense", 64, 10, 84, no, yes, NULL, NULL, NULL, NULL },
-        { "dense", 64, 256, 784, no, yes, NULL, NULL, NULL, NULL },
-        { "dense_input_gradient", 64, 784, 256, no, no, NULL, NULL, NULL, NULL },
-        { "dense_weight_gradient", 256, 784, 64, yes, no, NULL, NULL, NULL, NULL },
-        { "conv_like", 6400, 16, 150, no, yes, NULL, NULL, NULL, NULL },
-        { "narrow", 4096, 16, 256, no, no, NULL, NULL, NULL, NULL },
-        { "long_k", 32, 32, 65536, yes, no, NULL, NULL, NULL, NULL },
-        { "row_times_matrix", 1, 2048, 2048, no, no, NULL, NULL, NULL, NULL },
-        { "matrix_times_column", 2048, 1, 2048, no, no, NULL, NULL, NULL, NULL },
-    };
-    int threads = 0;
-    double seconds = 0.15;
-    for (int i = 1; i < argc; i++) {
-        char *end = NULL;
-        if (strcmp(argv[i], "--help") == 0) {
-            fputs(usage, stdout);
-            return 0;
-        }
-        if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
-            threads = (int)strtol(argv[++i], &end, 10);
-        else if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc)
-            seconds = strtod(argv[++i], &end);
-        if (!end || *end || threads < 0 || !(seconds > 0)) {
-            fprintf(stderr, "gemm: \"%s\" is not understood\n%s", argv[i], usage);
-            return 2;
-        }
+    static const char *const names[] = { "openblas", "openblas_debian", "blis", "mkl", "onednn", NULL };
+    bench_common common = { 0, 0.15, false, NULL };
+    product asked = { "asked", 0, 0, 0, 0, 0 };
+    bool all = false;
+    const bench_option options[] = { { "--m", BENCH_INT, &asked.m, 1, 1 << 20 },
+                                     { "--n", BENCH_INT, &asked.n, 1, 1 << 20 },
+                                     { "--k", BENCH_INT, &asked.k, 1, 1 << 20 },
+                                     { "--ta", BENCH_INT, &asked.trans_a, 0, 1 },
+                                     { "--tb", BENCH_INT, &asked.trans_b, 0, 1 },
+                                     { "--all", BENCH_FLAG, &all, 0, 0 },
+                                     BENCH_COMMON_OPTIONS(common) };
+    bench_parse(argc, argv, "gemm", usage, options);
+    if ((asked.n || asked.k || asked.trans_a || asked.trans_b) && !asked.m) {
+        fprintf(stderr, "gemm: a product of one's own needs --m: see --help\n");
+        return 2;
     }
-    const int all = dml_cpu_count();
-    for (int round = 0; round < (threads || all == 1 ? 1 : 2); round++) {
-        dml_pool_options options = { 0 };
-        options.threads = threads ? threads : round ? all : 1;
-        dml_pool *pool = dml_pool_create(&options);
-        if (!pool) {
-            fprintf(stderr, "gemm: no pool of %d threads can be had\n", options.threads);
-            return 1;
-        }
-        for (size_t i = 0; i < sizeof products / sizeof products[0]; i++) measure(products[i], pool, seconds);
+    if (!asked.n) asked.n = asked.m;
+    if (!asked.k) asked.k = asked.n;
+    if (common.quick && common.seconds > 0.03) common.seconds = 0.03;
+    const int count = (int)(sizeof products / sizeof *products);
+    for (int round = 0, threads; (threads = bench_threads(&common, round)) > 0; round++) {
+        dml_pool *pool = bench_pool("gemm", threads);
+        bench_peers peers;
+        bench_peers_start(&peers, "gemm", common.peers, names, threads);
+        if (asked.m) measure(&asked, &peers, pool, common.seconds);
+        for (int i = 0; i < count && (!asked.m || all); i++)
+            measure(&products[i], &peers, pool, common.seconds);
+        bench_peers_end(&peers);
         dml_pool_destroy(pool);
     }
     return 0;

@@ -31,10 +31,27 @@ DML_API const char *dml_isa_name(dml_isa isa);
 
 /* The best instruction set that this build has, the processor offers and the operating system saves. The
    environment variable DML_ISA ("scalar", "avx2", ...) lowers it; it never raises it. (dml_open refuses one
-   that names no instruction set.) */
+   that names no instruction set.) It takes 50 ns, most of them
+   to search the environment: pools remember what it said when they were made. */
 DML_API dml_isa dml_cpu_isa(void);
 
-/* How many processors this process may run on (its affinity mask), at least 1. */
+/* Bytes of the data caches. What the machine doesn't say is 32 KiB, 256 KiB and 0. */
+typedef struct dml_caches {
+    size_t l1, l2; /* one core's own, or its share */
+    size_t l3;     /* what l3_cores share; 0: there is none */
+    int l3_cores;  /* at least 1, and no more than this machine shows */
+} dml_caches;
+
+/* Asks the processor, or where it doesn't say the operating system; in a virtual machine that takes tens of
+   microseconds, so pools remember it too. */
+DML_API dml_caches dml_cpu_caches(void);
+
+/* How many processors this process may use, at least 1: those of its affinity mask, and no more than the CPU
+   quota of its cgroups has time for (versions 1 and 2; 2.5 processors are 2). Reads a few files of Linux. */
 DML_API int dml_cpu_count(void);
+
+/* The part of them for one of several ranks on this machine: dml_cpu_count() / LOCAL_WORLD_SIZE, at least 1.
+   dmlrun and torchrun set that environment variable; without it, all. */
+DML_API int dml_cpu_share(void);
 
 #endif

@@ -5,6 +5,9 @@
 
 #include "base/windows.h"
 
+#if defined(__linux__)
+#include <sched.h>
+#endif
 #if defined(__unix__) || defined(__APPLE__)
 #include <unistd.h>
 
@@ -18,6 +21,29 @@ DML__LOCAL long dml__process_id(void)
     return 1; /* there is no fork() */
 }
 #endif
+
+DML__LOCAL void dml__thread_pin(int index)
+{
+#if defined(_WIN32)
+    size_t mask = 0, everyones = 0;
+    dml__windows_GetProcessAffinityMask(dml__windows_GetCurrentProcess(), &mask, &everyones);
+    int count = 0;
+    for (size_t left = mask; left; left &= left - 1) count++;
+    if (count == 0) return;
+    for (int skip = index % count; skip > 0; skip--) mask &= mask - 1;
+    dml__windows_SetThreadAffinityMask(dml__windows_GetCurrentThread(), mask & (~mask + 1));
+#elif defined(__linux__) && defined(CPU_COUNT)
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) == 0) return;
+    int skip = index % CPU_COUNT(&set), processor = 0;
+    while (!CPU_ISSET(processor, &set) || skip-- > 0) processor++;
+    CPU_ZERO(&set);
+    CPU_SET(processor, &set);
+    sched_setaffinity(0, sizeof set, &set);
+#else
+    (void)index;
+#endif
+}
 
 #if !defined(DML_NO_THREADS) && defined(_WIN32)
 

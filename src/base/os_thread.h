@@ -26,6 +26,10 @@ typedef int dml__cond;
 DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argument), void *argument);
 DML__LOCAL void dml__thread_join(dml__thread *thread);
 
+/* Keeps the calling thread on the `index`th processor of its affinity mask, counted round and round. Nothing
+   happens where that can't be had. */
+DML__LOCAL void dml__thread_pin(int index);
+
 /* A number that no other thread of the process has, never 0. */
 DML__LOCAL uintptr_t dml__thread_self(void);
 

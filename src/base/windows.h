@@ -40,6 +40,8 @@ DML__WINDOWS(int, QueryPerformanceFrequency, 4, (long long *per_second));
 
 DML__WINDOWS(void *, GetCurrentProcess, 0, (void));
 DML__WINDOWS(int, GetProcessAffinityMask, 12, (void *process, size_t *own, size_t *of_the_system));
+DML__WINDOWS(void *, GetCurrentThread, 0, (void));
+DML__WINDOWS(size_t, SetThreadAffinityMask, 8, (void *thread, size_t mask));
 DML__WINDOWS(unsigned long, GetActiveProcessorCount, 4, (unsigned short group)); /* 0xFFFF: of all groups */
 
 DML__WINDOWS(int, GetConsoleMode, 8, (void *handle, unsigned long *mode));

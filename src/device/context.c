@@ -20,15 +20,16 @@ static void dml__open_pool(dml_context *context, const dml_options *options)
     if (options->pool) pool_options = *options->pool;
     if (options->threads) pool_options.threads = options->threads;
     pool_options.allocator = dml__memory_allocator(&context->memory);
-    const int threads = pool_options.threads ? pool_options.threads : dml_cpu_count();
-    if (threads < 0)
+    if (!pool_options.pin) pool_options.pin = options->pin;
+    if (pool_options.threads < 0)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
-                  "%d threads asked for: give 0 for one a core, or 1 or more", threads);
+                  "%d threads asked for: give 0 for one a core, or 1 or more", pool_options.threads);
     else if (!(context->pool = dml_pool_create(&pool_options)))
         dml__fail(&context->error, DML_ERROR_MEMORY,
                   "no memory or threads left for a pool of %d threads with %zu bytes of scratch each and %zu "
                   "together",
-                  threads, pool_options.scratch.worker, pool_options.scratch.shared);
+                  pool_options.threads ? pool_options.threads : dml_cpu_share(), pool_options.scratch.worker,
+                  pool_options.scratch.shared);
 }
 
 /* False, with the error recorded, when the environment asks for an instruction set that there isn't. */
@@ -128,7 +129,7 @@ static void dml__log_opening(dml_context *context)
 
 DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, const dml_options *options)
 {
-    static const dml_options defaults = { NULL, 0, 0, { NULL, NULL, NULL }, NULL, 0, NULL, NULL, NULL };
+    static const dml_options defaults = { NULL, 0, 0, { NULL, NULL, NULL }, NULL, 0, NULL, NULL, NULL, 0 };
     if (!options) options = &defaults;
     dml__memory memory;
     dml__memory_init(&memory, &options->allocator, options->memory, options->memory_bytes);

@@ -13,7 +13,7 @@ typedef struct dml_context dml_context;
 typedef struct dml_options {
     const char
         *device;   /* "cpu" (default), "opencl", "opencl:1", "cuda", "cuda:0", "auto": the best there is */
-    int threads;   /* of the CPU pool; 0: one for each processor in the affinity mask */
+    int threads;   /* of the CPU pool; 0: dml_cpu_share(), which is all processors but for ranks */
     uint64_t seed; /* of every random number; 0 is a seed like any other */
     dml_allocator allocator; /* zero: malloc and free */
     void *memory; /* or: one buffer that everything on the host comes from, the caller's until close */
@@ -22,6 +22,7 @@ typedef struct dml_options {
     void *log_user;
     const dml_pool_options *pool; /* NULL, or how the pool spins and whose threads it uses; its threads count
                                      when those above are 0, its allocator never */
+    int pin;                      /* as in dml_pool_options, where that is 0 */
 } dml_options;
 
 /* Opens a context; NULL options mean every core, the CPU, malloc. Returns NULL only when there is no memory

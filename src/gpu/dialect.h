@@ -37,6 +37,7 @@
 #define EXP(x) exp(x)
 #define LOG(x) log(x)
 #define TANH(x) tanh(x)
+#define SQRT(x) sqrt(x)
 #define NOT_A_NUMBER NAN
 #define MINUS_INFINITY (-INFINITY)
 
@@ -57,6 +58,7 @@
 #define EXP(x) expf(x)
 #define LOG(x) logf(x)
 #define TANH(x) tanhf(x)
+#define SQRT(x) sqrtf(x)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 #define MINUS_INFINITY __int_as_float((int)0xff800000)
 
@@ -77,6 +79,7 @@
 #define EXP(x) expf(x)
 #define LOG(x) logf(x)
 #define TANH(x) tanhf(x)
+#define SQRT(x) sqrtf(x)
 #define NOT_A_NUMBER NAN
 #define MINUS_INFINITY (-INFINITY)
 

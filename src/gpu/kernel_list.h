@@ -23,13 +23,21 @@
     X(max_pool2d_backward, 256, 1)                                                                           \
     X(avg_pool2d_forward, 256, 1)                                                                            \
     X(avg_pool2d_backward, 256, 1)                                                                           \
+    X(slice2d_forward, 256, 1)                                                                               \
+    X(slice2d_backward, 256, 1)                                                                              \
     X(sum_rows, 16, 1)                                                                                       \
     X(mean, 1, 1)                                                                                            \
     X(argmax, 16, 1)                                                                                         \
     X(softmax_cross_entropy_forward, 16, 1)                                                                  \
     X(softmax_cross_entropy_backward, 256, 1)                                                                \
     X(mse_forward, 1, 1)                                                                                     \
-    X(mse_backward, 256, 1)
+    X(mse_backward, 256, 1)                                                                                  \
+    X(batch_norm_moments, 16, 1)                                                                             \
+    X(batch_norm_statistics, 256, 1)                                                                         \
+    X(batch_norm_forward, 256, 1)                                                                            \
+    X(batch_norm_products, 16, 1)                                                                            \
+    X(batch_norm_gradients, 256, 1)                                                                          \
+    X(batch_norm_backward, 256, 1)
 
 enum {
 #define DML__KERNEL_ENUM(name, covers_x, covers_y) DML__KERNEL_##name,

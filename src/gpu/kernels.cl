@@ -9,6 +9,8 @@
 #include "gpu/tiles.cl"
 #include "gpu/conv2d.cl"
 #include "gpu/pool2d.cl"
+#include "gpu/slice2d.cl"
 #include "gpu/reduce.cl"
+#include "gpu/norm.cl"
 
 #endif

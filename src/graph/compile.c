@@ -80,13 +80,39 @@ static dml_status dml__collect_slots(dml_program *program)
         program->slot_of_node[i] = s;
         slot->root = node[i]->op->view ? dml__input_slot(program, slot, 0)->root : s;
         if (node[i]->op == dml__input_op()) program->input[program->inputs++] = node[i];
+        program->changes_w = program->changes_w || (program->training && node[i]->kept);
         dml__limit_inputs(program, slot);
     }
     dml__release(&context->memory, node);
     return DML_OK;
 }
 
-/* Step 2: which gradients there are: those with a trained parameter behind them through which the output's
+/* How many inputs of the program's ops a slot's node is. */
+static int dml__count_uses(const dml_program *program, const dml__slot *slot)
+{
+    int uses = 0;
+    for (int s = 0; s < program->slots; s++)
+        for (int i = 0; i < program->slot[s].node->inputs; i++)
+            uses += program->slot[s].node->input[i] == slot->node;
+    return uses;
+}
+
+/* Step 2: a relu and the product that nothing else reads become one. They share value and gradient, which the
+   relu's backward, being the last to write there, makes the product's in place. */
+static void dml__fuse(dml_program *program)
+{
+    for (int s = 0; s < program->slots; s++) {
+        dml__slot *slot = &program->slot[s];
+        slot->root = program->slot[slot->root].root;
+        if (!(slot->node->op->needs & DML__IS_RELU)) continue;
+        dml__slot *input = dml__input_slot(program, slot, 0);
+        if (!(input->node->op->needs & DML__TAKES_RELU) || dml__count_uses(program, input) > 1) continue;
+        slot->root = input->root;
+        slot->fused = input->ends_in_relu = true;
+    }
+}
+
+/* Step 3: which gradients there are: those with a trained parameter behind them through which the output's
  * gradient flows. */
 static void dml__find_gradients(dml_program *program)
 {
@@ -115,12 +141,12 @@ static int dml__first_use(const dml_program *program, const dml__slot *parameter
     return program->slots;
 }
 
-/* Step 3: who adds to a gradient that another op wrote before, and what is final after each op's backward. */
+/* Step 4: who adds to a gradient that another op wrote before, and what is final after each op's backward. */
 static void dml__order_gradients(dml_program *program)
 {
     for (int s = program->slots - 1; s >= 0; s--) {
         dml__slot *slot = &program->slot[s];
-        if (!slot->has_gradient || slot->node->op->view) continue;
+        if (!slot->has_gradient || slot->node->op->view || slot->fused) continue;
         for (int i = 0; i < slot->node->inputs; i++) {
             const dml__slot *input = dml__input_slot(program, slot, i);
             if (!input->has_gradient) continue;
@@ -151,7 +177,7 @@ static void dml__live_at(dml__block_life *block, int time)
     if (time > block->last) block->last = time;
 }
 
-/* Step 4: when each value, gradient and saved block is needed. Slot s runs forward at time s and backward at
+/* Step 5: when each value, gradient and saved block is needed. Slot s runs forward at time s and backward at
    time 2 slots - 1 - s. Block 3 s is its value, 3 s + 1 its gradient, 3 s + 2 what it saves. */
 static void dml__find_lives(const dml_program *program, dml__block_life *blocks)
 {
@@ -192,7 +218,7 @@ static bool dml__continue_block(dml__block_life *whole, dml__block_life *part)
     return true;
 }
 
-/* Step 5: where an op may write over what nobody needs after it, it does: its value over its input's, and in
+/* Step 6: where an op may write over what nobody needs after it, it does: its value over its input's, and in
    backward its input's gradient, which it is the first to write, over its own. */
 static void dml__work_in_place(const dml_program *program, dml__block_life *blocks)
 {
@@ -352,6 +378,7 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     dml__own(context, &program->owned, dml__program_destroy_owned);
     graph->programs++;
     dml_status status = dml__collect_slots(program);
+    if (status == DML_OK && context->device.host_memory && !disjoint) dml__fuse(program);
     if (status == DML_OK && program->training) {
         dml__find_gradients(program);
         dml__order_gradients(program);

@@ -8,7 +8,7 @@
 #include "graph/graph.h"
 #include "graph/shape.h"
 
-#define DML__MAX_INPUTS 4
+#define DML__MAX_INPUTS 5
 
 struct dml__op;
 
@@ -29,6 +29,7 @@ struct dml_node {
     /* parameter: */
     dml_initializer init;
     bool used, frozen; /* by some op; gets no gradient */
+    bool kept;         /* training passes change it: a running statistic, frozen for good */
     size_t place;      /* in the order of first use, in elements: what its initial values depend on */
     size_t offset;     /* in w and g, in elements; set when w is laid out */
     dml_node *next_parameter;

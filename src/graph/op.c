@@ -79,6 +79,11 @@ DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i)
     return adds || ((dml__slot_of(run, node)->accumulates >> i) & 1u) ? 1.0f : 0.0f;
 }
 
+DML__LOCAL bool dml__ends_in_relu(const dml__run *run, const dml_node *node)
+{
+    return dml__slot_of(run, node)->ends_in_relu;
+}
+
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node)
 {
     return dml_shape_count(&node->shape) * (node->batched ? (size_t)run->rows : 1);

@@ -21,15 +21,19 @@ typedef struct dml__run {
     dml_pool *pool;
     dml__error *error; /* where a failure of this run is told */
     int rows;          /* samples in this run, 1 .. batch */
-    bool training;
-    bool adds;     /* backward adds to the parameters' gradients and doesn't overwrite them */
-    uint32_t step; /* keys the random numbers of this run, with the context's seed and the node's index */
+    bool training;     /* backward follows; dml_program_run only predicts, whatever the program is for */
+    bool adds;         /* backward adds to the parameters' gradients and doesn't overwrite them */
+    uint32_t step;     /* keys the random numbers of this run, with the context's seed and the node's index */
 } dml__run;
 
 /* What an op's backward reads besides its output's gradient; the memory plan keeps no more. */
 #define DML__NEEDS_INPUT(i) (1u << (i))
-#define DML__NEEDS_INPUTS 0xFu
+#define DML__NEEDS_INPUTS 0x1Fu
 #define DML__NEEDS_OUTPUT 0x100u
+/* With what an op may become one, in the same word: a relu with an op whose forward does it in passing, where
+   dml__ends_in_relu says so. */
+#define DML__IS_RELU 0x200u
+#define DML__TAKES_RELU 0x400u
 
 typedef struct dml__op {
     const char *name;
@@ -68,6 +72,10 @@ DML__LOCAL dml_ref dml__saved(const dml__run *run, const dml_node *node);
    first op that writes it in this backward pass, else 1. */
 DML__LOCAL bool dml__wants_gradient(const dml__run *run, const dml_node *node, int i);
 DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i);
+
+/* Whether the node's value is that of the relu that follows, of an op with DML__TAKES_RELU: on a host_memory
+   device. The relu's forward then doesn't run, and its backward works in place. */
+DML__LOCAL bool dml__ends_in_relu(const dml__run *run, const dml_node *node);
 
 /* Elements of the node's value in this run. */
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node);

@@ -87,7 +87,7 @@ static dml_status dml__forward(const dml__run *run, const void *const *inputs)
     }
     for (int s = 0; s < program->slots && status == DML_OK; s++) {
         const dml_node *node = program->slot[s].node;
-        if (node->op->forward) status = node->op->forward(run, node);
+        if (node->op->forward && !program->slot[s].fused) status = node->op->forward(run, node);
     }
     return status;
 }
@@ -110,7 +110,8 @@ static dml_status dml__backward(const dml__run *run, const dml__training *traini
     return status;
 }
 
-static dml__run dml__begin_run(dml_program *program, int rows, bool adds, uint32_t step)
+/* NULL: to predict. */
+static dml__run dml__begin_run(dml_program *program, int rows, const dml__training *training)
 {
     dml_context *context = program->graph->context;
     const dml__run run = { program,
@@ -119,9 +120,9 @@ static dml__run dml__begin_run(dml_program *program, int rows, bool adds, uint32
                            program->own_thread ? program->own_pool : context->pool,
                            dml__program_error_of(program),
                            rows,
-                           program->training,
-                           adds,
-                           step };
+                           training != NULL,
+                           training && training->adds,
+                           training ? training->step : 0 };
     return run;
 }
 
@@ -144,7 +145,7 @@ static dml_status dml__predict(dml_program *program, int rows, const void *const
 {
     dml_status status = dml__program_check(program, rows, inputs, count);
     if (status != DML_OK) return status;
-    const dml__run run = dml__begin_run(program, rows, false, 0);
+    const dml__run run = dml__begin_run(program, rows, NULL);
     status = dml__forward(&run, inputs);
     if (status == DML_OK && output) status = dml__read_output(&run, output);
     return dml__explain_run(&run, status);
@@ -186,7 +187,7 @@ DML_API dml_status dml_program_run(dml_program *program, int rows, const void *c
 DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
                                          const dml__training *training, float *loss)
 {
-    const dml__run run = dml__begin_run(program, rows, training->adds, training->step);
+    const dml__run run = dml__begin_run(program, rows, training);
     dml_status status = dml__forward(&run, inputs);
     if (status == DML_OK) status = dml__backward(&run, training);
     if (status == DML_OK && loss) status = dml__read_output(&run, loss);

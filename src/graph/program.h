@@ -51,11 +51,12 @@ struct dml__input_list {
     DML__ARGUMENT_17(__VA_ARGS__, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0)
 #define DML__ARGUMENT_17(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, count, ...) count
 
-/* Runs forward on `rows` samples, 1 .. batch. inputs[i] holds `rows` samples for dml_program_input(i), and
-   `count` is how many inputs there are, else DML_ERROR_ARGUMENT; `output`, when not NULL, receives the output
-   (for each sample, if it has one for each). Labels that are out of range are DML_ERROR_ARGUMENT, before
-   anything is run. DML_ERROR_STATE, with nothing run, when another thread is in the program or, but for
-   programs with a thread of their own, in its context, and while the parameters are being written. */
+/* Runs forward on `rows` samples, 1 .. batch, to predict: also a program that was compiled to train.
+   inputs[i] holds `rows` samples for dml_program_input(i), and `count` is how many inputs there are, else
+   DML_ERROR_ARGUMENT; `output`, when not NULL, receives the output (for each sample, if it has one for each).
+   Labels that are out of range are DML_ERROR_ARGUMENT, before anything is run. DML_ERROR_STATE, with nothing
+   run, when another thread is in the program or, but for programs with a thread of their own, in its context,
+   and while the parameters are being written. */
 DML_API dml_status dml_program_run(dml_program *program, int rows, const void *const *inputs, int count,
                                    void *output);
 

@@ -8,10 +8,13 @@
 #include "graph/graph.h"
 #include "graph/program.h"
 
-/* Where a node lives in a program. Views have the slot of the node they look at. */
+/* Where a node lives in a program. Views have the slot of the node they look at, a relu that the op before it
+   does has that op's. */
 typedef struct dml__slot {
     dml_node *node;
-    int root;              /* the slot whose memory this one is: its own index, unless the node is a view */
+    int root;              /* the slot whose memory this one is: its own index, but for views and fused */
+    bool fused;            /* a relu that the op of its input does */
+    bool ends_in_relu;     /* such an op */
     bool has_gradient;     /* a parameter lies behind it */
     bool reached, written; /* while compiling: by the output's gradient; as a gradient, by some op */
     int limit;             /* input: values must be in 0 .. limit - 1 for the program's ops; 0: any */
@@ -27,6 +30,7 @@ struct dml_program {
     dml_node *output;
     int batch;
     bool training;
+    bool changes_w; /* in training, forward changes parameters: running statistics */
     /* With a thread of its own: a pool of that one thread, errors of its own, and whether a run is going on.
      */
     bool own_thread;
@@ -69,7 +73,8 @@ typedef struct dml__training {
 DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
                                          const dml__training *training, float *loss);
 
-/* dml_compile where no two blocks of the arena share bytes: for tests of the plan. */
+/* dml_compile where each op does its own work, and no two blocks of the arena share bytes: what tests compare
+   a plan with. */
 DML__LOCAL dml_program *dml__compile_disjoint(dml_node *output, const dml_program_options *options);
 
 #endif

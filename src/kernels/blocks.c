@@ -2,6 +2,7 @@
 #define DML_KERNELS_BLOCKS_C
 
 #include "kernels/blocks.h"
+#include "thread/pool_internal.h"
 
 #include <string.h>
 
@@ -64,7 +65,7 @@ static void dml__map_task(void *argument, int task, int worker)
 DML__LOCAL void dml__map(dml_pool *pool, size_t n, dml__map_kernel kernel, const dml__map_operands *operands)
 {
     dml__map_job job;
-    job.isa = dml_cpu_isa();
+    job.isa = dml__pool_machine(pool).isa;
     job.n = n;
     job.kernel = kernel;
     job.operands = operands;
@@ -95,7 +96,7 @@ DML__LOCAL int dml__reduce(dml_pool *pool, size_t n, dml__reduce_kernel kernel, 
                            const float *y, double partial[DML__PARTIALS])
 {
     dml__reduce_job job;
-    job.isa = dml_cpu_isa();
+    job.isa = dml__pool_machine(pool).isa;
     job.n = n;
     job.block = DML__BLOCK * dml__divide_up(n, DML__BLOCK * DML__PARTIALS);
     job.kernel = kernel;

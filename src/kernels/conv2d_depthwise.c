@@ -4,6 +4,7 @@
 #include "kernels/conv2d_depthwise.h"
 
 #include "kernels/vector.h"
+#include "thread/pool_internal.h"
 
 #include <string.h>
 
@@ -14,14 +15,6 @@
 #define DML__DEPTHWISE_WEIGHTS 2048 /* floats of the transposed weights */
 #define DML__DEPTHWISE_PIXELS 1024  /* for which they are transposed once, about */
 #define DML__DEPTHWISE_SERIAL_WORK 100000.0
-/* Loops with constant bounds, over accumulators that are to be in registers. */
-#if defined(__clang__)
-#define DML__DEPTHWISE_EACH _Pragma("clang loop unroll(full)")
-#elif defined(__GNUC__)
-#define DML__DEPTHWISE_EACH _Pragma("GCC unroll 8")
-#else
-#define DML__DEPTHWISE_EACH
-#endif
 #define DML__DEPTHWISE_BLOCK 16 /* channels whose lines are kept in the level-1 cache */
 
 /* The taps t, t0 <= t < t1, of which pixel x finds something: 0 <= at + t * dilation < size. */
@@ -70,9 +63,9 @@ DML__BODY void dml__depthwise_pixels(const dml__depthwise_band *band, ptrdiff_t 
     const ptrdiff_t line = p->source_w * p->source_pixel;
     const ptrdiff_t top = p->origin_y + y * p->stride_h, left = p->origin_x + x * p->stride_w;
     dml__vf sum[4][2];
-    DML__DEPTHWISE_EACH
+    DML__UNROLLED
     for (int i = 0; i < pixels; i++) {
-        DML__DEPTHWISE_EACH
+        DML__UNROLLED
         for (int v = 0; v < vectors; v++) dml__splat(&sum[i][v], 0);
     }
     for (ptrdiff_t ty = down.t0; ty < down.t1; ty++) {
@@ -80,10 +73,10 @@ DML__BODY void dml__depthwise_pixels(const dml__depthwise_band *band, ptrdiff_t 
                             (left + across.t0 * p->dilation_w) * p->source_pixel + band->c0 + c;
         const float *weights = band->weights + (ty * p->taps_w + across.t0) * band->width + c;
         for (ptrdiff_t tx = across.t0; tx < across.t1; tx++, from += tap_step, weights += band->width) {
-            DML__DEPTHWISE_EACH
+            DML__UNROLLED
             for (int v = 0; v < vectors; v++) {
                 const dml__vf weight = DML__LOAD(weights + v * DML__LANES);
-                DML__DEPTHWISE_EACH
+                DML__UNROLLED
                 for (int i = 0; i < pixels; i++) {
                     dml__vf value;
                     dml__load_some(&value, from + i * step + v * DML__LANES, count);
@@ -96,9 +89,9 @@ DML__BODY void dml__depthwise_pixels(const dml__depthwise_band *band, ptrdiff_t 
     dml__vf zero, beta;
     dml__splat(&zero, 0);
     dml__splat(&beta, p->beta);
-    DML__DEPTHWISE_EACH
+    DML__UNROLLED
     for (int i = 0; i < pixels; i++, to += p->target_pixel) {
-        DML__DEPTHWISE_EACH
+        DML__UNROLLED
         for (int v = 0; v < vectors; v++) {
             dml__vf other = zero;
             if (p->beta != 0) {
@@ -196,7 +189,7 @@ DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass)
     if (pass->batch < 1 || pass->grid_h < 1 || pass->grid_w < 1) return;
     const ptrdiff_t wanted = threads == 1 || work < DML__DEPTHWISE_SERIAL_WORK ? 1 : 4 * threads;
     loop.pass = pass;
-    loop.isa = dml_cpu_isa();
+    loop.isa = dml__pool_machine(pool).isa;
     loop.blocks = dml__conv_quotient_up(pass->columns, most);
     loop.channels = dml__conv_round_up(dml__conv_quotient_up(pass->columns, loop.blocks), 16);
     loop.blocks = dml__conv_quotient_up(pass->columns, loop.channels);
@@ -221,29 +214,29 @@ DML__BODY void dml__depthwise_add(const dml__wgrad *j, const float *x, const flo
 {
     const ptrdiff_t step = j->stride_w * j->x_pixel, tap_step = j->dilation_w * j->x_pixel;
     dml__vf sum[3][2];
-    DML__DEPTHWISE_EACH
+    DML__UNROLLED
     for (int t = 0; t < taps; t++) {
-        DML__DEPTHWISE_EACH
+        DML__UNROLLED
         for (int v = 0; v < vectors; v++)
             sum[t][v] = DML__LOAD(sums + t * DML__DEPTHWISE_BLOCK + v * DML__LANES);
     }
     x += x0 * step;
     dy += x0 * j->dy_pixel;
     for (ptrdiff_t i = x0; i < x1; i++, x += step, dy += j->dy_pixel) {
-        DML__DEPTHWISE_EACH
+        DML__UNROLLED
         for (int v = 0; v < vectors; v++) {
             dml__vf gradient, value;
             dml__load_some(&gradient, dy + v * DML__LANES, count);
-            DML__DEPTHWISE_EACH
+            DML__UNROLLED
             for (int t = 0; t < taps; t++) {
                 dml__load_some(&value, x + t * tap_step + v * DML__LANES, count);
                 sum[t][v] += gradient * value;
             }
         }
     }
-    DML__DEPTHWISE_EACH
+    DML__UNROLLED
     for (int t = 0; t < taps; t++) {
-        DML__DEPTHWISE_EACH
+        DML__UNROLLED
         for (int v = 0; v < vectors; v++)
             DML__STORE(sums + t * DML__DEPTHWISE_BLOCK + v * DML__LANES, sum[t][v]);
     }
@@ -313,9 +306,15 @@ DML__BODY void dml__depthwise_sum_body(const dml__depthwise_sums *task)
 
 DML__PER_ISA(dml__depthwise_sum, (const dml__depthwise_sums *task), (task))
 
+typedef struct dml__depthwise_weights_loop {
+    const dml__wgrad *job;
+    dml_isa isa;
+} dml__depthwise_weights_loop;
+
 static void dml__depthwise_weights_task(void *argument, int index, int worker)
 {
-    const dml__wgrad *j = (const dml__wgrad *)argument;
+    const dml__depthwise_weights_loop *loop = (const dml__depthwise_weights_loop *)argument;
+    const dml__wgrad *j = loop->job;
     const ptrdiff_t taps = j->taps_h * j->taps_w;
     float sums[DML__DEPTHWISE_TAPS * DML__DEPTHWISE_BLOCK];
     dml__depthwise_sums task;
@@ -325,7 +324,7 @@ static void dml__depthwise_weights_task(void *argument, int index, int worker)
     task.channels = dml__conv_smaller(DML__DEPTHWISE_BLOCK, j->filters - task.c0);
     task.sums = sums;
     dml__conv_zero(sums, taps * DML__DEPTHWISE_BLOCK);
-    dml__depthwise_sum(dml_cpu_isa(), &task);
+    dml__depthwise_sum(loop->isa, &task);
     for (ptrdiff_t c = 0; c < task.channels; c++)
         for (ptrdiff_t t = 0; t < taps; t++) {
             float *to = j->dw + (task.c0 + c) * taps + t;
@@ -335,8 +334,9 @@ static void dml__depthwise_weights_task(void *argument, int index, int worker)
 
 DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job)
 {
+    dml__depthwise_weights_loop loop = { job, dml__pool_machine(pool).isa };
     dml_pool_run(pool, (int)dml__conv_quotient_up(job->filters, DML__DEPTHWISE_BLOCK),
-                 dml__depthwise_weights_task, (void *)(uintptr_t)job);
+                 dml__depthwise_weights_task, &loop);
 }
 
 #endif

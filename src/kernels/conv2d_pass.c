@@ -3,11 +3,10 @@
 
 #include "kernels/conv2d_pass.h"
 
-#include <string.h>
+#include "kernels/pack.h"
+#include "thread/pool_internal.h"
 
-#if defined(__SSE__)
-#include <xmmintrin.h>
-#endif
+#include <string.h>
 
 /* The micro-kernel's rows are pixels of the grid, in order through lines and images; its columns are filters;
    its blocks are taps, or lines of taps where those lie side by side. A band of lines, or of whole images, is
@@ -23,6 +22,7 @@
    most, the patches are gathered tile by tile. */
 #define DML__CONV_BAND 65536
 #define DML__CONV_BAND_MOST 262144
+#define DML__CONV_PANELS 4096    /* floats of panels, which stay in a level-1 cache */
 #define DML__CONV_BAND_PIXELS 96 /* no fewer, for which the weights are read again */
 
 /* Fewer multiply-adds than this are not worth waking anybody, or making a task of. */
@@ -43,14 +43,14 @@ DML__LOCAL void dml__conv_zero(float *to, ptrdiff_t count)
     if (count > 0) memset(to, 0, (size_t)count * sizeof *to);
 }
 
-DML__LOCAL void dml__conv_tile(const dml__n_microkernel *kernel, const dml__n_tile *tile, int columns)
+DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *tile, int columns)
 {
     if (columns == tile->columns) {
         kernel->run(tile);
         return;
     }
-    float side[DML__N_TILE_ROWS * DML__CONV_COLUMNS];
-    dml__n_tile whole = *tile;
+    float side[DML__CONV_ROWS * DML__CONV_COLUMNS];
+    dml__tile whole = *tile;
     for (int i = 0; i < tile->rows; i++) {
         whole.c[i] = side + i * tile->columns;
         if (tile->beta != 0) {
@@ -71,7 +71,7 @@ DML__LOCAL void dml__conv_tile(const dml__n_microkernel *kernel, const dml__n_ti
 typedef struct dml__conv_pass_plan {
     const dml__conv_pass *pass;
     dml_pool *pool;
-    const dml__n_microkernel *kernel;
+    const dml__microkernel *kernel;
     ptrdiff_t full;           /* columns of a panel */
     ptrdiff_t panels, k;      /* in all */
     ptrdiff_t runs, run;      /* k is that many runs of elements that lie side by side */
@@ -146,7 +146,7 @@ static dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml__con
     memset(&plan, 0, sizeof plan);
     plan.pass = pass;
     plan.pool = pool;
-    plan.kernel = dml__n_microkernel_get();
+    plan.kernel = dml__microkernel_get(dml__pool_machine(pool).isa);
     plan.full = plan.kernel->lanes * plan.kernel->vectors;
     plan.panels = dml__conv_quotient_up(p->columns, plan.full);
     plan.k = p->taps_h * p->taps_w * p->depth;
@@ -198,42 +198,6 @@ static dml__conv_pass_chunk dml__conv_pass_chunk_at(const dml__conv_pass_plan *p
 
 /* --- the weights --- */
 
-/* to[k * width + lane] = from[lane * step + k] for 4 x 4. */
-static inline void dml__conv_transpose_4x4(const float *from, ptrdiff_t step, float *to, ptrdiff_t width)
-{
-#if defined(__SSE__)
-    __m128 r0 = _mm_loadu_ps(from), r1 = _mm_loadu_ps(from + step);
-    __m128 r2 = _mm_loadu_ps(from + 2 * step), r3 = _mm_loadu_ps(from + 3 * step);
-    _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
-    _mm_storeu_ps(to, r0);
-    _mm_storeu_ps(to + width, r1);
-    _mm_storeu_ps(to + 2 * width, r2);
-    _mm_storeu_ps(to + 3 * width, r3);
-#else
-    for (int k = 0; k < 4; k++)
-        for (int lane = 0; lane < 4; lane++) to[k * width + lane] = from[lane * step + k];
-#endif
-}
-
-/* Four columns at a time, so that few streams of memory are read at once. */
-static void dml__conv_pass_pack_transposed(const float *from, ptrdiff_t step, ptrdiff_t columns, ptrdiff_t kc,
-                                           ptrdiff_t width, float *out)
-{
-    for (ptrdiff_t k0 = 0; k0 < kc; k0 += DML__CONV_KC) {
-        const ptrdiff_t k1 = dml__conv_smaller(kc, k0 + DML__CONV_KC);
-        ptrdiff_t j = 0;
-        for (; j + 4 <= columns; j += 4) {
-            const float *four = from + j * step;
-            ptrdiff_t k = k0;
-            for (; k + 4 <= k1; k += 4) dml__conv_transpose_4x4(four + k, step, out + k * width + j, width);
-            for (; k < k1; k++)
-                for (int l = 0; l < 4; l++) out[k * width + j + l] = four[l * step + k];
-        }
-        for (; j < columns; j++)
-            for (ptrdiff_t k = k0; k < k1; k++) out[k * width + j] = from[j * step + k];
-    }
-}
-
 DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdiff_t columns, ptrdiff_t width,
                                     ptrdiff_t k0, ptrdiff_t k1, float *out)
 {
@@ -255,7 +219,8 @@ DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdi
         } else {
             /* The forward weights of a filter lie side by side for all taps. */
             if (p->weights_tap_w == p->depth && p->weights_tap_h == p->taps_w * p->depth) count = k1 - k0;
-            dml__conv_pass_pack_transposed(from, p->weights_column, columns, count, width, out);
+            count = dml__conv_smaller(count, DML__CONV_KC);
+            dml__pack_transposed(from, p->weights_column, (int)columns, (int)count, (int)width, out);
         }
         out += count * width;
         k0 += count;
@@ -394,7 +359,7 @@ typedef struct dml__conv_pass_sweep {
     ptrdiff_t j0;
     int columns; /* of the panel that count */
     bool spill;  /* a pixel's vectors may reach into the next pixels, which are written after it */
-    dml__n_tile tile;
+    dml__tile tile;
 } dml__conv_pass_sweep;
 
 static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
@@ -402,11 +367,11 @@ static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
     const dml__conv_pass_plan *plan = sweep->plan;
     const dml__conv_pass *p = plan->pass;
     const dml__conv_pass_band *band = sweep->band;
-    dml__n_tile *tile = &sweep->tile;
+    dml__tile *tile = &sweep->tile;
     const ptrdiff_t pixels = band->images * band->lines * p->grid_w;
     const ptrdiff_t tiles = dml__conv_quotient_up(pixels, plan->kernel->rows);
     const ptrdiff_t a_pixel = p->stride_w * band->pixel_step, a_line = p->stride_h * band->line_step;
-    float gathered[DML__N_TILE_ROWS * DML__CONV_KC];
+    float gathered[DML__CONV_ROWS * DML__CONV_KC];
     const float *a_line_at = band->base ? band->base : p->source;
     float *c_line_at = p->target + band->n0 * p->target_image + band->y0 * p->target_line + sweep->j0;
     const float *a = a_line_at;
@@ -442,7 +407,7 @@ static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
 /* Sets where the blocks of a chunk lie. */
 static void dml__conv_pass_blocks(const dml__conv_pass_plan *plan, const dml__conv_pass_band *band,
                                   const dml__conv_pass_chunk *chunk, ptrdiff_t b_step, ptrdiff_t *a_at,
-                                  ptrdiff_t *b_at, dml__n_tile *tile)
+                                  ptrdiff_t *b_at, dml__tile *tile)
 {
     const dml__conv_pass *p = plan->pass;
     tile->blocks = plan->k ? chunk->runs : 0;
@@ -464,15 +429,26 @@ static void dml__conv_pass_blocks(const dml__conv_pass_plan *plan, const dml__co
     }
 }
 
-static void dml__conv_pass_panel(const dml__conv_pass_plan *plan, const dml__conv_pass_band *band,
-                                 ptrdiff_t panel, ptrdiff_t c)
+/* How many panels from that one on are gone through with each row of tiles: so many as stay in the level-1
+ * cache. */
+static ptrdiff_t dml__conv_pass_panels_at(const dml__conv_pass_plan *plan, ptrdiff_t panel, ptrdiff_t end,
+                                          const dml__conv_pass_chunk *chunk)
+{
+    const ptrdiff_t whole = dml__conv_smaller(end, plan->pass->columns / plan->full) - panel;
+    const ptrdiff_t most = DML__CONV_PANELS / dml__conv_larger(1, (chunk->k1 - chunk->k0) * plan->full);
+    return dml__conv_larger(1, dml__conv_smaller(whole, most));
+}
+
+/* A chunk of some panels for a whole band. */
+static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__conv_pass_band *band,
+                                  ptrdiff_t panel, ptrdiff_t panels, const dml__conv_pass_chunk *chunk,
+                                  bool first, bool last)
 {
     const dml__conv_pass *p = plan->pass;
-    const bool last = c == plan->chunks - 1;
     ptrdiff_t a_at[DML__CONV_KC], b_at[DML__CONV_KC];
-    float block[DML__CONV_KC * DML__CONV_COLUMNS], bias[DML__CONV_COLUMNS]; /* (k, width), (width) */
+    float block[DML__CONV_KC * DML__CONV_COLUMNS], bias[DML__CONV_COLUMNS]; /* (panels, k, width), (width) */
     dml__conv_pass_sweep sweep;
-    dml__n_tile *tile = &sweep.tile;
+    dml__tile *tile = &sweep.tile;
     sweep.plan = plan;
     sweep.band = band;
     sweep.j0 = panel * plan->full;
@@ -481,24 +457,32 @@ static void dml__conv_pass_panel(const dml__conv_pass_plan *plan, const dml__con
     sweep.spill = plan->chunks == 1 && plan->panels == 1 && p->beta == 0 && p->target_pixel == p->columns &&
                   p->target_line == p->grid_w * p->target_pixel &&
                   p->target_image == p->grid_h * p->target_line;
-    sweep.chunk = dml__conv_pass_chunk_at(plan, c);
+    sweep.chunk = *chunk;
+    tile->panels = (int)panels;
     tile->columns = (int)width;
     tile->a_step = 1;
     tile->b_step = width;
     tile->alpha = 1;
     if (plan->packed) {
-        tile->b = plan->packed + panel * plan->full * plan->k + sweep.chunk.k0 * width;
+        tile->b = plan->packed + sweep.j0 * plan->k + chunk->k0 * width;
+        tile->b_panel = plan->full * plan->k;
     } else {
         tile->b = block;
-        dml__conv_pass_pack(p, sweep.j0, sweep.columns, width, sweep.chunk.k0, sweep.chunk.k1, block);
+        tile->b_panel = plan->full * (chunk->k1 - chunk->k0);
+        for (ptrdiff_t i = 0; i < panels; i++)
+            dml__conv_pass_pack(p, sweep.j0 + i * plan->full, sweep.columns, width, chunk->k0, chunk->k1,
+                                block + i * tile->b_panel);
     }
-    tile->beta = c ? 1 : p->beta;
+    tile->beta = first ? p->beta : 1;
     tile->relu = last && p->relu;
     tile->bias = NULL;
     if (last && p->bias) {
-        dml__conv_zero(bias, width);
-        dml__conv_copy(bias, p->bias + sweep.j0, sweep.columns);
-        tile->bias = bias;
+        tile->bias = p->bias + sweep.j0;
+        if (sweep.columns < width) { /* vectors are read of it */
+            dml__conv_zero(bias, width);
+            dml__conv_copy(bias, p->bias + sweep.j0, sweep.columns);
+            tile->bias = bias;
+        }
     }
     dml__conv_pass_blocks(plan, band, &sweep.chunk, width, a_at, b_at, tile);
     dml__conv_pass_sweep_tiles(&sweep);
@@ -511,9 +495,14 @@ static void dml__conv_pass_task(void *argument, int task, int worker)
     const dml__conv_pass_band band = dml__conv_pass_band_at(plan, task / plan->groups, worker);
     const ptrdiff_t end = (group + 1) * plan->panels / plan->groups;
     /* A chunk's part of the band is used for all panels before the next. */
-    for (ptrdiff_t c = 0; c < plan->chunks; c++)
-        for (ptrdiff_t panel = group * plan->panels / plan->groups; panel < end; panel++)
-            dml__conv_pass_panel(plan, &band, panel, c);
+    for (ptrdiff_t c = 0; c < plan->chunks; c++) {
+        const dml__conv_pass_chunk chunk = dml__conv_pass_chunk_at(plan, c);
+        ptrdiff_t panels;
+        for (ptrdiff_t panel = group * plan->panels / plan->groups; panel < end; panel += panels) {
+            panels = dml__conv_pass_panels_at(plan, panel, end, &chunk);
+            dml__conv_pass_panels(plan, &band, panel, panels, &chunk, c == 0, c == plan->chunks - 1);
+        }
+    }
 }
 
 static size_t dml__conv_pass_packed_bytes(const dml__conv_pass_plan *plan)

@@ -3,7 +3,7 @@
 #ifndef DML_KERNELS_CONV2D_PASS_H
 #define DML_KERNELS_CONV2D_PASS_H
 
-#include "kernels/batch_reduce.h"
+#include "kernels/microkernel.h"
 #include "thread/pool.h"
 
 /* The sum over taps and depth at each pixel of a grid:
@@ -45,6 +45,7 @@ DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdi
 
 /* The widest tile that convolutions use; a multiple of any kernel's lanes * vectors. */
 #define DML__CONV_COLUMNS 32
+#define DML__CONV_ROWS 8 /* as many as any kernel on floats takes */
 
 static inline ptrdiff_t dml__conv_smaller(ptrdiff_t a, ptrdiff_t b)
 {
@@ -72,6 +73,6 @@ DML__LOCAL void dml__conv_zero(float *to, ptrdiff_t count);
 
 /* Runs a tile of whole vectors of which only so many columns are in C: the others are computed on the side.
  */
-DML__LOCAL void dml__conv_tile(const dml__n_microkernel *kernel, const dml__n_tile *tile, int columns);
+DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *tile, int columns);
 
 #endif

@@ -4,6 +4,7 @@
 #include "kernels/conv2d_weights.h"
 
 #include "kernels/conv2d_pass.h"
+#include "thread/pool_internal.h"
 
 #include <string.h>
 
@@ -26,7 +27,7 @@
 typedef struct dml__wgrad_plan {
     const dml__wgrad *job;
     dml_pool *pool;
-    const dml__n_microkernel *kernel;
+    const dml__microkernel *kernel;
     ptrdiff_t full, rows;       /* of a tile */
     ptrdiff_t row_tiles, patch; /* patch = taps_h taps_w channels: a line of dw */
     bool lines_of_taps;         /* a tile's columns run through (taps_w, channels), not channels */
@@ -106,7 +107,7 @@ static dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *job,
     memset(&plan, 0, sizeof plan);
     plan.job = job;
     plan.pool = pool;
-    plan.kernel = dml__n_microkernel_get();
+    plan.kernel = dml__microkernel_get(dml__pool_machine(pool).isa);
     plan.full = plan.kernel->lanes * plan.kernel->vectors;
     plan.rows = plan.kernel->rows;
     plan.row_tiles = dml__conv_quotient_up(job->filters, plan.rows);
@@ -315,10 +316,12 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
     const dml__wgrad *j = plan->job;
     const ptrdiff_t tiles = j->taps_h * dml__wgrad_tiles_across(plan), pixels = strip->lines * strip->w;
     ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
-    dml__n_tile tile;
+    dml__tile tile;
     tile.a_at = a_at;
     tile.b_at = b_at;
     tile.alpha = 1;
+    tile.panels = 1;
+    tile.b_panel = 0;
     tile.beta = beta;
     tile.bias = NULL;
     tile.relu = false;
@@ -425,7 +428,7 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
     const ptrdiff_t row0 = dml__wgrad_row(plan, piece->tile0);
     float patches[DML__WGRAD_STRIP * DML__CONV_COLUMNS]; /* (pixels, width) */
     ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
-    dml__n_tile tile;
+    dml__tile tile;
     tile.a_at = a_at;
     tile.b_at = b_at;
     tile.a_step = j->dy_pixel;
@@ -433,6 +436,8 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
     tile.b_step = width;
     tile.columns = (int)width;
     tile.alpha = 1;
+    tile.panels = 1;
+    tile.b_panel = 0;
     tile.beta = piece->chunk ? 0 : j->beta;
     tile.bias = NULL;
     tile.relu = false;
@@ -464,7 +469,7 @@ static void dml__wgrad_stack_task(void *argument, int task, int worker)
     const dml__wgrad *j = plan->job;
     const ptrdiff_t tiles = j->taps_h * dml__wgrad_tiles_across(plan), groups = plan->row_shares;
     const ptrdiff_t group = task % groups, column_tile = task / groups;
-    float partial[DML__WGRAD_STACK_TILES * DML__N_TILE_ROWS * DML__CONV_COLUMNS]; /* (filters, columns) */
+    float partial[DML__WGRAD_STACK_TILES * DML__CONV_ROWS * DML__CONV_COLUMNS]; /* (filters, columns) */
     dml__wgrad_piece piece;
     (void)worker;
     piece.panel = column_tile / tiles, piece.at = column_tile % tiles;

@@ -4,6 +4,8 @@
 #include "kernels/elementwise.h"
 
 #include "kernels/blocks.h"
+#include "kernels/vector_math.h"
+#include "thread/pool_internal.h"
 
 /* Every kernel with a beta takes the old output as in[2], or NULL for beta = 0, and beta as number[0]. */
 DML__BODY void dml__store_with_beta(const dml__map_operands *at, size_t i, const dml__vf *value)
@@ -97,32 +99,29 @@ DML_API void dml_relu_backward(dml_pool *pool, size_t n, const float *y, const f
     dml__map_with_beta(pool, n, dml__relu_backward_map, y, dy, beta, 0, dx);
 }
 
-/* For m = |x| < 0.625, m + m^3 q(m^2), q interpolating at five Chebyshev nodes (relative error 2e-8), since
-   the other form cancels there; else (1 - e) / (1 + e) with e = exp(-2 m); then the sign of x. */
-DML__BODY void dml__tanh_map_body(size_t n, const dml__map_operands *at)
-{
-    for (size_t i = 0; i < n; i += DML__LANES) {
-        const dml__vf x = DML__LOAD(at->in[0] + i);
-        const dml__vf magnitude = (dml__vf)((dml__vi)x & 0x7fffffff);
-        const dml__vf square = x * x;
-        dml__vf q = square * -0.00609671417f + 0.020997179f;
-        q = q * square - 0.0538509096f;
-        q = q * square + 0.133327697f;
-        q = q * square - 0.333333289f;
-        const dml__vf inner = q * (square * magnitude) + magnitude;
-        dml__vf e = magnitude * -2.0f;
-        dml__exp(&e);
-        const dml__vf outer = (1.0f - e) / (1.0f + e);
-        const dml__vf y = DML__SELECT(magnitude < 0.625f, inner, outer);
-        DML__STORE(at->out[0] + i, (dml__vf)((dml__vi)y | ((dml__vi)x & ~0x7fffffff)));
+/* y = a function of x, out of vector_math.h. */
+#define DML__FUNCTION(name)                                                                                  \
+    DML__BODY void dml__##name##_map_body(size_t n, const dml__map_operands *at)                             \
+    {                                                                                                        \
+        for (size_t i = 0; i < n; i += DML__LANES) {                                                         \
+            dml__vf value = DML__LOAD(at->in[0] + i);                                                        \
+            dml__vf_##name(&value);                                                                          \
+            DML__STORE(at->out[0] + i, value);                                                               \
+        }                                                                                                    \
+    }                                                                                                        \
+    DML__PER_ISA(dml__##name##_map, (size_t n, const dml__map_operands *at), (n, at))                        \
+    DML_API void dml_##name##_forward(dml_pool *pool, size_t n, const float *x, float *y)                    \
+    {                                                                                                        \
+        dml__map_with_beta(pool, n, dml__##name##_map, x, NULL, 0, 0, y);                                    \
     }
-}
-DML__PER_ISA(dml__tanh_map, (size_t n, const dml__map_operands *at), (n, at))
 
-DML_API void dml_tanh_forward(dml_pool *pool, size_t n, const float *x, float *y)
-{
-    dml__map_with_beta(pool, n, dml__tanh_map, x, NULL, 0, 0, y);
-}
+DML__FUNCTION(exp)
+DML__FUNCTION(log)
+DML__FUNCTION(erf)
+DML__FUNCTION(tanh)
+DML__FUNCTION(sigmoid)
+
+#undef DML__FUNCTION
 
 DML__BODY void dml__tanh_backward_map_body(size_t n, const dml__map_operands *at)
 {
@@ -138,21 +137,6 @@ DML_API void dml_tanh_backward(dml_pool *pool, size_t n, const float *y, const f
                                float *dx)
 {
     dml__map_with_beta(pool, n, dml__tanh_backward_map, y, dy, beta, 0, dx);
-}
-
-DML__BODY void dml__sigmoid_map_body(size_t n, const dml__map_operands *at)
-{
-    for (size_t i = 0; i < n; i += DML__LANES) {
-        dml__vf e = -DML__LOAD(at->in[0] + i);
-        dml__exp(&e);
-        DML__STORE(at->out[0] + i, 1.0f / (1.0f + e));
-    }
-}
-DML__PER_ISA(dml__sigmoid_map, (size_t n, const dml__map_operands *at), (n, at))
-
-DML_API void dml_sigmoid_forward(dml_pool *pool, size_t n, const float *x, float *y)
-{
-    dml__map_with_beta(pool, n, dml__sigmoid_map, x, NULL, 0, 0, y);
 }
 
 DML__BODY void dml__sigmoid_backward_map_body(size_t n, const dml__map_operands *at)
@@ -202,7 +186,7 @@ static void dml__bias_task(void *argument, int task, int worker)
 DML_API void dml_bias_add(dml_pool *pool, size_t rows, size_t columns, const float *bias, float *y)
 {
     dml__bias_job job;
-    job.isa = dml_cpu_isa();
+    job.isa = dml__pool_machine(pool).isa;
     job.rows = rows;
     job.columns = columns;
     job.bias = bias;

@@ -19,12 +19,18 @@ DML_API void dml_relu_forward(dml_pool *pool, size_t n, const float *x, float *y
 DML_API void dml_relu_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
                                float *dx);
 
-/* y = tanh(x) to within 1e-6; dx = (1 - y^2) dy + beta dx */
+/* y = e^x to within 1.25 units in the last place of the exact result, y = log(x) within 1, y = erf(x) within
+   2, for every float: log(0) is -inf, log of what is below NaN, denormal results are kept. */
+DML_API void dml_exp_forward(dml_pool *pool, size_t n, const float *x, float *y);
+DML_API void dml_log_forward(dml_pool *pool, size_t n, const float *x, float *y);
+DML_API void dml_erf_forward(dml_pool *pool, size_t n, const float *x, float *y);
+
+/* y = tanh(x) to within 2 units in the last place; dx = (1 - y^2) dy + beta dx */
 DML_API void dml_tanh_forward(dml_pool *pool, size_t n, const float *x, float *y);
 DML_API void dml_tanh_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
                                float *dx);
 
-/* y = 1 / (1 + exp(-x)); dx = y (1 - y) dy + beta dx */
+/* y = 1 / (1 + exp(-x)) to within 2.5 units in the last place; dx = y (1 - y) dy + beta dx */
 DML_API void dml_sigmoid_forward(dml_pool *pool, size_t n, const float *x, float *y);
 DML_API void dml_sigmoid_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
                                   float *dx);

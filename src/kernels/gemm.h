@@ -3,6 +3,7 @@
 #define DML_KERNELS_GEMM_H
 
 #include "base/status.h"
+#include "kernels/epilogue.h"
 #include "thread/pool.h"
 
 /* The numbers are those of CBLAS. */
@@ -12,14 +13,21 @@ typedef enum dml_transpose { DML_NO_TRANS = 111, DML_TRANS = 112 } dml_transpose
 /* C = alpha op(A) op(B) + beta C, with op(A) m x k, op(B) k x n, C m x n: the arguments of cblas_sgemm behind
    a pool (NULL: the caller alone). With beta = 0, C is not read. The result is bitwise the same for any
    number of threads and any scratch of the pool. Allocates nothing. DML_ERROR_ARGUMENT for a negative size, a
-   leading dimension that is too small, or an unknown layout or transpose; C is then untouched. */
+   leading dimension that is too small, an array that is NULL though it has elements, or an unknown layout or
+   transpose; C is then untouched. */
 DML_API dml_status dml_sgemm(dml_pool *pool, dml_layout layout, dml_transpose trans_a, dml_transpose trans_b,
                              int m, int n, int k, float alpha, const float *a, int lda, const float *b,
                              int ldb, float beta, float *c, int ldc);
 
-/* The scratch with which the row-major product m x n x k is fastest, for dml_pool_reserve; it depends on
-   dml_cpu_isa. (A column-major product is the row-major one n x m x k.) At most 0.8 MB a worker, and 256 KiB
+/* The same in row-major order, with an epilogue: C = activation(alpha op(A) op(B) + beta C + bias), bias (n).
+   NULL: none. */
+DML_API dml_status dml_sgemm_fused(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m, int n,
+                                   int k, float alpha, const float *a, int lda, const float *b, int ldb,
+                                   float beta, float *c, int ldc, const dml_epilogue *epilogue);
+
+/* The scratch with which a row-major product is fastest, for dml_pool_reserve; it depends on dml_cpu_isa. (A
+   column-major product is the row-major one of the factors swapped.) At most 0.9 MB a worker, and 256 KiB
    shared; little for small products; zeros where a size is below 1. */
-DML_API dml_scratch dml_sgemm_scratch(int m, int n, int k);
+DML_API dml_scratch dml_sgemm_scratch(dml_transpose trans_a, dml_transpose trans_b, int m, int n, int k);
 
 #endif

@@ -7,56 +7,117 @@
 
 #include "kernels/blocks.h"
 #include "kernels/reduce.h"
+#include "kernels/vector_math.h"
+#include "thread/pool_internal.h"
 
 /* Floats added up in a vector before its lanes go on in double. */
 #define DML__SOFTMAX_CHUNK ((size_t)32 * DML__LANES)
+#define DML__SOFTMAX_ROWS ((size_t)64) /* rows whose losses are finished together */
+
+static inline float dml__greater(float a, float b)
+{
+    return b > a ? b : a;
+}
+
+/* The largest lane; none is a NaN. */
+DML__BODY float dml__largest_lane(const dml__vf *vector)
+{
+    float lanes[DML__LANES];
+    DML__STORE(lanes, *vector);
+    const float low = dml__greater(dml__greater(lanes[0], lanes[1]), dml__greater(lanes[2], lanes[3]));
+#if DML__LANES == 8
+    return dml__greater(low,
+                        dml__greater(dml__greater(lanes[4], lanes[5]), dml__greater(lanes[6], lanes[7])));
+#else
+    return low;
+#endif
+}
 
 /* out = softmax(x) over n > 0 columns, for which it finds the maximum and sum(exp(x - maximum)). A NaN makes
-   the sum and with it the whole row NaN. */
-DML__BODY void dml__softmax_row_body(size_t n, const float *x, float *out, float *maximum, float *sum)
+   the sum and with it the whole row NaN. `room` floats of both arrays, from the row's first on, are this
+   thread's: where they hold the row in whole vectors, its rest is read and written with what lies behind it,
+   which stays as it is. */
+DML__BODY void dml__softmax_row(size_t n, size_t room, const float *x, float *out, float *maximum, float *sum)
 {
-    dml__vf largest, value, total = { 0 }; /* or gcc -O3 warns of it */
-    dml__splat(&largest, -HUGE_VALF);
-    for (size_t c = 0; c < n; c += DML__LANES) {
-        dml__load_some(&value, x + c, n - c);
+    const size_t whole = n - n % DML__LANES, rest = n - whole;
+    const bool wide = room >= whole + DML__LANES;
+    dml__vf lowest, last, largest, value, total = { 0 };
+    dml__vi in_row;
+    dml__splat(&lowest, -HUGE_VALF);
+    dml__first_lanes(&in_row, rest);
+    last = lowest;
+    if (rest) {
+        if (wide)
+            value = DML__LOAD(x + whole);
+        else
+            dml__load_some(&value, x + whole, rest);
+        last = DML__SELECT(in_row, value, lowest);
+    }
+    largest = DML__SELECT(last > lowest, last, lowest);
+    for (size_t c = 0; c < whole; c += DML__LANES) {
+        value = DML__LOAD(x + c);
         largest = DML__SELECT(value > largest, value, largest);
     }
-    float top = largest[0];
-    for (int lane = 1; lane < DML__LANES; lane++) top = largest[lane] > top ? largest[lane] : top;
+    const float top = dml__largest_lane(&largest);
 
-    const size_t whole = n - n % DML__LANES;
+    last = last - top;
+    dml__vf_exp(&last); /* 0 beyond the row */
     double sum64 = 0;
-    size_t i = 0;
-    while (i < whole) {
+    total = last;
+    for (size_t i = 0; i < whole;) {
         const size_t end = dml__minimum(i + DML__SOFTMAX_CHUNK, whole);
-        dml__splat(&total, 0);
         for (; i < end; i += DML__LANES) {
             value = DML__LOAD(x + i) - top;
-            dml__exp(&value);
+            dml__vf_exp(&value);
             DML__STORE(out + i, value);
             total += value;
         }
+        if (end == whole) break;
         sum64 += dml__add_lanes(&total);
+        dml__splat(&total, 0);
     }
-    if (i < n) {
-        dml__load_some(&value, x + i, n - i);
-        value = value - top;
-        dml__exp(&value);
-        dml__store_some(out + i, &value, n - i);
-        for (; i < n; i++) sum64 += (double)out[i];
-    }
+    sum64 += dml__add_lanes(&total);
 
     const float scale = (float)(1.0 / sum64);
-    for (i = 0; i < n; i += DML__LANES) {
-        dml__load_some(&value, out + i, n - i);
-        value = value * scale;
-        dml__store_some(out + i, &value, n - i);
-    }
+    for (size_t i = 0; i < whole; i += DML__LANES) DML__STORE(out + i, DML__LOAD(out + i) * scale);
+    last = last * scale;
+    if (rest && wide)
+        DML__STORE(out + whole, DML__SELECT(in_row, last, DML__LOAD(out + whole)));
+    else if (rest)
+        dml__store_some(out + whole, &last, rest);
     *maximum = top;
     *sum = (float)sum64;
 }
-DML__PER_ISA(dml__softmax_row, (size_t n, const float *x, float *out, float *maximum, float *sum),
-             (n, x, out, maximum, sum))
+
+/* The rows of one task; labels and row_loss are (rows). */
+DML__BODY void dml__softmax_rows_body(size_t rows, size_t classes, const float *logits, const int32_t *labels,
+                                      float *probabilities, float *row_loss)
+{
+    const size_t n = rows * classes;
+    for (size_t begin = 0; begin < rows; begin += DML__SOFTMAX_ROWS) {
+        const size_t end = dml__minimum(begin + DML__SOFTMAX_ROWS, rows);
+        float sum[DML__SOFTMAX_ROWS], above[DML__SOFTMAX_ROWS]; /* of the largest logit above the label's */
+        for (size_t r = begin; r < end; r++) {
+            const size_t at = r * classes;
+            const float logit = logits[at + (size_t)labels[r]]; /* now: probabilities may be logits */
+            float maximum;
+            dml__softmax_row(classes, n - at, logits + at, probabilities + at, &maximum, &sum[r - begin]);
+            above[r - begin] = maximum - logit;
+        }
+        for (size_t r = begin; r < end; r += DML__LANES) {
+            dml__vf loss, shift;
+            dml__load_some(&loss, sum + (r - begin), end - r);
+            dml__load_some(&shift, above + (r - begin), end - r);
+            dml__vf_log(&loss);
+            loss = loss + shift;
+            dml__store_some(row_loss + r, &loss, end - r);
+        }
+    }
+}
+DML__PER_ISA(dml__softmax_rows,
+             (size_t rows, size_t classes, const float *logits, const int32_t *labels, float *probabilities,
+              float *row_loss),
+             (rows, classes, logits, labels, probabilities, row_loss))
 
 typedef struct dml__softmax_job {
     dml_isa isa;
@@ -73,14 +134,9 @@ static void dml__softmax_task(void *argument, int task, int worker)
     const size_t step = dml__items_per_task(job->classes), begin = (size_t)task * step;
     const size_t end = dml__minimum(begin + step, job->rows);
     (void)worker;
-    for (size_t r = begin; r < end; r++) {
-        const size_t at = r * job->classes, label = (size_t)job->labels[r];
-        DML_ASSERT(label < job->classes);
-        const float logit = job->logits[at + label]; /* read before, since probabilities may be logits */
-        float maximum, sum;
-        dml__softmax_row(job->isa, job->classes, job->logits + at, job->probabilities + at, &maximum, &sum);
-        job->row_loss[r] = logf(sum) + (maximum - logit);
-    }
+    for (size_t r = begin; r < end; r++) DML_ASSERT((size_t)job->labels[r] < job->classes);
+    dml__softmax_rows(job->isa, end - begin, job->classes, job->logits + begin * job->classes,
+                      job->labels + begin, job->probabilities + begin * job->classes, job->row_loss + begin);
 }
 
 DML_API float dml_softmax_cross_entropy_forward(dml_pool *pool, size_t rows, size_t classes,
@@ -89,7 +145,7 @@ DML_API float dml_softmax_cross_entropy_forward(dml_pool *pool, size_t rows, siz
 {
     dml__softmax_job job;
     if (rows == 0 || classes == 0) return 0;
-    job.isa = dml_cpu_isa();
+    job.isa = dml__pool_machine(pool).isa;
     job.rows = rows;
     job.classes = classes;
     job.logits = logits;
@@ -101,26 +157,38 @@ DML_API float dml_softmax_cross_entropy_forward(dml_pool *pool, size_t rows, siz
     return dml_sum(pool, rows, row_loss) / (float)rows;
 }
 
-/* out = scale (p - (column == label)) + beta out */
-DML__BODY void dml__softmax_backward_row_body(size_t n, const float *p, size_t label, float scale, float beta,
-                                              float *out)
+/* out = scale (p - onehot(label)) + beta out for the rows of one task: first as if there were no labels,
+   which needs no rows, then at the labels, from what was there before. */
+DML__BODY void dml__softmax_backward_rows_body(size_t rows, size_t classes, const float *p,
+                                               const int32_t *labels, float scale, float beta, float *out)
 {
-    const float old = beta != 0 ? out[label] : 0, at_label = p[label];
-    for (size_t i = 0; i < n; i += DML__LANES) {
-        dml__vf value, before;
-        dml__load_some(&value, p + i, n - i);
-        value = value * scale;
-        if (beta != 0) {
-            dml__load_some(&before, out + i, n - i);
-            value = value + beta * before;
+    for (size_t begin = 0; begin < rows; begin += DML__SOFTMAX_ROWS) {
+        const size_t count = dml__minimum(DML__SOFTMAX_ROWS, rows - begin), n = count * classes;
+        float at_label[DML__SOFTMAX_ROWS], old[DML__SOFTMAX_ROWS];
+        for (size_t r = 0; r < count; r++) {
+            const size_t label = r * classes + (size_t)labels[r];
+            at_label[r] = p[label];
+            old[r] = beta != 0 ? out[label] : 0;
         }
-        dml__store_some(out + i, &value, n - i);
+        for (size_t i = 0; i < n; i += DML__LANES) {
+            dml__vf value, before;
+            dml__load_some(&value, p + i, n - i);
+            value = value * scale;
+            if (beta != 0) {
+                dml__load_some(&before, out + i, n - i);
+                value = value + beta * before;
+            }
+            dml__store_some(out + i, &value, n - i);
+        }
+        for (size_t r = 0; r < count; r++)
+            out[r * classes + (size_t)labels[r]] = scale * (at_label[r] - 1.0f) + beta * old[r];
+        p += n, out += n, labels += count;
     }
-    out[label] = scale * (at_label - 1.0f) + beta * old;
 }
-DML__PER_ISA(dml__softmax_backward_row,
-             (size_t n, const float *p, size_t label, float scale, float beta, float *out),
-             (n, p, label, scale, beta, out))
+DML__PER_ISA(dml__softmax_backward_rows,
+             (size_t rows, size_t classes, const float *p, const int32_t *labels, float scale, float beta,
+              float *out),
+             (rows, classes, p, labels, scale, beta, out))
 
 typedef struct dml__softmax_backward_job {
     dml_isa isa;
@@ -137,12 +205,10 @@ static void dml__softmax_backward_task(void *argument, int task, int worker)
     const size_t step = dml__items_per_task(job->classes), begin = (size_t)task * step;
     const size_t end = dml__minimum(begin + step, job->rows);
     (void)worker;
-    for (size_t r = begin; r < end; r++) {
-        const size_t at = r * job->classes, label = (size_t)job->labels[r];
-        DML_ASSERT(label < job->classes);
-        dml__softmax_backward_row(job->isa, job->classes, job->probabilities + at, label, job->scale,
-                                  job->beta, job->dlogits + at);
-    }
+    for (size_t r = begin; r < end; r++) DML_ASSERT((size_t)job->labels[r] < job->classes);
+    dml__softmax_backward_rows(job->isa, end - begin, job->classes, job->probabilities + begin * job->classes,
+                               job->labels + begin, job->scale, job->beta,
+                               job->dlogits + begin * job->classes);
 }
 
 DML_API void dml_softmax_cross_entropy_backward(dml_pool *pool, size_t rows, size_t classes,
@@ -151,7 +217,7 @@ DML_API void dml_softmax_cross_entropy_backward(dml_pool *pool, size_t rows, siz
 {
     dml__softmax_backward_job job;
     if (classes == 0) return;
-    job.isa = dml_cpu_isa();
+    job.isa = dml__pool_machine(pool).isa;
     job.rows = rows;
     job.classes = classes;
     job.probabilities = probabilities;

@@ -2,34 +2,61 @@
 #ifndef DML_KERNELS_MICROKERNEL_H
 #define DML_KERNELS_MICROKERNEL_H
 
+#include "base/cpu_bf16.h"
 #include "base/platform.h"
 
-/* A panel of A times a panel of B into a tile of C:
-       C[i][j] = alpha * sum over p < k of a[p * rows + i] * b[p * b_step + j]  +  beta * C[i][j]
-   With beta = 0, C is not read. */
+/* Bounds over all instruction sets: of rows, of vectors, of the elements of a tile, and of its rows and
+   columns together. */
+#if defined(DML__HAS_AMX)
+#define DML__TILE_ROWS 32
+#define DML__TILE_FLOATS 1024
+#else
+#define DML__TILE_ROWS 8
+#define DML__TILE_FLOATS 256
+#endif
+#define DML__TILE_VECTORS 4
+#define DML__TILE_EDGES 72
+
+/* A tile of C as a sum of small products, over a list of blocks (batch-reduce GEMM: Georganas et al., arXiv
+   1906.06440):
+       C[i][j] = alpha * sum over t < blocks, p < k of a[i][a_at[t] + p * a_step] * b[b_at[t] + p * b_step +
+   j]
+                 + beta * C[i][j] + bias[j]
+   and then the activation. With beta = 0, C is not read. The rows of A and C may lie anywhere, so that a
+   factor is used where it is: rows of a matrix (a_step = 1), columns of one (a_step = its leading dimension),
+   a packed panel (a_step = its width), pixels of an image, whose taps are the blocks. */
 typedef struct dml__tile {
-    int k;
-    const float *a; /* (k, rows) */
-    const float *b; /* (k, b_step), of which the first columns count */
+    int rows, columns;            /* 1 .. the kernel's rows; a multiple of lanes, up to vectors * lanes */
+    int blocks, k;                /* k of each block */
+    const ptrdiff_t *a_at, *b_at; /* (blocks) */
+    const float *a[DML__TILE_ROWS];
+    ptrdiff_t a_step;
+    const float *b;
     ptrdiff_t b_step;
+    int panels;        /* how many tiles beside each other, at least 1: C's go on `columns` further, */
+    ptrdiff_t b_panel; /* B's so much */
     float alpha, beta;
-    float *c; /* (rows, ldc) */
-    ptrdiff_t ldc;
+    const float *bias; /* (panels, columns), or NULL */
+    bool relu;
+    float *c[DML__TILE_ROWS];
 } dml__tile;
 
-/* `run` takes any tile of 1 .. rows rows and 1 .. vectors times `lanes` columns. An element's bits depend on
-   its own row of A and column of B alone, not on the tile it is computed in: it is one chain of multiply-adds
-   over p in order. That is why results don't change with the number of threads. */
+/* `run` takes tiles of 1 .. rows rows and 1 .. vectors vectors of columns, and of up to thin_vectors where
+   there are at most thin_rows rows. An element's bits depend on its own row of A and column of B alone, not
+   on the tile it is computed in: it is one chain of multiply-adds over t and p in order. That is why results
+   don't change with the number of threads. */
 typedef struct dml__microkernel {
-    int rows, vectors, lanes;
-    void (*run)(const dml__tile *tile, int rows, int vectors);
+    int rows, vectors, lanes, thin_rows, thin_vectors;
+    void (*run)(const dml__tile *tile);
+    /* Blocks of k are filled up with zeros to a multiple of this; 0: they need not be. Rows of A are then
+       wanted packed as lines, k floats each one after the other, with room for `rows` of them. */
+    int k_multiple;
 } dml__microkernel;
 
-/* Bounds over all instruction sets. */
-#define DML__TILE_ROWS 14
-#define DML__TILE_COLUMNS 32
+DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa);
 
-/* The micro-kernel for dml_cpu_isa(). */
-DML__LOCAL const dml__microkernel *dml__microkernel_get(void);
+/* A micro-kernel on bf16: each float of A and B is the bits of a pair of bf16, of two k's, the first in the
+   lower half, and their two products are added into the f32 sum. NULL: there is none. */
+DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa);
 
 #endif

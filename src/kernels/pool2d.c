@@ -20,6 +20,8 @@ typedef struct dml__pool2d_job {
     size_t rows, rows_per_task; /* a row is one (image, h) of the output: (W, C) floats */
 } dml__pool2d_job;
 
+#define DML__POOL_VECTORS 4 /* vectors of one pixel that are computed side by side */
+
 /* Rows begin .. end - 1 of the output. */
 typedef void (*dml__pool2d_kernel)(dml_isa isa, const dml__pool2d_job *job, size_t begin, size_t end);
 
@@ -58,38 +60,69 @@ static inline float dml__window_size(const dml__pool2d_job *job, int oh, int ow)
     return (float)(h.end - h.begin) * (float)(w.end - w.begin);
 }
 
-/* One output pixel: `x` is its image, `h` and `w` its window. The channels that fill no vector go one by one.
- */
-DML__BODY void dml__max_pixel(const dml_pool2d_shape *s, const float *x, dml__window_span h,
-                              dml__window_span w, float *y, int32_t *argmax)
+/* A pixel's channels go in whole vectors, the last of which may reach into the next pixel: what it leaves
+   there is overwritten when that one's turn comes, since a task's pixels are written in order. `reach` is
+   where a pixel's vectors end: its channels in whole vectors, or, where these would reach beyond the array or
+   into another task's part, its channels alone; those that fill no vector then go one by one. */
+static inline size_t dml__pixel_reach(size_t channels)
+{
+    return dml__divide_up(channels, DML__LANES) * DML__LANES;
+}
+
+/* Takes `value` where it is larger, or the first NaN. */
+DML__BODY void dml__max_take(dml__vf *largest, dml__vi *place, const float *from, int32_t here)
+{
+    const dml__vi zero = { 0 };
+    const dml__vf value = DML__LOAD(from), before = *largest;
+    const dml__vi take = ~(value <= before) & (before == before);
+    *largest = DML__SELECT(take, value, before);
+    *place = DML__SELECT_INT(take, zero + here, *place);
+}
+
+/* `count` vectors of a pixel's channels, side by side, since each waits for its last comparison. `x` is the
+   image from their first channel on, `h` and `w` the window. */
+DML__BODY void dml__max_vectors(int count, const dml_pool2d_shape *s, const float *x, dml__window_span h,
+                                dml__window_span w, float *y, int32_t *argmax)
 {
     const size_t channels = (size_t)s->channels;
     const int32_t first = h.begin * s->width + w.begin;
-    const dml__vi zero = { 0 };
-    size_t c = 0;
-    for (; c + DML__LANES <= channels; c += DML__LANES) {
-        dml__vf largest = DML__LOAD(x + (size_t)first * channels + c);
-        dml__vi place = zero + first;
-        for (int ih = h.begin; ih < h.end; ih++)
-            for (int iw = w.begin; iw < w.end; iw++) {
-                const int32_t here = ih * s->width + iw;
-                const dml__vf value = DML__LOAD(x + (size_t)here * channels + c);
-                /* the second term lets the first NaN in and keeps it */
-                const dml__vi take = (value > largest) | ((value != value) & (largest == largest));
-                largest = DML__SELECT(take, value, largest);
-                place = DML__SELECT_INT(take, zero + here, place);
-            }
-        DML__STORE(y + c, largest);
-        if (argmax) DML__STORE_INT(argmax + c, place);
+    dml__vf largest[DML__POOL_VECTORS] = { { 0 } };
+    dml__vi place[DML__POOL_VECTORS] = { { 0 } }; /* from the first on */
+    DML__UNROLLED
+    for (int v = 0; v < count; v++)
+        largest[v] = DML__LOAD(x + (size_t)first * channels + (size_t)v * DML__LANES);
+    for (int ih = h.begin; ih < h.end; ih++)
+        for (int iw = w.begin; iw < w.end; iw++) {
+            const int32_t here = ih * s->width + iw;
+            const float *from = x + (size_t)here * channels;
+            DML__UNROLLED
+            for (int v = 0; v < count; v++)
+                dml__max_take(&largest[v], &place[v], from + v * DML__LANES, here - first);
+        }
+    DML__UNROLLED
+    for (int v = 0; v < count; v++) {
+        DML__STORE(y + v * DML__LANES, largest[v]);
+        if (argmax) DML__STORE_INT(argmax + v * DML__LANES, place[v] + first);
     }
+}
+
+DML__BODY void dml__max_pixel(const dml_pool2d_shape *s, const float *x, dml__window_span h,
+                              dml__window_span w, size_t reach, float *y, int32_t *argmax)
+{
+    const size_t channels = (size_t)s->channels;
+    size_t c = 0;
+    for (; c + DML__POOL_VECTORS * DML__LANES <= reach; c += DML__POOL_VECTORS * DML__LANES)
+        dml__max_vectors(DML__POOL_VECTORS, s, x + c, h, w, y + c, argmax ? argmax + c : NULL);
+    for (; c + DML__LANES <= reach; c += DML__LANES)
+        dml__max_vectors(1, s, x + c, h, w, y + c, argmax ? argmax + c : NULL);
     for (; c < channels; c++) {
-        float largest = x[(size_t)first * channels + c];
-        int32_t place = first;
+        int32_t place = h.begin * s->width + w.begin;
+        float largest = x[(size_t)place * channels + c];
         for (int ih = h.begin; ih < h.end; ih++)
             for (int iw = w.begin; iw < w.end; iw++) {
                 const int32_t here = ih * s->width + iw;
                 const float value = x[(size_t)here * channels + c];
-                const bool take = value > largest || (value != value && largest == largest);
+                const bool take = !(value <= largest) && largest == largest;
                 largest = take ? value : largest;
                 place = take ? here : place;
             }
@@ -98,58 +131,130 @@ DML__BODY void dml__max_pixel(const dml_pool2d_shape *s, const float *x, dml__wi
     }
 }
 
+DML__BODY void dml__avg_vectors(int count, const dml_pool2d_shape *s, const float *x, dml__window_span h,
+                                dml__window_span w, float *y)
+{
+    const size_t channels = (size_t)s->channels;
+    const float size = (float)(h.end - h.begin) * (float)(w.end - w.begin);
+    dml__vf sum[DML__POOL_VECTORS] = { { 0 } };
+    for (int ih = h.begin; ih < h.end; ih++)
+        for (int iw = w.begin; iw < w.end; iw++) {
+            const float *from = x + (size_t)(ih * s->width + iw) * channels;
+            DML__UNROLLED
+            for (int v = 0; v < count; v++) sum[v] += DML__LOAD(from + v * DML__LANES);
+        }
+    DML__UNROLLED
+    for (int v = 0; v < count; v++) DML__STORE(y + v * DML__LANES, sum[v] / size);
+}
+
+DML__BODY void dml__avg_pixel(const dml_pool2d_shape *s, const float *x, dml__window_span h,
+                              dml__window_span w, size_t reach, float *y)
+{
+    const size_t channels = (size_t)s->channels;
+    const float size = (float)(h.end - h.begin) * (float)(w.end - w.begin);
+    size_t c = 0;
+    for (; c + DML__POOL_VECTORS * DML__LANES <= reach; c += DML__POOL_VECTORS * DML__LANES)
+        dml__avg_vectors(DML__POOL_VECTORS, s, x + c, h, w, y + c);
+    for (; c + DML__LANES <= reach; c += DML__LANES) dml__avg_vectors(1, s, x + c, h, w, y + c);
+    for (; c < channels; c++) {
+        float sum = 0;
+        for (int ih = h.begin; ih < h.end; ih++)
+            for (int iw = w.begin; iw < w.end; iw++) sum += x[(size_t)(ih * s->width + iw) * channels + c];
+        y[c] = sum / size;
+    }
+}
+
+/* `count` pixels of one row of windows of 2 x 2 without padding, in whole vectors. `x` is the first window,
+   `below` its second line, `place` where it lies in the image; the next is `step` pixels on. */
+DML__BODY void dml__pool_row_of_2x2(bool max, size_t count, size_t channels, int32_t step, const float *x,
+                                    const float *below, int32_t place, int32_t width, float *y,
+                                    int32_t *argmax)
+{
+    const dml__vi zero = { 0 };
+    dml__vi here = zero + place;
+    for (size_t i = 0; i < count; i++, here += step) {
+        for (size_t c = 0; c < channels; c += DML__LANES) {
+            dml__vf value = DML__LOAD(x + c);
+            if (max) {
+                dml__vi offset = zero;
+                dml__max_take(&value, &offset, x + channels + c, 1);
+                dml__max_take(&value, &offset, below + c, width);
+                dml__max_take(&value, &offset, below + channels + c, width + 1);
+                if (argmax) DML__STORE_INT(argmax + c, here + offset);
+            } else {
+                value = value + DML__LOAD(x + channels + c) + DML__LOAD(below + c);
+                value = (value + DML__LOAD(below + channels + c)) / 4.0f;
+            }
+            DML__STORE(y + c, value);
+        }
+        x += (size_t)step * channels, below += (size_t)step * channels, y += channels;
+        if (argmax) argmax += channels;
+    }
+}
+
+/* How many pixels of `channels` floats, each `step` floats after the one before it, may be taken in whole
+   vectors: the last ends within `left` floats of the first's beginning. */
+static inline size_t dml__pixels_that_fit(size_t count, size_t step, size_t channels, size_t left)
+{
+    const size_t wide = dml__pixel_reach(channels);
+    if (left >= count * step + wide) return count; /* nearly always, and needs no division */
+    return left < wide ? 0 : dml__minimum(count, (left - wide) / step + 1);
+}
+
+DML__BODY void dml__pool_forward_rows(bool max, const dml__pool2d_job *job, size_t begin, size_t end)
+{
+    const dml_pool2d_shape shape = *job->shape, *s = &shape; /* a copy, which no store can change */
+    const size_t channels = (size_t)s->channels, line = (size_t)s->width * channels;
+    const size_t row_floats = (size_t)job->out_width * channels, wide = dml__pixel_reach(channels);
+    const bool is_2x2 = s->kernel_h == 2 && s->kernel_w == 2 && s->pad_h == 0 && s->pad_w == 0;
+    const float *x_end = job->x + (size_t)s->batch * (size_t)s->height * line;
+    const float *y_end = job->y + end * row_floats;
+    int oh = (int)(begin % (size_t)job->out_height);
+    const float *x = job->x + begin / (size_t)job->out_height * (size_t)s->height * line;
+    for (size_t row = begin; row < end; row++) {
+        const dml__window_span h = dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
+        float *y = job->y + row * row_floats;
+        int32_t *argmax = job->argmax_out ? job->argmax_out + row * row_floats : NULL;
+        int ow = 0;
+        if (is_2x2) {
+            const float *first = x + (size_t)h.begin * line, *last = first + line + channels;
+            size_t count =
+                dml__pixels_that_fit((size_t)job->out_width, channels, channels, (size_t)(y_end - y));
+            count =
+                dml__pixels_that_fit(count, (size_t)s->stride_w * channels, channels, (size_t)(x_end - last));
+            dml__pool_row_of_2x2(max, count, channels, s->stride_w, first, first + line, h.begin * s->width,
+                                 s->width, y, argmax);
+            ow = (int)count;
+        }
+        for (; ow < job->out_width; ow++) {
+            const dml__window_span w = dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
+            const size_t at = (size_t)ow * channels;
+            const float *last = x + (size_t)(h.end - 1) * line + (size_t)(w.end - 1) * channels;
+            const bool fits = (size_t)(y_end - y) >= at + wide && (size_t)(x_end - last) >= wide;
+            if (max)
+                dml__max_pixel(s, x, h, w, fits ? wide : channels, y + at, argmax ? argmax + at : NULL);
+            else
+                dml__avg_pixel(s, x, h, w, fits ? wide : channels, y + at);
+        }
+        if (++oh == job->out_height) oh = 0, x += (size_t)s->height * line;
+    }
+}
+
 DML__BODY void dml__max_forward_rows_body(const dml__pool2d_job *job, size_t begin, size_t end)
 {
-    const dml_pool2d_shape *s = job->shape;
-    const size_t image = (size_t)s->height * (size_t)s->width * (size_t)s->channels;
-    for (size_t row = begin; row < end; row++) {
-        const int oh = (int)(row % (size_t)job->out_height);
-        const float *x = job->x + row / (size_t)job->out_height * image;
-        const dml__window_span h = dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
-        for (int ow = 0; ow < job->out_width; ow++) {
-            const size_t out = (row * (size_t)job->out_width + (size_t)ow) * (size_t)s->channels;
-            const dml__window_span w = dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
-            dml__max_pixel(s, x, h, w, job->y + out, job->argmax_out ? job->argmax_out + out : NULL);
-        }
-    }
+    dml__pool_forward_rows(true, job, begin, end);
 }
 DML__PER_ISA(dml__max_forward_rows, (const dml__pool2d_job *job, size_t begin, size_t end), (job, begin, end))
 
 DML__BODY void dml__avg_forward_rows_body(const dml__pool2d_job *job, size_t begin, size_t end)
 {
-    const dml_pool2d_shape *s = job->shape;
-    const size_t channels = (size_t)s->channels, image = (size_t)s->height * (size_t)s->width * channels;
-    for (size_t row = begin; row < end; row++) {
-        const int oh = (int)(row % (size_t)job->out_height);
-        const float *x = job->x + row / (size_t)job->out_height * image;
-        const dml__window_span h = dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
-        for (int ow = 0; ow < job->out_width; ow++) {
-            const dml__window_span w = dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
-            const float count = dml__window_size(job, oh, ow);
-            float *y = job->y + (row * (size_t)job->out_width + (size_t)ow) * channels;
-            size_t c = 0;
-            for (; c + DML__LANES <= channels; c += DML__LANES) {
-                dml__vf sum;
-                dml__splat(&sum, 0);
-                for (int ih = h.begin; ih < h.end; ih++)
-                    for (int iw = w.begin; iw < w.end; iw++)
-                        sum += DML__LOAD(x + (size_t)(ih * s->width + iw) * channels + c);
-                DML__STORE(y + c, sum / count);
-            }
-            for (; c < channels; c++) {
-                float sum = 0;
-                for (int ih = h.begin; ih < h.end; ih++)
-                    for (int iw = w.begin; iw < w.end; iw++)
-                        sum += x[(size_t)(ih * s->width + iw) * channels + c];
-                y[c] = sum / count;
-            }
-        }
-    }
+    dml__pool_forward_rows(false, job, begin, end);
 }
 DML__PER_ISA(dml__avg_forward_rows, (const dml__pool2d_job *job, size_t begin, size_t end), (job, begin, end))
 
 /* The backward passes gather: each input sums over the windows that cover it, so no two tasks write the same
-   place. `max`: a window counts where it was won here; else its share is one over its size. */
+   place. `max`: a window counts where it was won here; else its share is one over its size. `image` is the
+   first of the image's pixels in dy. */
 DML__BODY void dml__pool_gradient_pixel(bool max, const dml__pool2d_job *job, size_t image, int32_t here,
                                         dml__window_span h, dml__window_span w, float *dx)
 {
@@ -157,8 +262,7 @@ DML__BODY void dml__pool_gradient_pixel(bool max, const dml__pool2d_job *job, si
     const float beta = job->beta;
     size_t c = 0;
     for (; c + DML__LANES <= channels; c += DML__LANES) {
-        dml__vf sum;
-        dml__splat(&sum, 0);
+        dml__vf sum = { 0 };
         for (int oh = h.begin; oh < h.end; oh++)
             for (int ow = w.begin; ow < w.end; ow++) {
                 const size_t at = (image + (size_t)(oh * job->out_width + ow)) * channels + c;
@@ -185,19 +289,68 @@ DML__BODY void dml__pool_gradient_pixel(bool max, const dml__pool2d_job *job, si
     }
 }
 
+/* `count` windows of one row that lie side by side, in whole vectors: the line of inputs that begins at place
+   `here`, each covered by one window. `size` inputs are in a window. */
+DML__BODY void dml__pool_gradient_of_tiles(bool max, size_t count, int kernel, size_t channels,
+                                           const float *dy, const int32_t *argmax, float size, int32_t here,
+                                           float beta, float *dx)
+{
+    const dml__vf none = { 0 };
+    const dml__vi zero = { 0 };
+    dml__vi place = zero + here;
+    for (size_t i = 0; i < count; i++) {
+        for (int k = 0; k < kernel; k++, dx += channels, place += 1)
+            for (size_t c = 0; c < channels; c += DML__LANES) {
+                dml__vf value = DML__LOAD(dy + c);
+                if (max)
+                    value = (dml__vf)((dml__vi)value & (DML__LOAD_INT(argmax + c) == place));
+                else
+                    value = value / size;
+                value = none + value; /* makes 0 of -0, as a sum over windows does */
+                if (beta != 0) value = value + beta * DML__LOAD(dx + c);
+                DML__STORE(dx + c, value);
+            }
+        dy += channels;
+        if (max) argmax += channels;
+    }
+}
+
 DML__BODY void dml__pool_gradient_rows(bool max, const dml__pool2d_job *job, size_t begin, size_t end)
 {
-    const dml_pool2d_shape *s = job->shape;
+    const dml_pool2d_shape shape = *job->shape, *s = &shape;
+    const size_t channels = (size_t)s->channels, pixels = (size_t)job->out_height * (size_t)job->out_width;
+    const size_t row_floats = (size_t)s->width * channels;
+    const float *dy_end = job->x + (size_t)s->batch * pixels * channels, *dx_end = job->y + end * row_floats;
+    /* Where it accumulates, a vector that reaches into the next pixel would spoil what is there. */
+    const bool tiles =
+        s->kernel_w == s->stride_w && s->pad_w == 0 && (job->beta == 0 || channels % DML__LANES == 0);
+    int ih = (int)(begin % (size_t)s->height);
+    size_t image = begin / (size_t)s->height * pixels;
     for (size_t row = begin; row < end; row++) {
-        const int ih = (int)(row % (size_t)s->height);
-        const size_t image = row / (size_t)s->height * (size_t)job->out_height * (size_t)job->out_width;
         const dml__window_span h = dml__windows_over(ih, s->kernel_h, s->stride_h, s->pad_h, job->out_height);
-        for (int iw = 0; iw < s->width; iw++) {
+        float *dx = job->y + row * row_floats;
+        int iw = 0;
+        if (tiles && h.end - h.begin == 1) {
+            const size_t at = (image + (size_t)h.begin * (size_t)job->out_width) * channels;
+            const float *dy = job->x + at;
+            size_t count =
+                dml__pixels_that_fit((size_t)job->out_width, channels, channels, (size_t)(dy_end - dy));
+            /* the last pixel of each tile */
+            const size_t others = (size_t)(s->kernel_w - 1) * channels;
+            count = dml__pixels_that_fit(count, others + channels, channels, (size_t)(dx_end - dx) - others);
+            dml__pool_gradient_of_tiles(max, count, s->kernel_w, channels, dy, max ? job->argmax + at : NULL,
+                                        dml__window_size(job, h.begin, 0), ih * s->width, job->beta, dx);
+            iw = (int)count * s->kernel_w;
+        } else if (job->beta == 0 && h.begin >= h.end) {
+            memset(dx, 0, row_floats * sizeof *dx);
+            iw = s->width;
+        }
+        for (; iw < s->width; iw++) {
             const dml__window_span w =
                 dml__windows_over(iw, s->kernel_w, s->stride_w, s->pad_w, job->out_width);
-            float *dx = job->y + (row * (size_t)s->width + (size_t)iw) * (size_t)s->channels;
-            dml__pool_gradient_pixel(max, job, image, ih * s->width + iw, h, w, dx);
+            dml__pool_gradient_pixel(max, job, image, ih * s->width + iw, h, w, dx + (size_t)iw * channels);
         }
+        if (++ih == s->height) ih = 0, image += pixels;
     }
 }
 

@@ -4,27 +4,33 @@
 #include "kernels/product.h"
 
 #include "base/memory.h"
+#include "kernels/finish.h"
 #include "kernels/microkernel.h"
+#include "kernels/thin.h"
+#include "thread/pool_internal.h"
 
 #include <string.h>
-
-#if defined(__SSE__)
-#include <xmmintrin.h>
-#endif
 
 /* A small C under a long k has too few tiles to share among threads. Its k is then cut into at most
    DML__CHUNKS chunks, whose partial sums are added up in order. Whether and where to cut depends on the sizes
    alone. */
 #define DML__CHUNKS 16
-#define DML__CHUNKED_C 4096 /* elements of C, at most */
+#define DML__CHUNKED_C 4096   /* elements of C, at most */
+#define DML__CHUNK_BLOCK 1024 /* elements of a block of C, where the chunks' sums are on the stack */
 
-/* A worker's scratch holds a panel of A and behind it panels of B, of this many columns at most; the shared
-   scratch holds the partial sums of the chunks. */
-#define DML__PACK_COLUMNS 752
+/* A worker's scratch holds a block of A and behind it panels of B, of this many rows and columns at most; the
+   shared scratch holds the partial sums of the chunks. */
+#define DML__PACK_ROWS 120
+#define DML__PACK_COLUMNS 768
+
+/* Panels of B that are no larger than this stay in the first cache all together; and where a tile has fewer
+   k's than this, writing C takes longer than reading them. */
+#define DML__ACROSS_FLOATS 4096
+#define DML__ACROSS_KC 64
 
 /* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
    needs little takes little of it. */
-#define DML__STACK_FLOATS (DML__PRODUCT_KC * (DML__TILE_ROWS + DML__TILE_COLUMNS))
+#define DML__STACK_FLOATS (DML__PRODUCT_KC * DML__TILE_EDGES)
 #define DML__SMALL_STACK_FLOATS 1536
 #define DML__STACK_SLACK (DML__ALIGNMENT / sizeof(float))
 
@@ -46,77 +52,66 @@ static ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
     return dml__quotient_up(a, b) * b;
 }
 
-/* to[k * width + lane] = from[lane * step + k] for 4 x 4. */
-static inline void dml__transpose_4x4(const float *from, ptrdiff_t step, float *to, int width)
-{
-#if defined(__SSE__)
-    __m128 r0 = _mm_loadu_ps(from), r1 = _mm_loadu_ps(from + step);
-    __m128 r2 = _mm_loadu_ps(from + 2 * step), r3 = _mm_loadu_ps(from + 3 * step);
-    _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
-    _mm_storeu_ps(to, r0);
-    _mm_storeu_ps(to + width, r1);
-    _mm_storeu_ps(to + 2 * width, r2);
-    _mm_storeu_ps(to + 3 * width, r3);
-#else
-    for (int k = 0; k < 4; k++)
-        for (int lane = 0; lane < 4; lane++) to[k * width + lane] = from[lane * step + k];
-#endif
-}
-
-DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width,
-                                     float *out)
-{
-    int lane = 0;
-    for (; lane + 4 <= lanes; lane += 4) {
-        const float *from = x + lane * lane_step;
-        int k = 0;
-        for (; k + 4 <= kc; k += 4) dml__transpose_4x4(from + k, lane_step, out + k * width + lane, width);
-        for (; k < kc; k++)
-            for (int l = 0; l < 4; l++) out[k * width + lane + l] = from[l * lane_step + k];
-    }
-    for (; lane < lanes; lane++)
-        for (int k = 0; k < kc; k++) out[k * width + lane] = x[lane * lane_step + k];
-}
-
-DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
-                                 int width, float *out)
-{
-    const dml__matrix *m = (const dml__matrix *)matrix;
-    const float *x = m->x + first * m->lane_step + k0 * m->k_step;
-    if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
-    if (m->lane_step != 1)
-        dml__pack_transposed(x, m->lane_step, lanes, kc, width, out);
-    else
-        for (int k = 0; k < kc; k++, x += m->k_step, out += width)
-            memcpy(out, x, (size_t)lanes * sizeof *out);
-}
-
 /* The rows and columns of C, and the part of k, that one task computes. */
 typedef struct dml__range {
     ptrdiff_t i0, i1, j0, j1, k0, k1;
 } dml__range;
 
-/* What is computed: the product, or, for a narrow C, the transposed one: vectors are then made of C's rows,
-   which there are more of than of columns. The caller's C stays as it is. */
+/* What is computed: the product, or the transposed one, with vectors made of C's rows: for a narrow C, whose
+   rows there are more of than of columns, or where that saves transposing the larger factor. The caller's C
+   stays as it is. */
 typedef struct dml__job {
     dml__product product;
     const dml__microkernel *kernel;
-    bool transposed; /* product.c is then the transpose of the caller's C, and product.bias goes along rows */
+    dml_isa isa;
+    ptrdiff_t l2;    /* bytes of the second cache */
+    bool transposed; /* product.c is then the transpose of the caller's C, and the bias goes along rows */
+    ptrdiff_t rows, full; /* of a tile at most; full columns are whole vectors */
 } dml__job;
 
-static dml__job dml__plan_product(const dml__product *product)
+/* Whether the lanes of a factor lie side by side in memory, as vectors are loaded. */
+static bool dml__has_lanes(const dml__factor *factor)
 {
-    const dml__job plain = { *product, dml__microkernel_get(), false };
-    const dml__microkernel *kernel = plain.kernel;
-    if (product->n > kernel->rows || product->n >= product->m) return plain;
-    if (product->n * 4 > dml__round_up(product->n, kernel->lanes) * 3) return plain;
-    dml__job job = plain;
-    job.transposed = true;
-    job.product.m = product->n;
-    job.product.n = product->m;
-    job.product.a = product->b;
-    job.product.b = product->a;
+    return factor->pack == dml__pack_matrix && ((const dml__matrix *)factor->source)->lane_step == 1;
+}
+
+/* The share of a vector's lanes that `n` columns fill. */
+static bool dml__fills_lanes(ptrdiff_t n, const dml__microkernel *kernel)
+{
+    return n * 4 > dml__round_up(n, kernel->lanes) * 3;
+}
+
+static bool dml__is_better_transposed(const dml__product *product, const dml__microkernel *kernel)
+{
+    if (product->n >= product->m) return false;
+    if (!dml__fills_lanes(product->n, kernel)) return true;
+    return false;
+}
+
+static dml__job dml__plan_product(dml__machine machine, const dml__product *product)
+{
+    dml__job job;
+    job.product = *product;
+    job.isa = machine.isa;
+    job.l2 = (ptrdiff_t)machine.caches.l2;
+    job.kernel = product->kernel ? product->kernel : dml__microkernel_get(job.isa);
+    job.transposed = dml__is_better_transposed(product, job.kernel);
+    if (job.transposed) {
+        job.product.m = product->n;
+        job.product.n = product->m;
+        job.product.a = product->b;
+        job.product.b = product->a;
+    }
+    const bool thin = job.product.m <= job.kernel->thin_rows;
+    job.rows = thin ? job.kernel->thin_rows : job.kernel->rows;
+    job.full = (ptrdiff_t)job.kernel->lanes * (thin ? job.kernel->thin_vectors : job.kernel->vectors);
     return job;
+}
+
+/* The blocks of k: as many as needed, of about the same size. */
+static ptrdiff_t dml__k_block(ptrdiff_t k)
+{
+    return dml__quotient_up(k, dml__quotient_up(k, DML__PRODUCT_KC));
 }
 
 /* Where element (i, j) of the job's product lies. */
@@ -125,115 +120,305 @@ static inline float *dml__job_c(const dml__job *job, ptrdiff_t i, ptrdiff_t j)
     return job->product.c + (job->transposed ? j * job->product.ldc + i : i * job->product.ldc + j);
 }
 
-/* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions. */
-static void dml__side_tile(const dml__job *job, const dml__tile *tile, int rows, int columns)
+/* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions:
+   `side` is (rows, width), `across` (columns, rows). */
+static void dml__compute_aside(const dml__job *job, const dml__tile *tile, ptrdiff_t i0, ptrdiff_t j0,
+                               float *side, float *across)
 {
-    float side[DML__TILE_ROWS * DML__TILE_COLUMNS];
-    const int vectors = (columns + job->kernel->lanes - 1) / job->kernel->lanes;
-    const ptrdiff_t width = (ptrdiff_t)vectors * job->kernel->lanes;
-    const ptrdiff_t row_step = job->transposed ? 1 : tile->ldc, column_step = job->transposed ? tile->ldc : 1;
+    const int lanes = job->kernel->lanes, width = (tile->columns + lanes - 1) / lanes * lanes;
     dml__tile whole = *tile;
-    whole.c = side;
-    whole.ldc = width;
-    if (tile->beta != 0) {
-        memset(side, 0, (size_t)rows * (size_t)width * sizeof *side);
-        for (int j = 0; j < columns; j++)
-            for (int i = 0; i < rows; i++) side[i * width + j] = tile->c[i * row_step + j * column_step];
+    for (int i = 0; i < tile->rows; i++) whole.c[i] = side + i * width;
+    whole.columns = width;
+    whole.alpha = 1;
+    whole.beta = 0;
+    whole.bias = NULL;
+    whole.relu = false;
+    job->kernel->run(&whole);
+    const dml__finish finish = { 1, 0, tile->alpha, tile->beta, tile->bias, tile->relu };
+    if (!job->transposed) {
+        for (int i = 0; i < tile->rows; i++)
+            dml__finish_line(job->isa, (size_t)tile->columns, &finish, side + i * width,
+                             dml__job_c(job, i0 + i, j0));
+        return;
     }
-    job->kernel->run(&whole, rows, vectors);
-    for (int j = 0; j < columns; j++)
-        for (int i = 0; i < rows; i++) tile->c[i * row_step + j * column_step] = side[i * width + j];
+    dml__pack_transposed(side, width, tile->rows, tile->columns, tile->rows, across);
+    for (int j = 0; j < tile->columns; j++)
+        dml__finish_line(job->isa, (size_t)tile->rows, &finish, across + j * tile->rows,
+                         dml__job_c(job, i0, j0 + j));
 }
 
-/* C = bias, in a tile. */
-static void dml__bias_tile(const dml__job *job, ptrdiff_t i0, int rows, ptrdiff_t j0, int columns)
+/* Stack frames that only who needs them pays for. */
+#define DML__SMALL_TILE_FLOATS 256
+DML__NOINLINE static void dml__small_side_tile(const dml__job *job, const dml__tile *tile, ptrdiff_t i0,
+                                               ptrdiff_t j0)
 {
-    const float *bias = job->product.bias + (job->transposed ? i0 : j0);
-    const int lines = job->transposed ? columns : rows, length = job->transposed ? rows : columns;
-    float *line = dml__job_c(job, i0, j0);
-    for (int l = 0; l < lines; l++, line += job->product.ldc)
-        memcpy(line, bias, (size_t)length * sizeof *bias);
+    float side[DML__SMALL_TILE_FLOATS], across[DML__SMALL_TILE_FLOATS];
+    dml__compute_aside(job, tile, i0, j0, side, across);
 }
 
-/* The columns of B can be used in place; packing them pays only when several panels of A use them. */
-static bool dml__use_in_place(const dml__job *job, const dml__range *range)
+DML__NOINLINE static void dml__side_tile(const dml__job *job, const dml__tile *tile, ptrdiff_t i0,
+                                         ptrdiff_t j0)
 {
-    const dml__factor *b = &job->product.b;
-    return b->pack == dml__pack_matrix && ((const dml__matrix *)b->source)->lane_step == 1 &&
-           range->i1 - range->i0 <= 2 * job->kernel->rows;
+    if (job->rows * job->full <= DML__SMALL_TILE_FLOATS) {
+        dml__small_side_tile(job, tile, i0, j0);
+        return;
+    }
+    float side[DML__TILE_FLOATS], across[DML__TILE_FLOATS];
+    dml__compute_aside(job, tile, i0, j0, side, across);
 }
 
-/* Floats of a panel of A of this height, up to where the panels of B begin: aligned, or loads would cross
-   cache lines. */
-static ptrdiff_t dml__panel_a_floats(ptrdiff_t kc, ptrdiff_t rows)
+/* How a range is computed: what is packed, and how much of it at once. */
+typedef struct dml__blocking {
+    bool pack_a, pack_b;
+    bool across; /* tiles beside each other follow each other, and not those below each other */
+    ptrdiff_t kc, mc, nc;
+    float *a, *b; /* (mc, kc) in panels of a tile's rows; (kc, nc) in panels of its columns */
+} dml__blocking;
+
+/* The rows of a part in tiles of about the same height: so many of `height` + 1 rows, then so many of
+ * `height`. */
+typedef struct dml__heights {
+    ptrdiff_t height, higher_until;
+} dml__heights;
+
+static dml__heights dml__divide_rows(const dml__job *job, const dml__range *part)
 {
-    return dml__round_up(kc * rows, DML__ALIGNMENT / (ptrdiff_t)sizeof(float));
+    const ptrdiff_t rows = part->i1 - part->i0, tiles = dml__quotient_up(rows, job->rows);
+    const dml__heights heights = { rows / tiles, part->i0 + rows % tiles * (rows / tiles + 1) };
+    return heights;
 }
 
-/* How many columns of B to pack at most. Where A is a single panel, that is packed again for each piece of B,
-   which with 16 columns a row is next to nothing; so not all of B, which may be a layer's weights, need be
-   held. */
-static ptrdiff_t dml__columns_at_most(const dml__job *job)
+/* Rows of the tile that begins at row i. */
+static inline int dml__height_at(const dml__heights *heights, ptrdiff_t i)
 {
-    const dml__microkernel *kernel = job->kernel;
-    const ptrdiff_t full = kernel->lanes * kernel->vectors, most = DML__PACK_COLUMNS / full * full;
-    return job->product.m > kernel->rows ? most
-                                         : dml__smaller(most, dml__round_up(16 * job->product.m, full));
+    return (int)(heights->height + (i < heights->higher_until));
 }
 
-/* Floats that a range takes when its columns are packed `columns` at a time. */
-static ptrdiff_t dml__range_floats(const dml__microkernel *kernel, ptrdiff_t rows, ptrdiff_t columns,
-                                   ptrdiff_t k)
+/* Which columns of B lie ready: whole vectors of a matrix whose lanes are side by side. */
+static inline bool dml__b_lies_ready(const dml__job *job, const dml__blocking *blocking, ptrdiff_t columns)
 {
-    const ptrdiff_t kc = dml__smaller(k, DML__PRODUCT_KC);
-    return dml__panel_a_floats(kc, dml__smaller(rows, kernel->rows)) +
-           kc * dml__round_up(columns, kernel->lanes);
+    return !blocking->pack_b && columns % job->kernel->lanes == 0;
 }
 
-/* Computes a range whose panels of B for one block of k fit behind a panel of A in `panels`. */
-static void dml__multiply_range(const dml__job *job, const dml__range *range, float *panels)
+/* Floats of k that a block takes, with the zeros that the micro-kernel wants behind it. */
+static inline ptrdiff_t dml__filled_k(const dml__job *job, ptrdiff_t k)
+{
+    return job->kernel->k_multiple ? dml__round_up(k, job->kernel->k_multiple) : k;
+}
+
+static void dml__pack_b(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
+{
+    const int kc = (int)(part->k1 - part->k0), filled = (int)dml__filled_k(job, kc);
+    for (ptrdiff_t j = part->j0; j < part->j1; j += job->full) {
+        const int columns = (int)dml__smaller(job->full, part->j1 - j);
+        const ptrdiff_t width = dml__round_up(columns, job->kernel->lanes);
+        if (dml__b_lies_ready(job, blocking, columns)) continue;
+        float *panel = blocking->b + (blocking->pack_b ? (j - part->j0) * filled : 0);
+        job->product.b.pack(job->product.b.source, j, columns, part->k0, kc, (int)width, panel);
+        if (filled > kc) memset(panel + kc * width, 0, (size_t)((filled - kc) * width) * sizeof *panel);
+    }
+}
+
+static void dml__pack_lines_of_a(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
+{
+    const ptrdiff_t kc = part->k1 - part->k0, filled = dml__filled_k(job, kc);
+    float *line = blocking->a;
+    for (ptrdiff_t i = part->i0; i < part->i1; i++, line += filled) {
+        job->product.a.pack(job->product.a.source, i, 1, part->k0, (int)kc, 1, line);
+        memset(line + kc, 0, (size_t)(filled - kc) * sizeof *line);
+    }
+}
+
+static void dml__pack_a(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
+{
+    const int kc = (int)(part->k1 - part->k0);
+    const dml__heights heights = dml__divide_rows(job, part);
+    if (job->kernel->k_multiple) {
+        dml__pack_lines_of_a(job, blocking, part);
+        return;
+    }
+    for (ptrdiff_t i = part->i0, rows; i < part->i1; i += rows) {
+        rows = dml__height_at(&heights, i);
+        job->product.a.pack(job->product.a.source, i, (int)rows, part->k0, kc, (int)rows,
+                            blocking->a + (i - part->i0) * kc);
+    }
+}
+
+/* What a tile reads. */
+static inline void dml__aim_a(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
+                              ptrdiff_t i, dml__tile *tile)
+{
+    const dml__matrix *a = (const dml__matrix *)job->product.a.source;
+    const float *row = blocking->a + (i - part->i0) * tile->k;
+    ptrdiff_t row_step = 1;
+    tile->a_step = tile->rows;
+    if (!blocking->pack_a) {
+        row = a->x + i * a->lane_step + part->k0 * a->k_step;
+        row_step = a->lane_step;
+        tile->a_step = a->k_step;
+    } else if (job->kernel->k_multiple) {
+        row_step = tile->k;
+        tile->a_step = 1;
+    }
+    for (int r = 0; r < tile->rows; r++, row += row_step) tile->a[r] = row;
+}
+
+static inline void dml__aim_b(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
+                              ptrdiff_t j, dml__tile *tile)
+{
+    if (dml__b_lies_ready(job, blocking, tile->columns)) {
+        const dml__matrix *b = (const dml__matrix *)job->product.b.source;
+        tile->b = b->x + j + part->k0 * b->k_step;
+        tile->b_step = b->k_step;
+        tile->b_panel = tile->columns;
+    } else {
+        tile->b = blocking->b + (blocking->pack_b ? (j - part->j0) * tile->k : 0);
+        tile->b_step = dml__round_up(tile->columns, job->kernel->lanes);
+        tile->b_panel = tile->b_step * tile->k;
+    }
+}
+
+/* The tile of C at (i, j), and those beside it. */
+static inline void dml__run_tile(const dml__job *job, ptrdiff_t i, ptrdiff_t j, bool last, dml__tile *tile)
 {
     const dml__product *product = &job->product;
-    const dml__microkernel *kernel = job->kernel;
-    const int full = kernel->lanes * kernel->vectors;
-    const bool in_place = dml__use_in_place(job, range);
-    const ptrdiff_t most_k = dml__smaller(DML__PRODUCT_KC, range->k1 - range->k0);
-    float *panel_a = panels; /* (kc, rows) */
-    float *panels_b = panels + dml__panel_a_floats(most_k, dml__smaller(kernel->rows, range->i1 - range->i0));
-    /* (columns / full, kc, full) */
-    for (ptrdiff_t k0 = range->k0; k0 < range->k1; k0 += DML__PRODUCT_KC) {
-        const bool first = k0 == range->k0;
-        dml__tile tile;
-        tile.k = (int)dml__smaller(DML__PRODUCT_KC, range->k1 - k0);
-        tile.alpha = product->alpha;
-        tile.beta = first && !product->bias ? product->beta : 1;
-        tile.ldc = product->ldc;
-        for (ptrdiff_t i = range->i0; i < range->i1; i += kernel->rows) {
-            const int rows = (int)dml__smaller(kernel->rows, range->i1 - i);
-            product->a.pack(product->a.source, i, rows, k0, tile.k, rows, panel_a);
-            tile.a = panel_a;
-            for (ptrdiff_t j = range->j0; j < range->j1; j += full) {
-                const int columns = (int)dml__smaller(full, range->j1 - j);
-                const int width = (int)dml__round_up(columns, kernel->lanes);
-                float *panel_b = panels_b + (j - range->j0) * tile.k;
-                tile.b = panel_b;
-                tile.b_step = width;
-                if (in_place && columns == width) {
-                    const dml__matrix *b = (const dml__matrix *)product->b.source;
-                    tile.b = b->x + j + k0 * b->k_step;
-                    tile.b_step = b->k_step;
-                } else if (i == range->i0) {
-                    product->b.pack(product->b.source, j, columns, k0, tile.k, width, panel_b);
-                }
-                tile.c = dml__job_c(job, i, j);
-                if (first && product->bias) dml__bias_tile(job, i, rows, j, columns);
-                if (columns == width && !job->transposed)
-                    kernel->run(&tile, rows, width / kernel->lanes);
-                else
-                    dml__side_tile(job, &tile, rows, columns);
+    tile->bias = NULL;
+    if (last && product->epilogue.bias) tile->bias = product->epilogue.bias + (job->transposed ? i : j);
+    if (job->transposed || tile->columns % job->kernel->lanes) {
+        dml__side_tile(job, tile, i, j);
+        return;
+    }
+    float *c = product->c + i * product->ldc + j;
+    for (int r = 0; r < tile->rows; r++, c += product->ldc) tile->c[r] = c;
+    job->kernel->run(tile);
+}
+
+/* All tiles of a part of C, with A and B packed where they have to be. What the outer loop holds fixed stays
+   in the first cache: a panel of B while the tiles below each other go over it, or a few rows of A. */
+static void dml__multiply_part(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
+                               bool first, bool last)
+{
+    static const ptrdiff_t at_once[1] = { 0 };
+    dml__tile tile;
+    tile.blocks = tile.panels = 1;
+    tile.a_at = tile.b_at = at_once;
+    tile.k = (int)dml__filled_k(job, part->k1 - part->k0);
+    tile.alpha = job->product.alpha;
+    tile.beta = first ? job->product.beta : 1;
+    tile.relu = last && job->product.epilogue.activation == DML_ACTIVATION_RELU;
+    const dml__heights heights = dml__divide_rows(job, part);
+    if (blocking->across) {
+        for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
+            tile.rows = dml__height_at(&heights, i);
+            dml__aim_a(job, blocking, part, i, &tile);
+            for (ptrdiff_t j = part->j0; j < part->j1; j += tile.panels * tile.columns) {
+                tile.columns = (int)dml__smaller(job->full, part->j1 - j);
+                tile.panels = job->transposed ? 1 : (int)((part->j1 - j) / tile.columns);
+                dml__aim_b(job, blocking, part, j, &tile);
+                dml__run_tile(job, i, j, last, &tile);
+            }
+        }
+        return;
+    }
+    for (ptrdiff_t j = part->j0; j < part->j1; j += job->full) {
+        tile.columns = (int)dml__smaller(job->full, part->j1 - j);
+        dml__aim_b(job, blocking, part, j, &tile);
+        for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
+            tile.rows = dml__height_at(&heights, i);
+            dml__aim_a(job, blocking, part, i, &tile);
+            dml__run_tile(job, i, j, last, &tile);
+        }
+    }
+}
+
+static void dml__multiply_range(const dml__job *job, const dml__blocking *blocking, const dml__range *range)
+{
+    dml__range part;
+    for (part.j0 = range->j0; part.j0 < range->j1; part.j0 = part.j1) {
+        part.j1 = dml__smaller(part.j0 + blocking->nc, range->j1);
+        for (part.k0 = range->k0; part.k0 < range->k1; part.k0 = part.k1) {
+            part.k1 = dml__smaller(part.k0 + blocking->kc, range->k1);
+            dml__pack_b(job, blocking, &part);
+            for (part.i0 = range->i0; part.i0 < range->i1; part.i0 = part.i1) {
+                part.i1 = dml__smaller(part.i0 + blocking->mc, range->i1);
+                if (blocking->pack_a) dml__pack_a(job, blocking, &part);
+                dml__multiply_part(job, blocking, &part, part.k0 == range->k0, part.k1 == range->k1);
             }
         }
     }
+}
+
+/* --- what is packed, and where --- */
+
+/* A factor is packed when it is no matrix; when its vectors don't lie ready; and when its lines are so far
+   apart that a cache can't hold a block of them while it is used again and again, if it is used often enough.
+ */
+static bool dml__packs_a(const dml__factor *a, ptrdiff_t columns)
+{
+    if (a->pack != dml__pack_matrix) return true;
+    const dml__matrix *matrix = (const dml__matrix *)a->source;
+    return columns >= (matrix->k_step == 1 ? 192 : 64);
+}
+
+static bool dml__packs_b(const dml__job *job, ptrdiff_t rows)
+{
+    return !dml__has_lanes(&job->product.b) || rows > 2 * job->rows;
+}
+
+/* So many rows of A that they take half of the second cache, which the rows of C and panels of B pass
+ * through. */
+static ptrdiff_t dml__rows_at_once(const dml__job *job, ptrdiff_t kc)
+{
+    const ptrdiff_t fitting = job->l2 / 2 / (kc * (ptrdiff_t)sizeof(float)) / job->rows;
+    const ptrdiff_t most = DML__PACK_ROWS / job->rows;
+    return (fitting < 1 ? 1 : dml__smaller(fitting, most)) * job->rows;
+}
+
+static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *range)
+{
+    dml__blocking blocking;
+    const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
+    blocking.kc = dml__k_block(range->k1 - range->k0);
+    blocking.pack_a = dml__packs_a(&job->product.a, columns);
+    blocking.pack_b = dml__packs_b(job, rows);
+    blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
+    blocking.nc =
+        blocking.pack_b ? dml__smaller(columns, DML__PACK_COLUMNS / job->full * job->full) : columns;
+    blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||
+                      blocking.kc * blocking.nc <= DML__ACROSS_FLOATS;
+    blocking.a = blocking.b = NULL;
+    return blocking;
+}
+
+/* Floats of the block of A, up to where the panels of B begin: aligned, or loads would cross cache lines.
+   Lines are read by the whole tile. */
+static ptrdiff_t dml__block_a_floats(const dml__job *job, const dml__blocking *blocking)
+{
+    const ptrdiff_t rows = job->kernel->k_multiple ? dml__round_up(blocking->mc, job->rows) : blocking->mc;
+    return blocking->pack_a ? dml__round_up(dml__filled_k(job, blocking->kc) * rows,
+                                            DML__ALIGNMENT / (ptrdiff_t)sizeof(float))
+                            : 0;
+}
+
+static ptrdiff_t dml__blocking_floats(const dml__job *job, const dml__blocking *blocking)
+{
+    const ptrdiff_t columns = blocking->pack_b ? blocking->nc : dml__smaller(blocking->nc, job->full);
+    return dml__block_a_floats(job, blocking) +
+           dml__filled_k(job, blocking->kc) * dml__round_up(columns, job->kernel->lanes);
+}
+
+/* Computes a range with room for `floats`, which take at least a tile's panels of A and B. */
+static void dml__multiply_within(const dml__job *job, dml__blocking *blocking, const dml__range *range,
+                                 float *floats, ptrdiff_t count)
+{
+    if (blocking->pack_a && dml__blocking_floats(job, blocking) > count)
+        blocking->mc = dml__smaller(blocking->mc, job->rows);
+    blocking->a = floats;
+    blocking->b = floats + dml__block_a_floats(job, blocking);
+    const ptrdiff_t fitting = (count - dml__block_a_floats(job, blocking)) /
+                              dml__filled_k(job, blocking->kc) / job->full * job->full;
+    if (blocking->pack_b && dml__blocking_floats(job, blocking) > count) blocking->nc = fitting;
+    dml__multiply_range(job, blocking, range);
 }
 
 static float *dml__aligned_floats(float *memory)
@@ -241,67 +426,67 @@ static float *dml__aligned_floats(float *memory)
     return memory + (size_t)(-(intptr_t)memory & (DML__ALIGNMENT - 1)) / sizeof *memory;
 }
 
-/* Computes any range with room for `floats`, which take at least one full panel of B: as many columns at a
-   time as fit. */
-static void dml__multiply_within(const dml__job *job, const dml__range *range, float *panels,
-                                 ptrdiff_t floats)
-{
-    const dml__microkernel *kernel = job->kernel;
-    const ptrdiff_t full = kernel->lanes * kernel->vectors;
-    const ptrdiff_t kc = dml__smaller(DML__PRODUCT_KC, range->k1 - range->k0);
-    const ptrdiff_t panel_a = dml__panel_a_floats(kc, dml__smaller(kernel->rows, range->i1 - range->i0));
-    /* Whole vectors, since that is what a panel of fewer columns is padded to. */
-    ptrdiff_t step = (floats - panel_a) / kc / kernel->lanes * kernel->lanes;
-    step = dml__smaller(step, dml__columns_at_most(job));
-    if (step < range->j1 - range->j0) step = step < full ? full : step / full * full;
-    dml__range part = *range;
-    for (part.j0 = range->j0; part.j0 < range->j1; part.j0 = part.j1) {
-        part.j1 = dml__smaller(part.j0 + step, range->j1);
-        dml__multiply_range(job, &part, panels);
-    }
-}
-
-/* Stack frames that only who needs them pays for. */
-DML__NOINLINE static void dml__multiply_on_stack(const dml__job *job, const dml__range *range)
+DML__NOINLINE static void dml__multiply_on_stack(const dml__job *job, dml__blocking *blocking,
+                                                 const dml__range *range)
 {
     float panels[DML__STACK_FLOATS + DML__STACK_SLACK];
-    dml__multiply_within(job, range, dml__aligned_floats(panels), DML__STACK_FLOATS);
+    dml__multiply_within(job, blocking, range, dml__aligned_floats(panels), DML__STACK_FLOATS);
 }
 
-DML__NOINLINE static void dml__multiply_on_small_stack(const dml__job *job, const dml__range *range)
+DML__NOINLINE static void dml__multiply_on_small_stack(const dml__job *job, dml__blocking *blocking,
+                                                       const dml__range *range)
 {
     float panels[DML__SMALL_STACK_FLOATS + DML__STACK_SLACK];
-    dml__multiply_within(job, range, dml__aligned_floats(panels), DML__SMALL_STACK_FLOATS);
+    dml__multiply_within(job, blocking, range, dml__aligned_floats(panels), DML__SMALL_STACK_FLOATS);
+}
+
+/* Floats that the panels of one tile take. */
+static ptrdiff_t dml__least_floats(const dml__job *job, const dml__blocking *blocking)
+{
+    dml__blocking least = *blocking;
+    least.mc = dml__smaller(least.mc, job->rows);
+    least.nc = dml__smaller(least.nc, job->full);
+    return dml__blocking_floats(job, &least);
 }
 
 /* Computes any range, with the worker's scratch if that is enough. */
 static void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job, const dml__range *range)
 {
-    const ptrdiff_t full = job->kernel->lanes * job->kernel->vectors, k = range->k1 - range->k0;
-    const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
-    const ptrdiff_t whole = dml__range_floats(job->kernel, rows, columns, k);
+    dml__blocking blocking = dml__plan_blocking(job, range);
+    const ptrdiff_t whole = dml__blocking_floats(job, &blocking);
     float *scratch = (float *)dml_pool_scratch(pool, worker);
     const ptrdiff_t floats = scratch ? (ptrdiff_t)(dml_pool_scratch_bytes(pool).worker / sizeof *scratch) : 0;
-    if (floats >= whole && columns <= full)
-        dml__multiply_range(job, range, scratch);
-    else if (floats >= dml__range_floats(job->kernel, rows, dml__smaller(columns, full), k))
-        dml__multiply_within(job, range, scratch, floats);
+    if (floats >= whole || floats >= DML__STACK_FLOATS)
+        dml__multiply_within(job, &blocking, range, scratch, floats);
     else if (whole <= DML__SMALL_STACK_FLOATS)
-        dml__multiply_on_small_stack(job, range);
+        dml__multiply_on_small_stack(job, &blocking, range);
+    else if (floats >= dml__least_floats(job, &blocking))
+        dml__multiply_within(job, &blocking, range, scratch, floats);
     else
-        dml__multiply_on_stack(job, range);
+        dml__multiply_on_stack(job, &blocking, range);
 }
 
-/* C = beta C + bias, for a product without terms. */
+/* What the end of a line takes from a product whose sums were formed on the side: terms, `step` apart. */
+static dml__finish dml__end_of(const dml__product *product, int terms, ptrdiff_t step)
+{
+    const dml__finish finish = { terms,
+                                 step,
+                                 product->alpha,
+                                 product->beta,
+                                 product->epilogue.bias,
+                                 product->epilogue.activation == DML_ACTIVATION_RELU };
+    return finish;
+}
+
+/* For a product without terms. */
 static void dml__scale_c(const dml__product *product)
 {
     for (ptrdiff_t i = 0; i < product->m; i++) {
         float *row = product->c + i * product->ldc;
         for (ptrdiff_t j = 0; j < product->n; j++) {
-            if (product->bias)
-                row[j] = product->bias[j];
-            else
-                row[j] = product->beta == 0 ? 0 : product->beta * row[j];
+            float value = product->beta == 0 ? 0 : product->beta * row[j];
+            if (product->epilogue.bias) value += product->epilogue.bias[j];
+            row[j] = product->epilogue.activation == DML_ACTIVATION_RELU && value <= 0 ? 0 : value;
         }
     }
 }
@@ -328,29 +513,18 @@ static void dml__block_task(void *argument, int task, int worker)
     dml__multiply_as(loop->pool, worker, loop->job, &range);
 }
 
-/* The columns of C as even shares of what is packed at once, in panels. */
-static ptrdiff_t dml__panels_at_once(const dml__job *job)
-{
-    const ptrdiff_t n = job->product.n;
-    return dml__quotient_up(dml__quotient_up(n, job->kernel->lanes * job->kernel->vectors),
-                            dml__quotient_up(n, dml__columns_at_most(job)));
-}
-
 static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
 {
     const dml__product *product = &job->product;
-    const dml__microkernel *kernel = job->kernel;
-    const ptrdiff_t full = kernel->lanes * kernel->vectors, rows = kernel->rows;
-    /* Panels, not elements: even shares, then halves of the longer side until there is enough to share out.
-     */
-    ptrdiff_t wide = dml__panels_at_once(job);
-    ptrdiff_t high = dml__quotient_up(product->m, rows);
+    const ptrdiff_t rows = job->rows, full = job->full;
     const double work = (double)product->m * (double)product->n * (double)product->k;
     const ptrdiff_t wanted =
         work < DML__SERIAL_WORK || dml_pool_threads(pool) == 1 ? 1 : 4 * dml_pool_threads(pool);
+    /* Tiles, not elements: halves of the longer side until there is enough to share out. */
+    ptrdiff_t wide = dml__quotient_up(product->n, full), high = dml__quotient_up(product->m, rows);
     while (dml__quotient_up(product->m, high * rows) * dml__quotient_up(product->n, wide * full) < wanted &&
-           high * rows * wide * full > 4 * rows * full) {
-        if (high * rows >= wide * full)
+           high * wide > 4) {
+        if (wide == 1 || high * rows >= wide * full)
             high = dml__quotient_up(high, 2);
         else
             wide = dml__quotient_up(wide, 2);
@@ -388,12 +562,14 @@ typedef struct dml__chunk_loop {
     ptrdiff_t mc, nc, columns_of_blocks; /* the blocks of the job's C that are computed through all chunks */
 } dml__chunk_loop;
 
-/* Chunk c's partial sums (m, n) in a block of C; the range's k is set here. */
+/* Chunk c's partial sums of a range of the job's C, where that range's first element is to lie at `partial`.
+ */
 static void dml__compute_chunk(const dml__chunk_loop *loop, int c, dml__range range, float *partial,
                                int worker)
 {
     dml__job job = loop->job;
     job.product.c = partial;
+    job.product.c -= dml__job_c(&job, range.i0, range.j0) - partial;
     range.k0 = c * loop->chunk;
     range.k1 = dml__smaller(job.product.k, range.k0 + loop->chunk);
     dml__multiply_as(loop->pool, worker, &job, &range);
@@ -406,51 +582,43 @@ static void dml__chunk_task(void *argument, int task, int worker)
     dml__compute_chunk(loop, task, all, loop->partial + task * loop->product->m * loop->product->n, worker);
 }
 
-/* Adds chunk c's partial sums (m, n) to columns j0 .. j1 - 1 of row i of C; chunk 0 begins with
-   beta C + bias. */
-static void dml__add_chunk(const dml__product *product, int c, ptrdiff_t i, ptrdiff_t j0, ptrdiff_t j1,
-                           const float *partial)
-{
-    float *row = product->c + i * product->ldc;
-    for (ptrdiff_t j = j0; j < j1; j++) {
-        float old = c || product->beta != 0 ? row[j] : 0;
-        if (c == 0 && product->bias)
-            old = product->bias[j];
-        else if (c == 0)
-            old *= product->beta;
-        row[j] = old + product->alpha * partial[i * product->n + j];
-    }
-}
-
 static void dml__add_chunks_task(void *argument, int task, int worker)
 {
     const dml__chunk_loop *loop = (const dml__chunk_loop *)argument;
     const dml__product *product = loop->product;
+    const dml__finish finish = dml__end_of(product, loop->chunks, product->m * product->n);
     (void)worker;
-    for (int c = 0; c < loop->chunks; c++)
-        dml__add_chunk(product, c, task, 0, product->n, loop->partial + c * product->m * product->n);
+    dml__finish_line(loop->job.isa, (size_t)product->n, &finish, loop->partial + task * product->n,
+                     product->c + task * product->ldc);
 }
 
-/* A block of C through all chunks, their partial sums on the stack: packs more often than the chunks do. */
+/* A block of C through all chunks, with sums on the stack: packs more often than the chunks do. */
 static void dml__chunked_block_task(void *argument, int task, int worker)
 {
     const dml__chunk_loop *loop = (const dml__chunk_loop *)argument;
-    const dml__job *job = &loop->job;
+    dml__chunk_loop block = *loop;
+    const dml__product *whole = &loop->job.product;
     const ptrdiff_t i = task / loop->columns_of_blocks * loop->mc,
                     j = task % loop->columns_of_blocks * loop->nc;
-    const dml__range range = { i, dml__smaller(i + loop->mc, job->product.m),
-                               j, dml__smaller(j + loop->nc, job->product.n),
+    const dml__range range = { i, dml__smaller(i + loop->mc, whole->m),
+                               j, dml__smaller(j + loop->nc, whole->n),
                                0, 0 };
-    float partial[DML__CHUNKED_C];
+    const bool transposed = loop->job.transposed;
+    const ptrdiff_t lines = transposed ? range.j1 - range.j0 : range.i1 - range.i0;
+    const ptrdiff_t length = transposed ? range.i1 - range.i0 : range.j1 - range.j0;
+    const ptrdiff_t line = transposed ? range.j0 : range.i0, first = transposed ? range.i0 : range.j0;
+    static const dml__finish add = { 1, 0, 1, 1, NULL, false };
+    dml__finish finish = dml__end_of(loop->product, 1, 0);
+    float sum[DML__CHUNK_BLOCK], partial[DML__CHUNK_BLOCK]; /* (lines, length) */
+    block.job.product.ldc = length;
     for (int c = 0; c < loop->chunks; c++) {
-        dml__compute_chunk(loop, c, range, partial, worker);
-        if (job->transposed)
-            for (ptrdiff_t row = range.j0; row < range.j1; row++)
-                dml__add_chunk(loop->product, c, row, range.i0, range.i1, partial);
-        else
-            for (ptrdiff_t row = range.i0; row < range.i1; row++)
-                dml__add_chunk(loop->product, c, row, range.j0, range.j1, partial);
+        dml__compute_chunk(&block, c, range, c ? partial : sum, worker);
+        if (c) dml__finish_line(loop->job.isa, (size_t)(lines * length), &add, partial, sum);
     }
+    if (finish.bias) finish.bias += first;
+    for (ptrdiff_t l = 0; l < lines; l++)
+        dml__finish_line(loop->job.isa, (size_t)length, &finish, sum + l * length,
+                         loop->product->c + (line + l) * loop->product->ldc + first);
 }
 
 static void dml__multiply_chunks(dml_pool *pool, const dml__product *product)
@@ -458,11 +626,13 @@ static void dml__multiply_chunks(dml_pool *pool, const dml__product *product)
     dml__product part = *product;
     part.alpha = 1;
     part.beta = 0;
-    part.bias = NULL;
+    memset(&part.epilogue, 0, sizeof part.epilogue);
     part.ldc = part.n;
     const ptrdiff_t chunk = dml__chunk_size(product->k);
     const int chunks = (int)dml__quotient_up(product->k, chunk);
-    dml__chunk_loop loop = { product, dml__plan_product(&part), pool, chunk, chunks, NULL, 0, 0, 0 };
+    dml__chunk_loop loop = {
+        product, dml__plan_product(dml__pool_machine(pool), &part), pool, chunk, chunks, NULL, 0, 0, 0
+    };
     const dml__job *job = &loop.job;
     const size_t partial_bytes = (size_t)chunks * (size_t)(product->m * product->n) * sizeof(float);
     if (dml_pool_scratch_bytes(pool).shared >= partial_bytes) {
@@ -471,32 +641,27 @@ static void dml__multiply_chunks(dml_pool *pool, const dml__product *product)
         dml_pool_run(pool, (int)product->m, dml__add_chunks_task, &loop);
         return;
     }
-    const bool alone = dml_pool_threads(pool) == 1;
-    loop.mc = alone ? job->product.m : job->kernel->rows;
-    loop.nc = alone ? job->product.n : job->kernel->lanes * job->kernel->vectors;
+    loop.nc = job->full;
+    loop.mc = DML__CHUNK_BLOCK / job->full / job->rows * job->rows;
     loop.columns_of_blocks = dml__quotient_up(job->product.n, loop.nc);
     dml_pool_run(pool, (int)(dml__quotient_up(job->product.m, loop.mc) * loop.columns_of_blocks),
                  dml__chunked_block_task, &loop);
 }
 
-DML__LOCAL dml_scratch dml__product_scratch(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
+DML__LOCAL dml_scratch dml__product_scratch(const dml__product *product)
 {
     dml_scratch scratch = { 0, 0 };
-    if (m <= 0 || n <= 0 || k <= 0) return scratch;
-    dml__product product;
-    memset(&product, 0, sizeof product);
-    product.m = m;
-    product.n = n;
-    product.k = k;
-    const dml__job job = dml__plan_product(&product);
-    const ptrdiff_t full = job.kernel->lanes * job.kernel->vectors;
-    ptrdiff_t columns = dml__panels_at_once(&job) * full;
-    if (dml__is_chunked(m, n, k)) {
-        columns = dml__columns_at_most(&job);
+    const ptrdiff_t m = product->m, n = product->n, k = product->k;
+    if (m <= 0 || n <= 0 || k <= 0 || dml__thin_kind(product) != DML__NOT_THIN) return scratch;
+    const dml__machine machine = dml__pool_machine(NULL);
+    const dml__job job = dml__plan_product(machine, product);
+    const dml__range all = { 0, job.product.m,
+                             0, job.product.n,
+                             0, dml__is_chunked(m, n, k) ? dml__chunk_size(k) : k };
+    const dml__blocking blocking = dml__plan_blocking(&job, &all);
+    scratch.worker = (size_t)dml__blocking_floats(&job, &blocking) * sizeof(float);
+    if (dml__is_chunked(m, n, k))
         scratch.shared = (size_t)(dml__quotient_up(k, dml__chunk_size(k)) * m * n) * sizeof(float);
-    }
-    columns = dml__smaller(job.product.n, columns);
-    scratch.worker = (size_t)dml__range_floats(job.kernel, job.product.m, columns, k) * sizeof(float);
     return scratch;
 }
 
@@ -505,10 +670,12 @@ DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)
     if (product->m <= 0 || product->n <= 0) return;
     if (product->k <= 0 || product->alpha == 0) {
         dml__scale_c(product);
+    } else if (dml__thin_kind(product) != DML__NOT_THIN) {
+        dml__multiply_thin(pool, product);
     } else if (dml__is_chunked(product->m, product->n, product->k)) {
         dml__multiply_chunks(pool, product);
     } else {
-        const dml__job job = dml__plan_product(product);
+        const dml__job job = dml__plan_product(dml__pool_machine(pool), product);
         dml__multiply_blocks(pool, &job);
     }
 }

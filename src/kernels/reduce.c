@@ -4,6 +4,7 @@
 #include "kernels/reduce.h"
 
 #include "kernels/blocks.h"
+#include "thread/pool_internal.h"
 
 #include <math.h>
 #include <string.h>
@@ -234,7 +235,7 @@ DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const flo
     const bool split = columns <= DML__SUM_ROWS_SPLIT && rows * columns > DML__BLOCK;
     dml__sum_rows_job job;
     if (columns == 0) return;
-    job.isa = dml_cpu_isa();
+    job.isa = dml__pool_machine(pool).isa;
     job.rows = rows;
     job.columns = columns;
     job.group = columns <= DML__SUM_ROWS_SPLIT ? columns : DML__SUM_ROWS_GROUP;
@@ -280,7 +281,7 @@ static void dml__argmax_task(void *argument, int task, int worker)
 DML_API void dml_argmax(dml_pool *pool, size_t rows, size_t columns, const float *x, int32_t *out)
 {
     dml__argmax_job job;
-    job.isa = dml_cpu_isa();
+    job.isa = dml__pool_machine(pool).isa;
     job.rows = rows;
     job.columns = columns;
     job.x = x;

@@ -31,13 +31,26 @@ typedef uint32_t dml__vu __attribute__((vector_size(DML__VECTOR_BYTES)));
 typedef float dml__vf_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
 typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
 
+/* Before a loop over a constant number of vectors: unrolls it, so that an array of them is in registers. */
+#if defined(__clang__)
+#define DML__UNROLLED _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define DML__UNROLLED _Pragma("GCC unroll 8")
+#else
+#define DML__UNROLLED
+#endif
+
 #define DML__BODY static inline __attribute__((always_inline))
 
 #define DML__STRIP(...) __VA_ARGS__
+#if defined(DML__EMULATED)
+#define DML__FOR_TARGET(isa)
+#else
+#define DML__FOR_TARGET(isa) __attribute__((target(isa)))
+#endif
 #ifdef DML__HAS_AVX512
 #define DML__FOR_AVX512(name, parameters, arguments)                                                         \
-    __attribute__((                                                                                          \
-        target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"))) static void name##_avx512 parameters         \
+    DML__FOR_TARGET("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma") static void name##_avx512 parameters      \
     {                                                                                                        \
         name##_body arguments;                                                                               \
     }
@@ -53,7 +66,7 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
 #ifdef DML__HAS_AVX2
 #define DML__PER_ISA(name, parameters, arguments)                                                            \
     DML__FOR_AVX512(name, parameters, arguments)                                                             \
-    __attribute__((target("avx2,fma"))) static void name##_avx2 parameters                                   \
+    DML__FOR_TARGET("avx2,fma") static void name##_avx2 parameters                                           \
     {                                                                                                        \
         name##_body arguments;                                                                               \
     }                                                                                                        \
@@ -90,8 +103,12 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
 
 DML__BODY void dml__splat(dml__vf *vector, float value)
 {
-    const dml__vf zero = { 0 };
-    *vector = value - zero; /* not plus, which would make 0 of -0 */
+#if DML__LANES == 8
+    const dml__vf all = { value, value, value, value, value, value, value, value };
+#else
+    const dml__vf all = { value, value, value, value };
+#endif
+    *vector = all;
 }
 
 /* The first `count` > 0 lanes from memory, the first of them again in the others; and back. */
@@ -119,37 +136,25 @@ DML__BODY void dml__store_some(float *to, const dml__vf *vector, size_t count)
 
 DML__BODY double dml__add_lanes(const dml__vf *vector)
 {
-    double sum = 0;
-    for (int lane = 0; lane < DML__LANES; lane++) sum += (double)(*vector)[lane];
-    return sum;
+    float lanes[DML__LANES];
+    DML__STORE(lanes, *vector);
+    const double low = ((double)lanes[0] + (double)lanes[1]) + ((double)lanes[2] + (double)lanes[3]);
+#if DML__LANES == 8
+    return low + (((double)lanes[4] + (double)lanes[5]) + ((double)lanes[6] + (double)lanes[7]));
+#else
+    return low;
+#endif
 }
 
-/* x = e^x, relative error below 2e-7; inf, 0 and NaN where they belong, gradual underflow kept.
-   e^x = 2^k e^r with k = round(x / ln 2) and r = x - k ln 2, where ln 2 is cut into 355/512, which times k is
-   exact, and the rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). For
-   |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r), q interpolating at the five Chebyshev nodes: error 1e-8. */
-DML__BODY void dml__exp(dml__vf *x)
+/* All ones in the first `count` lanes, zeros in the others. */
+DML__BODY void dml__first_lanes(dml__vi *mask, size_t count)
 {
-    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
-    dml__vf v = *x, highest, lowest;
-    dml__splat(&highest, 89.0f); /* e^89 overflows, e^-104 rounds to 0 */
-    dml__splat(&lowest, -104.0f);
-    v = DML__SELECT(v > highest, highest, v);
-    v = DML__SELECT(v < lowest, lowest, v);
-    const dml__vf shifted = v * 1.44269504f + shift;
-    const dml__vf k = shifted - shift;
-    const dml__vf r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
-    dml__vf q = r * 0.00139262508f + 0.00836323288f;
-    q = q * r + 0.0416665542f;
-    q = q * r + 0.166665767f;
-    q = q * r + 0.5f;
-    const dml__vf power = (q * (r * r) + r) + 1.0f;
-    /* 2^k in two factors, since it may lie outside the range of floats where the product doesn't. */
-    const dml__vi whole = (dml__vi)((dml__vu)shifted - 0x4B400000u);
-    const dml__vi half = whole >> 1;
-    const dml__vf scale_a = (dml__vf)(((dml__vu)half + 127u) << 23);
-    const dml__vf scale_b = (dml__vf)(((dml__vu)whole - (dml__vu)half + 127u) << 23);
-    *x = (power * scale_a) * scale_b;
+#if DML__LANES == 8
+    const dml__vi lane = { 0, 1, 2, 3, 4, 5, 6, 7 };
+#else
+    const dml__vi lane = { 0, 1, 2, 3 };
+#endif
+    *mask = lane < (int32_t)(count < DML__LANES ? count : DML__LANES);
 }
 
 #endif

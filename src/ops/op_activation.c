@@ -59,7 +59,7 @@ static dml_status dml__activation_backward(const dml__run *run, const dml_node *
 }
 
 /* Each activation is a name: its op, its CPU kernels and its shared kernels follow from it. */
-#define DML__ACTIVATION(name)                                                                                \
+#define DML__ACTIVATION(name, fuses)                                                                         \
     static dml_status dml__##name##_op_forward(const dml__run *run, const dml_node *node)                    \
     {                                                                                                        \
         return dml__activation_forward(run, node, #name "_forward", dml_##name##_forward);                   \
@@ -74,7 +74,7 @@ static dml_status dml__activation_backward(const dml__run *run, const dml_node *
                                     dml__activation_infer,                                                   \
                                     dml__##name##_op_forward,                                                \
                                     dml__##name##_op_backward,                                               \
-                                    DML__NEEDS_OUTPUT,                                                       \
+                                    DML__NEEDS_OUTPUT | (fuses),                                             \
                                     NULL,                                                                    \
                                     false,                                                                   \
                                     true,                                                                    \
@@ -88,9 +88,9 @@ static dml_status dml__activation_backward(const dml__run *run, const dml_node *
         return dml__node_create(dml__##name##_op(), 1, &x, NULL, 0);                                         \
     }
 
-DML__ACTIVATION(relu)
-DML__ACTIVATION(tanh)
-DML__ACTIVATION(sigmoid)
+DML__ACTIVATION(relu, DML__IS_RELU)
+DML__ACTIVATION(tanh, 0)
+DML__ACTIVATION(sigmoid, 0)
 
 #undef DML__ACTIVATION
 

@@ -7,6 +7,7 @@
 #include "graph/op.h"
 #include "ops/table.h"
 #include "kernels/conv2d.h"
+#include "kernels/epilogue.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -89,9 +90,13 @@ static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *no
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
     const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
-    if (run->device->host_memory)
-        return dml_conv2d_forward(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w),
-                                  bias ? dml__host_value(run, bias) : NULL, dml__host_value(run, node));
+    if (run->device->host_memory) {
+        const dml_epilogue epilogue = { bias ? dml__host_value(run, bias) : NULL, dml__ends_in_relu(run, node)
+                                                                                      ? DML_ACTIVATION_RELU
+                                                                                      : DML_ACTIVATION_NONE };
+        return dml_conv2d_forward_fused(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w),
+                                        &epilogue, dml__host_value(run, node));
+    }
     dml_launch launch = dml__conv2d_launch(run, node, "conv2d_forward", (size_t)s.filters,
                                            dml__count(run, node) / (size_t)s.filters);
     launch.buffer[0] = dml__value(run, x);
@@ -174,7 +179,7 @@ DML__LOCAL const dml__op *dml__conv2d_op(void)
                                 dml__conv2d_infer,
                                 dml__conv2d_op_forward,
                                 dml__conv2d_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU,
                                 NULL,
                                 false,
                                 false,

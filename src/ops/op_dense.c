@@ -7,6 +7,7 @@
 #include "graph/op.h"
 #include "ops/table.h"
 #include "kernels/elementwise.h"
+#include "kernels/epilogue.h"
 #include "kernels/gemm.h"
 #include "kernels/reduce.h"
 #include "thread/scratch.h"
@@ -54,18 +55,33 @@ static dml_status dml__dense_gemm(const dml__run *run, bool trans_a, bool trans_
     return dml__submit(run->device, &launch);
 }
 
+/* y (rows, units) = activation(x w^T + bias) */
+static dml_status dml__dense_forward(dml_pool *pool, int rows, int units, int in, const float *x,
+                                     const float *w, const dml_epilogue *epilogue, float *y)
+{
+    const dml_status status = dml_sgemm(pool, DML_ROW_MAJOR, DML_NO_TRANS, DML_TRANS, rows, units, in, 1.0f,
+                                        x, in, w, in, 0.0f, y, units);
+    if (status != DML_OK) return status;
+    const size_t count = (size_t)rows * (size_t)units;
+    if (epilogue->bias) dml_bias_add(pool, (size_t)rows, (size_t)units, epilogue->bias, y);
+    if (epilogue->activation == DML_ACTIVATION_RELU) dml_relu_forward(pool, count, y, y);
+    return DML_OK;
+}
+
 static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
     const int units = w->shape.dims[0], in = w->shape.dims[1];
+    if (run->device->host_memory) {
+        const dml_epilogue epilogue = { bias ? dml__host_value(run, bias) : NULL, dml__ends_in_relu(run, node)
+                                                                                      ? DML_ACTIVATION_RELU
+                                                                                      : DML_ACTIVATION_NONE };
+        return dml__dense_forward(run->pool, run->rows, units, in, dml__host_value(run, x),
+                                  dml__host_value(run, w), &epilogue, dml__host_value(run, node));
+    }
     const dml_status status = dml__dense_gemm(run, false, true, run->rows, units, in, dml__value(run, x),
                                               dml__value(run, w), 0.0f, dml__value(run, node));
     if (status != DML_OK || !bias) return status;
-    if (run->device->host_memory) {
-        dml_bias_add(run->pool, (size_t)run->rows, (size_t)units, dml__host_value(run, bias),
-                     dml__host_value(run, node));
-        return DML_OK;
-    }
     dml_launch launch = dml__launch("bias_add", dml__count(run, node), 1);
     launch.buffer[0] = dml__value(run, bias);
     launch.buffer[1] = dml__value(run, node);
@@ -100,10 +116,10 @@ static double dml__dense_flops(const dml_node *node)
 static dml_scratch dml__dense_scratch(const dml_node *node, int rows, bool training)
 {
     const int units = node->input[1]->shape.dims[0], in = node->input[1]->shape.dims[1];
-    dml_scratch most = dml_sgemm_scratch(rows, units, in);
+    dml_scratch most = dml_sgemm_scratch(DML_NO_TRANS, DML_TRANS, rows, units, in);
     if (!training) return most;
-    most = dml__larger_scratch(most, dml_sgemm_scratch(rows, in, units));
-    return dml__larger_scratch(most, dml_sgemm_scratch(units, in, rows));
+    most = dml__larger_scratch(most, dml_sgemm_scratch(DML_NO_TRANS, DML_NO_TRANS, rows, in, units));
+    return dml__larger_scratch(most, dml_sgemm_scratch(DML_TRANS, DML_NO_TRANS, units, in, rows));
 }
 
 DML__LOCAL const dml__op *dml__dense_op(void)
@@ -112,7 +128,7 @@ DML__LOCAL const dml__op *dml__dense_op(void)
                                 dml__dense_infer,
                                 dml__dense_op_forward,
                                 dml__dense_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU,
                                 NULL,
                                 false,
                                 false,

@@ -5,6 +5,7 @@
 
 #include "graph/node.h"
 #include "graph/op.h"
+#include "ops/op_arithmetic.h"
 #include "ops/table.h"
 #include "kernels/conv2d.h"
 #include "kernels/pool2d.h"
@@ -203,6 +204,14 @@ DML_API dml_node *dml_max_pool2d(dml_node *x, const dml_pool2d_options *options)
 DML_API dml_node *dml_avg_pool2d(dml_node *x, const dml_pool2d_options *options)
 {
     return dml__pool2d_create(dml__avg_pool2d_op(), x, options);
+}
+
+DML_API dml_node *dml_global_avg_pool2d(dml_node *x)
+{
+    dml_pool2d_options whole;
+    memset(&whole, 0, sizeof whole);
+    for (int axis = 0; axis < 2 && x && x->shape.ndim == 3; axis++) whole.kernel[axis] = x->shape.dims[axis];
+    return dml_flatten(dml_avg_pool2d(x, &whole));
 }
 
 #endif

@@ -16,4 +16,7 @@ typedef struct dml_pool2d_options {
 DML_API dml_node *dml_max_pool2d(dml_node *x, const dml_pool2d_options *options);
 DML_API dml_node *dml_avg_pool2d(dml_node *x, const dml_pool2d_options *options);
 
+/* x (H, W, C) -> (C): the mean of each channel. It is dml_avg_pool2d over the whole image, flattened. */
+DML_API dml_node *dml_global_avg_pool2d(dml_node *x);
+
 #endif

@@ -12,6 +12,8 @@
     X(conv2d)                                                                                                \
     X(max_pool2d)                                                                                            \
     X(avg_pool2d)                                                                                            \
+    X(batch_norm)                                                                                            \
+    X(slice2d)                                                                                               \
     X(relu)                                                                                                  \
     X(tanh)                                                                                                  \
     X(sigmoid)                                                                                               \

@@ -3,9 +3,12 @@
 
 #include "thread/pool.h"
 
+#include "base/clock.h"
 #include "base/cpu.h"
+#include "base/cpu_internal.h"
 #include "base/memory.h"
 #include "base/os_thread.h"
+#include "thread/pool_internal.h"
 
 #include <string.h>
 
@@ -20,6 +23,9 @@
 #endif
 #endif
 
+#define DML__OWN_LINE __attribute__((aligned(DML__ALIGNMENT)))
+#define DML__SPIN 200 /* microseconds: what lies between two loops of a training step, and more */
+
 /* How a loop runs. The caller writes `tasks`, `task` and `argument`, then publishes `unclaimed`. A worker
    claims a task by decrementing `unclaimed` from a positive value, and only then reads the other three: until
    that task is counted off `unfinished`, the loop can't end and they can't change. So a worker that is late
@@ -30,28 +36,27 @@
    system call asks what process it is in. */
 struct dml_pool {
     dml__memory memory;
+    dml__machine machine;
     int threads;
-    int spin;
-    int started;  /* threads running, at most threads - 1 */
-    long process; /* where they run */
+    int spin;      /* microseconds */
+    int pin_first; /* the place of worker 0 in the affinity mask; -1: none is pinned */
+    int started;   /* threads running, at most threads - 1 */
+    long process;  /* where they run */
     void (*host_parallel)(void *host, int workers, int tasks, dml_pool_task run, void *run_argument);
     void *host;
     dml_scratch scratch;
     char *scratch_memory; /* (threads, scratch.worker aligned), then scratch.shared; NULL: none */
     struct dml__pool_worker *workers;
-    int tasks;
-    dml_pool_task task;
-    void *argument;
     dml__mutex mutex; /* these two where there is no futex */
     dml__cond cond;
     /* What the threads share is on cache lines of its own. */
-    char pad0[DML__ALIGNMENT];
-    int unclaimed; /* tasks not yet claimed; -1: the pool is being destroyed */
-    int sleepers;  /* workers that sleep, or are about to, until unclaimed != 0 */
-    char pad1[DML__ALIGNMENT];
-    int unfinished;    /* tasks not yet ended */
-    int caller_sleeps; /* until unfinished == 0 */
-    char pad2[DML__ALIGNMENT];
+    int unclaimed DML__OWN_LINE; /* tasks not yet claimed; -1: the pool is being destroyed */
+    int sleepers;                /* workers that sleep, or are about to, until unclaimed != 0 */
+    int tasks;                   /* the loop's: who claims finds it on the line that he has just fetched */
+    dml_pool_task task;
+    void *argument;
+    int unfinished DML__OWN_LINE; /* tasks not yet ended */
+    int caller_sleeps;            /* until unfinished == 0 */
 };
 
 typedef struct dml__pool_worker {
@@ -106,17 +111,36 @@ static void dml__pool_wake(dml_pool *pool, int *word, int count)
 #endif
 }
 
-/* Claims and runs tasks until none is left, and returns how many it ran. */
+/* Spins until *word == 0, or until *word != 0, but no longer than the pool may; whether it is so. The clock
+   is read at every 64th pause, the first time when those have gone by: a pause takes 10 to 70 ns. */
+static bool dml__pool_spin(const dml_pool *pool, const int *word, bool zero)
+{
+    double until = 0;
+    for (int i = 1; pool->spin > 0; i++) {
+        if ((__atomic_load_n(word, __ATOMIC_ACQUIRE) == 0) == zero) return true;
+        dml__pause();
+        if (i % 64) continue;
+        const double now = dml_seconds();
+        if (until == 0) until = now + pool->spin * 1e-6;
+        if (now >= until) break;
+    }
+    return (__atomic_load_n(word, __ATOMIC_ACQUIRE) == 0) == zero;
+}
+
+/* Claims and runs tasks until none is left, and returns how many it ran. Of many it claims a few at a time,
+   fewer towards the end: threads that claim at once wait for each other. */
 static int dml__pool_work(dml_pool *pool, int worker)
 {
     int ran = 0;
     int unclaimed = __atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED);
     while (unclaimed > 0) {
-        if (!__atomic_compare_exchange_n(&pool->unclaimed, &unclaimed, unclaimed - 1, true, __ATOMIC_ACQUIRE,
+        const int few = unclaimed / 4 / pool->threads;
+        const int left = unclaimed - (few > 1 ? few : 1);
+        if (!__atomic_compare_exchange_n(&pool->unclaimed, &unclaimed, left, true, __ATOMIC_ACQUIRE,
                                          __ATOMIC_RELAXED))
             continue;
-        pool->task(pool->argument, pool->tasks - unclaimed, worker);
-        ran++;
+        for (int i = unclaimed; i > left; i--) pool->task(pool->argument, pool->tasks - i, worker);
+        ran += unclaimed - left;
         unclaimed = __atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED);
     }
     return ran;
@@ -126,22 +150,17 @@ static void dml__pool_worker_main(void *argument)
 {
     const dml__pool_worker *self = (const dml__pool_worker *)argument;
     dml_pool *pool = self->pool;
+    if (pool->pin_first >= 0) dml__thread_pin(pool->pin_first + self->number);
     for (;;) {
-        int unclaimed = 0;
-        for (int i = 0; i < pool->spin; i++) {
-            unclaimed = __atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED);
-            if (unclaimed) break;
-            dml__pause();
-        }
-        if (unclaimed == 0) {
+        if (!dml__pool_spin(pool, &pool->unclaimed, false)) {
             /* The count goes up before the kernel looks at the word, and the caller looks at the count after
                it has written the word: one of the two sees the other. */
             __atomic_fetch_add(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
-            while ((unclaimed = __atomic_load_n(&pool->unclaimed, __ATOMIC_SEQ_CST)) == 0)
+            while (__atomic_load_n(&pool->unclaimed, __ATOMIC_SEQ_CST) == 0)
                 dml__pool_sleep(pool, &pool->unclaimed, 0);
             __atomic_fetch_sub(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
         }
-        if (unclaimed < 0) return;
+        if (__atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED) < 0) return;
         const int ran = dml__pool_work(pool, self->number);
         if (ran && __atomic_sub_fetch(&pool->unfinished, ran, __ATOMIC_SEQ_CST) == 0 &&
             __atomic_load_n(&pool->caller_sleeps, __ATOMIC_SEQ_CST))
@@ -160,10 +179,7 @@ static void dml__pool_publish(dml_pool *pool, int unclaimed, int wanted)
 
 static void dml__pool_wait(dml_pool *pool)
 {
-    for (int i = 0; i < pool->spin; i++) {
-        if (__atomic_load_n(&pool->unfinished, __ATOMIC_ACQUIRE) == 0) return;
-        dml__pause();
-    }
+    if (dml__pool_spin(pool, &pool->unfinished, true)) return;
     __atomic_store_n(&pool->caller_sleeps, 1, __ATOMIC_SEQ_CST);
     int unfinished;
     while ((unfinished = __atomic_load_n(&pool->unfinished, __ATOMIC_SEQ_CST)) != 0)
@@ -221,19 +237,20 @@ static void dml__pool_stop_threads(dml_pool *pool)
 
 #endif
 
-static int dml__pool_count_threads(const dml_pool_options *options)
+static void dml__pool_settle(dml_pool *pool, const dml_pool_options *options)
 {
+    pool->threads = options->threads;
 #ifdef DML_NO_THREADS
-    if (!options->host_parallel) return 1;
+    if (!options->host_parallel) pool->threads = 1;
 #endif
-    return options->threads ? options->threads : dml_cpu_count();
-}
-
-static int dml__pool_count_spins(const dml_pool_options *options, int threads)
-{
-    if (options->spin) return options->spin < 0 ? 0 : options->spin;
-    /* With more threads than processors, who spins keeps from working who has work. */
-    return threads > dml_cpu_count() ? 0 : 1000;
+    const int share = pool->threads == 1 ? 1 : dml_cpu_share();
+    if (pool->threads == 0) pool->threads = share;
+    /* With more threads than processors, who spins keeps from working who has work, and the pinned queue. */
+    const bool enough = pool->threads <= share;
+    pool->spin = options->spin < 0 ? 0 : options->spin ? options->spin : enough ? DML__SPIN : 0;
+    const bool pin = options->pin ? options->pin > 0 : dml__cpu_environment("DML_PIN") > 0;
+    const int rank = dml__cpu_environment("LOCAL_RANK");
+    pool->pin_first = pin && enough ? (rank > 0 ? rank * pool->threads : 0) : -1;
 }
 
 static bool dml__pool_start(dml_pool *pool)
@@ -246,7 +263,7 @@ static bool dml__pool_start(dml_pool *pool)
 
 DML_API dml_pool *dml_pool_create(const dml_pool_options *options)
 {
-    const dml_pool_options defaults = { 0, 0, { NULL, NULL, NULL }, { 0, 0 }, NULL, NULL };
+    const dml_pool_options defaults = { 0, 0, { NULL, NULL, NULL }, { 0, 0 }, NULL, NULL, 0 };
     if (!options) options = &defaults;
     if (options->threads < 0) return NULL;
     dml__memory memory;
@@ -263,8 +280,9 @@ DML_API dml_pool *dml_pool_create(const dml_pool_options *options)
         return NULL;
     }
     pool->memory = memory;
-    pool->threads = dml__pool_count_threads(options);
-    pool->spin = dml__pool_count_spins(options, pool->threads);
+    pool->machine.isa = dml_cpu_isa();
+    pool->machine.caches = dml_cpu_caches();
+    dml__pool_settle(pool, options);
     pool->process = dml__process_id();
     pool->host_parallel = options->host_parallel;
     pool->host = options->host;
@@ -292,6 +310,13 @@ DML_API void dml_pool_destroy(dml_pool *pool)
 DML_API int dml_pool_threads(const dml_pool *pool)
 {
     return pool ? pool->threads : 1;
+}
+
+DML__LOCAL dml__machine dml__pool_machine(const dml_pool *pool)
+{
+    if (pool) return pool->machine;
+    const dml__machine unknown = { dml_cpu_isa(), { DML__LEAST_L1, DML__LEAST_L2, 0, 1 } };
+    return unknown;
 }
 
 DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *argument)

@@ -349,7 +349,7 @@ DML_API dml_status dml_trainer_backward(dml_trainer *trainer, int rows, const vo
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
     dml__part part;
-    dml_status status = dml__begin_part(trainer, false, &part);
+    dml_status status = dml__begin_part(trainer, trainer->program->changes_w, &part);
     if (status != DML_OK) return status;
     status = dml__trainer_backward_in(trainer, rows, inputs, count, flags, loss);
     return dml__end_part(trainer, &part, status, "the backward pass");

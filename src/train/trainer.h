@@ -38,7 +38,8 @@ enum {
                     this rank's own */
 };
 
-/* Forward and backward on `rows` samples; w stays. g is then the mean, over all samples that it holds, of the
+/* Forward and backward on `rows` samples; w stays, but for running statistics (ops/op_norm.h), because of
+   which it may then be refused as an update is. g is then the mean, over all samples that it holds, of the
    gradient of their loss: of this call's, and with DML_ADD of earlier ones' too, however many each had; under
    a sync strategy of every rank's. So one large batch may come in pieces:
 

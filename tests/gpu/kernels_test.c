@@ -692,6 +692,273 @@ static void test_mse_backward(void)
     for (int b = 0; b < upto(BETAS); b++) mse_case(257, betas[b]);
 }
 
+/* Places begin, begin + step, ... of each axis, between zeros. */
+typedef struct slice {
+    int batch, in[3], begin[3], step[3], count[3], before[3], after[3];
+} slice;
+
+static const slice slices[] = {
+    { 1, { 1, 1, 1 }, { 0, 0, 0 }, { 1, 1, 1 }, { 1, 1, 1 }, { 0, 0, 0 }, { 0, 0, 0 } },
+    { 3, { 7, 6, 5 }, { 1, 0, 2 }, { 2, 3, 1 }, { 3, 2, 3 }, { 0, 1, 2 }, { 2, 0, 3 } },
+    { 2, { 9, 8, 16 }, { 0, 0, 0 }, { 2, 2, 1 }, { 5, 4, 16 }, { 0, 0, 8 }, { 0, 0, 8 } },
+    { 2, { 4, 5, 9 }, { 0, 4, 1 }, { 1, 9, 4 }, { 4, 1, 2 }, { 3, 0, 0 }, { 0, 0, 1 } },
+};
+enum { SLICES = sizeof slices / sizeof slices[0] };
+
+static void slice_case(const slice *s, bool forward)
+{
+    int out[3];
+    size_t nx = (size_t)s->batch, ny = nx, taken = nx, first = 0;
+    dml_launch launch = { .kernel = forward ? "slice2d_forward" : "slice2d_backward",
+                          .integer = { s->batch } };
+    for (int a = 0; a < 3; a++) {
+        out[a] = s->before[a] + s->count[a] + s->after[a];
+        nx *= (size_t)s->in[a], ny *= (size_t)out[a], taken *= (size_t)s->count[a];
+        first = first * (size_t)s->in[a] + (size_t)s->begin[a];
+        const int each[] = { s->in[a], out[a], s->step[a], s->count[a], s->before[a] };
+        for (int i = 0; i < 5; i++) launch.integer[1 + 5 * a + i] = each[i];
+    }
+    float *x = numbers(nx), *y = forward ? output(ny, 0) : numbers(ny);
+    double *want_x = malloc(nx * sizeof *want_x), *want_y = calloc(ny, sizeof *want_y);
+    for (size_t i = 0; i < nx; i++) want_x[i] = (double)x[i];
+    for (int n = 0; n < s->batch; n++)
+        for (int h = 0; h < s->count[0]; h++)
+            for (int w = 0; w < s->count[1]; w++)
+                for (int c = 0; c < s->count[2]; c++) {
+                    const int ih = s->begin[0] + h * s->step[0], iw = s->begin[1] + w * s->step[1];
+                    const int from =
+                        ((n * s->in[0] + ih) * s->in[1] + iw) * s->in[2] + s->begin[2] + c * s->step[2];
+                    const int to = ((n * out[0] + s->before[0] + h) * out[1] + s->before[1] + w) * out[2] +
+                                   s->before[2] + c;
+                    want_y[to] = (double)x[from];
+                    want_x[from] += (double)y[to];
+                }
+    array ax = upload(x, nx), ay = upload(y, ny);
+    dml_ref of_x = at(ax);
+    of_x.offset += first * 4;
+    launch.size[0] = forward ? ny : taken;
+    launch.size[1] = 1;
+    launch.buffer[forward ? 0 : 1] = of_x;
+    launch.buffer[forward ? 1 : 0] = at(ay);
+    launch_ok(launch);
+    download(ax, x), download(ay, y);
+    if (forward)
+        check("slice2d_forward", y, want_y, ny, 1);
+    else
+        check("slice2d_backward", x, want_x, nx, 1);
+    free(x), free(y), free(want_x), free(want_y);
+}
+
+static void test_slice2d_forward(void)
+{
+    for (int s = quick; s < upto(SLICES); s++) slice_case(&slices[s], true);
+}
+
+static void test_slice2d_backward(void)
+{
+    for (int s = quick; s < upto(SLICES); s++) slice_case(&slices[s], false);
+}
+
+/* rows, channels, rows of a part */
+static const int norm_shapes[][3] = {
+    { 1, 1, 64 }, { 130, 37, 64 }, { 200, 16, 7 }, { 5, 100, 5 }, { 300, 3, 100 }
+};
+enum { NORM_SHAPES = sizeof norm_shapes / sizeof norm_shapes[0] };
+
+static dml_launch norm_launch(const char *kernel, const int *shape, size_t x, size_t y)
+{
+    return (dml_launch){ .kernel = kernel,
+                         .size = { x, y },
+                         .integer = { shape[0], shape[1], shape[2], (shape[0] + shape[2] - 1) / shape[2] } };
+}
+
+/* Of rows [from, to): the mean and the squares of the distances from it, or the sums of the two products. */
+static void norm_part(const float *x, const float *dy, const float *mean, int channels, int from, int to,
+                      int c, double sums[2])
+{
+    double middle = 0;
+    sums[0] = sums[1] = 0;
+    for (int r = from; r < to; r++) middle += (double)x[r * channels + c] / (to - from);
+    if (!dy) sums[0] = middle;
+    for (int r = from; r < to; r++) {
+        const double distance = (double)x[r * channels + c] - (dy ? (double)mean[c] : middle);
+        if (dy) sums[0] += (double)dy[r * channels + c];
+        sums[1] += dy ? (double)dy[r * channels + c] * distance : distance * distance;
+    }
+}
+
+/* batch_norm_moments and batch_norm_products. */
+static void norm_parts_case(const int *shape, bool backward)
+{
+    const int rows = shape[0], channels = shape[1], count = (rows + shape[2] - 1) / shape[2];
+    const size_t n = (size_t)(rows * channels), np = (size_t)(2 * count * channels);
+    float *x = numbers(n), *dy = numbers(n), *mean = numbers((size_t)channels), *parts = output(np, 0);
+    double *want = malloc(np * sizeof *want);
+    for (size_t i = 0; i < n; i++) x[i] += 100; /* whose squares would eat up the distances */
+    for (int c = 0; c < channels; c++) mean[c] += 100;
+    for (int p = 0; p < count; p++)
+        for (int c = 0; c < channels; c++) {
+            const int from = p * shape[2], to = from + shape[2] < rows ? from + shape[2] : rows;
+            double sums[2];
+            norm_part(x, backward ? dy : NULL, mean, channels, from, to, c, sums);
+            want[2 * p * channels + c] = sums[0], want[(2 * p + 1) * channels + c] = sums[1];
+        }
+    array ax = upload(x, n), ay = upload(dy, n), am = upload(mean, (size_t)channels), ap = upload(parts, np);
+    dml_launch launch = norm_launch(backward ? "batch_norm_products" : "batch_norm_moments", shape,
+                                    (size_t)channels, (size_t)count);
+    launch.buffer[0] = at(ax);
+    launch.buffer[1] = backward ? at(ay) : at(ap);
+    if (backward) launch.buffer[2] = at(am), launch.buffer[3] = at(ap);
+    launch_ok(launch);
+    download(ax, NULL), download(ay, NULL), download(am, NULL), download(ap, parts);
+    check(launch.kernel, parts, want, np, 10);
+    free(x), free(dy), free(mean), free(parts), free(want);
+}
+
+static void test_batch_norm_moments(void)
+{
+    for (int s = quick; s < upto(NORM_SHAPES); s++) norm_parts_case(norm_shapes[s], false);
+}
+
+static void test_batch_norm_products(void)
+{
+    for (int s = quick; s < upto(NORM_SHAPES); s++) norm_parts_case(norm_shapes[s], true);
+}
+
+/* From the exact sums of the parts: statistics and running ones, or gradients and what dx is made of. */
+static void norm_channels_case(const int *shape, bool backward, bool by_batch)
+{
+    const int rows = shape[0], channels = shape[1], count = (rows + shape[2] - 1) / shape[2];
+    const size_t n = (size_t)(rows * channels), np = (size_t)(2 * count * channels), nc = (size_t)channels;
+    const float epsilon = 0.01f, mean_share = 0.25f, variance_share = 0.125f, unbiased = 1.5f;
+    float *x = numbers(n), *dy = numbers(n), *scale = numbers(nc), *mean = numbers(nc),
+          *variance = numbers(nc);
+    float *parts = numbers(np), *running = numbers(2 * nc), *out = output(6 * nc, 0);
+    double *want = malloc(6 * nc * sizeof *want);
+    for (int c = 0; c < channels; c++) {
+        double all[2];
+        variance[c] = fabsf(variance[c]) + 0.1f;
+        norm_part(x, backward ? dy : NULL, mean, channels, 0, rows, c, all);
+        for (int p = 0; p < count; p++) {
+            const int from = p * shape[2], to = from + shape[2] < rows ? from + shape[2] : rows;
+            double sums[2];
+            norm_part(x, backward ? dy : NULL, mean, channels, from, to, c, sums);
+            parts[2 * p * channels + c] = (float)sums[0], parts[(2 * p + 1) * channels + c] = (float)sums[1];
+        }
+        if (backward) {
+            const double inverse = 1 / sqrt((double)variance[c] + (double)epsilon);
+            const double factor = (double)scale[c] * inverse;
+            const double rest[] = { all[1] * inverse,
+                                    all[0],
+                                    (double)mean[c],
+                                    factor,
+                                    by_batch ? -factor * inverse * inverse * all[1] / rows : 0,
+                                    by_batch ? -factor * all[0] / rows : 0 };
+            for (int i = 0; i < 6; i++) want[i * channels + c] = rest[i];
+        } else {
+            const double v = all[1] / rows;
+            want[c] = all[0], want[channels + c] = v;
+            want[2 * channels + c] =
+                (1 - (double)mean_share) * (double)running[c] + (double)mean_share * all[0];
+            want[3 * channels + c] = (1 - (double)variance_share) * (double)running[channels + c] +
+                                     (double)variance_share * (double)unbiased * v;
+        }
+    }
+    array ap = upload(parts, np), as = upload(scale, nc), am = upload(mean, nc), av = upload(variance, nc);
+    array ar = upload(running, 2 * nc), ao = upload(out, 6 * nc);
+    dml_launch launch =
+        norm_launch(backward ? "batch_norm_gradients" : "batch_norm_statistics", shape, nc, 1);
+    launch.buffer[0] = at(ap);
+    if (backward) {
+        launch.buffer[1] = at(as), launch.buffer[2] = at(am), launch.buffer[3] = at(av);
+        launch.buffer[4] = at(ao);
+        launch.integer[4] = by_batch;
+        launch.real[0] = epsilon;
+    } else {
+        launch.buffer[1] = at(am), launch.buffer[2] = at(av), launch.buffer[3] = launch.buffer[4] = at(ar);
+        launch.buffer[4].offset += nc * 4;
+        launch.real[0] = mean_share, launch.real[1] = variance_share, launch.real[2] = unbiased;
+    }
+    launch_ok(launch);
+    download(ap, NULL), download(as, NULL), download(am, mean), download(av, variance);
+    download(ar, running), download(ao, out);
+    if (backward) {
+        check("batch_norm_gradients", out, want, 6 * nc, 10);
+    } else {
+        check("batch_norm_statistics's mean", mean, want, nc, 1);
+        check("batch_norm_statistics's variance", variance, want + nc, nc, 1);
+        check("batch_norm_statistics's running ones", running, want + 2 * nc, 2 * nc, 1);
+    }
+    free(x), free(dy), free(scale), free(mean), free(variance), free(parts), free(running), free(out),
+        free(want);
+}
+
+static void test_batch_norm_statistics(void)
+{
+    for (int s = quick; s < upto(NORM_SHAPES); s++) norm_channels_case(norm_shapes[s], false, true);
+}
+
+static void test_batch_norm_gradients(void)
+{
+    for (int s = quick; s < upto(NORM_SHAPES); s++)
+        for (int by_batch = 0; by_batch < 2; by_batch++) norm_channels_case(norm_shapes[s], true, by_batch);
+}
+
+static void norm_forward_case(const int *shape)
+{
+    const size_t n = (size_t)(shape[0] * shape[1]), nc = (size_t)shape[1];
+    const float epsilon = 0.01f;
+    float *x = numbers(n), *y = output(n, 0), *channel = numbers(4 * nc); /* scale, shift, mean, variance */
+    double *want = malloc(n * sizeof *want);
+    for (size_t c = 0; c < nc; c++) channel[3 * nc + c] = fabsf(channel[3 * nc + c]);
+    for (size_t i = 0; i < n; i++) {
+        const float *c = channel + i % nc;
+        want[i] =
+            ((double)x[i] - (double)c[2 * nc]) / sqrt((double)c[3 * nc] + (double)epsilon) * (double)c[0] +
+            (double)c[nc];
+    }
+    array ax = upload(x, n), ay = upload(y, n), ac = upload(channel, 4 * nc);
+    dml_launch launch = norm_launch("batch_norm_forward", shape, n, 1);
+    launch.buffer[0] = at(ax);
+    for (int i = 0; i < 4; i++)
+        launch.buffer[1 + i] = (dml_ref){ ac.buffer, at(ac).offset + (size_t)i * nc * 4 };
+    launch.buffer[5] = at(ay);
+    launch.real[0] = epsilon;
+    launch_ok(launch);
+    download(ax, NULL), download(ac, NULL), download(ay, y);
+    check("batch_norm_forward", y, want, n, 4);
+    free(x), free(y), free(channel), free(want);
+}
+
+static void test_batch_norm_forward(void)
+{
+    for (int s = quick; s < upto(NORM_SHAPES); s++) norm_forward_case(norm_shapes[s]);
+}
+
+static void test_batch_norm_backward(void)
+{
+    for (int s = quick; s < upto(NORM_SHAPES); s++)
+        for (int b = 0; b < upto(BETAS); b++) {
+            const size_t n = (size_t)(norm_shapes[s][0] * norm_shapes[s][1]), nc = (size_t)norm_shapes[s][1];
+            float *x = numbers(n), *dy = numbers(n), *dx = output(n, betas[b]), *by = numbers(4 * nc);
+            double *want = malloc(n * sizeof *want);
+            for (size_t i = 0; i < n; i++) {
+                const float *c = by + i % nc;
+                want[i] = (double)c[nc] * (double)dy[i] + (double)c[2 * nc] * ((double)x[i] - (double)c[0]) +
+                          (double)c[3 * nc] + kept(betas[b], dx[i]);
+            }
+            array ax = upload(x, n), ay = upload(dy, n), ab = upload(by, 4 * nc), ad = upload(dx, n);
+            dml_launch launch = norm_launch("batch_norm_backward", norm_shapes[s], n, 1);
+            launch.buffer[0] = at(ax), launch.buffer[1] = at(ay), launch.buffer[2] = at(ab);
+            launch.buffer[3] = at(ad);
+            launch.real[0] = betas[b];
+            launch_ok(launch);
+            download(ax, NULL), download(ay, NULL), download(ab, NULL), download(ad, dx);
+            check("batch_norm_backward", dx, want, n, 2);
+            free(x), free(dy), free(dx), free(by), free(want);
+        }
+}
+
 /* The same launch twice gives the same bits. */
 static void results_repeat(void)
 {

@@ -1,8 +1,10 @@
-/* Memory that is used again, and ops that write over their inputs, change no number: each program is compared
-   with one whose blocks share nothing, both starting from an arena full of NaN. */
+/* Memory that is used again, ops that write over their inputs, and ops done together, change no number: each
+   program is compared with one whose blocks share nothing, both starting from an arena full of NaN. */
 #include "graph/program.h"
 
 #include "graph/weights.h"
+
+#include "ops/op_conv2d.h"
 
 #include "ops_cases.h"
 #include "random_graph.h"
@@ -16,6 +18,7 @@ static size_t run_poisoned(subject *s, dml_program *forward, dml_program *traini
     const size_t n = reference_count(s->output, rows);
     poison(s->context, forward->arena);
     poison(s->context, training->arena);
+    reset_parameters(s);
     CHECK_INT(dml_program_run(forward, rows, (const void *const *)inputs, forward->inputs, out), DML_OK);
     CHECK_INT(program_train(training, rows, (const void *const *)inputs, 2.0f, NULL, out + n), DML_OK);
     read_floats(s->context, out + n + 1, training->g, s->count);
@@ -221,13 +224,13 @@ static void values_to_train(void)
 {
     dml_context *context = dml_open(NULL);
     dml_graph *g = dml_graph_create(context);
-    dml_node *d = dense_alone(g), *r = dml_relu(d), *t = dml_tanh(r), *y = dml_dense(t, WIDTH);
+    dml_node *d = dense_alone(g), *r = dml_sigmoid(d), *t = dml_tanh(r), *y = dml_dense(t, WIDTH);
     dml_node *beside = dml_dense(d, WIDTH), *a = dml_add(d, beside), *twice = dml_tanh(dml_add(a, a));
     dml_node *late = dml_add(dml_relu(d), beside), *later = dml_add(late, d);
 
-    dml_program *p = train(y);    /* dense needs its input in backward, not its output; relu its output */
+    dml_program *p = train(y);    /* dense needs its input in backward, not its output; sigmoid its output */
     CHECK(value_in_place(p, r));  /* over the dense layer's output */
-    CHECK(!value_in_place(p, t)); /* relu's backward reads its own */
+    CHECK(!value_in_place(p, t)); /* sigmoid's backward reads its own */
     CHECK(gradient_in_place(p, d) && gradient_in_place(p, r) && !gradient_in_place(p, t));
 
     p = train(twice);             /* an add needs neither; its output may be needed by others */
@@ -242,6 +245,48 @@ static void values_to_train(void)
     dml_node *w = dml_parameter(dml_graph_create(context), "w", normal, WIDTH), *v = dml_relu(w);
     p = dml_compile(dml_mean_squared_error(v, v), &(dml_program_options){ .batch = 1, .training = true });
     CHECK(p && !value_in_place(p, v) && !gradient_in_place(p, w)); /* parameters are not in the arena */
+    CHECK_STRING(dml_error(context), "");
+    dml_close(context);
+}
+
+/* Whether the relu is done by the op before it. */
+static bool is_fused(const dml_program *p, const dml_node *relu)
+{
+    const int s = p->slot_of_node[relu->index], input = p->slot_of_node[relu->input[0]->index];
+    CHECK_INT(p->slot[s].fused, p->slot[input].ends_in_relu);
+    CHECK_INT(p->slot[s].root, p->slot[s].fused ? p->slot[input].root : s);
+    return p->slot[s].fused;
+}
+
+/* A relu that alone reads a product is part of it. */
+static void relu_with_its_product(void)
+{
+    dml_context *context = dml_open(NULL);
+    dml_graph *g = dml_graph_create(context);
+    dml_node *c = dml_conv2d(dml_input(g, NULL, DML_F32, 8, 8, 2),
+                             &(dml_conv2d_options){ .filters = 3, .kernel = { 3, 3 } });
+    dml_node *rc = dml_relu(c), *flat = dml_flatten(rc), *d = dml_dense(flat, WIDTH), *rd = dml_relu(d);
+    dml_node *rr = dml_relu(rd), *e = dml_dense(rr, WIDTH), *re = dml_relu(e), *ve = dml_flatten(re);
+    dml_node *y = dml_add(ve, re), *both = dml_add(y, e);
+    dml_node *view = dml_relu(dml_flatten(dml_dense(rr, WIDTH)));
+    dml_node *twice = dml_dense(rr, WIDTH), *r1 = dml_relu(twice), *r2 = dml_relu(twice);
+    dml_node *two = dml_add(r1, r2);
+    for (int training = 0; training < 2; training++) {
+        const dml_program_options predict = { .batch = BATCH };
+        dml_program *p = training ? train(y) : dml_compile(y, &predict);
+        CHECK(is_fused(p, rc) && is_fused(p, rd) && is_fused(p, re));
+        CHECK(!is_fused(p, rr)); /* no product */
+        p = training ? train(both) : dml_compile(both, &predict);
+        CHECK(is_fused(p, rd) && !is_fused(p, re)); /* another op reads e */
+        p = training ? train(view) : dml_compile(view, &predict);
+        CHECK(!is_fused(p, view));
+        p = training ? train(two) : dml_compile(two, &predict);
+        CHECK(!is_fused(p, r1) && !is_fused(p, r2));
+    }
+    dml_program *p = dml_compile(re, &(dml_program_options){ .batch = BATCH }); /* as the output */
+    CHECK(is_fused(p, re));
+    p = dml__compile_disjoint(re, &(dml_program_options){ .batch = BATCH });
+    CHECK(!is_fused(p, re) && !is_fused(p, rc));
     CHECK_STRING(dml_error(context), "");
     dml_close(context);
 }
@@ -262,6 +307,7 @@ int main(void)
 {
     RUN(bytes_to_predict);
     RUN(values_to_train);
+    RUN(relu_with_its_product);
     RUN(disjoint_is_disjoint);
     RUN_EACH(plans_change_nothing);
     return test_report("graph/in_place");

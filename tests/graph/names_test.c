@@ -8,7 +8,9 @@
 #include "ops/op_conv2d.h"
 #include "ops/op_dense.h"
 #include "ops/op_loss.h"
+#include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
+#include "ops/op_slice2d.h"
 #include "ops/table.h"
 #include "graph/weights.h"
 
@@ -343,6 +345,13 @@ static void descriptions_and_flops(void)
     check_says(dml_max_pool2d(x, &window), "kernel 3 x 2, stride 2 x 1, padding 1 x 0", 0);
     check_says(dml_avg_pool2d(x, &window), "kernel 3 x 2, stride 2 x 1, padding 1 x 0", 4 * 6 * 3 * 6);
     check_says(dml_avg_pool2d(x, NULL), "kernel 2 x 2, stride 2 x 2, padding 0 x 0", 4 * 3 * 3 * 4);
+    check_says(dml_node_input(dml_global_avg_pool2d(x), 0), "kernel 8 x 7, stride 8 x 7, padding 0 x 0",
+               3 * 8 * 7);
+    check_says(dml_batch_norm(x, NULL), "epsilon 1e-05, momentum 0.1", 4 * 8 * 7 * 3);
+    check_says(dml_batch_norm(r, &(dml_batch_norm_options){ .epsilon = 0.5f, .frozen = true }),
+               "epsilon 0.5, frozen", 4 * 3);
+    check_says(dml_slice2d(x, &(dml_slice2d_options){ .begin = { 1 }, .step = { 2 }, .after = { 0, 0, 4 } }),
+               "height 1 to 7 by 2, width 0 to 6, channels 0 to 2 in 0 + 4 zeros", 0);
     check_says(dml_dense(r, 7), "", 2 * 3 * 7 + 7);
     dml_node *w = dml_parameter(graph, "w", dml_init_constant(0), 4, 3);
     check_says(dml_dense_with(r, w, NULL), "", 2 * 3 * 4);

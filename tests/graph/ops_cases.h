@@ -7,7 +7,10 @@
 #include "ops/op_conv2d.h"
 #include "ops/op_dense.h"
 #include "ops/op_loss.h"
+#include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
+#include "ops/op_slice2d.h"
+#include "graph/weights.h"
 
 #include "subject.h"
 
@@ -201,6 +204,87 @@ static dml_node *avg_pool_two_consumers(dml_graph *g)
     return dml_add(dml_add(dml_avg_pool2d(x, &whole), dml_avg_pool2d(x, &whole)), dml_max_pool2d(x, &whole));
 }
 
+static dml_node *avg_pool_global(dml_graph *g)
+{
+    return dml_dense(dml_global_avg_pool2d(image(g, 5, 3, 7)), 4);
+}
+
+/* Without a bias, whose gradient a batch norm after it makes zero: only rounding errors would be compared. */
+static dml_node *even_row(dml_graph *g, int width)
+{
+    return dml_dense_with(dml_input(g, NULL, DML_F32, 3), parameter(g, 2, width, 3), NULL);
+}
+static dml_node *even_image(dml_graph *g, int height, int width, int channels)
+{
+    const dml_conv2d_options one = { .filters = channels, .kernel = { 1, 1 }, .no_bias = true };
+    return dml_conv2d(dml_input(g, NULL, DML_F32, height, width, 2), &one);
+}
+static dml_node *batch_norm_rows(dml_graph *g)
+{
+    dml_node *h = even_row(g, 19); /* of one row the batch norm's own gradient is 0 */
+    return dml_add(dml_batch_norm(h, &(dml_batch_norm_options){ .epsilon = 0.1f }), h);
+}
+static dml_node *batch_norm_image(dml_graph *g)
+{
+    return dml_batch_norm(even_image(g, 4, 5, 3),
+                          &(dml_batch_norm_options){ .epsilon = 0.01f, .momentum = 1 });
+}
+static dml_node *batch_norm_frozen(dml_graph *g)
+{
+    return dml_batch_norm(image(g, 3, 3, 5), &(dml_batch_norm_options){ .frozen = true });
+}
+static dml_node *batch_norm_input(dml_graph *g)
+{
+    return dml_batch_norm(dml_input(g, "x", DML_F32, 4, 3, 9), NULL);
+}
+static dml_node *batch_norm_chain(dml_graph *g)
+{
+    dml_node *h = dml_batch_norm(even_image(g, 4, 4, 6), NULL);
+    return dml_add(dml_batch_norm(dml_tanh(h), NULL), h);
+}
+/* One layer's parameters on two images, whose gradients add up, and one without trained parameters. */
+static dml_node *batch_norm_shared(dml_graph *g)
+{
+    dml_node *w = parameter(g, 1, 4, 0), *b = parameter(g, 1, 4, 0);
+    dml_node *mean = parameter(g, 1, 4, 0), *var = parameter(g, 1, 4, 0);
+    dml_node *still = parameter(g, 1, 4, 0), *x = image(g, 3, 4, 4);
+    dml_parameter_train(mean, false), dml_parameter_train(var, false), dml_parameter_train(still, false);
+    const dml_batch_norm_options even = { .epsilon = 0.1f };
+    dml_node *h = dml_batch_norm_with(x, w, b, mean, var, &even);
+    return dml_add(dml_add(dml_batch_norm_with(h, w, b, mean, var, &even),
+                           dml_batch_norm_with(x, still, still, mean, var, &even)),
+                   x);
+}
+
+static dml_node *slice_nothing(dml_graph *g)
+{
+    return dml_slice2d(image(g, 3, 4, 5), NULL);
+}
+static dml_node *slice_part(dml_graph *g)
+{
+    const dml_slice2d_options o = { .begin = { 1, 0, 2 }, .end = { 6, 4, 0 }, .step = { 2, 3, 2 } };
+    return dml_slice2d(image(g, 7, 5, 9), &o);
+}
+static dml_node *slice_padded(dml_graph *g)
+{
+    const dml_slice2d_options o = {
+        .begin = { 0, 1, 1 }, .step = { 3, 1, 1 }, .before = { 1, 0, 2 }, .after = { 2, 3, 1 }
+    };
+    dml_node *x = image(g, 5, 4, 3);
+    return dml_add(dml_slice2d(x, &o), dml_relu(dml_slice2d(x, &o)));
+}
+static dml_node *slice_input(dml_graph *g)
+{
+    dml_node *x = dml_input(g, "x", DML_F32, 3, 2, 4);
+    return dml_add(dml_slice2d(x, &(dml_slice2d_options){ .after = { 1, 1, 1 } }), image(g, 4, 3, 5));
+}
+static dml_node *slice_shortcut(dml_graph *g)
+{
+    dml_node *x = image(g, 5, 6, 3);
+    const dml_conv2d_options o = { .filters = 8, .stride = { 2, 2 }, .padding = { 1, 1 }, .no_bias = true };
+    return dml_add(dml_conv2d(x, &o), dml_padded_shortcut2d(dml_padded_shortcut2d(x, 1, 3), 2, 8));
+}
+
 /* Each activation on a row, on an image, and on a node that another op uses too. */
 #define ACTIVATION_CASES(name)                                                                               \
     static dml_node *name##_row(dml_graph *g)                                                                \
@@ -316,6 +400,18 @@ static const test_case cases[] = {
     CASE(avg_pool2d, avg_pool, 3),
     CASE(avg_pool2d, avg_pool_overlapping, 2),
     CASE(avg_pool2d, avg_pool_two_consumers, 3),
+    CASE(avg_pool2d, avg_pool_global, 3),
+    CASE(batch_norm, batch_norm_rows, 7),
+    CASE(batch_norm, batch_norm_image, 3),
+    CASE(batch_norm, batch_norm_frozen, 3),
+    CASE(batch_norm, batch_norm_input, 2),
+    CASE(batch_norm, batch_norm_chain, 3),
+    CASE(batch_norm, batch_norm_shared, 2),
+    CASE(slice2d, slice_nothing, 2),
+    CASE(slice2d, slice_part, 3),
+    CASE(slice2d, slice_padded, 2),
+    CASE(slice2d, slice_input, 2),
+    CASE(slice2d, slice_shortcut, 3),
     CASE(relu, relu_row, 5),
     CASE(relu, relu_image, 2),
     CASE(relu, relu_two_consumers, 4),

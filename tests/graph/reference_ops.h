@@ -5,7 +5,9 @@
 #include "graph/node.h"
 #include "graph/op.h"
 #include "ops/op_conv2d.h"
+#include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
+#include "ops/op_slice2d.h"
 
 #include "../test.h"
 
@@ -22,6 +24,9 @@ static size_t reference_count(const dml_node *node, int rows)
 {
     return dml_shape_count(&node->shape) * (node->batched ? (size_t)rows : 1);
 }
+
+/* Whether what follows is a training pass: some ops then compute something else. */
+static bool reference_training;
 
 typedef void reference_op(const dml_node *node, int rows, double *const *in, double *out);
 
@@ -116,6 +121,43 @@ static void reference_avg_pool2d(const dml_node *node, int rows, double *const *
     reference_pool2d(node, rows, in[0], out, false);
 }
 
+static void reference_batch_norm(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const dml_batch_norm_options *o = (const dml_batch_norm_options *)node->attributes;
+    const size_t channels = (size_t)node->shape.dims[node->shape.ndim - 1];
+    const size_t n = reference_count(node, rows), each = n / channels;
+    for (size_t c = 0; c < channels; c++) {
+        double mean = in[3][c], variance = in[4][c];
+        if (reference_training && !o->frozen) {
+            mean = variance = 0;
+            for (size_t i = c; i < n; i += channels) mean += in[0][i] / (double)each;
+            for (size_t i = c; i < n; i += channels)
+                variance += (in[0][i] - mean) * (in[0][i] - mean) / (double)each;
+        }
+        for (size_t i = c; i < n; i += channels)
+            out[i] = in[1][c] * (in[0][i] - mean) / sqrt(variance + (double)o->epsilon) + in[2][c];
+    }
+}
+
+static void reference_slice2d(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const dml_slice2d_options *o = (const dml_slice2d_options *)node->attributes;
+    const int *d = node->input[0]->shape.dims, *size = node->shape.dims;
+    const size_t n = reference_count(node, rows);
+    for (int axis = 0; axis < 3; axis++) {
+        int taken = 0;
+        for (int at = o->begin[axis]; at < o->end[axis]; at += o->step[axis]) taken++;
+        CHECK_INT(size[axis], o->before[axis] + taken + o->after[axis]);
+    }
+    for (size_t i = 0; i < n; i++) out[i] = 0;
+    for (int r = 0; r < rows; r++)
+        for (int h = o->begin[0], oh = o->before[0]; h < o->end[0]; h += o->step[0], oh++)
+            for (int w = o->begin[1], ow = o->before[1]; w < o->end[1]; w += o->step[1], ow++)
+                for (int c = o->begin[2], oc = o->before[2]; c < o->end[2]; c += o->step[2], oc++)
+                    out[((r * size[0] + oh) * size[1] + ow) * size[2] + oc] =
+                        in[0][((r * d[0] + h) * d[1] + w) * d[2] + c];
+}
+
 static void reference_relu(const dml_node *node, int rows, double *const *in, double *out)
 {
     const size_t n = reference_count(node, rows);
@@ -173,6 +215,8 @@ static const reference_row *reference_of(const char *op)
         { "conv2d", reference_conv2d, 5e-7, 2e-6 },
         { "max_pool2d", reference_max_pool2d, 5e-7, 2e-6 },
         { "avg_pool2d", reference_avg_pool2d, 5e-7, 2e-6 },
+        { "batch_norm", reference_batch_norm, 2e-6, 5e-6 },
+        { "slice2d", reference_slice2d, 5e-7, 2e-6 },
         { "relu", reference_relu, 5e-7, 2e-6 },
         { "tanh", reference_tanh, 1e-6, 3e-6 },
         { "sigmoid", reference_sigmoid, 1e-6, 3e-6 },

@@ -22,7 +22,7 @@ typedef struct subject {
     dml_context *context;
     dml_node *output, *loss;
     dml_program *forward, *training;
-    size_t count; /* of parameters */
+    size_t all, count; /* parameters; those that are trained, with which w begins */
     float *w, *g;
     double *w64;
     unsigned random;
@@ -56,14 +56,22 @@ TEST__UNUSED static bool open_subject(subject *s, const model *which)
         s->tolerance = fmax(s->tolerance, row_of_op->tolerance);
         s->gradient_tolerance = fmax(s->gradient_tolerance, row_of_op->gradient_tolerance);
     }
-    s->count = graph->parameter_count; /* all of them trained */
-    s->w = (float *)malloc(s->count * sizeof(float));
+    s->all = graph->parameter_count;
+    s->count = graph->trained_count;
+    s->w = (float *)malloc(s->all * sizeof(float));
     s->g = (float *)malloc(s->count * sizeof(float));
-    s->w64 = (double *)malloc(s->count * sizeof(double));
-    test_fill(&s->random, s->w, s->count);
-    for (size_t i = 0; i < s->count; i++) s->w64[i] = s->w[i];
-    write_floats(s->context, graph->w, s->w, s->count);
+    s->w64 = (double *)malloc(s->all * sizeof(double));
+    test_fill(&s->random, s->w, s->all);
+    for (size_t i = s->count; i < s->all; i++) s->w[i] = fabsf(s->w[i]) + 0.25f; /* variances too */
+    for (size_t i = 0; i < s->all; i++) s->w64[i] = s->w[i];
+    write_floats(s->context, graph->w, s->w, s->all);
     return true;
+}
+
+/* w as it was: training passes move running statistics. */
+static void reset_parameters(subject *s)
+{
+    write_floats(s->context, s->loss->graph->w, s->w, s->all);
 }
 
 TEST__UNUSED static void close_subject(subject *s)
@@ -121,6 +129,7 @@ static void check_forward(subject *s, const reference *r, void *const *inputs)
     const size_t n = reference_count(s->output, r->rows);
     float *got = (float *)malloc(n * sizeof *got);
     poison(s->context, s->forward->arena);
+    reference_training = false;
     CHECK_MESSAGE(dml_program_run(s->forward, r->rows, (const void *const *)inputs,
                                   dml_program_inputs(s->forward), got) == DML_OK,
                   "%s: %s", s->which->name, dml_error(s->context));
@@ -137,7 +146,7 @@ static void poison_gradients(subject *s)
     memset(s->g, 0, s->count * sizeof *s->g);
     for (int i = 0; i < s->training->slots; i++) {
         const dml_node *node = s->training->slot[i].node;
-        if (node->op != dml__parameter_op()) continue;
+        if (node->op != dml__parameter_op() || node->frozen) continue;
         for (size_t k = 0; k < dml_shape_count(&node->shape); k++) s->g[node->offset + k] = NAN;
     }
     write_floats(s->context, s->training->g, s->g, s->count);
@@ -147,6 +156,8 @@ static void check_backward(subject *s, const reference *r, void *const *inputs)
 {
     const float loss_scale = 3.0f;
     float loss = NAN;
+    reference_training = true;
+    reset_parameters(s);
     poison(s->context, s->training->arena);
     poison_gradients(s);
     CHECK_MESSAGE(program_train(s->training, r->rows, (const void *const *)inputs, loss_scale, NULL, &loss) ==
@@ -169,6 +180,7 @@ static void check_backward(subject *s, const reference *r, void *const *inputs)
     /* Each parameter's on its own; one that is small because what it adds up is large is allowed for. */
     const double least = 0.01 * largest_of(want, s->count) + 1e-4;
     for (const dml_node *p = r->graph->first_parameter; p; p = p->next_parameter) {
+        if (p->frozen) continue;
         const double error =
             relative_error(s->g + p->offset, want + p->offset, dml_shape_count(&p->shape), least);
         if (getenv("SHOW")) printf("SHOW %s g %.3g / %g\n", s->which->name, error, s->gradient_tolerance);
@@ -176,6 +188,7 @@ static void check_backward(subject *s, const reference *r, void *const *inputs)
                       s->which->name, r->rows, p->name, error);
     }
     free(want);
+    reset_parameters(s);
 }
 
 TEST__UNUSED static void check_rows(subject *s, int rows)

@@ -29,10 +29,22 @@ TEST__UNUSED static void kernel_pools_open(void)
 
 TEST__UNUSED static void kernel_pools_close(void)
 {
-    for (int p = 1; p < KERNEL_POOLS; p++) dml_pool_destroy(kernel_pools[p]);
+    for (int p = 1; p < KERNEL_POOLS; p++) {
+        dml_pool_destroy(kernel_pools[p]);
+        kernel_pools[p] = NULL;
+    }
 }
 
-/* Runs the test once for each instruction set that this machine has; a failure names it. */
+/* A pool remembers the instruction set of when it was made. */
+TEST__UNUSED static void kernel_pools_reopen(void)
+{
+    if (!kernel_pools[1]) return;
+    kernel_pools_close();
+    kernel_pools_open();
+}
+
+/* Runs the test once for each instruction set that this machine has, with pools that know it; a failure
+   names it. */
 TEST__UNUSED static void kernel_each_isa(void (*test)(void))
 {
     unsetenv("DML_ISA");
@@ -40,6 +52,7 @@ TEST__UNUSED static void kernel_each_isa(void (*test)(void))
     for (int isa = 0; isa <= (int)best; isa++) {
         setenv("DML_ISA", dml_isa_name((dml_isa)isa), 1);
         if (dml_cpu_isa() != (dml_isa)isa) continue;
+        kernel_pools_reopen();
         const bool ok = test__ok;
         test__ok = true;
         test();
@@ -47,6 +60,7 @@ TEST__UNUSED static void kernel_each_isa(void (*test)(void))
         test__ok = test__ok && ok;
     }
     unsetenv("DML_ISA");
+    kernel_pools_reopen();
 }
 
 /* An array of exactly n floats, so that a sanitizer sees a step beyond it. At an odd place: unaligned. */

@@ -108,6 +108,35 @@ static void softmax_backward_matches_float64(void)
     }
 }
 
+/* A row's vectors reach into the next row: it must come out the same over the logits, and wherever the row
+   lies, also beside one of NaNs. */
+static void softmax_rows_stay_apart(void)
+{
+    unsigned state = 4;
+    for (int s = 0; s < SHAPES; s++) {
+        problem p = problem_create(shapes[s][0], shapes[s][1], &state);
+        float *in_place = kernel_copy(p.logits, p.n), *row_loss = kernel_copy(p.row_loss, p.rows);
+        float *one = kernel_copy(p.logits, p.classes), loss;
+        const float want = forward(NULL, &p);
+        CHECK(dml_softmax_cross_entropy_forward(kernel_pools[2], p.rows, p.classes, in_place, p.labels,
+                                                in_place, row_loss) == want);
+        CHECK(kernel_same(in_place, p.probabilities, p.n) && kernel_same(row_loss, p.row_loss, p.rows));
+        for (size_t r = 0; r < p.rows; r += 1 + p.rows / 9) {
+            dml_softmax_cross_entropy_forward(NULL, 1, p.classes, p.logits + r * p.classes, p.labels + r, one,
+                                              &loss);
+            CHECK(kernel_same(one, p.probabilities + r * p.classes, p.classes) && loss == p.row_loss[r]);
+        }
+        for (size_t r = 0; r < p.rows; r += 2)
+            for (size_t c = 0; c < p.classes; c++) p.logits[r * p.classes + c] = NAN;
+        float *before = kernel_copy(p.probabilities, p.n);
+        forward(NULL, &p);
+        for (size_t i = 0; i < p.n; i++)
+            CHECK(i / p.classes % 2 ? p.probabilities[i] == before[i] : isnan(p.probabilities[i]));
+        kernel_free(in_place), kernel_free(row_loss), kernel_free(one), kernel_free(before);
+        problem_destroy(&p);
+    }
+}
+
 static void softmax_special_values(void)
 {
     float huge[3] = { 3e38f, -3e38f, 1e38f }, apart[3] = { 0, 200, -200 };
@@ -181,6 +210,7 @@ static void all(void)
     softmax_matches_float64();
     softmax_backward_matches_float64();
     softmax_special_values();
+    softmax_rows_stay_apart();
     the_same_for_any_threads();
     mean_squared_error();
 }

@@ -1,5 +1,6 @@
 #include "base/cpu.h"
 #include "thread/pool.h"
+#include "thread/pool_internal.h"
 
 #include "../test.h"
 
@@ -9,10 +10,12 @@ __declspec(dllimport) void __stdcall Sleep(unsigned long milliseconds);
 #define nap(milliseconds) Sleep(milliseconds)
 #else
 #define nap(milliseconds) usleep((milliseconds)*1000u)
+#include <time.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #if defined(__linux__)
+#include <sched.h>
 #include <sys/resource.h>
 #endif
 #ifndef DML_NO_THREADS
@@ -60,6 +63,12 @@ static void check_loops(dml_pool *pool, int threads)
     }
 }
 
+static void add_task(void *argument, int task, int worker)
+{
+    long *sums = (long *)argument; /* one a worker, a cache line apart: written without atomics */
+    sums[worker * 8] += task + 1;
+}
+
 static void every_task_runs_once(void)
 {
     check_loops(NULL, 1);
@@ -86,7 +95,7 @@ static void defaults_use_the_processors(void)
 #ifdef DML_NO_THREADS
     check_loops(pool, 1);
 #else
-    check_loops(pool, dml_cpu_count());
+    check_loops(pool, dml_cpu_share());
 #endif
     CHECK(!dml_pool_scratch(pool, 0) && !dml_pool_shared_scratch(pool));
     dml_pool_destroy(pool);
@@ -94,7 +103,130 @@ static void defaults_use_the_processors(void)
     options.threads = -1;
     CHECK(!dml_pool_create(&options));
     dml_pool_destroy(NULL);
+    setenv("LOCAL_WORLD_SIZE", "100000", 1); /* a rank among so many has a processor at best */
+    pool = dml_pool_create(NULL);
+    CHECK_INT(dml_pool_threads(pool), 1);
+    dml_pool_destroy(pool);
+    unsetenv("LOCAL_WORLD_SIZE");
 }
+
+static void a_pool_knows_the_machine(void)
+{
+    dml_pool *pool = dml_pool_create(NULL);
+    const dml__machine machine = dml__pool_machine(pool), unknown = dml__pool_machine(NULL);
+    CHECK_INT(machine.isa, dml_cpu_isa());
+    CHECK_INT(unknown.isa, dml_cpu_isa());
+    CHECK(machine.caches.l1 > 0 && machine.caches.l2 > 0 && machine.caches.l3_cores > 0);
+    CHECK(unknown.caches.l1 > 0 && unknown.caches.l2 > 0 && unknown.caches.l3_cores > 0);
+    setenv("DML_ISA", "scalar", 1);
+    CHECK_INT(dml__pool_machine(pool).isa, machine.isa); /* as when it was made */
+    CHECK_INT(dml__pool_machine(NULL).isa, DML_ISA_SCALAR);
+    unsetenv("DML_ISA");
+    dml_pool_destroy(pool);
+}
+
+#if defined(__linux__) && !defined(DML_NO_THREADS)
+typedef struct places {
+    int threads, begun;
+    int processors[64], first[64]; /* in the mask of the worker that ran the task */
+} places;
+
+/* Waits for the others, so that every worker has one. */
+static void place_task(void *argument, int task, int worker)
+{
+    places *p = (places *)argument;
+    cpu_set_t set;
+    CHECK_INT(sched_getaffinity(0, sizeof set, &set), 0);
+    p->processors[worker] = CPU_COUNT(&set);
+    for (int i = CPU_SETSIZE - 1; i >= 0; i--)
+        if (CPU_ISSET(i, &set)) p->first[worker] = i;
+    (void)task;
+    __atomic_add_fetch(&p->begun, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&p->begun, __ATOMIC_SEQ_CST) < p->threads) nap(1u);
+}
+
+/* Which workers of a pool of so many threads are on one processor, and on which place of the mask. */
+static void check_places(int threads, int pin, bool pinned, int rank)
+{
+    cpu_set_t before, after;
+    sched_getaffinity(0, sizeof before, &before);
+    const int count = CPU_COUNT(&before);
+    dml_pool_options options = { 0 };
+    options.threads = threads;
+    options.pin = pin;
+    dml_pool *pool = dml_pool_create(&options);
+    CHECK(pool);
+    places p;
+    memset(&p, 0, sizeof p);
+    p.threads = threads;
+    dml_pool_run(pool, threads, place_task, &p);
+    CHECK_INT(p.processors[0], count); /* the caller's thread is the host's */
+    for (int w = 1; w < threads; w++) {
+        CHECK_INT(p.processors[w], pinned ? 1 : count);
+        if (!pinned) continue;
+        int place = 0;
+        for (int i = 0; i < p.first[w]; i++) place += CPU_ISSET(i, &before) != 0;
+        CHECK_INT(place, (rank * threads + w) % count);
+    }
+    sched_getaffinity(0, sizeof after, &after);
+    CHECK(CPU_EQUAL(&before, &after));
+    dml_pool_destroy(pool);
+}
+
+static void pinned_on_request(void)
+{
+    const int all = dml_cpu_count() < 64 ? dml_cpu_count() : 64;
+    if (all < 2) {
+        SKIP("there is one processor");
+        return;
+    }
+    unsetenv("DML_PIN");
+    unsetenv("LOCAL_RANK");
+    check_places(all, 0, false, 0);
+    check_places(all, 1, true, 0);
+    check_places(all, -1, false, 0);
+    check_places(2, 1, true, 0);
+    setenv("DML_PIN", "1", 1);
+    check_places(all, 0, true, 0);
+    check_places(all, -1, false, 0);
+    if (all < 60) check_places(all + 1, 0, false, 0); /* the pinned would queue */
+    setenv("DML_PIN", "0", 1);
+    check_places(2, 0, false, 0);
+    unsetenv("DML_PIN");
+    setenv("LOCAL_RANK", "1", 1);
+    check_places(2, 1, true, 1);
+    unsetenv("LOCAL_RANK");
+}
+#else
+static void pinned_on_request(void)
+{
+    SKIP("what a thread may run on is asked for on Linux only");
+}
+#endif
+
+#if !defined(_WIN32) && !defined(DML_NO_THREADS)
+/* Threads that have nothing to do sleep after their time of spinning: the program takes no processor. */
+static void the_idle_sleep(void)
+{
+    dml_pool_options options = { 0 };
+    options.threads = 4;
+    options.spin = 100;
+    dml_pool *pool = dml_pool_create(&options);
+    long sums[4 * 8] = { 0 };
+    for (int i = 0; i < 20; i++) dml_pool_run(pool, 8, add_task, sums);
+    nap(50u); /* far beyond 100 us, also under an emulator */
+    const clock_t before = clock();
+    nap(200u);
+    const double took = (double)(clock() - before) / CLOCKS_PER_SEC;
+    CHECK_MESSAGE(took < 0.1, "%g s of processor in 0.2 s of nothing", took);
+    dml_pool_destroy(pool);
+}
+#else
+static void the_idle_sleep(void)
+{
+    SKIP("there is no time of the process's own, or there are no threads");
+}
+#endif
 
 #ifndef DML_NO_THREADS
 typedef struct meeting {
@@ -132,12 +264,6 @@ static void all_threads_work_at_once(void)
         }
 }
 #endif
-
-static void add_task(void *argument, int task, int worker)
-{
-    long *sums = (long *)argument; /* one a worker, a cache line apart: written without atomics */
-    sums[worker * 8] += task + 1;
-}
 
 /* What one loop wrote, the next one and the caller see. */
 static void many_tiny_loops(void)
@@ -513,6 +639,9 @@ int main(void)
 {
     RUN(every_task_runs_once);
     RUN(defaults_use_the_processors);
+    RUN(a_pool_knows_the_machine);
+    RUN(pinned_on_request);
+    RUN(the_idle_sleep);
 #ifndef DML_NO_THREADS
     RUN(all_threads_work_at_once);
 #endif

@@ -1,0 +1,176 @@
+"""torch: PyTorch as a peer of bench/conv, bench/elementwise, bench/optimizer and bench/train."""
+
+import json
+import tempfile
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import peer
+
+torch.set_num_threads(peer.THREADS)
+torch.set_num_interop_threads(1)
+
+
+def conv(words):
+    what = words[0]
+    n, h, w, c, f, kh, kw, stride, pad, dilation, groups = map(int, words[1:])
+    last = torch.channels_last
+    x = torch.rand(n, c, h, w).contiguous(memory_format=last)
+    k = torch.rand(f, c // groups, kh, kw).contiguous(memory_format=last)
+    y = F.conv2d(x, k, None, stride, pad, dilation, groups)
+    if what == "forward":
+
+        def run():
+            with torch.no_grad():
+                F.conv2d(x, k, None, stride, pad, dilation, groups)
+    else:
+        mask = [what == "input", what == "weights", False]
+        s, p, d = [stride] * 2, [pad] * 2, [dilation] * 2
+
+        def run():
+            with torch.no_grad():
+                torch.ops.aten.convolution_backward(y, x, k, None, s, p, d, False, [0, 0], groups, mask)
+
+    return run, ""
+
+
+def elementwise(words):
+    what, rows, columns = words[0], int(words[1]), int(words[2])
+    n = rows * columns
+    x, z, y = torch.rand(n) * 2 - 1, torch.rand(n), torch.zeros(n)
+    square = y.view(rows, columns)
+    runs = {
+        "copy": lambda: y.copy_(x),
+        "add": lambda: torch.add(x, z, out=y),
+        "axpby": lambda: torch.add(x, y, alpha=0.5, out=y),  # PyTorch has no beta here: less work than ours
+        "relu": lambda: torch.clamp_min(x, 0, out=y),
+        "relu_gradient": lambda: torch.ops.aten.threshold_backward.grad_input(z, x, 0, grad_input=y),
+        "tanh": lambda: torch.tanh(x, out=y),
+        "tanh_gradient": lambda: torch.ops.aten.tanh_backward.grad_input(z, x, grad_input=y),
+        "sigmoid": lambda: torch.sigmoid(x, out=y),
+        "sigmoid_gradient": lambda: torch.ops.aten.sigmoid_backward.grad_input(z, x, grad_input=y),
+        "exp": lambda: torch.exp(x, out=y),
+        "log": lambda: torch.log(z, out=y),
+        "softmax": lambda: torch.softmax(x.view(rows, columns), 1, out=square),
+        "sum": lambda: torch.sum(x),
+        "sum_rows": lambda: torch.sum(x.view(rows, columns), 0),
+    }
+    run = runs[what]
+    torch.set_grad_enabled(False)
+    return run, ""
+
+
+def optimizer(words):
+    what, n = words[0], int(words[1])
+    w = nn.Parameter(torch.rand(n))
+    w.grad = torch.rand(n) * 1e-6
+    kinds = {
+        "sgd": lambda: torch.optim.SGD([w], lr=0.01, fused=True),
+        "momentum": lambda: torch.optim.SGD([w], lr=0.01, momentum=0.9, fused=True),
+        "nesterov": lambda: torch.optim.SGD([w], lr=0.01, momentum=0.9, nesterov=True, fused=True),
+        "adam": lambda: torch.optim.Adam([w], lr=1e-3, fused=True),
+        "adamw": lambda: torch.optim.AdamW([w], lr=1e-3, fused=True),
+    }
+    torch.set_grad_enabled(True)
+    return kinds[what]().step, ""
+
+
+# ---- training ----
+
+
+class Block(nn.Module):
+    """ResNet's, with option A: the shortcut takes every second pixel and pads channels with zeros."""
+
+    def __init__(self, channels, filters, stride):
+        super().__init__()
+        self.a = nn.Conv2d(channels, filters, 3, stride, 1, bias=False)
+        self.b = nn.Conv2d(filters, filters, 3, 1, 1, bias=False)
+        self.norm_a, self.norm_b = nn.BatchNorm2d(filters), nn.BatchNorm2d(filters)
+        self.stride, self.pad = stride, (filters - channels) // 2
+
+    def forward(self, x):
+        y = F.relu(self.norm_a(self.a(x)), inplace=True)
+        y = self.norm_b(self.b(y))
+        if self.pad or self.stride > 1:
+            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.pad, self.pad))
+        return F.relu(y + x, inplace=True)
+
+
+def resnet20():
+    layers = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True)]
+    channels = 16
+    for stage in range(3):
+        for block in range(3):
+            filters = 16 << stage
+            layers.append(Block(channels, filters, 2 if stage and not block else 1))
+            channels = filters
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
+MODELS = {
+    "mlp": lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(inplace=True), nn.Linear(128, 10)),
+    "mlp_wide": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(784, 1024), nn.ReLU(inplace=True), nn.Linear(1024, 1024), nn.ReLU(inplace=True),
+        nn.Linear(1024, 10)),
+    "lenet5": lambda: nn.Sequential(
+        nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(inplace=True), nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(400, 120), nn.ReLU(inplace=True), nn.Linear(120, 84), nn.ReLU(inplace=True), nn.Linear(84, 10)),
+    "keras_cnn": lambda: nn.Sequential(
+        nn.Conv2d(1, 32, 3), nn.ReLU(inplace=True), nn.Conv2d(32, 64, 3), nn.ReLU(inplace=True), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(inplace=True), nn.Linear(128, 10)),
+    "resnet20": resnet20,
+}
+
+
+def most_memory(work):
+    """The most bytes that tensors took at once while work() ran, by PyTorch's own profiler."""
+    with torch.profiler.profile(profile_memory=True) as profile:
+        kept = work()
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        profile.export_chrome_trace(file.name)
+        events = json.load(open(file.name))["traceEvents"]
+    changes = [(e["ts"], e["args"]["Bytes"]) for e in events if e.get("name") == "[memory]"]
+    now = most = 0
+    for _, change in sorted(changes, key=lambda c: c[0]):
+        now += change
+        most = max(most, now)
+    del kept
+    return most
+
+
+def train(words):
+    name, batch, momentum = words[0], int(words[1]), float(words[2])
+    torch.set_grad_enabled(True)
+    size, channels = (32, 3) if name == "resnet20" else (28, 1)
+
+    def build(memory_format):
+        x = torch.randn(batch, channels, size, size).contiguous(memory_format=memory_format)
+        target = torch.arange(batch) % 10
+        model = MODELS[name]().to(memory_format=memory_format)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=momentum, fused=True)
+
+        def step():
+            optimizer.zero_grad(set_to_none=True)
+            F.cross_entropy(model(x), target).backward()
+            optimizer.step()
+
+        return step
+
+    def two_steps():
+        step = build(torch.contiguous_format)
+        step()
+        step()
+        return step
+
+    used = most_memory(two_steps)
+    formats = [torch.contiguous_format, torch.channels_last] if "mlp" not in name else [torch.contiguous_format]
+    steps = [build(memory_format) for memory_format in formats]
+    seconds = [peer.median_seconds(step, 0.1) for step in steps]
+    return steps[seconds.index(min(seconds))], f"bytes={used}"
+
+
+peer.serve(torch.__version__,
+           {"conv": conv, "elementwise": elementwise, "optimizer": optimizer, "train": train})

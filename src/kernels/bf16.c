@@ -1,0 +1,202 @@
+#ifndef DML_KERNELS_BF16_C
+#define DML_KERNELS_BF16_C
+
+#include "kernels/bf16.h"
+
+#include "kernels/product.h"
+#include "thread/pool_internal.h"
+
+#include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+/* --- conversion --- */
+
+static inline uint32_t dml__f32_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float dml__f32_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline dml_bf16 dml__bf16_of(float x)
+{
+    const uint32_t bits = dml__f32_bits(x);
+    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return (dml_bf16)(bits >> 16 | 0x40u); /* a quiet NaN */
+    return (dml_bf16)((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
+}
+
+#define DML__BF16_BLOCK ((size_t)16384)
+
+typedef struct dml__bf16_job {
+    size_t n;
+    const float *wide_in;
+    const dml_bf16 *narrow_in;
+    float *wide;
+    dml_bf16 *narrow;
+} dml__bf16_job;
+
+static void dml__bf16_task(void *argument, int task, int worker)
+{
+    const dml__bf16_job *job = (const dml__bf16_job *)argument;
+    const size_t begin = (size_t)task * DML__BF16_BLOCK;
+    const size_t end = job->n - begin < DML__BF16_BLOCK ? job->n : begin + DML__BF16_BLOCK;
+    (void)worker;
+    if (job->narrow)
+        for (size_t i = begin; i < end; i++) job->narrow[i] = dml__bf16_of(job->wide_in[i]);
+    else
+        for (size_t i = begin; i < end; i++) job->wide[i] = dml__f32_of((uint32_t)job->narrow_in[i] << 16);
+}
+
+static void dml__convert_bf16(dml_pool *pool, const dml__bf16_job *job)
+{
+    dml__bf16_job own = *job;
+    dml_pool_run(pool, (int)((job->n + DML__BF16_BLOCK - 1) / DML__BF16_BLOCK), dml__bf16_task, &own);
+}
+
+DML_API void dml_bf16_from_f32(dml_pool *pool, size_t n, const float *x, dml_bf16 *y)
+{
+    const dml__bf16_job job = { n, x, NULL, NULL, y };
+    dml__convert_bf16(pool, &job);
+}
+
+DML_API void dml_bf16_to_f32(dml_pool *pool, size_t n, const dml_bf16 *x, float *y)
+{
+    const dml__bf16_job job = { n, NULL, x, y, NULL };
+    dml__convert_bf16(pool, &job);
+}
+
+/* --- packing --- */
+
+/* Element (lane, k) of a factor is x[lane * lane_step + k * k_step]; one of the two steps is 1. */
+typedef struct dml__bf16_matrix {
+    const dml_bf16 *x;
+    ptrdiff_t lane_step, k_step, k;
+} dml__bf16_matrix;
+
+/* As f32, for a micro-kernel on f32. */
+static void dml__pack_widened(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width,
+                              float *out)
+{
+    const dml__bf16_matrix *m = (const dml__bf16_matrix *)source;
+    const dml_bf16 *x = m->x + first * m->lane_step + k0 * m->k_step;
+    if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
+    if (m->lane_step == 1) {
+        for (int k = 0; k < kc; k++, x += m->k_step, out += width) {
+            int lane = 0;
+#if defined(__SSE2__)
+            for (; lane + 8 <= lanes; lane += 8) {
+                const __m128i zero = _mm_setzero_si128();
+                const __m128i eight = _mm_loadu_si128((const __m128i *)(const void *)(x + lane));
+                _mm_storeu_si128((__m128i *)(void *)(out + lane), _mm_unpacklo_epi16(zero, eight));
+                _mm_storeu_si128((__m128i *)(void *)(out + lane + 4), _mm_unpackhi_epi16(zero, eight));
+            }
+#endif
+            for (; lane < lanes; lane++) out[lane] = dml__f32_of((uint32_t)x[lane] << 16);
+        }
+        return;
+    }
+    /* Lines are widened a part at a time, then transposed as those of f32 are. */
+    float line[4][64];
+    for (int lane = 0; lane < lanes; lane += 4, x += 4 * m->lane_step) {
+        const int group = lanes - lane < 4 ? lanes - lane : 4;
+        for (int begin = 0; begin < kc; begin += 64) {
+            const int count = kc - begin < 64 ? kc - begin : 64;
+            for (int l = 0; l < group; l++)
+                for (int k = 0; k < count; k++)
+                    line[l][k] = dml__f32_of((uint32_t)x[l * m->lane_step + begin + k] << 16);
+            dml__pack_transposed(line[0], 64, group, count, width, out + (ptrdiff_t)begin * width + lane);
+        }
+    }
+}
+
+/* As pairs of two k's, the first in the lower half, for a micro-kernel on bf16; k0 and kc count pairs, and
+   the pair of a last odd k has a zero. */
+static void dml__pack_pairs(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width,
+                            float *out)
+{
+    const dml__bf16_matrix *m = (const dml__bf16_matrix *)source;
+    const dml_bf16 *x = m->x + first * m->lane_step + 2 * k0 * m->k_step;
+    const int whole = (int)(m->k - 2 * k0) / 2 < kc ? (int)(m->k - 2 * k0) / 2 : kc;
+    if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
+    for (int k = 0; k < kc; k++, out += width) {
+        const dml_bf16 *even = x + 2 * k * m->k_step, *odd = even + m->k_step;
+        int lane = 0;
+#if defined(__SSE2__)
+        for (; m->lane_step == 1 && k < whole && lane + 8 <= lanes; lane += 8) {
+            const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)(even + lane));
+            const __m128i high = _mm_loadu_si128((const __m128i *)(const void *)(odd + lane));
+            _mm_storeu_si128((__m128i *)(void *)(out + lane), _mm_unpacklo_epi16(low, high));
+            _mm_storeu_si128((__m128i *)(void *)(out + lane + 4), _mm_unpackhi_epi16(low, high));
+        }
+#endif
+        for (; lane < lanes; lane++) {
+            const uint32_t second = k < whole ? odd[lane * m->lane_step] : 0u;
+            out[lane] = dml__f32_of(second << 16 | even[lane * m->lane_step]);
+        }
+    }
+}
+
+/* --- the product --- */
+
+static dml__product dml__bf16_product(dml_isa isa, dml__bf16_matrix factors[2], int m, int n, int k)
+{
+    dml__product product;
+    memset(&product, 0, sizeof product);
+    product.kernel = dml__microkernel_bf16(dml__cpu_bf16(isa));
+    product.m = m;
+    product.n = n;
+    product.k = product.kernel ? ((ptrdiff_t)k + 1) / 2 : k;
+    product.a.pack = product.b.pack = product.kernel ? dml__pack_pairs : dml__pack_widened;
+    product.a.source = &factors[0];
+    product.b.source = &factors[1];
+    return product;
+}
+
+static bool dml__bf16_fits(dml_transpose trans, int rows, int columns, int ld)
+{
+    const int inner = trans == DML_NO_TRANS ? columns : rows;
+    return (trans == DML_NO_TRANS || trans == DML_TRANS) && ld >= (inner > 1 ? inner : 1);
+}
+
+DML_API dml_status dml_bf16gemm(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m, int n,
+                                int k, float alpha, const dml_bf16 *a, int lda, const dml_bf16 *b, int ldb,
+                                float beta, float *c, int ldc, const dml_epilogue *epilogue)
+{
+    if (m < 0 || n < 0 || k < 0 || !dml__bf16_fits(trans_a, m, k, lda) ||
+        !dml__bf16_fits(trans_b, k, n, ldb) || !dml__bf16_fits(DML_NO_TRANS, m, n, ldc))
+        return DML_ERROR_ARGUMENT;
+    if (m == 0 || n == 0) return DML_OK;
+    if (!c || (k > 0 && alpha != 0 && (!a || !b))) return DML_ERROR_ARGUMENT;
+    dml__bf16_matrix factors[2] = { { a, lda, 1, k }, { b, 1, ldb, k } };
+    if (trans_a == DML_TRANS) factors[0].lane_step = 1, factors[0].k_step = lda;
+    if (trans_b == DML_TRANS) factors[1].lane_step = ldb, factors[1].k_step = 1;
+    dml__product product = dml__bf16_product(dml__pool_machine(pool).isa, factors, m, n, k);
+    product.alpha = alpha;
+    product.beta = beta;
+    product.c = c;
+    product.ldc = ldc;
+    if (epilogue) product.epilogue = *epilogue;
+    dml__multiply(pool, &product);
+    return DML_OK;
+}
+
+DML_API dml_scratch dml_bf16gemm_scratch(int m, int n, int k)
+{
+    const dml_scratch none = { 0, 0 };
+    dml__bf16_matrix factors[2];
+    if (m < 1 || n < 1 || k < 1) return none;
+    memset(factors, 0, sizeof factors);
+    const dml__product product = dml__bf16_product(dml_cpu_isa(), factors, m, n, k);
+    return dml__product_scratch(&product);
+}
+
+#endif

@@ -1,0 +1,129 @@
+#ifndef DML_KERNELS_MICROKERNEL_BF16_C
+#define DML_KERNELS_MICROKERNEL_BF16_C
+
+#include "kernels/microkernel.h"
+
+#include "kernels/microkernel_body.h"
+
+#if defined(DML__HAS_AVX512_BF16)
+
+/* --- pairs of bf16 by AVX512-BF16: the same loop, whose multiply-adds are dot products of pairs --- */
+
+#define DML__AVX512_BF16 DML__TARGET("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,avx512bf16")
+#define dml__pairs_load(from) _mm512_loadu_ps(from)
+#define dml__pairs_store(to, value) _mm512_storeu_ps(to, value)
+#define dml__pairs_splat(x) _mm512_set1_ps(x)
+#define dml__pairs_multiply(a, b) _mm512_mul_ps(a, b)
+#define dml__pairs_add(a, b) _mm512_add_ps(a, b)
+#define dml__pairs_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
+#define dml__pairs_relu(a) dml__avx512_relu(a)
+
+DML__AVX512_BF16 DML__INLINE __m512 dml__pairs_product(__m512 a, __m512 b, __m512 c)
+{
+    return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
+}
+
+DML__DEFINE_COMPUTE(pairs, DML__AVX512_BF16, __m512, 16, 8, dml__pairs_product)
+
+DML__AVX512_BF16 static void dml__run_pairs(const dml__tile *tile)
+{
+    switch (DML__TILE_CODE(tile->rows, tile->columns / 16)) {
+        DML__TILE_CASES(pairs, 1)
+        DML__TILE_CASES(pairs, 2)
+        DML__TILE_CASES(pairs, 3)
+        DML__TILE_CASES(pairs, 4)
+        DML__TILE_CASES(pairs, 5)
+        DML__TILE_CASES(pairs, 6)
+        DML__TILE_CASES(pairs, 7)
+        DML__TILE_CASES(pairs, 8)
+    }
+}
+
+#endif
+#if defined(DML__HAS_AMX)
+
+/* --- pairs of bf16 by AMX: 2 x 2 tiles of 16 x 16 sums --- */
+
+#define DML__AMX DML__TARGET("amx-tile,amx-bf16,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")
+
+/* All eight tiles have 16 rows of 64 bytes. */
+typedef struct dml__amx_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} dml__amx_config;
+
+/* C's rows from sums (32, 32) that AMX has stored. */
+DML__AMX static void dml__finish_amx(const dml__tile *tile, ptrdiff_t column, const float *sums)
+{
+    for (int i = 0; i < tile->rows; i++, sums += 32) {
+        float *c = tile->c[i] + column;
+        for (int j = 0; j < tile->columns; j += 16) {
+            __m512 value = _mm512_mul_ps(_mm512_set1_ps(tile->alpha), _mm512_loadu_ps(sums + j));
+            if (tile->beta != 0)
+                value = _mm512_fmadd_ps(_mm512_set1_ps(tile->beta), _mm512_loadu_ps(c + j), value);
+            if (tile->bias) value = _mm512_add_ps(value, _mm512_loadu_ps(tile->bias + column + j));
+            if (tile->relu) value = dml__avx512_relu(value);
+            _mm512_storeu_ps(c + j, value);
+        }
+    }
+}
+
+/* Rows of A are lines of k floats; those behind the last are read and make sums that nobody looks at. */
+DML__AMX static void dml__run_amx(const dml__tile *tile)
+{
+    static const dml__amx_config config = { 1,
+                                            0,
+                                            { 0 },
+                                            { 64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0 },
+                                            { 16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0 } };
+    const bool low = tile->rows > 16, right = tile->columns > 16;
+    const int a_line = tile->k * 4, b_line = (int)tile->b_step * 4; /* bytes */
+    float sums[32 * 32];
+    _tile_loadconfig(&config);
+    for (int n = 0; n < tile->panels; n++) {
+        const float *b = tile->b + n * tile->b_panel;
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        for (int p = 0; p < tile->k; p += 16, b += 16 * tile->b_step) {
+            _tile_loadd(4, tile->a[0] + p, a_line);
+            _tile_loadd(6, b, b_line);
+            _tile_dpbf16ps(0, 4, 6);
+            if (right) {
+                _tile_loadd(7, b + 16, b_line);
+                _tile_dpbf16ps(1, 4, 7);
+            }
+            if (low) {
+                _tile_loadd(5, tile->a[16] + p, a_line);
+                _tile_dpbf16ps(2, 5, 6);
+                if (right) _tile_dpbf16ps(3, 5, 7);
+            }
+        }
+        _tile_stored(0, sums, 128);
+        _tile_stored(1, sums + 16, 128);
+        _tile_stored(2, sums + 16 * 32, 128);
+        _tile_stored(3, sums + 16 * 32 + 16, 128);
+        dml__finish_amx(tile, (ptrdiff_t)n * tile->columns, sums);
+    }
+    _tile_release();
+}
+
+#endif
+
+DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa)
+{
+#if defined(DML__HAS_AMX)
+    static const dml__microkernel amx = { 32, 2, 16, 0, 2, dml__run_amx, 16 };
+    if (isa == DML__BF16_AMX) return &amx;
+#endif
+#if defined(DML__HAS_AVX512_BF16)
+    static const dml__microkernel pairs = { 8, 2, 16, 0, 2, dml__run_pairs, 0 };
+    if (isa != DML__BF16_WIDENED) return &pairs;
+#endif
+    (void)isa;
+    return NULL;
+}
+
+#endif

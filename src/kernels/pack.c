@@ -1,0 +1,92 @@
+#ifndef DML_KERNELS_PACK_C
+#define DML_KERNELS_PACK_C
+
+#include "kernels/pack.h"
+
+#include <string.h>
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+/* to[k * width + lane] = from[lane * step + k] for 4 x 4. */
+static inline void dml__transpose_4x4(const float *from, ptrdiff_t step, float *to, int width)
+{
+#if defined(__SSE__)
+    __m128 r0 = _mm_loadu_ps(from), r1 = _mm_loadu_ps(from + step);
+    __m128 r2 = _mm_loadu_ps(from + 2 * step), r3 = _mm_loadu_ps(from + 3 * step);
+    _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
+    _mm_storeu_ps(to, r0);
+    _mm_storeu_ps(to + width, r1);
+    _mm_storeu_ps(to + 2 * width, r2);
+    _mm_storeu_ps(to + 3 * width, r3);
+#else
+    for (int k = 0; k < 4; k++)
+        for (int lane = 0; lane < 4; lane++) to[k * width + lane] = from[lane * step + k];
+#endif
+}
+
+/* The same for 2 x kc. */
+static void dml__pack_pair(const float *from, ptrdiff_t step, int kc, int width, float *to)
+{
+    int k = 0;
+#if defined(__SSE__)
+    for (; k + 4 <= kc; k += 4, to += 4 * width) {
+        const __m128 r0 = _mm_loadu_ps(from + k), r1 = _mm_loadu_ps(from + step + k);
+        const __m128 low = _mm_unpacklo_ps(r0, r1), high = _mm_unpackhi_ps(r0, r1);
+        _mm_storel_pi((__m64 *)(void *)to, low);
+        _mm_storeh_pi((__m64 *)(void *)(to + width), low);
+        _mm_storel_pi((__m64 *)(void *)(to + 2 * width), high);
+        _mm_storeh_pi((__m64 *)(void *)(to + 3 * width), high);
+    }
+#endif
+    for (; k < kc; k++, to += width) to[0] = from[k], to[1] = from[step + k];
+}
+
+DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width,
+                                     float *out)
+{
+    int lane = 0;
+    for (; lane + 4 <= lanes; lane += 4) {
+        const float *from = x + lane * lane_step;
+        int k = 0;
+        for (; k + 4 <= kc; k += 4) dml__transpose_4x4(from + k, lane_step, out + k * width + lane, width);
+        for (; k < kc; k++)
+            for (int l = 0; l < 4; l++) out[k * width + lane + l] = from[l * lane_step + k];
+    }
+    if (lane + 2 <= lanes) {
+        dml__pack_pair(x + lane * lane_step, lane_step, kc, width, out + lane);
+        lane += 2;
+    }
+    for (; lane < lanes; lane++)
+        for (int k = 0; k < kc; k++) out[k * width + lane] = x[lane * lane_step + k];
+}
+
+/* Lanes that lie side by side. A copy of a known size is a few instructions, so the copies take all of a
+   vector's lanes, where there is more of the matrix behind: what is too much is written over by the next. */
+static void dml__pack_lanes(const float *x, ptrdiff_t k_step, int lanes, int kc, int width, float *out)
+{
+    int k = 0;
+    if (lanes == 16 && width == 16)
+        for (; k < kc; k++, x += k_step, out += 16) memcpy(out, x, 16 * sizeof *out);
+    else if (lanes <= 8 && lanes == width && k_step >= 8)
+        for (; k < kc - 8; k++, x += k_step, out += width) memcpy(out, x, 8 * sizeof *out);
+    for (; k < kc; k++, x += k_step, out += width) {
+        memcpy(out, x, (size_t)lanes * sizeof *out);
+        if (lanes < width) memset(out + lanes, 0, (size_t)(width - lanes) * sizeof *out);
+    }
+}
+
+DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                 int width, float *out)
+{
+    const dml__matrix *m = (const dml__matrix *)matrix;
+    const float *x = m->x + first * m->lane_step + k0 * m->k_step;
+    if (m->lane_step == 1) {
+        dml__pack_lanes(x, m->k_step, lanes, kc, width, out);
+        return;
+    }
+    if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
+    dml__pack_transposed(x, m->lane_step, lanes, kc, width, out);
+}
+
+#endif

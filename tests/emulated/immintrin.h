@@ -1,0 +1,226 @@
+/* immintrin.h: the AVX, AVX-512 and AMX intrinsics that the kernels use, in plain C, as Intel's Intrinsics
+   Guide describes them. The variant `emulated` compiles with it in place of the compiler's, so that the code
+   for processors with these instructions runs on every machine. */
+#ifndef DML_TESTS_EMULATED_IMMINTRIN_H
+#define DML_TESTS_EMULATED_IMMINTRIN_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <xmmintrin.h>
+
+typedef float emulated__256 __attribute__((vector_size(32)));
+typedef float emulated__512 __attribute__((vector_size(64)));
+typedef int32_t emulated__256i __attribute__((vector_size(32)));
+typedef int32_t emulated__512i __attribute__((vector_size(64)));
+#define __m256 emulated__256
+#define __m512 emulated__512
+#define __m512bh emulated__512
+#define __mmask16 uint16_t
+
+#define EMULATED static inline __attribute__((always_inline, unused))
+
+#define EMULATED_VECTOR(prefix, vector, integers, lanes)                                                     \
+    EMULATED vector prefix##_loadu_ps(const void *from)                                                      \
+    {                                                                                                        \
+        vector value;                                                                                        \
+        memcpy(&value, from, sizeof value);                                                                  \
+        return value;                                                                                        \
+    }                                                                                                        \
+    EMULATED void prefix##_storeu_ps(void *to, vector value)                                                 \
+    {                                                                                                        \
+        memcpy(to, &value, sizeof value);                                                                    \
+    }                                                                                                        \
+    EMULATED vector prefix##_set1_ps(float x)                                                                \
+    {                                                                                                        \
+        vector value;                                                                                        \
+        for (int i = 0; i < lanes; i++) value[i] = x;                                                        \
+        return value;                                                                                        \
+    }                                                                                                        \
+    EMULATED vector prefix##_setzero_ps(void)                                                                \
+    {                                                                                                        \
+        return prefix##_set1_ps(0);                                                                          \
+    }                                                                                                        \
+    EMULATED vector prefix##_mul_ps(vector a, vector b)                                                      \
+    {                                                                                                        \
+        return a * b;                                                                                        \
+    }                                                                                                        \
+    EMULATED vector prefix##_add_ps(vector a, vector b)                                                      \
+    {                                                                                                        \
+        return a + b;                                                                                        \
+    }                                                                                                        \
+    EMULATED vector prefix##_fmadd_ps(vector a, vector b, vector c)                                          \
+    {                                                                                                        \
+        for (int i = 0; i < lanes; i++) c[i] = fmaf(a[i], b[i], c[i]);                                       \
+        return c;                                                                                            \
+    }
+EMULATED_VECTOR(_mm256, __m256, emulated__256i, 8)
+EMULATED_VECTOR(_mm512, __m512, emulated__512i, 16)
+
+/* --- AVX --- */
+
+#define _CMP_LE_OQ 0x12
+#define _CMP_NLE_UQ 0x16
+
+EMULATED __m256 _mm256_cmp_ps(__m256 a, __m256 b, int how)
+{
+    const emulated__256i mask = how == _CMP_LE_OQ ? (emulated__256i)(a <= b) : ~(emulated__256i)(a <= b);
+    return (__m256)mask;
+}
+
+EMULATED __m256 _mm256_andnot_ps(__m256 a, __m256 b)
+{
+    return (__m256)(~(emulated__256i)a & (emulated__256i)b);
+}
+
+EMULATED __m256 _mm256_hadd_ps(__m256 a, __m256 b)
+{
+    const __m256 sums = { a[0] + a[1], a[2] + a[3], b[0] + b[1], b[2] + b[3],
+                          a[4] + a[5], a[6] + a[7], b[4] + b[5], b[6] + b[7] };
+    return sums;
+}
+
+EMULATED __m128 _mm256_castps256_ps128(__m256 a)
+{
+    const __m128 low = { a[0], a[1], a[2], a[3] };
+    return low;
+}
+
+EMULATED __m128 _mm256_extractf128_ps(__m256 a, int half)
+{
+    const __m128 part = { a[4 * half], a[4 * half + 1], a[4 * half + 2], a[4 * half + 3] };
+    return part;
+}
+
+/* --- AVX-512 --- */
+
+EMULATED __mmask16 _mm512_cmp_ps_mask(__m512 a, __m512 b, int how)
+{
+    __mmask16 mask = 0;
+    for (int i = 0; i < 16; i++)
+        if ((a[i] <= b[i]) == (how == _CMP_LE_OQ)) mask = (__mmask16)(mask | 1u << i);
+    return mask;
+}
+
+EMULATED __m512 _mm512_maskz_mov_ps(__mmask16 mask, __m512 a)
+{
+    for (int i = 0; i < 16; i++)
+        if (!(mask >> i & 1)) a[i] = 0;
+    return a;
+}
+
+EMULATED __m256 _mm512_extractf32x8_ps(__m512 a, int half)
+{
+    __m256 part;
+    for (int i = 0; i < 8; i++) part[i] = a[8 * half + i];
+    return part;
+}
+
+EMULATED __m256 _mm512_castps512_ps256(__m512 a)
+{
+    return _mm512_extractf32x8_ps(a, 0);
+}
+
+/* --- bf16: pairs in the halves of 32 bits; denormals count as 0 --- */
+
+EMULATED float emulated__bf16(uint32_t half)
+{
+    float x;
+    half <<= 16;
+    memcpy(&x, &half, sizeof x);
+    return fabsf(x) < 1.17549435e-38f ? 0 : x;
+}
+
+EMULATED float emulated__add_pair(float sum, const void *a, const void *b)
+{
+    uint32_t x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    /* the upper half first */
+    sum = fmaf(emulated__bf16(x >> 16), emulated__bf16(y >> 16), sum);
+    return fmaf(emulated__bf16(x & 0xFFFF), emulated__bf16(y & 0xFFFF), sum);
+}
+
+EMULATED __m512 _mm512_dpbf16_ps(__m512 sum, __m512bh a, __m512bh b)
+{
+    float x[16], y[16];
+    memcpy(x, &a, sizeof x);
+    memcpy(y, &b, sizeof y);
+    for (int i = 0; i < 16; i++) sum[i] = emulated__add_pair(sum[i], &x[i], &y[i]);
+    return sum;
+}
+
+/* --- AMX: eight tiles, whose shapes a configuration of 64 bytes sets --- */
+
+typedef struct emulated__tile_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} emulated__tile_config;
+
+static __thread __attribute__((unused)) struct {
+    emulated__tile_config config;
+    uint8_t bytes[8][16][64];
+} emulated__tiles;
+
+EMULATED void _tile_loadconfig(const void *config)
+{
+    memset(&emulated__tiles, 0, sizeof emulated__tiles);
+    memcpy(&emulated__tiles.config, config, sizeof emulated__tiles.config);
+    /* the processor refuses others by an exception */
+    if (emulated__tiles.config.palette != 1) __builtin_trap();
+    for (int t = 0; t < 16; t++)
+        if (emulated__tiles.config.row_bytes[t] > 64 || emulated__tiles.config.rows[t] > 16 ||
+            (t >= 8 && (emulated__tiles.config.row_bytes[t] || emulated__tiles.config.rows[t])))
+            __builtin_trap();
+}
+
+EMULATED void _tile_release(void)
+{
+    memset(&emulated__tiles, 0, sizeof emulated__tiles);
+}
+
+EMULATED void emulated__check_tile(int t)
+{
+    if (emulated__tiles.config.palette != 1 || !emulated__tiles.config.rows[t]) __builtin_trap();
+}
+
+EMULATED void _tile_zero(int t)
+{
+    emulated__check_tile(t);
+    memset(emulated__tiles.bytes[t], 0, sizeof emulated__tiles.bytes[t]);
+}
+
+EMULATED void _tile_loadd(int t, const void *from, long stride)
+{
+    emulated__check_tile(t);
+    for (int r = 0; r < emulated__tiles.config.rows[t]; r++)
+        memcpy(emulated__tiles.bytes[t][r], (const char *)from + r * stride,
+               emulated__tiles.config.row_bytes[t]);
+}
+
+EMULATED void _tile_stored(int t, void *to, long stride)
+{
+    emulated__check_tile(t);
+    for (int r = 0; r < emulated__tiles.config.rows[t]; r++)
+        memcpy((char *)to + r * stride, emulated__tiles.bytes[t][r], emulated__tiles.config.row_bytes[t]);
+}
+
+/* sum (M, N) += a (M, K pairs) b (K pairs, N) */
+EMULATED void _tile_dpbf16ps(int sum, int a, int b)
+{
+    emulated__check_tile(sum), emulated__check_tile(a), emulated__check_tile(b);
+    if (a == b || sum == a || sum == b) __builtin_trap();
+    for (int m = 0; m < emulated__tiles.config.rows[sum]; m++)
+        for (int k = 0; k < emulated__tiles.config.row_bytes[a] / 4; k++)
+            for (int n = 0; n < emulated__tiles.config.row_bytes[sum] / 4; n++) {
+                float value;
+                memcpy(&value, &emulated__tiles.bytes[sum][m][4 * n], sizeof value);
+                value = emulated__add_pair(value, &emulated__tiles.bytes[a][m][4 * k],
+                                           &emulated__tiles.bytes[b][k][4 * n]);
+                memcpy(&emulated__tiles.bytes[sum][m][4 * n], &value, sizeof value);
+            }
+}
+
+#endif

@@ -1,0 +1,78 @@
+# The resnet sample: it learns, and what it has learned, running statistics included, is in its files.
+. tests/build/check.sh
+resnet="$DML_BUILD/samples/resnet --depth 8 --batch 16"
+unset RANK WORLD_SIZE DML_THREADS DML_TERMINAL
+mkdir "$WORK/files"
+cd "$WORK/files" || exit 1
+
+# refuses STATUS "part" flags...: it ends with the status, and in one sentence that has the part.
+refuses() {
+    want=$1 part=$2
+    shift 2
+    timeout 60 $resnet "$@" >"$WORK/out" 2>"$WORK/err" </dev/null
+    status=$?
+    cat "$WORK/err"
+    echo "exit status $status, wanted $want and \"$part\""
+    [ "$status" -eq "$want" ] && [ "$(wc -l <"$WORK/err")" -eq 1 ] && grep -q -e "^resnet: .*$part" "$WORK/err"
+}
+
+# run NAME flags...: what it says is then in the file NAME, its log in NAME.log.
+run() {
+    name=$1
+    shift
+    timeout 300 $resnet --log "$name.log" "$@" >"$name" 2>&1 </dev/null
+    status=$?
+    cat "$name"
+    return "$status"
+}
+
+# falls LOG: the mean loss of the last ten steps is well below that of the first ten.
+falls() {
+    awk '{ gsub(/,/, "") } $1 == "{\"step\":" { loss[++n] = $6 }
+        END { for (i = 1; i <= 10; i++) { first += loss[i]; last += loss[n + 1 - i] }
+              print first / 10 " to " last / 10; exit !(n == 40 && last < 0.9 * first) }' "$1"
+}
+
+# same_ends NAME NAME: the lines on the test are in both, and the same.
+same_ends() {
+    tail -n 2 "$1" >one && tail -n 2 "$2" | diff one - && grep -q '^test loss [0-9.]*$' one
+}
+
+# same_losses LOG LOG TOLERANCE STEPS: so many steps are in both, with losses as close as that.
+same_losses() {
+    awk -v tolerance="$3" -v steps="$4" '
+        { gsub(/[,}]/, "") }
+        $1 != "{\"step\":" { next }
+        FNR == NR { loss[$2] = $6; next }
+        $2 in loss { d = $6 - loss[$2]; if (d < 0) d = -d; if (d > most) most = d; n++ }
+        END { print n + 0 " steps, losses differ by up to " most + 0; exit n != steps || most > tolerance }' "$1" "$2"
+}
+
+check "--help" sh -c "$resnet --help | grep -q -e '--depth D'"
+check "a depth that isn't 6 n + 2" refuses 2 '--depth 21: it takes 6 n + 2' --depth 21
+check "no such device" refuses 1 "no device 'abacus'" --device abacus
+check "no such folder" refuses 1 'none/data_batch_1.bin: No such file' --data none
+mkdir data
+head -c 3073 /dev/zero >data/data_batch_1.bin
+check "a file cut short" refuses 1 "data/data_batch_1.bin holds less than CIFAR-10's 10000 records" --data data
+
+check "it trains" run whole --lr 0.05 --steps 40
+check "the loss falls" falls whole.log
+check "its report" grep -qE '^test accuracy [0-9]+\.[0-9][0-9] % \([0-9]+/1000\)$' whole
+check "half of it" run half --lr 0.05 --steps 20 --save checkpoint
+check "the other half" run rest --lr 0.05 --steps 40 --load checkpoint --save end
+check "it goes on as if it had never stopped" same_losses whole.log rest.log 0 20
+check "and ends there" same_ends whole rest
+check "predicting from a file" run again --steps 40 --load end
+check "it tells the same" same_ends whole again
+check "on one thread" run one_thread --steps 40 --load end --threads 1
+check "it tells the same there" same_ends whole one_thread
+if "$DML_BUILD/samples/mnist" --list-devices | grep -q "^opencl"; then
+    check "a few steps on the CPU" run cpu --steps 4
+    check "a few steps on OpenCL" run opencl --steps 4 --device opencl
+    check "the same losses" same_losses cpu.log opencl.log 2e-3 4
+else
+    skip "OpenCL and CPU losses" "no OpenCL device"
+fi
+cd "$ROOT" || exit 1
+report samples/resnet
