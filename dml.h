@@ -253,28 +253,11 @@ DML_API const char *dml_isa_name(dml_isa isa);
 
 /* The best instruction set that this build has, the processor offers and the operating system saves. The
    environment variable DML_ISA ("scalar", "avx2", ...) lowers it; it never raises it. (dml_open refuses one
-   that names no instruction set.) It takes 50 ns, most of them
-   to search the environment: pools remember what it said when they were made. */
+   that names no instruction set.) */
 DML_API dml_isa dml_cpu_isa(void);
 
-/* Bytes of the data caches. What the machine doesn't say is 32 KiB, 256 KiB and 0. */
-typedef struct dml_caches {
-    size_t l1, l2; /* one core's own, or its share */
-    size_t l3;     /* what l3_cores share; 0: there is none */
-    int l3_cores;  /* at least 1, and no more than this machine shows */
-} dml_caches;
-
-/* Asks the processor, or where it doesn't say the operating system; in a virtual machine that takes tens of
-   microseconds, so pools remember it too. */
-DML_API dml_caches dml_cpu_caches(void);
-
-/* How many processors this process may use, at least 1: those of its affinity mask, and no more than the CPU
-   quota of its cgroups has time for (versions 1 and 2; 2.5 processors are 2). Reads a few files of Linux. */
+/* How many processors this process may run on (its affinity mask), at least 1. */
 DML_API int dml_cpu_count(void);
-
-/* The part of them for one of several ranks on this machine: dml_cpu_count() / LOCAL_WORLD_SIZE, at least 1.
-   dmlrun and torchrun set that environment variable; without it, all. */
-DML_API int dml_cpu_share(void);
 
 #endif
 
@@ -324,9 +307,9 @@ typedef struct dml_scratch {
 } dml_scratch;
 
 typedef struct dml_pool_options {
-    int threads; /* 0: dml_cpu_share(); 1: none but the caller */
-    int spin;    /* microseconds that a thread without work spins before it sleeps; 0: 200, or none when there
-                    are more threads than processors; -1: none */
+    int threads;             /* 0: one for each processor in the affinity mask; 1: none but the caller */
+    int spin;                /* pauses a worker spins before it sleeps; 0: 1000, or none when there are
+                                more threads than processors; -1: none */
     dml_allocator allocator; /* zero: malloc */
     dml_scratch scratch;     /* as by dml_pool_reserve; zero: none yet */
     /* A host that has threads of its own lends them: called with the number of tasks, it must call
@@ -335,9 +318,6 @@ typedef struct dml_pool_options {
        larger than `workers` leaves the rest idle. The pool then starts no threads. */
     void (*host_parallel)(void *host, int workers, int tasks, dml_pool_task run, void *run_argument);
     void *host;
-    int pin; /* 1: each thread but the caller stays on a processor of its own, as far as they go: the first of
-                the affinity mask is left to the caller, and a rank (LOCAL_RANK) begins after the ranks before
-                it. 0: as the environment variable DML_PIN says (1), otherwise not; -1: not */
 } dml_pool_options;
 
 /* NULL options: all defaults. Returns NULL when memory or threads can't be had, or when
@@ -353,10 +333,9 @@ DML_API void dml_pool_destroy(dml_pool *pool);
 /* How many workers share a loop, the caller included; 1 for NULL. */
 DML_API int dml_pool_threads(const dml_pool *pool);
 
-/* Runs `task` for 0 .. tasks - 1 and returns when all have ended. NULL runs them in order on the caller. Who
-   has no task takes the next, or the next few of many, so which worker runs which differs from run to run: a
-   result that must repeat may depend on the task's number only. About 1 us on threads that spin, and 10 to 30
-   us where they have gone to sleep. */
+/* Runs `task` for 0 .. tasks - 1 and returns when all have ended. NULL runs them in order on the caller. The
+   tasks are handed out one at a time, so which worker runs which differs from run to run: a result that must
+   repeat may depend on the task's number only. */
 DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *argument);
 
 /* Makes the pool's scratch at least this large; it never shrinks. Not inside a loop: the old block is
@@ -376,29 +355,6 @@ DML_API void *dml_pool_shared_scratch(dml_pool *pool);
 
 #endif
 
-/* ---- kernels/bf16.h ---- */
-
-/* bf16.h: bfloat16, the upper half of an f32, and matrix products of it with f32 sums. */
-#ifndef DML_KERNELS_BF16_H
-#define DML_KERNELS_BF16_H
-
-/* ---- kernels/epilogue.h ---- */
-
-/* epilogue.h: what a matrix product or a convolution does to its result while it is still in registers. */
-#ifndef DML_KERNELS_EPILOGUE_H
-#define DML_KERNELS_EPILOGUE_H
-
-typedef enum dml_activation { DML_ACTIVATION_NONE, DML_ACTIVATION_RELU } dml_activation;
-
-/* result = activation(result + bias), the bias along the columns of a product, the filters of a convolution.
-   Zero: nothing. */
-typedef struct dml_epilogue {
-    const float *bias; /* (columns), or NULL */
-    dml_activation activation;
-} dml_epilogue;
-
-#endif
-
 /* ---- kernels/gemm.h ---- */
 
 /* gemm.h: matrix products on raw arrays. */
@@ -412,46 +368,15 @@ typedef enum dml_transpose { DML_NO_TRANS = 111, DML_TRANS = 112 } dml_transpose
 /* C = alpha op(A) op(B) + beta C, with op(A) m x k, op(B) k x n, C m x n: the arguments of cblas_sgemm behind
    a pool (NULL: the caller alone). With beta = 0, C is not read. The result is bitwise the same for any
    number of threads and any scratch of the pool. Allocates nothing. DML_ERROR_ARGUMENT for a negative size, a
-   leading dimension that is too small, an array that is NULL though it has elements, or an unknown layout or
-   transpose; C is then untouched. */
+   leading dimension that is too small, or an unknown layout or transpose; C is then untouched. */
 DML_API dml_status dml_sgemm(dml_pool *pool, dml_layout layout, dml_transpose trans_a, dml_transpose trans_b,
                              int m, int n, int k, float alpha, const float *a, int lda, const float *b,
                              int ldb, float beta, float *c, int ldc);
 
-/* The same in row-major order, with an epilogue: C = activation(alpha op(A) op(B) + beta C + bias), bias (n).
-   NULL: none. */
-DML_API dml_status dml_sgemm_fused(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m, int n,
-                                   int k, float alpha, const float *a, int lda, const float *b, int ldb,
-                                   float beta, float *c, int ldc, const dml_epilogue *epilogue);
-
-/* The scratch with which a row-major product is fastest, for dml_pool_reserve; it depends on dml_cpu_isa. (A
-   column-major product is the row-major one of the factors swapped.) At most 0.9 MB a worker, and 256 KiB
+/* The scratch with which the row-major product m x n x k is fastest, for dml_pool_reserve; it depends on
+   dml_cpu_isa. (A column-major product is the row-major one n x m x k.) At most 0.8 MB a worker, and 256 KiB
    shared; little for small products; zeros where a size is below 1. */
-DML_API dml_scratch dml_sgemm_scratch(dml_transpose trans_a, dml_transpose trans_b, int m, int n, int k);
-
-#endif
-
-/* The bits: a sign, 8 of an exponent, 7 of a fraction. */
-typedef uint16_t dml_bf16;
-
-/* y = x, rounded to nearest, ties to even; a NaN stays one. And back, exactly. n elements each. */
-DML_API void dml_bf16_from_f32(dml_pool *pool, size_t n, const float *x, dml_bf16 *y);
-DML_API void dml_bf16_to_f32(dml_pool *pool, size_t n, const dml_bf16 *x, float *y);
-
-/* C = activation(alpha op(A) op(B) + beta C + bias), A and B of bf16, C and bias f32, all row-major, else as
-   dml_sgemm_fused; a NULL epilogue is none. Products of bf16 are exact in f32; the sums are f32's. Three ways
-   are taken, by what the processor has: AMX, AVX512-BF16, and for every other one bf16 widened to f32 while
-   it is packed, which runs at the speed of dml_sgemm. For each, with e = 2^-24, |C - exact| <= 2 (k + 4) e
-   (|alpha| |op(A)| |op(B)| + |beta C| + |bias|), but for denormals, which AMX and AVX512-BF16 take for 0. For
-   one of them, bitwise the same for any number of threads and any scratch. The environment variable DML_ISA
-   lowers the choice: "avx512_bf16" leaves AMX out, "avx512" both. Allocates nothing. DML_ERROR_ARGUMENT as
-   for dml_sgemm_fused. */
-DML_API dml_status dml_bf16gemm(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m, int n,
-                                int k, float alpha, const dml_bf16 *a, int lda, const dml_bf16 *b, int ldb,
-                                float beta, float *c, int ldc, const dml_epilogue *epilogue);
-
-/* The scratch with which it is fastest: at most 0.9 MB a worker, and 256 KiB shared. */
-DML_API dml_scratch dml_bf16gemm_scratch(int m, int n, int k);
+DML_API dml_scratch dml_sgemm_scratch(int m, int n, int k);
 
 #endif
 
@@ -532,72 +457,6 @@ DML_API dml_status dml_avg_pool2d_backward(dml_pool *pool, const dml_pool2d_shap
 
 #endif
 
-/* ---- kernels/slice2d.h ---- */
-
-/* slice2d.h: parts of images, strided, with zeros around them, on raw arrays. */
-#ifndef DML_KERNELS_SLICE2D_H
-#define DML_KERNELS_SLICE2D_H
-
-/* Along each axis (height, width, channels), `count` places of the input, from `begin` on every `step`-th,
-   become the places `before`, `before` + 1, ... of the output; what else the output has there is zeros. */
-typedef struct dml_slice2d_axis {
-    int in, out; /* sizes, at least 1 */
-    int begin, step, count, before;
-} dml_slice2d_axis;
-
-typedef struct dml_slice2d_shape {
-    int batch;
-    dml_slice2d_axis axis[3];
-} dml_slice2d_shape;
-
-/* x (batch, in height, width, channels) -> y (batch, out height, width, channels). DML_ERROR_ARGUMENT, with
-   nothing written, for places that aren't there. */
-DML_API dml_status dml_slice2d_forward(dml_pool *pool, const dml_slice2d_shape *shape, const float *x,
-                                       float *y);
-
-/* dx = dy where x was taken, else 0, + beta dx. With beta = 0, dx is not read. */
-DML_API dml_status dml_slice2d_backward(dml_pool *pool, const dml_slice2d_shape *shape, const float *dy,
-                                        float beta, float *dx);
-
-#endif
-
-/* ---- kernels/norm.h ---- */
-
-/* norm.h: batch normalization on raw arrays.
-   Source: Ioffe, Szegedy, "Batch normalization", ICML 2015. */
-#ifndef DML_KERNELS_NORM_H
-#define DML_KERNELS_NORM_H
-
-/* x, y, dy, dx are (rows, channels); images of any size are rows of pixels. What belongs to a channel is
-   (channels). All are bitwise the same for any number of threads. */
-
-/* The mean and the variance (the mean square of the distance from it) of each channel; zeros for no rows. One
-   reading of x: sums of distances from the mean of a few rows, in float over at most 128 rows, the rest in
-   double. */
-DML_API void dml_batch_statistics(dml_pool *pool, size_t rows, size_t channels, const float *x, float *mean,
-                                  float *variance);
-
-/* y = scale (x - mean) / sqrt(variance + epsilon) + shift. y may be x. */
-DML_API void dml_batch_norm_forward(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                    const float *scale, const float *shift, const float *mean,
-                                    const float *variance, float epsilon, float *y);
-
-/* The gradients of scale and shift: dscale = sum of dy (x - mean) / sqrt(variance + epsilon),
-   dshift = sum of dy. */
-DML_API void dml_batch_norm_backward_parameters(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                                const float *mean, const float *variance, float epsilon,
-                                                const float *dy, float *dscale, float *dshift);
-
-/* dx = the gradient of x + beta dx. Where mean and variance are those of x itself, it flows through them too,
-   by what the function above gave; where they are constants, dscale and dshift are NULL. dx may be dy; with
-   beta = 0 it is not read. */
-DML_API void dml_batch_norm_backward_input(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                           const float *scale, const float *mean, const float *variance,
-                                           float epsilon, const float *dy, const float *dscale,
-                                           const float *dshift, float beta, float *dx);
-
-#endif
-
 /* ---- kernels/elementwise.h ---- */
 
 /* elementwise.h: one output element from one element of each input, on raw arrays. */
@@ -619,18 +478,12 @@ DML_API void dml_relu_forward(dml_pool *pool, size_t n, const float *x, float *y
 DML_API void dml_relu_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
                                float *dx);
 
-/* y = e^x to within 1.25 units in the last place of the exact result, y = log(x) within 1, y = erf(x) within
-   2, for every float: log(0) is -inf, log of what is below NaN, denormal results are kept. */
-DML_API void dml_exp_forward(dml_pool *pool, size_t n, const float *x, float *y);
-DML_API void dml_log_forward(dml_pool *pool, size_t n, const float *x, float *y);
-DML_API void dml_erf_forward(dml_pool *pool, size_t n, const float *x, float *y);
-
-/* y = tanh(x) to within 2 units in the last place; dx = (1 - y^2) dy + beta dx */
+/* y = tanh(x) to within 1e-6; dx = (1 - y^2) dy + beta dx */
 DML_API void dml_tanh_forward(dml_pool *pool, size_t n, const float *x, float *y);
 DML_API void dml_tanh_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
                                float *dx);
 
-/* y = 1 / (1 + exp(-x)) to within 2.5 units in the last place; dx = y (1 - y) dy + beta dx */
+/* y = 1 / (1 + exp(-x)); dx = y (1 - y) dy + beta dx */
 DML_API void dml_sigmoid_forward(dml_pool *pool, size_t n, const float *x, float *y);
 DML_API void dml_sigmoid_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
                                   float *dx);
@@ -831,7 +684,7 @@ typedef struct dml_context dml_context;
 typedef struct dml_options {
     const char
         *device;   /* "cpu" (default), "opencl", "opencl:1", "cuda", "cuda:0", "auto": the best there is */
-    int threads;   /* of the CPU pool; 0: dml_cpu_share(), which is all processors but for ranks */
+    int threads;   /* of the CPU pool; 0: one for each processor in the affinity mask */
     uint64_t seed; /* of every random number; 0 is a seed like any other */
     dml_allocator allocator; /* zero: malloc and free */
     void *memory; /* or: one buffer that everything on the host comes from, the caller's until close */
@@ -840,7 +693,6 @@ typedef struct dml_options {
     void *log_user;
     const dml_pool_options *pool; /* NULL, or how the pool spins and whose threads it uses; its threads count
                                      when those above are 0, its allocator never */
-    int pin;                      /* as in dml_pool_options, where that is 0 */
 } dml_options;
 
 /* Opens a context; NULL options mean every core, the CPU, malloc. Returns NULL only when there is no memory
@@ -1125,12 +977,11 @@ struct dml__input_list {
     DML__ARGUMENT_17(__VA_ARGS__, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0)
 #define DML__ARGUMENT_17(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, count, ...) count
 
-/* Runs forward on `rows` samples, 1 .. batch, to predict: also a program that was compiled to train.
-   inputs[i] holds `rows` samples for dml_program_input(i), and `count` is how many inputs there are, else
-   DML_ERROR_ARGUMENT; `output`, when not NULL, receives the output (for each sample, if it has one for each).
-   Labels that are out of range are DML_ERROR_ARGUMENT, before anything is run. DML_ERROR_STATE, with nothing
-   run, when another thread is in the program or, but for programs with a thread of their own, in its context,
-   and while the parameters are being written. */
+/* Runs forward on `rows` samples, 1 .. batch. inputs[i] holds `rows` samples for dml_program_input(i), and
+   `count` is how many inputs there are, else DML_ERROR_ARGUMENT; `output`, when not NULL, receives the output
+   (for each sample, if it has one for each). Labels that are out of range are DML_ERROR_ARGUMENT, before
+   anything is run. DML_ERROR_STATE, with nothing run, when another thread is in the program or, but for
+   programs with a thread of their own, in its context, and while the parameters are being written. */
 DML_API dml_status dml_program_run(dml_program *program, int rows, const void *const *inputs, int count,
                                    void *output);
 
@@ -1251,76 +1102,6 @@ typedef struct dml_pool2d_options {
 DML_API dml_node *dml_max_pool2d(dml_node *x, const dml_pool2d_options *options);
 DML_API dml_node *dml_avg_pool2d(dml_node *x, const dml_pool2d_options *options);
 
-/* x (H, W, C) -> (C): the mean of each channel. It is dml_avg_pool2d over the whole image, flattened. */
-DML_API dml_node *dml_global_avg_pool2d(dml_node *x);
-
-#endif
-
-/* ---- ops/op_slice2d.h ---- */
-
-/* op_slice2d.h: parts of images, and zeros around them. */
-#ifndef DML_OPS_OP_SLICE2D_H
-#define DML_OPS_OP_SLICE2D_H
-
-/* Each for height, width and channels. */
-typedef struct dml_slice2d_options {
-    int begin[3], end[3];    /* the places that are taken, begin .. end - 1; an end of 0: the size */
-    int step[3];             /* every step-th of them; 0: 1 */
-    int before[3], after[3]; /* zeros that are put around what was taken */
-} dml_slice2d_options;
-
-/* x (H, W, C) -> along each axis, before + (end - begin) / step, rounded up, + after. NULL options: x itself.
-   DML_ERROR_ARGUMENT for places that aren't there. */
-DML_API dml_node *dml_slice2d(dml_node *x, const dml_slice2d_options *options);
-
-/* The identity shortcut of a residual network between stages: every stride-th pixel of x, and zeros for
-   channels that x doesn't have, half of them before its own and half (the larger) behind: x (H, W, C) ->
-   (H / stride, W / stride, channels), rounded up. x itself for a stride of 1 and its own channels.
-   Source: He, Zhang, Ren, Sun, "Deep residual learning for image recognition", CVPR 2016, section 4.2,
-   option A. Which channels are padded is not said there; half and half is what is common. For all of them
-   behind, use dml_slice2d with `after`. */
-DML_API dml_node *dml_padded_shortcut2d(dml_node *x, int stride, int channels);
-
-#endif
-
-/* ---- ops/op_norm.h ---- */
-
-/* op_norm.h: normalization layers. */
-#ifndef DML_OPS_OP_NORM_H
-#define DML_OPS_OP_NORM_H
-
-typedef struct dml_batch_norm_options {
-    float epsilon;  /* added to the variance; 0: 1e-5 */
-    float momentum; /* how much of the running statistics each batch replaces, at most 1; 0: 0.1. That is
-                       PyTorch's meaning; Keras' momentum is 1 minus it */
-    bool frozen;    /* also in training the running statistics are used, and stay as they are */
-} dml_batch_norm_options;
-
-/* Normalizes each channel, the last dimension of x: (H, W, C) or (C) -> the same, by
-
-       y = weight (x - mean) / sqrt(variance + epsilon) + bias
-
-   In training, mean and variance are those of the batch, over its samples and pixels. Each training pass also
-   moves the running statistics towards them,
-
-       running_mean = (1 - momentum) running_mean + momentum mean
-
-   and running_var likewise, by the unbiased variance (PyTorch's rule; where a channel has one number, there
-   is none, and it stays). dml_program_run predicts by the running statistics and leaves them alone, also on a
-   program that was compiled to train.
-
-   The layer's parameters (C) are "batch_norm_1.weight" (one at first), ".bias" (zero), ".running_mean" (zero)
-   and ".running_var" (one); the last two are frozen, so no optimizer touches them, and lie in w, so files
-   have them. Under a sync strategy each rank normalizes by its own part of the batch and has its own running
-   statistics: those of the rank that saves are in its file.
-   Source: Ioffe, Szegedy, "Batch normalization", ICML 2015. NULL options: all defaults. */
-DML_API dml_node *dml_batch_norm(dml_node *x, const dml_batch_norm_options *options);
-
-/* The same on parameters of the caller's: begun in another way, shared, frozen. running_mean and running_var
-   must be parameters that aren't trained (dml_parameter_train), else DML_ERROR_ARGUMENT. */
-DML_API dml_node *dml_batch_norm_with(dml_node *x, dml_node *weight, dml_node *bias, dml_node *running_mean,
-                                      dml_node *running_var, const dml_batch_norm_options *options);
-
 #endif
 
 /* ---- ops/op_loss.h ---- */
@@ -1397,8 +1178,7 @@ enum {
                     this rank's own */
 };
 
-/* Forward and backward on `rows` samples; w stays, but for running statistics (ops/op_norm.h), because of
-   which it may then be refused as an update is. g is then the mean, over all samples that it holds, of the
+/* Forward and backward on `rows` samples; w stays. g is then the mean, over all samples that it holds, of the
    gradient of their loss: of this call's, and with DML_ADD of earlier ones' too, however many each had; under
    a sync strategy of every rank's. So one large batch may come in pieces:
 
@@ -2013,8 +1793,6 @@ DML__WINDOWS(int, QueryPerformanceFrequency, 4, (long long *per_second));
 
 DML__WINDOWS(void *, GetCurrentProcess, 0, (void));
 DML__WINDOWS(int, GetProcessAffinityMask, 12, (void *process, size_t *own, size_t *of_the_system));
-DML__WINDOWS(void *, GetCurrentThread, 0, (void));
-DML__WINDOWS(size_t, SetThreadAffinityMask, 8, (void *thread, size_t mask));
 DML__WINDOWS(unsigned long, GetActiveProcessorCount, 4, (unsigned short group)); /* 0xFFFF: of all groups */
 
 DML__WINDOWS(int, GetConsoleMode, 8, (void *handle, unsigned long *mode));
@@ -2056,7 +1834,7 @@ DML_API double dml_seconds(void)
 
 /* ---- base/cpu_internal.h ---- */
 
-/* cpu_internal.h: what the environment and the system's files say of the processor. */
+/* cpu_internal.h: what the environment says of the processor. */
 #ifndef DML_BASE_CPU_INTERNAL_H
 #define DML_BASE_CPU_INTERNAL_H
 
@@ -2064,40 +1842,15 @@ DML_API double dml_seconds(void)
    and empty are fine. */
 DML__LOCAL bool dml__cpu_isa_known(const char **wanted);
 
-/* A number >= 0 from the environment, or -1 where there is none. */
-DML__LOCAL int dml__cpu_environment(const char *name);
-
-/* How many processors' time the CPU quotas of the process's cgroups allow, rounded down, at least 1, by the
-   files under `root` ("" for the machine's own); INT_MAX without a quota, and elsewhere than on Linux. */
-DML__LOCAL int dml__cpu_quota(const char *root);
-
-/* Bytes that any processor has that the kernels' blocks are worth cutting for. */
-#define DML__LEAST_L1 ((size_t)32 << 10)
-#define DML__LEAST_L2 ((size_t)256 << 10)
-
-/* The caches of processor 0 as Linux describes them under `root` ("" for the machine's own); zeros for what
-   isn't there, and elsewhere. */
-DML__LOCAL dml_caches dml__cpu_caches_of_system(const char *root);
-
 #endif
 
-#include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #if defined(__linux__)
-#include <fcntl.h>
 #include <sched.h>
 #include <unistd.h>
 #elif defined(__unix__) || defined(__APPLE__)
 #include <unistd.h>
-#endif
-#if defined(__APPLE__)
-#include <sys/sysctl.h>
-#include <sys/types.h>
-#endif
-#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
-#include <cpuid.h>
 #endif
 
 DML_API const char *dml_isa_name(dml_isa isa)
@@ -2108,9 +1861,7 @@ DML_API const char *dml_isa_name(dml_isa isa)
 
 static dml_isa dml__detect_isa(void)
 {
-#if defined(DML__EMULATED)
-    return DML_ISA_AVX512; /* a build for tests, in which plain C stands for all instructions */
-#elif defined(DML__HAS_AVX2)
+#if defined(DML__HAS_AVX2)
     /* __builtin_cpu_supports also asks the operating system (XGETBV) whether it saves the registers. */
     __builtin_cpu_init();
 #if defined(DML__HAS_AVX512)
@@ -2146,126 +1897,7 @@ DML__LOCAL bool dml__cpu_isa_known(const char **wanted)
     return false;
 }
 
-/* ---- how many processors ---- */
-
-DML__LOCAL int dml__cpu_environment(const char *name)
-{
-    const char *text = getenv(name);
-    if (!text || *text < '0' || *text > '9') return -1;
-    char *end;
-    const long value = strtol(text, &end, 10);
-    return *end || value >= INT_MAX ? -1 : (int)value;
-}
-
-#if defined(__linux__)
-/* The beginning of a file as text; "" when it can't be read. By descriptors, since a build may be without
-   stdio. */
-static void dml__read_text(char *text, size_t size, const char *root, const char *path)
-{
-    char whole[1024];
-    text[0] = '\0';
-    const int length = snprintf(whole, sizeof whole, "%s%s", root, path);
-    if (length < 0 || (size_t)length >= sizeof whole) return;
-    const int file = open(whole, O_RDONLY | O_CLOEXEC);
-    if (file < 0) return;
-    const ssize_t got = read(file, text, size - 1);
-    close(file);
-    text[got > 0 ? got : 0] = '\0';
-}
-
-/* The quota in the group `path` of the hierarchy at `mount`, in processors; INT_MAX for none. */
-static int dml__quota_of(const char *root, const char *mount, const char *path, bool version2)
-{
-    char name[768], text[64];
-    double quota, period = 0;
-    char *end;
-    snprintf(name, sizeof name, "%s%s/%s", mount, path, version2 ? "cpu.max" : "cpu.cfs_quota_us");
-    dml__read_text(text, sizeof text, root, name);
-    quota = strtod(text, &end); /* version 2: "200000 100000", or "max 100000" */
-    if (version2) {
-        period = strtod(end, NULL);
-    } else if (quota > 0) {
-        snprintf(name, sizeof name, "%s%s/cpu.cfs_period_us", mount, path);
-        dml__read_text(text, sizeof text, root, name);
-        period = strtod(text, NULL);
-    }
-    if (!(quota > 0) || !(period > 0) || quota / period >= INT_MAX) return INT_MAX;
-    return quota < period ? 1 : (int)(quota / period);
-}
-
-/* The smallest quota of a group and of those that it is in. Inside a container the path may be the outer
-   system's: then only the last, the mounted root, is there, and is the container's own. */
-static int dml__least_quota(const char *root, const char *mount, char *path, bool version2)
-{
-    int least = INT_MAX;
-    for (;;) {
-        char *slash = strrchr(path, '/');
-        if (slash && !slash[1]) *slash = '\0'; /* "/" is "" */
-        const int quota = dml__quota_of(root, mount, path, version2);
-        if (quota < least) least = quota;
-        slash = strrchr(path, '/');
-        if (!slash) return least;
-        *slash = '\0';
-    }
-}
-
-/* Whether "cpuset,cpu,cpuacct" names cpu. */
-static bool dml__names_cpu(const char *names, const char *end)
-{
-    while (names < end) {
-        const char *comma = (const char *)memchr(names, ',', (size_t)(end - names));
-        const char *stop = comma ? comma : end;
-        if (stop - names == 3 && memcmp(names, "cpu", 3) == 0) return true;
-        names = stop + 1;
-    }
-    return false;
-}
-
-/* Each line of /proc/self/cgroup is "number:controllers:path"; version 2's is "0::path". */
-DML__LOCAL int dml__cpu_quota(const char *root)
-{
-    static const char *const mounts2[] = { "/sys/fs/cgroup", "/sys/fs/cgroup/unified" };
-    static const char *const mounts1[] = { "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct" };
-    char groups[4096];
-    int least = INT_MAX;
-    dml__read_text(groups, sizeof groups, root, "/proc/self/cgroup");
-    for (char *line = groups, *next; line && *line; line = next) {
-        next = strchr(line, '\n');
-        if (next) *next++ = '\0';
-        const char *names = strchr(line, ':');
-        const char *path = names ? strchr(names + 1, ':') : NULL;
-        if (!path) continue;
-        const bool version2 = path == names + 1;
-        if (!version2 && !dml__names_cpu(names + 1, path)) continue;
-        for (int i = 0; i < 2; i++) {
-            char copy[512];
-            if (snprintf(copy, sizeof copy, "%s", path + 1) >= (int)sizeof copy) continue;
-            const int quota = dml__least_quota(root, version2 ? mounts2[i] : mounts1[i], copy, version2);
-            if (quota < least) least = quota;
-        }
-    }
-    return least;
-}
-#else
-DML__LOCAL int dml__cpu_quota(const char *root)
-{
-    (void)root;
-    return INT_MAX;
-}
-#endif
-
-static int dml__cpu_online(void)
-{
-#if defined(_WIN32)
-    return (int)dml__windows_GetActiveProcessorCount(0xFFFF);
-#elif defined(_SC_NPROCESSORS_ONLN)
-    return (int)sysconf(_SC_NPROCESSORS_ONLN);
-#else
-    return 1;
-#endif
-}
-
-static int dml__cpu_in_mask(void)
+DML_API int dml_cpu_count(void)
 {
 #if defined(_WIN32)
     /* The mask is 0 for a process in several groups of processors (of more than 64). */
@@ -2273,268 +1905,18 @@ static int dml__cpu_in_mask(void)
     int count = 0;
     if (dml__windows_GetProcessAffinityMask(dml__windows_GetCurrentProcess(), &mine, &everyones))
         for (; mine; mine &= mine - 1) count++;
+    if (count == 0) count = (int)dml__windows_GetActiveProcessorCount(0xFFFF);
     if (count > 0) return count;
 #endif
 #if defined(__linux__) && defined(CPU_COUNT)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
 #endif
-    const int online = dml__cpu_online();
-    return online > 0 ? online : 1;
-}
-
-DML_API int dml_cpu_count(void)
-{
-    const int count = dml__cpu_in_mask();
-    const int quota = count > 1 ? dml__cpu_quota("") : 1;
-    return quota < count ? quota : count;
-}
-
-DML_API int dml_cpu_share(void)
-{
-    const int count = dml_cpu_count(), ranks = dml__cpu_environment("LOCAL_WORLD_SIZE");
-    if (ranks <= 1) return count;
-    return count > ranks ? count / ranks : 1;
-}
-
-/* ---- caches ---- */
-
-/* What a cache says of itself: its bytes, and how many logical processors share it. */
-typedef struct dml__cache {
-    size_t bytes;
-    int sharers;
-} dml__cache;
-
-/* Threads of one core share its L1; so many fewer cores than processors share the others. */
-static dml_caches dml__caches_from(const dml__cache level[4]) /* [1] to [3] */
-{
-    dml_caches caches = { level[1].bytes, level[2].bytes, level[3].bytes, 1 };
-    const int threads = level[1].sharers > 1 ? level[1].sharers : 1;
-    if (level[2].sharers > threads) caches.l2 /= (size_t)(level[2].sharers / threads);
-    if (level[3].sharers > threads) caches.l3_cores = level[3].sharers / threads;
-    return caches;
-}
-
-#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
-/* Leaf 4 of Intel's processors and 0x8000001D of AMD's describe one cache a subleaf, in the same words. */
-static dml_caches dml__caches_of_processor(void)
-{
-    dml__cache level[4];
-    memset(level, 0, sizeof level);
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    static const unsigned leaves[2] = { 4, 0x8000001Du };
-    for (int which = 0; which < 2 && !level[1].bytes; which++) {
-        __cpuid(leaves[which] & 0x80000000u, a, b, c, d);
-        if (a < leaves[which]) continue;
-        for (unsigned i = 0; i < 16; i++) {
-            __cpuid_count(leaves[which], i, a, b, c, d);
-            const unsigned type = a & 31, number = a >> 5 & 7; /* 1: data, 2: instructions, 3: both */
-            if (type == 0) break;
-            if (type == 2 || number < 1 || number > 3) continue;
-            level[number].bytes =
-                (size_t)((b >> 22) + 1) * ((b >> 12 & 0x3FF) + 1) * ((b & 0xFFF) + 1) * ((size_t)c + 1);
-            level[number].sharers = (int)(a >> 14 & 0xFFF) + 1;
-        }
-    }
-    return dml__caches_from(level);
-}
-#elif defined(__APPLE__)
-static size_t dml__sysctl(const char *name)
-{
-    uint64_t value = 0; /* of 4 or 8 bytes; little endian */
-    size_t bytes = sizeof value;
-    return sysctlbyname(name, &value, &bytes, NULL, 0) == 0 ? (size_t)value : 0;
-}
-
-/* perflevel0 are the fast cores. */
-static dml_caches dml__caches_of_processor(void)
-{
-    dml__cache level[4];
-    memset(level, 0, sizeof level);
-    level[1].bytes = dml__sysctl("hw.perflevel0.l1dcachesize");
-    level[2].bytes = dml__sysctl("hw.perflevel0.l2cachesize");
-    level[2].sharers = (int)dml__sysctl("hw.perflevel0.cpusperl2");
-    if (!level[1].bytes) level[1].bytes = dml__sysctl("hw.l1dcachesize");
-    if (!level[2].bytes) level[2].bytes = dml__sysctl("hw.l2cachesize");
-    level[3].bytes = dml__sysctl("hw.l3cachesize");
-    return dml__caches_from(level);
-}
-#else
-static dml_caches dml__caches_of_processor(void)
-{
-    const dml_caches none = { 0, 0, 0, 1 };
-    return none;
-}
+#if defined(_SC_NPROCESSORS_ONLN)
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    if (online > 0) return (int)online;
 #endif
-
-#if defined(__linux__)
-/* How many processors "0-3,8,10-11" names. */
-static int dml__count_list(const char *list)
-{
-    int count = 0;
-    while (*list >= '0' && *list <= '9') {
-        char *end;
-        const long first = strtol(list, &end, 10);
-        const long last = *end == '-' ? strtol(end + 1, &end, 10) : first;
-        if (last >= first && last - first < 65536) count += (int)(last - first) + 1;
-        list = *end == ',' ? end + 1 : "";
-    }
-    return count;
-}
-
-DML__LOCAL dml_caches dml__cpu_caches_of_system(const char *root)
-{
-    dml__cache level[4];
-    memset(level, 0, sizeof level);
-    for (int i = 0; i < 8; i++) {
-        char path[80], text[256];
-        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/level", i);
-        char *name = strrchr(path, '/') + 1;
-        const size_t room = sizeof path - (size_t)(name - path);
-        dml__read_text(text, sizeof text, root, path);
-        const int number = text[0] - '0';
-        if (number < 1 || number > 3) continue;
-        snprintf(name, room, "type");
-        dml__read_text(text, sizeof text, root, path);
-        if (text[0] != 'D' && text[0] != 'U') continue; /* Data, Unified */
-        snprintf(name, room, "size");
-        dml__read_text(text, sizeof text, root, path);
-        char *unit;
-        const unsigned long size = strtoul(text, &unit, 10);
-        level[number].bytes = (size_t)size << (*unit == 'K' ? 10 : *unit == 'M' ? 20 : 0);
-        snprintf(name, room, "shared_cpu_list");
-        dml__read_text(text, sizeof text, root, path);
-        level[number].sharers = dml__count_list(text);
-    }
-    return dml__caches_from(level);
-}
-#else
-DML__LOCAL dml_caches dml__cpu_caches_of_system(const char *root)
-{
-    const dml_caches none = { 0, 0, 0, 1 };
-    (void)root;
-    return none;
-}
-#endif
-
-DML_API dml_caches dml_cpu_caches(void)
-{
-    dml_caches caches = dml__caches_of_processor();
-    if (!caches.l1 || !caches.l2) caches = dml__cpu_caches_of_system("");
-    if (!caches.l1) caches.l1 = DML__LEAST_L1;
-    if (!caches.l2) caches.l2 = DML__LEAST_L2;
-    /* A virtual machine shows the cache of the whole, and some of its cores. */
-    const int online = dml__cpu_online();
-    if (caches.l3_cores > online) caches.l3_cores = online > 0 ? online : 1;
-    return caches;
-}
-
-#endif
-
-/* ---- base/cpu_bf16.c ---- */
-
-#ifndef DML_BASE_CPU_BF16_C
-#define DML_BASE_CPU_BF16_C
-
-/* ---- base/cpu_bf16.h ---- */
-
-/* cpu_bf16.h: which instructions for bf16 products the processor has. */
-#ifndef DML_BASE_CPU_BF16_H
-#define DML_BASE_CPU_BF16_H
-
-/* gcc 11 and clang 12 are the first that compile both; leave to use AMX is Linux's to give. DML_NO_AVX512
-   leaves these out too. */
-#if defined(DML__HAS_AVX512) && defined(__x86_64__) &&                                                       \
-    ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
-#define DML__HAS_AVX512_BF16 1
-#if defined(__linux__)
-#define DML__HAS_AMX 1
-#endif
-#endif
-
-typedef enum dml__bf16_isa {
-    DML__BF16_WIDENED, /* none: bf16 is widened to f32 */
-    DML__BF16_AVX512,  /* AVX512-BF16: dot products of pairs */
-    DML__BF16_AMX      /* AMX-TILE and AMX-BF16: 16 x 16 tiles */
-} dml__bf16_isa;
-
-/* The best of them, where `isa` is AVX-512, and the environment variable DML_ISA doesn't ask for that alone
-   ("avx512"). Linux is asked for leave to use AMX's registers, once for the process. */
-DML__LOCAL dml__bf16_isa dml__cpu_bf16(dml_isa isa);
-
-#endif
-
-#include <stdlib.h>
-#include <string.h>
-#if defined(DML__HAS_AVX512_BF16) && !defined(DML__EMULATED)
-#include <cpuid.h>
-#endif
-#if defined(DML__HAS_AMX) && !defined(DML__EMULATED)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
-#if defined(DML__EMULATED)
-
-/* A build for tests, in which plain C stands for all instructions. */
-static bool dml__has_avx512_bf16(void)
-{
-    return true;
-}
-
-static bool dml__has_amx(void)
-{
-    return true;
-}
-
-#elif defined(DML__HAS_AVX512_BF16)
-
-static bool dml__has_avx512_bf16(void)
-{
-    unsigned a, b, c, d;
-    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
-}
-
-#if defined(DML__HAS_AMX)
-/* Leave is the process's, and asking for it again is fine: there is nothing to remember. */
-static bool dml__may_use_amx(void)
-{
-    enum { ARCH_REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
-    return syscall(SYS_arch_prctl, ARCH_REQUEST_PERMISSION, TILE_DATA) == 0;
-}
-
-static bool dml__has_amx(void)
-{
-    unsigned a, b, c, d;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1) && dml__may_use_amx();
-}
-#else
-static bool dml__has_amx(void)
-{
-    return false;
-}
-#endif
-
-#else
-
-static bool dml__has_avx512_bf16(void)
-{
-    return false;
-}
-
-static bool dml__has_amx(void)
-{
-    return false;
-}
-
-#endif
-
-DML__LOCAL dml__bf16_isa dml__cpu_bf16(dml_isa isa)
-{
-    const char *wanted = getenv("DML_ISA");
-    if (isa != DML_ISA_AVX512 || (wanted && strcmp(wanted, "avx512") == 0)) return DML__BF16_WIDENED;
-    if (dml__has_amx() && !(wanted && strcmp(wanted, "avx512_bf16") == 0)) return DML__BF16_AMX;
-    return dml__has_avx512_bf16() ? DML__BF16_AVX512 : DML__BF16_WIDENED;
+    return 1;
 }
 
 #endif
@@ -2642,10 +2024,6 @@ typedef int dml__cond;
 DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argument), void *argument);
 DML__LOCAL void dml__thread_join(dml__thread *thread);
 
-/* Keeps the calling thread on the `index`th processor of its affinity mask, counted round and round. Nothing
-   happens where that can't be had. */
-DML__LOCAL void dml__thread_pin(int index);
-
 /* A number that no other thread of the process has, never 0. */
 DML__LOCAL uintptr_t dml__thread_self(void);
 
@@ -2665,9 +2043,6 @@ DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double second
 
 #endif
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
 #if defined(__unix__) || defined(__APPLE__)
 #include <unistd.h>
 
@@ -2681,29 +2056,6 @@ DML__LOCAL long dml__process_id(void)
     return 1; /* there is no fork() */
 }
 #endif
-
-DML__LOCAL void dml__thread_pin(int index)
-{
-#if defined(_WIN32)
-    size_t mask = 0, everyones = 0;
-    dml__windows_GetProcessAffinityMask(dml__windows_GetCurrentProcess(), &mask, &everyones);
-    int count = 0;
-    for (size_t left = mask; left; left &= left - 1) count++;
-    if (count == 0) return;
-    for (int skip = index % count; skip > 0; skip--) mask &= mask - 1;
-    dml__windows_SetThreadAffinityMask(dml__windows_GetCurrentThread(), mask & (~mask + 1));
-#elif defined(__linux__) && defined(CPU_COUNT)
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) == 0) return;
-    int skip = index % CPU_COUNT(&set), processor = 0;
-    while (!CPU_ISSET(processor, &set) || skip-- > 0) processor++;
-    CPU_ZERO(&set);
-    CPU_SET(processor, &set);
-    sched_setaffinity(0, sizeof set, &set);
-#else
-    (void)index;
-#endif
-}
 
 #if !defined(DML_NO_THREADS) && defined(_WIN32)
 
@@ -5133,22 +4485,6 @@ DML__LOCAL dml_status dml__safetensors_save(dml__memory *memory, const char *pat
 #ifndef DML_THREAD_POOL_C
 #define DML_THREAD_POOL_C
 
-/* ---- thread/pool_internal.h ---- */
-
-/* pool_internal.h: what a pool remembers of the machine, for the kernels. */
-#ifndef DML_THREAD_POOL_INTERNAL_H
-#define DML_THREAD_POOL_INTERNAL_H
-
-typedef struct dml__machine {
-    dml_isa isa; /* dml_cpu_isa's word; later changes of the environment don't count */
-    dml_caches caches;
-} dml__machine;
-
-/* A load for a pool; NULL has dml_cpu_isa and the smallest caches of today's processors. */
-DML__LOCAL dml__machine dml__pool_machine(const dml_pool *pool);
-
-#endif
-
 #include <string.h>
 
 /* The kernel's header has these two, but isn't installed everywhere (musl). */
@@ -5162,9 +4498,6 @@ DML__LOCAL dml__machine dml__pool_machine(const dml_pool *pool);
 #endif
 #endif
 
-#define DML__OWN_LINE __attribute__((aligned(DML__ALIGNMENT)))
-#define DML__SPIN 200 /* microseconds: what lies between two loops of a training step, and more */
-
 /* How a loop runs. The caller writes `tasks`, `task` and `argument`, then publishes `unclaimed`. A worker
    claims a task by decrementing `unclaimed` from a positive value, and only then reads the other three: until
    that task is counted off `unfinished`, the loop can't end and they can't change. So a worker that is late
@@ -5175,27 +4508,28 @@ DML__LOCAL dml__machine dml__pool_machine(const dml_pool *pool);
    system call asks what process it is in. */
 struct dml_pool {
     dml__memory memory;
-    dml__machine machine;
     int threads;
-    int spin;      /* microseconds */
-    int pin_first; /* the place of worker 0 in the affinity mask; -1: none is pinned */
-    int started;   /* threads running, at most threads - 1 */
-    long process;  /* where they run */
+    int spin;
+    int started;  /* threads running, at most threads - 1 */
+    long process; /* where they run */
     void (*host_parallel)(void *host, int workers, int tasks, dml_pool_task run, void *run_argument);
     void *host;
     dml_scratch scratch;
     char *scratch_memory; /* (threads, scratch.worker aligned), then scratch.shared; NULL: none */
     struct dml__pool_worker *workers;
+    int tasks;
+    dml_pool_task task;
+    void *argument;
     dml__mutex mutex; /* these two where there is no futex */
     dml__cond cond;
     /* What the threads share is on cache lines of its own. */
-    int unclaimed DML__OWN_LINE; /* tasks not yet claimed; -1: the pool is being destroyed */
-    int sleepers;                /* workers that sleep, or are about to, until unclaimed != 0 */
-    int tasks;                   /* the loop's: who claims finds it on the line that he has just fetched */
-    dml_pool_task task;
-    void *argument;
-    int unfinished DML__OWN_LINE; /* tasks not yet ended */
-    int caller_sleeps;            /* until unfinished == 0 */
+    char pad0[DML__ALIGNMENT];
+    int unclaimed; /* tasks not yet claimed; -1: the pool is being destroyed */
+    int sleepers;  /* workers that sleep, or are about to, until unclaimed != 0 */
+    char pad1[DML__ALIGNMENT];
+    int unfinished;    /* tasks not yet ended */
+    int caller_sleeps; /* until unfinished == 0 */
+    char pad2[DML__ALIGNMENT];
 };
 
 typedef struct dml__pool_worker {
@@ -5250,36 +4584,17 @@ static void dml__pool_wake(dml_pool *pool, int *word, int count)
 #endif
 }
 
-/* Spins until *word == 0, or until *word != 0, but no longer than the pool may; whether it is so. The clock
-   is read at every 64th pause, the first time when those have gone by: a pause takes 10 to 70 ns. */
-static bool dml__pool_spin(const dml_pool *pool, const int *word, bool zero)
-{
-    double until = 0;
-    for (int i = 1; pool->spin > 0; i++) {
-        if ((__atomic_load_n(word, __ATOMIC_ACQUIRE) == 0) == zero) return true;
-        dml__pause();
-        if (i % 64) continue;
-        const double now = dml_seconds();
-        if (until == 0) until = now + pool->spin * 1e-6;
-        if (now >= until) break;
-    }
-    return (__atomic_load_n(word, __ATOMIC_ACQUIRE) == 0) == zero;
-}
-
-/* Claims and runs tasks until none is left, and returns how many it ran. Of many it claims a few at a time,
-   fewer towards the end: threads that claim at once wait for each other. */
+/* Claims and runs tasks until none is left, and returns how many it ran. */
 static int dml__pool_work(dml_pool *pool, int worker)
 {
     int ran = 0;
     int unclaimed = __atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED);
     while (unclaimed > 0) {
-        const int few = unclaimed / 4 / pool->threads;
-        const int left = unclaimed - (few > 1 ? few : 1);
-        if (!__atomic_compare_exchange_n(&pool->unclaimed, &unclaimed, left, true, __ATOMIC_ACQUIRE,
+        if (!__atomic_compare_exchange_n(&pool->unclaimed, &unclaimed, unclaimed - 1, true, __ATOMIC_ACQUIRE,
                                          __ATOMIC_RELAXED))
             continue;
-        for (int i = unclaimed; i > left; i--) pool->task(pool->argument, pool->tasks - i, worker);
-        ran += unclaimed - left;
+        pool->task(pool->argument, pool->tasks - unclaimed, worker);
+        ran++;
         unclaimed = __atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED);
     }
     return ran;
@@ -5289,17 +4604,22 @@ static void dml__pool_worker_main(void *argument)
 {
     const dml__pool_worker *self = (const dml__pool_worker *)argument;
     dml_pool *pool = self->pool;
-    if (pool->pin_first >= 0) dml__thread_pin(pool->pin_first + self->number);
     for (;;) {
-        if (!dml__pool_spin(pool, &pool->unclaimed, false)) {
+        int unclaimed = 0;
+        for (int i = 0; i < pool->spin; i++) {
+            unclaimed = __atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED);
+            if (unclaimed) break;
+            dml__pause();
+        }
+        if (unclaimed == 0) {
             /* The count goes up before the kernel looks at the word, and the caller looks at the count after
                it has written the word: one of the two sees the other. */
             __atomic_fetch_add(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
-            while (__atomic_load_n(&pool->unclaimed, __ATOMIC_SEQ_CST) == 0)
+            while ((unclaimed = __atomic_load_n(&pool->unclaimed, __ATOMIC_SEQ_CST)) == 0)
                 dml__pool_sleep(pool, &pool->unclaimed, 0);
             __atomic_fetch_sub(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
         }
-        if (__atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED) < 0) return;
+        if (unclaimed < 0) return;
         const int ran = dml__pool_work(pool, self->number);
         if (ran && __atomic_sub_fetch(&pool->unfinished, ran, __ATOMIC_SEQ_CST) == 0 &&
             __atomic_load_n(&pool->caller_sleeps, __ATOMIC_SEQ_CST))
@@ -5318,7 +4638,10 @@ static void dml__pool_publish(dml_pool *pool, int unclaimed, int wanted)
 
 static void dml__pool_wait(dml_pool *pool)
 {
-    if (dml__pool_spin(pool, &pool->unfinished, true)) return;
+    for (int i = 0; i < pool->spin; i++) {
+        if (__atomic_load_n(&pool->unfinished, __ATOMIC_ACQUIRE) == 0) return;
+        dml__pause();
+    }
     __atomic_store_n(&pool->caller_sleeps, 1, __ATOMIC_SEQ_CST);
     int unfinished;
     while ((unfinished = __atomic_load_n(&pool->unfinished, __ATOMIC_SEQ_CST)) != 0)
@@ -5376,20 +4699,19 @@ static void dml__pool_stop_threads(dml_pool *pool)
 
 #endif
 
-static void dml__pool_settle(dml_pool *pool, const dml_pool_options *options)
+static int dml__pool_count_threads(const dml_pool_options *options)
 {
-    pool->threads = options->threads;
 #ifdef DML_NO_THREADS
-    if (!options->host_parallel) pool->threads = 1;
+    if (!options->host_parallel) return 1;
 #endif
-    const int share = pool->threads == 1 ? 1 : dml_cpu_share();
-    if (pool->threads == 0) pool->threads = share;
-    /* With more threads than processors, who spins keeps from working who has work, and the pinned queue. */
-    const bool enough = pool->threads <= share;
-    pool->spin = options->spin < 0 ? 0 : options->spin ? options->spin : enough ? DML__SPIN : 0;
-    const bool pin = options->pin ? options->pin > 0 : dml__cpu_environment("DML_PIN") > 0;
-    const int rank = dml__cpu_environment("LOCAL_RANK");
-    pool->pin_first = pin && enough ? (rank > 0 ? rank * pool->threads : 0) : -1;
+    return options->threads ? options->threads : dml_cpu_count();
+}
+
+static int dml__pool_count_spins(const dml_pool_options *options, int threads)
+{
+    if (options->spin) return options->spin < 0 ? 0 : options->spin;
+    /* With more threads than processors, who spins keeps from working who has work. */
+    return threads > dml_cpu_count() ? 0 : 1000;
 }
 
 static bool dml__pool_start(dml_pool *pool)
@@ -5402,7 +4724,7 @@ static bool dml__pool_start(dml_pool *pool)
 
 DML_API dml_pool *dml_pool_create(const dml_pool_options *options)
 {
-    const dml_pool_options defaults = { 0, 0, { NULL, NULL, NULL }, { 0, 0 }, NULL, NULL, 0 };
+    const dml_pool_options defaults = { 0, 0, { NULL, NULL, NULL }, { 0, 0 }, NULL, NULL };
     if (!options) options = &defaults;
     if (options->threads < 0) return NULL;
     dml__memory memory;
@@ -5419,9 +4741,8 @@ DML_API dml_pool *dml_pool_create(const dml_pool_options *options)
         return NULL;
     }
     pool->memory = memory;
-    pool->machine.isa = dml_cpu_isa();
-    pool->machine.caches = dml_cpu_caches();
-    dml__pool_settle(pool, options);
+    pool->threads = dml__pool_count_threads(options);
+    pool->spin = dml__pool_count_spins(options, pool->threads);
     pool->process = dml__process_id();
     pool->host_parallel = options->host_parallel;
     pool->host = options->host;
@@ -5449,13 +4770,6 @@ DML_API void dml_pool_destroy(dml_pool *pool)
 DML_API int dml_pool_threads(const dml_pool *pool)
 {
     return pool ? pool->threads : 1;
-}
-
-DML__LOCAL dml__machine dml__pool_machine(const dml_pool *pool)
-{
-    if (pool) return pool->machine;
-    const dml__machine unknown = { dml_cpu_isa(), { DML__LEAST_L1, DML__LEAST_L2, 0, 1 } };
-    return unknown;
 }
 
 DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *argument)
@@ -5520,538 +4834,308 @@ DML_API void *dml_pool_shared_scratch(dml_pool *pool)
 #ifndef DML_KERNELS_MICROKERNEL_H
 #define DML_KERNELS_MICROKERNEL_H
 
-/* Bounds over all instruction sets: of rows, of vectors, of the elements of a tile, and of its rows and
-   columns together. */
-#if defined(DML__HAS_AMX)
-#define DML__TILE_ROWS 32
-#define DML__TILE_FLOATS 1024
-#else
-#define DML__TILE_ROWS 8
-#define DML__TILE_FLOATS 256
-#endif
-#define DML__TILE_VECTORS 4
-#define DML__TILE_EDGES 72
-
-/* A tile of C as a sum of small products, over a list of blocks (batch-reduce GEMM: Georganas et al., arXiv
-   1906.06440):
-       C[i][j] = alpha * sum over t < blocks, p < k of a[i][a_at[t] + p * a_step] * b[b_at[t] + p * b_step +
-   j]
-                 + beta * C[i][j] + bias[j]
-   and then the activation. With beta = 0, C is not read. The rows of A and C may lie anywhere, so that a
-   factor is used where it is: rows of a matrix (a_step = 1), columns of one (a_step = its leading dimension),
-   a packed panel (a_step = its width), pixels of an image, whose taps are the blocks. */
+/* A panel of A times a panel of B into a tile of C:
+       C[i][j] = alpha * sum over p < k of a[p * rows + i] * b[p * b_step + j]  +  beta * C[i][j]
+   With beta = 0, C is not read. */
 typedef struct dml__tile {
-    int rows, columns;            /* 1 .. the kernel's rows; a multiple of lanes, up to vectors * lanes */
-    int blocks, k;                /* k of each block */
-    const ptrdiff_t *a_at, *b_at; /* (blocks) */
-    const float *a[DML__TILE_ROWS];
-    ptrdiff_t a_step;
-    const float *b;
+    int k;
+    const float *a; /* (k, rows) */
+    const float *b; /* (k, b_step), of which the first columns count */
     ptrdiff_t b_step;
-    int panels;        /* how many tiles beside each other, at least 1: C's go on `columns` further, */
-    ptrdiff_t b_panel; /* B's so much */
     float alpha, beta;
-    const float *bias; /* (panels, columns), or NULL */
-    bool relu;
-    float *c[DML__TILE_ROWS];
+    float *c; /* (rows, ldc) */
+    ptrdiff_t ldc;
 } dml__tile;
 
-/* `run` takes tiles of 1 .. rows rows and 1 .. vectors vectors of columns, and of up to thin_vectors where
-   there are at most thin_rows rows. An element's bits depend on its own row of A and column of B alone, not
-   on the tile it is computed in: it is one chain of multiply-adds over t and p in order. That is why results
-   don't change with the number of threads. */
+/* `run` takes any tile of 1 .. rows rows and 1 .. vectors times `lanes` columns. An element's bits depend on
+   its own row of A and column of B alone, not on the tile it is computed in: it is one chain of multiply-adds
+   over p in order. That is why results don't change with the number of threads. */
 typedef struct dml__microkernel {
-    int rows, vectors, lanes, thin_rows, thin_vectors;
-    void (*run)(const dml__tile *tile);
-    /* Blocks of k are filled up with zeros to a multiple of this; 0: they need not be. Rows of A are then
-       wanted packed as lines, k floats each one after the other, with room for `rows` of them. */
-    int k_multiple;
+    int rows, vectors, lanes;
+    void (*run)(const dml__tile *tile, int rows, int vectors);
 } dml__microkernel;
 
-DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa);
+/* Bounds over all instruction sets. */
+#define DML__TILE_ROWS 14
+#define DML__TILE_COLUMNS 32
 
-/* A micro-kernel on bf16: each float of A and B is the bits of a pair of bf16, of two k's, the first in the
-   lower half, and their two products are added into the f32 sum. NULL: there is none. */
-DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa);
+/* The micro-kernel for dml_cpu_isa(). */
+DML__LOCAL const dml__microkernel *dml__microkernel_get(void);
 
 #endif
 
-/* ---- kernels/microkernel_body.h ---- */
-
-/* microkernel_body.h: the loop that every micro-kernel is. Included by the files that make them. */
-#ifndef DML_KERNELS_MICROKERNEL_BODY_H
-#define DML_KERNELS_MICROKERNEL_BODY_H
-
-/* ---- kernels/isa_vectors.h ---- */
-
-/* isa_vectors.h: the vectors of each instruction set under one set of names: dml__<isa>_load, _store, _splat,
-   _multiply, _add, _fma (a * b + c), _relu (which keeps a NaN) and _sums (of the lanes of four vectors), for
-   loops that are written once as a macro and compiled for each. Their targets are their own, so that -O2
-   alone gives full speed; what is inlined must have the same target as what it is inlined into. (vector.h is
-   for kernels that wait for memory.) */
-#ifndef DML_KERNELS_ISA_VECTORS_H
-#define DML_KERNELS_ISA_VECTORS_H
-
-#include <string.h>
 #if defined(DML__HAS_AVX2)
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
 
+/* Each instruction set has one function, written for any number of rows and vectors, and inlined with both
+   constant into the cases of a switch. All its loops but the one over p are then unrolled, which puts the
+   accumulators into registers. The targets are the functions' own, so that -O2 alone gives full speed; what
+   is inlined must have the same target as what it is inlined into. */
 #if defined(__clang__)
 #define DML__UNROLL _Pragma("clang loop unroll(full)")
-#else
+#elif defined(__GNUC__)
 #define DML__UNROLL _Pragma("GCC unroll 16")
-#endif
-#define DML__INLINE static inline __attribute__((always_inline))
-#if defined(DML__EMULATED)
-#define DML__TARGET(isa)
 #else
+#define DML__UNROLL
+#endif
+#if defined(__GNUC__)
+#define DML__INLINE static inline __attribute__((always_inline))
 #define DML__TARGET(isa) __attribute__((target(isa)))
+#else
+#define DML__INLINE static inline
+#define DML__TARGET(isa)
 #endif
 
-/* --- plain C: four lanes of whatever the compiler has --- */
-
-typedef float dml__v4 __attribute__((vector_size(16)));
-
-DML__INLINE dml__v4 dml__plain_load(const float *from)
-{
-    dml__v4 value;
-    memcpy(&value, from, sizeof value);
-    return value;
-}
-
-DML__INLINE dml__v4 dml__plain_splat(float x)
-{
-    const dml__v4 value = { x, x, x, x };
-    return value;
-}
-
-DML__INLINE dml__v4 dml__plain_multiply(dml__v4 a, dml__v4 b)
-{
-    return a * b;
-}
-
-DML__INLINE dml__v4 dml__plain_add(dml__v4 a, dml__v4 b)
-{
-    return a + b;
-}
-
-DML__INLINE dml__v4 dml__plain_fma(dml__v4 a, dml__v4 b, dml__v4 c)
-{
-    return a * b + c;
-}
-
-typedef int32_t dml__v4_mask __attribute__((vector_size(16)));
-
-DML__INLINE dml__v4 dml__plain_relu(dml__v4 a)
-{
-    return (dml__v4)((dml__v4_mask)a & ~(a <= 0.0f)); /* keeps a NaN */
-}
-
-DML__INLINE void dml__plain_store(float *to, dml__v4 value)
-{
-    memcpy(to, &value, sizeof value);
-}
-
-DML__INLINE void dml__plain_sums(dml__v4 a, dml__v4 b, dml__v4 c, dml__v4 d, float sums[4])
-{
-    sums[0] = (a[0] + a[2]) + (a[1] + a[3]);
-    sums[1] = (b[0] + b[2]) + (b[1] + b[3]);
-    sums[2] = (c[0] + c[2]) + (c[1] + c[3]);
-    sums[3] = (d[0] + d[2]) + (d[1] + d[3]);
-}
-
-#if defined(DML__HAS_AVX2)
-
-/* --- AVX2 with FMA --- */
-
-#define DML__AVX2 DML__TARGET("avx2,fma")
-#define dml__avx2_load(from) _mm256_loadu_ps(from)
-#define dml__avx2_store(to, value) _mm256_storeu_ps(to, value)
-#define dml__avx2_splat(x) _mm256_set1_ps(x)
-#define dml__avx2_multiply(a, b) _mm256_mul_ps(a, b)
-#define dml__avx2_add(a, b) _mm256_add_ps(a, b)
-#define dml__avx2_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
-
-DML__AVX2 DML__INLINE __m256 dml__avx2_relu(__m256 a)
-{
-    return _mm256_andnot_ps(_mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_LE_OQ), a); /* keeps a NaN */
-}
-
-DML__AVX2 DML__INLINE void dml__avx2_sums(__m256 a, __m256 b, __m256 c, __m256 d, float sums[4])
-{
-    const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
-    _mm_storeu_ps(sums, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
-}
-
-#endif
-#if defined(DML__HAS_AVX512)
-
-/* --- AVX-512 --- */
-
-#define DML__AVX512 DML__TARGET("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")
-#define dml__avx512_load(from) _mm512_loadu_ps(from)
-#define dml__avx512_store(to, value) _mm512_storeu_ps(to, value)
-#define dml__avx512_splat(x) _mm512_set1_ps(x)
-#define dml__avx512_multiply(a, b) _mm512_mul_ps(a, b)
-#define dml__avx512_add(a, b) _mm512_add_ps(a, b)
-#define dml__avx512_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
-/* Keeps a NaN. */
-#define dml__avx512_relu(a) _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_NLE_UQ), a)
-
-DML__AVX512 DML__INLINE void dml__avx512_sums(__m512 a, __m512 b, __m512 c, __m512 d, float sums[4])
-{
-    dml__avx2_sums(_mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)),
-                   _mm256_add_ps(_mm512_castps512_ps256(b), _mm512_extractf32x8_ps(b, 1)),
-                   _mm256_add_ps(_mm512_castps512_ps256(c), _mm512_extractf32x8_ps(c, 1)),
-                   _mm256_add_ps(_mm512_castps512_ps256(d), _mm512_extractf32x8_ps(d, 1)), sums);
-}
-
-#endif
-#if defined(__aarch64__)
-
-/* --- NEON --- */
-
-#define dml__neon_load(from) vld1q_f32(from)
-#define dml__neon_store(to, value) vst1q_f32(to, value)
-#define dml__neon_splat(x) vdupq_n_f32(x)
-#define dml__neon_multiply(a, b) vmulq_f32(a, b)
-#define dml__neon_add(a, b) vaddq_f32(a, b)
-#define dml__neon_fma(a, b, c) vfmaq_f32(c, a, b)
-
-DML__INLINE float32x4_t dml__neon_relu(float32x4_t a)
-{
-    const uint32x4_t positive_or_nan = vmvnq_u32(vcleq_f32(a, vdupq_n_f32(0)));
-    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(a), positive_or_nan));
-}
-
-DML__INLINE void dml__neon_sums(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d, float sums[4])
-{
-    vst1q_f32(sums, vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)));
-}
-
-#endif
-
-#endif
-
-/* One body, written over a vector type and a few functions on it (dml__<isa>_load, ...), makes the kernel of
-   each instruction set. It is inlined with the numbers of rows and vectors constant into the cases of a
-   switch: all its loops but those over the blocks and over p are then unrolled, which puts the accumulators
-   into registers. */
-#define DML__EACH(statement)                                                                                 \
-    {                                                                                                        \
-        DML__UNROLL                                                                                          \
-        for (int i = 0; i < rows; i++) {                                                                     \
-            DML__UNROLL                                                                                      \
-            for (int j = 0; j < vectors; j++) statement;                                                     \
-        }                                                                                                    \
-    }
-#define DML__DEFINE_COMPUTE(isa, target, vector, lanes, most_rows, multiply_add)                             \
-    target DML__INLINE void dml__compute_##isa(const dml__tile *tile, const int rows, const int vectors)     \
-    {                                                                                                        \
-        vector sum[most_rows][DML__TILE_VECTORS], line[DML__TILE_VECTORS];                                   \
-        const float *a[most_rows];                                                                           \
-        const ptrdiff_t a_step = tile->a_step, b_step = tile->b_step;                                        \
-        DML__UNROLL                                                                                          \
-        for (int i = 0; i < rows; i++) a[i] = tile->a[i];                                                    \
-        for (int n = 0; n < tile->panels; n++) {                                                             \
-            const ptrdiff_t column = (ptrdiff_t)n * vectors * lanes;                                         \
-            DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                     \
-            for (int t = 0; t < tile->blocks; t++) {                                                         \
-                const float *b = tile->b + n * tile->b_panel + tile->b_at[t];                                \
-                ptrdiff_t at = tile->a_at[t]; /* one index for all rows */                                   \
-                for (int p = tile->k; p > 0; p--, at += a_step, b += b_step) {                               \
-                    DML__UNROLL                                                                              \
-                    for (int j = 0; j < vectors; j++) line[j] = dml__##isa##_load(b + lanes * j);            \
-                    DML__UNROLL                                                                              \
-                    for (int i = 0; i < rows; i++) {                                                         \
-                        const vector value = dml__##isa##_splat(a[i][at]);                                   \
-                        DML__UNROLL                                                                          \
-                        for (int j = 0; j < vectors; j++)                                                    \
-                            sum[i][j] = multiply_add(value, line[j], sum[i][j]);                             \
-                    }                                                                                        \
-                }                                                                                            \
-            }                                                                                                \
-            if (tile->alpha != 1)                                                                            \
-                DML__EACH(sum[i][j] = dml__##isa##_multiply(dml__##isa##_splat(tile->alpha), sum[i][j]))     \
-            if (tile->beta != 0)                                                                             \
-                DML__EACH(sum[i][j] = dml__##isa##_fma(dml__##isa##_splat(tile->beta),                       \
-                                                       dml__##isa##_load(tile->c[i] + column + lanes * j),   \
-                                                       sum[i][j]))                                           \
-            if (tile->bias)                                                                                  \
-                DML__EACH(sum[i][j] = dml__##isa##_add(sum[i][j],                                            \
-                                                       dml__##isa##_load(tile->bias + column + lanes * j)))  \
-            if (tile->relu) DML__EACH(sum[i][j] = dml__##isa##_relu(sum[i][j]))                              \
-            DML__EACH(dml__##isa##_store(tile->c[i] + column + lanes * j, sum[i][j]))                        \
-        }                                                                                                    \
-    }
-
-/* What is computed for a tile of r rows and v vectors; a few rows take more vectors, so that there are enough
-   accumulators to hide the latency of the multiply-adds. */
-#define DML__TILE_CODE(r, v) ((r)*8 + (v))
-#define DML__TILE_CASE(isa, r, v)                                                                            \
-    case DML__TILE_CODE(r, v):                                                                               \
-        dml__compute_##isa(tile, r, v);                                                                      \
+#define DML__TILE_CASE(compute, r)                                                                           \
+    case r:                                                                                                  \
+        if (vectors == 1)                                                                                    \
+            compute(tile, r, 1);                                                                             \
+        else                                                                                                 \
+            compute(tile, r, 2);                                                                             \
         break;
-#define DML__TILE_CASES(isa, r) DML__TILE_CASE(isa, r, 1) DML__TILE_CASE(isa, r, 2)
-#define DML__TILE_THIN_CASES(isa)                                                                            \
-    DML__TILE_CASE(isa, 1, 3)                                                                                \
-    DML__TILE_CASE(isa, 1, 4)                                                                                \
-    DML__TILE_CASE(isa, 2, 3) DML__TILE_CASE(isa, 2, 4) DML__TILE_CASE(isa, 3, 3) DML__TILE_CASE(isa, 3, 4)
-#define DML__THIN_ROWS 3
-#define DML__THIN_VECTORS 4
 
-#endif
-
-DML__DEFINE_COMPUTE(plain, , dml__v4, 4, 4, dml__plain_fma)
-
-static void dml__run_plain(const dml__tile *tile)
+/* Plain C; four columns make a vector for compilers that can see one. */
+DML__INLINE void dml__compute_scalar(const dml__tile *tile, const int rows, const int vectors)
 {
-    switch (DML__TILE_CODE(tile->rows, tile->columns / 4)) {
-        DML__TILE_CASES(plain, 1)
-        DML__TILE_CASES(plain, 2)
-        DML__TILE_CASES(plain, 3)
-        DML__TILE_CASES(plain, 4)
-        DML__TILE_THIN_CASES(plain)
+    const float *a = tile->a, *b = tile->b;
+    float sum[4][4] = { { 0 } };
+    (void)vectors;
+    for (int p = 0; p < tile->k; p++, a += rows, b += tile->b_step) {
+        DML__UNROLL
+        for (int i = 0; i < rows; i++) {
+            DML__UNROLL
+            for (int j = 0; j < 4; j++) sum[i][j] += a[i] * b[j];
+        }
+    }
+    float *c = tile->c;
+    DML__UNROLL
+    for (int i = 0; i < rows; i++, c += tile->ldc) {
+        DML__UNROLL
+        for (int j = 0; j < 4; j++) {
+            const float old = tile->beta == 0 ? 0 : tile->beta * c[j];
+            c[j] = tile->alpha * sum[i][j] + old;
+        }
+    }
+}
+
+static void dml__run_scalar(const dml__tile *tile, int rows, int vectors)
+{
+    switch (rows) {
+        DML__TILE_CASE(dml__compute_scalar, 1)
+        DML__TILE_CASE(dml__compute_scalar, 2)
+        DML__TILE_CASE(dml__compute_scalar, 3)
+        DML__TILE_CASE(dml__compute_scalar, 4)
     }
 }
 
 #if defined(DML__HAS_AVX2)
 
-/* 6 x 2 accumulators, 2 vectors of B and one of A take 15 of 16 registers. */
-DML__DEFINE_COMPUTE(avx2, DML__AVX2, __m256, 8, 6, dml__avx2_fma)
-
-DML__AVX2 static void dml__run_avx2(const dml__tile *tile)
+/* 6 x 2 accumulators, 2 vectors of B and one broadcast of A: 15 of 16 registers. */
+DML__TARGET("avx2,fma")
+DML__INLINE void dml__compute_avx2(const dml__tile *tile, const int rows, const int vectors)
 {
-    switch (DML__TILE_CODE(tile->rows, tile->columns / 8)) {
-        DML__TILE_CASES(avx2, 1)
-        DML__TILE_CASES(avx2, 2)
-        DML__TILE_CASES(avx2, 3)
-        DML__TILE_CASES(avx2, 4)
-        DML__TILE_CASES(avx2, 5)
-        DML__TILE_CASES(avx2, 6)
-        DML__TILE_THIN_CASES(avx2)
+    const float *a = tile->a, *b = tile->b;
+    __m256 sum[6][2], row[2];
+    DML__UNROLL
+    for (int i = 0; i < rows; i++) {
+        DML__UNROLL
+        for (int j = 0; j < vectors; j++) sum[i][j] = _mm256_setzero_ps();
+    }
+    for (int p = 0; p < tile->k; p++, a += rows, b += tile->b_step) {
+        DML__UNROLL
+        for (int j = 0; j < vectors; j++) row[j] = _mm256_loadu_ps(b + 8 * j);
+        DML__UNROLL
+        for (int i = 0; i < rows; i++) {
+            const __m256 value = _mm256_broadcast_ss(a + i);
+            DML__UNROLL
+            for (int j = 0; j < vectors; j++) sum[i][j] = _mm256_fmadd_ps(value, row[j], sum[i][j]);
+        }
+    }
+    const __m256 alpha = _mm256_set1_ps(tile->alpha), beta = _mm256_set1_ps(tile->beta);
+    float *c = tile->c;
+    DML__UNROLL
+    for (int i = 0; i < rows; i++, c += tile->ldc) {
+        DML__UNROLL
+        for (int j = 0; j < vectors; j++) {
+            __m256 result = _mm256_mul_ps(alpha, sum[i][j]);
+            if (tile->beta != 0) result = _mm256_fmadd_ps(beta, _mm256_loadu_ps(c + 8 * j), result);
+            _mm256_storeu_ps(c + 8 * j, result);
+        }
+    }
+}
+
+DML__TARGET("avx2,fma") static void dml__run_avx2(const dml__tile *tile, int rows, int vectors)
+{
+    switch (rows) {
+        DML__TILE_CASE(dml__compute_avx2, 1)
+        DML__TILE_CASE(dml__compute_avx2, 2)
+        DML__TILE_CASE(dml__compute_avx2, 3)
+        DML__TILE_CASE(dml__compute_avx2, 4)
+        DML__TILE_CASE(dml__compute_avx2, 5)
+        DML__TILE_CASE(dml__compute_avx2, 6)
     }
 }
 
 #endif
 #if defined(DML__HAS_AVX512)
 
-/* 8 x 2 accumulators; more rows would need more pointers than there are registers. */
-DML__DEFINE_COMPUTE(avx512, DML__AVX512, __m512, 16, 8, dml__avx512_fma)
+#define DML__AVX512 "avx512f,avx512vl,avx512bw,avx512dq"
 
-DML__AVX512 static void dml__run_avx512(const dml__tile *tile)
+/* 14 x 2 accumulators, 2 vectors of B and one broadcast of A: 31 of 32 registers. */
+DML__TARGET(DML__AVX512)
+DML__INLINE void dml__compute_avx512(const dml__tile *tile, const int rows, const int vectors)
 {
-    switch (DML__TILE_CODE(tile->rows, tile->columns / 16)) {
-        DML__TILE_CASES(avx512, 1)
-        DML__TILE_CASES(avx512, 2)
-        DML__TILE_CASES(avx512, 3)
-        DML__TILE_CASES(avx512, 4)
-        DML__TILE_CASES(avx512, 5)
-        DML__TILE_CASES(avx512, 6)
-        DML__TILE_CASES(avx512, 7)
-        DML__TILE_CASES(avx512, 8)
-        DML__TILE_THIN_CASES(avx512)
+    const float *a = tile->a, *b = tile->b;
+    __m512 sum[14][2], row[2];
+    DML__UNROLL
+    for (int i = 0; i < rows; i++) {
+        DML__UNROLL
+        for (int j = 0; j < vectors; j++) sum[i][j] = _mm512_setzero_ps();
+    }
+    for (int p = 0; p < tile->k; p++, a += rows, b += tile->b_step) {
+        DML__UNROLL
+        for (int j = 0; j < vectors; j++) row[j] = _mm512_loadu_ps(b + 16 * j);
+        DML__UNROLL
+        for (int i = 0; i < rows; i++) {
+            const __m512 value = _mm512_set1_ps(a[i]);
+            DML__UNROLL
+            for (int j = 0; j < vectors; j++) sum[i][j] = _mm512_fmadd_ps(value, row[j], sum[i][j]);
+        }
+    }
+    const __m512 alpha = _mm512_set1_ps(tile->alpha), beta = _mm512_set1_ps(tile->beta);
+    float *c = tile->c;
+    DML__UNROLL
+    for (int i = 0; i < rows; i++, c += tile->ldc) {
+        DML__UNROLL
+        for (int j = 0; j < vectors; j++) {
+            __m512 result = _mm512_mul_ps(alpha, sum[i][j]);
+            if (tile->beta != 0) result = _mm512_fmadd_ps(beta, _mm512_loadu_ps(c + 16 * j), result);
+            _mm512_storeu_ps(c + 16 * j, result);
+        }
+    }
+}
+
+DML__TARGET(DML__AVX512) static void dml__run_avx512(const dml__tile *tile, int rows, int vectors)
+{
+    switch (rows) {
+        DML__TILE_CASE(dml__compute_avx512, 1)
+        DML__TILE_CASE(dml__compute_avx512, 2)
+        DML__TILE_CASE(dml__compute_avx512, 3)
+        DML__TILE_CASE(dml__compute_avx512, 4)
+        DML__TILE_CASE(dml__compute_avx512, 5)
+        DML__TILE_CASE(dml__compute_avx512, 6)
+        DML__TILE_CASE(dml__compute_avx512, 7)
+        DML__TILE_CASE(dml__compute_avx512, 8)
+        DML__TILE_CASE(dml__compute_avx512, 9)
+        DML__TILE_CASE(dml__compute_avx512, 10)
+        DML__TILE_CASE(dml__compute_avx512, 11)
+        DML__TILE_CASE(dml__compute_avx512, 12)
+        DML__TILE_CASE(dml__compute_avx512, 13)
+        DML__TILE_CASE(dml__compute_avx512, 14)
     }
 }
 
 #endif
 #if defined(__aarch64__)
 
-DML__DEFINE_COMPUTE(neon, , float32x4_t, 4, 8, dml__neon_fma)
-
-static void dml__run_neon(const dml__tile *tile)
+/* 12 x 2 accumulators, 2 vectors of B and 3 of A: 29 of 32 registers. */
+DML__INLINE void dml__compute_neon(const dml__tile *tile, const int rows, const int vectors)
 {
-    switch (DML__TILE_CODE(tile->rows, tile->columns / 4)) {
-        DML__TILE_CASES(neon, 1)
-        DML__TILE_CASES(neon, 2)
-        DML__TILE_CASES(neon, 3)
-        DML__TILE_CASES(neon, 4)
-        DML__TILE_CASES(neon, 5)
-        DML__TILE_CASES(neon, 6)
-        DML__TILE_CASES(neon, 7)
-        DML__TILE_CASES(neon, 8)
-        DML__TILE_THIN_CASES(neon)
+    const float *a = tile->a, *b = tile->b;
+    float32x4_t sum[12][2], row[2];
+    DML__UNROLL
+    for (int i = 0; i < rows; i++) {
+        DML__UNROLL
+        for (int j = 0; j < vectors; j++) sum[i][j] = vdupq_n_f32(0);
+    }
+    for (int p = 0; p < tile->k; p++, a += rows, b += tile->b_step) {
+        DML__UNROLL
+        for (int j = 0; j < vectors; j++) row[j] = vld1q_f32(b + 4 * j);
+        DML__UNROLL
+        for (int i = 0; i < rows; i++) {
+            DML__UNROLL
+            for (int j = 0; j < vectors; j++) sum[i][j] = vfmaq_n_f32(sum[i][j], row[j], a[i]);
+        }
+    }
+    const float32x4_t alpha = vdupq_n_f32(tile->alpha), beta = vdupq_n_f32(tile->beta);
+    float *c = tile->c;
+    DML__UNROLL
+    for (int i = 0; i < rows; i++, c += tile->ldc) {
+        DML__UNROLL
+        for (int j = 0; j < vectors; j++) {
+            float32x4_t result = vmulq_f32(alpha, sum[i][j]);
+            if (tile->beta != 0) result = vfmaq_f32(result, beta, vld1q_f32(c + 4 * j));
+            vst1q_f32(c + 4 * j, result);
+        }
+    }
+}
+
+static void dml__run_neon(const dml__tile *tile, int rows, int vectors)
+{
+    switch (rows) {
+        DML__TILE_CASE(dml__compute_neon, 1)
+        DML__TILE_CASE(dml__compute_neon, 2)
+        DML__TILE_CASE(dml__compute_neon, 3)
+        DML__TILE_CASE(dml__compute_neon, 4)
+        DML__TILE_CASE(dml__compute_neon, 5)
+        DML__TILE_CASE(dml__compute_neon, 6)
+        DML__TILE_CASE(dml__compute_neon, 7)
+        DML__TILE_CASE(dml__compute_neon, 8)
+        DML__TILE_CASE(dml__compute_neon, 9)
+        DML__TILE_CASE(dml__compute_neon, 10)
+        DML__TILE_CASE(dml__compute_neon, 11)
+        DML__TILE_CASE(dml__compute_neon, 12)
     }
 }
 
 #endif
 
-DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa)
+DML__LOCAL const dml__microkernel *dml__microkernel_get(void)
 {
-    (void)isa;
-    static const dml__microkernel plain = { 4, 2, 4, DML__THIN_ROWS, DML__THIN_VECTORS, dml__run_plain, 0 };
+    static const dml__microkernel scalar = { 4, 1, 4, dml__run_scalar };
 #if defined(DML__HAS_AVX512)
-    static const dml__microkernel avx512 = {
-        8, 2, 16, DML__THIN_ROWS, DML__THIN_VECTORS, dml__run_avx512, 0
-    };
-    if (isa == DML_ISA_AVX512) return &avx512;
+    static const dml__microkernel avx512 = { 14, 2, 16, dml__run_avx512 };
+    if (dml_cpu_isa() == DML_ISA_AVX512) return &avx512;
 #endif
 #if defined(DML__HAS_AVX2)
-    static const dml__microkernel avx2 = { 6, 2, 8, DML__THIN_ROWS, DML__THIN_VECTORS, dml__run_avx2, 0 };
-    if (isa == DML_ISA_AVX2) return &avx2;
+    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2 };
+    if (dml_cpu_isa() == DML_ISA_AVX2) return &avx2;
 #elif defined(__aarch64__)
-    static const dml__microkernel neon = { 8, 2, 4, DML__THIN_ROWS, DML__THIN_VECTORS, dml__run_neon, 0 };
-    if (isa == DML_ISA_NEON) return &neon;
+    static const dml__microkernel neon = { 12, 2, 4, dml__run_neon };
+    if (dml_cpu_isa() == DML_ISA_NEON) return &neon;
 #endif
-    return &plain;
+    return &scalar;
 }
 
 #endif
 
-/* ---- kernels/microkernel_bf16.c ---- */
+/* ---- kernels/product.c ---- */
 
-#ifndef DML_KERNELS_MICROKERNEL_BF16_C
-#define DML_KERNELS_MICROKERNEL_BF16_C
+#ifndef DML_KERNELS_PRODUCT_C
+#define DML_KERNELS_PRODUCT_C
 
-#if defined(DML__HAS_AVX512_BF16)
+/* ---- kernels/product.h ---- */
 
-/* --- pairs of bf16 by AVX512-BF16: the same loop, whose multiply-adds are dot products of pairs --- */
+/* product.h: the blocked loop around the micro-kernel, which matrix products and convolutions share. */
+#ifndef DML_KERNELS_PRODUCT_H
+#define DML_KERNELS_PRODUCT_H
 
-#define DML__AVX512_BF16 DML__TARGET("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,avx512bf16")
-#define dml__pairs_load(from) _mm512_loadu_ps(from)
-#define dml__pairs_store(to, value) _mm512_storeu_ps(to, value)
-#define dml__pairs_splat(x) _mm512_set1_ps(x)
-#define dml__pairs_multiply(a, b) _mm512_mul_ps(a, b)
-#define dml__pairs_add(a, b) _mm512_add_ps(a, b)
-#define dml__pairs_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
-#define dml__pairs_relu(a) dml__avx512_relu(a)
-
-DML__AVX512_BF16 DML__INLINE __m512 dml__pairs_product(__m512 a, __m512 b, __m512 c)
-{
-    return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
-}
-
-DML__DEFINE_COMPUTE(pairs, DML__AVX512_BF16, __m512, 16, 8, dml__pairs_product)
-
-DML__AVX512_BF16 static void dml__run_pairs(const dml__tile *tile)
-{
-    switch (DML__TILE_CODE(tile->rows, tile->columns / 16)) {
-        DML__TILE_CASES(pairs, 1)
-        DML__TILE_CASES(pairs, 2)
-        DML__TILE_CASES(pairs, 3)
-        DML__TILE_CASES(pairs, 4)
-        DML__TILE_CASES(pairs, 5)
-        DML__TILE_CASES(pairs, 6)
-        DML__TILE_CASES(pairs, 7)
-        DML__TILE_CASES(pairs, 8)
-    }
-}
-
-#endif
-#if defined(DML__HAS_AMX)
-
-/* --- pairs of bf16 by AMX: 2 x 2 tiles of 16 x 16 sums --- */
-
-#define DML__AMX DML__TARGET("amx-tile,amx-bf16,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")
-
-/* All eight tiles have 16 rows of 64 bytes. */
-typedef struct dml__amx_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} dml__amx_config;
-
-/* C's rows from sums (32, 32) that AMX has stored. */
-DML__AMX static void dml__finish_amx(const dml__tile *tile, ptrdiff_t column, const float *sums)
-{
-    for (int i = 0; i < tile->rows; i++, sums += 32) {
-        float *c = tile->c[i] + column;
-        for (int j = 0; j < tile->columns; j += 16) {
-            __m512 value = _mm512_mul_ps(_mm512_set1_ps(tile->alpha), _mm512_loadu_ps(sums + j));
-            if (tile->beta != 0)
-                value = _mm512_fmadd_ps(_mm512_set1_ps(tile->beta), _mm512_loadu_ps(c + j), value);
-            if (tile->bias) value = _mm512_add_ps(value, _mm512_loadu_ps(tile->bias + column + j));
-            if (tile->relu) value = dml__avx512_relu(value);
-            _mm512_storeu_ps(c + j, value);
-        }
-    }
-}
-
-/* Rows of A are lines of k floats; those behind the last are read and make sums that nobody looks at. */
-DML__AMX static void dml__run_amx(const dml__tile *tile)
-{
-    static const dml__amx_config config = { 1,
-                                            0,
-                                            { 0 },
-                                            { 64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0 },
-                                            { 16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0 } };
-    const bool low = tile->rows > 16, right = tile->columns > 16;
-    const int a_line = tile->k * 4, b_line = (int)tile->b_step * 4; /* bytes */
-    float sums[32 * 32];
-    _tile_loadconfig(&config);
-    for (int n = 0; n < tile->panels; n++) {
-        const float *b = tile->b + n * tile->b_panel;
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-        for (int p = 0; p < tile->k; p += 16, b += 16 * tile->b_step) {
-            _tile_loadd(4, tile->a[0] + p, a_line);
-            _tile_loadd(6, b, b_line);
-            _tile_dpbf16ps(0, 4, 6);
-            if (right) {
-                _tile_loadd(7, b + 16, b_line);
-                _tile_dpbf16ps(1, 4, 7);
-            }
-            if (low) {
-                _tile_loadd(5, tile->a[16] + p, a_line);
-                _tile_dpbf16ps(2, 5, 6);
-                if (right) _tile_dpbf16ps(3, 5, 7);
-            }
-        }
-        _tile_stored(0, sums, 128);
-        _tile_stored(1, sums + 16, 128);
-        _tile_stored(2, sums + 16 * 32, 128);
-        _tile_stored(3, sums + 16 * 32 + 16, 128);
-        dml__finish_amx(tile, (ptrdiff_t)n * tile->columns, sums);
-    }
-    _tile_release();
-}
-
-#endif
-
-DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa)
-{
-#if defined(DML__HAS_AMX)
-    static const dml__microkernel amx = { 32, 2, 16, 0, 2, dml__run_amx, 16 };
-    if (isa == DML__BF16_AMX) return &amx;
-#endif
-#if defined(DML__HAS_AVX512_BF16)
-    static const dml__microkernel pairs = { 8, 2, 16, 0, 2, dml__run_pairs, 0 };
-    if (isa != DML__BF16_WIDENED) return &pairs;
-#endif
-    (void)isa;
-    return NULL;
-}
-
-#endif
-
-/* ---- kernels/pack.c ---- */
-
-#ifndef DML_KERNELS_PACK_C
-#define DML_KERNELS_PACK_C
-
-/* ---- kernels/pack.h ---- */
-
-/* pack.h: the factors of a product, and copying parts of them into panels that a micro-kernel reads in order.
- */
-#ifndef DML_KERNELS_PACK_H
-#define DML_KERNELS_PACK_H
+/* k is cut into blocks of this many, always, and C is their sum in order. */
+#define DML__PRODUCT_KC 256
 
 /* One factor of a product: `lane` counts the rows of A, or the columns of B. `pack` writes lanes
    first .. first + lanes - 1 for k0 <= k < k0 + kc as a panel, out[(k - k0) * width + lane - first], with
-   zeros in lanes lanes .. width - 1; lanes <= width, kc <= DML__PRODUCT_KC. */
-#define DML__PRODUCT_KC 256
+   zeros in lanes lanes .. width - 1; lanes <= width <= DML__TILE_COLUMNS, kc <= DML__PRODUCT_KC. */
 typedef struct dml__factor {
     void (*pack)(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width, float *out);
     const void *source;
 } dml__factor;
 
-/* A plain matrix as the source of a factor, which is then used where it lies if that is as fast: element
-   (lane, k) is x[lane * lane_step + k * k_step]. One of the two steps is 1. */
+/* A plain matrix as the source of a factor: element (lane, k) is x[lane * lane_step + k * k_step]. One of the
+   two steps is 1. */
 typedef struct dml__matrix {
     const float *x;
     ptrdiff_t lane_step, k_step;
@@ -6064,702 +5148,45 @@ DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes,
 DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width,
                                      float *out);
 
-#endif
-
-#include <string.h>
-#if defined(__SSE__)
-#include <xmmintrin.h>
-#endif
-
-/* to[k * width + lane] = from[lane * step + k] for 4 x 4. */
-static inline void dml__transpose_4x4(const float *from, ptrdiff_t step, float *to, int width)
-{
-#if defined(__SSE__)
-    __m128 r0 = _mm_loadu_ps(from), r1 = _mm_loadu_ps(from + step);
-    __m128 r2 = _mm_loadu_ps(from + 2 * step), r3 = _mm_loadu_ps(from + 3 * step);
-    _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
-    _mm_storeu_ps(to, r0);
-    _mm_storeu_ps(to + width, r1);
-    _mm_storeu_ps(to + 2 * width, r2);
-    _mm_storeu_ps(to + 3 * width, r3);
-#else
-    for (int k = 0; k < 4; k++)
-        for (int lane = 0; lane < 4; lane++) to[k * width + lane] = from[lane * step + k];
-#endif
-}
-
-/* The same for 2 x kc. */
-static void dml__pack_pair(const float *from, ptrdiff_t step, int kc, int width, float *to)
-{
-    int k = 0;
-#if defined(__SSE__)
-    for (; k + 4 <= kc; k += 4, to += 4 * width) {
-        const __m128 r0 = _mm_loadu_ps(from + k), r1 = _mm_loadu_ps(from + step + k);
-        const __m128 low = _mm_unpacklo_ps(r0, r1), high = _mm_unpackhi_ps(r0, r1);
-        _mm_storel_pi((__m64 *)(void *)to, low);
-        _mm_storeh_pi((__m64 *)(void *)(to + width), low);
-        _mm_storel_pi((__m64 *)(void *)(to + 2 * width), high);
-        _mm_storeh_pi((__m64 *)(void *)(to + 3 * width), high);
-    }
-#endif
-    for (; k < kc; k++, to += width) to[0] = from[k], to[1] = from[step + k];
-}
-
-DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width,
-                                     float *out)
-{
-    int lane = 0;
-    for (; lane + 4 <= lanes; lane += 4) {
-        const float *from = x + lane * lane_step;
-        int k = 0;
-        for (; k + 4 <= kc; k += 4) dml__transpose_4x4(from + k, lane_step, out + k * width + lane, width);
-        for (; k < kc; k++)
-            for (int l = 0; l < 4; l++) out[k * width + lane + l] = from[l * lane_step + k];
-    }
-    if (lane + 2 <= lanes) {
-        dml__pack_pair(x + lane * lane_step, lane_step, kc, width, out + lane);
-        lane += 2;
-    }
-    for (; lane < lanes; lane++)
-        for (int k = 0; k < kc; k++) out[k * width + lane] = x[lane * lane_step + k];
-}
-
-/* Lanes that lie side by side. A copy of a known size is a few instructions, so the copies take all of a
-   vector's lanes, where there is more of the matrix behind: what is too much is written over by the next. */
-static void dml__pack_lanes(const float *x, ptrdiff_t k_step, int lanes, int kc, int width, float *out)
-{
-    int k = 0;
-    if (lanes == 16 && width == 16)
-        for (; k < kc; k++, x += k_step, out += 16) memcpy(out, x, 16 * sizeof *out);
-    else if (lanes <= 8 && lanes == width && k_step >= 8)
-        for (; k < kc - 8; k++, x += k_step, out += width) memcpy(out, x, 8 * sizeof *out);
-    for (; k < kc; k++, x += k_step, out += width) {
-        memcpy(out, x, (size_t)lanes * sizeof *out);
-        if (lanes < width) memset(out + lanes, 0, (size_t)(width - lanes) * sizeof *out);
-    }
-}
-
-DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
-                                 int width, float *out)
-{
-    const dml__matrix *m = (const dml__matrix *)matrix;
-    const float *x = m->x + first * m->lane_step + k0 * m->k_step;
-    if (m->lane_step == 1) {
-        dml__pack_lanes(x, m->k_step, lanes, kc, width, out);
-        return;
-    }
-    if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
-    dml__pack_transposed(x, m->lane_step, lanes, kc, width, out);
-}
-
-#endif
-
-/* ---- kernels/finish.c ---- */
-
-#ifndef DML_KERNELS_FINISH_C
-#define DML_KERNELS_FINISH_C
-
-/* ---- kernels/finish.h ---- */
-
-/* finish.h: how a line of a product's result is made from sums that were formed on the side. */
-#ifndef DML_KERNELS_FINISH_H
-#define DML_KERNELS_FINISH_H
-
-/* ---- kernels/vector.h ---- */
-
-/* vector.h: how the memory-bound kernels are written once and compiled for each instruction set.
-
-   A kernel's body is a DML__BODY function over dml__vf, a vector of DML__LANES floats, and
-   DML__PER_ISA(name, (parameters), (arguments)) compiles `name_body` for each instruction set and defines
-   `name(isa, ...)`, which picks one. Vectors are 32 bytes on x86, also with AVX-512, and 16 elsewhere: gcc
-   takes a comparison of wider vectors than the target has apart into scalars, and for kernels that wait for
-   memory wider vectors win nothing. Bodies and helpers pass vectors by pointer, since a vector parameter of a
-   function without the instruction set is an ABI hazard that compilers warn of or refuse; everything is
-   inlined.
-
-   Plain cc contracts a * b + c to an FMA where there is one, so results may differ in the last bit between
-   instruction sets, but never between places in an array: each element goes through the same loop (the ends
-   of arrays too, see blocks.h). */
-#ifndef DML_KERNELS_VECTOR_H
-#define DML_KERNELS_VECTOR_H
-
-/* On 64-bit Windows gcc doesn't align the stack to 32 bytes (gcc's bug 54412; base/cpu.h). */
-#if (defined(__x86_64__) || defined(__i386__)) &&                                                            \
-    (!defined(_WIN64) || defined(__clang__) || defined(DML__HAS_AVX2))
-#define DML__VECTOR_BYTES 32
-#else
-#define DML__VECTOR_BYTES 16
-#endif
-#define DML__LANES (DML__VECTOR_BYTES / 4)
-
-typedef float dml__vf __attribute__((vector_size(DML__VECTOR_BYTES)));
-typedef int32_t dml__vi __attribute__((vector_size(DML__VECTOR_BYTES)));
-typedef uint32_t dml__vu __attribute__((vector_size(DML__VECTOR_BYTES)));
-typedef float dml__vf_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
-typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
-
-/* Before a loop over a constant number of vectors: unrolls it, so that an array of them is in registers. */
-#if defined(__clang__)
-#define DML__UNROLLED _Pragma("clang loop unroll(full)")
-#elif defined(__GNUC__)
-#define DML__UNROLLED _Pragma("GCC unroll 8")
-#else
-#define DML__UNROLLED
-#endif
-
-#define DML__BODY static inline __attribute__((always_inline))
-
-#define DML__STRIP(...) __VA_ARGS__
-#if defined(DML__EMULATED)
-#define DML__FOR_TARGET(isa)
-#else
-#define DML__FOR_TARGET(isa) __attribute__((target(isa)))
-#endif
-#ifdef DML__HAS_AVX512
-#define DML__FOR_AVX512(name, parameters, arguments)                                                         \
-    DML__FOR_TARGET("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma") static void name##_avx512 parameters      \
-    {                                                                                                        \
-        name##_body arguments;                                                                               \
-    }
-#define DML__TO_AVX512(name, arguments)                                                                      \
-    if (isa == DML_ISA_AVX512) {                                                                             \
-        name##_avx512 arguments;                                                                             \
-        return;                                                                                              \
-    }
-#else
-#define DML__FOR_AVX512(name, parameters, arguments)
-#define DML__TO_AVX512(name, arguments)
-#endif
-#ifdef DML__HAS_AVX2
-#define DML__PER_ISA(name, parameters, arguments)                                                            \
-    DML__FOR_AVX512(name, parameters, arguments)                                                             \
-    DML__FOR_TARGET("avx2,fma") static void name##_avx2 parameters                                           \
-    {                                                                                                        \
-        name##_body arguments;                                                                               \
-    }                                                                                                        \
-    static void name##_base parameters                                                                       \
-    {                                                                                                        \
-        name##_body arguments;                                                                               \
-    }                                                                                                        \
-    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
-    {                                                                                                        \
-        DML__TO_AVX512(name, arguments)                                                                      \
-        if (isa == DML_ISA_AVX2)                                                                             \
-            name##_avx2 arguments;                                                                           \
-        else                                                                                                 \
-            name##_base arguments;                                                                           \
-    }
-#else /* NEON is in every AArch64, so the base is it; elsewhere the compiler makes scalars of the vectors.   \
-       */
-#define DML__PER_ISA(name, parameters, arguments)                                                            \
-    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
-    {                                                                                                        \
-        (void)isa;                                                                                           \
-        name##_body arguments;                                                                               \
-    }
-#endif
-
-#define DML__LOAD(from) (*(const dml__vf_memory *)(from))
-#define DML__STORE(to, vector) (*(dml__vf_memory *)(to) = (vector))
-#define DML__LOAD_INT(from) (*(const dml__vi_memory *)(from))
-#define DML__STORE_INT(to, vector) (*(dml__vi_memory *)(to) = (vector))
-
-/* Lane by lane: where the mask is all ones `a`, where it is zero `b`. */
-#define DML__SELECT(mask, a, b) ((dml__vf)(((mask) & (dml__vi)(a)) | (~(mask) & (dml__vi)(b))))
-#define DML__SELECT_INT(mask, a, b) (((mask) & (a)) | (~(mask) & (b)))
-
-DML__BODY void dml__splat(dml__vf *vector, float value)
-{
-#if DML__LANES == 8
-    const dml__vf all = { value, value, value, value, value, value, value, value };
-#else
-    const dml__vf all = { value, value, value, value };
-#endif
-    *vector = all;
-}
-
-/* The first `count` > 0 lanes from memory, the first of them again in the others; and back. */
-DML__BODY void dml__load_some(dml__vf *vector, const float *from, size_t count)
-{
-    if (count >= DML__LANES) {
-        *vector = DML__LOAD(from);
-        return;
-    }
-    float lanes[DML__LANES];
-    dml__splat(vector, from[0]);
-    DML__STORE(lanes, *vector);
-    for (size_t lane = 1; lane < count; lane++) lanes[lane] = from[lane];
-    *vector = DML__LOAD(lanes);
-}
-
-DML__BODY void dml__store_some(float *to, const dml__vf *vector, size_t count)
-{
-    if (count >= DML__LANES) {
-        DML__STORE(to, *vector);
-        return;
-    }
-    for (size_t lane = 0; lane < count; lane++) to[lane] = (*vector)[lane];
-}
-
-DML__BODY double dml__add_lanes(const dml__vf *vector)
-{
-    float lanes[DML__LANES];
-    DML__STORE(lanes, *vector);
-    const double low = ((double)lanes[0] + (double)lanes[1]) + ((double)lanes[2] + (double)lanes[3]);
-#if DML__LANES == 8
-    return low + (((double)lanes[4] + (double)lanes[5]) + ((double)lanes[6] + (double)lanes[7]));
-#else
-    return low;
-#endif
-}
-
-/* All ones in the first `count` lanes, zeros in the others. */
-DML__BODY void dml__first_lanes(dml__vi *mask, size_t count)
-{
-#if DML__LANES == 8
-    const dml__vi lane = { 0, 1, 2, 3, 4, 5, 6, 7 };
-#else
-    const dml__vi lane = { 0, 1, 2, 3 };
-#endif
-    *mask = lane < (int32_t)(count < DML__LANES ? count : DML__LANES);
-}
-
-#endif
-
-/* line = alpha (x[0] + x[step] + ...) + beta line + bias, `terms` of them added in order, and then relu */
-typedef struct dml__finish {
-    int terms;
-    ptrdiff_t step;
-    float alpha, beta;
-    const float *bias; /* (n), or NULL */
-    bool relu;
-} dml__finish;
-
-DML__LOCAL void dml__finish_line(dml_isa isa, size_t n, const dml__finish *finish, const float *x,
-                                 float *line);
-
-#endif
-
-DML__BODY void dml__finish_some_body(size_t count, const dml__finish *finish, const float *x,
-                                     const float *bias, float *line)
-{
-    dml__vf value, other = { 0 }; /* or gcc warns of it */
-    dml__load_some(&value, x, count);
-    for (int t = 1; t < finish->terms; t++) {
-        dml__load_some(&other, x + t * finish->step, count);
-        value = value + other;
-    }
-    value = value * finish->alpha;
-    if (finish->beta != 0) {
-        dml__load_some(&other, line, count);
-        value = value + other * finish->beta;
-    }
-    if (bias) {
-        dml__load_some(&other, bias, count);
-        value = value + other;
-    }
-    if (finish->relu) value = (dml__vf)((dml__vi)value & ~(value <= 0.0f)); /* keeps a NaN */
-    dml__store_some(line, &value, count);
-}
-
-DML__BODY void dml__finish_whole_body(size_t n, const dml__finish *finish, const float *x, float *line)
-{
-    size_t i = 0;
-    if (finish->terms == 1 && finish->beta == 0 && !finish->bias && !finish->relu)
-        for (; i + DML__LANES <= n; i += DML__LANES) DML__STORE(line + i, DML__LOAD(x + i) * finish->alpha);
-    for (; i + DML__LANES <= n; i += DML__LANES)
-        dml__finish_some_body(DML__LANES, finish, x + i, finish->bias ? finish->bias + i : NULL, line + i);
-    if (i < n) dml__finish_some_body(n - i, finish, x + i, finish->bias ? finish->bias + i : NULL, line + i);
-}
-DML__PER_ISA(dml__finish_whole, (size_t n, const dml__finish *finish, const float *x, float *line),
-             (n, finish, x, line))
-
-DML__LOCAL void dml__finish_line(dml_isa isa, size_t n, const dml__finish *finish, const float *x,
-                                 float *line)
-{
-    dml__finish_whole(isa, n, finish, x, line);
-}
-
-#endif
-
-/* ---- kernels/thin.c ---- */
-
-#ifndef DML_KERNELS_THIN_C
-#define DML_KERNELS_THIN_C
-
-/* ---- kernels/thin.h ---- */
-
-/* thin.h: products with a few rows or columns, which are bound by reading the larger factor: nothing is
-   packed. */
-#ifndef DML_KERNELS_THIN_H
-#define DML_KERNELS_THIN_H
-
-/* ---- kernels/product.h ---- */
-
-/* product.h: the blocked loop around the micro-kernel, which matrix products and convolutions share. */
-#ifndef DML_KERNELS_PRODUCT_H
-#define DML_KERNELS_PRODUCT_H
-
-/* C = activation(alpha A B + beta C + bias) */
+/* C = alpha A B + beta C + bias */
 typedef struct dml__product {
     ptrdiff_t m, n, k;
     dml__factor a; /* m lanes */
     dml__factor b; /* n lanes */
     float alpha, beta;
-    dml_epilogue epilogue; /* its bias (n) */
-    float *c;              /* (m, ldc), of which n columns count */
+    const float *bias; /* (n), or NULL; beta is then 0 */
+    float *c;          /* (m, ldc), of which n columns count */
     ptrdiff_t ldc;
-    const dml__microkernel *kernel; /* NULL: the one on f32 for dml_cpu_isa */
 } dml__product;
 
 /* Bitwise the same for any number of threads and any scratch; allocates nothing. With less scratch than
    dml__product_scratch says it packs on the stack, in smaller blocks, and so packs more often. */
 DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product);
 
-/* What such a product uses, on the instruction set that dml_cpu_isa says; zeros for an empty one. Only the
-   sizes, and how the factors lie, count: where they are may be NULL. */
-DML__LOCAL dml_scratch dml__product_scratch(const dml__product *product);
+/* What a product of that size uses, on the instruction set that dml_cpu_isa says; zeros for an empty one. */
+DML__LOCAL dml_scratch dml__product_scratch(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k);
 
 #endif
-
-typedef enum dml__thin_form {
-    DML__NOT_THIN,
-    DML__THIN_DOTS,  /* both factors have their k's side by side: C's elements are dot products */
-    DML__THIN_LINES, /* few rows of A, and B has its columns side by side: C's rows are sums of B's lines */
-    DML__THIN_OUTER  /* one k: C's rows are multiples of B's only line */
-} dml__thin_form;
-
-/* Which form a product has; it depends on the sizes, of which none is 0, and on how the factors lie alone. */
-DML__LOCAL dml__thin_form dml__thin_kind(const dml__product *product);
-
-/* Computes a product that has one of the forms. */
-DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product);
-
-#endif
-
-/* Of the factors' elements the larger one's are each used at most this many times. */
-#define DML__DOTS_MOST 16 /* with sums over lanes at the end */
-#define DML__LINES_MOST 3
-#define DML__LINES_AT_ONCE 8
-
-#define DML__THIN_WORK 65536.0 /* multiply-adds of a task */
-
-typedef struct dml__thin {
-    ptrdiff_t m, n, k; /* n >= m */
-    const float *a;    /* element (i, p) at i * a_line + p * a_step */
-    ptrdiff_t a_line, a_step;
-    const float *b; /* (n, k) for dots, (k, n) for sums of lines */
-    ptrdiff_t b_line;
-    float alpha, beta;
-    const float *bias;
-    ptrdiff_t bias_row, bias_column; /* where that of element (i, j) lies */
-    bool relu;
-    float *c;
-    ptrdiff_t c_row, c_column;
-    ptrdiff_t rows, columns; /* of a task */
-    dml_isa isa;
-} dml__thin;
-
-static float dml__thin_finish(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, float value)
-{
-    if (thin->bias) value += thin->bias[i * thin->bias_row + j * thin->bias_column];
-    return thin->relu && value <= 0 ? 0 : value;
-}
-
-/* --- both factors have their k's side by side: dot products, 1 or 2 rows of A with 4 of B --- */
-
-#define DML__DEFINE_DOT(isa, target, vector, lanes)                                                          \
-    target DML__INLINE void dml__dot_tile_##isa(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j,             \
-                                                const int rows, float sums[][4])                             \
-    {                                                                                                        \
-        vector sum[2][4];                                                                                    \
-        const float *a = thin->a + i * thin->a_line, *b = thin->b + j * thin->b_line;                        \
-        const ptrdiff_t a_line = thin->a_line, b_line = thin->b_line;                                        \
-        DML__UNROLL                                                                                          \
-        for (int r = 0; r < rows; r++) {                                                                     \
-            DML__UNROLL                                                                                      \
-            for (int q = 0; q < 4; q++) sum[r][q] = dml__##isa##_splat(0);                                   \
-        }                                                                                                    \
-        ptrdiff_t p = 0;                                                                                     \
-        for (; p + lanes <= thin->k; p += lanes) {                                                           \
-            vector line[2];                                                                                  \
-            DML__UNROLL                                                                                      \
-            for (int r = 0; r < rows; r++) line[r] = dml__##isa##_load(a + r * a_line + p);                  \
-            DML__UNROLL                                                                                      \
-            for (int q = 0; q < 4; q++) {                                                                    \
-                const vector value = dml__##isa##_load(b + q * b_line + p);                                  \
-                DML__UNROLL                                                                                  \
-                for (int r = 0; r < rows; r++) sum[r][q] = dml__##isa##_fma(line[r], value, sum[r][q]);      \
-            }                                                                                                \
-        }                                                                                                    \
-        DML__UNROLL                                                                                          \
-        for (int r = 0; r < rows; r++) {                                                                     \
-            dml__##isa##_sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3], sums[r]);                          \
-            for (ptrdiff_t rest = p; rest < thin->k; rest++)                                                 \
-                for (int q = 0; q < 4; q++) sums[r][q] += a[r * a_line + rest] * b[q * b_line + rest];       \
-        }                                                                                                    \
-    }                                                                                                        \
-    target static void dml__dots_##isa(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, int rows,            \
-                                       float sums[2][4])                                                     \
-    {                                                                                                        \
-        if (rows == 1)                                                                                       \
-            dml__dot_tile_##isa(thin, i, j, 1, sums);                                                        \
-        else                                                                                                 \
-            dml__dot_tile_##isa(thin, i, j, 2, sums);                                                        \
-    }
-
-/* --- B has its columns side by side: C's row is a sum of B's lines, eight at a time --- */
-
-#define DML__DEFINE_LINES(isa, target, vector, lanes)                                                        \
-    target static void dml__add_lines_##isa(ptrdiff_t n, const float *x, const float *b, ptrdiff_t b_line,   \
-                                            float *c)                                                        \
-    {                                                                                                        \
-        vector factor[DML__LINES_AT_ONCE];                                                                   \
-        DML__UNROLL                                                                                          \
-        for (int q = 0; q < DML__LINES_AT_ONCE; q++) factor[q] = dml__##isa##_splat(x[q]);                   \
-        ptrdiff_t j = 0;                                                                                     \
-        for (; j + lanes <= n; j += lanes) {                                                                 \
-            vector sum = dml__##isa##_load(c + j);                                                           \
-            DML__UNROLL                                                                                      \
-            for (int q = 0; q < DML__LINES_AT_ONCE; q++)                                                     \
-                sum = dml__##isa##_fma(factor[q], dml__##isa##_load(b + q * b_line + j), sum);               \
-            dml__##isa##_store(c + j, sum);                                                                  \
-        }                                                                                                    \
-        for (; j < n; j++)                                                                                   \
-            for (int q = 0; q < DML__LINES_AT_ONCE; q++) c[j] += x[q] * b[q * b_line + j];                   \
-    }
-
-DML__DEFINE_DOT(plain, , dml__v4, 4)
-DML__DEFINE_LINES(plain, , dml__v4, 4)
-#if defined(DML__HAS_AVX2)
-DML__DEFINE_DOT(avx2, DML__AVX2, __m256, 8)
-DML__DEFINE_LINES(avx2, DML__AVX2, __m256, 8)
-#endif
-#if defined(DML__HAS_AVX512)
-DML__DEFINE_DOT(avx512, DML__AVX512, __m512, 16)
-DML__DEFINE_LINES(avx512, DML__AVX512, __m512, 16)
-#endif
-#if defined(__aarch64__)
-DML__DEFINE_DOT(neon, , float32x4_t, 4)
-DML__DEFINE_LINES(neon, , float32x4_t, 4)
-#endif
-
-static void dml__dots(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, int rows, float sums[2][4])
-{
-    switch (thin->isa) {
-#if defined(DML__HAS_AVX512)
-    case DML_ISA_AVX512: dml__dots_avx512(thin, i, j, rows, sums); break;
-#endif
-#if defined(DML__HAS_AVX2)
-    case DML_ISA_AVX2: dml__dots_avx2(thin, i, j, rows, sums); break;
-#endif
-#if defined(__aarch64__)
-    case DML_ISA_NEON: dml__dots_neon(thin, i, j, rows, sums); break;
-#endif
-    default: dml__dots_plain(thin, i, j, rows, sums); break;
-    }
-}
-
-static void dml__add_lines(dml_isa isa, ptrdiff_t n, const float *x, const float *b, ptrdiff_t b_line,
-                           float *c)
-{
-    switch (isa) {
-#if defined(DML__HAS_AVX512)
-    case DML_ISA_AVX512: dml__add_lines_avx512(n, x, b, b_line, c); break;
-#endif
-#if defined(DML__HAS_AVX2)
-    case DML_ISA_AVX2: dml__add_lines_avx2(n, x, b, b_line, c); break;
-#endif
-#if defined(__aarch64__)
-    case DML_ISA_NEON: dml__add_lines_neon(n, x, b, b_line, c); break;
-#endif
-    default: dml__add_lines_plain(n, x, b, b_line, c); break;
-    }
-}
-
-/* Columns j .. j + count - 1, at most four: B's last rows are taken again where there are fewer. */
-static void dml__dot_columns(const dml__thin *thin, ptrdiff_t j, ptrdiff_t count)
-{
-    const ptrdiff_t back = j + 4 <= thin->n ? 0 : j + 4 - thin->n;
-    float sums[2][4];
-    for (ptrdiff_t i = 0; i < thin->m; i += 2) {
-        const int rows = thin->m - i < 2 ? 1 : 2;
-        dml__dots(thin, i, j - back, rows, sums);
-        for (int r = 0; r < rows; r++) {
-            for (ptrdiff_t q = back; q < back + count; q++) {
-                const ptrdiff_t column = j - back + q;
-                float *c = thin->c + (i + r) * thin->c_row + column * thin->c_column;
-                float value = thin->alpha * sums[r][q];
-                if (thin->beta != 0) value += thin->beta * *c;
-                *c = dml__thin_finish(thin, i + r, column, value);
-            }
-        }
-    }
-}
-
-static void dml__dots_task(void *argument, int task, int worker)
-{
-    const dml__thin *thin = (const dml__thin *)argument;
-    const ptrdiff_t begin = task * thin->columns;
-    const ptrdiff_t end = begin + thin->columns < thin->n ? begin + thin->columns : thin->n;
-    (void)worker;
-    for (ptrdiff_t j = begin; j < end; j += 4) dml__dot_columns(thin, j, end - j < 4 ? end - j : 4);
-}
-
-static void dml__lines_task(void *argument, int task, int worker)
-{
-    const dml__thin *thin = (const dml__thin *)argument;
-    const ptrdiff_t begin = task * thin->columns;
-    const ptrdiff_t n = thin->n - begin < thin->columns ? thin->n - begin : thin->columns;
-    float x[DML__LINES_AT_ONCE];
-    (void)worker;
-    for (ptrdiff_t i = 0; i < thin->m; i++) {
-        float *c = thin->c + i * thin->c_row + begin;
-        if (thin->beta == 0)
-            memset(c, 0, (size_t)n * sizeof *c);
-        else if (thin->beta != 1)
-            for (ptrdiff_t j = 0; j < n; j++) c[j] *= thin->beta;
-    }
-    for (ptrdiff_t p = 0; p < thin->k; p += DML__LINES_AT_ONCE) {
-        const int terms = thin->k - p < DML__LINES_AT_ONCE ? (int)(thin->k - p) : DML__LINES_AT_ONCE;
-        const float *b = thin->b + p * thin->b_line + begin;
-        for (ptrdiff_t i = 0; i < thin->m; i++) {
-            float *c = thin->c + i * thin->c_row + begin;
-            for (int q = 0; q < terms; q++)
-                x[q] = thin->alpha * thin->a[i * thin->a_line + (p + q) * thin->a_step];
-            if (terms == DML__LINES_AT_ONCE)
-                dml__add_lines(thin->isa, n, x, b, thin->b_line, c);
-            else
-                for (int q = 0; q < terms; q++)
-                    for (ptrdiff_t j = 0; j < n; j++) c[j] += x[q] * b[q * thin->b_line + j];
-        }
-    }
-    for (ptrdiff_t i = 0; (thin->bias || thin->relu) && i < thin->m; i++)
-        for (ptrdiff_t j = begin; j < begin + n; j++) {
-            float *c = thin->c + i * thin->c_row + j;
-            *c = dml__thin_finish(thin, i, j, *c);
-        }
-}
-
-/* A single k: rows of C are multiples of B's only line. */
-static void dml__outer_task(void *argument, int task, int worker)
-{
-    const dml__thin *thin = (const dml__thin *)argument;
-    const ptrdiff_t begin = task * thin->rows;
-    const ptrdiff_t end = begin + thin->rows < thin->m ? begin + thin->rows : thin->m;
-    (void)worker;
-    for (ptrdiff_t i = begin; i < end; i++) {
-        const dml__finish finish = { 1,          0,          thin->alpha * thin->a[i * thin->a_line],
-                                     thin->beta, thin->bias, thin->relu };
-        dml__finish_line(thin->isa, (size_t)thin->n, &finish, thin->b, thin->c + i * thin->c_row);
-    }
-}
-
-/* Shares the columns out in multiples of 16, so that every lane of a vector is where it would be without. */
-static void dml__run_thin(dml_pool *pool, dml__thin *thin, dml_pool_task task)
-{
-    const double work = (double)thin->m * (double)thin->n * (double)thin->k;
-    double tasks = work / DML__THIN_WORK;
-    if (tasks > 4 * dml_pool_threads(pool)) tasks = 4 * dml_pool_threads(pool);
-    thin->columns = tasks < 2 ? thin->n : (ptrdiff_t)((double)thin->n / tasks / 16 + 1) * 16;
-    dml_pool_run(pool, (int)((thin->n + thin->columns - 1) / thin->columns), task, thin);
-}
-
-static void dml__run_outer(dml_pool *pool, dml__thin *thin)
-{
-    const ptrdiff_t rows = (ptrdiff_t)(DML__THIN_WORK / 4) / thin->n;
-    thin->rows = rows ? rows : 1;
-    dml_pool_run(pool, (int)((thin->m + thin->rows - 1) / thin->rows), dml__outer_task, thin);
-}
-
-static const dml__matrix *dml__plain_matrix(const dml__factor *factor)
-{
-    return factor->pack == dml__pack_matrix ? (const dml__matrix *)factor->source : NULL;
-}
-
-DML__LOCAL dml__thin_form dml__thin_kind(const dml__product *product)
-{
-    const dml__matrix *a = dml__plain_matrix(&product->a), *b = dml__plain_matrix(&product->b);
-    const ptrdiff_t m = product->m, n = product->n, k = product->k;
-    if (!a || !b) return DML__NOT_THIN;
-    if (a->k_step == 1 && b->k_step == 1 && (m <= DML__DOTS_MOST || n <= DML__DOTS_MOST) && k >= 32 &&
-        (m >= 4 || n >= 4))
-        return DML__THIN_DOTS;
-    if (b->lane_step != 1) return DML__NOT_THIN;
-    if (k == 1) return DML__THIN_OUTER;
-    return m <= DML__LINES_MOST && n >= 16 ? DML__THIN_LINES : DML__NOT_THIN;
-}
-
-DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product)
-{
-    const dml__matrix *a = dml__plain_matrix(&product->a), *b = dml__plain_matrix(&product->b);
-    dml__thin thin = { product->m,
-                       product->n,
-                       product->k,
-                       a->x,
-                       a->lane_step,
-                       a->k_step,
-                       b->x,
-                       b->k_step,
-                       product->alpha,
-                       product->beta,
-                       product->epilogue.bias,
-                       0,
-                       1,
-                       product->epilogue.activation == DML_ACTIVATION_RELU,
-                       product->c,
-                       product->ldc,
-                       1,
-                       product->m,
-                       product->n,
-                       dml__pool_machine(pool).isa };
-    switch (dml__thin_kind(product)) {
-    case DML__THIN_DOTS:
-        thin.b_line = b->lane_step;
-        if (thin.m > thin.n) {
-            thin.m = product->n, thin.n = product->m;
-            thin.a = b->x, thin.a_line = b->lane_step;
-            thin.b = a->x, thin.b_line = a->lane_step;
-            thin.bias_row = 1, thin.bias_column = 0;
-            thin.c_row = 1, thin.c_column = product->ldc;
-        }
-        dml__run_thin(pool, &thin, dml__dots_task);
-        break;
-    case DML__THIN_LINES: dml__run_thin(pool, &thin, dml__lines_task); break;
-    case DML__THIN_OUTER: dml__run_outer(pool, &thin); break;
-    case DML__NOT_THIN: break;
-    }
-}
-
-#endif
-
-/* ---- kernels/product.c ---- */
-
-#ifndef DML_KERNELS_PRODUCT_C
-#define DML_KERNELS_PRODUCT_C
 
 #include <string.h>
+
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
 
 /* A small C under a long k has too few tiles to share among threads. Its k is then cut into at most
    DML__CHUNKS chunks, whose partial sums are added up in order. Whether and where to cut depends on the sizes
    alone. */
 #define DML__CHUNKS 16
-#define DML__CHUNKED_C 4096   /* elements of C, at most */
-#define DML__CHUNK_BLOCK 1024 /* elements of a block of C, where the chunks' sums are on the stack */
+#define DML__CHUNKED_C 4096 /* elements of C, at most */
 
-/* A worker's scratch holds a block of A and behind it panels of B, of this many rows and columns at most; the
-   shared scratch holds the partial sums of the chunks. */
-#define DML__PACK_ROWS 120
-#define DML__PACK_COLUMNS 768
-
-/* Panels of B that are no larger than this stay in the first cache all together; and where a tile has fewer
-   k's than this, writing C takes longer than reading them. */
-#define DML__ACROSS_FLOATS 4096
-#define DML__ACROSS_KC 64
+/* A worker's scratch holds a panel of A and behind it panels of B, of this many columns at most; the shared
+   scratch holds the partial sums of the chunks. */
+#define DML__PACK_COLUMNS 752
 
 /* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
    needs little takes little of it. */
-#define DML__STACK_FLOATS (DML__PRODUCT_KC * DML__TILE_EDGES)
+#define DML__STACK_FLOATS (DML__PRODUCT_KC * (DML__TILE_ROWS + DML__TILE_COLUMNS))
 #define DML__SMALL_STACK_FLOATS 1536
 #define DML__STACK_SLACK (DML__ALIGNMENT / sizeof(float))
 
@@ -6781,66 +5208,77 @@ static ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
     return dml__quotient_up(a, b) * b;
 }
 
+/* to[k * width + lane] = from[lane * step + k] for 4 x 4. */
+static inline void dml__transpose_4x4(const float *from, ptrdiff_t step, float *to, int width)
+{
+#if defined(__SSE__)
+    __m128 r0 = _mm_loadu_ps(from), r1 = _mm_loadu_ps(from + step);
+    __m128 r2 = _mm_loadu_ps(from + 2 * step), r3 = _mm_loadu_ps(from + 3 * step);
+    _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
+    _mm_storeu_ps(to, r0);
+    _mm_storeu_ps(to + width, r1);
+    _mm_storeu_ps(to + 2 * width, r2);
+    _mm_storeu_ps(to + 3 * width, r3);
+#else
+    for (int k = 0; k < 4; k++)
+        for (int lane = 0; lane < 4; lane++) to[k * width + lane] = from[lane * step + k];
+#endif
+}
+
+DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width,
+                                     float *out)
+{
+    int lane = 0;
+    for (; lane + 4 <= lanes; lane += 4) {
+        const float *from = x + lane * lane_step;
+        int k = 0;
+        for (; k + 4 <= kc; k += 4) dml__transpose_4x4(from + k, lane_step, out + k * width + lane, width);
+        for (; k < kc; k++)
+            for (int l = 0; l < 4; l++) out[k * width + lane + l] = from[l * lane_step + k];
+    }
+    for (; lane < lanes; lane++)
+        for (int k = 0; k < kc; k++) out[k * width + lane] = x[lane * lane_step + k];
+}
+
+DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                 int width, float *out)
+{
+    const dml__matrix *m = (const dml__matrix *)matrix;
+    const float *x = m->x + first * m->lane_step + k0 * m->k_step;
+    if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
+    if (m->lane_step != 1)
+        dml__pack_transposed(x, m->lane_step, lanes, kc, width, out);
+    else
+        for (int k = 0; k < kc; k++, x += m->k_step, out += width)
+            memcpy(out, x, (size_t)lanes * sizeof *out);
+}
+
 /* The rows and columns of C, and the part of k, that one task computes. */
 typedef struct dml__range {
     ptrdiff_t i0, i1, j0, j1, k0, k1;
 } dml__range;
 
-/* What is computed: the product, or the transposed one, with vectors made of C's rows: for a narrow C, whose
-   rows there are more of than of columns, or where that saves transposing the larger factor. The caller's C
-   stays as it is. */
+/* What is computed: the product, or, for a narrow C, the transposed one: vectors are then made of C's rows,
+   which there are more of than of columns. The caller's C stays as it is. */
 typedef struct dml__job {
     dml__product product;
     const dml__microkernel *kernel;
-    dml_isa isa;
-    ptrdiff_t l2;    /* bytes of the second cache */
-    bool transposed; /* product.c is then the transpose of the caller's C, and the bias goes along rows */
-    ptrdiff_t rows, full; /* of a tile at most; full columns are whole vectors */
+    bool transposed; /* product.c is then the transpose of the caller's C, and product.bias goes along rows */
 } dml__job;
 
-/* Whether the lanes of a factor lie side by side in memory, as vectors are loaded. */
-static bool dml__has_lanes(const dml__factor *factor)
+static dml__job dml__plan_product(const dml__product *product)
 {
-    return factor->pack == dml__pack_matrix && ((const dml__matrix *)factor->source)->lane_step == 1;
-}
-
-/* The share of a vector's lanes that `n` columns fill. */
-static bool dml__fills_lanes(ptrdiff_t n, const dml__microkernel *kernel)
-{
-    return n * 4 > dml__round_up(n, kernel->lanes) * 3;
-}
-
-static bool dml__is_better_transposed(const dml__product *product, const dml__microkernel *kernel)
-{
-    if (product->n >= product->m) return false;
-    if (!dml__fills_lanes(product->n, kernel)) return true;
-    return false;
-}
-
-static dml__job dml__plan_product(dml__machine machine, const dml__product *product)
-{
-    dml__job job;
-    job.product = *product;
-    job.isa = machine.isa;
-    job.l2 = (ptrdiff_t)machine.caches.l2;
-    job.kernel = product->kernel ? product->kernel : dml__microkernel_get(job.isa);
-    job.transposed = dml__is_better_transposed(product, job.kernel);
-    if (job.transposed) {
-        job.product.m = product->n;
-        job.product.n = product->m;
-        job.product.a = product->b;
-        job.product.b = product->a;
-    }
-    const bool thin = job.product.m <= job.kernel->thin_rows;
-    job.rows = thin ? job.kernel->thin_rows : job.kernel->rows;
-    job.full = (ptrdiff_t)job.kernel->lanes * (thin ? job.kernel->thin_vectors : job.kernel->vectors);
+    const dml__job plain = { *product, dml__microkernel_get(), false };
+    const dml__microkernel *kernel = plain.kernel;
+    if (product->n > kernel->rows || product->n >= product->m) return plain;
+    if (product->n * 4 > dml__round_up(product->n, kernel->lanes) * 3) return plain;
+    dml__job job = plain;
+    job.transposed = true;
+    job.product.m = product->n;
+    job.product.n = product->m;
+    job.product.a = product->b;
+    job.product.b = product->a;
     return job;
-}
-
-/* The blocks of k: as many as needed, of about the same size. */
-static ptrdiff_t dml__k_block(ptrdiff_t k)
-{
-    return dml__quotient_up(k, dml__quotient_up(k, DML__PRODUCT_KC));
 }
 
 /* Where element (i, j) of the job's product lies. */
@@ -6849,305 +5287,115 @@ static inline float *dml__job_c(const dml__job *job, ptrdiff_t i, ptrdiff_t j)
     return job->product.c + (job->transposed ? j * job->product.ldc + i : i * job->product.ldc + j);
 }
 
-/* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions:
-   `side` is (rows, width), `across` (columns, rows). */
-static void dml__compute_aside(const dml__job *job, const dml__tile *tile, ptrdiff_t i0, ptrdiff_t j0,
-                               float *side, float *across)
+/* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions. */
+static void dml__side_tile(const dml__job *job, const dml__tile *tile, int rows, int columns)
 {
-    const int lanes = job->kernel->lanes, width = (tile->columns + lanes - 1) / lanes * lanes;
+    float side[DML__TILE_ROWS * DML__TILE_COLUMNS];
+    const int vectors = (columns + job->kernel->lanes - 1) / job->kernel->lanes;
+    const ptrdiff_t width = (ptrdiff_t)vectors * job->kernel->lanes;
+    const ptrdiff_t row_step = job->transposed ? 1 : tile->ldc, column_step = job->transposed ? tile->ldc : 1;
     dml__tile whole = *tile;
-    for (int i = 0; i < tile->rows; i++) whole.c[i] = side + i * width;
-    whole.columns = width;
-    whole.alpha = 1;
-    whole.beta = 0;
-    whole.bias = NULL;
-    whole.relu = false;
-    job->kernel->run(&whole);
-    const dml__finish finish = { 1, 0, tile->alpha, tile->beta, tile->bias, tile->relu };
-    if (!job->transposed) {
-        for (int i = 0; i < tile->rows; i++)
-            dml__finish_line(job->isa, (size_t)tile->columns, &finish, side + i * width,
-                             dml__job_c(job, i0 + i, j0));
-        return;
+    whole.c = side;
+    whole.ldc = width;
+    if (tile->beta != 0) {
+        memset(side, 0, (size_t)rows * (size_t)width * sizeof *side);
+        for (int j = 0; j < columns; j++)
+            for (int i = 0; i < rows; i++) side[i * width + j] = tile->c[i * row_step + j * column_step];
     }
-    dml__pack_transposed(side, width, tile->rows, tile->columns, tile->rows, across);
-    for (int j = 0; j < tile->columns; j++)
-        dml__finish_line(job->isa, (size_t)tile->rows, &finish, across + j * tile->rows,
-                         dml__job_c(job, i0, j0 + j));
+    job->kernel->run(&whole, rows, vectors);
+    for (int j = 0; j < columns; j++)
+        for (int i = 0; i < rows; i++) tile->c[i * row_step + j * column_step] = side[i * width + j];
 }
 
-/* Stack frames that only who needs them pays for. */
-#define DML__SMALL_TILE_FLOATS 256
-DML__NOINLINE static void dml__small_side_tile(const dml__job *job, const dml__tile *tile, ptrdiff_t i0,
-                                               ptrdiff_t j0)
+/* C = bias, in a tile. */
+static void dml__bias_tile(const dml__job *job, ptrdiff_t i0, int rows, ptrdiff_t j0, int columns)
 {
-    float side[DML__SMALL_TILE_FLOATS], across[DML__SMALL_TILE_FLOATS];
-    dml__compute_aside(job, tile, i0, j0, side, across);
+    const float *bias = job->product.bias + (job->transposed ? i0 : j0);
+    const int lines = job->transposed ? columns : rows, length = job->transposed ? rows : columns;
+    float *line = dml__job_c(job, i0, j0);
+    for (int l = 0; l < lines; l++, line += job->product.ldc)
+        memcpy(line, bias, (size_t)length * sizeof *bias);
 }
 
-DML__NOINLINE static void dml__side_tile(const dml__job *job, const dml__tile *tile, ptrdiff_t i0,
-                                         ptrdiff_t j0)
+/* The columns of B can be used in place; packing them pays only when several panels of A use them. */
+static bool dml__use_in_place(const dml__job *job, const dml__range *range)
 {
-    if (job->rows * job->full <= DML__SMALL_TILE_FLOATS) {
-        dml__small_side_tile(job, tile, i0, j0);
-        return;
-    }
-    float side[DML__TILE_FLOATS], across[DML__TILE_FLOATS];
-    dml__compute_aside(job, tile, i0, j0, side, across);
+    const dml__factor *b = &job->product.b;
+    return b->pack == dml__pack_matrix && ((const dml__matrix *)b->source)->lane_step == 1 &&
+           range->i1 - range->i0 <= 2 * job->kernel->rows;
 }
 
-/* How a range is computed: what is packed, and how much of it at once. */
-typedef struct dml__blocking {
-    bool pack_a, pack_b;
-    bool across; /* tiles beside each other follow each other, and not those below each other */
-    ptrdiff_t kc, mc, nc;
-    float *a, *b; /* (mc, kc) in panels of a tile's rows; (kc, nc) in panels of its columns */
-} dml__blocking;
-
-/* The rows of a part in tiles of about the same height: so many of `height` + 1 rows, then so many of
- * `height`. */
-typedef struct dml__heights {
-    ptrdiff_t height, higher_until;
-} dml__heights;
-
-static dml__heights dml__divide_rows(const dml__job *job, const dml__range *part)
+/* Floats of a panel of A of this height, up to where the panels of B begin: aligned, or loads would cross
+   cache lines. */
+static ptrdiff_t dml__panel_a_floats(ptrdiff_t kc, ptrdiff_t rows)
 {
-    const ptrdiff_t rows = part->i1 - part->i0, tiles = dml__quotient_up(rows, job->rows);
-    const dml__heights heights = { rows / tiles, part->i0 + rows % tiles * (rows / tiles + 1) };
-    return heights;
+    return dml__round_up(kc * rows, DML__ALIGNMENT / (ptrdiff_t)sizeof(float));
 }
 
-/* Rows of the tile that begins at row i. */
-static inline int dml__height_at(const dml__heights *heights, ptrdiff_t i)
+/* How many columns of B to pack at most. Where A is a single panel, that is packed again for each piece of B,
+   which with 16 columns a row is next to nothing; so not all of B, which may be a layer's weights, need be
+   held. */
+static ptrdiff_t dml__columns_at_most(const dml__job *job)
 {
-    return (int)(heights->height + (i < heights->higher_until));
+    const dml__microkernel *kernel = job->kernel;
+    const ptrdiff_t full = kernel->lanes * kernel->vectors, most = DML__PACK_COLUMNS / full * full;
+    return job->product.m > kernel->rows ? most
+                                         : dml__smaller(most, dml__round_up(16 * job->product.m, full));
 }
 
-/* Which columns of B lie ready: whole vectors of a matrix whose lanes are side by side. */
-static inline bool dml__b_lies_ready(const dml__job *job, const dml__blocking *blocking, ptrdiff_t columns)
+/* Floats that a range takes when its columns are packed `columns` at a time. */
+static ptrdiff_t dml__range_floats(const dml__microkernel *kernel, ptrdiff_t rows, ptrdiff_t columns,
+                                   ptrdiff_t k)
 {
-    return !blocking->pack_b && columns % job->kernel->lanes == 0;
+    const ptrdiff_t kc = dml__smaller(k, DML__PRODUCT_KC);
+    return dml__panel_a_floats(kc, dml__smaller(rows, kernel->rows)) +
+           kc * dml__round_up(columns, kernel->lanes);
 }
 
-/* Floats of k that a block takes, with the zeros that the micro-kernel wants behind it. */
-static inline ptrdiff_t dml__filled_k(const dml__job *job, ptrdiff_t k)
-{
-    return job->kernel->k_multiple ? dml__round_up(k, job->kernel->k_multiple) : k;
-}
-
-static void dml__pack_b(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
-{
-    const int kc = (int)(part->k1 - part->k0), filled = (int)dml__filled_k(job, kc);
-    for (ptrdiff_t j = part->j0; j < part->j1; j += job->full) {
-        const int columns = (int)dml__smaller(job->full, part->j1 - j);
-        const ptrdiff_t width = dml__round_up(columns, job->kernel->lanes);
-        if (dml__b_lies_ready(job, blocking, columns)) continue;
-        float *panel = blocking->b + (blocking->pack_b ? (j - part->j0) * filled : 0);
-        job->product.b.pack(job->product.b.source, j, columns, part->k0, kc, (int)width, panel);
-        if (filled > kc) memset(panel + kc * width, 0, (size_t)((filled - kc) * width) * sizeof *panel);
-    }
-}
-
-static void dml__pack_lines_of_a(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
-{
-    const ptrdiff_t kc = part->k1 - part->k0, filled = dml__filled_k(job, kc);
-    float *line = blocking->a;
-    for (ptrdiff_t i = part->i0; i < part->i1; i++, line += filled) {
-        job->product.a.pack(job->product.a.source, i, 1, part->k0, (int)kc, 1, line);
-        memset(line + kc, 0, (size_t)(filled - kc) * sizeof *line);
-    }
-}
-
-static void dml__pack_a(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
-{
-    const int kc = (int)(part->k1 - part->k0);
-    const dml__heights heights = dml__divide_rows(job, part);
-    if (job->kernel->k_multiple) {
-        dml__pack_lines_of_a(job, blocking, part);
-        return;
-    }
-    for (ptrdiff_t i = part->i0, rows; i < part->i1; i += rows) {
-        rows = dml__height_at(&heights, i);
-        job->product.a.pack(job->product.a.source, i, (int)rows, part->k0, kc, (int)rows,
-                            blocking->a + (i - part->i0) * kc);
-    }
-}
-
-/* What a tile reads. */
-static inline void dml__aim_a(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
-                              ptrdiff_t i, dml__tile *tile)
-{
-    const dml__matrix *a = (const dml__matrix *)job->product.a.source;
-    const float *row = blocking->a + (i - part->i0) * tile->k;
-    ptrdiff_t row_step = 1;
-    tile->a_step = tile->rows;
-    if (!blocking->pack_a) {
-        row = a->x + i * a->lane_step + part->k0 * a->k_step;
-        row_step = a->lane_step;
-        tile->a_step = a->k_step;
-    } else if (job->kernel->k_multiple) {
-        row_step = tile->k;
-        tile->a_step = 1;
-    }
-    for (int r = 0; r < tile->rows; r++, row += row_step) tile->a[r] = row;
-}
-
-static inline void dml__aim_b(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
-                              ptrdiff_t j, dml__tile *tile)
-{
-    if (dml__b_lies_ready(job, blocking, tile->columns)) {
-        const dml__matrix *b = (const dml__matrix *)job->product.b.source;
-        tile->b = b->x + j + part->k0 * b->k_step;
-        tile->b_step = b->k_step;
-        tile->b_panel = tile->columns;
-    } else {
-        tile->b = blocking->b + (blocking->pack_b ? (j - part->j0) * tile->k : 0);
-        tile->b_step = dml__round_up(tile->columns, job->kernel->lanes);
-        tile->b_panel = tile->b_step * tile->k;
-    }
-}
-
-/* The tile of C at (i, j), and those beside it. */
-static inline void dml__run_tile(const dml__job *job, ptrdiff_t i, ptrdiff_t j, bool last, dml__tile *tile)
+/* Computes a range whose panels of B for one block of k fit behind a panel of A in `panels`. */
+static void dml__multiply_range(const dml__job *job, const dml__range *range, float *panels)
 {
     const dml__product *product = &job->product;
-    tile->bias = NULL;
-    if (last && product->epilogue.bias) tile->bias = product->epilogue.bias + (job->transposed ? i : j);
-    if (job->transposed || tile->columns % job->kernel->lanes) {
-        dml__side_tile(job, tile, i, j);
-        return;
-    }
-    float *c = product->c + i * product->ldc + j;
-    for (int r = 0; r < tile->rows; r++, c += product->ldc) tile->c[r] = c;
-    job->kernel->run(tile);
-}
-
-/* All tiles of a part of C, with A and B packed where they have to be. What the outer loop holds fixed stays
-   in the first cache: a panel of B while the tiles below each other go over it, or a few rows of A. */
-static void dml__multiply_part(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
-                               bool first, bool last)
-{
-    static const ptrdiff_t at_once[1] = { 0 };
-    dml__tile tile;
-    tile.blocks = tile.panels = 1;
-    tile.a_at = tile.b_at = at_once;
-    tile.k = (int)dml__filled_k(job, part->k1 - part->k0);
-    tile.alpha = job->product.alpha;
-    tile.beta = first ? job->product.beta : 1;
-    tile.relu = last && job->product.epilogue.activation == DML_ACTIVATION_RELU;
-    const dml__heights heights = dml__divide_rows(job, part);
-    if (blocking->across) {
-        for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
-            tile.rows = dml__height_at(&heights, i);
-            dml__aim_a(job, blocking, part, i, &tile);
-            for (ptrdiff_t j = part->j0; j < part->j1; j += tile.panels * tile.columns) {
-                tile.columns = (int)dml__smaller(job->full, part->j1 - j);
-                tile.panels = job->transposed ? 1 : (int)((part->j1 - j) / tile.columns);
-                dml__aim_b(job, blocking, part, j, &tile);
-                dml__run_tile(job, i, j, last, &tile);
-            }
-        }
-        return;
-    }
-    for (ptrdiff_t j = part->j0; j < part->j1; j += job->full) {
-        tile.columns = (int)dml__smaller(job->full, part->j1 - j);
-        dml__aim_b(job, blocking, part, j, &tile);
-        for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
-            tile.rows = dml__height_at(&heights, i);
-            dml__aim_a(job, blocking, part, i, &tile);
-            dml__run_tile(job, i, j, last, &tile);
-        }
-    }
-}
-
-static void dml__multiply_range(const dml__job *job, const dml__blocking *blocking, const dml__range *range)
-{
-    dml__range part;
-    for (part.j0 = range->j0; part.j0 < range->j1; part.j0 = part.j1) {
-        part.j1 = dml__smaller(part.j0 + blocking->nc, range->j1);
-        for (part.k0 = range->k0; part.k0 < range->k1; part.k0 = part.k1) {
-            part.k1 = dml__smaller(part.k0 + blocking->kc, range->k1);
-            dml__pack_b(job, blocking, &part);
-            for (part.i0 = range->i0; part.i0 < range->i1; part.i0 = part.i1) {
-                part.i1 = dml__smaller(part.i0 + blocking->mc, range->i1);
-                if (blocking->pack_a) dml__pack_a(job, blocking, &part);
-                dml__multiply_part(job, blocking, &part, part.k0 == range->k0, part.k1 == range->k1);
+    const dml__microkernel *kernel = job->kernel;
+    const int full = kernel->lanes * kernel->vectors;
+    const bool in_place = dml__use_in_place(job, range);
+    const ptrdiff_t most_k = dml__smaller(DML__PRODUCT_KC, range->k1 - range->k0);
+    float *panel_a = panels; /* (kc, rows) */
+    float *panels_b = panels + dml__panel_a_floats(most_k, dml__smaller(kernel->rows, range->i1 - range->i0));
+    /* (columns / full, kc, full) */
+    for (ptrdiff_t k0 = range->k0; k0 < range->k1; k0 += DML__PRODUCT_KC) {
+        const bool first = k0 == range->k0;
+        dml__tile tile;
+        tile.k = (int)dml__smaller(DML__PRODUCT_KC, range->k1 - k0);
+        tile.alpha = product->alpha;
+        tile.beta = first && !product->bias ? product->beta : 1;
+        tile.ldc = product->ldc;
+        for (ptrdiff_t i = range->i0; i < range->i1; i += kernel->rows) {
+            const int rows = (int)dml__smaller(kernel->rows, range->i1 - i);
+            product->a.pack(product->a.source, i, rows, k0, tile.k, rows, panel_a);
+            tile.a = panel_a;
+            for (ptrdiff_t j = range->j0; j < range->j1; j += full) {
+                const int columns = (int)dml__smaller(full, range->j1 - j);
+                const int width = (int)dml__round_up(columns, kernel->lanes);
+                float *panel_b = panels_b + (j - range->j0) * tile.k;
+                tile.b = panel_b;
+                tile.b_step = width;
+                if (in_place && columns == width) {
+                    const dml__matrix *b = (const dml__matrix *)product->b.source;
+                    tile.b = b->x + j + k0 * b->k_step;
+                    tile.b_step = b->k_step;
+                } else if (i == range->i0) {
+                    product->b.pack(product->b.source, j, columns, k0, tile.k, width, panel_b);
+                }
+                tile.c = dml__job_c(job, i, j);
+                if (first && product->bias) dml__bias_tile(job, i, rows, j, columns);
+                if (columns == width && !job->transposed)
+                    kernel->run(&tile, rows, width / kernel->lanes);
+                else
+                    dml__side_tile(job, &tile, rows, columns);
             }
         }
     }
-}
-
-/* --- what is packed, and where --- */
-
-/* A factor is packed when it is no matrix; when its vectors don't lie ready; and when its lines are so far
-   apart that a cache can't hold a block of them while it is used again and again, if it is used often enough.
- */
-static bool dml__packs_a(const dml__factor *a, ptrdiff_t columns)
-{
-    if (a->pack != dml__pack_matrix) return true;
-    const dml__matrix *matrix = (const dml__matrix *)a->source;
-    return columns >= (matrix->k_step == 1 ? 192 : 64);
-}
-
-static bool dml__packs_b(const dml__job *job, ptrdiff_t rows)
-{
-    return !dml__has_lanes(&job->product.b) || rows > 2 * job->rows;
-}
-
-/* So many rows of A that they take half of the second cache, which the rows of C and panels of B pass
- * through. */
-static ptrdiff_t dml__rows_at_once(const dml__job *job, ptrdiff_t kc)
-{
-    const ptrdiff_t fitting = job->l2 / 2 / (kc * (ptrdiff_t)sizeof(float)) / job->rows;
-    const ptrdiff_t most = DML__PACK_ROWS / job->rows;
-    return (fitting < 1 ? 1 : dml__smaller(fitting, most)) * job->rows;
-}
-
-static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *range)
-{
-    dml__blocking blocking;
-    const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
-    blocking.kc = dml__k_block(range->k1 - range->k0);
-    blocking.pack_a = dml__packs_a(&job->product.a, columns);
-    blocking.pack_b = dml__packs_b(job, rows);
-    blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
-    blocking.nc =
-        blocking.pack_b ? dml__smaller(columns, DML__PACK_COLUMNS / job->full * job->full) : columns;
-    blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||
-                      blocking.kc * blocking.nc <= DML__ACROSS_FLOATS;
-    blocking.a = blocking.b = NULL;
-    return blocking;
-}
-
-/* Floats of the block of A, up to where the panels of B begin: aligned, or loads would cross cache lines.
-   Lines are read by the whole tile. */
-static ptrdiff_t dml__block_a_floats(const dml__job *job, const dml__blocking *blocking)
-{
-    const ptrdiff_t rows = job->kernel->k_multiple ? dml__round_up(blocking->mc, job->rows) : blocking->mc;
-    return blocking->pack_a ? dml__round_up(dml__filled_k(job, blocking->kc) * rows,
-                                            DML__ALIGNMENT / (ptrdiff_t)sizeof(float))
-                            : 0;
-}
-
-static ptrdiff_t dml__blocking_floats(const dml__job *job, const dml__blocking *blocking)
-{
-    const ptrdiff_t columns = blocking->pack_b ? blocking->nc : dml__smaller(blocking->nc, job->full);
-    return dml__block_a_floats(job, blocking) +
-           dml__filled_k(job, blocking->kc) * dml__round_up(columns, job->kernel->lanes);
-}
-
-/* Computes a range with room for `floats`, which take at least a tile's panels of A and B. */
-static void dml__multiply_within(const dml__job *job, dml__blocking *blocking, const dml__range *range,
-                                 float *floats, ptrdiff_t count)
-{
-    if (blocking->pack_a && dml__blocking_floats(job, blocking) > count)
-        blocking->mc = dml__smaller(blocking->mc, job->rows);
-    blocking->a = floats;
-    blocking->b = floats + dml__block_a_floats(job, blocking);
-    const ptrdiff_t fitting = (count - dml__block_a_floats(job, blocking)) /
-                              dml__filled_k(job, blocking->kc) / job->full * job->full;
-    if (blocking->pack_b && dml__blocking_floats(job, blocking) > count) blocking->nc = fitting;
-    dml__multiply_range(job, blocking, range);
 }
 
 static float *dml__aligned_floats(float *memory)
@@ -7155,67 +5403,67 @@ static float *dml__aligned_floats(float *memory)
     return memory + (size_t)(-(intptr_t)memory & (DML__ALIGNMENT - 1)) / sizeof *memory;
 }
 
-DML__NOINLINE static void dml__multiply_on_stack(const dml__job *job, dml__blocking *blocking,
-                                                 const dml__range *range)
+/* Computes any range with room for `floats`, which take at least one full panel of B: as many columns at a
+   time as fit. */
+static void dml__multiply_within(const dml__job *job, const dml__range *range, float *panels,
+                                 ptrdiff_t floats)
+{
+    const dml__microkernel *kernel = job->kernel;
+    const ptrdiff_t full = kernel->lanes * kernel->vectors;
+    const ptrdiff_t kc = dml__smaller(DML__PRODUCT_KC, range->k1 - range->k0);
+    const ptrdiff_t panel_a = dml__panel_a_floats(kc, dml__smaller(kernel->rows, range->i1 - range->i0));
+    /* Whole vectors, since that is what a panel of fewer columns is padded to. */
+    ptrdiff_t step = (floats - panel_a) / kc / kernel->lanes * kernel->lanes;
+    step = dml__smaller(step, dml__columns_at_most(job));
+    if (step < range->j1 - range->j0) step = step < full ? full : step / full * full;
+    dml__range part = *range;
+    for (part.j0 = range->j0; part.j0 < range->j1; part.j0 = part.j1) {
+        part.j1 = dml__smaller(part.j0 + step, range->j1);
+        dml__multiply_range(job, &part, panels);
+    }
+}
+
+/* Stack frames that only who needs them pays for. */
+DML__NOINLINE static void dml__multiply_on_stack(const dml__job *job, const dml__range *range)
 {
     float panels[DML__STACK_FLOATS + DML__STACK_SLACK];
-    dml__multiply_within(job, blocking, range, dml__aligned_floats(panels), DML__STACK_FLOATS);
+    dml__multiply_within(job, range, dml__aligned_floats(panels), DML__STACK_FLOATS);
 }
 
-DML__NOINLINE static void dml__multiply_on_small_stack(const dml__job *job, dml__blocking *blocking,
-                                                       const dml__range *range)
+DML__NOINLINE static void dml__multiply_on_small_stack(const dml__job *job, const dml__range *range)
 {
     float panels[DML__SMALL_STACK_FLOATS + DML__STACK_SLACK];
-    dml__multiply_within(job, blocking, range, dml__aligned_floats(panels), DML__SMALL_STACK_FLOATS);
-}
-
-/* Floats that the panels of one tile take. */
-static ptrdiff_t dml__least_floats(const dml__job *job, const dml__blocking *blocking)
-{
-    dml__blocking least = *blocking;
-    least.mc = dml__smaller(least.mc, job->rows);
-    least.nc = dml__smaller(least.nc, job->full);
-    return dml__blocking_floats(job, &least);
+    dml__multiply_within(job, range, dml__aligned_floats(panels), DML__SMALL_STACK_FLOATS);
 }
 
 /* Computes any range, with the worker's scratch if that is enough. */
 static void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job, const dml__range *range)
 {
-    dml__blocking blocking = dml__plan_blocking(job, range);
-    const ptrdiff_t whole = dml__blocking_floats(job, &blocking);
+    const ptrdiff_t full = job->kernel->lanes * job->kernel->vectors, k = range->k1 - range->k0;
+    const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
+    const ptrdiff_t whole = dml__range_floats(job->kernel, rows, columns, k);
     float *scratch = (float *)dml_pool_scratch(pool, worker);
     const ptrdiff_t floats = scratch ? (ptrdiff_t)(dml_pool_scratch_bytes(pool).worker / sizeof *scratch) : 0;
-    if (floats >= whole || floats >= DML__STACK_FLOATS)
-        dml__multiply_within(job, &blocking, range, scratch, floats);
+    if (floats >= whole && columns <= full)
+        dml__multiply_range(job, range, scratch);
+    else if (floats >= dml__range_floats(job->kernel, rows, dml__smaller(columns, full), k))
+        dml__multiply_within(job, range, scratch, floats);
     else if (whole <= DML__SMALL_STACK_FLOATS)
-        dml__multiply_on_small_stack(job, &blocking, range);
-    else if (floats >= dml__least_floats(job, &blocking))
-        dml__multiply_within(job, &blocking, range, scratch, floats);
+        dml__multiply_on_small_stack(job, range);
     else
-        dml__multiply_on_stack(job, &blocking, range);
+        dml__multiply_on_stack(job, range);
 }
 
-/* What the end of a line takes from a product whose sums were formed on the side: terms, `step` apart. */
-static dml__finish dml__end_of(const dml__product *product, int terms, ptrdiff_t step)
-{
-    const dml__finish finish = { terms,
-                                 step,
-                                 product->alpha,
-                                 product->beta,
-                                 product->epilogue.bias,
-                                 product->epilogue.activation == DML_ACTIVATION_RELU };
-    return finish;
-}
-
-/* For a product without terms. */
+/* C = beta C + bias, for a product without terms. */
 static void dml__scale_c(const dml__product *product)
 {
     for (ptrdiff_t i = 0; i < product->m; i++) {
         float *row = product->c + i * product->ldc;
         for (ptrdiff_t j = 0; j < product->n; j++) {
-            float value = product->beta == 0 ? 0 : product->beta * row[j];
-            if (product->epilogue.bias) value += product->epilogue.bias[j];
-            row[j] = product->epilogue.activation == DML_ACTIVATION_RELU && value <= 0 ? 0 : value;
+            if (product->bias)
+                row[j] = product->bias[j];
+            else
+                row[j] = product->beta == 0 ? 0 : product->beta * row[j];
         }
     }
 }
@@ -7242,18 +5490,29 @@ static void dml__block_task(void *argument, int task, int worker)
     dml__multiply_as(loop->pool, worker, loop->job, &range);
 }
 
+/* The columns of C as even shares of what is packed at once, in panels. */
+static ptrdiff_t dml__panels_at_once(const dml__job *job)
+{
+    const ptrdiff_t n = job->product.n;
+    return dml__quotient_up(dml__quotient_up(n, job->kernel->lanes * job->kernel->vectors),
+                            dml__quotient_up(n, dml__columns_at_most(job)));
+}
+
 static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
 {
     const dml__product *product = &job->product;
-    const ptrdiff_t rows = job->rows, full = job->full;
+    const dml__microkernel *kernel = job->kernel;
+    const ptrdiff_t full = kernel->lanes * kernel->vectors, rows = kernel->rows;
+    /* Panels, not elements: even shares, then halves of the longer side until there is enough to share out.
+     */
+    ptrdiff_t wide = dml__panels_at_once(job);
+    ptrdiff_t high = dml__quotient_up(product->m, rows);
     const double work = (double)product->m * (double)product->n * (double)product->k;
     const ptrdiff_t wanted =
         work < DML__SERIAL_WORK || dml_pool_threads(pool) == 1 ? 1 : 4 * dml_pool_threads(pool);
-    /* Tiles, not elements: halves of the longer side until there is enough to share out. */
-    ptrdiff_t wide = dml__quotient_up(product->n, full), high = dml__quotient_up(product->m, rows);
     while (dml__quotient_up(product->m, high * rows) * dml__quotient_up(product->n, wide * full) < wanted &&
-           high * wide > 4) {
-        if (wide == 1 || high * rows >= wide * full)
+           high * rows * wide * full > 4 * rows * full) {
+        if (high * rows >= wide * full)
             high = dml__quotient_up(high, 2);
         else
             wide = dml__quotient_up(wide, 2);
@@ -7291,14 +5550,12 @@ typedef struct dml__chunk_loop {
     ptrdiff_t mc, nc, columns_of_blocks; /* the blocks of the job's C that are computed through all chunks */
 } dml__chunk_loop;
 
-/* Chunk c's partial sums of a range of the job's C, where that range's first element is to lie at `partial`.
- */
+/* Chunk c's partial sums (m, n) in a block of C; the range's k is set here. */
 static void dml__compute_chunk(const dml__chunk_loop *loop, int c, dml__range range, float *partial,
                                int worker)
 {
     dml__job job = loop->job;
     job.product.c = partial;
-    job.product.c -= dml__job_c(&job, range.i0, range.j0) - partial;
     range.k0 = c * loop->chunk;
     range.k1 = dml__smaller(job.product.k, range.k0 + loop->chunk);
     dml__multiply_as(loop->pool, worker, &job, &range);
@@ -7311,43 +5568,51 @@ static void dml__chunk_task(void *argument, int task, int worker)
     dml__compute_chunk(loop, task, all, loop->partial + task * loop->product->m * loop->product->n, worker);
 }
 
+/* Adds chunk c's partial sums (m, n) to columns j0 .. j1 - 1 of row i of C; chunk 0 begins with
+   beta C + bias. */
+static void dml__add_chunk(const dml__product *product, int c, ptrdiff_t i, ptrdiff_t j0, ptrdiff_t j1,
+                           const float *partial)
+{
+    float *row = product->c + i * product->ldc;
+    for (ptrdiff_t j = j0; j < j1; j++) {
+        float old = c || product->beta != 0 ? row[j] : 0;
+        if (c == 0 && product->bias)
+            old = product->bias[j];
+        else if (c == 0)
+            old *= product->beta;
+        row[j] = old + product->alpha * partial[i * product->n + j];
+    }
+}
+
 static void dml__add_chunks_task(void *argument, int task, int worker)
 {
     const dml__chunk_loop *loop = (const dml__chunk_loop *)argument;
     const dml__product *product = loop->product;
-    const dml__finish finish = dml__end_of(product, loop->chunks, product->m * product->n);
     (void)worker;
-    dml__finish_line(loop->job.isa, (size_t)product->n, &finish, loop->partial + task * product->n,
-                     product->c + task * product->ldc);
+    for (int c = 0; c < loop->chunks; c++)
+        dml__add_chunk(product, c, task, 0, product->n, loop->partial + c * product->m * product->n);
 }
 
-/* A block of C through all chunks, with sums on the stack: packs more often than the chunks do. */
+/* A block of C through all chunks, their partial sums on the stack: packs more often than the chunks do. */
 static void dml__chunked_block_task(void *argument, int task, int worker)
 {
     const dml__chunk_loop *loop = (const dml__chunk_loop *)argument;
-    dml__chunk_loop block = *loop;
-    const dml__product *whole = &loop->job.product;
+    const dml__job *job = &loop->job;
     const ptrdiff_t i = task / loop->columns_of_blocks * loop->mc,
                     j = task % loop->columns_of_blocks * loop->nc;
-    const dml__range range = { i, dml__smaller(i + loop->mc, whole->m),
-                               j, dml__smaller(j + loop->nc, whole->n),
+    const dml__range range = { i, dml__smaller(i + loop->mc, job->product.m),
+                               j, dml__smaller(j + loop->nc, job->product.n),
                                0, 0 };
-    const bool transposed = loop->job.transposed;
-    const ptrdiff_t lines = transposed ? range.j1 - range.j0 : range.i1 - range.i0;
-    const ptrdiff_t length = transposed ? range.i1 - range.i0 : range.j1 - range.j0;
-    const ptrdiff_t line = transposed ? range.j0 : range.i0, first = transposed ? range.i0 : range.j0;
-    static const dml__finish add = { 1, 0, 1, 1, NULL, false };
-    dml__finish finish = dml__end_of(loop->product, 1, 0);
-    float sum[DML__CHUNK_BLOCK], partial[DML__CHUNK_BLOCK]; /* (lines, length) */
-    block.job.product.ldc = length;
+    float partial[DML__CHUNKED_C];
     for (int c = 0; c < loop->chunks; c++) {
-        dml__compute_chunk(&block, c, range, c ? partial : sum, worker);
-        if (c) dml__finish_line(loop->job.isa, (size_t)(lines * length), &add, partial, sum);
+        dml__compute_chunk(loop, c, range, partial, worker);
+        if (job->transposed)
+            for (ptrdiff_t row = range.j0; row < range.j1; row++)
+                dml__add_chunk(loop->product, c, row, range.i0, range.i1, partial);
+        else
+            for (ptrdiff_t row = range.i0; row < range.i1; row++)
+                dml__add_chunk(loop->product, c, row, range.j0, range.j1, partial);
     }
-    if (finish.bias) finish.bias += first;
-    for (ptrdiff_t l = 0; l < lines; l++)
-        dml__finish_line(loop->job.isa, (size_t)length, &finish, sum + l * length,
-                         loop->product->c + (line + l) * loop->product->ldc + first);
 }
 
 static void dml__multiply_chunks(dml_pool *pool, const dml__product *product)
@@ -7355,13 +5620,11 @@ static void dml__multiply_chunks(dml_pool *pool, const dml__product *product)
     dml__product part = *product;
     part.alpha = 1;
     part.beta = 0;
-    memset(&part.epilogue, 0, sizeof part.epilogue);
+    part.bias = NULL;
     part.ldc = part.n;
     const ptrdiff_t chunk = dml__chunk_size(product->k);
     const int chunks = (int)dml__quotient_up(product->k, chunk);
-    dml__chunk_loop loop = {
-        product, dml__plan_product(dml__pool_machine(pool), &part), pool, chunk, chunks, NULL, 0, 0, 0
-    };
+    dml__chunk_loop loop = { product, dml__plan_product(&part), pool, chunk, chunks, NULL, 0, 0, 0 };
     const dml__job *job = &loop.job;
     const size_t partial_bytes = (size_t)chunks * (size_t)(product->m * product->n) * sizeof(float);
     if (dml_pool_scratch_bytes(pool).shared >= partial_bytes) {
@@ -7370,27 +5633,32 @@ static void dml__multiply_chunks(dml_pool *pool, const dml__product *product)
         dml_pool_run(pool, (int)product->m, dml__add_chunks_task, &loop);
         return;
     }
-    loop.nc = job->full;
-    loop.mc = DML__CHUNK_BLOCK / job->full / job->rows * job->rows;
+    const bool alone = dml_pool_threads(pool) == 1;
+    loop.mc = alone ? job->product.m : job->kernel->rows;
+    loop.nc = alone ? job->product.n : job->kernel->lanes * job->kernel->vectors;
     loop.columns_of_blocks = dml__quotient_up(job->product.n, loop.nc);
     dml_pool_run(pool, (int)(dml__quotient_up(job->product.m, loop.mc) * loop.columns_of_blocks),
                  dml__chunked_block_task, &loop);
 }
 
-DML__LOCAL dml_scratch dml__product_scratch(const dml__product *product)
+DML__LOCAL dml_scratch dml__product_scratch(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
 {
     dml_scratch scratch = { 0, 0 };
-    const ptrdiff_t m = product->m, n = product->n, k = product->k;
-    if (m <= 0 || n <= 0 || k <= 0 || dml__thin_kind(product) != DML__NOT_THIN) return scratch;
-    const dml__machine machine = dml__pool_machine(NULL);
-    const dml__job job = dml__plan_product(machine, product);
-    const dml__range all = { 0, job.product.m,
-                             0, job.product.n,
-                             0, dml__is_chunked(m, n, k) ? dml__chunk_size(k) : k };
-    const dml__blocking blocking = dml__plan_blocking(&job, &all);
-    scratch.worker = (size_t)dml__blocking_floats(&job, &blocking) * sizeof(float);
-    if (dml__is_chunked(m, n, k))
+    if (m <= 0 || n <= 0 || k <= 0) return scratch;
+    dml__product product;
+    memset(&product, 0, sizeof product);
+    product.m = m;
+    product.n = n;
+    product.k = k;
+    const dml__job job = dml__plan_product(&product);
+    const ptrdiff_t full = job.kernel->lanes * job.kernel->vectors;
+    ptrdiff_t columns = dml__panels_at_once(&job) * full;
+    if (dml__is_chunked(m, n, k)) {
+        columns = dml__columns_at_most(&job);
         scratch.shared = (size_t)(dml__quotient_up(k, dml__chunk_size(k)) * m * n) * sizeof(float);
+    }
+    columns = dml__smaller(job.product.n, columns);
+    scratch.worker = (size_t)dml__range_floats(job.kernel, job.product.m, columns, k) * sizeof(float);
     return scratch;
 }
 
@@ -7399,12 +5667,10 @@ DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)
     if (product->m <= 0 || product->n <= 0) return;
     if (product->k <= 0 || product->alpha == 0) {
         dml__scale_c(product);
-    } else if (dml__thin_kind(product) != DML__NOT_THIN) {
-        dml__multiply_thin(pool, product);
     } else if (dml__is_chunked(product->m, product->n, product->k)) {
         dml__multiply_chunks(pool, product);
     } else {
-        const dml__job job = dml__plan_product(dml__pool_machine(pool), product);
+        const dml__job job = dml__plan_product(product);
         dml__multiply_blocks(pool, &job);
     }
 }
@@ -7415,8 +5681,6 @@ DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)
 
 #ifndef DML_KERNELS_GEMM_C
 #define DML_KERNELS_GEMM_C
-
-#include <string.h>
 
 static bool dml__sgemm_fits(dml_transpose trans, int rows, int columns, int ld)
 {
@@ -7429,269 +5693,30 @@ static bool dml__is_transpose(dml_transpose trans)
     return trans == DML_NO_TRANS || trans == DML_TRANS;
 }
 
-/* The numbers of a row-major product; where its arrays are is added. */
-static dml__product dml__row_major_product(dml__matrix factors[2], dml_transpose trans_a,
-                                           dml_transpose trans_b, int m, int n, int k, const float *a,
-                                           int lda, const float *b, int ldb)
-{
-    const dml__matrix left = { a, lda, 1 }, right = { b, 1, ldb };
-    dml__product product;
-    memset(&product, 0, sizeof product);
-    factors[0] = left;
-    factors[1] = right;
-    if (trans_a == DML_TRANS) factors[0].lane_step = 1, factors[0].k_step = lda;
-    if (trans_b == DML_TRANS) factors[1].lane_step = ldb, factors[1].k_step = 1;
-    product.m = m;
-    product.n = n;
-    product.k = k;
-    product.a.pack = product.b.pack = dml__pack_matrix;
-    product.a.source = &factors[0];
-    product.b.source = &factors[1];
-    return product;
-}
-
-DML_API dml_status dml_sgemm_fused(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m, int n,
-                                   int k, float alpha, const float *a, int lda, const float *b, int ldb,
-                                   float beta, float *c, int ldc, const dml_epilogue *epilogue)
-{
-    if (!dml__is_transpose(trans_a) || !dml__is_transpose(trans_b) || m < 0 || n < 0 || k < 0 ||
-        !dml__sgemm_fits(trans_a, m, k, lda) || !dml__sgemm_fits(trans_b, k, n, ldb) ||
-        !dml__sgemm_fits(DML_NO_TRANS, m, n, ldc))
-        return DML_ERROR_ARGUMENT;
-    if (m == 0 || n == 0) return DML_OK;
-    if (!c || (k > 0 && alpha != 0 && (!a || !b))) return DML_ERROR_ARGUMENT;
-    dml__matrix factors[2];
-    dml__product product = dml__row_major_product(factors, trans_a, trans_b, m, n, k, a, lda, b, ldb);
-    product.alpha = alpha;
-    product.beta = beta;
-    product.c = c;
-    product.ldc = ldc;
-    if (epilogue) product.epilogue = *epilogue;
-    dml__multiply(pool, &product);
-    return DML_OK;
-}
-
 DML_API dml_status dml_sgemm(dml_pool *pool, dml_layout layout, dml_transpose trans_a, dml_transpose trans_b,
                              int m, int n, int k, float alpha, const float *a, int lda, const float *b,
                              int ldb, float beta, float *c, int ldc)
 {
-    if (layout == DML_ROW_MAJOR)
-        return dml_sgemm_fused(pool, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, NULL);
     /* A matrix in column-major order is its transpose in row-major order: C^T = op(B)^T op(A)^T. */
     if (layout == DML_COL_MAJOR)
-        return dml_sgemm_fused(pool, trans_b, trans_a, n, m, k, alpha, b, ldb, a, lda, beta, c, ldc, NULL);
-    return DML_ERROR_ARGUMENT;
-}
-
-DML_API dml_scratch dml_sgemm_scratch(dml_transpose trans_a, dml_transpose trans_b, int m, int n, int k)
-{
-    const dml_scratch none = { 0, 0 };
-    if (m < 1 || n < 1 || k < 1) return none;
-    dml__matrix factors[2];
-    const dml__product product =
-        dml__row_major_product(factors, trans_a, trans_b, m, n, k, NULL, trans_a == DML_TRANS ? m : k, NULL,
-                               trans_b == DML_TRANS ? k : n);
-    return dml__product_scratch(&product);
-}
-
-#endif
-
-/* ---- kernels/bf16.c ---- */
-
-#ifndef DML_KERNELS_BF16_C
-#define DML_KERNELS_BF16_C
-
-#include <string.h>
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
-/* --- conversion --- */
-
-static inline uint32_t dml__f32_bits(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static inline float dml__f32_of(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-static inline dml_bf16 dml__bf16_of(float x)
-{
-    const uint32_t bits = dml__f32_bits(x);
-    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return (dml_bf16)(bits >> 16 | 0x40u); /* a quiet NaN */
-    return (dml_bf16)((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
-}
-
-#define DML__BF16_BLOCK ((size_t)16384)
-
-typedef struct dml__bf16_job {
-    size_t n;
-    const float *wide_in;
-    const dml_bf16 *narrow_in;
-    float *wide;
-    dml_bf16 *narrow;
-} dml__bf16_job;
-
-static void dml__bf16_task(void *argument, int task, int worker)
-{
-    const dml__bf16_job *job = (const dml__bf16_job *)argument;
-    const size_t begin = (size_t)task * DML__BF16_BLOCK;
-    const size_t end = job->n - begin < DML__BF16_BLOCK ? job->n : begin + DML__BF16_BLOCK;
-    (void)worker;
-    if (job->narrow)
-        for (size_t i = begin; i < end; i++) job->narrow[i] = dml__bf16_of(job->wide_in[i]);
-    else
-        for (size_t i = begin; i < end; i++) job->wide[i] = dml__f32_of((uint32_t)job->narrow_in[i] << 16);
-}
-
-static void dml__convert_bf16(dml_pool *pool, const dml__bf16_job *job)
-{
-    dml__bf16_job own = *job;
-    dml_pool_run(pool, (int)((job->n + DML__BF16_BLOCK - 1) / DML__BF16_BLOCK), dml__bf16_task, &own);
-}
-
-DML_API void dml_bf16_from_f32(dml_pool *pool, size_t n, const float *x, dml_bf16 *y)
-{
-    const dml__bf16_job job = { n, x, NULL, NULL, y };
-    dml__convert_bf16(pool, &job);
-}
-
-DML_API void dml_bf16_to_f32(dml_pool *pool, size_t n, const dml_bf16 *x, float *y)
-{
-    const dml__bf16_job job = { n, NULL, x, y, NULL };
-    dml__convert_bf16(pool, &job);
-}
-
-/* --- packing --- */
-
-/* Element (lane, k) of a factor is x[lane * lane_step + k * k_step]; one of the two steps is 1. */
-typedef struct dml__bf16_matrix {
-    const dml_bf16 *x;
-    ptrdiff_t lane_step, k_step, k;
-} dml__bf16_matrix;
-
-/* As f32, for a micro-kernel on f32. */
-static void dml__pack_widened(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width,
-                              float *out)
-{
-    const dml__bf16_matrix *m = (const dml__bf16_matrix *)source;
-    const dml_bf16 *x = m->x + first * m->lane_step + k0 * m->k_step;
-    if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
-    if (m->lane_step == 1) {
-        for (int k = 0; k < kc; k++, x += m->k_step, out += width) {
-            int lane = 0;
-#if defined(__SSE2__)
-            for (; lane + 8 <= lanes; lane += 8) {
-                const __m128i zero = _mm_setzero_si128();
-                const __m128i eight = _mm_loadu_si128((const __m128i *)(const void *)(x + lane));
-                _mm_storeu_si128((__m128i *)(void *)(out + lane), _mm_unpacklo_epi16(zero, eight));
-                _mm_storeu_si128((__m128i *)(void *)(out + lane + 4), _mm_unpackhi_epi16(zero, eight));
-            }
-#endif
-            for (; lane < lanes; lane++) out[lane] = dml__f32_of((uint32_t)x[lane] << 16);
-        }
-        return;
-    }
-    /* Lines are widened a part at a time, then transposed as those of f32 are. */
-    float line[4][64];
-    for (int lane = 0; lane < lanes; lane += 4, x += 4 * m->lane_step) {
-        const int group = lanes - lane < 4 ? lanes - lane : 4;
-        for (int begin = 0; begin < kc; begin += 64) {
-            const int count = kc - begin < 64 ? kc - begin : 64;
-            for (int l = 0; l < group; l++)
-                for (int k = 0; k < count; k++)
-                    line[l][k] = dml__f32_of((uint32_t)x[l * m->lane_step + begin + k] << 16);
-            dml__pack_transposed(line[0], 64, group, count, width, out + (ptrdiff_t)begin * width + lane);
-        }
-    }
-}
-
-/* As pairs of two k's, the first in the lower half, for a micro-kernel on bf16; k0 and kc count pairs, and
-   the pair of a last odd k has a zero. */
-static void dml__pack_pairs(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width,
-                            float *out)
-{
-    const dml__bf16_matrix *m = (const dml__bf16_matrix *)source;
-    const dml_bf16 *x = m->x + first * m->lane_step + 2 * k0 * m->k_step;
-    const int whole = (int)(m->k - 2 * k0) / 2 < kc ? (int)(m->k - 2 * k0) / 2 : kc;
-    if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
-    for (int k = 0; k < kc; k++, out += width) {
-        const dml_bf16 *even = x + 2 * k * m->k_step, *odd = even + m->k_step;
-        int lane = 0;
-#if defined(__SSE2__)
-        for (; m->lane_step == 1 && k < whole && lane + 8 <= lanes; lane += 8) {
-            const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)(even + lane));
-            const __m128i high = _mm_loadu_si128((const __m128i *)(const void *)(odd + lane));
-            _mm_storeu_si128((__m128i *)(void *)(out + lane), _mm_unpacklo_epi16(low, high));
-            _mm_storeu_si128((__m128i *)(void *)(out + lane + 4), _mm_unpackhi_epi16(low, high));
-        }
-#endif
-        for (; lane < lanes; lane++) {
-            const uint32_t second = k < whole ? odd[lane * m->lane_step] : 0u;
-            out[lane] = dml__f32_of(second << 16 | even[lane * m->lane_step]);
-        }
-    }
-}
-
-/* --- the product --- */
-
-static dml__product dml__bf16_product(dml_isa isa, dml__bf16_matrix factors[2], int m, int n, int k)
-{
-    dml__product product;
-    memset(&product, 0, sizeof product);
-    product.kernel = dml__microkernel_bf16(dml__cpu_bf16(isa));
-    product.m = m;
-    product.n = n;
-    product.k = product.kernel ? ((ptrdiff_t)k + 1) / 2 : k;
-    product.a.pack = product.b.pack = product.kernel ? dml__pack_pairs : dml__pack_widened;
-    product.a.source = &factors[0];
-    product.b.source = &factors[1];
-    return product;
-}
-
-static bool dml__bf16_fits(dml_transpose trans, int rows, int columns, int ld)
-{
-    const int inner = trans == DML_NO_TRANS ? columns : rows;
-    return (trans == DML_NO_TRANS || trans == DML_TRANS) && ld >= (inner > 1 ? inner : 1);
-}
-
-DML_API dml_status dml_bf16gemm(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m, int n,
-                                int k, float alpha, const dml_bf16 *a, int lda, const dml_bf16 *b, int ldb,
-                                float beta, float *c, int ldc, const dml_epilogue *epilogue)
-{
-    if (m < 0 || n < 0 || k < 0 || !dml__bf16_fits(trans_a, m, k, lda) ||
-        !dml__bf16_fits(trans_b, k, n, ldb) || !dml__bf16_fits(DML_NO_TRANS, m, n, ldc))
+        return dml_sgemm(pool, DML_ROW_MAJOR, trans_b, trans_a, n, m, k, alpha, b, ldb, a, lda, beta, c, ldc);
+    if (layout != DML_ROW_MAJOR || !dml__is_transpose(trans_a) || !dml__is_transpose(trans_b) || m < 0 ||
+        n < 0 || k < 0 || !dml__sgemm_fits(trans_a, m, k, lda) || !dml__sgemm_fits(trans_b, k, n, ldb) ||
+        !dml__sgemm_fits(DML_NO_TRANS, m, n, ldc))
         return DML_ERROR_ARGUMENT;
-    if (m == 0 || n == 0) return DML_OK;
-    if (!c || (k > 0 && alpha != 0 && (!a || !b))) return DML_ERROR_ARGUMENT;
-    dml__bf16_matrix factors[2] = { { a, lda, 1, k }, { b, 1, ldb, k } };
-    if (trans_a == DML_TRANS) factors[0].lane_step = 1, factors[0].k_step = lda;
-    if (trans_b == DML_TRANS) factors[1].lane_step = ldb, factors[1].k_step = 1;
-    dml__product product = dml__bf16_product(dml__pool_machine(pool).isa, factors, m, n, k);
-    product.alpha = alpha;
-    product.beta = beta;
-    product.c = c;
-    product.ldc = ldc;
-    if (epilogue) product.epilogue = *epilogue;
+    dml__matrix left = { a, lda, 1 }, right = { b, 1, ldb };
+    if (trans_a == DML_TRANS) left.lane_step = 1, left.k_step = lda;
+    if (trans_b == DML_TRANS) right.lane_step = ldb, right.k_step = 1;
+    const dml__product product = {
+        m, n, k, { dml__pack_matrix, &left }, { dml__pack_matrix, &right }, alpha, beta, NULL, c, ldc
+    };
     dml__multiply(pool, &product);
     return DML_OK;
 }
 
-DML_API dml_scratch dml_bf16gemm_scratch(int m, int n, int k)
+DML_API dml_scratch dml_sgemm_scratch(int m, int n, int k)
 {
-    const dml_scratch none = { 0, 0 };
-    dml__bf16_matrix factors[2];
-    if (m < 1 || n < 1 || k < 1) return none;
-    memset(factors, 0, sizeof factors);
-    const dml__product product = dml__bf16_product(dml_cpu_isa(), factors, m, n, k);
-    return dml__product_scratch(&product);
+    return dml__product_scratch(m, n, k);
 }
 
 #endif
@@ -7707,6 +5732,162 @@ DML_API dml_scratch dml_bf16gemm_scratch(int m, int n, int k)
    number of threads. */
 #ifndef DML_KERNELS_BLOCKS_H
 #define DML_KERNELS_BLOCKS_H
+
+/* ---- kernels/vector.h ---- */
+
+/* vector.h: how the memory-bound kernels are written once and compiled for each instruction set.
+
+   A kernel's body is a DML__BODY function over dml__vf, a vector of DML__LANES floats, and
+   DML__PER_ISA(name, (parameters), (arguments)) compiles `name_body` for each instruction set and defines
+   `name(isa, ...)`, which picks one. Vectors are 32 bytes on x86, also with AVX-512, and 16 elsewhere: gcc
+   takes a comparison of wider vectors than the target has apart into scalars, and for kernels that wait for
+   memory wider vectors win nothing. Bodies and helpers pass vectors by pointer, since a vector parameter of a
+   function without the instruction set is an ABI hazard that compilers warn of or refuse; everything is
+   inlined.
+
+   Plain cc contracts a * b + c to an FMA where there is one, so results may differ in the last bit between
+   instruction sets, but never between places in an array: each element goes through the same loop (the ends
+   of arrays too, see blocks.h). */
+#ifndef DML_KERNELS_VECTOR_H
+#define DML_KERNELS_VECTOR_H
+
+/* On 64-bit Windows gcc doesn't align the stack to 32 bytes (gcc's bug 54412; base/cpu.h). */
+#if (defined(__x86_64__) || defined(__i386__)) &&                                                            \
+    (!defined(_WIN64) || defined(__clang__) || defined(DML__HAS_AVX2))
+#define DML__VECTOR_BYTES 32
+#else
+#define DML__VECTOR_BYTES 16
+#endif
+#define DML__LANES (DML__VECTOR_BYTES / 4)
+
+typedef float dml__vf __attribute__((vector_size(DML__VECTOR_BYTES)));
+typedef int32_t dml__vi __attribute__((vector_size(DML__VECTOR_BYTES)));
+typedef uint32_t dml__vu __attribute__((vector_size(DML__VECTOR_BYTES)));
+typedef float dml__vf_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
+typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
+
+#define DML__BODY static inline __attribute__((always_inline))
+
+#define DML__STRIP(...) __VA_ARGS__
+#ifdef DML__HAS_AVX512
+#define DML__FOR_AVX512(name, parameters, arguments)                                                         \
+    __attribute__((                                                                                          \
+        target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"))) static void name##_avx512 parameters         \
+    {                                                                                                        \
+        name##_body arguments;                                                                               \
+    }
+#define DML__TO_AVX512(name, arguments)                                                                      \
+    if (isa == DML_ISA_AVX512) {                                                                             \
+        name##_avx512 arguments;                                                                             \
+        return;                                                                                              \
+    }
+#else
+#define DML__FOR_AVX512(name, parameters, arguments)
+#define DML__TO_AVX512(name, arguments)
+#endif
+#ifdef DML__HAS_AVX2
+#define DML__PER_ISA(name, parameters, arguments)                                                            \
+    DML__FOR_AVX512(name, parameters, arguments)                                                             \
+    __attribute__((target("avx2,fma"))) static void name##_avx2 parameters                                   \
+    {                                                                                                        \
+        name##_body arguments;                                                                               \
+    }                                                                                                        \
+    static void name##_base parameters                                                                       \
+    {                                                                                                        \
+        name##_body arguments;                                                                               \
+    }                                                                                                        \
+    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
+    {                                                                                                        \
+        DML__TO_AVX512(name, arguments)                                                                      \
+        if (isa == DML_ISA_AVX2)                                                                             \
+            name##_avx2 arguments;                                                                           \
+        else                                                                                                 \
+            name##_base arguments;                                                                           \
+    }
+#else /* NEON is in every AArch64, so the base is it; elsewhere the compiler makes scalars of the vectors.   \
+       */
+#define DML__PER_ISA(name, parameters, arguments)                                                            \
+    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
+    {                                                                                                        \
+        (void)isa;                                                                                           \
+        name##_body arguments;                                                                               \
+    }
+#endif
+
+#define DML__LOAD(from) (*(const dml__vf_memory *)(from))
+#define DML__STORE(to, vector) (*(dml__vf_memory *)(to) = (vector))
+#define DML__LOAD_INT(from) (*(const dml__vi_memory *)(from))
+#define DML__STORE_INT(to, vector) (*(dml__vi_memory *)(to) = (vector))
+
+/* Lane by lane: where the mask is all ones `a`, where it is zero `b`. */
+#define DML__SELECT(mask, a, b) ((dml__vf)(((mask) & (dml__vi)(a)) | (~(mask) & (dml__vi)(b))))
+#define DML__SELECT_INT(mask, a, b) (((mask) & (a)) | (~(mask) & (b)))
+
+DML__BODY void dml__splat(dml__vf *vector, float value)
+{
+    const dml__vf zero = { 0 };
+    *vector = value - zero; /* not plus, which would make 0 of -0 */
+}
+
+/* The first `count` > 0 lanes from memory, the first of them again in the others; and back. */
+DML__BODY void dml__load_some(dml__vf *vector, const float *from, size_t count)
+{
+    if (count >= DML__LANES) {
+        *vector = DML__LOAD(from);
+        return;
+    }
+    float lanes[DML__LANES];
+    dml__splat(vector, from[0]);
+    DML__STORE(lanes, *vector);
+    for (size_t lane = 1; lane < count; lane++) lanes[lane] = from[lane];
+    *vector = DML__LOAD(lanes);
+}
+
+DML__BODY void dml__store_some(float *to, const dml__vf *vector, size_t count)
+{
+    if (count >= DML__LANES) {
+        DML__STORE(to, *vector);
+        return;
+    }
+    for (size_t lane = 0; lane < count; lane++) to[lane] = (*vector)[lane];
+}
+
+DML__BODY double dml__add_lanes(const dml__vf *vector)
+{
+    double sum = 0;
+    for (int lane = 0; lane < DML__LANES; lane++) sum += (double)(*vector)[lane];
+    return sum;
+}
+
+/* x = e^x, relative error below 2e-7; inf, 0 and NaN where they belong, gradual underflow kept.
+   e^x = 2^k e^r with k = round(x / ln 2) and r = x - k ln 2, where ln 2 is cut into 355/512, which times k is
+   exact, and the rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). For
+   |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r), q interpolating at the five Chebyshev nodes: error 1e-8. */
+DML__BODY void dml__exp(dml__vf *x)
+{
+    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
+    dml__vf v = *x, highest, lowest;
+    dml__splat(&highest, 89.0f); /* e^89 overflows, e^-104 rounds to 0 */
+    dml__splat(&lowest, -104.0f);
+    v = DML__SELECT(v > highest, highest, v);
+    v = DML__SELECT(v < lowest, lowest, v);
+    const dml__vf shifted = v * 1.44269504f + shift;
+    const dml__vf k = shifted - shift;
+    const dml__vf r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
+    dml__vf q = r * 0.00139262508f + 0.00836323288f;
+    q = q * r + 0.0416665542f;
+    q = q * r + 0.166665767f;
+    q = q * r + 0.5f;
+    const dml__vf power = (q * (r * r) + r) + 1.0f;
+    /* 2^k in two factors, since it may lie outside the range of floats where the product doesn't. */
+    const dml__vi whole = (dml__vi)((dml__vu)shifted - 0x4B400000u);
+    const dml__vi half = whole >> 1;
+    const dml__vf scale_a = (dml__vf)(((dml__vu)half + 127u) << 23);
+    const dml__vf scale_b = (dml__vf)(((dml__vu)whole - (dml__vu)half + 127u) << 23);
+    *x = (power * scale_a) * scale_b;
+}
+
+#endif
 
 /* How many floats make a task worth handing to a thread (16 K floats: about 5 us of memory traffic). */
 #define DML__BLOCK ((size_t)16384)
@@ -8040,10 +6221,9 @@ DML_API dml_status dml_conv2d_forward(dml_pool *pool, const dml_conv2d_shape *sh
                                    { dml__pack_matrix, &weights },
                                    1,
                                    0,
-                                   { bias, DML_ACTIVATION_NONE },
+                                   bias,
                                    y,
-                                   shape->filters,
-                                   NULL };
+                                   shape->filters };
     dml__multiply(pool, &product);
     return DML_OK;
 }
@@ -8061,10 +6241,9 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
                                    { dml__pack_w, &conv },
                                    1,
                                    beta,
-                                   { NULL, DML_ACTIVATION_NONE },
+                                   NULL,
                                    dx,
-                                   shape->channels,
-                                   NULL };
+                                   shape->channels };
     dml__multiply(pool, &product);
     return DML_OK;
 }
@@ -8084,24 +6263,11 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
                                    { dml__pack_x_columns, &conv },
                                    1,
                                    beta,
-                                   { NULL, DML_ACTIVATION_NONE },
+                                   NULL,
                                    dw,
-                                   patch,
-                                   NULL };
+                                   patch };
     dml__multiply(pool, &product);
     return DML_OK;
-}
-
-static dml_scratch dml__gathered_scratch(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
-{
-    dml__product product;
-    memset(&product, 0, sizeof product);
-    product.m = m;
-    product.n = n;
-    product.k = k;
-    product.a.pack = dml__pack_x;
-    product.b.pack = dml__pack_x;
-    return dml__product_scratch(&product);
 }
 
 DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool training)
@@ -8112,10 +6278,10 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
     const ptrdiff_t taps = (ptrdiff_t)shape->kernel_h * shape->kernel_w, patch = taps * shape->channels;
     const ptrdiff_t outputs = shape->batch * conv.out_h * conv.out_w;
     const ptrdiff_t inputs = (ptrdiff_t)shape->batch * shape->height * shape->width;
-    const dml_scratch forward = dml__gathered_scratch(outputs, shape->filters, patch);
+    const dml_scratch forward = dml__product_scratch(outputs, shape->filters, patch);
     if (!training) return forward;
-    const dml_scratch input = dml__gathered_scratch(inputs, shape->channels, taps * shape->filters);
-    const dml_scratch weights = dml__gathered_scratch(shape->filters, patch, outputs);
+    const dml_scratch input = dml__product_scratch(inputs, shape->channels, taps * shape->filters);
+    const dml_scratch weights = dml__product_scratch(shape->filters, patch, outputs);
     return dml__larger_scratch(forward, dml__larger_scratch(input, weights));
 }
 
@@ -8187,7 +6353,7 @@ static void dml__map_task(void *argument, int task, int worker)
 DML__LOCAL void dml__map(dml_pool *pool, size_t n, dml__map_kernel kernel, const dml__map_operands *operands)
 {
     dml__map_job job;
-    job.isa = dml__pool_machine(pool).isa;
+    job.isa = dml_cpu_isa();
     job.n = n;
     job.kernel = kernel;
     job.operands = operands;
@@ -8218,7 +6384,7 @@ DML__LOCAL int dml__reduce(dml_pool *pool, size_t n, dml__reduce_kernel kernel, 
                            const float *y, double partial[DML__PARTIALS])
 {
     dml__reduce_job job;
-    job.isa = dml__pool_machine(pool).isa;
+    job.isa = dml_cpu_isa();
     job.n = n;
     job.block = DML__BLOCK * dml__divide_up(n, DML__BLOCK * DML__PARTIALS);
     job.kernel = kernel;
@@ -8251,8 +6417,6 @@ typedef struct dml__pool2d_job {
     float beta;
     size_t rows, rows_per_task; /* a row is one (image, h) of the output: (W, C) floats */
 } dml__pool2d_job;
-
-#define DML__POOL_VECTORS 4 /* vectors of one pixel that are computed side by side */
 
 /* Rows begin .. end - 1 of the output. */
 typedef void (*dml__pool2d_kernel)(dml_isa isa, const dml__pool2d_job *job, size_t begin, size_t end);
@@ -8292,69 +6456,38 @@ static inline float dml__window_size(const dml__pool2d_job *job, int oh, int ow)
     return (float)(h.end - h.begin) * (float)(w.end - w.begin);
 }
 
-/* A pixel's channels go in whole vectors, the last of which may reach into the next pixel: what it leaves
-   there is overwritten when that one's turn comes, since a task's pixels are written in order. `reach` is
-   where a pixel's vectors end: its channels in whole vectors, or, where these would reach beyond the array or
-   into another task's part, its channels alone; those that fill no vector then go one by one. */
-static inline size_t dml__pixel_reach(size_t channels)
-{
-    return dml__divide_up(channels, DML__LANES) * DML__LANES;
-}
-
-/* Takes `value` where it is larger, or the first NaN. */
-DML__BODY void dml__max_take(dml__vf *largest, dml__vi *place, const float *from, int32_t here)
-{
-    const dml__vi zero = { 0 };
-    const dml__vf value = DML__LOAD(from), before = *largest;
-    const dml__vi take = ~(value <= before) & (before == before);
-    *largest = DML__SELECT(take, value, before);
-    *place = DML__SELECT_INT(take, zero + here, *place);
-}
-
-/* `count` vectors of a pixel's channels, side by side, since each waits for its last comparison. `x` is the
-   image from their first channel on, `h` and `w` the window. */
-DML__BODY void dml__max_vectors(int count, const dml_pool2d_shape *s, const float *x, dml__window_span h,
-                                dml__window_span w, float *y, int32_t *argmax)
+/* One output pixel: `x` is its image, `h` and `w` its window. The channels that fill no vector go one by one.
+ */
+DML__BODY void dml__max_pixel(const dml_pool2d_shape *s, const float *x, dml__window_span h,
+                              dml__window_span w, float *y, int32_t *argmax)
 {
     const size_t channels = (size_t)s->channels;
     const int32_t first = h.begin * s->width + w.begin;
-    dml__vf largest[DML__POOL_VECTORS] = { { 0 } };
-    dml__vi place[DML__POOL_VECTORS] = { { 0 } }; /* from the first on */
-    DML__UNROLLED
-    for (int v = 0; v < count; v++)
-        largest[v] = DML__LOAD(x + (size_t)first * channels + (size_t)v * DML__LANES);
-    for (int ih = h.begin; ih < h.end; ih++)
-        for (int iw = w.begin; iw < w.end; iw++) {
-            const int32_t here = ih * s->width + iw;
-            const float *from = x + (size_t)here * channels;
-            DML__UNROLLED
-            for (int v = 0; v < count; v++)
-                dml__max_take(&largest[v], &place[v], from + v * DML__LANES, here - first);
-        }
-    DML__UNROLLED
-    for (int v = 0; v < count; v++) {
-        DML__STORE(y + v * DML__LANES, largest[v]);
-        if (argmax) DML__STORE_INT(argmax + v * DML__LANES, place[v] + first);
-    }
-}
-
-DML__BODY void dml__max_pixel(const dml_pool2d_shape *s, const float *x, dml__window_span h,
-                              dml__window_span w, size_t reach, float *y, int32_t *argmax)
-{
-    const size_t channels = (size_t)s->channels;
+    const dml__vi zero = { 0 };
     size_t c = 0;
-    for (; c + DML__POOL_VECTORS * DML__LANES <= reach; c += DML__POOL_VECTORS * DML__LANES)
-        dml__max_vectors(DML__POOL_VECTORS, s, x + c, h, w, y + c, argmax ? argmax + c : NULL);
-    for (; c + DML__LANES <= reach; c += DML__LANES)
-        dml__max_vectors(1, s, x + c, h, w, y + c, argmax ? argmax + c : NULL);
+    for (; c + DML__LANES <= channels; c += DML__LANES) {
+        dml__vf largest = DML__LOAD(x + (size_t)first * channels + c);
+        dml__vi place = zero + first;
+        for (int ih = h.begin; ih < h.end; ih++)
+            for (int iw = w.begin; iw < w.end; iw++) {
+                const int32_t here = ih * s->width + iw;
+                const dml__vf value = DML__LOAD(x + (size_t)here * channels + c);
+                /* the second term lets the first NaN in and keeps it */
+                const dml__vi take = (value > largest) | ((value != value) & (largest == largest));
+                largest = DML__SELECT(take, value, largest);
+                place = DML__SELECT_INT(take, zero + here, place);
+            }
+        DML__STORE(y + c, largest);
+        if (argmax) DML__STORE_INT(argmax + c, place);
+    }
     for (; c < channels; c++) {
-        int32_t place = h.begin * s->width + w.begin;
-        float largest = x[(size_t)place * channels + c];
+        float largest = x[(size_t)first * channels + c];
+        int32_t place = first;
         for (int ih = h.begin; ih < h.end; ih++)
             for (int iw = w.begin; iw < w.end; iw++) {
                 const int32_t here = ih * s->width + iw;
                 const float value = x[(size_t)here * channels + c];
-                const bool take = !(value <= largest) && largest == largest;
+                const bool take = value > largest || (value != value && largest == largest);
                 largest = take ? value : largest;
                 place = take ? here : place;
             }
@@ -8363,130 +6496,58 @@ DML__BODY void dml__max_pixel(const dml_pool2d_shape *s, const float *x, dml__wi
     }
 }
 
-DML__BODY void dml__avg_vectors(int count, const dml_pool2d_shape *s, const float *x, dml__window_span h,
-                                dml__window_span w, float *y)
-{
-    const size_t channels = (size_t)s->channels;
-    const float size = (float)(h.end - h.begin) * (float)(w.end - w.begin);
-    dml__vf sum[DML__POOL_VECTORS] = { { 0 } };
-    for (int ih = h.begin; ih < h.end; ih++)
-        for (int iw = w.begin; iw < w.end; iw++) {
-            const float *from = x + (size_t)(ih * s->width + iw) * channels;
-            DML__UNROLLED
-            for (int v = 0; v < count; v++) sum[v] += DML__LOAD(from + v * DML__LANES);
-        }
-    DML__UNROLLED
-    for (int v = 0; v < count; v++) DML__STORE(y + v * DML__LANES, sum[v] / size);
-}
-
-DML__BODY void dml__avg_pixel(const dml_pool2d_shape *s, const float *x, dml__window_span h,
-                              dml__window_span w, size_t reach, float *y)
-{
-    const size_t channels = (size_t)s->channels;
-    const float size = (float)(h.end - h.begin) * (float)(w.end - w.begin);
-    size_t c = 0;
-    for (; c + DML__POOL_VECTORS * DML__LANES <= reach; c += DML__POOL_VECTORS * DML__LANES)
-        dml__avg_vectors(DML__POOL_VECTORS, s, x + c, h, w, y + c);
-    for (; c + DML__LANES <= reach; c += DML__LANES) dml__avg_vectors(1, s, x + c, h, w, y + c);
-    for (; c < channels; c++) {
-        float sum = 0;
-        for (int ih = h.begin; ih < h.end; ih++)
-            for (int iw = w.begin; iw < w.end; iw++) sum += x[(size_t)(ih * s->width + iw) * channels + c];
-        y[c] = sum / size;
-    }
-}
-
-/* `count` pixels of one row of windows of 2 x 2 without padding, in whole vectors. `x` is the first window,
-   `below` its second line, `place` where it lies in the image; the next is `step` pixels on. */
-DML__BODY void dml__pool_row_of_2x2(bool max, size_t count, size_t channels, int32_t step, const float *x,
-                                    const float *below, int32_t place, int32_t width, float *y,
-                                    int32_t *argmax)
-{
-    const dml__vi zero = { 0 };
-    dml__vi here = zero + place;
-    for (size_t i = 0; i < count; i++, here += step) {
-        for (size_t c = 0; c < channels; c += DML__LANES) {
-            dml__vf value = DML__LOAD(x + c);
-            if (max) {
-                dml__vi offset = zero;
-                dml__max_take(&value, &offset, x + channels + c, 1);
-                dml__max_take(&value, &offset, below + c, width);
-                dml__max_take(&value, &offset, below + channels + c, width + 1);
-                if (argmax) DML__STORE_INT(argmax + c, here + offset);
-            } else {
-                value = value + DML__LOAD(x + channels + c) + DML__LOAD(below + c);
-                value = (value + DML__LOAD(below + channels + c)) / 4.0f;
-            }
-            DML__STORE(y + c, value);
-        }
-        x += (size_t)step * channels, below += (size_t)step * channels, y += channels;
-        if (argmax) argmax += channels;
-    }
-}
-
-/* How many pixels of `channels` floats, each `step` floats after the one before it, may be taken in whole
-   vectors: the last ends within `left` floats of the first's beginning. */
-static inline size_t dml__pixels_that_fit(size_t count, size_t step, size_t channels, size_t left)
-{
-    const size_t wide = dml__pixel_reach(channels);
-    if (left >= count * step + wide) return count; /* nearly always, and needs no division */
-    return left < wide ? 0 : dml__minimum(count, (left - wide) / step + 1);
-}
-
-DML__BODY void dml__pool_forward_rows(bool max, const dml__pool2d_job *job, size_t begin, size_t end)
-{
-    const dml_pool2d_shape shape = *job->shape, *s = &shape; /* a copy, which no store can change */
-    const size_t channels = (size_t)s->channels, line = (size_t)s->width * channels;
-    const size_t row_floats = (size_t)job->out_width * channels, wide = dml__pixel_reach(channels);
-    const bool is_2x2 = s->kernel_h == 2 && s->kernel_w == 2 && s->pad_h == 0 && s->pad_w == 0;
-    const float *x_end = job->x + (size_t)s->batch * (size_t)s->height * line;
-    const float *y_end = job->y + end * row_floats;
-    int oh = (int)(begin % (size_t)job->out_height);
-    const float *x = job->x + begin / (size_t)job->out_height * (size_t)s->height * line;
-    for (size_t row = begin; row < end; row++) {
-        const dml__window_span h = dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
-        float *y = job->y + row * row_floats;
-        int32_t *argmax = job->argmax_out ? job->argmax_out + row * row_floats : NULL;
-        int ow = 0;
-        if (is_2x2) {
-            const float *first = x + (size_t)h.begin * line, *last = first + line + channels;
-            size_t count =
-                dml__pixels_that_fit((size_t)job->out_width, channels, channels, (size_t)(y_end - y));
-            count =
-                dml__pixels_that_fit(count, (size_t)s->stride_w * channels, channels, (size_t)(x_end - last));
-            dml__pool_row_of_2x2(max, count, channels, s->stride_w, first, first + line, h.begin * s->width,
-                                 s->width, y, argmax);
-            ow = (int)count;
-        }
-        for (; ow < job->out_width; ow++) {
-            const dml__window_span w = dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
-            const size_t at = (size_t)ow * channels;
-            const float *last = x + (size_t)(h.end - 1) * line + (size_t)(w.end - 1) * channels;
-            const bool fits = (size_t)(y_end - y) >= at + wide && (size_t)(x_end - last) >= wide;
-            if (max)
-                dml__max_pixel(s, x, h, w, fits ? wide : channels, y + at, argmax ? argmax + at : NULL);
-            else
-                dml__avg_pixel(s, x, h, w, fits ? wide : channels, y + at);
-        }
-        if (++oh == job->out_height) oh = 0, x += (size_t)s->height * line;
-    }
-}
-
 DML__BODY void dml__max_forward_rows_body(const dml__pool2d_job *job, size_t begin, size_t end)
 {
-    dml__pool_forward_rows(true, job, begin, end);
+    const dml_pool2d_shape *s = job->shape;
+    const size_t image = (size_t)s->height * (size_t)s->width * (size_t)s->channels;
+    for (size_t row = begin; row < end; row++) {
+        const int oh = (int)(row % (size_t)job->out_height);
+        const float *x = job->x + row / (size_t)job->out_height * image;
+        const dml__window_span h = dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
+        for (int ow = 0; ow < job->out_width; ow++) {
+            const size_t out = (row * (size_t)job->out_width + (size_t)ow) * (size_t)s->channels;
+            const dml__window_span w = dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
+            dml__max_pixel(s, x, h, w, job->y + out, job->argmax_out ? job->argmax_out + out : NULL);
+        }
+    }
 }
 DML__PER_ISA(dml__max_forward_rows, (const dml__pool2d_job *job, size_t begin, size_t end), (job, begin, end))
 
 DML__BODY void dml__avg_forward_rows_body(const dml__pool2d_job *job, size_t begin, size_t end)
 {
-    dml__pool_forward_rows(false, job, begin, end);
+    const dml_pool2d_shape *s = job->shape;
+    const size_t channels = (size_t)s->channels, image = (size_t)s->height * (size_t)s->width * channels;
+    for (size_t row = begin; row < end; row++) {
+        const int oh = (int)(row % (size_t)job->out_height);
+        const float *x = job->x + row / (size_t)job->out_height * image;
+        const dml__window_span h = dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
+        for (int ow = 0; ow < job->out_width; ow++) {
+            const dml__window_span w = dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
+            const float count = dml__window_size(job, oh, ow);
+            float *y = job->y + (row * (size_t)job->out_width + (size_t)ow) * channels;
+            size_t c = 0;
+            for (; c + DML__LANES <= channels; c += DML__LANES) {
+                dml__vf sum;
+                dml__splat(&sum, 0);
+                for (int ih = h.begin; ih < h.end; ih++)
+                    for (int iw = w.begin; iw < w.end; iw++)
+                        sum += DML__LOAD(x + (size_t)(ih * s->width + iw) * channels + c);
+                DML__STORE(y + c, sum / count);
+            }
+            for (; c < channels; c++) {
+                float sum = 0;
+                for (int ih = h.begin; ih < h.end; ih++)
+                    for (int iw = w.begin; iw < w.end; iw++)
+                        sum += x[(size_t)(ih * s->width + iw) * channels + c];
+                y[c] = sum / count;
+            }
+        }
+    }
 }
 DML__PER_ISA(dml__avg_forward_rows, (const dml__pool2d_job *job, size_t begin, size_t end), (job, begin, end))
 
 /* The backward passes gather: each input sums over the windows that cover it, so no two tasks write the same
-   place. `max`: a window counts where it was won here; else its share is one over its size. `image` is the
-   first of the image's pixels in dy. */
+   place. `max`: a window counts where it was won here; else its share is one over its size. */
 DML__BODY void dml__pool_gradient_pixel(bool max, const dml__pool2d_job *job, size_t image, int32_t here,
                                         dml__window_span h, dml__window_span w, float *dx)
 {
@@ -8494,7 +6555,8 @@ DML__BODY void dml__pool_gradient_pixel(bool max, const dml__pool2d_job *job, si
     const float beta = job->beta;
     size_t c = 0;
     for (; c + DML__LANES <= channels; c += DML__LANES) {
-        dml__vf sum = { 0 };
+        dml__vf sum;
+        dml__splat(&sum, 0);
         for (int oh = h.begin; oh < h.end; oh++)
             for (int ow = w.begin; ow < w.end; ow++) {
                 const size_t at = (image + (size_t)(oh * job->out_width + ow)) * channels + c;
@@ -8521,68 +6583,19 @@ DML__BODY void dml__pool_gradient_pixel(bool max, const dml__pool2d_job *job, si
     }
 }
 
-/* `count` windows of one row that lie side by side, in whole vectors: the line of inputs that begins at place
-   `here`, each covered by one window. `size` inputs are in a window. */
-DML__BODY void dml__pool_gradient_of_tiles(bool max, size_t count, int kernel, size_t channels,
-                                           const float *dy, const int32_t *argmax, float size, int32_t here,
-                                           float beta, float *dx)
-{
-    const dml__vf none = { 0 };
-    const dml__vi zero = { 0 };
-    dml__vi place = zero + here;
-    for (size_t i = 0; i < count; i++) {
-        for (int k = 0; k < kernel; k++, dx += channels, place += 1)
-            for (size_t c = 0; c < channels; c += DML__LANES) {
-                dml__vf value = DML__LOAD(dy + c);
-                if (max)
-                    value = (dml__vf)((dml__vi)value & (DML__LOAD_INT(argmax + c) == place));
-                else
-                    value = value / size;
-                value = none + value; /* makes 0 of -0, as a sum over windows does */
-                if (beta != 0) value = value + beta * DML__LOAD(dx + c);
-                DML__STORE(dx + c, value);
-            }
-        dy += channels;
-        if (max) argmax += channels;
-    }
-}
-
 DML__BODY void dml__pool_gradient_rows(bool max, const dml__pool2d_job *job, size_t begin, size_t end)
 {
-    const dml_pool2d_shape shape = *job->shape, *s = &shape;
-    const size_t channels = (size_t)s->channels, pixels = (size_t)job->out_height * (size_t)job->out_width;
-    const size_t row_floats = (size_t)s->width * channels;
-    const float *dy_end = job->x + (size_t)s->batch * pixels * channels, *dx_end = job->y + end * row_floats;
-    /* Where it accumulates, a vector that reaches into the next pixel would spoil what is there. */
-    const bool tiles =
-        s->kernel_w == s->stride_w && s->pad_w == 0 && (job->beta == 0 || channels % DML__LANES == 0);
-    int ih = (int)(begin % (size_t)s->height);
-    size_t image = begin / (size_t)s->height * pixels;
+    const dml_pool2d_shape *s = job->shape;
     for (size_t row = begin; row < end; row++) {
+        const int ih = (int)(row % (size_t)s->height);
+        const size_t image = row / (size_t)s->height * (size_t)job->out_height * (size_t)job->out_width;
         const dml__window_span h = dml__windows_over(ih, s->kernel_h, s->stride_h, s->pad_h, job->out_height);
-        float *dx = job->y + row * row_floats;
-        int iw = 0;
-        if (tiles && h.end - h.begin == 1) {
-            const size_t at = (image + (size_t)h.begin * (size_t)job->out_width) * channels;
-            const float *dy = job->x + at;
-            size_t count =
-                dml__pixels_that_fit((size_t)job->out_width, channels, channels, (size_t)(dy_end - dy));
-            /* the last pixel of each tile */
-            const size_t others = (size_t)(s->kernel_w - 1) * channels;
-            count = dml__pixels_that_fit(count, others + channels, channels, (size_t)(dx_end - dx) - others);
-            dml__pool_gradient_of_tiles(max, count, s->kernel_w, channels, dy, max ? job->argmax + at : NULL,
-                                        dml__window_size(job, h.begin, 0), ih * s->width, job->beta, dx);
-            iw = (int)count * s->kernel_w;
-        } else if (job->beta == 0 && h.begin >= h.end) {
-            memset(dx, 0, row_floats * sizeof *dx);
-            iw = s->width;
-        }
-        for (; iw < s->width; iw++) {
+        for (int iw = 0; iw < s->width; iw++) {
             const dml__window_span w =
                 dml__windows_over(iw, s->kernel_w, s->stride_w, s->pad_w, job->out_width);
-            dml__pool_gradient_pixel(max, job, image, ih * s->width + iw, h, w, dx + (size_t)iw * channels);
+            float *dx = job->y + (row * (size_t)s->width + (size_t)iw) * (size_t)s->channels;
+            dml__pool_gradient_pixel(max, job, image, ih * s->width + iw, h, w, dx);
         }
-        if (++ih == s->height) ih = 0, image += pixels;
     }
 }
 
@@ -8694,698 +6707,10 @@ DML_API dml_status dml_avg_pool2d_backward(dml_pool *pool, const dml_pool2d_shap
 
 #endif
 
-/* ---- kernels/slice2d.c ---- */
-
-#ifndef DML_KERNELS_SLICE2D_C
-#define DML_KERNELS_SLICE2D_C
-
-#include <string.h>
-
-static bool dml__slice2d_axis_ok(const dml_slice2d_axis *a)
-{
-    return a->in >= 1 && a->out >= 1 && a->begin >= 0 && a->step >= 1 && a->count >= 0 && a->before >= 0 &&
-           (a->count == 0 || (int64_t)a->begin + (int64_t)(a->count - 1) * a->step < a->in) &&
-           (int64_t)a->before + a->count <= a->out;
-}
-
-static dml_status dml__slice2d_check(const dml_slice2d_shape *s)
-{
-    const dml_slice2d_axis *h = &s->axis[0], *w = &s->axis[1], *c = &s->axis[2];
-    const bool ok = s->batch >= 0 && dml__slice2d_axis_ok(h) && dml__slice2d_axis_ok(w) &&
-                    dml__slice2d_axis_ok(c) && dml__floats_fit(s->batch, h->in, w->in, c->in) &&
-                    dml__floats_fit(s->batch, h->out, w->out, c->out) &&
-                    (int64_t)s->batch * h->in <= INT32_MAX && (int64_t)s->batch * h->out <= INT32_MAX;
-    return ok ? DML_OK : DML_ERROR_ARGUMENT;
-}
-
-typedef struct dml__slice2d_job {
-    const dml_slice2d_shape *shape;
-    const float *from;
-    float *to;
-    float beta;
-    size_t lines, lines_per_task; /* lines of `to`, of all images */
-} dml__slice2d_job;
-
-static void dml__slice2d_run(dml_pool *pool, dml__slice2d_job *job, size_t line, dml_pool_task task)
-{
-    job->lines_per_task = dml__items_per_task(line);
-    const size_t tasks = dml__divide_up(job->lines, job->lines_per_task);
-    dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, task, job);
-}
-
-static void dml__slice2d_copy_line(const dml_slice2d_shape *s, const float *x, float *y)
-{
-    const dml_slice2d_axis *w = &s->axis[1], *c = &s->axis[2];
-    const size_t before = (size_t)c->before, count = (size_t)c->count, step = (size_t)c->step;
-    const size_t out = (size_t)c->out;
-    memset(y, 0, (size_t)w->before * out * sizeof *y);
-    y += (size_t)w->before * out;
-    for (int i = 0; i < w->count; i++, y += out) {
-        const float *from = x + ((size_t)w->begin + (size_t)i * (size_t)w->step) * (size_t)c->in + c->begin;
-        memset(y, 0, before * sizeof *y);
-        if (step == 1)
-            memcpy(y + before, from, count * sizeof *y);
-        else
-            for (size_t k = 0; k < count; k++) y[before + k] = from[k * step];
-        memset(y + before + count, 0, (out - before - count) * sizeof *y);
-    }
-    memset(y, 0, (size_t)(w->out - w->before - w->count) * out * sizeof *y);
-}
-
-static void dml__slice2d_forward_task(void *argument, int task, int worker)
-{
-    const dml__slice2d_job *job = (const dml__slice2d_job *)argument;
-    const dml_slice2d_shape *s = job->shape;
-    const dml_slice2d_axis *h = &s->axis[0], *w = &s->axis[1], *c = &s->axis[2];
-    const size_t in_line = (size_t)w->in * (size_t)c->in, out_line = (size_t)w->out * (size_t)c->out;
-    const size_t begin = (size_t)task * job->lines_per_task;
-    const size_t end = dml__minimum(begin + job->lines_per_task, job->lines);
-    (void)worker;
-    for (size_t line = begin; line < end; line++) {
-        const size_t image = line / (size_t)h->out;
-        const int i = (int)(line % (size_t)h->out) - h->before;
-        float *y = job->to + line * out_line;
-        if (i < 0 || i >= h->count) {
-            memset(y, 0, out_line * sizeof *y);
-            continue;
-        }
-        const size_t from = image * (size_t)h->in + (size_t)h->begin + (size_t)i * (size_t)h->step;
-        dml__slice2d_copy_line(s, job->from + from * in_line, y);
-    }
-}
-
-DML_API dml_status dml_slice2d_forward(dml_pool *pool, const dml_slice2d_shape *shape, const float *x,
-                                       float *y)
-{
-    const dml_status status = dml__slice2d_check(shape);
-    if (status != DML_OK) return status;
-    const dml_slice2d_axis *axis = shape->axis;
-    dml__slice2d_job job = { shape, x, y, 0, (size_t)shape->batch * (size_t)axis[0].out, 0 };
-    dml__slice2d_run(pool, &job, (size_t)axis[1].out * (size_t)axis[2].out, dml__slice2d_forward_task);
-    return DML_OK;
-}
-
-static void dml__slice2d_add_line(const dml_slice2d_shape *s, const float *dy, float *dx)
-{
-    const dml_slice2d_axis *w = &s->axis[1], *c = &s->axis[2];
-    const size_t step = (size_t)c->step;
-    for (int i = 0; i < w->count; i++) {
-        const float *from = dy + ((size_t)w->before + (size_t)i) * (size_t)c->out + c->before;
-        float *to = dx + ((size_t)w->begin + (size_t)i * (size_t)w->step) * (size_t)c->in + c->begin;
-        for (size_t k = 0; k < (size_t)c->count; k++) to[k * step] += from[k];
-    }
-}
-
-static void dml__slice2d_backward_task(void *argument, int task, int worker)
-{
-    const dml__slice2d_job *job = (const dml__slice2d_job *)argument;
-    const dml_slice2d_shape *s = job->shape;
-    const dml_slice2d_axis *h = &s->axis[0], *w = &s->axis[1], *c = &s->axis[2];
-    const size_t in_line = (size_t)w->in * (size_t)c->in, out_line = (size_t)w->out * (size_t)c->out;
-    const size_t begin = (size_t)task * job->lines_per_task;
-    const size_t end = dml__minimum(begin + job->lines_per_task, job->lines);
-    (void)worker;
-    for (size_t line = begin; line < end; line++) {
-        const size_t image = line / (size_t)h->in;
-        const int at = (int)(line % (size_t)h->in) - h->begin, i = at / h->step;
-        float *dx = job->to + line * in_line;
-        if (job->beta == 0) memset(dx, 0, in_line * sizeof *dx);
-        if (job->beta != 0 && job->beta != 1)
-            for (size_t k = 0; k < in_line; k++) dx[k] *= job->beta;
-        if (at < 0 || at % h->step || i >= h->count) continue;
-        const size_t from = image * (size_t)h->out + (size_t)h->before + (size_t)i;
-        dml__slice2d_add_line(s, job->from + from * out_line, dx);
-    }
-}
-
-DML_API dml_status dml_slice2d_backward(dml_pool *pool, const dml_slice2d_shape *shape, const float *dy,
-                                        float beta, float *dx)
-{
-    const dml_status status = dml__slice2d_check(shape);
-    if (status != DML_OK) return status;
-    const dml_slice2d_axis *axis = shape->axis;
-    dml__slice2d_job job = { shape, dy, dx, beta, (size_t)shape->batch * (size_t)axis[0].in, 0 };
-    dml__slice2d_run(pool, &job, (size_t)axis[1].in * (size_t)axis[2].in, dml__slice2d_backward_task);
-    return DML_OK;
-}
-
-#endif
-
-/* ---- kernels/norm.c ---- */
-
-#ifndef DML_KERNELS_NORM_C
-#define DML_KERNELS_NORM_C
-
-#include <math.h>
-#include <string.h>
-
-/* Few channels fill no vectors, so several rows are taken as one wide row: how many, for whole vectors and at
-   least `width` columns. 1 where there are channels enough. */
-#define DML__NORM_WIDE ((size_t)256) /* no wide row is longer */
-
-static size_t dml__norm_fold(size_t channels, size_t width)
-{
-    size_t fold = 1;
-    if (channels >= width || channels >= 32) return 1;
-    while (fold < DML__LANES && channels * fold % DML__LANES) fold *= 2;
-    while (channels * fold < width) fold *= 2;
-    return fold;
-}
-
-/* ---- two sums of each column ---- */
-
-#define DML__NORM_BLOCKS ((size_t)16)  /* of rows, each a task */
-#define DML__NORM_GROUP ((size_t)128)  /* columns that are summed at once */
-#define DML__NORM_CHUNK ((size_t)128)  /* rows summed in float */
-#define DML__NORM_NEAR ((size_t)128)   /* longer rows are far apart: fewer of them are taken at once */
-#define DML__NORM_SAMPLES ((size_t)32) /* rows whose mean is what distances are taken from */
-
-/* a += x - center, b += (x - center)^2; or, where there is a dy, a += dy, b += dy (x - center). */
-DML__BODY void dml__norm_add(bool backward, dml__vf *a, dml__vf *b, const dml__vf *center, const float *x,
-                             const float *dy)
-{
-    const dml__vf distance = DML__LOAD(x) - *center;
-    dml__vf first = distance;
-    if (backward) first = DML__LOAD(dy);
-    *a += first;
-    *b += first * distance;
-}
-
-DML__BODY void dml__norm_add_lanes(double *sum, const dml__vf *vector)
-{
-    float lanes[DML__LANES];
-    DML__STORE(lanes, *vector);
-    for (int lane = 0; lane < DML__LANES; lane++) sum[lane] += (double)lanes[lane];
-}
-
-/* Four vectors of columns over a chunk of rows. What comes after them lies `ahead`: where rows are far apart,
-   no hardware sees that by itself. */
-DML__BODY void dml__norm_strip(bool backward, size_t rows, size_t stride, size_t ahead, const float *x,
-                               const float *dy, const float *center, double *first, double *second)
-{
-    const dml__vf c0 = DML__LOAD(center), c1 = DML__LOAD(center + DML__LANES);
-    const dml__vf c2 = DML__LOAD(center + 2 * DML__LANES), c3 = DML__LOAD(center + 3 * DML__LANES);
-    dml__vf a0, a1, a2, a3, b0, b1, b2, b3;
-    dml__splat(&a0, 0);
-    a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
-    for (size_t r = 0; r < rows; r++) {
-        const float *at = x + r * stride, *dat = backward ? dy + r * stride : at;
-        __builtin_prefetch(at + ahead), __builtin_prefetch(at + ahead + 2 * DML__LANES);
-        if (backward) __builtin_prefetch(dat + ahead), __builtin_prefetch(dat + ahead + 2 * DML__LANES);
-        dml__norm_add(backward, &a0, &b0, &c0, at, dat);
-        dml__norm_add(backward, &a1, &b1, &c1, at + DML__LANES, dat + DML__LANES);
-        dml__norm_add(backward, &a2, &b2, &c2, at + 2 * DML__LANES, dat + 2 * DML__LANES);
-        dml__norm_add(backward, &a3, &b3, &c3, at + 3 * DML__LANES, dat + 3 * DML__LANES);
-    }
-    dml__norm_add_lanes(first, &a0);
-    dml__norm_add_lanes(first + DML__LANES, &a1);
-    dml__norm_add_lanes(first + 2 * DML__LANES, &a2);
-    dml__norm_add_lanes(first + 3 * DML__LANES, &a3);
-    dml__norm_add_lanes(second, &b0);
-    dml__norm_add_lanes(second + DML__LANES, &b1);
-    dml__norm_add_lanes(second + 2 * DML__LANES, &b2);
-    dml__norm_add_lanes(second + 3 * DML__LANES, &b3);
-}
-
-DML__BODY void dml__norm_vector(bool backward, size_t rows, size_t stride, const float *x, const float *dy,
-                                const float *center, double *first, double *second)
-{
-    const dml__vf c = DML__LOAD(center);
-    dml__vf a, b;
-    dml__splat(&a, 0);
-    b = a;
-    for (size_t r = 0; r < rows; r++)
-        dml__norm_add(backward, &a, &b, &c, x + r * stride, backward ? dy + r * stride : x);
-    dml__norm_add_lanes(first, &a);
-    dml__norm_add_lanes(second, &b);
-}
-
-DML__BODY void dml__norm_column(bool backward, size_t rows, size_t stride, const float *x, const float *dy,
-                                float center, double *first, double *second)
-{
-    float a = 0, b = 0;
-    for (size_t r = 0; r < rows; r++) {
-        const float distance = x[r * stride] - center, value = backward ? dy[r * stride] : distance;
-        a += value;
-        b += value * distance;
-    }
-    *first += (double)a;
-    *second += (double)b;
-}
-
-/* A matrix of rows that lie `stride` apart; the sums are added to first[c], second[c], c < width. */
-typedef struct dml__norm_matrix {
-    size_t rows, stride, width;
-    const float *x, *dy;
-    const float *center; /* (width) */
-    double *first, *second;
-} dml__norm_matrix;
-
-DML__BODY void dml__norm_any(bool backward, const dml__norm_matrix *m)
-{
-    const bool far = m->stride > DML__NORM_NEAR;
-    const size_t chunk = far ? DML__NORM_CHUNK / 8 : DML__NORM_CHUNK;
-    for (size_t begin = 0; begin < m->rows; begin += chunk) {
-        const size_t rows = dml__minimum(chunk, m->rows - begin), at = begin * m->stride;
-        size_t c = 0;
-        for (; c + 4 * DML__LANES <= m->width; c += 4 * DML__LANES) {
-            const size_t next = c + 8 * DML__LANES <= m->width ? 4 * DML__LANES : chunk * m->stride - c;
-            dml__norm_strip(backward, rows, m->stride, far ? next : 0, m->x + at + c,
-                            backward ? m->dy + at + c : NULL, m->center + c, m->first + c, m->second + c);
-        }
-        for (; c + DML__LANES <= m->width; c += DML__LANES)
-            dml__norm_vector(backward, rows, m->stride, m->x + at + c, backward ? m->dy + at + c : NULL,
-                             m->center + c, m->first + c, m->second + c);
-        for (; c < m->width; c++)
-            dml__norm_column(backward, rows, m->stride, m->x + at + c, backward ? m->dy + at + c : NULL,
-                             m->center[c], m->first + c, m->second + c);
-    }
-}
-
-DML__BODY void dml__norm_moments_body(const dml__norm_matrix *m)
-{
-    dml__norm_any(false, m);
-}
-DML__PER_ISA(dml__norm_moments, (const dml__norm_matrix *m), (m))
-
-DML__BODY void dml__norm_products_body(const dml__norm_matrix *m)
-{
-    dml__norm_any(true, m);
-}
-DML__PER_ISA(dml__norm_products, (const dml__norm_matrix *m), (m))
-
-/* The sums of a group of columns. */
-typedef struct dml__norm_job {
-    dml_isa isa;
-    size_t rows, channels, columns, fold, rows_per_block;
-    const float *x, *dy; /* (rows, channels), from the group's first column on; dy NULL: the moments of x */
-    const float *center; /* (columns) */
-    double *partial;     /* (blocks, 2, columns) */
-} dml__norm_job;
-
-static void dml__norm_sum_matrix(const dml__norm_job *job, const dml__norm_matrix *m)
-{
-    if (job->dy)
-        dml__norm_products(job->isa, m);
-    else
-        dml__norm_moments(job->isa, m);
-}
-
-static void dml__norm_task(void *argument, int task, int worker)
-{
-    const dml__norm_job *job = (const dml__norm_job *)argument;
-    const size_t row = (size_t)task * job->rows_per_block, columns = job->columns;
-    const size_t rows = dml__minimum(job->rows_per_block, job->rows - row);
-    const size_t wide_rows = rows / job->fold, width = columns * job->fold;
-    float center[DML__NORM_WIDE];
-    double first[DML__NORM_WIDE], second[DML__NORM_WIDE];
-    (void)worker;
-    for (size_t i = 0; i < width; i++) {
-        center[i] = job->center[i % columns];
-        first[i] = second[i] = 0;
-    }
-    const size_t at = row * job->channels, rest = at + wide_rows * job->fold * job->channels;
-    dml__norm_matrix m = { wide_rows,
-                           job->channels * job->fold,
-                           width,
-                           job->x + at,
-                           job->dy ? job->dy + at : NULL,
-                           center,
-                           first,
-                           second };
-    dml__norm_sum_matrix(job, &m);
-    m.rows = rows % job->fold;
-    m.stride = job->channels;
-    m.width = columns;
-    m.x = job->x + rest;
-    if (job->dy) m.dy = job->dy + rest;
-    dml__norm_sum_matrix(job, &m);
-    double *partial = job->partial + (size_t)task * 2 * columns;
-    for (size_t c = 0; c < columns; c++) {
-        partial[c] = partial[columns + c] = 0;
-        for (size_t i = c; i < width; i += columns) {
-            partial[c] += first[i];
-            partial[columns + c] += second[i];
-        }
-    }
-}
-
-/* first[c] and second[c] of a group of columns. */
-DML__NOINLINE static void dml__norm_sums(dml_pool *pool, dml__norm_job *job, double *first, double *second)
-{
-    double partial[DML__NORM_BLOCKS * 2 * DML__NORM_GROUP];
-    const size_t columns = job->columns;
-    job->isa = dml__pool_machine(pool).isa;
-    job->fold = columns == job->channels ? dml__norm_fold(columns, 4 * DML__LANES) : 1;
-    job->rows_per_block = dml__divide_up(job->rows, DML__NORM_BLOCKS);
-    if (job->rows_per_block * columns < DML__BLOCK) job->rows_per_block = dml__divide_up(DML__BLOCK, columns);
-    job->rows_per_block = dml__divide_up(job->rows_per_block, job->fold) * job->fold;
-    job->partial = partial;
-    const size_t blocks = dml__divide_up(job->rows, job->rows_per_block);
-    dml_pool_run(blocks > 1 ? pool : NULL, (int)blocks, dml__norm_task, job);
-    for (size_t c = 0; c < columns; c++) {
-        first[c] = second[c] = 0;
-        for (size_t b = 0; b < blocks; b++) {
-            first[c] += partial[2 * b * columns + c];
-            second[c] += partial[(2 * b + 1) * columns + c];
-        }
-    }
-}
-
-/* What the distances are taken from: near enough to the mean that their squares lose no digits to it. Rows
-   from all over x are taken, so a strange beginning doesn't decide. */
-static void dml__norm_center(const dml__norm_job *job, float *center)
-{
-    const size_t samples = dml__minimum(DML__NORM_SAMPLES, job->rows);
-    for (size_t c = 0; c < job->columns; c++) center[c] = 0;
-    for (size_t i = 0; i < samples; i++) {
-        const float *row = job->x + job->rows / samples * i * job->channels;
-        for (size_t c = 0; c < job->columns; c++) center[c] += row[c] / (float)samples;
-    }
-}
-
-static dml__norm_job dml__norm_group(size_t rows, size_t channels, size_t column, const float *x,
-                                     const float *dy, const float *center)
-{
-    dml__norm_job job;
-    memset(&job, 0, sizeof job);
-    job.rows = rows;
-    job.channels = channels;
-    job.columns = dml__minimum(DML__NORM_GROUP, channels - column);
-    job.x = x + column;
-    job.dy = dy ? dy + column : NULL;
-    job.center = center;
-    return job;
-}
-
-DML_API void dml_batch_statistics(dml_pool *pool, size_t rows, size_t channels, const float *x, float *mean,
-                                  float *variance)
-{
-    for (size_t column = 0; column < channels; column += DML__NORM_GROUP) {
-        float center[DML__NORM_GROUP];
-        double first[DML__NORM_GROUP], second[DML__NORM_GROUP];
-        dml__norm_job job = dml__norm_group(rows, channels, column, x, NULL, center);
-        dml__norm_center(&job, center);
-        dml__norm_sums(pool, &job, first, second);
-        const double count = rows ? (double)rows : 1;
-        for (size_t c = 0; c < job.columns; c++) {
-            const double distance = first[c] / count, square = second[c] / count - distance * distance;
-            mean[column + c] = (float)((double)center[c] + distance);
-            variance[column + c] = square < 0 ? 0.0f : (float)square;
-        }
-    }
-}
-
-/* 1 / sqrt(variance + epsilon) */
-static double dml__norm_inverse(float variance, float epsilon)
-{
-    return 1 / sqrt((double)variance + (double)epsilon);
-}
-
-DML_API void dml_batch_norm_backward_parameters(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                                const float *mean, const float *variance, float epsilon,
-                                                const float *dy, float *dscale, float *dshift)
-{
-    for (size_t column = 0; column < channels; column += DML__NORM_GROUP) {
-        double first[DML__NORM_GROUP], second[DML__NORM_GROUP];
-        dml__norm_job job = dml__norm_group(rows, channels, column, x, dy, mean + column);
-        dml__norm_sums(pool, &job, first, second);
-        for (size_t c = 0; c < job.columns; c++) {
-            dshift[column + c] = (float)first[c];
-            dscale[column + c] = (float)(second[c] * dml__norm_inverse(variance[column + c], epsilon));
-        }
-    }
-}
-
-/* ---- each element from those of its place and numbers of its channel ---- */
-
-#define DML__NORM_MOST ((size_t)512) /* columns that are done at once */
-
-typedef struct dml__norm_map {
-    dml_isa isa;
-    size_t rows, channels, columns, fold, rows_per_task;
-    const float *x, *dy; /* from the group's first column on; dy NULL: forward */
-    float *out;
-    float beta;
-    /* For each column of a wide row: forward: factor (x - mean) + shift; backward: factor dy +
-       distance (x - mean) + shift. */
-    float mean[DML__NORM_MOST], factor[DML__NORM_MOST], distance[DML__NORM_MOST], shift[DML__NORM_MOST];
-} dml__norm_map;
-
-/* Elements [at, at + rows * stride) in rows of `width`. */
-DML__BODY void dml__norm_map_any(bool backward, bool adds, const dml__norm_map *map, size_t at, size_t rows,
-                                 size_t stride, size_t width)
-{
-    for (size_t r = 0; r < rows; r++, at += stride) {
-        const float *x = map->x + at, *dy = backward ? map->dy + at : NULL;
-        float *out = map->out + at;
-        size_t c = 0;
-        for (; c + DML__LANES <= width; c += DML__LANES) {
-            const dml__vf distance = DML__LOAD(x + c) - DML__LOAD(map->mean + c);
-            const dml__vf factor = DML__LOAD(map->factor + c);
-            dml__vf value = DML__LOAD(map->shift + c);
-            if (backward)
-                value += DML__LOAD(map->distance + c) * distance + factor * DML__LOAD(dy + c);
-            else
-                value += factor * distance;
-            if (adds) value += map->beta * DML__LOAD(out + c);
-            DML__STORE(out + c, value);
-        }
-        for (; c < width; c++) {
-            const float distance = x[c] - map->mean[c];
-            float value = map->shift[c];
-            if (backward)
-                value += map->distance[c] * distance + map->factor[c] * dy[c];
-            else
-                value += map->factor[c] * distance;
-            if (adds) value += map->beta * out[c];
-            out[c] = value;
-        }
-    }
-}
-
-DML__BODY void dml__norm_map_rows_body(const dml__norm_map *map, size_t at, size_t rows, size_t stride,
-                                       size_t width)
-{
-    if (!map->dy)
-        dml__norm_map_any(false, false, map, at, rows, stride, width);
-    else if (map->beta == 0)
-        dml__norm_map_any(true, false, map, at, rows, stride, width);
-    else
-        dml__norm_map_any(true, true, map, at, rows, stride, width);
-}
-DML__PER_ISA(dml__norm_map_rows,
-             (const dml__norm_map *map, size_t at, size_t rows, size_t stride, size_t width),
-             (map, at, rows, stride, width))
-
-static void dml__norm_map_task(void *argument, int task, int worker)
-{
-    const dml__norm_map *map = (const dml__norm_map *)argument;
-    const size_t row = (size_t)task * map->rows_per_task;
-    const size_t rows = dml__minimum(map->rows_per_task, map->rows - row), wide_rows = rows / map->fold;
-    const size_t at = row * map->channels, wide = map->fold * map->channels;
-    (void)worker;
-    dml__norm_map_rows(map->isa, map, at, wide_rows, wide, map->fold * map->columns);
-    dml__norm_map_rows(map->isa, map, at + wide_rows * wide, rows % map->fold, map->channels, map->columns);
-}
-
-static void dml__norm_map_run(dml_pool *pool, dml__norm_map *map)
-{
-    map->isa = dml__pool_machine(pool).isa;
-    map->fold = map->columns == map->channels ? dml__norm_fold(map->columns, 128) : 1;
-    for (size_t i = map->columns; i < map->fold * map->columns; i++) {
-        map->mean[i] = map->mean[i - map->columns];
-        map->factor[i] = map->factor[i - map->columns];
-        map->distance[i] = map->distance[i - map->columns];
-        map->shift[i] = map->shift[i - map->columns];
-    }
-    map->rows_per_task = dml__divide_up(dml__items_per_task(map->columns), map->fold) * map->fold;
-    const size_t tasks = dml__divide_up(map->rows, map->rows_per_task);
-    dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__norm_map_task, map);
-}
-
-DML_API void dml_batch_norm_forward(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                    const float *scale, const float *shift, const float *mean,
-                                    const float *variance, float epsilon, float *y)
-{
-    for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
-        dml__norm_map map;
-        map.rows = rows;
-        map.channels = channels;
-        map.columns = dml__minimum(DML__NORM_MOST, channels - column);
-        map.x = x + column;
-        map.dy = NULL;
-        map.out = y + column;
-        map.beta = 0;
-        for (size_t c = 0; c < map.columns; c++) {
-            const size_t at = column + c;
-            map.mean[c] = mean[at];
-            map.factor[c] = (float)((double)scale[at] * dml__norm_inverse(variance[at], epsilon));
-            map.distance[c] = 0;
-            map.shift[c] = shift[at];
-        }
-        dml__norm_map_run(pool, &map);
-    }
-}
-
-/* dx = scale inverse (dy - mean of dy - (x - mean) inverse^2 mean of dy (x - mean)), the two means being zero
-   where the statistics are constants. */
-DML_API void dml_batch_norm_backward_input(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                           const float *scale, const float *mean, const float *variance,
-                                           float epsilon, const float *dy, const float *dscale,
-                                           const float *dshift, float beta, float *dx)
-{
-    const double count = rows ? (double)rows : 1;
-    for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
-        dml__norm_map map;
-        map.rows = rows;
-        map.channels = channels;
-        map.columns = dml__minimum(DML__NORM_MOST, channels - column);
-        map.x = x + column;
-        map.dy = dy + column;
-        map.out = dx + column;
-        map.beta = beta;
-        for (size_t c = 0; c < map.columns; c++) {
-            const size_t at = column + c;
-            const double inverse = dml__norm_inverse(variance[at], epsilon);
-            const double factor = (double)scale[at] * inverse;
-            map.mean[c] = mean[at];
-            map.factor[c] = (float)factor;
-            map.distance[c] = dscale ? (float)(-factor * inverse * (double)dscale[at] / count) : 0.0f;
-            map.shift[c] = dshift ? (float)(-factor * (double)dshift[at] / count) : 0.0f;
-        }
-        dml__norm_map_run(pool, &map);
-    }
-}
-
-#endif
-
 /* ---- kernels/elementwise.c ---- */
 
 #ifndef DML_KERNELS_ELEMENTWISE_C
 #define DML_KERNELS_ELEMENTWISE_C
-
-/* ---- kernels/vector_math.h ---- */
-
-/* vector_math.h: functions of a vector's lanes, as building blocks of kernels.
-
-   Bounds are in units in the last place of the exact result (ulp), for every float, also those with a
-   denormal result, with and without FMA; tests/kernels/vector_math_test.c holds them. Special values give
-   what C's functions give; which NaN is not said. Polynomials are minimax (Remez) in their relative error,
-   their coefficients rounded to floats. */
-#ifndef DML_KERNELS_VECTOR_MATH_H
-#define DML_KERNELS_VECTOR_MATH_H
-
-#include <math.h>
-
-#define DML__SIGN_BIT ((int32_t)-0x7fffffff - 1)
-
-/* x = e^x to within 1.25 ulp; inf, 0 and NaN where they belong, gradual underflow kept.
-   e^x = 2^k e^r with k = round(x / ln 2) and r = x - k ln 2, where ln 2 is cut into 355/512, which times k is
-   exact, and the rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). For
-   |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r): error 5e-9. */
-DML__BODY void dml__vf_exp(dml__vf *x)
-{
-    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
-    dml__vf v = *x, highest, lowest;
-    dml__splat(&highest, 89.0f); /* e^89 overflows, e^-104 rounds to 0 */
-    dml__splat(&lowest, -104.0f);
-    v = DML__SELECT(v > highest, highest, v);
-    v = DML__SELECT(v < lowest, lowest, v);
-    const dml__vf shifted = v * 1.44269504f + shift;
-    const dml__vf k = shifted - shift;
-    const dml__vf r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
-    dml__vf q = r * 0.00138144672f + 0.00836878084f;
-    q = q * r + 0.0416683927f;
-    q = q * r + 0.166665196f;
-    q = q * r + 0.49999994f;
-    const dml__vf power = (q * (r * r) + r) + 1.0f;
-    /* 2^k in two factors, since it may lie outside the range of floats where the product doesn't. */
-    const dml__vi whole = (dml__vi)((dml__vu)shifted - 0x4B400000u);
-    const dml__vi half = whole >> 1;
-    const dml__vf scale_a = (dml__vf)(((dml__vu)half + 127u) << 23);
-    const dml__vf scale_b = (dml__vf)(((dml__vu)whole - (dml__vu)half + 127u) << 23);
-    *x = (power * scale_a) * scale_b;
-}
-
-/* x = the natural logarithm of x to within 1 ulp; -inf for 0, NaN below.
-   x = 2^k m with m in sqrt(1/2) .. sqrt(2), and f = m - 1: log x = k ln 2 + (f - f^2 / 2 + f^3 q(f)), ln 2
-   cut as in dml__exp: error 7e-9. */
-DML__BODY void dml__vf_log(dml__vf *x)
-{
-    const dml__vf v = *x, none = { 0 };
-    const dml__vi tiny = v < 1.17549435e-38f; /* denormals are scaled by 2^23 */
-    const dml__vu bits = (dml__vu)DML__SELECT(tiny, v * 8388608.0f, v);
-    const dml__vi whole = (dml__vi)(bits - 0x3F3504F3u) >> 23;
-    const dml__vf f = (dml__vf)(bits - ((dml__vu)whole << 23)) - 1.0f;
-    const dml__vf shifted = (dml__vf)((whole - (tiny & 23)) + 0x4B400000);
-    const dml__vf k = shifted - 12582912.0f, square = f * f;
-    dml__vf q = f * -0.0763450265f + 0.12761578f;
-    q = q * f - 0.13160181f;
-    q = q * f + 0.142017573f;
-    q = q * f - 0.166233569f;
-    q = q * f + 0.200012267f;
-    q = q * f - 0.250008196f;
-    q = q * f + 0.333333313f;
-    dml__vf y = q * (f * square) + k * -2.12194440e-4f;
-    y = (f + (y - square * 0.5f)) + k * 0.693359375f;
-    y = DML__SELECT(v == 0.0f, none - HUGE_VALF, y);
-    y = DML__SELECT(v < 0.0f, none - NAN, y);
-    *x = DML__SELECT(v < HUGE_VALF, y, v); /* inf and NaN stay */
-}
-
-/* x = tanh x to within 2 ulp. For m = |x| < 0.625, m + m^3 q(m^2) (error 5e-9), since the other form cancels
-   there; else (1 - e) / (1 + e) with e = exp(-2 m); then the sign of x. */
-DML__BODY void dml__vf_tanh(dml__vf *x)
-{
-    const dml__vf v = *x, m = (dml__vf)((dml__vi)v & ~DML__SIGN_BIT), square = v * v;
-    dml__vf q = square * -0.00571704563f + 0.020650588f;
-    q = q * square - 0.0537434965f;
-    q = q * square + 0.133314908f;
-    q = q * square - 0.333332837f;
-    const dml__vf inner = q * (square * m) + m;
-    dml__vf e = m * -2.0f;
-    dml__vf_exp(&e);
-    const dml__vf y = DML__SELECT(m < 0.625f, inner, (1.0f - e) / (1.0f + e));
-    *x = (dml__vf)((dml__vi)y | ((dml__vi)v & DML__SIGN_BIT));
-}
-
-/* x = 1 / (1 + e^-x) to within 2.5 ulp, from e^-|x|, which doesn't overflow. */
-DML__BODY void dml__vf_sigmoid(dml__vf *x)
-{
-    const dml__vf v = *x;
-    dml__vf e = (dml__vf)((dml__vi)v | DML__SIGN_BIT), one;
-    dml__vf_exp(&e);
-    dml__splat(&one, 1.0f);
-    *x = DML__SELECT(v < 0.0f, e, one) / (1.0f + e);
-}
-
-/* x = erf x to within 2 ulp. For m = |x| < 0.9, m + m q(m^2) (error 1e-9); else 1 - e^p(m), where e^p is
-   erfc (error 7e-9 of erf), and 1 from 3.95 on; then the sign of x. */
-DML__BODY void dml__vf_erf(dml__vf *x)
-{
-    const dml__vf v = *x, m = (dml__vf)((dml__vi)v & ~DML__SIGN_BIT), square = v * v;
-    dml__vf q = square * 8.51310397e-05f - 0.000817563909f, most, e;
-    q = q * square + 0.00520385895f;
-    q = q * square - 0.0268605091f;
-    q = q * square + 0.112837151f;
-    q = q * square - 0.376126349f;
-    q = q * square + 0.128379166f;
-    const dml__vf inner = q * m + m;
-    dml__splat(&most, 3.95f);
-    const dml__vf t = DML__SELECT(m > most, most, m);
-    e = t * 0.000198218928f - 0.00306548341f;
-    e = e * t + 0.0223151855f;
-    e = e * t - 0.104113623f;
-    e = e * t - 0.636976123f;
-    e = e * t - 1.12779725f;
-    e = e * t - 0.00016645588f;
-    dml__vf_exp(&e);
-    const dml__vf y = DML__SELECT(m < 0.9f, inner, 1.0f - e);
-    *x = (dml__vf)((dml__vi)y | ((dml__vi)v & DML__SIGN_BIT));
-}
-
-#endif
 
 /* Every kernel with a beta takes the old output as in[2], or NULL for beta = 0, and beta as number[0]. */
 DML__BODY void dml__store_with_beta(const dml__map_operands *at, size_t i, const dml__vf *value)
@@ -9479,29 +6804,32 @@ DML_API void dml_relu_backward(dml_pool *pool, size_t n, const float *y, const f
     dml__map_with_beta(pool, n, dml__relu_backward_map, y, dy, beta, 0, dx);
 }
 
-/* y = a function of x, out of vector_math.h. */
-#define DML__FUNCTION(name)                                                                                  \
-    DML__BODY void dml__##name##_map_body(size_t n, const dml__map_operands *at)                             \
-    {                                                                                                        \
-        for (size_t i = 0; i < n; i += DML__LANES) {                                                         \
-            dml__vf value = DML__LOAD(at->in[0] + i);                                                        \
-            dml__vf_##name(&value);                                                                          \
-            DML__STORE(at->out[0] + i, value);                                                               \
-        }                                                                                                    \
-    }                                                                                                        \
-    DML__PER_ISA(dml__##name##_map, (size_t n, const dml__map_operands *at), (n, at))                        \
-    DML_API void dml_##name##_forward(dml_pool *pool, size_t n, const float *x, float *y)                    \
-    {                                                                                                        \
-        dml__map_with_beta(pool, n, dml__##name##_map, x, NULL, 0, 0, y);                                    \
+/* For m = |x| < 0.625, m + m^3 q(m^2), q interpolating at five Chebyshev nodes (relative error 2e-8), since
+   the other form cancels there; else (1 - e) / (1 + e) with e = exp(-2 m); then the sign of x. */
+DML__BODY void dml__tanh_map_body(size_t n, const dml__map_operands *at)
+{
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        const dml__vf x = DML__LOAD(at->in[0] + i);
+        const dml__vf magnitude = (dml__vf)((dml__vi)x & 0x7fffffff);
+        const dml__vf square = x * x;
+        dml__vf q = square * -0.00609671417f + 0.020997179f;
+        q = q * square - 0.0538509096f;
+        q = q * square + 0.133327697f;
+        q = q * square - 0.333333289f;
+        const dml__vf inner = q * (square * magnitude) + magnitude;
+        dml__vf e = magnitude * -2.0f;
+        dml__exp(&e);
+        const dml__vf outer = (1.0f - e) / (1.0f + e);
+        const dml__vf y = DML__SELECT(magnitude < 0.625f, inner, outer);
+        DML__STORE(at->out[0] + i, (dml__vf)((dml__vi)y | ((dml__vi)x & ~0x7fffffff)));
     }
+}
+DML__PER_ISA(dml__tanh_map, (size_t n, const dml__map_operands *at), (n, at))
 
-DML__FUNCTION(exp)
-DML__FUNCTION(log)
-DML__FUNCTION(erf)
-DML__FUNCTION(tanh)
-DML__FUNCTION(sigmoid)
-
-#undef DML__FUNCTION
+DML_API void dml_tanh_forward(dml_pool *pool, size_t n, const float *x, float *y)
+{
+    dml__map_with_beta(pool, n, dml__tanh_map, x, NULL, 0, 0, y);
+}
 
 DML__BODY void dml__tanh_backward_map_body(size_t n, const dml__map_operands *at)
 {
@@ -9517,6 +6845,21 @@ DML_API void dml_tanh_backward(dml_pool *pool, size_t n, const float *y, const f
                                float *dx)
 {
     dml__map_with_beta(pool, n, dml__tanh_backward_map, y, dy, beta, 0, dx);
+}
+
+DML__BODY void dml__sigmoid_map_body(size_t n, const dml__map_operands *at)
+{
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        dml__vf e = -DML__LOAD(at->in[0] + i);
+        dml__exp(&e);
+        DML__STORE(at->out[0] + i, 1.0f / (1.0f + e));
+    }
+}
+DML__PER_ISA(dml__sigmoid_map, (size_t n, const dml__map_operands *at), (n, at))
+
+DML_API void dml_sigmoid_forward(dml_pool *pool, size_t n, const float *x, float *y)
+{
+    dml__map_with_beta(pool, n, dml__sigmoid_map, x, NULL, 0, 0, y);
 }
 
 DML__BODY void dml__sigmoid_backward_map_body(size_t n, const dml__map_operands *at)
@@ -9566,7 +6909,7 @@ static void dml__bias_task(void *argument, int task, int worker)
 DML_API void dml_bias_add(dml_pool *pool, size_t rows, size_t columns, const float *bias, float *y)
 {
     dml__bias_job job;
-    job.isa = dml__pool_machine(pool).isa;
+    job.isa = dml_cpu_isa();
     job.rows = rows;
     job.columns = columns;
     job.bias = bias;
@@ -9811,7 +7154,7 @@ DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const flo
     const bool split = columns <= DML__SUM_ROWS_SPLIT && rows * columns > DML__BLOCK;
     dml__sum_rows_job job;
     if (columns == 0) return;
-    job.isa = dml__pool_machine(pool).isa;
+    job.isa = dml_cpu_isa();
     job.rows = rows;
     job.columns = columns;
     job.group = columns <= DML__SUM_ROWS_SPLIT ? columns : DML__SUM_ROWS_GROUP;
@@ -9857,7 +7200,7 @@ static void dml__argmax_task(void *argument, int task, int worker)
 DML_API void dml_argmax(dml_pool *pool, size_t rows, size_t columns, const float *x, int32_t *out)
 {
     dml__argmax_job job;
-    job.isa = dml__pool_machine(pool).isa;
+    job.isa = dml_cpu_isa();
     job.rows = rows;
     job.columns = columns;
     job.x = x;
@@ -9877,112 +7220,53 @@ DML_API void dml_argmax(dml_pool *pool, size_t rows, size_t columns, const float
 
 /* Floats added up in a vector before its lanes go on in double. */
 #define DML__SOFTMAX_CHUNK ((size_t)32 * DML__LANES)
-#define DML__SOFTMAX_ROWS ((size_t)64) /* rows whose losses are finished together */
-
-static inline float dml__greater(float a, float b)
-{
-    return b > a ? b : a;
-}
-
-/* The largest lane; none is a NaN. */
-DML__BODY float dml__largest_lane(const dml__vf *vector)
-{
-    float lanes[DML__LANES];
-    DML__STORE(lanes, *vector);
-    const float low = dml__greater(dml__greater(lanes[0], lanes[1]), dml__greater(lanes[2], lanes[3]));
-#if DML__LANES == 8
-    return dml__greater(low,
-                        dml__greater(dml__greater(lanes[4], lanes[5]), dml__greater(lanes[6], lanes[7])));
-#else
-    return low;
-#endif
-}
 
 /* out = softmax(x) over n > 0 columns, for which it finds the maximum and sum(exp(x - maximum)). A NaN makes
-   the sum and with it the whole row NaN. `room` floats of both arrays, from the row's first on, are this
-   thread's: where they hold the row in whole vectors, its rest is read and written with what lies behind it,
-   which stays as it is. */
-DML__BODY void dml__softmax_row(size_t n, size_t room, const float *x, float *out, float *maximum, float *sum)
+   the sum and with it the whole row NaN. */
+DML__BODY void dml__softmax_row_body(size_t n, const float *x, float *out, float *maximum, float *sum)
 {
-    const size_t whole = n - n % DML__LANES, rest = n - whole;
-    const bool wide = room >= whole + DML__LANES;
-    dml__vf lowest, last, largest, value, total = { 0 };
-    dml__vi in_row;
-    dml__splat(&lowest, -HUGE_VALF);
-    dml__first_lanes(&in_row, rest);
-    last = lowest;
-    if (rest) {
-        if (wide)
-            value = DML__LOAD(x + whole);
-        else
-            dml__load_some(&value, x + whole, rest);
-        last = DML__SELECT(in_row, value, lowest);
-    }
-    largest = DML__SELECT(last > lowest, last, lowest);
-    for (size_t c = 0; c < whole; c += DML__LANES) {
-        value = DML__LOAD(x + c);
+    dml__vf largest, value, total = { 0 }; /* or gcc -O3 warns of it */
+    dml__splat(&largest, -HUGE_VALF);
+    for (size_t c = 0; c < n; c += DML__LANES) {
+        dml__load_some(&value, x + c, n - c);
         largest = DML__SELECT(value > largest, value, largest);
     }
-    const float top = dml__largest_lane(&largest);
+    float top = largest[0];
+    for (int lane = 1; lane < DML__LANES; lane++) top = largest[lane] > top ? largest[lane] : top;
 
-    last = last - top;
-    dml__vf_exp(&last); /* 0 beyond the row */
+    const size_t whole = n - n % DML__LANES;
     double sum64 = 0;
-    total = last;
-    for (size_t i = 0; i < whole;) {
+    size_t i = 0;
+    while (i < whole) {
         const size_t end = dml__minimum(i + DML__SOFTMAX_CHUNK, whole);
+        dml__splat(&total, 0);
         for (; i < end; i += DML__LANES) {
             value = DML__LOAD(x + i) - top;
-            dml__vf_exp(&value);
+            dml__exp(&value);
             DML__STORE(out + i, value);
             total += value;
         }
-        if (end == whole) break;
         sum64 += dml__add_lanes(&total);
-        dml__splat(&total, 0);
     }
-    sum64 += dml__add_lanes(&total);
+    if (i < n) {
+        dml__load_some(&value, x + i, n - i);
+        value = value - top;
+        dml__exp(&value);
+        dml__store_some(out + i, &value, n - i);
+        for (; i < n; i++) sum64 += (double)out[i];
+    }
 
     const float scale = (float)(1.0 / sum64);
-    for (size_t i = 0; i < whole; i += DML__LANES) DML__STORE(out + i, DML__LOAD(out + i) * scale);
-    last = last * scale;
-    if (rest && wide)
-        DML__STORE(out + whole, DML__SELECT(in_row, last, DML__LOAD(out + whole)));
-    else if (rest)
-        dml__store_some(out + whole, &last, rest);
+    for (i = 0; i < n; i += DML__LANES) {
+        dml__load_some(&value, out + i, n - i);
+        value = value * scale;
+        dml__store_some(out + i, &value, n - i);
+    }
     *maximum = top;
     *sum = (float)sum64;
 }
-
-/* The rows of one task; labels and row_loss are (rows). */
-DML__BODY void dml__softmax_rows_body(size_t rows, size_t classes, const float *logits, const int32_t *labels,
-                                      float *probabilities, float *row_loss)
-{
-    const size_t n = rows * classes;
-    for (size_t begin = 0; begin < rows; begin += DML__SOFTMAX_ROWS) {
-        const size_t end = dml__minimum(begin + DML__SOFTMAX_ROWS, rows);
-        float sum[DML__SOFTMAX_ROWS], above[DML__SOFTMAX_ROWS]; /* of the largest logit above the label's */
-        for (size_t r = begin; r < end; r++) {
-            const size_t at = r * classes;
-            const float logit = logits[at + (size_t)labels[r]]; /* now: probabilities may be logits */
-            float maximum;
-            dml__softmax_row(classes, n - at, logits + at, probabilities + at, &maximum, &sum[r - begin]);
-            above[r - begin] = maximum - logit;
-        }
-        for (size_t r = begin; r < end; r += DML__LANES) {
-            dml__vf loss, shift;
-            dml__load_some(&loss, sum + (r - begin), end - r);
-            dml__load_some(&shift, above + (r - begin), end - r);
-            dml__vf_log(&loss);
-            loss = loss + shift;
-            dml__store_some(row_loss + r, &loss, end - r);
-        }
-    }
-}
-DML__PER_ISA(dml__softmax_rows,
-             (size_t rows, size_t classes, const float *logits, const int32_t *labels, float *probabilities,
-              float *row_loss),
-             (rows, classes, logits, labels, probabilities, row_loss))
+DML__PER_ISA(dml__softmax_row, (size_t n, const float *x, float *out, float *maximum, float *sum),
+             (n, x, out, maximum, sum))
 
 typedef struct dml__softmax_job {
     dml_isa isa;
@@ -9999,9 +7283,14 @@ static void dml__softmax_task(void *argument, int task, int worker)
     const size_t step = dml__items_per_task(job->classes), begin = (size_t)task * step;
     const size_t end = dml__minimum(begin + step, job->rows);
     (void)worker;
-    for (size_t r = begin; r < end; r++) DML_ASSERT((size_t)job->labels[r] < job->classes);
-    dml__softmax_rows(job->isa, end - begin, job->classes, job->logits + begin * job->classes,
-                      job->labels + begin, job->probabilities + begin * job->classes, job->row_loss + begin);
+    for (size_t r = begin; r < end; r++) {
+        const size_t at = r * job->classes, label = (size_t)job->labels[r];
+        DML_ASSERT(label < job->classes);
+        const float logit = job->logits[at + label]; /* read before, since probabilities may be logits */
+        float maximum, sum;
+        dml__softmax_row(job->isa, job->classes, job->logits + at, job->probabilities + at, &maximum, &sum);
+        job->row_loss[r] = logf(sum) + (maximum - logit);
+    }
 }
 
 DML_API float dml_softmax_cross_entropy_forward(dml_pool *pool, size_t rows, size_t classes,
@@ -10010,7 +7299,7 @@ DML_API float dml_softmax_cross_entropy_forward(dml_pool *pool, size_t rows, siz
 {
     dml__softmax_job job;
     if (rows == 0 || classes == 0) return 0;
-    job.isa = dml__pool_machine(pool).isa;
+    job.isa = dml_cpu_isa();
     job.rows = rows;
     job.classes = classes;
     job.logits = logits;
@@ -10022,38 +7311,26 @@ DML_API float dml_softmax_cross_entropy_forward(dml_pool *pool, size_t rows, siz
     return dml_sum(pool, rows, row_loss) / (float)rows;
 }
 
-/* out = scale (p - onehot(label)) + beta out for the rows of one task: first as if there were no labels,
-   which needs no rows, then at the labels, from what was there before. */
-DML__BODY void dml__softmax_backward_rows_body(size_t rows, size_t classes, const float *p,
-                                               const int32_t *labels, float scale, float beta, float *out)
+/* out = scale (p - (column == label)) + beta out */
+DML__BODY void dml__softmax_backward_row_body(size_t n, const float *p, size_t label, float scale, float beta,
+                                              float *out)
 {
-    for (size_t begin = 0; begin < rows; begin += DML__SOFTMAX_ROWS) {
-        const size_t count = dml__minimum(DML__SOFTMAX_ROWS, rows - begin), n = count * classes;
-        float at_label[DML__SOFTMAX_ROWS], old[DML__SOFTMAX_ROWS];
-        for (size_t r = 0; r < count; r++) {
-            const size_t label = r * classes + (size_t)labels[r];
-            at_label[r] = p[label];
-            old[r] = beta != 0 ? out[label] : 0;
+    const float old = beta != 0 ? out[label] : 0, at_label = p[label];
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        dml__vf value, before;
+        dml__load_some(&value, p + i, n - i);
+        value = value * scale;
+        if (beta != 0) {
+            dml__load_some(&before, out + i, n - i);
+            value = value + beta * before;
         }
-        for (size_t i = 0; i < n; i += DML__LANES) {
-            dml__vf value, before;
-            dml__load_some(&value, p + i, n - i);
-            value = value * scale;
-            if (beta != 0) {
-                dml__load_some(&before, out + i, n - i);
-                value = value + beta * before;
-            }
-            dml__store_some(out + i, &value, n - i);
-        }
-        for (size_t r = 0; r < count; r++)
-            out[r * classes + (size_t)labels[r]] = scale * (at_label[r] - 1.0f) + beta * old[r];
-        p += n, out += n, labels += count;
+        dml__store_some(out + i, &value, n - i);
     }
+    out[label] = scale * (at_label - 1.0f) + beta * old;
 }
-DML__PER_ISA(dml__softmax_backward_rows,
-             (size_t rows, size_t classes, const float *p, const int32_t *labels, float scale, float beta,
-              float *out),
-             (rows, classes, p, labels, scale, beta, out))
+DML__PER_ISA(dml__softmax_backward_row,
+             (size_t n, const float *p, size_t label, float scale, float beta, float *out),
+             (n, p, label, scale, beta, out))
 
 typedef struct dml__softmax_backward_job {
     dml_isa isa;
@@ -10070,10 +7347,12 @@ static void dml__softmax_backward_task(void *argument, int task, int worker)
     const size_t step = dml__items_per_task(job->classes), begin = (size_t)task * step;
     const size_t end = dml__minimum(begin + step, job->rows);
     (void)worker;
-    for (size_t r = begin; r < end; r++) DML_ASSERT((size_t)job->labels[r] < job->classes);
-    dml__softmax_backward_rows(job->isa, end - begin, job->classes, job->probabilities + begin * job->classes,
-                               job->labels + begin, job->scale, job->beta,
-                               job->dlogits + begin * job->classes);
+    for (size_t r = begin; r < end; r++) {
+        const size_t at = r * job->classes, label = (size_t)job->labels[r];
+        DML_ASSERT(label < job->classes);
+        dml__softmax_backward_row(job->isa, job->classes, job->probabilities + at, label, job->scale,
+                                  job->beta, job->dlogits + at);
+    }
 }
 
 DML_API void dml_softmax_cross_entropy_backward(dml_pool *pool, size_t rows, size_t classes,
@@ -10082,7 +7361,7 @@ DML_API void dml_softmax_cross_entropy_backward(dml_pool *pool, size_t rows, siz
 {
     dml__softmax_backward_job job;
     if (classes == 0) return;
-    job.isa = dml__pool_machine(pool).isa;
+    job.isa = dml_cpu_isa();
     job.rows = rows;
     job.classes = classes;
     job.probabilities = probabilities;
@@ -10380,16 +7659,15 @@ static void dml__open_pool(dml_context *context, const dml_options *options)
     if (options->pool) pool_options = *options->pool;
     if (options->threads) pool_options.threads = options->threads;
     pool_options.allocator = dml__memory_allocator(&context->memory);
-    if (!pool_options.pin) pool_options.pin = options->pin;
-    if (pool_options.threads < 0)
+    const int threads = pool_options.threads ? pool_options.threads : dml_cpu_count();
+    if (threads < 0)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
-                  "%d threads asked for: give 0 for one a core, or 1 or more", pool_options.threads);
+                  "%d threads asked for: give 0 for one a core, or 1 or more", threads);
     else if (!(context->pool = dml_pool_create(&pool_options)))
         dml__fail(&context->error, DML_ERROR_MEMORY,
                   "no memory or threads left for a pool of %d threads with %zu bytes of scratch each and %zu "
                   "together",
-                  pool_options.threads ? pool_options.threads : dml_cpu_share(), pool_options.scratch.worker,
-                  pool_options.scratch.shared);
+                  threads, pool_options.scratch.worker, pool_options.scratch.shared);
 }
 
 /* False, with the error recorded, when the environment asks for an instruction set that there isn't. */
@@ -10489,7 +7767,7 @@ static void dml__log_opening(dml_context *context)
 
 DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, const dml_options *options)
 {
-    static const dml_options defaults = { NULL, 0, 0, { NULL, NULL, NULL }, NULL, 0, NULL, NULL, NULL, 0 };
+    static const dml_options defaults = { NULL, 0, 0, { NULL, NULL, NULL }, NULL, 0, NULL, NULL, NULL };
     if (!options) options = &defaults;
     dml__memory memory;
     dml__memory_init(&memory, &options->allocator, options->memory, options->memory_bytes);
@@ -10706,7 +7984,7 @@ DML_API const char *dml_shape_format(const dml_shape *shape, char text[DML_SHAPE
 #ifndef DML_GRAPH_NODE_H
 #define DML_GRAPH_NODE_H
 
-#define DML__MAX_INPUTS 5
+#define DML__MAX_INPUTS 4
 
 struct dml__op;
 
@@ -10727,7 +8005,6 @@ struct dml_node {
     /* parameter: */
     dml_initializer init;
     bool used, frozen; /* by some op; gets no gradient */
-    bool kept;         /* training passes change it: a running statistic, frozen for good */
     size_t place;      /* in the order of first use, in elements: what its initial values depend on */
     size_t offset;     /* in w and g, in elements; set when w is laid out */
     dml_node *next_parameter;
@@ -10813,19 +8090,15 @@ typedef struct dml__run {
     dml_pool *pool;
     dml__error *error; /* where a failure of this run is told */
     int rows;          /* samples in this run, 1 .. batch */
-    bool training;     /* backward follows; dml_program_run only predicts, whatever the program is for */
-    bool adds;         /* backward adds to the parameters' gradients and doesn't overwrite them */
-    uint32_t step;     /* keys the random numbers of this run, with the context's seed and the node's index */
+    bool training;
+    bool adds;     /* backward adds to the parameters' gradients and doesn't overwrite them */
+    uint32_t step; /* keys the random numbers of this run, with the context's seed and the node's index */
 } dml__run;
 
 /* What an op's backward reads besides its output's gradient; the memory plan keeps no more. */
 #define DML__NEEDS_INPUT(i) (1u << (i))
-#define DML__NEEDS_INPUTS 0x1Fu
+#define DML__NEEDS_INPUTS 0xFu
 #define DML__NEEDS_OUTPUT 0x100u
-/* With what an op may become one, in the same word: a relu with an op whose forward does it in passing, where
-   dml__ends_in_relu says so. */
-#define DML__IS_RELU 0x200u
-#define DML__TAKES_RELU 0x400u
 
 typedef struct dml__op {
     const char *name;
@@ -10864,10 +8137,6 @@ DML__LOCAL dml_ref dml__saved(const dml__run *run, const dml_node *node);
    first op that writes it in this backward pass, else 1. */
 DML__LOCAL bool dml__wants_gradient(const dml__run *run, const dml_node *node, int i);
 DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i);
-
-/* Whether the node's value is that of the relu that follows, of an op with DML__TAKES_RELU: on a host_memory
-   device. The relu's forward then doesn't run, and its backward works in place. */
-DML__LOCAL bool dml__ends_in_relu(const dml__run *run, const dml_node *node);
 
 /* Elements of the node's value in this run. */
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node);
@@ -11529,9 +8798,6 @@ DML_API dml_status dml_parameter_train(dml_node *parameter, bool trained)
     if (!parameter) return DML_ERROR_ARGUMENT;
     if (parameter->op != dml__parameter_op())
         return dml__node_fail(parameter, DML_ERROR_ARGUMENT, "only a parameter can be trained or frozen");
-    if (trained && parameter->kept)
-        return dml__node_fail(parameter, DML_ERROR_ARGUMENT,
-                              "an op keeps it, as a running statistic: it can't be trained");
     if (parameter->graph->w && parameter->frozen == trained)
         return dml__node_fail(parameter, DML_ERROR_STATE,
                               "whether it is trained must be said before the parameters are laid out, by the "
@@ -11880,13 +9146,10 @@ DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, con
 #ifndef DML_GRAPH_PROGRAM_INTERNAL_H
 #define DML_GRAPH_PROGRAM_INTERNAL_H
 
-/* Where a node lives in a program. Views have the slot of the node they look at, a relu that the op before it
-   does has that op's. */
+/* Where a node lives in a program. Views have the slot of the node they look at. */
 typedef struct dml__slot {
     dml_node *node;
-    int root;              /* the slot whose memory this one is: its own index, but for views and fused */
-    bool fused;            /* a relu that the op of its input does */
-    bool ends_in_relu;     /* such an op */
+    int root;              /* the slot whose memory this one is: its own index, unless the node is a view */
     bool has_gradient;     /* a parameter lies behind it */
     bool reached, written; /* while compiling: by the output's gradient; as a gradient, by some op */
     int limit;             /* input: values must be in 0 .. limit - 1 for the program's ops; 0: any */
@@ -11902,7 +9165,6 @@ struct dml_program {
     dml_node *output;
     int batch;
     bool training;
-    bool changes_w; /* in training, forward changes parameters: running statistics */
     /* With a thread of its own: a pool of that one thread, errors of its own, and whether a run is going on.
      */
     bool own_thread;
@@ -11945,8 +9207,7 @@ typedef struct dml__training {
 DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
                                          const dml__training *training, float *loss);
 
-/* dml_compile where each op does its own work, and no two blocks of the arena share bytes: what tests compare
-   a plan with. */
+/* dml_compile where no two blocks of the arena share bytes: for tests of the plan. */
 DML__LOCAL dml_program *dml__compile_disjoint(dml_node *output, const dml_program_options *options);
 
 #endif
@@ -12022,11 +9283,6 @@ DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i)
 {
     const bool adds = run->adds && dml__root_of(run, node->input[i])->node->op == dml__parameter_op();
     return adds || ((dml__slot_of(run, node)->accumulates >> i) & 1u) ? 1.0f : 0.0f;
-}
-
-DML__LOCAL bool dml__ends_in_relu(const dml__run *run, const dml_node *node)
-{
-    return dml__slot_of(run, node)->ends_in_relu;
 }
 
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node)
@@ -12223,39 +9479,13 @@ static dml_status dml__collect_slots(dml_program *program)
         program->slot_of_node[i] = s;
         slot->root = node[i]->op->view ? dml__input_slot(program, slot, 0)->root : s;
         if (node[i]->op == dml__input_op()) program->input[program->inputs++] = node[i];
-        program->changes_w = program->changes_w || (program->training && node[i]->kept);
         dml__limit_inputs(program, slot);
     }
     dml__release(&context->memory, node);
     return DML_OK;
 }
 
-/* How many inputs of the program's ops a slot's node is. */
-static int dml__count_uses(const dml_program *program, const dml__slot *slot)
-{
-    int uses = 0;
-    for (int s = 0; s < program->slots; s++)
-        for (int i = 0; i < program->slot[s].node->inputs; i++)
-            uses += program->slot[s].node->input[i] == slot->node;
-    return uses;
-}
-
-/* Step 2: a relu and the product that nothing else reads become one. They share value and gradient, which the
-   relu's backward, being the last to write there, makes the product's in place. */
-static void dml__fuse(dml_program *program)
-{
-    for (int s = 0; s < program->slots; s++) {
-        dml__slot *slot = &program->slot[s];
-        slot->root = program->slot[slot->root].root;
-        if (!(slot->node->op->needs & DML__IS_RELU)) continue;
-        dml__slot *input = dml__input_slot(program, slot, 0);
-        if (!(input->node->op->needs & DML__TAKES_RELU) || dml__count_uses(program, input) > 1) continue;
-        slot->root = input->root;
-        slot->fused = input->ends_in_relu = true;
-    }
-}
-
-/* Step 3: which gradients there are: those with a trained parameter behind them through which the output's
+/* Step 2: which gradients there are: those with a trained parameter behind them through which the output's
  * gradient flows. */
 static void dml__find_gradients(dml_program *program)
 {
@@ -12284,12 +9514,12 @@ static int dml__first_use(const dml_program *program, const dml__slot *parameter
     return program->slots;
 }
 
-/* Step 4: who adds to a gradient that another op wrote before, and what is final after each op's backward. */
+/* Step 3: who adds to a gradient that another op wrote before, and what is final after each op's backward. */
 static void dml__order_gradients(dml_program *program)
 {
     for (int s = program->slots - 1; s >= 0; s--) {
         dml__slot *slot = &program->slot[s];
-        if (!slot->has_gradient || slot->node->op->view || slot->fused) continue;
+        if (!slot->has_gradient || slot->node->op->view) continue;
         for (int i = 0; i < slot->node->inputs; i++) {
             const dml__slot *input = dml__input_slot(program, slot, i);
             if (!input->has_gradient) continue;
@@ -12320,7 +9550,7 @@ static void dml__live_at(dml__block_life *block, int time)
     if (time > block->last) block->last = time;
 }
 
-/* Step 5: when each value, gradient and saved block is needed. Slot s runs forward at time s and backward at
+/* Step 4: when each value, gradient and saved block is needed. Slot s runs forward at time s and backward at
    time 2 slots - 1 - s. Block 3 s is its value, 3 s + 1 its gradient, 3 s + 2 what it saves. */
 static void dml__find_lives(const dml_program *program, dml__block_life *blocks)
 {
@@ -12361,7 +9591,7 @@ static bool dml__continue_block(dml__block_life *whole, dml__block_life *part)
     return true;
 }
 
-/* Step 6: where an op may write over what nobody needs after it, it does: its value over its input's, and in
+/* Step 5: where an op may write over what nobody needs after it, it does: its value over its input's, and in
    backward its input's gradient, which it is the first to write, over its own. */
 static void dml__work_in_place(const dml_program *program, dml__block_life *blocks)
 {
@@ -12521,7 +9751,6 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     dml__own(context, &program->owned, dml__program_destroy_owned);
     graph->programs++;
     dml_status status = dml__collect_slots(program);
-    if (status == DML_OK && context->device.host_memory && !disjoint) dml__fuse(program);
     if (status == DML_OK && program->training) {
         dml__find_gradients(program);
         dml__order_gradients(program);
@@ -12649,7 +9878,7 @@ static dml_status dml__forward(const dml__run *run, const void *const *inputs)
     }
     for (int s = 0; s < program->slots && status == DML_OK; s++) {
         const dml_node *node = program->slot[s].node;
-        if (node->op->forward && !program->slot[s].fused) status = node->op->forward(run, node);
+        if (node->op->forward) status = node->op->forward(run, node);
     }
     return status;
 }
@@ -12672,8 +9901,7 @@ static dml_status dml__backward(const dml__run *run, const dml__training *traini
     return status;
 }
 
-/* NULL: to predict. */
-static dml__run dml__begin_run(dml_program *program, int rows, const dml__training *training)
+static dml__run dml__begin_run(dml_program *program, int rows, bool adds, uint32_t step)
 {
     dml_context *context = program->graph->context;
     const dml__run run = { program,
@@ -12682,9 +9910,9 @@ static dml__run dml__begin_run(dml_program *program, int rows, const dml__traini
                            program->own_thread ? program->own_pool : context->pool,
                            dml__program_error_of(program),
                            rows,
-                           training != NULL,
-                           training && training->adds,
-                           training ? training->step : 0 };
+                           program->training,
+                           adds,
+                           step };
     return run;
 }
 
@@ -12707,7 +9935,7 @@ static dml_status dml__predict(dml_program *program, int rows, const void *const
 {
     dml_status status = dml__program_check(program, rows, inputs, count);
     if (status != DML_OK) return status;
-    const dml__run run = dml__begin_run(program, rows, NULL);
+    const dml__run run = dml__begin_run(program, rows, false, 0);
     status = dml__forward(&run, inputs);
     if (status == DML_OK && output) status = dml__read_output(&run, output);
     return dml__explain_run(&run, status);
@@ -12749,7 +9977,7 @@ DML_API dml_status dml_program_run(dml_program *program, int rows, const void *c
 DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
                                          const dml__training *training, float *loss)
 {
-    const dml__run run = dml__begin_run(program, rows, training);
+    const dml__run run = dml__begin_run(program, rows, training->adds, training->step);
     dml_status status = dml__forward(&run, inputs);
     if (status == DML_OK) status = dml__backward(&run, training);
     if (status == DML_OK && loss) status = dml__read_output(&run, loss);
@@ -12934,8 +10162,6 @@ DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file)
     X(conv2d)                                                                                                \
     X(max_pool2d)                                                                                            \
     X(avg_pool2d)                                                                                            \
-    X(batch_norm)                                                                                            \
-    X(slice2d)                                                                                               \
     X(relu)                                                                                                  \
     X(tanh)                                                                                                  \
     X(sigmoid)                                                                                               \
@@ -13118,7 +10344,7 @@ static dml_status dml__activation_backward(const dml__run *run, const dml_node *
 }
 
 /* Each activation is a name: its op, its CPU kernels and its shared kernels follow from it. */
-#define DML__ACTIVATION(name, fuses)                                                                         \
+#define DML__ACTIVATION(name)                                                                                \
     static dml_status dml__##name##_op_forward(const dml__run *run, const dml_node *node)                    \
     {                                                                                                        \
         return dml__activation_forward(run, node, #name "_forward", dml_##name##_forward);                   \
@@ -13133,7 +10359,7 @@ static dml_status dml__activation_backward(const dml__run *run, const dml_node *
                                     dml__activation_infer,                                                   \
                                     dml__##name##_op_forward,                                                \
                                     dml__##name##_op_backward,                                               \
-                                    DML__NEEDS_OUTPUT | (fuses),                                             \
+                                    DML__NEEDS_OUTPUT,                                                       \
                                     NULL,                                                                    \
                                     false,                                                                   \
                                     true,                                                                    \
@@ -13147,9 +10373,9 @@ static dml_status dml__activation_backward(const dml__run *run, const dml_node *
         return dml__node_create(dml__##name##_op(), 1, &x, NULL, 0);                                         \
     }
 
-DML__ACTIVATION(relu, DML__IS_RELU)
-DML__ACTIVATION(tanh, 0)
-DML__ACTIVATION(sigmoid, 0)
+DML__ACTIVATION(relu)
+DML__ACTIVATION(tanh)
+DML__ACTIVATION(sigmoid)
 
 #undef DML__ACTIVATION
 
@@ -13203,33 +10429,18 @@ static dml_status dml__dense_gemm(const dml__run *run, bool trans_a, bool trans_
     return dml__submit(run->device, &launch);
 }
 
-/* y (rows, units) = activation(x w^T + bias) */
-static dml_status dml__dense_forward(dml_pool *pool, int rows, int units, int in, const float *x,
-                                     const float *w, const dml_epilogue *epilogue, float *y)
-{
-    const dml_status status = dml_sgemm(pool, DML_ROW_MAJOR, DML_NO_TRANS, DML_TRANS, rows, units, in, 1.0f,
-                                        x, in, w, in, 0.0f, y, units);
-    if (status != DML_OK) return status;
-    const size_t count = (size_t)rows * (size_t)units;
-    if (epilogue->bias) dml_bias_add(pool, (size_t)rows, (size_t)units, epilogue->bias, y);
-    if (epilogue->activation == DML_ACTIVATION_RELU) dml_relu_forward(pool, count, y, y);
-    return DML_OK;
-}
-
 static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
     const int units = w->shape.dims[0], in = w->shape.dims[1];
-    if (run->device->host_memory) {
-        const dml_epilogue epilogue = { bias ? dml__host_value(run, bias) : NULL, dml__ends_in_relu(run, node)
-                                                                                      ? DML_ACTIVATION_RELU
-                                                                                      : DML_ACTIVATION_NONE };
-        return dml__dense_forward(run->pool, run->rows, units, in, dml__host_value(run, x),
-                                  dml__host_value(run, w), &epilogue, dml__host_value(run, node));
-    }
     const dml_status status = dml__dense_gemm(run, false, true, run->rows, units, in, dml__value(run, x),
                                               dml__value(run, w), 0.0f, dml__value(run, node));
     if (status != DML_OK || !bias) return status;
+    if (run->device->host_memory) {
+        dml_bias_add(run->pool, (size_t)run->rows, (size_t)units, dml__host_value(run, bias),
+                     dml__host_value(run, node));
+        return DML_OK;
+    }
     dml_launch launch = dml__launch("bias_add", dml__count(run, node), 1);
     launch.buffer[0] = dml__value(run, bias);
     launch.buffer[1] = dml__value(run, node);
@@ -13264,10 +10475,10 @@ static double dml__dense_flops(const dml_node *node)
 static dml_scratch dml__dense_scratch(const dml_node *node, int rows, bool training)
 {
     const int units = node->input[1]->shape.dims[0], in = node->input[1]->shape.dims[1];
-    dml_scratch most = dml_sgemm_scratch(DML_NO_TRANS, DML_TRANS, rows, units, in);
+    dml_scratch most = dml_sgemm_scratch(rows, units, in);
     if (!training) return most;
-    most = dml__larger_scratch(most, dml_sgemm_scratch(DML_NO_TRANS, DML_NO_TRANS, rows, in, units));
-    return dml__larger_scratch(most, dml_sgemm_scratch(DML_TRANS, DML_NO_TRANS, units, in, rows));
+    most = dml__larger_scratch(most, dml_sgemm_scratch(rows, in, units));
+    return dml__larger_scratch(most, dml_sgemm_scratch(units, in, rows));
 }
 
 DML__LOCAL const dml__op *dml__dense_op(void)
@@ -13276,7 +10487,7 @@ DML__LOCAL const dml__op *dml__dense_op(void)
                                 dml__dense_infer,
                                 dml__dense_op_forward,
                                 dml__dense_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),
                                 NULL,
                                 false,
                                 false,
@@ -13395,29 +10606,13 @@ static dml_launch dml__conv2d_launch(const dml__run *run, const dml_node *node, 
     return launch;
 }
 
-/* y = activation(conv(x, w) + bias) */
-static dml_status dml__conv2d_forward(dml_pool *pool, const dml_conv2d_shape *s, const float *x,
-                                      const float *w, const dml_epilogue *epilogue, float *y)
-{
-    const dml_status status = dml_conv2d_forward(pool, s, x, w, epilogue->bias, y);
-    if (status != DML_OK || epilogue->activation != DML_ACTIVATION_RELU) return status;
-    const int height = dml_conv2d_output_size(s->height, s->kernel_h, s->stride_h, s->pad_h);
-    const int width = dml_conv2d_output_size(s->width, s->kernel_w, s->stride_w, s->pad_w);
-    dml_relu_forward(pool, (size_t)s->batch * (size_t)height * (size_t)width * (size_t)s->filters, y, y);
-    return DML_OK;
-}
-
 static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
     const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
-    if (run->device->host_memory) {
-        const dml_epilogue epilogue = { bias ? dml__host_value(run, bias) : NULL, dml__ends_in_relu(run, node)
-                                                                                      ? DML_ACTIVATION_RELU
-                                                                                      : DML_ACTIVATION_NONE };
-        return dml__conv2d_forward(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w), &epilogue,
-                                   dml__host_value(run, node));
-    }
+    if (run->device->host_memory)
+        return dml_conv2d_forward(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w),
+                                  bias ? dml__host_value(run, bias) : NULL, dml__host_value(run, node));
     dml_launch launch = dml__conv2d_launch(run, node, "conv2d_forward", (size_t)s.filters,
                                            dml__count(run, node) / (size_t)s.filters);
     launch.buffer[0] = dml__value(run, x);
@@ -13500,7 +10695,7 @@ DML__LOCAL const dml__op *dml__conv2d_op(void)
                                 dml__conv2d_infer,
                                 dml__conv2d_op_forward,
                                 dml__conv2d_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),
                                 NULL,
                                 false,
                                 false,
@@ -13763,574 +10958,6 @@ DML_API dml_node *dml_max_pool2d(dml_node *x, const dml_pool2d_options *options)
 DML_API dml_node *dml_avg_pool2d(dml_node *x, const dml_pool2d_options *options)
 {
     return dml__pool2d_create(dml__avg_pool2d_op(), x, options);
-}
-
-DML_API dml_node *dml_global_avg_pool2d(dml_node *x)
-{
-    dml_pool2d_options whole;
-    memset(&whole, 0, sizeof whole);
-    for (int axis = 0; axis < 2 && x && x->shape.ndim == 3; axis++) whole.kernel[axis] = x->shape.dims[axis];
-    return dml_flatten(dml_avg_pool2d(x, &whole));
-}
-
-#endif
-
-/* ---- ops/op_slice2d.c ---- */
-
-#ifndef DML_OPS_OP_SLICE2D_C
-#define DML_OPS_OP_SLICE2D_C
-
-#include <stdio.h>
-#include <string.h>
-
-/* With its defaults set. */
-static int dml__slice2d_taken(const dml_slice2d_options *o, int axis)
-{
-    return (o->end[axis] - o->begin[axis] - 1) / o->step[axis] + 1;
-}
-
-static dml_status dml__slice2d_infer(dml_node *node)
-{
-    const dml_node *x = node->input[0];
-    const dml_slice2d_options *o = (const dml_slice2d_options *)node->attributes;
-    const dml_status status = dml__check_image_input(node);
-    if (status != DML_OK) return status;
-    node->batched = true;
-    node->shape.ndim = 3;
-    for (int axis = 0; axis < 3; axis++) {
-        const int begin = o->begin[axis], end = o->end[axis], step = o->step[axis];
-        const int before = o->before[axis], after = o->after[axis];
-        if (begin < 0 || end <= begin || end > x->shape.dims[axis] || step < 1)
-            return dml__node_fail(node, DML_ERROR_ARGUMENT,
-                                  "of an axis of %d, places %d to %d by steps of %d asked for; there must be "
-                                  "at least one, and steps are 1 or more",
-                                  x->shape.dims[axis], begin, end - 1, step);
-        const int64_t size = (int64_t)before + after + dml__slice2d_taken(o, axis);
-        if (before < 0 || after < 0 || size > INT32_MAX)
-            return dml__node_fail(node, DML_ERROR_ARGUMENT,
-                                  "%d zeros before and %d after %d places asked for; it takes 0 or more, and "
-                                  "at most %d places in all",
-                                  before, after, dml__slice2d_taken(o, axis), INT32_MAX);
-        node->shape.dims[axis] = (int)size;
-    }
-    return DML_OK;
-}
-
-static dml_slice2d_shape dml__slice2d_shape_of(const dml__run *run, const dml_node *node)
-{
-    const dml_slice2d_options *o = (const dml_slice2d_options *)node->attributes;
-    dml_slice2d_shape shape;
-    shape.batch = run->rows;
-    for (int axis = 0; axis < 3; axis++) {
-        const dml_slice2d_axis a = {
-            node->input[0]->shape.dims[axis], node->shape.dims[axis], o->begin[axis], o->step[axis],
-            dml__slice2d_taken(o, axis),      o->before[axis]
-        };
-        shape.axis[axis] = a;
-    }
-    return shape;
-}
-
-/* Whose ints are set; `of_input` is then made to begin at the first place that is taken. */
-static dml_launch dml__slice2d_launch(const dml_slice2d_shape *s, const char *kernel, size_t size,
-                                      dml_ref *of_input)
-{
-    dml_launch launch = dml__launch(kernel, size, 1);
-    size_t first = 0;
-    launch.integer[0] = s->batch;
-    for (int axis = 0; axis < 3; axis++) {
-        const dml_slice2d_axis *a = &s->axis[axis];
-        int32_t *integer = &launch.integer[1 + 5 * axis];
-        integer[0] = a->in;
-        integer[1] = a->out;
-        integer[2] = a->step;
-        integer[3] = a->count;
-        integer[4] = a->before;
-        first = first * (size_t)a->in + (size_t)a->begin;
-    }
-    of_input->offset += first * sizeof(float);
-    return launch;
-}
-
-static dml_status dml__slice2d_op_forward(const dml__run *run, const dml_node *node)
-{
-    const dml_slice2d_shape shape = dml__slice2d_shape_of(run, node);
-    if (run->device->host_memory)
-        return dml_slice2d_forward(run->pool, &shape, dml__host_value(run, node->input[0]),
-                                   dml__host_value(run, node));
-    dml_ref x = dml__value(run, node->input[0]);
-    dml_launch launch = dml__slice2d_launch(&shape, "slice2d_forward", dml__count(run, node), &x);
-    launch.buffer[0] = x;
-    launch.buffer[1] = dml__value(run, node);
-    return dml__submit(run->device, &launch);
-}
-
-static dml_status dml__slice2d_op_backward(const dml__run *run, const dml_node *node)
-{
-    const dml_slice2d_shape shape = dml__slice2d_shape_of(run, node);
-    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
-    const float beta = dml__beta(run, node, 0);
-    if (run->device->host_memory)
-        return dml_slice2d_backward(run->pool, &shape, dml__host_gradient(run, node), beta,
-                                    dml__host_gradient(run, node->input[0]));
-    /* beta is 0 or 1; the kernel visits only what was taken. */
-    dml_ref dx = dml__gradient(run, node->input[0]);
-    dml_status status = DML_OK;
-    if (beta == 0)
-        status = run->device->backend->zero(run->device, dx, dml__count(run, node->input[0]) * sizeof(float));
-    if (status != DML_OK) return status;
-    size_t taken = (size_t)shape.batch;
-    for (int axis = 0; axis < 3; axis++) taken *= (size_t)shape.axis[axis].count;
-    dml_launch launch = dml__slice2d_launch(&shape, "slice2d_backward", taken, &dx);
-    launch.buffer[0] = dml__gradient(run, node);
-    launch.buffer[1] = dx;
-    return dml__submit(run->device, &launch);
-}
-
-static void dml__slice2d_describe(const dml_node *node, char *text, size_t bytes)
-{
-    static const char *const name[] = { "height", "width", "channels" };
-    const dml_slice2d_options *o = (const dml_slice2d_options *)node->attributes;
-    size_t used = 0;
-    for (int axis = 0; axis < 3 && used < bytes; axis++) {
-        const int written = snprintf(text + used, bytes - used, "%s%s %d to %d", used ? ", " : "", name[axis],
-                                     o->begin[axis], o->end[axis] - 1);
-        used += written > 0 ? (size_t)written : 0;
-        if (o->step[axis] > 1 && used < bytes)
-            used += (size_t)snprintf(text + used, bytes - used, " by %d", o->step[axis]);
-        if ((o->before[axis] || o->after[axis]) && used < bytes)
-            used += (size_t)snprintf(text + used, bytes - used, " in %d + %d zeros", o->before[axis],
-                                     o->after[axis]);
-    }
-}
-
-DML__LOCAL const dml__op *dml__slice2d_op(void)
-{
-    static const dml__op op = { "slice2d",
-                                dml__slice2d_infer,
-                                dml__slice2d_op_forward,
-                                dml__slice2d_op_backward,
-                                0,
-                                NULL,
-                                false,
-                                false,
-                                dml__slice2d_describe,
-                                dml__no_flops,
-                                NULL };
-    return &op;
-}
-
-DML_API dml_node *dml_slice2d(dml_node *x, const dml_slice2d_options *options)
-{
-    dml_slice2d_options o;
-    memset(&o, 0, sizeof o);
-    if (options) o = *options;
-    for (int axis = 0; axis < 3; axis++) {
-        if (!o.step[axis]) o.step[axis] = 1;
-        if (!o.end[axis] && x && x->shape.ndim == 3) o.end[axis] = x->shape.dims[axis];
-    }
-    return dml__node_create(dml__slice2d_op(), 1, &x, &o, sizeof o);
-}
-
-DML_API dml_node *dml_padded_shortcut2d(dml_node *x, int stride, int channels)
-{
-    if (!x) return NULL;
-    const int more = x->shape.ndim == 3 ? channels - x->shape.dims[2] : 0;
-    if (stride < 1 || more < 0) {
-        dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
-                  "a shortcut of stride %d to %d channels asked for, %d fewer than there are; a stride is 1 "
-                  "or more, and channels can't be left out",
-                  stride, channels, more < 0 ? -more : 0);
-        return NULL;
-    }
-    if (stride == 1 && more == 0 && x->shape.ndim == 3) return x;
-    dml_slice2d_options o;
-    memset(&o, 0, sizeof o);
-    o.step[0] = o.step[1] = stride;
-    o.before[2] = more / 2;
-    o.after[2] = more - more / 2;
-    return dml_slice2d(x, &o);
-}
-
-#endif
-
-/* ---- ops/op_norm.c ---- */
-
-#ifndef DML_OPS_OP_NORM_C
-#define DML_OPS_OP_NORM_C
-
-#include <stdio.h>
-#include <string.h>
-
-enum { DML__NORM_X, DML__NORM_WEIGHT, DML__NORM_BIAS, DML__NORM_MEAN, DML__NORM_VARIANCE, DML__NORM_INPUTS };
-
-/* What forward leaves for backward, and backward for itself, in rows of channels: the batch's mean and
-   variance, the gradients of weight and bias. On a GPU also what dx is made of, and the sums of the parts
-   that the rows are cut into. */
-enum {
-    DML__NORM_SAVED_MEAN,
-    DML__NORM_SAVED_VARIANCE,
-    DML__NORM_SAVED_DWEIGHT,
-    DML__NORM_SAVED_DBIAS,
-    DML__NORM_SAVED_ROWS,
-    DML__NORM_SAVED_PARTS = DML__NORM_SAVED_ROWS + 4
-};
-#define DML__NORM_PARTS ((size_t)64)
-#define DML__NORM_PART_ROWS ((size_t)64) /* the fewest of a part */
-
-static dml_status dml__check_channel_parameter(const dml_node *node, int i, const char *what)
-{
-    const dml_node *x = node->input[DML__NORM_X], *p = node->input[i];
-    const int channels = x->shape.dims[x->shape.ndim - 1];
-    char text[DML_SHAPE_TEXT];
-    if (p->dtype == DML_F32 && !p->batched && p->shape.ndim == 1 && p->shape.dims[0] == channels)
-        return DML_OK;
-    return dml__node_fail(node, DML_ERROR_SHAPE, "its %s is %s %s%s, it must be f32 %d: one for each channel",
-                          what, dml_dtype_name(p->dtype), dml_shape_format(&p->shape, text),
-                          p->batched ? " a sample" : "", channels);
-}
-
-static dml_status dml__batch_norm_infer(dml_node *node)
-{
-    static const char *const what[] = { "input", "weight", "bias", "running mean", "running variance" };
-    const dml_batch_norm_options *o = (const dml_batch_norm_options *)node->attributes;
-    const dml_node *x = node->input[DML__NORM_X];
-    char text[DML_SHAPE_TEXT];
-    dml_status status = DML_OK;
-    if (x->dtype != DML_F32 || !x->batched || x->shape.ndim < 1)
-        return dml__node_fail(node, DML_ERROR_SHAPE,
-                              "its input is %s %s%s; it takes f32 samples whose last dimension is channels",
-                              dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text),
-                              x->batched ? " a sample" : "");
-    if (!(o->epsilon > 0 && o->epsilon <= 1e30f) || !(o->momentum > 0 && o->momentum <= 1))
-        return dml__node_fail(
-            node, DML_ERROR_ARGUMENT,
-            "epsilon %g and momentum %g asked for; an epsilon is above 0, a momentum above 0 and at most 1",
-            (double)o->epsilon, (double)o->momentum);
-    for (int i = DML__NORM_WEIGHT; i < DML__NORM_INPUTS && status == DML_OK; i++)
-        status = dml__check_channel_parameter(node, i, what[i]);
-    if (status != DML_OK) return status;
-    for (int i = DML__NORM_MEAN; i < DML__NORM_INPUTS; i++)
-        if (node->input[i]->op != dml__parameter_op() || !node->input[i]->frozen)
-            return dml__node_fail(node, DML_ERROR_ARGUMENT,
-                                  "its %s '%s' is %s; it must be a parameter for which "
-                                  "dml_parameter_train(parameter, false) was called",
-                                  what[i], node->input[i]->name,
-                                  node->input[i]->op == dml__parameter_op() ? "trained" : "computed");
-    for (int i = DML__NORM_MEAN; i < DML__NORM_INPUTS; i++)
-        node->input[i]->kept = node->input[i]->kept || !o->frozen;
-    node->shape = x->shape;
-    node->batched = true;
-    return DML_OK;
-}
-
-static size_t dml__batch_norm_channels(const dml_node *node)
-{
-    return (size_t)node->shape.dims[node->shape.ndim - 1];
-}
-
-static size_t dml__batch_norm_rows(const dml__run *run, const dml_node *node)
-{
-    return dml__count(run, node) / dml__batch_norm_channels(node);
-}
-
-static size_t dml__batch_norm_saved_bytes(const dml_node *node, int rows)
-{
-    const bool host = dml__node_context(node)->device.host_memory;
-    (void)rows;
-    return (host ? (size_t)DML__NORM_SAVED_ROWS : DML__NORM_SAVED_PARTS + 2 * DML__NORM_PARTS) *
-           dml__batch_norm_channels(node) * sizeof(float);
-}
-
-static dml_ref dml__batch_norm_saved(const dml__run *run, const dml_node *node, int row)
-{
-    dml_ref ref = dml__saved(run, node);
-    ref.offset += (size_t)row * dml__batch_norm_channels(node) * sizeof(float);
-    return ref;
-}
-
-/* The statistics of this run: the batch's own, or the running ones. */
-static bool dml__batch_norm_by_batch(const dml__run *run, const dml_node *node)
-{
-    return run->training && !((const dml_batch_norm_options *)node->attributes)->frozen;
-}
-
-static dml_ref dml__batch_norm_mean(const dml__run *run, const dml_node *node)
-{
-    return dml__batch_norm_by_batch(run, node) ? dml__batch_norm_saved(run, node, DML__NORM_SAVED_MEAN)
-                                               : dml__value(run, node->input[DML__NORM_MEAN]);
-}
-
-static dml_ref dml__batch_norm_variance(const dml__run *run, const dml_node *node)
-{
-    return dml__batch_norm_by_batch(run, node) ? dml__batch_norm_saved(run, node, DML__NORM_SAVED_VARIANCE)
-                                               : dml__value(run, node->input[DML__NORM_VARIANCE]);
-}
-
-/* On a GPU the rows are cut into parts, which depend on the shape alone. */
-static size_t dml__batch_norm_part_rows(const dml__run *run, const dml_node *node)
-{
-    const size_t rows = dml__batch_norm_rows(run, node);
-    const size_t part = rows / DML__NORM_PARTS + (rows % DML__NORM_PARTS != 0);
-    return part > DML__NORM_PART_ROWS ? part : DML__NORM_PART_ROWS;
-}
-
-/* A launch with the ints rows, channels, rows of a part, parts, and epsilon. */
-static dml_launch dml__batch_norm_launch(const dml__run *run, const dml_node *node, const char *kernel,
-                                         size_t x, size_t y)
-{
-    const size_t rows = dml__batch_norm_rows(run, node), part = dml__batch_norm_part_rows(run, node);
-    dml_launch launch = dml__launch(kernel, x, y);
-    launch.integer[0] = (int32_t)rows;
-    launch.integer[1] = (int32_t)dml__batch_norm_channels(node);
-    launch.integer[2] = (int32_t)part;
-    launch.integer[3] = (int32_t)((rows + part - 1) / part);
-    launch.real[0] = ((const dml_batch_norm_options *)node->attributes)->epsilon;
-    return launch;
-}
-
-/* ---- forward ---- */
-
-/* The share of the batch's mean and of its variance in the running ones, and the factor that makes the
-   variance an unbiased one: of a single number there is none. */
-typedef struct dml__norm_shares {
-    float mean, variance, unbiased;
-} dml__norm_shares;
-
-static dml__norm_shares dml__batch_norm_shares(const dml_node *node, size_t rows)
-{
-    const float momentum = ((const dml_batch_norm_options *)node->attributes)->momentum;
-    const dml__norm_shares shares = { momentum, rows > 1 ? momentum : 0.0f,
-                                      rows > 1 ? (float)((double)rows / (double)(rows - 1)) : 1.0f };
-    return shares;
-}
-
-static void dml__batch_norm_statistics_here(const dml__run *run, const dml_node *node)
-{
-    const size_t rows = dml__batch_norm_rows(run, node), channels = dml__batch_norm_channels(node);
-    const dml__norm_shares shares = dml__batch_norm_shares(node, rows);
-    float *mean = (float *)dml__host(dml__batch_norm_mean(run, node));
-    float *variance = (float *)dml__host(dml__batch_norm_variance(run, node));
-    float *running_mean = dml__host_value(run, node->input[DML__NORM_MEAN]);
-    float *running_variance = dml__host_value(run, node->input[DML__NORM_VARIANCE]);
-    dml_batch_statistics(run->pool, rows, channels, dml__host_value(run, node->input[DML__NORM_X]), mean,
-                         variance);
-    for (size_t c = 0; c < channels; c++) {
-        const float unbiased = shares.unbiased * variance[c];
-        running_mean[c] = (1 - shares.mean) * running_mean[c] + shares.mean * mean[c];
-        running_variance[c] = (1 - shares.variance) * running_variance[c] + shares.variance * unbiased;
-    }
-}
-
-static dml_status dml__batch_norm_statistics(const dml__run *run, const dml_node *node)
-{
-    if (run->device->host_memory) {
-        dml__batch_norm_statistics_here(run, node);
-        return DML_OK;
-    }
-    const size_t channels = dml__batch_norm_channels(node);
-    const dml__norm_shares shares = dml__batch_norm_shares(node, dml__batch_norm_rows(run, node));
-    const dml_ref parts = dml__batch_norm_saved(run, node, DML__NORM_SAVED_PARTS);
-    dml_launch launch = dml__batch_norm_launch(run, node, "batch_norm_moments", channels, 0);
-    launch.size[1] = (size_t)launch.integer[3];
-    launch.buffer[0] = dml__value(run, node->input[DML__NORM_X]);
-    launch.buffer[1] = parts;
-    const dml_status status = dml__submit(run->device, &launch);
-    if (status != DML_OK) return status;
-    launch = dml__batch_norm_launch(run, node, "batch_norm_statistics", channels, 1);
-    launch.buffer[0] = parts;
-    launch.buffer[1] = dml__batch_norm_mean(run, node);
-    launch.buffer[2] = dml__batch_norm_variance(run, node);
-    launch.buffer[3] = dml__value(run, node->input[DML__NORM_MEAN]);
-    launch.buffer[4] = dml__value(run, node->input[DML__NORM_VARIANCE]);
-    launch.real[0] = shares.mean;
-    launch.real[1] = shares.variance;
-    launch.real[2] = shares.unbiased;
-    return dml__submit(run->device, &launch);
-}
-
-static dml_status dml__batch_norm_op_forward(const dml__run *run, const dml_node *node)
-{
-    const dml_node *x = node->input[DML__NORM_X];
-    const dml_node *weight = node->input[DML__NORM_WEIGHT], *bias = node->input[DML__NORM_BIAS];
-    const dml_ref mean = dml__batch_norm_mean(run, node), variance = dml__batch_norm_variance(run, node);
-    if (dml__batch_norm_by_batch(run, node)) {
-        const dml_status status = dml__batch_norm_statistics(run, node);
-        if (status != DML_OK) return status;
-    }
-    if (run->device->host_memory) {
-        dml_batch_norm_forward(
-            run->pool, dml__batch_norm_rows(run, node), dml__batch_norm_channels(node),
-            dml__host_value(run, x), dml__host_value(run, weight), dml__host_value(run, bias),
-            (const float *)dml__host(mean), (const float *)dml__host(variance),
-            ((const dml_batch_norm_options *)node->attributes)->epsilon, dml__host_value(run, node));
-        return DML_OK;
-    }
-    dml_launch launch = dml__batch_norm_launch(run, node, "batch_norm_forward", dml__count(run, node), 1);
-    launch.buffer[0] = dml__value(run, x);
-    launch.buffer[1] = dml__value(run, weight);
-    launch.buffer[2] = dml__value(run, bias);
-    launch.buffer[3] = mean;
-    launch.buffer[4] = variance;
-    launch.buffer[5] = dml__value(run, node);
-    return dml__submit(run->device, &launch);
-}
-
-/* ---- backward ---- */
-
-/* The gradients of weight and bias, into the saved block: dx needs them as they are, w's may be added to. */
-static dml_status dml__batch_norm_sums(const dml__run *run, const dml_node *node)
-{
-    const dml_node *x = node->input[DML__NORM_X];
-    const size_t channels = dml__batch_norm_channels(node);
-    const dml_ref mean = dml__batch_norm_mean(run, node), variance = dml__batch_norm_variance(run, node);
-    const dml_ref dweight = dml__batch_norm_saved(run, node, DML__NORM_SAVED_DWEIGHT);
-    const dml_ref dbias = dml__batch_norm_saved(run, node, DML__NORM_SAVED_DBIAS);
-    if (run->device->host_memory) {
-        dml_batch_norm_backward_parameters(
-            run->pool, dml__batch_norm_rows(run, node), channels, dml__host_value(run, x),
-            (const float *)dml__host(mean), (const float *)dml__host(variance),
-            ((const dml_batch_norm_options *)node->attributes)->epsilon, dml__host_gradient(run, node),
-            (float *)dml__host(dweight), (float *)dml__host(dbias));
-        return DML_OK;
-    }
-    const dml_ref parts = dml__batch_norm_saved(run, node, DML__NORM_SAVED_PARTS);
-    dml_launch launch = dml__batch_norm_launch(run, node, "batch_norm_products", channels, 0);
-    launch.size[1] = (size_t)launch.integer[3];
-    launch.buffer[0] = dml__value(run, x);
-    launch.buffer[1] = dml__gradient(run, node);
-    launch.buffer[2] = mean;
-    launch.buffer[3] = parts;
-    const dml_status status = dml__submit(run->device, &launch);
-    if (status != DML_OK) return status;
-    launch = dml__batch_norm_launch(run, node, "batch_norm_gradients", channels, 1);
-    launch.buffer[0] = parts;
-    launch.buffer[1] = dml__value(run, node->input[DML__NORM_WEIGHT]);
-    launch.buffer[2] = mean;
-    launch.buffer[3] = variance;
-    launch.buffer[4] = dweight;
-    launch.integer[4] = dml__batch_norm_by_batch(run, node);
-    return dml__submit(run->device, &launch);
-}
-
-/* The gradient of weight or bias = what the saved block has + beta x what is there. */
-static dml_status dml__batch_norm_parameter_gradient(const dml__run *run, const dml_node *node, int i,
-                                                     int saved)
-{
-    const size_t channels = dml__batch_norm_channels(node);
-    const dml_ref from = dml__batch_norm_saved(run, node, saved);
-    const float beta = dml__beta(run, node, i);
-    if (!dml__wants_gradient(run, node, i)) return DML_OK;
-    if (run->device->host_memory) {
-        dml_axpby(run->pool, channels, 1.0f, (const float *)dml__host(from), beta,
-                  dml__host_gradient(run, node->input[i]));
-        return DML_OK;
-    }
-    dml_launch launch = dml__launch("axpby", channels, 1);
-    launch.buffer[0] = from;
-    launch.buffer[1] = dml__gradient(run, node->input[i]);
-    launch.integer[0] = (int32_t)channels;
-    launch.real[0] = 1.0f;
-    launch.real[1] = beta;
-    return dml__submit(run->device, &launch);
-}
-
-static dml_status dml__batch_norm_input_gradient(const dml__run *run, const dml_node *node)
-{
-    const dml_node *x = node->input[DML__NORM_X];
-    const float beta = dml__beta(run, node, DML__NORM_X);
-    if (run->device->host_memory) {
-        const bool flows = dml__batch_norm_by_batch(run, node);
-        const dml_ref dweight = dml__batch_norm_saved(run, node, DML__NORM_SAVED_DWEIGHT);
-        const dml_ref dbias = dml__batch_norm_saved(run, node, DML__NORM_SAVED_DBIAS);
-        dml_batch_norm_backward_input(
-            run->pool, dml__batch_norm_rows(run, node), dml__batch_norm_channels(node),
-            dml__host_value(run, x), dml__host_value(run, node->input[DML__NORM_WEIGHT]),
-            (const float *)dml__host(dml__batch_norm_mean(run, node)),
-            (const float *)dml__host(dml__batch_norm_variance(run, node)),
-            ((const dml_batch_norm_options *)node->attributes)->epsilon, dml__host_gradient(run, node),
-            flows ? (const float *)dml__host(dweight) : NULL, flows ? (const float *)dml__host(dbias) : NULL,
-            beta, dml__host_gradient(run, x));
-        return DML_OK;
-    }
-    dml_launch launch = dml__batch_norm_launch(run, node, "batch_norm_backward", dml__count(run, node), 1);
-    launch.buffer[0] = dml__value(run, x);
-    launch.buffer[1] = dml__gradient(run, node);
-    launch.buffer[2] = dml__batch_norm_saved(run, node, DML__NORM_SAVED_ROWS);
-    launch.buffer[3] = dml__gradient(run, x);
-    launch.real[0] = beta;
-    return dml__submit(run->device, &launch);
-}
-
-static dml_status dml__batch_norm_op_backward(const dml__run *run, const dml_node *node)
-{
-    dml_status status = dml__batch_norm_sums(run, node);
-    if (status == DML_OK)
-        status = dml__batch_norm_parameter_gradient(run, node, DML__NORM_WEIGHT, DML__NORM_SAVED_DWEIGHT);
-    if (status == DML_OK)
-        status = dml__batch_norm_parameter_gradient(run, node, DML__NORM_BIAS, DML__NORM_SAVED_DBIAS);
-    if (status == DML_OK && dml__wants_gradient(run, node, DML__NORM_X))
-        status = dml__batch_norm_input_gradient(run, node);
-    return status;
-}
-
-static void dml__batch_norm_describe(const dml_node *node, char *text, size_t bytes)
-{
-    const dml_batch_norm_options *o = (const dml_batch_norm_options *)node->attributes;
-    if (o->frozen)
-        snprintf(text, bytes, "epsilon %g, frozen", (double)o->epsilon);
-    else
-        snprintf(text, bytes, "epsilon %g, momentum %g", (double)o->epsilon, (double)o->momentum);
-}
-
-static double dml__batch_norm_flops(const dml_node *node)
-{
-    return 4.0 * (double)dml_shape_count(&node->shape); /* what predicting takes */
-}
-
-DML__LOCAL const dml__op *dml__batch_norm_op(void)
-{
-    static const dml__op op = { "batch_norm",
-                                dml__batch_norm_infer,
-                                dml__batch_norm_op_forward,
-                                dml__batch_norm_op_backward,
-                                DML__NEEDS_INPUT(DML__NORM_X) | DML__NEEDS_INPUT(DML__NORM_WEIGHT),
-                                dml__batch_norm_saved_bytes,
-                                false,
-                                true,
-                                dml__batch_norm_describe,
-                                dml__batch_norm_flops,
-                                NULL };
-    return &op;
-}
-
-DML_API dml_node *dml_batch_norm_with(dml_node *x, dml_node *weight, dml_node *bias, dml_node *running_mean,
-                                      dml_node *running_var, const dml_batch_norm_options *options)
-{
-    dml_batch_norm_options o;
-    memset(&o, 0, sizeof o);
-    if (options) o = *options;
-    if (o.epsilon == 0) o.epsilon = 1e-5f;
-    if (o.momentum == 0) o.momentum = 0.1f;
-    dml_node *const inputs[] = { x, weight, bias, running_mean, running_var };
-    return dml__node_create(dml__batch_norm_op(), DML__NORM_INPUTS, inputs, &o, sizeof o);
-}
-
-DML_API dml_node *dml_batch_norm(dml_node *x, const dml_batch_norm_options *options)
-{
-    static const char *const part[] = { "weight", "bias", "running_mean", "running_var" };
-    if (!x) return NULL;
-    const int channels = x->shape.ndim ? x->shape.dims[x->shape.ndim - 1] : 1;
-    dml_node *last = x->graph->last, *p[4];
-    for (int i = 0; i < 4; i++) {
-        p[i] =
-            dml__layer_parameter(x->graph, dml__batch_norm_op(), part[i],
-                                 dml_init_constant(i == 0 || i == 3 ? 1.0f : 0.0f), dml_shape_of(channels));
-        if (p[i]) p[i]->frozen = i >= 2;
-    }
-    dml_node *layer = dml_batch_norm_with(x, p[0], p[1], p[2], p[3], options);
-    if (!layer) dml__graph_drop_after(x->graph, last);
-    return layer;
 }
 
 #endif
@@ -15013,7 +11640,7 @@ DML_API dml_status dml_trainer_backward(dml_trainer *trainer, int rows, const vo
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
     dml__part part;
-    dml_status status = dml__begin_part(trainer, trainer->program->changes_w, &part);
+    dml_status status = dml__begin_part(trainer, false, &part);
     if (status != DML_OK) return status;
     status = dml__trainer_backward_in(trainer, rows, inputs, count, flags, loss);
     return dml__end_part(trainer, &part, status, "the backward pass");

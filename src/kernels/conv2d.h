@@ -3,28 +3,41 @@
 #define DML_KERNELS_CONV2D_H
 
 #include "base/status.h"
+#include "kernels/epilogue.h"
 #include "thread/pool.h"
 
-/* x (N, H, W, C), w (F, KH, KW, C), bias (F), y (N, OH, OW, F). Padding is with zeros, the same on both
- * sides. */
+/* x (N, H, W, C), w (F, KH, KW, C / groups), bias (F), y (N, OH, OW, F). Padding is with zeros, the same on
+   both sides. Taps lie `dilation` pixels apart. Of g groups, group i makes filters i F/g .. from channels i
+   C/g ..; with groups = C = F the convolution is depthwise. */
 typedef struct dml_conv2d_shape {
     int batch, height, width, channels; /* N, H, W, C */
     int filters;                        /* F */
     int kernel_h, kernel_w;
     int stride_h, stride_w;
     int pad_h, pad_w;
+    int dilation_h, dilation_w; /* 0: 1 */
+    int groups;                 /* a divisor of C and F; 0: 1 */
 } dml_conv2d_shape;
 
 /* (in + 2 pad - kernel) / stride + 1, or 0 when the kernel doesn't fit. */
 DML_API int dml_conv2d_output_size(int in, int kernel, int stride, int pad);
 
+/* The kernel that a dilated one reaches as far as: (kernel - 1) dilation + 1, or 0 when that is no int or one
+   of the two is below 1. */
+DML_API int dml_conv2d_extent(int kernel, int dilation);
+
 /* Each returns DML_ERROR_ARGUMENT for a shape with a size below 1 (batch may be 0, pads are 0 or more), a
-   kernel that doesn't fit, or arrays larger than any memory, before anything is written. Bitwise the same for
-   any number of threads and any scratch of the pool; allocates nothing. */
+   kernel that doesn't fit, groups that don't divide C and F, or arrays larger than any memory, before
+   anything is written. Bitwise the same for any number of threads and any scratch of the pool; allocates
+   nothing. */
 
 /* y = conv(x, w) + bias; bias may be NULL. */
 DML_API dml_status dml_conv2d_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
                                       const float *w, const float *bias, float *y);
+
+/* y = activation(conv(x, w) + bias); NULL epilogue: neither. */
+DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
+                                            const float *w, const dml_epilogue *epilogue, float *y);
 
 /* dx = dconv/dx^T dy + beta dx; with beta = 0, dx is not read. */
 DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_shape *shape, const float *dy,

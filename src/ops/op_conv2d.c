@@ -7,7 +7,6 @@
 #include "graph/op.h"
 #include "ops/table.h"
 #include "kernels/conv2d.h"
-#include "kernels/elementwise.h"
 #include "kernels/epilogue.h"
 
 #include <stdio.h>
@@ -87,18 +86,6 @@ static dml_launch dml__conv2d_launch(const dml__run *run, const dml_node *node, 
     return launch;
 }
 
-/* y = activation(conv(x, w) + bias) */
-static dml_status dml__conv2d_forward(dml_pool *pool, const dml_conv2d_shape *s, const float *x,
-                                      const float *w, const dml_epilogue *epilogue, float *y)
-{
-    const dml_status status = dml_conv2d_forward(pool, s, x, w, epilogue->bias, y);
-    if (status != DML_OK || epilogue->activation != DML_ACTIVATION_RELU) return status;
-    const int height = dml_conv2d_output_size(s->height, s->kernel_h, s->stride_h, s->pad_h);
-    const int width = dml_conv2d_output_size(s->width, s->kernel_w, s->stride_w, s->pad_w);
-    dml_relu_forward(pool, (size_t)s->batch * (size_t)height * (size_t)width * (size_t)s->filters, y, y);
-    return DML_OK;
-}
-
 static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
@@ -107,8 +94,8 @@ static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *no
         const dml_epilogue epilogue = { bias ? dml__host_value(run, bias) : NULL, dml__ends_in_relu(run, node)
                                                                                       ? DML_ACTIVATION_RELU
                                                                                       : DML_ACTIVATION_NONE };
-        return dml__conv2d_forward(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w), &epilogue,
-                                   dml__host_value(run, node));
+        return dml_conv2d_forward_fused(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w),
+                                        &epilogue, dml__host_value(run, node));
     }
     dml_launch launch = dml__conv2d_launch(run, node, "conv2d_forward", (size_t)s.filters,
                                            dml__count(run, node) / (size_t)s.filters);

@@ -33,22 +33,31 @@ static void add(double *sum, double *size, float a, float b)
     *size += fabs(product);
 }
 
+static int or_one(int x)
+{
+    return x ? x : 1;
+}
+
 /* Every product of the definition, once, added to all three results. */
 static void reference(arrays *r)
 {
     const dml_conv2d_shape *s = &r->s;
+    const int groups = or_one(s->groups), of_group = s->channels / groups;
     for (int n = 0; n < s->batch; n++)
         for (int oy = 0; oy < r->out_h; oy++)
             for (int ox = 0; ox < r->out_w; ox++)
                 for (int kh = 0; kh < s->kernel_h; kh++)
                     for (int kw = 0; kw < s->kernel_w; kw++) {
-                        const int y = oy * s->stride_h - s->pad_h + kh, x = ox * s->stride_w - s->pad_w + kw;
+                        const int y = oy * s->stride_h - s->pad_h + kh * or_one(s->dilation_h);
+                        const int x = ox * s->stride_w - s->pad_w + kw * or_one(s->dilation_w);
                         if (y < 0 || y >= s->height || x < 0 || x >= s->width) continue;
                         for (int f = 0; f < s->filters; f++)
-                            for (int c = 0; c < s->channels; c++) {
+                            for (int c = 0; c < of_group; c++) {
+                                const int group = f / (s->filters / groups);
                                 const int yi = ((n * r->out_h + oy) * r->out_w + ox) * s->filters + f;
-                                const int xi = ((n * s->height + y) * s->width + x) * s->channels + c;
-                                const int wi = ((f * s->kernel_h + kh) * s->kernel_w + kw) * s->channels + c;
+                                const int xi =
+                                    ((n * s->height + y) * s->width + x) * s->channels + group * of_group + c;
+                                const int wi = ((f * s->kernel_h + kh) * s->kernel_w + kw) * of_group + c;
                                 add(&r->y[yi], &r->y_size[yi], r->x[xi], r->w[wi]);
                                 add(&r->dx[xi], &r->dx_size[xi], r->dy[yi], r->w[wi]);
                                 add(&r->dw[wi], &r->dw_size[wi], r->dy[yi], r->x[xi]);
@@ -60,10 +69,10 @@ static arrays make(dml_conv2d_shape s, unsigned *state)
 {
     arrays r;
     r.s = s;
-    r.out_h = (s.height + 2 * s.pad_h - s.kernel_h) / s.stride_h + 1;
-    r.out_w = (s.width + 2 * s.pad_w - s.kernel_w) / s.stride_w + 1;
+    r.out_h = (s.height + 2 * s.pad_h - (s.kernel_h - 1) * or_one(s.dilation_h) - 1) / s.stride_h + 1;
+    r.out_w = (s.width + 2 * s.pad_w - (s.kernel_w - 1) * or_one(s.dilation_w) - 1) / s.stride_w + 1;
     r.x_count = (size_t)(s.batch * s.height * s.width * s.channels);
-    r.w_count = (size_t)(s.filters * s.kernel_h * s.kernel_w * s.channels);
+    r.w_count = (size_t)(s.filters * s.kernel_h * s.kernel_w * s.channels / or_one(s.groups));
     r.y_count = (size_t)(s.batch * r.out_h * r.out_w * s.filters);
     r.x = random_floats(state, r.x_count);
     r.w = random_floats(state, r.w_count);
@@ -86,6 +95,11 @@ static void discard(arrays *r)
     free(r->y_size), free(r->dx_size), free(r->dw_size);
 }
 
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+enum { RANDOM_SHAPES = 150 };
+#else
+enum { RANDOM_SHAPES = 40 };
+#endif
 enum { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHTS, DIRECTIONS };
 static const char *const directions[] = { "forward", "backward_input", "backward_weights" };
 
@@ -133,10 +147,13 @@ static void check_direction(const arrays *r, int direction, bool with_bias, floa
         if (direction != FORWARD && beta != 0) other = (double)beta * (double)old[i];
         wrong += !(fabs(want[i] + other - (double)first[i]) <= 20.0 / 16777216 * (sizes[i] + fabs(other)));
     }
-    CHECK_MESSAGE(wrong == 0,
-                  "%s N=%d %dx%dx%d F=%d kernel %dx%d stride %dx%d pad %dx%d beta %g: %zu of %zu are wrong",
-                  directions[direction], s->batch, s->height, s->width, s->channels, s->filters, s->kernel_h,
-                  s->kernel_w, s->stride_h, s->stride_w, s->pad_h, s->pad_w, (double)beta, wrong, count);
+    CHECK_MESSAGE(
+        wrong == 0,
+        "%s N=%d %dx%dx%d F=%d kernel %dx%d stride %dx%d pad %dx%d dilation %dx%d groups %d beta %g: "
+        "%zu of %zu are wrong",
+        directions[direction], s->batch, s->height, s->width, s->channels, s->filters, s->kernel_h,
+        s->kernel_w, s->stride_h, s->stride_w, s->pad_h, s->pad_w, s->dilation_h, s->dilation_w, s->groups,
+        (double)beta, wrong, count);
     free(old);
     free(first);
     free(got);
@@ -159,7 +176,7 @@ static void kernels_strides_pads(void)
     static const int kernels[] = { 1, 2, 3, 5 };
     unsigned state = 1;
     for (int i = 0; i < 4 * 3 * 3; i++) {
-        dml_conv2d_shape s = { 2, 7, 6, 1, 1, 0, 0, 0, 0, 0, 0 };
+        dml_conv2d_shape s = { 2, 7, 6, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
         s.kernel_h = kernels[i % 4];
         s.stride_h = 1 + i / 4 % 3;
         s.pad_h = i / 12;
@@ -175,20 +192,57 @@ static void kernels_strides_pads(void)
 static void larger_shapes(void)
 {
     static const dml_conv2d_shape shapes[] = {
-        { 9, 14, 14, 1, 6, 5, 5, 1, 1, 2, 2 },  /* a long sum over pixels into a small dw */
-        { 3, 9, 11, 37, 33, 3, 3, 1, 1, 1, 1 }, /* k over several blocks */
-        { 1, 5, 5, 130, 3, 1, 1, 1, 1, 0, 0 },  /* one by one */
-        { 2, 13, 12, 3, 17, 3, 2, 2, 3, 1, 0 }, /* unlike along the two axes */
-        { 1, 2, 2, 2, 2, 5, 5, 1, 1, 4, 4 },    /* a kernel and a pad larger than the image */
-        { 2, 6, 5, 3, 4, 3, 2, 1, 1, 3, 2 },    /* pads as large as the kernel: outputs of padding alone */
-        { 2, 6, 5, 3, 4, 2, 3, 3, 2, 2, 3 },    /* and with strides */
-        { 1, 3, 4, 2, 3, 2, 2, 1, 2, 5, 4 },    /* pads larger than the kernel */
-        { 1, 40, 1, 5, 65, 7, 1, 3, 1, 3, 0 },  /* a line */
-        { 0, 5, 5, 3, 4, 3, 3, 1, 1, 1, 1 },    /* an empty batch: dw is beta dw */
+        { 9, 14, 14, 1, 6, 5, 5, 1, 1, 2, 2, 0, 0, 0 },  /* a long sum over pixels into a small dw */
+        { 3, 9, 11, 37, 33, 3, 3, 1, 1, 1, 1, 0, 0, 0 }, /* k over several blocks */
+        { 1, 5, 5, 130, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 },  /* one by one */
+        { 2, 13, 12, 3, 17, 3, 2, 2, 3, 1, 0, 0, 0, 0 }, /* unlike along the two axes */
+        { 1, 2, 2, 2, 2, 5, 5, 1, 1, 4, 4, 0, 0, 0 },    /* a kernel and a pad larger than the image */
+        { 2, 6, 5, 3, 4, 3, 2, 1, 1, 3, 2, 0, 0,
+          0 }, /* pads as large as the kernel: outputs of padding alone */
+        { 2, 6, 5, 3, 4, 2, 3, 3, 2, 2, 3, 0, 0, 0 },   /* and with strides */
+        { 1, 3, 4, 2, 3, 2, 2, 1, 2, 5, 4, 0, 0, 0 },   /* pads larger than the kernel */
+        { 1, 40, 1, 5, 65, 7, 1, 3, 1, 3, 0, 0, 0, 0 }, /* a line */
+        { 0, 5, 5, 3, 4, 3, 3, 1, 1, 1, 1, 0, 0, 0 },   /* an empty batch: dw is beta dw */
     };
     unsigned state = 2;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         check(shapes[i], kernel_pools, KERNEL_POOLS, &state);
+}
+
+/* Any shape, with any pool: one without scratch (NULL), and ones with what dml_conv2d_scratch says. */
+static void random_shapes(void)
+{
+    unsigned state = 4;
+    for (int i = 0; i < RANDOM_SHAPES; i++) {
+        dml_conv2d_shape s;
+        int *const axes[][5] = { { &s.height, &s.kernel_h, &s.stride_h, &s.pad_h, &s.dilation_h },
+                                 { &s.width, &s.kernel_w, &s.stride_w, &s.pad_w, &s.dilation_w } };
+        memset(&s, 0, sizeof s);
+        s.groups = (int)(test_random(&state) >> 8) % 3 ? 1 : 1 + (int)((test_random(&state) >> 8) % 3);
+        s.batch = (int)((test_random(&state) >> 8) % 4);
+        s.channels =
+            s.groups * (1 + (int)((test_random(&state) >> 8) % ((test_random(&state) >> 8) % 2 ? 5 : 40)));
+        s.filters =
+            s.groups * (1 + (int)((test_random(&state) >> 8) % ((test_random(&state) >> 8) % 2 ? 7 : 50)));
+        if ((test_random(&state) >> 8) % 4 == 0) s.filters = s.groups = s.channels;
+        for (int axis = 0; axis < 2; axis++) {
+            *axes[axis][1] = 1 + (int)((test_random(&state) >> 8) % 5);
+            *axes[axis][2] = 1 + (int)((test_random(&state) >> 8) % 3);
+            *axes[axis][3] = (int)((test_random(&state) >> 8) % 4);
+            *axes[axis][4] = (int)((test_random(&state) >> 8) % 4);
+            const int extent = dml_conv2d_extent(*axes[axis][1], or_one(*axes[axis][4]));
+            const int least = extent - 2 * *axes[axis][3];
+            *axes[axis][0] = (least < 1 ? 1 : least) + (int)((test_random(&state) >> 8) % 14);
+        }
+        for (int p = 1; p < KERNEL_POOLS; p++)
+            CHECK_INT(dml_pool_reserve(kernel_pools[p], dml_conv2d_scratch(&s, true)), DML_OK);
+        check(s, kernel_pools, 4, &state);
+    }
+}
+
+static void random_shapes_on_each_isa(void)
+{
+    kernel_each_isa(random_shapes);
 }
 
 static void kernels_strides_pads_on_each_isa(void)
@@ -212,7 +266,7 @@ static double dot(const float *a, const float *b, size_t n)
 static void gradients_are_adjoint(void)
 {
     unsigned state = 3;
-    const dml_conv2d_shape s = { 3, 17, 15, 5, 9, 3, 4, 2, 1, 1, 2 };
+    const dml_conv2d_shape s = { 3, 17, 15, 5, 9, 3, 4, 2, 1, 1, 2, 0, 0, 0 };
     arrays r = make(s, &state);
     float *y = new_floats(r.y_count), *dx = new_floats(r.x_count), *dw = new_floats(r.w_count);
     call(NULL, &r, FORWARD, false, 0, y);
@@ -238,11 +292,17 @@ static void output_sizes(void)
     CHECK_INT(dml_conv2d_output_size(3, 1, 0, 0), 0);
     CHECK_INT(dml_conv2d_output_size(3, 1, 1, -1), 0);
     CHECK_INT(dml_conv2d_output_size(2147483647, 1, 1, 2147483647), 0);
+    CHECK_INT(dml_conv2d_extent(3, 1), 3);
+    CHECK_INT(dml_conv2d_extent(3, 4), 9);
+    CHECK_INT(dml_conv2d_extent(1, 2147483647), 1);
+    CHECK_INT(dml_conv2d_extent(3, 1 << 30), 0);
+    CHECK_INT(dml_conv2d_extent(0, 1), 0);
+    CHECK_INT(dml_conv2d_extent(3, 0), 0);
 }
 
 static void bad_shapes_write_nothing(void)
 {
-    const dml_conv2d_shape good = { 1, 4, 4, 2, 3, 3, 3, 1, 1, 1, 1 };
+    const dml_conv2d_shape good = { 1, 4, 4, 2, 3, 3, 3, 1, 1, 1, 1, 0, 0, 0 };
     const float x[64] = { 1 }, w[64] = { 1 };
     float y[64] = { 7 };
     CHECK_INT(dml_conv2d_forward(NULL, NULL, x, w, NULL, y), DML_ERROR_ARGUMENT);
@@ -266,14 +326,14 @@ static void impossible_shapes(void)
 {
     enum { MOST = 2147483647 };
     static const dml_conv2d_shape shapes[] = {
-        { MOST, 4, 4, MOST, 1, 1, 1, 1, 1, 0, 0 },                               /* x */
-        { 1 << 20, 1 << 20, 1 << 12, 1 << 12, 1, 1, 1, 1, 1, 0, 0 },             /* x, 2^64 */
-        { 1 << 22, 1, 1, 1, 1, 1, 1, 1, 1, 1 << 20, 1 << 20 },                   /* y, 2^64 and some */
-        { MOST, 1, 1, 1, MOST, 1, 1, 1, 1, 0, 0 },                               /* y */
-        { 1, 1 << 16, 1 << 16, 1 << 15, 1 << 17, 1 << 16, 1 << 16, 1, 1, 0, 0 }, /* w, 2^64 */
-        { 1, 1, 1, MOST, 1, 1, 1, 1 << 30, 1 << 30, 0, MOST },                   /* a line with its padding */
-        { 1, 1, 1, 1, MOST, 1, 1, 1 << 30, 1 << 30, 0, MOST },
-        { 0, 4, 4, MOST, MOST, 2, 2, 1, 1, 0, 0 }, /* no images, but w */
+        { MOST, 4, 4, MOST, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0 },                   /* x */
+        { 1 << 20, 1 << 20, 1 << 12, 1 << 12, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0 }, /* x, 2^64 */
+        { 1 << 22, 1, 1, 1, 1, 1, 1, 1, 1, 1 << 20, 1 << 20, 0, 0, 0 },       /* y, 2^64 and some */
+        { MOST, 1, 1, 1, MOST, 1, 1, 1, 1, 0, 0, 0, 0, 0 },                   /* y */
+        { 1, 1 << 16, 1 << 16, 1 << 15, 1 << 17, 1 << 16, 1 << 16, 1, 1, 0, 0, 0, 0, 0 }, /* w, 2^64 */
+        { 1, 1, 1, MOST, 1, 1, 1, 1 << 30, 1 << 30, 0, MOST, 0, 0, 0 }, /* a line with its padding */
+        { 1, 1, 1, 1, MOST, 1, 1, 1 << 30, 1 << 30, 0, MOST, 0, 0, 0 },
+        { 0, 4, 4, MOST, MOST, 2, 2, 1, 1, 0, 0, 0, 0, 0 }, /* no images, but w */
     };
     const float x[4] = { 1 }, w[4] = { 1 };
     float y[4] = { 7 };
@@ -291,7 +351,7 @@ static void impossible_shapes(void)
    would fall over. One filter: the pixels fill the vectors, and the last of them not whole. */
 static void unused_lanes_are_zero(void)
 {
-    const dml_conv2d_shape s = { 1, 5, 7, 2, 1, 3, 3, 1, 1, 0, 0 };
+    const dml_conv2d_shape s = { 1, 5, 7, 2, 1, 3, 3, 1, 1, 0, 0, 0, 0, 0 };
     const uint32_t signalling = 0x7fa00000u;
     float x[70], w[18], y[15];
     for (int i = 0; i < 70; i++) x[i] = (float)(i % 5);
@@ -315,6 +375,7 @@ int main(void)
     kernel_pools_open();
     RUN(kernels_strides_pads_on_each_isa);
     RUN(larger_shapes_on_each_isa);
+    RUN(random_shapes_on_each_isa);
     RUN(unused_lanes_are_zero_on_each_isa);
     RUN(gradients_are_adjoint);
     RUN(output_sizes);

@@ -1,0 +1,18 @@
+/* conv2d_depthwise.h: convolutions in which every channel has a kernel of its own. */
+#ifndef DML_KERNELS_CONV2D_DEPTHWISE_H
+#define DML_KERNELS_CONV2D_DEPTHWISE_H
+
+#include "kernels/conv2d_pass.h"
+#include "kernels/conv2d_weights.h"
+
+/* More taps than this are left to the kernels for groups. */
+#define DML__DEPTHWISE_TAPS 128
+
+/* A pass over `columns` channels at once: pixels of the source have source_pixel of them, a tap's weight of
+   channel j lies weights_column behind that of channel j - 1, and `depth`, which is 1, counts for nothing. */
+DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass);
+
+/* The gradient of the weights (channels, taps_h, taps_w), for `channels` = `filters` channels at once. */
+DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job);
+
+#endif

@@ -1,0 +1,538 @@
+#ifndef DML_KERNELS_CONV2D_PASS_C
+#define DML_KERNELS_CONV2D_PASS_C
+
+#include "kernels/conv2d_pass.h"
+
+#include "kernels/pack.h"
+#include "thread/pool_internal.h"
+
+#include <string.h>
+
+/* The micro-kernel's rows are pixels of the grid, in order through lines and images; its columns are filters;
+   its blocks are taps, or lines of taps where those lie side by side. A band of lines, or of whole images, is
+   copied into the worker's scratch with zeros around it when taps reach outside of the image. The weights are
+   packed into panels (k, lanes * vectors) with k in the order of the taps; once for all bands in the shared
+   scratch, or block by block where they are used.
+
+   What an element's bits depend on is how k is cut into chunks, each of which is one chain of multiply-adds.
+   It is cut by the shape alone, so that one chunk of a panel always fits the stack. */
+#define DML__CONV_KC 256
+
+/* A band's floats, about half of a level-2 cache; one line may take more, but where it takes more than the
+   most, the patches are gathered tile by tile. */
+#define DML__CONV_BAND 65536
+#define DML__CONV_BAND_MOST 262144
+#define DML__CONV_PANELS 4096    /* floats of panels, which stay in a level-1 cache */
+#define DML__CONV_BAND_PIXELS 96 /* no fewer, for which the weights are read again */
+
+/* Fewer multiply-adds than this are not worth waking anybody, or making a task of. */
+#define DML__CONV_SERIAL_WORK 200000.0
+
+DML__LOCAL void dml__conv_copy(float *to, const float *from, ptrdiff_t count)
+{
+    if (count >= 128) {
+        memcpy(to, from, (size_t)count * sizeof *to);
+        return;
+    }
+    for (; count >= 8; count -= 8, to += 8, from += 8) memcpy(to, from, 8 * sizeof *to);
+    for (; count > 0; count--) *to++ = *from++;
+}
+
+DML__LOCAL void dml__conv_zero(float *to, ptrdiff_t count)
+{
+    if (count > 0) memset(to, 0, (size_t)count * sizeof *to);
+}
+
+DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *tile, int columns)
+{
+    if (columns == tile->columns) {
+        kernel->run(tile);
+        return;
+    }
+    float side[DML__CONV_ROWS * DML__CONV_COLUMNS];
+    dml__tile whole = *tile;
+    for (int i = 0; i < tile->rows; i++) {
+        whole.c[i] = side + i * tile->columns;
+        if (tile->beta != 0) {
+            dml__conv_zero(whole.c[i], tile->columns);
+            dml__conv_copy(whole.c[i], tile->c[i], columns);
+        }
+    }
+    kernel->run(&whole);
+    for (int i = 0; i < tile->rows; i++) dml__conv_copy(tile->c[i], whole.c[i], columns);
+}
+
+#if defined(__GNUC__)
+#define DML__PREFETCH(address) __builtin_prefetch(address)
+#else
+#define DML__PREFETCH(address) (void)(address)
+#endif
+
+typedef struct dml__conv_pass_plan {
+    const dml__conv_pass *pass;
+    dml_pool *pool;
+    const dml__microkernel *kernel;
+    ptrdiff_t full;           /* columns of a panel */
+    ptrdiff_t panels, k;      /* in all */
+    ptrdiff_t runs, run;      /* k is that many runs of elements that lie side by side */
+    ptrdiff_t chunks, pieces; /* chunks are whole runs, or a run is cut into that many pieces */
+    bool copy;                /* the source has to be padded */
+    ptrdiff_t copy_w;         /* pixels of a padded line */
+    ptrdiff_t images, lines;  /* of a band: whole images, or lines of one */
+    ptrdiff_t bands, groups;  /* tasks: bands times groups of panels */
+    float *packed;            /* (panels, k, full), or NULL */
+} dml__conv_pass_plan;
+
+/* Lines of the source under some lines of the grid. */
+static ptrdiff_t dml__conv_pass_source_lines(const dml__conv_pass *p, ptrdiff_t lines)
+{
+    return lines < 1 || p->taps_h < 1 ? 0 : (lines - 1) * p->stride_h + (p->taps_h - 1) * p->dilation_h + 1;
+}
+
+static ptrdiff_t dml__conv_pass_band_floats(const dml__conv_pass_plan *plan, ptrdiff_t images,
+                                            ptrdiff_t lines)
+{
+    return images * dml__conv_pass_source_lines(plan->pass, lines) * plan->copy_w * plan->pass->depth;
+}
+
+/* What a band keeps in the caches: its copy, or what a chunk meets of its source; and, where that is written
+   at once, the target. */
+static ptrdiff_t dml__conv_pass_footprint(const dml__conv_pass_plan *plan, ptrdiff_t images, ptrdiff_t lines)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t pixels = images * lines * p->grid_w;
+    ptrdiff_t band = dml__conv_pass_band_floats(plan, images, lines);
+    if (!plan->copy) band = dml__conv_smaller(band, pixels * dml__conv_smaller(plan->k, DML__CONV_KC));
+    return band + (plan->chunks == 1 ? pixels * p->columns : 0);
+}
+
+static void dml__conv_pass_plan_bands(dml__conv_pass_plan *plan, int threads)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t image = dml__conv_pass_footprint(plan, 1, p->grid_h);
+    const double work =
+        (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)plan->k * (double)p->columns;
+    ptrdiff_t wanted = 1;
+    if (threads > 1 && work >= DML__CONV_SERIAL_WORK) {
+        const double most = work / (DML__CONV_SERIAL_WORK / 2);
+        wanted = most < 4.0 * threads ? (ptrdiff_t)most : 4 * threads;
+    }
+    plan->images = 1, plan->lines = p->grid_h;
+    if (2 * image <= DML__CONV_BAND) {
+        plan->images = dml__conv_smaller(p->batch, DML__CONV_BAND / image);
+        while (plan->images > 1 && dml__conv_quotient_up(p->batch, plan->images) < wanted)
+            plan->images = dml__conv_quotient_up(plan->images, 2);
+    } else {
+        while (plan->lines > 1 && plan->lines * p->grid_w >= 2 * DML__CONV_BAND_PIXELS &&
+               dml__conv_pass_footprint(plan, 1, plan->lines) > DML__CONV_BAND)
+            plan->lines = dml__conv_quotient_up(plan->lines, 2);
+    }
+    /* Panels are shared out before the lines of an image, whose copies overlap. */
+    plan->bands =
+        dml__conv_quotient_up(p->batch, plan->images) * dml__conv_quotient_up(p->grid_h, plan->lines);
+    plan->groups = plan->bands >= wanted
+                       ? 1
+                       : dml__conv_smaller(plan->panels, dml__conv_quotient_up(wanted, plan->bands));
+    while (plan->images == 1 && plan->lines > 1 && plan->bands * plan->groups < wanted) {
+        plan->lines = dml__conv_quotient_up(plan->lines, 2);
+        plan->bands = p->batch * dml__conv_quotient_up(p->grid_h, plan->lines);
+    }
+}
+
+static dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml__conv_pass *pass, int threads)
+{
+    dml__conv_pass_plan plan;
+    const dml__conv_pass *p = pass;
+    memset(&plan, 0, sizeof plan);
+    plan.pass = pass;
+    plan.pool = pool;
+    plan.kernel = dml__microkernel_get(dml__pool_machine(pool).isa);
+    plan.full = plan.kernel->lanes * plan.kernel->vectors;
+    plan.panels = dml__conv_quotient_up(p->columns, plan.full);
+    plan.k = p->taps_h * p->taps_w * p->depth;
+    const ptrdiff_t end_y = p->origin_y + dml__conv_pass_source_lines(p, p->grid_h);
+    plan.copy_w = (p->grid_w - 1) * p->stride_w + (p->taps_w - 1) * p->dilation_w + 1;
+    plan.copy = plan.k > 0 && (p->origin_y < 0 || p->origin_x < 0 || end_y > p->source_h ||
+                               p->origin_x + plan.copy_w > p->source_w);
+    const bool side_by_side =
+        p->taps_w == 1 || (p->dilation_w == 1 && (plan.copy || p->source_pixel == p->depth));
+    plan.run = side_by_side ? p->taps_w * p->depth : p->depth;
+    plan.runs = plan.k / (plan.run ? plan.run : 1);
+    plan.pieces = 1, plan.chunks = 1;
+    if (plan.run > DML__CONV_KC) {
+        plan.pieces = dml__conv_quotient_up(plan.run, DML__CONV_KC);
+        plan.chunks = plan.runs * plan.pieces;
+    } else if (plan.k) {
+        plan.chunks = dml__conv_quotient_up(plan.runs, DML__CONV_KC / plan.run);
+    }
+    dml__conv_pass_plan_bands(&plan, threads);
+    return plan;
+}
+
+/* Some of a pass' k, which the micro-kernel goes through at once. */
+typedef struct dml__conv_pass_chunk {
+    ptrdiff_t run0, offset; /* begins with that element of that run */
+    int runs, length;       /* so many runs, or, of one run, so many elements */
+    ptrdiff_t k0, k1;
+} dml__conv_pass_chunk;
+
+static dml__conv_pass_chunk dml__conv_pass_chunk_at(const dml__conv_pass_plan *plan, ptrdiff_t c)
+{
+    dml__conv_pass_chunk chunk;
+    if (plan->pieces > 1) {
+        const ptrdiff_t piece = c % plan->pieces;
+        chunk.run0 = c / plan->pieces;
+        chunk.runs = 1;
+        chunk.offset = piece * plan->run / plan->pieces;
+        chunk.length = (int)((piece + 1) * plan->run / plan->pieces - chunk.offset);
+    } else {
+        chunk.run0 = c * plan->runs / plan->chunks;
+        chunk.runs = (int)((c + 1) * plan->runs / plan->chunks - chunk.run0);
+        chunk.offset = 0;
+        chunk.length = (int)plan->run;
+    }
+    chunk.k0 = chunk.run0 * plan->run + chunk.offset;
+    chunk.k1 = chunk.k0 + (ptrdiff_t)chunk.runs * chunk.length;
+    return chunk;
+}
+
+/* --- the weights --- */
+
+DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdiff_t columns, ptrdiff_t width,
+                                    ptrdiff_t k0, ptrdiff_t k1, float *out)
+{
+    if (columns < width) dml__conv_zero(out, (k1 - k0) * width);
+    while (k0 < k1) { /* a tap at a time */
+        const ptrdiff_t tap = k0 / p->depth, d = k0 % p->depth;
+        ptrdiff_t count = dml__conv_smaller(p->depth - d, k1 - k0);
+        const float *from = p->weights + tap / p->taps_w * p->weights_tap_h +
+                            tap % p->taps_w * p->weights_tap_w + d * p->weights_depth +
+                            j0 * p->weights_column;
+        if (p->weights_column == 1) {
+            for (ptrdiff_t k = 0; k < count; k++, from += p->weights_depth) {
+                DML__PREFETCH(from + 16 * p->weights_depth);
+                if (columns == 16)
+                    memcpy(out + k * width, from, 16 * sizeof *out);
+                else
+                    dml__conv_copy(out + k * width, from, columns);
+            }
+        } else {
+            /* The forward weights of a filter lie side by side for all taps. */
+            if (p->weights_tap_w == p->depth && p->weights_tap_h == p->taps_w * p->depth) count = k1 - k0;
+            count = dml__conv_smaller(count, DML__CONV_KC);
+            dml__pack_transposed(from, p->weights_column, (int)columns, (int)count, (int)width, out);
+        }
+        out += count * width;
+        k0 += count;
+    }
+}
+
+static ptrdiff_t dml__conv_pass_panel_columns(const dml__conv_pass_plan *plan, ptrdiff_t panel)
+{
+    return dml__conv_smaller(plan->full, plan->pass->columns - panel * plan->full);
+}
+
+static void dml__conv_pass_pack_task(void *argument, int task, int worker)
+{
+    const dml__conv_pass_plan *plan = (const dml__conv_pass_plan *)argument;
+    const ptrdiff_t columns = dml__conv_pass_panel_columns(plan, task);
+    (void)worker;
+    dml__conv_pass_pack(plan->pass, task * plan->full, columns,
+                        dml__conv_round_up(columns, plan->kernel->lanes), 0, plan->k,
+                        plan->packed + task * plan->full * plan->k);
+}
+
+/* --- the bands --- */
+
+/* The part of the grid that a task computes, and where its pixels' first taps are found. */
+typedef struct dml__conv_pass_band {
+    ptrdiff_t n0, images, y0, lines;
+    const float *base;                           /* NULL: patches are gathered */
+    ptrdiff_t image_step, line_step, pixel_step; /* of the source, or of its copy */
+} dml__conv_pass_band;
+
+/* Copies the pixels of a source line from `x` on, which may lie outside, with zeros there. */
+static void dml__conv_pass_copy_pixels(const dml__conv_pass *p, ptrdiff_t n, ptrdiff_t y, ptrdiff_t x,
+                                       ptrdiff_t count, float *to)
+{
+    const ptrdiff_t depth = p->depth;
+    if (y < 0 || y >= p->source_h) {
+        dml__conv_zero(to, count * depth);
+        return;
+    }
+    const float *line = p->source + (n * p->source_h + y) * p->source_w * p->source_pixel;
+    const ptrdiff_t before = x >= 0 ? 0 : dml__conv_smaller(-x, count);
+    const ptrdiff_t end = dml__conv_larger(dml__conv_smaller(count, p->source_w - x), before);
+    dml__conv_zero(to, before * depth);
+    if (p->source_pixel == depth)
+        dml__conv_copy(to + before * depth, line + (x + before) * depth, (end - before) * depth);
+    else
+        for (ptrdiff_t i = before; i < end; i++)
+            dml__conv_copy(to + i * depth, line + (x + i) * p->source_pixel, depth);
+    dml__conv_zero(to + end * depth, (count - end) * depth);
+}
+
+static dml__conv_pass_band dml__conv_pass_band_at(const dml__conv_pass_plan *plan, ptrdiff_t index,
+                                                  int worker)
+{
+    const dml__conv_pass *p = plan->pass;
+    dml__conv_pass_band band;
+    const ptrdiff_t of_image = dml__conv_quotient_up(p->grid_h, plan->lines);
+    if (of_image == 1) {
+        band.n0 = index * plan->images;
+        band.images = dml__conv_smaller(plan->images, p->batch - band.n0);
+        band.y0 = 0, band.lines = p->grid_h;
+    } else { /* even shares of an image */
+        band.n0 = index / of_image;
+        band.images = 1;
+        band.y0 = index % of_image * p->grid_h / of_image;
+        band.lines = (index % of_image + 1) * p->grid_h / of_image - band.y0;
+    }
+    const ptrdiff_t y = p->origin_y + band.y0 * p->stride_h,
+                    lines = dml__conv_pass_source_lines(p, band.lines);
+    band.pixel_step = p->source_pixel;
+    band.line_step = p->source_w * p->source_pixel;
+    band.image_step = p->source_h * band.line_step;
+    band.base = p->source;
+    if (plan->k == 0) return band;
+    if (!plan->copy) {
+        band.base += band.n0 * band.image_step + y * band.line_step + p->origin_x * band.pixel_step;
+        return band;
+    }
+    float *copy = (float *)dml_pool_scratch(plan->pool, worker);
+    const size_t bytes = (size_t)(band.images * lines * plan->copy_w * p->depth) * sizeof(float);
+    band.base = NULL;
+    if (!copy || dml_pool_scratch_bytes(plan->pool).worker < bytes) return band;
+    band.base = copy;
+    band.pixel_step = p->depth;
+    band.line_step = plan->copy_w * p->depth;
+    band.image_step = lines * band.line_step;
+    for (ptrdiff_t n = 0; n < band.images; n++)
+        for (ptrdiff_t line = 0; line < lines; line++, copy += band.line_step)
+            dml__conv_pass_copy_pixels(p, band.n0 + n, y + line, p->origin_x, plan->copy_w, copy);
+    return band;
+}
+
+/* --- tiles --- */
+
+/* Where a pixel of a band lies: counted along lines, through the images. */
+typedef struct dml__conv_pass_pixel {
+    ptrdiff_t n, y, x;
+} dml__conv_pass_pixel;
+
+static inline void dml__conv_pass_next(dml__conv_pass_pixel *at, const dml__conv_pass_band *band,
+                                       ptrdiff_t width)
+{
+    if (++at->x < width) return;
+    at->x = 0;
+    if (++at->y < band->lines) return;
+    at->y = 0;
+    at->n++;
+}
+
+/* A chunk of the patch of a pixel, where no padded copy is there to find it in. */
+static void dml__conv_pass_gather(const dml__conv_pass *p, const dml__conv_pass_band *band,
+                                  dml__conv_pass_pixel at, const dml__conv_pass_chunk *chunk, float *to)
+{
+    const ptrdiff_t y0 = p->origin_y + (band->y0 + at.y) * p->stride_h, x0 = p->origin_x + at.x * p->stride_w;
+    for (ptrdiff_t k = chunk->k0; k < chunk->k1;) {
+        const ptrdiff_t tap = k / p->depth, d = k % p->depth;
+        const ptrdiff_t count = dml__conv_smaller(p->depth - d, chunk->k1 - k);
+        const ptrdiff_t y = y0 + tap / p->taps_w * p->dilation_h, x = x0 + tap % p->taps_w * p->dilation_w;
+        if (y < 0 || y >= p->source_h || x < 0 || x >= p->source_w)
+            dml__conv_zero(to, count);
+        else
+            dml__conv_copy(
+                to,
+                p->source + (((band->n0 + at.n) * p->source_h + y) * p->source_w + x) * p->source_pixel + d,
+                count);
+        to += count;
+        k += count;
+    }
+}
+
+/* One chunk of one panel for all pixels of a band. */
+typedef struct dml__conv_pass_sweep {
+    const dml__conv_pass_plan *plan;
+    const dml__conv_pass_band *band;
+    dml__conv_pass_chunk chunk;
+    ptrdiff_t j0;
+    int columns; /* of the panel that count */
+    bool spill;  /* a pixel's vectors may reach into the next pixels, which are written after it */
+    dml__tile tile;
+} dml__conv_pass_sweep;
+
+static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
+{
+    const dml__conv_pass_plan *plan = sweep->plan;
+    const dml__conv_pass *p = plan->pass;
+    const dml__conv_pass_band *band = sweep->band;
+    dml__tile *tile = &sweep->tile;
+    const ptrdiff_t pixels = band->images * band->lines * p->grid_w;
+    const ptrdiff_t tiles = dml__conv_quotient_up(pixels, plan->kernel->rows);
+    const ptrdiff_t a_pixel = p->stride_w * band->pixel_step, a_line = p->stride_h * band->line_step;
+    float gathered[DML__CONV_ROWS * DML__CONV_KC];
+    const float *a_line_at = band->base ? band->base : p->source;
+    float *c_line_at = p->target + band->n0 * p->target_image + band->y0 * p->target_line + sweep->j0;
+    const float *a = a_line_at;
+    float *c = c_line_at;
+    dml__conv_pass_pixel at = { 0, 0, 0 };
+    for (ptrdiff_t t = 0, pixel = 0; t < tiles; t++) {
+        const ptrdiff_t end = (t + 1) * pixels / tiles;
+        tile->rows = (int)(end - pixel);
+        for (int i = 0; pixel < end; i++, pixel++) {
+            tile->c[i] = c;
+            if (band->base) {
+                tile->a[i] = a;
+            } else {
+                tile->a[i] = gathered + i * DML__CONV_KC;
+                dml__conv_pass_gather(p, band, at, &sweep->chunk, gathered + i * DML__CONV_KC);
+            }
+            a += a_pixel;
+            c += p->target_pixel;
+            if (at.x == p->grid_w - 1) {
+                const bool last = at.y == band->lines - 1;
+                a_line_at += last ? band->image_step - (band->lines - 1) * a_line : a_line;
+                c_line_at += last ? p->target_image - (band->lines - 1) * p->target_line : p->target_line;
+                a = a_line_at;
+                c = c_line_at;
+            }
+            dml__conv_pass_next(&at, band, p->grid_w);
+        }
+        const bool spill = sweep->spill && (pixels - end) * sweep->columns >= tile->columns;
+        dml__conv_tile(plan->kernel, tile, spill ? tile->columns : sweep->columns);
+    }
+}
+
+/* Sets where the blocks of a chunk lie. */
+static void dml__conv_pass_blocks(const dml__conv_pass_plan *plan, const dml__conv_pass_band *band,
+                                  const dml__conv_pass_chunk *chunk, ptrdiff_t b_step, ptrdiff_t *a_at,
+                                  ptrdiff_t *b_at, dml__tile *tile)
+{
+    const dml__conv_pass *p = plan->pass;
+    tile->blocks = plan->k ? chunk->runs : 0;
+    tile->k = chunk->length;
+    tile->a_at = a_at;
+    tile->b_at = b_at;
+    if (!band->base) {
+        tile->blocks = 1;
+        tile->k = (int)(chunk->k1 - chunk->k0);
+        a_at[0] = b_at[0] = 0;
+        return;
+    }
+    const ptrdiff_t across = plan->runs == p->taps_h ? 1 : p->taps_w;
+    for (int r = 0; r < tile->blocks; r++) {
+        const ptrdiff_t run = chunk->run0 + r;
+        a_at[r] = run / across * p->dilation_h * band->line_step +
+                  run % across * p->dilation_w * band->pixel_step + chunk->offset;
+        b_at[r] = (ptrdiff_t)r * chunk->length * b_step;
+    }
+}
+
+/* How many panels from that one on are gone through with each row of tiles: so many as stay in the level-1
+ * cache. */
+static ptrdiff_t dml__conv_pass_panels_at(const dml__conv_pass_plan *plan, ptrdiff_t panel, ptrdiff_t end,
+                                          const dml__conv_pass_chunk *chunk)
+{
+    const ptrdiff_t whole = dml__conv_smaller(end, plan->pass->columns / plan->full) - panel;
+    const ptrdiff_t most = DML__CONV_PANELS / dml__conv_larger(1, (chunk->k1 - chunk->k0) * plan->full);
+    return dml__conv_larger(1, dml__conv_smaller(whole, most));
+}
+
+/* A chunk of some panels for a whole band. */
+static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__conv_pass_band *band,
+                                  ptrdiff_t panel, ptrdiff_t panels, const dml__conv_pass_chunk *chunk,
+                                  bool first, bool last)
+{
+    const dml__conv_pass *p = plan->pass;
+    ptrdiff_t a_at[DML__CONV_KC], b_at[DML__CONV_KC];
+    float block[DML__CONV_KC * DML__CONV_COLUMNS], bias[DML__CONV_COLUMNS]; /* (panels, k, width), (width) */
+    dml__conv_pass_sweep sweep;
+    dml__tile *tile = &sweep.tile;
+    sweep.plan = plan;
+    sweep.band = band;
+    sweep.j0 = panel * plan->full;
+    sweep.columns = (int)dml__conv_pass_panel_columns(plan, panel);
+    const ptrdiff_t width = dml__conv_round_up(sweep.columns, plan->kernel->lanes);
+    sweep.spill = plan->chunks == 1 && plan->panels == 1 && p->beta == 0 && p->target_pixel == p->columns &&
+                  p->target_line == p->grid_w * p->target_pixel &&
+                  p->target_image == p->grid_h * p->target_line;
+    sweep.chunk = *chunk;
+    tile->panels = (int)panels;
+    tile->columns = (int)width;
+    tile->a_step = 1;
+    tile->b_step = width;
+    tile->alpha = 1;
+    if (plan->packed) {
+        tile->b = plan->packed + sweep.j0 * plan->k + chunk->k0 * width;
+        tile->b_panel = plan->full * plan->k;
+    } else {
+        tile->b = block;
+        tile->b_panel = plan->full * (chunk->k1 - chunk->k0);
+        for (ptrdiff_t i = 0; i < panels; i++)
+            dml__conv_pass_pack(p, sweep.j0 + i * plan->full, sweep.columns, width, chunk->k0, chunk->k1,
+                                block + i * tile->b_panel);
+    }
+    tile->beta = first ? p->beta : 1;
+    tile->relu = last && p->relu;
+    tile->bias = NULL;
+    if (last && p->bias) {
+        tile->bias = p->bias + sweep.j0;
+        if (sweep.columns < width) { /* vectors are read of it */
+            dml__conv_zero(bias, width);
+            dml__conv_copy(bias, p->bias + sweep.j0, sweep.columns);
+            tile->bias = bias;
+        }
+    }
+    dml__conv_pass_blocks(plan, band, &sweep.chunk, width, a_at, b_at, tile);
+    dml__conv_pass_sweep_tiles(&sweep);
+}
+
+static void dml__conv_pass_task(void *argument, int task, int worker)
+{
+    const dml__conv_pass_plan *plan = (const dml__conv_pass_plan *)argument;
+    const ptrdiff_t group = task % plan->groups;
+    const dml__conv_pass_band band = dml__conv_pass_band_at(plan, task / plan->groups, worker);
+    const ptrdiff_t end = (group + 1) * plan->panels / plan->groups;
+    /* A chunk's part of the band is used for all panels before the next. */
+    for (ptrdiff_t c = 0; c < plan->chunks; c++) {
+        const dml__conv_pass_chunk chunk = dml__conv_pass_chunk_at(plan, c);
+        ptrdiff_t panels;
+        for (ptrdiff_t panel = group * plan->panels / plan->groups; panel < end; panel += panels) {
+            panels = dml__conv_pass_panels_at(plan, panel, end, &chunk);
+            dml__conv_pass_panels(plan, &band, panel, panels, &chunk, c == 0, c == plan->chunks - 1);
+        }
+    }
+}
+
+static size_t dml__conv_pass_packed_bytes(const dml__conv_pass_plan *plan)
+{
+    return (size_t)(plan->k * dml__conv_round_up(plan->pass->columns, plan->kernel->lanes)) * sizeof(float);
+}
+
+DML__LOCAL dml_scratch dml__conv_pass_scratch(const dml__conv_pass *pass)
+{
+    dml_scratch scratch = { 0, 0 };
+    if (pass->batch < 1 || pass->grid_h < 1 || pass->grid_w < 1) return scratch;
+    const dml__conv_pass_plan plan = dml__conv_pass_plan_of(NULL, pass, 1);
+    const ptrdiff_t band = dml__conv_pass_band_floats(&plan, plan.images, plan.lines);
+    if (plan.copy && band <= DML__CONV_BAND_MOST) scratch.worker = (size_t)band * sizeof(float);
+    const size_t packed = dml__conv_pass_packed_bytes(&plan);
+    if (plan.bands > 1 || packed <= DML__CONV_BAND * sizeof(float)) scratch.shared = packed;
+    return scratch;
+}
+
+DML__LOCAL void dml__conv_pass_run(dml_pool *pool, const dml__conv_pass *pass)
+{
+    if (pass->batch < 1 || pass->grid_h < 1 || pass->grid_w < 1) return;
+    dml__conv_pass_plan plan = dml__conv_pass_plan_of(pool, pass, dml_pool_threads(pool));
+    const ptrdiff_t tasks = plan.bands * plan.groups;
+    if (plan.bands > 1 && dml_pool_scratch_bytes(pool).shared >= dml__conv_pass_packed_bytes(&plan)) {
+        plan.packed = (float *)dml_pool_shared_scratch(pool);
+        dml_pool_run(tasks > 1 ? pool : NULL, plan.packed ? (int)plan.panels : 0, dml__conv_pass_pack_task,
+                     &plan);
+    }
+    dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__conv_pass_task, &plan);
+}
+
+#endif
