@@ -253,11 +253,28 @@ DML_API const char *dml_isa_name(dml_isa isa);
 
 /* The best instruction set that this build has, the processor offers and the operating system saves. The
    environment variable DML_ISA ("scalar", "avx2", ...) lowers it; it never raises it. (dml_open refuses one
-   that names no instruction set.) */
+   that names no instruction set.) It takes 50 ns, most of them
+   to search the environment: pools remember what it said when they were made. */
 DML_API dml_isa dml_cpu_isa(void);
 
-/* How many processors this process may run on (its affinity mask), at least 1. */
+/* Bytes of the data caches. What the machine doesn't say is 32 KiB, 256 KiB and 0. */
+typedef struct dml_caches {
+    size_t l1, l2; /* one core's own, or its share */
+    size_t l3;     /* what l3_cores share; 0: there is none */
+    int l3_cores;  /* at least 1, and no more than this machine shows */
+} dml_caches;
+
+/* Asks the processor, or where it doesn't say the operating system; in a virtual machine that takes tens of
+   microseconds, so pools remember it too. */
+DML_API dml_caches dml_cpu_caches(void);
+
+/* How many processors this process may use, at least 1: those of its affinity mask, and no more than the CPU
+   quota of its cgroups has time for (versions 1 and 2; 2.5 processors are 2). Reads a few files of Linux. */
 DML_API int dml_cpu_count(void);
+
+/* The part of them for one of several ranks on this machine: dml_cpu_count() / LOCAL_WORLD_SIZE, at least 1.
+   dmlrun and torchrun set that environment variable; without it, all. */
+DML_API int dml_cpu_share(void);
 
 #endif
 
@@ -307,9 +324,9 @@ typedef struct dml_scratch {
 } dml_scratch;
 
 typedef struct dml_pool_options {
-    int threads;             /* 0: one for each processor in the affinity mask; 1: none but the caller */
-    int spin;                /* pauses a worker spins before it sleeps; 0: 1000, or none when there are
-                                more threads than processors; -1: none */
+    int threads; /* 0: dml_cpu_share(); 1: none but the caller */
+    int spin;    /* microseconds that a thread without work spins before it sleeps; 0: 200, or none when there
+                    are more threads than processors; -1: none */
     dml_allocator allocator; /* zero: malloc */
     dml_scratch scratch;     /* as by dml_pool_reserve; zero: none yet */
     /* A host that has threads of its own lends them: called with the number of tasks, it must call
@@ -318,6 +335,9 @@ typedef struct dml_pool_options {
        larger than `workers` leaves the rest idle. The pool then starts no threads. */
     void (*host_parallel)(void *host, int workers, int tasks, dml_pool_task run, void *run_argument);
     void *host;
+    int pin; /* 1: each thread but the caller stays on a processor of its own, as far as they go: the first of
+                the affinity mask is left to the caller, and a rank (LOCAL_RANK) begins after the ranks before
+                it. 0: as the environment variable DML_PIN says (1), otherwise not; -1: not */
 } dml_pool_options;
 
 /* NULL options: all defaults. Returns NULL when memory or threads can't be had, or when
@@ -333,9 +353,10 @@ DML_API void dml_pool_destroy(dml_pool *pool);
 /* How many workers share a loop, the caller included; 1 for NULL. */
 DML_API int dml_pool_threads(const dml_pool *pool);
 
-/* Runs `task` for 0 .. tasks - 1 and returns when all have ended. NULL runs them in order on the caller. The
-   tasks are handed out one at a time, so which worker runs which differs from run to run: a result that must
-   repeat may depend on the task's number only. */
+/* Runs `task` for 0 .. tasks - 1 and returns when all have ended. NULL runs them in order on the caller. Who
+   has no task takes the next, or the next few of many, so which worker runs which differs from run to run: a
+   result that must repeat may depend on the task's number only. About 1 us on threads that spin, and 10 to 30
+   us where they have gone to sleep. */
 DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *argument);
 
 /* Makes the pool's scratch at least this large; it never shrinks. Not inside a loop: the old block is
@@ -355,6 +376,29 @@ DML_API void *dml_pool_shared_scratch(dml_pool *pool);
 
 #endif
 
+/* ---- kernels/bf16.h ---- */
+
+/* bf16.h: bfloat16, the upper half of an f32, and matrix products of it with f32 sums. */
+#ifndef DML_KERNELS_BF16_H
+#define DML_KERNELS_BF16_H
+
+/* ---- kernels/epilogue.h ---- */
+
+/* epilogue.h: what a matrix product or a convolution does to its result while it is still in registers. */
+#ifndef DML_KERNELS_EPILOGUE_H
+#define DML_KERNELS_EPILOGUE_H
+
+typedef enum dml_activation { DML_ACTIVATION_NONE, DML_ACTIVATION_RELU } dml_activation;
+
+/* result = activation(result + bias), the bias along the columns of a product, the filters of a convolution.
+   Zero: nothing. */
+typedef struct dml_epilogue {
+    const float *bias; /* (columns), or NULL */
+    dml_activation activation;
+} dml_epilogue;
+
+#endif
+
 /* ---- kernels/gemm.h ---- */
 
 /* gemm.h: matrix products on raw arrays. */
@@ -368,15 +412,55 @@ typedef enum dml_transpose { DML_NO_TRANS = 111, DML_TRANS = 112 } dml_transpose
 /* C = alpha op(A) op(B) + beta C, with op(A) m x k, op(B) k x n, C m x n: the arguments of cblas_sgemm behind
    a pool (NULL: the caller alone). With beta = 0, C is not read. The result is bitwise the same for any
    number of threads and any scratch of the pool. Allocates nothing. DML_ERROR_ARGUMENT for a negative size, a
-   leading dimension that is too small, or an unknown layout or transpose; C is then untouched. */
+   leading dimension that is too small, an array that is NULL though it has elements, or an unknown layout or
+   transpose; C is then untouched. */
 DML_API dml_status dml_sgemm(dml_pool *pool, dml_layout layout, dml_transpose trans_a, dml_transpose trans_b,
                              int m, int n, int k, float alpha, const float *a, int lda, const float *b,
                              int ldb, float beta, float *c, int ldc);
 
-/* The scratch with which the row-major product m x n x k is fastest, for dml_pool_reserve; it depends on
-   dml_cpu_isa. (A column-major product is the row-major one n x m x k.) At most 0.8 MB a worker, and 256 KiB
+/* The same in row-major order, with an epilogue: C = activation(alpha op(A) op(B) + beta C + bias), bias (n).
+   NULL: none. */
+DML_API dml_status dml_sgemm_fused(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m, int n,
+                                   int k, float alpha, const float *a, int lda, const float *b, int ldb,
+                                   float beta, float *c, int ldc, const dml_epilogue *epilogue);
+
+/* `count` row-major products of one shape, product i of a + i stride_a and b + i stride_b into c + i stride_c
+   (elements; a factor that is the same for all has stride 0, and the C's must not overlap): C = alpha op(A)
+   op(B) + beta C. Each is bitwise what dml_sgemm makes of it. Small ones are shared out whole among the
+   threads. */
+DML_API dml_status dml_sgemm_batched(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m,
+                                     int n, int k, float alpha, const float *a, int lda, ptrdiff_t stride_a,
+                                     const float *b, int ldb, ptrdiff_t stride_b, float beta, float *c,
+                                     int ldc, ptrdiff_t stride_c, int count);
+
+/* The scratch with which a row-major product is fastest, for dml_pool_reserve; it depends on dml_cpu_isa. (A
+   column-major product is the row-major one of the factors swapped.) At most 0.9 MB a worker, and 256 KiB
    shared; little for small products; zeros where a size is below 1. */
-DML_API dml_scratch dml_sgemm_scratch(int m, int n, int k);
+DML_API dml_scratch dml_sgemm_scratch(dml_transpose trans_a, dml_transpose trans_b, int m, int n, int k);
+
+#endif
+
+/* The bits: a sign, 8 of an exponent, 7 of a fraction. */
+typedef uint16_t dml_bf16;
+
+/* y = x, rounded to nearest, ties to even; a NaN stays one. And back, exactly. n elements each. */
+DML_API void dml_bf16_from_f32(dml_pool *pool, size_t n, const float *x, dml_bf16 *y);
+DML_API void dml_bf16_to_f32(dml_pool *pool, size_t n, const dml_bf16 *x, float *y);
+
+/* C = activation(alpha op(A) op(B) + beta C + bias), A and B of bf16, C and bias f32, all row-major, else as
+   dml_sgemm_fused; a NULL epilogue is none. Products of bf16 are exact in f32; the sums are f32's. Three ways
+   are taken, by what the processor has: AMX, AVX512-BF16, and for every other one bf16 widened to f32 while
+   it is packed, which runs at the speed of dml_sgemm. For each, with e = 2^-24, |C - exact| <= 2 (k + 4) e
+   (|alpha| |op(A)| |op(B)| + |beta C| + |bias|), but for denormals, which AMX and AVX512-BF16 take for 0. For
+   one of them, bitwise the same for any number of threads and any scratch. The environment variable DML_ISA
+   lowers the choice: "avx512_bf16" leaves AMX out, "avx512" both. Allocates nothing. DML_ERROR_ARGUMENT as
+   for dml_sgemm_fused. */
+DML_API dml_status dml_bf16gemm(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m, int n,
+                                int k, float alpha, const dml_bf16 *a, int lda, const dml_bf16 *b, int ldb,
+                                float beta, float *c, int ldc, const dml_epilogue *epilogue);
+
+/* The scratch with which it is fastest: at most 0.9 MB a worker, and 256 KiB shared. */
+DML_API dml_scratch dml_bf16gemm_scratch(int m, int n, int k);
 
 #endif
 
@@ -386,26 +470,38 @@ DML_API dml_scratch dml_sgemm_scratch(int m, int n, int k);
 #ifndef DML_KERNELS_CONV2D_H
 #define DML_KERNELS_CONV2D_H
 
-/* x (N, H, W, C), w (F, KH, KW, C), bias (F), y (N, OH, OW, F). Padding is with zeros, the same on both
- * sides. */
+/* x (N, H, W, C), w (F, KH, KW, C / groups), bias (F), y (N, OH, OW, F). Padding is with zeros, the same on
+   both sides. Taps lie `dilation` pixels apart. Of g groups, group i makes filters i F/g .. from channels i
+   C/g ..; with groups = C = F the convolution is depthwise. */
 typedef struct dml_conv2d_shape {
     int batch, height, width, channels; /* N, H, W, C */
     int filters;                        /* F */
     int kernel_h, kernel_w;
     int stride_h, stride_w;
     int pad_h, pad_w;
+    int dilation_h, dilation_w; /* 0: 1 */
+    int groups;                 /* a divisor of C and F; 0: 1 */
 } dml_conv2d_shape;
 
 /* (in + 2 pad - kernel) / stride + 1, or 0 when the kernel doesn't fit. */
 DML_API int dml_conv2d_output_size(int in, int kernel, int stride, int pad);
 
+/* The kernel that a dilated one reaches as far as: (kernel - 1) dilation + 1, or 0 when that is no int or one
+   of the two is below 1. */
+DML_API int dml_conv2d_extent(int kernel, int dilation);
+
 /* Each returns DML_ERROR_ARGUMENT for a shape with a size below 1 (batch may be 0, pads are 0 or more), a
-   kernel that doesn't fit, or arrays larger than any memory, before anything is written. Bitwise the same for
-   any number of threads and any scratch of the pool; allocates nothing. */
+   kernel that doesn't fit, groups that don't divide C and F, or arrays larger than any memory, before
+   anything is written. Bitwise the same for any number of threads and any scratch of the pool; allocates
+   nothing. */
 
 /* y = conv(x, w) + bias; bias may be NULL. */
 DML_API dml_status dml_conv2d_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
                                       const float *w, const float *bias, float *y);
+
+/* y = activation(conv(x, w) + bias); NULL epilogue: neither. */
+DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
+                                            const float *w, const dml_epilogue *epilogue, float *y);
 
 /* dx = dconv/dx^T dy + beta dx; with beta = 0, dx is not read. */
 DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_shape *shape, const float *dy,
@@ -457,6 +553,72 @@ DML_API dml_status dml_avg_pool2d_backward(dml_pool *pool, const dml_pool2d_shap
 
 #endif
 
+/* ---- kernels/slice2d.h ---- */
+
+/* slice2d.h: parts of images, strided, with zeros around them, on raw arrays. */
+#ifndef DML_KERNELS_SLICE2D_H
+#define DML_KERNELS_SLICE2D_H
+
+/* Along each axis (height, width, channels), `count` places of the input, from `begin` on every `step`-th,
+   become the places `before`, `before` + 1, ... of the output; what else the output has there is zeros. */
+typedef struct dml_slice2d_axis {
+    int in, out; /* sizes, at least 1 */
+    int begin, step, count, before;
+} dml_slice2d_axis;
+
+typedef struct dml_slice2d_shape {
+    int batch;
+    dml_slice2d_axis axis[3];
+} dml_slice2d_shape;
+
+/* x (batch, in height, width, channels) -> y (batch, out height, width, channels). DML_ERROR_ARGUMENT, with
+   nothing written, for places that aren't there. */
+DML_API dml_status dml_slice2d_forward(dml_pool *pool, const dml_slice2d_shape *shape, const float *x,
+                                       float *y);
+
+/* dx = dy where x was taken, else 0, + beta dx. With beta = 0, dx is not read. */
+DML_API dml_status dml_slice2d_backward(dml_pool *pool, const dml_slice2d_shape *shape, const float *dy,
+                                        float beta, float *dx);
+
+#endif
+
+/* ---- kernels/norm.h ---- */
+
+/* norm.h: batch normalization on raw arrays.
+   Source: Ioffe, Szegedy, "Batch normalization", ICML 2015. */
+#ifndef DML_KERNELS_NORM_H
+#define DML_KERNELS_NORM_H
+
+/* x, y, dy, dx are (rows, channels); images of any size are rows of pixels. What belongs to a channel is
+   (channels). All are bitwise the same for any number of threads. */
+
+/* The mean and the variance (the mean square of the distance from it) of each channel; zeros for no rows. One
+   reading of x: sums of distances from the mean of a few rows, in float over at most 128 rows, the rest in
+   double. */
+DML_API void dml_batch_statistics(dml_pool *pool, size_t rows, size_t channels, const float *x, float *mean,
+                                  float *variance);
+
+/* y = scale (x - mean) / sqrt(variance + epsilon) + shift. y may be x. */
+DML_API void dml_batch_norm_forward(dml_pool *pool, size_t rows, size_t channels, const float *x,
+                                    const float *scale, const float *shift, const float *mean,
+                                    const float *variance, float epsilon, float *y);
+
+/* The gradients of scale and shift: dscale = sum of dy (x - mean) / sqrt(variance + epsilon),
+   dshift = sum of dy. */
+DML_API void dml_batch_norm_backward_parameters(dml_pool *pool, size_t rows, size_t channels, const float *x,
+                                                const float *mean, const float *variance, float epsilon,
+                                                const float *dy, float *dscale, float *dshift);
+
+/* dx = the gradient of x + beta dx. Where mean and variance are those of x itself, it flows through them too,
+   by what the function above gave; where they are constants, dscale and dshift are NULL. dx may be dy; with
+   beta = 0 it is not read. */
+DML_API void dml_batch_norm_backward_input(dml_pool *pool, size_t rows, size_t channels, const float *x,
+                                           const float *scale, const float *mean, const float *variance,
+                                           float epsilon, const float *dy, const float *dscale,
+                                           const float *dshift, float beta, float *dx);
+
+#endif
+
 /* ---- kernels/elementwise.h ---- */
 
 /* elementwise.h: one output element from one element of each input, on raw arrays. */
@@ -478,12 +640,18 @@ DML_API void dml_relu_forward(dml_pool *pool, size_t n, const float *x, float *y
 DML_API void dml_relu_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
                                float *dx);
 
-/* y = tanh(x) to within 1e-6; dx = (1 - y^2) dy + beta dx */
+/* y = e^x to within 1.25 units in the last place of the exact result, y = log(x) within 1, y = erf(x) within
+   2, for every float: log(0) is -inf, log of what is below NaN, denormal results are kept. */
+DML_API void dml_exp_forward(dml_pool *pool, size_t n, const float *x, float *y);
+DML_API void dml_log_forward(dml_pool *pool, size_t n, const float *x, float *y);
+DML_API void dml_erf_forward(dml_pool *pool, size_t n, const float *x, float *y);
+
+/* y = tanh(x) to within 2 units in the last place; dx = (1 - y^2) dy + beta dx */
 DML_API void dml_tanh_forward(dml_pool *pool, size_t n, const float *x, float *y);
 DML_API void dml_tanh_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
                                float *dx);
 
-/* y = 1 / (1 + exp(-x)); dx = y (1 - y) dy + beta dx */
+/* y = 1 / (1 + exp(-x)) to within 2.5 units in the last place; dx = y (1 - y) dy + beta dx */
 DML_API void dml_sigmoid_forward(dml_pool *pool, size_t n, const float *x, float *y);
 DML_API void dml_sigmoid_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
                                   float *dx);
@@ -684,7 +852,7 @@ typedef struct dml_context dml_context;
 typedef struct dml_options {
     const char
         *device;   /* "cpu" (default), "opencl", "opencl:1", "cuda", "cuda:0", "auto": the best there is */
-    int threads;   /* of the CPU pool; 0: one for each processor in the affinity mask */
+    int threads;   /* of the CPU pool; 0: dml_cpu_share(), which is all processors but for ranks */
     uint64_t seed; /* of every random number; 0 is a seed like any other */
     dml_allocator allocator; /* zero: malloc and free */
     void *memory; /* or: one buffer that everything on the host comes from, the caller's until close */
@@ -693,6 +861,7 @@ typedef struct dml_options {
     void *log_user;
     const dml_pool_options *pool; /* NULL, or how the pool spins and whose threads it uses; its threads count
                                      when those above are 0, its allocator never */
+    int pin;                      /* as in dml_pool_options, where that is 0 */
 } dml_options;
 
 /* Opens a context; NULL options mean every core, the CPU, malloc. Returns NULL only when there is no memory
@@ -977,11 +1146,12 @@ struct dml__input_list {
     DML__ARGUMENT_17(__VA_ARGS__, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0)
 #define DML__ARGUMENT_17(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, count, ...) count
 
-/* Runs forward on `rows` samples, 1 .. batch. inputs[i] holds `rows` samples for dml_program_input(i), and
-   `count` is how many inputs there are, else DML_ERROR_ARGUMENT; `output`, when not NULL, receives the output
-   (for each sample, if it has one for each). Labels that are out of range are DML_ERROR_ARGUMENT, before
-   anything is run. DML_ERROR_STATE, with nothing run, when another thread is in the program or, but for
-   programs with a thread of their own, in its context, and while the parameters are being written. */
+/* Runs forward on `rows` samples, 1 .. batch, to predict: also a program that was compiled to train.
+   inputs[i] holds `rows` samples for dml_program_input(i), and `count` is how many inputs there are, else
+   DML_ERROR_ARGUMENT; `output`, when not NULL, receives the output (for each sample, if it has one for each).
+   Labels that are out of range are DML_ERROR_ARGUMENT, before anything is run. DML_ERROR_STATE, with nothing
+   run, when another thread is in the program or, but for programs with a thread of their own, in its context,
+   and while the parameters are being written. */
 DML_API dml_status dml_program_run(dml_program *program, int rows, const void *const *inputs, int count,
                                    void *output);
 
@@ -1102,6 +1272,76 @@ typedef struct dml_pool2d_options {
 DML_API dml_node *dml_max_pool2d(dml_node *x, const dml_pool2d_options *options);
 DML_API dml_node *dml_avg_pool2d(dml_node *x, const dml_pool2d_options *options);
 
+/* x (H, W, C) -> (C): the mean of each channel. It is dml_avg_pool2d over the whole image, flattened. */
+DML_API dml_node *dml_global_avg_pool2d(dml_node *x);
+
+#endif
+
+/* ---- ops/op_slice2d.h ---- */
+
+/* op_slice2d.h: parts of images, and zeros around them. */
+#ifndef DML_OPS_OP_SLICE2D_H
+#define DML_OPS_OP_SLICE2D_H
+
+/* Each for height, width and channels. */
+typedef struct dml_slice2d_options {
+    int begin[3], end[3];    /* the places that are taken, begin .. end - 1; an end of 0: the size */
+    int step[3];             /* every step-th of them; 0: 1 */
+    int before[3], after[3]; /* zeros that are put around what was taken */
+} dml_slice2d_options;
+
+/* x (H, W, C) -> along each axis, before + (end - begin) / step, rounded up, + after. NULL options: x itself.
+   DML_ERROR_ARGUMENT for places that aren't there. */
+DML_API dml_node *dml_slice2d(dml_node *x, const dml_slice2d_options *options);
+
+/* The identity shortcut of a residual network between stages: every stride-th pixel of x, and zeros for
+   channels that x doesn't have, half of them before its own and half (the larger) behind: x (H, W, C) ->
+   (H / stride, W / stride, channels), rounded up. x itself for a stride of 1 and its own channels.
+   Source: He, Zhang, Ren, Sun, "Deep residual learning for image recognition", CVPR 2016, section 4.2,
+   option A. Which channels are padded is not said there; half and half is what is common. For all of them
+   behind, use dml_slice2d with `after`. */
+DML_API dml_node *dml_padded_shortcut2d(dml_node *x, int stride, int channels);
+
+#endif
+
+/* ---- ops/op_norm.h ---- */
+
+/* op_norm.h: normalization layers. */
+#ifndef DML_OPS_OP_NORM_H
+#define DML_OPS_OP_NORM_H
+
+typedef struct dml_batch_norm_options {
+    float epsilon;  /* added to the variance; 0: 1e-5 */
+    float momentum; /* how much of the running statistics each batch replaces, at most 1; 0: 0.1. That is
+                       PyTorch's meaning; Keras' momentum is 1 minus it */
+    bool frozen;    /* also in training the running statistics are used, and stay as they are */
+} dml_batch_norm_options;
+
+/* Normalizes each channel, the last dimension of x: (H, W, C) or (C) -> the same, by
+
+       y = weight (x - mean) / sqrt(variance + epsilon) + bias
+
+   In training, mean and variance are those of the batch, over its samples and pixels. Each training pass also
+   moves the running statistics towards them,
+
+       running_mean = (1 - momentum) running_mean + momentum mean
+
+   and running_var likewise, by the unbiased variance (PyTorch's rule; where a channel has one number, there
+   is none, and it stays). dml_program_run predicts by the running statistics and leaves them alone, also on a
+   program that was compiled to train.
+
+   The layer's parameters (C) are "batch_norm_1.weight" (one at first), ".bias" (zero), ".running_mean" (zero)
+   and ".running_var" (one); the last two are frozen, so no optimizer touches them, and lie in w, so files
+   have them. Under a sync strategy each rank normalizes by its own part of the batch and has its own running
+   statistics: those of the rank that saves are in its file.
+   Source: Ioffe, Szegedy, "Batch normalization", ICML 2015. NULL options: all defaults. */
+DML_API dml_node *dml_batch_norm(dml_node *x, const dml_batch_norm_options *options);
+
+/* The same on parameters of the caller's: begun in another way, shared, frozen. running_mean and running_var
+   must be parameters that aren't trained (dml_parameter_train), else DML_ERROR_ARGUMENT. */
+DML_API dml_node *dml_batch_norm_with(dml_node *x, dml_node *weight, dml_node *bias, dml_node *running_mean,
+                                      dml_node *running_var, const dml_batch_norm_options *options);
+
 #endif
 
 /* ---- ops/op_loss.h ---- */
@@ -1178,7 +1418,8 @@ enum {
                     this rank's own */
 };
 
-/* Forward and backward on `rows` samples; w stays. g is then the mean, over all samples that it holds, of the
+/* Forward and backward on `rows` samples; w stays, but for running statistics (ops/op_norm.h), because of
+   which it may then be refused as an update is. g is then the mean, over all samples that it holds, of the
    gradient of their loss: of this call's, and with DML_ADD of earlier ones' too, however many each had; under
    a sync strategy of every rank's. So one large batch may come in pieces:
 
@@ -1793,6 +2034,8 @@ DML__WINDOWS(int, QueryPerformanceFrequency, 4, (long long *per_second));
 
 DML__WINDOWS(void *, GetCurrentProcess, 0, (void));
 DML__WINDOWS(int, GetProcessAffinityMask, 12, (void *process, size_t *own, size_t *of_the_system));
+DML__WINDOWS(void *, GetCurrentThread, 0, (void));
+DML__WINDOWS(size_t, SetThreadAffinityMask, 8, (void *thread, size_t mask));
 DML__WINDOWS(unsigned long, GetActiveProcessorCount, 4, (unsigned short group)); /* 0xFFFF: of all groups */
 
 DML__WINDOWS(int, GetConsoleMode, 8, (void *handle, unsigned long *mode));
@@ -1834,7 +2077,7 @@ DML_API double dml_seconds(void)
 
 /* ---- base/cpu_internal.h ---- */
 
-/* cpu_internal.h: what the environment says of the processor. */
+/* cpu_internal.h: what the environment and the system's files say of the processor. */
 #ifndef DML_BASE_CPU_INTERNAL_H
 #define DML_BASE_CPU_INTERNAL_H
 
@@ -1842,15 +2085,40 @@ DML_API double dml_seconds(void)
    and empty are fine. */
 DML__LOCAL bool dml__cpu_isa_known(const char **wanted);
 
+/* A number >= 0 from the environment, or -1 where there is none. */
+DML__LOCAL int dml__cpu_environment(const char *name);
+
+/* How many processors' time the CPU quotas of the process's cgroups allow, rounded down, at least 1, by the
+   files under `root` ("" for the machine's own); INT_MAX without a quota, and elsewhere than on Linux. */
+DML__LOCAL int dml__cpu_quota(const char *root);
+
+/* Bytes that any processor has that the kernels' blocks are worth cutting for. */
+#define DML__LEAST_L1 ((size_t)32 << 10)
+#define DML__LEAST_L2 ((size_t)256 << 10)
+
+/* The caches of processor 0 as Linux describes them under `root` ("" for the machine's own); zeros for what
+   isn't there, and elsewhere. */
+DML__LOCAL dml_caches dml__cpu_caches_of_system(const char *root);
+
 #endif
 
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #if defined(__linux__)
+#include <fcntl.h>
 #include <sched.h>
 #include <unistd.h>
 #elif defined(__unix__) || defined(__APPLE__)
 #include <unistd.h>
+#endif
+#if defined(__APPLE__)
+#include <sys/sysctl.h>
+#include <sys/types.h>
+#endif
+#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
+#include <cpuid.h>
 #endif
 
 DML_API const char *dml_isa_name(dml_isa isa)
@@ -1861,7 +2129,9 @@ DML_API const char *dml_isa_name(dml_isa isa)
 
 static dml_isa dml__detect_isa(void)
 {
-#if defined(DML__HAS_AVX2)
+#if defined(DML__EMULATED)
+    return DML_ISA_AVX512; /* a build for tests, in which plain C stands for all instructions */
+#elif defined(DML__HAS_AVX2)
     /* __builtin_cpu_supports also asks the operating system (XGETBV) whether it saves the registers. */
     __builtin_cpu_init();
 #if defined(DML__HAS_AVX512)
@@ -1897,7 +2167,126 @@ DML__LOCAL bool dml__cpu_isa_known(const char **wanted)
     return false;
 }
 
-DML_API int dml_cpu_count(void)
+/* ---- how many processors ---- */
+
+DML__LOCAL int dml__cpu_environment(const char *name)
+{
+    const char *text = getenv(name);
+    if (!text || *text < '0' || *text > '9') return -1;
+    char *end;
+    const long value = strtol(text, &end, 10);
+    return *end || value >= INT_MAX ? -1 : (int)value;
+}
+
+#if defined(__linux__)
+/* The beginning of a file as text; "" when it can't be read. By descriptors, since a build may be without
+   stdio. */
+static void dml__read_text(char *text, size_t size, const char *root, const char *path)
+{
+    char whole[1024];
+    text[0] = '\0';
+    const int length = snprintf(whole, sizeof whole, "%s%s", root, path);
+    if (length < 0 || (size_t)length >= sizeof whole) return;
+    const int file = open(whole, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return;
+    const ssize_t got = read(file, text, size - 1);
+    close(file);
+    text[got > 0 ? got : 0] = '\0';
+}
+
+/* The quota in the group `path` of the hierarchy at `mount`, in processors; INT_MAX for none. */
+static int dml__quota_of(const char *root, const char *mount, const char *path, bool version2)
+{
+    char name[768], text[64];
+    double quota, period = 0;
+    char *end;
+    snprintf(name, sizeof name, "%s%s/%s", mount, path, version2 ? "cpu.max" : "cpu.cfs_quota_us");
+    dml__read_text(text, sizeof text, root, name);
+    quota = strtod(text, &end); /* version 2: "200000 100000", or "max 100000" */
+    if (version2) {
+        period = strtod(end, NULL);
+    } else if (quota > 0) {
+        snprintf(name, sizeof name, "%s%s/cpu.cfs_period_us", mount, path);
+        dml__read_text(text, sizeof text, root, name);
+        period = strtod(text, NULL);
+    }
+    if (!(quota > 0) || !(period > 0) || quota / period >= INT_MAX) return INT_MAX;
+    return quota < period ? 1 : (int)(quota / period);
+}
+
+/* The smallest quota of a group and of those that it is in. Inside a container the path may be the outer
+   system's: then only the last, the mounted root, is there, and is the container's own. */
+static int dml__least_quota(const char *root, const char *mount, char *path, bool version2)
+{
+    int least = INT_MAX;
+    for (;;) {
+        char *slash = strrchr(path, '/');
+        if (slash && !slash[1]) *slash = '\0'; /* "/" is "" */
+        const int quota = dml__quota_of(root, mount, path, version2);
+        if (quota < least) least = quota;
+        slash = strrchr(path, '/');
+        if (!slash) return least;
+        *slash = '\0';
+    }
+}
+
+/* Whether "cpuset,cpu,cpuacct" names cpu. */
+static bool dml__names_cpu(const char *names, const char *end)
+{
+    while (names < end) {
+        const char *comma = (const char *)memchr(names, ',', (size_t)(end - names));
+        const char *stop = comma ? comma : end;
+        if (stop - names == 3 && memcmp(names, "cpu", 3) == 0) return true;
+        names = stop + 1;
+    }
+    return false;
+}
+
+/* Each line of /proc/self/cgroup is "number:controllers:path"; version 2's is "0::path". */
+DML__LOCAL int dml__cpu_quota(const char *root)
+{
+    static const char *const mounts2[] = { "/sys/fs/cgroup", "/sys/fs/cgroup/unified" };
+    static const char *const mounts1[] = { "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct" };
+    char groups[4096];
+    int least = INT_MAX;
+    dml__read_text(groups, sizeof groups, root, "/proc/self/cgroup");
+    for (char *line = groups, *next; line && *line; line = next) {
+        next = strchr(line, '\n');
+        if (next) *next++ = '\0';
+        const char *names = strchr(line, ':');
+        const char *path = names ? strchr(names + 1, ':') : NULL;
+        if (!path) continue;
+        const bool version2 = path == names + 1;
+        if (!version2 && !dml__names_cpu(names + 1, path)) continue;
+        for (int i = 0; i < 2; i++) {
+            char copy[512];
+            if (snprintf(copy, sizeof copy, "%s", path + 1) >= (int)sizeof copy) continue;
+            const int quota = dml__least_quota(root, version2 ? mounts2[i] : mounts1[i], copy, version2);
+            if (quota < least) least = quota;
+        }
+    }
+    return least;
+}
+#else
+DML__LOCAL int dml__cpu_quota(const char *root)
+{
+    (void)root;
+    return INT_MAX;
+}
+#endif
+
+static int dml__cpu_online(void)
+{
+#if defined(_WIN32)
+    return (int)dml__windows_GetActiveProcessorCount(0xFFFF);
+#elif defined(_SC_NPROCESSORS_ONLN)
+    return (int)sysconf(_SC_NPROCESSORS_ONLN);
+#else
+    return 1;
+#endif
+}
+
+static int dml__cpu_in_mask(void)
 {
 #if defined(_WIN32)
     /* The mask is 0 for a process in several groups of processors (of more than 64). */
@@ -1905,18 +2294,268 @@ DML_API int dml_cpu_count(void)
     int count = 0;
     if (dml__windows_GetProcessAffinityMask(dml__windows_GetCurrentProcess(), &mine, &everyones))
         for (; mine; mine &= mine - 1) count++;
-    if (count == 0) count = (int)dml__windows_GetActiveProcessorCount(0xFFFF);
     if (count > 0) return count;
 #endif
 #if defined(__linux__) && defined(CPU_COUNT)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
 #endif
-#if defined(_SC_NPROCESSORS_ONLN)
-    const long online = sysconf(_SC_NPROCESSORS_ONLN);
-    if (online > 0) return (int)online;
+    const int online = dml__cpu_online();
+    return online > 0 ? online : 1;
+}
+
+DML_API int dml_cpu_count(void)
+{
+    const int count = dml__cpu_in_mask();
+    const int quota = count > 1 ? dml__cpu_quota("") : 1;
+    return quota < count ? quota : count;
+}
+
+DML_API int dml_cpu_share(void)
+{
+    const int count = dml_cpu_count(), ranks = dml__cpu_environment("LOCAL_WORLD_SIZE");
+    if (ranks <= 1) return count;
+    return count > ranks ? count / ranks : 1;
+}
+
+/* ---- caches ---- */
+
+/* What a cache says of itself: its bytes, and how many logical processors share it. */
+typedef struct dml__cache {
+    size_t bytes;
+    int sharers;
+} dml__cache;
+
+/* Threads of one core share its L1; so many fewer cores than processors share the others. */
+static dml_caches dml__caches_from(const dml__cache level[4]) /* [1] to [3] */
+{
+    dml_caches caches = { level[1].bytes, level[2].bytes, level[3].bytes, 1 };
+    const int threads = level[1].sharers > 1 ? level[1].sharers : 1;
+    if (level[2].sharers > threads) caches.l2 /= (size_t)(level[2].sharers / threads);
+    if (level[3].sharers > threads) caches.l3_cores = level[3].sharers / threads;
+    return caches;
+}
+
+#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
+/* Leaf 4 of Intel's processors and 0x8000001D of AMD's describe one cache a subleaf, in the same words. */
+static dml_caches dml__caches_of_processor(void)
+{
+    dml__cache level[4];
+    memset(level, 0, sizeof level);
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    static const unsigned leaves[2] = { 4, 0x8000001Du };
+    for (int which = 0; which < 2 && !level[1].bytes; which++) {
+        __cpuid(leaves[which] & 0x80000000u, a, b, c, d);
+        if (a < leaves[which]) continue;
+        for (unsigned i = 0; i < 16; i++) {
+            __cpuid_count(leaves[which], i, a, b, c, d);
+            const unsigned type = a & 31, number = a >> 5 & 7; /* 1: data, 2: instructions, 3: both */
+            if (type == 0) break;
+            if (type == 2 || number < 1 || number > 3) continue;
+            level[number].bytes =
+                (size_t)((b >> 22) + 1) * ((b >> 12 & 0x3FF) + 1) * ((b & 0xFFF) + 1) * ((size_t)c + 1);
+            level[number].sharers = (int)(a >> 14 & 0xFFF) + 1;
+        }
+    }
+    return dml__caches_from(level);
+}
+#elif defined(__APPLE__)
+static size_t dml__sysctl(const char *name)
+{
+    uint64_t value = 0; /* of 4 or 8 bytes; little endian */
+    size_t bytes = sizeof value;
+    return sysctlbyname(name, &value, &bytes, NULL, 0) == 0 ? (size_t)value : 0;
+}
+
+/* perflevel0 are the fast cores. */
+static dml_caches dml__caches_of_processor(void)
+{
+    dml__cache level[4];
+    memset(level, 0, sizeof level);
+    level[1].bytes = dml__sysctl("hw.perflevel0.l1dcachesize");
+    level[2].bytes = dml__sysctl("hw.perflevel0.l2cachesize");
+    level[2].sharers = (int)dml__sysctl("hw.perflevel0.cpusperl2");
+    if (!level[1].bytes) level[1].bytes = dml__sysctl("hw.l1dcachesize");
+    if (!level[2].bytes) level[2].bytes = dml__sysctl("hw.l2cachesize");
+    level[3].bytes = dml__sysctl("hw.l3cachesize");
+    return dml__caches_from(level);
+}
+#else
+static dml_caches dml__caches_of_processor(void)
+{
+    const dml_caches none = { 0, 0, 0, 1 };
+    return none;
+}
 #endif
-    return 1;
+
+#if defined(__linux__)
+/* How many processors "0-3,8,10-11" names. */
+static int dml__count_list(const char *list)
+{
+    int count = 0;
+    while (*list >= '0' && *list <= '9') {
+        char *end;
+        const long first = strtol(list, &end, 10);
+        const long last = *end == '-' ? strtol(end + 1, &end, 10) : first;
+        if (last >= first && last - first < 65536) count += (int)(last - first) + 1;
+        list = *end == ',' ? end + 1 : "";
+    }
+    return count;
+}
+
+DML__LOCAL dml_caches dml__cpu_caches_of_system(const char *root)
+{
+    dml__cache level[4];
+    memset(level, 0, sizeof level);
+    for (int i = 0; i < 8; i++) {
+        char path[80], text[256];
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/level", i);
+        char *name = strrchr(path, '/') + 1;
+        const size_t room = sizeof path - (size_t)(name - path);
+        dml__read_text(text, sizeof text, root, path);
+        const int number = text[0] - '0';
+        if (number < 1 || number > 3) continue;
+        snprintf(name, room, "type");
+        dml__read_text(text, sizeof text, root, path);
+        if (text[0] != 'D' && text[0] != 'U') continue; /* Data, Unified */
+        snprintf(name, room, "size");
+        dml__read_text(text, sizeof text, root, path);
+        char *unit;
+        const unsigned long size = strtoul(text, &unit, 10);
+        level[number].bytes = (size_t)size << (*unit == 'K' ? 10 : *unit == 'M' ? 20 : 0);
+        snprintf(name, room, "shared_cpu_list");
+        dml__read_text(text, sizeof text, root, path);
+        level[number].sharers = dml__count_list(text);
+    }
+    return dml__caches_from(level);
+}
+#else
+DML__LOCAL dml_caches dml__cpu_caches_of_system(const char *root)
+{
+    const dml_caches none = { 0, 0, 0, 1 };
+    (void)root;
+    return none;
+}
+#endif
+
+DML_API dml_caches dml_cpu_caches(void)
+{
+    dml_caches caches = dml__caches_of_processor();
+    if (!caches.l1 || !caches.l2) caches = dml__cpu_caches_of_system("");
+    if (!caches.l1) caches.l1 = DML__LEAST_L1;
+    if (!caches.l2) caches.l2 = DML__LEAST_L2;
+    /* A virtual machine shows the cache of the whole, and some of its cores. */
+    const int online = dml__cpu_online();
+    if (caches.l3_cores > online) caches.l3_cores = online > 0 ? online : 1;
+    return caches;
+}
+
+#endif
+
+/* ---- base/cpu_bf16.c ---- */
+
+#ifndef DML_BASE_CPU_BF16_C
+#define DML_BASE_CPU_BF16_C
+
+/* ---- base/cpu_bf16.h ---- */
+
+/* cpu_bf16.h: which instructions for bf16 products the processor has. */
+#ifndef DML_BASE_CPU_BF16_H
+#define DML_BASE_CPU_BF16_H
+
+/* gcc 11 and clang 12 are the first that compile both; leave to use AMX is Linux's to give. DML_NO_AVX512
+   leaves these out too. */
+#if defined(DML__HAS_AVX512) && defined(__x86_64__) &&                                                       \
+    ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
+#define DML__HAS_AVX512_BF16 1
+#if defined(__linux__)
+#define DML__HAS_AMX 1
+#endif
+#endif
+
+typedef enum dml__bf16_isa {
+    DML__BF16_WIDENED, /* none: bf16 is widened to f32 */
+    DML__BF16_AVX512,  /* AVX512-BF16: dot products of pairs */
+    DML__BF16_AMX      /* AMX-TILE and AMX-BF16: 16 x 16 tiles */
+} dml__bf16_isa;
+
+/* The best of them, where `isa` is AVX-512, and the environment variable DML_ISA doesn't ask for that alone
+   ("avx512"). Linux is asked for leave to use AMX's registers, once for the process. */
+DML__LOCAL dml__bf16_isa dml__cpu_bf16(dml_isa isa);
+
+#endif
+
+#include <stdlib.h>
+#include <string.h>
+#if defined(DML__HAS_AVX512_BF16) && !defined(DML__EMULATED)
+#include <cpuid.h>
+#endif
+#if defined(DML__HAS_AMX) && !defined(DML__EMULATED)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#if defined(DML__EMULATED)
+
+/* A build for tests, in which plain C stands for all instructions. */
+static bool dml__has_avx512_bf16(void)
+{
+    return true;
+}
+
+static bool dml__has_amx(void)
+{
+    return true;
+}
+
+#elif defined(DML__HAS_AVX512_BF16)
+
+static bool dml__has_avx512_bf16(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+}
+
+#if defined(DML__HAS_AMX)
+/* Leave is the process's, and asking for it again is fine: there is nothing to remember. */
+static bool dml__may_use_amx(void)
+{
+    enum { ARCH_REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+
+static bool dml__has_amx(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1) && dml__may_use_amx();
+}
+#else
+static bool dml__has_amx(void)
+{
+    return false;
+}
+#endif
+
+#else
+
+static bool dml__has_avx512_bf16(void)
+{
+    return false;
+}
+
+static bool dml__has_amx(void)
+{
+    return false;
+}
+
+#endif
+
+DML__LOCAL dml__bf16_isa dml__cpu_bf16(dml_isa isa)
+{
+    const char *wanted = getenv("DML_ISA");
+    if (isa != DML_ISA_AVX512 || (wanted && strcmp(wanted, "avx512") == 0)) return DML__BF16_WIDENED;
+    if (dml__has_amx() && !(wanted && strcmp(wanted, "avx512_bf16") == 0)) return DML__BF16_AMX;
+    return dml__has_avx512_bf16() ? DML__BF16_AVX512 : DML__BF16_WIDENED;
 }
 
 #endif
@@ -2024,6 +2663,10 @@ typedef int dml__cond;
 DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argument), void *argument);
 DML__LOCAL void dml__thread_join(dml__thread *thread);
 
+/* Keeps the calling thread on the `index`th processor of its affinity mask, counted round and round. Nothing
+   happens where that can't be had. */
+DML__LOCAL void dml__thread_pin(int index);
+
 /* A number that no other thread of the process has, never 0. */
 DML__LOCAL uintptr_t dml__thread_self(void);
 
@@ -2043,6 +2686,9 @@ DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double second
 
 #endif
 
+#if defined(__linux__)
+#include <sched.h>
+#endif
 #if defined(__unix__) || defined(__APPLE__)
 #include <unistd.h>
 
@@ -2056,6 +2702,29 @@ DML__LOCAL long dml__process_id(void)
     return 1; /* there is no fork() */
 }
 #endif
+
+DML__LOCAL void dml__thread_pin(int index)
+{
+#if defined(_WIN32)
+    size_t mask = 0, everyones = 0;
+    dml__windows_GetProcessAffinityMask(dml__windows_GetCurrentProcess(), &mask, &everyones);
+    int count = 0;
+    for (size_t left = mask; left; left &= left - 1) count++;
+    if (count == 0) return;
+    for (int skip = index % count; skip > 0; skip--) mask &= mask - 1;
+    dml__windows_SetThreadAffinityMask(dml__windows_GetCurrentThread(), mask & (~mask + 1));
+#elif defined(__linux__) && defined(CPU_COUNT)
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) == 0) return;
+    int skip = index % CPU_COUNT(&set), processor = 0;
+    while (!CPU_ISSET(processor, &set) || skip-- > 0) processor++;
+    CPU_ZERO(&set);
+    CPU_SET(processor, &set);
+    sched_setaffinity(0, sizeof set, &set);
+#else
+    (void)index;
+#endif
+}
 
 #if !defined(DML_NO_THREADS) && defined(_WIN32)
 
@@ -4485,6 +5154,22 @@ DML__LOCAL dml_status dml__safetensors_save(dml__memory *memory, const char *pat
 #ifndef DML_THREAD_POOL_C
 #define DML_THREAD_POOL_C
 
+/* ---- thread/pool_internal.h ---- */
+
+/* pool_internal.h: what a pool remembers of the machine, for the kernels. */
+#ifndef DML_THREAD_POOL_INTERNAL_H
+#define DML_THREAD_POOL_INTERNAL_H
+
+typedef struct dml__machine {
+    dml_isa isa; /* dml_cpu_isa's word; later changes of the environment don't count */
+    dml_caches caches;
+} dml__machine;
+
+/* A load for a pool; NULL has dml_cpu_isa and the smallest caches of today's processors. */
+DML__LOCAL dml__machine dml__pool_machine(const dml_pool *pool);
+
+#endif
+
 #include <string.h>
 
 /* The kernel's header has these two, but isn't installed everywhere (musl). */
@@ -4498,6 +5183,9 @@ DML__LOCAL dml_status dml__safetensors_save(dml__memory *memory, const char *pat
 #endif
 #endif
 
+#define DML__OWN_LINE __attribute__((aligned(DML__ALIGNMENT)))
+#define DML__SPIN 200 /* microseconds: what lies between two loops of a training step, and more */
+
 /* How a loop runs. The caller writes `tasks`, `task` and `argument`, then publishes `unclaimed`. A worker
    claims a task by decrementing `unclaimed` from a positive value, and only then reads the other three: until
    that task is counted off `unfinished`, the loop can't end and they can't change. So a worker that is late
@@ -4508,28 +5196,27 @@ DML__LOCAL dml_status dml__safetensors_save(dml__memory *memory, const char *pat
    system call asks what process it is in. */
 struct dml_pool {
     dml__memory memory;
+    dml__machine machine;
     int threads;
-    int spin;
-    int started;  /* threads running, at most threads - 1 */
-    long process; /* where they run */
+    int spin;      /* microseconds */
+    int pin_first; /* the place of worker 0 in the affinity mask; -1: none is pinned */
+    int started;   /* threads running, at most threads - 1 */
+    long process;  /* where they run */
     void (*host_parallel)(void *host, int workers, int tasks, dml_pool_task run, void *run_argument);
     void *host;
     dml_scratch scratch;
     char *scratch_memory; /* (threads, scratch.worker aligned), then scratch.shared; NULL: none */
     struct dml__pool_worker *workers;
-    int tasks;
-    dml_pool_task task;
-    void *argument;
     dml__mutex mutex; /* these two where there is no futex */
     dml__cond cond;
     /* What the threads share is on cache lines of its own. */
-    char pad0[DML__ALIGNMENT];
-    int unclaimed; /* tasks not yet claimed; -1: the pool is being destroyed */
-    int sleepers;  /* workers that sleep, or are about to, until unclaimed != 0 */
-    char pad1[DML__ALIGNMENT];
-    int unfinished;    /* tasks not yet ended */
-    int caller_sleeps; /* until unfinished == 0 */
-    char pad2[DML__ALIGNMENT];
+    int unclaimed DML__OWN_LINE; /* tasks not yet claimed; -1: the pool is being destroyed */
+    int sleepers;                /* workers that sleep, or are about to, until unclaimed != 0 */
+    int tasks;                   /* the loop's: who claims finds it on the line that he has just fetched */
+    dml_pool_task task;
+    void *argument;
+    int unfinished DML__OWN_LINE; /* tasks not yet ended */
+    int caller_sleeps;            /* until unfinished == 0 */
 };
 
 typedef struct dml__pool_worker {
@@ -4584,17 +5271,36 @@ static void dml__pool_wake(dml_pool *pool, int *word, int count)
 #endif
 }
 
-/* Claims and runs tasks until none is left, and returns how many it ran. */
+/* Spins until *word == 0, or until *word != 0, but no longer than the pool may; whether it is so. The clock
+   is read at every 64th pause, the first time when those have gone by: a pause takes 10 to 70 ns. */
+static bool dml__pool_spin(const dml_pool *pool, const int *word, bool zero)
+{
+    double until = 0;
+    for (int i = 1; pool->spin > 0; i++) {
+        if ((__atomic_load_n(word, __ATOMIC_ACQUIRE) == 0) == zero) return true;
+        dml__pause();
+        if (i % 64) continue;
+        const double now = dml_seconds();
+        if (until == 0) until = now + pool->spin * 1e-6;
+        if (now >= until) break;
+    }
+    return (__atomic_load_n(word, __ATOMIC_ACQUIRE) == 0) == zero;
+}
+
+/* Claims and runs tasks until none is left, and returns how many it ran. Of many it claims a few at a time,
+   fewer towards the end: threads that claim at once wait for each other. */
 static int dml__pool_work(dml_pool *pool, int worker)
 {
     int ran = 0;
     int unclaimed = __atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED);
     while (unclaimed > 0) {
-        if (!__atomic_compare_exchange_n(&pool->unclaimed, &unclaimed, unclaimed - 1, true, __ATOMIC_ACQUIRE,
+        const int few = unclaimed / 4 / pool->threads;
+        const int left = unclaimed - (few > 1 ? few : 1);
+        if (!__atomic_compare_exchange_n(&pool->unclaimed, &unclaimed, left, true, __ATOMIC_ACQUIRE,
                                          __ATOMIC_RELAXED))
             continue;
-        pool->task(pool->argument, pool->tasks - unclaimed, worker);
-        ran++;
+        for (int i = unclaimed; i > left; i--) pool->task(pool->argument, pool->tasks - i, worker);
+        ran += unclaimed - left;
         unclaimed = __atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED);
     }
     return ran;
@@ -4604,22 +5310,17 @@ static void dml__pool_worker_main(void *argument)
 {
     const dml__pool_worker *self = (const dml__pool_worker *)argument;
     dml_pool *pool = self->pool;
+    if (pool->pin_first >= 0) dml__thread_pin(pool->pin_first + self->number);
     for (;;) {
-        int unclaimed = 0;
-        for (int i = 0; i < pool->spin; i++) {
-            unclaimed = __atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED);
-            if (unclaimed) break;
-            dml__pause();
-        }
-        if (unclaimed == 0) {
+        if (!dml__pool_spin(pool, &pool->unclaimed, false)) {
             /* The count goes up before the kernel looks at the word, and the caller looks at the count after
                it has written the word: one of the two sees the other. */
             __atomic_fetch_add(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
-            while ((unclaimed = __atomic_load_n(&pool->unclaimed, __ATOMIC_SEQ_CST)) == 0)
+            while (__atomic_load_n(&pool->unclaimed, __ATOMIC_SEQ_CST) == 0)
                 dml__pool_sleep(pool, &pool->unclaimed, 0);
             __atomic_fetch_sub(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
         }
-        if (unclaimed < 0) return;
+        if (__atomic_load_n(&pool->unclaimed, __ATOMIC_RELAXED) < 0) return;
         const int ran = dml__pool_work(pool, self->number);
         if (ran && __atomic_sub_fetch(&pool->unfinished, ran, __ATOMIC_SEQ_CST) == 0 &&
             __atomic_load_n(&pool->caller_sleeps, __ATOMIC_SEQ_CST))
@@ -4638,10 +5339,7 @@ static void dml__pool_publish(dml_pool *pool, int unclaimed, int wanted)
 
 static void dml__pool_wait(dml_pool *pool)
 {
-    for (int i = 0; i < pool->spin; i++) {
-        if (__atomic_load_n(&pool->unfinished, __ATOMIC_ACQUIRE) == 0) return;
-        dml__pause();
-    }
+    if (dml__pool_spin(pool, &pool->unfinished, true)) return;
     __atomic_store_n(&pool->caller_sleeps, 1, __ATOMIC_SEQ_CST);
     int unfinished;
     while ((unfinished = __atomic_load_n(&pool->unfinished, __ATOMIC_SEQ_CST)) != 0)
@@ -4699,19 +5397,20 @@ static void dml__pool_stop_threads(dml_pool *pool)
 
 #endif
 
-static int dml__pool_count_threads(const dml_pool_options *options)
+static void dml__pool_settle(dml_pool *pool, const dml_pool_options *options)
 {
+    pool->threads = options->threads;
 #ifdef DML_NO_THREADS
-    if (!options->host_parallel) return 1;
+    if (!options->host_parallel) pool->threads = 1;
 #endif
-    return options->threads ? options->threads : dml_cpu_count();
-}
-
-static int dml__pool_count_spins(const dml_pool_options *options, int threads)
-{
-    if (options->spin) return options->spin < 0 ? 0 : options->spin;
-    /* With more threads than processors, who spins keeps from working who has work. */
-    return threads > dml_cpu_count() ? 0 : 1000;
+    const int share = pool->threads == 1 ? 1 : dml_cpu_share();
+    if (pool->threads == 0) pool->threads = share;
+    /* With more threads than processors, who spins keeps from working who has work, and the pinned queue. */
+    const bool enough = pool->threads <= share;
+    pool->spin = options->spin < 0 ? 0 : options->spin ? options->spin : enough ? DML__SPIN : 0;
+    const bool pin = options->pin ? options->pin > 0 : dml__cpu_environment("DML_PIN") > 0;
+    const int rank = dml__cpu_environment("LOCAL_RANK");
+    pool->pin_first = pin && enough ? (rank > 0 ? rank * pool->threads : 0) : -1;
 }
 
 static bool dml__pool_start(dml_pool *pool)
@@ -4724,7 +5423,7 @@ static bool dml__pool_start(dml_pool *pool)
 
 DML_API dml_pool *dml_pool_create(const dml_pool_options *options)
 {
-    const dml_pool_options defaults = { 0, 0, { NULL, NULL, NULL }, { 0, 0 }, NULL, NULL };
+    const dml_pool_options defaults = { 0, 0, { NULL, NULL, NULL }, { 0, 0 }, NULL, NULL, 0 };
     if (!options) options = &defaults;
     if (options->threads < 0) return NULL;
     dml__memory memory;
@@ -4741,8 +5440,9 @@ DML_API dml_pool *dml_pool_create(const dml_pool_options *options)
         return NULL;
     }
     pool->memory = memory;
-    pool->threads = dml__pool_count_threads(options);
-    pool->spin = dml__pool_count_spins(options, pool->threads);
+    pool->machine.isa = dml_cpu_isa();
+    pool->machine.caches = dml_cpu_caches();
+    dml__pool_settle(pool, options);
     pool->process = dml__process_id();
     pool->host_parallel = options->host_parallel;
     pool->host = options->host;
@@ -4770,6 +5470,13 @@ DML_API void dml_pool_destroy(dml_pool *pool)
 DML_API int dml_pool_threads(const dml_pool *pool)
 {
     return pool ? pool->threads : 1;
+}
+
+DML__LOCAL dml__machine dml__pool_machine(const dml_pool *pool)
+{
+    if (pool) return pool->machine;
+    const dml__machine unknown = { dml_cpu_isa(), { DML__LEAST_L1, DML__LEAST_L2, 0, 1 } };
+    return unknown;
 }
 
 DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *argument)
@@ -4834,308 +5541,523 @@ DML_API void *dml_pool_shared_scratch(dml_pool *pool)
 #ifndef DML_KERNELS_MICROKERNEL_H
 #define DML_KERNELS_MICROKERNEL_H
 
-/* A panel of A times a panel of B into a tile of C:
-       C[i][j] = alpha * sum over p < k of a[p * rows + i] * b[p * b_step + j]  +  beta * C[i][j]
-   With beta = 0, C is not read. */
+/* Bounds over all instruction sets: of a tile's rows, of its elements, and of its rows and
+   columns together. */
+#if defined(DML__HAS_AMX)
+#define DML__TILE_ROWS 32
+#define DML__TILE_FLOATS 1024
+#define DML__TILE_EDGES 64
+#else
+#define DML__TILE_ROWS 8
+#define DML__TILE_FLOATS 256
+#define DML__TILE_EDGES 40
+#endif
+
+/* A tile of C as a sum of small products, over a list of blocks (batch-reduce GEMM: Georganas et al., arXiv
+   1906.06440):
+       C[i][j] = beta * C[i][j] + bias[j] + alpha * sum of A * B over t < blocks and p < k, where
+       A = a[i][a_at[t] + p * a_step],  B = b[b_at[t] + p * b_step + j]
+   and then the activation. With beta = 0, C is not read. The rows of A and C may lie anywhere, so that a
+   factor is used where it is: rows of a matrix (a_step = 1), columns of one (a_step = its leading dimension),
+   a packed panel (a_step = its width), pixels of an image, whose taps are the blocks. */
 typedef struct dml__tile {
-    int k;
-    const float *a; /* (k, rows) */
-    const float *b; /* (k, b_step), of which the first columns count */
+    int rows, columns;            /* 1 .. the kernel's rows; a multiple of lanes, up to vectors * lanes */
+    int blocks, k;                /* k of each block */
+    const ptrdiff_t *a_at, *b_at; /* (blocks) */
+    const float *a[DML__TILE_ROWS];
+    ptrdiff_t a_step;
+    const float *b;
     ptrdiff_t b_step;
+    int panels;        /* how many tiles beside each other, at least 1: C's go on `columns` further, */
+    ptrdiff_t b_panel; /* B's so much */
     float alpha, beta;
-    float *c; /* (rows, ldc) */
-    ptrdiff_t ldc;
+    const float *bias; /* (panels, columns), or NULL */
+    bool relu;
+    float *c[DML__TILE_ROWS];
 } dml__tile;
 
-/* `run` takes any tile of 1 .. rows rows and 1 .. vectors times `lanes` columns. An element's bits depend on
-   its own row of A and column of B alone, not on the tile it is computed in: it is one chain of multiply-adds
-   over p in order. That is why results don't change with the number of threads. */
+/* `run` takes tiles of 1 .. rows rows and 1 .. vectors vectors of columns. An element's bits depend on its
+   own row of A and column of B alone, not on the tile it is computed in: it is one chain of multiply-adds
+   over t and p in order. That is why results don't change with the number of threads. */
 typedef struct dml__microkernel {
     int rows, vectors, lanes;
-    void (*run)(const dml__tile *tile, int rows, int vectors);
+    void (*run)(const dml__tile *tile);
+    /* Blocks of k are filled up with zeros to a multiple of this; 0: they need not be. Rows of A are then
+       wanted packed as lines, k floats each one after the other, with room for `rows` of them. */
+    int k_multiple;
 } dml__microkernel;
 
-/* Bounds over all instruction sets. */
-#define DML__TILE_ROWS 14
-#define DML__TILE_COLUMNS 32
+DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa);
 
-/* The micro-kernel for dml_cpu_isa(). */
-DML__LOCAL const dml__microkernel *dml__microkernel_get(void);
+/* A micro-kernel on bf16: each float of A and B is the bits of a pair of bf16, of two k's, the first in the
+   lower half, and their two products are added into the f32 sum. NULL: there is none. */
+DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa);
 
 #endif
 
+/* ---- kernels/microkernel_body.h ---- */
+
+/* microkernel_body.h: the loop that every micro-kernel is. Included by the files that make them. */
+#ifndef DML_KERNELS_MICROKERNEL_BODY_H
+#define DML_KERNELS_MICROKERNEL_BODY_H
+
+/* ---- kernels/isa_vectors.h ---- */
+
+/* isa_vectors.h: the vectors of each instruction set under one set of names: dml__<isa>_load, _store, _splat,
+   _multiply, _add, _fma (a * b + c), _relu (which keeps a NaN) and _sums (of the lanes of four vectors), for
+   loops that are written once as a macro and compiled for each. Their targets are their own, so that -O2
+   alone gives full speed; what is inlined must have the same target as what it is inlined into. (vector.h is
+   for kernels that wait for memory.) */
+#ifndef DML_KERNELS_ISA_VECTORS_H
+#define DML_KERNELS_ISA_VECTORS_H
+
+#include <string.h>
 #if defined(DML__HAS_AVX2)
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
 
-/* Each instruction set has one function, written for any number of rows and vectors, and inlined with both
-   constant into the cases of a switch. All its loops but the one over p are then unrolled, which puts the
-   accumulators into registers. The targets are the functions' own, so that -O2 alone gives full speed; what
-   is inlined must have the same target as what it is inlined into. */
 #if defined(__clang__)
 #define DML__UNROLL _Pragma("clang loop unroll(full)")
-#elif defined(__GNUC__)
+#else
 #define DML__UNROLL _Pragma("GCC unroll 16")
-#else
-#define DML__UNROLL
 #endif
-#if defined(__GNUC__)
 #define DML__INLINE static inline __attribute__((always_inline))
-#define DML__TARGET(isa) __attribute__((target(isa)))
-#else
-#define DML__INLINE static inline
+#if defined(DML__EMULATED)
 #define DML__TARGET(isa)
+#else
+#define DML__TARGET(isa) __attribute__((target(isa)))
 #endif
 
-#define DML__TILE_CASE(compute, r)                                                                           \
-    case r:                                                                                                  \
-        if (vectors == 1)                                                                                    \
-            compute(tile, r, 1);                                                                             \
-        else                                                                                                 \
-            compute(tile, r, 2);                                                                             \
-        break;
+/* --- plain C: four lanes of whatever the compiler has --- */
 
-/* Plain C; four columns make a vector for compilers that can see one. */
-DML__INLINE void dml__compute_scalar(const dml__tile *tile, const int rows, const int vectors)
+typedef float dml__v4 __attribute__((vector_size(16)));
+
+DML__INLINE dml__v4 dml__plain_load(const float *from)
 {
-    const float *a = tile->a, *b = tile->b;
-    float sum[4][4] = { { 0 } };
-    (void)vectors;
-    for (int p = 0; p < tile->k; p++, a += rows, b += tile->b_step) {
-        DML__UNROLL
-        for (int i = 0; i < rows; i++) {
-            DML__UNROLL
-            for (int j = 0; j < 4; j++) sum[i][j] += a[i] * b[j];
-        }
-    }
-    float *c = tile->c;
-    DML__UNROLL
-    for (int i = 0; i < rows; i++, c += tile->ldc) {
-        DML__UNROLL
-        for (int j = 0; j < 4; j++) {
-            const float old = tile->beta == 0 ? 0 : tile->beta * c[j];
-            c[j] = tile->alpha * sum[i][j] + old;
-        }
-    }
+    dml__v4 value;
+    memcpy(&value, from, sizeof value);
+    return value;
 }
 
-static void dml__run_scalar(const dml__tile *tile, int rows, int vectors)
+DML__INLINE dml__v4 dml__plain_splat(float x)
 {
-    switch (rows) {
-        DML__TILE_CASE(dml__compute_scalar, 1)
-        DML__TILE_CASE(dml__compute_scalar, 2)
-        DML__TILE_CASE(dml__compute_scalar, 3)
-        DML__TILE_CASE(dml__compute_scalar, 4)
+    const dml__v4 value = { x, x, x, x };
+    return value;
+}
+
+DML__INLINE dml__v4 dml__plain_multiply(dml__v4 a, dml__v4 b)
+{
+    return a * b;
+}
+
+DML__INLINE dml__v4 dml__plain_add(dml__v4 a, dml__v4 b)
+{
+    return a + b;
+}
+
+DML__INLINE dml__v4 dml__plain_fma(dml__v4 a, dml__v4 b, dml__v4 c)
+{
+    return a * b + c;
+}
+
+typedef int32_t dml__v4_mask __attribute__((vector_size(16)));
+
+DML__INLINE dml__v4 dml__plain_relu(dml__v4 a)
+{
+    return (dml__v4)((dml__v4_mask)a & ~(a <= 0.0f)); /* keeps a NaN */
+}
+
+DML__INLINE void dml__plain_store(float *to, dml__v4 value)
+{
+    memcpy(to, &value, sizeof value);
+}
+
+DML__INLINE void dml__plain_sums(dml__v4 a, dml__v4 b, dml__v4 c, dml__v4 d, float sums[4])
+{
+    sums[0] = (a[0] + a[2]) + (a[1] + a[3]);
+    sums[1] = (b[0] + b[2]) + (b[1] + b[3]);
+    sums[2] = (c[0] + c[2]) + (c[1] + c[3]);
+    sums[3] = (d[0] + d[2]) + (d[1] + d[3]);
+}
+
+#if defined(DML__HAS_AVX2)
+
+/* --- AVX2 with FMA --- */
+
+#define DML__AVX2 DML__TARGET("avx2,fma")
+#define dml__avx2_load(from) _mm256_loadu_ps(from)
+#define dml__avx2_store(to, value) _mm256_storeu_ps(to, value)
+#define dml__avx2_splat(x) _mm256_set1_ps(x)
+#define dml__avx2_multiply(a, b) _mm256_mul_ps(a, b)
+#define dml__avx2_add(a, b) _mm256_add_ps(a, b)
+#define dml__avx2_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
+
+DML__AVX2 DML__INLINE __m256 dml__avx2_relu(__m256 a)
+{
+    return _mm256_andnot_ps(_mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_LE_OQ), a); /* keeps a NaN */
+}
+
+DML__AVX2 DML__INLINE void dml__avx2_sums(__m256 a, __m256 b, __m256 c, __m256 d, float sums[4])
+{
+    const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+    _mm_storeu_ps(sums, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
+}
+
+#endif
+#if defined(DML__HAS_AVX512)
+
+/* --- AVX-512 --- */
+
+#define DML__AVX512 DML__TARGET("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")
+#define dml__avx512_load(from) _mm512_loadu_ps(from)
+#define dml__avx512_store(to, value) _mm512_storeu_ps(to, value)
+#define dml__avx512_splat(x) _mm512_set1_ps(x)
+#define dml__avx512_multiply(a, b) _mm512_mul_ps(a, b)
+#define dml__avx512_add(a, b) _mm512_add_ps(a, b)
+#define dml__avx512_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
+/* Keeps a NaN. */
+#define dml__avx512_relu(a) _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_NLE_UQ), a)
+
+DML__AVX512 DML__INLINE void dml__avx512_sums(__m512 a, __m512 b, __m512 c, __m512 d, float sums[4])
+{
+    dml__avx2_sums(_mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)),
+                   _mm256_add_ps(_mm512_castps512_ps256(b), _mm512_extractf32x8_ps(b, 1)),
+                   _mm256_add_ps(_mm512_castps512_ps256(c), _mm512_extractf32x8_ps(c, 1)),
+                   _mm256_add_ps(_mm512_castps512_ps256(d), _mm512_extractf32x8_ps(d, 1)), sums);
+}
+
+#endif
+#if defined(__aarch64__)
+
+/* --- NEON --- */
+
+#define dml__neon_load(from) vld1q_f32(from)
+#define dml__neon_store(to, value) vst1q_f32(to, value)
+#define dml__neon_splat(x) vdupq_n_f32(x)
+#define dml__neon_multiply(a, b) vmulq_f32(a, b)
+#define dml__neon_add(a, b) vaddq_f32(a, b)
+#define dml__neon_fma(a, b, c) vfmaq_f32(c, a, b)
+
+DML__INLINE float32x4_t dml__neon_relu(float32x4_t a)
+{
+    const uint32x4_t positive_or_nan = vmvnq_u32(vcleq_f32(a, vdupq_n_f32(0)));
+    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(a), positive_or_nan));
+}
+
+DML__INLINE void dml__neon_sums(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d, float sums[4])
+{
+    vst1q_f32(sums, vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)));
+}
+
+#endif
+
+#endif
+
+/* One body, written over a vector type and a few functions on it (dml__<isa>_load, ...), makes the kernel of
+   each instruction set. It is inlined with the numbers of rows and vectors constant into the cases of a
+   switch: all its loops but those over the blocks and over p are then unrolled, which puts the accumulators
+   into registers. */
+#define DML__EACH(statement)                                                                                 \
+    {                                                                                                        \
+        DML__UNROLL                                                                                          \
+        for (int i = 0; i < rows; i++) {                                                                     \
+            DML__UNROLL                                                                                      \
+            for (int j = 0; j < vectors; j++) statement;                                                     \
+        }                                                                                                    \
+    }
+#define DML__DEFINE_COMPUTE(isa, target, vector, lanes, most_rows, multiply_add)                             \
+    target DML__INLINE void dml__compute_##isa(const dml__tile *tile, const int rows, const int vectors)     \
+    {                                                                                                        \
+        vector sum[most_rows][2], line[2];                                                                   \
+        const float *a[most_rows];                                                                           \
+        const ptrdiff_t a_step = tile->a_step, b_step = tile->b_step;                                        \
+        DML__UNROLL                                                                                          \
+        for (int i = 0; i < rows; i++) a[i] = tile->a[i];                                                    \
+        for (int n = 0; n < tile->panels; n++) {                                                             \
+            const ptrdiff_t column = (ptrdiff_t)n * vectors * lanes;                                         \
+            DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                     \
+            for (int t = 0; t < tile->blocks; t++) {                                                         \
+                const float *b = tile->b + n * tile->b_panel + tile->b_at[t];                                \
+                ptrdiff_t at = tile->a_at[t]; /* one index for all rows */                                   \
+                for (int p = tile->k; p > 0; p--, at += a_step, b += b_step) {                               \
+                    DML__UNROLL                                                                              \
+                    for (int j = 0; j < vectors; j++) line[j] = dml__##isa##_load(b + lanes * j);            \
+                    DML__UNROLL                                                                              \
+                    for (int i = 0; i < rows; i++) {                                                         \
+                        const vector value = dml__##isa##_splat(a[i][at]);                                   \
+                        DML__UNROLL                                                                          \
+                        for (int j = 0; j < vectors; j++)                                                    \
+                            sum[i][j] = multiply_add(value, line[j], sum[i][j]);                             \
+                    }                                                                                        \
+                }                                                                                            \
+            }                                                                                                \
+            if (tile->alpha != 1)                                                                            \
+                DML__EACH(sum[i][j] = dml__##isa##_multiply(dml__##isa##_splat(tile->alpha), sum[i][j]))     \
+            if (tile->beta != 0)                                                                             \
+                DML__EACH(sum[i][j] = dml__##isa##_fma(dml__##isa##_splat(tile->beta),                       \
+                                                       dml__##isa##_load(tile->c[i] + column + lanes * j),   \
+                                                       sum[i][j]))                                           \
+            if (tile->bias)                                                                                  \
+                DML__EACH(sum[i][j] = dml__##isa##_add(sum[i][j],                                            \
+                                                       dml__##isa##_load(tile->bias + column + lanes * j)))  \
+            if (tile->relu) DML__EACH(sum[i][j] = dml__##isa##_relu(sum[i][j]))                              \
+            DML__EACH(dml__##isa##_store(tile->c[i] + column + lanes * j, sum[i][j]))                        \
+        }                                                                                                    \
+    }
+
+/* What is computed for a tile of r rows and v vectors. */
+#define DML__TILE_CODE(r, v) ((r)*8 + (v))
+#define DML__TILE_CASE(isa, r, v)                                                                            \
+    case DML__TILE_CODE(r, v):                                                                               \
+        dml__compute_##isa(tile, r, v);                                                                      \
+        break;
+#define DML__TILE_CASES(isa, r) DML__TILE_CASE(isa, r, 1) DML__TILE_CASE(isa, r, 2)
+
+#endif
+
+DML__DEFINE_COMPUTE(plain, , dml__v4, 4, 4, dml__plain_fma)
+
+static void dml__run_plain(const dml__tile *tile)
+{
+    switch (DML__TILE_CODE(tile->rows, tile->columns / 4)) {
+        DML__TILE_CASES(plain, 1)
+        DML__TILE_CASES(plain, 2)
+        DML__TILE_CASES(plain, 3)
+        DML__TILE_CASES(plain, 4)
     }
 }
 
 #if defined(DML__HAS_AVX2)
 
-/* 6 x 2 accumulators, 2 vectors of B and one broadcast of A: 15 of 16 registers. */
-DML__TARGET("avx2,fma")
-DML__INLINE void dml__compute_avx2(const dml__tile *tile, const int rows, const int vectors)
-{
-    const float *a = tile->a, *b = tile->b;
-    __m256 sum[6][2], row[2];
-    DML__UNROLL
-    for (int i = 0; i < rows; i++) {
-        DML__UNROLL
-        for (int j = 0; j < vectors; j++) sum[i][j] = _mm256_setzero_ps();
-    }
-    for (int p = 0; p < tile->k; p++, a += rows, b += tile->b_step) {
-        DML__UNROLL
-        for (int j = 0; j < vectors; j++) row[j] = _mm256_loadu_ps(b + 8 * j);
-        DML__UNROLL
-        for (int i = 0; i < rows; i++) {
-            const __m256 value = _mm256_broadcast_ss(a + i);
-            DML__UNROLL
-            for (int j = 0; j < vectors; j++) sum[i][j] = _mm256_fmadd_ps(value, row[j], sum[i][j]);
-        }
-    }
-    const __m256 alpha = _mm256_set1_ps(tile->alpha), beta = _mm256_set1_ps(tile->beta);
-    float *c = tile->c;
-    DML__UNROLL
-    for (int i = 0; i < rows; i++, c += tile->ldc) {
-        DML__UNROLL
-        for (int j = 0; j < vectors; j++) {
-            __m256 result = _mm256_mul_ps(alpha, sum[i][j]);
-            if (tile->beta != 0) result = _mm256_fmadd_ps(beta, _mm256_loadu_ps(c + 8 * j), result);
-            _mm256_storeu_ps(c + 8 * j, result);
-        }
-    }
-}
+/* 6 x 2 accumulators, 2 vectors of B and one of A take 15 of 16 registers. */
+DML__DEFINE_COMPUTE(avx2, DML__AVX2, __m256, 8, 6, dml__avx2_fma)
 
-DML__TARGET("avx2,fma") static void dml__run_avx2(const dml__tile *tile, int rows, int vectors)
+DML__AVX2 static void dml__run_avx2(const dml__tile *tile)
 {
-    switch (rows) {
-        DML__TILE_CASE(dml__compute_avx2, 1)
-        DML__TILE_CASE(dml__compute_avx2, 2)
-        DML__TILE_CASE(dml__compute_avx2, 3)
-        DML__TILE_CASE(dml__compute_avx2, 4)
-        DML__TILE_CASE(dml__compute_avx2, 5)
-        DML__TILE_CASE(dml__compute_avx2, 6)
+    switch (DML__TILE_CODE(tile->rows, tile->columns / 8)) {
+        DML__TILE_CASES(avx2, 1)
+        DML__TILE_CASES(avx2, 2)
+        DML__TILE_CASES(avx2, 3)
+        DML__TILE_CASES(avx2, 4)
+        DML__TILE_CASES(avx2, 5)
+        DML__TILE_CASES(avx2, 6)
     }
 }
 
 #endif
 #if defined(DML__HAS_AVX512)
 
-#define DML__AVX512 "avx512f,avx512vl,avx512bw,avx512dq"
+/* 8 x 2 accumulators; more rows would need more pointers than there are registers. */
+DML__DEFINE_COMPUTE(avx512, DML__AVX512, __m512, 16, 8, dml__avx512_fma)
 
-/* 14 x 2 accumulators, 2 vectors of B and one broadcast of A: 31 of 32 registers. */
-DML__TARGET(DML__AVX512)
-DML__INLINE void dml__compute_avx512(const dml__tile *tile, const int rows, const int vectors)
+DML__AVX512 static void dml__run_avx512(const dml__tile *tile)
 {
-    const float *a = tile->a, *b = tile->b;
-    __m512 sum[14][2], row[2];
-    DML__UNROLL
-    for (int i = 0; i < rows; i++) {
-        DML__UNROLL
-        for (int j = 0; j < vectors; j++) sum[i][j] = _mm512_setzero_ps();
-    }
-    for (int p = 0; p < tile->k; p++, a += rows, b += tile->b_step) {
-        DML__UNROLL
-        for (int j = 0; j < vectors; j++) row[j] = _mm512_loadu_ps(b + 16 * j);
-        DML__UNROLL
-        for (int i = 0; i < rows; i++) {
-            const __m512 value = _mm512_set1_ps(a[i]);
-            DML__UNROLL
-            for (int j = 0; j < vectors; j++) sum[i][j] = _mm512_fmadd_ps(value, row[j], sum[i][j]);
-        }
-    }
-    const __m512 alpha = _mm512_set1_ps(tile->alpha), beta = _mm512_set1_ps(tile->beta);
-    float *c = tile->c;
-    DML__UNROLL
-    for (int i = 0; i < rows; i++, c += tile->ldc) {
-        DML__UNROLL
-        for (int j = 0; j < vectors; j++) {
-            __m512 result = _mm512_mul_ps(alpha, sum[i][j]);
-            if (tile->beta != 0) result = _mm512_fmadd_ps(beta, _mm512_loadu_ps(c + 16 * j), result);
-            _mm512_storeu_ps(c + 16 * j, result);
-        }
-    }
-}
-
-DML__TARGET(DML__AVX512) static void dml__run_avx512(const dml__tile *tile, int rows, int vectors)
-{
-    switch (rows) {
-        DML__TILE_CASE(dml__compute_avx512, 1)
-        DML__TILE_CASE(dml__compute_avx512, 2)
-        DML__TILE_CASE(dml__compute_avx512, 3)
-        DML__TILE_CASE(dml__compute_avx512, 4)
-        DML__TILE_CASE(dml__compute_avx512, 5)
-        DML__TILE_CASE(dml__compute_avx512, 6)
-        DML__TILE_CASE(dml__compute_avx512, 7)
-        DML__TILE_CASE(dml__compute_avx512, 8)
-        DML__TILE_CASE(dml__compute_avx512, 9)
-        DML__TILE_CASE(dml__compute_avx512, 10)
-        DML__TILE_CASE(dml__compute_avx512, 11)
-        DML__TILE_CASE(dml__compute_avx512, 12)
-        DML__TILE_CASE(dml__compute_avx512, 13)
-        DML__TILE_CASE(dml__compute_avx512, 14)
+    switch (DML__TILE_CODE(tile->rows, tile->columns / 16)) {
+        DML__TILE_CASES(avx512, 1)
+        DML__TILE_CASES(avx512, 2)
+        DML__TILE_CASES(avx512, 3)
+        DML__TILE_CASES(avx512, 4)
+        DML__TILE_CASES(avx512, 5)
+        DML__TILE_CASES(avx512, 6)
+        DML__TILE_CASES(avx512, 7)
+        DML__TILE_CASES(avx512, 8)
     }
 }
 
 #endif
 #if defined(__aarch64__)
 
-/* 12 x 2 accumulators, 2 vectors of B and 3 of A: 29 of 32 registers. */
-DML__INLINE void dml__compute_neon(const dml__tile *tile, const int rows, const int vectors)
-{
-    const float *a = tile->a, *b = tile->b;
-    float32x4_t sum[12][2], row[2];
-    DML__UNROLL
-    for (int i = 0; i < rows; i++) {
-        DML__UNROLL
-        for (int j = 0; j < vectors; j++) sum[i][j] = vdupq_n_f32(0);
-    }
-    for (int p = 0; p < tile->k; p++, a += rows, b += tile->b_step) {
-        DML__UNROLL
-        for (int j = 0; j < vectors; j++) row[j] = vld1q_f32(b + 4 * j);
-        DML__UNROLL
-        for (int i = 0; i < rows; i++) {
-            DML__UNROLL
-            for (int j = 0; j < vectors; j++) sum[i][j] = vfmaq_n_f32(sum[i][j], row[j], a[i]);
-        }
-    }
-    const float32x4_t alpha = vdupq_n_f32(tile->alpha), beta = vdupq_n_f32(tile->beta);
-    float *c = tile->c;
-    DML__UNROLL
-    for (int i = 0; i < rows; i++, c += tile->ldc) {
-        DML__UNROLL
-        for (int j = 0; j < vectors; j++) {
-            float32x4_t result = vmulq_f32(alpha, sum[i][j]);
-            if (tile->beta != 0) result = vfmaq_f32(result, beta, vld1q_f32(c + 4 * j));
-            vst1q_f32(c + 4 * j, result);
-        }
-    }
-}
+DML__DEFINE_COMPUTE(neon, , float32x4_t, 4, 8, dml__neon_fma)
 
-static void dml__run_neon(const dml__tile *tile, int rows, int vectors)
+static void dml__run_neon(const dml__tile *tile)
 {
-    switch (rows) {
-        DML__TILE_CASE(dml__compute_neon, 1)
-        DML__TILE_CASE(dml__compute_neon, 2)
-        DML__TILE_CASE(dml__compute_neon, 3)
-        DML__TILE_CASE(dml__compute_neon, 4)
-        DML__TILE_CASE(dml__compute_neon, 5)
-        DML__TILE_CASE(dml__compute_neon, 6)
-        DML__TILE_CASE(dml__compute_neon, 7)
-        DML__TILE_CASE(dml__compute_neon, 8)
-        DML__TILE_CASE(dml__compute_neon, 9)
-        DML__TILE_CASE(dml__compute_neon, 10)
-        DML__TILE_CASE(dml__compute_neon, 11)
-        DML__TILE_CASE(dml__compute_neon, 12)
+    switch (DML__TILE_CODE(tile->rows, tile->columns / 4)) {
+        DML__TILE_CASES(neon, 1)
+        DML__TILE_CASES(neon, 2)
+        DML__TILE_CASES(neon, 3)
+        DML__TILE_CASES(neon, 4)
+        DML__TILE_CASES(neon, 5)
+        DML__TILE_CASES(neon, 6)
+        DML__TILE_CASES(neon, 7)
+        DML__TILE_CASES(neon, 8)
     }
 }
 
 #endif
 
-DML__LOCAL const dml__microkernel *dml__microkernel_get(void)
+DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa)
 {
-    static const dml__microkernel scalar = { 4, 1, 4, dml__run_scalar };
+    (void)isa;
+    static const dml__microkernel plain = { 4, 2, 4, dml__run_plain, 0 };
 #if defined(DML__HAS_AVX512)
-    static const dml__microkernel avx512 = { 14, 2, 16, dml__run_avx512 };
-    if (dml_cpu_isa() == DML_ISA_AVX512) return &avx512;
+    static const dml__microkernel avx512 = { 8, 2, 16, dml__run_avx512, 0 };
+    if (isa == DML_ISA_AVX512) return &avx512;
 #endif
 #if defined(DML__HAS_AVX2)
-    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2 };
-    if (dml_cpu_isa() == DML_ISA_AVX2) return &avx2;
+    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2, 0 };
+    if (isa == DML_ISA_AVX2) return &avx2;
 #elif defined(__aarch64__)
-    static const dml__microkernel neon = { 12, 2, 4, dml__run_neon };
-    if (dml_cpu_isa() == DML_ISA_NEON) return &neon;
+    static const dml__microkernel neon = { 8, 2, 4, dml__run_neon, 0 };
+    if (isa == DML_ISA_NEON) return &neon;
 #endif
-    return &scalar;
+    return &plain;
 }
 
 #endif
 
-/* ---- kernels/product.c ---- */
+/* ---- kernels/microkernel_bf16.c ---- */
 
-#ifndef DML_KERNELS_PRODUCT_C
-#define DML_KERNELS_PRODUCT_C
+#ifndef DML_KERNELS_MICROKERNEL_BF16_C
+#define DML_KERNELS_MICROKERNEL_BF16_C
 
-/* ---- kernels/product.h ---- */
+#if defined(DML__HAS_AVX512_BF16)
 
-/* product.h: the blocked loop around the micro-kernel, which matrix products and convolutions share. */
-#ifndef DML_KERNELS_PRODUCT_H
-#define DML_KERNELS_PRODUCT_H
+/* --- pairs of bf16 by AVX512-BF16: the same loop, whose multiply-adds are dot products of pairs --- */
 
-/* k is cut into blocks of this many, always, and C is their sum in order. */
-#define DML__PRODUCT_KC 256
+#define DML__AVX512_BF16 DML__TARGET("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,avx512bf16")
+#define dml__pairs_load(from) _mm512_loadu_ps(from)
+#define dml__pairs_store(to, value) _mm512_storeu_ps(to, value)
+#define dml__pairs_splat(x) _mm512_set1_ps(x)
+#define dml__pairs_multiply(a, b) _mm512_mul_ps(a, b)
+#define dml__pairs_add(a, b) _mm512_add_ps(a, b)
+#define dml__pairs_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
+#define dml__pairs_relu(a) dml__avx512_relu(a)
+
+DML__AVX512_BF16 DML__INLINE __m512 dml__pairs_product(__m512 a, __m512 b, __m512 c)
+{
+    return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
+}
+
+DML__DEFINE_COMPUTE(pairs, DML__AVX512_BF16, __m512, 16, 8, dml__pairs_product)
+
+DML__AVX512_BF16 static void dml__run_pairs(const dml__tile *tile)
+{
+    switch (DML__TILE_CODE(tile->rows, tile->columns / 16)) {
+        DML__TILE_CASES(pairs, 1)
+        DML__TILE_CASES(pairs, 2)
+        DML__TILE_CASES(pairs, 3)
+        DML__TILE_CASES(pairs, 4)
+        DML__TILE_CASES(pairs, 5)
+        DML__TILE_CASES(pairs, 6)
+        DML__TILE_CASES(pairs, 7)
+        DML__TILE_CASES(pairs, 8)
+    }
+}
+
+#endif
+#if defined(DML__HAS_AMX)
+
+/* --- pairs of bf16 by AMX: 2 x 2 tiles of 16 x 16 sums --- */
+
+#define DML__AMX DML__TARGET("amx-tile,amx-bf16,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")
+
+/* All eight tiles have 16 rows of 64 bytes. */
+typedef struct dml__amx_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} dml__amx_config;
+
+/* C's rows from sums (32, 32) that AMX has stored. */
+DML__AMX static void dml__finish_amx(const dml__tile *tile, ptrdiff_t column, const float *sums)
+{
+    for (int i = 0; i < tile->rows; i++, sums += 32) {
+        float *c = tile->c[i] + column;
+        for (int j = 0; j < tile->columns; j += 16) {
+            __m512 value = _mm512_mul_ps(_mm512_set1_ps(tile->alpha), _mm512_loadu_ps(sums + j));
+            if (tile->beta != 0)
+                value = _mm512_fmadd_ps(_mm512_set1_ps(tile->beta), _mm512_loadu_ps(c + j), value);
+            if (tile->bias) value = _mm512_add_ps(value, _mm512_loadu_ps(tile->bias + column + j));
+            if (tile->relu) value = dml__avx512_relu(value);
+            _mm512_storeu_ps(c + j, value);
+        }
+    }
+}
+
+/* Rows of A are lines of k floats; those behind the last are read and make sums that nobody looks at. */
+DML__AMX static void dml__run_amx(const dml__tile *tile)
+{
+    static const dml__amx_config config = { 1,
+                                            0,
+                                            { 0 },
+                                            { 64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0 },
+                                            { 16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0 } };
+    const bool low = tile->rows > 16, right = tile->columns > 16;
+    const int a_line = tile->k * 4, b_line = (int)tile->b_step * 4; /* bytes */
+    float sums[32 * 32];
+    _tile_loadconfig(&config);
+    for (int n = 0; n < tile->panels; n++) {
+        const float *b = tile->b + n * tile->b_panel;
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        for (int p = 0; p < tile->k; p += 16, b += 16 * tile->b_step) {
+            _tile_loadd(4, tile->a[0] + p, a_line);
+            _tile_loadd(6, b, b_line);
+            _tile_dpbf16ps(0, 4, 6);
+            if (right) {
+                _tile_loadd(7, b + 16, b_line);
+                _tile_dpbf16ps(1, 4, 7);
+            }
+            if (low) {
+                _tile_loadd(5, tile->a[16] + p, a_line);
+                _tile_dpbf16ps(2, 5, 6);
+                if (right) _tile_dpbf16ps(3, 5, 7);
+            }
+        }
+        _tile_stored(0, sums, 128);
+        _tile_stored(1, sums + 16, 128);
+        _tile_stored(2, sums + 16 * 32, 128);
+        _tile_stored(3, sums + 16 * 32 + 16, 128);
+        dml__finish_amx(tile, (ptrdiff_t)n * tile->columns, sums);
+    }
+    _tile_release();
+}
+
+#endif
+
+DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa)
+{
+#if defined(DML__HAS_AMX)
+    static const dml__microkernel amx = { 32, 2, 16, dml__run_amx, 16 };
+    if (isa == DML__BF16_AMX) return &amx;
+#endif
+#if defined(DML__HAS_AVX512_BF16)
+    static const dml__microkernel pairs = { 8, 2, 16, dml__run_pairs, 0 };
+    if (isa != DML__BF16_WIDENED) return &pairs;
+#endif
+    (void)isa;
+    return NULL;
+}
+
+#endif
+
+/* ---- kernels/pack.c ---- */
+
+#ifndef DML_KERNELS_PACK_C
+#define DML_KERNELS_PACK_C
+
+/* ---- kernels/pack.h ---- */
+
+/* pack.h: the factors of a product, and copying parts of them into panels that a micro-kernel reads in order.
+ */
+#ifndef DML_KERNELS_PACK_H
+#define DML_KERNELS_PACK_H
 
 /* One factor of a product: `lane` counts the rows of A, or the columns of B. `pack` writes lanes
    first .. first + lanes - 1 for k0 <= k < k0 + kc as a panel, out[(k - k0) * width + lane - first], with
-   zeros in lanes lanes .. width - 1; lanes <= width <= DML__TILE_COLUMNS, kc <= DML__PRODUCT_KC. */
+   zeros in lanes lanes .. width - 1; lanes <= width, kc <= DML__PRODUCT_KC. */
+#define DML__PRODUCT_KC 256
 typedef struct dml__factor {
     void (*pack)(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width, float *out);
     const void *source;
 } dml__factor;
 
-/* A plain matrix as the source of a factor: element (lane, k) is x[lane * lane_step + k * k_step]. One of the
-   two steps is 1. */
+/* A plain matrix as the source of a factor, which is then used where it lies if that is as fast: element
+   (lane, k) is x[lane * lane_step + k * k_step]. One of the two steps is 1. */
 typedef struct dml__matrix {
     const float *x;
     ptrdiff_t lane_step, k_step;
@@ -5148,45 +6070,740 @@ DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes,
 DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width,
                                      float *out);
 
-/* C = alpha A B + beta C + bias */
+#endif
+
+#include <string.h>
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+/* to[k * width + lane] = from[lane * step + k] for 4 x 4. */
+static inline void dml__transpose_4x4(const float *from, ptrdiff_t step, float *to, int width)
+{
+#if defined(__SSE__)
+    __m128 r0 = _mm_loadu_ps(from), r1 = _mm_loadu_ps(from + step);
+    __m128 r2 = _mm_loadu_ps(from + 2 * step), r3 = _mm_loadu_ps(from + 3 * step);
+    _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
+    _mm_storeu_ps(to, r0);
+    _mm_storeu_ps(to + width, r1);
+    _mm_storeu_ps(to + 2 * width, r2);
+    _mm_storeu_ps(to + 3 * width, r3);
+#else
+    for (int k = 0; k < 4; k++)
+        for (int lane = 0; lane < 4; lane++) to[k * width + lane] = from[lane * step + k];
+#endif
+}
+
+/* The same for 2 x kc. */
+static void dml__pack_pair(const float *from, ptrdiff_t step, int kc, int width, float *to)
+{
+    int k = 0;
+#if defined(__SSE__)
+    for (; k + 4 <= kc; k += 4, to += 4 * width) {
+        const __m128 r0 = _mm_loadu_ps(from + k), r1 = _mm_loadu_ps(from + step + k);
+        const __m128 low = _mm_unpacklo_ps(r0, r1), high = _mm_unpackhi_ps(r0, r1);
+        _mm_storel_pi((__m64 *)(void *)to, low);
+        _mm_storeh_pi((__m64 *)(void *)(to + width), low);
+        _mm_storel_pi((__m64 *)(void *)(to + 2 * width), high);
+        _mm_storeh_pi((__m64 *)(void *)(to + 3 * width), high);
+    }
+#endif
+    for (; k < kc; k++, to += width) to[0] = from[k], to[1] = from[step + k];
+}
+
+DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width,
+                                     float *out)
+{
+    int lane = 0;
+    for (; lane + 4 <= lanes; lane += 4) {
+        const float *from = x + lane * lane_step;
+        int k = 0;
+        for (; k + 4 <= kc; k += 4) dml__transpose_4x4(from + k, lane_step, out + k * width + lane, width);
+        for (; k < kc; k++)
+            for (int l = 0; l < 4; l++) out[k * width + lane + l] = from[l * lane_step + k];
+    }
+    if (lane + 2 <= lanes) {
+        dml__pack_pair(x + lane * lane_step, lane_step, kc, width, out + lane);
+        lane += 2;
+    }
+    for (; lane < lanes; lane++)
+        for (int k = 0; k < kc; k++) out[k * width + lane] = x[lane * lane_step + k];
+}
+
+/* Lanes that lie side by side. A copy of a known size is a few instructions, so the copies take all of a
+   vector's lanes, where there is more of the matrix behind: what is too much is written over by the next. */
+static void dml__pack_lanes(const float *x, ptrdiff_t k_step, int lanes, int kc, int width, float *out)
+{
+    int k = 0;
+    if (lanes == 16 && width == 16)
+        for (; k < kc; k++, x += k_step, out += 16) memcpy(out, x, 16 * sizeof *out);
+    else if (lanes <= 8 && lanes == width && k_step >= 8)
+        for (; k < kc - 8; k++, x += k_step, out += width) memcpy(out, x, 8 * sizeof *out);
+    for (; k < kc; k++, x += k_step, out += width) {
+        memcpy(out, x, (size_t)lanes * sizeof *out);
+        if (lanes < width) memset(out + lanes, 0, (size_t)(width - lanes) * sizeof *out);
+    }
+}
+
+DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                 int width, float *out)
+{
+    const dml__matrix *m = (const dml__matrix *)matrix;
+    const float *x = m->x + first * m->lane_step + k0 * m->k_step;
+    if (m->lane_step == 1) {
+        dml__pack_lanes(x, m->k_step, lanes, kc, width, out);
+        return;
+    }
+    if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
+    dml__pack_transposed(x, m->lane_step, lanes, kc, width, out);
+}
+
+#endif
+
+/* ---- kernels/finish.c ---- */
+
+#ifndef DML_KERNELS_FINISH_C
+#define DML_KERNELS_FINISH_C
+
+/* ---- kernels/finish.h ---- */
+
+/* finish.h: how a line of a product's result is made from sums that were formed on the side. */
+#ifndef DML_KERNELS_FINISH_H
+#define DML_KERNELS_FINISH_H
+
+/* ---- kernels/vector.h ---- */
+
+/* vector.h: how the memory-bound kernels are written once and compiled for each instruction set.
+
+   A kernel's body is a DML__BODY function over dml__vf, a vector of DML__LANES floats, and
+   DML__PER_ISA(name, (parameters), (arguments)) compiles `name_body` for each instruction set and defines
+   `name(isa, ...)`, which picks one. Vectors are 32 bytes on x86, also with AVX-512, and 16 elsewhere: gcc
+   takes a comparison of wider vectors than the target has apart into scalars, and for kernels that wait for
+   memory wider vectors win nothing. Bodies and helpers pass vectors by pointer, since a vector parameter of a
+   function without the instruction set is an ABI hazard that compilers warn of or refuse; everything is
+   inlined.
+
+   Plain cc contracts a * b + c to an FMA where there is one, so results may differ in the last bit between
+   instruction sets, but never between places in an array: each element goes through the same loop (the ends
+   of arrays too, see blocks.h). */
+#ifndef DML_KERNELS_VECTOR_H
+#define DML_KERNELS_VECTOR_H
+
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+/* On 64-bit Windows gcc doesn't align the stack to 32 bytes (gcc's bug 54412; base/cpu.h). */
+#if (defined(__x86_64__) || defined(__i386__)) &&                                                            \
+    (!defined(_WIN64) || defined(__clang__) || defined(DML__HAS_AVX2))
+#define DML__VECTOR_BYTES 32
+#else
+#define DML__VECTOR_BYTES 16
+#endif
+#define DML__LANES (DML__VECTOR_BYTES / 4)
+
+typedef float dml__vf __attribute__((vector_size(DML__VECTOR_BYTES)));
+typedef int32_t dml__vi __attribute__((vector_size(DML__VECTOR_BYTES)));
+typedef uint32_t dml__vu __attribute__((vector_size(DML__VECTOR_BYTES)));
+typedef float dml__vf_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
+typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
+
+/* Before a loop over a constant number of vectors: unrolls it, so that an array of them is in registers. */
+#if defined(__clang__)
+#define DML__UNROLLED _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define DML__UNROLLED _Pragma("GCC unroll 8")
+#else
+#define DML__UNROLLED
+#endif
+
+/* Before a loop over an array: four rounds at a time, which takes the loop's own cost out of small bodies. */
+#if defined(__clang__)
+#define DML__BY_FOUR _Pragma("clang loop unroll_count(4)")
+#elif defined(__GNUC__)
+#define DML__BY_FOUR _Pragma("GCC unroll 4")
+#else
+#define DML__BY_FOUR
+#endif
+
+#define DML__BODY static inline __attribute__((always_inline))
+
+#define DML__STRIP(...) __VA_ARGS__
+#if defined(DML__EMULATED)
+#define DML__FOR_TARGET(isa)
+#else
+#define DML__FOR_TARGET(isa) __attribute__((target(isa)))
+#endif
+#ifdef DML__HAS_AVX512
+#define DML__FOR_AVX512(name, parameters, arguments)                                                         \
+    DML__FOR_TARGET("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma") static void name##_avx512 parameters      \
+    {                                                                                                        \
+        name##_body arguments;                                                                               \
+    }
+#define DML__TO_AVX512(name, arguments)                                                                      \
+    if (isa == DML_ISA_AVX512) {                                                                             \
+        name##_avx512 arguments;                                                                             \
+        return;                                                                                              \
+    }
+#else
+#define DML__FOR_AVX512(name, parameters, arguments)
+#define DML__TO_AVX512(name, arguments)
+#endif
+#ifdef DML__HAS_AVX2
+#define DML__PER_ISA(name, parameters, arguments)                                                            \
+    DML__FOR_AVX512(name, parameters, arguments)                                                             \
+    DML__FOR_TARGET("avx2,fma") static void name##_avx2 parameters                                           \
+    {                                                                                                        \
+        name##_body arguments;                                                                               \
+    }                                                                                                        \
+    static void name##_base parameters                                                                       \
+    {                                                                                                        \
+        name##_body arguments;                                                                               \
+    }                                                                                                        \
+    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
+    {                                                                                                        \
+        DML__TO_AVX512(name, arguments)                                                                      \
+        if (isa == DML_ISA_AVX2)                                                                             \
+            name##_avx2 arguments;                                                                           \
+        else                                                                                                 \
+            name##_base arguments;                                                                           \
+    }
+#else /* NEON is in every AArch64, so the base is it; elsewhere the compiler makes scalars of the vectors.   \
+       */
+#define DML__PER_ISA(name, parameters, arguments)                                                            \
+    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
+    {                                                                                                        \
+        (void)isa;                                                                                           \
+        name##_body arguments;                                                                               \
+    }
+#endif
+
+#define DML__LOAD(from) (*(const dml__vf_memory *)(from))
+#define DML__STORE(to, vector) (*(dml__vf_memory *)(to) = (vector))
+#define DML__LOAD_INT(from) (*(const dml__vi_memory *)(from))
+#define DML__STORE_INT(to, vector) (*(dml__vi_memory *)(to) = (vector))
+
+/* A store past the caches, to a multiple of 16 bytes, and what makes such stores seen before any later one.
+ */
+#if defined(__SSE__) && DML__LANES == 8
+#define DML__STREAMS 1
+#define DML__STREAM_FENCE() _mm_sfence()
+DML__BODY void dml__stream(float *to, const dml__vf *vector)
+{
+    const dml__vf v = *vector;
+    const __m128 low = { v[0], v[1], v[2], v[3] }, high = { v[4], v[5], v[6], v[7] };
+    _mm_stream_ps(to, low);
+    _mm_stream_ps(to + 4, high);
+}
+#else
+#define DML__STREAMS 0
+#define DML__STREAM_FENCE() ((void)0)
+DML__BODY void dml__stream(float *to, const dml__vf *vector)
+{
+    DML__STORE(to, *vector);
+}
+#endif
+
+/* Lane by lane: where the mask is all ones `a`, where it is zero `b`. */
+#define DML__SELECT(mask, a, b) ((dml__vf)(((mask) & (dml__vi)(a)) | (~(mask) & (dml__vi)(b))))
+#define DML__SELECT_INT(mask, a, b) (((mask) & (a)) | (~(mask) & (b)))
+
+DML__BODY void dml__splat(dml__vf *vector, float value)
+{
+#if DML__LANES == 8
+    const dml__vf all = { value, value, value, value, value, value, value, value };
+#else
+    const dml__vf all = { value, value, value, value };
+#endif
+    *vector = all;
+}
+
+/* The first `count` > 0 lanes from memory, the first of them again in the others; and back. */
+DML__BODY void dml__load_some(dml__vf *vector, const float *from, size_t count)
+{
+    if (count >= DML__LANES) {
+        *vector = DML__LOAD(from);
+        return;
+    }
+    float lanes[DML__LANES];
+    dml__splat(vector, from[0]);
+    DML__STORE(lanes, *vector);
+    for (size_t lane = 1; lane < count; lane++) lanes[lane] = from[lane];
+    *vector = DML__LOAD(lanes);
+}
+
+DML__BODY void dml__store_some(float *to, const dml__vf *vector, size_t count)
+{
+    if (count >= DML__LANES) {
+        DML__STORE(to, *vector);
+        return;
+    }
+    for (size_t lane = 0; lane < count; lane++) to[lane] = (*vector)[lane];
+}
+
+DML__BODY double dml__add_lanes(const dml__vf *vector)
+{
+    float lanes[DML__LANES];
+    DML__STORE(lanes, *vector);
+    const double low = ((double)lanes[0] + (double)lanes[1]) + ((double)lanes[2] + (double)lanes[3]);
+#if DML__LANES == 8
+    return low + (((double)lanes[4] + (double)lanes[5]) + ((double)lanes[6] + (double)lanes[7]));
+#else
+    return low;
+#endif
+}
+
+/* All ones in the first `count` lanes, zeros in the others. */
+DML__BODY void dml__first_lanes(dml__vi *mask, size_t count)
+{
+#if DML__LANES == 8
+    const dml__vi lane = { 0, 1, 2, 3, 4, 5, 6, 7 };
+#else
+    const dml__vi lane = { 0, 1, 2, 3 };
+#endif
+    *mask = lane < (int32_t)(count < DML__LANES ? count : DML__LANES);
+}
+
+#endif
+
+/* line = alpha (x[0] + x[step] + ...) + beta line + bias, `terms` of them added in order, and then relu */
+typedef struct dml__finish {
+    int terms;
+    ptrdiff_t step;
+    float alpha, beta;
+    const float *bias; /* (n), or NULL */
+    bool relu;
+} dml__finish;
+
+DML__LOCAL void dml__finish_line(dml_isa isa, size_t n, const dml__finish *finish, const float *x,
+                                 float *line);
+
+#endif
+
+DML__BODY void dml__finish_some_body(size_t count, const dml__finish *finish, const float *x,
+                                     const float *bias, float *line)
+{
+    dml__vf value, other = { 0 }; /* or gcc warns of it */
+    dml__load_some(&value, x, count);
+    for (int t = 1; t < finish->terms; t++) {
+        dml__load_some(&other, x + t * finish->step, count);
+        value = value + other;
+    }
+    value = value * finish->alpha;
+    if (finish->beta != 0) {
+        dml__load_some(&other, line, count);
+        value = value + other * finish->beta;
+    }
+    if (bias) {
+        dml__load_some(&other, bias, count);
+        value = value + other;
+    }
+    if (finish->relu) value = (dml__vf)((dml__vi)value & ~(value <= 0.0f)); /* keeps a NaN */
+    dml__store_some(line, &value, count);
+}
+
+DML__BODY void dml__finish_whole_body(size_t n, const dml__finish *finish, const float *x, float *line)
+{
+    size_t i = 0;
+    if (finish->terms == 1 && finish->beta == 0 && !finish->bias && !finish->relu)
+        for (; i + DML__LANES <= n; i += DML__LANES) DML__STORE(line + i, DML__LOAD(x + i) * finish->alpha);
+    for (; i + DML__LANES <= n; i += DML__LANES)
+        dml__finish_some_body(DML__LANES, finish, x + i, finish->bias ? finish->bias + i : NULL, line + i);
+    if (i < n) dml__finish_some_body(n - i, finish, x + i, finish->bias ? finish->bias + i : NULL, line + i);
+}
+DML__PER_ISA(dml__finish_whole, (size_t n, const dml__finish *finish, const float *x, float *line),
+             (n, finish, x, line))
+
+DML__LOCAL void dml__finish_line(dml_isa isa, size_t n, const dml__finish *finish, const float *x,
+                                 float *line)
+{
+    dml__finish_whole(isa, n, finish, x, line);
+}
+
+#endif
+
+/* ---- kernels/thin.c ---- */
+
+#ifndef DML_KERNELS_THIN_C
+#define DML_KERNELS_THIN_C
+
+/* ---- kernels/thin.h ---- */
+
+/* thin.h: products with a few rows or columns, which are bound by reading the larger factor: nothing is
+   packed. */
+#ifndef DML_KERNELS_THIN_H
+#define DML_KERNELS_THIN_H
+
+/* ---- kernels/product.h ---- */
+
+/* product.h: the blocked loop around the micro-kernel, which matrix products and convolutions share. */
+#ifndef DML_KERNELS_PRODUCT_H
+#define DML_KERNELS_PRODUCT_H
+
+/* C = activation(alpha A B + beta C + bias) */
 typedef struct dml__product {
     ptrdiff_t m, n, k;
     dml__factor a; /* m lanes */
     dml__factor b; /* n lanes */
     float alpha, beta;
-    const float *bias; /* (n), or NULL; beta is then 0 */
-    float *c;          /* (m, ldc), of which n columns count */
+    dml_epilogue epilogue; /* its bias (n) */
+    float *c;              /* (m, ldc), of which n columns count */
     ptrdiff_t ldc;
+    const dml__microkernel *kernel; /* NULL: the one on f32 for dml_cpu_isa */
 } dml__product;
 
 /* Bitwise the same for any number of threads and any scratch; allocates nothing. With less scratch than
    dml__product_scratch says it packs on the stack, in smaller blocks, and so packs more often. */
 DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product);
 
-/* What a product of that size uses, on the instruction set that dml_cpu_isa says; zeros for an empty one. */
-DML__LOCAL dml_scratch dml__product_scratch(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k);
+/* The same by one worker alone, inside a loop of the pool, unless the product is one of those whose k is
+   shared out in chunks: then nothing is done, and the result is false. */
+DML__LOCAL bool dml__multiply_alone(dml_pool *pool, int worker, const dml__product *product);
+
+/* What such a product uses, on the instruction set that dml_cpu_isa says; zeros for an empty one. Only the
+   sizes, and how the factors lie, count: where they are may be NULL. */
+DML__LOCAL dml_scratch dml__product_scratch(const dml__product *product);
 
 #endif
+
+typedef enum dml__thin_form {
+    DML__NOT_THIN,
+    DML__THIN_DOTS,  /* both factors have their k's side by side: C's elements are dot products */
+    DML__THIN_LINES, /* few rows of A, and B has its columns side by side: C's rows are sums of B's lines */
+    DML__THIN_OUTER  /* one k: C's rows are multiples of B's only line */
+} dml__thin_form;
+
+/* Which form a product has; it depends on the sizes, of which none is 0, and on how the factors lie alone. */
+DML__LOCAL dml__thin_form dml__thin_kind(const dml__product *product);
+
+/* Computes a product that has one of the forms. */
+DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product);
+
+#endif
+
+/* Of the factors' elements the larger one's are each used at most this many times. */
+#define DML__DOTS_MOST 16 /* with sums over lanes at the end */
+#define DML__LINES_MOST 3
+#define DML__LINES_AT_ONCE 8
+
+#define DML__THIN_WORK 65536.0 /* multiply-adds of a task */
+
+typedef struct dml__thin {
+    ptrdiff_t m, n, k; /* n >= m */
+    const float *a;    /* element (i, p) at i * a_line + p * a_step */
+    ptrdiff_t a_line, a_step;
+    const float *b; /* (n, k) for dots, (k, n) for sums of lines */
+    ptrdiff_t b_line;
+    float alpha, beta;
+    const float *bias;
+    ptrdiff_t bias_row, bias_column; /* where that of element (i, j) lies */
+    bool relu;
+    float *c;
+    ptrdiff_t c_row, c_column;
+    ptrdiff_t rows, columns; /* of a task */
+    dml_isa isa;
+} dml__thin;
+
+static float dml__thin_finish(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, float value)
+{
+    if (thin->bias) value += thin->bias[i * thin->bias_row + j * thin->bias_column];
+    return thin->relu && value <= 0 ? 0 : value;
+}
+
+/* --- both factors have their k's side by side: dot products, 1 or 2 rows of A with 4 of B --- */
+
+#define DML__DEFINE_DOT(isa, target, vector, lanes)                                                          \
+    target DML__INLINE void dml__dot_tile_##isa(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j,             \
+                                                const int rows, float sums[][4])                             \
+    {                                                                                                        \
+        vector sum[2][4];                                                                                    \
+        const float *a = thin->a + i * thin->a_line, *b = thin->b + j * thin->b_line;                        \
+        const ptrdiff_t a_line = thin->a_line, b_line = thin->b_line;                                        \
+        DML__UNROLL                                                                                          \
+        for (int r = 0; r < rows; r++) {                                                                     \
+            DML__UNROLL                                                                                      \
+            for (int q = 0; q < 4; q++) sum[r][q] = dml__##isa##_splat(0);                                   \
+        }                                                                                                    \
+        ptrdiff_t p = 0;                                                                                     \
+        for (; p + lanes <= thin->k; p += lanes) {                                                           \
+            vector line[2];                                                                                  \
+            DML__UNROLL                                                                                      \
+            for (int r = 0; r < rows; r++) line[r] = dml__##isa##_load(a + r * a_line + p);                  \
+            DML__UNROLL                                                                                      \
+            for (int q = 0; q < 4; q++) {                                                                    \
+                const vector value = dml__##isa##_load(b + q * b_line + p);                                  \
+                DML__UNROLL                                                                                  \
+                for (int r = 0; r < rows; r++) sum[r][q] = dml__##isa##_fma(line[r], value, sum[r][q]);      \
+            }                                                                                                \
+        }                                                                                                    \
+        DML__UNROLL                                                                                          \
+        for (int r = 0; r < rows; r++) {                                                                     \
+            dml__##isa##_sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3], sums[r]);                          \
+            for (ptrdiff_t rest = p; rest < thin->k; rest++)                                                 \
+                for (int q = 0; q < 4; q++) sums[r][q] += a[r * a_line + rest] * b[q * b_line + rest];       \
+        }                                                                                                    \
+    }                                                                                                        \
+    target static void dml__dots_##isa(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, int rows,            \
+                                       float sums[2][4])                                                     \
+    {                                                                                                        \
+        if (rows == 1)                                                                                       \
+            dml__dot_tile_##isa(thin, i, j, 1, sums);                                                        \
+        else                                                                                                 \
+            dml__dot_tile_##isa(thin, i, j, 2, sums);                                                        \
+    }
+
+/* --- B has its columns side by side: C's row is a sum of B's lines, eight at a time --- */
+
+#define DML__DEFINE_LINES(isa, target, vector, lanes)                                                        \
+    target static void dml__add_lines_##isa(ptrdiff_t n, const float *x, const float *b, ptrdiff_t b_line,   \
+                                            float *c)                                                        \
+    {                                                                                                        \
+        vector factor[DML__LINES_AT_ONCE];                                                                   \
+        DML__UNROLL                                                                                          \
+        for (int q = 0; q < DML__LINES_AT_ONCE; q++) factor[q] = dml__##isa##_splat(x[q]);                   \
+        ptrdiff_t j = 0;                                                                                     \
+        for (; j + lanes <= n; j += lanes) {                                                                 \
+            vector sum = dml__##isa##_load(c + j);                                                           \
+            DML__UNROLL                                                                                      \
+            for (int q = 0; q < DML__LINES_AT_ONCE; q++)                                                     \
+                sum = dml__##isa##_fma(factor[q], dml__##isa##_load(b + q * b_line + j), sum);               \
+            dml__##isa##_store(c + j, sum);                                                                  \
+        }                                                                                                    \
+        for (; j < n; j++)                                                                                   \
+            for (int q = 0; q < DML__LINES_AT_ONCE; q++) c[j] += x[q] * b[q * b_line + j];                   \
+    }
+
+DML__DEFINE_DOT(plain, , dml__v4, 4)
+DML__DEFINE_LINES(plain, , dml__v4, 4)
+#if defined(DML__HAS_AVX2)
+DML__DEFINE_DOT(avx2, DML__AVX2, __m256, 8)
+DML__DEFINE_LINES(avx2, DML__AVX2, __m256, 8)
+#endif
+#if defined(DML__HAS_AVX512)
+DML__DEFINE_DOT(avx512, DML__AVX512, __m512, 16)
+DML__DEFINE_LINES(avx512, DML__AVX512, __m512, 16)
+#endif
+#if defined(__aarch64__)
+DML__DEFINE_DOT(neon, , float32x4_t, 4)
+DML__DEFINE_LINES(neon, , float32x4_t, 4)
+#endif
+
+static void dml__dots(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, int rows, float sums[2][4])
+{
+    switch (thin->isa) {
+#if defined(DML__HAS_AVX512)
+    case DML_ISA_AVX512: dml__dots_avx512(thin, i, j, rows, sums); break;
+#endif
+#if defined(DML__HAS_AVX2)
+    case DML_ISA_AVX2: dml__dots_avx2(thin, i, j, rows, sums); break;
+#endif
+#if defined(__aarch64__)
+    case DML_ISA_NEON: dml__dots_neon(thin, i, j, rows, sums); break;
+#endif
+    default: dml__dots_plain(thin, i, j, rows, sums); break;
+    }
+}
+
+static void dml__add_lines(dml_isa isa, ptrdiff_t n, const float *x, const float *b, ptrdiff_t b_line,
+                           float *c)
+{
+    switch (isa) {
+#if defined(DML__HAS_AVX512)
+    case DML_ISA_AVX512: dml__add_lines_avx512(n, x, b, b_line, c); break;
+#endif
+#if defined(DML__HAS_AVX2)
+    case DML_ISA_AVX2: dml__add_lines_avx2(n, x, b, b_line, c); break;
+#endif
+#if defined(__aarch64__)
+    case DML_ISA_NEON: dml__add_lines_neon(n, x, b, b_line, c); break;
+#endif
+    default: dml__add_lines_plain(n, x, b, b_line, c); break;
+    }
+}
+
+/* Columns j .. j + count - 1, at most four: B's last rows are taken again where there are fewer. */
+static void dml__dot_columns(const dml__thin *thin, ptrdiff_t j, ptrdiff_t count)
+{
+    const ptrdiff_t back = j + 4 <= thin->n ? 0 : j + 4 - thin->n;
+    float sums[2][4];
+    for (ptrdiff_t i = 0; i < thin->m; i += 2) {
+        const int rows = thin->m - i < 2 ? 1 : 2;
+        dml__dots(thin, i, j - back, rows, sums);
+        for (int r = 0; r < rows; r++) {
+            for (ptrdiff_t q = back; q < back + count; q++) {
+                const ptrdiff_t column = j - back + q;
+                float *c = thin->c + (i + r) * thin->c_row + column * thin->c_column;
+                float value = thin->alpha * sums[r][q];
+                if (thin->beta != 0) value += thin->beta * *c;
+                *c = dml__thin_finish(thin, i + r, column, value);
+            }
+        }
+    }
+}
+
+static void dml__dots_task(void *argument, int task, int worker)
+{
+    const dml__thin *thin = (const dml__thin *)argument;
+    const ptrdiff_t begin = task * thin->columns;
+    const ptrdiff_t end = begin + thin->columns < thin->n ? begin + thin->columns : thin->n;
+    (void)worker;
+    for (ptrdiff_t j = begin; j < end; j += 4) dml__dot_columns(thin, j, end - j < 4 ? end - j : 4);
+}
+
+static void dml__lines_task(void *argument, int task, int worker)
+{
+    const dml__thin *thin = (const dml__thin *)argument;
+    const ptrdiff_t begin = task * thin->columns;
+    const ptrdiff_t n = thin->n - begin < thin->columns ? thin->n - begin : thin->columns;
+    float x[DML__LINES_AT_ONCE];
+    (void)worker;
+    for (ptrdiff_t i = 0; i < thin->m; i++) {
+        float *c = thin->c + i * thin->c_row + begin;
+        if (thin->beta == 0)
+            memset(c, 0, (size_t)n * sizeof *c);
+        else if (thin->beta != 1)
+            for (ptrdiff_t j = 0; j < n; j++) c[j] *= thin->beta;
+    }
+    for (ptrdiff_t p = 0; p < thin->k; p += DML__LINES_AT_ONCE) {
+        const int terms = thin->k - p < DML__LINES_AT_ONCE ? (int)(thin->k - p) : DML__LINES_AT_ONCE;
+        const float *b = thin->b + p * thin->b_line + begin;
+        for (ptrdiff_t i = 0; i < thin->m; i++) {
+            float *c = thin->c + i * thin->c_row + begin;
+            for (int q = 0; q < terms; q++)
+                x[q] = thin->alpha * thin->a[i * thin->a_line + (p + q) * thin->a_step];
+            if (terms == DML__LINES_AT_ONCE)
+                dml__add_lines(thin->isa, n, x, b, thin->b_line, c);
+            else
+                for (int q = 0; q < terms; q++)
+                    for (ptrdiff_t j = 0; j < n; j++) c[j] += x[q] * b[q * thin->b_line + j];
+        }
+    }
+    for (ptrdiff_t i = 0; (thin->bias || thin->relu) && i < thin->m; i++)
+        for (ptrdiff_t j = begin; j < begin + n; j++) {
+            float *c = thin->c + i * thin->c_row + j;
+            *c = dml__thin_finish(thin, i, j, *c);
+        }
+}
+
+/* A single k: rows of C are multiples of B's only line. */
+static void dml__outer_task(void *argument, int task, int worker)
+{
+    const dml__thin *thin = (const dml__thin *)argument;
+    const ptrdiff_t begin = task * thin->rows;
+    const ptrdiff_t end = begin + thin->rows < thin->m ? begin + thin->rows : thin->m;
+    (void)worker;
+    for (ptrdiff_t i = begin; i < end; i++) {
+        const dml__finish finish = { 1,          0,          thin->alpha * thin->a[i * thin->a_line],
+                                     thin->beta, thin->bias, thin->relu };
+        dml__finish_line(thin->isa, (size_t)thin->n, &finish, thin->b, thin->c + i * thin->c_row);
+    }
+}
+
+/* Shares the columns out in multiples of 16, so that every lane of a vector is where it would be without. */
+static void dml__run_thin(dml_pool *pool, dml__thin *thin, dml_pool_task task)
+{
+    const double work = (double)thin->m * (double)thin->n * (double)thin->k;
+    double tasks = work / DML__THIN_WORK;
+    if (tasks > 4 * dml_pool_threads(pool)) tasks = 4 * dml_pool_threads(pool);
+    thin->columns = tasks < 2 ? thin->n : (ptrdiff_t)((double)thin->n / tasks / 16 + 1) * 16;
+    dml_pool_run(pool, (int)((thin->n + thin->columns - 1) / thin->columns), task, thin);
+}
+
+static void dml__run_outer(dml_pool *pool, dml__thin *thin)
+{
+    const ptrdiff_t rows = (ptrdiff_t)(DML__THIN_WORK / 4) / thin->n;
+    thin->rows = rows ? rows : 1;
+    dml_pool_run(pool, (int)((thin->m + thin->rows - 1) / thin->rows), dml__outer_task, thin);
+}
+
+static const dml__matrix *dml__plain_matrix(const dml__factor *factor)
+{
+    return factor->pack == dml__pack_matrix ? (const dml__matrix *)factor->source : NULL;
+}
+
+DML__LOCAL dml__thin_form dml__thin_kind(const dml__product *product)
+{
+    const dml__matrix *a = dml__plain_matrix(&product->a), *b = dml__plain_matrix(&product->b);
+    const ptrdiff_t m = product->m, n = product->n, k = product->k;
+    if (!a || !b) return DML__NOT_THIN;
+    if (a->k_step == 1 && b->k_step == 1 && (m <= DML__DOTS_MOST || n <= DML__DOTS_MOST) && k >= 32 &&
+        (m >= 4 || n >= 4))
+        return DML__THIN_DOTS;
+    if (b->lane_step != 1) return DML__NOT_THIN;
+    if (k == 1) return DML__THIN_OUTER;
+    return m <= DML__LINES_MOST && n >= 16 ? DML__THIN_LINES : DML__NOT_THIN;
+}
+
+DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product)
+{
+    const dml__matrix *a = dml__plain_matrix(&product->a), *b = dml__plain_matrix(&product->b);
+    dml__thin thin = { product->m,
+                       product->n,
+                       product->k,
+                       a->x,
+                       a->lane_step,
+                       a->k_step,
+                       b->x,
+                       b->k_step,
+                       product->alpha,
+                       product->beta,
+                       product->epilogue.bias,
+                       0,
+                       1,
+                       product->epilogue.activation == DML_ACTIVATION_RELU,
+                       product->c,
+                       product->ldc,
+                       1,
+                       product->m,
+                       product->n,
+                       dml__pool_machine(pool).isa };
+    switch (dml__thin_kind(product)) {
+    case DML__THIN_DOTS:
+        thin.b_line = b->lane_step;
+        if (thin.m > thin.n) {
+            thin.m = product->n, thin.n = product->m;
+            thin.a = b->x, thin.a_line = b->lane_step;
+            thin.b = a->x, thin.b_line = a->lane_step;
+            thin.bias_row = 1, thin.bias_column = 0;
+            thin.c_row = 1, thin.c_column = product->ldc;
+        }
+        dml__run_thin(pool, &thin, dml__dots_task);
+        break;
+    case DML__THIN_LINES: dml__run_thin(pool, &thin, dml__lines_task); break;
+    case DML__THIN_OUTER: dml__run_outer(pool, &thin); break;
+    case DML__NOT_THIN: break;
+    }
+}
+
+#endif
+
+/* ---- kernels/product.c ---- */
+
+#ifndef DML_KERNELS_PRODUCT_C
+#define DML_KERNELS_PRODUCT_C
 
 #include <string.h>
-
-#if defined(__SSE__)
-#include <xmmintrin.h>
-#endif
 
 /* A small C under a long k has too few tiles to share among threads. Its k is then cut into at most
    DML__CHUNKS chunks, whose partial sums are added up in order. Whether and where to cut depends on the sizes
    alone. */
 #define DML__CHUNKS 16
-#define DML__CHUNKED_C 4096 /* elements of C, at most */
+#define DML__CHUNKED_C 4096   /* elements of C, at most */
+#define DML__CHUNK_BLOCK 1024 /* elements of a block of C, where the chunks' sums are on the stack */
 
-/* A worker's scratch holds a panel of A and behind it panels of B, of this many columns at most; the shared
-   scratch holds the partial sums of the chunks. */
-#define DML__PACK_COLUMNS 752
+/* A worker's scratch holds a block of A and behind it panels of B, of this many rows and columns at most; the
+   shared scratch holds the partial sums of the chunks. */
+#define DML__PACK_ROWS 120
+#define DML__PACK_COLUMNS 768
+
+/* Panels of B that are no larger than this stay in the first cache all together; and where a tile has fewer
+   k's than this, writing C takes longer than reading them. */
+#define DML__ACROSS_FLOATS 4096
+#define DML__ACROSS_KC 64
 
 /* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
    needs little takes little of it. */
-#define DML__STACK_FLOATS (DML__PRODUCT_KC * (DML__TILE_ROWS + DML__TILE_COLUMNS))
+#define DML__STACK_FLOATS (DML__PRODUCT_KC * DML__TILE_EDGES)
 #define DML__SMALL_STACK_FLOATS 1536
 #define DML__STACK_SLACK (DML__ALIGNMENT / sizeof(float))
 
@@ -5208,77 +6825,65 @@ static ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
     return dml__quotient_up(a, b) * b;
 }
 
-/* to[k * width + lane] = from[lane * step + k] for 4 x 4. */
-static inline void dml__transpose_4x4(const float *from, ptrdiff_t step, float *to, int width)
-{
-#if defined(__SSE__)
-    __m128 r0 = _mm_loadu_ps(from), r1 = _mm_loadu_ps(from + step);
-    __m128 r2 = _mm_loadu_ps(from + 2 * step), r3 = _mm_loadu_ps(from + 3 * step);
-    _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
-    _mm_storeu_ps(to, r0);
-    _mm_storeu_ps(to + width, r1);
-    _mm_storeu_ps(to + 2 * width, r2);
-    _mm_storeu_ps(to + 3 * width, r3);
-#else
-    for (int k = 0; k < 4; k++)
-        for (int lane = 0; lane < 4; lane++) to[k * width + lane] = from[lane * step + k];
-#endif
-}
-
-DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width,
-                                     float *out)
-{
-    int lane = 0;
-    for (; lane + 4 <= lanes; lane += 4) {
-        const float *from = x + lane * lane_step;
-        int k = 0;
-        for (; k + 4 <= kc; k += 4) dml__transpose_4x4(from + k, lane_step, out + k * width + lane, width);
-        for (; k < kc; k++)
-            for (int l = 0; l < 4; l++) out[k * width + lane + l] = from[l * lane_step + k];
-    }
-    for (; lane < lanes; lane++)
-        for (int k = 0; k < kc; k++) out[k * width + lane] = x[lane * lane_step + k];
-}
-
-DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
-                                 int width, float *out)
-{
-    const dml__matrix *m = (const dml__matrix *)matrix;
-    const float *x = m->x + first * m->lane_step + k0 * m->k_step;
-    if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
-    if (m->lane_step != 1)
-        dml__pack_transposed(x, m->lane_step, lanes, kc, width, out);
-    else
-        for (int k = 0; k < kc; k++, x += m->k_step, out += width)
-            memcpy(out, x, (size_t)lanes * sizeof *out);
-}
-
 /* The rows and columns of C, and the part of k, that one task computes. */
 typedef struct dml__range {
     ptrdiff_t i0, i1, j0, j1, k0, k1;
 } dml__range;
 
-/* What is computed: the product, or, for a narrow C, the transposed one: vectors are then made of C's rows,
-   which there are more of than of columns. The caller's C stays as it is. */
+/* What is computed: the product, or the transposed one, with vectors made of C's rows: for a narrow C, whose
+   rows there are more of than of columns, or where that saves transposing the larger factor. The caller's C
+   stays as it is. */
 typedef struct dml__job {
     dml__product product;
     const dml__microkernel *kernel;
-    bool transposed; /* product.c is then the transpose of the caller's C, and product.bias goes along rows */
+    dml_isa isa;
+    ptrdiff_t l2;    /* bytes of the second cache */
+    bool transposed; /* product.c is then the transpose of the caller's C, and the bias goes along rows */
+    ptrdiff_t rows, full; /* of a tile at most; full columns are whole vectors */
 } dml__job;
 
-static dml__job dml__plan_product(const dml__product *product)
+/* Whether the lanes of a factor lie side by side in memory, as vectors are loaded. */
+static bool dml__has_lanes(const dml__factor *factor)
 {
-    const dml__job plain = { *product, dml__microkernel_get(), false };
-    const dml__microkernel *kernel = plain.kernel;
-    if (product->n > kernel->rows || product->n >= product->m) return plain;
-    if (product->n * 4 > dml__round_up(product->n, kernel->lanes) * 3) return plain;
-    dml__job job = plain;
-    job.transposed = true;
-    job.product.m = product->n;
-    job.product.n = product->m;
-    job.product.a = product->b;
-    job.product.b = product->a;
+    return factor->pack == dml__pack_matrix && ((const dml__matrix *)factor->source)->lane_step == 1;
+}
+
+/* The share of a vector's lanes that `n` columns fill. */
+static bool dml__fills_lanes(ptrdiff_t n, const dml__microkernel *kernel)
+{
+    return n * 4 > dml__round_up(n, kernel->lanes) * 3;
+}
+
+static bool dml__is_better_transposed(const dml__product *product, const dml__microkernel *kernel)
+{
+    if (product->n >= product->m) return false;
+    if (!dml__fills_lanes(product->n, kernel)) return true;
+    return false;
+}
+
+static dml__job dml__plan_product(dml__machine machine, const dml__product *product)
+{
+    dml__job job;
+    job.product = *product;
+    job.isa = machine.isa;
+    job.l2 = (ptrdiff_t)machine.caches.l2;
+    job.kernel = product->kernel ? product->kernel : dml__microkernel_get(job.isa);
+    job.transposed = dml__is_better_transposed(product, job.kernel);
+    if (job.transposed) {
+        job.product.m = product->n;
+        job.product.n = product->m;
+        job.product.a = product->b;
+        job.product.b = product->a;
+    }
+    job.rows = job.kernel->rows;
+    job.full = (ptrdiff_t)job.kernel->lanes * job.kernel->vectors;
     return job;
+}
+
+/* The blocks of k: as many as needed, of about the same size. */
+static ptrdiff_t dml__k_block(ptrdiff_t k)
+{
+    return dml__quotient_up(k, dml__quotient_up(k, DML__PRODUCT_KC));
 }
 
 /* Where element (i, j) of the job's product lies. */
@@ -5287,115 +6892,305 @@ static inline float *dml__job_c(const dml__job *job, ptrdiff_t i, ptrdiff_t j)
     return job->product.c + (job->transposed ? j * job->product.ldc + i : i * job->product.ldc + j);
 }
 
-/* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions. */
-static void dml__side_tile(const dml__job *job, const dml__tile *tile, int rows, int columns)
+/* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions:
+   `side` is (rows, width), `across` (columns, rows). */
+static void dml__compute_aside(const dml__job *job, const dml__tile *tile, ptrdiff_t i0, ptrdiff_t j0,
+                               float *side, float *across)
 {
-    float side[DML__TILE_ROWS * DML__TILE_COLUMNS];
-    const int vectors = (columns + job->kernel->lanes - 1) / job->kernel->lanes;
-    const ptrdiff_t width = (ptrdiff_t)vectors * job->kernel->lanes;
-    const ptrdiff_t row_step = job->transposed ? 1 : tile->ldc, column_step = job->transposed ? tile->ldc : 1;
+    const int lanes = job->kernel->lanes, width = (tile->columns + lanes - 1) / lanes * lanes;
     dml__tile whole = *tile;
-    whole.c = side;
-    whole.ldc = width;
-    if (tile->beta != 0) {
-        memset(side, 0, (size_t)rows * (size_t)width * sizeof *side);
-        for (int j = 0; j < columns; j++)
-            for (int i = 0; i < rows; i++) side[i * width + j] = tile->c[i * row_step + j * column_step];
+    for (int i = 0; i < tile->rows; i++) whole.c[i] = side + i * width;
+    whole.columns = width;
+    whole.alpha = 1;
+    whole.beta = 0;
+    whole.bias = NULL;
+    whole.relu = false;
+    job->kernel->run(&whole);
+    const dml__finish finish = { 1, 0, tile->alpha, tile->beta, tile->bias, tile->relu };
+    if (!job->transposed) {
+        for (int i = 0; i < tile->rows; i++)
+            dml__finish_line(job->isa, (size_t)tile->columns, &finish, side + i * width,
+                             dml__job_c(job, i0 + i, j0));
+        return;
     }
-    job->kernel->run(&whole, rows, vectors);
-    for (int j = 0; j < columns; j++)
-        for (int i = 0; i < rows; i++) tile->c[i * row_step + j * column_step] = side[i * width + j];
+    dml__pack_transposed(side, width, tile->rows, tile->columns, tile->rows, across);
+    for (int j = 0; j < tile->columns; j++)
+        dml__finish_line(job->isa, (size_t)tile->rows, &finish, across + j * tile->rows,
+                         dml__job_c(job, i0, j0 + j));
 }
 
-/* C = bias, in a tile. */
-static void dml__bias_tile(const dml__job *job, ptrdiff_t i0, int rows, ptrdiff_t j0, int columns)
+/* Stack frames that only who needs them pays for. */
+#define DML__SMALL_TILE_FLOATS 256
+DML__NOINLINE static void dml__small_side_tile(const dml__job *job, const dml__tile *tile, ptrdiff_t i0,
+                                               ptrdiff_t j0)
 {
-    const float *bias = job->product.bias + (job->transposed ? i0 : j0);
-    const int lines = job->transposed ? columns : rows, length = job->transposed ? rows : columns;
-    float *line = dml__job_c(job, i0, j0);
-    for (int l = 0; l < lines; l++, line += job->product.ldc)
-        memcpy(line, bias, (size_t)length * sizeof *bias);
+    float side[DML__SMALL_TILE_FLOATS], across[DML__SMALL_TILE_FLOATS];
+    dml__compute_aside(job, tile, i0, j0, side, across);
 }
 
-/* The columns of B can be used in place; packing them pays only when several panels of A use them. */
-static bool dml__use_in_place(const dml__job *job, const dml__range *range)
+DML__NOINLINE static void dml__side_tile(const dml__job *job, const dml__tile *tile, ptrdiff_t i0,
+                                         ptrdiff_t j0)
 {
-    const dml__factor *b = &job->product.b;
-    return b->pack == dml__pack_matrix && ((const dml__matrix *)b->source)->lane_step == 1 &&
-           range->i1 - range->i0 <= 2 * job->kernel->rows;
+    if (job->rows * job->full <= DML__SMALL_TILE_FLOATS) {
+        dml__small_side_tile(job, tile, i0, j0);
+        return;
+    }
+    float side[DML__TILE_FLOATS], across[DML__TILE_FLOATS];
+    dml__compute_aside(job, tile, i0, j0, side, across);
 }
 
-/* Floats of a panel of A of this height, up to where the panels of B begin: aligned, or loads would cross
-   cache lines. */
-static ptrdiff_t dml__panel_a_floats(ptrdiff_t kc, ptrdiff_t rows)
+/* How a range is computed: what is packed, and how much of it at once. */
+typedef struct dml__blocking {
+    bool pack_a, pack_b;
+    bool across; /* tiles beside each other follow each other, and not those below each other */
+    ptrdiff_t kc, mc, nc;
+    float *a, *b; /* (mc, kc) in panels of a tile's rows; (kc, nc) in panels of its columns */
+} dml__blocking;
+
+/* The rows of a part in tiles of about the same height: so many of `height` + 1 rows, then so many of
+ * `height`. */
+typedef struct dml__heights {
+    ptrdiff_t height, higher_until;
+} dml__heights;
+
+static dml__heights dml__divide_rows(const dml__job *job, const dml__range *part)
 {
-    return dml__round_up(kc * rows, DML__ALIGNMENT / (ptrdiff_t)sizeof(float));
+    const ptrdiff_t rows = part->i1 - part->i0, tiles = dml__quotient_up(rows, job->rows);
+    const dml__heights heights = { rows / tiles, part->i0 + rows % tiles * (rows / tiles + 1) };
+    return heights;
 }
 
-/* How many columns of B to pack at most. Where A is a single panel, that is packed again for each piece of B,
-   which with 16 columns a row is next to nothing; so not all of B, which may be a layer's weights, need be
-   held. */
-static ptrdiff_t dml__columns_at_most(const dml__job *job)
+/* Rows of the tile that begins at row i. */
+static inline int dml__height_at(const dml__heights *heights, ptrdiff_t i)
 {
-    const dml__microkernel *kernel = job->kernel;
-    const ptrdiff_t full = kernel->lanes * kernel->vectors, most = DML__PACK_COLUMNS / full * full;
-    return job->product.m > kernel->rows ? most
-                                         : dml__smaller(most, dml__round_up(16 * job->product.m, full));
+    return (int)(heights->height + (i < heights->higher_until));
 }
 
-/* Floats that a range takes when its columns are packed `columns` at a time. */
-static ptrdiff_t dml__range_floats(const dml__microkernel *kernel, ptrdiff_t rows, ptrdiff_t columns,
-                                   ptrdiff_t k)
+/* Which columns of B lie ready: whole vectors of a matrix whose lanes are side by side. */
+static inline bool dml__b_lies_ready(const dml__job *job, const dml__blocking *blocking, ptrdiff_t columns)
 {
-    const ptrdiff_t kc = dml__smaller(k, DML__PRODUCT_KC);
-    return dml__panel_a_floats(kc, dml__smaller(rows, kernel->rows)) +
-           kc * dml__round_up(columns, kernel->lanes);
+    return !blocking->pack_b && columns % job->kernel->lanes == 0;
 }
 
-/* Computes a range whose panels of B for one block of k fit behind a panel of A in `panels`. */
-static void dml__multiply_range(const dml__job *job, const dml__range *range, float *panels)
+/* Floats of k that a block takes, with the zeros that the micro-kernel wants behind it. */
+static inline ptrdiff_t dml__filled_k(const dml__job *job, ptrdiff_t k)
+{
+    return job->kernel->k_multiple ? dml__round_up(k, job->kernel->k_multiple) : k;
+}
+
+static void dml__pack_b(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
+{
+    const int kc = (int)(part->k1 - part->k0), filled = (int)dml__filled_k(job, kc);
+    for (ptrdiff_t j = part->j0; j < part->j1; j += job->full) {
+        const int columns = (int)dml__smaller(job->full, part->j1 - j);
+        const ptrdiff_t width = dml__round_up(columns, job->kernel->lanes);
+        if (dml__b_lies_ready(job, blocking, columns)) continue;
+        float *panel = blocking->b + (blocking->pack_b ? (j - part->j0) * filled : 0);
+        job->product.b.pack(job->product.b.source, j, columns, part->k0, kc, (int)width, panel);
+        if (filled > kc) memset(panel + kc * width, 0, (size_t)((filled - kc) * width) * sizeof *panel);
+    }
+}
+
+static void dml__pack_lines_of_a(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
+{
+    const ptrdiff_t kc = part->k1 - part->k0, filled = dml__filled_k(job, kc);
+    float *line = blocking->a;
+    for (ptrdiff_t i = part->i0; i < part->i1; i++, line += filled) {
+        job->product.a.pack(job->product.a.source, i, 1, part->k0, (int)kc, 1, line);
+        memset(line + kc, 0, (size_t)(filled - kc) * sizeof *line);
+    }
+}
+
+static void dml__pack_a(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
+{
+    const int kc = (int)(part->k1 - part->k0);
+    const dml__heights heights = dml__divide_rows(job, part);
+    if (job->kernel->k_multiple) {
+        dml__pack_lines_of_a(job, blocking, part);
+        return;
+    }
+    for (ptrdiff_t i = part->i0, rows; i < part->i1; i += rows) {
+        rows = dml__height_at(&heights, i);
+        job->product.a.pack(job->product.a.source, i, (int)rows, part->k0, kc, (int)rows,
+                            blocking->a + (i - part->i0) * kc);
+    }
+}
+
+/* What a tile reads. */
+static inline void dml__aim_a(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
+                              ptrdiff_t i, dml__tile *tile)
+{
+    const dml__matrix *a = (const dml__matrix *)job->product.a.source;
+    const float *row = blocking->a + (i - part->i0) * tile->k;
+    ptrdiff_t row_step = 1;
+    tile->a_step = tile->rows;
+    if (!blocking->pack_a) {
+        row = a->x + i * a->lane_step + part->k0 * a->k_step;
+        row_step = a->lane_step;
+        tile->a_step = a->k_step;
+    } else if (job->kernel->k_multiple) {
+        row_step = tile->k;
+        tile->a_step = 1;
+    }
+    for (int r = 0; r < tile->rows; r++, row += row_step) tile->a[r] = row;
+}
+
+static inline void dml__aim_b(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
+                              ptrdiff_t j, dml__tile *tile)
+{
+    if (dml__b_lies_ready(job, blocking, tile->columns)) {
+        const dml__matrix *b = (const dml__matrix *)job->product.b.source;
+        tile->b = b->x + j + part->k0 * b->k_step;
+        tile->b_step = b->k_step;
+        tile->b_panel = tile->columns;
+    } else {
+        tile->b = blocking->b + (blocking->pack_b ? (j - part->j0) * tile->k : 0);
+        tile->b_step = dml__round_up(tile->columns, job->kernel->lanes);
+        tile->b_panel = tile->b_step * tile->k;
+    }
+}
+
+/* The tile of C at (i, j), and those beside it. */
+static inline void dml__run_tile(const dml__job *job, ptrdiff_t i, ptrdiff_t j, bool last, dml__tile *tile)
 {
     const dml__product *product = &job->product;
-    const dml__microkernel *kernel = job->kernel;
-    const int full = kernel->lanes * kernel->vectors;
-    const bool in_place = dml__use_in_place(job, range);
-    const ptrdiff_t most_k = dml__smaller(DML__PRODUCT_KC, range->k1 - range->k0);
-    float *panel_a = panels; /* (kc, rows) */
-    float *panels_b = panels + dml__panel_a_floats(most_k, dml__smaller(kernel->rows, range->i1 - range->i0));
-    /* (columns / full, kc, full) */
-    for (ptrdiff_t k0 = range->k0; k0 < range->k1; k0 += DML__PRODUCT_KC) {
-        const bool first = k0 == range->k0;
-        dml__tile tile;
-        tile.k = (int)dml__smaller(DML__PRODUCT_KC, range->k1 - k0);
-        tile.alpha = product->alpha;
-        tile.beta = first && !product->bias ? product->beta : 1;
-        tile.ldc = product->ldc;
-        for (ptrdiff_t i = range->i0; i < range->i1; i += kernel->rows) {
-            const int rows = (int)dml__smaller(kernel->rows, range->i1 - i);
-            product->a.pack(product->a.source, i, rows, k0, tile.k, rows, panel_a);
-            tile.a = panel_a;
-            for (ptrdiff_t j = range->j0; j < range->j1; j += full) {
-                const int columns = (int)dml__smaller(full, range->j1 - j);
-                const int width = (int)dml__round_up(columns, kernel->lanes);
-                float *panel_b = panels_b + (j - range->j0) * tile.k;
-                tile.b = panel_b;
-                tile.b_step = width;
-                if (in_place && columns == width) {
-                    const dml__matrix *b = (const dml__matrix *)product->b.source;
-                    tile.b = b->x + j + k0 * b->k_step;
-                    tile.b_step = b->k_step;
-                } else if (i == range->i0) {
-                    product->b.pack(product->b.source, j, columns, k0, tile.k, width, panel_b);
-                }
-                tile.c = dml__job_c(job, i, j);
-                if (first && product->bias) dml__bias_tile(job, i, rows, j, columns);
-                if (columns == width && !job->transposed)
-                    kernel->run(&tile, rows, width / kernel->lanes);
-                else
-                    dml__side_tile(job, &tile, rows, columns);
+    tile->bias = NULL;
+    if (last && product->epilogue.bias) tile->bias = product->epilogue.bias + (job->transposed ? i : j);
+    if (job->transposed || tile->columns % job->kernel->lanes) {
+        dml__side_tile(job, tile, i, j);
+        return;
+    }
+    float *c = product->c + i * product->ldc + j;
+    for (int r = 0; r < tile->rows; r++, c += product->ldc) tile->c[r] = c;
+    job->kernel->run(tile);
+}
+
+/* All tiles of a part of C, with A and B packed where they have to be. What the outer loop holds fixed stays
+   in the first cache: a panel of B while the tiles below each other go over it, or a few rows of A. */
+static void dml__multiply_part(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
+                               bool first, bool last)
+{
+    static const ptrdiff_t at_once[1] = { 0 };
+    dml__tile tile;
+    tile.blocks = tile.panels = 1;
+    tile.a_at = tile.b_at = at_once;
+    tile.k = (int)dml__filled_k(job, part->k1 - part->k0);
+    tile.alpha = job->product.alpha;
+    tile.beta = first ? job->product.beta : 1;
+    tile.relu = last && job->product.epilogue.activation == DML_ACTIVATION_RELU;
+    const dml__heights heights = dml__divide_rows(job, part);
+    if (blocking->across) {
+        for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
+            tile.rows = dml__height_at(&heights, i);
+            dml__aim_a(job, blocking, part, i, &tile);
+            for (ptrdiff_t j = part->j0; j < part->j1; j += tile.panels * tile.columns) {
+                tile.columns = (int)dml__smaller(job->full, part->j1 - j);
+                tile.panels = job->transposed ? 1 : (int)((part->j1 - j) / tile.columns);
+                dml__aim_b(job, blocking, part, j, &tile);
+                dml__run_tile(job, i, j, last, &tile);
+            }
+        }
+        return;
+    }
+    for (ptrdiff_t j = part->j0; j < part->j1; j += job->full) {
+        tile.columns = (int)dml__smaller(job->full, part->j1 - j);
+        dml__aim_b(job, blocking, part, j, &tile);
+        for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
+            tile.rows = dml__height_at(&heights, i);
+            dml__aim_a(job, blocking, part, i, &tile);
+            dml__run_tile(job, i, j, last, &tile);
+        }
+    }
+}
+
+static void dml__multiply_range(const dml__job *job, const dml__blocking *blocking, const dml__range *range)
+{
+    dml__range part;
+    for (part.j0 = range->j0; part.j0 < range->j1; part.j0 = part.j1) {
+        part.j1 = dml__smaller(part.j0 + blocking->nc, range->j1);
+        for (part.k0 = range->k0; part.k0 < range->k1; part.k0 = part.k1) {
+            part.k1 = dml__smaller(part.k0 + blocking->kc, range->k1);
+            dml__pack_b(job, blocking, &part);
+            for (part.i0 = range->i0; part.i0 < range->i1; part.i0 = part.i1) {
+                part.i1 = dml__smaller(part.i0 + blocking->mc, range->i1);
+                if (blocking->pack_a) dml__pack_a(job, blocking, &part);
+                dml__multiply_part(job, blocking, &part, part.k0 == range->k0, part.k1 == range->k1);
             }
         }
     }
+}
+
+/* --- what is packed, and where --- */
+
+/* A factor is packed when it is no matrix; when its vectors don't lie ready; and when its lines are so far
+   apart that a cache can't hold a block of them while it is used again and again, if it is used often enough.
+ */
+static bool dml__packs_a(const dml__factor *a, ptrdiff_t columns)
+{
+    if (a->pack != dml__pack_matrix) return true;
+    const dml__matrix *matrix = (const dml__matrix *)a->source;
+    return columns >= (matrix->k_step == 1 ? 192 : 64);
+}
+
+static bool dml__packs_b(const dml__job *job, ptrdiff_t rows)
+{
+    return !dml__has_lanes(&job->product.b) || rows > 2 * job->rows;
+}
+
+/* So many rows of A that they take half of the second cache, which the rows of C and panels of B pass
+ * through. */
+static ptrdiff_t dml__rows_at_once(const dml__job *job, ptrdiff_t kc)
+{
+    const ptrdiff_t fitting = job->l2 / 2 / (kc * (ptrdiff_t)sizeof(float)) / job->rows;
+    const ptrdiff_t most = DML__PACK_ROWS / job->rows;
+    return (fitting < 1 ? 1 : dml__smaller(fitting, most)) * job->rows;
+}
+
+static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *range)
+{
+    dml__blocking blocking;
+    const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
+    blocking.kc = dml__k_block(range->k1 - range->k0);
+    blocking.pack_a = dml__packs_a(&job->product.a, columns);
+    blocking.pack_b = dml__packs_b(job, rows);
+    blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
+    blocking.nc =
+        blocking.pack_b ? dml__smaller(columns, DML__PACK_COLUMNS / job->full * job->full) : columns;
+    blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||
+                      blocking.kc * blocking.nc <= DML__ACROSS_FLOATS;
+    blocking.a = blocking.b = NULL;
+    return blocking;
+}
+
+/* Floats of the block of A, up to where the panels of B begin: aligned, or loads would cross cache lines.
+   Lines are read by the whole tile. */
+static ptrdiff_t dml__block_a_floats(const dml__job *job, const dml__blocking *blocking)
+{
+    const ptrdiff_t rows = job->kernel->k_multiple ? dml__round_up(blocking->mc, job->rows) : blocking->mc;
+    return blocking->pack_a ? dml__round_up(dml__filled_k(job, blocking->kc) * rows,
+                                            DML__ALIGNMENT / (ptrdiff_t)sizeof(float))
+                            : 0;
+}
+
+static ptrdiff_t dml__blocking_floats(const dml__job *job, const dml__blocking *blocking)
+{
+    const ptrdiff_t columns = blocking->pack_b ? blocking->nc : dml__smaller(blocking->nc, job->full);
+    return dml__block_a_floats(job, blocking) +
+           dml__filled_k(job, blocking->kc) * dml__round_up(columns, job->kernel->lanes);
+}
+
+/* Computes a range with room for `floats`, which take at least a tile's panels of A and B. */
+static void dml__multiply_within(const dml__job *job, dml__blocking *blocking, const dml__range *range,
+                                 float *floats, ptrdiff_t count)
+{
+    if (blocking->pack_a && dml__blocking_floats(job, blocking) > count)
+        blocking->mc = dml__smaller(blocking->mc, job->rows);
+    blocking->a = floats;
+    blocking->b = floats + dml__block_a_floats(job, blocking);
+    const ptrdiff_t fitting = (count - dml__block_a_floats(job, blocking)) /
+                              dml__filled_k(job, blocking->kc) / job->full * job->full;
+    if (blocking->pack_b && dml__blocking_floats(job, blocking) > count) blocking->nc = fitting;
+    dml__multiply_range(job, blocking, range);
 }
 
 static float *dml__aligned_floats(float *memory)
@@ -5403,67 +7198,67 @@ static float *dml__aligned_floats(float *memory)
     return memory + (size_t)(-(intptr_t)memory & (DML__ALIGNMENT - 1)) / sizeof *memory;
 }
 
-/* Computes any range with room for `floats`, which take at least one full panel of B: as many columns at a
-   time as fit. */
-static void dml__multiply_within(const dml__job *job, const dml__range *range, float *panels,
-                                 ptrdiff_t floats)
-{
-    const dml__microkernel *kernel = job->kernel;
-    const ptrdiff_t full = kernel->lanes * kernel->vectors;
-    const ptrdiff_t kc = dml__smaller(DML__PRODUCT_KC, range->k1 - range->k0);
-    const ptrdiff_t panel_a = dml__panel_a_floats(kc, dml__smaller(kernel->rows, range->i1 - range->i0));
-    /* Whole vectors, since that is what a panel of fewer columns is padded to. */
-    ptrdiff_t step = (floats - panel_a) / kc / kernel->lanes * kernel->lanes;
-    step = dml__smaller(step, dml__columns_at_most(job));
-    if (step < range->j1 - range->j0) step = step < full ? full : step / full * full;
-    dml__range part = *range;
-    for (part.j0 = range->j0; part.j0 < range->j1; part.j0 = part.j1) {
-        part.j1 = dml__smaller(part.j0 + step, range->j1);
-        dml__multiply_range(job, &part, panels);
-    }
-}
-
-/* Stack frames that only who needs them pays for. */
-DML__NOINLINE static void dml__multiply_on_stack(const dml__job *job, const dml__range *range)
+DML__NOINLINE static void dml__multiply_on_stack(const dml__job *job, dml__blocking *blocking,
+                                                 const dml__range *range)
 {
     float panels[DML__STACK_FLOATS + DML__STACK_SLACK];
-    dml__multiply_within(job, range, dml__aligned_floats(panels), DML__STACK_FLOATS);
+    dml__multiply_within(job, blocking, range, dml__aligned_floats(panels), DML__STACK_FLOATS);
 }
 
-DML__NOINLINE static void dml__multiply_on_small_stack(const dml__job *job, const dml__range *range)
+DML__NOINLINE static void dml__multiply_on_small_stack(const dml__job *job, dml__blocking *blocking,
+                                                       const dml__range *range)
 {
     float panels[DML__SMALL_STACK_FLOATS + DML__STACK_SLACK];
-    dml__multiply_within(job, range, dml__aligned_floats(panels), DML__SMALL_STACK_FLOATS);
+    dml__multiply_within(job, blocking, range, dml__aligned_floats(panels), DML__SMALL_STACK_FLOATS);
+}
+
+/* Floats that the panels of one tile take. */
+static ptrdiff_t dml__least_floats(const dml__job *job, const dml__blocking *blocking)
+{
+    dml__blocking least = *blocking;
+    least.mc = dml__smaller(least.mc, job->rows);
+    least.nc = dml__smaller(least.nc, job->full);
+    return dml__blocking_floats(job, &least);
 }
 
 /* Computes any range, with the worker's scratch if that is enough. */
 static void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job, const dml__range *range)
 {
-    const ptrdiff_t full = job->kernel->lanes * job->kernel->vectors, k = range->k1 - range->k0;
-    const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
-    const ptrdiff_t whole = dml__range_floats(job->kernel, rows, columns, k);
+    dml__blocking blocking = dml__plan_blocking(job, range);
+    const ptrdiff_t whole = dml__blocking_floats(job, &blocking);
     float *scratch = (float *)dml_pool_scratch(pool, worker);
     const ptrdiff_t floats = scratch ? (ptrdiff_t)(dml_pool_scratch_bytes(pool).worker / sizeof *scratch) : 0;
-    if (floats >= whole && columns <= full)
-        dml__multiply_range(job, range, scratch);
-    else if (floats >= dml__range_floats(job->kernel, rows, dml__smaller(columns, full), k))
-        dml__multiply_within(job, range, scratch, floats);
+    if (floats >= whole || floats >= DML__STACK_FLOATS)
+        dml__multiply_within(job, &blocking, range, scratch, floats);
     else if (whole <= DML__SMALL_STACK_FLOATS)
-        dml__multiply_on_small_stack(job, range);
+        dml__multiply_on_small_stack(job, &blocking, range);
+    else if (floats >= dml__least_floats(job, &blocking))
+        dml__multiply_within(job, &blocking, range, scratch, floats);
     else
-        dml__multiply_on_stack(job, range);
+        dml__multiply_on_stack(job, &blocking, range);
 }
 
-/* C = beta C + bias, for a product without terms. */
+/* What the end of a line takes from a product whose sums were formed on the side: terms, `step` apart. */
+static dml__finish dml__end_of(const dml__product *product, int terms, ptrdiff_t step)
+{
+    const dml__finish finish = { terms,
+                                 step,
+                                 product->alpha,
+                                 product->beta,
+                                 product->epilogue.bias,
+                                 product->epilogue.activation == DML_ACTIVATION_RELU };
+    return finish;
+}
+
+/* For a product without terms. */
 static void dml__scale_c(const dml__product *product)
 {
     for (ptrdiff_t i = 0; i < product->m; i++) {
         float *row = product->c + i * product->ldc;
         for (ptrdiff_t j = 0; j < product->n; j++) {
-            if (product->bias)
-                row[j] = product->bias[j];
-            else
-                row[j] = product->beta == 0 ? 0 : product->beta * row[j];
+            float value = product->beta == 0 ? 0 : product->beta * row[j];
+            if (product->epilogue.bias) value += product->epilogue.bias[j];
+            row[j] = product->epilogue.activation == DML_ACTIVATION_RELU && value <= 0 ? 0 : value;
         }
     }
 }
@@ -5490,29 +7285,18 @@ static void dml__block_task(void *argument, int task, int worker)
     dml__multiply_as(loop->pool, worker, loop->job, &range);
 }
 
-/* The columns of C as even shares of what is packed at once, in panels. */
-static ptrdiff_t dml__panels_at_once(const dml__job *job)
-{
-    const ptrdiff_t n = job->product.n;
-    return dml__quotient_up(dml__quotient_up(n, job->kernel->lanes * job->kernel->vectors),
-                            dml__quotient_up(n, dml__columns_at_most(job)));
-}
-
 static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
 {
     const dml__product *product = &job->product;
-    const dml__microkernel *kernel = job->kernel;
-    const ptrdiff_t full = kernel->lanes * kernel->vectors, rows = kernel->rows;
-    /* Panels, not elements: even shares, then halves of the longer side until there is enough to share out.
-     */
-    ptrdiff_t wide = dml__panels_at_once(job);
-    ptrdiff_t high = dml__quotient_up(product->m, rows);
+    const ptrdiff_t rows = job->rows, full = job->full;
     const double work = (double)product->m * (double)product->n * (double)product->k;
     const ptrdiff_t wanted =
         work < DML__SERIAL_WORK || dml_pool_threads(pool) == 1 ? 1 : 4 * dml_pool_threads(pool);
+    /* Tiles, not elements: halves of the longer side until there is enough to share out. */
+    ptrdiff_t wide = dml__quotient_up(product->n, full), high = dml__quotient_up(product->m, rows);
     while (dml__quotient_up(product->m, high * rows) * dml__quotient_up(product->n, wide * full) < wanted &&
-           high * rows * wide * full > 4 * rows * full) {
-        if (high * rows >= wide * full)
+           high * wide > 4) {
+        if (wide == 1 || high * rows >= wide * full)
             high = dml__quotient_up(high, 2);
         else
             wide = dml__quotient_up(wide, 2);
@@ -5550,12 +7334,14 @@ typedef struct dml__chunk_loop {
     ptrdiff_t mc, nc, columns_of_blocks; /* the blocks of the job's C that are computed through all chunks */
 } dml__chunk_loop;
 
-/* Chunk c's partial sums (m, n) in a block of C; the range's k is set here. */
+/* Chunk c's partial sums of a range of the job's C, where that range's first element is to lie at `partial`.
+ */
 static void dml__compute_chunk(const dml__chunk_loop *loop, int c, dml__range range, float *partial,
                                int worker)
 {
     dml__job job = loop->job;
     job.product.c = partial;
+    job.product.c -= dml__job_c(&job, range.i0, range.j0) - partial;
     range.k0 = c * loop->chunk;
     range.k1 = dml__smaller(job.product.k, range.k0 + loop->chunk);
     dml__multiply_as(loop->pool, worker, &job, &range);
@@ -5568,51 +7354,43 @@ static void dml__chunk_task(void *argument, int task, int worker)
     dml__compute_chunk(loop, task, all, loop->partial + task * loop->product->m * loop->product->n, worker);
 }
 
-/* Adds chunk c's partial sums (m, n) to columns j0 .. j1 - 1 of row i of C; chunk 0 begins with
-   beta C + bias. */
-static void dml__add_chunk(const dml__product *product, int c, ptrdiff_t i, ptrdiff_t j0, ptrdiff_t j1,
-                           const float *partial)
-{
-    float *row = product->c + i * product->ldc;
-    for (ptrdiff_t j = j0; j < j1; j++) {
-        float old = c || product->beta != 0 ? row[j] : 0;
-        if (c == 0 && product->bias)
-            old = product->bias[j];
-        else if (c == 0)
-            old *= product->beta;
-        row[j] = old + product->alpha * partial[i * product->n + j];
-    }
-}
-
 static void dml__add_chunks_task(void *argument, int task, int worker)
 {
     const dml__chunk_loop *loop = (const dml__chunk_loop *)argument;
     const dml__product *product = loop->product;
+    const dml__finish finish = dml__end_of(product, loop->chunks, product->m * product->n);
     (void)worker;
-    for (int c = 0; c < loop->chunks; c++)
-        dml__add_chunk(product, c, task, 0, product->n, loop->partial + c * product->m * product->n);
+    dml__finish_line(loop->job.isa, (size_t)product->n, &finish, loop->partial + task * product->n,
+                     product->c + task * product->ldc);
 }
 
-/* A block of C through all chunks, their partial sums on the stack: packs more often than the chunks do. */
+/* A block of C through all chunks, with sums on the stack: packs more often than the chunks do. */
 static void dml__chunked_block_task(void *argument, int task, int worker)
 {
     const dml__chunk_loop *loop = (const dml__chunk_loop *)argument;
-    const dml__job *job = &loop->job;
+    dml__chunk_loop block = *loop;
+    const dml__product *whole = &loop->job.product;
     const ptrdiff_t i = task / loop->columns_of_blocks * loop->mc,
                     j = task % loop->columns_of_blocks * loop->nc;
-    const dml__range range = { i, dml__smaller(i + loop->mc, job->product.m),
-                               j, dml__smaller(j + loop->nc, job->product.n),
+    const dml__range range = { i, dml__smaller(i + loop->mc, whole->m),
+                               j, dml__smaller(j + loop->nc, whole->n),
                                0, 0 };
-    float partial[DML__CHUNKED_C];
+    const bool transposed = loop->job.transposed;
+    const ptrdiff_t lines = transposed ? range.j1 - range.j0 : range.i1 - range.i0;
+    const ptrdiff_t length = transposed ? range.i1 - range.i0 : range.j1 - range.j0;
+    const ptrdiff_t line = transposed ? range.j0 : range.i0, first = transposed ? range.i0 : range.j0;
+    static const dml__finish add = { 1, 0, 1, 1, NULL, false };
+    dml__finish finish = dml__end_of(loop->product, 1, 0);
+    float sum[DML__CHUNK_BLOCK], partial[DML__CHUNK_BLOCK]; /* (lines, length) */
+    block.job.product.ldc = length;
     for (int c = 0; c < loop->chunks; c++) {
-        dml__compute_chunk(loop, c, range, partial, worker);
-        if (job->transposed)
-            for (ptrdiff_t row = range.j0; row < range.j1; row++)
-                dml__add_chunk(loop->product, c, row, range.i0, range.i1, partial);
-        else
-            for (ptrdiff_t row = range.i0; row < range.i1; row++)
-                dml__add_chunk(loop->product, c, row, range.j0, range.j1, partial);
+        dml__compute_chunk(&block, c, range, c ? partial : sum, worker);
+        if (c) dml__finish_line(loop->job.isa, (size_t)(lines * length), &add, partial, sum);
     }
+    if (finish.bias) finish.bias += first;
+    for (ptrdiff_t l = 0; l < lines; l++)
+        dml__finish_line(loop->job.isa, (size_t)length, &finish, sum + l * length,
+                         loop->product->c + (line + l) * loop->product->ldc + first);
 }
 
 static void dml__multiply_chunks(dml_pool *pool, const dml__product *product)
@@ -5620,11 +7398,13 @@ static void dml__multiply_chunks(dml_pool *pool, const dml__product *product)
     dml__product part = *product;
     part.alpha = 1;
     part.beta = 0;
-    part.bias = NULL;
+    memset(&part.epilogue, 0, sizeof part.epilogue);
     part.ldc = part.n;
     const ptrdiff_t chunk = dml__chunk_size(product->k);
     const int chunks = (int)dml__quotient_up(product->k, chunk);
-    dml__chunk_loop loop = { product, dml__plan_product(&part), pool, chunk, chunks, NULL, 0, 0, 0 };
+    dml__chunk_loop loop = {
+        product, dml__plan_product(dml__pool_machine(pool), &part), pool, chunk, chunks, NULL, 0, 0, 0
+    };
     const dml__job *job = &loop.job;
     const size_t partial_bytes = (size_t)chunks * (size_t)(product->m * product->n) * sizeof(float);
     if (dml_pool_scratch_bytes(pool).shared >= partial_bytes) {
@@ -5633,33 +7413,46 @@ static void dml__multiply_chunks(dml_pool *pool, const dml__product *product)
         dml_pool_run(pool, (int)product->m, dml__add_chunks_task, &loop);
         return;
     }
-    const bool alone = dml_pool_threads(pool) == 1;
-    loop.mc = alone ? job->product.m : job->kernel->rows;
-    loop.nc = alone ? job->product.n : job->kernel->lanes * job->kernel->vectors;
+    loop.nc = job->full;
+    loop.mc = DML__CHUNK_BLOCK / job->full / job->rows * job->rows;
     loop.columns_of_blocks = dml__quotient_up(job->product.n, loop.nc);
     dml_pool_run(pool, (int)(dml__quotient_up(job->product.m, loop.mc) * loop.columns_of_blocks),
                  dml__chunked_block_task, &loop);
 }
 
-DML__LOCAL dml_scratch dml__product_scratch(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
+DML__LOCAL dml_scratch dml__product_scratch(const dml__product *product)
 {
     dml_scratch scratch = { 0, 0 };
-    if (m <= 0 || n <= 0 || k <= 0) return scratch;
-    dml__product product;
-    memset(&product, 0, sizeof product);
-    product.m = m;
-    product.n = n;
-    product.k = k;
-    const dml__job job = dml__plan_product(&product);
-    const ptrdiff_t full = job.kernel->lanes * job.kernel->vectors;
-    ptrdiff_t columns = dml__panels_at_once(&job) * full;
-    if (dml__is_chunked(m, n, k)) {
-        columns = dml__columns_at_most(&job);
+    const ptrdiff_t m = product->m, n = product->n, k = product->k;
+    if (m <= 0 || n <= 0 || k <= 0 || dml__thin_kind(product) != DML__NOT_THIN) return scratch;
+    const dml__machine machine = dml__pool_machine(NULL);
+    const dml__job job = dml__plan_product(machine, product);
+    const dml__range all = { 0, job.product.m,
+                             0, job.product.n,
+                             0, dml__is_chunked(m, n, k) ? dml__chunk_size(k) : k };
+    const dml__blocking blocking = dml__plan_blocking(&job, &all);
+    scratch.worker = (size_t)dml__blocking_floats(&job, &blocking) * sizeof(float);
+    if (dml__is_chunked(m, n, k))
         scratch.shared = (size_t)(dml__quotient_up(k, dml__chunk_size(k)) * m * n) * sizeof(float);
-    }
-    columns = dml__smaller(job.product.n, columns);
-    scratch.worker = (size_t)dml__range_floats(job.kernel, job.product.m, columns, k) * sizeof(float);
     return scratch;
+}
+
+DML__LOCAL bool dml__multiply_alone(dml_pool *pool, int worker, const dml__product *product)
+{
+    const ptrdiff_t m = product->m, n = product->n, k = product->k;
+    if (m <= 0 || n <= 0) return true;
+    if (k <= 0 || product->alpha == 0) {
+        dml__scale_c(product);
+    } else if (dml__thin_kind(product) != DML__NOT_THIN) {
+        dml__multiply_thin(NULL, product);
+    } else if (dml__is_chunked(m, n, k)) {
+        return false;
+    } else {
+        const dml__job job = dml__plan_product(dml__pool_machine(pool), product);
+        const dml__range all = { 0, job.product.m, 0, job.product.n, 0, k };
+        dml__multiply_as(pool, worker, &job, &all);
+    }
+    return true;
 }
 
 DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)
@@ -5667,10 +7460,12 @@ DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)
     if (product->m <= 0 || product->n <= 0) return;
     if (product->k <= 0 || product->alpha == 0) {
         dml__scale_c(product);
+    } else if (dml__thin_kind(product) != DML__NOT_THIN) {
+        dml__multiply_thin(pool, product);
     } else if (dml__is_chunked(product->m, product->n, product->k)) {
         dml__multiply_chunks(pool, product);
     } else {
-        const dml__job job = dml__plan_product(product);
+        const dml__job job = dml__plan_product(dml__pool_machine(pool), product);
         dml__multiply_blocks(pool, &job);
     }
 }
@@ -5681,6 +7476,8 @@ DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)
 
 #ifndef DML_KERNELS_GEMM_C
 #define DML_KERNELS_GEMM_C
+
+#include <string.h>
 
 static bool dml__sgemm_fits(dml_transpose trans, int rows, int columns, int ld)
 {
@@ -5693,30 +7490,1901 @@ static bool dml__is_transpose(dml_transpose trans)
     return trans == DML_NO_TRANS || trans == DML_TRANS;
 }
 
-DML_API dml_status dml_sgemm(dml_pool *pool, dml_layout layout, dml_transpose trans_a, dml_transpose trans_b,
-                             int m, int n, int k, float alpha, const float *a, int lda, const float *b,
-                             int ldb, float beta, float *c, int ldc)
+static dml_status dml__check_sgemm(dml_transpose trans_a, dml_transpose trans_b, int m, int n, int k,
+                                   float alpha, const float *a, int lda, const float *b, int ldb,
+                                   const float *c, int ldc)
 {
-    /* A matrix in column-major order is its transpose in row-major order: C^T = op(B)^T op(A)^T. */
-    if (layout == DML_COL_MAJOR)
-        return dml_sgemm(pool, DML_ROW_MAJOR, trans_b, trans_a, n, m, k, alpha, b, ldb, a, lda, beta, c, ldc);
-    if (layout != DML_ROW_MAJOR || !dml__is_transpose(trans_a) || !dml__is_transpose(trans_b) || m < 0 ||
-        n < 0 || k < 0 || !dml__sgemm_fits(trans_a, m, k, lda) || !dml__sgemm_fits(trans_b, k, n, ldb) ||
+    if (!dml__is_transpose(trans_a) || !dml__is_transpose(trans_b) || m < 0 || n < 0 || k < 0 ||
+        !dml__sgemm_fits(trans_a, m, k, lda) || !dml__sgemm_fits(trans_b, k, n, ldb) ||
         !dml__sgemm_fits(DML_NO_TRANS, m, n, ldc))
         return DML_ERROR_ARGUMENT;
-    dml__matrix left = { a, lda, 1 }, right = { b, 1, ldb };
-    if (trans_a == DML_TRANS) left.lane_step = 1, left.k_step = lda;
-    if (trans_b == DML_TRANS) right.lane_step = ldb, right.k_step = 1;
-    const dml__product product = {
-        m, n, k, { dml__pack_matrix, &left }, { dml__pack_matrix, &right }, alpha, beta, NULL, c, ldc
-    };
+    const bool empty = m == 0 || n == 0, reads = !empty && k > 0 && alpha != 0;
+    return (!empty && !c) || (reads && (!a || !b)) ? DML_ERROR_ARGUMENT : DML_OK;
+}
+
+/* The numbers of a row-major product; where its arrays are is added. */
+static dml__product dml__row_major_product(dml__matrix factors[2], dml_transpose trans_a,
+                                           dml_transpose trans_b, int m, int n, int k, const float *a,
+                                           int lda, const float *b, int ldb)
+{
+    const dml__matrix left = { a, lda, 1 }, right = { b, 1, ldb };
+    dml__product product;
+    memset(&product, 0, sizeof product);
+    factors[0] = left;
+    factors[1] = right;
+    if (trans_a == DML_TRANS) factors[0].lane_step = 1, factors[0].k_step = lda;
+    if (trans_b == DML_TRANS) factors[1].lane_step = ldb, factors[1].k_step = 1;
+    product.m = m;
+    product.n = n;
+    product.k = k;
+    product.a.pack = product.b.pack = dml__pack_matrix;
+    product.a.source = &factors[0];
+    product.b.source = &factors[1];
+    return product;
+}
+
+DML_API dml_status dml_sgemm_fused(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m, int n,
+                                   int k, float alpha, const float *a, int lda, const float *b, int ldb,
+                                   float beta, float *c, int ldc, const dml_epilogue *epilogue)
+{
+    const dml_status status = dml__check_sgemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, c, ldc);
+    if (status != DML_OK || m == 0 || n == 0) return status;
+    dml__matrix factors[2];
+    dml__product product = dml__row_major_product(factors, trans_a, trans_b, m, n, k, a, lda, b, ldb);
+    product.alpha = alpha;
+    product.beta = beta;
+    product.c = c;
+    product.ldc = ldc;
+    if (epilogue) product.epilogue = *epilogue;
     dml__multiply(pool, &product);
     return DML_OK;
 }
 
-DML_API dml_scratch dml_sgemm_scratch(int m, int n, int k)
+DML_API dml_status dml_sgemm(dml_pool *pool, dml_layout layout, dml_transpose trans_a, dml_transpose trans_b,
+                             int m, int n, int k, float alpha, const float *a, int lda, const float *b,
+                             int ldb, float beta, float *c, int ldc)
 {
-    return dml__product_scratch(m, n, k);
+    if (layout == DML_ROW_MAJOR)
+        return dml_sgemm_fused(pool, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, NULL);
+    /* A matrix in column-major order is its transpose in row-major order: C^T = op(B)^T op(A)^T. */
+    if (layout == DML_COL_MAJOR)
+        return dml_sgemm_fused(pool, trans_b, trans_a, n, m, k, alpha, b, ldb, a, lda, beta, c, ldc, NULL);
+    return DML_ERROR_ARGUMENT;
+}
+
+typedef struct dml__gemm_batch {
+    dml_pool *pool;
+    dml__product product; /* the first */
+    dml__matrix factors[2];
+    ptrdiff_t stride_a, stride_b, stride_c;
+} dml__gemm_batch;
+
+/* Product i of a batch, by a worker, or with the whole pool for -1. */
+static bool dml__multiply_one(const dml__gemm_batch *batch, int i, int worker)
+{
+    dml__matrix factors[2] = { batch->factors[0], batch->factors[1] };
+    dml__product product = batch->product;
+    factors[0].x += i * batch->stride_a;
+    factors[1].x += i * batch->stride_b;
+    product.a.source = &factors[0];
+    product.b.source = &factors[1];
+    product.c += i * batch->stride_c;
+    if (worker >= 0) return dml__multiply_alone(batch->pool, worker, &product);
+    dml__multiply(batch->pool, &product);
+    return true;
+}
+
+static void dml__batch_task(void *argument, int task, int worker)
+{
+    dml__multiply_one((const dml__gemm_batch *)argument, task + 1, worker);
+}
+
+/* Products of at least so many multiply-adds are shared out one by one. */
+#define DML__SHARED_PRODUCT 4e6
+
+DML_API dml_status dml_sgemm_batched(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m,
+                                     int n, int k, float alpha, const float *a, int lda, ptrdiff_t stride_a,
+                                     const float *b, int ldb, ptrdiff_t stride_b, float beta, float *c,
+                                     int ldc, ptrdiff_t stride_c, int count)
+{
+    if (count < 0) return DML_ERROR_ARGUMENT;
+    if (count == 0) return DML_OK;
+    dml__gemm_batch batch;
+    const dml_status status = dml__check_sgemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, c, ldc);
+    if (status != DML_OK || m == 0 || n == 0) return status;
+    batch.pool = pool;
+    batch.product = dml__row_major_product(batch.factors, trans_a, trans_b, m, n, k, a, lda, b, ldb);
+    batch.product.alpha = alpha;
+    batch.product.beta = beta;
+    batch.product.c = c;
+    batch.product.ldc = ldc;
+    batch.stride_a = stride_a;
+    batch.stride_b = stride_b;
+    batch.stride_c = stride_c;
+    /* The first says whether one worker can do it. */
+    if ((double)m * n * k < DML__SHARED_PRODUCT && dml__multiply_one(&batch, 0, 0))
+        dml_pool_run(pool, count - 1, dml__batch_task, &batch);
+    else
+        for (int i = 0; i < count; i++) dml__multiply_one(&batch, i, -1);
+    return DML_OK;
+}
+
+DML_API dml_scratch dml_sgemm_scratch(dml_transpose trans_a, dml_transpose trans_b, int m, int n, int k)
+{
+    const dml_scratch none = { 0, 0 };
+    if (m < 1 || n < 1 || k < 1) return none;
+    dml__matrix factors[2];
+    const dml__product product =
+        dml__row_major_product(factors, trans_a, trans_b, m, n, k, NULL, trans_a == DML_TRANS ? m : k, NULL,
+                               trans_b == DML_TRANS ? k : n);
+    return dml__product_scratch(&product);
+}
+
+#endif
+
+/* ---- kernels/bf16.c ---- */
+
+#ifndef DML_KERNELS_BF16_C
+#define DML_KERNELS_BF16_C
+
+#include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+/* --- conversion --- */
+
+static inline uint32_t dml__f32_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float dml__f32_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline dml_bf16 dml__bf16_of(float x)
+{
+    const uint32_t bits = dml__f32_bits(x);
+    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return (dml_bf16)(bits >> 16 | 0x40u); /* a quiet NaN */
+    return (dml_bf16)((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
+}
+
+#define DML__BF16_BLOCK ((size_t)16384)
+
+typedef struct dml__bf16_job {
+    size_t n;
+    const float *wide_in;
+    const dml_bf16 *narrow_in;
+    float *wide;
+    dml_bf16 *narrow;
+} dml__bf16_job;
+
+static void dml__bf16_task(void *argument, int task, int worker)
+{
+    const dml__bf16_job *job = (const dml__bf16_job *)argument;
+    const size_t begin = (size_t)task * DML__BF16_BLOCK;
+    const size_t end = job->n - begin < DML__BF16_BLOCK ? job->n : begin + DML__BF16_BLOCK;
+    (void)worker;
+    if (job->narrow)
+        for (size_t i = begin; i < end; i++) job->narrow[i] = dml__bf16_of(job->wide_in[i]);
+    else
+        for (size_t i = begin; i < end; i++) job->wide[i] = dml__f32_of((uint32_t)job->narrow_in[i] << 16);
+}
+
+static void dml__convert_bf16(dml_pool *pool, const dml__bf16_job *job)
+{
+    dml__bf16_job own = *job;
+    dml_pool_run(pool, (int)((job->n + DML__BF16_BLOCK - 1) / DML__BF16_BLOCK), dml__bf16_task, &own);
+}
+
+DML_API void dml_bf16_from_f32(dml_pool *pool, size_t n, const float *x, dml_bf16 *y)
+{
+    const dml__bf16_job job = { n, x, NULL, NULL, y };
+    dml__convert_bf16(pool, &job);
+}
+
+DML_API void dml_bf16_to_f32(dml_pool *pool, size_t n, const dml_bf16 *x, float *y)
+{
+    const dml__bf16_job job = { n, NULL, x, y, NULL };
+    dml__convert_bf16(pool, &job);
+}
+
+/* --- packing --- */
+
+/* Element (lane, k) of a factor is x[lane * lane_step + k * k_step]; one of the two steps is 1. */
+typedef struct dml__bf16_matrix {
+    const dml_bf16 *x;
+    ptrdiff_t lane_step, k_step, k;
+} dml__bf16_matrix;
+
+/* As f32, for a micro-kernel on f32. */
+static void dml__pack_widened(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width,
+                              float *out)
+{
+    const dml__bf16_matrix *m = (const dml__bf16_matrix *)source;
+    const dml_bf16 *x = m->x + first * m->lane_step + k0 * m->k_step;
+    if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
+    if (m->lane_step == 1) {
+        for (int k = 0; k < kc; k++, x += m->k_step, out += width) {
+            int lane = 0;
+#if defined(__SSE2__)
+            for (; lane + 8 <= lanes; lane += 8) {
+                const __m128i zero = _mm_setzero_si128();
+                const __m128i eight = _mm_loadu_si128((const __m128i *)(const void *)(x + lane));
+                _mm_storeu_si128((__m128i *)(void *)(out + lane), _mm_unpacklo_epi16(zero, eight));
+                _mm_storeu_si128((__m128i *)(void *)(out + lane + 4), _mm_unpackhi_epi16(zero, eight));
+            }
+#endif
+            for (; lane < lanes; lane++) out[lane] = dml__f32_of((uint32_t)x[lane] << 16);
+        }
+        return;
+    }
+    /* Lines are widened a part at a time, then transposed as those of f32 are. */
+    float line[4][64];
+    for (int lane = 0; lane < lanes; lane += 4, x += 4 * m->lane_step) {
+        const int group = lanes - lane < 4 ? lanes - lane : 4;
+        for (int begin = 0; begin < kc; begin += 64) {
+            const int count = kc - begin < 64 ? kc - begin : 64;
+            for (int l = 0; l < group; l++)
+                for (int k = 0; k < count; k++)
+                    line[l][k] = dml__f32_of((uint32_t)x[l * m->lane_step + begin + k] << 16);
+            dml__pack_transposed(line[0], 64, group, count, width, out + (ptrdiff_t)begin * width + lane);
+        }
+    }
+}
+
+/* As pairs of two k's, the first in the lower half, for a micro-kernel on bf16; k0 and kc count pairs, and
+   the pair of a last odd k has a zero. */
+static void dml__pack_pairs(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width,
+                            float *out)
+{
+    const dml__bf16_matrix *m = (const dml__bf16_matrix *)source;
+    const dml_bf16 *x = m->x + first * m->lane_step + 2 * k0 * m->k_step;
+    const int whole = (int)(m->k - 2 * k0) / 2 < kc ? (int)(m->k - 2 * k0) / 2 : kc;
+    if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
+    for (int k = 0; k < kc; k++, out += width) {
+        const dml_bf16 *even = x + 2 * k * m->k_step, *odd = even + m->k_step;
+        int lane = 0;
+#if defined(__SSE2__)
+        for (; m->lane_step == 1 && k < whole && lane + 8 <= lanes; lane += 8) {
+            const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)(even + lane));
+            const __m128i high = _mm_loadu_si128((const __m128i *)(const void *)(odd + lane));
+            _mm_storeu_si128((__m128i *)(void *)(out + lane), _mm_unpacklo_epi16(low, high));
+            _mm_storeu_si128((__m128i *)(void *)(out + lane + 4), _mm_unpackhi_epi16(low, high));
+        }
+#endif
+        for (; lane < lanes; lane++) {
+            const uint32_t second = k < whole ? odd[lane * m->lane_step] : 0u;
+            out[lane] = dml__f32_of(second << 16 | even[lane * m->lane_step]);
+        }
+    }
+}
+
+/* --- the product --- */
+
+static dml__product dml__bf16_product(dml_isa isa, dml__bf16_matrix factors[2], int m, int n, int k)
+{
+    dml__product product;
+    memset(&product, 0, sizeof product);
+    product.kernel = dml__microkernel_bf16(dml__cpu_bf16(isa));
+    product.m = m;
+    product.n = n;
+    product.k = product.kernel ? ((ptrdiff_t)k + 1) / 2 : k;
+    product.a.pack = product.b.pack = product.kernel ? dml__pack_pairs : dml__pack_widened;
+    product.a.source = &factors[0];
+    product.b.source = &factors[1];
+    return product;
+}
+
+static bool dml__bf16_fits(dml_transpose trans, int rows, int columns, int ld)
+{
+    const int inner = trans == DML_NO_TRANS ? columns : rows;
+    return (trans == DML_NO_TRANS || trans == DML_TRANS) && ld >= (inner > 1 ? inner : 1);
+}
+
+DML_API dml_status dml_bf16gemm(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m, int n,
+                                int k, float alpha, const dml_bf16 *a, int lda, const dml_bf16 *b, int ldb,
+                                float beta, float *c, int ldc, const dml_epilogue *epilogue)
+{
+    if (m < 0 || n < 0 || k < 0 || !dml__bf16_fits(trans_a, m, k, lda) ||
+        !dml__bf16_fits(trans_b, k, n, ldb) || !dml__bf16_fits(DML_NO_TRANS, m, n, ldc))
+        return DML_ERROR_ARGUMENT;
+    if (m == 0 || n == 0) return DML_OK;
+    if (!c || (k > 0 && alpha != 0 && (!a || !b))) return DML_ERROR_ARGUMENT;
+    dml__bf16_matrix factors[2] = { { a, lda, 1, k }, { b, 1, ldb, k } };
+    if (trans_a == DML_TRANS) factors[0].lane_step = 1, factors[0].k_step = lda;
+    if (trans_b == DML_TRANS) factors[1].lane_step = ldb, factors[1].k_step = 1;
+    dml__product product = dml__bf16_product(dml__pool_machine(pool).isa, factors, m, n, k);
+    product.alpha = alpha;
+    product.beta = beta;
+    product.c = c;
+    product.ldc = ldc;
+    if (epilogue) product.epilogue = *epilogue;
+    dml__multiply(pool, &product);
+    return DML_OK;
+}
+
+DML_API dml_scratch dml_bf16gemm_scratch(int m, int n, int k)
+{
+    const dml_scratch none = { 0, 0 };
+    dml__bf16_matrix factors[2];
+    if (m < 1 || n < 1 || k < 1) return none;
+    memset(factors, 0, sizeof factors);
+    const dml__product product = dml__bf16_product(dml_cpu_isa(), factors, m, n, k);
+    return dml__product_scratch(&product);
+}
+
+#endif
+
+/* ---- kernels/conv2d_pass.c ---- */
+
+#ifndef DML_KERNELS_CONV2D_PASS_C
+#define DML_KERNELS_CONV2D_PASS_C
+
+/* ---- kernels/conv2d_pass.h ---- */
+
+/* conv2d_pass.h: a convolution as a list of offsets into the micro-kernel; what the forward product is, and
+   each phase of the input gradient. */
+#ifndef DML_KERNELS_CONV2D_PASS_H
+#define DML_KERNELS_CONV2D_PASS_H
+
+/* The sum over taps and depth at each pixel of a grid:
+       target(n, y, x)[j] = relu(sum over ty, tx, d of source(n, origin_y + y stride_h + ty dilation_h,
+   ...)[d]
+                                                       * weights[ty, tx, d, j]
+                                 + beta target(n, y, x)[j] + bias[j])
+   where the source is 0 outside its image. */
+typedef struct dml__conv_pass {
+    ptrdiff_t batch, grid_h, grid_w, columns;
+    ptrdiff_t stride_h, stride_w, dilation_h, dilation_w, taps_h, taps_w, depth;
+    ptrdiff_t origin_y, origin_x; /* of the first pixel's first tap: negative in the padding */
+
+    const float *source; /* (batch, source_h, source_w, source_pixel), of which `depth` count */
+    ptrdiff_t source_h, source_w, source_pixel;
+
+    const float *weights; /* element (ty, tx, d, j) lies at the sum of their steps */
+    ptrdiff_t weights_tap_h, weights_tap_w, weights_depth, weights_column;
+
+    float *target; /* pixel (n, y, x) lies at the sum of their steps */
+    ptrdiff_t target_image, target_line, target_pixel;
+    float beta;
+    const float *bias; /* (columns), or NULL */
+    bool relu;
+} dml__conv_pass;
+
+/* Bitwise the same for any number of threads and any scratch; allocates nothing. */
+DML__LOCAL void dml__conv_pass_run(dml_pool *pool, const dml__conv_pass *pass);
+
+/* What a pass of that size uses; the arrays aren't looked at. */
+DML__LOCAL dml_scratch dml__conv_pass_scratch(const dml__conv_pass *pass);
+
+/* Packs the weights of columns j0 .. for k0 <= k < k1, k in the order of (taps_h, taps_w, depth), as
+   out[(k - k0) * width + column], with zeros behind the last column. */
+DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdiff_t columns, ptrdiff_t width,
+                                    ptrdiff_t k0, ptrdiff_t k1, float *out);
+
+/* --- for convolutions of every kind --- */
+
+/* The widest tile that convolutions use; a multiple of any kernel's lanes * vectors. */
+#define DML__CONV_COLUMNS 32
+#define DML__CONV_ROWS 8 /* as many as any kernel on floats takes */
+
+static inline ptrdiff_t dml__conv_smaller(ptrdiff_t a, ptrdiff_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline ptrdiff_t dml__conv_larger(ptrdiff_t a, ptrdiff_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline ptrdiff_t dml__conv_quotient_up(ptrdiff_t a, ptrdiff_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+static inline ptrdiff_t dml__conv_round_up(ptrdiff_t a, ptrdiff_t b)
+{
+    return dml__conv_quotient_up(a, b) * b;
+}
+
+/* Copies, and sets to zero, short runs of floats: a call costs more than such a copy. */
+DML__LOCAL void dml__conv_copy(float *to, const float *from, ptrdiff_t count);
+DML__LOCAL void dml__conv_zero(float *to, ptrdiff_t count);
+
+/* Runs a tile of whole vectors of which only so many columns are in C: the others are computed on the side.
+ */
+DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *tile, int columns);
+
+#endif
+
+#include <string.h>
+
+/* The micro-kernel's rows are pixels of the grid, in order through lines and images; its columns are filters;
+   its blocks are taps, or lines of taps where those lie side by side. A band of lines, or of whole images, is
+   copied into the worker's scratch with zeros around it when taps reach outside of the image. The weights are
+   packed into panels (k, lanes * vectors) with k in the order of the taps; once for all bands in the shared
+   scratch, or block by block where they are used.
+
+   What an element's bits depend on is how k is cut into chunks, each of which is one chain of multiply-adds.
+   It is cut by the shape alone, so that one chunk of a panel always fits the stack. */
+#define DML__CONV_KC 256
+
+/* A band's floats, about half of a level-2 cache; one line may take more, but where it takes more than the
+   most, the patches are gathered tile by tile. */
+#define DML__CONV_BAND 65536
+#define DML__CONV_BAND_MOST 262144
+#define DML__CONV_PANELS 4096    /* floats of panels, which stay in a level-1 cache */
+#define DML__CONV_BAND_PIXELS 96 /* no fewer, for which the weights are read again */
+
+/* Fewer multiply-adds than this are not worth waking anybody, or making a task of. */
+#define DML__CONV_SERIAL_WORK 200000.0
+
+DML__LOCAL void dml__conv_copy(float *to, const float *from, ptrdiff_t count)
+{
+    if (count >= 128) {
+        memcpy(to, from, (size_t)count * sizeof *to);
+        return;
+    }
+    for (; count >= 8; count -= 8, to += 8, from += 8) memcpy(to, from, 8 * sizeof *to);
+    for (; count > 0; count--) *to++ = *from++;
+}
+
+DML__LOCAL void dml__conv_zero(float *to, ptrdiff_t count)
+{
+    if (count > 0) memset(to, 0, (size_t)count * sizeof *to);
+}
+
+DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *tile, int columns)
+{
+    if (columns == tile->columns) {
+        kernel->run(tile);
+        return;
+    }
+    float side[DML__CONV_ROWS * DML__CONV_COLUMNS];
+    dml__tile whole = *tile;
+    for (int i = 0; i < tile->rows; i++) {
+        whole.c[i] = side + i * tile->columns;
+        if (tile->beta != 0) {
+            dml__conv_zero(whole.c[i], tile->columns);
+            dml__conv_copy(whole.c[i], tile->c[i], columns);
+        }
+    }
+    kernel->run(&whole);
+    for (int i = 0; i < tile->rows; i++) dml__conv_copy(tile->c[i], whole.c[i], columns);
+}
+
+#if defined(__GNUC__)
+#define DML__PREFETCH(address) __builtin_prefetch(address)
+#else
+#define DML__PREFETCH(address) (void)(address)
+#endif
+
+typedef struct dml__conv_pass_plan {
+    const dml__conv_pass *pass;
+    dml_pool *pool;
+    const dml__microkernel *kernel;
+    ptrdiff_t full;           /* columns of a panel */
+    ptrdiff_t panels, k;      /* in all */
+    ptrdiff_t runs, run;      /* k is that many runs of elements that lie side by side */
+    ptrdiff_t chunks, pieces; /* chunks are whole runs, or a run is cut into that many pieces */
+    bool copy;                /* the source has to be padded */
+    ptrdiff_t copy_w;         /* pixels of a padded line */
+    ptrdiff_t images, lines;  /* of a band: whole images, or lines of one */
+    ptrdiff_t bands, groups;  /* tasks: bands times groups of panels */
+    float *packed;            /* (panels, k, full), or NULL */
+} dml__conv_pass_plan;
+
+/* Lines of the source under some lines of the grid. */
+static ptrdiff_t dml__conv_pass_source_lines(const dml__conv_pass *p, ptrdiff_t lines)
+{
+    return lines < 1 || p->taps_h < 1 ? 0 : (lines - 1) * p->stride_h + (p->taps_h - 1) * p->dilation_h + 1;
+}
+
+static ptrdiff_t dml__conv_pass_band_floats(const dml__conv_pass_plan *plan, ptrdiff_t images,
+                                            ptrdiff_t lines)
+{
+    return images * dml__conv_pass_source_lines(plan->pass, lines) * plan->copy_w * plan->pass->depth;
+}
+
+/* What a band keeps in the caches: its copy, or what a chunk meets of its source; and, where that is written
+   at once, the target. */
+static ptrdiff_t dml__conv_pass_footprint(const dml__conv_pass_plan *plan, ptrdiff_t images, ptrdiff_t lines)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t pixels = images * lines * p->grid_w;
+    ptrdiff_t band = dml__conv_pass_band_floats(plan, images, lines);
+    if (!plan->copy) band = dml__conv_smaller(band, pixels * dml__conv_smaller(plan->k, DML__CONV_KC));
+    return band + (plan->chunks == 1 ? pixels * p->columns : 0);
+}
+
+static void dml__conv_pass_plan_bands(dml__conv_pass_plan *plan, int threads)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t image = dml__conv_pass_footprint(plan, 1, p->grid_h);
+    const double work =
+        (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)plan->k * (double)p->columns;
+    ptrdiff_t wanted = 1;
+    if (threads > 1 && work >= DML__CONV_SERIAL_WORK) {
+        const double most = work / (DML__CONV_SERIAL_WORK / 2);
+        wanted = most < 4.0 * threads ? (ptrdiff_t)most : 4 * threads;
+    }
+    plan->images = 1, plan->lines = p->grid_h;
+    if (2 * image <= DML__CONV_BAND) {
+        plan->images = dml__conv_smaller(p->batch, DML__CONV_BAND / image);
+        while (plan->images > 1 && dml__conv_quotient_up(p->batch, plan->images) < wanted)
+            plan->images = dml__conv_quotient_up(plan->images, 2);
+    } else {
+        while (plan->lines > 1 && plan->lines * p->grid_w >= 2 * DML__CONV_BAND_PIXELS &&
+               dml__conv_pass_footprint(plan, 1, plan->lines) > DML__CONV_BAND)
+            plan->lines = dml__conv_quotient_up(plan->lines, 2);
+    }
+    /* Panels are shared out before the lines of an image, whose copies overlap. */
+    plan->bands =
+        dml__conv_quotient_up(p->batch, plan->images) * dml__conv_quotient_up(p->grid_h, plan->lines);
+    plan->groups = plan->bands >= wanted
+                       ? 1
+                       : dml__conv_smaller(plan->panels, dml__conv_quotient_up(wanted, plan->bands));
+    while (plan->images == 1 && plan->lines > 1 && plan->bands * plan->groups < wanted) {
+        plan->lines = dml__conv_quotient_up(plan->lines, 2);
+        plan->bands = p->batch * dml__conv_quotient_up(p->grid_h, plan->lines);
+    }
+}
+
+static dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml__conv_pass *pass, int threads)
+{
+    dml__conv_pass_plan plan;
+    const dml__conv_pass *p = pass;
+    memset(&plan, 0, sizeof plan);
+    plan.pass = pass;
+    plan.pool = pool;
+    plan.kernel = dml__microkernel_get(dml__pool_machine(pool).isa);
+    plan.full = plan.kernel->lanes * plan.kernel->vectors;
+    plan.panels = dml__conv_quotient_up(p->columns, plan.full);
+    plan.k = p->taps_h * p->taps_w * p->depth;
+    const ptrdiff_t end_y = p->origin_y + dml__conv_pass_source_lines(p, p->grid_h);
+    plan.copy_w = (p->grid_w - 1) * p->stride_w + (p->taps_w - 1) * p->dilation_w + 1;
+    plan.copy = plan.k > 0 && (p->origin_y < 0 || p->origin_x < 0 || end_y > p->source_h ||
+                               p->origin_x + plan.copy_w > p->source_w);
+    const bool side_by_side =
+        p->taps_w == 1 || (p->dilation_w == 1 && (plan.copy || p->source_pixel == p->depth));
+    plan.run = side_by_side ? p->taps_w * p->depth : p->depth;
+    plan.runs = plan.k / (plan.run ? plan.run : 1);
+    plan.pieces = 1, plan.chunks = 1;
+    if (plan.run > DML__CONV_KC) {
+        plan.pieces = dml__conv_quotient_up(plan.run, DML__CONV_KC);
+        plan.chunks = plan.runs * plan.pieces;
+    } else if (plan.k) {
+        plan.chunks = dml__conv_quotient_up(plan.runs, DML__CONV_KC / plan.run);
+    }
+    dml__conv_pass_plan_bands(&plan, threads);
+    return plan;
+}
+
+/* Some of a pass' k, which the micro-kernel goes through at once. */
+typedef struct dml__conv_pass_chunk {
+    ptrdiff_t run0, offset; /* begins with that element of that run */
+    int runs, length;       /* so many runs, or, of one run, so many elements */
+    ptrdiff_t k0, k1;
+} dml__conv_pass_chunk;
+
+static dml__conv_pass_chunk dml__conv_pass_chunk_at(const dml__conv_pass_plan *plan, ptrdiff_t c)
+{
+    dml__conv_pass_chunk chunk;
+    if (plan->pieces > 1) {
+        const ptrdiff_t piece = c % plan->pieces;
+        chunk.run0 = c / plan->pieces;
+        chunk.runs = 1;
+        chunk.offset = piece * plan->run / plan->pieces;
+        chunk.length = (int)((piece + 1) * plan->run / plan->pieces - chunk.offset);
+    } else {
+        chunk.run0 = c * plan->runs / plan->chunks;
+        chunk.runs = (int)((c + 1) * plan->runs / plan->chunks - chunk.run0);
+        chunk.offset = 0;
+        chunk.length = (int)plan->run;
+    }
+    chunk.k0 = chunk.run0 * plan->run + chunk.offset;
+    chunk.k1 = chunk.k0 + (ptrdiff_t)chunk.runs * chunk.length;
+    return chunk;
+}
+
+/* --- the weights --- */
+
+DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdiff_t columns, ptrdiff_t width,
+                                    ptrdiff_t k0, ptrdiff_t k1, float *out)
+{
+    if (columns < width) dml__conv_zero(out, (k1 - k0) * width);
+    while (k0 < k1) { /* a tap at a time */
+        const ptrdiff_t tap = k0 / p->depth, d = k0 % p->depth;
+        ptrdiff_t count = dml__conv_smaller(p->depth - d, k1 - k0);
+        const float *from = p->weights + tap / p->taps_w * p->weights_tap_h +
+                            tap % p->taps_w * p->weights_tap_w + d * p->weights_depth +
+                            j0 * p->weights_column;
+        if (p->weights_column == 1) {
+            for (ptrdiff_t k = 0; k < count; k++, from += p->weights_depth) {
+                DML__PREFETCH(from + 16 * p->weights_depth);
+                if (columns == 16)
+                    memcpy(out + k * width, from, 16 * sizeof *out);
+                else
+                    dml__conv_copy(out + k * width, from, columns);
+            }
+        } else {
+            /* The forward weights of a filter lie side by side for all taps. */
+            if (p->weights_tap_w == p->depth && p->weights_tap_h == p->taps_w * p->depth) count = k1 - k0;
+            count = dml__conv_smaller(count, DML__CONV_KC);
+            dml__pack_transposed(from, p->weights_column, (int)columns, (int)count, (int)width, out);
+        }
+        out += count * width;
+        k0 += count;
+    }
+}
+
+static ptrdiff_t dml__conv_pass_panel_columns(const dml__conv_pass_plan *plan, ptrdiff_t panel)
+{
+    return dml__conv_smaller(plan->full, plan->pass->columns - panel * plan->full);
+}
+
+static void dml__conv_pass_pack_task(void *argument, int task, int worker)
+{
+    const dml__conv_pass_plan *plan = (const dml__conv_pass_plan *)argument;
+    const ptrdiff_t columns = dml__conv_pass_panel_columns(plan, task);
+    (void)worker;
+    dml__conv_pass_pack(plan->pass, task * plan->full, columns,
+                        dml__conv_round_up(columns, plan->kernel->lanes), 0, plan->k,
+                        plan->packed + task * plan->full * plan->k);
+}
+
+/* --- the bands --- */
+
+/* The part of the grid that a task computes, and where its pixels' first taps are found. */
+typedef struct dml__conv_pass_band {
+    ptrdiff_t n0, images, y0, lines;
+    const float *base;                           /* NULL: patches are gathered */
+    ptrdiff_t image_step, line_step, pixel_step; /* of the source, or of its copy */
+} dml__conv_pass_band;
+
+/* Copies the pixels of a source line from `x` on, which may lie outside, with zeros there. */
+static void dml__conv_pass_copy_pixels(const dml__conv_pass *p, ptrdiff_t n, ptrdiff_t y, ptrdiff_t x,
+                                       ptrdiff_t count, float *to)
+{
+    const ptrdiff_t depth = p->depth;
+    if (y < 0 || y >= p->source_h) {
+        dml__conv_zero(to, count * depth);
+        return;
+    }
+    const float *line = p->source + (n * p->source_h + y) * p->source_w * p->source_pixel;
+    const ptrdiff_t before = x >= 0 ? 0 : dml__conv_smaller(-x, count);
+    const ptrdiff_t end = dml__conv_larger(dml__conv_smaller(count, p->source_w - x), before);
+    dml__conv_zero(to, before * depth);
+    if (p->source_pixel == depth)
+        dml__conv_copy(to + before * depth, line + (x + before) * depth, (end - before) * depth);
+    else
+        for (ptrdiff_t i = before; i < end; i++)
+            dml__conv_copy(to + i * depth, line + (x + i) * p->source_pixel, depth);
+    dml__conv_zero(to + end * depth, (count - end) * depth);
+}
+
+static dml__conv_pass_band dml__conv_pass_band_at(const dml__conv_pass_plan *plan, ptrdiff_t index,
+                                                  int worker)
+{
+    const dml__conv_pass *p = plan->pass;
+    dml__conv_pass_band band;
+    const ptrdiff_t of_image = dml__conv_quotient_up(p->grid_h, plan->lines);
+    if (of_image == 1) {
+        band.n0 = index * plan->images;
+        band.images = dml__conv_smaller(plan->images, p->batch - band.n0);
+        band.y0 = 0, band.lines = p->grid_h;
+    } else { /* even shares of an image */
+        band.n0 = index / of_image;
+        band.images = 1;
+        band.y0 = index % of_image * p->grid_h / of_image;
+        band.lines = (index % of_image + 1) * p->grid_h / of_image - band.y0;
+    }
+    const ptrdiff_t y = p->origin_y + band.y0 * p->stride_h,
+                    lines = dml__conv_pass_source_lines(p, band.lines);
+    band.pixel_step = p->source_pixel;
+    band.line_step = p->source_w * p->source_pixel;
+    band.image_step = p->source_h * band.line_step;
+    band.base = p->source;
+    if (plan->k == 0) return band;
+    if (!plan->copy) {
+        band.base += band.n0 * band.image_step + y * band.line_step + p->origin_x * band.pixel_step;
+        return band;
+    }
+    float *copy = (float *)dml_pool_scratch(plan->pool, worker);
+    const size_t bytes = (size_t)(band.images * lines * plan->copy_w * p->depth) * sizeof(float);
+    band.base = NULL;
+    if (!copy || dml_pool_scratch_bytes(plan->pool).worker < bytes) return band;
+    band.base = copy;
+    band.pixel_step = p->depth;
+    band.line_step = plan->copy_w * p->depth;
+    band.image_step = lines * band.line_step;
+    for (ptrdiff_t n = 0; n < band.images; n++)
+        for (ptrdiff_t line = 0; line < lines; line++, copy += band.line_step)
+            dml__conv_pass_copy_pixels(p, band.n0 + n, y + line, p->origin_x, plan->copy_w, copy);
+    return band;
+}
+
+/* --- tiles --- */
+
+/* Where a pixel of a band lies: counted along lines, through the images. */
+typedef struct dml__conv_pass_pixel {
+    ptrdiff_t n, y, x;
+} dml__conv_pass_pixel;
+
+static inline void dml__conv_pass_next(dml__conv_pass_pixel *at, const dml__conv_pass_band *band,
+                                       ptrdiff_t width)
+{
+    if (++at->x < width) return;
+    at->x = 0;
+    if (++at->y < band->lines) return;
+    at->y = 0;
+    at->n++;
+}
+
+/* A chunk of the patch of a pixel, where no padded copy is there to find it in. */
+static void dml__conv_pass_gather(const dml__conv_pass *p, const dml__conv_pass_band *band,
+                                  dml__conv_pass_pixel at, const dml__conv_pass_chunk *chunk, float *to)
+{
+    const ptrdiff_t y0 = p->origin_y + (band->y0 + at.y) * p->stride_h, x0 = p->origin_x + at.x * p->stride_w;
+    for (ptrdiff_t k = chunk->k0; k < chunk->k1;) {
+        const ptrdiff_t tap = k / p->depth, d = k % p->depth;
+        const ptrdiff_t count = dml__conv_smaller(p->depth - d, chunk->k1 - k);
+        const ptrdiff_t y = y0 + tap / p->taps_w * p->dilation_h, x = x0 + tap % p->taps_w * p->dilation_w;
+        if (y < 0 || y >= p->source_h || x < 0 || x >= p->source_w)
+            dml__conv_zero(to, count);
+        else
+            dml__conv_copy(
+                to,
+                p->source + (((band->n0 + at.n) * p->source_h + y) * p->source_w + x) * p->source_pixel + d,
+                count);
+        to += count;
+        k += count;
+    }
+}
+
+/* One chunk of one panel for all pixels of a band. */
+typedef struct dml__conv_pass_sweep {
+    const dml__conv_pass_plan *plan;
+    const dml__conv_pass_band *band;
+    dml__conv_pass_chunk chunk;
+    ptrdiff_t j0;
+    int columns; /* of the panel that count */
+    bool spill;  /* a pixel's vectors may reach into the next pixels, which are written after it */
+    dml__tile tile;
+} dml__conv_pass_sweep;
+
+static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
+{
+    const dml__conv_pass_plan *plan = sweep->plan;
+    const dml__conv_pass *p = plan->pass;
+    const dml__conv_pass_band *band = sweep->band;
+    dml__tile *tile = &sweep->tile;
+    const ptrdiff_t pixels = band->images * band->lines * p->grid_w;
+    const ptrdiff_t tiles = dml__conv_quotient_up(pixels, plan->kernel->rows);
+    const ptrdiff_t a_pixel = p->stride_w * band->pixel_step, a_line = p->stride_h * band->line_step;
+    float gathered[DML__CONV_ROWS * DML__CONV_KC];
+    const float *a_line_at = band->base ? band->base : p->source;
+    float *c_line_at = p->target + band->n0 * p->target_image + band->y0 * p->target_line + sweep->j0;
+    const float *a = a_line_at;
+    float *c = c_line_at;
+    dml__conv_pass_pixel at = { 0, 0, 0 };
+    for (ptrdiff_t t = 0, pixel = 0; t < tiles; t++) {
+        const ptrdiff_t end = (t + 1) * pixels / tiles;
+        tile->rows = (int)(end - pixel);
+        for (int i = 0; pixel < end; i++, pixel++) {
+            tile->c[i] = c;
+            if (band->base) {
+                tile->a[i] = a;
+            } else {
+                tile->a[i] = gathered + i * DML__CONV_KC;
+                dml__conv_pass_gather(p, band, at, &sweep->chunk, gathered + i * DML__CONV_KC);
+            }
+            a += a_pixel;
+            c += p->target_pixel;
+            if (at.x == p->grid_w - 1) {
+                const bool last = at.y == band->lines - 1;
+                a_line_at += last ? band->image_step - (band->lines - 1) * a_line : a_line;
+                c_line_at += last ? p->target_image - (band->lines - 1) * p->target_line : p->target_line;
+                a = a_line_at;
+                c = c_line_at;
+            }
+            dml__conv_pass_next(&at, band, p->grid_w);
+        }
+        const bool spill = sweep->spill && (pixels - end) * sweep->columns >= tile->columns;
+        dml__conv_tile(plan->kernel, tile, spill ? tile->columns : sweep->columns);
+    }
+}
+
+/* Sets where the blocks of a chunk lie. */
+static void dml__conv_pass_blocks(const dml__conv_pass_plan *plan, const dml__conv_pass_band *band,
+                                  const dml__conv_pass_chunk *chunk, ptrdiff_t b_step, ptrdiff_t *a_at,
+                                  ptrdiff_t *b_at, dml__tile *tile)
+{
+    const dml__conv_pass *p = plan->pass;
+    tile->blocks = plan->k ? chunk->runs : 0;
+    tile->k = chunk->length;
+    tile->a_at = a_at;
+    tile->b_at = b_at;
+    if (!band->base) {
+        tile->blocks = 1;
+        tile->k = (int)(chunk->k1 - chunk->k0);
+        a_at[0] = b_at[0] = 0;
+        return;
+    }
+    const ptrdiff_t across = plan->runs == p->taps_h ? 1 : p->taps_w;
+    for (int r = 0; r < tile->blocks; r++) {
+        const ptrdiff_t run = chunk->run0 + r;
+        a_at[r] = run / across * p->dilation_h * band->line_step +
+                  run % across * p->dilation_w * band->pixel_step + chunk->offset;
+        b_at[r] = (ptrdiff_t)r * chunk->length * b_step;
+    }
+}
+
+/* How many panels from that one on are gone through with each row of tiles: so many as stay in the level-1
+ * cache. */
+static ptrdiff_t dml__conv_pass_panels_at(const dml__conv_pass_plan *plan, ptrdiff_t panel, ptrdiff_t end,
+                                          const dml__conv_pass_chunk *chunk)
+{
+    const ptrdiff_t whole = dml__conv_smaller(end, plan->pass->columns / plan->full) - panel;
+    const ptrdiff_t most = DML__CONV_PANELS / dml__conv_larger(1, (chunk->k1 - chunk->k0) * plan->full);
+    return dml__conv_larger(1, dml__conv_smaller(whole, most));
+}
+
+/* A chunk of some panels for a whole band. */
+static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__conv_pass_band *band,
+                                  ptrdiff_t panel, ptrdiff_t panels, const dml__conv_pass_chunk *chunk,
+                                  bool first, bool last)
+{
+    const dml__conv_pass *p = plan->pass;
+    ptrdiff_t a_at[DML__CONV_KC], b_at[DML__CONV_KC];
+    float block[DML__CONV_KC * DML__CONV_COLUMNS], bias[DML__CONV_COLUMNS]; /* (panels, k, width), (width) */
+    dml__conv_pass_sweep sweep;
+    dml__tile *tile = &sweep.tile;
+    sweep.plan = plan;
+    sweep.band = band;
+    sweep.j0 = panel * plan->full;
+    sweep.columns = (int)dml__conv_pass_panel_columns(plan, panel);
+    const ptrdiff_t width = dml__conv_round_up(sweep.columns, plan->kernel->lanes);
+    sweep.spill = plan->chunks == 1 && plan->panels == 1 && p->beta == 0 && p->target_pixel == p->columns &&
+                  p->target_line == p->grid_w * p->target_pixel &&
+                  p->target_image == p->grid_h * p->target_line;
+    sweep.chunk = *chunk;
+    tile->panels = (int)panels;
+    tile->columns = (int)width;
+    tile->a_step = 1;
+    tile->b_step = width;
+    tile->alpha = 1;
+    if (plan->packed) {
+        tile->b = plan->packed + sweep.j0 * plan->k + chunk->k0 * width;
+        tile->b_panel = plan->full * plan->k;
+    } else {
+        tile->b = block;
+        tile->b_panel = plan->full * (chunk->k1 - chunk->k0);
+        for (ptrdiff_t i = 0; i < panels; i++)
+            dml__conv_pass_pack(p, sweep.j0 + i * plan->full, sweep.columns, width, chunk->k0, chunk->k1,
+                                block + i * tile->b_panel);
+    }
+    tile->beta = first ? p->beta : 1;
+    tile->relu = last && p->relu;
+    tile->bias = NULL;
+    if (last && p->bias) {
+        tile->bias = p->bias + sweep.j0;
+        if (sweep.columns < width) { /* vectors are read of it */
+            dml__conv_zero(bias, width);
+            dml__conv_copy(bias, p->bias + sweep.j0, sweep.columns);
+            tile->bias = bias;
+        }
+    }
+    dml__conv_pass_blocks(plan, band, &sweep.chunk, width, a_at, b_at, tile);
+    dml__conv_pass_sweep_tiles(&sweep);
+}
+
+static void dml__conv_pass_task(void *argument, int task, int worker)
+{
+    const dml__conv_pass_plan *plan = (const dml__conv_pass_plan *)argument;
+    const ptrdiff_t group = task % plan->groups;
+    const dml__conv_pass_band band = dml__conv_pass_band_at(plan, task / plan->groups, worker);
+    const ptrdiff_t end = (group + 1) * plan->panels / plan->groups;
+    /* A chunk's part of the band is used for all panels before the next. */
+    for (ptrdiff_t c = 0; c < plan->chunks; c++) {
+        const dml__conv_pass_chunk chunk = dml__conv_pass_chunk_at(plan, c);
+        ptrdiff_t panels;
+        for (ptrdiff_t panel = group * plan->panels / plan->groups; panel < end; panel += panels) {
+            panels = dml__conv_pass_panels_at(plan, panel, end, &chunk);
+            dml__conv_pass_panels(plan, &band, panel, panels, &chunk, c == 0, c == plan->chunks - 1);
+        }
+    }
+}
+
+static size_t dml__conv_pass_packed_bytes(const dml__conv_pass_plan *plan)
+{
+    return (size_t)(plan->k * dml__conv_round_up(plan->pass->columns, plan->kernel->lanes)) * sizeof(float);
+}
+
+DML__LOCAL dml_scratch dml__conv_pass_scratch(const dml__conv_pass *pass)
+{
+    dml_scratch scratch = { 0, 0 };
+    if (pass->batch < 1 || pass->grid_h < 1 || pass->grid_w < 1) return scratch;
+    const dml__conv_pass_plan plan = dml__conv_pass_plan_of(NULL, pass, 1);
+    const ptrdiff_t band = dml__conv_pass_band_floats(&plan, plan.images, plan.lines);
+    if (plan.copy && band <= DML__CONV_BAND_MOST) scratch.worker = (size_t)band * sizeof(float);
+    const size_t packed = dml__conv_pass_packed_bytes(&plan);
+    if (plan.bands > 1 || packed <= DML__CONV_BAND * sizeof(float)) scratch.shared = packed;
+    return scratch;
+}
+
+DML__LOCAL void dml__conv_pass_run(dml_pool *pool, const dml__conv_pass *pass)
+{
+    if (pass->batch < 1 || pass->grid_h < 1 || pass->grid_w < 1) return;
+    dml__conv_pass_plan plan = dml__conv_pass_plan_of(pool, pass, dml_pool_threads(pool));
+    const ptrdiff_t tasks = plan.bands * plan.groups;
+    if (plan.bands > 1 && dml_pool_scratch_bytes(pool).shared >= dml__conv_pass_packed_bytes(&plan)) {
+        plan.packed = (float *)dml_pool_shared_scratch(pool);
+        dml_pool_run(tasks > 1 ? pool : NULL, plan.packed ? (int)plan.panels : 0, dml__conv_pass_pack_task,
+                     &plan);
+    }
+    dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__conv_pass_task, &plan);
+}
+
+#endif
+
+/* ---- kernels/conv2d_weights.c ---- */
+
+#ifndef DML_KERNELS_CONV2D_WEIGHTS_C
+#define DML_KERNELS_CONV2D_WEIGHTS_C
+
+/* ---- kernels/conv2d_weights.h ---- */
+
+/* conv2d_weights.h: the weight gradient of a convolution. */
+#ifndef DML_KERNELS_CONV2D_WEIGHTS_H
+#define DML_KERNELS_CONV2D_WEIGHTS_H
+
+/* dw[f, ty, tx, c] = beta dw + sum over n, y, x of dy(n, y, x)[f] * x(n, y stride_h + ty dilation_h - pad_h,
+   ...)[c], with x 0 outside its image. */
+typedef struct dml__wgrad {
+    ptrdiff_t batch, out_h, out_w, filters, taps_h, taps_w, channels;
+    ptrdiff_t stride_h, stride_w, dilation_h, dilation_w, pad_h, pad_w;
+    const float *x; /* (batch, in_h, in_w, x_pixel), of which `channels` count */
+    ptrdiff_t in_h, in_w, x_pixel;
+    const float *dy; /* (batch, out_h, out_w, dy_pixel), of which `filters` count */
+    ptrdiff_t dy_pixel;
+    float *dw; /* (filters, taps_h, taps_w, channels) */
+    float beta;
+} dml__wgrad;
+
+/* Bitwise the same for any number of threads and any scratch; allocates nothing. */
+DML__LOCAL void dml__wgrad_run(dml_pool *pool, const dml__wgrad *job);
+
+/* What a gradient of that size uses; the arrays aren't looked at. */
+DML__LOCAL dml_scratch dml__wgrad_scratch(const dml__wgrad *job);
+
+#endif
+
+#include <string.h>
+
+/* The micro-kernel's rows are filters, its columns the channels under a tap (or, where there are few, the
+   channels under a line of taps), its k pixels of dy, and its blocks lines of them. The sum over pixels is
+   cut into strips, each of which is one chain of multiply-adds: a strip of x is copied into panels of
+   channels with the padding's zeros around it, one of dy into panels of filters. A small dw has too few tiles
+   to share among threads: the strips then are shared out in chunks, whose partial sums are added up in order.
+   Strips and chunks depend on the shape alone. */
+#define DML__WGRAD_STRIP 256 /* pixels of dy */
+#define DML__WGRAD_CHUNKS 16
+#define DML__WGRAD_CHUNKED 65536  /* floats of a dw that is summed in chunks */
+#define DML__WGRAD_PARTIAL 262144 /* floats of all partial sums, about */
+#define DML__WGRAD_FILTERS 256    /* of dy that are packed at once */
+#define DML__WGRAD_COPY 49152     /* floats of x that are copied at once, where that is a panel or more */
+#define DML__WGRAD_COPY_MOST 262144
+#define DML__WGRAD_SERIAL_WORK 200000.0
+#define DML__WGRAD_STACK_TILES 8
+
+typedef struct dml__wgrad_plan {
+    const dml__wgrad *job;
+    dml_pool *pool;
+    const dml__microkernel *kernel;
+    ptrdiff_t full, rows;       /* of a tile */
+    ptrdiff_t row_tiles, patch; /* patch = taps_h taps_w channels: a line of dw */
+    bool lines_of_taps;         /* a tile's columns run through (taps_w, channels), not channels */
+    ptrdiff_t panels;           /* of channels; of whole lines 1 */
+    ptrdiff_t lines, pieces;    /* a strip is that many lines of dy, or one of that many pieces of a line */
+    ptrdiff_t strips, chunks;
+    bool in_place;                      /* x is used where it is */
+    ptrdiff_t step_h, step_w;           /* strides in the copy */
+    ptrdiff_t copy_w, copy_lines;       /* pixels of a line of the copy, lines at most */
+    ptrdiff_t panels_at_once;           /* that are copied */
+    ptrdiff_t filters_at_once;          /* that are packed, in whole tiles */
+    ptrdiff_t panel_shares, row_shares; /* tasks: chunks times these */
+    float *partial;                     /* (chunks - 1, filters, patch), or NULL */
+} dml__wgrad_plan;
+
+static ptrdiff_t dml__wgrad_strip_w(const dml__wgrad_plan *plan)
+{
+    return dml__conv_quotient_up(plan->job->out_w, plan->pieces);
+}
+
+static void dml__wgrad_plan_strips(dml__wgrad_plan *plan)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t all = j->batch * j->out_h, dw = j->filters * plan->patch;
+    plan->pieces = dml__conv_quotient_up(j->out_w, DML__WGRAD_STRIP);
+    plan->lines = dml__conv_larger(1, DML__WGRAD_STRIP / j->out_w);
+    plan->strips = dml__conv_quotient_up(all, plan->lines) * plan->pieces;
+    plan->chunks = 1;
+    if (dw <= DML__WGRAD_CHUNKED)
+        plan->chunks = dml__conv_smaller(dml__conv_smaller(DML__WGRAD_CHUNKS, plan->strips / 2),
+                                         DML__WGRAD_PARTIAL / dw);
+    plan->chunks = dml__conv_larger(1, plan->chunks);
+}
+
+static void dml__wgrad_plan_copies(dml__wgrad_plan *plan)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t reach_h = (j->taps_h - 1) * j->dilation_h + 1,
+                    reach_w = (j->taps_w - 1) * j->dilation_w + 1;
+    const bool inside = j->pad_h == 0 && j->pad_w == 0;
+    /* What one tap passes over need not be copied. */
+    plan->step_h = j->taps_h == 1 ? 1 : j->stride_h;
+    plan->step_w = j->taps_w == 1 ? 1 : j->stride_w;
+    plan->copy_w = (dml__wgrad_strip_w(plan) - 1) * plan->step_w + reach_w;
+    const ptrdiff_t images =
+        dml__conv_smaller(dml__conv_smaller(plan->lines, j->batch), (plan->lines - 1) / j->out_h + 2);
+    plan->copy_lines = (plan->lines - images) * plan->step_h + images * reach_h;
+    if (plan->step_h > reach_h) plan->copy_lines = plan->lines * plan->step_h; /* a bound */
+    /* Two or three tiles of filters are no reason to copy x. */
+    plan->in_place =
+        inside && !plan->lines_of_taps && j->channels % plan->kernel->lanes == 0 && plan->row_tiles < 4;
+    const ptrdiff_t panel =
+        plan->copy_lines * plan->copy_w * (plan->lines_of_taps ? j->channels : plan->full);
+    plan->panels_at_once = dml__conv_smaller(plan->panels, dml__conv_larger(1, DML__WGRAD_COPY / panel));
+    const ptrdiff_t parts = dml__conv_quotient_up(plan->row_tiles * plan->rows, DML__WGRAD_FILTERS);
+    plan->filters_at_once = dml__conv_quotient_up(plan->row_tiles, parts) * plan->rows;
+}
+
+static void dml__wgrad_plan_shares(dml__wgrad_plan *plan, int threads)
+{
+    const dml__wgrad *j = plan->job;
+    const double work =
+        (double)j->batch * (double)(j->out_h * j->out_w) * (double)plan->patch * (double)j->filters;
+    ptrdiff_t wanted = 1;
+    plan->panel_shares = plan->row_shares = 1;
+    if (threads > 1 && work >= DML__WGRAD_SERIAL_WORK) wanted = 2 * threads;
+    if (plan->chunks >= wanted) return;
+    plan->panel_shares = dml__conv_smaller(plan->panels, dml__conv_quotient_up(wanted, plan->chunks));
+    if (plan->chunks * plan->panel_shares < wanted)
+        plan->row_shares = dml__conv_smaller(
+            plan->row_tiles, dml__conv_quotient_up(wanted, plan->chunks * plan->panel_shares));
+}
+
+static dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *job, int threads)
+{
+    dml__wgrad_plan plan;
+    memset(&plan, 0, sizeof plan);
+    plan.job = job;
+    plan.pool = pool;
+    plan.kernel = dml__microkernel_get(dml__pool_machine(pool).isa);
+    plan.full = plan.kernel->lanes * plan.kernel->vectors;
+    plan.rows = plan.kernel->rows;
+    plan.row_tiles = dml__conv_quotient_up(job->filters, plan.rows);
+    plan.patch = job->taps_h * job->taps_w * job->channels;
+    plan.lines_of_taps = job->channels < plan.full && job->taps_w > 1 && job->dilation_w == 1;
+    plan.panels = plan.lines_of_taps ? 1 : dml__conv_quotient_up(job->channels, plan.full);
+    dml__wgrad_plan_strips(&plan);
+    dml__wgrad_plan_copies(&plan);
+    dml__wgrad_plan_shares(&plan, threads);
+    return plan;
+}
+
+static ptrdiff_t dml__wgrad_copy_floats(const dml__wgrad_plan *plan)
+{
+    const ptrdiff_t pixels = plan->copy_lines * plan->copy_w;
+    if (plan->in_place) return 0;
+    return plan->lines_of_taps ? pixels * plan->job->channels + plan->full /* a vector's overhang */
+                               : pixels * plan->full * plan->panels_at_once;
+}
+
+static ptrdiff_t dml__wgrad_worker_floats(const dml__wgrad_plan *plan)
+{
+    return dml__conv_round_up(dml__wgrad_copy_floats(plan), 16) + DML__WGRAD_STRIP * plan->filters_at_once;
+}
+
+/* Pixels x0 .. x0 + w - 1 of lines line0 .. of dy, all images' lines counted through. */
+typedef struct dml__wgrad_strip {
+    ptrdiff_t line0, lines, x0, w;
+} dml__wgrad_strip;
+
+static dml__wgrad_strip dml__wgrad_strip_at(const dml__wgrad_plan *plan, ptrdiff_t index)
+{
+    const dml__wgrad *j = plan->job;
+    dml__wgrad_strip strip;
+    const ptrdiff_t piece = index % plan->pieces;
+    strip.line0 = index / plan->pieces * plan->lines;
+    strip.lines = dml__conv_smaller(plan->lines, j->batch * j->out_h - strip.line0);
+    strip.x0 = piece * j->out_w / plan->pieces;
+    strip.w = (piece + 1) * j->out_w / plan->pieces - strip.x0;
+    return strip;
+}
+
+/* Some columns of dw: those from `first` on of the line `tap_h` of its taps. */
+typedef struct dml__wgrad_columns {
+    ptrdiff_t tap_h, first;
+    int count;
+} dml__wgrad_columns;
+
+/* A panel's tiles: of each line of taps so many. */
+static ptrdiff_t dml__wgrad_tiles_across(const dml__wgrad_plan *plan)
+{
+    return plan->lines_of_taps ? dml__conv_quotient_up(plan->job->taps_w * plan->job->channels, plan->full)
+                               : plan->job->taps_w;
+}
+
+static dml__wgrad_columns dml__wgrad_columns_at(const dml__wgrad_plan *plan, ptrdiff_t panel, ptrdiff_t tile)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t across = dml__wgrad_tiles_across(plan), at = tile % across;
+    dml__wgrad_columns columns;
+    columns.tap_h = tile / across;
+    if (plan->lines_of_taps) {
+        columns.first = at * plan->full;
+        columns.count = (int)dml__conv_smaller(plan->full, j->taps_w * j->channels - columns.first);
+    } else {
+        columns.first = at * j->channels + panel * plan->full;
+        columns.count = (int)dml__conv_smaller(plan->full, j->channels - panel * plan->full);
+    }
+    return columns;
+}
+
+/* Where a filter's weight at the first of the columns lies, in dw or in partial sums. */
+static float *dml__wgrad_element(const dml__wgrad_plan *plan, float *dw, ptrdiff_t filter,
+                                 const dml__wgrad_columns *columns)
+{
+    return dw + filter * plan->patch + columns->tap_h * plan->job->taps_w * plan->job->channels +
+           columns->first;
+}
+
+/* --- strips of x and dy --- */
+
+/* A strip of x: where its panels lie, and where in them the first taps of the lines of dy are. */
+typedef struct dml__wgrad_view {
+    const float *base;
+    ptrdiff_t panel_step, line_step, pixel_step, dilation_step; /* dilation_step: of a tap to the right */
+    ptrdiff_t at[DML__WGRAD_STRIP];                             /* (strip.lines) */
+} dml__wgrad_view;
+
+/* Copies pixels of a line of x into line `line` of the panels, each (copy_lines, copy_w, its width). */
+static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdiff_t y, ptrdiff_t x,
+                                 ptrdiff_t pixels, ptrdiff_t c0, ptrdiff_t channels, ptrdiff_t panel_step,
+                                 float *copy, ptrdiff_t line_to)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t step = plan->step_w == j->stride_w ? 1 : j->stride_w; /* between pixels that are copied */
+    for (ptrdiff_t c = 0; c < channels; c += plan->full, copy += panel_step) {
+        const ptrdiff_t count = dml__conv_smaller(plan->full, channels - c);
+        const ptrdiff_t width = plan->lines_of_taps ? count : dml__conv_round_up(count, plan->kernel->lanes);
+        float *to = copy + line_to * plan->copy_w * width;
+        if (y < 0 || y >= j->in_h) {
+            dml__conv_zero(to, pixels * width);
+            continue;
+        }
+        const float *line = j->x + (n * j->in_h + y) * j->in_w * j->x_pixel + c0 + c;
+        for (ptrdiff_t i = 0, at = x; i < pixels; i++, at += step) {
+            float *pixel = to + i * width;
+            if (at < 0 || at >= j->in_w) {
+                dml__conv_zero(pixel, width);
+            } else {
+                const float *from = line + at * j->x_pixel;
+                if (count == 16)
+                    memcpy(pixel, from, 16 * sizeof *pixel);
+                else
+                    dml__conv_copy(pixel, from, count);
+                if (count < width) dml__conv_zero(pixel + count, width - count);
+            }
+        }
+    }
+}
+
+/* Copies panels `first` .. of a strip of x, or looks at it in place. */
+static void dml__wgrad_view_strip(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip, ptrdiff_t first,
+                                  ptrdiff_t panels, float *copy, dml__wgrad_view *view)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t reach_h = (j->taps_h - 1) * j->dilation_h + 1;
+    const ptrdiff_t c0 = first * plan->full,
+                    channels = dml__conv_smaller(panels * plan->full, j->channels - c0);
+    const ptrdiff_t x = strip->x0 * j->stride_w - j->pad_w;
+    if (plan->in_place) {
+        view->base = j->x + c0 + x * j->x_pixel;
+        view->panel_step = plan->full;
+        view->line_step = j->in_w * j->x_pixel;
+        view->pixel_step = j->stride_w * j->x_pixel;
+        view->dilation_step = j->dilation_w * j->x_pixel;
+        for (ptrdiff_t l = 0; l < strip->lines; l++) {
+            const ptrdiff_t line = strip->line0 + l;
+            view->at[l] = (line / j->out_h * j->in_h + line % j->out_h * j->stride_h) * view->line_step;
+        }
+        return;
+    }
+    /* The last panel may be narrower than the others. */
+    const ptrdiff_t width = plan->lines_of_taps ? j->channels : plan->full;
+    const ptrdiff_t step = plan->step_h == j->stride_h ? 1 : j->stride_h;
+    view->base = copy;
+    view->panel_step = plan->copy_lines * plan->copy_w * width;
+    view->line_step = plan->copy_w;
+    view->pixel_step = plan->step_w;
+    view->dilation_step = j->dilation_w;
+    const ptrdiff_t pixels = (strip->w - 1) * plan->step_w + (j->taps_w - 1) * j->dilation_w + 1;
+    ptrdiff_t copied = 0;
+    for (ptrdiff_t l = 0; l < strip->lines;) {
+        const ptrdiff_t n = (strip->line0 + l) / j->out_h, y0 = (strip->line0 + l) % j->out_h;
+        const ptrdiff_t lines = dml__conv_smaller(strip->lines - l, j->out_h - y0);
+        const ptrdiff_t count = (lines - 1) * plan->step_h + reach_h;
+        for (ptrdiff_t i = 0; i < lines; i++) view->at[l + i] = copied + i * plan->step_h;
+        for (ptrdiff_t i = 0; i < count; i++)
+            dml__wgrad_copy_line(plan, n, y0 * j->stride_h - j->pad_h + i * step, x, pixels, c0, channels,
+                                 view->panel_step, copy, copied + i);
+        copied += count;
+        l += lines;
+    }
+}
+
+/* Tiles t0 .. t1 - 1 of filters, each even shares of them all. */
+static ptrdiff_t dml__wgrad_row(const dml__wgrad_plan *plan, ptrdiff_t tile)
+{
+    return tile * plan->job->filters / plan->row_tiles;
+}
+
+/* Packs a strip of dy as panels of tiles, (pixels, rows of the tile) one behind the other. */
+static void dml__wgrad_pack_dy(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip, ptrdiff_t tile0,
+                               ptrdiff_t tile1, float *out)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t pixels = strip->lines * strip->w;
+    const float *from = j->dy + (strip->line0 * j->out_w + strip->x0) * j->dy_pixel;
+    for (ptrdiff_t t = tile0; t < tile1; t++) {
+        const ptrdiff_t row = dml__wgrad_row(plan, t), rows = dml__wgrad_row(plan, t + 1) - row;
+        const float *at = from + row;
+        if (row + 8 <= j->filters &&
+            rows < 8) { /* what is copied too much is overwritten by the next pixel */
+            for (ptrdiff_t i = 1; i < pixels; i++, at += j->dy_pixel, out += rows)
+                memcpy(out, at, 8 * sizeof *out);
+            dml__conv_copy(out, at, rows);
+            out += rows;
+        } else {
+            for (ptrdiff_t i = 0; i < pixels; i++, at += j->dy_pixel, out += rows)
+                dml__conv_copy(out, at, rows);
+        }
+    }
+}
+
+/* --- tasks --- */
+
+typedef struct dml__wgrad_part {
+    ptrdiff_t chunk, panel0, panel1, tile0, tile1;
+    float *dw; /* (filters, patch): the caller's, or partial sums */
+} dml__wgrad_part;
+
+/* One strip's share of some panels' and tiles' dw; dy is packed, or NULL. */
+static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
+                                const dml__wgrad_view *view, const dml__wgrad_part *part, const float *packed,
+                                float beta)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t tiles = j->taps_h * dml__wgrad_tiles_across(plan), pixels = strip->lines * strip->w;
+    ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
+    dml__tile tile;
+    tile.a_at = a_at;
+    tile.b_at = b_at;
+    tile.alpha = 1;
+    tile.panels = 1;
+    tile.b_panel = 0;
+    tile.beta = beta;
+    tile.bias = NULL;
+    tile.relu = false;
+    for (ptrdiff_t panel = part->panel0; panel < part->panel1; panel++)
+        for (ptrdiff_t t = part->tile0; t < part->tile1; t++) {
+            const ptrdiff_t row = dml__wgrad_row(plan, t);
+            tile.rows = (int)(dml__wgrad_row(plan, t + 1) - row);
+            const float *a = packed;
+            tile.a_step = tile.rows;
+            if (packed)
+                a += (row - dml__wgrad_row(plan, part->tile0)) * pixels;
+            else
+                a = j->dy + (strip->line0 * j->out_w + strip->x0) * j->dy_pixel + row,
+                tile.a_step = j->dy_pixel;
+            for (int i = 0; i < tile.rows; i++) tile.a[i] = a + i;
+            const ptrdiff_t a_line = packed ? strip->w * tile.a_step : j->out_w * tile.a_step;
+            for (ptrdiff_t at = 0; at < tiles; at++) {
+                const dml__wgrad_columns columns = dml__wgrad_columns_at(plan, panel, at);
+                tile.columns = (int)dml__conv_round_up(columns.count, plan->kernel->lanes);
+                const ptrdiff_t width = plan->in_place ? 1 : plan->lines_of_taps ? j->channels : tile.columns;
+                tile.b_step = view->pixel_step * width;
+                tile.b = view->base + (panel - part->panel0) * view->panel_step +
+                         columns.tap_h * j->dilation_h * view->line_step * width;
+                tile.b += plan->lines_of_taps ? columns.first
+                                              : columns.first / j->channels * view->dilation_step * width;
+                tile.k = (int)strip->w;
+                tile.blocks = (int)strip->lines;
+                for (ptrdiff_t l = 0; l < strip->lines; l++) {
+                    a_at[l] = l * a_line;
+                    b_at[l] = view->at[l] * (plan->in_place ? 1 : view->line_step * width);
+                }
+                for (int i = 0; i < tile.rows; i++)
+                    tile.c[i] = dml__wgrad_element(plan, part->dw, row + i, &columns);
+                dml__conv_tile(plan->kernel, &tile, columns.count);
+            }
+        }
+}
+
+static void dml__wgrad_part_run(const dml__wgrad_plan *plan, const dml__wgrad_part *part, float *scratch)
+{
+    const dml__wgrad *j = plan->job;
+    float *packed = scratch + dml__conv_round_up(dml__wgrad_copy_floats(plan), 16);
+    const ptrdiff_t row_tiles = plan->filters_at_once / plan->rows;
+    const ptrdiff_t uses = plan->panels_at_once * j->taps_h * dml__wgrad_tiles_across(plan);
+    const ptrdiff_t end = (part->chunk + 1) * plan->strips / plan->chunks;
+    dml__wgrad_view view;
+    float beta = part->chunk ? 0 : j->beta;
+    for (ptrdiff_t s = part->chunk * plan->strips / plan->chunks; s < end; s++, beta = 1) {
+        const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
+        dml__wgrad_part some = *part;
+        for (some.panel0 = part->panel0; some.panel0 < part->panel1; some.panel0 = some.panel1) {
+            some.panel1 = dml__conv_smaller(some.panel0 + plan->panels_at_once, part->panel1);
+            dml__wgrad_view_strip(plan, &strip, some.panel0, some.panel1 - some.panel0, scratch, &view);
+            for (some.tile0 = part->tile0; some.tile0 < part->tile1; some.tile0 = some.tile1) {
+                some.tile1 = dml__conv_smaller(some.tile0 + row_tiles, part->tile1);
+                if (uses >= 3) dml__wgrad_pack_dy(plan, &strip, some.tile0, some.tile1, packed);
+                dml__wgrad_multiply(plan, &strip, &view, &some, uses >= 3 ? packed : NULL, beta);
+            }
+        }
+    }
+}
+
+/* The columns under the pixels of a strip, (pixels, width): what is computed on the stack gathers them. */
+static void dml__wgrad_gather(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
+                              const dml__wgrad_columns *columns, ptrdiff_t width, float *to)
+{
+    const dml__wgrad *j = plan->job;
+    for (ptrdiff_t l = 0; l < strip->lines; l++) {
+        const ptrdiff_t n = (strip->line0 + l) / j->out_h;
+        const ptrdiff_t y =
+            (strip->line0 + l) % j->out_h * j->stride_h - j->pad_h + columns->tap_h * j->dilation_h;
+        for (ptrdiff_t i = 0; i < strip->w; i++, to += width) {
+            const ptrdiff_t x0 = (strip->x0 + i) * j->stride_w - j->pad_w;
+            for (ptrdiff_t done = 0; done < columns->count;) {
+                const ptrdiff_t tap = (columns->first + done) / j->channels,
+                                c = (columns->first + done) % j->channels;
+                const ptrdiff_t count = dml__conv_smaller(j->channels - c, columns->count - done);
+                const ptrdiff_t x = x0 + tap * j->dilation_w;
+                if (y < 0 || y >= j->in_h || x < 0 || x >= j->in_w)
+                    dml__conv_zero(to + done, count);
+                else
+                    dml__conv_copy(to + done, j->x + ((n * j->in_h + y) * j->in_w + x) * j->x_pixel + c,
+                                   count);
+                done += count;
+            }
+            dml__conv_zero(to + columns->count, width - columns->count);
+        }
+    }
+}
+
+/* One chunk's sums of one tile of columns for some tiles of filters, with what the stack has room for. */
+typedef struct dml__wgrad_piece {
+    ptrdiff_t panel, at, tile0, tile1, chunk;
+    float *c; /* (filters of the tiles, ldc), from the first column on */
+    ptrdiff_t ldc;
+} dml__wgrad_piece;
+
+DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const dml__wgrad_piece *piece)
+{
+    const dml__wgrad *j = plan->job;
+    const dml__wgrad_columns columns = dml__wgrad_columns_at(plan, piece->panel, piece->at);
+    const ptrdiff_t width = dml__conv_round_up(columns.count, plan->kernel->lanes);
+    const ptrdiff_t end = (piece->chunk + 1) * plan->strips / plan->chunks;
+    const ptrdiff_t row0 = dml__wgrad_row(plan, piece->tile0);
+    float patches[DML__WGRAD_STRIP * DML__CONV_COLUMNS]; /* (pixels, width) */
+    ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
+    dml__tile tile;
+    tile.a_at = a_at;
+    tile.b_at = b_at;
+    tile.a_step = j->dy_pixel;
+    tile.b = patches;
+    tile.b_step = width;
+    tile.columns = (int)width;
+    tile.alpha = 1;
+    tile.panels = 1;
+    tile.b_panel = 0;
+    tile.beta = piece->chunk ? 0 : j->beta;
+    tile.bias = NULL;
+    tile.relu = false;
+    for (ptrdiff_t s = piece->chunk * plan->strips / plan->chunks; s < end; s++, tile.beta = 1) {
+        const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
+        dml__wgrad_gather(plan, &strip, &columns, width, patches);
+        tile.blocks = (int)strip.lines;
+        tile.k = (int)strip.w;
+        for (ptrdiff_t l = 0; l < strip.lines; l++) {
+            a_at[l] = l * j->out_w * j->dy_pixel;
+            b_at[l] = l * strip.w * width;
+        }
+        for (ptrdiff_t t = piece->tile0; t < piece->tile1; t++) {
+            const ptrdiff_t row = dml__wgrad_row(plan, t);
+            tile.rows = (int)(dml__wgrad_row(plan, t + 1) - row);
+            for (int i = 0; i < tile.rows; i++) {
+                tile.a[i] = j->dy + (strip.line0 * j->out_w + strip.x0) * j->dy_pixel + row + i;
+                tile.c[i] = piece->c + (row + i - row0) * piece->ldc;
+            }
+            dml__conv_tile(plan->kernel, &tile, columns.count);
+        }
+    }
+}
+
+/* The same of all chunks. */
+static void dml__wgrad_stack_task(void *argument, int task, int worker)
+{
+    const dml__wgrad_plan *plan = (const dml__wgrad_plan *)argument;
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t tiles = j->taps_h * dml__wgrad_tiles_across(plan), groups = plan->row_shares;
+    const ptrdiff_t group = task % groups, column_tile = task / groups;
+    float partial[DML__WGRAD_STACK_TILES * DML__CONV_ROWS * DML__CONV_COLUMNS]; /* (filters, columns) */
+    dml__wgrad_piece piece;
+    (void)worker;
+    piece.panel = column_tile / tiles, piece.at = column_tile % tiles;
+    piece.tile0 = group * plan->row_tiles / groups, piece.tile1 = (group + 1) * plan->row_tiles / groups;
+    const dml__wgrad_columns columns = dml__wgrad_columns_at(plan, piece.panel, piece.at);
+    const ptrdiff_t row0 = dml__wgrad_row(plan, piece.tile0), row1 = dml__wgrad_row(plan, piece.tile1);
+    float *dw = dml__wgrad_element(plan, j->dw, row0, &columns);
+    for (piece.chunk = 0; piece.chunk < plan->chunks; piece.chunk++) {
+        piece.c = piece.chunk ? partial : dw;
+        piece.ldc = piece.chunk ? columns.count : plan->patch;
+        dml__wgrad_on_stack(plan, &piece);
+        for (ptrdiff_t row = 0; piece.chunk && row < row1 - row0; row++)
+            for (int c = 0; c < columns.count; c++)
+                dw[row * plan->patch + c] += partial[row * columns.count + c];
+    }
+}
+
+static void dml__wgrad_part_on_stack(const dml__wgrad_plan *plan, const dml__wgrad_part *part)
+{
+    const ptrdiff_t tiles = plan->job->taps_h * dml__wgrad_tiles_across(plan);
+    dml__wgrad_piece piece;
+    piece.tile0 = part->tile0, piece.tile1 = part->tile1;
+    piece.chunk = part->chunk;
+    piece.ldc = plan->patch;
+    for (piece.panel = part->panel0; piece.panel < part->panel1; piece.panel++)
+        for (piece.at = 0; piece.at < tiles; piece.at++) {
+            const dml__wgrad_columns columns = dml__wgrad_columns_at(plan, piece.panel, piece.at);
+            piece.c = dml__wgrad_element(plan, part->dw, dml__wgrad_row(plan, piece.tile0), &columns);
+            dml__wgrad_on_stack(plan, &piece);
+        }
+}
+
+static void dml__wgrad_task(void *argument, int task, int worker)
+{
+    const dml__wgrad_plan *plan = (const dml__wgrad_plan *)argument;
+    const ptrdiff_t row_share = task % plan->row_shares, rest = task / plan->row_shares;
+    const ptrdiff_t panel_share = rest % plan->panel_shares;
+    dml__wgrad_part part;
+    part.chunk = rest / plan->panel_shares;
+    part.panel0 = panel_share * plan->panels / plan->panel_shares;
+    part.panel1 = (panel_share + 1) * plan->panels / plan->panel_shares;
+    part.tile0 = row_share * plan->row_tiles / plan->row_shares;
+    part.tile1 = (row_share + 1) * plan->row_tiles / plan->row_shares;
+    part.dw =
+        part.chunk ? plan->partial + (part.chunk - 1) * plan->job->filters * plan->patch : plan->job->dw;
+    float *scratch = (float *)dml_pool_scratch(plan->pool, worker);
+    if (scratch)
+        dml__wgrad_part_run(plan, &part, scratch);
+    else /* a host that numbers its workers wrongly */
+        dml__wgrad_part_on_stack(plan, &part);
+}
+
+/* Adds the partial sums of a filter. */
+static void dml__wgrad_add_task(void *argument, int task, int worker)
+{
+    const dml__wgrad_plan *plan = (const dml__wgrad_plan *)argument;
+    float *dw = plan->job->dw + task * plan->patch;
+    (void)worker;
+    for (ptrdiff_t chunk = 1; chunk < plan->chunks; chunk++) {
+        const float *partial = plan->partial + ((chunk - 1) * plan->job->filters + task) * plan->patch;
+        for (ptrdiff_t i = 0; i < plan->patch; i++) dw[i] += partial[i];
+    }
+}
+
+static size_t dml__wgrad_partial_bytes(const dml__wgrad_plan *plan)
+{
+    return (size_t)((plan->chunks - 1) * plan->job->filters * plan->patch) * sizeof(float);
+}
+
+DML__LOCAL dml_scratch dml__wgrad_scratch(const dml__wgrad *job)
+{
+    dml_scratch scratch = { 0, 0 };
+    if (job->batch < 1) return scratch;
+    const dml__wgrad_plan plan = dml__wgrad_plan_of(NULL, job, 1);
+    if (dml__wgrad_copy_floats(&plan) > DML__WGRAD_COPY_MOST) return scratch;
+    scratch.worker = (size_t)dml__wgrad_worker_floats(&plan) * sizeof(float);
+    scratch.shared = dml__wgrad_partial_bytes(&plan);
+    return scratch;
+}
+
+DML__LOCAL void dml__wgrad_run(dml_pool *pool, const dml__wgrad *job)
+{
+    dml__wgrad_plan plan = dml__wgrad_plan_of(pool, job, dml_pool_threads(pool));
+    if (job->batch < 1) {
+        for (ptrdiff_t i = 0; i < job->filters * plan.patch; i++)
+            job->dw[i] = job->beta == 0 ? 0 : job->beta * job->dw[i];
+        return;
+    }
+    const dml_scratch scratch = dml_pool_scratch_bytes(pool);
+    if (scratch.worker < (size_t)dml__wgrad_worker_floats(&plan) * sizeof(float) ||
+        scratch.shared < dml__wgrad_partial_bytes(&plan)) {
+        const ptrdiff_t column_tiles = plan.panels * job->taps_h * dml__wgrad_tiles_across(&plan);
+        plan.row_shares = dml__conv_quotient_up(plan.row_tiles, DML__WGRAD_STACK_TILES);
+        dml_pool_run(pool, (int)(column_tiles * plan.row_shares), dml__wgrad_stack_task, &plan);
+        return;
+    }
+    plan.partial = (float *)dml_pool_shared_scratch(pool);
+    const ptrdiff_t tasks = plan.chunks * plan.panel_shares * plan.row_shares;
+    dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__wgrad_task, &plan);
+    if (plan.chunks > 1) dml_pool_run(pool, (int)job->filters, dml__wgrad_add_task, &plan);
+}
+
+#endif
+
+/* ---- kernels/conv2d_depthwise.c ---- */
+
+#ifndef DML_KERNELS_CONV2D_DEPTHWISE_C
+#define DML_KERNELS_CONV2D_DEPTHWISE_C
+
+/* ---- kernels/conv2d_depthwise.h ---- */
+
+/* conv2d_depthwise.h: convolutions in which every channel has a kernel of its own. */
+#ifndef DML_KERNELS_CONV2D_DEPTHWISE_H
+#define DML_KERNELS_CONV2D_DEPTHWISE_H
+
+/* More taps than this are left to the kernels for groups. */
+#define DML__DEPTHWISE_TAPS 128
+
+/* A pass over `columns` channels at once: pixels of the source have source_pixel of them, a tap's weight of
+   channel j lies weights_column behind that of channel j - 1, and `depth`, which is 1, counts for nothing. */
+DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass);
+
+/* The gradient of the weights (channels, taps_h, taps_w), for `channels` = `filters` channels at once. */
+DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job);
+
+#endif
+
+#include <string.h>
+
+/* Vectors lie along channels. Taps in the padding are left out, not multiplied by zeros: along a line by
+   which taps are taken at its first and last pixels, down by which lines of taps. Nothing is copied but the
+   weights, which are transposed on the stack. */
+
+#define DML__DEPTHWISE_WEIGHTS 2048 /* floats of the transposed weights */
+#define DML__DEPTHWISE_PIXELS 1024  /* for which they are transposed once, about */
+#define DML__DEPTHWISE_SERIAL_WORK 100000.0
+#define DML__DEPTHWISE_BLOCK 16 /* channels whose lines are kept in the level-1 cache */
+
+/* The taps t, t0 <= t < t1, of which pixel x finds something: 0 <= at + t * dilation < size. */
+typedef struct dml__taps {
+    ptrdiff_t t0, t1;
+} dml__taps;
+
+static dml__taps dml__taps_inside(ptrdiff_t at, ptrdiff_t dilation, ptrdiff_t taps, ptrdiff_t size)
+{
+    dml__taps inside;
+    inside.t0 = at >= 0 ? 0 : dml__conv_smaller(taps, (-at + dilation - 1) / dilation);
+    inside.t1 = at >= size
+                    ? inside.t0
+                    : dml__conv_larger(inside.t0, dml__conv_smaller(taps, (size - 1 - at) / dilation + 1));
+    return inside;
+}
+
+/* The pixels of a line that find all of their taps: x0 <= x < x1. */
+static dml__taps dml__whole_pixels(ptrdiff_t origin, ptrdiff_t stride, ptrdiff_t reach, ptrdiff_t size,
+                                   ptrdiff_t grid)
+{
+    dml__taps whole;
+    const ptrdiff_t last = size - reach - origin; /* of stride * x */
+    whole.t0 = origin >= 0 ? 0 : dml__conv_smaller(grid, (-origin + stride - 1) / stride);
+    whole.t1 = last < 0 ? whole.t0 : dml__conv_larger(whole.t0, dml__conv_smaller(grid, last / stride + 1));
+    return whole;
+}
+
+/* --- forward and input gradient --- */
+
+typedef struct dml__depthwise_band {
+    const dml__conv_pass *pass;
+    ptrdiff_t n0, n1, y0, y1, c0, channels;
+    const float *weights; /* (taps_h, taps_w, width) */
+    ptrdiff_t width;
+} dml__depthwise_band;
+
+/* Some pixels beside each other, `vectors` vectors of each, all with the same taps; `count` lanes of the
+ * last. */
+DML__BODY void dml__depthwise_pixels(const dml__depthwise_band *band, ptrdiff_t n, ptrdiff_t y, ptrdiff_t x,
+                                     ptrdiff_t c, dml__taps down, dml__taps across, const int pixels,
+                                     const int vectors, size_t count)
+{
+    const dml__conv_pass *p = band->pass;
+    const ptrdiff_t step = p->stride_w * p->source_pixel, tap_step = p->dilation_w * p->source_pixel;
+    const ptrdiff_t line = p->source_w * p->source_pixel;
+    const ptrdiff_t top = p->origin_y + y * p->stride_h, left = p->origin_x + x * p->stride_w;
+    dml__vf sum[4][2] = { { { 0 } } };
+    for (ptrdiff_t ty = down.t0; ty < down.t1; ty++) {
+        const float *from = p->source + (n * p->source_h + top + ty * p->dilation_h) * line +
+                            (left + across.t0 * p->dilation_w) * p->source_pixel + band->c0 + c;
+        const float *weights = band->weights + (ty * p->taps_w + across.t0) * band->width + c;
+        for (ptrdiff_t tx = across.t0; tx < across.t1; tx++, from += tap_step, weights += band->width) {
+            DML__UNROLLED
+            for (int v = 0; v < vectors; v++) {
+                const dml__vf weight = DML__LOAD(weights + v * DML__LANES);
+                DML__UNROLLED
+                for (int i = 0; i < pixels; i++) {
+                    dml__vf value;
+                    dml__load_some(&value, from + i * step + v * DML__LANES, count);
+                    sum[i][v] += value * weight;
+                }
+            }
+        }
+    }
+    float *to = p->target + n * p->target_image + y * p->target_line + x * p->target_pixel + band->c0 + c;
+    dml__vf zero, beta;
+    dml__splat(&zero, 0);
+    dml__splat(&beta, p->beta);
+    DML__UNROLLED
+    for (int i = 0; i < pixels; i++, to += p->target_pixel) {
+        DML__UNROLLED
+        for (int v = 0; v < vectors; v++) {
+            dml__vf other = zero;
+            if (p->beta != 0) {
+                dml__load_some(&other, to + v * DML__LANES, count);
+                sum[i][v] += beta * other;
+            }
+            if (p->bias) {
+                dml__load_some(&other, p->bias + band->c0 + c + v * DML__LANES, count);
+                sum[i][v] += other;
+            }
+            if (p->relu) sum[i][v] = DML__SELECT(sum[i][v] <= zero, zero, sum[i][v]);
+            dml__store_some(to + v * DML__LANES, &sum[i][v], count);
+        }
+    }
+}
+
+DML__BODY void dml__depthwise_line(const dml__depthwise_band *band, ptrdiff_t n, ptrdiff_t y, ptrdiff_t c,
+                                   dml__taps whole, const int vectors, size_t count)
+{
+    const dml__conv_pass *p = band->pass;
+    const dml__taps down =
+        dml__taps_inside(p->origin_y + y * p->stride_h, p->dilation_h, p->taps_h, p->source_h);
+    dml__taps across = { 0, p->taps_w };
+    ptrdiff_t x = 0;
+    while (x < p->grid_w) {
+        if (x >= whole.t0 && x + 4 <= whole.t1) {
+            across.t0 = 0, across.t1 = p->taps_w;
+            dml__depthwise_pixels(band, n, y, x, c, down, across, 4, vectors, count);
+            x += 4;
+        } else {
+            across = dml__taps_inside(p->origin_x + x * p->stride_w, p->dilation_w, p->taps_w, p->source_w);
+            dml__depthwise_pixels(band, n, y, x, c, down, across, 1, vectors, count);
+            x++;
+        }
+    }
+}
+
+DML__BODY void dml__depthwise_lines_body(const dml__depthwise_band *band)
+{
+    const dml__conv_pass *p = band->pass;
+    const dml__taps whole = dml__whole_pixels(p->origin_x, p->stride_w, (p->taps_w - 1) * p->dilation_w + 1,
+                                              p->source_w, p->grid_w);
+    for (ptrdiff_t n = band->n0; n < band->n1; n++)
+        for (ptrdiff_t c = 0; c < band->channels;) {
+            const ptrdiff_t rest = band->channels - c;
+            for (ptrdiff_t y = band->y0; y < band->y1; y++) {
+                if (rest >= 2 * DML__LANES)
+                    dml__depthwise_line(band, n, y, c, whole, 2, DML__LANES);
+                else if (rest >= DML__LANES)
+                    dml__depthwise_line(band, n, y, c, whole, 1, DML__LANES);
+                else
+                    dml__depthwise_line(band, n, y, c, whole, 1, (size_t)rest);
+            }
+            c += rest >= 2 * DML__LANES ? 2 * DML__LANES : DML__LANES;
+        }
+}
+
+DML__PER_ISA(dml__depthwise_lines, (const dml__depthwise_band *band), (band))
+
+typedef struct dml__depthwise_loop {
+    const dml__conv_pass *pass;
+    dml_isa isa;
+    ptrdiff_t images, lines, channels; /* of a task */
+    ptrdiff_t bands_down, blocks;      /* tasks: image groups, times these */
+} dml__depthwise_loop;
+
+static void dml__depthwise_task(void *argument, int task, int worker)
+{
+    const dml__depthwise_loop *loop = (const dml__depthwise_loop *)argument;
+    const dml__conv_pass *p = loop->pass;
+    float weights[DML__DEPTHWISE_WEIGHTS + DML__DEPTHWISE_TAPS * DML__LANES]; /* (taps, width) */
+    dml__depthwise_band band;
+    const ptrdiff_t block = task % loop->blocks, rest = task / loop->blocks;
+    (void)worker;
+    band.pass = p;
+    band.n0 = rest / loop->bands_down * loop->images;
+    band.n1 = dml__conv_smaller(p->batch, band.n0 + loop->images);
+    band.y0 = rest % loop->bands_down * loop->lines;
+    band.y1 = dml__conv_smaller(p->grid_h, band.y0 + loop->lines);
+    band.c0 = block * loop->channels;
+    band.channels = dml__conv_smaller(loop->channels, p->columns - band.c0);
+    band.width = dml__conv_round_up(band.channels, DML__LANES);
+    band.weights = weights;
+    dml__conv_pass_pack(p, band.c0, band.channels, band.width, 0, p->taps_h * p->taps_w, weights);
+    dml__depthwise_lines(loop->isa, &band);
+}
+
+DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass)
+{
+    dml__depthwise_loop loop;
+    const ptrdiff_t taps = pass->taps_h * pass->taps_w, threads = dml_pool_threads(pool);
+    const ptrdiff_t most = dml__conv_larger(1, DML__DEPTHWISE_WEIGHTS / dml__conv_larger(1, taps) / 16) * 16;
+    const double work =
+        (double)pass->batch * (double)(pass->grid_h * pass->grid_w) * (double)taps * (double)pass->columns;
+    if (pass->batch < 1 || pass->grid_h < 1 || pass->grid_w < 1) return;
+    const ptrdiff_t wanted = threads == 1 || work < DML__DEPTHWISE_SERIAL_WORK ? 1 : 4 * threads;
+    loop.pass = pass;
+    loop.isa = dml__pool_machine(pool).isa;
+    loop.blocks = dml__conv_quotient_up(pass->columns, most);
+    loop.channels = dml__conv_round_up(dml__conv_quotient_up(pass->columns, loop.blocks), 16);
+    loop.blocks = dml__conv_quotient_up(pass->columns, loop.channels);
+    loop.lines = pass->grid_h;
+    loop.images = dml__conv_larger(1, DML__DEPTHWISE_PIXELS / (pass->grid_h * pass->grid_w));
+    while (loop.images > 1 && dml__conv_quotient_up(pass->batch, loop.images) * loop.blocks < wanted)
+        loop.images /= 2;
+    while (loop.images == 1 && loop.lines > 4 &&
+           pass->batch * loop.blocks * dml__conv_quotient_up(pass->grid_h, loop.lines) < wanted)
+        loop.lines = dml__conv_quotient_up(loop.lines, 2);
+    loop.bands_down = dml__conv_quotient_up(pass->grid_h, loop.lines);
+    const ptrdiff_t tasks = dml__conv_quotient_up(pass->batch, loop.images) * loop.bands_down * loop.blocks;
+    dml_pool_run(wanted > 1 ? pool : NULL, (int)tasks, dml__depthwise_task, &loop);
+}
+
+/* --- weight gradient --- */
+
+/* Adds a line's share of up to three taps beside each other to `sums` (taps, width), pixels x0 <= x < x1,
+   which find all of them. */
+DML__BODY void dml__depthwise_add(const dml__wgrad *j, const float *x, const float *dy, ptrdiff_t x0,
+                                  ptrdiff_t x1, float *sums, const int taps, const int vectors, size_t count)
+{
+    const ptrdiff_t step = j->stride_w * j->x_pixel, tap_step = j->dilation_w * j->x_pixel;
+    dml__vf sum[3][2];
+    DML__UNROLLED
+    for (int t = 0; t < taps; t++) {
+        DML__UNROLLED
+        for (int v = 0; v < vectors; v++)
+            sum[t][v] = DML__LOAD(sums + t * DML__DEPTHWISE_BLOCK + v * DML__LANES);
+    }
+    x += x0 * step;
+    dy += x0 * j->dy_pixel;
+    for (ptrdiff_t i = x0; i < x1; i++, x += step, dy += j->dy_pixel) {
+        DML__UNROLLED
+        for (int v = 0; v < vectors; v++) {
+            dml__vf gradient, value;
+            dml__load_some(&gradient, dy + v * DML__LANES, count);
+            DML__UNROLLED
+            for (int t = 0; t < taps; t++) {
+                dml__load_some(&value, x + t * tap_step + v * DML__LANES, count);
+                sum[t][v] += gradient * value;
+            }
+        }
+    }
+    DML__UNROLLED
+    for (int t = 0; t < taps; t++) {
+        DML__UNROLLED
+        for (int v = 0; v < vectors; v++)
+            DML__STORE(sums + t * DML__DEPTHWISE_BLOCK + v * DML__LANES, sum[t][v]);
+    }
+}
+
+typedef struct dml__depthwise_sums {
+    const dml__wgrad *job;
+    ptrdiff_t c0, channels;
+    float *sums; /* (taps, DML__DEPTHWISE_BLOCK) */
+} dml__depthwise_sums;
+
+/* A line of dy and a line of taps. */
+DML__BODY void dml__depthwise_taps(const dml__wgrad *j, const float *x, const float *dy, float *sums,
+                                   const int vectors, size_t count)
+{
+    for (ptrdiff_t t = 0; t < j->taps_w; t += 3) {
+        const int taps = (int)dml__conv_smaller(3, j->taps_w - t);
+        const ptrdiff_t first = t * j->dilation_w - j->pad_w, reach = (taps - 1) * j->dilation_w + 1;
+        const dml__taps whole = dml__whole_pixels(first, j->stride_w, reach, j->in_w, j->out_w);
+        const float *from = x + first * j->x_pixel;
+        float *to = sums + t * DML__DEPTHWISE_BLOCK;
+        if (taps == 3)
+            dml__depthwise_add(j, from, dy, whole.t0, whole.t1, to, 3, vectors, count);
+        else if (taps == 2)
+            dml__depthwise_add(j, from, dy, whole.t0, whole.t1, to, 2, vectors, count);
+        else
+            dml__depthwise_add(j, from, dy, whole.t0, whole.t1, to, 1, vectors, count);
+        for (int one = 0; one < taps && taps > 1; one++) { /* the pixels that find some of the taps */
+            const ptrdiff_t at = first + one * j->dilation_w;
+            const dml__taps own = dml__whole_pixels(at, j->stride_w, 1, j->in_w, j->out_w);
+            const float *own_x = x + at * j->x_pixel;
+            float *own_to = to + one * DML__DEPTHWISE_BLOCK;
+            const ptrdiff_t left = dml__conv_smaller(own.t1, whole.t0),
+                            right = dml__conv_larger(own.t0, dml__conv_larger(left, whole.t1));
+            dml__depthwise_add(j, own_x, dy, own.t0, left, own_to, 1, vectors, count);
+            dml__depthwise_add(j, own_x, dy, right, own.t1, own_to, 1, vectors, count);
+        }
+    }
+}
+
+DML__BODY void dml__depthwise_sum_body(const dml__depthwise_sums *task)
+{
+    const dml__wgrad *j = task->job;
+    for (ptrdiff_t n = 0; n < j->batch; n++)
+        for (ptrdiff_t y = 0; y < j->out_h; y++) {
+            const ptrdiff_t top = y * j->stride_h - j->pad_h;
+            const dml__taps down = dml__taps_inside(top, j->dilation_h, j->taps_h, j->in_h);
+            const float *dy = j->dy + (n * j->out_h + y) * j->out_w * j->dy_pixel + task->c0;
+            for (ptrdiff_t t = down.t0; t < down.t1; t++) {
+                const float *x =
+                    j->x + (n * j->in_h + top + t * j->dilation_h) * j->in_w * j->x_pixel + task->c0;
+                float *sums = task->sums + t * j->taps_w * DML__DEPTHWISE_BLOCK;
+                if (task->channels == 2 * DML__LANES) {
+                    dml__depthwise_taps(j, x, dy, sums, 2, DML__LANES);
+                    continue;
+                }
+                for (ptrdiff_t c = 0; c < task->channels; c += DML__LANES) {
+                    const ptrdiff_t rest = task->channels - c;
+                    if (rest >= DML__LANES)
+                        dml__depthwise_taps(j, x + c, dy + c, sums + c, 1, DML__LANES);
+                    else
+                        dml__depthwise_taps(j, x + c, dy + c, sums + c, 1, (size_t)rest);
+                }
+            }
+        }
+}
+
+DML__PER_ISA(dml__depthwise_sum, (const dml__depthwise_sums *task), (task))
+
+typedef struct dml__depthwise_weights_loop {
+    const dml__wgrad *job;
+    dml_isa isa;
+} dml__depthwise_weights_loop;
+
+static void dml__depthwise_weights_task(void *argument, int index, int worker)
+{
+    const dml__depthwise_weights_loop *loop = (const dml__depthwise_weights_loop *)argument;
+    const dml__wgrad *j = loop->job;
+    const ptrdiff_t taps = j->taps_h * j->taps_w;
+    float sums[DML__DEPTHWISE_TAPS * DML__DEPTHWISE_BLOCK];
+    dml__depthwise_sums task;
+    (void)worker;
+    task.job = j;
+    task.c0 = (ptrdiff_t)index * DML__DEPTHWISE_BLOCK;
+    task.channels = dml__conv_smaller(DML__DEPTHWISE_BLOCK, j->filters - task.c0);
+    task.sums = sums;
+    dml__conv_zero(sums, taps * DML__DEPTHWISE_BLOCK);
+    dml__depthwise_sum(loop->isa, &task);
+    for (ptrdiff_t c = 0; c < task.channels; c++)
+        for (ptrdiff_t t = 0; t < taps; t++) {
+            float *to = j->dw + (task.c0 + c) * taps + t;
+            *to = sums[t * DML__DEPTHWISE_BLOCK + c] + (j->beta == 0 ? 0 : j->beta * *to);
+        }
+}
+
+DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job)
+{
+    dml__depthwise_weights_loop loop = { job, dml__pool_machine(pool).isa };
+    dml_pool_run(pool, (int)dml__conv_quotient_up(job->filters, DML__DEPTHWISE_BLOCK),
+                 dml__depthwise_weights_task, &loop);
 }
 
 #endif
@@ -5733,162 +9401,6 @@ DML_API dml_scratch dml_sgemm_scratch(int m, int n, int k)
 #ifndef DML_KERNELS_BLOCKS_H
 #define DML_KERNELS_BLOCKS_H
 
-/* ---- kernels/vector.h ---- */
-
-/* vector.h: how the memory-bound kernels are written once and compiled for each instruction set.
-
-   A kernel's body is a DML__BODY function over dml__vf, a vector of DML__LANES floats, and
-   DML__PER_ISA(name, (parameters), (arguments)) compiles `name_body` for each instruction set and defines
-   `name(isa, ...)`, which picks one. Vectors are 32 bytes on x86, also with AVX-512, and 16 elsewhere: gcc
-   takes a comparison of wider vectors than the target has apart into scalars, and for kernels that wait for
-   memory wider vectors win nothing. Bodies and helpers pass vectors by pointer, since a vector parameter of a
-   function without the instruction set is an ABI hazard that compilers warn of or refuse; everything is
-   inlined.
-
-   Plain cc contracts a * b + c to an FMA where there is one, so results may differ in the last bit between
-   instruction sets, but never between places in an array: each element goes through the same loop (the ends
-   of arrays too, see blocks.h). */
-#ifndef DML_KERNELS_VECTOR_H
-#define DML_KERNELS_VECTOR_H
-
-/* On 64-bit Windows gcc doesn't align the stack to 32 bytes (gcc's bug 54412; base/cpu.h). */
-#if (defined(__x86_64__) || defined(__i386__)) &&                                                            \
-    (!defined(_WIN64) || defined(__clang__) || defined(DML__HAS_AVX2))
-#define DML__VECTOR_BYTES 32
-#else
-#define DML__VECTOR_BYTES 16
-#endif
-#define DML__LANES (DML__VECTOR_BYTES / 4)
-
-typedef float dml__vf __attribute__((vector_size(DML__VECTOR_BYTES)));
-typedef int32_t dml__vi __attribute__((vector_size(DML__VECTOR_BYTES)));
-typedef uint32_t dml__vu __attribute__((vector_size(DML__VECTOR_BYTES)));
-typedef float dml__vf_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
-typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), aligned(4), may_alias));
-
-#define DML__BODY static inline __attribute__((always_inline))
-
-#define DML__STRIP(...) __VA_ARGS__
-#ifdef DML__HAS_AVX512
-#define DML__FOR_AVX512(name, parameters, arguments)                                                         \
-    __attribute__((                                                                                          \
-        target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"))) static void name##_avx512 parameters         \
-    {                                                                                                        \
-        name##_body arguments;                                                                               \
-    }
-#define DML__TO_AVX512(name, arguments)                                                                      \
-    if (isa == DML_ISA_AVX512) {                                                                             \
-        name##_avx512 arguments;                                                                             \
-        return;                                                                                              \
-    }
-#else
-#define DML__FOR_AVX512(name, parameters, arguments)
-#define DML__TO_AVX512(name, arguments)
-#endif
-#ifdef DML__HAS_AVX2
-#define DML__PER_ISA(name, parameters, arguments)                                                            \
-    DML__FOR_AVX512(name, parameters, arguments)                                                             \
-    __attribute__((target("avx2,fma"))) static void name##_avx2 parameters                                   \
-    {                                                                                                        \
-        name##_body arguments;                                                                               \
-    }                                                                                                        \
-    static void name##_base parameters                                                                       \
-    {                                                                                                        \
-        name##_body arguments;                                                                               \
-    }                                                                                                        \
-    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
-    {                                                                                                        \
-        DML__TO_AVX512(name, arguments)                                                                      \
-        if (isa == DML_ISA_AVX2)                                                                             \
-            name##_avx2 arguments;                                                                           \
-        else                                                                                                 \
-            name##_base arguments;                                                                           \
-    }
-#else /* NEON is in every AArch64, so the base is it; elsewhere the compiler makes scalars of the vectors.   \
-       */
-#define DML__PER_ISA(name, parameters, arguments)                                                            \
-    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
-    {                                                                                                        \
-        (void)isa;                                                                                           \
-        name##_body arguments;                                                                               \
-    }
-#endif
-
-#define DML__LOAD(from) (*(const dml__vf_memory *)(from))
-#define DML__STORE(to, vector) (*(dml__vf_memory *)(to) = (vector))
-#define DML__LOAD_INT(from) (*(const dml__vi_memory *)(from))
-#define DML__STORE_INT(to, vector) (*(dml__vi_memory *)(to) = (vector))
-
-/* Lane by lane: where the mask is all ones `a`, where it is zero `b`. */
-#define DML__SELECT(mask, a, b) ((dml__vf)(((mask) & (dml__vi)(a)) | (~(mask) & (dml__vi)(b))))
-#define DML__SELECT_INT(mask, a, b) (((mask) & (a)) | (~(mask) & (b)))
-
-DML__BODY void dml__splat(dml__vf *vector, float value)
-{
-    const dml__vf zero = { 0 };
-    *vector = value - zero; /* not plus, which would make 0 of -0 */
-}
-
-/* The first `count` > 0 lanes from memory, the first of them again in the others; and back. */
-DML__BODY void dml__load_some(dml__vf *vector, const float *from, size_t count)
-{
-    if (count >= DML__LANES) {
-        *vector = DML__LOAD(from);
-        return;
-    }
-    float lanes[DML__LANES];
-    dml__splat(vector, from[0]);
-    DML__STORE(lanes, *vector);
-    for (size_t lane = 1; lane < count; lane++) lanes[lane] = from[lane];
-    *vector = DML__LOAD(lanes);
-}
-
-DML__BODY void dml__store_some(float *to, const dml__vf *vector, size_t count)
-{
-    if (count >= DML__LANES) {
-        DML__STORE(to, *vector);
-        return;
-    }
-    for (size_t lane = 0; lane < count; lane++) to[lane] = (*vector)[lane];
-}
-
-DML__BODY double dml__add_lanes(const dml__vf *vector)
-{
-    double sum = 0;
-    for (int lane = 0; lane < DML__LANES; lane++) sum += (double)(*vector)[lane];
-    return sum;
-}
-
-/* x = e^x, relative error below 2e-7; inf, 0 and NaN where they belong, gradual underflow kept.
-   e^x = 2^k e^r with k = round(x / ln 2) and r = x - k ln 2, where ln 2 is cut into 355/512, which times k is
-   exact, and the rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). For
-   |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r), q interpolating at the five Chebyshev nodes: error 1e-8. */
-DML__BODY void dml__exp(dml__vf *x)
-{
-    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
-    dml__vf v = *x, highest, lowest;
-    dml__splat(&highest, 89.0f); /* e^89 overflows, e^-104 rounds to 0 */
-    dml__splat(&lowest, -104.0f);
-    v = DML__SELECT(v > highest, highest, v);
-    v = DML__SELECT(v < lowest, lowest, v);
-    const dml__vf shifted = v * 1.44269504f + shift;
-    const dml__vf k = shifted - shift;
-    const dml__vf r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
-    dml__vf q = r * 0.00139262508f + 0.00836323288f;
-    q = q * r + 0.0416665542f;
-    q = q * r + 0.166665767f;
-    q = q * r + 0.5f;
-    const dml__vf power = (q * (r * r) + r) + 1.0f;
-    /* 2^k in two factors, since it may lie outside the range of floats where the product doesn't. */
-    const dml__vi whole = (dml__vi)((dml__vu)shifted - 0x4B400000u);
-    const dml__vi half = whole >> 1;
-    const dml__vf scale_a = (dml__vf)(((dml__vu)half + 127u) << 23);
-    const dml__vf scale_b = (dml__vf)(((dml__vu)whole - (dml__vu)half + 127u) << 23);
-    *x = (power * scale_a) * scale_b;
-}
-
-#endif
-
 /* How many floats make a task worth handing to a thread (16 K floats: about 5 us of memory traffic). */
 #define DML__BLOCK ((size_t)16384)
 
@@ -5899,10 +9411,47 @@ typedef struct dml__map_operands {
     const float *in[DML__MAP_INPUTS];
     float *out[DML__MAP_OUTPUTS];
     float number[4];
+    bool stream; /* to out[0], which isn't read; dml__map sets it */
 } dml__map_operands;
 
-/* Elements 0 .. n - 1, n a multiple of DML__LANES. */
+/* Elements 0 .. n - 1, n a multiple of DML__LANES. A kernel works on a copy of the operands: vectors may
+   alias anything, so that each store would make it read the pointers again. */
 typedef void (*dml__map_kernel)(dml_isa isa, size_t n, const dml__map_operands *operands);
+
+/* Where a call's arrays are larger than this together, an output that isn't read is written past the caches:
+   its lines need not be read first. Below, whoever comes next finds it in the cache. */
+#define DML__STREAM_FROM ((size_t)32 << 20)
+
+/* Of `name_at`, which computes one vector, this makes the kernel `name_map`. A kernel with a beta takes the
+   old output as in[2], or NULL for beta = 0, and beta as number[0]. Several loops, since a branch inside one
+   would cost more than the arithmetic. */
+#define DML__MAP(name)                                                                                       \
+    DML__BODY void name##_map_body(size_t n, const dml__map_operands *operands)                              \
+    {                                                                                                        \
+        const dml__map_operands copy = *operands, *at = &copy;                                               \
+        dml__vf value = { 0 };                                                                               \
+        if (at->in[2]) {                                                                                     \
+            DML__BY_FOUR                                                                                     \
+            for (size_t i = 0; i < n; i += DML__LANES) {                                                     \
+                name##_at(at, i, &value);                                                                    \
+                DML__STORE(at->out[0] + i, value + at->number[0] * DML__LOAD(at->in[2] + i));                \
+            }                                                                                                \
+        } else if (at->stream) {                                                                             \
+            DML__BY_FOUR                                                                                     \
+            for (size_t i = 0; i < n; i += DML__LANES) {                                                     \
+                name##_at(at, i, &value);                                                                    \
+                dml__stream(at->out[0] + i, &value);                                                         \
+            }                                                                                                \
+            DML__STREAM_FENCE();                                                                             \
+        } else {                                                                                             \
+            DML__BY_FOUR                                                                                     \
+            for (size_t i = 0; i < n; i += DML__LANES) {                                                     \
+                name##_at(at, i, &value);                                                                    \
+                DML__STORE(at->out[0] + i, value);                                                           \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+    DML__PER_ISA(name##_map, (size_t n, const dml__map_operands *at), (n, at))
 
 /* Runs the kernel over n elements, any n. A rest shorter than a vector is copied to a padded one, so that
    every element goes through the same instructions wherever it lies. */
@@ -5967,20 +9516,6 @@ static inline dml_scratch dml__larger_scratch(dml_scratch a, dml_scratch b)
 
 #include <string.h>
 
-/* Convolution as a matrix product whose factors are gathered from the images while they are packed, so that
-   no patch matrix is ever stored. With P = N OH OW output pixels and K = KH KW C:
-
-     forward           y  (P, F)         = patches of x (P, K)              w^T (K, F)
-     backward_input    dx (N H W, C)     = patches of dy (N H W, KH KW F)   w (KH KW F, C)
-     backward_weights  dw (F, K)         = dy^T (F, P)                      patches of x (P, K)  */
-
-typedef struct dml__conv {
-    dml_conv2d_shape shape;
-    ptrdiff_t out_h, out_w;
-    const float *image;   /* x (N, H, W, C), or dy (N, OH, OW, F) */
-    const float *weights; /* (F, KH, KW, C) */
-} dml__conv;
-
 DML_API int dml_conv2d_output_size(int in, int kernel, int stride, int pad)
 {
     if (in < 1 || kernel < 1 || stride < 1 || pad < 0) return 0;
@@ -5988,6 +9523,21 @@ DML_API int dml_conv2d_output_size(int in, int kernel, int stride, int pad)
     const int64_t size = room < 0 ? 0 : room / stride + 1;
     return size > INT32_MAX ? 0 : (int)size;
 }
+
+DML_API int dml_conv2d_extent(int kernel, int dilation)
+{
+    if (kernel < 1 || dilation < 1) return 0;
+    const int64_t extent = (int64_t)(kernel - 1) * dilation + 1;
+    return extent > INT32_MAX ? 0 : (int)extent;
+}
+
+/* A shape whose zeros are replaced, and what follows from it. */
+typedef struct dml__conv {
+    dml_conv2d_shape shape;
+    ptrdiff_t out_h, out_w;
+    ptrdiff_t channels, filters; /* of a group */
+    ptrdiff_t taps;
+} dml__conv;
 
 /* Whether x, y, w, and every place in a padded line of x or y, can be addressed. */
 static bool dml__conv_fits(const dml__conv *conv)
@@ -5997,292 +9547,244 @@ static bool dml__conv_fits(const dml__conv *conv)
     const int64_t padded_w = (int64_t)s->width + 2 * (int64_t)s->pad_w;
     return dml__floats_fit(s->batch, s->height, s->width, s->channels) &&
            dml__floats_fit(s->batch, conv->out_h, conv->out_w, s->filters) &&
-           dml__floats_fit(s->filters, s->kernel_h, s->kernel_w, s->channels) &&
+           dml__floats_fit(s->filters, s->kernel_h, s->kernel_w, conv->channels) &&
            dml__floats_fit(padded_w, s->channels, 1, 1) && dml__floats_fit(padded_w, s->filters, 1, 1) &&
            dml__floats_fit(padded_h, 1, 1, 1);
 }
 
-static dml_status dml__conv_init(dml__conv *conv, const dml_conv2d_shape *shape, const float *image,
-                                 const float *weights)
+static dml_status dml__conv_init(dml__conv *conv, const dml_conv2d_shape *shape)
 {
-    if (!shape || shape->batch < 0 || shape->channels < 1 || shape->filters < 1) return DML_ERROR_ARGUMENT;
-    conv->shape = *shape;
-    conv->out_h = dml_conv2d_output_size(shape->height, shape->kernel_h, shape->stride_h, shape->pad_h);
-    conv->out_w = dml_conv2d_output_size(shape->width, shape->kernel_w, shape->stride_w, shape->pad_w);
-    conv->image = image;
-    conv->weights = weights;
-    return conv->out_h && conv->out_w && dml__conv_fits(conv) ? DML_OK : DML_ERROR_ARGUMENT;
+    if (!shape || shape->batch < 0 || shape->channels < 1 || shape->filters < 1 || shape->groups < 0 ||
+        shape->dilation_h < 0 || shape->dilation_w < 0)
+        return DML_ERROR_ARGUMENT;
+    dml_conv2d_shape *s = &conv->shape;
+    *s = *shape;
+    if (!s->dilation_h) s->dilation_h = 1;
+    if (!s->dilation_w) s->dilation_w = 1;
+    if (!s->groups) s->groups = 1;
+    if (s->channels % s->groups || s->filters % s->groups) return DML_ERROR_ARGUMENT;
+    conv->channels = s->channels / s->groups;
+    conv->filters = s->filters / s->groups;
+    conv->out_h = dml_conv2d_output_size(s->height, dml_conv2d_extent(s->kernel_h, s->dilation_h),
+                                         s->stride_h, s->pad_h);
+    conv->out_w = dml_conv2d_output_size(s->width, dml_conv2d_extent(s->kernel_w, s->dilation_w), s->stride_w,
+                                         s->pad_w);
+    if (!conv->out_h || !conv->out_w || !dml__conv_fits(conv)) return DML_ERROR_ARGUMENT;
+    conv->taps = (ptrdiff_t)s->kernel_h * s->kernel_w;
+    return DML_OK;
 }
 
-static void dml__copy_floats(float *to, const float *from, ptrdiff_t count)
+/* Whether each channel makes one filter. */
+static bool dml__conv_is_depthwise(const dml__conv *conv)
 {
-    if (count >= 32) {
-        memcpy(to, from, (size_t)count * sizeof *to);
-        return;
-    }
-    /* A call costs more than such a copy. */
-    for (; count >= 4; count -= 4, to += 4, from += 4) memcpy(to, from, 4 * sizeof *to);
-    if (count > 0) to[0] = from[0];
-    if (count > 1) to[1] = from[1];
-    if (count > 2) to[2] = from[2];
+    return conv->channels == 1 && conv->filters == 1 && conv->shape.groups > 1 &&
+           conv->taps <= DML__DEPTHWISE_TAPS;
 }
 
-static void dml__zero_floats(float *to, ptrdiff_t count)
+/* The loops over groups: depthwise, all of them at once. */
+static int dml__conv_groups(const dml__conv *conv)
 {
-    if (count > 0) memset(to, 0, (size_t)count * sizeof *to);
+    return dml__conv_is_depthwise(conv) ? 1 : conv->shape.groups;
 }
 
-/* Where a pixel of an output lies. */
-typedef struct dml__pixel {
-    ptrdiff_t n, y, x;
-} dml__pixel;
-
-static dml__pixel dml__pixel_at(ptrdiff_t index, ptrdiff_t height, ptrdiff_t width)
+static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass *pass)
 {
-    const dml__pixel pixel = { index / width / height, index / width % height, index % width };
-    return pixel;
-}
-
-static void dml__pixel_next(dml__pixel *pixel, ptrdiff_t height, ptrdiff_t width)
-{
-    if (++pixel->x < width) return;
-    pixel->x = 0;
-    if (++pixel->y < height) return;
-    pixel->y = 0;
-    pixel->n++;
-}
-
-/* `length` elements of a line of an image from `begin` on, which may lie before or behind it: zeros there. */
-static inline void dml__gather_line(const float *line, ptrdiff_t line_size, ptrdiff_t begin, ptrdiff_t length,
-                                    float *to)
-{
-    if (begin >= 0 && begin + length <= line_size) {
-        dml__copy_floats(to, line + begin, length);
-    } else if (begin + length <= 0 || begin >= line_size) {
-        dml__zero_floats(to, length);
+    if (dml__conv_is_depthwise(conv)) {
+        pass->columns = conv->shape.channels;
+        pass->weights_column = conv->taps;
+        dml__depthwise_pass(pool, pass);
     } else {
-        const ptrdiff_t before = begin < 0 ? -begin : 0;
-        const ptrdiff_t behind = begin + length > line_size ? begin + length - line_size : 0;
-        dml__zero_floats(to, before);
-        dml__copy_floats(to + before, line + begin + before, length - before - behind);
-        dml__zero_floats(to + length - behind, behind);
+        dml__conv_pass_run(pool, pass);
     }
 }
 
-/* Elements first .. first + count - 1 of the patch (KH, KW, C) of x under an output pixel. A row of a patch
-   is contiguous in x, up to the padding. */
-static void dml__gather_x(const dml__conv *conv, dml__pixel out, ptrdiff_t first, ptrdiff_t count, float *to)
+/* --- forward --- */
+
+static dml__conv_pass dml__conv_forward_pass(const dml__conv *conv, int group, const float *x, const float *w,
+                                             const dml_epilogue *epilogue, float *y)
 {
     const dml_conv2d_shape *s = &conv->shape;
-    const ptrdiff_t row_size = (ptrdiff_t)s->kernel_w * s->channels;
-    const ptrdiff_t line_size = (ptrdiff_t)s->width * s->channels;
-    const ptrdiff_t left = (out.x * s->stride_w - s->pad_w) * s->channels;
-    ptrdiff_t y = out.y * s->stride_h - s->pad_h + first / row_size;
-    ptrdiff_t from = first % row_size;
-    for (; count > 0; y++, from = 0) {
-        const ptrdiff_t length = count < row_size - from ? count : row_size - from;
-        if (y < 0 || y >= s->height)
-            dml__zero_floats(to, length);
-        else
-            dml__gather_line(conv->image + (out.n * s->height + y) * line_size, line_size, left + from,
-                             length, to);
-        to += length;
-        count -= length;
+    dml__conv_pass p;
+    memset(&p, 0, sizeof p);
+    p.batch = s->batch, p.grid_h = conv->out_h, p.grid_w = conv->out_w, p.columns = conv->filters;
+    p.stride_h = s->stride_h, p.stride_w = s->stride_w, p.dilation_h = s->dilation_h,
+    p.dilation_w = s->dilation_w;
+    p.taps_h = s->kernel_h, p.taps_w = s->kernel_w, p.depth = conv->channels;
+    p.origin_y = -s->pad_h, p.origin_x = -s->pad_w;
+    p.source = x ? x + group * conv->channels : NULL;
+    p.source_h = s->height, p.source_w = s->width, p.source_pixel = s->channels;
+    p.weights_column = conv->taps * conv->channels;
+    p.weights_tap_h = (ptrdiff_t)s->kernel_w * conv->channels, p.weights_tap_w = conv->channels,
+    p.weights_depth = 1;
+    p.weights = w ? w + group * conv->filters * p.weights_column : NULL;
+    p.target_pixel = s->filters, p.target_line = conv->out_w * s->filters;
+    p.target_image = conv->out_h * p.target_line;
+    p.target = y ? y + group * conv->filters : NULL;
+    if (epilogue) {
+        p.bias = epilogue->bias ? epilogue->bias + group * conv->filters : NULL;
+        p.relu = epilogue->activation == DML_ACTIVATION_RELU;
     }
+    return p;
 }
 
-/* `length` elements, from `from` on, of a row (KW, F) of the patch below, when only every stride_w-th tap
-   falls on an output. `x` is where the row's first tap lies, in steps of which stride_w make an output. */
-static void dml__gather_strided(const dml__conv *conv, const float *line, ptrdiff_t x, ptrdiff_t from,
-                                ptrdiff_t length, float *to)
+DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
+                                            const float *w, const dml_epilogue *epilogue, float *y)
 {
-    const ptrdiff_t filters = conv->shape.filters, stride = conv->shape.stride_w;
-    x += from / filters;
-    from %= filters;
-    for (; length > 0; x++, from = 0) {
-        const ptrdiff_t run = length < filters - from ? length : filters - from;
-        if (x < 0 || x % stride || x / stride >= conv->out_w)
-            dml__zero_floats(to, run);
-        else
-            dml__copy_floats(to, line + x / stride * filters + from, run);
-        to += run;
-        length -= run;
+    dml__conv conv;
+    const dml_status status = dml__conv_init(&conv, shape);
+    for (int group = 0; status == DML_OK && group < dml__conv_groups(&conv); group++) {
+        dml__conv_pass pass = dml__conv_forward_pass(&conv, group, x, w, epilogue, y);
+        dml__conv_run(pool, &conv, &pass);
     }
+    return status;
 }
-
-/* Elements first .. first + count - 1 of the patch (KH, KW, F) of dy that an input pixel has gone into. Under
-   tap (kh, kw) lies the output (y + pad - kh) / stride, where that is whole. The taps are taken backwards, so
-   that the outputs are met forwards: with stride_w = 1, a row of the patch is contiguous in dy. */
-static void dml__gather_dy(const dml__conv *conv, dml__pixel in, ptrdiff_t first, ptrdiff_t count, float *to)
-{
-    const dml_conv2d_shape *s = &conv->shape;
-    const ptrdiff_t row_size = (ptrdiff_t)s->kernel_w * s->filters;
-    const ptrdiff_t line_size = conv->out_w * s->filters;
-    const ptrdiff_t left = in.x + s->pad_w - (s->kernel_w - 1);
-    ptrdiff_t y = in.y + s->pad_h - (s->kernel_h - 1) + first / row_size;
-    ptrdiff_t from = first % row_size;
-    for (; count > 0; y++, from = 0) {
-        const ptrdiff_t length = count < row_size - from ? count : row_size - from;
-        if (y < 0 || y % s->stride_h || y / s->stride_h >= conv->out_h) {
-            dml__zero_floats(to, length);
-        } else {
-            const float *line = conv->image + (in.n * conv->out_h + y / s->stride_h) * line_size;
-            if (s->stride_w == 1)
-                dml__gather_line(line, line_size, left * s->filters + from, length, to);
-            else
-                dml__gather_strided(conv, line, left, from, length, to);
-        }
-        to += length;
-        count -= length;
-    }
-}
-
-/* Packs the patches of pixels as lanes: four are gathered side by side, then transposed. */
-static void dml__pack_patches(const dml__conv *conv,
-                              void (*gather)(const dml__conv *conv, dml__pixel pixel, ptrdiff_t first,
-                                             ptrdiff_t count, float *to),
-                              ptrdiff_t height, ptrdiff_t width, ptrdiff_t first, int lanes, ptrdiff_t k0,
-                              int kc, int panel_width, float *out)
-{
-    float patch[4][DML__PRODUCT_KC];
-    dml__pixel pixel = dml__pixel_at(first, height, width);
-    for (int lane = 0; lane < lanes; lane += 4) {
-        const int group = lanes - lane < 4 ? lanes - lane : 4;
-        for (int l = 0; l < group; l++) {
-            gather(conv, pixel, k0, kc, patch[l]);
-            dml__pixel_next(&pixel, height, width);
-        }
-        dml__pack_transposed(patch[0], DML__PRODUCT_KC, group, kc, panel_width, out + lane);
-    }
-    for (int k = 0; k < kc; k++) dml__zero_floats(out + k * panel_width + lanes, panel_width - lanes);
-}
-
-/* --- the packers of the three products --- */
-
-/* Lanes are output pixels, k runs over (KH, KW, C). */
-static void dml__pack_x(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width,
-                        float *out)
-{
-    const dml__conv *conv = (const dml__conv *)source;
-    dml__pack_patches(conv, dml__gather_x, conv->out_h, conv->out_w, first, lanes, k0, kc, width, out);
-}
-
-/* Lanes are input pixels, k runs over (KH, KW, F), the taps backwards. */
-static void dml__pack_dy(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width,
-                         float *out)
-{
-    const dml__conv *conv = (const dml__conv *)source;
-    dml__pack_patches(conv, dml__gather_dy, conv->shape.height, conv->shape.width, first, lanes, k0, kc,
-                      width, out);
-}
-
-/* Lanes run over (KH, KW, C), k over output pixels. */
-static void dml__pack_x_columns(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
-                                int width, float *out)
-{
-    const dml__conv *conv = (const dml__conv *)source;
-    dml__pixel pixel = dml__pixel_at(k0, conv->out_h, conv->out_w);
-    for (int k = 0; k < kc; k++, out += width) {
-        dml__gather_x(conv, pixel, first, lanes, out);
-        dml__zero_floats(out + lanes, width - lanes);
-        dml__pixel_next(&pixel, conv->out_h, conv->out_w);
-    }
-}
-
-/* Lanes are input channels, k runs over (KH, KW, F), the taps backwards: row k of the factor is w[f][tap]. */
-static void dml__pack_w(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width,
-                        float *out)
-{
-    const dml__conv *conv = (const dml__conv *)source;
-    const dml_conv2d_shape *s = &conv->shape;
-    const ptrdiff_t taps = (ptrdiff_t)s->kernel_h * s->kernel_w;
-    ptrdiff_t tap = taps - 1 - k0 / s->filters, f = k0 % s->filters;
-    for (int k = 0; k < kc; k++, out += width) {
-        dml__copy_floats(out, conv->weights + (f * taps + tap) * s->channels + first, lanes);
-        dml__zero_floats(out + lanes, width - lanes);
-        if (++f == s->filters) f = 0, tap--;
-    }
-}
-
-/* --- the three products --- */
 
 DML_API dml_status dml_conv2d_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
                                       const float *w, const float *bias, float *y)
 {
-    dml__conv conv;
-    const dml_status status = dml__conv_init(&conv, shape, x, w);
-    if (status != DML_OK) return status;
-    const ptrdiff_t patch = (ptrdiff_t)shape->kernel_h * shape->kernel_w * shape->channels;
-    const dml__matrix weights = { w, patch, 1 };
-    const dml__product product = { (ptrdiff_t)shape->batch * conv.out_h * conv.out_w,
-                                   shape->filters,
-                                   patch,
-                                   { dml__pack_x, &conv },
-                                   { dml__pack_matrix, &weights },
-                                   1,
-                                   0,
-                                   bias,
-                                   y,
-                                   shape->filters };
-    dml__multiply(pool, &product);
-    return DML_OK;
+    const dml_epilogue epilogue = { bias, DML_ACTIVATION_NONE };
+    return dml_conv2d_forward_fused(pool, shape, x, w, &epilogue, y);
+}
+
+/* --- the input gradient --- */
+
+/* Along one axis, every stride-th input from `first` on. The outputs that they have gone into are those of
+   every tap_step-th tap, and lie source_step apart. So each phase is a convolution of dy without strides. */
+typedef struct dml__phase {
+    ptrdiff_t count;          /* of the inputs */
+    ptrdiff_t taps, last_tap; /* the taps, and the last of them, which meets the first output */
+    ptrdiff_t tap_step, source_step;
+    ptrdiff_t origin; /* the output that the first input meets at the last tap */
+} dml__phase;
+
+static ptrdiff_t dml__common_divisor(ptrdiff_t a, ptrdiff_t b)
+{
+    while (b) {
+        const ptrdiff_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+static dml__phase dml__phase_at(ptrdiff_t first, ptrdiff_t in, ptrdiff_t kernel, ptrdiff_t stride,
+                                ptrdiff_t pad, ptrdiff_t dilation)
+{
+    dml__phase result;
+    const ptrdiff_t divisor = dml__common_divisor(dilation, stride), phase = (first + pad) % stride;
+    result.count = (in - 1 - first) / stride + 1;
+    result.tap_step = stride / divisor;
+    result.source_step = dilation / divisor;
+    ptrdiff_t tap = 0;
+    while (tap < kernel && tap < result.tap_step && tap * dilation % stride != phase) tap++;
+    const bool none = tap >= kernel || tap >= result.tap_step;
+    result.taps = none ? 0 : (kernel - 1 - tap) / result.tap_step + 1;
+    result.last_tap = none ? 0 : tap + (result.taps - 1) * result.tap_step;
+    result.origin = none ? 0 : (first + pad - result.last_tap * dilation) / stride; /* whole */
+    return result;
+}
+
+static dml__conv_pass dml__conv_input_pass(const dml__conv *conv, int group, int y, int x, const float *dy,
+                                           const float *w, float beta, float *dx)
+{
+    const dml_conv2d_shape *s = &conv->shape;
+    const dml__phase v = dml__phase_at(y, s->height, s->kernel_h, s->stride_h, s->pad_h, s->dilation_h);
+    const dml__phase h = dml__phase_at(x, s->width, s->kernel_w, s->stride_w, s->pad_w, s->dilation_w);
+    const ptrdiff_t tap_h = (ptrdiff_t)s->kernel_w * conv->channels;
+    dml__conv_pass p;
+    memset(&p, 0, sizeof p);
+    p.batch = s->batch, p.grid_h = v.count, p.grid_w = h.count, p.columns = conv->channels;
+    p.stride_h = p.stride_w = 1, p.dilation_h = v.source_step, p.dilation_w = h.source_step;
+    p.taps_h = v.taps, p.taps_w = h.taps, p.depth = conv->filters;
+    p.origin_y = v.origin, p.origin_x = h.origin;
+    p.source = dy ? dy + group * conv->filters : NULL;
+    p.source_h = conv->out_h, p.source_w = conv->out_w, p.source_pixel = s->filters;
+    p.weights_tap_h = -v.tap_step * tap_h, p.weights_tap_w = -h.tap_step * conv->channels;
+    p.weights_depth = conv->taps * conv->channels, p.weights_column = 1;
+    p.weights =
+        w ? w + group * conv->filters * p.weights_depth + v.last_tap * tap_h + h.last_tap * conv->channels
+          : NULL;
+    p.target_pixel = (ptrdiff_t)s->stride_w * s->channels;
+    const ptrdiff_t line = (ptrdiff_t)s->width * s->channels;
+    p.target_line = s->stride_h * line, p.target_image = s->height * line;
+    p.target = dx ? dx + y * line + (ptrdiff_t)x * s->channels + group * conv->channels : NULL;
+    p.beta = beta;
+    return p;
 }
 
 DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_shape *shape, const float *dy,
                                              const float *w, float beta, float *dx)
 {
     dml__conv conv;
-    const dml_status status = dml__conv_init(&conv, shape, dy, w);
+    const dml_status status = dml__conv_init(&conv, shape);
     if (status != DML_OK) return status;
-    const dml__product product = { (ptrdiff_t)shape->batch * shape->height * shape->width,
-                                   shape->channels,
-                                   (ptrdiff_t)shape->kernel_h * shape->kernel_w * shape->filters,
-                                   { dml__pack_dy, &conv },
-                                   { dml__pack_w, &conv },
-                                   1,
-                                   beta,
-                                   NULL,
-                                   dx,
-                                   shape->channels };
-    dml__multiply(pool, &product);
+    const dml_conv2d_shape *s = &conv.shape;
+    for (int group = 0; group < dml__conv_groups(&conv); group++)
+        for (int y = 0; y < s->stride_h && y < s->height; y++)
+            for (int x = 0; x < s->stride_w && x < s->width; x++) {
+                dml__conv_pass pass = dml__conv_input_pass(&conv, group, y, x, dy, w, beta, dx);
+                dml__conv_run(pool, &conv, &pass);
+            }
     return DML_OK;
+}
+
+/* --- the weight gradient --- */
+
+static dml__wgrad dml__conv_weights_job(const dml__conv *conv, int group, const float *x, const float *dy,
+                                        float beta, float *dw)
+{
+    const dml_conv2d_shape *s = &conv->shape;
+    dml__wgrad job;
+    job.batch = s->batch, job.out_h = conv->out_h, job.out_w = conv->out_w;
+    job.filters = conv->filters, job.taps_h = s->kernel_h, job.taps_w = s->kernel_w,
+    job.channels = conv->channels;
+    job.stride_h = s->stride_h, job.stride_w = s->stride_w;
+    job.dilation_h = s->dilation_h, job.dilation_w = s->dilation_w;
+    job.pad_h = s->pad_h, job.pad_w = s->pad_w;
+    job.x = x ? x + group * conv->channels : NULL;
+    job.in_h = s->height, job.in_w = s->width, job.x_pixel = s->channels;
+    job.dy = dy ? dy + group * conv->filters : NULL;
+    job.dy_pixel = s->filters;
+    job.dw = dw ? dw + group * conv->filters * conv->taps * conv->channels : NULL;
+    job.beta = beta;
+    return job;
 }
 
 DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
                                                const float *dy, float beta, float *dw)
 {
     dml__conv conv;
-    const dml_status status = dml__conv_init(&conv, shape, x, NULL);
-    if (status != DML_OK) return status;
-    const ptrdiff_t patch = (ptrdiff_t)shape->kernel_h * shape->kernel_w * shape->channels;
-    const dml__matrix gradient = { dy, 1, shape->filters };
-    const dml__product product = { shape->filters,
-                                   patch,
-                                   (ptrdiff_t)shape->batch * conv.out_h * conv.out_w,
-                                   { dml__pack_matrix, &gradient },
-                                   { dml__pack_x_columns, &conv },
-                                   1,
-                                   beta,
-                                   NULL,
-                                   dw,
-                                   patch };
-    dml__multiply(pool, &product);
-    return DML_OK;
+    const dml_status status = dml__conv_init(&conv, shape);
+    for (int group = 0; status == DML_OK && group < dml__conv_groups(&conv); group++) {
+        dml__wgrad job = dml__conv_weights_job(&conv, group, x, dy, beta, dw);
+        if (dml__conv_is_depthwise(&conv)) {
+            job.filters = job.channels = conv.shape.channels;
+            dml__depthwise_weights(pool, &job);
+        } else {
+            dml__wgrad_run(pool, &job);
+        }
+    }
+    return status;
 }
 
 DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool training)
 {
-    const dml_scratch none = { 0, 0 };
+    dml_scratch scratch = { 0, 0 };
     dml__conv conv;
-    if (dml__conv_init(&conv, shape, NULL, NULL) != DML_OK) return none;
-    const ptrdiff_t taps = (ptrdiff_t)shape->kernel_h * shape->kernel_w, patch = taps * shape->channels;
-    const ptrdiff_t outputs = shape->batch * conv.out_h * conv.out_w;
-    const ptrdiff_t inputs = (ptrdiff_t)shape->batch * shape->height * shape->width;
-    const dml_scratch forward = dml__product_scratch(outputs, shape->filters, patch);
-    if (!training) return forward;
-    const dml_scratch input = dml__product_scratch(inputs, shape->channels, taps * shape->filters);
-    const dml_scratch weights = dml__product_scratch(shape->filters, patch, outputs);
-    return dml__larger_scratch(forward, dml__larger_scratch(input, weights));
+    if (dml__conv_init(&conv, shape) != DML_OK) return scratch;
+    if (dml__conv_is_depthwise(&conv)) return scratch;
+    const dml_conv2d_shape *s = &conv.shape;
+    const dml__conv_pass forward = dml__conv_forward_pass(&conv, 0, NULL, NULL, NULL, NULL);
+    scratch = dml__conv_pass_scratch(&forward);
+    if (!training) return scratch;
+    const dml__wgrad weights = dml__conv_weights_job(&conv, 0, NULL, NULL, 0, NULL);
+    scratch = dml__larger_scratch(scratch, dml__wgrad_scratch(&weights));
+    for (int y = 0; y < s->stride_h && y < s->height; y++)
+        for (int x = 0; x < s->stride_w && x < s->width; x++) {
+            const dml__conv_pass pass = dml__conv_input_pass(&conv, 0, y, x, NULL, NULL, 0, NULL);
+            scratch = dml__larger_scratch(scratch, dml__conv_pass_scratch(&pass));
+        }
+    return scratch;
 }
 
 #endif
@@ -6315,6 +9817,7 @@ static void dml__map_rest(dml_isa isa, dml__map_kernel kernel, const dml__map_op
 {
     float in[DML__MAP_INPUTS][DML__LANES], out[DML__MAP_OUTPUTS][DML__LANES];
     dml__map_operands padded = *at;
+    padded.stream = false;
     memset(in, 0, sizeof in);
     for (int i = 0; i < DML__MAP_INPUTS; i++) {
         if (!at->in[i]) continue;
@@ -6342,6 +9845,16 @@ DML__LOCAL void dml__map_range(dml_isa isa, dml__map_kernel kernel, const dml__m
     }
 }
 
+static bool dml__map_streams(size_t n, const dml__map_operands *at)
+{
+    size_t arrays = 1;
+    for (int i = 0; i < DML__MAP_INPUTS; i++) {
+        if (at->in[i] == at->out[0]) return false;
+        if (at->in[i]) arrays++;
+    }
+    return DML__STREAMS && n > DML__STREAM_FROM / sizeof(float) / arrays && (uintptr_t)at->out[0] % 16 == 0;
+}
+
 static void dml__map_task(void *argument, int task, int worker)
 {
     const dml__map_job *job = (const dml__map_job *)argument;
@@ -6353,12 +9866,14 @@ static void dml__map_task(void *argument, int task, int worker)
 DML__LOCAL void dml__map(dml_pool *pool, size_t n, dml__map_kernel kernel, const dml__map_operands *operands)
 {
     dml__map_job job;
-    job.isa = dml_cpu_isa();
+    dml__map_operands copy = *operands;
+    copy.stream = dml__map_streams(n, operands);
+    job.isa = dml__pool_machine(pool).isa;
     job.n = n;
     job.kernel = kernel;
-    job.operands = operands;
+    job.operands = &copy;
     if (n <= DML__BLOCK)
-        dml__map_range(job.isa, kernel, operands, 0, n);
+        dml__map_range(job.isa, kernel, &copy, 0, n);
     else
         dml_pool_run(pool, (int)dml__divide_up(n, DML__BLOCK), dml__map_task, &job);
 }
@@ -6384,7 +9899,7 @@ DML__LOCAL int dml__reduce(dml_pool *pool, size_t n, dml__reduce_kernel kernel, 
                            const float *y, double partial[DML__PARTIALS])
 {
     dml__reduce_job job;
-    job.isa = dml_cpu_isa();
+    job.isa = dml__pool_machine(pool).isa;
     job.n = n;
     job.block = DML__BLOCK * dml__divide_up(n, DML__BLOCK * DML__PARTIALS);
     job.kernel = kernel;
@@ -6417,6 +9932,8 @@ typedef struct dml__pool2d_job {
     float beta;
     size_t rows, rows_per_task; /* a row is one (image, h) of the output: (W, C) floats */
 } dml__pool2d_job;
+
+#define DML__POOL_VECTORS 4 /* vectors of one pixel that are computed side by side */
 
 /* Rows begin .. end - 1 of the output. */
 typedef void (*dml__pool2d_kernel)(dml_isa isa, const dml__pool2d_job *job, size_t begin, size_t end);
@@ -6456,38 +9973,69 @@ static inline float dml__window_size(const dml__pool2d_job *job, int oh, int ow)
     return (float)(h.end - h.begin) * (float)(w.end - w.begin);
 }
 
-/* One output pixel: `x` is its image, `h` and `w` its window. The channels that fill no vector go one by one.
- */
-DML__BODY void dml__max_pixel(const dml_pool2d_shape *s, const float *x, dml__window_span h,
-                              dml__window_span w, float *y, int32_t *argmax)
+/* A pixel's channels go in whole vectors, the last of which may reach into the next pixel: what it leaves
+   there is overwritten when that one's turn comes, since a task's pixels are written in order. `reach` is
+   where a pixel's vectors end: its channels in whole vectors, or, where these would reach beyond the array or
+   into another task's part, its channels alone; those that fill no vector then go one by one. */
+static inline size_t dml__pixel_reach(size_t channels)
+{
+    return dml__divide_up(channels, DML__LANES) * DML__LANES;
+}
+
+/* Takes `value` where it is larger, or the first NaN. */
+DML__BODY void dml__max_take(dml__vf *largest, dml__vi *place, const float *from, int32_t here)
+{
+    const dml__vi zero = { 0 };
+    const dml__vf value = DML__LOAD(from), before = *largest;
+    const dml__vi take = ~(value <= before) & (before == before);
+    *largest = DML__SELECT(take, value, before);
+    *place = DML__SELECT_INT(take, zero + here, *place);
+}
+
+/* `count` vectors of a pixel's channels, side by side, since each waits for its last comparison. `x` is the
+   image from their first channel on, `h` and `w` the window. */
+DML__BODY void dml__max_vectors(int count, const dml_pool2d_shape *s, const float *x, dml__window_span h,
+                                dml__window_span w, float *y, int32_t *argmax)
 {
     const size_t channels = (size_t)s->channels;
     const int32_t first = h.begin * s->width + w.begin;
-    const dml__vi zero = { 0 };
-    size_t c = 0;
-    for (; c + DML__LANES <= channels; c += DML__LANES) {
-        dml__vf largest = DML__LOAD(x + (size_t)first * channels + c);
-        dml__vi place = zero + first;
-        for (int ih = h.begin; ih < h.end; ih++)
-            for (int iw = w.begin; iw < w.end; iw++) {
-                const int32_t here = ih * s->width + iw;
-                const dml__vf value = DML__LOAD(x + (size_t)here * channels + c);
-                /* the second term lets the first NaN in and keeps it */
-                const dml__vi take = (value > largest) | ((value != value) & (largest == largest));
-                largest = DML__SELECT(take, value, largest);
-                place = DML__SELECT_INT(take, zero + here, place);
-            }
-        DML__STORE(y + c, largest);
-        if (argmax) DML__STORE_INT(argmax + c, place);
+    dml__vf largest[DML__POOL_VECTORS] = { { 0 } };
+    dml__vi place[DML__POOL_VECTORS] = { { 0 } }; /* from the first on */
+    DML__UNROLLED
+    for (int v = 0; v < count; v++)
+        largest[v] = DML__LOAD(x + (size_t)first * channels + (size_t)v * DML__LANES);
+    for (int ih = h.begin; ih < h.end; ih++)
+        for (int iw = w.begin; iw < w.end; iw++) {
+            const int32_t here = ih * s->width + iw;
+            const float *from = x + (size_t)here * channels;
+            DML__UNROLLED
+            for (int v = 0; v < count; v++)
+                dml__max_take(&largest[v], &place[v], from + v * DML__LANES, here - first);
+        }
+    DML__UNROLLED
+    for (int v = 0; v < count; v++) {
+        DML__STORE(y + v * DML__LANES, largest[v]);
+        if (argmax) DML__STORE_INT(argmax + v * DML__LANES, place[v] + first);
     }
+}
+
+DML__BODY void dml__max_pixel(const dml_pool2d_shape *s, const float *x, dml__window_span h,
+                              dml__window_span w, size_t reach, float *y, int32_t *argmax)
+{
+    const size_t channels = (size_t)s->channels;
+    size_t c = 0;
+    for (; c + DML__POOL_VECTORS * DML__LANES <= reach; c += DML__POOL_VECTORS * DML__LANES)
+        dml__max_vectors(DML__POOL_VECTORS, s, x + c, h, w, y + c, argmax ? argmax + c : NULL);
+    for (; c + DML__LANES <= reach; c += DML__LANES)
+        dml__max_vectors(1, s, x + c, h, w, y + c, argmax ? argmax + c : NULL);
     for (; c < channels; c++) {
-        float largest = x[(size_t)first * channels + c];
-        int32_t place = first;
+        int32_t place = h.begin * s->width + w.begin;
+        float largest = x[(size_t)place * channels + c];
         for (int ih = h.begin; ih < h.end; ih++)
             for (int iw = w.begin; iw < w.end; iw++) {
                 const int32_t here = ih * s->width + iw;
                 const float value = x[(size_t)here * channels + c];
-                const bool take = value > largest || (value != value && largest == largest);
+                const bool take = !(value <= largest) && largest == largest;
                 largest = take ? value : largest;
                 place = take ? here : place;
             }
@@ -6496,58 +10044,135 @@ DML__BODY void dml__max_pixel(const dml_pool2d_shape *s, const float *x, dml__wi
     }
 }
 
+DML__BODY void dml__avg_vectors(int count, const dml_pool2d_shape *s, const float *x, dml__window_span h,
+                                dml__window_span w, float *y)
+{
+    const size_t channels = (size_t)s->channels;
+    const float size = (float)(h.end - h.begin) * (float)(w.end - w.begin);
+    dml__vf sum[DML__POOL_VECTORS] = { { 0 } };
+    for (int ih = h.begin; ih < h.end; ih++)
+        for (int iw = w.begin; iw < w.end; iw++) {
+            const float *from = x + (size_t)(ih * s->width + iw) * channels;
+            DML__UNROLLED
+            for (int v = 0; v < count; v++) sum[v] += DML__LOAD(from + v * DML__LANES);
+        }
+    DML__UNROLLED
+    for (int v = 0; v < count; v++) DML__STORE(y + v * DML__LANES, sum[v] / size);
+}
+
+DML__BODY void dml__avg_pixel(const dml_pool2d_shape *s, const float *x, dml__window_span h,
+                              dml__window_span w, size_t reach, float *y)
+{
+    const size_t channels = (size_t)s->channels;
+    const float size = (float)(h.end - h.begin) * (float)(w.end - w.begin);
+    size_t c = 0;
+    for (; c + DML__POOL_VECTORS * DML__LANES <= reach; c += DML__POOL_VECTORS * DML__LANES)
+        dml__avg_vectors(DML__POOL_VECTORS, s, x + c, h, w, y + c);
+    for (; c + DML__LANES <= reach; c += DML__LANES) dml__avg_vectors(1, s, x + c, h, w, y + c);
+    for (; c < channels; c++) {
+        float sum = 0;
+        for (int ih = h.begin; ih < h.end; ih++)
+            for (int iw = w.begin; iw < w.end; iw++) sum += x[(size_t)(ih * s->width + iw) * channels + c];
+        y[c] = sum / size;
+    }
+}
+
+/* `count` pixels of one row of windows of 2 x 2 without padding, in whole vectors. `x` is the first window,
+   `below` its second line, `place` where it lies in the image; the next is `step` pixels on. `with_argmax` is
+   constant, here and with_beta below: a branch in the loop would cost more than the arithmetic. */
+DML__BODY void dml__pool_row_of_2x2(bool max, bool with_argmax, size_t count, size_t channels, int32_t step,
+                                    const float *x, const float *below, int32_t place, int32_t width,
+                                    float *y, int32_t *argmax)
+{
+    const dml__vi zero = { 0 };
+    dml__vi here = zero + place;
+    for (size_t i = 0; i < count; i++, here += step) {
+        for (size_t c = 0; c < channels; c += DML__LANES) {
+            dml__vf value = DML__LOAD(x + c);
+            if (max) {
+                dml__vi offset = zero;
+                dml__max_take(&value, &offset, x + channels + c, 1);
+                dml__max_take(&value, &offset, below + c, width);
+                dml__max_take(&value, &offset, below + channels + c, width + 1);
+                if (with_argmax) DML__STORE_INT(argmax + c, here + offset);
+            } else {
+                value = value + DML__LOAD(x + channels + c) + DML__LOAD(below + c);
+                value = (value + DML__LOAD(below + channels + c)) / 4.0f;
+            }
+            DML__STORE(y + c, value);
+        }
+        x += (size_t)step * channels, below += (size_t)step * channels, y += channels;
+        if (with_argmax) argmax += channels;
+    }
+}
+
+/* How many pixels of `channels` floats, each `step` floats after the one before it, may be taken in whole
+   vectors: the last ends within `left` floats of the first's beginning. */
+static inline size_t dml__pixels_that_fit(size_t count, size_t step, size_t channels, size_t left)
+{
+    const size_t wide = dml__pixel_reach(channels);
+    if (left >= count * step + wide) return count; /* nearly always, and needs no division */
+    return left < wide ? 0 : dml__minimum(count, (left - wide) / step + 1);
+}
+
+DML__BODY void dml__pool_forward_rows(bool max, const dml__pool2d_job *job, size_t begin, size_t end)
+{
+    const dml_pool2d_shape shape = *job->shape, *s = &shape; /* a copy, which no store can change */
+    const size_t channels = (size_t)s->channels, line = (size_t)s->width * channels;
+    const size_t row_floats = (size_t)job->out_width * channels, wide = dml__pixel_reach(channels);
+    const bool is_2x2 = s->kernel_h == 2 && s->kernel_w == 2 && s->pad_h == 0 && s->pad_w == 0;
+    const float *x_end = job->x + (size_t)s->batch * (size_t)s->height * line;
+    const float *y_end = job->y + end * row_floats;
+    int oh = (int)(begin % (size_t)job->out_height);
+    const float *x = job->x + begin / (size_t)job->out_height * (size_t)s->height * line;
+    for (size_t row = begin; row < end; row++) {
+        const dml__window_span h = dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
+        float *y = job->y + row * row_floats;
+        int32_t *argmax = job->argmax_out ? job->argmax_out + row * row_floats : NULL;
+        int ow = 0;
+        if (is_2x2) {
+            const float *first = x + (size_t)h.begin * line, *last = first + line + channels;
+            size_t count =
+                dml__pixels_that_fit((size_t)job->out_width, channels, channels, (size_t)(y_end - y));
+            count =
+                dml__pixels_that_fit(count, (size_t)s->stride_w * channels, channels, (size_t)(x_end - last));
+            if (max && argmax)
+                dml__pool_row_of_2x2(true, true, count, channels, s->stride_w, first, first + line,
+                                     h.begin * s->width, s->width, y, argmax);
+            else
+                dml__pool_row_of_2x2(max, false, count, channels, s->stride_w, first, first + line,
+                                     h.begin * s->width, s->width, y, NULL);
+            ow = (int)count;
+        }
+        for (; ow < job->out_width; ow++) {
+            const dml__window_span w = dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
+            const size_t at = (size_t)ow * channels;
+            const float *last = x + (size_t)(h.end - 1) * line + (size_t)(w.end - 1) * channels;
+            const bool fits = (size_t)(y_end - y) >= at + wide && (size_t)(x_end - last) >= wide;
+            if (max)
+                dml__max_pixel(s, x, h, w, fits ? wide : channels, y + at, argmax ? argmax + at : NULL);
+            else
+                dml__avg_pixel(s, x, h, w, fits ? wide : channels, y + at);
+        }
+        if (++oh == job->out_height) oh = 0, x += (size_t)s->height * line;
+    }
+}
+
 DML__BODY void dml__max_forward_rows_body(const dml__pool2d_job *job, size_t begin, size_t end)
 {
-    const dml_pool2d_shape *s = job->shape;
-    const size_t image = (size_t)s->height * (size_t)s->width * (size_t)s->channels;
-    for (size_t row = begin; row < end; row++) {
-        const int oh = (int)(row % (size_t)job->out_height);
-        const float *x = job->x + row / (size_t)job->out_height * image;
-        const dml__window_span h = dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
-        for (int ow = 0; ow < job->out_width; ow++) {
-            const size_t out = (row * (size_t)job->out_width + (size_t)ow) * (size_t)s->channels;
-            const dml__window_span w = dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
-            dml__max_pixel(s, x, h, w, job->y + out, job->argmax_out ? job->argmax_out + out : NULL);
-        }
-    }
+    dml__pool_forward_rows(true, job, begin, end);
 }
 DML__PER_ISA(dml__max_forward_rows, (const dml__pool2d_job *job, size_t begin, size_t end), (job, begin, end))
 
 DML__BODY void dml__avg_forward_rows_body(const dml__pool2d_job *job, size_t begin, size_t end)
 {
-    const dml_pool2d_shape *s = job->shape;
-    const size_t channels = (size_t)s->channels, image = (size_t)s->height * (size_t)s->width * channels;
-    for (size_t row = begin; row < end; row++) {
-        const int oh = (int)(row % (size_t)job->out_height);
-        const float *x = job->x + row / (size_t)job->out_height * image;
-        const dml__window_span h = dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
-        for (int ow = 0; ow < job->out_width; ow++) {
-            const dml__window_span w = dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
-            const float count = dml__window_size(job, oh, ow);
-            float *y = job->y + (row * (size_t)job->out_width + (size_t)ow) * channels;
-            size_t c = 0;
-            for (; c + DML__LANES <= channels; c += DML__LANES) {
-                dml__vf sum;
-                dml__splat(&sum, 0);
-                for (int ih = h.begin; ih < h.end; ih++)
-                    for (int iw = w.begin; iw < w.end; iw++)
-                        sum += DML__LOAD(x + (size_t)(ih * s->width + iw) * channels + c);
-                DML__STORE(y + c, sum / count);
-            }
-            for (; c < channels; c++) {
-                float sum = 0;
-                for (int ih = h.begin; ih < h.end; ih++)
-                    for (int iw = w.begin; iw < w.end; iw++)
-                        sum += x[(size_t)(ih * s->width + iw) * channels + c];
-                y[c] = sum / count;
-            }
-        }
-    }
+    dml__pool_forward_rows(false, job, begin, end);
 }
 DML__PER_ISA(dml__avg_forward_rows, (const dml__pool2d_job *job, size_t begin, size_t end), (job, begin, end))
 
 /* The backward passes gather: each input sums over the windows that cover it, so no two tasks write the same
-   place. `max`: a window counts where it was won here; else its share is one over its size. */
+   place. `max`: a window counts where it was won here; else its share is one over its size. `image` is the
+   first of the image's pixels in dy. */
 DML__BODY void dml__pool_gradient_pixel(bool max, const dml__pool2d_job *job, size_t image, int32_t here,
                                         dml__window_span h, dml__window_span w, float *dx)
 {
@@ -6555,8 +10180,7 @@ DML__BODY void dml__pool_gradient_pixel(bool max, const dml__pool2d_job *job, si
     const float beta = job->beta;
     size_t c = 0;
     for (; c + DML__LANES <= channels; c += DML__LANES) {
-        dml__vf sum;
-        dml__splat(&sum, 0);
+        dml__vf sum = { 0 };
         for (int oh = h.begin; oh < h.end; oh++)
             for (int ow = w.begin; ow < w.end; ow++) {
                 const size_t at = (image + (size_t)(oh * job->out_width + ow)) * channels + c;
@@ -6583,19 +10207,74 @@ DML__BODY void dml__pool_gradient_pixel(bool max, const dml__pool2d_job *job, si
     }
 }
 
+/* `count` windows of one row that lie side by side, in whole vectors: the line of inputs that begins at place
+   `here`, each covered by one window. `size` inputs are in a window. */
+DML__BODY void dml__pool_gradient_of_tiles(bool max, bool with_beta, size_t count, int kernel,
+                                           size_t channels, const float *dy, const int32_t *argmax,
+                                           float size, int32_t here, float beta, float *dx)
+{
+    const dml__vf none = { 0 };
+    const dml__vi zero = { 0 };
+    dml__vi place = zero + here;
+    for (size_t i = 0; i < count; i++) {
+        for (int k = 0; k < kernel; k++, dx += channels, place += 1)
+            for (size_t c = 0; c < channels; c += DML__LANES) {
+                dml__vf value = DML__LOAD(dy + c);
+                if (max)
+                    value = (dml__vf)((dml__vi)value & (DML__LOAD_INT(argmax + c) == place));
+                else
+                    value = value / size;
+                value = none + value; /* makes 0 of -0, as a sum over windows does */
+                if (with_beta) value = value + beta * DML__LOAD(dx + c);
+                DML__STORE(dx + c, value);
+            }
+        dy += channels;
+        if (max) argmax += channels;
+    }
+}
+
 DML__BODY void dml__pool_gradient_rows(bool max, const dml__pool2d_job *job, size_t begin, size_t end)
 {
-    const dml_pool2d_shape *s = job->shape;
+    const dml_pool2d_shape shape = *job->shape, *s = &shape;
+    const size_t channels = (size_t)s->channels, pixels = (size_t)job->out_height * (size_t)job->out_width;
+    const size_t row_floats = (size_t)s->width * channels;
+    const float *dy_end = job->x + (size_t)s->batch * pixels * channels, *dx_end = job->y + end * row_floats;
+    /* Where it accumulates, a vector that reaches into the next pixel would spoil what is there. */
+    const bool tiles =
+        s->kernel_w == s->stride_w && s->pad_w == 0 && (job->beta == 0 || channels % DML__LANES == 0);
+    int ih = (int)(begin % (size_t)s->height);
+    size_t image = begin / (size_t)s->height * pixels;
     for (size_t row = begin; row < end; row++) {
-        const int ih = (int)(row % (size_t)s->height);
-        const size_t image = row / (size_t)s->height * (size_t)job->out_height * (size_t)job->out_width;
         const dml__window_span h = dml__windows_over(ih, s->kernel_h, s->stride_h, s->pad_h, job->out_height);
-        for (int iw = 0; iw < s->width; iw++) {
+        float *dx = job->y + row * row_floats;
+        int iw = 0;
+        if (tiles && h.end - h.begin == 1) {
+            const size_t at = (image + (size_t)h.begin * (size_t)job->out_width) * channels;
+            const float *dy = job->x + at;
+            size_t count =
+                dml__pixels_that_fit((size_t)job->out_width, channels, channels, (size_t)(dy_end - dy));
+            /* the last pixel of each tile */
+            const size_t others = (size_t)(s->kernel_w - 1) * channels;
+            count = dml__pixels_that_fit(count, others + channels, channels, (size_t)(dx_end - dx) - others);
+            const int32_t *argmax = max ? job->argmax + at : NULL;
+            const float size = dml__window_size(job, h.begin, 0);
+            if (job->beta != 0)
+                dml__pool_gradient_of_tiles(max, true, count, s->kernel_w, channels, dy, argmax, size,
+                                            ih * s->width, job->beta, dx);
+            else
+                dml__pool_gradient_of_tiles(max, false, count, s->kernel_w, channels, dy, argmax, size,
+                                            ih * s->width, 0, dx);
+            iw = (int)count * s->kernel_w;
+        } else if (job->beta == 0 && h.begin >= h.end) {
+            memset(dx, 0, row_floats * sizeof *dx);
+            iw = s->width;
+        }
+        for (; iw < s->width; iw++) {
             const dml__window_span w =
                 dml__windows_over(iw, s->kernel_w, s->stride_w, s->pad_w, job->out_width);
-            float *dx = job->y + (row * (size_t)s->width + (size_t)iw) * (size_t)s->channels;
-            dml__pool_gradient_pixel(max, job, image, ih * s->width + iw, h, w, dx);
+            dml__pool_gradient_pixel(max, job, image, ih * s->width + iw, h, w, dx + (size_t)iw * channels);
         }
+        if (++ih == s->height) ih = 0, image += pixels;
     }
 }
 
@@ -6707,50 +10386,752 @@ DML_API dml_status dml_avg_pool2d_backward(dml_pool *pool, const dml_pool2d_shap
 
 #endif
 
+/* ---- kernels/slice2d.c ---- */
+
+#ifndef DML_KERNELS_SLICE2D_C
+#define DML_KERNELS_SLICE2D_C
+
+#include <string.h>
+
+static bool dml__slice2d_axis_ok(const dml_slice2d_axis *a)
+{
+    return a->in >= 1 && a->out >= 1 && a->begin >= 0 && a->step >= 1 && a->count >= 0 && a->before >= 0 &&
+           (a->count == 0 || (int64_t)a->begin + (int64_t)(a->count - 1) * a->step < a->in) &&
+           (int64_t)a->before + a->count <= a->out;
+}
+
+static dml_status dml__slice2d_check(const dml_slice2d_shape *s)
+{
+    const dml_slice2d_axis *h = &s->axis[0], *w = &s->axis[1], *c = &s->axis[2];
+    const bool ok = s->batch >= 0 && dml__slice2d_axis_ok(h) && dml__slice2d_axis_ok(w) &&
+                    dml__slice2d_axis_ok(c) && dml__floats_fit(s->batch, h->in, w->in, c->in) &&
+                    dml__floats_fit(s->batch, h->out, w->out, c->out) &&
+                    (int64_t)s->batch * h->in <= INT32_MAX && (int64_t)s->batch * h->out <= INT32_MAX;
+    return ok ? DML_OK : DML_ERROR_ARGUMENT;
+}
+
+typedef struct dml__slice2d_job {
+    const dml_slice2d_shape *shape;
+    const float *from;
+    float *to;
+    float beta;
+    size_t lines, lines_per_task; /* lines of `to`, of all images */
+} dml__slice2d_job;
+
+static void dml__slice2d_run(dml_pool *pool, dml__slice2d_job *job, size_t line, dml_pool_task task)
+{
+    job->lines_per_task = dml__items_per_task(line);
+    const size_t tasks = dml__divide_up(job->lines, job->lines_per_task);
+    dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, task, job);
+}
+
+static void dml__slice2d_copy_line(const dml_slice2d_shape *s, const float *x, float *y)
+{
+    const dml_slice2d_axis *w = &s->axis[1], *c = &s->axis[2];
+    const size_t before = (size_t)c->before, count = (size_t)c->count, step = (size_t)c->step;
+    const size_t out = (size_t)c->out;
+    memset(y, 0, (size_t)w->before * out * sizeof *y);
+    y += (size_t)w->before * out;
+    for (int i = 0; i < w->count; i++, y += out) {
+        const float *from = x + ((size_t)w->begin + (size_t)i * (size_t)w->step) * (size_t)c->in + c->begin;
+        memset(y, 0, before * sizeof *y);
+        if (step == 1)
+            memcpy(y + before, from, count * sizeof *y);
+        else
+            for (size_t k = 0; k < count; k++) y[before + k] = from[k * step];
+        memset(y + before + count, 0, (out - before - count) * sizeof *y);
+    }
+    memset(y, 0, (size_t)(w->out - w->before - w->count) * out * sizeof *y);
+}
+
+static void dml__slice2d_forward_task(void *argument, int task, int worker)
+{
+    const dml__slice2d_job *job = (const dml__slice2d_job *)argument;
+    const dml_slice2d_shape *s = job->shape;
+    const dml_slice2d_axis *h = &s->axis[0], *w = &s->axis[1], *c = &s->axis[2];
+    const size_t in_line = (size_t)w->in * (size_t)c->in, out_line = (size_t)w->out * (size_t)c->out;
+    const size_t begin = (size_t)task * job->lines_per_task;
+    const size_t end = dml__minimum(begin + job->lines_per_task, job->lines);
+    (void)worker;
+    for (size_t line = begin; line < end; line++) {
+        const size_t image = line / (size_t)h->out;
+        const int i = (int)(line % (size_t)h->out) - h->before;
+        float *y = job->to + line * out_line;
+        if (i < 0 || i >= h->count) {
+            memset(y, 0, out_line * sizeof *y);
+            continue;
+        }
+        const size_t from = image * (size_t)h->in + (size_t)h->begin + (size_t)i * (size_t)h->step;
+        dml__slice2d_copy_line(s, job->from + from * in_line, y);
+    }
+}
+
+DML_API dml_status dml_slice2d_forward(dml_pool *pool, const dml_slice2d_shape *shape, const float *x,
+                                       float *y)
+{
+    const dml_status status = dml__slice2d_check(shape);
+    if (status != DML_OK) return status;
+    const dml_slice2d_axis *axis = shape->axis;
+    dml__slice2d_job job = { shape, x, y, 0, (size_t)shape->batch * (size_t)axis[0].out, 0 };
+    dml__slice2d_run(pool, &job, (size_t)axis[1].out * (size_t)axis[2].out, dml__slice2d_forward_task);
+    return DML_OK;
+}
+
+static void dml__slice2d_add_line(const dml_slice2d_shape *s, const float *dy, float *dx)
+{
+    const dml_slice2d_axis *w = &s->axis[1], *c = &s->axis[2];
+    const size_t step = (size_t)c->step;
+    for (int i = 0; i < w->count; i++) {
+        const float *from = dy + ((size_t)w->before + (size_t)i) * (size_t)c->out + c->before;
+        float *to = dx + ((size_t)w->begin + (size_t)i * (size_t)w->step) * (size_t)c->in + c->begin;
+        for (size_t k = 0; k < (size_t)c->count; k++) to[k * step] += from[k];
+    }
+}
+
+static void dml__slice2d_backward_task(void *argument, int task, int worker)
+{
+    const dml__slice2d_job *job = (const dml__slice2d_job *)argument;
+    const dml_slice2d_shape *s = job->shape;
+    const dml_slice2d_axis *h = &s->axis[0], *w = &s->axis[1], *c = &s->axis[2];
+    const size_t in_line = (size_t)w->in * (size_t)c->in, out_line = (size_t)w->out * (size_t)c->out;
+    const size_t begin = (size_t)task * job->lines_per_task;
+    const size_t end = dml__minimum(begin + job->lines_per_task, job->lines);
+    (void)worker;
+    for (size_t line = begin; line < end; line++) {
+        const size_t image = line / (size_t)h->in;
+        const int at = (int)(line % (size_t)h->in) - h->begin, i = at / h->step;
+        float *dx = job->to + line * in_line;
+        if (job->beta == 0) memset(dx, 0, in_line * sizeof *dx);
+        if (job->beta != 0 && job->beta != 1)
+            for (size_t k = 0; k < in_line; k++) dx[k] *= job->beta;
+        if (at < 0 || at % h->step || i >= h->count) continue;
+        const size_t from = image * (size_t)h->out + (size_t)h->before + (size_t)i;
+        dml__slice2d_add_line(s, job->from + from * out_line, dx);
+    }
+}
+
+DML_API dml_status dml_slice2d_backward(dml_pool *pool, const dml_slice2d_shape *shape, const float *dy,
+                                        float beta, float *dx)
+{
+    const dml_status status = dml__slice2d_check(shape);
+    if (status != DML_OK) return status;
+    const dml_slice2d_axis *axis = shape->axis;
+    dml__slice2d_job job = { shape, dy, dx, beta, (size_t)shape->batch * (size_t)axis[0].in, 0 };
+    dml__slice2d_run(pool, &job, (size_t)axis[1].in * (size_t)axis[2].in, dml__slice2d_backward_task);
+    return DML_OK;
+}
+
+#endif
+
+/* ---- kernels/norm.c ---- */
+
+#ifndef DML_KERNELS_NORM_C
+#define DML_KERNELS_NORM_C
+
+#include <math.h>
+#include <string.h>
+
+/* Few channels fill no vectors, so several rows are taken as one wide row: how many, for whole vectors and at
+   least `width` columns. 1 where there are channels enough. */
+static size_t dml__norm_fold(size_t channels, size_t width)
+{
+    size_t fold = 1;
+    if (channels >= width || channels >= 32) return 1;
+    while (fold < DML__LANES && channels * fold % DML__LANES) fold *= 2;
+    while (channels * fold < width) fold *= 2;
+    return fold;
+}
+
+/* ---- two sums of each column ---- */
+
+#define DML__NORM_BLOCKS ((size_t)16)     /* of rows, at most, each a task, */
+#define DML__NORM_PARTIALS ((size_t)2048) /* and of blocks times columns */
+#define DML__NORM_MOST ((size_t)512)      /* columns that are done at once */
+#define DML__NORM_NEAR ((size_t)128)   /* columns of rows that are short enough to go down them in strips */
+#define DML__NORM_CHUNK ((size_t)128)  /* rows summed in float */
+#define DML__NORM_SAMPLES ((size_t)32) /* rows whose mean is what distances are taken from */
+
+/* a += x - center, b += (x - center)^2; or, where there is a dy, a += dy, b += dy (x - center). */
+DML__BODY void dml__norm_add(bool backward, dml__vf *a, dml__vf *b, const dml__vf *center, const float *x,
+                             const float *dy)
+{
+    const dml__vf distance = DML__LOAD(x) - *center;
+    dml__vf first = distance;
+    if (backward) first = DML__LOAD(dy);
+    *a += first;
+    *b += first * distance;
+}
+
+DML__BODY void dml__norm_add_lanes(double *sum, const dml__vf *vector)
+{
+    float lanes[DML__LANES];
+    DML__STORE(lanes, *vector);
+    for (int lane = 0; lane < DML__LANES; lane++) sum[lane] += (double)lanes[lane];
+}
+
+/* Four vectors of columns over a chunk of rows, their sums in registers. */
+DML__BODY void dml__norm_strip(bool backward, size_t rows, size_t stride, const float *x, const float *dy,
+                               const float *center, double *first, double *second)
+{
+    const dml__vf c0 = DML__LOAD(center), c1 = DML__LOAD(center + DML__LANES);
+    const dml__vf c2 = DML__LOAD(center + 2 * DML__LANES), c3 = DML__LOAD(center + 3 * DML__LANES);
+    dml__vf a0, a1, a2, a3, b0, b1, b2, b3;
+    dml__splat(&a0, 0);
+    a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
+    for (size_t r = 0; r < rows; r++) {
+        const float *at = x + r * stride, *dat = backward ? dy + r * stride : at;
+        dml__norm_add(backward, &a0, &b0, &c0, at, dat);
+        dml__norm_add(backward, &a1, &b1, &c1, at + DML__LANES, dat + DML__LANES);
+        dml__norm_add(backward, &a2, &b2, &c2, at + 2 * DML__LANES, dat + 2 * DML__LANES);
+        dml__norm_add(backward, &a3, &b3, &c3, at + 3 * DML__LANES, dat + 3 * DML__LANES);
+    }
+    dml__norm_add_lanes(first, &a0);
+    dml__norm_add_lanes(first + DML__LANES, &a1);
+    dml__norm_add_lanes(first + 2 * DML__LANES, &a2);
+    dml__norm_add_lanes(first + 3 * DML__LANES, &a3);
+    dml__norm_add_lanes(second, &b0);
+    dml__norm_add_lanes(second + DML__LANES, &b1);
+    dml__norm_add_lanes(second + 2 * DML__LANES, &b2);
+    dml__norm_add_lanes(second + 3 * DML__LANES, &b3);
+}
+
+DML__BODY void dml__norm_vector(bool backward, size_t rows, size_t stride, const float *x, const float *dy,
+                                const float *center, double *first, double *second)
+{
+    const dml__vf c = DML__LOAD(center);
+    dml__vf a, b;
+    dml__splat(&a, 0);
+    b = a;
+    for (size_t r = 0; r < rows; r++)
+        dml__norm_add(backward, &a, &b, &c, x + r * stride, backward ? dy + r * stride : x);
+    dml__norm_add_lanes(first, &a);
+    dml__norm_add_lanes(second, &b);
+}
+
+DML__BODY void dml__norm_column(bool backward, size_t rows, size_t stride, const float *x, const float *dy,
+                                float center, double *first, double *second)
+{
+    float a = 0, b = 0;
+    for (size_t r = 0; r < rows; r++) {
+        const float distance = x[r * stride] - center, value = backward ? dy[r * stride] : distance;
+        a += value;
+        b += value * distance;
+    }
+    *first += (double)a;
+    *second += (double)b;
+}
+
+/* A matrix of rows that lie `stride` apart; the sums are added to first[c], second[c], c < width. */
+typedef struct dml__norm_matrix {
+    size_t rows, stride, width;
+    const float *x, *dy;
+    const float *center; /* (width) */
+    double *first, *second;
+} dml__norm_matrix;
+
+DML__BODY void dml__norm_strips(bool backward, size_t begin, size_t rows, const dml__norm_matrix *m)
+{
+    const float *x = m->x + begin * m->stride, *dy = backward ? m->dy + begin * m->stride : NULL;
+    size_t c = 0;
+    for (; c + 4 * DML__LANES <= m->width; c += 4 * DML__LANES)
+        dml__norm_strip(backward, rows, m->stride, x + c, backward ? dy + c : NULL, m->center + c,
+                        m->first + c, m->second + c);
+    for (; c + DML__LANES <= m->width; c += DML__LANES)
+        dml__norm_vector(backward, rows, m->stride, x + c, backward ? dy + c : NULL, m->center + c,
+                         m->first + c, m->second + c);
+    for (; c < m->width; c++)
+        dml__norm_column(backward, rows, m->stride, x + c, backward ? dy + c : NULL, m->center[c],
+                         m->first + c, m->second + c);
+}
+
+/* Long rows are read from end to end, which memory does best. */
+DML__BODY void dml__norm_rows(bool backward, size_t begin, size_t rows, const dml__norm_matrix *m)
+{
+    float a[DML__NORM_MOST], b[DML__NORM_MOST];
+    for (size_t c = 0; c < m->width; c++) a[c] = b[c] = 0;
+    for (size_t r = begin; r < begin + rows; r++) {
+        const float *x = m->x + r * m->stride, *dy = backward ? m->dy + r * m->stride : NULL;
+        size_t c = 0;
+        for (; c + DML__LANES <= m->width; c += DML__LANES) {
+            const dml__vf center = DML__LOAD(m->center + c);
+            dml__vf sum = DML__LOAD(a + c), product = DML__LOAD(b + c);
+            dml__norm_add(backward, &sum, &product, &center, x + c, backward ? dy + c : NULL);
+            DML__STORE(a + c, sum);
+            DML__STORE(b + c, product);
+        }
+        for (; c < m->width; c++) {
+            const float distance = x[c] - m->center[c], value = backward ? dy[c] : distance;
+            a[c] += value;
+            b[c] += value * distance;
+        }
+    }
+    for (size_t c = 0; c < m->width; c++) {
+        m->first[c] += (double)a[c];
+        m->second[c] += (double)b[c];
+    }
+}
+
+DML__BODY void dml__norm_any(bool backward, const dml__norm_matrix *m)
+{
+    for (size_t begin = 0; begin < m->rows; begin += DML__NORM_CHUNK) {
+        const size_t rows = dml__minimum(DML__NORM_CHUNK, m->rows - begin);
+        if (m->stride <= DML__NORM_NEAR)
+            dml__norm_strips(backward, begin, rows, m);
+        else
+            dml__norm_rows(backward, begin, rows, m);
+    }
+}
+
+DML__BODY void dml__norm_moments_body(const dml__norm_matrix *m)
+{
+    dml__norm_any(false, m);
+}
+DML__PER_ISA(dml__norm_moments, (const dml__norm_matrix *m), (m))
+
+DML__BODY void dml__norm_products_body(const dml__norm_matrix *m)
+{
+    dml__norm_any(true, m);
+}
+DML__PER_ISA(dml__norm_products, (const dml__norm_matrix *m), (m))
+
+/* The sums of a group of columns. */
+typedef struct dml__norm_job {
+    dml_isa isa;
+    size_t rows, channels, columns, fold, rows_per_block;
+    const float *x, *dy; /* (rows, channels), from the group's first column on; dy NULL: the moments of x */
+    const float *center; /* (columns) */
+    double *partial;     /* (blocks, 2, columns) */
+} dml__norm_job;
+
+static void dml__norm_sum_matrix(const dml__norm_job *job, const dml__norm_matrix *m)
+{
+    if (job->dy)
+        dml__norm_products(job->isa, m);
+    else
+        dml__norm_moments(job->isa, m);
+}
+
+static void dml__norm_task(void *argument, int task, int worker)
+{
+    const dml__norm_job *job = (const dml__norm_job *)argument;
+    const size_t row = (size_t)task * job->rows_per_block, columns = job->columns;
+    const size_t rows = dml__minimum(job->rows_per_block, job->rows - row);
+    const size_t wide_rows = rows / job->fold, width = columns * job->fold;
+    float center[DML__NORM_MOST];
+    double first[DML__NORM_MOST], second[DML__NORM_MOST];
+    (void)worker;
+    for (size_t i = 0; i < width; i++) {
+        center[i] = job->center[i % columns];
+        first[i] = second[i] = 0;
+    }
+    const size_t at = row * job->channels, rest = at + wide_rows * job->fold * job->channels;
+    dml__norm_matrix m = { wide_rows,
+                           job->channels * job->fold,
+                           width,
+                           job->x + at,
+                           job->dy ? job->dy + at : NULL,
+                           center,
+                           first,
+                           second };
+    dml__norm_sum_matrix(job, &m);
+    m.rows = rows % job->fold;
+    m.stride = job->channels;
+    m.width = columns;
+    m.x = job->x + rest;
+    if (job->dy) m.dy = job->dy + rest;
+    dml__norm_sum_matrix(job, &m);
+    double *partial = job->partial + (size_t)task * 2 * columns;
+    for (size_t c = 0; c < columns; c++) {
+        partial[c] = partial[columns + c] = 0;
+        for (size_t i = c; i < width; i += columns) {
+            partial[c] += first[i];
+            partial[columns + c] += second[i];
+        }
+    }
+}
+
+/* first[c] and second[c] of a group of columns. */
+DML__NOINLINE static void dml__norm_sums(dml_pool *pool, dml__norm_job *job, double *first, double *second)
+{
+    double partial[DML__NORM_PARTIALS * 2];
+    const size_t columns = job->columns;
+    const size_t most = dml__minimum(DML__NORM_BLOCKS, DML__NORM_PARTIALS / columns);
+    job->isa = dml__pool_machine(pool).isa;
+    job->fold = columns == job->channels ? dml__norm_fold(columns, 4 * DML__LANES) : 1;
+    job->rows_per_block = dml__divide_up(job->rows, most);
+    if (job->rows_per_block * columns < DML__BLOCK) job->rows_per_block = dml__divide_up(DML__BLOCK, columns);
+    job->rows_per_block = dml__divide_up(job->rows_per_block, job->fold) * job->fold;
+    job->partial = partial;
+    const size_t blocks = dml__divide_up(job->rows, job->rows_per_block);
+    dml_pool_run(blocks > 1 ? pool : NULL, (int)blocks, dml__norm_task, job);
+    for (size_t c = 0; c < columns; c++) {
+        first[c] = second[c] = 0;
+        for (size_t b = 0; b < blocks; b++) {
+            first[c] += partial[2 * b * columns + c];
+            second[c] += partial[(2 * b + 1) * columns + c];
+        }
+    }
+}
+
+/* What the distances are taken from: near enough to the mean that their squares lose no digits to it. Rows
+   from all over x are taken, so a strange beginning doesn't decide. */
+static void dml__norm_center(const dml__norm_job *job, float *center)
+{
+    const size_t samples = dml__minimum(DML__NORM_SAMPLES, job->rows);
+    for (size_t c = 0; c < job->columns; c++) center[c] = 0;
+    for (size_t i = 0; i < samples; i++) {
+        const float *row = job->x + job->rows / samples * i * job->channels;
+        for (size_t c = 0; c < job->columns; c++) center[c] += row[c] / (float)samples;
+    }
+}
+
+static dml__norm_job dml__norm_group(size_t rows, size_t channels, size_t column, const float *x,
+                                     const float *dy, const float *center)
+{
+    dml__norm_job job;
+    memset(&job, 0, sizeof job);
+    job.rows = rows;
+    job.channels = channels;
+    job.columns = dml__minimum(DML__NORM_MOST, channels - column);
+    job.x = x + column;
+    job.dy = dy ? dy + column : NULL;
+    job.center = center;
+    return job;
+}
+
+DML_API void dml_batch_statistics(dml_pool *pool, size_t rows, size_t channels, const float *x, float *mean,
+                                  float *variance)
+{
+    for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
+        float center[DML__NORM_MOST];
+        double first[DML__NORM_MOST], second[DML__NORM_MOST];
+        dml__norm_job job = dml__norm_group(rows, channels, column, x, NULL, center);
+        dml__norm_center(&job, center);
+        dml__norm_sums(pool, &job, first, second);
+        const double count = rows ? (double)rows : 1;
+        for (size_t c = 0; c < job.columns; c++) {
+            const double distance = first[c] / count, square = second[c] / count - distance * distance;
+            mean[column + c] = (float)((double)center[c] + distance);
+            variance[column + c] = square < 0 ? 0.0f : (float)square;
+        }
+    }
+}
+
+/* 1 / sqrt(variance + epsilon) */
+static double dml__norm_inverse(float variance, float epsilon)
+{
+    return 1 / sqrt((double)variance + (double)epsilon);
+}
+
+DML_API void dml_batch_norm_backward_parameters(dml_pool *pool, size_t rows, size_t channels, const float *x,
+                                                const float *mean, const float *variance, float epsilon,
+                                                const float *dy, float *dscale, float *dshift)
+{
+    for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
+        double first[DML__NORM_MOST], second[DML__NORM_MOST];
+        dml__norm_job job = dml__norm_group(rows, channels, column, x, dy, mean + column);
+        dml__norm_sums(pool, &job, first, second);
+        for (size_t c = 0; c < job.columns; c++) {
+            dshift[column + c] = (float)first[c];
+            dscale[column + c] = (float)(second[c] * dml__norm_inverse(variance[column + c], epsilon));
+        }
+    }
+}
+
+/* ---- each element from those of its place and numbers of its channel ---- */
+
+typedef struct dml__norm_map {
+    dml_isa isa;
+    size_t rows, channels, columns, fold, rows_per_task;
+    const float *x, *dy; /* from the group's first column on; dy NULL: forward */
+    float *out;
+    float beta;
+    /* For each column of a wide row: forward: factor (x - mean) + shift; backward: factor dy +
+       distance (x - mean) + shift. */
+    float mean[DML__NORM_MOST], factor[DML__NORM_MOST], distance[DML__NORM_MOST], shift[DML__NORM_MOST];
+} dml__norm_map;
+
+/* Elements [at, at + rows * stride) in rows of `width`. */
+DML__BODY void dml__norm_map_any(bool backward, bool adds, const dml__norm_map *map, size_t at, size_t rows,
+                                 size_t stride, size_t width)
+{
+    for (size_t r = 0; r < rows; r++, at += stride) {
+        const float *x = map->x + at, *dy = backward ? map->dy + at : NULL;
+        float *out = map->out + at;
+        size_t c = 0;
+        for (; c + DML__LANES <= width; c += DML__LANES) {
+            const dml__vf distance = DML__LOAD(x + c) - DML__LOAD(map->mean + c);
+            const dml__vf factor = DML__LOAD(map->factor + c);
+            dml__vf value = DML__LOAD(map->shift + c);
+            if (backward)
+                value += DML__LOAD(map->distance + c) * distance + factor * DML__LOAD(dy + c);
+            else
+                value += factor * distance;
+            if (adds) value += map->beta * DML__LOAD(out + c);
+            DML__STORE(out + c, value);
+        }
+        for (; c < width; c++) {
+            const float distance = x[c] - map->mean[c];
+            float value = map->shift[c];
+            if (backward)
+                value += map->distance[c] * distance + map->factor[c] * dy[c];
+            else
+                value += map->factor[c] * distance;
+            if (adds) value += map->beta * out[c];
+            out[c] = value;
+        }
+    }
+}
+
+DML__BODY void dml__norm_map_rows_body(const dml__norm_map *map, size_t at, size_t rows, size_t stride,
+                                       size_t width)
+{
+    if (!map->dy)
+        dml__norm_map_any(false, false, map, at, rows, stride, width);
+    else if (map->beta == 0)
+        dml__norm_map_any(true, false, map, at, rows, stride, width);
+    else
+        dml__norm_map_any(true, true, map, at, rows, stride, width);
+}
+DML__PER_ISA(dml__norm_map_rows,
+             (const dml__norm_map *map, size_t at, size_t rows, size_t stride, size_t width),
+             (map, at, rows, stride, width))
+
+static void dml__norm_map_task(void *argument, int task, int worker)
+{
+    const dml__norm_map *map = (const dml__norm_map *)argument;
+    const size_t row = (size_t)task * map->rows_per_task;
+    const size_t rows = dml__minimum(map->rows_per_task, map->rows - row), wide_rows = rows / map->fold;
+    const size_t at = row * map->channels, wide = map->fold * map->channels;
+    (void)worker;
+    dml__norm_map_rows(map->isa, map, at, wide_rows, wide, map->fold * map->columns);
+    dml__norm_map_rows(map->isa, map, at + wide_rows * wide, rows % map->fold, map->channels, map->columns);
+}
+
+static void dml__norm_map_run(dml_pool *pool, dml__norm_map *map)
+{
+    map->isa = dml__pool_machine(pool).isa;
+    map->fold = map->columns == map->channels ? dml__norm_fold(map->columns, 128) : 1;
+    for (size_t i = map->columns; i < map->fold * map->columns; i++) {
+        map->mean[i] = map->mean[i - map->columns];
+        map->factor[i] = map->factor[i - map->columns];
+        map->distance[i] = map->distance[i - map->columns];
+        map->shift[i] = map->shift[i - map->columns];
+    }
+    map->rows_per_task = dml__divide_up(dml__items_per_task(map->columns), map->fold) * map->fold;
+    const size_t tasks = dml__divide_up(map->rows, map->rows_per_task);
+    dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__norm_map_task, map);
+}
+
+DML_API void dml_batch_norm_forward(dml_pool *pool, size_t rows, size_t channels, const float *x,
+                                    const float *scale, const float *shift, const float *mean,
+                                    const float *variance, float epsilon, float *y)
+{
+    for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
+        dml__norm_map map;
+        map.rows = rows;
+        map.channels = channels;
+        map.columns = dml__minimum(DML__NORM_MOST, channels - column);
+        map.x = x + column;
+        map.dy = NULL;
+        map.out = y + column;
+        map.beta = 0;
+        for (size_t c = 0; c < map.columns; c++) {
+            const size_t at = column + c;
+            map.mean[c] = mean[at];
+            map.factor[c] = (float)((double)scale[at] * dml__norm_inverse(variance[at], epsilon));
+            map.distance[c] = 0;
+            map.shift[c] = shift[at];
+        }
+        dml__norm_map_run(pool, &map);
+    }
+}
+
+/* dx = scale inverse (dy - mean of dy - (x - mean) inverse^2 mean of dy (x - mean)), the two means being zero
+   where the statistics are constants. */
+DML_API void dml_batch_norm_backward_input(dml_pool *pool, size_t rows, size_t channels, const float *x,
+                                           const float *scale, const float *mean, const float *variance,
+                                           float epsilon, const float *dy, const float *dscale,
+                                           const float *dshift, float beta, float *dx)
+{
+    const double count = rows ? (double)rows : 1;
+    for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
+        dml__norm_map map;
+        map.rows = rows;
+        map.channels = channels;
+        map.columns = dml__minimum(DML__NORM_MOST, channels - column);
+        map.x = x + column;
+        map.dy = dy + column;
+        map.out = dx + column;
+        map.beta = beta;
+        for (size_t c = 0; c < map.columns; c++) {
+            const size_t at = column + c;
+            const double inverse = dml__norm_inverse(variance[at], epsilon);
+            const double factor = (double)scale[at] * inverse;
+            map.mean[c] = mean[at];
+            map.factor[c] = (float)factor;
+            map.distance[c] = dscale ? (float)(-factor * inverse * (double)dscale[at] / count) : 0.0f;
+            map.shift[c] = dshift ? (float)(-factor * (double)dshift[at] / count) : 0.0f;
+        }
+        dml__norm_map_run(pool, &map);
+    }
+}
+
+#endif
+
 /* ---- kernels/elementwise.c ---- */
 
 #ifndef DML_KERNELS_ELEMENTWISE_C
 #define DML_KERNELS_ELEMENTWISE_C
 
-/* Every kernel with a beta takes the old output as in[2], or NULL for beta = 0, and beta as number[0]. */
-DML__BODY void dml__store_with_beta(const dml__map_operands *at, size_t i, const dml__vf *value)
+/* ---- kernels/vector_math.h ---- */
+
+/* vector_math.h: functions of a vector's lanes, as building blocks of kernels.
+
+   Bounds are in units in the last place of the exact result (ulp), for every float, also those with a
+   denormal result, with and without FMA; tests/kernels/vector_math_test.c holds them. Special values give
+   what C's functions give; which NaN is not said. Polynomials are minimax (Remez) in their relative error,
+   their coefficients rounded to floats. */
+#ifndef DML_KERNELS_VECTOR_MATH_H
+#define DML_KERNELS_VECTOR_MATH_H
+
+#include <math.h>
+
+#define DML__SIGN_BIT ((int32_t)-0x7fffffff - 1)
+
+/* x = e^x to within 1.25 ulp; inf, 0 and NaN where they belong, gradual underflow kept.
+   e^x = 2^k e^r with k = round(x / ln 2) and r = x - k ln 2, where ln 2 is cut into 355/512, which times k is
+   exact, and the rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). For
+   |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r): error 5e-9. */
+DML__BODY void dml__vf_exp(dml__vf *x)
 {
-    if (at->in[2])
-        DML__STORE(at->out[0] + i, *value + at->number[0] * DML__LOAD(at->in[2] + i));
-    else
-        DML__STORE(at->out[0] + i, *value);
+    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
+    dml__vf v = *x, highest, lowest;
+    dml__splat(&highest, 89.0f); /* e^89 overflows, e^-104 rounds to 0 */
+    dml__splat(&lowest, -104.0f);
+    v = DML__SELECT(v > highest, highest, v);
+    v = DML__SELECT(v < lowest, lowest, v);
+    const dml__vf shifted = v * 1.44269504f + shift;
+    const dml__vf k = shifted - shift;
+    const dml__vf r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
+    dml__vf q = r * 0.00138144672f + 0.00836878084f;
+    q = q * r + 0.0416683927f;
+    q = q * r + 0.166665196f;
+    q = q * r + 0.49999994f;
+    const dml__vf power = (q * (r * r) + r) + 1.0f;
+    /* 2^k in two factors, since it may lie outside the range of floats where the product doesn't. */
+    const dml__vi whole = (dml__vi)((dml__vu)shifted - 0x4B400000u);
+    const dml__vi half = whole >> 1;
+    const dml__vf scale_a = (dml__vf)(((dml__vu)half + 127u) << 23);
+    const dml__vf scale_b = (dml__vf)(((dml__vu)whole - (dml__vu)half + 127u) << 23);
+    *x = (power * scale_a) * scale_b;
 }
+
+/* x = the natural logarithm of x to within 1 ulp; -inf for 0, NaN below.
+   x = 2^k m with m in sqrt(1/2) .. sqrt(2), and f = m - 1: log x = k ln 2 + (f - f^2 / 2 + f^3 q(f)), ln 2
+   cut as in dml__exp: error 7e-9. */
+DML__BODY void dml__vf_log(dml__vf *x)
+{
+    const dml__vf v = *x, none = { 0 };
+    const dml__vi tiny = v < 1.17549435e-38f; /* denormals are scaled by 2^23 */
+    const dml__vu bits = (dml__vu)DML__SELECT(tiny, v * 8388608.0f, v);
+    const dml__vi whole = (dml__vi)(bits - 0x3F3504F3u) >> 23;
+    const dml__vf f = (dml__vf)(bits - ((dml__vu)whole << 23)) - 1.0f;
+    const dml__vf shifted = (dml__vf)((whole - (tiny & 23)) + 0x4B400000);
+    const dml__vf k = shifted - 12582912.0f, square = f * f;
+    dml__vf q = f * -0.0763450265f + 0.12761578f;
+    q = q * f - 0.13160181f;
+    q = q * f + 0.142017573f;
+    q = q * f - 0.166233569f;
+    q = q * f + 0.200012267f;
+    q = q * f - 0.250008196f;
+    q = q * f + 0.333333313f;
+    dml__vf y = q * (f * square) + k * -2.12194440e-4f;
+    y = (f + (y - square * 0.5f)) + k * 0.693359375f;
+    y = DML__SELECT(v == 0.0f, none - HUGE_VALF, y);
+    y = DML__SELECT(v < 0.0f, none - NAN, y);
+    *x = DML__SELECT(v < HUGE_VALF, y, v); /* inf and NaN stay */
+}
+
+/* x = tanh x to within 2 ulp. For m = |x| < 0.625, m + m^3 q(m^2) (error 5e-9), since the other form cancels
+   there; else (1 - e) / (1 + e) with e = exp(-2 m); then the sign of x. */
+DML__BODY void dml__vf_tanh(dml__vf *x)
+{
+    const dml__vf v = *x, m = (dml__vf)((dml__vi)v & ~DML__SIGN_BIT), square = v * v;
+    dml__vf q = square * -0.00571704563f + 0.020650588f;
+    q = q * square - 0.0537434965f;
+    q = q * square + 0.133314908f;
+    q = q * square - 0.333332837f;
+    const dml__vf inner = q * (square * m) + m;
+    dml__vf e = m * -2.0f;
+    dml__vf_exp(&e);
+    const dml__vf y = DML__SELECT(m < 0.625f, inner, (1.0f - e) / (1.0f + e));
+    *x = (dml__vf)((dml__vi)y | ((dml__vi)v & DML__SIGN_BIT));
+}
+
+/* x = 1 / (1 + e^-x) to within 2.5 ulp, from e^-|x|, which doesn't overflow. */
+DML__BODY void dml__vf_sigmoid(dml__vf *x)
+{
+    const dml__vf v = *x;
+    dml__vf e = (dml__vf)((dml__vi)v | DML__SIGN_BIT), one;
+    dml__vf_exp(&e);
+    dml__splat(&one, 1.0f);
+    *x = DML__SELECT(v < 0.0f, e, one) / (1.0f + e);
+}
+
+/* x = erf x to within 2 ulp. For m = |x| < 0.9, m + m q(m^2) (error 1e-9); else 1 - e^p(m), where e^p is
+   erfc (error 7e-9 of erf), and 1 from 3.95 on; then the sign of x. */
+DML__BODY void dml__vf_erf(dml__vf *x)
+{
+    const dml__vf v = *x, m = (dml__vf)((dml__vi)v & ~DML__SIGN_BIT), square = v * v;
+    dml__vf q = square * 8.51310397e-05f - 0.000817563909f, most, e;
+    q = q * square + 0.00520385895f;
+    q = q * square - 0.0268605091f;
+    q = q * square + 0.112837151f;
+    q = q * square - 0.376126349f;
+    q = q * square + 0.128379166f;
+    const dml__vf inner = q * m + m;
+    dml__splat(&most, 3.95f);
+    const dml__vf t = DML__SELECT(m > most, most, m);
+    e = t * 0.000198218928f - 0.00306548341f;
+    e = e * t + 0.0223151855f;
+    e = e * t - 0.104113623f;
+    e = e * t - 0.636976123f;
+    e = e * t - 1.12779725f;
+    e = e * t - 0.00016645588f;
+    dml__vf_exp(&e);
+    const dml__vf y = DML__SELECT(m < 0.9f, inner, 1.0f - e);
+    *x = (dml__vf)((dml__vi)y | ((dml__vi)v & DML__SIGN_BIT));
+}
+
+#endif
 
 static void dml__map_with_beta(dml_pool *pool, size_t n, dml__map_kernel kernel, const float *a,
                                const float *b, float beta, float alpha, float *out)
 {
-    const dml__map_operands operands = { { a, b, beta == 0 ? NULL : out },
-                                         { out, NULL },
-                                         { beta, alpha, 0, 0 } };
+    const dml__map_operands operands = {
+        { a, b, beta == 0 ? NULL : out }, { out, NULL }, { beta, alpha, 0, 0 }, false
+    };
     dml__map(pool, n, kernel, &operands);
 }
 
-DML__BODY void dml__fill_map_body(size_t n, const dml__map_operands *at)
+DML__BODY void dml__fill_at(const dml__map_operands *at, size_t i, dml__vf *value)
 {
-    dml__vf value;
-    dml__splat(&value, at->number[1]);
-    for (size_t i = 0; i < n; i += DML__LANES) DML__STORE(at->out[0] + i, value);
+    (void)i;
+    dml__splat(value, at->number[1]);
 }
-DML__PER_ISA(dml__fill_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__MAP(dml__fill)
 
 DML_API void dml_fill(dml_pool *pool, size_t n, float value, float *y)
 {
     dml__map_with_beta(pool, n, dml__fill_map, NULL, NULL, 0, value, y);
 }
 
-DML__BODY void dml__axpby_map_body(size_t n, const dml__map_operands *at)
+DML__BODY void dml__axpby_at(const dml__map_operands *at, size_t i, dml__vf *value)
 {
-    for (size_t i = 0; i < n; i += DML__LANES) {
-        const dml__vf value = at->number[1] * DML__LOAD(at->in[0] + i);
-        dml__store_with_beta(at, i, &value);
-    }
+    *value = at->number[1] * DML__LOAD(at->in[0] + i);
 }
-DML__PER_ISA(dml__axpby_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__MAP(dml__axpby)
 
 DML_API void dml_axpby(dml_pool *pool, size_t n, float alpha, const float *x, float beta, float *y)
 {
@@ -6762,41 +11143,35 @@ DML_API void dml_scale(dml_pool *pool, size_t n, float alpha, float *y)
     dml__map_with_beta(pool, n, dml__axpby_map, y, NULL, 0, alpha, y);
 }
 
-DML__BODY void dml__add_map_body(size_t n, const dml__map_operands *at)
+DML__BODY void dml__add_at(const dml__map_operands *at, size_t i, dml__vf *value)
 {
-    for (size_t i = 0; i < n; i += DML__LANES)
-        DML__STORE(at->out[0] + i, DML__LOAD(at->in[0] + i) + DML__LOAD(at->in[1] + i));
+    *value = DML__LOAD(at->in[0] + i) + DML__LOAD(at->in[1] + i);
 }
-DML__PER_ISA(dml__add_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__MAP(dml__add)
 
 DML_API void dml_add_forward(dml_pool *pool, size_t n, const float *a, const float *b, float *y)
 {
     dml__map_with_beta(pool, n, dml__add_map, a, b, 0, 0, y);
 }
 
-DML__BODY void dml__relu_map_body(size_t n, const dml__map_operands *at)
+DML__BODY void dml__relu_at(const dml__map_operands *at, size_t i, dml__vf *value)
 {
-    for (size_t i = 0; i < n; i += DML__LANES) {
-        const dml__vf x = DML__LOAD(at->in[0] + i);
-        DML__STORE(at->out[0] + i, (dml__vf)((dml__vi)x & ~(x <= 0.0f))); /* keeps a NaN */
-    }
+    const dml__vf x = DML__LOAD(at->in[0] + i);
+    *value = (dml__vf)((dml__vi)x & ~(x <= 0.0f)); /* keeps a NaN */
 }
-DML__PER_ISA(dml__relu_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__MAP(dml__relu)
 
 DML_API void dml_relu_forward(dml_pool *pool, size_t n, const float *x, float *y)
 {
     dml__map_with_beta(pool, n, dml__relu_map, x, NULL, 0, 0, y);
 }
 
-DML__BODY void dml__relu_backward_map_body(size_t n, const dml__map_operands *at)
+DML__BODY void dml__relu_backward_at(const dml__map_operands *at, size_t i, dml__vf *value)
 {
-    for (size_t i = 0; i < n; i += DML__LANES) {
-        const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
-        const dml__vf value = (dml__vf)((dml__vi)dy & (y > 0.0f));
-        dml__store_with_beta(at, i, &value);
-    }
+    const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
+    *value = (dml__vf)((dml__vi)dy & (y > 0.0f));
 }
-DML__PER_ISA(dml__relu_backward_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__MAP(dml__relu_backward)
 
 DML_API void dml_relu_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
                                float *dx)
@@ -6804,42 +11179,37 @@ DML_API void dml_relu_backward(dml_pool *pool, size_t n, const float *y, const f
     dml__map_with_beta(pool, n, dml__relu_backward_map, y, dy, beta, 0, dx);
 }
 
-/* For m = |x| < 0.625, m + m^3 q(m^2), q interpolating at five Chebyshev nodes (relative error 2e-8), since
-   the other form cancels there; else (1 - e) / (1 + e) with e = exp(-2 m); then the sign of x. */
-DML__BODY void dml__tanh_map_body(size_t n, const dml__map_operands *at)
-{
-    for (size_t i = 0; i < n; i += DML__LANES) {
-        const dml__vf x = DML__LOAD(at->in[0] + i);
-        const dml__vf magnitude = (dml__vf)((dml__vi)x & 0x7fffffff);
-        const dml__vf square = x * x;
-        dml__vf q = square * -0.00609671417f + 0.020997179f;
-        q = q * square - 0.0538509096f;
-        q = q * square + 0.133327697f;
-        q = q * square - 0.333333289f;
-        const dml__vf inner = q * (square * magnitude) + magnitude;
-        dml__vf e = magnitude * -2.0f;
-        dml__exp(&e);
-        const dml__vf outer = (1.0f - e) / (1.0f + e);
-        const dml__vf y = DML__SELECT(magnitude < 0.625f, inner, outer);
-        DML__STORE(at->out[0] + i, (dml__vf)((dml__vi)y | ((dml__vi)x & ~0x7fffffff)));
+/* y = a function of x, out of vector_math.h. */
+#define DML__FUNCTION(name)                                                                                  \
+    DML__BODY void dml__##name##_map_body(size_t n, const dml__map_operands *operands)                       \
+    {                                                                                                        \
+        const dml__map_operands copy = *operands, *at = &copy;                                               \
+        for (size_t i = 0; i < n; i += DML__LANES) {                                                         \
+            dml__vf value = DML__LOAD(at->in[0] + i);                                                        \
+            dml__vf_##name(&value);                                                                          \
+            DML__STORE(at->out[0] + i, value);                                                               \
+        }                                                                                                    \
+    }                                                                                                        \
+    DML__PER_ISA(dml__##name##_map, (size_t n, const dml__map_operands *at), (n, at))                        \
+    DML_API void dml_##name##_forward(dml_pool *pool, size_t n, const float *x, float *y)                    \
+    {                                                                                                        \
+        dml__map_with_beta(pool, n, dml__##name##_map, x, NULL, 0, 0, y);                                    \
     }
-}
-DML__PER_ISA(dml__tanh_map, (size_t n, const dml__map_operands *at), (n, at))
 
-DML_API void dml_tanh_forward(dml_pool *pool, size_t n, const float *x, float *y)
-{
-    dml__map_with_beta(pool, n, dml__tanh_map, x, NULL, 0, 0, y);
-}
+DML__FUNCTION(exp)
+DML__FUNCTION(log)
+DML__FUNCTION(erf)
+DML__FUNCTION(tanh)
+DML__FUNCTION(sigmoid)
 
-DML__BODY void dml__tanh_backward_map_body(size_t n, const dml__map_operands *at)
+#undef DML__FUNCTION
+
+DML__BODY void dml__tanh_backward_at(const dml__map_operands *at, size_t i, dml__vf *value)
 {
-    for (size_t i = 0; i < n; i += DML__LANES) {
-        const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
-        const dml__vf value = (1.0f - y * y) * dy;
-        dml__store_with_beta(at, i, &value);
-    }
+    const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
+    *value = (1.0f - y * y) * dy;
 }
-DML__PER_ISA(dml__tanh_backward_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__MAP(dml__tanh_backward)
 
 DML_API void dml_tanh_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
                                float *dx)
@@ -6847,30 +11217,12 @@ DML_API void dml_tanh_backward(dml_pool *pool, size_t n, const float *y, const f
     dml__map_with_beta(pool, n, dml__tanh_backward_map, y, dy, beta, 0, dx);
 }
 
-DML__BODY void dml__sigmoid_map_body(size_t n, const dml__map_operands *at)
+DML__BODY void dml__sigmoid_backward_at(const dml__map_operands *at, size_t i, dml__vf *value)
 {
-    for (size_t i = 0; i < n; i += DML__LANES) {
-        dml__vf e = -DML__LOAD(at->in[0] + i);
-        dml__exp(&e);
-        DML__STORE(at->out[0] + i, 1.0f / (1.0f + e));
-    }
+    const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
+    *value = y * (1.0f - y) * dy;
 }
-DML__PER_ISA(dml__sigmoid_map, (size_t n, const dml__map_operands *at), (n, at))
-
-DML_API void dml_sigmoid_forward(dml_pool *pool, size_t n, const float *x, float *y)
-{
-    dml__map_with_beta(pool, n, dml__sigmoid_map, x, NULL, 0, 0, y);
-}
-
-DML__BODY void dml__sigmoid_backward_map_body(size_t n, const dml__map_operands *at)
-{
-    for (size_t i = 0; i < n; i += DML__LANES) {
-        const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
-        const dml__vf value = y * (1.0f - y) * dy;
-        dml__store_with_beta(at, i, &value);
-    }
-}
-DML__PER_ISA(dml__sigmoid_backward_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__MAP(dml__sigmoid_backward)
 
 DML_API void dml_sigmoid_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
                                   float *dx)
@@ -6909,7 +11261,7 @@ static void dml__bias_task(void *argument, int task, int worker)
 DML_API void dml_bias_add(dml_pool *pool, size_t rows, size_t columns, const float *bias, float *y)
 {
     dml__bias_job job;
-    job.isa = dml_cpu_isa();
+    job.isa = dml__pool_machine(pool).isa;
     job.rows = rows;
     job.columns = columns;
     job.bias = bias;
@@ -7154,7 +11506,7 @@ DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const flo
     const bool split = columns <= DML__SUM_ROWS_SPLIT && rows * columns > DML__BLOCK;
     dml__sum_rows_job job;
     if (columns == 0) return;
-    job.isa = dml_cpu_isa();
+    job.isa = dml__pool_machine(pool).isa;
     job.rows = rows;
     job.columns = columns;
     job.group = columns <= DML__SUM_ROWS_SPLIT ? columns : DML__SUM_ROWS_GROUP;
@@ -7200,7 +11552,7 @@ static void dml__argmax_task(void *argument, int task, int worker)
 DML_API void dml_argmax(dml_pool *pool, size_t rows, size_t columns, const float *x, int32_t *out)
 {
     dml__argmax_job job;
-    job.isa = dml_cpu_isa();
+    job.isa = dml__pool_machine(pool).isa;
     job.rows = rows;
     job.columns = columns;
     job.x = x;
@@ -7220,53 +11572,112 @@ DML_API void dml_argmax(dml_pool *pool, size_t rows, size_t columns, const float
 
 /* Floats added up in a vector before its lanes go on in double. */
 #define DML__SOFTMAX_CHUNK ((size_t)32 * DML__LANES)
+#define DML__SOFTMAX_ROWS ((size_t)64) /* rows whose losses are finished together */
+
+static inline float dml__greater(float a, float b)
+{
+    return b > a ? b : a;
+}
+
+/* The largest lane; none is a NaN. */
+DML__BODY float dml__largest_lane(const dml__vf *vector)
+{
+    float lanes[DML__LANES];
+    DML__STORE(lanes, *vector);
+    const float low = dml__greater(dml__greater(lanes[0], lanes[1]), dml__greater(lanes[2], lanes[3]));
+#if DML__LANES == 8
+    return dml__greater(low,
+                        dml__greater(dml__greater(lanes[4], lanes[5]), dml__greater(lanes[6], lanes[7])));
+#else
+    return low;
+#endif
+}
 
 /* out = softmax(x) over n > 0 columns, for which it finds the maximum and sum(exp(x - maximum)). A NaN makes
-   the sum and with it the whole row NaN. */
-DML__BODY void dml__softmax_row_body(size_t n, const float *x, float *out, float *maximum, float *sum)
+   the sum and with it the whole row NaN. `room` floats of both arrays, from the row's first on, are this
+   thread's: where they hold the row in whole vectors, its rest is read and written with what lies behind it,
+   which stays as it is. */
+DML__BODY void dml__softmax_row(size_t n, size_t room, const float *x, float *out, float *maximum, float *sum)
 {
-    dml__vf largest, value, total = { 0 }; /* or gcc -O3 warns of it */
-    dml__splat(&largest, -HUGE_VALF);
-    for (size_t c = 0; c < n; c += DML__LANES) {
-        dml__load_some(&value, x + c, n - c);
+    const size_t whole = n - n % DML__LANES, rest = n - whole;
+    const bool wide = room >= whole + DML__LANES;
+    dml__vf lowest, last, largest, value, total = { 0 };
+    dml__vi in_row;
+    dml__splat(&lowest, -HUGE_VALF);
+    dml__first_lanes(&in_row, rest);
+    last = lowest;
+    if (rest) {
+        if (wide)
+            value = DML__LOAD(x + whole);
+        else
+            dml__load_some(&value, x + whole, rest);
+        last = DML__SELECT(in_row, value, lowest);
+    }
+    largest = DML__SELECT(last > lowest, last, lowest);
+    for (size_t c = 0; c < whole; c += DML__LANES) {
+        value = DML__LOAD(x + c);
         largest = DML__SELECT(value > largest, value, largest);
     }
-    float top = largest[0];
-    for (int lane = 1; lane < DML__LANES; lane++) top = largest[lane] > top ? largest[lane] : top;
+    const float top = dml__largest_lane(&largest);
 
-    const size_t whole = n - n % DML__LANES;
+    last = last - top;
+    dml__vf_exp(&last); /* 0 beyond the row */
     double sum64 = 0;
-    size_t i = 0;
-    while (i < whole) {
+    total = last;
+    for (size_t i = 0; i < whole;) {
         const size_t end = dml__minimum(i + DML__SOFTMAX_CHUNK, whole);
-        dml__splat(&total, 0);
         for (; i < end; i += DML__LANES) {
             value = DML__LOAD(x + i) - top;
-            dml__exp(&value);
+            dml__vf_exp(&value);
             DML__STORE(out + i, value);
             total += value;
         }
+        if (end == whole) break;
         sum64 += dml__add_lanes(&total);
+        dml__splat(&total, 0);
     }
-    if (i < n) {
-        dml__load_some(&value, x + i, n - i);
-        value = value - top;
-        dml__exp(&value);
-        dml__store_some(out + i, &value, n - i);
-        for (; i < n; i++) sum64 += (double)out[i];
-    }
+    sum64 += dml__add_lanes(&total);
 
     const float scale = (float)(1.0 / sum64);
-    for (i = 0; i < n; i += DML__LANES) {
-        dml__load_some(&value, out + i, n - i);
-        value = value * scale;
-        dml__store_some(out + i, &value, n - i);
-    }
+    for (size_t i = 0; i < whole; i += DML__LANES) DML__STORE(out + i, DML__LOAD(out + i) * scale);
+    last = last * scale;
+    if (rest && wide)
+        DML__STORE(out + whole, DML__SELECT(in_row, last, DML__LOAD(out + whole)));
+    else if (rest)
+        dml__store_some(out + whole, &last, rest);
     *maximum = top;
     *sum = (float)sum64;
 }
-DML__PER_ISA(dml__softmax_row, (size_t n, const float *x, float *out, float *maximum, float *sum),
-             (n, x, out, maximum, sum))
+
+/* The rows of one task; labels and row_loss are (rows). */
+DML__BODY void dml__softmax_rows_body(size_t rows, size_t classes, const float *logits, const int32_t *labels,
+                                      float *probabilities, float *row_loss)
+{
+    const size_t n = rows * classes;
+    for (size_t begin = 0; begin < rows; begin += DML__SOFTMAX_ROWS) {
+        const size_t end = dml__minimum(begin + DML__SOFTMAX_ROWS, rows);
+        float sum[DML__SOFTMAX_ROWS], above[DML__SOFTMAX_ROWS]; /* of the largest logit above the label's */
+        for (size_t r = begin; r < end; r++) {
+            const size_t at = r * classes;
+            const float logit = logits[at + (size_t)labels[r]]; /* now: probabilities may be logits */
+            float maximum;
+            dml__softmax_row(classes, n - at, logits + at, probabilities + at, &maximum, &sum[r - begin]);
+            above[r - begin] = maximum - logit;
+        }
+        for (size_t r = begin; r < end; r += DML__LANES) {
+            dml__vf loss, shift;
+            dml__load_some(&loss, sum + (r - begin), end - r);
+            dml__load_some(&shift, above + (r - begin), end - r);
+            dml__vf_log(&loss);
+            loss = loss + shift;
+            dml__store_some(row_loss + r, &loss, end - r);
+        }
+    }
+}
+DML__PER_ISA(dml__softmax_rows,
+             (size_t rows, size_t classes, const float *logits, const int32_t *labels, float *probabilities,
+              float *row_loss),
+             (rows, classes, logits, labels, probabilities, row_loss))
 
 typedef struct dml__softmax_job {
     dml_isa isa;
@@ -7283,14 +11694,9 @@ static void dml__softmax_task(void *argument, int task, int worker)
     const size_t step = dml__items_per_task(job->classes), begin = (size_t)task * step;
     const size_t end = dml__minimum(begin + step, job->rows);
     (void)worker;
-    for (size_t r = begin; r < end; r++) {
-        const size_t at = r * job->classes, label = (size_t)job->labels[r];
-        DML_ASSERT(label < job->classes);
-        const float logit = job->logits[at + label]; /* read before, since probabilities may be logits */
-        float maximum, sum;
-        dml__softmax_row(job->isa, job->classes, job->logits + at, job->probabilities + at, &maximum, &sum);
-        job->row_loss[r] = logf(sum) + (maximum - logit);
-    }
+    for (size_t r = begin; r < end; r++) DML_ASSERT((size_t)job->labels[r] < job->classes);
+    dml__softmax_rows(job->isa, end - begin, job->classes, job->logits + begin * job->classes,
+                      job->labels + begin, job->probabilities + begin * job->classes, job->row_loss + begin);
 }
 
 DML_API float dml_softmax_cross_entropy_forward(dml_pool *pool, size_t rows, size_t classes,
@@ -7299,7 +11705,7 @@ DML_API float dml_softmax_cross_entropy_forward(dml_pool *pool, size_t rows, siz
 {
     dml__softmax_job job;
     if (rows == 0 || classes == 0) return 0;
-    job.isa = dml_cpu_isa();
+    job.isa = dml__pool_machine(pool).isa;
     job.rows = rows;
     job.classes = classes;
     job.logits = logits;
@@ -7311,26 +11717,41 @@ DML_API float dml_softmax_cross_entropy_forward(dml_pool *pool, size_t rows, siz
     return dml_sum(pool, rows, row_loss) / (float)rows;
 }
 
-/* out = scale (p - (column == label)) + beta out */
-DML__BODY void dml__softmax_backward_row_body(size_t n, const float *p, size_t label, float scale, float beta,
-                                              float *out)
+/* out = scale (p - onehot(label)) + beta out for the rows of one task: first as if there were no labels,
+   which needs no rows, then at the labels, from what was there before. */
+DML__BODY void dml__softmax_backward_rows_body(size_t rows, size_t classes, const float *p,
+                                               const int32_t *labels, float scale, float beta, float *out)
 {
-    const float old = beta != 0 ? out[label] : 0, at_label = p[label];
-    for (size_t i = 0; i < n; i += DML__LANES) {
-        dml__vf value, before;
-        dml__load_some(&value, p + i, n - i);
-        value = value * scale;
-        if (beta != 0) {
-            dml__load_some(&before, out + i, n - i);
-            value = value + beta * before;
+    for (size_t begin = 0; begin < rows; begin += DML__SOFTMAX_ROWS) {
+        const size_t count = dml__minimum(DML__SOFTMAX_ROWS, rows - begin), n = count * classes;
+        float at_label[DML__SOFTMAX_ROWS], old[DML__SOFTMAX_ROWS];
+        for (size_t r = 0; r < count; r++) {
+            const size_t label = r * classes + (size_t)labels[r];
+            at_label[r] = p[label];
+            old[r] = beta != 0 ? out[label] : 0;
         }
-        dml__store_some(out + i, &value, n - i);
+        dml__vf value, before = { 0 };
+        size_t i = 0;
+        if (beta == 0)
+            for (; i + DML__LANES <= n; i += DML__LANES) DML__STORE(out + i, DML__LOAD(p + i) * scale);
+        for (; i < n; i += DML__LANES) {
+            dml__load_some(&value, p + i, n - i);
+            value = value * scale;
+            if (beta != 0) {
+                dml__load_some(&before, out + i, n - i);
+                value = value + beta * before;
+            }
+            dml__store_some(out + i, &value, n - i);
+        }
+        for (size_t r = 0; r < count; r++)
+            out[r * classes + (size_t)labels[r]] = scale * (at_label[r] - 1.0f) + beta * old[r];
+        p += n, out += n, labels += count;
     }
-    out[label] = scale * (at_label - 1.0f) + beta * old;
 }
-DML__PER_ISA(dml__softmax_backward_row,
-             (size_t n, const float *p, size_t label, float scale, float beta, float *out),
-             (n, p, label, scale, beta, out))
+DML__PER_ISA(dml__softmax_backward_rows,
+             (size_t rows, size_t classes, const float *p, const int32_t *labels, float scale, float beta,
+              float *out),
+             (rows, classes, p, labels, scale, beta, out))
 
 typedef struct dml__softmax_backward_job {
     dml_isa isa;
@@ -7347,12 +11768,10 @@ static void dml__softmax_backward_task(void *argument, int task, int worker)
     const size_t step = dml__items_per_task(job->classes), begin = (size_t)task * step;
     const size_t end = dml__minimum(begin + step, job->rows);
     (void)worker;
-    for (size_t r = begin; r < end; r++) {
-        const size_t at = r * job->classes, label = (size_t)job->labels[r];
-        DML_ASSERT(label < job->classes);
-        dml__softmax_backward_row(job->isa, job->classes, job->probabilities + at, label, job->scale,
-                                  job->beta, job->dlogits + at);
-    }
+    for (size_t r = begin; r < end; r++) DML_ASSERT((size_t)job->labels[r] < job->classes);
+    dml__softmax_backward_rows(job->isa, end - begin, job->classes, job->probabilities + begin * job->classes,
+                               job->labels + begin, job->scale, job->beta,
+                               job->dlogits + begin * job->classes);
 }
 
 DML_API void dml_softmax_cross_entropy_backward(dml_pool *pool, size_t rows, size_t classes,
@@ -7361,7 +11780,7 @@ DML_API void dml_softmax_cross_entropy_backward(dml_pool *pool, size_t rows, siz
 {
     dml__softmax_backward_job job;
     if (classes == 0) return;
-    job.isa = dml_cpu_isa();
+    job.isa = dml__pool_machine(pool).isa;
     job.rows = rows;
     job.classes = classes;
     job.probabilities = probabilities;
@@ -7378,22 +11797,18 @@ DML_API float dml_mse_forward(dml_pool *pool, size_t n, const float *a, const fl
     return n ? dml_squared_distance(pool, n, a, b) / (float)n : 0;
 }
 
-DML__BODY void dml__mse_backward_map_body(size_t n, const dml__map_operands *at)
+DML__BODY void dml__mse_backward_at(const dml__map_operands *at, size_t i, dml__vf *value)
 {
-    for (size_t i = 0; i < n; i += DML__LANES) {
-        dml__vf value = at->number[1] * (DML__LOAD(at->in[0] + i) - DML__LOAD(at->in[1] + i));
-        if (at->in[2]) value = value + at->number[0] * DML__LOAD(at->in[2] + i);
-        DML__STORE(at->out[0] + i, value);
-    }
+    *value = at->number[1] * (DML__LOAD(at->in[0] + i) - DML__LOAD(at->in[1] + i));
 }
-DML__PER_ISA(dml__mse_backward_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__MAP(dml__mse_backward)
 
 DML_API void dml_mse_backward(dml_pool *pool, size_t n, const float *a, const float *b, float scale,
                               float beta, float *da)
 {
-    const dml__map_operands operands = { { a, b, beta == 0 ? NULL : da },
-                                         { da, NULL },
-                                         { beta, scale, 0, 0 } };
+    const dml__map_operands operands = {
+        { a, b, beta == 0 ? NULL : da }, { da, NULL }, { beta, scale, 0, 0 }, false
+    };
     dml__map(pool, n, dml__mse_backward_map, &operands);
 }
 
@@ -7404,14 +11819,14 @@ DML_API void dml_mse_backward(dml_pool *pool, size_t n, const float *a, const fl
 #ifndef DML_KERNELS_UPDATE_C
 #define DML_KERNELS_UPDATE_C
 
-DML__BODY void dml__sgd_map_body(size_t n, const dml__map_operands *at)
+DML__BODY void dml__sgd_loop(bool has_v, bool nesterov, size_t n, const dml__map_operands *at)
 {
     const float lr = at->number[0], momentum = at->number[1], weight_decay = at->number[2];
-    const bool nesterov = at->number[3] != 0;
+    DML__BY_FOUR
     for (size_t i = 0; i < n; i += DML__LANES) {
         const dml__vf w = DML__LOAD(at->in[0] + i);
         dml__vf step = DML__LOAD(at->in[1] + i) + weight_decay * w;
-        if (at->in[2]) {
+        if (has_v) {
             const dml__vf v = momentum * DML__LOAD(at->in[2] + i) + step;
             DML__STORE(at->out[1] + i, v);
             step = nesterov ? step + momentum * v : v;
@@ -7419,14 +11834,26 @@ DML__BODY void dml__sgd_map_body(size_t n, const dml__map_operands *at)
         DML__STORE(at->out[0] + i, w - lr * step);
     }
 }
+
+/* A loop for each case, as in DML__MAP. */
+DML__BODY void dml__sgd_map_body(size_t n, const dml__map_operands *operands)
+{
+    const dml__map_operands at = *operands;
+    if (!at.in[2])
+        dml__sgd_loop(false, false, n, &at);
+    else if (at.number[3] == 0)
+        dml__sgd_loop(true, false, n, &at);
+    else
+        dml__sgd_loop(true, true, n, &at);
+}
 DML__PER_ISA(dml__sgd_map, (size_t n, const dml__map_operands *at), (n, at))
 
 DML_API void dml_sgd_update(dml_pool *pool, size_t n, float *w, const float *g, float *v, float lr,
                             float momentum, float weight_decay, bool nesterov)
 {
-    const dml__map_operands operands = { { w, g, v },
-                                         { w, v },
-                                         { lr, momentum, weight_decay, nesterov ? 1.0f : 0.0f } };
+    const dml__map_operands operands = {
+        { w, g, v }, { w, v }, { lr, momentum, weight_decay, nesterov ? 1.0f : 0.0f }, false
+    };
     DML_ASSERT(v || momentum == 0);
     dml__map(pool, n, dml__sgd_map, &operands);
 }
@@ -7659,15 +12086,16 @@ static void dml__open_pool(dml_context *context, const dml_options *options)
     if (options->pool) pool_options = *options->pool;
     if (options->threads) pool_options.threads = options->threads;
     pool_options.allocator = dml__memory_allocator(&context->memory);
-    const int threads = pool_options.threads ? pool_options.threads : dml_cpu_count();
-    if (threads < 0)
+    if (!pool_options.pin) pool_options.pin = options->pin;
+    if (pool_options.threads < 0)
         dml__fail(&context->error, DML_ERROR_ARGUMENT,
-                  "%d threads asked for: give 0 for one a core, or 1 or more", threads);
+                  "%d threads asked for: give 0 for one a core, or 1 or more", pool_options.threads);
     else if (!(context->pool = dml_pool_create(&pool_options)))
         dml__fail(&context->error, DML_ERROR_MEMORY,
                   "no memory or threads left for a pool of %d threads with %zu bytes of scratch each and %zu "
                   "together",
-                  threads, pool_options.scratch.worker, pool_options.scratch.shared);
+                  pool_options.threads ? pool_options.threads : dml_cpu_share(), pool_options.scratch.worker,
+                  pool_options.scratch.shared);
 }
 
 /* False, with the error recorded, when the environment asks for an instruction set that there isn't. */
@@ -7767,7 +12195,7 @@ static void dml__log_opening(dml_context *context)
 
 DML__LOCAL dml_context *dml__open_on(const dml_backend *backend, int index, const dml_options *options)
 {
-    static const dml_options defaults = { NULL, 0, 0, { NULL, NULL, NULL }, NULL, 0, NULL, NULL, NULL };
+    static const dml_options defaults = { NULL, 0, 0, { NULL, NULL, NULL }, NULL, 0, NULL, NULL, NULL, 0 };
     if (!options) options = &defaults;
     dml__memory memory;
     dml__memory_init(&memory, &options->allocator, options->memory, options->memory_bytes);
@@ -7984,7 +12412,7 @@ DML_API const char *dml_shape_format(const dml_shape *shape, char text[DML_SHAPE
 #ifndef DML_GRAPH_NODE_H
 #define DML_GRAPH_NODE_H
 
-#define DML__MAX_INPUTS 4
+#define DML__MAX_INPUTS 5
 
 struct dml__op;
 
@@ -8005,6 +12433,7 @@ struct dml_node {
     /* parameter: */
     dml_initializer init;
     bool used, frozen; /* by some op; gets no gradient */
+    bool kept;         /* training passes change it: a running statistic, frozen for good */
     size_t place;      /* in the order of first use, in elements: what its initial values depend on */
     size_t offset;     /* in w and g, in elements; set when w is laid out */
     dml_node *next_parameter;
@@ -8090,15 +12519,19 @@ typedef struct dml__run {
     dml_pool *pool;
     dml__error *error; /* where a failure of this run is told */
     int rows;          /* samples in this run, 1 .. batch */
-    bool training;
-    bool adds;     /* backward adds to the parameters' gradients and doesn't overwrite them */
-    uint32_t step; /* keys the random numbers of this run, with the context's seed and the node's index */
+    bool training;     /* backward follows; dml_program_run only predicts, whatever the program is for */
+    bool adds;         /* backward adds to the parameters' gradients and doesn't overwrite them */
+    uint32_t step;     /* keys the random numbers of this run, with the context's seed and the node's index */
 } dml__run;
 
 /* What an op's backward reads besides its output's gradient; the memory plan keeps no more. */
 #define DML__NEEDS_INPUT(i) (1u << (i))
-#define DML__NEEDS_INPUTS 0xFu
+#define DML__NEEDS_INPUTS 0x1Fu
 #define DML__NEEDS_OUTPUT 0x100u
+/* With what an op may become one, in the same word: a relu with an op whose forward does it in passing, where
+   dml__ends_in_relu says so. */
+#define DML__IS_RELU 0x200u
+#define DML__TAKES_RELU 0x400u
 
 typedef struct dml__op {
     const char *name;
@@ -8137,6 +12570,10 @@ DML__LOCAL dml_ref dml__saved(const dml__run *run, const dml_node *node);
    first op that writes it in this backward pass, else 1. */
 DML__LOCAL bool dml__wants_gradient(const dml__run *run, const dml_node *node, int i);
 DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i);
+
+/* Whether the node's value is that of the relu that follows, of an op with DML__TAKES_RELU: on a host_memory
+   device. The relu's forward then doesn't run, and its backward works in place. */
+DML__LOCAL bool dml__ends_in_relu(const dml__run *run, const dml_node *node);
 
 /* Elements of the node's value in this run. */
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node);
@@ -8798,6 +13235,9 @@ DML_API dml_status dml_parameter_train(dml_node *parameter, bool trained)
     if (!parameter) return DML_ERROR_ARGUMENT;
     if (parameter->op != dml__parameter_op())
         return dml__node_fail(parameter, DML_ERROR_ARGUMENT, "only a parameter can be trained or frozen");
+    if (trained && parameter->kept)
+        return dml__node_fail(parameter, DML_ERROR_ARGUMENT,
+                              "an op keeps it, as a running statistic: it can't be trained");
     if (parameter->graph->w && parameter->frozen == trained)
         return dml__node_fail(parameter, DML_ERROR_STATE,
                               "whether it is trained must be said before the parameters are laid out, by the "
@@ -9146,10 +13586,13 @@ DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, con
 #ifndef DML_GRAPH_PROGRAM_INTERNAL_H
 #define DML_GRAPH_PROGRAM_INTERNAL_H
 
-/* Where a node lives in a program. Views have the slot of the node they look at. */
+/* Where a node lives in a program. Views have the slot of the node they look at, a relu that the op before it
+   does has that op's. */
 typedef struct dml__slot {
     dml_node *node;
-    int root;              /* the slot whose memory this one is: its own index, unless the node is a view */
+    int root;              /* the slot whose memory this one is: its own index, but for views and fused */
+    bool fused;            /* a relu that the op of its input does */
+    bool ends_in_relu;     /* such an op */
     bool has_gradient;     /* a parameter lies behind it */
     bool reached, written; /* while compiling: by the output's gradient; as a gradient, by some op */
     int limit;             /* input: values must be in 0 .. limit - 1 for the program's ops; 0: any */
@@ -9165,6 +13608,7 @@ struct dml_program {
     dml_node *output;
     int batch;
     bool training;
+    bool changes_w; /* in training, forward changes parameters: running statistics */
     /* With a thread of its own: a pool of that one thread, errors of its own, and whether a run is going on.
      */
     bool own_thread;
@@ -9207,7 +13651,8 @@ typedef struct dml__training {
 DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
                                          const dml__training *training, float *loss);
 
-/* dml_compile where no two blocks of the arena share bytes: for tests of the plan. */
+/* dml_compile where each op does its own work, and no two blocks of the arena share bytes: what tests compare
+   a plan with. */
 DML__LOCAL dml_program *dml__compile_disjoint(dml_node *output, const dml_program_options *options);
 
 #endif
@@ -9283,6 +13728,11 @@ DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i)
 {
     const bool adds = run->adds && dml__root_of(run, node->input[i])->node->op == dml__parameter_op();
     return adds || ((dml__slot_of(run, node)->accumulates >> i) & 1u) ? 1.0f : 0.0f;
+}
+
+DML__LOCAL bool dml__ends_in_relu(const dml__run *run, const dml_node *node)
+{
+    return dml__slot_of(run, node)->ends_in_relu;
 }
 
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node)
@@ -9479,13 +13929,39 @@ static dml_status dml__collect_slots(dml_program *program)
         program->slot_of_node[i] = s;
         slot->root = node[i]->op->view ? dml__input_slot(program, slot, 0)->root : s;
         if (node[i]->op == dml__input_op()) program->input[program->inputs++] = node[i];
+        program->changes_w = program->changes_w || (program->training && node[i]->kept);
         dml__limit_inputs(program, slot);
     }
     dml__release(&context->memory, node);
     return DML_OK;
 }
 
-/* Step 2: which gradients there are: those with a trained parameter behind them through which the output's
+/* How many inputs of the program's ops a slot's node is. */
+static int dml__count_uses(const dml_program *program, const dml__slot *slot)
+{
+    int uses = 0;
+    for (int s = 0; s < program->slots; s++)
+        for (int i = 0; i < program->slot[s].node->inputs; i++)
+            uses += program->slot[s].node->input[i] == slot->node;
+    return uses;
+}
+
+/* Step 2: a relu and the product that nothing else reads become one. They share value and gradient, which the
+   relu's backward, being the last to write there, makes the product's in place. */
+static void dml__fuse(dml_program *program)
+{
+    for (int s = 0; s < program->slots; s++) {
+        dml__slot *slot = &program->slot[s];
+        slot->root = program->slot[slot->root].root;
+        if (!(slot->node->op->needs & DML__IS_RELU)) continue;
+        dml__slot *input = dml__input_slot(program, slot, 0);
+        if (!(input->node->op->needs & DML__TAKES_RELU) || dml__count_uses(program, input) > 1) continue;
+        slot->root = input->root;
+        slot->fused = input->ends_in_relu = true;
+    }
+}
+
+/* Step 3: which gradients there are: those with a trained parameter behind them through which the output's
  * gradient flows. */
 static void dml__find_gradients(dml_program *program)
 {
@@ -9514,12 +13990,12 @@ static int dml__first_use(const dml_program *program, const dml__slot *parameter
     return program->slots;
 }
 
-/* Step 3: who adds to a gradient that another op wrote before, and what is final after each op's backward. */
+/* Step 4: who adds to a gradient that another op wrote before, and what is final after each op's backward. */
 static void dml__order_gradients(dml_program *program)
 {
     for (int s = program->slots - 1; s >= 0; s--) {
         dml__slot *slot = &program->slot[s];
-        if (!slot->has_gradient || slot->node->op->view) continue;
+        if (!slot->has_gradient || slot->node->op->view || slot->fused) continue;
         for (int i = 0; i < slot->node->inputs; i++) {
             const dml__slot *input = dml__input_slot(program, slot, i);
             if (!input->has_gradient) continue;
@@ -9550,7 +14026,7 @@ static void dml__live_at(dml__block_life *block, int time)
     if (time > block->last) block->last = time;
 }
 
-/* Step 4: when each value, gradient and saved block is needed. Slot s runs forward at time s and backward at
+/* Step 5: when each value, gradient and saved block is needed. Slot s runs forward at time s and backward at
    time 2 slots - 1 - s. Block 3 s is its value, 3 s + 1 its gradient, 3 s + 2 what it saves. */
 static void dml__find_lives(const dml_program *program, dml__block_life *blocks)
 {
@@ -9591,7 +14067,7 @@ static bool dml__continue_block(dml__block_life *whole, dml__block_life *part)
     return true;
 }
 
-/* Step 5: where an op may write over what nobody needs after it, it does: its value over its input's, and in
+/* Step 6: where an op may write over what nobody needs after it, it does: its value over its input's, and in
    backward its input's gradient, which it is the first to write, over its own. */
 static void dml__work_in_place(const dml_program *program, dml__block_life *blocks)
 {
@@ -9751,6 +14227,7 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     dml__own(context, &program->owned, dml__program_destroy_owned);
     graph->programs++;
     dml_status status = dml__collect_slots(program);
+    if (status == DML_OK && context->device.host_memory && !disjoint) dml__fuse(program);
     if (status == DML_OK && program->training) {
         dml__find_gradients(program);
         dml__order_gradients(program);
@@ -9878,7 +14355,7 @@ static dml_status dml__forward(const dml__run *run, const void *const *inputs)
     }
     for (int s = 0; s < program->slots && status == DML_OK; s++) {
         const dml_node *node = program->slot[s].node;
-        if (node->op->forward) status = node->op->forward(run, node);
+        if (node->op->forward && !program->slot[s].fused) status = node->op->forward(run, node);
     }
     return status;
 }
@@ -9901,7 +14378,8 @@ static dml_status dml__backward(const dml__run *run, const dml__training *traini
     return status;
 }
 
-static dml__run dml__begin_run(dml_program *program, int rows, bool adds, uint32_t step)
+/* NULL: to predict. */
+static dml__run dml__begin_run(dml_program *program, int rows, const dml__training *training)
 {
     dml_context *context = program->graph->context;
     const dml__run run = { program,
@@ -9910,9 +14388,9 @@ static dml__run dml__begin_run(dml_program *program, int rows, bool adds, uint32
                            program->own_thread ? program->own_pool : context->pool,
                            dml__program_error_of(program),
                            rows,
-                           program->training,
-                           adds,
-                           step };
+                           training != NULL,
+                           training && training->adds,
+                           training ? training->step : 0 };
     return run;
 }
 
@@ -9935,7 +14413,7 @@ static dml_status dml__predict(dml_program *program, int rows, const void *const
 {
     dml_status status = dml__program_check(program, rows, inputs, count);
     if (status != DML_OK) return status;
-    const dml__run run = dml__begin_run(program, rows, false, 0);
+    const dml__run run = dml__begin_run(program, rows, NULL);
     status = dml__forward(&run, inputs);
     if (status == DML_OK && output) status = dml__read_output(&run, output);
     return dml__explain_run(&run, status);
@@ -9977,7 +14455,7 @@ DML_API dml_status dml_program_run(dml_program *program, int rows, const void *c
 DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
                                          const dml__training *training, float *loss)
 {
-    const dml__run run = dml__begin_run(program, rows, training->adds, training->step);
+    const dml__run run = dml__begin_run(program, rows, training);
     dml_status status = dml__forward(&run, inputs);
     if (status == DML_OK) status = dml__backward(&run, training);
     if (status == DML_OK && loss) status = dml__read_output(&run, loss);
@@ -10162,6 +14640,8 @@ DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file)
     X(conv2d)                                                                                                \
     X(max_pool2d)                                                                                            \
     X(avg_pool2d)                                                                                            \
+    X(batch_norm)                                                                                            \
+    X(slice2d)                                                                                               \
     X(relu)                                                                                                  \
     X(tanh)                                                                                                  \
     X(sigmoid)                                                                                               \
@@ -10344,7 +14824,7 @@ static dml_status dml__activation_backward(const dml__run *run, const dml_node *
 }
 
 /* Each activation is a name: its op, its CPU kernels and its shared kernels follow from it. */
-#define DML__ACTIVATION(name)                                                                                \
+#define DML__ACTIVATION(name, fuses)                                                                         \
     static dml_status dml__##name##_op_forward(const dml__run *run, const dml_node *node)                    \
     {                                                                                                        \
         return dml__activation_forward(run, node, #name "_forward", dml_##name##_forward);                   \
@@ -10359,7 +14839,7 @@ static dml_status dml__activation_backward(const dml__run *run, const dml_node *
                                     dml__activation_infer,                                                   \
                                     dml__##name##_op_forward,                                                \
                                     dml__##name##_op_backward,                                               \
-                                    DML__NEEDS_OUTPUT,                                                       \
+                                    DML__NEEDS_OUTPUT | (fuses),                                             \
                                     NULL,                                                                    \
                                     false,                                                                   \
                                     true,                                                                    \
@@ -10373,9 +14853,9 @@ static dml_status dml__activation_backward(const dml__run *run, const dml_node *
         return dml__node_create(dml__##name##_op(), 1, &x, NULL, 0);                                         \
     }
 
-DML__ACTIVATION(relu)
-DML__ACTIVATION(tanh)
-DML__ACTIVATION(sigmoid)
+DML__ACTIVATION(relu, DML__IS_RELU)
+DML__ACTIVATION(tanh, 0)
+DML__ACTIVATION(sigmoid, 0)
 
 #undef DML__ACTIVATION
 
@@ -10429,18 +14909,33 @@ static dml_status dml__dense_gemm(const dml__run *run, bool trans_a, bool trans_
     return dml__submit(run->device, &launch);
 }
 
+/* y (rows, units) = activation(x w^T + bias) */
+static dml_status dml__dense_forward(dml_pool *pool, int rows, int units, int in, const float *x,
+                                     const float *w, const dml_epilogue *epilogue, float *y)
+{
+    const dml_status status = dml_sgemm(pool, DML_ROW_MAJOR, DML_NO_TRANS, DML_TRANS, rows, units, in, 1.0f,
+                                        x, in, w, in, 0.0f, y, units);
+    if (status != DML_OK) return status;
+    const size_t count = (size_t)rows * (size_t)units;
+    if (epilogue->bias) dml_bias_add(pool, (size_t)rows, (size_t)units, epilogue->bias, y);
+    if (epilogue->activation == DML_ACTIVATION_RELU) dml_relu_forward(pool, count, y, y);
+    return DML_OK;
+}
+
 static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
     const int units = w->shape.dims[0], in = w->shape.dims[1];
+    if (run->device->host_memory) {
+        const dml_epilogue epilogue = { bias ? dml__host_value(run, bias) : NULL, dml__ends_in_relu(run, node)
+                                                                                      ? DML_ACTIVATION_RELU
+                                                                                      : DML_ACTIVATION_NONE };
+        return dml__dense_forward(run->pool, run->rows, units, in, dml__host_value(run, x),
+                                  dml__host_value(run, w), &epilogue, dml__host_value(run, node));
+    }
     const dml_status status = dml__dense_gemm(run, false, true, run->rows, units, in, dml__value(run, x),
                                               dml__value(run, w), 0.0f, dml__value(run, node));
     if (status != DML_OK || !bias) return status;
-    if (run->device->host_memory) {
-        dml_bias_add(run->pool, (size_t)run->rows, (size_t)units, dml__host_value(run, bias),
-                     dml__host_value(run, node));
-        return DML_OK;
-    }
     dml_launch launch = dml__launch("bias_add", dml__count(run, node), 1);
     launch.buffer[0] = dml__value(run, bias);
     launch.buffer[1] = dml__value(run, node);
@@ -10475,10 +14970,10 @@ static double dml__dense_flops(const dml_node *node)
 static dml_scratch dml__dense_scratch(const dml_node *node, int rows, bool training)
 {
     const int units = node->input[1]->shape.dims[0], in = node->input[1]->shape.dims[1];
-    dml_scratch most = dml_sgemm_scratch(rows, units, in);
+    dml_scratch most = dml_sgemm_scratch(DML_NO_TRANS, DML_TRANS, rows, units, in);
     if (!training) return most;
-    most = dml__larger_scratch(most, dml_sgemm_scratch(rows, in, units));
-    return dml__larger_scratch(most, dml_sgemm_scratch(units, in, rows));
+    most = dml__larger_scratch(most, dml_sgemm_scratch(DML_NO_TRANS, DML_NO_TRANS, rows, in, units));
+    return dml__larger_scratch(most, dml_sgemm_scratch(DML_TRANS, DML_NO_TRANS, units, in, rows));
 }
 
 DML__LOCAL const dml__op *dml__dense_op(void)
@@ -10487,7 +14982,7 @@ DML__LOCAL const dml__op *dml__dense_op(void)
                                 dml__dense_infer,
                                 dml__dense_op_forward,
                                 dml__dense_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU,
                                 NULL,
                                 false,
                                 false,
@@ -10587,9 +15082,20 @@ static dml_conv2d_shape dml__conv2d_shape_of(const dml_node *node, int rows)
 {
     const int *x = node->input[0]->shape.dims;
     const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    const dml_conv2d_shape shape = { rows,         x[0],          x[1],         x[2],
-                                     o->filters,   o->kernel[0],  o->kernel[1], o->stride[0],
-                                     o->stride[1], o->padding[0], o->padding[1] };
+    const dml_conv2d_shape shape = { rows,
+                                     x[0],
+                                     x[1],
+                                     x[2],
+                                     o->filters,
+                                     o->kernel[0],
+                                     o->kernel[1],
+                                     o->stride[0],
+                                     o->stride[1],
+                                     o->padding[0],
+                                     o->padding[1],
+                                     0,
+                                     0,
+                                     0 };
     return shape;
 }
 
@@ -10610,9 +15116,13 @@ static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *no
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
     const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
-    if (run->device->host_memory)
-        return dml_conv2d_forward(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w),
-                                  bias ? dml__host_value(run, bias) : NULL, dml__host_value(run, node));
+    if (run->device->host_memory) {
+        const dml_epilogue epilogue = { bias ? dml__host_value(run, bias) : NULL, dml__ends_in_relu(run, node)
+                                                                                      ? DML_ACTIVATION_RELU
+                                                                                      : DML_ACTIVATION_NONE };
+        return dml_conv2d_forward_fused(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w),
+                                        &epilogue, dml__host_value(run, node));
+    }
     dml_launch launch = dml__conv2d_launch(run, node, "conv2d_forward", (size_t)s.filters,
                                            dml__count(run, node) / (size_t)s.filters);
     launch.buffer[0] = dml__value(run, x);
@@ -10695,7 +15205,7 @@ DML__LOCAL const dml__op *dml__conv2d_op(void)
                                 dml__conv2d_infer,
                                 dml__conv2d_op_forward,
                                 dml__conv2d_op_backward,
-                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU,
                                 NULL,
                                 false,
                                 false,
@@ -10958,6 +15468,574 @@ DML_API dml_node *dml_max_pool2d(dml_node *x, const dml_pool2d_options *options)
 DML_API dml_node *dml_avg_pool2d(dml_node *x, const dml_pool2d_options *options)
 {
     return dml__pool2d_create(dml__avg_pool2d_op(), x, options);
+}
+
+DML_API dml_node *dml_global_avg_pool2d(dml_node *x)
+{
+    dml_pool2d_options whole;
+    memset(&whole, 0, sizeof whole);
+    for (int axis = 0; axis < 2 && x && x->shape.ndim == 3; axis++) whole.kernel[axis] = x->shape.dims[axis];
+    return dml_flatten(dml_avg_pool2d(x, &whole));
+}
+
+#endif
+
+/* ---- ops/op_slice2d.c ---- */
+
+#ifndef DML_OPS_OP_SLICE2D_C
+#define DML_OPS_OP_SLICE2D_C
+
+#include <stdio.h>
+#include <string.h>
+
+/* With its defaults set. */
+static int dml__slice2d_taken(const dml_slice2d_options *o, int axis)
+{
+    return (o->end[axis] - o->begin[axis] - 1) / o->step[axis] + 1;
+}
+
+static dml_status dml__slice2d_infer(dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    const dml_slice2d_options *o = (const dml_slice2d_options *)node->attributes;
+    const dml_status status = dml__check_image_input(node);
+    if (status != DML_OK) return status;
+    node->batched = true;
+    node->shape.ndim = 3;
+    for (int axis = 0; axis < 3; axis++) {
+        const int begin = o->begin[axis], end = o->end[axis], step = o->step[axis];
+        const int before = o->before[axis], after = o->after[axis];
+        if (begin < 0 || end <= begin || end > x->shape.dims[axis] || step < 1)
+            return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                                  "of an axis of %d, places %d to %d by steps of %d asked for; there must be "
+                                  "at least one, and steps are 1 or more",
+                                  x->shape.dims[axis], begin, end - 1, step);
+        const int64_t size = (int64_t)before + after + dml__slice2d_taken(o, axis);
+        if (before < 0 || after < 0 || size > INT32_MAX)
+            return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                                  "%d zeros before and %d after %d places asked for; it takes 0 or more, and "
+                                  "at most %d places in all",
+                                  before, after, dml__slice2d_taken(o, axis), INT32_MAX);
+        node->shape.dims[axis] = (int)size;
+    }
+    return DML_OK;
+}
+
+static dml_slice2d_shape dml__slice2d_shape_of(const dml__run *run, const dml_node *node)
+{
+    const dml_slice2d_options *o = (const dml_slice2d_options *)node->attributes;
+    dml_slice2d_shape shape;
+    shape.batch = run->rows;
+    for (int axis = 0; axis < 3; axis++) {
+        const dml_slice2d_axis a = {
+            node->input[0]->shape.dims[axis], node->shape.dims[axis], o->begin[axis], o->step[axis],
+            dml__slice2d_taken(o, axis),      o->before[axis]
+        };
+        shape.axis[axis] = a;
+    }
+    return shape;
+}
+
+/* Whose ints are set; `of_input` is then made to begin at the first place that is taken. */
+static dml_launch dml__slice2d_launch(const dml_slice2d_shape *s, const char *kernel, size_t size,
+                                      dml_ref *of_input)
+{
+    dml_launch launch = dml__launch(kernel, size, 1);
+    size_t first = 0;
+    launch.integer[0] = s->batch;
+    for (int axis = 0; axis < 3; axis++) {
+        const dml_slice2d_axis *a = &s->axis[axis];
+        int32_t *integer = &launch.integer[1 + 5 * axis];
+        integer[0] = a->in;
+        integer[1] = a->out;
+        integer[2] = a->step;
+        integer[3] = a->count;
+        integer[4] = a->before;
+        first = first * (size_t)a->in + (size_t)a->begin;
+    }
+    of_input->offset += first * sizeof(float);
+    return launch;
+}
+
+static dml_status dml__slice2d_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_slice2d_shape shape = dml__slice2d_shape_of(run, node);
+    if (run->device->host_memory)
+        return dml_slice2d_forward(run->pool, &shape, dml__host_value(run, node->input[0]),
+                                   dml__host_value(run, node));
+    dml_ref x = dml__value(run, node->input[0]);
+    dml_launch launch = dml__slice2d_launch(&shape, "slice2d_forward", dml__count(run, node), &x);
+    launch.buffer[0] = x;
+    launch.buffer[1] = dml__value(run, node);
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__slice2d_op_backward(const dml__run *run, const dml_node *node)
+{
+    const dml_slice2d_shape shape = dml__slice2d_shape_of(run, node);
+    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
+    const float beta = dml__beta(run, node, 0);
+    if (run->device->host_memory)
+        return dml_slice2d_backward(run->pool, &shape, dml__host_gradient(run, node), beta,
+                                    dml__host_gradient(run, node->input[0]));
+    /* beta is 0 or 1; the kernel visits only what was taken. */
+    dml_ref dx = dml__gradient(run, node->input[0]);
+    dml_status status = DML_OK;
+    if (beta == 0)
+        status = run->device->backend->zero(run->device, dx, dml__count(run, node->input[0]) * sizeof(float));
+    if (status != DML_OK) return status;
+    size_t taken = (size_t)shape.batch;
+    for (int axis = 0; axis < 3; axis++) taken *= (size_t)shape.axis[axis].count;
+    dml_launch launch = dml__slice2d_launch(&shape, "slice2d_backward", taken, &dx);
+    launch.buffer[0] = dml__gradient(run, node);
+    launch.buffer[1] = dx;
+    return dml__submit(run->device, &launch);
+}
+
+static void dml__slice2d_describe(const dml_node *node, char *text, size_t bytes)
+{
+    static const char *const name[] = { "height", "width", "channels" };
+    const dml_slice2d_options *o = (const dml_slice2d_options *)node->attributes;
+    size_t used = 0;
+    for (int axis = 0; axis < 3 && used < bytes; axis++) {
+        const int written = snprintf(text + used, bytes - used, "%s%s %d to %d", used ? ", " : "", name[axis],
+                                     o->begin[axis], o->end[axis] - 1);
+        used += written > 0 ? (size_t)written : 0;
+        if (o->step[axis] > 1 && used < bytes)
+            used += (size_t)snprintf(text + used, bytes - used, " by %d", o->step[axis]);
+        if ((o->before[axis] || o->after[axis]) && used < bytes)
+            used += (size_t)snprintf(text + used, bytes - used, " in %d + %d zeros", o->before[axis],
+                                     o->after[axis]);
+    }
+}
+
+DML__LOCAL const dml__op *dml__slice2d_op(void)
+{
+    static const dml__op op = { "slice2d",
+                                dml__slice2d_infer,
+                                dml__slice2d_op_forward,
+                                dml__slice2d_op_backward,
+                                0,
+                                NULL,
+                                false,
+                                false,
+                                dml__slice2d_describe,
+                                dml__no_flops,
+                                NULL };
+    return &op;
+}
+
+DML_API dml_node *dml_slice2d(dml_node *x, const dml_slice2d_options *options)
+{
+    dml_slice2d_options o;
+    memset(&o, 0, sizeof o);
+    if (options) o = *options;
+    for (int axis = 0; axis < 3; axis++) {
+        if (!o.step[axis]) o.step[axis] = 1;
+        if (!o.end[axis] && x && x->shape.ndim == 3) o.end[axis] = x->shape.dims[axis];
+    }
+    return dml__node_create(dml__slice2d_op(), 1, &x, &o, sizeof o);
+}
+
+DML_API dml_node *dml_padded_shortcut2d(dml_node *x, int stride, int channels)
+{
+    if (!x) return NULL;
+    const int more = x->shape.ndim == 3 ? channels - x->shape.dims[2] : 0;
+    if (stride < 1 || more < 0) {
+        dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
+                  "a shortcut of stride %d to %d channels asked for, %d fewer than there are; a stride is 1 "
+                  "or more, and channels can't be left out",
+                  stride, channels, more < 0 ? -more : 0);
+        return NULL;
+    }
+    if (stride == 1 && more == 0 && x->shape.ndim == 3) return x;
+    dml_slice2d_options o;
+    memset(&o, 0, sizeof o);
+    o.step[0] = o.step[1] = stride;
+    o.before[2] = more / 2;
+    o.after[2] = more - more / 2;
+    return dml_slice2d(x, &o);
+}
+
+#endif
+
+/* ---- ops/op_norm.c ---- */
+
+#ifndef DML_OPS_OP_NORM_C
+#define DML_OPS_OP_NORM_C
+
+#include <stdio.h>
+#include <string.h>
+
+enum { DML__NORM_X, DML__NORM_WEIGHT, DML__NORM_BIAS, DML__NORM_MEAN, DML__NORM_VARIANCE, DML__NORM_INPUTS };
+
+/* What forward leaves for backward, and backward for itself, in rows of channels: the batch's mean and
+   variance, the gradients of weight and bias. On a GPU also what dx is made of, and the sums of the parts
+   that the rows are cut into. */
+enum {
+    DML__NORM_SAVED_MEAN,
+    DML__NORM_SAVED_VARIANCE,
+    DML__NORM_SAVED_DWEIGHT,
+    DML__NORM_SAVED_DBIAS,
+    DML__NORM_SAVED_ROWS,
+    DML__NORM_SAVED_PARTS = DML__NORM_SAVED_ROWS + 4
+};
+#define DML__NORM_PARTS ((size_t)64)
+#define DML__NORM_PART_ROWS ((size_t)64) /* the fewest of a part */
+
+static dml_status dml__check_channel_parameter(const dml_node *node, int i, const char *what)
+{
+    const dml_node *x = node->input[DML__NORM_X], *p = node->input[i];
+    const int channels = x->shape.dims[x->shape.ndim - 1];
+    char text[DML_SHAPE_TEXT];
+    if (p->dtype == DML_F32 && !p->batched && p->shape.ndim == 1 && p->shape.dims[0] == channels)
+        return DML_OK;
+    return dml__node_fail(node, DML_ERROR_SHAPE, "its %s is %s %s%s, it must be f32 %d: one for each channel",
+                          what, dml_dtype_name(p->dtype), dml_shape_format(&p->shape, text),
+                          p->batched ? " a sample" : "", channels);
+}
+
+static dml_status dml__batch_norm_infer(dml_node *node)
+{
+    static const char *const what[] = { "input", "weight", "bias", "running mean", "running variance" };
+    const dml_batch_norm_options *o = (const dml_batch_norm_options *)node->attributes;
+    const dml_node *x = node->input[DML__NORM_X];
+    char text[DML_SHAPE_TEXT];
+    dml_status status = DML_OK;
+    if (x->dtype != DML_F32 || !x->batched || x->shape.ndim < 1)
+        return dml__node_fail(node, DML_ERROR_SHAPE,
+                              "its input is %s %s%s; it takes f32 samples whose last dimension is channels",
+                              dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text),
+                              x->batched ? " a sample" : "");
+    if (!(o->epsilon > 0 && o->epsilon <= 1e30f) || !(o->momentum > 0 && o->momentum <= 1))
+        return dml__node_fail(
+            node, DML_ERROR_ARGUMENT,
+            "epsilon %g and momentum %g asked for; an epsilon is above 0, a momentum above 0 and at most 1",
+            (double)o->epsilon, (double)o->momentum);
+    for (int i = DML__NORM_WEIGHT; i < DML__NORM_INPUTS && status == DML_OK; i++)
+        status = dml__check_channel_parameter(node, i, what[i]);
+    if (status != DML_OK) return status;
+    for (int i = DML__NORM_MEAN; i < DML__NORM_INPUTS; i++)
+        if (node->input[i]->op != dml__parameter_op() || !node->input[i]->frozen)
+            return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                                  "its %s '%s' is %s; it must be a parameter for which "
+                                  "dml_parameter_train(parameter, false) was called",
+                                  what[i], node->input[i]->name,
+                                  node->input[i]->op == dml__parameter_op() ? "trained" : "computed");
+    for (int i = DML__NORM_MEAN; i < DML__NORM_INPUTS; i++)
+        node->input[i]->kept = node->input[i]->kept || !o->frozen;
+    node->shape = x->shape;
+    node->batched = true;
+    return DML_OK;
+}
+
+static size_t dml__batch_norm_channels(const dml_node *node)
+{
+    return (size_t)node->shape.dims[node->shape.ndim - 1];
+}
+
+static size_t dml__batch_norm_rows(const dml__run *run, const dml_node *node)
+{
+    return dml__count(run, node) / dml__batch_norm_channels(node);
+}
+
+static size_t dml__batch_norm_saved_bytes(const dml_node *node, int rows)
+{
+    const bool host = dml__node_context(node)->device.host_memory;
+    (void)rows;
+    return (host ? (size_t)DML__NORM_SAVED_ROWS : DML__NORM_SAVED_PARTS + 2 * DML__NORM_PARTS) *
+           dml__batch_norm_channels(node) * sizeof(float);
+}
+
+static dml_ref dml__batch_norm_saved(const dml__run *run, const dml_node *node, int row)
+{
+    dml_ref ref = dml__saved(run, node);
+    ref.offset += (size_t)row * dml__batch_norm_channels(node) * sizeof(float);
+    return ref;
+}
+
+/* The statistics of this run: the batch's own, or the running ones. */
+static bool dml__batch_norm_by_batch(const dml__run *run, const dml_node *node)
+{
+    return run->training && !((const dml_batch_norm_options *)node->attributes)->frozen;
+}
+
+static dml_ref dml__batch_norm_mean(const dml__run *run, const dml_node *node)
+{
+    return dml__batch_norm_by_batch(run, node) ? dml__batch_norm_saved(run, node, DML__NORM_SAVED_MEAN)
+                                               : dml__value(run, node->input[DML__NORM_MEAN]);
+}
+
+static dml_ref dml__batch_norm_variance(const dml__run *run, const dml_node *node)
+{
+    return dml__batch_norm_by_batch(run, node) ? dml__batch_norm_saved(run, node, DML__NORM_SAVED_VARIANCE)
+                                               : dml__value(run, node->input[DML__NORM_VARIANCE]);
+}
+
+/* On a GPU the rows are cut into parts, which depend on the shape alone. */
+static size_t dml__batch_norm_part_rows(const dml__run *run, const dml_node *node)
+{
+    const size_t rows = dml__batch_norm_rows(run, node);
+    const size_t part = rows / DML__NORM_PARTS + (rows % DML__NORM_PARTS != 0);
+    return part > DML__NORM_PART_ROWS ? part : DML__NORM_PART_ROWS;
+}
+
+/* A launch with the ints rows, channels, rows of a part, parts, and epsilon. */
+static dml_launch dml__batch_norm_launch(const dml__run *run, const dml_node *node, const char *kernel,
+                                         size_t x, size_t y)
+{
+    const size_t rows = dml__batch_norm_rows(run, node), part = dml__batch_norm_part_rows(run, node);
+    dml_launch launch = dml__launch(kernel, x, y);
+    launch.integer[0] = (int32_t)rows;
+    launch.integer[1] = (int32_t)dml__batch_norm_channels(node);
+    launch.integer[2] = (int32_t)part;
+    launch.integer[3] = (int32_t)((rows + part - 1) / part);
+    launch.real[0] = ((const dml_batch_norm_options *)node->attributes)->epsilon;
+    return launch;
+}
+
+/* ---- forward ---- */
+
+/* The share of the batch's mean and of its variance in the running ones, and the factor that makes the
+   variance an unbiased one: of a single number there is none. */
+typedef struct dml__norm_shares {
+    float mean, variance, unbiased;
+} dml__norm_shares;
+
+static dml__norm_shares dml__batch_norm_shares(const dml_node *node, size_t rows)
+{
+    const float momentum = ((const dml_batch_norm_options *)node->attributes)->momentum;
+    const dml__norm_shares shares = { momentum, rows > 1 ? momentum : 0.0f,
+                                      rows > 1 ? (float)((double)rows / (double)(rows - 1)) : 1.0f };
+    return shares;
+}
+
+static void dml__batch_norm_statistics_here(const dml__run *run, const dml_node *node)
+{
+    const size_t rows = dml__batch_norm_rows(run, node), channels = dml__batch_norm_channels(node);
+    const dml__norm_shares shares = dml__batch_norm_shares(node, rows);
+    float *mean = (float *)dml__host(dml__batch_norm_mean(run, node));
+    float *variance = (float *)dml__host(dml__batch_norm_variance(run, node));
+    float *running_mean = dml__host_value(run, node->input[DML__NORM_MEAN]);
+    float *running_variance = dml__host_value(run, node->input[DML__NORM_VARIANCE]);
+    dml_batch_statistics(run->pool, rows, channels, dml__host_value(run, node->input[DML__NORM_X]), mean,
+                         variance);
+    for (size_t c = 0; c < channels; c++) {
+        const float unbiased = shares.unbiased * variance[c];
+        running_mean[c] = (1 - shares.mean) * running_mean[c] + shares.mean * mean[c];
+        running_variance[c] = (1 - shares.variance) * running_variance[c] + shares.variance * unbiased;
+    }
+}
+
+static dml_status dml__batch_norm_statistics(const dml__run *run, const dml_node *node)
+{
+    if (run->device->host_memory) {
+        dml__batch_norm_statistics_here(run, node);
+        return DML_OK;
+    }
+    const size_t channels = dml__batch_norm_channels(node);
+    const dml__norm_shares shares = dml__batch_norm_shares(node, dml__batch_norm_rows(run, node));
+    const dml_ref parts = dml__batch_norm_saved(run, node, DML__NORM_SAVED_PARTS);
+    dml_launch launch = dml__batch_norm_launch(run, node, "batch_norm_moments", channels, 0);
+    launch.size[1] = (size_t)launch.integer[3];
+    launch.buffer[0] = dml__value(run, node->input[DML__NORM_X]);
+    launch.buffer[1] = parts;
+    const dml_status status = dml__submit(run->device, &launch);
+    if (status != DML_OK) return status;
+    launch = dml__batch_norm_launch(run, node, "batch_norm_statistics", channels, 1);
+    launch.buffer[0] = parts;
+    launch.buffer[1] = dml__batch_norm_mean(run, node);
+    launch.buffer[2] = dml__batch_norm_variance(run, node);
+    launch.buffer[3] = dml__value(run, node->input[DML__NORM_MEAN]);
+    launch.buffer[4] = dml__value(run, node->input[DML__NORM_VARIANCE]);
+    launch.real[0] = shares.mean;
+    launch.real[1] = shares.variance;
+    launch.real[2] = shares.unbiased;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__batch_norm_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[DML__NORM_X];
+    const dml_node *weight = node->input[DML__NORM_WEIGHT], *bias = node->input[DML__NORM_BIAS];
+    const dml_ref mean = dml__batch_norm_mean(run, node), variance = dml__batch_norm_variance(run, node);
+    if (dml__batch_norm_by_batch(run, node)) {
+        const dml_status status = dml__batch_norm_statistics(run, node);
+        if (status != DML_OK) return status;
+    }
+    if (run->device->host_memory) {
+        dml_batch_norm_forward(
+            run->pool, dml__batch_norm_rows(run, node), dml__batch_norm_channels(node),
+            dml__host_value(run, x), dml__host_value(run, weight), dml__host_value(run, bias),
+            (const float *)dml__host(mean), (const float *)dml__host(variance),
+            ((const dml_batch_norm_options *)node->attributes)->epsilon, dml__host_value(run, node));
+        return DML_OK;
+    }
+    dml_launch launch = dml__batch_norm_launch(run, node, "batch_norm_forward", dml__count(run, node), 1);
+    launch.buffer[0] = dml__value(run, x);
+    launch.buffer[1] = dml__value(run, weight);
+    launch.buffer[2] = dml__value(run, bias);
+    launch.buffer[3] = mean;
+    launch.buffer[4] = variance;
+    launch.buffer[5] = dml__value(run, node);
+    return dml__submit(run->device, &launch);
+}
+
+/* ---- backward ---- */
+
+/* The gradients of weight and bias, into the saved block: dx needs them as they are, w's may be added to. */
+static dml_status dml__batch_norm_sums(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[DML__NORM_X];
+    const size_t channels = dml__batch_norm_channels(node);
+    const dml_ref mean = dml__batch_norm_mean(run, node), variance = dml__batch_norm_variance(run, node);
+    const dml_ref dweight = dml__batch_norm_saved(run, node, DML__NORM_SAVED_DWEIGHT);
+    const dml_ref dbias = dml__batch_norm_saved(run, node, DML__NORM_SAVED_DBIAS);
+    if (run->device->host_memory) {
+        dml_batch_norm_backward_parameters(
+            run->pool, dml__batch_norm_rows(run, node), channels, dml__host_value(run, x),
+            (const float *)dml__host(mean), (const float *)dml__host(variance),
+            ((const dml_batch_norm_options *)node->attributes)->epsilon, dml__host_gradient(run, node),
+            (float *)dml__host(dweight), (float *)dml__host(dbias));
+        return DML_OK;
+    }
+    const dml_ref parts = dml__batch_norm_saved(run, node, DML__NORM_SAVED_PARTS);
+    dml_launch launch = dml__batch_norm_launch(run, node, "batch_norm_products", channels, 0);
+    launch.size[1] = (size_t)launch.integer[3];
+    launch.buffer[0] = dml__value(run, x);
+    launch.buffer[1] = dml__gradient(run, node);
+    launch.buffer[2] = mean;
+    launch.buffer[3] = parts;
+    const dml_status status = dml__submit(run->device, &launch);
+    if (status != DML_OK) return status;
+    launch = dml__batch_norm_launch(run, node, "batch_norm_gradients", channels, 1);
+    launch.buffer[0] = parts;
+    launch.buffer[1] = dml__value(run, node->input[DML__NORM_WEIGHT]);
+    launch.buffer[2] = mean;
+    launch.buffer[3] = variance;
+    launch.buffer[4] = dweight;
+    launch.integer[4] = dml__batch_norm_by_batch(run, node);
+    return dml__submit(run->device, &launch);
+}
+
+/* The gradient of weight or bias = what the saved block has + beta x what is there. */
+static dml_status dml__batch_norm_parameter_gradient(const dml__run *run, const dml_node *node, int i,
+                                                     int saved)
+{
+    const size_t channels = dml__batch_norm_channels(node);
+    const dml_ref from = dml__batch_norm_saved(run, node, saved);
+    const float beta = dml__beta(run, node, i);
+    if (!dml__wants_gradient(run, node, i)) return DML_OK;
+    if (run->device->host_memory) {
+        dml_axpby(run->pool, channels, 1.0f, (const float *)dml__host(from), beta,
+                  dml__host_gradient(run, node->input[i]));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("axpby", channels, 1);
+    launch.buffer[0] = from;
+    launch.buffer[1] = dml__gradient(run, node->input[i]);
+    launch.integer[0] = (int32_t)channels;
+    launch.real[0] = 1.0f;
+    launch.real[1] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__batch_norm_input_gradient(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[DML__NORM_X];
+    const float beta = dml__beta(run, node, DML__NORM_X);
+    if (run->device->host_memory) {
+        const bool flows = dml__batch_norm_by_batch(run, node);
+        const dml_ref dweight = dml__batch_norm_saved(run, node, DML__NORM_SAVED_DWEIGHT);
+        const dml_ref dbias = dml__batch_norm_saved(run, node, DML__NORM_SAVED_DBIAS);
+        dml_batch_norm_backward_input(
+            run->pool, dml__batch_norm_rows(run, node), dml__batch_norm_channels(node),
+            dml__host_value(run, x), dml__host_value(run, node->input[DML__NORM_WEIGHT]),
+            (const float *)dml__host(dml__batch_norm_mean(run, node)),
+            (const float *)dml__host(dml__batch_norm_variance(run, node)),
+            ((const dml_batch_norm_options *)node->attributes)->epsilon, dml__host_gradient(run, node),
+            flows ? (const float *)dml__host(dweight) : NULL, flows ? (const float *)dml__host(dbias) : NULL,
+            beta, dml__host_gradient(run, x));
+        return DML_OK;
+    }
+    dml_launch launch = dml__batch_norm_launch(run, node, "batch_norm_backward", dml__count(run, node), 1);
+    launch.buffer[0] = dml__value(run, x);
+    launch.buffer[1] = dml__gradient(run, node);
+    launch.buffer[2] = dml__batch_norm_saved(run, node, DML__NORM_SAVED_ROWS);
+    launch.buffer[3] = dml__gradient(run, x);
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__batch_norm_op_backward(const dml__run *run, const dml_node *node)
+{
+    dml_status status = dml__batch_norm_sums(run, node);
+    if (status == DML_OK)
+        status = dml__batch_norm_parameter_gradient(run, node, DML__NORM_WEIGHT, DML__NORM_SAVED_DWEIGHT);
+    if (status == DML_OK)
+        status = dml__batch_norm_parameter_gradient(run, node, DML__NORM_BIAS, DML__NORM_SAVED_DBIAS);
+    if (status == DML_OK && dml__wants_gradient(run, node, DML__NORM_X))
+        status = dml__batch_norm_input_gradient(run, node);
+    return status;
+}
+
+static void dml__batch_norm_describe(const dml_node *node, char *text, size_t bytes)
+{
+    const dml_batch_norm_options *o = (const dml_batch_norm_options *)node->attributes;
+    if (o->frozen)
+        snprintf(text, bytes, "epsilon %g, frozen", (double)o->epsilon);
+    else
+        snprintf(text, bytes, "epsilon %g, momentum %g", (double)o->epsilon, (double)o->momentum);
+}
+
+static double dml__batch_norm_flops(const dml_node *node)
+{
+    return 4.0 * (double)dml_shape_count(&node->shape); /* what predicting takes */
+}
+
+DML__LOCAL const dml__op *dml__batch_norm_op(void)
+{
+    static const dml__op op = { "batch_norm",
+                                dml__batch_norm_infer,
+                                dml__batch_norm_op_forward,
+                                dml__batch_norm_op_backward,
+                                DML__NEEDS_INPUT(DML__NORM_X) | DML__NEEDS_INPUT(DML__NORM_WEIGHT),
+                                dml__batch_norm_saved_bytes,
+                                false,
+                                true,
+                                dml__batch_norm_describe,
+                                dml__batch_norm_flops,
+                                NULL };
+    return &op;
+}
+
+DML_API dml_node *dml_batch_norm_with(dml_node *x, dml_node *weight, dml_node *bias, dml_node *running_mean,
+                                      dml_node *running_var, const dml_batch_norm_options *options)
+{
+    dml_batch_norm_options o;
+    memset(&o, 0, sizeof o);
+    if (options) o = *options;
+    if (o.epsilon == 0) o.epsilon = 1e-5f;
+    if (o.momentum == 0) o.momentum = 0.1f;
+    dml_node *const inputs[] = { x, weight, bias, running_mean, running_var };
+    return dml__node_create(dml__batch_norm_op(), DML__NORM_INPUTS, inputs, &o, sizeof o);
+}
+
+DML_API dml_node *dml_batch_norm(dml_node *x, const dml_batch_norm_options *options)
+{
+    static const char *const part[] = { "weight", "bias", "running_mean", "running_var" };
+    if (!x) return NULL;
+    const int channels = x->shape.ndim ? x->shape.dims[x->shape.ndim - 1] : 1;
+    dml_node *last = x->graph->last, *p[4];
+    for (int i = 0; i < 4; i++) {
+        p[i] =
+            dml__layer_parameter(x->graph, dml__batch_norm_op(), part[i],
+                                 dml_init_constant(i == 0 || i == 3 ? 1.0f : 0.0f), dml_shape_of(channels));
+        if (p[i]) p[i]->frozen = i >= 2;
+    }
+    dml_node *layer = dml_batch_norm_with(x, p[0], p[1], p[2], p[3], options);
+    if (!layer) dml__graph_drop_after(x->graph, last);
+    return layer;
 }
 
 #endif
@@ -11640,7 +16718,7 @@ DML_API dml_status dml_trainer_backward(dml_trainer *trainer, int rows, const vo
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
     dml__part part;
-    dml_status status = dml__begin_part(trainer, false, &part);
+    dml_status status = dml__begin_part(trainer, trainer->program->changes_w, &part);
     if (status != DML_OK) return status;
     status = dml__trainer_backward_in(trainer, rows, inputs, count, flags, loss);
     return dml__end_part(trainer, &part, status, "the backward pass");

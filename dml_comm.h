@@ -767,6 +767,8 @@ DML__WINDOWS(int, QueryPerformanceFrequency, 4, (long long *per_second));
 
 DML__WINDOWS(void *, GetCurrentProcess, 0, (void));
 DML__WINDOWS(int, GetProcessAffinityMask, 12, (void *process, size_t *own, size_t *of_the_system));
+DML__WINDOWS(void *, GetCurrentThread, 0, (void));
+DML__WINDOWS(size_t, SetThreadAffinityMask, 8, (void *thread, size_t mask));
 DML__WINDOWS(unsigned long, GetActiveProcessorCount, 4, (unsigned short group)); /* 0xFFFF: of all groups */
 
 DML__WINDOWS(int, GetConsoleMode, 8, (void *handle, unsigned long *mode));
@@ -834,6 +836,10 @@ typedef int dml__cond;
 DML__LOCAL bool dml__thread_start(dml__thread *thread, void (*run)(void *argument), void *argument);
 DML__LOCAL void dml__thread_join(dml__thread *thread);
 
+/* Keeps the calling thread on the `index`th processor of its affinity mask, counted round and round. Nothing
+   happens where that can't be had. */
+DML__LOCAL void dml__thread_pin(int index);
+
 /* A number that no other thread of the process has, never 0. */
 DML__LOCAL uintptr_t dml__thread_self(void);
 
@@ -853,6 +859,9 @@ DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double second
 
 #endif
 
+#if defined(__linux__)
+#include <sched.h>
+#endif
 #if defined(__unix__) || defined(__APPLE__)
 #include <unistd.h>
 
@@ -866,6 +875,29 @@ DML__LOCAL long dml__process_id(void)
     return 1; /* there is no fork() */
 }
 #endif
+
+DML__LOCAL void dml__thread_pin(int index)
+{
+#if defined(_WIN32)
+    size_t mask = 0, everyones = 0;
+    dml__windows_GetProcessAffinityMask(dml__windows_GetCurrentProcess(), &mask, &everyones);
+    int count = 0;
+    for (size_t left = mask; left; left &= left - 1) count++;
+    if (count == 0) return;
+    for (int skip = index % count; skip > 0; skip--) mask &= mask - 1;
+    dml__windows_SetThreadAffinityMask(dml__windows_GetCurrentThread(), mask & (~mask + 1));
+#elif defined(__linux__) && defined(CPU_COUNT)
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) == 0) return;
+    int skip = index % CPU_COUNT(&set), processor = 0;
+    while (!CPU_ISSET(processor, &set) || skip-- > 0) processor++;
+    CPU_ZERO(&set);
+    CPU_SET(processor, &set);
+    sched_setaffinity(0, sizeof set, &set);
+#else
+    (void)index;
+#endif
+}
 
 #if !defined(DML_NO_THREADS) && defined(_WIN32)
 

@@ -70,13 +70,21 @@ typedef struct dml__kernel_arguments {
     X(max_pool2d_backward, 256, 1)                                                                           \
     X(avg_pool2d_forward, 256, 1)                                                                            \
     X(avg_pool2d_backward, 256, 1)                                                                           \
+    X(slice2d_forward, 256, 1)                                                                               \
+    X(slice2d_backward, 256, 1)                                                                              \
     X(sum_rows, 16, 1)                                                                                       \
     X(mean, 1, 1)                                                                                            \
     X(argmax, 16, 1)                                                                                         \
     X(softmax_cross_entropy_forward, 16, 1)                                                                  \
     X(softmax_cross_entropy_backward, 256, 1)                                                                \
     X(mse_forward, 1, 1)                                                                                     \
-    X(mse_backward, 256, 1)
+    X(mse_backward, 256, 1)                                                                                  \
+    X(batch_norm_moments, 16, 1)                                                                             \
+    X(batch_norm_statistics, 256, 1)                                                                         \
+    X(batch_norm_forward, 256, 1)                                                                            \
+    X(batch_norm_products, 16, 1)                                                                            \
+    X(batch_norm_gradients, 256, 1)                                                                          \
+    X(batch_norm_backward, 256, 1)
 
 enum {
 #define DML__KERNEL_ENUM(name, covers_x, covers_y) DML__KERNEL_##name,
@@ -221,6 +229,7 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 #define EXP(x) exp(x)
 #define LOG(x) log(x)
 #define TANH(x) tanh(x)
+#define SQRT(x) sqrt(x)
 #define NOT_A_NUMBER NAN
 #define MINUS_INFINITY (-INFINITY)
 
@@ -241,6 +250,7 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 #define EXP(x) expf(x)
 #define LOG(x) logf(x)
 #define TANH(x) tanhf(x)
+#define SQRT(x) sqrtf(x)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 #define MINUS_INFINITY __int_as_float((int)0xff800000)
 
@@ -261,6 +271,7 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 #define EXP(x) expf(x)
 #define LOG(x) logf(x)
 #define TANH(x) tanhf(x)
+#define SQRT(x) sqrtf(x)
 #define NOT_A_NUMBER NAN
 #define MINUS_INFINITY (-INFINITY)
 
@@ -823,6 +834,49 @@ KERNEL(avg_pool2d_backward)
 
 #endif
 
+/* ---- gpu/slice2d.cl ---- */
+
+/* slice2d.cl: parts of images, strided, with zeros around them; the meaning is that of src/kernels/slice2d.h.
+
+   Ints: batch; then for height, width and channels each: in, out, step, count, before. The buffer of what
+   came in begins at the first element that is taken. */
+#ifndef DML_GPU_SLICE2D_CL
+#define DML_GPU_SLICE2D_CL
+
+/* y from x. Buffers x, y; size{batch * out height * width * channels}. */
+KERNEL(slice2d_forward)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    const unsigned n = (unsigned)INT(0) * (unsigned)INT(2) * (unsigned)INT(7) * (unsigned)INT(12);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const dml__gpu_element e = dml__gpu_element_at(i, INT(2), INT(7), INT(12));
+        const int h = e.h - INT(5), w = e.w - INT(10), c = e.channel - INT(15);
+        const int taken = h >= 0 && h < INT(4) && w >= 0 && w < INT(9) && c >= 0 && c < INT(14);
+        const WIDE line = (WIDE)e.image * INT(1) + (WIDE)h * INT(3);
+        y[i] = taken ? x[(line * INT(6) + (WIDE)w * INT(8)) * INT(11) + (WIDE)c * INT(13)] : 0.0f;
+    }
+}
+
+/* dx += dy where x was taken. Buffers dy, dx; size{batch * counts of height, width and channels}. */
+KERNEL(slice2d_backward)
+{
+    GLOBAL const float *dy = BUFFER(0, const float);
+    GLOBAL float *dx = BUFFER(1, float);
+    const unsigned n = (unsigned)INT(0) * (unsigned)INT(4) * (unsigned)INT(9) * (unsigned)INT(14);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const dml__gpu_element e = dml__gpu_element_at(i, INT(4), INT(9), INT(14));
+        const WIDE line = (WIDE)e.image * INT(1) + (WIDE)e.h * INT(3);
+        const WIDE out_line = (WIDE)e.image * INT(2) + e.h + INT(5);
+        dx[(line * INT(6) + (WIDE)e.w * INT(8)) * INT(11) + (WIDE)e.channel * INT(13)] +=
+            dy[(out_line * INT(7) + e.w + INT(10)) * INT(12) + e.channel + INT(15)];
+    }
+}
+
+#endif
+
 /* ---- gpu/reduce.cl ---- */
 
 /* reduce.cl: many elements into one, and the losses. Each sum's order is fixed by its length alone. */
@@ -1003,6 +1057,183 @@ KERNEL(mse_backward)
     const float scale = REAL(0), beta = REAL(1);
     const unsigned i = ELEMENT;
     if (i < n) da[i] = dml__with_beta(scale * dloss[0] * (a[i] - b[i]), beta, da + i);
+}
+
+#endif
+
+/* ---- gpu/norm.cl ---- */
+
+/* norm.cl: batch normalization of x (rows, channels). What belongs to a channel is summed in parts of the
+   rows, so that few channels keep a whole GPU busy; the parts depend on the shape alone.
+
+   Ints of all: rows, channels, rows of a part, parts. Parts are (parts, 2, channels). */
+#ifndef DML_GPU_NORM_CL
+#define DML_GPU_NORM_CL
+
+/* The mean of each part and the sum of squared distances from it. Buffers x, parts; size{channels, parts}.
+   A group does 16 columns of a part; neighbouring items do neighbouring columns. */
+KERNEL(batch_norm_moments)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *parts = BUFFER(1, float);
+    const int rows = INT(0), channels = INT(1), from = GROUP_Y * INT(2);
+    const int to = rows - from < INT(2) ? rows : from + INT(2);
+    const int column = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16;
+    LOCAL float part[DML__GROUP_ITEMS];
+    float sum = 0.0f, squares = 0.0f;
+    if (column < channels)
+        for (int row = from + lane; row < to; row += 16) sum += x[(WIDE)row * channels + column];
+    part[ITEM] = sum;
+    REDUCE_SUM(part, lane, 16, 16);
+    const float mean = part[ITEM % 16] / (float)(to - from);
+    BARRIER(); /* all have read the mean before its place is used again */
+    if (column < channels) {
+        for (int row = from + lane; row < to; row += 16) {
+            const float distance = x[(WIDE)row * channels + column] - mean;
+            squares += distance * distance;
+        }
+    }
+    part[ITEM] = squares;
+    REDUCE_SUM(part, lane, 16, 16);
+    if (lane == 0 && column < channels) {
+        GLOBAL float *to_part = parts + (WIDE)GROUP_Y * 2 * channels + column;
+        to_part[0] = mean;
+        to_part[channels] = part[ITEM];
+    }
+}
+
+/* Mean and variance from the parts, and the running ones moved towards them. Buffers parts, mean, variance,
+   running mean, running variance; floats: the shares of the new mean and variance in the running ones, and
+   the factor of the variance there; size{channels}.
+   Source of the sum: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+   variances", 1979. */
+KERNEL(batch_norm_statistics)
+{
+    GLOBAL const float *parts = BUFFER(0, const float);
+    GLOBAL float *mean = BUFFER(1, float);
+    GLOBAL float *variance = BUFFER(2, float);
+    GLOBAL float *running_mean = BUFFER(3, float);
+    GLOBAL float *running_variance = BUFFER(4, float);
+    const int rows = INT(0), channels = INT(1), part_rows = INT(2), count = INT(3);
+    const float mean_share = REAL(0), variance_share = REAL(1), unbiased = REAL(2);
+    const int c = (int)ELEMENT;
+    if (c < channels) {
+        float middle = 0.0f, squares = 0.0f;
+        for (int i = 0; i < count; i++) {
+            const int before = i * part_rows;
+            const float n = (float)(rows - before < part_rows ? rows - before : part_rows);
+            const float share = n / ((float)before + n);
+            const float distance = parts[(WIDE)2 * i * channels + c] - middle;
+            middle += distance * share;
+            squares += parts[((WIDE)2 * i + 1) * channels + c] + distance * distance * (float)before * share;
+        }
+        const float v = squares / (float)rows;
+        mean[c] = middle;
+        variance[c] = v;
+        running_mean[c] = (1.0f - mean_share) * running_mean[c] + mean_share * middle;
+        running_variance[c] = (1.0f - variance_share) * running_variance[c] + variance_share * (unbiased * v);
+    }
+}
+
+/* y = scale (x - mean) / sqrt(variance + epsilon) + shift. Buffers x, scale, shift, mean, variance, y; floats
+   epsilon; size{rows * channels}. */
+KERNEL(batch_norm_forward)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL const float *scale = BUFFER(1, const float);
+    GLOBAL const float *shift = BUFFER(2, const float);
+    GLOBAL const float *mean = BUFFER(3, const float);
+    GLOBAL const float *variance = BUFFER(4, const float);
+    GLOBAL float *y = BUFFER(5, float);
+    const unsigned channels = (unsigned)INT(1), n = (unsigned)INT(0) * channels;
+    const float epsilon = REAL(0);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const unsigned c = i % channels;
+        y[i] = (x[i] - mean[c]) * (scale[c] / SQRT(variance[c] + epsilon)) + shift[c];
+    }
+}
+
+/* The sums of dy and of dy (x - mean) of each part. Buffers x, dy, mean, parts; size{channels, parts}. */
+KERNEL(batch_norm_products)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL const float *dy = BUFFER(1, const float);
+    GLOBAL const float *mean = BUFFER(2, const float);
+    GLOBAL float *parts = BUFFER(3, float);
+    const int rows = INT(0), channels = INT(1), from = GROUP_Y * INT(2);
+    const int to = rows - from < INT(2) ? rows : from + INT(2);
+    const int column = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16;
+    LOCAL float part[DML__GROUP_ITEMS];
+    LOCAL float product_part[DML__GROUP_ITEMS];
+    float sum = 0.0f, products = 0.0f;
+    if (column < channels) {
+        const float middle = mean[column];
+        for (int row = from + lane; row < to; row += 16) {
+            const WIDE at = (WIDE)row * channels + column;
+            sum += dy[at];
+            products += dy[at] * (x[at] - middle);
+        }
+    }
+    part[ITEM] = sum;
+    product_part[ITEM] = products;
+    REDUCE_SUM(part, lane, 16, 16);
+    REDUCE_SUM(product_part, lane, 16, 16);
+    if (lane == 0 && column < channels) {
+        GLOBAL float *to_part = parts + (WIDE)GROUP_Y * 2 * channels + column;
+        to_part[0] = part[ITEM];
+        to_part[channels] = product_part[ITEM];
+    }
+}
+
+/* The gradients of scale and shift from those sums, and what dx is made of. Buffers parts, scale, mean,
+   variance, and six rows of channels: dscale, dshift, then the mean and the factors of dy, of x - mean and of
+   1. Ints also: whether mean and variance are those of x; floats epsilon; size{channels}. */
+KERNEL(batch_norm_gradients)
+{
+    GLOBAL const float *parts = BUFFER(0, const float);
+    GLOBAL const float *scale = BUFFER(1, const float);
+    GLOBAL const float *mean = BUFFER(2, const float);
+    GLOBAL const float *variance = BUFFER(3, const float);
+    GLOBAL float *out = BUFFER(4, float);
+    const int rows = INT(0), channels = INT(1), count = INT(3), by_batch = INT(4);
+    const float epsilon = REAL(0);
+    const int c = (int)ELEMENT;
+    if (c < channels) {
+        const float inverse = 1.0f / SQRT(variance[c] + epsilon), factor = scale[c] * inverse;
+        float sum = 0.0f, products = 0.0f;
+        for (int i = 0; i < count; i++) {
+            sum += parts[(WIDE)2 * i * channels + c];
+            products += parts[((WIDE)2 * i + 1) * channels + c];
+        }
+        out[c] = products * inverse;
+        out[(WIDE)channels + c] = sum;
+        out[(WIDE)2 * channels + c] = mean[c];
+        out[(WIDE)3 * channels + c] = factor;
+        out[(WIDE)4 * channels + c] = by_batch ? -factor * inverse * inverse * products / (float)rows : 0.0f;
+        out[(WIDE)5 * channels + c] = by_batch ? -factor * sum / (float)rows : 0.0f;
+    }
+}
+
+/* dx = what follows from the last four of those rows + beta dx. Buffers x, dy, the rows, dx; floats beta;
+   size{rows * channels}. */
+KERNEL(batch_norm_backward)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL const float *dy = BUFFER(1, const float);
+    GLOBAL const float *by_channel = BUFFER(2, const float);
+    GLOBAL float *dx = BUFFER(3, float);
+    const unsigned channels = (unsigned)INT(1), n = (unsigned)INT(0) * channels;
+    const float beta = REAL(0);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const unsigned c = i % channels;
+        const float distance = x[i] - by_channel[c];
+        const float value = by_channel[(WIDE)channels + c] * dy[i] +
+                            by_channel[(WIDE)2 * channels + c] * distance +
+                            by_channel[(WIDE)3 * channels + c];
+        dx[i] = dml__with_beta(value, beta, dx + i);
+    }
 }
 
 #endif

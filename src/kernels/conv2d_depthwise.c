@@ -62,12 +62,7 @@ DML__BODY void dml__depthwise_pixels(const dml__depthwise_band *band, ptrdiff_t 
     const ptrdiff_t step = p->stride_w * p->source_pixel, tap_step = p->dilation_w * p->source_pixel;
     const ptrdiff_t line = p->source_w * p->source_pixel;
     const ptrdiff_t top = p->origin_y + y * p->stride_h, left = p->origin_x + x * p->stride_w;
-    dml__vf sum[4][2];
-    DML__UNROLLED
-    for (int i = 0; i < pixels; i++) {
-        DML__UNROLLED
-        for (int v = 0; v < vectors; v++) dml__splat(&sum[i][v], 0);
-    }
+    dml__vf sum[4][2] = { { { 0 } } };
     for (ptrdiff_t ty = down.t0; ty < down.t1; ty++) {
         const float *from = p->source + (n * p->source_h + top + ty * p->dilation_h) * line +
                             (left + across.t0 * p->dilation_w) * p->source_pixel + band->c0 + c;
