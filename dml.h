@@ -6704,7 +6704,8 @@ static void dml__run_thin(dml_pool *pool, dml__thin *thin, dml_pool_task task)
 {
     const double work = (double)thin->m * (double)thin->n * (double)thin->k;
     double tasks = work / DML__THIN_WORK;
-    if (tasks > 4 * dml_pool_threads(pool)) tasks = 4 * dml_pool_threads(pool);
+    /* As few as can be: lines are best read from end to end. */
+    if (tasks > dml_pool_threads(pool)) tasks = dml_pool_threads(pool);
     thin->columns = tasks < 2 ? thin->n : (ptrdiff_t)((double)thin->n / tasks / 16 + 1) * 16;
     dml_pool_run(pool, (int)((thin->n + thin->columns - 1) / thin->columns), task, thin);
 }
@@ -6978,9 +6979,37 @@ static inline ptrdiff_t dml__filled_k(const dml__job *job, ptrdiff_t k)
     return job->kernel->k_multiple ? dml__round_up(k, job->kernel->k_multiple) : k;
 }
 
+/* Where B's columns are side by side: line by line, through all panels, since lines are best read from end to
+ * end. */
+static void dml__pack_lines_of_b(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
+{
+    const dml__matrix *b = (const dml__matrix *)job->product.b.source;
+    const ptrdiff_t kc = part->k1 - part->k0, full = job->full, columns = part->j1 - part->j0;
+    const ptrdiff_t whole = columns / full, rest = columns % full;
+    const ptrdiff_t width = dml__round_up(rest, job->kernel->lanes);
+    const float *line = b->x + part->j0 + part->k0 * b->k_step;
+    for (ptrdiff_t k = 0; k < kc; k++, line += b->k_step) {
+        float *to = blocking->b + k * full;
+        if (full == 16)
+            for (ptrdiff_t panel = 0; panel < whole; panel++, to += kc * full)
+                memcpy(to, line + panel * 16, 16 * sizeof *to);
+        else
+            for (ptrdiff_t panel = 0; panel < whole; panel++, to += kc * full)
+                memcpy(to, line + panel * full, (size_t)full * sizeof *to);
+        if (!rest) continue;
+        to = blocking->b + whole * kc * full + k * width;
+        memcpy(to, line + whole * full, (size_t)rest * sizeof *to);
+        memset(to + rest, 0, (size_t)(width - rest) * sizeof *to);
+    }
+}
+
 static void dml__pack_b(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
 {
     const int kc = (int)(part->k1 - part->k0), filled = (int)dml__filled_k(job, kc);
+    if (blocking->pack_b && dml__has_lanes(&job->product.b)) {
+        dml__pack_lines_of_b(job, blocking, part);
+        return;
+    }
     for (ptrdiff_t j = part->j0; j < part->j1; j += job->full) {
         const int columns = (int)dml__smaller(job->full, part->j1 - j);
         const ptrdiff_t width = dml__round_up(columns, job->kernel->lanes);

@@ -230,7 +230,8 @@ static void dml__run_thin(dml_pool *pool, dml__thin *thin, dml_pool_task task)
 {
     const double work = (double)thin->m * (double)thin->n * (double)thin->k;
     double tasks = work / DML__THIN_WORK;
-    if (tasks > 4 * dml_pool_threads(pool)) tasks = 4 * dml_pool_threads(pool);
+    /* As few as can be: lines are best read from end to end. */
+    if (tasks > dml_pool_threads(pool)) tasks = dml_pool_threads(pool);
     thin->columns = tasks < 2 ? thin->n : (ptrdiff_t)((double)thin->n / tasks / 16 + 1) * 16;
     dml_pool_run(pool, (int)((thin->n + thin->columns - 1) / thin->columns), task, thin);
 }
