@@ -334,7 +334,7 @@ help:
 # |   V="normal asan"        only these variants: normal clang asan tsan nothreads emulated musl windows arm aarch64 ppc64,
 # |                          and the runs isa (kernel tests on lower instruction sets), oclgrind, scripts
 # | make bench               the benchmarks, and a report of them in build/bench/report.md; QUICK=1: a part of them
-# | make bench-peers         installs other libraries into build/peers, to be timed beside ours (3 GB)
+# | make bench-peers         installs other libraries into build/peers, to be timed beside ours (5 GB)
 # | make amalgamate          writes dml.h, dml_comm.h, dml_cuda.cu and dml_opencl.c from src/, and docs/reference.md
 # | make data                MNIST into build/data/mnist: downloaded, or unpacked from DML_DATA=dir (dir/mnist/*.gz)
 # | make install             dmlrun, headers, sources, pkg-config file, CMake package; PREFIX=/usr/local DESTDIR=

@@ -12,6 +12,8 @@
 #include "machine.h"
 #include "peers.h"
 
+#include <time.h>
+
 /* --- options --- */
 
 typedef enum bench_kind { BENCH_INT, BENCH_NUMBER, BENCH_TEXT, BENCH_FLAG } bench_kind;
@@ -145,6 +147,17 @@ BENCH__UNUSED static double bench_time(void (*run)(void *argument), void *argume
     return bench_median(sample, samples);
 }
 
+/* The processor's seconds of this thread. */
+BENCH__UNUSED static double bench__thread_seconds(void)
+{
+    struct timespec t;
+    if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) != 0) return 0;
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* What share of the time of ours, in the row that is being measured, this thread had a processor. */
+static double bench__share = 1;
+
 /* Times `run` and the case of that name (words of the protocol in peers.h) with each peer that takes it, turn
    by turn: the median seconds of ours; theirs are in the list, and what the limit reached. */
 BENCH__UNUSED static double bench_beside(bench_peers *peers, const char *name, void (*run)(void *argument),
@@ -160,11 +173,14 @@ BENCH__UNUSED static double bench_beside(bench_peers *peers, const char *name, v
         memcpy(peer->said, peer->answer, sizeof peer->said);
     }
     const double start = dml_seconds();
+    double spent = 0, had = 0;
     int rounds = 0;
     /* Calls that take long by themselves get fewer rounds. */
     for (; rounds < BENCH_ROUNDS && (rounds < 3 || dml_seconds() - start < 20 * seconds); rounds++) {
         const int round = rounds;
+        const double before = dml_seconds(), used = bench__thread_seconds();
         sample[BENCH_PEERS_MAX][round] = bench_time(run, argument, seconds / BENCH_ROUNDS);
+        spent += dml_seconds() - before, had += bench__thread_seconds() - used;
         if (peers->limit) limit[round] = bench_time(bench_stream_run, peers->limit, seconds / BENCH_ROUNDS);
         for (int i = 0; i < peers->count; i++) {
             bench_peer *peer = &peers->list[i];
@@ -181,6 +197,7 @@ BENCH__UNUSED static double bench_beside(bench_peers *peers, const char *name, v
     }
     for (int i = 0; i < peers->count; i++)
         if (peers->list[i].takes_case) peers->list[i].seconds = bench_median(sample[i], rounds);
+    bench__share = had > 0 ? had / spent : 1;
     if (peers->limit) peers->limit_rate = peers->limit->moved / bench_median(limit, rounds);
     return bench_median(sample[BENCH_PEERS_MAX], rounds);
 }
@@ -207,7 +224,8 @@ BENCH__UNUSED static void bench_row(const bench_peers *peers, int threads, doubl
         if (peers->list[i].takes_case)
             printf(" %s=%.4g", peers->list[i].name, BENCH__FIGURE(peers->list[i].seconds));
 #undef BENCH__FIGURE
-    if (bench_disturbed(threads)) printf(" disturbed=1");
+    if (bench_disturbed(threads) || bench__share < 0.9) printf(" disturbed=1");
+    bench__share = 1;
     putchar('\n');
     fflush(stdout);
 }

@@ -330,22 +330,28 @@ static void draw_text(FILE *svg, double x, double y, const char *anchor, const c
     fprintf(svg, "</text>\n");
 }
 
+static bool among(const char *key, const char *const *keys)
+{
+    while (*keys && strcmp(*keys, key) != 0) keys++;
+    return *keys != NULL;
+}
+
 /* What a row's bar is called; rows of one label share a bar: convolutions are many. */
 static void label(const row *r, char *text, size_t size)
 {
-    const char *const conv[] = { "model", "what", "batch", NULL };
+    static const char *const conv[] = { "what", "model", "batch", NULL };
+    static const char *const case_words[] = { "what",   "level",    "m",       "n",   "k",     "ta",
+                                              "tb",     "model",    "batch",   "use", "ranks", "bytes",
+                                              "height", "channels", "filters", NULL };
+    const bool many = is(r, "name", "conv") && !is(r, "model", "asked"), train = is(r, "name", "train");
     size_t length = 0;
-    text[0] = '\0';
-    if (is(r, "name", "conv") && !is(r, "model", "asked")) {
-        for (const char *const *k = conv; *k; k++)
-            length += (size_t)snprintf(text + length, size - length, "%s ", word(r, *k));
-    } else {
-        for (int k = 1; k < r->threads_at && length < size; k++)
-            if (strstr("isa unit ms flops of_peak bytes momentum", r->key[k]) == NULL &&
-                !strstr(r->key[k], "_bytes"))
-                length += (size_t)snprintf(text + length, size - length, "%s ", r->value[k]);
-    }
-    if (length < size) snprintf(text + length, size - length, "x%s", word(r, "threads"));
+    for (int k = 1; k < r->threads_at; k++)
+        if (among(r->key[k], many ? conv : case_words) && !(train && strcmp(r->key[k], "bytes") == 0)) {
+            const int added = snprintf(text + length, size - length, "%s ", r->value[k]);
+            if (added < 0 || length + (size_t)added >= size) break;
+            length += (size_t)added;
+        }
+    snprintf(text + length, size - length, "x%s", word(r, "threads"));
 }
 
 /* A bar for each row, or group of rows: ours by the best peer (1 is level with it), or by the limit where no
