@@ -62,12 +62,6 @@ DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *
     for (int i = 0; i < tile->rows; i++) dml__conv_copy(tile->c[i], whole.c[i], columns);
 }
 
-#if defined(__GNUC__)
-#define DML__PREFETCH(address) __builtin_prefetch(address)
-#else
-#define DML__PREFETCH(address) (void)(address)
-#endif
-
 typedef struct dml__conv_pass_plan {
     const dml__conv_pass *pass;
     dml_pool *pool;
