@@ -137,8 +137,18 @@ typedef struct dml__bias_job {
     float *y; /* (rows, columns) */
 } dml__bias_job;
 
+#define DML__BIAS_NARROW ((size_t)32) /* fewer columns are taken DML__LANES rows at a time */
+
 DML__BODY void dml__bias_rows_body(size_t rows, size_t columns, const float *bias, float *y)
 {
+    float wide[DML__BIAS_NARROW * DML__LANES]; /* the bias of DML__LANES rows, which fills whole vectors */
+    if (columns < DML__BIAS_NARROW && rows >= 16 * DML__LANES) {
+        for (size_t i = 0; i < columns * DML__LANES; i++) wide[i] = i < columns ? bias[i] : wide[i - columns];
+        bias = wide;
+        for (; rows >= DML__LANES; rows -= DML__LANES, y += columns * DML__LANES)
+            for (size_t i = 0; i < columns * DML__LANES; i += DML__LANES)
+                DML__STORE(y + i, DML__LOAD(y + i) + DML__LOAD(wide + i));
+    }
     for (size_t r = 0; r < rows; r++, y += columns) {
         size_t c = 0;
         for (; c + DML__LANES <= columns; c += DML__LANES)
