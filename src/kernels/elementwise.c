@@ -15,12 +15,21 @@ static void dml__map_with_beta(dml_pool *pool, size_t n, dml__map_kernel kernel,
     dml__map(pool, n, kernel, &operands);
 }
 
-DML__BODY void dml__fill_at(const dml__map_operands *at, size_t i, dml__vf *value)
+DML__BODY void dml__fill_map_body(size_t n, const dml__map_operands *operands)
 {
-    (void)i;
-    dml__splat(value, at->number[1]);
+    const dml__map_operands at = *operands;
+    dml__vf value;
+    dml__splat(&value, at.number[1]); /* once: in a loop gcc builds it lane by lane, again and again */
+    if (at.stream) {
+        DML__BY_FOUR
+        for (size_t i = 0; i < n; i += DML__LANES) dml__stream(at.out[0] + i, &value);
+        DML__STREAM_FENCE();
+    } else {
+        DML__BY_FOUR
+        for (size_t i = 0; i < n; i += DML__LANES) DML__STORE(at.out[0] + i, value);
+    }
 }
-DML__MAP(dml__fill)
+DML__PER_ISA(dml__fill_map, (size_t n, const dml__map_operands *at), (n, at))
 
 DML_API void dml_fill(dml_pool *pool, size_t n, float value, float *y)
 {
