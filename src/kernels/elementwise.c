@@ -95,7 +95,7 @@ DML_API void dml_relu_backward(dml_pool *pool, size_t n, const float *y, const f
         const dml__map_operands copy = *operands, *at = &copy;                                               \
         for (size_t i = 0; i < n; i += DML__LANES) {                                                         \
             dml__vf value = DML__LOAD(at->in[0] + i);                                                        \
-            dml__##name(&value);                                                                             \
+            dml__vector_##name(&value);                                                                      \
             DML__STORE(at->out[0] + i, value);                                                               \
         }                                                                                                    \
     }                                                                                                        \
