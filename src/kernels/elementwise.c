@@ -16,12 +16,21 @@ static void dml__map_with_beta(dml_pool *pool, size_t n, dml__map_kernel kernel,
     dml__map(pool, n, kernel, &operands);
 }
 
-DML__BODY void dml__fill_at(const dml__map_operands *at, size_t i, dml__vf *value)
+DML__BODY void dml__fill_map_body(size_t n, const dml__map_operands *operands)
 {
-    (void)i;
-    dml__splat(value, at->number[1]);
+    const dml__map_operands at = *operands;
+    dml__vf value;
+    dml__splat(&value, at.number[1]); /* once: in a loop gcc builds it lane by lane, again and again */
+    if (at.stream) {
+        DML__BY_FOUR
+        for (size_t i = 0; i < n; i += DML__LANES) dml__stream(at.out[0] + i, &value);
+        DML__STREAM_FENCE();
+    } else {
+        DML__BY_FOUR
+        for (size_t i = 0; i < n; i += DML__LANES) DML__STORE(at.out[0] + i, value);
+    }
 }
-DML__MAP(dml__fill)
+DML__PER_ISA(dml__fill_map, (size_t n, const dml__map_operands *at), (n, at))
 
 DML_API void dml_fill(dml_pool *pool, size_t n, float value, float *y)
 {
@@ -87,7 +96,7 @@ DML_API void dml_relu_backward(dml_pool *pool, size_t n, const float *y, const f
         const dml__map_operands copy = *operands, *at = &copy;                                               \
         for (size_t i = 0; i < n; i += DML__LANES) {                                                         \
             dml__vf value = DML__LOAD(at->in[0] + i);                                                        \
-            dml__vf_##name(&value);                                                                          \
+            dml__vector_##name(&value);                                                                      \
             DML__STORE(at->out[0] + i, value);                                                               \
         }                                                                                                    \
     }                                                                                                        \
@@ -138,8 +147,18 @@ typedef struct dml__bias_job {
     float *y; /* (rows, columns) */
 } dml__bias_job;
 
+#define DML__BIAS_NARROW ((size_t)32) /* fewer columns are taken DML__LANES rows at a time */
+
 DML__BODY void dml__bias_rows_body(size_t rows, size_t columns, const float *bias, float *y)
 {
+    float wide[DML__BIAS_NARROW * DML__LANES]; /* the bias of DML__LANES rows, which fills whole vectors */
+    if (columns < DML__BIAS_NARROW && rows >= 16 * DML__LANES) {
+        for (size_t i = 0; i < columns * DML__LANES; i++) wide[i] = i < columns ? bias[i] : wide[i - columns];
+        bias = wide;
+        for (; rows >= DML__LANES; rows -= DML__LANES, y += columns * DML__LANES)
+            for (size_t i = 0; i < columns * DML__LANES; i += DML__LANES)
+                DML__STORE(y + i, DML__LOAD(y + i) + DML__LOAD(wide + i));
+    }
     for (size_t r = 0; r < rows; r++, y += columns) {
         size_t c = 0;
         for (; c + DML__LANES <= columns; c += DML__LANES)

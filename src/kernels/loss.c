@@ -61,14 +61,14 @@ DML__BODY void dml__softmax_row(size_t n, size_t room, const float *x, float *ou
     const float top = dml__largest_lane(&largest);
 
     last = last - top;
-    dml__vf_exp(&last); /* 0 beyond the row */
+    dml__vector_exp(&last); /* 0 beyond the row */
     double sum64 = 0;
     total = last;
     for (size_t i = 0; i < whole;) {
         const size_t end = dml__minimum(i + DML__SOFTMAX_CHUNK, whole);
         for (; i < end; i += DML__LANES) {
             value = DML__LOAD(x + i) - top;
-            dml__vf_exp(&value);
+            dml__vector_exp(&value);
             DML__STORE(out + i, value);
             total += value;
         }
@@ -108,7 +108,7 @@ DML__BODY void dml__softmax_rows_body(size_t rows, size_t classes, const float *
             dml__vf loss, shift;
             dml__load_some(&loss, sum + (r - begin), end - r);
             dml__load_some(&shift, above + (r - begin), end - r);
-            dml__vf_log(&loss);
+            dml__vector_log(&loss);
             loss = loss + shift;
             dml__store_some(row_loss + r, &loss, end - r);
         }

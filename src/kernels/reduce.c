@@ -151,23 +151,40 @@ DML_API float dml_max(dml_pool *pool, size_t n, const float *x)
 #define DML__SUM_ROWS_NARROW ((size_t)64) /* fewer columns are summed DML__LANES rows at a time */
 #define DML__SUM_ROWS_CHUNK ((size_t)128) /* rows summed before they are added to the total */
 #define DML__SUM_ROWS_WIDTH ((size_t)512) /* floats of a task's sums, at most */
+#define DML__SUM_ROWS_VECTORS 8           /* summed side by side, in registers */
+
+/* total[c] += the sums of `rows` rows from column c on, `count` vectors of them. */
+DML__BODY void dml__sum_column_vectors(int count, size_t rows, size_t stride, const float *x, float *total)
+{
+    dml__vf sum[DML__SUM_ROWS_VECTORS] = { { 0 } };
+    for (size_t r = 0; r < rows; r++, x += stride) {
+        DML__UNROLLED
+        for (int v = 0; v < count; v++) sum[v] += DML__LOAD(x + v * DML__LANES);
+    }
+    DML__UNROLLED
+    for (int v = 0; v < count; v++)
+        DML__STORE(total + v * DML__LANES, DML__LOAD(total + v * DML__LANES) + sum[v]);
+}
 
 /* total[c] = sum over r of x[r stride + c], c < width. */
 DML__BODY void dml__sum_columns_body(size_t rows, size_t stride, size_t width, const float *x, float *total)
 {
-    float sum[DML__SUM_ROWS_WIDTH];
     for (size_t c = 0; c < width; c++) total[c] = 0;
     for (size_t begin = 0; begin < rows; begin += DML__SUM_ROWS_CHUNK) {
-        const size_t end = dml__minimum(begin + DML__SUM_ROWS_CHUNK, rows);
-        size_t c;
-        for (c = 0; c < width; c++) sum[c] = 0;
-        for (size_t r = begin; r < end; r++) {
-            const float *row = x + r * stride;
-            for (c = 0; c + DML__LANES <= width; c += DML__LANES)
-                DML__STORE(sum + c, DML__LOAD(sum + c) + DML__LOAD(row + c));
-            for (; c < width; c++) sum[c] += row[c];
+        const size_t count = dml__minimum(DML__SUM_ROWS_CHUNK, rows - begin);
+        const float *from = x + begin * stride;
+        size_t c = 0;
+        for (; c + DML__SUM_ROWS_VECTORS * DML__LANES <= width; c += DML__SUM_ROWS_VECTORS * DML__LANES)
+            dml__sum_column_vectors(DML__SUM_ROWS_VECTORS, count, stride, from + c, total + c);
+        for (; c + 2 * DML__LANES <= width; c += 2 * DML__LANES)
+            dml__sum_column_vectors(2, count, stride, from + c, total + c);
+        for (; c + DML__LANES <= width; c += DML__LANES)
+            dml__sum_column_vectors(1, count, stride, from + c, total + c);
+        for (; c < width; c++) {
+            float sum = 0;
+            for (size_t r = 0; r < count; r++) sum += from[r * stride + c];
+            total[c] += sum;
         }
-        for (c = 0; c < width; c++) total[c] += sum[c];
     }
 }
 DML__PER_ISA(dml__sum_columns, (size_t rows, size_t stride, size_t width, const float *x, float *total),

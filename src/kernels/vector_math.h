@@ -17,7 +17,7 @@
    e^x = 2^k e^r with k = round(x / ln 2) and r = x - k ln 2, where ln 2 is cut into 355/512, which times k is
    exact, and the rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). For
    |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r): error 5e-9. */
-DML__BODY void dml__vf_exp(dml__vf *x)
+DML__BODY void dml__vector_exp(dml__vf *x)
 {
     const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
     dml__vf v = *x, highest, lowest;
@@ -43,8 +43,8 @@ DML__BODY void dml__vf_exp(dml__vf *x)
 
 /* x = the natural logarithm of x to within 1 ulp; -inf for 0, NaN below.
    x = 2^k m with m in sqrt(1/2) .. sqrt(2), and f = m - 1: log x = k ln 2 + (f - f^2 / 2 + f^3 q(f)), ln 2
-   cut as in dml__exp: error 7e-9. */
-DML__BODY void dml__vf_log(dml__vf *x)
+   cut as in dml__vector_exp: error 7e-9. */
+DML__BODY void dml__vector_log(dml__vf *x)
 {
     const dml__vf v = *x, none = { 0 };
     const dml__vi tiny = v < 1.17549435e-38f; /* denormals are scaled by 2^23 */
@@ -69,7 +69,7 @@ DML__BODY void dml__vf_log(dml__vf *x)
 
 /* x = tanh x to within 2 ulp. For m = |x| < 0.625, m + m^3 q(m^2) (error 5e-9), since the other form cancels
    there; else (1 - e) / (1 + e) with e = exp(-2 m); then the sign of x. */
-DML__BODY void dml__vf_tanh(dml__vf *x)
+DML__BODY void dml__vector_tanh(dml__vf *x)
 {
     const dml__vf v = *x, m = (dml__vf)((dml__vi)v & ~DML__SIGN_BIT), square = v * v;
     dml__vf q = square * -0.00571704563f + 0.020650588f;
@@ -78,24 +78,24 @@ DML__BODY void dml__vf_tanh(dml__vf *x)
     q = q * square - 0.333332837f;
     const dml__vf inner = q * (square * m) + m;
     dml__vf e = m * -2.0f;
-    dml__vf_exp(&e);
+    dml__vector_exp(&e);
     const dml__vf y = DML__SELECT(m < 0.625f, inner, (1.0f - e) / (1.0f + e));
     *x = (dml__vf)((dml__vi)y | ((dml__vi)v & DML__SIGN_BIT));
 }
 
 /* x = 1 / (1 + e^-x) to within 2.5 ulp, from e^-|x|, which doesn't overflow. */
-DML__BODY void dml__vf_sigmoid(dml__vf *x)
+DML__BODY void dml__vector_sigmoid(dml__vf *x)
 {
     const dml__vf v = *x;
     dml__vf e = (dml__vf)((dml__vi)v | DML__SIGN_BIT), one;
-    dml__vf_exp(&e);
+    dml__vector_exp(&e);
     dml__splat(&one, 1.0f);
     *x = DML__SELECT(v < 0.0f, e, one) / (1.0f + e);
 }
 
 /* x = erf x to within 2 ulp. For m = |x| < 0.9, m + m q(m^2) (error 1e-9); else 1 - e^p(m), where e^p is
    erfc (error 7e-9 of erf), and 1 from 3.95 on; then the sign of x. */
-DML__BODY void dml__vf_erf(dml__vf *x)
+DML__BODY void dml__vector_erf(dml__vf *x)
 {
     const dml__vf v = *x, m = (dml__vf)((dml__vi)v & ~DML__SIGN_BIT), square = v * v;
     dml__vf q = square * 8.51310397e-05f - 0.000817563909f, most, e;
@@ -113,7 +113,7 @@ DML__BODY void dml__vf_erf(dml__vf *x)
     e = e * t - 0.636976123f;
     e = e * t - 1.12779725f;
     e = e * t - 0.00016645588f;
-    dml__vf_exp(&e);
+    dml__vector_exp(&e);
     const dml__vf y = DML__SELECT(m < 0.9f, inner, 1.0f - e);
     *x = (dml__vf)((dml__vi)y | ((dml__vi)v & DML__SIGN_BIT));
 }
