@@ -7900,6 +7900,12 @@ DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdi
 
 /* --- for convolutions of every kind --- */
 
+#if defined(__GNUC__)
+#define DML__PREFETCH(address) __builtin_prefetch(address)
+#else
+#define DML__PREFETCH(address) (void)(address)
+#endif
+
 /* The widest tile that convolutions use; a multiple of any kernel's lanes * vectors. */
 #define DML__CONV_COLUMNS 32
 #define DML__CONV_ROWS 8 /* as many as any kernel on floats takes */
@@ -7989,12 +7995,6 @@ DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *
     kernel->run(&whole);
     for (int i = 0; i < tile->rows; i++) dml__conv_copy(tile->c[i], whole.c[i], columns);
 }
-
-#if defined(__GNUC__)
-#define DML__PREFETCH(address) __builtin_prefetch(address)
-#else
-#define DML__PREFETCH(address) (void)(address)
-#endif
 
 typedef struct dml__conv_pass_plan {
     const dml__conv_pass *pass;
@@ -9076,8 +9076,17 @@ DML__LOCAL void dml__wgrad_run(dml_pool *pool, const dml__wgrad *job)
 #ifndef DML_KERNELS_CONV2D_DEPTHWISE_H
 #define DML_KERNELS_CONV2D_DEPTHWISE_H
 
-/* More taps than this are left to the kernels for groups. */
+/* Kernels of more taps, or that reach further, are left to the loop over groups. */
 #define DML__DEPTHWISE_TAPS 128
+#define DML__DEPTHWISE_COPY 600 /* pixels of x that a block of the weight gradient copies */
+
+static inline bool dml__depthwise_fits(ptrdiff_t taps_h, ptrdiff_t taps_w, ptrdiff_t dilation_h,
+                                       ptrdiff_t dilation_w)
+{
+    return taps_h <= DML__DEPTHWISE_TAPS / taps_w && dilation_h <= DML__DEPTHWISE_COPY &&
+           dilation_w <= DML__DEPTHWISE_COPY &&
+           ((taps_h - 1) * dilation_h + 1) * ((taps_w - 1) * dilation_w + 1) <= DML__DEPTHWISE_COPY;
+}
 
 /* A pass over `columns` channels at once: pixels of the source have source_pixel of them, a tap's weight of
    channel j lies weights_column behind that of channel j - 1, and `depth`, which is 1, counts for nothing. */
@@ -9094,8 +9103,9 @@ DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job);
    which taps are taken at its first and last pixels, down by which lines of taps. Nothing is copied but the
    weights, which are transposed on the stack. */
 
-#define DML__DEPTHWISE_WEIGHTS 2048 /* floats of the transposed weights */
-#define DML__DEPTHWISE_PIXELS 1024  /* for which they are transposed once, about */
+#define DML__DEPTHWISE_WEIGHTS                                                                               \
+    2048 /* floats of the transposed weights, or of their gradient: 16 of each tap at least */
+#define DML__DEPTHWISE_PIXELS 1024 /* for which they are transposed once, about */
 #define DML__DEPTHWISE_SERIAL_WORK 100000.0
 #define DML__DEPTHWISE_BLOCK 16 /* channels whose lines are kept in the level-1 cache */
 
@@ -9134,73 +9144,127 @@ typedef struct dml__depthwise_band {
     ptrdiff_t width;
 } dml__depthwise_band;
 
-/* Some pixels beside each other, `vectors` vectors of each, all with the same taps; `count` lanes of the
+/* Where the pixels of a line are found: the first tap of pixel 0, and what leads on from there. */
+typedef struct dml__depthwise_row {
+    const float *source, *weights, *bias;
+    ptrdiff_t tap_lines, line, step, tap, weights_line, width; /* line: of taps */
+    float *target;
+    ptrdiff_t target_pixel;
+    float beta;
+    bool plain, relu; /* plain: neither beta nor relu */
+} dml__depthwise_row;
+
+/* Finishes and stores `pixels` pixels beside each other, `vectors` vectors of each; `count` lanes of the
  * last. */
-DML__BODY void dml__depthwise_pixels(const dml__depthwise_band *band, ptrdiff_t n, ptrdiff_t y, ptrdiff_t x,
-                                     ptrdiff_t c, dml__taps down, dml__taps across, const int pixels,
-                                     const int vectors, size_t count)
+DML__BODY void dml__depthwise_store(const dml__depthwise_row *row, dml__vf (*sum)[2], ptrdiff_t x,
+                                    ptrdiff_t c, const int pixels, const int vectors, size_t count)
 {
-    const dml__conv_pass *p = band->pass;
-    const ptrdiff_t step = p->stride_w * p->source_pixel, tap_step = p->dilation_w * p->source_pixel;
-    const ptrdiff_t line = p->source_w * p->source_pixel;
-    const ptrdiff_t top = p->origin_y + y * p->stride_h, left = p->origin_x + x * p->stride_w;
-    dml__vf sum[4][2] = { { { 0 } } };
-    for (ptrdiff_t ty = down.t0; ty < down.t1; ty++) {
-        const float *from = p->source + (n * p->source_h + top + ty * p->dilation_h) * line +
-                            (left + across.t0 * p->dilation_w) * p->source_pixel + band->c0 + c;
-        const float *weights = band->weights + (ty * p->taps_w + across.t0) * band->width + c;
-        for (ptrdiff_t tx = across.t0; tx < across.t1; tx++, from += tap_step, weights += band->width) {
+    float *to = row->target + x * row->target_pixel + c;
+    if (!row->plain) {
+        dml__vf zero, beta;
+        dml__splat(&zero, 0);
+        dml__splat(&beta, row->beta);
+        DML__UNROLLED
+        for (int i = 0; i < pixels; i++) {
             DML__UNROLLED
             for (int v = 0; v < vectors; v++) {
-                const dml__vf weight = DML__LOAD(weights + v * DML__LANES);
+                dml__vf other = zero;
+                if (row->beta != 0) {
+                    dml__load_some(&other, to + i * row->target_pixel + v * DML__LANES, count);
+                    sum[i][v] += beta * other;
+                }
+                if (row->relu) sum[i][v] = DML__SELECT(sum[i][v] <= zero, zero, sum[i][v]);
+            }
+        }
+    }
+    DML__UNROLLED
+    for (int i = 0; i < pixels; i++) {
+        DML__UNROLLED
+        for (int v = 0; v < vectors; v++)
+            dml__store_some(to + i * row->target_pixel + v * DML__LANES, &sum[i][v], count);
+    }
+}
+
+/* Channels from c on of pixels from x on, all with taps t0 <= t < t0 + taps of each line. */
+DML__BODY void dml__depthwise_pixels(const dml__depthwise_row *row, ptrdiff_t x, ptrdiff_t c, ptrdiff_t t0,
+                                     const ptrdiff_t taps, const int pixels, const int vectors, size_t count)
+{
+    const ptrdiff_t step = row->step, tap = row->tap, width = row->width;
+    const float *from = row->source + x * step + t0 * tap + c, *weights = row->weights + t0 * width + c;
+    dml__vf sum[4][2] = { { { 0 } } };
+    DML__UNROLLED
+    for (int v = 0; v < 2; v++) {
+        dml__vf begin;
+        dml__splat(&begin, 0);
+        if (v < vectors && row->bias) dml__load_some(&begin, row->bias + c + v * DML__LANES, count);
+        DML__UNROLLED
+        for (int i = 0; i < 4; i++) sum[i][v] = begin;
+    }
+    for (ptrdiff_t ty = row->tap_lines; ty > 0; ty--, from += row->line, weights += row->weights_line) {
+        DML__UNROLLED
+        for (ptrdiff_t tx = 0; tx < taps; tx++) {
+            DML__UNROLLED
+            for (int v = 0; v < vectors; v++) {
+                const dml__vf weight = DML__LOAD(weights + tx * width + v * DML__LANES);
                 DML__UNROLLED
                 for (int i = 0; i < pixels; i++) {
                     dml__vf value;
-                    dml__load_some(&value, from + i * step + v * DML__LANES, count);
+                    dml__load_some(&value, from + tx * tap + i * step + v * DML__LANES, count);
                     sum[i][v] += value * weight;
                 }
             }
         }
     }
-    float *to = p->target + n * p->target_image + y * p->target_line + x * p->target_pixel + band->c0 + c;
-    dml__vf zero, beta;
-    dml__splat(&zero, 0);
-    dml__splat(&beta, p->beta);
-    DML__UNROLLED
-    for (int i = 0; i < pixels; i++, to += p->target_pixel) {
-        DML__UNROLLED
-        for (int v = 0; v < vectors; v++) {
-            dml__vf other = zero;
-            if (p->beta != 0) {
-                dml__load_some(&other, to + v * DML__LANES, count);
-                sum[i][v] += beta * other;
-            }
-            if (p->bias) {
-                dml__load_some(&other, p->bias + band->c0 + c + v * DML__LANES, count);
-                sum[i][v] += other;
-            }
-            if (p->relu) sum[i][v] = DML__SELECT(sum[i][v] <= zero, zero, sum[i][v]);
-            dml__store_some(to + v * DML__LANES, &sum[i][v], count);
-        }
+    dml__depthwise_store(row, sum, x, c, pixels, vectors, count);
+}
+
+/* All channels of the pixels. */
+DML__BODY void dml__depthwise_channels(const dml__depthwise_row *row, ptrdiff_t x, ptrdiff_t channels,
+                                       ptrdiff_t t0, const ptrdiff_t taps, const int pixels)
+{
+    ptrdiff_t c = 0;
+    for (; c + 2 * DML__LANES <= channels; c += 2 * DML__LANES)
+        dml__depthwise_pixels(row, x, c, t0, taps, pixels, 2, DML__LANES);
+    for (; c < channels; c += DML__LANES) {
+        if (c + DML__LANES <= channels)
+            dml__depthwise_pixels(row, x, c, t0, taps, pixels, 1, DML__LANES);
+        else
+            dml__depthwise_pixels(row, x, c, t0, taps, pixels, 1, (size_t)(channels - c));
     }
 }
 
-DML__BODY void dml__depthwise_line(const dml__depthwise_band *band, ptrdiff_t n, ptrdiff_t y, ptrdiff_t c,
-                                   dml__taps whole, const int vectors, size_t count)
+DML__BODY void dml__depthwise_line(const dml__depthwise_band *band, ptrdiff_t n, ptrdiff_t y, dml__taps whole)
 {
     const dml__conv_pass *p = band->pass;
-    const dml__taps down =
-        dml__taps_inside(p->origin_y + y * p->stride_h, p->dilation_h, p->taps_h, p->source_h);
-    dml__taps across = { 0, p->taps_w };
-    ptrdiff_t x = 0;
-    while (x < p->grid_w) {
-        if (x >= whole.t0 && x + 4 <= whole.t1) {
-            across.t0 = 0, across.t1 = p->taps_w;
-            dml__depthwise_pixels(band, n, y, x, c, down, across, 4, vectors, count);
+    const ptrdiff_t top = p->origin_y + y * p->stride_h, line = p->source_w * p->source_pixel;
+    const dml__taps down = dml__taps_inside(top, p->dilation_h, p->taps_h, p->source_h);
+    dml__depthwise_row row;
+    row.source = p->source + (n * p->source_h + top + down.t0 * p->dilation_h) * line +
+                 p->origin_x * p->source_pixel + band->c0;
+    row.width = band->width;
+    row.weights_line = p->taps_w * band->width;
+    row.weights = band->weights + down.t0 * row.weights_line;
+    row.bias = p->bias ? p->bias + band->c0 : NULL;
+    row.tap_lines = down.t1 - down.t0;
+    row.line = p->dilation_h * line;
+    row.step = p->stride_w * p->source_pixel;
+    row.tap = p->dilation_w * p->source_pixel;
+    row.target = p->target + n * p->target_image + y * p->target_line + band->c0;
+    row.target_pixel = p->target_pixel;
+    row.beta = p->beta;
+    row.relu = p->relu;
+    row.plain = p->beta == 0 && !p->relu;
+    for (ptrdiff_t x = 0; x < p->grid_w;) {
+        if (x >= whole.t0 && x + 4 <= whole.t1 && p->taps_w == 3) {
+            dml__depthwise_channels(&row, x, band->channels, 0, 3, 4);
+            x += 4;
+        } else if (x >= whole.t0 && x + 4 <= whole.t1) {
+            dml__depthwise_channels(&row, x, band->channels, 0, p->taps_w, 4);
             x += 4;
         } else {
-            across = dml__taps_inside(p->origin_x + x * p->stride_w, p->dilation_w, p->taps_w, p->source_w);
-            dml__depthwise_pixels(band, n, y, x, c, down, across, 1, vectors, count);
+            const dml__taps across =
+                dml__taps_inside(p->origin_x + x * p->stride_w, p->dilation_w, p->taps_w, p->source_w);
+            dml__depthwise_channels(&row, x, band->channels, across.t0, across.t1 - across.t0, 1);
             x++;
         }
     }
@@ -9212,18 +9276,7 @@ DML__BODY void dml__depthwise_lines_body(const dml__depthwise_band *band)
     const dml__taps whole = dml__whole_pixels(p->origin_x, p->stride_w, (p->taps_w - 1) * p->dilation_w + 1,
                                               p->source_w, p->grid_w);
     for (ptrdiff_t n = band->n0; n < band->n1; n++)
-        for (ptrdiff_t c = 0; c < band->channels;) {
-            const ptrdiff_t rest = band->channels - c;
-            for (ptrdiff_t y = band->y0; y < band->y1; y++) {
-                if (rest >= 2 * DML__LANES)
-                    dml__depthwise_line(band, n, y, c, whole, 2, DML__LANES);
-                else if (rest >= DML__LANES)
-                    dml__depthwise_line(band, n, y, c, whole, 1, DML__LANES);
-                else
-                    dml__depthwise_line(band, n, y, c, whole, 1, (size_t)rest);
-            }
-            c += rest >= 2 * DML__LANES ? 2 * DML__LANES : DML__LANES;
-        }
+        for (ptrdiff_t y = band->y0; y < band->y1; y++) dml__depthwise_line(band, n, y, whole);
 }
 
 DML__PER_ISA(dml__depthwise_lines, (const dml__depthwise_band *band), (band))
@@ -9284,12 +9337,27 @@ DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass)
 
 /* --- weight gradient --- */
 
-/* Adds a line's share of up to three taps beside each other to `sums` (taps, width), pixels x0 <= x < x1,
-   which find all of them. */
-DML__BODY void dml__depthwise_add(const dml__wgrad *j, const float *x, const float *dy, ptrdiff_t x0,
-                                  ptrdiff_t x1, float *sums, const int taps, const int vectors, size_t count)
+/* A block of x, with the padding's zeros around it, and of dy: some lines and pixels, DML__DEPTHWISE_BLOCK
+ * channels. */
+typedef struct dml__depthwise_block {
+    const dml__wgrad *job;
+    ptrdiff_t lines, pixels; /* of dy */
+    ptrdiff_t x_line;        /* pixels of a line of x */
+    const float *x;          /* (lines of x, x_line, DML__DEPTHWISE_BLOCK) */
+    const float *dy;         /* (lines, out_w, dy_pixel) */
+    ptrdiff_t channels;
+    float *sums; /* (taps, DML__DEPTHWISE_BLOCK) */
+} dml__depthwise_block;
+
+/* Adds the block's share of `taps` taps beside each other to their sums. */
+DML__BODY void dml__depthwise_add(const dml__depthwise_block *block, const float *x, float *sums,
+                                  const int taps, const int vectors, size_t count)
 {
-    const ptrdiff_t step = j->stride_w * j->x_pixel, tap_step = j->dilation_w * j->x_pixel;
+    const dml__wgrad *j = block->job;
+    const ptrdiff_t step = j->stride_w * DML__DEPTHWISE_BLOCK,
+                    tap_step = j->dilation_w * DML__DEPTHWISE_BLOCK;
+    const ptrdiff_t line = j->stride_h * block->x_line * DML__DEPTHWISE_BLOCK;
+    const float *dy = block->dy;
     dml__vf sum[3][2];
     DML__UNROLLED
     for (int t = 0; t < taps; t++) {
@@ -9297,17 +9365,16 @@ DML__BODY void dml__depthwise_add(const dml__wgrad *j, const float *x, const flo
         for (int v = 0; v < vectors; v++)
             sum[t][v] = DML__LOAD(sums + t * DML__DEPTHWISE_BLOCK + v * DML__LANES);
     }
-    x += x0 * step;
-    dy += x0 * j->dy_pixel;
-    for (ptrdiff_t i = x0; i < x1; i++, x += step, dy += j->dy_pixel) {
-        DML__UNROLLED
-        for (int v = 0; v < vectors; v++) {
-            dml__vf gradient, value;
-            dml__load_some(&gradient, dy + v * DML__LANES, count);
+    for (ptrdiff_t l = 0; l < block->lines; l++, x += line, dy += j->out_w * j->dy_pixel) {
+        const float *at = x, *gradients = dy;
+        for (ptrdiff_t i = block->pixels; i > 0; i--, at += step, gradients += j->dy_pixel) {
             DML__UNROLLED
-            for (int t = 0; t < taps; t++) {
-                dml__load_some(&value, x + t * tap_step + v * DML__LANES, count);
-                sum[t][v] += gradient * value;
+            for (int v = 0; v < vectors; v++) {
+                dml__vf gradient;
+                dml__load_some(&gradient, gradients + v * DML__LANES, count);
+                DML__UNROLLED
+                for (int t = 0; t < taps; t++)
+                    sum[t][v] += gradient * DML__LOAD(at + t * tap_step + v * DML__LANES);
             }
         }
     }
@@ -9319,101 +9386,140 @@ DML__BODY void dml__depthwise_add(const dml__wgrad *j, const float *x, const flo
     }
 }
 
-typedef struct dml__depthwise_sums {
-    const dml__wgrad *job;
-    ptrdiff_t c0, channels;
-    float *sums; /* (taps, DML__DEPTHWISE_BLOCK) */
-} dml__depthwise_sums;
-
-/* A line of dy and a line of taps. */
-DML__BODY void dml__depthwise_taps(const dml__wgrad *j, const float *x, const float *dy, float *sums,
-                                   const int vectors, size_t count)
+DML__BODY void dml__depthwise_taps(const dml__depthwise_block *block, ptrdiff_t c, const int vectors,
+                                   size_t count)
 {
-    for (ptrdiff_t t = 0; t < j->taps_w; t += 3) {
-        const int taps = (int)dml__conv_smaller(3, j->taps_w - t);
-        const ptrdiff_t first = t * j->dilation_w - j->pad_w, reach = (taps - 1) * j->dilation_w + 1;
-        const dml__taps whole = dml__whole_pixels(first, j->stride_w, reach, j->in_w, j->out_w);
-        const float *from = x + first * j->x_pixel;
-        float *to = sums + t * DML__DEPTHWISE_BLOCK;
-        if (taps == 3)
-            dml__depthwise_add(j, from, dy, whole.t0, whole.t1, to, 3, vectors, count);
-        else if (taps == 2)
-            dml__depthwise_add(j, from, dy, whole.t0, whole.t1, to, 2, vectors, count);
-        else
-            dml__depthwise_add(j, from, dy, whole.t0, whole.t1, to, 1, vectors, count);
-        for (int one = 0; one < taps && taps > 1; one++) { /* the pixels that find some of the taps */
-            const ptrdiff_t at = first + one * j->dilation_w;
-            const dml__taps own = dml__whole_pixels(at, j->stride_w, 1, j->in_w, j->out_w);
-            const float *own_x = x + at * j->x_pixel;
-            float *own_to = to + one * DML__DEPTHWISE_BLOCK;
-            const ptrdiff_t left = dml__conv_smaller(own.t1, whole.t0),
-                            right = dml__conv_larger(own.t0, dml__conv_larger(left, whole.t1));
-            dml__depthwise_add(j, own_x, dy, own.t0, left, own_to, 1, vectors, count);
-            dml__depthwise_add(j, own_x, dy, right, own.t1, own_to, 1, vectors, count);
+    const dml__wgrad *j = block->job;
+    dml__depthwise_block some = *block;
+    some.dy += c;
+    for (ptrdiff_t ty = 0; ty < j->taps_h; ty++)
+        for (ptrdiff_t tx = 0; tx < j->taps_w; tx += 3) {
+            const float *x =
+                block->x + (ty * j->dilation_h * block->x_line + tx * j->dilation_w) * DML__DEPTHWISE_BLOCK +
+                c;
+            float *sums = block->sums + (ty * j->taps_w + tx) * DML__DEPTHWISE_BLOCK + c;
+            if (tx + 3 <= j->taps_w)
+                dml__depthwise_add(&some, x, sums, 3, vectors, count);
+            else if (tx + 2 <= j->taps_w)
+                dml__depthwise_add(&some, x, sums, 2, vectors, count);
+            else
+                dml__depthwise_add(&some, x, sums, 1, vectors, count);
         }
+}
+
+DML__BODY void dml__depthwise_sum_body(const dml__depthwise_block *block)
+{
+    if (block->channels == 2 * DML__LANES) {
+        dml__depthwise_taps(block, 0, 2, DML__LANES);
+        return;
+    }
+    for (ptrdiff_t c = 0; c < block->channels; c += DML__LANES) {
+        const ptrdiff_t rest = block->channels - c;
+        if (rest >= DML__LANES)
+            dml__depthwise_taps(block, c, 1, DML__LANES);
+        else
+            dml__depthwise_taps(block, c, 1, (size_t)rest);
     }
 }
 
-DML__BODY void dml__depthwise_sum_body(const dml__depthwise_sums *task)
+DML__PER_ISA(dml__depthwise_sum, (const dml__depthwise_block *block), (block))
+
+static ptrdiff_t dml__reach(ptrdiff_t outputs, ptrdiff_t stride, ptrdiff_t taps, ptrdiff_t dilation)
 {
-    const dml__wgrad *j = task->job;
-    for (ptrdiff_t n = 0; n < j->batch; n++)
-        for (ptrdiff_t y = 0; y < j->out_h; y++) {
-            const ptrdiff_t top = y * j->stride_h - j->pad_h;
-            const dml__taps down = dml__taps_inside(top, j->dilation_h, j->taps_h, j->in_h);
-            const float *dy = j->dy + (n * j->out_h + y) * j->out_w * j->dy_pixel + task->c0;
-            for (ptrdiff_t t = down.t0; t < down.t1; t++) {
-                const float *x =
-                    j->x + (n * j->in_h + top + t * j->dilation_h) * j->in_w * j->x_pixel + task->c0;
-                float *sums = task->sums + t * j->taps_w * DML__DEPTHWISE_BLOCK;
-                if (task->channels == 2 * DML__LANES) {
-                    dml__depthwise_taps(j, x, dy, sums, 2, DML__LANES);
-                    continue;
-                }
-                for (ptrdiff_t c = 0; c < task->channels; c += DML__LANES) {
-                    const ptrdiff_t rest = task->channels - c;
-                    if (rest >= DML__LANES)
-                        dml__depthwise_taps(j, x + c, dy + c, sums + c, 1, DML__LANES);
-                    else
-                        dml__depthwise_taps(j, x + c, dy + c, sums + c, 1, (size_t)rest);
-                }
-            }
-        }
+    return (outputs - 1) * stride + (taps - 1) * dilation + 1;
 }
 
-DML__PER_ISA(dml__depthwise_sum, (const dml__depthwise_sums *task), (task))
+/* Copies the channels from c0 on of the part of x that a block of dy at (n, y, x) meets. */
+static void dml__depthwise_copy(const dml__depthwise_block *block, ptrdiff_t n, ptrdiff_t y, ptrdiff_t x,
+                                ptrdiff_t c0, float *to)
+{
+    const dml__wgrad *j = block->job;
+    const ptrdiff_t lines = dml__reach(block->lines, j->stride_h, j->taps_h, j->dilation_h);
+    const ptrdiff_t top = y * j->stride_h - j->pad_h, left = x * j->stride_w - j->pad_w;
+    const ptrdiff_t before = left >= 0 ? 0 : dml__conv_smaller(-left, block->x_line);
+    const ptrdiff_t end = dml__conv_larger(before, dml__conv_smaller(block->x_line, j->in_w - left));
+    for (ptrdiff_t l = top; l < top + lines; l++, to += block->x_line * DML__DEPTHWISE_BLOCK) {
+        if (l < 0 || l >= j->in_h) {
+            dml__conv_zero(to, block->x_line * DML__DEPTHWISE_BLOCK);
+            continue;
+        }
+        const float *from = j->x + ((n * j->in_h + l) * j->in_w + left + before) * j->x_pixel + c0;
+        dml__conv_zero(to, before * DML__DEPTHWISE_BLOCK);
+        dml__conv_zero(to + end * DML__DEPTHWISE_BLOCK, (block->x_line - end) * DML__DEPTHWISE_BLOCK);
+        if (block->channels == DML__DEPTHWISE_BLOCK)
+            for (ptrdiff_t i = before; i < end; i++, from += j->x_pixel) {
+                DML__PREFETCH(from + DML__DEPTHWISE_BLOCK); /* what the next block of channels copies */
+                memcpy(to + i * DML__DEPTHWISE_BLOCK, from, DML__DEPTHWISE_BLOCK * sizeof *to);
+            }
+        else
+            for (ptrdiff_t i = before; i < end; i++, from += j->x_pixel)
+                dml__conv_copy(to + i * DML__DEPTHWISE_BLOCK, from, block->channels);
+    }
+}
 
 typedef struct dml__depthwise_weights_loop {
     const dml__wgrad *job;
     dml_isa isa;
+    ptrdiff_t lines, pixels; /* of a block */
+    ptrdiff_t channels;      /* of a task */
 } dml__depthwise_weights_loop;
 
 static void dml__depthwise_weights_task(void *argument, int index, int worker)
 {
     const dml__depthwise_weights_loop *loop = (const dml__depthwise_weights_loop *)argument;
     const dml__wgrad *j = loop->job;
-    const ptrdiff_t taps = j->taps_h * j->taps_w;
-    float sums[DML__DEPTHWISE_TAPS * DML__DEPTHWISE_BLOCK];
-    dml__depthwise_sums task;
+    const ptrdiff_t taps = j->taps_h * j->taps_w, first = index * loop->channels;
+    const ptrdiff_t end = dml__conv_smaller(first + loop->channels, j->filters);
+    float sums[DML__DEPTHWISE_WEIGHTS]; /* (blocks of channels, taps, DML__DEPTHWISE_BLOCK) */
+    float copy[DML__DEPTHWISE_COPY * DML__DEPTHWISE_BLOCK];
+    dml__depthwise_block block;
     (void)worker;
-    task.job = j;
-    task.c0 = (ptrdiff_t)index * DML__DEPTHWISE_BLOCK;
-    task.channels = dml__conv_smaller(DML__DEPTHWISE_BLOCK, j->filters - task.c0);
-    task.sums = sums;
-    dml__conv_zero(sums, taps * DML__DEPTHWISE_BLOCK);
-    dml__depthwise_sum(loop->isa, &task);
-    for (ptrdiff_t c = 0; c < task.channels; c++)
+    block.job = j;
+    block.x = copy;
+    memset(sums, 0, sizeof sums);
+    memset(copy, 0, sizeof copy);
+    for (ptrdiff_t n = 0; n < j->batch; n++)
+        for (ptrdiff_t y = 0; y < j->out_h; y += block.lines) {
+            block.lines = dml__conv_smaller(loop->lines, j->out_h - y);
+            for (ptrdiff_t x = 0; x < j->out_w; x += block.pixels) {
+                block.pixels = dml__conv_smaller(loop->pixels, j->out_w - x);
+                block.x_line = dml__reach(block.pixels, j->stride_w, j->taps_w, j->dilation_w);
+                for (ptrdiff_t c = first; c < end; c += DML__DEPTHWISE_BLOCK) {
+                    block.channels = dml__conv_smaller(DML__DEPTHWISE_BLOCK, end - c);
+                    block.sums = sums + (c - first) * taps;
+                    block.dy = j->dy + ((n * j->out_h + y) * j->out_w + x) * j->dy_pixel + c;
+                    dml__depthwise_copy(&block, n, y, x, c, copy);
+                    dml__depthwise_sum(loop->isa, &block);
+                }
+            }
+        }
+    for (ptrdiff_t c = 0; c < end - first; c++)
         for (ptrdiff_t t = 0; t < taps; t++) {
-            float *to = j->dw + (task.c0 + c) * taps + t;
-            *to = sums[t * DML__DEPTHWISE_BLOCK + c] + (j->beta == 0 ? 0 : j->beta * *to);
+            const ptrdiff_t block_at = c / DML__DEPTHWISE_BLOCK * DML__DEPTHWISE_BLOCK;
+            float *to = j->dw + (first + c) * taps + t;
+            *to = sums[block_at * taps + t * DML__DEPTHWISE_BLOCK + c - block_at] +
+                  (j->beta == 0 ? 0 : j->beta * *to);
         }
 }
 
 DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job)
 {
-    dml__depthwise_weights_loop loop = { job, dml__pool_machine(pool).isa };
-    dml_pool_run(pool, (int)dml__conv_quotient_up(job->filters, DML__DEPTHWISE_BLOCK),
-                 dml__depthwise_weights_task, &loop);
+    dml__depthwise_weights_loop loop;
+    const ptrdiff_t reach_h = dml__reach(1, job->stride_h, job->taps_h, job->dilation_h);
+    const ptrdiff_t most = DML__DEPTHWISE_WEIGHTS / (job->taps_h * job->taps_w);
+    loop.job = job;
+    loop.isa = dml__pool_machine(pool).isa;
+    loop.lines = job->out_h, loop.pixels = job->out_w;
+    while (loop.pixels > 1 && reach_h * dml__reach(loop.pixels, job->stride_w, job->taps_w, job->dilation_w) >
+                                  DML__DEPTHWISE_COPY)
+        loop.pixels = dml__conv_quotient_up(loop.pixels, 2);
+    const ptrdiff_t line = dml__reach(loop.pixels, job->stride_w, job->taps_w, job->dilation_w);
+    const ptrdiff_t more = (DML__DEPTHWISE_COPY / line - reach_h) / job->stride_h;
+    loop.lines = dml__conv_smaller(job->out_h, 1 + dml__conv_larger(0, more));
+    loop.channels = dml__conv_smaller(most, dml__conv_quotient_up(job->filters, 2 * dml_pool_threads(pool)));
+    loop.channels = dml__conv_larger(1, loop.channels / DML__DEPTHWISE_BLOCK) * DML__DEPTHWISE_BLOCK;
+    dml_pool_run(pool, (int)dml__conv_quotient_up(job->filters, loop.channels), dml__depthwise_weights_task,
+                 &loop);
 }
 
 #endif
@@ -9606,8 +9712,9 @@ static dml_status dml__conv_init(dml__conv *conv, const dml_conv2d_shape *shape)
 /* Whether each channel makes one filter. */
 static bool dml__conv_is_depthwise(const dml__conv *conv)
 {
-    return conv->channels == 1 && conv->filters == 1 && conv->shape.groups > 1 &&
-           conv->taps <= DML__DEPTHWISE_TAPS;
+    const dml_conv2d_shape *s = &conv->shape;
+    return conv->channels == 1 && conv->filters == 1 && s->groups > 1 &&
+           dml__depthwise_fits(s->kernel_h, s->kernel_w, s->dilation_h, s->dilation_w);
 }
 
 /* The loops over groups: depthwise, all of them at once. */
@@ -11032,7 +11139,7 @@ DML_API void dml_batch_norm_backward_input(dml_pool *pool, size_t rows, size_t c
    e^x = 2^k e^r with k = round(x / ln 2) and r = x - k ln 2, where ln 2 is cut into 355/512, which times k is
    exact, and the rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). For
    |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r): error 5e-9. */
-DML__BODY void dml__vf_exp(dml__vf *x)
+DML__BODY void dml__vector_exp(dml__vf *x)
 {
     const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
     dml__vf v = *x, highest, lowest;
@@ -11058,8 +11165,8 @@ DML__BODY void dml__vf_exp(dml__vf *x)
 
 /* x = the natural logarithm of x to within 1 ulp; -inf for 0, NaN below.
    x = 2^k m with m in sqrt(1/2) .. sqrt(2), and f = m - 1: log x = k ln 2 + (f - f^2 / 2 + f^3 q(f)), ln 2
-   cut as in dml__exp: error 7e-9. */
-DML__BODY void dml__vf_log(dml__vf *x)
+   cut as in dml__vector_exp: error 7e-9. */
+DML__BODY void dml__vector_log(dml__vf *x)
 {
     const dml__vf v = *x, none = { 0 };
     const dml__vi tiny = v < 1.17549435e-38f; /* denormals are scaled by 2^23 */
@@ -11084,7 +11191,7 @@ DML__BODY void dml__vf_log(dml__vf *x)
 
 /* x = tanh x to within 2 ulp. For m = |x| < 0.625, m + m^3 q(m^2) (error 5e-9), since the other form cancels
    there; else (1 - e) / (1 + e) with e = exp(-2 m); then the sign of x. */
-DML__BODY void dml__vf_tanh(dml__vf *x)
+DML__BODY void dml__vector_tanh(dml__vf *x)
 {
     const dml__vf v = *x, m = (dml__vf)((dml__vi)v & ~DML__SIGN_BIT), square = v * v;
     dml__vf q = square * -0.00571704563f + 0.020650588f;
@@ -11093,24 +11200,24 @@ DML__BODY void dml__vf_tanh(dml__vf *x)
     q = q * square - 0.333332837f;
     const dml__vf inner = q * (square * m) + m;
     dml__vf e = m * -2.0f;
-    dml__vf_exp(&e);
+    dml__vector_exp(&e);
     const dml__vf y = DML__SELECT(m < 0.625f, inner, (1.0f - e) / (1.0f + e));
     *x = (dml__vf)((dml__vi)y | ((dml__vi)v & DML__SIGN_BIT));
 }
 
 /* x = 1 / (1 + e^-x) to within 2.5 ulp, from e^-|x|, which doesn't overflow. */
-DML__BODY void dml__vf_sigmoid(dml__vf *x)
+DML__BODY void dml__vector_sigmoid(dml__vf *x)
 {
     const dml__vf v = *x;
     dml__vf e = (dml__vf)((dml__vi)v | DML__SIGN_BIT), one;
-    dml__vf_exp(&e);
+    dml__vector_exp(&e);
     dml__splat(&one, 1.0f);
     *x = DML__SELECT(v < 0.0f, e, one) / (1.0f + e);
 }
 
 /* x = erf x to within 2 ulp. For m = |x| < 0.9, m + m q(m^2) (error 1e-9); else 1 - e^p(m), where e^p is
    erfc (error 7e-9 of erf), and 1 from 3.95 on; then the sign of x. */
-DML__BODY void dml__vf_erf(dml__vf *x)
+DML__BODY void dml__vector_erf(dml__vf *x)
 {
     const dml__vf v = *x, m = (dml__vf)((dml__vi)v & ~DML__SIGN_BIT), square = v * v;
     dml__vf q = square * 8.51310397e-05f - 0.000817563909f, most, e;
@@ -11128,7 +11235,7 @@ DML__BODY void dml__vf_erf(dml__vf *x)
     e = e * t - 0.636976123f;
     e = e * t - 1.12779725f;
     e = e * t - 0.00016645588f;
-    dml__vf_exp(&e);
+    dml__vector_exp(&e);
     const dml__vf y = DML__SELECT(m < 0.9f, inner, 1.0f - e);
     *x = (dml__vf)((dml__vi)y | ((dml__vi)v & DML__SIGN_BIT));
 }
@@ -11144,12 +11251,21 @@ static void dml__map_with_beta(dml_pool *pool, size_t n, dml__map_kernel kernel,
     dml__map(pool, n, kernel, &operands);
 }
 
-DML__BODY void dml__fill_at(const dml__map_operands *at, size_t i, dml__vf *value)
+DML__BODY void dml__fill_map_body(size_t n, const dml__map_operands *operands)
 {
-    (void)i;
-    dml__splat(value, at->number[1]);
+    const dml__map_operands at = *operands;
+    dml__vf value;
+    dml__splat(&value, at.number[1]); /* once: in a loop gcc builds it lane by lane, again and again */
+    if (at.stream) {
+        DML__BY_FOUR
+        for (size_t i = 0; i < n; i += DML__LANES) dml__stream(at.out[0] + i, &value);
+        DML__STREAM_FENCE();
+    } else {
+        DML__BY_FOUR
+        for (size_t i = 0; i < n; i += DML__LANES) DML__STORE(at.out[0] + i, value);
+    }
 }
-DML__MAP(dml__fill)
+DML__PER_ISA(dml__fill_map, (size_t n, const dml__map_operands *at), (n, at))
 
 DML_API void dml_fill(dml_pool *pool, size_t n, float value, float *y)
 {
@@ -11215,7 +11331,7 @@ DML_API void dml_relu_backward(dml_pool *pool, size_t n, const float *y, const f
         const dml__map_operands copy = *operands, *at = &copy;                                               \
         for (size_t i = 0; i < n; i += DML__LANES) {                                                         \
             dml__vf value = DML__LOAD(at->in[0] + i);                                                        \
-            dml__vf_##name(&value);                                                                          \
+            dml__vector_##name(&value);                                                                      \
             DML__STORE(at->out[0] + i, value);                                                               \
         }                                                                                                    \
     }                                                                                                        \
@@ -11266,8 +11382,18 @@ typedef struct dml__bias_job {
     float *y; /* (rows, columns) */
 } dml__bias_job;
 
+#define DML__BIAS_NARROW ((size_t)32) /* fewer columns are taken DML__LANES rows at a time */
+
 DML__BODY void dml__bias_rows_body(size_t rows, size_t columns, const float *bias, float *y)
 {
+    float wide[DML__BIAS_NARROW * DML__LANES]; /* the bias of DML__LANES rows, which fills whole vectors */
+    if (columns < DML__BIAS_NARROW && rows >= 16 * DML__LANES) {
+        for (size_t i = 0; i < columns * DML__LANES; i++) wide[i] = i < columns ? bias[i] : wide[i - columns];
+        bias = wide;
+        for (; rows >= DML__LANES; rows -= DML__LANES, y += columns * DML__LANES)
+            for (size_t i = 0; i < columns * DML__LANES; i += DML__LANES)
+                DML__STORE(y + i, DML__LOAD(y + i) + DML__LOAD(wide + i));
+    }
     for (size_t r = 0; r < rows; r++, y += columns) {
         size_t c = 0;
         for (; c + DML__LANES <= columns; c += DML__LANES)
@@ -11451,23 +11577,40 @@ DML_API float dml_max(dml_pool *pool, size_t n, const float *x)
 #define DML__SUM_ROWS_NARROW ((size_t)64) /* fewer columns are summed DML__LANES rows at a time */
 #define DML__SUM_ROWS_CHUNK ((size_t)128) /* rows summed before they are added to the total */
 #define DML__SUM_ROWS_WIDTH ((size_t)512) /* floats of a task's sums, at most */
+#define DML__SUM_ROWS_VECTORS 8           /* summed side by side, in registers */
+
+/* total[c] += the sums of `rows` rows from column c on, `count` vectors of them. */
+DML__BODY void dml__sum_column_vectors(int count, size_t rows, size_t stride, const float *x, float *total)
+{
+    dml__vf sum[DML__SUM_ROWS_VECTORS] = { { 0 } };
+    for (size_t r = 0; r < rows; r++, x += stride) {
+        DML__UNROLLED
+        for (int v = 0; v < count; v++) sum[v] += DML__LOAD(x + v * DML__LANES);
+    }
+    DML__UNROLLED
+    for (int v = 0; v < count; v++)
+        DML__STORE(total + v * DML__LANES, DML__LOAD(total + v * DML__LANES) + sum[v]);
+}
 
 /* total[c] = sum over r of x[r stride + c], c < width. */
 DML__BODY void dml__sum_columns_body(size_t rows, size_t stride, size_t width, const float *x, float *total)
 {
-    float sum[DML__SUM_ROWS_WIDTH];
     for (size_t c = 0; c < width; c++) total[c] = 0;
     for (size_t begin = 0; begin < rows; begin += DML__SUM_ROWS_CHUNK) {
-        const size_t end = dml__minimum(begin + DML__SUM_ROWS_CHUNK, rows);
-        size_t c;
-        for (c = 0; c < width; c++) sum[c] = 0;
-        for (size_t r = begin; r < end; r++) {
-            const float *row = x + r * stride;
-            for (c = 0; c + DML__LANES <= width; c += DML__LANES)
-                DML__STORE(sum + c, DML__LOAD(sum + c) + DML__LOAD(row + c));
-            for (; c < width; c++) sum[c] += row[c];
+        const size_t count = dml__minimum(DML__SUM_ROWS_CHUNK, rows - begin);
+        const float *from = x + begin * stride;
+        size_t c = 0;
+        for (; c + DML__SUM_ROWS_VECTORS * DML__LANES <= width; c += DML__SUM_ROWS_VECTORS * DML__LANES)
+            dml__sum_column_vectors(DML__SUM_ROWS_VECTORS, count, stride, from + c, total + c);
+        for (; c + 2 * DML__LANES <= width; c += 2 * DML__LANES)
+            dml__sum_column_vectors(2, count, stride, from + c, total + c);
+        for (; c + DML__LANES <= width; c += DML__LANES)
+            dml__sum_column_vectors(1, count, stride, from + c, total + c);
+        for (; c < width; c++) {
+            float sum = 0;
+            for (size_t r = 0; r < count; r++) sum += from[r * stride + c];
+            total[c] += sum;
         }
-        for (c = 0; c < width; c++) total[c] += sum[c];
     }
 }
 DML__PER_ISA(dml__sum_columns, (size_t rows, size_t stride, size_t width, const float *x, float *total),
@@ -11650,14 +11793,14 @@ DML__BODY void dml__softmax_row(size_t n, size_t room, const float *x, float *ou
     const float top = dml__largest_lane(&largest);
 
     last = last - top;
-    dml__vf_exp(&last); /* 0 beyond the row */
+    dml__vector_exp(&last); /* 0 beyond the row */
     double sum64 = 0;
     total = last;
     for (size_t i = 0; i < whole;) {
         const size_t end = dml__minimum(i + DML__SOFTMAX_CHUNK, whole);
         for (; i < end; i += DML__LANES) {
             value = DML__LOAD(x + i) - top;
-            dml__vf_exp(&value);
+            dml__vector_exp(&value);
             DML__STORE(out + i, value);
             total += value;
         }
@@ -11697,7 +11840,7 @@ DML__BODY void dml__softmax_rows_body(size_t rows, size_t classes, const float *
             dml__vf loss, shift;
             dml__load_some(&loss, sum + (r - begin), end - r);
             dml__load_some(&shift, above + (r - begin), end - r);
-            dml__vf_log(&loss);
+            dml__vector_log(&loss);
             loss = loss + shift;
             dml__store_some(row_loss + r, &loss, end - r);
         }
