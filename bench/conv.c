@@ -3,8 +3,12 @@
 #define DML_IMPLEMENTATION
 #include "bench.h"
 
-/* 1 when dml_conv2d_shape has dilation_h, dilation_w and groups. */
+/* Whether dml_conv2d_shape has dilation_h, dilation_w and groups: since there are depthwise kernels. */
+#ifdef DML_KERNELS_CONV2D_DEPTHWISE_H
+#define BENCH_CONV_GROUPS 1
+#else
 #define BENCH_CONV_GROUPS 0
+#endif
 
 enum { FORWARD, INPUT, WEIGHTS, DIRECTIONS };
 static const char *const directions[DIRECTIONS] = { "forward", "input", "weights" };
