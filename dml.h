@@ -1240,15 +1240,18 @@ typedef struct dml_conv2d_options {
     int stride[2];  /* 0: 1 */
     int padding[2]; /* zeros on both sides; 0: none */
     bool no_bias;
+    int dilation[2]; /* how far apart the taps lie; 0: 1 */
+    int groups;      /* a divisor of the channels and of the filters, which are then connected group by group;
+                        as many as channels: depthwise; 0: 1 */
 } dml_conv2d_options;
 
-/* A layer with parameters of its own: x (H, W, C) -> (OH, OW, filters), weights [filters, kh, kw, C],
-   He-initialised, bias zero. OH = (H + 2 padding - kh) / stride + 1. */
+/* A layer with parameters of its own: x (H, W, C) -> (OH, OW, filters), weights [filters, kh, kw,
+   C / groups], He-initialised, bias zero. OH = (H + 2 padding - (kh - 1) dilation - 1) / stride + 1. */
 DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options);
 
 /* The same on parameters of the caller's: shared with another layer, begun in another way, frozen. w
-   [filters, kh, kw, C] says how many filters and how large a kernel, and the options must not say otherwise;
-   bias (filters) or NULL for none. NULL options: all defaults. */
+   [filters, kh, kw, C / groups] says how many filters and how large a kernel, and the options must not say
+   otherwise; bias (filters) or NULL for none. NULL options: all defaults. */
 DML_API dml_node *dml_conv2d_with(dml_node *x, dml_node *w, dml_node *bias,
                                   const dml_conv2d_options *options);
 
@@ -5720,12 +5723,17 @@ DML__AVX2 DML__INLINE void dml__avx2_sums(__m256 a, __m256 b, __m256 c, __m256 d
 /* Keeps a NaN. */
 #define dml__avx512_relu(a) _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_NLE_UQ), a)
 
+/* The two halves added. */
+DML__AVX512 DML__INLINE __m256 dml__avx512_fold(__m512 a)
+{
+    float lanes[16];
+    _mm512_storeu_ps(lanes, a);
+    return _mm256_add_ps(_mm256_loadu_ps(lanes), _mm256_loadu_ps(lanes + 8));
+}
+
 DML__AVX512 DML__INLINE void dml__avx512_sums(__m512 a, __m512 b, __m512 c, __m512 d, float sums[4])
 {
-    dml__avx2_sums(_mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)),
-                   _mm256_add_ps(_mm512_castps512_ps256(b), _mm512_extractf32x8_ps(b, 1)),
-                   _mm256_add_ps(_mm512_castps512_ps256(c), _mm512_extractf32x8_ps(c, 1)),
-                   _mm256_add_ps(_mm512_castps512_ps256(d), _mm512_extractf32x8_ps(d, 1)), sums);
+    dml__avx2_sums(dml__avx512_fold(a), dml__avx512_fold(b), dml__avx512_fold(c), dml__avx512_fold(d), sums);
 }
 
 #endif
@@ -8703,6 +8711,14 @@ static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdi
             continue;
         }
         const float *line = j->x + (n * j->in_h + y) * j->in_w * j->x_pixel + c0 + c;
+        if (step == 1 && width == j->x_pixel) { /* all channels: pixels lie side by side in both */
+            const ptrdiff_t before = x >= 0 ? 0 : dml__conv_smaller(-x, pixels);
+            const ptrdiff_t end = dml__conv_larger(before, dml__conv_smaller(pixels, j->in_w - x));
+            dml__conv_zero(to, before * width);
+            dml__conv_copy(to + before * width, line + (x + before) * width, (end - before) * width);
+            dml__conv_zero(to + end * width, (pixels - end) * width);
+            continue;
+        }
         for (ptrdiff_t i = 0, at = x; i < pixels; i++, at += step) {
             float *pixel = to + i * width;
             if (at < 0 || at >= j->in_w) {
@@ -9107,6 +9123,12 @@ DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job);
     2048 /* floats of the transposed weights, or of their gradient: 16 of each tap at least */
 #define DML__DEPTHWISE_PIXELS 1024 /* for which they are transposed once, about */
 #define DML__DEPTHWISE_SERIAL_WORK 100000.0
+/* clang unrolls the three taps by itself, and complains where there are more. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define DML__UNROLLED_TAPS _Pragma("GCC unroll 3")
+#else
+#define DML__UNROLLED_TAPS
+#endif
 #define DML__DEPTHWISE_BLOCK 16 /* channels whose lines are kept in the level-1 cache */
 
 /* The taps t, t0 <= t < t1, of which pixel x finds something: 0 <= at + t * dilation < size. */
@@ -9201,7 +9223,7 @@ DML__BODY void dml__depthwise_pixels(const dml__depthwise_row *row, ptrdiff_t x,
         for (int i = 0; i < 4; i++) sum[i][v] = begin;
     }
     for (ptrdiff_t ty = row->tap_lines; ty > 0; ty--, from += row->line, weights += row->weights_line) {
-        DML__UNROLLED
+        DML__UNROLLED_TAPS
         for (ptrdiff_t tx = 0; tx < taps; tx++) {
             DML__UNROLLED
             for (int v = 0; v < vectors; v++) {
@@ -15081,29 +15103,17 @@ static dml_status dml__dense_gemm(const dml__run *run, bool trans_a, bool trans_
     return dml__submit(run->device, &launch);
 }
 
-/* y (rows, units) = activation(x w^T + bias) */
-static dml_status dml__dense_forward(dml_pool *pool, int rows, int units, int in, const float *x,
-                                     const float *w, const dml_epilogue *epilogue, float *y)
-{
-    const dml_status status = dml_sgemm(pool, DML_ROW_MAJOR, DML_NO_TRANS, DML_TRANS, rows, units, in, 1.0f,
-                                        x, in, w, in, 0.0f, y, units);
-    if (status != DML_OK) return status;
-    const size_t count = (size_t)rows * (size_t)units;
-    if (epilogue->bias) dml_bias_add(pool, (size_t)rows, (size_t)units, epilogue->bias, y);
-    if (epilogue->activation == DML_ACTIVATION_RELU) dml_relu_forward(pool, count, y, y);
-    return DML_OK;
-}
-
 static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
     const int units = w->shape.dims[0], in = w->shape.dims[1];
     if (run->device->host_memory) {
-        const dml_epilogue epilogue = { bias ? dml__host_value(run, bias) : NULL, dml__ends_in_relu(run, node)
-                                                                                      ? DML_ACTIVATION_RELU
-                                                                                      : DML_ACTIVATION_NONE };
-        return dml__dense_forward(run->pool, run->rows, units, in, dml__host_value(run, x),
-                                  dml__host_value(run, w), &epilogue, dml__host_value(run, node));
+        dml_epilogue epilogue = { NULL, DML_ACTIVATION_NONE };
+        if (bias) epilogue.bias = dml__host_value(run, bias);
+        if (dml__ends_in_relu(run, node)) epilogue.activation = DML_ACTIVATION_RELU;
+        return dml_sgemm_fused(run->pool, DML_NO_TRANS, DML_TRANS, run->rows, units, in, 1.0f,
+                               dml__host_value(run, x), in, dml__host_value(run, w), in, 0.0f,
+                               dml__host_value(run, node), units, &epilogue);
     }
     const dml_status status = dml__dense_gemm(run, false, true, run->rows, units, in, dml__value(run, x),
                                               dml__value(run, w), 0.0f, dml__value(run, node));
@@ -15206,13 +15216,14 @@ static dml_status dml__check_conv2d_parameters(const dml_node *node)
     const int *dims = w->shape.dims;
     char text[DML_SHAPE_TEXT];
     if (w->dtype != DML_F32 || w->batched || w->shape.ndim != 4 || dims[0] != o->filters ||
-        dims[1] != o->kernel[0] || dims[2] != o->kernel[1] || dims[3] != x->shape.dims[2])
+        dims[1] != o->kernel[0] || dims[2] != o->kernel[1] || dims[3] != x->shape.dims[2] / o->groups)
         return dml__node_fail(
             node, DML_ERROR_SHAPE,
             "its weights are %s%s; for %d filters of %d x %d over %d channels they must be %d x "
             "%d x %d x %d",
             dml_shape_format(&w->shape, text), w->batched ? " a sample" : "", o->filters, o->kernel[0],
-            o->kernel[1], x->shape.dims[2], o->filters, o->kernel[0], o->kernel[1], x->shape.dims[2]);
+            o->kernel[1], x->shape.dims[2], o->filters, o->kernel[0], o->kernel[1],
+            x->shape.dims[2] / o->groups);
     if (bias && (bias->dtype != DML_F32 || bias->batched || bias->shape.ndim != 1 ||
                  bias->shape.dims[0] != o->filters))
         return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s%s, it must be %d",
@@ -15227,7 +15238,12 @@ static dml_status dml__conv2d_infer(dml_node *node)
     const dml_conv2d_options *options = (const dml_conv2d_options *)node->attributes;
     char x_text[DML_SHAPE_TEXT];
     dml_status status = dml__check_image_input(node);
-    if (status == DML_OK) status = dml__check_conv2d_parameters(node);
+    if (status != DML_OK) return status;
+    if (options->groups < 1 || x->shape.dims[2] % options->groups || options->filters % options->groups)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                              "%d groups asked for, of %d channels and %d filters: groups must divide both",
+                              options->groups, x->shape.dims[2], options->filters);
+    status = dml__check_conv2d_parameters(node);
     if (status != DML_OK) return status;
     node->batched = true;
     node->shape.ndim = 3;
@@ -15239,8 +15255,12 @@ static dml_status dml__conv2d_infer(dml_node *node)
                 node, DML_ERROR_ARGUMENT,
                 "stride %d and padding %d asked for; a stride is 1 or more, a padding 0 or more", stride,
                 padding);
-        node->shape.dims[axis] =
-            dml_conv2d_output_size(x->shape.dims[axis], options->kernel[axis], stride, padding);
+        if (options->dilation[axis] < 1)
+            return dml__node_fail(node, DML_ERROR_ARGUMENT, "dilation %d asked for; it is 1 or more",
+                                  options->dilation[axis]);
+        node->shape.dims[axis] = dml_conv2d_output_size(
+            x->shape.dims[axis], dml_conv2d_extent(options->kernel[axis], options->dilation[axis]), stride,
+            padding);
         if (node->shape.dims[axis] < 1)
             return dml__node_fail(node, DML_ERROR_SHAPE,
                                   "a kernel of %d x %d doesn't fit an input of %s with padding %d x %d",
@@ -15254,6 +15274,7 @@ static dml_conv2d_shape dml__conv2d_shape_of(const dml_node *node, int rows)
 {
     const int *x = node->input[0]->shape.dims;
     const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
+<<<<<<< HEAD
     const dml_conv2d_shape shape = { rows,
                                      x[0],
                                      x[1],
@@ -15268,7 +15289,21 @@ static dml_conv2d_shape dml__conv2d_shape_of(const dml_node *node, int rows)
                                      0,
                                      0,
                                      0 };
+=======
+    const dml_conv2d_shape shape = { rows,           x[0],          x[1],          x[2],
+                                     o->filters,     o->kernel[0],  o->kernel[1],  o->stride[0],
+                                     o->stride[1],   o->padding[0], o->padding[1], o->dilation[0],
+                                     o->dilation[1], o->groups };
+>>>>>>> wip-conv
     return shape;
+}
+
+/* Along an axis of filters or channels, whose tiles of 64 (tiles.cl) don't reach from one group into another.
+ */
+static size_t dml__conv2d_tiled(int size, int groups)
+{
+    const size_t of_group = (size_t)(size / groups);
+    return groups == 1 ? of_group : (size_t)groups * ((of_group + 63) / 64 * 64);
 }
 
 static dml_launch dml__conv2d_launch(const dml__run *run, const dml_node *node, const char *kernel,
@@ -15276,8 +15311,9 @@ static dml_launch dml__conv2d_launch(const dml__run *run, const dml_node *node, 
 {
     const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
     const int32_t integers[] = {
-        s.batch,    s.height,   s.width, s.channels, s.filters,           s.kernel_h,         s.kernel_w,
-        s.stride_h, s.stride_w, s.pad_h, s.pad_w,    node->shape.dims[0], node->shape.dims[1]
+        s.batch,      s.height,   s.width, s.channels, s.filters,           s.kernel_h,          s.kernel_w,
+        s.stride_h,   s.stride_w, s.pad_h, s.pad_w,    node->shape.dims[0], node->shape.dims[1], s.dilation_h,
+        s.dilation_w, s.groups
     };
     dml_launch launch = dml__launch(kernel, size_x, size_y);
     memcpy(launch.integer, integers, sizeof integers);
@@ -15295,8 +15331,9 @@ static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *no
         return dml_conv2d_forward_fused(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w),
                                         &epilogue, dml__host_value(run, node));
     }
-    dml_launch launch = dml__conv2d_launch(run, node, "conv2d_forward", (size_t)s.filters,
-                                           dml__count(run, node) / (size_t)s.filters);
+    dml_launch launch =
+        dml__conv2d_launch(run, node, "conv2d_forward", dml__conv2d_tiled(s.filters, s.groups),
+                           dml__count(run, node) / (size_t)s.filters);
     launch.buffer[0] = dml__value(run, x);
     launch.buffer[1] = dml__value(run, w);
     if (bias) launch.buffer[2] = dml__value(run, bias);
@@ -15312,8 +15349,9 @@ static dml_status dml__conv2d_input_gradient(const dml__run *run, const dml_node
     if (run->device->host_memory)
         return dml_conv2d_backward_input(run->pool, &s, dml__host_gradient(run, node),
                                          dml__host_value(run, w), beta, dml__host_gradient(run, x));
-    dml_launch launch = dml__conv2d_launch(run, node, "conv2d_backward_input", (size_t)s.channels,
-                                           dml__count(run, x) / (size_t)s.channels);
+    dml_launch launch =
+        dml__conv2d_launch(run, node, "conv2d_backward_input", dml__conv2d_tiled(s.channels, s.groups),
+                           dml__count(run, x) / (size_t)s.channels);
     launch.buffer[0] = dml__gradient(run, node);
     launch.buffer[1] = dml__value(run, w);
     launch.buffer[2] = dml__gradient(run, x);
@@ -15329,8 +15367,9 @@ static dml_status dml__conv2d_weight_gradient(const dml__run *run, const dml_nod
     if (run->device->host_memory)
         return dml_conv2d_backward_weights(run->pool, &s, dml__host_value(run, x),
                                            dml__host_gradient(run, node), beta, dml__host_gradient(run, w));
-    dml_launch launch = dml__conv2d_launch(run, node, "conv2d_backward_weights",
-                                           dml__count(run, w) / (size_t)s.filters, (size_t)s.filters);
+    dml_launch launch =
+        dml__conv2d_launch(run, node, "conv2d_backward_weights", dml__count(run, w) / (size_t)s.filters,
+                           dml__conv2d_tiled(s.filters, s.groups));
     launch.buffer[0] = dml__value(run, x);
     launch.buffer[1] = dml__gradient(run, node);
     launch.buffer[2] = dml__gradient(run, w);
@@ -15353,9 +15392,13 @@ static dml_status dml__conv2d_op_backward(const dml__run *run, const dml_node *n
 static void dml__conv2d_describe(const dml_node *node, char *text, size_t bytes)
 {
     const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    snprintf(text, bytes, "%d filters, kernel %d x %d, stride %d x %d, padding %d x %d%s", o->filters,
-             o->kernel[0], o->kernel[1], o->stride[0], o->stride[1], o->padding[0], o->padding[1],
-             node->input[2] ? "" : ", no bias");
+    char dilation[40] = "", groups[24] = "";
+    if (o->dilation[0] != 1 || o->dilation[1] != 1)
+        snprintf(dilation, sizeof dilation, ", dilation %d x %d", o->dilation[0], o->dilation[1]);
+    if (o->groups != 1) snprintf(groups, sizeof groups, ", %d groups", o->groups);
+    snprintf(text, bytes, "%d filters, kernel %d x %d, stride %d x %d, padding %d x %d%s%s%s", o->filters,
+             o->kernel[0], o->kernel[1], o->stride[0], o->stride[1], o->padding[0], o->padding[1], dilation,
+             groups, node->input[2] ? "" : ", no bias");
 }
 
 static double dml__conv2d_flops(const dml_node *node)
@@ -15397,8 +15440,11 @@ static void dml__conv2d_defaults(dml_conv2d_options *o, const dml_conv2d_options
 {
     memset(o, 0, sizeof *o);
     if (options) *o = *options;
-    for (int axis = 0; axis < 2; axis++)
+    for (int axis = 0; axis < 2; axis++) {
         if (!o->stride[axis]) o->stride[axis] = 1;
+        if (!o->dilation[axis]) o->dilation[axis] = 1;
+    }
+    if (!o->groups) o->groups = 1;
 }
 
 DML_API dml_node *dml_conv2d_with(dml_node *x, dml_node *w, dml_node *bias, const dml_conv2d_options *options)
@@ -15426,7 +15472,9 @@ DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options)
                   o.kernel[1]);
         return NULL;
     }
-    const int channels = x->shape.ndim == 3 ? x->shape.dims[2] : 1;
+    const int all = x->shape.ndim == 3 ? x->shape.dims[2] : 1;
+    const int channels =
+        o.groups > 0 && all >= o.groups ? all / o.groups : all; /* dml__conv2d_infer complains */
     dml_node *last = x->graph->last;
     dml_node *w = dml__layer_parameter(x->graph, dml__conv2d_op(), "weight", dml__conv2d_init(&o, channels),
                                        dml_shape_of(o.filters, o.kernel[0], o.kernel[1], channels));

@@ -1,14 +1,18 @@
 /* conv2d.cl: convolution as products of matrices that are never stored (implicit GEMM).
 
    All three kernels take the ints batch, height, width, channels, filters, kernel_h, kernel_w, stride_h,
-   stride_w, pad_h, pad_w, out_h, out_w, and the layouts of src/kernels/conv2d.h: x (N, H, W, C),
-   w (F, KH, KW, C), y (N, OH, OW, F). */
+   stride_w, pad_h, pad_w, out_h, out_w, dilation_h, dilation_w, groups (the last three: 0 is 1), and the
+   layouts of src/kernels/conv2d.h: x (N, H, W, C), w (F, KH, KW, C / groups), y (N, OH, OW, F). With groups a
+   tile lies in one of them: where a size is said to be `padded`, it is groups * (the group's part, rounded up
+   to TILE). */
 #ifndef DML_GPU_CONV2D_CL
 #define DML_GPU_CONV2D_CL
 
 typedef struct dml__gpu_shape {
     int batch, height, width, channels, filters;
     int kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, out_h, out_w;
+    int dilation_h, dilation_w;
+    int group_channels, group_filters; /* of one group */
 } dml__gpu_shape;
 
 HELPER dml__gpu_shape dml__gpu_shape_of(const dml__kernel_arguments arguments)
@@ -17,7 +21,24 @@ HELPER dml__gpu_shape dml__gpu_shape_of(const dml__kernel_arguments arguments)
     s.batch = INT(0), s.height = INT(1), s.width = INT(2), s.channels = INT(3), s.filters = INT(4);
     s.kernel_h = INT(5), s.kernel_w = INT(6), s.stride_h = INT(7), s.stride_w = INT(8);
     s.pad_h = INT(9), s.pad_w = INT(10), s.out_h = INT(11), s.out_w = INT(12);
+    s.dilation_h = INT(13) ? INT(13) : 1, s.dilation_w = INT(14) ? INT(14) : 1;
+    s.group_channels = s.channels / (INT(15) ? INT(15) : 1);
+    s.group_filters = s.filters / (INT(15) ? INT(15) : 1);
     return s;
+}
+
+/* Where the tiles of a group of threads begin: which group of channels, and where in it. */
+typedef struct dml__gpu_part {
+    int group, first;
+} dml__gpu_part;
+
+HELPER dml__gpu_part dml__gpu_part_at(int tile, int of_group)
+{
+    const int tiles = (of_group + TILE - 1) / TILE;
+    dml__gpu_part p;
+    p.group = tile / tiles;
+    p.first = tile % tiles * TILE;
+    return p;
 }
 
 /* A place in a batch of images; the image is -1 where there is none. Where a place and a tap meet is the sum
@@ -56,28 +77,31 @@ HELPER dml__gpu_tap dml__gpu_tap_at(int k, int last, int kernel_w)
     return t;
 }
 
-/* x where the tap meets the window whose corner is `corner`; 0 in the padding. */
-HELPER float dml__gpu_input_at(GLOBAL const float *x, const dml__gpu_shape s, const dml__gpu_place corner,
-                               const dml__gpu_tap tap)
+/* x where the tap meets the window whose corner is `corner`, in the channels of a group; 0 in the padding. */
+HELPER float dml__gpu_input_at(GLOBAL const float *x, const dml__gpu_shape s, int group,
+                               const dml__gpu_place corner, const dml__gpu_tap tap)
 {
-    const int h = corner.h + tap.h, w = corner.w + tap.w;
+    const int h = corner.h + tap.h * s.dilation_h, w = corner.w + tap.w * s.dilation_w;
     if (corner.image < 0 || h < 0 || h >= s.height || w < 0 || w >= s.width) return 0.0f;
-    return x[(((WIDE)corner.image * s.height + h) * s.width + w) * s.channels + tap.last];
+    return x[(((WIDE)corner.image * s.height + h) * s.width + w) * s.channels + group * s.group_channels +
+             tap.last];
 }
 
 /* dy of the output whose window meets the input `place` (moved by the pad) at the tap; 0 where none does. */
-HELPER float dml__gpu_output_at(GLOBAL const float *dy, const dml__gpu_shape s, const dml__gpu_place place,
-                                const dml__gpu_tap tap)
+HELPER float dml__gpu_output_at(GLOBAL const float *dy, const dml__gpu_shape s, int group,
+                                const dml__gpu_place place, const dml__gpu_tap tap)
 {
-    const int h = place.h - tap.h, w = place.w - tap.w;
+    const int h = place.h - tap.h * s.dilation_h, w = place.w - tap.w * s.dilation_w;
     if (place.image < 0 || h < 0 || w < 0) return 0.0f;
     const int out_h = h / s.stride_h, out_w = w / s.stride_w;
     if (out_h * s.stride_h != h || out_w * s.stride_w != w || out_h >= s.out_h || out_w >= s.out_w)
         return 0.0f;
-    return dy[(((WIDE)place.image * s.out_h + out_h) * s.out_w + out_w) * s.filters + tap.last];
+    return dy[(((WIDE)place.image * s.out_h + out_h) * s.out_w + out_w) * s.filters +
+              group * s.group_filters + tap.last];
 }
 
-/* y = conv(x, w) + bias. Buffers x, w, bias (may be NULL), y; size{filters, batch * out_h * out_w}. */
+/* y = conv(x, w) + bias. Buffers x, w, bias (may be NULL), y; size{filters (padded), batch *
+   out_h * out_w}. */
 KERNEL(conv2d_forward)
 {
     GLOBAL const float *x = BUFFER(0, const float);
@@ -85,8 +109,10 @@ KERNEL(conv2d_forward)
     GLOBAL const float *bias = BUFFER(2, const float);
     GLOBAL float *y = BUFFER(3, float);
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
-    const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.channels;
-    const int row0 = GROUP_Y * TILE, column0 = GROUP_X * TILE; /* the first pixel and filter */
+    const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.group_channels;
+    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_filters);
+    const int row0 = GROUP_Y * TILE, column0 = part.first; /* the first pixel and filter */
+    const int filter0 = part.group * s.group_filters;      /* of the group */
     dml__gpu_place corner[SPAN];
     TILES_BEGIN();
     for (int j = 0; j < SPAN; j++)
@@ -94,25 +120,28 @@ KERNEL(conv2d_forward)
                                    -s.pad_h, -s.pad_w);
     for (int k0 = 0; k0 < depth; k0 += TILE_K) {
         const int k = k0 + ALONG_K_K;
-        const dml__gpu_tap tap = dml__gpu_tap_at(k, s.channels, s.kernel_w);
+        const dml__gpu_tap tap = dml__gpu_tap_at(k, s.group_channels, s.kernel_w);
         for (int j = 0; j < SPAN; j++) {
             const int filter = column0 + ALONG_K_ROW(j);
-            a_tile[ALONG_K_K][ALONG_K_ROW(j)] = k < depth ? dml__gpu_input_at(x, s, corner[j], tap) : 0.0f;
+            a_tile[ALONG_K_K][ALONG_K_ROW(j)] =
+                k < depth ? dml__gpu_input_at(x, s, part.group, corner[j], tap) : 0.0f;
             b_tile[ALONG_K_K][ALONG_K_ROW(j)] =
-                k < depth && filter < s.filters ? weights[(WIDE)filter * depth + k] : 0.0f;
+                k < depth && filter < s.group_filters ? weights[(WIDE)(filter0 + filter) * depth + k] : 0.0f;
         }
         TILES_MULTIPLY();
     }
     for (int i = 0; i < SPAN; i++) {
         for (int j = 0; j < SPAN; j++) {
             const int pixel = row0 + OWN_ROW(i), filter = column0 + OWN_COLUMN(j);
-            if (pixel < pixels && filter < s.filters)
-                y[(WIDE)pixel * s.filters + filter] = bias ? sum[i][j] + bias[filter] : sum[i][j];
+            if (pixel < pixels && filter < s.group_filters)
+                y[(WIDE)pixel * s.filters + filter0 + filter] =
+                    bias ? sum[i][j] + bias[filter0 + filter] : sum[i][j];
         }
     }
 }
 
-/* dx = dconv/dx^T dy + beta dx. Buffers dy, w, dx; floats beta; size{channels, batch * height * width}. */
+/* dx = dconv/dx^T dy + beta dx. Buffers dy, w, dx; floats beta; size{channels (padded), batch *
+   height * width}. */
 KERNEL(conv2d_backward_input)
 {
     GLOBAL const float *dy = BUFFER(0, const float);
@@ -121,21 +150,25 @@ KERNEL(conv2d_backward_input)
     const float beta = REAL(0);
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int pixels = s.batch * s.height * s.width;
-    const int taps = s.kernel_h * s.kernel_w, depth = taps * s.filters;
-    const int row0 = GROUP_Y * TILE, column0 = GROUP_X * TILE; /* the first pixel and channel */
+    const int taps = s.kernel_h * s.kernel_w, depth = taps * s.group_filters;
+    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_channels);
+    const int row0 = GROUP_Y * TILE, column0 = part.first; /* the first pixel and channel */
     dml__gpu_place place[SPAN];
     TILES_BEGIN();
     for (int j = 0; j < SPAN; j++)
         place[j] = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w);
     for (int k0 = 0; k0 < depth; k0 += TILE_K) {
         const int ak = k0 + ALONG_K_K, channel = column0 + ACROSS_K_ROW;
-        const dml__gpu_tap tap = dml__gpu_tap_at(ak, s.filters, s.kernel_w);
+        const dml__gpu_tap tap = dml__gpu_tap_at(ak, s.group_filters, s.kernel_w);
         for (int j = 0; j < SPAN; j++) {
             const int bk = k0 + ACROSS_K_K(j);
             float weight = 0.0f;
-            if (bk < depth && channel < s.channels)
-                weight = weights[((WIDE)(bk % s.filters) * taps + bk / s.filters) * s.channels + channel];
-            a_tile[ALONG_K_K][ALONG_K_ROW(j)] = ak < depth ? dml__gpu_output_at(dy, s, place[j], tap) : 0.0f;
+            if (bk < depth && channel < s.group_channels) {
+                const int filter = part.group * s.group_filters + bk % s.group_filters;
+                weight = weights[((WIDE)filter * taps + bk / s.group_filters) * s.group_channels + channel];
+            }
+            a_tile[ALONG_K_K][ALONG_K_ROW(j)] =
+                ak < depth ? dml__gpu_output_at(dy, s, part.group, place[j], tap) : 0.0f;
             b_tile[ACROSS_K_K(j)][ACROSS_K_ROW] = weight;
         }
         TILES_MULTIPLY();
@@ -143,16 +176,16 @@ KERNEL(conv2d_backward_input)
     for (int i = 0; i < SPAN; i++) {
         for (int j = 0; j < SPAN; j++) {
             const int pixel = row0 + OWN_ROW(i), channel = column0 + OWN_COLUMN(j);
-            if (pixel < pixels && channel < s.channels) {
-                GLOBAL float *to = dx + (WIDE)pixel * s.channels + channel;
+            if (pixel < pixels && channel < s.group_channels) {
+                GLOBAL float *to = dx + (WIDE)pixel * s.channels + part.group * s.group_channels + channel;
                 *to = dml__with_beta(sum[i][j], beta, to);
             }
         }
     }
 }
 
-/* dw = dconv/dw^T dy + beta dw. Buffers x, dy, dw; floats beta; size{kernel_h * kernel_w * channels,
-   filters}. */
+/* dw = dconv/dw^T dy + beta dw. Buffers x, dy, dw; floats beta; size{kernel_h * kernel_w * channels /
+   groups, filters (padded)}. */
 KERNEL(conv2d_backward_weights)
 {
     GLOBAL const float *x = BUFFER(0, const float);
@@ -160,28 +193,31 @@ KERNEL(conv2d_backward_weights)
     GLOBAL float *dw = BUFFER(2, float);
     const float beta = REAL(0);
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
-    const int depth = s.batch * s.out_h * s.out_w, columns = s.kernel_h * s.kernel_w * s.channels;
-    const int row0 = GROUP_Y * TILE, column0 = GROUP_X * TILE; /* the first filter and weight */
+    const int depth = s.batch * s.out_h * s.out_w, columns = s.kernel_h * s.kernel_w * s.group_channels;
+    const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, s.group_filters);
+    const int row0 = part.first, column0 = GROUP_X * TILE; /* the first filter and weight */
+    const int filter0 = part.group * s.group_filters;      /* of the group */
     const int filter = row0 + ACROSS_K_ROW, weight = column0 + ACROSS_K_ROW;
-    const dml__gpu_tap tap = dml__gpu_tap_at(weight, s.channels, s.kernel_w);
+    const dml__gpu_tap tap = dml__gpu_tap_at(weight, s.group_channels, s.kernel_w);
     TILES_BEGIN();
     for (int k0 = 0; k0 < depth; k0 += TILE_K) {
         for (int j = 0; j < SPAN; j++) {
             const int pixel = k0 + ACROSS_K_K(j);
             const dml__gpu_place corner =
                 dml__gpu_pixel(pixel, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
-            a_tile[ACROSS_K_K(j)][ACROSS_K_ROW] =
-                pixel < depth && filter < s.filters ? dy[(WIDE)pixel * s.filters + filter] : 0.0f;
+            a_tile[ACROSS_K_K(j)][ACROSS_K_ROW] = pixel < depth && filter < s.group_filters
+                                                      ? dy[(WIDE)pixel * s.filters + filter0 + filter]
+                                                      : 0.0f;
             b_tile[ACROSS_K_K(j)][ACROSS_K_ROW] =
-                weight < columns ? dml__gpu_input_at(x, s, corner, tap) : 0.0f;
+                weight < columns ? dml__gpu_input_at(x, s, part.group, corner, tap) : 0.0f;
         }
         TILES_MULTIPLY();
     }
     for (int i = 0; i < SPAN; i++) {
         for (int j = 0; j < SPAN; j++) {
             const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
-            if (row < s.filters && column < columns) {
-                GLOBAL float *to = dw + (WIDE)row * columns + column;
+            if (row < s.group_filters && column < columns) {
+                GLOBAL float *to = dw + (WIDE)(filter0 + row) * columns + column;
                 *to = dml__with_beta(sum[i][j], beta, to);
             }
         }

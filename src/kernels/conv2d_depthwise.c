@@ -16,6 +16,12 @@
     2048 /* floats of the transposed weights, or of their gradient: 16 of each tap at least */
 #define DML__DEPTHWISE_PIXELS 1024 /* for which they are transposed once, about */
 #define DML__DEPTHWISE_SERIAL_WORK 100000.0
+/* clang unrolls the three taps by itself, and complains where there are more. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define DML__UNROLLED_TAPS _Pragma("GCC unroll 3")
+#else
+#define DML__UNROLLED_TAPS
+#endif
 #define DML__DEPTHWISE_BLOCK 16 /* channels whose lines are kept in the level-1 cache */
 
 /* The taps t, t0 <= t < t1, of which pixel x finds something: 0 <= at + t * dilation < size. */
@@ -110,7 +116,7 @@ DML__BODY void dml__depthwise_pixels(const dml__depthwise_row *row, ptrdiff_t x,
         for (int i = 0; i < 4; i++) sum[i][v] = begin;
     }
     for (ptrdiff_t ty = row->tap_lines; ty > 0; ty--, from += row->line, weights += row->weights_line) {
-        DML__UNROLLED
+        DML__UNROLLED_TAPS
         for (ptrdiff_t tx = 0; tx < taps; tx++) {
             DML__UNROLLED
             for (int v = 0; v < vectors; v++) {

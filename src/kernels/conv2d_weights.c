@@ -212,6 +212,14 @@ static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdi
             continue;
         }
         const float *line = j->x + (n * j->in_h + y) * j->in_w * j->x_pixel + c0 + c;
+        if (step == 1 && width == j->x_pixel) { /* all channels: pixels lie side by side in both */
+            const ptrdiff_t before = x >= 0 ? 0 : dml__conv_smaller(-x, pixels);
+            const ptrdiff_t end = dml__conv_larger(before, dml__conv_smaller(pixels, j->in_w - x));
+            dml__conv_zero(to, before * width);
+            dml__conv_copy(to + before * width, line + (x + before) * width, (end - before) * width);
+            dml__conv_zero(to + end * width, (pixels - end) * width);
+            continue;
+        }
         for (ptrdiff_t i = 0, at = x; i < pixels; i++, at += step) {
             float *pixel = to + i * width;
             if (at < 0 || at >= j->in_w) {

@@ -117,12 +117,17 @@ DML__AVX2 DML__INLINE void dml__avx2_sums(__m256 a, __m256 b, __m256 c, __m256 d
 /* Keeps a NaN. */
 #define dml__avx512_relu(a) _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_NLE_UQ), a)
 
+/* The two halves added. */
+DML__AVX512 DML__INLINE __m256 dml__avx512_fold(__m512 a)
+{
+    float lanes[16];
+    _mm512_storeu_ps(lanes, a);
+    return _mm256_add_ps(_mm256_loadu_ps(lanes), _mm256_loadu_ps(lanes + 8));
+}
+
 DML__AVX512 DML__INLINE void dml__avx512_sums(__m512 a, __m512 b, __m512 c, __m512 d, float sums[4])
 {
-    dml__avx2_sums(_mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)),
-                   _mm256_add_ps(_mm512_castps512_ps256(b), _mm512_extractf32x8_ps(b, 1)),
-                   _mm256_add_ps(_mm512_castps512_ps256(c), _mm512_extractf32x8_ps(c, 1)),
-                   _mm256_add_ps(_mm512_castps512_ps256(d), _mm512_extractf32x8_ps(d, 1)), sums);
+    dml__avx2_sums(dml__avx512_fold(a), dml__avx512_fold(b), dml__avx512_fold(c), dml__avx512_fold(d), sums);
 }
 
 #endif

@@ -6,7 +6,6 @@
 #include "graph/node.h"
 #include "graph/op.h"
 #include "ops/table.h"
-#include "kernels/elementwise.h"
 #include "kernels/epilogue.h"
 #include "kernels/gemm.h"
 #include "kernels/reduce.h"
@@ -55,29 +54,17 @@ static dml_status dml__dense_gemm(const dml__run *run, bool trans_a, bool trans_
     return dml__submit(run->device, &launch);
 }
 
-/* y (rows, units) = activation(x w^T + bias) */
-static dml_status dml__dense_forward(dml_pool *pool, int rows, int units, int in, const float *x,
-                                     const float *w, const dml_epilogue *epilogue, float *y)
-{
-    const dml_status status = dml_sgemm(pool, DML_ROW_MAJOR, DML_NO_TRANS, DML_TRANS, rows, units, in, 1.0f,
-                                        x, in, w, in, 0.0f, y, units);
-    if (status != DML_OK) return status;
-    const size_t count = (size_t)rows * (size_t)units;
-    if (epilogue->bias) dml_bias_add(pool, (size_t)rows, (size_t)units, epilogue->bias, y);
-    if (epilogue->activation == DML_ACTIVATION_RELU) dml_relu_forward(pool, count, y, y);
-    return DML_OK;
-}
-
 static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
     const int units = w->shape.dims[0], in = w->shape.dims[1];
     if (run->device->host_memory) {
-        const dml_epilogue epilogue = { bias ? dml__host_value(run, bias) : NULL, dml__ends_in_relu(run, node)
-                                                                                      ? DML_ACTIVATION_RELU
-                                                                                      : DML_ACTIVATION_NONE };
-        return dml__dense_forward(run->pool, run->rows, units, in, dml__host_value(run, x),
-                                  dml__host_value(run, w), &epilogue, dml__host_value(run, node));
+        dml_epilogue epilogue = { NULL, DML_ACTIVATION_NONE };
+        if (bias) epilogue.bias = dml__host_value(run, bias);
+        if (dml__ends_in_relu(run, node)) epilogue.activation = DML_ACTIVATION_RELU;
+        return dml_sgemm_fused(run->pool, DML_NO_TRANS, DML_TRANS, run->rows, units, in, 1.0f,
+                               dml__host_value(run, x), in, dml__host_value(run, w), in, 0.0f,
+                               dml__host_value(run, node), units, &epilogue);
     }
     const dml_status status = dml__dense_gemm(run, false, true, run->rows, units, in, dml__value(run, x),
                                               dml__value(run, w), 0.0f, dml__value(run, node));

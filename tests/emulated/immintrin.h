@@ -110,18 +110,6 @@ EMULATED __m512 _mm512_maskz_mov_ps(__mmask16 mask, __m512 a)
     return a;
 }
 
-EMULATED __m256 _mm512_extractf32x8_ps(__m512 a, int half)
-{
-    __m256 part;
-    for (int i = 0; i < 8; i++) part[i] = a[8 * half + i];
-    return part;
-}
-
-EMULATED __m256 _mm512_castps512_ps256(__m512 a)
-{
-    return _mm512_extractf32x8_ps(a, 0);
-}
-
 /* --- bf16: pairs in the halves of 32 bits; denormals count as 0 --- */
 
 EMULATED float emulated__bf16(uint32_t half)

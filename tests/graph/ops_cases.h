@@ -126,6 +126,21 @@ static dml_node *conv_uneven(dml_graph *g)
         (dml_conv2d_options){
             .filters = 2, .kernel = { 2, 5 }, .stride = { 1, 3 }, .padding = { 0, 2 }, .no_bias = true });
 }
+static dml_node *conv_dilated(dml_graph *g)
+{
+    return conv(
+        image(g, 8, 7, 3),
+        (dml_conv2d_options){ .filters = 4, .stride = { 2, 1 }, .padding = { 2, 1 }, .dilation = { 3, 2 } });
+}
+static dml_node *conv_groups(dml_graph *g)
+{
+    return conv(image(g, 5, 6, 6), (dml_conv2d_options){ .filters = 4, .padding = { 1, 1 }, .groups = 2 });
+}
+static dml_node *conv_depthwise(dml_graph *g)
+{
+    return conv(image(g, 6, 7, 9),
+                (dml_conv2d_options){ .filters = 9, .stride = { 2, 2 }, .padding = { 1, 1 }, .groups = 9 });
+}
 static dml_node *conv_whole_image(dml_graph *g)
 {
     return conv(image(g, 4, 3, 2), (dml_conv2d_options){ .filters = 3, .kernel = { 4, 3 } });
@@ -386,6 +401,9 @@ static const test_case cases[] = {
     CASE(conv2d, conv_default, 3),
     CASE(conv2d, conv_padded_stride, 3),
     CASE(conv2d, conv_uneven, 2),
+    CASE(conv2d, conv_dilated, 3),
+    CASE(conv2d, conv_groups, 3),
+    CASE(conv2d, conv_depthwise, 3),
     CASE(conv2d, conv_whole_image, 5),
     CASE(conv2d, conv_gaps, 2),
     CASE(conv2d, conv_much_padding, 2),

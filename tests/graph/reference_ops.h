@@ -64,8 +64,9 @@ static void reference_conv2d(const dml_node *node, int rows, double *const *in, 
 {
     const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
     const int *d = node->input[0]->shape.dims, h = d[0], w = d[1], c = d[2], filters = o->filters;
-    const int oh = reference_places(h, o->kernel[0], o->stride[0], o->padding[0]);
-    const int ow = reference_places(w, o->kernel[1], o->stride[1], o->padding[1]);
+    const int dh = o->dilation[0], dw = o->dilation[1], of_group = c / o->groups;
+    const int oh = reference_places(h, (o->kernel[0] - 1) * dh + 1, o->stride[0], o->padding[0]);
+    const int ow = reference_places(w, (o->kernel[1] - 1) * dw + 1, o->stride[1], o->padding[1]);
     CHECK(node->shape.ndim == 3 && node->shape.dims[0] == oh && node->shape.dims[1] == ow &&
           node->shape.dims[2] == filters);
     for (int at = 0; at < rows * oh * ow * filters; at++) {
@@ -74,12 +75,12 @@ static void reference_conv2d(const dml_node *node, int rows, double *const *in, 
         double sum = node->input[2] ? in[2][f] : 0;
         for (int ky = 0; ky < o->kernel[0]; ky++)
             for (int kx = 0; kx < o->kernel[1]; kx++) {
-                const int iy = y * o->stride[0] - o->padding[0] + ky;
-                const int ix = x * o->stride[1] - o->padding[1] + kx;
+                const int iy = y * o->stride[0] - o->padding[0] + ky * dh;
+                const int ix = x * o->stride[1] - o->padding[1] + kx * dw;
                 if (iy < 0 || iy >= h || ix < 0 || ix >= w) continue;
-                for (int k = 0; k < c; k++)
-                    sum += in[0][((r * h + iy) * w + ix) * c + k] *
-                           in[1][((f * o->kernel[0] + ky) * o->kernel[1] + kx) * c + k];
+                for (int k = 0; k < of_group; k++)
+                    sum += in[0][((r * h + iy) * w + ix) * c + f / (filters / o->groups) * of_group + k] *
+                           in[1][((f * o->kernel[0] + ky) * o->kernel[1] + kx) * of_group + k];
             }
         out[at] = sum;
     }
