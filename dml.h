@@ -15274,27 +15274,10 @@ static dml_conv2d_shape dml__conv2d_shape_of(const dml_node *node, int rows)
 {
     const int *x = node->input[0]->shape.dims;
     const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-<<<<<<< HEAD
-    const dml_conv2d_shape shape = { rows,
-                                     x[0],
-                                     x[1],
-                                     x[2],
-                                     o->filters,
-                                     o->kernel[0],
-                                     o->kernel[1],
-                                     o->stride[0],
-                                     o->stride[1],
-                                     o->padding[0],
-                                     o->padding[1],
-                                     0,
-                                     0,
-                                     0 };
-=======
     const dml_conv2d_shape shape = { rows,           x[0],          x[1],          x[2],
                                      o->filters,     o->kernel[0],  o->kernel[1],  o->stride[0],
                                      o->stride[1],   o->padding[0], o->padding[1], o->dilation[0],
                                      o->dilation[1], o->groups };
->>>>>>> wip-conv
     return shape;
 }
 
