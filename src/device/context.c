@@ -42,7 +42,8 @@ static bool dml__check_isa(dml_context *context)
         snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", isa ? ", " : "",
                  dml_isa_name((dml_isa)isa));
     dml__fail(&context->error, DML_ERROR_ARGUMENT,
-              "the environment asks for DML_ISA=%s: there are %s, and this processor's best is %s; unset it "
+              "the environment asks for DML_ISA=%s: there are %s, avx512_bf16, and this processor's best is "
+              "%s; unset it "
               "for that",
               wanted, known, dml_isa_name(dml_cpu_isa()));
     return false;
