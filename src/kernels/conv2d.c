@@ -7,6 +7,7 @@
 #include "kernels/conv2d_depthwise.h"
 #include "kernels/conv2d_pass.h"
 #include "kernels/conv2d_weights.h"
+#include "kernels/product.h"
 #include "thread/scratch.h"
 
 #include <string.h>
@@ -94,6 +95,65 @@ static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass 
     }
 }
 
+/* --- one tap, no strides, no padding: matrix products --- */
+
+static bool dml__conv_is_pointwise(const dml__conv *conv)
+{
+    const dml_conv2d_shape *s = &conv->shape;
+    return conv->taps == 1 && s->groups == 1 && s->stride_h == 1 && s->stride_w == 1 && s->pad_h == 0 &&
+           s->pad_w == 0;
+}
+
+/* With P pixels: y (P, F) = x (P, C) w^T; dx = dy w; dw = dy^T x. */
+typedef enum dml__conv_direction {
+    DML__CONV_FORWARD,
+    DML__CONV_INPUT,
+    DML__CONV_WEIGHTS
+} dml__conv_direction;
+
+static dml__product dml__conv_product(const dml__conv *conv, dml__conv_direction direction, const float *left,
+                                      const float *right, dml__matrix factors[2])
+{
+    const dml_conv2d_shape *s = &conv->shape;
+    const ptrdiff_t pixels = s->batch * conv->out_h * conv->out_w, channels = s->channels,
+                    filters = s->filters;
+    const dml__matrix rows = { left, direction == DML__CONV_FORWARD ? channels : filters, 1 };
+    const dml__matrix columns = { left, 1, filters };
+    const dml__matrix plain = { right, 1, channels }, transposed = { right, channels, 1 };
+    dml__product product;
+    memset(&product, 0, sizeof product);
+    factors[0] = direction == DML__CONV_WEIGHTS ? columns : rows;
+    factors[1] = direction == DML__CONV_FORWARD ? transposed : plain;
+    product.m = direction == DML__CONV_WEIGHTS ? filters : pixels;
+    product.n = direction == DML__CONV_FORWARD ? filters : channels;
+    product.k = direction == DML__CONV_FORWARD ? channels : direction == DML__CONV_INPUT ? filters : pixels;
+    product.a.pack = product.b.pack = dml__pack_matrix;
+    product.a.source = &factors[0];
+    product.b.source = &factors[1];
+    product.alpha = 1;
+    product.ldc = product.n;
+    return product;
+}
+
+static void dml__conv_multiply(dml_pool *pool, const dml__conv *conv, dml__conv_direction direction,
+                               const float *left, const float *right, float beta,
+                               const dml_epilogue *epilogue, float *c)
+{
+    dml__matrix factors[2];
+    dml__product product = dml__conv_product(conv, direction, left, right, factors);
+    product.beta = beta;
+    product.c = c;
+    if (epilogue) product.epilogue = *epilogue;
+    dml__multiply(pool, &product);
+}
+
+static dml_scratch dml__conv_product_scratch(const dml__conv *conv, dml__conv_direction direction)
+{
+    dml__matrix factors[2];
+    const dml__product product = dml__conv_product(conv, direction, NULL, NULL, factors);
+    return dml__product_scratch(&product);
+}
+
 /* --- forward --- */
 
 static dml__conv_pass dml__conv_forward_pass(const dml__conv *conv, int group, const float *x, const float *w,
@@ -128,6 +188,10 @@ DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_sha
 {
     dml__conv conv;
     const dml_status status = dml__conv_init(&conv, shape);
+    if (status == DML_OK && dml__conv_is_pointwise(&conv)) {
+        dml__conv_multiply(pool, &conv, DML__CONV_FORWARD, x, w, 0, epilogue, y);
+        return DML_OK;
+    }
     for (int group = 0; status == DML_OK && group < dml__conv_groups(&conv); group++) {
         dml__conv_pass pass = dml__conv_forward_pass(&conv, group, x, w, epilogue, y);
         dml__conv_run(pool, &conv, &pass);
@@ -214,6 +278,10 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
     dml__conv conv;
     const dml_status status = dml__conv_init(&conv, shape);
     if (status != DML_OK) return status;
+    if (dml__conv_is_pointwise(&conv)) {
+        dml__conv_multiply(pool, &conv, DML__CONV_INPUT, dy, w, beta, NULL, dx);
+        return DML_OK;
+    }
     const dml_conv2d_shape *s = &conv.shape;
     for (int group = 0; group < dml__conv_groups(&conv); group++)
         for (int y = 0; y < s->stride_h && y < s->height; y++)
@@ -251,6 +319,10 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
 {
     dml__conv conv;
     const dml_status status = dml__conv_init(&conv, shape);
+    if (status == DML_OK && dml__conv_is_pointwise(&conv)) {
+        dml__conv_multiply(pool, &conv, DML__CONV_WEIGHTS, dy, x, beta, NULL, dw);
+        return DML_OK;
+    }
     for (int group = 0; status == DML_OK && group < dml__conv_groups(&conv); group++) {
         dml__wgrad job = dml__conv_weights_job(&conv, group, x, dy, beta, dw);
         if (dml__conv_is_depthwise(&conv)) {
@@ -269,6 +341,12 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
     dml__conv conv;
     if (dml__conv_init(&conv, shape) != DML_OK) return scratch;
     if (dml__conv_is_depthwise(&conv)) return scratch;
+    if (dml__conv_is_pointwise(&conv)) {
+        scratch = dml__conv_product_scratch(&conv, DML__CONV_FORWARD);
+        if (!training) return scratch;
+        scratch = dml__larger_scratch(scratch, dml__conv_product_scratch(&conv, DML__CONV_INPUT));
+        return dml__larger_scratch(scratch, dml__conv_product_scratch(&conv, DML__CONV_WEIGHTS));
+    }
     const dml_conv2d_shape *s = &conv.shape;
     const dml__conv_pass forward = dml__conv_forward_pass(&conv, 0, NULL, NULL, NULL, NULL);
     scratch = dml__conv_pass_scratch(&forward);

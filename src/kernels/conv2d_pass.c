@@ -113,7 +113,7 @@ static void dml__conv_pass_plan_bands(dml__conv_pass_plan *plan, int threads)
     }
     plan->images = 1, plan->lines = p->grid_h;
     if (2 * image <= DML__CONV_BAND) {
-        plan->images = dml__conv_smaller(p->batch, DML__CONV_BAND / image);
+        plan->images = dml__conv_smaller(p->batch, DML__CONV_BAND / dml__conv_larger(1, image));
         while (plan->images > 1 && dml__conv_quotient_up(p->batch, plan->images) < wanted)
             plan->images = dml__conv_quotient_up(plan->images, 2);
     } else {
@@ -153,10 +153,12 @@ static dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml__con
     plan.run = side_by_side ? p->taps_w * p->depth : p->depth;
     plan.runs = plan.k / (plan.run ? plan.run : 1);
     plan.pieces = 1, plan.chunks = 1;
-    if (plan.run > DML__CONV_KC) {
+    if (plan.k == 0) {
+        plan.run = 0; /* a phase without taps: one chunk of nothing */
+    } else if (plan.run > DML__CONV_KC) {
         plan.pieces = dml__conv_quotient_up(plan.run, DML__CONV_KC);
         plan.chunks = plan.runs * plan.pieces;
-    } else if (plan.k) {
+    } else {
         plan.chunks = dml__conv_quotient_up(plan.runs, DML__CONV_KC / plan.run);
     }
     dml__conv_pass_plan_bands(&plan, threads);

@@ -197,12 +197,14 @@ static void larger_shapes(void)
         { 1, 5, 5, 130, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 },  /* one by one */
         { 2, 13, 12, 3, 17, 3, 2, 2, 3, 1, 0, 0, 0, 0 }, /* unlike along the two axes */
         { 1, 2, 2, 2, 2, 5, 5, 1, 1, 4, 4, 0, 0, 0 },    /* a kernel and a pad larger than the image */
-        { 2, 6, 5, 3, 4, 3, 2, 1, 1, 3, 2, 0, 0,
-          0 }, /* pads as large as the kernel: outputs of padding alone */
-        { 2, 6, 5, 3, 4, 2, 3, 3, 2, 2, 3, 0, 0, 0 },   /* and with strides */
-        { 1, 3, 4, 2, 3, 2, 2, 1, 2, 5, 4, 0, 0, 0 },   /* pads larger than the kernel */
+        { 2, 6, 5, 3, 4, 3, 2, 1, 1, 3, 2, 0, 0, 0 }, /* pads as large as the kernel: outputs of padding alone
+                                                       */
+        { 2, 6, 5, 3, 4, 2, 3, 3, 2, 2, 3, 0, 0, 0 }, /* and with strides */
+        { 1, 3, 4, 2, 3, 2, 2, 1, 2, 5, 4, 0, 0, 0 }, /* pads larger than the kernel */
         { 1, 40, 1, 5, 65, 7, 1, 3, 1, 3, 0, 0, 0, 0 }, /* a line */
-        { 0, 5, 5, 3, 4, 3, 3, 1, 1, 1, 1, 0, 0, 0 },   /* an empty batch: dw is beta dw */
+        { 1, 4, 6, 5, 300, 1, 1, 2, 2, 0, 0, 0, 0, 0 }, /* inputs that meet no tap, of many filters */
+        { 2, 4, 6, 5, 300, 1, 1, 1, 2, 0, 0, 0, 0, 0 },  { 1, 5, 6, 5, 300, 3, 1, 2, 3, 1, 0, 0, 0, 0 },
+        { 0, 5, 5, 3, 4, 3, 3, 1, 1, 1, 1, 0, 0, 0 }, /* an empty batch: dw is beta dw */
     };
     unsigned state = 2;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
