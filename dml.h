@@ -2164,7 +2164,7 @@ DML_API dml_isa dml_cpu_isa(void)
 DML__LOCAL bool dml__cpu_isa_known(const char **wanted)
 {
     *wanted = getenv("DML_ISA");
-    if (!*wanted || !**wanted) return true;
+    if (!*wanted || !**wanted || strcmp(*wanted, "avx512_bf16") == 0) return true;
     for (int isa = 0; isa < (int)DML__ISA_COUNT; isa++)
         if (strcmp(*wanted, dml_isa_name((dml_isa)isa)) == 0) return true;
     return false;
@@ -6185,9 +6185,9 @@ DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes,
 
    A kernel's body is a DML__BODY function over dml__vf, a vector of DML__LANES floats, and
    DML__PER_ISA(name, (parameters), (arguments)) compiles `name_body` for each instruction set and defines
-   `name(isa, ...)`, which picks one. Vectors are 32 bytes on x86, also with AVX-512, and 16 elsewhere: gcc
-   takes a comparison of wider vectors than the target has apart into scalars, and for kernels that wait for
-   memory wider vectors win nothing. Bodies and helpers pass vectors by pointer, since a vector parameter of a
+   `name(isa, ...)`, which picks one. Vectors are 32 bytes on x86 and 16 elsewhere; a processor with AVX-512
+   runs the AVX2 code: for kernels that wait for memory wider vectors win nothing, and a third copy of each
+   would cost every user's build. Bodies and helpers pass vectors by pointer, since a vector parameter of a
    function without the instruction set is an ABI hazard that compilers warn of or refuse; everything is
    inlined.
 
@@ -6242,24 +6242,8 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
 #else
 #define DML__FOR_TARGET(isa) __attribute__((target(isa)))
 #endif
-#ifdef DML__HAS_AVX512
-#define DML__FOR_AVX512(name, parameters, arguments)                                                         \
-    DML__FOR_TARGET("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma") static void name##_avx512 parameters      \
-    {                                                                                                        \
-        name##_body arguments;                                                                               \
-    }
-#define DML__TO_AVX512(name, arguments)                                                                      \
-    if (isa == DML_ISA_AVX512) {                                                                             \
-        name##_avx512 arguments;                                                                             \
-        return;                                                                                              \
-    }
-#else
-#define DML__FOR_AVX512(name, parameters, arguments)
-#define DML__TO_AVX512(name, arguments)
-#endif
 #ifdef DML__HAS_AVX2
 #define DML__PER_ISA(name, parameters, arguments)                                                            \
-    DML__FOR_AVX512(name, parameters, arguments)                                                             \
     DML__FOR_TARGET("avx2,fma") static void name##_avx2 parameters                                           \
     {                                                                                                        \
         name##_body arguments;                                                                               \
@@ -6270,8 +6254,7 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
     }                                                                                                        \
     static void name(dml_isa isa, DML__STRIP parameters)                                                     \
     {                                                                                                        \
-        DML__TO_AVX512(name, arguments)                                                                      \
-        if (isa == DML_ISA_AVX2)                                                                             \
+        if (isa >= DML_ISA_AVX2)                                                                             \
             name##_avx2 arguments;                                                                           \
         else                                                                                                 \
             name##_base arguments;                                                                           \
@@ -8055,7 +8038,7 @@ static void dml__conv_pass_plan_bands(dml__conv_pass_plan *plan, int threads)
     }
     plan->images = 1, plan->lines = p->grid_h;
     if (2 * image <= DML__CONV_BAND) {
-        plan->images = dml__conv_smaller(p->batch, DML__CONV_BAND / image);
+        plan->images = dml__conv_smaller(p->batch, DML__CONV_BAND / dml__conv_larger(1, image));
         while (plan->images > 1 && dml__conv_quotient_up(p->batch, plan->images) < wanted)
             plan->images = dml__conv_quotient_up(plan->images, 2);
     } else {
@@ -8095,10 +8078,12 @@ static dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml__con
     plan.run = side_by_side ? p->taps_w * p->depth : p->depth;
     plan.runs = plan.k / (plan.run ? plan.run : 1);
     plan.pieces = 1, plan.chunks = 1;
-    if (plan.run > DML__CONV_KC) {
+    if (plan.k == 0) {
+        plan.run = 0; /* a phase without taps: one chunk of nothing */
+    } else if (plan.run > DML__CONV_KC) {
         plan.pieces = dml__conv_quotient_up(plan.run, DML__CONV_KC);
         plan.chunks = plan.runs * plan.pieces;
-    } else if (plan.k) {
+    } else {
         plan.chunks = dml__conv_quotient_up(plan.runs, DML__CONV_KC / plan.run);
     }
     dml__conv_pass_plan_bands(&plan, threads);
@@ -9176,10 +9161,9 @@ typedef struct dml__depthwise_row {
     bool plain, relu; /* plain: neither beta nor relu */
 } dml__depthwise_row;
 
-/* Finishes and stores `pixels` pixels beside each other, `vectors` vectors of each; `count` lanes of the
- * last. */
+/* Finishes and stores `pixels` pixels beside each other, `vectors` vectors of each. */
 DML__BODY void dml__depthwise_store(const dml__depthwise_row *row, dml__vf (*sum)[2], ptrdiff_t x,
-                                    ptrdiff_t c, const int pixels, const int vectors, size_t count)
+                                    ptrdiff_t c, const int pixels, const int vectors)
 {
     float *to = row->target + x * row->target_pixel + c;
     if (!row->plain) {
@@ -9192,7 +9176,7 @@ DML__BODY void dml__depthwise_store(const dml__depthwise_row *row, dml__vf (*sum
             for (int v = 0; v < vectors; v++) {
                 dml__vf other = zero;
                 if (row->beta != 0) {
-                    dml__load_some(&other, to + i * row->target_pixel + v * DML__LANES, count);
+                    other = DML__LOAD(to + i * row->target_pixel + v * DML__LANES);
                     sum[i][v] += beta * other;
                 }
                 if (row->relu) sum[i][v] = DML__SELECT(sum[i][v] <= zero, zero, sum[i][v]);
@@ -9202,14 +9186,13 @@ DML__BODY void dml__depthwise_store(const dml__depthwise_row *row, dml__vf (*sum
     DML__UNROLLED
     for (int i = 0; i < pixels; i++) {
         DML__UNROLLED
-        for (int v = 0; v < vectors; v++)
-            dml__store_some(to + i * row->target_pixel + v * DML__LANES, &sum[i][v], count);
+        for (int v = 0; v < vectors; v++) DML__STORE(to + i * row->target_pixel + v * DML__LANES, sum[i][v]);
     }
 }
 
 /* Channels from c on of pixels from x on, all with taps t0 <= t < t0 + taps of each line. */
 DML__BODY void dml__depthwise_pixels(const dml__depthwise_row *row, ptrdiff_t x, ptrdiff_t c, ptrdiff_t t0,
-                                     const ptrdiff_t taps, const int pixels, const int vectors, size_t count)
+                                     const ptrdiff_t taps, const int pixels, const int vectors)
 {
     const ptrdiff_t step = row->step, tap = row->tap, width = row->width;
     const float *from = row->source + x * step + t0 * tap + c, *weights = row->weights + t0 * width + c;
@@ -9218,7 +9201,7 @@ DML__BODY void dml__depthwise_pixels(const dml__depthwise_row *row, ptrdiff_t x,
     for (int v = 0; v < 2; v++) {
         dml__vf begin;
         dml__splat(&begin, 0);
-        if (v < vectors && row->bias) dml__load_some(&begin, row->bias + c + v * DML__LANES, count);
+        if (v < vectors && row->bias) begin = DML__LOAD(row->bias + c + v * DML__LANES);
         DML__UNROLLED
         for (int i = 0; i < 4; i++) sum[i][v] = begin;
     }
@@ -9230,14 +9213,29 @@ DML__BODY void dml__depthwise_pixels(const dml__depthwise_row *row, ptrdiff_t x,
                 const dml__vf weight = DML__LOAD(weights + tx * width + v * DML__LANES);
                 DML__UNROLLED
                 for (int i = 0; i < pixels; i++) {
-                    dml__vf value;
-                    dml__load_some(&value, from + tx * tap + i * step + v * DML__LANES, count);
+                    const dml__vf value = DML__LOAD(from + tx * tap + i * step + v * DML__LANES);
                     sum[i][v] += value * weight;
                 }
             }
         }
     }
-    dml__depthwise_store(row, sum, x, c, pixels, vectors, count);
+    dml__depthwise_store(row, sum, x, c, pixels, vectors);
+}
+
+/* The channels behind the last whole vector, one by one. */
+DML__NOINLINE static void dml__depthwise_rest(const dml__depthwise_row *row, ptrdiff_t x, ptrdiff_t c,
+                                              ptrdiff_t channels, ptrdiff_t t0, ptrdiff_t taps)
+{
+    for (; c < channels; c++) {
+        const float *from = row->source + x * row->step + t0 * row->tap + c;
+        const float *weights = row->weights + t0 * row->width + c;
+        float *to = row->target + x * row->target_pixel + c;
+        float sum = row->bias ? row->bias[c] : 0;
+        for (ptrdiff_t ty = row->tap_lines; ty > 0; ty--, from += row->line, weights += row->weights_line)
+            for (ptrdiff_t tx = 0; tx < taps; tx++) sum += from[tx * row->tap] * weights[tx * row->width];
+        if (row->beta != 0) sum += row->beta * *to;
+        *to = row->relu && sum <= 0 ? 0 : sum;
+    }
 }
 
 /* All channels of the pixels. */
@@ -9246,13 +9244,9 @@ DML__BODY void dml__depthwise_channels(const dml__depthwise_row *row, ptrdiff_t 
 {
     ptrdiff_t c = 0;
     for (; c + 2 * DML__LANES <= channels; c += 2 * DML__LANES)
-        dml__depthwise_pixels(row, x, c, t0, taps, pixels, 2, DML__LANES);
-    for (; c < channels; c += DML__LANES) {
-        if (c + DML__LANES <= channels)
-            dml__depthwise_pixels(row, x, c, t0, taps, pixels, 1, DML__LANES);
-        else
-            dml__depthwise_pixels(row, x, c, t0, taps, pixels, 1, (size_t)(channels - c));
-    }
+        dml__depthwise_pixels(row, x, c, t0, taps, pixels, 2);
+    for (; c + DML__LANES <= channels; c += DML__LANES) dml__depthwise_pixels(row, x, c, t0, taps, pixels, 1);
+    for (int i = 0; c < channels && i < pixels; i++) dml__depthwise_rest(row, x + i, c, channels, t0, taps);
 }
 
 DML__BODY void dml__depthwise_line(const dml__depthwise_band *band, ptrdiff_t n, ptrdiff_t y, dml__taps whole)
@@ -9373,7 +9367,7 @@ typedef struct dml__depthwise_block {
 
 /* Adds the block's share of `taps` taps beside each other to their sums. */
 DML__BODY void dml__depthwise_add(const dml__depthwise_block *block, const float *x, float *sums,
-                                  const int taps, const int vectors, size_t count)
+                                  const int taps, const int vectors)
 {
     const dml__wgrad *j = block->job;
     const ptrdiff_t step = j->stride_w * DML__DEPTHWISE_BLOCK,
@@ -9392,8 +9386,7 @@ DML__BODY void dml__depthwise_add(const dml__depthwise_block *block, const float
         for (ptrdiff_t i = block->pixels; i > 0; i--, at += step, gradients += j->dy_pixel) {
             DML__UNROLLED
             for (int v = 0; v < vectors; v++) {
-                dml__vf gradient;
-                dml__load_some(&gradient, gradients + v * DML__LANES, count);
+                const dml__vf gradient = DML__LOAD(gradients + v * DML__LANES);
                 DML__UNROLLED
                 for (int t = 0; t < taps; t++)
                     sum[t][v] += gradient * DML__LOAD(at + t * tap_step + v * DML__LANES);
@@ -9408,8 +9401,7 @@ DML__BODY void dml__depthwise_add(const dml__depthwise_block *block, const float
     }
 }
 
-DML__BODY void dml__depthwise_taps(const dml__depthwise_block *block, ptrdiff_t c, const int vectors,
-                                   size_t count)
+DML__BODY void dml__depthwise_taps(const dml__depthwise_block *block, ptrdiff_t c, const int vectors)
 {
     const dml__wgrad *j = block->job;
     dml__depthwise_block some = *block;
@@ -9421,27 +9413,42 @@ DML__BODY void dml__depthwise_taps(const dml__depthwise_block *block, ptrdiff_t 
                 c;
             float *sums = block->sums + (ty * j->taps_w + tx) * DML__DEPTHWISE_BLOCK + c;
             if (tx + 3 <= j->taps_w)
-                dml__depthwise_add(&some, x, sums, 3, vectors, count);
+                dml__depthwise_add(&some, x, sums, 3, vectors);
             else if (tx + 2 <= j->taps_w)
-                dml__depthwise_add(&some, x, sums, 2, vectors, count);
+                dml__depthwise_add(&some, x, sums, 2, vectors);
             else
-                dml__depthwise_add(&some, x, sums, 1, vectors, count);
+                dml__depthwise_add(&some, x, sums, 1, vectors);
+        }
+}
+
+/* The channels behind the last whole vector, one by one. */
+DML__NOINLINE static void dml__depthwise_sum_rest(const dml__depthwise_block *block, ptrdiff_t c)
+{
+    const dml__wgrad *j = block->job;
+    for (; c < block->channels; c++)
+        for (ptrdiff_t tap = 0; tap < j->taps_h * j->taps_w; tap++) {
+            const ptrdiff_t ty = tap / j->taps_w, tx = tap % j->taps_w;
+            const float *x =
+                block->x + (ty * j->dilation_h * block->x_line + tx * j->dilation_w) * DML__DEPTHWISE_BLOCK +
+                c;
+            float sum = block->sums[tap * DML__DEPTHWISE_BLOCK + c];
+            for (ptrdiff_t l = 0; l < block->lines; l++)
+                for (ptrdiff_t i = 0; i < block->pixels; i++)
+                    sum += x[(l * j->stride_h * block->x_line + i * j->stride_w) * DML__DEPTHWISE_BLOCK] *
+                           block->dy[(l * j->out_w + i) * j->dy_pixel + c];
+            block->sums[tap * DML__DEPTHWISE_BLOCK + c] = sum;
         }
 }
 
 DML__BODY void dml__depthwise_sum_body(const dml__depthwise_block *block)
 {
+    ptrdiff_t c = 0;
     if (block->channels == 2 * DML__LANES) {
-        dml__depthwise_taps(block, 0, 2, DML__LANES);
+        dml__depthwise_taps(block, 0, 2);
         return;
     }
-    for (ptrdiff_t c = 0; c < block->channels; c += DML__LANES) {
-        const ptrdiff_t rest = block->channels - c;
-        if (rest >= DML__LANES)
-            dml__depthwise_taps(block, c, 1, DML__LANES);
-        else
-            dml__depthwise_taps(block, c, 1, (size_t)rest);
-    }
+    for (; c + DML__LANES <= block->channels; c += DML__LANES) dml__depthwise_taps(block, c, 1);
+    dml__depthwise_sum_rest(block, c);
 }
 
 DML__PER_ISA(dml__depthwise_sum, (const dml__depthwise_block *block), (block))
@@ -9756,6 +9763,65 @@ static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass 
     }
 }
 
+/* --- one tap, no strides, no padding: matrix products --- */
+
+static bool dml__conv_is_pointwise(const dml__conv *conv)
+{
+    const dml_conv2d_shape *s = &conv->shape;
+    return conv->taps == 1 && s->groups == 1 && s->stride_h == 1 && s->stride_w == 1 && s->pad_h == 0 &&
+           s->pad_w == 0;
+}
+
+/* With P pixels: y (P, F) = x (P, C) w^T; dx = dy w; dw = dy^T x. */
+typedef enum dml__conv_direction {
+    DML__CONV_FORWARD,
+    DML__CONV_INPUT,
+    DML__CONV_WEIGHTS
+} dml__conv_direction;
+
+static dml__product dml__conv_product(const dml__conv *conv, dml__conv_direction direction, const float *left,
+                                      const float *right, dml__matrix factors[2])
+{
+    const dml_conv2d_shape *s = &conv->shape;
+    const ptrdiff_t pixels = s->batch * conv->out_h * conv->out_w, channels = s->channels,
+                    filters = s->filters;
+    const dml__matrix rows = { left, direction == DML__CONV_FORWARD ? channels : filters, 1 };
+    const dml__matrix columns = { left, 1, filters };
+    const dml__matrix plain = { right, 1, channels }, transposed = { right, channels, 1 };
+    dml__product product;
+    memset(&product, 0, sizeof product);
+    factors[0] = direction == DML__CONV_WEIGHTS ? columns : rows;
+    factors[1] = direction == DML__CONV_FORWARD ? transposed : plain;
+    product.m = direction == DML__CONV_WEIGHTS ? filters : pixels;
+    product.n = direction == DML__CONV_FORWARD ? filters : channels;
+    product.k = direction == DML__CONV_FORWARD ? channels : direction == DML__CONV_INPUT ? filters : pixels;
+    product.a.pack = product.b.pack = dml__pack_matrix;
+    product.a.source = &factors[0];
+    product.b.source = &factors[1];
+    product.alpha = 1;
+    product.ldc = product.n;
+    return product;
+}
+
+static void dml__conv_multiply(dml_pool *pool, const dml__conv *conv, dml__conv_direction direction,
+                               const float *left, const float *right, float beta,
+                               const dml_epilogue *epilogue, float *c)
+{
+    dml__matrix factors[2];
+    dml__product product = dml__conv_product(conv, direction, left, right, factors);
+    product.beta = beta;
+    product.c = c;
+    if (epilogue) product.epilogue = *epilogue;
+    dml__multiply(pool, &product);
+}
+
+static dml_scratch dml__conv_product_scratch(const dml__conv *conv, dml__conv_direction direction)
+{
+    dml__matrix factors[2];
+    const dml__product product = dml__conv_product(conv, direction, NULL, NULL, factors);
+    return dml__product_scratch(&product);
+}
+
 /* --- forward --- */
 
 static dml__conv_pass dml__conv_forward_pass(const dml__conv *conv, int group, const float *x, const float *w,
@@ -9790,6 +9856,10 @@ DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_sha
 {
     dml__conv conv;
     const dml_status status = dml__conv_init(&conv, shape);
+    if (status == DML_OK && dml__conv_is_pointwise(&conv)) {
+        dml__conv_multiply(pool, &conv, DML__CONV_FORWARD, x, w, 0, epilogue, y);
+        return DML_OK;
+    }
     for (int group = 0; status == DML_OK && group < dml__conv_groups(&conv); group++) {
         dml__conv_pass pass = dml__conv_forward_pass(&conv, group, x, w, epilogue, y);
         dml__conv_run(pool, &conv, &pass);
@@ -9876,6 +9946,10 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
     dml__conv conv;
     const dml_status status = dml__conv_init(&conv, shape);
     if (status != DML_OK) return status;
+    if (dml__conv_is_pointwise(&conv)) {
+        dml__conv_multiply(pool, &conv, DML__CONV_INPUT, dy, w, beta, NULL, dx);
+        return DML_OK;
+    }
     const dml_conv2d_shape *s = &conv.shape;
     for (int group = 0; group < dml__conv_groups(&conv); group++)
         for (int y = 0; y < s->stride_h && y < s->height; y++)
@@ -9913,6 +9987,10 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
 {
     dml__conv conv;
     const dml_status status = dml__conv_init(&conv, shape);
+    if (status == DML_OK && dml__conv_is_pointwise(&conv)) {
+        dml__conv_multiply(pool, &conv, DML__CONV_WEIGHTS, dy, x, beta, NULL, dw);
+        return DML_OK;
+    }
     for (int group = 0; status == DML_OK && group < dml__conv_groups(&conv); group++) {
         dml__wgrad job = dml__conv_weights_job(&conv, group, x, dy, beta, dw);
         if (dml__conv_is_depthwise(&conv)) {
@@ -9931,6 +10009,12 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
     dml__conv conv;
     if (dml__conv_init(&conv, shape) != DML_OK) return scratch;
     if (dml__conv_is_depthwise(&conv)) return scratch;
+    if (dml__conv_is_pointwise(&conv)) {
+        scratch = dml__conv_product_scratch(&conv, DML__CONV_FORWARD);
+        if (!training) return scratch;
+        scratch = dml__larger_scratch(scratch, dml__conv_product_scratch(&conv, DML__CONV_INPUT));
+        return dml__larger_scratch(scratch, dml__conv_product_scratch(&conv, DML__CONV_WEIGHTS));
+    }
     const dml_conv2d_shape *s = &conv.shape;
     const dml__conv_pass forward = dml__conv_forward_pass(&conv, 0, NULL, NULL, NULL, NULL);
     scratch = dml__conv_pass_scratch(&forward);
@@ -12302,7 +12386,8 @@ static bool dml__check_isa(dml_context *context)
         snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", isa ? ", " : "",
                  dml_isa_name((dml_isa)isa));
     dml__fail(&context->error, DML_ERROR_ARGUMENT,
-              "the environment asks for DML_ISA=%s: there are %s, and this processor's best is %s; unset it "
+              "the environment asks for DML_ISA=%s: there are %s, avx512_bf16, and this processor's best is "
+              "%s; unset it "
               "for that",
               wanted, known, dml_isa_name(dml_cpu_isa()));
     return false;

@@ -69,10 +69,9 @@ typedef struct dml__depthwise_row {
     bool plain, relu; /* plain: neither beta nor relu */
 } dml__depthwise_row;
 
-/* Finishes and stores `pixels` pixels beside each other, `vectors` vectors of each; `count` lanes of the
- * last. */
+/* Finishes and stores `pixels` pixels beside each other, `vectors` vectors of each. */
 DML__BODY void dml__depthwise_store(const dml__depthwise_row *row, dml__vf (*sum)[2], ptrdiff_t x,
-                                    ptrdiff_t c, const int pixels, const int vectors, size_t count)
+                                    ptrdiff_t c, const int pixels, const int vectors)
 {
     float *to = row->target + x * row->target_pixel + c;
     if (!row->plain) {
@@ -85,7 +84,7 @@ DML__BODY void dml__depthwise_store(const dml__depthwise_row *row, dml__vf (*sum
             for (int v = 0; v < vectors; v++) {
                 dml__vf other = zero;
                 if (row->beta != 0) {
-                    dml__load_some(&other, to + i * row->target_pixel + v * DML__LANES, count);
+                    other = DML__LOAD(to + i * row->target_pixel + v * DML__LANES);
                     sum[i][v] += beta * other;
                 }
                 if (row->relu) sum[i][v] = DML__SELECT(sum[i][v] <= zero, zero, sum[i][v]);
@@ -95,14 +94,13 @@ DML__BODY void dml__depthwise_store(const dml__depthwise_row *row, dml__vf (*sum
     DML__UNROLLED
     for (int i = 0; i < pixels; i++) {
         DML__UNROLLED
-        for (int v = 0; v < vectors; v++)
-            dml__store_some(to + i * row->target_pixel + v * DML__LANES, &sum[i][v], count);
+        for (int v = 0; v < vectors; v++) DML__STORE(to + i * row->target_pixel + v * DML__LANES, sum[i][v]);
     }
 }
 
 /* Channels from c on of pixels from x on, all with taps t0 <= t < t0 + taps of each line. */
 DML__BODY void dml__depthwise_pixels(const dml__depthwise_row *row, ptrdiff_t x, ptrdiff_t c, ptrdiff_t t0,
-                                     const ptrdiff_t taps, const int pixels, const int vectors, size_t count)
+                                     const ptrdiff_t taps, const int pixels, const int vectors)
 {
     const ptrdiff_t step = row->step, tap = row->tap, width = row->width;
     const float *from = row->source + x * step + t0 * tap + c, *weights = row->weights + t0 * width + c;
@@ -111,7 +109,7 @@ DML__BODY void dml__depthwise_pixels(const dml__depthwise_row *row, ptrdiff_t x,
     for (int v = 0; v < 2; v++) {
         dml__vf begin;
         dml__splat(&begin, 0);
-        if (v < vectors && row->bias) dml__load_some(&begin, row->bias + c + v * DML__LANES, count);
+        if (v < vectors && row->bias) begin = DML__LOAD(row->bias + c + v * DML__LANES);
         DML__UNROLLED
         for (int i = 0; i < 4; i++) sum[i][v] = begin;
     }
@@ -123,14 +121,29 @@ DML__BODY void dml__depthwise_pixels(const dml__depthwise_row *row, ptrdiff_t x,
                 const dml__vf weight = DML__LOAD(weights + tx * width + v * DML__LANES);
                 DML__UNROLLED
                 for (int i = 0; i < pixels; i++) {
-                    dml__vf value;
-                    dml__load_some(&value, from + tx * tap + i * step + v * DML__LANES, count);
+                    const dml__vf value = DML__LOAD(from + tx * tap + i * step + v * DML__LANES);
                     sum[i][v] += value * weight;
                 }
             }
         }
     }
-    dml__depthwise_store(row, sum, x, c, pixels, vectors, count);
+    dml__depthwise_store(row, sum, x, c, pixels, vectors);
+}
+
+/* The channels behind the last whole vector, one by one. */
+DML__NOINLINE static void dml__depthwise_rest(const dml__depthwise_row *row, ptrdiff_t x, ptrdiff_t c,
+                                              ptrdiff_t channels, ptrdiff_t t0, ptrdiff_t taps)
+{
+    for (; c < channels; c++) {
+        const float *from = row->source + x * row->step + t0 * row->tap + c;
+        const float *weights = row->weights + t0 * row->width + c;
+        float *to = row->target + x * row->target_pixel + c;
+        float sum = row->bias ? row->bias[c] : 0;
+        for (ptrdiff_t ty = row->tap_lines; ty > 0; ty--, from += row->line, weights += row->weights_line)
+            for (ptrdiff_t tx = 0; tx < taps; tx++) sum += from[tx * row->tap] * weights[tx * row->width];
+        if (row->beta != 0) sum += row->beta * *to;
+        *to = row->relu && sum <= 0 ? 0 : sum;
+    }
 }
 
 /* All channels of the pixels. */
@@ -139,13 +152,9 @@ DML__BODY void dml__depthwise_channels(const dml__depthwise_row *row, ptrdiff_t 
 {
     ptrdiff_t c = 0;
     for (; c + 2 * DML__LANES <= channels; c += 2 * DML__LANES)
-        dml__depthwise_pixels(row, x, c, t0, taps, pixels, 2, DML__LANES);
-    for (; c < channels; c += DML__LANES) {
-        if (c + DML__LANES <= channels)
-            dml__depthwise_pixels(row, x, c, t0, taps, pixels, 1, DML__LANES);
-        else
-            dml__depthwise_pixels(row, x, c, t0, taps, pixels, 1, (size_t)(channels - c));
-    }
+        dml__depthwise_pixels(row, x, c, t0, taps, pixels, 2);
+    for (; c + DML__LANES <= channels; c += DML__LANES) dml__depthwise_pixels(row, x, c, t0, taps, pixels, 1);
+    for (int i = 0; c < channels && i < pixels; i++) dml__depthwise_rest(row, x + i, c, channels, t0, taps);
 }
 
 DML__BODY void dml__depthwise_line(const dml__depthwise_band *band, ptrdiff_t n, ptrdiff_t y, dml__taps whole)
@@ -266,7 +275,7 @@ typedef struct dml__depthwise_block {
 
 /* Adds the block's share of `taps` taps beside each other to their sums. */
 DML__BODY void dml__depthwise_add(const dml__depthwise_block *block, const float *x, float *sums,
-                                  const int taps, const int vectors, size_t count)
+                                  const int taps, const int vectors)
 {
     const dml__wgrad *j = block->job;
     const ptrdiff_t step = j->stride_w * DML__DEPTHWISE_BLOCK,
@@ -285,8 +294,7 @@ DML__BODY void dml__depthwise_add(const dml__depthwise_block *block, const float
         for (ptrdiff_t i = block->pixels; i > 0; i--, at += step, gradients += j->dy_pixel) {
             DML__UNROLLED
             for (int v = 0; v < vectors; v++) {
-                dml__vf gradient;
-                dml__load_some(&gradient, gradients + v * DML__LANES, count);
+                const dml__vf gradient = DML__LOAD(gradients + v * DML__LANES);
                 DML__UNROLLED
                 for (int t = 0; t < taps; t++)
                     sum[t][v] += gradient * DML__LOAD(at + t * tap_step + v * DML__LANES);
@@ -301,8 +309,7 @@ DML__BODY void dml__depthwise_add(const dml__depthwise_block *block, const float
     }
 }
 
-DML__BODY void dml__depthwise_taps(const dml__depthwise_block *block, ptrdiff_t c, const int vectors,
-                                   size_t count)
+DML__BODY void dml__depthwise_taps(const dml__depthwise_block *block, ptrdiff_t c, const int vectors)
 {
     const dml__wgrad *j = block->job;
     dml__depthwise_block some = *block;
@@ -314,27 +321,42 @@ DML__BODY void dml__depthwise_taps(const dml__depthwise_block *block, ptrdiff_t 
                 c;
             float *sums = block->sums + (ty * j->taps_w + tx) * DML__DEPTHWISE_BLOCK + c;
             if (tx + 3 <= j->taps_w)
-                dml__depthwise_add(&some, x, sums, 3, vectors, count);
+                dml__depthwise_add(&some, x, sums, 3, vectors);
             else if (tx + 2 <= j->taps_w)
-                dml__depthwise_add(&some, x, sums, 2, vectors, count);
+                dml__depthwise_add(&some, x, sums, 2, vectors);
             else
-                dml__depthwise_add(&some, x, sums, 1, vectors, count);
+                dml__depthwise_add(&some, x, sums, 1, vectors);
+        }
+}
+
+/* The channels behind the last whole vector, one by one. */
+DML__NOINLINE static void dml__depthwise_sum_rest(const dml__depthwise_block *block, ptrdiff_t c)
+{
+    const dml__wgrad *j = block->job;
+    for (; c < block->channels; c++)
+        for (ptrdiff_t tap = 0; tap < j->taps_h * j->taps_w; tap++) {
+            const ptrdiff_t ty = tap / j->taps_w, tx = tap % j->taps_w;
+            const float *x =
+                block->x + (ty * j->dilation_h * block->x_line + tx * j->dilation_w) * DML__DEPTHWISE_BLOCK +
+                c;
+            float sum = block->sums[tap * DML__DEPTHWISE_BLOCK + c];
+            for (ptrdiff_t l = 0; l < block->lines; l++)
+                for (ptrdiff_t i = 0; i < block->pixels; i++)
+                    sum += x[(l * j->stride_h * block->x_line + i * j->stride_w) * DML__DEPTHWISE_BLOCK] *
+                           block->dy[(l * j->out_w + i) * j->dy_pixel + c];
+            block->sums[tap * DML__DEPTHWISE_BLOCK + c] = sum;
         }
 }
 
 DML__BODY void dml__depthwise_sum_body(const dml__depthwise_block *block)
 {
+    ptrdiff_t c = 0;
     if (block->channels == 2 * DML__LANES) {
-        dml__depthwise_taps(block, 0, 2, DML__LANES);
+        dml__depthwise_taps(block, 0, 2);
         return;
     }
-    for (ptrdiff_t c = 0; c < block->channels; c += DML__LANES) {
-        const ptrdiff_t rest = block->channels - c;
-        if (rest >= DML__LANES)
-            dml__depthwise_taps(block, c, 1, DML__LANES);
-        else
-            dml__depthwise_taps(block, c, 1, (size_t)rest);
-    }
+    for (; c + DML__LANES <= block->channels; c += DML__LANES) dml__depthwise_taps(block, c, 1);
+    dml__depthwise_sum_rest(block, c);
 }
 
 DML__PER_ISA(dml__depthwise_sum, (const dml__depthwise_block *block), (block))

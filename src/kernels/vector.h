@@ -2,9 +2,9 @@
 
    A kernel's body is a DML__BODY function over dml__vf, a vector of DML__LANES floats, and
    DML__PER_ISA(name, (parameters), (arguments)) compiles `name_body` for each instruction set and defines
-   `name(isa, ...)`, which picks one. Vectors are 32 bytes on x86, also with AVX-512, and 16 elsewhere: gcc
-   takes a comparison of wider vectors than the target has apart into scalars, and for kernels that wait for
-   memory wider vectors win nothing. Bodies and helpers pass vectors by pointer, since a vector parameter of a
+   `name(isa, ...)`, which picks one. Vectors are 32 bytes on x86 and 16 elsewhere; a processor with AVX-512
+   runs the AVX2 code: for kernels that wait for memory wider vectors win nothing, and a third copy of each
+   would cost every user's build. Bodies and helpers pass vectors by pointer, since a vector parameter of a
    function without the instruction set is an ABI hazard that compilers warn of or refuse; everything is
    inlined.
 
@@ -61,24 +61,8 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
 #else
 #define DML__FOR_TARGET(isa) __attribute__((target(isa)))
 #endif
-#ifdef DML__HAS_AVX512
-#define DML__FOR_AVX512(name, parameters, arguments)                                                         \
-    DML__FOR_TARGET("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma") static void name##_avx512 parameters      \
-    {                                                                                                        \
-        name##_body arguments;                                                                               \
-    }
-#define DML__TO_AVX512(name, arguments)                                                                      \
-    if (isa == DML_ISA_AVX512) {                                                                             \
-        name##_avx512 arguments;                                                                             \
-        return;                                                                                              \
-    }
-#else
-#define DML__FOR_AVX512(name, parameters, arguments)
-#define DML__TO_AVX512(name, arguments)
-#endif
 #ifdef DML__HAS_AVX2
 #define DML__PER_ISA(name, parameters, arguments)                                                            \
-    DML__FOR_AVX512(name, parameters, arguments)                                                             \
     DML__FOR_TARGET("avx2,fma") static void name##_avx2 parameters                                           \
     {                                                                                                        \
         name##_body arguments;                                                                               \
@@ -89,8 +73,7 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
     }                                                                                                        \
     static void name(dml_isa isa, DML__STRIP parameters)                                                     \
     {                                                                                                        \
-        DML__TO_AVX512(name, arguments)                                                                      \
-        if (isa == DML_ISA_AVX2)                                                                             \
+        if (isa >= DML_ISA_AVX2)                                                                             \
             name##_avx2 arguments;                                                                           \
         else                                                                                                 \
             name##_base arguments;                                                                           \
