@@ -110,6 +110,12 @@ endef
 $(eval $(call PROGRAM,samples))
 $(eval $(call PROGRAM,bench))
 
+# This one reads rows and uses nothing of the library.
+$(BUILD)/bench/report: bench/report.c
+	@mkdir -p $(@D)
+	@echo "  CC    $@"
+	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARNINGS) $< -o $@ -lm
+
 demo: $(BUILD)/dmlrun $(BUILD)/samples/mnist
 	$(BUILD)/dmlrun -n 4 $(BUILD)/samples/mnist $(DEMO)
 

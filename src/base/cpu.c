@@ -79,7 +79,8 @@ DML__LOCAL int dml__cpu_environment(const char *name)
     if (!text || *text < '0' || *text > '9') return -1;
     char *end;
     const long value = strtol(text, &end, 10);
-    return *end || value >= INT_MAX ? -1 : (int)value;
+    if (*end) return -1;
+    return value >= INT_MAX ? INT_MAX : (int)value;
 }
 
 #if defined(__linux__)

@@ -354,6 +354,8 @@ static const char *dml__other_format(const unsigned char *bytes, size_t count)
         { "\211PNG", "it is a PNG picture" },
         { "GGUF", "it is a GGUF file" },
     };
+    /* A length of a header below 4 GB, whatever its first bytes look like. */
+    if (count >= 8 && memcmp(bytes + 4, "\0\0\0\0", 4) == 0) return NULL;
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
         const size_t length = strlen(formats[i].begin);
         if (count >= length && memcmp(bytes, formats[i].begin, length) == 0) return formats[i].what;

@@ -172,7 +172,8 @@ DML_API dml_status dml_bf16gemm(dml_pool *pool, dml_transpose trans_a, dml_trans
                                 float beta, float *c, int ldc, const dml_epilogue *epilogue)
 {
     if (m < 0 || n < 0 || k < 0 || !dml__bf16_fits(trans_a, m, k, lda) ||
-        !dml__bf16_fits(trans_b, k, n, ldb) || !dml__bf16_fits(DML_NO_TRANS, m, n, ldc))
+        !dml__bf16_fits(trans_b, k, n, ldb) || !dml__bf16_fits(DML_NO_TRANS, m, n, ldc) ||
+        !dml__epilogue_is_known(epilogue))
         return DML_ERROR_ARGUMENT;
     if (m == 0 || n == 0) return DML_OK;
     if (!c || (k > 0 && alpha != 0 && (!a || !b))) return DML_ERROR_ARGUMENT;

@@ -22,7 +22,8 @@ DML_API int dml_conv2d_output_size(int in, int kernel, int stride, int pad)
 
 DML_API int dml_conv2d_extent(int kernel, int dilation)
 {
-    if (kernel < 1 || dilation < 1) return 0;
+    if (kernel < 1 || dilation < 0) return 0;
+    if (dilation == 0) dilation = 1;
     const int64_t extent = (int64_t)(kernel - 1) * dilation + 1;
     return extent > INT32_MAX ? 0 : (int)extent;
 }
@@ -183,11 +184,20 @@ static dml__conv_pass dml__conv_forward_pass(const dml__conv *conv, int group, c
     return p;
 }
 
+/* An empty batch has no images. */
+static bool dml__conv_has_arrays(const dml_conv2d_shape *shape, const float *a, const float *b,
+                                 const float *c)
+{
+    return shape->batch == 0 || (a && b && c);
+}
+
 DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
                                             const float *w, const dml_epilogue *epilogue, float *y)
 {
     dml__conv conv;
     const dml_status status = dml__conv_init(&conv, shape);
+    if (status == DML_OK && (!dml__conv_has_arrays(shape, x, w, y) || !dml__epilogue_is_known(epilogue)))
+        return DML_ERROR_ARGUMENT;
     if (status == DML_OK && dml__conv_is_pointwise(&conv)) {
         dml__conv_multiply(pool, &conv, DML__CONV_FORWARD, x, w, 0, epilogue, y);
         return DML_OK;
@@ -278,6 +288,7 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
     dml__conv conv;
     const dml_status status = dml__conv_init(&conv, shape);
     if (status != DML_OK) return status;
+    if (!dml__conv_has_arrays(shape, dy, w, dx)) return DML_ERROR_ARGUMENT;
     if (dml__conv_is_pointwise(&conv)) {
         dml__conv_multiply(pool, &conv, DML__CONV_INPUT, dy, w, beta, NULL, dx);
         return DML_OK;
@@ -319,6 +330,7 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
 {
     dml__conv conv;
     const dml_status status = dml__conv_init(&conv, shape);
+    if (status == DML_OK && (!dw || !dml__conv_has_arrays(shape, x, dy, dw))) return DML_ERROR_ARGUMENT;
     if (status == DML_OK && dml__conv_is_pointwise(&conv)) {
         dml__conv_multiply(pool, &conv, DML__CONV_WEIGHTS, dy, x, beta, NULL, dw);
         return DML_OK;

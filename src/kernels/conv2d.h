@@ -22,14 +22,14 @@ typedef struct dml_conv2d_shape {
 /* (in + 2 pad - kernel) / stride + 1, or 0 when the kernel doesn't fit. */
 DML_API int dml_conv2d_output_size(int in, int kernel, int stride, int pad);
 
-/* The kernel that a dilated one reaches as far as: (kernel - 1) dilation + 1, or 0 when that is no int or one
-   of the two is below 1. */
+/* The kernel that a dilated one reaches as far as: (kernel - 1) dilation + 1; a dilation of 0 counts as 1. 0
+   when that is no int, the kernel below 1, or the dilation below 0. For dml_conv2d_output_size. */
 DML_API int dml_conv2d_extent(int kernel, int dilation);
 
 /* Each returns DML_ERROR_ARGUMENT for a shape with a size below 1 (batch may be 0, pads are 0 or more), a
-   kernel that doesn't fit, groups that don't divide C and F, or arrays larger than any memory, before
-   anything is written. Bitwise the same for any number of threads and any scratch of the pool; allocates
-   nothing. */
+   kernel that doesn't fit, groups that don't divide C and F, an array that is NULL though it has elements, an
+   activation that there isn't, or arrays larger than any memory, before anything is written. Bitwise the same
+   for any number of threads and any scratch of the pool; allocates nothing. */
 
 /* y = conv(x, w) + bias; bias may be NULL. */
 DML_API dml_status dml_conv2d_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
@@ -47,8 +47,10 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
 DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
                                                const float *dy, float beta, float *dw);
 
-/* The scratch with which the forward product is fastest, or, when training, each of the three, for
-   dml_pool_reserve; it depends on dml_cpu_isa. Zeros for a bad shape. */
+/* The scratch with which the forward pass is fastest, or, when training, each of the three, for
+   dml_pool_reserve; it depends on dml_cpu_isa. Without it, in a NULL pool too, padded images are gathered
+   tile by tile, which takes 1.5 to 11 times as long. At most about 1.3 MB a worker, and shared the packed
+   weights. Zeros for a bad shape. */
 DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool training);
 
 #endif

@@ -56,6 +56,7 @@ DML_API dml_status dml_sgemm_fused(dml_pool *pool, dml_transpose trans_a, dml_tr
                                    float beta, float *c, int ldc, const dml_epilogue *epilogue)
 {
     const dml_status status = dml__check_sgemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, c, ldc);
+    if (status == DML_OK && !dml__epilogue_is_known(epilogue)) return DML_ERROR_ARGUMENT;
     if (status != DML_OK || m == 0 || n == 0) return status;
     dml__matrix factors[2];
     dml__product product = dml__row_major_product(factors, trans_a, trans_b, m, n, k, a, lda, b, ldb);

@@ -20,6 +20,13 @@ typedef struct dml__product {
     const dml__microkernel *kernel; /* NULL: the one on f32 for dml_cpu_isa */
 } dml__product;
 
+/* False for an activation that there isn't. */
+static inline bool dml__epilogue_is_known(const dml_epilogue *epilogue)
+{
+    return !epilogue || epilogue->activation == DML_ACTIVATION_NONE ||
+           epilogue->activation == DML_ACTIVATION_RELU;
+}
+
 /* Bitwise the same for any number of threads and any scratch; allocates nothing. With less scratch than
    dml__product_scratch says it packs on the stack, in smaller blocks, and so packs more often. */
 DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product);

@@ -65,10 +65,11 @@ static dml_status dml__conv2d_infer(dml_node *node)
             x->shape.dims[axis], dml_conv2d_extent(options->kernel[axis], options->dilation[axis]), stride,
             padding);
         if (node->shape.dims[axis] < 1)
-            return dml__node_fail(node, DML_ERROR_SHAPE,
-                                  "a kernel of %d x %d doesn't fit an input of %s with padding %d x %d",
-                                  options->kernel[0], options->kernel[1], dml_shape_format(&x->shape, x_text),
-                                  options->padding[0], options->padding[1]);
+            return dml__node_fail(
+                node, DML_ERROR_SHAPE,
+                "a kernel of %d x %d doesn't fit an input of %s with padding %d x %d and dilation %d x %d",
+                options->kernel[0], options->kernel[1], dml_shape_format(&x->shape, x_text),
+                options->padding[0], options->padding[1], options->dilation[0], options->dilation[1]);
     }
     return DML_OK;
 }

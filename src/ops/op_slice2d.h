@@ -11,7 +11,7 @@ typedef struct dml_slice2d_options {
     int before[3], after[3]; /* zeros that are put around what was taken */
 } dml_slice2d_options;
 
-/* x (H, W, C) -> along each axis, before + (end - begin) / step, rounded up, + after. NULL options: x itself.
+/* x (H, W, C) -> along each axis, before + (end - begin) / step, rounded up, + after. NULL options: all of x.
    DML_ERROR_ARGUMENT for places that aren't there. */
 DML_API dml_node *dml_slice2d(dml_node *x, const dml_slice2d_options *options);
 

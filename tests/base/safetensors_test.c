@@ -154,6 +154,18 @@ static void other_files_that_are_fine(void)
 
 /* ---- what we write ---- */
 
+/* Whose length's first bytes are those of another format. */
+static void headers_as_long_as_a_pickle_begins(void)
+{
+    for (int length = 640; length <= 1408; length += 256) {
+        char header[1500];
+        memset(header, ' ', sizeof header);
+        memcpy(header, "{}", 2);
+        header[length] = '\0';
+        check_accepted(header, 0);
+    }
+}
+
 static void the_bytes_we_write(void)
 {
     const uint64_t bits = 0x3ff0000000000002u;
@@ -431,7 +443,7 @@ static void other_formats(void)
         const char *begin, *part;
     } files[] = {
         { "PK\3\4abcdefghi", "zip archive" },
-        { "\x80\2}q\0", "Python pickle" },
+        { "\x80\2}q\1X\1", "Python pickle" },
         { "\x80\3}q\0", "Python pickle" },
         { "\x80\4\x95q\0", "Python pickle" },
         { "\x80\5\x95q\0", "Python pickle" },
@@ -444,7 +456,7 @@ static void other_formats(void)
         { "{\"a\":{\"dtype\"", "byte 8, where its header would begin" },
     };
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
-        memset(image, 0, 20);
+        memset(image, files[i].begin[0] == 2 ? 0 : 'q', 20);
         memcpy(image, files[i].begin, strlen(files[i].begin));
         if (image[0] == 2) image[8] = '[', image[9] = ']';
         check_refused_image(20, files[i].part);
@@ -952,6 +964,7 @@ int main(void)
     dml__memory_init(&memory, NULL, NULL, 0);
     RUN(a_file_by_hand);
     RUN(other_files_that_are_fine);
+    RUN(headers_as_long_as_a_pickle_begins);
     RUN(the_bytes_we_write);
     RUN(round_trips);
     RUN(a_thousand_tensors);

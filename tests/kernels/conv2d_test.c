@@ -299,7 +299,8 @@ static void output_sizes(void)
     CHECK_INT(dml_conv2d_extent(1, 2147483647), 1);
     CHECK_INT(dml_conv2d_extent(3, 1 << 30), 0);
     CHECK_INT(dml_conv2d_extent(0, 1), 0);
-    CHECK_INT(dml_conv2d_extent(3, 0), 0);
+    CHECK_INT(dml_conv2d_extent(3, 0), 3);
+    CHECK_INT(dml_conv2d_extent(3, -1), 0);
 }
 
 static void bad_shapes_write_nothing(void)
@@ -372,6 +373,53 @@ static void unused_lanes_are_zero_on_each_isa(void)
     kernel_each_isa(unused_lanes_are_zero);
 }
 
+static void what_isnt_there(void)
+{
+    const dml_conv2d_shape s = { 1, 3, 3, 1, 1, 2, 2, 1, 1, 0, 0, 1, 1, 1 };
+    dml_conv2d_shape empty = s;
+    float a[9] = { 1 }, b[4] = { 1 }, c[9] = { 7 };
+    const dml_epilogue unknown = { NULL, (dml_activation)9 };
+    CHECK_INT(dml_conv2d_forward(NULL, &s, NULL, b, NULL, c), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_conv2d_forward(NULL, &s, a, NULL, NULL, c), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_conv2d_forward(NULL, &s, a, b, NULL, NULL), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_conv2d_forward_fused(NULL, &s, a, b, &unknown, c), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_conv2d_backward_input(NULL, &s, NULL, b, 0, c), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_conv2d_backward_input(NULL, &s, a, NULL, 0, c), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_conv2d_backward_input(NULL, &s, a, b, 0, NULL), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_conv2d_backward_weights(NULL, &s, NULL, a, 0, c), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_conv2d_backward_weights(NULL, &s, a, NULL, 0, c), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_conv2d_backward_weights(NULL, &s, a, a, 0, NULL), DML_ERROR_ARGUMENT);
+    CHECK(c[0] == 7);
+    empty.batch = 0;
+    CHECK_INT(dml_conv2d_forward(NULL, &empty, NULL, NULL, NULL, NULL), DML_OK);
+    CHECK_INT(dml_conv2d_backward_input(NULL, &empty, NULL, NULL, 0, NULL), DML_OK);
+    CHECK_INT(dml_conv2d_backward_weights(NULL, &empty, NULL, NULL, 0, NULL), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_conv2d_backward_weights(NULL, &empty, NULL, NULL, 0, c), DML_OK);
+    CHECK(c[0] == 0);
+}
+
+/* Taps that meet none of some inputs, along one axis or both: those gradients are zeros, or what beta leaves.
+ */
+static void gradients_without_taps(void)
+{
+    static const dml_conv2d_shape shapes[] = {
+        { 1, 1, 2, 1, 1, 1, 1, 1, 2, 0, 0, 1, 3, 1 },   { 1, 1, 1, 1, 1, 1, 1, 3, 3, 0, 1, 1, 2, 1 },
+        { 1, 1, 8, 2, 29, 1, 9, 3, 1, 1, 1, 1, 1, 1 },  { 1, 3, 3, 1, 29, 1, 9, 2, 1, 2, 4, 1, 1, 1 },
+        { 2, 5, 7, 3, 300, 1, 1, 2, 2, 0, 0, 1, 1, 1 }, { 1, 6, 6, 4, 4, 2, 2, 3, 3, 0, 0, 2, 2, 4 },
+    };
+    static float dy[20000], w[20000], dx[2000];
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        const dml_conv2d_shape *s = &shapes[i];
+        const size_t count = (size_t)s->batch * (size_t)s->height * (size_t)s->width * (size_t)s->channels;
+        for (size_t j = 0; j < count; j++) dx[j] = NAN;
+        CHECK_INT(dml_conv2d_backward_input(NULL, s, dy, w, 0, dx), DML_OK);
+        for (size_t j = 0; j < count; j++) CHECK(dx[j] == 0);
+        for (size_t j = 0; j < count; j++) dx[j] = 4;
+        CHECK_INT(dml_conv2d_backward_input(NULL, s, dy, w, 0.5f, dx), DML_OK);
+        for (size_t j = 0; j < count; j++) CHECK(dx[j] == 2);
+    }
+}
+
 int main(void)
 {
     kernel_pools_open();
@@ -383,6 +431,8 @@ int main(void)
     RUN(output_sizes);
     RUN(bad_shapes_write_nothing);
     RUN(impossible_shapes);
+    RUN(what_isnt_there);
+    RUN(gradients_without_taps);
     kernel_pools_close();
     return test_report("kernels/conv2d");
 }

@@ -234,6 +234,15 @@ static void bad_batches(void)
     CHECK(c[0] == 5 && c[3] == 8);
 }
 
+static void an_end_that_isnt_there(void)
+{
+    const dml_epilogue unknown = { NULL, (dml_activation)9 };
+    float a[1] = { 1 }, c[1] = { 7 };
+    CHECK_INT(dml_sgemm_fused(NULL, DML_NO_TRANS, DML_NO_TRANS, 1, 1, 1, 1, a, 1, a, 1, 0, c, 1, &unknown),
+              DML_ERROR_ARGUMENT);
+    CHECK(c[0] == 7);
+}
+
 static void bounds_on_each_isa(void)
 {
     kernel_each_isa(bounds);
@@ -263,6 +272,7 @@ int main(void)
     RUN(no_terms_but_an_end);
     RUN(batches_on_each_isa);
     RUN(bad_batches);
+    RUN(an_end_that_isnt_there);
     kernel_pools_close();
     return test_report("kernels/gemm_numerics");
 }
