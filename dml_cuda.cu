@@ -1131,7 +1131,7 @@ KERNEL(batch_norm_moments)
     }
     part[ITEM] = squares;
     REDUCE_SUM(part, lane, 16, 16);
-    if (lane == 0 && column < channels) {
+    if (lane == 0 && column < channels && GROUP_Y < INT(3)) { /* groups may be more than parts */
         GLOBAL float *to_part = parts + (WIDE)GROUP_Y * 2 * channels + column;
         to_part[0] = mean;
         to_part[channels] = part[ITEM];
@@ -1215,7 +1215,7 @@ KERNEL(batch_norm_products)
     product_part[ITEM] = products;
     REDUCE_SUM(part, lane, 16, 16);
     REDUCE_SUM(product_part, lane, 16, 16);
-    if (lane == 0 && column < channels) {
+    if (lane == 0 && column < channels && GROUP_Y < INT(3)) { /* groups may be more than parts */
         GLOBAL float *to_part = parts + (WIDE)GROUP_Y * 2 * channels + column;
         to_part[0] = part[ITEM];
         to_part[channels] = product_part[ITEM];

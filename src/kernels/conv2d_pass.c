@@ -475,8 +475,7 @@ static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__co
     if (last && p->bias) {
         tile->bias = p->bias + sweep.j0;
         if (sweep.columns < width) { /* vectors are read of it */
-            dml__conv_zero(bias, width);
-            dml__conv_copy(bias, p->bias + sweep.j0, sweep.columns);
+            for (ptrdiff_t j = 0; j < width; j++) bias[j] = j < sweep.columns ? p->bias[sweep.j0 + j] : 0;
             tile->bias = bias;
         }
     }
