@@ -6835,9 +6835,8 @@ typedef struct dml__range {
     ptrdiff_t i0, i1, j0, j1, k0, k1;
 } dml__range;
 
-/* What is computed: the product, or the transposed one, with vectors made of C's rows: for a narrow C, whose
-   rows there are more of than of columns, or where that saves transposing the larger factor. The caller's C
-   stays as it is. */
+/* What is computed: the product, or, for a narrow C, the transposed one, whose vectors are made of C's rows,
+   which there are more of than of columns. The caller's C stays as it is. */
 typedef struct dml__job {
     dml__product product;
     const dml__microkernel *kernel;
@@ -6861,9 +6860,7 @@ static bool dml__fills_lanes(ptrdiff_t n, const dml__microkernel *kernel)
 
 static bool dml__is_better_transposed(const dml__product *product, const dml__microkernel *kernel)
 {
-    if (product->n >= product->m) return false;
-    if (!dml__fills_lanes(product->n, kernel)) return true;
-    return false;
+    return product->n < product->m && !dml__fills_lanes(product->n, kernel);
 }
 
 static dml__job dml__plan_product(dml__machine machine, const dml__product *product)
