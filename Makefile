@@ -289,7 +289,7 @@ endif
 
 # Everything compiles first, on all cores unless -j says otherwise. When something doesn't, that is a failed test, and
 # what would have been built anew is removed, so that no older program passes in its place.
-TESTED := test-programs $(if $(filter scripts,$(V)),all)
+TESTED := test-programs $(if $(filter scripts,$(V)),all $(GENERATED))
 test:
 	$(shell mkdir -p $(BUILD))$(file >$(BUILD)/test-plan,$(PLAN))
 	@$(MAKE) --no-print-directory -k $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 2)) \
