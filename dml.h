@@ -421,7 +421,8 @@ DML_API dml_status dml_sgemm_fused(dml_pool *pool, dml_transpose trans_a, dml_tr
 /* `count` row-major products of one shape, product i of a + i stride_a and b + i stride_b into c + i stride_c
    (elements; a factor that is the same for all has stride 0, and the C's must not overlap): C = alpha op(A)
    op(B) + beta C. Each is bitwise what dml_sgemm makes of it. Small ones are shared out whole among the
-   threads; each costs some 0.1 us besides its arithmetic, so a plain loop is faster below about 8 x 8 x 8. */
+   threads; a call costs each
+   something besides its arithmetic, so the very smallest are faster in a plain loop. */
 DML_API dml_status dml_sgemm_batched(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m,
                                      int n, int k, float alpha, const float *a, int lda, ptrdiff_t stride_a,
                                      const float *b, int ldb, ptrdiff_t stride_b, float beta, float *c,
@@ -450,7 +451,8 @@ DML_API void dml_bf16_to_f32(dml_pool *pool, size_t n, const dml_bf16 *x, float 
 /* C = activation(alpha op(A) op(B) + beta C + bias), A and B of bf16, C and bias f32, all row-major, else as
    dml_sgemm_fused; a NULL epilogue is none. Products of bf16 are exact in f32; the sums are f32's. Three ways
    are taken, by what the processor has: AMX, AVX512-BF16, and for every other one bf16 widened to f32 while
-   it is packed, which with AVX2 takes 1.1 to 1.7 times as long as dml_sgemm on f32. For each, with e = 2^-24,
+   it is packed, which takes longer than
+   dml_sgemm on f32. For each, with e = 2^-24,
    |C - exact| <= 2 (k + 4) e
    (|alpha| |op(A)| |op(B)| + |beta C| + |bias|), but for denormals, which AMX and AVX512-BF16 take for 0. For
    one of them, bitwise the same for any number of threads and any scratch. The environment variable DML_ISA
@@ -514,7 +516,7 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
 
 /* The scratch with which the forward pass is fastest, or, when training, each of the three, for
    dml_pool_reserve; it depends on dml_cpu_isa. Without it, in a NULL pool too, padded images are gathered
-   tile by tile, which takes 1.5 to 11 times as long. At most about 1.3 MB a worker, and shared the packed
+   tile by tile, which takes up to several times as long. At most about 1.3 MB a worker, and shared the packed
    weights. Zeros for a bad shape. */
 DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool training);
 
@@ -5177,6 +5179,10 @@ typedef struct dml__machine {
 /* A load for a pool; NULL has dml_cpu_isa and the smallest caches of today's processors. */
 DML__LOCAL dml__machine dml__pool_machine(const dml_pool *pool);
 
+/* Which instructions for bf16 the pool's instruction set comes with: asked for when it is first needed, since
+   that also asks the system for leave to use them, and then remembered; NULL asks each time. */
+DML__LOCAL dml__bf16_isa dml__pool_bf16(dml_pool *pool);
+
 #endif
 
 #include <string.h>
@@ -5206,6 +5212,8 @@ DML__LOCAL dml__machine dml__pool_machine(const dml_pool *pool);
 struct dml_pool {
     dml__memory memory;
     dml__machine machine;
+    dml__bf16_isa bf16;
+    bool bf16_known;
     int threads;
     int spin;      /* microseconds */
     int pin_first; /* the place of worker 0 in the affinity mask; -1: none is pinned */
@@ -5486,6 +5494,14 @@ DML__LOCAL dml__machine dml__pool_machine(const dml_pool *pool)
     if (pool) return pool->machine;
     const dml__machine unknown = { dml_cpu_isa(), { DML__LEAST_L1, DML__LEAST_L2, 0, 1 } };
     return unknown;
+}
+
+DML__LOCAL dml__bf16_isa dml__pool_bf16(dml_pool *pool)
+{
+    if (!pool) return dml__cpu_bf16(dml_cpu_isa());
+    if (!pool->bf16_known) pool->bf16 = dml__cpu_bf16(pool->machine.isa);
+    pool->bf16_known = true;
+    return pool->bf16;
 }
 
 DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *argument)
@@ -6149,9 +6165,7 @@ DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int la
 static void dml__pack_lanes(const float *x, ptrdiff_t k_step, int lanes, int kc, int width, float *out)
 {
     int k = 0;
-    if (lanes == 16 && width == 16)
-        for (; k < kc; k++, x += k_step, out += 16) memcpy(out, x, 16 * sizeof *out);
-    else if (lanes <= 8 && lanes == width && k_step >= 8)
+    if (lanes <= 8 && lanes == width && k_step >= 8)
         for (; k < kc - 8; k++, x += k_step, out += width) memcpy(out, x, 8 * sizeof *out);
     for (; k < kc; k++, x += k_step, out += width) {
         memcpy(out, x, (size_t)lanes * sizeof *out);
@@ -6493,7 +6507,7 @@ DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product);
 #define DML__THIN_WORK 65536.0 /* multiply-adds of a task */
 
 typedef struct dml__thin {
-    ptrdiff_t m, n, k; /* n >= m */
+    ptrdiff_t m, n, k; /* of dots, n >= m and n >= 4 */
     const float *a;    /* element (i, p) at i * a_line + p * a_step */
     ptrdiff_t a_line, a_step;
     const float *b; /* (n, k) for dots, (k, n) for sums of lines */
@@ -7507,9 +7521,31 @@ DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)
 #ifndef DML_KERNELS_GEMM_C
 #define DML_KERNELS_GEMM_C
 
+/* ---- kernels/gemm_internal.h ---- */
+
+/* gemm_internal.h: what the products of all types ask of their arguments. */
+#ifndef DML_KERNELS_GEMM_INTERNAL_H
+#define DML_KERNELS_GEMM_INTERNAL_H
+
+/* The arguments of a row-major product besides its numbers; A and B of any type. */
+typedef struct dml__gemm_arguments {
+    dml_transpose trans_a, trans_b;
+    int m, n, k;
+    bool reads; /* alpha isn't 0: A and B count, if k does */
+    const void *a, *b, *c;
+    int lda, ldb, ldc;
+    const dml_epilogue *epilogue; /* or NULL */
+} dml__gemm_arguments;
+
+/* DML_ERROR_ARGUMENT for a negative size, a leading dimension that is too small, an array that is NULL though
+   it would be read or written, and a transpose or an activation that there isn't. */
+DML__LOCAL dml_status dml__check_gemm(const dml__gemm_arguments *arguments);
+
+#endif
+
 #include <string.h>
 
-static bool dml__sgemm_fits(dml_transpose trans, int rows, int columns, int ld)
+static bool dml__gemm_fits(dml_transpose trans, int rows, int columns, int ld)
 {
     const int inner = trans == DML_NO_TRANS ? columns : rows;
     return ld >= (inner > 1 ? inner : 1);
@@ -7520,16 +7556,15 @@ static bool dml__is_transpose(dml_transpose trans)
     return trans == DML_NO_TRANS || trans == DML_TRANS;
 }
 
-static dml_status dml__check_sgemm(dml_transpose trans_a, dml_transpose trans_b, int m, int n, int k,
-                                   float alpha, const float *a, int lda, const float *b, int ldb,
-                                   const float *c, int ldc)
+DML__LOCAL dml_status dml__check_gemm(const dml__gemm_arguments *g)
 {
-    if (!dml__is_transpose(trans_a) || !dml__is_transpose(trans_b) || m < 0 || n < 0 || k < 0 ||
-        !dml__sgemm_fits(trans_a, m, k, lda) || !dml__sgemm_fits(trans_b, k, n, ldb) ||
-        !dml__sgemm_fits(DML_NO_TRANS, m, n, ldc))
+    if (!dml__is_transpose(g->trans_a) || !dml__is_transpose(g->trans_b) || g->m < 0 || g->n < 0 ||
+        g->k < 0 || !dml__gemm_fits(g->trans_a, g->m, g->k, g->lda) ||
+        !dml__gemm_fits(g->trans_b, g->k, g->n, g->ldb) || !dml__gemm_fits(DML_NO_TRANS, g->m, g->n, g->ldc))
         return DML_ERROR_ARGUMENT;
-    const bool empty = m == 0 || n == 0, reads = !empty && k > 0 && alpha != 0;
-    return (!empty && !c) || (reads && (!a || !b)) ? DML_ERROR_ARGUMENT : DML_OK;
+    if (!dml__epilogue_is_known(g->epilogue)) return DML_ERROR_ARGUMENT;
+    const bool empty = g->m == 0 || g->n == 0, reads = !empty && g->k > 0 && g->reads;
+    return (!empty && !g->c) || (reads && (!g->a || !g->b)) ? DML_ERROR_ARGUMENT : DML_OK;
 }
 
 /* The numbers of a row-major product; where its arrays are is added. */
@@ -7557,8 +7592,9 @@ DML_API dml_status dml_sgemm_fused(dml_pool *pool, dml_transpose trans_a, dml_tr
                                    int k, float alpha, const float *a, int lda, const float *b, int ldb,
                                    float beta, float *c, int ldc, const dml_epilogue *epilogue)
 {
-    const dml_status status = dml__check_sgemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, c, ldc);
-    if (status == DML_OK && !dml__epilogue_is_known(epilogue)) return DML_ERROR_ARGUMENT;
+    const dml__gemm_arguments arguments = { trans_a, trans_b, m,   n,   k,   alpha != 0, a,
+                                            b,       c,       lda, ldb, ldc, epilogue };
+    const dml_status status = dml__check_gemm(&arguments);
     if (status != DML_OK || m == 0 || n == 0) return status;
     dml__matrix factors[2];
     dml__product product = dml__row_major_product(factors, trans_a, trans_b, m, n, k, a, lda, b, ldb);
@@ -7621,7 +7657,9 @@ DML_API dml_status dml_sgemm_batched(dml_pool *pool, dml_transpose trans_a, dml_
     if (count < 0) return DML_ERROR_ARGUMENT;
     if (count == 0) return DML_OK;
     dml__gemm_batch batch;
-    const dml_status status = dml__check_sgemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, c, ldc);
+    const dml__gemm_arguments arguments = { trans_a, trans_b, m,   n,   k,   alpha != 0, a,
+                                            b,       c,       lda, ldb, ldc, NULL };
+    const dml_status status = dml__check_gemm(&arguments);
     if (status != DML_OK || m == 0 || n == 0) return status;
     batch.pool = pool;
     batch.product = dml__row_major_product(batch.factors, trans_a, trans_b, m, n, k, a, lda, b, ldb);
@@ -7799,11 +7837,11 @@ static void dml__pack_pairs(const void *source, ptrdiff_t first, int lanes, ptrd
 
 /* --- the product --- */
 
-static dml__product dml__bf16_product(dml_isa isa, dml__bf16_matrix factors[2], int m, int n, int k)
+static dml__product dml__bf16_product(dml__bf16_isa isa, dml__bf16_matrix factors[2], int m, int n, int k)
 {
     dml__product product;
     memset(&product, 0, sizeof product);
-    product.kernel = dml__microkernel_bf16(dml__cpu_bf16(isa));
+    product.kernel = dml__microkernel_bf16(isa);
     product.m = m;
     product.n = n;
     product.k = product.kernel ? ((ptrdiff_t)k + 1) / 2 : k;
@@ -7813,26 +7851,18 @@ static dml__product dml__bf16_product(dml_isa isa, dml__bf16_matrix factors[2], 
     return product;
 }
 
-static bool dml__bf16_fits(dml_transpose trans, int rows, int columns, int ld)
-{
-    const int inner = trans == DML_NO_TRANS ? columns : rows;
-    return (trans == DML_NO_TRANS || trans == DML_TRANS) && ld >= (inner > 1 ? inner : 1);
-}
-
 DML_API dml_status dml_bf16gemm(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m, int n,
                                 int k, float alpha, const dml_bf16 *a, int lda, const dml_bf16 *b, int ldb,
                                 float beta, float *c, int ldc, const dml_epilogue *epilogue)
 {
-    if (m < 0 || n < 0 || k < 0 || !dml__bf16_fits(trans_a, m, k, lda) ||
-        !dml__bf16_fits(trans_b, k, n, ldb) || !dml__bf16_fits(DML_NO_TRANS, m, n, ldc) ||
-        !dml__epilogue_is_known(epilogue))
-        return DML_ERROR_ARGUMENT;
-    if (m == 0 || n == 0) return DML_OK;
-    if (!c || (k > 0 && alpha != 0 && (!a || !b))) return DML_ERROR_ARGUMENT;
+    const dml__gemm_arguments arguments = { trans_a, trans_b, m,   n,   k,   alpha != 0, a,
+                                            b,       c,       lda, ldb, ldc, epilogue };
+    const dml_status status = dml__check_gemm(&arguments);
+    if (status != DML_OK || m == 0 || n == 0) return status;
     dml__bf16_matrix factors[2] = { { a, lda, 1, k }, { b, 1, ldb, k } };
     if (trans_a == DML_TRANS) factors[0].lane_step = 1, factors[0].k_step = lda;
     if (trans_b == DML_TRANS) factors[1].lane_step = ldb, factors[1].k_step = 1;
-    dml__product product = dml__bf16_product(dml__pool_machine(pool).isa, factors, m, n, k);
+    dml__product product = dml__bf16_product(dml__pool_bf16(pool), factors, m, n, k);
     product.alpha = alpha;
     product.beta = beta;
     product.c = c;
@@ -7848,7 +7878,7 @@ DML_API dml_scratch dml_bf16gemm_scratch(int m, int n, int k)
     dml__bf16_matrix factors[2];
     if (m < 1 || n < 1 || k < 1) return none;
     memset(factors, 0, sizeof factors);
-    const dml__product product = dml__bf16_product(dml_cpu_isa(), factors, m, n, k);
+    const dml__product product = dml__bf16_product(dml__pool_bf16(NULL), factors, m, n, k);
     return dml__product_scratch(&product);
 }
 

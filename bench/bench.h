@@ -238,4 +238,33 @@ BENCH__UNUSED static void bench_row_end(int threads, double ours, double limit, 
     fflush(stdout);
 }
 
+/* --- the memory that a context takes of the host: an allocator that counts --- */
+
+typedef struct bench_counter {
+    size_t now, peak;
+} bench_counter;
+
+enum { BENCH__HEADER = 64 };
+
+BENCH__UNUSED static void *bench_count_allocate(void *user, size_t bytes)
+{
+    bench_counter *c = user;
+    char *memory = malloc(bytes + BENCH__HEADER);
+    if (!memory) return NULL;
+    memcpy(memory, &bytes, sizeof bytes);
+    c->now += bytes;
+    if (c->now > c->peak) c->peak = c->now;
+    return memory + BENCH__HEADER;
+}
+
+BENCH__UNUSED static void bench_count_release(void *user, void *memory)
+{
+    bench_counter *c = user;
+    size_t bytes;
+    if (!memory) return;
+    memcpy(&bytes, (char *)memory - BENCH__HEADER, sizeof bytes);
+    c->now -= bytes;
+    free((char *)memory - BENCH__HEADER);
+}
+
 #endif

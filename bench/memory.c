@@ -2,42 +2,18 @@
 #define DML_IMPLEMENTATION
 #include "dml.h"
 
+#include "bench.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEADER = 16 };
-
-typedef struct counter {
-    size_t now, peak;
-} counter;
-
-static void *count_allocate(void *user, size_t bytes)
-{
-    counter *c = user;
-    char *memory = malloc(bytes + HEADER);
-    if (!memory) return NULL;
-    memcpy(memory, &bytes, sizeof bytes);
-    c->now += bytes;
-    if (c->now > c->peak) c->peak = c->now;
-    return memory + HEADER;
-}
-
-static void count_release(void *user, void *memory)
-{
-    counter *c = user;
-    size_t bytes;
-    if (!memory) return;
-    memcpy(&bytes, (char *)memory - HEADER, sizeof bytes);
-    c->now -= bytes;
-    free((char *)memory - HEADER);
-}
-
 /* The mnist sample's MLP, whose weights take 0.94 MB. */
 static int measure(bool train, int batch, int threads)
 {
-    counter c = { 0, 0 };
-    const dml_options options = { .threads = threads, .allocator = { count_allocate, count_release, &c } };
+    bench_counter c = { 0, 0 };
+    const dml_options options = { .threads = threads,
+                                  .allocator = { bench_count_allocate, bench_count_release, &c } };
     dml_context *ctx = dml_open(&options);
     dml_graph *g = dml_graph_create(ctx);
     dml_node *x = dml_input(g, "image", DML_F32, 784);

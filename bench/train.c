@@ -107,35 +107,6 @@ static const model models[] = {
     { "resnet20", resnet20, 128, 32, 3, false },
 };
 
-/* --- the memory that a context takes of the host --- */
-
-enum { HEADER = 64 };
-
-typedef struct counter {
-    size_t now, peak;
-} counter;
-
-static void *count_allocate(void *user, size_t bytes)
-{
-    counter *c = user;
-    char *memory = malloc(bytes + HEADER);
-    if (!memory) return NULL;
-    memcpy(memory, &bytes, sizeof bytes);
-    c->now += bytes;
-    if (c->now > c->peak) c->peak = c->now;
-    return memory + HEADER;
-}
-
-static void count_release(void *user, void *memory)
-{
-    counter *c = user;
-    size_t bytes;
-    if (!memory) return;
-    memcpy(&bytes, (char *)memory - HEADER, sizeof bytes);
-    c->now -= bytes;
-    free((char *)memory - HEADER);
-}
-
 /* --- a row --- */
 
 typedef struct job {
@@ -153,7 +124,7 @@ static void step(void *argument)
 static int measure(const model *m, int batch, double momentum, int threads, bench_peers *peers,
                    double seconds)
 {
-    counter memory = { 0, 0 };
+    bench_counter memory = { 0, 0 };
     char name[128];
     const size_t pixel_count = (size_t)batch * (size_t)m->size * (size_t)m->size * (size_t)m->channels;
     float *pixels = bench_floats("train", pixel_count); /* (batch, size, size, channels) */
@@ -162,8 +133,8 @@ static int measure(const model *m, int batch, double momentum, int threads, benc
         fprintf(stderr, "train: no memory for a batch of %d\n", batch);
         exit(1);
     }
-    dml_context *ctx = dml_open(
-        &(dml_options){ .threads = threads, .allocator = { count_allocate, count_release, &memory } });
+    dml_context *ctx = dml_open(&(dml_options){
+        .threads = threads, .allocator = { bench_count_allocate, bench_count_release, &memory } });
     dml_graph *g = dml_graph_create(ctx);
     dml_node *image = dml_input(g, "image", DML_F32, m->size, m->size, m->channels);
     network n = { image, 0 };

@@ -3,6 +3,7 @@
 
 #include "kernels/bf16.h"
 
+#include "kernels/gemm_internal.h"
 #include "kernels/product.h"
 #include "thread/pool_internal.h"
 
@@ -147,11 +148,11 @@ static void dml__pack_pairs(const void *source, ptrdiff_t first, int lanes, ptrd
 
 /* --- the product --- */
 
-static dml__product dml__bf16_product(dml_isa isa, dml__bf16_matrix factors[2], int m, int n, int k)
+static dml__product dml__bf16_product(dml__bf16_isa isa, dml__bf16_matrix factors[2], int m, int n, int k)
 {
     dml__product product;
     memset(&product, 0, sizeof product);
-    product.kernel = dml__microkernel_bf16(dml__cpu_bf16(isa));
+    product.kernel = dml__microkernel_bf16(isa);
     product.m = m;
     product.n = n;
     product.k = product.kernel ? ((ptrdiff_t)k + 1) / 2 : k;
@@ -161,26 +162,18 @@ static dml__product dml__bf16_product(dml_isa isa, dml__bf16_matrix factors[2], 
     return product;
 }
 
-static bool dml__bf16_fits(dml_transpose trans, int rows, int columns, int ld)
-{
-    const int inner = trans == DML_NO_TRANS ? columns : rows;
-    return (trans == DML_NO_TRANS || trans == DML_TRANS) && ld >= (inner > 1 ? inner : 1);
-}
-
 DML_API dml_status dml_bf16gemm(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m, int n,
                                 int k, float alpha, const dml_bf16 *a, int lda, const dml_bf16 *b, int ldb,
                                 float beta, float *c, int ldc, const dml_epilogue *epilogue)
 {
-    if (m < 0 || n < 0 || k < 0 || !dml__bf16_fits(trans_a, m, k, lda) ||
-        !dml__bf16_fits(trans_b, k, n, ldb) || !dml__bf16_fits(DML_NO_TRANS, m, n, ldc) ||
-        !dml__epilogue_is_known(epilogue))
-        return DML_ERROR_ARGUMENT;
-    if (m == 0 || n == 0) return DML_OK;
-    if (!c || (k > 0 && alpha != 0 && (!a || !b))) return DML_ERROR_ARGUMENT;
+    const dml__gemm_arguments arguments = { trans_a, trans_b, m,   n,   k,   alpha != 0, a,
+                                            b,       c,       lda, ldb, ldc, epilogue };
+    const dml_status status = dml__check_gemm(&arguments);
+    if (status != DML_OK || m == 0 || n == 0) return status;
     dml__bf16_matrix factors[2] = { { a, lda, 1, k }, { b, 1, ldb, k } };
     if (trans_a == DML_TRANS) factors[0].lane_step = 1, factors[0].k_step = lda;
     if (trans_b == DML_TRANS) factors[1].lane_step = ldb, factors[1].k_step = 1;
-    dml__product product = dml__bf16_product(dml__pool_machine(pool).isa, factors, m, n, k);
+    dml__product product = dml__bf16_product(dml__pool_bf16(pool), factors, m, n, k);
     product.alpha = alpha;
     product.beta = beta;
     product.c = c;
@@ -196,7 +189,7 @@ DML_API dml_scratch dml_bf16gemm_scratch(int m, int n, int k)
     dml__bf16_matrix factors[2];
     if (m < 1 || n < 1 || k < 1) return none;
     memset(factors, 0, sizeof factors);
-    const dml__product product = dml__bf16_product(dml_cpu_isa(), factors, m, n, k);
+    const dml__product product = dml__bf16_product(dml__pool_bf16(NULL), factors, m, n, k);
     return dml__product_scratch(&product);
 }
 

@@ -3,11 +3,12 @@
 
 #include "kernels/gemm.h"
 
+#include "kernels/gemm_internal.h"
 #include "kernels/product.h"
 
 #include <string.h>
 
-static bool dml__sgemm_fits(dml_transpose trans, int rows, int columns, int ld)
+static bool dml__gemm_fits(dml_transpose trans, int rows, int columns, int ld)
 {
     const int inner = trans == DML_NO_TRANS ? columns : rows;
     return ld >= (inner > 1 ? inner : 1);
@@ -18,16 +19,15 @@ static bool dml__is_transpose(dml_transpose trans)
     return trans == DML_NO_TRANS || trans == DML_TRANS;
 }
 
-static dml_status dml__check_sgemm(dml_transpose trans_a, dml_transpose trans_b, int m, int n, int k,
-                                   float alpha, const float *a, int lda, const float *b, int ldb,
-                                   const float *c, int ldc)
+DML__LOCAL dml_status dml__check_gemm(const dml__gemm_arguments *g)
 {
-    if (!dml__is_transpose(trans_a) || !dml__is_transpose(trans_b) || m < 0 || n < 0 || k < 0 ||
-        !dml__sgemm_fits(trans_a, m, k, lda) || !dml__sgemm_fits(trans_b, k, n, ldb) ||
-        !dml__sgemm_fits(DML_NO_TRANS, m, n, ldc))
+    if (!dml__is_transpose(g->trans_a) || !dml__is_transpose(g->trans_b) || g->m < 0 || g->n < 0 ||
+        g->k < 0 || !dml__gemm_fits(g->trans_a, g->m, g->k, g->lda) ||
+        !dml__gemm_fits(g->trans_b, g->k, g->n, g->ldb) || !dml__gemm_fits(DML_NO_TRANS, g->m, g->n, g->ldc))
         return DML_ERROR_ARGUMENT;
-    const bool empty = m == 0 || n == 0, reads = !empty && k > 0 && alpha != 0;
-    return (!empty && !c) || (reads && (!a || !b)) ? DML_ERROR_ARGUMENT : DML_OK;
+    if (!dml__epilogue_is_known(g->epilogue)) return DML_ERROR_ARGUMENT;
+    const bool empty = g->m == 0 || g->n == 0, reads = !empty && g->k > 0 && g->reads;
+    return (!empty && !g->c) || (reads && (!g->a || !g->b)) ? DML_ERROR_ARGUMENT : DML_OK;
 }
 
 /* The numbers of a row-major product; where its arrays are is added. */
@@ -55,8 +55,9 @@ DML_API dml_status dml_sgemm_fused(dml_pool *pool, dml_transpose trans_a, dml_tr
                                    int k, float alpha, const float *a, int lda, const float *b, int ldb,
                                    float beta, float *c, int ldc, const dml_epilogue *epilogue)
 {
-    const dml_status status = dml__check_sgemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, c, ldc);
-    if (status == DML_OK && !dml__epilogue_is_known(epilogue)) return DML_ERROR_ARGUMENT;
+    const dml__gemm_arguments arguments = { trans_a, trans_b, m,   n,   k,   alpha != 0, a,
+                                            b,       c,       lda, ldb, ldc, epilogue };
+    const dml_status status = dml__check_gemm(&arguments);
     if (status != DML_OK || m == 0 || n == 0) return status;
     dml__matrix factors[2];
     dml__product product = dml__row_major_product(factors, trans_a, trans_b, m, n, k, a, lda, b, ldb);
@@ -119,7 +120,9 @@ DML_API dml_status dml_sgemm_batched(dml_pool *pool, dml_transpose trans_a, dml_
     if (count < 0) return DML_ERROR_ARGUMENT;
     if (count == 0) return DML_OK;
     dml__gemm_batch batch;
-    const dml_status status = dml__check_sgemm(trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, c, ldc);
+    const dml__gemm_arguments arguments = { trans_a, trans_b, m,   n,   k,   alpha != 0, a,
+                                            b,       c,       lda, ldb, ldc, NULL };
+    const dml_status status = dml__check_gemm(&arguments);
     if (status != DML_OK || m == 0 || n == 0) return status;
     batch.pool = pool;
     batch.product = dml__row_major_product(batch.factors, trans_a, trans_b, m, n, k, a, lda, b, ldb);

@@ -66,9 +66,7 @@ DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int la
 static void dml__pack_lanes(const float *x, ptrdiff_t k_step, int lanes, int kc, int width, float *out)
 {
     int k = 0;
-    if (lanes == 16 && width == 16)
-        for (; k < kc; k++, x += k_step, out += 16) memcpy(out, x, 16 * sizeof *out);
-    else if (lanes <= 8 && lanes == width && k_step >= 8)
+    if (lanes <= 8 && lanes == width && k_step >= 8)
         for (; k < kc - 8; k++, x += k_step, out += width) memcpy(out, x, 8 * sizeof *out);
     for (; k < kc; k++, x += k_step, out += width) {
         memcpy(out, x, (size_t)lanes * sizeof *out);

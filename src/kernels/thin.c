@@ -15,7 +15,7 @@
 #define DML__THIN_WORK 65536.0 /* multiply-adds of a task */
 
 typedef struct dml__thin {
-    ptrdiff_t m, n, k; /* n >= m */
+    ptrdiff_t m, n, k; /* of dots, n >= m and n >= 4 */
     const float *a;    /* element (i, p) at i * a_line + p * a_step */
     ptrdiff_t a_line, a_step;
     const float *b; /* (n, k) for dots, (k, n) for sums of lines */

@@ -37,6 +37,8 @@
 struct dml_pool {
     dml__memory memory;
     dml__machine machine;
+    dml__bf16_isa bf16;
+    bool bf16_known;
     int threads;
     int spin;      /* microseconds */
     int pin_first; /* the place of worker 0 in the affinity mask; -1: none is pinned */
@@ -317,6 +319,14 @@ DML__LOCAL dml__machine dml__pool_machine(const dml_pool *pool)
     if (pool) return pool->machine;
     const dml__machine unknown = { dml_cpu_isa(), { DML__LEAST_L1, DML__LEAST_L2, 0, 1 } };
     return unknown;
+}
+
+DML__LOCAL dml__bf16_isa dml__pool_bf16(dml_pool *pool)
+{
+    if (!pool) return dml__cpu_bf16(dml_cpu_isa());
+    if (!pool->bf16_known) pool->bf16 = dml__cpu_bf16(pool->machine.isa);
+    pool->bf16_known = true;
+    return pool->bf16;
 }
 
 DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *argument)

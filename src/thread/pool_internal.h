@@ -2,7 +2,7 @@
 #ifndef DML_THREAD_POOL_INTERNAL_H
 #define DML_THREAD_POOL_INTERNAL_H
 
-#include "base/cpu.h"
+#include "base/cpu_bf16.h"
 #include "thread/pool.h"
 
 typedef struct dml__machine {
@@ -12,5 +12,9 @@ typedef struct dml__machine {
 
 /* A load for a pool; NULL has dml_cpu_isa and the smallest caches of today's processors. */
 DML__LOCAL dml__machine dml__pool_machine(const dml_pool *pool);
+
+/* Which instructions for bf16 the pool's instruction set comes with: asked for when it is first needed, since
+   that also asks the system for leave to use them, and then remembered; NULL asks each time. */
+DML__LOCAL dml__bf16_isa dml__pool_bf16(dml_pool *pool);
 
 #endif
