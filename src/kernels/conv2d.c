@@ -6,6 +6,7 @@
 #include "kernels/blocks.h"
 #include "kernels/conv2d_depthwise.h"
 #include "kernels/conv2d_pass.h"
+#include "kernels/conv2d_planes.h"
 #include "kernels/conv2d_weights.h"
 #include "kernels/product.h"
 #include "thread/scratch.h"
@@ -298,7 +299,10 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
         for (int y = 0; y < s->stride_h && y < s->height; y++)
             for (int x = 0; x < s->stride_w && x < s->width; x++) {
                 dml__conv_pass pass = dml__conv_input_pass(&conv, group, y, x, dy, w, beta, dx);
-                dml__conv_run(pool, &conv, &pass);
+                if (!dml__conv_is_depthwise(&conv) && dml__conv_planes_fits(pool, &pass))
+                    dml__conv_planes_run(pool, &pass);
+                else
+                    dml__conv_run(pool, &conv, &pass);
             }
     return DML_OK;
 }
@@ -368,7 +372,9 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
     for (int y = 0; y < s->stride_h && y < s->height; y++)
         for (int x = 0; x < s->stride_w && x < s->width; x++) {
             const dml__conv_pass pass = dml__conv_input_pass(&conv, 0, y, x, NULL, NULL, 0, NULL);
-            scratch = dml__larger_scratch(scratch, dml__conv_pass_scratch(&pass));
+            scratch = dml__larger_scratch(scratch, dml__conv_planes_fits(NULL, &pass)
+                                                       ? dml__conv_planes_scratch(&pass)
+                                                       : dml__conv_pass_scratch(&pass));
         }
     return scratch;
 }
