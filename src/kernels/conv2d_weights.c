@@ -286,6 +286,14 @@ static ptrdiff_t dml__wgrad_row(const dml__wgrad_plan *plan, ptrdiff_t tile)
     return tile * plan->job->filters / plan->row_tiles;
 }
 
+/* Where few cache lines hold all filters of a pixel, or few tiles use them, packing costs more than it saves.
+ */
+static bool dml__wgrad_packs_dy(const dml__wgrad_plan *plan)
+{
+    const ptrdiff_t uses = plan->panels_at_once * plan->job->taps_h * dml__wgrad_tiles_across(plan);
+    return uses >= 3 && plan->job->dy_pixel > 32;
+}
+
 /* Packs a strip of dy as panels of tiles, (pixels, rows of the tile) one behind the other. */
 static void dml__wgrad_pack_dy(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip, ptrdiff_t tile0,
                                ptrdiff_t tile1, float *out)
@@ -373,7 +381,7 @@ static void dml__wgrad_part_run(const dml__wgrad_plan *plan, const dml__wgrad_pa
     const dml__wgrad *j = plan->job;
     float *packed = scratch + dml__conv_round_up(dml__wgrad_copy_floats(plan), 16);
     const ptrdiff_t row_tiles = plan->filters_at_once / plan->rows;
-    const ptrdiff_t uses = plan->panels_at_once * j->taps_h * dml__wgrad_tiles_across(plan);
+    const bool pack = dml__wgrad_packs_dy(plan);
     const ptrdiff_t end = (part->chunk + 1) * plan->strips / plan->chunks;
     dml__wgrad_view view;
     float beta = part->chunk ? 0 : j->beta;
@@ -385,8 +393,8 @@ static void dml__wgrad_part_run(const dml__wgrad_plan *plan, const dml__wgrad_pa
             dml__wgrad_view_strip(plan, &strip, some.panel0, some.panel1 - some.panel0, scratch, &view);
             for (some.tile0 = part->tile0; some.tile0 < part->tile1; some.tile0 = some.tile1) {
                 some.tile1 = dml__conv_smaller(some.tile0 + row_tiles, part->tile1);
-                if (uses >= 3) dml__wgrad_pack_dy(plan, &strip, some.tile0, some.tile1, packed);
-                dml__wgrad_multiply(plan, &strip, &view, &some, uses >= 3 ? packed : NULL, beta);
+                if (pack) dml__wgrad_pack_dy(plan, &strip, some.tile0, some.tile1, packed);
+                dml__wgrad_multiply(plan, &strip, &view, &some, pack ? packed : NULL, beta);
             }
         }
     }
