@@ -92,6 +92,7 @@
 #include "kernels/gemm.c"
 #include "kernels/bf16.c"
 #include "kernels/conv2d_pass.c"
+#include "kernels/conv2d_planes.c"
 #include "kernels/conv2d_weights.c"
 #include "kernels/conv2d_depthwise.c"
 #include "kernels/conv2d.c"

@@ -6,6 +6,7 @@
 #include "kernels/blocks.h"
 #include "kernels/conv2d_depthwise.h"
 #include "kernels/conv2d_pass.h"
+#include "kernels/conv2d_planes.h"
 #include "kernels/conv2d_weights.h"
 #include "kernels/product.h"
 #include "thread/scratch.h"
@@ -96,14 +97,7 @@ static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass 
     }
 }
 
-/* --- one tap, no strides, no padding: matrix products --- */
-
-static bool dml__conv_is_pointwise(const dml__conv *conv)
-{
-    const dml_conv2d_shape *s = &conv->shape;
-    return conv->taps == 1 && s->groups == 1 && s->stride_h == 1 && s->stride_w == 1 && s->pad_h == 0 &&
-           s->pad_w == 0;
-}
+/* --- one tap, no padding: matrix products --- */
 
 /* With P pixels: y (P, F) = x (P, C) w^T; dx = dy w; dw = dy^T x. */
 typedef enum dml__conv_direction {
@@ -112,25 +106,87 @@ typedef enum dml__conv_direction {
     DML__CONV_WEIGHTS
 } dml__conv_direction;
 
+/* With strides, the pixels of dx are no matrix' rows. */
+static bool dml__conv_is_product(const dml__conv *conv, dml__conv_direction direction)
+{
+    const dml_conv2d_shape *s = &conv->shape;
+    return conv->taps == 1 && s->groups == 1 && s->pad_h == 0 && s->pad_w == 0 &&
+           (direction != DML__CONV_INPUT || (s->stride_h == 1 && s->stride_w == 1));
+}
+
+/* The pixels of x that strides leave, as a factor. */
+typedef struct dml__conv_pixels {
+    const float *x;
+    ptrdiff_t out_h, out_w; /* of an image */
+    ptrdiff_t image, line, pixel;
+} dml__conv_pixels;
+
+static const float *dml__conv_pixel(const dml__conv_pixels *p, ptrdiff_t index)
+{
+    const ptrdiff_t line = index / p->out_w;
+    return p->x + line / p->out_h * p->image + line % p->out_h * p->line + index % p->out_w * p->pixel;
+}
+
+/* Lanes are pixels, k channels. */
+static void dml__conv_pack_rows(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                int width, float *out)
+{
+    const dml__conv_pixels *p = (const dml__conv_pixels *)source;
+    if (lanes < width) dml__conv_zero(out, (ptrdiff_t)kc * width);
+    for (ptrdiff_t lane = 0, count; lane < lanes; lane += count) {
+        count = dml__conv_smaller(lanes - lane, p->out_w - (first + lane) % p->out_w);
+        dml__pack_transposed(dml__conv_pixel(p, first + lane) + k0, p->pixel, (int)count, kc, width,
+                             out + lane);
+    }
+}
+
+/* Lanes are channels, k pixels. */
+static void dml__conv_pack_columns(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                   int width, float *out)
+{
+    const dml__conv_pixels *p = (const dml__conv_pixels *)source;
+    for (ptrdiff_t k = 0; k < kc; k++, out += width) {
+        dml__conv_copy(out, dml__conv_pixel(p, k0 + k) + first, lanes);
+        dml__conv_zero(out + lanes, width - lanes);
+    }
+}
+
+typedef struct dml__conv_factors {
+    dml__matrix a, b;
+    dml__conv_pixels x; /* in the place of one of them */
+} dml__conv_factors;
+
 static dml__product dml__conv_product(const dml__conv *conv, dml__conv_direction direction, const float *left,
-                                      const float *right, dml__matrix factors[2])
+                                      const float *right, dml__conv_factors *factors)
 {
     const dml_conv2d_shape *s = &conv->shape;
     const ptrdiff_t pixels = s->batch * conv->out_h * conv->out_w, channels = s->channels,
-                    filters = s->filters;
+                    filters = s->filters, line = s->width * channels;
     const dml__matrix rows = { left, direction == DML__CONV_FORWARD ? channels : filters, 1 };
     const dml__matrix columns = { left, 1, filters };
     const dml__matrix plain = { right, 1, channels }, transposed = { right, channels, 1 };
+    const dml__conv_pixels x = { direction == DML__CONV_FORWARD ? left : right,
+                                 conv->out_h,
+                                 conv->out_w,
+                                 s->height * line,
+                                 s->stride_h * line,
+                                 s->stride_w * channels };
     dml__product product;
     memset(&product, 0, sizeof product);
-    factors[0] = direction == DML__CONV_WEIGHTS ? columns : rows;
-    factors[1] = direction == DML__CONV_FORWARD ? transposed : plain;
+    factors->a = direction == DML__CONV_WEIGHTS ? columns : rows;
+    factors->b = direction == DML__CONV_FORWARD ? transposed : plain;
+    factors->x = x;
     product.m = direction == DML__CONV_WEIGHTS ? filters : pixels;
     product.n = direction == DML__CONV_FORWARD ? filters : channels;
     product.k = direction == DML__CONV_FORWARD ? channels : direction == DML__CONV_INPUT ? filters : pixels;
     product.a.pack = product.b.pack = dml__pack_matrix;
-    product.a.source = &factors[0];
-    product.b.source = &factors[1];
+    product.a.source = &factors->a;
+    product.b.source = &factors->b;
+    if (s->stride_h > 1 || s->stride_w > 1) {
+        dml__factor *strided = direction == DML__CONV_FORWARD ? &product.a : &product.b;
+        strided->pack = direction == DML__CONV_FORWARD ? dml__conv_pack_rows : dml__conv_pack_columns;
+        strided->source = &factors->x;
+    }
     product.alpha = 1;
     product.ldc = product.n;
     return product;
@@ -140,8 +196,8 @@ static void dml__conv_multiply(dml_pool *pool, const dml__conv *conv, dml__conv_
                                const float *left, const float *right, float beta,
                                const dml_epilogue *epilogue, float *c)
 {
-    dml__matrix factors[2];
-    dml__product product = dml__conv_product(conv, direction, left, right, factors);
+    dml__conv_factors factors;
+    dml__product product = dml__conv_product(conv, direction, left, right, &factors);
     product.beta = beta;
     product.c = c;
     if (epilogue) product.epilogue = *epilogue;
@@ -150,8 +206,8 @@ static void dml__conv_multiply(dml_pool *pool, const dml__conv *conv, dml__conv_
 
 static dml_scratch dml__conv_product_scratch(const dml__conv *conv, dml__conv_direction direction)
 {
-    dml__matrix factors[2];
-    const dml__product product = dml__conv_product(conv, direction, NULL, NULL, factors);
+    dml__conv_factors factors;
+    const dml__product product = dml__conv_product(conv, direction, NULL, NULL, &factors);
     return dml__product_scratch(&product);
 }
 
@@ -198,7 +254,7 @@ DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_sha
     const dml_status status = dml__conv_init(&conv, shape);
     if (status == DML_OK && (!dml__conv_has_arrays(shape, x, w, y) || !dml__epilogue_is_known(epilogue)))
         return DML_ERROR_ARGUMENT;
-    if (status == DML_OK && dml__conv_is_pointwise(&conv)) {
+    if (status == DML_OK && dml__conv_is_product(&conv, DML__CONV_FORWARD)) {
         dml__conv_multiply(pool, &conv, DML__CONV_FORWARD, x, w, 0, epilogue, y);
         return DML_OK;
     }
@@ -289,7 +345,7 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
     const dml_status status = dml__conv_init(&conv, shape);
     if (status != DML_OK) return status;
     if (!dml__conv_has_arrays(shape, dy, w, dx)) return DML_ERROR_ARGUMENT;
-    if (dml__conv_is_pointwise(&conv)) {
+    if (dml__conv_is_product(&conv, DML__CONV_INPUT)) {
         dml__conv_multiply(pool, &conv, DML__CONV_INPUT, dy, w, beta, NULL, dx);
         return DML_OK;
     }
@@ -298,7 +354,10 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
         for (int y = 0; y < s->stride_h && y < s->height; y++)
             for (int x = 0; x < s->stride_w && x < s->width; x++) {
                 dml__conv_pass pass = dml__conv_input_pass(&conv, group, y, x, dy, w, beta, dx);
-                dml__conv_run(pool, &conv, &pass);
+                if (!dml__conv_is_depthwise(&conv) && dml__conv_planes_fits(pool, &pass))
+                    dml__conv_planes_run(pool, &pass);
+                else
+                    dml__conv_run(pool, &conv, &pass);
             }
     return DML_OK;
 }
@@ -331,7 +390,7 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
     dml__conv conv;
     const dml_status status = dml__conv_init(&conv, shape);
     if (status == DML_OK && (!dw || !dml__conv_has_arrays(shape, x, dy, dw))) return DML_ERROR_ARGUMENT;
-    if (status == DML_OK && dml__conv_is_pointwise(&conv)) {
+    if (status == DML_OK && dml__conv_is_product(&conv, DML__CONV_WEIGHTS)) {
         dml__conv_multiply(pool, &conv, DML__CONV_WEIGHTS, dy, x, beta, NULL, dw);
         return DML_OK;
     }
@@ -353,22 +412,24 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
     dml__conv conv;
     if (dml__conv_init(&conv, shape) != DML_OK) return scratch;
     if (dml__conv_is_depthwise(&conv)) return scratch;
-    if (dml__conv_is_pointwise(&conv)) {
-        scratch = dml__conv_product_scratch(&conv, DML__CONV_FORWARD);
-        if (!training) return scratch;
-        scratch = dml__larger_scratch(scratch, dml__conv_product_scratch(&conv, DML__CONV_INPUT));
-        return dml__larger_scratch(scratch, dml__conv_product_scratch(&conv, DML__CONV_WEIGHTS));
-    }
     const dml_conv2d_shape *s = &conv.shape;
     const dml__conv_pass forward = dml__conv_forward_pass(&conv, 0, NULL, NULL, NULL, NULL);
-    scratch = dml__conv_pass_scratch(&forward);
+    scratch = dml__conv_is_product(&conv, DML__CONV_FORWARD)
+                  ? dml__conv_product_scratch(&conv, DML__CONV_FORWARD)
+                  : dml__conv_pass_scratch(&forward);
     if (!training) return scratch;
     const dml__wgrad weights = dml__conv_weights_job(&conv, 0, NULL, NULL, 0, NULL);
-    scratch = dml__larger_scratch(scratch, dml__wgrad_scratch(&weights));
+    scratch = dml__larger_scratch(scratch, dml__conv_is_product(&conv, DML__CONV_WEIGHTS)
+                                               ? dml__conv_product_scratch(&conv, DML__CONV_WEIGHTS)
+                                               : dml__wgrad_scratch(&weights));
+    if (dml__conv_is_product(&conv, DML__CONV_INPUT))
+        return dml__larger_scratch(scratch, dml__conv_product_scratch(&conv, DML__CONV_INPUT));
     for (int y = 0; y < s->stride_h && y < s->height; y++)
         for (int x = 0; x < s->stride_w && x < s->width; x++) {
             const dml__conv_pass pass = dml__conv_input_pass(&conv, 0, y, x, NULL, NULL, 0, NULL);
-            scratch = dml__larger_scratch(scratch, dml__conv_pass_scratch(&pass));
+            scratch = dml__larger_scratch(scratch, dml__conv_planes_fits(NULL, &pass)
+                                                       ? dml__conv_planes_scratch(&pass)
+                                                       : dml__conv_pass_scratch(&pass));
         }
     return scratch;
 }

@@ -71,10 +71,12 @@ typedef struct dml__conv_pass_plan {
     ptrdiff_t runs, run;      /* k is that many runs of elements that lie side by side */
     ptrdiff_t chunks, pieces; /* chunks are whole runs, or a run is cut into that many pieces */
     bool copy;                /* the source has to be padded */
-    ptrdiff_t copy_w;         /* pixels of a padded line */
-    ptrdiff_t images, lines;  /* of a band: whole images, or lines of one */
-    ptrdiff_t bands, groups;  /* tasks: bands times groups of panels */
-    float *packed;            /* (panels, k, full), or NULL */
+    bool spill;       /* a pixel's vectors may reach into the next pixels, which are written after it */
+    bool clips;       /* lines' taps above and below the image are left out */
+    ptrdiff_t copy_w; /* pixels of a padded line */
+    ptrdiff_t images, lines; /* of a band: whole images, or lines of one */
+    ptrdiff_t bands, groups; /* tasks: bands times groups of panels */
+    float *packed;           /* (panels, k, full), or NULL */
 } dml__conv_pass_plan;
 
 /* Lines of the source under some lines of the grid. */
@@ -161,6 +163,11 @@ static dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml__con
     } else {
         plan.chunks = dml__conv_quotient_up(plan.runs, DML__CONV_KC / plan.run);
     }
+    plan.spill = plan.panels == 1 && plan.chunks == 1 && p->columns % plan.kernel->lanes && p->beta == 0 &&
+                 p->target_pixel == p->columns && p->target_line == p->grid_w * p->target_pixel &&
+                 p->target_image == p->grid_h * p->target_line;
+    /* Pixels that spill are written in order, and lines of few columns are too short to go through alone. */
+    plan.clips = plan.k > 0 && !plan.spill && (p->origin_y < 0 || end_y > p->source_h);
     dml__conv_pass_plan_bands(&plan, threads);
     return plan;
 }
@@ -190,6 +197,27 @@ static dml__conv_pass_chunk dml__conv_pass_chunk_at(const dml__conv_pass_plan *p
     chunk.k0 = chunk.run0 * plan->run + chunk.offset;
     chunk.k1 = chunk.k0 + (ptrdiff_t)chunk.runs * chunk.length;
     return chunk;
+}
+
+/* The runs of a chunk that a line of the grid meets inside of the image; the others are zeros, and left out.
+ */
+static dml__conv_pass_chunk dml__conv_pass_chunk_of_line(const dml__conv_pass_plan *plan,
+                                                         const dml__conv_pass_chunk *chunk, ptrdiff_t line)
+{
+    const dml__conv_pass *p = plan->pass;
+    dml__conv_pass_chunk clipped = *chunk;
+    if (!plan->clips) return clipped;
+    const ptrdiff_t top = p->origin_y + line * p->stride_h, below = p->source_h - top;
+    const ptrdiff_t tap0 = top >= 0 ? 0 : dml__conv_quotient_up(-top, p->dilation_h),
+                    tap1 = below <= 0 ? 0 : dml__conv_quotient_up(below, p->dilation_h);
+    const ptrdiff_t across = plan->runs / p->taps_h; /* runs of a line of taps */
+    ptrdiff_t end = dml__conv_smaller(chunk->run0 + chunk->runs, tap1 * across);
+    clipped.run0 = dml__conv_larger(chunk->run0, tap0 * across);
+    if (clipped.run0 >= end) clipped.run0 = end = chunk->run0;
+    clipped.runs = (int)(end - clipped.run0);
+    clipped.k0 = clipped.run0 * plan->run + clipped.offset;
+    clipped.k1 = clipped.k0 + (ptrdiff_t)clipped.runs * clipped.length;
+    return clipped;
 }
 
 /* --- the weights --- */
@@ -347,14 +375,13 @@ static void dml__conv_pass_gather(const dml__conv_pass *p, const dml__conv_pass_
     }
 }
 
-/* One chunk of one panel for all pixels of a band. */
+/* One chunk of some panels for all pixels of a band, or of some of its lines. */
 typedef struct dml__conv_pass_sweep {
     const dml__conv_pass_plan *plan;
-    const dml__conv_pass_band *band;
+    dml__conv_pass_band band;
     dml__conv_pass_chunk chunk;
-    ptrdiff_t j0;
-    int columns; /* of the panel that count */
-    bool spill;  /* a pixel's vectors may reach into the next pixels, which are written after it */
+    ptrdiff_t j0, k0; /* where the tile's columns and its weights begin */
+    int columns;      /* of the panel that count */
     dml__tile tile;
 } dml__conv_pass_sweep;
 
@@ -362,7 +389,7 @@ static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
 {
     const dml__conv_pass_plan *plan = sweep->plan;
     const dml__conv_pass *p = plan->pass;
-    const dml__conv_pass_band *band = sweep->band;
+    const dml__conv_pass_band *band = &sweep->band;
     dml__tile *tile = &sweep->tile;
     const ptrdiff_t pixels = band->images * band->lines * p->grid_w;
     const ptrdiff_t tiles = dml__conv_quotient_up(pixels, plan->kernel->rows);
@@ -395,17 +422,20 @@ static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
             }
             dml__conv_pass_next(&at, band, p->grid_w);
         }
-        const bool spill = sweep->spill && (pixels - end) * sweep->columns >= tile->columns;
+        const bool spill = plan->spill && (pixels - end) * sweep->columns >= tile->columns;
         dml__conv_tile(plan->kernel, tile, spill ? tile->columns : sweep->columns);
     }
 }
 
-/* Sets where the blocks of a chunk lie. */
-static void dml__conv_pass_blocks(const dml__conv_pass_plan *plan, const dml__conv_pass_band *band,
-                                  const dml__conv_pass_chunk *chunk, ptrdiff_t b_step, ptrdiff_t *a_at,
-                                  ptrdiff_t *b_at, dml__tile *tile)
+/* Sets where the blocks of a sweep's chunk lie. */
+static void dml__conv_pass_blocks(dml__conv_pass_sweep *sweep, ptrdiff_t *a_at, ptrdiff_t *b_at)
 {
+    const dml__conv_pass_plan *plan = sweep->plan;
     const dml__conv_pass *p = plan->pass;
+    const dml__conv_pass_chunk *chunk = &sweep->chunk;
+    const dml__conv_pass_band *band = &sweep->band;
+    dml__tile *tile = &sweep->tile;
+    const ptrdiff_t b0 = (chunk->k0 - sweep->k0) * tile->b_step;
     tile->blocks = plan->k ? chunk->runs : 0;
     tile->k = chunk->length;
     tile->a_at = a_at;
@@ -413,7 +443,8 @@ static void dml__conv_pass_blocks(const dml__conv_pass_plan *plan, const dml__co
     if (!band->base) {
         tile->blocks = 1;
         tile->k = (int)(chunk->k1 - chunk->k0);
-        a_at[0] = b_at[0] = 0;
+        a_at[0] = 0;
+        b_at[0] = b0;
         return;
     }
     const ptrdiff_t across = plan->runs == p->taps_h ? 1 : p->taps_w;
@@ -421,7 +452,30 @@ static void dml__conv_pass_blocks(const dml__conv_pass_plan *plan, const dml__co
         const ptrdiff_t run = chunk->run0 + r;
         a_at[r] = run / across * p->dilation_h * band->line_step +
                   run % across * p->dilation_w * band->pixel_step + chunk->offset;
-        b_at[r] = (ptrdiff_t)r * chunk->length * b_step;
+        b_at[r] = b0 + (ptrdiff_t)r * chunk->length * tile->b_step;
+    }
+}
+
+/* Sweeps over a band in parts of lines that meet the same of a chunk. */
+static void dml__conv_pass_sweep_band(dml__conv_pass_sweep *sweep, const dml__conv_pass_band *band,
+                                      const dml__conv_pass_chunk *chunk)
+{
+    const dml__conv_pass_plan *plan = sweep->plan;
+    const dml__tile *tile = &sweep->tile;
+    ptrdiff_t a_at[DML__CONV_KC], b_at[DML__CONV_KC];
+    for (ptrdiff_t y = 0, end; y < band->lines; y = end) {
+        sweep->chunk = dml__conv_pass_chunk_of_line(plan, chunk, band->y0 + y);
+        end = plan->clips ? y + 1 : band->lines;
+        for (; end < band->lines; end++) {
+            const dml__conv_pass_chunk next = dml__conv_pass_chunk_of_line(plan, chunk, band->y0 + end);
+            if (next.run0 != sweep->chunk.run0 || next.runs != sweep->chunk.runs) break;
+        }
+        if (plan->clips && sweep->chunk.runs == 0 && tile->beta == 1 && !tile->bias && !tile->relu) continue;
+        sweep->band = *band;
+        sweep->band.y0 += y, sweep->band.lines = end - y;
+        if (band->base) sweep->band.base += y * plan->pass->stride_h * band->line_step;
+        dml__conv_pass_blocks(sweep, a_at, b_at);
+        dml__conv_pass_sweep_tiles(sweep);
     }
 }
 
@@ -441,19 +495,14 @@ static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__co
                                   bool first, bool last)
 {
     const dml__conv_pass *p = plan->pass;
-    ptrdiff_t a_at[DML__CONV_KC], b_at[DML__CONV_KC];
     float block[DML__CONV_KC * DML__CONV_COLUMNS], bias[DML__CONV_COLUMNS]; /* (panels, k, width), (width) */
     dml__conv_pass_sweep sweep;
     dml__tile *tile = &sweep.tile;
     sweep.plan = plan;
-    sweep.band = band;
     sweep.j0 = panel * plan->full;
     sweep.columns = (int)dml__conv_pass_panel_columns(plan, panel);
     const ptrdiff_t width = dml__conv_round_up(sweep.columns, plan->kernel->lanes);
-    sweep.spill = plan->chunks == 1 && plan->panels == 1 && p->beta == 0 && p->target_pixel == p->columns &&
-                  p->target_line == p->grid_w * p->target_pixel &&
-                  p->target_image == p->grid_h * p->target_line;
-    sweep.chunk = *chunk;
+    sweep.k0 = chunk->k0;
     tile->panels = (int)panels;
     tile->columns = (int)width;
     tile->a_step = 1;
@@ -479,8 +528,7 @@ static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__co
             tile->bias = bias;
         }
     }
-    dml__conv_pass_blocks(plan, band, &sweep.chunk, width, a_at, b_at, tile);
-    dml__conv_pass_sweep_tiles(&sweep);
+    dml__conv_pass_sweep_band(&sweep, band, chunk);
 }
 
 static void dml__conv_pass_task(void *argument, int task, int worker)

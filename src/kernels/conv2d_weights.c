@@ -286,6 +286,14 @@ static ptrdiff_t dml__wgrad_row(const dml__wgrad_plan *plan, ptrdiff_t tile)
     return tile * plan->job->filters / plan->row_tiles;
 }
 
+/* Where few cache lines hold all filters of a pixel, or few tiles use them, packing costs more than it saves.
+ */
+static bool dml__wgrad_packs_dy(const dml__wgrad_plan *plan)
+{
+    const ptrdiff_t uses = plan->panels_at_once * plan->job->taps_h * dml__wgrad_tiles_across(plan);
+    return uses >= 3 && plan->job->dy_pixel > 32;
+}
+
 /* Packs a strip of dy as panels of tiles, (pixels, rows of the tile) one behind the other. */
 static void dml__wgrad_pack_dy(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip, ptrdiff_t tile0,
                                ptrdiff_t tile1, float *out)
@@ -333,7 +341,16 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
     tile.beta = beta;
     tile.bias = NULL;
     tile.relu = false;
-    for (ptrdiff_t panel = part->panel0; panel < part->panel1; panel++)
+    tile.k = (int)strip->w;
+    tile.blocks = (int)strip->lines;
+    for (ptrdiff_t panel = part->panel0; panel < part->panel1; panel++) {
+        dml__wgrad_columns next = dml__wgrad_columns_at(plan, panel, 0);
+        const ptrdiff_t width = plan->in_place        ? 1
+                                : plan->lines_of_taps ? j->channels
+                                                      : dml__conv_round_up(next.count, plan->kernel->lanes);
+        tile.b_step = view->pixel_step * width;
+        for (ptrdiff_t l = 0; l < strip->lines; l++)
+            b_at[l] = view->at[l] * (plan->in_place ? 1 : view->line_step * width);
         for (ptrdiff_t t = part->tile0; t < part->tile1; t++) {
             const ptrdiff_t row = dml__wgrad_row(plan, t);
             tile.rows = (int)(dml__wgrad_row(plan, t + 1) - row);
@@ -346,26 +363,28 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
                 tile.a_step = j->dy_pixel;
             for (int i = 0; i < tile.rows; i++) tile.a[i] = a + i;
             const ptrdiff_t a_line = packed ? strip->w * tile.a_step : j->out_w * tile.a_step;
+            for (ptrdiff_t l = 0; l < strip->lines; l++) a_at[l] = l * a_line;
             for (ptrdiff_t at = 0; at < tiles; at++) {
-                const dml__wgrad_columns columns = dml__wgrad_columns_at(plan, panel, at);
+                const dml__wgrad_columns columns = next;
+                float *c = dml__wgrad_element(plan, part->dw, row, &columns);
+                for (int i = 0; i < tile.rows; i++) tile.c[i] = c + i * plan->patch;
+                /* The tiles of a large dw are far from each other, and come from memory. */
+                next = dml__wgrad_columns_at(plan, panel, at + 1 < tiles ? at + 1 : 0);
+                if (at + 1 < tiles || t + 1 < part->tile1) {
+                    const ptrdiff_t next_row = at + 1 < tiles ? row : row + tile.rows;
+                    const float *ahead = dml__wgrad_element(plan, part->dw, next_row, &next);
+                    for (int i = 0; i < tile.rows && next_row + i < j->filters; i++)
+                        DML__PREFETCH(ahead + i * plan->patch);
+                }
                 tile.columns = (int)dml__conv_round_up(columns.count, plan->kernel->lanes);
-                const ptrdiff_t width = plan->in_place ? 1 : plan->lines_of_taps ? j->channels : tile.columns;
-                tile.b_step = view->pixel_step * width;
                 tile.b = view->base + (panel - part->panel0) * view->panel_step +
                          columns.tap_h * j->dilation_h * view->line_step * width;
                 tile.b += plan->lines_of_taps ? columns.first
                                               : columns.first / j->channels * view->dilation_step * width;
-                tile.k = (int)strip->w;
-                tile.blocks = (int)strip->lines;
-                for (ptrdiff_t l = 0; l < strip->lines; l++) {
-                    a_at[l] = l * a_line;
-                    b_at[l] = view->at[l] * (plan->in_place ? 1 : view->line_step * width);
-                }
-                for (int i = 0; i < tile.rows; i++)
-                    tile.c[i] = dml__wgrad_element(plan, part->dw, row + i, &columns);
                 dml__conv_tile(plan->kernel, &tile, columns.count);
             }
         }
+    }
 }
 
 static void dml__wgrad_part_run(const dml__wgrad_plan *plan, const dml__wgrad_part *part, float *scratch)
@@ -373,7 +392,7 @@ static void dml__wgrad_part_run(const dml__wgrad_plan *plan, const dml__wgrad_pa
     const dml__wgrad *j = plan->job;
     float *packed = scratch + dml__conv_round_up(dml__wgrad_copy_floats(plan), 16);
     const ptrdiff_t row_tiles = plan->filters_at_once / plan->rows;
-    const ptrdiff_t uses = plan->panels_at_once * j->taps_h * dml__wgrad_tiles_across(plan);
+    const bool pack = dml__wgrad_packs_dy(plan);
     const ptrdiff_t end = (part->chunk + 1) * plan->strips / plan->chunks;
     dml__wgrad_view view;
     float beta = part->chunk ? 0 : j->beta;
@@ -385,8 +404,8 @@ static void dml__wgrad_part_run(const dml__wgrad_plan *plan, const dml__wgrad_pa
             dml__wgrad_view_strip(plan, &strip, some.panel0, some.panel1 - some.panel0, scratch, &view);
             for (some.tile0 = part->tile0; some.tile0 < part->tile1; some.tile0 = some.tile1) {
                 some.tile1 = dml__conv_smaller(some.tile0 + row_tiles, part->tile1);
-                if (uses >= 3) dml__wgrad_pack_dy(plan, &strip, some.tile0, some.tile1, packed);
-                dml__wgrad_multiply(plan, &strip, &view, &some, uses >= 3 ? packed : NULL, beta);
+                if (pack) dml__wgrad_pack_dy(plan, &strip, some.tile0, some.tile1, packed);
+                dml__wgrad_multiply(plan, &strip, &view, &some, pack ? packed : NULL, beta);
             }
         }
     }

@@ -204,6 +204,9 @@ static void larger_shapes(void)
         { 1, 40, 1, 5, 65, 7, 1, 3, 1, 3, 0, 0, 0, 0 }, /* a line */
         { 1, 4, 6, 5, 300, 1, 1, 2, 2, 0, 0, 0, 0, 0 }, /* inputs that meet no tap, of many filters */
         { 2, 4, 6, 5, 300, 1, 1, 1, 2, 0, 0, 0, 0, 0 },  { 1, 5, 6, 5, 300, 3, 1, 2, 3, 1, 0, 0, 0, 0 },
+        { 2, 9, 10, 19, 23, 1, 1, 2, 2, 0, 0, 0, 0, 0 }, /* strided pixels: tiles go through several lines */
+        { 2, 14, 14, 6, 16, 5, 5, 1, 1, 0, 0, 0, 0, 0 }, /* gradients onto few channels, through many taps */
+        { 1, 20, 18, 3, 50, 3, 4, 1, 1, 1, 2, 0, 0, 0 }, { 2, 9, 35, 1, 33, 4, 5, 1, 1, 2, 1, 2, 0, 0 },
         { 0, 5, 5, 3, 4, 3, 3, 1, 1, 1, 1, 0, 0, 0 }, /* an empty batch: dw is beta dw */
     };
     unsigned state = 2;

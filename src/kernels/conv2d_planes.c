@@ -1,0 +1,245 @@
+#ifndef DML_KERNELS_CONV2D_PLANES_C
+#define DML_KERNELS_CONV2D_PLANES_C
+
+#include "kernels/conv2d_planes.h"
+
+#include "kernels/pack.h"
+#include "thread/pool_internal.h"
+
+#include <string.h>
+
+/* An image of 6 channels fills three quarters of one vector, and 6 sums of one vector wait for each other. So
+   the roles change: the micro-kernel's rows are columns of the pass, whose weights are used where they are,
+   its columns are pixels of a line, and its blocks taps. For that the source's lines are transposed into
+   (depth, pixels), with zeros on both sides; lines above and below the image are left out. Results are
+   transposed on their way to the target. Chunks are whole lines of taps. */
+#define DML__PLANES_KC 256
+#define DML__PLANES_BAND 65536 /* floats of a band's lines, about, which stay in a level-2 cache */
+#define DML__PLANES_BAND_MOST 262144
+#define DML__PLANES_SERIAL_WORK 200000.0
+
+typedef struct dml__planes_plan {
+    const dml__conv_pass *pass;
+    dml_pool *pool;
+    const dml__microkernel *kernel;
+    ptrdiff_t width;        /* pixels of a line of a plane */
+    ptrdiff_t chunks;       /* of the lines of taps */
+    ptrdiff_t lines, bands; /* of the grid in a band; bands of an image */
+} dml__planes_plan;
+
+/* Lines of the source under lines y0 .. y1 - 1 of the grid. */
+static ptrdiff_t dml__planes_first_line(const dml__conv_pass *p, ptrdiff_t y0)
+{
+    return dml__conv_larger(0, p->origin_y + y0 * p->stride_h);
+}
+
+static ptrdiff_t dml__planes_lines(const dml__conv_pass *p, ptrdiff_t y0, ptrdiff_t y1)
+{
+    const ptrdiff_t end = p->origin_y + (y1 - 1) * p->stride_h + (p->taps_h - 1) * p->dilation_h + 1;
+    return dml__conv_larger(0, dml__conv_smaller(end, p->source_h) - dml__planes_first_line(p, y0));
+}
+
+/* Floats that a band of so many lines takes at most. */
+static ptrdiff_t dml__planes_floats(const dml__planes_plan *plan, ptrdiff_t lines)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t of_source = (lines - 1) * p->stride_h + (p->taps_h - 1) * p->dilation_h + 1;
+    return dml__conv_smaller(of_source, p->source_h) * p->depth * plan->width;
+}
+
+static dml__planes_plan dml__planes_plan_of(dml_pool *pool, const dml__conv_pass *pass, int threads)
+{
+    dml__planes_plan plan;
+    const dml__conv_pass *p = pass;
+    const double work = (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)p->columns *
+                        (double)(p->taps_h * p->taps_w * p->depth);
+    ptrdiff_t bands = 1;
+    plan.pass = pass;
+    plan.pool = pool;
+    plan.kernel = dml__microkernel_get(dml__pool_machine(pool).isa);
+    plan.width = dml__conv_round_up(p->grid_w, plan.kernel->lanes) + (p->taps_w - 1) * p->dilation_w;
+    plan.chunks = dml__conv_quotient_up(
+        p->taps_h, dml__conv_larger(1, DML__PLANES_KC / dml__conv_larger(1, p->taps_w * p->depth)));
+    if (threads > 1 && work >= DML__PLANES_SERIAL_WORK)
+        bands = dml__conv_quotient_up(2 * threads, dml__conv_larger(1, p->batch));
+    plan.lines = dml__conv_quotient_up(p->grid_h, bands);
+    while (plan.lines > 1 && dml__planes_floats(&plan, plan.lines) > DML__PLANES_BAND)
+        plan.lines = dml__conv_quotient_up(plan.lines, 2);
+    plan.bands = dml__conv_quotient_up(p->grid_h, dml__conv_larger(1, plan.lines));
+    return plan;
+}
+
+/* Of fewer sums than the processor has under way at once, each step takes as long as of so many. */
+static ptrdiff_t dml__planes_tile_cost(ptrdiff_t sums)
+{
+    return dml__conv_larger(sums, 8);
+}
+
+DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *p)
+{
+    const dml__planes_plan plan = dml__planes_plan_of(pool, p, 1);
+    const dml__microkernel *kernel = plan.kernel;
+    const ptrdiff_t full = kernel->lanes * kernel->vectors, run = p->taps_w * p->depth;
+    if (p->stride_w != 1 || p->columns > kernel->rows || p->taps_h < 1 || run < 1 || run > DML__PLANES_KC ||
+        p->grid_w < 1 || p->grid_h < 1 || dml__planes_floats(&plan, 1) > DML__PLANES_BAND_MOST)
+        return false;
+    const ptrdiff_t along = dml__conv_quotient_up(p->columns, kernel->lanes);
+    const ptrdiff_t pass = dml__conv_quotient_up(p->grid_h * p->grid_w, kernel->rows) *
+                           dml__planes_tile_cost(kernel->rows * along);
+    const ptrdiff_t rest = dml__conv_quotient_up(p->grid_w % full, kernel->lanes) * p->columns;
+    const ptrdiff_t line = p->grid_w / full * dml__planes_tile_cost(kernel->vectors * p->columns) +
+                           (rest ? dml__planes_tile_cost(rest) : 0);
+    return p->grid_h * line < pass / 4 * 3; /* transposing is not free */
+}
+
+/* The part of a batch that a task computes. */
+typedef struct dml__planes_band {
+    ptrdiff_t n, y0, y1, line0;
+    const float
+        *planes; /* (lines, depth, width), from line `line0` of the source on; NULL: no room for them */
+} dml__planes_band;
+
+static void dml__planes_fill(const dml__planes_plan *plan, const dml__planes_band *band, float *planes)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t lines = dml__planes_lines(p, band->y0, band->y1);
+    const ptrdiff_t before = dml__conv_smaller(dml__conv_larger(0, -p->origin_x), plan->width);
+    const ptrdiff_t end = dml__conv_larger(before, dml__conv_smaller(plan->width, p->source_w - p->origin_x));
+    for (ptrdiff_t line = 0; line < lines; line++) {
+        const float *from =
+            p->source + ((band->n * p->source_h + band->line0 + line) * p->source_w + p->origin_x + before) *
+                            p->source_pixel;
+        for (ptrdiff_t d = 0; d < p->depth; d++) {
+            dml__conv_zero(planes + d * plan->width, before);
+            dml__conv_zero(planes + d * plan->width + end, plan->width - end);
+        }
+        if (end > before)
+            dml__pack_transposed(from, p->source_pixel, (int)(end - before), (int)p->depth, (int)plan->width,
+                                 planes + before);
+        planes += p->depth * plan->width;
+    }
+}
+
+/* The same for the taps of lines tap0 .. tap1 - 1 at some pixels of a line, (taps, depth, width). */
+static void dml__planes_gather(const dml__planes_plan *plan, const dml__planes_band *band, ptrdiff_t y,
+                               ptrdiff_t x0, ptrdiff_t tap0, ptrdiff_t tap1, ptrdiff_t width, float *to)
+{
+    const dml__conv_pass *p = plan->pass;
+    for (ptrdiff_t tap = tap0 * p->taps_w; tap < tap1 * p->taps_w; tap++) {
+        const ptrdiff_t line = p->origin_y + y * p->stride_h + tap / p->taps_w * p->dilation_h;
+        const float *from = p->source + (band->n * p->source_h + line) * p->source_w * p->source_pixel;
+        for (ptrdiff_t d = 0; d < p->depth; d++)
+            for (ptrdiff_t i = 0; i < width; i++) {
+                const ptrdiff_t x = p->origin_x + x0 + i + tap % p->taps_w * p->dilation_w;
+                *to++ = x >= 0 && x < p->source_w ? from[x * p->source_pixel + d] : 0;
+            }
+    }
+}
+
+/* A tile's sums over the lines of taps that line y meets. */
+static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_band *band, ptrdiff_t y,
+                             ptrdiff_t x0, float *sums, dml__tile *tile, float *gathered)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t top = p->origin_y + y * p->stride_h, below = p->source_h - top;
+    const ptrdiff_t clip0 = top >= 0 ? 0 : dml__conv_quotient_up(-top, p->dilation_h),
+                    clip1 = below <= 0 ? 0 : dml__conv_quotient_up(below, p->dilation_h);
+    ptrdiff_t a_at[DML__PLANES_KC], b_at[DML__PLANES_KC];
+    tile->a_at = a_at;
+    tile->b_at = b_at;
+    tile->beta = p->beta;
+    for (int i = 0; i < tile->rows; i++) tile->c[i] = sums + i * tile->columns;
+    for (ptrdiff_t c = 0; c < plan->chunks; c++) {
+        const ptrdiff_t tap0 = dml__conv_larger(c * p->taps_h / plan->chunks, clip0);
+        const ptrdiff_t tap1 = dml__conv_smaller((c + 1) * p->taps_h / plan->chunks, clip1);
+        if (tap1 <= tap0 && c > 0) continue;
+        tile->blocks = 0;
+        for (ptrdiff_t ty = tap0; ty < tap1; ty++)
+            for (ptrdiff_t tx = 0; tx < p->taps_w; tx++) {
+                const int block = tile->blocks++;
+                a_at[block] = ty * p->weights_tap_h + tx * p->weights_tap_w;
+                b_at[block] = band->planes
+                                  ? (top + ty * p->dilation_h - band->line0) * p->depth * plan->width +
+                                        tx * p->dilation_w
+                                  : block * p->depth * tile->columns;
+            }
+        tile->b = band->planes ? band->planes + x0 : gathered;
+        tile->b_step = band->planes ? plan->width : tile->columns;
+        if (!band->planes) dml__planes_gather(plan, band, y, x0, tap0, tap1, tile->columns, gathered);
+        plan->kernel->run(tile);
+        tile->beta = 1;
+    }
+}
+
+static void dml__planes_lines_run(const dml__planes_plan *plan, const dml__planes_band *band, float *gathered)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t full = plan->kernel->lanes * plan->kernel->vectors;
+    float sums[DML__CONV_ROWS * DML__CONV_COLUMNS]; /* (columns of the pass, pixels) */
+    dml__tile tile;
+    tile.rows = (int)p->columns;
+    tile.k = (int)p->depth;
+    tile.a_step = p->weights_depth;
+    tile.panels = 1;
+    tile.b_panel = 0;
+    tile.alpha = 1;
+    tile.bias = NULL;
+    tile.relu = false;
+    for (int i = 0; i < tile.rows; i++) tile.a[i] = p->weights + i * p->weights_column;
+    for (ptrdiff_t y = band->y0; y < band->y1; y++)
+        for (ptrdiff_t x = 0; x < p->grid_w; x += full) {
+            const ptrdiff_t count = dml__conv_smaller(full, p->grid_w - x);
+            float *to = p->target + band->n * p->target_image + y * p->target_line + x * p->target_pixel;
+            tile.columns = (int)dml__conv_round_up(count, plan->kernel->lanes);
+            if (p->beta != 0) {
+                dml__conv_zero(sums, tile.rows * tile.columns);
+                dml__pack_transposed(to, p->target_pixel, (int)count, tile.rows, tile.columns, sums);
+            }
+            dml__planes_tile(plan, band, y, x, sums, &tile, gathered);
+            dml__pack_transposed(sums, tile.columns, tile.rows, (int)count, (int)p->target_pixel, to);
+        }
+}
+
+DML__NOINLINE static void dml__planes_on_stack(const dml__planes_plan *plan, const dml__planes_band *band)
+{
+    float gathered[DML__PLANES_KC * DML__CONV_COLUMNS];
+    dml__planes_lines_run(plan, band, gathered);
+}
+
+static void dml__planes_task(void *argument, int task, int worker)
+{
+    const dml__planes_plan *plan = (const dml__planes_plan *)argument;
+    const dml__conv_pass *p = plan->pass;
+    float *planes = (float *)dml_pool_scratch(plan->pool, worker);
+    dml__planes_band band;
+    band.n = task / plan->bands;
+    band.y0 = task % plan->bands * p->grid_h / plan->bands;
+    band.y1 = (task % plan->bands + 1) * p->grid_h / plan->bands;
+    band.line0 = dml__planes_first_line(p, band.y0);
+    const size_t bytes = (size_t)dml__planes_floats(plan, plan->lines) * sizeof(float);
+    band.planes = NULL;
+    if (!planes || dml_pool_scratch_bytes(plan->pool).worker < bytes) {
+        dml__planes_on_stack(plan, &band);
+        return;
+    }
+    dml__planes_fill(plan, &band, planes);
+    band.planes = planes;
+    dml__planes_lines_run(plan, &band, NULL);
+}
+
+DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *pass)
+{
+    dml_scratch scratch = { 0, 0 };
+    const dml__planes_plan plan = dml__planes_plan_of(NULL, pass, 1);
+    scratch.worker = (size_t)dml__planes_floats(&plan, plan.lines) * sizeof(float);
+    return scratch;
+}
+
+DML__LOCAL void dml__conv_planes_run(dml_pool *pool, const dml__conv_pass *pass)
+{
+    const dml__planes_plan plan = dml__planes_plan_of(pool, pass, dml_pool_threads(pool));
+    const ptrdiff_t tasks = pass->batch * plan.bands;
+    dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__planes_task, (void *)&plan);
+}
+
+#endif
