@@ -17,10 +17,12 @@
 #define DML__DEPTHWISE_WEIGHTS 9216 /* floats of the transposed weights, or of their gradient */
 #define DML__DEPTHWISE_IMAGE 1024   /* pixels for which they are transposed once, about */
 #define DML__DEPTHWISE_SERIAL_WORK 100000.0
-#define DML__DEPTHWISE_PIXELS                                                                                \
-    7                          /* what the sides of images are multiples of, where they were 224 at first    \
-                                */
-#define DML__DEPTHWISE_LINE 16 /* floats of a line of the caches */
+#define DML__DEPTHWISE_PIXELS 7 /* the sides of images are often multiples of it: 224, 112, ... */
+#define DML__DEPTHWISE_LINE 16  /* floats of a line of the caches */
+
+/* Arrays of more level-2 caches' size than that come from too far for what a processor looks ahead by itself;
+   for smaller ones asking costs a sixth of the time. */
+#define DML__DEPTHWISE_NEAR 16
 
 typedef enum dml__depthwise_role {
     DML__DEPTHWISE_RESULT,  /* of weights and a source: the forward result, or the gradient of the input */
@@ -34,6 +36,7 @@ typedef struct dml__depthwise_row {
     ptrdiff_t source_pixel, source_w, origin; /* origin: of pixel 0, negative in the padding */
     ptrdiff_t tap_lines, taps, line;          /* line: from one tap's line of the source to the next one's */
     ptrdiff_t stride, dilation;
+    bool ask;                     /* for what comes next */
     ptrdiff_t source_line, ahead; /* ahead: from `source` to the first line that nothing has come from yet */
     float *weights;               /* (tap_lines, taps, width), or the gradient's sums */
     ptrdiff_t width;
@@ -113,7 +116,7 @@ typedef struct dml__depthwise_row {
                 const float *from = row.source + x * stride * row.source_pixel + c;                          \
                 float *weights = row.weights + c, *to = row.target + x * row.target_pixel + c;               \
                 vector first = dml__##isa##_splat(0);                                                        \
-                if (c % DML__DEPTHWISE_LINE == 0) {                                                          \
+                if (row.ask && c % DML__DEPTHWISE_LINE == 0) {                                               \
                     DML__DEPTHWISE_ASK(from + row.ahead, stride, row.source_line, pixels * stride,           \
                                        row.source_pixel)                                                     \
                     DML__DEPTHWISE_ASK(to + row.target_line, 1, 0, pixels, row.target_pixel)                 \
@@ -244,6 +247,7 @@ static dml__depthwise_lines dml__depthwise_inside(ptrdiff_t at, ptrdiff_t dilati
 typedef struct dml__depthwise_loop {
     const dml__conv_pass *pass;
     dml_isa isa;
+    bool distant;
     ptrdiff_t images, lines, channels; /* of a task */
     ptrdiff_t bands_down, blocks;      /* tasks: image groups, times these */
 } dml__depthwise_loop;
@@ -264,7 +268,7 @@ static void dml__depthwise_task(void *argument, int task, int worker)
     row.channels = dml__conv_smaller(loop->channels, p->columns - c0), row.grid_w = p->grid_w;
     row.source_pixel = p->source_pixel, row.source_w = p->source_w, row.origin = p->origin_x;
     row.taps = p->taps_w, row.stride = p->stride_w, row.dilation = p->dilation_w;
-    row.source_line = source_line, row.line = p->dilation_h * source_line;
+    row.ask = loop->distant, row.source_line = source_line, row.line = p->dilation_h * source_line;
     row.width = dml__conv_round_up(row.channels, DML__DEPTHWISE_LINE);
     row.target_pixel = p->target_pixel, row.target_line = p->target_line;
     row.bias = p->bias ? p->bias + c0 : NULL, row.beta = p->beta, row.relu = p->relu;
@@ -285,6 +289,13 @@ static void dml__depthwise_task(void *argument, int task, int worker)
         }
 }
 
+static bool dml__depthwise_is_distant(dml_pool *pool, ptrdiff_t batch, ptrdiff_t source_image,
+                                      ptrdiff_t target_image)
+{
+    const double bytes = (double)sizeof(float) * (double)batch * (double)(source_image + target_image);
+    return bytes > DML__DEPTHWISE_NEAR * (double)dml__pool_machine(pool).caches.l2;
+}
+
 /* Channels of a task, of which the weights have so much room. */
 static ptrdiff_t dml__depthwise_channels(ptrdiff_t channels, ptrdiff_t taps, ptrdiff_t blocks)
 {
@@ -303,6 +314,8 @@ DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass)
     const ptrdiff_t wanted = threads == 1 || work < DML__DEPTHWISE_SERIAL_WORK ? 1 : 4 * threads;
     loop.pass = pass;
     loop.isa = dml__pool_machine(pool).isa;
+    loop.distant = dml__depthwise_is_distant(
+        pool, pass->batch, pass->source_h * pass->source_w * pass->source_pixel, pass->target_image);
     loop.channels = dml__depthwise_channels(pass->columns, taps, 1);
     loop.blocks = dml__conv_quotient_up(pass->columns, loop.channels);
     loop.lines = pass->grid_h;
@@ -322,6 +335,7 @@ DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass)
 typedef struct dml__depthwise_weights_loop {
     const dml__wgrad *job;
     dml_isa isa;
+    bool distant;
     ptrdiff_t channels; /* of a task */
 } dml__depthwise_weights_loop;
 
@@ -337,7 +351,7 @@ static void dml__depthwise_weights_task(void *argument, int index, int worker)
     row.channels = dml__conv_smaller(loop->channels, j->filters - c0), row.grid_w = j->out_w;
     row.source_pixel = j->x_pixel, row.source_w = j->in_w, row.origin = -j->pad_w;
     row.taps = j->taps_w, row.stride = j->stride_w, row.dilation = j->dilation_w;
-    row.source_line = x_line, row.line = j->dilation_h * x_line;
+    row.ask = loop->distant, row.source_line = x_line, row.line = j->dilation_h * x_line;
     row.width = dml__conv_round_up(row.channels, DML__DEPTHWISE_LINE);
     row.target_pixel = j->dy_pixel, row.target_line = j->out_w * j->dy_pixel;
     row.bias = NULL, row.beta = 0, row.relu = false;
@@ -367,6 +381,8 @@ DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job)
     const ptrdiff_t threads = dml_pool_threads(pool);
     loop.job = job;
     loop.isa = dml__pool_machine(pool).isa;
+    loop.distant = dml__depthwise_is_distant(pool, job->batch, job->in_h * job->in_w * job->x_pixel,
+                                             job->out_h * job->out_w * job->dy_pixel);
     loop.channels =
         dml__depthwise_channels(job->filters, job->taps_h * job->taps_w, threads == 1 ? 1 : 2 * threads);
     dml_pool_run(pool, (int)dml__conv_quotient_up(job->filters, loop.channels), dml__depthwise_weights_task,
