@@ -76,8 +76,7 @@ static dml_status dml__conv_init(dml__conv *conv, const dml_conv2d_shape *shape)
 static bool dml__conv_is_depthwise(const dml__conv *conv)
 {
     const dml_conv2d_shape *s = &conv->shape;
-    return conv->channels == 1 && conv->filters == 1 && s->groups > 1 &&
-           dml__depthwise_fits(s->kernel_h, s->kernel_w, s->dilation_h, s->dilation_w);
+    return conv->channels == 1 && conv->filters == 1 && s->groups > 1 && conv->taps <= DML__DEPTHWISE_TAPS;
 }
 
 /* The loops over groups: depthwise, all of them at once. */

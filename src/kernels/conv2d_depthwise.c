@@ -3,211 +3,251 @@
 
 #include "kernels/conv2d_depthwise.h"
 
-#include "kernels/vector.h"
+#include "kernels/isa_vectors.h"
 #include "thread/pool_internal.h"
 
 #include <string.h>
 
-/* Vectors lie along channels. Taps in the padding are left out, not multiplied by zeros: along a line by
-   which taps are taken at its first and last pixels, down by which lines of taps. Nothing is copied but the
-   weights, which are transposed on the stack. */
+/* Vectors lie along channels. Some pixels of the result beside each other are in registers, and with each
+   line of taps in turn also its weights: each vector of the source is loaded once for all of the pixels and
+   taps that it belongs to. The gradient of the weights is the same loop, in which pixels of dy stay and the
+   taps' sums come and go. So what lies in the padding is left out by one comparison a vector of the source.
+   Nothing is copied but the weights, which are transposed on the stack. */
 
-#define DML__DEPTHWISE_WEIGHTS                                                                               \
-    2048 /* floats of the transposed weights, or of their gradient: 16 of each tap at least */
-#define DML__DEPTHWISE_PIXELS 1024 /* for which they are transposed once, about */
+#define DML__DEPTHWISE_WEIGHTS 9216 /* floats of the transposed weights, or of their gradient */
+#define DML__DEPTHWISE_IMAGE 1024   /* pixels for which they are transposed once, about */
 #define DML__DEPTHWISE_SERIAL_WORK 100000.0
-/* clang unrolls the three taps by itself, and complains where there are more. */
-#if defined(__GNUC__) && !defined(__clang__)
-#define DML__UNROLLED_TAPS _Pragma("GCC unroll 3")
-#else
-#define DML__UNROLLED_TAPS
+#define DML__DEPTHWISE_PIXELS 7 /* the sides of images are often multiples of it: 224, 112, ... */
+#define DML__DEPTHWISE_LINE 16  /* floats of a line of the caches */
+
+/* Arrays of more level-2 caches' size than that come from too far for what a processor looks ahead by itself;
+   for smaller ones asking costs a sixth of the time. */
+#define DML__DEPTHWISE_NEAR 16
+
+typedef enum dml__depthwise_role {
+    DML__DEPTHWISE_RESULT,  /* of weights and a source: the forward result, or the gradient of the input */
+    DML__DEPTHWISE_GRADIENT /* of the weights */
+} dml__depthwise_role;
+
+/* A line of the grid, and those channels of it that a task computes. */
+typedef struct dml__depthwise_row {
+    ptrdiff_t channels, grid_w;
+    const float *source; /* where the first tap of the first line of taps in the image would find pixel 0 */
+    ptrdiff_t source_pixel, source_w, origin; /* origin: of pixel 0, negative in the padding */
+    ptrdiff_t tap_lines, taps, line;          /* line: from one tap's line of the source to the next one's */
+    ptrdiff_t stride, dilation;
+    bool ask;                     /* for what comes next */
+    ptrdiff_t source_line, ahead; /* ahead: from `source` to the first line that nothing has come from yet */
+    float *weights;               /* (tap_lines, taps, width), or the gradient's sums */
+    ptrdiff_t width;
+    float *target; /* (grid_w, target_pixel), or dy, which is only read */
+    ptrdiff_t target_pixel, target_line;
+    const float *bias; /* (channels), or NULL */
+    float beta;
+    bool relu;
+} dml__depthwise_row;
+
+/* Asks for `count` pixels of `lines` lines, for the channels of a line of the caches. A macro, since gcc
+   drops calls of functions that do nothing else. */
+#define DML__DEPTHWISE_ASK(at, lines, line, count, step)                                                     \
+    {                                                                                                        \
+        const float *ask = at;                                                                               \
+        for (int l = 0; l < (lines); l++, ask += line) {                                                     \
+            DML__UNROLL                                                                                      \
+            for (int i = 0; i < (count); i++) DML__PREFETCH(ask + i * (step));                               \
+        }                                                                                                    \
+    }
+
+/* Bias is where a sum begins. */
+#define DML__DEPTHWISE_FINISH(isa, row, to, sum)                                                             \
+    {                                                                                                        \
+        if ((row)->beta != 0)                                                                                \
+            sum = dml__##isa##_fma(dml__##isa##_splat((row)->beta), dml__##isa##_load(to), sum);             \
+        if ((row)->relu) sum = dml__##isa##_relu(sum);                                                       \
+        dml__##isa##_store(to, sum);                                                                         \
+    }
+
+#define DML__DEFINE_DEPTHWISE_PIXEL(isa, target_isa, vector, lanes)                                          \
+    /* Any taps, strides and dilations: pixel by pixel. */                                                   \
+    target_isa static void dml__depthwise_pixels_##isa(const dml__depthwise_row *row, ptrdiff_t c0,          \
+                                                       dml__depthwise_role role)                             \
+    {                                                                                                        \
+        const ptrdiff_t tap = row->dilation * row->source_pixel, width = row->width;                         \
+        for (ptrdiff_t x = 0; x < row->grid_w; x++) {                                                        \
+            const ptrdiff_t at = row->origin + x * row->stride;                                              \
+            const ptrdiff_t t0 = at >= 0 ? 0 : (row->dilation - 1 - at) / row->dilation;                     \
+            const ptrdiff_t inside = at < row->source_w ? (row->source_w - 1 - at) / row->dilation + 1 : 0;  \
+            const ptrdiff_t t1 = dml__conv_smaller(row->taps, inside);                                       \
+            for (ptrdiff_t c = c0; c + lanes <= row->channels; c += lanes) {                                 \
+                const float *from = row->source + x * row->stride * row->source_pixel + c;                   \
+                float *weights = row->weights + c, *to = row->target + x * row->target_pixel + c;            \
+                vector pixel = dml__##isa##_splat(0);                                                        \
+                if (role == DML__DEPTHWISE_GRADIENT)                                                         \
+                    pixel = dml__##isa##_load(to);                                                           \
+                else if (row->bias)                                                                          \
+                    pixel = dml__##isa##_load(row->bias + c);                                                \
+                for (ptrdiff_t l = 0; l < row->tap_lines;                                                    \
+                     l++, from += row->line, weights += row->taps * width)                                   \
+                    for (ptrdiff_t t = t0; t < t1; t++) {                                                    \
+                        const vector value = dml__##isa##_load(from + t * tap);                              \
+                        const vector weight = dml__##isa##_load(weights + t * width);                        \
+                        if (role == DML__DEPTHWISE_GRADIENT)                                                 \
+                            dml__##isa##_store(weights + t * width, dml__##isa##_fma(value, pixel, weight)); \
+                        else                                                                                 \
+                            pixel = dml__##isa##_fma(value, weight, pixel);                                  \
+                    }                                                                                        \
+                if (role == DML__DEPTHWISE_RESULT) DML__DEPTHWISE_FINISH(isa, row, to, pixel)                \
+            }                                                                                                \
+        }                                                                                                    \
+    }
+
+#define DML__DEFINE_DEPTHWISE(isa, target_isa, vector, lanes)                                                \
+    DML__DEFINE_DEPTHWISE_PIXEL(isa, target_isa, vector, lanes)                                              \
+    target_isa DML__INLINE void dml__depthwise_tiles_##isa(const dml__depthwise_row *line, const int taps,   \
+                                                           const int stride, const int pixels,               \
+                                                           const dml__depthwise_role role)                   \
+    {                                                                                                        \
+        const dml__depthwise_row row = *line; /* which no store can change */                                \
+        for (ptrdiff_t x = 0; x < row.grid_w; x += pixels) {                                                 \
+            const ptrdiff_t begin = -row.origin - x * stride, end = row.source_w + begin;                    \
+            const ptrdiff_t count = row.grid_w - x;                                                          \
+            for (ptrdiff_t c = 0; c + lanes <= row.channels; c += lanes) {                                   \
+                vector pixel[DML__DEPTHWISE_PIXELS], tap[5];                                                 \
+                const float *from = row.source + x * stride * row.source_pixel + c;                          \
+                float *weights = row.weights + c, *to = row.target + x * row.target_pixel + c;               \
+                vector first = dml__##isa##_splat(0);                                                        \
+                if (row.ask && c % DML__DEPTHWISE_LINE == 0) {                                               \
+                    DML__DEPTHWISE_ASK(from + row.ahead, stride, row.source_line, pixels * stride,           \
+                                       row.source_pixel)                                                     \
+                    DML__DEPTHWISE_ASK(to + row.target_line, 1, 0, pixels, row.target_pixel)                 \
+                }                                                                                            \
+                if (role == DML__DEPTHWISE_RESULT && row.bias) first = dml__##isa##_load(row.bias + c);      \
+                DML__UNROLL                                                                                  \
+                for (int p = 0; p < pixels; p++) {                                                           \
+                    pixel[p] = first;                                                                        \
+                    if (role == DML__DEPTHWISE_GRADIENT && p < count)                                        \
+                        pixel[p] = dml__##isa##_load(to + p * row.target_pixel);                             \
+                }                                                                                            \
+                for (ptrdiff_t l = row.tap_lines; l > 0;                                                     \
+                     l--, from += row.line, weights += taps * row.width) {                                   \
+                    DML__UNROLL                                                                              \
+                    for (int t = 0; t < taps; t++) tap[t] = dml__##isa##_load(weights + t * row.width);      \
+                    DML__UNROLL                                                                              \
+                    for (int i = 0; i < (pixels - 1) * stride + taps; i++) {                                 \
+                        if ((i < taps - 1 && i < begin) || i >= end) continue;                               \
+                        const vector value = dml__##isa##_load(from + i * row.source_pixel);                 \
+                        DML__UNROLL                                                                          \
+                        for (int t = 0; t < taps; t++) {                                                     \
+                            const int p = (i - t) / stride;                                                  \
+                            if (i < t || (i - t) % stride || p >= pixels) continue;                          \
+                            if (role == DML__DEPTHWISE_GRADIENT)                                             \
+                                tap[t] = dml__##isa##_fma(value, pixel[p], tap[t]);                          \
+                            else                                                                             \
+                                pixel[p] = dml__##isa##_fma(value, tap[t], pixel[p]);                        \
+                        }                                                                                    \
+                    }                                                                                        \
+                    if (role == DML__DEPTHWISE_GRADIENT) {                                                   \
+                        DML__UNROLL                                                                          \
+                        for (int t = 0; t < taps; t++) dml__##isa##_store(weights + t * row.width, tap[t]);  \
+                    }                                                                                        \
+                }                                                                                            \
+                if (role == DML__DEPTHWISE_GRADIENT) continue;                                               \
+                DML__UNROLL                                                                                  \
+                for (int p = 0; p < pixels; p++) {                                                           \
+                    if (p >= count) continue;                                                                \
+                    DML__DEPTHWISE_FINISH(isa, &row, to + p * row.target_pixel, pixel[p])                    \
+                }                                                                                            \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+    target_isa static void dml__depthwise_result_##isa(const dml__depthwise_row *row)                        \
+    {                                                                                                        \
+        switch (row->dilation > 1 || row->origin <= -row->taps ? 0 : row->taps * 4 + row->stride) {          \
+        case 3 * 4 + 1: dml__depthwise_tiles_##isa(row, 3, 1, 7, DML__DEPTHWISE_RESULT); break;              \
+        case 3 * 4 + 2: dml__depthwise_tiles_##isa(row, 3, 2, 7, DML__DEPTHWISE_RESULT); break;              \
+        case 5 * 4 + 1: dml__depthwise_tiles_##isa(row, 5, 1, 7, DML__DEPTHWISE_RESULT); break;              \
+        case 5 * 4 + 2: dml__depthwise_tiles_##isa(row, 5, 2, 6, DML__DEPTHWISE_RESULT); break;              \
+        case 1 * 4 + 1: dml__depthwise_tiles_##isa(row, 1, 1, 7, DML__DEPTHWISE_RESULT); break;              \
+        case 2 * 4 + 1: dml__depthwise_tiles_##isa(row, 2, 1, 7, DML__DEPTHWISE_RESULT); break;              \
+        default: dml__depthwise_pixels_##isa(row, 0, DML__DEPTHWISE_RESULT); break;                          \
+        }                                                                                                    \
+    }                                                                                                        \
+    target_isa static void dml__depthwise_gradient_##isa(const dml__depthwise_row *row)                      \
+    {                                                                                                        \
+        switch (row->dilation > 1 || row->origin <= -row->taps ? 0 : row->taps * 4 + row->stride) {          \
+        case 3 * 4 + 1: dml__depthwise_tiles_##isa(row, 3, 1, 7, DML__DEPTHWISE_GRADIENT); break;            \
+        case 3 * 4 + 2: dml__depthwise_tiles_##isa(row, 3, 2, 7, DML__DEPTHWISE_GRADIENT); break;            \
+        case 5 * 4 + 1: dml__depthwise_tiles_##isa(row, 5, 1, 7, DML__DEPTHWISE_GRADIENT); break;            \
+        case 5 * 4 + 2: dml__depthwise_tiles_##isa(row, 5, 2, 6, DML__DEPTHWISE_GRADIENT); break;            \
+        default: dml__depthwise_pixels_##isa(row, 0, DML__DEPTHWISE_GRADIENT); break;                        \
+        }                                                                                                    \
+    }
+
+DML__DEFINE_DEPTHWISE_PIXEL(plain, , dml__v4, 4)
+#if defined(DML__HAS_AVX2)
+DML__DEFINE_DEPTHWISE(avx2, DML__AVX2, __m256, 8)
 #endif
-#define DML__DEPTHWISE_BLOCK 16 /* channels whose lines are kept in the level-1 cache */
+#if defined(__aarch64__)
+DML__DEFINE_DEPTHWISE(neon, , float32x4_t, 4)
+#endif
 
-/* The taps t, t0 <= t < t1, of which pixel x finds something: 0 <= at + t * dilation < size. */
-typedef struct dml__taps {
-    ptrdiff_t t0, t1;
-} dml__taps;
+/* The channels behind the last whole vector are vectors of one. */
+#define dml__one_load(from) (*(from))
+#define dml__one_store(to, value) (*(to) = (value))
+#define dml__one_splat(x) (x)
+#define dml__one_fma(a, b, c) ((a) * (b) + (c))
+#define dml__one_relu(x) ((x) <= 0 ? 0 : (x))
+DML__DEFINE_DEPTHWISE_PIXEL(one, , float, 1)
 
-static dml__taps dml__taps_inside(ptrdiff_t at, ptrdiff_t dilation, ptrdiff_t taps, ptrdiff_t size)
+static void dml__depthwise_line(dml_isa isa, const dml__depthwise_row *row, dml__depthwise_role role)
 {
-    dml__taps inside;
-    inside.t0 = at >= 0 ? 0 : dml__conv_smaller(taps, (-at + dilation - 1) / dilation);
-    inside.t1 = at >= size
-                    ? inside.t0
-                    : dml__conv_larger(inside.t0, dml__conv_smaller(taps, (size - 1 - at) / dilation + 1));
-    return inside;
+    ptrdiff_t lanes = 4;
+    switch (isa) {
+#if defined(DML__HAS_AVX2)
+    case DML_ISA_AVX512: /* waits for the caches */
+    case DML_ISA_AVX2:
+        lanes = 8;
+        if (role == DML__DEPTHWISE_RESULT)
+            dml__depthwise_result_avx2(row);
+        else
+            dml__depthwise_gradient_avx2(row);
+        break;
+#endif
+#if defined(__aarch64__)
+    case DML_ISA_NEON:
+        if (role == DML__DEPTHWISE_RESULT)
+            dml__depthwise_result_neon(row);
+        else
+            dml__depthwise_gradient_neon(row);
+        break;
+#endif
+    default: dml__depthwise_pixels_plain(row, 0, role); break;
+    }
+    if (row->channels % lanes) dml__depthwise_pixels_one(row, row->channels / lanes * lanes, role);
 }
 
-/* The pixels of a line that find all of their taps: x0 <= x < x1. */
-static dml__taps dml__whole_pixels(ptrdiff_t origin, ptrdiff_t stride, ptrdiff_t reach, ptrdiff_t size,
-                                   ptrdiff_t grid)
+/* The lines of taps l, l0 <= l < l1, that find something: 0 <= at + l * dilation < size. */
+typedef struct dml__depthwise_lines {
+    ptrdiff_t l0, l1;
+} dml__depthwise_lines;
+
+static dml__depthwise_lines dml__depthwise_inside(ptrdiff_t at, ptrdiff_t dilation, ptrdiff_t lines,
+                                                  ptrdiff_t size)
 {
-    dml__taps whole;
-    const ptrdiff_t last = size - reach - origin; /* of stride * x */
-    whole.t0 = origin >= 0 ? 0 : dml__conv_smaller(grid, (-origin + stride - 1) / stride);
-    whole.t1 = last < 0 ? whole.t0 : dml__conv_larger(whole.t0, dml__conv_smaller(grid, last / stride + 1));
-    return whole;
+    dml__depthwise_lines inside;
+    inside.l0 = at >= 0 ? 0 : dml__conv_smaller(lines, (dilation - 1 - at) / dilation);
+    inside.l1 = at >= size
+                    ? inside.l0
+                    : dml__conv_larger(inside.l0, dml__conv_smaller(lines, (size - 1 - at) / dilation + 1));
+    return inside;
 }
 
 /* --- forward and input gradient --- */
 
-typedef struct dml__depthwise_band {
-    const dml__conv_pass *pass;
-    ptrdiff_t n0, n1, y0, y1, c0, channels;
-    const float *weights; /* (taps_h, taps_w, width) */
-    ptrdiff_t width;
-} dml__depthwise_band;
-
-/* Where the pixels of a line are found: the first tap of pixel 0, and what leads on from there. */
-typedef struct dml__depthwise_row {
-    const float *source, *weights, *bias;
-    ptrdiff_t tap_lines, line, step, tap, weights_line, width; /* line: of taps */
-    float *target;
-    ptrdiff_t target_pixel;
-    float beta;
-    bool plain, relu; /* plain: neither beta nor relu */
-} dml__depthwise_row;
-
-/* Finishes and stores `pixels` pixels beside each other, `vectors` vectors of each. */
-DML__BODY void dml__depthwise_store(const dml__depthwise_row *row, dml__vf (*sum)[2], ptrdiff_t x,
-                                    ptrdiff_t c, const int pixels, const int vectors)
-{
-    float *to = row->target + x * row->target_pixel + c;
-    if (!row->plain) {
-        dml__vf zero, beta;
-        dml__splat(&zero, 0);
-        dml__splat(&beta, row->beta);
-        DML__UNROLLED
-        for (int i = 0; i < pixels; i++) {
-            DML__UNROLLED
-            for (int v = 0; v < vectors; v++) {
-                dml__vf other = zero;
-                if (row->beta != 0) {
-                    other = DML__LOAD(to + i * row->target_pixel + v * DML__LANES);
-                    sum[i][v] += beta * other;
-                }
-                if (row->relu) sum[i][v] = DML__SELECT(sum[i][v] <= zero, zero, sum[i][v]);
-            }
-        }
-    }
-    DML__UNROLLED
-    for (int i = 0; i < pixels; i++) {
-        DML__UNROLLED
-        for (int v = 0; v < vectors; v++) DML__STORE(to + i * row->target_pixel + v * DML__LANES, sum[i][v]);
-    }
-}
-
-/* Channels from c on of pixels from x on, all with taps t0 <= t < t0 + taps of each line. */
-DML__BODY void dml__depthwise_pixels(const dml__depthwise_row *row, ptrdiff_t x, ptrdiff_t c, ptrdiff_t t0,
-                                     const ptrdiff_t taps, const int pixels, const int vectors)
-{
-    const ptrdiff_t step = row->step, tap = row->tap, width = row->width;
-    const float *from = row->source + x * step + t0 * tap + c, *weights = row->weights + t0 * width + c;
-    dml__vf sum[4][2] = { { { 0 } } };
-    DML__UNROLLED
-    for (int v = 0; v < 2; v++) {
-        dml__vf begin;
-        dml__splat(&begin, 0);
-        if (v < vectors && row->bias) begin = DML__LOAD(row->bias + c + v * DML__LANES);
-        DML__UNROLLED
-        for (int i = 0; i < 4; i++) sum[i][v] = begin;
-    }
-    for (ptrdiff_t ty = row->tap_lines; ty > 0; ty--, from += row->line, weights += row->weights_line) {
-        DML__UNROLLED_TAPS
-        for (ptrdiff_t tx = 0; tx < taps; tx++) {
-            DML__UNROLLED
-            for (int v = 0; v < vectors; v++) {
-                const dml__vf weight = DML__LOAD(weights + tx * width + v * DML__LANES);
-                DML__UNROLLED
-                for (int i = 0; i < pixels; i++) {
-                    const dml__vf value = DML__LOAD(from + tx * tap + i * step + v * DML__LANES);
-                    sum[i][v] += value * weight;
-                }
-            }
-        }
-    }
-    dml__depthwise_store(row, sum, x, c, pixels, vectors);
-}
-
-/* The channels behind the last whole vector, one by one. */
-DML__NOINLINE static void dml__depthwise_rest(const dml__depthwise_row *row, ptrdiff_t x, ptrdiff_t c,
-                                              ptrdiff_t channels, ptrdiff_t t0, ptrdiff_t taps)
-{
-    for (; c < channels; c++) {
-        const float *from = row->source + x * row->step + t0 * row->tap + c;
-        const float *weights = row->weights + t0 * row->width + c;
-        float *to = row->target + x * row->target_pixel + c;
-        float sum = row->bias ? row->bias[c] : 0;
-        for (ptrdiff_t ty = row->tap_lines; ty > 0; ty--, from += row->line, weights += row->weights_line)
-            for (ptrdiff_t tx = 0; tx < taps; tx++) sum += from[tx * row->tap] * weights[tx * row->width];
-        if (row->beta != 0) sum += row->beta * *to;
-        *to = row->relu && sum <= 0 ? 0 : sum;
-    }
-}
-
-/* All channels of the pixels. */
-DML__BODY void dml__depthwise_channels(const dml__depthwise_row *row, ptrdiff_t x, ptrdiff_t channels,
-                                       ptrdiff_t t0, const ptrdiff_t taps, const int pixels)
-{
-    ptrdiff_t c = 0;
-    for (; c + 2 * DML__LANES <= channels; c += 2 * DML__LANES)
-        dml__depthwise_pixels(row, x, c, t0, taps, pixels, 2);
-    for (; c + DML__LANES <= channels; c += DML__LANES) dml__depthwise_pixels(row, x, c, t0, taps, pixels, 1);
-    for (int i = 0; c < channels && i < pixels; i++) dml__depthwise_rest(row, x + i, c, channels, t0, taps);
-}
-
-DML__BODY void dml__depthwise_line(const dml__depthwise_band *band, ptrdiff_t n, ptrdiff_t y, dml__taps whole)
-{
-    const dml__conv_pass *p = band->pass;
-    const ptrdiff_t top = p->origin_y + y * p->stride_h, line = p->source_w * p->source_pixel;
-    const dml__taps down = dml__taps_inside(top, p->dilation_h, p->taps_h, p->source_h);
-    dml__depthwise_row row;
-    row.source = p->source + (n * p->source_h + top + down.t0 * p->dilation_h) * line +
-                 p->origin_x * p->source_pixel + band->c0;
-    row.width = band->width;
-    row.weights_line = p->taps_w * band->width;
-    row.weights = band->weights + down.t0 * row.weights_line;
-    row.bias = p->bias ? p->bias + band->c0 : NULL;
-    row.tap_lines = down.t1 - down.t0;
-    row.line = p->dilation_h * line;
-    row.step = p->stride_w * p->source_pixel;
-    row.tap = p->dilation_w * p->source_pixel;
-    row.target = p->target + n * p->target_image + y * p->target_line + band->c0;
-    row.target_pixel = p->target_pixel;
-    row.beta = p->beta;
-    row.relu = p->relu;
-    row.plain = p->beta == 0 && !p->relu;
-    for (ptrdiff_t x = 0; x < p->grid_w;) {
-        if (x >= whole.t0 && x + 4 <= whole.t1 && p->taps_w == 3) {
-            dml__depthwise_channels(&row, x, band->channels, 0, 3, 4);
-            x += 4;
-        } else if (x >= whole.t0 && x + 4 <= whole.t1) {
-            dml__depthwise_channels(&row, x, band->channels, 0, p->taps_w, 4);
-            x += 4;
-        } else {
-            const dml__taps across =
-                dml__taps_inside(p->origin_x + x * p->stride_w, p->dilation_w, p->taps_w, p->source_w);
-            dml__depthwise_channels(&row, x, band->channels, across.t0, across.t1 - across.t0, 1);
-            x++;
-        }
-    }
-}
-
-DML__BODY void dml__depthwise_lines_body(const dml__depthwise_band *band)
-{
-    const dml__conv_pass *p = band->pass;
-    const dml__taps whole = dml__whole_pixels(p->origin_x, p->stride_w, (p->taps_w - 1) * p->dilation_w + 1,
-                                              p->source_w, p->grid_w);
-    for (ptrdiff_t n = band->n0; n < band->n1; n++)
-        for (ptrdiff_t y = band->y0; y < band->y1; y++) dml__depthwise_line(band, n, y, whole);
-}
-
-DML__PER_ISA(dml__depthwise_lines, (const dml__depthwise_band *band), (band))
-
 typedef struct dml__depthwise_loop {
     const dml__conv_pass *pass;
     dml_isa isa;
+    bool distant;
     ptrdiff_t images, lines, channels; /* of a task */
     ptrdiff_t bands_down, blocks;      /* tasks: image groups, times these */
 } dml__depthwise_loop;
@@ -216,39 +256,70 @@ static void dml__depthwise_task(void *argument, int task, int worker)
 {
     const dml__depthwise_loop *loop = (const dml__depthwise_loop *)argument;
     const dml__conv_pass *p = loop->pass;
-    float weights[DML__DEPTHWISE_WEIGHTS + DML__DEPTHWISE_TAPS * DML__LANES]; /* (taps, width) */
-    dml__depthwise_band band;
-    const ptrdiff_t block = task % loop->blocks, rest = task / loop->blocks;
+    float weights[DML__DEPTHWISE_WEIGHTS]; /* (taps_h, taps_w, width) */
+    dml__depthwise_row row;
+    const ptrdiff_t rest = task / loop->blocks, c0 = task % loop->blocks * loop->channels;
+    const ptrdiff_t n0 = rest / loop->bands_down * loop->images;
+    const ptrdiff_t n1 = dml__conv_smaller(p->batch, n0 + loop->images);
+    const ptrdiff_t y0 = rest % loop->bands_down * loop->lines;
+    const ptrdiff_t y1 = dml__conv_smaller(p->grid_h, y0 + loop->lines);
+    const ptrdiff_t source_line = p->source_w * p->source_pixel;
     (void)worker;
-    band.pass = p;
-    band.n0 = rest / loop->bands_down * loop->images;
-    band.n1 = dml__conv_smaller(p->batch, band.n0 + loop->images);
-    band.y0 = rest % loop->bands_down * loop->lines;
-    band.y1 = dml__conv_smaller(p->grid_h, band.y0 + loop->lines);
-    band.c0 = block * loop->channels;
-    band.channels = dml__conv_smaller(loop->channels, p->columns - band.c0);
-    band.width = dml__conv_round_up(band.channels, DML__LANES);
-    band.weights = weights;
-    dml__conv_pass_pack(p, band.c0, band.channels, band.width, 0, p->taps_h * p->taps_w, weights);
-    dml__depthwise_lines(loop->isa, &band);
+    row.channels = dml__conv_smaller(loop->channels, p->columns - c0), row.grid_w = p->grid_w;
+    row.source_pixel = p->source_pixel, row.source_w = p->source_w, row.origin = p->origin_x;
+    row.taps = p->taps_w, row.stride = p->stride_w, row.dilation = p->dilation_w;
+    row.ask = loop->distant, row.source_line = source_line, row.line = p->dilation_h * source_line;
+    row.width = dml__conv_round_up(row.channels, DML__DEPTHWISE_LINE);
+    row.target_pixel = p->target_pixel, row.target_line = p->target_line;
+    row.bias = p->bias ? p->bias + c0 : NULL, row.beta = p->beta, row.relu = p->relu;
+    dml__conv_pass_pack(p, c0, row.channels, row.width, 0, p->taps_h * p->taps_w, weights);
+    for (ptrdiff_t n = n0; n < n1; n++)
+        for (ptrdiff_t y = y0; y < y1; y++) {
+            const ptrdiff_t top = p->origin_y + y * p->stride_h;
+            const dml__depthwise_lines down =
+                dml__depthwise_inside(top, p->dilation_h, p->taps_h, p->source_h);
+            const float *line =
+                p->source + (n * p->source_h + top) * source_line + p->origin_x * p->source_pixel + c0;
+            row.source = line + down.l0 * row.line;
+            row.ahead = (p->taps_h - 1 - down.l0) * row.line + source_line;
+            row.tap_lines = down.l1 - down.l0;
+            row.weights = weights + down.l0 * p->taps_w * row.width;
+            row.target = p->target + n * p->target_image + y * p->target_line + c0;
+            dml__depthwise_line(loop->isa, &row, DML__DEPTHWISE_RESULT);
+        }
+}
+
+static bool dml__depthwise_is_distant(dml_pool *pool, ptrdiff_t batch, ptrdiff_t source_image,
+                                      ptrdiff_t target_image)
+{
+    const double bytes = (double)sizeof(float) * (double)batch * (double)(source_image + target_image);
+    return bytes > DML__DEPTHWISE_NEAR * (double)dml__pool_machine(pool).caches.l2;
+}
+
+/* Channels of a task, of which the weights have so much room. */
+static ptrdiff_t dml__depthwise_channels(ptrdiff_t channels, ptrdiff_t taps, ptrdiff_t blocks)
+{
+    const ptrdiff_t most = DML__DEPTHWISE_WEIGHTS / dml__conv_larger(1, taps) / DML__DEPTHWISE_LINE;
+    blocks = dml__conv_larger(blocks, dml__conv_quotient_up(channels, most * DML__DEPTHWISE_LINE));
+    return dml__conv_round_up(dml__conv_quotient_up(channels, blocks), DML__DEPTHWISE_LINE);
 }
 
 DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass)
 {
     dml__depthwise_loop loop;
     const ptrdiff_t taps = pass->taps_h * pass->taps_w, threads = dml_pool_threads(pool);
-    const ptrdiff_t most = dml__conv_larger(1, DML__DEPTHWISE_WEIGHTS / dml__conv_larger(1, taps) / 16) * 16;
     const double work =
         (double)pass->batch * (double)(pass->grid_h * pass->grid_w) * (double)taps * (double)pass->columns;
     if (pass->batch < 1 || pass->grid_h < 1 || pass->grid_w < 1) return;
     const ptrdiff_t wanted = threads == 1 || work < DML__DEPTHWISE_SERIAL_WORK ? 1 : 4 * threads;
     loop.pass = pass;
     loop.isa = dml__pool_machine(pool).isa;
-    loop.blocks = dml__conv_quotient_up(pass->columns, most);
-    loop.channels = dml__conv_round_up(dml__conv_quotient_up(pass->columns, loop.blocks), 16);
+    loop.distant = dml__depthwise_is_distant(
+        pool, pass->batch, pass->source_h * pass->source_w * pass->source_pixel, pass->target_image);
+    loop.channels = dml__depthwise_channels(pass->columns, taps, 1);
     loop.blocks = dml__conv_quotient_up(pass->columns, loop.channels);
     loop.lines = pass->grid_h;
-    loop.images = dml__conv_larger(1, DML__DEPTHWISE_PIXELS / (pass->grid_h * pass->grid_w));
+    loop.images = dml__conv_larger(1, DML__DEPTHWISE_IMAGE / (pass->grid_h * pass->grid_w));
     while (loop.images > 1 && dml__conv_quotient_up(pass->batch, loop.images) * loop.blocks < wanted)
         loop.images /= 2;
     while (loop.images == 1 && loop.lines > 4 &&
@@ -261,200 +332,59 @@ DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass)
 
 /* --- weight gradient --- */
 
-/* A block of x, with the padding's zeros around it, and of dy: some lines and pixels, DML__DEPTHWISE_BLOCK
- * channels. */
-typedef struct dml__depthwise_block {
-    const dml__wgrad *job;
-    ptrdiff_t lines, pixels; /* of dy */
-    ptrdiff_t x_line;        /* pixels of a line of x */
-    const float *x;          /* (lines of x, x_line, DML__DEPTHWISE_BLOCK) */
-    const float *dy;         /* (lines, out_w, dy_pixel) */
-    ptrdiff_t channels;
-    float *sums; /* (taps, DML__DEPTHWISE_BLOCK) */
-} dml__depthwise_block;
-
-/* Adds the block's share of `taps` taps beside each other to their sums. */
-DML__BODY void dml__depthwise_add(const dml__depthwise_block *block, const float *x, float *sums,
-                                  const int taps, const int vectors)
-{
-    const dml__wgrad *j = block->job;
-    const ptrdiff_t step = j->stride_w * DML__DEPTHWISE_BLOCK,
-                    tap_step = j->dilation_w * DML__DEPTHWISE_BLOCK;
-    const ptrdiff_t line = j->stride_h * block->x_line * DML__DEPTHWISE_BLOCK;
-    const float *dy = block->dy;
-    dml__vf sum[3][2];
-    DML__UNROLLED
-    for (int t = 0; t < taps; t++) {
-        DML__UNROLLED
-        for (int v = 0; v < vectors; v++)
-            sum[t][v] = DML__LOAD(sums + t * DML__DEPTHWISE_BLOCK + v * DML__LANES);
-    }
-    for (ptrdiff_t l = 0; l < block->lines; l++, x += line, dy += j->out_w * j->dy_pixel) {
-        const float *at = x, *gradients = dy;
-        for (ptrdiff_t i = block->pixels; i > 0; i--, at += step, gradients += j->dy_pixel) {
-            DML__UNROLLED
-            for (int v = 0; v < vectors; v++) {
-                const dml__vf gradient = DML__LOAD(gradients + v * DML__LANES);
-                DML__UNROLLED
-                for (int t = 0; t < taps; t++)
-                    sum[t][v] += gradient * DML__LOAD(at + t * tap_step + v * DML__LANES);
-            }
-        }
-    }
-    DML__UNROLLED
-    for (int t = 0; t < taps; t++) {
-        DML__UNROLLED
-        for (int v = 0; v < vectors; v++)
-            DML__STORE(sums + t * DML__DEPTHWISE_BLOCK + v * DML__LANES, sum[t][v]);
-    }
-}
-
-DML__BODY void dml__depthwise_taps(const dml__depthwise_block *block, ptrdiff_t c, const int vectors)
-{
-    const dml__wgrad *j = block->job;
-    dml__depthwise_block some = *block;
-    some.dy += c;
-    for (ptrdiff_t ty = 0; ty < j->taps_h; ty++)
-        for (ptrdiff_t tx = 0; tx < j->taps_w; tx += 3) {
-            const float *x =
-                block->x + (ty * j->dilation_h * block->x_line + tx * j->dilation_w) * DML__DEPTHWISE_BLOCK +
-                c;
-            float *sums = block->sums + (ty * j->taps_w + tx) * DML__DEPTHWISE_BLOCK + c;
-            if (tx + 3 <= j->taps_w)
-                dml__depthwise_add(&some, x, sums, 3, vectors);
-            else if (tx + 2 <= j->taps_w)
-                dml__depthwise_add(&some, x, sums, 2, vectors);
-            else
-                dml__depthwise_add(&some, x, sums, 1, vectors);
-        }
-}
-
-/* The channels behind the last whole vector, one by one. */
-DML__NOINLINE static void dml__depthwise_sum_rest(const dml__depthwise_block *block, ptrdiff_t c)
-{
-    const dml__wgrad *j = block->job;
-    for (; c < block->channels; c++)
-        for (ptrdiff_t tap = 0; tap < j->taps_h * j->taps_w; tap++) {
-            const ptrdiff_t ty = tap / j->taps_w, tx = tap % j->taps_w;
-            const float *x =
-                block->x + (ty * j->dilation_h * block->x_line + tx * j->dilation_w) * DML__DEPTHWISE_BLOCK +
-                c;
-            float sum = block->sums[tap * DML__DEPTHWISE_BLOCK + c];
-            for (ptrdiff_t l = 0; l < block->lines; l++)
-                for (ptrdiff_t i = 0; i < block->pixels; i++)
-                    sum += x[(l * j->stride_h * block->x_line + i * j->stride_w) * DML__DEPTHWISE_BLOCK] *
-                           block->dy[(l * j->out_w + i) * j->dy_pixel + c];
-            block->sums[tap * DML__DEPTHWISE_BLOCK + c] = sum;
-        }
-}
-
-DML__BODY void dml__depthwise_sum_body(const dml__depthwise_block *block)
-{
-    ptrdiff_t c = 0;
-    if (block->channels == 2 * DML__LANES) {
-        dml__depthwise_taps(block, 0, 2);
-        return;
-    }
-    for (; c + DML__LANES <= block->channels; c += DML__LANES) dml__depthwise_taps(block, c, 1);
-    dml__depthwise_sum_rest(block, c);
-}
-
-DML__PER_ISA(dml__depthwise_sum, (const dml__depthwise_block *block), (block))
-
-static ptrdiff_t dml__reach(ptrdiff_t outputs, ptrdiff_t stride, ptrdiff_t taps, ptrdiff_t dilation)
-{
-    return (outputs - 1) * stride + (taps - 1) * dilation + 1;
-}
-
-/* Copies the channels from c0 on of the part of x that a block of dy at (n, y, x) meets. */
-static void dml__depthwise_copy(const dml__depthwise_block *block, ptrdiff_t n, ptrdiff_t y, ptrdiff_t x,
-                                ptrdiff_t c0, float *to)
-{
-    const dml__wgrad *j = block->job;
-    const ptrdiff_t lines = dml__reach(block->lines, j->stride_h, j->taps_h, j->dilation_h);
-    const ptrdiff_t top = y * j->stride_h - j->pad_h, left = x * j->stride_w - j->pad_w;
-    const ptrdiff_t before = left >= 0 ? 0 : dml__conv_smaller(-left, block->x_line);
-    const ptrdiff_t end = dml__conv_larger(before, dml__conv_smaller(block->x_line, j->in_w - left));
-    for (ptrdiff_t l = top; l < top + lines; l++, to += block->x_line * DML__DEPTHWISE_BLOCK) {
-        if (l < 0 || l >= j->in_h) {
-            dml__conv_zero(to, block->x_line * DML__DEPTHWISE_BLOCK);
-            continue;
-        }
-        const float *from = j->x + ((n * j->in_h + l) * j->in_w + left + before) * j->x_pixel + c0;
-        dml__conv_zero(to, before * DML__DEPTHWISE_BLOCK);
-        dml__conv_zero(to + end * DML__DEPTHWISE_BLOCK, (block->x_line - end) * DML__DEPTHWISE_BLOCK);
-        if (block->channels == DML__DEPTHWISE_BLOCK)
-            for (ptrdiff_t i = before; i < end; i++, from += j->x_pixel) {
-                DML__PREFETCH(from + DML__DEPTHWISE_BLOCK); /* what the next block of channels copies */
-                memcpy(to + i * DML__DEPTHWISE_BLOCK, from, DML__DEPTHWISE_BLOCK * sizeof *to);
-            }
-        else
-            for (ptrdiff_t i = before; i < end; i++, from += j->x_pixel)
-                dml__conv_copy(to + i * DML__DEPTHWISE_BLOCK, from, block->channels);
-    }
-}
-
 typedef struct dml__depthwise_weights_loop {
     const dml__wgrad *job;
     dml_isa isa;
-    ptrdiff_t lines, pixels; /* of a block */
-    ptrdiff_t channels;      /* of a task */
+    bool distant;
+    ptrdiff_t channels; /* of a task */
 } dml__depthwise_weights_loop;
 
 static void dml__depthwise_weights_task(void *argument, int index, int worker)
 {
     const dml__depthwise_weights_loop *loop = (const dml__depthwise_weights_loop *)argument;
     const dml__wgrad *j = loop->job;
-    const ptrdiff_t taps = j->taps_h * j->taps_w, first = index * loop->channels;
-    const ptrdiff_t end = dml__conv_smaller(first + loop->channels, j->filters);
-    float sums[DML__DEPTHWISE_WEIGHTS]; /* (blocks of channels, taps, DML__DEPTHWISE_BLOCK) */
-    float copy[DML__DEPTHWISE_COPY * DML__DEPTHWISE_BLOCK];
-    dml__depthwise_block block;
+    float sums[DML__DEPTHWISE_WEIGHTS]; /* (taps_h, taps_w, width) */
+    dml__depthwise_row row;
+    const ptrdiff_t taps = j->taps_h * j->taps_w, c0 = index * loop->channels;
+    const ptrdiff_t x_line = j->in_w * j->x_pixel;
     (void)worker;
-    block.job = j;
-    block.x = copy;
-    memset(sums, 0, sizeof sums);
-    memset(copy, 0, sizeof copy);
+    row.channels = dml__conv_smaller(loop->channels, j->filters - c0), row.grid_w = j->out_w;
+    row.source_pixel = j->x_pixel, row.source_w = j->in_w, row.origin = -j->pad_w;
+    row.taps = j->taps_w, row.stride = j->stride_w, row.dilation = j->dilation_w;
+    row.ask = loop->distant, row.source_line = x_line, row.line = j->dilation_h * x_line;
+    row.width = dml__conv_round_up(row.channels, DML__DEPTHWISE_LINE);
+    row.target_pixel = j->dy_pixel, row.target_line = j->out_w * j->dy_pixel;
+    row.bias = NULL, row.beta = 0, row.relu = false;
+    memset(sums, 0, (size_t)(taps * row.width) * sizeof *sums);
     for (ptrdiff_t n = 0; n < j->batch; n++)
-        for (ptrdiff_t y = 0; y < j->out_h; y += block.lines) {
-            block.lines = dml__conv_smaller(loop->lines, j->out_h - y);
-            for (ptrdiff_t x = 0; x < j->out_w; x += block.pixels) {
-                block.pixels = dml__conv_smaller(loop->pixels, j->out_w - x);
-                block.x_line = dml__reach(block.pixels, j->stride_w, j->taps_w, j->dilation_w);
-                for (ptrdiff_t c = first; c < end; c += DML__DEPTHWISE_BLOCK) {
-                    block.channels = dml__conv_smaller(DML__DEPTHWISE_BLOCK, end - c);
-                    block.sums = sums + (c - first) * taps;
-                    block.dy = j->dy + ((n * j->out_h + y) * j->out_w + x) * j->dy_pixel + c;
-                    dml__depthwise_copy(&block, n, y, x, c, copy);
-                    dml__depthwise_sum(loop->isa, &block);
-                }
-            }
+        for (ptrdiff_t y = 0; y < j->out_h; y++) {
+            const ptrdiff_t top = y * j->stride_h - j->pad_h;
+            const dml__depthwise_lines down = dml__depthwise_inside(top, j->dilation_h, j->taps_h, j->in_h);
+            const float *line = j->x + (n * j->in_h + top) * x_line - j->pad_w * j->x_pixel + c0;
+            row.source = line + down.l0 * row.line;
+            row.ahead = (j->taps_h - 1 - down.l0) * row.line + x_line;
+            row.tap_lines = down.l1 - down.l0;
+            row.weights = sums + down.l0 * j->taps_w * row.width;
+            row.target = (float *)j->dy + (n * j->out_h + y) * j->out_w * j->dy_pixel + c0;
+            dml__depthwise_line(loop->isa, &row, DML__DEPTHWISE_GRADIENT);
         }
-    for (ptrdiff_t c = 0; c < end - first; c++)
+    for (ptrdiff_t c = 0; c < row.channels; c++)
         for (ptrdiff_t t = 0; t < taps; t++) {
-            const ptrdiff_t block_at = c / DML__DEPTHWISE_BLOCK * DML__DEPTHWISE_BLOCK;
-            float *to = j->dw + (first + c) * taps + t;
-            *to = sums[block_at * taps + t * DML__DEPTHWISE_BLOCK + c - block_at] +
-                  (j->beta == 0 ? 0 : j->beta * *to);
+            float *to = j->dw + (c0 + c) * taps + t;
+            *to = sums[t * row.width + c] + (j->beta == 0 ? 0 : j->beta * *to);
         }
 }
 
 DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job)
 {
     dml__depthwise_weights_loop loop;
-    const ptrdiff_t reach_h = dml__reach(1, job->stride_h, job->taps_h, job->dilation_h);
-    const ptrdiff_t most = DML__DEPTHWISE_WEIGHTS / (job->taps_h * job->taps_w);
+    const ptrdiff_t threads = dml_pool_threads(pool);
     loop.job = job;
     loop.isa = dml__pool_machine(pool).isa;
-    loop.lines = job->out_h, loop.pixels = job->out_w;
-    while (loop.pixels > 1 && reach_h * dml__reach(loop.pixels, job->stride_w, job->taps_w, job->dilation_w) >
-                                  DML__DEPTHWISE_COPY)
-        loop.pixels = dml__conv_quotient_up(loop.pixels, 2);
-    const ptrdiff_t line = dml__reach(loop.pixels, job->stride_w, job->taps_w, job->dilation_w);
-    const ptrdiff_t more = (DML__DEPTHWISE_COPY / line - reach_h) / job->stride_h;
-    loop.lines = dml__conv_smaller(job->out_h, 1 + dml__conv_larger(0, more));
-    loop.channels = dml__conv_smaller(most, dml__conv_quotient_up(job->filters, 2 * dml_pool_threads(pool)));
-    loop.channels = dml__conv_larger(1, loop.channels / DML__DEPTHWISE_BLOCK) * DML__DEPTHWISE_BLOCK;
+    loop.distant = dml__depthwise_is_distant(pool, job->batch, job->in_h * job->in_w * job->x_pixel,
+                                             job->out_h * job->out_w * job->dy_pixel);
+    loop.channels =
+        dml__depthwise_channels(job->filters, job->taps_h * job->taps_w, threads == 1 ? 1 : 2 * threads);
     dml_pool_run(pool, (int)dml__conv_quotient_up(job->filters, loop.channels), dml__depthwise_weights_task,
                  &loop);
 }

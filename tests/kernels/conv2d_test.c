@@ -208,6 +208,9 @@ static void larger_shapes(void)
         { 2, 14, 14, 6, 16, 5, 5, 1, 1, 0, 0, 0, 0, 0 }, /* gradients onto few channels, through many taps */
         { 1, 20, 18, 3, 50, 3, 4, 1, 1, 1, 2, 0, 0, 0 }, { 2, 9, 35, 1, 33, 4, 5, 1, 1, 2, 1, 2, 0, 0 },
         { 0, 5, 5, 3, 4, 3, 3, 1, 1, 1, 1, 0, 0, 0 }, /* an empty batch: dw is beta dw */
+        { 2, 9, 8, 1040, 1040, 3, 3, 1, 1, 1, 1, 0, 0, 1040 }, /* depthwise: channels in several blocks */
+        { 1, 40, 70, 24, 24, 12, 10, 1, 1, 5, 5, 0, 0, 24 },   /* many taps */
+        { 5, 60, 61, 72, 72, 3, 3, 2, 2, 1, 1, 0, 0, 72 },     /* beyond the level-2 caches */
     };
     unsigned state = 2;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
@@ -243,6 +246,27 @@ static void random_shapes(void)
             CHECK_INT(dml_pool_reserve(kernel_pools[p], dml_conv2d_scratch(&s, true)), DML_OK);
         check(s, kernel_pools, 4, &state);
     }
+}
+
+/* Lines of every length around the pixels that depthwise kernels take at once, and all of their kernels. */
+static void depthwise(void)
+{
+    unsigned state = 5;
+    for (int i = 0; i < 5 * 3 * 16; i++) {
+        dml_conv2d_shape s = { 2, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0 };
+        s.kernel_w = 1 + i % 5, s.kernel_h = 1 + (int)((test_random(&state) >> 8) % 5);
+        s.stride_w = 1 + i / 5 % 3, s.stride_h = 1 + (int)((test_random(&state) >> 8) % 2);
+        s.pad_w = (int)((test_random(&state) >> 8) % 4), s.pad_h = (int)((test_random(&state) >> 8) % 3);
+        s.height = s.kernel_h + (int)((test_random(&state) >> 8) % 3);
+        s.width = s.kernel_w + i / 15 + (s.stride_w - 1) * 8;
+        s.channels = s.filters = s.groups = 2 + (int)((test_random(&state) >> 8) % 36);
+        check(s, kernel_pools, 3, &state);
+    }
+}
+
+static void depthwise_on_each_isa(void)
+{
+    kernel_each_isa(depthwise);
 }
 
 static void random_shapes_on_each_isa(void)
@@ -429,6 +453,7 @@ int main(void)
     RUN(kernels_strides_pads_on_each_isa);
     RUN(larger_shapes_on_each_isa);
     RUN(random_shapes_on_each_isa);
+    RUN(depthwise_on_each_isa);
     RUN(unused_lanes_are_zero_on_each_isa);
     RUN(gradients_are_adjoint);
     RUN(output_sizes);
