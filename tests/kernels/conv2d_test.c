@@ -108,11 +108,22 @@ static size_t result_count(const arrays *r, int direction)
     return direction == FORWARD ? r->y_count : direction == BACKWARD_INPUT ? r->x_count : r->w_count;
 }
 
-static void call(dml_pool *pool, const arrays *r, int direction, bool with_bias, float beta, float *result)
+/* What comes after a forward pass's sums. */
+typedef struct end {
+    bool bias, relu;
+    float beta;
+} end;
+
+static void call(dml_pool *pool, const arrays *r, int direction, end e, float *result)
 {
+    const float beta = e.beta;
+    const dml_epilogue epilogue = { e.bias ? r->bias : NULL,
+                                    e.relu ? DML_ACTIVATION_RELU : DML_ACTIVATION_NONE };
     dml_status status;
-    if (direction == FORWARD)
-        status = dml_conv2d_forward(pool, &r->s, r->x, r->w, with_bias ? r->bias : NULL, result);
+    if (direction == FORWARD && !e.relu && beta == 0)
+        status = dml_conv2d_forward(pool, &r->s, r->x, r->w, epilogue.bias, result);
+    else if (direction == FORWARD)
+        status = dml_conv2d_forward_fused(pool, &r->s, r->x, r->w, beta, &epilogue, result);
     else if (direction == BACKWARD_INPUT)
         status = dml_conv2d_backward_input(pool, &r->s, r->dy, r->w, beta, result);
     else
@@ -120,8 +131,8 @@ static void call(dml_pool *pool, const arrays *r, int direction, bool with_bias,
     CHECK_INT(status, DML_OK);
 }
 
-static void check_direction(const arrays *r, int direction, bool with_bias, float beta, dml_pool **pools,
-                            int pool_count, unsigned *state)
+static void check_direction(const arrays *r, int direction, end e, dml_pool **pools, int pool_count,
+                            unsigned *state)
 {
     const dml_conv2d_shape *s = &r->s;
     const size_t count = result_count(r, direction);
@@ -130,30 +141,32 @@ static void check_direction(const arrays *r, int direction, bool with_bias, floa
                           : direction == BACKWARD_INPUT ? r->dx_size
                                                         : r->dw_size;
     float *old = random_floats(state, count), *first = new_floats(count), *got = new_floats(count);
-    if (direction == FORWARD || beta == 0)
+    if (e.beta == 0)
         for (size_t i = 0; i < count; i++) old[i] = NAN;
     for (int p = 0; p < pool_count; p++) {
         float *result = p ? got : first;
         for (size_t i = 0; i < count; i++) result[i] = old[i];
-        call(pools[p], r, direction, with_bias, beta, result);
+        call(pools[p], r, direction, e, result);
         if (p && count)
             CHECK_MESSAGE(memcmp(first, got, count * sizeof *got) == 0, "%s: pool %d differs",
                           directions[direction], p);
     }
     size_t wrong = 0;
     for (size_t i = 0; i < count; i++) {
-        double other = 0;
-        if (direction == FORWARD && with_bias) other = (double)r->bias[i % (size_t)s->filters];
-        if (direction != FORWARD && beta != 0) other = (double)beta * (double)old[i];
-        wrong += !(fabs(want[i] + other - (double)first[i]) <= 20.0 / 16777216 * (sizes[i] + fabs(other)));
+        const double bias = direction == FORWARD && e.bias ? (double)r->bias[i % (size_t)s->filters] : 0;
+        const double before = e.beta != 0 ? (double)e.beta * (double)old[i] : 0;
+        const double sum = want[i] + bias + before;
+        const double exact = direction == FORWARD && e.relu && sum < 0 ? 0 : sum;
+        wrong +=
+            !(fabs(exact - (double)first[i]) <= 20.0 / 16777216 * (sizes[i] + fabs(bias) + fabs(before)));
     }
-    CHECK_MESSAGE(
-        wrong == 0,
-        "%s N=%d %dx%dx%d F=%d kernel %dx%d stride %dx%d pad %dx%d dilation %dx%d groups %d beta %g: "
-        "%zu of %zu are wrong",
-        directions[direction], s->batch, s->height, s->width, s->channels, s->filters, s->kernel_h,
-        s->kernel_w, s->stride_h, s->stride_w, s->pad_h, s->pad_w, s->dilation_h, s->dilation_w, s->groups,
-        (double)beta, wrong, count);
+    CHECK_MESSAGE(wrong == 0,
+                  "%s N=%d %dx%dx%d F=%d kernel %dx%d stride %dx%d pad %dx%d dilation %dx%d groups %d beta "
+                  "%g bias %d relu %d: "
+                  "%zu of %zu are wrong",
+                  directions[direction], s->batch, s->height, s->width, s->channels, s->filters, s->kernel_h,
+                  s->kernel_w, s->stride_h, s->stride_w, s->pad_h, s->pad_w, s->dilation_h, s->dilation_w,
+                  s->groups, (double)e.beta, e.bias, e.relu, wrong, count);
     free(old);
     free(first);
     free(got);
@@ -164,8 +177,9 @@ static void check(dml_conv2d_shape s, dml_pool **pools, int pool_count, unsigned
     static const float betas[] = { 0, 1, 0.5f };
     arrays r = make(s, state);
     for (int direction = 0; direction < DIRECTIONS; direction++) {
-        const float beta = betas[(test_random(state) >> 8) % 3];
-        check_direction(&r, direction, test_random(state) >> 8 & 1, beta, pools, pool_count, state);
+        const end e = { (test_random(state) >> 8 & 1) != 0, (test_random(state) >> 8 & 1) != 0,
+                        betas[(test_random(state) >> 8) % 3] };
+        check_direction(&r, direction, e, pools, pool_count, state);
     }
     discard(&r);
 }
@@ -271,9 +285,10 @@ static void gradients_are_adjoint(void)
     const dml_conv2d_shape s = { 3, 17, 15, 5, 9, 3, 4, 2, 1, 1, 2, 0, 0, 0 };
     arrays r = make(s, &state);
     float *y = new_floats(r.y_count), *dx = new_floats(r.x_count), *dw = new_floats(r.w_count);
-    call(NULL, &r, FORWARD, false, 0, y);
-    call(NULL, &r, BACKWARD_INPUT, false, 0, dx);
-    call(NULL, &r, BACKWARD_WEIGHTS, false, 0, dw);
+    const end bare = { false, false, 0 };
+    call(NULL, &r, FORWARD, bare, y);
+    call(NULL, &r, BACKWARD_INPUT, bare, dx);
+    call(NULL, &r, BACKWARD_WEIGHTS, bare, dw);
     const double through_y = dot(r.dy, y, r.y_count);
     CHECK(fabs(through_y) > 1);
     CHECK_NEAR(dot(dx, r.x, r.x_count), through_y, 1e-4 * fabs(through_y));
@@ -382,7 +397,7 @@ static void what_isnt_there(void)
     CHECK_INT(dml_conv2d_forward(NULL, &s, NULL, b, NULL, c), DML_ERROR_ARGUMENT);
     CHECK_INT(dml_conv2d_forward(NULL, &s, a, NULL, NULL, c), DML_ERROR_ARGUMENT);
     CHECK_INT(dml_conv2d_forward(NULL, &s, a, b, NULL, NULL), DML_ERROR_ARGUMENT);
-    CHECK_INT(dml_conv2d_forward_fused(NULL, &s, a, b, &unknown, c), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_conv2d_forward_fused(NULL, &s, a, b, 0, &unknown, c), DML_ERROR_ARGUMENT);
     CHECK_INT(dml_conv2d_backward_input(NULL, &s, NULL, b, 0, c), DML_ERROR_ARGUMENT);
     CHECK_INT(dml_conv2d_backward_input(NULL, &s, a, NULL, 0, c), DML_ERROR_ARGUMENT);
     CHECK_INT(dml_conv2d_backward_input(NULL, &s, a, b, 0, NULL), DML_ERROR_ARGUMENT);
