@@ -1,5 +1,6 @@
 #include "kernels/norm.h"
 
+#include "exact.h"
 #include "kernel_test.h"
 
 /* Channels that fill no vector, one, several and more than are done at once; rows for one task and for many.
@@ -41,18 +42,10 @@ static void data_destroy(data *d)
     kernel_free(d->dshift), free(d->mean64), free(d->variance64);
 }
 
-/* Two passes in double. */
 static void statistics64(data *d)
 {
-    for (size_t c = 0; c < d->channels; c++) {
-        double mean = 0, square = 0;
-        for (size_t r = 0; r < d->rows; r++) mean += (double)d->x[r * d->channels + c] / (double)d->rows;
-        for (size_t r = 0; r < d->rows; r++) {
-            const double distance = (double)d->x[r * d->channels + c] - mean;
-            square += distance * distance / (double)d->rows;
-        }
-        d->mean64[c] = mean, d->variance64[c] = square;
-    }
+    for (size_t c = 0; c < d->channels; c++)
+        exact_statistics(d->rows, d->channels, d->x, c, &d->mean64[c], &d->variance64[c]);
 }
 
 static void statistics_are_close(void)

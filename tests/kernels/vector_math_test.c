@@ -1,14 +1,10 @@
 #include "kernels/elementwise.h"
 
+#include "exact.h"
 #include "kernel_test.h"
 
 /* Every STRIDEth float, and all floats near those where something changes, against float64. */
 enum { STRIDE = 4001, BLOCK = 4096, NEAR = 300 };
-
-static double sigmoid(double x)
-{
-    return 1 / (1 + exp(-x));
-}
 
 typedef struct function {
     const char *name;
@@ -22,7 +18,7 @@ static const function functions[] = {
     { "log", dml_log_forward, log, 1 },
     { "erf", dml_erf_forward, erf, 2 },
     { "tanh", dml_tanh_forward, tanh, 2 },
-    { "sigmoid", dml_sigmoid_forward, sigmoid, 2.5 },
+    { "sigmoid", dml_sigmoid_forward, exact_sigmoid, 2.5 },
 };
 enum { FUNCTIONS = sizeof functions / sizeof functions[0] };
 
@@ -33,16 +29,11 @@ static float float_of(uint32_t bits)
     return x;
 }
 
-/* The error of y in units in the last place of `want`; what lies beyond the floats counts as 2^128, which is
-   what would come after the largest one. */
+/* In units in the last place of `want`; zeros have signs, too. */
 static double units_off(float y, double want)
 {
-    const double beyond = ldexp(1, 128);
-    if (isnan(y) || isnan(want)) return isnan(y) && isnan(want) ? 0 : INFINITY;
-    const double exact = fmin(fmax(want, -beyond), beyond), got = fmin(fmax((double)y, -beyond), beyond);
-    if (got == exact) return !signbit(y) == !signbit(want) ? 0 : INFINITY;
-    const int exponent = exact == 0 ? -126 : ilogb(exact);
-    return fabs(got - exact) / ldexp(1, (exponent < -126 ? -126 : exponent) - 23);
+    if ((double)y == want && !signbit(y) != !signbit(want)) return INFINITY;
+    return exact_ratio(y, want, exact_unit(want));
 }
 
 static void check_block(const function *f, const float *x, size_t n)
