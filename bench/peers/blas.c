@@ -1,4 +1,5 @@
-/* blas: a peer of bench/gemm: cblas_sgemm of any BLAS that can be loaded. usage: blas LIBRARY THREADS */
+/* blas: a peer of bench/gemm and bench/numerics: cblas_sgemm of any BLAS that can be loaded. usage: blas
+ * LIBRARY THREADS */
 #define _GNU_SOURCE
 #include "peer.h"
 
@@ -12,21 +13,38 @@ static sgemm_function sgemm;
 static int m, n, k, trans_a, trans_b;
 static float *a, *b, *c;
 
-static const char *prepare(const char *words)
-{
-    if (sscanf(words, "gemm %d %d %d %d %d", &m, &n, &k, &trans_a, &trans_b) != 5) return "such case";
-    free(a), free(b), free(c);
-    a = peer_floats((size_t)m * (size_t)k);
-    b = peer_floats((size_t)k * (size_t)n);
-    c = peer_floats((size_t)m * (size_t)n);
-    return NULL;
-}
-
 static void run(void)
 {
     enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 };
     sgemm(ROW_MAJOR, trans_a ? TRANS : NO_TRANS, trans_b ? TRANS : NO_TRANS, m, n, k, 1, a, trans_a ? m : k,
           b, trans_b ? k : n, 0, c, n);
+}
+
+/* The product of the matrices in a file, which it replaces. */
+static const char *compute(const char *path)
+{
+    FILE *file = fopen(path, "r+b");
+    size_t a_count = (size_t)m * (size_t)k, b_count = (size_t)k * (size_t)n, c_count = (size_t)m * (size_t)n;
+    if (!file) return "such file";
+    if (fread(a, sizeof *a, a_count, file) == a_count && fread(b, sizeof *b, b_count, file) == b_count) {
+        run();
+        rewind(file);
+        c_count -= fwrite(c, sizeof *c, c_count, file);
+    }
+    return fclose(file) == 0 && c_count == 0 ? NULL : "product in the file";
+}
+
+static const char *prepare(const char *words)
+{
+    char path[128] = "";
+    if (sscanf(words, "compute sgemm %127s %d %d %d %d %d", path, &m, &n, &k, &trans_a, &trans_b) != 6 &&
+        sscanf(words, "gemm %d %d %d %d %d", &m, &n, &k, &trans_a, &trans_b) != 5)
+        return "such case";
+    free(a), free(b), free(c);
+    a = peer_floats((size_t)m * (size_t)k);
+    b = peer_floats((size_t)k * (size_t)n);
+    c = peer_floats((size_t)m * (size_t)n);
+    return path[0] ? compute(path) : NULL;
 }
 
 /* What the library says of itself; its path, where it says nothing. */

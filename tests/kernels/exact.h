@@ -43,6 +43,20 @@ EXACT__UNUSED static double exact_sum_bound(double size, double k)
     return 2 * (k + 4) * ldexp(size, -24) + (k + 4) * ldexp(1, -149);
 }
 
+/* What else the tests allow, in roundings (2^-24) of what the comment says. */
+#define EXACT_SUM 40      /* dml_sum, dml_dot, dml_squared_distance: the sum of the terms' sizes */
+#define EXACT_SUM_ROWS 7  /* dml_sum_rows: the same */
+#define EXACT_MEAN 4      /* dml_batch_statistics: the mean's size and the deviation */
+#define EXACT_VARIANCE 34 /* the variance */
+#define EXACT_NORM 5      /* dml_batch_norm_forward: the distance from the mean, in deviations, and 1 */
+#define EXACT_SOFTMAX 17  /* each probability */
+#define EXACT_LOSS 5      /* a row's loss and 1 */
+
+EXACT__UNUSED static double exact_roundings(double count, double of)
+{
+    return count * ldexp(of, -24);
+}
+
 /* --- sums --- */
 
 /* A sum and that of its terms' sizes. */
@@ -77,6 +91,24 @@ EXACT__UNUSED static double exact_sigmoid(double x)
 {
     return 1 / (1 + exp(-x));
 }
+
+#ifdef DML_KERNELS_ELEMENTWISE_H
+typedef struct exact_function {
+    const char *name;
+    void (*run)(dml_pool *pool, size_t n, const float *x, float *y);
+    double (*want)(double x);
+    double bound; /* in units in the last place */
+} exact_function;
+
+EXACT__UNUSED static const exact_function exact_functions[] = {
+    { "exp", dml_exp_forward, exp, 1.25 },
+    { "log", dml_log_forward, log, 1 },
+    { "erf", dml_erf_forward, erf, 2 },
+    { "tanh", dml_tanh_forward, tanh, 2 },
+    { "sigmoid", dml_sigmoid_forward, exact_sigmoid, 2.5 },
+};
+enum { EXACT_FUNCTIONS = sizeof exact_functions / sizeof exact_functions[0] };
+#endif
 
 /* Softmax of a row, and the logarithm of the sum of its exponentials. */
 EXACT__UNUSED static double exact_softmax(size_t classes, const float *x, double *probabilities)

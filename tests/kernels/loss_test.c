@@ -63,10 +63,11 @@ static void softmax_matches_float64(void)
             want_loss += row_loss;
         }
         want_loss /= (double)p.rows;
-        CHECK_MESSAGE(worst < 1e-6, "%zu x %zu: relative error %g", p.rows, p.classes, worst);
-        CHECK_MESSAGE(worst_loss < 3e-7, "%zu x %zu: a row's loss is off by %g", p.rows, p.classes,
-                      worst_loss);
-        CHECK_NEAR(loss, want_loss, 3e-7 * (1 + want_loss));
+        CHECK_MESSAGE(worst <= exact_roundings(EXACT_SOFTMAX, 1), "%zu x %zu: relative error %g", p.rows,
+                      p.classes, worst);
+        CHECK_MESSAGE(worst_loss <= exact_roundings(EXACT_LOSS, 1), "%zu x %zu: a row's loss is off by %g",
+                      p.rows, p.classes, worst_loss);
+        CHECK_NEAR(loss, want_loss, exact_roundings(EXACT_LOSS, 1 + want_loss));
         free(want);
         problem_destroy(&p);
     }
