@@ -114,6 +114,7 @@ static double ratio_to(const row *r, const char *const *names)
     return best > 0 ? number(r, "ours") / best : 0;
 }
 
+static const char *const bf16_peers[] = { "onednn", "torch", NULL };
 static const char *const free_peers[] = { "openblas", "blis", "onednn", NULL }, *const mkl_peers[] = { "mkl",
                                                                                                        NULL };
 
@@ -124,6 +125,8 @@ static const char *const bars[][2] = {
     { "elementwise", "beyond the caches 0.9 of a copy's bandwidth, within them as fast as PyTorch" },
     { "optimizer", "beyond the caches 0.9 of a copy's bandwidth, within them as fast as PyTorch" },
     { "forkjoin", "1.5 us on 2 threads while spinning" },
+    { "bf16gemm",
+      "with AMX at 1024 cubed 0.9 of the best of oneDNN and PyTorch and 5 times our f32; none elsewhere" },
     { "numerics", "the error within its bound; ours, peers' and limits are errors, the least the best" },
     { "train", "so many times the speed of the best of PyTorch, JAX and kann" },
 };
@@ -143,7 +146,10 @@ static verdict judge(const report *all, const row *r)
         v.met = v.reached <= 1;
         return v;
     }
-    if (is(r, "name", "gemm")) {
+    if (is(r, "name", "bf16gemm")) {
+        v.asked = is(r, "isa", "amx") && is(r, "m", "1024") && is(r, "n", "1024") && is(r, "k", "1024");
+        v.bar = 0.9, v.reached = ratio_to(r, bf16_peers);
+    } else if (is(r, "name", "gemm")) {
         v.asked = true, v.bar = 0.97, v.reached = ratio_to(r, free_peers);
         mkl = all->intel ? ratio_to(r, mkl_peers) : 0;
     } else if (is(r, "name", "conv")) {
@@ -160,7 +166,8 @@ static verdict judge(const report *all, const row *r)
         v.reached = number(r, "ratio_peer");
     }
     v.judged = v.asked && v.reached > 0 && !is(r, "disturbed", "1");
-    v.met = v.judged && v.reached >= v.bar && !(mkl > 0 && mkl < 0.9);
+    v.met = v.judged && v.reached >= v.bar && !(mkl > 0 && mkl < 0.9) &&
+            !(is(r, "name", "bf16gemm") && number(r, "of_f32") < 5);
     return v;
 }
 

@@ -14,6 +14,15 @@ torch.set_num_threads(peer.THREADS)
 torch.set_num_interop_threads(1)
 
 
+def bf16gemm(words):
+    m, n, k, ta, tb = map(int, words)
+    a = (torch.rand(k, m).t() if ta else torch.rand(m, k)).to(torch.bfloat16)
+    b = (torch.rand(n, k).t() if tb else torch.rand(k, n)).to(torch.bfloat16)
+    c = torch.zeros(m, n, dtype=torch.bfloat16)
+    torch.set_grad_enabled(False)
+    return lambda: torch.mm(a, b, out=c), ""
+
+
 def conv(words):
     what = words[0]
     n, h, w, c, f, kh, kw, stride, pad, dilation, groups = map(int, words[1:])
@@ -256,4 +265,4 @@ def train(words):
 
 
 peer.serve(torch.__version__,
-           {"conv": conv, "compute": compute, "elementwise": elementwise, "optimizer": optimizer, "train": train})
+           {"bf16gemm": bf16gemm, "conv": conv, "compute": compute, "elementwise": elementwise, "optimizer": optimizer, "train": train})

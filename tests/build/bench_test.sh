@@ -40,7 +40,7 @@ run() { # program, options...: rows into $WORK/rows, messages into $WORK/message
 # Every line is a comment or a row: name=, words of name=value, threads=, ours=, limit=, ratio_limit=, unit=.
 rows_are_well() { # how many
     ! grep -v -e '^#' "$WORK/rows" | grep -v -E \
-        '^name=[a-z_]+( [a-z0-9_]+=[^ =]+)* threads=[0-9]+ ours=[^ ]+( best_peer=[^ ]+ peer=[a-z_]+)? limit=[^ ]+( ratio_peer=[^ ]+)? ratio_limit=[^ ]+ unit=[^ ]+( [a-z0-9_]+=[^ ]+)*$' &&
+        '^name=[a-z0-9_]+( [a-z0-9_]+=[^ =]+)* threads=[0-9]+ ours=[^ ]+( best_peer=[^ ]+ peer=[a-z_]+)? limit=[^ ]+( ratio_peer=[^ ]+)? ratio_limit=[^ ]+ unit=[^ ]+( [a-z0-9_]+=[^ ]+)*$' &&
         [ "$(grep -c '^name=' "$WORK/rows")" -eq "$1" ]
 }
 
@@ -64,6 +64,9 @@ check "gemm without peers" run gemm --m 5 --n 7 --k 9 --ta 1 $tiny $none
 check "gemm's row" rows_are_well 1
 check "gemm has no peer" grep -q 'm=5 n=7 k=9 ta=1 tb=0 .* best_peer=0 peer=none .* ratio_peer=0.000' "$WORK/rows"
 check "gemm names what is missing" grep -q "left out the peer blis: there is no $WORK/none/blis (make bench-peers)" "$WORK/messages"
+check "bf16" run gemm --bf16 --m 5 --n 7 --k 9 --tb 1 $tiny $none
+check "its row" rows_are_well 1
+check "its instructions" grep -q -E 'name=bf16gemm .* isa=(amx|avx512_bf16|widened) of_f32=' "$WORK/rows"
 check "conv" run conv --height 6 --channels 3 --filters 4 --batch 2 $tiny $none
 check "conv's rows" rows_are_well 3
 check_fails "a kernel that doesn't fit" "the kernel doesn't fit" run conv --height 2 --channels 1 --filters 1 --kernel 5 --pad 0 \
@@ -112,6 +115,9 @@ cat "$WORK/rows" >>"$WORK/all"
 echo 'name=gemm what=a m=1 n=1 k=1 ta=0 tb=0 threads=1 ours=2 best_peer=1 peer=blis limit=4 ratio_peer=2 ratio_limit=0.5 unit=GFLOP/s blis=1' >>"$WORK/all"
 echo 'name=gemm what=b m=1 n=2 k=1 ta=0 tb=0 threads=1 ours=2 best_peer=4 peer=blis limit=4 ratio_peer=0.5 ratio_limit=0.5 unit=GFLOP/s blis=4 disturbed=1' >>"$WORK/all"
 
+for f32 in 5.5 4.5; do
+    echo "name=bf16gemm what=square m=1024 n=1024 k=1024 ta=0 tb=0 isa=amx of_f32=$f32 threads=1 ours=1000 best_peer=1000 peer=torch limit=0 ratio_peer=1 ratio_limit=0 unit=GFLOP/s onednn=800 torch=1000"
+done >>"$WORK/all"
 echo 'name=numerics what=exp input=special n=9 threads=1 ours=inf best_peer=0.5 peer=torch limit=2 ratio_peer=0 ratio_limit=inf unit=ulp torch=0.5' >>"$WORK/all"
 
 report_of() { # rows
@@ -121,6 +127,8 @@ check "the report" report_of "$WORK/all"
 check "a kind's table" grep -q '^## gemm$' "$WORK/report.md"
 check "a row of it" grep -q '^| a | 1 | 1 | 1 | 1 | 2 | 1 (blis) | 4 | GFLOP/s | 2 | 0.5 | 2.00 of 0.97 |$' "$WORK/report.md"
 check "a row that doesn't count" grep -q 'disturbed |$' "$WORK/report.md"
+check "AMX meets its bar" grep -q '^| 5.5 | .* 1.00 of 0.90 |$' "$WORK/report.md"
+check "AMX needs 5 times f32" grep -q '^| 4.5 | .* \*\*1.00 of 0.90: no\*\* |$' "$WORK/report.md"
 check "an error beyond its bound" grep -q '^| exp .* | inf | 0.5 (torch) | 2 | ulp | .*\*\*inf of 1.00: no\*\* |$' "$WORK/report.md"
 check "an error within it" grep -q '^| sgemm .* k_epsilon .* of 1.00 |$' "$WORK/report.md"
 check "errors have no chart" test ! -e "$WORK/numerics.svg"
