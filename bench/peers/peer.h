@@ -80,7 +80,8 @@ static inline unsigned short *peer_bf16(const float *x, size_t count)
 }
 
 /* Answers until the input ends. `prepare` gets a case's words and returns NULL, or why it can't. */
-static int peer_serve(const char *version, const char *(*prepare)(const char *words), void (*run)(void))
+static inline int peer_serve(const char *version, const char *(*prepare)(const char *words),
+                             void (*run)(void))
 {
     char line[256];
     int ready = 0;

@@ -25,7 +25,7 @@ done
 END
     chmod +x "$WORK/peers/$1"
 }
-for name in openblas openblas_debian blis mkl onednn torch openmp; do peer $name; done
+for name in openblas openblas_debian blis mkl onednn torch openmp openmpi gloo; do peer $name; done
 
 run() { # program, options...: rows into $WORK/rows, messages into $WORK/messages
     program=$1
@@ -77,6 +77,9 @@ check "optimizer" run optimizer --n 300 $tiny $none
 check "optimizer's rows" rows_are_well 2
 check "forkjoin" run forkjoin --threads 2 --seconds 0.001 $none
 check "forkjoin's rows" rows_are_well 3
+check "allreduce" run allreduce --ranks 2 --bytes 4096 --seconds 0.001 $none
+check "allreduce's row" rows_are_well 1
+check "allreduce names what is missing" grep -q 'left out the peer gloo: there is no' "$WORK/messages"
 check "train" run train --model mlp --batch 2 $tiny $none
 check "train's row" rows_are_well 1
 check "train's flops" grep -q ' what=mlp batch=2 .* flops=' "$WORK/rows"
@@ -104,6 +107,10 @@ check "a peer that ends" grep -q 'left out the peer openblas_debian: it has ende
 check "numerics beside peers" run numerics --what sgemm --m 1 --input random --peers "$WORK/peers"
 check "a peer's error" grep -q 'ours=[^ ]* best_peer=[0-9.e+]* peer=openblas .* torch=[0-9.e+]*$' "$WORK/rows"
 cat "$WORK/rows" >>"$WORK/all"
+check "allreduce beside peers" run allreduce --ranks 3 --bytes 40000 --seconds 0.001 --peers "$WORK/peers"
+check "allreduce's row beside peers" rows_are_well 1
+check "the ranks that a peer is told" grep -q '^# allreduce: peer gloo:  *1.0 on 3 threads of 3$' "$WORK/rows"
+check "a peer's bandwidth" grep -q 'ranks=3 bytes=40000 .* best_peer=0.4267 peer=openmpi .* unit=MB/s openmpi=0.4267 gloo=0.4267$' "$WORK/rows"
 DML_PEERS=$WORK/peers
 export DML_PEERS
 check "train beside a peer's memory" run train --model mlp --batch 1 $tiny
