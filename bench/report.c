@@ -256,6 +256,7 @@ static void print_table(const report *all, const char *name)
 {
     const char *columns[COLUMNS_MAX], *first[COLUMNS_MAX];
     bool differs[COLUMNS_MAX];
+    int seen[COLUMNS_MAX] = { 0 };
     int column_count = 0, rows = 0, asked = 0, judged = 0, met = 0, disturbed = 0;
     for (size_t i = 0; i < all->count; i++) {
         const row *r = &all->rows[i];
@@ -269,10 +270,12 @@ static void print_table(const report *all, const char *name)
                 differs[column_count++] = false;
             else if (c < column_count && strcmp(first[c], r->value[k]) != 0)
                 differs[c] = true;
+            if (c < COLUMNS_MAX) seen[c]++;
         }
         const verdict v = judge(all, r);
         asked += v.asked, judged += v.judged, met += v.met, disturbed += is(r, "disturbed", "1");
     }
+    for (int c = 0; c < column_count; c++) differs[c] |= seen[c] < rows;
     printf("## %s\n\n", name);
     for (size_t b = 0; b < sizeof bars / sizeof *bars; b++)
         if (strcmp(bars[b][0], name) == 0) printf("The bar: %s. ", bars[b][1]);
