@@ -303,6 +303,61 @@ static dml_status run_function(problem *p)
     return DML_OK;
 }
 
+/* --- what is made of elements side by side, size[1] says how --- */
+
+enum { ADD, AXPBY, TANH_GRADIENT, SIGMOID_GRADIENT, SGD };
+static const float rate = 0.01f, momentum = 0.9f, decay = 0.1f, alpha = 0.5f, beta = -0.75f;
+
+static void make_pointwise(problem *p)
+{
+    const size_t n = (size_t)p->size[0];
+    const bool is_sgd = p->size[1] == SGD;
+    float *x = operand(p, 0, n), *y = operand(p, 1, n), *z = operand(p, 2, is_sgd ? n : 0);
+    make_terms(p, 1e-4f, x, n, n, y, n);
+    snprintf(p->words, sizeof p->words, "n=%zu", n);
+    result(p, is_sgd ? 2 * n : n, EXACT_POINTWISE, "epsilon");
+    for (size_t i = 0; i < p->out_count; i++) {
+        const double left = (double)x[i % n], right = (double)y[i % n];
+        exact_sum sum = { 0, 0 };
+        switch (p->size[1]) {
+        case ADD: exact_add(&sum, left), exact_add(&sum, right); break;
+        case AXPBY: exact_add(&sum, (double)alpha * left), exact_add(&sum, (double)beta * right); break;
+        case TANH_GRADIENT: /* an infinite gradient stays one */
+            sum.value = left * (1 - right * right), sum.size = fabs(left) * (1 + right * right);
+            break;
+        case SIGMOID_GRADIENT:
+            sum.value = left * right * (1 - right), sum.size = fabs(left * right) * (1 + fabs(right));
+            break;
+        default: /* the velocity of w = y, of which x is the gradient; then w */
+            exact_add(&sum, left), exact_add(&sum, (double)decay * right);
+            exact_add(&sum, (double)momentum * (double)z[i % n]);
+            if (i < n) {
+                sum.value *= -(double)rate, sum.size *= (double)rate;
+                exact_add(&sum, right);
+            }
+        }
+        p->want[i] = sum.value;
+        p->allowed[i] = exact_roundings(EXACT_POINTWISE, sum.size) + EXACT_POINTWISE * ldexp(1, -149);
+    }
+}
+
+static dml_status run_pointwise(problem *p)
+{
+    const size_t n = p->in_count[0];
+    const float *x = p->in[0], *y = p->in[1];
+    if (p->size[1] == AXPBY || p->size[1] == SGD) memcpy(p->out, y, n * sizeof *y);
+    switch (p->size[1]) {
+    case ADD: dml_add_forward(p->pool, n, x, y, p->out); break;
+    case AXPBY: dml_axpby(p->pool, n, alpha, x, beta, p->out); break;
+    case TANH_GRADIENT: dml_tanh_backward(p->pool, n, y, x, 0, p->out); break;
+    case SIGMOID_GRADIENT: dml_sigmoid_backward(p->pool, n, y, x, 0, p->out); break;
+    default:
+        memcpy(p->out + n, p->in[2], n * sizeof *y);
+        dml_sgd_update(p->pool, n, p->out, x, p->out + n, rate, momentum, decay, false);
+    }
+    return DML_OK;
+}
+
 /* --- sums --- */
 
 static void make_sum(problem *p)
@@ -524,6 +579,11 @@ static const kernel kernels[] = {
     { "erf", { 65537 }, true, make_function, run_function },
     { "tanh", { 65537 }, true, make_function, run_function },
     { "sigmoid", { 65537 }, true, make_function, run_function },
+    { "add", { 65537, ADD }, true, make_pointwise, run_pointwise },
+    { "axpby", { 65537, AXPBY }, true, make_pointwise, run_pointwise },
+    { "tanh_gradient", { 65537, TANH_GRADIENT }, true, make_pointwise, run_pointwise },
+    { "sigmoid_gradient", { 65537, SIGMOID_GRADIENT }, true, make_pointwise, run_pointwise },
+    { "sgd", { 65537, SGD }, true, make_pointwise, run_pointwise },
     { "sum", { 1000003, 0 }, true, make_sum, run_sum },
     { "dot", { 1000003, 1 }, true, make_sum, run_sum },
     { "sum_rows", { 10000, 100 }, true, make_sum_rows, run_sum_rows },
@@ -625,10 +685,10 @@ static bool measure(const kernel *k, const int *size, input_kind kind, dml_pool 
 static const char usage[] =
     "usage: numerics [--what KERNEL] [--input KIND] [--m M] [--n N] [--k K] [--ta 0|1] [--tb 0|1] [options]\n"
     "  --what KERNEL  only sgemm, sgemm_batched, bf16gemm, conv_forward, conv_input, conv_weights, exp, log, "
-    "erf, "
-    "tanh,\n"
-    "                 sigmoid, sum, dot, sum_rows, softmax, batch_statistics, batch_norm, max_pool2d or "
-    "avg_pool2d\n"
+    "erf, tanh,\n"
+    "                 sigmoid, add, axpby, tanh_gradient, sigmoid_gradient, sgd, sum, dot, sum_rows, "
+    "softmax,\n"
+    "                 batch_statistics, batch_norm, max_pool2d or avg_pool2d\n"
     "  --input KIND   only random, ill_conditioned (terms that cancel, arguments where rounding counts), "
     "denormal "
     "or\n"
