@@ -109,6 +109,7 @@ $(BUILD)/$(1)/%: $(1)/%.c $(wildcard $(1)/*.h) $(PRODUCTS) $(DEVICE_OBJECTS)
 endef
 $(eval $(call PROGRAM,samples))
 $(eval $(call PROGRAM,bench))
+$(BUILD)/bench/numerics: tests/kernels/exact.h
 
 # This one reads rows and uses nothing of the library.
 $(BUILD)/bench/report: bench/report.c

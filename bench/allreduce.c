@@ -1,4 +1,5 @@
-/* allreduce: how fast is dml_comm_all_reduce between processes of this machine, against bare sockets? */
+/* allreduce: how fast is dml_comm_all_reduce between processes of this machine, beside Open MPI, Gloo and
+   bare sockets? */
 #define DML_IMPLEMENTATION
 #include "bench.h"
 
@@ -16,19 +17,28 @@
 
 /* Both figures are bus bandwidth: the bytes that each rank must at least send, 2 (n - 1) / n of the buffer,
    by the time from a barrier to the end on rank 0. The limit sends and takes that many bytes between the same
-   processes, each to its neighbour, over TCP connections of its own, with no order, headers or sums. */
+   processes, each to its neighbour, over TCP connections of its own, with no order, headers or sums. A peer
+   is started with the number of ranks; its first process speaks, and times itself in the same way. */
 
-enum { RANKS_MAX = 64, SAMPLES_MAX = 51 };
+enum { RANKS_MAX = 64, SAMPLES_MAX = 51, ROUNDS = 3 };
+
+typedef struct settings {
+    int bytes; /* 0: the usual sizes */
+    double seconds;
+    const char *peers; /* their folder, or NULL */
+} settings;
 
 static const char usage[] =
-    "usage: allreduce [--ranks N] [--bytes B] [--seconds S] [--quick]\n"
+    "usage: allreduce [--ranks N] [--bytes B] [--seconds S] [--quick] [--peers DIR]\n"
     "  --ranks N    rows for N local processes only, 2 to 64; otherwise for 2 and for 4\n"
-    "  --bytes B    rows for buffers of B bytes only; otherwise from 4 KiB to 16 MiB\n"
+    "  --bytes B    rows for buffers of B bytes only; otherwise from 4 KiB to 64 MiB\n"
     "  --seconds S  how long to measure each row; 0.6\n"
     "  --quick      less time\n"
+    "  --peers DIR  where the peers are; otherwise DML_PEERS or build/peers/run (make bench-peers)\n"
     "Prints a row for each number of ranks and size: ours is the bus bandwidth of dml_comm_all_reduce (f32, "
     "sum),\n"
-    "2 (ranks - 1) / ranks * bytes / median time; limit that of a bare socket exchange of as many bytes.\n";
+    "2 (ranks - 1) / ranks * bytes / median time; limit that of a bare socket exchange of as many bytes.\n"
+    "Of the peers, openmpi takes shared memory, openmpi_tcp and gloo TCP.\n";
 
 static void die(const char *what)
 {
@@ -118,7 +128,8 @@ static double time_bare(dml_comm *comm, bare_ring ring, float *data, size_t coun
     return (dml_seconds() - start) / calls;
 }
 
-static void measure(dml_comm *comm, bare_ring ring, size_t bytes, double seconds)
+/* Rank 0 has the peers; the others wait at the next barrier. */
+static void measure(dml_comm *comm, bare_ring ring, bench_peers *peers, size_t bytes, double seconds)
 {
     const int ranks = dml_comm_world_size(comm);
     const size_t count = bytes / sizeof(float);
@@ -126,7 +137,14 @@ static void measure(dml_comm *comm, bare_ring ring, size_t bytes, double seconds
     float *data = (float *)calloc(count, sizeof *data);
     if (!data) die("no memory");
     /* Both warm up; then rank 0 says how often. */
-    double ours[SAMPLES_MAX], bare[SAMPLES_MAX];
+    double ours[SAMPLES_MAX], bare[SAMPLES_MAX], theirs[BENCH_PEERS_MAX][ROUNDS];
+    char line[64];
+    snprintf(line, sizeof line, "case all_reduce %zu\n", count * sizeof *data);
+    for (int i = 0; i < peers->count; i++) {
+        bench_peer *peer = &peers->list[i];
+        peer->takes_case =
+            peer->process && bench_peer_ask(peers, peer, line) && strncmp(peer->answer, "ok", 2) == 0;
+    }
     time_bare(comm, ring, data, count, 2, moved);
     time_ours(comm, data, count, 2);
     const double once = time_ours(comm, data, count, 2) + time_bare(comm, ring, data, count, 2, moved);
@@ -136,30 +154,47 @@ static void measure(dml_comm *comm, bare_ring ring, size_t bytes, double seconds
     plan[0] = fit < 3 ? 3 : fit > SAMPLES_MAX ? SAMPLES_MAX : (int32_t)fit;
     dml_comm_broadcast(comm, plan, 2, DML_I32, 0);
     check(comm);
-    for (int i = 0; i < plan[0]; i++) {
+    snprintf(line, sizeof line, "time %g\n", seconds / (2 * ROUNDS));
+    for (int i = 0, round = 0; i < plan[0]; i++) {
         ours[i] = time_ours(comm, data, count, plan[1]);
         bare[i] = time_bare(comm, ring, data, count, plan[1], moved);
+        if (i + 1 < (round + 1) * plan[0] / ROUNDS) continue;
+        for (int p = 0; p < peers->count; p++) {
+            bench_peer *peer = &peers->list[p];
+            if (!peer->takes_case) continue;
+            peer->takes_case = bench_peer_ask(peers, peer, line);
+            theirs[p][round] = peer->takes_case ? strtod(peer->answer, NULL) : 0;
+        }
+        round++;
     }
     free(data);
     if (dml_comm_rank(comm)) return;
+    for (int p = 0; p < peers->count; p++)
+        if (peers->list[p].takes_case) peers->list[p].seconds = bench_median(theirs[p], ROUNDS);
     printf("name=all_reduce ranks=%d bytes=%zu", ranks, count * sizeof *data);
-    bench_row_end(1, 1e-6 * (double)moved / bench_median(ours, plan[0]),
-                  1e-6 * (double)moved / bench_median(bare, plan[0]), "MB/s");
+    bench_row(peers, 1, bench_median(ours, plan[0]), bench_median(bare, plan[0]), 1e-6 * (double)moved,
+              "MB/s");
 }
 
-static int run_rank(int rank, int ranks, int port, bare_ring ring, size_t only_bytes, double seconds)
+static int run_rank(int rank, int ranks, int port, bare_ring ring, const settings *asked)
 {
+    static const char *const names[] = { "openmpi", "openmpi_tcp", "gloo", NULL };
+    bench_peers peers;
+    memset(&peers, 0, sizeof peers);
+    if (rank == 0) bench_peers_start(&peers, "allreduce", asked->peers, names, ranks);
     dml_comm_options options = { 0 };
     options.rank = rank;
     options.world_size = ranks;
     options.master_addr = "127.0.0.1";
     options.master_port = port;
+    options.timeout_s = 600; /* rank 0 waits for peers */
     dml_comm *comm = dml_comm_open(&options);
     check(comm);
-    static const size_t sizes[] = { 4096, 65536, 1 << 20, 16 << 20 };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !only_bytes; i++)
-        measure(comm, ring, sizes[i], seconds);
-    if (only_bytes) measure(comm, ring, only_bytes, seconds);
+    static const size_t sizes[] = { 4096, 65536, 1 << 20, 16 << 20, 64 << 20 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !asked->bytes; i++)
+        measure(comm, ring, &peers, sizes[i], asked->seconds);
+    if (asked->bytes) measure(comm, ring, &peers, (size_t)asked->bytes, asked->seconds);
+    bench_peers_end(&peers);
     dml_comm_close(comm);
     return 0;
 }
@@ -182,7 +217,7 @@ static int free_port(void)
 }
 
 /* Forks the ranks and waits for them: 0 if all went well. */
-static int run_ranks(int ranks, size_t only_bytes, double seconds)
+static int run_ranks(int ranks, const settings *asked)
 {
     bare_ring rings[RANKS_MAX];
     pid_t pids[RANKS_MAX];
@@ -195,7 +230,7 @@ static int run_ranks(int ranks, size_t only_bytes, double seconds)
         if (pids[rank]) continue;
         for (int other = 0; other < ranks; other++)
             if (other != rank) close(rings[other].to), close(rings[other].from);
-        exit(run_rank(rank, ranks, port, rings[rank], only_bytes, seconds));
+        exit(run_rank(rank, ranks, port, rings[rank], asked));
     }
     int failed = 0;
     for (int rank = 0; rank < ranks; rank++) {
@@ -210,16 +245,17 @@ static int run_ranks(int ranks, size_t only_bytes, double seconds)
 
 int main(int argc, char **argv)
 {
-    int ranks = 0, bytes = 0;
-    double seconds = 0.6;
+    int ranks = 0;
     bool quick = false;
+    settings asked = { 0, 0.6, NULL };
     const bench_option options[] = { { "--ranks", BENCH_INT, &ranks, 2, RANKS_MAX },
-                                     { "--bytes", BENCH_INT, &bytes, 8, 1 << 30 },
-                                     { "--seconds", BENCH_NUMBER, &seconds, 1e-4, 600 },
+                                     { "--bytes", BENCH_INT, &asked.bytes, 8, 1 << 30 },
+                                     { "--seconds", BENCH_NUMBER, &asked.seconds, 1e-4, 600 },
                                      { "--quick", BENCH_FLAG, &quick, 0, 0 },
+                                     { "--peers", BENCH_TEXT, &asked.peers, 0, 0 },
                                      { NULL, BENCH_FLAG, NULL, 0, 0 } };
     bench_parse(argc, argv, "allreduce", usage, options);
-    if (quick && seconds > 0.1) seconds = 0.1;
-    if (ranks) return run_ranks((int)ranks, (size_t)bytes, seconds);
-    return run_ranks(2, (size_t)bytes, seconds) | run_ranks(4, (size_t)bytes, seconds);
+    if (quick && asked.seconds > 0.1) asked.seconds = 0.1;
+    if (ranks) return run_ranks(ranks, &asked);
+    return run_ranks(2, &asked) | run_ranks(4, &asked);
 }

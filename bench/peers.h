@@ -7,6 +7,7 @@
 
      (its start)     ready VERSION | no REASON
      case WORDS      ok [WORDS]    | no REASON    from now on this is timed
+     case compute KERNEL FILE SIZES    ok | no REASON    reads the inputs, floats, and leaves the result
      time SECONDS    the median seconds of one call, of as many as the seconds allow | no REASON
 
    It ends when its input ends. While it isn't asked anything it is stopped (SIGSTOP), so it may spin as it

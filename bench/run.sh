@@ -6,7 +6,7 @@ rows=$build/bench/rows
 export DML_PEERS="${DML_PEERS:-$build/peers/run}"
 failed=
 : >"$rows" || exit 1
-for name in gemm conv elementwise optimizer forkjoin train memory allreduce; do
+for name in gemm conv elementwise optimizer forkjoin train memory allreduce numerics; do
     echo "# $name $quick"
     # tee would hide how it ended
     { "$build/bench/$name" $quick || echo "$name" >"$rows.failed"; } | tee -a "$rows"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # install.sh DIR: brings the libraries that the benchmarks time ours beside into DIR (build/peers) and writes
 # DIR/run/NAME for each that works here. What can't be had is named and left out. Run again, it completes.
-# Debian's libopenblas0 and libblis4 are found if they are installed.
+# Debian's libopenblas0, libblis4, openmpi-bin and libopenmpi-dev are found if they are installed.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1/run" && dir=$(cd "$1" && pwd) || exit 1
@@ -83,6 +83,24 @@ if [ -n "$site" ]; then
     peer torch "$venv/bin/python $here/torch_peer.py"
     pip jax && peer jax "$venv/bin/python $here/jax_peer.py"
 fi
+
+# ---- collectives: Open MPI through shared memory and over TCP, and PyTorch's on Gloo; the argument is the number of ranks ----
+if ! command -v mpirun >/dev/null || ! command -v mpicc >/dev/null; then
+    left_out openmpi "not found (Debian: openmpi-bin, libopenmpi-dev)"
+    left_out openmpi_tcp "not found (Debian: openmpi-bin, libopenmpi-dev)"
+elif mpicc -O2 "$here/mpi.c" -o "$dir/mpi"; then
+    root=
+    [ "$(id -u)" -ne 0 ] || root=--allow-run-as-root
+    ranks() { # more options
+        echo "mpirun -q $root --oversubscribe --bind-to none $* -n \"\$1\" $dir/mpi"
+    }
+    peer openmpi "$(ranks)"
+    peer openmpi_tcp "$(ranks --mca btl self,tcp --mca btl_tcp_if_include lo)"
+else
+    left_out openmpi "it does not compile"
+    left_out openmpi_tcp "it does not compile"
+fi
+[ -z "$site" ] || peer gloo "$venv/bin/python $here/gloo_peer.py"
 
 # ---- kann on OpenBLAS, compiled as fast as its compiler can make it ----
 [ -e "$dir/kann_source/kann.c" ] || git clone -q --depth 1 https://github.com/attractivechaos/kann "$dir/kann_source" 2>/dev/null

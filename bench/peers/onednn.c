@@ -20,6 +20,7 @@ static way ways[WAYS];
 static const way *chosen;
 static int m, n, k, trans_a, trans_b;
 static float *a, *b, *c;
+static int narrow; /* the case is one of bf16 */
 
 static void run_sgemm(void)
 {
@@ -54,7 +55,7 @@ static void release(void)
     a = b = c = NULL;
 }
 
-/* An array of the primitive's own format, filled. */
+/* An array of the primitive's own format, filled: with floats, or with pairs of bf16. */
 static int argument(way *w, const_dnnl_primitive_desc_t description, dnnl_query_t which, int name)
 {
     const_dnnl_memory_desc_t format = dnnl_primitive_desc_query_md(description, which, 0);
@@ -66,7 +67,13 @@ static int argument(way *w, const_dnnl_primitive_desc_t description, dnnl_query_
     w->arguments[w->count++].memory = memory;
     if (dnnl_memory_map_data(memory, &data) != dnnl_success) return 0;
     count = dnnl_memory_desc_get_size(format) / sizeof(float);
-    for (i = 0; i < count; i++) ((float *)data)[i] = (float)(i * 7919 % 1000) * 0.002f - 1;
+    for (i = 0; i < count; i++) {
+        const float value = (float)(i * 7919 % 1000) * 0.002f - 1;
+        unsigned bits;
+        memcpy(&bits, &value, sizeof bits);
+        if (narrow) bits = (bits & 0xffff0000u) | bits >> 16;
+        memcpy((float *)data + i, &bits, sizeof bits);
+    }
     return dnnl_memory_unmap_data(memory, data) == dnnl_success;
 }
 
@@ -155,9 +162,36 @@ static const char *prepare_conv(const char *words)
     return chosen ? NULL : "primitive for it";
 }
 
+/* A product of bf16 with a result of f32, of matrices in row-major order. */
+static const char *prepare_bf16(void)
+{
+    const dnnl_dims_t a_dims = { m, k }, b_dims = { k, n }, c_dims = { m, n };
+    dnnl_memory_desc_t left, right, product;
+    dnnl_primitive_desc_t description;
+    dnnl_status_t status;
+    way *w = &ways[0];
+    int ok;
+    dnnl_memory_desc_create_with_tag(&left, 2, a_dims, dnnl_bf16, trans_a ? dnnl_ba : dnnl_ab);
+    dnnl_memory_desc_create_with_tag(&right, 2, b_dims, dnnl_bf16, trans_b ? dnnl_ba : dnnl_ab);
+    dnnl_memory_desc_create_with_tag(&product, 2, c_dims, dnnl_f32, dnnl_ab);
+    status = dnnl_matmul_primitive_desc_create(&description, engine, left, right, NULL, product, NULL);
+    ok = status == dnnl_success && dnnl_primitive_create(&w->primitive, description) == dnnl_success &&
+         argument(w, description, dnnl_query_src_md, DNNL_ARG_SRC) &&
+         argument(w, description, dnnl_query_weights_md, DNNL_ARG_WEIGHTS) &&
+         argument(w, description, dnnl_query_dst_md, DNNL_ARG_DST);
+    if (status == dnnl_success) dnnl_primitive_desc_destroy(description);
+    dnnl_memory_desc_destroy(left);
+    dnnl_memory_desc_destroy(right);
+    dnnl_memory_desc_destroy(product);
+    chosen = w;
+    return ok ? NULL : "product of bf16 here";
+}
+
 static const char *prepare(const char *words)
 {
     release();
+    narrow = sscanf(words, "bf16gemm %d %d %d %d %d", &m, &n, &k, &trans_a, &trans_b) == 5;
+    if (narrow) return prepare_bf16();
     if (strncmp(words, "conv ", 5) == 0) return prepare_conv(words);
     if (sscanf(words, "gemm %d %d %d %d %d", &m, &n, &k, &trans_a, &trans_b) != 5) return "such case";
     a = peer_floats((size_t)m * (size_t)k);

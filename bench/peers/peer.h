@@ -62,8 +62,26 @@ static inline float *peer_floats(size_t count)
     return x;
 }
 
+/* The upper halves of the floats. */
+static inline unsigned short *peer_bf16(const float *x, size_t count)
+{
+    unsigned short *narrow = (unsigned short *)malloc((count ? count : 1) * sizeof *narrow);
+    size_t i;
+    if (!narrow) {
+        peer_say("no", "memory");
+        exit(1);
+    }
+    for (i = 0; i < count; i++) {
+        unsigned bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        narrow[i] = (unsigned short)(bits >> 16);
+    }
+    return narrow;
+}
+
 /* Answers until the input ends. `prepare` gets a case's words and returns NULL, or why it can't. */
-static int peer_serve(const char *version, const char *(*prepare)(const char *words), void (*run)(void))
+static inline int peer_serve(const char *version, const char *(*prepare)(const char *words),
+                             void (*run)(void))
 {
     char line[256];
     int ready = 0;

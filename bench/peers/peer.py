@@ -29,8 +29,9 @@ def median_seconds(run, seconds):
     return sorted(samples)[len(samples) // 2]
 
 
-def serve(version, cases):
-    """cases: a function for each kind of case, which takes its words and returns (run, words of the answer)."""
+def serve(version, cases, timed=median_seconds):
+    """cases: a function for each kind of case, which takes its words and returns (run, words of the answer);
+    timed: what takes that run and the seconds."""
     answers = os.fdopen(os.dup(1), "w")  # what a library prints goes elsewhere
     os.dup2(2, 1)
 
@@ -43,7 +44,7 @@ def serve(version, cases):
     for line in sys.stdin:
         words = line.split()
         if words and words[0] == "time" and run:
-            say(repr(median_seconds(run, float(words[1]))))
+            say(repr(timed(run, float(words[1]))))
             continue
         run = None
         if len(words) < 2 or words[0] != "case" or words[1] not in cases:

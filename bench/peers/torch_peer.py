@@ -1,4 +1,4 @@
-"""torch: PyTorch as a peer of bench/conv, bench/elementwise, bench/optimizer and bench/train."""
+"""torch: PyTorch as a peer of bench/gemm (bf16), bench/numerics, bench/conv, bench/elementwise, bench/optimizer and bench/train."""
 
 import json
 import os
@@ -12,6 +12,15 @@ import peer
 
 torch.set_num_threads(peer.THREADS)
 torch.set_num_interop_threads(1)
+
+
+def bf16gemm(words):
+    m, n, k, ta, tb = map(int, words)
+    a = (torch.rand(k, m).t() if ta else torch.rand(m, k)).to(torch.bfloat16)
+    b = (torch.rand(n, k).t() if tb else torch.rand(k, n)).to(torch.bfloat16)
+    c = torch.zeros(m, n, dtype=torch.bfloat16)
+    torch.set_grad_enabled(False)
+    return lambda: torch.mm(a, b, out=c), ""
 
 
 def conv(words):
@@ -76,6 +85,89 @@ def optimizer(words):
     }
     torch.set_grad_enabled(True)
     return kinds[what]().step, ""
+
+
+# ---- results, for bench/numerics ----
+
+
+def compute(words):
+    what, path, size = words[0], words[1], list(map(int, words[2:]))
+    floats = torch.from_file(path, shared=False, size=os.path.getsize(path) // 4)
+    taken = 0
+
+    def take(*shape):
+        nonlocal taken
+        count = torch.Size(shape).numel()
+        taken += count
+        return floats[taken - count:taken].view(shape)
+
+    def factors(dtype=torch.float32, batch=None):
+        m, n, k, ta, tb = size[:5]
+        a = take(k, m).t() if ta else take(m, k)
+        b = take(*(batch or []), n, k).mT if tb else take(*(batch or []), k, n)
+        return a.to(dtype), b.to(dtype)
+
+    def pixels(n, height, channels):
+        return take(n, height, height, channels).permute(0, 3, 1, 2)
+
+    def flat(image):
+        return image.permute(0, 2, 3, 1).reshape(-1)
+
+    def convolution():
+        n, h, c, f, kernel, stride, pad, groups = size
+        out = (h + 2 * pad - kernel) // stride + 1
+        y, x = pixels(n, out, f), pixels(n, h, c)
+        w = take(f, kernel, kernel, c // groups).permute(0, 3, 1, 2)
+        if what == "conv_forward":
+            return flat(F.conv2d(x, w, None, stride, pad, 1, groups))
+        mask = [what == "conv_input", what == "conv_weights", False]
+        s, p = [stride] * 2, [pad] * 2
+        both = torch.ops.aten.convolution_backward(y, x, w, None, s, p, [1, 1], False, [0, 0], groups, mask)
+        return flat(both[0] if mask[0] else both[1])
+
+    def softmax():
+        x = take(size[0], size[1])
+        labels = torch.arange(size[0]) % size[1]
+        loss = F.cross_entropy(x, labels, reduction="none")
+        return torch.cat([torch.softmax(x, 1).reshape(-1), loss])
+
+    def statistics():
+        variance, mean = torch.var_mean(take(size[0], size[1]), 0, correction=0)
+        return torch.cat([mean, variance])
+
+    def norm():
+        x = take(size[0], size[1])
+        scale, shift, mean, variance = (take(size[1]) for _ in range(4))
+        return F.batch_norm(x, mean, variance, scale, shift, False, 0, 1e-3)
+
+    def pooled(kind, **options):
+        n, h, c, kernel, stride, pad = size[:6]
+        return flat(kind(pixels(n, h, c), kernel, stride, pad, **options))
+
+    functions = {
+        "sgemm": lambda: torch.mm(*factors()),
+        "sgemm_batched": lambda: torch.matmul(*factors(batch=[size[5]])),
+        "conv_forward": convolution,
+        "conv_input": convolution,
+        "conv_weights": convolution,
+        "add": lambda: torch.add(take(size[0]), take(size[0])),
+        "axpby": lambda: torch.mul(take(size[0]), 0.5).add_(take(size[0]), alpha=-0.75),
+        "tanh_gradient": lambda: torch.ops.aten.tanh_backward(take(size[0]), take(size[0])),
+        "sigmoid_gradient": lambda: torch.ops.aten.sigmoid_backward(take(size[0]), take(size[0])),
+        "sum": lambda: torch.sum(take(size[0])),
+        "dot": lambda: torch.dot(take(size[0]), take(size[0])),
+        "sum_rows": lambda: torch.sum(take(size[0], size[1]), 0),
+        "softmax": softmax,
+        "batch_statistics": statistics,
+        "batch_norm": norm,
+        "max_pool2d": lambda: pooled(F.max_pool2d),
+        "avg_pool2d": lambda: pooled(F.avg_pool2d, count_include_pad=False),
+    }
+    for name in "exp", "log", "erf", "tanh", "sigmoid":
+        functions[name] = lambda name=name: getattr(torch, name)(take(size[0]))
+    with torch.no_grad():
+        functions[what]().contiguous().numpy().tofile(path)
+    return lambda: None, ""
 
 
 # ---- training ----
@@ -177,4 +269,4 @@ def train(words):
 
 
 peer.serve(torch.__version__,
-           {"conv": conv, "elementwise": elementwise, "optimizer": optimizer, "train": train})
+           {"bf16gemm": bf16gemm, "conv": conv, "compute": compute, "elementwise": elementwise, "optimizer": optimizer, "train": train})

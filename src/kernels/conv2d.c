@@ -213,7 +213,7 @@ static dml_scratch dml__conv_product_scratch(const dml__conv *conv, dml__conv_di
 /* --- forward --- */
 
 static dml__conv_pass dml__conv_forward_pass(const dml__conv *conv, int group, const float *x, const float *w,
-                                             const dml_epilogue *epilogue, float *y)
+                                             float beta, const dml_epilogue *epilogue, float *y)
 {
     const dml_conv2d_shape *s = &conv->shape;
     dml__conv_pass p;
@@ -232,6 +232,7 @@ static dml__conv_pass dml__conv_forward_pass(const dml__conv *conv, int group, c
     p.target_pixel = s->filters, p.target_line = conv->out_w * s->filters;
     p.target_image = conv->out_h * p.target_line;
     p.target = y ? y + group * conv->filters : NULL;
+    p.beta = beta;
     if (epilogue) {
         p.bias = epilogue->bias ? epilogue->bias + group * conv->filters : NULL;
         p.relu = epilogue->activation == DML_ACTIVATION_RELU;
@@ -247,18 +248,19 @@ static bool dml__conv_has_arrays(const dml_conv2d_shape *shape, const float *a, 
 }
 
 DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
-                                            const float *w, const dml_epilogue *epilogue, float *y)
+                                            const float *w, float beta, const dml_epilogue *epilogue,
+                                            float *y)
 {
     dml__conv conv;
     const dml_status status = dml__conv_init(&conv, shape);
     if (status == DML_OK && (!dml__conv_has_arrays(shape, x, w, y) || !dml__epilogue_is_known(epilogue)))
         return DML_ERROR_ARGUMENT;
     if (status == DML_OK && dml__conv_is_product(&conv, DML__CONV_FORWARD)) {
-        dml__conv_multiply(pool, &conv, DML__CONV_FORWARD, x, w, 0, epilogue, y);
+        dml__conv_multiply(pool, &conv, DML__CONV_FORWARD, x, w, beta, epilogue, y);
         return DML_OK;
     }
     for (int group = 0; status == DML_OK && group < dml__conv_groups(&conv); group++) {
-        dml__conv_pass pass = dml__conv_forward_pass(&conv, group, x, w, epilogue, y);
+        dml__conv_pass pass = dml__conv_forward_pass(&conv, group, x, w, beta, epilogue, y);
         dml__conv_run(pool, &conv, &pass);
     }
     return status;
@@ -268,7 +270,7 @@ DML_API dml_status dml_conv2d_forward(dml_pool *pool, const dml_conv2d_shape *sh
                                       const float *w, const float *bias, float *y)
 {
     const dml_epilogue epilogue = { bias, DML_ACTIVATION_NONE };
-    return dml_conv2d_forward_fused(pool, shape, x, w, &epilogue, y);
+    return dml_conv2d_forward_fused(pool, shape, x, w, 0, &epilogue, y);
 }
 
 /* --- the input gradient --- */
@@ -412,7 +414,7 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
     if (dml__conv_init(&conv, shape) != DML_OK) return scratch;
     if (dml__conv_is_depthwise(&conv)) return scratch;
     const dml_conv2d_shape *s = &conv.shape;
-    const dml__conv_pass forward = dml__conv_forward_pass(&conv, 0, NULL, NULL, NULL, NULL);
+    const dml__conv_pass forward = dml__conv_forward_pass(&conv, 0, NULL, NULL, 0, NULL, NULL);
     scratch = dml__conv_is_product(&conv, DML__CONV_FORWARD)
                   ? dml__conv_product_scratch(&conv, DML__CONV_FORWARD)
                   : dml__conv_pass_scratch(&forward);

@@ -35,9 +35,11 @@ DML_API int dml_conv2d_extent(int kernel, int dilation);
 DML_API dml_status dml_conv2d_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
                                       const float *w, const float *bias, float *y);
 
-/* y = activation(conv(x, w) + bias); NULL epilogue: neither. */
+/* y = activation(conv(x, w) + beta y + bias); NULL epilogue: neither activation nor bias. With beta = 0, y is
+   not read; with beta = 1, y holds a residual (a shortcut's values), which is added before the activation. */
 DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
-                                            const float *w, const dml_epilogue *epilogue, float *y);
+                                            const float *w, float beta, const dml_epilogue *epilogue,
+                                            float *y);
 
 /* dx = dconv/dx^T dy + beta dx; with beta = 0, dx is not read. */
 DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_shape *shape, const float *dy,

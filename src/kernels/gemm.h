@@ -20,7 +20,7 @@ DML_API dml_status dml_sgemm(dml_pool *pool, dml_layout layout, dml_transpose tr
                              int ldb, float beta, float *c, int ldc);
 
 /* The same in row-major order, with an epilogue: C = activation(alpha op(A) op(B) + beta C + bias), bias (n).
-   NULL: none. */
+   NULL: none. A residual that is added before the activation is what C holds with beta = 1. */
 DML_API dml_status dml_sgemm_fused(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m, int n,
                                    int k, float alpha, const float *a, int lda, const float *b, int ldb,
                                    float beta, float *c, int ldc, const dml_epilogue *epilogue);

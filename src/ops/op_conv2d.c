@@ -115,7 +115,7 @@ static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *no
         const dml_epilogue epilogue = { bias ? dml__host_value(run, bias) : NULL, dml__ends_in_relu(run, node)
                                                                                       ? DML_ACTIVATION_RELU
                                                                                       : DML_ACTIVATION_NONE };
-        return dml_conv2d_forward_fused(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w),
+        return dml_conv2d_forward_fused(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w), 0,
                                         &epilogue, dml__host_value(run, node));
     }
     dml_launch launch =

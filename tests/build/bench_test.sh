@@ -25,7 +25,7 @@ done
 END
     chmod +x "$WORK/peers/$1"
 }
-for name in openblas openblas_debian blis mkl onednn torch openmp; do peer $name; done
+for name in openblas openblas_debian blis mkl onednn torch openmp openmpi gloo; do peer $name; done
 
 run() { # program, options...: rows into $WORK/rows, messages into $WORK/messages
     program=$1
@@ -40,19 +40,20 @@ run() { # program, options...: rows into $WORK/rows, messages into $WORK/message
 # Every line is a comment or a row: name=, words of name=value, threads=, ours=, limit=, ratio_limit=, unit=.
 rows_are_well() { # how many
     ! grep -v -e '^#' "$WORK/rows" | grep -v -E \
-        '^name=[a-z_]+( [a-z0-9_]+=[^ =]+)* threads=[0-9]+ ours=[^ ]+( best_peer=[^ ]+ peer=[a-z_]+)? limit=[^ ]+( ratio_peer=[^ ]+)? ratio_limit=[^ ]+ unit=[^ ]+( [a-z0-9_]+=[^ ]+)*$' &&
+        '^name=[a-z0-9_]+( [a-z0-9_]+=[^ =]+)* threads=[0-9]+ ours=[^ ]+( best_peer=[^ ]+ peer=[a-z_]+)? limit=[^ ]+( ratio_peer=[^ ]+)? ratio_limit=[^ ]+ unit=[^ ]+( [a-z0-9_]+=[^ ]+)*$' &&
         [ "$(grep -c '^name=' "$WORK/rows")" -eq "$1" ]
 }
 
 tiny='--threads 1 --seconds 0.001'
-for program in gemm conv elementwise optimizer forkjoin train memory allreduce report; do
+for program in gemm conv elementwise optimizer forkjoin train memory allreduce numerics report; do
     check "$program --help" run $program --help
     check "$program --help says how it is used" grep -q "^usage: $program" "$WORK/rows"
     check_fails "$program refuses an option that it doesn't have" "$program" "$bench/$program" --none
 done
 for words in 'gemm --m 0' 'gemm --m x' 'gemm --m 1.5' 'gemm --m' 'gemm --n 4' 'gemm --threads -1' 'gemm --seconds 0' \
     'conv --what sideways' 'conv --model alexnet' 'conv --height 8' 'elementwise --what none' 'optimizer --what none' \
-    'train --model none' 'train --batch 0' 'allreduce --ranks 1'; do
+    'train --model none' 'train --batch 0' 'allreduce --ranks 1' 'numerics --what none' 'numerics --input none' 'numerics --m 4' \
+    'numerics --what sgemm --n 4'; do
     check_fails "$words" '' "$bench"/$words
     check "$words: one sentence" test "$(wc -l <"$WORK/said")" -eq 1
 done
@@ -63,6 +64,9 @@ check "gemm without peers" run gemm --m 5 --n 7 --k 9 --ta 1 $tiny $none
 check "gemm's row" rows_are_well 1
 check "gemm has no peer" grep -q 'm=5 n=7 k=9 ta=1 tb=0 .* best_peer=0 peer=none .* ratio_peer=0.000' "$WORK/rows"
 check "gemm names what is missing" grep -q "left out the peer blis: there is no $WORK/none/blis (make bench-peers)" "$WORK/messages"
+check "bf16" run gemm --bf16 --m 5 --n 7 --k 9 --tb 1 $tiny $none
+check "its row" rows_are_well 1
+check "its instructions" grep -q -E 'name=bf16gemm .* isa=(amx|avx512_bf16|widened) of_f32=' "$WORK/rows"
 check "conv" run conv --height 6 --channels 3 --filters 4 --batch 2 $tiny $none
 check "conv's rows" rows_are_well 3
 check_fails "a kernel that doesn't fit" "the kernel doesn't fit" run conv --height 2 --channels 1 --filters 1 --kernel 5 --pad 0 \
@@ -73,9 +77,22 @@ check "optimizer" run optimizer --n 300 $tiny $none
 check "optimizer's rows" rows_are_well 2
 check "forkjoin" run forkjoin --threads 2 --seconds 0.001 $none
 check "forkjoin's rows" rows_are_well 3
+check "allreduce" run allreduce --ranks 2 --bytes 4096 --seconds 0.001 $none
+check "allreduce's row" rows_are_well 1
+check "allreduce names what is missing" grep -q 'left out the peer gloo: there is no' "$WORK/messages"
 check "train" run train --model mlp --batch 2 $tiny $none
 check "train's row" rows_are_well 1
 check "train's flops" grep -q ' what=mlp batch=2 .* flops=' "$WORK/rows"
+
+# Errors: each kernel's, of each kind of inputs, within its bound (else the program fails).
+check "numerics" run numerics --quick $none
+check "numerics' rows" rows_are_well "$(grep -c '^name=' "$WORK/rows")"
+for kind in random ill_conditioned denormal special; do
+    check "numerics with $kind inputs" test "$(grep -c " input=$kind " "$WORK/rows")" -gt 15
+done
+check "numerics of one product" run numerics --what bf16gemm --m 3 --k 5 --input random $none
+check "its row" rows_are_well 1
+check "its sizes" grep -q 'what=bf16gemm input=random m=3 n=3 k=5 .* limit=3.6 .* unit=k_epsilon' "$WORK/rows"
 
 # Peers: the best is taken, and who refuses, ends or doesn't know the case is left out.
 check "gemm beside peers" run gemm --m 4 $tiny --peers "$WORK/peers"
@@ -86,6 +103,14 @@ check "the threads that a peer is told" grep -q '^# gemm: peer openblas:  *1.0 o
 check "a peer that refuses" grep -q 'left out the peer blis: no such processor' "$WORK/messages"
 check "a peer that doesn't start" grep -q "left out the peer mkl: it doesn't start" "$WORK/messages"
 check "a peer that ends" grep -q 'left out the peer openblas_debian: it has ended' "$WORK/messages"
+# Peers that leave the operands in the place of their product.
+check "numerics beside peers" run numerics --what sgemm --m 1 --input random --peers "$WORK/peers"
+check "a peer's error" grep -q 'ours=[^ ]* best_peer=[0-9.e+]* peer=openblas .* torch=[0-9.e+]*$' "$WORK/rows"
+cat "$WORK/rows" >>"$WORK/all"
+check "allreduce beside peers" run allreduce --ranks 3 --bytes 40000 --seconds 0.001 --peers "$WORK/peers"
+check "allreduce's row beside peers" rows_are_well 1
+check "the ranks that a peer is told" grep -q '^# allreduce: peer gloo:  *1.0 on 3 threads of 3$' "$WORK/rows"
+check "a peer's bandwidth" grep -q 'ranks=3 bytes=40000 .* best_peer=0.4267 peer=openmpi .* unit=MB/s openmpi=0.4267 gloo=0.4267$' "$WORK/rows"
 DML_PEERS=$WORK/peers
 export DML_PEERS
 check "train beside a peer's memory" run train --model mlp --batch 1 $tiny
@@ -97,13 +122,23 @@ cat "$WORK/rows" >>"$WORK/all"
 echo 'name=gemm what=a m=1 n=1 k=1 ta=0 tb=0 threads=1 ours=2 best_peer=1 peer=blis limit=4 ratio_peer=2 ratio_limit=0.5 unit=GFLOP/s blis=1' >>"$WORK/all"
 echo 'name=gemm what=b m=1 n=2 k=1 ta=0 tb=0 threads=1 ours=2 best_peer=4 peer=blis limit=4 ratio_peer=0.5 ratio_limit=0.5 unit=GFLOP/s blis=4 disturbed=1' >>"$WORK/all"
 
+for f32 in 5.5 4.5; do
+    echo "name=bf16gemm what=square m=1024 n=1024 k=1024 ta=0 tb=0 isa=amx of_f32=$f32 threads=1 ours=1000 best_peer=1000 peer=torch limit=0 ratio_peer=1 ratio_limit=0 unit=GFLOP/s onednn=800 torch=1000"
+done >>"$WORK/all"
+echo 'name=numerics what=exp input=special n=9 threads=1 ours=inf best_peer=0.5 peer=torch limit=2 ratio_peer=0 ratio_limit=inf unit=ulp torch=0.5' >>"$WORK/all"
+
 report_of() { # rows
     "$bench/report" "$WORK" <"$1" >"$WORK/report.md"
 }
 check "the report" report_of "$WORK/all"
 check "a kind's table" grep -q '^## gemm$' "$WORK/report.md"
-check "a row of it" grep -q '^| a | 1 | 1 | 1 | 1 | 2 | 1 (blis) | 4 | GFLOP/s | 2 | 0.5 | 2.00 of 0.97 |$' "$WORK/report.md"
+check "a row of it" grep -q '^| a | 1 | 1 | 1 |  | 1 | 2 | 1 (blis) | 4 | GFLOP/s | 2 | 0.5 | 2.00 of 0.97 |$' "$WORK/report.md"
 check "a row that doesn't count" grep -q 'disturbed |$' "$WORK/report.md"
+check "AMX meets its bar" grep -q '^| 5.5 | .* 1.00 of 0.90 |$' "$WORK/report.md"
+check "AMX needs 5 times f32" grep -q '^| 4.5 | .* \*\*1.00 of 0.90: no\*\* |$' "$WORK/report.md"
+check "an error beyond its bound" grep -q '^| exp .* | inf | 0.5 (torch) | 2 | ulp | .*\*\*inf of 1.00: no\*\* |$' "$WORK/report.md"
+check "an error within it" grep -q '^| sgemm .* k_epsilon .* of 1.00 |$' "$WORK/report.md"
+check "errors have no chart" test ! -e "$WORK/numerics.svg"
 check "a mean" grep -q '^| the best of OpenBLAS, BLIS, oneDNN | 1 | 2 |' "$WORK/report.md"
 check "a chart" grep -q '</svg>' "$WORK/gemm.svg"
 check_fails "a report of nothing" 'there are no rows' report_of /dev/null

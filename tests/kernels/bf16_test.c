@@ -2,6 +2,7 @@
 #include "kernels/bf16.h"
 
 #include "base/cpu_bf16.h"
+#include "exact.h"
 #include "kernel_test.h"
 
 #include <math.h>
@@ -75,11 +76,17 @@ static size_t extent(dml_transpose trans, int ld, int rows, int columns)
     return lines && inner ? (size_t)(lines - 1) * (size_t)ld + (size_t)inner : 0;
 }
 
-static double element(const dml_bf16 *x, dml_transpose trans, int ld, int row, int column)
+static float *widened(const dml_bf16 *x, size_t n)
 {
-    const size_t at = trans == DML_NO_TRANS ? (size_t)row * (size_t)ld + (size_t)column
-                                            : (size_t)column * (size_t)ld + (size_t)row;
-    return (double)float_of((uint32_t)x[at] << 16);
+    float *wide = (float *)malloc(n ? n * sizeof *wide : 1);
+    for (size_t i = 0; i < n; i++) wide[i] = float_of((uint32_t)x[i] << 16);
+    return wide;
+}
+
+static exact_matrix matrix(const float *x, dml_transpose trans, int ld)
+{
+    const exact_matrix m = { x, trans == DML_TRANS ? 1 : (size_t)ld, trans == DML_TRANS ? (size_t)ld : 1 };
+    return m;
 }
 
 static dml_bf16 *new_bf16(size_t n, unsigned *state)
@@ -98,6 +105,8 @@ static void check_product(const product *p, unsigned *state)
     const size_t c_count = extent(DML_NO_TRANS, ldc, p->m, p->n);
     dml_bf16 *a = new_bf16(extent(p->trans_a, lda, p->m, p->k), state);
     dml_bf16 *b = new_bf16(extent(p->trans_b, ldb, p->k, p->n), state);
+    float *wide_a = widened(a, extent(p->trans_a, lda, p->m, p->k));
+    float *wide_b = widened(b, extent(p->trans_b, ldb, p->k, p->n));
     float *bias = kernel_array((size_t)p->n, state), *c = kernel_array(c_count, state);
     float *first = kernel_copy(c, c_count);
     const dml_epilogue epilogue = { p->bias ? bias : NULL,
@@ -118,14 +127,10 @@ static void check_product(const product *p, unsigned *state)
             for (int i = 0; i < p->m; i++)
                 for (int j = 0; j < p->n; j++) {
                     const size_t at = (size_t)i * (size_t)ldc + (size_t)j;
-                    double want = 0, size = 0;
-                    for (int k = 0; k < p->k; k++) {
-                        const double term =
-                            element(a, p->trans_a, lda, i, k) * element(b, p->trans_b, ldb, k, j);
-                        want += term;
-                        size += fabs(term);
-                    }
-                    want *= (double)p->alpha, size *= fabs((double)p->alpha);
+                    const exact_sum sum =
+                        exact_product(matrix(wide_a, p->trans_a, lda), matrix(wide_b, p->trans_b, ldb),
+                                      (size_t)i, (size_t)j, (size_t)p->k);
+                    double want = (double)p->alpha * sum.value, size = fabs((double)p->alpha) * sum.size;
                     if (p->beta != 0)
                         want += (double)p->beta * (double)c[at],
                             size += fabs((double)p->beta * (double)c[at]);
@@ -144,7 +149,7 @@ static void check_product(const product *p, unsigned *state)
         kernel_free(got);
     }
     kernel_free(first), kernel_free(c), kernel_free(bias);
-    free(a), free(b);
+    free(a), free(b), free(wide_a), free(wide_b);
 }
 
 static void all_shapes(void)

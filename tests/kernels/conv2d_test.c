@@ -1,6 +1,7 @@
 #include "kernels/conv2d.h"
 
 #include "base/cpu.h"
+#include "exact.h"
 #include "kernel_test.h"
 
 #include <fenv.h>
@@ -10,8 +11,7 @@ typedef struct arrays {
     int out_h, out_w;
     size_t x_count, w_count, y_count;
     float *x, *w, *bias, *dy;
-    double *y, *dx, *dw;                /* the reference, without bias and beta */
-    double *y_size, *dx_size, *dw_size; /* the sums of their terms' sizes */
+    exact_sum *y, *dx, *dw; /* the reference, without bias and beta */
 } arrays;
 
 static float *new_floats(size_t n)
@@ -26,65 +26,26 @@ static float *random_floats(unsigned *state, size_t n)
     return x;
 }
 
-static void add(double *sum, double *size, float a, float b)
+static exact_sum *no_sums(size_t n)
 {
-    const double product = (double)a * (double)b;
-    *sum += product;
-    *size += fabs(product);
-}
-
-static int or_one(int x)
-{
-    return x ? x : 1;
-}
-
-/* Every product of the definition, once, added to all three results. */
-static void reference(arrays *r)
-{
-    const dml_conv2d_shape *s = &r->s;
-    const int groups = or_one(s->groups), of_group = s->channels / groups;
-    for (int n = 0; n < s->batch; n++)
-        for (int oy = 0; oy < r->out_h; oy++)
-            for (int ox = 0; ox < r->out_w; ox++)
-                for (int kh = 0; kh < s->kernel_h; kh++)
-                    for (int kw = 0; kw < s->kernel_w; kw++) {
-                        const int y = oy * s->stride_h - s->pad_h + kh * or_one(s->dilation_h);
-                        const int x = ox * s->stride_w - s->pad_w + kw * or_one(s->dilation_w);
-                        if (y < 0 || y >= s->height || x < 0 || x >= s->width) continue;
-                        for (int f = 0; f < s->filters; f++)
-                            for (int c = 0; c < of_group; c++) {
-                                const int group = f / (s->filters / groups);
-                                const int yi = ((n * r->out_h + oy) * r->out_w + ox) * s->filters + f;
-                                const int xi =
-                                    ((n * s->height + y) * s->width + x) * s->channels + group * of_group + c;
-                                const int wi = ((f * s->kernel_h + kh) * s->kernel_w + kw) * of_group + c;
-                                add(&r->y[yi], &r->y_size[yi], r->x[xi], r->w[wi]);
-                                add(&r->dx[xi], &r->dx_size[xi], r->dy[yi], r->w[wi]);
-                                add(&r->dw[wi], &r->dw_size[wi], r->dy[yi], r->x[xi]);
-                            }
-                    }
+    return (exact_sum *)calloc(n + 1, sizeof(exact_sum));
 }
 
 static arrays make(dml_conv2d_shape s, unsigned *state)
 {
     arrays r;
     r.s = s;
-    r.out_h = (s.height + 2 * s.pad_h - (s.kernel_h - 1) * or_one(s.dilation_h) - 1) / s.stride_h + 1;
-    r.out_w = (s.width + 2 * s.pad_w - (s.kernel_w - 1) * or_one(s.dilation_w) - 1) / s.stride_w + 1;
+    r.out_h = exact_conv2d_output(s.height, s.kernel_h, s.stride_h, s.pad_h, s.dilation_h);
+    r.out_w = exact_conv2d_output(s.width, s.kernel_w, s.stride_w, s.pad_w, s.dilation_w);
     r.x_count = (size_t)(s.batch * s.height * s.width * s.channels);
-    r.w_count = (size_t)(s.filters * s.kernel_h * s.kernel_w * s.channels / or_one(s.groups));
+    r.w_count = (size_t)(s.filters * s.kernel_h * s.kernel_w * s.channels / exact_or_one(s.groups));
     r.y_count = (size_t)(s.batch * r.out_h * r.out_w * s.filters);
     r.x = random_floats(state, r.x_count);
     r.w = random_floats(state, r.w_count);
     r.bias = random_floats(state, (size_t)s.filters);
     r.dy = random_floats(state, r.y_count);
-    r.y = (double *)calloc(r.y_count + 1, sizeof *r.y);
-    r.y_size = (double *)calloc(r.y_count + 1, sizeof *r.y);
-    r.dx = (double *)calloc(r.x_count + 1, sizeof *r.dx);
-    r.dx_size = (double *)calloc(r.x_count + 1, sizeof *r.dx);
-    r.dw = (double *)calloc(r.w_count + 1, sizeof *r.dw);
-    r.dw_size = (double *)calloc(r.w_count + 1, sizeof *r.dw);
-    reference(&r);
+    r.y = no_sums(r.y_count), r.dx = no_sums(r.x_count), r.dw = no_sums(r.w_count);
+    exact_conv2d(&r.s, r.x, r.w, r.dy, r.y, r.dx, r.dw);
     return r;
 }
 
@@ -92,7 +53,6 @@ static void discard(arrays *r)
 {
     free(r->x), free(r->w), free(r->bias), free(r->dy);
     free(r->y), free(r->dx), free(r->dw);
-    free(r->y_size), free(r->dx_size), free(r->dw_size);
 }
 
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -108,11 +68,22 @@ static size_t result_count(const arrays *r, int direction)
     return direction == FORWARD ? r->y_count : direction == BACKWARD_INPUT ? r->x_count : r->w_count;
 }
 
-static void call(dml_pool *pool, const arrays *r, int direction, bool with_bias, float beta, float *result)
+/* What comes after a forward pass's sums. */
+typedef struct end {
+    bool bias, relu;
+    float beta;
+} end;
+
+static void call(dml_pool *pool, const arrays *r, int direction, end e, float *result)
 {
+    const float beta = e.beta;
+    const dml_epilogue epilogue = { e.bias ? r->bias : NULL,
+                                    e.relu ? DML_ACTIVATION_RELU : DML_ACTIVATION_NONE };
     dml_status status;
-    if (direction == FORWARD)
-        status = dml_conv2d_forward(pool, &r->s, r->x, r->w, with_bias ? r->bias : NULL, result);
+    if (direction == FORWARD && !e.relu && beta == 0)
+        status = dml_conv2d_forward(pool, &r->s, r->x, r->w, epilogue.bias, result);
+    else if (direction == FORWARD)
+        status = dml_conv2d_forward_fused(pool, &r->s, r->x, r->w, beta, &epilogue, result);
     else if (direction == BACKWARD_INPUT)
         status = dml_conv2d_backward_input(pool, &r->s, r->dy, r->w, beta, result);
     else
@@ -120,40 +91,39 @@ static void call(dml_pool *pool, const arrays *r, int direction, bool with_bias,
     CHECK_INT(status, DML_OK);
 }
 
-static void check_direction(const arrays *r, int direction, bool with_bias, float beta, dml_pool **pools,
-                            int pool_count, unsigned *state)
+static void check_direction(const arrays *r, int direction, end e, dml_pool **pools, int pool_count,
+                            unsigned *state)
 {
     const dml_conv2d_shape *s = &r->s;
     const size_t count = result_count(r, direction);
-    const double *want = direction == FORWARD ? r->y : direction == BACKWARD_INPUT ? r->dx : r->dw;
-    const double *sizes = direction == FORWARD          ? r->y_size
-                          : direction == BACKWARD_INPUT ? r->dx_size
-                                                        : r->dw_size;
+    const exact_sum *want = direction == FORWARD ? r->y : direction == BACKWARD_INPUT ? r->dx : r->dw;
     float *old = random_floats(state, count), *first = new_floats(count), *got = new_floats(count);
-    if (direction == FORWARD || beta == 0)
+    if (e.beta == 0)
         for (size_t i = 0; i < count; i++) old[i] = NAN;
     for (int p = 0; p < pool_count; p++) {
         float *result = p ? got : first;
         for (size_t i = 0; i < count; i++) result[i] = old[i];
-        call(pools[p], r, direction, with_bias, beta, result);
+        call(pools[p], r, direction, e, result);
         if (p && count)
             CHECK_MESSAGE(memcmp(first, got, count * sizeof *got) == 0, "%s: pool %d differs",
                           directions[direction], p);
     }
     size_t wrong = 0;
     for (size_t i = 0; i < count; i++) {
-        double other = 0;
-        if (direction == FORWARD && with_bias) other = (double)r->bias[i % (size_t)s->filters];
-        if (direction != FORWARD && beta != 0) other = (double)beta * (double)old[i];
-        wrong += !(fabs(want[i] + other - (double)first[i]) <= 20.0 / 16777216 * (sizes[i] + fabs(other)));
+        const double bias = direction == FORWARD && e.bias ? (double)r->bias[i % (size_t)s->filters] : 0;
+        const double before = e.beta != 0 ? (double)e.beta * (double)old[i] : 0;
+        const double sum = want[i].value + bias + before;
+        const double exact = direction == FORWARD && e.relu && sum < 0 ? 0 : sum;
+        wrong +=
+            !(fabs(exact - (double)first[i]) <= 20.0 / 16777216 * (want[i].size + fabs(bias) + fabs(before)));
     }
-    CHECK_MESSAGE(
-        wrong == 0,
-        "%s N=%d %dx%dx%d F=%d kernel %dx%d stride %dx%d pad %dx%d dilation %dx%d groups %d beta %g: "
-        "%zu of %zu are wrong",
-        directions[direction], s->batch, s->height, s->width, s->channels, s->filters, s->kernel_h,
-        s->kernel_w, s->stride_h, s->stride_w, s->pad_h, s->pad_w, s->dilation_h, s->dilation_w, s->groups,
-        (double)beta, wrong, count);
+    CHECK_MESSAGE(wrong == 0,
+                  "%s N=%d %dx%dx%d F=%d kernel %dx%d stride %dx%d pad %dx%d dilation %dx%d groups %d beta "
+                  "%g bias %d relu %d: "
+                  "%zu of %zu are wrong",
+                  directions[direction], s->batch, s->height, s->width, s->channels, s->filters, s->kernel_h,
+                  s->kernel_w, s->stride_h, s->stride_w, s->pad_h, s->pad_w, s->dilation_h, s->dilation_w,
+                  s->groups, (double)e.beta, e.bias, e.relu, wrong, count);
     free(old);
     free(first);
     free(got);
@@ -164,8 +134,9 @@ static void check(dml_conv2d_shape s, dml_pool **pools, int pool_count, unsigned
     static const float betas[] = { 0, 1, 0.5f };
     arrays r = make(s, state);
     for (int direction = 0; direction < DIRECTIONS; direction++) {
-        const float beta = betas[(test_random(state) >> 8) % 3];
-        check_direction(&r, direction, test_random(state) >> 8 & 1, beta, pools, pool_count, state);
+        const end e = { (test_random(state) >> 8 & 1) != 0, (test_random(state) >> 8 & 1) != 0,
+                        betas[(test_random(state) >> 8) % 3] };
+        check_direction(&r, direction, e, pools, pool_count, state);
     }
     discard(&r);
 }
@@ -238,7 +209,7 @@ static void random_shapes(void)
             *axes[axis][2] = 1 + (int)((test_random(&state) >> 8) % 3);
             *axes[axis][3] = (int)((test_random(&state) >> 8) % 4);
             *axes[axis][4] = (int)((test_random(&state) >> 8) % 4);
-            const int extent = dml_conv2d_extent(*axes[axis][1], or_one(*axes[axis][4]));
+            const int extent = dml_conv2d_extent(*axes[axis][1], exact_or_one(*axes[axis][4]));
             const int least = extent - 2 * *axes[axis][3];
             *axes[axis][0] = (least < 1 ? 1 : least) + (int)((test_random(&state) >> 8) % 14);
         }
@@ -298,9 +269,10 @@ static void gradients_are_adjoint(void)
     const dml_conv2d_shape s = { 3, 17, 15, 5, 9, 3, 4, 2, 1, 1, 2, 0, 0, 0 };
     arrays r = make(s, &state);
     float *y = new_floats(r.y_count), *dx = new_floats(r.x_count), *dw = new_floats(r.w_count);
-    call(NULL, &r, FORWARD, false, 0, y);
-    call(NULL, &r, BACKWARD_INPUT, false, 0, dx);
-    call(NULL, &r, BACKWARD_WEIGHTS, false, 0, dw);
+    const end bare = { false, false, 0 };
+    call(NULL, &r, FORWARD, bare, y);
+    call(NULL, &r, BACKWARD_INPUT, bare, dx);
+    call(NULL, &r, BACKWARD_WEIGHTS, bare, dw);
     const double through_y = dot(r.dy, y, r.y_count);
     CHECK(fabs(through_y) > 1);
     CHECK_NEAR(dot(dx, r.x, r.x_count), through_y, 1e-4 * fabs(through_y));
@@ -409,7 +381,7 @@ static void what_isnt_there(void)
     CHECK_INT(dml_conv2d_forward(NULL, &s, NULL, b, NULL, c), DML_ERROR_ARGUMENT);
     CHECK_INT(dml_conv2d_forward(NULL, &s, a, NULL, NULL, c), DML_ERROR_ARGUMENT);
     CHECK_INT(dml_conv2d_forward(NULL, &s, a, b, NULL, NULL), DML_ERROR_ARGUMENT);
-    CHECK_INT(dml_conv2d_forward_fused(NULL, &s, a, b, &unknown, c), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_conv2d_forward_fused(NULL, &s, a, b, 0, &unknown, c), DML_ERROR_ARGUMENT);
     CHECK_INT(dml_conv2d_backward_input(NULL, &s, NULL, b, 0, c), DML_ERROR_ARGUMENT);
     CHECK_INT(dml_conv2d_backward_input(NULL, &s, a, NULL, 0, c), DML_ERROR_ARGUMENT);
     CHECK_INT(dml_conv2d_backward_input(NULL, &s, a, b, 0, NULL), DML_ERROR_ARGUMENT);

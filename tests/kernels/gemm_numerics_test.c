@@ -4,9 +4,8 @@
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 
+#include "exact.h"
 #include "kernel_test.h"
-
-#include <math.h>
 
 /* Every way through the products: tiles, tiles across, dot products, sums of lines, one line, chunks. */
 static const struct {
@@ -31,16 +30,17 @@ typedef struct operands {
     float *a, *b, *c;
 } operands;
 
-static double a_at(const operands *o, int s, int i, int p)
+/* op(A) and op(B). */
+static exact_matrix matrix(const float *x, dml_transpose trans, int ld)
 {
-    return (double)o->a[shapes[s].trans_a == DML_TRANS ? (size_t)p * (size_t)o->lda + (size_t)i
-                                                       : (size_t)i * (size_t)o->lda + (size_t)p];
+    const exact_matrix m = { x, trans == DML_TRANS ? 1 : (size_t)ld, trans == DML_TRANS ? (size_t)ld : 1 };
+    return m;
 }
 
-static double b_at(const operands *o, int s, int p, int j)
+static exact_sum element(const operands *o, int s, int i, int j)
 {
-    return (double)o->b[shapes[s].trans_b == DML_TRANS ? (size_t)j * (size_t)o->ldb + (size_t)p
-                                                       : (size_t)p * (size_t)o->ldb + (size_t)j];
+    return exact_product(matrix(o->a, shapes[s].trans_a, o->lda), matrix(o->b, shapes[s].trans_b, o->ldb),
+                         (size_t)i, (size_t)j, (size_t)shapes[s].k);
 }
 
 static operands operands_create(int s, unsigned *state)
@@ -69,23 +69,18 @@ static dml_status multiply(dml_pool *pool, int s, const operands *o, float alpha
 /* |C - exact| <= 2 (k + 4) e (|alpha| |A| |B| + |beta C|), and k roundings of denormals. */
 static void check_bound(int s, const operands *o, float alpha, float beta, const char *inputs)
 {
-    const double k = shapes[s].k;
     float *got = kernel_copy(o->c, o->c_count);
     double worst = 0;
     CHECK_INT(multiply(kernel_pools[s % KERNEL_POOLS], s, o, alpha, beta, got), DML_OK);
     for (int i = 0; i < shapes[s].m; i++)
         for (int j = 0; j < shapes[s].n; j++) {
             const size_t at = (size_t)i * (size_t)shapes[s].n + (size_t)j;
-            double want = 0, size = 0;
-            for (int p = 0; p < shapes[s].k; p++) {
-                want += a_at(o, s, i, p) * b_at(o, s, p, j);
-                size += fabs(a_at(o, s, i, p) * b_at(o, s, p, j));
-            }
-            want = (double)alpha * want + (double)beta * (double)o->c[at];
-            size = fabs((double)alpha) * size + fabs((double)beta * (double)o->c[at]);
-            const double bound = 2 * (k + 4) * ldexp(size, -24) + (k + 4) * ldexp(1, -149);
-            const double error = fabs((double)got[at] - want) / bound;
-            if (!(error <= worst)) worst = error;
+            const exact_sum sum = element(o, s, i, j);
+            const double before = (double)beta * (double)o->c[at];
+            const double size = fabs((double)alpha) * sum.size + fabs(before);
+            const double ratio =
+                exact_ratio(got[at], (double)alpha * sum.value + before, exact_sum_bound(size, shapes[s].k));
+            if (!(ratio <= worst)) worst = ratio;
         }
     CHECK_MESSAGE(worst <= 1, "%s, %d x %d x %d: %g times the bound", inputs, shapes[s].m, shapes[s].n,
                   shapes[s].k, worst);
@@ -138,8 +133,7 @@ static void specials(void)
             CHECK_INT(multiply(kernel_pools[1], s, &o, 1, 0, got), DML_OK);
             for (int i = 0; i < shapes[s].m; i++)
                 for (int j = 0; j < shapes[s].n; j++) {
-                    double want = 0;
-                    for (int p = 0; p < shapes[s].k; p++) want += a_at(&o, s, i, p) * b_at(&o, s, p, j);
+                    const double want = element(&o, s, i, j).value;
                     const float value = got[(size_t)i * (size_t)shapes[s].n + (size_t)j];
                     CHECK(isnan(want)   ? isnan(value) != 0
                           : isinf(want) ? (double)value == want

@@ -1,6 +1,7 @@
 #include "kernels/gemm.h"
 
 #include "base/cpu.h"
+#include "exact.h"
 #include "kernel_test.h"
 
 /* One product: shapes, and how far leading dimensions exceed what they must be. */
@@ -88,26 +89,23 @@ static void check(const product *p, dml_pool **pools, int pool_count, unsigned *
             first = got;
         }
     }
+    const exact_matrix op_a = { a, at(p, p->trans_a, lda, 1, 0), at(p, p->trans_a, lda, 0, 1) };
+    const exact_matrix op_b = { b, at(p, p->trans_b, ldb, 1, 0), at(p, p->trans_b, ldb, 0, 1) };
     double worst = 0;
     size_t own = 0, marks = 0;
     for (int i = 0; i < p->m; i++)
         for (int j = 0; j < p->n; j++) {
-            double sum = 0, size = 0;
-            for (int q = 0; q < p->k; q++) {
-                const double term = (double)a[at(p, p->trans_a, lda, i, q)] * b[at(p, p->trans_b, ldb, q, j)];
-                sum += term;
-                size += fabs(term);
-            }
+            const exact_sum sum = exact_product(op_a, op_b, (size_t)i, (size_t)j, (size_t)p->k);
             const size_t place = at(p, DML_NO_TRANS, ldc, i, j);
-            double want = (double)p->alpha * sum;
-            if (p->beta != 0) want += (double)p->beta * c[place], size += fabs((double)p->beta * c[place]);
-            const double error =
-                fabs((double)first[place] - want) / (size * (1 + fabs((double)p->alpha)) + 1e-3);
-            if (isnan(error) || error > worst) worst = isnan(error) ? INFINITY : error;
+            const double before = p->beta != 0 ? (double)p->beta * (double)c[place] : 0;
+            const double size = fabs((double)p->alpha) * sum.size + fabs(before);
+            const double ratio =
+                exact_ratio(first[place], (double)p->alpha * sum.value + before, exact_sum_bound(size, p->k));
+            if (!(ratio <= worst)) worst = ratio;
             own++;
         }
     for (size_t i = 0; i < c_count; i++) marks += first[i] == mark;
-    CHECK_MESSAGE(worst < 1e-6, "%d %d/%d %d x %d x %d pad %d alpha %g beta %g: error %g", p->layout,
+    CHECK_MESSAGE(worst <= 1, "%d %d/%d %d x %d x %d pad %d alpha %g beta %g: %g times the bound", p->layout,
                   p->trans_a, p->trans_b, p->m, p->n, p->k, p->pad, (double)p->alpha, (double)p->beta, worst);
     CHECK_MESSAGE(own + marks == c_count, "%d x %d x %d: wrote beside C", p->m, p->n, p->k);
     free(a);

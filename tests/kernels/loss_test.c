@@ -1,5 +1,6 @@
 #include "kernels/loss.h"
 
+#include "exact.h"
 #include "kernel_test.h"
 
 static const size_t shapes[][2] = { { 1, 1 },   { 1, 2 },    { 3, 7 },   { 5, 8 },     { 4, 9 },
@@ -47,27 +48,27 @@ static void softmax_matches_float64(void)
         problem p = problem_create(shapes[s / 3][0], shapes[s / 3][1], &state);
         for (size_t i = 0; i < p.n; i++) p.logits[i] += offsets[s % 3];
         const float loss = forward(NULL, &p);
+        double *want = (double *)malloc(p.classes * sizeof *want);
         double want_loss = 0, worst = 0, worst_loss = 0;
         for (size_t r = 0; r < p.rows; r++) {
             const float *x = p.logits + r * p.classes;
-            double sum = 0, largest = (double)x[0];
-            for (size_t c = 0; c < p.classes; c++) largest = fmax(largest, (double)x[c]);
-            for (size_t c = 0; c < p.classes; c++) sum += exp((double)x[c] - largest);
+            const double log_sum = exact_softmax(p.classes, x, want);
             for (size_t c = 0; c < p.classes; c++) {
-                const double want = exp((double)x[c] - largest) / sum;
-                const double error = fabs((double)p.probabilities[r * p.classes + c] / want - 1);
+                const double error = fabs((double)p.probabilities[r * p.classes + c] / want[c] - 1);
                 if (!(error <= worst)) worst = error;
             }
-            const double row_loss = log(sum) + (largest - (double)x[p.labels[r]]);
+            const double row_loss = log_sum - (double)x[p.labels[r]];
             const double error = fabs((double)p.row_loss[r] - row_loss) / (1 + row_loss);
             if (!(error <= worst_loss)) worst_loss = error;
             want_loss += row_loss;
         }
         want_loss /= (double)p.rows;
-        CHECK_MESSAGE(worst < 1e-6, "%zu x %zu: relative error %g", p.rows, p.classes, worst);
-        CHECK_MESSAGE(worst_loss < 3e-7, "%zu x %zu: a row's loss is off by %g", p.rows, p.classes,
-                      worst_loss);
-        CHECK_NEAR(loss, want_loss, 3e-7 * (1 + want_loss));
+        CHECK_MESSAGE(worst <= exact_roundings(EXACT_SOFTMAX, 1), "%zu x %zu: relative error %g", p.rows,
+                      p.classes, worst);
+        CHECK_MESSAGE(worst_loss <= exact_roundings(EXACT_LOSS, 1), "%zu x %zu: a row's loss is off by %g",
+                      p.rows, p.classes, worst_loss);
+        CHECK_NEAR(loss, want_loss, exact_roundings(EXACT_LOSS, 1 + want_loss));
+        free(want);
         problem_destroy(&p);
     }
     CHECK(dml_softmax_cross_entropy_forward(NULL, 0, 3, NULL, NULL, NULL, NULL) == 0);

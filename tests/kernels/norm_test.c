@@ -1,5 +1,6 @@
 #include "kernels/norm.h"
 
+#include "exact.h"
 #include "kernel_test.h"
 
 /* Channels that fill no vector, one, several and more than are done at once; rows for one task and for many.
@@ -41,18 +42,10 @@ static void data_destroy(data *d)
     kernel_free(d->dshift), free(d->mean64), free(d->variance64);
 }
 
-/* Two passes in double. */
 static void statistics64(data *d)
 {
-    for (size_t c = 0; c < d->channels; c++) {
-        double mean = 0, square = 0;
-        for (size_t r = 0; r < d->rows; r++) mean += (double)d->x[r * d->channels + c] / (double)d->rows;
-        for (size_t r = 0; r < d->rows; r++) {
-            const double distance = (double)d->x[r * d->channels + c] - mean;
-            square += distance * distance / (double)d->rows;
-        }
-        d->mean64[c] = mean, d->variance64[c] = square;
-    }
+    for (size_t c = 0; c < d->channels; c++)
+        exact_statistics(d->rows, d->channels, d->x, c, &d->mean64[c], &d->variance64[c]);
 }
 
 static void statistics_are_close(void)
@@ -67,8 +60,10 @@ static void statistics_are_close(void)
         statistics64(&d);
         dml_batch_statistics(NULL, d.rows, d.channels, d.x, d.mean, d.variance);
         for (size_t c = 0; c < d.channels; c++) {
-            CHECK_NEAR(d.mean[c], d.mean64[c], 2e-7 * (fabs(d.mean64[c]) + sqrt(d.variance64[c])));
-            CHECK_MESSAGE(fabs((double)d.variance[c] - d.variance64[c]) <= 2e-6 * d.variance64[c] + 1e-37,
+            CHECK_NEAR(d.mean[c], d.mean64[c],
+                       exact_roundings(EXACT_MEAN, fabs(d.mean64[c]) + sqrt(d.variance64[c])));
+            CHECK_MESSAGE(fabs((double)d.variance[c] - d.variance64[c]) <=
+                              exact_roundings(EXACT_VARIANCE, d.variance64[c]) + 1e-37,
                           "%zu x %zu: a variance of %.9g, not %.9g", d.rows, d.channels,
                           (double)d.variance[c], d.variance64[c]);
         }
@@ -120,7 +115,7 @@ static void norm_is_its_definition(void)
             const double distance =
                 ((double)d.x[k] - (double)d.mean[c]) / sqrt((double)d.variance[c] + (double)epsilon);
             const double want = (double)d.scale[c] * distance + (double)d.shift[c];
-            CHECK_NEAR(d.y[k], want, 3e-7 * (fabs(distance) + 1));
+            CHECK_NEAR(d.y[k], want, exact_roundings(EXACT_NORM, fabs(distance) + 1));
         }
         float *in_place = kernel_copy(d.x, d.n);
         dml_batch_norm_forward(NULL, d.rows, d.channels, in_place, d.scale, d.shift, d.mean, d.variance,

@@ -1,5 +1,6 @@
 #include "kernels/pool2d.h"
 
+#include "exact.h"
 #include "kernel_test.h"
 
 /*                                 N, H,  W,  C, kernel, stride, pad */
@@ -51,27 +52,6 @@ static void data_destroy(data *d)
     kernel_free(d->x), kernel_free(d->y), kernel_free(d->dx), kernel_free(d->dy), free(d->argmax);
 }
 
-/* One window, element by element: its first largest place, its mean and its size. */
-static void window(const data *d, size_t out, int *place, double *mean, int *size)
-{
-    const dml_pool2d_shape *s = &d->s;
-    const int c = (int)(out % (size_t)s->channels), ow = (int)(out / (size_t)s->channels) % d->ow;
-    const int oh = (int)(out / (size_t)(s->channels * d->ow)) % d->oh;
-    const int n = (int)(out / (size_t)(s->channels * d->ow * d->oh));
-    double sum = 0, largest = 0;
-    *size = 0, *place = -1;
-    for (int h = oh * s->stride_h - s->pad_h; h < oh * s->stride_h - s->pad_h + s->kernel_h; h++)
-        for (int w = ow * s->stride_w - s->pad_w; w < ow * s->stride_w - s->pad_w + s->kernel_w; w++) {
-            if (h < 0 || w < 0 || h >= s->height || w >= s->width) continue;
-            const double x = (double)d->x[((n * s->height + h) * s->width + w) * s->channels + c];
-            if (*size == 0 || x > largest || (isnan(x) && !isnan(largest)))
-                largest = x, *place = h * s->width + w;
-            sum += x;
-            ++*size;
-        }
-    *mean = sum / *size;
-}
-
 /* Where output `out`'s input at place h * W + w lies in x. */
 static size_t input_of(const data *d, size_t out, int place)
 {
@@ -90,12 +70,11 @@ static void forward_matches_the_definition(void)
         CHECK_INT(dml_avg_pool2d_forward(NULL, &d.s, d.x, average), DML_OK);
         CHECK_INT(dml_max_pool2d_forward(NULL, &d.s, d.x, without, NULL), DML_OK);
         for (size_t o = 0; o < d.out; o++) {
-            int place, size;
-            double mean;
-            window(&d, o, &place, &mean, &size);
-            CHECK_INT(d.argmax[o], place);
-            CHECK(kernel_same(&d.y[o], &d.x[input_of(&d, o, place)], 1) ||
-                  d.y[o] == d.x[input_of(&d, o, place)]);
+            const exact_window window = exact_pool2d(&d.s, d.x, o);
+            const double mean = window.sum.value / window.size;
+            CHECK_INT(d.argmax[o], window.place);
+            CHECK(kernel_same(&d.y[o], &d.x[input_of(&d, o, window.place)], 1) ||
+                  d.y[o] == d.x[input_of(&d, o, window.place)]);
             CHECK_MESSAGE((isnan(mean) && isnan(average[o])) || (double)average[o] == mean ||
                               fabs((double)average[o] - mean) < 1e-6,
                           "mean %g, not %g", (double)average[o], mean);
@@ -114,17 +93,16 @@ static void backward_is_the_adjoint(void)
         double *want_avg = (double *)calloc(d.in + 1, sizeof(double));
         dml_max_pool2d_forward(NULL, &d.s, d.x, d.y, d.argmax);
         for (size_t o = 0; o < d.out; o++) {
-            int place, size, W = d.s.width;
-            double mean;
-            window(&d, o, &place, &mean, &size);
-            want_max[input_of(&d, o, place)] += (double)d.dy[o];
+            const int W = d.s.width;
+            const exact_window window = exact_pool2d(&d.s, d.x, o);
+            want_max[input_of(&d, o, window.place)] += (double)d.dy[o];
             const int ow = (int)(o / (size_t)d.s.channels) % d.ow;
             const int oh = (int)(o / (size_t)(d.s.channels * d.ow)) % d.oh;
             for (int h = oh * d.s.stride_h - d.s.pad_h; h < oh * d.s.stride_h - d.s.pad_h + d.s.kernel_h; h++)
                 for (int w = ow * d.s.stride_w - d.s.pad_w; w < ow * d.s.stride_w - d.s.pad_w + d.s.kernel_w;
                      w++)
                     if (h >= 0 && w >= 0 && h < d.s.height && w < W)
-                        want_avg[input_of(&d, o, h * W + w)] += (double)d.dy[o] / size;
+                        want_avg[input_of(&d, o, h * W + w)] += (double)d.dy[o] / window.size;
         }
         for (int with_beta = 0; with_beta < 2; with_beta++) {
             const float beta = with_beta ? 0.5f : 0;

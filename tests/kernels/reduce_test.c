@@ -1,9 +1,7 @@
 #include "kernels/reduce.h"
 
+#include "exact.h"
 #include "kernel_test.h"
-
-/* What a few dozen roundings to float may make of a sum, relative to the sum of its terms' sizes. */
-static const double few_roundings = 40.0 / 16777216;
 
 static double sum64(const float *x, size_t n)
 {
@@ -21,9 +19,9 @@ static void check_sums(dml_pool *pool, size_t n, const float *x, const float *y)
         distance += difference * difference;
         x_size += fabs((double)x[i]);
     }
-    CHECK_NEAR(dml_sum(pool, n, x), sum64(x, n), few_roundings * x_size);
-    CHECK_NEAR(dml_dot(pool, n, x, y), dot, few_roundings * dot_size);
-    CHECK_NEAR(dml_squared_distance(pool, n, x, y), distance, few_roundings * distance);
+    CHECK_NEAR(dml_sum(pool, n, x), sum64(x, n), exact_roundings(EXACT_SUM, x_size));
+    CHECK_NEAR(dml_dot(pool, n, x, y), dot, exact_roundings(EXACT_SUM, dot_size));
+    CHECK_NEAR(dml_squared_distance(pool, n, x, y), distance, exact_roundings(EXACT_SUM, distance));
 }
 
 static void sums_match_float64(void)
@@ -122,8 +120,8 @@ static void sum_rows_matches_float64(void)
                     want += (double)x[r * columns + c];
                     size += fabs((double)x[r * columns + c]);
                 }
-                CHECK_MESSAGE(fabs((double)y[c] - want) <= 4e-7 * size, "%zu x %zu, column %zu: %g, not %g",
-                              rows, columns, c, (double)y[c], want);
+                CHECK_MESSAGE(fabs((double)y[c] - want) <= exact_roundings(EXACT_SUM_ROWS, size),
+                              "%zu x %zu, column %zu: %g, not %g", rows, columns, c, (double)y[c], want);
             }
             kernel_free(x), kernel_free(y), kernel_free(old);
         }

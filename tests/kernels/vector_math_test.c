@@ -1,30 +1,10 @@
 #include "kernels/elementwise.h"
 
+#include "exact.h"
 #include "kernel_test.h"
 
 /* Every STRIDEth float, and all floats near those where something changes, against float64. */
 enum { STRIDE = 4001, BLOCK = 4096, NEAR = 300 };
-
-static double sigmoid(double x)
-{
-    return 1 / (1 + exp(-x));
-}
-
-typedef struct function {
-    const char *name;
-    void (*run)(dml_pool *pool, size_t n, const float *x, float *y);
-    double (*want)(double x);
-    double bound; /* in units in the last place */
-} function;
-
-static const function functions[] = {
-    { "exp", dml_exp_forward, exp, 1.25 },
-    { "log", dml_log_forward, log, 1 },
-    { "erf", dml_erf_forward, erf, 2 },
-    { "tanh", dml_tanh_forward, tanh, 2 },
-    { "sigmoid", dml_sigmoid_forward, sigmoid, 2.5 },
-};
-enum { FUNCTIONS = sizeof functions / sizeof functions[0] };
 
 static float float_of(uint32_t bits)
 {
@@ -33,19 +13,14 @@ static float float_of(uint32_t bits)
     return x;
 }
 
-/* The error of y in units in the last place of `want`; what lies beyond the floats counts as 2^128, which is
-   what would come after the largest one. */
+/* In units in the last place of `want`; zeros have signs, too. */
 static double units_off(float y, double want)
 {
-    const double beyond = ldexp(1, 128);
-    if (isnan(y) || isnan(want)) return isnan(y) && isnan(want) ? 0 : INFINITY;
-    const double exact = fmin(fmax(want, -beyond), beyond), got = fmin(fmax((double)y, -beyond), beyond);
-    if (got == exact) return !signbit(y) == !signbit(want) ? 0 : INFINITY;
-    const int exponent = exact == 0 ? -126 : ilogb(exact);
-    return fabs(got - exact) / ldexp(1, (exponent < -126 ? -126 : exponent) - 23);
+    if ((double)y == want && !signbit(y) != !signbit(want)) return INFINITY;
+    return exact_ratio(y, want, exact_unit(want));
 }
 
-static void check_block(const function *f, const float *x, size_t n)
+static void check_block(const exact_function *f, const float *x, size_t n)
 {
     float y[BLOCK];
     double worst = 0;
@@ -62,12 +37,12 @@ static void check_block(const function *f, const float *x, size_t n)
 static void over_all_floats(void)
 {
     float x[BLOCK];
-    for (int f = 0; f < FUNCTIONS; f++) {
+    for (int f = 0; f < EXACT_FUNCTIONS; f++) {
         size_t n = 0;
         for (uint64_t bits = 0; bits <= UINT32_MAX; bits += STRIDE) {
             x[n++] = float_of((uint32_t)bits);
             if (n < BLOCK && bits + STRIDE <= UINT32_MAX) continue;
-            check_block(&functions[f], x, n);
+            check_block(&exact_functions[f], x, n);
             n = 0;
         }
     }
@@ -103,20 +78,20 @@ static void near_special_values(void)
         INFINITY,
     };
     float x[2 * NEAR + 1];
-    for (int f = 0; f < FUNCTIONS; f++) {
+    for (int f = 0; f < EXACT_FUNCTIONS; f++) {
         for (size_t s = 0; s < sizeof special / sizeof special[0]; s++) {
             uint32_t bits;
             memcpy(&bits, &special[s], sizeof bits);
             for (int sign = 0; sign < 2; sign++) {
                 for (int i = -NEAR; i <= NEAR; i++)
                     x[i + NEAR] = float_of((bits + (uint32_t)i) ^ (uint32_t)sign << 31);
-                check_block(&functions[f], x, 2 * NEAR + 1);
+                check_block(&exact_functions[f], x, 2 * NEAR + 1);
             }
         }
     }
 }
 
-static float of(const function *f, float x)
+static float of(const exact_function *f, float x)
 {
     float y;
     f->run(NULL, 1, &x, &y);
@@ -125,14 +100,15 @@ static float of(const function *f, float x)
 
 static void special_values(void)
 {
-    const function *const e = &functions[0], *const ln = &functions[1], *const er = &functions[2];
+    const exact_function *const e = &exact_functions[0], *const ln = &exact_functions[1],
+                                *const er = &exact_functions[2];
     CHECK(of(e, 0) == 1 && of(e, -0.0f) == 1 && of(e, INFINITY) == INFINITY && of(e, -INFINITY) == 0);
     CHECK(of(e, 3e38f) == INFINITY && of(e, -3e38f) == 0 && of(e, -103) > 0);
     CHECK(of(ln, 0) == -INFINITY && of(ln, -0.0f) == -INFINITY && of(ln, INFINITY) == INFINITY);
     CHECK(of(ln, 1) == 0 && !signbit(of(ln, 1)) && isnan(of(ln, -1e-45f)) && isnan(of(ln, -INFINITY)));
     CHECK(of(er, INFINITY) == 1 && of(er, -INFINITY) == -1 && signbit(of(er, -0.0f)) && of(er, 5) == 1);
-    for (int f = 0; f < FUNCTIONS; f++)
-        CHECK(isnan(of(&functions[f], NAN)) && isnan(of(&functions[f], -NAN)));
+    for (int f = 0; f < EXACT_FUNCTIONS; f++)
+        CHECK(isnan(of(&exact_functions[f], NAN)) && isnan(of(&exact_functions[f], -NAN)));
 }
 
 static void all(void)
