@@ -94,21 +94,26 @@ $(BUILD)/dml_cuda.o: dml_cuda.cu dml.h
 	@echo "  NVCC  $@ ($(CUDA_ARCHS))"
 	$(Q)$(NVCC) $(NVCCFLAGS) $(GENCODE) -Xcompiler -Wall,-Wextra -I. -c $< -o $@
 
-# The tools don't use the library; a sample or benchmark is a whole program that defines DML_IMPLEMENTATION.
+# The tools don't use the library; a sample is a whole program that defines DML_IMPLEMENTATION; the benchmarks share
+# one object with the implementation, since it takes longer to compile than all of them.
 $(BUILD)/%: tools/%.c $(wildcard tools/*.h)
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
 	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARNINGS) $< -o $@ $(BASE_LIBS)
-
-define PROGRAM # folder
-$(BUILD)/$(1)/%: $(1)/%.c $(wildcard $(1)/*.h) $(PRODUCTS) $(DEVICE_OBJECTS)
-	@mkdir -p $$(@D)
-	@echo "  CC    $$@"
-	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARNINGS) -I. $(DEVICE_FLAGS) $$< $(DEVICE_OBJECTS) -o $$@ \
-	    $(CUDA_LIBS) $(BASE_LIBS)
-endef
-$(eval $(call PROGRAM,samples))
-$(eval $(call PROGRAM,bench))
+$(BUILD)/samples/%: samples/%.c $(wildcard samples/*.h) $(PRODUCTS) $(DEVICE_OBJECTS)
+	@mkdir -p $(@D)
+	@echo "  CC    $@"
+	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARNINGS) -I. $(DEVICE_FLAGS) $< $(DEVICE_OBJECTS) -o $@ $(CUDA_LIBS) $(BASE_LIBS)
+$(BUILD)/dml.o: dml.h dml_comm.h
+	@mkdir -p $(@D)
+	@echo "  CC    $@"
+	$(Q)printf '\043include "%s"\n' $^ | $(CC) -std=c99 $(CFLAGS) $(WARNINGS) -I. $(DEVICE_FLAGS) -DDML_IMPLEMENTATION \
+	    -c -x c - -o $@
+$(BUILD)/bench/%: bench/%.c $(wildcard bench/*.h) $(BUILD)/dml.o $(DEVICE_OBJECTS)
+	@mkdir -p $(@D)
+	@echo "  CC    $@"
+	$(Q)$(CC) -std=c99 -D_GNU_SOURCE= $(CFLAGS) $(WARNINGS) -I. $(DEVICE_FLAGS) $< $(BUILD)/dml.o $(DEVICE_OBJECTS) \
+	    -o $@ $(CUDA_LIBS) $(BASE_LIBS)
 
 # This one reads rows and uses nothing of the library.
 $(BUILD)/bench/report: bench/report.c

@@ -1,5 +1,4 @@
 /* allreduce: how fast is dml_comm_all_reduce between processes of this machine, against bare sockets? */
-#define DML_IMPLEMENTATION
 #include "bench.h"
 
 #include "dml_comm.h"

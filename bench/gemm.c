@@ -1,5 +1,4 @@
 /* gemm: how fast is dml_sgemm, beside other BLAS libraries and the machine's limits? */
-#define DML_IMPLEMENTATION
 #include "bench.h"
 
 typedef struct product {
