@@ -94,21 +94,26 @@ $(BUILD)/dml_cuda.o: dml_cuda.cu dml.h
 	@echo "  NVCC  $@ ($(CUDA_ARCHS))"
 	$(Q)$(NVCC) $(NVCCFLAGS) $(GENCODE) -Xcompiler -Wall,-Wextra -I. -c $< -o $@
 
-# The tools don't use the library; a sample or benchmark is a whole program that defines DML_IMPLEMENTATION.
+# The tools don't use the library; a sample is a whole program that defines DML_IMPLEMENTATION; the benchmarks share
+# one object with the implementation, since it takes longer to compile than all of them.
 $(BUILD)/%: tools/%.c $(wildcard tools/*.h)
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
 	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARNINGS) $< -o $@ $(BASE_LIBS)
-
-define PROGRAM # folder
-$(BUILD)/$(1)/%: $(1)/%.c $(wildcard $(1)/*.h) $(PRODUCTS) $(DEVICE_OBJECTS)
-	@mkdir -p $$(@D)
-	@echo "  CC    $$@"
-	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARNINGS) -I. $(DEVICE_FLAGS) $$< $(DEVICE_OBJECTS) -o $$@ \
-	    $(CUDA_LIBS) $(BASE_LIBS)
-endef
-$(eval $(call PROGRAM,samples))
-$(eval $(call PROGRAM,bench))
+$(BUILD)/samples/%: samples/%.c $(wildcard samples/*.h) $(PRODUCTS) $(DEVICE_OBJECTS)
+	@mkdir -p $(@D)
+	@echo "  CC    $@"
+	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARNINGS) -I. $(DEVICE_FLAGS) $< $(DEVICE_OBJECTS) -o $@ $(CUDA_LIBS) $(BASE_LIBS)
+$(BUILD)/dml.o: dml.h dml_comm.h
+	@mkdir -p $(@D)
+	@echo "  CC    $@"
+	$(Q)printf '\043include "%s"\n' $^ | $(CC) -std=c99 $(CFLAGS) $(WARNINGS) -I. $(DEVICE_FLAGS) -DDML_IMPLEMENTATION \
+	    -c -x c - -o $@
+$(BUILD)/bench/%: bench/%.c $(wildcard bench/*.h) $(BUILD)/dml.o $(DEVICE_OBJECTS)
+	@mkdir -p $(@D)
+	@echo "  CC    $@"
+	$(Q)$(CC) -std=c99 -D_GNU_SOURCE= $(CFLAGS) $(WARNINGS) -I. $(DEVICE_FLAGS) $< $(BUILD)/dml.o $(DEVICE_OBJECTS) \
+	    -o $@ $(CUDA_LIBS) $(BASE_LIBS)
 $(BUILD)/bench/numerics: tests/kernels/exact.h
 
 # This one reads rows and uses nothing of the library.
@@ -156,13 +161,13 @@ clang.folders := $(filter-out tools,$(normal.folders))
 clang.no := $(if $(call has_command,clang),,clang is not installed)
 
 asan.cc := $(CC)
-asan.flags := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all
+asan.flags := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all
 asan.folders := $(CPU_FOLDERS) gpu
 asan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=address,undefined -x c - -o /dev/null \
     2>&1),$(CC) has no AddressSanitizer)
 
 tsan.cc := $(CC)
-tsan.flags := -O1 -g -fsanitize=thread
+tsan.flags := -O1 -g1 -fsanitize=thread
 # Where threads meet.
 tsan.folders := base/os_thread thread kernels device graph/own_thread graph/program train/trainer train/parts comm dist gpu
 tsan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=thread -x c - -o /dev/null 2>&1),$(CC) \
@@ -270,7 +275,10 @@ isa_names := $(filter kernels/%,$(call names,normal))
 gpu_names := $(filter gpu/%,$(call names,normal))
 NO_OCLGRIND := $(if $(NO_OPENCL),$(NO_OPENCL),$(if $(wildcard /usr/lib/oclgrind/liboclgrind-rt-icd.so),,oclgrind is \
     not installed))
-isa_lines = $(foreach i,scalar avx2,$(foreach n,$(isa_names),$(i) $(n)$(TAB)env DML_ISA=$(i) \
+# On a machine whose best is AVX2, `normal` is the avx2 run.
+NO_ISA_AVX2 := $(if $(shell grep -q '^flags.* avx2' /proc/cpuinfo 2>/dev/null && ! grep -q ' avx512f' /proc/cpuinfo && \
+    echo yes),this machine's best is AVX2: the normal runs are these)
+isa_lines = $(foreach i,scalar $(if $(NO_ISA_AVX2),,avx2),$(foreach n,$(isa_names),$(i) $(n)$(TAB)env DML_ISA=$(i) \
     $(BUILD)/normal/tests/$(n)_test$(NEWLINE)))
 oclgrind_lines = $(foreach n,$(gpu_names),oclgrind $(n)$(TAB)sh tests/oclgrind.sh $(BUILD)/normal/tests/$(n)_test$(NEWLINE))
 PLAN = $(if $(filter scripts,$(V)),$(foreach n,$(call chosen,$(SCRIPT_NAMES)),script $(n)$(TAB)sh tests/$(n)_test.sh$(NEWLINE)))\
@@ -278,7 +286,7 @@ $(foreach v,$(RUN_VARIANTS),$(call program_lines,$(v),$(v),$(if $($(v).run),$($(
 $(if $(filter isa,$(V)),$(isa_lines))\
 $(if $(filter oclgrind,$(V)),$(if $(NO_OCLGRIND),,$(oclgrind_lines)))\
 $(foreach v,$(filter $(V),$(VARIANTS)),$(call skip_line,variant $(v),$($(v).no)))\
-$(call skip_line,OpenCL backend,$(NO_OPENCL))$(call skip_line,CUDA backend,$(NO_CUDA))\
+$(if $(filter isa,$(V)),$(call skip_line,avx2 runs,$(NO_ISA_AVX2)))$(call skip_line,OpenCL backend,$(NO_OPENCL))$(call skip_line,CUDA backend,$(NO_CUDA))\
 $(if $(filter oclgrind,$(V)),$(call skip_line,oclgrind runs,$(NO_OCLGRIND)))
 TEST_PROGRAMS := $(foreach v,$(RUN_VARIANTS) $(if $(filter isa oclgrind,$(V)),normal),$(foreach n,$(call names,$(v)),\
     $(BUILD)/$(v)/tests/$(n)_test$($(v).exe)))

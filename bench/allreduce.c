@@ -1,6 +1,5 @@
 /* allreduce: how fast is dml_comm_all_reduce between processes of this machine, beside Open MPI, Gloo and
    bare sockets? */
-#define DML_IMPLEMENTATION
 #include "bench.h"
 
 #include "dml_comm.h"

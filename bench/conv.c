@@ -1,6 +1,5 @@
 /* conv: how fast are dml_conv2d_forward and its gradients, beside oneDNN and PyTorch and the machine's
  * limits? */
-#define DML_IMPLEMENTATION
 #include "bench.h"
 
 /* Whether dml_conv2d_shape has dilation_h, dilation_w and groups: since there are depthwise kernels. */

@@ -1,6 +1,5 @@
 /* elementwise: how fast are elementwise kernels, sums and softmax, beside PyTorch and the bandwidth of where
  * the arrays lie? */
-#define DML_IMPLEMENTATION
 #include "bench.h"
 
 typedef struct job {

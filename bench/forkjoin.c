@@ -1,6 +1,5 @@
 /* forkjoin: what does a parallel loop cost that does nothing, beside OpenMP's, and does an idle pool use the
  * processor? */
-#define DML_IMPLEMENTATION
 #include "bench.h"
 
 #include <time.h>

@@ -1,5 +1,4 @@
 /* gemm: how fast are dml_sgemm and dml_bf16gemm, beside other BLAS libraries and the machine's limits? */
-#define DML_IMPLEMENTATION
 #include "bench.h"
 
 typedef struct product {

@@ -1,5 +1,4 @@
 /* memory: what a context takes of the host's memory to train a model, and to predict with it. */
-#define DML_IMPLEMENTATION
 #include "dml.h"
 
 #include "bench.h"

@@ -1,6 +1,5 @@
 /* numerics: how far are the kernels' results from exact ones, what is the bound, and what do other libraries
    make of the same inputs? */
-#define DML_IMPLEMENTATION
 #include "bench.h"
 
 #include "../tests/kernels/exact.h"

@@ -1,6 +1,5 @@
 /* optimizer: how fast are the optimizers' updates, beside PyTorch's and the bandwidth of where the vectors
  * lie? */
-#define DML_IMPLEMENTATION
 #include "bench.h"
 
 typedef struct job {

@@ -1,6 +1,5 @@
 /* train: how long does a training step take, beside PyTorch, JAX and kann and the machine's limits? And what
  * memory? */
-#define DML_IMPLEMENTATION
 #include "bench.h"
 
 /* A network under construction, and what a training step costs for a sample: each weight's multiply-add is

@@ -181,8 +181,9 @@ static bool load_digits(dataset *set, dml_context *ctx, const char *folder, cons
 }
 
 /* Ends all ranks when one has a complaint: as a rule they all have the same, so the first of them speaks and
-   the others are silent. They wait until it has closed its communicator, since dmlrun ends a job as soon as
-   one of its ranks has ended. */
+   the others are silent. It leaves when everyone knows that, for its going looks like a failure to a rank
+   that is still in the sum; and they wait until it has left, since dmlrun ends a job as soon as one of its
+   ranks has ended. How their waiting ends doesn't matter. */
 static void settle(const complaint *c, dml_comm *comm)
 {
     const int rank = dml_comm_rank(comm), ranks = dml_comm_world_size(comm);
@@ -190,6 +191,7 @@ static void settle(const complaint *c, dml_comm *comm)
     if (dml_comm_all_reduce(comm, &speaker, 1, DML_I32, DML_MIN) != DML_OK)
         args_exit(1, "%s", c->text[0] ? c->text : dml_comm_error(comm));
     if (speaker == ranks) return;
+    dml_comm_barrier(comm);
     if (speaker == rank)
         fprintf(stderr, "%s: %s\n", args_program, c->text);
     else

@@ -56,6 +56,16 @@ DML__LOCAL void dml__map_range(dml_isa isa, dml__map_kernel kernel, const dml__m
     }
 }
 
+DML__LOCAL void dml__map_by_vectors(size_t n, const dml__map_operands *at, dml__map_vector vector)
+{
+    dml__vf value = { 0 };
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        vector(at, i, &value);
+        if (at->in[2]) value = value + at->number[0] * DML__LOAD(at->in[2] + i);
+        DML__STORE(at->out[0] + i, value);
+    }
+}
+
 static bool dml__map_streams(size_t n, const dml__map_operands *at)
 {
     size_t arrays = 1;

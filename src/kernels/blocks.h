@@ -56,7 +56,27 @@ typedef void (*dml__map_kernel)(dml_isa isa, size_t n, const dml__map_operands *
             }                                                                                                \
         }                                                                                                    \
     }                                                                                                        \
-    DML__PER_ISA(name##_map, (size_t n, const dml__map_operands *at), (n, at))
+    DML__MAP_PER_ISA(name)
+
+/* The base of such a kernel: one loop for all of them, since each would be long without vectors of 32 bytes.
+ */
+typedef void (*dml__map_vector)(const dml__map_operands *at, size_t i, dml__vf *value);
+DML__LOCAL void dml__map_by_vectors(size_t n, const dml__map_operands *at, dml__map_vector vector);
+
+#ifdef DML__HAS_AVX2
+#define DML__MAP_PER_ISA(name)                                                                               \
+    DML__COLD static void name##_vector(const dml__map_operands *at, size_t i, dml__vf *value)               \
+    {                                                                                                        \
+        name##_at(at, i, value);                                                                             \
+    }                                                                                                        \
+    static void name##_map_base(size_t n, const dml__map_operands *at)                                       \
+    {                                                                                                        \
+        dml__map_by_vectors(n, at, name##_vector);                                                           \
+    }                                                                                                        \
+    DML__AVX2_OR_BASE(name##_map, (size_t n, const dml__map_operands *at), (n, at))
+#else
+#define DML__MAP_PER_ISA(name) DML__PER_ISA(name##_map, (size_t n, const dml__map_operands *at), (n, at))
+#endif
 
 /* Runs the kernel over n elements, any n. A rest shorter than a vector is copied to a padded one, so that
    every element goes through the same instructions wherever it lies. */

@@ -4,7 +4,8 @@
    DML__PER_ISA(name, (parameters), (arguments)) compiles `name_body` for each instruction set and defines
    `name(isa, ...)`, which picks one. Vectors are 32 bytes on x86 and 16 elsewhere; a processor with AVX-512
    runs the AVX2 code: for kernels that wait for memory wider vectors win nothing, and a third copy of each
-   would cost every user's build. Bodies and helpers pass vectors by pointer, since a vector parameter of a
+   would cost every user's build, and the base is only for x86 processors without AVX2, so it is made small,
+   which compiles faster. Bodies and helpers pass vectors by pointer, since a vector parameter of a
    function without the instruction set is an ABI hazard that compilers warn of or refuse; everything is
    inlined.
 
@@ -63,11 +64,14 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
 #endif
 #ifdef DML__HAS_AVX2
 #define DML__PER_ISA(name, parameters, arguments)                                                            \
-    DML__FOR_TARGET("avx2,fma") static void name##_avx2 parameters                                           \
+    DML__COLD static void name##_base parameters                                                             \
     {                                                                                                        \
         name##_body arguments;                                                                               \
     }                                                                                                        \
-    static void name##_base parameters                                                                       \
+    DML__AVX2_OR_BASE(name, parameters, arguments)
+/* The same where `name_base` is there already. */
+#define DML__AVX2_OR_BASE(name, parameters, arguments)                                                       \
+    DML__FOR_TARGET("avx2,fma") static void name##_avx2 parameters                                           \
     {                                                                                                        \
         name##_body arguments;                                                                               \
     }                                                                                                        \

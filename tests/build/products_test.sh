@@ -25,16 +25,15 @@ for level in 0 1 2 3; do
 done
 if has clang; then check "clang -O2" build "clang -std=c99 -O2" program implement_both.c; fi
 
-# What the implementation brings into a program.
+# What the implementation brings into a program, whatever the level: not optimised, nothing has been left out.
+check "an object of the implementation" $CC -O0 -fno-pic -c implement_both.c -o names.o
 only_dml_names() {
-    $CC -O1 -c implement_both.c -o names.o || return 1
     nm -g --defined-only names.o | awk '$3 != "main" && $3 !~ /^dml_/' >names
     cat names
     test ! -s names
 }
 check "no exported name without dml_" only_dml_names
 no_globals() {
-    $CC -O2 -fno-pic -c implement_both.c -o names.o || return 1
     nm names.o | awk 'NF == 3 && $2 ~ /[bBdDcC]/' >names
     cat names
     test ! -s names
@@ -66,18 +65,20 @@ for sample in "$ROOT"/samples/*.c; do
     mkdir -p sample && cp "$sample" "$ROOT"/samples/*.h sample/ && cp dml.h dml_comm.h sample/
     name=$(basename "$sample" .c)
     check "sample $name against the shipped headers alone" \
-        sh -c 'cd sample && $0 -O2 -Wall -Wextra -Werror "$1.c" -o "$1" -lm -lpthread' "$CC" "$name"
+        sh -c 'cd sample && $0 -O0 -Wall -Wextra -Werror "$1.c" -o "$1" -lm -lpthread' "$CC" "$name"
     rm -rf sample
 done
 
 if [ -f dml_opencl.c ] && [ -z "$NO_OPENCL" ]; then
     write opencl.c "$implement" '#include "dml.h"' '#include <stdio.h>' \
         'int main(void) { return dml_devices(NULL, 0) >= 1 ? 0 : 1; }'
+    check "an implementation with DML_OPENCL" $CC -O0 $WARN -DDML_OPENCL -c opencl.c -o opencl.o
+    check "one with DML_NO_STDIO" $CC -O0 $WARN -DDML_OPENCL -DDML_NO_STDIO -c opencl.c -o opencl_silent.o
     for compiler in "$CC -std=c99" "$CC -std=c11" "clang -std=c99"; do
         has "${compiler%% *}" || continue
-        check "dml_opencl.c: $compiler" build "$compiler -O1 -DDML_OPENCL" program opencl.c dml_opencl.c
+        check "dml_opencl.c: $compiler" build "$compiler -O1 -DDML_OPENCL" program opencl.o dml_opencl.c
         check "dml_opencl.c with DML_NO_STDIO: $compiler" build "$compiler -O0 -DDML_OPENCL -DDML_NO_STDIO" program \
-            opencl.c dml_opencl.c
+            opencl_silent.o dml_opencl.c
     done
 elif [ -f dml_opencl.c ]; then
     skip "dml_opencl.c" "$NO_OPENCL"

@@ -5,17 +5,17 @@
 write unit.c "$both" 'double unit(void);' 'double unit(void) { dml_close(dml_open(NULL)); return dml_seconds(); }'
 write whole.c "$implement" "$both" '#ifdef __cplusplus' 'extern "C"' '#endif' 'double unit(void);' \
     'int main(void) { dml_close(dml_open(NULL)); return unit() >= 0 ? 0 : 1; }'
-check "two units" build "$CC -O1" program whole.c unit.c
-check "an implementation without threads" build "$CC -O1 -DDML_NO_THREADS" program whole.c unit.c
-check "dml.h alone" build "$CC -O1" program implement_dml.c
-check "dml_comm.h alone" build "$CC -O1" program implement_comm.c
-check "everything included twice" build "$CC -O1" program implement_twice.c
-check "declarations before the implementation" build "$CC -std=c99 -O1" program implement_later.c
-check "dml_comm.h before dml.h" build "$CC -O1" program implement_reversed.c
+check "two units" build "$CC -O0" program whole.c unit.c
+check "an implementation without threads" build "$CC -O0 -DDML_NO_THREADS" program whole.c unit.c
+check "dml.h alone" build "$CC -O0" program implement_dml.c
+check "dml_comm.h alone" build "$CC -O0" program implement_comm.c
+check "everything included twice" build "$CC -O0" program implement_twice.c
+check "declarations before the implementation" build "$CC -std=c99 -O0" program implement_later.c
+check "dml_comm.h before dml.h" build "$CC -O0" program implement_reversed.c
 
 static_units() {
-    $CC -O1 $WARN -DDML_STATIC -DDML_IMPLEMENTATION -c unit.c -o unit.o &&
-        $CC -O1 $WARN -DDML_STATIC -c whole.c -o whole.o &&
+    $CC -O0 $WARN -DDML_STATIC -DDML_IMPLEMENTATION -c unit.c -o unit.o &&
+        $CC -O0 $WARN -DDML_STATIC -c whole.c -o whole.o &&
         $CC unit.o whole.o -o program -lm -lpthread -ldl && ./program &&
         test -z "$(nm -g --defined-only unit.o | grep dml)"
 }

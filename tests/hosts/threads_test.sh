@@ -1,7 +1,7 @@
 # Programs with threads: OpenMP's, a server's, and two users of dml in one process.
 . tests/hosts/host.sh
 
-PLAIN="$CC -std=c11 -O1" ASAN="$CC -std=c11 -O1 -g -fsanitize=address" TSAN="$CC -std=c11 -O1 -g -fsanitize=thread"
+PLAIN="$CC -std=c11 -O1" ASAN="$CC -std=c11 -O1 -g1 -fsanitize=address" TSAN="$CC -std=c11 -O1 -g1 -fsanitize=thread"
 
 check "two_contexts builds" host two_contexts "$PLAIN"
 check "two_contexts" "$WORK/two_contexts"

@@ -10,11 +10,10 @@ x86_64) ;;
     ;;
 esac
 
+for file in src/kernels/*.c src/base/cpu.c; do echo "#include \"${file#src/}\""; done >"$WORK/kernels.c"
 compile_kernels() { # compiler, flags
-    for file in src/kernels/*.c src/base/cpu.c; do
-        "$1" -std=c99 -O0 $WARN $2 -DDML__SEPARATE -Isrc -c "$file" -o "$WORK/$(basename "$file" .c).o" || return 1
-    done
-    nm "$WORK"/*.o >"$WORK/symbols" && objdump -d "$WORK"/*.o >"$WORK/code"
+    "$1" -std=c99 -O0 $WARN $2 -DDML__SEPARATE -Isrc -c "$WORK/kernels.c" -o "$WORK/kernels.o" || return 1
+    nm "$WORK/kernels.o" >"$WORK/symbols" && objdump -d "$WORK/kernels.o" >"$WORK/code"
 }
 
 left() { # compiler, flags, what must be there, what must not

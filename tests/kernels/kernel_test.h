@@ -8,8 +8,15 @@
 
 #include "../test.h"
 
-static const size_t kernel_sizes[] = { 0, 1, 2, 3, 15, 16, 17, 31, 33, 100, 1000, 65537 };
-enum { KERNEL_SIZES = sizeof kernel_sizes / sizeof kernel_sizes[0], KERNEL_MOST = 65537 };
+/* In emulators, which take thirty times as long, less of the same; what is left reaches every path. */
+#if defined(__x86_64__)
+enum { KERNEL_EMULATOR = 0, KERNEL_MOST = 65537 };
+#else
+enum { KERNEL_EMULATOR = 1, KERNEL_MOST = 32769 };
+#endif
+
+static const size_t kernel_sizes[] = { 0, 1, 2, 3, 15, 16, 17, 31, 33, 100, 1000, KERNEL_MOST };
+enum { KERNEL_SIZES = sizeof kernel_sizes / sizeof kernel_sizes[0] };
 
 /* Pool 0 is NULL, the others have 1, 2, 3 and 5 threads. */
 enum { KERNEL_POOLS = 5 };

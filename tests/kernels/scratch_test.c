@@ -143,7 +143,8 @@ static void bits_of(const product *p)
                                       { 2000000, 600000 } };
     run(NULL, p, &r, r.want);
     for (size_t i = 0; i < sizeof scratches / sizeof scratches[0]; i++)
-        for (size_t other = 0; other < 4; other += 2) { /* all numbers of threads, among the products */
+        for (size_t other = 0; other < 4;
+             other += KERNEL_EMULATOR ? 4 : 2) { /* all numbers of threads, among the products */
             dml_pool_options options;
             memset(&options, 0, sizeof options);
             options.threads = 1 + (int)((i + other + r.c_count) % 4);
@@ -254,12 +255,6 @@ static void use_of(const product *p)
     arrays_destroy(&r);
 }
 
-#ifdef __x86_64__
-#define PART_STEP 1
-#else
-#define PART_STEP 6 /* in emulators less of the same */
-#endif
-
 /* Whatever size the scratch has, nothing behind it is touched. */
 static void any_size_of(const product *p)
 {
@@ -267,7 +262,7 @@ static void any_size_of(const product *p)
     arrays r = arrays_create(p, &state);
     const dml_scratch need = need_of(p);
     run(NULL, p, &r, r.want);
-    for (size_t part = 1; part <= 14; part += PART_STEP) {
+    for (size_t part = 1; part <= 14; part += KERNEL_EMULATOR ? 6 : 1) {
         dml_pool_options options;
         memset(&options, 0, sizeof options);
         options.threads = 1;
@@ -294,7 +289,7 @@ static void any_size(void)
 {
     const dml_conv2d_shape no_images = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
     each_product(any_size_of);
-    for (int n = 20; n <= 52; n++) {
+    for (int n = 20; n <= 52; n += KERNEL_EMULATOR ? 8 : 1) {
         const product p = { GEMM, 40, n, 256, n % 2 ? DML_TRANS : DML_NO_TRANS, no_images };
         any_size_of(&p);
     }
