@@ -25,6 +25,7 @@ static void dml__program_destroy_owned(dml__owned *owned)
     dml__release(&context->memory, program->slot);
     dml__release(&context->memory, program->slot_of_node);
     dml__release(&context->memory, program->input);
+    dml__release(&context->memory, program->given);
     dml__release(&context->memory, program);
 }
 
@@ -79,7 +80,10 @@ static dml_status dml__collect_slots(dml_program *program)
         slot->value_at = slot->gradient_at = s;
         program->slot_of_node[i] = s;
         slot->root = node[i]->op->view ? dml__input_slot(program, slot, 0)->root : s;
-        if (node[i]->op == dml__input_op()) program->input[program->inputs++] = node[i];
+        if (node[i]->op == dml__input_op()) {
+            slot->given = program->inputs;
+            program->input[program->inputs++] = node[i];
+        }
         program->changes_w = program->changes_w || (program->training && node[i]->kept);
         dml__limit_inputs(program, slot);
     }
@@ -191,6 +195,7 @@ static void dml__find_lives(const dml_program *program, dml__block_life *blocks)
         saved->first = s;
         saved->last = slot->has_gradient ? end - s : s;
         if (node->op == dml__parameter_op()) continue;
+        if (node->op == dml__input_op() && program->given) continue;
         if (slot->root == s) value->bytes = dml__value_bytes(program, node);
         if (slot->root == s && slot->has_gradient) gradient->bytes = value->bytes;
         if (node->op->saved_bytes) saved->bytes = node->op->saved_bytes(node, program->batch);
@@ -359,6 +364,16 @@ static dml_status dml__reserve_scratch(dml_program *program)
                      most.shared);
 }
 
+/* Where the device can, it reads inputs from the caller's arrays: no copies, and no places in the arena. */
+static dml_status dml__read_inputs_in_place(dml_program *program)
+{
+    dml_context *context = program->graph->context;
+    program->given = (dml_buffer *)dml__allocate_array(&context->memory, (size_t)program->inputs + 1,
+                                                       sizeof *program->given);
+    if (program->given) return DML_OK;
+    return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for %d inputs", program->inputs);
+}
+
 static dml_program *dml__compile_in(dml_node *output, const dml_program_options *options, bool disjoint)
 {
     dml_graph *graph = output->graph;
@@ -378,7 +393,10 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     dml__own(context, &program->owned, dml__program_destroy_owned);
     graph->programs++;
     dml_status status = dml__collect_slots(program);
-    if (status == DML_OK && context->device.host_memory && !disjoint) dml__fuse(program);
+    if (status == DML_OK && context->device.host_memory && !disjoint) {
+        dml__fuse(program);
+        status = dml__read_inputs_in_place(program);
+    }
     if (status == DML_OK && program->training) {
         dml__find_gradients(program);
         dml__order_gradients(program);
