@@ -101,8 +101,20 @@ static int dml__count_uses(const dml_program *program, const dml__slot *slot)
     return uses;
 }
 
-/* Step 2: a relu and the product that nothing else reads become one. They share value and gradient, which the
-   relu's backward, being the last to write there, makes the product's in place. */
+/* The only op that reads a slot's node, where there is one that gates a relu; else NULL. */
+static dml__slot *dml__gate_behind(dml_program *program, const dml__slot *slot)
+{
+    if (dml__count_uses(program, slot) != 1) return NULL;
+    for (int s = 0; s < program->slots; s++)
+        if ((program->slot[s].node->op->needs & DML__GATES_RELU) &&
+            program->slot[s].node->input[0] == slot->node)
+            return &program->slot[s];
+    return NULL;
+}
+
+/* Step 2: a relu and the op before it that nothing else reads become one. They share value and gradient,
+   which the relu's backward, being the last to write there, makes that op's in place; unless it has nothing
+   left to do, since the op before or behind it minds the relu. */
 static void dml__fuse(dml_program *program)
 {
     for (int s = 0; s < program->slots; s++) {
@@ -113,6 +125,9 @@ static void dml__fuse(dml_program *program)
         if (!(input->node->op->needs & DML__TAKES_RELU) || dml__count_uses(program, input) > 1) continue;
         slot->root = input->root;
         slot->fused = input->ends_in_relu = true;
+        dml__slot *gate = dml__gate_behind(program, slot);
+        slot->gone = (input->node->op->needs & DML__TAKES_RELU_BACK) || gate;
+        if (gate && !(input->node->op->needs & DML__TAKES_RELU_BACK)) gate->begins_with_relu = true;
     }
 }
 
@@ -200,7 +215,7 @@ static void dml__find_lives(const dml_program *program, dml__block_life *blocks)
         if (slot->root == s && slot->has_gradient) gradient->bytes = value->bytes;
         if (node->op->saved_bytes) saved->bytes = node->op->saved_bytes(node, program->batch);
 
-        if (slot->has_gradient && (node->op->needs & DML__NEEDS_OUTPUT))
+        if (slot->has_gradient && (node->op->needs & DML__NEEDS_OUTPUT) && !slot->gone)
             dml__live_at(&blocks[3 * slot->root], end - s);
         for (int i = 0; i < node->inputs; i++) {
             const int root = dml__input_slot(program, slot, i)->root;
@@ -223,9 +238,42 @@ static bool dml__continue_block(dml__block_life *whole, dml__block_life *part)
     return true;
 }
 
+/* Whether all that write the gradient of input `i` of slot s, in backward, come before the op of slot `until`
+   runs, but for s itself. */
+static bool dml__written_after(const dml_program *program, int s, int root, int until)
+{
+    for (int u = 0; u < program->slots; u++) {
+        const dml__slot *slot = &program->slot[u];
+        if (u == s || slot->gone || slot->node->op->view || u < until) continue;
+        for (int k = 0; k < slot->node->inputs; k++)
+            if (dml__input_slot(program, slot, k)->root == root) return false;
+    }
+    return true;
+}
+
+/* Gives the gradients of both inputs of an op that passes its own on the place of that: the later input's op
+   reads it first, and only then do other ops add to the earlier's. */
+static void dml__pass_gradient(dml_program *program, int s, dml__block_life *blocks)
+{
+    const dml__slot *slot = &program->slot[s];
+    const int a = dml__input_slot(program, slot, 0)->root, b = dml__input_slot(program, slot, 1)->root;
+    dml__slot *early = &program->slot[a < b ? a : b], *late = &program->slot[a < b ? b : a];
+    dml__block_life *whole = &blocks[3 * slot->gradient_at + 1];
+    dml__block_life *first = &blocks[3 * (a < b ? b : a) + 1], *last = &blocks[3 * (a < b ? a : b) + 1];
+    if (a == b || !early->has_gradient || !late->has_gradient || slot->accumulates) return;
+    if (!whole->bytes || whole->bytes != first->bytes || whole->bytes != last->bytes) return;
+    if (whole->last != first->first || whole->last != last->first) return;
+    if (!dml__written_after(program, s, a < b ? b : a, 0) ||
+        !dml__written_after(program, s, a < b ? a : b, a < b ? b : a))
+        return;
+    whole->last = last->last;
+    first->bytes = last->bytes = 0;
+    early->gradient_at = late->gradient_at = slot->gradient_at;
+}
+
 /* Step 6: where an op may write over what nobody needs after it, it does: its value over its input's, and in
    backward its input's gradient, which it is the first to write, over its own. */
-static void dml__work_in_place(const dml_program *program, dml__block_life *blocks)
+static void dml__work_in_place(dml_program *program, dml__block_life *blocks)
 {
     for (int s = 0; s < program->slots; s++) {
         dml__slot *slot = &program->slot[s];
@@ -235,6 +283,8 @@ static void dml__work_in_place(const dml_program *program, dml__block_life *bloc
     }
     for (int s = program->slots - 1; s >= 0; s--) {
         const dml__slot *slot = &program->slot[s];
+        if (slot->has_gradient && (slot->node->op->needs & DML__PASSES_GRADIENT))
+            dml__pass_gradient(program, s, blocks);
         if (!slot->node->op->in_place || !slot->has_gradient || (slot->accumulates & 1u)) continue;
         const int input = dml__input_slot(program, slot, 0)->root;
         if (!program->slot[input].has_gradient) continue;

@@ -88,6 +88,11 @@ DML__LOCAL bool dml__ends_in_relu(const dml__run *run, const dml_node *node)
     return dml__slot_of(run, node)->ends_in_relu;
 }
 
+DML__LOCAL bool dml__begins_with_relu(const dml__run *run, const dml_node *node)
+{
+    return dml__slot_of(run, node)->begins_with_relu;
+}
+
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node)
 {
     return dml_shape_count(&node->shape) * (node->batched ? (size_t)run->rows : 1);

@@ -13,8 +13,9 @@
 typedef struct dml__slot {
     dml_node *node;
     int root;              /* the slot whose memory this one is: its own index, but for views and fused */
-    bool fused;            /* a relu that the op of its input does */
+    bool fused, gone;      /* a relu that the op of its input does; that has nothing to do in backward too */
     bool ends_in_relu;     /* such an op */
+    bool begins_with_relu; /* an op that does the backward of its input, a relu */
     bool has_gradient;     /* a parameter lies behind it */
     bool reached, written; /* while compiling: by the output's gradient; as a gradient, by some op */
     int limit;             /* input: values must be in 0 .. limit - 1 for the program's ops; 0: any */
