@@ -25,6 +25,7 @@ static void dml__program_destroy_owned(dml__owned *owned)
     dml__release(&context->memory, program->slot);
     dml__release(&context->memory, program->slot_of_node);
     dml__release(&context->memory, program->input);
+    dml__release(&context->memory, program->given);
     dml__release(&context->memory, program);
 }
 
@@ -79,7 +80,10 @@ static dml_status dml__collect_slots(dml_program *program)
         slot->value_at = slot->gradient_at = s;
         program->slot_of_node[i] = s;
         slot->root = node[i]->op->view ? dml__input_slot(program, slot, 0)->root : s;
-        if (node[i]->op == dml__input_op()) program->input[program->inputs++] = node[i];
+        if (node[i]->op == dml__input_op()) {
+            slot->given = program->inputs;
+            program->input[program->inputs++] = node[i];
+        }
         program->changes_w = program->changes_w || (program->training && node[i]->kept);
         dml__limit_inputs(program, slot);
     }
@@ -97,8 +101,20 @@ static int dml__count_uses(const dml_program *program, const dml__slot *slot)
     return uses;
 }
 
-/* Step 2: a relu and the product that nothing else reads become one. They share value and gradient, which the
-   relu's backward, being the last to write there, makes the product's in place. */
+/* The only op that reads a slot's node, where there is one that gates a relu; else NULL. */
+static dml__slot *dml__gate_behind(dml_program *program, const dml__slot *slot)
+{
+    if (dml__count_uses(program, slot) != 1) return NULL;
+    for (int s = 0; s < program->slots; s++)
+        if ((program->slot[s].node->op->needs & DML__GATES_RELU) &&
+            program->slot[s].node->input[0] == slot->node)
+            return &program->slot[s];
+    return NULL;
+}
+
+/* Step 2: a relu and the op before it that nothing else reads become one. They share value and gradient,
+   which the relu's backward, being the last to write there, makes that op's in place; unless it has nothing
+   left to do, since the op before or behind it minds the relu. */
 static void dml__fuse(dml_program *program)
 {
     for (int s = 0; s < program->slots; s++) {
@@ -109,6 +125,9 @@ static void dml__fuse(dml_program *program)
         if (!(input->node->op->needs & DML__TAKES_RELU) || dml__count_uses(program, input) > 1) continue;
         slot->root = input->root;
         slot->fused = input->ends_in_relu = true;
+        dml__slot *gate = dml__gate_behind(program, slot);
+        slot->gone = (input->node->op->needs & DML__TAKES_RELU_BACK) || gate;
+        if (gate && !(input->node->op->needs & DML__TAKES_RELU_BACK)) gate->begins_with_relu = true;
     }
 }
 
@@ -191,11 +210,12 @@ static void dml__find_lives(const dml_program *program, dml__block_life *blocks)
         saved->first = s;
         saved->last = slot->has_gradient ? end - s : s;
         if (node->op == dml__parameter_op()) continue;
+        if (node->op == dml__input_op() && program->given) continue;
         if (slot->root == s) value->bytes = dml__value_bytes(program, node);
         if (slot->root == s && slot->has_gradient) gradient->bytes = value->bytes;
         if (node->op->saved_bytes) saved->bytes = node->op->saved_bytes(node, program->batch);
 
-        if (slot->has_gradient && (node->op->needs & DML__NEEDS_OUTPUT))
+        if (slot->has_gradient && (node->op->needs & DML__NEEDS_OUTPUT) && !slot->gone)
             dml__live_at(&blocks[3 * slot->root], end - s);
         for (int i = 0; i < node->inputs; i++) {
             const int root = dml__input_slot(program, slot, i)->root;
@@ -218,9 +238,42 @@ static bool dml__continue_block(dml__block_life *whole, dml__block_life *part)
     return true;
 }
 
+/* Whether all that write the gradient of input `i` of slot s, in backward, come before the op of slot `until`
+   runs, but for s itself. */
+static bool dml__written_after(const dml_program *program, int s, int root, int until)
+{
+    for (int u = 0; u < program->slots; u++) {
+        const dml__slot *slot = &program->slot[u];
+        if (u == s || slot->gone || slot->node->op->view || u < until) continue;
+        for (int k = 0; k < slot->node->inputs; k++)
+            if (dml__input_slot(program, slot, k)->root == root) return false;
+    }
+    return true;
+}
+
+/* Gives the gradients of both inputs of an op that passes its own on the place of that: the later input's op
+   reads it first, and only then do other ops add to the earlier's. */
+static void dml__pass_gradient(dml_program *program, int s, dml__block_life *blocks)
+{
+    const dml__slot *slot = &program->slot[s];
+    const int a = dml__input_slot(program, slot, 0)->root, b = dml__input_slot(program, slot, 1)->root;
+    dml__slot *early = &program->slot[a < b ? a : b], *late = &program->slot[a < b ? b : a];
+    dml__block_life *whole = &blocks[3 * slot->gradient_at + 1];
+    dml__block_life *first = &blocks[3 * (a < b ? b : a) + 1], *last = &blocks[3 * (a < b ? a : b) + 1];
+    if (a == b || !early->has_gradient || !late->has_gradient || slot->accumulates) return;
+    if (!whole->bytes || whole->bytes != first->bytes || whole->bytes != last->bytes) return;
+    if (whole->last != first->first || whole->last != last->first) return;
+    if (!dml__written_after(program, s, a < b ? b : a, 0) ||
+        !dml__written_after(program, s, a < b ? a : b, a < b ? b : a))
+        return;
+    whole->last = last->last;
+    first->bytes = last->bytes = 0;
+    early->gradient_at = late->gradient_at = slot->gradient_at;
+}
+
 /* Step 6: where an op may write over what nobody needs after it, it does: its value over its input's, and in
    backward its input's gradient, which it is the first to write, over its own. */
-static void dml__work_in_place(const dml_program *program, dml__block_life *blocks)
+static void dml__work_in_place(dml_program *program, dml__block_life *blocks)
 {
     for (int s = 0; s < program->slots; s++) {
         dml__slot *slot = &program->slot[s];
@@ -230,6 +283,8 @@ static void dml__work_in_place(const dml_program *program, dml__block_life *bloc
     }
     for (int s = program->slots - 1; s >= 0; s--) {
         const dml__slot *slot = &program->slot[s];
+        if (slot->has_gradient && (slot->node->op->needs & DML__PASSES_GRADIENT))
+            dml__pass_gradient(program, s, blocks);
         if (!slot->node->op->in_place || !slot->has_gradient || (slot->accumulates & 1u)) continue;
         const int input = dml__input_slot(program, slot, 0)->root;
         if (!program->slot[input].has_gradient) continue;
@@ -359,6 +414,16 @@ static dml_status dml__reserve_scratch(dml_program *program)
                      most.shared);
 }
 
+/* Where the device can, it reads inputs from the caller's arrays: no copies, and no places in the arena. */
+static dml_status dml__read_inputs_in_place(dml_program *program)
+{
+    dml_context *context = program->graph->context;
+    program->given = (dml_buffer *)dml__allocate_array(&context->memory, (size_t)program->inputs + 1,
+                                                       sizeof *program->given);
+    if (program->given) return DML_OK;
+    return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for %d inputs", program->inputs);
+}
+
 static dml_program *dml__compile_in(dml_node *output, const dml_program_options *options, bool disjoint)
 {
     dml_graph *graph = output->graph;
@@ -378,7 +443,10 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     dml__own(context, &program->owned, dml__program_destroy_owned);
     graph->programs++;
     dml_status status = dml__collect_slots(program);
-    if (status == DML_OK && context->device.host_memory && !disjoint) dml__fuse(program);
+    if (status == DML_OK && context->device.host_memory && !disjoint) {
+        dml__fuse(program);
+        status = dml__read_inputs_in_place(program);
+    }
     if (status == DML_OK && program->training) {
         dml__find_gradients(program);
         dml__order_gradients(program);

@@ -53,6 +53,10 @@ DML__LOCAL dml_ref dml__value(const dml__run *run, const dml_node *node)
 {
     const dml__slot *root = dml__root_of(run, node);
     if (root->node->op == dml__parameter_op()) return dml__parameter_ref(run->program->graph->w, root->node);
+    if (root->node->op == dml__input_op() && run->program->given) {
+        const dml_ref ref = { &run->program->given[root->given], 0 };
+        return ref;
+    }
     return dml__arena_ref(run, root->value);
 }
 
@@ -82,6 +86,11 @@ DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i)
 DML__LOCAL bool dml__ends_in_relu(const dml__run *run, const dml_node *node)
 {
     return dml__slot_of(run, node)->ends_in_relu;
+}
+
+DML__LOCAL bool dml__begins_with_relu(const dml__run *run, const dml_node *node)
+{
+    return dml__slot_of(run, node)->begins_with_relu;
 }
 
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node)

@@ -31,9 +31,14 @@ typedef struct dml__run {
 #define DML__NEEDS_INPUTS 0x1Fu
 #define DML__NEEDS_OUTPUT 0x100u
 /* With what an op may become one, in the same word: a relu with an op whose forward does it in passing, where
-   dml__ends_in_relu says so. */
+   dml__ends_in_relu says so, and whose backward does too; or whose reader's backward does, where
+   dml__begins_with_relu says so: it then gives no gradient to what isn't above 0. */
 #define DML__IS_RELU 0x200u
 #define DML__TAKES_RELU 0x400u
+#define DML__TAKES_RELU_BACK 0x800u
+#define DML__GATES_RELU 0x1000u
+/* The gradient of each input is the output's, which may therefore be their place. */
+#define DML__PASSES_GRADIENT 0x2000u
 
 typedef struct dml__op {
     const char *name;
@@ -74,8 +79,10 @@ DML__LOCAL bool dml__wants_gradient(const dml__run *run, const dml_node *node, i
 DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i);
 
 /* Whether the node's value is that of the relu that follows, of an op with DML__TAKES_RELU: on a host_memory
-   device. The relu's forward then doesn't run, and its backward works in place. */
+   device. The relu's forward then doesn't run, and its backward, unless another op does that too, works in
+   place. */
 DML__LOCAL bool dml__ends_in_relu(const dml__run *run, const dml_node *node);
+DML__LOCAL bool dml__begins_with_relu(const dml__run *run, const dml_node *node);
 
 /* Elements of the node's value in this run. */
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node);

@@ -70,6 +70,10 @@ DML__LOCAL dml_status dml__program_check(dml_program *program, int rows, const v
         if (!inputs || !inputs[i])
             return dml__fail(error, DML_ERROR_ARGUMENT, "input '%s': input %d of %d is NULL", input->name,
                              i + 1, program->inputs);
+        if ((uintptr_t)inputs[i] % dml_dtype_size(input->dtype))
+            return dml__fail(error, DML_ERROR_ARGUMENT,
+                             "input '%s': its array must be aligned to %zu bytes, as an array of %s is",
+                             input->name, dml_dtype_size(input->dtype), dml_dtype_name(input->dtype));
         const int limit = program->slot[program->slot_of_node[input->index]].limit;
         if (limit) status = dml__check_labels(input, limit, rows, (const int32_t *)inputs[i], error);
     }
@@ -81,6 +85,10 @@ static dml_status dml__forward(const dml__run *run, const void *const *inputs)
     const dml_program *program = run->program;
     dml_status status = DML_OK;
     for (int i = 0; i < program->inputs && status == DML_OK; i++) {
+        if (program->given) {
+            program->given[i].host = (void *)(uintptr_t)inputs[i]; /* which no op writes */
+            continue;
+        }
         const size_t bytes = dml__count(run, program->input[i]) * dml_dtype_size(program->input[i]->dtype);
         status =
             run->device->backend->write(run->device, dml__value(run, program->input[i]), inputs[i], bytes);
@@ -101,7 +109,7 @@ static dml_status dml__backward(const dml__run *run, const dml__training *traini
                                                     &training->loss_scale, sizeof training->loss_scale);
     for (int s = program->slots - 1; s >= 0 && status == DML_OK; s--) {
         const dml__slot *slot = &program->slot[s];
-        if (slot->has_gradient && slot->node->op->backward)
+        if (slot->has_gradient && slot->node->op->backward && !slot->gone)
             status = slot->node->op->backward(run, slot->node);
         if (status != DML_OK || slot->final_from >= final_from) continue;
         if (listener) status = listener->ready(listener->user, slot->final_from, final_from);

@@ -54,6 +54,8 @@ struct dml__input_list {
 /* Runs forward on `rows` samples, 1 .. batch, to predict: also a program that was compiled to train.
    inputs[i] holds `rows` samples for dml_program_input(i), and `count` is how many inputs there are, else
    DML_ERROR_ARGUMENT; `output`, when not NULL, receives the output (for each sample, if it has one for each).
+   The inputs are aligned as arrays of their type are (else DML_ERROR_ARGUMENT), nobody writes them until the
+   call returns, and the call doesn't: on the CPU they are read where they lie.
    Labels that are out of range are DML_ERROR_ARGUMENT, before anything is run. DML_ERROR_STATE, with nothing
    run, when another thread is in the program or, but for programs with a thread of their own, in its context,
    and while the parameters are being written. */

@@ -13,11 +13,13 @@
 typedef struct dml__slot {
     dml_node *node;
     int root;              /* the slot whose memory this one is: its own index, but for views and fused */
-    bool fused;            /* a relu that the op of its input does */
+    bool fused, gone;      /* a relu that the op of its input does; that has nothing to do in backward too */
     bool ends_in_relu;     /* such an op */
+    bool begins_with_relu; /* an op that does the backward of its input, a relu */
     bool has_gradient;     /* a parameter lies behind it */
     bool reached, written; /* while compiling: by the output's gradient; as a gradient, by some op */
     int limit;             /* input: values must be in 0 .. limit - 1 for the program's ops; 0: any */
+    int given;             /* input: which of the program's */
     unsigned accumulates;  /* bit i: in backward, another op wrote the gradient of input i before this one */
     int value_at, gradient_at; /* the slot whose block of the arena holds them: another's where in place */
     size_t value, gradient, saved; /* bytes into the arena, of roots */
@@ -43,6 +45,8 @@ struct dml_program {
     int *slot_of_node; /* by node index; -1: not in the program */
     int inputs;
     dml_node **input;
+    dml_buffer *given; /* (inputs): the caller's arrays, which a host_memory device reads where they are;
+                          NULL: they are written to the arena */
     size_t bytes;
     dml_buffer *arena;
     dml_buffer *g; /* of a training program: as long as w */

@@ -64,6 +64,18 @@ DML_API void dml_add_forward(dml_pool *pool, size_t n, const float *a, const flo
     dml__map_with_beta(pool, n, dml__add_map, a, b, 0, 0, y);
 }
 
+DML__BODY void dml__add_relu_at(const dml__map_operands *at, size_t i, dml__vf *value)
+{
+    const dml__vf sum = DML__LOAD(at->in[0] + i) + DML__LOAD(at->in[1] + i);
+    *value = (dml__vf)((dml__vi)sum & ~(sum <= 0.0f)); /* keeps a NaN */
+}
+DML__MAP(dml__add_relu)
+
+DML_API void dml_add_relu_forward(dml_pool *pool, size_t n, const float *a, const float *b, float *y)
+{
+    dml__map_with_beta(pool, n, dml__add_relu_map, a, b, 0, 0, y);
+}
+
 DML__BODY void dml__relu_at(const dml__map_operands *at, size_t i, dml__vf *value)
 {
     const dml__vf x = DML__LOAD(at->in[0] + i);

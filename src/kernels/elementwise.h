@@ -13,6 +13,8 @@ DML_API void dml_axpby(dml_pool *pool, size_t n, float alpha, const float *x, fl
                        float *y); /* y = alpha x + beta y */
 DML_API void dml_add_forward(dml_pool *pool, size_t n, const float *a, const float *b,
                              float *y); /* y = a + b */
+DML_API void dml_add_relu_forward(dml_pool *pool, size_t n, const float *a, const float *b,
+                                  float *y); /* y = max(a + b, 0) */
 
 /* y = max(x, 0); dx = (y > 0 ? dy : 0) + beta dx */
 DML_API void dml_relu_forward(dml_pool *pool, size_t n, const float *x, float *y);

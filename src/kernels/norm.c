@@ -29,13 +29,46 @@ static size_t dml__norm_fold(size_t channels, size_t width)
 #define DML__NORM_CHUNK ((size_t)128)  /* rows summed in float */
 #define DML__NORM_SAMPLES ((size_t)32) /* rows whose mean is what distances are taken from */
 
-/* a += x - center, b += (x - center)^2; or, where there is a dy, a += dy, b += dy (x - center). */
-DML__BODY void dml__norm_add(bool backward, dml__vf *a, dml__vf *b, const dml__vf *center, const float *x,
-                             const float *dy)
+/* Backward through a relu: which elements dy counts for, by y = factor (x - mean) + shift, computed as
+   forward computes it, bit for bit. */
+typedef struct dml__norm_gate {
+    const float *factor, *shift; /* of each column */
+    int32_t open;                /* -1: there is no relu, and all count; else 0 */
+} dml__norm_gate;
+
+DML__BODY void dml__norm_pass(const dml__norm_gate *gate, size_t c, const dml__vf *distance, dml__vf *dy)
+{
+    const dml__vi zero = { 0 };
+    const dml__vf y = DML__LOAD(gate->shift + c) + DML__LOAD(gate->factor + c) * *distance;
+    *dy = (dml__vf)((dml__vi)*dy & ((y > 0.0f) | (zero + gate->open)));
+}
+
+DML__BODY float dml__norm_pass_one(const dml__norm_gate *gate, size_t c, float distance, float dy)
+{
+    const float y = gate->shift[c] + gate->factor[c] * distance;
+    return y > 0 || gate->open ? dy : 0;
+}
+
+/* A matrix of rows that lie `stride` apart; the sums are added to first[c], second[c], c < width. */
+typedef struct dml__norm_matrix {
+    size_t rows, stride, width;
+    const float *x, *dy;
+    const float *center; /* (width) */
+    dml__norm_gate gate;
+    double *first, *second;
+} dml__norm_matrix;
+
+/* a += x - center, b += (x - center)^2; or, where there is a dy, a += dy, b += dy (x - center), the vectors
+   of column c. */
+DML__BODY void dml__norm_add(bool backward, const dml__norm_gate *gate, size_t c, dml__vf *a, dml__vf *b,
+                             const dml__vf *center, const float *x, const float *dy)
 {
     const dml__vf distance = DML__LOAD(x) - *center;
     dml__vf first = distance;
-    if (backward) first = DML__LOAD(dy);
+    if (backward) {
+        first = DML__LOAD(dy);
+        dml__norm_pass(gate, c, &distance, &first);
+    }
     *a += first;
     *b += first * distance;
 }
@@ -48,21 +81,25 @@ DML__BODY void dml__norm_add_lanes(double *sum, const dml__vf *vector)
 }
 
 /* Four vectors of columns over a chunk of rows, their sums in registers. */
-DML__BODY void dml__norm_strip(bool backward, size_t rows, size_t stride, const float *x, const float *dy,
-                               const float *center, double *first, double *second)
+DML__BODY void dml__norm_strip(bool backward, const dml__norm_matrix *m, size_t c, size_t begin, size_t rows)
 {
-    const dml__vf c0 = DML__LOAD(center), c1 = DML__LOAD(center + DML__LANES);
-    const dml__vf c2 = DML__LOAD(center + 2 * DML__LANES), c3 = DML__LOAD(center + 3 * DML__LANES);
+    const dml__norm_gate gate = m->gate;
+    const float *x = m->x + begin * m->stride + c, *dy = backward ? m->dy + begin * m->stride + c : x;
+    const dml__vf c0 = DML__LOAD(m->center + c), c1 = DML__LOAD(m->center + c + DML__LANES);
+    const dml__vf c2 = DML__LOAD(m->center + c + 2 * DML__LANES);
+    const dml__vf c3 = DML__LOAD(m->center + c + 3 * DML__LANES);
     dml__vf a0, a1, a2, a3, b0, b1, b2, b3;
     dml__splat(&a0, 0);
     a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
-    for (size_t r = 0; r < rows; r++) {
-        const float *at = x + r * stride, *dat = backward ? dy + r * stride : at;
-        dml__norm_add(backward, &a0, &b0, &c0, at, dat);
-        dml__norm_add(backward, &a1, &b1, &c1, at + DML__LANES, dat + DML__LANES);
-        dml__norm_add(backward, &a2, &b2, &c2, at + 2 * DML__LANES, dat + 2 * DML__LANES);
-        dml__norm_add(backward, &a3, &b3, &c3, at + 3 * DML__LANES, dat + 3 * DML__LANES);
+    for (size_t r = 0; r < rows; r++, x += m->stride, dy += m->stride) {
+        dml__norm_add(backward, &gate, c, &a0, &b0, &c0, x, dy);
+        dml__norm_add(backward, &gate, c + DML__LANES, &a1, &b1, &c1, x + DML__LANES, dy + DML__LANES);
+        dml__norm_add(backward, &gate, c + 2 * DML__LANES, &a2, &b2, &c2, x + 2 * DML__LANES,
+                      dy + 2 * DML__LANES);
+        dml__norm_add(backward, &gate, c + 3 * DML__LANES, &a3, &b3, &c3, x + 3 * DML__LANES,
+                      dy + 3 * DML__LANES);
     }
+    double *first = m->first + c, *second = m->second + c;
     dml__norm_add_lanes(first, &a0);
     dml__norm_add_lanes(first + DML__LANES, &a1);
     dml__norm_add_lanes(first + 2 * DML__LANES, &a2);
@@ -73,72 +110,61 @@ DML__BODY void dml__norm_strip(bool backward, size_t rows, size_t stride, const 
     dml__norm_add_lanes(second + 3 * DML__LANES, &b3);
 }
 
-DML__BODY void dml__norm_vector(bool backward, size_t rows, size_t stride, const float *x, const float *dy,
-                                const float *center, double *first, double *second)
+DML__BODY void dml__norm_vector(bool backward, const dml__norm_matrix *m, size_t c, size_t begin, size_t rows)
 {
-    const dml__vf c = DML__LOAD(center);
+    const dml__norm_gate gate = m->gate;
+    const float *x = m->x + begin * m->stride + c, *dy = backward ? m->dy + begin * m->stride + c : x;
+    const dml__vf center = DML__LOAD(m->center + c);
     dml__vf a, b;
     dml__splat(&a, 0);
     b = a;
-    for (size_t r = 0; r < rows; r++)
-        dml__norm_add(backward, &a, &b, &c, x + r * stride, backward ? dy + r * stride : x);
-    dml__norm_add_lanes(first, &a);
-    dml__norm_add_lanes(second, &b);
+    for (size_t r = 0; r < rows; r++, x += m->stride, dy += m->stride)
+        dml__norm_add(backward, &gate, c, &a, &b, &center, x, dy);
+    dml__norm_add_lanes(m->first + c, &a);
+    dml__norm_add_lanes(m->second + c, &b);
 }
 
-DML__BODY void dml__norm_column(bool backward, size_t rows, size_t stride, const float *x, const float *dy,
-                                float center, double *first, double *second)
+DML__BODY void dml__norm_column(bool backward, const dml__norm_matrix *m, size_t c, size_t begin, size_t rows)
 {
     float a = 0, b = 0;
-    for (size_t r = 0; r < rows; r++) {
-        const float distance = x[r * stride] - center, value = backward ? dy[r * stride] : distance;
+    for (size_t r = begin; r < begin + rows; r++) {
+        const float distance = m->x[r * m->stride + c] - m->center[c];
+        float value = distance;
+        if (backward) value = dml__norm_pass_one(&m->gate, c, distance, m->dy[r * m->stride + c]);
         a += value;
         b += value * distance;
     }
-    *first += (double)a;
-    *second += (double)b;
+    m->first[c] += (double)a;
+    m->second[c] += (double)b;
 }
-
-/* A matrix of rows that lie `stride` apart; the sums are added to first[c], second[c], c < width. */
-typedef struct dml__norm_matrix {
-    size_t rows, stride, width;
-    const float *x, *dy;
-    const float *center; /* (width) */
-    double *first, *second;
-} dml__norm_matrix;
 
 DML__BODY void dml__norm_strips(bool backward, size_t begin, size_t rows, const dml__norm_matrix *m)
 {
-    const float *x = m->x + begin * m->stride, *dy = backward ? m->dy + begin * m->stride : NULL;
     size_t c = 0;
-    for (; c + 4 * DML__LANES <= m->width; c += 4 * DML__LANES)
-        dml__norm_strip(backward, rows, m->stride, x + c, backward ? dy + c : NULL, m->center + c,
-                        m->first + c, m->second + c);
-    for (; c + DML__LANES <= m->width; c += DML__LANES)
-        dml__norm_vector(backward, rows, m->stride, x + c, backward ? dy + c : NULL, m->center + c,
-                         m->first + c, m->second + c);
-    for (; c < m->width; c++)
-        dml__norm_column(backward, rows, m->stride, x + c, backward ? dy + c : NULL, m->center[c],
-                         m->first + c, m->second + c);
+    for (; c + 4 * DML__LANES <= m->width; c += 4 * DML__LANES) dml__norm_strip(backward, m, c, begin, rows);
+    for (; c + DML__LANES <= m->width; c += DML__LANES) dml__norm_vector(backward, m, c, begin, rows);
+    for (; c < m->width; c++) dml__norm_column(backward, m, c, begin, rows);
 }
 
 /* Long rows are read from end to end, which memory does best. */
 DML__BODY void dml__norm_rows(bool backward, size_t begin, size_t rows, const dml__norm_matrix *m)
 {
+    const dml__norm_gate gate = m->gate;
     float a[DML__NORM_MOST], b[DML__NORM_MOST];
     for (size_t c = 0; c < m->width; c++) a[c] = b[c] = 0;
     for (size_t r = begin; r < begin + rows; r++) {
-        const float *x = m->x + r * m->stride, *dy = backward ? m->dy + r * m->stride : NULL;
+        const float *x = m->x + r * m->stride, *dy = backward ? m->dy + r * m->stride : x;
         size_t c = 0;
         for (; c + DML__LANES <= m->width; c += DML__LANES) {
             const dml__vf center = DML__LOAD(m->center + c);
             dml__vf sum = DML__LOAD(a + c), product = DML__LOAD(b + c);
-            dml__norm_add(backward, &sum, &product, &center, x + c, backward ? dy + c : NULL);
+            dml__norm_add(backward, &gate, c, &sum, &product, &center, x + c, dy + c);
             DML__STORE(a + c, sum);
             DML__STORE(b + c, product);
         }
         for (; c < m->width; c++) {
-            const float distance = x[c] - m->center[c], value = backward ? dy[c] : distance;
+            const float distance = x[c] - m->center[c];
+            const float value = backward ? dml__norm_pass_one(&gate, c, distance, dy[c]) : distance;
             a[c] += value;
             b[c] += value * distance;
         }
@@ -178,6 +204,7 @@ typedef struct dml__norm_job {
     size_t rows, channels, columns, fold, rows_per_block;
     const float *x, *dy; /* (rows, channels), from the group's first column on; dy NULL: the moments of x */
     const float *center; /* (columns) */
+    dml__norm_gate gate; /* of the group's columns */
     double *partial;     /* (blocks, 2, columns) */
 } dml__norm_job;
 
@@ -195,22 +222,20 @@ static void dml__norm_task(void *argument, int task, int worker)
     const size_t row = (size_t)task * job->rows_per_block, columns = job->columns;
     const size_t rows = dml__minimum(job->rows_per_block, job->rows - row);
     const size_t wide_rows = rows / job->fold, width = columns * job->fold;
-    float center[DML__NORM_MOST];
+    float center[DML__NORM_MOST], factor[DML__NORM_MOST], shift[DML__NORM_MOST];
     double first[DML__NORM_MOST], second[DML__NORM_MOST];
     (void)worker;
     for (size_t i = 0; i < width; i++) {
         center[i] = job->center[i % columns];
+        factor[i] = job->dy ? job->gate.factor[i % columns] : 0;
+        shift[i] = job->dy ? job->gate.shift[i % columns] : 0;
         first[i] = second[i] = 0;
     }
     const size_t at = row * job->channels, rest = at + wide_rows * job->fold * job->channels;
-    dml__norm_matrix m = { wide_rows,
-                           job->channels * job->fold,
-                           width,
-                           job->x + at,
-                           job->dy ? job->dy + at : NULL,
-                           center,
-                           first,
-                           second };
+    dml__norm_matrix m = {
+        wide_rows, job->channels * job->fold,         width, job->x + at, job->dy ? job->dy + at : NULL,
+        center,    { factor, shift, job->gate.open }, first, second
+    };
     dml__norm_sum_matrix(job, &m);
     m.rows = rows % job->fold;
     m.stride = job->channels;
@@ -296,22 +321,37 @@ DML_API void dml_batch_statistics(dml_pool *pool, size_t rows, size_t channels, 
 }
 
 /* 1 / sqrt(variance + epsilon) */
-static double dml__norm_inverse(float variance, float epsilon)
+static double dml__norm_inverse(const dml_normalization *by, size_t c)
 {
-    return 1 / sqrt((double)variance + (double)epsilon);
+    return 1 / sqrt((double)by->variance[c] + (double)by->epsilon);
+}
+
+static float dml__norm_factor(const dml_normalization *by, size_t c)
+{
+    return (float)((double)by->scale[c] * dml__norm_inverse(by, c));
+}
+
+static int32_t dml__norm_open(const dml_normalization *by)
+{
+    return by->activation == DML_ACTIVATION_RELU ? 0 : -1;
 }
 
 DML_API void dml_batch_norm_backward_parameters(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                                const float *mean, const float *variance, float epsilon,
-                                                const float *dy, float *dscale, float *dshift)
+                                                const dml_normalization *by, const float *dy, float *dscale,
+                                                float *dshift)
 {
     for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
+        float factor[DML__NORM_MOST];
         double first[DML__NORM_MOST], second[DML__NORM_MOST];
-        dml__norm_job job = dml__norm_group(rows, channels, column, x, dy, mean + column);
+        dml__norm_job job = dml__norm_group(rows, channels, column, x, dy, by->mean + column);
+        for (size_t c = 0; c < job.columns; c++) factor[c] = dml__norm_factor(by, column + c);
+        job.gate.factor = factor;
+        job.gate.shift = by->shift + column;
+        job.gate.open = dml__norm_open(by);
         dml__norm_sums(pool, &job, first, second);
         for (size_t c = 0; c < job.columns; c++) {
             dshift[column + c] = (float)first[c];
-            dscale[column + c] = (float)(second[c] * dml__norm_inverse(variance[column + c], epsilon));
+            dscale[column + c] = (float)(second[c] * dml__norm_inverse(by, column + c));
         }
     }
 }
@@ -324,37 +364,49 @@ typedef struct dml__norm_map {
     const float *x, *dy; /* from the group's first column on; dy NULL: forward */
     float *out;
     float beta;
+    int32_t open; /* -1: there is no relu; else 0 */
     /* For each column of a wide row: forward: factor (x - mean) + shift; backward: factor dy +
-       distance (x - mean) + shift. */
-    float mean[DML__NORM_MOST], factor[DML__NORM_MOST], distance[DML__NORM_MOST], shift[DML__NORM_MOST];
+       distance (x - mean) + base, for dy that counts. */
+    float mean[DML__NORM_MOST], factor[DML__NORM_MOST], shift[DML__NORM_MOST];
+    float distance[DML__NORM_MOST], base[DML__NORM_MOST];
 } dml__norm_map;
 
 /* Elements [at, at + rows * stride) in rows of `width`. */
 DML__BODY void dml__norm_map_any(bool backward, bool adds, const dml__norm_map *map, size_t at, size_t rows,
                                  size_t stride, size_t width)
 {
+    const dml__vi zero = { 0 }, open = zero + map->open;
+    const dml__norm_gate gate = { map->factor, map->shift, map->open };
     for (size_t r = 0; r < rows; r++, at += stride) {
-        const float *x = map->x + at, *dy = backward ? map->dy + at : NULL;
+        const float *x = map->x + at, *dy = backward ? map->dy + at : x;
         float *out = map->out + at;
         size_t c = 0;
         for (; c + DML__LANES <= width; c += DML__LANES) {
             const dml__vf distance = DML__LOAD(x + c) - DML__LOAD(map->mean + c);
-            const dml__vf factor = DML__LOAD(map->factor + c);
-            dml__vf value = DML__LOAD(map->shift + c);
-            if (backward)
-                value += DML__LOAD(map->distance + c) * distance + factor * DML__LOAD(dy + c);
-            else
-                value += factor * distance;
+            dml__vf value;
+            if (backward) {
+                dml__vf d = DML__LOAD(dy + c);
+                dml__norm_pass(&gate, c, &distance, &d);
+                value = DML__LOAD(map->base + c);
+                value += DML__LOAD(map->distance + c) * distance + DML__LOAD(map->factor + c) * d;
+            } else {
+                value = DML__LOAD(map->shift + c) + DML__LOAD(map->factor + c) * distance;
+                value = (dml__vf)((dml__vi)value & (~(value <= 0.0f) | open)); /* keeps a NaN */
+            }
             if (adds) value += map->beta * DML__LOAD(out + c);
             DML__STORE(out + c, value);
         }
         for (; c < width; c++) {
             const float distance = x[c] - map->mean[c];
-            float value = map->shift[c];
-            if (backward)
-                value += map->distance[c] * distance + map->factor[c] * dy[c];
-            else
-                value += map->factor[c] * distance;
+            float value;
+            if (backward) {
+                const float d = dml__norm_pass_one(&gate, c, distance, dy[c]);
+                value = map->base[c];
+                value += map->distance[c] * distance + map->factor[c] * d;
+            } else {
+                value = map->shift[c] + map->factor[c] * distance;
+                if (value <= 0 && !map->open) value = 0;
+            }
             if (adds) value += map->beta * out[c];
             out[c] = value;
         }
@@ -393,34 +445,41 @@ static void dml__norm_map_run(dml_pool *pool, dml__norm_map *map)
     for (size_t i = map->columns; i < map->fold * map->columns; i++) {
         map->mean[i] = map->mean[i - map->columns];
         map->factor[i] = map->factor[i - map->columns];
-        map->distance[i] = map->distance[i - map->columns];
         map->shift[i] = map->shift[i - map->columns];
+        map->distance[i] = map->distance[i - map->columns];
+        map->base[i] = map->base[i - map->columns];
     }
     map->rows_per_task = dml__divide_up(dml__items_per_task(map->columns), map->fold) * map->fold;
     const size_t tasks = dml__divide_up(map->rows, map->rows_per_task);
     dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__norm_map_task, map);
 }
 
+/* Of the channels from `column` on; what backward adds is left out. */
+static void dml__norm_map_group(dml__norm_map *map, size_t rows, size_t channels, size_t column,
+                                const float *x, const dml_normalization *by, float *out)
+{
+    map->rows = rows;
+    map->channels = channels;
+    map->columns = dml__minimum(DML__NORM_MOST, channels - column);
+    map->x = x + column;
+    map->dy = NULL;
+    map->out = out + column;
+    map->beta = 0;
+    map->open = dml__norm_open(by);
+    for (size_t c = 0; c < map->columns; c++) {
+        map->mean[c] = by->mean[column + c];
+        map->factor[c] = dml__norm_factor(by, column + c);
+        map->shift[c] = by->shift[column + c];
+        map->distance[c] = map->base[c] = 0;
+    }
+}
+
 DML_API void dml_batch_norm_forward(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                    const float *scale, const float *shift, const float *mean,
-                                    const float *variance, float epsilon, float *y)
+                                    const dml_normalization *by, float *y)
 {
     for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
         dml__norm_map map;
-        map.rows = rows;
-        map.channels = channels;
-        map.columns = dml__minimum(DML__NORM_MOST, channels - column);
-        map.x = x + column;
-        map.dy = NULL;
-        map.out = y + column;
-        map.beta = 0;
-        for (size_t c = 0; c < map.columns; c++) {
-            const size_t at = column + c;
-            map.mean[c] = mean[at];
-            map.factor[c] = (float)((double)scale[at] * dml__norm_inverse(variance[at], epsilon));
-            map.distance[c] = 0;
-            map.shift[c] = shift[at];
-        }
+        dml__norm_map_group(&map, rows, channels, column, x, by, y);
         dml__norm_map_run(pool, &map);
     }
 }
@@ -428,28 +487,20 @@ DML_API void dml_batch_norm_forward(dml_pool *pool, size_t rows, size_t channels
 /* dx = scale inverse (dy - mean of dy - (x - mean) inverse^2 mean of dy (x - mean)), the two means being zero
    where the statistics are constants. */
 DML_API void dml_batch_norm_backward_input(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                           const float *scale, const float *mean, const float *variance,
-                                           float epsilon, const float *dy, const float *dscale,
+                                           const dml_normalization *by, const float *dy, const float *dscale,
                                            const float *dshift, float beta, float *dx)
 {
     const double count = rows ? (double)rows : 1;
     for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
         dml__norm_map map;
-        map.rows = rows;
-        map.channels = channels;
-        map.columns = dml__minimum(DML__NORM_MOST, channels - column);
-        map.x = x + column;
+        dml__norm_map_group(&map, rows, channels, column, x, by, dx);
         map.dy = dy + column;
-        map.out = dx + column;
         map.beta = beta;
         for (size_t c = 0; c < map.columns; c++) {
             const size_t at = column + c;
-            const double inverse = dml__norm_inverse(variance[at], epsilon);
-            const double factor = (double)scale[at] * inverse;
-            map.mean[c] = mean[at];
-            map.factor[c] = (float)factor;
-            map.distance[c] = dscale ? (float)(-factor * inverse * (double)dscale[at] / count) : 0.0f;
-            map.shift[c] = dshift ? (float)(-factor * (double)dshift[at] / count) : 0.0f;
+            const double inverse = dml__norm_inverse(by, at), factor = (double)by->scale[at] * inverse;
+            if (dscale) map.distance[c] = (float)(-factor * inverse * (double)dscale[at] / count);
+            if (dshift) map.base[c] = (float)(-factor * (double)dshift[at] / count);
         }
         dml__norm_map_run(pool, &map);
     }

@@ -3,6 +3,7 @@
 #ifndef DML_KERNELS_NORM_H
 #define DML_KERNELS_NORM_H
 
+#include "kernels/epilogue.h"
 #include "thread/pool.h"
 
 /* x, y, dy, dx are (rows, channels); images of any size are rows of pixels. What belongs to a channel is
@@ -14,23 +15,28 @@
 DML_API void dml_batch_statistics(dml_pool *pool, size_t rows, size_t channels, const float *x, float *mean,
                                   float *variance);
 
-/* y = scale (x - mean) / sqrt(variance + epsilon) + shift. y may be x. */
+/* y = scale (x - mean) / sqrt(variance + epsilon) + shift, and of that its activation. */
+typedef struct dml_normalization {
+    const float *mean, *variance, *scale, *shift; /* (channels) */
+    float epsilon;
+    dml_activation activation;
+} dml_normalization;
+
+/* y may be x. */
 DML_API void dml_batch_norm_forward(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                    const float *scale, const float *shift, const float *mean,
-                                    const float *variance, float epsilon, float *y);
+                                    const dml_normalization *by, float *y);
 
 /* The gradients of scale and shift: dscale = sum of dy (x - mean) / sqrt(variance + epsilon),
-   dshift = sum of dy. */
+   dshift = sum of dy. Here and below dy counts where y is above 0 for a relu, which is found again from x. */
 DML_API void dml_batch_norm_backward_parameters(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                                const float *mean, const float *variance, float epsilon,
-                                                const float *dy, float *dscale, float *dshift);
+                                                const dml_normalization *by, const float *dy, float *dscale,
+                                                float *dshift);
 
 /* dx = the gradient of x + beta dx. Where mean and variance are those of x itself, it flows through them too,
    by what the function above gave; where they are constants, dscale and dshift are NULL. dx may be dy; with
    beta = 0 it is not read. */
 DML_API void dml_batch_norm_backward_input(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                           const float *scale, const float *mean, const float *variance,
-                                           float epsilon, const float *dy, const float *dscale,
+                                           const dml_normalization *by, const float *dy, const float *dscale,
                                            const float *dshift, float beta, float *dx);
 
 #endif

@@ -16,6 +16,7 @@ typedef struct dml__pool2d_job {
     float *y;              /* forward: y; backward: dx */
     const int32_t *argmax; /* (N, OH, OW, C), for max_backward */
     int32_t *argmax_out;   /* the same for max_forward, or NULL */
+    int32_t open;          /* of which a window counts whatever it holds: -1; if it is above 0: 0 */
     float beta;
     size_t rows, rows_per_task; /* a row is one (image, h) of the output: (W, C) floats */
 } dml__pool2d_job;
@@ -79,10 +80,17 @@ DML__BODY void dml__max_take(dml__vf *largest, dml__vi *place, const float *from
     *place = DML__SELECT_INT(take, zero + here, *place);
 }
 
+/* The place of a window's largest, or none. */
+DML__BODY void dml__max_place(const dml__vf *largest, int32_t open, dml__vi *place)
+{
+    const dml__vi zero = { 0 };
+    *place |= ~((*largest > 0.0f) | (zero + open)); /* -1 */
+}
+
 /* `count` vectors of a pixel's channels, side by side, since each waits for its last comparison. `x` is the
    image from their first channel on, `h` and `w` the window. */
 DML__BODY void dml__max_vectors(int count, const dml_pool2d_shape *s, const float *x, dml__window_span h,
-                                dml__window_span w, float *y, int32_t *argmax)
+                                dml__window_span w, int32_t open, float *y, int32_t *argmax)
 {
     const size_t channels = (size_t)s->channels;
     const int32_t first = h.begin * s->width + w.begin;
@@ -102,19 +110,22 @@ DML__BODY void dml__max_vectors(int count, const dml_pool2d_shape *s, const floa
     DML__UNROLLED
     for (int v = 0; v < count; v++) {
         DML__STORE(y + v * DML__LANES, largest[v]);
-        if (argmax) DML__STORE_INT(argmax + v * DML__LANES, place[v] + first);
+        if (!argmax) continue;
+        place[v] += first;
+        dml__max_place(&largest[v], open, &place[v]);
+        DML__STORE_INT(argmax + v * DML__LANES, place[v]);
     }
 }
 
 DML__BODY void dml__max_pixel(const dml_pool2d_shape *s, const float *x, dml__window_span h,
-                              dml__window_span w, size_t reach, float *y, int32_t *argmax)
+                              dml__window_span w, size_t reach, int32_t open, float *y, int32_t *argmax)
 {
     const size_t channels = (size_t)s->channels;
     size_t c = 0;
     for (; c + DML__POOL_VECTORS * DML__LANES <= reach; c += DML__POOL_VECTORS * DML__LANES)
-        dml__max_vectors(DML__POOL_VECTORS, s, x + c, h, w, y + c, argmax ? argmax + c : NULL);
+        dml__max_vectors(DML__POOL_VECTORS, s, x + c, h, w, open, y + c, argmax ? argmax + c : NULL);
     for (; c + DML__LANES <= reach; c += DML__LANES)
-        dml__max_vectors(1, s, x + c, h, w, y + c, argmax ? argmax + c : NULL);
+        dml__max_vectors(1, s, x + c, h, w, open, y + c, argmax ? argmax + c : NULL);
     for (; c < channels; c++) {
         int32_t place = h.begin * s->width + w.begin;
         float largest = x[(size_t)place * channels + c];
@@ -127,7 +138,7 @@ DML__BODY void dml__max_pixel(const dml_pool2d_shape *s, const float *x, dml__wi
                 place = take ? here : place;
             }
         y[c] = largest;
-        if (argmax) argmax[c] = place;
+        if (argmax) argmax[c] = largest > 0 || open ? place : -1;
     }
 }
 
@@ -169,7 +180,7 @@ DML__BODY void dml__avg_pixel(const dml_pool2d_shape *s, const float *x, dml__wi
    constant, here and with_beta below: a branch in the loop would cost more than the arithmetic. */
 DML__BODY void dml__pool_row_of_2x2(bool max, bool with_argmax, size_t count, size_t channels, int32_t step,
                                     const float *x, const float *below, int32_t place, int32_t width,
-                                    float *y, int32_t *argmax)
+                                    int32_t open, float *y, int32_t *argmax)
 {
     const dml__vi zero = { 0 };
     dml__vi here = zero + place;
@@ -181,7 +192,9 @@ DML__BODY void dml__pool_row_of_2x2(bool max, bool with_argmax, size_t count, si
                 dml__max_take(&value, &offset, x + channels + c, 1);
                 dml__max_take(&value, &offset, below + c, width);
                 dml__max_take(&value, &offset, below + channels + c, width + 1);
-                if (with_argmax) DML__STORE_INT(argmax + c, here + offset);
+                offset += here;
+                dml__max_place(&value, open, &offset);
+                if (with_argmax) DML__STORE_INT(argmax + c, offset);
             } else {
                 value = value + DML__LOAD(x + channels + c) + DML__LOAD(below + c);
                 value = (value + DML__LOAD(below + channels + c)) / 4.0f;
@@ -225,10 +238,10 @@ DML__BODY void dml__pool_forward_rows(bool max, const dml__pool2d_job *job, size
                 dml__pixels_that_fit(count, (size_t)s->stride_w * channels, channels, (size_t)(x_end - last));
             if (max && argmax)
                 dml__pool_row_of_2x2(true, true, count, channels, s->stride_w, first, first + line,
-                                     h.begin * s->width, s->width, y, argmax);
+                                     h.begin * s->width, s->width, job->open, y, argmax);
             else
                 dml__pool_row_of_2x2(max, false, count, channels, s->stride_w, first, first + line,
-                                     h.begin * s->width, s->width, y, NULL);
+                                     h.begin * s->width, s->width, -1, y, NULL);
             ow = (int)count;
         }
         for (; ow < job->out_width; ow++) {
@@ -237,7 +250,8 @@ DML__BODY void dml__pool_forward_rows(bool max, const dml__pool2d_job *job, size
             const float *last = x + (size_t)(h.end - 1) * line + (size_t)(w.end - 1) * channels;
             const bool fits = (size_t)(y_end - y) >= at + wide && (size_t)(x_end - last) >= wide;
             if (max)
-                dml__max_pixel(s, x, h, w, fits ? wide : channels, y + at, argmax ? argmax + at : NULL);
+                dml__max_pixel(s, x, h, w, fits ? wide : channels, job->open, y + at,
+                               argmax ? argmax + at : NULL);
             else
                 dml__avg_pixel(s, x, h, w, fits ? wide : channels, y + at);
         }
@@ -427,15 +441,28 @@ static dml_status dml__pool2d_over_rows(dml_pool *pool, dml__pool2d_job *job, in
     return DML_OK;
 }
 
-DML_API dml_status dml_max_pool2d_forward(dml_pool *pool, const dml_pool2d_shape *shape, const float *x,
-                                          float *y, int32_t *argmax)
+static dml_status dml__max_pool2d(dml_pool *pool, const dml_pool2d_shape *shape, const float *x, int32_t open,
+                                  float *y, int32_t *argmax)
 {
     dml__pool2d_job job;
     if (!dml__pool2d_start(&job, shape)) return DML_ERROR_ARGUMENT;
     job.x = x;
     job.y = y;
     job.argmax_out = argmax;
+    job.open = open;
     return dml__pool2d_over_rows(pool, &job, job.out_height, dml__max_forward_rows);
+}
+
+DML_API dml_status dml_max_pool2d_forward(dml_pool *pool, const dml_pool2d_shape *shape, const float *x,
+                                          float *y, int32_t *argmax)
+{
+    return dml__max_pool2d(pool, shape, x, -1, y, argmax);
+}
+
+DML_API dml_status dml_max_pool2d_of_relu_forward(dml_pool *pool, const dml_pool2d_shape *shape,
+                                                  const float *x, float *y, int32_t *argmax)
+{
+    return dml__max_pool2d(pool, shape, x, 0, y, argmax);
 }
 
 DML_API dml_status dml_max_pool2d_backward(dml_pool *pool, const dml_pool2d_shape *shape,

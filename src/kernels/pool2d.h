@@ -23,6 +23,11 @@ typedef struct dml_pool2d_shape {
 DML_API dml_status dml_max_pool2d_forward(dml_pool *pool, const dml_pool2d_shape *shape, const float *x,
                                           float *y, int32_t *argmax);
 
+/* The same of a relu's output, for dx to be the gradient of the relu's input: argmax is -1, no place, where y
+   isn't above 0. */
+DML_API dml_status dml_max_pool2d_of_relu_forward(dml_pool *pool, const dml_pool2d_shape *shape,
+                                                  const float *x, float *y, int32_t *argmax);
+
 /* dx = the dy of the windows that each input won + beta dx; with beta = 0, dx is not read. */
 DML_API dml_status dml_max_pool2d_backward(dml_pool *pool, const dml_pool2d_shape *shape,
                                            const int32_t *argmax, const float *dy, float beta, float *dx);

@@ -28,8 +28,9 @@ static dml_status dml__add_op_forward(const dml__run *run, const dml_node *node)
 {
     const size_t n = dml__count(run, node);
     if (run->device->host_memory) {
-        dml_add_forward(run->pool, n, dml__host_value(run, node->input[0]),
-                        dml__host_value(run, node->input[1]), dml__host_value(run, node));
+        (dml__ends_in_relu(run, node) ? dml_add_relu_forward : dml_add_forward)(
+            run->pool, n, dml__host_value(run, node->input[0]), dml__host_value(run, node->input[1]),
+            dml__host_value(run, node));
         return DML_OK;
     }
     dml_launch launch = dml__launch("add", n, 1);
@@ -48,8 +49,9 @@ static dml_status dml__add_op_backward(const dml__run *run, const dml_node *node
         if (!dml__wants_gradient(run, node, i)) continue;
         const float beta = dml__beta(run, node, i);
         if (run->device->host_memory) {
-            dml_axpby(run->pool, n, 1.0f, dml__host_gradient(run, node), beta,
-                      dml__host_gradient(run, node->input[i]));
+            const float *from = dml__host_gradient(run, node);
+            float *to = dml__host_gradient(run, node->input[i]);
+            if (to != from || beta != 0) dml_axpby(run->pool, n, 1.0f, from, beta, to);
             continue;
         }
         dml_launch launch = dml__launch("axpby", n, 1);
@@ -65,10 +67,17 @@ static dml_status dml__add_op_backward(const dml__run *run, const dml_node *node
 
 DML__LOCAL const dml__op *dml__add_op(void)
 {
-    static const dml__op op = {
-        "add", dml__add_infer, dml__add_op_forward, dml__add_op_backward, 0, NULL, false, true, NULL, NULL,
-        NULL
-    };
+    static const dml__op op = { "add",
+                                dml__add_infer,
+                                dml__add_op_forward,
+                                dml__add_op_backward,
+                                DML__TAKES_RELU | DML__PASSES_GRADIENT,
+                                NULL,
+                                false,
+                                true,
+                                NULL,
+                                NULL,
+                                NULL };
     return &op;
 }
 

@@ -140,6 +140,17 @@ static dml_launch dml__batch_norm_launch(const dml__run *run, const dml_node *no
     return launch;
 }
 
+static dml_normalization dml__batch_norm_here(const dml__run *run, const dml_node *node)
+{
+    const dml_normalization by = { (const float *)dml__host(dml__batch_norm_mean(run, node)),
+                                   (const float *)dml__host(dml__batch_norm_variance(run, node)),
+                                   dml__host_value(run, node->input[DML__NORM_WEIGHT]),
+                                   dml__host_value(run, node->input[DML__NORM_BIAS]),
+                                   ((const dml_batch_norm_options *)node->attributes)->epsilon,
+                                   dml__ends_in_relu(run, node) ? DML_ACTIVATION_RELU : DML_ACTIVATION_NONE };
+    return by;
+}
+
 /* ---- forward ---- */
 
 /* The share of the batch's mean and of its variance in the running ones, and the factor that makes the
@@ -210,11 +221,9 @@ static dml_status dml__batch_norm_op_forward(const dml__run *run, const dml_node
         if (status != DML_OK) return status;
     }
     if (run->device->host_memory) {
-        dml_batch_norm_forward(
-            run->pool, dml__batch_norm_rows(run, node), dml__batch_norm_channels(node),
-            dml__host_value(run, x), dml__host_value(run, weight), dml__host_value(run, bias),
-            (const float *)dml__host(mean), (const float *)dml__host(variance),
-            ((const dml_batch_norm_options *)node->attributes)->epsilon, dml__host_value(run, node));
+        const dml_normalization by = dml__batch_norm_here(run, node);
+        dml_batch_norm_forward(run->pool, dml__batch_norm_rows(run, node), dml__batch_norm_channels(node),
+                               dml__host_value(run, x), &by, dml__host_value(run, node));
         return DML_OK;
     }
     dml_launch launch = dml__batch_norm_launch(run, node, "batch_norm_forward", dml__count(run, node), 1);
@@ -238,11 +247,10 @@ static dml_status dml__batch_norm_sums(const dml__run *run, const dml_node *node
     const dml_ref dweight = dml__batch_norm_saved(run, node, DML__NORM_SAVED_DWEIGHT);
     const dml_ref dbias = dml__batch_norm_saved(run, node, DML__NORM_SAVED_DBIAS);
     if (run->device->host_memory) {
-        dml_batch_norm_backward_parameters(
-            run->pool, dml__batch_norm_rows(run, node), channels, dml__host_value(run, x),
-            (const float *)dml__host(mean), (const float *)dml__host(variance),
-            ((const dml_batch_norm_options *)node->attributes)->epsilon, dml__host_gradient(run, node),
-            (float *)dml__host(dweight), (float *)dml__host(dbias));
+        const dml_normalization by = dml__batch_norm_here(run, node);
+        dml_batch_norm_backward_parameters(run->pool, dml__batch_norm_rows(run, node), channels,
+                                           dml__host_value(run, x), &by, dml__host_gradient(run, node),
+                                           (float *)dml__host(dweight), (float *)dml__host(dbias));
         return DML_OK;
     }
     const dml_ref parts = dml__batch_norm_saved(run, node, DML__NORM_SAVED_PARTS);
@@ -294,12 +302,10 @@ static dml_status dml__batch_norm_input_gradient(const dml__run *run, const dml_
         const bool flows = dml__batch_norm_by_batch(run, node);
         const dml_ref dweight = dml__batch_norm_saved(run, node, DML__NORM_SAVED_DWEIGHT);
         const dml_ref dbias = dml__batch_norm_saved(run, node, DML__NORM_SAVED_DBIAS);
+        const dml_normalization by = dml__batch_norm_here(run, node);
         dml_batch_norm_backward_input(
             run->pool, dml__batch_norm_rows(run, node), dml__batch_norm_channels(node),
-            dml__host_value(run, x), dml__host_value(run, node->input[DML__NORM_WEIGHT]),
-            (const float *)dml__host(dml__batch_norm_mean(run, node)),
-            (const float *)dml__host(dml__batch_norm_variance(run, node)),
-            ((const dml_batch_norm_options *)node->attributes)->epsilon, dml__host_gradient(run, node),
+            dml__host_value(run, x), &by, dml__host_gradient(run, node),
             flows ? (const float *)dml__host(dweight) : NULL, flows ? (const float *)dml__host(dbias) : NULL,
             beta, dml__host_gradient(run, x));
         return DML_OK;
@@ -345,7 +351,8 @@ DML__LOCAL const dml__op *dml__batch_norm_op(void)
                                 dml__batch_norm_infer,
                                 dml__batch_norm_op_forward,
                                 dml__batch_norm_op_backward,
-                                DML__NEEDS_INPUT(DML__NORM_X) | DML__NEEDS_INPUT(DML__NORM_WEIGHT),
+                                DML__NEEDS_INPUT(DML__NORM_X) | DML__NEEDS_INPUT(DML__NORM_WEIGHT) |
+                                    DML__NEEDS_INPUT(DML__NORM_BIAS) | DML__TAKES_RELU | DML__TAKES_RELU_BACK,
                                 dml__batch_norm_saved_bytes,
                                 false,
                                 true,

@@ -94,8 +94,9 @@ static dml_status dml__max_pool2d_op_forward(const dml__run *run, const dml_node
     const dml_node *x = node->input[0];
     if (run->device->host_memory) {
         const dml_pool2d_shape shape = dml__pool2d_run_shape(run, node);
-        return dml_max_pool2d_forward(run->pool, &shape, dml__host_value(run, x), dml__host_value(run, node),
-                                      (int32_t *)dml__host(dml__saved(run, node)));
+        return (dml__begins_with_relu(run, node) ? dml_max_pool2d_of_relu_forward : dml_max_pool2d_forward)(
+            run->pool, &shape, dml__host_value(run, x), dml__host_value(run, node),
+            (int32_t *)dml__host(dml__saved(run, node)));
     }
     dml_launch launch = dml__pool2d_launch(run, node, "max_pool2d_forward", dml__count(run, node));
     launch.buffer[0] = dml__value(run, x);
@@ -128,7 +129,7 @@ DML__LOCAL const dml__op *dml__max_pool2d_op(void)
                                 dml__pool2d_infer,
                                 dml__max_pool2d_op_forward,
                                 dml__max_pool2d_op_backward,
-                                0,
+                                DML__GATES_RELU,
                                 dml__max_pool2d_saved_bytes,
                                 false,
                                 false,

@@ -378,6 +378,10 @@ static void bad_runs(void)
     REFUSED(dml_program_run(p, -1, inputs, 2, &loss) == DML_OK, DML_ERROR_ARGUMENT, "-1 samples");
     REFUSED(dml_program_run(p, 3, NULL, 2, &loss) == DML_OK, DML_ERROR_ARGUMENT,
             "input 'input_1': input 1 of 2 is NULL");
+    inputs[0] = (const char *)rows + 2;
+    REFUSED(dml_program_run(p, 2, inputs, 2, &loss) == DML_OK, DML_ERROR_ARGUMENT,
+            "input 'input_1': its array must be aligned to 4 bytes, as an array of f32 is");
+    inputs[0] = rows;
     inputs[1] = NULL;
     REFUSED(dml_program_run(p, 3, inputs, 2, &loss) == DML_OK, DML_ERROR_ARGUMENT,
             "input 'label': input 2 of 2");

@@ -25,6 +25,17 @@ static size_t run_poisoned(subject *s, dml_program *forward, dml_program *traini
     return n + 1 + s->count;
 }
 
+/* A sum over what the caller's arrays hold: programs read them where they lie. */
+static uint32_t bits_of(const dml_program *p, int rows, void *const *inputs)
+{
+    uint32_t sum = 0;
+    for (int i = 0; i < p->inputs; i++) {
+        const uint32_t *bits = (const uint32_t *)inputs[i];
+        for (size_t k = 0; k < reference_count(p->input[i], rows); k++) sum = sum * 31 + bits[k];
+    }
+    return sum;
+}
+
 static void compare_with_disjoint(const model *which)
 {
     subject s;
@@ -42,7 +53,9 @@ static void compare_with_disjoint(const model *which)
             reference r;
             reference_open(&r, s.loss->graph, rows, s.w64);
             make_inputs(&s, s.training, rows, &r, inputs);
+            const uint32_t before = bits_of(s.training, rows, inputs);
             const size_t n = run_poisoned(&s, s.forward, s.training, rows, inputs, got);
+            CHECK_MESSAGE(bits_of(s.training, rows, inputs) == before, "%s: inputs changed", which->name);
             run_poisoned(&s, forward, training, rows, inputs, want);
             CHECK_MESSAGE(memcmp(got, want, n * sizeof *got) == 0, "%s, %d rows: the plan changes numbers",
                           which->name, rows);
@@ -116,8 +129,45 @@ static void random_graphs_of_elements(void)
     }
 }
 
+/* Images through what residual networks are made of, in any order: relus behind each op that takes one, pools
+   behind them, sums whose parts others read or don't. */
+static dml_node *random_residual(dml_graph *g)
+{
+    enum { NODES = 14 };
+    unsigned random = graph_seed * 4801 + 11;
+    const dml_conv2d_options layer = { .filters = 5, .padding = { 1, 1 }, .no_bias = true };
+    const dml_pool2d_options same = { .kernel = { 3, 3 }, .stride = { 1, 1 }, .padding = { 1, 1 } };
+    const dml_batch_norm_options even = { .epsilon = 0.1f };
+    dml_node *node[NODES];
+    node[0] = dml_conv2d(dml_input(g, "x", DML_F32, 4, 5, 2), &layer);
+    node[1] = dml_batch_norm(node[0], &even);
+    for (int i = 2; i < NODES; i++) {
+        dml_node *a = node[i - 1], *b = node[test_random(&random) % (unsigned)i];
+        switch (test_random(&random) % 8) {
+        case 0: node[i] = dml_conv2d(a, &layer); break;
+        case 1: node[i] = dml_batch_norm(a, &even); break;
+        case 2:
+        case 3: node[i] = dml_relu(a); break;
+        case 4: node[i] = dml_max_pool2d(a, &same); break;
+        case 5: node[i] = dml_add(b, a); break;
+        default: node[i] = dml_add(a, b);
+        }
+    }
+    return dml_max_pool2d(dml_relu(dml_add(node[NODES - 1], node[NODES - 2])), NULL);
+}
+
+static void random_residual_networks(void)
+{
+    const model m = { "random residual network", random_residual, 3 };
+    for (graph_seed = 1; graph_seed <= (slow_here() ? 2 : 100); graph_seed++) {
+        compare_with_disjoint(&m);
+        if (!test__ok) printf("that was graph %u\n", graph_seed);
+    }
+}
+
 static void plans_change_nothing(void)
 {
+    random_residual_networks();
     every_case();
     random_graphs_of_rows();
     random_graphs_of_elements();
@@ -186,10 +236,10 @@ static row_model *const row_models[] = { dense_alone,
                                          add_with_itself,
                                          add_of_two };
 
-/* How many tensors of rows a program takes, in inference. */
+/* How many tensors of rows a program takes, in inference, beside its inputs, which stay where they are. */
 static void bytes_to_predict(void)
 {
-    static const int tensors[] = { 2, 2, 2, 1, 1, 2, 2, 1, 2 };
+    static const int tensors[] = { 1, 1, 2, 1, 1, 1, 1, 1, 1 };
     for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
         dml_context *context = dml_open(NULL);
         dml_program *p =
@@ -239,8 +289,9 @@ static void values_to_train(void)
     CHECK(gradient_in_place(p, a));
     CHECK(gradient_in_place(p, d)); /* the layer adds to it only afterwards */
 
-    p = train(later); /* d's gradient begins with the last add's, whose own the first still reads */
-    CHECK(!gradient_in_place(p, d) && gradient_in_place(p, late));
+    p = train(later); /* whose gradient is that of both, until the others add to d's */
+    CHECK(gradient_in_place(p, d) && gradient_in_place(p, late));
+    CHECK(!gradient_in_place(p, late->input[0]) && !gradient_in_place(p, beside)); /* d's is still to come */
 
     dml_node *w = dml_parameter(dml_graph_create(context), "w", normal, WIDTH), *v = dml_relu(w);
     p = dml_compile(dml_mean_squared_error(v, v), &(dml_program_options){ .batch = 1, .training = true });
@@ -291,6 +342,38 @@ static void relu_with_its_product(void)
     dml_close(context);
 }
 
+/* Whether the relu of which nothing is left, forward and backward. */
+static bool is_gone(const dml_program *p, const dml_node *relu)
+{
+    CHECK(!p->slot[p->slot_of_node[relu->index]].gone || is_fused(p, relu));
+    return p->slot[p->slot_of_node[relu->index]].gone;
+}
+
+/* The backward of a relu by the batch norm before it, or by the pool behind it. */
+static void relu_with_its_neighbours(void)
+{
+    dml_context *context = dml_open(NULL);
+    dml_graph *g = dml_graph_create(context);
+    const dml_pool2d_options same = { .kernel = { 3, 3 }, .stride = { 1, 1 }, .padding = { 1, 1 } };
+    dml_node *n1 = dml_batch_norm(dml_conv2d(dml_input(g, NULL, DML_F32, 8, 8, 2),
+                                             &(dml_conv2d_options){ .filters = 3, .no_bias = true }),
+                                  NULL);
+    dml_node *r1 = dml_relu(n1), *p1 = dml_max_pool2d(r1, &same), *r2 = dml_relu(p1);
+    dml_node *c3 = dml_conv2d(r2, &(dml_conv2d_options){ .filters = 3, .padding = { 1, 1 } });
+    dml_node *r3 = dml_relu(c3), *p3 = dml_max_pool2d(r3, &same);
+    dml_node *a4 = dml_add(p3, r2), *r4 = dml_relu(a4), *p4 = dml_max_pool2d(r4, NULL);
+    dml_program *p = train(dml_flatten(p4));
+    CHECK(is_gone(p, r1) && !p->slot[p->slot_of_node[p1->index]].begins_with_relu);
+    CHECK(!is_fused(p, r2) && !is_gone(p, r2)); /* a pool takes none, and two read it */
+    CHECK(is_gone(p, r3) && p->slot[p->slot_of_node[p3->index]].begins_with_relu);
+    CHECK(is_gone(p, r4) && p->slot[p->slot_of_node[p4->index]].begins_with_relu);
+    CHECK(gradient_in_place(p, p3) && gradient_in_place(p, r2));   /* a4's is both's */
+    p = train(dml_flatten(dml_add(p4, dml_max_pool2d(r4, NULL)))); /* two pools: neither */
+    CHECK(is_fused(p, r4) && !is_gone(p, r4) && !p->slot[p->slot_of_node[p4->index]].begins_with_relu);
+    CHECK_STRING(dml_error(context), "");
+    dml_close(context);
+}
+
 /* A disjoint build keeps every block apart. */
 static void disjoint_is_disjoint(void)
 {
@@ -299,7 +382,7 @@ static void disjoint_is_disjoint(void)
     dml_node *y = dml_tanh(dml_relu(dense_alone(g)));
     dml_program *p = dml__compile_disjoint(y, &(dml_program_options){ .batch = BATCH });
     CHECK_INT(dml_program_bytes(p), 4 * ROWS_BYTES);
-    CHECK_INT(dml_program_bytes(dml_compile(y, &(dml_program_options){ .batch = BATCH })), 2 * ROWS_BYTES);
+    CHECK_INT(dml_program_bytes(dml_compile(y, &(dml_program_options){ .batch = BATCH })), ROWS_BYTES);
     dml_close(context);
 }
 
@@ -308,6 +391,7 @@ int main(void)
     RUN(bytes_to_predict);
     RUN(values_to_train);
     RUN(relu_with_its_product);
+    RUN(relu_with_its_neighbours);
     RUN(disjoint_is_disjoint);
     RUN_EACH(plans_change_nothing);
     return test_report("graph/in_place");

@@ -55,6 +55,17 @@ static double want_add(double a, double b)
     return a + b;
 }
 
+static void run_add_relu(dml_pool *pool, size_t n, const float *a, const float *b, float beta, float *y)
+{
+    (void)beta;
+    dml_add_relu_forward(pool, n, a, b, y);
+}
+
+static double want_add_relu(double a, double b)
+{
+    return a + b <= 0 ? 0 : a + b;
+}
+
 #define FORWARD(name)                                                                                        \
     static void run_##name(dml_pool *pool, size_t n, const float *a, const float *b, float beta, float *y)   \
     {                                                                                                        \
@@ -126,6 +137,7 @@ static const elementwise_case cases[] = {
     { "axpby", run_axpby, want_scaled, true, 2e-7 },
     { "scale", run_scale, want_scaled, false, 1e-7 },
     { "add", run_add, want_add, false, 1e-7 },
+    { "add_relu", run_add_relu, want_add_relu, false, 1e-7 },
     { "relu", run_relu, want_relu, false, 0 },
     { "relu_backward", run_relu_backward, want_relu_backward, true, 2e-7 },
     { "exp", run_exp, want_exp, false, 2e-7 },

@@ -1,5 +1,7 @@
 #include "kernels/norm.h"
 
+#include "kernels/elementwise.h"
+
 #include "exact.h"
 #include "kernel_test.h"
 
@@ -40,6 +42,12 @@ static void data_destroy(data *d)
     kernel_free(d->x), kernel_free(d->dy), kernel_free(d->dx), kernel_free(d->y), kernel_free(d->scale);
     kernel_free(d->shift), kernel_free(d->mean), kernel_free(d->variance), kernel_free(d->dscale);
     kernel_free(d->dshift), free(d->mean64), free(d->variance64);
+}
+
+static dml_normalization by_of(const data *d, dml_activation activation)
+{
+    const dml_normalization by = { d->mean, d->variance, d->scale, d->shift, epsilon, activation };
+    return by;
 }
 
 static void statistics64(data *d)
@@ -108,8 +116,8 @@ static void norm_is_its_definition(void)
     for (int i = 0; i < SHAPES; i++) {
         data d = data_create(shapes[i][0], shapes[i][1]);
         for (size_t c = 0; c < d.channels; c++) d.variance[c] = d.variance[c] * d.variance[c];
-        dml_batch_norm_forward(NULL, d.rows, d.channels, d.x, d.scale, d.shift, d.mean, d.variance, epsilon,
-                               d.y);
+        dml_normalization by = by_of(&d, DML_ACTIVATION_NONE);
+        dml_batch_norm_forward(NULL, d.rows, d.channels, d.x, &by, d.y);
         for (size_t k = 0; k < d.n; k++) {
             const size_t c = k % d.channels;
             const double distance =
@@ -118,11 +126,46 @@ static void norm_is_its_definition(void)
             CHECK_NEAR(d.y[k], want, exact_roundings(EXACT_NORM, fabs(distance) + 1));
         }
         float *in_place = kernel_copy(d.x, d.n);
-        dml_batch_norm_forward(NULL, d.rows, d.channels, in_place, d.scale, d.shift, d.mean, d.variance,
-                               epsilon, in_place);
+        dml_batch_norm_forward(NULL, d.rows, d.channels, in_place, &by, in_place);
+        CHECK(kernel_same(in_place, d.y, d.n));
+        by.activation = DML_ACTIVATION_RELU;
+        dml_batch_norm_forward(NULL, d.rows, d.channels, d.x, &by, in_place);
+        dml_relu_forward(NULL, d.n, d.y, d.y);
         CHECK(kernel_same(in_place, d.y, d.n));
         kernel_free(in_place);
         data_destroy(&d);
+    }
+}
+
+/* A relu that is part of it, forward and backward, beside one that isn't: the same bits. */
+static void relu_is_part_of_it(void)
+{
+    for (int i = 0; i < SHAPES; i++) {
+        data d = data_create(shapes[i][0], shapes[i][1]), w = data_create(shapes[i][0], shapes[i][1]);
+        dml_batch_statistics(NULL, d.rows, d.channels, d.x, d.mean, d.variance);
+        if (d.n > 9) d.x[d.n / 2] = NAN, d.x[d.n / 3] = INFINITY, d.dy[d.n / 5] = -0.0f;
+        for (size_t c = 0; c < d.channels; c += 3) /* many are 0: the sign of their zeros, and the gate */
+            d.shift[c] = 0, d.scale[c] = c % 2 ? 0 : d.scale[c];
+        const dml_normalization apart = by_of(&d, DML_ACTIVATION_NONE), by = by_of(&d, DML_ACTIVATION_RELU);
+        dml_batch_norm_forward(NULL, d.rows, d.channels, d.x, &apart, w.y);
+        dml_relu_forward(NULL, d.n, w.y, w.y);
+        dml_batch_norm_forward(NULL, d.rows, d.channels, d.x, &by, d.y);
+        CHECK(kernel_same(d.y, w.y, d.n));
+        dml_relu_backward(NULL, d.n, w.y, d.dy, 0, w.dy);
+        dml_batch_norm_backward_parameters(NULL, d.rows, d.channels, d.x, &apart, w.dy, w.dscale, w.dshift);
+        dml_batch_norm_backward_parameters(NULL, d.rows, d.channels, d.x, &by, d.dy, d.dscale, d.dshift);
+        CHECK(kernel_same(d.dscale, w.dscale, d.channels) && kernel_same(d.dshift, w.dshift, d.channels));
+        for (int with_beta = 0; with_beta < 2; with_beta++) {
+            memcpy(w.dx, d.dx, d.n * sizeof(float));
+            float *dx = kernel_copy(d.dx, d.n);
+            dml_batch_norm_backward_input(NULL, d.rows, d.channels, d.x, &apart, w.dy, w.dscale, w.dshift,
+                                          with_beta ? 0.5f : 0, w.dx);
+            dml_batch_norm_backward_input(NULL, d.rows, d.channels, d.x, &by, d.dy, d.dscale, d.dshift,
+                                          with_beta ? 0.5f : 0, dx);
+            CHECK(kernel_same(dx, w.dx, d.n));
+            kernel_free(dx);
+        }
+        data_destroy(&d), data_destroy(&w);
     }
 }
 
@@ -147,8 +190,8 @@ static void backward_of(data *d, bool by_batch)
         products[c] += (double)d->dy[k] * ((double)d->x[k] - (double)d->mean[c]) /
                        sqrt((double)d->variance[c] + (double)epsilon);
     }
-    dml_batch_norm_backward_parameters(NULL, d->rows, d->channels, d->x, d->mean, d->variance, epsilon, d->dy,
-                                       d->dscale, d->dshift);
+    const dml_normalization by = by_of(d, DML_ACTIVATION_NONE);
+    dml_batch_norm_backward_parameters(NULL, d->rows, d->channels, d->x, &by, d->dy, d->dscale, d->dshift);
     for (size_t c = 0; c < d->channels; c++) {
         const double most = 1e-6 * ((double)d->rows / sqrt((double)d->variance[c] + (double)epsilon) + 1);
         CHECK_NEAR(d->dshift[c], sum[c], 1e-6 * ((double)d->rows + 1));
@@ -158,18 +201,16 @@ static void backward_of(data *d, bool by_batch)
         const float beta = with_beta ? 0.5f : 0;
         float *dx = kernel_copy(d->dx, d->n), *in_place = kernel_copy(d->dy, d->n);
         for (size_t k = 0; !with_beta && k < d->n; k++) dx[k] = NAN;
-        dml_batch_norm_backward_input(NULL, d->rows, d->channels, d->x, d->scale, d->mean, d->variance,
-                                      epsilon, d->dy, by_batch ? d->dscale : NULL,
-                                      by_batch ? d->dshift : NULL, beta, dx);
+        dml_batch_norm_backward_input(NULL, d->rows, d->channels, d->x, &by, d->dy,
+                                      by_batch ? d->dscale : NULL, by_batch ? d->dshift : NULL, beta, dx);
         for (size_t k = 0; k < d->n; k++) {
             const double want = dx64(d, k, by_batch, sum, products);
             const double inverse = 1 / sqrt((double)d->variance[k % d->channels] + (double)epsilon);
             CHECK_NEAR(dx[k], want + (with_beta ? 0.5 * (double)d->dx[k] : 0),
                        2e-6 * (inverse * (1 + inverse) + 1));
         }
-        dml_batch_norm_backward_input(NULL, d->rows, d->channels, d->x, d->scale, d->mean, d->variance,
-                                      epsilon, in_place, by_batch ? d->dscale : NULL,
-                                      by_batch ? d->dshift : NULL, 0, in_place);
+        dml_batch_norm_backward_input(NULL, d->rows, d->channels, d->x, &by, in_place,
+                                      by_batch ? d->dscale : NULL, by_batch ? d->dshift : NULL, 0, in_place);
         CHECK(with_beta || kernel_same(in_place, dx, d->n));
         kernel_free(dx), kernel_free(in_place);
     }
@@ -194,23 +235,22 @@ static void the_same_for_any_threads(void)
         data d = data_create(shapes[i][0], shapes[i][1]);
         data w = data_create(shapes[i][0], shapes[i][1]);
         dml_batch_statistics(NULL, d.rows, d.channels, d.x, w.mean, w.variance);
-        dml_batch_norm_forward(NULL, d.rows, d.channels, d.x, d.scale, d.shift, w.mean, w.variance, epsilon,
-                               w.y);
-        dml_batch_norm_backward_parameters(NULL, d.rows, d.channels, d.x, w.mean, w.variance, epsilon, d.dy,
-                                           w.dscale, w.dshift);
+        dml_normalization by = by_of(&d, i % 2 ? DML_ACTIVATION_RELU : DML_ACTIVATION_NONE);
+        by.mean = w.mean, by.variance = w.variance;
+        dml_batch_norm_forward(NULL, d.rows, d.channels, d.x, &by, w.y);
+        dml_batch_norm_backward_parameters(NULL, d.rows, d.channels, d.x, &by, d.dy, w.dscale, w.dshift);
         memcpy(w.dx, d.dx, d.n * sizeof(float));
-        dml_batch_norm_backward_input(NULL, d.rows, d.channels, d.x, d.scale, w.mean, w.variance, epsilon,
-                                      d.dy, w.dscale, w.dshift, 0.5f, w.dx);
+        dml_batch_norm_backward_input(NULL, d.rows, d.channels, d.x, &by, d.dy, w.dscale, w.dshift, 0.5f,
+                                      w.dx);
+        by.mean = d.mean, by.variance = d.variance;
         for (int p = 1; p < KERNEL_POOLS; p++) {
             dml_pool *pool = kernel_pools[p];
             float *dx = kernel_copy(d.dx, d.n);
             dml_batch_statistics(pool, d.rows, d.channels, d.x, d.mean, d.variance);
-            dml_batch_norm_forward(pool, d.rows, d.channels, d.x, d.scale, d.shift, d.mean, d.variance,
-                                   epsilon, d.y);
-            dml_batch_norm_backward_parameters(pool, d.rows, d.channels, d.x, d.mean, d.variance, epsilon,
-                                               d.dy, d.dscale, d.dshift);
-            dml_batch_norm_backward_input(pool, d.rows, d.channels, d.x, d.scale, d.mean, d.variance, epsilon,
-                                          d.dy, d.dscale, d.dshift, 0.5f, dx);
+            dml_batch_norm_forward(pool, d.rows, d.channels, d.x, &by, d.y);
+            dml_batch_norm_backward_parameters(pool, d.rows, d.channels, d.x, &by, d.dy, d.dscale, d.dshift);
+            dml_batch_norm_backward_input(pool, d.rows, d.channels, d.x, &by, d.dy, d.dscale, d.dshift, 0.5f,
+                                          dx);
             CHECK(kernel_same(d.mean, w.mean, d.channels));
             CHECK(kernel_same(d.variance, w.variance, d.channels));
             CHECK(kernel_same(d.dscale, w.dscale, d.channels));
@@ -227,6 +267,7 @@ static void all(void)
     statistics_are_close();
     statistics_of_strange_data();
     norm_is_its_definition();
+    relu_is_part_of_it();
     backward_is_its_definition();
     the_same_for_any_threads();
 }

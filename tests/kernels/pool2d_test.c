@@ -1,5 +1,7 @@
 #include "kernels/pool2d.h"
 
+#include "kernels/elementwise.h"
+
 #include "exact.h"
 #include "kernel_test.h"
 
@@ -81,6 +83,34 @@ static void forward_matches_the_definition(void)
         }
         CHECK(kernel_same(d.y, without, d.out));
         kernel_free(average), kernel_free(without);
+        data_destroy(&d);
+    }
+}
+
+/* As part of a relu's backward: the same bits as of a relu after it. */
+static void gates_a_relu(void)
+{
+    for (int i = 0; i < SHAPES; i++) {
+        data d = data_create(&shapes[i]);
+        if (d.in > 9) d.x[d.in / 2] = NAN, d.x[d.in / 4] = INFINITY;
+        for (size_t k = 0; k < d.in; k++) d.x[k] = d.x[k] <= 0 ? 0 : d.x[k];
+        for (size_t k = 0; k < d.in / 2; k++) d.x[k] = k % 5 ? 0 : d.x[k]; /* whole windows of zeros */
+        dml_max_pool2d_forward(NULL, &d.s, d.x, d.y, d.argmax);
+        float *want = kernel_copy(d.dx, d.in), *y = kernel_copy(d.dy, d.out);
+        dml_max_pool2d_backward(NULL, &d.s, d.argmax, d.dy, 0, want);
+        dml_relu_backward(NULL, d.in, d.x, want, 0, want);
+        for (int p = 0; p < KERNEL_POOLS; p++) {
+            float *dx = kernel_copy(d.dx, d.in);
+            CHECK_INT(dml_max_pool2d_of_relu_forward(kernel_pools[p], &d.s, d.x, y, d.argmax), DML_OK);
+            CHECK(kernel_same(y, d.y, d.out));
+            for (size_t o = 0; o < d.out; o++) CHECK((d.argmax[o] == -1) == !(d.y[o] > 0));
+            dml_max_pool2d_backward(NULL, &d.s, d.argmax, d.dy, 0, dx);
+            CHECK(kernel_same(dx, want, d.in));
+            CHECK_INT(dml_max_pool2d_of_relu_forward(kernel_pools[p], &d.s, d.x, y, NULL), DML_OK);
+            CHECK(kernel_same(y, d.y, d.out));
+            kernel_free(dx);
+        }
+        kernel_free(want), kernel_free(y);
         data_destroy(&d);
     }
 }
@@ -195,6 +225,7 @@ static void refuses_bad_shapes(void)
         }
         for (int i = 0; i < 16; i++) y[i] = 7;
         CHECK_INT(dml_max_pool2d_forward(NULL, &s, x, y, argmax), DML_ERROR_ARGUMENT);
+        CHECK_INT(dml_max_pool2d_of_relu_forward(NULL, &s, x, y, argmax), DML_ERROR_ARGUMENT);
         CHECK_INT(dml_max_pool2d_backward(NULL, &s, argmax, x, 0, y), DML_ERROR_ARGUMENT);
         CHECK_INT(dml_avg_pool2d_forward(NULL, &s, x, y), DML_ERROR_ARGUMENT);
         CHECK_INT(dml_avg_pool2d_backward(NULL, &s, x, 0, y), DML_ERROR_ARGUMENT);
@@ -225,6 +256,7 @@ static void takes_huge_windows(void)
 static void all(void)
 {
     forward_matches_the_definition();
+    gates_a_relu();
     backward_is_the_adjoint();
     the_same_for_any_threads();
     refuses_bad_shapes();
