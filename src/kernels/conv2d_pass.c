@@ -506,6 +506,7 @@ static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__co
     tile->panels = (int)panels;
     tile->columns = (int)width;
     tile->a_step = 1;
+    tile->a_packed = false;
     tile->b_step = width;
     tile->alpha = 1;
     if (plan->packed) {

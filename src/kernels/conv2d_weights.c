@@ -356,6 +356,7 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
             tile.rows = (int)(dml__wgrad_row(plan, t + 1) - row);
             const float *a = packed;
             tile.a_step = tile.rows;
+            tile.a_packed = packed != NULL;
             if (packed)
                 a += (row - dml__wgrad_row(plan, part->tile0)) * pixels;
             else
@@ -459,6 +460,7 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
     tile.a_at = a_at;
     tile.b_at = b_at;
     tile.a_step = j->dy_pixel;
+    tile.a_packed = false;
     tile.b = patches;
     tile.b_step = width;
     tile.columns = (int)width;

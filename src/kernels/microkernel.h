@@ -30,6 +30,7 @@ typedef struct dml__tile {
     const ptrdiff_t *a_at, *b_at; /* (blocks) */
     const float *a[DML__TILE_ROWS];
     ptrdiff_t a_step;
+    bool a_packed; /* the rows are a panel: a[i] = a[0] + i, a_step = rows */
     const float *b;
     ptrdiff_t b_step;
     int panels;        /* how many tiles beside each other, at least 1: C's go on `columns` further, */

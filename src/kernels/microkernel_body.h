@@ -5,10 +5,10 @@
 #include "kernels/isa_vectors.h"
 #include "kernels/microkernel.h"
 
-/* One body, written over a vector type and a few functions on it (dml__<isa>_load, ...), makes the kernel of
-   each instruction set. It is inlined with the numbers of rows and vectors constant into the cases of a
-   switch: all its loops but those over the blocks and over p are then unrolled, which puts the accumulators
-   into registers. */
+/* One body, written over a vector type and a few functions on it (dml__<isa>_load, ...), makes the functions
+   of each instruction set, with the numbers of rows and vectors and the form constant: all its loops but
+   those over the blocks and over k are then unrolled, which puts the accumulators into registers. Each is a
+   function of its own, since compilers run out of registers in one that holds them all. */
 #define DML__EACH(statement)                                                                                 \
     {                                                                                                        \
         DML__UNROLL                                                                                          \
@@ -17,52 +17,89 @@
             for (int j = 0; j < vectors; j++) statement;                                                     \
         }                                                                                                    \
     }
+
+/* The forms: any tile; B packed and k a multiple of 4, which are unrolled; and A a packed panel as well,
+   which takes one pointer. Fewer instructions beside the multiply-adds count where two threads share a core.
+ */
+enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
+
 #define DML__DEFINE_COMPUTE(isa, target, vector, lanes, most_rows, multiply_add)                             \
-    target DML__INLINE void dml__compute_##isa(const dml__tile *tile, const int rows, const int vectors)     \
+    target DML__INLINE void dml__compute_##isa(const dml__tile *tile, int panel, const int rows,             \
+                                               const int vectors, const int form)                            \
     {                                                                                                        \
         vector sum[most_rows][2], line[2];                                                                   \
         const float *a[most_rows];                                                                           \
-        const ptrdiff_t a_step = tile->a_step, b_step = tile->b_step;                                        \
+        const int steps = form == DML__ANY_TILE ? 1 : 4;                                                     \
+        const ptrdiff_t a_step = tile->a_step;                                                               \
+        const ptrdiff_t b_step = form == DML__ANY_TILE ? tile->b_step : vectors * lanes;                     \
+        const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes;                                         \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) a[i] = tile->a[i];                                                    \
-        for (int n = 0; n < tile->panels; n++) {                                                             \
-            const ptrdiff_t column = (ptrdiff_t)n * vectors * lanes;                                         \
-            DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                     \
-            for (int t = 0; t < tile->blocks; t++) {                                                         \
-                const float *b = tile->b + n * tile->b_panel + tile->b_at[t];                                \
-                ptrdiff_t at = tile->a_at[t]; /* one index for all rows */                                   \
-                for (int p = tile->k; p > 0; p--, at += a_step, b += b_step) {                               \
+        DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
+        for (int t = 0; t < tile->blocks; t++) {                                                             \
+            const float *b = tile->b + panel * tile->b_panel + tile->b_at[t];                                \
+            ptrdiff_t at = tile->a_at[t]; /* one index for all rows */                                       \
+            const float *packed = a[0] + at;                                                                 \
+            for (int p = tile->k; p > 0; p -= steps, b += steps * b_step, packed += steps * rows) {          \
+                DML__UNROLL                                                                                  \
+                for (int s = 0; s < steps; s++) {                                                            \
+                    DML__IN_ORDER(at)                                                                        \
                     DML__UNROLL                                                                              \
-                    for (int j = 0; j < vectors; j++) line[j] = dml__##isa##_load(b + lanes * j);            \
+                    for (int j = 0; j < vectors; j++)                                                        \
+                        line[j] = dml__##isa##_load(b + s * b_step + lanes * j);                             \
                     DML__UNROLL                                                                              \
                     for (int i = 0; i < rows; i++) {                                                         \
-                        const vector value = dml__##isa##_splat(a[i][at]);                                   \
+                        const vector value =                                                                 \
+                            dml__##isa##_splat(form == DML__BOTH_PACKED ? packed[s * rows + i] : a[i][at]);  \
                         DML__UNROLL                                                                          \
                         for (int j = 0; j < vectors; j++)                                                    \
                             sum[i][j] = multiply_add(value, line[j], sum[i][j]);                             \
                     }                                                                                        \
+                    if (form != DML__BOTH_PACKED) at += a_step;                                              \
                 }                                                                                            \
             }                                                                                                \
-            if (tile->alpha != 1)                                                                            \
-                DML__EACH(sum[i][j] = dml__##isa##_multiply(dml__##isa##_splat(tile->alpha), sum[i][j]))     \
-            if (tile->beta != 0)                                                                             \
-                DML__EACH(sum[i][j] = dml__##isa##_fma(dml__##isa##_splat(tile->beta),                       \
-                                                       dml__##isa##_load(tile->c[i] + column + lanes * j),   \
-                                                       sum[i][j]))                                           \
-            if (tile->bias)                                                                                  \
-                DML__EACH(sum[i][j] = dml__##isa##_add(sum[i][j],                                            \
-                                                       dml__##isa##_load(tile->bias + column + lanes * j)))  \
-            if (tile->relu) DML__EACH(sum[i][j] = dml__##isa##_relu(sum[i][j]))                              \
-            DML__EACH(dml__##isa##_store(tile->c[i] + column + lanes * j, sum[i][j]))                        \
         }                                                                                                    \
+        if (tile->alpha != 1)                                                                                \
+            DML__EACH(sum[i][j] = dml__##isa##_multiply(dml__##isa##_splat(tile->alpha), sum[i][j]))         \
+        if (tile->beta != 0)                                                                                 \
+            DML__EACH(sum[i][j] =                                                                            \
+                          dml__##isa##_fma(dml__##isa##_splat(tile->beta),                                   \
+                                           dml__##isa##_load(tile->c[i] + column + lanes * j), sum[i][j]))   \
+        if (tile->bias)                                                                                      \
+            DML__EACH(sum[i][j] =                                                                            \
+                          dml__##isa##_add(sum[i][j], dml__##isa##_load(tile->bias + column + lanes * j)))   \
+        if (tile->relu) DML__EACH(sum[i][j] = dml__##isa##_relu(sum[i][j]))                                  \
+        DML__EACH(dml__##isa##_store(tile->c[i] + column + lanes * j, sum[i][j]))                            \
     }
 
-/* What is computed for a tile of r rows and v vectors. */
-#define DML__TILE_CODE(r, v) ((r)*8 + (v))
-#define DML__TILE_CASE(isa, r, v)                                                                            \
-    case DML__TILE_CODE(r, v):                                                                               \
-        dml__compute_##isa(tile, r, v);                                                                      \
-        break;
-#define DML__TILE_CASES(isa, r) DML__TILE_CASE(isa, r, 1) DML__TILE_CASE(isa, r, 2)
+#define DML__DEFINE_TILE(isa, target, r, v, form)                                                            \
+    target DML__ALIGNED_LOOPS static void dml__tile_##isa##_##r##x##v##_##form(const dml__tile *tile,        \
+                                                                               int panel)                    \
+    {                                                                                                        \
+        dml__compute_##isa(tile, panel, r, v, form);                                                         \
+    }
+#define DML__DEFINE_TILES(isa, target, r)                                                                    \
+    DML__DEFINE_TILE(isa, target, r, 1, DML__ANY_TILE)                                                       \
+    DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE)                                                       \
+    DML__DEFINE_TILE(isa, target, r, 2, DML__B_PACKED)                                                       \
+    DML__DEFINE_TILE(isa, target, r, 2, DML__BOTH_PACKED)
+#define DML__TILES(isa, r)                                                                                   \
+    {                                                                                                        \
+        dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_DML__B_PACKED,                    \
+            dml__tile_##isa##_##r##x2_DML__BOTH_PACKED, dml__tile_##isa##_##r##x1_DML__ANY_TILE              \
+    }
+
+typedef void (*dml__tile_function)(const dml__tile *tile, int panel);
+
+/* `functions` are those for the tile's rows. */
+static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__tile_function *functions)
+{
+    int form = DML__TILE_FORMS;
+    if (tile->columns > lanes) {
+        const bool b_packed = tile->b_step == tile->columns && tile->k % 4 == 0;
+        form = !b_packed ? DML__ANY_TILE : tile->a_packed ? DML__BOTH_PACKED : DML__B_PACKED;
+    }
+    for (int n = 0; n < tile->panels; n++) functions[form](tile, n);
+}
 
 #endif

@@ -276,6 +276,7 @@ static inline void dml__aim_a(const dml__job *job, const dml__blocking *blocking
     const float *row = blocking->a + (i - part->i0) * tile->k;
     ptrdiff_t row_step = 1;
     tile->a_step = tile->rows;
+    tile->a_packed = blocking->pack_a && !job->kernel->k_multiple;
     if (!blocking->pack_a) {
         row = a->x + i * a->lane_step + part->k0 * a->k_step;
         row_step = a->lane_step;
