@@ -62,6 +62,7 @@
 #if defined(__GNUC__)
 #define DML__UNUSED __attribute__((unused))
 #define DML__NOINLINE __attribute__((noinline))
+#define DML__COLD __attribute__((cold, noinline)) /* made small, not fast */
 #if defined(__MINGW32__) && !defined(__clang__)
 #define DML__PRINTF(position, first) __attribute__((format(gnu_printf, position, first)))
 #else
@@ -70,6 +71,7 @@
 #else
 #define DML__UNUSED
 #define DML__NOINLINE
+#define DML__COLD
 #define DML__PRINTF(position, first)
 #endif
 #ifdef DML_STATIC
@@ -385,7 +387,7 @@ DML_API void *dml_pool_shared_scratch(dml_pool *pool);
 typedef enum dml_activation { DML_ACTIVATION_NONE, DML_ACTIVATION_RELU } dml_activation;
 
 /* result = activation(result + bias), the bias along the columns of a product, the filters of a convolution.
-   Zero: nothing. */
+   Zero: nothing. A residual needs no word here: it is what the result's array holds, with beta = 1. */
 typedef struct dml_epilogue {
     const float *bias; /* (columns), or NULL */
     dml_activation activation;
@@ -413,7 +415,7 @@ DML_API dml_status dml_sgemm(dml_pool *pool, dml_layout layout, dml_transpose tr
                              int ldb, float beta, float *c, int ldc);
 
 /* The same in row-major order, with an epilogue: C = activation(alpha op(A) op(B) + beta C + bias), bias (n).
-   NULL: none. */
+   NULL: none. A residual that is added before the activation is what C holds with beta = 1. */
 DML_API dml_status dml_sgemm_fused(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m, int n,
                                    int k, float alpha, const float *a, int lda, const float *b, int ldb,
                                    float beta, float *c, int ldc, const dml_epilogue *epilogue);
@@ -502,9 +504,11 @@ DML_API int dml_conv2d_extent(int kernel, int dilation);
 DML_API dml_status dml_conv2d_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
                                       const float *w, const float *bias, float *y);
 
-/* y = activation(conv(x, w) + bias); NULL epilogue: neither. */
+/* y = activation(conv(x, w) + beta y + bias); NULL epilogue: neither activation nor bias. With beta = 0, y is
+   not read; with beta = 1, y holds a residual (a shortcut's values), which is added before the activation. */
 DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
-                                            const float *w, const dml_epilogue *epilogue, float *y);
+                                            const float *w, float beta, const dml_epilogue *epilogue,
+                                            float *y);
 
 /* dx = dconv/dx^T dy + beta dx; with beta = 0, dx is not read. */
 DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_shape *shape, const float *dy,
@@ -545,6 +549,11 @@ typedef struct dml_pool2d_shape {
  */
 DML_API dml_status dml_max_pool2d_forward(dml_pool *pool, const dml_pool2d_shape *shape, const float *x,
                                           float *y, int32_t *argmax);
+
+/* The same of a relu's output, for dx to be the gradient of the relu's input: argmax is -1, no place, where y
+   isn't above 0. */
+DML_API dml_status dml_max_pool2d_of_relu_forward(dml_pool *pool, const dml_pool2d_shape *shape,
+                                                  const float *x, float *y, int32_t *argmax);
 
 /* dx = the dy of the windows that each input won + beta dx; with beta = 0, dx is not read. */
 DML_API dml_status dml_max_pool2d_backward(dml_pool *pool, const dml_pool2d_shape *shape,
@@ -603,23 +612,28 @@ DML_API dml_status dml_slice2d_backward(dml_pool *pool, const dml_slice2d_shape 
 DML_API void dml_batch_statistics(dml_pool *pool, size_t rows, size_t channels, const float *x, float *mean,
                                   float *variance);
 
-/* y = scale (x - mean) / sqrt(variance + epsilon) + shift. y may be x. */
+/* y = scale (x - mean) / sqrt(variance + epsilon) + shift, and of that its activation. */
+typedef struct dml_normalization {
+    const float *mean, *variance, *scale, *shift; /* (channels) */
+    float epsilon;
+    dml_activation activation;
+} dml_normalization;
+
+/* y may be x. */
 DML_API void dml_batch_norm_forward(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                    const float *scale, const float *shift, const float *mean,
-                                    const float *variance, float epsilon, float *y);
+                                    const dml_normalization *by, float *y);
 
 /* The gradients of scale and shift: dscale = sum of dy (x - mean) / sqrt(variance + epsilon),
-   dshift = sum of dy. */
+   dshift = sum of dy. Here and below dy counts where y is above 0 for a relu, which is found again from x. */
 DML_API void dml_batch_norm_backward_parameters(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                                const float *mean, const float *variance, float epsilon,
-                                                const float *dy, float *dscale, float *dshift);
+                                                const dml_normalization *by, const float *dy, float *dscale,
+                                                float *dshift);
 
 /* dx = the gradient of x + beta dx. Where mean and variance are those of x itself, it flows through them too,
    by what the function above gave; where they are constants, dscale and dshift are NULL. dx may be dy; with
    beta = 0 it is not read. */
 DML_API void dml_batch_norm_backward_input(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                           const float *scale, const float *mean, const float *variance,
-                                           float epsilon, const float *dy, const float *dscale,
+                                           const dml_normalization *by, const float *dy, const float *dscale,
                                            const float *dshift, float beta, float *dx);
 
 #endif
@@ -639,6 +653,8 @@ DML_API void dml_axpby(dml_pool *pool, size_t n, float alpha, const float *x, fl
                        float *y); /* y = alpha x + beta y */
 DML_API void dml_add_forward(dml_pool *pool, size_t n, const float *a, const float *b,
                              float *y); /* y = a + b */
+DML_API void dml_add_relu_forward(dml_pool *pool, size_t n, const float *a, const float *b,
+                                  float *y); /* y = max(a + b, 0) */
 
 /* y = max(x, 0); dx = (y > 0 ? dy : 0) + beta dx */
 DML_API void dml_relu_forward(dml_pool *pool, size_t n, const float *x, float *y);
@@ -1154,6 +1170,8 @@ struct dml__input_list {
 /* Runs forward on `rows` samples, 1 .. batch, to predict: also a program that was compiled to train.
    inputs[i] holds `rows` samples for dml_program_input(i), and `count` is how many inputs there are, else
    DML_ERROR_ARGUMENT; `output`, when not NULL, receives the output (for each sample, if it has one for each).
+   The inputs are aligned as arrays of their type are (else DML_ERROR_ARGUMENT), nobody writes them until the
+   call returns, and the call doesn't: on the CPU they are read where they lie.
    Labels that are out of range are DML_ERROR_ARGUMENT, before anything is run. DML_ERROR_STATE, with nothing
    run, when another thread is in the program or, but for programs with a thread of their own, in its context,
    and while the parameters are being written. */
@@ -5591,6 +5609,7 @@ typedef struct dml__tile {
     const ptrdiff_t *a_at, *b_at; /* (blocks) */
     const float *a[DML__TILE_ROWS];
     ptrdiff_t a_step;
+    bool a_packed; /* the rows are a panel: a[i] = a[0] + i, a_step = rows */
     const float *b;
     ptrdiff_t b_step;
     int panels;        /* how many tiles beside each other, at least 1: C's go on `columns` further, */
@@ -5649,6 +5668,16 @@ DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa);
 #define DML__UNROLL _Pragma("GCC unroll 16")
 #endif
 #define DML__INLINE static inline __attribute__((always_inline))
+
+/* A loop that gcc lets begin anywhere in a cache line is up to a fifth slower where two threads share a core;
+   and it reads ahead into more registers than there are, unless it is kept from moving loads. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define DML__ALIGNED_LOOPS __attribute__((optimize("align-loops=64")))
+#define DML__IN_ORDER(index) __asm__ volatile("" : "+r"(index) : : "memory");
+#else
+#define DML__ALIGNED_LOOPS
+#define DML__IN_ORDER(index)
+#endif
 #if defined(DML__EMULATED)
 #define DML__TARGET(isa)
 #else
@@ -5785,10 +5814,10 @@ DML__INLINE void dml__neon_sums(float32x4_t a, float32x4_t b, float32x4_t c, flo
 
 #endif
 
-/* One body, written over a vector type and a few functions on it (dml__<isa>_load, ...), makes the kernel of
-   each instruction set. It is inlined with the numbers of rows and vectors constant into the cases of a
-   switch: all its loops but those over the blocks and over p are then unrolled, which puts the accumulators
-   into registers. */
+/* One body, written over a vector type and a few functions on it (dml__<isa>_load, ...), makes the functions
+   of each instruction set, with the numbers of rows and vectors and the form constant: all its loops but
+   those over the blocks and over k are then unrolled, which puts the accumulators into registers. Each is a
+   function of its own, since compilers run out of registers in one that holds them all. */
 #define DML__EACH(statement)                                                                                 \
     {                                                                                                        \
         DML__UNROLL                                                                                          \
@@ -5797,66 +5826,106 @@ DML__INLINE void dml__neon_sums(float32x4_t a, float32x4_t b, float32x4_t c, flo
             for (int j = 0; j < vectors; j++) statement;                                                     \
         }                                                                                                    \
     }
+
+/* The forms: any tile; B packed and k a multiple of 4, which are unrolled; and A a packed panel as well,
+   which takes one pointer. Fewer instructions beside the multiply-adds count where two threads share a core.
+ */
+enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
+
 #define DML__DEFINE_COMPUTE(isa, target, vector, lanes, most_rows, multiply_add)                             \
-    target DML__INLINE void dml__compute_##isa(const dml__tile *tile, const int rows, const int vectors)     \
+    target DML__INLINE void dml__compute_##isa(const dml__tile *tile, int panel, const int rows,             \
+                                               const int vectors, const int form)                            \
     {                                                                                                        \
         vector sum[most_rows][2], line[2];                                                                   \
         const float *a[most_rows];                                                                           \
-        const ptrdiff_t a_step = tile->a_step, b_step = tile->b_step;                                        \
+        const int steps = form == DML__ANY_TILE ? 1 : 4;                                                     \
+        const ptrdiff_t a_step = tile->a_step;                                                               \
+        const ptrdiff_t b_step = form == DML__ANY_TILE ? tile->b_step : vectors * lanes;                     \
+        const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes;                                         \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) a[i] = tile->a[i];                                                    \
-        for (int n = 0; n < tile->panels; n++) {                                                             \
-            const ptrdiff_t column = (ptrdiff_t)n * vectors * lanes;                                         \
-            DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                     \
-            for (int t = 0; t < tile->blocks; t++) {                                                         \
-                const float *b = tile->b + n * tile->b_panel + tile->b_at[t];                                \
-                ptrdiff_t at = tile->a_at[t]; /* one index for all rows */                                   \
-                for (int p = tile->k; p > 0; p--, at += a_step, b += b_step) {                               \
+        DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
+        for (int t = 0; t < tile->blocks; t++) {                                                             \
+            const float *b = tile->b + panel * tile->b_panel + tile->b_at[t];                                \
+            ptrdiff_t at = tile->a_at[t]; /* one index for all rows */                                       \
+            const float *packed = a[0] + at;                                                                 \
+            for (int p = tile->k; p > 0; p -= steps, b += steps * b_step, packed += steps * rows) {          \
+                DML__UNROLL                                                                                  \
+                for (int s = 0; s < steps; s++) {                                                            \
+                    DML__IN_ORDER(at)                                                                        \
                     DML__UNROLL                                                                              \
-                    for (int j = 0; j < vectors; j++) line[j] = dml__##isa##_load(b + lanes * j);            \
+                    for (int j = 0; j < vectors; j++)                                                        \
+                        line[j] = dml__##isa##_load(b + s * b_step + lanes * j);                             \
                     DML__UNROLL                                                                              \
                     for (int i = 0; i < rows; i++) {                                                         \
-                        const vector value = dml__##isa##_splat(a[i][at]);                                   \
+                        const vector value =                                                                 \
+                            dml__##isa##_splat(form == DML__BOTH_PACKED ? packed[s * rows + i] : a[i][at]);  \
                         DML__UNROLL                                                                          \
                         for (int j = 0; j < vectors; j++)                                                    \
                             sum[i][j] = multiply_add(value, line[j], sum[i][j]);                             \
                     }                                                                                        \
+                    if (form != DML__BOTH_PACKED) at += a_step;                                              \
                 }                                                                                            \
             }                                                                                                \
-            if (tile->alpha != 1)                                                                            \
-                DML__EACH(sum[i][j] = dml__##isa##_multiply(dml__##isa##_splat(tile->alpha), sum[i][j]))     \
-            if (tile->beta != 0)                                                                             \
-                DML__EACH(sum[i][j] = dml__##isa##_fma(dml__##isa##_splat(tile->beta),                       \
-                                                       dml__##isa##_load(tile->c[i] + column + lanes * j),   \
-                                                       sum[i][j]))                                           \
-            if (tile->bias)                                                                                  \
-                DML__EACH(sum[i][j] = dml__##isa##_add(sum[i][j],                                            \
-                                                       dml__##isa##_load(tile->bias + column + lanes * j)))  \
-            if (tile->relu) DML__EACH(sum[i][j] = dml__##isa##_relu(sum[i][j]))                              \
-            DML__EACH(dml__##isa##_store(tile->c[i] + column + lanes * j, sum[i][j]))                        \
         }                                                                                                    \
+        if (tile->alpha != 1)                                                                                \
+            DML__EACH(sum[i][j] = dml__##isa##_multiply(dml__##isa##_splat(tile->alpha), sum[i][j]))         \
+        if (tile->beta != 0)                                                                                 \
+            DML__EACH(sum[i][j] =                                                                            \
+                          dml__##isa##_fma(dml__##isa##_splat(tile->beta),                                   \
+                                           dml__##isa##_load(tile->c[i] + column + lanes * j), sum[i][j]))   \
+        if (tile->bias)                                                                                      \
+            DML__EACH(sum[i][j] =                                                                            \
+                          dml__##isa##_add(sum[i][j], dml__##isa##_load(tile->bias + column + lanes * j)))   \
+        if (tile->relu) DML__EACH(sum[i][j] = dml__##isa##_relu(sum[i][j]))                                  \
+        DML__EACH(dml__##isa##_store(tile->c[i] + column + lanes * j, sum[i][j]))                            \
     }
 
-/* What is computed for a tile of r rows and v vectors. */
-#define DML__TILE_CODE(r, v) ((r)*8 + (v))
-#define DML__TILE_CASE(isa, r, v)                                                                            \
-    case DML__TILE_CODE(r, v):                                                                               \
-        dml__compute_##isa(tile, r, v);                                                                      \
-        break;
-#define DML__TILE_CASES(isa, r) DML__TILE_CASE(isa, r, 1) DML__TILE_CASE(isa, r, 2)
+#define DML__DEFINE_TILE(isa, target, r, v, form)                                                            \
+    target DML__ALIGNED_LOOPS static void dml__tile_##isa##_##r##x##v##_##form(const dml__tile *tile,        \
+                                                                               int panel)                    \
+    {                                                                                                        \
+        dml__compute_##isa(tile, panel, r, v, form);                                                         \
+    }
+#define DML__DEFINE_TILES(isa, target, r)                                                                    \
+    DML__DEFINE_TILE(isa, target, r, 1, DML__ANY_TILE)                                                       \
+    DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE)                                                       \
+    DML__DEFINE_TILE(isa, target, r, 2, DML__B_PACKED)                                                       \
+    DML__DEFINE_TILE(isa, target, r, 2, DML__BOTH_PACKED)
+#define DML__TILES(isa, r)                                                                                   \
+    {                                                                                                        \
+        dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_DML__B_PACKED,                    \
+            dml__tile_##isa##_##r##x2_DML__BOTH_PACKED, dml__tile_##isa##_##r##x1_DML__ANY_TILE              \
+    }
+
+typedef void (*dml__tile_function)(const dml__tile *tile, int panel);
+
+/* `functions` are those for the tile's rows. */
+static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__tile_function *functions)
+{
+    int form = DML__TILE_FORMS;
+    if (tile->columns > lanes) {
+        const bool b_packed = tile->b_step == tile->columns && tile->k % 4 == 0;
+        form = !b_packed ? DML__ANY_TILE : tile->a_packed ? DML__BOTH_PACKED : DML__B_PACKED;
+    }
+    for (int n = 0; n < tile->panels; n++) functions[form](tile, n);
+}
 
 #endif
 
 DML__DEFINE_COMPUTE(plain, , dml__v4, 4, 4, dml__plain_fma)
 
+DML__DEFINE_TILES(plain, , 1)
+DML__DEFINE_TILES(plain, , 2)
+DML__DEFINE_TILES(plain, , 3)
+DML__DEFINE_TILES(plain, , 4)
+
 static void dml__run_plain(const dml__tile *tile)
 {
-    switch (DML__TILE_CODE(tile->rows, tile->columns / 4)) {
-        DML__TILE_CASES(plain, 1)
-        DML__TILE_CASES(plain, 2)
-        DML__TILE_CASES(plain, 3)
-        DML__TILE_CASES(plain, 4)
-    }
+    static const dml__tile_function tiles[4][DML__TILE_FORMS + 1] = {
+        DML__TILES(plain, 1), DML__TILES(plain, 2), DML__TILES(plain, 3), DML__TILES(plain, 4)
+    };
+    dml__run_panels(tile, 4, tiles[tile->rows - 1]);
 }
 
 #if defined(DML__HAS_AVX2)
@@ -5864,16 +5933,20 @@ static void dml__run_plain(const dml__tile *tile)
 /* 6 x 2 accumulators, 2 vectors of B and one of A take 15 of 16 registers. */
 DML__DEFINE_COMPUTE(avx2, DML__AVX2, __m256, 8, 6, dml__avx2_fma)
 
-DML__AVX2 static void dml__run_avx2(const dml__tile *tile)
+DML__DEFINE_TILES(avx2, DML__AVX2, 1)
+DML__DEFINE_TILES(avx2, DML__AVX2, 2)
+DML__DEFINE_TILES(avx2, DML__AVX2, 3)
+DML__DEFINE_TILES(avx2, DML__AVX2, 4)
+DML__DEFINE_TILES(avx2, DML__AVX2, 5)
+DML__DEFINE_TILES(avx2, DML__AVX2, 6)
+
+static void dml__run_avx2(const dml__tile *tile)
 {
-    switch (DML__TILE_CODE(tile->rows, tile->columns / 8)) {
-        DML__TILE_CASES(avx2, 1)
-        DML__TILE_CASES(avx2, 2)
-        DML__TILE_CASES(avx2, 3)
-        DML__TILE_CASES(avx2, 4)
-        DML__TILE_CASES(avx2, 5)
-        DML__TILE_CASES(avx2, 6)
-    }
+    static const dml__tile_function tiles[6][DML__TILE_FORMS + 1] = {
+        DML__TILES(avx2, 1), DML__TILES(avx2, 2), DML__TILES(avx2, 3),
+        DML__TILES(avx2, 4), DML__TILES(avx2, 5), DML__TILES(avx2, 6)
+    };
+    dml__run_panels(tile, 8, tiles[tile->rows - 1]);
 }
 
 #endif
@@ -5882,18 +5955,22 @@ DML__AVX2 static void dml__run_avx2(const dml__tile *tile)
 /* 8 x 2 accumulators; more rows would need more pointers than there are registers. */
 DML__DEFINE_COMPUTE(avx512, DML__AVX512, __m512, 16, 8, dml__avx512_fma)
 
-DML__AVX512 static void dml__run_avx512(const dml__tile *tile)
+DML__DEFINE_TILES(avx512, DML__AVX512, 1)
+DML__DEFINE_TILES(avx512, DML__AVX512, 2)
+DML__DEFINE_TILES(avx512, DML__AVX512, 3)
+DML__DEFINE_TILES(avx512, DML__AVX512, 4)
+DML__DEFINE_TILES(avx512, DML__AVX512, 5)
+DML__DEFINE_TILES(avx512, DML__AVX512, 6)
+DML__DEFINE_TILES(avx512, DML__AVX512, 7)
+DML__DEFINE_TILES(avx512, DML__AVX512, 8)
+
+static void dml__run_avx512(const dml__tile *tile)
 {
-    switch (DML__TILE_CODE(tile->rows, tile->columns / 16)) {
-        DML__TILE_CASES(avx512, 1)
-        DML__TILE_CASES(avx512, 2)
-        DML__TILE_CASES(avx512, 3)
-        DML__TILE_CASES(avx512, 4)
-        DML__TILE_CASES(avx512, 5)
-        DML__TILE_CASES(avx512, 6)
-        DML__TILE_CASES(avx512, 7)
-        DML__TILE_CASES(avx512, 8)
-    }
+    static const dml__tile_function tiles[8][DML__TILE_FORMS + 1] = {
+        DML__TILES(avx512, 1), DML__TILES(avx512, 2), DML__TILES(avx512, 3), DML__TILES(avx512, 4),
+        DML__TILES(avx512, 5), DML__TILES(avx512, 6), DML__TILES(avx512, 7), DML__TILES(avx512, 8)
+    };
+    dml__run_panels(tile, 16, tiles[tile->rows - 1]);
 }
 
 #endif
@@ -5901,18 +5978,22 @@ DML__AVX512 static void dml__run_avx512(const dml__tile *tile)
 
 DML__DEFINE_COMPUTE(neon, , float32x4_t, 4, 8, dml__neon_fma)
 
+DML__DEFINE_TILES(neon, , 1)
+DML__DEFINE_TILES(neon, , 2)
+DML__DEFINE_TILES(neon, , 3)
+DML__DEFINE_TILES(neon, , 4)
+DML__DEFINE_TILES(neon, , 5)
+DML__DEFINE_TILES(neon, , 6)
+DML__DEFINE_TILES(neon, , 7)
+DML__DEFINE_TILES(neon, , 8)
+
 static void dml__run_neon(const dml__tile *tile)
 {
-    switch (DML__TILE_CODE(tile->rows, tile->columns / 4)) {
-        DML__TILE_CASES(neon, 1)
-        DML__TILE_CASES(neon, 2)
-        DML__TILE_CASES(neon, 3)
-        DML__TILE_CASES(neon, 4)
-        DML__TILE_CASES(neon, 5)
-        DML__TILE_CASES(neon, 6)
-        DML__TILE_CASES(neon, 7)
-        DML__TILE_CASES(neon, 8)
-    }
+    static const dml__tile_function tiles[8][DML__TILE_FORMS + 1] = {
+        DML__TILES(neon, 1), DML__TILES(neon, 2), DML__TILES(neon, 3), DML__TILES(neon, 4),
+        DML__TILES(neon, 5), DML__TILES(neon, 6), DML__TILES(neon, 7), DML__TILES(neon, 8)
+    };
+    dml__run_panels(tile, 4, tiles[tile->rows - 1]);
 }
 
 #endif
@@ -5962,18 +6043,22 @@ DML__AVX512_BF16 DML__INLINE __m512 dml__pairs_product(__m512 a, __m512 b, __m51
 
 DML__DEFINE_COMPUTE(pairs, DML__AVX512_BF16, __m512, 16, 8, dml__pairs_product)
 
-DML__AVX512_BF16 static void dml__run_pairs(const dml__tile *tile)
+DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 1)
+DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 2)
+DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 3)
+DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 4)
+DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 5)
+DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 6)
+DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 7)
+DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 8)
+
+static void dml__run_pairs(const dml__tile *tile)
 {
-    switch (DML__TILE_CODE(tile->rows, tile->columns / 16)) {
-        DML__TILE_CASES(pairs, 1)
-        DML__TILE_CASES(pairs, 2)
-        DML__TILE_CASES(pairs, 3)
-        DML__TILE_CASES(pairs, 4)
-        DML__TILE_CASES(pairs, 5)
-        DML__TILE_CASES(pairs, 6)
-        DML__TILE_CASES(pairs, 7)
-        DML__TILE_CASES(pairs, 8)
-    }
+    static const dml__tile_function tiles[8][DML__TILE_FORMS + 1] = {
+        DML__TILES(pairs, 1), DML__TILES(pairs, 2), DML__TILES(pairs, 3), DML__TILES(pairs, 4),
+        DML__TILES(pairs, 5), DML__TILES(pairs, 6), DML__TILES(pairs, 7), DML__TILES(pairs, 8)
+    };
+    dml__run_panels(tile, 16, tiles[tile->rows - 1]);
 }
 
 #endif
@@ -6207,7 +6292,8 @@ DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes,
    DML__PER_ISA(name, (parameters), (arguments)) compiles `name_body` for each instruction set and defines
    `name(isa, ...)`, which picks one. Vectors are 32 bytes on x86 and 16 elsewhere; a processor with AVX-512
    runs the AVX2 code: for kernels that wait for memory wider vectors win nothing, and a third copy of each
-   would cost every user's build. Bodies and helpers pass vectors by pointer, since a vector parameter of a
+   would cost every user's build, and the base is only for x86 processors without AVX2, so it is made small,
+   which compiles faster. Bodies and helpers pass vectors by pointer, since a vector parameter of a
    function without the instruction set is an ABI hazard that compilers warn of or refuse; everything is
    inlined.
 
@@ -6264,11 +6350,14 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
 #endif
 #ifdef DML__HAS_AVX2
 #define DML__PER_ISA(name, parameters, arguments)                                                            \
-    DML__FOR_TARGET("avx2,fma") static void name##_avx2 parameters                                           \
+    DML__COLD static void name##_base parameters                                                             \
     {                                                                                                        \
         name##_body arguments;                                                                               \
     }                                                                                                        \
-    static void name##_base parameters                                                                       \
+    DML__AVX2_OR_BASE(name, parameters, arguments)
+/* The same where `name_base` is there already. */
+#define DML__AVX2_OR_BASE(name, parameters, arguments)                                                       \
+    DML__FOR_TARGET("avx2,fma") static void name##_avx2 parameters                                           \
     {                                                                                                        \
         name##_body arguments;                                                                               \
     }                                                                                                        \
@@ -7068,6 +7157,7 @@ static inline void dml__aim_a(const dml__job *job, const dml__blocking *blocking
     const float *row = blocking->a + (i - part->i0) * tile->k;
     ptrdiff_t row_step = 1;
     tile->a_step = tile->rows;
+    tile->a_packed = blocking->pack_a && !job->kernel->k_multiple;
     if (!blocking->pack_a) {
         row = a->x + i * a->lane_step + part->k0 * a->k_step;
         row_step = a->lane_step;
@@ -8038,10 +8128,12 @@ typedef struct dml__conv_pass_plan {
     ptrdiff_t runs, run;      /* k is that many runs of elements that lie side by side */
     ptrdiff_t chunks, pieces; /* chunks are whole runs, or a run is cut into that many pieces */
     bool copy;                /* the source has to be padded */
-    ptrdiff_t copy_w;         /* pixels of a padded line */
-    ptrdiff_t images, lines;  /* of a band: whole images, or lines of one */
-    ptrdiff_t bands, groups;  /* tasks: bands times groups of panels */
-    float *packed;            /* (panels, k, full), or NULL */
+    bool spill;       /* a pixel's vectors may reach into the next pixels, which are written after it */
+    bool clips;       /* lines' taps above and below the image are left out */
+    ptrdiff_t copy_w; /* pixels of a padded line */
+    ptrdiff_t images, lines; /* of a band: whole images, or lines of one */
+    ptrdiff_t bands, groups; /* tasks: bands times groups of panels */
+    float *packed;           /* (panels, k, full), or NULL */
 } dml__conv_pass_plan;
 
 /* Lines of the source under some lines of the grid. */
@@ -8128,6 +8220,11 @@ static dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml__con
     } else {
         plan.chunks = dml__conv_quotient_up(plan.runs, DML__CONV_KC / plan.run);
     }
+    plan.spill = plan.panels == 1 && plan.chunks == 1 && p->columns % plan.kernel->lanes && p->beta == 0 &&
+                 p->target_pixel == p->columns && p->target_line == p->grid_w * p->target_pixel &&
+                 p->target_image == p->grid_h * p->target_line;
+    /* Pixels that spill are written in order, and lines of few columns are too short to go through alone. */
+    plan.clips = plan.k > 0 && !plan.spill && (p->origin_y < 0 || end_y > p->source_h);
     dml__conv_pass_plan_bands(&plan, threads);
     return plan;
 }
@@ -8157,6 +8254,27 @@ static dml__conv_pass_chunk dml__conv_pass_chunk_at(const dml__conv_pass_plan *p
     chunk.k0 = chunk.run0 * plan->run + chunk.offset;
     chunk.k1 = chunk.k0 + (ptrdiff_t)chunk.runs * chunk.length;
     return chunk;
+}
+
+/* The runs of a chunk that a line of the grid meets inside of the image; the others are zeros, and left out.
+ */
+static dml__conv_pass_chunk dml__conv_pass_chunk_of_line(const dml__conv_pass_plan *plan,
+                                                         const dml__conv_pass_chunk *chunk, ptrdiff_t line)
+{
+    const dml__conv_pass *p = plan->pass;
+    dml__conv_pass_chunk clipped = *chunk;
+    if (!plan->clips) return clipped;
+    const ptrdiff_t top = p->origin_y + line * p->stride_h, below = p->source_h - top;
+    const ptrdiff_t tap0 = top >= 0 ? 0 : dml__conv_quotient_up(-top, p->dilation_h),
+                    tap1 = below <= 0 ? 0 : dml__conv_quotient_up(below, p->dilation_h);
+    const ptrdiff_t across = plan->runs / p->taps_h; /* runs of a line of taps */
+    ptrdiff_t end = dml__conv_smaller(chunk->run0 + chunk->runs, tap1 * across);
+    clipped.run0 = dml__conv_larger(chunk->run0, tap0 * across);
+    if (clipped.run0 >= end) clipped.run0 = end = chunk->run0;
+    clipped.runs = (int)(end - clipped.run0);
+    clipped.k0 = clipped.run0 * plan->run + clipped.offset;
+    clipped.k1 = clipped.k0 + (ptrdiff_t)clipped.runs * clipped.length;
+    return clipped;
 }
 
 /* --- the weights --- */
@@ -8314,14 +8432,13 @@ static void dml__conv_pass_gather(const dml__conv_pass *p, const dml__conv_pass_
     }
 }
 
-/* One chunk of one panel for all pixels of a band. */
+/* One chunk of some panels for all pixels of a band, or of some of its lines. */
 typedef struct dml__conv_pass_sweep {
     const dml__conv_pass_plan *plan;
-    const dml__conv_pass_band *band;
+    dml__conv_pass_band band;
     dml__conv_pass_chunk chunk;
-    ptrdiff_t j0;
-    int columns; /* of the panel that count */
-    bool spill;  /* a pixel's vectors may reach into the next pixels, which are written after it */
+    ptrdiff_t j0, k0; /* where the tile's columns and its weights begin */
+    int columns;      /* of the panel that count */
     dml__tile tile;
 } dml__conv_pass_sweep;
 
@@ -8329,7 +8446,7 @@ static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
 {
     const dml__conv_pass_plan *plan = sweep->plan;
     const dml__conv_pass *p = plan->pass;
-    const dml__conv_pass_band *band = sweep->band;
+    const dml__conv_pass_band *band = &sweep->band;
     dml__tile *tile = &sweep->tile;
     const ptrdiff_t pixels = band->images * band->lines * p->grid_w;
     const ptrdiff_t tiles = dml__conv_quotient_up(pixels, plan->kernel->rows);
@@ -8362,17 +8479,20 @@ static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
             }
             dml__conv_pass_next(&at, band, p->grid_w);
         }
-        const bool spill = sweep->spill && (pixels - end) * sweep->columns >= tile->columns;
+        const bool spill = plan->spill && (pixels - end) * sweep->columns >= tile->columns;
         dml__conv_tile(plan->kernel, tile, spill ? tile->columns : sweep->columns);
     }
 }
 
-/* Sets where the blocks of a chunk lie. */
-static void dml__conv_pass_blocks(const dml__conv_pass_plan *plan, const dml__conv_pass_band *band,
-                                  const dml__conv_pass_chunk *chunk, ptrdiff_t b_step, ptrdiff_t *a_at,
-                                  ptrdiff_t *b_at, dml__tile *tile)
+/* Sets where the blocks of a sweep's chunk lie. */
+static void dml__conv_pass_blocks(dml__conv_pass_sweep *sweep, ptrdiff_t *a_at, ptrdiff_t *b_at)
 {
+    const dml__conv_pass_plan *plan = sweep->plan;
     const dml__conv_pass *p = plan->pass;
+    const dml__conv_pass_chunk *chunk = &sweep->chunk;
+    const dml__conv_pass_band *band = &sweep->band;
+    dml__tile *tile = &sweep->tile;
+    const ptrdiff_t b0 = (chunk->k0 - sweep->k0) * tile->b_step;
     tile->blocks = plan->k ? chunk->runs : 0;
     tile->k = chunk->length;
     tile->a_at = a_at;
@@ -8380,7 +8500,8 @@ static void dml__conv_pass_blocks(const dml__conv_pass_plan *plan, const dml__co
     if (!band->base) {
         tile->blocks = 1;
         tile->k = (int)(chunk->k1 - chunk->k0);
-        a_at[0] = b_at[0] = 0;
+        a_at[0] = 0;
+        b_at[0] = b0;
         return;
     }
     const ptrdiff_t across = plan->runs == p->taps_h ? 1 : p->taps_w;
@@ -8388,7 +8509,30 @@ static void dml__conv_pass_blocks(const dml__conv_pass_plan *plan, const dml__co
         const ptrdiff_t run = chunk->run0 + r;
         a_at[r] = run / across * p->dilation_h * band->line_step +
                   run % across * p->dilation_w * band->pixel_step + chunk->offset;
-        b_at[r] = (ptrdiff_t)r * chunk->length * b_step;
+        b_at[r] = b0 + (ptrdiff_t)r * chunk->length * tile->b_step;
+    }
+}
+
+/* Sweeps over a band in parts of lines that meet the same of a chunk. */
+static void dml__conv_pass_sweep_band(dml__conv_pass_sweep *sweep, const dml__conv_pass_band *band,
+                                      const dml__conv_pass_chunk *chunk)
+{
+    const dml__conv_pass_plan *plan = sweep->plan;
+    const dml__tile *tile = &sweep->tile;
+    ptrdiff_t a_at[DML__CONV_KC], b_at[DML__CONV_KC];
+    for (ptrdiff_t y = 0, end; y < band->lines; y = end) {
+        sweep->chunk = dml__conv_pass_chunk_of_line(plan, chunk, band->y0 + y);
+        end = plan->clips ? y + 1 : band->lines;
+        for (; end < band->lines; end++) {
+            const dml__conv_pass_chunk next = dml__conv_pass_chunk_of_line(plan, chunk, band->y0 + end);
+            if (next.run0 != sweep->chunk.run0 || next.runs != sweep->chunk.runs) break;
+        }
+        if (plan->clips && sweep->chunk.runs == 0 && tile->beta == 1 && !tile->bias && !tile->relu) continue;
+        sweep->band = *band;
+        sweep->band.y0 += y, sweep->band.lines = end - y;
+        if (band->base) sweep->band.base += y * plan->pass->stride_h * band->line_step;
+        dml__conv_pass_blocks(sweep, a_at, b_at);
+        dml__conv_pass_sweep_tiles(sweep);
     }
 }
 
@@ -8408,22 +8552,18 @@ static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__co
                                   bool first, bool last)
 {
     const dml__conv_pass *p = plan->pass;
-    ptrdiff_t a_at[DML__CONV_KC], b_at[DML__CONV_KC];
     float block[DML__CONV_KC * DML__CONV_COLUMNS], bias[DML__CONV_COLUMNS]; /* (panels, k, width), (width) */
     dml__conv_pass_sweep sweep;
     dml__tile *tile = &sweep.tile;
     sweep.plan = plan;
-    sweep.band = band;
     sweep.j0 = panel * plan->full;
     sweep.columns = (int)dml__conv_pass_panel_columns(plan, panel);
     const ptrdiff_t width = dml__conv_round_up(sweep.columns, plan->kernel->lanes);
-    sweep.spill = plan->chunks == 1 && plan->panels == 1 && p->beta == 0 && p->target_pixel == p->columns &&
-                  p->target_line == p->grid_w * p->target_pixel &&
-                  p->target_image == p->grid_h * p->target_line;
-    sweep.chunk = *chunk;
+    sweep.k0 = chunk->k0;
     tile->panels = (int)panels;
     tile->columns = (int)width;
     tile->a_step = 1;
+    tile->a_packed = false;
     tile->b_step = width;
     tile->alpha = 1;
     if (plan->packed) {
@@ -8446,8 +8586,7 @@ static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__co
             tile->bias = bias;
         }
     }
-    dml__conv_pass_blocks(plan, band, &sweep.chunk, width, a_at, b_at, tile);
-    dml__conv_pass_sweep_tiles(&sweep);
+    dml__conv_pass_sweep_band(&sweep, band, chunk);
 }
 
 static void dml__conv_pass_task(void *argument, int task, int worker)
@@ -8495,6 +8634,265 @@ DML__LOCAL void dml__conv_pass_run(dml_pool *pool, const dml__conv_pass *pass)
                      &plan);
     }
     dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__conv_pass_task, &plan);
+}
+
+#endif
+
+/* ---- kernels/conv2d_planes.c ---- */
+
+#ifndef DML_KERNELS_CONV2D_PLANES_C
+#define DML_KERNELS_CONV2D_PLANES_C
+
+/* ---- kernels/conv2d_planes.h ---- */
+
+/* conv2d_planes.h: a convolution's pass onto few columns, whose vectors go along pixels. */
+#ifndef DML_KERNELS_CONV2D_PLANES_H
+#define DML_KERNELS_CONV2D_PLANES_H
+
+/* Whether a pass without bias and activation is better run so; that depends on its shape and the processor.
+ */
+DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *pass);
+
+/* As dml__conv_pass_run and dml__conv_pass_scratch. */
+DML__LOCAL void dml__conv_planes_run(dml_pool *pool, const dml__conv_pass *pass);
+DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *pass);
+
+#endif
+
+#include <string.h>
+
+/* An image of 6 channels fills three quarters of one vector, and 6 sums of one vector wait for each other. So
+   the roles change: the micro-kernel's rows are columns of the pass, whose weights are used where they are,
+   its columns are pixels of a line, and its blocks taps. For that the source's lines are transposed into
+   (depth, pixels), with zeros on both sides; lines above and below the image are left out. Results are
+   transposed on their way to the target. Chunks are whole lines of taps. */
+#define DML__PLANES_KC 256
+#define DML__PLANES_BAND 65536 /* floats of a band's lines, about, which stay in a level-2 cache */
+#define DML__PLANES_BAND_MOST 262144
+#define DML__PLANES_SERIAL_WORK 200000.0
+
+typedef struct dml__planes_plan {
+    const dml__conv_pass *pass;
+    dml_pool *pool;
+    const dml__microkernel *kernel;
+    ptrdiff_t width;        /* pixels of a line of a plane */
+    ptrdiff_t chunks;       /* of the lines of taps */
+    ptrdiff_t lines, bands; /* of the grid in a band; bands of an image */
+} dml__planes_plan;
+
+/* Lines of the source under lines y0 .. y1 - 1 of the grid. */
+static ptrdiff_t dml__planes_first_line(const dml__conv_pass *p, ptrdiff_t y0)
+{
+    return dml__conv_larger(0, p->origin_y + y0 * p->stride_h);
+}
+
+static ptrdiff_t dml__planes_lines(const dml__conv_pass *p, ptrdiff_t y0, ptrdiff_t y1)
+{
+    const ptrdiff_t end = p->origin_y + (y1 - 1) * p->stride_h + (p->taps_h - 1) * p->dilation_h + 1;
+    return dml__conv_larger(0, dml__conv_smaller(end, p->source_h) - dml__planes_first_line(p, y0));
+}
+
+/* Floats that a band of so many lines takes at most. */
+static ptrdiff_t dml__planes_floats(const dml__planes_plan *plan, ptrdiff_t lines)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t of_source = (lines - 1) * p->stride_h + (p->taps_h - 1) * p->dilation_h + 1;
+    return dml__conv_smaller(of_source, p->source_h) * p->depth * plan->width;
+}
+
+static dml__planes_plan dml__planes_plan_of(dml_pool *pool, const dml__conv_pass *pass, int threads)
+{
+    dml__planes_plan plan;
+    const dml__conv_pass *p = pass;
+    const double work = (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)p->columns *
+                        (double)(p->taps_h * p->taps_w * p->depth);
+    ptrdiff_t bands = 1;
+    plan.pass = pass;
+    plan.pool = pool;
+    plan.kernel = dml__microkernel_get(dml__pool_machine(pool).isa);
+    plan.width = dml__conv_round_up(p->grid_w, plan.kernel->lanes) + (p->taps_w - 1) * p->dilation_w;
+    plan.chunks = dml__conv_quotient_up(
+        p->taps_h, dml__conv_larger(1, DML__PLANES_KC / dml__conv_larger(1, p->taps_w * p->depth)));
+    if (threads > 1 && work >= DML__PLANES_SERIAL_WORK)
+        bands = dml__conv_quotient_up(2 * threads, dml__conv_larger(1, p->batch));
+    plan.lines = dml__conv_quotient_up(p->grid_h, bands);
+    while (plan.lines > 1 && dml__planes_floats(&plan, plan.lines) > DML__PLANES_BAND)
+        plan.lines = dml__conv_quotient_up(plan.lines, 2);
+    plan.bands = dml__conv_quotient_up(p->grid_h, dml__conv_larger(1, plan.lines));
+    return plan;
+}
+
+/* Of fewer sums than the processor has under way at once, each step takes as long as of so many. */
+static ptrdiff_t dml__planes_tile_cost(ptrdiff_t sums)
+{
+    return dml__conv_larger(sums, 8);
+}
+
+DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *p)
+{
+    const dml__planes_plan plan = dml__planes_plan_of(pool, p, 1);
+    const dml__microkernel *kernel = plan.kernel;
+    const ptrdiff_t full = kernel->lanes * kernel->vectors, run = p->taps_w * p->depth;
+    if (p->stride_w != 1 || p->columns > kernel->rows || p->taps_h < 1 || run < 1 || run > DML__PLANES_KC ||
+        p->grid_w < 1 || p->grid_h < 1 || dml__planes_floats(&plan, 1) > DML__PLANES_BAND_MOST)
+        return false;
+    const ptrdiff_t along = dml__conv_quotient_up(p->columns, kernel->lanes);
+    const ptrdiff_t pass = dml__conv_quotient_up(p->grid_h * p->grid_w, kernel->rows) *
+                           dml__planes_tile_cost(kernel->rows * along);
+    const ptrdiff_t rest = dml__conv_quotient_up(p->grid_w % full, kernel->lanes) * p->columns;
+    const ptrdiff_t line = p->grid_w / full * dml__planes_tile_cost(kernel->vectors * p->columns) +
+                           (rest ? dml__planes_tile_cost(rest) : 0);
+    return p->grid_h * line < pass / 4 * 3; /* transposing is not free */
+}
+
+/* The part of a batch that a task computes. */
+typedef struct dml__planes_band {
+    ptrdiff_t n, y0, y1, line0;
+    const float
+        *planes; /* (lines, depth, width), from line `line0` of the source on; NULL: no room for them */
+} dml__planes_band;
+
+static void dml__planes_fill(const dml__planes_plan *plan, const dml__planes_band *band, float *planes)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t lines = dml__planes_lines(p, band->y0, band->y1);
+    const ptrdiff_t before = dml__conv_smaller(dml__conv_larger(0, -p->origin_x), plan->width);
+    const ptrdiff_t end = dml__conv_larger(before, dml__conv_smaller(plan->width, p->source_w - p->origin_x));
+    for (ptrdiff_t line = 0; line < lines; line++) {
+        const float *from =
+            p->source + ((band->n * p->source_h + band->line0 + line) * p->source_w + p->origin_x + before) *
+                            p->source_pixel;
+        for (ptrdiff_t d = 0; d < p->depth; d++) {
+            dml__conv_zero(planes + d * plan->width, before);
+            dml__conv_zero(planes + d * plan->width + end, plan->width - end);
+        }
+        if (end > before)
+            dml__pack_transposed(from, p->source_pixel, (int)(end - before), (int)p->depth, (int)plan->width,
+                                 planes + before);
+        planes += p->depth * plan->width;
+    }
+}
+
+/* The same for the taps of lines tap0 .. tap1 - 1 at some pixels of a line, (taps, depth, width). */
+static void dml__planes_gather(const dml__planes_plan *plan, const dml__planes_band *band, ptrdiff_t y,
+                               ptrdiff_t x0, ptrdiff_t tap0, ptrdiff_t tap1, ptrdiff_t width, float *to)
+{
+    const dml__conv_pass *p = plan->pass;
+    for (ptrdiff_t tap = tap0 * p->taps_w; tap < tap1 * p->taps_w; tap++) {
+        const ptrdiff_t line = p->origin_y + y * p->stride_h + tap / p->taps_w * p->dilation_h;
+        const float *from = p->source + (band->n * p->source_h + line) * p->source_w * p->source_pixel;
+        for (ptrdiff_t d = 0; d < p->depth; d++)
+            for (ptrdiff_t i = 0; i < width; i++) {
+                const ptrdiff_t x = p->origin_x + x0 + i + tap % p->taps_w * p->dilation_w;
+                *to++ = x >= 0 && x < p->source_w ? from[x * p->source_pixel + d] : 0;
+            }
+    }
+}
+
+/* A tile's sums over the lines of taps that line y meets. */
+static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_band *band, ptrdiff_t y,
+                             ptrdiff_t x0, float *sums, dml__tile *tile, float *gathered)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t top = p->origin_y + y * p->stride_h, below = p->source_h - top;
+    const ptrdiff_t clip0 = top >= 0 ? 0 : dml__conv_quotient_up(-top, p->dilation_h),
+                    clip1 = below <= 0 ? 0 : dml__conv_quotient_up(below, p->dilation_h);
+    ptrdiff_t a_at[DML__PLANES_KC], b_at[DML__PLANES_KC];
+    tile->a_at = a_at;
+    tile->b_at = b_at;
+    tile->beta = p->beta;
+    for (int i = 0; i < tile->rows; i++) tile->c[i] = sums + i * tile->columns;
+    for (ptrdiff_t c = 0; c < plan->chunks; c++) {
+        const ptrdiff_t tap0 = dml__conv_larger(c * p->taps_h / plan->chunks, clip0);
+        const ptrdiff_t tap1 = dml__conv_smaller((c + 1) * p->taps_h / plan->chunks, clip1);
+        if (tap1 <= tap0 && c > 0) continue;
+        tile->blocks = 0;
+        for (ptrdiff_t ty = tap0; ty < tap1; ty++)
+            for (ptrdiff_t tx = 0; tx < p->taps_w; tx++) {
+                const int block = tile->blocks++;
+                a_at[block] = ty * p->weights_tap_h + tx * p->weights_tap_w;
+                b_at[block] = band->planes
+                                  ? (top + ty * p->dilation_h - band->line0) * p->depth * plan->width +
+                                        tx * p->dilation_w
+                                  : block * p->depth * tile->columns;
+            }
+        tile->b = band->planes ? band->planes + x0 : gathered;
+        tile->b_step = band->planes ? plan->width : tile->columns;
+        if (!band->planes) dml__planes_gather(plan, band, y, x0, tap0, tap1, tile->columns, gathered);
+        plan->kernel->run(tile);
+        tile->beta = 1;
+    }
+}
+
+static void dml__planes_lines_run(const dml__planes_plan *plan, const dml__planes_band *band, float *gathered)
+{
+    const dml__conv_pass *p = plan->pass;
+    const ptrdiff_t full = plan->kernel->lanes * plan->kernel->vectors;
+    float sums[DML__CONV_ROWS * DML__CONV_COLUMNS]; /* (columns of the pass, pixels) */
+    dml__tile tile;
+    tile.rows = (int)p->columns;
+    tile.k = (int)p->depth;
+    tile.a_step = p->weights_depth;
+    tile.panels = 1;
+    tile.b_panel = 0;
+    tile.alpha = 1;
+    tile.bias = NULL;
+    tile.relu = false;
+    for (int i = 0; i < tile.rows; i++) tile.a[i] = p->weights + i * p->weights_column;
+    for (ptrdiff_t y = band->y0; y < band->y1; y++)
+        for (ptrdiff_t x = 0; x < p->grid_w; x += full) {
+            const ptrdiff_t count = dml__conv_smaller(full, p->grid_w - x);
+            float *to = p->target + band->n * p->target_image + y * p->target_line + x * p->target_pixel;
+            tile.columns = (int)dml__conv_round_up(count, plan->kernel->lanes);
+            if (p->beta != 0) {
+                dml__conv_zero(sums, tile.rows * tile.columns);
+                dml__pack_transposed(to, p->target_pixel, (int)count, tile.rows, tile.columns, sums);
+            }
+            dml__planes_tile(plan, band, y, x, sums, &tile, gathered);
+            dml__pack_transposed(sums, tile.columns, tile.rows, (int)count, (int)p->target_pixel, to);
+        }
+}
+
+DML__NOINLINE static void dml__planes_on_stack(const dml__planes_plan *plan, const dml__planes_band *band)
+{
+    float gathered[DML__PLANES_KC * DML__CONV_COLUMNS];
+    dml__planes_lines_run(plan, band, gathered);
+}
+
+static void dml__planes_task(void *argument, int task, int worker)
+{
+    const dml__planes_plan *plan = (const dml__planes_plan *)argument;
+    const dml__conv_pass *p = plan->pass;
+    float *planes = (float *)dml_pool_scratch(plan->pool, worker);
+    dml__planes_band band;
+    band.n = task / plan->bands;
+    band.y0 = task % plan->bands * p->grid_h / plan->bands;
+    band.y1 = (task % plan->bands + 1) * p->grid_h / plan->bands;
+    band.line0 = dml__planes_first_line(p, band.y0);
+    const size_t bytes = (size_t)dml__planes_floats(plan, plan->lines) * sizeof(float);
+    band.planes = NULL;
+    if (!planes || dml_pool_scratch_bytes(plan->pool).worker < bytes) {
+        dml__planes_on_stack(plan, &band);
+        return;
+    }
+    dml__planes_fill(plan, &band, planes);
+    band.planes = planes;
+    dml__planes_lines_run(plan, &band, NULL);
+}
+
+DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *pass)
+{
+    dml_scratch scratch = { 0, 0 };
+    const dml__planes_plan plan = dml__planes_plan_of(NULL, pass, 1);
+    scratch.worker = (size_t)dml__planes_floats(&plan, plan.lines) * sizeof(float);
+    return scratch;
+}
+
+DML__LOCAL void dml__conv_planes_run(dml_pool *pool, const dml__conv_pass *pass)
+{
+    const dml__planes_plan plan = dml__planes_plan_of(pool, pass, dml_pool_threads(pool));
+    const ptrdiff_t tasks = pass->batch * plan.bands;
+    dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__planes_task, (void *)&plan);
 }
 
 #endif
@@ -8811,6 +9209,14 @@ static ptrdiff_t dml__wgrad_row(const dml__wgrad_plan *plan, ptrdiff_t tile)
     return tile * plan->job->filters / plan->row_tiles;
 }
 
+/* Where few cache lines hold all filters of a pixel, or few tiles use them, packing costs more than it saves.
+ */
+static bool dml__wgrad_packs_dy(const dml__wgrad_plan *plan)
+{
+    const ptrdiff_t uses = plan->panels_at_once * plan->job->taps_h * dml__wgrad_tiles_across(plan);
+    return uses >= 3 && plan->job->dy_pixel > 32;
+}
+
 /* Packs a strip of dy as panels of tiles, (pixels, rows of the tile) one behind the other. */
 static void dml__wgrad_pack_dy(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip, ptrdiff_t tile0,
                                ptrdiff_t tile1, float *out)
@@ -8858,12 +9264,22 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
     tile.beta = beta;
     tile.bias = NULL;
     tile.relu = false;
-    for (ptrdiff_t panel = part->panel0; panel < part->panel1; panel++)
+    tile.k = (int)strip->w;
+    tile.blocks = (int)strip->lines;
+    for (ptrdiff_t panel = part->panel0; panel < part->panel1; panel++) {
+        dml__wgrad_columns next = dml__wgrad_columns_at(plan, panel, 0);
+        const ptrdiff_t width = plan->in_place        ? 1
+                                : plan->lines_of_taps ? j->channels
+                                                      : dml__conv_round_up(next.count, plan->kernel->lanes);
+        tile.b_step = view->pixel_step * width;
+        for (ptrdiff_t l = 0; l < strip->lines; l++)
+            b_at[l] = view->at[l] * (plan->in_place ? 1 : view->line_step * width);
         for (ptrdiff_t t = part->tile0; t < part->tile1; t++) {
             const ptrdiff_t row = dml__wgrad_row(plan, t);
             tile.rows = (int)(dml__wgrad_row(plan, t + 1) - row);
             const float *a = packed;
             tile.a_step = tile.rows;
+            tile.a_packed = packed != NULL;
             if (packed)
                 a += (row - dml__wgrad_row(plan, part->tile0)) * pixels;
             else
@@ -8871,26 +9287,28 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
                 tile.a_step = j->dy_pixel;
             for (int i = 0; i < tile.rows; i++) tile.a[i] = a + i;
             const ptrdiff_t a_line = packed ? strip->w * tile.a_step : j->out_w * tile.a_step;
+            for (ptrdiff_t l = 0; l < strip->lines; l++) a_at[l] = l * a_line;
             for (ptrdiff_t at = 0; at < tiles; at++) {
-                const dml__wgrad_columns columns = dml__wgrad_columns_at(plan, panel, at);
+                const dml__wgrad_columns columns = next;
+                float *c = dml__wgrad_element(plan, part->dw, row, &columns);
+                for (int i = 0; i < tile.rows; i++) tile.c[i] = c + i * plan->patch;
+                /* The tiles of a large dw are far from each other, and come from memory. */
+                next = dml__wgrad_columns_at(plan, panel, at + 1 < tiles ? at + 1 : 0);
+                if (at + 1 < tiles || t + 1 < part->tile1) {
+                    const ptrdiff_t next_row = at + 1 < tiles ? row : row + tile.rows;
+                    const float *ahead = dml__wgrad_element(plan, part->dw, next_row, &next);
+                    for (int i = 0; i < tile.rows && next_row + i < j->filters; i++)
+                        DML__PREFETCH(ahead + i * plan->patch);
+                }
                 tile.columns = (int)dml__conv_round_up(columns.count, plan->kernel->lanes);
-                const ptrdiff_t width = plan->in_place ? 1 : plan->lines_of_taps ? j->channels : tile.columns;
-                tile.b_step = view->pixel_step * width;
                 tile.b = view->base + (panel - part->panel0) * view->panel_step +
                          columns.tap_h * j->dilation_h * view->line_step * width;
                 tile.b += plan->lines_of_taps ? columns.first
                                               : columns.first / j->channels * view->dilation_step * width;
-                tile.k = (int)strip->w;
-                tile.blocks = (int)strip->lines;
-                for (ptrdiff_t l = 0; l < strip->lines; l++) {
-                    a_at[l] = l * a_line;
-                    b_at[l] = view->at[l] * (plan->in_place ? 1 : view->line_step * width);
-                }
-                for (int i = 0; i < tile.rows; i++)
-                    tile.c[i] = dml__wgrad_element(plan, part->dw, row + i, &columns);
                 dml__conv_tile(plan->kernel, &tile, columns.count);
             }
         }
+    }
 }
 
 static void dml__wgrad_part_run(const dml__wgrad_plan *plan, const dml__wgrad_part *part, float *scratch)
@@ -8898,7 +9316,7 @@ static void dml__wgrad_part_run(const dml__wgrad_plan *plan, const dml__wgrad_pa
     const dml__wgrad *j = plan->job;
     float *packed = scratch + dml__conv_round_up(dml__wgrad_copy_floats(plan), 16);
     const ptrdiff_t row_tiles = plan->filters_at_once / plan->rows;
-    const ptrdiff_t uses = plan->panels_at_once * j->taps_h * dml__wgrad_tiles_across(plan);
+    const bool pack = dml__wgrad_packs_dy(plan);
     const ptrdiff_t end = (part->chunk + 1) * plan->strips / plan->chunks;
     dml__wgrad_view view;
     float beta = part->chunk ? 0 : j->beta;
@@ -8910,8 +9328,8 @@ static void dml__wgrad_part_run(const dml__wgrad_plan *plan, const dml__wgrad_pa
             dml__wgrad_view_strip(plan, &strip, some.panel0, some.panel1 - some.panel0, scratch, &view);
             for (some.tile0 = part->tile0; some.tile0 < part->tile1; some.tile0 = some.tile1) {
                 some.tile1 = dml__conv_smaller(some.tile0 + row_tiles, part->tile1);
-                if (uses >= 3) dml__wgrad_pack_dy(plan, &strip, some.tile0, some.tile1, packed);
-                dml__wgrad_multiply(plan, &strip, &view, &some, uses >= 3 ? packed : NULL, beta);
+                if (pack) dml__wgrad_pack_dy(plan, &strip, some.tile0, some.tile1, packed);
+                dml__wgrad_multiply(plan, &strip, &view, &some, pack ? packed : NULL, beta);
             }
         }
     }
@@ -8965,6 +9383,7 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
     tile.a_at = a_at;
     tile.b_at = b_at;
     tile.a_step = j->dy_pixel;
+    tile.a_packed = false;
     tile.b = patches;
     tile.b_step = width;
     tile.columns = (int)width;
@@ -9118,17 +9537,7 @@ DML__LOCAL void dml__wgrad_run(dml_pool *pool, const dml__wgrad *job)
 #ifndef DML_KERNELS_CONV2D_DEPTHWISE_H
 #define DML_KERNELS_CONV2D_DEPTHWISE_H
 
-/* Kernels of more taps, or that reach further, are left to the loop over groups. */
-#define DML__DEPTHWISE_TAPS 128
-#define DML__DEPTHWISE_COPY 600 /* pixels of x that a block of the weight gradient copies */
-
-static inline bool dml__depthwise_fits(ptrdiff_t taps_h, ptrdiff_t taps_w, ptrdiff_t dilation_h,
-                                       ptrdiff_t dilation_w)
-{
-    return taps_h <= DML__DEPTHWISE_TAPS / taps_w && dilation_h <= DML__DEPTHWISE_COPY &&
-           dilation_w <= DML__DEPTHWISE_COPY &&
-           ((taps_h - 1) * dilation_h + 1) * ((taps_w - 1) * dilation_w + 1) <= DML__DEPTHWISE_COPY;
-}
+#define DML__DEPTHWISE_TAPS 128 /* kernels of more are left to the loop over groups */
 
 /* A pass over `columns` channels at once: pixels of the source have source_pixel of them, a tap's weight of
    channel j lies weights_column behind that of channel j - 1, and `depth`, which is 1, counts for nothing. */
@@ -9141,206 +9550,246 @@ DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job);
 
 #include <string.h>
 
-/* Vectors lie along channels. Taps in the padding are left out, not multiplied by zeros: along a line by
-   which taps are taken at its first and last pixels, down by which lines of taps. Nothing is copied but the
-   weights, which are transposed on the stack. */
+/* Vectors lie along channels. Some pixels of the result beside each other are in registers, and with each
+   line of taps in turn also its weights: each vector of the source is loaded once for all of the pixels and
+   taps that it belongs to. The gradient of the weights is the same loop, in which pixels of dy stay and the
+   taps' sums come and go. So what lies in the padding is left out by one comparison a vector of the source.
+   Nothing is copied but the weights, which are transposed on the stack. */
 
-#define DML__DEPTHWISE_WEIGHTS                                                                               \
-    2048 /* floats of the transposed weights, or of their gradient: 16 of each tap at least */
-#define DML__DEPTHWISE_PIXELS 1024 /* for which they are transposed once, about */
+#define DML__DEPTHWISE_WEIGHTS 9216 /* floats of the transposed weights, or of their gradient */
+#define DML__DEPTHWISE_IMAGE 1024   /* pixels for which they are transposed once, about */
 #define DML__DEPTHWISE_SERIAL_WORK 100000.0
-/* clang unrolls the three taps by itself, and complains where there are more. */
-#if defined(__GNUC__) && !defined(__clang__)
-#define DML__UNROLLED_TAPS _Pragma("GCC unroll 3")
-#else
-#define DML__UNROLLED_TAPS
+#define DML__DEPTHWISE_PIXELS 7 /* the sides of images are often multiples of it: 224, 112, ... */
+#define DML__DEPTHWISE_LINE 16  /* floats of a line of the caches */
+
+/* Arrays of more level-2 caches' size than that come from too far for what a processor looks ahead by itself;
+   for smaller ones asking costs a sixth of the time. */
+#define DML__DEPTHWISE_NEAR 16
+
+typedef enum dml__depthwise_role {
+    DML__DEPTHWISE_RESULT,  /* of weights and a source: the forward result, or the gradient of the input */
+    DML__DEPTHWISE_GRADIENT /* of the weights */
+} dml__depthwise_role;
+
+/* A line of the grid, and those channels of it that a task computes. */
+typedef struct dml__depthwise_row {
+    ptrdiff_t channels, grid_w;
+    const float *source; /* where the first tap of the first line of taps in the image would find pixel 0 */
+    ptrdiff_t source_pixel, source_w, origin; /* origin: of pixel 0, negative in the padding */
+    ptrdiff_t tap_lines, taps, line;          /* line: from one tap's line of the source to the next one's */
+    ptrdiff_t stride, dilation;
+    bool ask;                     /* for what comes next */
+    ptrdiff_t source_line, ahead; /* ahead: from `source` to the first line that nothing has come from yet */
+    float *weights;               /* (tap_lines, taps, width), or the gradient's sums */
+    ptrdiff_t width;
+    float *target; /* (grid_w, target_pixel), or dy, which is only read */
+    ptrdiff_t target_pixel, target_line;
+    const float *bias; /* (channels), or NULL */
+    float beta;
+    bool relu;
+} dml__depthwise_row;
+
+/* Asks for `count` pixels of `lines` lines, for the channels of a line of the caches. A macro, since gcc
+   drops calls of functions that do nothing else. */
+#define DML__DEPTHWISE_ASK(at, lines, line, count, step)                                                     \
+    {                                                                                                        \
+        const float *ask = at;                                                                               \
+        for (int l = 0; l < (lines); l++, ask += line) {                                                     \
+            DML__UNROLL                                                                                      \
+            for (int i = 0; i < (count); i++) DML__PREFETCH(ask + i * (step));                               \
+        }                                                                                                    \
+    }
+
+/* Bias is where a sum begins. */
+#define DML__DEPTHWISE_FINISH(isa, row, to, sum)                                                             \
+    {                                                                                                        \
+        if ((row)->beta != 0)                                                                                \
+            sum = dml__##isa##_fma(dml__##isa##_splat((row)->beta), dml__##isa##_load(to), sum);             \
+        if ((row)->relu) sum = dml__##isa##_relu(sum);                                                       \
+        dml__##isa##_store(to, sum);                                                                         \
+    }
+
+#define DML__DEFINE_DEPTHWISE_PIXEL(isa, target_isa, vector, lanes)                                          \
+    /* Any taps, strides and dilations: pixel by pixel. */                                                   \
+    target_isa static void dml__depthwise_pixels_##isa(const dml__depthwise_row *row, ptrdiff_t c0,          \
+                                                       dml__depthwise_role role)                             \
+    {                                                                                                        \
+        const ptrdiff_t tap = row->dilation * row->source_pixel, width = row->width;                         \
+        for (ptrdiff_t x = 0; x < row->grid_w; x++) {                                                        \
+            const ptrdiff_t at = row->origin + x * row->stride;                                              \
+            const ptrdiff_t t0 = at >= 0 ? 0 : (row->dilation - 1 - at) / row->dilation;                     \
+            const ptrdiff_t inside = at < row->source_w ? (row->source_w - 1 - at) / row->dilation + 1 : 0;  \
+            const ptrdiff_t t1 = dml__conv_smaller(row->taps, inside);                                       \
+            for (ptrdiff_t c = c0; c + lanes <= row->channels; c += lanes) {                                 \
+                const float *from = row->source + x * row->stride * row->source_pixel + c;                   \
+                float *weights = row->weights + c, *to = row->target + x * row->target_pixel + c;            \
+                vector pixel = dml__##isa##_splat(0);                                                        \
+                if (role == DML__DEPTHWISE_GRADIENT)                                                         \
+                    pixel = dml__##isa##_load(to);                                                           \
+                else if (row->bias)                                                                          \
+                    pixel = dml__##isa##_load(row->bias + c);                                                \
+                for (ptrdiff_t l = 0; l < row->tap_lines;                                                    \
+                     l++, from += row->line, weights += row->taps * width)                                   \
+                    for (ptrdiff_t t = t0; t < t1; t++) {                                                    \
+                        const vector value = dml__##isa##_load(from + t * tap);                              \
+                        const vector weight = dml__##isa##_load(weights + t * width);                        \
+                        if (role == DML__DEPTHWISE_GRADIENT)                                                 \
+                            dml__##isa##_store(weights + t * width, dml__##isa##_fma(value, pixel, weight)); \
+                        else                                                                                 \
+                            pixel = dml__##isa##_fma(value, weight, pixel);                                  \
+                    }                                                                                        \
+                if (role == DML__DEPTHWISE_RESULT) DML__DEPTHWISE_FINISH(isa, row, to, pixel)                \
+            }                                                                                                \
+        }                                                                                                    \
+    }
+
+#define DML__DEFINE_DEPTHWISE(isa, target_isa, vector, lanes)                                                \
+    DML__DEFINE_DEPTHWISE_PIXEL(isa, target_isa, vector, lanes)                                              \
+    target_isa DML__INLINE void dml__depthwise_tiles_##isa(const dml__depthwise_row *line, const int taps,   \
+                                                           const int stride, const int pixels,               \
+                                                           const dml__depthwise_role role)                   \
+    {                                                                                                        \
+        const dml__depthwise_row row = *line; /* which no store can change */                                \
+        for (ptrdiff_t x = 0; x < row.grid_w; x += pixels) {                                                 \
+            const ptrdiff_t begin = -row.origin - x * stride, end = row.source_w + begin;                    \
+            const ptrdiff_t count = row.grid_w - x;                                                          \
+            for (ptrdiff_t c = 0; c + lanes <= row.channels; c += lanes) {                                   \
+                vector pixel[DML__DEPTHWISE_PIXELS], tap[5];                                                 \
+                const float *from = row.source + x * stride * row.source_pixel + c;                          \
+                float *weights = row.weights + c, *to = row.target + x * row.target_pixel + c;               \
+                vector first = dml__##isa##_splat(0);                                                        \
+                if (row.ask && c % DML__DEPTHWISE_LINE == 0) {                                               \
+                    DML__DEPTHWISE_ASK(from + row.ahead, stride, row.source_line, pixels * stride,           \
+                                       row.source_pixel)                                                     \
+                    DML__DEPTHWISE_ASK(to + row.target_line, 1, 0, pixels, row.target_pixel)                 \
+                }                                                                                            \
+                if (role == DML__DEPTHWISE_RESULT && row.bias) first = dml__##isa##_load(row.bias + c);      \
+                DML__UNROLL                                                                                  \
+                for (int p = 0; p < pixels; p++) {                                                           \
+                    pixel[p] = first;                                                                        \
+                    if (role == DML__DEPTHWISE_GRADIENT && p < count)                                        \
+                        pixel[p] = dml__##isa##_load(to + p * row.target_pixel);                             \
+                }                                                                                            \
+                for (ptrdiff_t l = row.tap_lines; l > 0;                                                     \
+                     l--, from += row.line, weights += taps * row.width) {                                   \
+                    DML__UNROLL                                                                              \
+                    for (int t = 0; t < taps; t++) tap[t] = dml__##isa##_load(weights + t * row.width);      \
+                    DML__UNROLL                                                                              \
+                    for (int i = 0; i < (pixels - 1) * stride + taps; i++) {                                 \
+                        if ((i < taps - 1 && i < begin) || i >= end) continue;                               \
+                        const vector value = dml__##isa##_load(from + i * row.source_pixel);                 \
+                        DML__UNROLL                                                                          \
+                        for (int t = 0; t < taps; t++) {                                                     \
+                            const int p = (i - t) / stride;                                                  \
+                            if (i < t || (i - t) % stride || p >= pixels) continue;                          \
+                            if (role == DML__DEPTHWISE_GRADIENT)                                             \
+                                tap[t] = dml__##isa##_fma(value, pixel[p], tap[t]);                          \
+                            else                                                                             \
+                                pixel[p] = dml__##isa##_fma(value, tap[t], pixel[p]);                        \
+                        }                                                                                    \
+                    }                                                                                        \
+                    if (role == DML__DEPTHWISE_GRADIENT) {                                                   \
+                        DML__UNROLL                                                                          \
+                        for (int t = 0; t < taps; t++) dml__##isa##_store(weights + t * row.width, tap[t]);  \
+                    }                                                                                        \
+                }                                                                                            \
+                if (role == DML__DEPTHWISE_GRADIENT) continue;                                               \
+                DML__UNROLL                                                                                  \
+                for (int p = 0; p < pixels; p++) {                                                           \
+                    if (p >= count) continue;                                                                \
+                    DML__DEPTHWISE_FINISH(isa, &row, to + p * row.target_pixel, pixel[p])                    \
+                }                                                                                            \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+    target_isa static void dml__depthwise_result_##isa(const dml__depthwise_row *row)                        \
+    {                                                                                                        \
+        switch (row->dilation > 1 || row->origin <= -row->taps ? 0 : row->taps * 4 + row->stride) {          \
+        case 3 * 4 + 1: dml__depthwise_tiles_##isa(row, 3, 1, 7, DML__DEPTHWISE_RESULT); break;              \
+        case 3 * 4 + 2: dml__depthwise_tiles_##isa(row, 3, 2, 7, DML__DEPTHWISE_RESULT); break;              \
+        case 5 * 4 + 1: dml__depthwise_tiles_##isa(row, 5, 1, 7, DML__DEPTHWISE_RESULT); break;              \
+        case 5 * 4 + 2: dml__depthwise_tiles_##isa(row, 5, 2, 6, DML__DEPTHWISE_RESULT); break;              \
+        case 1 * 4 + 1: dml__depthwise_tiles_##isa(row, 1, 1, 7, DML__DEPTHWISE_RESULT); break;              \
+        case 2 * 4 + 1: dml__depthwise_tiles_##isa(row, 2, 1, 7, DML__DEPTHWISE_RESULT); break;              \
+        default: dml__depthwise_pixels_##isa(row, 0, DML__DEPTHWISE_RESULT); break;                          \
+        }                                                                                                    \
+    }                                                                                                        \
+    target_isa static void dml__depthwise_gradient_##isa(const dml__depthwise_row *row)                      \
+    {                                                                                                        \
+        switch (row->dilation > 1 || row->origin <= -row->taps ? 0 : row->taps * 4 + row->stride) {          \
+        case 3 * 4 + 1: dml__depthwise_tiles_##isa(row, 3, 1, 7, DML__DEPTHWISE_GRADIENT); break;            \
+        case 3 * 4 + 2: dml__depthwise_tiles_##isa(row, 3, 2, 7, DML__DEPTHWISE_GRADIENT); break;            \
+        case 5 * 4 + 1: dml__depthwise_tiles_##isa(row, 5, 1, 7, DML__DEPTHWISE_GRADIENT); break;            \
+        case 5 * 4 + 2: dml__depthwise_tiles_##isa(row, 5, 2, 6, DML__DEPTHWISE_GRADIENT); break;            \
+        default: dml__depthwise_pixels_##isa(row, 0, DML__DEPTHWISE_GRADIENT); break;                        \
+        }                                                                                                    \
+    }
+
+DML__DEFINE_DEPTHWISE_PIXEL(plain, , dml__v4, 4)
+#if defined(DML__HAS_AVX2)
+DML__DEFINE_DEPTHWISE(avx2, DML__AVX2, __m256, 8)
 #endif
-#define DML__DEPTHWISE_BLOCK 16 /* channels whose lines are kept in the level-1 cache */
+#if defined(__aarch64__)
+DML__DEFINE_DEPTHWISE(neon, , float32x4_t, 4)
+#endif
 
-/* The taps t, t0 <= t < t1, of which pixel x finds something: 0 <= at + t * dilation < size. */
-typedef struct dml__taps {
-    ptrdiff_t t0, t1;
-} dml__taps;
+/* The channels behind the last whole vector are vectors of one. */
+#define dml__one_load(from) (*(from))
+#define dml__one_store(to, value) (*(to) = (value))
+#define dml__one_splat(x) (x)
+#define dml__one_fma(a, b, c) ((a) * (b) + (c))
+#define dml__one_relu(x) ((x) <= 0 ? 0 : (x))
+DML__DEFINE_DEPTHWISE_PIXEL(one, , float, 1)
 
-static dml__taps dml__taps_inside(ptrdiff_t at, ptrdiff_t dilation, ptrdiff_t taps, ptrdiff_t size)
+static void dml__depthwise_line(dml_isa isa, const dml__depthwise_row *row, dml__depthwise_role role)
 {
-    dml__taps inside;
-    inside.t0 = at >= 0 ? 0 : dml__conv_smaller(taps, (-at + dilation - 1) / dilation);
-    inside.t1 = at >= size
-                    ? inside.t0
-                    : dml__conv_larger(inside.t0, dml__conv_smaller(taps, (size - 1 - at) / dilation + 1));
-    return inside;
+    ptrdiff_t lanes = 4;
+    switch (isa) {
+#if defined(DML__HAS_AVX2)
+    case DML_ISA_AVX512: /* waits for the caches */
+    case DML_ISA_AVX2:
+        lanes = 8;
+        if (role == DML__DEPTHWISE_RESULT)
+            dml__depthwise_result_avx2(row);
+        else
+            dml__depthwise_gradient_avx2(row);
+        break;
+#endif
+#if defined(__aarch64__)
+    case DML_ISA_NEON:
+        if (role == DML__DEPTHWISE_RESULT)
+            dml__depthwise_result_neon(row);
+        else
+            dml__depthwise_gradient_neon(row);
+        break;
+#endif
+    default: dml__depthwise_pixels_plain(row, 0, role); break;
+    }
+    if (row->channels % lanes) dml__depthwise_pixels_one(row, row->channels / lanes * lanes, role);
 }
 
-/* The pixels of a line that find all of their taps: x0 <= x < x1. */
-static dml__taps dml__whole_pixels(ptrdiff_t origin, ptrdiff_t stride, ptrdiff_t reach, ptrdiff_t size,
-                                   ptrdiff_t grid)
+/* The lines of taps l, l0 <= l < l1, that find something: 0 <= at + l * dilation < size. */
+typedef struct dml__depthwise_lines {
+    ptrdiff_t l0, l1;
+} dml__depthwise_lines;
+
+static dml__depthwise_lines dml__depthwise_inside(ptrdiff_t at, ptrdiff_t dilation, ptrdiff_t lines,
+                                                  ptrdiff_t size)
 {
-    dml__taps whole;
-    const ptrdiff_t last = size - reach - origin; /* of stride * x */
-    whole.t0 = origin >= 0 ? 0 : dml__conv_smaller(grid, (-origin + stride - 1) / stride);
-    whole.t1 = last < 0 ? whole.t0 : dml__conv_larger(whole.t0, dml__conv_smaller(grid, last / stride + 1));
-    return whole;
+    dml__depthwise_lines inside;
+    inside.l0 = at >= 0 ? 0 : dml__conv_smaller(lines, (dilation - 1 - at) / dilation);
+    inside.l1 = at >= size
+                    ? inside.l0
+                    : dml__conv_larger(inside.l0, dml__conv_smaller(lines, (size - 1 - at) / dilation + 1));
+    return inside;
 }
 
 /* --- forward and input gradient --- */
 
-typedef struct dml__depthwise_band {
-    const dml__conv_pass *pass;
-    ptrdiff_t n0, n1, y0, y1, c0, channels;
-    const float *weights; /* (taps_h, taps_w, width) */
-    ptrdiff_t width;
-} dml__depthwise_band;
-
-/* Where the pixels of a line are found: the first tap of pixel 0, and what leads on from there. */
-typedef struct dml__depthwise_row {
-    const float *source, *weights, *bias;
-    ptrdiff_t tap_lines, line, step, tap, weights_line, width; /* line: of taps */
-    float *target;
-    ptrdiff_t target_pixel;
-    float beta;
-    bool plain, relu; /* plain: neither beta nor relu */
-} dml__depthwise_row;
-
-/* Finishes and stores `pixels` pixels beside each other, `vectors` vectors of each. */
-DML__BODY void dml__depthwise_store(const dml__depthwise_row *row, dml__vf (*sum)[2], ptrdiff_t x,
-                                    ptrdiff_t c, const int pixels, const int vectors)
-{
-    float *to = row->target + x * row->target_pixel + c;
-    if (!row->plain) {
-        dml__vf zero, beta;
-        dml__splat(&zero, 0);
-        dml__splat(&beta, row->beta);
-        DML__UNROLLED
-        for (int i = 0; i < pixels; i++) {
-            DML__UNROLLED
-            for (int v = 0; v < vectors; v++) {
-                dml__vf other = zero;
-                if (row->beta != 0) {
-                    other = DML__LOAD(to + i * row->target_pixel + v * DML__LANES);
-                    sum[i][v] += beta * other;
-                }
-                if (row->relu) sum[i][v] = DML__SELECT(sum[i][v] <= zero, zero, sum[i][v]);
-            }
-        }
-    }
-    DML__UNROLLED
-    for (int i = 0; i < pixels; i++) {
-        DML__UNROLLED
-        for (int v = 0; v < vectors; v++) DML__STORE(to + i * row->target_pixel + v * DML__LANES, sum[i][v]);
-    }
-}
-
-/* Channels from c on of pixels from x on, all with taps t0 <= t < t0 + taps of each line. */
-DML__BODY void dml__depthwise_pixels(const dml__depthwise_row *row, ptrdiff_t x, ptrdiff_t c, ptrdiff_t t0,
-                                     const ptrdiff_t taps, const int pixels, const int vectors)
-{
-    const ptrdiff_t step = row->step, tap = row->tap, width = row->width;
-    const float *from = row->source + x * step + t0 * tap + c, *weights = row->weights + t0 * width + c;
-    dml__vf sum[4][2] = { { { 0 } } };
-    DML__UNROLLED
-    for (int v = 0; v < 2; v++) {
-        dml__vf begin;
-        dml__splat(&begin, 0);
-        if (v < vectors && row->bias) begin = DML__LOAD(row->bias + c + v * DML__LANES);
-        DML__UNROLLED
-        for (int i = 0; i < 4; i++) sum[i][v] = begin;
-    }
-    for (ptrdiff_t ty = row->tap_lines; ty > 0; ty--, from += row->line, weights += row->weights_line) {
-        DML__UNROLLED_TAPS
-        for (ptrdiff_t tx = 0; tx < taps; tx++) {
-            DML__UNROLLED
-            for (int v = 0; v < vectors; v++) {
-                const dml__vf weight = DML__LOAD(weights + tx * width + v * DML__LANES);
-                DML__UNROLLED
-                for (int i = 0; i < pixels; i++) {
-                    const dml__vf value = DML__LOAD(from + tx * tap + i * step + v * DML__LANES);
-                    sum[i][v] += value * weight;
-                }
-            }
-        }
-    }
-    dml__depthwise_store(row, sum, x, c, pixels, vectors);
-}
-
-/* The channels behind the last whole vector, one by one. */
-DML__NOINLINE static void dml__depthwise_rest(const dml__depthwise_row *row, ptrdiff_t x, ptrdiff_t c,
-                                              ptrdiff_t channels, ptrdiff_t t0, ptrdiff_t taps)
-{
-    for (; c < channels; c++) {
-        const float *from = row->source + x * row->step + t0 * row->tap + c;
-        const float *weights = row->weights + t0 * row->width + c;
-        float *to = row->target + x * row->target_pixel + c;
-        float sum = row->bias ? row->bias[c] : 0;
-        for (ptrdiff_t ty = row->tap_lines; ty > 0; ty--, from += row->line, weights += row->weights_line)
-            for (ptrdiff_t tx = 0; tx < taps; tx++) sum += from[tx * row->tap] * weights[tx * row->width];
-        if (row->beta != 0) sum += row->beta * *to;
-        *to = row->relu && sum <= 0 ? 0 : sum;
-    }
-}
-
-/* All channels of the pixels. */
-DML__BODY void dml__depthwise_channels(const dml__depthwise_row *row, ptrdiff_t x, ptrdiff_t channels,
-                                       ptrdiff_t t0, const ptrdiff_t taps, const int pixels)
-{
-    ptrdiff_t c = 0;
-    for (; c + 2 * DML__LANES <= channels; c += 2 * DML__LANES)
-        dml__depthwise_pixels(row, x, c, t0, taps, pixels, 2);
-    for (; c + DML__LANES <= channels; c += DML__LANES) dml__depthwise_pixels(row, x, c, t0, taps, pixels, 1);
-    for (int i = 0; c < channels && i < pixels; i++) dml__depthwise_rest(row, x + i, c, channels, t0, taps);
-}
-
-DML__BODY void dml__depthwise_line(const dml__depthwise_band *band, ptrdiff_t n, ptrdiff_t y, dml__taps whole)
-{
-    const dml__conv_pass *p = band->pass;
-    const ptrdiff_t top = p->origin_y + y * p->stride_h, line = p->source_w * p->source_pixel;
-    const dml__taps down = dml__taps_inside(top, p->dilation_h, p->taps_h, p->source_h);
-    dml__depthwise_row row;
-    row.source = p->source + (n * p->source_h + top + down.t0 * p->dilation_h) * line +
-                 p->origin_x * p->source_pixel + band->c0;
-    row.width = band->width;
-    row.weights_line = p->taps_w * band->width;
-    row.weights = band->weights + down.t0 * row.weights_line;
-    row.bias = p->bias ? p->bias + band->c0 : NULL;
-    row.tap_lines = down.t1 - down.t0;
-    row.line = p->dilation_h * line;
-    row.step = p->stride_w * p->source_pixel;
-    row.tap = p->dilation_w * p->source_pixel;
-    row.target = p->target + n * p->target_image + y * p->target_line + band->c0;
-    row.target_pixel = p->target_pixel;
-    row.beta = p->beta;
-    row.relu = p->relu;
-    row.plain = p->beta == 0 && !p->relu;
-    for (ptrdiff_t x = 0; x < p->grid_w;) {
-        if (x >= whole.t0 && x + 4 <= whole.t1 && p->taps_w == 3) {
-            dml__depthwise_channels(&row, x, band->channels, 0, 3, 4);
-            x += 4;
-        } else if (x >= whole.t0 && x + 4 <= whole.t1) {
-            dml__depthwise_channels(&row, x, band->channels, 0, p->taps_w, 4);
-            x += 4;
-        } else {
-            const dml__taps across =
-                dml__taps_inside(p->origin_x + x * p->stride_w, p->dilation_w, p->taps_w, p->source_w);
-            dml__depthwise_channels(&row, x, band->channels, across.t0, across.t1 - across.t0, 1);
-            x++;
-        }
-    }
-}
-
-DML__BODY void dml__depthwise_lines_body(const dml__depthwise_band *band)
-{
-    const dml__conv_pass *p = band->pass;
-    const dml__taps whole = dml__whole_pixels(p->origin_x, p->stride_w, (p->taps_w - 1) * p->dilation_w + 1,
-                                              p->source_w, p->grid_w);
-    for (ptrdiff_t n = band->n0; n < band->n1; n++)
-        for (ptrdiff_t y = band->y0; y < band->y1; y++) dml__depthwise_line(band, n, y, whole);
-}
-
-DML__PER_ISA(dml__depthwise_lines, (const dml__depthwise_band *band), (band))
-
 typedef struct dml__depthwise_loop {
     const dml__conv_pass *pass;
     dml_isa isa;
+    bool distant;
     ptrdiff_t images, lines, channels; /* of a task */
     ptrdiff_t bands_down, blocks;      /* tasks: image groups, times these */
 } dml__depthwise_loop;
@@ -9349,39 +9798,70 @@ static void dml__depthwise_task(void *argument, int task, int worker)
 {
     const dml__depthwise_loop *loop = (const dml__depthwise_loop *)argument;
     const dml__conv_pass *p = loop->pass;
-    float weights[DML__DEPTHWISE_WEIGHTS + DML__DEPTHWISE_TAPS * DML__LANES]; /* (taps, width) */
-    dml__depthwise_band band;
-    const ptrdiff_t block = task % loop->blocks, rest = task / loop->blocks;
+    float weights[DML__DEPTHWISE_WEIGHTS]; /* (taps_h, taps_w, width) */
+    dml__depthwise_row row;
+    const ptrdiff_t rest = task / loop->blocks, c0 = task % loop->blocks * loop->channels;
+    const ptrdiff_t n0 = rest / loop->bands_down * loop->images;
+    const ptrdiff_t n1 = dml__conv_smaller(p->batch, n0 + loop->images);
+    const ptrdiff_t y0 = rest % loop->bands_down * loop->lines;
+    const ptrdiff_t y1 = dml__conv_smaller(p->grid_h, y0 + loop->lines);
+    const ptrdiff_t source_line = p->source_w * p->source_pixel;
     (void)worker;
-    band.pass = p;
-    band.n0 = rest / loop->bands_down * loop->images;
-    band.n1 = dml__conv_smaller(p->batch, band.n0 + loop->images);
-    band.y0 = rest % loop->bands_down * loop->lines;
-    band.y1 = dml__conv_smaller(p->grid_h, band.y0 + loop->lines);
-    band.c0 = block * loop->channels;
-    band.channels = dml__conv_smaller(loop->channels, p->columns - band.c0);
-    band.width = dml__conv_round_up(band.channels, DML__LANES);
-    band.weights = weights;
-    dml__conv_pass_pack(p, band.c0, band.channels, band.width, 0, p->taps_h * p->taps_w, weights);
-    dml__depthwise_lines(loop->isa, &band);
+    row.channels = dml__conv_smaller(loop->channels, p->columns - c0), row.grid_w = p->grid_w;
+    row.source_pixel = p->source_pixel, row.source_w = p->source_w, row.origin = p->origin_x;
+    row.taps = p->taps_w, row.stride = p->stride_w, row.dilation = p->dilation_w;
+    row.ask = loop->distant, row.source_line = source_line, row.line = p->dilation_h * source_line;
+    row.width = dml__conv_round_up(row.channels, DML__DEPTHWISE_LINE);
+    row.target_pixel = p->target_pixel, row.target_line = p->target_line;
+    row.bias = p->bias ? p->bias + c0 : NULL, row.beta = p->beta, row.relu = p->relu;
+    dml__conv_pass_pack(p, c0, row.channels, row.width, 0, p->taps_h * p->taps_w, weights);
+    for (ptrdiff_t n = n0; n < n1; n++)
+        for (ptrdiff_t y = y0; y < y1; y++) {
+            const ptrdiff_t top = p->origin_y + y * p->stride_h;
+            const dml__depthwise_lines down =
+                dml__depthwise_inside(top, p->dilation_h, p->taps_h, p->source_h);
+            const float *line =
+                p->source + (n * p->source_h + top) * source_line + p->origin_x * p->source_pixel + c0;
+            row.source = line + down.l0 * row.line;
+            row.ahead = (p->taps_h - 1 - down.l0) * row.line + source_line;
+            row.tap_lines = down.l1 - down.l0;
+            row.weights = weights + down.l0 * p->taps_w * row.width;
+            row.target = p->target + n * p->target_image + y * p->target_line + c0;
+            dml__depthwise_line(loop->isa, &row, DML__DEPTHWISE_RESULT);
+        }
+}
+
+static bool dml__depthwise_is_distant(dml_pool *pool, ptrdiff_t batch, ptrdiff_t source_image,
+                                      ptrdiff_t target_image)
+{
+    const double bytes = (double)sizeof(float) * (double)batch * (double)(source_image + target_image);
+    return bytes > DML__DEPTHWISE_NEAR * (double)dml__pool_machine(pool).caches.l2;
+}
+
+/* Channels of a task, of which the weights have so much room. */
+static ptrdiff_t dml__depthwise_channels(ptrdiff_t channels, ptrdiff_t taps, ptrdiff_t blocks)
+{
+    const ptrdiff_t most = DML__DEPTHWISE_WEIGHTS / dml__conv_larger(1, taps) / DML__DEPTHWISE_LINE;
+    blocks = dml__conv_larger(blocks, dml__conv_quotient_up(channels, most * DML__DEPTHWISE_LINE));
+    return dml__conv_round_up(dml__conv_quotient_up(channels, blocks), DML__DEPTHWISE_LINE);
 }
 
 DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass)
 {
     dml__depthwise_loop loop;
     const ptrdiff_t taps = pass->taps_h * pass->taps_w, threads = dml_pool_threads(pool);
-    const ptrdiff_t most = dml__conv_larger(1, DML__DEPTHWISE_WEIGHTS / dml__conv_larger(1, taps) / 16) * 16;
     const double work =
         (double)pass->batch * (double)(pass->grid_h * pass->grid_w) * (double)taps * (double)pass->columns;
     if (pass->batch < 1 || pass->grid_h < 1 || pass->grid_w < 1) return;
     const ptrdiff_t wanted = threads == 1 || work < DML__DEPTHWISE_SERIAL_WORK ? 1 : 4 * threads;
     loop.pass = pass;
     loop.isa = dml__pool_machine(pool).isa;
-    loop.blocks = dml__conv_quotient_up(pass->columns, most);
-    loop.channels = dml__conv_round_up(dml__conv_quotient_up(pass->columns, loop.blocks), 16);
+    loop.distant = dml__depthwise_is_distant(
+        pool, pass->batch, pass->source_h * pass->source_w * pass->source_pixel, pass->target_image);
+    loop.channels = dml__depthwise_channels(pass->columns, taps, 1);
     loop.blocks = dml__conv_quotient_up(pass->columns, loop.channels);
     loop.lines = pass->grid_h;
-    loop.images = dml__conv_larger(1, DML__DEPTHWISE_PIXELS / (pass->grid_h * pass->grid_w));
+    loop.images = dml__conv_larger(1, DML__DEPTHWISE_IMAGE / (pass->grid_h * pass->grid_w));
     while (loop.images > 1 && dml__conv_quotient_up(pass->batch, loop.images) * loop.blocks < wanted)
         loop.images /= 2;
     while (loop.images == 1 && loop.lines > 4 &&
@@ -9394,200 +9874,59 @@ DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass)
 
 /* --- weight gradient --- */
 
-/* A block of x, with the padding's zeros around it, and of dy: some lines and pixels, DML__DEPTHWISE_BLOCK
- * channels. */
-typedef struct dml__depthwise_block {
-    const dml__wgrad *job;
-    ptrdiff_t lines, pixels; /* of dy */
-    ptrdiff_t x_line;        /* pixels of a line of x */
-    const float *x;          /* (lines of x, x_line, DML__DEPTHWISE_BLOCK) */
-    const float *dy;         /* (lines, out_w, dy_pixel) */
-    ptrdiff_t channels;
-    float *sums; /* (taps, DML__DEPTHWISE_BLOCK) */
-} dml__depthwise_block;
-
-/* Adds the block's share of `taps` taps beside each other to their sums. */
-DML__BODY void dml__depthwise_add(const dml__depthwise_block *block, const float *x, float *sums,
-                                  const int taps, const int vectors)
-{
-    const dml__wgrad *j = block->job;
-    const ptrdiff_t step = j->stride_w * DML__DEPTHWISE_BLOCK,
-                    tap_step = j->dilation_w * DML__DEPTHWISE_BLOCK;
-    const ptrdiff_t line = j->stride_h * block->x_line * DML__DEPTHWISE_BLOCK;
-    const float *dy = block->dy;
-    dml__vf sum[3][2];
-    DML__UNROLLED
-    for (int t = 0; t < taps; t++) {
-        DML__UNROLLED
-        for (int v = 0; v < vectors; v++)
-            sum[t][v] = DML__LOAD(sums + t * DML__DEPTHWISE_BLOCK + v * DML__LANES);
-    }
-    for (ptrdiff_t l = 0; l < block->lines; l++, x += line, dy += j->out_w * j->dy_pixel) {
-        const float *at = x, *gradients = dy;
-        for (ptrdiff_t i = block->pixels; i > 0; i--, at += step, gradients += j->dy_pixel) {
-            DML__UNROLLED
-            for (int v = 0; v < vectors; v++) {
-                const dml__vf gradient = DML__LOAD(gradients + v * DML__LANES);
-                DML__UNROLLED
-                for (int t = 0; t < taps; t++)
-                    sum[t][v] += gradient * DML__LOAD(at + t * tap_step + v * DML__LANES);
-            }
-        }
-    }
-    DML__UNROLLED
-    for (int t = 0; t < taps; t++) {
-        DML__UNROLLED
-        for (int v = 0; v < vectors; v++)
-            DML__STORE(sums + t * DML__DEPTHWISE_BLOCK + v * DML__LANES, sum[t][v]);
-    }
-}
-
-DML__BODY void dml__depthwise_taps(const dml__depthwise_block *block, ptrdiff_t c, const int vectors)
-{
-    const dml__wgrad *j = block->job;
-    dml__depthwise_block some = *block;
-    some.dy += c;
-    for (ptrdiff_t ty = 0; ty < j->taps_h; ty++)
-        for (ptrdiff_t tx = 0; tx < j->taps_w; tx += 3) {
-            const float *x =
-                block->x + (ty * j->dilation_h * block->x_line + tx * j->dilation_w) * DML__DEPTHWISE_BLOCK +
-                c;
-            float *sums = block->sums + (ty * j->taps_w + tx) * DML__DEPTHWISE_BLOCK + c;
-            if (tx + 3 <= j->taps_w)
-                dml__depthwise_add(&some, x, sums, 3, vectors);
-            else if (tx + 2 <= j->taps_w)
-                dml__depthwise_add(&some, x, sums, 2, vectors);
-            else
-                dml__depthwise_add(&some, x, sums, 1, vectors);
-        }
-}
-
-/* The channels behind the last whole vector, one by one. */
-DML__NOINLINE static void dml__depthwise_sum_rest(const dml__depthwise_block *block, ptrdiff_t c)
-{
-    const dml__wgrad *j = block->job;
-    for (; c < block->channels; c++)
-        for (ptrdiff_t tap = 0; tap < j->taps_h * j->taps_w; tap++) {
-            const ptrdiff_t ty = tap / j->taps_w, tx = tap % j->taps_w;
-            const float *x =
-                block->x + (ty * j->dilation_h * block->x_line + tx * j->dilation_w) * DML__DEPTHWISE_BLOCK +
-                c;
-            float sum = block->sums[tap * DML__DEPTHWISE_BLOCK + c];
-            for (ptrdiff_t l = 0; l < block->lines; l++)
-                for (ptrdiff_t i = 0; i < block->pixels; i++)
-                    sum += x[(l * j->stride_h * block->x_line + i * j->stride_w) * DML__DEPTHWISE_BLOCK] *
-                           block->dy[(l * j->out_w + i) * j->dy_pixel + c];
-            block->sums[tap * DML__DEPTHWISE_BLOCK + c] = sum;
-        }
-}
-
-DML__BODY void dml__depthwise_sum_body(const dml__depthwise_block *block)
-{
-    ptrdiff_t c = 0;
-    if (block->channels == 2 * DML__LANES) {
-        dml__depthwise_taps(block, 0, 2);
-        return;
-    }
-    for (; c + DML__LANES <= block->channels; c += DML__LANES) dml__depthwise_taps(block, c, 1);
-    dml__depthwise_sum_rest(block, c);
-}
-
-DML__PER_ISA(dml__depthwise_sum, (const dml__depthwise_block *block), (block))
-
-static ptrdiff_t dml__reach(ptrdiff_t outputs, ptrdiff_t stride, ptrdiff_t taps, ptrdiff_t dilation)
-{
-    return (outputs - 1) * stride + (taps - 1) * dilation + 1;
-}
-
-/* Copies the channels from c0 on of the part of x that a block of dy at (n, y, x) meets. */
-static void dml__depthwise_copy(const dml__depthwise_block *block, ptrdiff_t n, ptrdiff_t y, ptrdiff_t x,
-                                ptrdiff_t c0, float *to)
-{
-    const dml__wgrad *j = block->job;
-    const ptrdiff_t lines = dml__reach(block->lines, j->stride_h, j->taps_h, j->dilation_h);
-    const ptrdiff_t top = y * j->stride_h - j->pad_h, left = x * j->stride_w - j->pad_w;
-    const ptrdiff_t before = left >= 0 ? 0 : dml__conv_smaller(-left, block->x_line);
-    const ptrdiff_t end = dml__conv_larger(before, dml__conv_smaller(block->x_line, j->in_w - left));
-    for (ptrdiff_t l = top; l < top + lines; l++, to += block->x_line * DML__DEPTHWISE_BLOCK) {
-        if (l < 0 || l >= j->in_h) {
-            dml__conv_zero(to, block->x_line * DML__DEPTHWISE_BLOCK);
-            continue;
-        }
-        const float *from = j->x + ((n * j->in_h + l) * j->in_w + left + before) * j->x_pixel + c0;
-        dml__conv_zero(to, before * DML__DEPTHWISE_BLOCK);
-        dml__conv_zero(to + end * DML__DEPTHWISE_BLOCK, (block->x_line - end) * DML__DEPTHWISE_BLOCK);
-        if (block->channels == DML__DEPTHWISE_BLOCK)
-            for (ptrdiff_t i = before; i < end; i++, from += j->x_pixel) {
-                DML__PREFETCH(from + DML__DEPTHWISE_BLOCK); /* what the next block of channels copies */
-                memcpy(to + i * DML__DEPTHWISE_BLOCK, from, DML__DEPTHWISE_BLOCK * sizeof *to);
-            }
-        else
-            for (ptrdiff_t i = before; i < end; i++, from += j->x_pixel)
-                dml__conv_copy(to + i * DML__DEPTHWISE_BLOCK, from, block->channels);
-    }
-}
-
 typedef struct dml__depthwise_weights_loop {
     const dml__wgrad *job;
     dml_isa isa;
-    ptrdiff_t lines, pixels; /* of a block */
-    ptrdiff_t channels;      /* of a task */
+    bool distant;
+    ptrdiff_t channels; /* of a task */
 } dml__depthwise_weights_loop;
 
 static void dml__depthwise_weights_task(void *argument, int index, int worker)
 {
     const dml__depthwise_weights_loop *loop = (const dml__depthwise_weights_loop *)argument;
     const dml__wgrad *j = loop->job;
-    const ptrdiff_t taps = j->taps_h * j->taps_w, first = index * loop->channels;
-    const ptrdiff_t end = dml__conv_smaller(first + loop->channels, j->filters);
-    float sums[DML__DEPTHWISE_WEIGHTS]; /* (blocks of channels, taps, DML__DEPTHWISE_BLOCK) */
-    float copy[DML__DEPTHWISE_COPY * DML__DEPTHWISE_BLOCK];
-    dml__depthwise_block block;
+    float sums[DML__DEPTHWISE_WEIGHTS]; /* (taps_h, taps_w, width) */
+    dml__depthwise_row row;
+    const ptrdiff_t taps = j->taps_h * j->taps_w, c0 = index * loop->channels;
+    const ptrdiff_t x_line = j->in_w * j->x_pixel;
     (void)worker;
-    block.job = j;
-    block.x = copy;
-    memset(sums, 0, sizeof sums);
-    memset(copy, 0, sizeof copy);
+    row.channels = dml__conv_smaller(loop->channels, j->filters - c0), row.grid_w = j->out_w;
+    row.source_pixel = j->x_pixel, row.source_w = j->in_w, row.origin = -j->pad_w;
+    row.taps = j->taps_w, row.stride = j->stride_w, row.dilation = j->dilation_w;
+    row.ask = loop->distant, row.source_line = x_line, row.line = j->dilation_h * x_line;
+    row.width = dml__conv_round_up(row.channels, DML__DEPTHWISE_LINE);
+    row.target_pixel = j->dy_pixel, row.target_line = j->out_w * j->dy_pixel;
+    row.bias = NULL, row.beta = 0, row.relu = false;
+    memset(sums, 0, (size_t)(taps * row.width) * sizeof *sums);
     for (ptrdiff_t n = 0; n < j->batch; n++)
-        for (ptrdiff_t y = 0; y < j->out_h; y += block.lines) {
-            block.lines = dml__conv_smaller(loop->lines, j->out_h - y);
-            for (ptrdiff_t x = 0; x < j->out_w; x += block.pixels) {
-                block.pixels = dml__conv_smaller(loop->pixels, j->out_w - x);
-                block.x_line = dml__reach(block.pixels, j->stride_w, j->taps_w, j->dilation_w);
-                for (ptrdiff_t c = first; c < end; c += DML__DEPTHWISE_BLOCK) {
-                    block.channels = dml__conv_smaller(DML__DEPTHWISE_BLOCK, end - c);
-                    block.sums = sums + (c - first) * taps;
-                    block.dy = j->dy + ((n * j->out_h + y) * j->out_w + x) * j->dy_pixel + c;
-                    dml__depthwise_copy(&block, n, y, x, c, copy);
-                    dml__depthwise_sum(loop->isa, &block);
-                }
-            }
+        for (ptrdiff_t y = 0; y < j->out_h; y++) {
+            const ptrdiff_t top = y * j->stride_h - j->pad_h;
+            const dml__depthwise_lines down = dml__depthwise_inside(top, j->dilation_h, j->taps_h, j->in_h);
+            const float *line = j->x + (n * j->in_h + top) * x_line - j->pad_w * j->x_pixel + c0;
+            row.source = line + down.l0 * row.line;
+            row.ahead = (j->taps_h - 1 - down.l0) * row.line + x_line;
+            row.tap_lines = down.l1 - down.l0;
+            row.weights = sums + down.l0 * j->taps_w * row.width;
+            row.target = (float *)j->dy + (n * j->out_h + y) * j->out_w * j->dy_pixel + c0;
+            dml__depthwise_line(loop->isa, &row, DML__DEPTHWISE_GRADIENT);
         }
-    for (ptrdiff_t c = 0; c < end - first; c++)
+    for (ptrdiff_t c = 0; c < row.channels; c++)
         for (ptrdiff_t t = 0; t < taps; t++) {
-            const ptrdiff_t block_at = c / DML__DEPTHWISE_BLOCK * DML__DEPTHWISE_BLOCK;
-            float *to = j->dw + (first + c) * taps + t;
-            *to = sums[block_at * taps + t * DML__DEPTHWISE_BLOCK + c - block_at] +
-                  (j->beta == 0 ? 0 : j->beta * *to);
+            float *to = j->dw + (c0 + c) * taps + t;
+            *to = sums[t * row.width + c] + (j->beta == 0 ? 0 : j->beta * *to);
         }
 }
 
 DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job)
 {
     dml__depthwise_weights_loop loop;
-    const ptrdiff_t reach_h = dml__reach(1, job->stride_h, job->taps_h, job->dilation_h);
-    const ptrdiff_t most = DML__DEPTHWISE_WEIGHTS / (job->taps_h * job->taps_w);
+    const ptrdiff_t threads = dml_pool_threads(pool);
     loop.job = job;
     loop.isa = dml__pool_machine(pool).isa;
-    loop.lines = job->out_h, loop.pixels = job->out_w;
-    while (loop.pixels > 1 && reach_h * dml__reach(loop.pixels, job->stride_w, job->taps_w, job->dilation_w) >
-                                  DML__DEPTHWISE_COPY)
-        loop.pixels = dml__conv_quotient_up(loop.pixels, 2);
-    const ptrdiff_t line = dml__reach(loop.pixels, job->stride_w, job->taps_w, job->dilation_w);
-    const ptrdiff_t more = (DML__DEPTHWISE_COPY / line - reach_h) / job->stride_h;
-    loop.lines = dml__conv_smaller(job->out_h, 1 + dml__conv_larger(0, more));
-    loop.channels = dml__conv_smaller(most, dml__conv_quotient_up(job->filters, 2 * dml_pool_threads(pool)));
-    loop.channels = dml__conv_larger(1, loop.channels / DML__DEPTHWISE_BLOCK) * DML__DEPTHWISE_BLOCK;
+    loop.distant = dml__depthwise_is_distant(pool, job->batch, job->in_h * job->in_w * job->x_pixel,
+                                             job->out_h * job->out_w * job->dy_pixel);
+    loop.channels =
+        dml__depthwise_channels(job->filters, job->taps_h * job->taps_w, threads == 1 ? 1 : 2 * threads);
     dml_pool_run(pool, (int)dml__conv_quotient_up(job->filters, loop.channels), dml__depthwise_weights_task,
                  &loop);
 }
@@ -9656,7 +9995,27 @@ typedef void (*dml__map_kernel)(dml_isa isa, size_t n, const dml__map_operands *
             }                                                                                                \
         }                                                                                                    \
     }                                                                                                        \
-    DML__PER_ISA(name##_map, (size_t n, const dml__map_operands *at), (n, at))
+    DML__MAP_PER_ISA(name)
+
+/* The base of such a kernel: one loop for all of them, since each would be long without vectors of 32 bytes.
+ */
+typedef void (*dml__map_vector)(const dml__map_operands *at, size_t i, dml__vf *value);
+DML__LOCAL void dml__map_by_vectors(size_t n, const dml__map_operands *at, dml__map_vector vector);
+
+#ifdef DML__HAS_AVX2
+#define DML__MAP_PER_ISA(name)                                                                               \
+    DML__COLD static void name##_vector(const dml__map_operands *at, size_t i, dml__vf *value)               \
+    {                                                                                                        \
+        name##_at(at, i, value);                                                                             \
+    }                                                                                                        \
+    static void name##_map_base(size_t n, const dml__map_operands *at)                                       \
+    {                                                                                                        \
+        dml__map_by_vectors(n, at, name##_vector);                                                           \
+    }                                                                                                        \
+    DML__AVX2_OR_BASE(name##_map, (size_t n, const dml__map_operands *at), (n, at))
+#else
+#define DML__MAP_PER_ISA(name) DML__PER_ISA(name##_map, (size_t n, const dml__map_operands *at), (n, at))
+#endif
 
 /* Runs the kernel over n elements, any n. A rest shorter than a vector is copied to a padded one, so that
    every element goes through the same instructions wherever it lies. */
@@ -9784,8 +10143,7 @@ static dml_status dml__conv_init(dml__conv *conv, const dml_conv2d_shape *shape)
 static bool dml__conv_is_depthwise(const dml__conv *conv)
 {
     const dml_conv2d_shape *s = &conv->shape;
-    return conv->channels == 1 && conv->filters == 1 && s->groups > 1 &&
-           dml__depthwise_fits(s->kernel_h, s->kernel_w, s->dilation_h, s->dilation_w);
+    return conv->channels == 1 && conv->filters == 1 && s->groups > 1 && conv->taps <= DML__DEPTHWISE_TAPS;
 }
 
 /* The loops over groups: depthwise, all of them at once. */
@@ -9805,14 +10163,7 @@ static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass 
     }
 }
 
-/* --- one tap, no strides, no padding: matrix products --- */
-
-static bool dml__conv_is_pointwise(const dml__conv *conv)
-{
-    const dml_conv2d_shape *s = &conv->shape;
-    return conv->taps == 1 && s->groups == 1 && s->stride_h == 1 && s->stride_w == 1 && s->pad_h == 0 &&
-           s->pad_w == 0;
-}
+/* --- one tap, no padding: matrix products --- */
 
 /* With P pixels: y (P, F) = x (P, C) w^T; dx = dy w; dw = dy^T x. */
 typedef enum dml__conv_direction {
@@ -9821,25 +10172,87 @@ typedef enum dml__conv_direction {
     DML__CONV_WEIGHTS
 } dml__conv_direction;
 
+/* With strides, the pixels of dx are no matrix' rows. */
+static bool dml__conv_is_product(const dml__conv *conv, dml__conv_direction direction)
+{
+    const dml_conv2d_shape *s = &conv->shape;
+    return conv->taps == 1 && s->groups == 1 && s->pad_h == 0 && s->pad_w == 0 &&
+           (direction != DML__CONV_INPUT || (s->stride_h == 1 && s->stride_w == 1));
+}
+
+/* The pixels of x that strides leave, as a factor. */
+typedef struct dml__conv_pixels {
+    const float *x;
+    ptrdiff_t out_h, out_w; /* of an image */
+    ptrdiff_t image, line, pixel;
+} dml__conv_pixels;
+
+static const float *dml__conv_pixel(const dml__conv_pixels *p, ptrdiff_t index)
+{
+    const ptrdiff_t line = index / p->out_w;
+    return p->x + line / p->out_h * p->image + line % p->out_h * p->line + index % p->out_w * p->pixel;
+}
+
+/* Lanes are pixels, k channels. */
+static void dml__conv_pack_rows(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                int width, float *out)
+{
+    const dml__conv_pixels *p = (const dml__conv_pixels *)source;
+    if (lanes < width) dml__conv_zero(out, (ptrdiff_t)kc * width);
+    for (ptrdiff_t lane = 0, count; lane < lanes; lane += count) {
+        count = dml__conv_smaller(lanes - lane, p->out_w - (first + lane) % p->out_w);
+        dml__pack_transposed(dml__conv_pixel(p, first + lane) + k0, p->pixel, (int)count, kc, width,
+                             out + lane);
+    }
+}
+
+/* Lanes are channels, k pixels. */
+static void dml__conv_pack_columns(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                   int width, float *out)
+{
+    const dml__conv_pixels *p = (const dml__conv_pixels *)source;
+    for (ptrdiff_t k = 0; k < kc; k++, out += width) {
+        dml__conv_copy(out, dml__conv_pixel(p, k0 + k) + first, lanes);
+        dml__conv_zero(out + lanes, width - lanes);
+    }
+}
+
+typedef struct dml__conv_factors {
+    dml__matrix a, b;
+    dml__conv_pixels x; /* in the place of one of them */
+} dml__conv_factors;
+
 static dml__product dml__conv_product(const dml__conv *conv, dml__conv_direction direction, const float *left,
-                                      const float *right, dml__matrix factors[2])
+                                      const float *right, dml__conv_factors *factors)
 {
     const dml_conv2d_shape *s = &conv->shape;
     const ptrdiff_t pixels = s->batch * conv->out_h * conv->out_w, channels = s->channels,
-                    filters = s->filters;
+                    filters = s->filters, line = s->width * channels;
     const dml__matrix rows = { left, direction == DML__CONV_FORWARD ? channels : filters, 1 };
     const dml__matrix columns = { left, 1, filters };
     const dml__matrix plain = { right, 1, channels }, transposed = { right, channels, 1 };
+    const dml__conv_pixels x = { direction == DML__CONV_FORWARD ? left : right,
+                                 conv->out_h,
+                                 conv->out_w,
+                                 s->height * line,
+                                 s->stride_h * line,
+                                 s->stride_w * channels };
     dml__product product;
     memset(&product, 0, sizeof product);
-    factors[0] = direction == DML__CONV_WEIGHTS ? columns : rows;
-    factors[1] = direction == DML__CONV_FORWARD ? transposed : plain;
+    factors->a = direction == DML__CONV_WEIGHTS ? columns : rows;
+    factors->b = direction == DML__CONV_FORWARD ? transposed : plain;
+    factors->x = x;
     product.m = direction == DML__CONV_WEIGHTS ? filters : pixels;
     product.n = direction == DML__CONV_FORWARD ? filters : channels;
     product.k = direction == DML__CONV_FORWARD ? channels : direction == DML__CONV_INPUT ? filters : pixels;
     product.a.pack = product.b.pack = dml__pack_matrix;
-    product.a.source = &factors[0];
-    product.b.source = &factors[1];
+    product.a.source = &factors->a;
+    product.b.source = &factors->b;
+    if (s->stride_h > 1 || s->stride_w > 1) {
+        dml__factor *strided = direction == DML__CONV_FORWARD ? &product.a : &product.b;
+        strided->pack = direction == DML__CONV_FORWARD ? dml__conv_pack_rows : dml__conv_pack_columns;
+        strided->source = &factors->x;
+    }
     product.alpha = 1;
     product.ldc = product.n;
     return product;
@@ -9849,8 +10262,8 @@ static void dml__conv_multiply(dml_pool *pool, const dml__conv *conv, dml__conv_
                                const float *left, const float *right, float beta,
                                const dml_epilogue *epilogue, float *c)
 {
-    dml__matrix factors[2];
-    dml__product product = dml__conv_product(conv, direction, left, right, factors);
+    dml__conv_factors factors;
+    dml__product product = dml__conv_product(conv, direction, left, right, &factors);
     product.beta = beta;
     product.c = c;
     if (epilogue) product.epilogue = *epilogue;
@@ -9859,15 +10272,15 @@ static void dml__conv_multiply(dml_pool *pool, const dml__conv *conv, dml__conv_
 
 static dml_scratch dml__conv_product_scratch(const dml__conv *conv, dml__conv_direction direction)
 {
-    dml__matrix factors[2];
-    const dml__product product = dml__conv_product(conv, direction, NULL, NULL, factors);
+    dml__conv_factors factors;
+    const dml__product product = dml__conv_product(conv, direction, NULL, NULL, &factors);
     return dml__product_scratch(&product);
 }
 
 /* --- forward --- */
 
 static dml__conv_pass dml__conv_forward_pass(const dml__conv *conv, int group, const float *x, const float *w,
-                                             const dml_epilogue *epilogue, float *y)
+                                             float beta, const dml_epilogue *epilogue, float *y)
 {
     const dml_conv2d_shape *s = &conv->shape;
     dml__conv_pass p;
@@ -9886,6 +10299,7 @@ static dml__conv_pass dml__conv_forward_pass(const dml__conv *conv, int group, c
     p.target_pixel = s->filters, p.target_line = conv->out_w * s->filters;
     p.target_image = conv->out_h * p.target_line;
     p.target = y ? y + group * conv->filters : NULL;
+    p.beta = beta;
     if (epilogue) {
         p.bias = epilogue->bias ? epilogue->bias + group * conv->filters : NULL;
         p.relu = epilogue->activation == DML_ACTIVATION_RELU;
@@ -9901,18 +10315,19 @@ static bool dml__conv_has_arrays(const dml_conv2d_shape *shape, const float *a, 
 }
 
 DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
-                                            const float *w, const dml_epilogue *epilogue, float *y)
+                                            const float *w, float beta, const dml_epilogue *epilogue,
+                                            float *y)
 {
     dml__conv conv;
     const dml_status status = dml__conv_init(&conv, shape);
     if (status == DML_OK && (!dml__conv_has_arrays(shape, x, w, y) || !dml__epilogue_is_known(epilogue)))
         return DML_ERROR_ARGUMENT;
-    if (status == DML_OK && dml__conv_is_pointwise(&conv)) {
-        dml__conv_multiply(pool, &conv, DML__CONV_FORWARD, x, w, 0, epilogue, y);
+    if (status == DML_OK && dml__conv_is_product(&conv, DML__CONV_FORWARD)) {
+        dml__conv_multiply(pool, &conv, DML__CONV_FORWARD, x, w, beta, epilogue, y);
         return DML_OK;
     }
     for (int group = 0; status == DML_OK && group < dml__conv_groups(&conv); group++) {
-        dml__conv_pass pass = dml__conv_forward_pass(&conv, group, x, w, epilogue, y);
+        dml__conv_pass pass = dml__conv_forward_pass(&conv, group, x, w, beta, epilogue, y);
         dml__conv_run(pool, &conv, &pass);
     }
     return status;
@@ -9922,7 +10337,7 @@ DML_API dml_status dml_conv2d_forward(dml_pool *pool, const dml_conv2d_shape *sh
                                       const float *w, const float *bias, float *y)
 {
     const dml_epilogue epilogue = { bias, DML_ACTIVATION_NONE };
-    return dml_conv2d_forward_fused(pool, shape, x, w, &epilogue, y);
+    return dml_conv2d_forward_fused(pool, shape, x, w, 0, &epilogue, y);
 }
 
 /* --- the input gradient --- */
@@ -9998,7 +10413,7 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
     const dml_status status = dml__conv_init(&conv, shape);
     if (status != DML_OK) return status;
     if (!dml__conv_has_arrays(shape, dy, w, dx)) return DML_ERROR_ARGUMENT;
-    if (dml__conv_is_pointwise(&conv)) {
+    if (dml__conv_is_product(&conv, DML__CONV_INPUT)) {
         dml__conv_multiply(pool, &conv, DML__CONV_INPUT, dy, w, beta, NULL, dx);
         return DML_OK;
     }
@@ -10007,7 +10422,10 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
         for (int y = 0; y < s->stride_h && y < s->height; y++)
             for (int x = 0; x < s->stride_w && x < s->width; x++) {
                 dml__conv_pass pass = dml__conv_input_pass(&conv, group, y, x, dy, w, beta, dx);
-                dml__conv_run(pool, &conv, &pass);
+                if (!dml__conv_is_depthwise(&conv) && dml__conv_planes_fits(pool, &pass))
+                    dml__conv_planes_run(pool, &pass);
+                else
+                    dml__conv_run(pool, &conv, &pass);
             }
     return DML_OK;
 }
@@ -10040,7 +10458,7 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
     dml__conv conv;
     const dml_status status = dml__conv_init(&conv, shape);
     if (status == DML_OK && (!dw || !dml__conv_has_arrays(shape, x, dy, dw))) return DML_ERROR_ARGUMENT;
-    if (status == DML_OK && dml__conv_is_pointwise(&conv)) {
+    if (status == DML_OK && dml__conv_is_product(&conv, DML__CONV_WEIGHTS)) {
         dml__conv_multiply(pool, &conv, DML__CONV_WEIGHTS, dy, x, beta, NULL, dw);
         return DML_OK;
     }
@@ -10062,22 +10480,24 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
     dml__conv conv;
     if (dml__conv_init(&conv, shape) != DML_OK) return scratch;
     if (dml__conv_is_depthwise(&conv)) return scratch;
-    if (dml__conv_is_pointwise(&conv)) {
-        scratch = dml__conv_product_scratch(&conv, DML__CONV_FORWARD);
-        if (!training) return scratch;
-        scratch = dml__larger_scratch(scratch, dml__conv_product_scratch(&conv, DML__CONV_INPUT));
-        return dml__larger_scratch(scratch, dml__conv_product_scratch(&conv, DML__CONV_WEIGHTS));
-    }
     const dml_conv2d_shape *s = &conv.shape;
-    const dml__conv_pass forward = dml__conv_forward_pass(&conv, 0, NULL, NULL, NULL, NULL);
-    scratch = dml__conv_pass_scratch(&forward);
+    const dml__conv_pass forward = dml__conv_forward_pass(&conv, 0, NULL, NULL, 0, NULL, NULL);
+    scratch = dml__conv_is_product(&conv, DML__CONV_FORWARD)
+                  ? dml__conv_product_scratch(&conv, DML__CONV_FORWARD)
+                  : dml__conv_pass_scratch(&forward);
     if (!training) return scratch;
     const dml__wgrad weights = dml__conv_weights_job(&conv, 0, NULL, NULL, 0, NULL);
-    scratch = dml__larger_scratch(scratch, dml__wgrad_scratch(&weights));
+    scratch = dml__larger_scratch(scratch, dml__conv_is_product(&conv, DML__CONV_WEIGHTS)
+                                               ? dml__conv_product_scratch(&conv, DML__CONV_WEIGHTS)
+                                               : dml__wgrad_scratch(&weights));
+    if (dml__conv_is_product(&conv, DML__CONV_INPUT))
+        return dml__larger_scratch(scratch, dml__conv_product_scratch(&conv, DML__CONV_INPUT));
     for (int y = 0; y < s->stride_h && y < s->height; y++)
         for (int x = 0; x < s->stride_w && x < s->width; x++) {
             const dml__conv_pass pass = dml__conv_input_pass(&conv, 0, y, x, NULL, NULL, 0, NULL);
-            scratch = dml__larger_scratch(scratch, dml__conv_pass_scratch(&pass));
+            scratch = dml__larger_scratch(scratch, dml__conv_planes_fits(NULL, &pass)
+                                                       ? dml__conv_planes_scratch(&pass)
+                                                       : dml__conv_pass_scratch(&pass));
         }
     return scratch;
 }
@@ -10137,6 +10557,16 @@ DML__LOCAL void dml__map_range(dml_isa isa, dml__map_kernel kernel, const dml__m
     if (rest) {
         const dml__map_operands at = dml__operands_at(operands, end - rest);
         dml__map_rest(isa, kernel, &at, rest);
+    }
+}
+
+DML__LOCAL void dml__map_by_vectors(size_t n, const dml__map_operands *at, dml__map_vector vector)
+{
+    dml__vf value = { 0 };
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        vector(at, i, &value);
+        if (at->in[2]) value = value + at->number[0] * DML__LOAD(at->in[2] + i);
+        DML__STORE(at->out[0] + i, value);
     }
 }
 
@@ -10224,6 +10654,7 @@ typedef struct dml__pool2d_job {
     float *y;              /* forward: y; backward: dx */
     const int32_t *argmax; /* (N, OH, OW, C), for max_backward */
     int32_t *argmax_out;   /* the same for max_forward, or NULL */
+    int32_t open;          /* of which a window counts whatever it holds: -1; if it is above 0: 0 */
     float beta;
     size_t rows, rows_per_task; /* a row is one (image, h) of the output: (W, C) floats */
 } dml__pool2d_job;
@@ -10287,10 +10718,17 @@ DML__BODY void dml__max_take(dml__vf *largest, dml__vi *place, const float *from
     *place = DML__SELECT_INT(take, zero + here, *place);
 }
 
+/* The place of a window's largest, or none. */
+DML__BODY void dml__max_place(const dml__vf *largest, int32_t open, dml__vi *place)
+{
+    const dml__vi zero = { 0 };
+    *place |= ~((*largest > 0.0f) | (zero + open)); /* -1 */
+}
+
 /* `count` vectors of a pixel's channels, side by side, since each waits for its last comparison. `x` is the
    image from their first channel on, `h` and `w` the window. */
 DML__BODY void dml__max_vectors(int count, const dml_pool2d_shape *s, const float *x, dml__window_span h,
-                                dml__window_span w, float *y, int32_t *argmax)
+                                dml__window_span w, int32_t open, float *y, int32_t *argmax)
 {
     const size_t channels = (size_t)s->channels;
     const int32_t first = h.begin * s->width + w.begin;
@@ -10310,19 +10748,22 @@ DML__BODY void dml__max_vectors(int count, const dml_pool2d_shape *s, const floa
     DML__UNROLLED
     for (int v = 0; v < count; v++) {
         DML__STORE(y + v * DML__LANES, largest[v]);
-        if (argmax) DML__STORE_INT(argmax + v * DML__LANES, place[v] + first);
+        if (!argmax) continue;
+        place[v] += first;
+        dml__max_place(&largest[v], open, &place[v]);
+        DML__STORE_INT(argmax + v * DML__LANES, place[v]);
     }
 }
 
 DML__BODY void dml__max_pixel(const dml_pool2d_shape *s, const float *x, dml__window_span h,
-                              dml__window_span w, size_t reach, float *y, int32_t *argmax)
+                              dml__window_span w, size_t reach, int32_t open, float *y, int32_t *argmax)
 {
     const size_t channels = (size_t)s->channels;
     size_t c = 0;
     for (; c + DML__POOL_VECTORS * DML__LANES <= reach; c += DML__POOL_VECTORS * DML__LANES)
-        dml__max_vectors(DML__POOL_VECTORS, s, x + c, h, w, y + c, argmax ? argmax + c : NULL);
+        dml__max_vectors(DML__POOL_VECTORS, s, x + c, h, w, open, y + c, argmax ? argmax + c : NULL);
     for (; c + DML__LANES <= reach; c += DML__LANES)
-        dml__max_vectors(1, s, x + c, h, w, y + c, argmax ? argmax + c : NULL);
+        dml__max_vectors(1, s, x + c, h, w, open, y + c, argmax ? argmax + c : NULL);
     for (; c < channels; c++) {
         int32_t place = h.begin * s->width + w.begin;
         float largest = x[(size_t)place * channels + c];
@@ -10335,7 +10776,7 @@ DML__BODY void dml__max_pixel(const dml_pool2d_shape *s, const float *x, dml__wi
                 place = take ? here : place;
             }
         y[c] = largest;
-        if (argmax) argmax[c] = place;
+        if (argmax) argmax[c] = largest > 0 || open ? place : -1;
     }
 }
 
@@ -10377,7 +10818,7 @@ DML__BODY void dml__avg_pixel(const dml_pool2d_shape *s, const float *x, dml__wi
    constant, here and with_beta below: a branch in the loop would cost more than the arithmetic. */
 DML__BODY void dml__pool_row_of_2x2(bool max, bool with_argmax, size_t count, size_t channels, int32_t step,
                                     const float *x, const float *below, int32_t place, int32_t width,
-                                    float *y, int32_t *argmax)
+                                    int32_t open, float *y, int32_t *argmax)
 {
     const dml__vi zero = { 0 };
     dml__vi here = zero + place;
@@ -10389,7 +10830,9 @@ DML__BODY void dml__pool_row_of_2x2(bool max, bool with_argmax, size_t count, si
                 dml__max_take(&value, &offset, x + channels + c, 1);
                 dml__max_take(&value, &offset, below + c, width);
                 dml__max_take(&value, &offset, below + channels + c, width + 1);
-                if (with_argmax) DML__STORE_INT(argmax + c, here + offset);
+                offset += here;
+                dml__max_place(&value, open, &offset);
+                if (with_argmax) DML__STORE_INT(argmax + c, offset);
             } else {
                 value = value + DML__LOAD(x + channels + c) + DML__LOAD(below + c);
                 value = (value + DML__LOAD(below + channels + c)) / 4.0f;
@@ -10433,10 +10876,10 @@ DML__BODY void dml__pool_forward_rows(bool max, const dml__pool2d_job *job, size
                 dml__pixels_that_fit(count, (size_t)s->stride_w * channels, channels, (size_t)(x_end - last));
             if (max && argmax)
                 dml__pool_row_of_2x2(true, true, count, channels, s->stride_w, first, first + line,
-                                     h.begin * s->width, s->width, y, argmax);
+                                     h.begin * s->width, s->width, job->open, y, argmax);
             else
                 dml__pool_row_of_2x2(max, false, count, channels, s->stride_w, first, first + line,
-                                     h.begin * s->width, s->width, y, NULL);
+                                     h.begin * s->width, s->width, -1, y, NULL);
             ow = (int)count;
         }
         for (; ow < job->out_width; ow++) {
@@ -10445,7 +10888,8 @@ DML__BODY void dml__pool_forward_rows(bool max, const dml__pool2d_job *job, size
             const float *last = x + (size_t)(h.end - 1) * line + (size_t)(w.end - 1) * channels;
             const bool fits = (size_t)(y_end - y) >= at + wide && (size_t)(x_end - last) >= wide;
             if (max)
-                dml__max_pixel(s, x, h, w, fits ? wide : channels, y + at, argmax ? argmax + at : NULL);
+                dml__max_pixel(s, x, h, w, fits ? wide : channels, job->open, y + at,
+                               argmax ? argmax + at : NULL);
             else
                 dml__avg_pixel(s, x, h, w, fits ? wide : channels, y + at);
         }
@@ -10635,15 +11079,28 @@ static dml_status dml__pool2d_over_rows(dml_pool *pool, dml__pool2d_job *job, in
     return DML_OK;
 }
 
-DML_API dml_status dml_max_pool2d_forward(dml_pool *pool, const dml_pool2d_shape *shape, const float *x,
-                                          float *y, int32_t *argmax)
+static dml_status dml__max_pool2d(dml_pool *pool, const dml_pool2d_shape *shape, const float *x, int32_t open,
+                                  float *y, int32_t *argmax)
 {
     dml__pool2d_job job;
     if (!dml__pool2d_start(&job, shape)) return DML_ERROR_ARGUMENT;
     job.x = x;
     job.y = y;
     job.argmax_out = argmax;
+    job.open = open;
     return dml__pool2d_over_rows(pool, &job, job.out_height, dml__max_forward_rows);
+}
+
+DML_API dml_status dml_max_pool2d_forward(dml_pool *pool, const dml_pool2d_shape *shape, const float *x,
+                                          float *y, int32_t *argmax)
+{
+    return dml__max_pool2d(pool, shape, x, -1, y, argmax);
+}
+
+DML_API dml_status dml_max_pool2d_of_relu_forward(dml_pool *pool, const dml_pool2d_shape *shape,
+                                                  const float *x, float *y, int32_t *argmax)
+{
+    return dml__max_pool2d(pool, shape, x, 0, y, argmax);
 }
 
 DML_API dml_status dml_max_pool2d_backward(dml_pool *pool, const dml_pool2d_shape *shape,
@@ -10846,13 +11303,46 @@ static size_t dml__norm_fold(size_t channels, size_t width)
 #define DML__NORM_CHUNK ((size_t)128)  /* rows summed in float */
 #define DML__NORM_SAMPLES ((size_t)32) /* rows whose mean is what distances are taken from */
 
-/* a += x - center, b += (x - center)^2; or, where there is a dy, a += dy, b += dy (x - center). */
-DML__BODY void dml__norm_add(bool backward, dml__vf *a, dml__vf *b, const dml__vf *center, const float *x,
-                             const float *dy)
+/* Backward through a relu: which elements dy counts for, by y = factor (x - mean) + shift, computed as
+   forward computes it, bit for bit. */
+typedef struct dml__norm_gate {
+    const float *factor, *shift; /* of each column */
+    int32_t open;                /* -1: there is no relu, and all count; else 0 */
+} dml__norm_gate;
+
+DML__BODY void dml__norm_pass(const dml__norm_gate *gate, size_t c, const dml__vf *distance, dml__vf *dy)
+{
+    const dml__vi zero = { 0 };
+    const dml__vf y = DML__LOAD(gate->shift + c) + DML__LOAD(gate->factor + c) * *distance;
+    *dy = (dml__vf)((dml__vi)*dy & ((y > 0.0f) | (zero + gate->open)));
+}
+
+DML__BODY float dml__norm_pass_one(const dml__norm_gate *gate, size_t c, float distance, float dy)
+{
+    const float y = gate->shift[c] + gate->factor[c] * distance;
+    return y > 0 || gate->open ? dy : 0;
+}
+
+/* A matrix of rows that lie `stride` apart; the sums are added to first[c], second[c], c < width. */
+typedef struct dml__norm_matrix {
+    size_t rows, stride, width;
+    const float *x, *dy;
+    const float *center; /* (width) */
+    dml__norm_gate gate;
+    double *first, *second;
+} dml__norm_matrix;
+
+/* a += x - center, b += (x - center)^2; or, where there is a dy, a += dy, b += dy (x - center), the vectors
+   of column c. */
+DML__BODY void dml__norm_add(bool backward, const dml__norm_gate *gate, size_t c, dml__vf *a, dml__vf *b,
+                             const dml__vf *center, const float *x, const float *dy)
 {
     const dml__vf distance = DML__LOAD(x) - *center;
     dml__vf first = distance;
-    if (backward) first = DML__LOAD(dy);
+    if (backward) {
+        first = DML__LOAD(dy);
+        dml__norm_pass(gate, c, &distance, &first);
+    }
     *a += first;
     *b += first * distance;
 }
@@ -10865,21 +11355,25 @@ DML__BODY void dml__norm_add_lanes(double *sum, const dml__vf *vector)
 }
 
 /* Four vectors of columns over a chunk of rows, their sums in registers. */
-DML__BODY void dml__norm_strip(bool backward, size_t rows, size_t stride, const float *x, const float *dy,
-                               const float *center, double *first, double *second)
+DML__BODY void dml__norm_strip(bool backward, const dml__norm_matrix *m, size_t c, size_t begin, size_t rows)
 {
-    const dml__vf c0 = DML__LOAD(center), c1 = DML__LOAD(center + DML__LANES);
-    const dml__vf c2 = DML__LOAD(center + 2 * DML__LANES), c3 = DML__LOAD(center + 3 * DML__LANES);
+    const dml__norm_gate gate = m->gate;
+    const float *x = m->x + begin * m->stride + c, *dy = backward ? m->dy + begin * m->stride + c : x;
+    const dml__vf c0 = DML__LOAD(m->center + c), c1 = DML__LOAD(m->center + c + DML__LANES);
+    const dml__vf c2 = DML__LOAD(m->center + c + 2 * DML__LANES);
+    const dml__vf c3 = DML__LOAD(m->center + c + 3 * DML__LANES);
     dml__vf a0, a1, a2, a3, b0, b1, b2, b3;
     dml__splat(&a0, 0);
     a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
-    for (size_t r = 0; r < rows; r++) {
-        const float *at = x + r * stride, *dat = backward ? dy + r * stride : at;
-        dml__norm_add(backward, &a0, &b0, &c0, at, dat);
-        dml__norm_add(backward, &a1, &b1, &c1, at + DML__LANES, dat + DML__LANES);
-        dml__norm_add(backward, &a2, &b2, &c2, at + 2 * DML__LANES, dat + 2 * DML__LANES);
-        dml__norm_add(backward, &a3, &b3, &c3, at + 3 * DML__LANES, dat + 3 * DML__LANES);
+    for (size_t r = 0; r < rows; r++, x += m->stride, dy += m->stride) {
+        dml__norm_add(backward, &gate, c, &a0, &b0, &c0, x, dy);
+        dml__norm_add(backward, &gate, c + DML__LANES, &a1, &b1, &c1, x + DML__LANES, dy + DML__LANES);
+        dml__norm_add(backward, &gate, c + 2 * DML__LANES, &a2, &b2, &c2, x + 2 * DML__LANES,
+                      dy + 2 * DML__LANES);
+        dml__norm_add(backward, &gate, c + 3 * DML__LANES, &a3, &b3, &c3, x + 3 * DML__LANES,
+                      dy + 3 * DML__LANES);
     }
+    double *first = m->first + c, *second = m->second + c;
     dml__norm_add_lanes(first, &a0);
     dml__norm_add_lanes(first + DML__LANES, &a1);
     dml__norm_add_lanes(first + 2 * DML__LANES, &a2);
@@ -10890,72 +11384,61 @@ DML__BODY void dml__norm_strip(bool backward, size_t rows, size_t stride, const 
     dml__norm_add_lanes(second + 3 * DML__LANES, &b3);
 }
 
-DML__BODY void dml__norm_vector(bool backward, size_t rows, size_t stride, const float *x, const float *dy,
-                                const float *center, double *first, double *second)
+DML__BODY void dml__norm_vector(bool backward, const dml__norm_matrix *m, size_t c, size_t begin, size_t rows)
 {
-    const dml__vf c = DML__LOAD(center);
+    const dml__norm_gate gate = m->gate;
+    const float *x = m->x + begin * m->stride + c, *dy = backward ? m->dy + begin * m->stride + c : x;
+    const dml__vf center = DML__LOAD(m->center + c);
     dml__vf a, b;
     dml__splat(&a, 0);
     b = a;
-    for (size_t r = 0; r < rows; r++)
-        dml__norm_add(backward, &a, &b, &c, x + r * stride, backward ? dy + r * stride : x);
-    dml__norm_add_lanes(first, &a);
-    dml__norm_add_lanes(second, &b);
+    for (size_t r = 0; r < rows; r++, x += m->stride, dy += m->stride)
+        dml__norm_add(backward, &gate, c, &a, &b, &center, x, dy);
+    dml__norm_add_lanes(m->first + c, &a);
+    dml__norm_add_lanes(m->second + c, &b);
 }
 
-DML__BODY void dml__norm_column(bool backward, size_t rows, size_t stride, const float *x, const float *dy,
-                                float center, double *first, double *second)
+DML__BODY void dml__norm_column(bool backward, const dml__norm_matrix *m, size_t c, size_t begin, size_t rows)
 {
     float a = 0, b = 0;
-    for (size_t r = 0; r < rows; r++) {
-        const float distance = x[r * stride] - center, value = backward ? dy[r * stride] : distance;
+    for (size_t r = begin; r < begin + rows; r++) {
+        const float distance = m->x[r * m->stride + c] - m->center[c];
+        float value = distance;
+        if (backward) value = dml__norm_pass_one(&m->gate, c, distance, m->dy[r * m->stride + c]);
         a += value;
         b += value * distance;
     }
-    *first += (double)a;
-    *second += (double)b;
+    m->first[c] += (double)a;
+    m->second[c] += (double)b;
 }
-
-/* A matrix of rows that lie `stride` apart; the sums are added to first[c], second[c], c < width. */
-typedef struct dml__norm_matrix {
-    size_t rows, stride, width;
-    const float *x, *dy;
-    const float *center; /* (width) */
-    double *first, *second;
-} dml__norm_matrix;
 
 DML__BODY void dml__norm_strips(bool backward, size_t begin, size_t rows, const dml__norm_matrix *m)
 {
-    const float *x = m->x + begin * m->stride, *dy = backward ? m->dy + begin * m->stride : NULL;
     size_t c = 0;
-    for (; c + 4 * DML__LANES <= m->width; c += 4 * DML__LANES)
-        dml__norm_strip(backward, rows, m->stride, x + c, backward ? dy + c : NULL, m->center + c,
-                        m->first + c, m->second + c);
-    for (; c + DML__LANES <= m->width; c += DML__LANES)
-        dml__norm_vector(backward, rows, m->stride, x + c, backward ? dy + c : NULL, m->center + c,
-                         m->first + c, m->second + c);
-    for (; c < m->width; c++)
-        dml__norm_column(backward, rows, m->stride, x + c, backward ? dy + c : NULL, m->center[c],
-                         m->first + c, m->second + c);
+    for (; c + 4 * DML__LANES <= m->width; c += 4 * DML__LANES) dml__norm_strip(backward, m, c, begin, rows);
+    for (; c + DML__LANES <= m->width; c += DML__LANES) dml__norm_vector(backward, m, c, begin, rows);
+    for (; c < m->width; c++) dml__norm_column(backward, m, c, begin, rows);
 }
 
 /* Long rows are read from end to end, which memory does best. */
 DML__BODY void dml__norm_rows(bool backward, size_t begin, size_t rows, const dml__norm_matrix *m)
 {
+    const dml__norm_gate gate = m->gate;
     float a[DML__NORM_MOST], b[DML__NORM_MOST];
     for (size_t c = 0; c < m->width; c++) a[c] = b[c] = 0;
     for (size_t r = begin; r < begin + rows; r++) {
-        const float *x = m->x + r * m->stride, *dy = backward ? m->dy + r * m->stride : NULL;
+        const float *x = m->x + r * m->stride, *dy = backward ? m->dy + r * m->stride : x;
         size_t c = 0;
         for (; c + DML__LANES <= m->width; c += DML__LANES) {
             const dml__vf center = DML__LOAD(m->center + c);
             dml__vf sum = DML__LOAD(a + c), product = DML__LOAD(b + c);
-            dml__norm_add(backward, &sum, &product, &center, x + c, backward ? dy + c : NULL);
+            dml__norm_add(backward, &gate, c, &sum, &product, &center, x + c, dy + c);
             DML__STORE(a + c, sum);
             DML__STORE(b + c, product);
         }
         for (; c < m->width; c++) {
-            const float distance = x[c] - m->center[c], value = backward ? dy[c] : distance;
+            const float distance = x[c] - m->center[c];
+            const float value = backward ? dml__norm_pass_one(&gate, c, distance, dy[c]) : distance;
             a[c] += value;
             b[c] += value * distance;
         }
@@ -10995,6 +11478,7 @@ typedef struct dml__norm_job {
     size_t rows, channels, columns, fold, rows_per_block;
     const float *x, *dy; /* (rows, channels), from the group's first column on; dy NULL: the moments of x */
     const float *center; /* (columns) */
+    dml__norm_gate gate; /* of the group's columns */
     double *partial;     /* (blocks, 2, columns) */
 } dml__norm_job;
 
@@ -11012,22 +11496,20 @@ static void dml__norm_task(void *argument, int task, int worker)
     const size_t row = (size_t)task * job->rows_per_block, columns = job->columns;
     const size_t rows = dml__minimum(job->rows_per_block, job->rows - row);
     const size_t wide_rows = rows / job->fold, width = columns * job->fold;
-    float center[DML__NORM_MOST];
+    float center[DML__NORM_MOST], factor[DML__NORM_MOST], shift[DML__NORM_MOST];
     double first[DML__NORM_MOST], second[DML__NORM_MOST];
     (void)worker;
     for (size_t i = 0; i < width; i++) {
         center[i] = job->center[i % columns];
+        factor[i] = job->dy ? job->gate.factor[i % columns] : 0;
+        shift[i] = job->dy ? job->gate.shift[i % columns] : 0;
         first[i] = second[i] = 0;
     }
     const size_t at = row * job->channels, rest = at + wide_rows * job->fold * job->channels;
-    dml__norm_matrix m = { wide_rows,
-                           job->channels * job->fold,
-                           width,
-                           job->x + at,
-                           job->dy ? job->dy + at : NULL,
-                           center,
-                           first,
-                           second };
+    dml__norm_matrix m = {
+        wide_rows, job->channels * job->fold,         width, job->x + at, job->dy ? job->dy + at : NULL,
+        center,    { factor, shift, job->gate.open }, first, second
+    };
     dml__norm_sum_matrix(job, &m);
     m.rows = rows % job->fold;
     m.stride = job->channels;
@@ -11113,22 +11595,37 @@ DML_API void dml_batch_statistics(dml_pool *pool, size_t rows, size_t channels, 
 }
 
 /* 1 / sqrt(variance + epsilon) */
-static double dml__norm_inverse(float variance, float epsilon)
+static double dml__norm_inverse(const dml_normalization *by, size_t c)
 {
-    return 1 / sqrt((double)variance + (double)epsilon);
+    return 1 / sqrt((double)by->variance[c] + (double)by->epsilon);
+}
+
+static float dml__norm_factor(const dml_normalization *by, size_t c)
+{
+    return (float)((double)by->scale[c] * dml__norm_inverse(by, c));
+}
+
+static int32_t dml__norm_open(const dml_normalization *by)
+{
+    return by->activation == DML_ACTIVATION_RELU ? 0 : -1;
 }
 
 DML_API void dml_batch_norm_backward_parameters(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                                const float *mean, const float *variance, float epsilon,
-                                                const float *dy, float *dscale, float *dshift)
+                                                const dml_normalization *by, const float *dy, float *dscale,
+                                                float *dshift)
 {
     for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
+        float factor[DML__NORM_MOST];
         double first[DML__NORM_MOST], second[DML__NORM_MOST];
-        dml__norm_job job = dml__norm_group(rows, channels, column, x, dy, mean + column);
+        dml__norm_job job = dml__norm_group(rows, channels, column, x, dy, by->mean + column);
+        for (size_t c = 0; c < job.columns; c++) factor[c] = dml__norm_factor(by, column + c);
+        job.gate.factor = factor;
+        job.gate.shift = by->shift + column;
+        job.gate.open = dml__norm_open(by);
         dml__norm_sums(pool, &job, first, second);
         for (size_t c = 0; c < job.columns; c++) {
             dshift[column + c] = (float)first[c];
-            dscale[column + c] = (float)(second[c] * dml__norm_inverse(variance[column + c], epsilon));
+            dscale[column + c] = (float)(second[c] * dml__norm_inverse(by, column + c));
         }
     }
 }
@@ -11141,37 +11638,49 @@ typedef struct dml__norm_map {
     const float *x, *dy; /* from the group's first column on; dy NULL: forward */
     float *out;
     float beta;
+    int32_t open; /* -1: there is no relu; else 0 */
     /* For each column of a wide row: forward: factor (x - mean) + shift; backward: factor dy +
-       distance (x - mean) + shift. */
-    float mean[DML__NORM_MOST], factor[DML__NORM_MOST], distance[DML__NORM_MOST], shift[DML__NORM_MOST];
+       distance (x - mean) + base, for dy that counts. */
+    float mean[DML__NORM_MOST], factor[DML__NORM_MOST], shift[DML__NORM_MOST];
+    float distance[DML__NORM_MOST], base[DML__NORM_MOST];
 } dml__norm_map;
 
 /* Elements [at, at + rows * stride) in rows of `width`. */
 DML__BODY void dml__norm_map_any(bool backward, bool adds, const dml__norm_map *map, size_t at, size_t rows,
                                  size_t stride, size_t width)
 {
+    const dml__vi zero = { 0 }, open = zero + map->open;
+    const dml__norm_gate gate = { map->factor, map->shift, map->open };
     for (size_t r = 0; r < rows; r++, at += stride) {
-        const float *x = map->x + at, *dy = backward ? map->dy + at : NULL;
+        const float *x = map->x + at, *dy = backward ? map->dy + at : x;
         float *out = map->out + at;
         size_t c = 0;
         for (; c + DML__LANES <= width; c += DML__LANES) {
             const dml__vf distance = DML__LOAD(x + c) - DML__LOAD(map->mean + c);
-            const dml__vf factor = DML__LOAD(map->factor + c);
-            dml__vf value = DML__LOAD(map->shift + c);
-            if (backward)
-                value += DML__LOAD(map->distance + c) * distance + factor * DML__LOAD(dy + c);
-            else
-                value += factor * distance;
+            dml__vf value;
+            if (backward) {
+                dml__vf d = DML__LOAD(dy + c);
+                dml__norm_pass(&gate, c, &distance, &d);
+                value = DML__LOAD(map->base + c);
+                value += DML__LOAD(map->distance + c) * distance + DML__LOAD(map->factor + c) * d;
+            } else {
+                value = DML__LOAD(map->shift + c) + DML__LOAD(map->factor + c) * distance;
+                value = (dml__vf)((dml__vi)value & (~(value <= 0.0f) | open)); /* keeps a NaN */
+            }
             if (adds) value += map->beta * DML__LOAD(out + c);
             DML__STORE(out + c, value);
         }
         for (; c < width; c++) {
             const float distance = x[c] - map->mean[c];
-            float value = map->shift[c];
-            if (backward)
-                value += map->distance[c] * distance + map->factor[c] * dy[c];
-            else
-                value += map->factor[c] * distance;
+            float value;
+            if (backward) {
+                const float d = dml__norm_pass_one(&gate, c, distance, dy[c]);
+                value = map->base[c];
+                value += map->distance[c] * distance + map->factor[c] * d;
+            } else {
+                value = map->shift[c] + map->factor[c] * distance;
+                if (value <= 0 && !map->open) value = 0;
+            }
             if (adds) value += map->beta * out[c];
             out[c] = value;
         }
@@ -11210,34 +11719,41 @@ static void dml__norm_map_run(dml_pool *pool, dml__norm_map *map)
     for (size_t i = map->columns; i < map->fold * map->columns; i++) {
         map->mean[i] = map->mean[i - map->columns];
         map->factor[i] = map->factor[i - map->columns];
-        map->distance[i] = map->distance[i - map->columns];
         map->shift[i] = map->shift[i - map->columns];
+        map->distance[i] = map->distance[i - map->columns];
+        map->base[i] = map->base[i - map->columns];
     }
     map->rows_per_task = dml__divide_up(dml__items_per_task(map->columns), map->fold) * map->fold;
     const size_t tasks = dml__divide_up(map->rows, map->rows_per_task);
     dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__norm_map_task, map);
 }
 
+/* Of the channels from `column` on; what backward adds is left out. */
+static void dml__norm_map_group(dml__norm_map *map, size_t rows, size_t channels, size_t column,
+                                const float *x, const dml_normalization *by, float *out)
+{
+    map->rows = rows;
+    map->channels = channels;
+    map->columns = dml__minimum(DML__NORM_MOST, channels - column);
+    map->x = x + column;
+    map->dy = NULL;
+    map->out = out + column;
+    map->beta = 0;
+    map->open = dml__norm_open(by);
+    for (size_t c = 0; c < map->columns; c++) {
+        map->mean[c] = by->mean[column + c];
+        map->factor[c] = dml__norm_factor(by, column + c);
+        map->shift[c] = by->shift[column + c];
+        map->distance[c] = map->base[c] = 0;
+    }
+}
+
 DML_API void dml_batch_norm_forward(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                    const float *scale, const float *shift, const float *mean,
-                                    const float *variance, float epsilon, float *y)
+                                    const dml_normalization *by, float *y)
 {
     for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
         dml__norm_map map;
-        map.rows = rows;
-        map.channels = channels;
-        map.columns = dml__minimum(DML__NORM_MOST, channels - column);
-        map.x = x + column;
-        map.dy = NULL;
-        map.out = y + column;
-        map.beta = 0;
-        for (size_t c = 0; c < map.columns; c++) {
-            const size_t at = column + c;
-            map.mean[c] = mean[at];
-            map.factor[c] = (float)((double)scale[at] * dml__norm_inverse(variance[at], epsilon));
-            map.distance[c] = 0;
-            map.shift[c] = shift[at];
-        }
+        dml__norm_map_group(&map, rows, channels, column, x, by, y);
         dml__norm_map_run(pool, &map);
     }
 }
@@ -11245,28 +11761,20 @@ DML_API void dml_batch_norm_forward(dml_pool *pool, size_t rows, size_t channels
 /* dx = scale inverse (dy - mean of dy - (x - mean) inverse^2 mean of dy (x - mean)), the two means being zero
    where the statistics are constants. */
 DML_API void dml_batch_norm_backward_input(dml_pool *pool, size_t rows, size_t channels, const float *x,
-                                           const float *scale, const float *mean, const float *variance,
-                                           float epsilon, const float *dy, const float *dscale,
+                                           const dml_normalization *by, const float *dy, const float *dscale,
                                            const float *dshift, float beta, float *dx)
 {
     const double count = rows ? (double)rows : 1;
     for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
         dml__norm_map map;
-        map.rows = rows;
-        map.channels = channels;
-        map.columns = dml__minimum(DML__NORM_MOST, channels - column);
-        map.x = x + column;
+        dml__norm_map_group(&map, rows, channels, column, x, by, dx);
         map.dy = dy + column;
-        map.out = dx + column;
         map.beta = beta;
         for (size_t c = 0; c < map.columns; c++) {
             const size_t at = column + c;
-            const double inverse = dml__norm_inverse(variance[at], epsilon);
-            const double factor = (double)scale[at] * inverse;
-            map.mean[c] = mean[at];
-            map.factor[c] = (float)factor;
-            map.distance[c] = dscale ? (float)(-factor * inverse * (double)dscale[at] / count) : 0.0f;
-            map.shift[c] = dshift ? (float)(-factor * (double)dshift[at] / count) : 0.0f;
+            const double inverse = dml__norm_inverse(by, at), factor = (double)by->scale[at] * inverse;
+            if (dscale) map.distance[c] = (float)(-factor * inverse * (double)dscale[at] / count);
+            if (dshift) map.base[c] = (float)(-factor * (double)dshift[at] / count);
         }
         dml__norm_map_run(pool, &map);
     }
@@ -11456,6 +11964,18 @@ DML__MAP(dml__add)
 DML_API void dml_add_forward(dml_pool *pool, size_t n, const float *a, const float *b, float *y)
 {
     dml__map_with_beta(pool, n, dml__add_map, a, b, 0, 0, y);
+}
+
+DML__BODY void dml__add_relu_at(const dml__map_operands *at, size_t i, dml__vf *value)
+{
+    const dml__vf sum = DML__LOAD(at->in[0] + i) + DML__LOAD(at->in[1] + i);
+    *value = (dml__vf)((dml__vi)sum & ~(sum <= 0.0f)); /* keeps a NaN */
+}
+DML__MAP(dml__add_relu)
+
+DML_API void dml_add_relu_forward(dml_pool *pool, size_t n, const float *a, const float *b, float *y)
+{
+    dml__map_with_beta(pool, n, dml__add_relu_map, a, b, 0, 0, y);
 }
 
 DML__BODY void dml__relu_at(const dml__map_operands *at, size_t i, dml__vf *value)
@@ -12861,9 +13381,14 @@ typedef struct dml__run {
 #define DML__NEEDS_INPUTS 0x1Fu
 #define DML__NEEDS_OUTPUT 0x100u
 /* With what an op may become one, in the same word: a relu with an op whose forward does it in passing, where
-   dml__ends_in_relu says so. */
+   dml__ends_in_relu says so, and whose backward does too; or whose reader's backward does, where
+   dml__begins_with_relu says so: it then gives no gradient to what isn't above 0. */
 #define DML__IS_RELU 0x200u
 #define DML__TAKES_RELU 0x400u
+#define DML__TAKES_RELU_BACK 0x800u
+#define DML__GATES_RELU 0x1000u
+/* The gradient of each input is the output's, which may therefore be their place. */
+#define DML__PASSES_GRADIENT 0x2000u
 
 typedef struct dml__op {
     const char *name;
@@ -12904,8 +13429,10 @@ DML__LOCAL bool dml__wants_gradient(const dml__run *run, const dml_node *node, i
 DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i);
 
 /* Whether the node's value is that of the relu that follows, of an op with DML__TAKES_RELU: on a host_memory
-   device. The relu's forward then doesn't run, and its backward works in place. */
+   device. The relu's forward then doesn't run, and its backward, unless another op does that too, works in
+   place. */
 DML__LOCAL bool dml__ends_in_relu(const dml__run *run, const dml_node *node);
+DML__LOCAL bool dml__begins_with_relu(const dml__run *run, const dml_node *node);
 
 /* Elements of the node's value in this run. */
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node);
@@ -13923,11 +14450,13 @@ DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, con
 typedef struct dml__slot {
     dml_node *node;
     int root;              /* the slot whose memory this one is: its own index, but for views and fused */
-    bool fused;            /* a relu that the op of its input does */
+    bool fused, gone;      /* a relu that the op of its input does; that has nothing to do in backward too */
     bool ends_in_relu;     /* such an op */
+    bool begins_with_relu; /* an op that does the backward of its input, a relu */
     bool has_gradient;     /* a parameter lies behind it */
     bool reached, written; /* while compiling: by the output's gradient; as a gradient, by some op */
     int limit;             /* input: values must be in 0 .. limit - 1 for the program's ops; 0: any */
+    int given;             /* input: which of the program's */
     unsigned accumulates;  /* bit i: in backward, another op wrote the gradient of input i before this one */
     int value_at, gradient_at; /* the slot whose block of the arena holds them: another's where in place */
     size_t value, gradient, saved; /* bytes into the arena, of roots */
@@ -13953,6 +14482,8 @@ struct dml_program {
     int *slot_of_node; /* by node index; -1: not in the program */
     int inputs;
     dml_node **input;
+    dml_buffer *given; /* (inputs): the caller's arrays, which a host_memory device reads where they are;
+                          NULL: they are written to the arena */
     size_t bytes;
     dml_buffer *arena;
     dml_buffer *g; /* of a training program: as long as w */
@@ -14036,6 +14567,10 @@ DML__LOCAL dml_ref dml__value(const dml__run *run, const dml_node *node)
 {
     const dml__slot *root = dml__root_of(run, node);
     if (root->node->op == dml__parameter_op()) return dml__parameter_ref(run->program->graph->w, root->node);
+    if (root->node->op == dml__input_op() && run->program->given) {
+        const dml_ref ref = { &run->program->given[root->given], 0 };
+        return ref;
+    }
     return dml__arena_ref(run, root->value);
 }
 
@@ -14065,6 +14600,11 @@ DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i)
 DML__LOCAL bool dml__ends_in_relu(const dml__run *run, const dml_node *node)
 {
     return dml__slot_of(run, node)->ends_in_relu;
+}
+
+DML__LOCAL bool dml__begins_with_relu(const dml__run *run, const dml_node *node)
+{
+    return dml__slot_of(run, node)->begins_with_relu;
 }
 
 DML__LOCAL size_t dml__count(const dml__run *run, const dml_node *node)
@@ -14206,6 +14746,7 @@ static void dml__program_destroy_owned(dml__owned *owned)
     dml__release(&context->memory, program->slot);
     dml__release(&context->memory, program->slot_of_node);
     dml__release(&context->memory, program->input);
+    dml__release(&context->memory, program->given);
     dml__release(&context->memory, program);
 }
 
@@ -14260,7 +14801,10 @@ static dml_status dml__collect_slots(dml_program *program)
         slot->value_at = slot->gradient_at = s;
         program->slot_of_node[i] = s;
         slot->root = node[i]->op->view ? dml__input_slot(program, slot, 0)->root : s;
-        if (node[i]->op == dml__input_op()) program->input[program->inputs++] = node[i];
+        if (node[i]->op == dml__input_op()) {
+            slot->given = program->inputs;
+            program->input[program->inputs++] = node[i];
+        }
         program->changes_w = program->changes_w || (program->training && node[i]->kept);
         dml__limit_inputs(program, slot);
     }
@@ -14278,8 +14822,20 @@ static int dml__count_uses(const dml_program *program, const dml__slot *slot)
     return uses;
 }
 
-/* Step 2: a relu and the product that nothing else reads become one. They share value and gradient, which the
-   relu's backward, being the last to write there, makes the product's in place. */
+/* The only op that reads a slot's node, where there is one that gates a relu; else NULL. */
+static dml__slot *dml__gate_behind(dml_program *program, const dml__slot *slot)
+{
+    if (dml__count_uses(program, slot) != 1) return NULL;
+    for (int s = 0; s < program->slots; s++)
+        if ((program->slot[s].node->op->needs & DML__GATES_RELU) &&
+            program->slot[s].node->input[0] == slot->node)
+            return &program->slot[s];
+    return NULL;
+}
+
+/* Step 2: a relu and the op before it that nothing else reads become one. They share value and gradient,
+   which the relu's backward, being the last to write there, makes that op's in place; unless it has nothing
+   left to do, since the op before or behind it minds the relu. */
 static void dml__fuse(dml_program *program)
 {
     for (int s = 0; s < program->slots; s++) {
@@ -14290,6 +14846,9 @@ static void dml__fuse(dml_program *program)
         if (!(input->node->op->needs & DML__TAKES_RELU) || dml__count_uses(program, input) > 1) continue;
         slot->root = input->root;
         slot->fused = input->ends_in_relu = true;
+        dml__slot *gate = dml__gate_behind(program, slot);
+        slot->gone = (input->node->op->needs & DML__TAKES_RELU_BACK) || gate;
+        if (gate && !(input->node->op->needs & DML__TAKES_RELU_BACK)) gate->begins_with_relu = true;
     }
 }
 
@@ -14372,11 +14931,12 @@ static void dml__find_lives(const dml_program *program, dml__block_life *blocks)
         saved->first = s;
         saved->last = slot->has_gradient ? end - s : s;
         if (node->op == dml__parameter_op()) continue;
+        if (node->op == dml__input_op() && program->given) continue;
         if (slot->root == s) value->bytes = dml__value_bytes(program, node);
         if (slot->root == s && slot->has_gradient) gradient->bytes = value->bytes;
         if (node->op->saved_bytes) saved->bytes = node->op->saved_bytes(node, program->batch);
 
-        if (slot->has_gradient && (node->op->needs & DML__NEEDS_OUTPUT))
+        if (slot->has_gradient && (node->op->needs & DML__NEEDS_OUTPUT) && !slot->gone)
             dml__live_at(&blocks[3 * slot->root], end - s);
         for (int i = 0; i < node->inputs; i++) {
             const int root = dml__input_slot(program, slot, i)->root;
@@ -14399,9 +14959,42 @@ static bool dml__continue_block(dml__block_life *whole, dml__block_life *part)
     return true;
 }
 
+/* Whether all that write the gradient of input `i` of slot s, in backward, come before the op of slot `until`
+   runs, but for s itself. */
+static bool dml__written_after(const dml_program *program, int s, int root, int until)
+{
+    for (int u = 0; u < program->slots; u++) {
+        const dml__slot *slot = &program->slot[u];
+        if (u == s || slot->gone || slot->node->op->view || u < until) continue;
+        for (int k = 0; k < slot->node->inputs; k++)
+            if (dml__input_slot(program, slot, k)->root == root) return false;
+    }
+    return true;
+}
+
+/* Gives the gradients of both inputs of an op that passes its own on the place of that: the later input's op
+   reads it first, and only then do other ops add to the earlier's. */
+static void dml__pass_gradient(dml_program *program, int s, dml__block_life *blocks)
+{
+    const dml__slot *slot = &program->slot[s];
+    const int a = dml__input_slot(program, slot, 0)->root, b = dml__input_slot(program, slot, 1)->root;
+    dml__slot *early = &program->slot[a < b ? a : b], *late = &program->slot[a < b ? b : a];
+    dml__block_life *whole = &blocks[3 * slot->gradient_at + 1];
+    dml__block_life *first = &blocks[3 * (a < b ? b : a) + 1], *last = &blocks[3 * (a < b ? a : b) + 1];
+    if (a == b || !early->has_gradient || !late->has_gradient || slot->accumulates) return;
+    if (!whole->bytes || whole->bytes != first->bytes || whole->bytes != last->bytes) return;
+    if (whole->last != first->first || whole->last != last->first) return;
+    if (!dml__written_after(program, s, a < b ? b : a, 0) ||
+        !dml__written_after(program, s, a < b ? a : b, a < b ? b : a))
+        return;
+    whole->last = last->last;
+    first->bytes = last->bytes = 0;
+    early->gradient_at = late->gradient_at = slot->gradient_at;
+}
+
 /* Step 6: where an op may write over what nobody needs after it, it does: its value over its input's, and in
    backward its input's gradient, which it is the first to write, over its own. */
-static void dml__work_in_place(const dml_program *program, dml__block_life *blocks)
+static void dml__work_in_place(dml_program *program, dml__block_life *blocks)
 {
     for (int s = 0; s < program->slots; s++) {
         dml__slot *slot = &program->slot[s];
@@ -14411,6 +15004,8 @@ static void dml__work_in_place(const dml_program *program, dml__block_life *bloc
     }
     for (int s = program->slots - 1; s >= 0; s--) {
         const dml__slot *slot = &program->slot[s];
+        if (slot->has_gradient && (slot->node->op->needs & DML__PASSES_GRADIENT))
+            dml__pass_gradient(program, s, blocks);
         if (!slot->node->op->in_place || !slot->has_gradient || (slot->accumulates & 1u)) continue;
         const int input = dml__input_slot(program, slot, 0)->root;
         if (!program->slot[input].has_gradient) continue;
@@ -14540,6 +15135,16 @@ static dml_status dml__reserve_scratch(dml_program *program)
                      most.shared);
 }
 
+/* Where the device can, it reads inputs from the caller's arrays: no copies, and no places in the arena. */
+static dml_status dml__read_inputs_in_place(dml_program *program)
+{
+    dml_context *context = program->graph->context;
+    program->given = (dml_buffer *)dml__allocate_array(&context->memory, (size_t)program->inputs + 1,
+                                                       sizeof *program->given);
+    if (program->given) return DML_OK;
+    return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for %d inputs", program->inputs);
+}
+
 static dml_program *dml__compile_in(dml_node *output, const dml_program_options *options, bool disjoint)
 {
     dml_graph *graph = output->graph;
@@ -14559,7 +15164,10 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     dml__own(context, &program->owned, dml__program_destroy_owned);
     graph->programs++;
     dml_status status = dml__collect_slots(program);
-    if (status == DML_OK && context->device.host_memory && !disjoint) dml__fuse(program);
+    if (status == DML_OK && context->device.host_memory && !disjoint) {
+        dml__fuse(program);
+        status = dml__read_inputs_in_place(program);
+    }
     if (status == DML_OK && program->training) {
         dml__find_gradients(program);
         dml__order_gradients(program);
@@ -14670,6 +15278,10 @@ DML__LOCAL dml_status dml__program_check(dml_program *program, int rows, const v
         if (!inputs || !inputs[i])
             return dml__fail(error, DML_ERROR_ARGUMENT, "input '%s': input %d of %d is NULL", input->name,
                              i + 1, program->inputs);
+        if ((uintptr_t)inputs[i] % dml_dtype_size(input->dtype))
+            return dml__fail(error, DML_ERROR_ARGUMENT,
+                             "input '%s': its array must be aligned to %zu bytes, as an array of %s is",
+                             input->name, dml_dtype_size(input->dtype), dml_dtype_name(input->dtype));
         const int limit = program->slot[program->slot_of_node[input->index]].limit;
         if (limit) status = dml__check_labels(input, limit, rows, (const int32_t *)inputs[i], error);
     }
@@ -14681,6 +15293,10 @@ static dml_status dml__forward(const dml__run *run, const void *const *inputs)
     const dml_program *program = run->program;
     dml_status status = DML_OK;
     for (int i = 0; i < program->inputs && status == DML_OK; i++) {
+        if (program->given) {
+            program->given[i].host = (void *)(uintptr_t)inputs[i]; /* which no op writes */
+            continue;
+        }
         const size_t bytes = dml__count(run, program->input[i]) * dml_dtype_size(program->input[i]->dtype);
         status =
             run->device->backend->write(run->device, dml__value(run, program->input[i]), inputs[i], bytes);
@@ -14701,7 +15317,7 @@ static dml_status dml__backward(const dml__run *run, const dml__training *traini
                                                     &training->loss_scale, sizeof training->loss_scale);
     for (int s = program->slots - 1; s >= 0 && status == DML_OK; s--) {
         const dml__slot *slot = &program->slot[s];
-        if (slot->has_gradient && slot->node->op->backward)
+        if (slot->has_gradient && slot->node->op->backward && !slot->gone)
             status = slot->node->op->backward(run, slot->node);
         if (status != DML_OK || slot->final_from >= final_from) continue;
         if (listener) status = listener->ready(listener->user, slot->final_from, final_from);
@@ -15026,8 +15642,9 @@ static dml_status dml__add_op_forward(const dml__run *run, const dml_node *node)
 {
     const size_t n = dml__count(run, node);
     if (run->device->host_memory) {
-        dml_add_forward(run->pool, n, dml__host_value(run, node->input[0]),
-                        dml__host_value(run, node->input[1]), dml__host_value(run, node));
+        (dml__ends_in_relu(run, node) ? dml_add_relu_forward : dml_add_forward)(
+            run->pool, n, dml__host_value(run, node->input[0]), dml__host_value(run, node->input[1]),
+            dml__host_value(run, node));
         return DML_OK;
     }
     dml_launch launch = dml__launch("add", n, 1);
@@ -15046,8 +15663,9 @@ static dml_status dml__add_op_backward(const dml__run *run, const dml_node *node
         if (!dml__wants_gradient(run, node, i)) continue;
         const float beta = dml__beta(run, node, i);
         if (run->device->host_memory) {
-            dml_axpby(run->pool, n, 1.0f, dml__host_gradient(run, node), beta,
-                      dml__host_gradient(run, node->input[i]));
+            const float *from = dml__host_gradient(run, node);
+            float *to = dml__host_gradient(run, node->input[i]);
+            if (to != from || beta != 0) dml_axpby(run->pool, n, 1.0f, from, beta, to);
             continue;
         }
         dml_launch launch = dml__launch("axpby", n, 1);
@@ -15063,10 +15681,17 @@ static dml_status dml__add_op_backward(const dml__run *run, const dml_node *node
 
 DML__LOCAL const dml__op *dml__add_op(void)
 {
-    static const dml__op op = {
-        "add", dml__add_infer, dml__add_op_forward, dml__add_op_backward, 0, NULL, false, true, NULL, NULL,
-        NULL
-    };
+    static const dml__op op = { "add",
+                                dml__add_infer,
+                                dml__add_op_forward,
+                                dml__add_op_backward,
+                                DML__TAKES_RELU | DML__PASSES_GRADIENT,
+                                NULL,
+                                false,
+                                true,
+                                NULL,
+                                NULL,
+                                NULL };
     return &op;
 }
 
@@ -15450,7 +16075,7 @@ static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *no
         const dml_epilogue epilogue = { bias ? dml__host_value(run, bias) : NULL, dml__ends_in_relu(run, node)
                                                                                       ? DML_ACTIVATION_RELU
                                                                                       : DML_ACTIVATION_NONE };
-        return dml_conv2d_forward_fused(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w),
+        return dml_conv2d_forward_fused(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w), 0,
                                         &epilogue, dml__host_value(run, node));
     }
     dml_launch launch =
@@ -15700,8 +16325,9 @@ static dml_status dml__max_pool2d_op_forward(const dml__run *run, const dml_node
     const dml_node *x = node->input[0];
     if (run->device->host_memory) {
         const dml_pool2d_shape shape = dml__pool2d_run_shape(run, node);
-        return dml_max_pool2d_forward(run->pool, &shape, dml__host_value(run, x), dml__host_value(run, node),
-                                      (int32_t *)dml__host(dml__saved(run, node)));
+        return (dml__begins_with_relu(run, node) ? dml_max_pool2d_of_relu_forward : dml_max_pool2d_forward)(
+            run->pool, &shape, dml__host_value(run, x), dml__host_value(run, node),
+            (int32_t *)dml__host(dml__saved(run, node)));
     }
     dml_launch launch = dml__pool2d_launch(run, node, "max_pool2d_forward", dml__count(run, node));
     launch.buffer[0] = dml__value(run, x);
@@ -15734,7 +16360,7 @@ DML__LOCAL const dml__op *dml__max_pool2d_op(void)
                                 dml__pool2d_infer,
                                 dml__max_pool2d_op_forward,
                                 dml__max_pool2d_op_backward,
-                                0,
+                                DML__GATES_RELU,
                                 dml__max_pool2d_saved_bytes,
                                 false,
                                 false,
@@ -16136,6 +16762,17 @@ static dml_launch dml__batch_norm_launch(const dml__run *run, const dml_node *no
     return launch;
 }
 
+static dml_normalization dml__batch_norm_here(const dml__run *run, const dml_node *node)
+{
+    const dml_normalization by = { (const float *)dml__host(dml__batch_norm_mean(run, node)),
+                                   (const float *)dml__host(dml__batch_norm_variance(run, node)),
+                                   dml__host_value(run, node->input[DML__NORM_WEIGHT]),
+                                   dml__host_value(run, node->input[DML__NORM_BIAS]),
+                                   ((const dml_batch_norm_options *)node->attributes)->epsilon,
+                                   dml__ends_in_relu(run, node) ? DML_ACTIVATION_RELU : DML_ACTIVATION_NONE };
+    return by;
+}
+
 /* ---- forward ---- */
 
 /* The share of the batch's mean and of its variance in the running ones, and the factor that makes the
@@ -16206,11 +16843,9 @@ static dml_status dml__batch_norm_op_forward(const dml__run *run, const dml_node
         if (status != DML_OK) return status;
     }
     if (run->device->host_memory) {
-        dml_batch_norm_forward(
-            run->pool, dml__batch_norm_rows(run, node), dml__batch_norm_channels(node),
-            dml__host_value(run, x), dml__host_value(run, weight), dml__host_value(run, bias),
-            (const float *)dml__host(mean), (const float *)dml__host(variance),
-            ((const dml_batch_norm_options *)node->attributes)->epsilon, dml__host_value(run, node));
+        const dml_normalization by = dml__batch_norm_here(run, node);
+        dml_batch_norm_forward(run->pool, dml__batch_norm_rows(run, node), dml__batch_norm_channels(node),
+                               dml__host_value(run, x), &by, dml__host_value(run, node));
         return DML_OK;
     }
     dml_launch launch = dml__batch_norm_launch(run, node, "batch_norm_forward", dml__count(run, node), 1);
@@ -16234,11 +16869,10 @@ static dml_status dml__batch_norm_sums(const dml__run *run, const dml_node *node
     const dml_ref dweight = dml__batch_norm_saved(run, node, DML__NORM_SAVED_DWEIGHT);
     const dml_ref dbias = dml__batch_norm_saved(run, node, DML__NORM_SAVED_DBIAS);
     if (run->device->host_memory) {
-        dml_batch_norm_backward_parameters(
-            run->pool, dml__batch_norm_rows(run, node), channels, dml__host_value(run, x),
-            (const float *)dml__host(mean), (const float *)dml__host(variance),
-            ((const dml_batch_norm_options *)node->attributes)->epsilon, dml__host_gradient(run, node),
-            (float *)dml__host(dweight), (float *)dml__host(dbias));
+        const dml_normalization by = dml__batch_norm_here(run, node);
+        dml_batch_norm_backward_parameters(run->pool, dml__batch_norm_rows(run, node), channels,
+                                           dml__host_value(run, x), &by, dml__host_gradient(run, node),
+                                           (float *)dml__host(dweight), (float *)dml__host(dbias));
         return DML_OK;
     }
     const dml_ref parts = dml__batch_norm_saved(run, node, DML__NORM_SAVED_PARTS);
@@ -16290,12 +16924,10 @@ static dml_status dml__batch_norm_input_gradient(const dml__run *run, const dml_
         const bool flows = dml__batch_norm_by_batch(run, node);
         const dml_ref dweight = dml__batch_norm_saved(run, node, DML__NORM_SAVED_DWEIGHT);
         const dml_ref dbias = dml__batch_norm_saved(run, node, DML__NORM_SAVED_DBIAS);
+        const dml_normalization by = dml__batch_norm_here(run, node);
         dml_batch_norm_backward_input(
             run->pool, dml__batch_norm_rows(run, node), dml__batch_norm_channels(node),
-            dml__host_value(run, x), dml__host_value(run, node->input[DML__NORM_WEIGHT]),
-            (const float *)dml__host(dml__batch_norm_mean(run, node)),
-            (const float *)dml__host(dml__batch_norm_variance(run, node)),
-            ((const dml_batch_norm_options *)node->attributes)->epsilon, dml__host_gradient(run, node),
+            dml__host_value(run, x), &by, dml__host_gradient(run, node),
             flows ? (const float *)dml__host(dweight) : NULL, flows ? (const float *)dml__host(dbias) : NULL,
             beta, dml__host_gradient(run, x));
         return DML_OK;
@@ -16341,7 +16973,8 @@ DML__LOCAL const dml__op *dml__batch_norm_op(void)
                                 dml__batch_norm_infer,
                                 dml__batch_norm_op_forward,
                                 dml__batch_norm_op_backward,
-                                DML__NEEDS_INPUT(DML__NORM_X) | DML__NEEDS_INPUT(DML__NORM_WEIGHT),
+                                DML__NEEDS_INPUT(DML__NORM_X) | DML__NEEDS_INPUT(DML__NORM_WEIGHT) |
+                                    DML__NEEDS_INPUT(DML__NORM_BIAS) | DML__TAKES_RELU | DML__TAKES_RELU_BACK,
                                 dml__batch_norm_saved_bytes,
                                 false,
                                 true,

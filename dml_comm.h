@@ -51,6 +51,7 @@
 #if defined(__GNUC__)
 #define DML__UNUSED __attribute__((unused))
 #define DML__NOINLINE __attribute__((noinline))
+#define DML__COLD __attribute__((cold, noinline)) /* made small, not fast */
 #if defined(__MINGW32__) && !defined(__clang__)
 #define DML__PRINTF(position, first) __attribute__((format(gnu_printf, position, first)))
 #else
@@ -59,6 +60,7 @@
 #else
 #define DML__UNUSED
 #define DML__NOINLINE
+#define DML__COLD
 #define DML__PRINTF(position, first)
 #endif
 #ifdef DML_STATIC

@@ -497,8 +497,10 @@ static void make_norm(problem *p)
 
 static dml_status run_norm(problem *p)
 {
-    dml_batch_norm_forward(p->pool, (size_t)p->size[0], (size_t)p->size[1], p->in[0], p->in[1], p->in[2],
-                           p->in[3], p->in[4], norm_epsilon, p->out);
+    const dml_normalization by = {
+        p->in[3], p->in[4], p->in[1], p->in[2], norm_epsilon, DML_ACTIVATION_NONE
+    };
+    dml_batch_norm_forward(p->pool, (size_t)p->size[0], (size_t)p->size[1], p->in[0], &by, p->out);
     return DML_OK;
 }
 
