@@ -94,10 +94,9 @@ static void reserve(dml_pool *pool, dml_scratch scratch)
 
 static void measure_bf16(const product *p, bench_peers *peers, dml_pool *pool, double seconds)
 {
-    static const char *const ways[] = { "widened", "avx512_bf16", "amx" }; /* as dml__bf16_isa */
     const size_t m = (size_t)p->m, n = (size_t)p->n, k = (size_t)p->k;
     const double operations = 2.0 * p->m * p->n * p->k;
-    const dml__bf16_isa isa = dml__pool_bf16(pool);
+    const char *isa = dml_bf16gemm_isa(pool);
     char name[128];
     job j = {
         *p,   pool, bench_floats("gemm", m * k), bench_floats("gemm", k * n), bench_floats("gemm", m * n),
@@ -109,12 +108,12 @@ static void measure_bf16(const product *p, bench_peers *peers, dml_pool *pool, d
     reserve(pool, dml_bf16gemm_scratch(p->m, p->n, p->k));
     snprintf(name, sizeof name, "bf16gemm %d %d %d %d %d", p->m, p->n, p->k, p->trans_a, p->trans_b);
     /* What instructions on bf16 could do at best isn't known. */
-    const double least = isa == DML__BF16_WIDENED ? 1e-9 * operations / bench_fma_peak(pool) : 0;
+    const double least = strcmp(isa, "widened") == 0 ? 1e-9 * operations / bench_fma_peak(pool) : 0;
     const double before = bench_time(run, &j, seconds / 2);
     const double one = bench_beside(peers, name, run_bf16, &j, seconds);
     const double after = bench_time(run, &j, seconds / 2), f32 = before < after ? before : after;
     printf("name=bf16gemm what=%s m=%d n=%d k=%d ta=%d tb=%d isa=%s of_f32=%.3f", p->what, p->m, p->n, p->k,
-           p->trans_a, p->trans_b, ways[isa], f32 / one);
+           p->trans_a, p->trans_b, isa, f32 / one);
     bench_row(peers, dml_pool_threads(pool), one, least, 1e-9 * operations, "GFLOP/s");
     free(j.a), free(j.b), free(j.c);
     free(j.narrow_a), free(j.narrow_b);

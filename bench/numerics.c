@@ -157,7 +157,7 @@ static void make_bf16gemm(problem *p)
             dml_bf16_to_f32(NULL, 1, &narrow, &p->in[i][k]);
         }
     exact_products(p);
-    if (p->kind == DENORMAL && dml__pool_bf16(p->pool) != DML__BF16_WIDENED)
+    if (p->kind == DENORMAL && strcmp(dml_bf16gemm_isa(p->pool), "widened") != 0)
         for (size_t i = 0; i < p->out_count; i++) p->allowed[i] += fabs(p->want[i]); /* as bf16.h says */
 }
 

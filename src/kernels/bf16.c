@@ -193,4 +193,14 @@ DML_API dml_scratch dml_bf16gemm_scratch(int m, int n, int k)
     return dml__product_scratch(&product);
 }
 
+DML_API const char *dml_bf16gemm_isa(dml_pool *pool)
+{
+    switch (dml__pool_bf16(pool)) {
+    case DML__BF16_AMX: return "amx";
+    case DML__BF16_AVX512: return "avx512_bf16";
+    case DML__BF16_WIDENED: break;
+    }
+    return "widened";
+}
+
 #endif
