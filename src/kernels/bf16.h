@@ -27,7 +27,7 @@ DML_API dml_status dml_bf16gemm(dml_pool *pool, dml_transpose trans_a, dml_trans
                                 int k, float alpha, const dml_bf16 *a, int lda, const dml_bf16 *b, int ldb,
                                 float beta, float *c, int ldc, const dml_epilogue *epilogue);
 
-/* The scratch with which it is fastest: at most 910 KB a worker, and 256 KiB shared. */
+/* The scratch with which it is fastest: at most 1.3 MB a worker, and 256 KiB shared. */
 DML_API dml_scratch dml_bf16gemm_scratch(int m, int n, int k);
 
 /* Which of the three ways such a pool's products take: "amx", "avx512_bf16" or "widened". */

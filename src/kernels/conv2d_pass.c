@@ -503,12 +503,11 @@ static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__co
     sweep.columns = (int)dml__conv_pass_panel_columns(plan, panel);
     const ptrdiff_t width = dml__conv_round_up(sweep.columns, plan->kernel->lanes);
     sweep.k0 = chunk->k0;
+    dml__tile_init(tile);
     tile->panels = (int)panels;
     tile->columns = (int)width;
     tile->a_step = 1;
-    tile->a_packed = false;
     tile->b_step = width;
-    tile->alpha = 1;
     if (plan->packed) {
         tile->b = plan->packed + sweep.j0 * plan->k + chunk->k0 * width;
         tile->b_panel = plan->full * plan->k;
@@ -521,7 +520,6 @@ static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__co
     }
     tile->beta = first ? p->beta : 1;
     tile->relu = last && p->relu;
-    tile->bias = NULL;
     if (last && p->bias) {
         tile->bias = p->bias + sweep.j0;
         if (sweep.columns < width) { /* vectors are read of it */

@@ -177,14 +177,10 @@ static void dml__planes_lines_run(const dml__planes_plan *plan, const dml__plane
     const ptrdiff_t full = plan->kernel->lanes * plan->kernel->vectors;
     float sums[DML__CONV_ROWS * DML__CONV_COLUMNS]; /* (columns of the pass, pixels) */
     dml__tile tile;
+    dml__tile_init(&tile);
     tile.rows = (int)p->columns;
     tile.k = (int)p->depth;
     tile.a_step = p->weights_depth;
-    tile.panels = 1;
-    tile.b_panel = 0;
-    tile.alpha = 1;
-    tile.bias = NULL;
-    tile.relu = false;
     for (int i = 0; i < tile.rows; i++) tile.a[i] = p->weights + i * p->weights_column;
     for (ptrdiff_t y = band->y0; y < band->y1; y++)
         for (ptrdiff_t x = 0; x < p->grid_w; x += full) {

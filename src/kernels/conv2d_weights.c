@@ -333,14 +333,10 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
     const ptrdiff_t tiles = j->taps_h * dml__wgrad_tiles_across(plan), pixels = strip->lines * strip->w;
     ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
     dml__tile tile;
+    dml__tile_init(&tile);
     tile.a_at = a_at;
     tile.b_at = b_at;
-    tile.alpha = 1;
-    tile.panels = 1;
-    tile.b_panel = 0;
     tile.beta = beta;
-    tile.bias = NULL;
-    tile.relu = false;
     tile.k = (int)strip->w;
     tile.blocks = (int)strip->lines;
     for (ptrdiff_t panel = part->panel0; panel < part->panel1; panel++) {
@@ -457,19 +453,14 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
     float patches[DML__WGRAD_STRIP * DML__CONV_COLUMNS]; /* (pixels, width) */
     ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
     dml__tile tile;
+    dml__tile_init(&tile);
     tile.a_at = a_at;
     tile.b_at = b_at;
     tile.a_step = j->dy_pixel;
-    tile.a_packed = false;
     tile.b = patches;
     tile.b_step = width;
     tile.columns = (int)width;
-    tile.alpha = 1;
-    tile.panels = 1;
-    tile.b_panel = 0;
     tile.beta = piece->chunk ? 0 : j->beta;
-    tile.bias = NULL;
-    tile.relu = false;
     for (ptrdiff_t s = piece->chunk * plan->strips / plan->chunks; s < end; s++, tile.beta = 1) {
         const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
         dml__wgrad_gather(plan, &strip, &columns, width, patches);

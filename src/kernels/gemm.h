@@ -36,7 +36,7 @@ DML_API dml_status dml_sgemm_batched(dml_pool *pool, dml_transpose trans_a, dml_
                                      int ldc, ptrdiff_t stride_c, int count);
 
 /* The scratch with which a row-major product is fastest, for dml_pool_reserve; it depends on dml_cpu_isa. (A
-   column-major product is the row-major one of the factors swapped.) At most 910 KB a worker, and 256 KiB
+   column-major product is the row-major one of the factors swapped.) At most 1.3 MB a worker, and 256 KiB
    shared; little for small products; zeros where a size is below 1. */
 DML_API dml_scratch dml_sgemm_scratch(dml_transpose trans_a, dml_transpose trans_b, int m, int n, int k);
 

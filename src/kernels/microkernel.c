@@ -93,16 +93,16 @@ static void dml__run_neon(const dml__tile *tile)
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa)
 {
     (void)isa;
-    static const dml__microkernel plain = { 4, 2, 4, dml__run_plain, 0 };
+    static const dml__microkernel plain = { 4, 2, 4, dml__run_plain, 512, 0 };
 #if defined(DML__HAS_AVX512)
-    static const dml__microkernel avx512 = { 8, 2, 16, dml__run_avx512, 0 };
+    static const dml__microkernel avx512 = { 8, 2, 16, dml__run_avx512, 512, 0 };
     if (isa == DML_ISA_AVX512) return &avx512;
 #endif
 #if defined(DML__HAS_AVX2)
-    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2, 0 };
+    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2, 512, 0 };
     if (isa == DML_ISA_AVX2) return &avx2;
 #elif defined(__aarch64__)
-    static const dml__microkernel neon = { 8, 2, 4, dml__run_neon, 0 };
+    static const dml__microkernel neon = { 8, 2, 4, dml__run_neon, 512, 0 };
     if (isa == DML_ISA_NEON) return &neon;
 #endif
     return &plain;

@@ -5,16 +5,20 @@
 #include "base/cpu_bf16.h"
 #include "base/platform.h"
 
-/* Bounds over all instruction sets: of a tile's rows, of its elements, and of its rows and
-   columns together. */
+/* Bounds over all instruction sets: of a tile's rows, of its elements, and of its panels of A and B. */
 #if defined(DML__HAS_AMX)
 #define DML__TILE_ROWS 32
 #define DML__TILE_FLOATS 1024
-#define DML__TILE_EDGES 64
 #else
 #define DML__TILE_ROWS 8
 #define DML__TILE_FLOATS 256
-#define DML__TILE_EDGES 40
+#endif
+#if defined(DML__HAS_AVX512)
+#define DML__PANEL_FLOATS 20480
+#elif defined(DML__HAS_AVX2)
+#define DML__PANEL_FLOATS 11264
+#else
+#define DML__PANEL_FLOATS 8192
 #endif
 
 /* A tile of C as a sum of small products, over a list of blocks (batch-reduce GEMM: Georganas et al., arXiv
@@ -41,12 +45,28 @@ typedef struct dml__tile {
     float *c[DML__TILE_ROWS];
 } dml__tile;
 
+/* A single panel's bare sums, of factors that are not packed: C = A * B. */
+static inline void dml__tile_init(dml__tile *tile)
+{
+    tile->a_packed = false;
+    tile->panels = 1;
+    tile->b_panel = 0;
+    tile->alpha = 1;
+    tile->beta = 0;
+    tile->bias = NULL;
+    tile->relu = false;
+}
+
 /* `run` takes tiles of 1 .. rows rows and 1 .. vectors vectors of columns. An element's bits depend on its
    own row of A and column of B alone, not on the tile it is computed in: it is one chain of multiply-adds
    over t and p in order. That is why results don't change with the number of threads. */
 typedef struct dml__microkernel {
     int rows, vectors, lanes;
     void (*run)(const dml__tile *tile);
+    /* Blocks of k are at most so long: a tile's panel of B, with a few rows of A, shall stay in the first
+       cache; and longer blocks read and write C less often. Times (rows + vectors * lanes), DML__PANEL_FLOATS
+       at most. */
+    int k_block;
     /* Blocks of k are filled up with zeros to a multiple of this; 0: they need not be. Rows of A are then
        wanted packed as lines, k floats each one after the other, with room for `rows` of them. */
     int k_multiple;

@@ -35,6 +35,8 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
         const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes;                                         \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) a[i] = tile->a[i];                                                    \
+        DML__UNROLL                                                                                          \
+        for (int i = 0; i < rows; i++) DML__FETCH_AHEAD(tile->c[i] + column, vectors * lanes)                \
         DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
         for (int t = 0; t < tile->blocks; t++) {                                                             \
             const float *b = tile->b + panel * tile->b_panel + tile->b_at[t];                                \

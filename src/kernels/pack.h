@@ -7,8 +7,7 @@
 
 /* One factor of a product: `lane` counts the rows of A, or the columns of B. `pack` writes lanes
    first .. first + lanes - 1 for k0 <= k < k0 + kc as a panel, out[(k - k0) * width + lane - first], with
-   zeros in lanes lanes .. width - 1; lanes <= width, kc <= DML__PRODUCT_KC. */
-#define DML__PRODUCT_KC 256
+   zeros in lanes lanes .. width - 1; lanes <= width. */
 typedef struct dml__factor {
     void (*pack)(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width, float *out);
     const void *source;

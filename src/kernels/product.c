@@ -15,13 +15,14 @@
    DML__CHUNKS chunks, whose partial sums are added up in order. Whether and where to cut depends on the sizes
    alone. */
 #define DML__CHUNKS 16
+#define DML__CHUNK_K 512      /* of which a chunk is a multiple */
 #define DML__CHUNKED_C 4096   /* elements of C, at most */
 #define DML__CHUNK_BLOCK 1024 /* elements of a block of C, where the chunks' sums are on the stack */
 
 /* A worker's scratch holds a block of A and behind it panels of B, of this many rows and columns at most; the
    shared scratch holds the partial sums of the chunks. */
 #define DML__PACK_ROWS 120
-#define DML__PACK_COLUMNS 768
+#define DML__PACK_COLUMNS 512
 
 /* Panels of B that are no larger than this stay in the first cache all together; and where a tile has fewer
    k's than this, writing C takes longer than reading them. */
@@ -30,7 +31,7 @@
 
 /* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
    needs little takes little of it. */
-#define DML__STACK_FLOATS (DML__PRODUCT_KC * DML__TILE_EDGES)
+#define DML__STACK_FLOATS DML__PANEL_FLOATS
 #define DML__SMALL_STACK_FLOATS 1536
 #define DML__STACK_SLACK (DML__ALIGNMENT / sizeof(float))
 
@@ -104,10 +105,10 @@ static dml__job dml__plan_product(dml__machine machine, const dml__product *prod
     return job;
 }
 
-/* The blocks of k: as many as needed, of about the same size. */
-static ptrdiff_t dml__k_block(ptrdiff_t k)
+/* The blocks of k: as many as needed, of about the same size, which the micro-kernel unrolls by 4. */
+static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
 {
-    return dml__quotient_up(k, dml__quotient_up(k, DML__PRODUCT_KC));
+    return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, job->kernel->k_block)), 4));
 }
 
 /* Where element (i, j) of the job's product lies. */
@@ -325,7 +326,8 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
 {
     static const ptrdiff_t at_once[1] = { 0 };
     dml__tile tile;
-    tile.blocks = tile.panels = 1;
+    dml__tile_init(&tile);
+    tile.blocks = 1;
     tile.a_at = tile.b_at = at_once;
     tile.k = (int)dml__filled_k(job, part->k1 - part->k0);
     tile.alpha = job->product.alpha;
@@ -375,6 +377,13 @@ static void dml__multiply_range(const dml__job *job, const dml__blocking *blocki
 
 /* --- what is packed, and where --- */
 
+/* Whether lines so far apart meet in the same sets of a first cache, which holds few of them at once. */
+static bool dml__collides(ptrdiff_t line_step)
+{
+    const ptrdiff_t sets = 4096 / (ptrdiff_t)sizeof(float), near = 32;
+    return (line_step + near) % sets <= 2 * near;
+}
+
 /* A factor is packed when it is no matrix; when its vectors don't lie ready; and when its lines are so far
    apart that a cache can't hold a block of them while it is used again and again, if it is used often enough.
  */
@@ -382,7 +391,8 @@ static bool dml__packs_a(const dml__factor *a, ptrdiff_t columns)
 {
     if (a->pack != dml__pack_matrix) return true;
     const dml__matrix *matrix = (const dml__matrix *)a->source;
-    return columns >= (matrix->k_step == 1 ? 192 : 64);
+    if (matrix->k_step != 1) return columns >= 64;
+    return columns >= (dml__collides(matrix->lane_step) ? 96 : 192);
 }
 
 static bool dml__packs_b(const dml__job *job, ptrdiff_t rows)
@@ -403,12 +413,14 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
 {
     dml__blocking blocking;
     const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
-    blocking.kc = dml__k_block(range->k1 - range->k0);
+    blocking.kc = dml__k_block(job, range->k1 - range->k0);
     blocking.pack_a = dml__packs_a(&job->product.a, columns);
     blocking.pack_b = dml__packs_b(job, rows);
     blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
-    blocking.nc =
-        blocking.pack_b ? dml__smaller(columns, DML__PACK_COLUMNS / job->full * job->full) : columns;
+    blocking.nc = columns;
+    if (blocking.pack_b && columns > DML__PACK_COLUMNS)
+        blocking.nc =
+            dml__round_up(dml__quotient_up(columns, dml__quotient_up(columns, DML__PACK_COLUMNS)), job->full);
     blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||
                       blocking.kc * blocking.nc <= DML__ACROSS_FLOATS;
     blocking.a = blocking.b = NULL;
@@ -567,14 +579,13 @@ static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
 
 static bool dml__is_chunked(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
 {
-    return k >= 4 * DML__PRODUCT_KC && m <= DML__CHUNKED_C / n;
+    return k >= 2 * DML__CHUNK_K && m <= DML__CHUNKED_C / n;
 }
 
-/* How much of k a chunk takes, a multiple of DML__PRODUCT_KC. */
 static ptrdiff_t dml__chunk_size(ptrdiff_t k)
 {
-    const ptrdiff_t blocks = dml__quotient_up(k, DML__PRODUCT_KC);
-    return dml__quotient_up(blocks, dml__smaller(blocks, DML__CHUNKS)) * DML__PRODUCT_KC;
+    const ptrdiff_t blocks = dml__quotient_up(k, DML__CHUNK_K);
+    return dml__quotient_up(blocks, dml__smaller(blocks, DML__CHUNKS)) * DML__CHUNK_K;
 }
 
 typedef struct dml__chunk_loop {
