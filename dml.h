@@ -431,7 +431,7 @@ DML_API dml_status dml_sgemm_batched(dml_pool *pool, dml_transpose trans_a, dml_
                                      int ldc, ptrdiff_t stride_c, int count);
 
 /* The scratch with which a row-major product is fastest, for dml_pool_reserve; it depends on dml_cpu_isa. (A
-   column-major product is the row-major one of the factors swapped.) At most 910 KB a worker, and 256 KiB
+   column-major product is the row-major one of the factors swapped.) At most 1.3 MB a worker, and 256 KiB
    shared; little for small products; zeros where a size is below 1. */
 DML_API dml_scratch dml_sgemm_scratch(dml_transpose trans_a, dml_transpose trans_b, int m, int n, int k);
 
@@ -463,7 +463,7 @@ DML_API dml_status dml_bf16gemm(dml_pool *pool, dml_transpose trans_a, dml_trans
                                 int k, float alpha, const dml_bf16 *a, int lda, const dml_bf16 *b, int ldb,
                                 float beta, float *c, int ldc, const dml_epilogue *epilogue);
 
-/* The scratch with which it is fastest: at most 910 KB a worker, and 256 KiB shared. */
+/* The scratch with which it is fastest: at most 1.3 MB a worker, and 256 KiB shared. */
 DML_API dml_scratch dml_bf16gemm_scratch(int m, int n, int k);
 
 /* Which of the three ways such a pool's products take: "amx", "avx512_bf16" or "widened". */
@@ -5586,16 +5586,20 @@ DML_API void *dml_pool_shared_scratch(dml_pool *pool)
 #ifndef DML_KERNELS_MICROKERNEL_H
 #define DML_KERNELS_MICROKERNEL_H
 
-/* Bounds over all instruction sets: of a tile's rows, of its elements, and of its rows and
-   columns together. */
+/* Bounds over all instruction sets: of a tile's rows, of its elements, and of its panels of A and B. */
 #if defined(DML__HAS_AMX)
 #define DML__TILE_ROWS 32
 #define DML__TILE_FLOATS 1024
-#define DML__TILE_EDGES 64
 #else
 #define DML__TILE_ROWS 8
 #define DML__TILE_FLOATS 256
-#define DML__TILE_EDGES 40
+#endif
+#if defined(DML__HAS_AVX512)
+#define DML__PANEL_FLOATS 20480
+#elif defined(DML__HAS_AVX2)
+#define DML__PANEL_FLOATS 11264
+#else
+#define DML__PANEL_FLOATS 8192
 #endif
 
 /* A tile of C as a sum of small products, over a list of blocks (batch-reduce GEMM: Georganas et al., arXiv
@@ -5622,12 +5626,28 @@ typedef struct dml__tile {
     float *c[DML__TILE_ROWS];
 } dml__tile;
 
+/* A single panel's bare sums, of factors that are not packed: C = A * B. */
+static inline void dml__tile_init(dml__tile *tile)
+{
+    tile->a_packed = false;
+    tile->panels = 1;
+    tile->b_panel = 0;
+    tile->alpha = 1;
+    tile->beta = 0;
+    tile->bias = NULL;
+    tile->relu = false;
+}
+
 /* `run` takes tiles of 1 .. rows rows and 1 .. vectors vectors of columns. An element's bits depend on its
    own row of A and column of B alone, not on the tile it is computed in: it is one chain of multiply-adds
    over t and p in order. That is why results don't change with the number of threads. */
 typedef struct dml__microkernel {
     int rows, vectors, lanes;
     void (*run)(const dml__tile *tile);
+    /* Blocks of k are at most so long: a tile's panel of B, with a few rows of A, shall stay in the first
+       cache; and longer blocks read and write C less often. Times (rows + vectors * lanes), DML__PANEL_FLOATS
+       at most. */
+    int k_block;
     /* Blocks of k are filled up with zeros to a multiple of this; 0: they need not be. Rows of A are then
        wanted packed as lines, k floats each one after the other, with room for `rows` of them. */
     int k_multiple;
@@ -5670,6 +5690,14 @@ DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa);
 #define DML__UNROLL _Pragma("GCC unroll 16")
 #endif
 #define DML__INLINE static inline __attribute__((always_inline))
+
+/* Asks for a line of a tile, up to a cache line long, before it is worked on: where it lies in memory, the
+   wait would otherwise be at the end of each tile. */
+#define DML__FETCH_AHEAD(line, floats)                                                                       \
+    {                                                                                                        \
+        __builtin_prefetch(line);                                                                            \
+        __builtin_prefetch((line) + (floats)-1);                                                             \
+    }
 
 /* A loop that gcc lets begin anywhere in a cache line is up to a fifth slower where two threads share a core;
    and it reads ahead into more registers than there are, unless it is kept from moving loads. */
@@ -5846,6 +5874,8 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
         const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes;                                         \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) a[i] = tile->a[i];                                                    \
+        DML__UNROLL                                                                                          \
+        for (int i = 0; i < rows; i++) DML__FETCH_AHEAD(tile->c[i] + column, vectors * lanes)                \
         DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
         for (int t = 0; t < tile->blocks; t++) {                                                             \
             const float *b = tile->b + panel * tile->b_panel + tile->b_at[t];                                \
@@ -6003,16 +6033,16 @@ static void dml__run_neon(const dml__tile *tile)
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa)
 {
     (void)isa;
-    static const dml__microkernel plain = { 4, 2, 4, dml__run_plain, 0 };
+    static const dml__microkernel plain = { 4, 2, 4, dml__run_plain, 512, 0 };
 #if defined(DML__HAS_AVX512)
-    static const dml__microkernel avx512 = { 8, 2, 16, dml__run_avx512, 0 };
+    static const dml__microkernel avx512 = { 8, 2, 16, dml__run_avx512, 512, 0 };
     if (isa == DML_ISA_AVX512) return &avx512;
 #endif
 #if defined(DML__HAS_AVX2)
-    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2, 0 };
+    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2, 512, 0 };
     if (isa == DML_ISA_AVX2) return &avx2;
 #elif defined(__aarch64__)
-    static const dml__microkernel neon = { 8, 2, 4, dml__run_neon, 0 };
+    static const dml__microkernel neon = { 8, 2, 4, dml__run_neon, 512, 0 };
     if (isa == DML_ISA_NEON) return &neon;
 #endif
     return &plain;
@@ -6139,11 +6169,11 @@ DML__AMX static void dml__run_amx(const dml__tile *tile)
 DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa)
 {
 #if defined(DML__HAS_AMX)
-    static const dml__microkernel amx = { 32, 2, 16, dml__run_amx, 16 };
+    static const dml__microkernel amx = { 32, 2, 16, dml__run_amx, 256, 16 };
     if (isa == DML__BF16_AMX) return &amx;
 #endif
 #if defined(DML__HAS_AVX512_BF16)
-    static const dml__microkernel pairs = { 8, 2, 16, dml__run_pairs, 0 };
+    static const dml__microkernel pairs = { 8, 2, 16, dml__run_pairs, 256, 0 };
     if (isa != DML__BF16_WIDENED) return &pairs;
 #endif
     (void)isa;
@@ -6166,8 +6196,7 @@ DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa)
 
 /* One factor of a product: `lane` counts the rows of A, or the columns of B. `pack` writes lanes
    first .. first + lanes - 1 for k0 <= k < k0 + kc as a panel, out[(k - k0) * width + lane - first], with
-   zeros in lanes lanes .. width - 1; lanes <= width, kc <= DML__PRODUCT_KC. */
-#define DML__PRODUCT_KC 256
+   zeros in lanes lanes .. width - 1; lanes <= width. */
 typedef struct dml__factor {
     void (*pack)(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width, float *out);
     const void *source;
@@ -6898,13 +6927,14 @@ DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product)
    DML__CHUNKS chunks, whose partial sums are added up in order. Whether and where to cut depends on the sizes
    alone. */
 #define DML__CHUNKS 16
+#define DML__CHUNK_K 512      /* of which a chunk is a multiple */
 #define DML__CHUNKED_C 4096   /* elements of C, at most */
 #define DML__CHUNK_BLOCK 1024 /* elements of a block of C, where the chunks' sums are on the stack */
 
 /* A worker's scratch holds a block of A and behind it panels of B, of this many rows and columns at most; the
    shared scratch holds the partial sums of the chunks. */
 #define DML__PACK_ROWS 120
-#define DML__PACK_COLUMNS 768
+#define DML__PACK_COLUMNS 512
 
 /* Panels of B that are no larger than this stay in the first cache all together; and where a tile has fewer
    k's than this, writing C takes longer than reading them. */
@@ -6913,7 +6943,7 @@ DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product)
 
 /* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
    needs little takes little of it. */
-#define DML__STACK_FLOATS (DML__PRODUCT_KC * DML__TILE_EDGES)
+#define DML__STACK_FLOATS DML__PANEL_FLOATS
 #define DML__SMALL_STACK_FLOATS 1536
 #define DML__STACK_SLACK (DML__ALIGNMENT / sizeof(float))
 
@@ -6987,10 +7017,10 @@ static dml__job dml__plan_product(dml__machine machine, const dml__product *prod
     return job;
 }
 
-/* The blocks of k: as many as needed, of about the same size. */
-static ptrdiff_t dml__k_block(ptrdiff_t k)
+/* The blocks of k: as many as needed, of about the same size, which the micro-kernel unrolls by 4. */
+static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
 {
-    return dml__quotient_up(k, dml__quotient_up(k, DML__PRODUCT_KC));
+    return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, job->kernel->k_block)), 4));
 }
 
 /* Where element (i, j) of the job's product lies. */
@@ -7208,7 +7238,8 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
 {
     static const ptrdiff_t at_once[1] = { 0 };
     dml__tile tile;
-    tile.blocks = tile.panels = 1;
+    dml__tile_init(&tile);
+    tile.blocks = 1;
     tile.a_at = tile.b_at = at_once;
     tile.k = (int)dml__filled_k(job, part->k1 - part->k0);
     tile.alpha = job->product.alpha;
@@ -7258,6 +7289,13 @@ static void dml__multiply_range(const dml__job *job, const dml__blocking *blocki
 
 /* --- what is packed, and where --- */
 
+/* Whether lines so far apart meet in the same sets of a first cache, which holds few of them at once. */
+static bool dml__collides(ptrdiff_t line_step)
+{
+    const ptrdiff_t sets = 4096 / (ptrdiff_t)sizeof(float), near = 32;
+    return (line_step + near) % sets <= 2 * near;
+}
+
 /* A factor is packed when it is no matrix; when its vectors don't lie ready; and when its lines are so far
    apart that a cache can't hold a block of them while it is used again and again, if it is used often enough.
  */
@@ -7265,7 +7303,8 @@ static bool dml__packs_a(const dml__factor *a, ptrdiff_t columns)
 {
     if (a->pack != dml__pack_matrix) return true;
     const dml__matrix *matrix = (const dml__matrix *)a->source;
-    return columns >= (matrix->k_step == 1 ? 192 : 64);
+    if (matrix->k_step != 1) return columns >= 64;
+    return columns >= (dml__collides(matrix->lane_step) ? 96 : 192);
 }
 
 static bool dml__packs_b(const dml__job *job, ptrdiff_t rows)
@@ -7286,12 +7325,14 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
 {
     dml__blocking blocking;
     const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
-    blocking.kc = dml__k_block(range->k1 - range->k0);
+    blocking.kc = dml__k_block(job, range->k1 - range->k0);
     blocking.pack_a = dml__packs_a(&job->product.a, columns);
     blocking.pack_b = dml__packs_b(job, rows);
     blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
-    blocking.nc =
-        blocking.pack_b ? dml__smaller(columns, DML__PACK_COLUMNS / job->full * job->full) : columns;
+    blocking.nc = columns;
+    if (blocking.pack_b && columns > DML__PACK_COLUMNS)
+        blocking.nc =
+            dml__round_up(dml__quotient_up(columns, dml__quotient_up(columns, DML__PACK_COLUMNS)), job->full);
     blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||
                       blocking.kc * blocking.nc <= DML__ACROSS_FLOATS;
     blocking.a = blocking.b = NULL;
@@ -7450,14 +7491,13 @@ static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
 
 static bool dml__is_chunked(ptrdiff_t m, ptrdiff_t n, ptrdiff_t k)
 {
-    return k >= 4 * DML__PRODUCT_KC && m <= DML__CHUNKED_C / n;
+    return k >= 2 * DML__CHUNK_K && m <= DML__CHUNKED_C / n;
 }
 
-/* How much of k a chunk takes, a multiple of DML__PRODUCT_KC. */
 static ptrdiff_t dml__chunk_size(ptrdiff_t k)
 {
-    const ptrdiff_t blocks = dml__quotient_up(k, DML__PRODUCT_KC);
-    return dml__quotient_up(blocks, dml__smaller(blocks, DML__CHUNKS)) * DML__PRODUCT_KC;
+    const ptrdiff_t blocks = dml__quotient_up(k, DML__CHUNK_K);
+    return dml__quotient_up(blocks, dml__smaller(blocks, DML__CHUNKS)) * DML__CHUNK_K;
 }
 
 typedef struct dml__chunk_loop {
@@ -8572,12 +8612,11 @@ static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__co
     sweep.columns = (int)dml__conv_pass_panel_columns(plan, panel);
     const ptrdiff_t width = dml__conv_round_up(sweep.columns, plan->kernel->lanes);
     sweep.k0 = chunk->k0;
+    dml__tile_init(tile);
     tile->panels = (int)panels;
     tile->columns = (int)width;
     tile->a_step = 1;
-    tile->a_packed = false;
     tile->b_step = width;
-    tile->alpha = 1;
     if (plan->packed) {
         tile->b = plan->packed + sweep.j0 * plan->k + chunk->k0 * width;
         tile->b_panel = plan->full * plan->k;
@@ -8590,7 +8629,6 @@ static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__co
     }
     tile->beta = first ? p->beta : 1;
     tile->relu = last && p->relu;
-    tile->bias = NULL;
     if (last && p->bias) {
         tile->bias = p->bias + sweep.j0;
         if (sweep.columns < width) { /* vectors are read of it */
@@ -8842,14 +8880,10 @@ static void dml__planes_lines_run(const dml__planes_plan *plan, const dml__plane
     const ptrdiff_t full = plan->kernel->lanes * plan->kernel->vectors;
     float sums[DML__CONV_ROWS * DML__CONV_COLUMNS]; /* (columns of the pass, pixels) */
     dml__tile tile;
+    dml__tile_init(&tile);
     tile.rows = (int)p->columns;
     tile.k = (int)p->depth;
     tile.a_step = p->weights_depth;
-    tile.panels = 1;
-    tile.b_panel = 0;
-    tile.alpha = 1;
-    tile.bias = NULL;
-    tile.relu = false;
     for (int i = 0; i < tile.rows; i++) tile.a[i] = p->weights + i * p->weights_column;
     for (ptrdiff_t y = band->y0; y < band->y1; y++)
         for (ptrdiff_t x = 0; x < p->grid_w; x += full) {
@@ -9268,14 +9302,10 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
     const ptrdiff_t tiles = j->taps_h * dml__wgrad_tiles_across(plan), pixels = strip->lines * strip->w;
     ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
     dml__tile tile;
+    dml__tile_init(&tile);
     tile.a_at = a_at;
     tile.b_at = b_at;
-    tile.alpha = 1;
-    tile.panels = 1;
-    tile.b_panel = 0;
     tile.beta = beta;
-    tile.bias = NULL;
-    tile.relu = false;
     tile.k = (int)strip->w;
     tile.blocks = (int)strip->lines;
     for (ptrdiff_t panel = part->panel0; panel < part->panel1; panel++) {
@@ -9392,19 +9422,14 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
     float patches[DML__WGRAD_STRIP * DML__CONV_COLUMNS]; /* (pixels, width) */
     ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
     dml__tile tile;
+    dml__tile_init(&tile);
     tile.a_at = a_at;
     tile.b_at = b_at;
     tile.a_step = j->dy_pixel;
-    tile.a_packed = false;
     tile.b = patches;
     tile.b_step = width;
     tile.columns = (int)width;
-    tile.alpha = 1;
-    tile.panels = 1;
-    tile.b_panel = 0;
     tile.beta = piece->chunk ? 0 : j->beta;
-    tile.bias = NULL;
-    tile.relu = false;
     for (ptrdiff_t s = piece->chunk * plan->strips / plan->chunks; s < end; s++, tile.beta = 1) {
         const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
         dml__wgrad_gather(plan, &strip, &columns, width, patches);
