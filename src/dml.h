@@ -88,6 +88,7 @@
 #include "kernels/pack.c"
 #include "kernels/finish.c"
 #include "kernels/thin.c"
+#include "kernels/product_range.c"
 #include "kernels/product.c"
 #include "kernels/gemm.c"
 #include "kernels/bf16.c"

@@ -1,0 +1,460 @@
+#ifndef DML_KERNELS_PRODUCT_RANGE_C
+#define DML_KERNELS_PRODUCT_RANGE_C
+
+#include "kernels/product_range.h"
+
+#include "base/memory.h"
+#include "kernels/finish.h"
+#include "kernels/microkernel.h"
+
+#include <string.h>
+
+/* A worker's scratch holds a block of A and behind it panels of B, of this many rows and columns at most. */
+#define DML__PACK_ROWS 120
+#define DML__PACK_COLUMNS 512
+
+/* Panels of B that are no larger than this stay in the first cache all together; and where a tile has fewer
+   k's than this, writing C takes longer than reading them. */
+#define DML__ACROSS_FLOATS 4096
+#define DML__ACROSS_KC 64
+
+/* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
+   needs little takes little of it. */
+#define DML__STACK_FLOATS DML__PANEL_FLOATS
+#define DML__SMALL_STACK_FLOATS 1536
+#define DML__STACK_SLACK (DML__ALIGNMENT / sizeof(float))
+
+/* Whether the lanes of a factor lie side by side in memory, as vectors are loaded. */
+static bool dml__has_lanes(const dml__factor *factor)
+{
+    return factor->pack == dml__pack_matrix && ((const dml__matrix *)factor->source)->lane_step == 1;
+}
+
+/* The share of a vector's lanes that `n` columns fill. */
+static bool dml__fills_lanes(ptrdiff_t n, const dml__microkernel *kernel)
+{
+    return n * 4 > dml__round_up(n, kernel->lanes) * 3;
+}
+
+static bool dml__is_better_transposed(const dml__product *product, const dml__microkernel *kernel)
+{
+    return product->n < product->m && !dml__fills_lanes(product->n, kernel);
+}
+
+DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *product)
+{
+    dml__job job;
+    job.product = *product;
+    job.isa = machine.isa;
+    job.l2 = (ptrdiff_t)machine.caches.l2;
+    job.kernel = product->kernel ? product->kernel : dml__microkernel_get(job.isa);
+    job.transposed = dml__is_better_transposed(product, job.kernel);
+    if (job.transposed) {
+        job.product.m = product->n;
+        job.product.n = product->m;
+        job.product.a = product->b;
+        job.product.b = product->a;
+    }
+    job.rows = job.kernel->rows;
+    job.full = (ptrdiff_t)job.kernel->lanes * job.kernel->vectors;
+    return job;
+}
+
+/* The blocks of k: as many as needed, of about the same size, which the micro-kernel unrolls by 4. */
+static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
+{
+    return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, job->kernel->k_block)), 4));
+}
+
+/* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions:
+   `side` is (rows, width), `across` (columns, rows). */
+static void dml__compute_aside(const dml__job *job, const dml__tile *tile, ptrdiff_t i0, ptrdiff_t j0,
+                               float *side, float *across)
+{
+    const int lanes = job->kernel->lanes, width = (tile->columns + lanes - 1) / lanes * lanes;
+    dml__tile whole = *tile;
+    for (int i = 0; i < tile->rows; i++) whole.c[i] = side + i * width;
+    whole.columns = width;
+    whole.alpha = 1;
+    whole.beta = 0;
+    whole.bias = NULL;
+    whole.relu = false;
+    job->kernel->run(&whole);
+    const dml__finish finish = { 1, 0, tile->alpha, tile->beta, tile->bias, tile->relu };
+    if (!job->transposed) {
+        for (int i = 0; i < tile->rows; i++)
+            dml__finish_line(job->isa, (size_t)tile->columns, &finish, side + i * width,
+                             dml__job_c(job, i0 + i, j0));
+        return;
+    }
+    dml__pack_transposed(side, width, tile->rows, tile->columns, tile->rows, across);
+    for (int j = 0; j < tile->columns; j++)
+        dml__finish_line(job->isa, (size_t)tile->rows, &finish, across + j * tile->rows,
+                         dml__job_c(job, i0, j0 + j));
+}
+
+/* Stack frames that only who needs them pays for. */
+#define DML__SMALL_TILE_FLOATS 256
+DML__NOINLINE static void dml__small_side_tile(const dml__job *job, const dml__tile *tile, ptrdiff_t i0,
+                                               ptrdiff_t j0)
+{
+    float side[DML__SMALL_TILE_FLOATS], across[DML__SMALL_TILE_FLOATS];
+    dml__compute_aside(job, tile, i0, j0, side, across);
+}
+
+DML__NOINLINE static void dml__side_tile(const dml__job *job, const dml__tile *tile, ptrdiff_t i0,
+                                         ptrdiff_t j0)
+{
+    if (job->rows * job->full <= DML__SMALL_TILE_FLOATS) {
+        dml__small_side_tile(job, tile, i0, j0);
+        return;
+    }
+    float side[DML__TILE_FLOATS], across[DML__TILE_FLOATS];
+    dml__compute_aside(job, tile, i0, j0, side, across);
+}
+
+/* How a range is computed: what is packed, and how much of it at once. */
+typedef struct dml__blocking {
+    bool pack_a, pack_b;
+    bool across; /* tiles beside each other follow each other, and not those below each other */
+    ptrdiff_t kc, mc, nc;
+    float *a, *b; /* (mc, kc) in panels of a tile's rows; (kc, nc) in panels of its columns */
+} dml__blocking;
+
+/* The rows of a part in tiles of about the same height: so many of `height` + 1 rows, then so many of
+ * `height`. */
+typedef struct dml__heights {
+    ptrdiff_t height, higher_until;
+} dml__heights;
+
+static dml__heights dml__divide_rows(const dml__job *job, const dml__range *part)
+{
+    const ptrdiff_t rows = part->i1 - part->i0, tiles = dml__quotient_up(rows, job->rows);
+    const dml__heights heights = { rows / tiles, part->i0 + rows % tiles * (rows / tiles + 1) };
+    return heights;
+}
+
+/* Rows of the tile that begins at row i. */
+static inline int dml__height_at(const dml__heights *heights, ptrdiff_t i)
+{
+    return (int)(heights->height + (i < heights->higher_until));
+}
+
+/* Which columns of B lie ready: whole vectors of a matrix whose lanes are side by side. */
+static inline bool dml__b_lies_ready(const dml__job *job, const dml__blocking *blocking, ptrdiff_t columns)
+{
+    return !blocking->pack_b && columns % job->kernel->lanes == 0;
+}
+
+/* Floats of k that a block takes, with the zeros that the micro-kernel wants behind it. */
+static inline ptrdiff_t dml__filled_k(const dml__job *job, ptrdiff_t k)
+{
+    return job->kernel->k_multiple ? dml__round_up(k, job->kernel->k_multiple) : k;
+}
+
+/* Where B's columns are side by side: line by line, through all panels, since lines are best read from end to
+ * end. */
+static void dml__pack_lines_of_b(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
+{
+    const dml__matrix *b = (const dml__matrix *)job->product.b.source;
+    const ptrdiff_t kc = part->k1 - part->k0, full = job->full, columns = part->j1 - part->j0;
+    const ptrdiff_t whole = columns / full, rest = columns % full;
+    const ptrdiff_t width = dml__round_up(rest, job->kernel->lanes);
+    const float *line = b->x + part->j0 + part->k0 * b->k_step;
+    for (ptrdiff_t k = 0; k < kc; k++, line += b->k_step) {
+        float *to = blocking->b + k * full;
+        if (full == 16)
+            for (ptrdiff_t panel = 0; panel < whole; panel++, to += kc * full)
+                memcpy(to, line + panel * 16, 16 * sizeof *to);
+        else
+            for (ptrdiff_t panel = 0; panel < whole; panel++, to += kc * full)
+                memcpy(to, line + panel * full, (size_t)full * sizeof *to);
+        if (!rest) continue;
+        to = blocking->b + whole * kc * full + k * width;
+        memcpy(to, line + whole * full, (size_t)rest * sizeof *to);
+        memset(to + rest, 0, (size_t)(width - rest) * sizeof *to);
+    }
+}
+
+static void dml__pack_b(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
+{
+    const int kc = (int)(part->k1 - part->k0), filled = (int)dml__filled_k(job, kc);
+    if (blocking->pack_b && dml__has_lanes(&job->product.b)) {
+        dml__pack_lines_of_b(job, blocking, part);
+        return;
+    }
+    for (ptrdiff_t j = part->j0; j < part->j1; j += job->full) {
+        const int columns = (int)dml__smaller(job->full, part->j1 - j);
+        const ptrdiff_t width = dml__round_up(columns, job->kernel->lanes);
+        if (dml__b_lies_ready(job, blocking, columns)) continue;
+        float *panel = blocking->b + (blocking->pack_b ? (j - part->j0) * filled : 0);
+        job->product.b.pack(job->product.b.source, j, columns, part->k0, kc, (int)width, panel);
+        if (filled > kc) memset(panel + kc * width, 0, (size_t)((filled - kc) * width) * sizeof *panel);
+    }
+}
+
+static void dml__pack_lines_of_a(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
+{
+    const ptrdiff_t kc = part->k1 - part->k0, filled = dml__filled_k(job, kc);
+    float *line = blocking->a;
+    for (ptrdiff_t i = part->i0; i < part->i1; i++, line += filled) {
+        job->product.a.pack(job->product.a.source, i, 1, part->k0, (int)kc, 1, line);
+        memset(line + kc, 0, (size_t)(filled - kc) * sizeof *line);
+    }
+}
+
+static void dml__pack_a(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
+{
+    const int kc = (int)(part->k1 - part->k0);
+    const dml__heights heights = dml__divide_rows(job, part);
+    if (job->kernel->k_multiple) {
+        dml__pack_lines_of_a(job, blocking, part);
+        return;
+    }
+    for (ptrdiff_t i = part->i0, rows; i < part->i1; i += rows) {
+        rows = dml__height_at(&heights, i);
+        job->product.a.pack(job->product.a.source, i, (int)rows, part->k0, kc, (int)rows,
+                            blocking->a + (i - part->i0) * kc);
+    }
+}
+
+/* What a tile reads. */
+static inline void dml__aim_a(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
+                              ptrdiff_t i, dml__tile *tile)
+{
+    const dml__matrix *a = (const dml__matrix *)job->product.a.source;
+    const float *row = blocking->a + (i - part->i0) * tile->k;
+    ptrdiff_t row_step = 1;
+    tile->a_step = tile->rows;
+    tile->a_packed = blocking->pack_a && !job->kernel->k_multiple;
+    if (!blocking->pack_a) {
+        row = a->x + i * a->lane_step + part->k0 * a->k_step;
+        row_step = a->lane_step;
+        tile->a_step = a->k_step;
+    } else if (job->kernel->k_multiple) {
+        row_step = tile->k;
+        tile->a_step = 1;
+    }
+    for (int r = 0; r < tile->rows; r++, row += row_step) tile->a[r] = row;
+}
+
+static inline void dml__aim_b(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
+                              ptrdiff_t j, dml__tile *tile)
+{
+    if (dml__b_lies_ready(job, blocking, tile->columns)) {
+        const dml__matrix *b = (const dml__matrix *)job->product.b.source;
+        tile->b = b->x + j + part->k0 * b->k_step;
+        tile->b_step = b->k_step;
+        tile->b_panel = tile->columns;
+    } else {
+        tile->b = blocking->b + (blocking->pack_b ? (j - part->j0) * tile->k : 0);
+        tile->b_step = dml__round_up(tile->columns, job->kernel->lanes);
+        tile->b_panel = tile->b_step * tile->k;
+    }
+}
+
+/* The tile of C at (i, j), and those beside it. */
+static inline void dml__run_tile(const dml__job *job, ptrdiff_t i, ptrdiff_t j, bool last, dml__tile *tile)
+{
+    const dml__product *product = &job->product;
+    tile->bias = NULL;
+    if (last && product->epilogue.bias) tile->bias = product->epilogue.bias + (job->transposed ? i : j);
+    if (job->transposed || tile->columns % job->kernel->lanes) {
+        dml__side_tile(job, tile, i, j);
+        return;
+    }
+    float *c = product->c + i * product->ldc + j;
+    for (int r = 0; r < tile->rows; r++, c += product->ldc) tile->c[r] = c;
+    job->kernel->run(tile);
+}
+
+/* All tiles of a part of C, with A and B packed where they have to be. What the outer loop holds fixed stays
+   in the first cache: a panel of B while the tiles below each other go over it, or a few rows of A. */
+static void dml__multiply_part(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
+                               bool first, bool last)
+{
+    static const ptrdiff_t at_once[1] = { 0 };
+    dml__tile tile;
+    dml__tile_init(&tile);
+    tile.blocks = 1;
+    tile.a_at = tile.b_at = at_once;
+    tile.k = (int)dml__filled_k(job, part->k1 - part->k0);
+    tile.alpha = job->product.alpha;
+    tile.beta = first ? job->product.beta : 1;
+    tile.relu = last && job->product.epilogue.activation == DML_ACTIVATION_RELU;
+    const dml__heights heights = dml__divide_rows(job, part);
+    if (blocking->across) {
+        for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
+            tile.rows = dml__height_at(&heights, i);
+            dml__aim_a(job, blocking, part, i, &tile);
+            for (ptrdiff_t j = part->j0; j < part->j1; j += tile.panels * tile.columns) {
+                tile.columns = (int)dml__smaller(job->full, part->j1 - j);
+                tile.panels = job->transposed ? 1 : (int)((part->j1 - j) / tile.columns);
+                dml__aim_b(job, blocking, part, j, &tile);
+                dml__run_tile(job, i, j, last, &tile);
+            }
+        }
+        return;
+    }
+    for (ptrdiff_t j = part->j0; j < part->j1; j += job->full) {
+        tile.columns = (int)dml__smaller(job->full, part->j1 - j);
+        dml__aim_b(job, blocking, part, j, &tile);
+        for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
+            tile.rows = dml__height_at(&heights, i);
+            dml__aim_a(job, blocking, part, i, &tile);
+            dml__run_tile(job, i, j, last, &tile);
+        }
+    }
+}
+
+static void dml__multiply_range(const dml__job *job, const dml__blocking *blocking, const dml__range *range)
+{
+    dml__range part;
+    for (part.j0 = range->j0; part.j0 < range->j1; part.j0 = part.j1) {
+        part.j1 = dml__smaller(part.j0 + blocking->nc, range->j1);
+        for (part.k0 = range->k0; part.k0 < range->k1; part.k0 = part.k1) {
+            part.k1 = dml__smaller(part.k0 + blocking->kc, range->k1);
+            dml__pack_b(job, blocking, &part);
+            for (part.i0 = range->i0; part.i0 < range->i1; part.i0 = part.i1) {
+                part.i1 = dml__smaller(part.i0 + blocking->mc, range->i1);
+                if (blocking->pack_a) dml__pack_a(job, blocking, &part);
+                dml__multiply_part(job, blocking, &part, part.k0 == range->k0, part.k1 == range->k1);
+            }
+        }
+    }
+}
+
+/* --- what is packed, and where --- */
+
+/* Whether lines so far apart meet in the same sets of a first cache, which holds few of them at once. */
+static bool dml__collides(ptrdiff_t line_step)
+{
+    const ptrdiff_t sets = 4096 / (ptrdiff_t)sizeof(float), near = 32;
+    return (line_step + near) % sets <= 2 * near;
+}
+
+/* A factor is packed when it is no matrix; when its vectors don't lie ready; and when its lines are so far
+   apart that a cache can't hold a block of them while it is used again and again, if it is used often enough.
+ */
+static bool dml__packs_a(const dml__factor *a, ptrdiff_t columns)
+{
+    if (a->pack != dml__pack_matrix) return true;
+    const dml__matrix *matrix = (const dml__matrix *)a->source;
+    if (matrix->k_step != 1) return columns >= 64;
+    return columns >= (dml__collides(matrix->lane_step) ? 96 : 192);
+}
+
+static bool dml__packs_b(const dml__job *job, ptrdiff_t rows)
+{
+    return !dml__has_lanes(&job->product.b) || rows > 2 * job->rows;
+}
+
+/* So many rows of A that they take half of the second cache, which the rows of C and panels of B pass
+ * through. */
+static ptrdiff_t dml__rows_at_once(const dml__job *job, ptrdiff_t kc)
+{
+    const ptrdiff_t fitting = job->l2 / 2 / (kc * (ptrdiff_t)sizeof(float)) / job->rows;
+    const ptrdiff_t most = DML__PACK_ROWS / job->rows;
+    return (fitting < 1 ? 1 : dml__smaller(fitting, most)) * job->rows;
+}
+
+static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *range)
+{
+    dml__blocking blocking;
+    const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
+    blocking.kc = dml__k_block(job, range->k1 - range->k0);
+    blocking.pack_a = dml__packs_a(&job->product.a, columns);
+    blocking.pack_b = dml__packs_b(job, rows);
+    blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
+    blocking.nc = columns;
+    if (blocking.pack_b && columns > DML__PACK_COLUMNS)
+        blocking.nc =
+            dml__round_up(dml__quotient_up(columns, dml__quotient_up(columns, DML__PACK_COLUMNS)), job->full);
+    blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||
+                      blocking.kc * blocking.nc <= DML__ACROSS_FLOATS;
+    blocking.a = blocking.b = NULL;
+    return blocking;
+}
+
+/* Floats of the block of A, up to where the panels of B begin: aligned, or loads would cross cache lines.
+   Lines are read by the whole tile. */
+static ptrdiff_t dml__block_a_floats(const dml__job *job, const dml__blocking *blocking)
+{
+    const ptrdiff_t rows = job->kernel->k_multiple ? dml__round_up(blocking->mc, job->rows) : blocking->mc;
+    return blocking->pack_a ? dml__round_up(dml__filled_k(job, blocking->kc) * rows,
+                                            DML__ALIGNMENT / (ptrdiff_t)sizeof(float))
+                            : 0;
+}
+
+static ptrdiff_t dml__blocking_floats(const dml__job *job, const dml__blocking *blocking)
+{
+    const ptrdiff_t columns = blocking->pack_b ? blocking->nc : dml__smaller(blocking->nc, job->full);
+    return dml__block_a_floats(job, blocking) +
+           dml__filled_k(job, blocking->kc) * dml__round_up(columns, job->kernel->lanes);
+}
+
+/* Computes a range with room for `floats`, which take at least a tile's panels of A and B. */
+static void dml__multiply_within(const dml__job *job, dml__blocking *blocking, const dml__range *range,
+                                 float *floats, ptrdiff_t count)
+{
+    if (blocking->pack_a && dml__blocking_floats(job, blocking) > count)
+        blocking->mc = dml__smaller(blocking->mc, job->rows);
+    blocking->a = floats;
+    blocking->b = floats + dml__block_a_floats(job, blocking);
+    const ptrdiff_t fitting = (count - dml__block_a_floats(job, blocking)) /
+                              dml__filled_k(job, blocking->kc) / job->full * job->full;
+    if (blocking->pack_b && dml__blocking_floats(job, blocking) > count) blocking->nc = fitting;
+    dml__multiply_range(job, blocking, range);
+}
+
+static float *dml__aligned_floats(float *memory)
+{
+    return memory + (size_t)(-(intptr_t)memory & (DML__ALIGNMENT - 1)) / sizeof *memory;
+}
+
+DML__NOINLINE static void dml__multiply_on_stack(const dml__job *job, dml__blocking *blocking,
+                                                 const dml__range *range)
+{
+    float panels[DML__STACK_FLOATS + DML__STACK_SLACK];
+    dml__multiply_within(job, blocking, range, dml__aligned_floats(panels), DML__STACK_FLOATS);
+}
+
+DML__NOINLINE static void dml__multiply_on_small_stack(const dml__job *job, dml__blocking *blocking,
+                                                       const dml__range *range)
+{
+    float panels[DML__SMALL_STACK_FLOATS + DML__STACK_SLACK];
+    dml__multiply_within(job, blocking, range, dml__aligned_floats(panels), DML__SMALL_STACK_FLOATS);
+}
+
+/* Floats that the panels of one tile take. */
+static ptrdiff_t dml__least_floats(const dml__job *job, const dml__blocking *blocking)
+{
+    dml__blocking least = *blocking;
+    least.mc = dml__smaller(least.mc, job->rows);
+    least.nc = dml__smaller(least.nc, job->full);
+    return dml__blocking_floats(job, &least);
+}
+
+DML__LOCAL void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job, const dml__range *range)
+{
+    dml__blocking blocking = dml__plan_blocking(job, range);
+    const ptrdiff_t whole = dml__blocking_floats(job, &blocking);
+    float *scratch = (float *)dml_pool_scratch(pool, worker);
+    const ptrdiff_t floats = scratch ? (ptrdiff_t)(dml_pool_scratch_bytes(pool).worker / sizeof *scratch) : 0;
+    if (floats >= whole || floats >= DML__STACK_FLOATS)
+        dml__multiply_within(job, &blocking, range, scratch, floats);
+    else if (whole <= DML__SMALL_STACK_FLOATS)
+        dml__multiply_on_small_stack(job, &blocking, range);
+    else if (floats >= dml__least_floats(job, &blocking))
+        dml__multiply_within(job, &blocking, range, scratch, floats);
+    else
+        dml__multiply_on_stack(job, &blocking, range);
+}
+
+DML__LOCAL size_t dml__range_scratch(const dml__job *job, const dml__range *range)
+{
+    const dml__blocking blocking = dml__plan_blocking(job, range);
+    return (size_t)dml__blocking_floats(job, &blocking) * sizeof(float);
+}
+
+#endif

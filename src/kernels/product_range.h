@@ -1,0 +1,54 @@
+/* product_range.h: any range of a product, computed by one worker: what is packed, in what blocks, and the
+   tiles. product.c shares a product out in such ranges. */
+#ifndef DML_KERNELS_PRODUCT_RANGE_H
+#define DML_KERNELS_PRODUCT_RANGE_H
+
+#include "kernels/product.h"
+#include "thread/pool_internal.h"
+
+static inline ptrdiff_t dml__smaller(ptrdiff_t a, ptrdiff_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline ptrdiff_t dml__quotient_up(ptrdiff_t a, ptrdiff_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+static inline ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
+{
+    return dml__quotient_up(a, b) * b;
+}
+
+/* The rows and columns of C, and the part of k, that one task computes. */
+typedef struct dml__range {
+    ptrdiff_t i0, i1, j0, j1, k0, k1;
+} dml__range;
+
+/* What is computed: the product, or, for a narrow C, the transposed one, whose vectors are made of C's rows,
+   which there are more of than of columns. The caller's C stays as it is. */
+typedef struct dml__job {
+    dml__product product;
+    const dml__microkernel *kernel;
+    dml_isa isa;
+    ptrdiff_t l2;    /* bytes of the second cache */
+    bool transposed; /* product.c is then the transpose of the caller's C, and the bias goes along rows */
+    ptrdiff_t rows, full; /* of a tile at most; full columns are whole vectors */
+} dml__job;
+
+DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *product);
+
+/* Where element (i, j) of the job's product lies. */
+static inline float *dml__job_c(const dml__job *job, ptrdiff_t i, ptrdiff_t j)
+{
+    return job->product.c + (job->transposed ? j * job->product.ldc + i : i * job->product.ldc + j);
+}
+
+/* With the worker's scratch if that is enough. */
+DML__LOCAL void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job, const dml__range *range);
+
+/* Bytes of a worker's scratch with which that packs nothing twice. */
+DML__LOCAL size_t dml__range_scratch(const dml__job *job, const dml__range *range);
+
+#endif
