@@ -212,7 +212,7 @@ static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdi
             continue;
         }
         const float *line = j->x + (n * j->in_h + y) * j->in_w * j->x_pixel + c0 + c;
-        if (step == 1 && width == j->x_pixel) { /* all channels: pixels lie side by side in both */
+        if (step == 1 && count == j->x_pixel && width == count) { /* pixels lie side by side in both */
             const ptrdiff_t before = x >= 0 ? 0 : dml__conv_smaller(-x, pixels);
             const ptrdiff_t end = dml__conv_larger(before, dml__conv_smaller(pixels, j->in_w - x));
             dml__conv_zero(to, before * width);
