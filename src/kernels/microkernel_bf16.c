@@ -25,23 +25,7 @@ DML__AVX512_BF16 DML__INLINE __m512 dml__pairs_product(__m512 a, __m512 b, __m51
 
 DML__DEFINE_COMPUTE(pairs, DML__AVX512_BF16, __m512, 16, 8, dml__pairs_product)
 
-DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 1)
-DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 2)
-DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 3)
-DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 4)
-DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 5)
-DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 6)
-DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 7)
-DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 8)
-
-static void dml__run_pairs(const dml__tile *tile)
-{
-    static const dml__tile_function tiles[8][DML__TILE_FORMS + 1] = {
-        DML__TILES(pairs, 1), DML__TILES(pairs, 2), DML__TILES(pairs, 3), DML__TILES(pairs, 4),
-        DML__TILES(pairs, 5), DML__TILES(pairs, 6), DML__TILES(pairs, 7), DML__TILES(pairs, 8)
-    };
-    dml__run_panels(tile, 16, tiles[tile->rows - 1]);
-}
+DML__DEFINE_RUN(pairs, DML__AVX512_BF16, 16, 8)
 
 #endif
 #if defined(DML__HAS_AMX)

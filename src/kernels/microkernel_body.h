@@ -85,12 +85,6 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
     DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE)                                                       \
     DML__DEFINE_TILE(isa, target, r, 2, DML__B_PACKED)                                                       \
     DML__DEFINE_TILE(isa, target, r, 2, DML__BOTH_PACKED)
-#define DML__TILES(isa, r)                                                                                   \
-    {                                                                                                        \
-        dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_DML__B_PACKED,                    \
-            dml__tile_##isa##_##r##x2_DML__BOTH_PACKED, dml__tile_##isa##_##r##x1_DML__ANY_TILE              \
-    }
-
 typedef void (*dml__tile_function)(const dml__tile *tile, int panel);
 
 /* `functions` are those for the tile's rows. */
@@ -103,5 +97,22 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
     }
     for (int n = 0; n < tile->panels; n++) functions[form](tile, n);
 }
+
+#define DML__TILES(isa, target, r)                                                                           \
+    { dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_DML__B_PACKED,                      \
+      dml__tile_##isa##_##r##x2_DML__BOTH_PACKED, dml__tile_##isa##_##r##x1_DML__ANY_TILE },
+#define DML__ROWS_4(of, isa, target)                                                                         \
+    of(isa, target, 1) of(isa, target, 2) of(isa, target, 3) of(isa, target, 4)
+#define DML__ROWS_6(of, isa, target) DML__ROWS_4(of, isa, target) of(isa, target, 5) of(isa, target, 6)
+#define DML__ROWS_8(of, isa, target) DML__ROWS_6(of, isa, target) of(isa, target, 7) of(isa, target, 8)
+
+/* The micro-kernel's function, of up to 4, 6 or 8 rows. */
+#define DML__DEFINE_RUN(isa, target, lanes, most_rows)                                                       \
+    DML__ROWS_##most_rows(DML__DEFINE_TILES, isa, target) static void dml__run_##isa(const dml__tile *tile)  \
+    {                                                                                                        \
+        static const dml__tile_function tiles[most_rows][DML__TILE_FORMS + 1] = { DML__ROWS_##most_rows(     \
+            DML__TILES, isa, target) };                                                                      \
+        dml__run_panels(tile, lanes, tiles[tile->rows - 1]);                                                 \
+    }
 
 #endif
