@@ -719,7 +719,8 @@ DML_API void dml_argmax(dml_pool *pool, size_t rows, size_t columns, const float
 /* The mean over rows of -log softmax(logits)[label]. logits (rows, classes); labels (rows), each in
    0 .. classes - 1 (the caller checks); probabilities (rows, classes) = softmax(logits), kept for the
    backward pass; row_loss (rows) is scratch. Returns the mean, 0 for no rows. The maximum is subtracted
-   first, so no finite logit overflows. */
+   first, so no row of finite logits overflows unless its loss does, and the mean only where the rows' sum
+   does. */
 DML_API float dml_softmax_cross_entropy_forward(dml_pool *pool, size_t rows, size_t classes,
                                                 const float *logits, const int32_t *labels,
                                                 float *probabilities, float *row_loss);
@@ -5924,12 +5925,6 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
     DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE)                                                       \
     DML__DEFINE_TILE(isa, target, r, 2, DML__B_PACKED)                                                       \
     DML__DEFINE_TILE(isa, target, r, 2, DML__BOTH_PACKED)
-#define DML__TILES(isa, r)                                                                                   \
-    {                                                                                                        \
-        dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_DML__B_PACKED,                    \
-            dml__tile_##isa##_##r##x2_DML__BOTH_PACKED, dml__tile_##isa##_##r##x1_DML__ANY_TILE              \
-    }
-
 typedef void (*dml__tile_function)(const dml__tile *tile, int panel);
 
 /* `functions` are those for the tile's rows. */
@@ -5943,90 +5938,46 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
     for (int n = 0; n < tile->panels; n++) functions[form](tile, n);
 }
 
+#define DML__TILES(isa, target, r)                                                                           \
+    { dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_DML__B_PACKED,                      \
+      dml__tile_##isa##_##r##x2_DML__BOTH_PACKED, dml__tile_##isa##_##r##x1_DML__ANY_TILE },
+#define DML__ROWS_4(of, isa, target)                                                                         \
+    of(isa, target, 1) of(isa, target, 2) of(isa, target, 3) of(isa, target, 4)
+#define DML__ROWS_6(of, isa, target) DML__ROWS_4(of, isa, target) of(isa, target, 5) of(isa, target, 6)
+#define DML__ROWS_8(of, isa, target) DML__ROWS_6(of, isa, target) of(isa, target, 7) of(isa, target, 8)
+
+/* The micro-kernel's function, of up to 4, 6 or 8 rows. */
+#define DML__DEFINE_RUN(isa, target, lanes, most_rows)                                                       \
+    DML__ROWS_##most_rows(DML__DEFINE_TILES, isa, target) static void dml__run_##isa(const dml__tile *tile)  \
+    {                                                                                                        \
+        static const dml__tile_function tiles[most_rows][DML__TILE_FORMS + 1] = { DML__ROWS_##most_rows(     \
+            DML__TILES, isa, target) };                                                                      \
+        dml__run_panels(tile, lanes, tiles[tile->rows - 1]);                                                 \
+    }
+
 #endif
 
 DML__DEFINE_COMPUTE(plain, , dml__v4, 4, 4, dml__plain_fma)
-
-DML__DEFINE_TILES(plain, , 1)
-DML__DEFINE_TILES(plain, , 2)
-DML__DEFINE_TILES(plain, , 3)
-DML__DEFINE_TILES(plain, , 4)
-
-static void dml__run_plain(const dml__tile *tile)
-{
-    static const dml__tile_function tiles[4][DML__TILE_FORMS + 1] = {
-        DML__TILES(plain, 1), DML__TILES(plain, 2), DML__TILES(plain, 3), DML__TILES(plain, 4)
-    };
-    dml__run_panels(tile, 4, tiles[tile->rows - 1]);
-}
+DML__DEFINE_RUN(plain, , 4, 4)
 
 #if defined(DML__HAS_AVX2)
 
 /* 6 x 2 accumulators, 2 vectors of B and one of A take 15 of 16 registers. */
 DML__DEFINE_COMPUTE(avx2, DML__AVX2, __m256, 8, 6, dml__avx2_fma)
-
-DML__DEFINE_TILES(avx2, DML__AVX2, 1)
-DML__DEFINE_TILES(avx2, DML__AVX2, 2)
-DML__DEFINE_TILES(avx2, DML__AVX2, 3)
-DML__DEFINE_TILES(avx2, DML__AVX2, 4)
-DML__DEFINE_TILES(avx2, DML__AVX2, 5)
-DML__DEFINE_TILES(avx2, DML__AVX2, 6)
-
-static void dml__run_avx2(const dml__tile *tile)
-{
-    static const dml__tile_function tiles[6][DML__TILE_FORMS + 1] = {
-        DML__TILES(avx2, 1), DML__TILES(avx2, 2), DML__TILES(avx2, 3),
-        DML__TILES(avx2, 4), DML__TILES(avx2, 5), DML__TILES(avx2, 6)
-    };
-    dml__run_panels(tile, 8, tiles[tile->rows - 1]);
-}
+DML__DEFINE_RUN(avx2, DML__AVX2, 8, 6)
 
 #endif
 #if defined(DML__HAS_AVX512)
 
 /* 8 x 2 accumulators; more rows would need more pointers than there are registers. */
 DML__DEFINE_COMPUTE(avx512, DML__AVX512, __m512, 16, 8, dml__avx512_fma)
-
-DML__DEFINE_TILES(avx512, DML__AVX512, 1)
-DML__DEFINE_TILES(avx512, DML__AVX512, 2)
-DML__DEFINE_TILES(avx512, DML__AVX512, 3)
-DML__DEFINE_TILES(avx512, DML__AVX512, 4)
-DML__DEFINE_TILES(avx512, DML__AVX512, 5)
-DML__DEFINE_TILES(avx512, DML__AVX512, 6)
-DML__DEFINE_TILES(avx512, DML__AVX512, 7)
-DML__DEFINE_TILES(avx512, DML__AVX512, 8)
-
-static void dml__run_avx512(const dml__tile *tile)
-{
-    static const dml__tile_function tiles[8][DML__TILE_FORMS + 1] = {
-        DML__TILES(avx512, 1), DML__TILES(avx512, 2), DML__TILES(avx512, 3), DML__TILES(avx512, 4),
-        DML__TILES(avx512, 5), DML__TILES(avx512, 6), DML__TILES(avx512, 7), DML__TILES(avx512, 8)
-    };
-    dml__run_panels(tile, 16, tiles[tile->rows - 1]);
-}
+DML__DEFINE_RUN(avx512, DML__AVX512, 16, 8)
 
 #endif
 #if defined(__aarch64__)
 
 DML__DEFINE_COMPUTE(neon, , float32x4_t, 4, 8, dml__neon_fma)
-
-DML__DEFINE_TILES(neon, , 1)
-DML__DEFINE_TILES(neon, , 2)
-DML__DEFINE_TILES(neon, , 3)
-DML__DEFINE_TILES(neon, , 4)
-DML__DEFINE_TILES(neon, , 5)
-DML__DEFINE_TILES(neon, , 6)
-DML__DEFINE_TILES(neon, , 7)
-DML__DEFINE_TILES(neon, , 8)
-
-static void dml__run_neon(const dml__tile *tile)
-{
-    static const dml__tile_function tiles[8][DML__TILE_FORMS + 1] = {
-        DML__TILES(neon, 1), DML__TILES(neon, 2), DML__TILES(neon, 3), DML__TILES(neon, 4),
-        DML__TILES(neon, 5), DML__TILES(neon, 6), DML__TILES(neon, 7), DML__TILES(neon, 8)
-    };
-    dml__run_panels(tile, 4, tiles[tile->rows - 1]);
-}
+DML__DEFINE_RUN(neon, , 4, 8)
 
 #endif
 
@@ -6075,23 +6026,7 @@ DML__AVX512_BF16 DML__INLINE __m512 dml__pairs_product(__m512 a, __m512 b, __m51
 
 DML__DEFINE_COMPUTE(pairs, DML__AVX512_BF16, __m512, 16, 8, dml__pairs_product)
 
-DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 1)
-DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 2)
-DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 3)
-DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 4)
-DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 5)
-DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 6)
-DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 7)
-DML__DEFINE_TILES(pairs, DML__AVX512_BF16, 8)
-
-static void dml__run_pairs(const dml__tile *tile)
-{
-    static const dml__tile_function tiles[8][DML__TILE_FORMS + 1] = {
-        DML__TILES(pairs, 1), DML__TILES(pairs, 2), DML__TILES(pairs, 3), DML__TILES(pairs, 4),
-        DML__TILES(pairs, 5), DML__TILES(pairs, 6), DML__TILES(pairs, 7), DML__TILES(pairs, 8)
-    };
-    dml__run_panels(tile, 16, tiles[tile->rows - 1]);
-}
+DML__DEFINE_RUN(pairs, DML__AVX512_BF16, 16, 8)
 
 #endif
 #if defined(DML__HAS_AMX)
@@ -6916,51 +6851,29 @@ DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product)
 
 #endif
 
-/* ---- kernels/product.c ---- */
+/* ---- kernels/product_range.c ---- */
 
-#ifndef DML_KERNELS_PRODUCT_C
-#define DML_KERNELS_PRODUCT_C
+#ifndef DML_KERNELS_PRODUCT_RANGE_C
+#define DML_KERNELS_PRODUCT_RANGE_C
 
-#include <string.h>
+/* ---- kernels/product_range.h ---- */
 
-/* A small C under a long k has too few tiles to share among threads. Its k is then cut into at most
-   DML__CHUNKS chunks, whose partial sums are added up in order. Whether and where to cut depends on the sizes
-   alone. */
-#define DML__CHUNKS 16
-#define DML__CHUNK_K 512      /* of which a chunk is a multiple */
-#define DML__CHUNKED_C 4096   /* elements of C, at most */
-#define DML__CHUNK_BLOCK 1024 /* elements of a block of C, where the chunks' sums are on the stack */
+/* product_range.h: any range of a product, computed by one worker: what is packed, in what blocks, and the
+   tiles. product.c shares a product out in such ranges. */
+#ifndef DML_KERNELS_PRODUCT_RANGE_H
+#define DML_KERNELS_PRODUCT_RANGE_H
 
-/* A worker's scratch holds a block of A and behind it panels of B, of this many rows and columns at most; the
-   shared scratch holds the partial sums of the chunks. */
-#define DML__PACK_ROWS 120
-#define DML__PACK_COLUMNS 512
-
-/* Panels of B that are no larger than this stay in the first cache all together; and where a tile has fewer
-   k's than this, writing C takes longer than reading them. */
-#define DML__ACROSS_FLOATS 4096
-#define DML__ACROSS_KC 64
-
-/* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
-   needs little takes little of it. */
-#define DML__STACK_FLOATS DML__PANEL_FLOATS
-#define DML__SMALL_STACK_FLOATS 1536
-#define DML__STACK_SLACK (DML__ALIGNMENT / sizeof(float))
-
-/* Fewer multiply-adds than this are not worth waking anybody. */
-#define DML__SERIAL_WORK 100000.0
-
-static ptrdiff_t dml__smaller(ptrdiff_t a, ptrdiff_t b)
+static inline ptrdiff_t dml__smaller(ptrdiff_t a, ptrdiff_t b)
 {
     return a < b ? a : b;
 }
 
-static ptrdiff_t dml__quotient_up(ptrdiff_t a, ptrdiff_t b)
+static inline ptrdiff_t dml__quotient_up(ptrdiff_t a, ptrdiff_t b)
 {
     return a / b + (a % b != 0);
 }
 
-static ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
+static inline ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
 {
     return dml__quotient_up(a, b) * b;
 }
@@ -6981,6 +6894,39 @@ typedef struct dml__job {
     ptrdiff_t rows, full; /* of a tile at most; full columns are whole vectors */
 } dml__job;
 
+DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *product);
+
+/* Where element (i, j) of the job's product lies. */
+static inline float *dml__job_c(const dml__job *job, ptrdiff_t i, ptrdiff_t j)
+{
+    return job->product.c + (job->transposed ? j * job->product.ldc + i : i * job->product.ldc + j);
+}
+
+/* With the worker's scratch if that is enough. */
+DML__LOCAL void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job, const dml__range *range);
+
+/* Bytes of a worker's scratch with which that packs nothing twice. */
+DML__LOCAL size_t dml__range_scratch(const dml__job *job, const dml__range *range);
+
+#endif
+
+#include <string.h>
+
+/* A worker's scratch holds a block of A and behind it panels of B, of this many rows and columns at most. */
+#define DML__PACK_ROWS 120
+#define DML__PACK_COLUMNS 512
+
+/* Panels of B that are no larger than this stay in the first cache all together; and where a tile has fewer
+   k's than this, writing C takes longer than reading them. */
+#define DML__ACROSS_FLOATS 4096
+#define DML__ACROSS_KC 64
+
+/* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
+   needs little takes little of it. */
+#define DML__STACK_FLOATS DML__PANEL_FLOATS
+#define DML__SMALL_STACK_FLOATS 1536
+#define DML__STACK_SLACK (DML__ALIGNMENT / sizeof(float))
+
 /* Whether the lanes of a factor lie side by side in memory, as vectors are loaded. */
 static bool dml__has_lanes(const dml__factor *factor)
 {
@@ -6998,7 +6944,7 @@ static bool dml__is_better_transposed(const dml__product *product, const dml__mi
     return product->n < product->m && !dml__fills_lanes(product->n, kernel);
 }
 
-static dml__job dml__plan_product(dml__machine machine, const dml__product *product)
+DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *product)
 {
     dml__job job;
     job.product = *product;
@@ -7021,12 +6967,6 @@ static dml__job dml__plan_product(dml__machine machine, const dml__product *prod
 static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
 {
     return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, job->kernel->k_block)), 4));
-}
-
-/* Where element (i, j) of the job's product lies. */
-static inline float *dml__job_c(const dml__job *job, ptrdiff_t i, ptrdiff_t j)
-{
-    return job->product.c + (job->transposed ? j * job->product.ldc + i : i * job->product.ldc + j);
 }
 
 /* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions:
@@ -7398,8 +7338,7 @@ static ptrdiff_t dml__least_floats(const dml__job *job, const dml__blocking *blo
     return dml__blocking_floats(job, &least);
 }
 
-/* Computes any range, with the worker's scratch if that is enough. */
-static void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job, const dml__range *range)
+DML__LOCAL void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job, const dml__range *range)
 {
     dml__blocking blocking = dml__plan_blocking(job, range);
     const ptrdiff_t whole = dml__blocking_floats(job, &blocking);
@@ -7414,6 +7353,32 @@ static void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job, co
     else
         dml__multiply_on_stack(job, &blocking, range);
 }
+
+DML__LOCAL size_t dml__range_scratch(const dml__job *job, const dml__range *range)
+{
+    const dml__blocking blocking = dml__plan_blocking(job, range);
+    return (size_t)dml__blocking_floats(job, &blocking) * sizeof(float);
+}
+
+#endif
+
+/* ---- kernels/product.c ---- */
+
+#ifndef DML_KERNELS_PRODUCT_C
+#define DML_KERNELS_PRODUCT_C
+
+#include <string.h>
+
+/* A small C under a long k has too few tiles to share among threads. Its k is then cut into at most
+   DML__CHUNKS chunks, whose partial sums are added up in order. Whether and where to cut depends on the sizes
+   alone. The shared scratch holds those sums. */
+#define DML__CHUNKS 16
+#define DML__CHUNK_K 512      /* of which a chunk is a multiple */
+#define DML__CHUNKED_C 4096   /* elements of C, at most */
+#define DML__CHUNK_BLOCK 1024 /* elements of a block of C, where the chunks' sums are on the stack */
+
+/* Fewer multiply-adds than this are not worth waking anybody. */
+#define DML__SERIAL_WORK 100000.0
 
 /* What the end of a line takes from a product whose sums were formed on the side: terms, `step` apart. */
 static dml__finish dml__end_of(const dml__product *product, int terms, ptrdiff_t step)
@@ -7606,8 +7571,7 @@ DML__LOCAL dml_scratch dml__product_scratch(const dml__product *product)
     const dml__range all = { 0, job.product.m,
                              0, job.product.n,
                              0, dml__is_chunked(m, n, k) ? dml__chunk_size(k) : k };
-    const dml__blocking blocking = dml__plan_blocking(&job, &all);
-    scratch.worker = (size_t)dml__blocking_floats(&job, &blocking) * sizeof(float);
+    scratch.worker = dml__range_scratch(&job, &all);
     if (dml__is_chunked(m, n, k))
         scratch.shared = (size_t)(dml__quotient_up(k, dml__chunk_size(k)) * m * n) * sizeof(float);
     return scratch;
@@ -9181,7 +9145,7 @@ static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdi
             continue;
         }
         const float *line = j->x + (n * j->in_h + y) * j->in_w * j->x_pixel + c0 + c;
-        if (step == 1 && width == j->x_pixel) { /* all channels: pixels lie side by side in both */
+        if (step == 1 && count == j->x_pixel && width == count) { /* pixels lie side by side in both */
             const ptrdiff_t before = x >= 0 ? 0 : dml__conv_smaller(-x, pixels);
             const ptrdiff_t end = dml__conv_larger(before, dml__conv_smaller(pixels, j->in_w - x));
             dml__conv_zero(to, before * width);
