@@ -295,7 +295,7 @@ static void dml__depthwise_rest(dml_isa isa, const dml__depthwise_row *row, ptrd
     }
 }
 
-static void dml__depthwise_line(dml_isa isa, const dml__depthwise_row *row, dml__depthwise_role role)
+static void dml__depthwise_phase(dml_isa isa, const dml__depthwise_row *row, dml__depthwise_role role)
 {
     ptrdiff_t lanes = 4;
 #if defined(DML__HAS_AVX2)
@@ -303,6 +303,27 @@ static void dml__depthwise_line(dml_isa isa, const dml__depthwise_row *row, dml_
 #endif
     dml__depthwise_whole(isa, row, role);
     if (row->channels % lanes) dml__depthwise_rest(isa, row, row->channels / lanes * lanes, lanes, role);
+}
+
+/* Without strides every dilation-th pixel meets every dilation-th pixel of the source: lines that have no
+   dilation. */
+static void dml__depthwise_line(dml_isa isa, const dml__depthwise_row *row, dml__depthwise_role role)
+{
+    const ptrdiff_t step = row->stride == 1 ? row->dilation : 1;
+    if (step == 1) dml__depthwise_phase(isa, row, role);
+    for (ptrdiff_t first = 0; step > 1 && first < step && first < row->grid_w; first++) {
+        dml__depthwise_row phase = *row;
+        const ptrdiff_t at = row->origin + first, before = at < 0 ? dml__conv_quotient_up(-at, step) : 0;
+        const ptrdiff_t from = at + before * step; /* in the image */
+        phase.grid_w = (row->grid_w - 1 - first) / step + 1;
+        phase.origin = at >= 0 ? at / step : -before;
+        phase.source_w = row->source_w > from % step ? (row->source_w - 1 - from % step) / step + 1 : 0;
+        phase.dilation = 1;
+        phase.source += first * row->source_pixel, phase.source_pixel *= step;
+        phase.target += first * row->target_pixel, phase.target_pixel *= step;
+        phase.ask = false;
+        dml__depthwise_phase(isa, &phase, role);
+    }
 }
 
 /* The lines of taps l, l0 <= l < l1, that find something: 0 <= at + l * dilation < size. */
