@@ -12,13 +12,20 @@
    line of taps in turn also its weights: each vector of the source is loaded once for all of the pixels and
    taps that it belongs to. The gradient of the weights is the same loop, in which pixels of dy stay and the
    taps' sums come and go. So what lies in the padding is left out by one comparison a vector of the source.
-   Nothing is copied but the weights, which are transposed on the stack. */
+   Nothing is copied but the weights, which are transposed on the stack, and the channels behind the last
+   whole vector: those of the result always, those of the source where the array ends. */
 
 #define DML__DEPTHWISE_WEIGHTS 9216 /* floats of the transposed weights, or of their gradient */
 #define DML__DEPTHWISE_IMAGE 1024   /* pixels for which they are transposed once, about */
 #define DML__DEPTHWISE_SERIAL_WORK 100000.0
 #define DML__DEPTHWISE_PIXELS 7 /* the sides of images are often multiples of it: 224, 112, ... */
 #define DML__DEPTHWISE_LINE 16  /* floats of a line of the caches */
+
+/* The channels behind the last whole vector: floats of the copy of the source, and pixels of the result that
+   come of it at once. */
+#define DML__DEPTHWISE_COPY 4096
+#define DML__DEPTHWISE_COPY_PIXELS 84
+#define DML__DEPTHWISE_LANES 8 /* the most */
 
 /* Arrays of more level-2 caches' size than that come from too far for what a processor looks ahead by itself;
    for smaller ones asking costs a sixth of the time. */
@@ -32,6 +39,7 @@ typedef enum dml__depthwise_role {
 /* A line of the grid, and those channels of it that a task computes. */
 typedef struct dml__depthwise_row {
     ptrdiff_t channels, grid_w;
+    const float *source_end; /* of the whole array */
     const float *source; /* where the first tap of the first line of taps in the image would find pixel 0 */
     ptrdiff_t source_pixel, source_w, origin; /* origin: of pixel 0, negative in the padding */
     ptrdiff_t tap_lines, taps, line;          /* line: from one tap's line of the source to the next one's */
@@ -191,7 +199,7 @@ DML__DEFINE_DEPTHWISE(avx2, DML__AVX2, __m256, 8)
 DML__DEFINE_DEPTHWISE(neon, , float32x4_t, 4)
 #endif
 
-/* The channels behind the last whole vector are vectors of one. */
+/* Vectors of one, for windows on the source that are too large to copy. */
 #define dml__one_load(from) (*(from))
 #define dml__one_store(to, value) (*(to) = (value))
 #define dml__one_splat(x) (x)
@@ -199,14 +207,13 @@ DML__DEFINE_DEPTHWISE(neon, , float32x4_t, 4)
 #define dml__one_relu(x) ((x) <= 0 ? 0 : (x))
 DML__DEFINE_DEPTHWISE_PIXEL(one, , float, 1)
 
-static void dml__depthwise_line(dml_isa isa, const dml__depthwise_row *row, dml__depthwise_role role)
+/* The channels of whole vectors. */
+static void dml__depthwise_whole(dml_isa isa, const dml__depthwise_row *row, dml__depthwise_role role)
 {
-    ptrdiff_t lanes = 4;
     switch (isa) {
 #if defined(DML__HAS_AVX2)
     case DML_ISA_AVX512: /* waits for the caches */
     case DML_ISA_AVX2:
-        lanes = 8;
         if (role == DML__DEPTHWISE_RESULT)
             dml__depthwise_result_avx2(row);
         else
@@ -223,7 +230,100 @@ static void dml__depthwise_line(dml_isa isa, const dml__depthwise_row *row, dml_
 #endif
     default: dml__depthwise_pixels_plain(row, 0, role); break;
     }
-    if (row->channels % lanes) dml__depthwise_pixels_one(row, row->channels / lanes * lanes, role);
+}
+
+/* The first `channels`, fewer than DML__DEPTHWISE_LANES, of pixels. */
+static void dml__depthwise_copy(const float *from, ptrdiff_t from_pixel, ptrdiff_t pixels, ptrdiff_t channels,
+                                float *to, ptrdiff_t to_pixel)
+{
+    for (; pixels > 0; pixels--, from += from_pixel, to += to_pixel) {
+        if (channels & 4) memcpy(to, from, 4 * sizeof *to);
+        if (channels & 2) memcpy(to + (channels & 4), from + (channels & 4), 2 * sizeof *to);
+        if (channels & 1) to[channels - 1] = from[channels - 1];
+    }
+}
+
+/* Channels c0 and those behind it, fewer than `lanes`. The lanes behind them compute with what lies behind
+   them in the source, the next pixels, and are left where they are. (Masked loads take the loop a quarter
+   longer.) */
+static void dml__depthwise_rest(dml_isa isa, const dml__depthwise_row *row, ptrdiff_t c0, ptrdiff_t lanes,
+                                dml__depthwise_role role)
+{
+    float source[DML__DEPTHWISE_COPY];                                       /* (tap_lines, window, lanes) */
+    float target[DML__DEPTHWISE_COPY_PIXELS * DML__DEPTHWISE_LANES] = { 0 }; /* (pixels, lanes) */
+    float bias[DML__DEPTHWISE_LANES] = { 0 };
+    const ptrdiff_t channels = row->channels - c0, extent = (row->taps - 1) * row->dilation + 1;
+    const ptrdiff_t last_line = (row->tap_lines - 1) * row->line, step = row->stride * row->source_pixel;
+    const float *last = row->source + last_line + (row->source_w - 1 - row->origin) * row->source_pixel + c0;
+    const bool copied = row->source_end - last < lanes;
+    ptrdiff_t pixels = DML__DEPTHWISE_COPY_PIXELS;
+    dml__depthwise_row some = *row;
+    while (copied && pixels &&
+           row->tap_lines * ((pixels - 1) * row->stride + extent) * lanes > DML__DEPTHWISE_COPY)
+        pixels /= 2;
+    if (!pixels) {
+        dml__depthwise_pixels_one(row, c0, role);
+        return;
+    }
+    some.channels = some.target_pixel = lanes;
+    some.ask = false;
+    some.weights += c0;
+    some.target = target;
+    if (row->bias) dml__depthwise_copy(row->bias + c0, 0, 1, channels, bias, 0), some.bias = bias;
+    for (ptrdiff_t x = 0; x < row->grid_w; x += pixels) {
+        const float *from = row->source + x * step + c0;
+        float *to = row->target + x * row->target_pixel + c0;
+        some.grid_w = dml__conv_smaller(pixels, row->grid_w - x);
+        some.origin = row->origin + x * row->stride, some.source = from;
+        if (copied) {
+            const ptrdiff_t at = some.origin, first = dml__conv_larger(0, at);
+            const ptrdiff_t end = at + (some.grid_w - 1) * row->stride + extent;
+            some.source_w = dml__conv_larger(0, dml__conv_smaller(row->source_w, end) - first);
+            some.source_pixel = lanes, some.line = some.source_w * lanes;
+            some.origin = at - first, some.source = source + some.origin * lanes;
+            memset(source, 0, (size_t)(some.tap_lines * some.line) * sizeof *source);
+            from += (first - at) * row->source_pixel;
+            for (ptrdiff_t l = 0; l < some.tap_lines; l++)
+                dml__depthwise_copy(from + l * row->line, row->source_pixel, some.source_w, channels,
+                                    source + l * some.line, lanes);
+        }
+        if (role == DML__DEPTHWISE_GRADIENT || row->beta != 0)
+            dml__depthwise_copy(to, row->target_pixel, some.grid_w, channels, target, lanes);
+        dml__depthwise_whole(isa, &some, role);
+        if (role == DML__DEPTHWISE_RESULT)
+            dml__depthwise_copy(target, lanes, some.grid_w, channels, to, row->target_pixel);
+    }
+}
+
+static void dml__depthwise_phase(dml_isa isa, const dml__depthwise_row *row, dml__depthwise_role role)
+{
+    ptrdiff_t lanes = 4;
+#if defined(DML__HAS_AVX2)
+    if (isa >= DML_ISA_AVX2) lanes = 8;
+#endif
+    dml__depthwise_whole(isa, row, role);
+    if (row->channels % lanes) dml__depthwise_rest(isa, row, row->channels / lanes * lanes, lanes, role);
+}
+
+/* Without strides every dilation-th pixel meets every dilation-th pixel of the source: lines that have no
+   dilation. */
+static void dml__depthwise_line(dml_isa isa, const dml__depthwise_row *row, dml__depthwise_role role)
+{
+    const ptrdiff_t step = row->stride == 1 ? row->dilation : 1;
+    if (step == 1) dml__depthwise_phase(isa, row, role);
+    for (ptrdiff_t first = 0; step > 1 && first < step && first < row->grid_w; first++) {
+        dml__depthwise_row phase = *row;
+        const ptrdiff_t at = row->origin + first, before = at < 0 ? dml__conv_quotient_up(-at, step) : 0;
+        const ptrdiff_t from = at + before * step; /* in the image */
+        phase.grid_w = (row->grid_w - 1 - first) / step + 1;
+        phase.origin = at >= 0 ? at / step : -before;
+        phase.source_w = row->source_w > from % step ? (row->source_w - 1 - from % step) / step + 1 : 0;
+        phase.dilation = 1;
+        phase.source += first * row->source_pixel, phase.source_pixel *= step;
+        phase.target += first * row->target_pixel, phase.target_pixel *= step;
+        phase.ask = false;
+        dml__depthwise_phase(isa, &phase, role);
+    }
 }
 
 /* The lines of taps l, l0 <= l < l1, that find something: 0 <= at + l * dilation < size. */
@@ -268,6 +368,7 @@ static void dml__depthwise_task(void *argument, int task, int worker)
     row.channels = dml__conv_smaller(loop->channels, p->columns - c0), row.grid_w = p->grid_w;
     row.source_pixel = p->source_pixel, row.source_w = p->source_w, row.origin = p->origin_x;
     row.taps = p->taps_w, row.stride = p->stride_w, row.dilation = p->dilation_w;
+    row.source_end = p->source + p->batch * p->source_h * source_line;
     row.ask = loop->distant, row.source_line = source_line, row.line = p->dilation_h * source_line;
     row.width = dml__conv_round_up(row.channels, DML__DEPTHWISE_LINE);
     row.target_pixel = p->target_pixel, row.target_line = p->target_line;
@@ -351,6 +452,7 @@ static void dml__depthwise_weights_task(void *argument, int index, int worker)
     row.channels = dml__conv_smaller(loop->channels, j->filters - c0), row.grid_w = j->out_w;
     row.source_pixel = j->x_pixel, row.source_w = j->in_w, row.origin = -j->pad_w;
     row.taps = j->taps_w, row.stride = j->stride_w, row.dilation = j->dilation_w;
+    row.source_end = j->x + j->batch * j->in_h * x_line;
     row.ask = loop->distant, row.source_line = x_line, row.line = j->dilation_h * x_line;
     row.width = dml__conv_round_up(row.channels, DML__DEPTHWISE_LINE);
     row.target_pixel = j->dy_pixel, row.target_line = j->out_w * j->dy_pixel;

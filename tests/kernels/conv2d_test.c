@@ -181,6 +181,8 @@ static void larger_shapes(void)
         { 0, 5, 5, 3, 4, 3, 3, 1, 1, 1, 1, 0, 0, 0 },          /* an empty batch: dw is beta dw */
         { 2, 9, 8, 1040, 1040, 3, 3, 1, 1, 1, 1, 0, 0, 1040 }, /* depthwise: channels in several blocks */
         { 1, 40, 70, 24, 24, 12, 10, 1, 1, 5, 5, 0, 0, 24 },   /* many taps */
+        { 2, 9, 200, 5, 5, 3, 3, 1, 1, 1, 1, 1, 1, 5 },        /* few, and lines in several parts */
+        { 2, 122, 60, 11, 11, 16, 8, 1, 2, 3, 5, 8, 8, 11 },   /* of a window that isn't copied */
         { 5, 60, 61, 72, 72, 3, 3, 2, 2, 1, 1, 0, 0, 72 },     /* beyond the level-2 caches */
     };
     unsigned state = 2;
@@ -233,6 +235,47 @@ static void depthwise(void)
         s.channels = s.filters = s.groups = 2 + (int)((test_random(&state) >> 8) % 36);
         check(s, kernel_pools, 3, &state);
     }
+}
+
+/* What one channel holds the others never see. */
+static void depthwise_channels_are_apart(void)
+{
+    enum { MOST = 13 };
+    unsigned state = 6;
+    for (int channels = 2; channels <= MOST; channels++)
+        for (int kernel = 1; kernel <= 7; kernel += 2) {
+            const dml_conv2d_shape s = { 1, 9, 8,          channels,   channels, kernel, kernel,
+                                         1, 1, kernel / 2, kernel / 2, 1,        1,      channels };
+            arrays r = make(s, &state);
+            const int bad = (int)((test_random(&state) >> 8) % (unsigned)channels);
+            for (int direction = 0; direction < DIRECTIONS; direction++) {
+                const size_t count = result_count(&r, direction), last = count / (size_t)channels;
+                const end bare = { false, false, 0 };
+                float *clean = new_floats(count), *got = new_floats(count);
+                float *spoilt = direction == BACKWARD_INPUT ? r.dy : r.x;
+                float *kept = new_floats(r.x_count);
+                memcpy(kept, spoilt, r.x_count * sizeof *kept);
+                call(kernel_pools[1], &r, direction, bare, clean);
+                for (size_t i = (size_t)bad; i < r.x_count; i += (size_t)channels)
+                    spoilt[i] = i % 2 ? NAN : INFINITY;
+                call(kernel_pools[1], &r, direction, bare, got);
+                memcpy(spoilt, kept, r.x_count * sizeof *kept);
+                size_t wrong = 0;
+                for (size_t i = 0; i < count; i++) {
+                    const size_t channel = direction == BACKWARD_WEIGHTS ? i / last : i % (size_t)channels;
+                    wrong += channel != (size_t)bad && memcmp(&clean[i], &got[i], sizeof *got) != 0;
+                }
+                CHECK_MESSAGE(wrong == 0, "%s, %d channels, kernel %d, channel %d: %zu differ",
+                              directions[direction], channels, kernel, bad, wrong);
+                free(clean), free(got), free(kept);
+            }
+            discard(&r);
+        }
+}
+
+static void depthwise_channels_are_apart_on_each_isa(void)
+{
+    kernel_each_isa(depthwise_channels_are_apart);
 }
 
 static void depthwise_on_each_isa(void)
@@ -426,6 +469,7 @@ int main(void)
     RUN(larger_shapes_on_each_isa);
     RUN(random_shapes_on_each_isa);
     RUN(depthwise_on_each_isa);
+    RUN(depthwise_channels_are_apart_on_each_isa);
     RUN(unused_lanes_are_zero_on_each_isa);
     RUN(gradients_are_adjoint);
     RUN(output_sizes);
