@@ -71,7 +71,6 @@ static void keras_cnn(network *n)
 }
 
 /* He, Zhang, Ren, Sun, "Deep residual learning for image recognition", section 4.2, with option A. */
-#ifdef DML_OPS_OP_NORM_H
 static void resnet20(network *n)
 {
     convolution(n, 16, 3, 1, 1, true), n->top = dml_relu(dml_batch_norm(n->top, NULL));
@@ -86,13 +85,10 @@ static void resnet20(network *n)
     n->top = dml_global_avg_pool2d(n->top);
     dense(n, 10);
 }
-#else
-#define resnet20 NULL
-#endif
 
 typedef struct model {
     const char *name;
-    void (*build)(network *n); /* NULL: an op is missing */
+    void (*build)(network *n);
     int batch, size, channels; /* images (size, size, channels) */
     bool quick;                /* among the rows of --quick */
 } model;
@@ -214,10 +210,7 @@ int main(int argc, char **argv)
             const model *m = &models[i];
             if (only ? strcmp(only, m->name) != 0 : common.quick && !m->quick) continue;
             if (batch && i > 0 && strcmp(m->name, models[i - 1].name) == 0) continue;
-            if (m->build)
-                failed = measure(m, batch ? batch : m->batch, momentum, threads, &peers, common.seconds);
-            else
-                fprintf(stderr, "train: left out %s: dml has no batch normalization yet\n", m->name);
+            failed = measure(m, batch ? batch : m->batch, momentum, threads, &peers, common.seconds);
         }
         bench_peers_end(&peers);
     }

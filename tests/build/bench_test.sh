@@ -69,10 +69,17 @@ check "its row" rows_are_well 1
 check "its instructions" grep -q -E 'name=bf16gemm .* isa=(amx|avx512_bf16|widened) of_f32=' "$WORK/rows"
 check "conv" run conv --height 6 --channels 3 --filters 4 --batch 2 $tiny $none
 check "conv's rows" rows_are_well 3
+check "conv with groups and dilation" run conv --height 6 --channels 4 --filters 4 --groups 4 --dilation 2 --batch 2 $tiny $none
+check "a depthwise layer's rows" rows_are_well 3
+check "its groups and dilation" grep -q 'what=forward .* dilation=2 groups=4 ' "$WORK/rows"
+check "the quick layers" run conv --quick $tiny $none
+check "nothing of them is left out" rows_are_well 27
+check "nor said to be" sh -c "! grep 'conv: left out conv' '$WORK/messages'"
 check_fails "a kernel that doesn't fit" "the kernel doesn't fit" run conv --height 2 --channels 1 --filters 1 --kernel 5 --pad 0 \
     --batch 1 $tiny $none
 check "elementwise" run elementwise --n 300 $tiny $none
-check "elementwise's rows" rows_are_well "$(grep -c '^name=' "$WORK/rows")"
+check "elementwise's rows, one for each kernel" rows_are_well 14
+check "exp and log are among them" sh -c "grep -q ' what=exp ' '$WORK/rows' && grep -q ' what=log ' '$WORK/rows'"
 check "optimizer" run optimizer --n 300 $tiny $none
 check "optimizer's rows" rows_are_well 2
 check "forkjoin" run forkjoin --threads 2 --seconds 0.001 $none
@@ -93,6 +100,7 @@ done
 check "numerics of one product" run numerics --what bf16gemm --m 3 --k 5 --input random $none
 check "its row" rows_are_well 1
 check "its sizes" grep -q 'what=bf16gemm input=random m=3 n=3 k=5 .* limit=3.6 .* unit=k_epsilon' "$WORK/rows"
+check "its instructions, as gemm's row says them" grep -q -E ' isa=(amx|avx512_bf16|widened) ' "$WORK/rows"
 
 # Peers: the best is taken, and who refuses, ends or doesn't know the case is left out.
 check "gemm beside peers" run gemm --m 4 $tiny --peers "$WORK/peers"
