@@ -126,7 +126,7 @@ demo: $(BUILD)/dmlrun $(BUILD)/samples/mnist
 	$(BUILD)/dmlrun -n 4 $(BUILD)/samples/mnist $(DEMO)
 
 bench: $(BENCHES)
-	@sh bench/run.sh '$(BUILD)' $(if $(QUICK),--quick)
+	@CC='$(CC)' CFLAGS='$(CFLAGS)' sh bench/run.sh '$(BUILD)' $(if $(QUICK),--quick)
 
 # The libraries that the benchmarks time ours beside.
 bench-peers:

@@ -148,18 +148,21 @@ static int measure(const model *m, int batch, double momentum, int threads, benc
         const size_t vector = (size_t)dml_graph_parameter_count(g) * sizeof(float),
                      state = momentum > 0 ? 1 : 0;
         dml_pool *pool = dml_context_pool(ctx);
-        const double least = bench_least_seconds(pool, n.operations * batch, (4 + state) * vector,
-                                                 (2 + state) * vector, (2 + state) * vector);
+        const double before = bench_least_seconds(pool, n.operations * batch, (4 + state) * vector,
+                                                  (2 + state) * vector, (2 + state) * vector);
         const double one = bench_beside(peers, name, step, &j, seconds);
+        const double after = bench_least_seconds(pool, n.operations * batch, (4 + state) * vector,
+                                                 (2 + state) * vector, (2 + state) * vector);
         if (dml_status_of(ctx) == DML_OK) {
             printf("name=train what=%s batch=%d momentum=%g ms=%.4g flops=%.4g of_peak=%.3f bytes=%zu",
                    m->name, batch, momentum, 1e3 * one, n.operations * batch,
-                   1e-9 * n.operations * batch / one / bench_fma_peak(pool), memory.peak);
+                   1e-9 * n.operations * batch / one / bench_known_peak(dml_pool_threads(pool)), memory.peak);
             for (int i = 0; i < peers->count; i++) {
                 const char *bytes = strstr(peers->list[i].said, "bytes=");
                 if (peers->list[i].takes_case && bytes) printf(" %s_%s", peers->list[i].name, bytes);
             }
-            bench_row(peers, dml_pool_threads(pool), one, least, batch, "samples/s");
+            bench_row(peers, dml_pool_threads(pool), one, before < after ? before : after, batch,
+                      "samples/s");
         }
     }
     const dml_status status = dml_status_of(ctx);
