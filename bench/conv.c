@@ -2,13 +2,6 @@
  * limits? */
 #include "bench.h"
 
-/* Whether dml_conv2d_shape has dilation_h, dilation_w and groups: since there are depthwise kernels. */
-#ifdef DML_KERNELS_CONV2D_DEPTHWISE_H
-#define BENCH_CONV_GROUPS 1
-#else
-#define BENCH_CONV_GROUPS 0
-#endif
-
 enum { FORWARD, INPUT, WEIGHTS, DIRECTIONS };
 static const char *const directions[DIRECTIONS] = { "forward", "input", "weights" };
 
@@ -112,9 +105,7 @@ static bool measure(const layer *l, int batch, int dilation, int direction, benc
     s->batch = batch, s->height = l->height, s->width = l->width, s->channels = l->channels;
     s->filters = l->filters, s->kernel_h = s->kernel_w = l->kernel;
     s->stride_h = s->stride_w = l->stride, s->pad_h = s->pad_w = l->pad;
-#if BENCH_CONV_GROUPS
     s->dilation_h = s->dilation_w = dilation, s->groups = l->groups;
-#endif
     const int span = dilation * (l->kernel - 1) + 1;
     const int out_h = dml_conv2d_output_size(l->height, span, l->stride, l->pad);
     const int out_w = dml_conv2d_output_size(l->width, span, l->stride, l->pad);
@@ -126,9 +117,7 @@ static bool measure(const layer *l, int batch, int dilation, int direction, benc
              l->height, l->width, l->channels, l->filters, l->kernel, l->kernel, l->stride, l->pad, dilation,
              l->groups);
     const char *why = NULL;
-    if (!BENCH_CONV_GROUPS && (l->groups > 1 || dilation > 1))
-        why = "dml_conv2d has no groups and no dilation yet";
-    else if (l->channels % l->groups || l->filters % l->groups)
+    if (l->channels % l->groups || l->filters % l->groups)
         why = "the groups don't divide channels and filters";
     else if (out_h < 1 || out_w < 1)
         why = "the kernel doesn't fit";

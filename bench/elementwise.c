@@ -64,7 +64,6 @@ static void run_sigmoid_gradient(void *argument)
     dml_sigmoid_backward(j->pool, j->n, j->x, j->z, 0, j->y);
 }
 
-#ifdef DML_KERNELS_VECTOR_MATH_H
 static void run_exp(void *argument)
 {
     job *j = argument;
@@ -76,10 +75,6 @@ static void run_log(void *argument)
     job *j = argument;
     dml_log_forward(j->pool, j->n, j->z, j->y);
 }
-#else
-#define run_exp NULL
-#define run_log NULL
-#endif
 
 static void run_softmax(void *argument)
 {
@@ -102,9 +97,9 @@ static void run_sum_rows(void *argument)
 
 typedef struct kernel {
     const char *name;
-    void (*run)(void *argument); /* NULL: dml has none yet */
-    int reads, writes;           /* arrays */
-    int quick;                   /* 1: among the rows of --quick; 2: in memory too */
+    void (*run)(void *argument);
+    int reads, writes; /* arrays */
+    int quick;         /* 1: among the rows of --quick; 2: in memory too */
 } kernel;
 
 static const kernel kernels[] = {
@@ -200,10 +195,6 @@ int main(int argc, char **argv)
         for (int i = 0; i < count; i++) {
             const kernel *k = &kernels[i];
             if (what ? strcmp(what, k->name) != 0 : common.quick && !k->quick) continue;
-            if (!k->run) {
-                if (round == 0) fprintf(stderr, "elementwise: left out %s: dml has none yet\n", k->name);
-                continue;
-            }
             for (int level = 0; level < (n ? 1 : BENCH_LEVELS); level++) {
                 const size_t arrays = (size_t)(k->reads + k->writes);
                 const bool beyond = level == BENCH_LEVELS - 1;

@@ -155,11 +155,16 @@ BENCH__UNUSED static double bench_fma_peak(dml_pool *pool)
     return *best;
 }
 
+/* That figure again, without measuring: what bench_least_seconds has just reckoned with. */
+BENCH__UNUSED static double bench_known_peak(int threads)
+{
+    return bench__peak_best[threads < BENCH_THREADS_MAX ? threads : BENCH_THREADS_MAX];
+}
+
 /* Whether something else had a good part of the processors when the peak was last measured. */
 BENCH__UNUSED static bool bench_disturbed(int threads)
 {
-    return bench__peak_last <
-           0.8 * bench__peak_best[threads < BENCH_THREADS_MAX ? threads : BENCH_THREADS_MAX];
+    return bench__peak_last < 0.8 * bench_known_peak(threads);
 }
 
 /* --- bandwidth --- */

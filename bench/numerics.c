@@ -671,9 +671,10 @@ static bool measure(const kernel *k, const int *size, input_kind kind, dml_pool 
     const bool any = strcmp(best_name, "none") != 0;
     printf("name=numerics what=%s input=%s %s isa=%s threads=%d ours=%.3g best_peer=%.3g peer=%s limit=%.4g "
            "ratio_peer=%.3g ratio_limit=%.3g unit=%s",
-           k->what, input_names[kind], p.words, dml_isa_name(dml_cpu_isa()), dml_pool_threads(pool),
-           ratio * unit, any ? best * unit : 0, best_name, p.bound, any && ratio > 0 ? best / ratio : 0,
-           ratio, p.unit);
+           k->what, input_names[kind], p.words,
+           k->run == run_bf16gemm ? dml_bf16gemm_isa(pool) : dml_isa_name(dml_cpu_isa()),
+           dml_pool_threads(pool), ratio * unit, any ? best * unit : 0, best_name, p.bound,
+           any && ratio > 0 ? best / ratio : 0, ratio, p.unit);
     for (int i = 0; i < peers->count; i++)
         if (!isnan(theirs[i])) printf(" %s=%.3g", peers->list[i].name, theirs[i] * unit);
     putchar('\n');

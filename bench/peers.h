@@ -49,10 +49,13 @@ typedef struct bench_peers {
     double limit_rate; /* bytes/s, of the current case */
 } bench_peers;
 
-/* A peer that is missing is named once, on standard error, with the reason. */
+/* Whether this program has said which peers there are: it starts them again for each number of threads. */
+static bool bench_peers_told;
+
+/* Who is missing, and who leaves, is named among the rows, as who is there: the report lists both. */
 BENCH__UNUSED static void bench__peer_gone(const bench_peers *peers, bench_peer *peer, const char *why)
 {
-    fprintf(stderr, "%s: left out the peer %s: %s\n", peers->program, peer->name, why);
+    printf("# %s: left out the peer %s: %s\n", peers->program, peer->name, why);
     if (peer->process > 0) {
         kill(-peer->process, SIGKILL);
         waitpid(peer->process, NULL, 0);
@@ -138,6 +141,7 @@ BENCH__UNUSED static void bench_peers_start(bench_peers *peers, const char *prog
         snprintf(path, sizeof path, "%s/%s", folder, *names);
         if (access(path, X_OK) != 0) {
             char why[1100];
+            if (bench_peers_told) continue;
             snprintf(why, sizeof why, "there is no %s (make bench-peers)", path);
             bench__peer_gone(peers, peer, why);
             continue;
@@ -161,9 +165,11 @@ BENCH__UNUSED static void bench_peers_start(bench_peers *peers, const char *prog
             bench__peer_gone(peers, peer, peer->answer[0] ? peer->answer : "it says nothing");
             continue;
         }
-        printf("# %s: peer %s: %s\n", program, peer->name, peer->answer + strcspn(peer->answer, " "));
+        if (!bench_peers_told)
+            printf("# %s: peer %s:%s\n", program, peer->name, peer->answer + strcspn(peer->answer, " "));
         bench__peer_stop(peer);
     }
+    bench_peers_told = true;
 }
 
 BENCH__UNUSED static void bench_peers_end(bench_peers *peers)

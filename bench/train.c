@@ -71,7 +71,6 @@ static void keras_cnn(network *n)
 }
 
 /* He, Zhang, Ren, Sun, "Deep residual learning for image recognition", section 4.2, with option A. */
-#ifdef DML_OPS_OP_NORM_H
 static void resnet20(network *n)
 {
     convolution(n, 16, 3, 1, 1, true), n->top = dml_relu(dml_batch_norm(n->top, NULL));
@@ -86,13 +85,10 @@ static void resnet20(network *n)
     n->top = dml_global_avg_pool2d(n->top);
     dense(n, 10);
 }
-#else
-#define resnet20 NULL
-#endif
 
 typedef struct model {
     const char *name;
-    void (*build)(network *n); /* NULL: an op is missing */
+    void (*build)(network *n);
     int batch, size, channels; /* images (size, size, channels) */
     bool quick;                /* among the rows of --quick */
 } model;
@@ -152,18 +148,21 @@ static int measure(const model *m, int batch, double momentum, int threads, benc
         const size_t vector = (size_t)dml_graph_parameter_count(g) * sizeof(float),
                      state = momentum > 0 ? 1 : 0;
         dml_pool *pool = dml_context_pool(ctx);
-        const double least = bench_least_seconds(pool, n.operations * batch, (4 + state) * vector,
-                                                 (2 + state) * vector, (2 + state) * vector);
+        const double before = bench_least_seconds(pool, n.operations * batch, (4 + state) * vector,
+                                                  (2 + state) * vector, (2 + state) * vector);
         const double one = bench_beside(peers, name, step, &j, seconds);
+        const double after = bench_least_seconds(pool, n.operations * batch, (4 + state) * vector,
+                                                 (2 + state) * vector, (2 + state) * vector);
         if (dml_status_of(ctx) == DML_OK) {
             printf("name=train what=%s batch=%d momentum=%g ms=%.4g flops=%.4g of_peak=%.3f bytes=%zu",
                    m->name, batch, momentum, 1e3 * one, n.operations * batch,
-                   1e-9 * n.operations * batch / one / bench_fma_peak(pool), memory.peak);
+                   1e-9 * n.operations * batch / one / bench_known_peak(dml_pool_threads(pool)), memory.peak);
             for (int i = 0; i < peers->count; i++) {
                 const char *bytes = strstr(peers->list[i].said, "bytes=");
                 if (peers->list[i].takes_case && bytes) printf(" %s_%s", peers->list[i].name, bytes);
             }
-            bench_row(peers, dml_pool_threads(pool), one, least, batch, "samples/s");
+            bench_row(peers, dml_pool_threads(pool), one, before < after ? before : after, batch,
+                      "samples/s");
         }
     }
     const dml_status status = dml_status_of(ctx);
@@ -214,10 +213,7 @@ int main(int argc, char **argv)
             const model *m = &models[i];
             if (only ? strcmp(only, m->name) != 0 : common.quick && !m->quick) continue;
             if (batch && i > 0 && strcmp(m->name, models[i - 1].name) == 0) continue;
-            if (m->build)
-                failed = measure(m, batch ? batch : m->batch, momentum, threads, &peers, common.seconds);
-            else
-                fprintf(stderr, "train: left out %s: dml has no batch normalization yet\n", m->name);
+            failed = measure(m, batch ? batch : m->batch, momentum, threads, &peers, common.seconds);
         }
         bench_peers_end(&peers);
     }

@@ -29,7 +29,8 @@ DML_API dml_status dml_sgemm_fused(dml_pool *pool, dml_transpose trans_a, dml_tr
    (elements; a factor that is the same for all has stride 0, and the C's must not overlap): C = alpha op(A)
    op(B) + beta C. Each is bitwise what dml_sgemm makes of it. Small ones are shared out whole among the
    threads; a call costs each
-   something besides its arithmetic, so the very smallest are faster in a plain loop. */
+   something besides its arithmetic, so the very smallest are faster in a plain loop. The scratch is that of
+   one of them, of dml_sgemm_scratch. */
 DML_API dml_status dml_sgemm_batched(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m,
                                      int n, int k, float alpha, const float *a, int lda, ptrdiff_t stride_a,
                                      const float *b, int ldb, ptrdiff_t stride_b, float beta, float *c,

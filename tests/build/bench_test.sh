@@ -63,23 +63,34 @@ none="--peers $WORK/none"
 check "gemm without peers" run gemm --m 5 --n 7 --k 9 --ta 1 $tiny $none
 check "gemm's row" rows_are_well 1
 check "gemm has no peer" grep -q 'm=5 n=7 k=9 ta=1 tb=0 .* best_peer=0 peer=none .* ratio_peer=0.000' "$WORK/rows"
-check "gemm names what is missing" grep -q "left out the peer blis: there is no $WORK/none/blis (make bench-peers)" "$WORK/messages"
+check "gemm names what is missing" grep -q "left out the peer blis: there is no $WORK/none/blis (make bench-peers)" "$WORK/rows"
 check "bf16" run gemm --bf16 --m 5 --n 7 --k 9 --tb 1 $tiny $none
 check "its row" rows_are_well 1
 check "its instructions" grep -q -E 'name=bf16gemm .* isa=(amx|avx512_bf16|widened) of_f32=' "$WORK/rows"
 check "conv" run conv --height 6 --channels 3 --filters 4 --batch 2 $tiny $none
 check "conv's rows" rows_are_well 3
+check "conv with groups and dilation" run conv --height 6 --channels 4 --filters 4 --groups 4 --dilation 2 --batch 2 $tiny $none
+check "a depthwise layer's rows" rows_are_well 3
+check "its groups and dilation" grep -q 'what=forward .* dilation=2 groups=4 ' "$WORK/rows"
+check "each missing peer is named once, not for each number of threads" \
+    test "$(DML_PEERS=$WORK/none "$bench/elementwise" --what copy --n 300 --seconds 0.001 | grep -c 'left out the peer torch')" -eq 1
+check "nor for each number of ranks" \
+    test "$("$bench/allreduce" $none --bytes 4096 --seconds 0.001 | grep -c 'left out the peer gloo')" -eq 1
+check "the quick layers" run conv --quick $tiny $none
+check "nothing of them is left out" rows_are_well 27
+check "nor said to be" sh -c "! grep 'conv: left out conv' '$WORK/messages'"
 check_fails "a kernel that doesn't fit" "the kernel doesn't fit" run conv --height 2 --channels 1 --filters 1 --kernel 5 --pad 0 \
     --batch 1 $tiny $none
 check "elementwise" run elementwise --n 300 $tiny $none
-check "elementwise's rows" rows_are_well "$(grep -c '^name=' "$WORK/rows")"
+check "elementwise's rows, one for each kernel" rows_are_well 14
+check "exp and log are among them" sh -c "grep -q ' what=exp ' '$WORK/rows' && grep -q ' what=log ' '$WORK/rows'"
 check "optimizer" run optimizer --n 300 $tiny $none
 check "optimizer's rows" rows_are_well 2
 check "forkjoin" run forkjoin --threads 2 --seconds 0.001 $none
 check "forkjoin's rows" rows_are_well 3
 check "allreduce" run allreduce --ranks 2 --bytes 4096 --seconds 0.001 $none
 check "allreduce's row" rows_are_well 1
-check "allreduce names what is missing" grep -q 'left out the peer gloo: there is no' "$WORK/messages"
+check "allreduce names what is missing" grep -q 'left out the peer gloo: there is no' "$WORK/rows"
 check "train" run train --model mlp --batch 2 $tiny $none
 check "train's row" rows_are_well 1
 check "train's flops" grep -q ' what=mlp batch=2 .* flops=' "$WORK/rows"
@@ -93,23 +104,24 @@ done
 check "numerics of one product" run numerics --what bf16gemm --m 3 --k 5 --input random $none
 check "its row" rows_are_well 1
 check "its sizes" grep -q 'what=bf16gemm input=random m=3 n=3 k=5 .* limit=3.6 .* unit=k_epsilon' "$WORK/rows"
+check "its instructions, as gemm's row says them" grep -q -E ' isa=(amx|avx512_bf16|widened) ' "$WORK/rows"
 
 # Peers: the best is taken, and who refuses, ends or doesn't know the case is left out.
 check "gemm beside peers" run gemm --m 4 $tiny --peers "$WORK/peers"
 cp "$WORK/rows" "$WORK/all"
 check "gemm's row beside peers" rows_are_well 1
 check "the best peer" grep -q 'best_peer=1.024e-06 peer=openblas .* unit=GFLOP/s openblas=1.024e-06$' "$WORK/rows"
-check "the threads that a peer is told" grep -q '^# gemm: peer openblas:  *1.0 on 1 threads of 1$' "$WORK/rows"
-check "a peer that refuses" grep -q 'left out the peer blis: no such processor' "$WORK/messages"
-check "a peer that doesn't start" grep -q "left out the peer mkl: it doesn't start" "$WORK/messages"
-check "a peer that ends" grep -q 'left out the peer openblas_debian: it has ended' "$WORK/messages"
+check "the threads that a peer is told" grep -q '^# gemm: peer openblas: 1.0 on 1 threads of 1$' "$WORK/rows"
+check "a peer that refuses" grep -q 'left out the peer blis: no such processor' "$WORK/rows"
+check "a peer that doesn't start" grep -q "left out the peer mkl: it doesn't start" "$WORK/rows"
+check "a peer that ends" grep -q 'left out the peer openblas_debian: it has ended' "$WORK/rows"
 # Peers that leave the operands in the place of their product.
 check "numerics beside peers" run numerics --what sgemm --m 1 --input random --peers "$WORK/peers"
 check "a peer's error" grep -q 'ours=[^ ]* best_peer=[0-9.e+]* peer=openblas .* torch=[0-9.e+]*$' "$WORK/rows"
 cat "$WORK/rows" >>"$WORK/all"
 check "allreduce beside peers" run allreduce --ranks 3 --bytes 40000 --seconds 0.001 --peers "$WORK/peers"
 check "allreduce's row beside peers" rows_are_well 1
-check "the ranks that a peer is told" grep -q '^# allreduce: peer gloo:  *1.0 on 3 threads of 3$' "$WORK/rows"
+check "the ranks that a peer is told" grep -q '^# allreduce: peer gloo: 1.0 on 3 threads of 3$' "$WORK/rows"
 check "a peer's bandwidth" grep -q 'ranks=3 bytes=40000 .* best_peer=0.4267 peer=openmpi .* unit=MB/s openmpi=0.4267 gloo=0.4267$' "$WORK/rows"
 DML_PEERS=$WORK/peers
 export DML_PEERS
@@ -126,13 +138,21 @@ for f32 in 5.5 4.5; do
     echo "name=bf16gemm what=square m=1024 n=1024 k=1024 ta=0 tb=0 isa=amx of_f32=$f32 threads=1 ours=1000 best_peer=1000 peer=torch limit=0 ratio_peer=1 ratio_limit=0 unit=GFLOP/s onednn=800 torch=1000"
 done >>"$WORK/all"
 echo 'name=numerics what=exp input=special n=9 threads=1 ours=inf best_peer=0.5 peer=torch limit=2 ratio_peer=0 ratio_limit=inf unit=ulp torch=0.5' >>"$WORK/all"
+{
+    echo '# run: compiler: cc 1.2, -O2'
+    "$bench/memory" | sed -n 1,2p
+    echo 'name=forkjoin what=spinning threads=2 ours=2 best_peer=1 peer=openmp limit=0 ratio_peer=0.5 ratio_limit=0 unit=us openmp=1'
+    echo 'name=forkjoin what=asleep threads=2 ours=20 best_peer=0 peer=none limit=0 ratio_peer=0 ratio_limit=0 unit=us'
+    echo 'name=optimizer what=sgd level=L2 threads=1 ours=2 best_peer=0 peer=none limit=4 ratio_peer=0 ratio_limit=0.5 unit=GB/s'
+    echo 'name=optimizer what=sgd level=L2 threads=2 ours=2 best_peer=0 peer=none limit=4 ratio_peer=0 ratio_limit=0.5 unit=GB/s disturbed=1'
+} >>"$WORK/all"
 
 report_of() { # rows
     "$bench/report" "$WORK" <"$1" >"$WORK/report.md"
 }
 check "the report" report_of "$WORK/all"
 check "a kind's table" grep -q '^## gemm$' "$WORK/report.md"
-check "a row of it" grep -q '^| a | 1 | 1 | 1 |  | 1 | 2 | 1 (blis) | 4 | GFLOP/s | 2 | 0.5 | 2.00 of 0.97 |$' "$WORK/report.md"
+check "a row of it" grep -q '^| a | 1 | 1 | 1 | | 1 | 2 | 1 (blis) | 4 | GFLOP/s | 2 | 0.5 | 2.00 of 0.97 |$' "$WORK/report.md"
 check "a row that doesn't count" grep -q 'disturbed |$' "$WORK/report.md"
 check "AMX meets its bar" grep -q '^| 5.5 | .* 1.00 of 0.90 |$' "$WORK/report.md"
 check "AMX needs 5 times f32" grep -q '^| 4.5 | .* \*\*1.00 of 0.90: no\*\* |$' "$WORK/report.md"
@@ -141,6 +161,36 @@ check "an error within it" grep -q '^| sgemm .* k_epsilon .* of 1.00 |$' "$WORK/
 check "errors have no chart" test ! -e "$WORK/numerics.svg"
 check "a mean" grep -q '^| the best of OpenBLAS, BLIS, oneDNN | 1 | 2 |' "$WORK/report.md"
 check "a chart" grep -q '</svg>' "$WORK/gemm.svg"
+check "of speeds" grep -q 'gemm: ours by the best peer; larger is faster<' "$WORK/gemm.svg"
+check "of bytes" grep -q "memory: times the size of the model's weights; smaller is better<" "$WORK/memory.svg"
+check "what their limit is" grep -q "the limit the size of the model's weights" "$WORK/report.md"
+check "every label has a bar" test "$(grep -c '<rect' "$WORK/forkjoin.svg") $(grep -c 'text-anchor="end"' "$WORK/forkjoin.svg")" = '1 1'
+check "how it was built" grep -q '^- compiler: cc 1.2, -O2$' "$WORK/report.md"
+check "the peers" grep -q '^- peers: openblas: 1.0 on 1 threads of 1; .*; torch: 1.0 on 1 threads of 1; ' "$WORK/report.md"
+check "each once" test "$(grep -o 'torch: 1.0 on 1 threads of 1' "$WORK/report.md" | wc -l)" -eq 1
+check "those that are missing" grep -q "^- missing peers: .*blis: no such processor.*; jax; kann" "$WORK/report.md"
+check "no peer is no failure" grep -q '^No peer was there to judge 1 row by: `make bench-peers` installs them.$' "$WORK/report.md"
+check "nor are there 0 of 0" sh -c "! grep -q '^0 of 0' '$WORK/report.md'"
+check "one row is one" grep -q '^During 1 row something else had the processors: it counts for nothing.$' "$WORK/report.md"
+check "words of a few rows share a column" grep -q '^| sgemm | random | 1 | m=1 k=1 ta=0 tb=0 isa=[a-z0-9]* | 1 ' "$WORK/report.md"
+check "what is asked of training" grep -q '1.15 for the MLPs, 2.5 for LeNet-5, 1.4 for' "$WORK/report.md"
+echo 'name=gemm what=a threads=1 ours=2 best_peer=0 peer=none limit=4 ratio_peer=0 ratio_limit=0.5 unit=GFLOP/s' >"$WORK/alone"
+check "a report without peers" report_of "$WORK/alone"
+check "says so" grep -q '^- peers: none, so nothing is compared .*`make bench-peers` installs them$' "$WORK/report.md"
+cat >"$WORK/program" <<'END'
+#!/bin/sh
+echo "name=${0##*/} threads=1 ours=1 limit=1 ratio_limit=1 unit=x"
+END
+mkdir -p "$WORK/build/bench"
+for name in gemm conv elementwise optimizer forkjoin train memory allreduce numerics; do
+    cp "$WORK/program" "$WORK/build/bench/$name" && chmod +x "$WORK/build/bench/$name"
+done
+cp "$bench/report" "$WORK/build/bench/report"
+check "all of them" env CC="$CC" CFLAGS=-Oxyz sh bench/run.sh "$WORK/build" --quick
+for words in '^- system: [A-Z].*processors to be used: [1-9]' '^- compiler: .*, -Oxyz$' '^- load when it began' '^- quick: ' \
+    '^## numerics$'; do
+    check "their report has $words" grep -q "$words" "$WORK/build/bench/report.md"
+done
 check_fails "a report of nothing" 'there are no rows' report_of /dev/null
 check "the peers' sources compile" sh -c "for p in blas openmp; do $CC $WARN -Wno-unknown-pragmas bench/peers/\$p.c -o $WORK/\$p -ldl || exit 1; done"
 check "the installer is a script" sh -n bench/peers/install.sh

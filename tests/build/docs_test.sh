@@ -15,11 +15,10 @@ every_function() {
 }
 check "the reference lists every public function" every_function
 
-# The program in the README, from the first #define to its end, is samples/hello.c.
+# The program in the README, from its first comment to its end, is samples/hello.c.
 same_hello() {
-    sed -n '/^```c$/,/^```$/p' README.md | sed -n '/^#define DML_IMPLEMENTATION$/,/^}$/p' >"$WORK/readme.c"
-    sed -n '/^#define DML_IMPLEMENTATION$/,/^}$/p' samples/hello.c >"$WORK/hello.c"
-    [ -s "$WORK/hello.c" ] && diff "$WORK/readme.c" "$WORK/hello.c"
+    sed -n '/^```c$/,/^```$/p' README.md | sed -n '/^\/\* hello: /,/^}$/p' >"$WORK/readme.c"
+    [ -s "$WORK/readme.c" ] && diff "$WORK/readme.c" samples/hello.c
 }
 check "the README's program is samples/hello.c" same_hello
 

@@ -20,6 +20,9 @@ for variant in $(sed -n 's/^VARIANTS := //p' Makefile); do
 done
 check "make says what it left out" says 'left out: the CUDA backend: ' quiet_make -n CUDA=no
 
+check "make demo compiles nothing for GPUs" sh -c "! '$MAKE' BUILD='$WORK/build' -n demo | grep -e 'dml_[a-z]*\\.o'"
+check "make demo on a device does what it needs" says 'build/samples/mnist --device cpu' quiet_make -n demo DEMO='--device cpu'
+
 check_fails "make data names a folder without MNIST" "make data: $WORK/none/mnist/train-images-idx3-ubyte.gz is not there" \
     quiet_make data DML_DATA="$WORK/none"
 mkdir -p "$WORK/data/mnist"
