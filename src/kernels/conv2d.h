@@ -45,7 +45,8 @@ DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_sha
 DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_shape *shape, const float *dy,
                                              const float *w, float beta, float *dx);
 
-/* dw = dconv/dw^T dy + beta dw. (The bias gradient is dml_sum_rows of dy.) */
+/* dw = dconv/dw^T dy + beta dw. (The bias gradient is dml_sum_rows of dy.) Depthwise, an infinite or NaN x
+   may make NaNs of taps that don't meet it as well. */
 DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
                                                const float *dy, float beta, float *dw);
 

@@ -109,6 +109,13 @@ typedef struct dml__depthwise_row {
         }                                                                                                    \
     }
 
+/* Which loop a row takes, where there is one for its taps and stride; else 0. */
+static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
+{
+    const bool tiled = row->dilation == 1 && row->stride <= 2 && row->origin > -row->taps;
+    return tiled ? row->taps * 4 + row->stride : 0;
+}
+
 #define DML__DEFINE_DEPTHWISE(isa, target_isa, vector, lanes)                                                \
     DML__DEFINE_DEPTHWISE_PIXEL(isa, target_isa, vector, lanes)                                              \
     target_isa DML__INLINE void dml__depthwise_tiles_##isa(const dml__depthwise_row *line, const int taps,   \
@@ -170,7 +177,7 @@ typedef struct dml__depthwise_row {
     }                                                                                                        \
     target_isa static void dml__depthwise_result_##isa(const dml__depthwise_row *row)                        \
     {                                                                                                        \
-        switch (row->dilation > 1 || row->origin <= -row->taps ? 0 : row->taps * 4 + row->stride) {          \
+        switch (dml__depthwise_code(row)) {                                                                  \
         case 3 * 4 + 1: dml__depthwise_tiles_##isa(row, 3, 1, 7, DML__DEPTHWISE_RESULT); break;              \
         case 3 * 4 + 2: dml__depthwise_tiles_##isa(row, 3, 2, 7, DML__DEPTHWISE_RESULT); break;              \
         case 5 * 4 + 1: dml__depthwise_tiles_##isa(row, 5, 1, 7, DML__DEPTHWISE_RESULT); break;              \
@@ -182,7 +189,7 @@ typedef struct dml__depthwise_row {
     }                                                                                                        \
     target_isa static void dml__depthwise_gradient_##isa(const dml__depthwise_row *row)                      \
     {                                                                                                        \
-        switch (row->dilation > 1 || row->origin <= -row->taps ? 0 : row->taps * 4 + row->stride) {          \
+        switch (dml__depthwise_code(row)) {                                                                  \
         case 3 * 4 + 1: dml__depthwise_tiles_##isa(row, 3, 1, 7, DML__DEPTHWISE_GRADIENT); break;            \
         case 3 * 4 + 2: dml__depthwise_tiles_##isa(row, 3, 2, 7, DML__DEPTHWISE_GRADIENT); break;            \
         case 5 * 4 + 1: dml__depthwise_tiles_##isa(row, 5, 1, 7, DML__DEPTHWISE_GRADIENT); break;            \
