@@ -141,7 +141,7 @@ static const struct {
       "`of_peak` is the part of the peak of multiply-adds that is reached; it is what `by limit` says, "
       "unless "
       "the weights' way through memory takes longer than those",
-      "times the speed of the best of PyTorch, JAX and kann: 1.15 for the MLPs, 2.5 for LeNet-5, 1.4 for "
+      "the speed of the best of PyTorch, JAX and kann, times 1.15 for the MLPs, 2.5 for LeNet-5, 1.4 for "
       "Keras' CNN and ResNet-20" },
     { "memory",
       "Ours is the most that a context has of the host's memory at once, the limit the size of the model's "
