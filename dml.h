@@ -424,7 +424,8 @@ DML_API dml_status dml_sgemm_fused(dml_pool *pool, dml_transpose trans_a, dml_tr
    (elements; a factor that is the same for all has stride 0, and the C's must not overlap): C = alpha op(A)
    op(B) + beta C. Each is bitwise what dml_sgemm makes of it. Small ones are shared out whole among the
    threads; a call costs each
-   something besides its arithmetic, so the very smallest are faster in a plain loop. */
+   something besides its arithmetic, so the very smallest are faster in a plain loop. The scratch is that of
+   one of them, of dml_sgemm_scratch. */
 DML_API dml_status dml_sgemm_batched(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m,
                                      int n, int k, float alpha, const float *a, int lda, ptrdiff_t stride_a,
                                      const float *b, int ldb, ptrdiff_t stride_b, float beta, float *c,
@@ -453,7 +454,9 @@ DML_API void dml_bf16_to_f32(dml_pool *pool, size_t n, const dml_bf16 *x, float 
 /* C = activation(alpha op(A) op(B) + beta C + bias), A and B of bf16, C and bias f32, all row-major, else as
    dml_sgemm_fused; a NULL epilogue is none. Products of bf16 are exact in f32; the sums are f32's. Three ways
    are taken, by what the processor has: AMX, AVX512-BF16, and for every other one bf16 widened to f32 while
-   it is packed, which takes longer than dml_sgemm on f32. For each, with e = 2^-24,
+   it is packed, which takes longer than dml_sgemm on f32: up to a quarter for large products, 2 to 3 times as
+   long for one or two rows of A, and 6 to 10 times for those with B transposed, since dml_sgemm packs nothing
+   there. For each, with e = 2^-24,
        |C - exact| <= 2 (k + 4) e (|alpha| |op(A)| |op(B)| + |beta C| + |bias|),
    but for denormals, which AMX and AVX512-BF16 take for 0. For
    one of them, bitwise the same for any number of threads and any scratch. The environment variable DML_ISA
@@ -466,7 +469,8 @@ DML_API dml_status dml_bf16gemm(dml_pool *pool, dml_transpose trans_a, dml_trans
 /* The scratch with which it is fastest: at most 1.3 MB a worker, and 256 KiB shared. */
 DML_API dml_scratch dml_bf16gemm_scratch(int m, int n, int k);
 
-/* Which of the three ways such a pool's products take: "amx", "avx512_bf16" or "widened". */
+/* Which of the three ways such a pool's products take: "amx", "avx512_bf16" or "widened". NULL is, as in
+   dml_bf16gemm, the calling thread alone: what a pool that is made now would take. */
 DML_API const char *dml_bf16gemm_isa(dml_pool *pool);
 
 #endif
@@ -516,7 +520,8 @@ DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_sha
 DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_shape *shape, const float *dy,
                                              const float *w, float beta, float *dx);
 
-/* dw = dconv/dw^T dy + beta dw. (The bias gradient is dml_sum_rows of dy.) */
+/* dw = dconv/dw^T dy + beta dw. (The bias gradient is dml_sum_rows of dy.) Depthwise, an infinite or NaN x
+   may make NaNs of taps that don't meet it as well. */
 DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
                                                const float *dy, float beta, float *dw);
 
@@ -1200,7 +1205,8 @@ DML_API void dml_program_clear_error(dml_program *program);
 
 /* Writes a table of the graph: a line for each node that isn't a parameter, with its name, what it does, its
    output for one sample, how many parameters are its own (those that an earlier line counted aren't counted
-   again), and the floating-point operations of its forward pass for one sample; then the totals.
+   again), and the floating-point operations of its forward pass for one sample; then the totals. (Parameters'
+   names: dml_graph_first and dml_node_next go through all nodes, with dml_node_op "parameter".)
    DML_ERROR_IO, recorded on the context, when the file can't be written. */
 DML_API dml_status dml_graph_print(const dml_graph *graph, FILE *file);
 
@@ -9555,13 +9561,20 @@ DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job);
    line of taps in turn also its weights: each vector of the source is loaded once for all of the pixels and
    taps that it belongs to. The gradient of the weights is the same loop, in which pixels of dy stay and the
    taps' sums come and go. So what lies in the padding is left out by one comparison a vector of the source.
-   Nothing is copied but the weights, which are transposed on the stack. */
+   Nothing is copied but the weights, which are transposed on the stack, and the channels behind the last
+   whole vector: those of the result always, those of the source where the array ends. */
 
 #define DML__DEPTHWISE_WEIGHTS 9216 /* floats of the transposed weights, or of their gradient */
 #define DML__DEPTHWISE_IMAGE 1024   /* pixels for which they are transposed once, about */
 #define DML__DEPTHWISE_SERIAL_WORK 100000.0
 #define DML__DEPTHWISE_PIXELS 7 /* the sides of images are often multiples of it: 224, 112, ... */
 #define DML__DEPTHWISE_LINE 16  /* floats of a line of the caches */
+
+/* The channels behind the last whole vector: floats of the copy of the source, and pixels of the result that
+   come of it at once. */
+#define DML__DEPTHWISE_COPY 4096
+#define DML__DEPTHWISE_COPY_PIXELS 84
+#define DML__DEPTHWISE_LANES 8 /* the most */
 
 /* Arrays of more level-2 caches' size than that come from too far for what a processor looks ahead by itself;
    for smaller ones asking costs a sixth of the time. */
@@ -9575,6 +9588,7 @@ typedef enum dml__depthwise_role {
 /* A line of the grid, and those channels of it that a task computes. */
 typedef struct dml__depthwise_row {
     ptrdiff_t channels, grid_w;
+    const float *source_end; /* of the whole array */
     const float *source; /* where the first tap of the first line of taps in the image would find pixel 0 */
     ptrdiff_t source_pixel, source_w, origin; /* origin: of pixel 0, negative in the padding */
     ptrdiff_t tap_lines, taps, line;          /* line: from one tap's line of the source to the next one's */
@@ -9644,6 +9658,13 @@ typedef struct dml__depthwise_row {
         }                                                                                                    \
     }
 
+/* Which loop a row takes, where there is one for its taps and stride; else 0. */
+static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
+{
+    const bool tiled = row->dilation == 1 && row->stride <= 2 && row->origin > -row->taps;
+    return tiled ? row->taps * 4 + row->stride : 0;
+}
+
 #define DML__DEFINE_DEPTHWISE(isa, target_isa, vector, lanes)                                                \
     DML__DEFINE_DEPTHWISE_PIXEL(isa, target_isa, vector, lanes)                                              \
     target_isa DML__INLINE void dml__depthwise_tiles_##isa(const dml__depthwise_row *line, const int taps,   \
@@ -9705,7 +9726,7 @@ typedef struct dml__depthwise_row {
     }                                                                                                        \
     target_isa static void dml__depthwise_result_##isa(const dml__depthwise_row *row)                        \
     {                                                                                                        \
-        switch (row->dilation > 1 || row->origin <= -row->taps ? 0 : row->taps * 4 + row->stride) {          \
+        switch (dml__depthwise_code(row)) {                                                                  \
         case 3 * 4 + 1: dml__depthwise_tiles_##isa(row, 3, 1, 7, DML__DEPTHWISE_RESULT); break;              \
         case 3 * 4 + 2: dml__depthwise_tiles_##isa(row, 3, 2, 7, DML__DEPTHWISE_RESULT); break;              \
         case 5 * 4 + 1: dml__depthwise_tiles_##isa(row, 5, 1, 7, DML__DEPTHWISE_RESULT); break;              \
@@ -9717,7 +9738,7 @@ typedef struct dml__depthwise_row {
     }                                                                                                        \
     target_isa static void dml__depthwise_gradient_##isa(const dml__depthwise_row *row)                      \
     {                                                                                                        \
-        switch (row->dilation > 1 || row->origin <= -row->taps ? 0 : row->taps * 4 + row->stride) {          \
+        switch (dml__depthwise_code(row)) {                                                                  \
         case 3 * 4 + 1: dml__depthwise_tiles_##isa(row, 3, 1, 7, DML__DEPTHWISE_GRADIENT); break;            \
         case 3 * 4 + 2: dml__depthwise_tiles_##isa(row, 3, 2, 7, DML__DEPTHWISE_GRADIENT); break;            \
         case 5 * 4 + 1: dml__depthwise_tiles_##isa(row, 5, 1, 7, DML__DEPTHWISE_GRADIENT); break;            \
@@ -9734,7 +9755,7 @@ DML__DEFINE_DEPTHWISE(avx2, DML__AVX2, __m256, 8)
 DML__DEFINE_DEPTHWISE(neon, , float32x4_t, 4)
 #endif
 
-/* The channels behind the last whole vector are vectors of one. */
+/* Vectors of one, for windows on the source that are too large to copy. */
 #define dml__one_load(from) (*(from))
 #define dml__one_store(to, value) (*(to) = (value))
 #define dml__one_splat(x) (x)
@@ -9742,14 +9763,13 @@ DML__DEFINE_DEPTHWISE(neon, , float32x4_t, 4)
 #define dml__one_relu(x) ((x) <= 0 ? 0 : (x))
 DML__DEFINE_DEPTHWISE_PIXEL(one, , float, 1)
 
-static void dml__depthwise_line(dml_isa isa, const dml__depthwise_row *row, dml__depthwise_role role)
+/* The channels of whole vectors. */
+static void dml__depthwise_whole(dml_isa isa, const dml__depthwise_row *row, dml__depthwise_role role)
 {
-    ptrdiff_t lanes = 4;
     switch (isa) {
 #if defined(DML__HAS_AVX2)
     case DML_ISA_AVX512: /* waits for the caches */
     case DML_ISA_AVX2:
-        lanes = 8;
         if (role == DML__DEPTHWISE_RESULT)
             dml__depthwise_result_avx2(row);
         else
@@ -9766,7 +9786,100 @@ static void dml__depthwise_line(dml_isa isa, const dml__depthwise_row *row, dml_
 #endif
     default: dml__depthwise_pixels_plain(row, 0, role); break;
     }
-    if (row->channels % lanes) dml__depthwise_pixels_one(row, row->channels / lanes * lanes, role);
+}
+
+/* The first `channels`, fewer than DML__DEPTHWISE_LANES, of pixels. */
+static void dml__depthwise_copy(const float *from, ptrdiff_t from_pixel, ptrdiff_t pixels, ptrdiff_t channels,
+                                float *to, ptrdiff_t to_pixel)
+{
+    for (; pixels > 0; pixels--, from += from_pixel, to += to_pixel) {
+        if (channels & 4) memcpy(to, from, 4 * sizeof *to);
+        if (channels & 2) memcpy(to + (channels & 4), from + (channels & 4), 2 * sizeof *to);
+        if (channels & 1) to[channels - 1] = from[channels - 1];
+    }
+}
+
+/* Channels c0 and those behind it, fewer than `lanes`. The lanes behind them compute with what lies behind
+   them in the source, the next pixels, and are left where they are. (Masked loads take the loop a quarter
+   longer.) */
+static void dml__depthwise_rest(dml_isa isa, const dml__depthwise_row *row, ptrdiff_t c0, ptrdiff_t lanes,
+                                dml__depthwise_role role)
+{
+    float source[DML__DEPTHWISE_COPY];                                       /* (tap_lines, window, lanes) */
+    float target[DML__DEPTHWISE_COPY_PIXELS * DML__DEPTHWISE_LANES] = { 0 }; /* (pixels, lanes) */
+    float bias[DML__DEPTHWISE_LANES] = { 0 };
+    const ptrdiff_t channels = row->channels - c0, extent = (row->taps - 1) * row->dilation + 1;
+    const ptrdiff_t last_line = (row->tap_lines - 1) * row->line, step = row->stride * row->source_pixel;
+    const float *last = row->source + last_line + (row->source_w - 1 - row->origin) * row->source_pixel + c0;
+    const bool copied = row->source_end - last < lanes;
+    ptrdiff_t pixels = DML__DEPTHWISE_COPY_PIXELS;
+    dml__depthwise_row some = *row;
+    while (copied && pixels &&
+           row->tap_lines * ((pixels - 1) * row->stride + extent) * lanes > DML__DEPTHWISE_COPY)
+        pixels /= 2;
+    if (!pixels) {
+        dml__depthwise_pixels_one(row, c0, role);
+        return;
+    }
+    some.channels = some.target_pixel = lanes;
+    some.ask = false;
+    some.weights += c0;
+    some.target = target;
+    if (row->bias) dml__depthwise_copy(row->bias + c0, 0, 1, channels, bias, 0), some.bias = bias;
+    for (ptrdiff_t x = 0; x < row->grid_w; x += pixels) {
+        const float *from = row->source + x * step + c0;
+        float *to = row->target + x * row->target_pixel + c0;
+        some.grid_w = dml__conv_smaller(pixels, row->grid_w - x);
+        some.origin = row->origin + x * row->stride, some.source = from;
+        if (copied) {
+            const ptrdiff_t at = some.origin, first = dml__conv_larger(0, at);
+            const ptrdiff_t end = at + (some.grid_w - 1) * row->stride + extent;
+            some.source_w = dml__conv_larger(0, dml__conv_smaller(row->source_w, end) - first);
+            some.source_pixel = lanes, some.line = some.source_w * lanes;
+            some.origin = at - first, some.source = source + some.origin * lanes;
+            memset(source, 0, (size_t)(some.tap_lines * some.line) * sizeof *source);
+            from += (first - at) * row->source_pixel;
+            for (ptrdiff_t l = 0; l < some.tap_lines; l++)
+                dml__depthwise_copy(from + l * row->line, row->source_pixel, some.source_w, channels,
+                                    source + l * some.line, lanes);
+        }
+        if (role == DML__DEPTHWISE_GRADIENT || row->beta != 0)
+            dml__depthwise_copy(to, row->target_pixel, some.grid_w, channels, target, lanes);
+        dml__depthwise_whole(isa, &some, role);
+        if (role == DML__DEPTHWISE_RESULT)
+            dml__depthwise_copy(target, lanes, some.grid_w, channels, to, row->target_pixel);
+    }
+}
+
+static void dml__depthwise_phase(dml_isa isa, const dml__depthwise_row *row, dml__depthwise_role role)
+{
+    ptrdiff_t lanes = 4;
+#if defined(DML__HAS_AVX2)
+    if (isa >= DML_ISA_AVX2) lanes = 8;
+#endif
+    dml__depthwise_whole(isa, row, role);
+    if (row->channels % lanes) dml__depthwise_rest(isa, row, row->channels / lanes * lanes, lanes, role);
+}
+
+/* Without strides every dilation-th pixel meets every dilation-th pixel of the source: lines that have no
+   dilation. */
+static void dml__depthwise_line(dml_isa isa, const dml__depthwise_row *row, dml__depthwise_role role)
+{
+    const ptrdiff_t step = row->stride == 1 ? row->dilation : 1;
+    if (step == 1) dml__depthwise_phase(isa, row, role);
+    for (ptrdiff_t first = 0; step > 1 && first < step && first < row->grid_w; first++) {
+        dml__depthwise_row phase = *row;
+        const ptrdiff_t at = row->origin + first, before = at < 0 ? dml__conv_quotient_up(-at, step) : 0;
+        const ptrdiff_t from = at + before * step; /* in the image */
+        phase.grid_w = (row->grid_w - 1 - first) / step + 1;
+        phase.origin = at >= 0 ? at / step : -before;
+        phase.source_w = row->source_w > from % step ? (row->source_w - 1 - from % step) / step + 1 : 0;
+        phase.dilation = 1;
+        phase.source += first * row->source_pixel, phase.source_pixel *= step;
+        phase.target += first * row->target_pixel, phase.target_pixel *= step;
+        phase.ask = false;
+        dml__depthwise_phase(isa, &phase, role);
+    }
 }
 
 /* The lines of taps l, l0 <= l < l1, that find something: 0 <= at + l * dilation < size. */
@@ -9811,6 +9924,7 @@ static void dml__depthwise_task(void *argument, int task, int worker)
     row.channels = dml__conv_smaller(loop->channels, p->columns - c0), row.grid_w = p->grid_w;
     row.source_pixel = p->source_pixel, row.source_w = p->source_w, row.origin = p->origin_x;
     row.taps = p->taps_w, row.stride = p->stride_w, row.dilation = p->dilation_w;
+    row.source_end = p->source + p->batch * p->source_h * source_line;
     row.ask = loop->distant, row.source_line = source_line, row.line = p->dilation_h * source_line;
     row.width = dml__conv_round_up(row.channels, DML__DEPTHWISE_LINE);
     row.target_pixel = p->target_pixel, row.target_line = p->target_line;
@@ -9894,6 +10008,7 @@ static void dml__depthwise_weights_task(void *argument, int index, int worker)
     row.channels = dml__conv_smaller(loop->channels, j->filters - c0), row.grid_w = j->out_w;
     row.source_pixel = j->x_pixel, row.source_w = j->in_w, row.origin = -j->pad_w;
     row.taps = j->taps_w, row.stride = j->stride_w, row.dilation = j->dilation_w;
+    row.source_end = j->x + j->batch * j->in_h * x_line;
     row.ask = loop->distant, row.source_line = x_line, row.line = j->dilation_h * x_line;
     row.width = dml__conv_round_up(row.channels, DML__DEPTHWISE_LINE);
     row.target_pixel = j->dy_pixel, row.target_line = j->out_w * j->dy_pixel;
@@ -13571,7 +13686,9 @@ DML_API dml_node *dml_graph_find(const dml_graph *graph, const char *name)
     dml_node *node = name ? dml__graph_find(graph, name) : NULL;
     if (!node)
         dml__fail(&graph->context->error, DML_ERROR_ARGUMENT,
-                  "the graph has no node '%.*s'; names come with their scopes, as dml_graph_print shows them",
+                  "the graph has no node '%.*s'; names come with their scopes, as dml_graph_print shows "
+                  "them, and a "
+                  "parameter's after its layer's, such as conv2d_1.weight",
                   DML_NAME_BYTES, name ? name : "NULL");
     return node;
 }
