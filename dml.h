@@ -63,6 +63,7 @@
 #define DML__UNUSED __attribute__((unused))
 #define DML__NOINLINE __attribute__((noinline))
 #define DML__COLD __attribute__((cold, noinline)) /* made small, not fast */
+#define DML__PREFETCH(address) __builtin_prefetch(address)
 #if defined(__MINGW32__) && !defined(__clang__)
 #define DML__PRINTF(position, first) __attribute__((format(gnu_printf, position, first)))
 #else
@@ -72,6 +73,7 @@
 #define DML__UNUSED
 #define DML__NOINLINE
 #define DML__COLD
+#define DML__PREFETCH(address) (void)(address)
 #define DML__PRINTF(position, first)
 #endif
 #ifdef DML_STATIC
@@ -5702,8 +5704,8 @@ DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa);
    wait would otherwise be at the end of each tile. */
 #define DML__FETCH_AHEAD(line, floats)                                                                       \
     {                                                                                                        \
-        __builtin_prefetch(line);                                                                            \
-        __builtin_prefetch((line) + (floats)-1);                                                             \
+        DML__PREFETCH(line);                                                                                 \
+        DML__PREFETCH((line) + (floats)-1);                                                                  \
     }
 
 /* A loop that gcc lets begin anywhere in a cache line is up to a fifth slower where two threads share a core;
@@ -8044,12 +8046,6 @@ DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdi
                                     ptrdiff_t k0, ptrdiff_t k1, float *out);
 
 /* --- for convolutions of every kind --- */
-
-#if defined(__GNUC__)
-#define DML__PREFETCH(address) __builtin_prefetch(address)
-#else
-#define DML__PREFETCH(address) (void)(address)
-#endif
 
 /* The widest tile that convolutions use; a multiple of any kernel's lanes * vectors. */
 #define DML__CONV_COLUMNS 32

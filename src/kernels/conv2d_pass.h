@@ -43,12 +43,6 @@ DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdi
 
 /* --- for convolutions of every kind --- */
 
-#if defined(__GNUC__)
-#define DML__PREFETCH(address) __builtin_prefetch(address)
-#else
-#define DML__PREFETCH(address) (void)(address)
-#endif
-
 /* The widest tile that convolutions use; a multiple of any kernel's lanes * vectors. */
 #define DML__CONV_COLUMNS 32
 #define DML__CONV_ROWS 8 /* as many as any kernel on floats takes */

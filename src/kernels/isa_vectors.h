@@ -26,8 +26,8 @@
    wait would otherwise be at the end of each tile. */
 #define DML__FETCH_AHEAD(line, floats)                                                                       \
     {                                                                                                        \
-        __builtin_prefetch(line);                                                                            \
-        __builtin_prefetch((line) + (floats)-1);                                                             \
+        DML__PREFETCH(line);                                                                                 \
+        DML__PREFETCH((line) + (floats)-1);                                                                  \
     }
 
 /* A loop that gcc lets begin anywhere in a cache line is up to a fifth slower where two threads share a core;
