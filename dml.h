@@ -6563,7 +6563,8 @@ DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product);
 #endif
 
 /* Of the factors' elements the larger one's are each used at most this many times. */
-#define DML__DOTS_MOST 16 /* with sums over lanes at the end */
+#define DML__DOTS_ROWS 16   /* with sums over lanes at the end, which packing all of B would exceed */
+#define DML__DOTS_COLUMNS 8 /* of a B that is small: more are worth packing */
 #define DML__LINES_MOST 3
 #define DML__LINES_AT_ONCE 8
 
@@ -6808,7 +6809,7 @@ DML__LOCAL dml__thin_form dml__thin_kind(const dml__product *product)
     const dml__matrix *a = dml__plain_matrix(&product->a), *b = dml__plain_matrix(&product->b);
     const ptrdiff_t m = product->m, n = product->n, k = product->k;
     if (!a || !b) return DML__NOT_THIN;
-    if (a->k_step == 1 && b->k_step == 1 && (m <= DML__DOTS_MOST || n <= DML__DOTS_MOST) && k >= 32 &&
+    if (a->k_step == 1 && b->k_step == 1 && (m <= DML__DOTS_ROWS || n <= DML__DOTS_COLUMNS) && k >= 32 &&
         (m >= 4 || n >= 4))
         return DML__THIN_DOTS;
     if (b->lane_step != 1) return DML__NOT_THIN;
@@ -6947,9 +6948,12 @@ static bool dml__fills_lanes(ptrdiff_t n, const dml__microkernel *kernel)
     return n * 4 > dml__round_up(n, kernel->lanes) * 3;
 }
 
+/* Beyond one vector of columns, zeros beside them cost less than turning an A whose lanes aren't side by
+ * side. */
 static bool dml__is_better_transposed(const dml__product *product, const dml__microkernel *kernel)
 {
-    return product->n < product->m && !dml__fills_lanes(product->n, kernel);
+    return product->n < product->m && !dml__fills_lanes(product->n, kernel) &&
+           (product->n <= kernel->lanes || dml__has_lanes(&product->a));
 }
 
 DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *product)

@@ -36,9 +36,12 @@ static bool dml__fills_lanes(ptrdiff_t n, const dml__microkernel *kernel)
     return n * 4 > dml__round_up(n, kernel->lanes) * 3;
 }
 
+/* Beyond one vector of columns, zeros beside them cost less than turning an A whose lanes aren't side by
+ * side. */
 static bool dml__is_better_transposed(const dml__product *product, const dml__microkernel *kernel)
 {
-    return product->n < product->m && !dml__fills_lanes(product->n, kernel);
+    return product->n < product->m && !dml__fills_lanes(product->n, kernel) &&
+           (product->n <= kernel->lanes || dml__has_lanes(&product->a));
 }
 
 DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *product)

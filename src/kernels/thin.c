@@ -8,7 +8,8 @@
 #include "thread/pool_internal.h"
 
 /* Of the factors' elements the larger one's are each used at most this many times. */
-#define DML__DOTS_MOST 16 /* with sums over lanes at the end */
+#define DML__DOTS_ROWS 16   /* with sums over lanes at the end, which packing all of B would exceed */
+#define DML__DOTS_COLUMNS 8 /* of a B that is small: more are worth packing */
 #define DML__LINES_MOST 3
 #define DML__LINES_AT_ONCE 8
 
@@ -253,7 +254,7 @@ DML__LOCAL dml__thin_form dml__thin_kind(const dml__product *product)
     const dml__matrix *a = dml__plain_matrix(&product->a), *b = dml__plain_matrix(&product->b);
     const ptrdiff_t m = product->m, n = product->n, k = product->k;
     if (!a || !b) return DML__NOT_THIN;
-    if (a->k_step == 1 && b->k_step == 1 && (m <= DML__DOTS_MOST || n <= DML__DOTS_MOST) && k >= 32 &&
+    if (a->k_step == 1 && b->k_step == 1 && (m <= DML__DOTS_ROWS || n <= DML__DOTS_COLUMNS) && k >= 32 &&
         (m >= 4 || n >= 4))
         return DML__THIN_DOTS;
     if (b->lane_step != 1) return DML__NOT_THIN;
