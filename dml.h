@@ -6872,11 +6872,23 @@ DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product)
 #ifndef DML_KERNELS_PRODUCT_RANGE_H
 #define DML_KERNELS_PRODUCT_RANGE_H
 
+/* ---- kernels/sizes.h ---- */
+
+/* sizes.h: arithmetic on counts of elements, for whoever cuts arrays into blocks. */
+#ifndef DML_KERNELS_SIZES_H
+#define DML_KERNELS_SIZES_H
+
 static inline ptrdiff_t dml__smaller(ptrdiff_t a, ptrdiff_t b)
 {
     return a < b ? a : b;
 }
 
+static inline ptrdiff_t dml__larger(ptrdiff_t a, ptrdiff_t b)
+{
+    return a > b ? a : b;
+}
+
+/* a >= 0, b > 0 */
 static inline ptrdiff_t dml__quotient_up(ptrdiff_t a, ptrdiff_t b)
 {
     return a / b + (a % b != 0);
@@ -6886,6 +6898,8 @@ static inline ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
 {
     return dml__quotient_up(a, b) * b;
 }
+
+#endif
 
 /* The rows and columns of C, and the part of k, that one task computes. */
 typedef struct dml__range {
@@ -8051,29 +8065,12 @@ DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdi
 
 /* --- for convolutions of every kind --- */
 
+/* Fewer multiply-adds than this are not worth waking anybody, or making a task of. */
+#define DML__CONV_SERIAL_WORK 200000.0
+
 /* The widest tile that convolutions use; a multiple of any kernel's lanes * vectors. */
 #define DML__CONV_COLUMNS 32
 #define DML__CONV_ROWS 8 /* as many as any kernel on floats takes */
-
-static inline ptrdiff_t dml__conv_smaller(ptrdiff_t a, ptrdiff_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline ptrdiff_t dml__conv_larger(ptrdiff_t a, ptrdiff_t b)
-{
-    return a > b ? a : b;
-}
-
-static inline ptrdiff_t dml__conv_quotient_up(ptrdiff_t a, ptrdiff_t b)
-{
-    return a / b + (a % b != 0);
-}
-
-static inline ptrdiff_t dml__conv_round_up(ptrdiff_t a, ptrdiff_t b)
-{
-    return dml__conv_quotient_up(a, b) * b;
-}
 
 /* Copies, and sets to zero, short runs of floats: a call costs more than such a copy. */
 DML__LOCAL void dml__conv_copy(float *to, const float *from, ptrdiff_t count);
@@ -8103,9 +8100,6 @@ DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *
 #define DML__CONV_BAND_MOST 262144
 #define DML__CONV_PANELS 4096    /* floats of panels, which stay in a level-1 cache */
 #define DML__CONV_BAND_PIXELS 96 /* no fewer, for which the weights are read again */
-
-/* Fewer multiply-adds than this are not worth waking anybody, or making a task of. */
-#define DML__CONV_SERIAL_WORK 200000.0
 
 DML__LOCAL void dml__conv_copy(float *to, const float *from, ptrdiff_t count)
 {
@@ -8177,7 +8171,7 @@ static ptrdiff_t dml__conv_pass_footprint(const dml__conv_pass_plan *plan, ptrdi
     const dml__conv_pass *p = plan->pass;
     const ptrdiff_t pixels = images * lines * p->grid_w;
     ptrdiff_t band = dml__conv_pass_band_floats(plan, images, lines);
-    if (!plan->copy) band = dml__conv_smaller(band, pixels * dml__conv_smaller(plan->k, DML__CONV_KC));
+    if (!plan->copy) band = dml__smaller(band, pixels * dml__smaller(plan->k, DML__CONV_KC));
     return band + (plan->chunks == 1 ? pixels * p->columns : 0);
 }
 
@@ -8194,23 +8188,21 @@ static void dml__conv_pass_plan_bands(dml__conv_pass_plan *plan, int threads)
     }
     plan->images = 1, plan->lines = p->grid_h;
     if (2 * image <= DML__CONV_BAND) {
-        plan->images = dml__conv_smaller(p->batch, DML__CONV_BAND / dml__conv_larger(1, image));
-        while (plan->images > 1 && dml__conv_quotient_up(p->batch, plan->images) < wanted)
-            plan->images = dml__conv_quotient_up(plan->images, 2);
+        plan->images = dml__smaller(p->batch, DML__CONV_BAND / dml__larger(1, image));
+        while (plan->images > 1 && dml__quotient_up(p->batch, plan->images) < wanted)
+            plan->images = dml__quotient_up(plan->images, 2);
     } else {
         while (plan->lines > 1 && plan->lines * p->grid_w >= 2 * DML__CONV_BAND_PIXELS &&
                dml__conv_pass_footprint(plan, 1, plan->lines) > DML__CONV_BAND)
-            plan->lines = dml__conv_quotient_up(plan->lines, 2);
+            plan->lines = dml__quotient_up(plan->lines, 2);
     }
     /* Panels are shared out before the lines of an image, whose copies overlap. */
-    plan->bands =
-        dml__conv_quotient_up(p->batch, plan->images) * dml__conv_quotient_up(p->grid_h, plan->lines);
-    plan->groups = plan->bands >= wanted
-                       ? 1
-                       : dml__conv_smaller(plan->panels, dml__conv_quotient_up(wanted, plan->bands));
+    plan->bands = dml__quotient_up(p->batch, plan->images) * dml__quotient_up(p->grid_h, plan->lines);
+    plan->groups =
+        plan->bands >= wanted ? 1 : dml__smaller(plan->panels, dml__quotient_up(wanted, plan->bands));
     while (plan->images == 1 && plan->lines > 1 && plan->bands * plan->groups < wanted) {
-        plan->lines = dml__conv_quotient_up(plan->lines, 2);
-        plan->bands = p->batch * dml__conv_quotient_up(p->grid_h, plan->lines);
+        plan->lines = dml__quotient_up(plan->lines, 2);
+        plan->bands = p->batch * dml__quotient_up(p->grid_h, plan->lines);
     }
 }
 
@@ -8223,7 +8215,7 @@ static dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml__con
     plan.pool = pool;
     plan.kernel = dml__microkernel_get(dml__pool_machine(pool).isa);
     plan.full = plan.kernel->lanes * plan.kernel->vectors;
-    plan.panels = dml__conv_quotient_up(p->columns, plan.full);
+    plan.panels = dml__quotient_up(p->columns, plan.full);
     plan.k = p->taps_h * p->taps_w * p->depth;
     const ptrdiff_t end_y = p->origin_y + dml__conv_pass_source_lines(p, p->grid_h);
     plan.copy_w = (p->grid_w - 1) * p->stride_w + (p->taps_w - 1) * p->dilation_w + 1;
@@ -8237,10 +8229,10 @@ static dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml__con
     if (plan.k == 0) {
         plan.run = 0; /* a phase without taps: one chunk of nothing */
     } else if (plan.run > DML__CONV_KC) {
-        plan.pieces = dml__conv_quotient_up(plan.run, DML__CONV_KC);
+        plan.pieces = dml__quotient_up(plan.run, DML__CONV_KC);
         plan.chunks = plan.runs * plan.pieces;
     } else {
-        plan.chunks = dml__conv_quotient_up(plan.runs, DML__CONV_KC / plan.run);
+        plan.chunks = dml__quotient_up(plan.runs, DML__CONV_KC / plan.run);
     }
     plan.spill = plan.panels == 1 && plan.chunks == 1 && p->columns % plan.kernel->lanes && p->beta == 0 &&
                  p->target_pixel == p->columns && p->target_line == p->grid_w * p->target_pixel &&
@@ -8287,11 +8279,11 @@ static dml__conv_pass_chunk dml__conv_pass_chunk_of_line(const dml__conv_pass_pl
     dml__conv_pass_chunk clipped = *chunk;
     if (!plan->clips) return clipped;
     const ptrdiff_t top = p->origin_y + line * p->stride_h, below = p->source_h - top;
-    const ptrdiff_t tap0 = top >= 0 ? 0 : dml__conv_quotient_up(-top, p->dilation_h),
-                    tap1 = below <= 0 ? 0 : dml__conv_quotient_up(below, p->dilation_h);
+    const ptrdiff_t tap0 = top >= 0 ? 0 : dml__quotient_up(-top, p->dilation_h),
+                    tap1 = below <= 0 ? 0 : dml__quotient_up(below, p->dilation_h);
     const ptrdiff_t across = plan->runs / p->taps_h; /* runs of a line of taps */
-    ptrdiff_t end = dml__conv_smaller(chunk->run0 + chunk->runs, tap1 * across);
-    clipped.run0 = dml__conv_larger(chunk->run0, tap0 * across);
+    ptrdiff_t end = dml__smaller(chunk->run0 + chunk->runs, tap1 * across);
+    clipped.run0 = dml__larger(chunk->run0, tap0 * across);
     if (clipped.run0 >= end) clipped.run0 = end = chunk->run0;
     clipped.runs = (int)(end - clipped.run0);
     clipped.k0 = clipped.run0 * plan->run + clipped.offset;
@@ -8307,7 +8299,7 @@ DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdi
     if (columns < width) dml__conv_zero(out, (k1 - k0) * width);
     while (k0 < k1) { /* a tap at a time */
         const ptrdiff_t tap = k0 / p->depth, d = k0 % p->depth;
-        ptrdiff_t count = dml__conv_smaller(p->depth - d, k1 - k0);
+        ptrdiff_t count = dml__smaller(p->depth - d, k1 - k0);
         const float *from = p->weights + tap / p->taps_w * p->weights_tap_h +
                             tap % p->taps_w * p->weights_tap_w + d * p->weights_depth +
                             j0 * p->weights_column;
@@ -8322,7 +8314,7 @@ DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdi
         } else {
             /* The forward weights of a filter lie side by side for all taps. */
             if (p->weights_tap_w == p->depth && p->weights_tap_h == p->taps_w * p->depth) count = k1 - k0;
-            count = dml__conv_smaller(count, DML__CONV_KC);
+            count = dml__smaller(count, DML__CONV_KC);
             dml__pack_transposed(from, p->weights_column, (int)columns, (int)count, (int)width, out);
         }
         out += count * width;
@@ -8332,7 +8324,7 @@ DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdi
 
 static ptrdiff_t dml__conv_pass_panel_columns(const dml__conv_pass_plan *plan, ptrdiff_t panel)
 {
-    return dml__conv_smaller(plan->full, plan->pass->columns - panel * plan->full);
+    return dml__smaller(plan->full, plan->pass->columns - panel * plan->full);
 }
 
 static void dml__conv_pass_pack_task(void *argument, int task, int worker)
@@ -8340,9 +8332,8 @@ static void dml__conv_pass_pack_task(void *argument, int task, int worker)
     const dml__conv_pass_plan *plan = (const dml__conv_pass_plan *)argument;
     const ptrdiff_t columns = dml__conv_pass_panel_columns(plan, task);
     (void)worker;
-    dml__conv_pass_pack(plan->pass, task * plan->full, columns,
-                        dml__conv_round_up(columns, plan->kernel->lanes), 0, plan->k,
-                        plan->packed + task * plan->full * plan->k);
+    dml__conv_pass_pack(plan->pass, task * plan->full, columns, dml__round_up(columns, plan->kernel->lanes),
+                        0, plan->k, plan->packed + task * plan->full * plan->k);
 }
 
 /* --- the bands --- */
@@ -8364,8 +8355,8 @@ static void dml__conv_pass_copy_pixels(const dml__conv_pass *p, ptrdiff_t n, ptr
         return;
     }
     const float *line = p->source + (n * p->source_h + y) * p->source_w * p->source_pixel;
-    const ptrdiff_t before = x >= 0 ? 0 : dml__conv_smaller(-x, count);
-    const ptrdiff_t end = dml__conv_larger(dml__conv_smaller(count, p->source_w - x), before);
+    const ptrdiff_t before = x >= 0 ? 0 : dml__smaller(-x, count);
+    const ptrdiff_t end = dml__larger(dml__smaller(count, p->source_w - x), before);
     dml__conv_zero(to, before * depth);
     if (p->source_pixel == depth)
         dml__conv_copy(to + before * depth, line + (x + before) * depth, (end - before) * depth);
@@ -8380,10 +8371,10 @@ static dml__conv_pass_band dml__conv_pass_band_at(const dml__conv_pass_plan *pla
 {
     const dml__conv_pass *p = plan->pass;
     dml__conv_pass_band band;
-    const ptrdiff_t of_image = dml__conv_quotient_up(p->grid_h, plan->lines);
+    const ptrdiff_t of_image = dml__quotient_up(p->grid_h, plan->lines);
     if (of_image == 1) {
         band.n0 = index * plan->images;
-        band.images = dml__conv_smaller(plan->images, p->batch - band.n0);
+        band.images = dml__smaller(plan->images, p->batch - band.n0);
         band.y0 = 0, band.lines = p->grid_h;
     } else { /* even shares of an image */
         band.n0 = index / of_image;
@@ -8440,7 +8431,7 @@ static void dml__conv_pass_gather(const dml__conv_pass *p, const dml__conv_pass_
     const ptrdiff_t y0 = p->origin_y + (band->y0 + at.y) * p->stride_h, x0 = p->origin_x + at.x * p->stride_w;
     for (ptrdiff_t k = chunk->k0; k < chunk->k1;) {
         const ptrdiff_t tap = k / p->depth, d = k % p->depth;
-        const ptrdiff_t count = dml__conv_smaller(p->depth - d, chunk->k1 - k);
+        const ptrdiff_t count = dml__smaller(p->depth - d, chunk->k1 - k);
         const ptrdiff_t y = y0 + tap / p->taps_w * p->dilation_h, x = x0 + tap % p->taps_w * p->dilation_w;
         if (y < 0 || y >= p->source_h || x < 0 || x >= p->source_w)
             dml__conv_zero(to, count);
@@ -8471,7 +8462,7 @@ static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
     const dml__conv_pass_band *band = &sweep->band;
     dml__tile *tile = &sweep->tile;
     const ptrdiff_t pixels = band->images * band->lines * p->grid_w;
-    const ptrdiff_t tiles = dml__conv_quotient_up(pixels, plan->kernel->rows);
+    const ptrdiff_t tiles = dml__quotient_up(pixels, plan->kernel->rows);
     const ptrdiff_t a_pixel = p->stride_w * band->pixel_step, a_line = p->stride_h * band->line_step;
     float gathered[DML__CONV_ROWS * DML__CONV_KC];
     const float *a_line_at = band->base ? band->base : p->source;
@@ -8563,9 +8554,9 @@ static void dml__conv_pass_sweep_band(dml__conv_pass_sweep *sweep, const dml__co
 static ptrdiff_t dml__conv_pass_panels_at(const dml__conv_pass_plan *plan, ptrdiff_t panel, ptrdiff_t end,
                                           const dml__conv_pass_chunk *chunk)
 {
-    const ptrdiff_t whole = dml__conv_smaller(end, plan->pass->columns / plan->full) - panel;
-    const ptrdiff_t most = DML__CONV_PANELS / dml__conv_larger(1, (chunk->k1 - chunk->k0) * plan->full);
-    return dml__conv_larger(1, dml__conv_smaller(whole, most));
+    const ptrdiff_t whole = dml__smaller(end, plan->pass->columns / plan->full) - panel;
+    const ptrdiff_t most = DML__CONV_PANELS / dml__larger(1, (chunk->k1 - chunk->k0) * plan->full);
+    return dml__larger(1, dml__smaller(whole, most));
 }
 
 /* A chunk of some panels for a whole band. */
@@ -8580,7 +8571,7 @@ static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__co
     sweep.plan = plan;
     sweep.j0 = panel * plan->full;
     sweep.columns = (int)dml__conv_pass_panel_columns(plan, panel);
-    const ptrdiff_t width = dml__conv_round_up(sweep.columns, plan->kernel->lanes);
+    const ptrdiff_t width = dml__round_up(sweep.columns, plan->kernel->lanes);
     sweep.k0 = chunk->k0;
     dml__tile_init(tile);
     tile->panels = (int)panels;
@@ -8628,7 +8619,7 @@ static void dml__conv_pass_task(void *argument, int task, int worker)
 
 static size_t dml__conv_pass_packed_bytes(const dml__conv_pass_plan *plan)
 {
-    return (size_t)(plan->k * dml__conv_round_up(plan->pass->columns, plan->kernel->lanes)) * sizeof(float);
+    return (size_t)(plan->k * dml__round_up(plan->pass->columns, plan->kernel->lanes)) * sizeof(float);
 }
 
 DML__LOCAL dml_scratch dml__conv_pass_scratch(const dml__conv_pass *pass)
@@ -8689,7 +8680,6 @@ DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *pass);
 #define DML__PLANES_KC 256
 #define DML__PLANES_BAND 65536 /* floats of a band's lines, about, which stay in a level-2 cache */
 #define DML__PLANES_BAND_MOST 262144
-#define DML__PLANES_SERIAL_WORK 200000.0
 
 typedef struct dml__planes_plan {
     const dml__conv_pass *pass;
@@ -8703,13 +8693,13 @@ typedef struct dml__planes_plan {
 /* Lines of the source under lines y0 .. y1 - 1 of the grid. */
 static ptrdiff_t dml__planes_first_line(const dml__conv_pass *p, ptrdiff_t y0)
 {
-    return dml__conv_larger(0, p->origin_y + y0 * p->stride_h);
+    return dml__larger(0, p->origin_y + y0 * p->stride_h);
 }
 
 static ptrdiff_t dml__planes_lines(const dml__conv_pass *p, ptrdiff_t y0, ptrdiff_t y1)
 {
     const ptrdiff_t end = p->origin_y + (y1 - 1) * p->stride_h + (p->taps_h - 1) * p->dilation_h + 1;
-    return dml__conv_larger(0, dml__conv_smaller(end, p->source_h) - dml__planes_first_line(p, y0));
+    return dml__larger(0, dml__smaller(end, p->source_h) - dml__planes_first_line(p, y0));
 }
 
 /* Floats that a band of so many lines takes at most. */
@@ -8717,7 +8707,7 @@ static ptrdiff_t dml__planes_floats(const dml__planes_plan *plan, ptrdiff_t line
 {
     const dml__conv_pass *p = plan->pass;
     const ptrdiff_t of_source = (lines - 1) * p->stride_h + (p->taps_h - 1) * p->dilation_h + 1;
-    return dml__conv_smaller(of_source, p->source_h) * p->depth * plan->width;
+    return dml__smaller(of_source, p->source_h) * p->depth * plan->width;
 }
 
 static dml__planes_plan dml__planes_plan_of(dml_pool *pool, const dml__conv_pass *pass, int threads)
@@ -8730,22 +8720,22 @@ static dml__planes_plan dml__planes_plan_of(dml_pool *pool, const dml__conv_pass
     plan.pass = pass;
     plan.pool = pool;
     plan.kernel = dml__microkernel_get(dml__pool_machine(pool).isa);
-    plan.width = dml__conv_round_up(p->grid_w, plan.kernel->lanes) + (p->taps_w - 1) * p->dilation_w;
-    plan.chunks = dml__conv_quotient_up(
-        p->taps_h, dml__conv_larger(1, DML__PLANES_KC / dml__conv_larger(1, p->taps_w * p->depth)));
-    if (threads > 1 && work >= DML__PLANES_SERIAL_WORK)
-        bands = dml__conv_quotient_up(2 * threads, dml__conv_larger(1, p->batch));
-    plan.lines = dml__conv_quotient_up(p->grid_h, bands);
+    plan.width = dml__round_up(p->grid_w, plan.kernel->lanes) + (p->taps_w - 1) * p->dilation_w;
+    plan.chunks =
+        dml__quotient_up(p->taps_h, dml__larger(1, DML__PLANES_KC / dml__larger(1, p->taps_w * p->depth)));
+    if (threads > 1 && work >= DML__CONV_SERIAL_WORK)
+        bands = dml__quotient_up(2 * threads, dml__larger(1, p->batch));
+    plan.lines = dml__quotient_up(p->grid_h, bands);
     while (plan.lines > 1 && dml__planes_floats(&plan, plan.lines) > DML__PLANES_BAND)
-        plan.lines = dml__conv_quotient_up(plan.lines, 2);
-    plan.bands = dml__conv_quotient_up(p->grid_h, dml__conv_larger(1, plan.lines));
+        plan.lines = dml__quotient_up(plan.lines, 2);
+    plan.bands = dml__quotient_up(p->grid_h, dml__larger(1, plan.lines));
     return plan;
 }
 
 /* Of fewer sums than the processor has under way at once, each step takes as long as of so many. */
 static ptrdiff_t dml__planes_tile_cost(ptrdiff_t sums)
 {
-    return dml__conv_larger(sums, 8);
+    return dml__larger(sums, 8);
 }
 
 DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *p)
@@ -8756,10 +8746,10 @@ DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *p)
     if (p->stride_w != 1 || p->columns > kernel->rows || p->taps_h < 1 || run < 1 || run > DML__PLANES_KC ||
         p->grid_w < 1 || p->grid_h < 1 || dml__planes_floats(&plan, 1) > DML__PLANES_BAND_MOST)
         return false;
-    const ptrdiff_t along = dml__conv_quotient_up(p->columns, kernel->lanes);
-    const ptrdiff_t pass = dml__conv_quotient_up(p->grid_h * p->grid_w, kernel->rows) *
-                           dml__planes_tile_cost(kernel->rows * along);
-    const ptrdiff_t rest = dml__conv_quotient_up(p->grid_w % full, kernel->lanes) * p->columns;
+    const ptrdiff_t along = dml__quotient_up(p->columns, kernel->lanes);
+    const ptrdiff_t pass =
+        dml__quotient_up(p->grid_h * p->grid_w, kernel->rows) * dml__planes_tile_cost(kernel->rows * along);
+    const ptrdiff_t rest = dml__quotient_up(p->grid_w % full, kernel->lanes) * p->columns;
     const ptrdiff_t line = p->grid_w / full * dml__planes_tile_cost(kernel->vectors * p->columns) +
                            (rest ? dml__planes_tile_cost(rest) : 0);
     return p->grid_h * line < pass / 4 * 3; /* transposing is not free */
@@ -8776,8 +8766,8 @@ static void dml__planes_fill(const dml__planes_plan *plan, const dml__planes_ban
 {
     const dml__conv_pass *p = plan->pass;
     const ptrdiff_t lines = dml__planes_lines(p, band->y0, band->y1);
-    const ptrdiff_t before = dml__conv_smaller(dml__conv_larger(0, -p->origin_x), plan->width);
-    const ptrdiff_t end = dml__conv_larger(before, dml__conv_smaller(plan->width, p->source_w - p->origin_x));
+    const ptrdiff_t before = dml__smaller(dml__larger(0, -p->origin_x), plan->width);
+    const ptrdiff_t end = dml__larger(before, dml__smaller(plan->width, p->source_w - p->origin_x));
     for (ptrdiff_t line = 0; line < lines; line++) {
         const float *from =
             p->source + ((band->n * p->source_h + band->line0 + line) * p->source_w + p->origin_x + before) *
@@ -8815,16 +8805,16 @@ static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_ban
 {
     const dml__conv_pass *p = plan->pass;
     const ptrdiff_t top = p->origin_y + y * p->stride_h, below = p->source_h - top;
-    const ptrdiff_t clip0 = top >= 0 ? 0 : dml__conv_quotient_up(-top, p->dilation_h),
-                    clip1 = below <= 0 ? 0 : dml__conv_quotient_up(below, p->dilation_h);
+    const ptrdiff_t clip0 = top >= 0 ? 0 : dml__quotient_up(-top, p->dilation_h),
+                    clip1 = below <= 0 ? 0 : dml__quotient_up(below, p->dilation_h);
     ptrdiff_t a_at[DML__PLANES_KC], b_at[DML__PLANES_KC];
     tile->a_at = a_at;
     tile->b_at = b_at;
     tile->beta = p->beta;
     for (int i = 0; i < tile->rows; i++) tile->c[i] = sums + i * tile->columns;
     for (ptrdiff_t c = 0; c < plan->chunks; c++) {
-        const ptrdiff_t tap0 = dml__conv_larger(c * p->taps_h / plan->chunks, clip0);
-        const ptrdiff_t tap1 = dml__conv_smaller((c + 1) * p->taps_h / plan->chunks, clip1);
+        const ptrdiff_t tap0 = dml__larger(c * p->taps_h / plan->chunks, clip0);
+        const ptrdiff_t tap1 = dml__smaller((c + 1) * p->taps_h / plan->chunks, clip1);
         if (tap1 <= tap0 && c > 0) continue;
         tile->blocks = 0;
         for (ptrdiff_t ty = tap0; ty < tap1; ty++)
@@ -8857,9 +8847,9 @@ static void dml__planes_lines_run(const dml__planes_plan *plan, const dml__plane
     for (int i = 0; i < tile.rows; i++) tile.a[i] = p->weights + i * p->weights_column;
     for (ptrdiff_t y = band->y0; y < band->y1; y++)
         for (ptrdiff_t x = 0; x < p->grid_w; x += full) {
-            const ptrdiff_t count = dml__conv_smaller(full, p->grid_w - x);
+            const ptrdiff_t count = dml__smaller(full, p->grid_w - x);
             float *to = p->target + band->n * p->target_image + y * p->target_line + x * p->target_pixel;
-            tile.columns = (int)dml__conv_round_up(count, plan->kernel->lanes);
+            tile.columns = (int)dml__round_up(count, plan->kernel->lanes);
             if (p->beta != 0) {
                 dml__conv_zero(sums, tile.rows * tile.columns);
                 dml__pack_transposed(to, p->target_pixel, (int)count, tile.rows, tile.columns, sums);
@@ -8960,7 +8950,6 @@ DML__LOCAL dml_scratch dml__wgrad_scratch(const dml__wgrad *job);
 #define DML__WGRAD_FILTERS 256    /* of dy that are packed at once */
 #define DML__WGRAD_COPY 49152     /* floats of x that are copied at once, where that is a panel or more */
 #define DML__WGRAD_COPY_MOST 262144
-#define DML__WGRAD_SERIAL_WORK 200000.0
 #define DML__WGRAD_STACK_TILES 8
 
 typedef struct dml__wgrad_plan {
@@ -8984,21 +8973,21 @@ typedef struct dml__wgrad_plan {
 
 static ptrdiff_t dml__wgrad_strip_w(const dml__wgrad_plan *plan)
 {
-    return dml__conv_quotient_up(plan->job->out_w, plan->pieces);
+    return dml__quotient_up(plan->job->out_w, plan->pieces);
 }
 
 static void dml__wgrad_plan_strips(dml__wgrad_plan *plan)
 {
     const dml__wgrad *j = plan->job;
     const ptrdiff_t all = j->batch * j->out_h, dw = j->filters * plan->patch;
-    plan->pieces = dml__conv_quotient_up(j->out_w, DML__WGRAD_STRIP);
-    plan->lines = dml__conv_larger(1, DML__WGRAD_STRIP / j->out_w);
-    plan->strips = dml__conv_quotient_up(all, plan->lines) * plan->pieces;
+    plan->pieces = dml__quotient_up(j->out_w, DML__WGRAD_STRIP);
+    plan->lines = dml__larger(1, DML__WGRAD_STRIP / j->out_w);
+    plan->strips = dml__quotient_up(all, plan->lines) * plan->pieces;
     plan->chunks = 1;
     if (dw <= DML__WGRAD_CHUNKED)
-        plan->chunks = dml__conv_smaller(dml__conv_smaller(DML__WGRAD_CHUNKS, plan->strips / 2),
-                                         DML__WGRAD_PARTIAL / dw);
-    plan->chunks = dml__conv_larger(1, plan->chunks);
+        plan->chunks =
+            dml__smaller(dml__smaller(DML__WGRAD_CHUNKS, plan->strips / 2), DML__WGRAD_PARTIAL / dw);
+    plan->chunks = dml__larger(1, plan->chunks);
 }
 
 static void dml__wgrad_plan_copies(dml__wgrad_plan *plan)
@@ -9012,7 +9001,7 @@ static void dml__wgrad_plan_copies(dml__wgrad_plan *plan)
     plan->step_w = j->taps_w == 1 ? 1 : j->stride_w;
     plan->copy_w = (dml__wgrad_strip_w(plan) - 1) * plan->step_w + reach_w;
     const ptrdiff_t images =
-        dml__conv_smaller(dml__conv_smaller(plan->lines, j->batch), (plan->lines - 1) / j->out_h + 2);
+        dml__smaller(dml__smaller(plan->lines, j->batch), (plan->lines - 1) / j->out_h + 2);
     plan->copy_lines = (plan->lines - images) * plan->step_h + images * reach_h;
     if (plan->step_h > reach_h) plan->copy_lines = plan->lines * plan->step_h; /* a bound */
     /* Two or three tiles of filters are no reason to copy x. */
@@ -9020,9 +9009,9 @@ static void dml__wgrad_plan_copies(dml__wgrad_plan *plan)
         inside && !plan->lines_of_taps && j->channels % plan->kernel->lanes == 0 && plan->row_tiles < 4;
     const ptrdiff_t panel =
         plan->copy_lines * plan->copy_w * (plan->lines_of_taps ? j->channels : plan->full);
-    plan->panels_at_once = dml__conv_smaller(plan->panels, dml__conv_larger(1, DML__WGRAD_COPY / panel));
-    const ptrdiff_t parts = dml__conv_quotient_up(plan->row_tiles * plan->rows, DML__WGRAD_FILTERS);
-    plan->filters_at_once = dml__conv_quotient_up(plan->row_tiles, parts) * plan->rows;
+    plan->panels_at_once = dml__smaller(plan->panels, dml__larger(1, DML__WGRAD_COPY / panel));
+    const ptrdiff_t parts = dml__quotient_up(plan->row_tiles * plan->rows, DML__WGRAD_FILTERS);
+    plan->filters_at_once = dml__quotient_up(plan->row_tiles, parts) * plan->rows;
 }
 
 static void dml__wgrad_plan_shares(dml__wgrad_plan *plan, int threads)
@@ -9032,12 +9021,12 @@ static void dml__wgrad_plan_shares(dml__wgrad_plan *plan, int threads)
         (double)j->batch * (double)(j->out_h * j->out_w) * (double)plan->patch * (double)j->filters;
     ptrdiff_t wanted = 1;
     plan->panel_shares = plan->row_shares = 1;
-    if (threads > 1 && work >= DML__WGRAD_SERIAL_WORK) wanted = 2 * threads;
+    if (threads > 1 && work >= DML__CONV_SERIAL_WORK) wanted = 2 * threads;
     if (plan->chunks >= wanted) return;
-    plan->panel_shares = dml__conv_smaller(plan->panels, dml__conv_quotient_up(wanted, plan->chunks));
+    plan->panel_shares = dml__smaller(plan->panels, dml__quotient_up(wanted, plan->chunks));
     if (plan->chunks * plan->panel_shares < wanted)
-        plan->row_shares = dml__conv_smaller(
-            plan->row_tiles, dml__conv_quotient_up(wanted, plan->chunks * plan->panel_shares));
+        plan->row_shares =
+            dml__smaller(plan->row_tiles, dml__quotient_up(wanted, plan->chunks * plan->panel_shares));
 }
 
 static dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *job, int threads)
@@ -9049,10 +9038,10 @@ static dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *job,
     plan.kernel = dml__microkernel_get(dml__pool_machine(pool).isa);
     plan.full = plan.kernel->lanes * plan.kernel->vectors;
     plan.rows = plan.kernel->rows;
-    plan.row_tiles = dml__conv_quotient_up(job->filters, plan.rows);
+    plan.row_tiles = dml__quotient_up(job->filters, plan.rows);
     plan.patch = job->taps_h * job->taps_w * job->channels;
     plan.lines_of_taps = job->channels < plan.full && job->taps_w > 1 && job->dilation_w == 1;
-    plan.panels = plan.lines_of_taps ? 1 : dml__conv_quotient_up(job->channels, plan.full);
+    plan.panels = plan.lines_of_taps ? 1 : dml__quotient_up(job->channels, plan.full);
     dml__wgrad_plan_strips(&plan);
     dml__wgrad_plan_copies(&plan);
     dml__wgrad_plan_shares(&plan, threads);
@@ -9069,7 +9058,7 @@ static ptrdiff_t dml__wgrad_copy_floats(const dml__wgrad_plan *plan)
 
 static ptrdiff_t dml__wgrad_worker_floats(const dml__wgrad_plan *plan)
 {
-    return dml__conv_round_up(dml__wgrad_copy_floats(plan), 16) + DML__WGRAD_STRIP * plan->filters_at_once;
+    return dml__round_up(dml__wgrad_copy_floats(plan), 16) + DML__WGRAD_STRIP * plan->filters_at_once;
 }
 
 /* Pixels x0 .. x0 + w - 1 of lines line0 .. of dy, all images' lines counted through. */
@@ -9083,7 +9072,7 @@ static dml__wgrad_strip dml__wgrad_strip_at(const dml__wgrad_plan *plan, ptrdiff
     dml__wgrad_strip strip;
     const ptrdiff_t piece = index % plan->pieces;
     strip.line0 = index / plan->pieces * plan->lines;
-    strip.lines = dml__conv_smaller(plan->lines, j->batch * j->out_h - strip.line0);
+    strip.lines = dml__smaller(plan->lines, j->batch * j->out_h - strip.line0);
     strip.x0 = piece * j->out_w / plan->pieces;
     strip.w = (piece + 1) * j->out_w / plan->pieces - strip.x0;
     return strip;
@@ -9098,7 +9087,7 @@ typedef struct dml__wgrad_columns {
 /* A panel's tiles: of each line of taps so many. */
 static ptrdiff_t dml__wgrad_tiles_across(const dml__wgrad_plan *plan)
 {
-    return plan->lines_of_taps ? dml__conv_quotient_up(plan->job->taps_w * plan->job->channels, plan->full)
+    return plan->lines_of_taps ? dml__quotient_up(plan->job->taps_w * plan->job->channels, plan->full)
                                : plan->job->taps_w;
 }
 
@@ -9110,10 +9099,10 @@ static dml__wgrad_columns dml__wgrad_columns_at(const dml__wgrad_plan *plan, ptr
     columns.tap_h = tile / across;
     if (plan->lines_of_taps) {
         columns.first = at * plan->full;
-        columns.count = (int)dml__conv_smaller(plan->full, j->taps_w * j->channels - columns.first);
+        columns.count = (int)dml__smaller(plan->full, j->taps_w * j->channels - columns.first);
     } else {
         columns.first = at * j->channels + panel * plan->full;
-        columns.count = (int)dml__conv_smaller(plan->full, j->channels - panel * plan->full);
+        columns.count = (int)dml__smaller(plan->full, j->channels - panel * plan->full);
     }
     return columns;
 }
@@ -9143,8 +9132,8 @@ static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdi
     const dml__wgrad *j = plan->job;
     const ptrdiff_t step = plan->step_w == j->stride_w ? 1 : j->stride_w; /* between pixels that are copied */
     for (ptrdiff_t c = 0; c < channels; c += plan->full, copy += panel_step) {
-        const ptrdiff_t count = dml__conv_smaller(plan->full, channels - c);
-        const ptrdiff_t width = plan->lines_of_taps ? count : dml__conv_round_up(count, plan->kernel->lanes);
+        const ptrdiff_t count = dml__smaller(plan->full, channels - c);
+        const ptrdiff_t width = plan->lines_of_taps ? count : dml__round_up(count, plan->kernel->lanes);
         float *to = copy + line_to * plan->copy_w * width;
         if (y < 0 || y >= j->in_h) {
             dml__conv_zero(to, pixels * width);
@@ -9152,8 +9141,8 @@ static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdi
         }
         const float *line = j->x + (n * j->in_h + y) * j->in_w * j->x_pixel + c0 + c;
         if (step == 1 && count == j->x_pixel && width == count) { /* pixels lie side by side in both */
-            const ptrdiff_t before = x >= 0 ? 0 : dml__conv_smaller(-x, pixels);
-            const ptrdiff_t end = dml__conv_larger(before, dml__conv_smaller(pixels, j->in_w - x));
+            const ptrdiff_t before = x >= 0 ? 0 : dml__smaller(-x, pixels);
+            const ptrdiff_t end = dml__larger(before, dml__smaller(pixels, j->in_w - x));
             dml__conv_zero(to, before * width);
             dml__conv_copy(to + before * width, line + (x + before) * width, (end - before) * width);
             dml__conv_zero(to + end * width, (pixels - end) * width);
@@ -9181,8 +9170,7 @@ static void dml__wgrad_view_strip(const dml__wgrad_plan *plan, const dml__wgrad_
 {
     const dml__wgrad *j = plan->job;
     const ptrdiff_t reach_h = (j->taps_h - 1) * j->dilation_h + 1;
-    const ptrdiff_t c0 = first * plan->full,
-                    channels = dml__conv_smaller(panels * plan->full, j->channels - c0);
+    const ptrdiff_t c0 = first * plan->full, channels = dml__smaller(panels * plan->full, j->channels - c0);
     const ptrdiff_t x = strip->x0 * j->stride_w - j->pad_w;
     if (plan->in_place) {
         view->base = j->x + c0 + x * j->x_pixel;
@@ -9208,7 +9196,7 @@ static void dml__wgrad_view_strip(const dml__wgrad_plan *plan, const dml__wgrad_
     ptrdiff_t copied = 0;
     for (ptrdiff_t l = 0; l < strip->lines;) {
         const ptrdiff_t n = (strip->line0 + l) / j->out_h, y0 = (strip->line0 + l) % j->out_h;
-        const ptrdiff_t lines = dml__conv_smaller(strip->lines - l, j->out_h - y0);
+        const ptrdiff_t lines = dml__smaller(strip->lines - l, j->out_h - y0);
         const ptrdiff_t count = (lines - 1) * plan->step_h + reach_h;
         for (ptrdiff_t i = 0; i < lines; i++) view->at[l + i] = copied + i * plan->step_h;
         for (ptrdiff_t i = 0; i < count; i++)
@@ -9282,7 +9270,7 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
         dml__wgrad_columns next = dml__wgrad_columns_at(plan, panel, 0);
         const ptrdiff_t width = plan->in_place        ? 1
                                 : plan->lines_of_taps ? j->channels
-                                                      : dml__conv_round_up(next.count, plan->kernel->lanes);
+                                                      : dml__round_up(next.count, plan->kernel->lanes);
         tile.b_step = view->pixel_step * width;
         for (ptrdiff_t l = 0; l < strip->lines; l++)
             b_at[l] = view->at[l] * (plan->in_place ? 1 : view->line_step * width);
@@ -9312,7 +9300,7 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
                     for (int i = 0; i < tile.rows && next_row + i < j->filters; i++)
                         DML__PREFETCH(ahead + i * plan->patch);
                 }
-                tile.columns = (int)dml__conv_round_up(columns.count, plan->kernel->lanes);
+                tile.columns = (int)dml__round_up(columns.count, plan->kernel->lanes);
                 tile.b = view->base + (panel - part->panel0) * view->panel_step +
                          columns.tap_h * j->dilation_h * view->line_step * width;
                 tile.b += plan->lines_of_taps ? columns.first
@@ -9326,7 +9314,7 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
 static void dml__wgrad_part_run(const dml__wgrad_plan *plan, const dml__wgrad_part *part, float *scratch)
 {
     const dml__wgrad *j = plan->job;
-    float *packed = scratch + dml__conv_round_up(dml__wgrad_copy_floats(plan), 16);
+    float *packed = scratch + dml__round_up(dml__wgrad_copy_floats(plan), 16);
     const ptrdiff_t row_tiles = plan->filters_at_once / plan->rows;
     const bool pack = dml__wgrad_packs_dy(plan);
     const ptrdiff_t end = (part->chunk + 1) * plan->strips / plan->chunks;
@@ -9336,10 +9324,10 @@ static void dml__wgrad_part_run(const dml__wgrad_plan *plan, const dml__wgrad_pa
         const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
         dml__wgrad_part some = *part;
         for (some.panel0 = part->panel0; some.panel0 < part->panel1; some.panel0 = some.panel1) {
-            some.panel1 = dml__conv_smaller(some.panel0 + plan->panels_at_once, part->panel1);
+            some.panel1 = dml__smaller(some.panel0 + plan->panels_at_once, part->panel1);
             dml__wgrad_view_strip(plan, &strip, some.panel0, some.panel1 - some.panel0, scratch, &view);
             for (some.tile0 = part->tile0; some.tile0 < part->tile1; some.tile0 = some.tile1) {
-                some.tile1 = dml__conv_smaller(some.tile0 + row_tiles, part->tile1);
+                some.tile1 = dml__smaller(some.tile0 + row_tiles, part->tile1);
                 if (pack) dml__wgrad_pack_dy(plan, &strip, some.tile0, some.tile1, packed);
                 dml__wgrad_multiply(plan, &strip, &view, &some, pack ? packed : NULL, beta);
             }
@@ -9361,7 +9349,7 @@ static void dml__wgrad_gather(const dml__wgrad_plan *plan, const dml__wgrad_stri
             for (ptrdiff_t done = 0; done < columns->count;) {
                 const ptrdiff_t tap = (columns->first + done) / j->channels,
                                 c = (columns->first + done) % j->channels;
-                const ptrdiff_t count = dml__conv_smaller(j->channels - c, columns->count - done);
+                const ptrdiff_t count = dml__smaller(j->channels - c, columns->count - done);
                 const ptrdiff_t x = x0 + tap * j->dilation_w;
                 if (y < 0 || y >= j->in_h || x < 0 || x >= j->in_w)
                     dml__conv_zero(to + done, count);
@@ -9386,7 +9374,7 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
 {
     const dml__wgrad *j = plan->job;
     const dml__wgrad_columns columns = dml__wgrad_columns_at(plan, piece->panel, piece->at);
-    const ptrdiff_t width = dml__conv_round_up(columns.count, plan->kernel->lanes);
+    const ptrdiff_t width = dml__round_up(columns.count, plan->kernel->lanes);
     const ptrdiff_t end = (piece->chunk + 1) * plan->strips / plan->chunks;
     const ptrdiff_t row0 = dml__wgrad_row(plan, piece->tile0);
     float patches[DML__WGRAD_STRIP * DML__CONV_COLUMNS]; /* (pixels, width) */
@@ -9521,7 +9509,7 @@ DML__LOCAL void dml__wgrad_run(dml_pool *pool, const dml__wgrad *job)
     if (scratch.worker < (size_t)dml__wgrad_worker_floats(&plan) * sizeof(float) ||
         scratch.shared < dml__wgrad_partial_bytes(&plan)) {
         const ptrdiff_t column_tiles = plan.panels * job->taps_h * dml__wgrad_tiles_across(&plan);
-        plan.row_shares = dml__conv_quotient_up(plan.row_tiles, DML__WGRAD_STACK_TILES);
+        plan.row_shares = dml__quotient_up(plan.row_tiles, DML__WGRAD_STACK_TILES);
         dml_pool_run(pool, (int)(column_tiles * plan.row_shares), dml__wgrad_stack_task, &plan);
         return;
     }
@@ -9634,7 +9622,7 @@ typedef struct dml__depthwise_row {
             const ptrdiff_t at = row->origin + x * row->stride;                                              \
             const ptrdiff_t t0 = at >= 0 ? 0 : (row->dilation - 1 - at) / row->dilation;                     \
             const ptrdiff_t inside = at < row->source_w ? (row->source_w - 1 - at) / row->dilation + 1 : 0;  \
-            const ptrdiff_t t1 = dml__conv_smaller(row->taps, inside);                                       \
+            const ptrdiff_t t1 = dml__smaller(row->taps, inside);                                            \
             for (ptrdiff_t c = c0; c + lanes <= row->channels; c += lanes) {                                 \
                 const float *from = row->source + x * row->stride * row->source_pixel + c;                   \
                 float *weights = row->weights + c, *to = row->target + x * row->target_pixel + c;            \
@@ -9829,12 +9817,12 @@ static void dml__depthwise_rest(dml_isa isa, const dml__depthwise_row *row, ptrd
     for (ptrdiff_t x = 0; x < row->grid_w; x += pixels) {
         const float *from = row->source + x * step + c0;
         float *to = row->target + x * row->target_pixel + c0;
-        some.grid_w = dml__conv_smaller(pixels, row->grid_w - x);
+        some.grid_w = dml__smaller(pixels, row->grid_w - x);
         some.origin = row->origin + x * row->stride, some.source = from;
         if (copied) {
-            const ptrdiff_t at = some.origin, first = dml__conv_larger(0, at);
+            const ptrdiff_t at = some.origin, first = dml__larger(0, at);
             const ptrdiff_t end = at + (some.grid_w - 1) * row->stride + extent;
-            some.source_w = dml__conv_larger(0, dml__conv_smaller(row->source_w, end) - first);
+            some.source_w = dml__larger(0, dml__smaller(row->source_w, end) - first);
             some.source_pixel = lanes, some.line = some.source_w * lanes;
             some.origin = at - first, some.source = source + some.origin * lanes;
             memset(source, 0, (size_t)(some.tap_lines * some.line) * sizeof *source);
@@ -9869,7 +9857,7 @@ static void dml__depthwise_line(dml_isa isa, const dml__depthwise_row *row, dml_
     if (step == 1) dml__depthwise_phase(isa, row, role);
     for (ptrdiff_t first = 0; step > 1 && first < step && first < row->grid_w; first++) {
         dml__depthwise_row phase = *row;
-        const ptrdiff_t at = row->origin + first, before = at < 0 ? dml__conv_quotient_up(-at, step) : 0;
+        const ptrdiff_t at = row->origin + first, before = at < 0 ? dml__quotient_up(-at, step) : 0;
         const ptrdiff_t from = at + before * step; /* in the image */
         phase.grid_w = (row->grid_w - 1 - first) / step + 1;
         phase.origin = at >= 0 ? at / step : -before;
@@ -9891,10 +9879,9 @@ static dml__depthwise_lines dml__depthwise_inside(ptrdiff_t at, ptrdiff_t dilati
                                                   ptrdiff_t size)
 {
     dml__depthwise_lines inside;
-    inside.l0 = at >= 0 ? 0 : dml__conv_smaller(lines, (dilation - 1 - at) / dilation);
-    inside.l1 = at >= size
-                    ? inside.l0
-                    : dml__conv_larger(inside.l0, dml__conv_smaller(lines, (size - 1 - at) / dilation + 1));
+    inside.l0 = at >= 0 ? 0 : dml__smaller(lines, (dilation - 1 - at) / dilation);
+    inside.l1 =
+        at >= size ? inside.l0 : dml__larger(inside.l0, dml__smaller(lines, (size - 1 - at) / dilation + 1));
     return inside;
 }
 
@@ -9916,17 +9903,17 @@ static void dml__depthwise_task(void *argument, int task, int worker)
     dml__depthwise_row row;
     const ptrdiff_t rest = task / loop->blocks, c0 = task % loop->blocks * loop->channels;
     const ptrdiff_t n0 = rest / loop->bands_down * loop->images;
-    const ptrdiff_t n1 = dml__conv_smaller(p->batch, n0 + loop->images);
+    const ptrdiff_t n1 = dml__smaller(p->batch, n0 + loop->images);
     const ptrdiff_t y0 = rest % loop->bands_down * loop->lines;
-    const ptrdiff_t y1 = dml__conv_smaller(p->grid_h, y0 + loop->lines);
+    const ptrdiff_t y1 = dml__smaller(p->grid_h, y0 + loop->lines);
     const ptrdiff_t source_line = p->source_w * p->source_pixel;
     (void)worker;
-    row.channels = dml__conv_smaller(loop->channels, p->columns - c0), row.grid_w = p->grid_w;
+    row.channels = dml__smaller(loop->channels, p->columns - c0), row.grid_w = p->grid_w;
     row.source_pixel = p->source_pixel, row.source_w = p->source_w, row.origin = p->origin_x;
     row.taps = p->taps_w, row.stride = p->stride_w, row.dilation = p->dilation_w;
     row.source_end = p->source + p->batch * p->source_h * source_line;
     row.ask = loop->distant, row.source_line = source_line, row.line = p->dilation_h * source_line;
-    row.width = dml__conv_round_up(row.channels, DML__DEPTHWISE_LINE);
+    row.width = dml__round_up(row.channels, DML__DEPTHWISE_LINE);
     row.target_pixel = p->target_pixel, row.target_line = p->target_line;
     row.bias = p->bias ? p->bias + c0 : NULL, row.beta = p->beta, row.relu = p->relu;
     dml__conv_pass_pack(p, c0, row.channels, row.width, 0, p->taps_h * p->taps_w, weights);
@@ -9956,9 +9943,9 @@ static bool dml__depthwise_is_distant(dml_pool *pool, ptrdiff_t batch, ptrdiff_t
 /* Channels of a task, of which the weights have so much room. */
 static ptrdiff_t dml__depthwise_channels(ptrdiff_t channels, ptrdiff_t taps, ptrdiff_t blocks)
 {
-    const ptrdiff_t most = DML__DEPTHWISE_WEIGHTS / dml__conv_larger(1, taps) / DML__DEPTHWISE_LINE;
-    blocks = dml__conv_larger(blocks, dml__conv_quotient_up(channels, most * DML__DEPTHWISE_LINE));
-    return dml__conv_round_up(dml__conv_quotient_up(channels, blocks), DML__DEPTHWISE_LINE);
+    const ptrdiff_t most = DML__DEPTHWISE_WEIGHTS / dml__larger(1, taps) / DML__DEPTHWISE_LINE;
+    blocks = dml__larger(blocks, dml__quotient_up(channels, most * DML__DEPTHWISE_LINE));
+    return dml__round_up(dml__quotient_up(channels, blocks), DML__DEPTHWISE_LINE);
 }
 
 DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass)
@@ -9974,16 +9961,16 @@ DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass)
     loop.distant = dml__depthwise_is_distant(
         pool, pass->batch, pass->source_h * pass->source_w * pass->source_pixel, pass->target_image);
     loop.channels = dml__depthwise_channels(pass->columns, taps, 1);
-    loop.blocks = dml__conv_quotient_up(pass->columns, loop.channels);
+    loop.blocks = dml__quotient_up(pass->columns, loop.channels);
     loop.lines = pass->grid_h;
-    loop.images = dml__conv_larger(1, DML__DEPTHWISE_IMAGE / (pass->grid_h * pass->grid_w));
-    while (loop.images > 1 && dml__conv_quotient_up(pass->batch, loop.images) * loop.blocks < wanted)
+    loop.images = dml__larger(1, DML__DEPTHWISE_IMAGE / (pass->grid_h * pass->grid_w));
+    while (loop.images > 1 && dml__quotient_up(pass->batch, loop.images) * loop.blocks < wanted)
         loop.images /= 2;
     while (loop.images == 1 && loop.lines > 4 &&
-           pass->batch * loop.blocks * dml__conv_quotient_up(pass->grid_h, loop.lines) < wanted)
-        loop.lines = dml__conv_quotient_up(loop.lines, 2);
-    loop.bands_down = dml__conv_quotient_up(pass->grid_h, loop.lines);
-    const ptrdiff_t tasks = dml__conv_quotient_up(pass->batch, loop.images) * loop.bands_down * loop.blocks;
+           pass->batch * loop.blocks * dml__quotient_up(pass->grid_h, loop.lines) < wanted)
+        loop.lines = dml__quotient_up(loop.lines, 2);
+    loop.bands_down = dml__quotient_up(pass->grid_h, loop.lines);
+    const ptrdiff_t tasks = dml__quotient_up(pass->batch, loop.images) * loop.bands_down * loop.blocks;
     dml_pool_run(wanted > 1 ? pool : NULL, (int)tasks, dml__depthwise_task, &loop);
 }
 
@@ -10005,12 +9992,12 @@ static void dml__depthwise_weights_task(void *argument, int index, int worker)
     const ptrdiff_t taps = j->taps_h * j->taps_w, c0 = index * loop->channels;
     const ptrdiff_t x_line = j->in_w * j->x_pixel;
     (void)worker;
-    row.channels = dml__conv_smaller(loop->channels, j->filters - c0), row.grid_w = j->out_w;
+    row.channels = dml__smaller(loop->channels, j->filters - c0), row.grid_w = j->out_w;
     row.source_pixel = j->x_pixel, row.source_w = j->in_w, row.origin = -j->pad_w;
     row.taps = j->taps_w, row.stride = j->stride_w, row.dilation = j->dilation_w;
     row.source_end = j->x + j->batch * j->in_h * x_line;
     row.ask = loop->distant, row.source_line = x_line, row.line = j->dilation_h * x_line;
-    row.width = dml__conv_round_up(row.channels, DML__DEPTHWISE_LINE);
+    row.width = dml__round_up(row.channels, DML__DEPTHWISE_LINE);
     row.target_pixel = j->dy_pixel, row.target_line = j->out_w * j->dy_pixel;
     row.bias = NULL, row.beta = 0, row.relu = false;
     memset(sums, 0, (size_t)(taps * row.width) * sizeof *sums);
@@ -10043,7 +10030,7 @@ DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job)
                                              job->out_h * job->out_w * job->dy_pixel);
     loop.channels =
         dml__depthwise_channels(job->filters, job->taps_h * job->taps_w, threads == 1 ? 1 : 2 * threads);
-    dml_pool_run(pool, (int)dml__conv_quotient_up(job->filters, loop.channels), dml__depthwise_weights_task,
+    dml_pool_run(pool, (int)dml__quotient_up(job->filters, loop.channels), dml__depthwise_weights_task,
                  &loop);
 }
 
@@ -10316,7 +10303,7 @@ static void dml__conv_pack_rows(const void *source, ptrdiff_t first, int lanes, 
     const dml__conv_pixels *p = (const dml__conv_pixels *)source;
     if (lanes < width) dml__conv_zero(out, (ptrdiff_t)kc * width);
     for (ptrdiff_t lane = 0, count; lane < lanes; lane += count) {
-        count = dml__conv_smaller(lanes - lane, p->out_w - (first + lane) % p->out_w);
+        count = dml__smaller(lanes - lane, p->out_w - (first + lane) % p->out_w);
         dml__pack_transposed(dml__conv_pixel(p, first + lane) + k0, p->pixel, (int)count, kc, width,
                              out + lane);
     }
@@ -12330,7 +12317,7 @@ DML__BODY void dml__raise(dml__vf *maximum, const dml__vf *x)
     *maximum = DML__SELECT((*x > *maximum) | (*x != *x), *x, *maximum);
 }
 
-static inline float dml__larger(float a, float b)
+static inline float dml__larger_float(float a, float b)
 {
     return b > a || b != b ? b : a;
 }
@@ -12349,8 +12336,8 @@ DML__BODY void dml__max_block_body(size_t n, const float *x, const float *y, dou
         dml__raise(&b, &v);
     }
     dml__raise(&a, &b);
-    for (int lane = 0; lane < DML__LANES; lane++) largest = dml__larger(largest, a[lane]);
-    for (; i < n; i++) largest = dml__larger(largest, x[i]);
+    for (int lane = 0; lane < DML__LANES; lane++) largest = dml__larger_float(largest, a[lane]);
+    for (; i < n; i++) largest = dml__larger_float(largest, x[i]);
     *result = (double)largest;
 }
 DML__PER_ISA(dml__max_block, (size_t n, const float *x, const float *y, double *result), (n, x, y, result))
@@ -12360,7 +12347,7 @@ DML_API float dml_max(dml_pool *pool, size_t n, const float *x)
     double partial[DML__PARTIALS];
     float largest = -HUGE_VALF;
     const int count = dml__reduce(pool, n, dml__max_block, x, NULL, partial);
-    for (int i = 0; i < count; i++) largest = dml__larger(largest, (float)partial[i]);
+    for (int i = 0; i < count; i++) largest = dml__larger_float(largest, (float)partial[i]);
     return largest;
 }
 
@@ -13687,8 +13674,7 @@ DML_API dml_node *dml_graph_find(const dml_graph *graph, const char *name)
     if (!node)
         dml__fail(&graph->context->error, DML_ERROR_ARGUMENT,
                   "the graph has no node '%.*s'; names come with their scopes, as dml_graph_print shows "
-                  "them, and a "
-                  "parameter's after its layer's, such as conv2d_1.weight",
+                  "them, and a parameter's after its layer's, such as conv2d_1.weight",
                   DML_NAME_BYTES, name ? name : "NULL");
     return node;
 }

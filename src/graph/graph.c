@@ -117,8 +117,7 @@ DML_API dml_node *dml_graph_find(const dml_graph *graph, const char *name)
     if (!node)
         dml__fail(&graph->context->error, DML_ERROR_ARGUMENT,
                   "the graph has no node '%.*s'; names come with their scopes, as dml_graph_print shows "
-                  "them, and a "
-                  "parameter's after its layer's, such as conv2d_1.weight",
+                  "them, and a parameter's after its layer's, such as conv2d_1.weight",
                   DML_NAME_BYTES, name ? name : "NULL");
     return node;
 }

@@ -133,7 +133,7 @@ static void dml__conv_pack_rows(const void *source, ptrdiff_t first, int lanes, 
     const dml__conv_pixels *p = (const dml__conv_pixels *)source;
     if (lanes < width) dml__conv_zero(out, (ptrdiff_t)kc * width);
     for (ptrdiff_t lane = 0, count; lane < lanes; lane += count) {
-        count = dml__conv_smaller(lanes - lane, p->out_w - (first + lane) % p->out_w);
+        count = dml__smaller(lanes - lane, p->out_w - (first + lane) % p->out_w);
         dml__pack_transposed(dml__conv_pixel(p, first + lane) + k0, p->pixel, (int)count, kc, width,
                              out + lane);
     }

@@ -85,7 +85,7 @@ typedef struct dml__depthwise_row {
             const ptrdiff_t at = row->origin + x * row->stride;                                              \
             const ptrdiff_t t0 = at >= 0 ? 0 : (row->dilation - 1 - at) / row->dilation;                     \
             const ptrdiff_t inside = at < row->source_w ? (row->source_w - 1 - at) / row->dilation + 1 : 0;  \
-            const ptrdiff_t t1 = dml__conv_smaller(row->taps, inside);                                       \
+            const ptrdiff_t t1 = dml__smaller(row->taps, inside);                                            \
             for (ptrdiff_t c = c0; c + lanes <= row->channels; c += lanes) {                                 \
                 const float *from = row->source + x * row->stride * row->source_pixel + c;                   \
                 float *weights = row->weights + c, *to = row->target + x * row->target_pixel + c;            \
@@ -280,12 +280,12 @@ static void dml__depthwise_rest(dml_isa isa, const dml__depthwise_row *row, ptrd
     for (ptrdiff_t x = 0; x < row->grid_w; x += pixels) {
         const float *from = row->source + x * step + c0;
         float *to = row->target + x * row->target_pixel + c0;
-        some.grid_w = dml__conv_smaller(pixels, row->grid_w - x);
+        some.grid_w = dml__smaller(pixels, row->grid_w - x);
         some.origin = row->origin + x * row->stride, some.source = from;
         if (copied) {
-            const ptrdiff_t at = some.origin, first = dml__conv_larger(0, at);
+            const ptrdiff_t at = some.origin, first = dml__larger(0, at);
             const ptrdiff_t end = at + (some.grid_w - 1) * row->stride + extent;
-            some.source_w = dml__conv_larger(0, dml__conv_smaller(row->source_w, end) - first);
+            some.source_w = dml__larger(0, dml__smaller(row->source_w, end) - first);
             some.source_pixel = lanes, some.line = some.source_w * lanes;
             some.origin = at - first, some.source = source + some.origin * lanes;
             memset(source, 0, (size_t)(some.tap_lines * some.line) * sizeof *source);
@@ -320,7 +320,7 @@ static void dml__depthwise_line(dml_isa isa, const dml__depthwise_row *row, dml_
     if (step == 1) dml__depthwise_phase(isa, row, role);
     for (ptrdiff_t first = 0; step > 1 && first < step && first < row->grid_w; first++) {
         dml__depthwise_row phase = *row;
-        const ptrdiff_t at = row->origin + first, before = at < 0 ? dml__conv_quotient_up(-at, step) : 0;
+        const ptrdiff_t at = row->origin + first, before = at < 0 ? dml__quotient_up(-at, step) : 0;
         const ptrdiff_t from = at + before * step; /* in the image */
         phase.grid_w = (row->grid_w - 1 - first) / step + 1;
         phase.origin = at >= 0 ? at / step : -before;
@@ -342,10 +342,9 @@ static dml__depthwise_lines dml__depthwise_inside(ptrdiff_t at, ptrdiff_t dilati
                                                   ptrdiff_t size)
 {
     dml__depthwise_lines inside;
-    inside.l0 = at >= 0 ? 0 : dml__conv_smaller(lines, (dilation - 1 - at) / dilation);
-    inside.l1 = at >= size
-                    ? inside.l0
-                    : dml__conv_larger(inside.l0, dml__conv_smaller(lines, (size - 1 - at) / dilation + 1));
+    inside.l0 = at >= 0 ? 0 : dml__smaller(lines, (dilation - 1 - at) / dilation);
+    inside.l1 =
+        at >= size ? inside.l0 : dml__larger(inside.l0, dml__smaller(lines, (size - 1 - at) / dilation + 1));
     return inside;
 }
 
@@ -367,17 +366,17 @@ static void dml__depthwise_task(void *argument, int task, int worker)
     dml__depthwise_row row;
     const ptrdiff_t rest = task / loop->blocks, c0 = task % loop->blocks * loop->channels;
     const ptrdiff_t n0 = rest / loop->bands_down * loop->images;
-    const ptrdiff_t n1 = dml__conv_smaller(p->batch, n0 + loop->images);
+    const ptrdiff_t n1 = dml__smaller(p->batch, n0 + loop->images);
     const ptrdiff_t y0 = rest % loop->bands_down * loop->lines;
-    const ptrdiff_t y1 = dml__conv_smaller(p->grid_h, y0 + loop->lines);
+    const ptrdiff_t y1 = dml__smaller(p->grid_h, y0 + loop->lines);
     const ptrdiff_t source_line = p->source_w * p->source_pixel;
     (void)worker;
-    row.channels = dml__conv_smaller(loop->channels, p->columns - c0), row.grid_w = p->grid_w;
+    row.channels = dml__smaller(loop->channels, p->columns - c0), row.grid_w = p->grid_w;
     row.source_pixel = p->source_pixel, row.source_w = p->source_w, row.origin = p->origin_x;
     row.taps = p->taps_w, row.stride = p->stride_w, row.dilation = p->dilation_w;
     row.source_end = p->source + p->batch * p->source_h * source_line;
     row.ask = loop->distant, row.source_line = source_line, row.line = p->dilation_h * source_line;
-    row.width = dml__conv_round_up(row.channels, DML__DEPTHWISE_LINE);
+    row.width = dml__round_up(row.channels, DML__DEPTHWISE_LINE);
     row.target_pixel = p->target_pixel, row.target_line = p->target_line;
     row.bias = p->bias ? p->bias + c0 : NULL, row.beta = p->beta, row.relu = p->relu;
     dml__conv_pass_pack(p, c0, row.channels, row.width, 0, p->taps_h * p->taps_w, weights);
@@ -407,9 +406,9 @@ static bool dml__depthwise_is_distant(dml_pool *pool, ptrdiff_t batch, ptrdiff_t
 /* Channels of a task, of which the weights have so much room. */
 static ptrdiff_t dml__depthwise_channels(ptrdiff_t channels, ptrdiff_t taps, ptrdiff_t blocks)
 {
-    const ptrdiff_t most = DML__DEPTHWISE_WEIGHTS / dml__conv_larger(1, taps) / DML__DEPTHWISE_LINE;
-    blocks = dml__conv_larger(blocks, dml__conv_quotient_up(channels, most * DML__DEPTHWISE_LINE));
-    return dml__conv_round_up(dml__conv_quotient_up(channels, blocks), DML__DEPTHWISE_LINE);
+    const ptrdiff_t most = DML__DEPTHWISE_WEIGHTS / dml__larger(1, taps) / DML__DEPTHWISE_LINE;
+    blocks = dml__larger(blocks, dml__quotient_up(channels, most * DML__DEPTHWISE_LINE));
+    return dml__round_up(dml__quotient_up(channels, blocks), DML__DEPTHWISE_LINE);
 }
 
 DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass)
@@ -425,16 +424,16 @@ DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass)
     loop.distant = dml__depthwise_is_distant(
         pool, pass->batch, pass->source_h * pass->source_w * pass->source_pixel, pass->target_image);
     loop.channels = dml__depthwise_channels(pass->columns, taps, 1);
-    loop.blocks = dml__conv_quotient_up(pass->columns, loop.channels);
+    loop.blocks = dml__quotient_up(pass->columns, loop.channels);
     loop.lines = pass->grid_h;
-    loop.images = dml__conv_larger(1, DML__DEPTHWISE_IMAGE / (pass->grid_h * pass->grid_w));
-    while (loop.images > 1 && dml__conv_quotient_up(pass->batch, loop.images) * loop.blocks < wanted)
+    loop.images = dml__larger(1, DML__DEPTHWISE_IMAGE / (pass->grid_h * pass->grid_w));
+    while (loop.images > 1 && dml__quotient_up(pass->batch, loop.images) * loop.blocks < wanted)
         loop.images /= 2;
     while (loop.images == 1 && loop.lines > 4 &&
-           pass->batch * loop.blocks * dml__conv_quotient_up(pass->grid_h, loop.lines) < wanted)
-        loop.lines = dml__conv_quotient_up(loop.lines, 2);
-    loop.bands_down = dml__conv_quotient_up(pass->grid_h, loop.lines);
-    const ptrdiff_t tasks = dml__conv_quotient_up(pass->batch, loop.images) * loop.bands_down * loop.blocks;
+           pass->batch * loop.blocks * dml__quotient_up(pass->grid_h, loop.lines) < wanted)
+        loop.lines = dml__quotient_up(loop.lines, 2);
+    loop.bands_down = dml__quotient_up(pass->grid_h, loop.lines);
+    const ptrdiff_t tasks = dml__quotient_up(pass->batch, loop.images) * loop.bands_down * loop.blocks;
     dml_pool_run(wanted > 1 ? pool : NULL, (int)tasks, dml__depthwise_task, &loop);
 }
 
@@ -456,12 +455,12 @@ static void dml__depthwise_weights_task(void *argument, int index, int worker)
     const ptrdiff_t taps = j->taps_h * j->taps_w, c0 = index * loop->channels;
     const ptrdiff_t x_line = j->in_w * j->x_pixel;
     (void)worker;
-    row.channels = dml__conv_smaller(loop->channels, j->filters - c0), row.grid_w = j->out_w;
+    row.channels = dml__smaller(loop->channels, j->filters - c0), row.grid_w = j->out_w;
     row.source_pixel = j->x_pixel, row.source_w = j->in_w, row.origin = -j->pad_w;
     row.taps = j->taps_w, row.stride = j->stride_w, row.dilation = j->dilation_w;
     row.source_end = j->x + j->batch * j->in_h * x_line;
     row.ask = loop->distant, row.source_line = x_line, row.line = j->dilation_h * x_line;
-    row.width = dml__conv_round_up(row.channels, DML__DEPTHWISE_LINE);
+    row.width = dml__round_up(row.channels, DML__DEPTHWISE_LINE);
     row.target_pixel = j->dy_pixel, row.target_line = j->out_w * j->dy_pixel;
     row.bias = NULL, row.beta = 0, row.relu = false;
     memset(sums, 0, (size_t)(taps * row.width) * sizeof *sums);
@@ -494,7 +493,7 @@ DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job)
                                              job->out_h * job->out_w * job->dy_pixel);
     loop.channels =
         dml__depthwise_channels(job->filters, job->taps_h * job->taps_w, threads == 1 ? 1 : 2 * threads);
-    dml_pool_run(pool, (int)dml__conv_quotient_up(job->filters, loop.channels), dml__depthwise_weights_task,
+    dml_pool_run(pool, (int)dml__quotient_up(job->filters, loop.channels), dml__depthwise_weights_task,
                  &loop);
 }
 

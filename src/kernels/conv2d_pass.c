@@ -25,9 +25,6 @@
 #define DML__CONV_PANELS 4096    /* floats of panels, which stay in a level-1 cache */
 #define DML__CONV_BAND_PIXELS 96 /* no fewer, for which the weights are read again */
 
-/* Fewer multiply-adds than this are not worth waking anybody, or making a task of. */
-#define DML__CONV_SERIAL_WORK 200000.0
-
 DML__LOCAL void dml__conv_copy(float *to, const float *from, ptrdiff_t count)
 {
     if (count >= 128) {
@@ -98,7 +95,7 @@ static ptrdiff_t dml__conv_pass_footprint(const dml__conv_pass_plan *plan, ptrdi
     const dml__conv_pass *p = plan->pass;
     const ptrdiff_t pixels = images * lines * p->grid_w;
     ptrdiff_t band = dml__conv_pass_band_floats(plan, images, lines);
-    if (!plan->copy) band = dml__conv_smaller(band, pixels * dml__conv_smaller(plan->k, DML__CONV_KC));
+    if (!plan->copy) band = dml__smaller(band, pixels * dml__smaller(plan->k, DML__CONV_KC));
     return band + (plan->chunks == 1 ? pixels * p->columns : 0);
 }
 
@@ -115,23 +112,21 @@ static void dml__conv_pass_plan_bands(dml__conv_pass_plan *plan, int threads)
     }
     plan->images = 1, plan->lines = p->grid_h;
     if (2 * image <= DML__CONV_BAND) {
-        plan->images = dml__conv_smaller(p->batch, DML__CONV_BAND / dml__conv_larger(1, image));
-        while (plan->images > 1 && dml__conv_quotient_up(p->batch, plan->images) < wanted)
-            plan->images = dml__conv_quotient_up(plan->images, 2);
+        plan->images = dml__smaller(p->batch, DML__CONV_BAND / dml__larger(1, image));
+        while (plan->images > 1 && dml__quotient_up(p->batch, plan->images) < wanted)
+            plan->images = dml__quotient_up(plan->images, 2);
     } else {
         while (plan->lines > 1 && plan->lines * p->grid_w >= 2 * DML__CONV_BAND_PIXELS &&
                dml__conv_pass_footprint(plan, 1, plan->lines) > DML__CONV_BAND)
-            plan->lines = dml__conv_quotient_up(plan->lines, 2);
+            plan->lines = dml__quotient_up(plan->lines, 2);
     }
     /* Panels are shared out before the lines of an image, whose copies overlap. */
-    plan->bands =
-        dml__conv_quotient_up(p->batch, plan->images) * dml__conv_quotient_up(p->grid_h, plan->lines);
-    plan->groups = plan->bands >= wanted
-                       ? 1
-                       : dml__conv_smaller(plan->panels, dml__conv_quotient_up(wanted, plan->bands));
+    plan->bands = dml__quotient_up(p->batch, plan->images) * dml__quotient_up(p->grid_h, plan->lines);
+    plan->groups =
+        plan->bands >= wanted ? 1 : dml__smaller(plan->panels, dml__quotient_up(wanted, plan->bands));
     while (plan->images == 1 && plan->lines > 1 && plan->bands * plan->groups < wanted) {
-        plan->lines = dml__conv_quotient_up(plan->lines, 2);
-        plan->bands = p->batch * dml__conv_quotient_up(p->grid_h, plan->lines);
+        plan->lines = dml__quotient_up(plan->lines, 2);
+        plan->bands = p->batch * dml__quotient_up(p->grid_h, plan->lines);
     }
 }
 
@@ -144,7 +139,7 @@ static dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml__con
     plan.pool = pool;
     plan.kernel = dml__microkernel_get(dml__pool_machine(pool).isa);
     plan.full = plan.kernel->lanes * plan.kernel->vectors;
-    plan.panels = dml__conv_quotient_up(p->columns, plan.full);
+    plan.panels = dml__quotient_up(p->columns, plan.full);
     plan.k = p->taps_h * p->taps_w * p->depth;
     const ptrdiff_t end_y = p->origin_y + dml__conv_pass_source_lines(p, p->grid_h);
     plan.copy_w = (p->grid_w - 1) * p->stride_w + (p->taps_w - 1) * p->dilation_w + 1;
@@ -158,10 +153,10 @@ static dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml__con
     if (plan.k == 0) {
         plan.run = 0; /* a phase without taps: one chunk of nothing */
     } else if (plan.run > DML__CONV_KC) {
-        plan.pieces = dml__conv_quotient_up(plan.run, DML__CONV_KC);
+        plan.pieces = dml__quotient_up(plan.run, DML__CONV_KC);
         plan.chunks = plan.runs * plan.pieces;
     } else {
-        plan.chunks = dml__conv_quotient_up(plan.runs, DML__CONV_KC / plan.run);
+        plan.chunks = dml__quotient_up(plan.runs, DML__CONV_KC / plan.run);
     }
     plan.spill = plan.panels == 1 && plan.chunks == 1 && p->columns % plan.kernel->lanes && p->beta == 0 &&
                  p->target_pixel == p->columns && p->target_line == p->grid_w * p->target_pixel &&
@@ -208,11 +203,11 @@ static dml__conv_pass_chunk dml__conv_pass_chunk_of_line(const dml__conv_pass_pl
     dml__conv_pass_chunk clipped = *chunk;
     if (!plan->clips) return clipped;
     const ptrdiff_t top = p->origin_y + line * p->stride_h, below = p->source_h - top;
-    const ptrdiff_t tap0 = top >= 0 ? 0 : dml__conv_quotient_up(-top, p->dilation_h),
-                    tap1 = below <= 0 ? 0 : dml__conv_quotient_up(below, p->dilation_h);
+    const ptrdiff_t tap0 = top >= 0 ? 0 : dml__quotient_up(-top, p->dilation_h),
+                    tap1 = below <= 0 ? 0 : dml__quotient_up(below, p->dilation_h);
     const ptrdiff_t across = plan->runs / p->taps_h; /* runs of a line of taps */
-    ptrdiff_t end = dml__conv_smaller(chunk->run0 + chunk->runs, tap1 * across);
-    clipped.run0 = dml__conv_larger(chunk->run0, tap0 * across);
+    ptrdiff_t end = dml__smaller(chunk->run0 + chunk->runs, tap1 * across);
+    clipped.run0 = dml__larger(chunk->run0, tap0 * across);
     if (clipped.run0 >= end) clipped.run0 = end = chunk->run0;
     clipped.runs = (int)(end - clipped.run0);
     clipped.k0 = clipped.run0 * plan->run + clipped.offset;
@@ -228,7 +223,7 @@ DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdi
     if (columns < width) dml__conv_zero(out, (k1 - k0) * width);
     while (k0 < k1) { /* a tap at a time */
         const ptrdiff_t tap = k0 / p->depth, d = k0 % p->depth;
-        ptrdiff_t count = dml__conv_smaller(p->depth - d, k1 - k0);
+        ptrdiff_t count = dml__smaller(p->depth - d, k1 - k0);
         const float *from = p->weights + tap / p->taps_w * p->weights_tap_h +
                             tap % p->taps_w * p->weights_tap_w + d * p->weights_depth +
                             j0 * p->weights_column;
@@ -243,7 +238,7 @@ DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdi
         } else {
             /* The forward weights of a filter lie side by side for all taps. */
             if (p->weights_tap_w == p->depth && p->weights_tap_h == p->taps_w * p->depth) count = k1 - k0;
-            count = dml__conv_smaller(count, DML__CONV_KC);
+            count = dml__smaller(count, DML__CONV_KC);
             dml__pack_transposed(from, p->weights_column, (int)columns, (int)count, (int)width, out);
         }
         out += count * width;
@@ -253,7 +248,7 @@ DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdi
 
 static ptrdiff_t dml__conv_pass_panel_columns(const dml__conv_pass_plan *plan, ptrdiff_t panel)
 {
-    return dml__conv_smaller(plan->full, plan->pass->columns - panel * plan->full);
+    return dml__smaller(plan->full, plan->pass->columns - panel * plan->full);
 }
 
 static void dml__conv_pass_pack_task(void *argument, int task, int worker)
@@ -261,9 +256,8 @@ static void dml__conv_pass_pack_task(void *argument, int task, int worker)
     const dml__conv_pass_plan *plan = (const dml__conv_pass_plan *)argument;
     const ptrdiff_t columns = dml__conv_pass_panel_columns(plan, task);
     (void)worker;
-    dml__conv_pass_pack(plan->pass, task * plan->full, columns,
-                        dml__conv_round_up(columns, plan->kernel->lanes), 0, plan->k,
-                        plan->packed + task * plan->full * plan->k);
+    dml__conv_pass_pack(plan->pass, task * plan->full, columns, dml__round_up(columns, plan->kernel->lanes),
+                        0, plan->k, plan->packed + task * plan->full * plan->k);
 }
 
 /* --- the bands --- */
@@ -285,8 +279,8 @@ static void dml__conv_pass_copy_pixels(const dml__conv_pass *p, ptrdiff_t n, ptr
         return;
     }
     const float *line = p->source + (n * p->source_h + y) * p->source_w * p->source_pixel;
-    const ptrdiff_t before = x >= 0 ? 0 : dml__conv_smaller(-x, count);
-    const ptrdiff_t end = dml__conv_larger(dml__conv_smaller(count, p->source_w - x), before);
+    const ptrdiff_t before = x >= 0 ? 0 : dml__smaller(-x, count);
+    const ptrdiff_t end = dml__larger(dml__smaller(count, p->source_w - x), before);
     dml__conv_zero(to, before * depth);
     if (p->source_pixel == depth)
         dml__conv_copy(to + before * depth, line + (x + before) * depth, (end - before) * depth);
@@ -301,10 +295,10 @@ static dml__conv_pass_band dml__conv_pass_band_at(const dml__conv_pass_plan *pla
 {
     const dml__conv_pass *p = plan->pass;
     dml__conv_pass_band band;
-    const ptrdiff_t of_image = dml__conv_quotient_up(p->grid_h, plan->lines);
+    const ptrdiff_t of_image = dml__quotient_up(p->grid_h, plan->lines);
     if (of_image == 1) {
         band.n0 = index * plan->images;
-        band.images = dml__conv_smaller(plan->images, p->batch - band.n0);
+        band.images = dml__smaller(plan->images, p->batch - band.n0);
         band.y0 = 0, band.lines = p->grid_h;
     } else { /* even shares of an image */
         band.n0 = index / of_image;
@@ -361,7 +355,7 @@ static void dml__conv_pass_gather(const dml__conv_pass *p, const dml__conv_pass_
     const ptrdiff_t y0 = p->origin_y + (band->y0 + at.y) * p->stride_h, x0 = p->origin_x + at.x * p->stride_w;
     for (ptrdiff_t k = chunk->k0; k < chunk->k1;) {
         const ptrdiff_t tap = k / p->depth, d = k % p->depth;
-        const ptrdiff_t count = dml__conv_smaller(p->depth - d, chunk->k1 - k);
+        const ptrdiff_t count = dml__smaller(p->depth - d, chunk->k1 - k);
         const ptrdiff_t y = y0 + tap / p->taps_w * p->dilation_h, x = x0 + tap % p->taps_w * p->dilation_w;
         if (y < 0 || y >= p->source_h || x < 0 || x >= p->source_w)
             dml__conv_zero(to, count);
@@ -392,7 +386,7 @@ static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
     const dml__conv_pass_band *band = &sweep->band;
     dml__tile *tile = &sweep->tile;
     const ptrdiff_t pixels = band->images * band->lines * p->grid_w;
-    const ptrdiff_t tiles = dml__conv_quotient_up(pixels, plan->kernel->rows);
+    const ptrdiff_t tiles = dml__quotient_up(pixels, plan->kernel->rows);
     const ptrdiff_t a_pixel = p->stride_w * band->pixel_step, a_line = p->stride_h * band->line_step;
     float gathered[DML__CONV_ROWS * DML__CONV_KC];
     const float *a_line_at = band->base ? band->base : p->source;
@@ -484,9 +478,9 @@ static void dml__conv_pass_sweep_band(dml__conv_pass_sweep *sweep, const dml__co
 static ptrdiff_t dml__conv_pass_panels_at(const dml__conv_pass_plan *plan, ptrdiff_t panel, ptrdiff_t end,
                                           const dml__conv_pass_chunk *chunk)
 {
-    const ptrdiff_t whole = dml__conv_smaller(end, plan->pass->columns / plan->full) - panel;
-    const ptrdiff_t most = DML__CONV_PANELS / dml__conv_larger(1, (chunk->k1 - chunk->k0) * plan->full);
-    return dml__conv_larger(1, dml__conv_smaller(whole, most));
+    const ptrdiff_t whole = dml__smaller(end, plan->pass->columns / plan->full) - panel;
+    const ptrdiff_t most = DML__CONV_PANELS / dml__larger(1, (chunk->k1 - chunk->k0) * plan->full);
+    return dml__larger(1, dml__smaller(whole, most));
 }
 
 /* A chunk of some panels for a whole band. */
@@ -501,7 +495,7 @@ static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__co
     sweep.plan = plan;
     sweep.j0 = panel * plan->full;
     sweep.columns = (int)dml__conv_pass_panel_columns(plan, panel);
-    const ptrdiff_t width = dml__conv_round_up(sweep.columns, plan->kernel->lanes);
+    const ptrdiff_t width = dml__round_up(sweep.columns, plan->kernel->lanes);
     sweep.k0 = chunk->k0;
     dml__tile_init(tile);
     tile->panels = (int)panels;
@@ -549,7 +543,7 @@ static void dml__conv_pass_task(void *argument, int task, int worker)
 
 static size_t dml__conv_pass_packed_bytes(const dml__conv_pass_plan *plan)
 {
-    return (size_t)(plan->k * dml__conv_round_up(plan->pass->columns, plan->kernel->lanes)) * sizeof(float);
+    return (size_t)(plan->k * dml__round_up(plan->pass->columns, plan->kernel->lanes)) * sizeof(float);
 }
 
 DML__LOCAL dml_scratch dml__conv_pass_scratch(const dml__conv_pass *pass)

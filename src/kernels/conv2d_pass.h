@@ -4,6 +4,7 @@
 #define DML_KERNELS_CONV2D_PASS_H
 
 #include "kernels/microkernel.h"
+#include "kernels/sizes.h"
 #include "thread/pool.h"
 
 /* The sum over taps and depth at each pixel of a grid:
@@ -43,29 +44,12 @@ DML__LOCAL void dml__conv_pass_pack(const dml__conv_pass *p, ptrdiff_t j0, ptrdi
 
 /* --- for convolutions of every kind --- */
 
+/* Fewer multiply-adds than this are not worth waking anybody, or making a task of. */
+#define DML__CONV_SERIAL_WORK 200000.0
+
 /* The widest tile that convolutions use; a multiple of any kernel's lanes * vectors. */
 #define DML__CONV_COLUMNS 32
 #define DML__CONV_ROWS 8 /* as many as any kernel on floats takes */
-
-static inline ptrdiff_t dml__conv_smaller(ptrdiff_t a, ptrdiff_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline ptrdiff_t dml__conv_larger(ptrdiff_t a, ptrdiff_t b)
-{
-    return a > b ? a : b;
-}
-
-static inline ptrdiff_t dml__conv_quotient_up(ptrdiff_t a, ptrdiff_t b)
-{
-    return a / b + (a % b != 0);
-}
-
-static inline ptrdiff_t dml__conv_round_up(ptrdiff_t a, ptrdiff_t b)
-{
-    return dml__conv_quotient_up(a, b) * b;
-}
 
 /* Copies, and sets to zero, short runs of floats: a call costs more than such a copy. */
 DML__LOCAL void dml__conv_copy(float *to, const float *from, ptrdiff_t count);

@@ -16,7 +16,6 @@
 #define DML__PLANES_KC 256
 #define DML__PLANES_BAND 65536 /* floats of a band's lines, about, which stay in a level-2 cache */
 #define DML__PLANES_BAND_MOST 262144
-#define DML__PLANES_SERIAL_WORK 200000.0
 
 typedef struct dml__planes_plan {
     const dml__conv_pass *pass;
@@ -30,13 +29,13 @@ typedef struct dml__planes_plan {
 /* Lines of the source under lines y0 .. y1 - 1 of the grid. */
 static ptrdiff_t dml__planes_first_line(const dml__conv_pass *p, ptrdiff_t y0)
 {
-    return dml__conv_larger(0, p->origin_y + y0 * p->stride_h);
+    return dml__larger(0, p->origin_y + y0 * p->stride_h);
 }
 
 static ptrdiff_t dml__planes_lines(const dml__conv_pass *p, ptrdiff_t y0, ptrdiff_t y1)
 {
     const ptrdiff_t end = p->origin_y + (y1 - 1) * p->stride_h + (p->taps_h - 1) * p->dilation_h + 1;
-    return dml__conv_larger(0, dml__conv_smaller(end, p->source_h) - dml__planes_first_line(p, y0));
+    return dml__larger(0, dml__smaller(end, p->source_h) - dml__planes_first_line(p, y0));
 }
 
 /* Floats that a band of so many lines takes at most. */
@@ -44,7 +43,7 @@ static ptrdiff_t dml__planes_floats(const dml__planes_plan *plan, ptrdiff_t line
 {
     const dml__conv_pass *p = plan->pass;
     const ptrdiff_t of_source = (lines - 1) * p->stride_h + (p->taps_h - 1) * p->dilation_h + 1;
-    return dml__conv_smaller(of_source, p->source_h) * p->depth * plan->width;
+    return dml__smaller(of_source, p->source_h) * p->depth * plan->width;
 }
 
 static dml__planes_plan dml__planes_plan_of(dml_pool *pool, const dml__conv_pass *pass, int threads)
@@ -57,22 +56,22 @@ static dml__planes_plan dml__planes_plan_of(dml_pool *pool, const dml__conv_pass
     plan.pass = pass;
     plan.pool = pool;
     plan.kernel = dml__microkernel_get(dml__pool_machine(pool).isa);
-    plan.width = dml__conv_round_up(p->grid_w, plan.kernel->lanes) + (p->taps_w - 1) * p->dilation_w;
-    plan.chunks = dml__conv_quotient_up(
-        p->taps_h, dml__conv_larger(1, DML__PLANES_KC / dml__conv_larger(1, p->taps_w * p->depth)));
-    if (threads > 1 && work >= DML__PLANES_SERIAL_WORK)
-        bands = dml__conv_quotient_up(2 * threads, dml__conv_larger(1, p->batch));
-    plan.lines = dml__conv_quotient_up(p->grid_h, bands);
+    plan.width = dml__round_up(p->grid_w, plan.kernel->lanes) + (p->taps_w - 1) * p->dilation_w;
+    plan.chunks =
+        dml__quotient_up(p->taps_h, dml__larger(1, DML__PLANES_KC / dml__larger(1, p->taps_w * p->depth)));
+    if (threads > 1 && work >= DML__CONV_SERIAL_WORK)
+        bands = dml__quotient_up(2 * threads, dml__larger(1, p->batch));
+    plan.lines = dml__quotient_up(p->grid_h, bands);
     while (plan.lines > 1 && dml__planes_floats(&plan, plan.lines) > DML__PLANES_BAND)
-        plan.lines = dml__conv_quotient_up(plan.lines, 2);
-    plan.bands = dml__conv_quotient_up(p->grid_h, dml__conv_larger(1, plan.lines));
+        plan.lines = dml__quotient_up(plan.lines, 2);
+    plan.bands = dml__quotient_up(p->grid_h, dml__larger(1, plan.lines));
     return plan;
 }
 
 /* Of fewer sums than the processor has under way at once, each step takes as long as of so many. */
 static ptrdiff_t dml__planes_tile_cost(ptrdiff_t sums)
 {
-    return dml__conv_larger(sums, 8);
+    return dml__larger(sums, 8);
 }
 
 DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *p)
@@ -83,10 +82,10 @@ DML__LOCAL bool dml__conv_planes_fits(dml_pool *pool, const dml__conv_pass *p)
     if (p->stride_w != 1 || p->columns > kernel->rows || p->taps_h < 1 || run < 1 || run > DML__PLANES_KC ||
         p->grid_w < 1 || p->grid_h < 1 || dml__planes_floats(&plan, 1) > DML__PLANES_BAND_MOST)
         return false;
-    const ptrdiff_t along = dml__conv_quotient_up(p->columns, kernel->lanes);
-    const ptrdiff_t pass = dml__conv_quotient_up(p->grid_h * p->grid_w, kernel->rows) *
-                           dml__planes_tile_cost(kernel->rows * along);
-    const ptrdiff_t rest = dml__conv_quotient_up(p->grid_w % full, kernel->lanes) * p->columns;
+    const ptrdiff_t along = dml__quotient_up(p->columns, kernel->lanes);
+    const ptrdiff_t pass =
+        dml__quotient_up(p->grid_h * p->grid_w, kernel->rows) * dml__planes_tile_cost(kernel->rows * along);
+    const ptrdiff_t rest = dml__quotient_up(p->grid_w % full, kernel->lanes) * p->columns;
     const ptrdiff_t line = p->grid_w / full * dml__planes_tile_cost(kernel->vectors * p->columns) +
                            (rest ? dml__planes_tile_cost(rest) : 0);
     return p->grid_h * line < pass / 4 * 3; /* transposing is not free */
@@ -103,8 +102,8 @@ static void dml__planes_fill(const dml__planes_plan *plan, const dml__planes_ban
 {
     const dml__conv_pass *p = plan->pass;
     const ptrdiff_t lines = dml__planes_lines(p, band->y0, band->y1);
-    const ptrdiff_t before = dml__conv_smaller(dml__conv_larger(0, -p->origin_x), plan->width);
-    const ptrdiff_t end = dml__conv_larger(before, dml__conv_smaller(plan->width, p->source_w - p->origin_x));
+    const ptrdiff_t before = dml__smaller(dml__larger(0, -p->origin_x), plan->width);
+    const ptrdiff_t end = dml__larger(before, dml__smaller(plan->width, p->source_w - p->origin_x));
     for (ptrdiff_t line = 0; line < lines; line++) {
         const float *from =
             p->source + ((band->n * p->source_h + band->line0 + line) * p->source_w + p->origin_x + before) *
@@ -142,16 +141,16 @@ static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_ban
 {
     const dml__conv_pass *p = plan->pass;
     const ptrdiff_t top = p->origin_y + y * p->stride_h, below = p->source_h - top;
-    const ptrdiff_t clip0 = top >= 0 ? 0 : dml__conv_quotient_up(-top, p->dilation_h),
-                    clip1 = below <= 0 ? 0 : dml__conv_quotient_up(below, p->dilation_h);
+    const ptrdiff_t clip0 = top >= 0 ? 0 : dml__quotient_up(-top, p->dilation_h),
+                    clip1 = below <= 0 ? 0 : dml__quotient_up(below, p->dilation_h);
     ptrdiff_t a_at[DML__PLANES_KC], b_at[DML__PLANES_KC];
     tile->a_at = a_at;
     tile->b_at = b_at;
     tile->beta = p->beta;
     for (int i = 0; i < tile->rows; i++) tile->c[i] = sums + i * tile->columns;
     for (ptrdiff_t c = 0; c < plan->chunks; c++) {
-        const ptrdiff_t tap0 = dml__conv_larger(c * p->taps_h / plan->chunks, clip0);
-        const ptrdiff_t tap1 = dml__conv_smaller((c + 1) * p->taps_h / plan->chunks, clip1);
+        const ptrdiff_t tap0 = dml__larger(c * p->taps_h / plan->chunks, clip0);
+        const ptrdiff_t tap1 = dml__smaller((c + 1) * p->taps_h / plan->chunks, clip1);
         if (tap1 <= tap0 && c > 0) continue;
         tile->blocks = 0;
         for (ptrdiff_t ty = tap0; ty < tap1; ty++)
@@ -184,9 +183,9 @@ static void dml__planes_lines_run(const dml__planes_plan *plan, const dml__plane
     for (int i = 0; i < tile.rows; i++) tile.a[i] = p->weights + i * p->weights_column;
     for (ptrdiff_t y = band->y0; y < band->y1; y++)
         for (ptrdiff_t x = 0; x < p->grid_w; x += full) {
-            const ptrdiff_t count = dml__conv_smaller(full, p->grid_w - x);
+            const ptrdiff_t count = dml__smaller(full, p->grid_w - x);
             float *to = p->target + band->n * p->target_image + y * p->target_line + x * p->target_pixel;
-            tile.columns = (int)dml__conv_round_up(count, plan->kernel->lanes);
+            tile.columns = (int)dml__round_up(count, plan->kernel->lanes);
             if (p->beta != 0) {
                 dml__conv_zero(sums, tile.rows * tile.columns);
                 dml__pack_transposed(to, p->target_pixel, (int)count, tile.rows, tile.columns, sums);

@@ -21,7 +21,6 @@
 #define DML__WGRAD_FILTERS 256    /* of dy that are packed at once */
 #define DML__WGRAD_COPY 49152     /* floats of x that are copied at once, where that is a panel or more */
 #define DML__WGRAD_COPY_MOST 262144
-#define DML__WGRAD_SERIAL_WORK 200000.0
 #define DML__WGRAD_STACK_TILES 8
 
 typedef struct dml__wgrad_plan {
@@ -45,21 +44,21 @@ typedef struct dml__wgrad_plan {
 
 static ptrdiff_t dml__wgrad_strip_w(const dml__wgrad_plan *plan)
 {
-    return dml__conv_quotient_up(plan->job->out_w, plan->pieces);
+    return dml__quotient_up(plan->job->out_w, plan->pieces);
 }
 
 static void dml__wgrad_plan_strips(dml__wgrad_plan *plan)
 {
     const dml__wgrad *j = plan->job;
     const ptrdiff_t all = j->batch * j->out_h, dw = j->filters * plan->patch;
-    plan->pieces = dml__conv_quotient_up(j->out_w, DML__WGRAD_STRIP);
-    plan->lines = dml__conv_larger(1, DML__WGRAD_STRIP / j->out_w);
-    plan->strips = dml__conv_quotient_up(all, plan->lines) * plan->pieces;
+    plan->pieces = dml__quotient_up(j->out_w, DML__WGRAD_STRIP);
+    plan->lines = dml__larger(1, DML__WGRAD_STRIP / j->out_w);
+    plan->strips = dml__quotient_up(all, plan->lines) * plan->pieces;
     plan->chunks = 1;
     if (dw <= DML__WGRAD_CHUNKED)
-        plan->chunks = dml__conv_smaller(dml__conv_smaller(DML__WGRAD_CHUNKS, plan->strips / 2),
-                                         DML__WGRAD_PARTIAL / dw);
-    plan->chunks = dml__conv_larger(1, plan->chunks);
+        plan->chunks =
+            dml__smaller(dml__smaller(DML__WGRAD_CHUNKS, plan->strips / 2), DML__WGRAD_PARTIAL / dw);
+    plan->chunks = dml__larger(1, plan->chunks);
 }
 
 static void dml__wgrad_plan_copies(dml__wgrad_plan *plan)
@@ -73,7 +72,7 @@ static void dml__wgrad_plan_copies(dml__wgrad_plan *plan)
     plan->step_w = j->taps_w == 1 ? 1 : j->stride_w;
     plan->copy_w = (dml__wgrad_strip_w(plan) - 1) * plan->step_w + reach_w;
     const ptrdiff_t images =
-        dml__conv_smaller(dml__conv_smaller(plan->lines, j->batch), (plan->lines - 1) / j->out_h + 2);
+        dml__smaller(dml__smaller(plan->lines, j->batch), (plan->lines - 1) / j->out_h + 2);
     plan->copy_lines = (plan->lines - images) * plan->step_h + images * reach_h;
     if (plan->step_h > reach_h) plan->copy_lines = plan->lines * plan->step_h; /* a bound */
     /* Two or three tiles of filters are no reason to copy x. */
@@ -81,9 +80,9 @@ static void dml__wgrad_plan_copies(dml__wgrad_plan *plan)
         inside && !plan->lines_of_taps && j->channels % plan->kernel->lanes == 0 && plan->row_tiles < 4;
     const ptrdiff_t panel =
         plan->copy_lines * plan->copy_w * (plan->lines_of_taps ? j->channels : plan->full);
-    plan->panels_at_once = dml__conv_smaller(plan->panels, dml__conv_larger(1, DML__WGRAD_COPY / panel));
-    const ptrdiff_t parts = dml__conv_quotient_up(plan->row_tiles * plan->rows, DML__WGRAD_FILTERS);
-    plan->filters_at_once = dml__conv_quotient_up(plan->row_tiles, parts) * plan->rows;
+    plan->panels_at_once = dml__smaller(plan->panels, dml__larger(1, DML__WGRAD_COPY / panel));
+    const ptrdiff_t parts = dml__quotient_up(plan->row_tiles * plan->rows, DML__WGRAD_FILTERS);
+    plan->filters_at_once = dml__quotient_up(plan->row_tiles, parts) * plan->rows;
 }
 
 static void dml__wgrad_plan_shares(dml__wgrad_plan *plan, int threads)
@@ -93,12 +92,12 @@ static void dml__wgrad_plan_shares(dml__wgrad_plan *plan, int threads)
         (double)j->batch * (double)(j->out_h * j->out_w) * (double)plan->patch * (double)j->filters;
     ptrdiff_t wanted = 1;
     plan->panel_shares = plan->row_shares = 1;
-    if (threads > 1 && work >= DML__WGRAD_SERIAL_WORK) wanted = 2 * threads;
+    if (threads > 1 && work >= DML__CONV_SERIAL_WORK) wanted = 2 * threads;
     if (plan->chunks >= wanted) return;
-    plan->panel_shares = dml__conv_smaller(plan->panels, dml__conv_quotient_up(wanted, plan->chunks));
+    plan->panel_shares = dml__smaller(plan->panels, dml__quotient_up(wanted, plan->chunks));
     if (plan->chunks * plan->panel_shares < wanted)
-        plan->row_shares = dml__conv_smaller(
-            plan->row_tiles, dml__conv_quotient_up(wanted, plan->chunks * plan->panel_shares));
+        plan->row_shares =
+            dml__smaller(plan->row_tiles, dml__quotient_up(wanted, plan->chunks * plan->panel_shares));
 }
 
 static dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *job, int threads)
@@ -110,10 +109,10 @@ static dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *job,
     plan.kernel = dml__microkernel_get(dml__pool_machine(pool).isa);
     plan.full = plan.kernel->lanes * plan.kernel->vectors;
     plan.rows = plan.kernel->rows;
-    plan.row_tiles = dml__conv_quotient_up(job->filters, plan.rows);
+    plan.row_tiles = dml__quotient_up(job->filters, plan.rows);
     plan.patch = job->taps_h * job->taps_w * job->channels;
     plan.lines_of_taps = job->channels < plan.full && job->taps_w > 1 && job->dilation_w == 1;
-    plan.panels = plan.lines_of_taps ? 1 : dml__conv_quotient_up(job->channels, plan.full);
+    plan.panels = plan.lines_of_taps ? 1 : dml__quotient_up(job->channels, plan.full);
     dml__wgrad_plan_strips(&plan);
     dml__wgrad_plan_copies(&plan);
     dml__wgrad_plan_shares(&plan, threads);
@@ -130,7 +129,7 @@ static ptrdiff_t dml__wgrad_copy_floats(const dml__wgrad_plan *plan)
 
 static ptrdiff_t dml__wgrad_worker_floats(const dml__wgrad_plan *plan)
 {
-    return dml__conv_round_up(dml__wgrad_copy_floats(plan), 16) + DML__WGRAD_STRIP * plan->filters_at_once;
+    return dml__round_up(dml__wgrad_copy_floats(plan), 16) + DML__WGRAD_STRIP * plan->filters_at_once;
 }
 
 /* Pixels x0 .. x0 + w - 1 of lines line0 .. of dy, all images' lines counted through. */
@@ -144,7 +143,7 @@ static dml__wgrad_strip dml__wgrad_strip_at(const dml__wgrad_plan *plan, ptrdiff
     dml__wgrad_strip strip;
     const ptrdiff_t piece = index % plan->pieces;
     strip.line0 = index / plan->pieces * plan->lines;
-    strip.lines = dml__conv_smaller(plan->lines, j->batch * j->out_h - strip.line0);
+    strip.lines = dml__smaller(plan->lines, j->batch * j->out_h - strip.line0);
     strip.x0 = piece * j->out_w / plan->pieces;
     strip.w = (piece + 1) * j->out_w / plan->pieces - strip.x0;
     return strip;
@@ -159,7 +158,7 @@ typedef struct dml__wgrad_columns {
 /* A panel's tiles: of each line of taps so many. */
 static ptrdiff_t dml__wgrad_tiles_across(const dml__wgrad_plan *plan)
 {
-    return plan->lines_of_taps ? dml__conv_quotient_up(plan->job->taps_w * plan->job->channels, plan->full)
+    return plan->lines_of_taps ? dml__quotient_up(plan->job->taps_w * plan->job->channels, plan->full)
                                : plan->job->taps_w;
 }
 
@@ -171,10 +170,10 @@ static dml__wgrad_columns dml__wgrad_columns_at(const dml__wgrad_plan *plan, ptr
     columns.tap_h = tile / across;
     if (plan->lines_of_taps) {
         columns.first = at * plan->full;
-        columns.count = (int)dml__conv_smaller(plan->full, j->taps_w * j->channels - columns.first);
+        columns.count = (int)dml__smaller(plan->full, j->taps_w * j->channels - columns.first);
     } else {
         columns.first = at * j->channels + panel * plan->full;
-        columns.count = (int)dml__conv_smaller(plan->full, j->channels - panel * plan->full);
+        columns.count = (int)dml__smaller(plan->full, j->channels - panel * plan->full);
     }
     return columns;
 }
@@ -204,8 +203,8 @@ static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdi
     const dml__wgrad *j = plan->job;
     const ptrdiff_t step = plan->step_w == j->stride_w ? 1 : j->stride_w; /* between pixels that are copied */
     for (ptrdiff_t c = 0; c < channels; c += plan->full, copy += panel_step) {
-        const ptrdiff_t count = dml__conv_smaller(plan->full, channels - c);
-        const ptrdiff_t width = plan->lines_of_taps ? count : dml__conv_round_up(count, plan->kernel->lanes);
+        const ptrdiff_t count = dml__smaller(plan->full, channels - c);
+        const ptrdiff_t width = plan->lines_of_taps ? count : dml__round_up(count, plan->kernel->lanes);
         float *to = copy + line_to * plan->copy_w * width;
         if (y < 0 || y >= j->in_h) {
             dml__conv_zero(to, pixels * width);
@@ -213,8 +212,8 @@ static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdi
         }
         const float *line = j->x + (n * j->in_h + y) * j->in_w * j->x_pixel + c0 + c;
         if (step == 1 && count == j->x_pixel && width == count) { /* pixels lie side by side in both */
-            const ptrdiff_t before = x >= 0 ? 0 : dml__conv_smaller(-x, pixels);
-            const ptrdiff_t end = dml__conv_larger(before, dml__conv_smaller(pixels, j->in_w - x));
+            const ptrdiff_t before = x >= 0 ? 0 : dml__smaller(-x, pixels);
+            const ptrdiff_t end = dml__larger(before, dml__smaller(pixels, j->in_w - x));
             dml__conv_zero(to, before * width);
             dml__conv_copy(to + before * width, line + (x + before) * width, (end - before) * width);
             dml__conv_zero(to + end * width, (pixels - end) * width);
@@ -242,8 +241,7 @@ static void dml__wgrad_view_strip(const dml__wgrad_plan *plan, const dml__wgrad_
 {
     const dml__wgrad *j = plan->job;
     const ptrdiff_t reach_h = (j->taps_h - 1) * j->dilation_h + 1;
-    const ptrdiff_t c0 = first * plan->full,
-                    channels = dml__conv_smaller(panels * plan->full, j->channels - c0);
+    const ptrdiff_t c0 = first * plan->full, channels = dml__smaller(panels * plan->full, j->channels - c0);
     const ptrdiff_t x = strip->x0 * j->stride_w - j->pad_w;
     if (plan->in_place) {
         view->base = j->x + c0 + x * j->x_pixel;
@@ -269,7 +267,7 @@ static void dml__wgrad_view_strip(const dml__wgrad_plan *plan, const dml__wgrad_
     ptrdiff_t copied = 0;
     for (ptrdiff_t l = 0; l < strip->lines;) {
         const ptrdiff_t n = (strip->line0 + l) / j->out_h, y0 = (strip->line0 + l) % j->out_h;
-        const ptrdiff_t lines = dml__conv_smaller(strip->lines - l, j->out_h - y0);
+        const ptrdiff_t lines = dml__smaller(strip->lines - l, j->out_h - y0);
         const ptrdiff_t count = (lines - 1) * plan->step_h + reach_h;
         for (ptrdiff_t i = 0; i < lines; i++) view->at[l + i] = copied + i * plan->step_h;
         for (ptrdiff_t i = 0; i < count; i++)
@@ -343,7 +341,7 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
         dml__wgrad_columns next = dml__wgrad_columns_at(plan, panel, 0);
         const ptrdiff_t width = plan->in_place        ? 1
                                 : plan->lines_of_taps ? j->channels
-                                                      : dml__conv_round_up(next.count, plan->kernel->lanes);
+                                                      : dml__round_up(next.count, plan->kernel->lanes);
         tile.b_step = view->pixel_step * width;
         for (ptrdiff_t l = 0; l < strip->lines; l++)
             b_at[l] = view->at[l] * (plan->in_place ? 1 : view->line_step * width);
@@ -373,7 +371,7 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
                     for (int i = 0; i < tile.rows && next_row + i < j->filters; i++)
                         DML__PREFETCH(ahead + i * plan->patch);
                 }
-                tile.columns = (int)dml__conv_round_up(columns.count, plan->kernel->lanes);
+                tile.columns = (int)dml__round_up(columns.count, plan->kernel->lanes);
                 tile.b = view->base + (panel - part->panel0) * view->panel_step +
                          columns.tap_h * j->dilation_h * view->line_step * width;
                 tile.b += plan->lines_of_taps ? columns.first
@@ -387,7 +385,7 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
 static void dml__wgrad_part_run(const dml__wgrad_plan *plan, const dml__wgrad_part *part, float *scratch)
 {
     const dml__wgrad *j = plan->job;
-    float *packed = scratch + dml__conv_round_up(dml__wgrad_copy_floats(plan), 16);
+    float *packed = scratch + dml__round_up(dml__wgrad_copy_floats(plan), 16);
     const ptrdiff_t row_tiles = plan->filters_at_once / plan->rows;
     const bool pack = dml__wgrad_packs_dy(plan);
     const ptrdiff_t end = (part->chunk + 1) * plan->strips / plan->chunks;
@@ -397,10 +395,10 @@ static void dml__wgrad_part_run(const dml__wgrad_plan *plan, const dml__wgrad_pa
         const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
         dml__wgrad_part some = *part;
         for (some.panel0 = part->panel0; some.panel0 < part->panel1; some.panel0 = some.panel1) {
-            some.panel1 = dml__conv_smaller(some.panel0 + plan->panels_at_once, part->panel1);
+            some.panel1 = dml__smaller(some.panel0 + plan->panels_at_once, part->panel1);
             dml__wgrad_view_strip(plan, &strip, some.panel0, some.panel1 - some.panel0, scratch, &view);
             for (some.tile0 = part->tile0; some.tile0 < part->tile1; some.tile0 = some.tile1) {
-                some.tile1 = dml__conv_smaller(some.tile0 + row_tiles, part->tile1);
+                some.tile1 = dml__smaller(some.tile0 + row_tiles, part->tile1);
                 if (pack) dml__wgrad_pack_dy(plan, &strip, some.tile0, some.tile1, packed);
                 dml__wgrad_multiply(plan, &strip, &view, &some, pack ? packed : NULL, beta);
             }
@@ -422,7 +420,7 @@ static void dml__wgrad_gather(const dml__wgrad_plan *plan, const dml__wgrad_stri
             for (ptrdiff_t done = 0; done < columns->count;) {
                 const ptrdiff_t tap = (columns->first + done) / j->channels,
                                 c = (columns->first + done) % j->channels;
-                const ptrdiff_t count = dml__conv_smaller(j->channels - c, columns->count - done);
+                const ptrdiff_t count = dml__smaller(j->channels - c, columns->count - done);
                 const ptrdiff_t x = x0 + tap * j->dilation_w;
                 if (y < 0 || y >= j->in_h || x < 0 || x >= j->in_w)
                     dml__conv_zero(to + done, count);
@@ -447,7 +445,7 @@ DML__NOINLINE static void dml__wgrad_on_stack(const dml__wgrad_plan *plan, const
 {
     const dml__wgrad *j = plan->job;
     const dml__wgrad_columns columns = dml__wgrad_columns_at(plan, piece->panel, piece->at);
-    const ptrdiff_t width = dml__conv_round_up(columns.count, plan->kernel->lanes);
+    const ptrdiff_t width = dml__round_up(columns.count, plan->kernel->lanes);
     const ptrdiff_t end = (piece->chunk + 1) * plan->strips / plan->chunks;
     const ptrdiff_t row0 = dml__wgrad_row(plan, piece->tile0);
     float patches[DML__WGRAD_STRIP * DML__CONV_COLUMNS]; /* (pixels, width) */
@@ -582,7 +580,7 @@ DML__LOCAL void dml__wgrad_run(dml_pool *pool, const dml__wgrad *job)
     if (scratch.worker < (size_t)dml__wgrad_worker_floats(&plan) * sizeof(float) ||
         scratch.shared < dml__wgrad_partial_bytes(&plan)) {
         const ptrdiff_t column_tiles = plan.panels * job->taps_h * dml__wgrad_tiles_across(&plan);
-        plan.row_shares = dml__conv_quotient_up(plan.row_tiles, DML__WGRAD_STACK_TILES);
+        plan.row_shares = dml__quotient_up(plan.row_tiles, DML__WGRAD_STACK_TILES);
         dml_pool_run(pool, (int)(column_tiles * plan.row_shares), dml__wgrad_stack_task, &plan);
         return;
     }

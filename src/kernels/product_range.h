@@ -4,22 +4,8 @@
 #define DML_KERNELS_PRODUCT_RANGE_H
 
 #include "kernels/product.h"
+#include "kernels/sizes.h"
 #include "thread/pool_internal.h"
-
-static inline ptrdiff_t dml__smaller(ptrdiff_t a, ptrdiff_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline ptrdiff_t dml__quotient_up(ptrdiff_t a, ptrdiff_t b)
-{
-    return a / b + (a % b != 0);
-}
-
-static inline ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
-{
-    return dml__quotient_up(a, b) * b;
-}
 
 /* The rows and columns of C, and the part of k, that one task computes. */
 typedef struct dml__range {

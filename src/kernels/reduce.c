@@ -109,7 +109,7 @@ DML__BODY void dml__raise(dml__vf *maximum, const dml__vf *x)
     *maximum = DML__SELECT((*x > *maximum) | (*x != *x), *x, *maximum);
 }
 
-static inline float dml__larger(float a, float b)
+static inline float dml__larger_float(float a, float b)
 {
     return b > a || b != b ? b : a;
 }
@@ -128,8 +128,8 @@ DML__BODY void dml__max_block_body(size_t n, const float *x, const float *y, dou
         dml__raise(&b, &v);
     }
     dml__raise(&a, &b);
-    for (int lane = 0; lane < DML__LANES; lane++) largest = dml__larger(largest, a[lane]);
-    for (; i < n; i++) largest = dml__larger(largest, x[i]);
+    for (int lane = 0; lane < DML__LANES; lane++) largest = dml__larger_float(largest, a[lane]);
+    for (; i < n; i++) largest = dml__larger_float(largest, x[i]);
     *result = (double)largest;
 }
 DML__PER_ISA(dml__max_block, (size_t n, const float *x, const float *y, double *result), (n, x, y, result))
@@ -139,7 +139,7 @@ DML_API float dml_max(dml_pool *pool, size_t n, const float *x)
     double partial[DML__PARTIALS];
     float largest = -HUGE_VALF;
     const int count = dml__reduce(pool, n, dml__max_block, x, NULL, partial);
-    for (int i = 0; i < count; i++) largest = dml__larger(largest, (float)partial[i]);
+    for (int i = 0; i < count; i++) largest = dml__larger_float(largest, (float)partial[i]);
     return largest;
 }
 

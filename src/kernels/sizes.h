@@ -1,0 +1,28 @@
+/* sizes.h: arithmetic on counts of elements, for whoever cuts arrays into blocks. */
+#ifndef DML_KERNELS_SIZES_H
+#define DML_KERNELS_SIZES_H
+
+#include "base/platform.h"
+
+static inline ptrdiff_t dml__smaller(ptrdiff_t a, ptrdiff_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline ptrdiff_t dml__larger(ptrdiff_t a, ptrdiff_t b)
+{
+    return a > b ? a : b;
+}
+
+/* a >= 0, b > 0 */
+static inline ptrdiff_t dml__quotient_up(ptrdiff_t a, ptrdiff_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+static inline ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
+{
+    return dml__quotient_up(a, b) * b;
+}
+
+#endif
