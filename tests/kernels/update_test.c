@@ -49,7 +49,7 @@ static void the_same_for_any_threads_and_ranges(void)
     dml_sgd_update(NULL, n, want_w, g, want_v, lr, 0.9f, weight_decay, true);
     for (int p = 0; p < KERNEL_POOLS; p++) {
         float *w = kernel_copy(w0, n), *v = kernel_copy(v0, n);
-        const size_t cut = (size_t)p * 12345 + 7;
+        const size_t cut = (size_t)p * (n / KERNEL_POOLS) + 7;
         dml_sgd_update(kernel_pools[p], cut, w, g, v, lr, 0.9f, weight_decay, true);
         dml_sgd_update(kernel_pools[p], n - cut, w + cut, g + cut, v + cut, lr, 0.9f, weight_decay, true);
         CHECK(kernel_same(w, want_w, n) && kernel_same(v, want_v, n));
