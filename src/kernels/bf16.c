@@ -3,8 +3,10 @@
 
 #include "kernels/bf16.h"
 
+#include "kernels/bf16_internal.h"
 #include "kernels/gemm_internal.h"
 #include "kernels/product.h"
+#include "kernels/thin.h"
 #include "thread/pool_internal.h"
 
 #include <string.h>
@@ -54,7 +56,7 @@ static void dml__bf16_task(void *argument, int task, int worker)
     if (job->narrow)
         for (size_t i = begin; i < end; i++) job->narrow[i] = dml__bf16_of(job->wide_in[i]);
     else
-        for (size_t i = begin; i < end; i++) job->wide[i] = dml__f32_of((uint32_t)job->narrow_in[i] << 16);
+        for (size_t i = begin; i < end; i++) job->wide[i] = dml__bf16_widened(job->narrow_in[i]);
 }
 
 static void dml__convert_bf16(dml_pool *pool, const dml__bf16_job *job)
@@ -77,32 +79,29 @@ DML_API void dml_bf16_to_f32(dml_pool *pool, size_t n, const dml_bf16 *x, float 
 
 /* --- packing --- */
 
-/* Element (lane, k) of a factor is x[lane * lane_step + k * k_step]; one of the two steps is 1. */
-typedef struct dml__bf16_matrix {
-    const dml_bf16 *x;
-    ptrdiff_t lane_step, k_step, k;
-} dml__bf16_matrix;
+/* n of them, side by side. */
+static inline void dml__widen_line(int n, const dml_bf16 *x, float *wide)
+{
+    int i = 0;
+#if defined(__SSE2__)
+    for (; i + 8 <= n; i += 8) {
+        const __m128i zero = _mm_setzero_si128();
+        const __m128i eight = _mm_loadu_si128((const __m128i *)(const void *)(x + i));
+        _mm_storeu_si128((__m128i *)(void *)(wide + i), _mm_unpacklo_epi16(zero, eight));
+        _mm_storeu_si128((__m128i *)(void *)(wide + i + 4), _mm_unpackhi_epi16(zero, eight));
+    }
+#endif
+    for (; i < n; i++) wide[i] = dml__bf16_widened(x[i]);
+}
 
-/* As f32, for a micro-kernel on f32. */
-static void dml__pack_widened(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width,
-                              float *out)
+DML__LOCAL void dml__pack_widened(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                  int width, float *out)
 {
     const dml__bf16_matrix *m = (const dml__bf16_matrix *)source;
     const dml_bf16 *x = m->x + first * m->lane_step + k0 * m->k_step;
     if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
     if (m->lane_step == 1) {
-        for (int k = 0; k < kc; k++, x += m->k_step, out += width) {
-            int lane = 0;
-#if defined(__SSE2__)
-            for (; lane + 8 <= lanes; lane += 8) {
-                const __m128i zero = _mm_setzero_si128();
-                const __m128i eight = _mm_loadu_si128((const __m128i *)(const void *)(x + lane));
-                _mm_storeu_si128((__m128i *)(void *)(out + lane), _mm_unpacklo_epi16(zero, eight));
-                _mm_storeu_si128((__m128i *)(void *)(out + lane + 4), _mm_unpackhi_epi16(zero, eight));
-            }
-#endif
-            for (; lane < lanes; lane++) out[lane] = dml__f32_of((uint32_t)x[lane] << 16);
-        }
+        for (int k = 0; k < kc; k++, x += m->k_step, out += width) dml__widen_line(lanes, x, out);
         return;
     }
     /* Lines are widened a part at a time, then transposed as those of f32 are. */
@@ -111,9 +110,7 @@ static void dml__pack_widened(const void *source, ptrdiff_t first, int lanes, pt
         const int group = lanes - lane < 4 ? lanes - lane : 4;
         for (int begin = 0; begin < kc; begin += 64) {
             const int count = kc - begin < 64 ? kc - begin : 64;
-            for (int l = 0; l < group; l++)
-                for (int k = 0; k < count; k++)
-                    line[l][k] = dml__f32_of((uint32_t)x[l * m->lane_step + begin + k] << 16);
+            for (int l = 0; l < group; l++) dml__widen_line(count, x + l * m->lane_step + begin, line[l]);
             dml__pack_transposed(line[0], 64, group, count, width, out + (ptrdiff_t)begin * width + lane);
         }
     }
@@ -148,17 +145,27 @@ static void dml__pack_pairs(const void *source, ptrdiff_t first, int lanes, ptrd
 
 /* --- the product --- */
 
+/* Products of so few rows or columns are bound by reading, so that no instruction for bf16 helps them. */
+#define DML__BF16_THIN 4
+
 static dml__product dml__bf16_product(dml__bf16_isa isa, dml__bf16_matrix factors[2], int m, int n, int k)
 {
     dml__product product;
     memset(&product, 0, sizeof product);
-    product.kernel = dml__microkernel_bf16(isa);
     product.m = m;
     product.n = n;
-    product.k = product.kernel ? ((ptrdiff_t)k + 1) / 2 : k;
-    product.a.pack = product.b.pack = product.kernel ? dml__pack_pairs : dml__pack_widened;
+    product.k = k;
+    product.a.pack = product.b.pack = dml__pack_widened;
     product.a.source = &factors[0];
     product.b.source = &factors[1];
+    const dml__microkernel *kernel = dml__microkernel_bf16(isa);
+    const bool thin =
+        (m <= DML__BF16_THIN || n <= DML__BF16_THIN) && k > 0 && dml__thin_kind(&product) != DML__NOT_THIN;
+    if (kernel && !thin) {
+        product.kernel = kernel;
+        product.k = ((ptrdiff_t)k + 1) / 2;
+        product.a.pack = product.b.pack = dml__pack_pairs;
+    }
     return product;
 }
 

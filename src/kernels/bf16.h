@@ -17,14 +17,12 @@ DML_API void dml_bf16_to_f32(dml_pool *pool, size_t n, const dml_bf16 *x, float 
 /* C = activation(alpha op(A) op(B) + beta C + bias), A and B of bf16, C and bias f32, all row-major, else as
    dml_sgemm_fused; a NULL epilogue is none. Products of bf16 are exact in f32; the sums are f32's. Three ways
    are taken, by what the processor has: AMX, AVX512-BF16, and for every other one bf16 widened to f32 while
-   it is packed, which takes longer than dml_sgemm on f32: up to a quarter for large products, 2 to 3 times as
-   long for one or two rows of A, and 6 to 10 times for those with B transposed, since dml_sgemm packs nothing
-   there. For each, with e = 2^-24,
-       |C - exact| <= 2 (k + 4) e (|alpha| |op(A)| |op(B)| + |beta C| + |bias|),
-   but for denormals, which AMX and AVX512-BF16 take for 0. For
-   one of them, bitwise the same for any number of threads and any scratch. The environment variable DML_ISA
-   lowers the choice: "avx512_bf16" leaves AMX out, "avx512" both. Allocates nothing. DML_ERROR_ARGUMENT as
-   for dml_sgemm_fused. */
+   it is packed, which takes up to a quarter longer than dml_sgemm on f32 for large products. A few rows or
+   columns are widened as they are read: a single row takes no longer than with dml_sgemm. For each, with e =
+   2^-24, |C - exact| <= 2 (k + 4) e (|alpha| |op(A)| |op(B)| + |beta C| + |bias|), but for denormals, which
+   AMX and AVX512-BF16 may take for 0. For one of them, bitwise the same for any number of threads and any
+   scratch. The environment variable DML_ISA lowers the choice: "avx512_bf16" leaves AMX out, "avx512" both.
+   Allocates nothing. DML_ERROR_ARGUMENT as for dml_sgemm_fused. */
 DML_API dml_status dml_bf16gemm(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m, int n,
                                 int k, float alpha, const dml_bf16 *a, int lda, const dml_bf16 *b, int ldb,
                                 float beta, float *c, int ldc, const dml_epilogue *epilogue);

@@ -78,6 +78,7 @@ DML__INLINE dml__v4 dml__plain_fma(dml__v4 a, dml__v4 b, dml__v4 c)
 }
 
 typedef int32_t dml__v4_mask __attribute__((vector_size(16)));
+typedef uint32_t dml__v4_bits __attribute__((vector_size(16)));
 
 DML__INLINE dml__v4 dml__plain_relu(dml__v4 a)
 {

@@ -3,23 +3,60 @@
 
 #include "kernels/thin.h"
 
+#include "base/memory.h"
+#include "kernels/bf16_internal.h"
 #include "kernels/finish.h"
 #include "kernels/isa_vectors.h"
+#include "kernels/sizes.h"
 #include "thread/pool_internal.h"
 
 /* Of the factors' elements the larger one's are each used at most this many times. */
 #define DML__DOTS_ROWS 16   /* with sums over lanes at the end, which packing all of B would exceed */
 #define DML__DOTS_COLUMNS 8 /* of a B that is small: more are worth packing */
-#define DML__LINES_MOST 3
-#define DML__LINES_AT_ONCE 8
+#define DML__LINES_MOST 4
+#define DML__LINES_MOST_FAR 8     /* where B is so large that tiles would wait for it: */
+#define DML__LINES_FAR 65536      /* elements, */
+#define DML__LINES_FAR_LENGTH 256 /* and its lines so long */
 
 #define DML__THIN_WORK 65536.0 /* multiply-adds of a task */
 
-typedef struct dml__thin {
+#define DML__LINES_UNIT 16 /* columns: the widest vector */
+
+/* Rows of A and lines of B at once: more of these would meet in the same sets of a first cache, with those of
+   C, where lines are 4096 bytes apart. */
+#define DML__LINES_TILE 4
+/* Floats of sums at once, on the stack: half a first cache, where there are such; and of those of little
+   products. Each row begins elsewhere in a cache than the one before. */
+#if defined(DML__HAS_AVX2) || defined(__aarch64__)
+#define DML__LINES_FLOATS 4096
+#else
+#define DML__LINES_FLOATS 512
+#endif
+#define DML__LINES_SMALL_FLOATS 512
+#define DML__LINES_SLACK (DML__LINES_MOST_FAR * DML__LINES_UNIT + DML__ALIGNMENT / (ptrdiff_t)sizeof(float))
+
+/* A load waits for a store before it whose address has the same lower 12 bits, so that sums shall not lie
+   closely behind B's lines by that measure, but so many bytes. */
+#define DML__LINES_PAGE ((intptr_t)4096)
+#define DML__LINES_BEHIND 1024
+
+typedef struct dml__thin dml__thin;
+
+typedef struct dml__thin_kernel {
+    /* Dot products of 1 or 2 rows of A, from i, with 4 of B, from j. */
+    void (*dots)(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, int rows, float sums[2][4]);
+    /* Adds A B's n columns from j to sums (m, line), of which the last vector begins at a multiple of
+       `lanes`, and its columns end where the others do: some may be there twice, and may lie before j. */
+    void (*add_lines)(const dml__thin *thin, ptrdiff_t j, ptrdiff_t n, float *sums, ptrdiff_t line);
+    int lanes;
+} dml__thin_kernel;
+
+struct dml__thin {
     ptrdiff_t m, n, k; /* of dots, n >= m and n >= 4 */
-    const float *a;    /* element (i, p) at i * a_line + p * a_step */
+    bool narrow;       /* A and B are of bf16 */
+    const void *a;     /* element (i, p) at i * a_line + p * a_step */
     ptrdiff_t a_line, a_step;
-    const float *b; /* (n, k) for dots, (k, n) for sums of lines */
+    const void *b; /* (n, k) for dots, (k, n) for sums of lines */
     ptrdiff_t b_line;
     float alpha, beta;
     const float *bias;
@@ -29,7 +66,8 @@ typedef struct dml__thin {
     ptrdiff_t c_row, c_column;
     ptrdiff_t rows, columns; /* of a task */
     dml_isa isa;
-} dml__thin;
+    const dml__thin_kernel *kernel;
+};
 
 static float dml__thin_finish(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, float value)
 {
@@ -39,13 +77,14 @@ static float dml__thin_finish(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, f
 
 /* --- both factors have their k's side by side: dot products, 1 or 2 rows of A with 4 of B --- */
 
-#define DML__DEFINE_DOT(isa, target, vector, lanes)                                                          \
-    target DML__INLINE void dml__dot_tile_##isa(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j,             \
-                                                const int rows, float sums[][4])                             \
+#define DML__DEFINE_DOT(name, isa, target, vector, lanes, element, load, widen)                              \
+    target DML__INLINE void dml__dot_tile_##name(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j,            \
+                                                 const int rows, float sums[][4])                            \
     {                                                                                                        \
         vector sum[2][4];                                                                                    \
-        const float *a = thin->a + i * thin->a_line, *b = thin->b + j * thin->b_line;                        \
         const ptrdiff_t a_line = thin->a_line, b_line = thin->b_line;                                        \
+        const element *a = (const element *)thin->a + i * a_line;                                            \
+        const element *b = (const element *)thin->b + j * b_line;                                            \
         DML__UNROLL                                                                                          \
         for (int r = 0; r < rows; r++) {                                                                     \
             DML__UNROLL                                                                                      \
@@ -55,10 +94,10 @@ static float dml__thin_finish(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, f
         for (; p + lanes <= thin->k; p += lanes) {                                                           \
             vector line[2];                                                                                  \
             DML__UNROLL                                                                                      \
-            for (int r = 0; r < rows; r++) line[r] = dml__##isa##_load(a + r * a_line + p);                  \
+            for (int r = 0; r < rows; r++) line[r] = load(a + r * a_line + p);                               \
             DML__UNROLL                                                                                      \
             for (int q = 0; q < 4; q++) {                                                                    \
-                const vector value = dml__##isa##_load(b + q * b_line + p);                                  \
+                const vector value = load(b + q * b_line + p);                                               \
                 DML__UNROLL                                                                                  \
                 for (int r = 0; r < rows; r++) sum[r][q] = dml__##isa##_fma(line[r], value, sum[r][q]);      \
             }                                                                                                \
@@ -67,85 +106,129 @@ static float dml__thin_finish(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, f
         for (int r = 0; r < rows; r++) {                                                                     \
             dml__##isa##_sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3], sums[r]);                          \
             for (ptrdiff_t rest = p; rest < thin->k; rest++)                                                 \
-                for (int q = 0; q < 4; q++) sums[r][q] += a[r * a_line + rest] * b[q * b_line + rest];       \
+                for (int q = 0; q < 4; q++)                                                                  \
+                    sums[r][q] += widen(a[r * a_line + rest]) * widen(b[q * b_line + rest]);                 \
         }                                                                                                    \
     }                                                                                                        \
-    target static void dml__dots_##isa(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, int rows,            \
-                                       float sums[2][4])                                                     \
+    target static void dml__dots_##name(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, int rows,           \
+                                        float sums[2][4])                                                    \
     {                                                                                                        \
         if (rows == 1)                                                                                       \
-            dml__dot_tile_##isa(thin, i, j, 1, sums);                                                        \
+            dml__dot_tile_##name(thin, i, j, 1, sums);                                                       \
         else                                                                                                 \
-            dml__dot_tile_##isa(thin, i, j, 2, sums);                                                        \
+            dml__dot_tile_##name(thin, i, j, 2, sums);                                                       \
     }
 
-/* --- B has its columns side by side: C's row is a sum of B's lines, eight at a time --- */
+/* --- B has its columns side by side: C's rows are sums of B's lines --- */
 
-#define DML__DEFINE_LINES(isa, target, vector, lanes)                                                        \
-    target static void dml__add_lines_##isa(ptrdiff_t n, const float *x, const float *b, ptrdiff_t b_line,   \
-                                            float *c)                                                        \
+#define DML__DEFINE_LINES(name, isa, target, vector, lanes, element, load, widen)                            \
+    target DML__INLINE void dml__line_vector_##name(const element *b, ptrdiff_t b_line,                      \
+                                                    vector factor[][DML__LINES_TILE], float *sums,           \
+                                                    ptrdiff_t line, const int rows, const int terms)         \
     {                                                                                                        \
-        vector factor[DML__LINES_AT_ONCE];                                                                   \
+        vector sum[DML__LINES_TILE];                                                                         \
         DML__UNROLL                                                                                          \
-        for (int q = 0; q < DML__LINES_AT_ONCE; q++) factor[q] = dml__##isa##_splat(x[q]);                   \
-        ptrdiff_t j = 0;                                                                                     \
-        for (; j + lanes <= n; j += lanes) {                                                                 \
-            vector sum = dml__##isa##_load(c + j);                                                           \
+        for (int r = 0; r < rows; r++) sum[r] = dml__##isa##_load(sums + r * line);                          \
+        DML__UNROLL                                                                                          \
+        for (int q = 0; q < terms; q++) {                                                                    \
+            const vector value = load(b + q * b_line);                                                       \
             DML__UNROLL                                                                                      \
-            for (int q = 0; q < DML__LINES_AT_ONCE; q++)                                                     \
-                sum = dml__##isa##_fma(factor[q], dml__##isa##_load(b + q * b_line + j), sum);               \
-            dml__##isa##_store(c + j, sum);                                                                  \
+            for (int r = 0; r < rows; r++) sum[r] = dml__##isa##_fma(factor[r][q], value, sum[r]);           \
         }                                                                                                    \
-        for (; j < n; j++)                                                                                   \
-            for (int q = 0; q < DML__LINES_AT_ONCE; q++) c[j] += x[q] * b[q * b_line + j];                   \
+        DML__UNROLL                                                                                          \
+        for (int r = 0; r < rows; r++) dml__##isa##_store(sums + r * line, sum[r]);                          \
+    }                                                                                                        \
+    target DML__INLINE void dml__line_tile_##name(const dml__thin *thin, ptrdiff_t i, ptrdiff_t p,           \
+                                                  ptrdiff_t j, ptrdiff_t n, float *sums, ptrdiff_t line,     \
+                                                  const int rows, const int terms)                           \
+    {                                                                                                        \
+        vector factor[DML__LINES_TILE][DML__LINES_TILE];                                                     \
+        const ptrdiff_t a_line = thin->a_line, a_step = thin->a_step, b_line = thin->b_line;                 \
+        const element *a = (const element *)thin->a + i * a_line + p * a_step;                               \
+        const element *b = (const element *)thin->b + p * b_line + j;                                        \
+        DML__UNROLL                                                                                          \
+        for (int r = 0; r < rows; r++) {                                                                     \
+            DML__UNROLL                                                                                      \
+            for (int q = 0; q < terms; q++)                                                                  \
+                factor[r][q] = dml__##isa##_splat(widen(a[r * a_line + q * a_step]));                        \
+        }                                                                                                    \
+        ptrdiff_t at = 0;                                                                                    \
+        for (; rows == 1 && at + 2 * lanes <= n; at += 2 * lanes) {                                          \
+            dml__line_vector_##name(b + at, b_line, factor, sums + i * line + at, line, rows, terms);        \
+            dml__line_vector_##name(b + at + lanes, b_line, factor, sums + i * line + at + lanes, line,      \
+                                    rows, terms);                                                            \
+        }                                                                                                    \
+        for (; at + lanes <= n; at += lanes)                                                                 \
+            dml__line_vector_##name(b + at, b_line, factor, sums + i * line + at, line, rows, terms);        \
+        if (at < n)                                                                                          \
+            dml__line_vector_##name(b + n - lanes, b_line, factor, sums + i * line + at, line, rows, terms); \
+    }                                                                                                        \
+    target static void dml__add_lines_##name(const dml__thin *thin, ptrdiff_t j, ptrdiff_t n, float *sums,   \
+                                             ptrdiff_t line)                                                 \
+    {                                                                                                        \
+        const ptrdiff_t whole = thin->k - thin->k % DML__LINES_TILE;                                         \
+        for (ptrdiff_t p = 0; p < whole; p += DML__LINES_TILE) {                                             \
+            ptrdiff_t i = 0;                                                                                 \
+            for (; i + 4 <= thin->m; i += 4)                                                                 \
+                dml__line_tile_##name(thin, i, p, j, n, sums, line, 4, DML__LINES_TILE);                     \
+            if (i + 2 <= thin->m) {                                                                          \
+                dml__line_tile_##name(thin, i, p, j, n, sums, line, 2, DML__LINES_TILE);                     \
+                i += 2;                                                                                      \
+            }                                                                                                \
+            if (i < thin->m) dml__line_tile_##name(thin, i, p, j, n, sums, line, 1, DML__LINES_TILE);        \
+        }                                                                                                    \
+        for (ptrdiff_t p = whole; p < thin->k; p++)                                                          \
+            for (ptrdiff_t i = 0; i < thin->m; i++)                                                          \
+                dml__line_tile_##name(thin, i, p, j, n, sums, line, 1, 1);                                   \
     }
 
-DML__DEFINE_DOT(plain, , dml__v4, 4)
-DML__DEFINE_LINES(plain, , dml__v4, 4)
-#if defined(DML__HAS_AVX2)
-DML__DEFINE_DOT(avx2, DML__AVX2, __m256, 8)
-DML__DEFINE_LINES(avx2, DML__AVX2, __m256, 8)
-#endif
-#if defined(DML__HAS_AVX512)
-DML__DEFINE_DOT(avx512, DML__AVX512, __m512, 16)
-DML__DEFINE_LINES(avx512, DML__AVX512, __m512, 16)
-#endif
-#if defined(__aarch64__)
-DML__DEFINE_DOT(neon, , float32x4_t, 4)
-DML__DEFINE_LINES(neon, , float32x4_t, 4)
-#endif
+#define DML__DEFINE_THIN(name, isa, target, vector, lanes, element, load, widen)                             \
+    DML__DEFINE_DOT(name, isa, target, vector, lanes, element, load, widen)                                  \
+    DML__DEFINE_LINES(name, isa, target, vector, lanes, element, load, widen)                                \
+    static const dml__thin_kernel dml__thin_##name = { dml__dots_##name, dml__add_lines_##name, lanes };
 
-static void dml__dots(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, int rows, float sums[2][4])
+#define DML__SAME(x) (x)
+
+DML__INLINE dml__v4 dml__plain_widened(const uint16_t *from)
 {
-    switch (thin->isa) {
-#if defined(DML__HAS_AVX512)
-    case DML_ISA_AVX512: dml__dots_avx512(thin, i, j, rows, sums); break;
-#endif
-#if defined(DML__HAS_AVX2)
-    case DML_ISA_AVX2: dml__dots_avx2(thin, i, j, rows, sums); break;
-#endif
-#if defined(__aarch64__)
-    case DML_ISA_NEON: dml__dots_neon(thin, i, j, rows, sums); break;
-#endif
-    default: dml__dots_plain(thin, i, j, rows, sums); break;
-    }
+    const dml__v4_bits bits = { from[0], from[1], from[2], from[3] };
+    return (dml__v4)(bits << 16);
 }
 
-static void dml__add_lines(dml_isa isa, ptrdiff_t n, const float *x, const float *b, ptrdiff_t b_line,
-                           float *c)
-{
-    switch (isa) {
-#if defined(DML__HAS_AVX512)
-    case DML_ISA_AVX512: dml__add_lines_avx512(n, x, b, b_line, c); break;
-#endif
+DML__DEFINE_THIN(plain, plain, , dml__v4, 4, float, dml__plain_load, DML__SAME)
+DML__DEFINE_THIN(plain_bf16, plain, , dml__v4, 4, uint16_t, dml__plain_widened, dml__bf16_widened)
 #if defined(DML__HAS_AVX2)
-    case DML_ISA_AVX2: dml__add_lines_avx2(n, x, b, b_line, c); break;
+
+DML__AVX2 DML__INLINE __m256 dml__avx2_widened(const uint16_t *from)
+{
+    const __m128i eight = _mm_loadu_si128((const __m128i *)(const void *)from);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(eight), 16));
+}
+
+DML__DEFINE_THIN(avx2, avx2, DML__AVX2, __m256, 8, float, dml__avx2_load, DML__SAME)
+DML__DEFINE_THIN(avx2_bf16, avx2, DML__AVX2, __m256, 8, uint16_t, dml__avx2_widened, dml__bf16_widened)
+
+#endif
+#if defined(DML__HAS_AVX512)
+DML__DEFINE_THIN(avx512, avx512, DML__AVX512, __m512, 16, float, dml__avx512_load, DML__SAME)
 #endif
 #if defined(__aarch64__)
-    case DML_ISA_NEON: dml__add_lines_neon(n, x, b, b_line, c); break;
+DML__DEFINE_THIN(neon, neon, , float32x4_t, 4, float, dml__neon_load, DML__SAME)
 #endif
-    default: dml__add_lines_plain(n, x, b, b_line, c); break;
-    }
+
+static const dml__thin_kernel *dml__thin_kernel_get(dml_isa isa, bool narrow)
+{
+#if defined(DML__HAS_AVX512)
+    if (isa == DML_ISA_AVX512 && !narrow) return &dml__thin_avx512;
+#endif
+#if defined(DML__HAS_AVX2)
+    if (isa == DML_ISA_AVX512 || isa == DML_ISA_AVX2) return narrow ? &dml__thin_avx2_bf16 : &dml__thin_avx2;
+#endif
+#if defined(__aarch64__)
+    if (isa == DML_ISA_NEON && !narrow) return &dml__thin_neon;
+#endif
+    (void)isa;
+    return narrow ? &dml__thin_plain_bf16 : &dml__thin_plain;
 }
 
 /* Columns j .. j + count - 1, at most four: B's last rows are taken again where there are fewer. */
@@ -155,7 +238,7 @@ static void dml__dot_columns(const dml__thin *thin, ptrdiff_t j, ptrdiff_t count
     float sums[2][4];
     for (ptrdiff_t i = 0; i < thin->m; i += 2) {
         const int rows = thin->m - i < 2 ? 1 : 2;
-        dml__dots(thin, i, j - back, rows, sums);
+        thin->kernel->dots(thin, i, j - back, rows, sums);
         for (int r = 0; r < rows; r++) {
             for (ptrdiff_t q = back; q < back + count; q++) {
                 const ptrdiff_t column = j - back + q;
@@ -177,39 +260,62 @@ static void dml__dots_task(void *argument, int task, int worker)
     for (ptrdiff_t j = begin; j < end; j += 4) dml__dot_columns(thin, j, end - j < 4 ? end - j : 4);
 }
 
+/* C's `count` columns from j, of sums (m, line). */
+static void dml__finish_sums(const dml__thin *thin, ptrdiff_t j, ptrdiff_t count, const float *sums,
+                             ptrdiff_t line)
+{
+    const dml__finish finish = {
+        1, 0, thin->alpha, thin->beta, thin->bias ? thin->bias + j : NULL, thin->relu
+    };
+    for (ptrdiff_t i = 0; i < thin->m; i++)
+        dml__finish_line(thin->isa, (size_t)count, &finish, sums + i * line, thin->c + i * thin->c_row + j);
+}
+
+/* Columns begin .. end - 1, in strips of whole vectors whose sums take so many floats at most. */
+static void dml__lines_within(const dml__thin *thin, ptrdiff_t begin, ptrdiff_t end, float *sums,
+                              ptrdiff_t floats)
+{
+    const ptrdiff_t most = floats / thin->m / DML__LINES_UNIT * DML__LINES_UNIT;
+    const ptrdiff_t strips = dml__quotient_up(end - begin, most);
+    const ptrdiff_t strip = dml__round_up(dml__quotient_up(end - begin, strips), DML__LINES_UNIT);
+    const ptrdiff_t line = strip + DML__LINES_UNIT;
+    for (ptrdiff_t j = begin; j < end; j += strip) {
+        const ptrdiff_t count = dml__smaller(strip, end - j);
+        memset(sums, 0, (size_t)(thin->m * line) * sizeof *sums);
+        thin->kernel->add_lines(thin, j, count, sums, line);
+        const ptrdiff_t rest = count % thin->kernel->lanes;
+        dml__finish_sums(thin, j, count - rest, sums, line);
+        if (rest)
+            dml__finish_sums(thin, j + count - rest, rest, sums + count + thin->kernel->lanes - 2 * rest,
+                             line);
+    }
+}
+
+DML__NOINLINE static void dml__few_lines(const dml__thin *thin, ptrdiff_t begin, ptrdiff_t end)
+{
+    float sums[DML__LINES_SMALL_FLOATS + DML__LINES_SLACK];
+    const intptr_t skip = -(intptr_t)sums & (DML__ALIGNMENT - 1);
+    dml__lines_within(thin, begin, end, sums + skip / (intptr_t)sizeof *sums, DML__LINES_SMALL_FLOATS);
+}
+
+DML__NOINLINE static void dml__many_lines(const dml__thin *thin, ptrdiff_t begin, ptrdiff_t end)
+{
+    float sums[DML__LINES_FLOATS + DML__LINES_SLACK + DML__LINES_PAGE / (ptrdiff_t)sizeof(float)];
+    const intptr_t b = (intptr_t)thin->b + begin * (thin->narrow ? 2 : 4);
+    const intptr_t wanted = (b + DML__LINES_BEHIND) & -(intptr_t)DML__ALIGNMENT;
+    const intptr_t skip = (wanted - (intptr_t)sums) & (DML__LINES_PAGE - 1);
+    dml__lines_within(thin, begin, end, sums + skip / (intptr_t)sizeof *sums, DML__LINES_FLOATS);
+}
+
 static void dml__lines_task(void *argument, int task, int worker)
 {
     const dml__thin *thin = (const dml__thin *)argument;
-    const ptrdiff_t begin = task * thin->columns;
-    const ptrdiff_t n = thin->n - begin < thin->columns ? thin->n - begin : thin->columns;
-    float x[DML__LINES_AT_ONCE];
+    const ptrdiff_t begin = task * thin->columns, end = dml__smaller(begin + thin->columns, thin->n);
     (void)worker;
-    for (ptrdiff_t i = 0; i < thin->m; i++) {
-        float *c = thin->c + i * thin->c_row + begin;
-        if (thin->beta == 0)
-            memset(c, 0, (size_t)n * sizeof *c);
-        else if (thin->beta != 1)
-            for (ptrdiff_t j = 0; j < n; j++) c[j] *= thin->beta;
-    }
-    for (ptrdiff_t p = 0; p < thin->k; p += DML__LINES_AT_ONCE) {
-        const int terms = thin->k - p < DML__LINES_AT_ONCE ? (int)(thin->k - p) : DML__LINES_AT_ONCE;
-        const float *b = thin->b + p * thin->b_line + begin;
-        for (ptrdiff_t i = 0; i < thin->m; i++) {
-            float *c = thin->c + i * thin->c_row + begin;
-            for (int q = 0; q < terms; q++)
-                x[q] = thin->alpha * thin->a[i * thin->a_line + (p + q) * thin->a_step];
-            if (terms == DML__LINES_AT_ONCE)
-                dml__add_lines(thin->isa, n, x, b, thin->b_line, c);
-            else
-                for (int q = 0; q < terms; q++)
-                    for (ptrdiff_t j = 0; j < n; j++) c[j] += x[q] * b[q * thin->b_line + j];
-        }
-    }
-    for (ptrdiff_t i = 0; (thin->bias || thin->relu) && i < thin->m; i++)
-        for (ptrdiff_t j = begin; j < begin + n; j++) {
-            float *c = thin->c + i * thin->c_row + j;
-            *c = dml__thin_finish(thin, i, j, *c);
-        }
+    if (thin->m * (end - begin) <= DML__LINES_SMALL_FLOATS)
+        dml__few_lines(thin, begin, end);
+    else
+        dml__many_lines(thin, begin, end);
 }
 
 /* A single k: rows of C are multiples of B's only line. */
@@ -220,9 +326,11 @@ static void dml__outer_task(void *argument, int task, int worker)
     const ptrdiff_t end = begin + thin->rows < thin->m ? begin + thin->rows : thin->m;
     (void)worker;
     for (ptrdiff_t i = begin; i < end; i++) {
-        const dml__finish finish = { 1,          0,          thin->alpha * thin->a[i * thin->a_line],
-                                     thin->beta, thin->bias, thin->relu };
-        dml__finish_line(thin->isa, (size_t)thin->n, &finish, thin->b, thin->c + i * thin->c_row);
+        const dml__finish finish = {
+            1, 0, thin->alpha * ((const float *)thin->a)[i * thin->a_line], thin->beta, thin->bias, thin->relu
+        };
+        dml__finish_line(thin->isa, (size_t)thin->n, &finish, (const float *)thin->b,
+                         thin->c + i * thin->c_row);
     }
 }
 
@@ -244,35 +352,55 @@ static void dml__run_outer(dml_pool *pool, dml__thin *thin)
     dml_pool_run(pool, (int)((thin->m + thin->rows - 1) / thin->rows), dml__outer_task, thin);
 }
 
-static const dml__matrix *dml__plain_matrix(const dml__factor *factor)
+/* A factor that is a matrix, of f32 or of bf16, and how it lies. */
+typedef struct dml__thin_factor {
+    const void *x; /* NULL, too, for who asks only for sizes */
+    ptrdiff_t lane_step, k_step;
+    bool is_matrix, narrow;
+} dml__thin_factor;
+
+static dml__thin_factor dml__thin_factor_of(const dml__factor *factor)
 {
-    return factor->pack == dml__pack_matrix ? (const dml__matrix *)factor->source : NULL;
+    dml__thin_factor own = { NULL, 0, 0, false, false };
+    if (factor->pack == dml__pack_matrix) {
+        const dml__matrix *matrix = (const dml__matrix *)factor->source;
+        own.x = matrix->x, own.lane_step = matrix->lane_step, own.k_step = matrix->k_step;
+        own.is_matrix = true;
+    } else if (factor->pack == dml__pack_widened) {
+        const dml__bf16_matrix *matrix = (const dml__bf16_matrix *)factor->source;
+        own.x = matrix->x, own.lane_step = matrix->lane_step, own.k_step = matrix->k_step;
+        own.is_matrix = own.narrow = true;
+    }
+    return own;
 }
 
 DML__LOCAL dml__thin_form dml__thin_kind(const dml__product *product)
 {
-    const dml__matrix *a = dml__plain_matrix(&product->a), *b = dml__plain_matrix(&product->b);
+    const dml__thin_factor a = dml__thin_factor_of(&product->a), b = dml__thin_factor_of(&product->b);
     const ptrdiff_t m = product->m, n = product->n, k = product->k;
-    if (!a || !b) return DML__NOT_THIN;
-    if (a->k_step == 1 && b->k_step == 1 && (m <= DML__DOTS_ROWS || n <= DML__DOTS_COLUMNS) && k >= 32 &&
+    if (!a.is_matrix || !b.is_matrix || a.narrow != b.narrow) return DML__NOT_THIN;
+    if (a.k_step == 1 && b.k_step == 1 && (m <= DML__DOTS_ROWS || n <= DML__DOTS_COLUMNS) && k >= 32 &&
         (m >= 4 || n >= 4))
         return DML__THIN_DOTS;
-    if (b->lane_step != 1) return DML__NOT_THIN;
-    if (k == 1) return DML__THIN_OUTER;
-    return m <= DML__LINES_MOST && n >= 16 ? DML__THIN_LINES : DML__NOT_THIN;
+    if (b.lane_step != 1) return DML__NOT_THIN;
+    if (k == 1 && !a.narrow) return DML__THIN_OUTER;
+    const bool far = n >= DML__LINES_FAR_LENGTH && k >= DML__LINES_FAR / n;
+    return m <= (far ? DML__LINES_MOST_FAR : DML__LINES_MOST) && n >= 16 ? DML__THIN_LINES : DML__NOT_THIN;
 }
 
 DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product)
 {
-    const dml__matrix *a = dml__plain_matrix(&product->a), *b = dml__plain_matrix(&product->b);
+    const dml__thin_factor a = dml__thin_factor_of(&product->a), b = dml__thin_factor_of(&product->b);
+    const dml_isa isa = dml__pool_machine(pool).isa;
     dml__thin thin = { product->m,
                        product->n,
                        product->k,
-                       a->x,
-                       a->lane_step,
-                       a->k_step,
-                       b->x,
-                       b->k_step,
+                       a.narrow,
+                       a.x,
+                       a.lane_step,
+                       a.k_step,
+                       b.x,
+                       b.k_step,
                        product->alpha,
                        product->beta,
                        product->epilogue.bias,
@@ -284,14 +412,15 @@ DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product)
                        1,
                        product->m,
                        product->n,
-                       dml__pool_machine(pool).isa };
+                       isa,
+                       dml__thin_kernel_get(isa, a.narrow) };
     switch (dml__thin_kind(product)) {
     case DML__THIN_DOTS:
-        thin.b_line = b->lane_step;
+        thin.b_line = b.lane_step;
         if (thin.m > thin.n) {
             thin.m = product->n, thin.n = product->m;
-            thin.a = b->x, thin.a_line = b->lane_step;
-            thin.b = a->x, thin.b_line = a->lane_step;
+            thin.a = b.x, thin.a_line = b.lane_step;
+            thin.b = a.x, thin.b_line = a.lane_step;
             thin.bias_row = 1, thin.bias_column = 0;
             thin.c_row = 1, thin.c_column = product->ldc;
         }

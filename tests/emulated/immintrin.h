@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include <xmmintrin.h>
+#include <emmintrin.h>
 
 typedef float emulated__256 __attribute__((vector_size(32)));
 typedef float emulated__512 __attribute__((vector_size(64)));
@@ -209,6 +209,29 @@ EMULATED void _tile_dpbf16ps(int sum, int a, int b)
                                            &emulated__tiles.bytes[b][k][4 * n]);
                 memcpy(&emulated__tiles.bytes[sum][m][4 * n], &value, sizeof value);
             }
+}
+
+/* --- bf16 widened by AVX2 --- */
+
+EMULATED emulated__256i _mm256_cvtepu16_epi32(__m128i narrow)
+{
+    uint16_t from[8];
+    emulated__256i value;
+    memcpy(from, &narrow, sizeof from);
+    for (int i = 0; i < 8; i++) value[i] = from[i];
+    return value;
+}
+
+EMULATED emulated__256i _mm256_slli_epi32(emulated__256i a, int count)
+{
+    emulated__256i value;
+    for (int i = 0; i < 8; i++) value[i] = (int32_t)((uint32_t)a[i] << count);
+    return value;
+}
+
+EMULATED __m256 _mm256_castsi256_ps(emulated__256i a)
+{
+    return (__m256)a;
 }
 
 #endif

@@ -179,6 +179,30 @@ static void all_shapes(void)
         }
 }
 
+/* Those that are not packed: sums of lines, dot products, and what lies just beyond. */
+static void few_rows(void)
+{
+    static const int sizes[][3] = { { 1, 1030, 71 }, { 2, 301, 40 },  { 3, 64, 9 },    { 4, 257, 33 },
+                                    { 7, 300, 219 }, { 8, 520, 130 }, { 9, 300, 219 }, { 1, 4100, 17 },
+                                    { 1, 37, 203 },  { 5, 70, 64 },   { 16, 33, 100 }, { 100, 3, 130 },
+                                    { 40, 8, 45 },   { 1, 16, 1 } };
+    unsigned state = 6;
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
+        for (int form = KERNEL_EMULATOR ? (int)s % 2 : 0; form < 4; form += 1 + KERNEL_EMULATOR) {
+            const product p = { form & 1 ? DML_TRANS : DML_NO_TRANS,
+                                form & 2 ? DML_TRANS : DML_NO_TRANS,
+                                sizes[s][0],
+                                sizes[s][1],
+                                sizes[s][2],
+                                form,
+                                s % 2 ? 1.0f : -0.75f,
+                                (float)(s % 3) * 0.5f,
+                                s % 2 == 0,
+                                s % 3 == 0 };
+            check_product(&p, &state);
+        }
+}
+
 static void bad_arguments(void)
 {
     dml_bf16 a[4] = { 0 }, b[4] = { 0 };
@@ -213,6 +237,7 @@ static void shapes_by_every_way(void)
         kernel_pools_close(); /* pools remember what the processor has */
         kernel_pools_open();
         all_shapes();
+        few_rows();
     }
 #if defined(DML__EMULATED)
     CHECK_INT(dml__cpu_bf16(dml_cpu_isa()), DML__BF16_AMX);

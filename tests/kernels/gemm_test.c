@@ -235,6 +235,56 @@ static void bad_arguments_leave_c_alone(void)
     }
 }
 
+/* Few rows of A beside a B of long lines, which is read where it lies: every number of rows, with and without
+   columns beyond whole vectors and k's beyond whole groups, in one strip and in several. */
+static void few_rows(void)
+{
+    static const int sizes[][2] = { { 256, 256 }, { 300, 219 }, { 1031, 65 },
+                                    { 2063, 34 }, { 4099, 17 }, { 17, 5 } };
+    unsigned state = 4;
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
+        for (int m = 1 + (int)s % 2; m <= 9; m += KERNEL_EMULATOR ? 3 : 1) {
+            product p = sample(&state, m, sizes[s][0], sizes[s][1]);
+            p.layout = DML_ROW_MAJOR;
+            p.trans_b = DML_NO_TRANS;
+            if (p.alpha == 0) p.alpha = 1;
+            check(&p, kernel_pools, KERNEL_POOLS, &state);
+        }
+}
+
+static void few_rows_on_each_isa(void)
+{
+    kernel_each_isa(few_rows);
+}
+
+/* What lies in one column of B stays there, in those too that a vector covers twice. */
+static void a_column_keeps_its_nan(void)
+{
+    enum { N = 301, K = 220 };
+    unsigned state = 5;
+    for (int m = 1; m <= 8; m += 7)
+        for (int column = 280; column < N; column += 3) {
+            float *a = new_floats((size_t)m * K), *b = new_floats(N * K), *c = new_floats((size_t)m * N);
+            test_fill(&state, a, (size_t)m * K);
+            test_fill(&state, b, N * K);
+            b[(column % K) * N + column] = NAN;
+            CHECK_INT(dml_sgemm(kernel_pools[2], DML_ROW_MAJOR, DML_NO_TRANS, DML_NO_TRANS, m, N, K, 1, a, K,
+                                b, N, 0, c, N),
+                      DML_OK);
+            for (int i = 0; i < m * N; i++)
+                CHECK_MESSAGE((isnan(c[i]) != 0) == (i % N == column), "%d rows, column %d, element %d", m,
+                              column, i);
+            free(a);
+            free(b);
+            free(c);
+        }
+}
+
+static void a_column_keeps_its_nan_on_each_isa(void)
+{
+    kernel_each_isa(a_column_keeps_its_nan);
+}
+
 int main(void)
 {
     kernel_pools_open();
@@ -243,6 +293,8 @@ int main(void)
     RUN(block_edges_on_each_isa);
     RUN(nothing_is_read_that_does_not_count);
     RUN(bad_arguments_leave_c_alone);
+    RUN(few_rows_on_each_isa);
+    RUN(a_column_keeps_its_nan_on_each_isa);
     kernel_pools_close();
     return test_report("kernels/gemm");
 }
