@@ -328,7 +328,6 @@ static void dml__ring_lay(dml__ring_band *band, const dml__ring_axis *axis, ptrd
             if (band->phase[i + taps] != band->phase[i] || band->column[i + taps] != band->column[i] + taps)
                 break;
         band->run[i] = taps;
-        for (ptrdiff_t t = 1; t < taps; t++) band->run[i + t] = 0;
     }
 }
 
@@ -465,15 +464,22 @@ static void dml__ring_walk(const dml__ring_job *job, ptrdiff_t n, ptrdiff_t y0, 
     row.unit_source = job->unit, row.unit_weights = job->taps * DML__RING_UNIT;
     row.channels = channels, row.target_pixel = across->up * job->channels;
     row.bias = job->bias ? job->bias + c0 : NULL, row.beta = job->beta, row.relu = job->relu;
-    for (ptrdiff_t l = 0; l < down->taps; l++) held[l] = -1;
+    dml__ring_place places[DML__RING_TAPS]; /* of the lines of taps */
+    for (ptrdiff_t l = 0; l < down->taps; l++) held[l] = -1, places[l] = dml__ring_find(down, l);
     for (ptrdiff_t start = y0; start < y1 && start < y0 + leap; start++)
         for (ptrdiff_t y = start; y < y1; y += leap) {
-            ptrdiff_t lines[DML__RING_TAPS], slots[DML__RING_TAPS], line_count = 0;
+            ptrdiff_t lines[DML__RING_TAPS], slots[DML__RING_TAPS], line_count = 0, slot = 0;
+            const ptrdiff_t down_phase = y % down->up, first = y / down->up * down->step;
             for (ptrdiff_t l = 0; l < down->taps; l++) {
-                const dml__ring_place place = dml__ring_find(down, l);
-                const ptrdiff_t line = y / down->up * down->step + place.offset;
-                if (place.phase != y % down->up || line < 0 || line >= down->source) continue;
-                const ptrdiff_t slot = line / job->slot_step % down->taps;
+                const ptrdiff_t line = first + places[l].offset;
+                if (places[l].phase != down_phase || line < 0 || line >= down->source) continue;
+                /* The next line has the slot beside this one's: divisions would take as long as the line. */
+                if (!line_count)
+                    slot = line / job->slot_step % down->taps;
+                else if (down->flipped)
+                    slot = slot ? slot - 1 : down->taps - 1;
+                else
+                    slot = slot + 1 < down->taps ? slot + 1 : 0;
                 if (held[slot] != line)
                     dml__ring_copy_line(job, job->source + (n * down->source + line) * source_line, x0, c0,
                                         channels, ring + slot * job->slot);
@@ -488,12 +494,12 @@ static void dml__ring_walk(const dml__ring_job *job, ptrdiff_t n, ptrdiff_t y0, 
                 for (int i = 0; i < DML__RING_RUN; i++) row.runs[i].count = 0;
                 for (ptrdiff_t z = 0; z < job->depth; z++)
                     for (ptrdiff_t l = 0; l < line_count; l++) {
-                        const float *slot = ring + (z * down->taps + slots[l]) * job->slot;
+                        const float *in_ring = ring + (z * down->taps + slots[l]) * job->slot;
                         float *weight = weights + (z * down->taps + lines[l]) * across->taps * DML__RING_UNIT;
-                        for (ptrdiff_t t = 0; t < across->taps; t++) {
-                            if (!job->band.run[t] || job->band.phase[t] != phase) continue;
+                        for (ptrdiff_t t = 0; t < across->taps; t += job->band.run[t]) {
+                            if (job->band.phase[t] != phase) continue;
                             dml__ring_runs *runs = &row.runs[job->band.run[t] - 1];
-                            runs->run[runs->count].source = slot + job->band.column[t] * DML__RING_UNIT;
+                            runs->run[runs->count].source = in_ring + job->band.column[t] * DML__RING_UNIT;
                             runs->run[runs->count++].weights = weight + t * DML__RING_UNIT;
                         }
                     }
