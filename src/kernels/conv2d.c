@@ -106,18 +106,13 @@ typedef enum dml__conv_direction {
     DML__CONV_WEIGHTS
 } dml__conv_direction;
 
-#define DML__CONV_LARGE_IMAGE 524288.0 /* floats: several second caches */
-
 /* Whether to take the loops that know any kernels of single channels (conv2d_ring.h). Those with one filter
-   each and few taps and strides are faster unrolled, but for gradients of large strided images, which the
-   ring writes in one pass instead of one for each phase of the stride. */
-static bool dml__conv_is_ring(const dml__conv *conv, dml__conv_direction direction)
+   each and few taps and strides are faster unrolled. */
+static bool dml__conv_is_ring(const dml__conv *conv)
 {
     const dml_conv2d_shape *s = &conv->shape;
     const bool unrolled = conv->filters == 1 && s->stride_w <= 2 && (s->kernel_w <= 3 || s->kernel_w == 5);
-    const bool large = direction == DML__CONV_INPUT && s->stride_w > 1 &&
-                       (double)s->height * s->width * s->channels > DML__CONV_LARGE_IMAGE;
-    return (!unrolled || large) && dml__ring_fits(s);
+    return !unrolled && dml__ring_fits(s);
 }
 
 /* With strides, the pixels of dx are no matrix' rows. */
@@ -274,7 +269,7 @@ DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_sha
         dml__conv_multiply(pool, &conv, DML__CONV_FORWARD, x, w, beta, epilogue, y);
         return DML_OK;
     }
-    if (status == DML_OK && dml__conv_is_ring(&conv, DML__CONV_FORWARD)) {
+    if (status == DML_OK && dml__conv_is_ring(&conv)) {
         dml__ring_forward(pool, &conv.shape, x, w, beta, epilogue, y);
         return DML_OK;
     }
@@ -359,7 +354,7 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
         dml__conv_multiply(pool, &conv, DML__CONV_INPUT, dy, w, beta, NULL, dx);
         return DML_OK;
     }
-    if (dml__conv_is_ring(&conv, DML__CONV_INPUT)) {
+    if (dml__conv_is_ring(&conv)) {
         dml__ring_input(pool, &conv.shape, dy, w, beta, dx);
         return DML_OK;
     }
@@ -408,7 +403,7 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
         dml__conv_multiply(pool, &conv, DML__CONV_WEIGHTS, dy, x, beta, NULL, dw);
         return DML_OK;
     }
-    if (status == DML_OK && dml__conv_is_ring(&conv, DML__CONV_WEIGHTS)) {
+    if (status == DML_OK && dml__conv_is_ring(&conv)) {
         dml__ring_weights(pool, &conv.shape, x, dy, beta, dw);
         return DML_OK;
     }
@@ -429,7 +424,7 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
     dml_scratch scratch = { 0, 0 };
     dml__conv conv;
     if (dml__conv_init(&conv, shape) != DML_OK) return scratch;
-    if (dml__conv_is_ring(&conv, DML__CONV_FORWARD) || dml__conv_is_depthwise(&conv)) return scratch;
+    if (dml__conv_is_ring(&conv) || dml__conv_is_depthwise(&conv)) return scratch;
     const dml_conv2d_shape *s = &conv.shape;
     const dml__conv_pass forward = dml__conv_forward_pass(&conv, 0, NULL, NULL, 0, NULL, NULL);
     scratch = dml__conv_is_product(&conv, DML__CONV_FORWARD)

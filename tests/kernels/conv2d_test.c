@@ -184,7 +184,6 @@ static void larger_shapes(void)
         { 2, 9, 200, 5, 5, 3, 3, 1, 1, 1, 1, 1, 1, 5 },        /* few, and lines in several parts */
         { 2, 122, 60, 11, 11, 16, 8, 1, 2, 3, 5, 8, 8, 11 },   /* of a window that isn't copied */
         { 5, 60, 61, 72, 72, 3, 3, 2, 2, 1, 1, 0, 0, 72 },     /* beyond the level-2 caches */
-        { 1, 91, 93, 72, 72, 3, 3, 2, 2, 1, 1, 0, 0, 72 },     /* an input gradient in one pass */
     };
     unsigned state = 2;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
