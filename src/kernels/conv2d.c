@@ -7,6 +7,7 @@
 #include "kernels/conv2d_depthwise.h"
 #include "kernels/conv2d_pass.h"
 #include "kernels/conv2d_planes.h"
+#include "kernels/conv2d_ring.h"
 #include "kernels/conv2d_weights.h"
 #include "kernels/product.h"
 #include "thread/scratch.h"
@@ -104,6 +105,15 @@ typedef enum dml__conv_direction {
     DML__CONV_INPUT,
     DML__CONV_WEIGHTS
 } dml__conv_direction;
+
+/* Whether to take the loops that know any kernels of single channels (conv2d_ring.h). Those with one filter
+   each and few taps and strides are faster unrolled. */
+static bool dml__conv_is_ring(const dml__conv *conv)
+{
+    const dml_conv2d_shape *s = &conv->shape;
+    const bool unrolled = conv->filters == 1 && s->stride_w <= 2 && (s->kernel_w <= 3 || s->kernel_w == 5);
+    return !unrolled && dml__ring_fits(s);
+}
 
 /* With strides, the pixels of dx are no matrix' rows. */
 static bool dml__conv_is_product(const dml__conv *conv, dml__conv_direction direction)
@@ -259,6 +269,10 @@ DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_sha
         dml__conv_multiply(pool, &conv, DML__CONV_FORWARD, x, w, beta, epilogue, y);
         return DML_OK;
     }
+    if (status == DML_OK && dml__conv_is_ring(&conv)) {
+        dml__ring_forward(pool, &conv.shape, x, w, beta, epilogue, y);
+        return DML_OK;
+    }
     for (int group = 0; status == DML_OK && group < dml__conv_groups(&conv); group++) {
         dml__conv_pass pass = dml__conv_forward_pass(&conv, group, x, w, beta, epilogue, y);
         dml__conv_run(pool, &conv, &pass);
@@ -283,16 +297,6 @@ typedef struct dml__phase {
     ptrdiff_t tap_step, source_step;
     ptrdiff_t origin; /* the output that the first input meets at the last tap */
 } dml__phase;
-
-static ptrdiff_t dml__common_divisor(ptrdiff_t a, ptrdiff_t b)
-{
-    while (b) {
-        const ptrdiff_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
 
 static dml__phase dml__phase_at(ptrdiff_t first, ptrdiff_t in, ptrdiff_t kernel, ptrdiff_t stride,
                                 ptrdiff_t pad, ptrdiff_t dilation)
@@ -350,6 +354,10 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
         dml__conv_multiply(pool, &conv, DML__CONV_INPUT, dy, w, beta, NULL, dx);
         return DML_OK;
     }
+    if (dml__conv_is_ring(&conv)) {
+        dml__ring_input(pool, &conv.shape, dy, w, beta, dx);
+        return DML_OK;
+    }
     const dml_conv2d_shape *s = &conv.shape;
     for (int group = 0; group < dml__conv_groups(&conv); group++)
         for (int y = 0; y < s->stride_h && y < s->height; y++)
@@ -395,6 +403,10 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
         dml__conv_multiply(pool, &conv, DML__CONV_WEIGHTS, dy, x, beta, NULL, dw);
         return DML_OK;
     }
+    if (status == DML_OK && dml__conv_is_ring(&conv)) {
+        dml__ring_weights(pool, &conv.shape, x, dy, beta, dw);
+        return DML_OK;
+    }
     for (int group = 0; status == DML_OK && group < dml__conv_groups(&conv); group++) {
         dml__wgrad job = dml__conv_weights_job(&conv, group, x, dy, beta, dw);
         if (dml__conv_is_depthwise(&conv)) {
@@ -412,7 +424,7 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
     dml_scratch scratch = { 0, 0 };
     dml__conv conv;
     if (dml__conv_init(&conv, shape) != DML_OK) return scratch;
-    if (dml__conv_is_depthwise(&conv)) return scratch;
+    if (dml__conv_is_ring(&conv) || dml__conv_is_depthwise(&conv)) return scratch;
     const dml_conv2d_shape *s = &conv.shape;
     const dml__conv_pass forward = dml__conv_forward_pass(&conv, 0, NULL, NULL, 0, NULL, NULL);
     scratch = dml__conv_is_product(&conv, DML__CONV_FORWARD)

@@ -66,6 +66,13 @@ typedef struct dml__depthwise_row {
         }                                                                                                    \
     }
 
+/* Keeps the compiler from making more pointers than there are registers. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define DML__DEPTHWISE_KEEP(pointer) __asm__("" : "+r"(pointer));
+#else
+#define DML__DEPTHWISE_KEEP(pointer)
+#endif
+
 /* Bias is where a sum begins. */
 #define DML__DEPTHWISE_FINISH(isa, row, to, sum)                                                             \
     {                                                                                                        \
@@ -175,6 +182,70 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
             }                                                                                                \
         }                                                                                                    \
     }                                                                                                        \
+    /* The gradient of `lines` lines of three taps, whose sums stay in registers along a line of dy: with    \
+       strides each pixel meets too few others for the loop above. */                                        \
+    target_isa DML__INLINE void dml__depthwise_sums_##isa(const dml__depthwise_row *row,                     \
+                                                          const ptrdiff_t line, const int lines)             \
+    {                                                                                                        \
+        const ptrdiff_t tap = row->source_pixel, step = row->stride * tap, grid_w = row->grid_w;             \
+        const ptrdiff_t source_w = row->source_w, target_pixel = row->target_pixel;                          \
+        /* Pixels x0 <= x < x1 find all of their taps in the image. */                                       \
+        const ptrdiff_t last = source_w - 3 - row->origin;                                                   \
+        const ptrdiff_t x0 =                                                                                 \
+            dml__smaller(grid_w, row->origin < 0 ? dml__quotient_up(-row->origin, row->stride) : 0);         \
+        const ptrdiff_t x1 = dml__larger(x0, last < 0 ? 0 : dml__smaller(grid_w, last / row->stride + 1));   \
+        for (ptrdiff_t c = 0; c + lanes <= row->channels; c += lanes) {                                      \
+            vector sum[9];                                                                                   \
+            const float *at[3], *to = row->target + c;                                                       \
+            float *const sums = row->weights + line * 3 * row->width + c;                                    \
+            DML__UNROLL                                                                                      \
+            for (int l = 0; l < lines; l++) at[l] = row->source + (line + l) * row->line + c;                \
+            DML__UNROLL                                                                                      \
+            for (int t = 0; t < lines * 3; t++) sum[t] = dml__##isa##_load(sums + t * row->width);           \
+            for (ptrdiff_t x = 0; x < grid_w;) {                                                             \
+                for (; x < grid_w && (x < x0 || x >= x1); x++, to += target_pixel) {                         \
+                    const ptrdiff_t t0 = -row->origin - x * row->stride, t1 = t0 + source_w;                 \
+                    const vector pixel = dml__##isa##_load(to);                                              \
+                    DML__UNROLL                                                                              \
+                    for (int t = 0; t < 3; t++) {                                                            \
+                        if (t < t0 || t >= t1) continue;                                                     \
+                        DML__UNROLL                                                                          \
+                        for (int l = 0; l < lines; l++)                                                      \
+                            sum[l * 3 + t] =                                                                 \
+                                dml__##isa##_fma(dml__##isa##_load(at[l] + t * tap), pixel, sum[l * 3 + t]); \
+                    }                                                                                        \
+                    DML__UNROLL                                                                              \
+                    for (int l = 0; l < lines; l++) at[l] += step;                                           \
+                }                                                                                            \
+                for (; x < x1; x++, to += target_pixel) {                                                    \
+                    const vector pixel = dml__##isa##_load(to);                                              \
+                    DML__UNROLL                                                                              \
+                    for (int l = 0; l < lines; l++) {                                                        \
+                        DML__UNROLL                                                                          \
+                        for (int t = 0; t < 3; t++)                                                          \
+                            sum[l * 3 + t] =                                                                 \
+                                dml__##isa##_fma(dml__##isa##_load(at[l] + t * tap), pixel, sum[l * 3 + t]); \
+                        at[l] += step;                                                                       \
+                        DML__DEPTHWISE_KEEP(at[l])                                                           \
+                    }                                                                                        \
+                }                                                                                            \
+            }                                                                                                \
+            DML__UNROLL                                                                                      \
+            for (int t = 0; t < lines * 3; t++) dml__##isa##_store(sums + t * row->width, sum[t]);           \
+        }                                                                                                    \
+    }                                                                                                        \
+    target_isa static void dml__depthwise_strided_##isa(const dml__depthwise_row *row)                       \
+    {                                                                                                        \
+        for (ptrdiff_t line = 0; line < row->tap_lines; line += 3) {                                         \
+            const ptrdiff_t lines = row->tap_lines - line;                                                   \
+            if (lines >= 3)                                                                                  \
+                dml__depthwise_sums_##isa(row, line, 3);                                                     \
+            else if (lines == 2)                                                                             \
+                dml__depthwise_sums_##isa(row, line, 2);                                                     \
+            else                                                                                             \
+                dml__depthwise_sums_##isa(row, line, 1);                                                     \
+        }                                                                                                    \
+    }                                                                                                        \
     target_isa static void dml__depthwise_result_##isa(const dml__depthwise_row *row)                        \
     {                                                                                                        \
         switch (dml__depthwise_code(row)) {                                                                  \
@@ -191,7 +262,12 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
     {                                                                                                        \
         switch (dml__depthwise_code(row)) {                                                                  \
         case 3 * 4 + 1: dml__depthwise_tiles_##isa(row, 3, 1, 7, DML__DEPTHWISE_GRADIENT); break;            \
-        case 3 * 4 + 2: dml__depthwise_tiles_##isa(row, 3, 2, 7, DML__DEPTHWISE_GRADIENT); break;            \
+        case 3 * 4 + 2:                                                                                      \
+            if (row->ask) /* asks ahead */                                                                   \
+                dml__depthwise_tiles_##isa(row, 3, 2, 7, DML__DEPTHWISE_GRADIENT);                           \
+            else                                                                                             \
+                dml__depthwise_strided_##isa(row);                                                           \
+            break;                                                                                           \
         case 5 * 4 + 1: dml__depthwise_tiles_##isa(row, 5, 1, 7, DML__DEPTHWISE_GRADIENT); break;            \
         case 5 * 4 + 2: dml__depthwise_tiles_##isa(row, 5, 2, 6, DML__DEPTHWISE_GRADIENT); break;            \
         default: dml__depthwise_pixels_##isa(row, 0, DML__DEPTHWISE_GRADIENT); break;                        \

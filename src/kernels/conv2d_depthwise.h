@@ -1,4 +1,4 @@
-/* conv2d_depthwise.h: convolutions in which every channel has a kernel of its own. */
+/* conv2d_depthwise.h: convolutions in which every channel has a kernel of its own, of few taps a line. */
 #ifndef DML_KERNELS_CONV2D_DEPTHWISE_H
 #define DML_KERNELS_CONV2D_DEPTHWISE_H
 

@@ -25,4 +25,14 @@ static inline ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
     return dml__quotient_up(a, b) * b;
 }
 
+static inline ptrdiff_t dml__common_divisor(ptrdiff_t a, ptrdiff_t b)
+{
+    while (b) {
+        const ptrdiff_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
 #endif

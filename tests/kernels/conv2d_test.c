@@ -238,6 +238,39 @@ static void depthwise(void)
     }
 }
 
+/* Several filters for each channel, and kernels, strides and dilations of every kind: what has no loop of its
+   own. Kernels that are long along an axis are cut into bands and segments. */
+static void depthwise_any_kernel(void)
+{
+    static const dml_conv2d_shape shapes[] = {
+        { 2, 9, 70, 40, 40, 7, 7, 1, 1, 3, 3, 1, 1, 40 },   /* units of channels, bands of lines */
+        { 1, 15, 16, 35, 35, 7, 7, 2, 2, 3, 3, 1, 1, 35 },  /* units, the last not full */
+        { 3, 7, 7, 150, 300, 3, 3, 1, 1, 1, 1, 1, 1, 150 }, /* two filters of each channel, in blocks */
+        { 1, 9, 130, 3, 12, 3, 3, 1, 1, 1, 1, 1, 1, 3 },
+        { 1, 3, 90, 5, 5, 1, 40, 1, 1, 0, 20, 1, 1, 5 },     /* one long line of taps */
+        { 1, 90, 5, 5, 5, 40, 1, 1, 1, 20, 0, 1, 1, 5 },     /* many short ones */
+        { 1, 12, 70, 17, 34, 3, 3, 1, 1, 9, 20, 9, 20, 17 }, /* taps far apart */
+        { 1, 12, 71, 4, 4, 2, 3, 3, 4, 1, 1, 2, 30, 4 },     /* and strides */
+        { 1, 14, 15, 6, 84, 3, 3, 1, 1, 1, 1, 1, 1, 6 },     /* as many filters as there is room for */
+        { 1, 14, 15, 6, 90, 3, 3, 1, 1, 1, 1, 1, 1, 6 },     /* and more */
+    };
+    unsigned state = 8;
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) check(shapes[i], kernel_pools, 3, &state);
+    for (int i = 0; i < 5 * 3 * 8; i++) {
+        dml_conv2d_shape s = { 2, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0 };
+        s.kernel_w = 1 + i % 8, s.kernel_h = 1 + (int)((test_random(&state) >> 8) % 8);
+        s.stride_w = 1 + i / 8 % 4, s.stride_h = 1 + (int)((test_random(&state) >> 8) % 4);
+        s.pad_w = (int)((test_random(&state) >> 8) % 5), s.pad_h = (int)((test_random(&state) >> 8) % 5);
+        s.dilation_w = (int)((test_random(&state) >> 8) % 4),
+        s.dilation_h = (int)((test_random(&state) >> 8) % 4);
+        s.height = dml_conv2d_extent(s.kernel_h, s.dilation_h) + (int)((test_random(&state) >> 8) % 6);
+        s.width = dml_conv2d_extent(s.kernel_w, s.dilation_w) + (int)((test_random(&state) >> 8) % 20);
+        s.channels = s.groups = 2 + (int)((test_random(&state) >> 8) % 36);
+        s.filters = s.channels * (1 + (int)((test_random(&state) >> 8) % 3));
+        check(s, kernel_pools, 3, &state);
+    }
+}
+
 /* What one channel holds the others never see. */
 static void depthwise_channels_are_apart(void)
 {
@@ -282,6 +315,7 @@ static void depthwise_channels_are_apart_on_each_isa(void)
 static void depthwise_on_each_isa(void)
 {
     kernel_each_isa(depthwise);
+    kernel_each_isa(depthwise_any_kernel);
 }
 
 static void random_shapes_on_each_isa(void)
