@@ -112,7 +112,7 @@ BENCH__UNUSED static dml_pool *bench_pool(const char *program, int threads)
 /* Floats that are neither all alike nor slow to compute with. */
 BENCH__UNUSED static float *bench_floats(const char *program, size_t count)
 {
-    float *x = (float *)malloc((count ? count : 1) * sizeof *x);
+    float *x = (float *)aligned_alloc(64, (count * sizeof *x / 64 + 1) * 64);
     if (!x) {
         fprintf(stderr, "%s: no memory for %zu floats\n", program, count);
         exit(1);

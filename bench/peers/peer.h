@@ -52,7 +52,7 @@ static void peer_say(const char *word, const char *rest)
 /* Floats of [-1, 1). */
 static inline float *peer_floats(size_t count)
 {
-    float *x = (float *)malloc((count ? count : 1) * sizeof *x);
+    float *x = (float *)aligned_alloc(64, (count * sizeof *x / 64 + 1) * 64);
     size_t i;
     if (!x) {
         peer_say("no", "memory");
@@ -65,7 +65,7 @@ static inline float *peer_floats(size_t count)
 /* The upper halves of the floats. */
 static inline unsigned short *peer_bf16(const float *x, size_t count)
 {
-    unsigned short *narrow = (unsigned short *)malloc((count ? count : 1) * sizeof *narrow);
+    unsigned short *narrow = (unsigned short *)aligned_alloc(64, (count * sizeof *narrow / 64 + 1) * 64);
     size_t i;
     if (!narrow) {
         peer_say("no", "memory");
