@@ -121,7 +121,8 @@ typedef struct dml__blocking {
     bool pack_a, pack_b;
     bool across; /* tiles beside each other follow each other, and not those below each other */
     ptrdiff_t kc, mc, nc;
-    float *a, *b; /* (mc, kc) in panels of a tile's rows; (kc, nc) in panels of its columns */
+    ptrdiff_t ask_until; /* rows of A before this one are asked for a part ahead; 0: none are */
+    float *a, *b;        /* (mc, kc) in panels of a tile's rows; (kc, nc) in panels of its columns */
 } dml__blocking;
 
 /* The rows of a part in tiles of about the same height: so many of `height` + 1 rows, then so many of
@@ -271,6 +272,23 @@ static inline void dml__run_tile(const dml__job *job, ptrdiff_t i, ptrdiff_t j, 
     job->kernel->run(tile);
 }
 
+/* A tile's rows. Of an A that is used where it is and comes from memory, as much of the next part's rows is
+   asked for as will be there when their turn comes: the panels share the k's of a row. (gcc 12 removes calls
+   of a function that does nothing but ask.) */
+static inline void dml__take_rows(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
+                                  ptrdiff_t i, int rows, ptrdiff_t panel, ptrdiff_t panels, dml__tile *tile)
+{
+    tile->rows = rows;
+    dml__aim_a(job, blocking, part, i, tile);
+    if (i + blocking->mc + rows > blocking->ask_until) return;
+    const dml__matrix *a = (const dml__matrix *)job->product.a.source;
+    const ptrdiff_t kc = part->k1 - part->k0, share = dml__round_up(dml__quotient_up(kc, panels), 16);
+    const ptrdiff_t first = panel * share, end = dml__smaller(kc, first + share);
+    const float *row = tile->a[0] + blocking->mc * a->lane_step;
+    for (int r = 0; r < rows; r++, row += a->lane_step)
+        for (ptrdiff_t k = first; k < end; k += 16) DML__PREFETCH(row + k);
+}
+
 /* All tiles of a part of C, with A and B packed where they have to be. What the outer loop holds fixed stays
    in the first cache: a panel of B while the tiles below each other go over it, or a few rows of A. */
 static void dml__multiply_part(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
@@ -288,8 +306,7 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
     const dml__heights heights = dml__divide_rows(job, part);
     if (blocking->across) {
         for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
-            tile.rows = dml__height_at(&heights, i);
-            dml__aim_a(job, blocking, part, i, &tile);
+            dml__take_rows(job, blocking, part, i, dml__height_at(&heights, i), 0, 1, &tile);
             for (ptrdiff_t j = part->j0; j < part->j1; j += tile.panels * tile.columns) {
                 tile.columns = (int)dml__smaller(job->full, part->j1 - j);
                 tile.panels = job->transposed ? 1 : (int)((part->j1 - j) / tile.columns);
@@ -299,12 +316,13 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
         }
         return;
     }
+    const ptrdiff_t panels = dml__quotient_up(part->j1 - part->j0, job->full);
     for (ptrdiff_t j = part->j0; j < part->j1; j += job->full) {
         tile.columns = (int)dml__smaller(job->full, part->j1 - j);
         dml__aim_b(job, blocking, part, j, &tile);
         for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
-            tile.rows = dml__height_at(&heights, i);
-            dml__aim_a(job, blocking, part, i, &tile);
+            dml__take_rows(job, blocking, part, i, dml__height_at(&heights, i), (j - part->j0) / job->full,
+                           panels, &tile);
             dml__run_tile(job, i, j, last, &tile);
         }
     }
@@ -352,6 +370,15 @@ static bool dml__packs_b(const dml__job *job, ptrdiff_t rows)
     return !dml__has_lanes(&job->product.b) || rows > 2 * job->rows;
 }
 
+/* Whether rows of A come from memory, and are long enough: short ones follow each other so closely that the
+   processor asks for them itself. */
+static bool dml__asks_ahead(const dml__job *job, const dml__blocking *blocking, const dml__range *range)
+{
+    const ptrdiff_t bytes = (range->i1 - range->i0) * (range->k1 - range->k0) * (ptrdiff_t)sizeof(float);
+    return !blocking->pack_a && ((const dml__matrix *)job->product.a.source)->k_step == 1 &&
+           blocking->kc > DML__ACROSS_KC && bytes > job->l2;
+}
+
 /* So many rows of A that they take half of the second cache, which the rows of C and panels of B pass
  * through. */
 static ptrdiff_t dml__rows_at_once(const dml__job *job, ptrdiff_t kc)
@@ -375,6 +402,7 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
             dml__round_up(dml__quotient_up(columns, dml__quotient_up(columns, DML__PACK_COLUMNS)), job->full);
     blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||
                       blocking.kc * blocking.nc <= DML__ACROSS_FLOATS;
+    blocking.ask_until = dml__asks_ahead(job, &blocking, range) ? range->i1 : 0;
     blocking.a = blocking.b = NULL;
     return blocking;
 }
