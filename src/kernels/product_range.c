@@ -18,6 +18,12 @@
 #define DML__ACROSS_FLOATS 4096
 #define DML__ACROSS_KC 64
 
+/* A whose rows are side by side is used where it is for fewer columns than this; and with more floats than a
+   second cache keeps, this many k's at a time. */
+#define DML__PACKED_A_COLUMNS 64
+#define DML__NEAR_FLOATS 131072
+#define DML__LINES_KC 128
+
 /* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
    needs little takes little of it. */
 #define DML__STACK_FLOATS DML__PANEL_FLOATS
@@ -63,10 +69,20 @@ DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *
     return job;
 }
 
+/* Whether lines of A, whose rows are side by side, come from memory to be used where they are: their blocks
+   are short, so that one stays near while the next is asked for. (A pixel's channels, summed over pixels.) */
+static bool dml__asks_for_lines(const dml__job *job)
+{
+    const dml__product *product = &job->product;
+    return product->n < DML__PACKED_A_COLUMNS && dml__has_lanes(&product->a) &&
+           product->m * product->k > DML__NEAR_FLOATS;
+}
+
 /* The blocks of k: as many as needed, of about the same size, which the micro-kernel unrolls by 4. */
 static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
 {
-    return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, job->kernel->k_block)), 4));
+    const ptrdiff_t most = dml__asks_for_lines(job) ? DML__LINES_KC : job->kernel->k_block;
+    return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, most)), 4));
 }
 
 /* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions:
@@ -122,6 +138,7 @@ typedef struct dml__blocking {
     bool across; /* tiles beside each other follow each other, and not those below each other */
     ptrdiff_t kc, mc, nc;
     ptrdiff_t ask_until; /* rows of A before this one are asked for a part ahead; 0: none are */
+    ptrdiff_t ask_k;     /* the same for lines of A, by k */
     float *a, *b;        /* (mc, kc) in panels of a tile's rows; (kc, nc) in panels of its columns */
 } dml__blocking;
 
@@ -272,21 +289,29 @@ static inline void dml__run_tile(const dml__job *job, ptrdiff_t i, ptrdiff_t j, 
     job->kernel->run(tile);
 }
 
-/* A tile's rows. Of an A that is used where it is and comes from memory, as much of the next part's rows is
-   asked for as will be there when their turn comes: the panels share the k's of a row. (gcc 12 removes calls
-   of a function that does nothing but ask.) */
+/* A tile's rows. Of an A that comes from memory and is used where it is, as much of the next part is asked
+   for as will be there when its turn comes: the panels share the k's of a row; or, of lines, the tiles of the
+   first panel share the k's. (gcc 12 removes calls of a function that does nothing but ask.) */
 static inline void dml__take_rows(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
                                   ptrdiff_t i, int rows, ptrdiff_t panel, ptrdiff_t panels, dml__tile *tile)
 {
     tile->rows = rows;
     dml__aim_a(job, blocking, part, i, tile);
-    if (i + blocking->mc + rows > blocking->ask_until) return;
     const dml__matrix *a = (const dml__matrix *)job->product.a.source;
-    const ptrdiff_t kc = part->k1 - part->k0, share = dml__round_up(dml__quotient_up(kc, panels), 16);
-    const ptrdiff_t first = panel * share, end = dml__smaller(kc, first + share);
-    const float *row = tile->a[0] + blocking->mc * a->lane_step;
-    for (int r = 0; r < rows; r++, row += a->lane_step)
-        for (ptrdiff_t k = first; k < end; k += 16) DML__PREFETCH(row + k);
+    if (i + blocking->mc + rows <= blocking->ask_until) {
+        const ptrdiff_t kc = part->k1 - part->k0, share = dml__round_up(dml__quotient_up(kc, panels), 16);
+        const ptrdiff_t first = panel * share, end = dml__smaller(kc, first + share);
+        const float *row = tile->a[0] + blocking->mc * a->lane_step;
+        for (int r = 0; r < rows; r++, row += a->lane_step)
+            for (ptrdiff_t k = first; k < end; k += 16) DML__PREFETCH(row + k);
+    } else if (panel == 0 && part->k1 < blocking->ask_k) {
+        const ptrdiff_t kc = dml__smaller(blocking->kc, blocking->ask_k - part->k1);
+        const ptrdiff_t high = part->i1 - part->i0, at = i - part->i0, end = (at + rows) * kc / high;
+        ptrdiff_t k = at * kc / high;
+        const float *line = a->x + part->i0 + (part->k1 + k) * a->k_step;
+        for (; k < end; k++, line += a->k_step)
+            for (ptrdiff_t r = 0; r < high; r += 16) DML__PREFETCH(line + r);
+    }
 }
 
 /* All tiles of a part of C, with A and B packed where they have to be. What the outer loop holds fixed stays
@@ -361,7 +386,7 @@ static bool dml__packs_a(const dml__factor *a, ptrdiff_t columns)
 {
     if (a->pack != dml__pack_matrix) return true;
     const dml__matrix *matrix = (const dml__matrix *)a->source;
-    if (matrix->k_step != 1) return columns >= 64;
+    if (matrix->k_step != 1) return columns >= DML__PACKED_A_COLUMNS;
     return columns >= (dml__collides(matrix->lane_step) ? 96 : 192);
 }
 
@@ -402,6 +427,7 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
             dml__round_up(dml__quotient_up(columns, dml__quotient_up(columns, DML__PACK_COLUMNS)), job->full);
     blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||
                       blocking.kc * blocking.nc <= DML__ACROSS_FLOATS;
+    blocking.ask_k = dml__asks_for_lines(job) ? range->k1 : 0;
     blocking.ask_until = dml__asks_ahead(job, &blocking, range) ? range->i1 : 0;
     blocking.a = blocking.b = NULL;
     return blocking;
