@@ -289,13 +289,14 @@ static inline void dml__run_tile(const dml__job *job, ptrdiff_t i, ptrdiff_t j, 
     job->kernel->run(tile);
 }
 
-/* A tile's rows. Of an A that comes from memory and is used where it is, as much of the next part is asked
-   for as will be there when its turn comes: the panels share the k's of a row; or, of lines, the tiles of the
-   first panel share the k's. (gcc 12 removes calls of a function that does nothing but ask.) */
-static inline void dml__take_rows(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
-                                  ptrdiff_t i, int rows, ptrdiff_t panel, ptrdiff_t panels, dml__tile *tile)
+/* The same of an A that comes from memory and is used where it is: as much of the next part is asked for as
+   will be there when its turn comes. The panels share the k's of a row; or, of lines, the tiles of the first
+   panel share the k's. (gcc 12 removes calls of a function that does nothing but ask: so the two are one.) */
+DML__NOINLINE static void dml__aim_a_ahead(const dml__job *job, const dml__blocking *blocking,
+                                           const dml__range *part, ptrdiff_t i, ptrdiff_t panel,
+                                           ptrdiff_t panels, dml__tile *tile)
 {
-    tile->rows = rows;
+    const int rows = tile->rows;
     dml__aim_a(job, blocking, part, i, tile);
     const dml__matrix *a = (const dml__matrix *)job->product.a.source;
     if (i + blocking->mc + rows <= blocking->ask_until) {
@@ -329,9 +330,14 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
     tile.beta = first ? job->product.beta : 1;
     tile.relu = last && job->product.epilogue.activation == DML_ACTIVATION_RELU;
     const dml__heights heights = dml__divide_rows(job, part);
+    const bool asks = blocking->ask_until > 0 || blocking->ask_k > 0;
     if (blocking->across) {
         for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
-            dml__take_rows(job, blocking, part, i, dml__height_at(&heights, i), 0, 1, &tile);
+            tile.rows = dml__height_at(&heights, i);
+            if (asks)
+                dml__aim_a_ahead(job, blocking, part, i, 0, 1, &tile);
+            else
+                dml__aim_a(job, blocking, part, i, &tile);
             for (ptrdiff_t j = part->j0; j < part->j1; j += tile.panels * tile.columns) {
                 tile.columns = (int)dml__smaller(job->full, part->j1 - j);
                 tile.panels = job->transposed ? 1 : (int)((part->j1 - j) / tile.columns);
@@ -346,8 +352,11 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
         tile.columns = (int)dml__smaller(job->full, part->j1 - j);
         dml__aim_b(job, blocking, part, j, &tile);
         for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
-            dml__take_rows(job, blocking, part, i, dml__height_at(&heights, i), (j - part->j0) / job->full,
-                           panels, &tile);
+            tile.rows = dml__height_at(&heights, i);
+            if (asks)
+                dml__aim_a_ahead(job, blocking, part, i, (j - part->j0) / job->full, panels, &tile);
+            else
+                dml__aim_a(job, blocking, part, i, &tile);
             dml__run_tile(job, i, j, last, &tile);
         }
     }
