@@ -4,6 +4,7 @@
 #include "kernels/conv2d_weights.h"
 
 #include "kernels/conv2d_pass.h"
+#include "kernels/pack.h"
 #include "thread/pool_internal.h"
 
 #include <string.h>
@@ -13,7 +14,11 @@
    cut into strips, each of which is one chain of multiply-adds: a strip of x is copied into panels of
    channels with the padding's zeros around it, one of dy into panels of filters. A small dw has too few tiles
    to share among threads: the strips then are shared out in chunks, whose partial sums are added up in order.
-   Strips and chunks depend on the shape alone. */
+   Strips and chunks depend on the shape alone.
+
+   Few channels under a line of taps leave lanes empty, where filters may fill them: 9 floats take two vectors
+   of 8. Then the roles change: rows are the elements of a patch, columns filters, and the sums are turned on
+   their way to dw. Each is the same chain of multiply-adds, so the bits stay. */
 #define DML__WGRAD_STRIP 256 /* pixels of dy */
 #define DML__WGRAD_CHUNKS 16
 #define DML__WGRAD_CHUNKED 65536  /* floats of a dw that is summed in chunks */
@@ -22,6 +27,7 @@
 #define DML__WGRAD_COPY 49152     /* floats of x that are copied at once, where that is a panel or more */
 #define DML__WGRAD_COPY_MOST 262144
 #define DML__WGRAD_STACK_TILES 8
+#define DML__WGRAD_TURNED 16384 /* floats of a dw that is computed turned, which stays in a level-2 cache */
 
 typedef struct dml__wgrad_plan {
     const dml__wgrad *job;
@@ -30,6 +36,7 @@ typedef struct dml__wgrad_plan {
     ptrdiff_t full, rows;       /* of a tile */
     ptrdiff_t row_tiles, patch; /* patch = taps_h taps_w channels: a line of dw */
     bool lines_of_taps;         /* a tile's columns run through (taps_w, channels), not channels */
+    bool turned;                /* a tile's columns are filters, in whole vectors */
     ptrdiff_t panels;           /* of channels; of whole lines 1 */
     ptrdiff_t lines, pieces;    /* a strip is that many lines of dy, or one of that many pieces of a line */
     ptrdiff_t strips, chunks;
@@ -93,11 +100,27 @@ static void dml__wgrad_plan_shares(dml__wgrad_plan *plan, int threads)
     ptrdiff_t wanted = 1;
     plan->panel_shares = plan->row_shares = 1;
     if (threads > 1 && work >= DML__CONV_SERIAL_WORK) wanted = 2 * threads;
-    if (plan->chunks >= wanted) return;
+    if (plan->chunks >= wanted || plan->turned) return;
     plan->panel_shares = dml__smaller(plan->panels, dml__quotient_up(wanted, plan->chunks));
     if (plan->chunks * plan->panel_shares < wanted)
         plan->row_shares =
             dml__smaller(plan->row_tiles, dml__quotient_up(wanted, plan->chunks * plan->panel_shares));
+}
+
+/* What a line of so many vectors costs, in thirds of a vector: one alone doesn't keep the processor busy. */
+static ptrdiff_t dml__wgrad_line_cost(ptrdiff_t floats, ptrdiff_t lanes)
+{
+    const ptrdiff_t vectors = dml__quotient_up(floats, lanes);
+    return 3 * vectors + vectors % 2;
+}
+
+static bool dml__wgrad_is_turned(const dml__wgrad_plan *plan)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t lanes = plan->kernel->lanes;
+    return plan->lines_of_taps && j->filters % lanes == 0 && plan->patch <= DML__WGRAD_TURNED / j->filters &&
+           plan->patch * dml__wgrad_line_cost(j->filters, lanes) <
+               j->filters * j->taps_h * dml__wgrad_line_cost(j->taps_w * j->channels, lanes);
 }
 
 static dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *job, int threads)
@@ -112,6 +135,7 @@ static dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *job,
     plan.row_tiles = dml__quotient_up(job->filters, plan.rows);
     plan.patch = job->taps_h * job->taps_w * job->channels;
     plan.lines_of_taps = job->channels < plan.full && job->taps_w > 1 && job->dilation_w == 1;
+    plan.turned = dml__wgrad_is_turned(&plan);
     plan.panels = plan.lines_of_taps ? 1 : dml__quotient_up(job->channels, plan.full);
     dml__wgrad_plan_strips(&plan);
     dml__wgrad_plan_copies(&plan);
@@ -129,7 +153,9 @@ static ptrdiff_t dml__wgrad_copy_floats(const dml__wgrad_plan *plan)
 
 static ptrdiff_t dml__wgrad_worker_floats(const dml__wgrad_plan *plan)
 {
-    return dml__round_up(dml__wgrad_copy_floats(plan), 16) + DML__WGRAD_STRIP * plan->filters_at_once;
+    return dml__round_up(dml__wgrad_copy_floats(plan), 16) +
+           (plan->turned ? (DML__WGRAD_STRIP + plan->patch) * plan->job->filters
+                         : DML__WGRAD_STRIP * plan->filters_at_once);
 }
 
 /* Pixels x0 .. x0 + w - 1 of lines line0 .. of dy, all images' lines counted through. */
@@ -382,6 +408,79 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
     }
 }
 
+/* Packs a strip of dy as panels of filters, (pixels, columns) one behind the other. */
+static void dml__wgrad_pack_turned(const dml__wgrad_plan *plan, const float *from, ptrdiff_t pixels,
+                                   float *out)
+{
+    const dml__wgrad *j = plan->job;
+    for (ptrdiff_t i = 0; i < pixels; i++, from += j->dy_pixel) /* which are best read from end to end */
+        for (ptrdiff_t f = 0; f < j->filters; f += plan->full) {
+            const ptrdiff_t count = dml__smaller(plan->full, j->filters - f);
+            if (count == 16)
+                memcpy(out + f * pixels + i * 16, from + f, 16 * sizeof *out);
+            else
+                dml__conv_copy(out + f * pixels + i * count, from + f, count);
+        }
+}
+
+/* One strip's share of dw turned, (patch, filters). */
+static void dml__wgrad_multiply_turned(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
+                                       const dml__wgrad_view *view, float *packed, float beta, float *sums)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t pixels = strip->lines * strip->w, line = j->taps_w * j->channels,
+                    tiles = dml__quotient_up(plan->patch, plan->rows);
+    const float *dy = j->dy + (strip->line0 * j->out_w + strip->x0) * j->dy_pixel;
+    const bool in_place = j->filters <= plan->full;
+    ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
+    dml__tile tile;
+    dml__tile_init(&tile);
+    tile.a_at = a_at;
+    tile.b_at = b_at;
+    tile.beta = beta;
+    tile.k = (int)strip->w;
+    tile.blocks = (int)strip->lines;
+    tile.a_step = view->pixel_step * j->channels;
+    for (ptrdiff_t l = 0; l < strip->lines; l++) a_at[l] = view->at[l] * view->line_step * j->channels;
+    if (!in_place) dml__wgrad_pack_turned(plan, dy, pixels, packed);
+    for (ptrdiff_t f = 0; f < j->filters; f += tile.columns) {
+        tile.columns = (int)dml__smaller(plan->full, j->filters - f);
+        tile.b = in_place ? dy : packed + f * pixels;
+        tile.b_step = in_place ? j->dy_pixel : tile.columns;
+        for (ptrdiff_t l = 0; l < strip->lines; l++) b_at[l] = l * strip->w * tile.b_step;
+        for (ptrdiff_t t = 0; t < tiles; t++) {
+            const ptrdiff_t row = t * plan->patch / tiles;
+            tile.rows = (int)((t + 1) * plan->patch / tiles - row);
+            for (int i = 0; i < tile.rows; i++) {
+                const ptrdiff_t tap_h = (row + i) / line;
+                tile.a[i] = view->base + tap_h * j->dilation_h * view->line_step * j->channels +
+                            (row + i - tap_h * line);
+                tile.c[i] = sums + (row + i) * j->filters + f;
+            }
+            plan->kernel->run(&tile);
+        }
+    }
+}
+
+/* All of a chunk. */
+static void dml__wgrad_turned_run(const dml__wgrad_plan *plan, const dml__wgrad_part *part, float *scratch)
+{
+    const dml__wgrad *j = plan->job;
+    float *packed = scratch + dml__round_up(dml__wgrad_copy_floats(plan), 16);
+    float *sums = packed + DML__WGRAD_STRIP * j->filters;
+    const ptrdiff_t end = (part->chunk + 1) * plan->strips / plan->chunks;
+    dml__wgrad_view view;
+    float beta = part->chunk ? 0 : j->beta;
+    if (beta != 0)
+        dml__pack_transposed(part->dw, plan->patch, (int)j->filters, (int)plan->patch, (int)j->filters, sums);
+    for (ptrdiff_t s = part->chunk * plan->strips / plan->chunks; s < end; s++, beta = 1) {
+        const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
+        dml__wgrad_view_strip(plan, &strip, 0, 1, scratch, &view);
+        dml__wgrad_multiply_turned(plan, &strip, &view, packed, beta, sums);
+    }
+    dml__pack_transposed(sums, j->filters, (int)plan->patch, (int)j->filters, (int)plan->patch, part->dw);
+}
+
 static void dml__wgrad_part_run(const dml__wgrad_plan *plan, const dml__wgrad_part *part, float *scratch)
 {
     const dml__wgrad *j = plan->job;
@@ -534,7 +633,9 @@ static void dml__wgrad_task(void *argument, int task, int worker)
     part.dw =
         part.chunk ? plan->partial + (part.chunk - 1) * plan->job->filters * plan->patch : plan->job->dw;
     float *scratch = (float *)dml_pool_scratch(plan->pool, worker);
-    if (scratch)
+    if (scratch && plan->turned)
+        dml__wgrad_turned_run(plan, &part, scratch);
+    else if (scratch)
         dml__wgrad_part_run(plan, &part, scratch);
     else /* a host that numbers its workers wrongly */
         dml__wgrad_part_on_stack(plan, &part);

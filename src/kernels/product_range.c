@@ -18,6 +18,12 @@
 #define DML__ACROSS_FLOATS 4096
 #define DML__ACROSS_KC 64
 
+/* A whose rows are side by side is used where it is for fewer columns than this; and with more floats than a
+   second cache keeps, this many k's at a time. */
+#define DML__PACKED_A_COLUMNS 64
+#define DML__NEAR_FLOATS 131072
+#define DML__LINES_KC 128
+
 /* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
    needs little takes little of it. */
 #define DML__STACK_FLOATS DML__PANEL_FLOATS
@@ -63,10 +69,20 @@ DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *
     return job;
 }
 
+/* Whether lines of A, whose rows are side by side, come from memory to be used where they are: their blocks
+   are short, so that one stays near while the next is asked for. (A pixel's channels, summed over pixels.) */
+static bool dml__asks_for_lines(const dml__job *job)
+{
+    const dml__product *product = &job->product;
+    return product->n < DML__PACKED_A_COLUMNS && dml__has_lanes(&product->a) &&
+           product->m * product->k > DML__NEAR_FLOATS;
+}
+
 /* The blocks of k: as many as needed, of about the same size, which the micro-kernel unrolls by 4. */
 static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
 {
-    return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, job->kernel->k_block)), 4));
+    const ptrdiff_t most = dml__asks_for_lines(job) ? DML__LINES_KC : job->kernel->k_block;
+    return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, most)), 4));
 }
 
 /* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions:
@@ -121,7 +137,9 @@ typedef struct dml__blocking {
     bool pack_a, pack_b;
     bool across; /* tiles beside each other follow each other, and not those below each other */
     ptrdiff_t kc, mc, nc;
-    float *a, *b; /* (mc, kc) in panels of a tile's rows; (kc, nc) in panels of its columns */
+    ptrdiff_t ask_until; /* rows of A before this one are asked for a part ahead; 0: none are */
+    ptrdiff_t ask_k;     /* the same for lines of A, by k */
+    float *a, *b;        /* (mc, kc) in panels of a tile's rows; (kc, nc) in panels of its columns */
 } dml__blocking;
 
 /* The rows of a part in tiles of about the same height: so many of `height` + 1 rows, then so many of
@@ -271,6 +289,32 @@ static inline void dml__run_tile(const dml__job *job, ptrdiff_t i, ptrdiff_t j, 
     job->kernel->run(tile);
 }
 
+/* The same of an A that comes from memory and is used where it is: as much of the next part is asked for as
+   will be there when its turn comes. The panels share the k's of a row; or, of lines, the tiles of the first
+   panel share the k's. (gcc 12 removes calls of a function that does nothing but ask: so the two are one.) */
+DML__NOINLINE static void dml__aim_a_ahead(const dml__job *job, const dml__blocking *blocking,
+                                           const dml__range *part, ptrdiff_t i, ptrdiff_t panel,
+                                           ptrdiff_t panels, dml__tile *tile)
+{
+    const int rows = tile->rows;
+    dml__aim_a(job, blocking, part, i, tile);
+    const dml__matrix *a = (const dml__matrix *)job->product.a.source;
+    if (i + blocking->mc + rows <= blocking->ask_until) {
+        const ptrdiff_t kc = part->k1 - part->k0, share = dml__round_up(dml__quotient_up(kc, panels), 16);
+        const ptrdiff_t first = panel * share, end = dml__smaller(kc, first + share);
+        const float *row = tile->a[0] + blocking->mc * a->lane_step;
+        for (int r = 0; r < rows; r++, row += a->lane_step)
+            for (ptrdiff_t k = first; k < end; k += 16) DML__PREFETCH(row + k);
+    } else if (panel == 0 && part->k1 < blocking->ask_k) {
+        const ptrdiff_t kc = dml__smaller(blocking->kc, blocking->ask_k - part->k1);
+        const ptrdiff_t high = part->i1 - part->i0, at = i - part->i0, end = (at + rows) * kc / high;
+        ptrdiff_t k = at * kc / high;
+        const float *line = a->x + part->i0 + (part->k1 + k) * a->k_step;
+        for (; k < end; k++, line += a->k_step)
+            for (ptrdiff_t r = 0; r < high; r += 16) DML__PREFETCH(line + r);
+    }
+}
+
 /* All tiles of a part of C, with A and B packed where they have to be. What the outer loop holds fixed stays
    in the first cache: a panel of B while the tiles below each other go over it, or a few rows of A. */
 static void dml__multiply_part(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
@@ -286,10 +330,14 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
     tile.beta = first ? job->product.beta : 1;
     tile.relu = last && job->product.epilogue.activation == DML_ACTIVATION_RELU;
     const dml__heights heights = dml__divide_rows(job, part);
+    const bool asks = blocking->ask_until > 0 || blocking->ask_k > 0;
     if (blocking->across) {
         for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
             tile.rows = dml__height_at(&heights, i);
-            dml__aim_a(job, blocking, part, i, &tile);
+            if (asks)
+                dml__aim_a_ahead(job, blocking, part, i, 0, 1, &tile);
+            else
+                dml__aim_a(job, blocking, part, i, &tile);
             for (ptrdiff_t j = part->j0; j < part->j1; j += tile.panels * tile.columns) {
                 tile.columns = (int)dml__smaller(job->full, part->j1 - j);
                 tile.panels = job->transposed ? 1 : (int)((part->j1 - j) / tile.columns);
@@ -299,12 +347,16 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
         }
         return;
     }
+    const ptrdiff_t panels = dml__quotient_up(part->j1 - part->j0, job->full);
     for (ptrdiff_t j = part->j0; j < part->j1; j += job->full) {
         tile.columns = (int)dml__smaller(job->full, part->j1 - j);
         dml__aim_b(job, blocking, part, j, &tile);
         for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
             tile.rows = dml__height_at(&heights, i);
-            dml__aim_a(job, blocking, part, i, &tile);
+            if (asks)
+                dml__aim_a_ahead(job, blocking, part, i, (j - part->j0) / job->full, panels, &tile);
+            else
+                dml__aim_a(job, blocking, part, i, &tile);
             dml__run_tile(job, i, j, last, &tile);
         }
     }
@@ -343,13 +395,22 @@ static bool dml__packs_a(const dml__factor *a, ptrdiff_t columns)
 {
     if (a->pack != dml__pack_matrix) return true;
     const dml__matrix *matrix = (const dml__matrix *)a->source;
-    if (matrix->k_step != 1) return columns >= 64;
+    if (matrix->k_step != 1) return columns >= DML__PACKED_A_COLUMNS;
     return columns >= (dml__collides(matrix->lane_step) ? 96 : 192);
 }
 
 static bool dml__packs_b(const dml__job *job, ptrdiff_t rows)
 {
     return !dml__has_lanes(&job->product.b) || rows > 2 * job->rows;
+}
+
+/* Whether rows of A come from memory, and are long enough: short ones follow each other so closely that the
+   processor asks for them itself. */
+static bool dml__asks_ahead(const dml__job *job, const dml__blocking *blocking, const dml__range *range)
+{
+    const ptrdiff_t bytes = (range->i1 - range->i0) * (range->k1 - range->k0) * (ptrdiff_t)sizeof(float);
+    return !blocking->pack_a && ((const dml__matrix *)job->product.a.source)->k_step == 1 &&
+           blocking->kc > DML__ACROSS_KC && bytes > job->l2;
 }
 
 /* So many rows of A that they take half of the second cache, which the rows of C and panels of B pass
@@ -375,6 +436,8 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
             dml__round_up(dml__quotient_up(columns, dml__quotient_up(columns, DML__PACK_COLUMNS)), job->full);
     blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||
                       blocking.kc * blocking.nc <= DML__ACROSS_FLOATS;
+    blocking.ask_k = dml__asks_for_lines(job) ? range->k1 : 0;
+    blocking.ask_until = dml__asks_ahead(job, &blocking, range) ? range->i1 : 0;
     blocking.a = blocking.b = NULL;
     return blocking;
 }

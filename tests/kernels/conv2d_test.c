@@ -174,10 +174,18 @@ static void larger_shapes(void)
         { 1, 3, 4, 2, 3, 2, 2, 1, 2, 5, 4, 0, 0, 0 }, /* pads larger than the kernel */
         { 1, 40, 1, 5, 65, 7, 1, 3, 1, 3, 0, 0, 0, 0 }, /* a line */
         { 1, 4, 6, 5, 300, 1, 1, 2, 2, 0, 0, 0, 0, 0 }, /* inputs that meet no tap, of many filters */
-        { 2, 4, 6, 5, 300, 1, 1, 1, 2, 0, 0, 0, 0, 0 },        { 1, 5, 6, 5, 300, 3, 1, 2, 3, 1, 0, 0, 0, 0 },
+        { 2, 4, 6, 5, 300, 1, 1, 1, 2, 0, 0, 0, 0, 0 },
+        { 1, 5, 6, 5, 300, 3, 1, 2, 3, 1, 0, 0, 0, 0 },
         { 2, 9, 10, 19, 23, 1, 1, 2, 2, 0, 0, 0, 0, 0 }, /* strided pixels: tiles go through several lines */
         { 2, 14, 14, 6, 16, 5, 5, 1, 1, 0, 0, 0, 0, 0 }, /* gradients onto few channels, through many taps */
-        { 1, 20, 18, 3, 50, 3, 4, 1, 1, 1, 2, 0, 0, 0 },       { 2, 9, 35, 1, 33, 4, 5, 1, 1, 2, 1, 2, 0, 0 },
+        { 1, 20, 18, 3, 50, 3, 4, 1, 1, 1, 2, 0, 0, 0 },
+        { 2, 9, 35, 1, 33, 4, 5, 1, 1, 2, 1, 2, 0, 0 },
+        { 3, 20, 21, 3, 16, 3, 3, 1, 1, 1, 1, 0, 0, 0 }, /* dw of lines of taps shorter than vectors */
+        { 2, 30, 31, 3, 24, 7, 7, 2, 2, 3, 3, 0, 0, 0 },
+        { 1, 3, 600, 3, 40, 3, 3, 1, 2, 1, 1, 2, 0, 0 },
+        { 2, 12, 13, 6, 64, 3, 3, 2, 1, 1, 1, 0, 0, 2 },
+        { 1, 40, 41, 24, 100, 1, 1, 1, 1, 0, 0, 0, 0, 0 }, /* more pixels than stay in a second cache */
+        { 1, 40, 41, 40, 120, 1, 1, 1, 1, 0, 0, 0, 0, 0 },
         { 0, 5, 5, 3, 4, 3, 3, 1, 1, 1, 1, 0, 0, 0 },          /* an empty batch: dw is beta dw */
         { 2, 9, 8, 1040, 1040, 3, 3, 1, 1, 1, 1, 0, 0, 1040 }, /* depthwise: channels in several blocks */
         { 1, 40, 70, 24, 24, 12, 10, 1, 1, 5, 5, 0, 0, 24 },   /* many taps */
@@ -186,8 +194,11 @@ static void larger_shapes(void)
         { 5, 60, 61, 72, 72, 3, 3, 2, 2, 1, 1, 0, 0, 72 },     /* beyond the level-2 caches */
     };
     unsigned state = 2;
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        for (int p = 2; p < KERNEL_POOLS; p++) /* the others have none */
+            CHECK_INT(dml_pool_reserve(kernel_pools[p], dml_conv2d_scratch(&shapes[i], true)), DML_OK);
         check(shapes[i], kernel_pools, KERNEL_POOLS, &state);
+    }
 }
 
 /* Any shape, with any pool: one without scratch (NULL), and ones with what dml_conv2d_scratch says. */
