@@ -12,27 +12,23 @@ DML__LOCAL dml__broadcast dml__broadcast_of(int dims, const size_t *result, cons
 {
     dml__broadcast b;
     size_t stride = 1;
-    int to = DML__BROADCAST_DIMS; /* built from its end */
-    memset(&b, 0, sizeof b);
-    for (int d = dims - 1; d >= 0; d--) {
-        const size_t step = operand[d] == 1 ? 0 : stride;
-        stride *= operand[d];
+    int last = -1;
+    for (int d = 0; d < dims; d++) stride *= operand[d];
+    for (int d = 0; d < dims; d++) {
+        if (operand[d] > 1) stride /= operand[d];
         if (result[d] == 1) continue;
-        if (to < DML__BROADCAST_DIMS && step == b.stride[to] * b.size[to]) {
-            b.size[to] *= result[d];
-            continue;
-        }
-        to--;
-        b.size[to] = result[d];
-        b.stride[to] = step;
+        const size_t step = operand[d] == 1 ? 0 : stride;
+        if (last >= 0 && b.stride[last] == step * result[d])
+            b.size[last] *= result[d];
+        else
+            b.size[++last] = result[d];
+        b.stride[last] = step;
     }
-    if (to == DML__BROADCAST_DIMS) {
-        to--;
-        b.size[to] = b.stride[to] = 1;
+    if (last < 0) {
+        last = 0;
+        b.size[0] = b.stride[0] = 1;
     }
-    b.dims = DML__BROADCAST_DIMS - to;
-    memmove(b.size, b.size + to, (size_t)b.dims * sizeof *b.size);
-    memmove(b.stride, b.stride + to, (size_t)b.dims * sizeof *b.stride);
+    b.dims = last + 1;
     return b;
 }
 

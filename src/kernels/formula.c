@@ -55,7 +55,8 @@ typedef void dml__formula_loop(dml_isa isa, size_t n, const dml__formula_at *at)
 #define DML__NEEDS_C 8u
 #define DML__NEEDS_DY 16u
 
-#define DML__FORMULA_LOOP(name, reads, result, ...)                                                          \
+/* `unrolled`: DML__BY_FOUR where the body is short. */
+#define DML__FORMULA_LOOP(name, unrolled, reads, result, ...)                                                \
     DML__BODY void name##_body(size_t n, const dml__formula_at *operands)                                    \
     {                                                                                                        \
         const dml__formula_at at = *operands;                                                                \
@@ -64,7 +65,8 @@ typedef void dml__formula_loop(dml_isa isa, size_t n, const dml__formula_at *at)
         dml__vf p, q, a = zero, b = zero, c = zero, y = zero, dy = zero, d = zero;                           \
         dml__splat(&p, at.p);                                                                                \
         dml__splat(&q, at.q);                                                                                \
-        for (size_t i = 0; i < n; i += DML__LANES) {                                                         \
+        unrolled for (size_t i = 0; i < n; i += DML__LANES)                                                  \
+        {                                                                                                    \
             if (loads & DML__NEEDS_A) a = DML__LOAD(at.in[0] + i);                                           \
             if (loads & DML__NEEDS_B) b = DML__LOAD(at.in[1] + i);                                           \
             if (loads & DML__NEEDS_Y) y = DML__LOAD(at.y + i);                                               \
@@ -80,14 +82,14 @@ typedef void dml__formula_loop(dml_isa isa, size_t n, const dml__formula_at *at)
 #define DML__READS_ALL(inputs) (DML__NEEDS_A | DML__NEEDS_B | ((inputs) > 2 ? DML__NEEDS_C : 0))
 
 #define DML__FORMULA_LOOPS_1(name, needs, forward, gradient)                                                 \
-    DML__FORMULA_LOOP(dml__##name##_values, DML__NEEDS_A, y, forward)                                        \
-    DML__FORMULA_LOOP(dml__##name##_gradient0, (needs) | DML__NEEDS_DY, d, gradient)
+    DML__FORMULA_LOOP(dml__##name##_values, , DML__NEEDS_A, y, forward)                                      \
+    DML__FORMULA_LOOP(dml__##name##_gradient0, , (needs) | DML__NEEDS_DY, d, gradient)
 #define DML__FORMULA_LOOPS_2(name, inputs, first, needs, forward, gradient0, gradient1)                      \
-    DML__FORMULA_LOOP(dml__##name##_values, DML__READS_ALL(inputs), y, forward)                              \
-    DML__FORMULA_LOOP(dml__##name##_gradient0, (needs) | DML__NEEDS_DY, d, gradient0)                        \
-    DML__FORMULA_LOOP(dml__##name##_gradient1, (needs) | DML__NEEDS_DY, d, gradient1)
+    DML__FORMULA_LOOP(dml__##name##_values, DML__BY_FOUR, DML__READS_ALL(inputs), y, forward)                \
+    DML__FORMULA_LOOP(dml__##name##_gradient0, DML__BY_FOUR, (needs) | DML__NEEDS_DY, d, gradient0)          \
+    DML__FORMULA_LOOP(dml__##name##_gradient1, DML__BY_FOUR, (needs) | DML__NEEDS_DY, d, gradient1)
 #define DML__FORMULA_LOOPS_FLAT(name, forward)                                                               \
-    DML__FORMULA_LOOP(dml__##name##_values, DML__READS_ALL(2), y, forward)
+    DML__FORMULA_LOOP(dml__##name##_values, DML__BY_FOUR, DML__READS_ALL(2), y, forward)
 
 DML__FORMULAS_1(DML__FORMULA_LOOPS_1)
 DML__FORMULAS_2(DML__FORMULA_LOOPS_2)
@@ -294,7 +296,11 @@ DML__LOCAL dml__formula_call dml__formula_plain(int formula, size_t n, const flo
     call.n = n;
     call.in[0] = a;
     call.in[1] = b;
-    for (int i = 0; i < DML__FORMULA_INPUTS; i++) call.layout[i] = dml__broadcast_of(1, &n, &n);
+    for (int i = 0; i < DML__FORMULA_INPUTS; i++) {
+        call.layout[i].dims = 1;
+        call.layout[i].size[0] = n;
+        call.layout[i].stride[0] = 1;
+    }
     return call;
 }
 
