@@ -712,6 +712,10 @@ DML_API float dml_max(dml_pool *pool, size_t n, const float *x);
 /* y[c] = sum over r of x[r][c] + beta y[c], x (rows, columns); with beta = 0, y is not read. */
 DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const float *x, float beta, float *y);
 
+/* y[o][i] = sum over k of x[o][k][i] + beta y[o][i], x (outer, n, inner); with beta = 0, y is not read. */
+DML_API void dml_sum_axis(dml_pool *pool, size_t outer, size_t n, size_t inner, const float *x, float beta,
+                          float *y);
+
 /* out[r] = the column of the largest x[r][c], the first of equals; columns at least 1. */
 DML_API void dml_argmax(dml_pool *pool, size_t rows, size_t columns, const float *x, int32_t *out);
 
@@ -1221,12 +1225,31 @@ DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file);
 
 /* ---- ops/op_arithmetic.h ---- */
 
-/* op_arithmetic.h: sums and changes of shape. */
+/* op_arithmetic.h: arithmetic, comparisons and choices, element by element, and changes of shape.
+
+   Shapes are broadcast: counted from the last, dimensions must be the same or 1; a dimension of 1, or one
+   that is missing, is repeated, and so is an operand without a batch (a parameter) for each sample. The
+   gradient of what was repeated is the sum over its repetitions. DML_ERROR_SHAPE when dimensions differ. */
 #ifndef DML_OPS_OP_ARITHMETIC_H
 #define DML_OPS_OP_ARITHMETIC_H
 
-/* a + b, of the same shape; also for scalar losses. DML_ERROR_SHAPE when they differ. */
-DML_API dml_node *dml_add(dml_node *a, dml_node *b);
+DML_API dml_node *dml_add(dml_node *a, dml_node *b); /* a + b; also of losses */
+DML_API dml_node *dml_sub(dml_node *a, dml_node *b); /* a - b */
+DML_API dml_node *dml_mul(dml_node *a, dml_node *b); /* a b, element by element */
+DML_API dml_node *dml_div(dml_node *a, dml_node *b); /* a / b */
+
+/* The larger, the smaller; NaN if either is. Of equals, each gets half of the gradient. */
+DML_API dml_node *dml_maximum(dml_node *a, dml_node *b);
+DML_API dml_node *dml_minimum(dml_node *a, dml_node *b);
+
+/* 1 where it is so, else 0; no gradient flows through them. */
+DML_API dml_node *dml_equal(dml_node *a, dml_node *b);
+DML_API dml_node *dml_not_equal(dml_node *a, dml_node *b);
+DML_API dml_node *dml_less(dml_node *a, dml_node *b);       /* a < b */
+DML_API dml_node *dml_less_equal(dml_node *a, dml_node *b); /* a <= b */
+
+/* Where the condition is not 0 an element of a, else of b. */
+DML_API dml_node *dml_where(dml_node *condition, dml_node *a, dml_node *b);
 
 /* (d0, d1, ...) as (d0 d1 ...): no data moves. */
 DML_API dml_node *dml_flatten(dml_node *x);
@@ -1235,13 +1258,36 @@ DML_API dml_node *dml_flatten(dml_node *x);
 
 /* ---- ops/op_activation.h ---- */
 
-/* op_activation.h: functions of one element. */
+/* op_activation.h: functions of one element. The result has the input's shape. */
 #ifndef DML_OPS_OP_ACTIVATION_H
 #define DML_OPS_OP_ACTIVATION_H
 
-DML_API dml_node *dml_relu(dml_node *x);    /* max(x, 0) */
-DML_API dml_node *dml_tanh(dml_node *x);    /* tanh(x) */
-DML_API dml_node *dml_sigmoid(dml_node *x); /* 1 / (1 + exp(-x)) */
+DML_API dml_node *dml_relu(dml_node *x);                    /* max(x, 0) */
+DML_API dml_node *dml_leaky_relu(dml_node *x, float slope); /* x above 0, else slope x */
+DML_API dml_node *dml_elu(dml_node *x, float alpha);        /* x above 0, else alpha (e^x - 1) */
+DML_API dml_node *dml_gelu(dml_node *x);                    /* x (1 + erf(x / sqrt(2))) / 2 */
+DML_API dml_node *dml_silu(dml_node *x);                    /* x sigmoid(x), swish */
+DML_API dml_node *dml_sigmoid(dml_node *x);                 /* 1 / (1 + exp(-x)) */
+DML_API dml_node *dml_tanh(dml_node *x);                    /* tanh(x) */
+DML_API dml_node *dml_softplus(dml_node *x);                /* log(1 + e^x) */
+
+/* The gelu by which GPT-2 and BERT were trained:
+   x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 (Hendrycks, Gimpel, "Gaussian error linear units", 2016,
+   section 2). */
+DML_API dml_node *dml_gelu_tanh(dml_node *x);
+
+DML_API dml_node *dml_exp(dml_node *x);
+DML_API dml_node *dml_log(dml_node *x);  /* -infinity for 0, NaN below */
+DML_API dml_node *dml_sqrt(dml_node *x); /* NaN below 0 */
+DML_API dml_node *dml_abs(dml_node *x);  /* gradient 0 at 0 */
+DML_API dml_node *dml_square(dml_node *x);
+DML_API dml_node *dml_pow(dml_node *x, float exponent); /* NaN below 0, unless the exponent is whole */
+
+/* x, but at least `low` and at most `high`, which may be infinite; gradient 0 outside. DML_ERROR_ARGUMENT
+   where low is above high. */
+DML_API dml_node *dml_clamp(dml_node *x, float low, float high);
+
+DML_API dml_node *dml_affine(dml_node *x, float scale, float shift); /* scale x + shift */
 
 #endif
 
@@ -11885,330 +11931,6 @@ DML_API void dml_batch_norm_backward_input(dml_pool *pool, size_t rows, size_t c
 
 #endif
 
-/* ---- kernels/elementwise.c ---- */
-
-#ifndef DML_KERNELS_ELEMENTWISE_C
-#define DML_KERNELS_ELEMENTWISE_C
-
-/* ---- kernels/vector_math.h ---- */
-
-/* vector_math.h: functions of a vector's lanes, as building blocks of kernels.
-
-   Bounds are in units in the last place of the exact result (ulp), for every float, also those with a
-   denormal result, with and without FMA; tests/kernels/vector_math_test.c holds them. Special values give
-   what C's functions give; which NaN is not said. Polynomials are minimax (Remez) in their relative error,
-   their coefficients rounded to floats. */
-#ifndef DML_KERNELS_VECTOR_MATH_H
-#define DML_KERNELS_VECTOR_MATH_H
-
-#include <math.h>
-
-#define DML__SIGN_BIT ((int32_t)-0x7fffffff - 1)
-
-/* x = e^x to within 1.25 ulp; inf, 0 and NaN where they belong, gradual underflow kept.
-   e^x = 2^k e^r with k = round(x / ln 2) and r = x - k ln 2, where ln 2 is cut into 355/512, which times k is
-   exact, and the rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). For
-   |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r): error 5e-9. */
-DML__BODY void dml__vector_exp(dml__vf *x)
-{
-    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
-    dml__vf v = *x, highest, lowest;
-    dml__splat(&highest, 89.0f); /* e^89 overflows, e^-104 rounds to 0 */
-    dml__splat(&lowest, -104.0f);
-    v = DML__SELECT(v > highest, highest, v);
-    v = DML__SELECT(v < lowest, lowest, v);
-    const dml__vf shifted = v * 1.44269504f + shift;
-    const dml__vf k = shifted - shift;
-    const dml__vf r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
-    dml__vf q = r * 0.00138144672f + 0.00836878084f;
-    q = q * r + 0.0416683927f;
-    q = q * r + 0.166665196f;
-    q = q * r + 0.49999994f;
-    const dml__vf power = (q * (r * r) + r) + 1.0f;
-    /* 2^k in two factors, since it may lie outside the range of floats where the product doesn't. */
-    const dml__vi whole = (dml__vi)((dml__vu)shifted - 0x4B400000u);
-    const dml__vi half = whole >> 1;
-    const dml__vf scale_a = (dml__vf)(((dml__vu)half + 127u) << 23);
-    const dml__vf scale_b = (dml__vf)(((dml__vu)whole - (dml__vu)half + 127u) << 23);
-    *x = (power * scale_a) * scale_b;
-}
-
-/* x = the natural logarithm of x to within 1 ulp; -inf for 0, NaN below.
-   x = 2^k m with m in sqrt(1/2) .. sqrt(2), and f = m - 1: log x = k ln 2 + (f - f^2 / 2 + f^3 q(f)), ln 2
-   cut as in dml__vector_exp: error 7e-9. */
-DML__BODY void dml__vector_log(dml__vf *x)
-{
-    const dml__vf v = *x, none = { 0 };
-    const dml__vi tiny = v < 1.17549435e-38f; /* denormals are scaled by 2^23 */
-    const dml__vu bits = (dml__vu)DML__SELECT(tiny, v * 8388608.0f, v);
-    const dml__vi whole = (dml__vi)(bits - 0x3F3504F3u) >> 23;
-    const dml__vf f = (dml__vf)(bits - ((dml__vu)whole << 23)) - 1.0f;
-    const dml__vf shifted = (dml__vf)((whole - (tiny & 23)) + 0x4B400000);
-    const dml__vf k = shifted - 12582912.0f, square = f * f;
-    dml__vf q = f * -0.0763450265f + 0.12761578f;
-    q = q * f - 0.13160181f;
-    q = q * f + 0.142017573f;
-    q = q * f - 0.166233569f;
-    q = q * f + 0.200012267f;
-    q = q * f - 0.250008196f;
-    q = q * f + 0.333333313f;
-    dml__vf y = q * (f * square) + k * -2.12194440e-4f;
-    y = (f + (y - square * 0.5f)) + k * 0.693359375f;
-    y = DML__SELECT(v == 0.0f, none - HUGE_VALF, y);
-    y = DML__SELECT(v < 0.0f, none - NAN, y);
-    *x = DML__SELECT(v < HUGE_VALF, y, v); /* inf and NaN stay */
-}
-
-/* x = tanh x to within 2 ulp. For m = |x| < 0.625, m + m^3 q(m^2) (error 5e-9), since the other form cancels
-   there; else (1 - e) / (1 + e) with e = exp(-2 m); then the sign of x. */
-DML__BODY void dml__vector_tanh(dml__vf *x)
-{
-    const dml__vf v = *x, m = (dml__vf)((dml__vi)v & ~DML__SIGN_BIT), square = v * v;
-    dml__vf q = square * -0.00571704563f + 0.020650588f;
-    q = q * square - 0.0537434965f;
-    q = q * square + 0.133314908f;
-    q = q * square - 0.333332837f;
-    const dml__vf inner = q * (square * m) + m;
-    dml__vf e = m * -2.0f;
-    dml__vector_exp(&e);
-    const dml__vf y = DML__SELECT(m < 0.625f, inner, (1.0f - e) / (1.0f + e));
-    *x = (dml__vf)((dml__vi)y | ((dml__vi)v & DML__SIGN_BIT));
-}
-
-/* x = 1 / (1 + e^-x) to within 2.5 ulp, from e^-|x|, which doesn't overflow. */
-DML__BODY void dml__vector_sigmoid(dml__vf *x)
-{
-    const dml__vf v = *x;
-    dml__vf e = (dml__vf)((dml__vi)v | DML__SIGN_BIT), one;
-    dml__vector_exp(&e);
-    dml__splat(&one, 1.0f);
-    *x = DML__SELECT(v < 0.0f, e, one) / (1.0f + e);
-}
-
-/* x = erf x to within 2 ulp. For m = |x| < 0.9, m + m q(m^2) (error 1e-9); else 1 - e^p(m), where e^p is
-   erfc (error 7e-9 of erf), and 1 from 3.95 on; then the sign of x. */
-DML__BODY void dml__vector_erf(dml__vf *x)
-{
-    const dml__vf v = *x, m = (dml__vf)((dml__vi)v & ~DML__SIGN_BIT), square = v * v;
-    dml__vf q = square * 8.51310397e-05f - 0.000817563909f, most, e;
-    q = q * square + 0.00520385895f;
-    q = q * square - 0.0268605091f;
-    q = q * square + 0.112837151f;
-    q = q * square - 0.376126349f;
-    q = q * square + 0.128379166f;
-    const dml__vf inner = q * m + m;
-    dml__splat(&most, 3.95f);
-    const dml__vf t = DML__SELECT(m > most, most, m);
-    e = t * 0.000198218928f - 0.00306548341f;
-    e = e * t + 0.0223151855f;
-    e = e * t - 0.104113623f;
-    e = e * t - 0.636976123f;
-    e = e * t - 1.12779725f;
-    e = e * t - 0.00016645588f;
-    dml__vector_exp(&e);
-    const dml__vf y = DML__SELECT(m < 0.9f, inner, 1.0f - e);
-    *x = (dml__vf)((dml__vi)y | ((dml__vi)v & DML__SIGN_BIT));
-}
-
-#endif
-
-static void dml__map_with_beta(dml_pool *pool, size_t n, dml__map_kernel kernel, const float *a,
-                               const float *b, float beta, float alpha, float *out)
-{
-    const dml__map_operands operands = {
-        { a, b, beta == 0 ? NULL : out }, { out, NULL }, { beta, alpha, 0, 0 }, false
-    };
-    dml__map(pool, n, kernel, &operands);
-}
-
-DML__BODY void dml__fill_map_body(size_t n, const dml__map_operands *operands)
-{
-    const dml__map_operands at = *operands;
-    dml__vf value;
-    dml__splat(&value, at.number[1]); /* once: in a loop gcc builds it lane by lane, again and again */
-    if (at.stream) {
-        DML__BY_FOUR
-        for (size_t i = 0; i < n; i += DML__LANES) dml__stream(at.out[0] + i, &value);
-        DML__STREAM_FENCE();
-    } else {
-        DML__BY_FOUR
-        for (size_t i = 0; i < n; i += DML__LANES) DML__STORE(at.out[0] + i, value);
-    }
-}
-DML__PER_ISA(dml__fill_map, (size_t n, const dml__map_operands *at), (n, at))
-
-DML_API void dml_fill(dml_pool *pool, size_t n, float value, float *y)
-{
-    dml__map_with_beta(pool, n, dml__fill_map, NULL, NULL, 0, value, y);
-}
-
-DML__BODY void dml__axpby_at(const dml__map_operands *at, size_t i, dml__vf *value)
-{
-    *value = at->number[1] * DML__LOAD(at->in[0] + i);
-}
-DML__MAP(dml__axpby)
-
-DML_API void dml_axpby(dml_pool *pool, size_t n, float alpha, const float *x, float beta, float *y)
-{
-    dml__map_with_beta(pool, n, dml__axpby_map, x, NULL, beta, alpha, y);
-}
-
-DML_API void dml_scale(dml_pool *pool, size_t n, float alpha, float *y)
-{
-    dml__map_with_beta(pool, n, dml__axpby_map, y, NULL, 0, alpha, y);
-}
-
-DML__BODY void dml__add_at(const dml__map_operands *at, size_t i, dml__vf *value)
-{
-    *value = DML__LOAD(at->in[0] + i) + DML__LOAD(at->in[1] + i);
-}
-DML__MAP(dml__add)
-
-DML_API void dml_add_forward(dml_pool *pool, size_t n, const float *a, const float *b, float *y)
-{
-    dml__map_with_beta(pool, n, dml__add_map, a, b, 0, 0, y);
-}
-
-DML__BODY void dml__add_relu_at(const dml__map_operands *at, size_t i, dml__vf *value)
-{
-    const dml__vf sum = DML__LOAD(at->in[0] + i) + DML__LOAD(at->in[1] + i);
-    *value = (dml__vf)((dml__vi)sum & ~(sum <= 0.0f)); /* keeps a NaN */
-}
-DML__MAP(dml__add_relu)
-
-DML_API void dml_add_relu_forward(dml_pool *pool, size_t n, const float *a, const float *b, float *y)
-{
-    dml__map_with_beta(pool, n, dml__add_relu_map, a, b, 0, 0, y);
-}
-
-DML__BODY void dml__relu_at(const dml__map_operands *at, size_t i, dml__vf *value)
-{
-    const dml__vf x = DML__LOAD(at->in[0] + i);
-    *value = (dml__vf)((dml__vi)x & ~(x <= 0.0f)); /* keeps a NaN */
-}
-DML__MAP(dml__relu)
-
-DML_API void dml_relu_forward(dml_pool *pool, size_t n, const float *x, float *y)
-{
-    dml__map_with_beta(pool, n, dml__relu_map, x, NULL, 0, 0, y);
-}
-
-DML__BODY void dml__relu_backward_at(const dml__map_operands *at, size_t i, dml__vf *value)
-{
-    const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
-    *value = (dml__vf)((dml__vi)dy & (y > 0.0f));
-}
-DML__MAP(dml__relu_backward)
-
-DML_API void dml_relu_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
-                               float *dx)
-{
-    dml__map_with_beta(pool, n, dml__relu_backward_map, y, dy, beta, 0, dx);
-}
-
-/* y = a function of x, out of vector_math.h. */
-#define DML__FUNCTION(name)                                                                                  \
-    DML__BODY void dml__##name##_map_body(size_t n, const dml__map_operands *operands)                       \
-    {                                                                                                        \
-        const dml__map_operands copy = *operands, *at = &copy;                                               \
-        for (size_t i = 0; i < n; i += DML__LANES) {                                                         \
-            dml__vf value = DML__LOAD(at->in[0] + i);                                                        \
-            dml__vector_##name(&value);                                                                      \
-            DML__STORE(at->out[0] + i, value);                                                               \
-        }                                                                                                    \
-    }                                                                                                        \
-    DML__PER_ISA(dml__##name##_map, (size_t n, const dml__map_operands *at), (n, at))                        \
-    DML_API void dml_##name##_forward(dml_pool *pool, size_t n, const float *x, float *y)                    \
-    {                                                                                                        \
-        dml__map_with_beta(pool, n, dml__##name##_map, x, NULL, 0, 0, y);                                    \
-    }
-
-DML__FUNCTION(exp)
-DML__FUNCTION(log)
-DML__FUNCTION(erf)
-DML__FUNCTION(tanh)
-DML__FUNCTION(sigmoid)
-
-#undef DML__FUNCTION
-
-DML__BODY void dml__tanh_backward_at(const dml__map_operands *at, size_t i, dml__vf *value)
-{
-    const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
-    *value = (1.0f - y * y) * dy;
-}
-DML__MAP(dml__tanh_backward)
-
-DML_API void dml_tanh_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
-                               float *dx)
-{
-    dml__map_with_beta(pool, n, dml__tanh_backward_map, y, dy, beta, 0, dx);
-}
-
-DML__BODY void dml__sigmoid_backward_at(const dml__map_operands *at, size_t i, dml__vf *value)
-{
-    const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
-    *value = y * (1.0f - y) * dy;
-}
-DML__MAP(dml__sigmoid_backward)
-
-DML_API void dml_sigmoid_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
-                                  float *dx)
-{
-    dml__map_with_beta(pool, n, dml__sigmoid_backward_map, y, dy, beta, 0, dx);
-}
-
-typedef struct dml__bias_job {
-    dml_isa isa;
-    size_t rows, columns;
-    const float *bias;
-    float *y; /* (rows, columns) */
-} dml__bias_job;
-
-#define DML__BIAS_NARROW ((size_t)32) /* fewer columns are taken DML__LANES rows at a time */
-
-DML__BODY void dml__bias_rows_body(size_t rows, size_t columns, const float *bias, float *y)
-{
-    float wide[DML__BIAS_NARROW * DML__LANES]; /* the bias of DML__LANES rows, which fills whole vectors */
-    if (columns < DML__BIAS_NARROW && rows >= 16 * DML__LANES) {
-        for (size_t i = 0; i < columns * DML__LANES; i++) wide[i] = i < columns ? bias[i] : wide[i - columns];
-        bias = wide;
-        for (; rows >= DML__LANES; rows -= DML__LANES, y += columns * DML__LANES)
-            for (size_t i = 0; i < columns * DML__LANES; i += DML__LANES)
-                DML__STORE(y + i, DML__LOAD(y + i) + DML__LOAD(wide + i));
-    }
-    for (size_t r = 0; r < rows; r++, y += columns) {
-        size_t c = 0;
-        for (; c + DML__LANES <= columns; c += DML__LANES)
-            DML__STORE(y + c, DML__LOAD(y + c) + DML__LOAD(bias + c));
-        for (; c < columns; c++) y[c] += bias[c];
-    }
-}
-DML__PER_ISA(dml__bias_rows, (size_t rows, size_t columns, const float *bias, float *y),
-             (rows, columns, bias, y))
-
-static void dml__bias_task(void *argument, int task, int worker)
-{
-    const dml__bias_job *job = (const dml__bias_job *)argument;
-    const size_t step = dml__items_per_task(job->columns), begin = (size_t)task * step;
-    (void)worker;
-    dml__bias_rows(job->isa, dml__minimum(step, job->rows - begin), job->columns, job->bias,
-                   job->y + begin * job->columns);
-}
-
-DML_API void dml_bias_add(dml_pool *pool, size_t rows, size_t columns, const float *bias, float *y)
-{
-    dml__bias_job job;
-    job.isa = dml__pool_machine(pool).isa;
-    job.rows = rows;
-    job.columns = columns;
-    job.bias = bias;
-    job.y = y;
-    const int tasks = columns ? (int)dml__divide_up(rows, dml__items_per_task(columns)) : 0;
-    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__bias_task, &job);
-}
-
-#endif
-
 /* ---- kernels/reduce.c ---- */
 
 #ifndef DML_KERNELS_REDUCE_C
@@ -12479,6 +12201,52 @@ DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const flo
                      dml__sum_rows_task, &job);
 }
 
+typedef struct dml__sum_axis_job {
+    dml_isa isa;
+    size_t outer, n, inner;
+    const float *x; /* (outer, n, inner) */
+    float beta;
+    float *y; /* (outer, inner) */
+} dml__sum_axis_job;
+
+static void dml__sum_axis_task(void *argument, int task, int worker)
+{
+    const dml__sum_axis_job *job = (const dml__sum_axis_job *)argument;
+    const size_t each = job->n * job->inner, step = dml__items_per_task(each);
+    const size_t begin = (size_t)task * step, end = dml__minimum(begin + step, job->outer);
+    (void)worker;
+    for (size_t o = begin; o < end; o++) {
+        float *y = job->y + o * job->inner;
+        if (job->inner > 1) {
+            dml_sum_rows(NULL, job->n, job->inner, job->x + o * each, job->beta, y);
+            continue;
+        }
+        double sum = 0;
+        if (job->n) dml__sum_block(job->isa, job->n, job->x + o * each, NULL, &sum);
+        *y = job->beta == 0 ? (float)sum : (float)(sum + (double)job->beta * (double)*y);
+    }
+}
+
+DML_API void dml_sum_axis(dml_pool *pool, size_t outer, size_t n, size_t inner, const float *x, float beta,
+                          float *y)
+{
+    dml__sum_axis_job job;
+    job.isa = dml__pool_machine(pool).isa;
+    job.outer = outer;
+    job.n = n;
+    job.inner = inner;
+    job.x = x;
+    job.beta = beta;
+    job.y = y;
+    if (outer == 1 && inner > 1)
+        dml_sum_rows(pool, n, inner, x, beta, y);
+    else if (outer == 1 && n > 0)
+        *y = beta == 0 ? dml_sum(pool, n, x) : dml_sum(pool, n, x) + beta * *y;
+    else if (inner > 0)
+        dml_pool_run(pool, (int)dml__divide_up(outer, dml__items_per_task(n * inner)), dml__sum_axis_task,
+                     &job);
+}
+
 typedef struct dml__argmax_job {
     dml_isa isa;
     size_t rows, columns;
@@ -12513,6 +12281,950 @@ DML_API void dml_argmax(dml_pool *pool, size_t rows, size_t columns, const float
     job.out = out;
     const int tasks = (int)dml__divide_up(rows, dml__items_per_task(columns));
     dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__argmax_task, &job);
+}
+
+#endif
+
+/* ---- kernels/broadcast.c ---- */
+
+#ifndef DML_KERNELS_BROADCAST_C
+#define DML_KERNELS_BROADCAST_C
+
+/* ---- kernels/broadcast.h ---- */
+
+/* broadcast.h: operands that are smaller than the result, and the sums that are their gradients. */
+#ifndef DML_KERNELS_BROADCAST_H
+#define DML_KERNELS_BROADCAST_H
+
+#define DML__BROADCAST_DIMS 6
+
+/* Where the operand's element for each element of the result lies: the result's dimensions, outermost first,
+   with the operand's stride in each, 0 where it is repeated. Neighbours that one stride serves are one. */
+typedef struct dml__broadcast {
+    int dims; /* at least 1 */
+    size_t size[DML__BROADCAST_DIMS], stride[DML__BROADCAST_DIMS];
+} dml__broadcast;
+
+/* Of the result's `dims` sizes, and the operand's in the same places: the same, or 1. */
+DML__LOCAL dml__broadcast dml__broadcast_of(int dims, const size_t *result, const size_t *operand);
+
+/* Whether the operand has the result's elements in their order. */
+static inline bool dml__broadcast_is_plain(const dml__broadcast *broadcast)
+{
+    return broadcast->dims == 1 && broadcast->stride[0] == 1;
+}
+
+/* to[0 .. count - 1] = the operand's for elements begin .. begin + count - 1 of the result. */
+DML__LOCAL void dml__broadcast_copy(const dml__broadcast *broadcast, const float *operand, size_t begin,
+                                    size_t count, float *to);
+
+/* Sums over repeated dimensions happen one at a time, innermost first: y[o][i] = sum over k of x[o][k][i]. */
+typedef struct dml__broadcast_sum {
+    size_t outer, n, inner;
+} dml__broadcast_sum;
+
+/* The sums that make of an array like the result one like the operand, in order; returns how many. Each but
+   the last is written elsewhere: it has outer x inner elements, at most half as many as it sums. */
+DML__LOCAL int dml__broadcast_sums(const dml__broadcast *broadcast,
+                                   dml__broadcast_sum sums[DML__BROADCAST_DIMS]);
+
+/* How many floats of scratch dml__sum_broadcast takes. */
+DML__LOCAL size_t dml__sum_broadcast_scratch(const dml__broadcast *broadcast);
+
+/* y = the sum of x, which is like the result, over all elements that share one of the operand's, + beta y. */
+DML__LOCAL void dml__sum_broadcast(dml_pool *pool, const dml__broadcast *broadcast, const float *x,
+                                   float *scratch, float beta, float *y);
+
+#endif
+
+#include <string.h>
+
+DML__LOCAL dml__broadcast dml__broadcast_of(int dims, const size_t *result, const size_t *operand)
+{
+    dml__broadcast b;
+    size_t stride = 1;
+    int last = -1;
+    for (int d = 0; d < dims; d++) stride *= operand[d];
+    for (int d = 0; d < dims; d++) {
+        if (operand[d] > 1) stride /= operand[d];
+        if (result[d] == 1) continue;
+        const size_t step = operand[d] == 1 ? 0 : stride;
+        if (last >= 0 && b.stride[last] == step * result[d])
+            b.size[last] *= result[d];
+        else
+            b.size[++last] = result[d];
+        b.stride[last] = step;
+    }
+    if (last < 0) {
+        last = 0;
+        b.size[0] = b.stride[0] = 1;
+    }
+    b.dims = last + 1;
+    return b;
+}
+
+DML__LOCAL void dml__broadcast_copy(const dml__broadcast *broadcast, const float *operand, size_t begin,
+                                    size_t count, float *to)
+{
+    const int last = broadcast->dims - 1;
+    const size_t length = broadcast->size[last], stride = broadcast->stride[last];
+    size_t at[DML__BROADCAST_DIMS], left = begin;
+    for (int d = last; d >= 0; d--) {
+        at[d] = left % broadcast->size[d];
+        left /= broadcast->size[d];
+    }
+    while (count > 0) {
+        const size_t run = dml__minimum(length - at[last], count);
+        const float *from = operand;
+        for (int d = 0; d <= last; d++) from += at[d] * broadcast->stride[d];
+        if (stride == 1)
+            memcpy(to, from, run * sizeof(float));
+        else
+            for (size_t i = 0; i < run; i++) to[i] = *from; /* innermost, it is else repeated */
+        to += run;
+        count -= run;
+        at[last] = 0;
+        for (int d = last - 1; d >= 0 && ++at[d] == broadcast->size[d]; d--) at[d] = 0;
+    }
+}
+
+DML__LOCAL int dml__broadcast_sums(const dml__broadcast *broadcast,
+                                   dml__broadcast_sum sums[DML__BROADCAST_DIMS])
+{
+    int count = 0;
+    size_t inner = 1;
+    for (int d = broadcast->dims - 1; d >= 0; d--) {
+        if (broadcast->stride[d]) {
+            inner *= broadcast->size[d];
+            continue;
+        }
+        dml__broadcast_sum *sum = &sums[count++];
+        sum->outer = 1;
+        for (int k = 0; k < d; k++) sum->outer *= broadcast->size[k];
+        sum->n = broadcast->size[d];
+        sum->inner = inner;
+    }
+    return count;
+}
+
+DML__LOCAL size_t dml__sum_broadcast_scratch(const dml__broadcast *broadcast)
+{
+    dml__broadcast_sum sums[DML__BROADCAST_DIMS];
+    const int count = dml__broadcast_sums(broadcast, sums);
+    size_t floats = 0;
+    for (int i = 0; i < count - 1; i++) floats += sums[i].outer * sums[i].inner;
+    return floats;
+}
+
+DML__LOCAL void dml__sum_broadcast(dml_pool *pool, const dml__broadcast *broadcast, const float *x,
+                                   float *scratch, float beta, float *y)
+{
+    dml__broadcast_sum sums[DML__BROADCAST_DIMS];
+    const int count = dml__broadcast_sums(broadcast, sums);
+    for (int i = 0; i < count; i++) {
+        const dml__broadcast_sum *sum = &sums[i];
+        const bool last = i == count - 1;
+        dml_sum_axis(pool, sum->outer, sum->n, sum->inner, x, last ? beta : 0.0f, last ? y : scratch);
+        x = scratch;
+        scratch += last ? 0 : sum->outer * sum->inner;
+    }
+}
+
+#endif
+
+/* ---- kernels/formula.c ---- */
+
+#ifndef DML_KERNELS_FORMULA_C
+#define DML_KERNELS_FORMULA_C
+
+/* ---- kernels/formula.h ---- */
+
+/* formula.h: the functions of formulas.h over arrays, with operands that may be smaller than the result. */
+#ifndef DML_KERNELS_FORMULA_H
+#define DML_KERNELS_FORMULA_H
+
+/* ---- kernels/formulas.h ---- */
+
+/* formulas.h: the functions of one element, each a row: from it come the CPU's loops (kernels/formula.c), the
+   case of the shared kernel (gpu/formula.cl) and the op (ops/op_formula.c).
+
+   The words of a formula, which each of those defines for its own kind of number:
+
+   VALUE              a number, for what is used twice: VALUE s = SIGMOID(a);
+   a, b, c            the inputs; y the output, dy its gradient, d the gradient asked for
+   P, Q               the op's own two numbers
+   K(1.0f)            a constant, where a word takes a VALUE; beside an operator it may stand bare
+   WHERE(m, x, y)     m ? x : y, both computed; m a comparison, or several joined by & and |
+   EXP EXPM1 LOG LOG1P TANH SIGMOID ERF SQRT ABS(x), POW(x, y)
+
+   `needs` is what the gradients read: A and B inputs, Y the output. */
+#ifndef DML_KERNELS_FORMULAS_H
+#define DML_KERNELS_FORMULAS_H
+
+/* X(name, needs, forward, gradient of a). The relu of a NaN is NaN, so that it gets through. 0.7071 is
+   sqrt(1/2), 0.3989 sqrt(1 / 2 pi), 1.5958 2 sqrt(2 / pi), 0.07135 0.044715 of that. */
+#define DML__FORMULAS_1(X)                                                                                   \
+    X(relu, DML__NEEDS_Y, y = WHERE(a <= 0.0f, K(0.0f), a), d = WHERE(y > 0.0f, dy, K(0.0f)))                \
+    X(leaky_relu, DML__NEEDS_A, y = WHERE(a > 0.0f, a, P * a), d = WHERE(a > 0.0f, dy, P * dy))              \
+    X(elu, DML__NEEDS_A, y = WHERE(a > 0.0f, a, P * EXPM1(a)), d = WHERE(a > 0.0f, dy, P * EXP(a) * dy))     \
+    X(gelu, DML__NEEDS_A, y = 0.5f * a * (1.0f + ERF(a * 0.707106781f)),                                     \
+      d = dy * (0.5f * (1.0f + ERF(a * 0.707106781f)) + a * (0.398942280f * EXP(-0.5f * a * a))))            \
+    X(gelu_tanh, DML__NEEDS_A, y = a * SIGMOID(a * (1.59576912f + 0.0713548163f * a * a)),                   \
+      VALUE s = SIGMOID(a * (1.59576912f + 0.0713548163f * a * a));                                          \
+      d = dy * s * (1.0f + (1.0f - s) * a * (1.59576912f + 0.214064449f * a * a)))                           \
+    X(silu, DML__NEEDS_A, y = a * SIGMOID(a), VALUE s = SIGMOID(a); d = dy * s * (1.0f + a * (1.0f - s)))    \
+    X(sigmoid, DML__NEEDS_Y, y = SIGMOID(a), d = dy * y * (1.0f - y))                                        \
+    X(tanh, DML__NEEDS_Y, y = TANH(a), d = dy * (1.0f - y * y))                                              \
+    X(softplus, DML__NEEDS_A, y = WHERE(a > 0.0f, a, K(0.0f)) + LOG1P(EXP(-ABS(a))), d = dy * SIGMOID(a))    \
+    X(exp, DML__NEEDS_Y, y = EXP(a), d = dy * y)                                                             \
+    X(log, DML__NEEDS_A, y = LOG(a), d = dy / a)                                                             \
+    X(sqrt, DML__NEEDS_Y, y = SQRT(a), d = 0.5f * dy / y)                                                    \
+    X(abs, DML__NEEDS_A, y = ABS(a), d = WHERE(a > 0.0f, dy, WHERE(a < 0.0f, -dy, K(0.0f))))                 \
+    X(square, DML__NEEDS_A, y = a * a, d = 2.0f * a * dy)                                                    \
+    X(pow, DML__NEEDS_A, y = POW(a, P), d = P * POW(a, P - 1.0f) * dy)                                       \
+    X(clamp, DML__NEEDS_A, y = WHERE(a < P, P, WHERE(a > Q, Q, a)),                                          \
+      d = WHERE((a >= P) & (a <= Q), dy, K(0.0f)))                                                           \
+    X(affine, 0, y = P * a + Q, d = P * dy)
+
+/* X(name, inputs, first, needs, forward, gradient of input `first`, of the next). Of equals, each is half
+   the maximum; what is not a number is the largest and the smallest. */
+#define DML__FORMULAS_2(X)                                                                                   \
+    X(add, 2, 0, 0, y = a + b, d = dy, d = dy)                                                               \
+    X(sub, 2, 0, 0, y = a - b, d = dy, d = -dy)                                                              \
+    X(mul, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = a * b, d = dy * b, d = dy * a)                             \
+    X(div, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = a / b, d = dy / b, d = -(dy / b) * (a / b))                \
+    X(maximum, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = WHERE(a >= b, a, WHERE(a < b, b, a + b)),              \
+      d = WHERE(a > b, dy, WHERE(a == b, 0.5f * dy, K(0.0f))),                                               \
+      d = WHERE(a < b, dy, WHERE(a == b, 0.5f * dy, K(0.0f))))                                               \
+    X(minimum, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = WHERE(a <= b, a, WHERE(a > b, b, a + b)),              \
+      d = WHERE(a < b, dy, WHERE(a == b, 0.5f * dy, K(0.0f))),                                               \
+      d = WHERE(a > b, dy, WHERE(a == b, 0.5f * dy, K(0.0f))))                                               \
+    X(where, 3, 1, DML__NEEDS_A, y = WHERE(a != 0.0f, b, c), d = WHERE(a != 0.0f, dy, K(0.0f)),              \
+      d = WHERE(a != 0.0f, K(0.0f), dy))
+
+/* X(name, forward): of two inputs, 1 or 0, through which no gradient flows. */
+#define DML__FORMULAS_FLAT(X)                                                                                \
+    X(equal, y = WHERE(a == b, K(1.0f), K(0.0f)))                                                            \
+    X(not_equal, y = WHERE(a != b, K(1.0f), K(0.0f)))                                                        \
+    X(less, y = WHERE(a < b, K(1.0f), K(0.0f)))                                                              \
+    X(less_equal, y = WHERE(a <= b, K(1.0f), K(0.0f)))
+
+#define DML__NEEDS_A 1u
+#define DML__NEEDS_B 2u
+#define DML__NEEDS_Y 4u
+
+enum {
+#define DML__FORMULA_ENUM_1(name, needs, forward, gradient) DML__FORMULA_##name,
+#define DML__FORMULA_ENUM_2(name, inputs, first, needs, forward, gradient0, gradient1) DML__FORMULA_##name,
+#define DML__FORMULA_ENUM_FLAT(name, forward) DML__FORMULA_##name,
+    DML__FORMULAS_1(DML__FORMULA_ENUM_1) DML__FORMULAS_2(DML__FORMULA_ENUM_2)
+        DML__FORMULAS_FLAT(DML__FORMULA_ENUM_FLAT) DML__FORMULA_COUNT
+#undef DML__FORMULA_ENUM_1
+#undef DML__FORMULA_ENUM_2
+#undef DML__FORMULA_ENUM_FLAT
+};
+
+#endif
+
+#define DML__FORMULA_INPUTS 3
+#define DML__FORMULA_GRADIENTS 2
+
+typedef struct dml__formula_row {
+    const char *name;
+    int inputs;
+    int first, gradients; /* the first input that has a gradient, and how many have */
+    unsigned needs;
+} dml__formula_row;
+
+/* NULL past the last. */
+DML__LOCAL const dml__formula_row *dml__formula_row_of(int formula);
+
+/* The operands of one call. Those that an output's memory may be are plain. */
+typedef struct dml__formula_call {
+    int formula;
+    size_t n; /* elements of the result */
+    float p, q;
+    const float *in[DML__FORMULA_INPUTS]; /* NULL: not read */
+    dml__broadcast layout[DML__FORMULA_INPUTS];
+} dml__formula_call;
+
+/* For arrays of n elements each, as the callers of the public functions have them. */
+DML__LOCAL dml__formula_call dml__formula_plain(int formula, size_t n, const float *a, const float *b);
+
+/* y = the formula, and of that the relu if asked for. */
+DML__LOCAL void dml__formula_forward(dml_pool *pool, const dml__formula_call *call, bool relu, float *y);
+
+/* gradient[i] = that of input first + i, (n) also where the input is smaller, + beta[i] x what is there;
+   NULL: not wanted. One may be dy; the first is written before the second is added to it where they are the
+   same. */
+DML__LOCAL void dml__formula_backward(dml_pool *pool, const dml__formula_call *call, const float *y,
+                                      const float *dy, float *const gradient[DML__FORMULA_GRADIENTS],
+                                      const float beta[DML__FORMULA_GRADIENTS]);
+
+#endif
+
+/* ---- kernels/vector_math.h ---- */
+
+/* vector_math.h: functions of a vector's lanes, as building blocks of kernels.
+
+   Bounds are in units in the last place of the exact result (ulp), for every float, also those with a
+   denormal result, with and without FMA; tests/kernels/vector_math_test.c holds them. Special values give
+   what C's functions give; which NaN is not said. Polynomials are minimax (Remez) in their relative error,
+   their coefficients rounded to floats. */
+#ifndef DML_KERNELS_VECTOR_MATH_H
+#define DML_KERNELS_VECTOR_MATH_H
+
+#include <math.h>
+
+#define DML__SIGN_BIT ((int32_t)-0x7fffffff - 1)
+
+/* x = e^x to within 1.25 ulp; inf, 0 and NaN where they belong, gradual underflow kept.
+   e^x = 2^k e^r with k = round(x / ln 2) and r = x - k ln 2, where ln 2 is cut into 355/512, which times k is
+   exact, and the rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). For
+   |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r): error 5e-9. */
+DML__BODY void dml__vector_exp(dml__vf *x)
+{
+    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
+    dml__vf v = *x, highest, lowest;
+    dml__splat(&highest, 89.0f); /* e^89 overflows, e^-104 rounds to 0 */
+    dml__splat(&lowest, -104.0f);
+    v = DML__SELECT(v > highest, highest, v);
+    v = DML__SELECT(v < lowest, lowest, v);
+    const dml__vf shifted = v * 1.44269504f + shift;
+    const dml__vf k = shifted - shift;
+    const dml__vf r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
+    dml__vf q = r * 0.00138144672f + 0.00836878084f;
+    q = q * r + 0.0416683927f;
+    q = q * r + 0.166665196f;
+    q = q * r + 0.49999994f;
+    const dml__vf power = (q * (r * r) + r) + 1.0f;
+    /* 2^k in two factors, since it may lie outside the range of floats where the product doesn't. */
+    const dml__vi whole = (dml__vi)((dml__vu)shifted - 0x4B400000u);
+    const dml__vi half = whole >> 1;
+    const dml__vf scale_a = (dml__vf)(((dml__vu)half + 127u) << 23);
+    const dml__vf scale_b = (dml__vf)(((dml__vu)whole - (dml__vu)half + 127u) << 23);
+    *x = (power * scale_a) * scale_b;
+}
+
+/* x = the natural logarithm of x to within 1 ulp; -inf for 0, NaN below.
+   x = 2^k m with m in sqrt(1/2) .. sqrt(2), and f = m - 1: log x = k ln 2 + (f - f^2 / 2 + f^3 q(f)), ln 2
+   cut as in dml__vector_exp: error 7e-9. */
+DML__BODY void dml__vector_log(dml__vf *x)
+{
+    const dml__vf v = *x, none = { 0 };
+    const dml__vi tiny = v < 1.17549435e-38f; /* denormals are scaled by 2^23 */
+    const dml__vu bits = (dml__vu)DML__SELECT(tiny, v * 8388608.0f, v);
+    const dml__vi whole = (dml__vi)(bits - 0x3F3504F3u) >> 23;
+    const dml__vf f = (dml__vf)(bits - ((dml__vu)whole << 23)) - 1.0f;
+    const dml__vf shifted = (dml__vf)((whole - (tiny & 23)) + 0x4B400000);
+    const dml__vf k = shifted - 12582912.0f, square = f * f;
+    dml__vf q = f * -0.0763450265f + 0.12761578f;
+    q = q * f - 0.13160181f;
+    q = q * f + 0.142017573f;
+    q = q * f - 0.166233569f;
+    q = q * f + 0.200012267f;
+    q = q * f - 0.250008196f;
+    q = q * f + 0.333333313f;
+    dml__vf y = q * (f * square) + k * -2.12194440e-4f;
+    y = (f + (y - square * 0.5f)) + k * 0.693359375f;
+    y = DML__SELECT(v == 0.0f, none - HUGE_VALF, y);
+    y = DML__SELECT(v < 0.0f, none - NAN, y);
+    *x = DML__SELECT(v < HUGE_VALF, y, v); /* inf and NaN stay */
+}
+
+/* x = tanh x to within 2 ulp. For m = |x| < 0.625, m + m^3 q(m^2) (error 5e-9), since the other form cancels
+   there; else (1 - e) / (1 + e) with e = exp(-2 m); then the sign of x. */
+DML__BODY void dml__vector_tanh(dml__vf *x)
+{
+    const dml__vf v = *x, m = (dml__vf)((dml__vi)v & ~DML__SIGN_BIT), square = v * v;
+    dml__vf q = square * -0.00571704563f + 0.020650588f;
+    q = q * square - 0.0537434965f;
+    q = q * square + 0.133314908f;
+    q = q * square - 0.333332837f;
+    const dml__vf inner = q * (square * m) + m;
+    dml__vf e = m * -2.0f;
+    dml__vector_exp(&e);
+    const dml__vf y = DML__SELECT(m < 0.625f, inner, (1.0f - e) / (1.0f + e));
+    *x = (dml__vf)((dml__vi)y | ((dml__vi)v & DML__SIGN_BIT));
+}
+
+/* x = 1 / (1 + e^-x) to within 2.5 ulp, from e^-|x|, which doesn't overflow. */
+DML__BODY void dml__vector_sigmoid(dml__vf *x)
+{
+    const dml__vf v = *x;
+    dml__vf e = (dml__vf)((dml__vi)v | DML__SIGN_BIT), one;
+    dml__vector_exp(&e);
+    dml__splat(&one, 1.0f);
+    *x = DML__SELECT(v < 0.0f, e, one) / (1.0f + e);
+}
+
+/* x = erf x to within 2 ulp. For m = |x| < 0.9, m + m q(m^2) (error 1e-9); else 1 - e^p(m), where e^p is
+   erfc (error 7e-9 of erf), and 1 from 3.95 on; then the sign of x. */
+DML__BODY void dml__vector_erf(dml__vf *x)
+{
+    const dml__vf v = *x, m = (dml__vf)((dml__vi)v & ~DML__SIGN_BIT), square = v * v;
+    dml__vf q = square * 8.51310397e-05f - 0.000817563909f, most, e;
+    q = q * square + 0.00520385895f;
+    q = q * square - 0.0268605091f;
+    q = q * square + 0.112837151f;
+    q = q * square - 0.376126349f;
+    q = q * square + 0.128379166f;
+    const dml__vf inner = q * m + m;
+    dml__splat(&most, 3.95f);
+    const dml__vf t = DML__SELECT(m > most, most, m);
+    e = t * 0.000198218928f - 0.00306548341f;
+    e = e * t + 0.0223151855f;
+    e = e * t - 0.104113623f;
+    e = e * t - 0.636976123f;
+    e = e * t - 1.12779725f;
+    e = e * t - 0.00016645588f;
+    dml__vector_exp(&e);
+    const dml__vf y = DML__SELECT(m < 0.9f, inner, 1.0f - e);
+    *x = (dml__vf)((dml__vi)y | ((dml__vi)v & DML__SIGN_BIT));
+}
+
+/* x = e^x - 1 for x <= 0, to within 5 ulp: for t = tanh(x / 2) it is 2 t / (1 - t). */
+DML__BODY void dml__vector_expm1(dml__vf *x)
+{
+    dml__vf t = *x * 0.5f;
+    dml__vector_tanh(&t);
+    *x = (t + t) / (1.0f - t);
+}
+
+/* x = log(1 + x) for x in 0 .. 1, to within 3 ulp: what 1 + x loses of x is a factor of the result too
+   (Goldberg, "What every computer scientist should know about floating-point arithmetic", 1991, theorem 4).
+ */
+DML__BODY void dml__vector_log1p(dml__vf *x)
+{
+    const dml__vf v = *x, u = v + 1.0f, rounded = u - 1.0f;
+    dml__vf y = u;
+    dml__vector_log(&y);
+    *x = DML__SELECT(rounded == 0.0f, v, y * (v / rounded));
+}
+
+DML__BODY void dml__vector_abs(dml__vf *x)
+{
+    *x = (dml__vf)((dml__vi)*x & ~DML__SIGN_BIT);
+}
+
+/* Lane by lane, by the C library. */
+static void dml__sqrt_lanes(float lanes[DML__LANES])
+{
+    for (int i = 0; i < DML__LANES; i++) lanes[i] = sqrtf(lanes[i]);
+}
+
+DML__BODY void dml__vector_sqrt(dml__vf *x)
+{
+    float lanes[DML__LANES];
+    DML__STORE(lanes, *x);
+    dml__sqrt_lanes(lanes);
+    *x = DML__LOAD(lanes);
+}
+
+static void dml__pow_lanes(float lanes[DML__LANES], const float power[DML__LANES])
+{
+    for (int i = 0; i < DML__LANES; i++) lanes[i] = powf(lanes[i], power[i]);
+}
+
+DML__BODY void dml__vector_pow(dml__vf *x, const dml__vf *power)
+{
+    float lanes[DML__LANES], powers[DML__LANES];
+    DML__STORE(lanes, *x);
+    DML__STORE(powers, *power);
+    dml__pow_lanes(lanes, powers);
+    *x = DML__LOAD(lanes);
+}
+
+#endif
+
+#include <math.h>
+#include <string.h>
+
+/* ---- a loop for each formula and each gradient ---- */
+
+/* What a loop reads and writes; what the formula doesn't need is NULL. */
+typedef struct dml__formula_at {
+    const float *in[DML__FORMULA_INPUTS];
+    const float *y, *dy;
+    float *out;
+    float p, q;
+} dml__formula_at;
+
+/* Elements 0 .. n - 1, n a multiple of DML__LANES. */
+typedef void dml__formula_loop(dml_isa isa, size_t n, const dml__formula_at *at);
+
+/* The words of formulas.h for vectors. */
+#define VALUE const dml__vf
+#define DML__WORD(function, x)                                                                               \
+    __extension__({                                                                                          \
+        dml__vf dml__word = (x);                                                                             \
+        function(&dml__word);                                                                                \
+        dml__word;                                                                                           \
+    })
+#define K(constant) (zero + (constant))
+#define WHERE(mask, x, y) DML__SELECT(mask, x, y)
+#define EXP(x) DML__WORD(dml__vector_exp, x)
+#define EXPM1(x) DML__WORD(dml__vector_expm1, x)
+#define LOG(x) DML__WORD(dml__vector_log, x)
+#define LOG1P(x) DML__WORD(dml__vector_log1p, x)
+#define TANH(x) DML__WORD(dml__vector_tanh, x)
+#define SIGMOID(x) DML__WORD(dml__vector_sigmoid, x)
+#define ERF(x) DML__WORD(dml__vector_erf, x)
+#define ABS(x) DML__WORD(dml__vector_abs, x)
+#define SQRT(x) DML__WORD(dml__vector_sqrt, x)
+#define POW(x, power)                                                                                        \
+    __extension__({                                                                                          \
+        dml__vf dml__word = (x), dml__power = (power);                                                       \
+        dml__vector_pow(&dml__word, &dml__power);                                                            \
+        dml__word;                                                                                           \
+    })
+#define P p
+#define Q q
+
+/* What the statements mention, beyond what a row's needs can be. */
+#define DML__NEEDS_C 8u
+#define DML__NEEDS_DY 16u
+
+/* `unrolled`: DML__BY_FOUR where the body is short. */
+#define DML__FORMULA_LOOP(name, unrolled, reads, result, ...)                                                \
+    DML__BODY void name##_body(size_t n, const dml__formula_at *operands)                                    \
+    {                                                                                                        \
+        const dml__formula_at at = *operands;                                                                \
+        const dml__vf zero = { 0 };                                                                          \
+        const unsigned loads = (reads);                                                                      \
+        dml__vf p, q, a = zero, b = zero, c = zero, y = zero, dy = zero, d = zero;                           \
+        dml__splat(&p, at.p);                                                                                \
+        dml__splat(&q, at.q);                                                                                \
+        unrolled for (size_t i = 0; i < n; i += DML__LANES)                                                  \
+        {                                                                                                    \
+            if (loads & DML__NEEDS_A) a = DML__LOAD(at.in[0] + i);                                           \
+            if (loads & DML__NEEDS_B) b = DML__LOAD(at.in[1] + i);                                           \
+            if (loads & DML__NEEDS_Y) y = DML__LOAD(at.y + i);                                               \
+            if (loads & DML__NEEDS_C) c = DML__LOAD(at.in[2] + i);                                           \
+            if (loads & DML__NEEDS_DY) dy = DML__LOAD(at.dy + i);                                            \
+            __VA_ARGS__;                                                                                     \
+            DML__STORE(at.out + i, result);                                                                  \
+        }                                                                                                    \
+        (void)a, (void)b, (void)c, (void)y, (void)dy, (void)d;                                               \
+    }                                                                                                        \
+    DML__PER_ISA(name, (size_t n, const dml__formula_at *at), (n, at))
+
+#define DML__READS_ALL(inputs) (DML__NEEDS_A | DML__NEEDS_B | ((inputs) > 2 ? DML__NEEDS_C : 0))
+
+#define DML__FORMULA_LOOPS_1(name, needs, forward, gradient)                                                 \
+    DML__FORMULA_LOOP(dml__##name##_values, , DML__NEEDS_A, y, forward)                                      \
+    DML__FORMULA_LOOP(dml__##name##_gradient0, , (needs) | DML__NEEDS_DY, d, gradient)
+#define DML__FORMULA_LOOPS_2(name, inputs, first, needs, forward, gradient0, gradient1)                      \
+    DML__FORMULA_LOOP(dml__##name##_values, DML__BY_FOUR, DML__READS_ALL(inputs), y, forward)                \
+    DML__FORMULA_LOOP(dml__##name##_gradient0, DML__BY_FOUR, (needs) | DML__NEEDS_DY, d, gradient0)          \
+    DML__FORMULA_LOOP(dml__##name##_gradient1, DML__BY_FOUR, (needs) | DML__NEEDS_DY, d, gradient1)
+#define DML__FORMULA_LOOPS_FLAT(name, forward)                                                               \
+    DML__FORMULA_LOOP(dml__##name##_values, DML__BY_FOUR, DML__READS_ALL(2), y, forward)
+
+DML__FORMULAS_1(DML__FORMULA_LOOPS_1)
+DML__FORMULAS_2(DML__FORMULA_LOOPS_2)
+DML__FORMULAS_FLAT(DML__FORMULA_LOOPS_FLAT)
+
+#undef DML__FORMULA_LOOPS_1
+#undef DML__FORMULA_LOOPS_2
+#undef DML__FORMULA_LOOPS_FLAT
+#undef DML__READS_ALL
+#undef DML__FORMULA_LOOP
+#undef VALUE
+#undef DML__WORD
+#undef K
+#undef WHERE
+#undef EXP
+#undef EXPM1
+#undef LOG
+#undef LOG1P
+#undef TANH
+#undef SIGMOID
+#undef ERF
+#undef ABS
+#undef SQRT
+#undef POW
+#undef P
+#undef Q
+
+typedef struct dml__formula_loops {
+    dml__formula_row row;
+    dml__formula_loop *values, *gradient[DML__FORMULA_GRADIENTS];
+} dml__formula_loops;
+
+static const dml__formula_loops *dml__formula_loops_of(int formula)
+{
+    static const dml__formula_loops loops[] = {
+#define DML__FORMULA_ROW_1(name, needs, forward, gradient)                                                   \
+    { { #name, 1, 0, 1, needs }, dml__##name##_values, { dml__##name##_gradient0, NULL } },
+#define DML__FORMULA_ROW_2(name, inputs, first, needs, forward, gradient0, gradient1)                        \
+    { { #name, inputs, first, 2, needs },                                                                    \
+      dml__##name##_values,                                                                                  \
+      { dml__##name##_gradient0, dml__##name##_gradient1 } },
+#define DML__FORMULA_ROW_FLAT(name, forward) { { #name, 2, 0, 0, 0 }, dml__##name##_values, { NULL, NULL } },
+        DML__FORMULAS_1(DML__FORMULA_ROW_1) DML__FORMULAS_2(DML__FORMULA_ROW_2)
+            DML__FORMULAS_FLAT(DML__FORMULA_ROW_FLAT)
+#undef DML__FORMULA_ROW_1
+#undef DML__FORMULA_ROW_2
+#undef DML__FORMULA_ROW_FLAT
+    };
+    return &loops[formula];
+}
+
+DML__LOCAL const dml__formula_row *dml__formula_row_of(int formula)
+{
+    return formula >= 0 && formula < DML__FORMULA_COUNT ? &dml__formula_loops_of(formula)->row : NULL;
+}
+
+/* ---- over arrays, in strips that stay in the first cache ---- */
+
+#define DML__STRIP_FLOATS ((size_t)256)
+
+/* What has no place in an array goes through here: a rest shorter than a vector, so that every element goes
+   through the same instructions, an operand that is repeated, and a result that isn't simply stored. */
+typedef struct dml__strip {
+    float in[DML__FORMULA_INPUTS][DML__STRIP_FLOATS], y[DML__STRIP_FLOATS], dy[DML__STRIP_FLOATS];
+    float out[DML__FORMULA_GRADIENTS][DML__STRIP_FLOATS];
+} dml__strip;
+
+typedef struct dml__formula_job {
+    dml_isa isa;
+    const dml__formula_call *call;
+    const float *y, *dy;
+    float *out[DML__FORMULA_GRADIENTS];
+    float beta[DML__FORMULA_GRADIENTS];
+    bool backward, relu, stream;
+    bool whole; /* nothing but a rest needs strips */
+} dml__formula_job;
+
+/* to = from + beta to, or past the caches; `count` may be any. */
+DML__BODY void dml__strip_store_body(size_t count, const float *from, float beta, bool stream, float *to)
+{
+    size_t i = 0;
+    if (stream)
+        for (; i + DML__LANES <= count; i += DML__LANES) {
+            const dml__vf value = DML__LOAD(from + i);
+            dml__stream(to + i, &value);
+        }
+    else if (beta == 0)
+        for (; i + DML__LANES <= count; i += DML__LANES) DML__STORE(to + i, DML__LOAD(from + i));
+    else
+        for (; i + DML__LANES <= count; i += DML__LANES)
+            DML__STORE(to + i, DML__LOAD(from + i) + beta * DML__LOAD(to + i));
+    for (; i < count; i++) {
+        dml__vf value, old;
+        dml__splat(&value, from[i]);
+        if (beta != 0) { /* in a vector, so that it is rounded as the others are */
+            dml__splat(&old, to[i]);
+            value = value + beta * old;
+        }
+        to[i] = value[0];
+    }
+}
+DML__PER_ISA(dml__strip_store, (size_t count, const float *from, float beta, bool stream, float *to),
+             (count, from, beta, stream, to))
+
+/* `count` elements of an array, followed by what makes them whole vectors. */
+static const float *dml__strip_plain(const float *x, size_t begin, size_t count, float *strip)
+{
+    if (!x) return NULL;
+    if (count % DML__LANES == 0) return x + begin;
+    memcpy(strip, x + begin, count * sizeof(float));
+    memset(strip + count, 0, (DML__LANES - count % DML__LANES) * sizeof(float));
+    return strip;
+}
+
+static const float *dml__strip_operand(const dml__formula_call *call, int i, size_t begin, size_t count,
+                                       float *strip)
+{
+    if (!call->in[i] || dml__broadcast_is_plain(&call->layout[i]))
+        return dml__strip_plain(call->in[i], begin, count, strip);
+    dml__broadcast_copy(&call->layout[i], call->in[i], begin, count, strip);
+    for (size_t k = count; k % DML__LANES; k++) strip[k] = 0;
+    return strip;
+}
+
+/* `count` is a multiple of DML__LANES, or at most DML__STRIP_FLOATS. */
+static void dml__formula_strip(const dml__formula_job *job, size_t begin, size_t count, dml__strip *strip)
+{
+    const dml__formula_call *call = job->call;
+    const dml__formula_loops *loops = dml__formula_loops_of(call->formula);
+    const size_t padded = count + (DML__LANES - count % DML__LANES) % DML__LANES;
+    const bool direct = job->whole && count == padded;
+    dml__formula_at at;
+    for (int i = 0; i < DML__FORMULA_INPUTS; i++)
+        at.in[i] = dml__strip_operand(call, i, begin, count, strip->in[i]);
+    at.y = dml__strip_plain(job->y, begin, count, strip->y);
+    at.dy = dml__strip_plain(job->dy, begin, count, strip->dy);
+    at.p = call->p;
+    at.q = call->q;
+    for (int g = 0; g < DML__FORMULA_GRADIENTS; g++) {
+        if (!job->out[g]) continue;
+        at.out = direct ? job->out[g] + begin : strip->out[g];
+        (job->backward ? loops->gradient[g] : loops->values)(job->isa, padded, &at);
+    }
+    if (job->relu) {
+        at.in[0] = at.out;
+        dml__relu_values(job->isa, padded, &at);
+    }
+    for (int g = 0; g < DML__FORMULA_GRADIENTS; g++)
+        if (job->out[g] && !direct)
+            dml__strip_store(job->isa, count, strip->out[g], job->beta[g], job->stream, job->out[g] + begin);
+}
+
+static void dml__formula_task(void *argument, int task, int worker)
+{
+    const dml__formula_job *job = (const dml__formula_job *)argument;
+    const size_t begin = (size_t)task * DML__BLOCK;
+    const size_t end = dml__minimum(begin + DML__BLOCK, job->call->n);
+    dml__strip strip;
+    (void)worker;
+    for (size_t i = begin, count; i < end; i += count) {
+        count = end - i;
+        if (job->whole && count >= DML__LANES)
+            count -= count % DML__LANES;
+        else if (count > DML__STRIP_FLOATS)
+            count = DML__STRIP_FLOATS;
+        dml__formula_strip(job, i, count, &strip);
+    }
+    if (job->stream) DML__STREAM_FENCE();
+}
+
+/* Whether `out`, which isn't read, goes past the caches (blocks.h). */
+static bool dml__formula_streams(const dml__formula_job *job, const float *out)
+{
+    const dml__formula_call *call = job->call;
+    size_t arrays = 1;
+    for (int i = 0; i < DML__FORMULA_INPUTS; i++) {
+        if (call->in[i] == out) return false;
+        if (call->in[i] && dml__broadcast_is_plain(&call->layout[i])) arrays++;
+    }
+    if (job->y == out || job->dy == out) return false;
+    arrays += (job->y != NULL) + (job->dy != NULL);
+    return DML__STREAMS && call->n > DML__STREAM_FROM / sizeof(float) / arrays && (uintptr_t)out % 16 == 0;
+}
+
+static void dml__formula_run(dml_pool *pool, dml__formula_job *job)
+{
+    const dml__formula_call *call = job->call;
+    const int first = job->out[0] ? 0 : 1;
+    const bool one = !job->out[1 - first];
+    job->isa = dml__pool_machine(pool).isa;
+    job->stream = one && job->beta[first] == 0 && dml__formula_streams(job, job->out[first]);
+    job->whole = one && job->beta[first] == 0 && !job->relu && !job->stream;
+    for (int i = 0; i < DML__FORMULA_INPUTS; i++)
+        job->whole = job->whole && (!call->in[i] || dml__broadcast_is_plain(&call->layout[i]));
+    const int tasks = (int)dml__divide_up(call->n, DML__BLOCK);
+    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__formula_task, job);
+}
+
+DML__LOCAL dml__formula_call dml__formula_plain(int formula, size_t n, const float *a, const float *b)
+{
+    dml__formula_call call;
+    memset(&call, 0, sizeof call);
+    call.formula = formula;
+    call.n = n;
+    call.in[0] = a;
+    call.in[1] = b;
+    for (int i = 0; i < DML__FORMULA_INPUTS; i++) {
+        call.layout[i].dims = 1;
+        call.layout[i].size[0] = n;
+        call.layout[i].stride[0] = 1;
+    }
+    return call;
+}
+
+DML__LOCAL void dml__formula_forward(dml_pool *pool, const dml__formula_call *call, bool relu, float *y)
+{
+    dml__formula_job job;
+    memset(&job, 0, sizeof job);
+    job.call = call;
+    job.out[0] = y;
+    job.relu = relu;
+    dml__formula_run(pool, &job);
+}
+
+DML__LOCAL void dml__formula_backward(dml_pool *pool, const dml__formula_call *call, const float *y,
+                                      const float *dy, float *const gradient[DML__FORMULA_GRADIENTS],
+                                      const float beta[DML__FORMULA_GRADIENTS])
+{
+    dml__formula_job job;
+    if (!gradient[0] && !gradient[1]) return;
+    memset(&job, 0, sizeof job);
+    job.call = call;
+    job.y = y;
+    job.dy = dy;
+    job.backward = true;
+    for (int g = 0; g < DML__FORMULA_GRADIENTS; g++) {
+        job.out[g] = gradient[g];
+        job.beta[g] = beta[g];
+    }
+    dml__formula_run(pool, &job);
+}
+
+#endif
+
+/* ---- kernels/elementwise.c ---- */
+
+#ifndef DML_KERNELS_ELEMENTWISE_C
+#define DML_KERNELS_ELEMENTWISE_C
+
+static void dml__map_with_beta(dml_pool *pool, size_t n, dml__map_kernel kernel, const float *a,
+                               const float *b, float beta, float alpha, float *out)
+{
+    const dml__map_operands operands = {
+        { a, b, beta == 0 ? NULL : out }, { out, NULL }, { beta, alpha, 0, 0 }, false
+    };
+    dml__map(pool, n, kernel, &operands);
+}
+
+DML__BODY void dml__fill_map_body(size_t n, const dml__map_operands *operands)
+{
+    const dml__map_operands at = *operands;
+    dml__vf value;
+    dml__splat(&value, at.number[1]); /* once: in a loop gcc builds it lane by lane, again and again */
+    if (at.stream) {
+        DML__BY_FOUR
+        for (size_t i = 0; i < n; i += DML__LANES) dml__stream(at.out[0] + i, &value);
+        DML__STREAM_FENCE();
+    } else {
+        DML__BY_FOUR
+        for (size_t i = 0; i < n; i += DML__LANES) DML__STORE(at.out[0] + i, value);
+    }
+}
+DML__PER_ISA(dml__fill_map, (size_t n, const dml__map_operands *at), (n, at))
+
+DML_API void dml_fill(dml_pool *pool, size_t n, float value, float *y)
+{
+    dml__map_with_beta(pool, n, dml__fill_map, NULL, NULL, 0, value, y);
+}
+
+DML__BODY void dml__axpby_at(const dml__map_operands *at, size_t i, dml__vf *value)
+{
+    *value = at->number[1] * DML__LOAD(at->in[0] + i);
+}
+DML__MAP(dml__axpby)
+
+DML_API void dml_axpby(dml_pool *pool, size_t n, float alpha, const float *x, float beta, float *y)
+{
+    dml__map_with_beta(pool, n, dml__axpby_map, x, NULL, beta, alpha, y);
+}
+
+DML_API void dml_scale(dml_pool *pool, size_t n, float alpha, float *y)
+{
+    dml__map_with_beta(pool, n, dml__axpby_map, y, NULL, 0, alpha, y);
+}
+
+/* ---- what formulas.h has, for callers of their own ---- */
+
+static void dml__forward_of(dml_pool *pool, int formula, size_t n, const float *a, const float *b, bool relu,
+                            float *y)
+{
+    const dml__formula_call call = dml__formula_plain(formula, n, a, b);
+    dml__formula_forward(pool, &call, relu, y);
+}
+
+DML_API void dml_add_forward(dml_pool *pool, size_t n, const float *a, const float *b, float *y)
+{
+    dml__forward_of(pool, DML__FORMULA_add, n, a, b, false, y);
+}
+
+DML_API void dml_add_relu_forward(dml_pool *pool, size_t n, const float *a, const float *b, float *y)
+{
+    dml__forward_of(pool, DML__FORMULA_add, n, a, b, true, y);
+}
+
+#define DML__FUNCTION(name)                                                                                  \
+    DML_API void dml_##name##_forward(dml_pool *pool, size_t n, const float *x, float *y)                    \
+    {                                                                                                        \
+        dml__forward_of(pool, DML__FORMULA_##name, n, x, NULL, false, y);                                    \
+    }
+
+DML__FUNCTION(relu)
+DML__FUNCTION(tanh)
+DML__FUNCTION(sigmoid)
+DML__FUNCTION(exp)
+DML__FUNCTION(log)
+
+#undef DML__FUNCTION
+
+/* From the output. */
+#define DML__FUNCTION_BACKWARD(name)                                                                         \
+    DML_API void dml_##name##_backward(dml_pool *pool, size_t n, const float *y, const float *dy,            \
+                                       float beta, float *dx)                                                \
+    {                                                                                                        \
+        const dml__formula_call call = dml__formula_plain(DML__FORMULA_##name, n, NULL, NULL);               \
+        float *const gradient[] = { dx, NULL };                                                              \
+        const float betas[] = { beta, 0 };                                                                   \
+        dml__formula_backward(pool, &call, y, dy, gradient, betas);                                          \
+    }
+
+DML__FUNCTION_BACKWARD(relu)
+DML__FUNCTION_BACKWARD(tanh)
+DML__FUNCTION_BACKWARD(sigmoid)
+
+#undef DML__FUNCTION_BACKWARD
+
+DML__BODY void dml__erf_at(const dml__map_operands *at, size_t i, dml__vf *value)
+{
+    *value = DML__LOAD(at->in[0] + i);
+    dml__vector_erf(value);
+}
+DML__MAP(dml__erf)
+
+DML_API void dml_erf_forward(dml_pool *pool, size_t n, const float *x, float *y)
+{
+    dml__map_with_beta(pool, n, dml__erf_map, x, NULL, 0, 0, y);
+}
+
+typedef struct dml__bias_job {
+    dml_isa isa;
+    size_t rows, columns;
+    const float *bias;
+    float *y; /* (rows, columns) */
+} dml__bias_job;
+
+#define DML__BIAS_NARROW ((size_t)32) /* fewer columns are taken DML__LANES rows at a time */
+
+DML__BODY void dml__bias_rows_body(size_t rows, size_t columns, const float *bias, float *y)
+{
+    float wide[DML__BIAS_NARROW * DML__LANES]; /* the bias of DML__LANES rows, which fills whole vectors */
+    if (columns < DML__BIAS_NARROW && rows >= 16 * DML__LANES) {
+        for (size_t i = 0; i < columns * DML__LANES; i++) wide[i] = i < columns ? bias[i] : wide[i - columns];
+        bias = wide;
+        for (; rows >= DML__LANES; rows -= DML__LANES, y += columns * DML__LANES)
+            for (size_t i = 0; i < columns * DML__LANES; i += DML__LANES)
+                DML__STORE(y + i, DML__LOAD(y + i) + DML__LOAD(wide + i));
+    }
+    for (size_t r = 0; r < rows; r++, y += columns) {
+        size_t c = 0;
+        for (; c + DML__LANES <= columns; c += DML__LANES)
+            DML__STORE(y + c, DML__LOAD(y + c) + DML__LOAD(bias + c));
+        for (; c < columns; c++) y[c] += bias[c];
+    }
+}
+DML__PER_ISA(dml__bias_rows, (size_t rows, size_t columns, const float *bias, float *y),
+             (rows, columns, bias, y))
+
+static void dml__bias_task(void *argument, int task, int worker)
+{
+    const dml__bias_job *job = (const dml__bias_job *)argument;
+    const size_t step = dml__items_per_task(job->columns), begin = (size_t)task * step;
+    (void)worker;
+    dml__bias_rows(job->isa, dml__minimum(step, job->rows - begin), job->columns, job->bias,
+                   job->y + begin * job->columns);
+}
+
+DML_API void dml_bias_add(dml_pool *pool, size_t rows, size_t columns, const float *bias, float *y)
+{
+    dml__bias_job job;
+    job.isa = dml__pool_machine(pool).isa;
+    job.rows = rows;
+    job.columns = columns;
+    job.bias = bias;
+    job.y = y;
+    const int tasks = columns ? (int)dml__divide_up(rows, dml__items_per_task(columns)) : 0;
+    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__bias_task, &job);
 }
 
 #endif
@@ -13492,6 +14204,8 @@ typedef struct dml__run {
 #define DML__GATES_RELU 0x1000u
 /* The gradient of each input is the output's, which may therefore be their place. */
 #define DML__PASSES_GRADIENT 0x2000u
+/* No gradient flows to input 0: it chooses. */
+#define DML__CHOOSES_BY_FIRST 0x4000u
 
 typedef struct dml__op {
     const char *name;
@@ -14956,6 +15670,13 @@ static void dml__fuse(dml_program *program)
     }
 }
 
+/* Whether a gradient of the slot's node becomes one of its input i. */
+static bool dml__flows_to(const dml__slot *slot, int i)
+{
+    const dml__op *op = slot->node->op;
+    return (op->backward || op->view) && !(i == 0 && (op->needs & DML__CHOOSES_BY_FIRST));
+}
+
 /* Step 3: which gradients there are: those with a trained parameter behind them through which the output's
  * gradient flows. */
 static void dml__find_gradients(dml_program *program)
@@ -14964,14 +15685,14 @@ static void dml__find_gradients(dml_program *program)
         dml__slot *slot = &program->slot[s];
         slot->has_gradient = slot->node->op == dml__parameter_op() && !slot->node->frozen;
         for (int i = 0; i < slot->node->inputs; i++)
-            slot->has_gradient = slot->has_gradient || dml__input_slot(program, slot, i)->has_gradient;
+            slot->has_gradient = slot->has_gradient ||
+                                 (dml__flows_to(slot, i) && dml__input_slot(program, slot, i)->has_gradient);
     }
     program->slot[program->slots - 1].reached = true;
     for (int s = program->slots - 1; s >= 0; s--) {
         dml__slot *slot = &program->slot[s];
-        const bool flows = slot->reached && (slot->node->op->backward || slot->node->op->view);
-        for (int i = 0; flows && i < slot->node->inputs; i++)
-            dml__input_slot(program, slot, i)->reached = true;
+        for (int i = 0; slot->reached && i < slot->node->inputs; i++)
+            if (dml__flows_to(slot, i)) dml__input_slot(program, slot, i)->reached = true;
         slot->has_gradient = slot->has_gradient && slot->reached;
     }
 }
@@ -14993,7 +15714,7 @@ static void dml__order_gradients(dml_program *program)
         if (!slot->has_gradient || slot->node->op->view || slot->fused) continue;
         for (int i = 0; i < slot->node->inputs; i++) {
             const dml__slot *input = dml__input_slot(program, slot, i);
-            if (!input->has_gradient) continue;
+            if (!input->has_gradient || !dml__flows_to(slot, i)) continue;
             dml__slot *root = &program->slot[input->root];
             if (root->written) slot->accumulates |= 1u << i;
             root->written = true;
@@ -15680,13 +16401,14 @@ DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file)
 
 /* ---- ops/table.h ---- */
 
-/* table.h: the op table. Adding an op is its own file, a row here, and its shared kernels for the GPUs. */
+/* table.h: the op table: the ops that have code of their own, and after them those of one element, which are
+   rows of kernels/formulas.h. Adding an op is its own file, a row here, and its shared kernels for the GPUs.
+ */
 #ifndef DML_OPS_TABLE_H
 #define DML_OPS_TABLE_H
 
 /* X(name): dml__<name>_op() in the op's file gives its table. The tests check every row on every backend. */
 #define DML__OP_LIST(X)                                                                                      \
-    X(add)                                                                                                   \
     X(flatten)                                                                                               \
     X(dense)                                                                                                 \
     X(conv2d)                                                                                                \
@@ -15694,9 +16416,6 @@ DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file)
     X(avg_pool2d)                                                                                            \
     X(batch_norm)                                                                                            \
     X(slice2d)                                                                                               \
-    X(relu)                                                                                                  \
-    X(tanh)                                                                                                  \
-    X(sigmoid)                                                                                               \
     X(softmax_cross_entropy)                                                                                 \
     X(mean_squared_error)
 
@@ -15709,6 +16428,24 @@ DML__LOCAL const dml__op *dml__op_at(int i);
 
 #endif
 
+/* ---- ops/op_formula.h ---- */
+
+/* op_formula.h: the ops of the functions in kernels/formulas.h. */
+#ifndef DML_OPS_OP_FORMULA_H
+#define DML_OPS_OP_FORMULA_H
+
+/* The attributes: the formula's P and Q. */
+typedef struct dml__formula_numbers {
+    float p, q;
+} dml__formula_numbers;
+
+DML__LOCAL dml_node *dml__formula_node(int formula, dml_node *a, dml_node *b, dml_node *c, float p, float q);
+
+/* NULL for a formula that isn't there. */
+DML__LOCAL const dml__op *dml__formula_op(int formula);
+
+#endif
+
 DML__LOCAL const dml__op *dml__op_at(int i)
 {
     static const dml__op *(*const table[])(void) = {
@@ -15716,7 +16453,362 @@ DML__LOCAL const dml__op *dml__op_at(int i)
         DML__OP_LIST(DML__OP_ROW)
 #undef DML__OP_ROW
     };
-    return i >= 0 && i < (int)(sizeof table / sizeof table[0]) ? table[i]() : NULL;
+    const int count = (int)(sizeof table / sizeof table[0]);
+    return i >= 0 && i < count ? table[i]() : dml__formula_op(i - count);
+}
+
+#endif
+
+/* ---- ops/op_formula.c ---- */
+
+#ifndef DML_OPS_OP_FORMULA_C
+#define DML_OPS_OP_FORMULA_C
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static int dml__formula_of(const dml_node *node)
+{
+    return (int)(node->op - dml__formula_op(0));
+}
+
+/* ---- shapes ---- */
+
+/* Dimension d, counted from the last, which is 0; 1 where there is none. */
+static int dml__dimension_from_last(const dml_shape *shape, int d)
+{
+    return d < shape->ndim ? shape->dims[shape->ndim - 1 - d] : 1;
+}
+
+static dml_status dml__formula_refuse_shapes(const dml_node *node)
+{
+    char text[256] = "";
+    size_t used = 0;
+    for (int i = 0; i < node->inputs && used < sizeof text; i++) {
+        char shape[DML_SHAPE_TEXT];
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s%s", i ? " and " : "",
+                                 dml_shape_format(&node->input[i]->shape, shape),
+                                 node->input[i]->batched ? "" : " for the whole batch");
+    }
+    return dml__node_fail(node, DML_ERROR_SHAPE,
+                          "its inputs are %s: counted from the last, their dimensions must be the same or 1",
+                          text);
+}
+
+static dml_status dml__formula_check_numbers(const dml_node *node)
+{
+    const dml__formula_numbers *number = (const dml__formula_numbers *)node->attributes;
+    const double p = (double)number->p, q = (double)number->q;
+    if (dml__formula_of(node) == DML__FORMULA_clamp)
+        return p <= q
+                   ? DML_OK
+                   : dml__node_fail(node, DML_ERROR_ARGUMENT,
+                                    "from %g to %g asked for; the first must not be above the second", p, q);
+    return p - p == 0 && q - q == 0 ? DML_OK
+                                    : dml__node_fail(node, DML_ERROR_ARGUMENT,
+                                                     "its numbers are %g and %g, they must be finite", p, q);
+}
+
+static dml_status dml__formula_infer(dml_node *node)
+{
+    dml_shape *shape = &node->shape;
+    for (int i = 0; i < node->inputs; i++) {
+        const dml_node *input = node->input[i];
+        if (input->dtype != DML_F32)
+            return dml__node_fail(node, DML_ERROR_ARGUMENT, "its input %d is %s, it takes f32", i + 1,
+                                  dml_dtype_name(input->dtype));
+        if (input->shape.ndim > shape->ndim) shape->ndim = input->shape.ndim;
+        node->batched = node->batched || input->batched;
+    }
+    for (int d = 0; d < shape->ndim; d++) {
+        int size = 1;
+        for (int i = 0; i < node->inputs; i++) {
+            const int of_input = dml__dimension_from_last(&node->input[i]->shape, d);
+            if (of_input != 1 && size != 1 && of_input != size) return dml__formula_refuse_shapes(node);
+            if (of_input != 1) size = of_input;
+        }
+        shape->dims[shape->ndim - 1 - d] = size;
+    }
+    return dml__formula_check_numbers(node);
+}
+
+/* How input i lies in the result, for `rows` samples. */
+static dml__broadcast dml__formula_layout(const dml_node *node, int i, int rows)
+{
+    const dml_node *input = node->input[i];
+    const int dims = node->shape.ndim + 1;
+    size_t result[DML_MAX_DIMS + 1], operand[DML_MAX_DIMS + 1];
+    result[0] = node->batched ? (size_t)rows : 1;
+    operand[0] = input->batched ? (size_t)rows : 1;
+    for (int d = 1; d < dims; d++) {
+        result[d] = (size_t)node->shape.dims[d - 1];
+        operand[d] = (size_t)dml__dimension_from_last(&input->shape, dims - 1 - d);
+    }
+    return dml__broadcast_of(dims, result, operand);
+}
+
+/* Floats that a repeated input needs: the result's size, for its elements or their gradients, and what adding
+   those up takes. */
+static size_t dml__formula_spread(const dml_node *node, int i, int rows)
+{
+    const dml__broadcast layout = dml__formula_layout(node, i, rows);
+    if (dml__broadcast_is_plain(&layout)) return 0;
+    const size_t n = dml_shape_count(&node->shape) * (node->batched ? (size_t)rows : 1);
+    return dml__align_up((n + dml__sum_broadcast_scratch(&layout)) * sizeof(float)) / sizeof(float);
+}
+
+/* ---- on the host ---- */
+
+static dml__formula_call dml__formula_host_call(const dml__run *run, const dml_node *node, unsigned reads)
+{
+    const dml__formula_numbers *number = (const dml__formula_numbers *)node->attributes;
+    dml__formula_call call;
+    memset(&call, 0, sizeof call);
+    call.formula = dml__formula_of(node);
+    call.n = dml__count(run, node);
+    call.p = number->p;
+    call.q = number->q;
+    for (int i = 0; i < node->inputs; i++) {
+        call.layout[i] = dml__formula_layout(node, i, run->rows);
+        if (reads & (1u << i)) call.in[i] = dml__host_value(run, node->input[i]);
+    }
+    return call;
+}
+
+static dml_status dml__formula_host_backward(const dml__run *run, const dml_node *node,
+                                             const dml__formula_row *row, const bool *wanted)
+{
+    const dml__formula_call call = dml__formula_host_call(run, node, row->needs & DML__NEEDS_INPUTS);
+    float *gradient[DML__FORMULA_GRADIENTS] = { NULL, NULL }, beta[DML__FORMULA_GRADIENTS] = { 0, 0 };
+    float *spread = (float *)dml_pool_shared_scratch(run->pool),
+          *spread_of[DML__FORMULA_GRADIENTS] = { NULL };
+    for (int g = 0; g < row->gradients; g++) {
+        const int i = row->first + g;
+        const size_t floats = wanted[g] ? dml__formula_spread(node, i, run->rows) : 0;
+        if (!wanted[g]) continue;
+        gradient[g] = dml__host_gradient(run, node->input[i]);
+        beta[g] = dml__beta(run, node, i);
+        if (!floats) continue;
+        gradient[g] = spread_of[g] = spread;
+        beta[g] = 0;
+        spread += floats;
+    }
+    dml__formula_backward(run->pool, &call, row->needs & DML__NEEDS_Y ? dml__host_value(run, node) : NULL,
+                          dml__host_gradient(run, node), gradient, beta);
+    for (int g = 0; g < row->gradients; g++)
+        if (spread_of[g])
+            dml__sum_broadcast(run->pool, &call.layout[row->first + g], spread_of[g], spread_of[g] + call.n,
+                               dml__beta(run, node, row->first + g),
+                               dml__host_gradient(run, node->input[row->first + g]));
+    return DML_OK;
+}
+
+/* ---- on any other device ---- */
+
+/* Where what dml__formula_spread counts for input i lies. */
+static dml_ref dml__formula_spread_ref(const dml__run *run, const dml_node *node, int i)
+{
+    dml_ref ref = dml__saved(run, node);
+    for (int k = 0; k < i; k++) ref.offset += dml__formula_spread(node, k, run->rows) * sizeof(float);
+    return ref;
+}
+
+/* Input i in the result's shape; the forward pass writes it there. */
+static dml_ref dml__formula_operand(const dml__run *run, const dml_node *node, int i)
+{
+    const dml__broadcast layout = dml__formula_layout(node, i, run->rows);
+    return dml__broadcast_is_plain(&layout) ? dml__value(run, node->input[i])
+                                            : dml__formula_spread_ref(run, node, i);
+}
+
+static dml_status dml__launch_broadcast(const dml__run *run, const dml_node *node, int i)
+{
+    const dml__broadcast layout = dml__formula_layout(node, i, run->rows);
+    if (dml__broadcast_is_plain(&layout)) return DML_OK;
+    dml_launch launch = dml__launch("broadcast", dml__count(run, node), 1);
+    launch.buffer[0] = dml__value(run, node->input[i]);
+    launch.buffer[1] = dml__formula_spread_ref(run, node, i);
+    launch.integer[0] = (int32_t)dml__count(run, node);
+    launch.integer[1] = layout.dims;
+    for (int d = 0; d < layout.dims; d++) {
+        launch.integer[2 + d] = (int32_t)layout.size[d];
+        launch.integer[8 + d] = (int32_t)layout.stride[d];
+    }
+    return dml__submit(run->device, &launch);
+}
+
+static dml_launch dml__formula_launch(const dml__run *run, const dml_node *node, const char *kernel)
+{
+    const dml__formula_numbers *number = (const dml__formula_numbers *)node->attributes;
+    dml_launch launch = dml__launch(kernel, dml__count(run, node), 1);
+    launch.integer[0] = (int32_t)dml__count(run, node);
+    launch.integer[1] = dml__formula_of(node);
+    launch.real[0] = number->p;
+    launch.real[1] = number->q;
+    return launch;
+}
+
+static dml_status dml__launch_sums(const dml__run *run, const dml_node *node, int i)
+{
+    const dml__broadcast layout = dml__formula_layout(node, i, run->rows);
+    dml__broadcast_sum sums[DML__BROADCAST_DIMS];
+    const int count = dml__broadcast_sums(&layout, sums);
+    dml_ref from = dml__formula_spread_ref(run, node, i), to = from;
+    dml_status status = DML_OK;
+    to.offset += dml__count(run, node) * sizeof(float);
+    for (int s = 0; s < count && status == DML_OK; s++) {
+        dml_launch launch = dml__launch("sum_rows", sums[s].inner, sums[s].outer);
+        launch.buffer[0] = from;
+        launch.buffer[1] = s == count - 1 ? dml__gradient(run, node->input[i]) : to;
+        launch.integer[0] = (int32_t)sums[s].n;
+        launch.integer[1] = (int32_t)sums[s].inner;
+        launch.real[0] = s == count - 1 ? dml__beta(run, node, i) : 0.0f;
+        status = dml__submit(run->device, &launch);
+        from = to;
+        to.offset += sums[s].outer * sums[s].inner * sizeof(float);
+    }
+    return status;
+}
+
+static dml_status dml__formula_launch_backward(const dml__run *run, const dml_node *node,
+                                               const dml__formula_row *row, const bool *wanted)
+{
+    dml_launch launch = dml__formula_launch(run, node, "formula_backward");
+    bool spread[DML__FORMULA_GRADIENTS] = { false, false };
+    for (int i = 0; i < 2; i++)
+        if (row->needs & (1u << i)) launch.buffer[i] = dml__formula_operand(run, node, i);
+    if (row->needs & DML__NEEDS_Y) launch.buffer[2] = dml__value(run, node);
+    launch.buffer[3] = dml__gradient(run, node);
+    for (int g = 0; g < row->gradients; g++) {
+        const int i = row->first + g;
+        if (!wanted[g]) continue;
+        spread[g] = dml__formula_spread(node, i, run->rows) > 0;
+        launch.buffer[4 + g] =
+            spread[g] ? dml__formula_spread_ref(run, node, i) : dml__gradient(run, node->input[i]);
+        launch.real[2 + g] = spread[g] ? 0.0f : dml__beta(run, node, i);
+    }
+    dml_status status = dml__submit(run->device, &launch);
+    for (int g = 0; g < row->gradients && status == DML_OK; g++)
+        if (spread[g]) status = dml__launch_sums(run, node, row->first + g);
+    return status;
+}
+
+/* ---- the op ---- */
+
+static dml_status dml__formula_op_forward(const dml__run *run, const dml_node *node)
+{
+    if (run->device->host_memory) {
+        const dml__formula_call call = dml__formula_host_call(run, node, DML__NEEDS_INPUTS);
+        dml__formula_forward(run->pool, &call, dml__ends_in_relu(run, node), dml__host_value(run, node));
+        return DML_OK;
+    }
+    dml_launch launch = dml__formula_launch(run, node, "formula_forward");
+    dml_status status = DML_OK;
+    for (int i = 0; i < node->inputs && status == DML_OK; i++) {
+        status = dml__launch_broadcast(run, node, i);
+        launch.buffer[i] = dml__formula_operand(run, node, i);
+    }
+    launch.buffer[3] = dml__value(run, node);
+    return status == DML_OK ? dml__submit(run->device, &launch) : status;
+}
+
+/* Whether a sum's gradient lies already where that of input i belongs (DML__PASSES_GRADIENT). */
+static bool dml__gradient_is_there(const dml__run *run, const dml_node *node, int i)
+{
+    const dml_ref from = dml__gradient(run, node), to = dml__gradient(run, node->input[i]);
+    return (node->op->needs & DML__PASSES_GRADIENT) && dml__beta(run, node, i) == 0 &&
+           from.buffer == to.buffer && from.offset == to.offset;
+}
+
+static dml_status dml__formula_op_backward(const dml__run *run, const dml_node *node)
+{
+    const dml__formula_row *row = dml__formula_row_of(dml__formula_of(node));
+    bool wanted[DML__FORMULA_GRADIENTS] = { false, false }, any = false;
+    for (int g = 0; g < row->gradients; g++) {
+        const int i = row->first + g;
+        wanted[g] = dml__wants_gradient(run, node, i) && !dml__gradient_is_there(run, node, i);
+        any = any || wanted[g];
+    }
+    if (!any) return DML_OK;
+    return (run->device->host_memory ? dml__formula_host_backward
+                                     : dml__formula_launch_backward)(run, node, row, wanted);
+}
+
+static size_t dml__formula_saved_bytes(const dml_node *node, int rows)
+{
+    size_t floats = 0;
+    if (dml__node_context(node)->device.host_memory) return 0;
+    for (int i = 0; i < node->inputs; i++) floats += dml__formula_spread(node, i, rows);
+    return floats * sizeof(float);
+}
+
+static dml_scratch dml__formula_op_scratch(const dml_node *node, int rows, bool training)
+{
+    const dml__formula_row *row = dml__formula_row_of(dml__formula_of(node));
+    dml_scratch scratch = { 0, 0 };
+    for (int g = 0; training && g < row->gradients; g++)
+        scratch.shared += dml__formula_spread(node, row->first + g, rows) * sizeof(float);
+    return scratch;
+}
+
+static void dml__formula_describe(const dml_node *node, char *text, size_t bytes)
+{
+    const dml__formula_numbers *number = (const dml__formula_numbers *)node->attributes;
+    const double p = (double)number->p, q = (double)number->q;
+    switch (dml__formula_of(node)) {
+    case DML__FORMULA_leaky_relu: snprintf(text, bytes, "slope %g", p); break;
+    case DML__FORMULA_elu: snprintf(text, bytes, "alpha %g", p); break;
+    case DML__FORMULA_pow: snprintf(text, bytes, "exponent %g", p); break;
+    case DML__FORMULA_clamp: snprintf(text, bytes, "%g .. %g", p, q); break;
+    case DML__FORMULA_affine: snprintf(text, bytes, "times %g, plus %g", p, q); break;
+    default: snprintf(text, bytes, "%s", ""); break;
+    }
+}
+
+/* A relu may follow where backward doesn't read the output, which is then the relu's. */
+#define DML__FORMULA_OP(name, needs, backward, more)                                                         \
+    { #name,                                                                                                 \
+      dml__formula_infer,                                                                                    \
+      dml__formula_op_forward,                                                                               \
+      backward,                                                                                              \
+      ((needs)&DML__NEEDS_INPUTS & ~(unsigned)DML__NEEDS_Y) |                                                \
+          ((needs)&DML__NEEDS_Y ? DML__NEEDS_OUTPUT : DML__TAKES_RELU) | (more),                             \
+      dml__formula_saved_bytes,                                                                              \
+      false,                                                                                                 \
+      true,                                                                                                  \
+      dml__formula_describe,                                                                                 \
+      NULL,                                                                                                  \
+      dml__formula_op_scratch },
+/* What is more in the word: the relu and the sum are known to the compiler of graphs. */
+#define DML__FORMULA_MORE(formula, first)                                                                    \
+    (((formula) == DML__FORMULA_relu ? DML__IS_RELU : 0u) |                                                  \
+     ((formula) == DML__FORMULA_add ? DML__PASSES_GRADIENT : 0u) | ((first) ? DML__CHOOSES_BY_FIRST : 0u))
+#define DML__FORMULA_OP_1(name, needs, forward, gradient)                                                    \
+    DML__FORMULA_OP(name, needs, dml__formula_op_backward, DML__FORMULA_MORE(DML__FORMULA_##name, 0))
+#define DML__FORMULA_OP_2(name, inputs, first, needs, forward, gradient0, gradient1)                         \
+    DML__FORMULA_OP(name, needs, dml__formula_op_backward, DML__FORMULA_MORE(DML__FORMULA_##name, first))
+#define DML__FORMULA_OP_FLAT(name, forward) DML__FORMULA_OP(name, 0, NULL, 0)
+
+DML__LOCAL const dml__op *dml__formula_op(int formula)
+{
+    static const dml__op ops[] = { DML__FORMULAS_1(DML__FORMULA_OP_1) DML__FORMULAS_2(DML__FORMULA_OP_2)
+                                       DML__FORMULAS_FLAT(DML__FORMULA_OP_FLAT) };
+    return formula >= 0 && formula < DML__FORMULA_COUNT ? &ops[formula] : NULL;
+}
+
+#undef DML__FORMULA_OP
+#undef DML__FORMULA_MORE
+#undef DML__FORMULA_OP_1
+#undef DML__FORMULA_OP_2
+#undef DML__FORMULA_OP_FLAT
+
+DML__LOCAL dml_node *dml__formula_node(int formula, dml_node *a, dml_node *b, dml_node *c, float p, float q)
+{
+    dml_node *const inputs[] = { a, b, c };
+    const dml__formula_numbers numbers = { p, q };
+    return dml__node_create(dml__formula_op(formula), dml__formula_row_of(formula)->inputs, inputs, &numbers,
+                            sizeof numbers);
 }
 
 #endif
@@ -15726,83 +16818,28 @@ DML__LOCAL const dml__op *dml__op_at(int i)
 #ifndef DML_OPS_OP_ARITHMETIC_C
 #define DML_OPS_OP_ARITHMETIC_C
 
-static dml_status dml__add_infer(dml_node *node)
-{
-    const dml_node *a = node->input[0], *b = node->input[1];
-    char a_text[DML_SHAPE_TEXT], b_text[DML_SHAPE_TEXT];
-    if (a->dtype != DML_F32 || b->dtype != DML_F32)
-        return dml__node_fail(node, DML_ERROR_ARGUMENT, "it adds f32, not %s and %s",
-                              dml_dtype_name(a->dtype), dml_dtype_name(b->dtype));
-    if (!dml_shape_equal(&a->shape, &b->shape) || a->batched != b->batched)
-        return dml__node_fail(node, DML_ERROR_SHAPE, "its inputs are %s%s and %s%s, they must be the same",
-                              dml_shape_format(&a->shape, a_text), a->batched ? "" : " for the whole batch",
-                              dml_shape_format(&b->shape, b_text), b->batched ? "" : " for the whole batch");
-    node->shape = a->shape;
-    node->batched = a->batched;
-    return DML_OK;
-}
-
-static dml_status dml__add_op_forward(const dml__run *run, const dml_node *node)
-{
-    const size_t n = dml__count(run, node);
-    if (run->device->host_memory) {
-        (dml__ends_in_relu(run, node) ? dml_add_relu_forward : dml_add_forward)(
-            run->pool, n, dml__host_value(run, node->input[0]), dml__host_value(run, node->input[1]),
-            dml__host_value(run, node));
-        return DML_OK;
+#define DML__ARITHMETIC(name)                                                                                \
+    DML_API dml_node *dml_##name(dml_node *a, dml_node *b)                                                   \
+    {                                                                                                        \
+        return dml__formula_node(DML__FORMULA_##name, a, b, NULL, 0, 0);                                     \
     }
-    dml_launch launch = dml__launch("add", n, 1);
-    launch.buffer[0] = dml__value(run, node->input[0]);
-    launch.buffer[1] = dml__value(run, node->input[1]);
-    launch.buffer[2] = dml__value(run, node);
-    launch.integer[0] = (int32_t)n;
-    return dml__submit(run->device, &launch);
-}
 
-static dml_status dml__add_op_backward(const dml__run *run, const dml_node *node)
-{
-    const size_t n = dml__count(run, node);
-    dml_status status = DML_OK;
-    for (int i = 0; i < 2 && status == DML_OK; i++) {
-        if (!dml__wants_gradient(run, node, i)) continue;
-        const float beta = dml__beta(run, node, i);
-        if (run->device->host_memory) {
-            const float *from = dml__host_gradient(run, node);
-            float *to = dml__host_gradient(run, node->input[i]);
-            if (to != from || beta != 0) dml_axpby(run->pool, n, 1.0f, from, beta, to);
-            continue;
-        }
-        dml_launch launch = dml__launch("axpby", n, 1);
-        launch.buffer[0] = dml__gradient(run, node);
-        launch.buffer[1] = dml__gradient(run, node->input[i]);
-        launch.integer[0] = (int32_t)n;
-        launch.real[0] = 1.0f;
-        launch.real[1] = beta;
-        status = dml__submit(run->device, &launch);
-    }
-    return status;
-}
+DML__ARITHMETIC(add)
+DML__ARITHMETIC(sub)
+DML__ARITHMETIC(mul)
+DML__ARITHMETIC(div)
+DML__ARITHMETIC(maximum)
+DML__ARITHMETIC(minimum)
+DML__ARITHMETIC(equal)
+DML__ARITHMETIC(not_equal)
+DML__ARITHMETIC(less)
+DML__ARITHMETIC(less_equal)
 
-DML__LOCAL const dml__op *dml__add_op(void)
-{
-    static const dml__op op = { "add",
-                                dml__add_infer,
-                                dml__add_op_forward,
-                                dml__add_op_backward,
-                                DML__TAKES_RELU | DML__PASSES_GRADIENT,
-                                NULL,
-                                false,
-                                true,
-                                NULL,
-                                NULL,
-                                NULL };
-    return &op;
-}
+#undef DML__ARITHMETIC
 
-DML_API dml_node *dml_add(dml_node *a, dml_node *b)
+DML_API dml_node *dml_where(dml_node *condition, dml_node *a, dml_node *b)
 {
-    dml_node *const inputs[] = { a, b };
-    return dml__node_create(dml__add_op(), 2, inputs, NULL, 0);
+    return dml__formula_node(DML__FORMULA_where, condition, a, b, 0, 0);
 }
 
 static dml_status dml__flatten_infer(dml_node *node)
@@ -15834,91 +16871,51 @@ DML_API dml_node *dml_flatten(dml_node *x)
 #ifndef DML_OPS_OP_ACTIVATION_C
 #define DML_OPS_OP_ACTIVATION_C
 
-static dml_status dml__activation_infer(dml_node *node)
-{
-    const dml_node *x = node->input[0];
-    if (x->dtype != DML_F32)
-        return dml__node_fail(node, DML_ERROR_ARGUMENT, "its input is %s, it takes f32",
-                              dml_dtype_name(x->dtype));
-    node->shape = x->shape;
-    node->batched = x->batched;
-    return DML_OK;
-}
-
-typedef void dml__activation_forward_kernel(dml_pool *pool, size_t n, const float *x, float *y);
-typedef void dml__activation_backward_kernel(dml_pool *pool, size_t n, const float *y, const float *dy,
-                                             float beta, float *dx);
-
-static dml_status dml__activation_forward(const dml__run *run, const dml_node *node, const char *kernel,
-                                          dml__activation_forward_kernel *cpu)
-{
-    const size_t n = dml__count(run, node);
-    if (run->device->host_memory) {
-        cpu(run->pool, n, dml__host_value(run, node->input[0]), dml__host_value(run, node));
-        return DML_OK;
-    }
-    dml_launch launch = dml__launch(kernel, n, 1);
-    launch.buffer[0] = dml__value(run, node->input[0]);
-    launch.buffer[1] = dml__value(run, node);
-    launch.integer[0] = (int32_t)n;
-    return dml__submit(run->device, &launch);
-}
-
-static dml_status dml__activation_backward(const dml__run *run, const dml_node *node, const char *kernel,
-                                           dml__activation_backward_kernel *cpu)
-{
-    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
-    const size_t n = dml__count(run, node);
-    const float beta = dml__beta(run, node, 0);
-    if (run->device->host_memory) {
-        cpu(run->pool, n, dml__host_value(run, node), dml__host_gradient(run, node), beta,
-            dml__host_gradient(run, node->input[0]));
-        return DML_OK;
-    }
-    dml_launch launch = dml__launch(kernel, n, 1);
-    launch.buffer[0] = dml__value(run, node);
-    launch.buffer[1] = dml__gradient(run, node);
-    launch.buffer[2] = dml__gradient(run, node->input[0]);
-    launch.integer[0] = (int32_t)n;
-    launch.real[0] = beta;
-    return dml__submit(run->device, &launch);
-}
-
-/* Each activation is a name: its op, its CPU kernels and its shared kernels follow from it. */
-#define DML__ACTIVATION(name, fuses)                                                                         \
-    static dml_status dml__##name##_op_forward(const dml__run *run, const dml_node *node)                    \
-    {                                                                                                        \
-        return dml__activation_forward(run, node, #name "_forward", dml_##name##_forward);                   \
-    }                                                                                                        \
-    static dml_status dml__##name##_op_backward(const dml__run *run, const dml_node *node)                   \
-    {                                                                                                        \
-        return dml__activation_backward(run, node, #name "_backward", dml_##name##_backward);                \
-    }                                                                                                        \
-    DML__LOCAL const dml__op *dml__##name##_op(void)                                                         \
-    {                                                                                                        \
-        static const dml__op op = { #name,                                                                   \
-                                    dml__activation_infer,                                                   \
-                                    dml__##name##_op_forward,                                                \
-                                    dml__##name##_op_backward,                                               \
-                                    DML__NEEDS_OUTPUT | (fuses),                                             \
-                                    NULL,                                                                    \
-                                    false,                                                                   \
-                                    true,                                                                    \
-                                    NULL,                                                                    \
-                                    NULL,                                                                    \
-                                    NULL };                                                                  \
-        return &op;                                                                                          \
-    }                                                                                                        \
+#define DML__ACTIVATION(name)                                                                                \
     DML_API dml_node *dml_##name(dml_node *x)                                                                \
     {                                                                                                        \
-        return dml__node_create(dml__##name##_op(), 1, &x, NULL, 0);                                         \
+        return dml__formula_node(DML__FORMULA_##name, x, NULL, NULL, 0, 0);                                  \
     }
 
-DML__ACTIVATION(relu, DML__IS_RELU)
-DML__ACTIVATION(tanh, 0)
-DML__ACTIVATION(sigmoid, 0)
+DML__ACTIVATION(relu)
+DML__ACTIVATION(gelu)
+DML__ACTIVATION(gelu_tanh)
+DML__ACTIVATION(silu)
+DML__ACTIVATION(sigmoid)
+DML__ACTIVATION(tanh)
+DML__ACTIVATION(softplus)
+DML__ACTIVATION(exp)
+DML__ACTIVATION(log)
+DML__ACTIVATION(sqrt)
+DML__ACTIVATION(abs)
+DML__ACTIVATION(square)
 
 #undef DML__ACTIVATION
+
+DML_API dml_node *dml_leaky_relu(dml_node *x, float slope)
+{
+    return dml__formula_node(DML__FORMULA_leaky_relu, x, NULL, NULL, slope, 0);
+}
+
+DML_API dml_node *dml_elu(dml_node *x, float alpha)
+{
+    return dml__formula_node(DML__FORMULA_elu, x, NULL, NULL, alpha, 0);
+}
+
+DML_API dml_node *dml_pow(dml_node *x, float exponent)
+{
+    return dml__formula_node(DML__FORMULA_pow, x, NULL, NULL, exponent, 0);
+}
+
+DML_API dml_node *dml_clamp(dml_node *x, float low, float high)
+{
+    return dml__formula_node(DML__FORMULA_clamp, x, NULL, NULL, low, high);
+}
+
+DML_API dml_node *dml_affine(dml_node *x, float scale, float shift)
+{
+    return dml__formula_node(DML__FORMULA_affine, x, NULL, NULL, scale, shift);
+}
 
 #endif
 

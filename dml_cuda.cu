@@ -53,13 +53,9 @@ typedef struct dml__kernel_arguments {
 /* X(name, covers_x, covers_y) */
 #define DML__KERNEL_LIST(X)                                                                                  \
     X(axpby, 256, 1)                                                                                         \
-    X(add, 256, 1)                                                                                           \
-    X(relu_forward, 256, 1)                                                                                  \
-    X(relu_backward, 256, 1)                                                                                 \
-    X(tanh_forward, 256, 1)                                                                                  \
-    X(tanh_backward, 256, 1)                                                                                 \
-    X(sigmoid_forward, 256, 1)                                                                               \
-    X(sigmoid_backward, 256, 1)                                                                              \
+    X(formula_forward, 256, 1)                                                                               \
+    X(formula_backward, 256, 1)                                                                              \
+    X(broadcast, 256, 1)                                                                                     \
     X(bias_add, 256, 1)                                                                                      \
     X(sgd_update, 256, 1)                                                                                    \
     X(gemm, 64, 64)                                                                                          \
@@ -227,9 +223,14 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 #define GROUP_Y ((int)get_group_id(1))
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
 #define EXP(x) exp(x)
+#define EXPM1(x) expm1(x)
 #define LOG(x) log(x)
+#define LOG1P(x) log1p(x)
 #define TANH(x) tanh(x)
+#define ERF(x) erf(x)
+#define ABS(x) fabs(x)
 #define SQRT(x) sqrt(x)
+#define POW(x, y) pow(x, y)
 #define NOT_A_NUMBER NAN
 #define MINUS_INFINITY (-INFINITY)
 
@@ -248,9 +249,14 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 #define GROUP_Y ((int)(blockIdx.z * gridDim.y + blockIdx.y)) /* a grid's y ends at 65535, so z carries on */
 #define BARRIER() __syncthreads()
 #define EXP(x) expf(x)
+#define EXPM1(x) expm1f(x)
 #define LOG(x) logf(x)
+#define LOG1P(x) log1pf(x)
 #define TANH(x) tanhf(x)
+#define ERF(x) erff(x)
+#define ABS(x) fabsf(x)
 #define SQRT(x) sqrtf(x)
+#define POW(x, y) powf(x, y)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 #define MINUS_INFINITY __int_as_float((int)0xff800000)
 
@@ -269,9 +275,14 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 #define GROUP_Y (self->group_y)
 #define BARRIER() dml__host_barrier(self)
 #define EXP(x) expf(x)
+#define EXPM1(x) expm1f(x)
 #define LOG(x) logf(x)
+#define LOG1P(x) log1pf(x)
 #define TANH(x) tanhf(x)
+#define ERF(x) erff(x)
+#define ABS(x) fabsf(x)
 #define SQRT(x) sqrtf(x)
+#define POW(x, y) powf(x, y)
 #define NOT_A_NUMBER NAN
 #define MINUS_INFINITY (-INFINITY)
 
@@ -308,53 +319,6 @@ KERNEL(axpby)
     if (i < n) y[i] = dml__with_beta(alpha * x[i], beta, y + i);
 }
 
-/* y = a + b. Buffers a, b, y; ints n. */
-KERNEL(add)
-{
-    GLOBAL const float *a = BUFFER(0, const float);
-    GLOBAL const float *b = BUFFER(1, const float);
-    GLOBAL float *y = BUFFER(2, float);
-    const unsigned n = (unsigned)INT(0);
-    const unsigned i = ELEMENT;
-    if (i < n) y[i] = a[i] + b[i];
-}
-
-/* y = f(x). Buffers x, y; ints n. The relu of a NaN is NaN, so that it gets through. */
-#define DML__UNARY_FORWARD(name, value)                                                                      \
-    KERNEL(name)                                                                                             \
-    {                                                                                                        \
-        GLOBAL const float *source = BUFFER(0, const float);                                                 \
-        GLOBAL float *y = BUFFER(1, float);                                                                  \
-        const unsigned n = (unsigned)INT(0);                                                                 \
-        const unsigned i = ELEMENT;                                                                          \
-        if (i < n) {                                                                                         \
-            const float x = source[i];                                                                       \
-            y[i] = value;                                                                                    \
-        }                                                                                                    \
-    }
-DML__UNARY_FORWARD(relu_forward, x <= 0.0f ? 0.0f : x)
-DML__UNARY_FORWARD(tanh_forward, TANH(x))
-DML__UNARY_FORWARD(sigmoid_forward, 1.0f / (1.0f + EXP(-x)))
-
-/* dx = f'(x) dy + beta dx, from y = f(x). Buffers y, dy, dx; ints n; floats beta. */
-#define DML__UNARY_BACKWARD(name, value)                                                                     \
-    KERNEL(name)                                                                                             \
-    {                                                                                                        \
-        GLOBAL const float *output = BUFFER(0, const float);                                                 \
-        GLOBAL const float *gradient = BUFFER(1, const float);                                               \
-        GLOBAL float *dx = BUFFER(2, float);                                                                 \
-        const unsigned n = (unsigned)INT(0);                                                                 \
-        const float beta = REAL(0);                                                                          \
-        const unsigned i = ELEMENT;                                                                          \
-        if (i < n) {                                                                                         \
-            const float y = output[i], dy = gradient[i];                                                     \
-            dx[i] = dml__with_beta(value, beta, dx + i);                                                     \
-        }                                                                                                    \
-    }
-DML__UNARY_BACKWARD(relu_backward, y > 0.0f ? dy : 0.0f)
-DML__UNARY_BACKWARD(tanh_backward, (1.0f - y * y) * dy)
-DML__UNARY_BACKWARD(sigmoid_backward, y *(1.0f - y) * dy)
-
 /* y[r][c] += bias[c]. Buffers bias, y; ints rows, columns; size{rows * columns}. */
 KERNEL(bias_add)
 {
@@ -385,6 +349,202 @@ KERNEL(sgd_update)
             step = nesterov ? d + momentum * velocity : velocity;
         }
         w[i] -= lr * step;
+    }
+}
+
+#endif
+
+/* ---- gpu/formula.cl ---- */
+
+/* formula.cl: the functions of kernels/formulas.h, all in two kernels: which one is the same for every item,
+   so choosing costs nothing beside the memory. */
+#ifndef DML_GPU_FORMULA_CL
+#define DML_GPU_FORMULA_CL
+
+/* ---- kernels/formulas.h ---- */
+
+/* formulas.h: the functions of one element, each a row: from it come the CPU's loops (kernels/formula.c), the
+   case of the shared kernel (gpu/formula.cl) and the op (ops/op_formula.c).
+
+   The words of a formula, which each of those defines for its own kind of number:
+
+   VALUE              a number, for what is used twice: VALUE s = SIGMOID(a);
+   a, b, c            the inputs; y the output, dy its gradient, d the gradient asked for
+   P, Q               the op's own two numbers
+   K(1.0f)            a constant, where a word takes a VALUE; beside an operator it may stand bare
+   WHERE(m, x, y)     m ? x : y, both computed; m a comparison, or several joined by & and |
+   EXP EXPM1 LOG LOG1P TANH SIGMOID ERF SQRT ABS(x), POW(x, y)
+
+   `needs` is what the gradients read: A and B inputs, Y the output. */
+#ifndef DML_KERNELS_FORMULAS_H
+#define DML_KERNELS_FORMULAS_H
+
+/* X(name, needs, forward, gradient of a). The relu of a NaN is NaN, so that it gets through. 0.7071 is
+   sqrt(1/2), 0.3989 sqrt(1 / 2 pi), 1.5958 2 sqrt(2 / pi), 0.07135 0.044715 of that. */
+#define DML__FORMULAS_1(X)                                                                                   \
+    X(relu, DML__NEEDS_Y, y = WHERE(a <= 0.0f, K(0.0f), a), d = WHERE(y > 0.0f, dy, K(0.0f)))                \
+    X(leaky_relu, DML__NEEDS_A, y = WHERE(a > 0.0f, a, P * a), d = WHERE(a > 0.0f, dy, P * dy))              \
+    X(elu, DML__NEEDS_A, y = WHERE(a > 0.0f, a, P * EXPM1(a)), d = WHERE(a > 0.0f, dy, P * EXP(a) * dy))     \
+    X(gelu, DML__NEEDS_A, y = 0.5f * a * (1.0f + ERF(a * 0.707106781f)),                                     \
+      d = dy * (0.5f * (1.0f + ERF(a * 0.707106781f)) + a * (0.398942280f * EXP(-0.5f * a * a))))            \
+    X(gelu_tanh, DML__NEEDS_A, y = a * SIGMOID(a * (1.59576912f + 0.0713548163f * a * a)),                   \
+      VALUE s = SIGMOID(a * (1.59576912f + 0.0713548163f * a * a));                                          \
+      d = dy * s * (1.0f + (1.0f - s) * a * (1.59576912f + 0.214064449f * a * a)))                           \
+    X(silu, DML__NEEDS_A, y = a * SIGMOID(a), VALUE s = SIGMOID(a); d = dy * s * (1.0f + a * (1.0f - s)))    \
+    X(sigmoid, DML__NEEDS_Y, y = SIGMOID(a), d = dy * y * (1.0f - y))                                        \
+    X(tanh, DML__NEEDS_Y, y = TANH(a), d = dy * (1.0f - y * y))                                              \
+    X(softplus, DML__NEEDS_A, y = WHERE(a > 0.0f, a, K(0.0f)) + LOG1P(EXP(-ABS(a))), d = dy * SIGMOID(a))    \
+    X(exp, DML__NEEDS_Y, y = EXP(a), d = dy * y)                                                             \
+    X(log, DML__NEEDS_A, y = LOG(a), d = dy / a)                                                             \
+    X(sqrt, DML__NEEDS_Y, y = SQRT(a), d = 0.5f * dy / y)                                                    \
+    X(abs, DML__NEEDS_A, y = ABS(a), d = WHERE(a > 0.0f, dy, WHERE(a < 0.0f, -dy, K(0.0f))))                 \
+    X(square, DML__NEEDS_A, y = a * a, d = 2.0f * a * dy)                                                    \
+    X(pow, DML__NEEDS_A, y = POW(a, P), d = P * POW(a, P - 1.0f) * dy)                                       \
+    X(clamp, DML__NEEDS_A, y = WHERE(a < P, P, WHERE(a > Q, Q, a)),                                          \
+      d = WHERE((a >= P) & (a <= Q), dy, K(0.0f)))                                                           \
+    X(affine, 0, y = P * a + Q, d = P * dy)
+
+/* X(name, inputs, first, needs, forward, gradient of input `first`, of the next). Of equals, each is half
+   the maximum; what is not a number is the largest and the smallest. */
+#define DML__FORMULAS_2(X)                                                                                   \
+    X(add, 2, 0, 0, y = a + b, d = dy, d = dy)                                                               \
+    X(sub, 2, 0, 0, y = a - b, d = dy, d = -dy)                                                              \
+    X(mul, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = a * b, d = dy * b, d = dy * a)                             \
+    X(div, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = a / b, d = dy / b, d = -(dy / b) * (a / b))                \
+    X(maximum, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = WHERE(a >= b, a, WHERE(a < b, b, a + b)),              \
+      d = WHERE(a > b, dy, WHERE(a == b, 0.5f * dy, K(0.0f))),                                               \
+      d = WHERE(a < b, dy, WHERE(a == b, 0.5f * dy, K(0.0f))))                                               \
+    X(minimum, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = WHERE(a <= b, a, WHERE(a > b, b, a + b)),              \
+      d = WHERE(a < b, dy, WHERE(a == b, 0.5f * dy, K(0.0f))),                                               \
+      d = WHERE(a > b, dy, WHERE(a == b, 0.5f * dy, K(0.0f))))                                               \
+    X(where, 3, 1, DML__NEEDS_A, y = WHERE(a != 0.0f, b, c), d = WHERE(a != 0.0f, dy, K(0.0f)),              \
+      d = WHERE(a != 0.0f, K(0.0f), dy))
+
+/* X(name, forward): of two inputs, 1 or 0, through which no gradient flows. */
+#define DML__FORMULAS_FLAT(X)                                                                                \
+    X(equal, y = WHERE(a == b, K(1.0f), K(0.0f)))                                                            \
+    X(not_equal, y = WHERE(a != b, K(1.0f), K(0.0f)))                                                        \
+    X(less, y = WHERE(a < b, K(1.0f), K(0.0f)))                                                              \
+    X(less_equal, y = WHERE(a <= b, K(1.0f), K(0.0f)))
+
+#define DML__NEEDS_A 1u
+#define DML__NEEDS_B 2u
+#define DML__NEEDS_Y 4u
+
+enum {
+#define DML__FORMULA_ENUM_1(name, needs, forward, gradient) DML__FORMULA_##name,
+#define DML__FORMULA_ENUM_2(name, inputs, first, needs, forward, gradient0, gradient1) DML__FORMULA_##name,
+#define DML__FORMULA_ENUM_FLAT(name, forward) DML__FORMULA_##name,
+    DML__FORMULAS_1(DML__FORMULA_ENUM_1) DML__FORMULAS_2(DML__FORMULA_ENUM_2)
+        DML__FORMULAS_FLAT(DML__FORMULA_ENUM_FLAT) DML__FORMULA_COUNT
+#undef DML__FORMULA_ENUM_1
+#undef DML__FORMULA_ENUM_2
+#undef DML__FORMULA_ENUM_FLAT
+};
+
+#endif
+
+#define VALUE const float
+#define K(constant) (constant)
+#define WHERE(mask, x, y) ((mask) ? (x) : (y))
+#define SIGMOID(x) (1.0f / (1.0f + EXP(-(x))))
+#define P p
+#define Q q
+
+/* y = the formula. Buffers a, b, c (what the formula lacks is NULL), y; ints n, formula; floats p, q. */
+KERNEL(formula_forward)
+{
+    GLOBAL const float *in_a = BUFFER(0, const float);
+    GLOBAL const float *in_b = BUFFER(1, const float);
+    GLOBAL const float *in_c = BUFFER(2, const float);
+    GLOBAL float *out = BUFFER(3, float);
+    const unsigned n = (unsigned)INT(0);
+    const float p = REAL(0), q = REAL(1);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const float a = in_a[i], b = in_b ? in_b[i] : 0.0f, c = in_c ? in_c[i] : 0.0f;
+        float y = 0.0f;
+        switch (INT(1)) {
+#define DML__FORMULA_CASE_1(name, needs, forward, gradient)                                                  \
+    case DML__FORMULA_##name: {                                                                              \
+        forward;                                                                                             \
+    } break;
+#define DML__FORMULA_CASE_2(name, inputs, first, needs, forward, gradient0, gradient1)                       \
+    DML__FORMULA_CASE_1(name, needs, forward, gradient0)
+#define DML__FORMULA_CASE_FLAT(name, forward) DML__FORMULA_CASE_1(name, 0, forward, 0)
+            DML__FORMULAS_1(DML__FORMULA_CASE_1)
+            DML__FORMULAS_2(DML__FORMULA_CASE_2)
+            DML__FORMULAS_FLAT(DML__FORMULA_CASE_FLAT)
+#undef DML__FORMULA_CASE_1
+#undef DML__FORMULA_CASE_2
+#undef DML__FORMULA_CASE_FLAT
+        }
+        out[i] = y;
+    }
+}
+
+/* g0, g1 = the gradients of the inputs that have one, + beta what is there; NULL: not wanted. Each may be dy,
+   and both the same. Buffers a, b, y (NULL where not needed), dy, g0, g1; ints n, formula; floats p, q,
+   beta0, beta1. */
+KERNEL(formula_backward)
+{
+    GLOBAL const float *in_a = BUFFER(0, const float);
+    GLOBAL const float *in_b = BUFFER(1, const float);
+    GLOBAL const float *output = BUFFER(2, const float);
+    GLOBAL const float *gradient = BUFFER(3, const float);
+    GLOBAL float *g0 = BUFFER(4, float);
+    GLOBAL float *g1 = BUFFER(5, float);
+    const unsigned n = (unsigned)INT(0);
+    const float p = REAL(0), q = REAL(1), beta0 = REAL(2), beta1 = REAL(3);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const float a = in_a ? in_a[i] : 0.0f, b = in_b ? in_b[i] : 0.0f;
+        const float y = output ? output[i] : 0.0f, dy = gradient[i];
+        float d = 0.0f, d1 = 0.0f;
+        switch (INT(1)) {
+#define DML__FORMULA_CASE_1(name, needs, forward, gradient)                                                  \
+    case DML__FORMULA_##name: {                                                                              \
+        gradient;                                                                                            \
+    } break;
+#define DML__FORMULA_CASE_2(name, inputs, first, needs, forward, gradient0, gradient1)                       \
+    case DML__FORMULA_##name: {                                                                              \
+        gradient1;                                                                                           \
+        d1 = d;                                                                                              \
+        gradient0;                                                                                           \
+    } break;
+            DML__FORMULAS_1(DML__FORMULA_CASE_1)
+            DML__FORMULAS_2(DML__FORMULA_CASE_2)
+#undef DML__FORMULA_CASE_1
+#undef DML__FORMULA_CASE_2
+        }
+        if (g0) g0[i] = dml__with_beta(d, beta0, g0 + i);
+        if (g1) g1[i] = dml__with_beta(d1, beta1, g1 + i);
+    }
+}
+
+#undef VALUE
+#undef K
+#undef WHERE
+#undef SIGMOID
+#undef P
+#undef Q
+
+/* y = x repeated. Buffers x, y; ints n, dimensions, then the size of each, outermost first, and from 8 on x's
+   stride in each; size{n}. */
+KERNEL(broadcast)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    const unsigned n = (unsigned)INT(0);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        unsigned left = i, from = 0;
+        for (int d = INT(1) - 1; d >= 0; d--) {
+            const unsigned size = (unsigned)INT(2 + d);
+            from += left % size * (unsigned)INT(8 + d);
+            left /= size;
+        }
+        y[i] = x[from];
     }
 }
 
@@ -942,13 +1102,14 @@ KERNEL(slice2d_backward)
 #define REDUCE_MAX(part, lane, lanes, step)                                                                  \
     REDUCE(part, lane, lanes, step, part[mine] = part[other] > part[mine] ? part[other] : part[mine])
 
-/* y[c] = sum over r of x[r][c] + beta y[c]. Buffers x, y; ints rows, columns; floats beta; size{columns}.
-   A group does 16 columns; neighbouring items do neighbouring columns, so rows are read in sequence. */
+/* y[o][c] = sum over r of x[o][r][c] + beta y[o][c]. Buffers x, y; ints rows, columns; floats beta;
+   size{columns, outer}. A group does 16 columns; neighbouring items do neighbouring columns, so rows are read
+   in sequence. */
 KERNEL(sum_rows)
 {
-    GLOBAL const float *x = BUFFER(0, const float);
-    GLOBAL float *y = BUFFER(1, float);
     const int rows = INT(0), columns = INT(1);
+    GLOBAL const float *x = BUFFER(0, const float) + (WIDE)GROUP_Y * rows * columns;
+    GLOBAL float *y = BUFFER(1, float) + (WIDE)GROUP_Y * columns;
     const float beta = REAL(0);
     const int column = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16;
     LOCAL float part[DML__GROUP_ITEMS];

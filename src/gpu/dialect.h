@@ -35,9 +35,14 @@
 #define GROUP_Y ((int)get_group_id(1))
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
 #define EXP(x) exp(x)
+#define EXPM1(x) expm1(x)
 #define LOG(x) log(x)
+#define LOG1P(x) log1p(x)
 #define TANH(x) tanh(x)
+#define ERF(x) erf(x)
+#define ABS(x) fabs(x)
 #define SQRT(x) sqrt(x)
+#define POW(x, y) pow(x, y)
 #define NOT_A_NUMBER NAN
 #define MINUS_INFINITY (-INFINITY)
 
@@ -56,9 +61,14 @@
 #define GROUP_Y ((int)(blockIdx.z * gridDim.y + blockIdx.y)) /* a grid's y ends at 65535, so z carries on */
 #define BARRIER() __syncthreads()
 #define EXP(x) expf(x)
+#define EXPM1(x) expm1f(x)
 #define LOG(x) logf(x)
+#define LOG1P(x) log1pf(x)
 #define TANH(x) tanhf(x)
+#define ERF(x) erff(x)
+#define ABS(x) fabsf(x)
 #define SQRT(x) sqrtf(x)
+#define POW(x, y) powf(x, y)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 #define MINUS_INFINITY __int_as_float((int)0xff800000)
 
@@ -77,9 +87,14 @@
 #define GROUP_Y (self->group_y)
 #define BARRIER() dml__host_barrier(self)
 #define EXP(x) expf(x)
+#define EXPM1(x) expm1f(x)
 #define LOG(x) logf(x)
+#define LOG1P(x) log1pf(x)
 #define TANH(x) tanhf(x)
+#define ERF(x) erff(x)
+#define ABS(x) fabsf(x)
 #define SQRT(x) sqrtf(x)
+#define POW(x, y) powf(x, y)
 #define NOT_A_NUMBER NAN
 #define MINUS_INFINITY (-INFINITY)
 

@@ -6,13 +6,9 @@
 /* X(name, covers_x, covers_y) */
 #define DML__KERNEL_LIST(X)                                                                                  \
     X(axpby, 256, 1)                                                                                         \
-    X(add, 256, 1)                                                                                           \
-    X(relu_forward, 256, 1)                                                                                  \
-    X(relu_backward, 256, 1)                                                                                 \
-    X(tanh_forward, 256, 1)                                                                                  \
-    X(tanh_backward, 256, 1)                                                                                 \
-    X(sigmoid_forward, 256, 1)                                                                               \
-    X(sigmoid_backward, 256, 1)                                                                              \
+    X(formula_forward, 256, 1)                                                                               \
+    X(formula_backward, 256, 1)                                                                              \
+    X(broadcast, 256, 1)                                                                                     \
     X(bias_add, 256, 1)                                                                                      \
     X(sgd_update, 256, 1)                                                                                    \
     X(gemm, 64, 64)                                                                                          \

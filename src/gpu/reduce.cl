@@ -25,13 +25,14 @@
 #define REDUCE_MAX(part, lane, lanes, step)                                                                  \
     REDUCE(part, lane, lanes, step, part[mine] = part[other] > part[mine] ? part[other] : part[mine])
 
-/* y[c] = sum over r of x[r][c] + beta y[c]. Buffers x, y; ints rows, columns; floats beta; size{columns}.
-   A group does 16 columns; neighbouring items do neighbouring columns, so rows are read in sequence. */
+/* y[o][c] = sum over r of x[o][r][c] + beta y[o][c]. Buffers x, y; ints rows, columns; floats beta;
+   size{columns, outer}. A group does 16 columns; neighbouring items do neighbouring columns, so rows are read
+   in sequence. */
 KERNEL(sum_rows)
 {
-    GLOBAL const float *x = BUFFER(0, const float);
-    GLOBAL float *y = BUFFER(1, float);
     const int rows = INT(0), columns = INT(1);
+    GLOBAL const float *x = BUFFER(0, const float) + (WIDE)GROUP_Y * rows * columns;
+    GLOBAL float *y = BUFFER(1, float) + (WIDE)GROUP_Y * columns;
     const float beta = REAL(0);
     const int column = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16;
     LOCAL float part[DML__GROUP_ITEMS];

@@ -131,6 +131,13 @@ static void dml__fuse(dml_program *program)
     }
 }
 
+/* Whether a gradient of the slot's node becomes one of its input i. */
+static bool dml__flows_to(const dml__slot *slot, int i)
+{
+    const dml__op *op = slot->node->op;
+    return (op->backward || op->view) && !(i == 0 && (op->needs & DML__CHOOSES_BY_FIRST));
+}
+
 /* Step 3: which gradients there are: those with a trained parameter behind them through which the output's
  * gradient flows. */
 static void dml__find_gradients(dml_program *program)
@@ -139,14 +146,14 @@ static void dml__find_gradients(dml_program *program)
         dml__slot *slot = &program->slot[s];
         slot->has_gradient = slot->node->op == dml__parameter_op() && !slot->node->frozen;
         for (int i = 0; i < slot->node->inputs; i++)
-            slot->has_gradient = slot->has_gradient || dml__input_slot(program, slot, i)->has_gradient;
+            slot->has_gradient = slot->has_gradient ||
+                                 (dml__flows_to(slot, i) && dml__input_slot(program, slot, i)->has_gradient);
     }
     program->slot[program->slots - 1].reached = true;
     for (int s = program->slots - 1; s >= 0; s--) {
         dml__slot *slot = &program->slot[s];
-        const bool flows = slot->reached && (slot->node->op->backward || slot->node->op->view);
-        for (int i = 0; flows && i < slot->node->inputs; i++)
-            dml__input_slot(program, slot, i)->reached = true;
+        for (int i = 0; slot->reached && i < slot->node->inputs; i++)
+            if (dml__flows_to(slot, i)) dml__input_slot(program, slot, i)->reached = true;
         slot->has_gradient = slot->has_gradient && slot->reached;
     }
 }
@@ -168,7 +175,7 @@ static void dml__order_gradients(dml_program *program)
         if (!slot->has_gradient || slot->node->op->view || slot->fused) continue;
         for (int i = 0; i < slot->node->inputs; i++) {
             const dml__slot *input = dml__input_slot(program, slot, i);
-            if (!input->has_gradient) continue;
+            if (!input->has_gradient || !dml__flows_to(slot, i)) continue;
             dml__slot *root = &program->slot[input->root];
             if (root->written) slot->accumulates |= 1u << i;
             root->written = true;

@@ -39,6 +39,8 @@ typedef struct dml__run {
 #define DML__GATES_RELU 0x1000u
 /* The gradient of each input is the output's, which may therefore be their place. */
 #define DML__PASSES_GRADIENT 0x2000u
+/* No gradient flows to input 0: it chooses. */
+#define DML__CHOOSES_BY_FIRST 0x4000u
 
 typedef struct dml__op {
     const char *name;

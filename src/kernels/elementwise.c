@@ -4,6 +4,7 @@
 #include "kernels/elementwise.h"
 
 #include "kernels/blocks.h"
+#include "kernels/formula.h"
 #include "kernels/vector_math.h"
 #include "thread/pool_internal.h"
 
@@ -53,103 +54,66 @@ DML_API void dml_scale(dml_pool *pool, size_t n, float alpha, float *y)
     dml__map_with_beta(pool, n, dml__axpby_map, y, NULL, 0, alpha, y);
 }
 
-DML__BODY void dml__add_at(const dml__map_operands *at, size_t i, dml__vf *value)
+/* ---- what formulas.h has, for callers of their own ---- */
+
+static void dml__forward_of(dml_pool *pool, int formula, size_t n, const float *a, const float *b, bool relu,
+                            float *y)
 {
-    *value = DML__LOAD(at->in[0] + i) + DML__LOAD(at->in[1] + i);
+    const dml__formula_call call = dml__formula_plain(formula, n, a, b);
+    dml__formula_forward(pool, &call, relu, y);
 }
-DML__MAP(dml__add)
 
 DML_API void dml_add_forward(dml_pool *pool, size_t n, const float *a, const float *b, float *y)
 {
-    dml__map_with_beta(pool, n, dml__add_map, a, b, 0, 0, y);
+    dml__forward_of(pool, DML__FORMULA_add, n, a, b, false, y);
 }
-
-DML__BODY void dml__add_relu_at(const dml__map_operands *at, size_t i, dml__vf *value)
-{
-    const dml__vf sum = DML__LOAD(at->in[0] + i) + DML__LOAD(at->in[1] + i);
-    *value = (dml__vf)((dml__vi)sum & ~(sum <= 0.0f)); /* keeps a NaN */
-}
-DML__MAP(dml__add_relu)
 
 DML_API void dml_add_relu_forward(dml_pool *pool, size_t n, const float *a, const float *b, float *y)
 {
-    dml__map_with_beta(pool, n, dml__add_relu_map, a, b, 0, 0, y);
+    dml__forward_of(pool, DML__FORMULA_add, n, a, b, true, y);
 }
 
-DML__BODY void dml__relu_at(const dml__map_operands *at, size_t i, dml__vf *value)
-{
-    const dml__vf x = DML__LOAD(at->in[0] + i);
-    *value = (dml__vf)((dml__vi)x & ~(x <= 0.0f)); /* keeps a NaN */
-}
-DML__MAP(dml__relu)
-
-DML_API void dml_relu_forward(dml_pool *pool, size_t n, const float *x, float *y)
-{
-    dml__map_with_beta(pool, n, dml__relu_map, x, NULL, 0, 0, y);
-}
-
-DML__BODY void dml__relu_backward_at(const dml__map_operands *at, size_t i, dml__vf *value)
-{
-    const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
-    *value = (dml__vf)((dml__vi)dy & (y > 0.0f));
-}
-DML__MAP(dml__relu_backward)
-
-DML_API void dml_relu_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
-                               float *dx)
-{
-    dml__map_with_beta(pool, n, dml__relu_backward_map, y, dy, beta, 0, dx);
-}
-
-/* y = a function of x, out of vector_math.h. */
 #define DML__FUNCTION(name)                                                                                  \
-    DML__BODY void dml__##name##_map_body(size_t n, const dml__map_operands *operands)                       \
-    {                                                                                                        \
-        const dml__map_operands copy = *operands, *at = &copy;                                               \
-        for (size_t i = 0; i < n; i += DML__LANES) {                                                         \
-            dml__vf value = DML__LOAD(at->in[0] + i);                                                        \
-            dml__vector_##name(&value);                                                                      \
-            DML__STORE(at->out[0] + i, value);                                                               \
-        }                                                                                                    \
-    }                                                                                                        \
-    DML__PER_ISA(dml__##name##_map, (size_t n, const dml__map_operands *at), (n, at))                        \
     DML_API void dml_##name##_forward(dml_pool *pool, size_t n, const float *x, float *y)                    \
     {                                                                                                        \
-        dml__map_with_beta(pool, n, dml__##name##_map, x, NULL, 0, 0, y);                                    \
+        dml__forward_of(pool, DML__FORMULA_##name, n, x, NULL, false, y);                                    \
     }
 
-DML__FUNCTION(exp)
-DML__FUNCTION(log)
-DML__FUNCTION(erf)
+DML__FUNCTION(relu)
 DML__FUNCTION(tanh)
 DML__FUNCTION(sigmoid)
+DML__FUNCTION(exp)
+DML__FUNCTION(log)
 
 #undef DML__FUNCTION
 
-DML__BODY void dml__tanh_backward_at(const dml__map_operands *at, size_t i, dml__vf *value)
-{
-    const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
-    *value = (1.0f - y * y) * dy;
-}
-DML__MAP(dml__tanh_backward)
+/* From the output. */
+#define DML__FUNCTION_BACKWARD(name)                                                                         \
+    DML_API void dml_##name##_backward(dml_pool *pool, size_t n, const float *y, const float *dy,            \
+                                       float beta, float *dx)                                                \
+    {                                                                                                        \
+        const dml__formula_call call = dml__formula_plain(DML__FORMULA_##name, n, NULL, NULL);               \
+        float *const gradient[] = { dx, NULL };                                                              \
+        const float betas[] = { beta, 0 };                                                                   \
+        dml__formula_backward(pool, &call, y, dy, gradient, betas);                                          \
+    }
 
-DML_API void dml_tanh_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
-                               float *dx)
-{
-    dml__map_with_beta(pool, n, dml__tanh_backward_map, y, dy, beta, 0, dx);
-}
+DML__FUNCTION_BACKWARD(relu)
+DML__FUNCTION_BACKWARD(tanh)
+DML__FUNCTION_BACKWARD(sigmoid)
 
-DML__BODY void dml__sigmoid_backward_at(const dml__map_operands *at, size_t i, dml__vf *value)
-{
-    const dml__vf y = DML__LOAD(at->in[0] + i), dy = DML__LOAD(at->in[1] + i);
-    *value = y * (1.0f - y) * dy;
-}
-DML__MAP(dml__sigmoid_backward)
+#undef DML__FUNCTION_BACKWARD
 
-DML_API void dml_sigmoid_backward(dml_pool *pool, size_t n, const float *y, const float *dy, float beta,
-                                  float *dx)
+DML__BODY void dml__erf_at(const dml__map_operands *at, size_t i, dml__vf *value)
 {
-    dml__map_with_beta(pool, n, dml__sigmoid_backward_map, y, dy, beta, 0, dx);
+    *value = DML__LOAD(at->in[0] + i);
+    dml__vector_erf(value);
+}
+DML__MAP(dml__erf)
+
+DML_API void dml_erf_forward(dml_pool *pool, size_t n, const float *x, float *y)
+{
+    dml__map_with_beta(pool, n, dml__erf_map, x, NULL, 0, 0, y);
 }
 
 typedef struct dml__bias_job {

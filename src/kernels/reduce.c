@@ -271,6 +271,52 @@ DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const flo
                      dml__sum_rows_task, &job);
 }
 
+typedef struct dml__sum_axis_job {
+    dml_isa isa;
+    size_t outer, n, inner;
+    const float *x; /* (outer, n, inner) */
+    float beta;
+    float *y; /* (outer, inner) */
+} dml__sum_axis_job;
+
+static void dml__sum_axis_task(void *argument, int task, int worker)
+{
+    const dml__sum_axis_job *job = (const dml__sum_axis_job *)argument;
+    const size_t each = job->n * job->inner, step = dml__items_per_task(each);
+    const size_t begin = (size_t)task * step, end = dml__minimum(begin + step, job->outer);
+    (void)worker;
+    for (size_t o = begin; o < end; o++) {
+        float *y = job->y + o * job->inner;
+        if (job->inner > 1) {
+            dml_sum_rows(NULL, job->n, job->inner, job->x + o * each, job->beta, y);
+            continue;
+        }
+        double sum = 0;
+        if (job->n) dml__sum_block(job->isa, job->n, job->x + o * each, NULL, &sum);
+        *y = job->beta == 0 ? (float)sum : (float)(sum + (double)job->beta * (double)*y);
+    }
+}
+
+DML_API void dml_sum_axis(dml_pool *pool, size_t outer, size_t n, size_t inner, const float *x, float beta,
+                          float *y)
+{
+    dml__sum_axis_job job;
+    job.isa = dml__pool_machine(pool).isa;
+    job.outer = outer;
+    job.n = n;
+    job.inner = inner;
+    job.x = x;
+    job.beta = beta;
+    job.y = y;
+    if (outer == 1 && inner > 1)
+        dml_sum_rows(pool, n, inner, x, beta, y);
+    else if (outer == 1 && n > 0)
+        *y = beta == 0 ? dml_sum(pool, n, x) : dml_sum(pool, n, x) + beta * *y;
+    else if (inner > 0)
+        dml_pool_run(pool, (int)dml__divide_up(outer, dml__items_per_task(n * inner)), dml__sum_axis_task,
+                     &job);
+}
+
 typedef struct dml__argmax_job {
     dml_isa isa;
     size_t rows, columns;

@@ -19,6 +19,10 @@ DML_API float dml_max(dml_pool *pool, size_t n, const float *x);
 /* y[c] = sum over r of x[r][c] + beta y[c], x (rows, columns); with beta = 0, y is not read. */
 DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const float *x, float beta, float *y);
 
+/* y[o][i] = sum over k of x[o][k][i] + beta y[o][i], x (outer, n, inner); with beta = 0, y is not read. */
+DML_API void dml_sum_axis(dml_pool *pool, size_t outer, size_t n, size_t inner, const float *x, float beta,
+                          float *y);
+
 /* out[r] = the column of the largest x[r][c], the first of equals; columns at least 1. */
 DML_API void dml_argmax(dml_pool *pool, size_t rows, size_t columns, const float *x, int32_t *out);
 

@@ -118,4 +118,56 @@ DML__BODY void dml__vector_erf(dml__vf *x)
     *x = (dml__vf)((dml__vi)y | ((dml__vi)v & DML__SIGN_BIT));
 }
 
+/* x = e^x - 1 for x <= 0, to within 5 ulp: for t = tanh(x / 2) it is 2 t / (1 - t). */
+DML__BODY void dml__vector_expm1(dml__vf *x)
+{
+    dml__vf t = *x * 0.5f;
+    dml__vector_tanh(&t);
+    *x = (t + t) / (1.0f - t);
+}
+
+/* x = log(1 + x) for x in 0 .. 1, to within 3 ulp: what 1 + x loses of x is a factor of the result too
+   (Goldberg, "What every computer scientist should know about floating-point arithmetic", 1991, theorem 4).
+ */
+DML__BODY void dml__vector_log1p(dml__vf *x)
+{
+    const dml__vf v = *x, u = v + 1.0f, rounded = u - 1.0f;
+    dml__vf y = u;
+    dml__vector_log(&y);
+    *x = DML__SELECT(rounded == 0.0f, v, y * (v / rounded));
+}
+
+DML__BODY void dml__vector_abs(dml__vf *x)
+{
+    *x = (dml__vf)((dml__vi)*x & ~DML__SIGN_BIT);
+}
+
+/* Lane by lane, by the C library. */
+static void dml__sqrt_lanes(float lanes[DML__LANES])
+{
+    for (int i = 0; i < DML__LANES; i++) lanes[i] = sqrtf(lanes[i]);
+}
+
+DML__BODY void dml__vector_sqrt(dml__vf *x)
+{
+    float lanes[DML__LANES];
+    DML__STORE(lanes, *x);
+    dml__sqrt_lanes(lanes);
+    *x = DML__LOAD(lanes);
+}
+
+static void dml__pow_lanes(float lanes[DML__LANES], const float power[DML__LANES])
+{
+    for (int i = 0; i < DML__LANES; i++) lanes[i] = powf(lanes[i], power[i]);
+}
+
+DML__BODY void dml__vector_pow(dml__vf *x, const dml__vf *power)
+{
+    float lanes[DML__LANES], powers[DML__LANES];
+    DML__STORE(lanes, *x);
+    DML__STORE(powers, *power);
+    dml__pow_lanes(lanes, powers);
+    *x = DML__LOAD(lanes);
+}
+
 #endif

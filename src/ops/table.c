@@ -3,6 +3,8 @@
 
 #include "ops/table.h"
 
+#include "ops/op_formula.h"
+
 DML__LOCAL const dml__op *dml__op_at(int i)
 {
     static const dml__op *(*const table[])(void) = {
@@ -10,7 +12,8 @@ DML__LOCAL const dml__op *dml__op_at(int i)
         DML__OP_LIST(DML__OP_ROW)
 #undef DML__OP_ROW
     };
-    return i >= 0 && i < (int)(sizeof table / sizeof table[0]) ? table[i]() : NULL;
+    const int count = (int)(sizeof table / sizeof table[0]);
+    return i >= 0 && i < count ? table[i]() : dml__formula_op(i - count);
 }
 
 #endif

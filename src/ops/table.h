@@ -1,4 +1,6 @@
-/* table.h: the op table. Adding an op is its own file, a row here, and its shared kernels for the GPUs. */
+/* table.h: the op table: the ops that have code of their own, and after them those of one element, which are
+   rows of kernels/formulas.h. Adding an op is its own file, a row here, and its shared kernels for the GPUs.
+ */
 #ifndef DML_OPS_TABLE_H
 #define DML_OPS_TABLE_H
 
@@ -6,7 +8,6 @@
 
 /* X(name): dml__<name>_op() in the op's file gives its table. The tests check every row on every backend. */
 #define DML__OP_LIST(X)                                                                                      \
-    X(add)                                                                                                   \
     X(flatten)                                                                                               \
     X(dense)                                                                                                 \
     X(conv2d)                                                                                                \
@@ -14,9 +15,6 @@
     X(avg_pool2d)                                                                                            \
     X(batch_norm)                                                                                            \
     X(slice2d)                                                                                               \
-    X(relu)                                                                                                  \
-    X(tanh)                                                                                                  \
-    X(sigmoid)                                                                                               \
     X(softmax_cross_entropy)                                                                                 \
     X(mean_squared_error)
 

@@ -100,10 +100,10 @@ static void bad_calls_are_told(void)
     expect(b->write(&device, (dml_ref){ NULL, 0 }, x, 4), DML_ERROR_ARGUMENT, "no buffer");
     dml_launch launch = { .kernel = "no_such_kernel", .size = { 1, 1 } };
     expect(b->launch(&device, &launch), DML_ERROR_ARGUMENT, "no kernel is named 'no_such_kernel'");
-    launch = (dml_launch){ .kernel = "add", .size = { (size_t)1 << 31, 1 } };
+    launch = (dml_launch){ .kernel = "axpby", .size = { (size_t)1 << 31, 1 } };
     expect(b->launch(&device, &launch), DML_ERROR_UNSUPPORTED, "make the batch smaller");
-    launch = (dml_launch){ .kernel = "add", .size = { 1, 1 }, .buffer = { { a.buffer, bytes + 4 } } };
-    expect(b->launch(&device, &launch), DML_ERROR_ARGUMENT, "add: ");
+    launch = (dml_launch){ .kernel = "axpby", .size = { 1, 1 }, .buffer = { { a.buffer, bytes + 4 } } };
+    expect(b->launch(&device, &launch), DML_ERROR_ARGUMENT, "axpby: ");
     download(a, NULL);
 }
 
@@ -120,10 +120,13 @@ static void memory_can_run_out(void)
     device.backend->buffer_destroy(&device, &huge);
     float x = 3, y = 4; /* and the device still works */
     array a = upload(&x, 1), b = upload(&y, 1);
-    launch_ok((dml_launch){
-        .kernel = "add", .size = { 1, 1 }, .buffer = { at(a), at(b), at(a) }, .integer = { 1 } });
-    download(a, &x), download(b, NULL);
-    CHECK(x == 7);
+    launch_ok((dml_launch){ .kernel = "axpby",
+                            .size = { 1, 1 },
+                            .buffer = { at(a), at(b) },
+                            .integer = { 1 },
+                            .real = { 1, 1 } });
+    download(a, NULL), download(b, &y);
+    CHECK(y == 7);
 }
 
 /* Two devices at once, of one backend, don't meet. */

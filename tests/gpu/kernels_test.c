@@ -2,6 +2,7 @@
    doesn't compile. */
 #include "gpu/kernel_list.h"
 
+#include "../kernels/formula_exact.h"
 #include "devices.h"
 
 static unsigned seed = 1;
@@ -75,124 +76,95 @@ static void test_axpby(void)
     }
 }
 
-static void test_add(void)
+/* Numbers of the kind that a formula takes. */
+static float *numbers_for(const formula_exact *f, size_t n)
 {
-    for (int s = quick; s < upto(SIZES); s++) {
-        const size_t n = (size_t)sizes[s];
-        float *a = numbers(n), *b = numbers(n), *y = output(n, 0);
+    float *x = numbers(n);
+    for (size_t i = 0; f->positive && i < n; i++) x[i] = fabsf(x[i]) + 0.125f;
+    return x;
+}
+
+/* Every formula, its operands in as many buffers. */
+static void test_formula_forward(void)
+{
+    for (int k = 0; k < FORMULAS; k += quick ? 5 : 1) {
+        const formula_exact *f = &formulas[k];
+        const size_t n = (size_t)sizes[1 + k % (SIZES - 1)];
+        float *a = numbers_for(f, n), *b = numbers_for(f, n), *c = numbers_for(f, n), *y = output(n, 0);
         double *want = malloc(n * sizeof *want);
-        for (size_t i = 0; i < n; i++) want[i] = (double)a[i] + (double)b[i];
-        array da = upload(a, n), db = upload(b, n), dy = upload(y, n);
-        launch_ok((dml_launch){
-            .kernel = "add", .size = { n, 1 }, .buffer = { at(da), at(db), at(dy) }, .integer = { (int)n } });
-        download(da, NULL), download(db, NULL), download(dy, y);
-        check("add", y, want, n, 1);
-        free(a), free(b), free(y), free(want);
-    }
-}
-
-static double relu(double x)
-{
-    return x > 0 ? x : 0;
-}
-
-static double sigmoid(double x)
-{
-    return 1 / (1 + exp(-x));
-}
-
-static void forward(const char *kernel, double (*function)(double))
-{
-    for (int s = quick; s < upto(SIZES); s++) {
-        const size_t n = (size_t)sizes[s];
-        float *x = numbers(n), *y = output(n, 0);
-        double *want = malloc(n * sizeof *want);
-        for (size_t i = 0; i < n; i++) x[i] *= i % 3 ? 4.0f : 100.0f;
-        if (n > 5) x[1] = 0, x[2] = -0.0f, x[3] = INFINITY, x[4] = -INFINITY;
-        for (size_t i = 0; i < n; i++) want[i] = function((double)x[i]);
-        array dx = upload(x, n), dy = upload(y, n);
-        launch_ok((dml_launch){
-            .kernel = kernel, .size = { n, 1 }, .buffer = { at(dx), at(dy) }, .integer = { (int)n } });
-        download(dx, NULL), download(dy, y);
+        for (size_t i = 0; i < n; i += 3) a[i] = k >= DML__FORMULA_where ? (i % 2 ? 0 : b[i]) : a[i];
         for (size_t i = 0; i < n; i++)
-            if (isinf(want[i]) && (double)y[i] == want[i]) y[i] = 0, want[i] = 0;
-        check(kernel, y, want, n, 0.5);
-        free(x), free(y), free(want);
+            want[i] = f->of((double)a[i], (double)b[i], (double)c[i], (double)f->p, (double)f->q);
+        array da = upload(a, n), db = upload(b, n), dc = upload(c, n), dy = upload(y, n);
+        launch_ok((dml_launch){ .kernel = "formula_forward",
+                                .size = { n, 1 },
+                                .buffer = { at(da), at(db), at(dc), at(dy) },
+                                .integer = { (int)n, k },
+                                .real = { f->p, f->q } });
+        download(da, NULL), download(db, NULL), download(dc, NULL), download(dy, y);
+        check(f->name, y, want, n, 0.5);
+        free(a), free(b), free(c), free(y), free(want);
     }
-    float x = NAN;
-    array dx = upload(&x, 1);
-    launch_ok(
-        (dml_launch){ .kernel = kernel, .size = { 1, 1 }, .buffer = { at(dx), at(dx) }, .integer = { 1 } });
-    download(dx, &x);
-    CHECK_MESSAGE(isnan(x), "%s made %g of a NaN", kernel, (double)x);
+    static const int keeps_a_nan[] = { DML__FORMULA_relu, DML__FORMULA_tanh, DML__FORMULA_sigmoid,
+                                       DML__FORMULA_maximum };
+    for (int k = 0; k < 4; k++) {
+        float x = NAN, one = 1;
+        array dx = upload(&x, 1), d1 = upload(&one, 1);
+        launch_ok((dml_launch){ .kernel = "formula_forward",
+                                .size = { 1, 1 },
+                                .buffer = { at(dx), at(d1), { NULL, 0 }, at(dx) },
+                                .integer = { 1, keeps_a_nan[k] } });
+        download(dx, &x), download(d1, NULL);
+        CHECK_MESSAGE(isnan(x), "%s made %g of a NaN", formulas[keeps_a_nan[k]].name, (double)x);
+    }
 }
 
-static void test_relu_forward(void)
+/* Both gradients, one of them over dy, and with each beta. */
+static void test_formula_backward(void)
 {
-    forward("relu_forward", relu);
-}
-
-static void test_tanh_forward(void)
-{
-    forward("tanh_forward", tanh);
-}
-
-static void test_sigmoid_forward(void)
-{
-    forward("sigmoid_forward", sigmoid);
-}
-
-static double relu_slope(double y)
-{
-    return y > 0;
-}
-
-static double tanh_slope(double y)
-{
-    return 1 - y * y;
-}
-
-static double sigmoid_slope(double y)
-{
-    return y * (1 - y);
-}
-
-static void backward(const char *kernel, double (*slope)(double))
-{
-    for (int s = quick; s < upto(SIZES); s++) {
-        for (int b = 0; b < upto(BETAS); b++) {
-            const size_t n = (size_t)sizes[s];
-            const float beta = betas[b];
-            float *y = numbers(n), *dy = numbers(n), *dx = output(n, beta);
-            double *want = malloc(n * sizeof *want);
-            y[0] = 0;
-            for (size_t i = 0; i < n; i++) want[i] = slope((double)y[i]) * (double)dy[i] + kept(beta, dx[i]);
-            array a = upload(y, n), c = upload(dy, n), d = upload(dx, n);
-            launch_ok((dml_launch){ .kernel = kernel,
-                                    .size = { n, 1 },
-                                    .buffer = { at(a), at(c), at(d) },
-                                    .integer = { (int)n },
-                                    .real = { beta } });
-            download(a, NULL), download(c, NULL), download(d, dx);
-            check(kernel, dx, want, n, 1);
-            free(y), free(dy), free(dx), free(want);
+    for (int k = 0; k < DML__FORMULA_equal; k += quick ? 5 : 1) {
+        const formula_exact *f = &formulas[k];
+        const size_t n = (size_t)sizes[1 + k % (SIZES - 1)];
+        const int pair = k >= DML__FORMULA_add, first = k == DML__FORMULA_where;
+        const float beta = betas[k % BETAS];
+        float *a = numbers_for(f, n), *b = numbers_for(f, n), *y = numbers(n), *dy = numbers(n);
+        float *g1 = output(n, beta);
+        double *want = malloc(2 * n * sizeof *want);
+        for (size_t i = 0; i < n; i++) {
+            const double x[3] = { a[i], b[i], 0.5 };
+            y[i] = (float)f->of(x[0], x[1], x[2], (double)f->p, (double)f->q);
+            want[i] = formula_slope(f, first, x[0], x[1], x[2], (double)dy[i]);
+            if (pair) want[n + i] = formula_slope(f, first + 1, x[0], x[1], x[2], (double)dy[i]);
+            want[n + i] = pair ? want[n + i] + kept(beta, g1[i]) : 0;
         }
+        array da = upload(a, n), db = upload(b, n), dv = upload(y, n), dd = upload(dy, n), d1 = upload(g1, n);
+        launch_ok((dml_launch){
+            .kernel = "formula_backward",
+            .size = { n, 1 },
+            .buffer = { at(da), at(db), at(dv), at(dd), at(dd), pair ? at(d1) : (dml_ref){ NULL, 0 } },
+            .integer = { (int)n, k },
+            .real = { f->p, f->q, 0, beta } });
+        download(da, NULL), download(db, NULL), download(dv, NULL), download(dd, dy), download(d1, g1);
+        check(f->name, dy, want, n, 2);
+        if (pair) check(f->name, g1, want + n, n, 2);
+        free(a), free(b), free(y), free(dy), free(g1), free(want);
     }
 }
 
-static void test_relu_backward(void)
+static void test_broadcast(void)
 {
-    backward("relu_backward", relu_slope);
-}
-
-static void test_tanh_backward(void)
-{
-    backward("tanh_backward", tanh_slope);
-}
-
-static void test_sigmoid_backward(void)
-{
-    backward("sigmoid_backward", sigmoid_slope);
+    enum { A = 3, B = 5, C = 7, D = 2 };
+    float *x = numbers(A * C), *y = output(A * B * C * D, 0);
+    double want[A * B * C * D];
+    for (int i = 0; i < A * B * C * D; i++) want[i] = x[i / (B * C * D) * C + i / D % C];
+    array dx = upload(x, A * C), dy = upload(y, A * B * C * D);
+    launch_ok((dml_launch){ .kernel = "broadcast",
+                            .size = { A * B * C * D, 1 },
+                            .buffer = { at(dx), at(dy) },
+                            .integer = { A * B * C * D, 4, A, B, C, D, 0, 0, C, 0, 1, 0 } });
+    download(dx, NULL), download(dy, y);
+    check("broadcast", y, want, A * B * C * D, 0);
+    free(x), free(y);
 }
 
 static void test_bias_add(void)
@@ -535,22 +507,23 @@ static void test_avg_pool2d_backward(void)
 
 static void test_sum_rows(void)
 {
-    static const int shapes[][2] = { { 1, 1 }, { 100, 37 }, { 15, 16 }, { 3, 50 }, { 0, 5 } };
+    static const int shapes[][3] = { { 1, 1, 1 }, { 100, 37, 3 }, { 15, 16, 1 }, { 3, 50, 2 }, { 0, 5, 2 } };
     for (int s = quick; s < upto(5); s++) {
         for (int b = 0; b < upto(BETAS); b++) {
             const size_t rows = (size_t)shapes[s][0], columns = (size_t)shapes[s][1];
-            float *x = numbers(rows * columns), *y = output(columns, betas[b]);
-            double *want = malloc(columns * sizeof *want);
-            for (size_t c = 0; c < columns; c++) want[c] = kept(betas[b], y[c]);
-            for (size_t i = 0; i < rows * columns; i++) want[i % columns] += (double)x[i];
-            array a = upload(x, rows * columns), d = upload(y, columns);
+            const size_t outer = (size_t)shapes[s][2], n = outer * rows * columns;
+            float *x = numbers(n), *y = output(outer * columns, betas[b]);
+            double *want = malloc(outer * columns * sizeof *want);
+            for (size_t i = 0; i < outer * columns; i++) want[i] = kept(betas[b], y[i]);
+            for (size_t i = 0; i < n; i++) want[i / columns / rows * columns + i % columns] += (double)x[i];
+            array a = upload(x, n), d = upload(y, outer * columns);
             launch_ok((dml_launch){ .kernel = "sum_rows",
-                                    .size = { columns, 1 },
+                                    .size = { columns, outer },
                                     .buffer = { at(a), at(d) },
                                     .integer = { (int)rows, (int)columns },
                                     .real = { betas[b] } });
             download(a, NULL), download(d, y);
-            check("sum_rows", y, want, columns, 5);
+            check("sum_rows", y, want, outer * columns, 5);
             free(x), free(y), free(want);
         }
     }

@@ -157,9 +157,24 @@ static void bad_shapes(void)
     dml_node *row = input(1, 6, 0, 0), *image = input(3, 5, 4, 2), *t = dml_input(graph, "t", DML_I32);
     dml_node *w = parameter(2, 3, 6), *bias = parameter(1, 4, 0);
     REFUSED(dml_add(row, image), DML_ERROR_SHAPE, "add 'add_1': its inputs are 6 and 5 x 4 x 2");
-    REFUSED(dml_add(row, parameter(1, 6, 0)), DML_ERROR_SHAPE, "for the whole batch");
-    REFUSED(dml_add(t, t), DML_ERROR_ARGUMENT, "not i32 and i32");
-    REFUSED(dml_relu(t), DML_ERROR_ARGUMENT, "relu 'relu_1': its input is i32");
+    REFUSED(dml_mul(row, parameter(1, 5, 0)), DML_ERROR_SHAPE,
+            "mul 'mul_1': its inputs are 6 and 5 for the whole batch: counted from the last");
+    REFUSED(dml_where(row, image, image), DML_ERROR_SHAPE, "6 and 5 x 4 x 2 and 5 x 4 x 2");
+    REFUSED(dml_add(t, t), DML_ERROR_ARGUMENT, "its input 1 is i32, it takes f32");
+    REFUSED(dml_sub(row, t), DML_ERROR_ARGUMENT, "its input 2 is i32, it takes f32");
+    REFUSED(dml_relu(t), DML_ERROR_ARGUMENT, "relu 'relu_1': its input 1 is i32");
+    REFUSED(dml_clamp(row, 1, 0.5f), DML_ERROR_ARGUMENT, "from 1 to 0.5 asked for");
+    REFUSED(dml_clamp(row, NAN, 1), DML_ERROR_ARGUMENT, "clamp");
+    REFUSED(dml_leaky_relu(row, NAN), DML_ERROR_ARGUMENT, "they must be finite");
+    REFUSED(dml_affine(row, 1, INFINITY), DML_ERROR_ARGUMENT, "1 and inf, they must be finite");
+    REFUSED(dml_maximum(row, NULL), DML_ERROR_ARGUMENT, "input 2 of 2 is NULL");
+    {
+        const dml_shape shape = dml_node_shape(dml_add(parameter(2, 4, 1), image));
+        CHECK(shape.ndim == 3 && shape.dims[0] == 5 && shape.dims[1] == 4 && shape.dims[2] == 2);
+        CHECK(!dml_node_batched(dml_add(w, parameter(1, 1, 0))) && dml_node_batched(dml_add(row, w)));
+        dml_clear_error(context);
+        CHECK(dml_clamp(row, -INFINITY, 0) != NULL);
+    }
     REFUSED(dml_tanh(t), DML_ERROR_ARGUMENT, "tanh");
     REFUSED(dml_sigmoid(t), DML_ERROR_ARGUMENT, "sigmoid");
     REFUSED(dml_dense(image, 3), DML_ERROR_SHAPE, "dml_flatten");

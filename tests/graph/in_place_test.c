@@ -71,7 +71,7 @@ static void compare_with_disjoint(const model *which)
 
 static void every_case(void)
 {
-    for (int c = 0; c < CASES; c += slow_here() ? 6 : 1) compare_with_disjoint(&cases[c].model);
+    for (int c = 0; c < CASES; c += slow_here() ? 12 : 1) compare_with_disjoint(&cases[c].model);
 }
 
 static void random_graphs_of_rows(void)
@@ -99,7 +99,13 @@ static dml_node *random_elementwise(dml_graph *g)
         const unsigned back = test_random(&random) % 8 ? 1 + test_random(&random) % 3 : 1 + (unsigned)i / 2;
         dml_node *a = node[back < (unsigned)i - 2 ? (unsigned)i - back : 2],
                  *b = node[2 + test_random(&random) % (unsigned)(i - 2)];
-        switch (test_random(&random) % 9) {
+        switch (test_random(&random) % 15) {
+        case 9: node[i] = dml_tanh(dml_mul(a, b)); break;
+        case 10: node[i] = dml_sub(b, a); break;
+        case 11: node[i] = dml_where(dml_less(a, b), a, dml_sigmoid(b)); break;
+        case 12: node[i] = dml_gelu(a); break;
+        case 13: node[i] = dml_mul(a, p); break;
+        case 14: node[i] = dml_relu(dml_maximum(dml_affine(a, -0.5f, 0.25f), b)); break;
         case 0: node[i] = dml_relu(a); break;
         case 1: node[i] = dml_tanh(a); break;
         case 2: node[i] = dml_sigmoid(a); break;

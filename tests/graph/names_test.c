@@ -360,6 +360,20 @@ static void descriptions_and_flops(void)
     check_says(dml_sigmoid(w), "", 12);
     check_says(dml_add(x, x), "", 8 * 7 * 3);
     check_says(dml_flatten(x), "", 0);
+    check_says(dml_leaky_relu(r, 0.125f), "slope 0.125", 3);
+    check_says(dml_elu(r, 1.5f), "alpha 1.5", 3);
+    check_says(dml_pow(r, 3), "exponent 3", 3);
+    check_says(dml_clamp(r, -1, 6), "-1 .. 6", 3);
+    check_says(dml_affine(r, 2, -1), "times 2, plus -1", 3);
+    dml_node *const functions[] = { dml_gelu(r), dml_gelu_tanh(r), dml_silu(r), dml_softplus(r), dml_exp(r),
+                                    dml_log(r),  dml_sqrt(r),      dml_abs(r),  dml_square(r) };
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) check_says(functions[i], "", 3);
+    dml_node *one = dml_parameter(graph, "one", dml_init_constant(0), 1);
+    dml_node *const pairs[] = { dml_sub(x, one),      dml_mul(one, x),   dml_div(x, x),
+                                dml_maximum(x, one),  dml_minimum(x, x), dml_where(x, one, one),
+                                dml_equal(x, one),    dml_less(x, x),    dml_less_equal(x, one),
+                                dml_not_equal(one, x) };
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) check_says(pairs[i], "", 8 * 7 * 3);
     check_says(dml_softmax_cross_entropy(r, t), "", 4 * 3);
     check_says(dml_mean_squared_error(x, x), "", 3 * 8 * 7 * 3);
     const dml__op *op;

@@ -25,7 +25,12 @@ static dml_node *random_graph(dml_graph *g)
     for (int i = 2; i < NODES; i++) {
         dml_node *a = node[test_random(&random) % (unsigned)i],
                  *b = node[i - 1 - (int)(test_random(&random) % 2)];
-        switch (test_random(&random) % 7) {
+        switch (test_random(&random) % 12) {
+        case 7: node[i] = dml_gelu(b); break;
+        case 8: node[i] = dml_sub(a, dml_silu(b)); break;
+        case 9: node[i] = dml_mul(dml_tanh(a), b); break;
+        case 10: node[i] = dml_div(a, dml_affine(dml_sigmoid(b), 1, 1)); break;
+        case 11: node[i] = dml_mul(a, dml_parameter(g, NULL, normal, 1)); break;
         case 0: node[i] = dml_tanh(a); break;
         case 1: node[i] = dml_sigmoid(b); break;
         case 2: node[i] = dml_relu(b); break;

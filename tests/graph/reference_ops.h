@@ -5,10 +5,12 @@
 #include "graph/node.h"
 #include "graph/op.h"
 #include "ops/op_conv2d.h"
+#include "ops/op_formula.h"
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
 #include "ops/op_slice2d.h"
 
+#include "../kernels/formula_exact.h"
 #include "../test.h"
 
 #define MAX_NODES 64
@@ -30,10 +32,33 @@ static bool reference_training;
 
 typedef void reference_op(const dml_node *node, int rows, double *const *in, double *out);
 
-static void reference_add(const dml_node *node, int rows, double *const *in, double *out)
+/* The element of input i that element `at` of the result is made of. */
+static size_t reference_operand(const dml_node *node, int i, int rows, size_t at)
 {
+    const dml_node *in = node->input[i];
+    size_t from = 0, stride = 1;
+    for (int d = 1; d <= node->shape.ndim; d++) {
+        const int size = node->shape.dims[node->shape.ndim - d];
+        const int of_input = d <= in->shape.ndim ? in->shape.dims[in->shape.ndim - d] : 1;
+        if (of_input > 1) from += at % (size_t)size * stride;
+        stride *= (size_t)of_input;
+        at /= (size_t)size;
+    }
+    CHECK(at < (size_t)rows || !node->batched);
+    return in->batched ? from + at * stride : from;
+}
+
+/* The functions of one element. */
+static void reference_formula(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const dml__formula_numbers *number = (const dml__formula_numbers *)node->attributes;
+    const formula_exact *formula = formula_named(node->op->name);
     const size_t n = reference_count(node, rows);
-    for (size_t i = 0; i < n; i++) out[i] = in[0][i] + in[1][i];
+    for (size_t k = 0; k < n; k++) {
+        double x[3] = { 0, 0, 0 };
+        for (int i = 0; i < node->inputs; i++) x[i] = in[i][reference_operand(node, i, rows, k)];
+        out[k] = formula->of(x[0], x[1], x[2], (double)number->p, (double)number->q);
+    }
 }
 
 static void reference_flatten(const dml_node *node, int rows, double *const *in, double *out)
@@ -159,24 +184,6 @@ static void reference_slice2d(const dml_node *node, int rows, double *const *in,
                         in[0][((r * d[0] + h) * d[1] + w) * d[2] + c];
 }
 
-static void reference_relu(const dml_node *node, int rows, double *const *in, double *out)
-{
-    const size_t n = reference_count(node, rows);
-    for (size_t i = 0; i < n; i++) out[i] = in[0][i] > 0 ? in[0][i] : 0;
-}
-
-static void reference_tanh(const dml_node *node, int rows, double *const *in, double *out)
-{
-    const size_t n = reference_count(node, rows);
-    for (size_t i = 0; i < n; i++) out[i] = tanh(in[0][i]);
-}
-
-static void reference_sigmoid(const dml_node *node, int rows, double *const *in, double *out)
-{
-    const size_t n = reference_count(node, rows);
-    for (size_t i = 0; i < n; i++) out[i] = 1 / (1 + exp(-in[0][i]));
-}
-
 static void reference_softmax_cross_entropy(const dml_node *node, int rows, double *const *in, double *out)
 {
     const int classes = node->input[0]->shape.dims[0];
@@ -210,7 +217,6 @@ typedef struct reference_row {
 static const reference_row *reference_of(const char *op)
 {
     static const reference_row rows[] = {
-        { "add", reference_add, 5e-7, 2e-6 },
         { "flatten", reference_flatten, 5e-7, 2e-6 },
         { "dense", reference_dense, 5e-7, 2e-6 },
         { "conv2d", reference_conv2d, 5e-7, 2e-6 },
@@ -218,15 +224,13 @@ static const reference_row *reference_of(const char *op)
         { "avg_pool2d", reference_avg_pool2d, 5e-7, 2e-6 },
         { "batch_norm", reference_batch_norm, 2e-6, 5e-6 },
         { "slice2d", reference_slice2d, 5e-7, 2e-6 },
-        { "relu", reference_relu, 5e-7, 2e-6 },
-        { "tanh", reference_tanh, 1e-6, 3e-6 },
-        { "sigmoid", reference_sigmoid, 1e-6, 3e-6 },
         { "softmax_cross_entropy", reference_softmax_cross_entropy, 1e-6, 2e-6 },
         { "mean_squared_error", reference_mean_squared_error, 5e-7, 2e-6 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (strcmp(rows[i].op, op) == 0) return &rows[i];
-    return NULL;
+    static const reference_row formula = { "of one element", reference_formula, 1e-6, 3e-6 };
+    return formula_named(op) ? &formula : NULL;
 }
 
 /* For up to `rows` samples; inputs are filled by the caller, parameters point into w. */

@@ -1,0 +1,335 @@
+#ifndef DML_KERNELS_FORMULA_C
+#define DML_KERNELS_FORMULA_C
+
+#include "kernels/formula.h"
+
+#include "kernels/blocks.h"
+#include "kernels/vector_math.h"
+#include "thread/pool_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- a loop for each formula and each gradient ---- */
+
+/* What a loop reads and writes; what the formula doesn't need is NULL. */
+typedef struct dml__formula_at {
+    const float *in[DML__FORMULA_INPUTS];
+    const float *y, *dy;
+    float *out;
+    float p, q;
+} dml__formula_at;
+
+/* Elements 0 .. n - 1, n a multiple of DML__LANES. */
+typedef void dml__formula_loop(dml_isa isa, size_t n, const dml__formula_at *at);
+
+/* The words of formulas.h for vectors. */
+#define VALUE const dml__vf
+#define DML__WORD(function, x)                                                                               \
+    __extension__({                                                                                          \
+        dml__vf dml__word = (x);                                                                             \
+        function(&dml__word);                                                                                \
+        dml__word;                                                                                           \
+    })
+#define K(constant) (zero + (constant))
+#define WHERE(mask, x, y) DML__SELECT(mask, x, y)
+#define EXP(x) DML__WORD(dml__vector_exp, x)
+#define EXPM1(x) DML__WORD(dml__vector_expm1, x)
+#define LOG(x) DML__WORD(dml__vector_log, x)
+#define LOG1P(x) DML__WORD(dml__vector_log1p, x)
+#define TANH(x) DML__WORD(dml__vector_tanh, x)
+#define SIGMOID(x) DML__WORD(dml__vector_sigmoid, x)
+#define ERF(x) DML__WORD(dml__vector_erf, x)
+#define ABS(x) DML__WORD(dml__vector_abs, x)
+#define SQRT(x) DML__WORD(dml__vector_sqrt, x)
+#define POW(x, power)                                                                                        \
+    __extension__({                                                                                          \
+        dml__vf dml__word = (x), dml__power = (power);                                                       \
+        dml__vector_pow(&dml__word, &dml__power);                                                            \
+        dml__word;                                                                                           \
+    })
+#define P p
+#define Q q
+
+/* What the statements mention, beyond what a row's needs can be. */
+#define DML__NEEDS_C 8u
+#define DML__NEEDS_DY 16u
+
+/* `unrolled`: DML__BY_FOUR where the body is short. */
+#define DML__FORMULA_LOOP(name, unrolled, reads, result, ...)                                                \
+    DML__BODY void name##_body(size_t n, const dml__formula_at *operands)                                    \
+    {                                                                                                        \
+        const dml__formula_at at = *operands;                                                                \
+        const dml__vf zero = { 0 };                                                                          \
+        const unsigned loads = (reads);                                                                      \
+        dml__vf p, q, a = zero, b = zero, c = zero, y = zero, dy = zero, d = zero;                           \
+        dml__splat(&p, at.p);                                                                                \
+        dml__splat(&q, at.q);                                                                                \
+        unrolled for (size_t i = 0; i < n; i += DML__LANES)                                                  \
+        {                                                                                                    \
+            if (loads & DML__NEEDS_A) a = DML__LOAD(at.in[0] + i);                                           \
+            if (loads & DML__NEEDS_B) b = DML__LOAD(at.in[1] + i);                                           \
+            if (loads & DML__NEEDS_Y) y = DML__LOAD(at.y + i);                                               \
+            if (loads & DML__NEEDS_C) c = DML__LOAD(at.in[2] + i);                                           \
+            if (loads & DML__NEEDS_DY) dy = DML__LOAD(at.dy + i);                                            \
+            __VA_ARGS__;                                                                                     \
+            DML__STORE(at.out + i, result);                                                                  \
+        }                                                                                                    \
+        (void)a, (void)b, (void)c, (void)y, (void)dy, (void)d;                                               \
+    }                                                                                                        \
+    DML__PER_ISA(name, (size_t n, const dml__formula_at *at), (n, at))
+
+#define DML__READS_ALL(inputs) (DML__NEEDS_A | DML__NEEDS_B | ((inputs) > 2 ? DML__NEEDS_C : 0))
+
+#define DML__FORMULA_LOOPS_1(name, needs, forward, gradient)                                                 \
+    DML__FORMULA_LOOP(dml__##name##_values, , DML__NEEDS_A, y, forward)                                      \
+    DML__FORMULA_LOOP(dml__##name##_gradient0, , (needs) | DML__NEEDS_DY, d, gradient)
+#define DML__FORMULA_LOOPS_2(name, inputs, first, needs, forward, gradient0, gradient1)                      \
+    DML__FORMULA_LOOP(dml__##name##_values, DML__BY_FOUR, DML__READS_ALL(inputs), y, forward)                \
+    DML__FORMULA_LOOP(dml__##name##_gradient0, DML__BY_FOUR, (needs) | DML__NEEDS_DY, d, gradient0)          \
+    DML__FORMULA_LOOP(dml__##name##_gradient1, DML__BY_FOUR, (needs) | DML__NEEDS_DY, d, gradient1)
+#define DML__FORMULA_LOOPS_FLAT(name, forward)                                                               \
+    DML__FORMULA_LOOP(dml__##name##_values, DML__BY_FOUR, DML__READS_ALL(2), y, forward)
+
+DML__FORMULAS_1(DML__FORMULA_LOOPS_1)
+DML__FORMULAS_2(DML__FORMULA_LOOPS_2)
+DML__FORMULAS_FLAT(DML__FORMULA_LOOPS_FLAT)
+
+#undef DML__FORMULA_LOOPS_1
+#undef DML__FORMULA_LOOPS_2
+#undef DML__FORMULA_LOOPS_FLAT
+#undef DML__READS_ALL
+#undef DML__FORMULA_LOOP
+#undef VALUE
+#undef DML__WORD
+#undef K
+#undef WHERE
+#undef EXP
+#undef EXPM1
+#undef LOG
+#undef LOG1P
+#undef TANH
+#undef SIGMOID
+#undef ERF
+#undef ABS
+#undef SQRT
+#undef POW
+#undef P
+#undef Q
+
+typedef struct dml__formula_loops {
+    dml__formula_row row;
+    dml__formula_loop *values, *gradient[DML__FORMULA_GRADIENTS];
+} dml__formula_loops;
+
+static const dml__formula_loops *dml__formula_loops_of(int formula)
+{
+    static const dml__formula_loops loops[] = {
+#define DML__FORMULA_ROW_1(name, needs, forward, gradient)                                                   \
+    { { #name, 1, 0, 1, needs }, dml__##name##_values, { dml__##name##_gradient0, NULL } },
+#define DML__FORMULA_ROW_2(name, inputs, first, needs, forward, gradient0, gradient1)                        \
+    { { #name, inputs, first, 2, needs },                                                                    \
+      dml__##name##_values,                                                                                  \
+      { dml__##name##_gradient0, dml__##name##_gradient1 } },
+#define DML__FORMULA_ROW_FLAT(name, forward) { { #name, 2, 0, 0, 0 }, dml__##name##_values, { NULL, NULL } },
+        DML__FORMULAS_1(DML__FORMULA_ROW_1) DML__FORMULAS_2(DML__FORMULA_ROW_2)
+            DML__FORMULAS_FLAT(DML__FORMULA_ROW_FLAT)
+#undef DML__FORMULA_ROW_1
+#undef DML__FORMULA_ROW_2
+#undef DML__FORMULA_ROW_FLAT
+    };
+    return &loops[formula];
+}
+
+DML__LOCAL const dml__formula_row *dml__formula_row_of(int formula)
+{
+    return formula >= 0 && formula < DML__FORMULA_COUNT ? &dml__formula_loops_of(formula)->row : NULL;
+}
+
+/* ---- over arrays, in strips that stay in the first cache ---- */
+
+#define DML__STRIP_FLOATS ((size_t)256)
+
+/* What has no place in an array goes through here: a rest shorter than a vector, so that every element goes
+   through the same instructions, an operand that is repeated, and a result that isn't simply stored. */
+typedef struct dml__strip {
+    float in[DML__FORMULA_INPUTS][DML__STRIP_FLOATS], y[DML__STRIP_FLOATS], dy[DML__STRIP_FLOATS];
+    float out[DML__FORMULA_GRADIENTS][DML__STRIP_FLOATS];
+} dml__strip;
+
+typedef struct dml__formula_job {
+    dml_isa isa;
+    const dml__formula_call *call;
+    const float *y, *dy;
+    float *out[DML__FORMULA_GRADIENTS];
+    float beta[DML__FORMULA_GRADIENTS];
+    bool backward, relu, stream;
+    bool whole; /* nothing but a rest needs strips */
+} dml__formula_job;
+
+/* to = from + beta to, or past the caches; `count` may be any. */
+DML__BODY void dml__strip_store_body(size_t count, const float *from, float beta, bool stream, float *to)
+{
+    size_t i = 0;
+    if (stream)
+        for (; i + DML__LANES <= count; i += DML__LANES) {
+            const dml__vf value = DML__LOAD(from + i);
+            dml__stream(to + i, &value);
+        }
+    else if (beta == 0)
+        for (; i + DML__LANES <= count; i += DML__LANES) DML__STORE(to + i, DML__LOAD(from + i));
+    else
+        for (; i + DML__LANES <= count; i += DML__LANES)
+            DML__STORE(to + i, DML__LOAD(from + i) + beta * DML__LOAD(to + i));
+    for (; i < count; i++) {
+        dml__vf value, old;
+        dml__splat(&value, from[i]);
+        if (beta != 0) { /* in a vector, so that it is rounded as the others are */
+            dml__splat(&old, to[i]);
+            value = value + beta * old;
+        }
+        to[i] = value[0];
+    }
+}
+DML__PER_ISA(dml__strip_store, (size_t count, const float *from, float beta, bool stream, float *to),
+             (count, from, beta, stream, to))
+
+/* `count` elements of an array, followed by what makes them whole vectors. */
+static const float *dml__strip_plain(const float *x, size_t begin, size_t count, float *strip)
+{
+    if (!x) return NULL;
+    if (count % DML__LANES == 0) return x + begin;
+    memcpy(strip, x + begin, count * sizeof(float));
+    memset(strip + count, 0, (DML__LANES - count % DML__LANES) * sizeof(float));
+    return strip;
+}
+
+static const float *dml__strip_operand(const dml__formula_call *call, int i, size_t begin, size_t count,
+                                       float *strip)
+{
+    if (!call->in[i] || dml__broadcast_is_plain(&call->layout[i]))
+        return dml__strip_plain(call->in[i], begin, count, strip);
+    dml__broadcast_copy(&call->layout[i], call->in[i], begin, count, strip);
+    for (size_t k = count; k % DML__LANES; k++) strip[k] = 0;
+    return strip;
+}
+
+/* `count` is a multiple of DML__LANES, or at most DML__STRIP_FLOATS. */
+static void dml__formula_strip(const dml__formula_job *job, size_t begin, size_t count, dml__strip *strip)
+{
+    const dml__formula_call *call = job->call;
+    const dml__formula_loops *loops = dml__formula_loops_of(call->formula);
+    const size_t padded = count + (DML__LANES - count % DML__LANES) % DML__LANES;
+    const bool direct = job->whole && count == padded;
+    dml__formula_at at;
+    for (int i = 0; i < DML__FORMULA_INPUTS; i++)
+        at.in[i] = dml__strip_operand(call, i, begin, count, strip->in[i]);
+    at.y = dml__strip_plain(job->y, begin, count, strip->y);
+    at.dy = dml__strip_plain(job->dy, begin, count, strip->dy);
+    at.p = call->p;
+    at.q = call->q;
+    for (int g = 0; g < DML__FORMULA_GRADIENTS; g++) {
+        if (!job->out[g]) continue;
+        at.out = direct ? job->out[g] + begin : strip->out[g];
+        (job->backward ? loops->gradient[g] : loops->values)(job->isa, padded, &at);
+    }
+    if (job->relu) {
+        at.in[0] = at.out;
+        dml__relu_values(job->isa, padded, &at);
+    }
+    for (int g = 0; g < DML__FORMULA_GRADIENTS; g++)
+        if (job->out[g] && !direct)
+            dml__strip_store(job->isa, count, strip->out[g], job->beta[g], job->stream, job->out[g] + begin);
+}
+
+static void dml__formula_task(void *argument, int task, int worker)
+{
+    const dml__formula_job *job = (const dml__formula_job *)argument;
+    const size_t begin = (size_t)task * DML__BLOCK;
+    const size_t end = dml__minimum(begin + DML__BLOCK, job->call->n);
+    dml__strip strip;
+    (void)worker;
+    for (size_t i = begin, count; i < end; i += count) {
+        count = end - i;
+        if (job->whole && count >= DML__LANES)
+            count -= count % DML__LANES;
+        else if (count > DML__STRIP_FLOATS)
+            count = DML__STRIP_FLOATS;
+        dml__formula_strip(job, i, count, &strip);
+    }
+    if (job->stream) DML__STREAM_FENCE();
+}
+
+/* Whether `out`, which isn't read, goes past the caches (blocks.h). */
+static bool dml__formula_streams(const dml__formula_job *job, const float *out)
+{
+    const dml__formula_call *call = job->call;
+    size_t arrays = 1;
+    for (int i = 0; i < DML__FORMULA_INPUTS; i++) {
+        if (call->in[i] == out) return false;
+        if (call->in[i] && dml__broadcast_is_plain(&call->layout[i])) arrays++;
+    }
+    if (job->y == out || job->dy == out) return false;
+    arrays += (job->y != NULL) + (job->dy != NULL);
+    return DML__STREAMS && call->n > DML__STREAM_FROM / sizeof(float) / arrays && (uintptr_t)out % 16 == 0;
+}
+
+static void dml__formula_run(dml_pool *pool, dml__formula_job *job)
+{
+    const dml__formula_call *call = job->call;
+    const int first = job->out[0] ? 0 : 1;
+    const bool one = !job->out[1 - first];
+    job->isa = dml__pool_machine(pool).isa;
+    job->stream = one && job->beta[first] == 0 && dml__formula_streams(job, job->out[first]);
+    job->whole = one && job->beta[first] == 0 && !job->relu && !job->stream;
+    for (int i = 0; i < DML__FORMULA_INPUTS; i++)
+        job->whole = job->whole && (!call->in[i] || dml__broadcast_is_plain(&call->layout[i]));
+    const int tasks = (int)dml__divide_up(call->n, DML__BLOCK);
+    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__formula_task, job);
+}
+
+DML__LOCAL dml__formula_call dml__formula_plain(int formula, size_t n, const float *a, const float *b)
+{
+    dml__formula_call call;
+    memset(&call, 0, sizeof call);
+    call.formula = formula;
+    call.n = n;
+    call.in[0] = a;
+    call.in[1] = b;
+    for (int i = 0; i < DML__FORMULA_INPUTS; i++) {
+        call.layout[i].dims = 1;
+        call.layout[i].size[0] = n;
+        call.layout[i].stride[0] = 1;
+    }
+    return call;
+}
+
+DML__LOCAL void dml__formula_forward(dml_pool *pool, const dml__formula_call *call, bool relu, float *y)
+{
+    dml__formula_job job;
+    memset(&job, 0, sizeof job);
+    job.call = call;
+    job.out[0] = y;
+    job.relu = relu;
+    dml__formula_run(pool, &job);
+}
+
+DML__LOCAL void dml__formula_backward(dml_pool *pool, const dml__formula_call *call, const float *y,
+                                      const float *dy, float *const gradient[DML__FORMULA_GRADIENTS],
+                                      const float beta[DML__FORMULA_GRADIENTS])
+{
+    dml__formula_job job;
+    if (!gradient[0] && !gradient[1]) return;
+    memset(&job, 0, sizeof job);
+    job.call = call;
+    job.y = y;
+    job.dy = dy;
+    job.backward = true;
+    for (int g = 0; g < DML__FORMULA_GRADIENTS; g++) {
+        job.out[g] = gradient[g];
+        job.beta[g] = beta[g];
+    }
+    dml__formula_run(pool, &job);
+}
+
+#endif

@@ -1,0 +1,44 @@
+/* formula.h: the functions of formulas.h over arrays, with operands that may be smaller than the result. */
+#ifndef DML_KERNELS_FORMULA_H
+#define DML_KERNELS_FORMULA_H
+
+#include "kernels/broadcast.h"
+#include "kernels/formulas.h"
+#include "thread/pool.h"
+
+#define DML__FORMULA_INPUTS 3
+#define DML__FORMULA_GRADIENTS 2
+
+typedef struct dml__formula_row {
+    const char *name;
+    int inputs;
+    int first, gradients; /* the first input that has a gradient, and how many have */
+    unsigned needs;
+} dml__formula_row;
+
+/* NULL past the last. */
+DML__LOCAL const dml__formula_row *dml__formula_row_of(int formula);
+
+/* The operands of one call. Those that an output's memory may be are plain. */
+typedef struct dml__formula_call {
+    int formula;
+    size_t n; /* elements of the result */
+    float p, q;
+    const float *in[DML__FORMULA_INPUTS]; /* NULL: not read */
+    dml__broadcast layout[DML__FORMULA_INPUTS];
+} dml__formula_call;
+
+/* For arrays of n elements each, as the callers of the public functions have them. */
+DML__LOCAL dml__formula_call dml__formula_plain(int formula, size_t n, const float *a, const float *b);
+
+/* y = the formula, and of that the relu if asked for. */
+DML__LOCAL void dml__formula_forward(dml_pool *pool, const dml__formula_call *call, bool relu, float *y);
+
+/* gradient[i] = that of input first + i, (n) also where the input is smaller, + beta[i] x what is there;
+   NULL: not wanted. One may be dy; the first is written before the second is added to it where they are the
+   same. */
+DML__LOCAL void dml__formula_backward(dml_pool *pool, const dml__formula_call *call, const float *y,
+                                      const float *dy, float *const gradient[DML__FORMULA_GRADIENTS],
+                                      const float beta[DML__FORMULA_GRADIENTS]);
+
+#endif
