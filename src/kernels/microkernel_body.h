@@ -33,6 +33,7 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
         const ptrdiff_t a_step = tile->a_step;                                                               \
         const ptrdiff_t b_step = form == DML__ANY_TILE ? tile->b_step : vectors * lanes;                     \
         const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes;                                         \
+        const ptrdiff_t second = form == DML__ANY_TILE ? tile->columns - lanes : lanes;                      \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) a[i] = tile->a[i];                                                    \
         DML__UNROLL                                                                                          \
@@ -48,7 +49,7 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
                     DML__IN_ORDER(at)                                                                        \
                     DML__UNROLL                                                                              \
                     for (int j = 0; j < vectors; j++)                                                        \
-                        line[j] = dml__##isa##_load(b + s * b_step + lanes * j);                             \
+                        line[j] = dml__##isa##_load(b + s * b_step + second * j);                            \
                     DML__UNROLL                                                                              \
                     for (int i = 0; i < rows; i++) {                                                         \
                         const vector value =                                                                 \
@@ -66,12 +67,12 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
         if (tile->beta != 0)                                                                                 \
             DML__EACH(sum[i][j] =                                                                            \
                           dml__##isa##_fma(dml__##isa##_splat(tile->beta),                                   \
-                                           dml__##isa##_load(tile->c[i] + column + lanes * j), sum[i][j]))   \
+                                           dml__##isa##_load(tile->c[i] + column + second * j), sum[i][j]))  \
         if (tile->bias)                                                                                      \
             DML__EACH(sum[i][j] =                                                                            \
-                          dml__##isa##_add(sum[i][j], dml__##isa##_load(tile->bias + column + lanes * j)))   \
+                          dml__##isa##_add(sum[i][j], dml__##isa##_load(tile->bias + column + second * j)))  \
         if (tile->relu) DML__EACH(sum[i][j] = dml__##isa##_relu(sum[i][j]))                                  \
-        DML__EACH(dml__##isa##_store(tile->c[i] + column + lanes * j, sum[i][j]))                            \
+        DML__EACH(dml__##isa##_store(tile->c[i] + column + second * j, sum[i][j]))                           \
     }
 
 #define DML__DEFINE_TILE(isa, target, r, v, form)                                                            \
@@ -92,7 +93,7 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
 {
     int form = DML__TILE_FORMS;
     if (tile->columns > lanes) {
-        const bool b_packed = tile->b_step == tile->columns && tile->k % 4 == 0;
+        const bool b_packed = tile->columns == 2 * lanes && tile->b_step == 2 * lanes && tile->k % 4 == 0;
         form = !b_packed ? DML__ANY_TILE : tile->a_packed ? DML__BOTH_PACKED : DML__B_PACKED;
     }
     for (int n = 0; n < tile->panels; n++) functions[form](tile, n);
