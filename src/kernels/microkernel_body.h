@@ -37,7 +37,7 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) a[i] = tile->a[i];                                                    \
         DML__UNROLL                                                                                          \
-        for (int i = 0; i < rows; i++) DML__FETCH_AHEAD(tile->c[i] + column, vectors * lanes)                \
+        for (int i = 0; i < rows; i++) DML__PREFETCH(tile->c[i] + column + vectors * lanes - 1);             \
         DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
         for (int t = 0; t < tile->blocks; t++) {                                                             \
             const float *b = tile->b + panel * tile->b_panel + tile->b_at[t];                                \
@@ -75,11 +75,15 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
         DML__EACH(dml__##isa##_store(tile->c[i] + column + second * j, sum[i][j]))                           \
     }
 
+/* Panels beside each other are one call where the smallest loop leaves registers for that. C is asked for
+   ahead: where it lies in memory, the wait would otherwise be at the end of each tile. Its last line is
+   enough: a line that it shares with the tile before it was asked for by that. */
 #define DML__DEFINE_TILE(isa, target, r, v, form)                                                            \
     target DML__ALIGNED_LOOPS static void dml__tile_##isa##_##r##x##v##_##form(const dml__tile *tile,        \
                                                                                int panel)                    \
     {                                                                                                        \
-        dml__compute_##isa(tile, panel, r, v, form);                                                         \
+        do dml__compute_##isa(tile, panel, r, v, form);                                                      \
+        while (form == DML__ANY_TILE && ++panel < tile->panels);                                             \
     }
 #define DML__DEFINE_TILES(isa, target, r)                                                                    \
     DML__DEFINE_TILE(isa, target, r, 1, DML__ANY_TILE)                                                       \
@@ -96,7 +100,8 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
         const bool b_packed = tile->columns == 2 * lanes && tile->b_step == 2 * lanes && tile->k % 4 == 0;
         form = !b_packed ? DML__ANY_TILE : tile->a_packed ? DML__BOTH_PACKED : DML__B_PACKED;
     }
-    for (int n = 0; n < tile->panels; n++) functions[form](tile, n);
+    const bool at_once = form == DML__ANY_TILE || form == DML__TILE_FORMS;
+    for (int n = 0; n < (at_once ? 1 : tile->panels); n++) functions[form](tile, n);
 }
 
 #define DML__TILES(isa, target, r)                                                                           \

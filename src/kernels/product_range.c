@@ -18,6 +18,10 @@
 #define DML__ACROSS_FLOATS 4096
 #define DML__ACROSS_KC 64
 
+/* Panels of B that stay in the first cache as they lie are packed for more tiles below each other than this:
+   packing one takes as long as computing 1.3 tiles. */
+#define DML__IN_PLACE_TILES 12
+
 /* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
    needs little takes little of it. */
 #define DML__STACK_FLOATS DML__PANEL_FLOATS
@@ -356,6 +360,13 @@ static bool dml__collides(ptrdiff_t line_step)
     return (line_step + near) % sets <= 2 * near;
 }
 
+/* Whether a first cache of 64 sets of 8 lines holds a vector or two of each of so many lines. */
+static bool dml__lines_stay(ptrdiff_t line_step, ptrdiff_t lines)
+{
+    const ptrdiff_t apart = line_step & -line_step, floats = 4096 / (ptrdiff_t)sizeof(float);
+    return !dml__collides(line_step) && lines <= dml__smaller(64, floats / apart) * 8;
+}
+
 /* A factor is packed when it is no matrix; when its vectors don't lie ready; and when its lines are so far
    apart that a cache can't hold a block of them while it is used again and again, if it is used often enough.
  */
@@ -367,9 +378,11 @@ static bool dml__packs_a(const dml__factor *a, ptrdiff_t columns)
     return columns >= (dml__collides(matrix->lane_step) ? 96 : 192);
 }
 
-static bool dml__packs_b(const dml__job *job, ptrdiff_t rows)
+static bool dml__packs_b(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
 {
-    return !dml__has_lanes(&job->product.b) || rows > 2 * job->rows;
+    if (!dml__has_lanes(&job->product.b)) return true;
+    const dml__matrix *b = (const dml__matrix *)job->product.b.source;
+    return rows > (dml__lines_stay(b->k_step, kc) ? DML__IN_PLACE_TILES : 2) * job->rows;
 }
 
 /* So many rows of A that they take half of the second cache, which the rows of C and panels of B pass
@@ -387,7 +400,7 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
     const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
     blocking.kc = dml__k_block(job, range->k1 - range->k0);
     blocking.pack_a = dml__packs_a(&job->product.a, columns);
-    blocking.pack_b = dml__packs_b(job, rows);
+    blocking.pack_b = dml__packs_b(job, rows, blocking.kc);
     blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
     blocking.nc = columns;
     if (blocking.pack_b && columns > DML__PACK_COLUMNS)
