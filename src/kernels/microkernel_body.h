@@ -72,7 +72,12 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
             DML__EACH(sum[i][j] =                                                                            \
                           dml__##isa##_add(sum[i][j], dml__##isa##_load(tile->bias + column + second * j)))  \
         if (tile->relu) DML__EACH(sum[i][j] = dml__##isa##_relu(sum[i][j]))                                  \
-        DML__EACH(dml__##isa##_store(tile->c[i] + column + second * j, sum[i][j]))                           \
+        DML__UNROLL                                                                                          \
+        for (int i = 0; i < rows; i++) {                                                                     \
+            float *c = tile->c[i] + column;                                                                  \
+            DML__UNROLL                                                                                      \
+            for (int j = 0; j < vectors; j++) dml__##isa##_store(c + second * j, sum[i][j]);                 \
+        }                                                                                                    \
     }
 
 /* Panels beside each other are one call where the smallest loop leaves registers for that. C is asked for
