@@ -5663,9 +5663,11 @@ DML_API void *dml_pool_shared_scratch(dml_pool *pool)
        A = a[i][a_at[t] + p * a_step],  B = b[b_at[t] + p * b_step + j]
    and then the activation. With beta = 0, C is not read. The rows of A and C may lie anywhere, so that a
    factor is used where it is: rows of a matrix (a_step = 1), columns of one (a_step = its leading dimension),
-   a packed panel (a_step = its width), pixels of an image, whose taps are the blocks. */
+   a packed panel (a_step = its width), pixels of an image, whose taps are the blocks. Columns that are not
+   whole vectors are computed with a second vector that ends with the last column: what both hold, both write,
+   after all of C has been read. */
 typedef struct dml__tile {
-    int rows, columns;            /* 1 .. the kernel's rows; a multiple of lanes, up to vectors * lanes */
+    int rows, columns;            /* 1 .. the kernel's rows; lanes .. vectors * lanes */
     int blocks, k;                /* k of each block */
     const ptrdiff_t *a_at, *b_at; /* (blocks) */
     const float *a[DML__TILE_ROWS];
@@ -5693,9 +5695,9 @@ static inline void dml__tile_init(dml__tile *tile)
     tile->relu = false;
 }
 
-/* `run` takes tiles of 1 .. rows rows and 1 .. vectors vectors of columns. An element's bits depend on its
-   own row of A and column of B alone, not on the tile it is computed in: it is one chain of multiply-adds
-   over t and p in order. That is why results don't change with the number of threads. */
+/* `run` takes tiles of 1 .. rows rows and lanes .. vectors * lanes columns; vectors is 2. An element's bits
+   depend on its own row of A and column of B alone, not on the tile it is computed in: it is one chain of
+   multiply-adds over t and p in order. That is why results don't change with the number of threads. */
 typedef struct dml__microkernel {
     int rows, vectors, lanes;
     void (*run)(const dml__tile *tile);
@@ -5745,14 +5747,6 @@ DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa);
 #define DML__UNROLL _Pragma("GCC unroll 16")
 #endif
 #define DML__INLINE static inline __attribute__((always_inline))
-
-/* Asks for a line of a tile, up to a cache line long, before it is worked on: where it lies in memory, the
-   wait would otherwise be at the end of each tile. */
-#define DML__FETCH_AHEAD(line, floats)                                                                       \
-    {                                                                                                        \
-        DML__PREFETCH(line);                                                                                 \
-        DML__PREFETCH((line) + (floats)-1);                                                                  \
-    }
 
 /* A loop that gcc lets begin anywhere in a cache line is up to a fifth slower where two threads share a core;
    and it reads ahead into more registers than there are, unless it is kept from moving loads. */
@@ -5927,10 +5921,11 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
         const ptrdiff_t a_step = tile->a_step;                                                               \
         const ptrdiff_t b_step = form == DML__ANY_TILE ? tile->b_step : vectors * lanes;                     \
         const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes;                                         \
+        const ptrdiff_t second = form == DML__ANY_TILE ? tile->columns - lanes : lanes;                      \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) a[i] = tile->a[i];                                                    \
         DML__UNROLL                                                                                          \
-        for (int i = 0; i < rows; i++) DML__FETCH_AHEAD(tile->c[i] + column, vectors * lanes)                \
+        for (int i = 0; i < rows; i++) DML__PREFETCH(tile->c[i] + column + vectors * lanes - 1);             \
         DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
         for (int t = 0; t < tile->blocks; t++) {                                                             \
             const float *b = tile->b + panel * tile->b_panel + tile->b_at[t];                                \
@@ -5942,7 +5937,7 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
                     DML__IN_ORDER(at)                                                                        \
                     DML__UNROLL                                                                              \
                     for (int j = 0; j < vectors; j++)                                                        \
-                        line[j] = dml__##isa##_load(b + s * b_step + lanes * j);                             \
+                        line[j] = dml__##isa##_load(b + s * b_step + second * j);                            \
                     DML__UNROLL                                                                              \
                     for (int i = 0; i < rows; i++) {                                                         \
                         const vector value =                                                                 \
@@ -5960,19 +5955,23 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
         if (tile->beta != 0)                                                                                 \
             DML__EACH(sum[i][j] =                                                                            \
                           dml__##isa##_fma(dml__##isa##_splat(tile->beta),                                   \
-                                           dml__##isa##_load(tile->c[i] + column + lanes * j), sum[i][j]))   \
+                                           dml__##isa##_load(tile->c[i] + column + second * j), sum[i][j]))  \
         if (tile->bias)                                                                                      \
             DML__EACH(sum[i][j] =                                                                            \
-                          dml__##isa##_add(sum[i][j], dml__##isa##_load(tile->bias + column + lanes * j)))   \
+                          dml__##isa##_add(sum[i][j], dml__##isa##_load(tile->bias + column + second * j)))  \
         if (tile->relu) DML__EACH(sum[i][j] = dml__##isa##_relu(sum[i][j]))                                  \
-        DML__EACH(dml__##isa##_store(tile->c[i] + column + lanes * j, sum[i][j]))                            \
+        DML__EACH(dml__##isa##_store(tile->c[i] + column + second * j, sum[i][j]))                           \
     }
 
+/* Panels beside each other are one call where the smallest loop leaves registers for that. C is asked for
+   ahead: where it lies in memory, the wait would otherwise be at the end of each tile. Its last line is
+   enough: a line that it shares with the tile before it was asked for by that. */
 #define DML__DEFINE_TILE(isa, target, r, v, form)                                                            \
     target DML__ALIGNED_LOOPS static void dml__tile_##isa##_##r##x##v##_##form(const dml__tile *tile,        \
                                                                                int panel)                    \
     {                                                                                                        \
-        dml__compute_##isa(tile, panel, r, v, form);                                                         \
+        do dml__compute_##isa(tile, panel, r, v, form);                                                      \
+        while (form == DML__ANY_TILE && ++panel < tile->panels);                                             \
     }
 #define DML__DEFINE_TILES(isa, target, r)                                                                    \
     DML__DEFINE_TILE(isa, target, r, 1, DML__ANY_TILE)                                                       \
@@ -5986,10 +5985,11 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
 {
     int form = DML__TILE_FORMS;
     if (tile->columns > lanes) {
-        const bool b_packed = tile->b_step == tile->columns && tile->k % 4 == 0;
+        const bool b_packed = tile->columns == 2 * lanes && tile->b_step == 2 * lanes && tile->k % 4 == 0;
         form = !b_packed ? DML__ANY_TILE : tile->a_packed ? DML__BOTH_PACKED : DML__B_PACKED;
     }
-    for (int n = 0; n < tile->panels; n++) functions[form](tile, n);
+    const bool at_once = form == DML__ANY_TILE || form == DML__TILE_FORMS;
+    for (int n = 0; n < (at_once ? 1 : tile->panels); n++) functions[form](tile, n);
 }
 
 #define DML__TILES(isa, target, r)                                                                           \
@@ -6099,16 +6099,20 @@ typedef struct dml__amx_config {
 /* C's rows from sums (32, 32) that AMX has stored. */
 DML__AMX static void dml__finish_amx(const dml__tile *tile, ptrdiff_t column, const float *sums)
 {
+    const int vectors = tile->columns > 16 ? 2 : 1;
     for (int i = 0; i < tile->rows; i++, sums += 32) {
         float *c = tile->c[i] + column;
-        for (int j = 0; j < tile->columns; j += 16) {
-            __m512 value = _mm512_mul_ps(_mm512_set1_ps(tile->alpha), _mm512_loadu_ps(sums + j));
+        __m512 values[2];
+        for (int q = 0, j = 0; q < vectors; q++, j = tile->columns - 16) {
+            __m512 value = _mm512_mul_ps(_mm512_set1_ps(tile->alpha), _mm512_loadu_ps(sums + 16 * q));
             if (tile->beta != 0)
                 value = _mm512_fmadd_ps(_mm512_set1_ps(tile->beta), _mm512_loadu_ps(c + j), value);
             if (tile->bias) value = _mm512_add_ps(value, _mm512_loadu_ps(tile->bias + column + j));
             if (tile->relu) value = dml__avx512_relu(value);
-            _mm512_storeu_ps(c + j, value);
+            values[q] = value;
         }
+        _mm512_storeu_ps(c, values[0]);
+        if (vectors == 2) _mm512_storeu_ps(c + tile->columns - 16, values[1]);
     }
 }
 
@@ -6135,7 +6139,7 @@ DML__AMX static void dml__run_amx(const dml__tile *tile)
             _tile_loadd(6, b, b_line);
             _tile_dpbf16ps(0, 4, 6);
             if (right) {
-                _tile_loadd(7, b + 16, b_line);
+                _tile_loadd(7, b + tile->columns - 16, b_line);
                 _tile_dpbf16ps(1, 4, 7);
             }
             if (low) {
@@ -6272,6 +6276,11 @@ static void dml__pack_lanes(const float *x, ptrdiff_t k_step, int lanes, int kc,
     int k = 0;
     if (lanes <= 8 && lanes == width && k_step >= 8)
         for (; k < kc - 8; k++, x += k_step, out += width) memcpy(out, x, 8 * sizeof *out);
+    if (lanes > 8 && lanes <= 16 && lanes == width)
+        for (; k < kc; k++, x += k_step, out += width) {
+            memcpy(out, x, 8 * sizeof *out);
+            memcpy(out + lanes - 8, x + lanes - 8, 8 * sizeof *out);
+        }
     for (; k < kc; k++, x += k_step, out += width) {
         memcpy(out, x, (size_t)lanes * sizeof *out);
         if (lanes < width) memset(out + lanes, 0, (size_t)(width - lanes) * sizeof *out);
@@ -6971,6 +6980,14 @@ static inline float *dml__job_c(const dml__job *job, ptrdiff_t i, ptrdiff_t j)
     return job->product.c + (job->transposed ? j * job->product.ldc + i : i * job->product.ldc + j);
 }
 
+/* Where a block of columns ends that should end at `end`, of columns that end at `last`: a rest narrower than
+   a vector gets one from the block before it. */
+static inline ptrdiff_t dml__cut_columns(const dml__job *job, ptrdiff_t end, ptrdiff_t last)
+{
+    if (end >= last) return last;
+    return last - end < job->kernel->lanes ? end - job->kernel->lanes : end;
+}
+
 /* With the worker's scratch if that is enough. */
 DML__LOCAL void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job, const dml__range *range);
 
@@ -6990,6 +7007,10 @@ DML__LOCAL size_t dml__range_scratch(const dml__job *job, const dml__range *rang
 #define DML__ACROSS_FLOATS 4096
 #define DML__ACROSS_KC 64
 
+/* Panels of B that stay in the first cache as they lie are packed for more tiles below each other than this:
+   packing one takes as long as computing 1.3 tiles. */
+#define DML__IN_PLACE_TILES 12
+
 /* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
    needs little takes little of it. */
 #define DML__STACK_FLOATS DML__PANEL_FLOATS
@@ -7008,8 +7029,8 @@ static bool dml__fills_lanes(ptrdiff_t n, const dml__microkernel *kernel)
     return n * 4 > dml__round_up(n, kernel->lanes) * 3;
 }
 
-/* Beyond one vector of columns, zeros beside them cost less than turning an A whose lanes aren't side by
- * side. */
+/* Beyond one vector of columns, computing some of them twice costs less than turning an A whose lanes aren't
+   side by side. */
 static bool dml__is_better_transposed(const dml__product *product, const dml__microkernel *kernel)
 {
     return product->n < product->m && !dml__fills_lanes(product->n, kernel) &&
@@ -7041,12 +7062,28 @@ static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
     return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, job->kernel->k_block)), 4));
 }
 
+/* Columns of the tile at column j of a part that ends at `end`. A part is cut so that only its last tile
+   isn't whole vectors, and is wider than one vector unless the part is narrower; the micro-kernel then needs
+   no room beside it. */
+static inline ptrdiff_t dml__columns_at(const dml__job *job, ptrdiff_t j, ptrdiff_t end)
+{
+    const ptrdiff_t columns = end - j, lanes = job->kernel->lanes;
+    if (columns <= job->full) return columns;
+    return columns < job->full + lanes ? lanes : job->full;
+}
+
+/* Floats of a line of a packed panel of B. */
+static inline ptrdiff_t dml__panel_width(const dml__job *job, ptrdiff_t columns)
+{
+    return columns < job->kernel->lanes ? job->kernel->lanes : columns;
+}
+
 /* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions:
    `side` is (rows, width), `across` (columns, rows). */
 static void dml__compute_aside(const dml__job *job, const dml__tile *tile, ptrdiff_t i0, ptrdiff_t j0,
                                float *side, float *across)
 {
-    const int lanes = job->kernel->lanes, width = (tile->columns + lanes - 1) / lanes * lanes;
+    const int width = (int)dml__panel_width(job, tile->columns);
     dml__tile whole = *tile;
     for (int i = 0; i < tile->rows; i++) whole.c[i] = side + i * width;
     whole.columns = width;
@@ -7115,10 +7152,10 @@ static inline int dml__height_at(const dml__heights *heights, ptrdiff_t i)
     return (int)(heights->height + (i < heights->higher_until));
 }
 
-/* Which columns of B lie ready: whole vectors of a matrix whose lanes are side by side. */
+/* Which columns of B lie ready: at least a vector of a matrix whose lanes are side by side. */
 static inline bool dml__b_lies_ready(const dml__job *job, const dml__blocking *blocking, ptrdiff_t columns)
 {
-    return !blocking->pack_b && columns % job->kernel->lanes == 0;
+    return !blocking->pack_b && columns >= job->kernel->lanes;
 }
 
 /* Floats of k that a block takes, with the zeros that the micro-kernel wants behind it. */
@@ -7127,14 +7164,15 @@ static inline ptrdiff_t dml__filled_k(const dml__job *job, ptrdiff_t k)
     return job->kernel->k_multiple ? dml__round_up(k, job->kernel->k_multiple) : k;
 }
 
-/* Where B's columns are side by side: line by line, through all panels, since lines are best read from end to
- * end. */
-static void dml__pack_lines_of_b(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
+/* Where B's columns are side by side: line by line, through all full panels, since lines are best read from
+   end to end. Returns how many columns that were. */
+static ptrdiff_t dml__pack_lines_of_b(const dml__job *job, const dml__blocking *blocking,
+                                      const dml__range *part)
 {
     const dml__matrix *b = (const dml__matrix *)job->product.b.source;
     const ptrdiff_t kc = part->k1 - part->k0, full = job->full, columns = part->j1 - part->j0;
-    const ptrdiff_t whole = columns / full, rest = columns % full;
-    const ptrdiff_t width = dml__round_up(rest, job->kernel->lanes);
+    const ptrdiff_t rest = columns % full, lanes = job->kernel->lanes;
+    const ptrdiff_t whole = columns / full - (columns > full && rest > 0 && rest < lanes);
     const float *line = b->x + part->j0 + part->k0 * b->k_step;
     for (ptrdiff_t k = 0; k < kc; k++, line += b->k_step) {
         float *to = blocking->b + k * full;
@@ -7144,26 +7182,21 @@ static void dml__pack_lines_of_b(const dml__job *job, const dml__blocking *block
         else
             for (ptrdiff_t panel = 0; panel < whole; panel++, to += kc * full)
                 memcpy(to, line + panel * full, (size_t)full * sizeof *to);
-        if (!rest) continue;
-        to = blocking->b + whole * kc * full + k * width;
-        memcpy(to, line + whole * full, (size_t)rest * sizeof *to);
-        memset(to + rest, 0, (size_t)(width - rest) * sizeof *to);
     }
+    return whole * full;
 }
 
 static void dml__pack_b(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
 {
     const int kc = (int)(part->k1 - part->k0), filled = (int)dml__filled_k(job, kc);
-    if (blocking->pack_b && dml__has_lanes(&job->product.b)) {
-        dml__pack_lines_of_b(job, blocking, part);
-        return;
-    }
-    for (ptrdiff_t j = part->j0; j < part->j1; j += job->full) {
-        const int columns = (int)dml__smaller(job->full, part->j1 - j);
-        const ptrdiff_t width = dml__round_up(columns, job->kernel->lanes);
+    ptrdiff_t j = part->j0, columns;
+    if (blocking->pack_b && dml__has_lanes(&job->product.b)) j += dml__pack_lines_of_b(job, blocking, part);
+    for (; j < part->j1; j += columns) {
+        columns = dml__columns_at(job, j, part->j1);
+        const ptrdiff_t width = dml__panel_width(job, columns);
         if (dml__b_lies_ready(job, blocking, columns)) continue;
         float *panel = blocking->b + (blocking->pack_b ? (j - part->j0) * filled : 0);
-        job->product.b.pack(job->product.b.source, j, columns, part->k0, kc, (int)width, panel);
+        job->product.b.pack(job->product.b.source, j, (int)columns, part->k0, kc, (int)width, panel);
         if (filled > kc) memset(panel + kc * width, 0, (size_t)((filled - kc) * width) * sizeof *panel);
     }
 }
@@ -7191,6 +7224,14 @@ static void dml__pack_a(const dml__job *job, const dml__blocking *blocking, cons
         job->product.a.pack(job->product.a.source, i, (int)rows, part->k0, kc, (int)rows,
                             blocking->a + (i - part->i0) * kc);
     }
+}
+
+/* So many full tiles lie beside each other, from column j on; or one of another width. */
+static inline int dml__panels_at(const dml__job *job, ptrdiff_t j, ptrdiff_t end, ptrdiff_t columns)
+{
+    if (job->transposed || columns < job->full) return 1;
+    const ptrdiff_t rest = (end - j) % job->full;
+    return (int)((end - j) / job->full - (rest > 0 && rest < job->kernel->lanes));
 }
 
 /* What a tile reads. */
@@ -7223,7 +7264,7 @@ static inline void dml__aim_b(const dml__job *job, const dml__blocking *blocking
         tile->b_panel = tile->columns;
     } else {
         tile->b = blocking->b + (blocking->pack_b ? (j - part->j0) * tile->k : 0);
-        tile->b_step = dml__round_up(tile->columns, job->kernel->lanes);
+        tile->b_step = dml__panel_width(job, tile->columns);
         tile->b_panel = tile->b_step * tile->k;
     }
 }
@@ -7234,7 +7275,7 @@ static inline void dml__run_tile(const dml__job *job, ptrdiff_t i, ptrdiff_t j, 
     const dml__product *product = &job->product;
     tile->bias = NULL;
     if (last && product->epilogue.bias) tile->bias = product->epilogue.bias + (job->transposed ? i : j);
-    if (job->transposed || tile->columns % job->kernel->lanes) {
+    if (job->transposed || tile->columns < job->kernel->lanes) {
         dml__side_tile(job, tile, i, j);
         return;
     }
@@ -7263,16 +7304,16 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
             tile.rows = dml__height_at(&heights, i);
             dml__aim_a(job, blocking, part, i, &tile);
             for (ptrdiff_t j = part->j0; j < part->j1; j += tile.panels * tile.columns) {
-                tile.columns = (int)dml__smaller(job->full, part->j1 - j);
-                tile.panels = job->transposed ? 1 : (int)((part->j1 - j) / tile.columns);
+                tile.columns = (int)dml__columns_at(job, j, part->j1);
+                tile.panels = dml__panels_at(job, j, part->j1, tile.columns);
                 dml__aim_b(job, blocking, part, j, &tile);
                 dml__run_tile(job, i, j, last, &tile);
             }
         }
         return;
     }
-    for (ptrdiff_t j = part->j0; j < part->j1; j += job->full) {
-        tile.columns = (int)dml__smaller(job->full, part->j1 - j);
+    for (ptrdiff_t j = part->j0; j < part->j1; j += tile.columns) {
+        tile.columns = (int)dml__columns_at(job, j, part->j1);
         dml__aim_b(job, blocking, part, j, &tile);
         for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
             tile.rows = dml__height_at(&heights, i);
@@ -7286,7 +7327,7 @@ static void dml__multiply_range(const dml__job *job, const dml__blocking *blocki
 {
     dml__range part;
     for (part.j0 = range->j0; part.j0 < range->j1; part.j0 = part.j1) {
-        part.j1 = dml__smaller(part.j0 + blocking->nc, range->j1);
+        part.j1 = dml__cut_columns(job, part.j0 + blocking->nc, range->j1);
         for (part.k0 = range->k0; part.k0 < range->k1; part.k0 = part.k1) {
             part.k1 = dml__smaller(part.k0 + blocking->kc, range->k1);
             dml__pack_b(job, blocking, &part);
@@ -7308,6 +7349,13 @@ static bool dml__collides(ptrdiff_t line_step)
     return (line_step + near) % sets <= 2 * near;
 }
 
+/* Whether a first cache of 64 sets of 8 lines holds a vector or two of each of so many lines. */
+static bool dml__lines_stay(ptrdiff_t line_step, ptrdiff_t lines)
+{
+    const ptrdiff_t apart = line_step & -line_step, floats = 4096 / (ptrdiff_t)sizeof(float);
+    return !dml__collides(line_step) && lines <= dml__smaller(64, floats / apart) * 8;
+}
+
 /* A factor is packed when it is no matrix; when its vectors don't lie ready; and when its lines are so far
    apart that a cache can't hold a block of them while it is used again and again, if it is used often enough.
  */
@@ -7319,9 +7367,11 @@ static bool dml__packs_a(const dml__factor *a, ptrdiff_t columns)
     return columns >= (dml__collides(matrix->lane_step) ? 96 : 192);
 }
 
-static bool dml__packs_b(const dml__job *job, ptrdiff_t rows)
+static bool dml__packs_b(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
 {
-    return !dml__has_lanes(&job->product.b) || rows > 2 * job->rows;
+    if (!dml__has_lanes(&job->product.b)) return true;
+    const dml__matrix *b = (const dml__matrix *)job->product.b.source;
+    return rows > (dml__lines_stay(b->k_step, kc) ? DML__IN_PLACE_TILES : 2) * job->rows;
 }
 
 /* So many rows of A that they take half of the second cache, which the rows of C and panels of B pass
@@ -7339,7 +7389,7 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
     const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
     blocking.kc = dml__k_block(job, range->k1 - range->k0);
     blocking.pack_a = dml__packs_a(&job->product.a, columns);
-    blocking.pack_b = dml__packs_b(job, rows);
+    blocking.pack_b = dml__packs_b(job, rows, blocking.kc);
     blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
     blocking.nc = columns;
     if (blocking.pack_b && columns > DML__PACK_COLUMNS)
@@ -7365,7 +7415,7 @@ static ptrdiff_t dml__blocking_floats(const dml__job *job, const dml__blocking *
 {
     const ptrdiff_t columns = blocking->pack_b ? blocking->nc : dml__smaller(blocking->nc, job->full);
     return dml__block_a_floats(job, blocking) +
-           dml__filled_k(job, blocking->kc) * dml__round_up(columns, job->kernel->lanes);
+           dml__filled_k(job, blocking->kc) * dml__panel_width(job, columns);
 }
 
 /* Computes a range with room for `floats`, which take at least a tile's panels of A and B. */
@@ -7492,8 +7542,8 @@ static void dml__block_task(void *argument, int task, int worker)
     const ptrdiff_t i = task / loop->columns_of_blocks, j = task % loop->columns_of_blocks;
     const dml__range range = { i * loop->mc,
                                dml__smaller(product->m, (i + 1) * loop->mc),
-                               j * loop->nc,
-                               dml__smaller(product->n, (j + 1) * loop->nc),
+                               j ? dml__cut_columns(loop->job, j * loop->nc, product->n) : 0,
+                               dml__cut_columns(loop->job, (j + 1) * loop->nc, product->n),
                                0,
                                product->k };
     dml__multiply_as(loop->pool, worker, loop->job, &range);

@@ -22,14 +22,6 @@
 #endif
 #define DML__INLINE static inline __attribute__((always_inline))
 
-/* Asks for a line of a tile, up to a cache line long, before it is worked on: where it lies in memory, the
-   wait would otherwise be at the end of each tile. */
-#define DML__FETCH_AHEAD(line, floats)                                                                       \
-    {                                                                                                        \
-        DML__PREFETCH(line);                                                                                 \
-        DML__PREFETCH((line) + (floats)-1);                                                                  \
-    }
-
 /* A loop that gcc lets begin anywhere in a cache line is up to a fifth slower where two threads share a core;
    and it reads ahead into more registers than there are, unless it is kept from moving loads. */
 #if defined(__GNUC__) && !defined(__clang__)

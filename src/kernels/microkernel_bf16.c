@@ -44,16 +44,20 @@ typedef struct dml__amx_config {
 /* C's rows from sums (32, 32) that AMX has stored. */
 DML__AMX static void dml__finish_amx(const dml__tile *tile, ptrdiff_t column, const float *sums)
 {
+    const int vectors = tile->columns > 16 ? 2 : 1;
     for (int i = 0; i < tile->rows; i++, sums += 32) {
         float *c = tile->c[i] + column;
-        for (int j = 0; j < tile->columns; j += 16) {
-            __m512 value = _mm512_mul_ps(_mm512_set1_ps(tile->alpha), _mm512_loadu_ps(sums + j));
+        __m512 values[2];
+        for (int q = 0, j = 0; q < vectors; q++, j = tile->columns - 16) {
+            __m512 value = _mm512_mul_ps(_mm512_set1_ps(tile->alpha), _mm512_loadu_ps(sums + 16 * q));
             if (tile->beta != 0)
                 value = _mm512_fmadd_ps(_mm512_set1_ps(tile->beta), _mm512_loadu_ps(c + j), value);
             if (tile->bias) value = _mm512_add_ps(value, _mm512_loadu_ps(tile->bias + column + j));
             if (tile->relu) value = dml__avx512_relu(value);
-            _mm512_storeu_ps(c + j, value);
+            values[q] = value;
         }
+        _mm512_storeu_ps(c, values[0]);
+        if (vectors == 2) _mm512_storeu_ps(c + tile->columns - 16, values[1]);
     }
 }
 
@@ -80,7 +84,7 @@ DML__AMX static void dml__run_amx(const dml__tile *tile)
             _tile_loadd(6, b, b_line);
             _tile_dpbf16ps(0, 4, 6);
             if (right) {
-                _tile_loadd(7, b + 16, b_line);
+                _tile_loadd(7, b + tile->columns - 16, b_line);
                 _tile_dpbf16ps(1, 4, 7);
             }
             if (low) {

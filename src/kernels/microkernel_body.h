@@ -33,10 +33,11 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
         const ptrdiff_t a_step = tile->a_step;                                                               \
         const ptrdiff_t b_step = form == DML__ANY_TILE ? tile->b_step : vectors * lanes;                     \
         const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes;                                         \
+        const ptrdiff_t second = form == DML__ANY_TILE ? tile->columns - lanes : lanes;                      \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) a[i] = tile->a[i];                                                    \
         DML__UNROLL                                                                                          \
-        for (int i = 0; i < rows; i++) DML__FETCH_AHEAD(tile->c[i] + column, vectors * lanes)                \
+        for (int i = 0; i < rows; i++) DML__PREFETCH(tile->c[i] + column + vectors * lanes - 1);             \
         DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
         for (int t = 0; t < tile->blocks; t++) {                                                             \
             const float *b = tile->b + panel * tile->b_panel + tile->b_at[t];                                \
@@ -48,7 +49,7 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
                     DML__IN_ORDER(at)                                                                        \
                     DML__UNROLL                                                                              \
                     for (int j = 0; j < vectors; j++)                                                        \
-                        line[j] = dml__##isa##_load(b + s * b_step + lanes * j);                             \
+                        line[j] = dml__##isa##_load(b + s * b_step + second * j);                            \
                     DML__UNROLL                                                                              \
                     for (int i = 0; i < rows; i++) {                                                         \
                         const vector value =                                                                 \
@@ -66,19 +67,28 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
         if (tile->beta != 0)                                                                                 \
             DML__EACH(sum[i][j] =                                                                            \
                           dml__##isa##_fma(dml__##isa##_splat(tile->beta),                                   \
-                                           dml__##isa##_load(tile->c[i] + column + lanes * j), sum[i][j]))   \
+                                           dml__##isa##_load(tile->c[i] + column + second * j), sum[i][j]))  \
         if (tile->bias)                                                                                      \
             DML__EACH(sum[i][j] =                                                                            \
-                          dml__##isa##_add(sum[i][j], dml__##isa##_load(tile->bias + column + lanes * j)))   \
+                          dml__##isa##_add(sum[i][j], dml__##isa##_load(tile->bias + column + second * j)))  \
         if (tile->relu) DML__EACH(sum[i][j] = dml__##isa##_relu(sum[i][j]))                                  \
-        DML__EACH(dml__##isa##_store(tile->c[i] + column + lanes * j, sum[i][j]))                            \
+        DML__UNROLL                                                                                          \
+        for (int i = 0; i < rows; i++) {                                                                     \
+            float *c = tile->c[i] + column;                                                                  \
+            DML__UNROLL                                                                                      \
+            for (int j = 0; j < vectors; j++) dml__##isa##_store(c + second * j, sum[i][j]);                 \
+        }                                                                                                    \
     }
 
+/* Panels beside each other are one call where the smallest loop leaves registers for that. C is asked for
+   ahead: where it lies in memory, the wait would otherwise be at the end of each tile. Its last line is
+   enough: a line that it shares with the tile before it was asked for by that. */
 #define DML__DEFINE_TILE(isa, target, r, v, form)                                                            \
     target DML__ALIGNED_LOOPS static void dml__tile_##isa##_##r##x##v##_##form(const dml__tile *tile,        \
                                                                                int panel)                    \
     {                                                                                                        \
-        dml__compute_##isa(tile, panel, r, v, form);                                                         \
+        do dml__compute_##isa(tile, panel, r, v, form);                                                      \
+        while (form == DML__ANY_TILE && ++panel < tile->panels);                                             \
     }
 #define DML__DEFINE_TILES(isa, target, r)                                                                    \
     DML__DEFINE_TILE(isa, target, r, 1, DML__ANY_TILE)                                                       \
@@ -92,10 +102,11 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
 {
     int form = DML__TILE_FORMS;
     if (tile->columns > lanes) {
-        const bool b_packed = tile->b_step == tile->columns && tile->k % 4 == 0;
+        const bool b_packed = tile->columns == 2 * lanes && tile->b_step == 2 * lanes && tile->k % 4 == 0;
         form = !b_packed ? DML__ANY_TILE : tile->a_packed ? DML__BOTH_PACKED : DML__B_PACKED;
     }
-    for (int n = 0; n < tile->panels; n++) functions[form](tile, n);
+    const bool at_once = form == DML__ANY_TILE || form == DML__TILE_FORMS;
+    for (int n = 0; n < (at_once ? 1 : tile->panels); n++) functions[form](tile, n);
 }
 
 #define DML__TILES(isa, target, r)                                                                           \

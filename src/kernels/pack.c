@@ -68,6 +68,11 @@ static void dml__pack_lanes(const float *x, ptrdiff_t k_step, int lanes, int kc,
     int k = 0;
     if (lanes <= 8 && lanes == width && k_step >= 8)
         for (; k < kc - 8; k++, x += k_step, out += width) memcpy(out, x, 8 * sizeof *out);
+    if (lanes > 8 && lanes <= 16 && lanes == width)
+        for (; k < kc; k++, x += k_step, out += width) {
+            memcpy(out, x, 8 * sizeof *out);
+            memcpy(out + lanes - 8, x + lanes - 8, 8 * sizeof *out);
+        }
     for (; k < kc; k++, x += k_step, out += width) {
         memcpy(out, x, (size_t)lanes * sizeof *out);
         if (lanes < width) memset(out + lanes, 0, (size_t)(width - lanes) * sizeof *out);

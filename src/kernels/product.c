@@ -60,8 +60,8 @@ static void dml__block_task(void *argument, int task, int worker)
     const ptrdiff_t i = task / loop->columns_of_blocks, j = task % loop->columns_of_blocks;
     const dml__range range = { i * loop->mc,
                                dml__smaller(product->m, (i + 1) * loop->mc),
-                               j * loop->nc,
-                               dml__smaller(product->n, (j + 1) * loop->nc),
+                               j ? dml__cut_columns(loop->job, j * loop->nc, product->n) : 0,
+                               dml__cut_columns(loop->job, (j + 1) * loop->nc, product->n),
                                0,
                                product->k };
     dml__multiply_as(loop->pool, worker, loop->job, &range);

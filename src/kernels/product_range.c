@@ -24,6 +24,10 @@
 #define DML__NEAR_FLOATS 131072
 #define DML__LINES_KC 128
 
+/* Panels of B that stay in the first cache as they lie are packed for more tiles below each other than this:
+   packing one takes as long as computing 1.3 tiles. */
+#define DML__IN_PLACE_TILES 12
+
 /* Where the scratch is too small, the stack of whoever computes holds one full panel of each factor; what
    needs little takes little of it. */
 #define DML__STACK_FLOATS DML__PANEL_FLOATS
@@ -42,8 +46,8 @@ static bool dml__fills_lanes(ptrdiff_t n, const dml__microkernel *kernel)
     return n * 4 > dml__round_up(n, kernel->lanes) * 3;
 }
 
-/* Beyond one vector of columns, zeros beside them cost less than turning an A whose lanes aren't side by
- * side. */
+/* Beyond one vector of columns, computing some of them twice costs less than turning an A whose lanes aren't
+   side by side. */
 static bool dml__is_better_transposed(const dml__product *product, const dml__microkernel *kernel)
 {
     return product->n < product->m && !dml__fills_lanes(product->n, kernel) &&
@@ -85,12 +89,28 @@ static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
     return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, most)), 4));
 }
 
+/* Columns of the tile at column j of a part that ends at `end`. A part is cut so that only its last tile
+   isn't whole vectors, and is wider than one vector unless the part is narrower; the micro-kernel then needs
+   no room beside it. */
+static inline ptrdiff_t dml__columns_at(const dml__job *job, ptrdiff_t j, ptrdiff_t end)
+{
+    const ptrdiff_t columns = end - j, lanes = job->kernel->lanes;
+    if (columns <= job->full) return columns;
+    return columns < job->full + lanes ? lanes : job->full;
+}
+
+/* Floats of a line of a packed panel of B. */
+static inline ptrdiff_t dml__panel_width(const dml__job *job, ptrdiff_t columns)
+{
+    return columns < job->kernel->lanes ? job->kernel->lanes : columns;
+}
+
 /* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions:
    `side` is (rows, width), `across` (columns, rows). */
 static void dml__compute_aside(const dml__job *job, const dml__tile *tile, ptrdiff_t i0, ptrdiff_t j0,
                                float *side, float *across)
 {
-    const int lanes = job->kernel->lanes, width = (tile->columns + lanes - 1) / lanes * lanes;
+    const int width = (int)dml__panel_width(job, tile->columns);
     dml__tile whole = *tile;
     for (int i = 0; i < tile->rows; i++) whole.c[i] = side + i * width;
     whole.columns = width;
@@ -161,10 +181,10 @@ static inline int dml__height_at(const dml__heights *heights, ptrdiff_t i)
     return (int)(heights->height + (i < heights->higher_until));
 }
 
-/* Which columns of B lie ready: whole vectors of a matrix whose lanes are side by side. */
+/* Which columns of B lie ready: at least a vector of a matrix whose lanes are side by side. */
 static inline bool dml__b_lies_ready(const dml__job *job, const dml__blocking *blocking, ptrdiff_t columns)
 {
-    return !blocking->pack_b && columns % job->kernel->lanes == 0;
+    return !blocking->pack_b && columns >= job->kernel->lanes;
 }
 
 /* Floats of k that a block takes, with the zeros that the micro-kernel wants behind it. */
@@ -173,14 +193,15 @@ static inline ptrdiff_t dml__filled_k(const dml__job *job, ptrdiff_t k)
     return job->kernel->k_multiple ? dml__round_up(k, job->kernel->k_multiple) : k;
 }
 
-/* Where B's columns are side by side: line by line, through all panels, since lines are best read from end to
- * end. */
-static void dml__pack_lines_of_b(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
+/* Where B's columns are side by side: line by line, through all full panels, since lines are best read from
+   end to end. Returns how many columns that were. */
+static ptrdiff_t dml__pack_lines_of_b(const dml__job *job, const dml__blocking *blocking,
+                                      const dml__range *part)
 {
     const dml__matrix *b = (const dml__matrix *)job->product.b.source;
     const ptrdiff_t kc = part->k1 - part->k0, full = job->full, columns = part->j1 - part->j0;
-    const ptrdiff_t whole = columns / full, rest = columns % full;
-    const ptrdiff_t width = dml__round_up(rest, job->kernel->lanes);
+    const ptrdiff_t rest = columns % full, lanes = job->kernel->lanes;
+    const ptrdiff_t whole = columns / full - (columns > full && rest > 0 && rest < lanes);
     const float *line = b->x + part->j0 + part->k0 * b->k_step;
     for (ptrdiff_t k = 0; k < kc; k++, line += b->k_step) {
         float *to = blocking->b + k * full;
@@ -190,26 +211,21 @@ static void dml__pack_lines_of_b(const dml__job *job, const dml__blocking *block
         else
             for (ptrdiff_t panel = 0; panel < whole; panel++, to += kc * full)
                 memcpy(to, line + panel * full, (size_t)full * sizeof *to);
-        if (!rest) continue;
-        to = blocking->b + whole * kc * full + k * width;
-        memcpy(to, line + whole * full, (size_t)rest * sizeof *to);
-        memset(to + rest, 0, (size_t)(width - rest) * sizeof *to);
     }
+    return whole * full;
 }
 
 static void dml__pack_b(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
 {
     const int kc = (int)(part->k1 - part->k0), filled = (int)dml__filled_k(job, kc);
-    if (blocking->pack_b && dml__has_lanes(&job->product.b)) {
-        dml__pack_lines_of_b(job, blocking, part);
-        return;
-    }
-    for (ptrdiff_t j = part->j0; j < part->j1; j += job->full) {
-        const int columns = (int)dml__smaller(job->full, part->j1 - j);
-        const ptrdiff_t width = dml__round_up(columns, job->kernel->lanes);
+    ptrdiff_t j = part->j0, columns;
+    if (blocking->pack_b && dml__has_lanes(&job->product.b)) j += dml__pack_lines_of_b(job, blocking, part);
+    for (; j < part->j1; j += columns) {
+        columns = dml__columns_at(job, j, part->j1);
+        const ptrdiff_t width = dml__panel_width(job, columns);
         if (dml__b_lies_ready(job, blocking, columns)) continue;
         float *panel = blocking->b + (blocking->pack_b ? (j - part->j0) * filled : 0);
-        job->product.b.pack(job->product.b.source, j, columns, part->k0, kc, (int)width, panel);
+        job->product.b.pack(job->product.b.source, j, (int)columns, part->k0, kc, (int)width, panel);
         if (filled > kc) memset(panel + kc * width, 0, (size_t)((filled - kc) * width) * sizeof *panel);
     }
 }
@@ -237,6 +253,14 @@ static void dml__pack_a(const dml__job *job, const dml__blocking *blocking, cons
         job->product.a.pack(job->product.a.source, i, (int)rows, part->k0, kc, (int)rows,
                             blocking->a + (i - part->i0) * kc);
     }
+}
+
+/* So many full tiles lie beside each other, from column j on; or one of another width. */
+static inline int dml__panels_at(const dml__job *job, ptrdiff_t j, ptrdiff_t end, ptrdiff_t columns)
+{
+    if (job->transposed || columns < job->full) return 1;
+    const ptrdiff_t rest = (end - j) % job->full;
+    return (int)((end - j) / job->full - (rest > 0 && rest < job->kernel->lanes));
 }
 
 /* What a tile reads. */
@@ -269,7 +293,7 @@ static inline void dml__aim_b(const dml__job *job, const dml__blocking *blocking
         tile->b_panel = tile->columns;
     } else {
         tile->b = blocking->b + (blocking->pack_b ? (j - part->j0) * tile->k : 0);
-        tile->b_step = dml__round_up(tile->columns, job->kernel->lanes);
+        tile->b_step = dml__panel_width(job, tile->columns);
         tile->b_panel = tile->b_step * tile->k;
     }
 }
@@ -280,7 +304,7 @@ static inline void dml__run_tile(const dml__job *job, ptrdiff_t i, ptrdiff_t j, 
     const dml__product *product = &job->product;
     tile->bias = NULL;
     if (last && product->epilogue.bias) tile->bias = product->epilogue.bias + (job->transposed ? i : j);
-    if (job->transposed || tile->columns % job->kernel->lanes) {
+    if (job->transposed || tile->columns < job->kernel->lanes) {
         dml__side_tile(job, tile, i, j);
         return;
     }
@@ -339,8 +363,8 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
             else
                 dml__aim_a(job, blocking, part, i, &tile);
             for (ptrdiff_t j = part->j0; j < part->j1; j += tile.panels * tile.columns) {
-                tile.columns = (int)dml__smaller(job->full, part->j1 - j);
-                tile.panels = job->transposed ? 1 : (int)((part->j1 - j) / tile.columns);
+                tile.columns = (int)dml__columns_at(job, j, part->j1);
+                tile.panels = dml__panels_at(job, j, part->j1, tile.columns);
                 dml__aim_b(job, blocking, part, j, &tile);
                 dml__run_tile(job, i, j, last, &tile);
             }
@@ -348,8 +372,8 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
         return;
     }
     const ptrdiff_t panels = dml__quotient_up(part->j1 - part->j0, job->full);
-    for (ptrdiff_t j = part->j0; j < part->j1; j += job->full) {
-        tile.columns = (int)dml__smaller(job->full, part->j1 - j);
+    for (ptrdiff_t j = part->j0; j < part->j1; j += tile.columns) {
+        tile.columns = (int)dml__columns_at(job, j, part->j1);
         dml__aim_b(job, blocking, part, j, &tile);
         for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
             tile.rows = dml__height_at(&heights, i);
@@ -366,7 +390,7 @@ static void dml__multiply_range(const dml__job *job, const dml__blocking *blocki
 {
     dml__range part;
     for (part.j0 = range->j0; part.j0 < range->j1; part.j0 = part.j1) {
-        part.j1 = dml__smaller(part.j0 + blocking->nc, range->j1);
+        part.j1 = dml__cut_columns(job, part.j0 + blocking->nc, range->j1);
         for (part.k0 = range->k0; part.k0 < range->k1; part.k0 = part.k1) {
             part.k1 = dml__smaller(part.k0 + blocking->kc, range->k1);
             dml__pack_b(job, blocking, &part);
@@ -388,6 +412,13 @@ static bool dml__collides(ptrdiff_t line_step)
     return (line_step + near) % sets <= 2 * near;
 }
 
+/* Whether a first cache of 64 sets of 8 lines holds a vector or two of each of so many lines. */
+static bool dml__lines_stay(ptrdiff_t line_step, ptrdiff_t lines)
+{
+    const ptrdiff_t apart = line_step & -line_step, floats = 4096 / (ptrdiff_t)sizeof(float);
+    return !dml__collides(line_step) && lines <= dml__smaller(64, floats / apart) * 8;
+}
+
 /* A factor is packed when it is no matrix; when its vectors don't lie ready; and when its lines are so far
    apart that a cache can't hold a block of them while it is used again and again, if it is used often enough.
  */
@@ -399,9 +430,11 @@ static bool dml__packs_a(const dml__factor *a, ptrdiff_t columns)
     return columns >= (dml__collides(matrix->lane_step) ? 96 : 192);
 }
 
-static bool dml__packs_b(const dml__job *job, ptrdiff_t rows)
+static bool dml__packs_b(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
 {
-    return !dml__has_lanes(&job->product.b) || rows > 2 * job->rows;
+    if (!dml__has_lanes(&job->product.b)) return true;
+    const dml__matrix *b = (const dml__matrix *)job->product.b.source;
+    return rows > (dml__lines_stay(b->k_step, kc) ? DML__IN_PLACE_TILES : 2) * job->rows;
 }
 
 /* Whether rows of A come from memory, and are long enough: short ones follow each other so closely that the
@@ -428,7 +461,7 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
     const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
     blocking.kc = dml__k_block(job, range->k1 - range->k0);
     blocking.pack_a = dml__packs_a(&job->product.a, columns);
-    blocking.pack_b = dml__packs_b(job, rows);
+    blocking.pack_b = dml__packs_b(job, rows, blocking.kc);
     blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
     blocking.nc = columns;
     if (blocking.pack_b && columns > DML__PACK_COLUMNS)
@@ -456,7 +489,7 @@ static ptrdiff_t dml__blocking_floats(const dml__job *job, const dml__blocking *
 {
     const ptrdiff_t columns = blocking->pack_b ? blocking->nc : dml__smaller(blocking->nc, job->full);
     return dml__block_a_floats(job, blocking) +
-           dml__filled_k(job, blocking->kc) * dml__round_up(columns, job->kernel->lanes);
+           dml__filled_k(job, blocking->kc) * dml__panel_width(job, columns);
 }
 
 /* Computes a range with room for `floats`, which take at least a tile's panels of A and B. */

@@ -31,6 +31,14 @@ static inline float *dml__job_c(const dml__job *job, ptrdiff_t i, ptrdiff_t j)
     return job->product.c + (job->transposed ? j * job->product.ldc + i : i * job->product.ldc + j);
 }
 
+/* Where a block of columns ends that should end at `end`, of columns that end at `last`: a rest narrower than
+   a vector gets one from the block before it. */
+static inline ptrdiff_t dml__cut_columns(const dml__job *job, ptrdiff_t end, ptrdiff_t last)
+{
+    if (end >= last) return last;
+    return last - end < job->kernel->lanes ? end - job->kernel->lanes : end;
+}
+
 /* With the worker's scratch if that is enough. */
 DML__LOCAL void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job, const dml__range *range);
 

@@ -22,6 +22,8 @@ static const struct {
     { DML_NO_TRANS, DML_NO_TRANS, 7, 6, 1 },     { DML_TRANS, DML_NO_TRANS, 10, 40, 2000 },
     { DML_NO_TRANS, DML_TRANS, 200, 3, 500 },    { DML_NO_TRANS, DML_NO_TRANS, 300, 5, 60 },
     { DML_NO_TRANS, DML_TRANS, 32, 32, 1100 },   { DML_TRANS, DML_TRANS, 9, 8, 31 },
+    { DML_NO_TRANS, DML_NO_TRANS, 64, 10, 128 }, { DML_NO_TRANS, DML_TRANS, 64, 12, 60 },
+    { DML_TRANS, DML_NO_TRANS, 40, 20, 36 },     { DML_NO_TRANS, DML_NO_TRANS, 64, 67, 10 },
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 

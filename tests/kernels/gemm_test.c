@@ -159,16 +159,19 @@ static void all_flags(void)
         }
 }
 
-/* Around the edges of tiles, of blocks of k, of blocks of columns, of chunked products; rows and columns. */
+/* Around the edges of tiles, of blocks of k, of blocks of columns, of chunked products; rows and columns;
+   columns that aren't whole vectors at the end of threads' shares and of blocks. */
 static void block_edges(void)
 {
-    static const int sizes[][3] = {
-        { 255, 33, 256 }, { 14, 32, 257 },  { 15, 31, 255 },   { 29, 65, 513 }, { 7, 740, 300 },
-        { 61, 1030, 9 },  { 300, 300, 31 }, { 130, 130, 130 }, { 1, 200, 300 }, { 200, 1, 300 },
-        { 1, 1, 1023 },   { 1, 1, 1024 },   { 1, 1, 1025 },    { 6, 25, 5000 }, { 64, 64, 1024 },
-        { 65, 64, 1024 }, { 3, 3, 9001 },   { 2, 4097, 3 },    { 4097, 2, 3 },  { 64, 10, 0 },
-        { 0, 5, 7 },      { 5, 0, 7 },      { 1, 1, 0 },       { 28, 64, 600 },
-    };
+    static const int sizes[][3] = { { 255, 33, 256 }, { 14, 32, 257 }, { 15, 31, 255 },  { 29, 65, 513 },
+                                    { 7, 740, 300 },  { 61, 1030, 9 }, { 300, 300, 31 }, { 130, 130, 130 },
+                                    { 1, 200, 300 },  { 200, 1, 300 }, { 1, 1, 1023 },   { 1, 1, 1024 },
+                                    { 1, 1, 1025 },   { 6, 25, 5000 }, { 64, 64, 1024 }, { 65, 64, 1024 },
+                                    { 3, 3, 9001 },   { 2, 4097, 3 },  { 4097, 2, 3 },   { 64, 10, 0 },
+                                    { 0, 5, 7 },      { 5, 0, 7 },     { 1, 1, 0 },      { 28, 64, 600 },
+                                    { 64, 10, 128 },  { 40, 20, 50 },  { 70, 19, 260 },  { 40, 37, 40 },
+                                    { 100, 67, 600 }, { 50, 530, 64 }, { 9, 1025, 70 },  { 20, 1561, 24 },
+                                    { 64, 128, 10 },  { 200, 513, 40 } };
     unsigned state = 3;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int round = 0; round < 2; round++) {
