@@ -163,7 +163,8 @@ normal.folders := $(patsubst tests/%/,%,$(sort $(dir $(TEST_FILES))))
 
 clang.cc := clang
 clang.flags := -O2 $(if $(NO_OPENCL),,-DDML_OPENCL)
-clang.folders := $(filter-out tools,$(normal.folders))
+# What has loops worth a second compiler. Of OpenCL its host's code: the kernels are compiled by the OpenCL driver.
+clang.folders := base thread kernels device graph ops train gpu/backend
 clang.no := $(if $(call has_command,clang),,clang is not installed)
 
 asan.cc := $(CC)
@@ -181,7 +182,8 @@ tsan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=thre
 
 nothreads.cc := $(CC)
 nothreads.flags := -O1 -DDML_NO_THREADS
-nothreads.folders := $(CPU_FOLDERS)
+# What starts threads, or waits for them.
+nothreads.folders := base/os_thread thread device graph train comm dist
 
 # AVX-512 and AMX in plain C (tests/emulated/immintrin.h), for machines without.
 emulated.cc := $(CC)
@@ -199,7 +201,8 @@ arm.no := $(if $(call has_command,$(arm.cc)),$(if $(call has_command,qemu-arm),,
 aarch64.cc := aarch64-linux-gnu-gcc
 aarch64.flags := -O1
 aarch64.run := qemu-aarch64 -L /usr/aarch64-linux-gnu
-aarch64.folders := $(arm.folders)
+# What has code of its own there. (The words are as long, and bytes in the same order, as on x86-64.)
+aarch64.folders := base thread kernels ops train
 aarch64.no := $(if $(call has_command,$(aarch64.cc)),$(if $(call has_command,qemu-aarch64),,qemu-aarch64 is not \
     installed),$(aarch64.cc) is not installed)
 
@@ -207,7 +210,7 @@ aarch64.no := $(if $(call has_command,$(aarch64.cc)),$(if $(call has_command,qem
 ppc64.cc := powerpc64-linux-gnu-gcc
 ppc64.flags := -O1
 ppc64.run := qemu-ppc64 -L /usr/powerpc64-linux-gnu
-ppc64.folders := base graph ops train comm/wire comm/collectives
+ppc64.folders := base graph/weights kernels/bf16 ops train comm/wire comm/collectives
 ppc64.no := $(if $(call has_command,$(ppc64.cc)),$(if $(call has_command,qemu-ppc64),,qemu-ppc64 is not \
     installed),$(ppc64.cc) is not installed)
 
@@ -236,7 +239,7 @@ $(BUILD)/wine.stamp:
 
 # `make test T="graph base/philox" V=normal`: which folders or programs, which variants.
 T ?= %
-V ?= $(VARIANTS) scripts isa oclgrind
+V ?= $(VARIANTS) scripts oclgrind
 RUN_VARIANTS := $(foreach v,$(filter $(V),$(VARIANTS)),$(if $($(v).no),,$(v)))
 # The names (folder/name) of a variant's tests, or of scripts, that T asks for.
 chosen = $(filter $(T) $(addsuffix /%,$(T)),$(1))
@@ -245,7 +248,7 @@ SCRIPT_NAMES := $(SCRIPTS:tests/%_test.sh=%)
 names = $(call chosen,$(filter $($(1).folders) $(addsuffix /%,$($(1).folders)),$(TEST_NAMES)))
 
 define VARIANT
-$(1).lib_files := $(filter-out $(if $(filter gpu,$($(1).folders)),,src/gpu/%) $(if $(NO_OPENCL),src/gpu/opencl%) \
+$(1).lib_files := $(filter-out $(if $(filter gpu%,$($(1).folders)),,src/gpu/%) $(if $(NO_OPENCL),src/gpu/opencl%) \
     $(if $(filter comm%,$($(1).folders)),,src/comm/% src/dist/%),$(C_FILES))
 $(1).objects = $$($(1).lib_files:src/%.c=$(BUILD)/$(1)/obj/%.o) \
     $(if $($(1).cuda),$(CU_FILES:src/%.cu=$(BUILD)/$(1)/obj/%.cu.o))
@@ -277,24 +280,17 @@ endef
 TAB := $(shell printf '\t')
 program_lines = $(foreach n,$(call names,$(1)),$(2) $(n)$(TAB)$(3)$(BUILD)/$(1)/tests/$(n)_test$($(1).exe)$(NEWLINE))
 skip_line = $(if $(2),skip$(TAB)$(1)$(TAB)$(2)$(NEWLINE))
-isa_names := $(filter kernels/%,$(call names,normal))
 gpu_names := $(filter gpu/%,$(call names,normal))
 NO_OCLGRIND := $(if $(NO_OPENCL),$(NO_OPENCL),$(if $(wildcard /usr/lib/oclgrind/liboclgrind-rt-icd.so),,oclgrind is \
     not installed))
-# On a machine whose best is AVX2, `normal` is the avx2 run.
-NO_ISA_AVX2 := $(if $(shell grep -q '^flags.* avx2' /proc/cpuinfo 2>/dev/null && ! grep -q ' avx512f' /proc/cpuinfo && \
-    echo yes),this machine's best is AVX2: the normal runs are these)
-isa_lines = $(foreach i,scalar $(if $(NO_ISA_AVX2),,avx2),$(foreach n,$(isa_names),$(i) $(n)$(TAB)env DML_ISA=$(i) \
-    $(BUILD)/normal/tests/$(n)_test$(NEWLINE)))
 oclgrind_lines = $(foreach n,$(gpu_names),oclgrind $(n)$(TAB)sh tests/oclgrind.sh $(BUILD)/normal/tests/$(n)_test$(NEWLINE))
-PLAN = $(if $(filter scripts,$(V)),$(foreach n,$(call chosen,$(SCRIPT_NAMES)),script $(n)$(TAB)sh tests/$(n)_test.sh$(NEWLINE)))\
+PLAN = $(if $(filter oclgrind,$(V)),$(if $(NO_OCLGRIND),,$(oclgrind_lines)))\
+$(if $(filter scripts,$(V)),$(foreach n,$(call chosen,$(SCRIPT_NAMES)),script $(n)$(TAB)sh tests/$(n)_test.sh$(NEWLINE)))\
 $(foreach v,$(RUN_VARIANTS),$(call program_lines,$(v),$(v),$(if $($(v).run),$($(v).run) )))\
-$(if $(filter isa,$(V)),$(isa_lines))\
-$(if $(filter oclgrind,$(V)),$(if $(NO_OCLGRIND),,$(oclgrind_lines)))\
 $(foreach v,$(filter $(V),$(VARIANTS)),$(call skip_line,variant $(v),$($(v).no)))\
-$(if $(filter isa,$(V)),$(call skip_line,avx2 runs,$(NO_ISA_AVX2)))$(call skip_line,OpenCL backend,$(NO_OPENCL))$(call skip_line,CUDA backend,$(NO_CUDA))\
+$(call skip_line,OpenCL backend,$(NO_OPENCL))$(call skip_line,CUDA backend,$(NO_CUDA))\
 $(if $(filter oclgrind,$(V)),$(call skip_line,oclgrind runs,$(NO_OCLGRIND)))
-TEST_PROGRAMS := $(foreach v,$(RUN_VARIANTS) $(if $(filter isa oclgrind,$(V)),normal),$(foreach n,$(call names,$(v)),\
+TEST_PROGRAMS := $(foreach v,$(RUN_VARIANTS) $(if $(filter oclgrind,$(V)),normal),$(foreach n,$(call names,$(v)),\
     $(BUILD)/$(v)/tests/$(n)_test$($(v).exe)))
 
 test-programs: $(sort $(TEST_PROGRAMS)) $(TOOLS) $(foreach v,$(RUN_VARIANTS),$($(v).needs))
@@ -353,7 +349,7 @@ help:
 # | make test                all tests, all variants; ends in N passed, N failed
 # |   T="graph base/philox"  only these folders or programs of tests/
 # |   V="normal asan"        only these variants: normal clang asan tsan nothreads emulated musl windows arm aarch64 ppc64,
-# |                          and the runs isa (kernel tests on lower instruction sets), oclgrind, scripts
+# |                          and the runs oclgrind, scripts
 # | make bench               the benchmarks, and a report of them in build/bench/report.md; QUICK=1: a part of them
 # | make bench-peers         installs other libraries into build/peers, to be timed beside ours (5 GB)
 # | make amalgamate          writes dml.h, dml_comm.h, dml_cuda.cu and dml_opencl.c from src/, and docs/reference.md

@@ -1,7 +1,7 @@
 #!/bin/sh
-# run.sh PLAN: runs a plan that the Makefile wrote, as many lines at once as there are processors (DML_TEST_JOBS), and
-# adds up. A line is "LABEL<tab>COMMAND" or "skip<tab>LABEL<tab>REASON". A command prints
-# "# NAME: N passed, N failed, N skipped" at its end; one that doesn't, or exits as it shouldn't, is a failed test.
+# run.sh PLAN: runs a plan that the Makefile wrote, as many lines at once as there are processors (DML_TEST_JOBS) and one
+# more, since some wait for a clock, and adds up. A line is "LABEL<tab>COMMAND" or "skip<tab>LABEL<tab>REASON". A command
+# prints "# NAME: N passed, N failed, N skipped" at its end; one that doesn't, or exits as it shouldn't, is a failed test.
 limit=${DML_TEST_TIMEOUT:-600} # seconds a command
 tab=$(printf '\t') return=$(printf '\r')
 
@@ -61,7 +61,7 @@ fi
 
 results=$(mktemp -d) || exit 1
 trap 'rm -rf "$results"' EXIT
-jobs=${DML_TEST_JOBS:-$(nproc 2>/dev/null || echo 2)}
+jobs=${DML_TEST_JOBS:-$(($(nproc 2>/dev/null || echo 2) + 1))}
 awk '{ print NR }' "$1" | xargs -P "$jobs" -n 1 sh "$0" --line "$results" "$1"
 
 if cat "$results"/*.skips 2>/dev/null | grep -q .; then

@@ -35,7 +35,6 @@
 #if defined(__GNUC__)
 #define DML__UNUSED __attribute__((unused))
 #define DML__NOINLINE __attribute__((noinline))
-#define DML__COLD __attribute__((cold, noinline)) /* made small, not fast */
 #define DML__PREFETCH(address) __builtin_prefetch(address)
 #if defined(__MINGW32__) && !defined(__clang__)
 #define DML__PRINTF(position, first) __attribute__((format(gnu_printf, position, first)))
@@ -45,7 +44,6 @@
 #else
 #define DML__UNUSED
 #define DML__NOINLINE
-#define DML__COLD
 #define DML__PREFETCH(address) (void)(address)
 #define DML__PRINTF(position, first)
 #endif

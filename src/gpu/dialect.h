@@ -72,7 +72,7 @@
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 #define MINUS_INFINITY __int_as_float((int)0xff800000)
 
-#else /* host C: src/gpu/host_device.c runs a thread an item, one group at a time */
+#else /* host C: src/gpu/host_device.c runs one group at a time */
 
 #define GLOBAL
 #define LOCAL static

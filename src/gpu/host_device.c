@@ -7,21 +7,22 @@
 #include "gpu/launch.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__SANITIZE_THREAD__)
+#include <pthread.h>
+#else
+#include <ucontext.h>
+#endif
 
-/* What one thread knows: it is one item of every group in turn. */
+/* Where one item is: it is one of every group in turn. */
 typedef struct dml__host_item {
     int item, group_x, group_y;
-    pthread_barrier_t *barrier;
+    struct dml__host_grid *grid;
 } dml__host_item;
 
-static void dml__host_barrier(const dml__host_item *self)
-{
-    pthread_barrier_wait(self->barrier);
-}
+static void dml__host_barrier(const dml__host_item *self);
 
 #if defined(__GNUC__)
 #pragma GCC diagnostic push
@@ -41,8 +42,28 @@ typedef struct dml__host_grid {
     size_t groups_x, groups_y;
     char *buffers[6];
     dml__kernel_arguments arguments;
+#if defined(__SANITIZE_THREAD__)
     pthread_barrier_t inside, between; /* two, so that a barrier some items skip in a kernel is a hang */
+#else
+    size_t x, y;        /* the group that runs */
+    int begun, waiting; /* its items that have begun, and that wait at a barrier */
+#endif
 } dml__host_grid;
+
+static void dml__host_item_run(const dml__host_item *self)
+{
+    const dml__host_grid *grid = self->grid;
+    grid->kernel(self, grid->buffers[0], grid->buffers[1], grid->buffers[2], grid->buffers[3],
+                 grid->buffers[4], grid->buffers[5], grid->arguments);
+}
+
+#if defined(__SANITIZE_THREAD__)
+
+/* A thread an item, so that the sanitizer sees the races between them. */
+static void dml__host_barrier(const dml__host_item *self)
+{
+    pthread_barrier_wait(&self->grid->inside);
+}
 
 typedef struct dml__host_thread {
     pthread_t thread;
@@ -54,17 +75,96 @@ static void *dml__host_thread_main(void *argument)
 {
     const dml__host_thread *thread = (const dml__host_thread *)argument;
     dml__host_grid *grid = thread->grid;
-    dml__host_item self = { thread->item, 0, 0, &grid->inside };
+    dml__host_item self = { thread->item, 0, 0, grid };
     for (size_t y = 0; y < grid->groups_y; y++) {
         for (size_t x = 0; x < grid->groups_x; x++) {
             self.group_x = (int)x, self.group_y = (int)y;
-            grid->kernel(&self, grid->buffers[0], grid->buffers[1], grid->buffers[2], grid->buffers[3],
-                         grid->buffers[4], grid->buffers[5], grid->arguments);
+            dml__host_item_run(&self);
             pthread_barrier_wait(&grid->between);
         }
     }
     return NULL;
 }
+
+static void dml__host_grid_run(dml__host_grid *grid)
+{
+    static dml__host_thread threads[DML__GROUP_ITEMS];
+    pthread_barrier_init(&grid->inside, NULL, DML__GROUP_ITEMS);
+    pthread_barrier_init(&grid->between, NULL, DML__GROUP_ITEMS);
+    /* Small stacks, which the C library keeps for the next launch; of large ones it gives most back. */
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 128 * 1024);
+    for (int i = 0; i < DML__GROUP_ITEMS; i++) {
+        threads[i].item = i;
+        threads[i].grid = grid;
+        if (pthread_create(&threads[i].thread, &attributes, dml__host_thread_main, &threads[i]) == 0)
+            continue;
+        fprintf(stderr, "host-c: thread %d of %d can't be started\n", i, DML__GROUP_ITEMS);
+        abort(); /* the threads before it wait at a barrier for good */
+    }
+    for (int i = 0; i < DML__GROUP_ITEMS; i++) pthread_join(threads[i].thread, NULL);
+    pthread_attr_destroy(&attributes);
+    pthread_barrier_destroy(&grid->inside);
+    pthread_barrier_destroy(&grid->between);
+}
+
+#else
+
+/* The caller alone, on a stack for each item that waits: where nobody waits one stack is enough for all of
+   them, and 256 threads take a hundred times as long. */
+enum { DML__HOST_STACK = 64 * 1024 };
+static ucontext_t dml__host_caller, dml__host_item_context[DML__GROUP_ITEMS];
+static dml__host_grid *dml__host_running; /* since makecontext takes no pointer */
+
+static void dml__host_barrier(const dml__host_item *self)
+{
+    self->grid->waiting++;
+    swapcontext(&dml__host_item_context[self->item], &dml__host_caller);
+}
+
+/* Items one after another; once one has waited here, no other begins here. */
+static void dml__host_stack_main(void)
+{
+    dml__host_grid *grid = dml__host_running;
+    while (grid->begun < DML__GROUP_ITEMS) {
+        const dml__host_item self = { grid->begun++, (int)grid->x, (int)grid->y, grid };
+        dml__host_item_run(&self);
+    }
+}
+
+static void dml__host_group_run(dml__host_grid *grid)
+{
+    static char stacks[DML__GROUP_ITEMS][DML__HOST_STACK];
+    grid->begun = 0;
+    grid->waiting = 0;
+    while (grid->begun < DML__GROUP_ITEMS) {
+        ucontext_t *context = &dml__host_item_context[grid->begun];
+        getcontext(context);
+        context->uc_stack.ss_sp = stacks[grid->begun];
+        context->uc_stack.ss_size = DML__HOST_STACK;
+        context->uc_link = &dml__host_caller;
+        makecontext(context, dml__host_stack_main, 0);
+        swapcontext(&dml__host_caller, context);
+    }
+    while (grid->waiting == DML__GROUP_ITEMS) {
+        grid->waiting = 0;
+        for (int i = 0; i < DML__GROUP_ITEMS; i++) swapcontext(&dml__host_caller, &dml__host_item_context[i]);
+    }
+    if (grid->waiting == 0) return;
+    fprintf(stderr, "host-c: %d of %d items wait at a barrier\n", grid->waiting, DML__GROUP_ITEMS);
+    abort();
+}
+
+static void dml__host_grid_run(dml__host_grid *grid)
+{
+    dml__host_running = grid;
+    for (grid->y = 0; grid->y < grid->groups_y; grid->y++)
+        for (grid->x = 0; grid->x < grid->groups_x; grid->x++) dml__host_group_run(grid);
+    dml__host_running = NULL;
+}
+
+#endif
 
 DML__LOCAL void dml__host_run(int kernel, size_t groups_x, size_t groups_y, void *const buffers[6],
                               const dml__kernel_arguments *arguments)
@@ -74,30 +174,13 @@ DML__LOCAL void dml__host_run(int kernel, size_t groups_x, size_t groups_y, void
         DML__KERNEL_LIST(DML__KERNEL_FUNCTION)
 #undef DML__KERNEL_FUNCTION
     };
-    static dml__host_thread threads[DML__GROUP_ITEMS];
     dml__host_grid grid;
+    memset(&grid, 0, sizeof grid);
     grid.kernel = kernels[kernel];
     grid.groups_x = groups_x, grid.groups_y = groups_y;
     for (int i = 0; i < 6; i++) grid.buffers[i] = (char *)buffers[i];
     grid.arguments = *arguments;
-    pthread_barrier_init(&grid.inside, NULL, DML__GROUP_ITEMS);
-    pthread_barrier_init(&grid.between, NULL, DML__GROUP_ITEMS);
-    /* Small stacks, which the C library keeps for the next launch; of large ones it gives most back. */
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, 128 * 1024);
-    for (int i = 0; i < DML__GROUP_ITEMS; i++) {
-        threads[i].item = i;
-        threads[i].grid = &grid;
-        if (pthread_create(&threads[i].thread, &attributes, dml__host_thread_main, &threads[i]) == 0)
-            continue;
-        fprintf(stderr, "host-c: thread %d of %d can't be started\n", i, DML__GROUP_ITEMS);
-        abort(); /* the threads before it wait at a barrier for good */
-    }
-    for (int i = 0; i < DML__GROUP_ITEMS; i++) pthread_join(threads[i].thread, NULL);
-    pthread_attr_destroy(&attributes);
-    pthread_barrier_destroy(&grid.inside);
-    pthread_barrier_destroy(&grid.between);
+    dml__host_grid_run(&grid);
 }
 
 static int dml__host_count(void)

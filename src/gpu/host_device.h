@@ -1,4 +1,4 @@
-/* host_device.h: the shared kernels on the host, a thread an item: slow, and open to the sanitizers. It is
+/* host_device.h: the shared kernels on the host, one group at a time: slow, and open to the sanitizers. It is
    for the tests; no product holds it. */
 #ifndef DML_GPU_HOST_DEVICE_H
 #define DML_GPU_HOST_DEVICE_H

@@ -90,6 +90,11 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
         do dml__compute_##isa(tile, panel, r, v, form);                                                      \
         while (form == DML__ANY_TILE && ++panel < tile->panels);                                             \
     }
+/* Tiles of fewer rows come once at the edge of a product, so one form is enough of them: the others would be
+   40 % of what a compiler has to do here. */
+#define DML__DEFINE_EDGE(isa, target, r)                                                                     \
+    DML__DEFINE_TILE(isa, target, r, 1, DML__ANY_TILE)                                                       \
+    DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE)
 #define DML__DEFINE_TILES(isa, target, r)                                                                    \
     DML__DEFINE_TILE(isa, target, r, 1, DML__ANY_TILE)                                                       \
     DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE)                                                       \
@@ -112,17 +117,24 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
 #define DML__TILES(isa, target, r)                                                                           \
     { dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_DML__B_PACKED,                      \
       dml__tile_##isa##_##r##x2_DML__BOTH_PACKED, dml__tile_##isa##_##r##x1_DML__ANY_TILE },
-#define DML__ROWS_4(of, isa, target)                                                                         \
-    of(isa, target, 1) of(isa, target, 2) of(isa, target, 3) of(isa, target, 4)
-#define DML__ROWS_6(of, isa, target) DML__ROWS_4(of, isa, target) of(isa, target, 5) of(isa, target, 6)
-#define DML__ROWS_8(of, isa, target) DML__ROWS_6(of, isa, target) of(isa, target, 7) of(isa, target, 8)
+#define DML__EDGE(isa, target, r)                                                                            \
+    { dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_DML__ANY_TILE,                      \
+      dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x1_DML__ANY_TILE },
+/* Edges, then the whole tile: what is made of each number of rows. */
+#define DML__ROWS_4(edge, whole, isa, target)                                                                \
+    edge(isa, target, 1) edge(isa, target, 2) edge(isa, target, 3) whole(isa, target, 4)
+#define DML__ROWS_6(edge, whole, isa, target)                                                                \
+    DML__ROWS_4(edge, edge, isa, target) edge(isa, target, 5) whole(isa, target, 6)
+#define DML__ROWS_8(edge, whole, isa, target)                                                                \
+    DML__ROWS_6(edge, edge, isa, target) edge(isa, target, 7) whole(isa, target, 8)
 
 /* The micro-kernel's function, of up to 4, 6 or 8 rows. */
 #define DML__DEFINE_RUN(isa, target, lanes, most_rows)                                                       \
-    DML__ROWS_##most_rows(DML__DEFINE_TILES, isa, target) static void dml__run_##isa(const dml__tile *tile)  \
+    DML__ROWS_##most_rows(DML__DEFINE_EDGE, DML__DEFINE_TILES, isa,                                          \
+                          target) static void dml__run_##isa(const dml__tile *tile)                          \
     {                                                                                                        \
         static const dml__tile_function tiles[most_rows][DML__TILE_FORMS + 1] = { DML__ROWS_##most_rows(     \
-            DML__TILES, isa, target) };                                                                      \
+            DML__EDGE, DML__TILES, isa, target) };                                                           \
         dml__run_panels(tile, lanes, tiles[tile->rows - 1]);                                                 \
     }
 

@@ -18,8 +18,9 @@ check "the installed dmlrun runs" "$WORK/prefix/bin/dmlrun" --help
 
 mkdir -p "$WORK/project"
 cat >"$WORK/project/main.c" <<'END'
-#define DML_IMPLEMENTATION
+#define _GNU_SOURCE
 #include <dml.h>
+#define DML_IMPLEMENTATION /* of the smaller one */
 #include <dml_comm.h>
 #include <stdio.h>
 

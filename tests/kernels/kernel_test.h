@@ -50,13 +50,21 @@ TEST__UNUSED static void kernel_pools_reopen(void)
     kernel_pools_open();
 }
 
+/* The emulated build is there for AVX-512, and which threads meet where doesn't depend on the set: the best
+ * alone. */
+#if defined(DML__EMULATED) || defined(__SANITIZE_THREAD__)
+enum { KERNEL_BEST_ALONE = 1 };
+#else
+enum { KERNEL_BEST_ALONE = 0 };
+#endif
+
 /* Runs the test once for each instruction set that this machine has, with pools that know it; a failure
    names it. */
 TEST__UNUSED static void kernel_each_isa(void (*test)(void))
 {
     unsetenv("DML_ISA");
     const dml_isa best = dml_cpu_isa();
-    for (int isa = 0; isa <= (int)best; isa++) {
+    for (int isa = KERNEL_BEST_ALONE ? (int)best : 0; isa <= (int)best; isa++) {
         setenv("DML_ISA", dml_isa_name((dml_isa)isa), 1);
         if (dml_cpu_isa() != (dml_isa)isa) continue;
         kernel_pools_reopen();
