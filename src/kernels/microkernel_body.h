@@ -110,7 +110,7 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
         const bool b_packed = tile->columns == 2 * lanes && tile->b_step == 2 * lanes && tile->k % 4 == 0;
         form = !b_packed ? DML__ANY_TILE : tile->a_packed ? DML__BOTH_PACKED : DML__B_PACKED;
     }
-    const bool at_once = form == DML__ANY_TILE || form == DML__TILE_FORMS;
+    const bool at_once = form == DML__TILE_FORMS || functions[form] == functions[DML__ANY_TILE];
     for (int n = 0; n < (at_once ? 1 : tile->panels); n++) functions[form](tile, n);
 }
 
