@@ -12,5 +12,6 @@
 #include "gpu/slice2d.cl"
 #include "gpu/reduce.cl"
 #include "gpu/norm.cl"
+#include "gpu/sample_norm.cl"
 
 #endif

@@ -13,6 +13,9 @@
     X(max_pool2d)                                                                                            \
     X(avg_pool2d)                                                                                            \
     X(batch_norm)                                                                                            \
+    X(layer_norm)                                                                                            \
+    X(rms_norm)                                                                                              \
+    X(group_norm)                                                                                            \
     X(slice2d)                                                                                               \
     X(relu)                                                                                                  \
     X(tanh)                                                                                                  \

@@ -9,6 +9,7 @@
 #include "ops/op_loss.h"
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
+#include "ops/op_sample_norm.h"
 #include "ops/op_slice2d.h"
 #include "graph/weights.h"
 
@@ -271,6 +272,72 @@ static dml_node *batch_norm_shared(dml_graph *g)
                    x);
 }
 
+static dml_node *layer_norm_rows(dml_graph *g)
+{
+    return dml_layer_norm(row(g, 37), NULL);
+}
+static dml_node *layer_norm_image(dml_graph *g)
+{
+    dml_node *x = image(g, 2, 3, 7);
+    return dml_add(dml_layer_norm(x, &(dml_sample_norm_options){ .epsilon = 0.1f }), x);
+}
+static dml_node *layer_norm_input(dml_graph *g)
+{
+    return dml_layer_norm(dml_input(g, "x", DML_F32, 2, 1, 2, 9),
+                          &(dml_sample_norm_options){ .no_bias = true });
+}
+static dml_node *layer_norm_wide(dml_graph *g)
+{
+    return dml_layer_norm(row(g, 67), NULL);
+}
+/* One layer's parameters on two inputs, whose gradients add up; one that learns nothing, and one of a
+   parameter, the same for every sample. */
+static dml_node *layer_norm_shared(dml_graph *g)
+{
+    dml_node *w = parameter(g, 1, 5, 0), *b = parameter(g, 1, 5, 0), *still = parameter(g, 1, 5, 0);
+    dml_parameter_train(still, false);
+    const dml_sample_norm_options even = { .epsilon = 0.1f, .no_weight = true };
+    dml_node *h = dml_layer_norm_with(row(g, 5), w, b, &even);
+    h = dml_add(dml_tanh(dml_layer_norm(h, &even)), dml_layer_norm_with(h, w, b, &even));
+    h = dml_add(h, dml_layer_norm_with(row(g, 5), still, b, &even));
+    return dml_dense_with(h, dml_layer_norm(parameter(g, 2, 4, 5), &even), NULL);
+}
+static dml_node *rms_norm_rows(dml_graph *g)
+{
+    return dml_rms_norm(row(g, 37), NULL);
+}
+static dml_node *rms_norm_image(dml_graph *g)
+{
+    dml_node *x = image(g, 1, 3, 8);
+    return dml_add(dml_rms_norm(x, &(dml_sample_norm_options){ .epsilon = 0.1f }),
+                   dml_rms_norm(x, &(dml_sample_norm_options){ .no_weight = true }));
+}
+static dml_node *group_norm_image(dml_graph *g)
+{
+    return dml_group_norm(image(g, 5, 3, 6), 2, NULL);
+}
+static dml_node *group_norm_instances(dml_graph *g)
+{
+    dml_node *x = image(g, 5, 4, 5);
+    return dml_add(dml_group_norm(x, 5, &(dml_sample_norm_options){ .epsilon = 0.1f }), x);
+}
+static dml_node *group_norm_whole(dml_graph *g)
+{
+    dml_node *x = image(g, 3, 4, 9);
+    return dml_group_norm(dml_tanh(dml_group_norm(x, 1, &(dml_sample_norm_options){ .no_weight = true })), 3,
+                          &(dml_sample_norm_options){ .no_bias = true });
+}
+static dml_node *group_norm_row(dml_graph *g)
+{
+    return dml_group_norm(row(g, 60), 3, NULL);
+}
+static dml_node *group_norm_parameters(dml_graph *g)
+{
+    dml_node *w = parameter(g, 1, 4, 0), *b = parameter(g, 1, 4, 0);
+    dml_node *h = dml_group_norm_with(dml_input(g, "x", DML_F32, 3, 5, 4), 2, w, b, NULL);
+    return dml_group_norm_with(h, 4, w, b, NULL);
+}
+
 static dml_node *slice_nothing(dml_graph *g)
 {
     return dml_slice2d(image(g, 3, 4, 5), NULL);
@@ -425,6 +492,18 @@ static const test_case cases[] = {
     CASE(batch_norm, batch_norm_input, 2),
     CASE(batch_norm, batch_norm_chain, 3),
     CASE(batch_norm, batch_norm_shared, 2),
+    CASE(layer_norm, layer_norm_rows, 3),
+    CASE(layer_norm, layer_norm_image, 3),
+    CASE(layer_norm, layer_norm_input, 2),
+    CASE(layer_norm, layer_norm_wide, 2),
+    CASE(layer_norm, layer_norm_shared, 4),
+    CASE(rms_norm, rms_norm_rows, 3),
+    CASE(rms_norm, rms_norm_image, 3),
+    CASE(group_norm, group_norm_image, 3),
+    CASE(group_norm, group_norm_instances, 3),
+    CASE(group_norm, group_norm_whole, 2),
+    CASE(group_norm, group_norm_row, 2),
+    CASE(group_norm, group_norm_parameters, 3),
     CASE(slice2d, slice_nothing, 2),
     CASE(slice2d, slice_part, 3),
     CASE(slice2d, slice_padded, 2),

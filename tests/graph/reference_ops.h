@@ -7,6 +7,7 @@
 #include "ops/op_conv2d.h"
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
+#include "ops/op_sample_norm_internal.h"
 #include "ops/op_slice2d.h"
 
 #include "../test.h"
@@ -140,6 +141,30 @@ static void reference_batch_norm(const dml_node *node, int rows, double *const *
     }
 }
 
+/* Layer, RMS and group norm: for each sample and group, the places of its numbers are looked for. */
+static void reference_sample_norm(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const dml__sample_norm *o = (const dml__sample_norm *)node->attributes;
+    const size_t channels = (size_t)node->shape.dims[node->shape.ndim - 1], n = reference_count(node, rows);
+    const size_t sample = o->groups ? dml_shape_count(&node->shape) : channels;
+    const size_t groups = o->groups ? (size_t)o->groups : 1, width = channels / groups;
+    for (size_t at = 0; at < n / sample * groups; at++) {
+        const size_t first = at / groups * sample, count = sample / groups;
+        double mean = 0, square = 0;
+        for (int pass = 0; pass < 3; pass++)
+            for (size_t i = first; i < first + sample; i++) {
+                const size_t c = i % channels;
+                if (c / width != at % groups) continue;
+                if (pass == 0 && !o->by_square) mean += in[0][i] / (double)count;
+                if (pass == 1) square += (in[0][i] - mean) * (in[0][i] - mean) / (double)count;
+                if (pass == 2)
+                    out[i] = (in[0][i] - mean) / sqrt(square + (double)o->epsilon) *
+                                 (node->inputs > 1 ? in[1][c] : 1) +
+                             (node->inputs > 2 ? in[2][c] : 0);
+            }
+    }
+}
+
 static void reference_slice2d(const dml_node *node, int rows, double *const *in, double *out)
 {
     const dml_slice2d_options *o = (const dml_slice2d_options *)node->attributes;
@@ -217,6 +242,9 @@ static const reference_row *reference_of(const char *op)
         { "max_pool2d", reference_max_pool2d, 5e-7, 2e-6 },
         { "avg_pool2d", reference_avg_pool2d, 5e-7, 2e-6 },
         { "batch_norm", reference_batch_norm, 2e-6, 5e-6 },
+        { "layer_norm", reference_sample_norm, 2e-6, 5e-6 },
+        { "rms_norm", reference_sample_norm, 2e-6, 5e-6 },
+        { "group_norm", reference_sample_norm, 2e-6, 5e-6 },
         { "slice2d", reference_slice2d, 5e-7, 2e-6 },
         { "relu", reference_relu, 5e-7, 2e-6 },
         { "tanh", reference_tanh, 1e-6, 3e-6 },
