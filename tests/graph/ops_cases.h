@@ -107,6 +107,26 @@ static dml_node *dense_two_consumers(dml_graph *g)
     return dml_add(dml_dense(h, 5), dml_tanh(dml_dense(h, 5)));
 }
 
+static dml_node *dense_image(dml_graph *g)
+{
+    dml_node *x = dml_dense(image(g, 3, 5, 4), 6);
+    return dml_add(dml_relu(dml_dense(dml_relu(dml_dense(x, 7)), 6)), x);
+}
+/* Of inputs that take no gradient, with two and four leading dimensions, weights shared. */
+static dml_node *dense_leading(dml_graph *g)
+{
+    dml_node *w = parameter(g, 2, 3, 5);
+    dml_node *a = dml_dense_with(dml_input(g, "a", DML_F32, 7, 5), w, NULL);
+    dml_node *b = dml_dense_with(dml_input(g, "b", DML_F32, 1, 2, 2, 3, 5), w, parameter(g, 1, 3, 0));
+    return dml_add(dml_dense(dml_flatten(a), 2), dml_dense(dml_flatten(b), 2));
+}
+/* One sum of products for all samples: weights made of other weights. */
+static dml_node *dense_of_parameters(dml_graph *g)
+{
+    return dml_dense_with(row(g, 3), dml_dense_with(parameter(g, 2, 4, 2), parameter(g, 2, 3, 2), NULL),
+                          NULL);
+}
+
 static dml_node *conv(dml_node *x, dml_conv2d_options options)
 {
     return dml_conv2d(x, &options);
@@ -465,6 +485,9 @@ static const test_case cases[] = {
     CASE(dense, dense_large, 9),
     CASE(dense, dense_shared_weights, 7),
     CASE(dense, dense_two_consumers, 4),
+    CASE(dense, dense_image, 3),
+    CASE(dense, dense_leading, 3),
+    CASE(dense, dense_of_parameters, 3),
     CASE(conv2d, conv_default, 3),
     CASE(conv2d, conv_padded_stride, 3),
     CASE(conv2d, conv_uneven, 2),

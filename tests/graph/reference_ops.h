@@ -45,7 +45,8 @@ static void reference_flatten(const dml_node *node, int rows, double *const *in,
 static void reference_dense(const dml_node *node, int rows, double *const *in, double *out)
 {
     const int units = node->input[1]->shape.dims[0], k = node->input[1]->shape.dims[1];
-    for (int r = 0; r < rows; r++)
+    const int count = (int)reference_count(node->input[0], rows) / k;
+    for (int r = 0; r < count; r++)
         for (int u = 0; u < units; u++) {
             double sum = node->input[2] ? in[2][u] : 0;
             for (int i = 0; i < k; i++) sum += in[0][r * k + i] * in[1][u * k + i];
