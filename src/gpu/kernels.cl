@@ -13,5 +13,6 @@
 #include "gpu/reduce.cl"
 #include "gpu/norm.cl"
 #include "gpu/sample_norm.cl"
+#include "gpu/embedding.cl"
 
 #endif

@@ -16,6 +16,7 @@
     X(layer_norm)                                                                                            \
     X(rms_norm)                                                                                              \
     X(group_norm)                                                                                            \
+    X(embedding)                                                                                             \
     X(slice2d)                                                                                               \
     X(relu)                                                                                                  \
     X(tanh)                                                                                                  \

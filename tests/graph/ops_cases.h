@@ -6,6 +6,7 @@
 #include "ops/op_arithmetic.h"
 #include "ops/op_conv2d.h"
 #include "ops/op_dense.h"
+#include "ops/op_embedding.h"
 #include "ops/op_loss.h"
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
@@ -358,6 +359,35 @@ static dml_node *group_norm_parameters(dml_graph *g)
     return dml_group_norm_with(h, 4, w, b, NULL);
 }
 
+static dml_node *embedding_words(dml_graph *g)
+{
+    return dml_dense(dml_embedding(dml_input(g, "words", DML_I32, 7), 5, 3), 4);
+}
+static dml_node *embedding_one(dml_graph *g)
+{
+    return dml_embedding(labels(g), 9, 70);
+}
+/* One table for words, for others of another shape, and as the weights of the last layer; a smaller one, so
+   that the words must fit both. */
+static dml_node *embedding_shared(dml_graph *g)
+{
+    dml_node *words = dml_input(g, "words", DML_I32, 2, 3), *table = parameter(g, 2, 11, 4);
+    dml_node *a = dml_embedding_with(words, table), *b = dml_embedding(dml_flatten(words), 6, 4);
+    dml_node *c = dml_embedding_with(dml_input(g, "word", DML_I32), table);
+    a = dml_add(dml_flatten(a), dml_flatten(dml_tanh(b)));
+    return dml_dense_with(dml_add(dml_dense(a, 4), c), table, NULL);
+}
+static dml_node *embedding_frozen(dml_graph *g)
+{
+    dml_node *table = parameter(g, 2, 6, 3);
+    dml_parameter_train(table, false);
+    return dml_dense(dml_embedding_with(dml_input(g, "words", DML_I32, 4), table), 2);
+}
+static dml_node *embedding_computed(dml_graph *g)
+{
+    return dml_embedding_with(dml_input(g, "words", DML_I32, 4), dml_tanh(parameter(g, 2, 6, 3)));
+}
+
 static dml_node *slice_nothing(dml_graph *g)
 {
     return dml_slice2d(image(g, 3, 4, 5), NULL);
@@ -527,6 +557,11 @@ static const test_case cases[] = {
     CASE(group_norm, group_norm_whole, 2),
     CASE(group_norm, group_norm_row, 2),
     CASE(group_norm, group_norm_parameters, 3),
+    CASE(embedding, embedding_words, 3),
+    CASE(embedding, embedding_one, 7),
+    CASE(embedding, embedding_shared, 3),
+    CASE(embedding, embedding_frozen, 2),
+    CASE(embedding, embedding_computed, 3),
     CASE(slice2d, slice_nothing, 2),
     CASE(slice2d, slice_part, 3),
     CASE(slice2d, slice_padded, 2),

@@ -166,6 +166,12 @@ static void reference_sample_norm(const dml_node *node, int rows, double *const 
     }
 }
 
+static void reference_embedding(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const size_t width = (size_t)node->input[1]->shape.dims[1], n = reference_count(node, rows);
+    for (size_t i = 0; i < n; i++) out[i] = in[1][(size_t)in[0][i / width] * width + i % width];
+}
+
 static void reference_slice2d(const dml_node *node, int rows, double *const *in, double *out)
 {
     const dml_slice2d_options *o = (const dml_slice2d_options *)node->attributes;
@@ -246,6 +252,7 @@ static const reference_row *reference_of(const char *op)
         { "layer_norm", reference_sample_norm, 2e-6, 5e-6 },
         { "rms_norm", reference_sample_norm, 2e-6, 5e-6 },
         { "group_norm", reference_sample_norm, 2e-6, 5e-6 },
+        { "embedding", reference_embedding, 5e-7, 2e-6 },
         { "slice2d", reference_slice2d, 5e-7, 2e-6 },
         { "relu", reference_relu, 5e-7, 2e-6 },
         { "tanh", reference_tanh, 1e-6, 3e-6 },
