@@ -9,6 +9,7 @@
    LOCAL type name[n];    memory of the group; only at a kernel's outermost scope, never passed to a helper
    BARRIER();             all items of a group, or none, come here; never after a return
    HELPER                 before a function
+   MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned
    WIDE                   a 64-bit integer, for offsets: one tensor may hold more than 2^31 bytes
 
    All sizes along x and y are below 2^31 (the hosts see to it), so indices are unsigned; offsets are WIDE. */
@@ -37,6 +38,7 @@
 #define EXP(x) exp(x)
 #define LOG(x) log(x)
 #define TANH(x) tanh(x)
+#define MULTIPLY_HIGH(a, b) mul_hi(a, b)
 #define SQRT(x) sqrt(x)
 #define NOT_A_NUMBER NAN
 #define MINUS_INFINITY (-INFINITY)
@@ -58,6 +60,7 @@
 #define EXP(x) expf(x)
 #define LOG(x) logf(x)
 #define TANH(x) tanhf(x)
+#define MULTIPLY_HIGH(a, b) __umulhi(a, b)
 #define SQRT(x) sqrtf(x)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 #define MINUS_INFINITY __int_as_float((int)0xff800000)
@@ -79,6 +82,7 @@
 #define EXP(x) expf(x)
 #define LOG(x) logf(x)
 #define TANH(x) tanhf(x)
+#define MULTIPLY_HIGH(a, b) ((uint32_t)((uint64_t)(a) * (b) >> 32))
 #define SQRT(x) sqrtf(x)
 #define NOT_A_NUMBER NAN
 #define MINUS_INFINITY (-INFINITY)

@@ -43,7 +43,8 @@
     X(sample_norm_products, 16, 1)                                                                           \
     X(embedding_forward, 256, 1)                                                                             \
     X(embedding_links, 256, 1)                                                                               \
-    X(embedding_backward, 256, 1)
+    X(embedding_backward, 256, 1)                                                                            \
+    X(dropout, 256, 1)
 
 enum {
 #define DML__KERNEL_ENUM(name, covers_x, covers_y) DML__KERNEL_##name,

@@ -14,5 +14,6 @@
 #include "gpu/norm.cl"
 #include "gpu/sample_norm.cl"
 #include "gpu/embedding.cl"
+#include "gpu/dropout.cl"
 
 #endif

@@ -17,6 +17,7 @@
     X(rms_norm)                                                                                              \
     X(group_norm)                                                                                            \
     X(embedding)                                                                                             \
+    X(dropout)                                                                                               \
     X(slice2d)                                                                                               \
     X(relu)                                                                                                  \
     X(tanh)                                                                                                  \

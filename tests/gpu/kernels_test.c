@@ -2,6 +2,8 @@
    doesn't compile. */
 #include "gpu/kernel_list.h"
 
+#include "base/philox.h"
+
 #include "devices.h"
 
 static unsigned seed = 1;
@@ -1204,6 +1206,32 @@ static void test_embedding_links(void)
 static void test_embedding_backward(void)
 {
     for (int s = quick; s < upto(EMBEDDINGS); s++) embedding_case(embeddings[s]);
+}
+
+static void test_dropout(void)
+{
+    const dml_random random = { 0x123456789abcdef0u, 0x80000007u, 0xfffffff1u };
+    for (int s = quick; s < upto(SIZES); s++)
+        for (int b = 0; b < upto(BETAS); b++) {
+            const size_t n = (size_t)sizes[s];
+            const uint32_t threshold = b == 2 ? 0xf0000000u : 0x40000000u;
+            float *x = numbers(n), *y = output(n, betas[b]);
+            double *want = malloc(n * sizeof *want);
+            for (size_t i = 0; i < n; i++)
+                want[i] = (dml_random_bits(&random, i) < threshold ? 0 : 1.25 * (double)x[i]) +
+                          kept(betas[b], y[i]);
+            array ax = upload(x, n), ay = upload(y, n);
+            launch_ok((dml_launch){ .kernel = "dropout",
+                                    .size = { (n + 3) / 4, 1 },
+                                    .buffer = { at(ax), at(ay) },
+                                    .integer = { (int)n, (int)(uint32_t)random.seed,
+                                                 (int)(uint32_t)(random.seed >> 32), (int)random.stream,
+                                                 (int)random.step, (int)threshold },
+                                    .real = { 1.25f, betas[b] } });
+            download(ax, NULL), download(ay, y);
+            check("dropout", y, want, n, 1);
+            free(x), free(y), free(want);
+        }
 }
 
 /* The same launch twice gives the same bits. */

@@ -6,6 +6,7 @@
 #include "ops/op_arithmetic.h"
 #include "ops/op_conv2d.h"
 #include "ops/op_dense.h"
+#include "ops/op_dropout.h"
 #include "ops/op_embedding.h"
 #include "ops/op_loss.h"
 #include "ops/op_norm.h"
@@ -388,6 +389,26 @@ static dml_node *embedding_computed(dml_graph *g)
     return dml_embedding_with(dml_input(g, "words", DML_I32, 4), dml_tanh(parameter(g, 2, 6, 3)));
 }
 
+static dml_node *dropout_row(dml_graph *g)
+{
+    return dml_dropout(row(g, 131), 0.5f);
+}
+static dml_node *dropout_image(dml_graph *g)
+{
+    dml_node *x = image(g, 3, 5, 7);
+    return dml_add(dml_add(dml_dropout(x, 0.9f), x), dml_dropout(dml_relu(dml_dropout(x, 0.1f)), 0.25f));
+}
+static dml_node *dropout_nothing(dml_graph *g)
+{
+    dml_node *x = row(g, 6);
+    return dml_add(dml_dropout(dml_dropout(x, 0), 0.3f), dml_dropout(x, 0));
+}
+static dml_node *dropout_parameter(dml_graph *g)
+{
+    return dml_dense_with(dml_dropout(dml_input(g, "x", DML_F32, 4), 0.4f),
+                          dml_dropout(parameter(g, 2, 5, 4), 0.6f), NULL);
+}
+
 static dml_node *slice_nothing(dml_graph *g)
 {
     return dml_slice2d(image(g, 3, 4, 5), NULL);
@@ -562,6 +583,10 @@ static const test_case cases[] = {
     CASE(embedding, embedding_shared, 3),
     CASE(embedding, embedding_frozen, 2),
     CASE(embedding, embedding_computed, 3),
+    CASE(dropout, dropout_row, 5),
+    CASE(dropout, dropout_image, 3),
+    CASE(dropout, dropout_nothing, 2),
+    CASE(dropout, dropout_parameter, 4),
     CASE(slice2d, slice_nothing, 2),
     CASE(slice2d, slice_part, 3),
     CASE(slice2d, slice_padded, 2),

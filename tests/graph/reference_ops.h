@@ -2,6 +2,7 @@
 #ifndef DML_TESTS_GRAPH_REFERENCE_OPS_H
 #define DML_TESTS_GRAPH_REFERENCE_OPS_H
 
+#include "base/philox.h"
 #include "graph/node.h"
 #include "graph/op.h"
 #include "ops/op_conv2d.h"
@@ -172,6 +173,18 @@ static void reference_embedding(const dml_node *node, int rows, double *const *i
     for (size_t i = 0; i < n; i++) out[i] = in[1][(size_t)in[0][i / width] * width + i % width];
 }
 
+/* Of step 0, by each element's own number. */
+static void reference_dropout(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const float p = *(const float *)node->attributes;
+    const dml_random random = { node->graph->context->seed, 0x80000000u | (uint32_t)node->index, 0 };
+    const size_t n = reference_count(node, rows);
+    for (size_t i = 0; i < n; i++) {
+        const bool out_of_it = dml_random_bits(&random, i) < (double)p * 4294967296.0;
+        out[i] = !reference_training ? in[0][i] : out_of_it ? 0 : in[0][i] / (1 - (double)p);
+    }
+}
+
 static void reference_slice2d(const dml_node *node, int rows, double *const *in, double *out)
 {
     const dml_slice2d_options *o = (const dml_slice2d_options *)node->attributes;
@@ -253,6 +266,7 @@ static const reference_row *reference_of(const char *op)
         { "rms_norm", reference_sample_norm, 2e-6, 5e-6 },
         { "group_norm", reference_sample_norm, 2e-6, 5e-6 },
         { "embedding", reference_embedding, 5e-7, 2e-6 },
+        { "dropout", reference_dropout, 5e-7, 2e-6 },
         { "slice2d", reference_slice2d, 5e-7, 2e-6 },
         { "relu", reference_relu, 5e-7, 2e-6 },
         { "tanh", reference_tanh, 1e-6, 3e-6 },
