@@ -15,5 +15,6 @@
 #include "gpu/sample_norm.cl"
 #include "gpu/embedding.cl"
 #include "gpu/dropout.cl"
+#include "gpu/strided.cl"
 
 #endif

@@ -18,6 +18,11 @@
     X(group_norm)                                                                                            \
     X(embedding)                                                                                             \
     X(dropout)                                                                                               \
+    X(reshape)                                                                                               \
+    X(permute)                                                                                               \
+    X(slice)                                                                                                 \
+    X(pad)                                                                                                   \
+    X(concat)                                                                                                \
     X(slice2d)                                                                                               \
     X(relu)                                                                                                  \
     X(tanh)                                                                                                  \

@@ -12,6 +12,7 @@
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
 #include "ops/op_sample_norm.h"
+#include "ops/op_shape.h"
 #include "ops/op_slice2d.h"
 #include "graph/weights.h"
 
@@ -409,6 +410,81 @@ static dml_node *dropout_parameter(dml_graph *g)
                           dml_dropout(parameter(g, 2, 5, 4), 0.6f), NULL);
 }
 
+static dml_node *reshape_image(dml_graph *g)
+{
+    dml_node *h = dml_reshape(image(g, 3, 4, 2), dml_shape_of(2, -1, 3));
+    return dml_reshape(dml_dense(dml_tanh(h), 2), dml_shape_of(16));
+}
+static dml_node *reshape_parameter(dml_graph *g)
+{
+    return dml_dense_with(row(g, 4), dml_reshape(parameter(g, 2, 2, 6), dml_shape_of(3, 4)), NULL);
+}
+static dml_node *permute_image(dml_graph *g)
+{
+    return dml_permute(image(g, 3, 5, 4), dml_shape_of(2, 0, 1));
+}
+static dml_node *permute_five(dml_graph *g)
+{
+    dml_node *x = dml_reshape(row(g, 120), dml_shape_of(2, 3, 1, 4, 5));
+    dml_node *y = dml_permute(dml_tanh(x), dml_shape_of(3, 1, 4, 0, 2));
+    return dml_add(dml_permute(y, dml_shape_of(0, 1, 2, 3, 4)), dml_permute(y, dml_shape_of(0, 1, 2, 3, 4)));
+}
+static dml_node *permute_back(dml_graph *g)
+{
+    dml_node *x = image(g, 2, 7, 3);
+    return dml_add(dml_transpose(dml_transpose(x)), x);
+}
+static dml_node *permute_parameter(dml_graph *g)
+{
+    return dml_dense_with(row(g, 4), dml_transpose(parameter(g, 2, 4, 3)), NULL);
+}
+static dml_node *slice_last(dml_graph *g)
+{
+    return dml_slice(image(g, 3, 4, 5), -1, 1, 4);
+}
+static dml_node *slice_overlapping(dml_graph *g)
+{
+    dml_node *x = image(g, 5, 3, 2);
+    return dml_add(dml_slice(x, 0, 0, 3),
+                   dml_add(dml_slice(x, 0, 2, 5), dml_slice(dml_slice(x, 0, 1, 5), 0, 1, 4)));
+}
+static dml_node *slice_parameter(dml_graph *g)
+{
+    return dml_dense_with(row(g, 3), dml_slice(parameter(g, 2, 6, 3), 0, 2, 6), NULL);
+}
+static dml_node *slice_split(dml_graph *g)
+{
+    dml_node *part[3];
+    dml_split(row(g, 12), 0, 3, part);
+    return dml_add(dml_tanh(part[2]), dml_add(part[0], dml_relu(part[1])));
+}
+static dml_node *pad_middle(dml_graph *g)
+{
+    return dml_pad(image(g, 3, 4, 2), 1, 2, 1);
+}
+static dml_node *pad_both(dml_graph *g)
+{
+    dml_node *x = row(g, 7);
+    return dml_add(dml_pad(dml_pad(x, 0, 1, 0), -1, 0, 3), dml_pad(x, 0, 4, 0));
+}
+static dml_node *concat_channels(dml_graph *g)
+{
+    dml_node *x = image(g, 3, 2, 4);
+    dml_node *const parts[] = { x, image(g, 3, 2, 1), dml_input(g, "x", DML_F32, 3, 2, 2), x };
+    return dml_concat(parts, 4, 2);
+}
+static dml_node *concat_many(dml_graph *g)
+{
+    dml_node *parts[11], *h = image(g, 2, 3, 2);
+    for (int i = 0; i < 11; i++) parts[i] = i % 3 ? dml_tanh(h) : dml_slice(h, 0, 0, 1 + i % 2);
+    return dml_concat(parts, 11, 0);
+}
+static dml_node *concat_parameters(dml_graph *g)
+{
+    dml_node *const parts[] = { parameter(g, 2, 2, 4), parameter(g, 2, 3, 4) };
+    return dml_dense_with(row(g, 4), dml_concat(parts, 2, 0), NULL);
+}
+
 static dml_node *slice_nothing(dml_graph *g)
 {
     return dml_slice2d(image(g, 3, 4, 5), NULL);
@@ -587,6 +663,21 @@ static const test_case cases[] = {
     CASE(dropout, dropout_image, 3),
     CASE(dropout, dropout_nothing, 2),
     CASE(dropout, dropout_parameter, 4),
+    CASE(reshape, reshape_image, 3),
+    CASE(reshape, reshape_parameter, 2),
+    CASE(permute, permute_image, 3),
+    CASE(permute, permute_five, 2),
+    CASE(permute, permute_back, 2),
+    CASE(permute, permute_parameter, 3),
+    CASE(slice, slice_last, 3),
+    CASE(slice, slice_overlapping, 2),
+    CASE(slice, slice_parameter, 2),
+    CASE(slice, slice_split, 4),
+    CASE(pad, pad_middle, 3),
+    CASE(pad, pad_both, 3),
+    CASE(concat, concat_channels, 3),
+    CASE(concat, concat_many, 2),
+    CASE(concat, concat_parameters, 2),
     CASE(slice2d, slice_nothing, 2),
     CASE(slice2d, slice_part, 3),
     CASE(slice2d, slice_padded, 2),

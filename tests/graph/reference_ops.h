@@ -9,6 +9,7 @@
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
 #include "ops/op_sample_norm_internal.h"
+#include "ops/op_shape_internal.h"
 #include "ops/op_slice2d.h"
 
 #include "../test.h"
@@ -185,6 +186,43 @@ static void reference_dropout(const dml_node *node, int rows, double *const *in,
     }
 }
 
+/* The indices of element i of a shape, and back. */
+static void reference_indices(const dml_shape *shape, size_t i, int at[DML_MAX_DIMS])
+{
+    for (int d = shape->ndim - 1; d >= 0; d--) {
+        at[d] = (int)(i % (size_t)shape->dims[d]);
+        i /= (size_t)shape->dims[d];
+    }
+}
+
+static size_t reference_place(const dml_shape *shape, const int at[DML_MAX_DIMS])
+{
+    size_t place = 0;
+    for (int d = 0; d < shape->ndim; d++) place = place * (size_t)shape->dims[d] + (size_t)at[d];
+    return place;
+}
+
+/* Permute, slice, pad and concat: where each element of the result comes from. */
+static void reference_move(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const size_t n = reference_count(node, rows), each = dml_shape_count(&node->shape);
+    const dml_shape *order = (const dml_shape *)node->attributes;
+    const dml__axis_part *o = (const dml__axis_part *)node->attributes;
+    const bool permutes = strcmp(node->op->name, "permute") == 0;
+    for (size_t i = 0; i < n; i++) {
+        int at[DML_MAX_DIMS] = { 0 }, from[DML_MAX_DIMS] = { 0 }, k = 0;
+        reference_indices(&node->shape, i % each, at);
+        memcpy(from, at, sizeof from);
+        for (int d = 0; permutes && d < order->ndim; d++) from[order->dims[d]] = at[d];
+        if (!permutes) from[o->axis] += o->begin - o->before;
+        for (; k + 1 < node->inputs && from[o->axis] >= node->input[k]->shape.dims[o->axis]; k++)
+            from[o->axis] -= node->input[k]->shape.dims[o->axis];
+        const dml_shape *x = &node->input[k]->shape;
+        const bool inside = permutes || (from[o->axis] >= 0 && from[o->axis] < x->dims[o->axis]);
+        out[i] = inside ? in[k][i / each * dml_shape_count(x) + reference_place(x, from)] : 0;
+    }
+}
+
 static void reference_slice2d(const dml_node *node, int rows, double *const *in, double *out)
 {
     const dml_slice2d_options *o = (const dml_slice2d_options *)node->attributes;
@@ -267,6 +305,11 @@ static const reference_row *reference_of(const char *op)
         { "group_norm", reference_sample_norm, 2e-6, 5e-6 },
         { "embedding", reference_embedding, 5e-7, 2e-6 },
         { "dropout", reference_dropout, 5e-7, 2e-6 },
+        { "reshape", reference_flatten, 5e-7, 2e-6 },
+        { "permute", reference_move, 5e-7, 2e-6 },
+        { "slice", reference_move, 5e-7, 2e-6 },
+        { "pad", reference_move, 5e-7, 2e-6 },
+        { "concat", reference_move, 5e-7, 2e-6 },
         { "slice2d", reference_slice2d, 5e-7, 2e-6 },
         { "relu", reference_relu, 5e-7, 2e-6 },
         { "tanh", reference_tanh, 1e-6, 3e-6 },
