@@ -225,18 +225,18 @@ DML_API dml_node *dml_permute(dml_node *x, dml_shape order)
     return dml__node_create(dml__permute_op(), 1, &x, &order, sizeof order);
 }
 
-DML_API dml_node *dml_transpose(dml_node *x)
+DML_API dml_node *dml_swap_axes(dml_node *x, int a, int b)
 {
     if (!x) return NULL;
     dml_shape order = { x->shape.ndim, { 0, 1, 2, 3, 4 } };
-    const int last = x->shape.ndim - 1;
-    if (last < 1) {
-        dml__fail(&dml__node_context(x)->error, DML_ERROR_SHAPE,
-                  "transpose: '%s' has %d dimensions; it takes two or more", x->name, x->shape.ndim);
+    const int from = a < 0 ? a + x->shape.ndim : a, to = b < 0 ? b + x->shape.ndim : b;
+    if (from < 0 || from >= x->shape.ndim || to < 0 || to >= x->shape.ndim) {
+        dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
+                  "swap_axes: axes %d and %d of '%s' asked for, which has %d", a, b, x->name, x->shape.ndim);
         return NULL;
     }
-    order.dims[last] = last - 1;
-    order.dims[last - 1] = last;
+    order.dims[from] = to;
+    order.dims[to] = from;
     return dml_permute(x, order);
 }
 

@@ -13,8 +13,8 @@ DML_API dml_node *dml_reshape(dml_node *x, dml_shape shape);
    dml_permute(x, dml_shape_of(2, 0, 1)). */
 DML_API dml_node *dml_permute(dml_node *x, dml_shape order);
 
-/* The last two axes exchanged: (..., M, N) -> (..., N, M). */
-DML_API dml_node *dml_transpose(dml_node *x);
+/* Two axes exchanged: (..., M, N) -> (..., N, M) by dml_swap_axes(x, -1, -2). */
+DML_API dml_node *dml_swap_axes(dml_node *x, int a, int b);
 
 /* The places begin .. end - 1 along an axis, at least one. */
 DML_API dml_node *dml_slice(dml_node *x, int axis, int begin, int end);

@@ -40,7 +40,7 @@ static dml_node *build(const layer_case *c, dml_node *x, dml_node *p0, dml_node 
     if (strcmp(c->name, "group_norm") == 0) return dml_group_norm_with(x, n[1], p0, p1, &norm);
     if (strcmp(c->name, "dense") == 0) return dml_dense_with(x, p0, p1);
     if (strcmp(c->name, "permute") == 0) return dml_permute(x, shape_of(c->dims, n));
-    if (strcmp(c->name, "transpose") == 0) return dml_transpose(x);
+    if (strcmp(c->name, "transpose") == 0) return dml_swap_axes(x, -1, -2);
     if (strcmp(c->name, "slice") == 0) return dml_slice(x, n[0], n[1], n[2]);
     if (strcmp(c->name, "pad") == 0) return dml_pad(x, n[0], n[1], n[2]);
     if (strcmp(c->name, "embedding") == 0) return dml_embedding_with(x, p0);

@@ -432,11 +432,11 @@ static dml_node *permute_five(dml_graph *g)
 static dml_node *permute_back(dml_graph *g)
 {
     dml_node *x = image(g, 2, 7, 3);
-    return dml_add(dml_transpose(dml_transpose(x)), x);
+    return dml_add(dml_swap_axes(dml_swap_axes(x, 0, 2), -1, 0), x);
 }
 static dml_node *permute_parameter(dml_graph *g)
 {
-    return dml_dense_with(row(g, 4), dml_transpose(parameter(g, 2, 4, 3)), NULL);
+    return dml_dense_with(row(g, 4), dml_swap_axes(parameter(g, 2, 4, 3), 0, 1), NULL);
 }
 static dml_node *slice_last(dml_graph *g)
 {

@@ -41,7 +41,8 @@ static void shapes(void)
                 "scalar");
     check_shape(dml_permute(x, dml_shape_of(2, 0, 1)), "6 x 4 x 5");
     check_words(dml_permute(x, dml_shape_of(2, 0, 1)), "axes 2 0 1");
-    check_shape(dml_transpose(x), "4 x 6 x 5");
+    check_shape(dml_swap_axes(x, -1, 1), "4 x 6 x 5");
+    check_shape(dml_swap_axes(x, 0, 0), "4 x 5 x 6");
     check_shape(both[1], "4 x 2 x 6");
     check_words(both[1], "axis 1, 2 to 3");
     check_shape(dml_pad(x, -2, 1, 3), "4 x 9 x 6");
@@ -60,7 +61,8 @@ static void bad_shapes(void)
     dml_node *x = dml_input(graph, "x", DML_F32, 4, 5, 6), *t = dml_input(graph, "t", DML_I32, 4);
     dml_node *row = dml_input(graph, "row", DML_F32, 4), *part[7];
     dml_node *p = dml_parameter(graph, "p", dml_init_constant(0), 4, 5, 6);
-    CHECK(!dml_reshape(NULL, dml_shape_of(1)) && !dml_permute(NULL, dml_shape_of(0)) && !dml_transpose(NULL));
+    CHECK(!dml_reshape(NULL, dml_shape_of(1)) && !dml_permute(NULL, dml_shape_of(0)) &&
+          !dml_swap_axes(NULL, 0, 0));
     CHECK(!dml_slice(NULL, 0, 0, 1) && !dml_pad(NULL, 0, 1, 1));
     CHECK_STRING(dml_error(context), "");
     REFUSED(dml_reshape(x, dml_shape_of(7, 17)), DML_ERROR_SHAPE,
@@ -74,7 +76,8 @@ static void bad_shapes(void)
     REFUSED(dml_permute(x, dml_shape_of(0, 1, 1)), DML_ERROR_ARGUMENT, "the order of its axes 0 x 1 x 1");
     REFUSED(dml_permute(x, dml_shape_of(0, 1, 3)), DML_ERROR_ARGUMENT, "once");
     REFUSED(dml_permute(t, dml_shape_of(0)), DML_ERROR_ARGUMENT, "its input is i32, it takes f32");
-    REFUSED(dml_transpose(row), DML_ERROR_SHAPE, "two or more");
+    REFUSED(dml_swap_axes(row, 0, 1), DML_ERROR_ARGUMENT, "axes 0 and 1 of 'row' asked for, which has 1");
+    REFUSED(dml_swap_axes(row, -2, 0), DML_ERROR_ARGUMENT, "which has 1");
     REFUSED(dml_slice(x, 3, 0, 1), DML_ERROR_ARGUMENT, "axis 3 asked for, of an input of 4 x 5 x 6");
     REFUSED(dml_slice(x, -4, 0, 1), DML_ERROR_ARGUMENT, "it must be in -3 .. 2");
     REFUSED(dml_slice(x, 1, 2, 2), DML_ERROR_ARGUMENT, "of an axis of 5, places 2 to 1 asked for");
