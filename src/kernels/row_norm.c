@@ -62,35 +62,35 @@ DML__BODY void dml__row_terms(int kind, const dml__row *row, size_t c, size_t co
     dml__row_cut(second, count);
 }
 
-/* The sums of those terms over the row. */
+/* The sums of those terms over the row. (In arrays the vectors would not stay in registers.) */
 DML__BODY void dml__row_sums(int kind, const dml__row *at, double sums[2])
 {
     const dml__row row = *at;
     const size_t n = row.columns;
-    dml__vf first[4], second[4], a, b;
+    const dml__vf none = { 0 };
+    dml__vf a, b = none;
     sums[0] = sums[1] = 0;
     for (size_t c = 0; c < n;) {
         const size_t end = dml__minimum(c + DML__ROW_CHUNK, n);
-        for (int k = 0; k < 4; k++) dml__splat(&first[k], 0), dml__splat(&second[k], 0);
+        dml__vf a0 = none, a1 = none, a2 = none, a3 = none, b0 = none, b1 = none, b2 = none, b3 = none;
         for (; c + DML__ROW_STRIP <= end; c += DML__ROW_STRIP) {
-            DML__UNROLLED
-            for (int k = 0; k < 4; k++) {
-                dml__splat(&b, 0);
-                dml__row_terms(kind, &row, c + (size_t)k * DML__LANES, DML__LANES, &a, &b);
-                first[k] += a;
-                second[k] += b;
-            }
+            dml__row_terms(kind, &row, c, DML__LANES, &a, &b);
+            a0 += a, b0 += b;
+            dml__row_terms(kind, &row, c + DML__LANES, DML__LANES, &a, &b);
+            a1 += a, b1 += b;
+            dml__row_terms(kind, &row, c + 2 * DML__LANES, DML__LANES, &a, &b);
+            a2 += a, b2 += b;
+            dml__row_terms(kind, &row, c + 3 * DML__LANES, DML__LANES, &a, &b);
+            a3 += a, b3 += b;
         }
         for (; c < end; c += DML__LANES) {
-            dml__splat(&b, 0);
             dml__row_terms(kind, &row, c, end - c, &a, &b);
-            first[0] += a;
-            second[0] += b;
+            a0 += a, b0 += b;
         }
-        a = (first[0] + first[1]) + (first[2] + first[3]);
+        a = (a0 + a1) + (a2 + a3);
         sums[0] += dml__add_lanes(&a);
         if (kind == DML__ROW_SUM) continue;
-        b = (second[0] + second[1]) + (second[2] + second[3]);
+        b = (b0 + b1) + (b2 + b3);
         sums[1] += dml__add_lanes(&b);
     }
 }
