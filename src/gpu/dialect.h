@@ -9,6 +9,7 @@
    LOCAL type name[n];    memory of the group; only at a kernel's outermost scope, never passed to a helper
    BARRIER();             all items of a group, or none, come here; never after a return
    HELPER                 before a function
+   MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned
    WIDE                   a 64-bit integer, for offsets: one tensor may hold more than 2^31 bytes
 
    All sizes along x and y are below 2^31 (the hosts see to it), so indices are unsigned; offsets are WIDE. */
@@ -41,6 +42,7 @@
 #define TANH(x) tanh(x)
 #define ERF(x) erf(x)
 #define ABS(x) fabs(x)
+#define MULTIPLY_HIGH(a, b) mul_hi(a, b)
 #define SQRT(x) sqrt(x)
 #define POW(x, y) pow(x, y)
 #define NOT_A_NUMBER NAN
@@ -67,6 +69,7 @@
 #define TANH(x) tanhf(x)
 #define ERF(x) erff(x)
 #define ABS(x) fabsf(x)
+#define MULTIPLY_HIGH(a, b) __umulhi(a, b)
 #define SQRT(x) sqrtf(x)
 #define POW(x, y) powf(x, y)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
@@ -93,6 +96,7 @@
 #define TANH(x) tanhf(x)
 #define ERF(x) erff(x)
 #define ABS(x) fabsf(x)
+#define MULTIPLY_HIGH(a, b) ((uint32_t)((uint64_t)(a) * (b) >> 32))
 #define SQRT(x) sqrtf(x)
 #define POW(x, y) powf(x, y)
 #define NOT_A_NUMBER NAN

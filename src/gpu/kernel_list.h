@@ -33,7 +33,16 @@
     X(batch_norm_forward, 256, 1)                                                                            \
     X(batch_norm_products, 16, 1)                                                                            \
     X(batch_norm_gradients, 256, 1)                                                                          \
-    X(batch_norm_backward, 256, 1)
+    X(batch_norm_backward, 256, 1)                                                                           \
+    X(sample_norm_forward, 1, 1)                                                                             \
+    X(sample_norm_backward, 1, 1)                                                                            \
+    X(sample_norm_products, 16, 1)                                                                           \
+    X(embedding_forward, 256, 1)                                                                             \
+    X(embedding_links, 256, 1)                                                                               \
+    X(embedding_backward, 256, 1)                                                                            \
+    X(dropout, 256, 1)                                                                                       \
+    X(strided_pack, 256, 1)                                                                                  \
+    X(strided_unpack, 256, 1)
 
 enum {
 #define DML__KERNEL_ENUM(name, covers_x, covers_y) DML__KERNEL_##name,

@@ -13,5 +13,9 @@
 #include "gpu/slice2d.cl"
 #include "gpu/reduce.cl"
 #include "gpu/norm.cl"
+#include "gpu/sample_norm.cl"
+#include "gpu/embedding.cl"
+#include "gpu/dropout.cl"
+#include "gpu/strided.cl"
 
 #endif

@@ -43,7 +43,7 @@ static dml__slot *dml__input_slot(const dml_program *program, const dml__slot *s
 static void dml__limit_inputs(dml_program *program, const dml__slot *slot)
 {
     for (int i = 0; slot->node->limit && i < slot->node->inputs; i++) {
-        dml__slot *input = dml__input_slot(program, slot, i);
+        dml__slot *input = &program->slot[dml__input_slot(program, slot, i)->root];
         if (input->node->dtype != DML_I32) continue;
         if (!input->limit || slot->node->limit < input->limit) input->limit = slot->node->limit;
     }

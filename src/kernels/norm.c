@@ -4,6 +4,7 @@
 #include "kernels/norm.h"
 
 #include "kernels/blocks.h"
+#include "kernels/norm_internal.h"
 #include "thread/pool_internal.h"
 
 #include <math.h>
@@ -326,9 +327,19 @@ static double dml__norm_inverse(const dml_normalization *by, size_t c)
     return 1 / sqrt((double)by->variance[c] + (double)by->epsilon);
 }
 
+static double dml__norm_scale(const dml_normalization *by, size_t c)
+{
+    return by->scale ? (double)by->scale[c] : 1;
+}
+
+static float dml__norm_shift(const dml_normalization *by, size_t c)
+{
+    return by->shift ? by->shift[c] : 0;
+}
+
 static float dml__norm_factor(const dml_normalization *by, size_t c)
 {
-    return (float)((double)by->scale[c] * dml__norm_inverse(by, c));
+    return (float)(dml__norm_scale(by, c) * dml__norm_inverse(by, c));
 }
 
 static int32_t dml__norm_open(const dml_normalization *by)
@@ -341,12 +352,15 @@ DML_API void dml_batch_norm_backward_parameters(dml_pool *pool, size_t rows, siz
                                                 float *dshift)
 {
     for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
-        float factor[DML__NORM_MOST];
+        float factor[DML__NORM_MOST], shift[DML__NORM_MOST];
         double first[DML__NORM_MOST], second[DML__NORM_MOST];
         dml__norm_job job = dml__norm_group(rows, channels, column, x, dy, by->mean + column);
-        for (size_t c = 0; c < job.columns; c++) factor[c] = dml__norm_factor(by, column + c);
+        for (size_t c = 0; c < job.columns; c++) {
+            factor[c] = dml__norm_factor(by, column + c);
+            shift[c] = dml__norm_shift(by, column + c);
+        }
         job.gate.factor = factor;
-        job.gate.shift = by->shift + column;
+        job.gate.shift = shift;
         job.gate.open = dml__norm_open(by);
         dml__norm_sums(pool, &job, first, second);
         for (size_t c = 0; c < job.columns; c++) {
@@ -469,7 +483,7 @@ static void dml__norm_map_group(dml__norm_map *map, size_t rows, size_t channels
     for (size_t c = 0; c < map->columns; c++) {
         map->mean[c] = by->mean[column + c];
         map->factor[c] = dml__norm_factor(by, column + c);
-        map->shift[c] = by->shift[column + c];
+        map->shift[c] = dml__norm_shift(by, column + c);
         map->distance[c] = map->base[c] = 0;
     }
 }
@@ -498,9 +512,40 @@ DML_API void dml_batch_norm_backward_input(dml_pool *pool, size_t rows, size_t c
         map.beta = beta;
         for (size_t c = 0; c < map.columns; c++) {
             const size_t at = column + c;
-            const double inverse = dml__norm_inverse(by, at), factor = (double)by->scale[at] * inverse;
+            const double inverse = dml__norm_inverse(by, at), factor = dml__norm_scale(by, at) * inverse;
             if (dscale) map.distance[c] = (float)(-factor * inverse * (double)dscale[at] / count);
             if (dshift) map.base[c] = (float)(-factor * (double)dshift[at] / count);
+        }
+        dml__norm_map_run(pool, &map);
+    }
+}
+
+/* dx = inverse (g - mean of g - (x - mean) inverse^2 mean of g (x - mean)) for g = scale dy, the means being
+   those over the group. */
+DML__LOCAL void dml__norm_backward_groups(dml_pool *pool, size_t rows, size_t channels, size_t groups,
+                                          const float *x, const dml_normalization *by, const float *dy,
+                                          const float *dscale, const float *dshift, float beta, float *dx)
+{
+    const size_t width = channels / groups;
+    const double count = (double)rows * (double)width;
+    for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
+        dml__norm_map map;
+        double sum = 0, product = 0;
+        dml__norm_map_group(&map, rows, channels, column, x, by, dx);
+        map.dy = dy + column;
+        map.beta = beta;
+        for (size_t c = 0; c < map.columns; c++) {
+            const size_t at = column + c, first = at / width * width;
+            const double inverse = dml__norm_inverse(by, at);
+            if (c == 0 || at == first) {
+                sum = product = 0;
+                for (size_t k = first; k < first + width; k++) {
+                    sum += dml__norm_scale(by, k) * (double)dshift[k];
+                    product += dml__norm_scale(by, k) * (double)dscale[k];
+                }
+            }
+            map.distance[c] = (float)(-inverse * inverse * (product / count));
+            map.base[c] = (float)(-inverse * (sum / count));
         }
         dml__norm_map_run(pool, &map);
     }

@@ -17,7 +17,8 @@ DML_API void dml_batch_statistics(dml_pool *pool, size_t rows, size_t channels, 
 
 /* y = scale (x - mean) / sqrt(variance + epsilon) + shift, and of that its activation. */
 typedef struct dml_normalization {
-    const float *mean, *variance, *scale, *shift; /* (channels) */
+    const float *mean, *variance; /* (channels) */
+    const float *scale, *shift;   /* (channels), or NULL: 1 and 0 */
     float epsilon;
     dml_activation activation;
 } dml_normalization;

@@ -15,23 +15,45 @@ static dml_status dml__dense_infer(dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
     char x_text[DML_SHAPE_TEXT], w_text[DML_SHAPE_TEXT];
-    if (x->dtype != DML_F32 || !x->batched || x->shape.ndim != 1)
+    if (x->dtype != DML_F32 || x->shape.ndim < 1)
         return dml__node_fail(node, DML_ERROR_SHAPE,
-                              "its input is %s %s; it takes one row of f32 a sample (dml_flatten)",
+                              "its input is %s %s; it takes f32 with at least one dimension",
                               dml_dtype_name(x->dtype), dml_shape_format(&x->shape, x_text));
-    if (w->batched || w->shape.ndim != 2 || w->shape.dims[1] != x->shape.dims[0])
+    const int in = x->shape.dims[x->shape.ndim - 1];
+    if (w->batched || w->shape.ndim != 2 || w->shape.dims[1] != in)
         return dml__node_fail(node, DML_ERROR_SHAPE,
-                              "its input is %s and its weights %s%s; they must be units x %d",
+                              "its input is %s and its weights %s%s; they must be units x %d%s",
                               dml_shape_format(&x->shape, x_text), dml_shape_format(&w->shape, w_text),
-                              w->batched ? " a sample" : "", x->shape.dims[0]);
+                              w->batched ? " a sample" : "", in,
+                              x->shape.ndim > 1 ? ", for the input's last dimension (dml_flatten makes one "
+                                                  "row of a sample)"
+                                                : "");
     if (bias && (bias->batched || bias->shape.ndim != 1 || bias->shape.dims[0] != w->shape.dims[0]))
         return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s%s, it must be %d",
                               dml_shape_format(&bias->shape, x_text), bias->batched ? " a sample" : "",
                               w->shape.dims[0]);
-    node->batched = true;
-    node->shape.ndim = 1;
-    node->shape.dims[0] = w->shape.dims[0];
+    node->batched = x->batched;
+    node->shape = x->shape;
+    node->shape.dims[x->shape.ndim - 1] = w->shape.dims[0];
     return DML_OK;
+}
+
+/* The rows of x, all samples' under each other, as the products count them. */
+static size_t dml__dense_rows_of(const dml_node *node, int samples)
+{
+    const dml_node *x = node->input[0];
+    return dml_shape_count(&x->shape) / (size_t)node->input[1]->shape.dims[1] *
+           (x->batched ? (size_t)samples : 1);
+}
+
+static dml_status dml__dense_rows(const dml__run *run, const dml_node *node, int *rows)
+{
+    const size_t count = dml__dense_rows_of(node, run->rows);
+    *rows = (int)count;
+    if (count <= INT32_MAX) return DML_OK;
+    return dml__fail(run->error, DML_ERROR_UNSUPPORTED,
+                     "dense '%s': products of %zu rows; they count to %d: use smaller batches", node->name,
+                     count, INT32_MAX);
 }
 
 /* c (m, n) = op(a) op(b) + beta c, all dense and row-major, k summed. */
@@ -58,21 +80,24 @@ static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *nod
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
     const int units = w->shape.dims[0], in = w->shape.dims[1];
+    int rows;
+    dml_status status = dml__dense_rows(run, node, &rows);
+    if (status != DML_OK) return status;
     if (run->device->host_memory) {
         dml_epilogue epilogue = { NULL, DML_ACTIVATION_NONE };
         if (bias) epilogue.bias = dml__host_value(run, bias);
         if (dml__ends_in_relu(run, node)) epilogue.activation = DML_ACTIVATION_RELU;
-        return dml_sgemm_fused(run->pool, DML_NO_TRANS, DML_TRANS, run->rows, units, in, 1.0f,
+        return dml_sgemm_fused(run->pool, DML_NO_TRANS, DML_TRANS, rows, units, in, 1.0f,
                                dml__host_value(run, x), in, dml__host_value(run, w), in, 0.0f,
                                dml__host_value(run, node), units, &epilogue);
     }
-    const dml_status status = dml__dense_gemm(run, false, true, run->rows, units, in, dml__value(run, x),
-                                              dml__value(run, w), 0.0f, dml__value(run, node));
+    status = dml__dense_gemm(run, false, true, rows, units, in, dml__value(run, x), dml__value(run, w), 0.0f,
+                             dml__value(run, node));
     if (status != DML_OK || !bias) return status;
     dml_launch launch = dml__launch("bias_add", dml__count(run, node), 1);
     launch.buffer[0] = dml__value(run, bias);
     launch.buffer[1] = dml__value(run, node);
-    launch.integer[0] = run->rows;
+    launch.integer[0] = rows;
     launch.integer[1] = units;
     return dml__submit(run->device, &launch);
 }
@@ -81,27 +106,31 @@ static dml_status dml__dense_op_backward(const dml__run *run, const dml_node *no
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
     const int units = w->shape.dims[0], in = w->shape.dims[1];
-    dml_status status = DML_OK;
-    if (dml__wants_gradient(run, node, 0)) /* dx (rows, in) = dy w */
-        status = dml__dense_gemm(run, false, false, run->rows, in, units, dml__gradient(run, node),
+    int rows;
+    dml_status status = dml__dense_rows(run, node, &rows);
+    if (status == DML_OK && dml__wants_gradient(run, node, 0)) /* dx (rows, in) = dy w */
+        status = dml__dense_gemm(run, false, false, rows, in, units, dml__gradient(run, node),
                                  dml__value(run, w), dml__beta(run, node, 0), dml__gradient(run, x));
     if (status == DML_OK && dml__wants_gradient(run, node, 1)) /* dw (units, in) = dy^T x */
-        status = dml__dense_gemm(run, true, false, units, in, run->rows, dml__gradient(run, node),
+        status = dml__dense_gemm(run, true, false, units, in, rows, dml__gradient(run, node),
                                  dml__value(run, x), dml__beta(run, node, 1), dml__gradient(run, w));
     if (status == DML_OK && bias && dml__wants_gradient(run, node, 2))
-        status = dml__sum_rows_into_gradient(run, node, 2, (size_t)run->rows, (size_t)units);
+        status = dml__sum_rows_into_gradient(run, node, 2, (size_t)rows, (size_t)units);
     return status;
 }
 
 static double dml__dense_flops(const dml_node *node)
 {
     const dml_shape *w = &node->input[1]->shape;
-    return 2.0 * w->dims[0] * w->dims[1] + (node->input[2] ? w->dims[0] : 0);
+    const double rows = (double)dml__dense_rows_of(node, 1);
+    return rows * (2.0 * w->dims[0] * w->dims[1] + (node->input[2] ? w->dims[0] : 0));
 }
 
 /* Of its three products. */
-static dml_scratch dml__dense_scratch(const dml_node *node, int rows, bool training)
+static dml_scratch dml__dense_scratch(const dml_node *node, int samples, bool training)
 {
+    const size_t count = dml__dense_rows_of(node, samples);
+    const int rows = count < INT32_MAX ? (int)count : INT32_MAX; /* more are refused */
     const int units = node->input[1]->shape.dims[0], in = node->input[1]->shape.dims[1];
     dml_scratch most = dml_sgemm_scratch(DML_NO_TRANS, DML_TRANS, rows, units, in);
     if (!training) return most;
@@ -139,7 +168,7 @@ DML_API dml_node *dml_dense(dml_node *x, int units)
                   "dense: %d units asked for, it takes 1 or more", units);
         return NULL;
     }
-    const int in = x->shape.ndim == 1 ? x->shape.dims[0] : (int)dml_shape_count(&x->shape);
+    const int in = x->shape.ndim ? x->shape.dims[x->shape.ndim - 1] : 1;
     dml_node *last = x->graph->last;
     dml_node *w =
         dml__layer_parameter(x->graph, dml__dense_op(), "weight", dml_init_he(in), dml_shape_of(units, in));

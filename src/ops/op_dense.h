@@ -4,8 +4,8 @@
 
 #include "graph/graph.h"
 
-/* A layer with parameters of its own: x (in) -> x w^T + bias (units), w [units, in] He-initialised, bias
- * zero.
+/* A layer with parameters of its own: x (..., in) -> x w^T + bias (..., units), the same for each row of a
+   sample, w [units, in] He-initialised, bias zero. For one row of all that a sample has: dml_flatten first.
  */
 DML_API dml_node *dml_dense(dml_node *x, int units);
 

@@ -14,6 +14,16 @@
     X(max_pool2d)                                                                                            \
     X(avg_pool2d)                                                                                            \
     X(batch_norm)                                                                                            \
+    X(layer_norm)                                                                                            \
+    X(rms_norm)                                                                                              \
+    X(group_norm)                                                                                            \
+    X(embedding)                                                                                             \
+    X(dropout)                                                                                               \
+    X(reshape)                                                                                               \
+    X(permute)                                                                                               \
+    X(slice)                                                                                                 \
+    X(pad)                                                                                                   \
+    X(concat)                                                                                                \
     X(slice2d)                                                                                               \
     X(softmax_cross_entropy)                                                                                 \
     X(mean_squared_error)

@@ -2,6 +2,8 @@
    doesn't compile. */
 #include "gpu/kernel_list.h"
 
+#include "base/philox.h"
+
 #include "../kernels/formula_exact.h"
 #include "devices.h"
 
@@ -946,6 +948,318 @@ static void test_batch_norm_backward(void)
             check("batch_norm_backward", dx, want, n, 2);
             free(x), free(dy), free(dx), free(by), free(want);
         }
+}
+
+/* samples, pixels, groups, width, rows of a part */
+static const int sample_shapes[][5] = {
+    { 1, 1, 1, 1, 64 }, { 2, 7, 3, 5, 4 }, { 3, 1, 1, 300, 2 }, { 2, 150, 2, 2, 64 }
+};
+enum { SAMPLE_SHAPES = sizeof sample_shapes / sizeof sample_shapes[0] };
+
+typedef struct sample_norm {
+    int samples, pixels, groups, width, part, rows, channels, parts;
+    size_t n, stats;
+    bool by_square, affine;
+    float *x, *dy, *weight, *bias, *statistics;
+    double *mean, *inverse; /* (samples, groups) */
+} sample_norm;
+
+static const float sample_epsilon = 0.01f;
+
+static size_t sample_group(const sample_norm *s, size_t i)
+{
+    const size_t row = i / (size_t)s->channels, channel = i % (size_t)s->channels;
+    return row / (size_t)s->pixels * (size_t)s->groups + channel / (size_t)s->width;
+}
+
+static sample_norm sample_create(const int *shape, bool by_square, bool affine)
+{
+    sample_norm s;
+    s.samples = shape[0], s.pixels = shape[1], s.groups = shape[2], s.width = shape[3], s.part = shape[4];
+    s.rows = s.samples * s.pixels, s.channels = s.groups * s.width;
+    s.parts = (s.rows + s.part - 1) / s.part;
+    s.n = (size_t)(s.rows * s.channels), s.stats = (size_t)(s.samples * s.groups);
+    s.by_square = by_square, s.affine = affine;
+    s.x = numbers(s.n), s.dy = numbers(s.n), s.weight = numbers((size_t)s.channels);
+    s.bias = numbers((size_t)s.channels), s.statistics = output(2 * s.stats, 0);
+    s.mean = calloc(s.stats, sizeof *s.mean), s.inverse = calloc(s.stats, sizeof *s.inverse);
+    for (size_t i = 0; i < s.n; i++) s.x[i] += by_square ? 0 : 30;
+    for (size_t i = 0; i < s.n && !by_square; i++)
+        s.mean[sample_group(&s, i)] += (double)s.x[i] / (s.pixels * s.width);
+    for (size_t i = 0; i < s.n; i++)
+        s.inverse[sample_group(&s, i)] +=
+            pow((double)s.x[i] - s.mean[sample_group(&s, i)], 2) / (s.pixels * s.width);
+    for (size_t i = 0; i < s.stats; i++) {
+        s.inverse[i] = 1 / sqrt(s.inverse[i] + (double)sample_epsilon);
+        s.statistics[2 * i] = (float)s.mean[i], s.statistics[2 * i + 1] = (float)s.inverse[i];
+    }
+    return s;
+}
+
+static void sample_destroy(sample_norm *s)
+{
+    free(s->x), free(s->dy), free(s->weight), free(s->bias), free(s->statistics), free(s->mean);
+    free(s->inverse);
+}
+
+static dml_launch sample_launch(const sample_norm *s, const char *kernel)
+{
+    return (dml_launch){ .kernel = kernel,
+                         .size = { s->stats, 1 },
+                         .integer = { s->rows, s->channels, s->pixels, s->width, s->by_square, s->part,
+                                      s->parts } };
+}
+
+static void sample_forward_case(sample_norm s)
+{
+    float *y = output(s.n, 0), *got = output(2 * s.stats, 0);
+    double *want = malloc(s.n * sizeof *want), *statistics = malloc(2 * s.stats * sizeof *statistics);
+    for (size_t i = 0; i < s.n; i++) {
+        const size_t g = sample_group(&s, i), c = i % (size_t)s.channels;
+        want[i] = ((double)s.x[i] - s.mean[g]) * s.inverse[g] * (s.affine ? (double)s.weight[c] : 1) +
+                  (s.affine ? (double)s.bias[c] : 0);
+        statistics[2 * g] = s.mean[g], statistics[2 * g + 1] = s.inverse[g];
+    }
+    array ax = upload(s.x, s.n), aw = upload(s.weight, (size_t)s.channels), ay = upload(y, s.n);
+    array ab = upload(s.bias, (size_t)s.channels), as = upload(got, 2 * s.stats);
+    dml_launch launch = sample_launch(&s, "sample_norm_forward");
+    launch.buffer[0] = at(ax), launch.buffer[3] = at(as), launch.buffer[4] = at(ay);
+    if (s.affine) launch.buffer[1] = at(aw), launch.buffer[2] = at(ab);
+    launch.real[0] = sample_epsilon;
+    launch_ok(launch);
+    download(ax, NULL), download(aw, NULL), download(ab, NULL), download(as, got), download(ay, y);
+    check("sample_norm_forward", y, want, s.n, 30);
+    check("sample_norm_forward's statistics", got, statistics, 2 * s.stats, 30);
+    free(y), free(got), free(want), free(statistics);
+    sample_destroy(&s);
+}
+
+static void test_sample_norm_forward(void)
+{
+    for (int s = quick; s < upto(SAMPLE_SHAPES); s++)
+        for (int how = 0; how < 3; how++)
+            sample_forward_case(sample_create(sample_shapes[s], how == 1, how != 2));
+}
+
+static void sample_backward_case(sample_norm s, float beta)
+{
+    const size_t nc = (size_t)s.channels;
+    float *dx = output(s.n, beta);
+    double *want = malloc(s.n * sizeof *want), *sum = calloc(2 * s.stats, sizeof *sum);
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < s.n; i++) {
+            const size_t g = sample_group(&s, i);
+            const double hat = ((double)s.x[i] - s.mean[g]) * s.inverse[g], count = s.pixels * s.width;
+            const double d = (double)s.dy[i] * (s.affine ? (double)s.weight[i % nc] : 1);
+            if (pass == 0) {
+                sum[2 * g] += s.by_square ? 0 : d / count, sum[2 * g + 1] += d * hat / count;
+                continue;
+            }
+            want[i] = s.inverse[g] * (d - sum[2 * g] - hat * sum[2 * g + 1]) + kept(beta, dx[i]);
+        }
+    array ax = upload(s.x, s.n), ay = upload(s.dy, s.n), aw = upload(s.weight, nc);
+    array as = upload(s.statistics, 2 * s.stats), ad = upload(dx, s.n);
+    dml_launch launch = sample_launch(&s, "sample_norm_backward");
+    launch.buffer[0] = at(ax), launch.buffer[1] = at(ay), launch.buffer[3] = at(as);
+    launch.buffer[4] = at(ad);
+    if (s.affine) launch.buffer[2] = at(aw);
+    launch.real[0] = beta;
+    launch_ok(launch);
+    download(ax, NULL), download(ay, NULL), download(aw, NULL), download(as, NULL), download(ad, dx);
+    check("sample_norm_backward", dx, want, s.n, 100);
+    free(dx), free(want), free(sum);
+    sample_destroy(&s);
+}
+
+static void test_sample_norm_backward(void)
+{
+    for (int s = quick; s < upto(SAMPLE_SHAPES); s++)
+        for (int how = 0; how < 3; how++)
+            sample_backward_case(sample_create(sample_shapes[s], how == 1, how != 2), betas[how % BETAS]);
+}
+
+static void test_sample_norm_products(void)
+{
+    for (int k = quick; k < upto(SAMPLE_SHAPES); k++) {
+        sample_norm s = sample_create(sample_shapes[k], false, true);
+        const size_t nc = (size_t)s.channels, np = 2 * (size_t)s.parts * nc;
+        float *parts = output(np, 0);
+        double *want = calloc(np, sizeof *want);
+        for (size_t i = 0; i < s.n; i++) {
+            const size_t g = sample_group(&s, i), part = i / nc / (size_t)s.part;
+            want[part * nc + i % nc] += (double)s.dy[i];
+            want[((size_t)s.parts + part) * nc + i % nc] +=
+                (double)s.dy[i] * ((double)s.x[i] - s.mean[g]) * s.inverse[g];
+        }
+        array ax = upload(s.x, s.n), ay = upload(s.dy, s.n), as = upload(s.statistics, 2 * s.stats);
+        array ap = upload(parts, np);
+        dml_launch launch = sample_launch(&s, "sample_norm_products");
+        launch.size[0] = nc, launch.size[1] = (size_t)s.parts;
+        launch.buffer[0] = at(ax), launch.buffer[1] = at(ay), launch.buffer[2] = at(as);
+        launch.buffer[3] = at(ap);
+        launch_ok(launch);
+        download(ax, NULL), download(ay, NULL), download(as, NULL), download(ap, parts);
+        check("sample_norm_products", parts, want, np, 100);
+        free(parts), free(want);
+        sample_destroy(&s);
+    }
+}
+
+/* count, width, rows of the table */
+static const int embeddings[][3] = { { 1, 1, 1 }, { 300, 5, 7 }, { 4, 300, 1000 }, { 600, 1, 900 } };
+enum { EMBEDDINGS = sizeof embeddings / sizeof embeddings[0] };
+
+static int32_t *embedding_indices(const int *shape)
+{
+    int32_t *indices = malloc((size_t)shape[0] * sizeof *indices);
+    for (int i = 0; i < shape[0]; i++) indices[i] = (int32_t)(test_random(&seed) % (unsigned)shape[2]);
+    return indices;
+}
+
+static void test_embedding_forward(void)
+{
+    for (int s = quick; s < upto(EMBEDDINGS); s++) {
+        const int *shape = embeddings[s];
+        const size_t width = (size_t)shape[1], n = (size_t)shape[0] * width, nt = (size_t)shape[2] * width;
+        int32_t *indices = embedding_indices(shape);
+        float *table = numbers(nt), *y = output(n, 0);
+        double *want = malloc(n * sizeof *want);
+        for (size_t i = 0; i < n; i++)
+            want[i] = (double)table[(size_t)indices[i / width] * width + i % width];
+        array ai = upload(indices, (size_t)shape[0]), at_table = upload(table, nt), ay = upload(y, n);
+        launch_ok((dml_launch){ .kernel = "embedding_forward",
+                                .size = { n, 1 },
+                                .buffer = { at(ai), at(at_table), at(ay) },
+                                .integer = { shape[0], shape[1] } });
+        download(ai, NULL), download(at_table, NULL), download(ay, y);
+        check("embedding_forward", y, want, n, 0);
+        free(indices), free(table), free(y), free(want);
+    }
+}
+
+/* The links, and the sums along them. */
+static void embedding_case(const int *shape)
+{
+    const size_t count = (size_t)shape[0], width = (size_t)shape[1], nt = (size_t)shape[2] * width;
+    int32_t *indices = embedding_indices(shape), *links = malloc(2 * count * sizeof *links);
+    float *dy = numbers(count * width), *dtable = numbers(nt);
+    double *want = malloc(nt * sizeof *want);
+    for (size_t i = 0; i < nt; i++) want[i] = (double)dtable[i];
+    for (size_t i = 0; i < count * width; i++)
+        want[(size_t)indices[i / width] * width + i % width] += (double)dy[i];
+    array ai = upload(indices, count), al = upload(links, 2 * count), ay = upload(dy, count * width);
+    array ad = upload(dtable, nt);
+    launch_ok((dml_launch){ .kernel = "embedding_links",
+                            .size = { count, 1 },
+                            .buffer = { at(ai), at(al) },
+                            .integer = { shape[0], shape[1] } });
+    launch_ok((dml_launch){ .kernel = "embedding_backward",
+                            .size = { count * width, 1 },
+                            .buffer = { at(ai), at(al), at(ay), at(ad) },
+                            .integer = { shape[0], shape[1] } });
+    download(ai, NULL), download(al, links), download(ay, NULL), download(ad, dtable);
+    for (size_t i = 0; i < count; i++) {
+        int32_t next = -1, first = 1;
+        for (size_t k = count; k-- > 0;) {
+            if (k > i && indices[k] == indices[i]) next = (int32_t)k;
+            if (k < i && indices[k] == indices[i]) first = 0;
+        }
+        CHECK_INT(links[i], next);
+        CHECK_INT(links[count + i], first);
+    }
+    check("embedding_backward", dtable, want, nt, 10);
+    free(indices), free(links), free(dy), free(dtable), free(want);
+}
+
+static void test_embedding_links(void)
+{
+    embedding_case(embeddings[1]);
+}
+
+static void test_embedding_backward(void)
+{
+    for (int s = quick; s < upto(EMBEDDINGS); s++) embedding_case(embeddings[s]);
+}
+
+static void test_dropout(void)
+{
+    const dml_random random = { 0x123456789abcdef0u, 0x80000007u, 0xfffffff1u };
+    for (int s = quick; s < upto(SIZES); s++)
+        for (int b = 0; b < upto(BETAS); b++) {
+            const size_t n = (size_t)sizes[s];
+            const uint32_t threshold = b == 2 ? 0xf0000000u : 0x40000000u;
+            float *x = numbers(n), *y = output(n, betas[b]);
+            double *want = malloc(n * sizeof *want);
+            for (size_t i = 0; i < n; i++)
+                want[i] = (dml_random_bits(&random, i) < threshold ? 0 : 1.25 * (double)x[i]) +
+                          kept(betas[b], y[i]);
+            array ax = upload(x, n), ay = upload(y, n);
+            launch_ok((dml_launch){ .kernel = "dropout",
+                                    .size = { (n + 3) / 4, 1 },
+                                    .buffer = { at(ax), at(ay) },
+                                    .integer = { (int)n, (int)(uint32_t)random.seed,
+                                                 (int)(uint32_t)(random.seed >> 32), (int)random.stream,
+                                                 (int)random.step, (int)threshold },
+                                    .real = { 1.25f, betas[b] } });
+            download(ax, NULL), download(ay, y);
+            check("dropout", y, want, n, 1);
+            free(x), free(y), free(want);
+        }
+}
+
+/* count and step of each dimension */
+static const int strided_shapes[][2][6] = {
+    { { 1, 1, 1, 1, 1, 1 }, { 1, 0, 0, 0, 0, 0 } },
+    { { 3, 2, 1, 5, 4, 3 }, { 200, 5, 0, 40, 10, 1 } },
+    { { 2, 1, 1, 1, 19, 17 }, { 400, 0, 0, 0, 1, 19 } },
+};
+enum { STRIDED_SHAPES = sizeof strided_shapes / sizeof strided_shapes[0] };
+
+static void strided_case(const int shape[2][6], bool unpacks, float beta)
+{
+    size_t n = 1, most = 1;
+    for (int d = 0; d < 6; d++) {
+        n *= (size_t)shape[0][d];
+        most += (size_t)((shape[0][d] - 1) * shape[1][d]);
+    }
+    const size_t n_to = unpacks ? most : n, n_from = unpacks ? n : most;
+    float *from = numbers(n_from), *to = unpacks ? numbers(n_to) : output(n_to, beta);
+    double *want = malloc(n_to * sizeof *want);
+    for (size_t i = 0; i < n_to; i++) want[i] = (double)to[i];
+    for (size_t i = 0; i < n; i++) {
+        size_t rest = i, place = 0;
+        for (int d = 5; d >= 0; d--) {
+            place += rest % (size_t)shape[0][d] * (size_t)shape[1][d];
+            rest /= (size_t)shape[0][d];
+        }
+        const size_t at_to = unpacks ? place : i;
+        if (beta == 0) to[at_to] = NAN;
+        want[at_to] = (double)from[unpacks ? i : place] + kept(beta, to[at_to]);
+    }
+    array af = upload(from, n_from), at_to = upload(to, n_to);
+    dml_launch launch = { .kernel = unpacks ? "strided_unpack" : "strided_pack",
+                          .size = { n, 1 },
+                          .buffer = { at(af), at(at_to) },
+                          .integer = { (int)n },
+                          .real = { beta } };
+    for (int d = 1; d < 6; d++) launch.integer[d] = shape[0][d];
+    for (int d = 0; d < 6; d++) launch.integer[6 + d] = shape[1][d];
+    launch_ok(launch);
+    download(af, NULL), download(at_to, to);
+    check(launch.kernel, to, want, n_to, 1);
+    free(from), free(to), free(want);
+}
+
+static void test_strided_pack(void)
+{
+    for (int s = quick; s < upto(STRIDED_SHAPES); s++)
+        for (int b = 0; b < upto(BETAS); b++) strided_case(strided_shapes[s], false, betas[b]);
+}
+
+static void test_strided_unpack(void)
+{
+    for (int s = quick; s < upto(STRIDED_SHAPES); s++)
+        for (int b = 0; b < upto(BETAS); b++) strided_case(strided_shapes[s], true, betas[b]);
 }
 
 /* The same launch twice gives the same bits. */

@@ -72,6 +72,8 @@ static void shapes(void)
     check_shape(dml_flatten(x), "2268");
     dml_node *y = dml_dense(dml_flatten(x), 10);
     check_shape(y, "10");
+    check_shape(dml_dense(x, 10), "28 x 27 x 10");
+    CHECK(dml_node_flops(dml_dense(x, 10)) == 28.0 * 27 * 10 * (2 * 3 + 1));
     check_shape(dml_softmax_cross_entropy(y, dml_input(graph, "label", DML_I32)), "scalar");
     check_shape(dml_flatten(dml_input(graph, "s", DML_F32)), "1");
     check_shape(dml_input(graph, "five", DML_F32, 1, 2, 3, 4, 5), "1 x 2 x 3 x 4 x 5");
@@ -177,14 +179,14 @@ static void bad_shapes(void)
     }
     REFUSED(dml_tanh(t), DML_ERROR_ARGUMENT, "tanh");
     REFUSED(dml_sigmoid(t), DML_ERROR_ARGUMENT, "sigmoid");
-    REFUSED(dml_dense(image, 3), DML_ERROR_SHAPE, "dml_flatten");
+    REFUSED(dml_dense(dml_input(graph, NULL, DML_F32), 3), DML_ERROR_SHAPE, "at least one dimension");
     REFUSED(dml_dense(row, 0), DML_ERROR_ARGUMENT, "dense: 0 units");
     REFUSED(dml_dense(t, 2), DML_ERROR_SHAPE, "dense");
     REFUSED(dml_dense(row, INT_MAX), DML_ERROR_SHAPE, "more than");
     REFUSED(dml_dense_with(input(1, 5, 0, 0), w, NULL), DML_ERROR_SHAPE, "units x 5");
     REFUSED(dml_dense_with(row, w, bias), DML_ERROR_SHAPE, "its bias is 4, it must be 3");
     REFUSED(dml_dense_with(row, row, NULL), DML_ERROR_SHAPE, "its weights 6");
-    REFUSED(dml_dense_with(w, w, NULL), DML_ERROR_SHAPE, "one row of f32 a sample");
+    REFUSED(dml_dense_with(image, w, NULL), DML_ERROR_SHAPE, "must be units x 2, for the input's last");
     REFUSED(dml_softmax_cross_entropy(image, t), DML_ERROR_SHAPE, "its logits are f32 5 x 4 x 2");
     REFUSED(dml_softmax_cross_entropy(row, row), DML_ERROR_SHAPE, "its labels are input f32 6");
     REFUSED(dml_softmax_cross_entropy(row, dml_input(graph, "t2", DML_I32, 2)), DML_ERROR_SHAPE, "labels");

@@ -7,9 +7,13 @@
 #include "ops/op_arithmetic.h"
 #include "ops/op_conv2d.h"
 #include "ops/op_dense.h"
+#include "ops/op_dropout.h"
+#include "ops/op_embedding.h"
 #include "ops/op_loss.h"
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
+#include "ops/op_sample_norm.h"
+#include "ops/op_shape.h"
 #include "ops/op_slice2d.h"
 #include "ops/table.h"
 #include "graph/weights.h"
@@ -169,8 +173,9 @@ static void refused_layers_leave_nothing(void)
 {
     open_graph();
     dml_node *x = row("x"), *image = dml_input(graph, "image", DML_F32, 4, 4, 2);
+    dml_node *labels = dml_input(graph, "labels", DML_I32, 4);
     const dml_conv2d_options large = { .filters = 2, .kernel = { 9, 9 } };
-    REFUSED(dml_dense(image, 3), DML_ERROR_SHAPE, "dense 'dense_1': its input is f32 4 x 4 x 2");
+    REFUSED(dml_dense(labels, 3), DML_ERROR_SHAPE, "dense 'dense_1': its input is i32 4");
     REFUSED(dml_conv2d(x, &(dml_conv2d_options){ .filters = 2 }), DML_ERROR_SHAPE, "conv2d 'conv2d_1'");
     REFUSED(dml_conv2d(image, &large), DML_ERROR_SHAPE, "a kernel of 9 x 9");
     CHECK(!dml__graph_find(graph, "dense_1.weight") && !dml__graph_find(graph, "conv2d_1.weight"));
@@ -350,6 +355,16 @@ static void descriptions_and_flops(void)
     check_says(dml_batch_norm(x, NULL), "epsilon 1e-05, momentum 0.1", 4 * 8 * 7 * 3);
     check_says(dml_batch_norm(r, &(dml_batch_norm_options){ .epsilon = 0.5f, .frozen = true }),
                "epsilon 0.5, frozen", 4 * 3);
+    check_says(dml_layer_norm(x, NULL), "epsilon 1e-05", 7 * 8 * 7 * 3);
+    check_says(dml_rms_norm(r, &(dml_sample_norm_options){ .epsilon = 0.5f }), "epsilon 0.5", 4 * 3);
+    check_says(dml_group_norm(x, 3, NULL), "3 groups, epsilon 1e-05", 7 * 8 * 7 * 3);
+    check_says(dml_embedding(t, 5, 2), "", 0);
+    check_says(dml_dropout(x, 0.25f), "p 0.25", 0);
+    check_says(dml_reshape(x, dml_shape_of(7, -1)), "", 0);
+    check_says(dml_permute(x, dml_shape_of(2, 0, 1)), "axes 2 0 1", 0);
+    check_says(dml_slice(x, -1, 1, 3), "axis 2, 1 to 2", 0);
+    check_says(dml_pad(x, 0, 1, 2), "axis 0, 1 before, 2 after", 0);
+    check_says(dml_concat(&x, 1, 1), "axis 1", 0);
     check_says(dml_slice2d(x, &(dml_slice2d_options){ .begin = { 1 }, .step = { 2 }, .after = { 0, 0, 4 } }),
                "height 1 to 7 by 2, width 0 to 6, channels 0 to 2 in 0 + 4 zeros", 0);
     check_says(dml_dense(r, 7), "", 2 * 3 * 7 + 7);

@@ -6,9 +6,13 @@
 #include "ops/op_arithmetic.h"
 #include "ops/op_conv2d.h"
 #include "ops/op_dense.h"
+#include "ops/op_dropout.h"
+#include "ops/op_embedding.h"
 #include "ops/op_loss.h"
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
+#include "ops/op_sample_norm.h"
+#include "ops/op_shape.h"
 #include "ops/op_slice2d.h"
 #include "graph/weights.h"
 
@@ -104,6 +108,26 @@ static dml_node *dense_two_consumers(dml_graph *g)
 {
     dml_node *h = row(g, 9);
     return dml_add(dml_dense(h, 5), dml_tanh(dml_dense(h, 5)));
+}
+
+static dml_node *dense_image(dml_graph *g)
+{
+    dml_node *x = dml_dense(image(g, 3, 5, 4), 6);
+    return dml_add(dml_relu(dml_dense(dml_relu(dml_dense(x, 7)), 6)), x);
+}
+/* Of inputs that take no gradient, with two and four leading dimensions, weights shared. */
+static dml_node *dense_leading(dml_graph *g)
+{
+    dml_node *w = parameter(g, 2, 3, 5);
+    dml_node *a = dml_dense_with(dml_input(g, "a", DML_F32, 7, 5), w, NULL);
+    dml_node *b = dml_dense_with(dml_input(g, "b", DML_F32, 1, 2, 2, 3, 5), w, parameter(g, 1, 3, 0));
+    return dml_add(dml_dense(dml_flatten(a), 2), dml_dense(dml_flatten(b), 2));
+}
+/* One sum of products for all samples: weights made of other weights. */
+static dml_node *dense_of_parameters(dml_graph *g)
+{
+    return dml_dense_with(row(g, 3), dml_dense_with(parameter(g, 2, 4, 2), parameter(g, 2, 3, 2), NULL),
+                          NULL);
 }
 
 static dml_node *conv(dml_node *x, dml_conv2d_options options)
@@ -269,6 +293,196 @@ static dml_node *batch_norm_shared(dml_graph *g)
     return dml_add(dml_add(dml_batch_norm_with(h, w, b, mean, var, &even),
                            dml_batch_norm_with(x, still, still, mean, var, &even)),
                    x);
+}
+
+static dml_node *layer_norm_rows(dml_graph *g)
+{
+    return dml_layer_norm(row(g, 37), NULL);
+}
+static dml_node *layer_norm_image(dml_graph *g)
+{
+    dml_node *x = image(g, 2, 3, 7);
+    return dml_add(dml_layer_norm(x, &(dml_sample_norm_options){ .epsilon = 0.1f }), x);
+}
+static dml_node *layer_norm_input(dml_graph *g)
+{
+    return dml_layer_norm(dml_input(g, "x", DML_F32, 2, 1, 2, 9),
+                          &(dml_sample_norm_options){ .no_bias = true });
+}
+static dml_node *layer_norm_wide(dml_graph *g)
+{
+    return dml_layer_norm(row(g, 67), NULL);
+}
+/* One layer's parameters on two inputs, whose gradients add up; one that learns nothing, and one of a
+   parameter, the same for every sample. */
+static dml_node *layer_norm_shared(dml_graph *g)
+{
+    dml_node *w = parameter(g, 1, 5, 0), *b = parameter(g, 1, 5, 0), *still = parameter(g, 1, 5, 0);
+    dml_parameter_train(still, false);
+    const dml_sample_norm_options even = { .epsilon = 0.1f, .no_weight = true };
+    dml_node *h = dml_layer_norm_with(row(g, 5), w, b, &even);
+    h = dml_add(dml_tanh(dml_layer_norm(h, &even)), dml_layer_norm_with(h, w, b, &even));
+    h = dml_add(h, dml_layer_norm_with(row(g, 5), still, b, &even));
+    return dml_dense_with(h, dml_layer_norm(parameter(g, 2, 4, 5), &even), NULL);
+}
+static dml_node *rms_norm_rows(dml_graph *g)
+{
+    return dml_rms_norm(row(g, 37), NULL);
+}
+static dml_node *rms_norm_image(dml_graph *g)
+{
+    dml_node *x = image(g, 1, 3, 8);
+    return dml_add(dml_rms_norm(x, &(dml_sample_norm_options){ .epsilon = 0.1f }),
+                   dml_rms_norm(x, &(dml_sample_norm_options){ .no_weight = true }));
+}
+static dml_node *group_norm_image(dml_graph *g)
+{
+    return dml_group_norm(image(g, 5, 3, 6), 2, NULL);
+}
+static dml_node *group_norm_instances(dml_graph *g)
+{
+    dml_node *x = image(g, 5, 4, 5);
+    return dml_add(dml_group_norm(x, 5, &(dml_sample_norm_options){ .epsilon = 0.1f }), x);
+}
+static dml_node *group_norm_whole(dml_graph *g)
+{
+    dml_node *x = image(g, 3, 4, 9);
+    return dml_group_norm(dml_tanh(dml_group_norm(x, 1, &(dml_sample_norm_options){ .no_weight = true })), 3,
+                          &(dml_sample_norm_options){ .no_bias = true });
+}
+static dml_node *group_norm_row(dml_graph *g)
+{
+    return dml_group_norm(row(g, 60), 3, NULL);
+}
+static dml_node *group_norm_parameters(dml_graph *g)
+{
+    dml_node *w = parameter(g, 1, 4, 0), *b = parameter(g, 1, 4, 0);
+    dml_node *h = dml_group_norm_with(dml_input(g, "x", DML_F32, 3, 5, 4), 2, w, b, NULL);
+    return dml_group_norm_with(h, 4, w, b, NULL);
+}
+
+static dml_node *embedding_words(dml_graph *g)
+{
+    return dml_dense(dml_embedding(dml_input(g, "words", DML_I32, 7), 5, 3), 4);
+}
+static dml_node *embedding_one(dml_graph *g)
+{
+    return dml_embedding(labels(g), 9, 70);
+}
+/* One table for words, for others of another shape, and as the weights of the last layer; a smaller one, so
+   that the words must fit both. */
+static dml_node *embedding_shared(dml_graph *g)
+{
+    dml_node *words = dml_input(g, "words", DML_I32, 2, 3), *table = parameter(g, 2, 11, 4);
+    dml_node *a = dml_embedding_with(words, table), *b = dml_embedding(dml_flatten(words), 6, 4);
+    dml_node *c = dml_embedding_with(dml_input(g, "word", DML_I32), table);
+    a = dml_add(dml_flatten(a), dml_flatten(dml_tanh(b)));
+    return dml_dense_with(dml_add(dml_dense(a, 4), c), table, NULL);
+}
+static dml_node *embedding_frozen(dml_graph *g)
+{
+    dml_node *table = parameter(g, 2, 6, 3);
+    dml_parameter_train(table, false);
+    return dml_dense(dml_embedding_with(dml_input(g, "words", DML_I32, 4), table), 2);
+}
+static dml_node *embedding_computed(dml_graph *g)
+{
+    return dml_embedding_with(dml_input(g, "words", DML_I32, 4), dml_tanh(parameter(g, 2, 6, 3)));
+}
+
+static dml_node *dropout_row(dml_graph *g)
+{
+    return dml_dropout(row(g, 131), 0.5f);
+}
+static dml_node *dropout_image(dml_graph *g)
+{
+    dml_node *x = image(g, 3, 5, 7);
+    return dml_add(dml_add(dml_dropout(x, 0.9f), x), dml_dropout(dml_relu(dml_dropout(x, 0.1f)), 0.25f));
+}
+static dml_node *dropout_nothing(dml_graph *g)
+{
+    dml_node *x = row(g, 6);
+    return dml_add(dml_dropout(dml_dropout(x, 0), 0.3f), dml_dropout(x, 0));
+}
+static dml_node *dropout_parameter(dml_graph *g)
+{
+    return dml_dense_with(dml_dropout(dml_input(g, "x", DML_F32, 4), 0.4f),
+                          dml_dropout(parameter(g, 2, 5, 4), 0.6f), NULL);
+}
+
+static dml_node *reshape_image(dml_graph *g)
+{
+    dml_node *h = dml_reshape(image(g, 3, 4, 2), dml_shape_of(2, -1, 3));
+    return dml_reshape(dml_dense(dml_tanh(h), 2), dml_shape_of(16));
+}
+static dml_node *reshape_parameter(dml_graph *g)
+{
+    return dml_dense_with(row(g, 4), dml_reshape(parameter(g, 2, 2, 6), dml_shape_of(3, 4)), NULL);
+}
+static dml_node *permute_image(dml_graph *g)
+{
+    return dml_permute(image(g, 3, 5, 4), dml_shape_of(2, 0, 1));
+}
+static dml_node *permute_five(dml_graph *g)
+{
+    dml_node *x = dml_reshape(row(g, 120), dml_shape_of(2, 3, 1, 4, 5));
+    dml_node *y = dml_permute(dml_tanh(x), dml_shape_of(3, 1, 4, 0, 2));
+    return dml_add(dml_permute(y, dml_shape_of(0, 1, 2, 3, 4)), dml_permute(y, dml_shape_of(0, 1, 2, 3, 4)));
+}
+static dml_node *permute_back(dml_graph *g)
+{
+    dml_node *x = image(g, 2, 7, 3);
+    return dml_add(dml_swap_axes(dml_swap_axes(x, 0, 2), -1, 0), x);
+}
+static dml_node *permute_parameter(dml_graph *g)
+{
+    return dml_dense_with(row(g, 4), dml_swap_axes(parameter(g, 2, 4, 3), 0, 1), NULL);
+}
+static dml_node *slice_last(dml_graph *g)
+{
+    return dml_slice(image(g, 3, 4, 5), -1, 1, 4);
+}
+static dml_node *slice_overlapping(dml_graph *g)
+{
+    dml_node *x = image(g, 5, 3, 2);
+    return dml_add(dml_slice(x, 0, 0, 3),
+                   dml_add(dml_slice(x, 0, 2, 5), dml_slice(dml_slice(x, 0, 1, 5), 0, 1, 4)));
+}
+static dml_node *slice_parameter(dml_graph *g)
+{
+    return dml_dense_with(row(g, 3), dml_slice(parameter(g, 2, 6, 3), 0, 2, 6), NULL);
+}
+static dml_node *slice_split(dml_graph *g)
+{
+    dml_node *part[3];
+    dml_split(row(g, 12), 0, 3, part);
+    return dml_add(dml_tanh(part[2]), dml_add(part[0], dml_relu(part[1])));
+}
+static dml_node *pad_middle(dml_graph *g)
+{
+    return dml_pad(image(g, 3, 4, 2), 1, 2, 1);
+}
+static dml_node *pad_both(dml_graph *g)
+{
+    dml_node *x = row(g, 7);
+    return dml_add(dml_pad(dml_pad(x, 0, 1, 0), -1, 0, 3), dml_pad(x, 0, 4, 0));
+}
+static dml_node *concat_channels(dml_graph *g)
+{
+    dml_node *x = image(g, 3, 2, 4);
+    dml_node *const parts[] = { x, image(g, 3, 2, 1), dml_input(g, "x", DML_F32, 3, 2, 2), x };
+    return dml_concat(parts, 4, 2);
+}
+static dml_node *concat_many(dml_graph *g)
+{
+    dml_node *parts[11], *h = image(g, 2, 3, 2);
+    for (int i = 0; i < 11; i++) parts[i] = i % 3 ? dml_tanh(h) : dml_slice(h, 0, 0, 1 + i % 2);
+    return dml_concat(parts, 11, 0);
+}
+static dml_node *concat_parameters(dml_graph *g)
+{
+    dml_node *const parts[] = { parameter(g, 2, 2, 4), parameter(g, 2, 3, 4) };
+    return dml_dense_with(row(g, 4), dml_concat(parts, 2, 0), NULL);
 }
 
 static dml_node *slice_nothing(dml_graph *g)
@@ -518,6 +732,9 @@ static const test_case cases[] = {
     CASE(dense, dense_large, 9),
     CASE(dense, dense_shared_weights, 7),
     CASE(dense, dense_two_consumers, 4),
+    CASE(dense, dense_image, 3),
+    CASE(dense, dense_leading, 3),
+    CASE(dense, dense_of_parameters, 3),
     CASE(conv2d, conv_default, 3),
     CASE(conv2d, conv_padded_stride, 3),
     CASE(conv2d, conv_uneven, 2),
@@ -545,6 +762,42 @@ static const test_case cases[] = {
     CASE(batch_norm, batch_norm_input, 2),
     CASE(batch_norm, batch_norm_chain, 3),
     CASE(batch_norm, batch_norm_shared, 2),
+    CASE(layer_norm, layer_norm_rows, 3),
+    CASE(layer_norm, layer_norm_image, 3),
+    CASE(layer_norm, layer_norm_input, 2),
+    CASE(layer_norm, layer_norm_wide, 2),
+    CASE(layer_norm, layer_norm_shared, 4),
+    CASE(rms_norm, rms_norm_rows, 3),
+    CASE(rms_norm, rms_norm_image, 3),
+    CASE(group_norm, group_norm_image, 3),
+    CASE(group_norm, group_norm_instances, 3),
+    CASE(group_norm, group_norm_whole, 2),
+    CASE(group_norm, group_norm_row, 2),
+    CASE(group_norm, group_norm_parameters, 3),
+    CASE(embedding, embedding_words, 3),
+    CASE(embedding, embedding_one, 7),
+    CASE(embedding, embedding_shared, 3),
+    CASE(embedding, embedding_frozen, 2),
+    CASE(embedding, embedding_computed, 3),
+    CASE(dropout, dropout_row, 5),
+    CASE(dropout, dropout_image, 3),
+    CASE(dropout, dropout_nothing, 2),
+    CASE(dropout, dropout_parameter, 4),
+    CASE(reshape, reshape_image, 3),
+    CASE(reshape, reshape_parameter, 2),
+    CASE(permute, permute_image, 3),
+    CASE(permute, permute_five, 2),
+    CASE(permute, permute_back, 2),
+    CASE(permute, permute_parameter, 3),
+    CASE(slice, slice_last, 3),
+    CASE(slice, slice_overlapping, 2),
+    CASE(slice, slice_parameter, 2),
+    CASE(slice, slice_split, 4),
+    CASE(pad, pad_middle, 3),
+    CASE(pad, pad_both, 3),
+    CASE(concat, concat_channels, 3),
+    CASE(concat, concat_many, 2),
+    CASE(concat, concat_parameters, 2),
     CASE(slice2d, slice_nothing, 2),
     CASE(slice2d, slice_part, 3),
     CASE(slice2d, slice_padded, 2),

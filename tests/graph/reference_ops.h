@@ -2,12 +2,15 @@
 #ifndef DML_TESTS_GRAPH_REFERENCE_OPS_H
 #define DML_TESTS_GRAPH_REFERENCE_OPS_H
 
+#include "base/philox.h"
 #include "graph/node.h"
 #include "graph/op.h"
 #include "ops/op_conv2d.h"
 #include "ops/op_formula.h"
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
+#include "ops/op_sample_norm_internal.h"
+#include "ops/op_shape_internal.h"
 #include "ops/op_slice2d.h"
 
 #include "../kernels/formula_exact.h"
@@ -69,7 +72,8 @@ static void reference_flatten(const dml_node *node, int rows, double *const *in,
 static void reference_dense(const dml_node *node, int rows, double *const *in, double *out)
 {
     const int units = node->input[1]->shape.dims[0], k = node->input[1]->shape.dims[1];
-    for (int r = 0; r < rows; r++)
+    const int count = (int)reference_count(node->input[0], rows) / k;
+    for (int r = 0; r < count; r++)
         for (int u = 0; u < units; u++) {
             double sum = node->input[2] ? in[2][u] : 0;
             for (int i = 0; i < k; i++) sum += in[0][r * k + i] * in[1][u * k + i];
@@ -165,6 +169,85 @@ static void reference_batch_norm(const dml_node *node, int rows, double *const *
     }
 }
 
+/* Layer, RMS and group norm: for each sample and group, the places of its numbers are looked for. */
+static void reference_sample_norm(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const dml__sample_norm *o = (const dml__sample_norm *)node->attributes;
+    const size_t channels = (size_t)node->shape.dims[node->shape.ndim - 1], n = reference_count(node, rows);
+    const size_t sample = o->groups ? dml_shape_count(&node->shape) : channels;
+    const size_t groups = o->groups ? (size_t)o->groups : 1, width = channels / groups;
+    for (size_t at = 0; at < n / sample * groups; at++) {
+        const size_t first = at / groups * sample, count = sample / groups;
+        double mean = 0, square = 0;
+        for (int pass = 0; pass < 3; pass++)
+            for (size_t i = first; i < first + sample; i++) {
+                const size_t c = i % channels;
+                if (c / width != at % groups) continue;
+                if (pass == 0 && !o->by_square) mean += in[0][i] / (double)count;
+                if (pass == 1) square += (in[0][i] - mean) * (in[0][i] - mean) / (double)count;
+                if (pass == 2)
+                    out[i] = (in[0][i] - mean) / sqrt(square + (double)o->epsilon) *
+                                 (node->inputs > 1 ? in[1][c] : 1) +
+                             (node->inputs > 2 ? in[2][c] : 0);
+            }
+    }
+}
+
+static void reference_embedding(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const size_t width = (size_t)node->input[1]->shape.dims[1], n = reference_count(node, rows);
+    for (size_t i = 0; i < n; i++) out[i] = in[1][(size_t)in[0][i / width] * width + i % width];
+}
+
+/* Of step 0, by each element's own number. */
+static void reference_dropout(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const float p = *(const float *)node->attributes;
+    const dml_random random = { node->graph->context->seed, 0x80000000u | (uint32_t)node->index, 0 };
+    const size_t n = reference_count(node, rows);
+    for (size_t i = 0; i < n; i++) {
+        const bool out_of_it = dml_random_bits(&random, i) < (double)p * 4294967296.0;
+        out[i] = !reference_training ? in[0][i] : out_of_it ? 0 : in[0][i] / (1 - (double)p);
+    }
+}
+
+/* The indices of element i of a shape, and back. */
+static void reference_indices(const dml_shape *shape, size_t i, int at[DML_MAX_DIMS])
+{
+    for (int d = shape->ndim - 1; d >= 0; d--) {
+        at[d] = (int)(i % (size_t)shape->dims[d]);
+        i /= (size_t)shape->dims[d];
+    }
+}
+
+static size_t reference_place(const dml_shape *shape, const int at[DML_MAX_DIMS])
+{
+    size_t place = 0;
+    for (int d = 0; d < shape->ndim; d++) place = place * (size_t)shape->dims[d] + (size_t)at[d];
+    return place;
+}
+
+/* Permute, slice, pad and concat: where each element of the result comes from. */
+static void reference_move(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const size_t n = reference_count(node, rows), each = dml_shape_count(&node->shape);
+    const dml_shape *order = (const dml_shape *)node->attributes;
+    const dml__axis_part *o = (const dml__axis_part *)node->attributes;
+    const bool permutes = strcmp(node->op->name, "permute") == 0;
+    for (size_t i = 0; i < n; i++) {
+        int at[DML_MAX_DIMS] = { 0 }, from[DML_MAX_DIMS] = { 0 }, k = 0;
+        reference_indices(&node->shape, i % each, at);
+        memcpy(from, at, sizeof from);
+        for (int d = 0; permutes && d < order->ndim; d++) from[order->dims[d]] = at[d];
+        if (!permutes) from[o->axis] += o->begin - o->before;
+        for (; k + 1 < node->inputs && from[o->axis] >= node->input[k]->shape.dims[o->axis]; k++)
+            from[o->axis] -= node->input[k]->shape.dims[o->axis];
+        const dml_shape *x = &node->input[k]->shape;
+        const bool inside = permutes || (from[o->axis] >= 0 && from[o->axis] < x->dims[o->axis]);
+        out[i] = inside ? in[k][i / each * dml_shape_count(x) + reference_place(x, from)] : 0;
+    }
+}
+
 static void reference_slice2d(const dml_node *node, int rows, double *const *in, double *out)
 {
     const dml_slice2d_options *o = (const dml_slice2d_options *)node->attributes;
@@ -223,6 +306,16 @@ static const reference_row *reference_of(const char *op)
         { "max_pool2d", reference_max_pool2d, 5e-7, 2e-6 },
         { "avg_pool2d", reference_avg_pool2d, 5e-7, 2e-6 },
         { "batch_norm", reference_batch_norm, 2e-6, 5e-6 },
+        { "layer_norm", reference_sample_norm, 2e-6, 5e-6 },
+        { "rms_norm", reference_sample_norm, 2e-6, 5e-6 },
+        { "group_norm", reference_sample_norm, 2e-6, 5e-6 },
+        { "embedding", reference_embedding, 5e-7, 2e-6 },
+        { "dropout", reference_dropout, 5e-7, 2e-6 },
+        { "reshape", reference_flatten, 5e-7, 2e-6 },
+        { "permute", reference_move, 5e-7, 2e-6 },
+        { "slice", reference_move, 5e-7, 2e-6 },
+        { "pad", reference_move, 5e-7, 2e-6 },
+        { "concat", reference_move, 5e-7, 2e-6 },
         { "slice2d", reference_slice2d, 5e-7, 2e-6 },
         { "softmax_cross_entropy", reference_softmax_cross_entropy, 1e-6, 2e-6 },
         { "mean_squared_error", reference_mean_squared_error, 5e-7, 2e-6 },

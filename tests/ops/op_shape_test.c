@@ -1,0 +1,109 @@
+/* What the ops that change shapes refuse, and the shapes they give. Their values and gradients are
+ * ops_test's. */
+#include "ops/op_shape.h"
+
+#include "graph/node.h"
+
+#include "../test.h"
+
+#define REFUSED(call, status, part)                                                                          \
+    do {                                                                                                     \
+        const int test__nodes = graph->nodes;                                                                \
+        CHECK(!(call));                                                                                      \
+        CHECK_INT(dml_status_of(context), status);                                                           \
+        CHECK_CONTAINS(dml_error(context), part);                                                            \
+        CHECK_INT(graph->nodes, test__nodes);                                                                \
+        dml_clear_error(context);                                                                            \
+    } while (0)
+
+static void check_shape(const dml_node *node, const char *want)
+{
+    char text[DML_SHAPE_TEXT];
+    const dml_shape shape = dml_node_shape(node);
+    CHECK_STRING(dml_shape_format(&shape, text), want);
+}
+
+static void check_words(const dml_node *node, const char *want)
+{
+    char text[64];
+    CHECK_STRING(dml_node_describe(node, text, sizeof text), want);
+}
+
+static void shapes(void)
+{
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *x = dml_input(graph, "x", DML_F32, 4, 5, 6), *part[3];
+    dml_node *const both[] = { x, dml_slice(x, 1, 2, 4) };
+    check_shape(dml_reshape(x, dml_shape_of(2, -1, 3)), "2 x 20 x 3");
+    check_shape(dml_reshape(dml_input(graph, "t", DML_I32, 8), dml_shape_of(2, 4)), "2 x 4");
+    check_shape(dml_reshape(dml_slice(dml_slice(dml_slice(x, 0, 1, 2), 1, 0, 1), 2, 5, 6), (dml_shape){ 0 }),
+                "scalar");
+    check_shape(dml_permute(x, dml_shape_of(2, 0, 1)), "6 x 4 x 5");
+    check_words(dml_permute(x, dml_shape_of(2, 0, 1)), "axes 2 0 1");
+    check_shape(dml_swap_axes(x, -1, 1), "4 x 6 x 5");
+    check_shape(dml_swap_axes(x, 0, 0), "4 x 5 x 6");
+    check_shape(both[1], "4 x 2 x 6");
+    check_words(both[1], "axis 1, 2 to 3");
+    check_shape(dml_pad(x, -2, 1, 3), "4 x 9 x 6");
+    check_words(dml_pad(x, -2, 1, 3), "axis 1, 1 before, 3 after");
+    check_shape(dml_concat(both, 2, -2), "4 x 7 x 6");
+    CHECK_INT(dml_split(x, -1, 3, part), DML_OK);
+    for (int i = 0; i < 3; i++) check_shape(part[i], "4 x 5 x 2");
+    CHECK_STRING(dml_error(context), "");
+    dml_close(context);
+}
+
+static void bad_shapes(void)
+{
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *x = dml_input(graph, "x", DML_F32, 4, 5, 6), *t = dml_input(graph, "t", DML_I32, 4);
+    dml_node *row = dml_input(graph, "row", DML_F32, 4), *part[7];
+    dml_node *p = dml_parameter(graph, "p", dml_init_constant(0), 4, 5, 6);
+    CHECK(!dml_reshape(NULL, dml_shape_of(1)) && !dml_permute(NULL, dml_shape_of(0)) &&
+          !dml_swap_axes(NULL, 0, 0));
+    CHECK(!dml_slice(NULL, 0, 0, 1) && !dml_pad(NULL, 0, 1, 1));
+    CHECK_STRING(dml_error(context), "");
+    REFUSED(dml_reshape(x, dml_shape_of(7, 17)), DML_ERROR_SHAPE,
+            "reshape 'reshape_1': its input is 4 x 5 x 6, 120 elements, and can't be 7 x 17");
+    REFUSED(dml_reshape(x, dml_shape_of(7, -1)), DML_ERROR_SHAPE, "can't be 7 x -1");
+    REFUSED(dml_reshape(x, dml_shape_of(-1, -1)), DML_ERROR_SHAPE, "one may be -1");
+    REFUSED(dml_reshape(x, dml_shape_of(0, 120)), DML_ERROR_SHAPE, "can't be 0 x 120");
+    REFUSED(dml_reshape(x, dml_shape_of(240, -1)), DML_ERROR_SHAPE, "can't be");
+    REFUSED(dml_reshape(x, dml_shape_of(2, 2, 5, 6, 1, 1)), DML_ERROR_SHAPE, "of more dimensions");
+    REFUSED(dml_permute(x, dml_shape_of(0, 1)), DML_ERROR_ARGUMENT, "each axis from 0 to 2 once");
+    REFUSED(dml_permute(x, dml_shape_of(0, 1, 1)), DML_ERROR_ARGUMENT, "the order of its axes 0 x 1 x 1");
+    REFUSED(dml_permute(x, dml_shape_of(0, 1, 3)), DML_ERROR_ARGUMENT, "once");
+    REFUSED(dml_permute(t, dml_shape_of(0)), DML_ERROR_ARGUMENT, "its input is i32, it takes f32");
+    REFUSED(dml_swap_axes(row, 0, 1), DML_ERROR_ARGUMENT, "axes 0 and 1 of 'row' asked for, which has 1");
+    REFUSED(dml_swap_axes(row, -2, 0), DML_ERROR_ARGUMENT, "which has 1");
+    REFUSED(dml_slice(x, 3, 0, 1), DML_ERROR_ARGUMENT, "axis 3 asked for, of an input of 4 x 5 x 6");
+    REFUSED(dml_slice(x, -4, 0, 1), DML_ERROR_ARGUMENT, "it must be in -3 .. 2");
+    REFUSED(dml_slice(x, 1, 2, 2), DML_ERROR_ARGUMENT, "of an axis of 5, places 2 to 1 asked for");
+    REFUSED(dml_slice(x, 1, -1, 2), DML_ERROR_ARGUMENT, "there must be at least one");
+    REFUSED(dml_slice(x, 1, 0, 6), DML_ERROR_ARGUMENT, "places 0 to 5");
+    REFUSED(dml_slice(t, 0, 0, 1), DML_ERROR_ARGUMENT, "i32");
+    REFUSED(dml_pad(x, 0, -1, 0), DML_ERROR_ARGUMENT, "-1 zeros before and 0 after");
+    REFUSED(dml_pad(x, 0, INT32_MAX, 1), DML_ERROR_ARGUMENT, "at most");
+    REFUSED(dml_pad(x, 0, INT32_MAX - 4, 0), DML_ERROR_SHAPE, "more than");
+    REFUSED(dml_split(x, 2, 4, part) == DML_OK, DML_ERROR_ARGUMENT,
+            "axis 2 of 'x', which is 6, can't be cut");
+    REFUSED(dml_split(x, 3, 4, part) == DML_OK, DML_ERROR_ARGUMENT, "can't be cut into 4 equal parts");
+    CHECK(!part[0] && !part[3]);
+    dml_node *const mixed[] = { x, row }, *const whole[] = { x, p }, *const ints[] = { t, t };
+    dml_node *const missing[] = { x, NULL };
+    REFUSED(dml_concat(mixed, 2, 0), DML_ERROR_SHAPE, "its input 2 is f32 4 and the first 4 x 5 x 6;");
+    REFUSED(dml_concat(whole, 2, 0), DML_ERROR_SHAPE, "for the whole batch");
+    REFUSED(dml_concat(ints, 2, 0), DML_ERROR_SHAPE, "its input 1 is i32");
+    REFUSED(dml_concat(whole, 1, 3), DML_ERROR_ARGUMENT, "axis 3 asked for");
+    REFUSED(dml_concat(missing, 2, 0), DML_ERROR_ARGUMENT, "its input 2 of 2 is NULL");
+    dml_close(context);
+}
+
+int main(void)
+{
+    RUN(shapes);
+    RUN(bad_shapes);
+    return test_report("ops/op_shape");
+}
