@@ -15,6 +15,9 @@
     X(sigmoid_backward, 256, 1)                                                                              \
     X(bias_add, 256, 1)                                                                                      \
     X(sgd_update, 256, 1)                                                                                    \
+    X(adam_update, 256, 1)                                                                                   \
+    X(rmsprop_update, 256, 1)                                                                                \
+    X(adagrad_update, 256, 1)                                                                                \
     X(gemm, 64, 64)                                                                                          \
     X(conv2d_forward, 64, 64)                                                                                \
     X(conv2d_backward_input, 64, 64)                                                                         \

@@ -6,6 +6,7 @@
 #include "gpu/arguments.h"
 #include "gpu/dialect.h"
 #include "gpu/elementwise.cl"
+#include "gpu/update.cl"
 #include "gpu/tiles.cl"
 #include "gpu/conv2d.cl"
 #include "gpu/pool2d.cl"

@@ -4,7 +4,14 @@
 #include "kernels/update.h"
 
 #include "kernels/blocks.h"
+#include "kernels/update_internal.h"
 
+#include <math.h>
+
+/* Each kernel reads w, g and the state vectors as in[0], in[1] and on, and writes w and the state vectors as
+   out[0] and on. */
+
+/* Numbers: lr, momentum, weight decay, nesterov. */
 DML__BODY void dml__sgd_loop(bool has_v, bool nesterov, size_t n, const dml__map_operands *at)
 {
     const float lr = at->number[0], momentum = at->number[1], weight_decay = at->number[2];
@@ -34,14 +41,97 @@ DML__BODY void dml__sgd_map_body(size_t n, const dml__map_operands *operands)
 }
 DML__PER_ISA(dml__sgd_map, (size_t n, const dml__map_operands *at), (n, at))
 
+/* Written in halves, since a function without the instruction set has no roots of 32 bytes. */
+DML__BODY void dml__root(dml__vf *x)
+{
+#if defined(__SSE__) && DML__LANES == 8
+    const dml__vf v = *x;
+    __m128 low = { v[0], v[1], v[2], v[3] }, high = { v[4], v[5], v[6], v[7] };
+    low = _mm_sqrt_ps(low), high = _mm_sqrt_ps(high);
+    const dml__vf roots = { low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3] };
+    *x = roots;
+#else
+    for (int lane = 0; lane < DML__LANES; lane++) (*x)[lane] = sqrtf((*x)[lane]);
+#endif
+}
+
+/* Numbers: the step's size, epsilon (both with the bias corrections in them), 1 - beta1, beta2, 1 - beta2,
+   the decay added to the gradient, what the parameter keeps. */
+DML__BODY void dml__adam_map_body(size_t n, const dml__map_operands *operands)
+{
+    const dml__map_operands at = *operands;
+    const float size = at.number[0], epsilon = at.number[1], follow = at.number[2], keep = at.number[3],
+                add = at.number[4], decay = at.number[5], shrink = at.number[6];
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        const dml__vf w = DML__LOAD(at.in[0] + i);
+        const dml__vf d = DML__LOAD(at.in[1] + i) + decay * w;
+        dml__vf m = DML__LOAD(at.in[2] + i), v = DML__LOAD(at.in[3] + i);
+        m = m + follow * (d - m);
+        v = keep * v + add * d * d;
+        DML__STORE(at.out[1] + i, m);
+        DML__STORE(at.out[2] + i, v);
+        dml__root(&v);
+        DML__STORE(at.out[0] + i, shrink * w - size * m / (v + epsilon));
+    }
+}
+DML__PER_ISA(dml__adam_map, (size_t n, const dml__map_operands *at), (n, at))
+
+/* Numbers: lr, epsilon, weight decay, alpha, 1 - alpha, momentum. */
+DML__BODY void dml__rmsprop_map_body(size_t n, const dml__map_operands *operands)
+{
+    const dml__map_operands at = *operands;
+    const float lr = at.number[0], epsilon = at.number[1], decay = at.number[2], keep = at.number[3],
+                add = at.number[4], momentum = at.number[5];
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        const dml__vf w = DML__LOAD(at.in[0] + i);
+        const dml__vf d = DML__LOAD(at.in[1] + i) + decay * w;
+        dml__vf v = keep * DML__LOAD(at.in[2] + i) + add * d * d;
+        DML__STORE(at.out[1] + i, v);
+        dml__root(&v);
+        dml__vf step = d / (v + epsilon);
+        if (at.in[3]) {
+            step = momentum * DML__LOAD(at.in[3] + i) + step;
+            DML__STORE(at.out[2] + i, step);
+        }
+        DML__STORE(at.out[0] + i, w - lr * step);
+    }
+}
+DML__PER_ISA(dml__rmsprop_map, (size_t n, const dml__map_operands *at), (n, at))
+
+/* Numbers: lr, epsilon, weight decay. */
+DML__BODY void dml__adagrad_map_body(size_t n, const dml__map_operands *operands)
+{
+    const dml__map_operands at = *operands;
+    const float lr = at.number[0], epsilon = at.number[1], decay = at.number[2];
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        const dml__vf w = DML__LOAD(at.in[0] + i);
+        const dml__vf d = DML__LOAD(at.in[1] + i) + decay * w;
+        dml__vf v = DML__LOAD(at.in[2] + i) + d * d;
+        DML__STORE(at.out[1] + i, v);
+        dml__root(&v);
+        DML__STORE(at.out[0] + i, w - lr * d / (v + epsilon));
+    }
+}
+DML__PER_ISA(dml__adagrad_map, (size_t n, const dml__map_operands *at), (n, at))
+
+DML__LOCAL void dml__update_by(dml__update_rule rule, dml_pool *pool, size_t n, float *w, const float *g,
+                               float *const state[DML__UPDATE_STATES],
+                               const float number[DML__UPDATE_NUMBERS])
+{
+    static const dml__map_kernel kernels[] = { dml__sgd_map, dml__adam_map, dml__rmsprop_map,
+                                               dml__adagrad_map };
+    dml__map_operands operands = { { w, g, state[0], state[1] }, { w, state[0], state[1] }, { 0 }, false };
+    for (int i = 0; i < DML__UPDATE_NUMBERS; i++) operands.number[i] = number[i];
+    dml__map(pool, n, kernels[rule], &operands);
+}
+
 DML_API void dml_sgd_update(dml_pool *pool, size_t n, float *w, const float *g, float *v, float lr,
                             float momentum, float weight_decay, bool nesterov)
 {
-    const dml__map_operands operands = {
-        { w, g, v }, { w, v }, { lr, momentum, weight_decay, nesterov ? 1.0f : 0.0f }, false
-    };
+    float *const state[DML__UPDATE_STATES] = { v, NULL };
+    const float number[DML__UPDATE_NUMBERS] = { lr, momentum, weight_decay, nesterov ? 1.0f : 0.0f };
     DML_ASSERT(v || momentum == 0);
-    dml__map(pool, n, dml__sgd_map, &operands);
+    dml__update_by(DML__UPDATE_SGD, pool, n, w, g, state, number);
 }
 
 #endif

@@ -72,8 +72,9 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     dml_optimizer optimizer;
     memset(&optimizer, 0, sizeof optimizer);
     if (options) optimizer = options->optimizer;
-    if (optimizer.lr == 0.0f) optimizer.lr = 0.01f;
-    if (context->error.status != DML_OK || dml__check_optimizer(&optimizer, &context->error) != DML_OK)
+    const dml__optimizer_row *row = dml__optimizer_row_of(optimizer.kind);
+    if (row && optimizer.lr == 0.0f) optimizer.lr = row->lr;
+    if (context->error.status != DML_OK || dml__complete_optimizer(&optimizer, &context->error) != DML_OK)
         return NULL;
     dml_program_options program_options;
     memset(&program_options, 0, sizeof program_options);
@@ -90,7 +91,7 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     trainer->context = context;
     trainer->program = program;
     trainer->optimizer = optimizer;
-    trainer->row = dml__optimizer_row_of(optimizer.kind);
+    trainer->row = row;
     dml__own(context, &trainer->owned, dml__trainer_destroy_owned);
     if (dml__trainer_allocate(trainer) == DML_OK) return trainer;
     dml_trainer_destroy(trainer);
@@ -292,7 +293,7 @@ static dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, siz
     for (int s = 0; s < trainer->vectors - DML_OPTIMIZER_STATE; s++)
         update.state[s] = dml__trainer_ref(trainer, DML_OPTIMIZER_STATE + s, begin);
     update.step = trainer->steps;
-    return trainer->row->update(&trainer->optimizer, &update);
+    return dml__optimizer_step(&trainer->optimizer, &update);
 }
 
 static dml_status dml__trainer_advance_in(dml_trainer *trainer)
@@ -429,17 +430,18 @@ DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_r
 {
     if (!trainer || !run) return DML_ERROR_ARGUMENT;
     dml__error *error = &trainer->context->error;
-    const dml_status status = dml__check_optimizer(&run->optimizer, error);
+    dml_optimizer optimizer = run->optimizer;
+    const dml_status status = dml__complete_optimizer(&optimizer, error);
     if (status != DML_OK) return status;
     const int states = trainer->vectors - DML_OPTIMIZER_STATE;
-    const dml__optimizer_row *row = dml__optimizer_row_of(run->optimizer.kind);
-    if (row != trainer->row || row->states(&run->optimizer) != states)
+    const dml__optimizer_row *row = dml__optimizer_row_of(optimizer.kind);
+    if (row != trainer->row || row->states(&optimizer) != states)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "a run by %s with momentum %g can't go on by %s with momentum %g, which keeps other "
                          "state",
-                         row->name, (double)run->optimizer.momentum, trainer->row->name,
+                         row->name, (double)optimizer.momentum, trainer->row->name,
                          (double)trainer->optimizer.momentum);
-    trainer->optimizer = run->optimizer;
+    trainer->optimizer = optimizer;
     trainer->context->seed = run->seed;
     trainer->steps = run->steps;
     return DML_OK;

@@ -234,8 +234,11 @@ static void train(rank_job *job, dml_comm *comm)
     trainer_options.optimizer = dml_sgd(job->lr, 0.9f);
     if (job->differ) {
         const float rank = (float)job->rank;
-        const dml_optimizer mine = { DML_SGD, job->lr / (1 + rank), 0.9f - 0.1f * rank, 0.01f * (1 + rank),
-                                     job->rank == 0 };
+        const dml_optimizer mine = { .kind = DML_SGD,
+                                     .lr = job->lr / (1 + rank),
+                                     .momentum = 0.9f - 0.1f * rank,
+                                     .weight_decay = 0.01f * (1 + rank),
+                                     .nesterov = job->rank == 0 };
         trainer_options.optimizer = mine;
     }
     dml_trainer *trainer = dml_trainer_create(build_loss(context, job), &trainer_options);

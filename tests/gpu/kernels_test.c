@@ -2,6 +2,7 @@
    doesn't compile. */
 #include "gpu/kernel_list.h"
 
+#include "../train/update_reference.h"
 #include "devices.h"
 
 static unsigned seed = 1;
@@ -214,32 +215,62 @@ static void test_bias_add(void)
     }
 }
 
-static void sgd_case(size_t n, bool with_v, bool nesterov)
+/* Two updates in a row, from a state that isn't zero. */
+static void update_case(const dml_optimizer *optimizer, size_t n)
 {
-    const float lr = 0.1f, momentum = with_v ? 0.9f : 0.0f, decay = 0.01f;
-    float *w = numbers(n), *g = numbers(n), *v = numbers(n);
-    double *want_w = malloc(n * sizeof *want_w), *want_v = malloc(n * sizeof *want_v);
-    for (size_t i = 0; i < n; i++) {
-        const double d = (double)g[i] + (double)decay * (double)w[i];
-        want_v[i] = with_v ? (double)momentum * (double)v[i] + d : d;
-        want_w[i] = (double)w[i] - (double)lr * (nesterov ? d + (double)momentum * want_v[i] : want_v[i]);
+    const dml__optimizer_row *row = dml__optimizer_row_of(optimizer->kind);
+    const int states = row->states(optimizer);
+    float *w = numbers(n), *g = numbers(n), *state[2] = { numbers(n), numbers(n) };
+    double *want_w = malloc(n * sizeof *want_w), *want[2];
+    for (int s = 0; s < 2; s++) {
+        want[s] = malloc(n * sizeof *want[s]);
+        for (size_t i = 0; i < n; i++) want[s][i] = (double)(state[s][i] = fabsf(state[s][i]));
     }
-    array a = upload(w, n), b = upload(g, n), c = upload(v, n);
-    launch_ok((dml_launch){ .kernel = "sgd_update",
-                            .size = { n, 1 },
-                            .buffer = { at(a), at(b), with_v ? at(c) : (dml_ref){ NULL, 0 } },
-                            .integer = { (int)n, nesterov },
-                            .real = { lr, momentum, decay } });
-    download(a, w), download(b, NULL), download(c, v);
-    check("sgd_update", w, want_w, n, 1);
-    if (with_v) check("sgd_update v", v, want_v, n, 1);
-    free(w), free(g), free(v), free(want_w), free(want_v);
+    for (size_t i = 0; i < n; i++) want_w[i] = (double)w[i];
+    array a = upload(w, n), b = upload(g, n), c = upload(state[0], n), d = upload(state[1], n);
+    for (int t = 3; t < 5; t++) {
+        dml_launch launch = { .kernel = row->kernel,
+                              .size = { n, 1 },
+                              .buffer = { at(a), at(b), states > 0 ? at(c) : (dml_ref){ NULL, 0 },
+                                          states > 1 ? at(d) : (dml_ref){ NULL, 0 } },
+                              .integer = { (int)n } };
+        row->numbers(optimizer, t, launch.real);
+        launch_ok(launch);
+        reference_update(optimizer, t, n, want_w, want[0], want[1], g);
+    }
+    download(a, w), download(b, NULL), download(c, state[0]), download(d, state[1]);
+    check(row->kernel, w, want_w, n, 1);
+    for (int s = 0; s < states; s++) check(row->kernel, state[s], want[s], n, 1);
+    free(w), free(g), free(want_w);
+    for (int s = 0; s < 2; s++) free(state[s]), free(want[s]);
+}
+
+static void update(const char *kernel)
+{
+    for (int v = 0; v < UPDATE_VARIANTS; v++) {
+        if (strcmp(dml__optimizer_row_of(update_variants[v].kind)->kernel, kernel) != 0) continue;
+        for (int s = quick; s < upto(SIZES); s++) update_case(&update_variants[v], (size_t)sizes[s]);
+    }
 }
 
 static void test_sgd_update(void)
 {
-    for (int s = quick; s < upto(SIZES); s++)
-        for (int mode = 0; mode < 3; mode++) sgd_case((size_t)sizes[s], mode > 0, mode == 2);
+    update("sgd_update");
+}
+
+static void test_adam_update(void)
+{
+    update("adam_update");
+}
+
+static void test_rmsprop_update(void)
+{
+    update("rmsprop_update");
+}
+
+static void test_adagrad_update(void)
+{
+    update("adagrad_update");
 }
 
 static void gemm_case(int m, int n, int k, bool ta, bool tb, float alpha, float beta)
