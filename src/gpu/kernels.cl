@@ -6,12 +6,12 @@
 #include "gpu/arguments.h"
 #include "gpu/dialect.h"
 #include "gpu/elementwise.cl"
-#include "gpu/update.cl"
 #include "gpu/tiles.cl"
 #include "gpu/conv2d.cl"
 #include "gpu/pool2d.cl"
 #include "gpu/slice2d.cl"
 #include "gpu/reduce.cl"
+#include "gpu/update.cl"
 #include "gpu/norm.cl"
 
 #endif

@@ -86,4 +86,48 @@ KERNEL(adagrad_update)
     }
 }
 
+/* y[k]: the sum of the squares of every groups-th run of 256 elements of x, from the k-th on.
+   Buffers x, y; ints n, groups; size{groups}: a group a sum. */
+KERNEL(sum_squares)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    const unsigned n = (unsigned)INT(0), groups = (unsigned)INT(1);
+    LOCAL float part[DML__GROUP_ITEMS];
+    float sum = 0.0f;
+    for (unsigned i = ELEMENT; i < n; i += groups * DML__GROUP_ITEMS) sum += x[i] * x[i];
+    part[ITEM] = sum;
+    REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);
+    if (ITEM == 0) y[GROUP_X] = part[0];
+}
+
+/* x times most / (norm + 1e-6) where that is below 1 or NaN, norm the root of the sum of the sums that
+   sum_squares left, at most 256. Buffers x, sums; ints n, groups; floats most. */
+KERNEL(clip_norm)
+{
+    GLOBAL float *x = BUFFER(0, float);
+    GLOBAL const float *sums = BUFFER(1, const float);
+    const unsigned n = (unsigned)INT(0);
+    const int groups = INT(1);
+    const unsigned i = ELEMENT;
+    LOCAL float part[DML__GROUP_ITEMS];
+    part[ITEM] = ITEM < groups ? sums[ITEM] : 0.0f;
+    REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);
+    const float factor = REAL(0) / (SQRT(part[0]) + 1e-6f);
+    if (i < n && !(factor >= 1.0f)) x[i] *= factor;
+}
+
+/* x cut to -most .. most. Buffers x; ints n; floats most. */
+KERNEL(clip_values)
+{
+    GLOBAL float *x = BUFFER(0, float);
+    const unsigned n = (unsigned)INT(0);
+    const float most = REAL(0);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        if (x[i] > most) x[i] = most;
+        if (x[i] < -most) x[i] = -most;
+    }
+}
+
 #endif

@@ -114,6 +114,27 @@ DML__BODY void dml__adagrad_map_body(size_t n, const dml__map_operands *operands
 }
 DML__PER_ISA(dml__adagrad_map, (size_t n, const dml__map_operands *at), (n, at))
 
+/* Comparisons with a NaN are false, so it stays. Number: the most. */
+DML__BODY void dml__clip_map_body(size_t n, const dml__map_operands *operands)
+{
+    const dml__map_operands at = *operands;
+    dml__vf most, least;
+    dml__splat(&most, at.number[0]);
+    least = -most;
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        dml__vf x = DML__LOAD(at.in[0] + i);
+        x = DML__SELECT(x > most, most, x);
+        DML__STORE(at.out[0] + i, DML__SELECT(x < least, least, x));
+    }
+}
+DML__PER_ISA(dml__clip_map, (size_t n, const dml__map_operands *at), (n, at))
+
+DML_API void dml_clip_values(dml_pool *pool, size_t n, float most, float *x)
+{
+    const dml__map_operands operands = { { x }, { x }, { most }, false };
+    dml__map(pool, n, dml__clip_map, &operands);
+}
+
 DML__LOCAL void dml__update_by(dml__update_rule rule, dml_pool *pool, size_t n, float *w, const float *g,
                                float *const state[DML__UPDATE_STATES],
                                const float number[DML__UPDATE_NUMBERS])

@@ -22,4 +22,7 @@
 DML_API void dml_sgd_update(dml_pool *pool, size_t n, float *w, const float *g, float *v, float lr,
                             float momentum, float weight_decay, bool nesterov);
 
+/* x cut to -most .. most; a NaN stays one. */
+DML_API void dml_clip_values(dml_pool *pool, size_t n, float most, float *x);
+
 #endif

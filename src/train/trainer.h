@@ -13,6 +13,10 @@ typedef struct dml_trainer dml_trainer;
 typedef struct dml_trainer_options {
     int batch;               /* the most samples of one step, at least 1: there is no default */
     dml_optimizer optimizer; /* zero: dml_sgd(0.01, 0) */
+    /* What the first update after a backward pass does to g, the mean over the global batch: cuts each
+       element to -clip_value .. clip_value; then scales g so that its Euclidean norm is at most clip_norm. 0:
+       nothing. A gradient that isn't finite is not made so. */
+    float clip_norm, clip_value;
 } dml_trainer_options;
 
 /* Compiles the loss for training. NULL, with the error on the context, when dml_compile refuses, the
@@ -65,6 +69,11 @@ DML_API dml_status dml_trainer_update(dml_trainer *trainer);
    Errors are as for the whole. */
 DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, size_t end);
 DML_API dml_status dml_trainer_advance(dml_trainer *trainer);
+
+/* The Euclidean norm of g: after an update with clip_norm, what it was before it was scaled. Summed in a
+   fixed order, so the same for any number of threads. NaN, with the error recorded, where a step would be
+   refused; it waits for the device. */
+DML_API float dml_trainer_gradient_norm(dml_trainer *trainer);
 
 DML_API dml_program *dml_trainer_program(dml_trainer *trainer);
 DML_API dml_context *dml_trainer_context(const dml_trainer *trainer);

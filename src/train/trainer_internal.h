@@ -9,6 +9,8 @@
 #include "train/trainer.h"
 
 #define DML__MAX_VECTORS (DML_OPTIMIZER_STATE + DML__MAX_STATES)
+#define DML__MOST_CLIP 1e30f
+#define DML__MOST_SQUARES 256 /* partial sums of sum_squares (gpu/update.cl) */
 
 struct dml_trainer {
     dml__owned owned; /* first: the context destroys through it */
@@ -27,6 +29,29 @@ struct dml_trainer {
     double held;
     bool pending;
     bool spoiled; /* by a backward pass that failed: nothing to apply, until another one or dml_trainer_put */
+    /* What the first update after a backward pass does to g. */
+    float clip_norm, clip_value; /* 0: nothing */
+    bool clipped;                /* done */
+    double norm;                 /* of g before clip_norm; NaN while only the device knows */
+    dml_buffer *squares;         /* partial sums of squares, where the device has memory of its own */
 };
+
+static inline dml_ref dml__trainer_ref(const dml_trainer *trainer, int vector, size_t begin)
+{
+    const dml_ref ref = { trainer->vector[vector], begin * sizeof(float) };
+    return ref;
+}
+
+/* g = factor g */
+DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, double factor);
+
+/* The norm of g, before it was clipped. */
+DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm);
+
+/* DML_ERROR_STATE while g waits for more. */
+DML__LOCAL dml_status dml__check_whole(const dml_trainer *trainer);
+
+/* The optimizer's step for elements [begin, end). */
+DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, size_t end);
 
 #endif

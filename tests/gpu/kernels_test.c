@@ -273,6 +273,74 @@ static void test_adagrad_update(void)
     update("adagrad_update");
 }
 
+static void test_sum_squares(void)
+{
+    static const int lengths[] = { 4000, 0, 1, 300, 3 * 2048, 20001 };
+    for (int s = quick; s < upto(6); s++) {
+        const size_t n = (size_t)lengths[s], groups = n / 2048 + 1;
+        float *x = numbers(n), *y = output(groups, 0);
+        double want[16] = { 0 };
+        for (size_t i = 0; i < n; i++) want[i / 256 % groups] += (double)x[i] * (double)x[i];
+        array a = upload(x, n), b = upload(y, groups);
+        launch_ok((dml_launch){ .kernel = "sum_squares",
+                                .size = { groups, 1 },
+                                .buffer = { at(a), at(b) },
+                                .integer = { (int)n, (int)groups } });
+        download(a, NULL), download(b, y);
+        check("sum_squares", y, want, groups, 1);
+        free(x), free(y);
+    }
+}
+
+static void test_clip_norm(void)
+{
+    static const float most[] = { 2, 1e6f, 0.5f };
+    for (int s = quick; s < upto(SIZES); s++) {
+        for (int m = 0; m < upto(3); m++) {
+            const size_t n = (size_t)sizes[s];
+            const int groups = s == 1 ? 256 : 3 * s + 1;
+            float *x = numbers(n), *sums = numbers(256);
+            double *want = malloc(n * sizeof *want), norm = 0;
+            for (int i = 0; i < groups; i++) norm += (double)(sums[i] = fabsf(sums[i]));
+            const double factor = (double)most[m] / (sqrt(norm) + 1e-6);
+            for (size_t i = 0; i < n; i++) want[i] = (double)x[i] * fmin(1, factor);
+            array a = upload(x, n), b = upload(sums, 256);
+            launch_ok((dml_launch){ .kernel = "clip_norm",
+                                    .size = { n, 1 },
+                                    .buffer = { at(a), at(b) },
+                                    .integer = { (int)n, groups },
+                                    .real = { most[m] } });
+            download(a, x), download(b, NULL);
+            check("clip_norm", x, want, n, 1);
+            free(x), free(sums), free(want);
+        }
+    }
+}
+
+static void test_clip_values(void)
+{
+    for (int s = quick; s < upto(SIZES); s++) {
+        const size_t n = (size_t)sizes[s];
+        float *x = numbers(n);
+        double *want = malloc(n * sizeof *want);
+        if (n > 3) x[0] = INFINITY, x[1] = -INFINITY, x[2] = 0.25f;
+        for (size_t i = 0; i < n; i++) want[i] = fmax(-0.25, fmin(0.25, (double)x[i]));
+        const bool spoiled = n > 5;
+        if (spoiled) x[4] = NAN;
+        array a = upload(x, n);
+        launch_ok((dml_launch){ .kernel = "clip_values",
+                                .size = { n, 1 },
+                                .buffer = { at(a) },
+                                .integer = { (int)n },
+                                .real = { 0.25f } });
+        download(a, x);
+        if (spoiled) CHECK(isnan(x[4]));
+        if (spoiled) x[4] = 0, want[4] = 0;
+        check("clip_values", x, want, n, 1);
+        free(x), free(want);
+    }
+}
+
 static void gemm_case(int m, int n, int k, bool ta, bool tb, float alpha, float beta)
 {
     const int lda = (ta ? m : k) + 3, ldb = (tb ? k : n) + 2, ldc = n + 1;

@@ -125,8 +125,27 @@ static void sgd_by_itself(void)
     free_vectors(&a), free_vectors(&b);
 }
 
+static void values_are_cut(void)
+{
+    for (int s = 0; s < KERNEL_SIZES; s++) {
+        const size_t n = kernel_sizes[s];
+        unsigned random = 7;
+        float *x = kernel_array(n, &random);
+        if (n > 16) x[3] = NAN, x[5] = INFINITY, x[9] = -INFINITY, x[11] = -0.0f, x[16] = 0.5f;
+        float *want = kernel_copy(x, n);
+        for (size_t i = 0; i < n; i++) {
+            if (want[i] > 0.5f) want[i] = 0.5f;
+            if (want[i] < -0.5f) want[i] = -0.5f;
+        }
+        dml_clip_values(kernel_pools[s % KERNEL_POOLS], n, 0.5f, x);
+        CHECK(kernel_same(x, want, n));
+        kernel_free(x), kernel_free(want);
+    }
+}
+
 static void all(void)
 {
+    values_are_cut();
     matches_float64();
     the_same_for_any_threads_and_ranges();
     special_values();

@@ -1,0 +1,292 @@
+/* What an update does besides the optimizer's rule: clipping, and parameters with scales of their own. */
+#include "train/parameter_group.h"
+
+#include "graph/weights.h"
+#include "ops/op_arithmetic.h"
+
+#include "small_model.h"
+#include "update_reference.h"
+
+#define STEP_GRADIENT(t, g)                                                                                  \
+    do {                                                                                                     \
+        CHECK_INT(dml_trainer_backward(t, 2, inputs, 2, DML_OVERWRITE, NULL), DML_OK);                       \
+        put_gradient(t, g);                                                                                  \
+    } while (0)
+
+static void put_gradient(dml_trainer *t, const float from[COUNT])
+{
+    float *g = dml_trainer_get(t, DML_GRADIENTS, 0, COUNT);
+    CHECK(g);
+    memcpy(g, from, COUNT * sizeof *g);
+    CHECK_INT(dml_trainer_put(t, DML_GRADIENTS, 0, COUNT), DML_OK);
+}
+
+static dml_trainer *trainer_on(dml_node *loss, dml_trainer_options options)
+{
+    options.batch = BATCH;
+    dml_trainer *t = dml_trainer_create(loss, &options);
+    CHECK_MESSAGE(t, "%s", dml_error(context));
+    return t;
+}
+
+/* ---- scales ---- */
+
+/* The first layer's bias without decay, the second's weight with half the learning rate, its bias not at
+   all. */
+static dml_node *scaled_loss(void)
+{
+    dml_node *loss = small_loss();
+    dml_graph *graph = dml_node_graph(loss);
+    dml_parameter_set_decay_scale(dml_graph_find(graph, "dense_1.bias"), 0);
+    dml_parameter_set_lr_scale(dml_graph_find(graph, "dense_2.weight"), 0.5f);
+    dml_parameter_set_lr_scale(dml_graph_find(graph, "dense_2.bias"), 0);
+    return loss;
+}
+
+static void check_scales(const dml_optimizer *optimizer)
+{
+    double w[COUNT], state[2][COUNT] = { { 0 } };
+    float g[COUNT], got[COUNT];
+    unsigned random = 3;
+    context = open_here(NULL);
+    dml_node *loss = scaled_loss();
+    dml_trainer *t = trainer_on(loss, (dml_trainer_options){ .optimizer = *optimizer });
+    copy_vector(t, DML_PARAMETERS, got);
+    for (int i = 0; i < COUNT; i++) w[i] = (double)got[i];
+    for (int step = 0; step < 3; step++) {
+        test_fill(&random, g, COUNT);
+        STEP_GRADIENT(t, g);
+        CHECK_INT(dml_trainer_update(t), DML_OK);
+        for (int i = 0; i < dml_graph_parameters(dml_node_graph(loss)); i++) {
+            const dml_node *p = dml_graph_parameter(dml_node_graph(loss), i);
+            const dml_shape shape = dml_node_shape(p);
+            const size_t at = dml_parameter_offset(p);
+            dml_optimizer own = *optimizer;
+            own.lr *= dml_parameter_lr_scale(p);
+            own.weight_decay *= dml_parameter_decay_scale(p);
+            reference_update(&own, step + 1, dml_shape_count(&shape), w + at, state[0] + at, state[1] + at,
+                             g + at);
+        }
+        copy_vector(t, DML_PARAMETERS, got);
+        for (int i = 0; i < COUNT; i++) CHECK_NEAR(got[i], w[i], 2e-6 * fmax(1, fabs(w[i])));
+    }
+    dml_close(context);
+}
+
+static void scales(void)
+{
+    for (int v = 1; v < UPDATE_VARIANTS; v += slow_here() ? 6 : 2) check_scales(&update_variants[v]);
+}
+EACH_BACKEND(scales)
+
+/* Wherever a range is cut, inside of parameters too, and clipped or not. */
+static void ranges_of_scaled_parameters(void)
+{
+    float g[COUNT], want[COUNT], got[COUNT];
+    unsigned random = 4;
+    const dml_trainer_options options = { .optimizer = dml_adamw(0.1f, 0.2f), .clip_norm = 0.5f };
+    test_fill(&random, g, COUNT);
+    for (size_t cut = 0; cut <= COUNT; cut += slow_here() ? 9 : 1) {
+        context = open_here(NULL);
+        dml_trainer *t = trainer_on(scaled_loss(), options);
+        STEP_GRADIENT(t, g);
+        CHECK_INT(dml_trainer_update_range(t, cut, COUNT), DML_OK);
+        CHECK_INT(dml_trainer_update_range(t, cut / 2, cut), DML_OK);
+        CHECK_INT(dml_trainer_update_range(t, 0, cut / 2), DML_OK);
+        CHECK_INT(dml_trainer_advance(t), DML_OK);
+        copy_vector(t, DML_PARAMETERS, cut ? got : want);
+        if (cut) CHECK_MESSAGE(memcmp(got, want, sizeof got) == 0, "cut at %zu", cut);
+        dml_close(context);
+    }
+}
+EACH_BACKEND(ranges_of_scaled_parameters)
+
+static void scales_are_set_and_refused(void)
+{
+    backend_here = find_backend("cpu");
+    context = open_here(NULL);
+    dml_node *loss = small_loss();
+    dml_graph *graph = dml_node_graph(loss);
+    dml_node *bias = dml_graph_find(graph, "dense_1.bias"), *weight = dml_graph_find(graph, "dense_1.weight");
+    CHECK(dml_parameter_lr_scale(bias) == 1 && dml_parameter_decay_scale(bias) == 1);
+    CHECK_INT(dml_graph_decay_matrices_only(graph), DML_OK);
+    CHECK(dml_parameter_decay_scale(bias) == 0 && dml_parameter_decay_scale(weight) == 1);
+    CHECK_INT(dml_parameter_set_decay_scale(bias, 0.25f), DML_OK);
+    CHECK(dml_parameter_decay_scale(bias) == 0.25f && dml_parameter_lr_scale(bias) == 1);
+    const float bad[] = { -1, NAN, INFINITY };
+    for (int i = 0; i < 3; i++) {
+        CHECK_INT(dml_parameter_set_lr_scale(bias, bad[i]), DML_ERROR_ARGUMENT);
+        CHECK_CONTAINS(dml_error(context), "'dense_1.bias': a scale of its learning rate");
+        dml_clear_error(context);
+        CHECK_INT(dml_parameter_set_decay_scale(bias, bad[i]), DML_ERROR_ARGUMENT);
+        dml_clear_error(context);
+    }
+    CHECK(dml_parameter_decay_scale(bias) == 0.25f && dml_parameter_lr_scale(bias) == 1);
+    CHECK_INT(dml_parameter_set_lr_scale(loss, 1), DML_ERROR_ARGUMENT);
+    CHECK_CONTAINS(dml_error(context), "only a parameter");
+    dml_clear_error(context);
+    CHECK_INT(dml_parameter_set_lr_scale(NULL, 1), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_parameter_set_decay_scale(NULL, 1), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_graph_decay_matrices_only(NULL), DML_ERROR_ARGUMENT);
+    dml_close(context);
+}
+
+/* ---- clipping ---- */
+
+static double norm_of(const float *g)
+{
+    double squares = 0;
+    for (int i = 0; i < COUNT; i++) squares += (double)g[i] * (double)g[i];
+    return sqrt(squares);
+}
+
+static void check_clipping(float clip_norm, float clip_value)
+{
+    float g[COUNT], before[COUNT], after[COUNT], cut[COUNT];
+    unsigned random = 5;
+    context = open_here(NULL);
+    dml_trainer *t = trainer_on(small_loss(), (dml_trainer_options){ .optimizer = dml_sgd(1, 0),
+                                                                     .clip_norm = clip_norm,
+                                                                     .clip_value = clip_value });
+    for (int step = 0; step < 3; step++) {
+        test_fill(&random, g, COUNT);
+        STEP_GRADIENT(t, g);
+        copy_vector(t, DML_PARAMETERS, before);
+        CHECK_NEAR(dml_trainer_gradient_norm(t), norm_of(g), 1e-5);
+        CHECK_INT(dml_trainer_update_range(t, 0, COUNT), DML_OK);
+        for (int i = 0; i < COUNT; i++)
+            cut[i] = clip_value > 0 ? fmaxf(-clip_value, fminf(clip_value, g[i])) : g[i];
+        const double norm = norm_of(cut), factor = clip_norm > 0 ? fmin(1, clip_norm / (norm + 1e-6)) : 1;
+        CHECK_NEAR(dml_trainer_gradient_norm(t), norm, 1e-5); /* of before the scaling */
+        copy_vector(t, DML_GRADIENTS, g);
+        copy_vector(t, DML_PARAMETERS, after);
+        for (int i = 0; i < COUNT; i++) {
+            CHECK_NEAR(g[i], factor * (double)cut[i], 1e-6);
+            CHECK_NEAR(after[i], (double)before[i] - factor * (double)cut[i], 2e-6);
+        }
+        CHECK_INT(dml_trainer_update_range(t, 0, COUNT), DML_OK); /* nothing is clipped twice */
+        copy_vector(t, DML_GRADIENTS, cut);
+        CHECK(memcmp(cut, g, sizeof g) == 0);
+        CHECK_INT(dml_trainer_advance(t), DML_OK);
+    }
+    dml_close(context);
+}
+
+static void clipping(void)
+{
+    check_clipping(0, 0);
+    check_clipping(0.5f, 0);
+    check_clipping(100, 0);
+    check_clipping(0, 0.3f);
+    check_clipping(0.75f, 0.25f);
+}
+EACH_BACKEND(clipping)
+
+/* What isn't finite isn't hidden. */
+static void clipping_a_nan(void)
+{
+    float g[COUNT] = { 0 }, w[COUNT];
+    context = open_here(NULL);
+    dml_trainer *t = trainer_on(small_loss(), (dml_trainer_options){ .clip_norm = 1, .clip_value = 2 });
+    g[3] = NAN;
+    STEP_GRADIENT(t, g);
+    CHECK_INT(dml_trainer_update(t), DML_OK);
+    CHECK(isnan(dml_trainer_gradient_norm(t)));
+    copy_vector(t, DML_PARAMETERS, w);
+    for (int i = 0; i < COUNT; i++) CHECK(isnan(w[i]));
+    dml_close(context);
+}
+EACH_BACKEND(clipping_a_nan)
+
+/* The mean over all ranks is clipped, not what one of them adds to it; and a batch in pieces once. */
+static void what_is_clipped(void)
+{
+    float g[3][COUNT];
+    for (int how = 0; how < 3; how++) {
+        mock m;
+        context = open_here(NULL);
+        dml_trainer *t = trainer_on(small_loss(), (dml_trainer_options){ .clip_norm = 1e-3f });
+        if (how == 1) CHECK_INT(dml_trainer_sync(t, sync_with(&m)), DML_OK);
+        if (how < 2) {
+            CHECK_INT(dml_trainer_step(t, BATCH, inputs, 2, NULL), DML_OK);
+        } else {
+            const void *rest[] = { rows + 2, labels + 1 };
+            CHECK_INT(dml_trainer_backward(t, 1, inputs, 2, DML_MORE, NULL), DML_OK);
+            CHECK_INT(dml_trainer_backward(t, BATCH - 1, rest, 2, DML_ADD, NULL), DML_OK);
+            CHECK(dml_trainer_gradient_norm(t) > 1e-2f);
+            CHECK_INT(dml_trainer_update(t), DML_OK);
+        }
+        CHECK(dml_trainer_gradient_norm(t) > 1e-2f);
+        copy_vector(t, DML_GRADIENTS, g[how]);
+        CHECK_NEAR(norm_of(g[how]), 1e-3, 2e-6); /* 1e-6 beside the norm */
+        for (int i = 0; i < COUNT; i++) CHECK_NEAR(g[how][i], g[0][i], 1e-8);
+        dml_close(context);
+    }
+}
+EACH_BACKEND(what_is_clipped)
+
+/* A norm over many blocks: the same bits for any number of threads. */
+static void norm_for_any_threads(void)
+{
+    enum { MOST = 200003 };
+    const int n = slow_here() ? 5003 : MOST;
+    float norm[3], first[3], *g = malloc(MOST * sizeof *g);
+    unsigned random = 6;
+    double squares = 0;
+    test_fill(&random, g, (size_t)n);
+    for (int i = 0; i < n; i++) squares += (double)g[i] * (double)g[i];
+    for (int threads = 1; threads <= 3; threads++) {
+        dml_context *c = open_here(&(dml_options){ .threads = threads });
+        dml_node *p = dml_parameter(dml_graph_create(c), "p", dml_init_constant(0), n);
+        dml_trainer *t = dml_trainer_create(
+            dml_mean_squared_error(p, p),
+            &(dml_trainer_options){ .batch = 1, .optimizer = dml_sgd(1, 0), .clip_norm = 3 });
+        CHECK_MESSAGE(t, "%s", dml_error(c));
+        CHECK_INT(dml_trainer_backward(t, 1, NULL, 0, DML_OVERWRITE, NULL), DML_OK);
+        memcpy(dml_trainer_get(t, DML_GRADIENTS, 0, (size_t)n), g, (size_t)n * sizeof *g);
+        CHECK_INT(dml_trainer_put(t, DML_GRADIENTS, 0, (size_t)n), DML_OK);
+        CHECK_INT(dml_trainer_update(t), DML_OK);
+        norm[threads - 1] = dml_trainer_gradient_norm(t);
+        first[threads - 1] = *dml_trainer_get(t, DML_PARAMETERS, 0, 1);
+        CHECK_NEAR(norm[threads - 1], sqrt(squares), 1e-6 * sqrt(squares));
+        CHECK_NEAR(first[threads - 1], -(double)g[0] * 3 / sqrt(squares), 1e-7);
+        CHECK(norm[threads - 1] == norm[0] && first[threads - 1] == first[0]);
+        dml_close(c);
+    }
+    free(g);
+}
+EACH_BACKEND(norm_for_any_threads)
+
+static void bad_clipping(void)
+{
+    backend_here = find_backend("cpu");
+    context = open_here(NULL);
+    dml_node *loss = small_loss();
+    const float bad[] = { -1, NAN, INFINITY };
+    for (int i = 0; i < 6; i++) {
+        dml_trainer_options options = { .batch = BATCH };
+        *(i % 2 ? &options.clip_norm : &options.clip_value) = bad[i / 2];
+        CHECK(!dml_trainer_create(loss, &options));
+        CHECK_INT(dml_status_of(context), DML_ERROR_ARGUMENT);
+        CHECK_CONTAINS(dml_error(context), i % 2 ? "clip_norm" : "clip_value");
+        dml_clear_error(context);
+    }
+    dml_trainer *t = trainer_on(loss, (dml_trainer_options){ .clip_norm = 1 });
+    CHECK_INT(dml_trainer_backward(t, 99, inputs, 2, DML_OVERWRITE, NULL), DML_ERROR_ARGUMENT);
+    CHECK(isnan(dml_trainer_gradient_norm(t))); /* the context has an error */
+    CHECK(isnan(dml_trainer_gradient_norm(NULL)));
+    dml_close(context);
+}
+
+int main(void)
+{
+    RUN_EACH(scales);
+    RUN_EACH(ranges_of_scaled_parameters);
+    RUN(scales_are_set_and_refused);
+    RUN_EACH(clipping);
+    RUN_EACH(clipping_a_nan);
+    RUN_EACH(what_is_clipped);
+    RUN_EACH(norm_for_any_threads);
+    RUN(bad_clipping);
+    return test_report("train/trainer_update");
+}
