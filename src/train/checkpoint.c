@@ -128,13 +128,13 @@ static void dml__write_run(const dml_trainer *trainer, dml__run_texts *texts)
 }
 
 /* The tensors of one state vector: as the parameters', for those that are trained. Returns how many. */
-static int dml__state_tensors(const dml_trainer *trainer, int s, const float *vector, dml__tensor *tensors,
+static int dml__state_tensors(const dml_trainer *trainer, int v, const float *vector, dml__tensor *tensors,
                               char (*names)[2 * DML_NAME_BYTES])
 {
     int count = 0;
     for (const dml_node *p = trainer->program->graph->first_parameter; p; p = p->next_parameter) {
         if (p->frozen) continue;
-        dml__state_name(trainer->row->state[s], p->name, names[count]);
+        dml__state_name(dml__vector_name(trainer, v), p->name, names[count]);
         tensors[count].name = names[count];
         tensors[count].dtype = DML_F32;
         tensors[count].ndim = p->shape.ndim;
@@ -158,8 +158,7 @@ static dml_status dml__write_checkpoint(dml_trainer *trainer, const char *path, 
         if (v == DML_PARAMETERS)
             dml__graph_tensors(trainer->program->graph, vector, tensors);
         else
-            count +=
-                dml__state_tensors(trainer, v - DML_OPTIMIZER_STATE, vector, tensors + count, names + count);
+            count += dml__state_tensors(trainer, v, vector, tensors + count, names + count);
     }
     dml__run_texts texts;
     dml__write_run(trainer, &texts);
@@ -171,6 +170,7 @@ static dml_status dml__trainer_save_in(dml_trainer *trainer, const char *path)
 {
     dml_context *context = trainer->context;
     if (context->error.status != DML_OK) return context->error.status;
+    if (dml__check_not_swapped(trainer) != DML_OK) return DML_ERROR_STATE;
     const size_t most =
         (size_t)dml_graph_parameters(trainer->program->graph) * (size_t)(trainer->vectors - 1);
     dml__tensor *tensors = (dml__tensor *)dml__allocate_array(&context->memory, most, sizeof *tensors);
@@ -247,7 +247,7 @@ static dml_status dml__check_states(const dml_trainer *trainer, const dml__safet
                                     const char *path, const dml_optimizer *optimizer)
 {
     dml__error *error = &trainer->context->error;
-    const int states = trainer->vectors - DML_OPTIMIZER_STATE, saved = trainer->row->states(optimizer);
+    const int states = trainer->states, saved = trainer->row->states(optimizer);
     if (saved != states)
         return dml__fail(error, DML_ERROR_FORMAT,
                          "\"%s\" was trained by %s with momentum %g and %d state vector%s, this trainer has "
@@ -255,12 +255,12 @@ static dml_status dml__check_states(const dml_trainer *trainer, const dml__safet
                          path, trainer->row->name, (double)optimizer->momentum, saved, saved == 1 ? "" : "s",
                          (double)trainer->optimizer.momentum, states);
     dml_status status = DML_OK;
-    for (int s = 0; s < states; s++)
+    for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors; v++)
         for (const dml_node *p = trainer->program->graph->first_parameter; p && status == DML_OK;
              p = p->next_parameter) {
             char name[2 * DML_NAME_BYTES];
             int found;
-            dml__state_name(trainer->row->state[s], p->name, name);
+            dml__state_name(dml__vector_name(trainer, v), p->name, name);
             if (!p->frozen) status = dml__file_has(file, path, name, &p->shape, &found, error);
         }
     return status;
@@ -276,7 +276,7 @@ static dml_status dml__read_states(dml_trainer *trainer, dml__safetensors *file)
              p = p->next_parameter) {
             char name[2 * DML_NAME_BYTES];
             if (p->frozen) continue;
-            dml__state_name(trainer->row->state[v - DML_OPTIMIZER_STATE], p->name, name);
+            dml__state_name(dml__vector_name(trainer, v), p->name, name);
             status = dml__safetensors_read(file, dml__safetensors_find(file, name), vector + p->offset,
                                            &trainer->context->error);
         }
@@ -289,7 +289,8 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
 {
     dml_graph *graph = trainer->program->graph;
     dml_trainer_run run;
-    dml_status status = dml__graph_fits_file(graph, file, path);
+    dml_status status = dml__check_not_swapped(trainer);
+    if (status == DML_OK) status = dml__graph_fits_file(graph, file, path);
     if (status == DML_OK) status = dml__read_run(trainer, file, path, &run);
     if (status == DML_OK) status = dml__check_states(trainer, file, path, &run.optimizer);
     if (status == DML_OK && dml__complete_optimizer(&run.optimizer, &trainer->context->error) != DML_OK)

@@ -150,9 +150,8 @@ DML_API float dml_plateau_lr(dml_plateau *p, float measure)
 {
     if (!p) return NAN;
     const float margin = p->threshold * (p->best < 0.0f ? -p->best : p->best);
-    const bool better =
-        p->rises ? measure > p->best + margin : measure < p->best - margin; /* a NaN isn't */
-    if (measure == measure && (p->measures == 0 || better)) {
+    const bool better = p->rises ? measure > p->best + margin : measure < p->best - margin;
+    if (isfinite(measure) && (p->measures == 0 || better)) {
         p->best = measure;
         p->bad = 0;
         p->measures = 1;

@@ -19,15 +19,15 @@ typedef enum dml_schedule_kind {
    name are ignored; warm-up goes before any. */
 typedef struct dml_schedule {
     dml_schedule_kind kind;
-    float lr;         /* where it begins, after the warm-up; one-cycle: the highest */
-    uint64_t steps;   /* step: between drops; cosine, polynomial, one-cycle: how many until its end */
-    float factor;     /* step, exponential: what each drop, or each step, leaves of it */
-    float minimum;    /* cosine, polynomial: where it ends, and stays */
-    float power;      /* polynomial; 0: 1, a straight line */
-    float rise;       /* one-cycle: the part of its steps that goes up; 0: 0.3 */
-    float start, end; /* one-cycle: it begins at lr / start and ends at lr / start / end; 0: 25 and 10000 */
-    uint64_t warm_up; /* so many steps go up in a line from warm_up_from times the first learning rate, then
-                         the rest begins */
+    float lr;           /* where it begins, after the warm-up; one-cycle: the highest */
+    uint64_t steps;     /* step: between drops; cosine, polynomial, one-cycle: how many until its end */
+    float factor;       /* step, exponential: what each drop, or each step, leaves of it */
+    float minimum;      /* cosine, polynomial: where it ends, and stays */
+    float power;        /* polynomial; 0: 1, a straight line */
+    float rise;         /* one-cycle: the part of its steps that goes up; 0: 0.3 */
+    float start, end;   /* one-cycle: it begins at lr / start and ends at lr / start / end; 0: 25 and 10000 */
+    uint64_t warm_up;   /* so many steps go up in a line from warm_up_from times the first learning rate, then
+                           the rest begins */
     float warm_up_from; /* 0 .. 1 */
 } dml_schedule;
 
@@ -40,8 +40,8 @@ typedef struct dml_schedule {
        one-cycle     from lr / start up to lr in rise S - 1 steps, and down to lr / start / end at step S - 1,
                      each along half a cosine
    as PyTorch's StepLR, ExponentialLR, CosineAnnealingLR (once), PolynomialLR and OneCycleLR, and SequentialLR
-   with LinearLR before them, have it. Sources: Loshchilov, Hutter, "SGDR", ICLR 2017, without restarts; Smith,
-   Topin, "Super-convergence", 2018. */
+   with LinearLR before them, have it. Sources: Loshchilov, Hutter, "SGDR", ICLR 2017, without restarts;
+   Smith, Topin, "Super-convergence", 2018. */
 DML_API dml_schedule dml_schedule_constant(float lr);
 DML_API dml_schedule dml_schedule_step(float lr, uint64_t every, float factor);
 DML_API dml_schedule dml_schedule_exponential(float lr, float factor);
@@ -69,8 +69,8 @@ typedef struct dml_plateau {
     float best;
 } dml_plateau;
 
-/* Takes a measure into account and returns the learning rate from then on. A NaN is a bad measure. Source:
-   PyTorch's ReduceLROnPlateau with a relative threshold and no cooldown. */
+/* Takes a measure into account and returns the learning rate from then on. One that isn't finite is bad.
+   Source: PyTorch's ReduceLROnPlateau with a relative threshold and no cooldown. */
 DML_API float dml_plateau_lr(dml_plateau *plateau, float measure);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "graph/op.h"
+#include "train/schedule_internal.h"
 #include "train/trainer_internal.h"
 
 #include <math.h>
@@ -43,10 +44,10 @@ static dml_status dml__trainer_allocate(dml_trainer *trainer)
 {
     dml_context *context = trainer->context;
     const size_t count = trainer->program->graph->trained_count;
-    const int states = trainer->row->states(&trainer->optimizer);
     trainer->vector[DML_PARAMETERS] = trainer->program->graph->w;
     trainer->vector[DML_GRADIENTS] = trainer->program->g;
-    trainer->vectors = DML_OPTIMIZER_STATE + states;
+    trainer->states = trainer->row->states(&trainer->optimizer);
+    trainer->vectors = DML_OPTIMIZER_STATE + trainer->states + (trainer->average > 0.0f ? 1 : 0);
     for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors; v++) {
         trainer->vector[v] = dml__buffer_create(context, count * sizeof(float));
         if (!trainer->vector[v]) return context->error.status;
@@ -69,8 +70,8 @@ static dml_status dml__trainer_allocate(dml_trainer *trainer)
     return DML_OK;
 }
 
-/* Of the options, what clips. */
-static dml_status dml__check_clipping(const dml_trainer_options *options, dml__error *error)
+/* The options but for the batch and the optimizer. */
+static dml_status dml__check_options(const dml_trainer_options *options, dml__error *error)
 {
     static const char *const names[] = { "clip_norm", "clip_value" };
     const float most[] = { options->clip_norm, options->clip_value };
@@ -79,7 +80,17 @@ static dml_status dml__check_clipping(const dml_trainer_options *options, dml__e
             return dml__fail(error, DML_ERROR_ARGUMENT,
                              "%s %g asked for, it must be above 0 and at most %g; 0: no clipping", names[i],
                              (double)most[i], (double)DML__MOST_CLIP);
-    return DML_OK;
+    if (!(options->average >= 0.0f && options->average < 1.0f))
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "an average that keeps %g of itself asked for, it must be below 1; 0: no average",
+                         (double)options->average);
+    return dml__check_schedule(&options->schedule, error);
+}
+
+static void dml__follow_schedule(dml_trainer *trainer)
+{
+    if (trainer->schedule.kind != DML_SCHEDULE_NONE)
+        trainer->optimizer.lr = dml_schedule_lr(&trainer->schedule, trainer->steps);
 }
 
 static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_options *options)
@@ -91,7 +102,7 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     const dml__optimizer_row *row = dml__optimizer_row_of(optimizer.kind);
     if (row && optimizer.lr == 0.0f) optimizer.lr = row->lr;
     if (context->error.status != DML_OK || dml__complete_optimizer(&optimizer, &context->error) != DML_OK ||
-        (options && dml__check_clipping(options, &context->error) != DML_OK))
+        (options && dml__check_options(options, &context->error) != DML_OK))
         return NULL;
     dml_program_options program_options;
     memset(&program_options, 0, sizeof program_options);
@@ -111,6 +122,9 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     trainer->row = row;
     trainer->clip_norm = options->clip_norm; /* options are there: there is no batch without */
     trainer->clip_value = options->clip_value;
+    trainer->schedule = options->schedule;
+    trainer->average = options->average;
+    dml__follow_schedule(trainer);
     dml__own(context, &trainer->owned, dml__trainer_destroy_owned);
     if (dml__trainer_allocate(trainer) == DML_OK) return trainer;
     dml_trainer_destroy(trainer);
@@ -262,6 +276,7 @@ static dml_status dml__trainer_advance_in(dml_trainer *trainer)
     const dml_status status = dml__check_whole(trainer);
     if (status != DML_OK) return status;
     trainer->steps++;
+    dml__follow_schedule(trainer);
     trainer->held = 0;
     return sync->updated ? sync->updated(sync->state, trainer) : DML_OK;
 }
@@ -324,6 +339,21 @@ DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, 
     if (status != DML_OK) return status;
     status = dml__trainer_update_in(trainer, begin, end);
     return dml__end_part(trainer, &part, status, "the update");
+}
+
+DML_API dml_status dml_trainer_swap_average(dml_trainer *trainer)
+{
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    dml__part part;
+    dml_status status = dml__begin_part(trainer, true, &part);
+    if (status != DML_OK) return status;
+    if (trainer->average > 0.0f)
+        status = dml__swap_average_in(trainer);
+    else
+        status = dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
+                           "the average of the parameters asked for; the trainer keeps none: say how much it "
+                           "keeps of itself in its options");
+    return dml__end_part(trainer, &part, status, "the exchange of the parameters and their average");
 }
 
 DML_API float dml_trainer_gradient_norm(dml_trainer *trainer)
@@ -405,9 +435,8 @@ DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_r
     dml_optimizer optimizer = run->optimizer;
     const dml_status status = dml__complete_optimizer(&optimizer, error);
     if (status != DML_OK) return status;
-    const int states = trainer->vectors - DML_OPTIMIZER_STATE;
     const dml__optimizer_row *row = dml__optimizer_row_of(optimizer.kind);
-    if (row != trainer->row || row->states(&optimizer) != states)
+    if (row != trainer->row || row->states(&optimizer) != trainer->states)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "a run by %s with momentum %g can't go on by %s with momentum %g, which keeps other "
                          "state",
@@ -416,6 +445,7 @@ DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_r
     trainer->optimizer = optimizer;
     trainer->context->seed = run->seed;
     trainer->steps = run->steps;
+    dml__follow_schedule(trainer);
     return DML_OK;
 }
 
@@ -427,7 +457,10 @@ DML_API float dml_trainer_lr(const dml_trainer *trainer)
 DML_API void dml_trainer_set_lr(dml_trainer *trainer, float lr)
 {
     if (!trainer) return;
-    if (lr >= 0.0f && lr <= DML__MAX_LR)
+    if (trainer->schedule.kind != DML_SCHEDULE_NONE)
+        dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                  "a learning rate of %g asked for, but the trainer follows a schedule", (double)lr);
+    else if (lr >= 0.0f && lr <= DML__MAX_LR)
         trainer->optimizer.lr = lr;
     else
         dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
@@ -491,6 +524,11 @@ DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
     if (status != DML_OK) { /* another thread may be in a step with the strategy that is attached: it stays */
         if (sync.destroy) sync.destroy(sync.state, trainer);
         return status;
+    }
+    status = dml__check_not_swapped(trainer);
+    if (status != DML_OK) {
+        if (sync.destroy) sync.destroy(sync.state, trainer);
+        return dml__end_part(trainer, &part, status, "the start of the sync strategy");
     }
     dml__trainer_drop_sync(trainer);
     trainer->sync = sync;

@@ -129,6 +129,54 @@ static dml_status dml__clip_gradient(dml_trainer *trainer)
     return status;
 }
 
+/* ---- the average ---- */
+
+DML__LOCAL dml_status dml__check_not_swapped(const dml_trainer *trainer)
+{
+    if (!trainer->swapped) return DML_OK;
+    return dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                     "the parameters' average is in their place; call dml_trainer_swap_average again first");
+}
+
+/* Elements [begin, end) of the average follow w; after the first update they are w. */
+static dml_status dml__update_average(dml_trainer *trainer, size_t begin, size_t end)
+{
+    const int vector = trainer->vectors - 1;
+    const float keep = trainer->steps ? trainer->average : 0.0f, add = trainer->steps ? 1 - keep : 1.0f;
+    const dml_ref w = dml__trainer_ref(trainer, DML_PARAMETERS, begin);
+    const dml_ref average = dml__trainer_ref(trainer, vector, begin);
+    dml_device *device = &trainer->context->device;
+    if (device->host_memory) {
+        dml_axpby(trainer->context->pool, end - begin, add, (const float *)dml__host(w), keep,
+                  (float *)dml__host(average));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("axpby", end - begin, 1);
+    launch.buffer[0] = w;
+    launch.buffer[1] = average;
+    launch.integer[0] = (int32_t)(end - begin);
+    launch.real[0] = add;
+    launch.real[1] = keep;
+    return dml__submit(device, &launch);
+}
+
+DML__LOCAL dml_status dml__swap_average_in(dml_trainer *trainer)
+{
+    dml_device *device = &trainer->context->device;
+    const size_t bytes = trainer->program->graph->trained_count * sizeof(float);
+    const int average = trainer->vectors - 1,
+              ring[4] = { DML_GRADIENTS, DML_PARAMETERS, average, DML_GRADIENTS };
+    dml_status status = DML_OK;
+    trainer->spoiled = true;
+    trainer->held = 0;
+    trainer->pending = false;
+    for (int i = 0; i < 3 && status == DML_OK; i++) /* g = w, w = average, average = g */
+        status = device->backend->copy(device, dml__trainer_ref(trainer, ring[i], 0),
+                                       dml__trainer_ref(trainer, ring[i + 1], 0), bytes);
+    if (status == DML_OK) trainer->swapped = !trainer->swapped;
+    return status;
+}
+
 /* ---- ranges ---- */
 
 /* Elements [begin, end), of parameters with the scales of `group`. */
@@ -144,7 +192,7 @@ static dml_status dml__update_run(dml_trainer *trainer, const dml_node *group, s
     update.n = end - begin;
     update.w = dml__trainer_ref(trainer, DML_PARAMETERS, begin);
     update.g = dml__trainer_ref(trainer, DML_GRADIENTS, begin);
-    for (int s = 0; s < trainer->vectors - DML_OPTIMIZER_STATE; s++)
+    for (int s = 0; s < trainer->states; s++)
         update.state[s] = dml__trainer_ref(trainer, DML_OPTIMIZER_STATE + s, begin);
     update.step = trainer->steps;
     return dml__optimizer_step(&optimizer, &update);
@@ -184,12 +232,16 @@ DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin,
                          "an update of elements %zu to %zu asked for; there are %zu trained ones", begin, end,
                          count);
     dml_status status = dml__check_whole(trainer);
+    if (status == DML_OK) status = dml__check_not_swapped(trainer);
     if (status != DML_OK) return status;
     if (trainer->spoiled)
-        return dml__fail(&context->error, DML_ERROR_STATE,
-                         "an update, but the last backward pass failed and left no gradient; make it again");
+        return dml__fail(
+            &context->error, DML_ERROR_STATE,
+            "an update, but the last backward pass failed, or came before an exchange with the average, "
+            "and left no gradient; make it again");
     status = dml__clip_gradient(trainer);
-    return status == DML_OK ? dml__update_runs(trainer, begin, end) : status;
+    if (status == DML_OK) status = dml__update_runs(trainer, begin, end);
+    return status == DML_OK && trainer->average > 0.0f ? dml__update_average(trainer, begin, end) : status;
 }
 
 #endif

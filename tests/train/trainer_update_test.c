@@ -2,7 +2,7 @@
 #include "train/parameter_group.h"
 
 #include "graph/weights.h"
-#include "ops/op_arithmetic.h"
+#include "train/checkpoint.h"
 
 #include "small_model.h"
 #include "update_reference.h"
@@ -278,8 +278,90 @@ static void bad_clipping(void)
     dml_close(context);
 }
 
+/* ---- the average ---- */
+
+static void average(void)
+{
+    const char *path = "trainer_update_test.tmp";
+    const dml_trainer_options options = { .batch = BATCH, .optimizer = dml_adam(0.05f), .average = 0.75f };
+    float before[COUNT], w[COUNT], got[COUNT];
+    double want[COUNT];
+    context = open_here(NULL);
+    dml_node *loss = small_loss();
+    dml_trainer *t = trainer_on(loss, options);
+    const int average = dml_trainer_vectors(t) - 1;
+    CHECK_INT(average, DML_OPTIMIZER_STATE + 2);
+    for (int step = 0; step < 4; step++) {
+        if (step % 2) {
+            CHECK_INT(dml_trainer_step(t, BATCH, inputs, 2, NULL), DML_OK);
+        } else {
+            CHECK_INT(dml_trainer_backward(t, BATCH, inputs, 2, DML_OVERWRITE, NULL), DML_OK);
+            CHECK_INT(dml_trainer_update_range(t, 5, COUNT), DML_OK);
+            CHECK_INT(dml_trainer_update_range(t, 0, 5), DML_OK);
+            CHECK_INT(dml_trainer_advance(t), DML_OK);
+        }
+        copy_vector(t, DML_PARAMETERS, w);
+        copy_vector(t, average, got);
+        for (int i = 0; i < COUNT; i++) {
+            want[i] = step ? 0.75 * want[i] + 0.25 * (double)w[i] : (double)w[i];
+            CHECK_NEAR(got[i], want[i], 1e-6);
+        }
+    }
+    CHECK_INT(dml_trainer_save(t, path), DML_OK);
+    memcpy(before, w, sizeof w);
+    CHECK_INT(dml_trainer_swap_average(t), DML_OK);
+    copy_vector(t, DML_PARAMETERS, w);
+    CHECK(memcmp(w, got, sizeof w) == 0);
+    copy_vector(t, average, w);
+    CHECK(memcmp(w, before, sizeof w) == 0);
+    for (int i = 0; i < 4; i++) { /* nothing that counts on w */
+        mock m;
+        CHECK_INT(i == 0   ? dml_trainer_step(t, BATCH, inputs, 2, NULL)
+                  : i == 1 ? dml_trainer_save(t, path)
+                  : i == 2 ? dml_trainer_load(t, path)
+                           : dml_trainer_sync(t, sync_with(&m)),
+                  DML_ERROR_STATE);
+        CHECK_CONTAINS(dml_error(context), "swap_average again");
+        dml_clear_error(context);
+    }
+    CHECK_INT(dml_trainer_swap_average(t), DML_OK);
+    CHECK_INT(dml_trainer_update(t), DML_ERROR_STATE); /* g is lost */
+    dml_clear_error(context);
+    CHECK_INT(dml_trainer_step(t, BATCH, inputs, 2, NULL), DML_OK);
+    copy_vector(t, average, got);
+    copy_vector(t, DML_PARAMETERS, before);
+
+    dml_trainer *again = trainer_on(loss, options); /* the average is in checkpoints */
+    CHECK_INT(dml_trainer_load(again, path), DML_OK);
+    CHECK_INT(dml_trainer_step(again, BATCH, inputs, 2, NULL), DML_OK);
+    copy_vector(again, average, w);
+    CHECK(memcmp(w, got, sizeof w) == 0);
+    copy_vector(again, DML_PARAMETERS, w);
+    CHECK(memcmp(w, before, sizeof w) == 0);
+    dml_trainer *without = trainer_on(loss, (dml_trainer_options){ .optimizer = dml_adam(0.05f) });
+    CHECK_INT(dml_trainer_load(without, path), DML_OK); /* who has no use for it leaves it */
+    CHECK_INT(dml_trainer_save(without, path), DML_OK);
+    CHECK_INT(dml_trainer_load(again, path), DML_ERROR_FORMAT);
+    CHECK_CONTAINS(dml_error(context), "no 'dml.average.dense_1.weight'");
+    dml_clear_error(context);
+    CHECK_INT(dml_trainer_swap_average(without), DML_ERROR_ARGUMENT);
+    CHECK_CONTAINS(dml_error(context), "keeps none");
+    dml_clear_error(context);
+    CHECK_INT(dml_trainer_swap_average(NULL), DML_ERROR_ARGUMENT);
+    remove(path);
+    const float bad[] = { -0.5f, 1, NAN };
+    for (int i = 0; i < 3; i++) {
+        CHECK(!dml_trainer_create(loss, &(dml_trainer_options){ .batch = BATCH, .average = bad[i] }));
+        CHECK_CONTAINS(dml_error(context), "an average that keeps");
+        dml_clear_error(context);
+    }
+    dml_close(context);
+}
+EACH_BACKEND(average)
+
 int main(void)
 {
+    RUN_EACH(average);
     RUN_EACH(scales);
     RUN_EACH(ranges_of_scaled_parameters);
     RUN(scales_are_set_and_refused);
