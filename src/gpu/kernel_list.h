@@ -21,6 +21,8 @@
     X(sum_squares, 1, 1)                                                                                     \
     X(clip_norm, 256, 1)                                                                                     \
     X(clip_values, 256, 1)                                                                                   \
+    X(lamb_direction, 256, 1)                                                                                \
+    X(trust, 256, 1)                                                                                         \
     X(gemm, 64, 64)                                                                                          \
     X(conv2d_forward, 64, 64)                                                                                \
     X(conv2d_backward_input, 64, 64)                                                                         \

@@ -86,6 +86,26 @@ KERNEL(adagrad_update)
     }
 }
 
+/* g becomes LAMB's direction. State m, v; floats as Adam's. */
+KERNEL(lamb_direction)
+{
+    GLOBAL const float *w = BUFFER(0, const float);
+    GLOBAL float *g = BUFFER(1, float);
+    GLOBAL float *m = BUFFER(2, float);
+    GLOBAL float *v = BUFFER(3, float);
+    const unsigned n = (unsigned)INT(0);
+    const float size = REAL(0), epsilon = REAL(1), follow = REAL(2), keep = REAL(3), add = REAL(4),
+                decay = REAL(5);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const float d = g[i];
+        const float mean = m[i] + follow * (d - m[i]), square = keep * v[i] + add * d * d;
+        m[i] = mean;
+        v[i] = square;
+        g[i] = size * mean / (SQRT(square) + epsilon) + decay * w[i];
+    }
+}
+
 /* y[k]: the sum of the squares of every groups-th run of 256 elements of x, from the k-th on.
    Buffers x, y; ints n, groups; size{groups}: a group a sum. */
 KERNEL(sum_squares)
@@ -115,6 +135,31 @@ KERNEL(clip_norm)
     REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);
     const float factor = REAL(0) / (SQRT(part[0]) + 1e-6f);
     if (i < n && !(factor >= 1.0f)) x[i] *= factor;
+}
+
+/* g = f (g + decay w), f = trust |w| / (|g| + decay |w| + epsilon), the norms' squares being what sum_squares
+   left; 1 for no groups and where a norm is 0. Buffers w, g, sums of w's squares, of g's; ints n, groups;
+   floats trust, decay, epsilon. */
+KERNEL(trust)
+{
+    GLOBAL const float *w = BUFFER(0, const float);
+    GLOBAL float *g = BUFFER(1, float);
+    GLOBAL const float *w_sums = BUFFER(2, const float);
+    GLOBAL const float *g_sums = BUFFER(3, const float);
+    const unsigned n = (unsigned)INT(0);
+    const int groups = INT(1);
+    const float decay = REAL(1);
+    const unsigned i = ELEMENT;
+    LOCAL float w_part[DML__GROUP_ITEMS];
+    LOCAL float g_part[DML__GROUP_ITEMS];
+    w_part[ITEM] = ITEM < groups ? w_sums[ITEM] : 0.0f;
+    g_part[ITEM] = ITEM < groups ? g_sums[ITEM] : 0.0f;
+    REDUCE_SUM(w_part, ITEM, DML__GROUP_ITEMS, 1);
+    REDUCE_SUM(g_part, ITEM, DML__GROUP_ITEMS, 1);
+    const float w_norm = SQRT(w_part[0]), g_norm = SQRT(g_part[0]);
+    const int plain = w_norm == 0.0f || g_norm == 0.0f;
+    const float factor = plain ? 1.0f : REAL(0) * w_norm / (g_norm + decay * w_norm + REAL(2));
+    if (i < n) g[i] = factor * (g[i] + decay * w[i]);
 }
 
 /* x cut to -most .. most. Buffers x; ints n; floats most. */

@@ -14,7 +14,11 @@
    RMSProp   v = alpha v + (1 - alpha) d^2;  b = momentum b + d / (sqrt(v) + epsilon);  w -= lr b
    Adagrad   v += d^2;  w -= lr d / (sqrt(v) + epsilon)
 
-   dml_optimizer_update (train/optimizer.h) does one of them. */
+   LARS      v = momentum v + f d, f = trust |w| / (|g| + weight_decay |w| + epsilon);  w -= lr v
+   LAMB      m and v as Adam's, of g;  r = Adam's step with lr 1, + weight_decay w;  w -= lr |w| / |r| r
+
+   with the Euclidean norms of a parameter as a whole. dml_optimizer_update (train/optimizer.h) does one of
+   the others on any arrays. */
 
 /* SGD, over n elements. v may be NULL when momentum is 0. Source: Sutskever et al., "On the importance of
    initialization and momentum in deep learning", ICML 2013, section 2, in the form without dampening that

@@ -22,4 +22,9 @@ DML__LOCAL void dml__update_by(dml__update_rule rule, dml_pool *pool, size_t n, 
                                float *const state[DML__UPDATE_STATES],
                                const float number[DML__UPDATE_NUMBERS]);
 
+/* LAMB's direction, r = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + weight_decay w, in the
+   place of the gradient. Numbers as Adam's with lr 1. */
+DML__LOCAL void dml__lamb_direction(dml_pool *pool, size_t n, const float *w, float *g, float *m, float *v,
+                                    const float number[DML__UPDATE_NUMBERS]);
+
 #endif

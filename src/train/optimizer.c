@@ -4,6 +4,8 @@
 #include "train/optimizer.h"
 
 #include "graph/op.h"
+#include "kernels/elementwise.h"
+#include "kernels/reduce.h"
 #include "train/optimizer_internal.h"
 
 #include <math.h>
@@ -20,6 +22,7 @@ enum {
     DML__BETA2,
     DML__ALPHA,
     DML__EPSILON,
+    DML__TRUST,
     DML__OPTIMIZER_NUMBERS
 };
 
@@ -41,6 +44,7 @@ static const dml__optimizer_field *dml__optimizer_field_at(int i)
         { "beta2", offsetof(dml_optimizer, beta2), 1.0f, true, 0.999f },
         { "alpha", offsetof(dml_optimizer, alpha), 1.0f, true, 0.99f },
         { "epsilon", offsetof(dml_optimizer, epsilon), 1e6f, false, 0.0f },
+        { "trust", offsetof(dml_optimizer, trust), 1e6f, false, 0.001f },
     };
     return &fields[i];
 }
@@ -125,6 +129,19 @@ static void dml__adagrad_numbers(const dml_optimizer *o, double t, float number[
     number[2] = o->weight_decay;
 }
 
+/* Once the gradient is the step. */
+static void dml__lars_numbers(const dml_optimizer *o, double t, float number[DML__UPDATE_NUMBERS])
+{
+    dml__sgd_numbers(o, t, number);
+    number[2] = number[3] = 0.0f;
+}
+
+static void dml__lamb_numbers(const dml_optimizer *o, double t, float number[DML__UPDATE_NUMBERS])
+{
+    (void)t;
+    number[0] = o->lr;
+}
+
 #define DML__USES(field) (1u << DML__##field)
 #define DML__USES_ALWAYS (DML__USES(LR) | DML__USES(WEIGHT_DECAY))
 #define DML__USES_BETAS (DML__USES(BETA1) | DML__USES(BETA2) | DML__USES(EPSILON))
@@ -139,6 +156,7 @@ DML__LOCAL const dml__optimizer_row *dml__optimizer_row_of(dml_optimizer_kind ki
           0.0f,
           DML__UPDATE_SGD,
           "sgd_update",
+          false,
           dml__no_states_without_momentum,
           dml__sgd_numbers },
         { "adam",
@@ -148,6 +166,7 @@ DML__LOCAL const dml__optimizer_row *dml__optimizer_row_of(dml_optimizer_kind ki
           1e-8f,
           DML__UPDATE_ADAM,
           "adam_update",
+          false,
           dml__two_states,
           dml__adam_numbers },
         { "adamw",
@@ -157,6 +176,7 @@ DML__LOCAL const dml__optimizer_row *dml__optimizer_row_of(dml_optimizer_kind ki
           1e-8f,
           DML__UPDATE_ADAM,
           "adam_update",
+          false,
           dml__two_states,
           dml__adamw_numbers },
         { "rmsprop",
@@ -166,6 +186,7 @@ DML__LOCAL const dml__optimizer_row *dml__optimizer_row_of(dml_optimizer_kind ki
           1e-8f,
           DML__UPDATE_RMSPROP,
           "rmsprop_update",
+          false,
           dml__another_state_with_momentum,
           dml__rmsprop_numbers },
         { "adagrad",
@@ -175,8 +196,29 @@ DML__LOCAL const dml__optimizer_row *dml__optimizer_row_of(dml_optimizer_kind ki
           1e-10f,
           DML__UPDATE_ADAGRAD,
           "adagrad_update",
+          false,
           dml__one_state,
           dml__adagrad_numbers },
+        { "lars",
+          { "velocity", NULL },
+          DML__USES_ALWAYS | DML__USES(MOMENTUM) | DML__USES(EPSILON) | DML__USES(TRUST),
+          0.01f,
+          1e-8f,
+          DML__UPDATE_SGD,
+          "sgd_update",
+          true,
+          dml__no_states_without_momentum,
+          dml__lars_numbers },
+        { "lamb",
+          { "mean", "square" },
+          DML__USES_ALWAYS | DML__USES_BETAS,
+          0.001f,
+          1e-6f,
+          DML__UPDATE_SGD,
+          "sgd_update",
+          true,
+          dml__two_states,
+          dml__lamb_numbers },
     };
     return (unsigned)kind < sizeof rows / sizeof rows[0] ? &rows[kind] : NULL;
 }
@@ -213,11 +255,96 @@ DML__LOCAL dml_status dml__complete_optimizer(dml_optimizer *o, dml__error *erro
 
 /* ---- the update ---- */
 
+/* g becomes Adam's step from w, with the decay: LAMB's direction. */
+static dml_status dml__find_lamb_direction(const dml_optimizer *optimizer, const dml__update *update)
+{
+    dml_optimizer unit = *optimizer;
+    float number[DML__UPDATE_NUMBERS] = { 0 };
+    unit.lr = 1.0f;
+    dml__adam_numbers(&unit, (double)update->step + 1, number);
+    if (update->device->host_memory) {
+        dml__lamb_direction(update->pool, update->n, (const float *)dml__host(update->w),
+                            (float *)dml__host(update->g), (float *)dml__host(update->state[0]),
+                            (float *)dml__host(update->state[1]), number);
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("lamb_direction", update->n, 1);
+    launch.buffer[0] = update->w;
+    launch.buffer[1] = update->g;
+    launch.buffer[2] = update->state[0];
+    launch.buffer[3] = update->state[1];
+    launch.integer[0] = (int32_t)update->n;
+    memcpy(launch.real, number, sizeof number);
+    return dml__submit(update->device, &launch);
+}
+
+/* The factor of a parameter, by the norms of it and of its gradient. */
+static double dml__trust_of(double w, double g, double trust, double decay, double epsilon)
+{
+    return w == 0 || g == 0 ? 1 : trust * w / (g + decay * w + epsilon);
+}
+
+static dml_status dml__submit_squares(const dml__update *update, dml_ref x, dml_ref sums)
+{
+    const size_t groups = dml__squares_of(update->n);
+    dml_launch launch = dml__launch("sum_squares", groups, 1);
+    launch.buffer[0] = x;
+    launch.buffer[1] = sums;
+    launch.integer[0] = (int32_t)update->n;
+    launch.integer[1] = (int32_t)groups;
+    return dml__submit(update->device, &launch);
+}
+
+/* g = factor (g + decay w) */
+static dml_status dml__apply_trust(const dml__update *update, float trust, float decay, float epsilon)
+{
+    if (update->device->host_memory) {
+        const float *w = (const float *)dml__host(update->w);
+        float *g = (float *)dml__host(update->g);
+        double factor = 1;
+        if (update->adapts)
+            factor = dml__trust_of(sqrt((double)dml_dot(update->pool, update->n, w, w)),
+                                   sqrt((double)dml_dot(update->pool, update->n, g, g)), (double)trust,
+                                   (double)decay, (double)epsilon);
+        dml_axpby(update->pool, update->n, (float)(factor * (double)decay), w, (float)factor, g);
+        return DML_OK;
+    }
+    dml_status status = DML_OK;
+    if (update->adapts) status = dml__submit_squares(update, update->w, update->norms_at[0]);
+    if (update->adapts && status == DML_OK)
+        status = dml__submit_squares(update, update->g, update->norms_at[1]);
+    if (status != DML_OK) return status;
+    dml_launch launch = dml__launch("trust", update->n, 1);
+    launch.buffer[0] = update->w;
+    launch.buffer[1] = update->g;
+    launch.buffer[2] = update->norms_at[0];
+    launch.buffer[3] = update->norms_at[1];
+    launch.integer[0] = (int32_t)update->n;
+    launch.integer[1] = update->adapts ? (int32_t)dml__squares_of(update->n) : 0;
+    launch.real[0] = trust;
+    launch.real[1] = decay;
+    launch.real[2] = epsilon;
+    return dml__submit(update->device, &launch);
+}
+
+/* Before the rule of a row with `whole`: g becomes the step, but for the learning rate and the momentum. */
+static dml_status dml__prepare_whole(const dml_optimizer *o, const dml__update *update)
+{
+    if (o->kind == DML_LARS) return dml__apply_trust(update, o->trust, o->weight_decay, o->epsilon);
+    const dml_status status = dml__find_lamb_direction(o, update);
+    return status == DML_OK ? dml__apply_trust(update, 1.0f, 0.0f, 0.0f) : status;
+}
+
 DML__LOCAL dml_status dml__optimizer_step(const dml_optimizer *optimizer, const dml__update *update)
 {
     const dml__optimizer_row *row = dml__optimizer_row_of(optimizer->kind);
-    const int states = row->states(optimizer);
+    /* What the rule itself keeps: LAMB's vectors are its direction's. */
+    const int states = optimizer->kind == DML_LAMB ? 0 : row->states(optimizer);
     float number[DML__UPDATE_NUMBERS] = { 0 };
+    if (row->whole) {
+        const dml_status status = dml__prepare_whole(optimizer, update);
+        if (status != DML_OK) return status;
+    }
     row->numbers(optimizer, (double)update->step + 1, number);
     if (update->device->host_memory) {
         float *state[DML__MAX_STATES] = { NULL };
@@ -249,6 +376,7 @@ DML_API dml_status dml_optimizer_update(const dml_optimizer *optimizer, dml_pool
     const dml_status status = dml__complete_optimizer(&o, NULL);
     if (status != DML_OK) return status;
     const dml__optimizer_row *row = dml__optimizer_row_of(o.kind);
+    if (row->whole) return DML_ERROR_ARGUMENT;
     float number[DML__UPDATE_NUMBERS] = { 0 }, *vector[DML__UPDATE_STATES] = { NULL };
     for (int s = 0; s < row->states(&o); s++) vector[s] = state[s];
     row->numbers(&o, (double)step + 1, number);
@@ -292,6 +420,20 @@ DML_API dml_optimizer dml_rmsprop(float lr)
 DML_API dml_optimizer dml_adagrad(float lr)
 {
     return dml__optimizer_with(DML_ADAGRAD, lr);
+}
+
+DML_API dml_optimizer dml_lars(float lr, float momentum)
+{
+    dml_optimizer optimizer = dml__optimizer_with(DML_LARS, lr);
+    optimizer.momentum = momentum;
+    return optimizer;
+}
+
+DML_API dml_optimizer dml_lamb(float lr, float weight_decay)
+{
+    dml_optimizer optimizer = dml__optimizer_with(DML_LAMB, lr);
+    optimizer.weight_decay = weight_decay;
+    return optimizer;
 }
 
 #endif

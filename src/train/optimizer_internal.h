@@ -19,8 +19,17 @@ typedef struct dml__update {
     dml_pool *pool;
     size_t n;
     dml_ref w, g, state[DML__MAX_STATES];
-    uint64_t step; /* how many updates came before */
+    uint64_t step;       /* how many updates came before */
+    bool adapts;         /* a row with `whole`: by the norms; else its factor is 1 */
+    dml_ref norms_at[2]; /* where it leaves sums of squares, where the device has memory of its own */
 } dml__update;
+
+/* How many sums of squares sum_squares (gpu/update.cl) makes of n elements: a group for 2048 of them. */
+#define DML__MOST_SQUARES 256
+static inline size_t dml__squares_of(size_t n)
+{
+    return n / 2048 + 1 < DML__MOST_SQUARES ? n / 2048 + 1 : DML__MOST_SQUARES;
+}
 
 typedef struct dml__optimizer_row {
     const char *name;
@@ -29,6 +38,7 @@ typedef struct dml__optimizer_row {
     float lr, epsilon;                  /* where they are 0 */
     dml__update_rule rule;
     const char *kernel; /* the shared kernel of that rule */
+    bool whole;         /* it updates whole parameters, and its rule begins with a factor from their norms */
     /* How many state vectors, each as long as g, it keeps with these numbers. */
     int (*states)(const dml_optimizer *optimizer);
     /* What the rule is given in update `t`, from 1 on. */
@@ -41,7 +51,7 @@ DML__LOCAL dml_status dml__complete_optimizer(dml_optimizer *optimizer, dml__err
 /* NULL for a kind that isn't there. */
 DML__LOCAL const dml__optimizer_row *dml__optimizer_row_of(dml_optimizer_kind kind);
 
-/* The update of a range by an optimizer that is complete. */
+/* The update of a range by an optimizer that is complete; of one parameter for a row with `whole`. */
 DML__LOCAL dml_status dml__optimizer_step(const dml_optimizer *optimizer, const dml__update *update);
 
 #endif

@@ -57,7 +57,7 @@ static dml_status dml__trainer_allocate(dml_trainer *trainer)
         if (status != DML_OK) return status;
     }
     if (context->device.host_memory) return DML_OK;
-    trainer->squares = dml__buffer_create(context, DML__MOST_SQUARES * sizeof(float));
+    trainer->squares = dml__buffer_create(context, 3 * DML__MOST_SQUARES * sizeof(float));
     if (!trainer->squares) return context->error.status;
     trainer->mirror[DML_PARAMETERS] = dml__graph_host(trainer->program->graph);
     if (!trainer->mirror[DML_PARAMETERS]) return context->error.status;
@@ -278,6 +278,7 @@ static dml_status dml__trainer_advance_in(dml_trainer *trainer)
     trainer->steps++;
     dml__follow_schedule(trainer);
     trainer->held = 0;
+    if (trainer->row->whole) trainer->spoiled = true; /* used up */
     return sync->updated ? sync->updated(sync->state, trainer) : DML_OK;
 }
 

@@ -10,7 +10,6 @@
 
 #define DML__MAX_VECTORS (DML_OPTIMIZER_STATE + DML__MAX_STATES + 1)
 #define DML__MOST_CLIP 1e30f
-#define DML__MOST_SQUARES 256 /* partial sums of sum_squares (gpu/update.cl) */
 
 struct dml_trainer {
     dml__owned owned; /* first: the context destroys through it */

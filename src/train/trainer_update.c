@@ -33,13 +33,6 @@ DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, double factor)
     return dml__submit(device, &launch);
 }
 
-/* How many sums of squares a device makes of g: a group for 2048 elements. */
-static size_t dml__squares_of(const dml_trainer *trainer)
-{
-    const size_t groups = trainer->program->graph->trained_count / 2048 + 1;
-    return groups < DML__MOST_SQUARES ? groups : DML__MOST_SQUARES;
-}
-
 /* A launch over g, which is buffer 0. */
 static dml_launch dml__launch_on_gradient(const dml_trainer *trainer, const char *kernel, size_t size)
 {
@@ -48,7 +41,7 @@ static dml_launch dml__launch_on_gradient(const dml_trainer *trainer, const char
     launch.buffer[0] = dml__trainer_ref(trainer, DML_GRADIENTS, 0);
     launch.buffer[1].buffer = trainer->squares;
     launch.integer[0] = (int32_t)n;
-    launch.integer[1] = (int32_t)dml__squares_of(trainer);
+    launch.integer[1] = (int32_t)dml__squares_of(trainer->program->graph->trained_count);
     return launch;
 }
 
@@ -60,7 +53,8 @@ static double dml__host_norm(const dml_trainer *trainer)
 
 static dml_status dml__start_device_norm(dml_trainer *trainer)
 {
-    const dml_launch launch = dml__launch_on_gradient(trainer, "sum_squares", dml__squares_of(trainer));
+    const dml_launch launch = dml__launch_on_gradient(
+        trainer, "sum_squares", dml__squares_of(trainer->program->graph->trained_count));
     return dml__submit(&trainer->context->device, &launch);
 }
 
@@ -68,7 +62,7 @@ static dml_status dml__read_device_norm(dml_trainer *trainer, double *norm)
 {
     dml_device *device = &trainer->context->device;
     float squares[DML__MOST_SQUARES];
-    const size_t groups = dml__squares_of(trainer);
+    const size_t groups = dml__squares_of(trainer->program->graph->trained_count);
     const dml_ref from = { trainer->squares, 0 };
     const dml_status status = device->backend->read(device, squares, from, groups * sizeof squares[0]);
     double sum = 0;
@@ -195,6 +189,11 @@ static dml_status dml__update_run(dml_trainer *trainer, const dml_node *group, s
     for (int s = 0; s < trainer->states; s++)
         update.state[s] = dml__trainer_ref(trainer, DML_OPTIMIZER_STATE + s, begin);
     update.step = trainer->steps;
+    update.adapts = group->decay_scale > 0.0f;
+    for (int i = 0; i < 2; i++) {
+        update.norms_at[i].buffer = trainer->squares;
+        update.norms_at[i].offset = (size_t)(i + 1) * DML__MOST_SQUARES * sizeof(float);
+    }
     return dml__optimizer_step(&optimizer, &update);
 }
 
@@ -206,12 +205,33 @@ static dml_status dml__update_runs(dml_trainer *trainer, size_t begin, size_t en
     for (; p && status == DML_OK; p = p->next_parameter) {
         if (p->frozen || p->offset >= end || p->offset + dml_shape_count(&p->shape) <= begin) continue;
         if (!group) group = p;
+        if (trainer->row->whole && p->offset > begin) {
+            status = dml__update_run(trainer, group, begin, p->offset);
+            begin = p->offset;
+            group = p;
+        }
         if (p->lr_scale == group->lr_scale && p->decay_scale == group->decay_scale) continue;
         status = dml__update_run(trainer, group, begin, p->offset);
         begin = p->offset;
         group = p;
     }
     return group && status == DML_OK ? dml__update_run(trainer, group, begin, end) : status;
+}
+
+/* Whether [begin, end) cuts no parameter, where the optimizer looks at whole ones. */
+static dml_status dml__check_cuts(const dml_trainer *trainer, size_t begin, size_t end)
+{
+    const dml_node *p = trainer->row->whole && begin < end ? trainer->program->graph->first_parameter : NULL;
+    for (; p; p = p->next_parameter) {
+        const size_t from = p->offset, to = p->offset + dml_shape_count(&p->shape);
+        if (p->frozen || ((begin <= from || begin >= to) && (end <= from || end >= to))) continue;
+        return dml__fail(
+            &trainer->context->error, DML_ERROR_ARGUMENT,
+            "an update of elements %zu to %zu asked for, but %s updates whole parameters, and '%s' "
+            "is elements %zu to %zu",
+            begin, end, trainer->row->name, p->name, from, to);
+    }
+    return DML_OK;
 }
 
 DML__LOCAL dml_status dml__check_whole(const dml_trainer *trainer)
@@ -233,12 +253,13 @@ DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin,
                          count);
     dml_status status = dml__check_whole(trainer);
     if (status == DML_OK) status = dml__check_not_swapped(trainer);
+    if (status == DML_OK) status = dml__check_cuts(trainer, begin, end);
     if (status != DML_OK) return status;
     if (trainer->spoiled)
-        return dml__fail(
-            &context->error, DML_ERROR_STATE,
-            "an update, but the last backward pass failed, or came before an exchange with the average, "
-            "and left no gradient; make it again");
+        return dml__fail(&context->error, DML_ERROR_STATE,
+                         "an update, but there is no gradient: the last backward pass failed, or what it "
+                         "left has been used "
+                         "up (by lars, lamb or an exchange with the average); make it again");
     status = dml__clip_gradient(trainer);
     if (status == DML_OK) status = dml__update_runs(trainer, begin, end);
     return status == DML_OK && trainer->average > 0.0f ? dml__update_average(trainer, begin, end) : status;

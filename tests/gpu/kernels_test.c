@@ -273,6 +273,68 @@ static void test_adagrad_update(void)
     update("adagrad_update");
 }
 
+static void test_lamb_direction(void)
+{
+    const float by[] = { 0.5f, 1e-3f, 0.25f, 0.875f, 0.125f, 0.0625f };
+    for (int s = quick; s < upto(SIZES); s++) {
+        const size_t n = (size_t)sizes[s];
+        float *x[4]; /* w, g, m, v */
+        double *want[4];
+        array d[4];
+        dml_launch launch = { .kernel = "lamb_direction", .size = { n, 1 }, .integer = { (int)n } };
+        for (int k = 0; k < 4; k++) x[k] = numbers(n), want[k] = malloc(n * sizeof(double));
+        for (size_t i = 0; i < n; i++) {
+            const double g = (double)x[1][i];
+            x[3][i] = fabsf(x[3][i]);
+            want[0][i] = (double)x[0][i];
+            want[2][i] = (double)x[2][i] + 0.25 * (g - (double)x[2][i]);
+            want[3][i] = 0.875 * (double)x[3][i] + 0.125 * g * g;
+            want[1][i] = 0.5 * want[2][i] / (sqrt(want[3][i]) + (double)by[1]) + 0.0625 * want[0][i];
+        }
+        for (int k = 0; k < 4; k++) d[k] = upload(x[k], n), launch.buffer[k] = at(d[k]);
+        memcpy(launch.real, by, sizeof by);
+        launch_ok(launch);
+        for (int k = 0; k < 4; k++) {
+            download(d[k], x[k]);
+            check("lamb_direction", x[k], want[k], n, 1);
+            free(x[k]), free(want[k]);
+        }
+    }
+}
+
+static void trust_case(size_t n, int groups, int zero)
+{
+    const float trust = 0.5f, decay = 0.25f, epsilon = 0.125f;
+    float *w = numbers(n), *g = numbers(n), *sums[2] = { numbers(256), numbers(256) };
+    double *want = malloc(n * sizeof *want), norm[2] = { 0, 0 }, factor = 1;
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < groups; i++) norm[k] += (double)(sums[k][i] = k == zero ? 0 : fabsf(sums[k][i]));
+        norm[k] = sqrt(norm[k]);
+    }
+    if (norm[0] > 0 && norm[1] > 0)
+        factor = (double)trust * norm[0] / (norm[1] + (double)decay * norm[0] + (double)epsilon);
+    for (size_t i = 0; i < n; i++) want[i] = factor * ((double)g[i] + (double)decay * (double)w[i]);
+    array a = upload(w, n), b = upload(g, n), c = upload(sums[0], 256), d = upload(sums[1], 256);
+    launch_ok((dml_launch){ .kernel = "trust",
+                            .size = { n, 1 },
+                            .buffer = { at(a), at(b), at(c), at(d) },
+                            .integer = { (int)n, groups },
+                            .real = { trust, decay, epsilon } });
+    download(a, NULL), download(b, g), download(c, NULL), download(d, NULL);
+    check("trust", g, want, n, 1);
+    free(w), free(g), free(sums[0]), free(sums[1]), free(want);
+}
+
+static void test_trust(void)
+{
+    trust_case(300, 256, -1);
+    if (quick) return;
+    trust_case(5, 1, -1);
+    trust_case(257, 0, -1); /* no norms: a factor of 1 */
+    trust_case(10, 7, 0);
+    trust_case(10, 7, 1);
+}
+
 static void test_sum_squares(void)
 {
     static const int lengths[] = { 4000, 0, 1, 300, 3 * 2048, 20001 };

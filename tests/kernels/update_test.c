@@ -105,6 +105,35 @@ static void special_values(void)
     }
 }
 
+/* LAMB's direction: for any threads, and beside float64. */
+static void lamb_direction(void)
+{
+    const float number[DML__UPDATE_NUMBERS] = { 0.5f, 1e-3f, 0.25f, 0.875f, 0.125f, 0.0625f };
+    for (int s = 0; s < KERNEL_SIZES; s++) {
+        const size_t n = kernel_sizes[s];
+        float *want = NULL;
+        for (int p = 0; p < KERNEL_POOLS; p++) {
+            unsigned random = 12;
+            vectors v = make_vectors(n, 7);
+            float *g = kernel_array(n, &random);
+            double *r = (double *)malloc((n + 1) * sizeof *r), worst = 0;
+            for (size_t i = 0; i < n; i++) {
+                const double d = (double)g[i], m = 0.25 * d, square = 0.125 * d * d;
+                v.state[0][i] = v.state[1][i] = 0;
+                r[i] = 0.5 * m / (sqrt(square) + 1e-3) + 0.0625 * (double)v.w[i];
+            }
+            dml__lamb_direction(kernel_pools[p], n, v.w, g, v.state[0], v.state[1], number);
+            for (size_t i = 0; i < n; i++) worst = fmax(worst, fabs((double)g[i] - r[i]));
+            CHECK_MESSAGE(worst < 1e-6, "n %zu: error %g", n, worst);
+            if (!want) want = kernel_copy(g, n);
+            CHECK(kernel_same(g, want, n));
+            kernel_free(g);
+            free(r), free_vectors(&v);
+        }
+        kernel_free(want);
+    }
+}
+
 /* The one that is given its numbers apart. */
 static void sgd_by_itself(void)
 {
@@ -146,6 +175,7 @@ static void values_are_cut(void)
 static void all(void)
 {
     values_are_cut();
+    lamb_direction();
     matches_float64();
     the_same_for_any_threads_and_ranges();
     special_values();

@@ -118,6 +118,8 @@ static void bad_numbers(void)
     check_refused((dml_optimizer){ .kind = DML_RMSPROP, .alpha = 1.5f }, "rmsprop with alpha 1.5");
     check_refused((dml_optimizer){ .kind = DML_RMSPROP, .momentum = 1 }, "rmsprop with momentum 1");
     check_refused((dml_optimizer){ .kind = DML_ADAGRAD, .epsilon = -1 }, "adagrad with epsilon -1");
+    check_refused((dml_optimizer){ .kind = DML_LARS, .trust = -1 }, "lars with trust -1");
+    check_refused((dml_optimizer){ .kind = DML_LAMB, .beta1 = NAN }, "lamb with beta1 nan");
     check_refused((dml_optimizer){ .kind = (dml_optimizer_kind)99, .lr = 0.1f }, "kind 99");
 
     dml_trainer *t = trainer_with((dml_optimizer){ 0 });
@@ -179,7 +181,7 @@ static void defaults(void)
         for (; (number = dml_optimizer_number(&got, i, &name)) != NULL; i++)
             CHECK_MESSAGE(*number == *dml_optimizer_number(&all, i, NULL), "%s of kind %d is %g", name, k,
                           (double)*number);
-        CHECK(i == 7 && !dml_optimizer_number(&got, -1, NULL) && !dml_optimizer_number(NULL, 0, NULL));
+        CHECK(i == 8 && !dml_optimizer_number(&got, -1, NULL) && !dml_optimizer_number(NULL, 0, NULL));
     }
     CHECK(trainer_with((dml_optimizer){ .kind = DML_SGD, .beta1 = -3, .epsilon = NAN }));
     dml_close(context);

@@ -131,6 +131,131 @@ static void scales_are_set_and_refused(void)
     dml_close(context);
 }
 
+/* ---- factors of whole parameters ---- */
+
+static double norm_over(const double *x, size_t n)
+{
+    double squares = 0;
+    for (size_t i = 0; i < n; i++) squares += x[i] * x[i];
+    return sqrt(squares);
+}
+
+/* You et al., for one parameter; t from 1 on. */
+static void reference_whole(const dml_optimizer *o, bool adapts, double t, size_t n, double *w, double *s0,
+                            double *s1, const float *g)
+{
+    const double decay = (double)o->weight_decay, beta1 = (double)o->beta1, beta2 = (double)o->beta2;
+    double r[COUNT], factor = 1;
+    for (size_t i = 0; i < n; i++) {
+        r[i] = (double)g[i];
+        if (o->kind == DML_LARS) continue;
+        s0[i] = beta1 * s0[i] + (1 - beta1) * r[i];
+        s1[i] = beta2 * s1[i] + (1 - beta2) * r[i] * r[i];
+        r[i] = s0[i] / (1 - pow(beta1, t)) / (sqrt(s1[i] / (1 - pow(beta2, t))) + (double)o->epsilon) +
+               decay * w[i];
+    }
+    const double w_norm = norm_over(w, n), r_norm = norm_over(r, n);
+    if (adapts && w_norm > 0 && r_norm > 0)
+        factor = o->kind == DML_LARS
+                     ? (double)o->trust * w_norm / (r_norm + decay * w_norm + (double)o->epsilon)
+                     : w_norm / r_norm;
+    for (size_t i = 0; i < n; i++) {
+        double step = factor * (r[i] + (o->kind == DML_LARS ? decay * w[i] : 0));
+        if (o->kind == DML_LARS) step = s0[i] = (double)o->momentum * s0[i] + step;
+        w[i] -= (double)o->lr * step;
+    }
+}
+
+static const dml_optimizer whole_variants[] = {
+    { .kind = DML_LARS,
+      .lr = 0.5f,
+      .momentum = 0.9f,
+      .weight_decay = 0.1f,
+      .epsilon = 1e-8f,
+      .trust = 0.02f },
+    { .kind = DML_LARS, .lr = 10, .epsilon = 1e-3f, .trust = 0.001f },
+    { .kind = DML_LAMB, .lr = 0.05f, .weight_decay = 0.2f, .beta1 = 0.8f, .beta2 = 0.95f, .epsilon = 1e-6f },
+    { .kind = DML_LAMB, .lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-6f },
+};
+
+static void check_whole(const dml_optimizer *optimizer, bool scaled)
+{
+    const char *path = "trainer_update_test.tmp";
+    double w[COUNT], state[2][COUNT] = { { 0 } };
+    float g[COUNT], got[COUNT], again[COUNT];
+    unsigned random = 3;
+    context = open_here(NULL);
+    dml_node *loss = scaled ? scaled_loss() : small_loss();
+    dml_graph *graph = dml_node_graph(loss);
+    dml_trainer *t = trainer_on(loss, (dml_trainer_options){ .optimizer = *optimizer });
+    copy_vector(t, DML_PARAMETERS, got);
+    for (int i = 0; i < COUNT; i++) w[i] = (double)got[i]; /* biases are zeros: their norms are 0 */
+    for (int step = 0; step < 4; step++) {
+        test_fill(&random, g, COUNT);
+        if (step == 1) g[COUNT - 3] = g[COUNT - 2] = g[COUNT - 1] = 0; /* no gradient of the last bias */
+        if (step == 3) CHECK_INT(dml_trainer_save(t, path), DML_OK);
+        STEP_GRADIENT(t, g);
+        const size_t cut = dml_parameter_offset(dml_graph_find(graph, "dense_2.weight"));
+        CHECK_INT(dml_trainer_update_range(t, cut, COUNT), DML_OK);
+        CHECK_INT(dml_trainer_update_range(t, 0, cut), DML_OK);
+        CHECK_INT(dml_trainer_advance(t), DML_OK);
+        for (int i = 0; i < dml_graph_parameters(graph); i++) {
+            const dml_node *p = dml_graph_parameter(graph, i);
+            const dml_shape shape = dml_node_shape(p);
+            const size_t at = dml_parameter_offset(p);
+            dml_optimizer own = *optimizer;
+            own.lr *= dml_parameter_lr_scale(p);
+            own.weight_decay *= dml_parameter_decay_scale(p);
+            reference_whole(&own, dml_parameter_decay_scale(p) > 0, step + 1, dml_shape_count(&shape), w + at,
+                            state[0] + at, state[1] + at, g + at);
+        }
+        copy_vector(t, DML_PARAMETERS, got);
+        for (int i = 0; i < COUNT; i++)
+            CHECK_MESSAGE(fabs((double)got[i] - w[i]) <= 4e-6 * fmax(1, fabs(w[i])),
+                          "kind %d, step %d: w[%d] is %g, not %g", (int)optimizer->kind, step, i,
+                          (double)got[i], w[i]);
+    }
+    CHECK_INT(dml_trainer_load(t, path), DML_OK); /* the last step again */
+    STEP_GRADIENT(t, g);
+    CHECK_INT(dml_trainer_update(t), DML_OK);
+    copy_vector(t, DML_PARAMETERS, again);
+    CHECK(memcmp(again, got, sizeof got) == 0);
+    remove(path);
+    CHECK_INT(dml_trainer_update(t), DML_ERROR_STATE);
+    CHECK_CONTAINS(dml_error(context), "used up");
+    dml_clear_error(context);
+    STEP_GRADIENT(t, g);
+    CHECK_INT(dml_trainer_update_range(t, 0, 3), DML_ERROR_ARGUMENT);
+    CHECK_CONTAINS(dml_error(context), "updates whole parameters, and 'dense_1.weight' is elements 0 to 10");
+    dml_clear_error(context);
+    CHECK_INT(dml_trainer_update_range(t, 12, COUNT), DML_ERROR_ARGUMENT);
+    dml_clear_error(context);
+    CHECK_INT(dml_trainer_update_range(t, 3, 3), DML_OK);
+    CHECK_INT(dml_trainer_update(t), DML_OK);
+    dml_close(context);
+}
+
+static void whole_parameters(void)
+{
+    for (int v = 0; v < 4; v++) {
+        if (!slow_here() || v % 2 == 0) check_whole(&whole_variants[v], false);
+        if (!slow_here() || v == 2) check_whole(&whole_variants[v], true);
+    }
+}
+EACH_BACKEND(whole_parameters)
+
+static void what_makes_them(void)
+{
+    const dml_optimizer lars = dml_lars(0.5f, 0.9f), lamb = dml_lamb(0.25f, 0.125f);
+    float w = 1, g = 1, *state[] = { &g, &g };
+    CHECK(lars.kind == DML_LARS && lars.lr == 0.5f && lars.momentum == 0.9f);
+    CHECK(lamb.kind == DML_LAMB && lamb.lr == 0.25f && lamb.weight_decay == 0.125f);
+    CHECK_INT(dml_optimizer_states(&lars), 1);
+    CHECK_INT(dml_optimizer_states(&lamb), 2);
+    CHECK_INT(dml_optimizer_update(&lamb, NULL, 0, 1, &w, &g, state), DML_ERROR_ARGUMENT);
+    CHECK(w == 1);
+}
+
 /* ---- clipping ---- */
 
 static double norm_of(const float *g)
@@ -365,6 +490,8 @@ int main(void)
     RUN_EACH(scales);
     RUN_EACH(ranges_of_scaled_parameters);
     RUN(scales_are_set_and_refused);
+    RUN_EACH(whole_parameters);
+    RUN(what_makes_them);
     RUN_EACH(clipping);
     RUN_EACH(clipping_a_nan);
     RUN_EACH(what_is_clipped);

@@ -60,6 +60,7 @@ TEST__UNUSED static void reference_update(const dml_optimizer *o, double t, size
             s0[i] += d * d;
             w[i] -= lr * d / (sqrt(s0[i]) + epsilon);
             break;
+        default: break;
         }
     }
 }
