@@ -169,7 +169,7 @@ clang.no := $(if $(call has_command,clang),,clang is not installed)
 
 asan.cc := $(CC)
 asan.flags := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all
-asan.folders := $(CPU_FOLDERS) gpu
+asan.folders := $(CPU_FOLDERS) gpu conformance
 asan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=address,undefined -x c - -o /dev/null \
     2>&1),$(CC) has no AddressSanitizer)
 

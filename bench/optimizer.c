@@ -4,38 +4,54 @@
 
 typedef struct job {
     dml_pool *pool;
+    const dml_optimizer *optimizer;
+    uint64_t step;
     size_t n;
-    float *w, *g, *v; /* (n) */
-    float momentum;
+    float *w, *g, *state[2]; /* (n) */
 } job;
 
 static void run(void *argument)
 {
     job *j = argument;
-    dml_sgd_update(j->pool, j->n, j->w, j->g, j->momentum > 0 ? j->v : NULL, 0.01f, j->momentum, 0, false);
+    dml_optimizer_update(j->optimizer, j->pool, j->step++, j->n, j->w, j->g, j->state);
 }
 
 typedef struct kind {
     const char *name;
-    float momentum;
-    int reads, writes; /* vectors; those together are as many as are read */
+    dml_optimizer optimizer;
 } kind;
 
-static const kind kinds[] = { { "sgd", 0, 2, 1 }, { "momentum", 0.9f, 3, 2 } };
+static const kind kinds[] = { { "sgd", { .kind = DML_SGD, .lr = 0.01f } },
+                              { "momentum", { .kind = DML_SGD, .lr = 0.01f, .momentum = 0.9f } },
+                              { "adam", { .kind = DML_ADAM, .lr = 1e-3f } },
+                              { "adamw", { .kind = DML_ADAMW, .lr = 1e-3f, .weight_decay = 0.01f } },
+                              { "rmsprop", { .kind = DML_RMSPROP, .lr = 1e-3f } },
+                              { "adagrad", { .kind = DML_ADAGRAD, .lr = 1e-3f } } };
+
+/* Vectors that an update reads; all but the gradient are written too. */
+static size_t reads_of(const kind *k)
+{
+    return 2 + (size_t)dml_optimizer_states(&k->optimizer);
+}
 
 static void measure(const kind *k, const char *level, size_t n, bench_peers *peers, dml_pool *pool,
                     double seconds)
 {
     char name[128];
+    const size_t reads = reads_of(k);
     job j = { pool,
+              &k->optimizer,
+              0,
               n,
               bench_floats("optimizer", n),
               bench_floats("optimizer", n),
-              bench_floats("optimizer", n),
-              k->momentum };
-    for (size_t i = 0; i < n; i++) j.g[i] *= 1e-6f, j.v[i] *= 1e-6f;
-    const double moved = (double)sizeof(float) * (double)n * (k->reads + k->writes);
-    bench_stream stream = bench_stream_begin(pool, sizeof(float) * n * (size_t)k->reads, BENCH_COPY);
+              { bench_floats("optimizer", n), bench_floats("optimizer", n) } };
+    for (size_t i = 0; i < n; i++) {
+        j.g[i] *= 1e-6f;
+        j.state[0][i] = j.state[1][i] = 1e-12f; /* as of a root's argument, or of a velocity */
+    }
+    const double moved = (double)sizeof(float) * (double)n * (double)(2 * reads - 1);
+    bench_stream stream = bench_stream_begin(pool, sizeof(float) * n * reads, BENCH_COPY);
     peers->limit = stream.block ? &stream : NULL;
     bench_fma_peak(pool); /* says whether the row is disturbed */
     snprintf(name, sizeof name, "optimizer %s %zu", k->name, n);
@@ -47,12 +63,13 @@ static void measure(const kind *k, const char *level, size_t n, bench_peers *pee
     peers->limit = NULL;
     free(j.w);
     free(j.g);
-    free(j.v);
+    free(j.state[0]);
+    free(j.state[1]);
 }
 
 static const char usage[] =
-    "usage: optimizer [--what sgd|momentum] [--n N] [options]\n"
-    "  --what WHAT  only stochastic gradient descent without or with momentum\n"
+    "usage: optimizer [--what WHAT] [--n N] [options]\n"
+    "  --what WHAT  only sgd, momentum, adam, adamw, rmsprop or adagrad\n"
     "  --n N        vectors of N elements; otherwise such that they fill half of each cache, and far beyond "
     "the last\n" BENCH_COMMON_USAGE "Prints a row for each optimizer and size: ours is the GB/s that are "
     "read and written, limit the measured\n"
@@ -72,7 +89,8 @@ int main(int argc, char **argv)
     const int count = (int)(sizeof kinds / sizeof *kinds);
     for (int i = 0; i < count; i++) found |= !what || strcmp(what, kinds[i].name) == 0;
     if (!found) {
-        fprintf(stderr, "optimizer: --what is sgd or momentum, not \"%s\"\n", what);
+        fprintf(stderr, "optimizer: --what is sgd, momentum, adam, adamw, rmsprop or adagrad, not \"%s\"\n",
+                what);
         return 2;
     }
     if (common.quick && common.seconds > 0.02) common.seconds = 0.02;
@@ -82,12 +100,12 @@ int main(int argc, char **argv)
         bench_peers_start(&peers, "optimizer", common.peers, names, threads);
         for (int i = 0; i < count; i++) {
             const kind *k = &kinds[i];
-            if (what ? strcmp(what, k->name) != 0 : common.quick && k->momentum == 0) continue;
+            if (what ? strcmp(what, k->name) != 0 : common.quick && i != 1 && i != 3) continue;
             for (int level = 0; level < (n ? 1 : BENCH_LEVELS); level++) {
                 if (common.quick && !n && level != 1 && level != BENCH_LEVELS - 1) continue;
                 measure(k, n ? "asked" : bench_levels[level],
-                        n ? (size_t)n : bench_level_bytes(level) / sizeof(float) / (size_t)k->reads, &peers,
-                        pool, common.seconds);
+                        n ? (size_t)n : bench_level_bytes(level) / sizeof(float) / reads_of(k), &peers, pool,
+                        common.seconds);
             }
         }
         bench_peers_end(&peers);

@@ -82,6 +82,8 @@ def optimizer(words):
         "nesterov": lambda: torch.optim.SGD([w], lr=0.01, momentum=0.9, nesterov=True, fused=True),
         "adam": lambda: torch.optim.Adam([w], lr=1e-3, fused=True),
         "adamw": lambda: torch.optim.AdamW([w], lr=1e-3, fused=True),
+        "rmsprop": lambda: torch.optim.RMSprop([w], lr=1e-3),  # it has no fused one
+        "adagrad": lambda: torch.optim.Adagrad([w], lr=1e-3, fused=True),
     }
     torch.set_grad_enabled(True)
     return kinds[what]().step, ""

@@ -26,7 +26,7 @@ typedef struct dml_ref {
    then a block of integers and floats; what each means is written at the kernel. */
 #define DML_LAUNCH_BUFFERS 6
 #define DML_LAUNCH_INTS 16
-#define DML_LAUNCH_FLOATS 4
+#define DML_LAUNCH_FLOATS 8
 typedef struct dml_launch {
     const char *kernel; /* its name in src/gpu/kernels.cl */
     size_t size[2];     /* how much there is to do along x and y: elements, rows, outputs; how much of it a

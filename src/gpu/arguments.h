@@ -11,11 +11,11 @@ typedef int64_t dml__kernel_offset;
 typedef int32_t dml__kernel_integer;
 #endif
 
-/* 128 bytes without padding. The counts are DML_LAUNCH_BUFFERS, _INTS and _FLOATS. */
+/* 144 bytes without padding. The counts are DML_LAUNCH_BUFFERS, _INTS and _FLOATS. */
 typedef struct dml__kernel_arguments {
     dml__kernel_offset offset[6]; /* in bytes, into each buffer */
     dml__kernel_integer integer[16];
-    float real[4];
+    float real[8];
 } dml__kernel_arguments;
 
 /* Every kernel runs in work-groups of this many items, in one dimension. */

@@ -35,27 +35,4 @@ KERNEL(bias_add)
     if (i < rows * columns) y[i] += bias[i % columns];
 }
 
-/* One step of gradient descent with momentum; the formula is in src/kernels/update.h.
-   Buffers w, g, v (may be NULL); ints n, nesterov; floats lr, momentum, weight_decay. */
-KERNEL(sgd_update)
-{
-    GLOBAL float *w = BUFFER(0, float);
-    GLOBAL const float *g = BUFFER(1, const float);
-    GLOBAL float *v = BUFFER(2, float);
-    const unsigned n = (unsigned)INT(0);
-    const int nesterov = INT(1);
-    const float lr = REAL(0), momentum = REAL(1), weight_decay = REAL(2);
-    const unsigned i = ELEMENT;
-    if (i < n) {
-        const float d = g[i] + weight_decay * w[i];
-        float step = d;
-        if (v) {
-            const float velocity = momentum * v[i] + d;
-            v[i] = velocity;
-            step = nesterov ? d + momentum * velocity : velocity;
-        }
-        w[i] -= lr * step;
-    }
-}
-
 #endif

@@ -11,6 +11,14 @@
     X(broadcast, 256, 1)                                                                                     \
     X(bias_add, 256, 1)                                                                                      \
     X(sgd_update, 256, 1)                                                                                    \
+    X(adam_update, 256, 1)                                                                                   \
+    X(rmsprop_update, 256, 1)                                                                                \
+    X(adagrad_update, 256, 1)                                                                                \
+    X(sum_squares, 1, 1)                                                                                     \
+    X(clip_norm, 256, 1)                                                                                     \
+    X(clip_values, 256, 1)                                                                                   \
+    X(lamb_direction, 256, 1)                                                                                \
+    X(trust, 256, 1)                                                                                         \
     X(gemm, 64, 64)                                                                                          \
     X(conv2d_forward, 64, 64)                                                                                \
     X(conv2d_backward_input, 64, 64)                                                                         \

@@ -338,7 +338,9 @@ DML_API dml_node *dml_parameter_shaped(dml_graph *graph, const char *name, dml_i
         return NULL;
     }
     dml_node *node = dml__leaf_create(graph, dml__parameter_op(), name, DML_F32, shape);
-    if (node) node->init = init;
+    if (!node) return NULL;
+    node->init = init;
+    node->lr_scale = node->decay_scale = 1.0f;
     return node;
 }
 

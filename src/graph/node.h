@@ -32,6 +32,7 @@ struct dml_node {
     bool kept;         /* training passes change it: a running statistic, frozen for good */
     size_t place;      /* in the order of first use, in elements: what its initial values depend on */
     size_t offset;     /* in w and g, in elements; set when w is laid out */
+    float lr_scale, decay_scale; /* of the optimizer's learning rate and weight decay */
     dml_node *next_parameter;
 };
 

@@ -10,12 +10,12 @@
 #define DML__BLOCK ((size_t)16384)
 
 /* What an elementwise kernel reads and writes; what isn't there is NULL. An output may be an input too. */
-#define DML__MAP_INPUTS 3
-#define DML__MAP_OUTPUTS 2
+#define DML__MAP_INPUTS 4
+#define DML__MAP_OUTPUTS 3
 typedef struct dml__map_operands {
     const float *in[DML__MAP_INPUTS];
     float *out[DML__MAP_OUTPUTS];
-    float number[4];
+    float number[8];
     bool stream; /* to out[0], which isn't read; dml__map sets it */
 } dml__map_operands;
 

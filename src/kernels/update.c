@@ -4,7 +4,14 @@
 #include "kernels/update.h"
 
 #include "kernels/blocks.h"
+#include "kernels/update_internal.h"
 
+#include <math.h>
+
+/* Each kernel reads w, g and the state vectors as in[0], in[1] and on, and writes w and the state vectors as
+   out[0] and on. */
+
+/* Numbers: lr, momentum, weight decay, nesterov. */
 DML__BODY void dml__sgd_loop(bool has_v, bool nesterov, size_t n, const dml__map_operands *at)
 {
     const float lr = at->number[0], momentum = at->number[1], weight_decay = at->number[2];
@@ -34,14 +41,159 @@ DML__BODY void dml__sgd_map_body(size_t n, const dml__map_operands *operands)
 }
 DML__PER_ISA(dml__sgd_map, (size_t n, const dml__map_operands *at), (n, at))
 
+/* In halves, since a function without the instruction set has no roots of 32 bytes; as pairs of floats, since
+   gcc puts a vector of eight together one by one. */
+DML__BODY void dml__root(dml__vf *x)
+{
+#if defined(__SSE__) && DML__LANES == 8
+    typedef double pairs __attribute__((vector_size(32)));
+    typedef double half __attribute__((vector_size(16)));
+    const pairs v = (pairs)*x;
+    half low = { v[0], v[1] }, high = { v[2], v[3] };
+    low = (half)_mm_sqrt_ps((__m128)low), high = (half)_mm_sqrt_ps((__m128)high);
+    const pairs roots = { low[0], low[1], high[0], high[1] };
+    *x = (dml__vf)roots;
+#else
+    for (int lane = 0; lane < DML__LANES; lane++) (*x)[lane] = sqrtf((*x)[lane]);
+#endif
+}
+
+/* Roots and quotients keep so much waiting that few loads of what comes are under way: from memory that costs
+   a fifth. So those are asked for, 1 KB ahead. Whole numbers, since there may be no array there. */
+DML__BODY void dml__ask_ahead(const dml__map_operands *at, int inputs, size_t i)
+{
+    for (int k = 0; k < inputs; k++) __builtin_prefetch((const void *)((uintptr_t)at->in[k] + (i + 256) * 4));
+}
+
+/* Numbers: the step's size, epsilon (both with the bias corrections in them), 1 - beta1, beta2, 1 - beta2,
+   the decay added to the gradient, what the parameter keeps. */
+DML__BODY void dml__adam_map_body(size_t n, const dml__map_operands *operands)
+{
+    const dml__map_operands at = *operands;
+    const float size = at.number[0], epsilon = at.number[1], follow = at.number[2], keep = at.number[3],
+                add = at.number[4], decay = at.number[5], shrink = at.number[6];
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        dml__ask_ahead(&at, 4, i);
+        const dml__vf w = DML__LOAD(at.in[0] + i);
+        const dml__vf d = DML__LOAD(at.in[1] + i) + decay * w;
+        dml__vf m = DML__LOAD(at.in[2] + i), v = DML__LOAD(at.in[3] + i);
+        m = m + follow * (d - m);
+        v = keep * v + add * d * d;
+        DML__STORE(at.out[1] + i, m);
+        DML__STORE(at.out[2] + i, v);
+        dml__root(&v);
+        DML__STORE(at.out[0] + i, shrink * w - size * m / (v + epsilon));
+    }
+}
+DML__PER_ISA(dml__adam_map, (size_t n, const dml__map_operands *at), (n, at))
+
+/* Numbers: lr, epsilon, weight decay, alpha, 1 - alpha, momentum. */
+DML__BODY void dml__rmsprop_map_body(size_t n, const dml__map_operands *operands)
+{
+    const dml__map_operands at = *operands;
+    const float lr = at.number[0], epsilon = at.number[1], decay = at.number[2], keep = at.number[3],
+                add = at.number[4], momentum = at.number[5];
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        dml__ask_ahead(&at, 3, i);
+        const dml__vf w = DML__LOAD(at.in[0] + i);
+        const dml__vf d = DML__LOAD(at.in[1] + i) + decay * w;
+        dml__vf v = keep * DML__LOAD(at.in[2] + i) + add * d * d;
+        DML__STORE(at.out[1] + i, v);
+        dml__root(&v);
+        dml__vf step = d / (v + epsilon);
+        if (at.in[3]) {
+            step = momentum * DML__LOAD(at.in[3] + i) + step;
+            DML__STORE(at.out[2] + i, step);
+        }
+        DML__STORE(at.out[0] + i, w - lr * step);
+    }
+}
+DML__PER_ISA(dml__rmsprop_map, (size_t n, const dml__map_operands *at), (n, at))
+
+/* Numbers: lr, epsilon, weight decay. */
+DML__BODY void dml__adagrad_map_body(size_t n, const dml__map_operands *operands)
+{
+    const dml__map_operands at = *operands;
+    const float lr = at.number[0], epsilon = at.number[1], decay = at.number[2];
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        dml__ask_ahead(&at, 3, i);
+        const dml__vf w = DML__LOAD(at.in[0] + i);
+        const dml__vf d = DML__LOAD(at.in[1] + i) + decay * w;
+        dml__vf v = DML__LOAD(at.in[2] + i) + d * d;
+        DML__STORE(at.out[1] + i, v);
+        dml__root(&v);
+        DML__STORE(at.out[0] + i, w - lr * d / (v + epsilon));
+    }
+}
+DML__PER_ISA(dml__adagrad_map, (size_t n, const dml__map_operands *at), (n, at))
+
+/* Numbers: as Adam's. */
+DML__BODY void dml__lamb_map_body(size_t n, const dml__map_operands *operands)
+{
+    const dml__map_operands at = *operands;
+    const float size = at.number[0], epsilon = at.number[1], follow = at.number[2], keep = at.number[3],
+                add = at.number[4], decay = at.number[5];
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        dml__ask_ahead(&at, 4, i);
+        const dml__vf d = DML__LOAD(at.in[1] + i);
+        dml__vf m = DML__LOAD(at.in[2] + i), v = DML__LOAD(at.in[3] + i);
+        m = m + follow * (d - m);
+        v = keep * v + add * d * d;
+        DML__STORE(at.out[1] + i, m);
+        DML__STORE(at.out[2] + i, v);
+        dml__root(&v);
+        DML__STORE(at.out[0] + i, size * m / (v + epsilon) + decay * DML__LOAD(at.in[0] + i));
+    }
+}
+DML__PER_ISA(dml__lamb_map, (size_t n, const dml__map_operands *at), (n, at))
+
+DML__LOCAL void dml__lamb_direction(dml_pool *pool, size_t n, const float *w, float *g, float *m, float *v,
+                                    const float number[DML__UPDATE_NUMBERS])
+{
+    dml__map_operands operands = { { w, g, m, v }, { g, m, v }, { 0 }, false };
+    for (int i = 0; i < DML__UPDATE_NUMBERS; i++) operands.number[i] = number[i];
+    dml__map(pool, n, dml__lamb_map, &operands);
+}
+
+/* Comparisons with a NaN are false, so it stays. Number: the most. */
+DML__BODY void dml__clip_map_body(size_t n, const dml__map_operands *operands)
+{
+    const dml__map_operands at = *operands;
+    dml__vf most, least;
+    dml__splat(&most, at.number[0]);
+    least = -most;
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        dml__vf x = DML__LOAD(at.in[0] + i);
+        x = DML__SELECT(x > most, most, x);
+        DML__STORE(at.out[0] + i, DML__SELECT(x < least, least, x));
+    }
+}
+DML__PER_ISA(dml__clip_map, (size_t n, const dml__map_operands *at), (n, at))
+
+DML_API void dml_clip_values(dml_pool *pool, size_t n, float most, float *x)
+{
+    const dml__map_operands operands = { { x }, { x }, { most }, false };
+    dml__map(pool, n, dml__clip_map, &operands);
+}
+
+DML__LOCAL void dml__update_by(dml__update_rule rule, dml_pool *pool, size_t n, float *w, const float *g,
+                               float *const state[DML__UPDATE_STATES],
+                               const float number[DML__UPDATE_NUMBERS])
+{
+    static const dml__map_kernel kernels[] = { dml__sgd_map, dml__adam_map, dml__rmsprop_map,
+                                               dml__adagrad_map };
+    dml__map_operands operands = { { w, g, state[0], state[1] }, { w, state[0], state[1] }, { 0 }, false };
+    for (int i = 0; i < DML__UPDATE_NUMBERS; i++) operands.number[i] = number[i];
+    dml__map(pool, n, kernels[rule], &operands);
+}
+
 DML_API void dml_sgd_update(dml_pool *pool, size_t n, float *w, const float *g, float *v, float lr,
                             float momentum, float weight_decay, bool nesterov)
 {
-    const dml__map_operands operands = {
-        { w, g, v }, { w, v }, { lr, momentum, weight_decay, nesterov ? 1.0f : 0.0f }, false
-    };
+    float *const state[DML__UPDATE_STATES] = { v, NULL };
+    const float number[DML__UPDATE_NUMBERS] = { lr, momentum, weight_decay, nesterov ? 1.0f : 0.0f };
     DML_ASSERT(v || momentum == 0);
-    dml__map(pool, n, dml__sgd_map, &operands);
+    dml__update_by(DML__UPDATE_SGD, pool, n, w, g, state, number);
 }
 
 #endif

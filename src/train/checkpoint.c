@@ -81,36 +81,60 @@ static bool dml__read_real(const char *text, float *value)
 
 /* ---- writing ---- */
 
-enum { DML__RUN_PAIRS = 7 };
+/* The optimizer's name, seed, step, nesterov and its numbers. */
+enum { DML__MOST_RUN_PAIRS = 16, DML__KEY_BYTES = 32 };
 
-static void dml__write_run(const dml_trainer *trainer, char text[DML__RUN_PAIRS][DML__NUMBER_BYTES],
-                           dml__metadata pairs[DML__RUN_PAIRS])
+typedef struct dml__run_texts {
+    int count;
+    char key[DML__MOST_RUN_PAIRS][DML__KEY_BYTES], value[DML__MOST_RUN_PAIRS][DML__NUMBER_BYTES];
+    dml__metadata pair[DML__MOST_RUN_PAIRS];
+} dml__run_texts;
+
+/* The next pair's value, to be written. */
+static char *dml__add_run_text(dml__run_texts *texts, const char *name)
 {
-    static const char *const keys[DML__RUN_PAIRS] = { "dml.optimizer",    "dml.lr",       "dml.momentum",
-                                                      "dml.weight_decay", "dml.nesterov", "dml.seed",
-                                                      "dml.step" };
-    const dml_optimizer *o = &trainer->optimizer;
-    snprintf(text[0], DML__NUMBER_BYTES, "%s", trainer->row->name);
-    dml__write_real(o->lr, text[1]);
-    dml__write_real(o->momentum, text[2]);
-    dml__write_real(o->weight_decay, text[3]);
-    snprintf(text[4], DML__NUMBER_BYTES, "%d", o->nesterov ? 1 : 0);
-    snprintf(text[5], DML__NUMBER_BYTES, "%llu", (unsigned long long)trainer->context->seed);
-    snprintf(text[6], DML__NUMBER_BYTES, "%llu", (unsigned long long)trainer->steps);
-    for (int i = 0; i < DML__RUN_PAIRS; i++) {
-        pairs[i].key = keys[i];
-        pairs[i].value = text[i];
-    }
+    const int i = texts->count++;
+    DML_ASSERT(i < DML__MOST_RUN_PAIRS);
+    snprintf(texts->key[i], DML__KEY_BYTES, DML__OWN_TENSORS "%s", name);
+    texts->pair[i].key = texts->key[i];
+    texts->pair[i].value = texts->value[i];
+    return texts->value[i];
+}
+
+/* Number i of the optimizer, if its kind uses it. */
+static float *dml__used_number(const dml_trainer *trainer, dml_optimizer *optimizer, int *i,
+                               const char **name)
+{
+    float *number;
+    while ((number = dml_optimizer_number(optimizer, *i, name)) != NULL && !(trainer->row->uses & 1u << *i))
+        ++*i;
+    return number;
+}
+
+static void dml__write_run(const dml_trainer *trainer, dml__run_texts *texts)
+{
+    dml_optimizer o = trainer->optimizer;
+    const char *name;
+    const float *number;
+    texts->count = 0;
+    snprintf(dml__add_run_text(texts, "optimizer"), DML__NUMBER_BYTES, "%s", trainer->row->name);
+    for (int i = 0; (number = dml__used_number(trainer, &o, &i, &name)) != NULL; i++)
+        dml__write_real(*number, dml__add_run_text(texts, name));
+    if (o.kind == DML_SGD)
+        snprintf(dml__add_run_text(texts, "nesterov"), DML__NUMBER_BYTES, "%d", o.nesterov ? 1 : 0);
+    snprintf(dml__add_run_text(texts, "seed"), DML__NUMBER_BYTES, "%llu",
+             (unsigned long long)trainer->context->seed);
+    snprintf(dml__add_run_text(texts, "step"), DML__NUMBER_BYTES, "%llu", (unsigned long long)trainer->steps);
 }
 
 /* The tensors of one state vector: as the parameters', for those that are trained. Returns how many. */
-static int dml__state_tensors(const dml_trainer *trainer, int s, const float *vector, dml__tensor *tensors,
+static int dml__state_tensors(const dml_trainer *trainer, int v, const float *vector, dml__tensor *tensors,
                               char (*names)[2 * DML_NAME_BYTES])
 {
     int count = 0;
     for (const dml_node *p = trainer->program->graph->first_parameter; p; p = p->next_parameter) {
         if (p->frozen) continue;
-        dml__state_name(trainer->row->state[s], p->name, names[count]);
+        dml__state_name(dml__vector_name(trainer, v), p->name, names[count]);
         tensors[count].name = names[count];
         tensors[count].dtype = DML_F32;
         tensors[count].ndim = p->shape.ndim;
@@ -134,13 +158,11 @@ static dml_status dml__write_checkpoint(dml_trainer *trainer, const char *path, 
         if (v == DML_PARAMETERS)
             dml__graph_tensors(trainer->program->graph, vector, tensors);
         else
-            count +=
-                dml__state_tensors(trainer, v - DML_OPTIMIZER_STATE, vector, tensors + count, names + count);
+            count += dml__state_tensors(trainer, v, vector, tensors + count, names + count);
     }
-    char text[DML__RUN_PAIRS][DML__NUMBER_BYTES];
-    dml__metadata pairs[DML__RUN_PAIRS];
-    dml__write_run(trainer, text, pairs);
-    return dml__safetensors_save(&context->memory, path, tensors, count, pairs, DML__RUN_PAIRS,
+    dml__run_texts texts;
+    dml__write_run(trainer, &texts);
+    return dml__safetensors_save(&context->memory, path, tensors, count, texts.pair, texts.count,
                                  &context->error);
 }
 
@@ -148,6 +170,7 @@ static dml_status dml__trainer_save_in(dml_trainer *trainer, const char *path)
 {
     dml_context *context = trainer->context;
     if (context->error.status != DML_OK) return context->error.status;
+    if (dml__check_not_swapped(trainer) != DML_OK) return DML_ERROR_STATE;
     const size_t most =
         (size_t)dml_graph_parameters(trainer->program->graph) * (size_t)(trainer->vectors - 1);
     dml__tensor *tensors = (dml__tensor *)dml__allocate_array(&context->memory, most, sizeof *tensors);
@@ -189,8 +212,10 @@ static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetenso
                                 dml_trainer_run *run)
 {
     dml__error *error = &trainer->context->error;
-    const char *kind = dml__safetensors_text(file, "dml.optimizer");
-    uint64_t nesterov;
+    const char *kind = dml__safetensors_text(file, "dml.optimizer"), *lacking = NULL, *name;
+    char key[DML__KEY_BYTES];
+    float *number;
+    uint64_t nesterov = 0;
     memset(run, 0, sizeof *run);
     run->optimizer.kind = trainer->optimizer.kind;
     if (!kind)
@@ -200,16 +225,19 @@ static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetenso
         return dml__fail(error, DML_ERROR_FORMAT,
                          "\"%s\" was trained by %.32s, this trainer's optimizer is %s", path, kind,
                          trainer->row->name);
-    if (!dml__read_real(dml__safetensors_text(file, "dml.lr"), &run->optimizer.lr) ||
-        !dml__read_real(dml__safetensors_text(file, "dml.momentum"), &run->optimizer.momentum) ||
-        !dml__read_real(dml__safetensors_text(file, "dml.weight_decay"), &run->optimizer.weight_decay) ||
-        !dml__read_whole(dml__safetensors_text(file, "dml.nesterov"), &nesterov) || nesterov > 1 ||
-        !dml__read_whole(dml__safetensors_text(file, "dml.seed"), &run->seed) ||
-        !dml__read_whole(dml__safetensors_text(file, "dml.step"), &run->steps))
+    for (int i = 0; (number = dml__used_number(trainer, &run->optimizer, &i, &name)) != NULL; i++) {
+        snprintf(key, sizeof key, DML__OWN_TENSORS "%s", name);
+        if (!dml__read_real(dml__safetensors_text(file, key), number)) lacking = name;
+    }
+    if (trainer->optimizer.kind == DML_SGD &&
+        (!dml__read_whole(dml__safetensors_text(file, "dml.nesterov"), &nesterov) || nesterov > 1))
+        lacking = "nesterov";
+    if (!dml__read_whole(dml__safetensors_text(file, "dml.seed"), &run->seed)) lacking = "seed";
+    if (!dml__read_whole(dml__safetensors_text(file, "dml.step"), &run->steps)) lacking = "step";
+    if (lacking)
         return dml__fail(error, DML_ERROR_FORMAT,
-                         "\"%s\" lacks one of the numbers of a run (dml.lr, dml.momentum, dml.weight_decay, "
-                         "dml.nesterov, dml.seed, dml.step), or has one that can't be",
-                         path);
+                         "\"%s\" lacks one of the numbers of a run, dml.%s, or has one that can't be", path,
+                         lacking);
     run->optimizer.nesterov = nesterov == 1;
     return DML_OK;
 }
@@ -219,7 +247,7 @@ static dml_status dml__check_states(const dml_trainer *trainer, const dml__safet
                                     const char *path, const dml_optimizer *optimizer)
 {
     dml__error *error = &trainer->context->error;
-    const int states = trainer->vectors - DML_OPTIMIZER_STATE, saved = trainer->row->states(optimizer);
+    const int states = trainer->states, saved = trainer->row->states(optimizer);
     if (saved != states)
         return dml__fail(error, DML_ERROR_FORMAT,
                          "\"%s\" was trained by %s with momentum %g and %d state vector%s, this trainer has "
@@ -227,12 +255,12 @@ static dml_status dml__check_states(const dml_trainer *trainer, const dml__safet
                          path, trainer->row->name, (double)optimizer->momentum, saved, saved == 1 ? "" : "s",
                          (double)trainer->optimizer.momentum, states);
     dml_status status = DML_OK;
-    for (int s = 0; s < states; s++)
+    for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors; v++)
         for (const dml_node *p = trainer->program->graph->first_parameter; p && status == DML_OK;
              p = p->next_parameter) {
             char name[2 * DML_NAME_BYTES];
             int found;
-            dml__state_name(trainer->row->state[s], p->name, name);
+            dml__state_name(dml__vector_name(trainer, v), p->name, name);
             if (!p->frozen) status = dml__file_has(file, path, name, &p->shape, &found, error);
         }
     return status;
@@ -248,7 +276,7 @@ static dml_status dml__read_states(dml_trainer *trainer, dml__safetensors *file)
              p = p->next_parameter) {
             char name[2 * DML_NAME_BYTES];
             if (p->frozen) continue;
-            dml__state_name(trainer->row->state[v - DML_OPTIMIZER_STATE], p->name, name);
+            dml__state_name(dml__vector_name(trainer, v), p->name, name);
             status = dml__safetensors_read(file, dml__safetensors_find(file, name), vector + p->offset,
                                            &trainer->context->error);
         }
@@ -261,10 +289,11 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
 {
     dml_graph *graph = trainer->program->graph;
     dml_trainer_run run;
-    dml_status status = dml__graph_fits_file(graph, file, path);
+    dml_status status = dml__check_not_swapped(trainer);
+    if (status == DML_OK) status = dml__graph_fits_file(graph, file, path);
     if (status == DML_OK) status = dml__read_run(trainer, file, path, &run);
     if (status == DML_OK) status = dml__check_states(trainer, file, path, &run.optimizer);
-    if (status == DML_OK && dml__check_optimizer(&run.optimizer, &trainer->context->error) != DML_OK)
+    if (status == DML_OK && dml__complete_optimizer(&run.optimizer, &trainer->context->error) != DML_OK)
         status = trainer->context->error.status = DML_ERROR_FORMAT;
     if (status != DML_OK || (status = dml__graph_claim_writing(graph)) != DML_OK) return status;
     status = dml__graph_read_file(graph, file);

@@ -5,9 +5,10 @@
 
 #include "base/memory.h"
 #include "graph/op.h"
-#include "kernels/elementwise.h"
+#include "train/schedule_internal.h"
 #include "train/trainer_internal.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,6 +30,7 @@ static void dml__trainer_destroy_owned(dml__owned *owned)
         if (v != DML_PARAMETERS) dml__release(&context->memory, trainer->mirror[v]);
         if (v >= DML_OPTIMIZER_STATE) dml__buffer_destroy(context, trainer->vector[v]);
     }
+    dml__buffer_destroy(context, trainer->squares);
     dml_program_destroy(trainer->program);
     dml__release(&context->memory, trainer);
 }
@@ -42,10 +44,10 @@ static dml_status dml__trainer_allocate(dml_trainer *trainer)
 {
     dml_context *context = trainer->context;
     const size_t count = trainer->program->graph->trained_count;
-    const int states = trainer->row->states(&trainer->optimizer);
     trainer->vector[DML_PARAMETERS] = trainer->program->graph->w;
     trainer->vector[DML_GRADIENTS] = trainer->program->g;
-    trainer->vectors = DML_OPTIMIZER_STATE + states;
+    trainer->states = trainer->row->states(&trainer->optimizer);
+    trainer->vectors = DML_OPTIMIZER_STATE + trainer->states + (trainer->average > 0.0f ? 1 : 0);
     for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors; v++) {
         trainer->vector[v] = dml__buffer_create(context, count * sizeof(float));
         if (!trainer->vector[v]) return context->error.status;
@@ -55,6 +57,8 @@ static dml_status dml__trainer_allocate(dml_trainer *trainer)
         if (status != DML_OK) return status;
     }
     if (context->device.host_memory) return DML_OK;
+    trainer->squares = dml__buffer_create(context, 3 * DML__MOST_SQUARES * sizeof(float));
+    if (!trainer->squares) return context->error.status;
     trainer->mirror[DML_PARAMETERS] = dml__graph_host(trainer->program->graph);
     if (!trainer->mirror[DML_PARAMETERS]) return context->error.status;
     for (int v = DML_GRADIENTS; v < trainer->vectors; v++) {
@@ -66,14 +70,39 @@ static dml_status dml__trainer_allocate(dml_trainer *trainer)
     return DML_OK;
 }
 
+/* The options but for the batch and the optimizer. */
+static dml_status dml__check_options(const dml_trainer_options *options, dml__error *error)
+{
+    static const char *const names[] = { "clip_norm", "clip_value" };
+    const float most[] = { options->clip_norm, options->clip_value };
+    for (int i = 0; i < 2; i++)
+        if (!(most[i] >= 0.0f && most[i] <= DML__MOST_CLIP))
+            return dml__fail(error, DML_ERROR_ARGUMENT,
+                             "%s %g asked for, it must be above 0 and at most %g; 0: no clipping", names[i],
+                             (double)most[i], (double)DML__MOST_CLIP);
+    if (!(options->average >= 0.0f && options->average < 1.0f))
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "an average that keeps %g of itself asked for, it must be below 1; 0: no average",
+                         (double)options->average);
+    return dml__check_schedule(&options->schedule, error);
+}
+
+static void dml__follow_schedule(dml_trainer *trainer)
+{
+    if (trainer->schedule.kind != DML_SCHEDULE_NONE)
+        trainer->optimizer.lr = dml_schedule_lr(&trainer->schedule, trainer->steps);
+}
+
 static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_options *options)
 {
     dml_context *context = loss->graph->context;
     dml_optimizer optimizer;
     memset(&optimizer, 0, sizeof optimizer);
     if (options) optimizer = options->optimizer;
-    if (optimizer.lr == 0.0f) optimizer.lr = 0.01f;
-    if (context->error.status != DML_OK || dml__check_optimizer(&optimizer, &context->error) != DML_OK)
+    const dml__optimizer_row *row = dml__optimizer_row_of(optimizer.kind);
+    if (row && optimizer.lr == 0.0f) optimizer.lr = row->lr;
+    if (context->error.status != DML_OK || dml__complete_optimizer(&optimizer, &context->error) != DML_OK ||
+        (options && dml__check_options(options, &context->error) != DML_OK))
         return NULL;
     dml_program_options program_options;
     memset(&program_options, 0, sizeof program_options);
@@ -90,7 +119,12 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     trainer->context = context;
     trainer->program = program;
     trainer->optimizer = optimizer;
-    trainer->row = dml__optimizer_row_of(optimizer.kind);
+    trainer->row = row;
+    trainer->clip_norm = options->clip_norm; /* options are there: there is no batch without */
+    trainer->clip_value = options->clip_value;
+    trainer->schedule = options->schedule;
+    trainer->average = options->average;
+    dml__follow_schedule(trainer);
     dml__own(context, &trainer->owned, dml__trainer_destroy_owned);
     if (dml__trainer_allocate(trainer) == DML_OK) return trainer;
     dml_trainer_destroy(trainer);
@@ -124,25 +158,6 @@ static dml_status dml__trainer_gradient_ready(void *user, size_t begin, size_t e
 {
     dml_trainer *trainer = (dml_trainer *)user;
     return trainer->sync.ready ? trainer->sync.ready(trainer->sync.state, trainer, begin, end) : DML_OK;
-}
-
-/* g = factor g */
-static dml_status dml__scale_gradient(dml_trainer *trainer, double factor)
-{
-    const size_t n = trainer->program->graph->trained_count;
-    const dml_ref g = { trainer->vector[DML_GRADIENTS], 0 };
-    dml_device *device = &trainer->context->device;
-    if (factor == 1) return DML_OK;
-    if (device->host_memory) {
-        dml_scale(trainer->context->pool, n, (float)factor, (float *)dml__host(g));
-        return DML_OK;
-    }
-    dml_launch launch = dml__launch("axpby", n, 1);
-    launch.buffer[0] = g;
-    launch.buffer[1] = g;
-    launch.integer[0] = (int32_t)n;
-    launch.real[0] = (float)factor;
-    return dml__submit(device, &launch);
 }
 
 /* A call of backward: what g held, weighs, and becomes. */
@@ -237,6 +252,7 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
     if (status != DML_OK) return status;
     dml__pass pass = dml__plan_pass(trainer, rows, flags);
     trainer->spoiled = true;
+    trainer->clipped = false;
     trainer->held = 0; /* whatever fails from here on leaves in g nothing to add to */
     trainer->pending = false;
     if (sync->begin && !pass.more) status = sync->begin(sync->state, trainer, pass.samples);
@@ -254,54 +270,15 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
 
 /* ---- update ---- */
 
-static dml_ref dml__trainer_ref(const dml_trainer *trainer, int vector, size_t begin)
-{
-    const dml_ref ref = { trainer->vector[vector], begin * sizeof(float) };
-    return ref;
-}
-
-static dml_status dml__check_whole(const dml_trainer *trainer)
-{
-    if (!trainer->pending) return DML_OK;
-    return dml__fail(&trainer->context->error, DML_ERROR_STATE,
-                     "an update while the gradient waits for more: the last backward before it comes without "
-                     "DML_MORE");
-}
-
-static dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, size_t end)
-{
-    dml_context *context = trainer->context;
-    const size_t count = trainer->program->graph->trained_count;
-    if (context->error.status != DML_OK) return context->error.status;
-    if (begin > end || end > count)
-        return dml__fail(&context->error, DML_ERROR_ARGUMENT,
-                         "an update of elements %zu to %zu asked for; there are %zu trained ones", begin, end,
-                         count);
-    const dml_status status = dml__check_whole(trainer);
-    if (status != DML_OK) return status;
-    if (trainer->spoiled)
-        return dml__fail(&context->error, DML_ERROR_STATE,
-                         "an update, but the last backward pass failed and left no gradient; make it again");
-    dml__update update;
-    memset(&update, 0, sizeof update);
-    update.device = &context->device;
-    update.pool = context->pool;
-    update.n = end - begin;
-    update.w = dml__trainer_ref(trainer, DML_PARAMETERS, begin);
-    update.g = dml__trainer_ref(trainer, DML_GRADIENTS, begin);
-    for (int s = 0; s < trainer->vectors - DML_OPTIMIZER_STATE; s++)
-        update.state[s] = dml__trainer_ref(trainer, DML_OPTIMIZER_STATE + s, begin);
-    update.step = trainer->steps;
-    return trainer->row->update(&trainer->optimizer, &update);
-}
-
 static dml_status dml__trainer_advance_in(dml_trainer *trainer)
 {
     const dml_sync *sync = &trainer->sync;
     const dml_status status = dml__check_whole(trainer);
     if (status != DML_OK) return status;
     trainer->steps++;
+    dml__follow_schedule(trainer);
     trainer->held = 0;
+    if (trainer->row->whole) trainer->spoiled = true; /* used up */
     return sync->updated ? sync->updated(sync->state, trainer) : DML_OK;
 }
 
@@ -363,6 +340,33 @@ DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, 
     if (status != DML_OK) return status;
     status = dml__trainer_update_in(trainer, begin, end);
     return dml__end_part(trainer, &part, status, "the update");
+}
+
+DML_API dml_status dml_trainer_swap_average(dml_trainer *trainer)
+{
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    dml__part part;
+    dml_status status = dml__begin_part(trainer, true, &part);
+    if (status != DML_OK) return status;
+    if (trainer->average > 0.0f)
+        status = dml__swap_average_in(trainer);
+    else
+        status = dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
+                           "the average of the parameters asked for; the trainer keeps none: say how much it "
+                           "keeps of itself in its options");
+    return dml__end_part(trainer, &part, status, "the exchange of the parameters and their average");
+}
+
+DML_API float dml_trainer_gradient_norm(dml_trainer *trainer)
+{
+    if (!trainer) return NAN;
+    dml__part part;
+    double norm = NAN;
+    dml_status status = dml__begin_part(trainer, false, &part);
+    if (status != DML_OK) return NAN;
+    status = dml__gradient_norm_in(trainer, &norm);
+    status = dml__end_part(trainer, &part, status, "the gradient's norm");
+    return status == DML_OK ? (float)norm : NAN;
 }
 
 DML_API dml_status dml_trainer_advance(dml_trainer *trainer)
@@ -429,19 +433,20 @@ DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_r
 {
     if (!trainer || !run) return DML_ERROR_ARGUMENT;
     dml__error *error = &trainer->context->error;
-    const dml_status status = dml__check_optimizer(&run->optimizer, error);
+    dml_optimizer optimizer = run->optimizer;
+    const dml_status status = dml__complete_optimizer(&optimizer, error);
     if (status != DML_OK) return status;
-    const int states = trainer->vectors - DML_OPTIMIZER_STATE;
-    const dml__optimizer_row *row = dml__optimizer_row_of(run->optimizer.kind);
-    if (row != trainer->row || row->states(&run->optimizer) != states)
+    const dml__optimizer_row *row = dml__optimizer_row_of(optimizer.kind);
+    if (row != trainer->row || row->states(&optimizer) != trainer->states)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "a run by %s with momentum %g can't go on by %s with momentum %g, which keeps other "
                          "state",
-                         row->name, (double)run->optimizer.momentum, trainer->row->name,
+                         row->name, (double)optimizer.momentum, trainer->row->name,
                          (double)trainer->optimizer.momentum);
-    trainer->optimizer = run->optimizer;
+    trainer->optimizer = optimizer;
     trainer->context->seed = run->seed;
     trainer->steps = run->steps;
+    dml__follow_schedule(trainer);
     return DML_OK;
 }
 
@@ -453,7 +458,10 @@ DML_API float dml_trainer_lr(const dml_trainer *trainer)
 DML_API void dml_trainer_set_lr(dml_trainer *trainer, float lr)
 {
     if (!trainer) return;
-    if (lr >= 0.0f && lr <= DML__MAX_LR)
+    if (trainer->schedule.kind != DML_SCHEDULE_NONE)
+        dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                  "a learning rate of %g asked for, but the trainer follows a schedule", (double)lr);
+    else if (lr >= 0.0f && lr <= DML__MAX_LR)
         trainer->optimizer.lr = lr;
     else
         dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
@@ -503,7 +511,7 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
     if (!trainer) return DML_ERROR_ARGUMENT;
     if (!dml__trainer_range_ok(trainer, vector, begin, end)) return DML_ERROR_ARGUMENT;
     dml_device *device = &trainer->context->device;
-    if (vector == DML_GRADIENTS) trainer->spoiled = false; /* the caller's own */
+    if (vector == DML_GRADIENTS) trainer->spoiled = trainer->clipped = false; /* the caller's own */
     if (device->host_memory || begin == end) return DML_OK;
     const dml_ref to = dml__trainer_ref(trainer, vector, begin);
     return device->backend->write(device, to, trainer->mirror[vector] + begin, (end - begin) * sizeof(float));
@@ -517,6 +525,11 @@ DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
     if (status != DML_OK) { /* another thread may be in a step with the strategy that is attached: it stays */
         if (sync.destroy) sync.destroy(sync.state, trainer);
         return status;
+    }
+    status = dml__check_not_swapped(trainer);
+    if (status != DML_OK) {
+        if (sync.destroy) sync.destroy(sync.state, trainer);
+        return dml__end_part(trainer, &part, status, "the start of the sync strategy");
     }
     dml__trainer_drop_sync(trainer);
     trainer->sync = sync;

@@ -7,12 +7,21 @@
 #include "graph/graph.h"
 #include "graph/program.h"
 #include "train/optimizer.h"
+#include "train/schedule.h"
 
 typedef struct dml_trainer dml_trainer;
 
 typedef struct dml_trainer_options {
     int batch;               /* the most samples of one step, at least 1: there is no default */
     dml_optimizer optimizer; /* zero: dml_sgd(0.01, 0) */
+    /* What the first update after a backward pass does to g, the mean over the global batch: cuts each
+       element to -clip_value .. clip_value; then scales g so that its Euclidean norm is at most clip_norm. 0:
+       nothing. A gradient that isn't finite is not made so. */
+    float clip_norm, clip_value;
+    dml_schedule schedule; /* which the learning rate follows, step by step, instead of staying as it is */
+    /* Keeps a moving average of the trained parameters as one more vector, the last: after each update
+       average = this times average + the rest of 1 times w, after the first w itself. 0: none. */
+    float average;
 } dml_trainer_options;
 
 /* Compiles the loss for training. NULL, with the error on the context, when dml_compile refuses, the
@@ -66,19 +75,35 @@ DML_API dml_status dml_trainer_update(dml_trainer *trainer);
 DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, size_t end);
 DML_API dml_status dml_trainer_advance(dml_trainer *trainer);
 
+/* The Euclidean norm of g: after an update with clip_norm, what it was before it was scaled. Summed in a
+   fixed order, so the same for any number of threads. NaN, with the error recorded, where a step would be
+   refused; it waits for the device. */
+DML_API float dml_trainer_gradient_norm(dml_trainer *trainer);
+
+/* Exchanges the trained parameters with their moving average (options.average), to evaluate or save the model
+   with it; the next call exchanges them back. In between an update, a checkpoint and a strategy are refused
+   with DML_ERROR_STATE. g is used on the way and lost. DML_ERROR_ARGUMENT for a trainer without an average.
+ */
+DML_API dml_status dml_trainer_swap_average(dml_trainer *trainer);
+
 DML_API dml_program *dml_trainer_program(dml_trainer *trainer);
 DML_API dml_context *dml_trainer_context(const dml_trainer *trainer);
 
 /* Steps taken, those before a checkpoint included. */
 DML_API uint64_t dml_trainer_steps(const dml_trainer *trainer);
 
-/* The learning rate of the steps to come, for schedules: 0 or more, else DML_ERROR_ARGUMENT is recorded. */
+/* The learning rate of the steps to come: 0 or more, else DML_ERROR_ARGUMENT is recorded. A trainer that
+   follows a schedule can't be told one: DML_ERROR_STATE is recorded. */
 DML_API float dml_trainer_lr(const dml_trainer *trainer);
 DML_API void dml_trainer_set_lr(dml_trainer *trainer, float lr);
 
 /* The flat vectors. Every parameter lies in one vector, the graph's w (graph/weights.h). The gradient of each
    trained one lies at the same place of another, and the optimizer's state in vectors of that length. */
-enum { DML_PARAMETERS, DML_GRADIENTS, DML_OPTIMIZER_STATE /* the first; + i for the next */ };
+enum {
+    DML_PARAMETERS,
+    DML_GRADIENTS,
+    DML_OPTIMIZER_STATE /* the first; + i for the next; then the average */
+};
 
 /* How many elements a vector has, and how many vectors there are. */
 DML_API size_t dml_trainer_count(const dml_trainer *trainer, int vector);

@@ -8,7 +8,8 @@
 #include "train/optimizer_internal.h"
 #include "train/trainer.h"
 
-#define DML__MAX_VECTORS (DML_OPTIMIZER_STATE + DML__MAX_STATES)
+#define DML__MAX_VECTORS (DML_OPTIMIZER_STATE + DML__MAX_STATES + 1)
+#define DML__MOST_CLIP 1e30f
 
 struct dml_trainer {
     dml__owned owned; /* first: the context destroys through it */
@@ -19,7 +20,7 @@ struct dml_trainer {
     dml_buffer *vector[DML__MAX_VECTORS]; /* w is the graph's, g the program's, the states are its own */
     float *mirror[DML__MAX_VECTORS];      /* host copies, where the device has memory of its own; w's is the
                                              graph's */
-    int vectors;
+    int states, vectors; /* the optimizer's; all, with the average, which is the last if there is one */
     uint64_t steps;
     dml_sync sync;
     /* What g holds: the mean over this many samples of all ranks, or, while `pending`, the sum over this
@@ -27,6 +28,45 @@ struct dml_trainer {
     double held;
     bool pending;
     bool spoiled; /* by a backward pass that failed: nothing to apply, until another one or dml_trainer_put */
+    /* What the first update after a backward pass does to g. */
+    float clip_norm, clip_value; /* 0: nothing */
+    bool clipped;                /* done */
+    double norm;                 /* of g before clip_norm; NaN while only the device knows */
+    dml_schedule schedule;
+    float average;       /* what the moving average keeps; 0: there is none */
+    bool swapped;        /* it lies in w, and w in its place */
+    dml_buffer *squares; /* partial sums of squares, where the device has memory of its own */
 };
+
+static inline dml_ref dml__trainer_ref(const dml_trainer *trainer, int vector, size_t begin)
+{
+    const dml_ref ref = { trainer->vector[vector], begin * sizeof(float) };
+    return ref;
+}
+
+/* "velocity", "average": what a vector after w and g is called in files. */
+static inline const char *dml__vector_name(const dml_trainer *trainer, int vector)
+{
+    const int state = vector - DML_OPTIMIZER_STATE;
+    return state < trainer->states ? trainer->row->state[state] : "average";
+}
+
+/* DML_ERROR_STATE while the average is in the parameters' place, where nothing may count on w. */
+DML__LOCAL dml_status dml__check_not_swapped(const dml_trainer *trainer);
+
+/* Exchanges w and its average. */
+DML__LOCAL dml_status dml__swap_average_in(dml_trainer *trainer);
+
+/* g = factor g */
+DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, double factor);
+
+/* The norm of g, before it was clipped. */
+DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm);
+
+/* DML_ERROR_STATE while g waits for more. */
+DML__LOCAL dml_status dml__check_whole(const dml_trainer *trainer);
+
+/* The optimizer's step for elements [begin, end). */
+DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, size_t end);
 
 #endif

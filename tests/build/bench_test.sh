@@ -85,7 +85,7 @@ check "elementwise" run elementwise --n 300 $tiny $none
 check "elementwise's rows, one for each kernel" rows_are_well 14
 check "exp and log are among them" sh -c "grep -q ' what=exp ' '$WORK/rows' && grep -q ' what=log ' '$WORK/rows'"
 check "optimizer" run optimizer --n 300 $tiny $none
-check "optimizer's rows" rows_are_well 2
+check "optimizer's rows" rows_are_well 6
 check "forkjoin" run forkjoin --threads 2 --seconds 0.001 $none
 check "forkjoin's rows" rows_are_well 3
 check "allreduce" run allreduce --ranks 2 --bytes 4096 --seconds 0.001 $none

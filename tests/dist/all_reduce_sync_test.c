@@ -9,6 +9,7 @@
 #include "ops/op_dense.h"
 #include "ops/op_loss.h"
 #include "graph/weights.h"
+#include "train/parameter_group.h"
 
 enum { MAX_RANKS = 5, IN = 6, CLASSES = 3, MAX_STEPS = 12, MAX_BATCH = 23, MAX_PARAMETERS = 2048 };
 
@@ -32,6 +33,7 @@ typedef struct rank_job {
     bool uneven;     /* ranks get very different shares, the first few of a small batch none */
     bool frozen;     /* the first layer's weight */
     double clip;     /* the gradient's largest norm; 0: any */
+    bool rich;       /* another optimizer, and all that a trainer can do to an update */
     int more_layers; /* small ones */
     bool differ;     /* ranks are given other optimizers */
     int own_steps;   /* that rank 0 trained before the strategy was attached; others train others */
@@ -234,11 +236,24 @@ static void train(rank_job *job, dml_comm *comm)
     trainer_options.optimizer = dml_sgd(job->lr, 0.9f);
     if (job->differ) {
         const float rank = (float)job->rank;
-        const dml_optimizer mine = { DML_SGD, job->lr / (1 + rank), 0.9f - 0.1f * rank, 0.01f * (1 + rank),
-                                     job->rank == 0 };
+        const dml_optimizer mine = { .kind = DML_SGD,
+                                     .lr = job->lr / (1 + rank),
+                                     .momentum = 0.9f - 0.1f * rank,
+                                     .weight_decay = 0.01f * (1 + rank),
+                                     .nesterov = job->rank == 0 };
         trainer_options.optimizer = mine;
     }
-    dml_trainer *trainer = dml_trainer_create(build_loss(context, job), &trainer_options);
+    dml_node *loss = build_loss(context, job);
+    if (job->rich) {
+        trainer_options.optimizer = dml_adamw(0, 0.5f);
+        trainer_options.optimizer.epsilon = 0.05f;
+        trainer_options.schedule = dml_schedule_warm_up(dml_schedule_cosine(job->lr, 20, 0), 3, 0.1f);
+        trainer_options.clip_norm = 0.2f;
+        trainer_options.clip_value = 0.1f;
+        trainer_options.average = 0.5f;
+        dml_graph_decay_matrices_only(dml_node_graph(loss));
+    }
+    dml_trainer *trainer = dml_trainer_create(loss, &trainer_options);
     train_before(job, trainer);
     if (comm) {
         dml_all_reduce_sync_options options;
@@ -513,6 +528,17 @@ static void clipped_gradients(void)
     CHECK(memcmp(first, alone.w, sizeof first) != 0); /* it made a difference */
 }
 
+static void updates_with_all_they_can_do(void)
+{
+    for (int ranks = 2; ranks <= 3; ranks++) {
+        rank_job like = usual(ranks);
+        like.rich = true;
+        like.uneven = true;
+        like.way = ranks == 2 ? IN_STEPS : IN_PIECES;
+        compare_with_one(&like, 1e-5);
+    }
+}
+
 /* Nothing is sent before a rank's input is known to be good, so the step can be made again, for ever. */
 static void refused_input_can_be_tried_again(void)
 {
@@ -592,6 +618,7 @@ int main(void)
     RUN(frozen_parameters_stay);
     RUN(batches_in_pieces);
     RUN(clipped_gradients);
+    RUN(updates_with_all_they_can_do);
     RUN(refused_input_can_be_tried_again);
     RUN(a_global_batch_of_nothing);
     RUN(steps_that_fail_half_way);

@@ -118,7 +118,7 @@ static void initial_values(void)
             sum = i ? dml_add(sum, p) : p;
         }
         dml_trainer *t =
-            dml_trainer_create(dml_mean_squared_error(sum, sum), &(dml_trainer_options){ 1, { 0 } });
+            dml_trainer_create(dml_mean_squared_error(sum, sum), &(dml_trainer_options){ .batch = 1 });
         CHECK(t);
         memcpy(values[round], dml_trainer_get(t, DML_PARAMETERS, 0, 3 * N), sizeof values[round]);
         dml_close(context);

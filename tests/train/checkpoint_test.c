@@ -10,6 +10,7 @@
 #include "train/trainer_internal.h"
 
 #include "../graph/backends.h"
+#include "update_reference.h"
 
 #include <locale.h>
 #include <unistd.h>
@@ -130,7 +131,9 @@ static void check_numbers(int runs)
 {
     backend_here = find_backend("cpu");
     const dml_options options = { .threads = 1, .seed = UINT64_MAX }, others = { .threads = 1 };
-    const dml_optimizer first = { DML_SGD, 0.1f / 3, 0.9f, 1e-3f / 7, true };
+    const dml_optimizer first = {
+        .kind = DML_SGD, .lr = 0.1f / 3, .momentum = 0.9f, .weight_decay = 1e-3f / 7, .nesterov = true
+    };
     model a = build_with(&options, 2, first), b = build_with(&others, 2, dml_sgd(1, 0.1f));
     unsigned random = 3;
     for (int i = 0; i < runs; i++) {
@@ -300,6 +303,31 @@ static void refuses_what_is_damaged(void)
     CHECK_INT(dml_trainer_steps(m.trainer), 1);
     dml_close(m.context);
 }
+
+/* Every optimizer goes on as if it had never stopped, whatever numbers the trainer began with. */
+static void every_optimizer_goes_on(void)
+{
+    for (int v = 0; v < UPDATE_VARIANTS; v++) {
+        const dml_options options = { .threads = 1, .seed = 3 }, others = { .threads = 1, .seed = 4 };
+        dml_optimizer other = update_variants[v];
+        other.lr = 0.5f, other.weight_decay = 0.25f, other.beta1 = 0.25f, other.epsilon = 0.125f;
+        model a = build_with(&options, 4, update_variants[v]), b = build_with(&others, 4, other);
+        step(a, 1), step(a, 2);
+        CHECK_INT(dml_trainer_save(a.trainer, path), DML_OK);
+        CHECK_INT(dml_trainer_load(b.trainer, path), DML_OK);
+        CHECK_MESSAGE(step(a, 3) == step(b, 3) && step(a, 4) == step(b, 4), "variant %d", v);
+        for (int k = 0; k < dml_trainer_vectors(a.trainer); k++) {
+            const size_t count = dml_trainer_count(a.trainer, k);
+            CHECK_MESSAGE(memcmp(dml_trainer_get(a.trainer, k, 0, count),
+                                 dml_trainer_get(b.trainer, k, 0, count), count * sizeof(float)) == 0,
+                          "variant %d, vector %d", v, k);
+        }
+        model sgd = build(1, 4, 0.9f);
+        if (update_variants[v].kind != DML_SGD) refuses(sgd, "this trainer's optimizer is sgd");
+        dml_close(a.context), dml_close(b.context), dml_close(sgd.context);
+    }
+}
+EACH_BACKEND(every_optimizer_goes_on)
 
 static void refuses_another_model_or_optimizer(void)
 {
@@ -594,6 +622,7 @@ int main(void)
     RUN(numbers_come_back_exactly);
     RUN(numbers_in_other_locales);
     RUN(refuses_what_is_damaged);
+    RUN_EACH(every_optimizer_goes_on);
     RUN_EACH(refuses_another_model_or_optimizer);
     RUN_EACH(refuses_other_shapes);
     RUN(refuses_numbers_that_are_none);

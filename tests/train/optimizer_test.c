@@ -5,6 +5,7 @@
 #include "train/trainer.h"
 
 #include "../graph/backends.h"
+#include "update_reference.h"
 
 enum { MOST = 1037 };
 
@@ -17,36 +18,28 @@ static void put_gradient(dml_trainer *trainer, const float *from, size_t count)
     CHECK_INT(dml_trainer_put(trainer, DML_GRADIENTS, 0, count), DML_OK);
 }
 
-/* Sutskever et al., without dampening: d = g + decay w; v = momentum v + d; w -= lr (nesterov ? d + momentum
- * v : v) */
-static void reference_step(const dml_optimizer *o, double lr, size_t n, double *w, double *v, const float *g)
+static void check_optimizer(const dml_optimizer *optimizer, int n)
 {
-    for (size_t i = 0; i < n; i++) {
-        const double d = g[i] + (double)o->weight_decay * w[i];
-        v[i] = (double)o->momentum * v[i] + d;
-        w[i] -= lr * (o->nesterov ? d + (double)o->momentum * v[i] : v[i]);
-    }
-}
-
-static void check_optimizer(dml_optimizer optimizer, int n)
-{
-    static double w[MOST], v[MOST];
+    static double w[MOST], state[2][MOST];
     static float g[MOST];
     unsigned random = 9;
+    dml_optimizer now = *optimizer;
     dml_context *context = open_here(NULL);
     dml_graph *graph = dml_graph_create(context);
     dml_node *p = dml_parameter(graph, "p", dml_init_uniform(-1, 1), n);
-    dml_trainer *t = dml_trainer_create(dml_mean_squared_error(p, p), &(dml_trainer_options){ 1, optimizer });
+    dml_trainer *t = dml_trainer_create(dml_mean_squared_error(p, p),
+                                        &(dml_trainer_options){ .batch = 1, .optimizer = *optimizer });
     CHECK_MESSAGE(t, "%s", dml_error(context));
     if (!t) return;
     const size_t count = (size_t)n;
-    CHECK_INT(dml_trainer_vectors(t), optimizer.momentum != 0 ? 3 : 2);
+    const int states = dml_optimizer_states(optimizer);
+    CHECK_INT(dml_trainer_vectors(t), DML_OPTIMIZER_STATE + states);
     const float *got = dml_trainer_get(t, DML_PARAMETERS, 0, count);
-    for (int i = 0; i < n; i++) w[i] = got[i], v[i] = 0;
+    for (int i = 0; i < n; i++) w[i] = (double)got[i], state[0][i] = state[1][i] = 0;
     for (int step = 0; step < 6; step++) {
         test_fill(&random, g, count);
         if (step == 3) dml_trainer_set_lr(t, 0.01f);
-        if (step == 4) dml_trainer_set_lr(t, 0); /* only the velocity moves */
+        if (step == 4) dml_trainer_set_lr(t, 0); /* only the state moves */
         if (step == 5) dml_trainer_set_lr(t, 0.3f);
         CHECK_INT(dml_trainer_backward(t, 1, NULL, 0, DML_OVERWRITE, NULL), DML_OK);
         put_gradient(t, g, count);
@@ -59,34 +52,32 @@ static void check_optimizer(dml_optimizer optimizer, int n)
             CHECK_INT(dml_trainer_steps(t), step);
             CHECK_INT(dml_trainer_advance(t), DML_OK);
         }
-        reference_step(&optimizer, dml_trainer_lr(t), count, w, v, g);
+        now.lr = dml_trainer_lr(t);
+        reference_update(&now, step + 1, count, w, state[0], state[1], g);
         got = dml_trainer_get(t, DML_PARAMETERS, 0, count);
         for (int i = 0; i < n; i++)
-            CHECK_MESSAGE(fabs(got[i] - w[i]) <= 2e-6, "step %d: w[%d] is %.9g, not %.9g", step, i,
-                          (double)got[i], w[i]);
-        if (optimizer.momentum == 0) continue;
-        got = dml_trainer_get(t, DML_OPTIMIZER_STATE, 0, count);
-        for (int i = 0; i < n; i++) CHECK_NEAR(got[i], v[i], 4e-6);
+            CHECK_MESSAGE(fabs((double)got[i] - w[i]) <= 4e-6 * fmax(1, fabs(w[i])),
+                          "kind %d, step %d: w[%d] is %.9g, not %.9g", (int)now.kind, step, i, (double)got[i],
+                          w[i]);
+        for (int s = 0; s < states; s++) {
+            got = dml_trainer_get(t, DML_OPTIMIZER_STATE + s, 0, count);
+            for (int i = 0; i < n; i++) CHECK_NEAR(got[i], state[s][i], 4e-6 * fmax(1, fabs(state[s][i])));
+        }
     }
     CHECK_INT(dml_trainer_steps(t), 6);
     dml_close(context);
 }
 
-static void sgd(void)
+static void every_optimizer(void)
 {
-    const dml_optimizer variants[] = {
-        { DML_SGD, 0.1f, 0, 0, false },     { DML_SGD, 0.1f, 0, 0.05f, false },
-        { DML_SGD, 0.05f, 0.9f, 0, false }, { DML_SGD, 0.05f, 0.9f, 0.01f, false },
-        { DML_SGD, 0.05f, 0.9f, 0, true },  { DML_SGD, 0.05f, 0.5f, 0.1f, true },
-    };
-    for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
-        check_optimizer(variants[i], 37);
+    for (int i = 0; i < UPDATE_VARIANTS; i++) {
+        check_optimizer(&update_variants[i], 37);
         if (slow_here()) continue;
-        check_optimizer(variants[i], 1);
-        check_optimizer(variants[i], MOST);
+        check_optimizer(&update_variants[i], 1);
+        check_optimizer(&update_variants[i], MOST);
     }
 }
-EACH_BACKEND(sgd)
+EACH_BACKEND(every_optimizer)
 
 static dml_context *context;
 
@@ -94,7 +85,8 @@ static dml_trainer *trainer_with(dml_optimizer optimizer)
 {
     dml_graph *graph = dml_graph_create(context);
     dml_node *p = dml_parameter(graph, "p", dml_init_constant(1), 3);
-    return dml_trainer_create(dml_mean_squared_error(p, p), &(dml_trainer_options){ 1, optimizer });
+    return dml_trainer_create(dml_mean_squared_error(p, p),
+                              &(dml_trainer_options){ .batch = 1, .optimizer = optimizer });
 }
 
 static void check_refused(dml_optimizer optimizer, const char *part)
@@ -108,17 +100,27 @@ static void check_refused(dml_optimizer optimizer, const char *part)
 static void bad_numbers(void)
 {
     context = dml_open(NULL);
-    check_refused((dml_optimizer){ DML_SGD, NAN, 0, 0, false }, "lr nan");
-    check_refused((dml_optimizer){ DML_SGD, -0.1f, 0, 0, false }, "lr -0.1");
-    check_refused((dml_optimizer){ DML_SGD, HUGE_VALF, 0, 0, false }, "lr inf");
-    check_refused((dml_optimizer){ DML_SGD, 0.1f, NAN, 0, false }, "momentum nan");
-    check_refused((dml_optimizer){ DML_SGD, 0.1f, -0.5f, 0, false }, "momentum -0.5");
-    check_refused((dml_optimizer){ DML_SGD, 0.1f, 1, 0, false }, "below 1");
-    check_refused((dml_optimizer){ DML_SGD, 0.1f, 0, NAN, false }, "weight decay nan");
-    check_refused((dml_optimizer){ DML_SGD, 0.1f, 0, -1, false }, "weight decay -1");
-    check_refused((dml_optimizer){ DML_SGD, 0.1f, 0, HUGE_VALF, false }, "weight decay inf");
-    check_refused((dml_optimizer){ DML_SGD, 0.1f, 0, 0, true }, "Nesterov");
-    check_refused((dml_optimizer){ (dml_optimizer_kind)9, 0.1f, 0, 0, false }, "kind 9");
+    check_refused((dml_optimizer){ .kind = DML_SGD, .lr = NAN }, "lr nan");
+    check_refused((dml_optimizer){ .kind = DML_SGD, .lr = -0.1f }, "lr -0.1");
+    check_refused((dml_optimizer){ .kind = DML_SGD, .lr = HUGE_VALF }, "lr inf");
+    check_refused((dml_optimizer){ .kind = DML_SGD, .lr = 0.1f, .momentum = NAN }, "momentum nan");
+    check_refused((dml_optimizer){ .kind = DML_SGD, .lr = 0.1f, .momentum = -0.5f }, "momentum -0.5");
+    check_refused((dml_optimizer){ .kind = DML_SGD, .lr = 0.1f, .momentum = 1 }, "below 1");
+    check_refused((dml_optimizer){ .kind = DML_SGD, .lr = 0.1f, .weight_decay = NAN }, "weight_decay nan");
+    check_refused((dml_optimizer){ .kind = DML_SGD, .lr = 0.1f, .weight_decay = -1 }, "weight_decay -1");
+    check_refused((dml_optimizer){ .kind = DML_SGD, .lr = 0.1f, .weight_decay = HUGE_VALF },
+                  "weight_decay inf");
+    check_refused((dml_optimizer){ .kind = DML_SGD, .lr = 0.1f, .nesterov = true }, "Nesterov");
+    check_refused((dml_optimizer){ .kind = DML_ADAM, .beta1 = 1 }, "adam with beta1 1");
+    check_refused((dml_optimizer){ .kind = DML_ADAMW, .beta2 = -0.5f }, "adamw with beta2 -0.5");
+    check_refused((dml_optimizer){ .kind = DML_ADAM, .epsilon = NAN }, "adam with epsilon nan");
+    check_refused((dml_optimizer){ .kind = DML_ADAMW, .weight_decay = -1 }, "adamw with weight_decay -1");
+    check_refused((dml_optimizer){ .kind = DML_RMSPROP, .alpha = 1.5f }, "rmsprop with alpha 1.5");
+    check_refused((dml_optimizer){ .kind = DML_RMSPROP, .momentum = 1 }, "rmsprop with momentum 1");
+    check_refused((dml_optimizer){ .kind = DML_ADAGRAD, .epsilon = -1 }, "adagrad with epsilon -1");
+    check_refused((dml_optimizer){ .kind = DML_LARS, .trust = -1 }, "lars with trust -1");
+    check_refused((dml_optimizer){ .kind = DML_LAMB, .beta1 = NAN }, "lamb with beta1 nan");
+    check_refused((dml_optimizer){ .kind = (dml_optimizer_kind)99, .lr = 0.1f }, "kind 99");
 
     dml_trainer *t = trainer_with((dml_optimizer){ 0 });
     CHECK_MESSAGE(t, "%s", dml_error(context));
@@ -139,19 +141,56 @@ static void what_sgd_makes(void)
     const dml_optimizer o = dml_sgd(0.5f, 0.25f);
     CHECK(o.kind == DML_SGD && o.lr == 0.5f && o.momentum == 0.25f && o.weight_decay == 0 && !o.nesterov);
     context = dml_open(NULL);
-    dml_trainer *t = trainer_with((dml_optimizer){ DML_SGD, 1e6f, 0, 1e6f, false });
+    dml_trainer *t = trainer_with((dml_optimizer){ .kind = DML_SGD, .lr = 1e6f, .weight_decay = 1e6f });
     CHECK(t); /* the largest there are */
     dml_trainer_set_lr(t, 1);
     dml_trainer_set_lr(t, 1e6f);
     CHECK(dml_trainer_lr(t) == 1e6f && dml_status_of(context) == DML_OK);
-    check_refused((dml_optimizer){ DML_SGD, 1.1e6f, 0, 0, false }, "lr 1.1e+06");
-    check_refused((dml_optimizer){ DML_SGD, 0.1f, 0, 1.1e6f, false }, "weight decay 1.1e+06");
+    check_refused((dml_optimizer){ .kind = DML_SGD, .lr = 1.1e6f }, "lr 1.1e+06");
+    check_refused((dml_optimizer){ .kind = DML_SGD, .lr = 0.1f, .weight_decay = 1.1e6f },
+                  "weight_decay 1.1e+06");
+    dml_close(context);
+}
+
+/* What a kind doesn't use is neither checked nor filled in. */
+static void defaults(void)
+{
+    const dml_optimizer made[] = { dml_sgd(0, 0), dml_adam(0), dml_adamw(0, 0.5f), dml_rmsprop(0),
+                                   dml_adagrad(0) };
+    const dml_optimizer want[] = {
+        { .kind = DML_SGD, .lr = 0.01f },
+        { .kind = DML_ADAM, .lr = 0.001f, .beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f },
+        { .kind = DML_ADAMW,
+          .lr = 0.001f,
+          .weight_decay = 0.5f,
+          .beta1 = 0.9f,
+          .beta2 = 0.999f,
+          .epsilon = 1e-8f },
+        { .kind = DML_RMSPROP, .lr = 0.01f, .alpha = 0.99f, .epsilon = 1e-8f },
+        { .kind = DML_ADAGRAD, .lr = 0.01f, .epsilon = 1e-10f },
+    };
+    context = dml_open(NULL);
+    for (int k = 0; k < 5; k++) {
+        dml_trainer *t = trainer_with(made[k]);
+        CHECK_MESSAGE(t, "%s", dml_error(context));
+        dml_optimizer got = dml_trainer_get_run(t).optimizer, all = want[k];
+        CHECK(got.kind == want[k].kind && !got.nesterov);
+        const char *name = NULL;
+        float *number;
+        int i = 0;
+        for (; (number = dml_optimizer_number(&got, i, &name)) != NULL; i++)
+            CHECK_MESSAGE(*number == *dml_optimizer_number(&all, i, NULL), "%s of kind %d is %g", name, k,
+                          (double)*number);
+        CHECK(i == 8 && !dml_optimizer_number(&got, -1, NULL) && !dml_optimizer_number(NULL, 0, NULL));
+    }
+    CHECK(trainer_with((dml_optimizer){ .kind = DML_SGD, .beta1 = -3, .epsilon = NAN }));
     dml_close(context);
 }
 
 int main(void)
 {
-    RUN_EACH(sgd);
+    RUN(defaults);
+    RUN_EACH(every_optimizer);
     RUN(bad_numbers);
     RUN(what_sgd_makes);
     return test_report("train/optimizer");

@@ -502,8 +502,11 @@ static void frozen_parameters(void)
     dml_node *loss = small_loss();
     CHECK_INT(dml_parameter_train(dml_graph_find(loss->graph, "dense_1.weight"), false), DML_OK);
     CHECK_INT(dml_parameter_train(dml_graph_find(loss->graph, "dense_1.bias"), false), DML_OK);
-    const dml_optimizer optimizer = { DML_SGD, 0.5f, 0.9f, 0.1f, false }; /* decay would move them */
-    dml_trainer *t = dml_trainer_create(loss, &(dml_trainer_options){ BATCH, optimizer });
+    const dml_optimizer optimizer = {
+        .kind = DML_SGD, .lr = 0.5f, .momentum = 0.9f, .weight_decay = 0.1f
+    }; /* decay would move them */
+    dml_trainer *t =
+        dml_trainer_create(loss, &(dml_trainer_options){ .batch = BATCH, .optimizer = optimizer });
     CHECK_MESSAGE(t, "%s", dml_error(context));
     CHECK_INT(dml_trainer_count(t, DML_PARAMETERS), COUNT);
     CHECK_INT(dml_trainer_count(t, DML_GRADIENTS), TRAINED);
@@ -525,15 +528,19 @@ static void runs_are_taken_on(void)
 {
     backend_here = find_backend("cpu");
     dml_trainer *t = small_trainer(0.5f, 0.9f);
-    dml_trainer_run run = { { DML_SGD, 0.25f, 0.5f, 0.125f, true }, 3, UINT64_MAX };
+    dml_trainer_run run = {
+        { .kind = DML_SGD, .lr = 0.25f, .momentum = 0.5f, .weight_decay = 0.125f, .nesterov = true },
+        3,
+        UINT64_MAX
+    };
     CHECK_INT(dml_trainer_set_run(t, &run), DML_OK);
     const dml_trainer_run first = dml_trainer_get_run(t);
     const dml_optimizer *o = &first.optimizer;
     CHECK(o->kind == DML_SGD && o->lr == 0.25f && o->momentum == 0.5f && o->weight_decay == 0.125f &&
           o->nesterov && first.seed == 3 && first.steps == UINT64_MAX && context->seed == 3);
-    const dml_optimizer bad[] = { { DML_SGD, 0.1f, 0, 0, false },
-                                  { DML_SGD, -1, 0.5f, 0, false },
-                                  { (dml_optimizer_kind)7, 0.1f, 0.5f, 0, false } };
+    const dml_optimizer bad[] = { { .kind = DML_SGD, .lr = 0.1f },
+                                  { .kind = DML_SGD, .lr = -1, .momentum = 0.5f },
+                                  { .kind = (dml_optimizer_kind)7, .lr = 0.1f, .momentum = 0.5f } };
     const char *parts[] = { "with momentum 0 can't go on by sgd with momentum 0.5", "lr -1", "kind 7" };
     for (int i = 0; i < 3; i++) {
         run.optimizer = bad[i];

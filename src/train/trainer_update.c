@@ -1,0 +1,268 @@
+#ifndef DML_TRAIN_TRAINER_UPDATE_C
+#define DML_TRAIN_TRAINER_UPDATE_C
+
+#include "train/trainer.h"
+
+#include "graph/op.h"
+#include "kernels/elementwise.h"
+#include "kernels/reduce.h"
+#include "kernels/update.h"
+#include "train/trainer_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- the whole gradient ---- */
+
+/* g = factor g */
+DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, double factor)
+{
+    const size_t n = trainer->program->graph->trained_count;
+    const dml_ref g = { trainer->vector[DML_GRADIENTS], 0 };
+    dml_device *device = &trainer->context->device;
+    if (factor == 1) return DML_OK;
+    if (device->host_memory) {
+        dml_scale(trainer->context->pool, n, (float)factor, (float *)dml__host(g));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("axpby", n, 1);
+    launch.buffer[0] = g;
+    launch.buffer[1] = g;
+    launch.integer[0] = (int32_t)n;
+    launch.real[0] = (float)factor;
+    return dml__submit(device, &launch);
+}
+
+/* A launch over g, which is buffer 0. */
+static dml_launch dml__launch_on_gradient(const dml_trainer *trainer, const char *kernel, size_t size)
+{
+    const size_t n = trainer->program->graph->trained_count;
+    dml_launch launch = dml__launch(kernel, size, 1);
+    launch.buffer[0] = dml__trainer_ref(trainer, DML_GRADIENTS, 0);
+    launch.buffer[1].buffer = trainer->squares;
+    launch.integer[0] = (int32_t)n;
+    launch.integer[1] = (int32_t)dml__squares_of(trainer->program->graph->trained_count);
+    return launch;
+}
+
+static double dml__host_norm(const dml_trainer *trainer)
+{
+    const float *g = (const float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, 0));
+    return sqrt((double)dml_dot(trainer->context->pool, trainer->program->graph->trained_count, g, g));
+}
+
+static dml_status dml__start_device_norm(dml_trainer *trainer)
+{
+    const dml_launch launch = dml__launch_on_gradient(
+        trainer, "sum_squares", dml__squares_of(trainer->program->graph->trained_count));
+    return dml__submit(&trainer->context->device, &launch);
+}
+
+static dml_status dml__read_device_norm(dml_trainer *trainer, double *norm)
+{
+    dml_device *device = &trainer->context->device;
+    float squares[DML__MOST_SQUARES];
+    const size_t groups = dml__squares_of(trainer->program->graph->trained_count);
+    const dml_ref from = { trainer->squares, 0 };
+    const dml_status status = device->backend->read(device, squares, from, groups * sizeof squares[0]);
+    double sum = 0;
+    for (size_t i = 0; i < groups && status == DML_OK; i++) sum += (double)squares[i];
+    *norm = sqrt(sum);
+    return status;
+}
+
+DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm)
+{
+    const bool clipped = trainer->clipped && trainer->clip_norm > 0.0f;
+    if (trainer->context->device.host_memory) {
+        *norm = clipped ? trainer->norm : dml__host_norm(trainer);
+        return DML_OK;
+    }
+    const dml_status status = clipped ? DML_OK : dml__start_device_norm(trainer);
+    return status == DML_OK ? dml__read_device_norm(trainer, norm) : status;
+}
+
+/* To a norm of at most clip_norm, as PyTorch's clip_grad_norm_ does, which divides by a little more than the
+   norm. A norm that is NaN spoils all of g, so that it is seen. */
+static dml_status dml__clip_norm_of_gradient(dml_trainer *trainer)
+{
+    dml_device *device = &trainer->context->device;
+    if (device->host_memory) {
+        trainer->norm = dml__host_norm(trainer);
+        const double factor = (double)trainer->clip_norm / (trainer->norm + 1e-6);
+        return factor >= 1 ? DML_OK : dml__scale_gradient(trainer, factor);
+    }
+    const dml_status status = dml__start_device_norm(trainer);
+    if (status != DML_OK) return status;
+    dml_launch launch = dml__launch_on_gradient(trainer, "clip_norm", trainer->program->graph->trained_count);
+    launch.real[0] = trainer->clip_norm;
+    return dml__submit(device, &launch);
+}
+
+static dml_status dml__clip_values_of_gradient(dml_trainer *trainer)
+{
+    dml_device *device = &trainer->context->device;
+    if (device->host_memory) {
+        dml_clip_values(trainer->context->pool, trainer->program->graph->trained_count, trainer->clip_value,
+                        (float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, 0)));
+        return DML_OK;
+    }
+    dml_launch launch =
+        dml__launch_on_gradient(trainer, "clip_values", trainer->program->graph->trained_count);
+    launch.real[0] = trainer->clip_value;
+    return dml__submit(device, &launch);
+}
+
+/* Once after each backward pass, before the first range is updated. */
+static dml_status dml__clip_gradient(dml_trainer *trainer)
+{
+    if (trainer->clipped) return DML_OK;
+    dml_status status = trainer->clip_value > 0.0f ? dml__clip_values_of_gradient(trainer) : DML_OK;
+    if (status == DML_OK && trainer->clip_norm > 0.0f) status = dml__clip_norm_of_gradient(trainer);
+    trainer->clipped = status == DML_OK;
+    return status;
+}
+
+/* ---- the average ---- */
+
+DML__LOCAL dml_status dml__check_not_swapped(const dml_trainer *trainer)
+{
+    if (!trainer->swapped) return DML_OK;
+    return dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                     "the parameters' average is in their place; call dml_trainer_swap_average again first");
+}
+
+/* Elements [begin, end) of the average follow w; after the first update they are w. */
+static dml_status dml__update_average(dml_trainer *trainer, size_t begin, size_t end)
+{
+    const int vector = trainer->vectors - 1;
+    const float keep = trainer->steps ? trainer->average : 0.0f, add = trainer->steps ? 1 - keep : 1.0f;
+    const dml_ref w = dml__trainer_ref(trainer, DML_PARAMETERS, begin);
+    const dml_ref average = dml__trainer_ref(trainer, vector, begin);
+    dml_device *device = &trainer->context->device;
+    if (device->host_memory) {
+        dml_axpby(trainer->context->pool, end - begin, add, (const float *)dml__host(w), keep,
+                  (float *)dml__host(average));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("axpby", end - begin, 1);
+    launch.buffer[0] = w;
+    launch.buffer[1] = average;
+    launch.integer[0] = (int32_t)(end - begin);
+    launch.real[0] = add;
+    launch.real[1] = keep;
+    return dml__submit(device, &launch);
+}
+
+DML__LOCAL dml_status dml__swap_average_in(dml_trainer *trainer)
+{
+    dml_device *device = &trainer->context->device;
+    const size_t bytes = trainer->program->graph->trained_count * sizeof(float);
+    const int average = trainer->vectors - 1,
+              ring[4] = { DML_GRADIENTS, DML_PARAMETERS, average, DML_GRADIENTS };
+    dml_status status = DML_OK;
+    trainer->spoiled = true;
+    trainer->held = 0;
+    trainer->pending = false;
+    for (int i = 0; i < 3 && status == DML_OK; i++) /* g = w, w = average, average = g */
+        status = device->backend->copy(device, dml__trainer_ref(trainer, ring[i], 0),
+                                       dml__trainer_ref(trainer, ring[i + 1], 0), bytes);
+    if (status == DML_OK) trainer->swapped = !trainer->swapped;
+    return status;
+}
+
+/* ---- ranges ---- */
+
+/* Elements [begin, end), of parameters with the scales of `group`. */
+static dml_status dml__update_run(dml_trainer *trainer, const dml_node *group, size_t begin, size_t end)
+{
+    dml_optimizer optimizer = trainer->optimizer;
+    dml__update update;
+    memset(&update, 0, sizeof update);
+    optimizer.lr *= group->lr_scale;
+    optimizer.weight_decay *= group->decay_scale;
+    update.device = &trainer->context->device;
+    update.pool = trainer->context->pool;
+    update.n = end - begin;
+    update.w = dml__trainer_ref(trainer, DML_PARAMETERS, begin);
+    update.g = dml__trainer_ref(trainer, DML_GRADIENTS, begin);
+    for (int s = 0; s < trainer->states; s++)
+        update.state[s] = dml__trainer_ref(trainer, DML_OPTIMIZER_STATE + s, begin);
+    update.step = trainer->steps;
+    update.adapts = group->decay_scale > 0.0f;
+    for (int i = 0; i < 2; i++) {
+        update.norms_at[i].buffer = trainer->squares;
+        update.norms_at[i].offset = (size_t)(i + 1) * DML__MOST_SQUARES * sizeof(float);
+    }
+    return dml__optimizer_step(&optimizer, &update);
+}
+
+/* Neighbours with the same scales in one pass. */
+static dml_status dml__update_runs(dml_trainer *trainer, size_t begin, size_t end)
+{
+    const dml_node *group = NULL, *p = trainer->program->graph->first_parameter;
+    dml_status status = DML_OK;
+    for (; p && status == DML_OK; p = p->next_parameter) {
+        if (p->frozen || p->offset >= end || p->offset + dml_shape_count(&p->shape) <= begin) continue;
+        if (!group) group = p;
+        if (trainer->row->whole && p->offset > begin) {
+            status = dml__update_run(trainer, group, begin, p->offset);
+            begin = p->offset;
+            group = p;
+        }
+        if (p->lr_scale == group->lr_scale && p->decay_scale == group->decay_scale) continue;
+        status = dml__update_run(trainer, group, begin, p->offset);
+        begin = p->offset;
+        group = p;
+    }
+    return group && status == DML_OK ? dml__update_run(trainer, group, begin, end) : status;
+}
+
+/* Whether [begin, end) cuts no parameter, where the optimizer looks at whole ones. */
+static dml_status dml__check_cuts(const dml_trainer *trainer, size_t begin, size_t end)
+{
+    const dml_node *p = trainer->row->whole && begin < end ? trainer->program->graph->first_parameter : NULL;
+    for (; p; p = p->next_parameter) {
+        const size_t from = p->offset, to = p->offset + dml_shape_count(&p->shape);
+        if (p->frozen || ((begin <= from || begin >= to) && (end <= from || end >= to))) continue;
+        return dml__fail(
+            &trainer->context->error, DML_ERROR_ARGUMENT,
+            "an update of elements %zu to %zu asked for, but %s updates whole parameters, and '%s' "
+            "is elements %zu to %zu",
+            begin, end, trainer->row->name, p->name, from, to);
+    }
+    return DML_OK;
+}
+
+DML__LOCAL dml_status dml__check_whole(const dml_trainer *trainer)
+{
+    if (!trainer->pending) return DML_OK;
+    return dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                     "an update while the gradient waits for more: the last backward before it comes without "
+                     "DML_MORE");
+}
+
+DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, size_t end)
+{
+    dml_context *context = trainer->context;
+    const size_t count = trainer->program->graph->trained_count;
+    if (context->error.status != DML_OK) return context->error.status;
+    if (begin > end || end > count)
+        return dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                         "an update of elements %zu to %zu asked for; there are %zu trained ones", begin, end,
+                         count);
+    dml_status status = dml__check_whole(trainer);
+    if (status == DML_OK) status = dml__check_not_swapped(trainer);
+    if (status == DML_OK) status = dml__check_cuts(trainer, begin, end);
+    if (status != DML_OK) return status;
+    if (trainer->spoiled)
+        return dml__fail(&context->error, DML_ERROR_STATE,
+                         "an update, but there is no gradient: the last backward pass failed, or what it "
+                         "left has been used "
+                         "up (by lars, lamb or an exchange with the average); make it again");
+    status = dml__clip_gradient(trainer);
+    if (status == DML_OK) status = dml__update_runs(trainer, begin, end);
+    return status == DML_OK && trainer->average > 0.0f ? dml__update_average(trainer, begin, end) : status;
+}
+
+#endif
