@@ -62,7 +62,6 @@
 #if defined(__GNUC__)
 #define DML__UNUSED __attribute__((unused))
 #define DML__NOINLINE __attribute__((noinline))
-#define DML__COLD __attribute__((cold, noinline)) /* made small, not fast */
 #define DML__PREFETCH(address) __builtin_prefetch(address)
 #if defined(__MINGW32__) && !defined(__clang__)
 #define DML__PRINTF(position, first) __attribute__((format(gnu_printf, position, first)))
@@ -72,7 +71,6 @@
 #else
 #define DML__UNUSED
 #define DML__NOINLINE
-#define DML__COLD
 #define DML__PREFETCH(address) (void)(address)
 #define DML__PRINTF(position, first)
 #endif
@@ -456,14 +454,12 @@ DML_API void dml_bf16_to_f32(dml_pool *pool, size_t n, const dml_bf16 *x, float 
 /* C = activation(alpha op(A) op(B) + beta C + bias), A and B of bf16, C and bias f32, all row-major, else as
    dml_sgemm_fused; a NULL epilogue is none. Products of bf16 are exact in f32; the sums are f32's. Three ways
    are taken, by what the processor has: AMX, AVX512-BF16, and for every other one bf16 widened to f32 while
-   it is packed, which takes longer than dml_sgemm on f32: up to a quarter for large products, 2 to 3 times as
-   long for one or two rows of A, and 6 to 10 times for those with B transposed, since dml_sgemm packs nothing
-   there. For each, with e = 2^-24,
-       |C - exact| <= 2 (k + 4) e (|alpha| |op(A)| |op(B)| + |beta C| + |bias|),
-   but for denormals, which AMX and AVX512-BF16 take for 0. For
-   one of them, bitwise the same for any number of threads and any scratch. The environment variable DML_ISA
-   lowers the choice: "avx512_bf16" leaves AMX out, "avx512" both. Allocates nothing. DML_ERROR_ARGUMENT as
-   for dml_sgemm_fused. */
+   it is packed, which takes up to a quarter longer than dml_sgemm on f32 for large products. A few rows or
+   columns are widened as they are read: a single row takes no longer than with dml_sgemm. For each, with e =
+   2^-24, |C - exact| <= 2 (k + 4) e (|alpha| |op(A)| |op(B)| + |beta C| + |bias|), but for denormals, which
+   AMX and AVX512-BF16 may take for 0. For one of them, bitwise the same for any number of threads and any
+   scratch. The environment variable DML_ISA lowers the choice: "avx512_bf16" leaves AMX out, "avx512" both.
+   Allocates nothing. DML_ERROR_ARGUMENT as for dml_sgemm_fused. */
 DML_API dml_status dml_bf16gemm(dml_pool *pool, dml_transpose trans_a, dml_transpose trans_b, int m, int n,
                                 int k, float alpha, const dml_bf16 *a, int lda, const dml_bf16 *b, int ldb,
                                 float beta, float *c, int ldc, const dml_epilogue *epilogue);
@@ -623,7 +619,8 @@ DML_API void dml_batch_statistics(dml_pool *pool, size_t rows, size_t channels, 
 
 /* y = scale (x - mean) / sqrt(variance + epsilon) + shift, and of that its activation. */
 typedef struct dml_normalization {
-    const float *mean, *variance, *scale, *shift; /* (channels) */
+    const float *mean, *variance; /* (channels) */
+    const float *scale, *shift;   /* (channels), or NULL: 1 and 0 */
     float epsilon;
     dml_activation activation;
 } dml_normalization;
@@ -644,6 +641,129 @@ DML_API void dml_batch_norm_backward_parameters(dml_pool *pool, size_t rows, siz
 DML_API void dml_batch_norm_backward_input(dml_pool *pool, size_t rows, size_t channels, const float *x,
                                            const dml_normalization *by, const float *dy, const float *dscale,
                                            const float *dshift, float beta, float *dx);
+
+#endif
+
+/* ---- kernels/row_norm.h ---- */
+
+/* row_norm.h: layer and RMS normalization on raw arrays: each row by its own numbers.
+   Sources: Ba, Kiros, Hinton, "Layer normalization", 2016; Zhang, Sennrich, "Root mean square layer
+   normalization", NeurIPS 2019. */
+#ifndef DML_KERNELS_ROW_NORM_H
+#define DML_KERNELS_ROW_NORM_H
+
+typedef struct dml_row_normalization {
+    const float *scale, *shift; /* (columns), or NULL: 1 and 0 */
+    float epsilon;
+    bool by_square; /* of the root of the mean square: no mean is subtracted */
+} dml_row_normalization;
+
+/* x, y, dy, dx are (rows, columns). Bitwise the same for any number of threads. A row that fits the first
+   cache is read from memory once. */
+
+/* y = scale (x - mean) inverse + shift, where mean is that of the row (0 by square) and inverse is
+   1 / sqrt(the mean of (x - mean)^2 + epsilon). `statistics`, (rows, 2), gets mean and inverse. y may be x.
+ */
+DML_API void dml_row_norm_forward(dml_pool *pool, size_t rows, size_t columns, const float *x,
+                                  const dml_row_normalization *by, float *statistics, float *y);
+
+/* dx = the gradient of x + beta dx, and the parts that the gradients of shift and scale are the sums of:
+   (2, parts, columns), of shift first, with dml_row_norm_parts for `parts`. Neither is computed where it is
+   NULL. dx may be dy; with beta = 0 it is not read. */
+DML_API void dml_row_norm_backward(dml_pool *pool, size_t rows, size_t columns, const float *x,
+                                   const dml_row_normalization *by, const float *statistics, const float *dy,
+                                   float beta, float *dx, float *parts);
+DML_API size_t dml_row_norm_parts(size_t rows, size_t columns);
+
+#endif
+
+/* ---- kernels/group_norm.h ---- */
+
+/* group_norm.h: group normalization on raw arrays.
+   Source: Wu, He, "Group normalization", ECCV 2018. */
+#ifndef DML_KERNELS_GROUP_NORM_H
+#define DML_KERNELS_GROUP_NORM_H
+
+/* Each of `samples` matrices of (pixels, channels), whose channels are cut into `groups` equal ones. */
+typedef struct dml_group_norm_shape {
+    size_t samples, pixels, channels, groups;
+} dml_group_norm_shape;
+
+/* Bitwise the same for any number of threads. `scale` and `shift` are (channels), or NULL: 1 and 0.
+   y = scale (x - mean) / sqrt(variance + epsilon) + shift, where mean and variance are those of all numbers
+   of a group in a sample, written for each channel of each: `statistics` is (samples, 2, channels). y may be
+   x. */
+DML_API void dml_group_norm_forward(dml_pool *pool, const dml_group_norm_shape *shape, const float *x,
+                                    const float *scale, const float *shift, float epsilon, float *statistics,
+                                    float *y);
+
+/* What the gradients of shift and scale are sums over the samples of, into `parts` (2, samples, channels), of
+   shift first; and dx = the gradient of x + beta dx, unless dx is NULL. dx may be dy; with beta = 0 it is not
+   read. */
+DML_API void dml_group_norm_backward(dml_pool *pool, const dml_group_norm_shape *shape, const float *x,
+                                     const float *scale, float epsilon, const float *statistics,
+                                     const float *dy, float *parts, float beta, float *dx);
+
+#endif
+
+/* ---- kernels/embedding.h ---- */
+
+/* embedding.h: rows of a table, by number, on raw arrays. */
+#ifndef DML_KERNELS_EMBEDDING_H
+#define DML_KERNELS_EMBEDDING_H
+
+/* indices (count), all in 0 .. rows - 1; table (rows, width); y and dy (count, width). Bitwise the same for
+   any number of threads. */
+
+/* y[i] = table[indices[i]] */
+DML_API void dml_embedding_forward(dml_pool *pool, size_t count, size_t width, const int32_t *indices,
+                                   const float *table, float *y);
+
+/* dtable = beta dtable + for each row the sum of those dy[i] with its index, added in the order of i. With
+   beta = 0 dtable is not read. */
+DML_API void dml_embedding_backward(dml_pool *pool, size_t count, size_t width, const int32_t *indices,
+                                    const float *dy, size_t rows, float beta, float *dtable);
+
+#endif
+
+/* ---- kernels/dropout.h ---- */
+
+/* dropout.h: leaving elements out at random, on raw arrays.
+   Source: Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov, "Dropout", JMLR 2014. */
+#ifndef DML_KERNELS_DROPOUT_H
+#define DML_KERNELS_DROPOUT_H
+
+/* y = what is kept of x, divided by 1 - p, else 0, + beta y. Element i is left out where
+   dml_random_bits(random, i) is below p 2^32, 0 <= p < 1: with probability p, the same ones in each call. y
+   may be x; with beta = 0 it is not read. The gradient is the same function of dy. */
+DML_API void dml_dropout_apply(dml_pool *pool, size_t n, const dml_random *random, float p, const float *x,
+                               float beta, float *y);
+
+/* The bits below which an element is left out. */
+DML_API uint32_t dml_dropout_threshold(float p);
+
+#endif
+
+/* ---- kernels/strided.h ---- */
+
+/* strided.h: dense arrays to and from parts of others, on raw arrays: what permute, slice, concat and pad are
+   made of. */
+#ifndef DML_KERNELS_STRIDED_H
+#define DML_KERNELS_STRIDED_H
+
+/* Where the elements of a dense array of count[0] x ... x count[5] lie in another: element (i0, ..., i5) at
+   i0 step[0] + ... + i5 step[5]. Two may not lie at the same place. */
+#define DML_STRIDED_DIMS 6
+typedef struct dml_strided {
+    size_t count[DML_STRIDED_DIMS], step[DML_STRIDED_DIMS];
+} dml_strided;
+
+/* dense = the elements of `part` + beta dense, and the other way round. What is written isn't read with
+   beta = 0. Bitwise the same for any number of threads. */
+DML_API void dml_strided_pack(dml_pool *pool, const dml_strided *strided, const float *part, float beta,
+                              float *dense);
+DML_API void dml_strided_unpack(dml_pool *pool, const dml_strided *strided, const float *dense, float beta,
+                                float *part);
 
 #endif
 
@@ -757,13 +877,30 @@ DML_API void dml_mse_backward(dml_pool *pool, size_t n, const float *a, const fl
 #ifndef DML_KERNELS_UPDATE_H
 #define DML_KERNELS_UPDATE_H
 
-/* Stochastic gradient descent with momentum, over n elements:
-       d = g + weight_decay w;  v = momentum v + d;  w -= lr (nesterov ? d + momentum v : v)
-   v may be NULL when momentum is 0. Source: Sutskever et al., "On the importance of initialization and
-   momentum in deep learning", ICML 2013, section 2, in the form without dampening that PyTorch's SGD
-   documents. */
+/* The rules, per element, as PyTorch documents them; t counts updates from 1. In all but AdamW the gradient
+   is d = g + weight_decay w.
+
+   SGD       v = momentum v + d;  w -= lr (nesterov ? d + momentum v : v)
+   Adam      m = beta1 m + (1 - beta1) d;  v = beta2 v + (1 - beta2) d^2
+             w -= lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon)
+   AdamW     w *= 1 - lr weight_decay;  then Adam's with d = g
+   RMSProp   v = alpha v + (1 - alpha) d^2;  b = momentum b + d / (sqrt(v) + epsilon);  w -= lr b
+   Adagrad   v += d^2;  w -= lr d / (sqrt(v) + epsilon)
+
+   LARS      v = momentum v + f d, f = trust |w| / (|g| + weight_decay |w| + epsilon);  w -= lr v
+   LAMB      m and v as Adam's, of g;  r = Adam's step with lr 1, + weight_decay w;  w -= lr |w| / |r| r
+
+   with the Euclidean norms of a parameter as a whole. dml_optimizer_update (train/optimizer.h) does one of
+   the others on any arrays. */
+
+/* SGD, over n elements. v may be NULL when momentum is 0. Source: Sutskever et al., "On the importance of
+   initialization and momentum in deep learning", ICML 2013, section 2, in the form without dampening that
+   PyTorch's SGD documents. */
 DML_API void dml_sgd_update(dml_pool *pool, size_t n, float *w, const float *g, float *v, float lr,
                             float momentum, float weight_decay, bool nesterov);
+
+/* x cut to -most .. most; a NaN stays one. */
+DML_API void dml_clip_values(dml_pool *pool, size_t n, float most, float *x);
 
 #endif
 
@@ -794,7 +931,7 @@ typedef struct dml_ref {
    then a block of integers and floats; what each means is written at the kernel. */
 #define DML_LAUNCH_BUFFERS 6
 #define DML_LAUNCH_INTS 16
-#define DML_LAUNCH_FLOATS 4
+#define DML_LAUNCH_FLOATS 8
 typedef struct dml_launch {
     const char *kernel; /* its name in src/gpu/kernels.cl */
     size_t size[2];     /* how much there is to do along x and y: elements, rows, outputs; how much of it a
@@ -1297,8 +1434,8 @@ DML_API dml_node *dml_affine(dml_node *x, float scale, float shift); /* scale x 
 #ifndef DML_OPS_OP_DENSE_H
 #define DML_OPS_OP_DENSE_H
 
-/* A layer with parameters of its own: x (in) -> x w^T + bias (units), w [units, in] He-initialised, bias
- * zero.
+/* A layer with parameters of its own: x (..., in) -> x w^T + bias (..., units), the same for each row of a
+   sample, w [units, in] He-initialised, bias zero. For one row of all that a sample has: dml_flatten first.
  */
 DML_API dml_node *dml_dense(dml_node *x, int units);
 
@@ -1427,6 +1564,115 @@ DML_API dml_node *dml_batch_norm_with(dml_node *x, dml_node *weight, dml_node *b
 
 #endif
 
+/* ---- ops/op_sample_norm.h ---- */
+
+/* op_sample_norm.h: normalization of each sample by its own numbers: layer, RMS and group norm. Training and
+   predicting compute the same. */
+#ifndef DML_OPS_OP_SAMPLE_NORM_H
+#define DML_OPS_OP_SAMPLE_NORM_H
+
+typedef struct dml_sample_norm_options {
+    float epsilon;  /* added to the variance or mean square; 0: 1e-5, of dml_rms_norm 2^-23 (PyTorch's) */
+    bool no_weight; /* the layer learns nothing */
+    bool no_bias;   /* it learns no bias; dml_rms_norm has none */
+} dml_sample_norm_options;
+
+/* Normalizes along the last dimension of x: (..., C) -> the same, by
+
+       y = weight (x - mean) / sqrt(variance + epsilon) + bias
+
+   with mean and variance of each C numbers. The parameters (C) are "layer_norm_1.weight" (one at first) and
+   ".bias" (zero). Source: Ba, Kiros, Hinton, "Layer normalization", 2016. NULL options: all defaults. */
+DML_API dml_node *dml_layer_norm(dml_node *x, const dml_sample_norm_options *options);
+
+/* (..., C) -> the same, y = weight x / sqrt(mean of x^2 + epsilon), with "rms_norm_1.weight" (C).
+   Source: Zhang, Sennrich, "Root mean square layer normalization", NeurIPS 2019. */
+DML_API dml_node *dml_rms_norm(dml_node *x, const dml_sample_norm_options *options);
+
+/* As dml_layer_norm, with mean and variance over all pixels of a group of channels, the last dimension being
+   cut into `groups` equal ones: (H, W, C), or any other dimensions before C, -> the same. As many groups as
+   channels is instance normalization. DML_ERROR_ARGUMENT when C can't be cut so. The parameters (C) are
+   "group_norm_1.weight" and ".bias". Source: Wu, He, "Group normalization", ECCV 2018. */
+DML_API dml_node *dml_group_norm(dml_node *x, int groups, const dml_sample_norm_options *options);
+
+/* The same on parameters of the caller's, each (C), or NULL for none; a bias needs a weight. */
+DML_API dml_node *dml_layer_norm_with(dml_node *x, dml_node *weight, dml_node *bias,
+                                      const dml_sample_norm_options *options);
+DML_API dml_node *dml_rms_norm_with(dml_node *x, dml_node *weight, const dml_sample_norm_options *options);
+DML_API dml_node *dml_group_norm_with(dml_node *x, int groups, dml_node *weight, dml_node *bias,
+                                      const dml_sample_norm_options *options);
+
+#endif
+
+/* ---- ops/op_embedding.h ---- */
+
+/* op_embedding.h: vectors looked up by number. */
+#ifndef DML_OPS_OP_EMBEDDING_H
+#define DML_OPS_OP_EMBEDDING_H
+
+/* indices (...), an i32 input, or that under another shape -> (..., width): for each index that row of a
+   table of `count` rows, which is the parameter "embedding_1.weight" (count, width), standard normal at
+   first. An index outside 0 .. count - 1 is found before anything is run (DML_ERROR_ARGUMENT). A row's
+   gradient is the sum over all places where it was looked up, in their order.
+
+   A learned embedding of positions is a parameter (T, width) that is added to (T, width). */
+DML_API dml_node *dml_embedding(dml_node *indices, int count, int width);
+
+/* The same on a table (count, width) of the caller's: begun in another way, shared, as with a language
+   model's output layer, or frozen. */
+DML_API dml_node *dml_embedding_with(dml_node *indices, dml_node *table);
+
+#endif
+
+/* ---- ops/op_dropout.h ---- */
+
+/* op_dropout.h: leaving activations out at random while training. */
+#ifndef DML_OPS_OP_DROPOUT_H
+#define DML_OPS_OP_DROPOUT_H
+
+/* In a training pass each element of x becomes 0 with probability p, 0 <= p < 1, else it is divided by 1 - p;
+   predicting, also by a program that was compiled to train, gives x. What is left out follows from the
+   context's seed, the node's place in the graph, the training step and the element alone: it is the same on
+   every device and for any number of threads, and another in each step and of each dropout.
+   DML_ERROR_ARGUMENT for another p.
+   Source: Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov, "Dropout", JMLR 2014. */
+DML_API dml_node *dml_dropout(dml_node *x, float p);
+
+#endif
+
+/* ---- ops/op_shape.h ---- */
+
+/* op_shape.h: the same numbers in another order or shape, parts of them, and several side by side. Axes count
+   from 0, or from the last by -1, -2, ...; the batch axis isn't one of them. */
+#ifndef DML_OPS_OP_SHAPE_H
+#define DML_OPS_OP_SHAPE_H
+
+/* x under another shape of as many elements: no data moves. One dimension may be -1: what is left over.
+   dml_reshape(x, dml_shape_of(4, -1)) */
+DML_API dml_node *dml_reshape(dml_node *x, dml_shape shape);
+
+/* The axes in another order: axis i of the result is axis order.dims[i] of x. (H, W, C) -> (C, H, W) by
+   dml_permute(x, dml_shape_of(2, 0, 1)). */
+DML_API dml_node *dml_permute(dml_node *x, dml_shape order);
+
+/* Two axes exchanged: (..., M, N) -> (..., N, M) by dml_swap_axes(x, -1, -2). */
+DML_API dml_node *dml_swap_axes(dml_node *x, int a, int b);
+
+/* The places begin .. end - 1 along an axis, at least one. */
+DML_API dml_node *dml_slice(dml_node *x, int axis, int begin, int end);
+
+/* Cuts an axis into `count` equal parts, in order, into parts[0 .. count - 1]; NULLs, with the error
+   recorded, when it can't be cut so, and then DML_ERROR_ARGUMENT. */
+DML_API dml_status dml_split(dml_node *x, int axis, int count, dml_node **parts);
+
+/* Zeros before and after x along an axis. */
+DML_API dml_node *dml_pad(dml_node *x, int axis, int before, int after);
+
+/* Several of the same shape, but for the axis along which they come behind each other. `count` at least 1. */
+DML_API dml_node *dml_concat(dml_node *const *nodes, int count, int axis);
+
+#endif
+
 /* ---- ops/op_loss.h ---- */
 
 /* op_loss.h: losses, each one scalar for the whole batch. */
@@ -1448,20 +1694,207 @@ DML_API dml_node *dml_mean_squared_error(dml_node *a, dml_node *b);
 #ifndef DML_TRAIN_OPTIMIZER_H
 #define DML_TRAIN_OPTIMIZER_H
 
-typedef enum dml_optimizer_kind { DML_SGD } dml_optimizer_kind;
+typedef enum dml_optimizer_kind {
+    DML_SGD,
+    DML_ADAM,
+    DML_ADAMW,
+    DML_RMSPROP,
+    DML_ADAGRAD,
+    DML_LARS,
+    DML_LAMB
+} dml_optimizer_kind;
 
 /* An optimizer is its kind and its numbers; its state vectors live in the trainer. Fields that a kind doesn't
-   name are ignored. */
+   name are ignored; those that have a default take it where they are 0. The formulas are in
+   kernels/update.h. */
 typedef struct dml_optimizer {
     dml_optimizer_kind kind;
-    float lr;           /* learning rate; 0: 0.01 */
-    float momentum;     /* sgd: 0 or more, below 1 */
-    float weight_decay; /* sgd: added to the gradient, times the parameter */
+    float lr;           /* learning rate; 0: 0.01, adam, adamw and lamb 0.001 */
+    float momentum;     /* sgd, rmsprop, lars: 0 or more, below 1 */
+    float weight_decay; /* added to the gradient, times the parameter; adamw: of the parameter itself, times
+                           the learning rate; lamb: added to the step */
     bool nesterov;      /* sgd: look ahead along the velocity */
+    float beta1, beta2; /* adam, adamw, lamb: what the means of gradients and of their squares keep; 0: 0.9,
+                           0.999 */
+    float alpha;        /* rmsprop: what the mean of squares keeps; 0: 0.99 */
+    float epsilon;      /* all but sgd: beside what is divided by; 0: 1e-8, adagrad 1e-10, lamb 1e-6 */
+    float trust;        /* lars: its coefficient; 0: 0.001 */
 } dml_optimizer;
 
-/* Stochastic gradient descent; momentum 0 keeps no velocity. The update is that of dml_sgd_update. */
+/* Stochastic gradient descent; momentum 0 keeps no velocity. */
 DML_API dml_optimizer dml_sgd(float lr, float momentum);
+
+/* Adam, with bias correction. Source: Kingma, Ba, "Adam: a method for stochastic optimization", ICLR 2015.
+   AdamW is Adam whose weight decay is apart from the gradient. Source: Loshchilov, Hutter, "Decoupled weight
+   decay regularization", ICLR 2019. */
+DML_API dml_optimizer dml_adam(float lr);
+DML_API dml_optimizer dml_adamw(float lr, float weight_decay);
+
+/* Source: Hinton, "Neural networks for machine learning", lecture 6e, 2012. Not centered. */
+DML_API dml_optimizer dml_rmsprop(float lr);
+
+/* Source: Duchi, Hazan, Singer, "Adaptive subgradient methods", JMLR 12, 2011. */
+DML_API dml_optimizer dml_adagrad(float lr);
+
+/* For large batches, with a factor for each parameter as a whole (a weight, a bias) from the norms of the
+   parameter and of its gradient or step: 1 where a norm is 0, and for parameters whose decay scale is 0
+   (train/parameter_group.h), as is usual for biases and norms. A range that such an optimizer updates has to
+   be of whole parameters, and what g holds is used up. Sources: You, Gitman, Ginsburg, "Large batch training
+   of convolutional networks", 2017, with the learning rate outside of the velocity; You et al., "Large batch
+   optimization for deep learning", ICLR 2020. */
+DML_API dml_optimizer dml_lars(float lr, float momentum);
+DML_API dml_optimizer dml_lamb(float lr, float weight_decay);
+
+/* The numbers of an optimizer one by one, for whoever sends or stores them: the address of the i-th, and its
+   field's name if `name` isn't NULL; NULL past the last. Its kind and whether it is nesterov are apart. */
+DML_API float *dml_optimizer_number(dml_optimizer *optimizer, int i, const char **name);
+
+/* One update without a trainer: n elements of w, after `step` earlier ones. `state` holds as many vectors of
+   n as dml_optimizer_states says, zeros at first. Each element depends on its own place alone, so any range
+   may be updated by itself, with the same bits. A learning rate of 0 is one here. DML_ERROR_ARGUMENT, with
+   nothing done, for numbers that a trainer would refuse, and for lars and lamb, which need one. */
+DML_API int dml_optimizer_states(const dml_optimizer *optimizer);
+DML_API dml_status dml_optimizer_update(const dml_optimizer *optimizer, dml_pool *pool, uint64_t step,
+                                        size_t n, float *w, const float *g, float *const *state);
+
+#endif
+
+/* ---- train/lbfgs.h ---- */
+
+/* lbfgs.h: a smooth function of a flat vector, minimised by itself. */
+#ifndef DML_TRAIN_LBFGS_H
+#define DML_TRAIN_LBFGS_H
+
+/* Returns the function's value at x and writes its gradient, both of n elements. A value that is no number
+   says that x is outside of where the function is defined. */
+typedef double (*dml_function)(void *user, const float *x, float *gradient);
+
+typedef struct dml_lbfgs_options {
+    int history;             /* pairs of steps that the curvature is learnt from; 0: 10 */
+    int iterations;          /* at most; 0: 100 */
+    float tolerance;         /* done when no element of the gradient is larger; 0: 1e-5 */
+    dml_pool *pool;          /* for the vectors; NULL: the caller alone */
+    dml_allocator allocator; /* zero: malloc and free; it takes 2 history + 4 vectors */
+} dml_lbfgs_options;
+
+typedef enum dml_lbfgs_end {
+    DML_LBFGS_CONVERGED, /* the gradient is within the tolerance */
+    DML_LBFGS_STALLED, /* no smaller value was found along the last direction: often, all that floats hold */
+    DML_LBFGS_INTERRUPTED /* there were as many iterations as allowed */
+} dml_lbfgs_end;
+
+typedef struct dml_lbfgs_result {
+    dml_lbfgs_end end;
+    double value;   /* at x */
+    float gradient; /* its largest element, without the sign */
+    int iterations, evaluations;
+} dml_lbfgs_result;
+
+/* Minimises from x on, which becomes the best point found; `options` and `result` may be NULL. Each iteration
+   goes along the two-loop recursion's direction to where the strong Wolfe conditions hold (of decrease 1e-4,
+   of curvature 0.9). The same bits for any number of threads. DML_ERROR_ARGUMENT when an option is out of
+   range or the value at the first x isn't finite, DML_ERROR_MEMORY. Source: Nocedal, Wright, "Numerical
+   optimization", 2nd edition, algorithms 7.4, 7.5, 3.5 and 3.6. */
+DML_API dml_status dml_lbfgs_minimize(size_t n, float *x, dml_function function, void *user,
+                                      const dml_lbfgs_options *options, dml_lbfgs_result *result);
+
+#endif
+
+/* ---- train/schedule.h ---- */
+
+/* schedule.h: learning rates that change during training. */
+#ifndef DML_TRAIN_SCHEDULE_H
+#define DML_TRAIN_SCHEDULE_H
+
+typedef enum dml_schedule_kind {
+    DML_SCHEDULE_NONE, /* a trainer that follows none keeps the learning rate it is told */
+    DML_SCHEDULE_CONSTANT,
+    DML_SCHEDULE_STEP,
+    DML_SCHEDULE_EXPONENTIAL,
+    DML_SCHEDULE_COSINE,
+    DML_SCHEDULE_POLYNOMIAL,
+    DML_SCHEDULE_ONE_CYCLE
+} dml_schedule_kind;
+
+/* A schedule is a function of the step alone, so nothing of it is in a checkpoint. Fields that a kind doesn't
+   name are ignored; warm-up goes before any. */
+typedef struct dml_schedule {
+    dml_schedule_kind kind;
+    float lr;           /* where it begins, after the warm-up; one-cycle: the highest */
+    uint64_t steps;     /* step: between drops; cosine, polynomial, one-cycle: how many until its end */
+    float factor;       /* step, exponential: what each drop, or each step, leaves of it */
+    float minimum;      /* cosine, polynomial: where it ends, and stays */
+    float power;        /* polynomial; 0: 1, a straight line */
+    float rise;         /* one-cycle: the part of its steps that goes up; 0: 0.3 */
+    float start, end;   /* one-cycle: it begins at lr / start and ends at lr / start / end; 0: 25 and 10000 */
+    uint64_t warm_up;   /* so many steps go up in a line from warm_up_from times the first learning rate, then
+                           the rest begins */
+    float warm_up_from; /* 0 .. 1 */
+} dml_schedule;
+
+/* With the step s counted from 0, after any warm-up, and S = steps:
+       constant      lr
+       step          lr factor^(s / S rounded down)
+       exponential   lr factor^s
+       cosine        minimum + (lr - minimum) (1 + cos(pi s / S)) / 2
+       polynomial    minimum + (lr - minimum) (1 - s / S)^power
+       one-cycle     from lr / start up to lr in rise S - 1 steps, and down to lr / start / end at step S - 1,
+                     each along half a cosine
+   as PyTorch's StepLR, ExponentialLR, CosineAnnealingLR (once), PolynomialLR and OneCycleLR, and SequentialLR
+   with LinearLR before them, have it. Sources: Loshchilov, Hutter, "SGDR", ICLR 2017, without restarts;
+   Smith, Topin, "Super-convergence", 2018. */
+DML_API dml_schedule dml_schedule_constant(float lr);
+DML_API dml_schedule dml_schedule_step(float lr, uint64_t every, float factor);
+DML_API dml_schedule dml_schedule_exponential(float lr, float factor);
+DML_API dml_schedule dml_schedule_cosine(float lr, uint64_t steps, float minimum);
+DML_API dml_schedule dml_schedule_linear(float lr, uint64_t steps, float minimum);
+DML_API dml_schedule dml_schedule_polynomial(float lr, uint64_t steps, float power);
+DML_API dml_schedule dml_schedule_one_cycle(float highest, uint64_t steps);
+
+/* The same with a warm-up of that many steps in front. */
+DML_API dml_schedule dml_schedule_warm_up(dml_schedule schedule, uint64_t steps, float from);
+
+/* The learning rate of a step, from 0 on; NaN for a schedule that can't be. */
+DML_API float dml_schedule_lr(const dml_schedule *schedule, uint64_t step);
+
+/* A learning rate that drops when a measure, such as a validation loss, gets no better; for
+   dml_trainer_set_lr. The fields but `lr` may be 0; the last two are its memory, and begin as 0. */
+typedef struct dml_plateau {
+    float lr;        /* now */
+    float factor;    /* what a drop leaves of it; 0: 0.1 */
+    float minimum;   /* it doesn't drop below */
+    int patience;    /* so many bad measures in a row are let pass; 0: none */
+    float threshold; /* better by this part of the best, at least, is better; 0: any is */
+    bool rises;      /* larger measures are better, as of an accuracy */
+    int measures, bad;
+    float best;
+} dml_plateau;
+
+/* Takes a measure into account and returns the learning rate from then on. One that isn't finite is bad.
+   Source: PyTorch's ReduceLROnPlateau with a relative threshold and no cooldown. */
+DML_API float dml_plateau_lr(dml_plateau *plateau, float measure);
+
+#endif
+
+/* ---- train/parameter_group.h ---- */
+
+/* parameter_group.h: parameters that the optimizer treats in their own way. */
+#ifndef DML_TRAIN_PARAMETER_GROUP_H
+#define DML_TRAIN_PARAMETER_GROUP_H
+
+/* The learning rate of a parameter is the trainer's times its lr scale, its weight decay the optimizer's
+   times its decay scale: 1 at first; 0 for no decay, or for a parameter that stays for a while. They may
+   change at any time, and hold for every trainer on the graph; like the model they are written down in the
+   program, the same on all ranks, and not in checkpoints. Neighbours in w with the same scales are updated
+   together. DML_ERROR_ARGUMENT for a node that is no parameter, and for a scale that isn't in 0 .. 1e6. */
+DML_API float dml_parameter_lr_scale(const dml_node *parameter);
+DML_API float dml_parameter_decay_scale(const dml_node *parameter);
+DML_API dml_status dml_parameter_set_lr_scale(dml_node *parameter, float scale);
+DML_API dml_status dml_parameter_set_decay_scale(dml_node *parameter, float scale);
+
+/* No decay for the graph's parameters of fewer than two dimensions: biases, the scales and shifts of norms.
+ */
+DML_API dml_status dml_graph_decay_matrices_only(dml_graph *graph);
 
 #endif
 
@@ -1476,6 +1909,14 @@ typedef struct dml_trainer dml_trainer;
 typedef struct dml_trainer_options {
     int batch;               /* the most samples of one step, at least 1: there is no default */
     dml_optimizer optimizer; /* zero: dml_sgd(0.01, 0) */
+    /* What the first update after a backward pass does to g, the mean over the global batch: cuts each
+       element to -clip_value .. clip_value; then scales g so that its Euclidean norm is at most clip_norm. 0:
+       nothing. A gradient that isn't finite is not made so. */
+    float clip_norm, clip_value;
+    dml_schedule schedule; /* which the learning rate follows, step by step, instead of staying as it is */
+    /* Keeps a moving average of the trained parameters as one more vector, the last: after each update
+       average = this times average + the rest of 1 times w, after the first w itself. 0: none. */
+    float average;
 } dml_trainer_options;
 
 /* Compiles the loss for training. NULL, with the error on the context, when dml_compile refuses, the
@@ -1529,19 +1970,35 @@ DML_API dml_status dml_trainer_update(dml_trainer *trainer);
 DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, size_t end);
 DML_API dml_status dml_trainer_advance(dml_trainer *trainer);
 
+/* The Euclidean norm of g: after an update with clip_norm, what it was before it was scaled. Summed in a
+   fixed order, so the same for any number of threads. NaN, with the error recorded, where a step would be
+   refused; it waits for the device. */
+DML_API float dml_trainer_gradient_norm(dml_trainer *trainer);
+
+/* Exchanges the trained parameters with their moving average (options.average), to evaluate or save the model
+   with it; the next call exchanges them back. In between an update, a checkpoint and a strategy are refused
+   with DML_ERROR_STATE. g is used on the way and lost. DML_ERROR_ARGUMENT for a trainer without an average.
+ */
+DML_API dml_status dml_trainer_swap_average(dml_trainer *trainer);
+
 DML_API dml_program *dml_trainer_program(dml_trainer *trainer);
 DML_API dml_context *dml_trainer_context(const dml_trainer *trainer);
 
 /* Steps taken, those before a checkpoint included. */
 DML_API uint64_t dml_trainer_steps(const dml_trainer *trainer);
 
-/* The learning rate of the steps to come, for schedules: 0 or more, else DML_ERROR_ARGUMENT is recorded. */
+/* The learning rate of the steps to come: 0 or more, else DML_ERROR_ARGUMENT is recorded. A trainer that
+   follows a schedule can't be told one: DML_ERROR_STATE is recorded. */
 DML_API float dml_trainer_lr(const dml_trainer *trainer);
 DML_API void dml_trainer_set_lr(dml_trainer *trainer, float lr);
 
 /* The flat vectors. Every parameter lies in one vector, the graph's w (graph/weights.h). The gradient of each
    trained one lies at the same place of another, and the optimizer's state in vectors of that length. */
-enum { DML_PARAMETERS, DML_GRADIENTS, DML_OPTIMIZER_STATE /* the first; + i for the next */ };
+enum {
+    DML_PARAMETERS,
+    DML_GRADIENTS,
+    DML_OPTIMIZER_STATE /* the first; + i for the next; then the average */
+};
 
 /* How many elements a vector has, and how many vectors there are. */
 DML_API size_t dml_trainer_count(const dml_trainer *trainer, int vector);
@@ -1615,10 +2072,11 @@ DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_r
 #ifndef DML_NO_STDIO
 
 /* Writes what dml_graph_save writes and, in the same safetensors file, the rest of the run: the optimizer's
-   state for each trained parameter ("dml.velocity.dense_1.weight") and, in the metadata, its kind and
-   numbers, the seed and the steps taken. So dml_graph_load, and other tools, read the model from it. Written
-   aside, synced, then renamed: a crash leaves the old file or the new one. What g has accumulated isn't
-   written. DML_ERROR_IO with a sentence when it can't be written. */
+   state for each trained parameter ("dml.velocity.dense_1.weight"), its moving average ("dml.average...") if
+   the trainer keeps one, and, in the metadata, the optimizer's kind and numbers, the seed and the steps
+   taken. So dml_graph_load, and other tools, read the model from it. Written aside, synced, then renamed: a
+   crash leaves the old file or the new one. What g has accumulated isn't written. DML_ERROR_IO with a
+   sentence when it can't be written. */
 DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path);
 
 /* Reads what dml_trainer_save wrote for the same model and kind of optimizer; training then goes on as if it
@@ -5796,6 +6254,7 @@ DML__INLINE dml__v4 dml__plain_fma(dml__v4 a, dml__v4 b, dml__v4 c)
 }
 
 typedef int32_t dml__v4_mask __attribute__((vector_size(16)));
+typedef uint32_t dml__v4_bits __attribute__((vector_size(16)));
 
 DML__INLINE dml__v4 dml__plain_relu(dml__v4 a)
 {
@@ -5960,7 +6419,12 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
             DML__EACH(sum[i][j] =                                                                            \
                           dml__##isa##_add(sum[i][j], dml__##isa##_load(tile->bias + column + second * j)))  \
         if (tile->relu) DML__EACH(sum[i][j] = dml__##isa##_relu(sum[i][j]))                                  \
-        DML__EACH(dml__##isa##_store(tile->c[i] + column + second * j, sum[i][j]))                           \
+        DML__UNROLL                                                                                          \
+        for (int i = 0; i < rows; i++) {                                                                     \
+            float *c = tile->c[i] + column;                                                                  \
+            DML__UNROLL                                                                                      \
+            for (int j = 0; j < vectors; j++) dml__##isa##_store(c + second * j, sum[i][j]);                 \
+        }                                                                                                    \
     }
 
 /* Panels beside each other are one call where the smallest loop leaves registers for that. C is asked for
@@ -5973,6 +6437,11 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
         do dml__compute_##isa(tile, panel, r, v, form);                                                      \
         while (form == DML__ANY_TILE && ++panel < tile->panels);                                             \
     }
+/* Tiles of fewer rows come once at the edge of a product, so one form is enough of them: the others would be
+   40 % of what a compiler has to do here. */
+#define DML__DEFINE_EDGE(isa, target, r)                                                                     \
+    DML__DEFINE_TILE(isa, target, r, 1, DML__ANY_TILE)                                                       \
+    DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE)
 #define DML__DEFINE_TILES(isa, target, r)                                                                    \
     DML__DEFINE_TILE(isa, target, r, 1, DML__ANY_TILE)                                                       \
     DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE)                                                       \
@@ -5988,24 +6457,31 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
         const bool b_packed = tile->columns == 2 * lanes && tile->b_step == 2 * lanes && tile->k % 4 == 0;
         form = !b_packed ? DML__ANY_TILE : tile->a_packed ? DML__BOTH_PACKED : DML__B_PACKED;
     }
-    const bool at_once = form == DML__ANY_TILE || form == DML__TILE_FORMS;
+    const bool at_once = form == DML__TILE_FORMS || functions[form] == functions[DML__ANY_TILE];
     for (int n = 0; n < (at_once ? 1 : tile->panels); n++) functions[form](tile, n);
 }
 
 #define DML__TILES(isa, target, r)                                                                           \
     { dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_DML__B_PACKED,                      \
       dml__tile_##isa##_##r##x2_DML__BOTH_PACKED, dml__tile_##isa##_##r##x1_DML__ANY_TILE },
-#define DML__ROWS_4(of, isa, target)                                                                         \
-    of(isa, target, 1) of(isa, target, 2) of(isa, target, 3) of(isa, target, 4)
-#define DML__ROWS_6(of, isa, target) DML__ROWS_4(of, isa, target) of(isa, target, 5) of(isa, target, 6)
-#define DML__ROWS_8(of, isa, target) DML__ROWS_6(of, isa, target) of(isa, target, 7) of(isa, target, 8)
+#define DML__EDGE(isa, target, r)                                                                            \
+    { dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_DML__ANY_TILE,                      \
+      dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x1_DML__ANY_TILE },
+/* Edges, then the whole tile: what is made of each number of rows. */
+#define DML__ROWS_4(edge, whole, isa, target)                                                                \
+    edge(isa, target, 1) edge(isa, target, 2) edge(isa, target, 3) whole(isa, target, 4)
+#define DML__ROWS_6(edge, whole, isa, target)                                                                \
+    DML__ROWS_4(edge, edge, isa, target) edge(isa, target, 5) whole(isa, target, 6)
+#define DML__ROWS_8(edge, whole, isa, target)                                                                \
+    DML__ROWS_6(edge, edge, isa, target) edge(isa, target, 7) whole(isa, target, 8)
 
 /* The micro-kernel's function, of up to 4, 6 or 8 rows. */
 #define DML__DEFINE_RUN(isa, target, lanes, most_rows)                                                       \
-    DML__ROWS_##most_rows(DML__DEFINE_TILES, isa, target) static void dml__run_##isa(const dml__tile *tile)  \
+    DML__ROWS_##most_rows(DML__DEFINE_EDGE, DML__DEFINE_TILES, isa,                                          \
+                          target) static void dml__run_##isa(const dml__tile *tile)                          \
     {                                                                                                        \
         static const dml__tile_function tiles[most_rows][DML__TILE_FORMS + 1] = { DML__ROWS_##most_rows(     \
-            DML__TILES, isa, target) };                                                                      \
+            DML__EDGE, DML__TILES, isa, target) };                                                           \
         dml__run_panels(tile, lanes, tiles[tile->rows - 1]);                                                 \
     }
 
@@ -6371,6 +6847,16 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
 
 #define DML__BODY static inline __attribute__((always_inline))
 
+/* A function that is made small, not fast; and by gcc with the passes of -O1, since those of -O2 take it a
+   third of the time. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
+#define DML__COLD __attribute__((cold, noinline, optimize("O1")))
+#elif defined(__GNUC__)
+#define DML__COLD __attribute__((cold, noinline))
+#else
+#define DML__COLD
+#endif
+
 #define DML__STRIP(...) __VA_ARGS__
 #if defined(DML__EMULATED)
 #define DML__FOR_TARGET(isa)
@@ -6617,315 +7103,34 @@ DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product);
 
 #endif
 
-/* Of the factors' elements the larger one's are each used at most this many times. */
-#define DML__DOTS_ROWS 16   /* with sums over lanes at the end, which packing all of B would exceed */
-#define DML__DOTS_COLUMNS 8 /* of a B that is small: more are worth packing */
-#define DML__LINES_MOST 3
-#define DML__LINES_AT_ONCE 8
+/* ---- kernels/bf16_internal.h ---- */
 
-#define DML__THIN_WORK 65536.0 /* multiply-adds of a task */
+/* bf16_internal.h: matrices of bf16 as factors of a product. */
+#ifndef DML_KERNELS_BF16_INTERNAL_H
+#define DML_KERNELS_BF16_INTERNAL_H
 
-typedef struct dml__thin {
-    ptrdiff_t m, n, k; /* of dots, n >= m and n >= 4 */
-    const float *a;    /* element (i, p) at i * a_line + p * a_step */
-    ptrdiff_t a_line, a_step;
-    const float *b; /* (n, k) for dots, (k, n) for sums of lines */
-    ptrdiff_t b_line;
-    float alpha, beta;
-    const float *bias;
-    ptrdiff_t bias_row, bias_column; /* where that of element (i, j) lies */
-    bool relu;
-    float *c;
-    ptrdiff_t c_row, c_column;
-    ptrdiff_t rows, columns; /* of a task */
-    dml_isa isa;
-} dml__thin;
+#include <string.h>
 
-static float dml__thin_finish(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, float value)
+/* The f32 whose upper half these bits are. */
+static inline float dml__bf16_widened(uint16_t x)
 {
-    if (thin->bias) value += thin->bias[i * thin->bias_row + j * thin->bias_column];
-    return thin->relu && value <= 0 ? 0 : value;
+    const uint32_t bits = (uint32_t)x << 16;
+    float wide;
+    memcpy(&wide, &bits, sizeof wide);
+    return wide;
 }
 
-/* --- both factors have their k's side by side: dot products, 1 or 2 rows of A with 4 of B --- */
+/* Element (lane, k) of a factor is x[lane * lane_step + k * k_step]; one of the two steps is 1. */
+typedef struct dml__bf16_matrix {
+    const uint16_t *x;
+    ptrdiff_t lane_step, k_step, k;
+} dml__bf16_matrix;
 
-#define DML__DEFINE_DOT(isa, target, vector, lanes)                                                          \
-    target DML__INLINE void dml__dot_tile_##isa(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j,             \
-                                                const int rows, float sums[][4])                             \
-    {                                                                                                        \
-        vector sum[2][4];                                                                                    \
-        const float *a = thin->a + i * thin->a_line, *b = thin->b + j * thin->b_line;                        \
-        const ptrdiff_t a_line = thin->a_line, b_line = thin->b_line;                                        \
-        DML__UNROLL                                                                                          \
-        for (int r = 0; r < rows; r++) {                                                                     \
-            DML__UNROLL                                                                                      \
-            for (int q = 0; q < 4; q++) sum[r][q] = dml__##isa##_splat(0);                                   \
-        }                                                                                                    \
-        ptrdiff_t p = 0;                                                                                     \
-        for (; p + lanes <= thin->k; p += lanes) {                                                           \
-            vector line[2];                                                                                  \
-            DML__UNROLL                                                                                      \
-            for (int r = 0; r < rows; r++) line[r] = dml__##isa##_load(a + r * a_line + p);                  \
-            DML__UNROLL                                                                                      \
-            for (int q = 0; q < 4; q++) {                                                                    \
-                const vector value = dml__##isa##_load(b + q * b_line + p);                                  \
-                DML__UNROLL                                                                                  \
-                for (int r = 0; r < rows; r++) sum[r][q] = dml__##isa##_fma(line[r], value, sum[r][q]);      \
-            }                                                                                                \
-        }                                                                                                    \
-        DML__UNROLL                                                                                          \
-        for (int r = 0; r < rows; r++) {                                                                     \
-            dml__##isa##_sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3], sums[r]);                          \
-            for (ptrdiff_t rest = p; rest < thin->k; rest++)                                                 \
-                for (int q = 0; q < 4; q++) sums[r][q] += a[r * a_line + rest] * b[q * b_line + rest];       \
-        }                                                                                                    \
-    }                                                                                                        \
-    target static void dml__dots_##isa(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, int rows,            \
-                                       float sums[2][4])                                                     \
-    {                                                                                                        \
-        if (rows == 1)                                                                                       \
-            dml__dot_tile_##isa(thin, i, j, 1, sums);                                                        \
-        else                                                                                                 \
-            dml__dot_tile_##isa(thin, i, j, 2, sums);                                                        \
-    }
-
-/* --- B has its columns side by side: C's row is a sum of B's lines, eight at a time --- */
-
-#define DML__DEFINE_LINES(isa, target, vector, lanes)                                                        \
-    target static void dml__add_lines_##isa(ptrdiff_t n, const float *x, const float *b, ptrdiff_t b_line,   \
-                                            float *c)                                                        \
-    {                                                                                                        \
-        vector factor[DML__LINES_AT_ONCE];                                                                   \
-        DML__UNROLL                                                                                          \
-        for (int q = 0; q < DML__LINES_AT_ONCE; q++) factor[q] = dml__##isa##_splat(x[q]);                   \
-        ptrdiff_t j = 0;                                                                                     \
-        for (; j + lanes <= n; j += lanes) {                                                                 \
-            vector sum = dml__##isa##_load(c + j);                                                           \
-            DML__UNROLL                                                                                      \
-            for (int q = 0; q < DML__LINES_AT_ONCE; q++)                                                     \
-                sum = dml__##isa##_fma(factor[q], dml__##isa##_load(b + q * b_line + j), sum);               \
-            dml__##isa##_store(c + j, sum);                                                                  \
-        }                                                                                                    \
-        for (; j < n; j++)                                                                                   \
-            for (int q = 0; q < DML__LINES_AT_ONCE; q++) c[j] += x[q] * b[q * b_line + j];                   \
-    }
-
-DML__DEFINE_DOT(plain, , dml__v4, 4)
-DML__DEFINE_LINES(plain, , dml__v4, 4)
-#if defined(DML__HAS_AVX2)
-DML__DEFINE_DOT(avx2, DML__AVX2, __m256, 8)
-DML__DEFINE_LINES(avx2, DML__AVX2, __m256, 8)
-#endif
-#if defined(DML__HAS_AVX512)
-DML__DEFINE_DOT(avx512, DML__AVX512, __m512, 16)
-DML__DEFINE_LINES(avx512, DML__AVX512, __m512, 16)
-#endif
-#if defined(__aarch64__)
-DML__DEFINE_DOT(neon, , float32x4_t, 4)
-DML__DEFINE_LINES(neon, , float32x4_t, 4)
-#endif
-
-static void dml__dots(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, int rows, float sums[2][4])
-{
-    switch (thin->isa) {
-#if defined(DML__HAS_AVX512)
-    case DML_ISA_AVX512: dml__dots_avx512(thin, i, j, rows, sums); break;
-#endif
-#if defined(DML__HAS_AVX2)
-    case DML_ISA_AVX2: dml__dots_avx2(thin, i, j, rows, sums); break;
-#endif
-#if defined(__aarch64__)
-    case DML_ISA_NEON: dml__dots_neon(thin, i, j, rows, sums); break;
-#endif
-    default: dml__dots_plain(thin, i, j, rows, sums); break;
-    }
-}
-
-static void dml__add_lines(dml_isa isa, ptrdiff_t n, const float *x, const float *b, ptrdiff_t b_line,
-                           float *c)
-{
-    switch (isa) {
-#if defined(DML__HAS_AVX512)
-    case DML_ISA_AVX512: dml__add_lines_avx512(n, x, b, b_line, c); break;
-#endif
-#if defined(DML__HAS_AVX2)
-    case DML_ISA_AVX2: dml__add_lines_avx2(n, x, b, b_line, c); break;
-#endif
-#if defined(__aarch64__)
-    case DML_ISA_NEON: dml__add_lines_neon(n, x, b, b_line, c); break;
-#endif
-    default: dml__add_lines_plain(n, x, b, b_line, c); break;
-    }
-}
-
-/* Columns j .. j + count - 1, at most four: B's last rows are taken again where there are fewer. */
-static void dml__dot_columns(const dml__thin *thin, ptrdiff_t j, ptrdiff_t count)
-{
-    const ptrdiff_t back = j + 4 <= thin->n ? 0 : j + 4 - thin->n;
-    float sums[2][4];
-    for (ptrdiff_t i = 0; i < thin->m; i += 2) {
-        const int rows = thin->m - i < 2 ? 1 : 2;
-        dml__dots(thin, i, j - back, rows, sums);
-        for (int r = 0; r < rows; r++) {
-            for (ptrdiff_t q = back; q < back + count; q++) {
-                const ptrdiff_t column = j - back + q;
-                float *c = thin->c + (i + r) * thin->c_row + column * thin->c_column;
-                float value = thin->alpha * sums[r][q];
-                if (thin->beta != 0) value += thin->beta * *c;
-                *c = dml__thin_finish(thin, i + r, column, value);
-            }
-        }
-    }
-}
-
-static void dml__dots_task(void *argument, int task, int worker)
-{
-    const dml__thin *thin = (const dml__thin *)argument;
-    const ptrdiff_t begin = task * thin->columns;
-    const ptrdiff_t end = begin + thin->columns < thin->n ? begin + thin->columns : thin->n;
-    (void)worker;
-    for (ptrdiff_t j = begin; j < end; j += 4) dml__dot_columns(thin, j, end - j < 4 ? end - j : 4);
-}
-
-static void dml__lines_task(void *argument, int task, int worker)
-{
-    const dml__thin *thin = (const dml__thin *)argument;
-    const ptrdiff_t begin = task * thin->columns;
-    const ptrdiff_t n = thin->n - begin < thin->columns ? thin->n - begin : thin->columns;
-    float x[DML__LINES_AT_ONCE];
-    (void)worker;
-    for (ptrdiff_t i = 0; i < thin->m; i++) {
-        float *c = thin->c + i * thin->c_row + begin;
-        if (thin->beta == 0)
-            memset(c, 0, (size_t)n * sizeof *c);
-        else if (thin->beta != 1)
-            for (ptrdiff_t j = 0; j < n; j++) c[j] *= thin->beta;
-    }
-    for (ptrdiff_t p = 0; p < thin->k; p += DML__LINES_AT_ONCE) {
-        const int terms = thin->k - p < DML__LINES_AT_ONCE ? (int)(thin->k - p) : DML__LINES_AT_ONCE;
-        const float *b = thin->b + p * thin->b_line + begin;
-        for (ptrdiff_t i = 0; i < thin->m; i++) {
-            float *c = thin->c + i * thin->c_row + begin;
-            for (int q = 0; q < terms; q++)
-                x[q] = thin->alpha * thin->a[i * thin->a_line + (p + q) * thin->a_step];
-            if (terms == DML__LINES_AT_ONCE)
-                dml__add_lines(thin->isa, n, x, b, thin->b_line, c);
-            else
-                for (int q = 0; q < terms; q++)
-                    for (ptrdiff_t j = 0; j < n; j++) c[j] += x[q] * b[q * thin->b_line + j];
-        }
-    }
-    for (ptrdiff_t i = 0; (thin->bias || thin->relu) && i < thin->m; i++)
-        for (ptrdiff_t j = begin; j < begin + n; j++) {
-            float *c = thin->c + i * thin->c_row + j;
-            *c = dml__thin_finish(thin, i, j, *c);
-        }
-}
-
-/* A single k: rows of C are multiples of B's only line. */
-static void dml__outer_task(void *argument, int task, int worker)
-{
-    const dml__thin *thin = (const dml__thin *)argument;
-    const ptrdiff_t begin = task * thin->rows;
-    const ptrdiff_t end = begin + thin->rows < thin->m ? begin + thin->rows : thin->m;
-    (void)worker;
-    for (ptrdiff_t i = begin; i < end; i++) {
-        const dml__finish finish = { 1,          0,          thin->alpha * thin->a[i * thin->a_line],
-                                     thin->beta, thin->bias, thin->relu };
-        dml__finish_line(thin->isa, (size_t)thin->n, &finish, thin->b, thin->c + i * thin->c_row);
-    }
-}
-
-/* Shares the columns out in multiples of 16, so that every lane of a vector is where it would be without. */
-static void dml__run_thin(dml_pool *pool, dml__thin *thin, dml_pool_task task)
-{
-    const double work = (double)thin->m * (double)thin->n * (double)thin->k;
-    double tasks = work / DML__THIN_WORK;
-    /* As few as can be: lines are best read from end to end. */
-    if (tasks > dml_pool_threads(pool)) tasks = dml_pool_threads(pool);
-    thin->columns = tasks < 2 ? thin->n : (ptrdiff_t)((double)thin->n / tasks / 16 + 1) * 16;
-    dml_pool_run(pool, (int)((thin->n + thin->columns - 1) / thin->columns), task, thin);
-}
-
-static void dml__run_outer(dml_pool *pool, dml__thin *thin)
-{
-    const ptrdiff_t rows = (ptrdiff_t)(DML__THIN_WORK / 4) / thin->n;
-    thin->rows = rows ? rows : 1;
-    dml_pool_run(pool, (int)((thin->m + thin->rows - 1) / thin->rows), dml__outer_task, thin);
-}
-
-static const dml__matrix *dml__plain_matrix(const dml__factor *factor)
-{
-    return factor->pack == dml__pack_matrix ? (const dml__matrix *)factor->source : NULL;
-}
-
-DML__LOCAL dml__thin_form dml__thin_kind(const dml__product *product)
-{
-    const dml__matrix *a = dml__plain_matrix(&product->a), *b = dml__plain_matrix(&product->b);
-    const ptrdiff_t m = product->m, n = product->n, k = product->k;
-    if (!a || !b) return DML__NOT_THIN;
-    if (a->k_step == 1 && b->k_step == 1 && (m <= DML__DOTS_ROWS || n <= DML__DOTS_COLUMNS) && k >= 32 &&
-        (m >= 4 || n >= 4))
-        return DML__THIN_DOTS;
-    if (b->lane_step != 1) return DML__NOT_THIN;
-    if (k == 1) return DML__THIN_OUTER;
-    return m <= DML__LINES_MOST && n >= 16 ? DML__THIN_LINES : DML__NOT_THIN;
-}
-
-DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product)
-{
-    const dml__matrix *a = dml__plain_matrix(&product->a), *b = dml__plain_matrix(&product->b);
-    dml__thin thin = { product->m,
-                       product->n,
-                       product->k,
-                       a->x,
-                       a->lane_step,
-                       a->k_step,
-                       b->x,
-                       b->k_step,
-                       product->alpha,
-                       product->beta,
-                       product->epilogue.bias,
-                       0,
-                       1,
-                       product->epilogue.activation == DML_ACTIVATION_RELU,
-                       product->c,
-                       product->ldc,
-                       1,
-                       product->m,
-                       product->n,
-                       dml__pool_machine(pool).isa };
-    switch (dml__thin_kind(product)) {
-    case DML__THIN_DOTS:
-        thin.b_line = b->lane_step;
-        if (thin.m > thin.n) {
-            thin.m = product->n, thin.n = product->m;
-            thin.a = b->x, thin.a_line = b->lane_step;
-            thin.b = a->x, thin.b_line = a->lane_step;
-            thin.bias_row = 1, thin.bias_column = 0;
-            thin.c_row = 1, thin.c_column = product->ldc;
-        }
-        dml__run_thin(pool, &thin, dml__dots_task);
-        break;
-    case DML__THIN_LINES: dml__run_thin(pool, &thin, dml__lines_task); break;
-    case DML__THIN_OUTER: dml__run_outer(pool, &thin); break;
-    case DML__NOT_THIN: break;
-    }
-}
+/* As f32, for a micro-kernel on f32. */
+DML__LOCAL void dml__pack_widened(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                  int width, float *out);
 
 #endif
-
-/* ---- kernels/product_range.c ---- */
-
-#ifndef DML_KERNELS_PRODUCT_RANGE_C
-#define DML_KERNELS_PRODUCT_RANGE_C
-
-/* ---- kernels/product_range.h ---- */
-
-/* product_range.h: any range of a product, computed by one worker: what is packed, in what blocks, and the
-   tiles. product.c shares a product out in such ranges. */
-#ifndef DML_KERNELS_PRODUCT_RANGE_H
-#define DML_KERNELS_PRODUCT_RANGE_H
 
 /* ---- kernels/sizes.h ---- */
 
@@ -6954,7 +7159,453 @@ static inline ptrdiff_t dml__round_up(ptrdiff_t a, ptrdiff_t b)
     return dml__quotient_up(a, b) * b;
 }
 
+static inline ptrdiff_t dml__common_divisor(ptrdiff_t a, ptrdiff_t b)
+{
+    while (b) {
+        const ptrdiff_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
 #endif
+
+/* Of the factors' elements the larger one's are each used at most this many times. */
+#define DML__DOTS_ROWS 16   /* with sums over lanes at the end, which packing all of B would exceed */
+#define DML__DOTS_COLUMNS 8 /* of a B that is small: more are worth packing */
+#define DML__LINES_MOST 4
+#define DML__LINES_MOST_FAR 8     /* where B is so large that tiles would wait for it: */
+#define DML__LINES_FAR 65536      /* elements, */
+#define DML__LINES_FAR_LENGTH 256 /* and its lines so long */
+
+#define DML__THIN_WORK 65536.0 /* multiply-adds of a task */
+
+#define DML__LINES_UNIT 16 /* columns: the widest vector */
+
+/* Rows of A and lines of B at once: more of these would meet in the same sets of a first cache, with those of
+   C, where lines are 4096 bytes apart. */
+#define DML__LINES_TILE 4
+/* Floats of sums at once, on the stack: half a first cache, where there are such; and of those of little
+   products. Each row begins elsewhere in a cache than the one before. */
+#if defined(DML__HAS_AVX2) || defined(__aarch64__)
+#define DML__LINES_FLOATS 4096
+#else
+#define DML__LINES_FLOATS 512
+#endif
+#define DML__LINES_SMALL_FLOATS 512
+#define DML__LINES_SLACK (DML__LINES_MOST_FAR * DML__LINES_UNIT + DML__ALIGNMENT / (ptrdiff_t)sizeof(float))
+
+/* A load waits for a store before it whose address has the same lower 12 bits, so that sums shall not lie
+   closely behind B's lines by that measure, but so many bytes. */
+#define DML__LINES_PAGE ((intptr_t)4096)
+#define DML__LINES_BEHIND 1024
+
+typedef struct dml__thin dml__thin;
+
+typedef struct dml__thin_kernel {
+    /* Dot products of 1 or 2 rows of A, from i, with 4 of B, from j. */
+    void (*dots)(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, int rows, float sums[2][4]);
+    /* Adds A B's n columns from j to sums (m, line), of which the last vector begins at a multiple of
+       `lanes`, and its columns end where the others do: some may be there twice, and may lie before j. */
+    void (*add_lines)(const dml__thin *thin, ptrdiff_t j, ptrdiff_t n, float *sums, ptrdiff_t line);
+    int lanes;
+} dml__thin_kernel;
+
+struct dml__thin {
+    ptrdiff_t m, n, k; /* of dots, n >= m and n >= 4 */
+    bool narrow;       /* A and B are of bf16 */
+    const void *a;     /* element (i, p) at i * a_line + p * a_step */
+    ptrdiff_t a_line, a_step;
+    const void *b; /* (n, k) for dots, (k, n) for sums of lines */
+    ptrdiff_t b_line;
+    float alpha, beta;
+    const float *bias;
+    ptrdiff_t bias_row, bias_column; /* where that of element (i, j) lies */
+    bool relu;
+    float *c;
+    ptrdiff_t c_row, c_column;
+    ptrdiff_t rows, columns; /* of a task */
+    dml_isa isa;
+    const dml__thin_kernel *kernel;
+};
+
+static float dml__thin_finish(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, float value)
+{
+    if (thin->bias) value += thin->bias[i * thin->bias_row + j * thin->bias_column];
+    return thin->relu && value <= 0 ? 0 : value;
+}
+
+/* --- both factors have their k's side by side: dot products, 1 or 2 rows of A with 4 of B --- */
+
+#define DML__DEFINE_DOT(name, isa, target, vector, lanes, element, load, widen)                              \
+    target DML__INLINE void dml__dot_tile_##name(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j,            \
+                                                 const int rows, float sums[][4])                            \
+    {                                                                                                        \
+        vector sum[2][4];                                                                                    \
+        const ptrdiff_t a_line = thin->a_line, b_line = thin->b_line;                                        \
+        const element *a = (const element *)thin->a + i * a_line;                                            \
+        const element *b = (const element *)thin->b + j * b_line;                                            \
+        DML__UNROLL                                                                                          \
+        for (int r = 0; r < rows; r++) {                                                                     \
+            DML__UNROLL                                                                                      \
+            for (int q = 0; q < 4; q++) sum[r][q] = dml__##isa##_splat(0);                                   \
+        }                                                                                                    \
+        ptrdiff_t p = 0;                                                                                     \
+        for (; p + lanes <= thin->k; p += lanes) {                                                           \
+            vector line[2];                                                                                  \
+            DML__UNROLL                                                                                      \
+            for (int r = 0; r < rows; r++) line[r] = load(a + r * a_line + p);                               \
+            DML__UNROLL                                                                                      \
+            for (int q = 0; q < 4; q++) {                                                                    \
+                const vector value = load(b + q * b_line + p);                                               \
+                DML__UNROLL                                                                                  \
+                for (int r = 0; r < rows; r++) sum[r][q] = dml__##isa##_fma(line[r], value, sum[r][q]);      \
+            }                                                                                                \
+        }                                                                                                    \
+        DML__UNROLL                                                                                          \
+        for (int r = 0; r < rows; r++) {                                                                     \
+            dml__##isa##_sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3], sums[r]);                          \
+            for (ptrdiff_t rest = p; rest < thin->k; rest++)                                                 \
+                for (int q = 0; q < 4; q++)                                                                  \
+                    sums[r][q] += widen(a[r * a_line + rest]) * widen(b[q * b_line + rest]);                 \
+        }                                                                                                    \
+    }                                                                                                        \
+    target static void dml__dots_##name(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, int rows,           \
+                                        float sums[2][4])                                                    \
+    {                                                                                                        \
+        if (rows == 1)                                                                                       \
+            dml__dot_tile_##name(thin, i, j, 1, sums);                                                       \
+        else                                                                                                 \
+            dml__dot_tile_##name(thin, i, j, 2, sums);                                                       \
+    }
+
+/* --- B has its columns side by side: C's rows are sums of B's lines --- */
+
+#define DML__DEFINE_LINES(name, isa, target, vector, lanes, element, load, widen)                            \
+    target DML__INLINE void dml__line_vector_##name(const element *b, ptrdiff_t b_line,                      \
+                                                    vector factor[][DML__LINES_TILE], float *sums,           \
+                                                    ptrdiff_t line, const int rows, const int terms)         \
+    {                                                                                                        \
+        vector sum[DML__LINES_TILE];                                                                         \
+        DML__UNROLL                                                                                          \
+        for (int r = 0; r < rows; r++) sum[r] = dml__##isa##_load(sums + r * line);                          \
+        DML__UNROLL                                                                                          \
+        for (int q = 0; q < terms; q++) {                                                                    \
+            const vector value = load(b + q * b_line);                                                       \
+            DML__UNROLL                                                                                      \
+            for (int r = 0; r < rows; r++) sum[r] = dml__##isa##_fma(factor[r][q], value, sum[r]);           \
+        }                                                                                                    \
+        DML__UNROLL                                                                                          \
+        for (int r = 0; r < rows; r++) dml__##isa##_store(sums + r * line, sum[r]);                          \
+    }                                                                                                        \
+    target DML__INLINE void dml__line_tile_##name(const dml__thin *thin, ptrdiff_t i, ptrdiff_t p,           \
+                                                  ptrdiff_t j, ptrdiff_t n, float *sums, ptrdiff_t line,     \
+                                                  const int rows, const int terms)                           \
+    {                                                                                                        \
+        vector factor[DML__LINES_TILE][DML__LINES_TILE];                                                     \
+        const ptrdiff_t a_line = thin->a_line, a_step = thin->a_step, b_line = thin->b_line;                 \
+        const element *a = (const element *)thin->a + i * a_line + p * a_step;                               \
+        const element *b = (const element *)thin->b + p * b_line + j;                                        \
+        DML__UNROLL                                                                                          \
+        for (int r = 0; r < rows; r++) {                                                                     \
+            DML__UNROLL                                                                                      \
+            for (int q = 0; q < terms; q++)                                                                  \
+                factor[r][q] = dml__##isa##_splat(widen(a[r * a_line + q * a_step]));                        \
+        }                                                                                                    \
+        ptrdiff_t at = 0;                                                                                    \
+        for (; rows == 1 && at + 2 * lanes <= n; at += 2 * lanes) {                                          \
+            dml__line_vector_##name(b + at, b_line, factor, sums + i * line + at, line, rows, terms);        \
+            dml__line_vector_##name(b + at + lanes, b_line, factor, sums + i * line + at + lanes, line,      \
+                                    rows, terms);                                                            \
+        }                                                                                                    \
+        for (; at + lanes <= n; at += lanes)                                                                 \
+            dml__line_vector_##name(b + at, b_line, factor, sums + i * line + at, line, rows, terms);        \
+        if (at < n)                                                                                          \
+            dml__line_vector_##name(b + n - lanes, b_line, factor, sums + i * line + at, line, rows, terms); \
+    }                                                                                                        \
+    target static void dml__add_lines_##name(const dml__thin *thin, ptrdiff_t j, ptrdiff_t n, float *sums,   \
+                                             ptrdiff_t line)                                                 \
+    {                                                                                                        \
+        const ptrdiff_t whole = thin->k - thin->k % DML__LINES_TILE;                                         \
+        for (ptrdiff_t p = 0; p < whole; p += DML__LINES_TILE) {                                             \
+            ptrdiff_t i = 0;                                                                                 \
+            for (; i + 4 <= thin->m; i += 4)                                                                 \
+                dml__line_tile_##name(thin, i, p, j, n, sums, line, 4, DML__LINES_TILE);                     \
+            if (i + 2 <= thin->m) {                                                                          \
+                dml__line_tile_##name(thin, i, p, j, n, sums, line, 2, DML__LINES_TILE);                     \
+                i += 2;                                                                                      \
+            }                                                                                                \
+            if (i < thin->m) dml__line_tile_##name(thin, i, p, j, n, sums, line, 1, DML__LINES_TILE);        \
+        }                                                                                                    \
+        for (ptrdiff_t p = whole; p < thin->k; p++)                                                          \
+            for (ptrdiff_t i = 0; i < thin->m; i++)                                                          \
+                dml__line_tile_##name(thin, i, p, j, n, sums, line, 1, 1);                                   \
+    }
+
+#define DML__DEFINE_THIN(name, isa, target, vector, lanes, element, load, widen)                             \
+    DML__DEFINE_DOT(name, isa, target, vector, lanes, element, load, widen)                                  \
+    DML__DEFINE_LINES(name, isa, target, vector, lanes, element, load, widen)                                \
+    static const dml__thin_kernel dml__thin_##name = { dml__dots_##name, dml__add_lines_##name, lanes };
+
+#define DML__SAME(x) (x)
+
+DML__INLINE dml__v4 dml__plain_widened(const uint16_t *from)
+{
+    const dml__v4_bits bits = { from[0], from[1], from[2], from[3] };
+    return (dml__v4)(bits << 16);
+}
+
+DML__DEFINE_THIN(plain, plain, , dml__v4, 4, float, dml__plain_load, DML__SAME)
+DML__DEFINE_THIN(plain_bf16, plain, , dml__v4, 4, uint16_t, dml__plain_widened, dml__bf16_widened)
+#if defined(DML__HAS_AVX2)
+
+DML__AVX2 DML__INLINE __m256 dml__avx2_widened(const uint16_t *from)
+{
+    const __m128i eight = _mm_loadu_si128((const __m128i *)(const void *)from);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(eight), 16));
+}
+
+DML__DEFINE_THIN(avx2, avx2, DML__AVX2, __m256, 8, float, dml__avx2_load, DML__SAME)
+DML__DEFINE_THIN(avx2_bf16, avx2, DML__AVX2, __m256, 8, uint16_t, dml__avx2_widened, dml__bf16_widened)
+
+#endif
+#if defined(DML__HAS_AVX512)
+DML__DEFINE_THIN(avx512, avx512, DML__AVX512, __m512, 16, float, dml__avx512_load, DML__SAME)
+#endif
+#if defined(__aarch64__)
+DML__DEFINE_THIN(neon, neon, , float32x4_t, 4, float, dml__neon_load, DML__SAME)
+#endif
+
+static const dml__thin_kernel *dml__thin_kernel_get(dml_isa isa, bool narrow)
+{
+#if defined(DML__HAS_AVX512)
+    if (isa == DML_ISA_AVX512 && !narrow) return &dml__thin_avx512;
+#endif
+#if defined(DML__HAS_AVX2)
+    if (isa == DML_ISA_AVX512 || isa == DML_ISA_AVX2) return narrow ? &dml__thin_avx2_bf16 : &dml__thin_avx2;
+#endif
+#if defined(__aarch64__)
+    if (isa == DML_ISA_NEON && !narrow) return &dml__thin_neon;
+#endif
+    (void)isa;
+    return narrow ? &dml__thin_plain_bf16 : &dml__thin_plain;
+}
+
+/* Columns j .. j + count - 1, at most four: B's last rows are taken again where there are fewer. */
+static void dml__dot_columns(const dml__thin *thin, ptrdiff_t j, ptrdiff_t count)
+{
+    const ptrdiff_t back = j + 4 <= thin->n ? 0 : j + 4 - thin->n;
+    float sums[2][4];
+    for (ptrdiff_t i = 0; i < thin->m; i += 2) {
+        const int rows = thin->m - i < 2 ? 1 : 2;
+        thin->kernel->dots(thin, i, j - back, rows, sums);
+        for (int r = 0; r < rows; r++) {
+            for (ptrdiff_t q = back; q < back + count; q++) {
+                const ptrdiff_t column = j - back + q;
+                float *c = thin->c + (i + r) * thin->c_row + column * thin->c_column;
+                float value = thin->alpha * sums[r][q];
+                if (thin->beta != 0) value += thin->beta * *c;
+                *c = dml__thin_finish(thin, i + r, column, value);
+            }
+        }
+    }
+}
+
+static void dml__dots_task(void *argument, int task, int worker)
+{
+    const dml__thin *thin = (const dml__thin *)argument;
+    const ptrdiff_t begin = task * thin->columns;
+    const ptrdiff_t end = begin + thin->columns < thin->n ? begin + thin->columns : thin->n;
+    (void)worker;
+    for (ptrdiff_t j = begin; j < end; j += 4) dml__dot_columns(thin, j, end - j < 4 ? end - j : 4);
+}
+
+/* C's `count` columns from j, of sums (m, line). */
+static void dml__finish_sums(const dml__thin *thin, ptrdiff_t j, ptrdiff_t count, const float *sums,
+                             ptrdiff_t line)
+{
+    const dml__finish finish = {
+        1, 0, thin->alpha, thin->beta, thin->bias ? thin->bias + j : NULL, thin->relu
+    };
+    for (ptrdiff_t i = 0; i < thin->m; i++)
+        dml__finish_line(thin->isa, (size_t)count, &finish, sums + i * line, thin->c + i * thin->c_row + j);
+}
+
+/* Columns begin .. end - 1, in strips of whole vectors whose sums take so many floats at most. */
+static void dml__lines_within(const dml__thin *thin, ptrdiff_t begin, ptrdiff_t end, float *sums,
+                              ptrdiff_t floats)
+{
+    const ptrdiff_t most = floats / thin->m / DML__LINES_UNIT * DML__LINES_UNIT;
+    const ptrdiff_t strips = dml__quotient_up(end - begin, most);
+    const ptrdiff_t strip = dml__round_up(dml__quotient_up(end - begin, strips), DML__LINES_UNIT);
+    const ptrdiff_t line = strip + DML__LINES_UNIT;
+    for (ptrdiff_t j = begin; j < end; j += strip) {
+        const ptrdiff_t count = dml__smaller(strip, end - j);
+        memset(sums, 0, (size_t)(thin->m * line) * sizeof *sums);
+        thin->kernel->add_lines(thin, j, count, sums, line);
+        const ptrdiff_t rest = count % thin->kernel->lanes;
+        dml__finish_sums(thin, j, count - rest, sums, line);
+        if (rest)
+            dml__finish_sums(thin, j + count - rest, rest, sums + count + thin->kernel->lanes - 2 * rest,
+                             line);
+    }
+}
+
+DML__NOINLINE static void dml__few_lines(const dml__thin *thin, ptrdiff_t begin, ptrdiff_t end)
+{
+    float sums[DML__LINES_SMALL_FLOATS + DML__LINES_SLACK];
+    const intptr_t skip = -(intptr_t)sums & (DML__ALIGNMENT - 1);
+    dml__lines_within(thin, begin, end, sums + skip / (intptr_t)sizeof *sums, DML__LINES_SMALL_FLOATS);
+}
+
+DML__NOINLINE static void dml__many_lines(const dml__thin *thin, ptrdiff_t begin, ptrdiff_t end)
+{
+    float sums[DML__LINES_FLOATS + DML__LINES_SLACK + DML__LINES_PAGE / (ptrdiff_t)sizeof(float)];
+    const intptr_t b = (intptr_t)thin->b + begin * (thin->narrow ? 2 : 4);
+    const intptr_t wanted = (b + DML__LINES_BEHIND) & -(intptr_t)DML__ALIGNMENT;
+    const intptr_t skip = (wanted - (intptr_t)sums) & (DML__LINES_PAGE - 1);
+    dml__lines_within(thin, begin, end, sums + skip / (intptr_t)sizeof *sums, DML__LINES_FLOATS);
+}
+
+static void dml__lines_task(void *argument, int task, int worker)
+{
+    const dml__thin *thin = (const dml__thin *)argument;
+    const ptrdiff_t begin = task * thin->columns, end = dml__smaller(begin + thin->columns, thin->n);
+    (void)worker;
+    if (thin->m * (end - begin) <= DML__LINES_SMALL_FLOATS)
+        dml__few_lines(thin, begin, end);
+    else
+        dml__many_lines(thin, begin, end);
+}
+
+/* A single k: rows of C are multiples of B's only line. */
+static void dml__outer_task(void *argument, int task, int worker)
+{
+    const dml__thin *thin = (const dml__thin *)argument;
+    const ptrdiff_t begin = task * thin->rows;
+    const ptrdiff_t end = begin + thin->rows < thin->m ? begin + thin->rows : thin->m;
+    (void)worker;
+    for (ptrdiff_t i = begin; i < end; i++) {
+        const dml__finish finish = {
+            1, 0, thin->alpha * ((const float *)thin->a)[i * thin->a_line], thin->beta, thin->bias, thin->relu
+        };
+        dml__finish_line(thin->isa, (size_t)thin->n, &finish, (const float *)thin->b,
+                         thin->c + i * thin->c_row);
+    }
+}
+
+/* Shares the columns out in multiples of 16, so that every lane of a vector is where it would be without. */
+static void dml__run_thin(dml_pool *pool, dml__thin *thin, dml_pool_task task)
+{
+    const double work = (double)thin->m * (double)thin->n * (double)thin->k;
+    double tasks = work / DML__THIN_WORK;
+    /* As few as can be: lines are best read from end to end. */
+    if (tasks > dml_pool_threads(pool)) tasks = dml_pool_threads(pool);
+    thin->columns = tasks < 2 ? thin->n : (ptrdiff_t)((double)thin->n / tasks / 16 + 1) * 16;
+    dml_pool_run(pool, (int)((thin->n + thin->columns - 1) / thin->columns), task, thin);
+}
+
+static void dml__run_outer(dml_pool *pool, dml__thin *thin)
+{
+    const ptrdiff_t rows = (ptrdiff_t)(DML__THIN_WORK / 4) / thin->n;
+    thin->rows = rows ? rows : 1;
+    dml_pool_run(pool, (int)((thin->m + thin->rows - 1) / thin->rows), dml__outer_task, thin);
+}
+
+/* A factor that is a matrix, of f32 or of bf16, and how it lies. */
+typedef struct dml__thin_factor {
+    const void *x; /* NULL, too, for who asks only for sizes */
+    ptrdiff_t lane_step, k_step;
+    bool is_matrix, narrow;
+} dml__thin_factor;
+
+static dml__thin_factor dml__thin_factor_of(const dml__factor *factor)
+{
+    dml__thin_factor own = { NULL, 0, 0, false, false };
+    if (factor->pack == dml__pack_matrix) {
+        const dml__matrix *matrix = (const dml__matrix *)factor->source;
+        own.x = matrix->x, own.lane_step = matrix->lane_step, own.k_step = matrix->k_step;
+        own.is_matrix = true;
+    } else if (factor->pack == dml__pack_widened) {
+        const dml__bf16_matrix *matrix = (const dml__bf16_matrix *)factor->source;
+        own.x = matrix->x, own.lane_step = matrix->lane_step, own.k_step = matrix->k_step;
+        own.is_matrix = own.narrow = true;
+    }
+    return own;
+}
+
+DML__LOCAL dml__thin_form dml__thin_kind(const dml__product *product)
+{
+    const dml__thin_factor a = dml__thin_factor_of(&product->a), b = dml__thin_factor_of(&product->b);
+    const ptrdiff_t m = product->m, n = product->n, k = product->k;
+    if (!a.is_matrix || !b.is_matrix || a.narrow != b.narrow) return DML__NOT_THIN;
+    if (a.k_step == 1 && b.k_step == 1 && (m <= DML__DOTS_ROWS || n <= DML__DOTS_COLUMNS) && k >= 32 &&
+        (m >= 4 || n >= 4))
+        return DML__THIN_DOTS;
+    if (b.lane_step != 1) return DML__NOT_THIN;
+    if (k == 1 && !a.narrow) return DML__THIN_OUTER;
+    const bool far = n >= DML__LINES_FAR_LENGTH && k >= DML__LINES_FAR / n;
+    return m <= (far ? DML__LINES_MOST_FAR : DML__LINES_MOST) && n >= 16 ? DML__THIN_LINES : DML__NOT_THIN;
+}
+
+DML__LOCAL void dml__multiply_thin(dml_pool *pool, const dml__product *product)
+{
+    const dml__thin_factor a = dml__thin_factor_of(&product->a), b = dml__thin_factor_of(&product->b);
+    const dml_isa isa = dml__pool_machine(pool).isa;
+    dml__thin thin = { product->m,
+                       product->n,
+                       product->k,
+                       a.narrow,
+                       a.x,
+                       a.lane_step,
+                       a.k_step,
+                       b.x,
+                       b.k_step,
+                       product->alpha,
+                       product->beta,
+                       product->epilogue.bias,
+                       0,
+                       1,
+                       product->epilogue.activation == DML_ACTIVATION_RELU,
+                       product->c,
+                       product->ldc,
+                       1,
+                       product->m,
+                       product->n,
+                       isa,
+                       dml__thin_kernel_get(isa, a.narrow) };
+    switch (dml__thin_kind(product)) {
+    case DML__THIN_DOTS:
+        thin.b_line = b.lane_step;
+        if (thin.m > thin.n) {
+            thin.m = product->n, thin.n = product->m;
+            thin.a = b.x, thin.a_line = b.lane_step;
+            thin.b = a.x, thin.b_line = a.lane_step;
+            thin.bias_row = 1, thin.bias_column = 0;
+            thin.c_row = 1, thin.c_column = product->ldc;
+        }
+        dml__run_thin(pool, &thin, dml__dots_task);
+        break;
+    case DML__THIN_LINES: dml__run_thin(pool, &thin, dml__lines_task); break;
+    case DML__THIN_OUTER: dml__run_outer(pool, &thin); break;
+    case DML__NOT_THIN: break;
+    }
+}
+
+#endif
+
+/* ---- kernels/product_range.c ---- */
+
+#ifndef DML_KERNELS_PRODUCT_RANGE_C
+#define DML_KERNELS_PRODUCT_RANGE_C
+
+/* ---- kernels/product_range.h ---- */
+
+/* product_range.h: any range of a product, computed by one worker: what is packed, in what blocks, and the
+   tiles. product.c shares a product out in such ranges. */
+#ifndef DML_KERNELS_PRODUCT_RANGE_H
+#define DML_KERNELS_PRODUCT_RANGE_H
 
 /* The rows and columns of C, and the part of k, that one task computes. */
 typedef struct dml__range {
@@ -7007,6 +7658,12 @@ DML__LOCAL size_t dml__range_scratch(const dml__job *job, const dml__range *rang
 #define DML__ACROSS_FLOATS 4096
 #define DML__ACROSS_KC 64
 
+/* A whose rows are side by side is used where it is for fewer columns than this; and with more floats than a
+   second cache keeps, this many k's at a time. */
+#define DML__PACKED_A_COLUMNS 64
+#define DML__NEAR_FLOATS 131072
+#define DML__LINES_KC 128
+
 /* Panels of B that stay in the first cache as they lie are packed for more tiles below each other than this:
    packing one takes as long as computing 1.3 tiles. */
 #define DML__IN_PLACE_TILES 12
@@ -7056,10 +7713,20 @@ DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *
     return job;
 }
 
+/* Whether lines of A, whose rows are side by side, come from memory to be used where they are: their blocks
+   are short, so that one stays near while the next is asked for. (A pixel's channels, summed over pixels.) */
+static bool dml__asks_for_lines(const dml__job *job)
+{
+    const dml__product *product = &job->product;
+    return product->n < DML__PACKED_A_COLUMNS && dml__has_lanes(&product->a) &&
+           product->m * product->k > DML__NEAR_FLOATS;
+}
+
 /* The blocks of k: as many as needed, of about the same size, which the micro-kernel unrolls by 4. */
 static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
 {
-    return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, job->kernel->k_block)), 4));
+    const ptrdiff_t most = dml__asks_for_lines(job) ? DML__LINES_KC : job->kernel->k_block;
+    return dml__smaller(k, dml__round_up(dml__quotient_up(k, dml__quotient_up(k, most)), 4));
 }
 
 /* Columns of the tile at column j of a part that ends at `end`. A part is cut so that only its last tile
@@ -7130,7 +7797,9 @@ typedef struct dml__blocking {
     bool pack_a, pack_b;
     bool across; /* tiles beside each other follow each other, and not those below each other */
     ptrdiff_t kc, mc, nc;
-    float *a, *b; /* (mc, kc) in panels of a tile's rows; (kc, nc) in panels of its columns */
+    ptrdiff_t ask_until; /* rows of A before this one are asked for a part ahead; 0: none are */
+    ptrdiff_t ask_k;     /* the same for lines of A, by k */
+    float *a, *b;        /* (mc, kc) in panels of a tile's rows; (kc, nc) in panels of its columns */
 } dml__blocking;
 
 /* The rows of a part in tiles of about the same height: so many of `height` + 1 rows, then so many of
@@ -7284,6 +7953,32 @@ static inline void dml__run_tile(const dml__job *job, ptrdiff_t i, ptrdiff_t j, 
     job->kernel->run(tile);
 }
 
+/* The same of an A that comes from memory and is used where it is: as much of the next part is asked for as
+   will be there when its turn comes. The panels share the k's of a row; or, of lines, the tiles of the first
+   panel share the k's. (gcc 12 removes calls of a function that does nothing but ask: so the two are one.) */
+DML__NOINLINE static void dml__aim_a_ahead(const dml__job *job, const dml__blocking *blocking,
+                                           const dml__range *part, ptrdiff_t i, ptrdiff_t panel,
+                                           ptrdiff_t panels, dml__tile *tile)
+{
+    const int rows = tile->rows;
+    dml__aim_a(job, blocking, part, i, tile);
+    const dml__matrix *a = (const dml__matrix *)job->product.a.source;
+    if (i + blocking->mc + rows <= blocking->ask_until) {
+        const ptrdiff_t kc = part->k1 - part->k0, share = dml__round_up(dml__quotient_up(kc, panels), 16);
+        const ptrdiff_t first = panel * share, end = dml__smaller(kc, first + share);
+        const float *row = tile->a[0] + blocking->mc * a->lane_step;
+        for (int r = 0; r < rows; r++, row += a->lane_step)
+            for (ptrdiff_t k = first; k < end; k += 16) DML__PREFETCH(row + k);
+    } else if (panel == 0 && part->k1 < blocking->ask_k) {
+        const ptrdiff_t kc = dml__smaller(blocking->kc, blocking->ask_k - part->k1);
+        const ptrdiff_t high = part->i1 - part->i0, at = i - part->i0, end = (at + rows) * kc / high;
+        ptrdiff_t k = at * kc / high;
+        const float *line = a->x + part->i0 + (part->k1 + k) * a->k_step;
+        for (; k < end; k++, line += a->k_step)
+            for (ptrdiff_t r = 0; r < high; r += 16) DML__PREFETCH(line + r);
+    }
+}
+
 /* All tiles of a part of C, with A and B packed where they have to be. What the outer loop holds fixed stays
    in the first cache: a panel of B while the tiles below each other go over it, or a few rows of A. */
 static void dml__multiply_part(const dml__job *job, const dml__blocking *blocking, const dml__range *part,
@@ -7299,10 +7994,14 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
     tile.beta = first ? job->product.beta : 1;
     tile.relu = last && job->product.epilogue.activation == DML_ACTIVATION_RELU;
     const dml__heights heights = dml__divide_rows(job, part);
+    const bool asks = blocking->ask_until > 0 || blocking->ask_k > 0;
     if (blocking->across) {
         for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
             tile.rows = dml__height_at(&heights, i);
-            dml__aim_a(job, blocking, part, i, &tile);
+            if (asks)
+                dml__aim_a_ahead(job, blocking, part, i, 0, 1, &tile);
+            else
+                dml__aim_a(job, blocking, part, i, &tile);
             for (ptrdiff_t j = part->j0; j < part->j1; j += tile.panels * tile.columns) {
                 tile.columns = (int)dml__columns_at(job, j, part->j1);
                 tile.panels = dml__panels_at(job, j, part->j1, tile.columns);
@@ -7312,12 +8011,16 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
         }
         return;
     }
+    const ptrdiff_t panels = dml__quotient_up(part->j1 - part->j0, job->full);
     for (ptrdiff_t j = part->j0; j < part->j1; j += tile.columns) {
         tile.columns = (int)dml__columns_at(job, j, part->j1);
         dml__aim_b(job, blocking, part, j, &tile);
         for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
             tile.rows = dml__height_at(&heights, i);
-            dml__aim_a(job, blocking, part, i, &tile);
+            if (asks)
+                dml__aim_a_ahead(job, blocking, part, i, (j - part->j0) / job->full, panels, &tile);
+            else
+                dml__aim_a(job, blocking, part, i, &tile);
             dml__run_tile(job, i, j, last, &tile);
         }
     }
@@ -7363,7 +8066,7 @@ static bool dml__packs_a(const dml__factor *a, ptrdiff_t columns)
 {
     if (a->pack != dml__pack_matrix) return true;
     const dml__matrix *matrix = (const dml__matrix *)a->source;
-    if (matrix->k_step != 1) return columns >= 64;
+    if (matrix->k_step != 1) return columns >= DML__PACKED_A_COLUMNS;
     return columns >= (dml__collides(matrix->lane_step) ? 96 : 192);
 }
 
@@ -7372,6 +8075,15 @@ static bool dml__packs_b(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
     if (!dml__has_lanes(&job->product.b)) return true;
     const dml__matrix *b = (const dml__matrix *)job->product.b.source;
     return rows > (dml__lines_stay(b->k_step, kc) ? DML__IN_PLACE_TILES : 2) * job->rows;
+}
+
+/* Whether rows of A come from memory, and are long enough: short ones follow each other so closely that the
+   processor asks for them itself. */
+static bool dml__asks_ahead(const dml__job *job, const dml__blocking *blocking, const dml__range *range)
+{
+    const ptrdiff_t bytes = (range->i1 - range->i0) * (range->k1 - range->k0) * (ptrdiff_t)sizeof(float);
+    return !blocking->pack_a && ((const dml__matrix *)job->product.a.source)->k_step == 1 &&
+           blocking->kc > DML__ACROSS_KC && bytes > job->l2;
 }
 
 /* So many rows of A that they take half of the second cache, which the rows of C and panels of B pass
@@ -7397,6 +8109,8 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
             dml__round_up(dml__quotient_up(columns, dml__quotient_up(columns, DML__PACK_COLUMNS)), job->full);
     blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||
                       blocking.kc * blocking.nc <= DML__ACROSS_FLOATS;
+    blocking.ask_k = dml__asks_for_lines(job) ? range->k1 : 0;
+    blocking.ask_until = dml__asks_ahead(job, &blocking, range) ? range->i1 : 0;
     blocking.a = blocking.b = NULL;
     return blocking;
 }
@@ -7961,7 +8675,7 @@ static void dml__bf16_task(void *argument, int task, int worker)
     if (job->narrow)
         for (size_t i = begin; i < end; i++) job->narrow[i] = dml__bf16_of(job->wide_in[i]);
     else
-        for (size_t i = begin; i < end; i++) job->wide[i] = dml__f32_of((uint32_t)job->narrow_in[i] << 16);
+        for (size_t i = begin; i < end; i++) job->wide[i] = dml__bf16_widened(job->narrow_in[i]);
 }
 
 static void dml__convert_bf16(dml_pool *pool, const dml__bf16_job *job)
@@ -7984,32 +8698,29 @@ DML_API void dml_bf16_to_f32(dml_pool *pool, size_t n, const dml_bf16 *x, float 
 
 /* --- packing --- */
 
-/* Element (lane, k) of a factor is x[lane * lane_step + k * k_step]; one of the two steps is 1. */
-typedef struct dml__bf16_matrix {
-    const dml_bf16 *x;
-    ptrdiff_t lane_step, k_step, k;
-} dml__bf16_matrix;
+/* n of them, side by side. */
+static inline void dml__widen_line(int n, const dml_bf16 *x, float *wide)
+{
+    int i = 0;
+#if defined(__SSE2__)
+    for (; i + 8 <= n; i += 8) {
+        const __m128i zero = _mm_setzero_si128();
+        const __m128i eight = _mm_loadu_si128((const __m128i *)(const void *)(x + i));
+        _mm_storeu_si128((__m128i *)(void *)(wide + i), _mm_unpacklo_epi16(zero, eight));
+        _mm_storeu_si128((__m128i *)(void *)(wide + i + 4), _mm_unpackhi_epi16(zero, eight));
+    }
+#endif
+    for (; i < n; i++) wide[i] = dml__bf16_widened(x[i]);
+}
 
-/* As f32, for a micro-kernel on f32. */
-static void dml__pack_widened(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width,
-                              float *out)
+DML__LOCAL void dml__pack_widened(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                  int width, float *out)
 {
     const dml__bf16_matrix *m = (const dml__bf16_matrix *)source;
     const dml_bf16 *x = m->x + first * m->lane_step + k0 * m->k_step;
     if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
     if (m->lane_step == 1) {
-        for (int k = 0; k < kc; k++, x += m->k_step, out += width) {
-            int lane = 0;
-#if defined(__SSE2__)
-            for (; lane + 8 <= lanes; lane += 8) {
-                const __m128i zero = _mm_setzero_si128();
-                const __m128i eight = _mm_loadu_si128((const __m128i *)(const void *)(x + lane));
-                _mm_storeu_si128((__m128i *)(void *)(out + lane), _mm_unpacklo_epi16(zero, eight));
-                _mm_storeu_si128((__m128i *)(void *)(out + lane + 4), _mm_unpackhi_epi16(zero, eight));
-            }
-#endif
-            for (; lane < lanes; lane++) out[lane] = dml__f32_of((uint32_t)x[lane] << 16);
-        }
+        for (int k = 0; k < kc; k++, x += m->k_step, out += width) dml__widen_line(lanes, x, out);
         return;
     }
     /* Lines are widened a part at a time, then transposed as those of f32 are. */
@@ -8018,9 +8729,7 @@ static void dml__pack_widened(const void *source, ptrdiff_t first, int lanes, pt
         const int group = lanes - lane < 4 ? lanes - lane : 4;
         for (int begin = 0; begin < kc; begin += 64) {
             const int count = kc - begin < 64 ? kc - begin : 64;
-            for (int l = 0; l < group; l++)
-                for (int k = 0; k < count; k++)
-                    line[l][k] = dml__f32_of((uint32_t)x[l * m->lane_step + begin + k] << 16);
+            for (int l = 0; l < group; l++) dml__widen_line(count, x + l * m->lane_step + begin, line[l]);
             dml__pack_transposed(line[0], 64, group, count, width, out + (ptrdiff_t)begin * width + lane);
         }
     }
@@ -8055,17 +8764,27 @@ static void dml__pack_pairs(const void *source, ptrdiff_t first, int lanes, ptrd
 
 /* --- the product --- */
 
+/* Products of so few rows or columns are bound by reading, so that no instruction for bf16 helps them. */
+#define DML__BF16_THIN 4
+
 static dml__product dml__bf16_product(dml__bf16_isa isa, dml__bf16_matrix factors[2], int m, int n, int k)
 {
     dml__product product;
     memset(&product, 0, sizeof product);
-    product.kernel = dml__microkernel_bf16(isa);
     product.m = m;
     product.n = n;
-    product.k = product.kernel ? ((ptrdiff_t)k + 1) / 2 : k;
-    product.a.pack = product.b.pack = product.kernel ? dml__pack_pairs : dml__pack_widened;
+    product.k = k;
+    product.a.pack = product.b.pack = dml__pack_widened;
     product.a.source = &factors[0];
     product.b.source = &factors[1];
+    const dml__microkernel *kernel = dml__microkernel_bf16(isa);
+    const bool thin =
+        (m <= DML__BF16_THIN || n <= DML__BF16_THIN) && k > 0 && dml__thin_kind(&product) != DML__NOT_THIN;
+    if (kernel && !thin) {
+        product.kernel = kernel;
+        product.k = ((ptrdiff_t)k + 1) / 2;
+        product.a.pack = product.b.pack = dml__pack_pairs;
+    }
     return product;
 }
 
@@ -9038,7 +9757,11 @@ DML__LOCAL dml_scratch dml__wgrad_scratch(const dml__wgrad *job);
    cut into strips, each of which is one chain of multiply-adds: a strip of x is copied into panels of
    channels with the padding's zeros around it, one of dy into panels of filters. A small dw has too few tiles
    to share among threads: the strips then are shared out in chunks, whose partial sums are added up in order.
-   Strips and chunks depend on the shape alone. */
+   Strips and chunks depend on the shape alone.
+
+   Few channels under a line of taps leave lanes empty, where filters may fill them: 9 floats take two vectors
+   of 8. Then the roles change: rows are the elements of a patch, columns filters, and the sums are turned on
+   their way to dw. Each is the same chain of multiply-adds, so the bits stay. */
 #define DML__WGRAD_STRIP 256 /* pixels of dy */
 #define DML__WGRAD_CHUNKS 16
 #define DML__WGRAD_CHUNKED 65536  /* floats of a dw that is summed in chunks */
@@ -9047,6 +9770,7 @@ DML__LOCAL dml_scratch dml__wgrad_scratch(const dml__wgrad *job);
 #define DML__WGRAD_COPY 49152     /* floats of x that are copied at once, where that is a panel or more */
 #define DML__WGRAD_COPY_MOST 262144
 #define DML__WGRAD_STACK_TILES 8
+#define DML__WGRAD_TURNED 16384 /* floats of a dw that is computed turned, which stays in a level-2 cache */
 
 typedef struct dml__wgrad_plan {
     const dml__wgrad *job;
@@ -9055,6 +9779,7 @@ typedef struct dml__wgrad_plan {
     ptrdiff_t full, rows;       /* of a tile */
     ptrdiff_t row_tiles, patch; /* patch = taps_h taps_w channels: a line of dw */
     bool lines_of_taps;         /* a tile's columns run through (taps_w, channels), not channels */
+    bool turned;                /* a tile's columns are filters, in whole vectors */
     ptrdiff_t panels;           /* of channels; of whole lines 1 */
     ptrdiff_t lines, pieces;    /* a strip is that many lines of dy, or one of that many pieces of a line */
     ptrdiff_t strips, chunks;
@@ -9118,11 +9843,27 @@ static void dml__wgrad_plan_shares(dml__wgrad_plan *plan, int threads)
     ptrdiff_t wanted = 1;
     plan->panel_shares = plan->row_shares = 1;
     if (threads > 1 && work >= DML__CONV_SERIAL_WORK) wanted = 2 * threads;
-    if (plan->chunks >= wanted) return;
+    if (plan->chunks >= wanted || plan->turned) return;
     plan->panel_shares = dml__smaller(plan->panels, dml__quotient_up(wanted, plan->chunks));
     if (plan->chunks * plan->panel_shares < wanted)
         plan->row_shares =
             dml__smaller(plan->row_tiles, dml__quotient_up(wanted, plan->chunks * plan->panel_shares));
+}
+
+/* What a line of so many vectors costs, in thirds of a vector: one alone doesn't keep the processor busy. */
+static ptrdiff_t dml__wgrad_line_cost(ptrdiff_t floats, ptrdiff_t lanes)
+{
+    const ptrdiff_t vectors = dml__quotient_up(floats, lanes);
+    return 3 * vectors + vectors % 2;
+}
+
+static bool dml__wgrad_is_turned(const dml__wgrad_plan *plan)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t lanes = plan->kernel->lanes;
+    return plan->lines_of_taps && j->filters % lanes == 0 && plan->patch <= DML__WGRAD_TURNED / j->filters &&
+           plan->patch * dml__wgrad_line_cost(j->filters, lanes) <
+               j->filters * j->taps_h * dml__wgrad_line_cost(j->taps_w * j->channels, lanes);
 }
 
 static dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *job, int threads)
@@ -9137,6 +9878,7 @@ static dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *job,
     plan.row_tiles = dml__quotient_up(job->filters, plan.rows);
     plan.patch = job->taps_h * job->taps_w * job->channels;
     plan.lines_of_taps = job->channels < plan.full && job->taps_w > 1 && job->dilation_w == 1;
+    plan.turned = dml__wgrad_is_turned(&plan);
     plan.panels = plan.lines_of_taps ? 1 : dml__quotient_up(job->channels, plan.full);
     dml__wgrad_plan_strips(&plan);
     dml__wgrad_plan_copies(&plan);
@@ -9154,7 +9896,9 @@ static ptrdiff_t dml__wgrad_copy_floats(const dml__wgrad_plan *plan)
 
 static ptrdiff_t dml__wgrad_worker_floats(const dml__wgrad_plan *plan)
 {
-    return dml__round_up(dml__wgrad_copy_floats(plan), 16) + DML__WGRAD_STRIP * plan->filters_at_once;
+    return dml__round_up(dml__wgrad_copy_floats(plan), 16) +
+           (plan->turned ? (DML__WGRAD_STRIP + plan->patch) * plan->job->filters
+                         : DML__WGRAD_STRIP * plan->filters_at_once);
 }
 
 /* Pixels x0 .. x0 + w - 1 of lines line0 .. of dy, all images' lines counted through. */
@@ -9407,6 +10151,79 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
     }
 }
 
+/* Packs a strip of dy as panels of filters, (pixels, columns) one behind the other. */
+static void dml__wgrad_pack_turned(const dml__wgrad_plan *plan, const float *from, ptrdiff_t pixels,
+                                   float *out)
+{
+    const dml__wgrad *j = plan->job;
+    for (ptrdiff_t i = 0; i < pixels; i++, from += j->dy_pixel) /* which are best read from end to end */
+        for (ptrdiff_t f = 0; f < j->filters; f += plan->full) {
+            const ptrdiff_t count = dml__smaller(plan->full, j->filters - f);
+            if (count == 16)
+                memcpy(out + f * pixels + i * 16, from + f, 16 * sizeof *out);
+            else
+                dml__conv_copy(out + f * pixels + i * count, from + f, count);
+        }
+}
+
+/* One strip's share of dw turned, (patch, filters). */
+static void dml__wgrad_multiply_turned(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip,
+                                       const dml__wgrad_view *view, float *packed, float beta, float *sums)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t pixels = strip->lines * strip->w, line = j->taps_w * j->channels,
+                    tiles = dml__quotient_up(plan->patch, plan->rows);
+    const float *dy = j->dy + (strip->line0 * j->out_w + strip->x0) * j->dy_pixel;
+    const bool in_place = j->filters <= plan->full;
+    ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
+    dml__tile tile;
+    dml__tile_init(&tile);
+    tile.a_at = a_at;
+    tile.b_at = b_at;
+    tile.beta = beta;
+    tile.k = (int)strip->w;
+    tile.blocks = (int)strip->lines;
+    tile.a_step = view->pixel_step * j->channels;
+    for (ptrdiff_t l = 0; l < strip->lines; l++) a_at[l] = view->at[l] * view->line_step * j->channels;
+    if (!in_place) dml__wgrad_pack_turned(plan, dy, pixels, packed);
+    for (ptrdiff_t f = 0; f < j->filters; f += tile.columns) {
+        tile.columns = (int)dml__smaller(plan->full, j->filters - f);
+        tile.b = in_place ? dy : packed + f * pixels;
+        tile.b_step = in_place ? j->dy_pixel : tile.columns;
+        for (ptrdiff_t l = 0; l < strip->lines; l++) b_at[l] = l * strip->w * tile.b_step;
+        for (ptrdiff_t t = 0; t < tiles; t++) {
+            const ptrdiff_t row = t * plan->patch / tiles;
+            tile.rows = (int)((t + 1) * plan->patch / tiles - row);
+            for (int i = 0; i < tile.rows; i++) {
+                const ptrdiff_t tap_h = (row + i) / line;
+                tile.a[i] = view->base + tap_h * j->dilation_h * view->line_step * j->channels +
+                            (row + i - tap_h * line);
+                tile.c[i] = sums + (row + i) * j->filters + f;
+            }
+            plan->kernel->run(&tile);
+        }
+    }
+}
+
+/* All of a chunk. */
+static void dml__wgrad_turned_run(const dml__wgrad_plan *plan, const dml__wgrad_part *part, float *scratch)
+{
+    const dml__wgrad *j = plan->job;
+    float *packed = scratch + dml__round_up(dml__wgrad_copy_floats(plan), 16);
+    float *sums = packed + DML__WGRAD_STRIP * j->filters;
+    const ptrdiff_t end = (part->chunk + 1) * plan->strips / plan->chunks;
+    dml__wgrad_view view;
+    float beta = part->chunk ? 0 : j->beta;
+    if (beta != 0)
+        dml__pack_transposed(part->dw, plan->patch, (int)j->filters, (int)plan->patch, (int)j->filters, sums);
+    for (ptrdiff_t s = part->chunk * plan->strips / plan->chunks; s < end; s++, beta = 1) {
+        const dml__wgrad_strip strip = dml__wgrad_strip_at(plan, s);
+        dml__wgrad_view_strip(plan, &strip, 0, 1, scratch, &view);
+        dml__wgrad_multiply_turned(plan, &strip, &view, packed, beta, sums);
+    }
+    dml__pack_transposed(sums, j->filters, (int)plan->patch, (int)j->filters, (int)plan->patch, part->dw);
+}
+
 static void dml__wgrad_part_run(const dml__wgrad_plan *plan, const dml__wgrad_part *part, float *scratch)
 {
     const dml__wgrad *j = plan->job;
@@ -9559,7 +10376,9 @@ static void dml__wgrad_task(void *argument, int task, int worker)
     part.dw =
         part.chunk ? plan->partial + (part.chunk - 1) * plan->job->filters * plan->patch : plan->job->dw;
     float *scratch = (float *)dml_pool_scratch(plan->pool, worker);
-    if (scratch)
+    if (scratch && plan->turned)
+        dml__wgrad_turned_run(plan, &part, scratch);
+    else if (scratch)
         dml__wgrad_part_run(plan, &part, scratch);
     else /* a host that numbers its workers wrongly */
         dml__wgrad_part_on_stack(plan, &part);
@@ -9624,7 +10443,7 @@ DML__LOCAL void dml__wgrad_run(dml_pool *pool, const dml__wgrad *job)
 
 /* ---- kernels/conv2d_depthwise.h ---- */
 
-/* conv2d_depthwise.h: convolutions in which every channel has a kernel of its own. */
+/* conv2d_depthwise.h: convolutions in which every channel has a kernel of its own, of few taps a line. */
 #ifndef DML_KERNELS_CONV2D_DEPTHWISE_H
 #define DML_KERNELS_CONV2D_DEPTHWISE_H
 
@@ -9698,6 +10517,13 @@ typedef struct dml__depthwise_row {
             for (int i = 0; i < (count); i++) DML__PREFETCH(ask + i * (step));                               \
         }                                                                                                    \
     }
+
+/* Keeps the compiler from making more pointers than there are registers. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define DML__DEPTHWISE_KEEP(pointer) __asm__("" : "+r"(pointer));
+#else
+#define DML__DEPTHWISE_KEEP(pointer)
+#endif
 
 /* Bias is where a sum begins. */
 #define DML__DEPTHWISE_FINISH(isa, row, to, sum)                                                             \
@@ -9808,6 +10634,70 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
             }                                                                                                \
         }                                                                                                    \
     }                                                                                                        \
+    /* The gradient of `lines` lines of three taps, whose sums stay in registers along a line of dy: with    \
+       strides each pixel meets too few others for the loop above. */                                        \
+    target_isa DML__INLINE void dml__depthwise_sums_##isa(const dml__depthwise_row *row,                     \
+                                                          const ptrdiff_t line, const int lines)             \
+    {                                                                                                        \
+        const ptrdiff_t tap = row->source_pixel, step = row->stride * tap, grid_w = row->grid_w;             \
+        const ptrdiff_t source_w = row->source_w, target_pixel = row->target_pixel;                          \
+        /* Pixels x0 <= x < x1 find all of their taps in the image. */                                       \
+        const ptrdiff_t last = source_w - 3 - row->origin;                                                   \
+        const ptrdiff_t x0 =                                                                                 \
+            dml__smaller(grid_w, row->origin < 0 ? dml__quotient_up(-row->origin, row->stride) : 0);         \
+        const ptrdiff_t x1 = dml__larger(x0, last < 0 ? 0 : dml__smaller(grid_w, last / row->stride + 1));   \
+        for (ptrdiff_t c = 0; c + lanes <= row->channels; c += lanes) {                                      \
+            vector sum[9];                                                                                   \
+            const float *at[3], *to = row->target + c;                                                       \
+            float *const sums = row->weights + line * 3 * row->width + c;                                    \
+            DML__UNROLL                                                                                      \
+            for (int l = 0; l < lines; l++) at[l] = row->source + (line + l) * row->line + c;                \
+            DML__UNROLL                                                                                      \
+            for (int t = 0; t < lines * 3; t++) sum[t] = dml__##isa##_load(sums + t * row->width);           \
+            for (ptrdiff_t x = 0; x < grid_w;) {                                                             \
+                for (; x < grid_w && (x < x0 || x >= x1); x++, to += target_pixel) {                         \
+                    const ptrdiff_t t0 = -row->origin - x * row->stride, t1 = t0 + source_w;                 \
+                    const vector pixel = dml__##isa##_load(to);                                              \
+                    DML__UNROLL                                                                              \
+                    for (int t = 0; t < 3; t++) {                                                            \
+                        if (t < t0 || t >= t1) continue;                                                     \
+                        DML__UNROLL                                                                          \
+                        for (int l = 0; l < lines; l++)                                                      \
+                            sum[l * 3 + t] =                                                                 \
+                                dml__##isa##_fma(dml__##isa##_load(at[l] + t * tap), pixel, sum[l * 3 + t]); \
+                    }                                                                                        \
+                    DML__UNROLL                                                                              \
+                    for (int l = 0; l < lines; l++) at[l] += step;                                           \
+                }                                                                                            \
+                for (; x < x1; x++, to += target_pixel) {                                                    \
+                    const vector pixel = dml__##isa##_load(to);                                              \
+                    DML__UNROLL                                                                              \
+                    for (int l = 0; l < lines; l++) {                                                        \
+                        DML__UNROLL                                                                          \
+                        for (int t = 0; t < 3; t++)                                                          \
+                            sum[l * 3 + t] =                                                                 \
+                                dml__##isa##_fma(dml__##isa##_load(at[l] + t * tap), pixel, sum[l * 3 + t]); \
+                        at[l] += step;                                                                       \
+                        DML__DEPTHWISE_KEEP(at[l])                                                           \
+                    }                                                                                        \
+                }                                                                                            \
+            }                                                                                                \
+            DML__UNROLL                                                                                      \
+            for (int t = 0; t < lines * 3; t++) dml__##isa##_store(sums + t * row->width, sum[t]);           \
+        }                                                                                                    \
+    }                                                                                                        \
+    target_isa static void dml__depthwise_strided_##isa(const dml__depthwise_row *row)                       \
+    {                                                                                                        \
+        for (ptrdiff_t line = 0; line < row->tap_lines; line += 3) {                                         \
+            const ptrdiff_t lines = row->tap_lines - line;                                                   \
+            if (lines >= 3)                                                                                  \
+                dml__depthwise_sums_##isa(row, line, 3);                                                     \
+            else if (lines == 2)                                                                             \
+                dml__depthwise_sums_##isa(row, line, 2);                                                     \
+            else                                                                                             \
+                dml__depthwise_sums_##isa(row, line, 1);                                                     \
+        }                                                                                                    \
+    }                                                                                                        \
     target_isa static void dml__depthwise_result_##isa(const dml__depthwise_row *row)                        \
     {                                                                                                        \
         switch (dml__depthwise_code(row)) {                                                                  \
@@ -9824,7 +10714,12 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
     {                                                                                                        \
         switch (dml__depthwise_code(row)) {                                                                  \
         case 3 * 4 + 1: dml__depthwise_tiles_##isa(row, 3, 1, 7, DML__DEPTHWISE_GRADIENT); break;            \
-        case 3 * 4 + 2: dml__depthwise_tiles_##isa(row, 3, 2, 7, DML__DEPTHWISE_GRADIENT); break;            \
+        case 3 * 4 + 2:                                                                                      \
+            if (row->ask) /* asks ahead */                                                                   \
+                dml__depthwise_tiles_##isa(row, 3, 2, 7, DML__DEPTHWISE_GRADIENT);                           \
+            else                                                                                             \
+                dml__depthwise_strided_##isa(row);                                                           \
+            break;                                                                                           \
         case 5 * 4 + 1: dml__depthwise_tiles_##isa(row, 5, 1, 7, DML__DEPTHWISE_GRADIENT); break;            \
         case 5 * 4 + 2: dml__depthwise_tiles_##isa(row, 5, 2, 6, DML__DEPTHWISE_GRADIENT); break;            \
         default: dml__depthwise_pixels_##isa(row, 0, DML__DEPTHWISE_GRADIENT); break;                        \
@@ -10132,6 +11027,654 @@ DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job)
 
 #endif
 
+/* ---- kernels/conv2d_ring.c ---- */
+
+#ifndef DML_KERNELS_CONV2D_RING_C
+#define DML_KERNELS_CONV2D_RING_C
+
+/* ---- kernels/conv2d_ring.h ---- */
+
+/* conv2d_ring.h: convolutions in which every channel has kernels of its own, one or several, of any size. */
+#ifndef DML_KERNELS_CONV2D_RING_H
+#define DML_KERNELS_CONV2D_RING_H
+
+/* Shapes are those of conv2d.h without their zeros. Whether one has as many groups as channels, and windows
+   on its images that these loops can copy; the others are left to the loop over groups. */
+DML__LOCAL bool dml__ring_fits(const dml_conv2d_shape *shape);
+
+/* As in conv2d.h, for shapes that fit and known epilogues. Bitwise the same for any number of threads. */
+DML__LOCAL void dml__ring_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
+                                  const float *w, float beta, const dml_epilogue *epilogue, float *y);
+DML__LOCAL void dml__ring_input(dml_pool *pool, const dml_conv2d_shape *shape, const float *dy,
+                                const float *w, float beta, float *dx);
+DML__LOCAL void dml__ring_weights(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
+                                  const float *dy, float beta, float *dw);
+
+#endif
+
+#include <string.h>
+
+/* Vectors lie along channels, sixteen of which are a unit: a line of the caches. The lines of the source that
+   a line of the result meets are copied into a ring in the first cache, each once, with the padding around
+   them as zeros, one unit behind the other, and pixels that meet the same tap beside each other. There any
+   tap of any kernel, stride and dilation is an address: seven pixels of a unit stay in registers while the
+   taps go by, each an instruction a vector, which loads and multiplies. The gradient of the weights is the
+   same loop, in which the pixels are dy's and the taps' sums come and go. */
+
+#define DML__RING_UNIT 16
+#define DML__RING_TAPS 128      /* the most, of kernels and lines */
+#define DML__RING_POSITIONS 384 /* pixels of a unit in the ring: three quarters of a first cache */
+#define DML__RING_WEIGHTS 9216  /* floats of the transposed weights, or of their gradient */
+#define DML__RING_IMAGE 1024    /* pixels for which they are transposed once, about */
+#define DML__RING_SERIAL_WORK 100000.0
+#define DML__RING_PIXELS 7 /* the sides of images are often multiples of it: 224, 112, ... */
+#define DML__RING_FEW 4    /* for what is left of a line */
+
+typedef enum dml__ring_role {
+    DML__RING_RESULT,  /* of weights and a source: the forward result, or the gradient of the input */
+    DML__RING_GRADIENT /* of the weights */
+} dml__ring_role;
+
+/* --- a line, for each instruction set --- */
+
+/* Taps whose pixels and weights lie behind each other. */
+#define DML__RING_RUN 3
+
+typedef struct dml__ring_run {
+    const float *source; /* what the first tap finds for pixel 0 of the first unit */
+    float *weights;      /* (taps, unit), or the gradient's sums */
+} dml__ring_run;
+
+typedef struct dml__ring_runs {
+    ptrdiff_t count;
+    dml__ring_run run[DML__RING_TAPS];
+} dml__ring_runs;
+
+/* Pixels of a line of the result, or of dy, for some units; the last of them may have fewer channels. */
+typedef struct dml__ring_row {
+    dml__ring_runs runs[DML__RING_RUN];  /* of 1, 2, ... taps */
+    ptrdiff_t unit_source, unit_weights; /* floats from a unit's to the next one's */
+    ptrdiff_t channels, pixels;
+    float *target; /* (pixels, target_pixel); dy is only read */
+    ptrdiff_t target_pixel;
+    const float *bias; /* (channels), or NULL */
+    float beta;
+    bool relu;
+} dml__ring_row;
+
+/* Some pixels of some of a unit's vectors: where they lie, `pixel` floats apart, and how many there are. */
+typedef struct dml__ring_part {
+    ptrdiff_t source, weights; /* behind those of the taps */
+    float *target;
+    ptrdiff_t pixel, count;
+    const float *bias;
+} dml__ring_part;
+
+/* The first `channels`, fewer than a unit, of pixels. */
+static void dml__ring_move(const float *from, ptrdiff_t from_pixel, ptrdiff_t pixels, ptrdiff_t channels,
+                           float *to, ptrdiff_t to_pixel)
+{
+    for (; pixels > 0; pixels--, from += from_pixel, to += to_pixel) {
+        ptrdiff_t c = 0;
+        if (channels & 8) memcpy(to, from, 8 * sizeof *to), c = 8;
+        if (channels & 4) memcpy(to + c, from + c, 4 * sizeof *to), c += 4;
+        for (; c < channels; c++) to[c] = from[c];
+    }
+}
+
+#define DML__RING_TAKE(isa, vector, lanes, taps)                                                             \
+    for (ptrdiff_t i = 0; i < row->runs[taps - 1].count; i++) {                                              \
+        const float *from = row->runs[taps - 1].run[i].source + source;                                      \
+        float *at = row->runs[taps - 1].run[i].weights + weights;                                            \
+        DML__IN_ORDER(from)                                                                                  \
+        DML__IN_ORDER(at)                                                                                    \
+        DML__UNROLL                                                                                          \
+        for (int v = 0; v < vectors; v++, from += lanes, at += lanes) {                                      \
+            DML__UNROLL                                                                                      \
+            for (int t = 0; t < taps; t++) {                                                                 \
+                DML__IN_ORDER(at)                                                                            \
+                vector weight = dml__##isa##_load(at + t * DML__RING_UNIT);                                  \
+                DML__UNROLL                                                                                  \
+                for (int p = 0; p < pixels; p++) {                                                           \
+                    const vector value = dml__##isa##_load(from + (p + t) * DML__RING_UNIT);                 \
+                    if (role == DML__RING_GRADIENT)                                                          \
+                        weight = dml__##isa##_fma(value, sum[v][p], weight);                                 \
+                    else                                                                                     \
+                        sum[v][p] = dml__##isa##_fma(value, weight, sum[v][p]);                              \
+                }                                                                                            \
+                if (role == DML__RING_GRADIENT) dml__##isa##_store(at + t * DML__RING_UNIT, weight);         \
+            }                                                                                                \
+        }                                                                                                    \
+    }
+
+/* Bias is where a sum begins. */
+#define DML__DEFINE_RING(isa, target_isa, vector, lanes)                                                     \
+    target_isa DML__INLINE void dml__ring_tile_##isa(const dml__ring_row *row, const dml__ring_part *part,   \
+                                                     const int vectors, const int pixels,                    \
+                                                     const dml__ring_role role)                              \
+    {                                                                                                        \
+        vector sum[DML__RING_UNIT / lanes][DML__RING_PIXELS];                                                \
+        const ptrdiff_t source = part->source, weights = part->weights, pixel = part->pixel;                 \
+        const ptrdiff_t count = part->count;                                                                 \
+        const float beta = row->beta;                                                                        \
+        float *target = part->target;                                                                        \
+        DML__UNROLL                                                                                          \
+        for (int v = 0; v < vectors; v++) {                                                                  \
+            vector first = dml__##isa##_splat(0);                                                            \
+            if (role == DML__RING_RESULT && part->bias) first = dml__##isa##_load(part->bias + v * lanes);   \
+            DML__UNROLL                                                                                      \
+            for (int p = 0; p < pixels; p++) sum[v][p] = first;                                              \
+        }                                                                                                    \
+        if (role == DML__RING_GRADIENT || beta != 0) {                                                       \
+            const vector scale = dml__##isa##_splat(beta);                                                   \
+            DML__UNROLL                                                                                      \
+            for (int p = 0; p < pixels; p++) {                                                               \
+                if (p >= count) break;                                                                       \
+                DML__UNROLL                                                                                  \
+                for (int v = 0; v < vectors; v++) {                                                          \
+                    const vector value = dml__##isa##_load(target + p * pixel + v * lanes);                  \
+                    sum[v][p] =                                                                              \
+                        role == DML__RING_GRADIENT ? value : dml__##isa##_fma(scale, value, sum[v][p]);      \
+                }                                                                                            \
+            }                                                                                                \
+        }                                                                                                    \
+        DML__RING_TAKE(isa, vector, lanes, 3)                                                                \
+        DML__RING_TAKE(isa, vector, lanes, 2)                                                                \
+        DML__RING_TAKE(isa, vector, lanes, 1)                                                                \
+        if (role == DML__RING_GRADIENT) return;                                                              \
+        if (row->relu) {                                                                                     \
+            DML__UNROLL                                                                                      \
+            for (int v = 0; v < vectors; v++) {                                                              \
+                DML__UNROLL                                                                                  \
+                for (int p = 0; p < pixels; p++) sum[v][p] = dml__##isa##_relu(sum[v][p]);                   \
+            }                                                                                                \
+        }                                                                                                    \
+        DML__UNROLL                                                                                          \
+        for (int p = 0; p < pixels; p++) {                                                                   \
+            if (p >= count) break;                                                                           \
+            DML__UNROLL                                                                                      \
+            for (int v = 0; v < vectors; v++) dml__##isa##_store(target + p * pixel + v * lanes, sum[v][p]); \
+        }                                                                                                    \
+    }                                                                                                        \
+    target_isa DML__INLINE void dml__ring_units_##isa(const dml__ring_row *row, const dml__ring_role role)   \
+    {                                                                                                        \
+        for (ptrdiff_t c = 0; c < row->channels; c += DML__RING_UNIT) {                                      \
+            const ptrdiff_t unit = c / DML__RING_UNIT, channels = row->channels - c;                         \
+            float few[DML__RING_PIXELS * DML__RING_UNIT], bias[DML__RING_UNIT] = { 0 };                      \
+            for (ptrdiff_t x = 0; x < row->pixels; x += DML__RING_PIXELS) {                                  \
+                float *const to = row->target + x * row->target_pixel + c;                                   \
+                dml__ring_part part = { unit * row->unit_source + x * DML__RING_UNIT,                        \
+                                        unit * row->unit_weights,                                            \
+                                        to,                                                                  \
+                                        row->target_pixel,                                                   \
+                                        dml__smaller(row->pixels - x, DML__RING_PIXELS),                     \
+                                        row->bias ? row->bias + c : NULL };                                  \
+                if (channels >= DML__RING_UNIT && part.count > DML__RING_FEW) {                              \
+                    dml__ring_tile_##isa(row, &part, DML__RING_UNIT / lanes, DML__RING_PIXELS, role);        \
+                    continue;                                                                                \
+                }                                                                                            \
+                if (channels >= DML__RING_UNIT) {                                                            \
+                    dml__ring_tile_##isa(row, &part, DML__RING_UNIT / lanes, DML__RING_FEW, role);           \
+                    continue;                                                                                \
+                }                                                                                            \
+                memset(few, 0, sizeof few);                                                                  \
+                if (role == DML__RING_GRADIENT || row->beta != 0)                                            \
+                    dml__ring_move(to, row->target_pixel, part.count, channels, few, DML__RING_UNIT);        \
+                if (row->bias) dml__ring_move(row->bias + c, 0, 1, channels, bias, 0);                       \
+                part.pixel = DML__RING_UNIT;                                                                 \
+                for (ptrdiff_t l = 0; l < channels; l += lanes) {                                            \
+                    part.target = few + l, part.bias = bias + l;                                             \
+                    dml__ring_tile_##isa(row, &part, 1, DML__RING_PIXELS, role);                             \
+                    part.source += lanes, part.weights += lanes;                                             \
+                }                                                                                            \
+                if (role == DML__RING_RESULT)                                                                \
+                    dml__ring_move(few, DML__RING_UNIT, part.count, channels, to, row->target_pixel);        \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+    target_isa static void dml__ring_result_##isa(const dml__ring_row *row)                                  \
+    {                                                                                                        \
+        dml__ring_units_##isa(row, DML__RING_RESULT);                                                        \
+    }                                                                                                        \
+    target_isa static void dml__ring_gradient_##isa(const dml__ring_row *row)                                \
+    {                                                                                                        \
+        dml__ring_units_##isa(row, DML__RING_GRADIENT);                                                      \
+    }                                                                                                        \
+    /* Whole units of `count` pixels, `step` apart, into the ring, where they lie `pitch` apart; what lies   \
+       `ahead` of them is asked for. */                                                                      \
+    target_isa static void dml__ring_copy_##isa(const float *from, ptrdiff_t step, ptrdiff_t ahead,          \
+                                                ptrdiff_t count, ptrdiff_t units, float *to,                 \
+                                                ptrdiff_t pitch)                                             \
+    {                                                                                                        \
+        for (; count > 0; count--, from += step, to += DML__RING_UNIT) {                                     \
+            const float *at = from;                                                                          \
+            float *unit = to;                                                                                \
+            for (ptrdiff_t u = units; u > 0; u--, at += DML__RING_UNIT, unit += pitch) {                     \
+                DML__PREFETCH(at + ahead);                                                                   \
+                DML__UNROLL                                                                                  \
+                for (int l = 0; l < DML__RING_UNIT; l += lanes)                                              \
+                    dml__##isa##_store(unit + l, dml__##isa##_load(at + l));                                 \
+            }                                                                                                \
+        }                                                                                                    \
+    }
+
+#if defined(DML__HAS_AVX2)
+DML__DEFINE_RING(avx2, DML__AVX2, __m256, 8)
+#endif
+#if defined(__aarch64__)
+DML__DEFINE_RING(neon, , float32x4_t, 4)
+#else
+DML__DEFINE_RING(plain, , dml__v4, 4)
+#endif
+
+typedef struct dml__ring_kernels {
+    void (*result)(const dml__ring_row *row);
+    void (*gradient)(const dml__ring_row *row);
+    void (*copy)(const float *from, ptrdiff_t step, ptrdiff_t ahead, ptrdiff_t count, ptrdiff_t units,
+                 float *to, ptrdiff_t pitch);
+} dml__ring_kernels;
+
+static dml__ring_kernels dml__ring_kernels_of(dml_isa isa)
+{
+#if defined(__aarch64__)
+    const dml__ring_kernels base = { dml__ring_result_neon, dml__ring_gradient_neon, dml__ring_copy_neon };
+#else
+    const dml__ring_kernels base = { dml__ring_result_plain, dml__ring_gradient_plain, dml__ring_copy_plain };
+#endif
+#if defined(DML__HAS_AVX2)
+    const dml__ring_kernels avx2 = { dml__ring_result_avx2, dml__ring_gradient_avx2, dml__ring_copy_avx2 };
+    if (isa >= DML_ISA_AVX2) return avx2;
+#endif
+    (void)isa;
+    return base;
+}
+
+/* --- where taps find pixels --- */
+
+/* The places of a target along an axis: place p = j * up + phase meets tap t where the phase is the tap's, at
+   j * step + offset of the source. Forward there is one phase; the gradient of the input has one for each
+   place of the stride. */
+typedef struct dml__ring_axis {
+    ptrdiff_t target, source, taps, up, step, dilation, pad;
+    bool flipped;
+} dml__ring_axis;
+
+typedef struct dml__ring_place {
+    ptrdiff_t phase, offset;
+} dml__ring_place;
+
+static dml__ring_place dml__ring_find(const dml__ring_axis *axis, ptrdiff_t tap)
+{
+    dml__ring_place place = { 0, tap * axis->dilation - axis->pad };
+    if (axis->flipped) {
+        const ptrdiff_t behind = place.offset % axis->up;
+        place.phase = behind < 0 ? behind + axis->up : behind;
+        place.offset = (place.phase - place.offset) / axis->up;
+    }
+    return place;
+}
+
+/* Pixels of the source beside each other in the ring: residue + step * (first + j), j < count. */
+typedef struct dml__ring_segment {
+    ptrdiff_t residue, first, count, at;
+} dml__ring_segment;
+
+/* Lines are cut into bands, for which the ring has room. */
+typedef struct dml__ring_band {
+    ptrdiff_t pixels;    /* of a phase */
+    ptrdiff_t positions; /* of a line of the ring */
+    /* Of a line's taps in the order of their phases, and there of the places where they find pixel 0: the
+       tap, that place, and the taps from there on of which each is one place behind the one before it, up to
+       a run; 0 for those within such a run. */
+    ptrdiff_t tap[DML__RING_TAPS], column[DML__RING_TAPS], run[DML__RING_TAPS];
+    ptrdiff_t phase[DML__RING_TAPS];
+    dml__ring_segment segments[DML__RING_TAPS];
+    ptrdiff_t segment_count;
+} dml__ring_band;
+
+static void dml__ring_lay(dml__ring_band *band, const dml__ring_axis *axis, ptrdiff_t pixels)
+{
+    const ptrdiff_t width = dml__round_up(pixels, DML__RING_PIXELS);
+    ptrdiff_t within[DML__RING_TAPS];
+    band->pixels = pixels, band->positions = 0, band->segment_count = 0;
+    for (ptrdiff_t i = 0; i < axis->taps; i++) {
+        const ptrdiff_t tap = axis->flipped ? axis->taps - 1 - i : i;
+        const dml__ring_place place = dml__ring_find(axis, tap);
+        const ptrdiff_t behind = place.offset % axis->step,
+                        residue = behind < 0 ? behind + axis->step : behind;
+        const ptrdiff_t index = (place.offset - residue) / axis->step;
+        dml__ring_segment *s = band->segments, *const end = s + band->segment_count;
+        while (s < end && (s->residue != residue || index < s->first || index > s->first + s->count)) s++;
+        if (s == end) {
+            s->residue = residue, s->first = index, s->count = 0;
+            band->segment_count++;
+        }
+        s->count = dml__larger(s->count, index - s->first + width);
+        within[i] = s - band->segments;
+        band->tap[i] = tap, band->phase[i] = place.phase, band->column[i] = index - s->first;
+    }
+    for (ptrdiff_t i = 0; i < band->segment_count; i++) {
+        band->segments[i].at = band->positions;
+        band->positions += band->segments[i].count;
+    }
+    for (ptrdiff_t i = 0; i < axis->taps; i++) {
+        const ptrdiff_t tap = band->tap[i], phase = band->phase[i];
+        const ptrdiff_t column = band->column[i] + band->segments[within[i]].at;
+        ptrdiff_t j = i;
+        for (; j > 0 &&
+               (phase < band->phase[j - 1] || (phase == band->phase[j - 1] && column < band->column[j - 1]));
+             j--)
+            band->tap[j] = band->tap[j - 1], band->phase[j] = band->phase[j - 1],
+            band->column[j] = band->column[j - 1];
+        band->tap[j] = tap, band->phase[j] = phase, band->column[j] = column;
+    }
+    for (ptrdiff_t i = 0, taps; i < axis->taps; i += taps) {
+        for (taps = 1; taps < DML__RING_RUN && i + taps < axis->taps; taps++)
+            if (band->phase[i + taps] != band->phase[i] || band->column[i + taps] != band->column[i] + taps)
+                break;
+        band->run[i] = taps;
+    }
+}
+
+/* --- what is computed --- */
+
+typedef struct dml__ring_job {
+    ptrdiff_t batch, channels; /* of the target */
+    dml__ring_axis down, across;
+    ptrdiff_t depth,
+        repeat; /* channel c of the target is of channels c * depth .. of the source, or of c / repeat */
+    const float *source; /* (batch, down.source, across.source, channels * depth / repeat) */
+    float *target;       /* (batch, down.target, across.target, channels) */
+    const float *w;      /* (channels * depth, taps) */
+    const float *bias;
+    float beta;
+    bool relu;
+    dml__ring_role role;
+    float *dw; /* (channels, taps) */
+
+    dml__ring_kernels kernels;
+    dml__ring_band band;
+    ptrdiff_t taps;                 /* of a unit: depth, lines and columns */
+    ptrdiff_t slot, unit, units;    /* floats of a line in the ring and of a unit, and units at once */
+    ptrdiff_t slot_step;            /* lines of the source that a line of the target meets lie so far apart */
+    ptrdiff_t block, images, lines; /* of a task: channels, ... */
+    ptrdiff_t blocks, bands_down;   /* tasks: image groups, times these */
+} dml__ring_job;
+
+static dml__ring_axis dml__ring_axis_of(ptrdiff_t in, ptrdiff_t taps, ptrdiff_t stride, ptrdiff_t pad,
+                                        ptrdiff_t dilation, bool flipped)
+{
+    const ptrdiff_t out = (in + 2 * pad - (taps - 1) * dilation - 1) / stride + 1;
+    const dml__ring_axis axis = { flipped ? in : out,   flipped ? out : in, taps, flipped ? stride : 1,
+                                  flipped ? 1 : stride, dilation,           pad,  flipped };
+    return axis;
+}
+
+/* False where the ring has no room. */
+static bool dml__ring_plan(dml__ring_job *job, const dml_conv2d_shape *s, bool flipped)
+{
+    const ptrdiff_t multiplier = s->filters / s->channels;
+    memset(job, 0, sizeof *job);
+    job->batch = s->batch, job->channels = flipped ? s->channels : s->filters;
+    job->depth = flipped ? multiplier : 1, job->repeat = flipped ? 1 : multiplier;
+    job->down = dml__ring_axis_of(s->height, s->kernel_h, s->stride_h, s->pad_h, s->dilation_h, flipped);
+    job->across = dml__ring_axis_of(s->width, s->kernel_w, s->stride_w, s->pad_w, s->dilation_w, flipped);
+    job->taps = job->depth * s->kernel_h * s->kernel_w;
+    const ptrdiff_t lines = job->depth * s->kernel_h;
+    const ptrdiff_t width = dml__quotient_up(job->across.target, job->across.up);
+    for (ptrdiff_t parts = 1, pixels;; parts *= 2) {
+        pixels = dml__smaller(width, dml__round_up(dml__quotient_up(width, parts), DML__RING_PIXELS));
+        dml__ring_lay(&job->band, &job->across, pixels);
+        if (lines * job->band.positions <= DML__RING_POSITIONS) break;
+        if (pixels <= DML__RING_PIXELS) return false;
+    }
+    /* Units a multiple of a page apart would meet in the same sets of the cache. */
+    const ptrdiff_t positions = lines * job->band.positions;
+    job->slot = job->band.positions * DML__RING_UNIT;
+    job->unit = (positions % 64 ? positions : positions + 1) * DML__RING_UNIT;
+    job->units = dml__larger(1, DML__RING_POSITIONS * DML__RING_UNIT / job->unit);
+    job->slot_step = s->dilation_h / (flipped ? dml__common_divisor(s->stride_h, s->dilation_h) : 1);
+    return true;
+}
+
+DML__LOCAL bool dml__ring_fits(const dml_conv2d_shape *s)
+{
+    dml__ring_job job;
+    if (s->groups < 2 || s->groups != s->channels) return false;
+    const int64_t taps = (int64_t)s->kernel_h * s->kernel_w;
+    if (taps > DML__RING_TAPS || taps * (s->filters / s->channels) > DML__RING_TAPS) return false;
+    return dml__ring_plan(&job, s, false) && dml__ring_plan(&job, s, true);
+}
+
+/* The copy of a line of the source, of which one unit's depth z begins z * slots behind the first. */
+static void dml__ring_copy_line(const dml__ring_job *job, const float *line, ptrdiff_t x0, ptrdiff_t c0,
+                                ptrdiff_t channels, float *slot)
+{
+    const dml__ring_axis *across = &job->across;
+    const ptrdiff_t pixel = job->channels * job->depth / job->repeat, step = across->step * pixel;
+    const bool plain = job->depth == 1 && job->repeat == 1;
+    const ptrdiff_t whole = plain ? channels / DML__RING_UNIT : 0;
+    const ptrdiff_t units = dml__quotient_up(channels, DML__RING_UNIT);
+    for (ptrdiff_t i = 0; i < job->band.segment_count; i++) {
+        const dml__ring_segment *s = &job->band.segments[i];
+        const ptrdiff_t first = (x0 + s->first) * across->step + s->residue;
+        const ptrdiff_t before =
+            first >= 0 ? 0 : dml__smaller(s->count, dml__quotient_up(-first, across->step));
+        const ptrdiff_t inside = first < across->source ? (across->source - 1 - first) / across->step + 1 : 0;
+        const ptrdiff_t end = dml__larger(before, dml__smaller(s->count, inside));
+        const float *from = line + (first + before * across->step) * pixel;
+        float *to = slot + s->at * DML__RING_UNIT;
+        if (whole)
+            job->kernels.copy(from + c0, step, job->slot_step * across->source * pixel, end - before, whole,
+                              to + before * DML__RING_UNIT, job->unit);
+        for (ptrdiff_t u = 0; u < units; u++, to += job->unit)
+            for (ptrdiff_t z = 0; z < job->depth; z++) {
+                float *at = to + z * job->down.taps * job->slot;
+                const size_t zeros = (size_t)DML__RING_UNIT * sizeof *at;
+                const ptrdiff_t c = c0 + u * DML__RING_UNIT;
+                const ptrdiff_t count = dml__smaller(DML__RING_UNIT, channels - u * DML__RING_UNIT);
+                if (before) memset(at, 0, (size_t)before * zeros);
+                if (end < s->count) memset(at + end * DML__RING_UNIT, 0, (size_t)(s->count - end) * zeros);
+                if (u < whole) continue;
+                at += before * DML__RING_UNIT;
+                if (count < DML__RING_UNIT) memset(at, 0, (size_t)(end - before) * zeros);
+                if (plain) {
+                    dml__ring_move(from + c, step, end - before, count, at, DML__RING_UNIT);
+                    continue;
+                }
+                ptrdiff_t lane[DML__RING_UNIT];
+                for (ptrdiff_t j = 0; j < count; j++) lane[j] = (c + j) * job->depth / job->repeat + z;
+                for (ptrdiff_t x = 0; x < end - before; x++)
+                    for (ptrdiff_t j = 0; j < count; j++)
+                        at[x * DML__RING_UNIT + j] = from[x * step + lane[j]];
+            }
+    }
+}
+
+/* Lines y0 .. y1 of an image, for channels c0 .. c0 + channels; weights (units, taps, unit). */
+static void dml__ring_walk(const dml__ring_job *job, ptrdiff_t n, ptrdiff_t y0, ptrdiff_t y1, ptrdiff_t x0,
+                           ptrdiff_t c0, ptrdiff_t channels, float *weights)
+{
+    /* One more unit, since it begins at a line of the caches: no vector lies across two. */
+    float room[(DML__RING_POSITIONS + 2) * DML__RING_UNIT];
+    float *const ring =
+        room + (64 - (uintptr_t)room % 64) / sizeof *room; /* (units, depth, slots, positions, unit) */
+    ptrdiff_t held[DML__RING_TAPS];                        /* the line in each slot */
+    const dml__ring_axis *down = &job->down, *across = &job->across;
+    const ptrdiff_t source_line = across->source * (job->channels * job->depth / job->repeat);
+    const ptrdiff_t target_line = across->target * job->channels;
+    /* Lines that meet the same ones follow each other. */
+    const ptrdiff_t leap = down->step == 1 && down->up == 1 ? down->dilation : 1;
+    dml__ring_row row;
+    row.unit_source = job->unit, row.unit_weights = job->taps * DML__RING_UNIT;
+    row.channels = channels, row.target_pixel = across->up * job->channels;
+    row.bias = job->bias ? job->bias + c0 : NULL, row.beta = job->beta, row.relu = job->relu;
+    dml__ring_place places[DML__RING_TAPS]; /* of the lines of taps */
+    for (ptrdiff_t l = 0; l < down->taps; l++) held[l] = -1, places[l] = dml__ring_find(down, l);
+    for (ptrdiff_t start = y0; start < y1 && start < y0 + leap; start++)
+        for (ptrdiff_t y = start; y < y1; y += leap) {
+            ptrdiff_t lines[DML__RING_TAPS], slots[DML__RING_TAPS], line_count = 0, slot = 0;
+            const ptrdiff_t down_phase = y % down->up, first = y / down->up * down->step;
+            for (ptrdiff_t l = 0; l < down->taps; l++) {
+                const ptrdiff_t line = first + places[l].offset;
+                if (places[l].phase != down_phase || line < 0 || line >= down->source) continue;
+                /* The next line has the slot beside this one's: divisions would take as long as the line. */
+                if (!line_count)
+                    slot = line / job->slot_step % down->taps;
+                else if (down->flipped)
+                    slot = slot ? slot - 1 : down->taps - 1;
+                else
+                    slot = slot + 1 < down->taps ? slot + 1 : 0;
+                if (held[slot] != line)
+                    dml__ring_copy_line(job, job->source + (n * down->source + line) * source_line, x0, c0,
+                                        channels, ring + slot * job->slot);
+                held[slot] = line;
+                lines[line_count] = l, slots[line_count++] = slot;
+            }
+            for (ptrdiff_t phase = 0; phase < across->up && phase < across->target; phase++) {
+                const ptrdiff_t width = dml__quotient_up(across->target - phase, across->up);
+                row.pixels = dml__smaller(job->band.pixels, width - x0);
+                row.target = job->target + (n * down->target + y) * target_line + x0 * row.target_pixel +
+                             phase * job->channels + c0;
+                for (int i = 0; i < DML__RING_RUN; i++) row.runs[i].count = 0;
+                for (ptrdiff_t z = 0; z < job->depth; z++)
+                    for (ptrdiff_t l = 0; l < line_count; l++) {
+                        const float *in_ring = ring + (z * down->taps + slots[l]) * job->slot;
+                        float *weight = weights + (z * down->taps + lines[l]) * across->taps * DML__RING_UNIT;
+                        for (ptrdiff_t t = 0; t < across->taps; t += job->band.run[t]) {
+                            if (job->band.phase[t] != phase) continue;
+                            dml__ring_runs *runs = &row.runs[job->band.run[t] - 1];
+                            runs->run[runs->count].source = in_ring + job->band.column[t] * DML__RING_UNIT;
+                            runs->run[runs->count++].weights = weight + t * DML__RING_UNIT;
+                        }
+                    }
+                if (job->role == DML__RING_RESULT)
+                    job->kernels.result(&row);
+                else
+                    job->kernels.gradient(&row);
+            }
+        }
+}
+
+/* Images n0 .. n1 in the order in which bands and units of an image are taken. */
+static void dml__ring_images(const dml__ring_job *job, ptrdiff_t n0, ptrdiff_t n1, ptrdiff_t y0, ptrdiff_t y1,
+                             ptrdiff_t c0, ptrdiff_t channels, float *weights)
+{
+    const ptrdiff_t width = dml__quotient_up(job->across.target, job->across.up);
+    const ptrdiff_t at_once = job->units * DML__RING_UNIT;
+    for (ptrdiff_t n = n0; n < n1; n++)
+        for (ptrdiff_t x0 = 0; x0 < width; x0 += job->band.pixels)
+            for (ptrdiff_t c = 0; c < channels; c += at_once)
+                dml__ring_walk(job, n, y0, y1, x0, c0 + c, dml__smaller(at_once, channels - c),
+                               weights + c * job->taps);
+}
+
+/* Channels of a task, of which the weights have so much room. */
+static ptrdiff_t dml__ring_block(ptrdiff_t channels, ptrdiff_t taps, ptrdiff_t blocks)
+{
+    const ptrdiff_t most = DML__RING_WEIGHTS / taps / DML__RING_UNIT;
+    blocks = dml__larger(blocks, dml__quotient_up(channels, most * DML__RING_UNIT));
+    return dml__round_up(dml__quotient_up(channels, blocks), DML__RING_UNIT);
+}
+
+/* --- forward and input gradient --- */
+
+static void dml__ring_task(void *argument, int task, int worker)
+{
+    const dml__ring_job *job = (const dml__ring_job *)argument;
+    float weights[DML__RING_WEIGHTS]; /* (units, taps, unit) */
+    const ptrdiff_t c0 = task % job->blocks * job->block, rest = task / job->blocks;
+    const ptrdiff_t channels = dml__smaller(job->block, job->channels - c0);
+    const ptrdiff_t n0 = rest / job->bands_down * job->images, y0 = rest % job->bands_down * job->lines;
+    (void)worker;
+    for (ptrdiff_t c = 0; c < dml__round_up(channels, DML__RING_UNIT); c++) {
+        float *to = weights + c / DML__RING_UNIT * DML__RING_UNIT * job->taps + c % DML__RING_UNIT;
+        const float *from = job->w + (c0 + c) * job->taps;
+        for (ptrdiff_t l = 0; l < job->taps; l += job->across.taps)
+            for (ptrdiff_t t = 0; t < job->across.taps; t++, to += DML__RING_UNIT)
+                *to = c < channels ? from[l + job->band.tap[t]] : 0;
+    }
+    dml__ring_images(job, n0, dml__smaller(job->batch, n0 + job->images), y0,
+                     dml__smaller(job->down.target, y0 + job->lines), c0, channels, weights);
+}
+
+static void dml__ring_share(dml_pool *pool, dml__ring_job *job)
+{
+    const ptrdiff_t threads = dml_pool_threads(pool), pixels = job->down.target * job->across.target;
+    const double work = (double)job->batch * (double)pixels * (double)job->taps * (double)job->channels;
+    const ptrdiff_t wanted = threads == 1 || work < DML__RING_SERIAL_WORK ? 1 : 4 * threads;
+    if (job->batch < 1) return;
+    job->role = DML__RING_RESULT;
+    job->kernels = dml__ring_kernels_of(dml__pool_machine(pool).isa);
+    job->block = dml__ring_block(job->channels, job->taps, 1);
+    job->blocks = dml__quotient_up(job->channels, job->block);
+    job->lines = job->down.target;
+    job->images = dml__larger(1, DML__RING_IMAGE / pixels);
+    while (job->images > 1 && dml__quotient_up(job->batch, job->images) * job->blocks < wanted)
+        job->images /= 2;
+    while (job->images == 1 && job->lines > 4 &&
+           job->batch * job->blocks * dml__quotient_up(job->down.target, job->lines) < wanted)
+        job->lines = dml__quotient_up(job->lines, 2);
+    job->bands_down = dml__quotient_up(job->down.target, job->lines);
+    const ptrdiff_t tasks = dml__quotient_up(job->batch, job->images) * job->bands_down * job->blocks;
+    dml_pool_run(wanted > 1 ? pool : NULL, (int)tasks, dml__ring_task, job);
+}
+
+DML__LOCAL void dml__ring_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
+                                  const float *w, float beta, const dml_epilogue *epilogue, float *y)
+{
+    dml__ring_job job;
+    dml__ring_plan(&job, shape, false);
+    job.source = x, job.w = w, job.beta = beta, job.target = y;
+    if (epilogue) job.bias = epilogue->bias, job.relu = epilogue->activation == DML_ACTIVATION_RELU;
+    dml__ring_share(pool, &job);
+}
+
+DML__LOCAL void dml__ring_input(dml_pool *pool, const dml_conv2d_shape *shape, const float *dy,
+                                const float *w, float beta, float *dx)
+{
+    dml__ring_job job;
+    dml__ring_plan(&job, shape, true);
+    job.source = dy, job.w = w, job.beta = beta, job.target = dx;
+    dml__ring_share(pool, &job);
+}
+
+/* --- weight gradient --- */
+
+static void dml__ring_weights_task(void *argument, int task, int worker)
+{
+    const dml__ring_job *job = (const dml__ring_job *)argument;
+    float sums[DML__RING_WEIGHTS]; /* (units, taps, unit) */
+    const ptrdiff_t c0 = task * job->block, channels = dml__smaller(job->block, job->channels - c0);
+    (void)worker;
+    memset(sums, 0, (size_t)(job->taps * dml__round_up(channels, DML__RING_UNIT)) * sizeof *sums);
+    dml__ring_images(job, 0, job->batch, 0, job->down.target, c0, channels, sums);
+    for (ptrdiff_t c = 0; c < channels; c++) {
+        const float *from = sums + c / DML__RING_UNIT * DML__RING_UNIT * job->taps + c % DML__RING_UNIT;
+        float *to = job->dw + (c0 + c) * job->taps;
+        for (ptrdiff_t l = 0; l < job->taps; l += job->across.taps)
+            for (ptrdiff_t t = 0; t < job->across.taps; t++, from += DML__RING_UNIT) {
+                float *at = to + l + job->band.tap[t];
+                *at = *from + (job->beta == 0 ? 0 : job->beta * *at);
+            }
+    }
+}
+
+DML__LOCAL void dml__ring_weights(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
+                                  const float *dy, float beta, float *dw)
+{
+    dml__ring_job job;
+    const ptrdiff_t threads = dml_pool_threads(pool);
+    dml__ring_plan(&job, shape, false);
+    job.role = DML__RING_GRADIENT;
+    job.kernels = dml__ring_kernels_of(dml__pool_machine(pool).isa);
+    job.source = x, job.target = (float *)dy, job.beta = beta, job.dw = dw;
+    job.block = dml__ring_block(job.channels, job.taps, threads == 1 ? 1 : 2 * threads);
+    dml_pool_run(pool, (int)dml__quotient_up(job.channels, job.block), dml__ring_weights_task, &job);
+}
+
+#endif
+
 /* ---- kernels/conv2d.c ---- */
 
 #ifndef DML_KERNELS_CONV2D_C
@@ -10148,12 +11691,12 @@ DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job)
 #define DML__BLOCK ((size_t)16384)
 
 /* What an elementwise kernel reads and writes; what isn't there is NULL. An output may be an input too. */
-#define DML__MAP_INPUTS 3
-#define DML__MAP_OUTPUTS 2
+#define DML__MAP_INPUTS 4
+#define DML__MAP_OUTPUTS 3
 typedef struct dml__map_operands {
     const float *in[DML__MAP_INPUTS];
     float *out[DML__MAP_OUTPUTS];
-    float number[4];
+    float number[8];
     bool stream; /* to out[0], which isn't read; dml__map sets it */
 } dml__map_operands;
 
@@ -10371,6 +11914,15 @@ typedef enum dml__conv_direction {
     DML__CONV_WEIGHTS
 } dml__conv_direction;
 
+/* Whether to take the loops that know any kernels of single channels (conv2d_ring.h). Those with one filter
+   each and few taps and strides are faster unrolled. */
+static bool dml__conv_is_ring(const dml__conv *conv)
+{
+    const dml_conv2d_shape *s = &conv->shape;
+    const bool unrolled = conv->filters == 1 && s->stride_w <= 2 && (s->kernel_w <= 3 || s->kernel_w == 5);
+    return !unrolled && dml__ring_fits(s);
+}
+
 /* With strides, the pixels of dx are no matrix' rows. */
 static bool dml__conv_is_product(const dml__conv *conv, dml__conv_direction direction)
 {
@@ -10525,6 +12077,10 @@ DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_sha
         dml__conv_multiply(pool, &conv, DML__CONV_FORWARD, x, w, beta, epilogue, y);
         return DML_OK;
     }
+    if (status == DML_OK && dml__conv_is_ring(&conv)) {
+        dml__ring_forward(pool, &conv.shape, x, w, beta, epilogue, y);
+        return DML_OK;
+    }
     for (int group = 0; status == DML_OK && group < dml__conv_groups(&conv); group++) {
         dml__conv_pass pass = dml__conv_forward_pass(&conv, group, x, w, beta, epilogue, y);
         dml__conv_run(pool, &conv, &pass);
@@ -10549,16 +12105,6 @@ typedef struct dml__phase {
     ptrdiff_t tap_step, source_step;
     ptrdiff_t origin; /* the output that the first input meets at the last tap */
 } dml__phase;
-
-static ptrdiff_t dml__common_divisor(ptrdiff_t a, ptrdiff_t b)
-{
-    while (b) {
-        const ptrdiff_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
 
 static dml__phase dml__phase_at(ptrdiff_t first, ptrdiff_t in, ptrdiff_t kernel, ptrdiff_t stride,
                                 ptrdiff_t pad, ptrdiff_t dilation)
@@ -10616,6 +12162,10 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
         dml__conv_multiply(pool, &conv, DML__CONV_INPUT, dy, w, beta, NULL, dx);
         return DML_OK;
     }
+    if (dml__conv_is_ring(&conv)) {
+        dml__ring_input(pool, &conv.shape, dy, w, beta, dx);
+        return DML_OK;
+    }
     const dml_conv2d_shape *s = &conv.shape;
     for (int group = 0; group < dml__conv_groups(&conv); group++)
         for (int y = 0; y < s->stride_h && y < s->height; y++)
@@ -10661,6 +12211,10 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
         dml__conv_multiply(pool, &conv, DML__CONV_WEIGHTS, dy, x, beta, NULL, dw);
         return DML_OK;
     }
+    if (status == DML_OK && dml__conv_is_ring(&conv)) {
+        dml__ring_weights(pool, &conv.shape, x, dy, beta, dw);
+        return DML_OK;
+    }
     for (int group = 0; status == DML_OK && group < dml__conv_groups(&conv); group++) {
         dml__wgrad job = dml__conv_weights_job(&conv, group, x, dy, beta, dw);
         if (dml__conv_is_depthwise(&conv)) {
@@ -10678,7 +12232,7 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
     dml_scratch scratch = { 0, 0 };
     dml__conv conv;
     if (dml__conv_init(&conv, shape) != DML_OK) return scratch;
-    if (dml__conv_is_depthwise(&conv)) return scratch;
+    if (dml__conv_is_ring(&conv) || dml__conv_is_depthwise(&conv)) return scratch;
     const dml_conv2d_shape *s = &conv.shape;
     const dml__conv_pass forward = dml__conv_forward_pass(&conv, 0, NULL, NULL, 0, NULL, NULL);
     scratch = dml__conv_is_product(&conv, DML__CONV_FORWARD)
@@ -11479,6 +13033,20 @@ DML_API dml_status dml_slice2d_backward(dml_pool *pool, const dml_slice2d_shape 
 #ifndef DML_KERNELS_NORM_C
 #define DML_KERNELS_NORM_C
 
+/* ---- kernels/norm_internal.h ---- */
+
+/* norm_internal.h: what group normalization needs of batch normalization. */
+#ifndef DML_KERNELS_NORM_INTERNAL_H
+#define DML_KERNELS_NORM_INTERNAL_H
+
+/* dml_batch_norm_backward_input where mean and variance are those of all numbers of a group of channels, of
+   `groups` equal ones. */
+DML__LOCAL void dml__norm_backward_groups(dml_pool *pool, size_t rows, size_t channels, size_t groups,
+                                          const float *x, const dml_normalization *by, const float *dy,
+                                          const float *dscale, const float *dshift, float beta, float *dx);
+
+#endif
+
 #include <math.h>
 #include <string.h>
 
@@ -11799,9 +13367,19 @@ static double dml__norm_inverse(const dml_normalization *by, size_t c)
     return 1 / sqrt((double)by->variance[c] + (double)by->epsilon);
 }
 
+static double dml__norm_scale(const dml_normalization *by, size_t c)
+{
+    return by->scale ? (double)by->scale[c] : 1;
+}
+
+static float dml__norm_shift(const dml_normalization *by, size_t c)
+{
+    return by->shift ? by->shift[c] : 0;
+}
+
 static float dml__norm_factor(const dml_normalization *by, size_t c)
 {
-    return (float)((double)by->scale[c] * dml__norm_inverse(by, c));
+    return (float)(dml__norm_scale(by, c) * dml__norm_inverse(by, c));
 }
 
 static int32_t dml__norm_open(const dml_normalization *by)
@@ -11814,12 +13392,15 @@ DML_API void dml_batch_norm_backward_parameters(dml_pool *pool, size_t rows, siz
                                                 float *dshift)
 {
     for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
-        float factor[DML__NORM_MOST];
+        float factor[DML__NORM_MOST], shift[DML__NORM_MOST];
         double first[DML__NORM_MOST], second[DML__NORM_MOST];
         dml__norm_job job = dml__norm_group(rows, channels, column, x, dy, by->mean + column);
-        for (size_t c = 0; c < job.columns; c++) factor[c] = dml__norm_factor(by, column + c);
+        for (size_t c = 0; c < job.columns; c++) {
+            factor[c] = dml__norm_factor(by, column + c);
+            shift[c] = dml__norm_shift(by, column + c);
+        }
         job.gate.factor = factor;
-        job.gate.shift = by->shift + column;
+        job.gate.shift = shift;
         job.gate.open = dml__norm_open(by);
         dml__norm_sums(pool, &job, first, second);
         for (size_t c = 0; c < job.columns; c++) {
@@ -11942,7 +13523,7 @@ static void dml__norm_map_group(dml__norm_map *map, size_t rows, size_t channels
     for (size_t c = 0; c < map->columns; c++) {
         map->mean[c] = by->mean[column + c];
         map->factor[c] = dml__norm_factor(by, column + c);
-        map->shift[c] = by->shift[column + c];
+        map->shift[c] = dml__norm_shift(by, column + c);
         map->distance[c] = map->base[c] = 0;
     }
 }
@@ -11971,12 +13552,682 @@ DML_API void dml_batch_norm_backward_input(dml_pool *pool, size_t rows, size_t c
         map.beta = beta;
         for (size_t c = 0; c < map.columns; c++) {
             const size_t at = column + c;
-            const double inverse = dml__norm_inverse(by, at), factor = (double)by->scale[at] * inverse;
+            const double inverse = dml__norm_inverse(by, at), factor = dml__norm_scale(by, at) * inverse;
             if (dscale) map.distance[c] = (float)(-factor * inverse * (double)dscale[at] / count);
             if (dshift) map.base[c] = (float)(-factor * (double)dshift[at] / count);
         }
         dml__norm_map_run(pool, &map);
     }
+}
+
+/* dx = inverse (g - mean of g - (x - mean) inverse^2 mean of g (x - mean)) for g = scale dy, the means being
+   those over the group. */
+DML__LOCAL void dml__norm_backward_groups(dml_pool *pool, size_t rows, size_t channels, size_t groups,
+                                          const float *x, const dml_normalization *by, const float *dy,
+                                          const float *dscale, const float *dshift, float beta, float *dx)
+{
+    const size_t width = channels / groups;
+    const double count = (double)rows * (double)width;
+    for (size_t column = 0; column < channels; column += DML__NORM_MOST) {
+        dml__norm_map map;
+        double sum = 0, product = 0;
+        dml__norm_map_group(&map, rows, channels, column, x, by, dx);
+        map.dy = dy + column;
+        map.beta = beta;
+        for (size_t c = 0; c < map.columns; c++) {
+            const size_t at = column + c, first = at / width * width;
+            const double inverse = dml__norm_inverse(by, at);
+            if (c == 0 || at == first) {
+                sum = product = 0;
+                for (size_t k = first; k < first + width; k++) {
+                    sum += dml__norm_scale(by, k) * (double)dshift[k];
+                    product += dml__norm_scale(by, k) * (double)dscale[k];
+                }
+            }
+            map.distance[c] = (float)(-inverse * inverse * (product / count));
+            map.base[c] = (float)(-inverse * (sum / count));
+        }
+        dml__norm_map_run(pool, &map);
+    }
+}
+
+#endif
+
+/* ---- kernels/row_norm.c ---- */
+
+#ifndef DML_KERNELS_ROW_NORM_C
+#define DML_KERNELS_ROW_NORM_C
+
+#include <math.h>
+#include <string.h>
+
+#define DML__ROW_STRIP ((size_t)4 * DML__LANES)      /* columns that are done at once, */
+#define DML__ROW_CHUNK ((size_t)16 * DML__ROW_STRIP) /* and those that are summed in float */
+#define DML__ROW_PART_LEAST ((size_t)32)             /* rows of a part of the parameters' gradients */
+#define DML__ROW_PART_MOST ((size_t)128)
+
+/* One row. A scale or shift that isn't there is a constant strip, to which every column is mapped. */
+typedef struct dml__row {
+    size_t columns;
+    const float *x, *dy, *scale, *shift;
+    size_t scale_mask, shift_mask; /* a column's place in them */
+    float mean, inverse;
+    float *out;
+    float beta;
+} dml__row;
+
+static const float dml__row_ones[] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                                       1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+static const float dml__row_zeros[32] = { 0 };
+
+enum { DML__ROW_SUM, DML__ROW_SQUARES, DML__ROW_PRODUCTS };
+
+DML__BODY void dml__row_cut(dml__vf *vector, size_t count)
+{
+    dml__vi inside;
+    dml__first_lanes(&inside, count);
+    if (count < DML__LANES) *vector = (dml__vf)((dml__vi)*vector & inside);
+}
+
+/* The terms of the row's sums in the `count` columns from c on: x; the squares of x - mean, and that; or the
+   gradients of what is normalized, scale dy, and these times x - mean. Lanes beyond the row are 0. */
+DML__BODY void dml__row_terms(int kind, const dml__row *row, size_t c, size_t count, dml__vf *first,
+                              dml__vf *second)
+{
+    dml__vf x, dy, scale;
+    dml__load_some(&x, row->x + c, count);
+    if (kind == DML__ROW_SUM) {
+        *first = x;
+        dml__row_cut(first, count);
+        return;
+    }
+    *second = x - row->mean;
+    if (kind == DML__ROW_SQUARES) {
+        *first = *second * *second;
+    } else {
+        dml__load_some(&dy, row->dy + c, count);
+        dml__load_some(&scale, row->scale + (c & row->scale_mask), count);
+        *first = dy * scale;
+        *second = *first * *second;
+    }
+    dml__row_cut(first, count);
+    dml__row_cut(second, count);
+}
+
+/* The sums of those terms over the row. (In arrays the vectors would not stay in registers.) */
+DML__BODY void dml__row_sums(int kind, const dml__row *at, double sums[2])
+{
+    const dml__row row = *at;
+    const size_t n = row.columns;
+    const dml__vf none = { 0 };
+    dml__vf a, b = none;
+    sums[0] = sums[1] = 0;
+    for (size_t c = 0; c < n;) {
+        const size_t end = dml__minimum(c + DML__ROW_CHUNK, n);
+        dml__vf a0 = none, a1 = none, a2 = none, a3 = none, b0 = none, b1 = none, b2 = none, b3 = none;
+        for (; c + DML__ROW_STRIP <= end; c += DML__ROW_STRIP) {
+            dml__row_terms(kind, &row, c, DML__LANES, &a, &b);
+            a0 += a, b0 += b;
+            dml__row_terms(kind, &row, c + DML__LANES, DML__LANES, &a, &b);
+            a1 += a, b1 += b;
+            dml__row_terms(kind, &row, c + 2 * DML__LANES, DML__LANES, &a, &b);
+            a2 += a, b2 += b;
+            dml__row_terms(kind, &row, c + 3 * DML__LANES, DML__LANES, &a, &b);
+            a3 += a, b3 += b;
+        }
+        for (; c < end; c += DML__LANES) {
+            dml__row_terms(kind, &row, c, end - c, &a, &b);
+            a0 += a, b0 += b;
+        }
+        a = (a0 + a1) + (a2 + a3);
+        sums[0] += dml__add_lanes(&a);
+        if (kind == DML__ROW_SUM) continue;
+        b = (b0 + b1) + (b2 + b3);
+        sums[1] += dml__add_lanes(&b);
+    }
+}
+
+/* The mean found first is off by roundings as large as x, beside which the deviation may be small: so the
+   mean of the distances from it counts too. */
+DML__BODY void dml__row_statistics(dml__row *row, float epsilon, bool by_square)
+{
+    double sums[2], distance = 0;
+    const double n = (double)row->columns;
+    row->mean = 0;
+    if (!by_square) {
+        dml__row_sums(DML__ROW_SUM, row, sums);
+        row->mean = (float)(sums[0] / n);
+    }
+    dml__row_sums(DML__ROW_SQUARES, row, sums);
+    if (!by_square) distance = sums[1] / n;
+    const double square = sums[0] / n - distance * distance;
+    row->mean = (float)((double)row->mean + distance);
+    row->inverse = (float)(1 / sqrt((square < 0 ? 0 : square) + (double)epsilon));
+}
+
+DML__BODY void dml__row_write(const dml__row *row, size_t c, size_t count)
+{
+    dml__vf x, scale, shift;
+    dml__load_some(&x, row->x + c, count);
+    dml__load_some(&scale, row->scale + (c & row->scale_mask), count);
+    dml__load_some(&shift, row->shift + (c & row->shift_mask), count);
+    x = (x - row->mean) * row->inverse * scale + shift;
+    dml__store_some(row->out + c, &x, count);
+}
+
+DML__BODY void dml__row_norm_body(dml__row *at, float epsilon, bool by_square, float *statistics)
+{
+    dml__row_statistics(at, epsilon, by_square);
+    const dml__row row = *at;
+    size_t c = 0;
+    DML__BY_FOUR
+    for (; c + DML__LANES <= row.columns; c += DML__LANES) dml__row_write(&row, c, DML__LANES);
+    if (c < row.columns) dml__row_write(&row, c, row.columns - c);
+    statistics[0] = row.mean;
+    statistics[1] = row.inverse;
+}
+DML__PER_ISA(dml__row_norm, (dml__row * at, float epsilon, bool by_square, float *statistics),
+             (at, epsilon, by_square, statistics))
+
+/* dshift += dy, dscale += dy (x - mean) inverse. */
+DML__BODY void dml__row_add(const dml__row *row, size_t c, size_t count, float *dshift, float *dscale)
+{
+    dml__vf x, dy, shift, scale;
+    dml__load_some(&x, row->x + c, count);
+    dml__load_some(&dy, row->dy + c, count);
+    dml__load_some(&shift, dshift + c, count);
+    dml__load_some(&scale, dscale + c, count);
+    shift += dy;
+    scale += dy * ((x - row->mean) * row->inverse);
+    dml__store_some(dshift + c, &shift, count);
+    dml__store_some(dscale + c, &scale, count);
+}
+
+DML__BODY void dml__row_parameters_body(const dml__row *at, float *dshift, float *dscale)
+{
+    const dml__row row = *at;
+    size_t c = 0;
+    DML__BY_FOUR
+    for (; c + DML__LANES <= row.columns; c += DML__LANES) dml__row_add(&row, c, DML__LANES, dshift, dscale);
+    if (c < row.columns) dml__row_add(&row, c, row.columns - c, dshift, dscale);
+}
+DML__PER_ISA(dml__row_parameters, (const dml__row *at, float *dshift, float *dscale), (at, dshift, dscale))
+
+/* out = inverse scale dy - along (x - mean) - level, + beta out. */
+DML__BODY void dml__row_descend(bool adds, const dml__row *row, float along, float level, size_t c,
+                                size_t count)
+{
+    dml__vf x, dy, scale, old;
+    dml__load_some(&x, row->x + c, count);
+    dml__load_some(&dy, row->dy + c, count);
+    dml__load_some(&scale, row->scale + (c & row->scale_mask), count);
+    x = (dy * scale * row->inverse - (x - row->mean) * along) - level;
+    if (adds) {
+        dml__load_some(&old, row->out + c, count);
+        x += row->beta * old;
+    }
+    dml__store_some(row->out + c, &x, count);
+}
+
+DML__BODY void dml__row_descend_all(bool adds, const dml__row *at, float along, float level)
+{
+    const dml__row row = *at;
+    size_t c = 0;
+    DML__BY_FOUR
+    for (; c + DML__LANES <= row.columns; c += DML__LANES)
+        dml__row_descend(adds, &row, along, level, c, DML__LANES);
+    if (c < row.columns) dml__row_descend(adds, &row, along, level, c, row.columns - c);
+}
+
+/* dx = inverse (g - mean of g - (x - mean) inverse^2 mean of g (x - mean)) for g = scale dy; by square
+   without the mean of g. */
+DML__BODY void dml__row_gradient_body(const dml__row *row, bool by_square)
+{
+    double sums[2];
+    const double n = (double)row->columns, inverse = (double)row->inverse;
+    dml__row_sums(DML__ROW_PRODUCTS, row, sums);
+    const float along = (float)(inverse * inverse * inverse * (sums[1] / n));
+    const float level = by_square ? 0.0f : (float)(inverse * (sums[0] / n));
+    if (row->beta == 0)
+        dml__row_descend_all(false, row, along, level);
+    else
+        dml__row_descend_all(true, row, along, level);
+}
+DML__PER_ISA(dml__row_gradient, (const dml__row *row, bool by_square), (row, by_square))
+
+typedef struct dml__row_job {
+    dml_isa isa;
+    size_t rows, rows_per_task, tasks;
+    dml__row row; /* the first */
+    float epsilon;
+    bool by_square;
+    float *statistics;      /* (rows, 2), written by forward, */
+    const float *known;     /* read by backward */
+    float *dshift, *dscale; /* (tasks, columns) */
+} dml__row_job;
+
+static dml__row_job dml__row_job_of(dml_pool *pool, size_t rows, size_t columns, const float *x,
+                                    const dml_row_normalization *by, float *out)
+{
+    dml__row_job job;
+    memset(&job, 0, sizeof job);
+    job.isa = dml__pool_machine(pool).isa;
+    job.rows = rows;
+    job.row.columns = columns;
+    job.row.x = x;
+    job.row.scale = by->scale ? by->scale : dml__row_ones;
+    job.row.shift = by->shift ? by->shift : dml__row_zeros;
+    job.row.scale_mask = by->scale ? SIZE_MAX : 0;
+    job.row.shift_mask = by->shift ? SIZE_MAX : 0;
+    job.row.out = out;
+    job.epsilon = by->epsilon;
+    job.by_square = by->by_square;
+    return job;
+}
+
+static void dml__row_run(dml_pool *pool, dml__row_job *job, size_t rows_per_task, dml_pool_task task)
+{
+    job->rows_per_task = rows_per_task;
+    job->tasks = dml__divide_up(job->rows, rows_per_task);
+    dml_pool_run(job->tasks > 1 ? pool : NULL, (int)job->tasks, task, job);
+}
+
+static void dml__row_forward_task(void *argument, int task, int worker)
+{
+    const dml__row_job *job = (const dml__row_job *)argument;
+    const size_t begin = (size_t)task * job->rows_per_task;
+    const size_t end = dml__minimum(begin + job->rows_per_task, job->rows);
+    (void)worker;
+    for (size_t r = begin; r < end; r++) {
+        dml__row row = job->row;
+        row.x += r * row.columns;
+        row.out += r * row.columns;
+        dml__row_norm(job->isa, &row, job->epsilon, job->by_square, job->statistics + 2 * r);
+    }
+}
+
+DML_API void dml_row_norm_forward(dml_pool *pool, size_t rows, size_t columns, const float *x,
+                                  const dml_row_normalization *by, float *statistics, float *y)
+{
+    dml__row_job job = dml__row_job_of(pool, rows, columns, x, by, y);
+    job.statistics = statistics;
+    if (columns) dml__row_run(pool, &job, dml__items_per_task(columns), dml__row_forward_task);
+}
+
+static size_t dml__row_part(size_t columns)
+{
+    const size_t rows = dml__items_per_task(columns);
+    if (rows > DML__ROW_PART_MOST) return DML__ROW_PART_MOST;
+    return rows < DML__ROW_PART_LEAST ? DML__ROW_PART_LEAST : rows;
+}
+
+DML_API size_t dml_row_norm_parts(size_t rows, size_t columns)
+{
+    return dml__divide_up(rows, dml__row_part(columns));
+}
+
+static void dml__row_backward_task(void *argument, int task, int worker)
+{
+    const dml__row_job *job = (const dml__row_job *)argument;
+    const size_t n = job->row.columns, begin = (size_t)task * job->rows_per_task;
+    const size_t end = dml__minimum(begin + job->rows_per_task, job->rows);
+    float *dshift = job->dshift ? job->dshift + (size_t)task * n : NULL, *dscale = job->dscale;
+    (void)worker;
+    if (dshift) {
+        dscale += (size_t)task * n;
+        for (size_t c = 0; c < n; c++) dshift[c] = dscale[c] = 0;
+    }
+    for (size_t r = begin; r < end; r++) {
+        dml__row row = job->row;
+        row.x += r * n;
+        row.dy += r * n;
+        row.mean = job->known[2 * r];
+        row.inverse = job->known[2 * r + 1];
+        if (dshift) dml__row_parameters(job->isa, &row, dshift, dscale); /* first: dx may be dy */
+        if (!row.out) continue;
+        row.out += r * n;
+        dml__row_gradient(job->isa, &row, job->by_square);
+    }
+}
+
+DML_API void dml_row_norm_backward(dml_pool *pool, size_t rows, size_t columns, const float *x,
+                                   const dml_row_normalization *by, const float *statistics, const float *dy,
+                                   float beta, float *dx, float *parts)
+{
+    dml__row_job job = dml__row_job_of(pool, rows, columns, x, by, dx);
+    job.row.dy = dy;
+    job.row.beta = beta;
+    job.known = statistics;
+    job.dshift = parts;
+    job.dscale = parts ? parts + dml_row_norm_parts(rows, columns) * columns : NULL;
+    if (columns) dml__row_run(pool, &job, dml__row_part(columns), dml__row_backward_task);
+}
+
+#endif
+
+/* ---- kernels/group_norm.c ---- */
+
+#ifndef DML_KERNELS_GROUP_NORM_C
+#define DML_KERNELS_GROUP_NORM_C
+
+typedef struct dml__group_job {
+    dml_pool *pool; /* that a sample is shared out to, where the samples aren't */
+    dml_group_norm_shape shape;
+    const float *x, *scale, *shift, *dy;
+    float epsilon, beta;
+    float *statistics; /* (samples, 2, channels) */
+    float *parts;      /* (2, samples, channels) */
+    float *out;
+} dml__group_job;
+
+static dml_normalization dml__group_by(const dml__group_job *job, size_t sample)
+{
+    const float *mean = job->statistics + 2 * sample * job->shape.channels;
+    const dml_normalization by = { mean,         mean + job->shape.channels, job->scale, job->shift,
+                                   job->epsilon, DML_ACTIVATION_NONE };
+    return by;
+}
+
+/* The mean and variance of each group from those of its channels. */
+static void dml__group_merge(const dml_group_norm_shape *s, float *mean, float *variance)
+{
+    const size_t width = s->channels / s->groups;
+    for (size_t begin = 0; begin < s->channels; begin += width) {
+        double middle = 0, square = 0;
+        for (size_t c = begin; c < begin + width; c++) middle += (double)mean[c] / (double)width;
+        for (size_t c = begin; c < begin + width; c++) {
+            const double distance = (double)mean[c] - middle;
+            square += ((double)variance[c] + distance * distance) / (double)width;
+        }
+        for (size_t c = begin; c < begin + width; c++) {
+            mean[c] = (float)middle;
+            variance[c] = (float)square;
+        }
+    }
+}
+
+static void dml__group_forward_task(void *argument, int task, int worker)
+{
+    const dml__group_job *job = (const dml__group_job *)argument;
+    const dml_group_norm_shape *s = &job->shape;
+    const size_t at = (size_t)task * s->pixels * s->channels;
+    float *mean = job->statistics + 2 * (size_t)task * s->channels;
+    (void)worker;
+    dml_batch_statistics(job->pool, s->pixels, s->channels, job->x + at, mean, mean + s->channels);
+    dml__group_merge(s, mean, mean + s->channels);
+    const dml_normalization by = dml__group_by(job, (size_t)task);
+    dml_batch_norm_forward(job->pool, s->pixels, s->channels, job->x + at, &by, job->out + at);
+}
+
+static void dml__group_backward_task(void *argument, int task, int worker)
+{
+    const dml__group_job *job = (const dml__group_job *)argument;
+    const dml_group_norm_shape *s = &job->shape;
+    const size_t at = (size_t)task * s->pixels * s->channels;
+    const dml_normalization by = dml__group_by(job, (size_t)task);
+    float *dshift = job->parts + (size_t)task * s->channels;
+    float *dscale = job->parts + (s->samples + (size_t)task) * s->channels;
+    (void)worker;
+    dml_batch_norm_backward_parameters(job->pool, s->pixels, s->channels, job->x + at, &by, job->dy + at,
+                                       dscale, dshift);
+    if (job->out)
+        dml__norm_backward_groups(job->pool, s->pixels, s->channels, s->groups, job->x + at, &by,
+                                  job->dy + at, dscale, dshift, job->beta, job->out + at);
+}
+
+/* Samples are the tasks; a single one is shared out itself. */
+static void dml__group_run(dml_pool *pool, dml__group_job *job, dml_pool_task task)
+{
+    if (!job->shape.channels || !job->shape.pixels) return;
+    job->pool = job->shape.samples == 1 ? pool : NULL;
+    dml_pool_run(job->pool ? NULL : pool, (int)job->shape.samples, task, job);
+}
+
+DML_API void dml_group_norm_forward(dml_pool *pool, const dml_group_norm_shape *shape, const float *x,
+                                    const float *scale, const float *shift, float epsilon, float *statistics,
+                                    float *y)
+{
+    dml__group_job job = { NULL, *shape, x, scale, shift, NULL, epsilon, 0, statistics, NULL, y };
+    dml__group_run(pool, &job, dml__group_forward_task);
+}
+
+DML_API void dml_group_norm_backward(dml_pool *pool, const dml_group_norm_shape *shape, const float *x,
+                                     const float *scale, float epsilon, const float *statistics,
+                                     const float *dy, float *parts, float beta, float *dx)
+{
+    dml__group_job job = { NULL, *shape, x, scale, NULL, dy, epsilon, beta, NULL, parts, dx };
+    job.statistics = (float *)(uintptr_t)statistics; /* which backward only reads */
+    dml__group_run(pool, &job, dml__group_backward_task);
+}
+
+#endif
+
+/* ---- kernels/embedding.c ---- */
+
+#ifndef DML_KERNELS_EMBEDDING_C
+#define DML_KERNELS_EMBEDDING_C
+
+#include <string.h>
+
+#define DML__EMBEDDING_COLUMNS ((size_t)64) /* that one task adds up, of all rows */
+
+typedef struct dml__embedding_job {
+    dml_isa isa;
+    size_t count, width, rows_per_task;
+    const int32_t *indices;
+    const float *from;
+    float *to;
+} dml__embedding_job;
+
+static void dml__embedding_forward_task(void *argument, int task, int worker)
+{
+    const dml__embedding_job *job = (const dml__embedding_job *)argument;
+    const size_t begin = (size_t)task * job->rows_per_task;
+    const size_t end = dml__minimum(begin + job->rows_per_task, job->count);
+    (void)worker;
+    for (size_t i = begin; i < end; i++)
+        memcpy(job->to + i * job->width, job->from + (size_t)job->indices[i] * job->width,
+               job->width * sizeof(float));
+}
+
+DML_API void dml_embedding_forward(dml_pool *pool, size_t count, size_t width, const int32_t *indices,
+                                   const float *table, float *y)
+{
+    dml__embedding_job job = { DML_ISA_SCALAR, count, width, dml__items_per_task(width), indices, table, y };
+    const size_t tasks = dml__divide_up(count, job.rows_per_task);
+    if (width) dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__embedding_forward_task, &job);
+}
+
+/* Columns begin .. end - 1 of each row. */
+DML__BODY void dml__embedding_add_body(const dml__embedding_job *at, size_t begin, size_t end)
+{
+    const dml__embedding_job job = *at;
+    for (size_t i = 0; i < job.count; i++) {
+        const float *from = job.from + i * job.width;
+        float *to = job.to + (size_t)job.indices[i] * job.width;
+        size_t c = begin;
+        for (; c + DML__LANES <= end; c += DML__LANES)
+            DML__STORE(to + c, DML__LOAD(to + c) + DML__LOAD(from + c));
+        for (; c < end; c++) to[c] += from[c];
+    }
+}
+DML__PER_ISA(dml__embedding_add, (const dml__embedding_job *at, size_t begin, size_t end), (at, begin, end))
+
+static void dml__embedding_add_task(void *argument, int task, int worker)
+{
+    const dml__embedding_job *job = (const dml__embedding_job *)argument;
+    const size_t begin = (size_t)task * DML__EMBEDDING_COLUMNS;
+    (void)worker;
+    dml__embedding_add(job->isa, job, begin, dml__minimum(begin + DML__EMBEDDING_COLUMNS, job->width));
+}
+
+/* Whoever adds to a row adds all that comes to it, so the tasks are columns. */
+DML_API void dml_embedding_backward(dml_pool *pool, size_t count, size_t width, const int32_t *indices,
+                                    const float *dy, size_t rows, float beta, float *dtable)
+{
+    dml__embedding_job job = { dml__pool_machine(pool).isa, count, width, 0, indices, dy, dtable };
+    if (beta == 0)
+        dml_fill(pool, rows * width, 0.0f, dtable);
+    else if (beta != 1)
+        dml_scale(pool, rows * width, beta, dtable);
+    const size_t tasks = dml__divide_up(width, DML__EMBEDDING_COLUMNS);
+    dml_pool_run(count * width > DML__BLOCK ? pool : NULL, (int)tasks, dml__embedding_add_task, &job);
+}
+
+#endif
+
+/* ---- kernels/dropout.c ---- */
+
+#ifndef DML_KERNELS_DROPOUT_C
+#define DML_KERNELS_DROPOUT_C
+
+typedef struct dml__dropout_job {
+    size_t n;
+    const dml_random *random;
+    uint32_t threshold;
+    float scale, beta;
+    const float *x;
+    float *y;
+} dml__dropout_job;
+
+/* A block of Philox is four elements; so is a task's beginning a multiple of four. */
+static void dml__dropout_task(void *argument, int task, int worker)
+{
+    const dml__dropout_job *job = (const dml__dropout_job *)argument;
+    const size_t begin = (size_t)task * DML__BLOCK, end = dml__minimum(begin + DML__BLOCK, job->n);
+    const uint32_t key[2] = { (uint32_t)job->random->seed, (uint32_t)(job->random->seed >> 32) };
+    (void)worker;
+    for (size_t i = begin; i < end; i += 4) {
+        const uint64_t block = (uint64_t)i / 4;
+        const uint32_t counter[4] = { (uint32_t)block, (uint32_t)(block >> 32), job->random->stream,
+                                      job->random->step };
+        const size_t count = dml__minimum(4, end - i);
+        uint32_t bits[4];
+        dml_philox4x32(counter, key, bits);
+        for (size_t k = 0; k < count; k++) {
+            const float value = bits[k] < job->threshold ? 0.0f : job->x[i + k] * job->scale;
+            job->y[i + k] = job->beta != 0 ? value + job->beta * job->y[i + k] : value;
+        }
+    }
+}
+
+DML_API uint32_t dml_dropout_threshold(float p)
+{
+    return (uint32_t)((double)p * 4294967296.0);
+}
+
+DML_API void dml_dropout_apply(dml_pool *pool, size_t n, const dml_random *random, float p, const float *x,
+                               float beta, float *y)
+{
+    dml__dropout_job job = { n, random, dml_dropout_threshold(p), 1 / (1 - p), beta, x, y };
+    dml_pool_run(n > DML__BLOCK ? pool : NULL, (int)dml__divide_up(n, DML__BLOCK), dml__dropout_task, &job);
+}
+
+#endif
+
+/* ---- kernels/strided.c ---- */
+
+#ifndef DML_KERNELS_STRIDED_C
+#define DML_KERNELS_STRIDED_C
+
+#include <string.h>
+
+enum { DML__STRIDED_INNER = DML_STRIDED_DIMS - 1 };
+
+typedef struct dml__strided_job {
+    dml_strided s;
+    size_t lines, lines_per_task;
+    const float *from;
+    float *to;
+    float beta;
+    bool unpacks;
+} dml__strided_job;
+
+static void dml__strided_line(const dml__strided_job *job, const float *from, float *to)
+{
+    const size_t n = job->s.count[DML__STRIDED_INNER], step = job->s.step[DML__STRIDED_INNER];
+    const size_t from_step = job->unpacks ? 1 : step, to_step = job->unpacks ? step : 1;
+    const float beta = job->beta;
+    if (beta == 0 && step == 1)
+        memcpy(to, from, n * sizeof *to);
+    else if (beta == 0)
+        for (size_t i = 0; i < n; i++) to[i * to_step] = from[i * from_step];
+    else
+        for (size_t i = 0; i < n; i++) to[i * to_step] = from[i * from_step] + beta * to[i * to_step];
+}
+
+static void dml__strided_task(void *argument, int task, int worker)
+{
+    const dml__strided_job *job = (const dml__strided_job *)argument;
+    const dml_strided *s = &job->s;
+    const size_t begin = (size_t)task * job->lines_per_task, n = s->count[DML__STRIDED_INNER];
+    const size_t end = dml__minimum(begin + job->lines_per_task, job->lines);
+    size_t at[DML__STRIDED_INNER], rest = begin, place = 0;
+    (void)worker;
+    for (int d = DML__STRIDED_INNER - 1; d >= 0; d--) {
+        at[d] = rest % s->count[d];
+        rest /= s->count[d];
+        place += at[d] * s->step[d];
+    }
+    for (size_t line = begin; line < end; line++) {
+        const size_t from = job->unpacks ? line * n : place, to = job->unpacks ? place : line * n;
+        dml__strided_line(job, job->from + from, job->to + to);
+        for (int d = DML__STRIDED_INNER - 1; d >= 0; d--) { /* the next place */
+            place += s->step[d];
+            if (++at[d] < s->count[d]) break;
+            place -= at[d] * s->step[d];
+            at[d] = 0;
+        }
+    }
+}
+
+/* Dimensions that lie behind each other in both arrays are one: lines are as long as they can be. */
+static dml_strided dml__strided_merge(const dml_strided *given)
+{
+    dml_strided s;
+    int d = DML__STRIDED_INNER;
+    for (int i = 0; i < DML_STRIDED_DIMS; i++) s.count[i] = 1, s.step[i] = 0;
+    s.step[d] = 1;
+    for (int i = DML__STRIDED_INNER; i >= 0; i--) {
+        if (given->count[i] == 1) continue;
+        if (s.count[d] == 1) {
+            s.step[d] = given->step[i];
+        } else if (given->step[i] != s.count[d] * s.step[d]) {
+            s.step[--d] = given->step[i];
+        }
+        s.count[d] *= given->count[i];
+    }
+    return s;
+}
+
+static void dml__strided_run(dml_pool *pool, const dml_strided *strided, const float *from, float beta,
+                             float *to, bool unpacks)
+{
+    dml__strided_job job;
+    job.s = dml__strided_merge(strided);
+    job.lines = 1;
+    for (int d = 0; d < DML__STRIDED_INNER; d++) job.lines *= job.s.count[d];
+    job.lines_per_task = dml__items_per_task(job.s.count[DML__STRIDED_INNER]);
+    job.from = from;
+    job.to = to;
+    job.beta = beta;
+    job.unpacks = unpacks;
+    for (int d = 0; d < DML_STRIDED_DIMS; d++)
+        if (!job.s.count[d]) return;
+    const size_t tasks = dml__divide_up(job.lines, job.lines_per_task);
+    dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__strided_task, &job);
+}
+
+DML_API void dml_strided_pack(dml_pool *pool, const dml_strided *strided, const float *part, float beta,
+                              float *dense)
+{
+    dml__strided_run(pool, strided, part, beta, dense, false);
+}
+
+DML_API void dml_strided_unpack(dml_pool *pool, const dml_strided *strided, const float *dense, float beta,
+                                float *part)
+{
+    dml__strided_run(pool, strided, dense, beta, part, true);
 }
 
 #endif
@@ -13535,6 +15786,42 @@ DML_API void dml_mse_backward(dml_pool *pool, size_t n, const float *a, const fl
 #ifndef DML_KERNELS_UPDATE_C
 #define DML_KERNELS_UPDATE_C
 
+/* ---- kernels/update_internal.h ---- */
+
+/* update_internal.h: the optimizers' rules as one kind of call. */
+#ifndef DML_KERNELS_UPDATE_INTERNAL_H
+#define DML_KERNELS_UPDATE_INTERNAL_H
+
+#define DML__UPDATE_STATES 2
+#define DML__UPDATE_NUMBERS 8
+
+/* The rules of update.h; what numbers each takes is said at its kernel, which the shared kernels of
+   gpu/update.cl follow. */
+typedef enum dml__update_rule {
+    DML__UPDATE_SGD,
+    DML__UPDATE_ADAM,
+    DML__UPDATE_RMSPROP,
+    DML__UPDATE_ADAGRAD
+} dml__update_rule;
+
+/* One update of n elements; a state vector that isn't kept is NULL. */
+DML__LOCAL void dml__update_by(dml__update_rule rule, dml_pool *pool, size_t n, float *w, const float *g,
+                               float *const state[DML__UPDATE_STATES],
+                               const float number[DML__UPDATE_NUMBERS]);
+
+/* LAMB's direction, r = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + weight_decay w, in the
+   place of the gradient. Numbers as Adam's with lr 1. */
+DML__LOCAL void dml__lamb_direction(dml_pool *pool, size_t n, const float *w, float *g, float *m, float *v,
+                                    const float number[DML__UPDATE_NUMBERS]);
+
+#endif
+
+#include <math.h>
+
+/* Each kernel reads w, g and the state vectors as in[0], in[1] and on, and writes w and the state vectors as
+   out[0] and on. */
+
+/* Numbers: lr, momentum, weight decay, nesterov. */
 DML__BODY void dml__sgd_loop(bool has_v, bool nesterov, size_t n, const dml__map_operands *at)
 {
     const float lr = at->number[0], momentum = at->number[1], weight_decay = at->number[2];
@@ -13564,14 +15851,159 @@ DML__BODY void dml__sgd_map_body(size_t n, const dml__map_operands *operands)
 }
 DML__PER_ISA(dml__sgd_map, (size_t n, const dml__map_operands *at), (n, at))
 
+/* In halves, since a function without the instruction set has no roots of 32 bytes; as pairs of floats, since
+   gcc puts a vector of eight together one by one. */
+DML__BODY void dml__root(dml__vf *x)
+{
+#if defined(__SSE__) && DML__LANES == 8
+    typedef double pairs __attribute__((vector_size(32)));
+    typedef double half __attribute__((vector_size(16)));
+    const pairs v = (pairs)*x;
+    half low = { v[0], v[1] }, high = { v[2], v[3] };
+    low = (half)_mm_sqrt_ps((__m128)low), high = (half)_mm_sqrt_ps((__m128)high);
+    const pairs roots = { low[0], low[1], high[0], high[1] };
+    *x = (dml__vf)roots;
+#else
+    for (int lane = 0; lane < DML__LANES; lane++) (*x)[lane] = sqrtf((*x)[lane]);
+#endif
+}
+
+/* Roots and quotients keep so much waiting that few loads of what comes are under way: from memory that costs
+   a fifth. So those are asked for, 1 KB ahead. Whole numbers, since there may be no array there. */
+DML__BODY void dml__ask_ahead(const dml__map_operands *at, int inputs, size_t i)
+{
+    for (int k = 0; k < inputs; k++) __builtin_prefetch((const void *)((uintptr_t)at->in[k] + (i + 256) * 4));
+}
+
+/* Numbers: the step's size, epsilon (both with the bias corrections in them), 1 - beta1, beta2, 1 - beta2,
+   the decay added to the gradient, what the parameter keeps. */
+DML__BODY void dml__adam_map_body(size_t n, const dml__map_operands *operands)
+{
+    const dml__map_operands at = *operands;
+    const float size = at.number[0], epsilon = at.number[1], follow = at.number[2], keep = at.number[3],
+                add = at.number[4], decay = at.number[5], shrink = at.number[6];
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        dml__ask_ahead(&at, 4, i);
+        const dml__vf w = DML__LOAD(at.in[0] + i);
+        const dml__vf d = DML__LOAD(at.in[1] + i) + decay * w;
+        dml__vf m = DML__LOAD(at.in[2] + i), v = DML__LOAD(at.in[3] + i);
+        m = m + follow * (d - m);
+        v = keep * v + add * d * d;
+        DML__STORE(at.out[1] + i, m);
+        DML__STORE(at.out[2] + i, v);
+        dml__root(&v);
+        DML__STORE(at.out[0] + i, shrink * w - size * m / (v + epsilon));
+    }
+}
+DML__PER_ISA(dml__adam_map, (size_t n, const dml__map_operands *at), (n, at))
+
+/* Numbers: lr, epsilon, weight decay, alpha, 1 - alpha, momentum. */
+DML__BODY void dml__rmsprop_map_body(size_t n, const dml__map_operands *operands)
+{
+    const dml__map_operands at = *operands;
+    const float lr = at.number[0], epsilon = at.number[1], decay = at.number[2], keep = at.number[3],
+                add = at.number[4], momentum = at.number[5];
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        dml__ask_ahead(&at, 3, i);
+        const dml__vf w = DML__LOAD(at.in[0] + i);
+        const dml__vf d = DML__LOAD(at.in[1] + i) + decay * w;
+        dml__vf v = keep * DML__LOAD(at.in[2] + i) + add * d * d;
+        DML__STORE(at.out[1] + i, v);
+        dml__root(&v);
+        dml__vf step = d / (v + epsilon);
+        if (at.in[3]) {
+            step = momentum * DML__LOAD(at.in[3] + i) + step;
+            DML__STORE(at.out[2] + i, step);
+        }
+        DML__STORE(at.out[0] + i, w - lr * step);
+    }
+}
+DML__PER_ISA(dml__rmsprop_map, (size_t n, const dml__map_operands *at), (n, at))
+
+/* Numbers: lr, epsilon, weight decay. */
+DML__BODY void dml__adagrad_map_body(size_t n, const dml__map_operands *operands)
+{
+    const dml__map_operands at = *operands;
+    const float lr = at.number[0], epsilon = at.number[1], decay = at.number[2];
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        dml__ask_ahead(&at, 3, i);
+        const dml__vf w = DML__LOAD(at.in[0] + i);
+        const dml__vf d = DML__LOAD(at.in[1] + i) + decay * w;
+        dml__vf v = DML__LOAD(at.in[2] + i) + d * d;
+        DML__STORE(at.out[1] + i, v);
+        dml__root(&v);
+        DML__STORE(at.out[0] + i, w - lr * d / (v + epsilon));
+    }
+}
+DML__PER_ISA(dml__adagrad_map, (size_t n, const dml__map_operands *at), (n, at))
+
+/* Numbers: as Adam's. */
+DML__BODY void dml__lamb_map_body(size_t n, const dml__map_operands *operands)
+{
+    const dml__map_operands at = *operands;
+    const float size = at.number[0], epsilon = at.number[1], follow = at.number[2], keep = at.number[3],
+                add = at.number[4], decay = at.number[5];
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        dml__ask_ahead(&at, 4, i);
+        const dml__vf d = DML__LOAD(at.in[1] + i);
+        dml__vf m = DML__LOAD(at.in[2] + i), v = DML__LOAD(at.in[3] + i);
+        m = m + follow * (d - m);
+        v = keep * v + add * d * d;
+        DML__STORE(at.out[1] + i, m);
+        DML__STORE(at.out[2] + i, v);
+        dml__root(&v);
+        DML__STORE(at.out[0] + i, size * m / (v + epsilon) + decay * DML__LOAD(at.in[0] + i));
+    }
+}
+DML__PER_ISA(dml__lamb_map, (size_t n, const dml__map_operands *at), (n, at))
+
+DML__LOCAL void dml__lamb_direction(dml_pool *pool, size_t n, const float *w, float *g, float *m, float *v,
+                                    const float number[DML__UPDATE_NUMBERS])
+{
+    dml__map_operands operands = { { w, g, m, v }, { g, m, v }, { 0 }, false };
+    for (int i = 0; i < DML__UPDATE_NUMBERS; i++) operands.number[i] = number[i];
+    dml__map(pool, n, dml__lamb_map, &operands);
+}
+
+/* Comparisons with a NaN are false, so it stays. Number: the most. */
+DML__BODY void dml__clip_map_body(size_t n, const dml__map_operands *operands)
+{
+    const dml__map_operands at = *operands;
+    dml__vf most, least;
+    dml__splat(&most, at.number[0]);
+    least = -most;
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        dml__vf x = DML__LOAD(at.in[0] + i);
+        x = DML__SELECT(x > most, most, x);
+        DML__STORE(at.out[0] + i, DML__SELECT(x < least, least, x));
+    }
+}
+DML__PER_ISA(dml__clip_map, (size_t n, const dml__map_operands *at), (n, at))
+
+DML_API void dml_clip_values(dml_pool *pool, size_t n, float most, float *x)
+{
+    const dml__map_operands operands = { { x }, { x }, { most }, false };
+    dml__map(pool, n, dml__clip_map, &operands);
+}
+
+DML__LOCAL void dml__update_by(dml__update_rule rule, dml_pool *pool, size_t n, float *w, const float *g,
+                               float *const state[DML__UPDATE_STATES],
+                               const float number[DML__UPDATE_NUMBERS])
+{
+    static const dml__map_kernel kernels[] = { dml__sgd_map, dml__adam_map, dml__rmsprop_map,
+                                               dml__adagrad_map };
+    dml__map_operands operands = { { w, g, state[0], state[1] }, { w, state[0], state[1] }, { 0 }, false };
+    for (int i = 0; i < DML__UPDATE_NUMBERS; i++) operands.number[i] = number[i];
+    dml__map(pool, n, kernels[rule], &operands);
+}
+
 DML_API void dml_sgd_update(dml_pool *pool, size_t n, float *w, const float *g, float *v, float lr,
                             float momentum, float weight_decay, bool nesterov)
 {
-    const dml__map_operands operands = {
-        { w, g, v }, { w, v }, { lr, momentum, weight_decay, nesterov ? 1.0f : 0.0f }, false
-    };
+    float *const state[DML__UPDATE_STATES] = { v, NULL };
+    const float number[DML__UPDATE_NUMBERS] = { lr, momentum, weight_decay, nesterov ? 1.0f : 0.0f };
     DML_ASSERT(v || momentum == 0);
-    dml__map(pool, n, dml__sgd_map, &operands);
+    dml__update_by(DML__UPDATE_SGD, pool, n, w, g, state, number);
 }
 
 #endif
@@ -14153,6 +16585,7 @@ struct dml_node {
     bool kept;         /* training passes change it: a running statistic, frozen for good */
     size_t place;      /* in the order of first use, in elements: what its initial values depend on */
     size_t offset;     /* in w and g, in elements; set when w is laid out */
+    float lr_scale, decay_scale; /* of the optimizer's learning rate and weight decay */
     dml_node *next_parameter;
 };
 
@@ -14659,7 +17092,9 @@ DML_API dml_node *dml_parameter_shaped(dml_graph *graph, const char *name, dml_i
         return NULL;
     }
     dml_node *node = dml__leaf_create(graph, dml__parameter_op(), name, DML_F32, shape);
-    if (node) node->init = init;
+    if (!node) return NULL;
+    node->init = init;
+    node->lr_scale = node->decay_scale = 1.0f;
     return node;
 }
 
@@ -15632,7 +18067,7 @@ static dml__slot *dml__input_slot(const dml_program *program, const dml__slot *s
 static void dml__limit_inputs(dml_program *program, const dml__slot *slot)
 {
     for (int i = 0; slot->node->limit && i < slot->node->inputs; i++) {
-        dml__slot *input = dml__input_slot(program, slot, i);
+        dml__slot *input = &program->slot[dml__input_slot(program, slot, i)->root];
         if (input->node->dtype != DML_I32) continue;
         if (!input->limit || slot->node->limit < input->limit) input->limit = slot->node->limit;
     }
@@ -16465,6 +18900,16 @@ DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file)
     X(max_pool2d)                                                                                            \
     X(avg_pool2d)                                                                                            \
     X(batch_norm)                                                                                            \
+    X(layer_norm)                                                                                            \
+    X(rms_norm)                                                                                              \
+    X(group_norm)                                                                                            \
+    X(embedding)                                                                                             \
+    X(dropout)                                                                                               \
+    X(reshape)                                                                                               \
+    X(permute)                                                                                               \
+    X(slice)                                                                                                 \
+    X(pad)                                                                                                   \
+    X(concat)                                                                                                \
     X(slice2d)                                                                                               \
     X(softmax_cross_entropy)                                                                                 \
     X(mean_squared_error)
@@ -16978,23 +19423,45 @@ static dml_status dml__dense_infer(dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
     char x_text[DML_SHAPE_TEXT], w_text[DML_SHAPE_TEXT];
-    if (x->dtype != DML_F32 || !x->batched || x->shape.ndim != 1)
+    if (x->dtype != DML_F32 || x->shape.ndim < 1)
         return dml__node_fail(node, DML_ERROR_SHAPE,
-                              "its input is %s %s; it takes one row of f32 a sample (dml_flatten)",
+                              "its input is %s %s; it takes f32 with at least one dimension",
                               dml_dtype_name(x->dtype), dml_shape_format(&x->shape, x_text));
-    if (w->batched || w->shape.ndim != 2 || w->shape.dims[1] != x->shape.dims[0])
+    const int in = x->shape.dims[x->shape.ndim - 1];
+    if (w->batched || w->shape.ndim != 2 || w->shape.dims[1] != in)
         return dml__node_fail(node, DML_ERROR_SHAPE,
-                              "its input is %s and its weights %s%s; they must be units x %d",
+                              "its input is %s and its weights %s%s; they must be units x %d%s",
                               dml_shape_format(&x->shape, x_text), dml_shape_format(&w->shape, w_text),
-                              w->batched ? " a sample" : "", x->shape.dims[0]);
+                              w->batched ? " a sample" : "", in,
+                              x->shape.ndim > 1 ? ", for the input's last dimension (dml_flatten makes one "
+                                                  "row of a sample)"
+                                                : "");
     if (bias && (bias->batched || bias->shape.ndim != 1 || bias->shape.dims[0] != w->shape.dims[0]))
         return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s%s, it must be %d",
                               dml_shape_format(&bias->shape, x_text), bias->batched ? " a sample" : "",
                               w->shape.dims[0]);
-    node->batched = true;
-    node->shape.ndim = 1;
-    node->shape.dims[0] = w->shape.dims[0];
+    node->batched = x->batched;
+    node->shape = x->shape;
+    node->shape.dims[x->shape.ndim - 1] = w->shape.dims[0];
     return DML_OK;
+}
+
+/* The rows of x, all samples' under each other, as the products count them. */
+static size_t dml__dense_rows_of(const dml_node *node, int samples)
+{
+    const dml_node *x = node->input[0];
+    return dml_shape_count(&x->shape) / (size_t)node->input[1]->shape.dims[1] *
+           (x->batched ? (size_t)samples : 1);
+}
+
+static dml_status dml__dense_rows(const dml__run *run, const dml_node *node, int *rows)
+{
+    const size_t count = dml__dense_rows_of(node, run->rows);
+    *rows = (int)count;
+    if (count <= INT32_MAX) return DML_OK;
+    return dml__fail(run->error, DML_ERROR_UNSUPPORTED,
+                     "dense '%s': products of %zu rows; they count to %d: use smaller batches", node->name,
+                     count, INT32_MAX);
 }
 
 /* c (m, n) = op(a) op(b) + beta c, all dense and row-major, k summed. */
@@ -17021,21 +19488,24 @@ static dml_status dml__dense_op_forward(const dml__run *run, const dml_node *nod
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
     const int units = w->shape.dims[0], in = w->shape.dims[1];
+    int rows;
+    dml_status status = dml__dense_rows(run, node, &rows);
+    if (status != DML_OK) return status;
     if (run->device->host_memory) {
         dml_epilogue epilogue = { NULL, DML_ACTIVATION_NONE };
         if (bias) epilogue.bias = dml__host_value(run, bias);
         if (dml__ends_in_relu(run, node)) epilogue.activation = DML_ACTIVATION_RELU;
-        return dml_sgemm_fused(run->pool, DML_NO_TRANS, DML_TRANS, run->rows, units, in, 1.0f,
+        return dml_sgemm_fused(run->pool, DML_NO_TRANS, DML_TRANS, rows, units, in, 1.0f,
                                dml__host_value(run, x), in, dml__host_value(run, w), in, 0.0f,
                                dml__host_value(run, node), units, &epilogue);
     }
-    const dml_status status = dml__dense_gemm(run, false, true, run->rows, units, in, dml__value(run, x),
-                                              dml__value(run, w), 0.0f, dml__value(run, node));
+    status = dml__dense_gemm(run, false, true, rows, units, in, dml__value(run, x), dml__value(run, w), 0.0f,
+                             dml__value(run, node));
     if (status != DML_OK || !bias) return status;
     dml_launch launch = dml__launch("bias_add", dml__count(run, node), 1);
     launch.buffer[0] = dml__value(run, bias);
     launch.buffer[1] = dml__value(run, node);
-    launch.integer[0] = run->rows;
+    launch.integer[0] = rows;
     launch.integer[1] = units;
     return dml__submit(run->device, &launch);
 }
@@ -17044,27 +19514,31 @@ static dml_status dml__dense_op_backward(const dml__run *run, const dml_node *no
 {
     const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
     const int units = w->shape.dims[0], in = w->shape.dims[1];
-    dml_status status = DML_OK;
-    if (dml__wants_gradient(run, node, 0)) /* dx (rows, in) = dy w */
-        status = dml__dense_gemm(run, false, false, run->rows, in, units, dml__gradient(run, node),
+    int rows;
+    dml_status status = dml__dense_rows(run, node, &rows);
+    if (status == DML_OK && dml__wants_gradient(run, node, 0)) /* dx (rows, in) = dy w */
+        status = dml__dense_gemm(run, false, false, rows, in, units, dml__gradient(run, node),
                                  dml__value(run, w), dml__beta(run, node, 0), dml__gradient(run, x));
     if (status == DML_OK && dml__wants_gradient(run, node, 1)) /* dw (units, in) = dy^T x */
-        status = dml__dense_gemm(run, true, false, units, in, run->rows, dml__gradient(run, node),
+        status = dml__dense_gemm(run, true, false, units, in, rows, dml__gradient(run, node),
                                  dml__value(run, x), dml__beta(run, node, 1), dml__gradient(run, w));
     if (status == DML_OK && bias && dml__wants_gradient(run, node, 2))
-        status = dml__sum_rows_into_gradient(run, node, 2, (size_t)run->rows, (size_t)units);
+        status = dml__sum_rows_into_gradient(run, node, 2, (size_t)rows, (size_t)units);
     return status;
 }
 
 static double dml__dense_flops(const dml_node *node)
 {
     const dml_shape *w = &node->input[1]->shape;
-    return 2.0 * w->dims[0] * w->dims[1] + (node->input[2] ? w->dims[0] : 0);
+    const double rows = (double)dml__dense_rows_of(node, 1);
+    return rows * (2.0 * w->dims[0] * w->dims[1] + (node->input[2] ? w->dims[0] : 0));
 }
 
 /* Of its three products. */
-static dml_scratch dml__dense_scratch(const dml_node *node, int rows, bool training)
+static dml_scratch dml__dense_scratch(const dml_node *node, int samples, bool training)
 {
+    const size_t count = dml__dense_rows_of(node, samples);
+    const int rows = count < INT32_MAX ? (int)count : INT32_MAX; /* more are refused */
     const int units = node->input[1]->shape.dims[0], in = node->input[1]->shape.dims[1];
     dml_scratch most = dml_sgemm_scratch(DML_NO_TRANS, DML_TRANS, rows, units, in);
     if (!training) return most;
@@ -17102,7 +19576,7 @@ DML_API dml_node *dml_dense(dml_node *x, int units)
                   "dense: %d units asked for, it takes 1 or more", units);
         return NULL;
     }
-    const int in = x->shape.ndim == 1 ? x->shape.dims[0] : (int)dml_shape_count(&x->shape);
+    const int in = x->shape.ndim ? x->shape.dims[x->shape.ndim - 1] : 1;
     dml_node *last = x->graph->last;
     dml_node *w =
         dml__layer_parameter(x->graph, dml__dense_op(), "weight", dml_init_he(in), dml_shape_of(units, in));
@@ -18166,6 +20640,1117 @@ DML_API dml_node *dml_batch_norm(dml_node *x, const dml_batch_norm_options *opti
 
 #endif
 
+/* ---- ops/op_sample_norm.c ---- */
+
+#ifndef DML_OPS_OP_SAMPLE_NORM_C
+#define DML_OPS_OP_SAMPLE_NORM_C
+
+/* ---- ops/op_sample_norm_internal.h ---- */
+
+/* op_sample_norm_internal.h: the attributes of layer, RMS and group norm, for the tests' references. */
+#ifndef DML_OPS_OP_SAMPLE_NORM_INTERNAL_H
+#define DML_OPS_OP_SAMPLE_NORM_INTERNAL_H
+
+typedef struct dml__sample_norm {
+    float epsilon;
+    bool by_square; /* RMS norm */
+    int groups;     /* of group norm; 0: each C numbers alone */
+} dml__sample_norm;
+
+#endif
+
+#include <float.h>
+#include <stdio.h>
+#include <string.h>
+
+static const dml__sample_norm *dml__sample_norm_of(const dml_node *node)
+{
+    return (const dml__sample_norm *)node->attributes;
+}
+
+static dml_status dml__sample_norm_infer(dml_node *node)
+{
+    static const char *const what[] = { "input", "weight", "bias" };
+    const dml__sample_norm *o = dml__sample_norm_of(node);
+    const dml_node *x = node->input[0];
+    char text[DML_SHAPE_TEXT];
+    if (x->dtype != DML_F32 || x->shape.ndim < 1)
+        return dml__node_fail(
+            node, DML_ERROR_SHAPE,
+            "its input is %s %s; it takes f32 with at least one dimension, the last of which "
+            "is channels",
+            dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text));
+    const int channels = x->shape.dims[x->shape.ndim - 1];
+    if (!(o->epsilon > 0 && o->epsilon <= 1e30f))
+        return dml__node_fail(node, DML_ERROR_ARGUMENT, "an epsilon of %g asked for; it must be above 0",
+                              (double)o->epsilon);
+    if (o->groups && (o->groups < 0 || channels % o->groups))
+        return dml__node_fail(node, DML_ERROR_ARGUMENT, "%d channels can't be cut into %d equal groups",
+                              channels, o->groups);
+    for (int i = 1; i < node->inputs; i++) {
+        const dml_node *p = node->input[i];
+        if (p->dtype == DML_F32 && !p->batched && p->shape.ndim == 1 && p->shape.dims[0] == channels)
+            continue;
+        return dml__node_fail(node, DML_ERROR_SHAPE,
+                              "its %s is %s %s%s, it must be f32 %d: one for each channel", what[i],
+                              dml_dtype_name(p->dtype), dml_shape_format(&p->shape, text),
+                              p->batched ? " a sample" : "", channels);
+    }
+    node->shape = x->shape;
+    node->batched = x->batched;
+    return DML_OK;
+}
+
+/* What is normalized together: for each of `samples`, `groups` times `pixels` pieces of `width` numbers, the
+   pieces of a group lying `channels` apart. Layer norm's samples are its rows, of one piece each. */
+typedef struct dml__sample_norm_shape {
+    size_t samples, pixels, channels, groups, width;
+} dml__sample_norm_shape;
+
+static dml__sample_norm_shape dml__sample_norm_shape_of(const dml_node *node, size_t rows)
+{
+    const dml__sample_norm *o = dml__sample_norm_of(node);
+    const size_t channels = (size_t)node->shape.dims[node->shape.ndim - 1];
+    const size_t each = dml_shape_count(&node->shape) / channels, samples = node->batched ? rows : 1;
+    dml__sample_norm_shape s = { samples * each, 1, channels, 1, channels };
+    if (!o->groups) return s;
+    s.samples = samples;
+    s.pixels = each;
+    s.groups = (size_t)o->groups;
+    s.width = channels / s.groups;
+    return s;
+}
+
+/* On a GPU the parameters' gradients are sums of parts of the rows, which depend on the shape alone. */
+#define DML__SAMPLE_NORM_PARTS ((size_t)64)
+#define DML__SAMPLE_NORM_PART_ROWS ((size_t)64)
+
+static size_t dml__sample_norm_part_rows(const dml__sample_norm_shape *s)
+{
+    const size_t rows = s->samples * s->pixels;
+    const size_t part = rows / DML__SAMPLE_NORM_PARTS + (rows % DML__SAMPLE_NORM_PARTS != 0);
+    return part > DML__SAMPLE_NORM_PART_ROWS ? part : DML__SAMPLE_NORM_PART_ROWS;
+}
+
+/* Floats of the statistics, and how many parts of (2, channels) follow them. */
+static size_t dml__sample_norm_statistics(const dml_node *node, const dml__sample_norm_shape *s)
+{
+    const bool host = dml__node_context(node)->device.host_memory;
+    return 2 * s->samples * (host && dml__sample_norm_of(node)->groups ? s->channels : s->groups);
+}
+
+static size_t dml__sample_norm_parts(const dml_node *node, const dml__sample_norm_shape *s)
+{
+    const size_t part = dml__sample_norm_part_rows(s), rows = s->samples * s->pixels;
+    if (!dml__node_context(node)->device.host_memory) return rows / part + (rows % part != 0);
+    return dml__sample_norm_of(node)->groups ? s->samples : dml_row_norm_parts(s->samples, s->channels);
+}
+
+static size_t dml__sample_norm_saved_bytes(const dml_node *node, int rows)
+{
+    const dml__sample_norm_shape s = dml__sample_norm_shape_of(node, (size_t)rows);
+    return (dml__sample_norm_statistics(node, &s) + 2 * dml__sample_norm_parts(node, &s) * s.channels) *
+           sizeof(float);
+}
+
+static dml_ref dml__sample_norm_value(const dml__run *run, const dml_node *node, int i)
+{
+    const dml_ref none = { NULL, 0 };
+    return node->input[i] ? dml__value(run, node->input[i]) : none;
+}
+
+static const float *dml__sample_norm_host(const dml__run *run, const dml_node *node, int i)
+{
+    return node->input[i] ? dml__host_value(run, node->input[i]) : NULL;
+}
+
+static dml_row_normalization dml__sample_norm_rows_by(const dml__run *run, const dml_node *node)
+{
+    const dml__sample_norm *o = dml__sample_norm_of(node);
+    const dml_row_normalization by = { dml__sample_norm_host(run, node, 1),
+                                       dml__sample_norm_host(run, node, 2), o->epsilon, o->by_square };
+    return by;
+}
+
+static dml_group_norm_shape dml__sample_norm_groups(const dml__sample_norm_shape *s)
+{
+    const dml_group_norm_shape shape = { s->samples, s->pixels, s->channels, s->groups };
+    return shape;
+}
+
+/* With its ints: rows, channels, pixels, width, whether by square, rows of a part, parts. */
+static dml_launch dml__sample_norm_launch(const dml_node *node, const dml__sample_norm_shape *s,
+                                          const char *kernel, size_t x, size_t y)
+{
+    const dml__sample_norm *o = dml__sample_norm_of(node);
+    dml_launch launch = dml__launch(kernel, x, y);
+    launch.integer[0] = (int32_t)(s->samples * s->pixels);
+    launch.integer[1] = (int32_t)s->channels;
+    launch.integer[2] = (int32_t)s->pixels;
+    launch.integer[3] = (int32_t)s->width;
+    launch.integer[4] = o->by_square;
+    launch.integer[5] = (int32_t)dml__sample_norm_part_rows(s);
+    launch.integer[6] = (int32_t)dml__sample_norm_parts(node, s);
+    launch.real[0] = o->epsilon;
+    return launch;
+}
+
+static dml_status dml__sample_norm_forward(const dml__run *run, const dml_node *node)
+{
+    const dml__sample_norm *o = dml__sample_norm_of(node);
+    const dml__sample_norm_shape s = dml__sample_norm_shape_of(node, (size_t)run->rows);
+    const dml_node *x = node->input[0];
+    const dml_ref statistics = dml__saved(run, node);
+    if (run->device->host_memory && o->groups) {
+        const dml_group_norm_shape shape = dml__sample_norm_groups(&s);
+        dml_group_norm_forward(run->pool, &shape, dml__host_value(run, x),
+                               dml__sample_norm_host(run, node, 1), dml__sample_norm_host(run, node, 2),
+                               o->epsilon, (float *)dml__host(statistics), dml__host_value(run, node));
+        return DML_OK;
+    }
+    if (run->device->host_memory) {
+        const dml_row_normalization by = dml__sample_norm_rows_by(run, node);
+        dml_row_norm_forward(run->pool, s.samples, s.channels, dml__host_value(run, x), &by,
+                             (float *)dml__host(statistics), dml__host_value(run, node));
+        return DML_OK;
+    }
+    dml_launch launch = dml__sample_norm_launch(node, &s, "sample_norm_forward", s.samples * s.groups, 1);
+    launch.buffer[0] = dml__value(run, x);
+    launch.buffer[1] = dml__sample_norm_value(run, node, 1);
+    launch.buffer[2] = dml__sample_norm_value(run, node, 2);
+    launch.buffer[3] = statistics;
+    launch.buffer[4] = dml__value(run, node);
+    return dml__submit(run->device, &launch);
+}
+
+/* ---- backward ---- */
+
+static bool dml__sample_norm_wants(const dml__run *run, const dml_node *node, int i)
+{
+    return i < node->inputs && dml__wants_gradient(run, node, i);
+}
+
+/* dx and the parts of the parameters' gradients, on the host; each only where it is wanted. */
+static void dml__sample_norm_backward_host(const dml__run *run, const dml_node *node,
+                                           const dml__sample_norm_shape *s, float *parts)
+{
+    const dml__sample_norm *o = dml__sample_norm_of(node);
+    const float *x = dml__host_value(run, node->input[0]), *dy = dml__host_gradient(run, node);
+    const float *statistics = (const float *)dml__host(dml__saved(run, node));
+    const bool wanted = dml__wants_gradient(run, node, 0);
+    const bool learns = dml__sample_norm_wants(run, node, 1) || dml__sample_norm_wants(run, node, 2);
+    float *dx = wanted ? dml__host_gradient(run, node->input[0]) : NULL;
+    const float beta = wanted ? dml__beta(run, node, 0) : 0;
+    if (o->groups) {
+        const dml_group_norm_shape shape = dml__sample_norm_groups(s);
+        dml_group_norm_backward(run->pool, &shape, x, dml__sample_norm_host(run, node, 1), o->epsilon,
+                                statistics, dy, parts, beta, dx);
+    } else {
+        const dml_row_normalization by = dml__sample_norm_rows_by(run, node);
+        dml_row_norm_backward(run->pool, s->samples, s->channels, x, &by, statistics, dy, beta, dx,
+                              learns ? parts : NULL);
+    }
+}
+
+/* On a GPU: the parts first, since dx may be written over dy. */
+static dml_status dml__sample_norm_backward_launch(const dml__run *run, const dml_node *node,
+                                                   const dml__sample_norm_shape *s, dml_ref parts)
+{
+    dml_status status = DML_OK;
+    if (dml__sample_norm_wants(run, node, 1) || dml__sample_norm_wants(run, node, 2)) {
+        dml_launch launch = dml__sample_norm_launch(node, s, "sample_norm_products", s->channels,
+                                                    dml__sample_norm_parts(node, s));
+        launch.buffer[0] = dml__value(run, node->input[0]);
+        launch.buffer[1] = dml__gradient(run, node);
+        launch.buffer[2] = dml__saved(run, node);
+        launch.buffer[3] = parts;
+        status = dml__submit(run->device, &launch);
+    }
+    if (status != DML_OK || !dml__wants_gradient(run, node, 0)) return status;
+    dml_launch launch = dml__sample_norm_launch(node, s, "sample_norm_backward", s->samples * s->groups, 1);
+    launch.buffer[0] = dml__value(run, node->input[0]);
+    launch.buffer[1] = dml__gradient(run, node);
+    launch.buffer[2] = dml__sample_norm_value(run, node, 1);
+    launch.buffer[3] = dml__saved(run, node);
+    launch.buffer[4] = dml__gradient(run, node->input[0]);
+    launch.real[0] = dml__beta(run, node, 0);
+    return dml__submit(run->device, &launch);
+}
+
+/* The gradient of input i = the sum of `parts` rows of channels + beta x what is there. */
+static dml_status dml__sample_norm_parameter(const dml__run *run, const dml_node *node, int i, size_t parts,
+                                             size_t channels, dml_ref from)
+{
+    if (!dml__sample_norm_wants(run, node, i)) return DML_OK;
+    const float beta = dml__beta(run, node, i);
+    if (run->device->host_memory) {
+        dml_sum_rows(run->pool, parts, channels, (const float *)dml__host(from), beta,
+                     dml__host_gradient(run, node->input[i]));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("sum_rows", channels, 1);
+    launch.buffer[0] = from;
+    launch.buffer[1] = dml__gradient(run, node->input[i]);
+    launch.integer[0] = (int32_t)parts;
+    launch.integer[1] = (int32_t)channels;
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__sample_norm_backward(const dml__run *run, const dml_node *node)
+{
+    const dml__sample_norm_shape s = dml__sample_norm_shape_of(node, (size_t)run->rows);
+    const size_t parts = dml__sample_norm_parts(node, &s);
+    dml_ref dshift = dml__saved(run, node), dscale;
+    dshift.offset += dml__sample_norm_statistics(node, &s) * sizeof(float);
+    dscale = dshift;
+    dscale.offset += parts * s.channels * sizeof(float);
+    dml_status status = DML_OK;
+    if (run->device->host_memory)
+        dml__sample_norm_backward_host(run, node, &s, (float *)dml__host(dshift));
+    else
+        status = dml__sample_norm_backward_launch(run, node, &s, dshift);
+    if (status == DML_OK) status = dml__sample_norm_parameter(run, node, 1, parts, s.channels, dscale);
+    if (status == DML_OK) status = dml__sample_norm_parameter(run, node, 2, parts, s.channels, dshift);
+    return status;
+}
+
+static void dml__sample_norm_describe(const dml_node *node, char *text, size_t bytes)
+{
+    const dml__sample_norm *o = dml__sample_norm_of(node);
+    if (o->groups)
+        snprintf(text, bytes, "%d groups, epsilon %g", o->groups, (double)o->epsilon);
+    else
+        snprintf(text, bytes, "epsilon %g", (double)o->epsilon);
+}
+
+/* Of each number: into the mean, the distance from it, its square into the variance, times inverse, times
+   weight, plus bias. */
+static double dml__sample_norm_flops(const dml_node *node)
+{
+    const double each = dml__sample_norm_of(node)->by_square ? 3 : 5;
+    return (each + node->inputs - 1) * (double)dml_shape_count(&node->shape);
+}
+
+#define DML__SAMPLE_NORM(name)                                                                               \
+    DML__LOCAL const dml__op *dml__##name##_op(void)                                                         \
+    {                                                                                                        \
+        static const dml__op op = { #name,                                                                   \
+                                    dml__sample_norm_infer,                                                  \
+                                    dml__sample_norm_forward,                                                \
+                                    dml__sample_norm_backward,                                               \
+                                    DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),                               \
+                                    dml__sample_norm_saved_bytes,                                            \
+                                    false,                                                                   \
+                                    true,                                                                    \
+                                    dml__sample_norm_describe,                                               \
+                                    dml__sample_norm_flops,                                                  \
+                                    NULL };                                                                  \
+        return &op;                                                                                          \
+    }
+DML__SAMPLE_NORM(layer_norm)
+DML__SAMPLE_NORM(rms_norm)
+DML__SAMPLE_NORM(group_norm)
+#undef DML__SAMPLE_NORM
+
+/* ---- builders ---- */
+
+static dml__sample_norm dml__sample_norm_with(const dml_sample_norm_options *options, float epsilon)
+{
+    dml__sample_norm o;
+    memset(&o, 0, sizeof o);
+    o.epsilon = options && options->epsilon != 0 ? options->epsilon : epsilon;
+    return o;
+}
+
+static dml_node *dml__sample_norm_create(const dml__op *op, const dml__sample_norm *o, dml_node *x,
+                                         dml_node *weight, dml_node *bias)
+{
+    dml_node *const inputs[] = { x, weight, bias };
+    if (!weight && bias) {
+        dml__fail(&dml__node_context(bias)->error, DML_ERROR_ARGUMENT,
+                  "%s: a bias without a weight was given; it takes both, a weight, or none", op->name);
+        return NULL;
+    }
+    return dml__node_create(op, bias ? 3 : weight ? 2 : 1, inputs, o, sizeof *o);
+}
+
+/* The layer with parameters of its own. */
+static dml_node *dml__sample_norm_layer(const dml__op *op, const dml__sample_norm *o, dml_node *x,
+                                        bool weight, bool bias)
+{
+    if (!x) return NULL;
+    const int channels = x->shape.ndim ? x->shape.dims[x->shape.ndim - 1] : 1;
+    dml_node *last = x->graph->last, *p[2] = { NULL, NULL }, *layer = NULL;
+    if (weight)
+        p[0] = dml__layer_parameter(x->graph, op, "weight", dml_init_constant(1), dml_shape_of(channels));
+    if (weight && bias)
+        p[1] = dml__layer_parameter(x->graph, op, "bias", dml_init_constant(0), dml_shape_of(channels));
+    if ((p[0] || !weight) && (p[1] || !weight || !bias))
+        layer = dml__sample_norm_create(op, o, x, p[0], p[1]);
+    if (!layer) dml__graph_drop_after(x->graph, last);
+    return layer;
+}
+
+static bool dml__learns_weight(const dml_sample_norm_options *options)
+{
+    return !options || !options->no_weight;
+}
+
+static bool dml__learns_bias(const dml_sample_norm_options *options)
+{
+    return !options || !options->no_bias;
+}
+
+DML_API dml_node *dml_layer_norm_with(dml_node *x, dml_node *weight, dml_node *bias,
+                                      const dml_sample_norm_options *options)
+{
+    const dml__sample_norm o = dml__sample_norm_with(options, 1e-5f);
+    return dml__sample_norm_create(dml__layer_norm_op(), &o, x, weight, bias);
+}
+
+DML_API dml_node *dml_layer_norm(dml_node *x, const dml_sample_norm_options *options)
+{
+    const dml__sample_norm o = dml__sample_norm_with(options, 1e-5f);
+    return dml__sample_norm_layer(dml__layer_norm_op(), &o, x, dml__learns_weight(options),
+                                  dml__learns_bias(options));
+}
+
+static dml__sample_norm dml__rms_norm_of(const dml_sample_norm_options *options)
+{
+    dml__sample_norm o = dml__sample_norm_with(options, FLT_EPSILON);
+    o.by_square = true;
+    return o;
+}
+
+DML_API dml_node *dml_rms_norm_with(dml_node *x, dml_node *weight, const dml_sample_norm_options *options)
+{
+    const dml__sample_norm o = dml__rms_norm_of(options);
+    return dml__sample_norm_create(dml__rms_norm_op(), &o, x, weight, NULL);
+}
+
+DML_API dml_node *dml_rms_norm(dml_node *x, const dml_sample_norm_options *options)
+{
+    const dml__sample_norm o = dml__rms_norm_of(options);
+    return dml__sample_norm_layer(dml__rms_norm_op(), &o, x, dml__learns_weight(options), false);
+}
+
+static dml__sample_norm dml__group_norm_of(int groups, const dml_sample_norm_options *options)
+{
+    dml__sample_norm o = dml__sample_norm_with(options, 1e-5f);
+    o.groups = groups ? groups : -1; /* 0 means none here, and is refused like what is below */
+    return o;
+}
+
+DML_API dml_node *dml_group_norm_with(dml_node *x, int groups, dml_node *weight, dml_node *bias,
+                                      const dml_sample_norm_options *options)
+{
+    const dml__sample_norm o = dml__group_norm_of(groups, options);
+    return dml__sample_norm_create(dml__group_norm_op(), &o, x, weight, bias);
+}
+
+DML_API dml_node *dml_group_norm(dml_node *x, int groups, const dml_sample_norm_options *options)
+{
+    const dml__sample_norm o = dml__group_norm_of(groups, options);
+    return dml__sample_norm_layer(dml__group_norm_op(), &o, x, dml__learns_weight(options),
+                                  dml__learns_bias(options));
+}
+
+#endif
+
+/* ---- ops/op_embedding.c ---- */
+
+#ifndef DML_OPS_OP_EMBEDDING_C
+#define DML_OPS_OP_EMBEDDING_C
+
+static dml_status dml__embedding_infer(dml_node *node)
+{
+    const dml_node *indices = node->input[0], *table = node->input[1];
+    char text[DML_SHAPE_TEXT];
+    if (indices->dtype != DML_I32 || indices->shape.ndim == DML_MAX_DIMS)
+        return dml__node_fail(
+            node, DML_ERROR_SHAPE,
+            "its indices are %s %s; they must be an input of i32 with at most %d dimensions",
+            dml_dtype_name(indices->dtype), dml_shape_format(&indices->shape, text), DML_MAX_DIMS - 1);
+    if (table->dtype != DML_F32 || table->batched || table->shape.ndim != 2)
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its table is %s %s%s; it must be f32 count x width",
+                              dml_dtype_name(table->dtype), dml_shape_format(&table->shape, text),
+                              table->batched ? " a sample" : "");
+    node->limit = table->shape.dims[0];
+    node->batched = indices->batched;
+    node->shape = indices->shape;
+    node->shape.dims[node->shape.ndim++] = table->shape.dims[1];
+    return DML_OK;
+}
+
+static dml_status dml__embedding_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *indices = node->input[0], *table = node->input[1];
+    const size_t count = dml__count(run, indices), width = (size_t)table->shape.dims[1];
+    if (run->device->host_memory) {
+        dml_embedding_forward(run->pool, count, width, (const int32_t *)dml__host(dml__value(run, indices)),
+                              dml__host_value(run, table), dml__host_value(run, node));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("embedding_forward", count * width, 1);
+    launch.buffer[0] = dml__value(run, indices);
+    launch.buffer[1] = dml__value(run, table);
+    launch.buffer[2] = dml__value(run, node);
+    launch.integer[0] = (int32_t)count;
+    launch.integer[1] = (int32_t)width;
+    return dml__submit(run->device, &launch);
+}
+
+/* On a GPU: where each index is met again, and whether it was met before. */
+static size_t dml__embedding_saved_bytes(const dml_node *node, int rows)
+{
+    const dml_node *indices = node->input[0];
+    if (dml__node_context(node)->device.host_memory) return 0;
+    return 2 * dml_shape_count(&indices->shape) * (indices->batched ? (size_t)rows : 1) * sizeof(int32_t);
+}
+
+static dml_status dml__embedding_op_backward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *indices = node->input[0], *table = node->input[1];
+    const size_t count = dml__count(run, indices), width = (size_t)table->shape.dims[1];
+    if (!dml__wants_gradient(run, node, 1)) return DML_OK;
+    const float beta = dml__beta(run, node, 1); /* 0 or 1 */
+    if (run->device->host_memory) {
+        dml_embedding_backward(run->pool, count, width, (const int32_t *)dml__host(dml__value(run, indices)),
+                               dml__host_gradient(run, node), (size_t)table->shape.dims[0], beta,
+                               dml__host_gradient(run, table));
+        return DML_OK;
+    }
+    dml_status status = DML_OK;
+    if (beta == 0)
+        status = run->device->backend->zero(run->device, dml__gradient(run, table),
+                                            dml_shape_count(&table->shape) * sizeof(float));
+    if (status != DML_OK) return status;
+    dml_launch launch = dml__launch("embedding_links", count, 1);
+    launch.buffer[0] = dml__value(run, indices);
+    launch.buffer[1] = dml__saved(run, node);
+    launch.integer[0] = (int32_t)count;
+    status = dml__submit(run->device, &launch);
+    if (status != DML_OK) return status;
+    launch = dml__launch("embedding_backward", count * width, 1);
+    launch.buffer[0] = dml__value(run, indices);
+    launch.buffer[1] = dml__saved(run, node);
+    launch.buffer[2] = dml__gradient(run, node);
+    launch.buffer[3] = dml__gradient(run, table);
+    launch.integer[0] = (int32_t)count;
+    launch.integer[1] = (int32_t)width;
+    return dml__submit(run->device, &launch);
+}
+
+DML__LOCAL const dml__op *dml__embedding_op(void)
+{
+    static const dml__op op = { "embedding",
+                                dml__embedding_infer,
+                                dml__embedding_op_forward,
+                                dml__embedding_op_backward,
+                                DML__NEEDS_INPUT(0),
+                                dml__embedding_saved_bytes,
+                                false,
+                                false,
+                                NULL,
+                                dml__no_flops,
+                                NULL };
+    return &op;
+}
+
+DML_API dml_node *dml_embedding_with(dml_node *indices, dml_node *table)
+{
+    dml_node *const inputs[] = { indices, table };
+    return dml__node_create(dml__embedding_op(), 2, inputs, NULL, 0);
+}
+
+DML_API dml_node *dml_embedding(dml_node *indices, int count, int width)
+{
+    if (!indices) return NULL;
+    if (count < 1 || width < 1) {
+        dml__fail(&dml__node_context(indices)->error, DML_ERROR_ARGUMENT,
+                  "embedding: a table of %d x %d asked for, it takes 1 or more of both", count, width);
+        return NULL;
+    }
+    dml_node *last = indices->graph->last;
+    dml_node *table = dml__layer_parameter(indices->graph, dml__embedding_op(), "weight",
+                                           dml_init_normal(0, 1), dml_shape_of(count, width));
+    dml_node *layer = table ? dml_embedding_with(indices, table) : NULL;
+    if (!layer) dml__graph_drop_after(indices->graph, last);
+    return layer;
+}
+
+#endif
+
+/* ---- ops/op_dropout.c ---- */
+
+#ifndef DML_OPS_OP_DROPOUT_C
+#define DML_OPS_OP_DROPOUT_C
+
+#include <stdio.h>
+
+static dml_status dml__dropout_infer(dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    const float p = *(const float *)node->attributes;
+    if (x->dtype != DML_F32)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT, "its input is %s, it takes f32",
+                              dml_dtype_name(x->dtype));
+    if (!(p >= 0 && p < 1))
+        return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                              "a probability of %g asked for, to leave an element out; it is 0 or more and "
+                              "below 1",
+                              (double)p);
+    node->shape = x->shape;
+    node->batched = x->batched;
+    return DML_OK;
+}
+
+/* to = what is kept of from + beta to; from itself where nothing is left out. */
+static dml_status dml__dropout_run(const dml__run *run, const dml_node *node, dml_ref from, float beta,
+                                   dml_ref to)
+{
+    const size_t n = dml__count(run, node);
+    const float p = run->training ? *(const float *)node->attributes : 0;
+    /* Weights' streams are small numbers. */
+    const dml_random random = { run->context->seed, 0x80000000u | (uint32_t)node->index, run->step };
+    if (from.buffer == to.buffer && from.offset == to.offset && p == 0 && beta == 0) return DML_OK;
+    if (run->device->host_memory) {
+        if (p > 0)
+            dml_dropout_apply(run->pool, n, &random, p, (const float *)dml__host(from), beta,
+                              (float *)dml__host(to));
+        else
+            dml_axpby(run->pool, n, 1.0f, (const float *)dml__host(from), beta, (float *)dml__host(to));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("dropout", n / 4 + (n % 4 != 0), 1);
+    launch.buffer[0] = from;
+    launch.buffer[1] = to;
+    launch.integer[0] = (int32_t)n;
+    launch.integer[1] = (int32_t)(uint32_t)random.seed;
+    launch.integer[2] = (int32_t)(uint32_t)(random.seed >> 32);
+    launch.integer[3] = (int32_t)random.stream;
+    launch.integer[4] = (int32_t)random.step;
+    launch.integer[5] = (int32_t)dml_dropout_threshold(p);
+    launch.real[0] = 1 / (1 - p);
+    launch.real[1] = beta;
+    if (n > INT32_MAX) launch.size[0] = n; /* which is refused */
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__dropout_op_forward(const dml__run *run, const dml_node *node)
+{
+    return dml__dropout_run(run, node, dml__value(run, node->input[0]), 0, dml__value(run, node));
+}
+
+static dml_status dml__dropout_op_backward(const dml__run *run, const dml_node *node)
+{
+    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
+    return dml__dropout_run(run, node, dml__gradient(run, node), dml__beta(run, node, 0),
+                            dml__gradient(run, node->input[0]));
+}
+
+static void dml__dropout_describe(const dml_node *node, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "p %g", (double)*(const float *)node->attributes);
+}
+
+DML__LOCAL const dml__op *dml__dropout_op(void)
+{
+    static const dml__op op = { "dropout",
+                                dml__dropout_infer,
+                                dml__dropout_op_forward,
+                                dml__dropout_op_backward,
+                                0,
+                                NULL,
+                                false,
+                                true,
+                                dml__dropout_describe,
+                                dml__no_flops,
+                                NULL };
+    return &op;
+}
+
+DML_API dml_node *dml_dropout(dml_node *x, float p)
+{
+    return dml__node_create(dml__dropout_op(), 1, &x, &p, sizeof p);
+}
+
+#endif
+
+/* ---- ops/op_shape.c ---- */
+
+#ifndef DML_OPS_OP_SHAPE_C
+#define DML_OPS_OP_SHAPE_C
+
+/* ---- ops/op_shape_internal.h ---- */
+
+/* op_shape_internal.h: the attributes of slice, pad and concat, for the tests' references. Those of permute
+   are its order, a dml_shape. */
+#ifndef DML_OPS_OP_SHAPE_INTERNAL_H
+#define DML_OPS_OP_SHAPE_INTERNAL_H
+
+typedef struct dml__axis_part {
+    int axis;
+    int begin, end;    /* slice */
+    int before, after; /* pad */
+} dml__axis_part;
+
+#endif
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- reshape ---- */
+
+static dml_status dml__reshape_infer(dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    const dml_shape *to = (const dml_shape *)node->attributes;
+    char text[DML_SHAPE_TEXT], to_text[DML_SHAPE_TEXT];
+    double known = 1;
+    int open = -1;
+    bool fits = to->ndim >= 0 && to->ndim <= DML_MAX_DIMS;
+    node->dtype = x->dtype;
+    node->batched = x->batched;
+    for (int i = 0; fits && i < to->ndim; i++) {
+        node->shape.dims[i] = to->dims[i];
+        if (to->dims[i] == -1 && open < 0)
+            open = i;
+        else if (to->dims[i] < 1)
+            fits = false;
+        else
+            known *= to->dims[i];
+    }
+    const double count = (double)dml_shape_count(&x->shape), left = count / known;
+    if (open >= 0) node->shape.dims[open] = (int)left;
+    fits = fits && (open >= 0 ? left >= 1 && (int)left * known == count : known == count);
+    node->shape.ndim = to->ndim;
+    if (fits) return DML_OK;
+    return dml__node_fail(node, DML_ERROR_SHAPE,
+                          "its input is %s, %zu elements, and can't be %s; of a new shape of at most %d "
+                          "dimensions one may be -1",
+                          dml_shape_format(&x->shape, text), dml_shape_count(&x->shape),
+                          to->ndim > DML_MAX_DIMS ? "of more dimensions" : dml_shape_format(to, to_text),
+                          DML_MAX_DIMS);
+}
+
+DML__LOCAL const dml__op *dml__reshape_op(void)
+{
+    static const dml__op op = { "reshape", dml__reshape_infer, NULL, NULL, 0, NULL, true, false,
+                                NULL,      dml__no_flops,      NULL };
+    return &op;
+}
+
+DML_API dml_node *dml_reshape(dml_node *x, dml_shape shape)
+{
+    return dml__node_create(dml__reshape_op(), 1, &x, &shape, sizeof shape);
+}
+
+/* ---- what the others share ---- */
+
+static dml_status dml__check_movable(const dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    if (x->dtype == DML_F32) return DML_OK;
+    return dml__node_fail(node, DML_ERROR_ARGUMENT, "its input is %s, it takes f32",
+                          dml_dtype_name(x->dtype));
+}
+
+/* The axis, counted from 0; -1, with the error recorded, when the input hasn't it. */
+static int dml__find_axis(const dml_node *node, int axis)
+{
+    const dml_shape *x = &node->input[0]->shape;
+    char text[DML_SHAPE_TEXT];
+    const int found = axis < 0 ? axis + x->ndim : axis;
+    if (found >= 0 && found < x->ndim) return found;
+    dml__node_fail(node, DML_ERROR_ARGUMENT, "axis %d asked for, of an input of %s: it must be in %d .. %d",
+                   axis, dml_shape_format(x, text), -x->ndim, x->ndim - 1);
+    return -1;
+}
+
+/* The elements of `part`, each sample's beginning at `first`, where it is a part of `whole`. */
+static dml_strided dml__part_of(size_t samples, const dml_shape *part, const dml_shape *whole)
+{
+    dml_strided s;
+    size_t step = 1;
+    for (int d = 0; d < DML_STRIDED_DIMS; d++) s.count[d] = 1, s.step[d] = 0;
+    for (int i = part->ndim - 1, d = DML_STRIDED_DIMS - 1; i >= 0; i--, d--) {
+        s.count[d] = (size_t)part->dims[i];
+        s.step[d] = step;
+        step *= (size_t)whole->dims[i];
+    }
+    s.count[0] = samples;
+    s.step[0] = step;
+    return s;
+}
+
+/* The elements before the first of a part that begins at place `at` of an axis. */
+static size_t dml__elements_before(const dml_shape *whole, int axis, int at)
+{
+    size_t step = 1;
+    for (int i = whole->ndim - 1; i > axis; i--) step *= (size_t)whole->dims[i];
+    return (size_t)at * step;
+}
+
+/* Between `dense` and, `first` elements into it, `part`. */
+static dml_status dml__move_strided(const dml__run *run, const dml_strided *s, bool unpacks, size_t first,
+                                    dml_ref part, dml_ref dense, float beta)
+{
+    dml_ref from = unpacks ? dense : part, to = unpacks ? part : dense;
+    (unpacks ? &to : &from)->offset += first * sizeof(float);
+    if (run->device->host_memory) {
+        (unpacks ? dml_strided_unpack : dml_strided_pack)(run->pool, s, (const float *)dml__host(from), beta,
+                                                          (float *)dml__host(to));
+        return DML_OK;
+    }
+    size_t n = 1;
+    for (int d = 0; d < DML_STRIDED_DIMS; d++) n *= s->count[d];
+    dml_launch launch = dml__launch(unpacks ? "strided_unpack" : "strided_pack", n, 1);
+    launch.buffer[0] = from;
+    launch.buffer[1] = to;
+    launch.integer[0] = (int32_t)n;
+    for (int d = 1; d < DML_STRIDED_DIMS; d++) launch.integer[d] = (int32_t)s->count[d];
+    for (int d = 0; d < DML_STRIDED_DIMS; d++) launch.integer[6 + d] = (int32_t)s->step[d];
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+static size_t dml__samples_of(const dml__run *run, const dml_node *node)
+{
+    return node->batched ? (size_t)run->rows : 1;
+}
+
+static dml_status dml__zero_floats(const dml__run *run, dml_ref to, size_t n)
+{
+    if (!run->device->host_memory) return run->device->backend->zero(run->device, to, n * sizeof(float));
+    dml_fill(run->pool, n, 0.0f, (float *)dml__host(to));
+    return DML_OK;
+}
+
+static dml__axis_part dml__axis_part_of(const dml_node *node)
+{
+    return *(const dml__axis_part *)node->attributes;
+}
+
+#define DML__SHAPE_OP(name, describe)                                                                        \
+    DML__LOCAL const dml__op *dml__##name##_op(void)                                                         \
+    {                                                                                                        \
+        static const dml__op op = { #name,                                                                   \
+                                    dml__##name##_infer,                                                     \
+                                    dml__##name##_op_forward,                                                \
+                                    dml__##name##_op_backward,                                               \
+                                    0,                                                                       \
+                                    NULL,                                                                    \
+                                    false,                                                                   \
+                                    false,                                                                   \
+                                    describe,                                                                \
+                                    dml__no_flops,                                                           \
+                                    NULL };                                                                  \
+        return &op;                                                                                          \
+    }
+
+/* ---- permute ---- */
+
+static dml_status dml__permute_infer(dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    const dml_shape *order = (const dml_shape *)node->attributes;
+    char text[DML_SHAPE_TEXT], order_text[DML_SHAPE_TEXT];
+    unsigned seen = 0;
+    const dml_status status = dml__check_movable(node);
+    if (status != DML_OK) return status;
+    for (int i = 0; i < order->ndim && i < DML_MAX_DIMS; i++)
+        if (order->dims[i] >= 0 && order->dims[i] < x->shape.ndim) seen |= 1u << order->dims[i];
+    if (order->ndim != x->shape.ndim || seen != (1u << x->shape.ndim) - 1)
+        return dml__node_fail(
+            node, DML_ERROR_ARGUMENT,
+            "its input is %s, and the order of its axes %s; it must name each axis from 0 to "
+            "%d once",
+            dml_shape_format(&x->shape, text),
+            order->ndim > DML_MAX_DIMS ? "longer" : dml_shape_format(order, order_text), x->shape.ndim - 1);
+    node->batched = x->batched;
+    node->shape.ndim = order->ndim;
+    for (int i = 0; i < order->ndim; i++) node->shape.dims[i] = x->shape.dims[order->dims[i]];
+    return DML_OK;
+}
+
+/* The places of the result's elements in x. */
+static dml_strided dml__permute_strided(const dml__run *run, const dml_node *node)
+{
+    const dml_shape *order = (const dml_shape *)node->attributes, *x = &node->input[0]->shape;
+    dml_strided s = dml__part_of(dml__samples_of(run, node), &node->shape, x);
+    for (int i = 0; i < order->ndim; i++)
+        s.step[DML_STRIDED_DIMS - order->ndim + i] = dml__elements_before(x, order->dims[i], 1);
+    return s;
+}
+
+static dml_status dml__permute_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_strided s = dml__permute_strided(run, node);
+    return dml__move_strided(run, &s, false, 0, dml__value(run, node->input[0]), dml__value(run, node), 0);
+}
+
+static dml_status dml__permute_op_backward(const dml__run *run, const dml_node *node)
+{
+    const dml_strided s = dml__permute_strided(run, node);
+    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
+    return dml__move_strided(run, &s, true, 0, dml__gradient(run, node->input[0]), dml__gradient(run, node),
+                             dml__beta(run, node, 0));
+}
+
+static void dml__permute_describe(const dml_node *node, char *text, size_t bytes)
+{
+    const dml_shape *order = (const dml_shape *)node->attributes;
+    size_t used = (size_t)snprintf(text, bytes, "axes");
+    for (int i = 0; i < order->ndim && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, " %d", order->dims[i]);
+}
+DML__SHAPE_OP(permute, dml__permute_describe)
+
+DML_API dml_node *dml_permute(dml_node *x, dml_shape order)
+{
+    return dml__node_create(dml__permute_op(), 1, &x, &order, sizeof order);
+}
+
+DML_API dml_node *dml_swap_axes(dml_node *x, int a, int b)
+{
+    if (!x) return NULL;
+    dml_shape order = { x->shape.ndim, { 0, 1, 2, 3, 4 } };
+    const int from = a < 0 ? a + x->shape.ndim : a, to = b < 0 ? b + x->shape.ndim : b;
+    if (from < 0 || from >= x->shape.ndim || to < 0 || to >= x->shape.ndim) {
+        dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
+                  "swap_axes: axes %d and %d of '%s' asked for, which has %d", a, b, x->name, x->shape.ndim);
+        return NULL;
+    }
+    order.dims[from] = to;
+    order.dims[to] = from;
+    return dml_permute(x, order);
+}
+
+/* ---- slice ---- */
+
+static dml_status dml__slice_infer(dml_node *node)
+{
+    dml__axis_part *o = (dml__axis_part *)node->attributes;
+    const dml_node *x = node->input[0];
+    const dml_status status = dml__check_movable(node);
+    if (status != DML_OK) return status;
+    const int axis = dml__find_axis(node, o->axis);
+    if (axis < 0) return DML_ERROR_ARGUMENT;
+    if (o->begin < 0 || o->end <= o->begin || o->end > x->shape.dims[axis])
+        return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                              "of an axis of %d, places %d to %d asked for; there must be at least one",
+                              x->shape.dims[axis], o->begin, o->end - 1);
+    o->axis = axis;
+    node->batched = x->batched;
+    node->shape = x->shape;
+    node->shape.dims[axis] = o->end - o->begin;
+    return DML_OK;
+}
+
+static dml_status dml__slice_move(const dml__run *run, const dml_node *node, bool backward, float beta)
+{
+    const dml__axis_part o = dml__axis_part_of(node);
+    const dml_node *x = node->input[0];
+    const dml_strided s = dml__part_of(dml__samples_of(run, node), &node->shape, &x->shape);
+    return dml__move_strided(run, &s, backward, dml__elements_before(&x->shape, o.axis, o.begin),
+                             backward ? dml__gradient(run, x) : dml__value(run, x),
+                             backward ? dml__gradient(run, node) : dml__value(run, node), beta);
+}
+
+static dml_status dml__slice_op_forward(const dml__run *run, const dml_node *node)
+{
+    return dml__slice_move(run, node, false, 0);
+}
+
+static dml_status dml__slice_op_backward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
+    dml_status status = DML_OK;
+    if (dml__beta(run, node, 0) == 0)
+        status = dml__zero_floats(run, dml__gradient(run, x), dml__count(run, x));
+    return status == DML_OK ? dml__slice_move(run, node, true, 1) : status;
+}
+
+static void dml__slice_describe(const dml_node *node, char *text, size_t bytes)
+{
+    const dml__axis_part o = dml__axis_part_of(node);
+    snprintf(text, bytes, "axis %d, %d to %d", o.axis, o.begin, o.end - 1);
+}
+DML__SHAPE_OP(slice, dml__slice_describe)
+
+DML_API dml_node *dml_slice(dml_node *x, int axis, int begin, int end)
+{
+    const dml__axis_part o = { axis, begin, end, 0, 0 };
+    return dml__node_create(dml__slice_op(), 1, &x, &o, sizeof o);
+}
+
+DML_API dml_status dml_split(dml_node *x, int axis, int count, dml_node **parts)
+{
+    for (int i = 0; i < count; i++) parts[i] = NULL;
+    if (!x) return DML_ERROR_ARGUMENT;
+    dml__error *error = &dml__node_context(x)->error;
+    const int found = axis < 0 ? axis + x->shape.ndim : axis;
+    const int size = found >= 0 && found < x->shape.ndim ? x->shape.dims[found] : 0;
+    if (error->status != DML_OK) return error->status;
+    if (count < 1 || size == 0 || size % count)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "split: axis %d of '%s', which is %d, can't be cut into %d equal parts", axis,
+                         x->name, size, count);
+    for (int i = 0; i < count; i++)
+        parts[i] = dml_slice(x, found, i * (size / count), (i + 1) * (size / count));
+    return error->status;
+}
+
+/* ---- pad ---- */
+
+static dml_status dml__pad_infer(dml_node *node)
+{
+    dml__axis_part *o = (dml__axis_part *)node->attributes;
+    const dml_node *x = node->input[0];
+    const dml_status status = dml__check_movable(node);
+    if (status != DML_OK) return status;
+    const int axis = dml__find_axis(node, o->axis);
+    if (axis < 0) return DML_ERROR_ARGUMENT;
+    const int64_t size = (int64_t)o->before + o->after + x->shape.dims[axis];
+    if (o->before < 0 || o->after < 0 || size > INT32_MAX)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                              "%d zeros before and %d after %d places asked for; it takes 0 or more, and at "
+                              "most %d places in all",
+                              o->before, o->after, x->shape.dims[axis], INT32_MAX);
+    o->axis = axis;
+    node->batched = x->batched;
+    node->shape = x->shape;
+    node->shape.dims[axis] = (int)size;
+    return DML_OK;
+}
+
+static dml_status dml__pad_move(const dml__run *run, const dml_node *node, bool backward, float beta)
+{
+    const dml__axis_part o = dml__axis_part_of(node);
+    const dml_node *x = node->input[0];
+    const dml_strided s = dml__part_of(dml__samples_of(run, node), &x->shape, &node->shape);
+    return dml__move_strided(run, &s, !backward, dml__elements_before(&node->shape, o.axis, o.before),
+                             backward ? dml__gradient(run, node) : dml__value(run, node),
+                             backward ? dml__gradient(run, x) : dml__value(run, x), beta);
+}
+
+static dml_status dml__pad_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_status status = dml__zero_floats(run, dml__value(run, node), dml__count(run, node));
+    return status == DML_OK ? dml__pad_move(run, node, false, 0) : status;
+}
+
+static dml_status dml__pad_op_backward(const dml__run *run, const dml_node *node)
+{
+    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
+    return dml__pad_move(run, node, true, dml__beta(run, node, 0));
+}
+
+static void dml__pad_describe(const dml_node *node, char *text, size_t bytes)
+{
+    const dml__axis_part o = dml__axis_part_of(node);
+    snprintf(text, bytes, "axis %d, %d before, %d after", o.axis, o.before, o.after);
+}
+DML__SHAPE_OP(pad, dml__pad_describe)
+
+DML_API dml_node *dml_pad(dml_node *x, int axis, int before, int after)
+{
+    const dml__axis_part o = { axis, 0, 0, before, after };
+    return dml__node_create(dml__pad_op(), 1, &x, &o, sizeof o);
+}
+
+/* ---- concat ---- */
+
+static dml_status dml__concat_infer(dml_node *node)
+{
+    dml__axis_part *o = (dml__axis_part *)node->attributes;
+    const dml_node *first = node->input[0];
+    char text[DML_SHAPE_TEXT], first_text[DML_SHAPE_TEXT];
+    const int axis = dml__find_axis(node, o->axis);
+    int64_t size = 0;
+    if (axis < 0) return DML_ERROR_ARGUMENT;
+    for (int i = 0; i < node->inputs; i++) {
+        const dml_node *x = node->input[i];
+        bool fits = x->dtype == DML_F32 && x->batched == first->batched && x->shape.ndim == first->shape.ndim;
+        for (int k = 0; fits && k < x->shape.ndim; k++)
+            fits = k == axis || x->shape.dims[k] == first->shape.dims[k];
+        if (!fits)
+            return dml__node_fail(
+                node, DML_ERROR_SHAPE,
+                "its input %d is %s %s%s and the first %s%s; they must be f32 of one shape, "
+                "but for axis %d",
+                i + 1, dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text),
+                x->batched ? "" : " for the whole batch", dml_shape_format(&first->shape, first_text),
+                first->batched ? "" : " for the whole batch", axis);
+        size += x->shape.dims[axis];
+    }
+    if (size > INT32_MAX)
+        return dml__node_fail(node, DML_ERROR_SHAPE, "more than %d places along axis %d", INT32_MAX, axis);
+    o->axis = axis;
+    node->batched = first->batched;
+    node->shape = first->shape;
+    node->shape.dims[axis] = (int)size;
+    return DML_OK;
+}
+
+static dml_status dml__concat_op_forward(const dml__run *run, const dml_node *node)
+{
+    const int axis = dml__axis_part_of(node).axis;
+    dml_status status = DML_OK;
+    int at = 0;
+    for (int i = 0; i < node->inputs && status == DML_OK; i++) {
+        const dml_node *x = node->input[i];
+        const dml_strided s = dml__part_of(dml__samples_of(run, node), &x->shape, &node->shape);
+        status = dml__move_strided(run, &s, true, dml__elements_before(&node->shape, axis, at),
+                                   dml__value(run, node), dml__value(run, x), 0);
+        at += x->shape.dims[axis];
+    }
+    return status;
+}
+
+static dml_status dml__concat_op_backward(const dml__run *run, const dml_node *node)
+{
+    const int axis = dml__axis_part_of(node).axis;
+    dml_status status = DML_OK;
+    int at = 0;
+    for (int i = 0; i < node->inputs && status == DML_OK; i++) {
+        const dml_node *x = node->input[i];
+        const dml_strided s = dml__part_of(dml__samples_of(run, node), &x->shape, &node->shape);
+        if (dml__wants_gradient(run, node, i))
+            status =
+                dml__move_strided(run, &s, false, dml__elements_before(&node->shape, axis, at),
+                                  dml__gradient(run, node), dml__gradient(run, x), dml__beta(run, node, i));
+        at += x->shape.dims[axis];
+    }
+    return status;
+}
+
+static void dml__concat_describe(const dml_node *node, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "axis %d", dml__axis_part_of(node).axis);
+}
+DML__SHAPE_OP(concat, dml__concat_describe)
+#undef DML__SHAPE_OP
+
+DML_API dml_node *dml_concat(dml_node *const *nodes, int count, int axis)
+{
+    const dml__axis_part o = { axis, 0, 0, 0, 0 };
+    dml_node *input[DML__MAX_INPUTS], *joined = NULL;
+    for (int at = 0; at < count;) { /* of many, those that are there already are the first of the next */
+        int inputs = 0;
+        if (at > 0) input[inputs++] = joined;
+        while (inputs < DML__MAX_INPUTS && at < count) input[inputs++] = nodes[at++];
+        joined = dml__node_create(dml__concat_op(), inputs, input, &o, sizeof o);
+        if (!joined) return NULL;
+    }
+    return joined;
+}
+
+#endif
+
 /* ---- ops/op_loss.c ---- */
 
 #ifndef DML_OPS_OP_LOSS_C
@@ -18377,11 +21962,11 @@ DML_API dml_node *dml_mean_squared_error(dml_node *a, dml_node *b)
 
 /* ---- train/optimizer_internal.h ---- */
 
-/* optimizer_internal.h: the optimizer table. Adding an optimizer is a kind, a row, and its shared kernel. */
+/* optimizer_internal.h: the optimizer table. Adding an optimizer is a kind, a row, and its two kernels. */
 #ifndef DML_TRAIN_OPTIMIZER_INTERNAL_H
 #define DML_TRAIN_OPTIMIZER_INTERNAL_H
 
-#define DML__MAX_STATES 2
+#define DML__MAX_STATES DML__UPDATE_STATES
 #define DML__MAX_LR 1e6f /* far above any that is meant; it refuses infinity */
 
 /* One fused pass over a range: w, g and each state vector at the range's start, n elements. */
@@ -18390,89 +21975,959 @@ typedef struct dml__update {
     dml_pool *pool;
     size_t n;
     dml_ref w, g, state[DML__MAX_STATES];
-    uint64_t step; /* how many updates came before */
+    uint64_t step;       /* how many updates came before */
+    bool adapts;         /* a row with `whole`: by the norms; else its factor is 1 */
+    dml_ref norms_at[2]; /* where it leaves sums of squares, where the device has memory of its own */
 } dml__update;
+
+/* How many sums of squares sum_squares (gpu/update.cl) makes of n elements: a group for 2048 of them. */
+#define DML__MOST_SQUARES 256
+static inline size_t dml__squares_of(size_t n)
+{
+    return n / 2048 + 1 < DML__MOST_SQUARES ? n / 2048 + 1 : DML__MOST_SQUARES;
+}
 
 typedef struct dml__optimizer_row {
     const char *name;
     const char *state[DML__MAX_STATES]; /* what its vectors are called */
-    /* How many of them, each as long as g, it keeps with these numbers. */
+    unsigned uses;                      /* of its numbers: bit i for dml_optimizer_number's i */
+    float lr, epsilon;                  /* where they are 0 */
+    dml__update_rule rule;
+    const char *kernel; /* the shared kernel of that rule */
+    bool whole;         /* it updates whole parameters, and its rule begins with a factor from their norms */
+    /* How many state vectors, each as long as g, it keeps with these numbers. */
     int (*states)(const dml_optimizer *optimizer);
-    dml_status (*update)(const dml_optimizer *optimizer, const dml__update *update);
+    /* What the rule is given in update `t`, from 1 on. */
+    void (*numbers)(const dml_optimizer *optimizer, double t, float number[DML__UPDATE_NUMBERS]);
 } dml__optimizer_row;
 
-/* What refuses an optimizer's numbers, with the error recorded. */
-DML__LOCAL dml_status dml__check_optimizer(const dml_optimizer *optimizer, dml__error *error);
+/* Fills in the defaults, and refuses numbers that can't be, with the error recorded. */
+DML__LOCAL dml_status dml__complete_optimizer(dml_optimizer *optimizer, dml__error *error);
 
 /* NULL for a kind that isn't there. */
 DML__LOCAL const dml__optimizer_row *dml__optimizer_row_of(dml_optimizer_kind kind);
 
+/* The update of a range by an optimizer that is complete; of one parameter for a row with `whole`. */
+DML__LOCAL dml_status dml__optimizer_step(const dml_optimizer *optimizer, const dml__update *update);
+
 #endif
 
-static int dml__sgd_states(const dml_optimizer *optimizer)
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+/* ---- the numbers ---- */
+
+enum {
+    DML__LR,
+    DML__MOMENTUM,
+    DML__WEIGHT_DECAY,
+    DML__BETA1,
+    DML__BETA2,
+    DML__ALPHA,
+    DML__EPSILON,
+    DML__TRUST,
+    DML__OPTIMIZER_NUMBERS
+};
+
+typedef struct dml__optimizer_field {
+    const char *name;
+    size_t offset;
+    float most;
+    bool below; /* that; else it may be reached */
+    float otherwise;
+} dml__optimizer_field;
+
+static const dml__optimizer_field *dml__optimizer_field_at(int i)
+{
+    static const dml__optimizer_field fields[DML__OPTIMIZER_NUMBERS] = {
+        { "lr", offsetof(dml_optimizer, lr), DML__MAX_LR, false, 0.0f },
+        { "momentum", offsetof(dml_optimizer, momentum), 1.0f, true, 0.0f },
+        { "weight_decay", offsetof(dml_optimizer, weight_decay), 1e6f, false, 0.0f },
+        { "beta1", offsetof(dml_optimizer, beta1), 1.0f, true, 0.9f },
+        { "beta2", offsetof(dml_optimizer, beta2), 1.0f, true, 0.999f },
+        { "alpha", offsetof(dml_optimizer, alpha), 1.0f, true, 0.99f },
+        { "epsilon", offsetof(dml_optimizer, epsilon), 1e6f, false, 0.0f },
+        { "trust", offsetof(dml_optimizer, trust), 1e6f, false, 0.001f },
+    };
+    return &fields[i];
+}
+
+DML_API float *dml_optimizer_number(dml_optimizer *optimizer, int i, const char **name)
+{
+    if (!optimizer || i < 0 || i >= DML__OPTIMIZER_NUMBERS) return NULL;
+    if (name) *name = dml__optimizer_field_at(i)->name;
+    return (float *)(void *)((char *)optimizer + dml__optimizer_field_at(i)->offset);
+}
+
+/* ---- the rows ---- */
+
+static int dml__no_states_without_momentum(const dml_optimizer *optimizer)
 {
     return optimizer->momentum != 0.0f ? 1 : 0;
 }
 
-static dml_status dml__sgd_step(const dml_optimizer *optimizer, const dml__update *update)
+static int dml__another_state_with_momentum(const dml_optimizer *optimizer)
 {
-    const bool has_velocity = optimizer->momentum != 0.0f;
-    if (update->device->host_memory) {
-        dml_sgd_update(update->pool, update->n, (float *)dml__host(update->w),
-                       (const float *)dml__host(update->g),
-                       has_velocity ? (float *)dml__host(update->state[0]) : NULL, optimizer->lr,
-                       optimizer->momentum, optimizer->weight_decay, optimizer->nesterov);
-        return DML_OK;
-    }
-    dml_launch launch = dml__launch("sgd_update", update->n, 1);
-    launch.buffer[0] = update->w;
-    launch.buffer[1] = update->g;
-    if (has_velocity) launch.buffer[2] = update->state[0];
-    launch.integer[0] = (int32_t)update->n;
-    launch.integer[1] = optimizer->nesterov;
-    launch.real[0] = optimizer->lr;
-    launch.real[1] = optimizer->momentum;
-    launch.real[2] = optimizer->weight_decay;
-    return dml__submit(update->device, &launch);
+    return optimizer->momentum != 0.0f ? 2 : 1;
 }
+
+static int dml__one_state(const dml_optimizer *optimizer)
+{
+    (void)optimizer;
+    return 1;
+}
+
+static int dml__two_states(const dml_optimizer *optimizer)
+{
+    (void)optimizer;
+    return 2;
+}
+
+static void dml__sgd_numbers(const dml_optimizer *o, double t, float number[DML__UPDATE_NUMBERS])
+{
+    (void)t;
+    number[0] = o->lr;
+    number[1] = o->momentum;
+    number[2] = o->weight_decay;
+    number[3] = o->nesterov ? 1.0f : 0.0f;
+}
+
+/* lr m / c1 / (sqrt(v) / c2 + epsilon) is lr c2 / c1 times m / (sqrt(v) + epsilon c2). */
+static void dml__adam_numbers(const dml_optimizer *o, double t, float number[DML__UPDATE_NUMBERS])
+{
+    const double beta1 = (double)o->beta1, beta2 = (double)o->beta2;
+    const double c1 = 1 - pow(beta1, t), c2 = sqrt(1 - pow(beta2, t));
+    number[0] = (float)((double)o->lr * c2 / c1);
+    number[1] = (float)((double)o->epsilon * c2);
+    number[2] = (float)(1 - beta1);
+    number[3] = o->beta2;
+    number[4] = (float)(1 - beta2);
+    number[5] = o->weight_decay;
+    number[6] = 1.0f;
+}
+
+static void dml__adamw_numbers(const dml_optimizer *o, double t, float number[DML__UPDATE_NUMBERS])
+{
+    dml__adam_numbers(o, t, number);
+    number[5] = 0.0f;
+    number[6] = (float)(1 - (double)o->lr * (double)o->weight_decay);
+}
+
+static void dml__rmsprop_numbers(const dml_optimizer *o, double t, float number[DML__UPDATE_NUMBERS])
+{
+    (void)t;
+    number[0] = o->lr;
+    number[1] = o->epsilon;
+    number[2] = o->weight_decay;
+    number[3] = o->alpha;
+    number[4] = (float)(1 - (double)o->alpha);
+    number[5] = o->momentum;
+}
+
+static void dml__adagrad_numbers(const dml_optimizer *o, double t, float number[DML__UPDATE_NUMBERS])
+{
+    (void)t;
+    number[0] = o->lr;
+    number[1] = o->epsilon;
+    number[2] = o->weight_decay;
+}
+
+/* Once the gradient is the step. */
+static void dml__lars_numbers(const dml_optimizer *o, double t, float number[DML__UPDATE_NUMBERS])
+{
+    dml__sgd_numbers(o, t, number);
+    number[2] = number[3] = 0.0f;
+}
+
+static void dml__lamb_numbers(const dml_optimizer *o, double t, float number[DML__UPDATE_NUMBERS])
+{
+    (void)t;
+    number[0] = o->lr;
+}
+
+#define DML__USES(field) (1u << DML__##field)
+#define DML__USES_ALWAYS (DML__USES(LR) | DML__USES(WEIGHT_DECAY))
+#define DML__USES_BETAS (DML__USES(BETA1) | DML__USES(BETA2) | DML__USES(EPSILON))
 
 DML__LOCAL const dml__optimizer_row *dml__optimizer_row_of(dml_optimizer_kind kind)
 {
     static const dml__optimizer_row rows[] = {
-        { "sgd", { "velocity", NULL }, dml__sgd_states, dml__sgd_step },
+        { "sgd",
+          { "velocity", NULL },
+          DML__USES_ALWAYS | DML__USES(MOMENTUM),
+          0.01f,
+          0.0f,
+          DML__UPDATE_SGD,
+          "sgd_update",
+          false,
+          dml__no_states_without_momentum,
+          dml__sgd_numbers },
+        { "adam",
+          { "mean", "square" },
+          DML__USES_ALWAYS | DML__USES_BETAS,
+          0.001f,
+          1e-8f,
+          DML__UPDATE_ADAM,
+          "adam_update",
+          false,
+          dml__two_states,
+          dml__adam_numbers },
+        { "adamw",
+          { "mean", "square" },
+          DML__USES_ALWAYS | DML__USES_BETAS,
+          0.001f,
+          1e-8f,
+          DML__UPDATE_ADAM,
+          "adam_update",
+          false,
+          dml__two_states,
+          dml__adamw_numbers },
+        { "rmsprop",
+          { "square", "velocity" },
+          DML__USES_ALWAYS | DML__USES(MOMENTUM) | DML__USES(ALPHA) | DML__USES(EPSILON),
+          0.01f,
+          1e-8f,
+          DML__UPDATE_RMSPROP,
+          "rmsprop_update",
+          false,
+          dml__another_state_with_momentum,
+          dml__rmsprop_numbers },
+        { "adagrad",
+          { "squares", NULL },
+          DML__USES_ALWAYS | DML__USES(EPSILON),
+          0.01f,
+          1e-10f,
+          DML__UPDATE_ADAGRAD,
+          "adagrad_update",
+          false,
+          dml__one_state,
+          dml__adagrad_numbers },
+        { "lars",
+          { "velocity", NULL },
+          DML__USES_ALWAYS | DML__USES(MOMENTUM) | DML__USES(EPSILON) | DML__USES(TRUST),
+          0.01f,
+          1e-8f,
+          DML__UPDATE_SGD,
+          "sgd_update",
+          true,
+          dml__no_states_without_momentum,
+          dml__lars_numbers },
+        { "lamb",
+          { "mean", "square" },
+          DML__USES_ALWAYS | DML__USES_BETAS,
+          0.001f,
+          1e-6f,
+          DML__UPDATE_SGD,
+          "sgd_update",
+          true,
+          dml__two_states,
+          dml__lamb_numbers },
     };
     return (unsigned)kind < sizeof rows / sizeof rows[0] ? &rows[kind] : NULL;
 }
 
-DML__LOCAL dml_status dml__check_optimizer(const dml_optimizer *o, dml__error *error)
+/* ---- checks ---- */
+
+static dml_status dml__check_number(const dml__optimizer_row *row, dml_optimizer *optimizer, int i,
+                                    dml__error *error)
 {
-    if (!dml__optimizer_row_of(o->kind))
-        return dml__fail(error, DML_ERROR_ARGUMENT, "no optimizer of kind %d", (int)o->kind);
+    const dml__optimizer_field *field = dml__optimizer_field_at(i);
+    const float value = *dml_optimizer_number(optimizer, i, NULL);
     /* Written so that a NaN is refused too. */
-    if (!(o->lr >= 0.0f && o->lr <= DML__MAX_LR) || !(o->momentum >= 0.0f && o->momentum < 1.0f) ||
-        !(o->weight_decay >= 0.0f && o->weight_decay <= 1e6f))
-        return dml__fail(
-            error, DML_ERROR_ARGUMENT,
-            "optimizer with lr %g, momentum %g, weight decay %g: lr must be 0 or more, momentum in 0 .. 1 "
-            "(below 1), weight decay 0 or more",
-            (double)o->lr, (double)o->momentum, (double)o->weight_decay);
-    if (o->nesterov && o->momentum == 0.0f)
+    if (value >= 0.0f && (field->below ? value < field->most : value <= field->most)) return DML_OK;
+    return dml__fail(error, DML_ERROR_ARGUMENT, "%s with %s %g: it must be 0 or more, and %s %g", row->name,
+                     field->name, (double)value, field->below ? "below" : "at most", (double)field->most);
+}
+
+DML__LOCAL dml_status dml__complete_optimizer(dml_optimizer *o, dml__error *error)
+{
+    const dml__optimizer_row *row = dml__optimizer_row_of(o->kind);
+    if (!row) return dml__fail(error, DML_ERROR_ARGUMENT, "no optimizer of kind %d", (int)o->kind);
+    for (int i = 0; i < DML__OPTIMIZER_NUMBERS; i++) {
+        float *number = dml_optimizer_number(o, i, NULL);
+        if (!(row->uses & 1u << i)) continue;
+        if (*number == 0.0f)
+            *number = i == DML__EPSILON ? row->epsilon : dml__optimizer_field_at(i)->otherwise;
+        const dml_status status = dml__check_number(row, o, i, error);
+        if (status != DML_OK) return status;
+    }
+    if (o->kind == DML_SGD && o->nesterov && o->momentum == 0.0f)
         return dml__fail(error, DML_ERROR_ARGUMENT, "Nesterov momentum needs a momentum above 0");
     return DML_OK;
 }
 
+/* ---- the update ---- */
+
+/* g becomes Adam's step from w, with the decay: LAMB's direction. */
+static dml_status dml__find_lamb_direction(const dml_optimizer *optimizer, const dml__update *update)
+{
+    dml_optimizer unit = *optimizer;
+    float number[DML__UPDATE_NUMBERS] = { 0 };
+    unit.lr = 1.0f;
+    dml__adam_numbers(&unit, (double)update->step + 1, number);
+    if (update->device->host_memory) {
+        dml__lamb_direction(update->pool, update->n, (const float *)dml__host(update->w),
+                            (float *)dml__host(update->g), (float *)dml__host(update->state[0]),
+                            (float *)dml__host(update->state[1]), number);
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("lamb_direction", update->n, 1);
+    launch.buffer[0] = update->w;
+    launch.buffer[1] = update->g;
+    launch.buffer[2] = update->state[0];
+    launch.buffer[3] = update->state[1];
+    launch.integer[0] = (int32_t)update->n;
+    memcpy(launch.real, number, sizeof number);
+    return dml__submit(update->device, &launch);
+}
+
+/* The factor of a parameter, by the norms of it and of its gradient. */
+static double dml__trust_of(double w, double g, double trust, double decay, double epsilon)
+{
+    return w == 0 || g == 0 ? 1 : trust * w / (g + decay * w + epsilon);
+}
+
+static dml_status dml__submit_squares(const dml__update *update, dml_ref x, dml_ref sums)
+{
+    const size_t groups = dml__squares_of(update->n);
+    dml_launch launch = dml__launch("sum_squares", groups, 1);
+    launch.buffer[0] = x;
+    launch.buffer[1] = sums;
+    launch.integer[0] = (int32_t)update->n;
+    launch.integer[1] = (int32_t)groups;
+    return dml__submit(update->device, &launch);
+}
+
+/* g = factor (g + decay w) */
+static dml_status dml__apply_trust(const dml__update *update, float trust, float decay, float epsilon)
+{
+    if (update->device->host_memory) {
+        const float *w = (const float *)dml__host(update->w);
+        float *g = (float *)dml__host(update->g);
+        double factor = 1;
+        if (update->adapts)
+            factor = dml__trust_of(sqrt((double)dml_dot(update->pool, update->n, w, w)),
+                                   sqrt((double)dml_dot(update->pool, update->n, g, g)), (double)trust,
+                                   (double)decay, (double)epsilon);
+        dml_axpby(update->pool, update->n, (float)(factor * (double)decay), w, (float)factor, g);
+        return DML_OK;
+    }
+    dml_status status = DML_OK;
+    if (update->adapts) status = dml__submit_squares(update, update->w, update->norms_at[0]);
+    if (update->adapts && status == DML_OK)
+        status = dml__submit_squares(update, update->g, update->norms_at[1]);
+    if (status != DML_OK) return status;
+    dml_launch launch = dml__launch("trust", update->n, 1);
+    launch.buffer[0] = update->w;
+    launch.buffer[1] = update->g;
+    launch.buffer[2] = update->norms_at[0];
+    launch.buffer[3] = update->norms_at[1];
+    launch.integer[0] = (int32_t)update->n;
+    launch.integer[1] = update->adapts ? (int32_t)dml__squares_of(update->n) : 0;
+    launch.real[0] = trust;
+    launch.real[1] = decay;
+    launch.real[2] = epsilon;
+    return dml__submit(update->device, &launch);
+}
+
+/* Before the rule of a row with `whole`: g becomes the step, but for the learning rate and the momentum. */
+static dml_status dml__prepare_whole(const dml_optimizer *o, const dml__update *update)
+{
+    if (o->kind == DML_LARS) return dml__apply_trust(update, o->trust, o->weight_decay, o->epsilon);
+    const dml_status status = dml__find_lamb_direction(o, update);
+    return status == DML_OK ? dml__apply_trust(update, 1.0f, 0.0f, 0.0f) : status;
+}
+
+DML__LOCAL dml_status dml__optimizer_step(const dml_optimizer *optimizer, const dml__update *update)
+{
+    const dml__optimizer_row *row = dml__optimizer_row_of(optimizer->kind);
+    /* What the rule itself keeps: LAMB's vectors are its direction's. */
+    const int states = optimizer->kind == DML_LAMB ? 0 : row->states(optimizer);
+    float number[DML__UPDATE_NUMBERS] = { 0 };
+    if (row->whole) {
+        const dml_status status = dml__prepare_whole(optimizer, update);
+        if (status != DML_OK) return status;
+    }
+    row->numbers(optimizer, (double)update->step + 1, number);
+    if (update->device->host_memory) {
+        float *state[DML__MAX_STATES] = { NULL };
+        for (int s = 0; s < states; s++) state[s] = (float *)dml__host(update->state[s]);
+        dml__update_by(row->rule, update->pool, update->n, (float *)dml__host(update->w),
+                       (const float *)dml__host(update->g), state, number);
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch(row->kernel, update->n, 1);
+    launch.buffer[0] = update->w;
+    launch.buffer[1] = update->g;
+    for (int s = 0; s < states; s++) launch.buffer[2 + s] = update->state[s];
+    launch.integer[0] = (int32_t)update->n;
+    memcpy(launch.real, number, sizeof number);
+    return dml__submit(update->device, &launch);
+}
+
+DML_API int dml_optimizer_states(const dml_optimizer *optimizer)
+{
+    const dml__optimizer_row *row = optimizer ? dml__optimizer_row_of(optimizer->kind) : NULL;
+    return row ? row->states(optimizer) : 0;
+}
+
+DML_API dml_status dml_optimizer_update(const dml_optimizer *optimizer, dml_pool *pool, uint64_t step,
+                                        size_t n, float *w, const float *g, float *const *state)
+{
+    if (!optimizer) return DML_ERROR_ARGUMENT;
+    dml_optimizer o = *optimizer;
+    const dml_status status = dml__complete_optimizer(&o, NULL);
+    if (status != DML_OK) return status;
+    const dml__optimizer_row *row = dml__optimizer_row_of(o.kind);
+    if (row->whole) return DML_ERROR_ARGUMENT;
+    float number[DML__UPDATE_NUMBERS] = { 0 }, *vector[DML__UPDATE_STATES] = { NULL };
+    for (int s = 0; s < row->states(&o); s++) vector[s] = state[s];
+    row->numbers(&o, (double)step + 1, number);
+    dml__update_by(row->rule, pool, n, w, g, vector, number);
+    return DML_OK;
+}
+
+static dml_optimizer dml__optimizer_with(dml_optimizer_kind kind, float lr)
+{
+    dml_optimizer optimizer;
+    memset(&optimizer, 0, sizeof optimizer);
+    optimizer.kind = kind;
+    optimizer.lr = lr;
+    return optimizer;
+}
+
 DML_API dml_optimizer dml_sgd(float lr, float momentum)
 {
-    const dml_optimizer optimizer = { DML_SGD, lr, momentum, 0.0f, false };
+    dml_optimizer optimizer = dml__optimizer_with(DML_SGD, lr);
+    optimizer.momentum = momentum;
+    return optimizer;
+}
+
+DML_API dml_optimizer dml_adam(float lr)
+{
+    return dml__optimizer_with(DML_ADAM, lr);
+}
+
+DML_API dml_optimizer dml_adamw(float lr, float weight_decay)
+{
+    dml_optimizer optimizer = dml__optimizer_with(DML_ADAMW, lr);
+    optimizer.weight_decay = weight_decay;
+    return optimizer;
+}
+
+DML_API dml_optimizer dml_rmsprop(float lr)
+{
+    return dml__optimizer_with(DML_RMSPROP, lr);
+}
+
+DML_API dml_optimizer dml_adagrad(float lr)
+{
+    return dml__optimizer_with(DML_ADAGRAD, lr);
+}
+
+DML_API dml_optimizer dml_lars(float lr, float momentum)
+{
+    dml_optimizer optimizer = dml__optimizer_with(DML_LARS, lr);
+    optimizer.momentum = momentum;
+    return optimizer;
+}
+
+DML_API dml_optimizer dml_lamb(float lr, float weight_decay)
+{
+    dml_optimizer optimizer = dml__optimizer_with(DML_LAMB, lr);
+    optimizer.weight_decay = weight_decay;
     return optimizer;
 }
 
 #endif
 
-/* ---- train/trainer.c ---- */
+/* ---- train/lbfgs.c ---- */
 
-#ifndef DML_TRAIN_TRAINER_C
-#define DML_TRAIN_TRAINER_C
+#ifndef DML_TRAIN_LBFGS_C
+#define DML_TRAIN_LBFGS_C
+
+#include <math.h>
+#include <string.h>
+
+#define DML__MOST_HISTORY 100
+#define DML__SEARCH_STEPS 25 /* evaluations of one line search, in each of its halves */
+#define DML__ENOUGH_DECREASE 1e-4
+#define DML__ENOUGH_FLATNESS 0.9
+
+typedef struct dml__lbfgs {
+    size_t n;
+    dml_pool *pool;
+    dml_function function;
+    void *user;
+    int history, pairs, next; /* room for pairs; how many there are; where the next goes */
+    float *step[DML__MOST_HISTORY], *turn[DML__MOST_HISTORY]; /* of x, of the gradient; (n) each */
+    double product[DML__MOST_HISTORY];                        /* of the two */
+    float *x, *gradient, *direction, *trial, *trial_gradient; /* (n) */
+    int evaluations;
+} dml__lbfgs;
+
+static double dml__dot_of(const dml__lbfgs *l, const float *a, const float *b)
+{
+    return (double)dml_dot(l->pool, l->n, a, b);
+}
+
+/* y += alpha x */
+static void dml__add_to(const dml__lbfgs *l, double alpha, const float *x, float *y)
+{
+    dml_axpby(l->pool, l->n, (float)alpha, x, 1.0f, y);
+}
+
+static float dml__largest(size_t n, const float *x)
+{
+    float largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        const float size = fabsf(x[i]);
+        if (!(size <= largest)) largest = size; /* a NaN too */
+    }
+    return largest;
+}
+
+/* ---- the direction ---- */
+
+/* The k-th newest pair. */
+static int dml__pair_at(const dml__lbfgs *l, int k)
+{
+    return (l->next - 1 - k + 2 * l->history) % l->history;
+}
+
+/* direction = - (the inverse Hessian as the pairs have it) gradient */
+static void dml__find_direction(const dml__lbfgs *l)
+{
+    double alpha[DML__MOST_HISTORY];
+    float *d = l->direction;
+    dml_axpby(l->pool, l->n, -1.0f, l->gradient, 0.0f, d);
+    for (int k = 0; k < l->pairs; k++) {
+        const int p = dml__pair_at(l, k);
+        alpha[k] = dml__dot_of(l, l->step[p], d) / l->product[p];
+        dml__add_to(l, -alpha[k], l->turn[p], d);
+    }
+    if (l->pairs) {
+        const int p = dml__pair_at(l, 0);
+        dml_scale(l->pool, l->n, (float)(l->product[p] / dml__dot_of(l, l->turn[p], l->turn[p])), d);
+    }
+    for (int k = l->pairs - 1; k >= 0; k--) {
+        const int p = dml__pair_at(l, k);
+        dml__add_to(l, alpha[k] - dml__dot_of(l, l->turn[p], d) / l->product[p], l->step[p], d);
+    }
+}
+
+/* From x and its gradient to trial and trial's, which take their place. A pair without curvature teaches
+   nothing. */
+static void dml__move(dml__lbfgs *l)
+{
+    const int p = l->next;
+    dml_axpby(l->pool, l->n, 1.0f, l->trial, 0.0f, l->step[p]);
+    dml__add_to(l, -1, l->x, l->step[p]);
+    dml_axpby(l->pool, l->n, 1.0f, l->trial_gradient, 0.0f, l->turn[p]);
+    dml__add_to(l, -1, l->gradient, l->turn[p]);
+    l->product[p] = dml__dot_of(l, l->step[p], l->turn[p]);
+    if (l->product[p] > 1e-10 * dml__dot_of(l, l->turn[p], l->turn[p])) {
+        l->next = (p + 1) % l->history;
+        if (l->pairs < l->history) l->pairs++;
+    }
+    dml_axpby(l->pool, l->n, 1.0f, l->trial, 0.0f, l->x);
+    dml_axpby(l->pool, l->n, 1.0f, l->trial_gradient, 0.0f, l->gradient);
+}
+
+/* ---- the line search ---- */
+
+typedef struct dml__point {
+    double at, value, slope;
+} dml__point;
+
+static dml__point dml__evaluate(dml__lbfgs *l, double at)
+{
+    dml__point point;
+    dml_axpby(l->pool, l->n, 1.0f, l->x, 0.0f, l->trial);
+    dml__add_to(l, at, l->direction, l->trial);
+    point.at = at;
+    point.value = l->function(l->user, l->trial, l->trial_gradient);
+    point.slope = dml__dot_of(l, l->trial_gradient, l->direction);
+    l->evaluations++;
+    return point;
+}
+
+/* Also false for a value that is no number. */
+static bool dml__decreases(const dml__point *start, const dml__point *now)
+{
+    return now->value <= start->value + DML__ENOUGH_DECREASE * now->at * start->slope;
+}
+
+static bool dml__flat(const dml__point *start, const dml__point *now)
+{
+    return fabs(now->slope) <= -DML__ENOUGH_FLATNESS * start->slope;
+}
+
+/* The minimum of the cubic through two points, kept from their neighbourhoods; the middle where there is
+   none. */
+static double dml__between(const dml__point *a, const dml__point *b)
+{
+    const double width = b->at - a->at;
+    const double c = a->slope + b->slope - 3 * (a->value - b->value) / (a->at - b->at);
+    const double square = c * c - a->slope * b->slope;
+    double part = 0.5;
+    if (square >= 0) {
+        const double root = width > 0 ? sqrt(square) : -sqrt(square);
+        const double found = 1 - (b->slope + root - c) / (b->slope - a->slope + 2 * root);
+        if (found == found) part = fmin(0.9, fmax(0.1, found));
+    }
+    return a->at + part * width;
+}
+
+/* A point where both conditions hold lies between the two; `low` has the least value so far. */
+static bool dml__narrow(dml__lbfgs *l, const dml__point *start, dml__point low, dml__point high,
+                        dml__point *found)
+{
+    for (int i = 0; i < DML__SEARCH_STEPS; i++) {
+        const dml__point now = dml__evaluate(l, dml__between(&low, &high));
+        if (!dml__decreases(start, &now) || now.value >= low.value) {
+            high = now;
+            continue;
+        }
+        if (dml__flat(start, &now)) {
+            *found = now;
+            return true;
+        }
+        if (now.slope * (high.at - low.at) >= 0) high = low;
+        low = now;
+    }
+    if (low.at == 0 || !(low.value < start->value)) return false;
+    *found = dml__evaluate(l, low.at);
+    return true;
+}
+
+/* Goes along the direction until the value rises or the slope turns. Leaves the point found in trial. */
+static bool dml__search(dml__lbfgs *l, const dml__point *start, double at, dml__point *found)
+{
+    dml__point before = *start;
+    for (int i = 0; i < DML__SEARCH_STEPS; i++, at *= 2) {
+        const dml__point now = dml__evaluate(l, at);
+        if (!dml__decreases(start, &now) || (i > 0 && now.value >= before.value))
+            return dml__narrow(l, start, before, now, found);
+        *found = now;
+        if (dml__flat(start, &now)) return true;
+        if (now.slope >= 0) return dml__narrow(l, start, now, before, found);
+        before = now;
+    }
+    return true;
+}
+
+/* ---- all of it ---- */
+
+static dml_lbfgs_end dml__minimise(dml__lbfgs *l, const dml_lbfgs_options *o, dml_lbfgs_result *result)
+{
+    for (; result->iterations < o->iterations; result->iterations++) {
+        dml__point start, found;
+        result->gradient = dml__largest(l->n, l->gradient);
+        if (result->gradient <= o->tolerance) return DML_LBFGS_CONVERGED;
+        dml__find_direction(l);
+        start.at = 0;
+        start.value = result->value;
+        start.slope = dml__dot_of(l, l->gradient, l->direction);
+        const double first = l->pairs ? 1 : fmin(1, 1 / sqrt(-start.slope)); /* at first no longer than 1 */
+        if (!(start.slope < 0) || !dml__search(l, &start, first, &found)) {
+            if (l->pairs == 0) return DML_LBFGS_STALLED;
+            l->pairs = 0; /* once more, along the gradient alone */
+            continue;
+        }
+        dml__move(l);
+        result->value = found.value;
+    }
+    result->gradient = dml__largest(l->n, l->gradient);
+    return result->gradient <= o->tolerance ? DML_LBFGS_CONVERGED : DML_LBFGS_INTERRUPTED;
+}
+
+static dml_status dml__minimise_in(dml__lbfgs *l, float *vectors, const dml_lbfgs_options *o,
+                                   dml_lbfgs_result *result)
+{
+    float **const places[] = { &l->gradient, &l->direction, &l->trial, &l->trial_gradient };
+    for (int i = 0; i < 4; i++, vectors += l->n) *places[i] = vectors;
+    for (int i = 0; i < l->history; i++, vectors += 2 * l->n) {
+        l->step[i] = vectors;
+        l->turn[i] = vectors + l->n;
+    }
+    result->value = l->function(l->user, l->x, l->gradient);
+    l->evaluations = 1;
+    if (!isfinite(result->value)) return DML_ERROR_ARGUMENT;
+    result->end = dml__minimise(l, o, result);
+    result->evaluations = l->evaluations;
+    return DML_OK;
+}
+
+DML_API dml_status dml_lbfgs_minimize(size_t n, float *x, dml_function function, void *user,
+                                      const dml_lbfgs_options *options, dml_lbfgs_result *result)
+{
+    dml_lbfgs_options o;
+    dml_lbfgs_result ignored;
+    dml__lbfgs l;
+    dml__memory memory;
+    memset(&o, 0, sizeof o);
+    memset(&l, 0, sizeof l);
+    if (options) o = *options;
+    if (!result) result = &ignored;
+    memset(result, 0, sizeof *result);
+    if (!o.history) o.history = 10;
+    if (!o.iterations) o.iterations = 100;
+    if (o.tolerance == 0.0f) o.tolerance = 1e-5f;
+    if (!x || !function || n == 0 || o.history < 0 || o.history > DML__MOST_HISTORY || o.iterations < 0 ||
+        !(o.tolerance > 0.0f))
+        return DML_ERROR_ARGUMENT;
+    l.n = n;
+    l.pool = o.pool;
+    l.function = function;
+    l.user = user;
+    l.history = o.history;
+    l.x = x;
+    dml__memory_init(&memory, &o.allocator, NULL, 0);
+    float *vectors = (float *)dml__allocate_array(&memory, n, (size_t)(2 * o.history + 4) * sizeof(float));
+    if (!vectors) return DML_ERROR_MEMORY;
+    const dml_status status = dml__minimise_in(&l, vectors, &o, result);
+    dml__release(&memory, vectors);
+    return status;
+}
+
+#endif
+
+/* ---- train/schedule.c ---- */
+
+#ifndef DML_TRAIN_SCHEDULE_C
+#define DML_TRAIN_SCHEDULE_C
+
+/* ---- train/schedule_internal.h ---- */
+
+/* schedule_internal.h: what a trainer asks of a schedule. */
+#ifndef DML_TRAIN_SCHEDULE_INTERNAL_H
+#define DML_TRAIN_SCHEDULE_INTERNAL_H
+
+#define DML__MOST_SCHEDULED_LR 1e6f /* an exponential one that grows stops there */
+
+/* Refuses a schedule that can't be, with the error recorded; DML_SCHEDULE_NONE can. */
+DML__LOCAL dml_status dml__check_schedule(const dml_schedule *schedule, dml__error *error);
+
+#endif
+
+#include <math.h>
+#include <string.h>
+
+static dml_schedule dml__schedule_of(dml_schedule_kind kind, float lr, uint64_t steps)
+{
+    dml_schedule schedule;
+    memset(&schedule, 0, sizeof schedule);
+    schedule.kind = kind;
+    schedule.lr = lr;
+    schedule.steps = steps;
+    return schedule;
+}
+
+DML_API dml_schedule dml_schedule_constant(float lr)
+{
+    return dml__schedule_of(DML_SCHEDULE_CONSTANT, lr, 0);
+}
+
+DML_API dml_schedule dml_schedule_step(float lr, uint64_t every, float factor)
+{
+    dml_schedule schedule = dml__schedule_of(DML_SCHEDULE_STEP, lr, every);
+    schedule.factor = factor;
+    return schedule;
+}
+
+DML_API dml_schedule dml_schedule_exponential(float lr, float factor)
+{
+    dml_schedule schedule = dml__schedule_of(DML_SCHEDULE_EXPONENTIAL, lr, 0);
+    schedule.factor = factor;
+    return schedule;
+}
+
+DML_API dml_schedule dml_schedule_cosine(float lr, uint64_t steps, float minimum)
+{
+    dml_schedule schedule = dml__schedule_of(DML_SCHEDULE_COSINE, lr, steps);
+    schedule.minimum = minimum;
+    return schedule;
+}
+
+DML_API dml_schedule dml_schedule_linear(float lr, uint64_t steps, float minimum)
+{
+    dml_schedule schedule = dml__schedule_of(DML_SCHEDULE_POLYNOMIAL, lr, steps);
+    schedule.minimum = minimum;
+    return schedule;
+}
+
+DML_API dml_schedule dml_schedule_polynomial(float lr, uint64_t steps, float power)
+{
+    dml_schedule schedule = dml__schedule_of(DML_SCHEDULE_POLYNOMIAL, lr, steps);
+    schedule.power = power;
+    return schedule;
+}
+
+DML_API dml_schedule dml_schedule_one_cycle(float highest, uint64_t steps)
+{
+    return dml__schedule_of(DML_SCHEDULE_ONE_CYCLE, highest, steps);
+}
+
+DML_API dml_schedule dml_schedule_warm_up(dml_schedule schedule, uint64_t steps, float from)
+{
+    schedule.warm_up = steps;
+    schedule.warm_up_from = from;
+    return schedule;
+}
+
+static bool dml__in_range(float value, float most)
+{
+    return value >= 0.0f && value <= most; /* a NaN isn't */
+}
+
+DML__LOCAL dml_status dml__check_schedule(const dml_schedule *s, dml__error *error)
+{
+    const struct {
+        const char *name;
+        float value, most;
+    } numbers[] = { { "lr", s->lr, 1e6f },           { "factor", s->factor, 1e6f },
+                    { "minimum", s->minimum, 1e6f }, { "power", s->power, 1e6f },
+                    { "rise", s->rise, 1.0f },       { "start", s->start, 1e9f },
+                    { "end", s->end, 1e9f },         { "warm_up_from", s->warm_up_from, 1.0f } };
+    if ((unsigned)s->kind > DML_SCHEDULE_ONE_CYCLE)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "no schedule of kind %d", (int)s->kind);
+    if (s->kind == DML_SCHEDULE_NONE) return DML_OK;
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        if (!dml__in_range(numbers[i].value, numbers[i].most))
+            return dml__fail(error, DML_ERROR_ARGUMENT, "a schedule with %s %g: it must be in 0 .. %g",
+                             numbers[i].name, (double)numbers[i].value, (double)numbers[i].most);
+    const bool counts = s->kind != DML_SCHEDULE_CONSTANT && s->kind != DML_SCHEDULE_EXPONENTIAL;
+    if (counts && s->steps == 0)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "a schedule over 0 steps; say in `steps` how many it has%s",
+                         s->kind == DML_SCHEDULE_STEP ? " between drops" : "");
+    return DML_OK;
+}
+
+/* Half a cosine from `from` to `to`. */
+static double dml__half_cosine(double from, double to, double part)
+{
+    const double pi = 3.14159265358979323846;
+    return to + (from - to) * (1 + cos(pi * part)) / 2;
+}
+
+static double dml__one_cycle_lr(const dml_schedule *s, double step)
+{
+    const double highest = (double)s->lr, last = (double)s->steps - 1;
+    const double start = highest / (s->start > 0 ? (double)s->start : 25);
+    const double end = start / (s->end > 0 ? (double)s->end : 1e4);
+    const double rise = s->rise > 0 ? (double)s->rise : 0.3;
+    const double top = rise * (double)s->steps - 1;
+    if (step >= last) return end;
+    if (step <= top) return top > 0 ? dml__half_cosine(start, highest, step / top) : highest;
+    return dml__half_cosine(highest, end, (step - top) / (last - top));
+}
+
+static double dml__schedule_at(const dml_schedule *s, uint64_t step)
+{
+    const double lr = (double)s->lr, minimum = (double)s->minimum;
+    const double part = step < s->steps ? (double)step / (double)s->steps : 1;
+    switch (s->kind) {
+    case DML_SCHEDULE_STEP: return lr * pow((double)s->factor, (double)(step / s->steps));
+    case DML_SCHEDULE_EXPONENTIAL: return lr * pow((double)s->factor, (double)step);
+    case DML_SCHEDULE_COSINE: return dml__half_cosine(lr, minimum, part);
+    case DML_SCHEDULE_POLYNOMIAL:
+        return minimum + (lr - minimum) * pow(1 - part, s->power > 0 ? (double)s->power : 1);
+    case DML_SCHEDULE_ONE_CYCLE: return dml__one_cycle_lr(s, (double)step);
+    default: return lr;
+    }
+}
+
+DML_API float dml_schedule_lr(const dml_schedule *s, uint64_t step)
+{
+    if (!s || s->kind == DML_SCHEDULE_NONE || dml__check_schedule(s, NULL) != DML_OK) return NAN;
+    double lr;
+    if (step < s->warm_up) {
+        const double from = (double)s->warm_up_from;
+        lr = dml__schedule_at(s, 0) * (from + (1 - from) * ((double)step / (double)s->warm_up));
+    } else {
+        lr = dml__schedule_at(s, step - s->warm_up);
+    }
+    return lr < (double)DML__MOST_SCHEDULED_LR ? (float)lr : DML__MOST_SCHEDULED_LR;
+}
+
+DML_API float dml_plateau_lr(dml_plateau *p, float measure)
+{
+    if (!p) return NAN;
+    const float margin = p->threshold * (p->best < 0.0f ? -p->best : p->best);
+    const bool better = p->rises ? measure > p->best + margin : measure < p->best - margin;
+    if (isfinite(measure) && (p->measures == 0 || better)) {
+        p->best = measure;
+        p->bad = 0;
+        p->measures = 1;
+    } else if (++p->bad > p->patience) {
+        const float lr = p->lr * (p->factor > 0.0f ? p->factor : 0.1f);
+        if (p->lr > p->minimum) p->lr = lr > p->minimum ? lr : p->minimum;
+        p->bad = 0;
+    }
+    return p->lr;
+}
+
+#endif
+
+/* ---- train/parameter_group.c ---- */
+
+#ifndef DML_TRAIN_PARAMETER_GROUP_C
+#define DML_TRAIN_PARAMETER_GROUP_C
+
+#define DML__MOST_SCALE 1e6f
+
+static dml_status dml__set_scale(dml_node *parameter, float *place, const char *what, float scale)
+{
+    if (parameter->op != dml__parameter_op())
+        return dml__node_fail(parameter, DML_ERROR_ARGUMENT, "only a parameter has a scale of its %s", what);
+    if (!(scale >= 0.0f && scale <= DML__MOST_SCALE))
+        return dml__node_fail(parameter, DML_ERROR_ARGUMENT,
+                              "a scale of its %s of %g asked for, it must be in "
+                              "0 .. %g",
+                              what, (double)scale, (double)DML__MOST_SCALE);
+    *place = scale;
+    return DML_OK;
+}
+
+DML_API float dml_parameter_lr_scale(const dml_node *parameter)
+{
+    return parameter ? parameter->lr_scale : 0.0f;
+}
+
+DML_API float dml_parameter_decay_scale(const dml_node *parameter)
+{
+    return parameter ? parameter->decay_scale : 0.0f;
+}
+
+DML_API dml_status dml_parameter_set_lr_scale(dml_node *parameter, float scale)
+{
+    if (!parameter) return DML_ERROR_ARGUMENT;
+    return dml__set_scale(parameter, &parameter->lr_scale, "learning rate", scale);
+}
+
+DML_API dml_status dml_parameter_set_decay_scale(dml_node *parameter, float scale)
+{
+    if (!parameter) return DML_ERROR_ARGUMENT;
+    return dml__set_scale(parameter, &parameter->decay_scale, "weight decay", scale);
+}
+
+DML_API dml_status dml_graph_decay_matrices_only(dml_graph *graph)
+{
+    if (!graph) return DML_ERROR_ARGUMENT;
+    for (dml_node *node = graph->first; node; node = node->next)
+        if (node->op == dml__parameter_op() && node->shape.ndim < 2) node->decay_scale = 0.0f;
+    return DML_OK;
+}
+
+#endif
+
+/* ---- train/trainer_update.c ---- */
+
+#ifndef DML_TRAIN_TRAINER_UPDATE_C
+#define DML_TRAIN_TRAINER_UPDATE_C
 
 /* ---- train/trainer_internal.h ---- */
 
@@ -18480,7 +22935,8 @@ DML_API dml_optimizer dml_sgd(float lr, float momentum)
 #ifndef DML_TRAIN_TRAINER_INTERNAL_H
 #define DML_TRAIN_TRAINER_INTERNAL_H
 
-#define DML__MAX_VECTORS (DML_OPTIMIZER_STATE + DML__MAX_STATES)
+#define DML__MAX_VECTORS (DML_OPTIMIZER_STATE + DML__MAX_STATES + 1)
+#define DML__MOST_CLIP 1e30f
 
 struct dml_trainer {
     dml__owned owned; /* first: the context destroys through it */
@@ -18491,7 +22947,7 @@ struct dml_trainer {
     dml_buffer *vector[DML__MAX_VECTORS]; /* w is the graph's, g the program's, the states are its own */
     float *mirror[DML__MAX_VECTORS];      /* host copies, where the device has memory of its own; w's is the
                                              graph's */
-    int vectors;
+    int states, vectors; /* the optimizer's; all, with the average, which is the last if there is one */
     uint64_t steps;
     dml_sync sync;
     /* What g holds: the mean over this many samples of all ranks, or, while `pending`, the sum over this
@@ -18499,10 +22955,313 @@ struct dml_trainer {
     double held;
     bool pending;
     bool spoiled; /* by a backward pass that failed: nothing to apply, until another one or dml_trainer_put */
+    /* What the first update after a backward pass does to g. */
+    float clip_norm, clip_value; /* 0: nothing */
+    bool clipped;                /* done */
+    double norm;                 /* of g before clip_norm; NaN while only the device knows */
+    dml_schedule schedule;
+    float average;       /* what the moving average keeps; 0: there is none */
+    bool swapped;        /* it lies in w, and w in its place */
+    dml_buffer *squares; /* partial sums of squares, where the device has memory of its own */
 };
+
+static inline dml_ref dml__trainer_ref(const dml_trainer *trainer, int vector, size_t begin)
+{
+    const dml_ref ref = { trainer->vector[vector], begin * sizeof(float) };
+    return ref;
+}
+
+/* "velocity", "average": what a vector after w and g is called in files. */
+static inline const char *dml__vector_name(const dml_trainer *trainer, int vector)
+{
+    const int state = vector - DML_OPTIMIZER_STATE;
+    return state < trainer->states ? trainer->row->state[state] : "average";
+}
+
+/* DML_ERROR_STATE while the average is in the parameters' place, where nothing may count on w. */
+DML__LOCAL dml_status dml__check_not_swapped(const dml_trainer *trainer);
+
+/* Exchanges w and its average. */
+DML__LOCAL dml_status dml__swap_average_in(dml_trainer *trainer);
+
+/* g = factor g */
+DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, double factor);
+
+/* The norm of g, before it was clipped. */
+DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm);
+
+/* DML_ERROR_STATE while g waits for more. */
+DML__LOCAL dml_status dml__check_whole(const dml_trainer *trainer);
+
+/* The optimizer's step for elements [begin, end). */
+DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, size_t end);
 
 #endif
 
+#include <math.h>
+#include <string.h>
+
+/* ---- the whole gradient ---- */
+
+/* g = factor g */
+DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, double factor)
+{
+    const size_t n = trainer->program->graph->trained_count;
+    const dml_ref g = { trainer->vector[DML_GRADIENTS], 0 };
+    dml_device *device = &trainer->context->device;
+    if (factor == 1) return DML_OK;
+    if (device->host_memory) {
+        dml_scale(trainer->context->pool, n, (float)factor, (float *)dml__host(g));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("axpby", n, 1);
+    launch.buffer[0] = g;
+    launch.buffer[1] = g;
+    launch.integer[0] = (int32_t)n;
+    launch.real[0] = (float)factor;
+    return dml__submit(device, &launch);
+}
+
+/* A launch over g, which is buffer 0. */
+static dml_launch dml__launch_on_gradient(const dml_trainer *trainer, const char *kernel, size_t size)
+{
+    const size_t n = trainer->program->graph->trained_count;
+    dml_launch launch = dml__launch(kernel, size, 1);
+    launch.buffer[0] = dml__trainer_ref(trainer, DML_GRADIENTS, 0);
+    launch.buffer[1].buffer = trainer->squares;
+    launch.integer[0] = (int32_t)n;
+    launch.integer[1] = (int32_t)dml__squares_of(trainer->program->graph->trained_count);
+    return launch;
+}
+
+static double dml__host_norm(const dml_trainer *trainer)
+{
+    const float *g = (const float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, 0));
+    return sqrt((double)dml_dot(trainer->context->pool, trainer->program->graph->trained_count, g, g));
+}
+
+static dml_status dml__start_device_norm(dml_trainer *trainer)
+{
+    const dml_launch launch = dml__launch_on_gradient(
+        trainer, "sum_squares", dml__squares_of(trainer->program->graph->trained_count));
+    return dml__submit(&trainer->context->device, &launch);
+}
+
+static dml_status dml__read_device_norm(dml_trainer *trainer, double *norm)
+{
+    dml_device *device = &trainer->context->device;
+    float squares[DML__MOST_SQUARES];
+    const size_t groups = dml__squares_of(trainer->program->graph->trained_count);
+    const dml_ref from = { trainer->squares, 0 };
+    const dml_status status = device->backend->read(device, squares, from, groups * sizeof squares[0]);
+    double sum = 0;
+    for (size_t i = 0; i < groups && status == DML_OK; i++) sum += (double)squares[i];
+    *norm = sqrt(sum);
+    return status;
+}
+
+DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm)
+{
+    const bool clipped = trainer->clipped && trainer->clip_norm > 0.0f;
+    if (trainer->context->device.host_memory) {
+        *norm = clipped ? trainer->norm : dml__host_norm(trainer);
+        return DML_OK;
+    }
+    const dml_status status = clipped ? DML_OK : dml__start_device_norm(trainer);
+    return status == DML_OK ? dml__read_device_norm(trainer, norm) : status;
+}
+
+/* To a norm of at most clip_norm, as PyTorch's clip_grad_norm_ does, which divides by a little more than the
+   norm. A norm that is NaN spoils all of g, so that it is seen. */
+static dml_status dml__clip_norm_of_gradient(dml_trainer *trainer)
+{
+    dml_device *device = &trainer->context->device;
+    if (device->host_memory) {
+        trainer->norm = dml__host_norm(trainer);
+        const double factor = (double)trainer->clip_norm / (trainer->norm + 1e-6);
+        return factor >= 1 ? DML_OK : dml__scale_gradient(trainer, factor);
+    }
+    const dml_status status = dml__start_device_norm(trainer);
+    if (status != DML_OK) return status;
+    dml_launch launch = dml__launch_on_gradient(trainer, "clip_norm", trainer->program->graph->trained_count);
+    launch.real[0] = trainer->clip_norm;
+    return dml__submit(device, &launch);
+}
+
+static dml_status dml__clip_values_of_gradient(dml_trainer *trainer)
+{
+    dml_device *device = &trainer->context->device;
+    if (device->host_memory) {
+        dml_clip_values(trainer->context->pool, trainer->program->graph->trained_count, trainer->clip_value,
+                        (float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, 0)));
+        return DML_OK;
+    }
+    dml_launch launch =
+        dml__launch_on_gradient(trainer, "clip_values", trainer->program->graph->trained_count);
+    launch.real[0] = trainer->clip_value;
+    return dml__submit(device, &launch);
+}
+
+/* Once after each backward pass, before the first range is updated. */
+static dml_status dml__clip_gradient(dml_trainer *trainer)
+{
+    if (trainer->clipped) return DML_OK;
+    dml_status status = trainer->clip_value > 0.0f ? dml__clip_values_of_gradient(trainer) : DML_OK;
+    if (status == DML_OK && trainer->clip_norm > 0.0f) status = dml__clip_norm_of_gradient(trainer);
+    trainer->clipped = status == DML_OK;
+    return status;
+}
+
+/* ---- the average ---- */
+
+DML__LOCAL dml_status dml__check_not_swapped(const dml_trainer *trainer)
+{
+    if (!trainer->swapped) return DML_OK;
+    return dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                     "the parameters' average is in their place; call dml_trainer_swap_average again first");
+}
+
+/* Elements [begin, end) of the average follow w; after the first update they are w. */
+static dml_status dml__update_average(dml_trainer *trainer, size_t begin, size_t end)
+{
+    const int vector = trainer->vectors - 1;
+    const float keep = trainer->steps ? trainer->average : 0.0f, add = trainer->steps ? 1 - keep : 1.0f;
+    const dml_ref w = dml__trainer_ref(trainer, DML_PARAMETERS, begin);
+    const dml_ref average = dml__trainer_ref(trainer, vector, begin);
+    dml_device *device = &trainer->context->device;
+    if (device->host_memory) {
+        dml_axpby(trainer->context->pool, end - begin, add, (const float *)dml__host(w), keep,
+                  (float *)dml__host(average));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("axpby", end - begin, 1);
+    launch.buffer[0] = w;
+    launch.buffer[1] = average;
+    launch.integer[0] = (int32_t)(end - begin);
+    launch.real[0] = add;
+    launch.real[1] = keep;
+    return dml__submit(device, &launch);
+}
+
+DML__LOCAL dml_status dml__swap_average_in(dml_trainer *trainer)
+{
+    dml_device *device = &trainer->context->device;
+    const size_t bytes = trainer->program->graph->trained_count * sizeof(float);
+    const int average = trainer->vectors - 1,
+              ring[4] = { DML_GRADIENTS, DML_PARAMETERS, average, DML_GRADIENTS };
+    dml_status status = DML_OK;
+    trainer->spoiled = true;
+    trainer->held = 0;
+    trainer->pending = false;
+    for (int i = 0; i < 3 && status == DML_OK; i++) /* g = w, w = average, average = g */
+        status = device->backend->copy(device, dml__trainer_ref(trainer, ring[i], 0),
+                                       dml__trainer_ref(trainer, ring[i + 1], 0), bytes);
+    if (status == DML_OK) trainer->swapped = !trainer->swapped;
+    return status;
+}
+
+/* ---- ranges ---- */
+
+/* Elements [begin, end), of parameters with the scales of `group`. */
+static dml_status dml__update_run(dml_trainer *trainer, const dml_node *group, size_t begin, size_t end)
+{
+    dml_optimizer optimizer = trainer->optimizer;
+    dml__update update;
+    memset(&update, 0, sizeof update);
+    optimizer.lr *= group->lr_scale;
+    optimizer.weight_decay *= group->decay_scale;
+    update.device = &trainer->context->device;
+    update.pool = trainer->context->pool;
+    update.n = end - begin;
+    update.w = dml__trainer_ref(trainer, DML_PARAMETERS, begin);
+    update.g = dml__trainer_ref(trainer, DML_GRADIENTS, begin);
+    for (int s = 0; s < trainer->states; s++)
+        update.state[s] = dml__trainer_ref(trainer, DML_OPTIMIZER_STATE + s, begin);
+    update.step = trainer->steps;
+    update.adapts = group->decay_scale > 0.0f;
+    for (int i = 0; i < 2; i++) {
+        update.norms_at[i].buffer = trainer->squares;
+        update.norms_at[i].offset = (size_t)(i + 1) * DML__MOST_SQUARES * sizeof(float);
+    }
+    return dml__optimizer_step(&optimizer, &update);
+}
+
+/* Neighbours with the same scales in one pass. */
+static dml_status dml__update_runs(dml_trainer *trainer, size_t begin, size_t end)
+{
+    const dml_node *group = NULL, *p = trainer->program->graph->first_parameter;
+    dml_status status = DML_OK;
+    for (; p && status == DML_OK; p = p->next_parameter) {
+        if (p->frozen || p->offset >= end || p->offset + dml_shape_count(&p->shape) <= begin) continue;
+        if (!group) group = p;
+        if (trainer->row->whole && p->offset > begin) {
+            status = dml__update_run(trainer, group, begin, p->offset);
+            begin = p->offset;
+            group = p;
+        }
+        if (p->lr_scale == group->lr_scale && p->decay_scale == group->decay_scale) continue;
+        status = dml__update_run(trainer, group, begin, p->offset);
+        begin = p->offset;
+        group = p;
+    }
+    return group && status == DML_OK ? dml__update_run(trainer, group, begin, end) : status;
+}
+
+/* Whether [begin, end) cuts no parameter, where the optimizer looks at whole ones. */
+static dml_status dml__check_cuts(const dml_trainer *trainer, size_t begin, size_t end)
+{
+    const dml_node *p = trainer->row->whole && begin < end ? trainer->program->graph->first_parameter : NULL;
+    for (; p; p = p->next_parameter) {
+        const size_t from = p->offset, to = p->offset + dml_shape_count(&p->shape);
+        if (p->frozen || ((begin <= from || begin >= to) && (end <= from || end >= to))) continue;
+        return dml__fail(
+            &trainer->context->error, DML_ERROR_ARGUMENT,
+            "an update of elements %zu to %zu asked for, but %s updates whole parameters, and '%s' "
+            "is elements %zu to %zu",
+            begin, end, trainer->row->name, p->name, from, to);
+    }
+    return DML_OK;
+}
+
+DML__LOCAL dml_status dml__check_whole(const dml_trainer *trainer)
+{
+    if (!trainer->pending) return DML_OK;
+    return dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                     "an update while the gradient waits for more: the last backward before it comes without "
+                     "DML_MORE");
+}
+
+DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, size_t end)
+{
+    dml_context *context = trainer->context;
+    const size_t count = trainer->program->graph->trained_count;
+    if (context->error.status != DML_OK) return context->error.status;
+    if (begin > end || end > count)
+        return dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                         "an update of elements %zu to %zu asked for; there are %zu trained ones", begin, end,
+                         count);
+    dml_status status = dml__check_whole(trainer);
+    if (status == DML_OK) status = dml__check_not_swapped(trainer);
+    if (status == DML_OK) status = dml__check_cuts(trainer, begin, end);
+    if (status != DML_OK) return status;
+    if (trainer->spoiled)
+        return dml__fail(&context->error, DML_ERROR_STATE,
+                         "an update, but there is no gradient: the last backward pass failed, or what it "
+                         "left has been used "
+                         "up (by lars, lamb or an exchange with the average); make it again");
+    status = dml__clip_gradient(trainer);
+    if (status == DML_OK) status = dml__update_runs(trainer, begin, end);
+    return status == DML_OK && trainer->average > 0.0f ? dml__update_average(trainer, begin, end) : status;
+}
+
+#endif
+
+/* ---- train/trainer.c ---- */
+
+#ifndef DML_TRAIN_TRAINER_C
+#define DML_TRAIN_TRAINER_C
+
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -18524,6 +23283,7 @@ static void dml__trainer_destroy_owned(dml__owned *owned)
         if (v != DML_PARAMETERS) dml__release(&context->memory, trainer->mirror[v]);
         if (v >= DML_OPTIMIZER_STATE) dml__buffer_destroy(context, trainer->vector[v]);
     }
+    dml__buffer_destroy(context, trainer->squares);
     dml_program_destroy(trainer->program);
     dml__release(&context->memory, trainer);
 }
@@ -18537,10 +23297,10 @@ static dml_status dml__trainer_allocate(dml_trainer *trainer)
 {
     dml_context *context = trainer->context;
     const size_t count = trainer->program->graph->trained_count;
-    const int states = trainer->row->states(&trainer->optimizer);
     trainer->vector[DML_PARAMETERS] = trainer->program->graph->w;
     trainer->vector[DML_GRADIENTS] = trainer->program->g;
-    trainer->vectors = DML_OPTIMIZER_STATE + states;
+    trainer->states = trainer->row->states(&trainer->optimizer);
+    trainer->vectors = DML_OPTIMIZER_STATE + trainer->states + (trainer->average > 0.0f ? 1 : 0);
     for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors; v++) {
         trainer->vector[v] = dml__buffer_create(context, count * sizeof(float));
         if (!trainer->vector[v]) return context->error.status;
@@ -18550,6 +23310,8 @@ static dml_status dml__trainer_allocate(dml_trainer *trainer)
         if (status != DML_OK) return status;
     }
     if (context->device.host_memory) return DML_OK;
+    trainer->squares = dml__buffer_create(context, 3 * DML__MOST_SQUARES * sizeof(float));
+    if (!trainer->squares) return context->error.status;
     trainer->mirror[DML_PARAMETERS] = dml__graph_host(trainer->program->graph);
     if (!trainer->mirror[DML_PARAMETERS]) return context->error.status;
     for (int v = DML_GRADIENTS; v < trainer->vectors; v++) {
@@ -18561,14 +23323,39 @@ static dml_status dml__trainer_allocate(dml_trainer *trainer)
     return DML_OK;
 }
 
+/* The options but for the batch and the optimizer. */
+static dml_status dml__check_options(const dml_trainer_options *options, dml__error *error)
+{
+    static const char *const names[] = { "clip_norm", "clip_value" };
+    const float most[] = { options->clip_norm, options->clip_value };
+    for (int i = 0; i < 2; i++)
+        if (!(most[i] >= 0.0f && most[i] <= DML__MOST_CLIP))
+            return dml__fail(error, DML_ERROR_ARGUMENT,
+                             "%s %g asked for, it must be above 0 and at most %g; 0: no clipping", names[i],
+                             (double)most[i], (double)DML__MOST_CLIP);
+    if (!(options->average >= 0.0f && options->average < 1.0f))
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "an average that keeps %g of itself asked for, it must be below 1; 0: no average",
+                         (double)options->average);
+    return dml__check_schedule(&options->schedule, error);
+}
+
+static void dml__follow_schedule(dml_trainer *trainer)
+{
+    if (trainer->schedule.kind != DML_SCHEDULE_NONE)
+        trainer->optimizer.lr = dml_schedule_lr(&trainer->schedule, trainer->steps);
+}
+
 static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_options *options)
 {
     dml_context *context = loss->graph->context;
     dml_optimizer optimizer;
     memset(&optimizer, 0, sizeof optimizer);
     if (options) optimizer = options->optimizer;
-    if (optimizer.lr == 0.0f) optimizer.lr = 0.01f;
-    if (context->error.status != DML_OK || dml__check_optimizer(&optimizer, &context->error) != DML_OK)
+    const dml__optimizer_row *row = dml__optimizer_row_of(optimizer.kind);
+    if (row && optimizer.lr == 0.0f) optimizer.lr = row->lr;
+    if (context->error.status != DML_OK || dml__complete_optimizer(&optimizer, &context->error) != DML_OK ||
+        (options && dml__check_options(options, &context->error) != DML_OK))
         return NULL;
     dml_program_options program_options;
     memset(&program_options, 0, sizeof program_options);
@@ -18585,7 +23372,12 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     trainer->context = context;
     trainer->program = program;
     trainer->optimizer = optimizer;
-    trainer->row = dml__optimizer_row_of(optimizer.kind);
+    trainer->row = row;
+    trainer->clip_norm = options->clip_norm; /* options are there: there is no batch without */
+    trainer->clip_value = options->clip_value;
+    trainer->schedule = options->schedule;
+    trainer->average = options->average;
+    dml__follow_schedule(trainer);
     dml__own(context, &trainer->owned, dml__trainer_destroy_owned);
     if (dml__trainer_allocate(trainer) == DML_OK) return trainer;
     dml_trainer_destroy(trainer);
@@ -18619,25 +23411,6 @@ static dml_status dml__trainer_gradient_ready(void *user, size_t begin, size_t e
 {
     dml_trainer *trainer = (dml_trainer *)user;
     return trainer->sync.ready ? trainer->sync.ready(trainer->sync.state, trainer, begin, end) : DML_OK;
-}
-
-/* g = factor g */
-static dml_status dml__scale_gradient(dml_trainer *trainer, double factor)
-{
-    const size_t n = trainer->program->graph->trained_count;
-    const dml_ref g = { trainer->vector[DML_GRADIENTS], 0 };
-    dml_device *device = &trainer->context->device;
-    if (factor == 1) return DML_OK;
-    if (device->host_memory) {
-        dml_scale(trainer->context->pool, n, (float)factor, (float *)dml__host(g));
-        return DML_OK;
-    }
-    dml_launch launch = dml__launch("axpby", n, 1);
-    launch.buffer[0] = g;
-    launch.buffer[1] = g;
-    launch.integer[0] = (int32_t)n;
-    launch.real[0] = (float)factor;
-    return dml__submit(device, &launch);
 }
 
 /* A call of backward: what g held, weighs, and becomes. */
@@ -18732,6 +23505,7 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
     if (status != DML_OK) return status;
     dml__pass pass = dml__plan_pass(trainer, rows, flags);
     trainer->spoiled = true;
+    trainer->clipped = false;
     trainer->held = 0; /* whatever fails from here on leaves in g nothing to add to */
     trainer->pending = false;
     if (sync->begin && !pass.more) status = sync->begin(sync->state, trainer, pass.samples);
@@ -18749,54 +23523,15 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
 
 /* ---- update ---- */
 
-static dml_ref dml__trainer_ref(const dml_trainer *trainer, int vector, size_t begin)
-{
-    const dml_ref ref = { trainer->vector[vector], begin * sizeof(float) };
-    return ref;
-}
-
-static dml_status dml__check_whole(const dml_trainer *trainer)
-{
-    if (!trainer->pending) return DML_OK;
-    return dml__fail(&trainer->context->error, DML_ERROR_STATE,
-                     "an update while the gradient waits for more: the last backward before it comes without "
-                     "DML_MORE");
-}
-
-static dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, size_t end)
-{
-    dml_context *context = trainer->context;
-    const size_t count = trainer->program->graph->trained_count;
-    if (context->error.status != DML_OK) return context->error.status;
-    if (begin > end || end > count)
-        return dml__fail(&context->error, DML_ERROR_ARGUMENT,
-                         "an update of elements %zu to %zu asked for; there are %zu trained ones", begin, end,
-                         count);
-    const dml_status status = dml__check_whole(trainer);
-    if (status != DML_OK) return status;
-    if (trainer->spoiled)
-        return dml__fail(&context->error, DML_ERROR_STATE,
-                         "an update, but the last backward pass failed and left no gradient; make it again");
-    dml__update update;
-    memset(&update, 0, sizeof update);
-    update.device = &context->device;
-    update.pool = context->pool;
-    update.n = end - begin;
-    update.w = dml__trainer_ref(trainer, DML_PARAMETERS, begin);
-    update.g = dml__trainer_ref(trainer, DML_GRADIENTS, begin);
-    for (int s = 0; s < trainer->vectors - DML_OPTIMIZER_STATE; s++)
-        update.state[s] = dml__trainer_ref(trainer, DML_OPTIMIZER_STATE + s, begin);
-    update.step = trainer->steps;
-    return trainer->row->update(&trainer->optimizer, &update);
-}
-
 static dml_status dml__trainer_advance_in(dml_trainer *trainer)
 {
     const dml_sync *sync = &trainer->sync;
     const dml_status status = dml__check_whole(trainer);
     if (status != DML_OK) return status;
     trainer->steps++;
+    dml__follow_schedule(trainer);
     trainer->held = 0;
+    if (trainer->row->whole) trainer->spoiled = true; /* used up */
     return sync->updated ? sync->updated(sync->state, trainer) : DML_OK;
 }
 
@@ -18858,6 +23593,33 @@ DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, 
     if (status != DML_OK) return status;
     status = dml__trainer_update_in(trainer, begin, end);
     return dml__end_part(trainer, &part, status, "the update");
+}
+
+DML_API dml_status dml_trainer_swap_average(dml_trainer *trainer)
+{
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    dml__part part;
+    dml_status status = dml__begin_part(trainer, true, &part);
+    if (status != DML_OK) return status;
+    if (trainer->average > 0.0f)
+        status = dml__swap_average_in(trainer);
+    else
+        status = dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
+                           "the average of the parameters asked for; the trainer keeps none: say how much it "
+                           "keeps of itself in its options");
+    return dml__end_part(trainer, &part, status, "the exchange of the parameters and their average");
+}
+
+DML_API float dml_trainer_gradient_norm(dml_trainer *trainer)
+{
+    if (!trainer) return NAN;
+    dml__part part;
+    double norm = NAN;
+    dml_status status = dml__begin_part(trainer, false, &part);
+    if (status != DML_OK) return NAN;
+    status = dml__gradient_norm_in(trainer, &norm);
+    status = dml__end_part(trainer, &part, status, "the gradient's norm");
+    return status == DML_OK ? (float)norm : NAN;
 }
 
 DML_API dml_status dml_trainer_advance(dml_trainer *trainer)
@@ -18924,19 +23686,20 @@ DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_r
 {
     if (!trainer || !run) return DML_ERROR_ARGUMENT;
     dml__error *error = &trainer->context->error;
-    const dml_status status = dml__check_optimizer(&run->optimizer, error);
+    dml_optimizer optimizer = run->optimizer;
+    const dml_status status = dml__complete_optimizer(&optimizer, error);
     if (status != DML_OK) return status;
-    const int states = trainer->vectors - DML_OPTIMIZER_STATE;
-    const dml__optimizer_row *row = dml__optimizer_row_of(run->optimizer.kind);
-    if (row != trainer->row || row->states(&run->optimizer) != states)
+    const dml__optimizer_row *row = dml__optimizer_row_of(optimizer.kind);
+    if (row != trainer->row || row->states(&optimizer) != trainer->states)
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "a run by %s with momentum %g can't go on by %s with momentum %g, which keeps other "
                          "state",
-                         row->name, (double)run->optimizer.momentum, trainer->row->name,
+                         row->name, (double)optimizer.momentum, trainer->row->name,
                          (double)trainer->optimizer.momentum);
-    trainer->optimizer = run->optimizer;
+    trainer->optimizer = optimizer;
     trainer->context->seed = run->seed;
     trainer->steps = run->steps;
+    dml__follow_schedule(trainer);
     return DML_OK;
 }
 
@@ -18948,7 +23711,10 @@ DML_API float dml_trainer_lr(const dml_trainer *trainer)
 DML_API void dml_trainer_set_lr(dml_trainer *trainer, float lr)
 {
     if (!trainer) return;
-    if (lr >= 0.0f && lr <= DML__MAX_LR)
+    if (trainer->schedule.kind != DML_SCHEDULE_NONE)
+        dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                  "a learning rate of %g asked for, but the trainer follows a schedule", (double)lr);
+    else if (lr >= 0.0f && lr <= DML__MAX_LR)
         trainer->optimizer.lr = lr;
     else
         dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
@@ -18998,7 +23764,7 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
     if (!trainer) return DML_ERROR_ARGUMENT;
     if (!dml__trainer_range_ok(trainer, vector, begin, end)) return DML_ERROR_ARGUMENT;
     dml_device *device = &trainer->context->device;
-    if (vector == DML_GRADIENTS) trainer->spoiled = false; /* the caller's own */
+    if (vector == DML_GRADIENTS) trainer->spoiled = trainer->clipped = false; /* the caller's own */
     if (device->host_memory || begin == end) return DML_OK;
     const dml_ref to = dml__trainer_ref(trainer, vector, begin);
     return device->backend->write(device, to, trainer->mirror[vector] + begin, (end - begin) * sizeof(float));
@@ -19012,6 +23778,11 @@ DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
     if (status != DML_OK) { /* another thread may be in a step with the strategy that is attached: it stays */
         if (sync.destroy) sync.destroy(sync.state, trainer);
         return status;
+    }
+    status = dml__check_not_swapped(trainer);
+    if (status != DML_OK) {
+        if (sync.destroy) sync.destroy(sync.state, trainer);
+        return dml__end_part(trainer, &part, status, "the start of the sync strategy");
     }
     dml__trainer_drop_sync(trainer);
     trainer->sync = sync;
@@ -19111,36 +23882,60 @@ static bool dml__read_real(const char *text, float *value)
 
 /* ---- writing ---- */
 
-enum { DML__RUN_PAIRS = 7 };
+/* The optimizer's name, seed, step, nesterov and its numbers. */
+enum { DML__MOST_RUN_PAIRS = 16, DML__KEY_BYTES = 32 };
 
-static void dml__write_run(const dml_trainer *trainer, char text[DML__RUN_PAIRS][DML__NUMBER_BYTES],
-                           dml__metadata pairs[DML__RUN_PAIRS])
+typedef struct dml__run_texts {
+    int count;
+    char key[DML__MOST_RUN_PAIRS][DML__KEY_BYTES], value[DML__MOST_RUN_PAIRS][DML__NUMBER_BYTES];
+    dml__metadata pair[DML__MOST_RUN_PAIRS];
+} dml__run_texts;
+
+/* The next pair's value, to be written. */
+static char *dml__add_run_text(dml__run_texts *texts, const char *name)
 {
-    static const char *const keys[DML__RUN_PAIRS] = { "dml.optimizer",    "dml.lr",       "dml.momentum",
-                                                      "dml.weight_decay", "dml.nesterov", "dml.seed",
-                                                      "dml.step" };
-    const dml_optimizer *o = &trainer->optimizer;
-    snprintf(text[0], DML__NUMBER_BYTES, "%s", trainer->row->name);
-    dml__write_real(o->lr, text[1]);
-    dml__write_real(o->momentum, text[2]);
-    dml__write_real(o->weight_decay, text[3]);
-    snprintf(text[4], DML__NUMBER_BYTES, "%d", o->nesterov ? 1 : 0);
-    snprintf(text[5], DML__NUMBER_BYTES, "%llu", (unsigned long long)trainer->context->seed);
-    snprintf(text[6], DML__NUMBER_BYTES, "%llu", (unsigned long long)trainer->steps);
-    for (int i = 0; i < DML__RUN_PAIRS; i++) {
-        pairs[i].key = keys[i];
-        pairs[i].value = text[i];
-    }
+    const int i = texts->count++;
+    DML_ASSERT(i < DML__MOST_RUN_PAIRS);
+    snprintf(texts->key[i], DML__KEY_BYTES, DML__OWN_TENSORS "%s", name);
+    texts->pair[i].key = texts->key[i];
+    texts->pair[i].value = texts->value[i];
+    return texts->value[i];
+}
+
+/* Number i of the optimizer, if its kind uses it. */
+static float *dml__used_number(const dml_trainer *trainer, dml_optimizer *optimizer, int *i,
+                               const char **name)
+{
+    float *number;
+    while ((number = dml_optimizer_number(optimizer, *i, name)) != NULL && !(trainer->row->uses & 1u << *i))
+        ++*i;
+    return number;
+}
+
+static void dml__write_run(const dml_trainer *trainer, dml__run_texts *texts)
+{
+    dml_optimizer o = trainer->optimizer;
+    const char *name;
+    const float *number;
+    texts->count = 0;
+    snprintf(dml__add_run_text(texts, "optimizer"), DML__NUMBER_BYTES, "%s", trainer->row->name);
+    for (int i = 0; (number = dml__used_number(trainer, &o, &i, &name)) != NULL; i++)
+        dml__write_real(*number, dml__add_run_text(texts, name));
+    if (o.kind == DML_SGD)
+        snprintf(dml__add_run_text(texts, "nesterov"), DML__NUMBER_BYTES, "%d", o.nesterov ? 1 : 0);
+    snprintf(dml__add_run_text(texts, "seed"), DML__NUMBER_BYTES, "%llu",
+             (unsigned long long)trainer->context->seed);
+    snprintf(dml__add_run_text(texts, "step"), DML__NUMBER_BYTES, "%llu", (unsigned long long)trainer->steps);
 }
 
 /* The tensors of one state vector: as the parameters', for those that are trained. Returns how many. */
-static int dml__state_tensors(const dml_trainer *trainer, int s, const float *vector, dml__tensor *tensors,
+static int dml__state_tensors(const dml_trainer *trainer, int v, const float *vector, dml__tensor *tensors,
                               char (*names)[2 * DML_NAME_BYTES])
 {
     int count = 0;
     for (const dml_node *p = trainer->program->graph->first_parameter; p; p = p->next_parameter) {
         if (p->frozen) continue;
-        dml__state_name(trainer->row->state[s], p->name, names[count]);
+        dml__state_name(dml__vector_name(trainer, v), p->name, names[count]);
         tensors[count].name = names[count];
         tensors[count].dtype = DML_F32;
         tensors[count].ndim = p->shape.ndim;
@@ -19164,13 +23959,11 @@ static dml_status dml__write_checkpoint(dml_trainer *trainer, const char *path, 
         if (v == DML_PARAMETERS)
             dml__graph_tensors(trainer->program->graph, vector, tensors);
         else
-            count +=
-                dml__state_tensors(trainer, v - DML_OPTIMIZER_STATE, vector, tensors + count, names + count);
+            count += dml__state_tensors(trainer, v, vector, tensors + count, names + count);
     }
-    char text[DML__RUN_PAIRS][DML__NUMBER_BYTES];
-    dml__metadata pairs[DML__RUN_PAIRS];
-    dml__write_run(trainer, text, pairs);
-    return dml__safetensors_save(&context->memory, path, tensors, count, pairs, DML__RUN_PAIRS,
+    dml__run_texts texts;
+    dml__write_run(trainer, &texts);
+    return dml__safetensors_save(&context->memory, path, tensors, count, texts.pair, texts.count,
                                  &context->error);
 }
 
@@ -19178,6 +23971,7 @@ static dml_status dml__trainer_save_in(dml_trainer *trainer, const char *path)
 {
     dml_context *context = trainer->context;
     if (context->error.status != DML_OK) return context->error.status;
+    if (dml__check_not_swapped(trainer) != DML_OK) return DML_ERROR_STATE;
     const size_t most =
         (size_t)dml_graph_parameters(trainer->program->graph) * (size_t)(trainer->vectors - 1);
     dml__tensor *tensors = (dml__tensor *)dml__allocate_array(&context->memory, most, sizeof *tensors);
@@ -19219,8 +24013,10 @@ static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetenso
                                 dml_trainer_run *run)
 {
     dml__error *error = &trainer->context->error;
-    const char *kind = dml__safetensors_text(file, "dml.optimizer");
-    uint64_t nesterov;
+    const char *kind = dml__safetensors_text(file, "dml.optimizer"), *lacking = NULL, *name;
+    char key[DML__KEY_BYTES];
+    float *number;
+    uint64_t nesterov = 0;
     memset(run, 0, sizeof *run);
     run->optimizer.kind = trainer->optimizer.kind;
     if (!kind)
@@ -19230,16 +24026,19 @@ static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetenso
         return dml__fail(error, DML_ERROR_FORMAT,
                          "\"%s\" was trained by %.32s, this trainer's optimizer is %s", path, kind,
                          trainer->row->name);
-    if (!dml__read_real(dml__safetensors_text(file, "dml.lr"), &run->optimizer.lr) ||
-        !dml__read_real(dml__safetensors_text(file, "dml.momentum"), &run->optimizer.momentum) ||
-        !dml__read_real(dml__safetensors_text(file, "dml.weight_decay"), &run->optimizer.weight_decay) ||
-        !dml__read_whole(dml__safetensors_text(file, "dml.nesterov"), &nesterov) || nesterov > 1 ||
-        !dml__read_whole(dml__safetensors_text(file, "dml.seed"), &run->seed) ||
-        !dml__read_whole(dml__safetensors_text(file, "dml.step"), &run->steps))
+    for (int i = 0; (number = dml__used_number(trainer, &run->optimizer, &i, &name)) != NULL; i++) {
+        snprintf(key, sizeof key, DML__OWN_TENSORS "%s", name);
+        if (!dml__read_real(dml__safetensors_text(file, key), number)) lacking = name;
+    }
+    if (trainer->optimizer.kind == DML_SGD &&
+        (!dml__read_whole(dml__safetensors_text(file, "dml.nesterov"), &nesterov) || nesterov > 1))
+        lacking = "nesterov";
+    if (!dml__read_whole(dml__safetensors_text(file, "dml.seed"), &run->seed)) lacking = "seed";
+    if (!dml__read_whole(dml__safetensors_text(file, "dml.step"), &run->steps)) lacking = "step";
+    if (lacking)
         return dml__fail(error, DML_ERROR_FORMAT,
-                         "\"%s\" lacks one of the numbers of a run (dml.lr, dml.momentum, dml.weight_decay, "
-                         "dml.nesterov, dml.seed, dml.step), or has one that can't be",
-                         path);
+                         "\"%s\" lacks one of the numbers of a run, dml.%s, or has one that can't be", path,
+                         lacking);
     run->optimizer.nesterov = nesterov == 1;
     return DML_OK;
 }
@@ -19249,7 +24048,7 @@ static dml_status dml__check_states(const dml_trainer *trainer, const dml__safet
                                     const char *path, const dml_optimizer *optimizer)
 {
     dml__error *error = &trainer->context->error;
-    const int states = trainer->vectors - DML_OPTIMIZER_STATE, saved = trainer->row->states(optimizer);
+    const int states = trainer->states, saved = trainer->row->states(optimizer);
     if (saved != states)
         return dml__fail(error, DML_ERROR_FORMAT,
                          "\"%s\" was trained by %s with momentum %g and %d state vector%s, this trainer has "
@@ -19257,12 +24056,12 @@ static dml_status dml__check_states(const dml_trainer *trainer, const dml__safet
                          path, trainer->row->name, (double)optimizer->momentum, saved, saved == 1 ? "" : "s",
                          (double)trainer->optimizer.momentum, states);
     dml_status status = DML_OK;
-    for (int s = 0; s < states; s++)
+    for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors; v++)
         for (const dml_node *p = trainer->program->graph->first_parameter; p && status == DML_OK;
              p = p->next_parameter) {
             char name[2 * DML_NAME_BYTES];
             int found;
-            dml__state_name(trainer->row->state[s], p->name, name);
+            dml__state_name(dml__vector_name(trainer, v), p->name, name);
             if (!p->frozen) status = dml__file_has(file, path, name, &p->shape, &found, error);
         }
     return status;
@@ -19278,7 +24077,7 @@ static dml_status dml__read_states(dml_trainer *trainer, dml__safetensors *file)
              p = p->next_parameter) {
             char name[2 * DML_NAME_BYTES];
             if (p->frozen) continue;
-            dml__state_name(trainer->row->state[v - DML_OPTIMIZER_STATE], p->name, name);
+            dml__state_name(dml__vector_name(trainer, v), p->name, name);
             status = dml__safetensors_read(file, dml__safetensors_find(file, name), vector + p->offset,
                                            &trainer->context->error);
         }
@@ -19291,10 +24090,11 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
 {
     dml_graph *graph = trainer->program->graph;
     dml_trainer_run run;
-    dml_status status = dml__graph_fits_file(graph, file, path);
+    dml_status status = dml__check_not_swapped(trainer);
+    if (status == DML_OK) status = dml__graph_fits_file(graph, file, path);
     if (status == DML_OK) status = dml__read_run(trainer, file, path, &run);
     if (status == DML_OK) status = dml__check_states(trainer, file, path, &run.optimizer);
-    if (status == DML_OK && dml__check_optimizer(&run.optimizer, &trainer->context->error) != DML_OK)
+    if (status == DML_OK && dml__complete_optimizer(&run.optimizer, &trainer->context->error) != DML_OK)
         status = trainer->context->error.status = DML_ERROR_FORMAT;
     if (status != DML_OK || (status = dml__graph_claim_writing(graph)) != DML_OK) return status;
     status = dml__graph_read_file(graph, file);

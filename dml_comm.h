@@ -51,7 +51,6 @@
 #if defined(__GNUC__)
 #define DML__UNUSED __attribute__((unused))
 #define DML__NOINLINE __attribute__((noinline))
-#define DML__COLD __attribute__((cold, noinline)) /* made small, not fast */
 #define DML__PREFETCH(address) __builtin_prefetch(address)
 #if defined(__MINGW32__) && !defined(__clang__)
 #define DML__PRINTF(position, first) __attribute__((format(gnu_printf, position, first)))
@@ -61,7 +60,6 @@
 #else
 #define DML__UNUSED
 #define DML__NOINLINE
-#define DML__COLD
 #define DML__PREFETCH(address) (void)(address)
 #define DML__PRINTF(position, first)
 #endif
@@ -5058,17 +5056,20 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
     dml_trainer_run run = dml_trainer_get_run(trainer);
     dml_optimizer *o = &run.optimizer;
     int64_t whole[4] = { (int64_t)o->kind, o->nesterov, (int64_t)run.seed, (int64_t)run.steps };
-    float real[3] = { o->lr, o->momentum, o->weight_decay };
+    float real[32] = { 0 };
+    int numbers = 0;
+    for (const float *number; (number = dml_optimizer_number(o, numbers, NULL)) != NULL; numbers++) {
+        DML_ASSERT(numbers < 32);
+        real[numbers] = *number;
+    }
     if (dml_comm_broadcast(comm, whole, 4, DML_I64, 0) != DML_OK ||
-        dml_comm_broadcast(comm, real, 3, DML_F32, 0) != DML_OK)
+        dml_comm_broadcast(comm, real, (size_t)numbers, DML_F32, 0) != DML_OK)
         return dml__sync_failed(trainer, comm);
+    for (int i = 0; i < numbers; i++) *dml_optimizer_number(o, i, NULL) = real[i];
     o->kind = (dml_optimizer_kind)whole[0];
     o->nesterov = whole[1] != 0;
     run.seed = (uint64_t)whole[2];
     run.steps = (uint64_t)whole[3];
-    o->lr = real[0];
-    o->momentum = real[1];
-    o->weight_decay = real[2];
     return dml_trainer_set_run(trainer, &run);
 }
 

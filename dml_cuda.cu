@@ -31,11 +31,11 @@ typedef int64_t dml__kernel_offset;
 typedef int32_t dml__kernel_integer;
 #endif
 
-/* 128 bytes without padding. The counts are DML_LAUNCH_BUFFERS, _INTS and _FLOATS. */
+/* 144 bytes without padding. The counts are DML_LAUNCH_BUFFERS, _INTS and _FLOATS. */
 typedef struct dml__kernel_arguments {
     dml__kernel_offset offset[6]; /* in bytes, into each buffer */
     dml__kernel_integer integer[16];
-    float real[4];
+    float real[8];
 } dml__kernel_arguments;
 
 /* Every kernel runs in work-groups of this many items, in one dimension. */
@@ -58,6 +58,14 @@ typedef struct dml__kernel_arguments {
     X(broadcast, 256, 1)                                                                                     \
     X(bias_add, 256, 1)                                                                                      \
     X(sgd_update, 256, 1)                                                                                    \
+    X(adam_update, 256, 1)                                                                                   \
+    X(rmsprop_update, 256, 1)                                                                                \
+    X(adagrad_update, 256, 1)                                                                                \
+    X(sum_squares, 1, 1)                                                                                     \
+    X(clip_norm, 256, 1)                                                                                     \
+    X(clip_values, 256, 1)                                                                                   \
+    X(lamb_direction, 256, 1)                                                                                \
+    X(trust, 256, 1)                                                                                         \
     X(gemm, 64, 64)                                                                                          \
     X(conv2d_forward, 64, 64)                                                                                \
     X(conv2d_backward_input, 64, 64)                                                                         \
@@ -80,7 +88,16 @@ typedef struct dml__kernel_arguments {
     X(batch_norm_forward, 256, 1)                                                                            \
     X(batch_norm_products, 16, 1)                                                                            \
     X(batch_norm_gradients, 256, 1)                                                                          \
-    X(batch_norm_backward, 256, 1)
+    X(batch_norm_backward, 256, 1)                                                                           \
+    X(sample_norm_forward, 1, 1)                                                                             \
+    X(sample_norm_backward, 1, 1)                                                                            \
+    X(sample_norm_products, 16, 1)                                                                           \
+    X(embedding_forward, 256, 1)                                                                             \
+    X(embedding_links, 256, 1)                                                                               \
+    X(embedding_backward, 256, 1)                                                                            \
+    X(dropout, 256, 1)                                                                                       \
+    X(strided_pack, 256, 1)                                                                                  \
+    X(strided_unpack, 256, 1)
 
 enum {
 #define DML__KERNEL_ENUM(name, covers_x, covers_y) DML__KERNEL_##name,
@@ -197,6 +214,7 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
    LOCAL type name[n];    memory of the group; only at a kernel's outermost scope, never passed to a helper
    BARRIER();             all items of a group, or none, come here; never after a return
    HELPER                 before a function
+   MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned
    WIDE                   a 64-bit integer, for offsets: one tensor may hold more than 2^31 bytes
 
    All sizes along x and y are below 2^31 (the hosts see to it), so indices are unsigned; offsets are WIDE. */
@@ -229,6 +247,7 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 #define TANH(x) tanh(x)
 #define ERF(x) erf(x)
 #define ABS(x) fabs(x)
+#define MULTIPLY_HIGH(a, b) mul_hi(a, b)
 #define SQRT(x) sqrt(x)
 #define POW(x, y) pow(x, y)
 #define NOT_A_NUMBER NAN
@@ -255,12 +274,13 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 #define TANH(x) tanhf(x)
 #define ERF(x) erff(x)
 #define ABS(x) fabsf(x)
+#define MULTIPLY_HIGH(a, b) __umulhi(a, b)
 #define SQRT(x) sqrtf(x)
 #define POW(x, y) powf(x, y)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 #define MINUS_INFINITY __int_as_float((int)0xff800000)
 
-#else /* host C: src/gpu/host_device.c runs a thread an item, one group at a time */
+#else /* host C: src/gpu/host_device.c runs one group at a time */
 
 #define GLOBAL
 #define LOCAL static
@@ -281,6 +301,7 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 #define TANH(x) tanhf(x)
 #define ERF(x) erff(x)
 #define ABS(x) fabsf(x)
+#define MULTIPLY_HIGH(a, b) ((uint32_t)((uint64_t)(a) * (b) >> 32))
 #define SQRT(x) sqrtf(x)
 #define POW(x, y) powf(x, y)
 #define NOT_A_NUMBER NAN
@@ -327,29 +348,6 @@ KERNEL(bias_add)
     const unsigned rows = (unsigned)INT(0), columns = (unsigned)INT(1);
     const unsigned i = ELEMENT;
     if (i < rows * columns) y[i] += bias[i % columns];
-}
-
-/* One step of gradient descent with momentum; the formula is in src/kernels/update.h.
-   Buffers w, g, v (may be NULL); ints n, nesterov; floats lr, momentum, weight_decay. */
-KERNEL(sgd_update)
-{
-    GLOBAL float *w = BUFFER(0, float);
-    GLOBAL const float *g = BUFFER(1, const float);
-    GLOBAL float *v = BUFFER(2, float);
-    const unsigned n = (unsigned)INT(0);
-    const int nesterov = INT(1);
-    const float lr = REAL(0), momentum = REAL(1), weight_decay = REAL(2);
-    const unsigned i = ELEMENT;
-    if (i < n) {
-        const float d = g[i] + weight_decay * w[i];
-        float step = d;
-        if (v) {
-            const float velocity = momentum * v[i] + d;
-            v[i] = velocity;
-            step = nesterov ? d + momentum * velocity : velocity;
-        }
-        w[i] -= lr * step;
-    }
 }
 
 #endif
@@ -1258,6 +1256,187 @@ KERNEL(mse_backward)
 
 #endif
 
+/* ---- gpu/update.cl ---- */
+
+/* update.cl: one step of an optimizer, an item an element. The rules are in src/kernels/update.h, what their
+   floats are at the kernels of src/kernels/update.c. Buffers w, g, state vectors; ints n; launches give
+   size{n}. */
+#ifndef DML_GPU_UPDATE_CL
+#define DML_GPU_UPDATE_CL
+
+/* State v, which may be NULL. */
+KERNEL(sgd_update)
+{
+    GLOBAL float *w = BUFFER(0, float);
+    GLOBAL const float *g = BUFFER(1, const float);
+    GLOBAL float *v = BUFFER(2, float);
+    const unsigned n = (unsigned)INT(0);
+    const float lr = REAL(0), momentum = REAL(1), weight_decay = REAL(2), nesterov = REAL(3);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const float d = g[i] + weight_decay * w[i];
+        float step = d;
+        if (v) {
+            const float velocity = momentum * v[i] + d;
+            v[i] = velocity;
+            step = nesterov != 0.0f ? d + momentum * velocity : velocity;
+        }
+        w[i] -= lr * step;
+    }
+}
+
+/* State m, v. */
+KERNEL(adam_update)
+{
+    GLOBAL float *w = BUFFER(0, float);
+    GLOBAL const float *g = BUFFER(1, const float);
+    GLOBAL float *m = BUFFER(2, float);
+    GLOBAL float *v = BUFFER(3, float);
+    const unsigned n = (unsigned)INT(0);
+    const float size = REAL(0), epsilon = REAL(1), follow = REAL(2), keep = REAL(3), add = REAL(4),
+                decay = REAL(5), shrink = REAL(6);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const float d = g[i] + decay * w[i];
+        const float mean = m[i] + follow * (d - m[i]), square = keep * v[i] + add * d * d;
+        m[i] = mean;
+        v[i] = square;
+        w[i] = shrink * w[i] - size * mean / (SQRT(square) + epsilon);
+    }
+}
+
+/* State v, b; b may be NULL. */
+KERNEL(rmsprop_update)
+{
+    GLOBAL float *w = BUFFER(0, float);
+    GLOBAL const float *g = BUFFER(1, const float);
+    GLOBAL float *v = BUFFER(2, float);
+    GLOBAL float *b = BUFFER(3, float);
+    const unsigned n = (unsigned)INT(0);
+    const float lr = REAL(0), epsilon = REAL(1), decay = REAL(2), keep = REAL(3), add = REAL(4),
+                momentum = REAL(5);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const float d = g[i] + decay * w[i];
+        const float square = keep * v[i] + add * d * d;
+        float step = d / (SQRT(square) + epsilon);
+        v[i] = square;
+        if (b) {
+            step = momentum * b[i] + step;
+            b[i] = step;
+        }
+        w[i] -= lr * step;
+    }
+}
+
+/* State v. */
+KERNEL(adagrad_update)
+{
+    GLOBAL float *w = BUFFER(0, float);
+    GLOBAL const float *g = BUFFER(1, const float);
+    GLOBAL float *v = BUFFER(2, float);
+    const unsigned n = (unsigned)INT(0);
+    const float lr = REAL(0), epsilon = REAL(1), decay = REAL(2);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const float d = g[i] + decay * w[i];
+        const float sum = v[i] + d * d;
+        v[i] = sum;
+        w[i] -= lr * d / (SQRT(sum) + epsilon);
+    }
+}
+
+/* g becomes LAMB's direction. State m, v; floats as Adam's. */
+KERNEL(lamb_direction)
+{
+    GLOBAL const float *w = BUFFER(0, const float);
+    GLOBAL float *g = BUFFER(1, float);
+    GLOBAL float *m = BUFFER(2, float);
+    GLOBAL float *v = BUFFER(3, float);
+    const unsigned n = (unsigned)INT(0);
+    const float size = REAL(0), epsilon = REAL(1), follow = REAL(2), keep = REAL(3), add = REAL(4),
+                decay = REAL(5);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const float d = g[i];
+        const float mean = m[i] + follow * (d - m[i]), square = keep * v[i] + add * d * d;
+        m[i] = mean;
+        v[i] = square;
+        g[i] = size * mean / (SQRT(square) + epsilon) + decay * w[i];
+    }
+}
+
+/* y[k]: the sum of the squares of every groups-th run of 256 elements of x, from the k-th on.
+   Buffers x, y; ints n, groups; size{groups}: a group a sum. */
+KERNEL(sum_squares)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    const unsigned n = (unsigned)INT(0), groups = (unsigned)INT(1);
+    LOCAL float part[DML__GROUP_ITEMS];
+    float sum = 0.0f;
+    for (unsigned i = ELEMENT; i < n; i += groups * DML__GROUP_ITEMS) sum += x[i] * x[i];
+    part[ITEM] = sum;
+    REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);
+    if (ITEM == 0) y[GROUP_X] = part[0];
+}
+
+/* x times most / (norm + 1e-6) where that is below 1 or NaN, norm the root of the sum of the sums that
+   sum_squares left, at most 256. Buffers x, sums; ints n, groups; floats most. */
+KERNEL(clip_norm)
+{
+    GLOBAL float *x = BUFFER(0, float);
+    GLOBAL const float *sums = BUFFER(1, const float);
+    const unsigned n = (unsigned)INT(0);
+    const int groups = INT(1);
+    const unsigned i = ELEMENT;
+    LOCAL float part[DML__GROUP_ITEMS];
+    part[ITEM] = ITEM < groups ? sums[ITEM] : 0.0f;
+    REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);
+    const float factor = REAL(0) / (SQRT(part[0]) + 1e-6f);
+    if (i < n && !(factor >= 1.0f)) x[i] *= factor;
+}
+
+/* g = f (g + decay w), f = trust |w| / (|g| + decay |w| + epsilon), the norms' squares being what sum_squares
+   left; 1 for no groups and where a norm is 0. Buffers w, g, sums of w's squares, of g's; ints n, groups;
+   floats trust, decay, epsilon. */
+KERNEL(trust)
+{
+    GLOBAL const float *w = BUFFER(0, const float);
+    GLOBAL float *g = BUFFER(1, float);
+    GLOBAL const float *w_sums = BUFFER(2, const float);
+    GLOBAL const float *g_sums = BUFFER(3, const float);
+    const unsigned n = (unsigned)INT(0);
+    const int groups = INT(1);
+    const float decay = REAL(1);
+    const unsigned i = ELEMENT;
+    LOCAL float w_part[DML__GROUP_ITEMS];
+    LOCAL float g_part[DML__GROUP_ITEMS];
+    w_part[ITEM] = ITEM < groups ? w_sums[ITEM] : 0.0f;
+    g_part[ITEM] = ITEM < groups ? g_sums[ITEM] : 0.0f;
+    REDUCE_SUM(w_part, ITEM, DML__GROUP_ITEMS, 1);
+    REDUCE_SUM(g_part, ITEM, DML__GROUP_ITEMS, 1);
+    const float w_norm = SQRT(w_part[0]), g_norm = SQRT(g_part[0]);
+    const int plain = w_norm == 0.0f || g_norm == 0.0f;
+    const float factor = plain ? 1.0f : REAL(0) * w_norm / (g_norm + decay * w_norm + REAL(2));
+    if (i < n) g[i] = factor * (g[i] + decay * w[i]);
+}
+
+/* x cut to -most .. most. Buffers x; ints n; floats most. */
+KERNEL(clip_values)
+{
+    GLOBAL float *x = BUFFER(0, float);
+    const unsigned n = (unsigned)INT(0);
+    const float most = REAL(0);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        if (x[i] > most) x[i] = most;
+        if (x[i] < -most) x[i] = -most;
+    }
+}
+
+#endif
+
 /* ---- gpu/norm.cl ---- */
 
 /* norm.cl: batch normalization of x (rows, channels). What belongs to a channel is summed in parts of the
@@ -1430,6 +1609,285 @@ KERNEL(batch_norm_backward)
                             by_channel[(WIDE)2 * channels + c] * distance +
                             by_channel[(WIDE)3 * channels + c];
         dx[i] = dml__with_beta(value, beta, dx + i);
+    }
+}
+
+#endif
+
+/* ---- gpu/sample_norm.cl ---- */
+
+/* sample_norm.cl: layer, RMS and group norm: numbers of a sample that are normalized together. x is (rows,
+   channels); a row is a pixel, `pixels` of them a sample, and `width` neighbouring channels a group. A
+   work-group does a group of a sample.
+
+   Ints of all: rows, channels, pixels, width, whether by square (no mean is subtracted), rows of a part,
+   parts. Statistics are (samples, groups, 2): the mean, and 1 / sqrt(variance + epsilon). */
+#ifndef DML_GPU_SAMPLE_NORM_CL
+#define DML_GPU_SAMPLE_NORM_CL
+
+/* Element i of a group that begins at `first`; its channel is at[0] % channels. */
+HELPER WIDE dml__sample_norm_at(WIDE first, unsigned i, unsigned width, int channels)
+{
+    return first + (WIDE)(i / width) * channels + i % width;
+}
+
+/* y = weight (x - mean) inverse + bias. Buffers x, weight or NULL, bias or NULL, statistics, y; floats
+   epsilon; size{samples * groups}. y may be x. */
+KERNEL(sample_norm_forward)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL const float *weight = BUFFER(1, const float);
+    GLOBAL const float *bias = BUFFER(2, const float);
+    GLOBAL float *statistics = BUFFER(3, float);
+    GLOBAL float *y = BUFFER(4, float);
+    const int channels = INT(1), pixels = INT(2), groups = channels / INT(3);
+    const unsigned width = (unsigned)INT(3), n = width * (unsigned)pixels;
+    const int channel = GROUP_X % groups * INT(3);
+    const WIDE first = (WIDE)(GROUP_X / groups) * pixels * channels + channel;
+    const float epsilon = REAL(0);
+    LOCAL float part[DML__GROUP_ITEMS];
+    float mean = 0.0f, sum = 0.0f;
+    if (!INT(4))
+        for (unsigned i = (unsigned)ITEM; i < n; i += DML__GROUP_ITEMS)
+            sum += x[dml__sample_norm_at(first, i, width, channels)];
+    part[ITEM] = sum;
+    REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);
+    mean = part[0] / (float)n;
+    BARRIER(); /* all have read the sum before its place is used again */
+    sum = 0.0f;
+    for (unsigned i = (unsigned)ITEM; i < n; i += DML__GROUP_ITEMS) {
+        const float distance = x[dml__sample_norm_at(first, i, width, channels)] - mean;
+        sum += distance * distance;
+    }
+    part[ITEM] = sum;
+    REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);
+    const float inverse = 1.0f / SQRT(part[0] / (float)n + epsilon);
+    if (ITEM == 0) {
+        statistics[(WIDE)2 * GROUP_X] = mean;
+        statistics[(WIDE)2 * GROUP_X + 1] = inverse;
+    }
+    for (unsigned i = (unsigned)ITEM; i < n; i += DML__GROUP_ITEMS) {
+        const WIDE at = dml__sample_norm_at(first, i, width, channels);
+        const int c = channel + (int)(i % width);
+        const float value = (x[at] - mean) * inverse;
+        y[at] = (weight ? value * weight[c] : value) + (bias ? bias[c] : 0.0f);
+    }
+}
+
+/* dx = inverse (g - mean of g - (x - mean) inverse^2 mean of g (x - mean)) + beta dx for g = weight dy, by
+   square without the mean of g. Buffers x, dy, weight or NULL, statistics, dx; floats beta;
+   size{samples * groups}. dx may be dy. */
+KERNEL(sample_norm_backward)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL const float *dy = BUFFER(1, const float);
+    GLOBAL const float *weight = BUFFER(2, const float);
+    GLOBAL const float *statistics = BUFFER(3, const float);
+    GLOBAL float *dx = BUFFER(4, float);
+    const int channels = INT(1), pixels = INT(2), groups = channels / INT(3);
+    const unsigned width = (unsigned)INT(3), n = width * (unsigned)pixels;
+    const int channel = GROUP_X % groups * INT(3);
+    const WIDE first = (WIDE)(GROUP_X / groups) * pixels * channels + channel;
+    const float beta = REAL(0);
+    const float mean = statistics[(WIDE)2 * GROUP_X], inverse = statistics[(WIDE)2 * GROUP_X + 1];
+    LOCAL float part[DML__GROUP_ITEMS];
+    LOCAL float product_part[DML__GROUP_ITEMS];
+    float sum = 0.0f, products = 0.0f;
+    for (unsigned i = (unsigned)ITEM; i < n; i += DML__GROUP_ITEMS) {
+        const WIDE at = dml__sample_norm_at(first, i, width, channels);
+        const float g = weight ? dy[at] * weight[channel + (int)(i % width)] : dy[at];
+        sum += g;
+        products += g * (x[at] - mean);
+    }
+    part[ITEM] = sum;
+    product_part[ITEM] = products;
+    REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);
+    REDUCE_SUM(product_part, ITEM, DML__GROUP_ITEMS, 1);
+    const float level = INT(4) ? 0.0f : part[0] / (float)n;
+    const float along = inverse * inverse * (product_part[0] / (float)n);
+    for (unsigned i = (unsigned)ITEM; i < n; i += DML__GROUP_ITEMS) {
+        const WIDE at = dml__sample_norm_at(first, i, width, channels);
+        const float g = weight ? dy[at] * weight[channel + (int)(i % width)] : dy[at];
+        dx[at] = dml__with_beta(inverse * ((g - level) - (x[at] - mean) * along), beta, dx + at);
+    }
+}
+
+/* The sums of dy and of dy (x - mean) inverse of each channel over the rows of a part: parts (2, parts,
+   channels). Buffers x, dy, statistics, parts; size{channels, parts}. A group does 16 columns of a part. */
+KERNEL(sample_norm_products)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL const float *dy = BUFFER(1, const float);
+    GLOBAL const float *statistics = BUFFER(2, const float);
+    GLOBAL float *parts = BUFFER(3, float);
+    const int rows = INT(0), channels = INT(1), pixels = INT(2), groups = channels / INT(3);
+    const int from = GROUP_Y * INT(5), to = rows - from < INT(5) ? rows : from + INT(5);
+    const int column = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16;
+    LOCAL float part[DML__GROUP_ITEMS];
+    LOCAL float product_part[DML__GROUP_ITEMS];
+    float sum = 0.0f, products = 0.0f;
+    if (column < channels) {
+        for (int row = from + lane; row < to; row += 16) {
+            const WIDE at = (WIDE)row * channels + column;
+            const WIDE group = (WIDE)(row / pixels) * groups + column / INT(3);
+            sum += dy[at];
+            products += dy[at] * ((x[at] - statistics[2 * group]) * statistics[2 * group + 1]);
+        }
+    }
+    part[ITEM] = sum;
+    product_part[ITEM] = products;
+    REDUCE_SUM(part, lane, 16, 16);
+    REDUCE_SUM(product_part, lane, 16, 16);
+    if (lane == 0 && column < channels && GROUP_Y < INT(6)) { /* groups may be more than parts */
+        parts[(WIDE)GROUP_Y * channels + column] = part[ITEM];
+        parts[(WIDE)(INT(6) + GROUP_Y) * channels + column] = product_part[ITEM];
+    }
+}
+
+#endif
+
+/* ---- gpu/embedding.cl ---- */
+
+/* embedding.cl: rows of a table (rows, width) by number. Indices are (count), in range: the host sees to it.
+
+   Ints of all: count, width. */
+#ifndef DML_GPU_EMBEDDING_CL
+#define DML_GPU_EMBEDDING_CL
+
+/* y[i] = table[indices[i]]. Buffers indices (int), table, y; size{count * width}. */
+KERNEL(embedding_forward)
+{
+    GLOBAL const int *indices = BUFFER(0, const int);
+    GLOBAL const float *table = BUFFER(1, const float);
+    GLOBAL float *y = BUFFER(2, float);
+    const unsigned width = (unsigned)INT(1), n = (unsigned)INT(0) * width;
+    const unsigned i = ELEMENT;
+    if (i < n) y[i] = table[(WIDE)indices[i / width] * INT(1) + i % width];
+}
+
+/* For each place the next one with the same index, or -1; and, behind these, whether it is the first. So the
+   sum of each row can be made by one item, in order. Buffers indices (int), links (int); size{count}. */
+KERNEL(embedding_links)
+{
+    GLOBAL const int *indices = BUFFER(0, const int);
+    GLOBAL int *links = BUFFER(1, int);
+    const int count = INT(0), i = (int)ELEMENT;
+    if (i < count) {
+        const int mine = indices[i];
+        int next = i + 1, before = i - 1;
+        while (next < count && indices[next] != mine) next++;
+        while (before >= 0 && indices[before] != mine) before--;
+        links[i] = next < count ? next : -1;
+        links[(WIDE)count + i] = before < 0;
+    }
+}
+
+/* dtable[r] += the sum of those dy[i] whose index is r. Buffers indices (int), links (int), dy, dtable;
+   size{count * width}. */
+KERNEL(embedding_backward)
+{
+    GLOBAL const int *indices = BUFFER(0, const int);
+    GLOBAL const int *links = BUFFER(1, const int);
+    GLOBAL const float *dy = BUFFER(2, const float);
+    GLOBAL float *dtable = BUFFER(3, float);
+    const unsigned width = (unsigned)INT(1), n = (unsigned)INT(0) * width;
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const int first = (int)(i / width), column = (int)(i % width);
+        if (links[(WIDE)INT(0) + first]) {
+            GLOBAL float *to = dtable + (WIDE)indices[first] * INT(1) + column;
+            float sum = *to;
+            for (int at = first; at >= 0; at = links[at]) sum += dy[(WIDE)at * INT(1) + column];
+            *to = sum;
+        }
+    }
+}
+
+#endif
+
+/* ---- gpu/dropout.cl ---- */
+
+/* dropout.cl: leaving elements out at random, by the numbers of base/philox.h. */
+#ifndef DML_GPU_DROPOUT_CL
+#define DML_GPU_DROPOUT_CL
+
+/* y = what is kept of x times scale, else 0, + beta y; an item does the four elements of one block of
+   numbers. Buffers x, y; ints n, the two halves of the seed, stream, step, the bits below which an element is
+   left out; floats scale, beta; size{n / 4, rounded up}. y may be x. */
+KERNEL(dropout)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    const unsigned n = (unsigned)INT(0), threshold = (unsigned)INT(5), block = ELEMENT;
+    const float scale = REAL(0), beta = REAL(1);
+    unsigned c[4] = { block, 0u, (unsigned)INT(3), (unsigned)INT(4) };
+    unsigned k0 = (unsigned)INT(1), k1 = (unsigned)INT(2);
+    for (int turn = 0; turn < 10; turn++) {
+        const unsigned high0 = MULTIPLY_HIGH(0xD2511F53u, c[0]), low0 = 0xD2511F53u * c[0];
+        const unsigned high1 = MULTIPLY_HIGH(0xCD9E8D57u, c[2]), low1 = 0xCD9E8D57u * c[2];
+        c[0] = high1 ^ c[1] ^ k0;
+        c[1] = low1;
+        c[2] = high0 ^ c[3] ^ k1;
+        c[3] = low0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    for (unsigned k = 0; k < 4; k++) {
+        const unsigned i = 4u * block + k;
+        if (block <= n / 4u && i < n)
+            y[i] = dml__with_beta(c[k] < threshold ? 0.0f : x[i] * scale, beta, y + i);
+    }
+}
+
+#endif
+
+/* ---- gpu/strided.cl ---- */
+
+/* strided.cl: dense arrays to and from parts of others. Element (i0, ..., i5) of a dense array lies in the
+   other at i0 step[0] + ... + i5 step[5].
+
+   Ints of both: elements, the counts along dimensions 1 to 5, the steps along 0 to 5; floats beta;
+   size{elements}. */
+#ifndef DML_GPU_STRIDED_CL
+#define DML_GPU_STRIDED_CL
+
+/* Where the dense array's element i lies in the other. */
+#define STRIDED_PLACE(place, i)                                                                              \
+    do {                                                                                                     \
+        unsigned rest = (i);                                                                                 \
+        for (int d = 5; d > 0; d--) {                                                                        \
+            const unsigned count = (unsigned)INT(d), before = rest / count;                                  \
+            (place) += (WIDE)(rest - before * count) * INT(6 + d);                                           \
+            rest = before;                                                                                   \
+        }                                                                                                    \
+        (place) += (WIDE)rest * INT(6);                                                                      \
+    } while (0)
+
+/* dense = part + beta dense. Buffers part, dense. */
+KERNEL(strided_pack)
+{
+    GLOBAL const float *part = BUFFER(0, const float);
+    GLOBAL float *dense = BUFFER(1, float);
+    const float beta = REAL(0);
+    const unsigned i = ELEMENT;
+    WIDE place = 0;
+    if (i < (unsigned)INT(0)) {
+        STRIDED_PLACE(place, i);
+        dense[i] = dml__with_beta(part[place], beta, dense + i);
+    }
+}
+
+/* part = dense + beta part. Buffers dense, part. */
+KERNEL(strided_unpack)
+{
+    GLOBAL const float *dense = BUFFER(0, const float);
+    GLOBAL float *part = BUFFER(1, float);
+    const float beta = REAL(0);
+    const unsigned i = ELEMENT;
+    WIDE place = 0;
+    if (i < (unsigned)INT(0)) {
+        STRIDED_PLACE(place, i);
+        part[place] = dml__with_beta(dense[i], beta, part + place);
     }
 }
 
