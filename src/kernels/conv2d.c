@@ -112,7 +112,7 @@ static bool dml__conv_is_ring(const dml__conv *conv)
 {
     const dml_conv2d_shape *s = &conv->shape;
     const bool unrolled = conv->filters == 1 && s->stride_w <= 2 && (s->kernel_w <= 3 || s->kernel_w == 5);
-    return !unrolled && dml__ring_fits(s);
+    return !unrolled && dml__conv2d_ring_fits(s);
 }
 
 /* With strides, the pixels of dx are no matrix' rows. */
@@ -270,7 +270,7 @@ DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_sha
         return DML_OK;
     }
     if (status == DML_OK && dml__conv_is_ring(&conv)) {
-        dml__ring_forward(pool, &conv.shape, x, w, beta, epilogue, y);
+        dml__conv2d_ring_forward(pool, &conv.shape, x, w, beta, epilogue, y);
         return DML_OK;
     }
     for (int group = 0; status == DML_OK && group < dml__conv_groups(&conv); group++) {
@@ -355,7 +355,7 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
         return DML_OK;
     }
     if (dml__conv_is_ring(&conv)) {
-        dml__ring_input(pool, &conv.shape, dy, w, beta, dx);
+        dml__conv2d_ring_input(pool, &conv.shape, dy, w, beta, dx);
         return DML_OK;
     }
     const dml_conv2d_shape *s = &conv.shape;
@@ -404,7 +404,7 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
         return DML_OK;
     }
     if (status == DML_OK && dml__conv_is_ring(&conv)) {
-        dml__ring_weights(pool, &conv.shape, x, dy, beta, dw);
+        dml__conv2d_ring_weights(pool, &conv.shape, x, dy, beta, dw);
         return DML_OK;
     }
     for (int group = 0; status == DML_OK && group < dml__conv_groups(&conv); group++) {
