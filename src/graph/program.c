@@ -130,7 +130,8 @@ static dml__run dml__begin_run(dml_program *program, int rows, const dml__traini
                            rows,
                            training != NULL,
                            training && training->adds,
-                           training ? training->step : 0 };
+                           training ? training->step : 0,
+                           training ? training->part : 0 };
     return run;
 }
 

@@ -65,7 +65,7 @@ DML__LOCAL dml_status dml__program_check(dml_program *program, int rows, const v
 
 /* What a training run does with gradients. */
 typedef struct dml__training {
-    uint32_t step;                          /* keys random numbers */
+    uint32_t step, part;                    /* key random numbers: of a step, each pass of each rank */
     float loss_scale;                       /* the gradient is of loss_scale x loss */
     bool adds;                              /* it is added to g, which it else overwrites */
     const dml__gradient_listener *listener; /* or NULL */

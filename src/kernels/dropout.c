@@ -8,6 +8,7 @@
 typedef struct dml__dropout_job {
     size_t n;
     const dml_random *random;
+    uint64_t first;
     uint32_t threshold;
     float scale, beta;
     const float *x;
@@ -22,7 +23,7 @@ static void dml__dropout_task(void *argument, int task, int worker)
     const uint32_t key[2] = { (uint32_t)job->random->seed, (uint32_t)(job->random->seed >> 32) };
     (void)worker;
     for (size_t i = begin; i < end; i += 4) {
-        const uint64_t block = (uint64_t)i / 4;
+        const uint64_t block = (job->first + i) / 4;
         const uint32_t counter[4] = { (uint32_t)block, (uint32_t)(block >> 32), job->random->stream,
                                       job->random->step };
         const size_t count = dml__minimum(4, end - i);
@@ -40,10 +41,10 @@ DML_API uint32_t dml_dropout_threshold(float p)
     return (uint32_t)((double)p * 4294967296.0);
 }
 
-DML_API void dml_dropout_apply(dml_pool *pool, size_t n, const dml_random *random, float p, const float *x,
-                               float beta, float *y)
+DML_API void dml_dropout_apply(dml_pool *pool, size_t n, const dml_random *random, uint64_t first, float p,
+                               const float *x, float beta, float *y)
 {
-    dml__dropout_job job = { n, random, dml_dropout_threshold(p), 1 / (1 - p), beta, x, y };
+    dml__dropout_job job = { n, random, first, dml_dropout_threshold(p), 1 / (1 - p), beta, x, y };
     dml_pool_run(n > DML__BLOCK ? pool : NULL, (int)dml__divide_up(n, DML__BLOCK), dml__dropout_task, &job);
 }
 

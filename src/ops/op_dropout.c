@@ -36,10 +36,12 @@ static dml_status dml__dropout_run(const dml__run *run, const dml_node *node, dm
     const float p = run->training ? *(const float *)node->attributes : 0;
     /* Weights' streams are small numbers. */
     const dml_random random = { run->context->seed, 0x80000000u | (uint32_t)node->index, run->step };
+    const uint32_t part = run->part & 0x3FFFFFFFu; /* whose numbers are 2^32 blocks of four */
+    const uint64_t first = (uint64_t)part << 34;
     if (from.buffer == to.buffer && from.offset == to.offset && p == 0 && beta == 0) return DML_OK;
     if (run->device->host_memory) {
         if (p > 0)
-            dml_dropout_apply(run->pool, n, &random, p, (const float *)dml__host(from), beta,
+            dml_dropout_apply(run->pool, n, &random, first, p, (const float *)dml__host(from), beta,
                               (float *)dml__host(to));
         else
             dml_axpby(run->pool, n, 1.0f, (const float *)dml__host(from), beta, (float *)dml__host(to));
@@ -54,6 +56,7 @@ static dml_status dml__dropout_run(const dml__run *run, const dml_node *node, dm
     launch.integer[3] = (int32_t)random.stream;
     launch.integer[4] = (int32_t)random.step;
     launch.integer[5] = (int32_t)dml_dropout_threshold(p);
+    launch.integer[6] = (int32_t)part;
     launch.real[0] = 1 / (1 - p);
     launch.real[1] = beta;
     if (n > INT32_MAX) launch.size[0] = n; /* which is refused */

@@ -217,8 +217,10 @@ static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, con
                                 float *loss)
 {
     const dml__gradient_listener listener = { dml__trainer_gradient_ready, trainer };
-    const dml__training training = { (uint32_t)trainer->steps, pass->loss_scale, pass->adds,
-                                     pass->more ? NULL : &listener };
+    const uint32_t ranks = (uint32_t)(trainer->sync.ranks ? trainer->sync.ranks : 1);
+    const dml__training training = { (uint32_t)trainer->steps,
+                                     trainer->passes++ * ranks + (uint32_t)trainer->sync.rank,
+                                     pass->loss_scale, pass->adds, pass->more ? NULL : &listener };
     const dml_status status = pass->adds ? dml__scale_gradient(trainer, pass->old_factor) : DML_OK;
     if (status != DML_OK) return status;
     if (pass->rows > 0) return dml__program_train(trainer->program, pass->rows, inputs, &training, loss);
@@ -276,6 +278,7 @@ static dml_status dml__trainer_advance_in(dml_trainer *trainer)
     const dml_status status = dml__check_whole(trainer);
     if (status != DML_OK) return status;
     trainer->steps++;
+    trainer->passes = 0;
     dml__follow_schedule(trainer);
     trainer->held = 0;
     if (trainer->row->whole) trainer->spoiled = true; /* used up */

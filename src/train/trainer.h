@@ -141,7 +141,7 @@ typedef struct dml_sync {
     dml_status (*updated)(void *state, dml_trainer *trainer);
     /* When the trainer is destroyed or another strategy is attached. */
     void (*destroy)(void *state, dml_trainer *trainer);
-    int ranks; /* how many combine their gradients; 0: 1 */
+    int ranks, rank; /* how many combine their gradients, 0: 1; which of them this is, from 0 */
 } dml_sync;
 
 /* Attaches a strategy, which the trainer then owns, in the place of the one it has, and starts it. On failure

@@ -22,6 +22,7 @@ struct dml_trainer {
                                              graph's */
     int states, vectors; /* the optimizer's; all, with the average, which is the last if there is one */
     uint64_t steps;
+    uint32_t passes; /* of backward, since the last step */
     dml_sync sync;
     /* What g holds: the mean over this many samples of all ranks, or, while `pending`, the sum over this
        rank's. 0: nothing that could be added to. */

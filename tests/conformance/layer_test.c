@@ -102,7 +102,7 @@ static void one_case(const layer_case *c)
     for (int i = 0; i < 2; i++)
         if (p[i]) CHECK_INT(dml_parameter_write(p[i], values[i], dml_shape_count(&p[i]->shape)), DML_OK);
     const void *const first = indexed ? (const void *)index : pick;
-    const dml__training training = { 0, 1.0f, false, NULL };
+    const dml__training training = { 0, 0, 1.0f, false, NULL };
     const void *const inputs[] = { first, c->target };
     CHECK_INT(dml_program_run(predict, c->batch, &first, 1, y), DML_OK);
     check(c, "its output", y, c->y, c->outputs * c->batch);

@@ -1348,11 +1348,13 @@ static void test_dropout(void)
     for (int s = quick; s < upto(SIZES); s++)
         for (int b = 0; b < upto(BETAS); b++) {
             const size_t n = (size_t)sizes[s];
-            const uint32_t threshold = b == 2 ? 0xf0000000u : 0x40000000u;
+            const uint32_t part = b == 1 ? 0x20000003u : 0, threshold = b == 2 ? 0xf0000000u : 0x40000000u;
             float *x = numbers(n), *y = output(n, betas[b]);
             double *want = malloc(n * sizeof *want);
             for (size_t i = 0; i < n; i++)
-                want[i] = (dml_random_bits(&random, i) < threshold ? 0 : 1.25 * (double)x[i]) +
+                want[i] = (dml_random_bits(&random, part * ((uint64_t)1 << 34) + i) < threshold
+                               ? 0
+                               : 1.25 * (double)x[i]) +
                           kept(betas[b], y[i]);
             array ax = upload(x, n), ay = upload(y, n);
             launch_ok((dml_launch){ .kernel = "dropout",
@@ -1360,7 +1362,7 @@ static void test_dropout(void)
                                     .buffer = { at(ax), at(ay) },
                                     .integer = { (int)n, (int)(uint32_t)random.seed,
                                                  (int)(uint32_t)(random.seed >> 32), (int)random.stream,
-                                                 (int)random.step, (int)threshold },
+                                                 (int)random.step, (int)threshold, (int)part },
                                     .real = { 1.25f, betas[b] } });
             download(ax, NULL), download(ay, y);
             check("dropout", y, want, n, 1);

@@ -87,7 +87,7 @@ TEST__UNUSED static dml_status program_train(dml_program *program, int rows, con
                                              float loss_scale, const dml__gradient_listener *listener,
                                              float *loss)
 {
-    const dml__training training = { 0, loss_scale, false, listener };
+    const dml__training training = { 0, 0, loss_scale, false, listener };
     return dml__program_train(program, rows, inputs, &training, loss);
 }
 

@@ -11,19 +11,20 @@ static void sizes(void)
         for (int k = 0; k < 4; k++) {
             const size_t n = kernel_sizes[s];
             const float p = chance[k], beta = betas[k % 3];
+            const uint64_t from = k % 2 ? ((uint64_t)5 << 34) + 8 : 0;
             unsigned state = 5;
             float *x = kernel_array(n, &state), *old = kernel_array(n, &state), *first = kernel_copy(old, n);
             for (size_t i = 0; i < n && beta == 0; i++) first[i] = NAN;
-            dml_dropout_apply(NULL, n, &random, p, x, beta, first);
+            dml_dropout_apply(NULL, n, &random, from, p, x, beta, first);
             for (size_t i = 0; i < n; i++) {
-                const bool out = dml_random_bits(&random, i) < (double)p * 4294967296.0;
+                const bool out = dml_random_bits(&random, from + i) < (double)p * 4294967296.0;
                 const double want =
                     (out ? 0 : (double)x[i] / (1 - (double)p)) + (double)beta * (double)old[i];
                 CHECK_NEAR(first[i], want, 3e-7 * (fabs(want) + 1));
             }
             for (int q = 1; q < KERNEL_POOLS; q++) {
                 float *y = kernel_copy(beta == 0 ? x : old, n);
-                dml_dropout_apply(kernel_pools[q], n, &random, p, beta == 0 ? y : x, beta, y);
+                dml_dropout_apply(kernel_pools[q], n, &random, from, p, beta == 0 ? y : x, beta, y);
                 CHECK(kernel_same(y, first, n));
                 kernel_free(y);
             }
@@ -41,7 +42,7 @@ static void chances(void)
     for (int k = 0; k < 4; k++) {
         const dml_random random = { 1, 2, (uint32_t)k };
         double out = 0;
-        dml_dropout_apply(NULL, N, &random, chance[k], x, 0, y);
+        dml_dropout_apply(NULL, N, &random, 0, chance[k], x, 0, y);
         for (int i = 0; i < N; i++) out += y[i] == 0;
         const double p = (double)chance[k];
         CHECK_NEAR(out, p * N, 5 * sqrt(p * (1 - p) * N));
