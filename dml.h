@@ -734,10 +734,11 @@ DML_API void dml_embedding_backward(dml_pool *pool, size_t count, size_t width, 
 #define DML_KERNELS_DROPOUT_H
 
 /* y = what is kept of x, divided by 1 - p, else 0, + beta y. Element i is left out where
-   dml_random_bits(random, i) is below p 2^32, 0 <= p < 1: with probability p, the same ones in each call. y
-   may be x; with beta = 0 it is not read. The gradient is the same function of dy. */
-DML_API void dml_dropout_apply(dml_pool *pool, size_t n, const dml_random *random, float p, const float *x,
-                               float beta, float *y);
+   dml_random_bits(random, first + i) is below p 2^32, 0 <= p < 1: with probability p, the same ones in each
+   call; `first` is a multiple of 4. y may be x; with beta = 0 it is not read. The gradient is the same
+   function of dy. */
+DML_API void dml_dropout_apply(dml_pool *pool, size_t n, const dml_random *random, uint64_t first, float p,
+                               const float *x, float beta, float *y);
 
 /* The bits below which an element is left out. */
 DML_API uint32_t dml_dropout_threshold(float p);
@@ -2036,7 +2037,7 @@ typedef struct dml_sync {
     dml_status (*updated)(void *state, dml_trainer *trainer);
     /* When the trainer is destroyed or another strategy is attached. */
     void (*destroy)(void *state, dml_trainer *trainer);
-    int ranks; /* how many combine their gradients; 0: 1 */
+    int ranks, rank; /* how many combine their gradients, 0: 1; which of them this is, from 0 */
 } dml_sync;
 
 /* Attaches a strategy, which the trainer then owns, in the place of the one it has, and starts it. On failure
@@ -14105,6 +14106,7 @@ DML_API void dml_embedding_backward(dml_pool *pool, size_t count, size_t width, 
 typedef struct dml__dropout_job {
     size_t n;
     const dml_random *random;
+    uint64_t first;
     uint32_t threshold;
     float scale, beta;
     const float *x;
@@ -14119,7 +14121,7 @@ static void dml__dropout_task(void *argument, int task, int worker)
     const uint32_t key[2] = { (uint32_t)job->random->seed, (uint32_t)(job->random->seed >> 32) };
     (void)worker;
     for (size_t i = begin; i < end; i += 4) {
-        const uint64_t block = (uint64_t)i / 4;
+        const uint64_t block = (job->first + i) / 4;
         const uint32_t counter[4] = { (uint32_t)block, (uint32_t)(block >> 32), job->random->stream,
                                       job->random->step };
         const size_t count = dml__minimum(4, end - i);
@@ -14137,10 +14139,10 @@ DML_API uint32_t dml_dropout_threshold(float p)
     return (uint32_t)((double)p * 4294967296.0);
 }
 
-DML_API void dml_dropout_apply(dml_pool *pool, size_t n, const dml_random *random, float p, const float *x,
-                               float beta, float *y)
+DML_API void dml_dropout_apply(dml_pool *pool, size_t n, const dml_random *random, uint64_t first, float p,
+                               const float *x, float beta, float *y)
 {
-    dml__dropout_job job = { n, random, dml_dropout_threshold(p), 1 / (1 - p), beta, x, y };
+    dml__dropout_job job = { n, random, first, dml_dropout_threshold(p), 1 / (1 - p), beta, x, y };
     dml_pool_run(n > DML__BLOCK ? pool : NULL, (int)dml__divide_up(n, DML__BLOCK), dml__dropout_task, &job);
 }
 
@@ -16692,7 +16694,8 @@ typedef struct dml__run {
     int rows;          /* samples in this run, 1 .. batch */
     bool training;     /* backward follows; dml_program_run only predicts, whatever the program is for */
     bool adds;         /* backward adds to the parameters' gradients and doesn't overwrite them */
-    uint32_t step;     /* keys the random numbers of this run, with the context's seed and the node's index */
+    uint32_t step; /* keys the random numbers of this run, with the context's seed and the node's index, */
+    uint32_t part; /* and with which of the step's passes and ranks it is */
 } dml__run;
 
 /* What an op's backward reads besides its output's gradient; the memory plan keeps no more. */
@@ -17826,7 +17829,7 @@ DML__LOCAL dml_status dml__program_check(dml_program *program, int rows, const v
 
 /* What a training run does with gradients. */
 typedef struct dml__training {
-    uint32_t step;                          /* keys random numbers */
+    uint32_t step, part;                    /* key random numbers: of a step, each pass of each rank */
     float loss_scale;                       /* the gradient is of loss_scale x loss */
     bool adds;                              /* it is added to g, which it else overwrites */
     const dml__gradient_listener *listener; /* or NULL */
@@ -18669,7 +18672,8 @@ static dml__run dml__begin_run(dml_program *program, int rows, const dml__traini
                            rows,
                            training != NULL,
                            training && training->adds,
-                           training ? training->step : 0 };
+                           training ? training->step : 0,
+                           training ? training->part : 0 };
     return run;
 }
 
@@ -21235,10 +21239,12 @@ static dml_status dml__dropout_run(const dml__run *run, const dml_node *node, dm
     const float p = run->training ? *(const float *)node->attributes : 0;
     /* Weights' streams are small numbers. */
     const dml_random random = { run->context->seed, 0x80000000u | (uint32_t)node->index, run->step };
+    const uint32_t part = run->part & 0x3FFFFFFFu; /* whose numbers are 2^32 blocks of four */
+    const uint64_t first = (uint64_t)part << 34;
     if (from.buffer == to.buffer && from.offset == to.offset && p == 0 && beta == 0) return DML_OK;
     if (run->device->host_memory) {
         if (p > 0)
-            dml_dropout_apply(run->pool, n, &random, p, (const float *)dml__host(from), beta,
+            dml_dropout_apply(run->pool, n, &random, first, p, (const float *)dml__host(from), beta,
                               (float *)dml__host(to));
         else
             dml_axpby(run->pool, n, 1.0f, (const float *)dml__host(from), beta, (float *)dml__host(to));
@@ -21253,6 +21259,7 @@ static dml_status dml__dropout_run(const dml__run *run, const dml_node *node, dm
     launch.integer[3] = (int32_t)random.stream;
     launch.integer[4] = (int32_t)random.step;
     launch.integer[5] = (int32_t)dml_dropout_threshold(p);
+    launch.integer[6] = (int32_t)part;
     launch.real[0] = 1 / (1 - p);
     launch.real[1] = beta;
     if (n > INT32_MAX) launch.size[0] = n; /* which is refused */
@@ -22970,6 +22977,7 @@ struct dml_trainer {
                                              graph's */
     int states, vectors; /* the optimizer's; all, with the average, which is the last if there is one */
     uint64_t steps;
+    uint32_t passes; /* of backward, since the last step */
     dml_sync sync;
     /* What g holds: the mean over this many samples of all ranks, or, while `pending`, the sum over this
        rank's. 0: nothing that could be added to. */
@@ -23491,8 +23499,10 @@ static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, con
                                 float *loss)
 {
     const dml__gradient_listener listener = { dml__trainer_gradient_ready, trainer };
-    const dml__training training = { (uint32_t)trainer->steps, pass->loss_scale, pass->adds,
-                                     pass->more ? NULL : &listener };
+    const uint32_t ranks = (uint32_t)(trainer->sync.ranks ? trainer->sync.ranks : 1);
+    const dml__training training = { (uint32_t)trainer->steps,
+                                     trainer->passes++ * ranks + (uint32_t)trainer->sync.rank,
+                                     pass->loss_scale, pass->adds, pass->more ? NULL : &listener };
     const dml_status status = pass->adds ? dml__scale_gradient(trainer, pass->old_factor) : DML_OK;
     if (status != DML_OK) return status;
     if (pass->rows > 0) return dml__program_train(trainer->program, pass->rows, inputs, &training, loss);
@@ -23550,6 +23560,7 @@ static dml_status dml__trainer_advance_in(dml_trainer *trainer)
     const dml_status status = dml__check_whole(trainer);
     if (status != DML_OK) return status;
     trainer->steps++;
+    trainer->passes = 0;
     dml__follow_schedule(trainer);
     trainer->held = 0;
     if (trainer->row->whole) trainer->spoiled = true; /* used up */

@@ -1813,14 +1813,14 @@ KERNEL(embedding_backward)
 
 /* y = what is kept of x times scale, else 0, + beta y; an item does the four elements of one block of
    numbers. Buffers x, y; ints n, the two halves of the seed, stream, step, the bits below which an element is
-   left out; floats scale, beta; size{n / 4, rounded up}. y may be x. */
+   left out, which 2^32 blocks these are; floats scale, beta; size{n / 4, rounded up}. y may be x. */
 KERNEL(dropout)
 {
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL float *y = BUFFER(1, float);
     const unsigned n = (unsigned)INT(0), threshold = (unsigned)INT(5), block = ELEMENT;
     const float scale = REAL(0), beta = REAL(1);
-    unsigned c[4] = { block, 0u, (unsigned)INT(3), (unsigned)INT(4) };
+    unsigned c[4] = { block, (unsigned)INT(6), (unsigned)INT(3), (unsigned)INT(4) };
     unsigned k0 = (unsigned)INT(1), k1 = (unsigned)INT(2);
     for (int turn = 0; turn < 10; turn++) {
         const unsigned high0 = MULTIPLY_HIGH(0xD2511F53u, c[0]), low0 = 0xD2511F53u * c[0];
