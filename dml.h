@@ -14779,7 +14779,7 @@ DML__LOCAL void dml__sum_broadcast(dml_pool *pool, const dml__broadcast *broadca
    P, Q               the op's own two numbers
    K(1.0f)            a constant, where a word takes a VALUE; beside an operator it may stand bare
    WHERE(m, x, y)     m ? x : y, both computed; m a comparison, or several joined by & and |
-   EXP EXPM1 LOG LOG1P TANH SIGMOID ERF SQRT ABS(x), POW(x, y)
+   EXP EXPM1 LOG LOG1P TANH SIGMOID ERF SQRT ABS(x), POW(x, y); none inside itself
 
    `needs` is what the gradients read: A and B inputs, Y the output. */
 #ifndef DML_KERNELS_FORMULAS_H
@@ -15079,28 +15079,28 @@ typedef void dml__formula_loop(dml_isa isa, size_t n, const dml__formula_at *at)
 
 /* The words of formulas.h for vectors. */
 #define VALUE const dml__vf
-#define DML__WORD(function, x)                                                                               \
+#define DML__WORD(name, x)                                                                                   \
     __extension__({                                                                                          \
-        dml__vf dml__word = (x);                                                                             \
-        function(&dml__word);                                                                                \
-        dml__word;                                                                                           \
+        dml__vf dml__##name##_of = (x); /* so named that one word may stand in another */                    \
+        dml__vector_##name(&dml__##name##_of);                                                               \
+        dml__##name##_of;                                                                                    \
     })
 #define K(constant) (zero + (constant))
 #define WHERE(mask, x, y) DML__SELECT(mask, x, y)
-#define EXP(x) DML__WORD(dml__vector_exp, x)
-#define EXPM1(x) DML__WORD(dml__vector_expm1, x)
-#define LOG(x) DML__WORD(dml__vector_log, x)
-#define LOG1P(x) DML__WORD(dml__vector_log1p, x)
-#define TANH(x) DML__WORD(dml__vector_tanh, x)
-#define SIGMOID(x) DML__WORD(dml__vector_sigmoid, x)
-#define ERF(x) DML__WORD(dml__vector_erf, x)
-#define ABS(x) DML__WORD(dml__vector_abs, x)
-#define SQRT(x) DML__WORD(dml__vector_sqrt, x)
+#define EXP(x) DML__WORD(exp, x)
+#define EXPM1(x) DML__WORD(expm1, x)
+#define LOG(x) DML__WORD(log, x)
+#define LOG1P(x) DML__WORD(log1p, x)
+#define TANH(x) DML__WORD(tanh, x)
+#define SIGMOID(x) DML__WORD(sigmoid, x)
+#define ERF(x) DML__WORD(erf, x)
+#define ABS(x) DML__WORD(abs, x)
+#define SQRT(x) DML__WORD(sqrt, x)
 #define POW(x, power)                                                                                        \
     __extension__({                                                                                          \
-        dml__vf dml__word = (x), dml__power = (power);                                                       \
-        dml__vector_pow(&dml__word, &dml__power);                                                            \
-        dml__word;                                                                                           \
+        dml__vf dml__pow_of = (x), dml__power = (power);                                                     \
+        dml__vector_pow(&dml__pow_of, &dml__power);                                                          \
+        dml__pow_of;                                                                                         \
     })
 #define P p
 #define Q q

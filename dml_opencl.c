@@ -386,7 +386,7 @@ static const char *const dml__opencl_source[] = {
 "   P, Q               the op's own two numbers\n",
 "   K(1.0f)            a constant, where a word takes a VALUE; beside an operator it may stand bare\n",
 "   WHERE(m, x, y)     m \? x : y, both computed; m a comparison, or several joined by & and |\n",
-"   EXP EXPM1 LOG LOG1P TANH SIGMOID ERF SQRT ABS(x), POW(x, y)\n",
+"   EXP EXPM1 LOG LOG1P TANH SIGMOID ERF SQRT ABS(x), POW(x, y); none inside itself\n",
 "\n",
 "   `needs` is what the gradients read: A and B inputs, Y the output. */\n",
 "#ifndef DML_KERNELS_FORMULAS_H\n",

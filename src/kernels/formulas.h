@@ -8,7 +8,7 @@
    P, Q               the op's own two numbers
    K(1.0f)            a constant, where a word takes a VALUE; beside an operator it may stand bare
    WHERE(m, x, y)     m ? x : y, both computed; m a comparison, or several joined by & and |
-   EXP EXPM1 LOG LOG1P TANH SIGMOID ERF SQRT ABS(x), POW(x, y)
+   EXP EXPM1 LOG LOG1P TANH SIGMOID ERF SQRT ABS(x), POW(x, y); none inside itself
 
    `needs` is what the gradients read: A and B inputs, Y the output. */
 #ifndef DML_KERNELS_FORMULAS_H
