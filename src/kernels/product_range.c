@@ -73,13 +73,19 @@ DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *
     return job;
 }
 
+/* Whether (rows, columns) is more than so many floats; the sizes may be anything. */
+static bool dml__holds_more(ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t floats)
+{
+    return columns > 0 && rows > floats / columns;
+}
+
 /* Whether lines of A, whose rows are side by side, come from memory to be used where they are: their blocks
    are short, so that one stays near while the next is asked for. (A pixel's channels, summed over pixels.) */
 static bool dml__asks_for_lines(const dml__job *job)
 {
     const dml__product *product = &job->product;
     return product->n < DML__PACKED_A_COLUMNS && dml__has_lanes(&product->a) &&
-           product->m * product->k > DML__NEAR_FLOATS;
+           dml__holds_more(product->m, product->k, DML__NEAR_FLOATS);
 }
 
 /* The blocks of k: as many as needed, of about the same size, which the micro-kernel unrolls by 4. */
@@ -441,9 +447,9 @@ static bool dml__packs_b(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
    processor asks for them itself. */
 static bool dml__asks_ahead(const dml__job *job, const dml__blocking *blocking, const dml__range *range)
 {
-    const ptrdiff_t bytes = (range->i1 - range->i0) * (range->k1 - range->k0) * (ptrdiff_t)sizeof(float);
     return !blocking->pack_a && ((const dml__matrix *)job->product.a.source)->k_step == 1 &&
-           blocking->kc > DML__ACROSS_KC && bytes > job->l2;
+           blocking->kc > DML__ACROSS_KC &&
+           dml__holds_more(range->i1 - range->i0, range->k1 - range->k0, job->l2 / (ptrdiff_t)sizeof(float));
 }
 
 /* So many rows of A that they take half of the second cache, which the rows of C and panels of B pass
