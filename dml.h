@@ -1978,8 +1978,8 @@ DML_API float dml_trainer_gradient_norm(dml_trainer *trainer);
 
 /* Exchanges the trained parameters with their moving average (options.average), to evaluate or save the model
    with it; the next call exchanges them back. In between an update, a checkpoint and a strategy are refused
-   with DML_ERROR_STATE. g is used on the way and lost. DML_ERROR_ARGUMENT for a trainer without an average.
- */
+   with DML_ERROR_STATE, and so is this before the first update. g is used on the way and lost.
+   DML_ERROR_ARGUMENT for a trainer without an average. */
 DML_API dml_status dml_trainer_swap_average(dml_trainer *trainer);
 
 DML_API dml_program *dml_trainer_program(dml_trainer *trainer);
@@ -14811,7 +14811,7 @@ DML__LOCAL void dml__sum_broadcast(dml_pool *pool, const dml__broadcast *broadca
     X(sqrt, DML__NEEDS_Y, y = SQRT(a), d = 0.5f * dy / y)                                                    \
     X(abs, DML__NEEDS_A, y = ABS(a), d = WHERE(a > 0.0f, dy, WHERE(a < 0.0f, -dy, K(0.0f))))                 \
     X(square, DML__NEEDS_A, y = a * a, d = 2.0f * a * dy)                                                    \
-    X(pow, DML__NEEDS_A, y = POW(a, P), d = P * POW(a, P - 1.0f) * dy)                                       \
+    X(pow, DML__NEEDS_A, y = POW(a, P), d = WHERE(P == 0.0f, K(0.0f), P * POW(a, P - 1.0f) * dy))            \
     X(clamp, DML__NEEDS_A, y = WHERE(a < P, P, WHERE(a > Q, Q, a)),                                          \
       d = WHERE((a >= P) & (a <= Q), dy, K(0.0f)))                                                           \
     X(affine, 0, y = P * a + Q, d = P * dy)
@@ -17113,12 +17113,28 @@ DML_API dml_node *dml_input_shaped(dml_graph *graph, const char *name, dml_dtype
     return dml__leaf_create(graph, dml__input_op(), name, dtype, shape);
 }
 
+static bool dml__can_initialize(const dml_initializer *init)
+{
+    const float a = init->a, b = init->b, width = b - a;
+    if (!(a - a == 0) || !(b - b == 0)) return false;
+    if (init->kind == DML_INIT_UNIFORM) return width >= 0 && width - width == 0;
+    return init->kind != DML_INIT_NORMAL || b >= 0;
+}
+
 DML_API dml_node *dml_parameter_shaped(dml_graph *graph, const char *name, dml_initializer init,
                                        dml_shape shape)
 {
     if (graph && (unsigned)init.kind > DML_INIT_NORMAL) {
         dml__fail(&graph->context->error, DML_ERROR_ARGUMENT, "parameter '%s': no initializer of kind %d",
                   name ? name : "", (int)init.kind);
+        return NULL;
+    }
+    if (graph && !dml__can_initialize(&init)) {
+        dml__fail(
+            &graph->context->error, DML_ERROR_ARGUMENT,
+            "parameter '%s': initial values by %g and %g asked for; they must be finite, a range from low to "
+            "high, a deviation 0 or more",
+            name ? name : "", (double)init.a, (double)init.b);
         return NULL;
     }
     dml_node *node = dml__leaf_create(graph, dml__parameter_op(), name, DML_F32, shape);
@@ -18648,6 +18664,21 @@ static dml_status dml__forward(const dml__run *run, const void *const *inputs)
     return status;
 }
 
+/* The gradient of a parameter that the output doesn't depend on: no op writes it, but an update or the caller
+   may have. */
+static dml_status dml__zero_unreached(const dml__run *run)
+{
+    const dml_program *program = run->program;
+    dml_status status = DML_OK;
+    for (const dml_node *p = program->graph->first_parameter; p && status == DML_OK; p = p->next_parameter) {
+        const int slot = p->index <= program->output->index ? program->slot_of_node[p->index] : -1;
+        if (p->frozen || (slot >= 0 && program->slot[slot].has_gradient)) continue;
+        const dml_ref g = { program->g, p->offset * sizeof(float) };
+        status = run->device->backend->zero(run->device, g, dml_shape_count(&p->shape) * sizeof(float));
+    }
+    return status;
+}
+
 static dml_status dml__backward(const dml__run *run, const dml__training *training)
 {
     const dml_program *program = run->program;
@@ -18655,6 +18686,7 @@ static dml_status dml__backward(const dml__run *run, const dml__training *traini
     size_t final_from = program->graph->trained_count;
     dml_status status = run->device->backend->write(run->device, dml__gradient(run, program->output),
                                                     &training->loss_scale, sizeof training->loss_scale);
+    if (status == DML_OK && !training->adds) status = dml__zero_unreached(run);
     for (int s = program->slots - 1; s >= 0 && status == DML_OK; s--) {
         const dml__slot *slot = &program->slot[s];
         if (slot->has_gradient && slot->node->op->backward && !slot->gone)
@@ -21544,6 +21576,8 @@ DML__SHAPE_OP(permute, dml__permute_describe)
 
 DML_API dml_node *dml_permute(dml_node *x, dml_shape order)
 {
+    for (int d = 0; x && d < DML_MAX_DIMS; d++)
+        if (order.dims[d] < 0) order.dims[d] += x->shape.ndim;
     return dml__node_create(dml__permute_op(), 1, &x, &order, sizeof order);
 }
 
@@ -21573,9 +21607,11 @@ static dml_status dml__slice_infer(dml_node *node)
     const int axis = dml__find_axis(node, o->axis);
     if (axis < 0) return DML_ERROR_ARGUMENT;
     if (o->begin < 0 || o->end <= o->begin || o->end > x->shape.dims[axis])
-        return dml__node_fail(node, DML_ERROR_ARGUMENT,
-                              "of an axis of %d, places %d to %d asked for; there must be at least one",
-                              x->shape.dims[axis], o->begin, o->end - 1);
+        return dml__node_fail(
+            node, DML_ERROR_ARGUMENT,
+            "of an axis of %d, places from %d up to, without, %d asked for; there must be at "
+            "least one, and all must be there",
+            x->shape.dims[axis], o->begin, o->end);
     o->axis = axis;
     node->batched = x->batched;
     node->shape = x->shape;
@@ -21623,9 +21659,12 @@ DML_API dml_node *dml_slice(dml_node *x, int axis, int begin, int end)
 
 DML_API dml_status dml_split(dml_node *x, int axis, int count, dml_node **parts)
 {
-    for (int i = 0; i < count; i++) parts[i] = NULL;
+    for (int i = 0; parts && i < count; i++) parts[i] = NULL;
     if (!x) return DML_ERROR_ARGUMENT;
     dml__error *error = &dml__node_context(x)->error;
+    if (!parts)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "split of '%s': there is no array for its %d parts",
+                         x->name, count);
     const int found = axis < 0 ? axis + x->shape.ndim : axis;
     const int size = found >= 0 && found < x->shape.ndim ? x->shape.dims[found] : 0;
     if (error->status != DML_OK) return error->status;
@@ -21773,6 +21812,10 @@ DML_API dml_node *dml_concat(dml_node *const *nodes, int count, int axis)
 {
     const dml__axis_part o = { axis, 0, 0, 0, 0 };
     dml_node *input[DML__MAX_INPUTS], *joined = NULL;
+    if (!nodes) return NULL;
+    if (count < 1 && nodes[0])
+        dml__fail(&dml__node_context(nodes[0])->error, DML_ERROR_ARGUMENT, "concat of %d nodes asked for",
+                  count);
     for (int at = 0; at < count;) { /* of many, those that are there already are the first of the next */
         int inputs = 0;
         if (at > 0) input[inputs++] = joined;
@@ -23563,7 +23606,8 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
 static dml_status dml__trainer_advance_in(dml_trainer *trainer)
 {
     const dml_sync *sync = &trainer->sync;
-    const dml_status status = dml__check_whole(trainer);
+    dml_status status = dml__check_not_swapped(trainer);
+    if (status == DML_OK) status = dml__check_whole(trainer);
     if (status != DML_OK) return status;
     trainer->steps++;
     trainer->passes = 0;
@@ -23639,7 +23683,10 @@ DML_API dml_status dml_trainer_swap_average(dml_trainer *trainer)
     dml__part part;
     dml_status status = dml__begin_part(trainer, true, &part);
     if (status != DML_OK) return status;
-    if (trainer->average > 0.0f)
+    if (trainer->average > 0.0f && trainer->steps == 0)
+        status = dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                           "the average of the parameters asked for before the first update");
+    else if (trainer->average > 0.0f)
         status = dml__swap_average_in(trainer);
     else
         status = dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,

@@ -329,12 +329,28 @@ DML_API dml_node *dml_input_shaped(dml_graph *graph, const char *name, dml_dtype
     return dml__leaf_create(graph, dml__input_op(), name, dtype, shape);
 }
 
+static bool dml__can_initialize(const dml_initializer *init)
+{
+    const float a = init->a, b = init->b, width = b - a;
+    if (!(a - a == 0) || !(b - b == 0)) return false;
+    if (init->kind == DML_INIT_UNIFORM) return width >= 0 && width - width == 0;
+    return init->kind != DML_INIT_NORMAL || b >= 0;
+}
+
 DML_API dml_node *dml_parameter_shaped(dml_graph *graph, const char *name, dml_initializer init,
                                        dml_shape shape)
 {
     if (graph && (unsigned)init.kind > DML_INIT_NORMAL) {
         dml__fail(&graph->context->error, DML_ERROR_ARGUMENT, "parameter '%s': no initializer of kind %d",
                   name ? name : "", (int)init.kind);
+        return NULL;
+    }
+    if (graph && !dml__can_initialize(&init)) {
+        dml__fail(
+            &graph->context->error, DML_ERROR_ARGUMENT,
+            "parameter '%s': initial values by %g and %g asked for; they must be finite, a range from low to "
+            "high, a deviation 0 or more",
+            name ? name : "", (double)init.a, (double)init.b);
         return NULL;
     }
     dml_node *node = dml__leaf_create(graph, dml__parameter_op(), name, DML_F32, shape);

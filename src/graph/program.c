@@ -100,6 +100,21 @@ static dml_status dml__forward(const dml__run *run, const void *const *inputs)
     return status;
 }
 
+/* The gradient of a parameter that the output doesn't depend on: no op writes it, but an update or the caller
+   may have. */
+static dml_status dml__zero_unreached(const dml__run *run)
+{
+    const dml_program *program = run->program;
+    dml_status status = DML_OK;
+    for (const dml_node *p = program->graph->first_parameter; p && status == DML_OK; p = p->next_parameter) {
+        const int slot = p->index <= program->output->index ? program->slot_of_node[p->index] : -1;
+        if (p->frozen || (slot >= 0 && program->slot[slot].has_gradient)) continue;
+        const dml_ref g = { program->g, p->offset * sizeof(float) };
+        status = run->device->backend->zero(run->device, g, dml_shape_count(&p->shape) * sizeof(float));
+    }
+    return status;
+}
+
 static dml_status dml__backward(const dml__run *run, const dml__training *training)
 {
     const dml_program *program = run->program;
@@ -107,6 +122,7 @@ static dml_status dml__backward(const dml__run *run, const dml__training *traini
     size_t final_from = program->graph->trained_count;
     dml_status status = run->device->backend->write(run->device, dml__gradient(run, program->output),
                                                     &training->loss_scale, sizeof training->loss_scale);
+    if (status == DML_OK && !training->adds) status = dml__zero_unreached(run);
     for (int s = program->slots - 1; s >= 0 && status == DML_OK; s--) {
         const dml__slot *slot = &program->slot[s];
         if (slot->has_gradient && slot->node->op->backward && !slot->gone)

@@ -34,7 +34,7 @@
     X(sqrt, DML__NEEDS_Y, y = SQRT(a), d = 0.5f * dy / y)                                                    \
     X(abs, DML__NEEDS_A, y = ABS(a), d = WHERE(a > 0.0f, dy, WHERE(a < 0.0f, -dy, K(0.0f))))                 \
     X(square, DML__NEEDS_A, y = a * a, d = 2.0f * a * dy)                                                    \
-    X(pow, DML__NEEDS_A, y = POW(a, P), d = P * POW(a, P - 1.0f) * dy)                                       \
+    X(pow, DML__NEEDS_A, y = POW(a, P), d = WHERE(P == 0.0f, K(0.0f), P * POW(a, P - 1.0f) * dy))            \
     X(clamp, DML__NEEDS_A, y = WHERE(a < P, P, WHERE(a > Q, Q, a)),                                          \
       d = WHERE((a >= P) & (a <= Q), dy, K(0.0f)))                                                           \
     X(affine, 0, y = P * a + Q, d = P * dy)

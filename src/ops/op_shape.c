@@ -222,6 +222,8 @@ DML__SHAPE_OP(permute, dml__permute_describe)
 
 DML_API dml_node *dml_permute(dml_node *x, dml_shape order)
 {
+    for (int d = 0; x && d < DML_MAX_DIMS; d++)
+        if (order.dims[d] < 0) order.dims[d] += x->shape.ndim;
     return dml__node_create(dml__permute_op(), 1, &x, &order, sizeof order);
 }
 
@@ -251,9 +253,11 @@ static dml_status dml__slice_infer(dml_node *node)
     const int axis = dml__find_axis(node, o->axis);
     if (axis < 0) return DML_ERROR_ARGUMENT;
     if (o->begin < 0 || o->end <= o->begin || o->end > x->shape.dims[axis])
-        return dml__node_fail(node, DML_ERROR_ARGUMENT,
-                              "of an axis of %d, places %d to %d asked for; there must be at least one",
-                              x->shape.dims[axis], o->begin, o->end - 1);
+        return dml__node_fail(
+            node, DML_ERROR_ARGUMENT,
+            "of an axis of %d, places from %d up to, without, %d asked for; there must be at "
+            "least one, and all must be there",
+            x->shape.dims[axis], o->begin, o->end);
     o->axis = axis;
     node->batched = x->batched;
     node->shape = x->shape;
@@ -301,9 +305,12 @@ DML_API dml_node *dml_slice(dml_node *x, int axis, int begin, int end)
 
 DML_API dml_status dml_split(dml_node *x, int axis, int count, dml_node **parts)
 {
-    for (int i = 0; i < count; i++) parts[i] = NULL;
+    for (int i = 0; parts && i < count; i++) parts[i] = NULL;
     if (!x) return DML_ERROR_ARGUMENT;
     dml__error *error = &dml__node_context(x)->error;
+    if (!parts)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "split of '%s': there is no array for its %d parts",
+                         x->name, count);
     const int found = axis < 0 ? axis + x->shape.ndim : axis;
     const int size = found >= 0 && found < x->shape.ndim ? x->shape.dims[found] : 0;
     if (error->status != DML_OK) return error->status;
@@ -451,6 +458,10 @@ DML_API dml_node *dml_concat(dml_node *const *nodes, int count, int axis)
 {
     const dml__axis_part o = { axis, 0, 0, 0, 0 };
     dml_node *input[DML__MAX_INPUTS], *joined = NULL;
+    if (!nodes) return NULL;
+    if (count < 1 && nodes[0])
+        dml__fail(&dml__node_context(nodes[0])->error, DML_ERROR_ARGUMENT, "concat of %d nodes asked for",
+                  count);
     for (int at = 0; at < count;) { /* of many, those that are there already are the first of the next */
         int inputs = 0;
         if (at > 0) input[inputs++] = joined;

@@ -275,7 +275,8 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
 static dml_status dml__trainer_advance_in(dml_trainer *trainer)
 {
     const dml_sync *sync = &trainer->sync;
-    const dml_status status = dml__check_whole(trainer);
+    dml_status status = dml__check_not_swapped(trainer);
+    if (status == DML_OK) status = dml__check_whole(trainer);
     if (status != DML_OK) return status;
     trainer->steps++;
     trainer->passes = 0;
@@ -351,7 +352,10 @@ DML_API dml_status dml_trainer_swap_average(dml_trainer *trainer)
     dml__part part;
     dml_status status = dml__begin_part(trainer, true, &part);
     if (status != DML_OK) return status;
-    if (trainer->average > 0.0f)
+    if (trainer->average > 0.0f && trainer->steps == 0)
+        status = dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                           "the average of the parameters asked for before the first update");
+    else if (trainer->average > 0.0f)
         status = dml__swap_average_in(trainer);
     else
         status = dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,

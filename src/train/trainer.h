@@ -82,8 +82,8 @@ DML_API float dml_trainer_gradient_norm(dml_trainer *trainer);
 
 /* Exchanges the trained parameters with their moving average (options.average), to evaluate or save the model
    with it; the next call exchanges them back. In between an update, a checkpoint and a strategy are refused
-   with DML_ERROR_STATE. g is used on the way and lost. DML_ERROR_ARGUMENT for a trainer without an average.
- */
+   with DML_ERROR_STATE, and so is this before the first update. g is used on the way and lost.
+   DML_ERROR_ARGUMENT for a trainer without an average. */
 DML_API dml_status dml_trainer_swap_average(dml_trainer *trainer);
 
 DML_API dml_program *dml_trainer_program(dml_trainer *trainer);

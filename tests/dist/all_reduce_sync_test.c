@@ -132,7 +132,7 @@ static dml_sync with_sabotage(saboteur *s, dml_sync inner)
     s->inner = inner;
     return (
         dml_sync){ s,    saboteur_start,   saboteur_begin, saboteur_ready, saboteur_finish, saboteur_failed,
-                   NULL, saboteur_destroy, inner.ranks };
+                   NULL, saboteur_destroy, inner.ranks,    inner.rank };
 }
 
 /* ---- a rank ---- */

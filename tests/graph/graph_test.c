@@ -150,6 +150,11 @@ static void bad_leaves(void)
     REFUSED(dml_parameter_shaped(graph, "p", ((dml_initializer){ (dml_initializer_kind)7, 0, 0 }),
                                  (dml_shape){ 0 }),
             DML_ERROR_ARGUMENT, "initializer of kind 7");
+    const dml_initializer bad[] = { dml_init_normal(NAN, 1), dml_init_normal(0, -1), dml_init_uniform(2, 1),
+                                    dml_init_uniform(-3e38f, 3e38f), dml_init_constant(INFINITY) };
+    for (int i = 0; i < 5; i++)
+        REFUSED(dml_parameter_shaped(graph, "p", bad[i], (dml_shape){ 0 }), DML_ERROR_ARGUMENT,
+                "parameter 'p': initial values by ");
     dml_close(context);
 }
 

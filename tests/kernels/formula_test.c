@@ -173,6 +173,13 @@ static void special_values(void)
                       "%s of %g and %g is %g, not %g", formulas[cases[i].formula].name, (double)cases[i].a,
                       (double)cases[i].b, (double)y, (double)cases[i].want);
     }
+    const float zeros[2] = { 0, 2 }, ones[2] = { 1, 1 };
+    float slope[2] = { 7, 7 };
+    float *const slopes[2] = { slope, NULL };
+    const float no_betas[2] = { 0, 0 };
+    dml__formula_call power = dml__formula_plain(DML__FORMULA_pow, 2, zeros, NULL);
+    dml__formula_backward(NULL, &power, NULL, ones, slopes, no_betas); /* x^0 is 1 everywhere */
+    CHECK(slope[0] == 0 && slope[1] == 0);
     float tiny[2] = { 1e-6f, 1e-4f }, y[2]; /* what e^x - 1 and log(1 + e^x) lose when they are written so */
     for (int i = 0; i < 2; i++) tiny[i] = -tiny[i];
     dml__formula_call call = dml__formula_plain(DML__FORMULA_elu, 2, tiny, NULL);

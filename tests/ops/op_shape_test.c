@@ -80,9 +80,10 @@ static void bad_shapes(void)
     REFUSED(dml_swap_axes(row, -2, 0), DML_ERROR_ARGUMENT, "which has 1");
     REFUSED(dml_slice(x, 3, 0, 1), DML_ERROR_ARGUMENT, "axis 3 asked for, of an input of 4 x 5 x 6");
     REFUSED(dml_slice(x, -4, 0, 1), DML_ERROR_ARGUMENT, "it must be in -3 .. 2");
-    REFUSED(dml_slice(x, 1, 2, 2), DML_ERROR_ARGUMENT, "of an axis of 5, places 2 to 1 asked for");
+    REFUSED(dml_slice(x, 1, 2, 2), DML_ERROR_ARGUMENT,
+            "of an axis of 5, places from 2 up to, without, 2 asked for");
     REFUSED(dml_slice(x, 1, -1, 2), DML_ERROR_ARGUMENT, "there must be at least one");
-    REFUSED(dml_slice(x, 1, 0, 6), DML_ERROR_ARGUMENT, "places 0 to 5");
+    REFUSED(dml_slice(x, 1, 0, 6), DML_ERROR_ARGUMENT, "up to, without, 6");
     REFUSED(dml_slice(t, 0, 0, 1), DML_ERROR_ARGUMENT, "i32");
     REFUSED(dml_pad(x, 0, -1, 0), DML_ERROR_ARGUMENT, "-1 zeros before and 0 after");
     REFUSED(dml_pad(x, 0, INT32_MAX, 1), DML_ERROR_ARGUMENT, "at most");
@@ -98,6 +99,12 @@ static void bad_shapes(void)
     REFUSED(dml_concat(ints, 2, 0), DML_ERROR_SHAPE, "its input 1 is i32");
     REFUSED(dml_concat(whole, 1, 3), DML_ERROR_ARGUMENT, "axis 3 asked for");
     REFUSED(dml_concat(missing, 2, 0), DML_ERROR_ARGUMENT, "its input 2 of 2 is NULL");
+    REFUSED(dml_concat(whole, 0, 0), DML_ERROR_ARGUMENT, "concat of 0 nodes");
+    REFUSED(dml_split(x, 0, 2, NULL) == DML_OK, DML_ERROR_ARGUMENT, "there is no array for its 2 parts");
+    CHECK(!dml_concat(NULL, 2, 0));
+    REFUSED(dml_permute(x, dml_shape_of(-4, 1, 2)), DML_ERROR_ARGUMENT, "once");
+    const dml_shape turned = dml_node_shape(dml_permute(x, dml_shape_of(-1, 0, -2)));
+    CHECK(turned.dims[0] == 6 && turned.dims[1] == 4 && turned.dims[2] == 5);
     dml_close(context);
 }
 

@@ -113,7 +113,7 @@ TEST__UNUSED static dml_sync sync_with(mock *m)
 {
     memset(m, 0, sizeof *m);
     return (dml_sync){ m,           mock_start,   mock_begin,   mock_ready, mock_finish,
-                       mock_failed, mock_updated, mock_destroy, 1 };
+                       mock_failed, mock_updated, mock_destroy, 1,          0 };
 }
 
 #endif

@@ -403,6 +403,37 @@ static void bad_clipping(void)
     dml_close(context);
 }
 
+/* A parameter that this loss doesn't reach has no gradient, whatever an update or a swap left in g. */
+static void unreached_parameters(void)
+{
+    const dml_optimizer kinds[] = { dml_lamb(0.01f, 0.1f), dml_lars(0.01f, 0.9f), dml_sgd(0.01f, 0) };
+    for (int k = 0; k < 3; k++) {
+        dml_trainer_options options = { .optimizer = kinds[k], .average = 0.5f };
+        if (kinds[k].kind == DML_LARS) options.optimizer.weight_decay = 0.1f;
+        context = open_here(NULL);
+        dml_node *loss = small_loss();
+        dml_node *head = dml_dense(dml_node_input(dml_node_input(loss, 0), 0), 2);
+        CHECK(head);
+        dml_trainer *t = trainer_on(loss, options);
+        const size_t at = dml_parameter_offset(dml_graph_find(dml_node_graph(loss), "dense_3.weight"));
+        CHECK_INT(dml_trainer_swap_average(t), DML_ERROR_STATE); /* of nothing yet */
+        dml_clear_error(context);
+        for (int step = 0; step < 3; step++) {
+            CHECK_INT(dml_trainer_backward(t, BATCH, inputs, 2, DML_OVERWRITE, NULL), DML_OK);
+            const float *g = dml_trainer_get(t, DML_GRADIENTS, at, at + 10);
+            for (int i = 0; i < 10; i++) CHECK(g && g[i] == 0);
+            CHECK_INT(dml_trainer_update(t), DML_OK);
+            CHECK_INT(dml_trainer_swap_average(t), DML_OK);
+            CHECK_INT(dml_trainer_advance(t), DML_ERROR_STATE);
+            dml_clear_error(context);
+            CHECK_INT(dml_trainer_swap_average(t), DML_OK);
+        }
+        CHECK_STRING(dml_error(context), "");
+        dml_close(context);
+    }
+}
+EACH_BACKEND(unreached_parameters)
+
 /* ---- the average ---- */
 
 static void average(void)
@@ -487,6 +518,7 @@ EACH_BACKEND(average)
 int main(void)
 {
     RUN_EACH(average);
+    RUN_EACH(unreached_parameters);
     RUN_EACH(scales);
     RUN_EACH(ranges_of_scaled_parameters);
     RUN(scales_are_set_and_refused);
