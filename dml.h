@@ -18005,6 +18005,7 @@ DML__LOCAL dml_status dml__sum_rows_into_gradient(const dml__run *run, const dml
     launch.buffer[1] = dml__gradient(run, node->input[i]);
     launch.integer[0] = (int32_t)rows;
     launch.integer[1] = (int32_t)columns;
+    launch.integer[2] = 1;
     launch.real[0] = beta;
     return dml__submit(run->device, &launch);
 }
@@ -19221,6 +19222,7 @@ static dml_status dml__launch_sums(const dml__run *run, const dml_node *node, in
         launch.buffer[1] = s == count - 1 ? dml__gradient(run, node->input[i]) : to;
         launch.integer[0] = (int32_t)sums[s].n;
         launch.integer[1] = (int32_t)sums[s].inner;
+        launch.integer[2] = (int32_t)sums[s].outer;
         launch.real[0] = s == count - 1 ? dml__beta(run, node, i) : 0.0f;
         status = dml__submit(run->device, &launch);
         from = to;
@@ -20956,6 +20958,7 @@ static dml_status dml__sample_norm_parameter(const dml__run *run, const dml_node
     launch.buffer[1] = dml__gradient(run, node->input[i]);
     launch.integer[0] = (int32_t)parts;
     launch.integer[1] = (int32_t)channels;
+    launch.integer[2] = 1;
     launch.real[0] = beta;
     return dml__submit(run->device, &launch);
 }

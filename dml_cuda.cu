@@ -1100,9 +1100,9 @@ KERNEL(slice2d_backward)
 #define REDUCE_MAX(part, lane, lanes, step)                                                                  \
     REDUCE(part, lane, lanes, step, part[mine] = part[other] > part[mine] ? part[other] : part[mine])
 
-/* y[o][c] = sum over r of x[o][r][c] + beta y[o][c]. Buffers x, y; ints rows, columns; floats beta;
-   size{columns, outer}. A group does 16 columns; neighbouring items do neighbouring columns, so rows are read
-   in sequence. */
+/* y[o][c] = sum over r of x[o][r][c] + beta y[o][c]. Buffers x, y; ints rows, columns, outer; floats
+   beta; size{columns, outer}. A group does 16 columns; neighbouring items do neighbouring columns, so rows
+   are read in sequence. */
 KERNEL(sum_rows)
 {
     const int rows = INT(0), columns = INT(1);
@@ -1110,13 +1110,14 @@ KERNEL(sum_rows)
     GLOBAL float *y = BUFFER(1, float) + (WIDE)GROUP_Y * columns;
     const float beta = REAL(0);
     const int column = GROUP_X * 16 + ITEM % 16, lane = ITEM / 16;
+    const int inside = column < columns && GROUP_Y < INT(2); /* groups may be more than there is */
     LOCAL float part[DML__GROUP_ITEMS];
     float sum = 0.0f;
-    if (column < columns)
+    if (inside)
         for (int row = lane; row < rows; row += 16) sum += x[(WIDE)row * columns + column];
     part[ITEM] = sum;
     REDUCE_SUM(part, lane, 16, 16);
-    if (lane == 0 && column < columns) y[column] = dml__with_beta(part[ITEM], beta, y + column);
+    if (lane == 0 && inside) y[column] = dml__with_beta(part[ITEM], beta, y + column);
 }
 
 /* y[0] = sum(x) / n, 0 for n = 0. Buffers x, y; ints n; size{1}: one group does it all. */

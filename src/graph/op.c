@@ -142,6 +142,7 @@ DML__LOCAL dml_status dml__sum_rows_into_gradient(const dml__run *run, const dml
     launch.buffer[1] = dml__gradient(run, node->input[i]);
     launch.integer[0] = (int32_t)rows;
     launch.integer[1] = (int32_t)columns;
+    launch.integer[2] = 1;
     launch.real[0] = beta;
     return dml__submit(run->device, &launch);
 }

@@ -206,6 +206,7 @@ static dml_status dml__launch_sums(const dml__run *run, const dml_node *node, in
         launch.buffer[1] = s == count - 1 ? dml__gradient(run, node->input[i]) : to;
         launch.integer[0] = (int32_t)sums[s].n;
         launch.integer[1] = (int32_t)sums[s].inner;
+        launch.integer[2] = (int32_t)sums[s].outer;
         launch.real[0] = s == count - 1 ? dml__beta(run, node, i) : 0.0f;
         status = dml__submit(run->device, &launch);
         from = to;

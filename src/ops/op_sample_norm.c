@@ -245,6 +245,7 @@ static dml_status dml__sample_norm_parameter(const dml__run *run, const dml_node
     launch.buffer[1] = dml__gradient(run, node->input[i]);
     launch.integer[0] = (int32_t)parts;
     launch.integer[1] = (int32_t)channels;
+    launch.integer[2] = 1;
     launch.real[0] = beta;
     return dml__submit(run->device, &launch);
 }

@@ -683,7 +683,7 @@ static void test_sum_rows(void)
             launch_ok((dml_launch){ .kernel = "sum_rows",
                                     .size = { columns, outer },
                                     .buffer = { at(a), at(d) },
-                                    .integer = { (int)rows, (int)columns },
+                                    .integer = { (int)rows, (int)columns, (int)outer },
                                     .real = { betas[b] } });
             download(a, NULL), download(d, y);
             check("sum_rows", y, want, outer * columns, 5);
