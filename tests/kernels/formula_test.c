@@ -278,6 +278,22 @@ static void repeated_operands(void)
     free(want);
 }
 
+/* Three sums, one after another: every element of ones is counted. */
+static void three_sums(void)
+{
+    static const size_t result[6] = { 2, 3, 4, 5, 6, 7 }, operand[6] = { 1, 3, 1, 5, 1, 7 };
+    enum { N = 2 * 3 * 4 * 5 * 6 * 7, OPERAND = 3 * 5 * 7, SCRATCH = 2 * 3 * 4 * 5 * 7 + 2 * 3 * 5 * 7 };
+    static float x[N], scratch[SCRATCH + 1], y[OPERAND];
+    const dml__broadcast layout = dml__broadcast_of(6, result, operand);
+    for (int i = 0; i < N; i++) x[i] = 1;
+    scratch[SCRATCH] = 7;
+    CHECK_INT(layout.dims, 6);
+    CHECK_INT(dml__sum_broadcast_scratch(&layout), SCRATCH);
+    dml__sum_broadcast(NULL, &layout, x, scratch, 0, y);
+    for (int i = 0; i < OPERAND; i++) CHECK(y[i] == 2 * 4 * 6);
+    CHECK(scratch[SCRATCH] == 7);
+}
+
 static void all(void)
 {
     match_float64();
@@ -296,6 +312,7 @@ int main(void)
     kernel_pools_open();
     RUN(every_isa);
     RUN(large_outputs);
+    RUN(three_sums);
     kernel_pools_close();
     return test_report("kernels/formula");
 }
