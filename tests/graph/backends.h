@@ -32,6 +32,11 @@ TEST__UNUSED static bool slow_here(void)
     return strcmp(backend_here->name, "host-c") == 0;
 }
 
+TEST__UNUSED static bool cpu_here(void)
+{
+    return strcmp(backend_here->name, "cpu") == 0;
+}
+
 static const dml_backend *find_backend(const char *name)
 {
 #ifdef HOST_C

@@ -9,23 +9,10 @@
 #include "ops/op_pool2d.h"
 #include "graph/weights.h"
 
-#include "random_graph.h"
+#include "subject.h"
 
+static const dml_initializer normal = { DML_INIT_NORMAL, 0, 0.5f };
 static const dml_program_options infer3 = { .batch = 3 }, train3 = { .batch = 3, .training = true };
-
-/* ---- random graphs: lives, accumulation and order, by the gradient alone ---- */
-
-static void random_graphs(void)
-{
-    const model m = { "random graph", random_graph, 3 };
-    for (graph_seed = 1; graph_seed <= (slow_here() ? 2 : 30); graph_seed++) {
-        subject s;
-        if (open_subject(&s, &m)) check_rows(&s, 2);
-        close_subject(&s);
-        if (!test__ok) printf("that was graph %u\n", graph_seed);
-    }
-}
-EACH_BACKEND(random_graphs)
 
 /* ---- the order in which ranges of g become final ---- */
 
@@ -307,7 +294,6 @@ static void losses_add_up(void)
 
 int main(void)
 {
-    RUN_EACH(random_graphs);
     RUN_EACH(ranges_on_every_backend);
     RUN(a_listener_may_fail);
     RUN_EACH(any_rows);

@@ -1,10 +1,21 @@
-/* random_graph.h: models of random ops on random earlier nodes. */
+/* random_graph.h: models of random ops on random earlier nodes, over the whole op table: shared parameters,
+   several readers of a node, sums of branches. */
 #ifndef DML_TESTS_GRAPH_RANDOM_GRAPH_H
 #define DML_TESTS_GRAPH_RANDOM_GRAPH_H
 
 #include "ops/op_activation.h"
 #include "ops/op_arithmetic.h"
+#include "ops/op_conv2d.h"
 #include "ops/op_dense.h"
+#include "ops/op_dropout.h"
+#include "ops/op_embedding.h"
+#include "ops/op_loss.h"
+#include "ops/op_norm.h"
+#include "ops/op_pool2d.h"
+#include "ops/op_sample_norm.h"
+#include "ops/op_shape.h"
+#include "ops/op_slice2d.h"
+#include "graph/weights.h"
 
 #include "subject.h"
 
@@ -12,38 +23,311 @@ static const dml_initializer normal = { DML_INIT_NORMAL, 0, 0.5f };
 
 static unsigned graph_seed;
 
-/* Rows of six, each from one or two of the earlier ones, over a few shared parameters. */
+enum { MOST_MOVES = 30, MOST_ELEMENTS = 48 };
+
+/* A graph in the making: its nodes, batched f32 of at most MOST_ELEMENTS, and parameters to be shared. */
+typedef struct maker {
+    dml_graph *graph;
+    unsigned random;
+    int nodes, parameters;
+    bool read[MOST_MOVES + 4]; /* by a later one */
+    dml_node *node[MOST_MOVES + 4], *parameter[64];
+} maker;
+
+static int below(maker *m, int limit)
+{
+    return (int)(test_random(&m->random) % (unsigned)limit);
+}
+
+static int elements_of(const dml_node *x)
+{
+    return (int)dml_shape_count(&x->shape);
+}
+
+/* A parameter of this shape: one that there is already, or a new one. */
+static dml_node *weight_shaped(maker *m, dml_shape shape)
+{
+    for (int i = below(m, 2) * m->parameters; i < m->parameters; i++)
+        if (dml_shape_equal(&m->parameter[i]->shape, &shape)) return m->parameter[i];
+    dml_node *made = dml_parameter_shaped(m->graph, NULL, normal, shape);
+    if (m->parameters < 64) m->parameter[m->parameters++] = made;
+    return made;
+}
+#define weight(m, ...) weight_shaped(m, dml_shape_of(__VA_ARGS__))
+
+/* A statistic of a batch norm, which no gradient reaches. */
+static dml_node *statistic(maker *m, int channels)
+{
+    dml_node *made = dml_parameter(m->graph, NULL, normal, channels);
+    dml_parameter_train(made, false);
+    return made;
+}
+
+/* An earlier node, mostly a near one. */
+static dml_node *any(maker *m)
+{
+    const int back = below(m, 3) ? 1 + below(m, 2) : 1 + below(m, m->nodes);
+    const int at = back > m->nodes ? 0 : m->nodes - back;
+    m->read[at] = true;
+    return m->node[at];
+}
+
+/* A divisor of n, not always the same. */
+static int divisor(maker *m, int n)
+{
+    for (;;) {
+        const int d = 1 + below(m, n < 6 ? n : 6);
+        if (n % d == 0) return d;
+    }
+}
+
+/* An earlier node as rows (T, C) or as an image (H, W, C), or what has few enough numbers to grow. */
+static dml_node *as_rows(maker *m, dml_node *x)
+{
+    const int n = elements_of(x), rows = divisor(m, n);
+    return x->shape.ndim == 2 ? x : dml_reshape(x, dml_shape_of(rows, n / rows));
+}
+
+static dml_node *as_image(maker *m, dml_node *x)
+{
+    const int n = elements_of(x), channels = divisor(m, n), height = divisor(m, n / channels);
+    return x->shape.ndim == 3 ? x : dml_reshape(x, dml_shape_of(height, n / channels / height, channels));
+}
+
+static dml_node *as_small(maker *m, dml_node *x)
+{
+    (void)m;
+    return 2 * elements_of(x) <= MOST_ELEMENTS ? x : dml_slice(dml_flatten(x), 0, 1, 1 + MOST_ELEMENTS / 2);
+}
+
+/* A second operand that goes with x: an earlier node of its shape, itself, or a parameter that is repeated.
+ */
+static dml_node *beside(maker *m, dml_node *x)
+{
+    dml_node *b = any(m);
+    const int last = x->shape.ndim ? x->shape.dims[x->shape.ndim - 1] : 1;
+    if (elements_of(b) == elements_of(x)) return dml_reshape(b, x->shape);
+    switch (below(m, 4)) {
+    case 0: return weight(m, 1);
+    case 1: return weight(m, last);
+    case 2: return weight_shaped(m, x->shape);
+    default: return x;
+    }
+}
+
+/* What a comparison may see: numbers that float and double have alike. */
+static dml_node *leaf(maker *m, dml_node *x)
+{
+    return below(m, 2) ? dml_input_shaped(m->graph, NULL, DML_F32, x->shape) : weight_shaped(m, x->shape);
+}
+
+/* In -1 .. 1; in 0.5 .. 1.5. */
+static dml_node *calm(dml_node *x)
+{
+    return dml_tanh(x);
+}
+
+static dml_node *positive(dml_node *x)
+{
+    return dml_affine(dml_sigmoid(x), 1, 0.5f);
+}
+
+static int last_of(const dml_node *x)
+{
+    return x->shape.dims[x->shape.ndim - 1];
+}
+
+static dml_node *make_dense(maker *m, dml_node *x)
+{
+    return dml_dense_with(x, weight(m, 6, last_of(x)), weight(m, 6));
+}
+
+static dml_node *make_conv2d(maker *m, dml_node *x)
+{
+    x = as_image(m, as_small(m, x));
+    const int c = last_of(x), filters = 1 + below(m, 3), groups = filters % c == 0 ? c : 1;
+    const dml_conv2d_options o = { .padding = { 1, 1 },
+                                   .stride = { 1 + below(m, 2), 1 },
+                                   .dilation = { 1, 1 + below(m, 2) },
+                                   .groups = groups };
+    const int kernel = o.dilation[1] == 2 ? 1 + below(m, 2) : 1 + below(m, 3);
+    if (x->shape.dims[1] + 2 < (kernel - 1) * o.dilation[1] + 1) return dml_tanh(x);
+    dml_node *w = weight(m, filters, 1 + below(m, x->shape.dims[0] < 2 ? 2 : 3), kernel, c / groups);
+    return dml_conv2d_with(x, w, below(m, 2) ? weight(m, filters) : NULL, &o);
+}
+
+static dml_node *make_pool(maker *m, dml_node *x, bool max)
+{
+    x = as_image(m, x);
+    const dml_pool2d_options o = { .kernel = { 2, 2 },
+                                   .stride = { 1 + below(m, 2), 1 },
+                                   .padding = { 1, below(m, 2) } };
+    if (x->shape.dims[1] < 2) return dml_global_avg_pool2d(x);
+    return max ? dml_max_pool2d(x, &o) : dml_avg_pool2d(x, &o);
+}
+
+static dml_node *make_batch_norm(maker *m, dml_node *x)
+{
+    const int c = last_of(x);
+    const dml_batch_norm_options o = { .epsilon = 0.1f, .frozen = below(m, 3) == 0 };
+    return dml_batch_norm_with(x, weight(m, c), weight(m, c), statistic(m, c), statistic(m, c), &o);
+}
+
+static dml_node *make_norm(maker *m, dml_node *x, int kind)
+{
+    const int c = last_of(x);
+    const dml_sample_norm_options o = { .epsilon = 0.1f };
+    if (kind == 0) return dml_layer_norm_with(x, weight(m, c), below(m, 2) ? weight(m, c) : NULL, &o);
+    if (kind == 1) return dml_rms_norm_with(x, below(m, 2) ? weight(m, c) : NULL, &o);
+    return dml_group_norm_with(x, divisor(m, c), weight(m, c), weight(m, c), &o);
+}
+
+static dml_node *make_permute(maker *m, dml_node *x)
+{
+    x = as_image(m, x);
+    return below(m, 2) ? dml_permute(x, dml_shape_of(2, 0, 1)) : dml_swap_axes(x, 0, -1);
+}
+
+static dml_node *make_slice(maker *m, dml_node *x)
+{
+    const int n = last_of(x), begin = below(m, n);
+    return dml_slice(x, -1, begin, begin + 1 + below(m, n - begin));
+}
+
+static dml_node *make_concat(maker *m, dml_node *x)
+{
+    x = as_small(m, x);
+    dml_node *const parts[] = { x,
+                                elements_of(x) <= MOST_ELEMENTS / 3 ? dml_tanh(x) : dml_slice(x, 0, 0, 1) };
+    return dml_concat(parts, 2, 0);
+}
+
+static dml_node *make_slice2d(maker *m, dml_node *x)
+{
+    x = as_image(m, as_small(m, x));
+    const dml_slice2d_options o = { .step = { 2, 1, 1 },
+                                    .before = { 1, 0, 0 },
+                                    .after = { 0, 0, below(m, 2) } };
+    return dml_slice2d(x, &o);
+}
+
+static dml_node *make_embedding(maker *m, dml_node *x)
+{
+    dml_node *found = dml_embedding_with(dml_input(m->graph, NULL, DML_I32, 2), weight(m, 3, 4));
+    return dml_concat(
+        (dml_node *const[]){ dml_reshape(as_small(m, x), dml_shape_of(-1)), dml_flatten(found) }, 2, 0);
+}
+
+/* A scalar of the whole batch, added to each element. */
+static dml_node *make_loss(maker *m, dml_node *x, bool labelled)
+{
+    x = dml_flatten(x);
+    dml_node *loss = labelled ? dml_softmax_cross_entropy(x, dml_input(m->graph, NULL, DML_I32))
+                              : dml_mean_squared_error(x, dml_sub(beside(m, x), calm(x)));
+    return dml_add(x, dml_tanh(loss));
+}
+
+/* X(op, which of its moves, what makes it of x). Each op of the table has one or more. */
+#define MOVES(X)                                                                                             \
+    X(relu, 1, dml_relu(x))                                                                                  \
+    X(relu, 2, dml_relu(dml_add(x, beside(m, x))))                                                           \
+    X(leaky_relu, 1, dml_leaky_relu(x, 0.25f))                                                               \
+    X(elu, 1, dml_elu(x, 0.5f))                                                                              \
+    X(gelu, 1, dml_gelu(x))                                                                                  \
+    X(gelu_tanh, 1, dml_gelu_tanh(x))                                                                        \
+    X(silu, 1, dml_silu(x))                                                                                  \
+    X(sigmoid, 1, dml_sigmoid(x))                                                                            \
+    X(tanh, 1, dml_tanh(x))                                                                                  \
+    X(softplus, 1, dml_softplus(x))                                                                          \
+    X(exp, 1, dml_exp(calm(x)))                                                                              \
+    X(log, 1, dml_log(positive(x)))                                                                          \
+    X(sqrt, 1, dml_sqrt(positive(x)))                                                                        \
+    X(abs, 1, dml_abs(x))                                                                                    \
+    X(square, 1, dml_square(calm(x)))                                                                        \
+    X(pow, 1, dml_pow(positive(x), 1.5f))                                                                    \
+    X(clamp, 1, dml_clamp(x, -0.5f, 0.75f))                                                                  \
+    X(affine, 1, dml_affine(x, -0.5f, 0.25f))                                                                \
+    X(add, 1, dml_add(x, beside(m, x)))                                                                      \
+    X(sub, 1, dml_sub(beside(m, x), x))                                                                      \
+    X(mul, 1, dml_mul(calm(x), beside(m, x)))                                                                \
+    X(div, 1, dml_div(beside(m, x), positive(x)))                                                            \
+    X(maximum, 1, dml_maximum(x, beside(m, x)))                                                              \
+    X(minimum, 1, dml_minimum(beside(m, x), x))                                                              \
+    X(where, 1, dml_where(dml_less(leaf(m, x), leaf(m, x)), x, dml_add(x, beside(m, x))))                    \
+    X(less, 1, dml_mul(dml_less(leaf(m, x), leaf(m, x)), x))                                                 \
+    X(less_equal, 1, dml_sub(x, dml_less_equal(leaf(m, x), leaf(m, x))))                                     \
+    X(equal, 1, dml_add(x, dml_equal(leaf(m, x), leaf(m, x))))                                               \
+    X(not_equal, 1, dml_mul(x, dml_not_equal(leaf(m, x), leaf(m, x))))                                       \
+    X(flatten, 1, dml_flatten(x))                                                                            \
+    X(dense, 1, dml_dense_with(x, weight(m, 1 + below(m, 6), last_of(x)), NULL))                             \
+    X(dense, 2, make_dense(m, as_rows(m, x)))                                                                \
+    X(conv2d, 1, make_conv2d(m, x))                                                                          \
+    X(max_pool2d, 1, make_pool(m, x, true))                                                                  \
+    X(avg_pool2d, 1, make_pool(m, x, false))                                                                 \
+    X(batch_norm, 1, make_batch_norm(m, x))                                                                  \
+    X(layer_norm, 1, make_norm(m, x, 0))                                                                     \
+    X(rms_norm, 1, make_norm(m, x, 1))                                                                       \
+    X(group_norm, 1, make_norm(m, as_rows(m, x), 2))                                                         \
+    X(embedding, 1, make_embedding(m, x))                                                                    \
+    X(dropout, 1, dml_dropout(x, 0.25f))                                                                     \
+    X(reshape, 1, as_rows(m, dml_reshape(x, dml_shape_of(1, -1, 1))))                                        \
+    X(permute, 1, make_permute(m, x))                                                                        \
+    X(slice, 1, make_slice(m, x))                                                                            \
+    X(pad, 1, dml_pad(as_small(m, x), 0, 1, below(m, 2)))                                                    \
+    X(concat, 1, make_concat(m, x))                                                                          \
+    X(slice2d, 1, make_slice2d(m, x))                                                                        \
+    X(softmax_cross_entropy, 1, make_loss(m, x, true))                                                       \
+    X(mean_squared_error, 1, make_loss(m, x, false))
+
+enum {
+#define MOVE_ENUM(op, which, made) MOVE_##op##_##which,
+    MOVES(MOVE_ENUM) MOVE_COUNT
+#undef MOVE_ENUM
+};
+
+static dml_node *make_move(maker *m, int which, dml_node *x)
+{
+    switch (which) {
+#define MOVE_CASE(op, which, made)                                                                           \
+    case MOVE_##op##_##which: return made;
+        MOVES(MOVE_CASE)
+#undef MOVE_CASE
+    default: return x;
+    }
+}
+
+static void add_node(maker *m, dml_node *x)
+{
+    if (!x) {
+        fprintf(stderr, "graph %u: %s\n", graph_seed, dml_error(m->graph->context));
+        abort();
+    }
+    m->node[m->nodes++] =
+        elements_of(x) <= MOST_ELEMENTS ? x : dml_slice(dml_flatten(x), 0, 1, 1 + MOST_ELEMENTS);
+}
+
+/* Each node that none reads has a part in the output: rows of three, or now and then a loss. */
 static dml_node *random_graph(dml_graph *g)
 {
-    enum { NODES = 14 };
-    unsigned random = graph_seed * 7919 + 1;
-    dml_node *w[3], *bias[2], *node[NODES];
-    for (int i = 0; i < 3; i++) w[i] = dml_parameter(g, NULL, normal, 6, 6);
-    for (int i = 0; i < 2; i++) bias[i] = dml_parameter(g, NULL, normal, 2, 3);
-    node[0] = dml_dense(dml_input(g, "x", DML_F32, 2), 6);
-    node[1] = dml_input(g, "y", DML_F32, 6);
-    for (int i = 2; i < NODES; i++) {
-        dml_node *a = node[test_random(&random) % (unsigned)i],
-                 *b = node[i - 1 - (int)(test_random(&random) % 2)];
-        switch (test_random(&random) % 12) {
-        case 7: node[i] = dml_gelu(b); break;
-        case 8: node[i] = dml_sub(a, dml_silu(b)); break;
-        case 9: node[i] = dml_mul(dml_tanh(a), b); break;
-        case 10: node[i] = dml_div(a, dml_affine(dml_sigmoid(b), 1, 1)); break;
-        case 11: node[i] = dml_mul(a, dml_parameter(g, NULL, normal, 1)); break;
-        case 0: node[i] = dml_tanh(a); break;
-        case 1: node[i] = dml_sigmoid(b); break;
-        case 2: node[i] = dml_relu(b); break;
-        case 3: node[i] = dml_flatten(a); break;
-        case 4: node[i] = dml_add(a, b); break;
-        case 5: node[i] = dml_dense_with(b, w[test_random(&random) % 3], NULL); break;
-        default:
-            node[i] =
-                dml_dense_with(b, w[test_random(&random) % 3], dml_flatten(bias[test_random(&random) % 2]));
-        }
+    maker m = { .graph = g, .random = graph_seed * 7919 + 1 };
+    for (int i = 0; i < 4; i++) test_random(&m.random); /* near seeds begin alike */
+    add_node(&m, dml_dense(dml_input(g, "x", DML_F32, 2), 6));
+    add_node(&m, dml_input(g, "y", DML_F32, 3, 2));
+    const int moves = 3 + below(&m, MOST_MOVES - 2);
+    for (int i = 0; i < moves; i++) {
+        dml_node *x = any(&m);
+        add_node(&m, make_move(&m, below(&m, MOVE_COUNT), x->shape.ndim ? x : dml_flatten(x)));
     }
-    dml_node *last = dml_add(dml_tanh(node[NODES - 1]), dml_flatten(node[NODES - 2]));
-    return dml_dense_with(dml_tanh(dml_add(last, node[0])), w[0], dml_flatten(bias[0]));
+    dml_node *sum = weight(&m, 3);
+    for (int i = 0; i < m.nodes; i++) {
+        if (m.read[i]) continue;
+        dml_node *end = dml_flatten(m.node[i]);
+        sum = dml_add(sum, dml_tanh(dml_dense_with(end, weight(&m, 3, elements_of(end)), NULL)));
+    }
+    switch (below(&m, 4)) {
+    case 0: return dml_softmax_cross_entropy(sum, dml_input(g, NULL, DML_I32));
+    default: return sum;
+    }
 }
 
 #endif

@@ -16,7 +16,7 @@
 #include "../kernels/formula_exact.h"
 #include "../test.h"
 
-#define MAX_NODES 64
+#define MAX_NODES 256
 
 /* The values of a graph's nodes, by index, for `rows` samples. Labels are doubles too. */
 typedef struct reference {
