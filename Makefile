@@ -80,10 +80,19 @@ $(BUILD)/products.stamp: $(BUILD)/amalgamate $(SOURCES)
 	@touch $@
 $(PRODUCTS): $(BUILD)/products.stamp
 	$(Q)test -f $@ || $(BUILD)/amalgamate src/$@ -o $@
-amalgamate: $(PRODUCTS) docs/reference.md
+amalgamate: $(PRODUCTS) docs/reference.md docs/ops.md
 
 docs/reference.md: $(BUILD)/reference $(PRODUCTS)
 	$(Q)$(BUILD)/reference dml.h dml_comm.h >$(BUILD)/reference.md && mv $(BUILD)/reference.md $@
+
+# Needs the op table, so it holds the library, compiled in the shortest time.
+$(BUILD)/ops: tools/ops.c $(PRODUCTS)
+	@mkdir -p $(@D)
+	@echo "  CC    $@"
+	$(Q)$(CC) -std=c99 -O0 $(WARNINGS) -DDML_NO_AVX -DDML_NO_THREADS -I. $< -o $@ $(BASE_LIBS)
+docs/ops.md: $(BUILD)/ops
+	$(Q)$(BUILD)/ops dml.h >$(BUILD)/ops.md && mv $(BUILD)/ops.md $@
+	$(Q)$(BUILD)/ops dml.h README.md >$(BUILD)/README.md && mv $(BUILD)/README.md README.md
 
 $(BUILD)/dml_opencl.o: dml_opencl.c dml.h
 	@mkdir -p $(@D)

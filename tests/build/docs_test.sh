@@ -6,6 +6,11 @@ same_reference() {
 }
 check "docs/reference.md is what make amalgamate writes" same_reference
 
+same_ops() {
+    "$DML_BUILD/ops" dml.h | cmp - docs/ops.md && "$DML_BUILD/ops" dml.h README.md | cmp - README.md
+}
+check "docs/ops.md and the README's ops are what make amalgamate writes" same_ops
+
 every_function() {
     sed -n 's/^DML_API .*[ *]\(dml_[a-z0-9_]*\)(.*/\1/p' src/*/*.h | sort -u >"$WORK/functions"
     while read -r name; do
