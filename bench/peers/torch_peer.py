@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import peer
+import torch_models
 
 torch.set_num_threads(peer.THREADS)
 torch.set_num_interop_threads(1)
@@ -175,51 +176,6 @@ def compute(words):
 # ---- training ----
 
 
-class Block(nn.Module):
-    """ResNet's, with option A: the shortcut takes every second pixel and pads channels with zeros."""
-
-    def __init__(self, channels, filters, stride):
-        super().__init__()
-        self.a = nn.Conv2d(channels, filters, 3, stride, 1, bias=False)
-        self.b = nn.Conv2d(filters, filters, 3, 1, 1, bias=False)
-        self.norm_a, self.norm_b = nn.BatchNorm2d(filters), nn.BatchNorm2d(filters)
-        self.stride, self.pad = stride, (filters - channels) // 2
-
-    def forward(self, x):
-        y = F.relu(self.norm_a(self.a(x)), inplace=True)
-        y = self.norm_b(self.b(y))
-        if self.pad or self.stride > 1:
-            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.pad, self.pad))
-        return F.relu(y + x, inplace=True)
-
-
-def resnet20():
-    layers = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True)]
-    channels = 16
-    for stage in range(3):
-        for block in range(3):
-            filters = 16 << stage
-            layers.append(Block(channels, filters, 2 if stage and not block else 1))
-            channels = filters
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
-
-
-MODELS = {
-    "mlp": lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(inplace=True), nn.Linear(128, 10)),
-    "mlp_wide": lambda: nn.Sequential(
-        nn.Flatten(), nn.Linear(784, 1024), nn.ReLU(inplace=True), nn.Linear(1024, 1024), nn.ReLU(inplace=True),
-        nn.Linear(1024, 10)),
-    "lenet5": lambda: nn.Sequential(
-        nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(inplace=True), nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(400, 120), nn.ReLU(inplace=True), nn.Linear(120, 84), nn.ReLU(inplace=True), nn.Linear(84, 10)),
-    "keras_cnn": lambda: nn.Sequential(
-        nn.Conv2d(1, 32, 3), nn.ReLU(inplace=True), nn.Conv2d(32, 64, 3), nn.ReLU(inplace=True), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(inplace=True), nn.Linear(128, 10)),
-    "resnet20": resnet20,
-}
-
-
 def most_memory(work):
     """The most bytes that tensors took at once while work() ran, by PyTorch's own profiler."""
     said = os.dup(2)
@@ -242,17 +198,18 @@ def most_memory(work):
 def train(words):
     name, batch, momentum = words[0], int(words[1]), float(words[2])
     torch.set_grad_enabled(True)
-    size, channels = (32, 3) if name == "resnet20" else (28, 1)
+    images = torch_models.SIZES[name].channels > 0
 
     def build(memory_format):
-        x = torch.randn(batch, channels, size, size).contiguous(memory_format=memory_format)
-        target = torch.arange(batch) % 10
-        model = MODELS[name]().to(memory_format=memory_format)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=momentum, fused=True)
+        x, target = torch_models.batch(name, batch)
+        model = torch_models.build(name)
+        if images:
+            x, model = x.contiguous(memory_format=memory_format), model.to(memory_format=memory_format)
+        optimizer = torch_models.optimizer(name, model, momentum)
 
         def step():
             optimizer.zero_grad(set_to_none=True)
-            F.cross_entropy(model(x), target).backward()
+            torch_models.loss(model(x), target).backward()
             optimizer.step()
 
         return step
@@ -264,7 +221,7 @@ def train(words):
         return step
 
     used = most_memory(two_steps)
-    formats = [torch.contiguous_format, torch.channels_last] if "mlp" not in name else [torch.contiguous_format]
+    formats = [torch.contiguous_format, torch.channels_last] if images and "mlp" not in name else [torch.contiguous_format]
     steps = [build(memory_format) for memory_format in formats]
     seconds = [peer.median_seconds(step, 0.1) for step in steps]
     return steps[seconds.index(min(seconds))], f"bytes={used}"
