@@ -72,6 +72,7 @@
 #include "train/parameter_group.h"
 #include "train/trainer.h"
 #include "train/checkpoint.h"
+#include "train/metrics.h"
 #include "train/progress.h"
 #include "train/idx.h"
 
@@ -158,6 +159,7 @@
 #include "train/trainer_update.c"
 #include "train/trainer.c"
 #include "train/checkpoint.c"
+#include "train/metrics.c"
 #include "train/progress.c"
 #include "train/idx.c"
 
