@@ -75,7 +75,8 @@ static dml__widths dml__find_widths(const dml_graph *graph)
 
 DML_API dml_status dml_graph_print(const dml_graph *graph, FILE *file)
 {
-    if (!graph || !file) return DML_ERROR_ARGUMENT;
+    if (!graph) return DML_ERROR_ARGUMENT;
+    if (!file) return dml__fail_null(&graph->context->error, "dml_graph_print", "file");
     const dml__widths w = dml__find_widths(graph);
     size_t all = 0, all_trained = 0;
     double all_flops = 0;
@@ -124,7 +125,8 @@ static void dml__print_dot_node(const dml_node *node, FILE *file)
 
 DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file)
 {
-    if (!graph || !file) return DML_ERROR_ARGUMENT;
+    if (!graph) return DML_ERROR_ARGUMENT;
+    if (!file) return dml__fail_null(&graph->context->error, "dml_graph_to_dot", "file");
     fputs("digraph model {\n    rankdir=TB;\n", file);
     for (const dml_node *node = graph->first; node; node = node->next) dml__print_dot_node(node, file);
     fputs("}\n", file);

@@ -187,7 +187,8 @@ static dml_status dml__trainer_save_in(dml_trainer *trainer, const char *path)
 
 DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path)
 {
-    if (!trainer || !path) return DML_ERROR_ARGUMENT;
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    if (!path) return dml__fail_null(&trainer->context->error, "dml_trainer_save", "path");
     const dml__entry entry = dml__enter(trainer->context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
     const dml_status status = dml__trainer_save_in(trainer, path);
@@ -197,7 +198,8 @@ DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path)
 
 DML_API dml_status dml_trainer_check_save(dml_trainer *trainer, const char *path)
 {
-    if (!trainer || !path) return DML_ERROR_ARGUMENT;
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    if (!path) return dml__fail_null(&trainer->context->error, "dml_trainer_check_save", "path");
     dml_context *context = trainer->context;
     const dml__entry entry = dml__enter(context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
@@ -307,7 +309,8 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
 
 DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path)
 {
-    if (!trainer || !path) return DML_ERROR_ARGUMENT;
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    if (!path) return dml__fail_null(&trainer->context->error, "dml_trainer_load", "path");
     dml_context *context = trainer->context;
     const dml__entry entry = dml__enter(context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
