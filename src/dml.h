@@ -136,6 +136,7 @@
 #include "graph/op.c"
 #include "graph/plan.c"
 #include "graph/compile.c"
+#include "graph/finite.c"
 #include "graph/program.c"
 #include "graph/print.c"
 #include "ops/table.c"

@@ -4,6 +4,7 @@
 #include "graph/program.h"
 
 #include "base/os_thread.h"
+#include "graph/finite.h"
 #include "graph/node.h"
 #include "graph/op.h"
 #include "graph/program_internal.h"
@@ -96,6 +97,7 @@ static dml_status dml__forward(const dml__run *run, const void *const *inputs)
     for (int s = 0; s < program->slots && status == DML_OK; s++) {
         const dml_node *node = program->slot[s].node;
         if (node->op->forward && !program->slot[s].fused) status = node->op->forward(run, node);
+        if (program->check && status == DML_OK) status = dml__check_forward(run, node);
     }
     return status;
 }
@@ -127,6 +129,7 @@ static dml_status dml__backward(const dml__run *run, const dml__training *traini
         const dml__slot *slot = &program->slot[s];
         if (slot->has_gradient && slot->node->op->backward && !slot->gone)
             status = slot->node->op->backward(run, slot->node);
+        if (program->check && status == DML_OK) status = dml__check_backward(run, slot->node);
         if (status != DML_OK || slot->final_from >= final_from) continue;
         if (listener) status = listener->ready(listener->user, slot->final_from, final_from);
         final_from = slot->final_from;

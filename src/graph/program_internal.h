@@ -32,6 +32,7 @@ struct dml_program {
     dml_node *output;
     int batch;
     bool training;
+    dml_check check;
     bool changes_w; /* in training, forward changes parameters: running statistics */
     /* With a thread of its own: a pool of that one thread, errors of its own, and whether a run is going on.
      */

@@ -116,6 +116,7 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     memset(&program_options, 0, sizeof program_options);
     program_options.batch = options ? options->batch : 0;
     program_options.training = true;
+    program_options.check = options ? options->check : DML_CHECK_NOTHING;
     dml_program *program = dml_compile(loss, &program_options);
     if (!program) return NULL;
     dml_trainer *trainer = (dml_trainer *)dml__allocate(&context->memory, sizeof *trainer);

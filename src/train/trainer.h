@@ -22,6 +22,7 @@ typedef struct dml_trainer_options {
     /* Keeps a moving average of the trained parameters as one more vector, the last: after each update
        average = this times average + the rest of 1 times w, after the first w itself. 0: none. */
     float average;
+    dml_check check; /* which numbers end a step that computes them (graph/program.h); zero: none */
 } dml_trainer_options;
 
 /* Compiles the loss for training. NULL, with the error on the context, when dml_compile refuses, the
