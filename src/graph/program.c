@@ -222,6 +222,15 @@ DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const v
     return dml__explain_run(&run, status);
 }
 
+DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const void *const *inputs,
+                                        const dml__training *training, float *loss)
+{
+    const dml__run run = dml__begin_run(program, rows, training);
+    dml_status status = dml__forward(&run, inputs);
+    if (status == DML_OK) status = dml__read_output(&run, loss);
+    return dml__explain_run(&run, status);
+}
+
 DML_API const char *dml_program_error(const dml_program *program)
 {
     if (!program) return "no program";

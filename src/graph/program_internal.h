@@ -78,6 +78,10 @@ typedef struct dml__training {
 DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
                                          const dml__training *training, float *loss);
 
+/* The same without backward: the loss of a training pass. */
+DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const void *const *inputs,
+                                        const dml__training *training, float *loss);
+
 /* dml_compile where each op does its own work, and no two blocks of the arena share bytes: what tests compare
    a plan with. */
 DML__LOCAL dml_program *dml__compile_disjoint(dml_node *output, const dml_program_options *options);
