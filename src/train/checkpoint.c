@@ -6,6 +6,7 @@
 #ifndef DML_NO_STDIO
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/memory.h"
 #include "base/safetensors.h"
 #include "graph/weights.h"
@@ -22,23 +23,7 @@ static void dml__state_name(const char *state, const char *parameter, char name[
     snprintf(name, 2 * DML_NAME_BYTES, DML__OWN_TENSORS "%s.%s", state, parameter);
 }
 
-/* ---- numbers as texts, the same in every locale ---- */
-
-enum { DML__NUMBER_BYTES = 32 };
-
-/* What isn't of a number's characters is the locale's decimal point, of one byte or several. */
-static void dml__write_real(float value, char text[DML__NUMBER_BYTES])
-{
-    snprintf(text, DML__NUMBER_BYTES, "%.9g", (double)value);
-    char *to = text;
-    for (const char *c = text; *c; c++) {
-        if (strchr("0123456789+-e", *c))
-            *to++ = *c;
-        else if (to == text || to[-1] != '.')
-            *to++ = '.';
-    }
-    *to = '\0';
-}
+/* ---- numbers from texts, the same in every locale ---- */
 
 static bool dml__read_whole(const char *text, uint64_t *value)
 {
