@@ -15,8 +15,9 @@ typedef struct dml_program dml_program;
 /* What is looked for in every value and gradient, as soon as an op has made it. The first one found ends the
    run with DML_ERROR_NUMBER and a sentence: which op of which name, forward or backward, which element, how
    many there are, and the ranges of what the op was given; inputs and parameters are looked at first. It
-   takes more memory, since ops then work neither in place nor as one, and a step that is several times as
-   long (on a device of its own memory much longer: all is read back). Results are the same bits. */
+   takes about twice the arena, since ops then work neither in place nor as one, and a third more time for a
+   small convolutional network; much more on a device of its own memory, where all is read back. Results are
+   the same bits. */
 typedef enum dml_check {
     DML_CHECK_NOTHING,
     DML_CHECK_NAN,   /* NaNs: where masks of -infinity are in use */
