@@ -25,7 +25,7 @@ static bool dml__any_not_finite(const float *x, size_t n)
     float sums[8] = { 0, 0, 0, 0, 0, 0, 0, 0 };
     size_t i = 0;
     for (; i + 8 <= n; i += 8)
-        for (int k = 0; k < 8; k++) sums[k] += x[i + k] * 0.0f; /* 0, or NaN for good */
+        for (size_t k = 0; k < 8; k++) sums[k] += x[i + k] * 0.0f; /* 0, or NaN for good */
     for (; i < n; i++) sums[0] += x[i] * 0.0f;
     for (int k = 1; k < 8; k++) sums[0] += sums[k];
     return sums[0] != 0.0f;
