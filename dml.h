@@ -138,7 +138,8 @@
     X(ERROR_PEER, "another rank failed or left")                                                             \
     X(ERROR_MISMATCH, "ranks made calls that don't match")                                                   \
     X(ERROR_UNSUPPORTED, "this build or device can't do that")                                               \
-    X(ERROR_STATE, "the call came at the wrong time")
+    X(ERROR_STATE, "the call came at the wrong time")                                                        \
+    X(ERROR_NUMBER, "a number that was computed is not finite")
 
 typedef enum dml_status {
 #define DML__STATUS_ENUM(name, meaning) DML_##name,
@@ -1280,6 +1281,17 @@ DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, con
 
 typedef struct dml_program dml_program;
 
+/* What is looked for in every value and gradient, as soon as an op has made it. The first one found ends the
+   run with DML_ERROR_NUMBER and a sentence: which op of which name, forward or backward, which element, how
+   many there are, and the ranges of what the op was given; inputs and parameters are looked at first. It
+   takes more memory, since ops then work neither in place nor as one, and a step that is several times as
+   long (on a device of its own memory much longer: all is read back). Results are the same bits. */
+typedef enum dml_check {
+    DML_CHECK_NOTHING,
+    DML_CHECK_NAN,   /* NaNs: where masks of -infinity are in use */
+    DML_CHECK_FINITE /* and infinities, from which NaNs often come */
+} dml_check;
+
 typedef struct dml_program_options {
     int batch;     /* the most samples of one run, at least 1: there is no default */
     bool training; /* also runs backward; the output must then be a scalar loss */
@@ -1288,6 +1300,7 @@ typedef struct dml_program_options {
        parameters. Their results are bitwise those of any other program. Only for predicting, on the CPU
        (DML_ERROR_UNSUPPORTED). They are compiled and destroyed by the thread that uses the context. */
     bool own_thread;
+    dml_check check; /* zero: nothing, which costs nothing */
 } dml_program_options;
 
 /* Compiles what `output` needs. NULL for a NULL node; NULL, with the error on the context, for a batch below
@@ -1344,15 +1357,38 @@ DML_API void dml_program_clear_error(dml_program *program);
 #ifndef DML_GRAPH_PRINT_H
 #define DML_GRAPH_PRINT_H
 
+/* What a program costs, for its largest batch. All zero for NULL. */
+typedef struct dml_program_totals {
+    int batch;
+    bool training;
+    size_t parameters, trained; /* elements that it uses */
+    double forward_flops;       /* dml_node_flops of all its nodes and samples */
+    /* Of a training program, else 0, and estimated: as many as forward for each gradient that an op computes
+       of an input or a matrix of parameters, at most twice. */
+    double backward_flops;
+    size_t arena_bytes;    /* dml_program_bytes: all values and gradients, which share places */
+    size_t weight_bytes;   /* w, which is the graph's */
+    size_t gradient_bytes; /* g, of a training program. (An optimizer's vectors are as long each.) */
+    size_t kept_bytes;     /* of the arena: what lives from forward to backward */
+} dml_program_totals;
+
+DML_API dml_program_totals dml_program_summary(const dml_program *program);
+
 #ifndef DML_NO_STDIO
 #include <stdio.h>
 
 /* Writes a table of the graph: a line for each node that isn't a parameter, with its name, what it does, its
    output for one sample, how many parameters are its own (those that an earlier line counted aren't counted
-   again), and the floating-point operations of its forward pass for one sample; then the totals. (Parameters'
-   names: dml_graph_first and dml_node_next go through all nodes, with dml_node_op "parameter".)
-   DML_ERROR_IO, recorded on the context, when the file can't be written. */
+   again), the floating-point operations of its forward pass for one sample, the bytes of its output and of
+   what it saves for backward, one sample's too; then the totals. (Parameters' names: dml_graph_first and
+   dml_node_next go through all nodes, with dml_node_op "parameter".) DML_ERROR_IO, recorded on the context,
+   when the file can't be written. */
 DML_API dml_status dml_graph_print(const dml_graph *graph, FILE *file);
+
+/* The same of a program, for its largest batch: the nodes that it runs, flops forward and backward, the bytes
+   that each output takes (0 where it lies in another's place or in the caller's) and how many of them, with
+   what the op saves, are kept until backward; then the totals, as in dml_program_summary. */
+DML_API dml_status dml_program_print(const dml_program *program, FILE *file);
 
 /* Writes the graph in the language of Graphviz: `dot -Tsvg` draws it. */
 DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file);
@@ -1753,7 +1789,8 @@ DML_API float *dml_optimizer_number(dml_optimizer *optimizer, int i, const char 
 /* One update without a trainer: n elements of w, after `step` earlier ones. `state` holds as many vectors of
    n as dml_optimizer_states says, zeros at first. Each element depends on its own place alone, so any range
    may be updated by itself, with the same bits. A learning rate of 0 is one here. DML_ERROR_ARGUMENT, with
-   nothing done, for numbers that a trainer would refuse, and for lars and lamb, which need one. */
+   nothing done, for numbers that a trainer would refuse, for arrays that are NULL, and for lars and lamb,
+   which need a trainer. */
 DML_API int dml_optimizer_states(const dml_optimizer *optimizer);
 DML_API dml_status dml_optimizer_update(const dml_optimizer *optimizer, dml_pool *pool, uint64_t step,
                                         size_t n, float *w, const float *g, float *const *state);
@@ -1918,6 +1955,7 @@ typedef struct dml_trainer_options {
     /* Keeps a moving average of the trained parameters as one more vector, the last: after each update
        average = this times average + the rest of 1 times w, after the first w itself. 0: none. */
     float average;
+    dml_check check; /* which numbers end a step that computes them (graph/program.h); zero: none */
 } dml_trainer_options;
 
 /* Compiles the loss for training. NULL, with the error on the context, when dml_compile refuses, the
@@ -1967,13 +2005,15 @@ DML_API dml_status dml_trainer_update(dml_trainer *trainer);
 /* Its two halves, for optimizers of the caller's own and for ones that treat parts of w in other ways: the
    optimizer's step for elements [begin, end) of the trained parameters alone; and, once in a step, counting
    it. (An optimizer of one's own changes w by dml_trainer_get and dml_trainer_put, then calls the second.)
-   Errors are as for the whole. */
+   Errors are as for the whole. LARS and LAMB take whole parameters (DML_ERROR_ARGUMENT for a range that cuts
+   one), each once in a step (DML_ERROR_STATE), since they use up its gradient. */
 DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, size_t end);
 DML_API dml_status dml_trainer_advance(dml_trainer *trainer);
 
 /* The Euclidean norm of g: after an update with clip_norm, what it was before it was scaled. Summed in a
    fixed order, so the same for any number of threads. NaN, with the error recorded, where a step would be
-   refused; it waits for the device. */
+   refused, and where there is no gradient: after a backward pass that failed, and, without clip_norm, after
+   an update by LARS or LAMB, which use it up, and after dml_trainer_swap_average. It waits for the device. */
 DML_API float dml_trainer_gradient_norm(dml_trainer *trainer);
 
 /* Exchanges the trained parameters with their moving average (options.average), to evaluate or save the model
@@ -2092,6 +2132,232 @@ DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path);
 DML_API dml_status dml_trainer_check_save(dml_trainer *trainer, const char *path);
 
 #endif
+
+#endif
+
+/* ---- train/gradient_check.h ---- */
+
+/* gradient_check.h: whether backward computes the gradient of what forward computes. */
+#ifndef DML_TRAIN_GRADIENT_CHECK_H
+#define DML_TRAIN_GRADIENT_CHECK_H
+
+typedef struct dml_gradient_check_options {
+    float epsilon; /* how far an element is moved to both sides; 0: 0.01, at which a loss in f32 tells most */
+    float tolerance; /* by how much of the larger the two derivatives may differ, besides the loss' rounding
+                        error; 0: 0.02 */
+    int samples;     /* elements of each parameter, its largest gradient among them; 0: 8 */
+} dml_gradient_check_options;
+
+/* What was found. The rest is about the one that is furthest off what it may be off. */
+typedef struct dml_gradient_check {
+    int checked;         /* derivatives that were compared */
+    int failed;          /* that differ */
+    int unsure;          /* not compared: the loss has a kink there (relu, max pooling), or is too rough */
+    dml_node *parameter; /* NULL: none was compared */
+    size_t index;        /* its element; DML_WHOLE_PARAMETER: all of it, along its gradient */
+    double backward, numeric; /* the derivative by backward, and by differences of the loss */
+    double allowed;           /* how far they may be apart */
+} dml_gradient_check;
+
+#define DML_WHOLE_PARAMETER SIZE_MAX
+
+/* Compares the gradient of a loss with central differences of the loss itself, on `rows` samples (inputs as
+   for dml_program_run): for each trained parameter some elements, and its direction of steepest descent, in
+   which many small elements count together. result->failed 0 says that they agree:
+
+       dml_gradient_check check;
+       dml_check_gradients(loss, rows, DML_INPUTS(x, t), NULL, &check);
+       if (check.failed)
+           printf("%s[%zu]: backward %g, differences %g\n", dml_node_name(check.parameter), check.index,
+                  check.backward, check.numeric);
+
+   Differences at epsilon and at half of it are combined (Richardson), so that what is left is of the fourth
+   order; where the two disagree, or the loss' slopes to both sides do, it is tried closer by, then given up.
+   Everything is in f32, so an element is known to about 1e-4 of the loss (at epsilon 0.01; half of that at
+   0.02): gradients below that are only seen in sum, as the whole parameter's. A small model with few samples
+   and a smooth activation is seen most sharply. It takes 4 forward passes for each derivative.
+
+   The loss is computed as in training, with the dropout masks of one step throughout. Afterwards the graph is
+   bitwise as before, running statistics included; it needs the memory of a training program and of two or
+   three copies of w meanwhile. DML_ERROR_ARGUMENT for options out of range or a NULL result, and whatever
+   compiling and running the loss are refused with. */
+DML_API dml_status dml_check_gradients(dml_node *loss, int rows, const void *const *inputs, int count,
+                                       const dml_gradient_check_options *options, dml_gradient_check *result);
+
+#endif
+
+/* ---- train/lr_finder.h ---- */
+
+/* lr_finder.h: which learning rates a model learns by: a short run in which the rate grows until it diverges.
+ */
+#ifndef DML_TRAIN_LR_FINDER_H
+#define DML_TRAIN_LR_FINDER_H
+
+#ifndef DML_NO_STDIO
+#include <stdio.h>
+#endif
+
+typedef struct dml_lr_finder_options {
+    float first, last; /* the learning rate grows between these; 0: 1e-7 and 10 */
+    int steps;         /* in so many steps, each by the same factor, at least 2; 0: 100 */
+    float smoothing;   /* what the moving average of the loss keeps of itself, below 1; 0: 0.98 */
+    float diverges;    /* it ends when the average is above this times its smallest; 0: 4 */
+} dml_lr_finder_options;
+
+typedef struct dml_lr_point {
+    float lr, loss, smoothed; /* the loss of the step by that rate; the average up to it */
+} dml_lr_point;
+
+typedef struct dml_lr_suggestion {
+    float steepest; /* where the smoothed loss falls fastest in log(lr); 0 where it never falls */
+    float minimum;  /* a tenth of where it is smallest: the largest that is safe, for a schedule's highest */
+} dml_lr_suggestion;
+
+typedef struct dml_lr_finder dml_lr_finder;
+
+/* Begins a search on a trainer, whose parameters, optimizer's state, steps and learning rate it keeps, and
+   sets the first rate. The caller then trains as always, on other samples at each step, and tells the losses:
+
+       dml_lr_finder *finder = dml_lr_finder_begin(trainer, NULL);
+       do {
+           next_batch(x, t);
+           if (dml_trainer_step(trainer, rows, DML_INPUTS(x, t), &loss) != DML_OK) break;
+       } while (dml_lr_finder_step(finder, loss));
+       dml_lr_suggestion found;
+       dml_lr_finder_suggest(finder, &found);
+       dml_lr_finder_end(finder);
+
+   A trainer's schedule rests meanwhile. Under a sync strategy every rank does the same, with the same losses
+   (their mean over ranks). NULL, with the error on the context: DML_ERROR_ARGUMENT for options out of range,
+   DML_ERROR_STATE while the gradient waits for more or the average is in the parameters' place,
+   DML_ERROR_MEMORY: it copies w, the optimizer's state and the average.
+   Source: Smith, "Cyclical learning rates for training neural networks", WACV 2017, section 3.3; smoothing,
+   end and suggestions: Howard, Gugger, "fastai: a layered API for deep learning", Information 11, 2020. */
+DML_API dml_lr_finder *dml_lr_finder_begin(dml_trainer *trainer, const dml_lr_finder_options *options);
+
+/* Takes down the loss of the step that was just made and sets the next rate. False when the search has ended:
+   the rates are through, the loss diverges or isn't finite, or finder is NULL. */
+DML_API bool dml_lr_finder_step(dml_lr_finder *finder, float loss);
+
+/* The points so far, *count of them, in order; the finder's. NULL: none. */
+DML_API const dml_lr_point *dml_lr_finder_points(const dml_lr_finder *finder, int *count);
+
+/* By the points but for the first tenth and, of 15 or more, the last 5, which have begun to diverge.
+   DML_ERROR_STATE for fewer than 3 of them. */
+DML_API dml_status dml_lr_finder_suggest(const dml_lr_finder *finder, dml_lr_suggestion *suggestion);
+
+#ifndef DML_NO_STDIO
+/* Writes the points as a training log, a JSON object a line: {"step":, "loss":, "smoothed":, "lr":}. What
+   tools/plot draws of it, over equal steps, is the loss over log(lr). DML_ERROR_IO. */
+DML_API dml_status dml_lr_finder_log(const dml_lr_finder *finder, FILE *file);
+#endif
+
+/* Brings the trainer back to where it was, bitwise, running statistics included (g is lost: an update needs a
+   backward pass first), and releases the finder. It must come before the trainer is destroyed; closing the
+   context releases a finder too. NULL is fine. DML_ERROR_STATE, with nothing done, while programs predict on
+   other threads. */
+DML_API dml_status dml_lr_finder_end(dml_lr_finder *finder);
+
+#endif
+
+/* ---- train/metrics.h ---- */
+
+/* metrics.h: how good a model's outputs are, over a stream of batches and over ranks. */
+#ifndef DML_TRAIN_METRICS_H
+#define DML_TRAIN_METRICS_H
+
+typedef enum dml_metric_kind {
+    DML_METRIC_ACCURACY,   /* the part of the rows whose label is the class with the largest output */
+    DML_METRIC_TOP_K,      /* ... whose label is among the k classes with the largest */
+    DML_METRIC_CONFUSION,  /* the table of labels and predictions: dml_metric_class, dml_metric_average */
+    DML_METRIC_ROC_AUC,    /* the area under the ROC curve of one score a row against labels 0 and 1 */
+    DML_METRIC_RMSE,       /* the root of the mean square error, over all elements */
+    DML_METRIC_MAE,        /* the mean absolute error, over all elements */
+    DML_METRIC_PERPLEXITY, /* exp of the mean of -log softmax(outputs)[label] */
+    DML__METRIC_KINDS
+} dml_metric_kind;
+
+typedef struct dml_metric_options {
+    dml_metric_kind kind;
+    int columns; /* of the outputs: how many classes, or values of a row; 0: 1. ROC AUC has 1, a top k and a
+                    perplexity 2 or more. An accuracy or confusion of 1 column is of the classes 0 and 1: */
+    float threshold; /* 1 where the output is above this: 0 suits logits, 0.5 probabilities */
+    int k;           /* of top k, 1 .. columns; 0: 5, or the columns where they are fewer */
+    /* ROC AUC: scores are counted in so many equal bins (0: 4096) from low to high (both 0: 0 to 1), those
+       beyond in the first and the last. */
+    int bins;
+    float low, high;
+    bool skip_negative; /* rows whose label is below 0 aren't counted; else such a label is refused */
+} dml_metric_options;
+
+/* An accumulator. Its memory is the context's, which closes it too; adding to it allocates nothing.
+
+   Of equal outputs the lower class counts as the larger, as in argmax. Definitions are scikit-learn's
+   (accuracy_score, confusion_matrix, precision_recall_fscore_support with all classes as its labels and
+   zero_division=0, roc_auc_score, root_mean_squared_error and mean_absolute_error of flattened arrays).
+
+   NULL, with DML_ERROR_ARGUMENT on the context for options that can't be, or DML_ERROR_MEMORY. */
+typedef struct dml_metric dml_metric;
+DML_API dml_metric *dml_metric_create(dml_context *context, const dml_metric_options *options);
+DML_API void dml_metric_destroy(dml_metric *metric);
+
+/* Adds a batch: outputs (rows, columns), on the host, with labels (rows), each in 0 .. columns - 1 (0 and 1
+   for one column). For the kinds that compare with classes. DML_ERROR_ARGUMENT, with a sentence and nothing
+   added, for an output that is NaN, a label out of range, or another kind; of a perplexity's rows the largest
+   output must be finite. */
+DML_API dml_status dml_metric_add_labels(dml_metric *metric, int rows, const float *outputs,
+                                         const int32_t *labels);
+
+/* The same for RMSE and MAE: outputs and targets, (rows, columns) both, neither with a NaN. */
+DML_API dml_status dml_metric_add_values(dml_metric *metric, int rows, const float *outputs,
+                                         const float *targets);
+
+/* For a perplexity: `samples` more, whose mean cross-entropy is `loss`, as a program or a step returns it. */
+DML_API dml_status dml_metric_add_loss(dml_metric *metric, double samples, double loss);
+
+/* The metric over all that was added since it was made or reset. NaN where it isn't defined: of nothing, of
+   ROC AUC with labels of one class alone, and for NULL. Of a confusion it is the accuracy. */
+DML_API double dml_metric_value(const dml_metric *metric);
+DML_API void dml_metric_reset(dml_metric *metric);
+
+/* How far from the exact value a binned ROC AUC can be: half the part of the pairs (one row of each class)
+   that share a bin. 0 for the other kinds. */
+DML_API double dml_metric_error_bound(const dml_metric *metric);
+
+/* All that a metric knows, *count sums: added up over ranks, they are the metric over all ranks' rows:
+
+       size_t count;
+       double *state = dml_metric_state(metric, &count);
+       dml_comm_all_reduce(comm, state, count, DML_F64, DML_SUM);
+
+   (then reset before the next epoch, else what was summed is summed again). They are counts, exact up to
+   2^53, but for the last of RMSE, MAE and perplexity. Accuracy, top k: rows, hits. Confusion: (classes,
+   classes), row the label, column the prediction. ROC AUC: (2, bins), labels 0, then labels 1. RMSE, MAE:
+   elements, sum of errors. Perplexity: rows, sum of -log. */
+DML_API double *dml_metric_state(dml_metric *metric, size_t *count);
+
+/* Of a confusion: how one class was found, and the classes together. What would be divided by 0 is 0. */
+typedef struct dml_metric_scores {
+    double precision, recall, f1, support; /* support: rows with that label, or all */
+} dml_metric_scores;
+
+typedef enum dml_metric_mean {
+    DML_METRIC_MACRO,    /* of all classes' scores, each alike, those without rows too */
+    DML_METRIC_WEIGHTED, /* ... each by its support */
+    DML_METRIC_MICRO     /* the scores of all rows together: where each has one label, all are the accuracy */
+} dml_metric_mean;
+
+/* DML_ERROR_ARGUMENT, with all scores 0, for another kind of metric, or a class or mean that isn't there. */
+DML_API dml_status dml_metric_class(const dml_metric *metric, int label, dml_metric_scores *scores);
+DML_API dml_status dml_metric_average(const dml_metric *metric, dml_metric_mean mean,
+                                      dml_metric_scores *scores);
+
+/* The exact area under the ROC curve of n scores with labels 0 and 1, equal scores counting a half: the
+   chance that a row labelled 1 scores above one labelled 0. *auc is NaN where one class is missing. 16 n
+   bytes of the context's memory are used meanwhile. DML_ERROR_ARGUMENT for a score that is NaN or another
+   label. Source: Hanley, McNeil, "The meaning and use of the area under a ROC curve", Radiology 143, 1982. */
+DML_API dml_status dml_roc_auc(dml_context *context, size_t n, const float *scores, const int32_t *labels,
+                               double *auc);
 
 #endif
 
@@ -2230,6 +2496,9 @@ typedef struct dml__error {
 DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char *format, ...)
     DML__PRINTF(3, 4);
 
+/* The same for a NULL where a call needs something: DML_ERROR_ARGUMENT, "dml_x was given no path (NULL)". */
+DML__LOCAL dml_status dml__fail_null(dml__error *error, const char *call, const char *what);
+
 #endif
 
 #include <stdarg.h>
@@ -2244,6 +2513,11 @@ DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char
     va_end(arguments);
     error->status = status;
     return status;
+}
+
+DML__LOCAL dml_status dml__fail_null(dml__error *error, const char *call, const char *what)
+{
+    return dml__fail(error, DML_ERROR_ARGUMENT, "%s was given no %s (NULL)", call, what);
 }
 
 #endif
@@ -4295,8 +4569,13 @@ DML__LOCAL const char *dml__shown(const char *text, size_t bytes, char to[DML__S
 /* Whether the text is UTF-8 (shortest forms, no surrogates): what a string must be. */
 DML__LOCAL bool dml__is_utf8(const char *text);
 
+/* A finite number with the 9 digits that read back as the same float, "0.1" or "1e-05", in every locale. */
+enum { DML__NUMBER_BYTES = 32 };
+DML__LOCAL void dml__write_real(float value, char text[DML__NUMBER_BYTES]);
+
 #endif
 
+#include <stdio.h>
 #include <string.h>
 
 /* The bytes of the UTF-8 character at `at`, 0 if there is none before `end`. */
@@ -4620,6 +4899,20 @@ DML__LOCAL void dml__json_write_string(dml__json_writer *writer, const char *tex
         text++;
     }
     dml__json_put(writer, "\"", 1);
+}
+
+/* What isn't of a number's characters is the locale's decimal point, of one byte or several. */
+DML__LOCAL void dml__write_real(float value, char text[DML__NUMBER_BYTES])
+{
+    snprintf(text, DML__NUMBER_BYTES, "%.9g", (double)value);
+    char *to = text;
+    for (const char *c = text; *c; c++) {
+        if (strchr("0123456789+-e", *c))
+            *to++ = *c;
+        else if (to == text || to[-1] != '.')
+            *to++ = '.';
+    }
+    *to = '\0';
 }
 
 #endif
@@ -14792,7 +15085,8 @@ DML__LOCAL void dml__sum_broadcast(dml_pool *pool, const dml__broadcast *broadca
 #define DML_KERNELS_FORMULAS_H
 
 /* X(name, needs, forward, gradient of a). The relu of a NaN is NaN, so that it gets through. 0.7071 is
-   sqrt(1/2), 0.3989 sqrt(1 / 2 pi), 1.5958 2 sqrt(2 / pi), 0.07135 0.044715 of that. */
+   sqrt(1/2), 0.3989 sqrt(1 / 2 pi), 1.5958 2 sqrt(2 / pi), 0.07135 0.044715 of that. From 10 on a gelu is as
+   flat as at 10, where its square would else be infinite. */
 #define DML__FORMULAS_1(X)                                                                                   \
     X(relu, DML__NEEDS_Y, y = WHERE(a <= 0.0f, K(0.0f), a), d = WHERE(y > 0.0f, dy, K(0.0f)))                \
     X(leaky_relu, DML__NEEDS_A, y = WHERE(a > 0.0f, a, P * a), d = WHERE(a > 0.0f, dy, P * dy))              \
@@ -14800,8 +15094,9 @@ DML__LOCAL void dml__sum_broadcast(dml_pool *pool, const dml__broadcast *broadca
     X(gelu, DML__NEEDS_A, y = 0.5f * a * (1.0f + ERF(a * 0.707106781f)),                                     \
       d = dy * (0.5f * (1.0f + ERF(a * 0.707106781f)) + a * (0.398942280f * EXP(-0.5f * a * a))))            \
     X(gelu_tanh, DML__NEEDS_A, y = a * SIGMOID(a * (1.59576912f + 0.0713548163f * a * a)),                   \
-      VALUE s = SIGMOID(a * (1.59576912f + 0.0713548163f * a * a));                                          \
-      d = dy * s * (1.0f + (1.0f - s) * a * (1.59576912f + 0.214064449f * a * a)))                           \
+      VALUE t = WHERE(a > 10.0f, K(10.0f), WHERE(a < -10.0f, K(-10.0f), a));                                 \
+      VALUE s = SIGMOID(t * (1.59576912f + 0.0713548163f * t * t));                                          \
+      d = dy * s * (1.0f + (1.0f - s) * t * (1.59576912f + 0.214064449f * t * t)))                           \
     X(silu, DML__NEEDS_A, y = a * SIGMOID(a), VALUE s = SIGMOID(a); d = dy * s * (1.0f + a * (1.0f - s)))    \
     X(sigmoid, DML__NEEDS_Y, y = SIGMOID(a), d = dy * y * (1.0f - y))                                        \
     X(tanh, DML__NEEDS_Y, y = TANH(a), d = dy * (1.0f - y * y))                                              \
@@ -16855,8 +17150,9 @@ DML__LOCAL dml_status dml__node_fail(const dml_node *node, dml_status status, co
 
 DML_API dml_status dml_push_scope(dml_graph *graph, const char *format, ...)
 {
-    if (!graph || !format) return DML_ERROR_ARGUMENT;
+    if (!graph) return DML_ERROR_ARGUMENT;
     dml__error *error = &graph->context->error;
+    if (!format) return dml__fail_null(error, "dml_push_scope", "name");
     char name[DML_NAME_BYTES + 1];
     va_list arguments;
     va_start(arguments, format);
@@ -17486,8 +17782,10 @@ static dml_status dml__copy_parameter(dml_node *parameter, float *to, const floa
 
 static dml_status dml__copy_parameter_alone(dml_node *parameter, float *to, const float *from, size_t count)
 {
-    if (!parameter || (!to && !from)) return DML_ERROR_ARGUMENT;
+    if (!parameter) return DML_ERROR_ARGUMENT;
     dml_context *context = parameter->graph->context;
+    if (!to && !from)
+        return dml__node_fail(parameter, DML_ERROR_ARGUMENT, "there is no array (NULL) for its values");
     const dml__entry entry = dml__enter(context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
     const dml_status status = dml__copy_parameter(parameter, to, from, count);
@@ -17642,7 +17940,8 @@ static dml_status dml__graph_write_guarded(dml_graph *graph, const dml__weights_
 #ifndef DML_NO_STDIO
 DML_API dml_status dml_graph_save(dml_graph *graph, const char *path)
 {
-    if (!graph || !path) return DML_ERROR_ARGUMENT;
+    if (!graph) return DML_ERROR_ARGUMENT;
+    if (!path) return dml__fail_null(&graph->context->error, "dml_graph_save", "path");
     const dml__weights_target target = { path, NULL, 0, NULL };
     return dml__graph_write_guarded(graph, &target);
 }
@@ -17652,8 +17951,7 @@ DML_API dml_status dml_graph_store(dml_graph *graph, void *to, size_t capacity, 
 {
     if (!graph) return DML_ERROR_ARGUMENT;
     if (!bytes)
-        return dml__fail(&graph->context->error, DML_ERROR_ARGUMENT,
-                         "dml_graph_store was given no place for the number of bytes");
+        return dml__fail_null(&graph->context->error, "dml_graph_store", "place for the number of bytes");
     const dml__weights_target target = { NULL, to, capacity, bytes };
     return dml__graph_write_guarded(graph, &target);
 }
@@ -17752,7 +18050,8 @@ static dml_status dml__graph_load_open(dml_graph *graph, dml__safetensors *file,
 #ifndef DML_NO_STDIO
 DML_API dml_status dml_graph_load(dml_graph *graph, const char *path)
 {
-    if (!graph || !path) return DML_ERROR_ARGUMENT;
+    if (!graph) return DML_ERROR_ARGUMENT;
+    if (!path) return dml__fail_null(&graph->context->error, "dml_graph_load", "path");
     dml_context *context = graph->context;
     const dml__entry entry = dml__enter(context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
@@ -17767,7 +18066,8 @@ DML_API dml_status dml_graph_load(dml_graph *graph, const char *path)
 
 DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, const void *bytes, size_t size)
 {
-    if (!graph || (!bytes && size)) return DML_ERROR_ARGUMENT;
+    if (!graph) return DML_ERROR_ARGUMENT;
+    if (!bytes && size) return dml__fail_null(&graph->context->error, "dml_graph_load_memory", "bytes");
     dml_context *context = graph->context;
     const dml__entry entry = dml__enter(context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
@@ -17818,6 +18118,7 @@ struct dml_program {
     dml_node *output;
     int batch;
     bool training;
+    dml_check check;
     bool changes_w; /* in training, forward changes parameters: running statistics */
     /* With a thread of its own: a pool of that one thread, errors of its own, and whether a run is going on.
      */
@@ -17862,6 +18163,10 @@ typedef struct dml__training {
  */
 DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
                                          const dml__training *training, float *loss);
+
+/* The same without backward: the loss of a training pass. */
+DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const void *const *inputs,
+                                        const dml__training *training, float *loss);
 
 /* dml_compile where each op does its own work, and no two blocks of the arena share bytes: what tests compare
    a plan with. */
@@ -18407,7 +18712,7 @@ static dml_status dml__place_blocks(dml_program *program, bool disjoint)
         dml__find_lives(program, blocks);
         if (disjoint)
             dml__live_for_ever(program, blocks);
-        else
+        else if (!program->check) /* which looks at what an op was given after it has run */
             dml__work_in_place(program, blocks);
         program->bytes = dml__plan_memory(blocks, count, order);
         for (int s = 0; s < program->slots; s++) {
@@ -18450,6 +18755,10 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
         return dml__fail(&context->error, DML_ERROR_ARGUMENT,
                          "a batch of %d asked for: a program is compiled for 1 or more samples",
                          options ? options->batch : 0);
+    if ((int)options->check < 0 || options->check > DML_CHECK_FINITE)
+        return dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                         "a check of kind %d asked for; there are 0 to %d", (int)options->check,
+                         (int)DML_CHECK_FINITE);
     if (output->op == dml__parameter_op() && !output->used)
         return dml__node_fail(output, DML_ERROR_ARGUMENT,
                               "no op uses it, so it has no place among the graph's parameters");
@@ -18517,12 +18826,13 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     program->batch = options->batch;
     program->training = options->training;
     program->own_thread = options->own_thread;
+    program->check = options->check;
     program->process = context->process;
     dml__own(context, &program->owned, dml__program_destroy_owned);
     graph->programs++;
     dml_status status = dml__collect_slots(program);
     if (status == DML_OK && context->device.host_memory && !disjoint) {
-        dml__fuse(program);
+        if (!program->check) dml__fuse(program);
         status = dml__read_inputs_in_place(program);
     }
     if (status == DML_OK && program->training) {
@@ -18564,6 +18874,174 @@ DML_API dml_program *dml_compile(dml_node *output, const dml_program_options *op
 DML__LOCAL dml_program *dml__compile_disjoint(dml_node *output, const dml_program_options *options)
 {
     return dml__compile_guarded(output, options, true);
+}
+
+#endif
+
+/* ---- graph/finite.c ---- */
+
+#ifndef DML_GRAPH_FINITE_C
+#define DML_GRAPH_FINITE_C
+
+/* ---- graph/finite.h ---- */
+
+/* finite.h: looks through what an op has just computed (dml_program_options.check). */
+#ifndef DML_GRAPH_FINITE_H
+#define DML_GRAPH_FINITE_H
+
+/* The node's value; the gradients that its op has just written or added to. DML_ERROR_NUMBER, with the
+   sentence on the run's error, for what the program looks for. Nothing is allocated. */
+DML__LOCAL dml_status dml__check_forward(const dml__run *run, const dml_node *node);
+DML__LOCAL dml_status dml__check_backward(const dml__run *run, const dml_node *node);
+
+#endif
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define DML__READ_AT_ONCE 2048 /* floats, on the stack */
+
+/* What is in a tensor. */
+typedef struct dml__contents {
+    size_t n, nans, infinities;
+    size_t first;    /* of those that are looked for; n: none */
+    float at_first;  /* its value */
+    float low, high; /* of the finite ones; low > high: there are none */
+} dml__contents;
+
+/* Elements from, from + 1, ... of the tensor: n of them, at x. */
+static void dml__look_through(const float *x, size_t from, size_t n, bool infinities_too,
+                              dml__contents *found)
+{
+    for (size_t i = 0; i < n; i++) {
+        const bool nan = x[i] != x[i], infinite = !nan && !isfinite(x[i]);
+        if ((nan || (infinite && infinities_too)) && found->first == found->n) {
+            found->first = from + i;
+            found->at_first = x[i];
+        }
+        found->nans += nan;
+        found->infinities += infinite;
+        if (nan || infinite) continue;
+        if (x[i] < found->low) found->low = x[i];
+        if (x[i] > found->high) found->high = x[i];
+    }
+}
+
+static dml_status dml__find_contents(const dml__run *run, dml_ref ref, size_t n, dml__contents *found)
+{
+    const bool infinities_too = run->program->check == DML_CHECK_FINITE;
+    float piece[DML__READ_AT_ONCE];
+    memset(found, 0, sizeof *found);
+    found->n = found->first = n;
+    found->low = INFINITY;
+    found->high = -INFINITY;
+    if (run->device->host_memory) {
+        dml__look_through((const float *)dml__host(ref), 0, n, infinities_too, found);
+        return DML_OK;
+    }
+    for (size_t i = 0; i < n; i += DML__READ_AT_ONCE) {
+        const size_t count = n - i < DML__READ_AT_ONCE ? n - i : DML__READ_AT_ONCE;
+        const dml_ref from = { ref.buffer, ref.offset + i * sizeof(float) };
+        const dml_status status = run->device->backend->read(run->device, piece, from, count * sizeof(float));
+        if (status != DML_OK) return status;
+        dml__look_through(piece, i, count, infinities_too, found);
+    }
+    return DML_OK;
+}
+
+/* "-1 .. 3", and what isn't finite beside it. */
+static void dml__add_range(const dml__contents *found, char *text, size_t bytes)
+{
+    const size_t used = strlen(text);
+    if (found->low <= found->high)
+        snprintf(text + used, bytes - used, "%g .. %g", (double)found->low, (double)found->high);
+    else
+        snprintf(text + used, bytes - used, "nothing finite");
+    const size_t so_far = strlen(text);
+    if (found->nans || found->infinities)
+        snprintf(text + so_far, bytes - so_far, " with %zu NaN and %zu infinite", found->nans,
+                 found->infinities);
+}
+
+/* "; it was given 'image' 0 .. 1, 'conv2d_1.weight' -0.3 .. 0.2": what is still there. */
+static dml_status dml__describe_given(const dml__run *run, const dml_node *node, bool backward, char *text,
+                                      size_t bytes)
+{
+    const char *begin = "; it was given ";
+    dml__contents found;
+    dml_status status = DML_OK;
+    text[0] = '\0';
+    if (backward) {
+        status = dml__find_contents(run, dml__gradient(run, node), dml__count(run, node), &found);
+        snprintf(text, bytes, "%sits output's gradient ", begin);
+        dml__add_range(&found, text, bytes);
+        begin = ", ";
+    }
+    for (int i = 0; i < node->inputs && status == DML_OK; i++) {
+        const dml_node *x = node->input[i];
+        if (x->dtype != DML_F32) continue;
+        if (backward && !(node->op->needs & DML__NEEDS_INPUT(i)) && x->op != dml__parameter_op()) continue;
+        status = dml__find_contents(run, dml__value(run, x), dml__count(run, x), &found);
+        const size_t used = strlen(text);
+        snprintf(text + used, bytes - used, "%s'%.48s' ", begin, x->name);
+        dml__add_range(&found, text, bytes);
+        begin = ", ";
+    }
+    return status;
+}
+
+/* `of`: what was looked through, a node's value or gradient; `made` says whose doing it is. */
+static dml_status dml__tell(const dml__run *run, const dml_node *of, const dml__contents *found,
+                            const char *made, const char *given)
+{
+    const size_t each = dml_shape_count(&of->shape);
+    char where[64];
+    if (of->batched)
+        snprintf(where, sizeof where, "element %zu of sample %zu", found->first % each, found->first / each);
+    else
+        snprintf(where, sizeof where, "element %zu", found->first);
+    return dml__fail(run->error, DML_ERROR_NUMBER,
+                     "%s %s at %s; of %zu elements %zu are NaN and %zu infinite%s", made,
+                     found->at_first != found->at_first ? "NaN"
+                     : found->at_first > 0              ? "inf"
+                                                        : "-inf",
+                     where, found->n, found->nans, found->infinities, given);
+}
+
+DML__LOCAL dml_status dml__check_forward(const dml__run *run, const dml_node *node)
+{
+    dml__contents found;
+    char made[256], given[400] = "";
+    if (node->op->view || node->dtype != DML_F32) return DML_OK;
+    dml_status status = dml__find_contents(run, dml__value(run, node), dml__count(run, node), &found);
+    if (status != DML_OK || found.first == found.n) return status;
+    const bool leaf = node->inputs == 0;
+    snprintf(made, sizeof made, "%s '%.128s' %s", node->op->name, node->name,
+             leaf ? "holds" : "computed, going forward,");
+    if (!leaf) status = dml__describe_given(run, node, false, given, sizeof given);
+    return status == DML_OK ? dml__tell(run, node, &found, made, given) : status;
+}
+
+DML__LOCAL dml_status dml__check_backward(const dml__run *run, const dml_node *node)
+{
+    dml__contents found;
+    char made[400], given[400];
+    if (!node->op->backward || !run->program->slot[run->program->slot_of_node[node->index]].has_gradient)
+        return DML_OK;
+    for (int i = 0; i < node->inputs; i++) {
+        const dml_node *x = node->input[i];
+        if (!dml__wants_gradient(run, node, i) || (i == 0 && (node->op->needs & DML__CHOOSES_BY_FIRST)))
+            continue;
+        dml_status status = dml__find_contents(run, dml__gradient(run, x), dml__count(run, x), &found);
+        if (status != DML_OK) return status;
+        if (found.first == found.n) continue;
+        snprintf(made, sizeof made, "%s '%.128s' computed, going backward, a gradient of '%.128s' with",
+                 node->op->name, node->name, x->name);
+        status = dml__describe_given(run, node, true, given, sizeof given);
+        return status == DML_OK ? dml__tell(run, x, &found, made, given) : status;
+    }
+    return DML_OK;
 }
 
 #endif
@@ -18661,6 +19139,7 @@ static dml_status dml__forward(const dml__run *run, const void *const *inputs)
     for (int s = 0; s < program->slots && status == DML_OK; s++) {
         const dml_node *node = program->slot[s].node;
         if (node->op->forward && !program->slot[s].fused) status = node->op->forward(run, node);
+        if (program->check && status == DML_OK) status = dml__check_forward(run, node);
     }
     return status;
 }
@@ -18692,6 +19171,7 @@ static dml_status dml__backward(const dml__run *run, const dml__training *traini
         const dml__slot *slot = &program->slot[s];
         if (slot->has_gradient && slot->node->op->backward && !slot->gone)
             status = slot->node->op->backward(run, slot->node);
+        if (program->check && status == DML_OK) status = dml__check_backward(run, slot->node);
         if (status != DML_OK || slot->final_from >= final_from) continue;
         if (listener) status = listener->ready(listener->user, slot->final_from, final_from);
         final_from = slot->final_from;
@@ -18784,6 +19264,15 @@ DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const v
     return dml__explain_run(&run, status);
 }
 
+DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const void *const *inputs,
+                                        const dml__training *training, float *loss)
+{
+    const dml__run run = dml__begin_run(program, rows, training);
+    dml_status status = dml__forward(&run, inputs);
+    if (status == DML_OK) status = dml__read_output(&run, loss);
+    return dml__explain_run(&run, status);
+}
+
 DML_API const char *dml_program_error(const dml_program *program)
 {
     if (!program) return "no program";
@@ -18814,9 +19303,96 @@ DML_API void dml_program_clear_error(dml_program *program)
 #ifndef DML_GRAPH_PRINT_C
 #define DML_GRAPH_PRINT_C
 
-#ifndef DML_NO_STDIO
-
 #include <string.h>
+
+/* ---- what a program costs ---- */
+
+/* A node's share, in the largest batch. */
+typedef struct dml__cost {
+    double forward, backward; /* flops */
+    size_t value, kept;       /* bytes of its own; that live until backward */
+} dml__cost;
+
+static const dml__slot *dml__slot_of_input(const dml_program *program, const dml_node *node, int i)
+{
+    return &program->slot[program->slot_of_node[node->input[i]->index]];
+}
+
+/* Whether backward reads the value at slot `root`. */
+static bool dml__kept_for_backward(const dml_program *program, int root)
+{
+    for (int s = 0; s < program->slots; s++) {
+        const dml__slot *slot = &program->slot[s];
+        const dml_node *node = slot->node;
+        if (!slot->has_gradient) continue;
+        if (slot->root == root && (node->op->needs & DML__NEEDS_OUTPUT) && !slot->gone) return true;
+        for (int i = 0; i < node->inputs; i++)
+            if ((node->op->needs & DML__NEEDS_INPUT(i)) && dml__slot_of_input(program, node, i)->root == root)
+                return true;
+    }
+    return false;
+}
+
+/* How many times the work of forward backward is. */
+static int dml__backward_work(const dml_program *program, const dml__slot *slot)
+{
+    const dml_node *node = slot->node;
+    int wanted = 0, larger = 0;
+    if (!slot->has_gradient || !node->op->backward) return 0;
+    for (int i = 0; i < node->inputs; i++) {
+        const dml_node *x = node->input[i];
+        if (!dml__slot_of_input(program, node, i)->has_gradient) continue;
+        wanted++;
+        if (x->op != dml__parameter_op() || x->shape.ndim > 1) larger++;
+    }
+    return larger > 2 ? 2 : larger > 0 ? larger : wanted > 0;
+}
+
+static dml__cost dml__cost_of(const dml_program *program, int s)
+{
+    const dml__slot *slot = &program->slot[s];
+    const dml_node *node = slot->node;
+    bool batched = node->batched;
+    for (int i = 0; i < node->inputs; i++) batched = batched || node->input[i]->batched;
+    dml__cost cost;
+    memset(&cost, 0, sizeof cost);
+    cost.forward = dml_node_flops(node) * (batched ? program->batch : 1);
+    cost.backward = cost.forward * dml__backward_work(program, slot);
+    const bool elsewhere =
+        slot->root != s || node->op == dml__parameter_op() || (node->op == dml__input_op() && program->given);
+    const size_t bytes = elsewhere ? 0
+                                   : dml_shape_count(&node->shape) * dml_dtype_size(node->dtype) *
+                                         (node->batched ? (size_t)program->batch : 1);
+    if (slot->value_at == s) cost.value = bytes;
+    if (bytes && dml__kept_for_backward(program, s)) cost.kept = bytes;
+    if (slot->has_gradient && node->op->saved_bytes) cost.kept += node->op->saved_bytes(node, program->batch);
+    return cost;
+}
+
+DML_API dml_program_totals dml_program_summary(const dml_program *program)
+{
+    dml_program_totals totals;
+    memset(&totals, 0, sizeof totals);
+    if (!program) return totals;
+    totals.batch = program->batch;
+    totals.training = program->training;
+    for (int s = 0; s < program->slots; s++) {
+        const dml_node *node = program->slot[s].node;
+        const dml__cost cost = dml__cost_of(program, s);
+        totals.forward_flops += cost.forward;
+        totals.backward_flops += cost.backward;
+        totals.kept_bytes += cost.kept;
+        if (node->op != dml__parameter_op()) continue;
+        totals.parameters += dml_shape_count(&node->shape);
+        if (!node->frozen) totals.trained += dml_shape_count(&node->shape);
+    }
+    totals.arena_bytes = program->bytes;
+    totals.weight_bytes = program->graph->parameter_count * sizeof(float);
+    totals.gradient_bytes = program->training ? program->graph->trained_count * sizeof(float) : 0;
+    return totals;
+}
+
+#ifndef DML_NO_STDIO
 
 static dml_status dml__printed(const dml_graph *graph, FILE *file, const char *what)
 {
@@ -18829,8 +19405,14 @@ static bool dml__is_parameter(const dml_node *node)
     return node->op == dml__parameter_op();
 }
 
-/* The parameters that this node is the first to use, and how many of them are trained. */
-static void dml__count_own(const dml_node *node, size_t *all, size_t *trained)
+/* Whether a table has the node: a program's has what it runs, a graph's (NULL) everything. */
+static bool dml__is_listed(const dml_program *program, const dml_node *node)
+{
+    return !program || (node->index <= program->output->index && program->slot_of_node[node->index] >= 0);
+}
+
+/* The parameters that this node is the first of those listed to use, and how many of them are trained. */
+static void dml__count_own(const dml_program *program, const dml_node *node, size_t *all, size_t *trained)
 {
     *all = *trained = 0;
     for (int i = 0; i < node->inputs; i++) {
@@ -18838,7 +19420,8 @@ static void dml__count_own(const dml_node *node, size_t *all, size_t *trained)
         bool first = dml__is_parameter(p);
         for (int k = 0; k < i; k++) first = first && node->input[k] != p;
         for (const dml_node *earlier = p->next; first && earlier != node; earlier = earlier->next)
-            for (int k = 0; k < earlier->inputs; k++) first = first && earlier->input[k] != p;
+            for (int k = 0; k < earlier->inputs && dml__is_listed(program, earlier); k++)
+                first = first && earlier->input[k] != p;
         if (!first) continue;
         *all += dml_shape_count(&p->shape);
         if (!p->frozen) *trained += dml_shape_count(&p->shape);
@@ -18868,12 +19451,12 @@ static void dml__widen(int *width, const char *text)
     if (length > *width) *width = length;
 }
 
-static dml__widths dml__find_widths(const dml_graph *graph)
+static dml__widths dml__find_widths(const dml_graph *graph, const dml_program *program)
 {
     dml__widths widths = { 4, 4, 6 };
     for (const dml_node *node = graph->first; node; node = node->next) {
         char does[256], output[DML_SHAPE_TEXT];
-        if (dml__is_parameter(node)) continue;
+        if (dml__is_parameter(node) || !dml__is_listed(program, node)) continue;
         dml__widen(&widths.name, node->name);
         dml__widen(&widths.does, dml__what_it_does(node, does, sizeof does));
         dml__widen(&widths.output, dml_shape_format(&node->shape, output));
@@ -18881,29 +19464,79 @@ static dml__widths dml__find_widths(const dml_graph *graph)
     return widths;
 }
 
+/* The columns that both tables begin with. */
+static void dml__print_node(const dml__widths *w, const dml_node *node, size_t parameters, FILE *file)
+{
+    char does[256], output[DML_SHAPE_TEXT];
+    fprintf(file, "%-*s  %-*s  %-*s  %12llu", w->name, node->name, w->does,
+            dml__what_it_does(node, does, sizeof does), w->output, dml_shape_format(&node->shape, output),
+            (unsigned long long)parameters);
+}
+
 DML_API dml_status dml_graph_print(const dml_graph *graph, FILE *file)
 {
-    if (!graph || !file) return DML_ERROR_ARGUMENT;
-    const dml__widths w = dml__find_widths(graph);
-    size_t all = 0, all_trained = 0;
+    if (!graph) return DML_ERROR_ARGUMENT;
+    if (!file) return dml__fail_null(&graph->context->error, "dml_graph_print", "file");
+    const dml__widths w = dml__find_widths(graph, NULL);
+    size_t all = 0, all_trained = 0, all_bytes = 0, all_saved = 0;
     double all_flops = 0;
-    fprintf(file, "%-*s  %-*s  %-*s  %12s  %14s\n", w.name, "node", w.does, "does", w.output, "output",
-            "parameters", "flops");
+    fprintf(file, "%-*s  %-*s  %-*s  %12s  %14s  %12s  %12s\n", w.name, "node", w.does, "does", w.output,
+            "output", "parameters", "flops", "bytes", "saved");
     for (const dml_node *node = graph->first; node; node = node->next) {
-        char does[256], output[DML_SHAPE_TEXT];
         size_t own, trained;
         if (dml__is_parameter(node)) continue;
-        dml__count_own(node, &own, &trained);
-        fprintf(file, "%-*s  %-*s  %-*s  %12llu  %14.0f\n", w.name, node->name, w.does,
-                dml__what_it_does(node, does, sizeof does), w.output, dml_shape_format(&node->shape, output),
-                (unsigned long long)own, dml_node_flops(node));
+        const size_t bytes = node->op->view ? 0 : dml_shape_count(&node->shape) * dml_dtype_size(node->dtype);
+        const size_t saved = node->op->saved_bytes ? node->op->saved_bytes(node, 1) : 0;
+        dml__count_own(NULL, node, &own, &trained);
+        dml__print_node(&w, node, own, file);
+        fprintf(file, "  %14.0f  %12llu  %12llu\n", dml_node_flops(node), (unsigned long long)bytes,
+                (unsigned long long)saved);
         all += own;
         all_trained += trained;
         all_flops += dml_node_flops(node);
+        all_bytes += bytes;
+        all_saved += saved;
     }
-    fprintf(file, "%llu parameters, %llu of them trained; %.0f flops forward for one sample\n",
-            (unsigned long long)all, (unsigned long long)all_trained, all_flops);
+    fprintf(file,
+            "%llu parameters, %llu of them trained; %.0f flops forward for one sample, %llu bytes of values "
+            "and %llu saved for backward\n",
+            (unsigned long long)all, (unsigned long long)all_trained, all_flops,
+            (unsigned long long)all_bytes, (unsigned long long)all_saved);
     return dml__printed(graph, file, "a table");
+}
+
+static void dml__print_totals(const dml_program *program, FILE *file)
+{
+    const dml_program_totals t = dml_program_summary(program);
+    fprintf(file, "batch=%d training=%d parameters=%llu trained=%llu frozen=%llu\n", t.batch, t.training,
+            (unsigned long long)t.parameters, (unsigned long long)t.trained,
+            (unsigned long long)(t.parameters - t.trained));
+    fprintf(file, "forward_flops=%.0f backward_flops=%.0f\n", t.forward_flops, t.backward_flops);
+    fprintf(file, "arena_bytes=%llu kept_bytes=%llu weight_bytes=%llu gradient_bytes=%llu\n",
+            (unsigned long long)t.arena_bytes, (unsigned long long)t.kept_bytes,
+            (unsigned long long)t.weight_bytes, (unsigned long long)t.gradient_bytes);
+}
+
+DML_API dml_status dml_program_print(const dml_program *program, FILE *file)
+{
+    if (!program) return DML_ERROR_ARGUMENT;
+    const dml_graph *graph = program->graph;
+    if (!file) return dml__fail_null(&graph->context->error, "dml_program_print", "file");
+    const dml__widths w = dml__find_widths(graph, program);
+    fprintf(file, "%-*s  %-*s  %-*s  %12s  %14s  %14s  %12s  %12s\n", w.name, "node", w.does, "does",
+            w.output, "output", "parameters", "forward flops", "backward flops", "bytes", "kept");
+    for (int s = 0; s < program->slots; s++) {
+        const dml_node *node = program->slot[s].node;
+        size_t own, trained;
+        if (dml__is_parameter(node)) continue;
+        const dml__cost cost = dml__cost_of(program, s);
+        dml__count_own(program, node, &own, &trained);
+        dml__print_node(&w, node, own, file);
+        fprintf(file, "  %14.0f  %14.0f  %12llu  %12llu\n", cost.forward, cost.backward,
+                (unsigned long long)cost.value, (unsigned long long)cost.kept);
+    }
+    dml__print_totals(program, file);
+    return dml__printed(graph, file, "a program");
 }
 
 /* Text inside quotes of the dot language. */
@@ -18932,7 +19565,8 @@ static void dml__print_dot_node(const dml_node *node, FILE *file)
 
 DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file)
 {
-    if (!graph || !file) return DML_ERROR_ARGUMENT;
+    if (!graph) return DML_ERROR_ARGUMENT;
+    if (!file) return dml__fail_null(&graph->context->error, "dml_graph_to_dot", "file");
     fputs("digraph model {\n    rankdir=TB;\n", file);
     for (const dml_node *node = graph->first; node; node = node->next) dml__print_dot_node(node, file);
     fputs("}\n", file);
@@ -22460,9 +23094,12 @@ DML_API dml_status dml_optimizer_update(const dml_optimizer *optimizer, dml_pool
     const dml_status status = dml__complete_optimizer(&o, NULL);
     if (status != DML_OK) return status;
     const dml__optimizer_row *row = dml__optimizer_row_of(o.kind);
-    if (row->whole) return DML_ERROR_ARGUMENT;
+    if (row->whole || (n && (!w || !g)) || (row->states(&o) && !state)) return DML_ERROR_ARGUMENT;
     float number[DML__UPDATE_NUMBERS] = { 0 }, *vector[DML__UPDATE_STATES] = { NULL };
-    for (int s = 0; s < row->states(&o); s++) vector[s] = state[s];
+    for (int s = 0; s < row->states(&o); s++) {
+        if (n && !state[s]) return DML_ERROR_ARGUMENT;
+        vector[s] = state[s];
+    }
     row->numbers(&o, (double)step + 1, number);
     dml__update_by(row->rule, pool, n, w, g, vector, number);
     return DML_OK;
@@ -23041,7 +23678,8 @@ struct dml_trainer {
     bool clipped;                /* done */
     double norm;                 /* of g before clip_norm; NaN while only the device knows */
     dml_schedule schedule;
-    float average;       /* what the moving average keeps; 0: there is none */
+    float average; /* what the moving average keeps; 0: there is none */
+    bool *spent; /* (parameters): by an optimizer that uses g up, since it was written; NULL: it is another */
     bool swapped;        /* it lies in w, and w in its place */
     dml_buffer *squares; /* partial sums of squares, where the device has memory of its own */
 };
@@ -23068,7 +23706,10 @@ DML__LOCAL dml_status dml__swap_average_in(dml_trainer *trainer);
 /* g = factor g */
 DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, double factor);
 
-/* The norm of g, before it was clipped. */
+/* g[begin, end) is a gradient again, which an update may use. */
+DML__LOCAL void dml__gradient_written(dml_trainer *trainer, size_t begin, size_t end);
+
+/* The norm of g, before it was clipped. DML_ERROR_STATE where g isn't a gradient any more. */
 DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm);
 
 /* DML_ERROR_STATE while g waits for more. */
@@ -23141,9 +23782,67 @@ static dml_status dml__read_device_norm(dml_trainer *trainer, double *norm)
     return status;
 }
 
+/* The trained parameters of which some elements are in [begin, end): the first from `p` on, whose place among
+   all parameters is *i. */
+static const dml_node *dml__parameter_within(const dml_node *p, size_t begin, size_t end, int *i)
+{
+    for (; p && begin < end; p = p->next_parameter, ++*i)
+        if (!p->frozen && p->offset < end && p->offset + dml_shape_count(&p->shape) > begin) return p;
+    return NULL;
+}
+
+/* One whose gradient has been used up, or NULL. */
+static const dml_node *dml__find_spent(const dml_trainer *trainer, size_t begin, size_t end)
+{
+    int i = 0;
+    const dml_node *p = trainer->spent ? trainer->program->graph->first_parameter : NULL;
+    while ((p = dml__parameter_within(p, begin, end, &i)) != NULL) {
+        if (trainer->spent[i]) return p;
+        p = p->next_parameter;
+        i++;
+    }
+    return NULL;
+}
+
+static void dml__mark_spent(dml_trainer *trainer, size_t begin, size_t end, bool spent)
+{
+    int i = 0;
+    const dml_node *p = trainer->spent ? trainer->program->graph->first_parameter : NULL;
+    while ((p = dml__parameter_within(p, begin, end, &i)) != NULL) {
+        trainer->spent[i++] = spent;
+        p = p->next_parameter;
+    }
+}
+
+DML__LOCAL void dml__gradient_written(dml_trainer *trainer, size_t begin, size_t end)
+{
+    dml__mark_spent(trainer, begin, end, false);
+}
+
+/* Whether g is still a gradient. */
+static dml_status dml__check_gradient(const dml_trainer *trainer, size_t begin, size_t end, const char *what)
+{
+    if (trainer->spoiled)
+        return dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                         "%s, but there is no gradient: the last backward pass failed, or what it left has "
+                         "been used up (by lars, lamb or an exchange with the average); make it again",
+                         what);
+    const dml_node *spent = dml__find_spent(trainer, begin, end);
+    if (!spent) return DML_OK;
+    return dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                     "%s, but %s has used the gradient of '%s' up in an update of this step: there is none "
+                     "until the next backward pass",
+                     what, trainer->row->name, spent->name);
+}
+
 DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm)
 {
     const bool clipped = trainer->clipped && trainer->clip_norm > 0.0f;
+    const dml_status usable =
+        clipped ? DML_OK
+                : dml__check_gradient(trainer, 0, trainer->program->graph->trained_count,
+                                      "the gradient's norm (a trainer with clip_norm keeps it)");
+    if (usable != DML_OK) return usable;
     if (trainer->context->device.host_memory) {
         *norm = clipped ? trainer->norm : dml__host_norm(trainer);
         return DML_OK;
@@ -23325,13 +24024,11 @@ DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin,
     if (status == DML_OK) status = dml__check_not_swapped(trainer);
     if (status == DML_OK) status = dml__check_cuts(trainer, begin, end);
     if (status != DML_OK) return status;
-    if (trainer->spoiled)
-        return dml__fail(&context->error, DML_ERROR_STATE,
-                         "an update, but there is no gradient: the last backward pass failed, or what it "
-                         "left has been used "
-                         "up (by lars, lamb or an exchange with the average); make it again");
-    status = dml__clip_gradient(trainer);
-    if (status == DML_OK) status = dml__update_runs(trainer, begin, end);
+    status = dml__check_gradient(trainer, begin, end, "an update");
+    if (status == DML_OK) status = dml__clip_gradient(trainer);
+    if (status != DML_OK) return status;
+    dml__mark_spent(trainer, begin, end, true);
+    status = dml__update_runs(trainer, begin, end);
     return status == DML_OK && trainer->average > 0.0f ? dml__update_average(trainer, begin, end) : status;
 }
 
@@ -23365,6 +24062,7 @@ static void dml__trainer_destroy_owned(dml__owned *owned)
         if (v >= DML_OPTIMIZER_STATE) dml__buffer_destroy(context, trainer->vector[v]);
     }
     dml__buffer_destroy(context, trainer->squares);
+    dml__release(&context->memory, trainer->spent);
     dml_program_destroy(trainer->program);
     dml__release(&context->memory, trainer);
 }
@@ -23389,6 +24087,12 @@ static dml_status dml__trainer_allocate(dml_trainer *trainer)
         const dml_status status =
             context->device.backend->zero(&context->device, start, count * sizeof(float));
         if (status != DML_OK) return status;
+    }
+    if (trainer->row->whole) {
+        const int parameters = dml_graph_parameters(trainer->program->graph);
+        trainer->spent = (bool *)dml__allocate_array(&context->memory, (size_t)parameters, sizeof(bool));
+        if (!trainer->spent)
+            return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for an update's marks");
     }
     if (context->device.host_memory) return DML_OK;
     trainer->squares = dml__buffer_create(context, 3 * DML__MOST_SQUARES * sizeof(float));
@@ -23442,6 +24146,7 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     memset(&program_options, 0, sizeof program_options);
     program_options.batch = options ? options->batch : 0;
     program_options.training = true;
+    program_options.check = options ? options->check : DML_CHECK_NOTHING;
     dml_program *program = dml_compile(loss, &program_options);
     if (!program) return NULL;
     dml_trainer *trainer = (dml_trainer *)dml__allocate(&context->memory, sizeof *trainer);
@@ -23589,6 +24294,7 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
     dml__pass pass = dml__plan_pass(trainer, rows, flags);
     trainer->spoiled = true;
     trainer->clipped = false;
+    dml__gradient_written(trainer, 0, trainer->program->graph->trained_count);
     trainer->held = 0; /* whatever fails from here on leaves in g nothing to add to */
     trainer->pending = false;
     if (sync->begin && !pass.more) status = sync->begin(sync->state, trainer, pass.samples);
@@ -23772,8 +24478,9 @@ DML_API dml_trainer_run dml_trainer_get_run(const dml_trainer *trainer)
 
 DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_run *run)
 {
-    if (!trainer || !run) return DML_ERROR_ARGUMENT;
+    if (!trainer) return DML_ERROR_ARGUMENT;
     dml__error *error = &trainer->context->error;
+    if (!run) return dml__fail_null(error, "dml_trainer_set_run", "run");
     dml_optimizer optimizer = run->optimizer;
     const dml_status status = dml__complete_optimizer(&optimizer, error);
     if (status != DML_OK) return status;
@@ -23852,7 +24559,10 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
     if (!trainer) return DML_ERROR_ARGUMENT;
     if (!dml__trainer_range_ok(trainer, vector, begin, end)) return DML_ERROR_ARGUMENT;
     dml_device *device = &trainer->context->device;
-    if (vector == DML_GRADIENTS) trainer->spoiled = trainer->clipped = false; /* the caller's own */
+    if (vector == DML_GRADIENTS) { /* the caller's own */
+        trainer->spoiled = trainer->clipped = false;
+        dml__gradient_written(trainer, begin, end);
+    }
     if (device->host_memory || begin == end) return DML_OK;
     const dml_ref to = dml__trainer_ref(trainer, vector, begin);
     return device->backend->write(device, to, trainer->mirror[vector] + begin, (end - begin) * sizeof(float));
@@ -23911,23 +24621,7 @@ static void dml__state_name(const char *state, const char *parameter, char name[
     snprintf(name, 2 * DML_NAME_BYTES, DML__OWN_TENSORS "%s.%s", state, parameter);
 }
 
-/* ---- numbers as texts, the same in every locale ---- */
-
-enum { DML__NUMBER_BYTES = 32 };
-
-/* What isn't of a number's characters is the locale's decimal point, of one byte or several. */
-static void dml__write_real(float value, char text[DML__NUMBER_BYTES])
-{
-    snprintf(text, DML__NUMBER_BYTES, "%.9g", (double)value);
-    char *to = text;
-    for (const char *c = text; *c; c++) {
-        if (strchr("0123456789+-e", *c))
-            *to++ = *c;
-        else if (to == text || to[-1] != '.')
-            *to++ = '.';
-    }
-    *to = '\0';
-}
+/* ---- numbers from texts, the same in every locale ---- */
 
 static bool dml__read_whole(const char *text, uint64_t *value)
 {
@@ -24076,7 +24770,8 @@ static dml_status dml__trainer_save_in(dml_trainer *trainer, const char *path)
 
 DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path)
 {
-    if (!trainer || !path) return DML_ERROR_ARGUMENT;
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    if (!path) return dml__fail_null(&trainer->context->error, "dml_trainer_save", "path");
     const dml__entry entry = dml__enter(trainer->context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
     const dml_status status = dml__trainer_save_in(trainer, path);
@@ -24086,7 +24781,8 @@ DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path)
 
 DML_API dml_status dml_trainer_check_save(dml_trainer *trainer, const char *path)
 {
-    if (!trainer || !path) return DML_ERROR_ARGUMENT;
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    if (!path) return dml__fail_null(&trainer->context->error, "dml_trainer_check_save", "path");
     dml_context *context = trainer->context;
     const dml__entry entry = dml__enter(context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
@@ -24196,7 +24892,8 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
 
 DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path)
 {
-    if (!trainer || !path) return DML_ERROR_ARGUMENT;
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    if (!path) return dml__fail_null(&trainer->context->error, "dml_trainer_load", "path");
     dml_context *context = trainer->context;
     const dml__entry entry = dml__enter(context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
@@ -24210,6 +24907,971 @@ DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path)
 }
 
 #endif
+
+#endif
+
+/* ---- train/gradient_check.c ---- */
+
+#ifndef DML_TRAIN_GRADIENT_CHECK_C
+#define DML_TRAIN_GRADIENT_CHECK_C
+
+#include <math.h>
+#include <string.h>
+
+#define DML__CHECK_TRIES 3 /* each a quarter as far as the one before */
+
+typedef struct dml__gradient_checker {
+    dml_program *program;
+    dml_graph *graph;
+    dml_gradient_check_options options;
+    int rows;
+    const void *const *inputs;
+    float *w;      /* (parameters) on the host, which is changed and put */
+    float *w0, *g; /* as they were before; the gradient by backward, (trained) */
+    double loss;   /* at w0 */
+    dml_status status;
+    double worst; /* error, in parts of what is allowed */
+    dml_gradient_check *result;
+} dml__gradient_checker;
+
+static dml__training dml__one_step_of(void)
+{
+    dml__training training;
+    memset(&training, 0, sizeof training);
+    training.loss_scale = 1.0f;
+    return training;
+}
+
+/* A parameter's element, or all of it along its gradient, whose norm is `norm`. */
+typedef struct dml__direction {
+    dml_node *parameter;
+    size_t index; /* or DML_WHOLE_PARAMETER */
+    double norm;
+} dml__direction;
+
+/* Moves from w0 by `t`, or back by 0. */
+static void dml__move_along(dml__gradient_checker *c, const dml__direction *d, double t)
+{
+    const size_t n = dml_shape_count(&d->parameter->shape), at = d->parameter->offset;
+    const bool whole = d->index == DML_WHOLE_PARAMETER;
+    const size_t begin = whole ? at : at + d->index, end = whole ? at + n : begin + 1;
+    for (size_t i = begin; i < end; i++)
+        c->w[i] = (float)((double)c->w0[i] + t * (whole ? (double)c->g[i] / d->norm : 1));
+    if (c->status == DML_OK) c->status = dml_graph_put(c->graph, begin, end);
+}
+
+static double dml__loss_at(dml__gradient_checker *c, const dml__direction *d, double t)
+{
+    const dml__training training = dml__one_step_of();
+    float loss = NAN;
+    dml__move_along(c, d, t);
+    if (c->status == DML_OK) c->status = dml__program_loss(c->program, c->rows, c->inputs, &training, &loss);
+    return (double)loss;
+}
+
+/* What has been found `h` to both sides. */
+typedef struct dml__difference {
+    double slope, bend; /* of first and of second order */
+} dml__difference;
+
+static dml__difference dml__difference_at(dml__gradient_checker *c, const dml__direction *d, double h)
+{
+    dml__difference found;
+    const double above = dml__loss_at(c, d, h), below = dml__loss_at(c, d, -h);
+    double moved = 2 * h;
+    if (d->index != DML_WHOLE_PARAMETER) { /* as far as floats did */
+        const double w = (double)c->w0[d->parameter->offset + d->index];
+        moved = (double)(float)(w + h) - (double)(float)(w - h);
+    }
+    found.slope = (above - below) / moved;
+    found.bend = fabs(above - 2 * c->loss + below) / h;
+    return found;
+}
+
+static void dml__keep_worst(dml__gradient_checker *c, const dml__direction *d, double backward,
+                            double numeric, double allowed)
+{
+    dml_gradient_check *r = c->result;
+    const double part = fabs(numeric - backward) / allowed;
+    const bool fails = !(part <= 1); /* NaN too */
+    r->checked++;
+    r->failed += fails;
+    if (r->parameter && !(part > c->worst) && !(fails && c->worst <= 1)) return;
+    c->worst = part == part ? part : INFINITY;
+    r->parameter = d->parameter;
+    r->index = d->index;
+    r->backward = backward;
+    r->numeric = numeric;
+    r->allowed = allowed;
+}
+
+static void dml__check_derivative(dml__gradient_checker *c, const dml__direction *d, double backward)
+{
+    double h = (double)c->options.epsilon;
+    for (int i = 0; i < DML__CHECK_TRIES && c->status == DML_OK; i++, h /= 4) {
+        const dml__difference wide = dml__difference_at(c, d, h), near = dml__difference_at(c, d, h / 2);
+        const double numeric = (4 * near.slope - wide.slope) / 3;
+        /* each loss is off by a few units of its last place; the two slopes add up three of these over h */
+        const double noise = 3 * 4 * 6e-8 * fabs(c->loss) / h + 1e-30;
+        const double allowed = (double)c->options.tolerance * fmax(fabs(numeric), fabs(backward)) + noise;
+        if (fabs(wide.slope - near.slope) > allowed) continue;
+        /* A bend in proportion to the distance, not to its square, is a kink right here. */
+        if (wide.bend > allowed && near.bend > 0.75 * wide.bend) continue;
+        dml__keep_worst(c, d, backward, numeric, allowed);
+        dml__move_along(c, d, 0);
+        return;
+    }
+    dml__move_along(c, d, 0);
+    c->result->unsure++;
+}
+
+static void dml__check_parameter(dml__gradient_checker *c, dml_node *parameter)
+{
+    const size_t n = dml_shape_count(&parameter->shape);
+    const float *g = c->g + parameter->offset;
+    const size_t samples = (size_t)c->options.samples;
+    const dml_random random = { 0, 0x47u /* 'G' */, (uint32_t)parameter->index };
+    dml__direction d = { parameter, 0, 0 };
+    size_t largest = 0;
+    double squares = 0;
+    for (size_t i = 0; i < n; i++) {
+        squares += (double)g[i] * (double)g[i];
+        if (fabsf(g[i]) > fabsf(g[largest])) largest = i;
+    }
+    for (size_t s = 0; s < samples && s < n; s++) {
+        d.index = n <= samples ? s : s == 0 ? largest : (size_t)(dml_random_bits(&random, s) % n);
+        dml__check_derivative(c, &d, (double)g[d.index]);
+    }
+    d.index = DML_WHOLE_PARAMETER;
+    d.norm = sqrt(squares);
+    if (n > 1 && d.norm > 0) dml__check_derivative(c, &d, d.norm);
+}
+
+static dml_status dml__check_all(dml__gradient_checker *c)
+{
+    const dml__training training = dml__one_step_of();
+    dml_context *context = c->graph->context;
+    const size_t trained = c->graph->trained_count;
+    const dml_ref g = { c->program->g, 0 };
+    float loss;
+    c->status = dml__program_train(c->program, c->rows, c->inputs, &training, &loss);
+    if (c->status == DML_OK)
+        c->status = context->device.backend->read(&context->device, c->g, g, trained * sizeof(float));
+    if (c->status != DML_OK) return c->status;
+    c->loss = (double)loss;
+    for (dml_node *p = c->graph->first_parameter; p && c->status == DML_OK; p = p->next_parameter)
+        if (!p->frozen) dml__check_parameter(c, p);
+    return c->status;
+}
+
+/* With a program and w to itself. */
+static dml_status dml__check_with(dml__gradient_checker *c)
+{
+    dml_context *context = c->graph->context;
+    const size_t all = c->graph->parameter_count;
+    c->w = dml_graph_get(c->graph, 0, all);
+    if (!c->w) return context->error.status;
+    c->w0 = (float *)dml__allocate_array(&context->memory, all, sizeof(float));
+    c->g = (float *)dml__allocate_array(&context->memory, c->graph->trained_count, sizeof(float));
+    dml_status status;
+    if (c->w0 && c->g) {
+        memcpy(c->w0, c->w, all * sizeof(float));
+        status = dml__check_all(c);
+        memcpy(c->w, c->w0, all * sizeof(float));
+        const dml_status back = dml_graph_put(c->graph, 0, all);
+        if (status == DML_OK) status = back;
+    } else {
+        status = dml__fail(&context->error, DML_ERROR_MEMORY,
+                           "no memory left to check gradients: copies of %zu parameters", all);
+    }
+    dml__release(&context->memory, c->w0);
+    dml__release(&context->memory, c->g);
+    return status;
+}
+
+static dml_status dml__complete_check(dml_gradient_check_options *o, dml__error *error)
+{
+    if (o->epsilon == 0.0f) o->epsilon = 0.01f;
+    if (o->tolerance == 0.0f) o->tolerance = 0.02f;
+    if (o->samples == 0) o->samples = 8;
+    if (o->epsilon > 0.0f && o->epsilon <= 1e6f && o->tolerance > 0.0f && o->tolerance < 1.0f &&
+        o->samples > 0)
+        return DML_OK;
+    return dml__fail(error, DML_ERROR_ARGUMENT,
+                     "a check of gradients with epsilon %g, tolerance %g and %d samples asked for: they must "
+                     "be above 0, the tolerance below 1",
+                     (double)o->epsilon, (double)o->tolerance, o->samples);
+}
+
+static dml_status dml__check_gradients_in(dml_node *loss, int rows, const void *const *inputs, int count,
+                                          const dml_gradient_check_options *options,
+                                          dml_gradient_check *result)
+{
+    dml_context *context = loss->graph->context;
+    dml__gradient_checker c;
+    dml_program_options program_options;
+    memset(&c, 0, sizeof c);
+    memset(&program_options, 0, sizeof program_options);
+    if (context->error.status != DML_OK) return context->error.status;
+    if (!result) return dml__fail_null(&context->error, "dml_check_gradients", "result");
+    memset(result, 0, sizeof *result);
+    if (options) c.options = *options;
+    dml_status status = dml__complete_check(&c.options, &context->error);
+    if (status != DML_OK) return status;
+    program_options.batch = rows;
+    program_options.training = true;
+    c.program = dml_compile(loss, &program_options);
+    if (!c.program) return context->error.status;
+    c.graph = loss->graph;
+    c.rows = rows;
+    c.inputs = inputs;
+    c.result = result;
+    status = dml__program_check(c.program, rows, inputs, count);
+    if (status == DML_OK) status = dml__graph_claim_writing(c.graph);
+    if (status == DML_OK) {
+        status = dml__check_with(&c);
+        dml__graph_release(c.graph, false);
+    }
+    dml_program_destroy(c.program);
+    return status;
+}
+
+DML_API dml_status dml_check_gradients(dml_node *loss, int rows, const void *const *inputs, int count,
+                                       const dml_gradient_check_options *options, dml_gradient_check *result)
+{
+    if (!loss) return DML_ERROR_ARGUMENT;
+    dml_context *context = loss->graph->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__check_gradients_in(loss, rows, inputs, count, options, result);
+    dml__leave(context, entry);
+    return status;
+}
+
+#endif
+
+/* ---- train/lr_finder.c ---- */
+
+#ifndef DML_TRAIN_LR_FINDER_C
+#define DML_TRAIN_LR_FINDER_C
+
+#include <math.h>
+#include <string.h>
+
+#define DML__MOST_FINDER_STEPS 1000000
+
+struct dml_lr_finder {
+    dml__owned owned; /* first: the context destroys through it */
+    dml_trainer *trainer;
+    dml_context *context;
+    dml_lr_finder_options options;
+    dml_lr_point *points; /* (options.steps) */
+    int count;
+    double average; /* of the losses, before it is freed from its beginning at 0 */
+    float smallest; /* of the smoothed ones */
+    /* What the trainer was. */
+    float *vector[DML__MAX_VECTORS]; /* but for g */
+    dml_optimizer optimizer;
+    uint64_t steps;
+    uint32_t passes;
+};
+
+static void dml__lr_finder_release(dml_lr_finder *finder)
+{
+    dml__memory *memory = &finder->context->memory;
+    for (int v = 0; v < DML__MAX_VECTORS; v++) dml__release(memory, finder->vector[v]);
+    dml__release(memory, finder->points);
+    dml__release(memory, finder);
+}
+
+static void dml__lr_finder_destroy_owned(dml__owned *owned)
+{
+    dml_lr_finder *finder = (dml_lr_finder *)(void *)owned;
+    dml__disown(finder->context, owned);
+    dml__lr_finder_release(finder);
+}
+
+static dml_status dml__complete_finder(dml_lr_finder_options *o, dml__error *error)
+{
+    if (o->first == 0.0f) o->first = 1e-7f;
+    if (o->last == 0.0f) o->last = 10.0f;
+    if (o->steps == 0) o->steps = 100;
+    if (o->smoothing == 0.0f) o->smoothing = 0.98f;
+    if (o->diverges == 0.0f) o->diverges = 4.0f;
+    if (!(o->first > 0.0f && o->first < o->last && o->last <= DML__MAX_LR))
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "a search for learning rates from %g to %g asked for: they must grow, above 0",
+                         (double)o->first, (double)o->last);
+    if (o->steps < 2 || o->steps > DML__MOST_FINDER_STEPS)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "a search for learning rates in %d steps asked for; it takes 2 to %d", o->steps,
+                         DML__MOST_FINDER_STEPS);
+    if (o->smoothing > 0.0f && o->smoothing < 1.0f && o->diverges > 1.0f) return DML_OK;
+    return dml__fail(error, DML_ERROR_ARGUMENT,
+                     "a search for learning rates with smoothing %g, that diverges at %g times the smallest "
+                     "loss: the one must be below 1, the other above",
+                     (double)o->smoothing, (double)o->diverges);
+}
+
+/* Rate number i. */
+static float dml__finder_lr(const dml_lr_finder_options *o, int i)
+{
+    const double part = (double)i / (o->steps - 1);
+    return (float)((double)o->first * pow((double)o->last / (double)o->first, part));
+}
+
+static dml_status dml__keep_trainer(dml_lr_finder *finder)
+{
+    dml_trainer *trainer = finder->trainer;
+    dml_context *context = finder->context;
+    for (int v = 0; v < trainer->vectors; v++) {
+        const size_t n = dml_trainer_count(trainer, v);
+        if (v == DML_GRADIENTS) continue;
+        finder->vector[v] = (float *)dml__allocate_array(&context->memory, n, sizeof(float));
+        if (!finder->vector[v])
+            return dml__fail(&context->error, DML_ERROR_MEMORY,
+                             "no memory left for a search for learning rates: a copy of %zu numbers", n);
+        const float *from = dml_trainer_get(trainer, v, 0, n);
+        if (!from) return context->error.status;
+        memcpy(finder->vector[v], from, n * sizeof(float));
+    }
+    finder->optimizer = trainer->optimizer;
+    finder->steps = trainer->steps;
+    finder->passes = trainer->passes;
+    return DML_OK;
+}
+
+static dml_lr_finder *dml__lr_finder_begin_in(dml_trainer *trainer, const dml_lr_finder_options *options)
+{
+    dml_context *context = trainer->context;
+    dml_lr_finder_options o = *options;
+    if (context->error.status != DML_OK || dml__complete_finder(&o, &context->error) != DML_OK ||
+        dml__check_not_swapped(trainer) != DML_OK || dml__check_whole(trainer) != DML_OK)
+        return NULL;
+    dml_lr_finder *finder = (dml_lr_finder *)dml__allocate(&context->memory, sizeof *finder);
+    if (!finder) {
+        dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a search for learning rates");
+        return NULL;
+    }
+    finder->trainer = trainer;
+    finder->context = context;
+    finder->options = o;
+    dml_status status = dml__keep_trainer(finder);
+    finder->points =
+        (dml_lr_point *)dml__allocate_array(&context->memory, (size_t)o.steps, sizeof(dml_lr_point));
+    if (status == DML_OK && !finder->points)
+        status =
+            dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for %d learning rates", o.steps);
+    if (status != DML_OK) {
+        dml__lr_finder_release(finder);
+        return NULL;
+    }
+    dml__own(context, &finder->owned, dml__lr_finder_destroy_owned);
+    trainer->optimizer.lr = dml__finder_lr(&o, 0);
+    return finder;
+}
+
+DML_API dml_lr_finder *dml_lr_finder_begin(dml_trainer *trainer, const dml_lr_finder_options *options)
+{
+    if (!trainer) return NULL;
+    const dml__entry entry = dml__enter(trainer->context);
+    if (entry == DML__REFUSED) return NULL;
+    dml_lr_finder_options none;
+    memset(&none, 0, sizeof none);
+    dml_lr_finder *finder = dml__lr_finder_begin_in(trainer, options ? options : &none);
+    dml__leave(trainer->context, entry);
+    return finder;
+}
+
+DML_API bool dml_lr_finder_step(dml_lr_finder *finder, float loss)
+{
+    if (!finder || finder->count == finder->options.steps || !isfinite(loss)) return false;
+    const dml_lr_finder_options *o = &finder->options;
+    const double keep = (double)o->smoothing;
+    dml_lr_point *point = &finder->points[finder->count];
+    finder->average = keep * finder->average + (1 - keep) * (double)loss;
+    point->lr = dml__finder_lr(o, finder->count++);
+    point->loss = loss;
+    point->smoothed = (float)(finder->average / (1 - pow(keep, finder->count)));
+    const bool diverges = finder->count > 1 && point->smoothed > o->diverges * finder->smallest;
+    if (finder->count == 1 || point->smoothed < finder->smallest) finder->smallest = point->smoothed;
+    if (diverges || finder->count == o->steps) return false;
+    finder->trainer->optimizer.lr = dml__finder_lr(o, finder->count);
+    return true;
+}
+
+DML_API const dml_lr_point *dml_lr_finder_points(const dml_lr_finder *finder, int *count)
+{
+    if (count) *count = finder ? finder->count : 0;
+    return finder && finder->count ? finder->points : NULL;
+}
+
+DML_API dml_status dml_lr_finder_suggest(const dml_lr_finder *finder, dml_lr_suggestion *suggestion)
+{
+    if (suggestion) memset(suggestion, 0, sizeof *suggestion);
+    if (!finder) return DML_ERROR_ARGUMENT;
+    dml__error *error = &finder->context->error;
+    if (!suggestion) return dml__fail_null(error, "dml_lr_finder_suggest", "place for the suggestion");
+    const int begin = finder->count / 10, end = finder->count >= 15 ? finder->count - 5 : finder->count;
+    if (end - begin < 3)
+        return dml__fail(error, DML_ERROR_STATE,
+                         "a learning rate asked for after %d steps of the search, which are too few; did the "
+                         "loss diverge at the first rate, %g?",
+                         finder->count, (double)finder->options.first);
+    const dml_lr_point *p = finder->points;
+    int steepest = -1, smallest = begin;
+    for (int i = begin; i < end; i++) {
+        if (p[i].smoothed < p[smallest].smoothed) smallest = i;
+        if (i + 1 == end || p[i + 1].smoothed >= p[i].smoothed) continue;
+        if (steepest < 0 ||
+            p[i + 1].smoothed - p[i].smoothed < p[steepest + 1].smoothed - p[steepest].smoothed)
+            steepest = i;
+    }
+    suggestion->steepest = steepest < 0 ? 0.0f : p[steepest].lr;
+    suggestion->minimum = p[smallest].lr / 10;
+    return DML_OK;
+}
+
+#ifndef DML_NO_STDIO
+DML_API dml_status dml_lr_finder_log(const dml_lr_finder *finder, FILE *file)
+{
+    if (!finder) return DML_ERROR_ARGUMENT;
+    dml__error *error = &finder->context->error;
+    if (!file) return dml__fail_null(error, "dml_lr_finder_log", "file");
+    for (int i = 0; i < finder->count; i++) {
+        char loss[DML__NUMBER_BYTES], smoothed[DML__NUMBER_BYTES], lr[DML__NUMBER_BYTES];
+        dml__write_real(finder->points[i].loss, loss);
+        dml__write_real(finder->points[i].smoothed, smoothed);
+        dml__write_real(finder->points[i].lr, lr);
+        fprintf(file, "{\"step\":%d,\"loss\":%s,\"smoothed\":%s,\"lr\":%s}\n", i + 1, loss, smoothed, lr);
+    }
+    if (fflush(file) == 0 && !ferror(file)) return DML_OK;
+    return dml__fail(error, DML_ERROR_IO, "can't write the log of a search for learning rates");
+}
+#endif
+
+static dml_status dml__bring_back(dml_lr_finder *finder)
+{
+    dml_trainer *trainer = finder->trainer;
+    dml_status status = DML_OK;
+    for (int v = 0; v < trainer->vectors && status == DML_OK; v++) {
+        const size_t n = dml_trainer_count(trainer, v);
+        if (v == DML_GRADIENTS || n == 0) continue;
+        memcpy(dml_trainer_host(trainer, v, 0, n), finder->vector[v], n * sizeof(float));
+        status = dml_trainer_put(trainer, v, 0, n);
+    }
+    trainer->optimizer = finder->optimizer;
+    trainer->steps = finder->steps;
+    trainer->passes = finder->passes;
+    trainer->held = 0;
+    trainer->pending = trainer->clipped = trainer->swapped = false;
+    trainer->spoiled = true;
+    return status;
+}
+
+DML_API dml_status dml_lr_finder_end(dml_lr_finder *finder)
+{
+    if (!finder) return DML_OK;
+    dml_context *context = finder->context;
+    dml_graph *graph = finder->trainer->program->graph;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    dml_status status = dml__graph_claim_writing(graph);
+    if (status == DML_OK) {
+        status = dml__bring_back(finder);
+        dml__graph_release(graph, false);
+        dml__lr_finder_destroy_owned(&finder->owned);
+    }
+    dml__leave(context, entry);
+    return status;
+}
+
+#endif
+
+/* ---- train/metrics.c ---- */
+
+#ifndef DML_TRAIN_METRICS_C
+#define DML_TRAIN_METRICS_C
+
+#include <math.h>
+#include <string.h>
+
+#define DML__MOST_COLUMNS (1 << 24) /* far above any that is meant: their bytes can be counted */
+#define DML__DEFAULT_BINS 4096
+
+struct dml_metric {
+    dml__owned owned; /* first: the context destroys through it */
+    dml_context *context;
+    dml_metric_options options;
+    int classes; /* labels are in 0 .. classes - 1; 0: it takes no labels */
+    size_t count;
+    double *state; /* (count) */
+};
+
+static const char *dml__metric_name(dml_metric_kind kind)
+{
+    static const char *const names[] = { "accuracy", "top k", "confusion", "ROC AUC",
+                                         "RMSE",     "MAE",   "perplexity" };
+    return (int)kind >= 0 && kind < DML__METRIC_KINDS ? names[kind] : "?";
+}
+
+static bool dml__takes_values(dml_metric_kind kind)
+{
+    return kind == DML_METRIC_RMSE || kind == DML_METRIC_MAE;
+}
+
+/* ---- making one ---- */
+
+/* Fills in the defaults. */
+static dml_status dml__complete_metric(dml_metric_options *o, dml__error *error)
+{
+    if ((int)o->kind < 0 || o->kind >= DML__METRIC_KINDS)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "a metric of kind %d asked for; there are 0 to %d",
+                         (int)o->kind, (int)DML__METRIC_KINDS - 1);
+    const char *name = dml__metric_name(o->kind);
+    const bool classes_only = o->kind == DML_METRIC_TOP_K || o->kind == DML_METRIC_PERPLEXITY;
+    if (o->columns == 0) o->columns = 1;
+    if (o->columns < (classes_only ? 2 : 1) || o->columns > DML__MOST_COLUMNS ||
+        (o->kind == DML_METRIC_ROC_AUC && o->columns != 1))
+        return dml__fail(error, DML_ERROR_ARGUMENT, "a metric of %s over %d columns asked for; it takes %s",
+                         name, o->columns,
+                         classes_only                    ? "2 or more"
+                         : o->kind == DML_METRIC_ROC_AUC ? "1"
+                                                         : "1 or more");
+    if (o->k == 0) o->k = o->columns < 5 ? o->columns : 5;
+    if (o->kind == DML_METRIC_TOP_K && (o->k < 1 || o->k > o->columns))
+        return dml__fail(error, DML_ERROR_ARGUMENT, "the top %d of %d classes asked for", o->k, o->columns);
+    if (o->bins == 0) o->bins = DML__DEFAULT_BINS;
+    if (o->low == 0.0f && o->high == 0.0f) o->high = 1.0f;
+    if (o->kind == DML_METRIC_ROC_AUC &&
+        (o->bins < 1 || o->bins > DML__MOST_COLUMNS || !(o->high - o->low > 0.0f) || !isfinite(o->low) ||
+         !isfinite(o->high)))
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "ROC AUC in %d bins from %g to %g asked for: there must be some, and low below high",
+                         o->bins, (double)o->low, (double)o->high);
+    if (o->threshold != o->threshold)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "a metric with a threshold of NaN asked for");
+    return DML_OK;
+}
+
+static void dml__metric_destroy_owned(dml__owned *owned)
+{
+    dml_metric *metric = (dml_metric *)(void *)owned;
+    dml_context *context = metric->context;
+    dml__disown(context, owned);
+    dml__release(&context->memory, metric->state);
+    dml__release(&context->memory, metric);
+}
+
+DML_API void dml_metric_destroy(dml_metric *metric)
+{
+    if (metric) dml__metric_destroy_owned(&metric->owned);
+}
+
+static dml_metric *dml__metric_create_in(dml_context *context, const dml_metric_options *options)
+{
+    dml_metric_options o = *options;
+    if (context->error.status != DML_OK || dml__complete_metric(&o, &context->error) != DML_OK) return NULL;
+    const int classes = dml__takes_values(o.kind) ? 0 : o.columns > 1 ? o.columns : 2;
+    const size_t rows = o.kind == DML_METRIC_CONFUSION ? (size_t)classes
+                        : o.kind == DML_METRIC_ROC_AUC ? 2
+                                                       : 1;
+    const size_t columns = o.kind == DML_METRIC_CONFUSION ? (size_t)classes
+                           : o.kind == DML_METRIC_ROC_AUC ? (size_t)o.bins
+                                                          : 2;
+    dml_metric *metric = (dml_metric *)dml__allocate(&context->memory, sizeof *metric);
+    double *state = (double *)dml__allocate_array(&context->memory, rows, columns * sizeof(double));
+    if (!metric || !state) {
+        dml__release(&context->memory, metric);
+        dml__release(&context->memory, state);
+        dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a metric of %s: %zu x %zu sums",
+                  dml__metric_name(o.kind), rows, columns);
+        return NULL;
+    }
+    metric->context = context;
+    metric->options = o;
+    metric->classes = classes;
+    metric->count = rows * columns;
+    metric->state = state;
+    dml__own(context, &metric->owned, dml__metric_destroy_owned);
+    return metric;
+}
+
+DML_API dml_metric *dml_metric_create(dml_context *context, const dml_metric_options *options)
+{
+    if (!context) return NULL;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return NULL;
+    dml_metric_options none;
+    memset(&none, 0, sizeof none);
+    dml_metric *metric = dml__metric_create_in(context, options ? options : &none);
+    dml__leave(context, entry);
+    return metric;
+}
+
+/* ---- adding ---- */
+
+/* Before a batch is looked at. */
+static dml_status dml__check_batch(const dml_metric *metric, int rows, const void *outputs,
+                                   const void *targets, bool values)
+{
+    dml__error *error = &metric->context->error;
+    const dml_metric_kind kind = metric->options.kind;
+    if (error->status != DML_OK) return error->status;
+    if (dml__takes_values(kind) != values)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "a metric of %s compares with %s: it is dml_metric_add_%s", dml__metric_name(kind),
+                         values ? "labels" : "values", values ? "labels" : "values");
+    if (rows < 0 || (rows > 0 && (!outputs || !targets)))
+        return dml__fail(error, DML_ERROR_ARGUMENT, "a metric of %s was given %d rows, %s",
+                         dml__metric_name(kind), rows,
+                         rows < 0   ? "it takes 0 or more"
+                         : !outputs ? "but no outputs (NULL)"
+                                    : "but nothing to compare them with (NULL)");
+    return DML_OK;
+}
+
+static dml_status dml__check_numbers(const dml_metric *metric, int rows, const float *x, const char *what)
+{
+    const size_t columns = (size_t)metric->options.columns;
+    for (size_t i = 0; i < (size_t)rows * columns; i++)
+        if (x[i] != x[i])
+            return dml__fail(&metric->context->error, DML_ERROR_ARGUMENT,
+                             "a metric of %s was given %s with a NaN: element %zu of row %zu of %d",
+                             dml__metric_name(metric->options.kind), what, i % columns, i / columns, rows);
+    return DML_OK;
+}
+
+static bool dml__skipped(const dml_metric *metric, int32_t label)
+{
+    return label < 0 && metric->options.skip_negative;
+}
+
+static dml_status dml__check_metric_labels(const dml_metric *metric, int rows, const int32_t *labels)
+{
+    for (int i = 0; i < rows; i++)
+        if ((labels[i] < 0 || labels[i] >= metric->classes) && !dml__skipped(metric, labels[i]))
+            return dml__fail(&metric->context->error, DML_ERROR_ARGUMENT,
+                             "a metric of %s: the label of row %d of %d is %d, it must be in 0 .. %d",
+                             dml__metric_name(metric->options.kind), i, rows, (int)labels[i],
+                             metric->classes - 1);
+    return DML_OK;
+}
+
+/* The class that a row of outputs stands for. */
+static int dml__predicted(const dml_metric *metric, const float *row)
+{
+    if (metric->options.columns == 1) return row[0] > metric->options.threshold;
+    int best = 0;
+    for (int c = 1; c < metric->options.columns; c++)
+        if (row[c] > row[best]) best = c;
+    return best;
+}
+
+static bool dml__in_top(const dml_metric *metric, const float *row, int label)
+{
+    int above = 0;
+    for (int c = 0; c < metric->options.columns; c++)
+        above += row[c] > row[label] || (row[c] == row[label] && c < label);
+    return above < metric->options.k;
+}
+
+static int dml__bin_of(const dml_metric_options *o, float score)
+{
+    const double place = ((double)score - (double)o->low) / ((double)o->high - (double)o->low) * o->bins;
+    return place <= 0 ? 0 : place >= o->bins ? o->bins - 1 : (int)place;
+}
+
+static float dml__largest_of_row(const dml_metric *metric, const float *row)
+{
+    float largest = row[0];
+    for (int c = 1; c < metric->options.columns; c++)
+        if (row[c] > largest) largest = row[c];
+    return largest;
+}
+
+static double dml__minus_log_softmax(const dml_metric *metric, const float *row, int label)
+{
+    const double largest = (double)dml__largest_of_row(metric, row);
+    double sum = 0;
+    for (int c = 0; c < metric->options.columns; c++) sum += exp((double)row[c] - largest);
+    return log(sum) + largest - (double)row[label];
+}
+
+static void dml__add_row(dml_metric *metric, const float *row, int label)
+{
+    double *state = metric->state;
+    switch (metric->options.kind) {
+    case DML_METRIC_CONFUSION:
+        state[(size_t)label * (size_t)metric->classes + (size_t)dml__predicted(metric, row)] += 1;
+        return;
+    case DML_METRIC_ROC_AUC:
+        state[(size_t)label * (size_t)metric->options.bins + (size_t)dml__bin_of(&metric->options, row[0])] +=
+            1;
+        return;
+    case DML_METRIC_TOP_K: state[1] += dml__in_top(metric, row, label); break;
+    case DML_METRIC_PERPLEXITY: state[1] += dml__minus_log_softmax(metric, row, label); break;
+    default: state[1] += dml__predicted(metric, row) == label; break;
+    }
+    state[0] += 1;
+}
+
+DML_API dml_status dml_metric_add_labels(dml_metric *metric, int rows, const float *outputs,
+                                         const int32_t *labels)
+{
+    if (!metric) return DML_ERROR_ARGUMENT;
+    const size_t columns = (size_t)metric->options.columns;
+    dml_status status = dml__check_batch(metric, rows, outputs, labels, false);
+    if (status == DML_OK) status = dml__check_numbers(metric, rows, outputs, "outputs");
+    if (status == DML_OK) status = dml__check_metric_labels(metric, rows, labels);
+    for (int i = 0; i < rows && status == DML_OK && metric->options.kind == DML_METRIC_PERPLEXITY; i++)
+        if (!isfinite(dml__largest_of_row(metric, outputs + (size_t)i * columns)))
+            status = dml__fail(&metric->context->error, DML_ERROR_ARGUMENT,
+                               "a perplexity was given outputs whose largest in row %d of %d is infinite", i,
+                               rows);
+    for (int i = 0; i < rows && status == DML_OK; i++)
+        if (!dml__skipped(metric, labels[i])) dml__add_row(metric, outputs + (size_t)i * columns, labels[i]);
+    return status;
+}
+
+DML_API dml_status dml_metric_add_values(dml_metric *metric, int rows, const float *outputs,
+                                         const float *targets)
+{
+    if (!metric) return DML_ERROR_ARGUMENT;
+    dml_status status = dml__check_batch(metric, rows, outputs, targets, true);
+    if (status == DML_OK) status = dml__check_numbers(metric, rows, outputs, "outputs");
+    if (status == DML_OK) status = dml__check_numbers(metric, rows, targets, "targets");
+    if (status != DML_OK) return status;
+    const size_t n = (size_t)rows * (size_t)metric->options.columns;
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double error = (double)outputs[i] - (double)targets[i];
+        sum += metric->options.kind == DML_METRIC_RMSE ? error * error : fabs(error);
+    }
+    metric->state[0] += (double)n;
+    metric->state[1] += sum;
+    return DML_OK;
+}
+
+DML_API dml_status dml_metric_add_loss(dml_metric *metric, double samples, double loss)
+{
+    if (!metric) return DML_ERROR_ARGUMENT;
+    dml__error *error = &metric->context->error;
+    if (error->status != DML_OK) return error->status;
+    if (metric->options.kind != DML_METRIC_PERPLEXITY || !(samples >= 0) || loss != loss)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "a metric of %s was given a loss of %g over %g samples: only a perplexity takes "
+                         "losses, of 0 or more samples, and no NaN",
+                         dml__metric_name(metric->options.kind), loss, samples);
+    metric->state[0] += samples;
+    if (samples > 0) metric->state[1] += samples * loss;
+    return DML_OK;
+}
+
+/* ---- what came of it ---- */
+
+/* Of (label 0, label 1) pairs: how many there are, how many are ordered well, ties as halves, and how many
+   share a bin. */
+static double dml__binned_pairs(const dml_metric *metric, double *ordered, double *shared)
+{
+    const int bins = metric->options.bins;
+    const double *negative = metric->state, *positive = metric->state + bins;
+    double below = 0, positives = 0;
+    *ordered = *shared = 0;
+    for (int b = 0; b < bins; b++) {
+        *ordered += positive[b] * (below + 0.5 * negative[b]);
+        *shared += positive[b] * negative[b];
+        below += negative[b];
+        positives += positive[b];
+    }
+    return below * positives;
+}
+
+static double dml__confusion_sum(const dml_metric *metric, bool diagonal)
+{
+    double sum = 0;
+    for (size_t i = 0; i < metric->count; i += diagonal ? (size_t)metric->classes + 1 : 1)
+        sum += metric->state[i];
+    return sum;
+}
+
+DML_API double dml_metric_value(const dml_metric *metric)
+{
+    double ordered, shared;
+    if (!metric) return NAN;
+    double all = metric->state[0], part = metric->state[1];
+    if (metric->options.kind == DML_METRIC_CONFUSION) {
+        all = dml__confusion_sum(metric, false);
+        part = dml__confusion_sum(metric, true);
+    } else if (metric->options.kind == DML_METRIC_ROC_AUC) {
+        all = dml__binned_pairs(metric, &ordered, &shared);
+        part = ordered;
+    }
+    if (!(all > 0)) return NAN;
+    if (metric->options.kind == DML_METRIC_RMSE) return sqrt(part / all);
+    return metric->options.kind == DML_METRIC_PERPLEXITY ? exp(part / all) : part / all;
+}
+
+DML_API double dml_metric_error_bound(const dml_metric *metric)
+{
+    double ordered, shared;
+    if (!metric || metric->options.kind != DML_METRIC_ROC_AUC) return 0;
+    const double pairs = dml__binned_pairs(metric, &ordered, &shared);
+    return pairs > 0 ? 0.5 * shared / pairs : 0;
+}
+
+DML_API void dml_metric_reset(dml_metric *metric)
+{
+    if (metric) memset(metric->state, 0, metric->count * sizeof *metric->state);
+}
+
+DML_API double *dml_metric_state(dml_metric *metric, size_t *count)
+{
+    if (count) *count = metric ? metric->count : 0;
+    return metric ? metric->state : NULL;
+}
+
+static double dml__ratio(double part, double whole)
+{
+    return whole > 0 ? part / whole : 0;
+}
+
+static dml_metric_scores dml__scores_of(double hits, double predicted, double labelled)
+{
+    dml_metric_scores scores;
+    scores.precision = dml__ratio(hits, predicted);
+    scores.recall = dml__ratio(hits, labelled);
+    scores.f1 = dml__ratio(2 * hits, predicted + labelled);
+    scores.support = labelled;
+    return scores;
+}
+
+static dml_metric_scores dml__scores_of_class(const dml_metric *metric, int label)
+{
+    const size_t classes = (size_t)metric->classes, c = (size_t)label;
+    double predicted = 0, labelled = 0;
+    for (size_t i = 0; i < classes; i++) {
+        predicted += metric->state[i * classes + c];
+        labelled += metric->state[c * classes + i];
+    }
+    return dml__scores_of(metric->state[c * classes + c], predicted, labelled);
+}
+
+static dml_status dml__check_confusion(const dml_metric *metric, const char *what, int asked, int most,
+                                       dml_metric_scores *scores)
+{
+    if (scores) memset(scores, 0, sizeof *scores);
+    if (!metric) return DML_ERROR_ARGUMENT;
+    dml__error *error = &metric->context->error;
+    if (error->status != DML_OK) return error->status;
+    if (metric->options.kind == DML_METRIC_CONFUSION && asked >= 0 && asked < most && scores) return DML_OK;
+    return dml__fail(error, DML_ERROR_ARGUMENT,
+                     "the scores of %s %d of a metric of %s asked for%s: a confusion has them, for 0 to %d",
+                     what, asked, dml__metric_name(metric->options.kind),
+                     scores ? "" : ", without a place for them (NULL)", most - 1);
+}
+
+DML_API dml_status dml_metric_class(const dml_metric *metric, int label, dml_metric_scores *scores)
+{
+    const dml_status status =
+        dml__check_confusion(metric, "class", label, metric ? metric->classes : 0, scores);
+    if (status == DML_OK) *scores = dml__scores_of_class(metric, label);
+    return status;
+}
+
+DML_API dml_status dml_metric_average(const dml_metric *metric, dml_metric_mean mean,
+                                      dml_metric_scores *scores)
+{
+    const dml_status status = dml__check_confusion(metric, "mean", (int)mean, DML_METRIC_MICRO + 1, scores);
+    if (status != DML_OK) return status;
+    const double all = dml__confusion_sum(metric, false);
+    if (mean == DML_METRIC_MICRO) {
+        *scores = dml__scores_of(dml__confusion_sum(metric, true), all, all);
+        return DML_OK;
+    }
+    for (int c = 0; c < metric->classes; c++) {
+        const dml_metric_scores one = dml__scores_of_class(metric, c);
+        const double weight = mean == DML_METRIC_MACRO ? 1.0 / metric->classes : dml__ratio(one.support, all);
+        scores->precision += weight * one.precision;
+        scores->recall += weight * one.recall;
+        scores->f1 += weight * one.f1;
+    }
+    scores->support = all;
+    return DML_OK;
+}
+
+/* ---- exactly, of arrays ---- */
+
+/* In the order of the scores, the label as its lowest bit: 33 bits. */
+static uint64_t dml__auc_key(float score, int32_t label)
+{
+    uint32_t bits;
+    score += 0.0f; /* the two zeros are equal */
+    memcpy(&bits, &score, sizeof bits);
+    bits ^= bits >> 31 ? 0xFFFFFFFFu : 0x80000000u;
+    return (uint64_t)bits << 1 | (uint64_t)label;
+}
+
+/* By 11 bits from `shift` on, stable. */
+static void dml__sort_keys_by(size_t n, const uint64_t *from, uint64_t *to, int shift)
+{
+    size_t start[2048] = { 0 }, sum = 0;
+    for (size_t i = 0; i < n; i++) start[(from[i] >> shift) & 2047]++;
+    for (int d = 0; d < 2048; d++) {
+        const size_t count = start[d];
+        start[d] = sum;
+        sum += count;
+    }
+    for (size_t i = 0; i < n; i++) to[start[(from[i] >> shift) & 2047]++] = from[i];
+}
+
+/* Of sorted keys. */
+static double dml__auc_of(size_t n, const uint64_t *key)
+{
+    double below = 0, positives = 0, ordered = 0;
+    for (size_t i = 0; i < n;) {
+        double negative = 0, positive = 0;
+        const uint64_t score = key[i] >> 1;
+        for (; i < n && key[i] >> 1 == score; i++) {
+            if (key[i] & 1)
+                positive++;
+            else
+                negative++;
+        }
+        ordered += positive * (below + 0.5 * negative);
+        below += negative;
+        positives += positive;
+    }
+    return below > 0 && positives > 0 ? ordered / below / positives : NAN;
+}
+
+DML_API dml_status dml_roc_auc(dml_context *context, size_t n, const float *scores, const int32_t *labels,
+                               double *auc)
+{
+    if (auc) *auc = NAN;
+    if (!context) return DML_ERROR_ARGUMENT;
+    dml__error *error = &context->error;
+    if (error->status != DML_OK) return error->status;
+    if (!auc || (n && (!scores || !labels)))
+        return dml__fail(error, DML_ERROR_ARGUMENT, "dml_roc_auc was given NULL for %s",
+                         !auc      ? "the result"
+                         : !scores ? "the scores"
+                                   : "the labels");
+    for (size_t i = 0; i < n; i++)
+        if (scores[i] != scores[i] || labels[i] < 0 || labels[i] > 1)
+            return dml__fail(error, DML_ERROR_ARGUMENT,
+                             "dml_roc_auc: row %zu of %zu has the score %g and the label %d; it takes "
+                             "numbers with labels 0 and 1",
+                             i, n, (double)scores[i], (int)labels[i]);
+    uint64_t *key = (uint64_t *)dml__allocate_array(&context->memory, n, 2 * sizeof *key);
+    if (!key) return dml__fail(error, DML_ERROR_MEMORY, "no memory left to sort %zu scores", n);
+    for (size_t i = 0; i < n; i++) key[i] = dml__auc_key(scores[i], labels[i]);
+    for (int pass = 0; pass < 3; pass++)
+        dml__sort_keys_by(n, key + (pass % 2 ? n : 0), key + (pass % 2 ? 0 : n), 11 * pass);
+    *auc = dml__auc_of(n, key + n);
+    dml__release(&context->memory, key);
+    return DML_OK;
+}
 
 #endif
 
@@ -24489,9 +26151,10 @@ static dml_status dml__idx_magic(dml__error *error, const char *name, const unsi
 DML_API dml_status dml_idx_parse(dml_context *context, const char *name, const void *bytes, size_t size,
                                  dml_idx *out)
 {
-    if (!out) return DML_ERROR_ARGUMENT;
-    memset(out, 0, sizeof *out);
-    if (!context || (!bytes && size)) return DML_ERROR_ARGUMENT;
+    if (out) memset(out, 0, sizeof *out);
+    if (!context) return DML_ERROR_ARGUMENT;
+    if (!out || (!bytes && size))
+        return dml__fail_null(&context->error, "dml_idx_parse", out ? "bytes" : "place for the array");
     const unsigned char *at = (const unsigned char *)bytes;
     dml__error *error = &context->error;
     const dml_status status = dml__idx_magic(error, name, at, size);
@@ -24531,9 +26194,10 @@ DML_API dml_status dml_idx_parse(dml_context *context, const char *name, const v
 #ifndef DML_NO_STDIO
 DML_API dml_status dml_idx_load(dml_context *context, const char *path, dml_idx *out)
 {
-    if (!out) return DML_ERROR_ARGUMENT;
-    memset(out, 0, sizeof *out);
-    if (!context || !path) return DML_ERROR_ARGUMENT;
+    if (out) memset(out, 0, sizeof *out);
+    if (!context) return DML_ERROR_ARGUMENT;
+    if (!out || !path)
+        return dml__fail_null(&context->error, "dml_idx_load", out ? "path" : "place for the array");
     void *bytes;
     size_t size;
     dml_status status = dml__file_read(&context->memory, path, SIZE_MAX, &bytes, &size, &context->error);

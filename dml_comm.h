@@ -127,7 +127,8 @@
     X(ERROR_PEER, "another rank failed or left")                                                             \
     X(ERROR_MISMATCH, "ranks made calls that don't match")                                                   \
     X(ERROR_UNSUPPORTED, "this build or device can't do that")                                               \
-    X(ERROR_STATE, "the call came at the wrong time")
+    X(ERROR_STATE, "the call came at the wrong time")                                                        \
+    X(ERROR_NUMBER, "a number that was computed is not finite")
 
 typedef enum dml_status {
 #define DML__STATUS_ENUM(name, meaning) DML_##name,
@@ -423,6 +424,9 @@ typedef struct dml__error {
 DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char *format, ...)
     DML__PRINTF(3, 4);
 
+/* The same for a NULL where a call needs something: DML_ERROR_ARGUMENT, "dml_x was given no path (NULL)". */
+DML__LOCAL dml_status dml__fail_null(dml__error *error, const char *call, const char *what);
+
 #endif
 
 #include <stdarg.h>
@@ -437,6 +441,11 @@ DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char
     va_end(arguments);
     error->status = status;
     return status;
+}
+
+DML__LOCAL dml_status dml__fail_null(dml__error *error, const char *call, const char *what)
+{
+    return dml__fail(error, DML_ERROR_ARGUMENT, "%s was given no %s (NULL)", call, what);
 }
 
 #endif

@@ -72,6 +72,9 @@
 #include "train/parameter_group.h"
 #include "train/trainer.h"
 #include "train/checkpoint.h"
+#include "train/gradient_check.h"
+#include "train/lr_finder.h"
+#include "train/metrics.h"
 #include "train/progress.h"
 #include "train/idx.h"
 
@@ -135,6 +138,7 @@
 #include "graph/op.c"
 #include "graph/plan.c"
 #include "graph/compile.c"
+#include "graph/finite.c"
 #include "graph/program.c"
 #include "graph/print.c"
 #include "ops/table.c"
@@ -158,6 +162,9 @@
 #include "train/trainer_update.c"
 #include "train/trainer.c"
 #include "train/checkpoint.c"
+#include "train/gradient_check.c"
+#include "train/lr_finder.c"
+#include "train/metrics.c"
 #include "train/progress.c"
 #include "train/idx.c"
 

@@ -17,4 +17,9 @@ DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char
     return status;
 }
 
+DML__LOCAL dml_status dml__fail_null(dml__error *error, const char *call, const char *what)
+{
+    return dml__fail(error, DML_ERROR_ARGUMENT, "%s was given no %s (NULL)", call, what);
+}
+
 #endif

@@ -16,4 +16,7 @@ typedef struct dml__error {
 DML__LOCAL dml_status dml__fail(dml__error *error, dml_status status, const char *format, ...)
     DML__PRINTF(3, 4);
 
+/* The same for a NULL where a call needs something: DML_ERROR_ARGUMENT, "dml_x was given no path (NULL)". */
+DML__LOCAL dml_status dml__fail_null(dml__error *error, const char *call, const char *what);
+
 #endif

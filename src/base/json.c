@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* The bytes of the UTF-8 character at `at`, 0 if there is none before `end`. */
@@ -326,6 +327,20 @@ DML__LOCAL void dml__json_write_string(dml__json_writer *writer, const char *tex
         text++;
     }
     dml__json_put(writer, "\"", 1);
+}
+
+/* What isn't of a number's characters is the locale's decimal point, of one byte or several. */
+DML__LOCAL void dml__write_real(float value, char text[DML__NUMBER_BYTES])
+{
+    snprintf(text, DML__NUMBER_BYTES, "%.9g", (double)value);
+    char *to = text;
+    for (const char *c = text; *c; c++) {
+        if (strchr("0123456789+-e", *c))
+            *to++ = *c;
+        else if (to == text || to[-1] != '.')
+            *to++ = '.';
+    }
+    *to = '\0';
 }
 
 #endif

@@ -78,4 +78,8 @@ DML__LOCAL const char *dml__shown(const char *text, size_t bytes, char to[DML__S
 /* Whether the text is UTF-8 (shortest forms, no surrogates): what a string must be. */
 DML__LOCAL bool dml__is_utf8(const char *text);
 
+/* A finite number with the 9 digits that read back as the same float, "0.1" or "1e-05", in every locale. */
+enum { DML__NUMBER_BYTES = 32 };
+DML__LOCAL void dml__write_real(float value, char text[DML__NUMBER_BYTES]);
+
 #endif

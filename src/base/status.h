@@ -18,7 +18,8 @@
     X(ERROR_PEER, "another rank failed or left")                                                             \
     X(ERROR_MISMATCH, "ranks made calls that don't match")                                                   \
     X(ERROR_UNSUPPORTED, "this build or device can't do that")                                               \
-    X(ERROR_STATE, "the call came at the wrong time")
+    X(ERROR_STATE, "the call came at the wrong time")                                                        \
+    X(ERROR_NUMBER, "a number that was computed is not finite")
 
 typedef enum dml_status {
 #define DML__STATUS_ENUM(name, meaning) DML_##name,

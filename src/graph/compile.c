@@ -336,7 +336,7 @@ static dml_status dml__place_blocks(dml_program *program, bool disjoint)
         dml__find_lives(program, blocks);
         if (disjoint)
             dml__live_for_ever(program, blocks);
-        else
+        else if (!program->check) /* which looks at what an op was given after it has run */
             dml__work_in_place(program, blocks);
         program->bytes = dml__plan_memory(blocks, count, order);
         for (int s = 0; s < program->slots; s++) {
@@ -379,6 +379,10 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
         return dml__fail(&context->error, DML_ERROR_ARGUMENT,
                          "a batch of %d asked for: a program is compiled for 1 or more samples",
                          options ? options->batch : 0);
+    if ((int)options->check < 0 || options->check > DML_CHECK_FINITE)
+        return dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                         "a check of kind %d asked for; there are 0 to %d", (int)options->check,
+                         (int)DML_CHECK_FINITE);
     if (output->op == dml__parameter_op() && !output->used)
         return dml__node_fail(output, DML_ERROR_ARGUMENT,
                               "no op uses it, so it has no place among the graph's parameters");
@@ -446,12 +450,13 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     program->batch = options->batch;
     program->training = options->training;
     program->own_thread = options->own_thread;
+    program->check = options->check;
     program->process = context->process;
     dml__own(context, &program->owned, dml__program_destroy_owned);
     graph->programs++;
     dml_status status = dml__collect_slots(program);
     if (status == DML_OK && context->device.host_memory && !disjoint) {
-        dml__fuse(program);
+        if (!program->check) dml__fuse(program);
         status = dml__read_inputs_in_place(program);
     }
     if (status == DML_OK && program->training) {

@@ -71,8 +71,9 @@ DML__LOCAL dml_status dml__node_fail(const dml_node *node, dml_status status, co
 
 DML_API dml_status dml_push_scope(dml_graph *graph, const char *format, ...)
 {
-    if (!graph || !format) return DML_ERROR_ARGUMENT;
+    if (!graph) return DML_ERROR_ARGUMENT;
     dml__error *error = &graph->context->error;
+    if (!format) return dml__fail_null(error, "dml_push_scope", "name");
     char name[DML_NAME_BYTES + 1];
     va_list arguments;
     va_start(arguments, format);

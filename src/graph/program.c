@@ -4,6 +4,7 @@
 #include "graph/program.h"
 
 #include "base/os_thread.h"
+#include "graph/finite.h"
 #include "graph/node.h"
 #include "graph/op.h"
 #include "graph/program_internal.h"
@@ -96,6 +97,7 @@ static dml_status dml__forward(const dml__run *run, const void *const *inputs)
     for (int s = 0; s < program->slots && status == DML_OK; s++) {
         const dml_node *node = program->slot[s].node;
         if (node->op->forward && !program->slot[s].fused) status = node->op->forward(run, node);
+        if (program->check && status == DML_OK) status = dml__check_forward(run, node);
     }
     return status;
 }
@@ -127,6 +129,7 @@ static dml_status dml__backward(const dml__run *run, const dml__training *traini
         const dml__slot *slot = &program->slot[s];
         if (slot->has_gradient && slot->node->op->backward && !slot->gone)
             status = slot->node->op->backward(run, slot->node);
+        if (program->check && status == DML_OK) status = dml__check_backward(run, slot->node);
         if (status != DML_OK || slot->final_from >= final_from) continue;
         if (listener) status = listener->ready(listener->user, slot->final_from, final_from);
         final_from = slot->final_from;
@@ -216,6 +219,15 @@ DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const v
     dml_status status = dml__forward(&run, inputs);
     if (status == DML_OK) status = dml__backward(&run, training);
     if (status == DML_OK && loss) status = dml__read_output(&run, loss);
+    return dml__explain_run(&run, status);
+}
+
+DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const void *const *inputs,
+                                        const dml__training *training, float *loss)
+{
+    const dml__run run = dml__begin_run(program, rows, training);
+    dml_status status = dml__forward(&run, inputs);
+    if (status == DML_OK) status = dml__read_output(&run, loss);
     return dml__explain_run(&run, status);
 }
 

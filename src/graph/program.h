@@ -12,6 +12,18 @@
 
 typedef struct dml_program dml_program;
 
+/* What is looked for in every value and gradient, as soon as an op has made it. The first one found ends the
+   run with DML_ERROR_NUMBER and a sentence: which op of which name, forward or backward, which element, how
+   many there are, and the ranges of what the op was given; inputs and parameters are looked at first. It
+   takes about twice the arena, since ops then work neither in place nor as one, and a third more time for a
+   small convolutional network; much more on a device of its own memory, where all is read back. Results are
+   the same bits. */
+typedef enum dml_check {
+    DML_CHECK_NOTHING,
+    DML_CHECK_NAN,   /* NaNs: where masks of -infinity are in use */
+    DML_CHECK_FINITE /* and infinities, from which NaNs often come */
+} dml_check;
+
 typedef struct dml_program_options {
     int batch;     /* the most samples of one run, at least 1: there is no default */
     bool training; /* also runs backward; the output must then be a scalar loss */
@@ -20,6 +32,7 @@ typedef struct dml_program_options {
        parameters. Their results are bitwise those of any other program. Only for predicting, on the CPU
        (DML_ERROR_UNSUPPORTED). They are compiled and destroyed by the thread that uses the context. */
     bool own_thread;
+    dml_check check; /* zero: nothing, which costs nothing */
 } dml_program_options;
 
 /* Compiles what `output` needs. NULL for a NULL node; NULL, with the error on the context, for a batch below

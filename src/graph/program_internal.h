@@ -32,6 +32,7 @@ struct dml_program {
     dml_node *output;
     int batch;
     bool training;
+    dml_check check;
     bool changes_w; /* in training, forward changes parameters: running statistics */
     /* With a thread of its own: a pool of that one thread, errors of its own, and whether a run is going on.
      */
@@ -76,6 +77,10 @@ typedef struct dml__training {
  */
 DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
                                          const dml__training *training, float *loss);
+
+/* The same without backward: the loss of a training pass. */
+DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const void *const *inputs,
+                                        const dml__training *training, float *loss);
 
 /* dml_compile where each op does its own work, and no two blocks of the arena share bytes: what tests compare
    a plan with. */

@@ -224,8 +224,10 @@ static dml_status dml__copy_parameter(dml_node *parameter, float *to, const floa
 
 static dml_status dml__copy_parameter_alone(dml_node *parameter, float *to, const float *from, size_t count)
 {
-    if (!parameter || (!to && !from)) return DML_ERROR_ARGUMENT;
+    if (!parameter) return DML_ERROR_ARGUMENT;
     dml_context *context = parameter->graph->context;
+    if (!to && !from)
+        return dml__node_fail(parameter, DML_ERROR_ARGUMENT, "there is no array (NULL) for its values");
     const dml__entry entry = dml__enter(context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
     const dml_status status = dml__copy_parameter(parameter, to, from, count);

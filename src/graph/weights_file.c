@@ -65,7 +65,8 @@ static dml_status dml__graph_write_guarded(dml_graph *graph, const dml__weights_
 #ifndef DML_NO_STDIO
 DML_API dml_status dml_graph_save(dml_graph *graph, const char *path)
 {
-    if (!graph || !path) return DML_ERROR_ARGUMENT;
+    if (!graph) return DML_ERROR_ARGUMENT;
+    if (!path) return dml__fail_null(&graph->context->error, "dml_graph_save", "path");
     const dml__weights_target target = { path, NULL, 0, NULL };
     return dml__graph_write_guarded(graph, &target);
 }
@@ -75,8 +76,7 @@ DML_API dml_status dml_graph_store(dml_graph *graph, void *to, size_t capacity, 
 {
     if (!graph) return DML_ERROR_ARGUMENT;
     if (!bytes)
-        return dml__fail(&graph->context->error, DML_ERROR_ARGUMENT,
-                         "dml_graph_store was given no place for the number of bytes");
+        return dml__fail_null(&graph->context->error, "dml_graph_store", "place for the number of bytes");
     const dml__weights_target target = { NULL, to, capacity, bytes };
     return dml__graph_write_guarded(graph, &target);
 }
@@ -175,7 +175,8 @@ static dml_status dml__graph_load_open(dml_graph *graph, dml__safetensors *file,
 #ifndef DML_NO_STDIO
 DML_API dml_status dml_graph_load(dml_graph *graph, const char *path)
 {
-    if (!graph || !path) return DML_ERROR_ARGUMENT;
+    if (!graph) return DML_ERROR_ARGUMENT;
+    if (!path) return dml__fail_null(&graph->context->error, "dml_graph_load", "path");
     dml_context *context = graph->context;
     const dml__entry entry = dml__enter(context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
@@ -190,7 +191,8 @@ DML_API dml_status dml_graph_load(dml_graph *graph, const char *path)
 
 DML_API dml_status dml_graph_load_memory(dml_graph *graph, const char *name, const void *bytes, size_t size)
 {
-    if (!graph || (!bytes && size)) return DML_ERROR_ARGUMENT;
+    if (!graph) return DML_ERROR_ARGUMENT;
+    if (!bytes && size) return dml__fail_null(&graph->context->error, "dml_graph_load_memory", "bytes");
     dml_context *context = graph->context;
     const dml__entry entry = dml__enter(context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;

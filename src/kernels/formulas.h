@@ -15,7 +15,8 @@
 #define DML_KERNELS_FORMULAS_H
 
 /* X(name, needs, forward, gradient of a). The relu of a NaN is NaN, so that it gets through. 0.7071 is
-   sqrt(1/2), 0.3989 sqrt(1 / 2 pi), 1.5958 2 sqrt(2 / pi), 0.07135 0.044715 of that. */
+   sqrt(1/2), 0.3989 sqrt(1 / 2 pi), 1.5958 2 sqrt(2 / pi), 0.07135 0.044715 of that. From 10 on a gelu is as
+   flat as at 10, where its square would else be infinite. */
 #define DML__FORMULAS_1(X)                                                                                   \
     X(relu, DML__NEEDS_Y, y = WHERE(a <= 0.0f, K(0.0f), a), d = WHERE(y > 0.0f, dy, K(0.0f)))                \
     X(leaky_relu, DML__NEEDS_A, y = WHERE(a > 0.0f, a, P * a), d = WHERE(a > 0.0f, dy, P * dy))              \
@@ -23,8 +24,9 @@
     X(gelu, DML__NEEDS_A, y = 0.5f * a * (1.0f + ERF(a * 0.707106781f)),                                     \
       d = dy * (0.5f * (1.0f + ERF(a * 0.707106781f)) + a * (0.398942280f * EXP(-0.5f * a * a))))            \
     X(gelu_tanh, DML__NEEDS_A, y = a * SIGMOID(a * (1.59576912f + 0.0713548163f * a * a)),                   \
-      VALUE s = SIGMOID(a * (1.59576912f + 0.0713548163f * a * a));                                          \
-      d = dy * s * (1.0f + (1.0f - s) * a * (1.59576912f + 0.214064449f * a * a)))                           \
+      VALUE t = WHERE(a > 10.0f, K(10.0f), WHERE(a < -10.0f, K(-10.0f), a));                                 \
+      VALUE s = SIGMOID(t * (1.59576912f + 0.0713548163f * t * t));                                          \
+      d = dy * s * (1.0f + (1.0f - s) * t * (1.59576912f + 0.214064449f * t * t)))                           \
     X(silu, DML__NEEDS_A, y = a * SIGMOID(a), VALUE s = SIGMOID(a); d = dy * s * (1.0f + a * (1.0f - s)))    \
     X(sigmoid, DML__NEEDS_Y, y = SIGMOID(a), d = dy * y * (1.0f - y))                                        \
     X(tanh, DML__NEEDS_Y, y = TANH(a), d = dy * (1.0f - y * y))                                              \

@@ -6,6 +6,7 @@
 #ifndef DML_NO_STDIO
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/memory.h"
 #include "base/safetensors.h"
 #include "graph/weights.h"
@@ -22,23 +23,7 @@ static void dml__state_name(const char *state, const char *parameter, char name[
     snprintf(name, 2 * DML_NAME_BYTES, DML__OWN_TENSORS "%s.%s", state, parameter);
 }
 
-/* ---- numbers as texts, the same in every locale ---- */
-
-enum { DML__NUMBER_BYTES = 32 };
-
-/* What isn't of a number's characters is the locale's decimal point, of one byte or several. */
-static void dml__write_real(float value, char text[DML__NUMBER_BYTES])
-{
-    snprintf(text, DML__NUMBER_BYTES, "%.9g", (double)value);
-    char *to = text;
-    for (const char *c = text; *c; c++) {
-        if (strchr("0123456789+-e", *c))
-            *to++ = *c;
-        else if (to == text || to[-1] != '.')
-            *to++ = '.';
-    }
-    *to = '\0';
-}
+/* ---- numbers from texts, the same in every locale ---- */
 
 static bool dml__read_whole(const char *text, uint64_t *value)
 {
@@ -187,7 +172,8 @@ static dml_status dml__trainer_save_in(dml_trainer *trainer, const char *path)
 
 DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path)
 {
-    if (!trainer || !path) return DML_ERROR_ARGUMENT;
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    if (!path) return dml__fail_null(&trainer->context->error, "dml_trainer_save", "path");
     const dml__entry entry = dml__enter(trainer->context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
     const dml_status status = dml__trainer_save_in(trainer, path);
@@ -197,7 +183,8 @@ DML_API dml_status dml_trainer_save(dml_trainer *trainer, const char *path)
 
 DML_API dml_status dml_trainer_check_save(dml_trainer *trainer, const char *path)
 {
-    if (!trainer || !path) return DML_ERROR_ARGUMENT;
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    if (!path) return dml__fail_null(&trainer->context->error, "dml_trainer_check_save", "path");
     dml_context *context = trainer->context;
     const dml__entry entry = dml__enter(context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;
@@ -307,7 +294,8 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
 
 DML_API dml_status dml_trainer_load(dml_trainer *trainer, const char *path)
 {
-    if (!trainer || !path) return DML_ERROR_ARGUMENT;
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    if (!path) return dml__fail_null(&trainer->context->error, "dml_trainer_load", "path");
     dml_context *context = trainer->context;
     const dml__entry entry = dml__enter(context);
     if (entry == DML__REFUSED) return DML_ERROR_STATE;

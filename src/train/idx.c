@@ -51,9 +51,10 @@ static dml_status dml__idx_magic(dml__error *error, const char *name, const unsi
 DML_API dml_status dml_idx_parse(dml_context *context, const char *name, const void *bytes, size_t size,
                                  dml_idx *out)
 {
-    if (!out) return DML_ERROR_ARGUMENT;
-    memset(out, 0, sizeof *out);
-    if (!context || (!bytes && size)) return DML_ERROR_ARGUMENT;
+    if (out) memset(out, 0, sizeof *out);
+    if (!context) return DML_ERROR_ARGUMENT;
+    if (!out || (!bytes && size))
+        return dml__fail_null(&context->error, "dml_idx_parse", out ? "bytes" : "place for the array");
     const unsigned char *at = (const unsigned char *)bytes;
     dml__error *error = &context->error;
     const dml_status status = dml__idx_magic(error, name, at, size);
@@ -93,9 +94,10 @@ DML_API dml_status dml_idx_parse(dml_context *context, const char *name, const v
 #ifndef DML_NO_STDIO
 DML_API dml_status dml_idx_load(dml_context *context, const char *path, dml_idx *out)
 {
-    if (!out) return DML_ERROR_ARGUMENT;
-    memset(out, 0, sizeof *out);
-    if (!context || !path) return DML_ERROR_ARGUMENT;
+    if (out) memset(out, 0, sizeof *out);
+    if (!context) return DML_ERROR_ARGUMENT;
+    if (!out || !path)
+        return dml__fail_null(&context->error, "dml_idx_load", out ? "path" : "place for the array");
     void *bytes;
     size_t size;
     dml_status status = dml__file_read(&context->memory, path, SIZE_MAX, &bytes, &size, &context->error);

@@ -376,9 +376,12 @@ DML_API dml_status dml_optimizer_update(const dml_optimizer *optimizer, dml_pool
     const dml_status status = dml__complete_optimizer(&o, NULL);
     if (status != DML_OK) return status;
     const dml__optimizer_row *row = dml__optimizer_row_of(o.kind);
-    if (row->whole) return DML_ERROR_ARGUMENT;
+    if (row->whole || (n && (!w || !g)) || (row->states(&o) && !state)) return DML_ERROR_ARGUMENT;
     float number[DML__UPDATE_NUMBERS] = { 0 }, *vector[DML__UPDATE_STATES] = { NULL };
-    for (int s = 0; s < row->states(&o); s++) vector[s] = state[s];
+    for (int s = 0; s < row->states(&o); s++) {
+        if (n && !state[s]) return DML_ERROR_ARGUMENT;
+        vector[s] = state[s];
+    }
     row->numbers(&o, (double)step + 1, number);
     dml__update_by(row->rule, pool, n, w, g, vector, number);
     return DML_OK;

@@ -64,7 +64,8 @@ DML_API float *dml_optimizer_number(dml_optimizer *optimizer, int i, const char 
 /* One update without a trainer: n elements of w, after `step` earlier ones. `state` holds as many vectors of
    n as dml_optimizer_states says, zeros at first. Each element depends on its own place alone, so any range
    may be updated by itself, with the same bits. A learning rate of 0 is one here. DML_ERROR_ARGUMENT, with
-   nothing done, for numbers that a trainer would refuse, and for lars and lamb, which need one. */
+   nothing done, for numbers that a trainer would refuse, for arrays that are NULL, and for lars and lamb,
+   which need a trainer. */
 DML_API int dml_optimizer_states(const dml_optimizer *optimizer);
 DML_API dml_status dml_optimizer_update(const dml_optimizer *optimizer, dml_pool *pool, uint64_t step,
                                         size_t n, float *w, const float *g, float *const *state);

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "graph/op.h"
+#include "graph/weights.h"
 #include "train/schedule_internal.h"
 #include "train/trainer_internal.h"
 
@@ -31,6 +32,7 @@ static void dml__trainer_destroy_owned(dml__owned *owned)
         if (v >= DML_OPTIMIZER_STATE) dml__buffer_destroy(context, trainer->vector[v]);
     }
     dml__buffer_destroy(context, trainer->squares);
+    dml__release(&context->memory, trainer->spent);
     dml_program_destroy(trainer->program);
     dml__release(&context->memory, trainer);
 }
@@ -55,6 +57,12 @@ static dml_status dml__trainer_allocate(dml_trainer *trainer)
         const dml_status status =
             context->device.backend->zero(&context->device, start, count * sizeof(float));
         if (status != DML_OK) return status;
+    }
+    if (trainer->row->whole) {
+        const int parameters = dml_graph_parameters(trainer->program->graph);
+        trainer->spent = (bool *)dml__allocate_array(&context->memory, (size_t)parameters, sizeof(bool));
+        if (!trainer->spent)
+            return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for an update's marks");
     }
     if (context->device.host_memory) return DML_OK;
     trainer->squares = dml__buffer_create(context, 3 * DML__MOST_SQUARES * sizeof(float));
@@ -108,6 +116,7 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     memset(&program_options, 0, sizeof program_options);
     program_options.batch = options ? options->batch : 0;
     program_options.training = true;
+    program_options.check = options ? options->check : DML_CHECK_NOTHING;
     dml_program *program = dml_compile(loss, &program_options);
     if (!program) return NULL;
     dml_trainer *trainer = (dml_trainer *)dml__allocate(&context->memory, sizeof *trainer);
@@ -255,6 +264,7 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
     dml__pass pass = dml__plan_pass(trainer, rows, flags);
     trainer->spoiled = true;
     trainer->clipped = false;
+    dml__gradient_written(trainer, 0, trainer->program->graph->trained_count);
     trainer->held = 0; /* whatever fails from here on leaves in g nothing to add to */
     trainer->pending = false;
     if (sync->begin && !pass.more) status = sync->begin(sync->state, trainer, pass.samples);
@@ -438,8 +448,9 @@ DML_API dml_trainer_run dml_trainer_get_run(const dml_trainer *trainer)
 
 DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_run *run)
 {
-    if (!trainer || !run) return DML_ERROR_ARGUMENT;
+    if (!trainer) return DML_ERROR_ARGUMENT;
     dml__error *error = &trainer->context->error;
+    if (!run) return dml__fail_null(error, "dml_trainer_set_run", "run");
     dml_optimizer optimizer = run->optimizer;
     const dml_status status = dml__complete_optimizer(&optimizer, error);
     if (status != DML_OK) return status;
@@ -518,7 +529,10 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
     if (!trainer) return DML_ERROR_ARGUMENT;
     if (!dml__trainer_range_ok(trainer, vector, begin, end)) return DML_ERROR_ARGUMENT;
     dml_device *device = &trainer->context->device;
-    if (vector == DML_GRADIENTS) trainer->spoiled = trainer->clipped = false; /* the caller's own */
+    if (vector == DML_GRADIENTS) { /* the caller's own */
+        trainer->spoiled = trainer->clipped = false;
+        dml__gradient_written(trainer, begin, end);
+    }
     if (device->host_memory || begin == end) return DML_OK;
     const dml_ref to = dml__trainer_ref(trainer, vector, begin);
     return device->backend->write(device, to, trainer->mirror[vector] + begin, (end - begin) * sizeof(float));

@@ -22,6 +22,7 @@ typedef struct dml_trainer_options {
     /* Keeps a moving average of the trained parameters as one more vector, the last: after each update
        average = this times average + the rest of 1 times w, after the first w itself. 0: none. */
     float average;
+    dml_check check; /* which numbers end a step that computes them (graph/program.h); zero: none */
 } dml_trainer_options;
 
 /* Compiles the loss for training. NULL, with the error on the context, when dml_compile refuses, the
@@ -71,13 +72,15 @@ DML_API dml_status dml_trainer_update(dml_trainer *trainer);
 /* Its two halves, for optimizers of the caller's own and for ones that treat parts of w in other ways: the
    optimizer's step for elements [begin, end) of the trained parameters alone; and, once in a step, counting
    it. (An optimizer of one's own changes w by dml_trainer_get and dml_trainer_put, then calls the second.)
-   Errors are as for the whole. */
+   Errors are as for the whole. LARS and LAMB take whole parameters (DML_ERROR_ARGUMENT for a range that cuts
+   one), each once in a step (DML_ERROR_STATE), since they use up its gradient. */
 DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, size_t end);
 DML_API dml_status dml_trainer_advance(dml_trainer *trainer);
 
 /* The Euclidean norm of g: after an update with clip_norm, what it was before it was scaled. Summed in a
    fixed order, so the same for any number of threads. NaN, with the error recorded, where a step would be
-   refused; it waits for the device. */
+   refused, and where there is no gradient: after a backward pass that failed, and, without clip_norm, after
+   an update by LARS or LAMB, which use it up, and after dml_trainer_swap_average. It waits for the device. */
 DML_API float dml_trainer_gradient_norm(dml_trainer *trainer);
 
 /* Exchanges the trained parameters with their moving average (options.average), to evaluate or save the model

@@ -34,7 +34,8 @@ struct dml_trainer {
     bool clipped;                /* done */
     double norm;                 /* of g before clip_norm; NaN while only the device knows */
     dml_schedule schedule;
-    float average;       /* what the moving average keeps; 0: there is none */
+    float average; /* what the moving average keeps; 0: there is none */
+    bool *spent; /* (parameters): by an optimizer that uses g up, since it was written; NULL: it is another */
     bool swapped;        /* it lies in w, and w in its place */
     dml_buffer *squares; /* partial sums of squares, where the device has memory of its own */
 };
@@ -61,7 +62,10 @@ DML__LOCAL dml_status dml__swap_average_in(dml_trainer *trainer);
 /* g = factor g */
 DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, double factor);
 
-/* The norm of g, before it was clipped. */
+/* g[begin, end) is a gradient again, which an update may use. */
+DML__LOCAL void dml__gradient_written(dml_trainer *trainer, size_t begin, size_t end);
+
+/* The norm of g, before it was clipped. DML_ERROR_STATE where g isn't a gradient any more. */
 DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm);
 
 /* DML_ERROR_STATE while g waits for more. */

@@ -71,9 +71,67 @@ static dml_status dml__read_device_norm(dml_trainer *trainer, double *norm)
     return status;
 }
 
+/* The trained parameters of which some elements are in [begin, end): the first from `p` on, whose place among
+   all parameters is *i. */
+static const dml_node *dml__parameter_within(const dml_node *p, size_t begin, size_t end, int *i)
+{
+    for (; p && begin < end; p = p->next_parameter, ++*i)
+        if (!p->frozen && p->offset < end && p->offset + dml_shape_count(&p->shape) > begin) return p;
+    return NULL;
+}
+
+/* One whose gradient has been used up, or NULL. */
+static const dml_node *dml__find_spent(const dml_trainer *trainer, size_t begin, size_t end)
+{
+    int i = 0;
+    const dml_node *p = trainer->spent ? trainer->program->graph->first_parameter : NULL;
+    while ((p = dml__parameter_within(p, begin, end, &i)) != NULL) {
+        if (trainer->spent[i]) return p;
+        p = p->next_parameter;
+        i++;
+    }
+    return NULL;
+}
+
+static void dml__mark_spent(dml_trainer *trainer, size_t begin, size_t end, bool spent)
+{
+    int i = 0;
+    const dml_node *p = trainer->spent ? trainer->program->graph->first_parameter : NULL;
+    while ((p = dml__parameter_within(p, begin, end, &i)) != NULL) {
+        trainer->spent[i++] = spent;
+        p = p->next_parameter;
+    }
+}
+
+DML__LOCAL void dml__gradient_written(dml_trainer *trainer, size_t begin, size_t end)
+{
+    dml__mark_spent(trainer, begin, end, false);
+}
+
+/* Whether g is still a gradient. */
+static dml_status dml__check_gradient(const dml_trainer *trainer, size_t begin, size_t end, const char *what)
+{
+    if (trainer->spoiled)
+        return dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                         "%s, but there is no gradient: the last backward pass failed, or what it left has "
+                         "been used up (by lars, lamb or an exchange with the average); make it again",
+                         what);
+    const dml_node *spent = dml__find_spent(trainer, begin, end);
+    if (!spent) return DML_OK;
+    return dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                     "%s, but %s has used the gradient of '%s' up in an update of this step: there is none "
+                     "until the next backward pass",
+                     what, trainer->row->name, spent->name);
+}
+
 DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm)
 {
     const bool clipped = trainer->clipped && trainer->clip_norm > 0.0f;
+    const dml_status usable =
+        clipped ? DML_OK
+                : dml__check_gradient(trainer, 0, trainer->program->graph->trained_count,
+                                      "the gradient's norm (a trainer with clip_norm keeps it)");
+    if (usable != DML_OK) return usable;
     if (trainer->context->device.host_memory) {
         *norm = clipped ? trainer->norm : dml__host_norm(trainer);
         return DML_OK;
@@ -255,13 +313,11 @@ DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin,
     if (status == DML_OK) status = dml__check_not_swapped(trainer);
     if (status == DML_OK) status = dml__check_cuts(trainer, begin, end);
     if (status != DML_OK) return status;
-    if (trainer->spoiled)
-        return dml__fail(&context->error, DML_ERROR_STATE,
-                         "an update, but there is no gradient: the last backward pass failed, or what it "
-                         "left has been used "
-                         "up (by lars, lamb or an exchange with the average); make it again");
-    status = dml__clip_gradient(trainer);
-    if (status == DML_OK) status = dml__update_runs(trainer, begin, end);
+    status = dml__check_gradient(trainer, begin, end, "an update");
+    if (status == DML_OK) status = dml__clip_gradient(trainer);
+    if (status != DML_OK) return status;
+    dml__mark_spent(trainer, begin, end, true);
+    status = dml__update_runs(trainer, begin, end);
     return status == DML_OK && trainer->average > 0.0f ? dml__update_average(trainer, begin, end) : status;
 }
 

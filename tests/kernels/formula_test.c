@@ -111,6 +111,29 @@ static void check_gradients(int formula, size_t n, float beta, bool both)
     close_operands(&o);
 }
 
+/* Far from 0 a gelu is the identity or 0, and so is its gradient, whose terms overflow or vanish. */
+static void gelu_far_out(void)
+{
+    static const float far[] = { 9, 12, 100, 1e10f, 1e30f, 3e38f, NAN };
+    enum { FAR = sizeof far / sizeof far[0] };
+    for (int kind = 0; kind < 2; kind++) {
+        const int formula = kind ? DML__FORMULA_gelu_tanh : DML__FORMULA_gelu;
+        float a[2 * FAR], dy[2 * FAR], y[2 * FAR], d[2 * FAR], *const to[2] = { d, NULL };
+        const float beta[2] = { 0, 0 };
+        for (int i = 0; i < 2 * FAR; i++) a[i] = i % 2 ? -far[i / 2] : far[i / 2], dy[i] = 2;
+        dml__formula_call call = dml__formula_plain(formula, 2 * FAR, a, NULL);
+        dml__formula_forward(NULL, &call, false, y);
+        dml__formula_backward(NULL, &call, NULL, dy, to, beta);
+        for (int i = 0; i < 2 * FAR - 2; i++) {
+            CHECK_MESSAGE(i % 2 ? fabsf(y[i]) < 1e-15f : y[i] == a[i], "%d: gelu of %g is %g", kind,
+                          (double)a[i], (double)y[i]);
+            CHECK_MESSAGE(fabs((double)d[i] - (i % 2 ? 0 : 2)) < 1e-14, "%d: gradient at %g is %g", kind,
+                          (double)a[i], (double)d[i]);
+        }
+        CHECK(isnan(y[2 * FAR - 1]) && isnan(d[2 * FAR - 1]) && isnan(d[2 * FAR - 2]));
+    }
+}
+
 static void match_float64(void)
 {
     static const size_t sizes[] = { 0, 1, 7, 8, 255, 256, 257, 1000 };
@@ -297,6 +320,7 @@ static void three_sums(void)
 static void all(void)
 {
     match_float64();
+    gelu_far_out();
     special_values();
     threads_change_nothing();
     repeated_operands();

@@ -140,6 +140,13 @@ static double norm_over(const double *x, size_t n)
     return sqrt(squares);
 }
 
+static double norm_over_floats(const float g[COUNT])
+{
+    double x[COUNT];
+    for (int i = 0; i < COUNT; i++) x[i] = (double)g[i];
+    return norm_over(x, COUNT);
+}
+
 /* You et al., for one parameter; t from 1 on. */
 static void reference_whole(const dml_optimizer *o, bool adapts, double t, size_t n, double *w, double *s0,
                             double *s1, const float *g)
@@ -235,6 +242,58 @@ static void check_whole(const dml_optimizer *optimizer, bool scaled)
     dml_close(context);
 }
 
+#define NO_GRADIENT(call, says)                                                                              \
+    do {                                                                                                     \
+        CHECK_INT(call, DML_ERROR_STATE);                                                                    \
+        CHECK_CONTAINS(dml_error(context), says);                                                            \
+        dml_clear_error(context);                                                                            \
+    } while (0)
+
+/* An update by lars or lamb leaves no gradient behind: neither to update by once more, nor to measure. */
+static void gradients_are_used_up(void)
+{
+    float g[COUNT], w[COUNT], again[COUNT];
+    unsigned random = 8;
+    test_fill(&random, g, COUNT);
+    for (int k = 0; k < 2; k++) {
+        context = open_here(NULL);
+        dml_node *loss = small_loss();
+        dml_trainer *t =
+            trainer_on(loss, (dml_trainer_options){ .optimizer = k ? dml_lamb(0.1f, 0) : dml_lars(0.1f, 0) });
+        const size_t cut = dml_parameter_offset(dml_graph_find(dml_node_graph(loss), "dense_2.weight"));
+        STEP_GRADIENT(t, g);
+        CHECK_NEAR(dml_trainer_gradient_norm(t), norm_over_floats(g), 1e-5);
+        CHECK_INT(dml_trainer_update_range(t, cut, COUNT), DML_OK);
+        copy_vector(t, DML_PARAMETERS, w);
+        NO_GRADIENT(dml_trainer_update_range(t, cut, COUNT), "used the gradient of 'dense_2.weight' up");
+        NO_GRADIENT(dml_trainer_update(t), "used the gradient of 'dense_2.weight' up");
+        CHECK(isnan(dml_trainer_gradient_norm(t)));
+        CHECK_CONTAINS(dml_error(context), "the gradient's norm (a trainer with clip_norm keeps it), but");
+        dml_clear_error(context);
+        copy_vector(t, DML_PARAMETERS, again);
+        CHECK(memcmp(w, again, sizeof w) == 0); /* nothing was done */
+        CHECK_INT(dml_trainer_update_range(t, 0, cut), DML_OK);
+        CHECK_INT(dml_trainer_put(t, DML_GRADIENTS, cut, COUNT), DML_OK); /* the caller's own */
+        CHECK_INT(dml_trainer_update_range(t, cut, COUNT), DML_OK);
+        CHECK_INT(dml_trainer_advance(t), DML_OK);
+        CHECK(isnan(dml_trainer_gradient_norm(t)));
+        dml_clear_error(context);
+        STEP_GRADIENT(t, g);
+        CHECK_INT(dml_trainer_update(t), DML_OK);
+        dml_close(context);
+        /* with clip_norm it is kept */
+        context = open_here(NULL);
+        t = trainer_on(small_loss(),
+                       (dml_trainer_options){ .optimizer = k ? dml_lamb(0.1f, 0) : dml_lars(0.1f, 0),
+                                              .clip_norm = 1e6f });
+        STEP_GRADIENT(t, g);
+        CHECK_INT(dml_trainer_update(t), DML_OK);
+        CHECK_NEAR(dml_trainer_gradient_norm(t), norm_over_floats(g), 1e-5);
+        dml_close(context);
+    }
+}
+EACH_BACKEND(gradients_are_used_up)
+
 static void whole_parameters(void)
 {
     for (int v = 0; v < 4; v++) {
@@ -253,6 +312,12 @@ static void what_makes_them(void)
     CHECK_INT(dml_optimizer_states(&lars), 1);
     CHECK_INT(dml_optimizer_states(&lamb), 2);
     CHECK_INT(dml_optimizer_update(&lamb, NULL, 0, 1, &w, &g, state), DML_ERROR_ARGUMENT);
+    const dml_optimizer adam = dml_adam(0.1f);
+    float *none[] = { &g, NULL };
+    CHECK_INT(dml_optimizer_update(&adam, NULL, 0, 1, &w, &g, NULL), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_optimizer_update(&adam, NULL, 0, 1, &w, &g, none), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_optimizer_update(&adam, NULL, 0, 1, NULL, &g, state), DML_ERROR_ARGUMENT);
+    CHECK_INT(dml_optimizer_update(&adam, NULL, 0, 1, &w, NULL, state), DML_ERROR_ARGUMENT);
     CHECK(w == 1);
 }
 
@@ -523,6 +588,7 @@ int main(void)
     RUN_EACH(ranges_of_scaled_parameters);
     RUN(scales_are_set_and_refused);
     RUN_EACH(whole_parameters);
+    RUN_EACH(gradients_are_used_up);
     RUN(what_makes_them);
     RUN_EACH(clipping);
     RUN_EACH(clipping_a_nan);
