@@ -143,6 +143,7 @@
 #include "ops/op_activation.c"
 #include "ops/op_dense.c"
 #include "ops/op_conv2d.c"
+#include "ops/op_conv1d.c"
 #include "ops/op_pool2d.c"
 #include "ops/op_slice2d.c"
 #include "ops/op_norm.c"

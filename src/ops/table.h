@@ -11,6 +11,7 @@
     X(flatten)                                                                                               \
     X(dense)                                                                                                 \
     X(conv2d)                                                                                                \
+    X(conv1d)                                                                                                \
     X(max_pool2d)                                                                                            \
     X(avg_pool2d)                                                                                            \
     X(batch_norm)                                                                                            \

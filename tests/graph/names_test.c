@@ -368,6 +368,9 @@ static void descriptions_and_flops(void)
     check_says(dml_slice2d(x, &(dml_slice2d_options){ .begin = { 1 }, .step = { 2 }, .after = { 0, 0, 4 } }),
                "height 1 to 7 by 2, width 0 to 6, channels 0 to 2 in 0 + 4 zeros", 0);
     check_says(dml_dense(r, 7), "", 2 * 3 * 7 + 7);
+    dml_node *line = dml_input(graph, "line", DML_F32, 9, 2);
+    check_says(dml_conv1d(line, &(dml_conv1d_options){ .filters = 3, .stride = 2 }),
+               "3 filters, kernel 3, stride 2, padding 0", 4 * 3 * (2 * 3 * 2 + 1));
     dml_node *w = dml_parameter(graph, "w", dml_init_constant(0), 4, 3);
     check_says(dml_dense_with(r, w, NULL), "", 2 * 3 * 4);
     check_says(dml_relu(x), "", 8 * 7 * 3);

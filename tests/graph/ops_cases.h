@@ -248,6 +248,49 @@ static dml_node *avg_pool_global(dml_graph *g)
     return dml_dense(dml_global_avg_pool2d(image(g, 5, 3, 7)), 4);
 }
 
+/* ---- what else convolutions and pooling can do ---- */
+
+static dml_node *line(dml_graph *g, int length, int channels)
+{
+    return dml_dense(dml_input(g, NULL, DML_F32, length, 2), channels);
+}
+static dml_node *conv_sides(dml_graph *g)
+{
+    return conv(image(g, 6, 7, 3), (dml_conv2d_options){ .filters = 4,
+                                                         .kernel = { 3, 2 },
+                                                         .stride = { 1, 2 },
+                                                         .padding_sides = { 2, 0, 1, 3 },
+                                                         .dilation = { 2, 1 } });
+}
+static dml_node *conv_same(dml_graph *g)
+{
+    dml_node *x = image(g, 6, 5, 2);
+    x = conv(x, (dml_conv2d_options){ .filters = 3, .kernel = { 4, 3 }, .same = true });
+    x = conv(x, (dml_conv2d_options){ .filters = 6, .stride = { 2, 2 }, .groups = 3, .same = true });
+    x = conv(x, (dml_conv2d_options){ .filters = 6, .stride = { 2, 3 }, .groups = 6, .same = true });
+    return conv(x,
+                (dml_conv2d_options){ .filters = 2, .kernel = { 1, 1 }, .stride = { 2, 1 }, .same = true });
+}
+static dml_node *conv1d_lines(dml_graph *g)
+{
+    const dml_conv1d_options o = { .filters = 5 },
+                             p = { .filters = 3, .kernel = 4, .stride = 2, .padding = 3 };
+    return dml_conv1d(dml_relu(dml_conv1d(line(g, 11, 3), &o)), &p);
+}
+static dml_node *conv1d_causal(dml_graph *g)
+{
+    const dml_conv1d_options o = { .filters = 4, .kernel = 3, .dilation = 2, .causal = true };
+    const dml_conv1d_options p = { .filters = 4, .kernel = 2, .groups = 2, .no_bias = true, .same = true };
+    return dml_conv1d(dml_conv1d(line(g, 7, 4), &o), &p);
+}
+static dml_node *conv1d_shared(dml_graph *g)
+{
+    dml_node *w = dml_parameter(g, NULL, dml_init_constant(0), 4, 3, 4), *b = parameter(g, 1, 4, 0);
+    const dml_conv1d_options o = { .padding_sides = { 0, 2 } };
+    dml_node *h = dml_conv1d_with(line(g, 5, 4), w, b, &o);
+    return dml_conv1d_with(dml_tanh(h), w, NULL, &(dml_conv1d_options){ .stride = 2, .causal = true });
+}
+
 /* Without a bias, whose gradient a batch norm after it makes zero: only rounding errors would be compared. */
 static dml_node *even_row(dml_graph *g, int width)
 {
@@ -749,6 +792,11 @@ static const test_case cases[] = {
     CASE(conv2d, conv_shared_weights, 2),
     CASE(conv2d, conv_twice_on_one_image, 3),
     CASE(conv2d, conv_computed_weights, 3),
+    CASE(conv2d, conv_sides, 2),
+    CASE(conv2d, conv_same, 3),
+    CASE(conv1d, conv1d_lines, 3),
+    CASE(conv1d, conv1d_causal, 3),
+    CASE(conv1d, conv1d_shared, 2),
     CASE(max_pool2d, max_pool, 3),
     CASE(max_pool2d, max_pool_overlapping, 2),
     CASE(max_pool2d, max_pool_gaps, 2),

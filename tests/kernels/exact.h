@@ -152,8 +152,12 @@ EXACT__UNUSED static void exact_conv2d(const dml_conv2d_shape *s, const float *x
                                        const float *dy, exact_sum *y, exact_sum *dx, exact_sum *dw)
 {
     const int groups = exact_or_one(s->groups), of_group = s->channels / groups;
-    const int out_h = exact_conv2d_output(s->height, s->kernel_h, s->stride_h, s->pad_h, s->dilation_h);
-    const int out_w = exact_conv2d_output(s->width, s->kernel_w, s->stride_w, s->pad_w, s->dilation_w);
+    const int out_h = s->out_h
+                          ? s->out_h
+                          : exact_conv2d_output(s->height, s->kernel_h, s->stride_h, s->pad_h, s->dilation_h);
+    const int out_w = s->out_w
+                          ? s->out_w
+                          : exact_conv2d_output(s->width, s->kernel_w, s->stride_w, s->pad_w, s->dilation_w);
     for (int n = 0; n < s->batch; n++)
         for (int oy = 0; oy < out_h; oy++)
             for (int ox = 0; ox < out_w; ox++)

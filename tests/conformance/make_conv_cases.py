@@ -1,0 +1,81 @@
+"""Writes conv_cases.h, what PyTorch computes: python3 make_conv_cases.py >conv_cases.h. Images are (N, H, W, C) and
+weights (filters, height, width, channels) here, those of transposed convolutions (channels, height, width, filters)."""
+
+import torch.nn.functional as F
+import torch
+
+from cases import floats, write
+
+torch.manual_seed(8)
+
+
+def first(x):
+    return x.movedim(-1, 1)
+
+
+def last(x):
+    return x.movedim(1, -1)
+
+
+def conv2d(stride, padding, dilation=(1, 1), groups=1):
+    return lambda x, w, b=None: last(F.conv2d(first(x), first(w), b, stride, padding, dilation, groups))
+
+
+def sides(top, bottom, left, right, *stride):
+    return lambda x, w: last(F.conv2d(F.pad(first(x), (left, right, top, bottom)), first(w), None, stride))
+
+
+def same(stride, dilation, groups=1):
+    """Keras' rule, which is PyTorch's for strides of 1."""
+
+    def zeros(size, kernel, step, apart):
+        total = max((-(-size // step) - 1) * step + (kernel - 1) * apart + 1 - size, 0)
+        return [total // 2, total - total // 2]
+
+    def f(x, w, b=None):
+        x, w = first(x), first(w)
+        rank = x.dim() - 2
+        pads = [zeros(x.shape[2 + i], w.shape[2 + i], stride[i], dilation[i]) for i in range(rank)]
+        padded = F.pad(x, sum(reversed(pads), []))
+        y = (F.conv2d if rank == 2 else F.conv1d)(padded, w, b, stride, 0, dilation, groups)
+        if all(s == 1 for s in stride):
+            other = (F.conv2d if rank == 2 else F.conv1d)(x, w, b, stride, "same", dilation, groups)
+            assert torch.equal(y, other) or (y - other).abs().max() < 1e-12
+        return last(y)
+
+    return f
+
+
+def conv1d(stride, padding, dilation=1, groups=1):
+    return lambda x, w, b=None: last(F.conv1d(first(x), first(w), b, stride, padding, dilation, groups))
+
+
+def causal(dilation, groups=1):
+    def f(x, w, b=None):
+        zeros = (w.shape[1] - 1) * dilation
+        return last(F.conv1d(F.pad(first(x), (zeros, 0)), first(w), b, 1, 0, dilation, groups))
+
+    return f
+
+
+CASES = [
+    ("conv2d", floats(2, 4, 5, 3), [floats(2, 3, 2, 3), floats(2)], conv2d((1, 1), (0, 0)), [1, 1, 0, 0, 1, 1, 1]),
+    ("conv2d", floats(1, 7, 6, 4), [floats(6, 3, 3, 2), floats(6)], conv2d((2, 3), (2, 1), (3, 2), 2),
+     [2, 3, 2, 1, 3, 2, 2]),
+    ("conv2d", floats(2, 3, 4, 3), [floats(6, 2, 3, 1)], conv2d((1, 2), (1, 3), (1, 1), 3), [1, 2, 1, 3, 1, 1, 3]),
+    ("conv2d_sides", floats(2, 3, 4, 2), [floats(3, 3, 2, 2)], sides(2, 0, 1, 3, 1, 2), [2, 0, 1, 3, 1, 2]),
+    ("conv2d_sides", floats(1, 3, 3, 2), [floats(2, 1, 1, 2)], sides(0, 1, 0, 2, 1, 1), [0, 1, 0, 2, 1, 1]),
+    ("conv2d_same", floats(2, 4, 5, 2), [floats(3, 2, 4, 2), floats(3)], same((1, 1), (1, 2)), [1, 1, 1, 2, 1]),
+    ("conv2d_same", floats(1, 6, 7, 2), [floats(2, 3, 3, 2), floats(2)], same((2, 2), (1, 1)), [2, 2, 1, 1, 1]),
+    ("conv2d_same", floats(1, 6, 5, 3), [floats(3, 3, 2, 1)], same((2, 3), (1, 2), 3), [2, 3, 1, 2, 3]),
+    ("conv2d_same", floats(2, 5, 4, 2), [floats(2, 1, 1, 2)], same((3, 2), (1, 1)), [3, 2, 1, 1, 1]),
+    ("conv1d", floats(2, 7, 3), [floats(4, 3, 3), floats(4)], conv1d(1, 0), [1, 0, 1, 1]),
+    ("conv1d", floats(2, 8, 4), [floats(6, 4, 2), floats(6)], conv1d(3, 4, 2, 2), [3, 4, 2, 2]),
+    ("conv1d", floats(1, 9, 3), [floats(3, 5, 1)], conv1d(2, 1, 1, 3), [2, 1, 1, 3]),
+    ("conv1d_same", floats(2, 6, 2), [floats(3, 4, 2), floats(3)], same((1,), (1,)), [1, 1, 1]),
+    ("conv1d_same", floats(2, 9, 4), [floats(2, 3, 2)], same((2,), (3,), 2), [2, 3, 2]),
+    ("conv1d_causal", floats(2, 6, 2), [floats(3, 3, 2), floats(3)], causal(1), [1, 1]),
+    ("conv1d_causal", floats(1, 4, 4), [floats(2, 2, 2)], causal(3, 2), [3, 2]),
+]
+
+write("conv", CASES)

@@ -1,0 +1,104 @@
+/* What convolutions and pooling refuse, the shapes that they give and what they say of themselves. Their
+   values and gradients are ops_test's. */
+#include "ops/op_conv2d.h"
+
+#include "graph/node.h"
+#include "graph/print.h"
+#include "ops/op_pool2d.h"
+
+#include "../test.h"
+
+#define REFUSED(call, status, part)                                                                          \
+    do {                                                                                                     \
+        const int test__nodes = graph->nodes;                                                                \
+        CHECK(!(call));                                                                                      \
+        CHECK_INT(dml_status_of(context), status);                                                           \
+        CHECK_CONTAINS(dml_error(context), part);                                                            \
+        CHECK_INT(graph->nodes, test__nodes);                                                                \
+        dml_clear_error(context);                                                                            \
+    } while (0)
+
+static void check_shape(const dml_node *node, const char *want)
+{
+    char text[DML_SHAPE_TEXT];
+    const dml_shape shape = dml_node_shape(node);
+    CHECK_STRING(dml_shape_format(&shape, text), want);
+}
+
+static void check_words(const dml_node *node, const char *want)
+{
+    char text[128];
+    CHECK_STRING(dml_node_describe(node, text, sizeof text), want);
+}
+
+#define CONV2D(...) dml_conv2d(x, &(dml_conv2d_options){ .filters = 3, __VA_ARGS__ })
+#define CONV1D(...) dml_conv1d(l, &(dml_conv1d_options){ .filters = 3, __VA_ARGS__ })
+
+static void convolutions(void)
+{
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *x = dml_input(graph, "x", DML_F32, 6, 7, 4), *l = dml_input(graph, "l", DML_F32, 9, 4);
+    check_shape(CONV2D(.same = true), "6 x 7 x 3");
+    check_shape(CONV2D(.same = true, .stride = { 2, 2 }), "3 x 4 x 3");
+    check_shape(CONV2D(.same = true, .kernel = { 9, 9 }, .stride = { 9, 9 }), "1 x 1 x 3");
+    dml_node *c = CONV2D(.padding_sides = { 1, 2, 0, 3 }, .dilation = { 1, 2 }, .no_bias = true);
+    check_shape(c, "7 x 6 x 3");
+    check_words(c, "3 filters, kernel 3 x 3, stride 1 x 1, padding 1 + 2 x 0 + 3, dilation 1 x 2, no bias");
+    check_words(CONV2D(.same = true), "3 filters, kernel 3 x 3, stride 1 x 1, padding same");
+    check_shape(c = CONV1D(.stride = 2), "4 x 3");
+    check_words(c, "3 filters, kernel 3, stride 2, padding 0");
+    CHECK_STRING(dml_node_name(c), "conv1d_1");
+    CHECK(dml_graph_find(graph, "conv1d_1.weight") && dml_graph_find(graph, "conv1d_1.bias"));
+    check_shape(dml_graph_find(graph, "conv1d_1.weight"), "3 x 3 x 4");
+    check_shape(c = CONV1D(.causal = true, .kernel = 4, .dilation = 3), "9 x 3");
+    check_words(c, "3 filters, kernel 4, stride 1, padding 9 + 0, dilation 3");
+    CHECK_STRING(dml_node_name(c), "conv1d_2");
+    check_shape(CONV1D(.causal = true, .stride = 2), "5 x 3");
+    check_shape(CONV1D(.padding_sides = { 0, 1 }, .kernel = 10), "1 x 3");
+    dml_close(context);
+}
+
+static void bad_convolutions(void)
+{
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *x = dml_input(graph, "x", DML_F32, 6, 7, 4), *l = dml_input(graph, "l", DML_F32, 9, 4);
+    const dml_initializer zero = dml_init_constant(0);
+    dml_node *w3 = dml_parameter(graph, "w3", zero, 3, 2, 4),
+             *w4 = dml_parameter(graph, "w4", zero, 3, 2, 2, 4);
+    REFUSED(CONV2D(.same = true, .padding = { 0, 1 }), DML_ERROR_ARGUMENT, "more than one way");
+    REFUSED(CONV2D(.same = true, .padding_sides = { 0, 1 }), DML_ERROR_ARGUMENT, "more than one way");
+    REFUSED(CONV2D(.padding = { 1, 0 }, .padding_sides = { 0, 1 }), DML_ERROR_ARGUMENT, "more than one way");
+    REFUSED(CONV2D(.padding_sides = { 0, 1, -2 }), DML_ERROR_ARGUMENT, "padding -2 asked for on a side");
+    REFUSED(CONV2D(.padding_sides = { 0, 0, 0, 0 }, .kernel = { 7, 1 }), DML_ERROR_SHAPE, "doesn't fit");
+    REFUSED(CONV2D(.same = true, .stride = { -1, 1 }), DML_ERROR_ARGUMENT, "stride -1");
+    REFUSED(CONV2D(.same = true, .dilation = { 1, -1 }), DML_ERROR_ARGUMENT, "dilation -1");
+    REFUSED(CONV2D(.same = true, .dilation = { 2147483647, 1 }), DML_ERROR_SHAPE, "doesn't fit");
+    REFUSED(CONV2D(.padding_sides = { 2147483647, 2147483647 }), DML_ERROR_SHAPE, "conv2d");
+    REFUSED(dml_conv1d(x, &(dml_conv1d_options){ .filters = 3 }), DML_ERROR_SHAPE,
+            "its input is f32 6 x 7 x 4; it takes f32 lines of length x channels");
+    REFUSED(dml_conv1d(l, NULL), DML_ERROR_ARGUMENT, "conv1d: 0 filters");
+    REFUSED(dml_conv1d(NULL, NULL), DML_OK, "");
+    REFUSED(dml_conv1d_with(NULL, w3, NULL, NULL), DML_ERROR_ARGUMENT, "conv1d: its input 1 of 2 is NULL");
+    REFUSED(dml_conv1d_with(l, NULL, NULL, NULL), DML_ERROR_ARGUMENT, "conv1d: its input 2 of 2 is NULL");
+    REFUSED(dml_conv1d_with(l, w4, NULL, NULL), DML_ERROR_SHAPE, "its weights are 3 x 2 x 2 x 4");
+    REFUSED(dml_conv2d_with(x, w3, NULL, NULL), DML_ERROR_SHAPE, "its weights are 3 x 2 x 4");
+    REFUSED(dml_conv1d_with(l, w3, w3, NULL), DML_ERROR_SHAPE, "its bias is 3 x 2 x 4, it must be 3");
+    REFUSED(dml_conv1d_with(l, w3, NULL, &(dml_conv1d_options){ .kernel = 3 }), DML_ERROR_SHAPE,
+            "for 3 filters of 3 over 4 channels they must be 3 x 3 x 4");
+    REFUSED(CONV1D(.causal = true, .same = true), DML_ERROR_ARGUMENT, "conv1d: causal and another padding");
+    REFUSED(CONV1D(.causal = true, .padding = 1), DML_ERROR_ARGUMENT, "causal and another padding");
+    REFUSED(CONV1D(.causal = true, .padding_sides = { 0, 1 }), DML_ERROR_ARGUMENT, "causal and another");
+    REFUSED(CONV1D(.causal = true, .dilation = -1), DML_ERROR_ARGUMENT, "dilation -1");
+    REFUSED(CONV1D(.kernel = 10), DML_ERROR_SHAPE, "doesn't fit an input of 9 x 4");
+    REFUSED(CONV1D(.groups = 3), DML_ERROR_ARGUMENT, "3 groups asked for, of 4 channels and 3 filters");
+    dml_close(context);
+}
+
+int main(void)
+{
+    RUN(convolutions);
+    RUN(bad_convolutions);
+    return test_report("ops/op_conv");
+}
