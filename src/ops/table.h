@@ -12,6 +12,8 @@
     X(dense)                                                                                                 \
     X(conv2d)                                                                                                \
     X(conv1d)                                                                                                \
+    X(conv_transpose2d)                                                                                      \
+    X(conv_transpose1d)                                                                                      \
     X(max_pool2d)                                                                                            \
     X(avg_pool2d)                                                                                            \
     X(batch_norm)                                                                                            \

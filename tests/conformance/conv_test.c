@@ -1,5 +1,6 @@
 /* Convolutions and pooling against what PyTorch computed. */
 #include "ops/op_conv2d.h"
+#include "ops/op_conv_transpose2d.h"
 #include "ops/op_pool2d.h"
 
 #include "conformance.h"
@@ -38,6 +39,18 @@ static dml_node *build(const conformance_case *c, dml_node *const *tensor)
     if (strcmp(c->name, "conv1d_causal") == 0)
         return dml_conv1d_with(x, w, bias,
                                &(dml_conv1d_options){ .dilation = n[0], .groups = n[1], .causal = true });
+    if (strcmp(c->name, "conv_transpose2d") == 0)
+        return dml_conv_transpose2d_with(x, w, bias,
+                                         &(dml_conv_transpose2d_options){ .stride = { n[0], n[1] },
+                                                                          .padding = { n[2], n[3] },
+                                                                          .output_padding = { n[4], n[5] },
+                                                                          .dilation = { n[6], n[6] },
+                                                                          .groups = n[7] });
+    if (strcmp(c->name, "conv_transpose1d") == 0)
+        return dml_conv_transpose1d_with(
+            x, w, bias,
+            &(dml_conv_transpose1d_options){
+                .stride = n[0], .padding = n[1], .output_padding = n[2], .dilation = n[3], .groups = n[4] });
     return NULL;
 }
 

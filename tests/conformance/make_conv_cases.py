@@ -58,6 +58,14 @@ def causal(dilation, groups=1):
     return f
 
 
+def transposed(stride, padding, more, dilation=1, groups=1):
+    def f(x, w, b=None):
+        convolve = F.conv_transpose2d if x.dim() == 4 else F.conv_transpose1d
+        return last(convolve(first(x), first(w), b, stride, padding, more, groups, dilation))
+
+    return f
+
+
 CASES = [
     ("conv2d", floats(2, 4, 5, 3), [floats(2, 3, 2, 3), floats(2)], conv2d((1, 1), (0, 0)), [1, 1, 0, 0, 1, 1, 1]),
     ("conv2d", floats(1, 7, 6, 4), [floats(6, 3, 3, 2), floats(6)], conv2d((2, 3), (2, 1), (3, 2), 2),
@@ -76,6 +84,15 @@ CASES = [
     ("conv1d_same", floats(2, 9, 4), [floats(2, 3, 2)], same((2,), (3,), 2), [2, 3, 2]),
     ("conv1d_causal", floats(2, 6, 2), [floats(3, 3, 2), floats(3)], causal(1), [1, 1]),
     ("conv1d_causal", floats(1, 4, 4), [floats(2, 2, 2)], causal(3, 2), [3, 2]),
+    ("conv_transpose2d", floats(2, 3, 4, 2), [floats(2, 3, 2, 3), floats(3)], transposed(1, 0, 0),
+     [1, 1, 0, 0, 0, 0, 1, 1]),
+    ("conv_transpose2d", floats(1, 3, 3, 4), [floats(4, 3, 4, 3), floats(6)], transposed((2, 3), (1, 2), (1, 2), 1, 2),
+     [2, 3, 1, 2, 1, 2, 1, 2]),
+    ("conv_transpose2d", floats(2, 2, 3, 3), [floats(3, 2, 3, 1)], transposed((1, 2), (1, 0), (1, 1), 2, 3),
+     [1, 2, 1, 0, 1, 1, 2, 3]),
+    ("conv_transpose2d", floats(1, 2, 2, 3), [floats(3, 1, 1, 2), floats(2)], transposed(3, 0, 2), [3, 3, 0, 0, 2, 2, 1, 1]),
+    ("conv_transpose1d", floats(2, 4, 3), [floats(3, 3, 2), floats(2)], transposed(2, 1, 1), [2, 1, 1, 1, 1]),
+    ("conv_transpose1d", floats(1, 5, 4), [floats(4, 2, 3)], transposed(1, 1, 2, 3, 2), [1, 1, 2, 3, 2]),
 ]
 
 write("conv", CASES)

@@ -520,14 +520,14 @@ static void conv_case(const char *kernel, const shape *s, float beta, bool with_
                  nw = (size_t)(s->f * s->kh * s->kw * s->c / or_one(s->g));
     const size_t ny = (size_t)(s->n * oh * ow * s->f), nf = (size_t)s->f;
     float *x = to_x ? output(nx, beta) : numbers(nx), *w = to_w ? output(nw, beta) : numbers(nw);
-    float *y = to_y ? output(ny, 0) : numbers(ny), *bias = numbers(nf);
+    float *y = to_y ? output(ny, beta) : numbers(ny), *bias = numbers(nf);
     const size_t n = to_x ? nx : to_w ? nw : ny;
     float *out = to_x ? x : to_w ? w : y;
     double *want = calloc(n, sizeof *want);
     conv_reference reference = { x, w, y, want };
     conv_products(s, to_x ? add_to_x : to_w ? add_to_w : add_to_y, &reference);
     for (size_t i = 0; i < n; i++)
-        want[i] += to_y ? (with_bias ? (double)bias[i % nf] : 0) : kept(beta, out[i]);
+        want[i] += (to_y && with_bias ? (double)bias[i % nf] : 0) + kept(beta, out[i]);
     array ax = upload(x, nx), aw = upload(w, nw), ab = upload(bias, nf), ay = upload(y, ny);
     dml_launch launch = { .kernel = kernel, .real = { beta } };
     set_shape(&launch, s);
@@ -551,7 +551,7 @@ static void conv_case(const char *kernel, const shape *s, float beta, bool with_
 static void test_conv2d_forward(void)
 {
     for (int s = quick; s < upto(CONV_SHAPES); s++)
-        for (int b = 0; b < 2; b++) conv_case("conv2d_forward", &conv_shapes[s], 0, b);
+        for (int b = 0; b < upto(BETAS); b++) conv_case("conv2d_forward", &conv_shapes[s], betas[b], b % 2);
 }
 
 static void test_conv2d_backward_input(void)

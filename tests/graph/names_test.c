@@ -6,6 +6,7 @@
 #include "ops/op_activation.h"
 #include "ops/op_arithmetic.h"
 #include "ops/op_conv2d.h"
+#include "ops/op_conv_transpose2d.h"
 #include "ops/op_dense.h"
 #include "ops/op_dropout.h"
 #include "ops/op_embedding.h"
@@ -371,6 +372,17 @@ static void descriptions_and_flops(void)
     dml_node *line = dml_input(graph, "line", DML_F32, 9, 2);
     check_says(dml_conv1d(line, &(dml_conv1d_options){ .filters = 3, .stride = 2 }),
                "3 filters, kernel 3, stride 2, padding 0", 4 * 3 * (2 * 3 * 2 + 1));
+    const dml_conv_transpose2d_options wider = {
+        .filters = 4, .stride = { 2, 1 }, .output_padding = { 1, 0 }, .dilation = { 1, 2 }, .groups = 2
+    };
+    dml_node *h = dml_conv2d(x, &(dml_conv2d_options){ .filters = 6, .same = true }); /* 8 x 7 x 6 */
+    check_says(
+        dml_conv_transpose2d(h, &wider),
+        "4 filters, kernel 3 x 3, stride 2 x 1, padding 0 x 0, output padding 1 x 0, dilation 1 x 2, 2 "
+        "groups",
+        8 * 7 * 6 * 2 * 3 * 3 * 2 + 18 * 11 * 4);
+    check_says(dml_conv_transpose1d(line, &(dml_conv_transpose1d_options){ .filters = 3, .no_bias = true }),
+               "3 filters, kernel 3, stride 1, padding 0, no bias", 9 * 2 * 2 * 3 * 3);
     dml_node *w = dml_parameter(graph, "w", dml_init_constant(0), 4, 3);
     check_says(dml_dense_with(r, w, NULL), "", 2 * 3 * 4);
     check_says(dml_relu(x), "", 8 * 7 * 3);

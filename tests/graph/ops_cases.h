@@ -5,6 +5,7 @@
 #include "ops/op_activation.h"
 #include "ops/op_arithmetic.h"
 #include "ops/op_conv2d.h"
+#include "ops/op_conv_transpose2d.h"
 #include "ops/op_dense.h"
 #include "ops/op_dropout.h"
 #include "ops/op_embedding.h"
@@ -289,6 +290,62 @@ static dml_node *conv1d_shared(dml_graph *g)
     const dml_conv1d_options o = { .padding_sides = { 0, 2 } };
     dml_node *h = dml_conv1d_with(line(g, 5, 4), w, b, &o);
     return dml_conv1d_with(dml_tanh(h), w, NULL, &(dml_conv1d_options){ .stride = 2, .causal = true });
+}
+
+static dml_node *transpose(dml_node *x, dml_conv_transpose2d_options options)
+{
+    return dml_conv_transpose2d(x, &options);
+}
+static dml_node *transpose_default(dml_graph *g)
+{
+    return transpose(image(g, 4, 3, 3), (dml_conv_transpose2d_options){ .filters = 2 });
+}
+static dml_node *transpose_strided(dml_graph *g)
+{
+    return transpose(image(g, 3, 4, 2), (dml_conv_transpose2d_options){ .filters = 5,
+                                                                        .kernel = { 3, 4 },
+                                                                        .stride = { 2, 3 },
+                                                                        .padding = { 1, 2 },
+                                                                        .output_padding = { 1, 2 } });
+}
+static dml_node *transpose_groups(dml_graph *g)
+{
+    dml_node *x = image(g, 4, 2, 6);
+    x = transpose(x, (dml_conv_transpose2d_options){
+                         .filters = 4, .groups = 2, .dilation = { 3, 2 }, .output_padding = { 2, 1 } });
+    return transpose(
+        x, (dml_conv_transpose2d_options){
+               .filters = 4, .kernel = { 2, 2 }, .stride = { 2, 2 }, .groups = 4, .no_bias = true });
+}
+/* Fewer lines than the kernel, gaps between the windows, and all of a window but one tap left out. */
+static dml_node *transpose_sparse(dml_graph *g)
+{
+    dml_node *x = image(g, 2, 1, 2);
+    x = transpose(x, (dml_conv_transpose2d_options){ .filters = 3, .kernel = { 1, 2 }, .stride = { 3, 4 } });
+    return transpose(x,
+                     (dml_conv_transpose2d_options){ .filters = 2, .kernel = { 3, 3 }, .padding = { 2, 1 } });
+}
+/* A 1 x 1 kernel, whose weights are a matrix, on an image that another layer reads too. */
+static dml_node *transpose_pointwise(dml_graph *g)
+{
+    dml_node *w = parameter4(g, 3, 1, 1, 3), *b = parameter(g, 1, 3, 0), *x = image(g, 3, 4, 3);
+    dml_node *h = dml_add(dml_conv_transpose2d_with(x, w, b, NULL), x);
+    return dml_conv_transpose2d_with(dml_relu(h), w, NULL,
+                                     &(dml_conv_transpose2d_options){ .stride = { 2, 2 } });
+}
+static dml_node *transpose1d_lines(dml_graph *g)
+{
+    const dml_conv_transpose1d_options o = { .filters = 4, .stride = 2, .padding = 1, .output_padding = 1 };
+    const dml_conv_transpose1d_options p = {
+        .filters = 6, .kernel = 2, .dilation = 3, .groups = 2, .no_bias = true
+    };
+    return dml_conv_transpose1d(dml_relu(dml_conv_transpose1d(line(g, 5, 3), &o)), &p);
+}
+static dml_node *transpose1d_shared(dml_graph *g)
+{
+    dml_node *w = dml_parameter(g, NULL, dml_init_constant(0), 4, 3, 4), *b = parameter(g, 1, 4, 0);
+    dml_node *h = dml_tanh(dml_conv_transpose1d_with(line(g, 5, 4), w, b, NULL));
+    return dml_add(dml_conv_transpose1d_with(h, w, b, &(dml_conv_transpose1d_options){ .padding = 1 }), h);
 }
 
 /* Without a bias, whose gradient a batch norm after it makes zero: only rounding errors would be compared. */
@@ -797,6 +854,13 @@ static const test_case cases[] = {
     CASE(conv1d, conv1d_lines, 3),
     CASE(conv1d, conv1d_causal, 3),
     CASE(conv1d, conv1d_shared, 2),
+    CASE(conv_transpose2d, transpose_default, 3),
+    CASE(conv_transpose2d, transpose_strided, 2),
+    CASE(conv_transpose2d, transpose_groups, 2),
+    CASE(conv_transpose2d, transpose_sparse, 2),
+    CASE(conv_transpose2d, transpose_pointwise, 3),
+    CASE(conv_transpose1d, transpose1d_lines, 3),
+    CASE(conv_transpose1d, transpose1d_shared, 2),
     CASE(max_pool2d, max_pool, 3),
     CASE(max_pool2d, max_pool_overlapping, 2),
     CASE(max_pool2d, max_pool_gaps, 2),

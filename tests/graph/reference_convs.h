@@ -3,6 +3,8 @@
 #ifndef DML_TESTS_GRAPH_REFERENCE_CONVS_H
 #define DML_TESTS_GRAPH_REFERENCE_CONVS_H
 
+#include "ops/op_conv_transpose2d.h"
+
 /* Samples as images; those of two dimensions are lines, images of height 1. */
 typedef struct reference_image {
     int h, w, c;
@@ -66,6 +68,33 @@ static void reference_conv2d(const dml_node *node, int rows, double *const *in, 
                            in[1][((f * o->kernel[0] + ky) * o->kernel[1] + kx) * of_group + k];
             }
         out[at] = sum;
+    }
+}
+
+/* Each pixel of x spreads over a window of y. */
+static void reference_conv_transpose(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const dml_conv_transpose2d_options *o = (const dml_conv_transpose2d_options *)node->attributes;
+    const reference_image d = reference_image_of(node->input[0]), e = reference_image_of(node);
+    const int of_x = d.c / o->groups, of_y = e.c / o->groups;
+    const int size[2] = { d.h, d.w };
+    int out_size[2];
+    for (int axis = 0; axis < 2; axis++)
+        out_size[axis] = (size[axis] - 1) * o->stride[axis] - 2 * o->padding[axis] +
+                         o->dilation[axis] * (o->kernel[axis] - 1) + o->output_padding[axis] + 1;
+    reference_has_size(node, out_size[0], out_size[1], o->filters);
+    for (int i = 0; i < rows * e.h * e.w * e.c; i++) out[i] = node->inputs > 2 ? in[2][i % e.c] : 0;
+    for (int at = 0; at < rows * d.h * d.w * d.c; at++) {
+        const int c = at % d.c, x = at / d.c % d.w, y = at / d.c / d.w % d.h, r = at / d.c / d.w / d.h;
+        for (int ky = 0; ky < o->kernel[0]; ky++)
+            for (int kx = 0; kx < o->kernel[1]; kx++) {
+                const int oy = y * o->stride[0] - o->padding[0] + ky * o->dilation[0];
+                const int ox = x * o->stride[1] - o->padding[1] + kx * o->dilation[1];
+                if (oy < 0 || oy >= e.h || ox < 0 || ox >= e.w) continue;
+                for (int k = 0; k < of_y; k++)
+                    out[((r * e.h + oy) * e.w + ox) * e.c + c / of_x * of_y + k] +=
+                        in[0][at] * in[1][((c * o->kernel[0] + ky) * o->kernel[1] + kx) * of_y + k];
+            }
     }
 }
 

@@ -236,6 +236,8 @@ static const reference_row *reference_of(const char *op)
         { "dense", reference_dense, 5e-7, 2e-6 },
         { "conv2d", reference_conv2d, 5e-7, 2e-6 },
         { "conv1d", reference_conv2d, 5e-7, 2e-6 },
+        { "conv_transpose2d", reference_conv_transpose, 5e-7, 2e-6 },
+        { "conv_transpose1d", reference_conv_transpose, 5e-7, 2e-6 },
         { "max_pool2d", reference_max_pool2d, 5e-7, 2e-6 },
         { "avg_pool2d", reference_avg_pool2d, 5e-7, 2e-6 },
         { "batch_norm", reference_batch_norm, 2e-6, 5e-6 },

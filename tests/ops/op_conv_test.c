@@ -4,6 +4,7 @@
 
 #include "graph/node.h"
 #include "graph/print.h"
+#include "ops/op_conv_transpose2d.h"
 #include "ops/op_pool2d.h"
 
 #include "../test.h"
@@ -96,9 +97,58 @@ static void bad_convolutions(void)
     dml_close(context);
 }
 
+#define TRANSPOSE(...) dml_conv_transpose2d(x, &(dml_conv_transpose2d_options){ .filters = 4, __VA_ARGS__ })
+
+static void transposed(void)
+{
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_graph *graph = dml_graph_create(context);
+    const dml_initializer zero = dml_init_constant(0);
+    dml_node *x = dml_input(graph, "x", DML_F32, 3, 5, 6), *l = dml_input(graph, "l", DML_F32, 4, 6);
+    dml_node *w = dml_parameter(graph, "w", zero, 6, 2, 3, 4), *t = dml_input(graph, "t", DML_I32, 4);
+    check_shape(TRANSPOSE(.groups = 2), "5 x 7 x 4");
+    check_shape(dml_graph_find(graph, "conv_transpose2d_1.weight"), "6 x 3 x 3 x 2");
+    check_shape(dml_conv_transpose2d_with(x, w, NULL, NULL), "4 x 7 x 4");
+    check_shape(dml_conv_transpose2d_with(x, w, NULL, &(dml_conv_transpose2d_options){ .groups = 3 }),
+                "4 x 7 x 12");
+    check_shape(dml_conv_transpose1d(l, &(dml_conv_transpose1d_options){ .filters = 2, .stride = 3 }),
+                "12 x 2");
+    check_shape(dml_graph_find(graph, "conv_transpose1d_1.weight"), "6 x 3 x 2");
+    REFUSED(dml_conv_transpose2d(NULL, NULL), DML_OK, "");
+    REFUSED(dml_conv_transpose2d(x, NULL), DML_ERROR_ARGUMENT, "conv_transpose2d: 0 filters of 3 x 3");
+    REFUSED(TRANSPOSE(.kernel = { -1, 0 }), DML_ERROR_ARGUMENT, "4 filters of -1 x 3");
+    REFUSED(TRANSPOSE(.stride = { -1, 0 }), DML_ERROR_ARGUMENT, "stride -1");
+    REFUSED(TRANSPOSE(.padding = { 0, -3 }), DML_ERROR_ARGUMENT, "padding -3");
+    REFUSED(TRANSPOSE(.dilation = { 0, -3 }), DML_ERROR_ARGUMENT, "dilation -3");
+    REFUSED(TRANSPOSE(.groups = 3), DML_ERROR_ARGUMENT, "3 groups asked for, of 6 channels and 4 filters");
+    REFUSED(TRANSPOSE(.groups = -2), DML_ERROR_ARGUMENT, "-2 groups");
+    REFUSED(TRANSPOSE(.output_padding = { 1, 0 }), DML_ERROR_ARGUMENT, "output padding 1 asked for");
+    REFUSED(TRANSPOSE(.output_padding = { 0, -1 }), DML_ERROR_ARGUMENT, "output padding -1 asked for");
+    REFUSED(TRANSPOSE(.padding = { 3, 0 }), DML_ERROR_SHAPE, "of an input of 3 x 5 x 6 nothing is left");
+    REFUSED(TRANSPOSE(.stride = { 2147483647, 1 }), DML_ERROR_SHAPE, "more than can be counted");
+    REFUSED(TRANSPOSE(.stride = { 1 << 20, 1 << 20 }), DML_ERROR_SHAPE, "conv_transpose2d");
+    REFUSED(dml_conv_transpose2d(l, &(dml_conv_transpose2d_options){ .filters = 2 }), DML_ERROR_SHAPE,
+            "its input is f32 4 x 6; it takes f32 images");
+    REFUSED(dml_conv_transpose1d(x, &(dml_conv_transpose1d_options){ .filters = 2 }), DML_ERROR_SHAPE,
+            "it takes f32 lines");
+    REFUSED(dml_conv_transpose1d(t, &(dml_conv_transpose1d_options){ .filters = 2 }), DML_ERROR_SHAPE,
+            "its input is i32 4");
+    REFUSED(dml_conv_transpose2d_with(x, NULL, NULL, NULL), DML_ERROR_ARGUMENT, "input 2 of 2 is NULL");
+    REFUSED(dml_conv_transpose2d_with(NULL, w, NULL, NULL), DML_ERROR_ARGUMENT, "input 1 of 2 is NULL");
+    REFUSED(dml_conv_transpose2d_with(x, w, w, NULL), DML_ERROR_SHAPE,
+            "its bias is 6 x 2 x 3 x 4, it must be 4");
+    REFUSED(dml_conv_transpose2d_with(x, w, NULL, &(dml_conv_transpose2d_options){ .filters = 5 }),
+            DML_ERROR_SHAPE, "for 5 filters of 2 x 3 over 6 channels they must be 6 x 2 x 3 x 5");
+    REFUSED(dml_conv_transpose2d_with(x, w, NULL, &(dml_conv_transpose2d_options){ .groups = 1 << 30 }),
+            DML_ERROR_ARGUMENT, "groups must divide both");
+    REFUSED(dml_conv_transpose1d_with(l, w, NULL, NULL), DML_ERROR_SHAPE, "its weights are 6 x 2 x 3 x 4");
+    dml_close(context);
+}
+
 int main(void)
 {
     RUN(convolutions);
     RUN(bad_convolutions);
+    RUN(transposed);
     return test_report("ops/op_conv");
 }
