@@ -16,6 +16,8 @@
     X(conv_transpose1d)                                                                                      \
     X(max_pool2d)                                                                                            \
     X(avg_pool2d)                                                                                            \
+    X(max_pool1d)                                                                                            \
+    X(avg_pool1d)                                                                                            \
     X(batch_norm)                                                                                            \
     X(layer_norm)                                                                                            \
     X(rms_norm)                                                                                              \

@@ -51,6 +51,22 @@ static dml_node *build(const conformance_case *c, dml_node *const *tensor)
             x, w, bias,
             &(dml_conv_transpose1d_options){
                 .stride = n[0], .padding = n[1], .output_padding = n[2], .dilation = n[3], .groups = n[4] });
+    const dml_pool2d_options pool = { .kernel = { n[0], n[1] },
+                                      .stride = { n[2], n[3] },
+                                      .padding = { n[4], n[5] },
+                                      .ceil_mode = n[6] != 0,
+                                      .count_include_pad = n[7] != 0 };
+    const dml_pool1d_options pool1 = { .kernel = n[0],
+                                       .stride = n[1],
+                                       .padding = n[2],
+                                       .ceil_mode = n[3] != 0,
+                                       .count_include_pad = n[4] != 0 };
+    if (strcmp(c->name, "max_pool2d") == 0) return dml_max_pool2d(x, &pool);
+    if (strcmp(c->name, "avg_pool2d") == 0) return dml_avg_pool2d(x, &pool);
+    if (strcmp(c->name, "max_pool1d") == 0) return dml_max_pool1d(x, &pool1);
+    if (strcmp(c->name, "avg_pool1d") == 0) return dml_avg_pool1d(x, &pool1);
+    if (strcmp(c->name, "global_max_pool2d") == 0) return dml_global_max_pool2d(x);
+    if (strcmp(c->name, "global_avg_pool1d") == 0) return dml_global_avg_pool1d(x);
     return NULL;
 }
 

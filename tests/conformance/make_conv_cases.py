@@ -66,6 +66,15 @@ def transposed(stride, padding, more, dilation=1, groups=1):
     return f
 
 
+def pool(kind, kernel, stride, padding, ceil, counts=None):
+    def f(x):
+        more = {} if counts is None else {"count_include_pad": bool(counts)}
+        function = getattr(F, f"{kind}_pool{x.dim() - 2}d")
+        return last(function(first(x), kernel, stride, padding, ceil_mode=bool(ceil), **more))
+
+    return f
+
+
 CASES = [
     ("conv2d", floats(2, 4, 5, 3), [floats(2, 3, 2, 3), floats(2)], conv2d((1, 1), (0, 0)), [1, 1, 0, 0, 1, 1, 1]),
     ("conv2d", floats(1, 7, 6, 4), [floats(6, 3, 3, 2), floats(6)], conv2d((2, 3), (2, 1), (3, 2), 2),
@@ -93,6 +102,18 @@ CASES = [
     ("conv_transpose2d", floats(1, 2, 2, 3), [floats(3, 1, 1, 2), floats(2)], transposed(3, 0, 2), [3, 3, 0, 0, 2, 2, 1, 1]),
     ("conv_transpose1d", floats(2, 4, 3), [floats(3, 3, 2), floats(2)], transposed(2, 1, 1), [2, 1, 1, 1, 1]),
     ("conv_transpose1d", floats(1, 5, 4), [floats(4, 2, 3)], transposed(1, 1, 2, 3, 2), [1, 1, 2, 3, 2]),
+    ("max_pool2d", floats(2, 5, 6, 2), [], pool("max", (3, 2), (2, 3), (1, 0), 0), [3, 2, 2, 3, 1, 0, 0]),
+    ("max_pool2d", floats(1, 6, 7, 2), [], pool("max", (3, 2), (2, 4), (1, 1), 1), [3, 2, 2, 4, 1, 1, 1]),
+    ("max_pool2d", floats(1, 4, 5, 2), [], pool("max", (2, 2), (3, 3), (0, 1), 1), [2, 2, 3, 3, 0, 1, 1]),
+    ("avg_pool2d", floats(2, 5, 6, 2), [], pool("avg", (3, 2), (2, 3), (1, 0), 0, 0), [3, 2, 2, 3, 1, 0, 0, 0]),
+    ("avg_pool2d", floats(1, 6, 7, 2), [], pool("avg", (4, 2), (2, 2), (2, 1), 0, 1), [4, 2, 2, 2, 2, 1, 0, 1]),
+    ("avg_pool2d", floats(1, 6, 7, 2), [], pool("avg", (3, 4), (2, 3), (1, 2), 1, 0), [3, 4, 2, 3, 1, 2, 1, 0]),
+    ("avg_pool2d", floats(1, 6, 7, 2), [], pool("avg", (4, 3), (3, 2), (1, 1), 1, 1), [4, 3, 3, 2, 1, 1, 1, 1]),
+    ("max_pool1d", floats(2, 8, 2), [], pool("max", 3, 3, 1, 1), [3, 3, 1, 1]),
+    ("avg_pool1d", floats(2, 8, 2), [], pool("avg", 3, 2, 1, 0, 0), [3, 2, 1, 0, 0]),
+    ("avg_pool1d", floats(2, 9, 2), [], pool("avg", 4, 3, 2, 1, 1), [4, 3, 2, 1, 1]),
+    ("global_max_pool2d", floats(2, 3, 2, 3), [], lambda x: x.amax((1, 2)), []),
+    ("global_avg_pool1d", floats(2, 5, 3), [], lambda x: x.mean(1), []),
 ]
 
 write("conv", CASES)

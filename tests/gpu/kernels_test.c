@@ -573,6 +573,7 @@ static const shape pool_shapes[] = {
     { 2, 7, 5, 3, 0, 2, 2, 2, 2, 0, 0, 0, 0, 0 },
     { 3, 9, 8, 5, 0, 3, 3, 2, 1, 1, 2, 0, 0, 0 },
     { 1, 6, 11, 7, 0, 2, 3, 3, 4, 1, 0, 0, 0, 0 },
+    { 2, 9, 8, 5, 1, 3, 4, 2, 3, 2, 2, 0, 0, 0 },                 /* means that count padding */
     { 1, 6, 5, 2, 0, 2, 3, INT32_MAX, INT32_MAX, 1, 0, 0, 0, 0 }, /* a place plus a stride is no int */
 };
 enum { POOL_SHAPES = sizeof pool_shapes / sizeof pool_shapes[0] };
@@ -605,7 +606,7 @@ static void pool_case(const shape *s, bool max, float beta, bool nans)
                                 const double value = (double)x[in];
                                 if (pass == 1) {
                                     want_dx[in] += max ? (best == h * s->w + w ? (double)dy[out] : 0)
-                                                       : (double)dy[out] / count;
+                                                       : (double)dy[out] / (s->f ? s->kh * s->kw : count);
                                     continue;
                                 }
                                 if (best < 0 || value > largest || (isnan(value) && !isnan(largest)))
@@ -613,7 +614,7 @@ static void pool_case(const shape *s, bool max, float beta, bool nans)
                                 sum += value, count++;
                             }
                     want_argmax[out] = best;
-                    want_y[out] = max ? largest : sum / count;
+                    want_y[out] = max ? largest : sum / (s->f ? s->kh * s->kw : count);
                 }
     array ax = upload(x, nx), ay = upload(y, ny), aa = upload(argmax, ny);
     array ady = upload(dy, ny), adx = upload(dx, nx);

@@ -372,6 +372,13 @@ static void descriptions_and_flops(void)
     dml_node *line = dml_input(graph, "line", DML_F32, 9, 2);
     check_says(dml_conv1d(line, &(dml_conv1d_options){ .filters = 3, .stride = 2 }),
                "3 filters, kernel 3, stride 2, padding 0", 4 * 3 * (2 * 3 * 2 + 1));
+    check_says(dml_max_pool1d(line, NULL), "kernel 2, stride 2, padding 0", 0);
+    check_says(dml_avg_pool1d(line, &(dml_pool1d_options){ .kernel = 3, .ceil_mode = true }),
+               "kernel 3, stride 3, padding 0, rounded up", 3 * 2 * 3);
+    check_says(dml_avg_pool2d(x, &(dml_pool2d_options){ .padding = { 1, 0 }, .count_include_pad = true }),
+               "kernel 2 x 2, stride 2 x 2, padding 1 x 0, padding counts", 5 * 3 * 3 * 4);
+    check_says(dml_max_pool2d(x, &(dml_pool2d_options){ .same = true }),
+               "kernel 2 x 2, stride 2 x 2, padding same", 0);
     const dml_conv_transpose2d_options wider = {
         .filters = 4, .stride = { 2, 1 }, .output_padding = { 1, 0 }, .dilation = { 1, 2 }, .groups = 2
     };

@@ -98,27 +98,41 @@ static void reference_conv_transpose(const dml_node *node, int rows, double *con
     }
 }
 
+/* PyTorch's rule for rounding up: one more window, if it begins before the image or the padding behind it. */
 static void reference_pool2d(const dml_node *node, int rows, const double *in, double *out, bool max)
 {
     const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
-    const int *d = node->input[0]->shape.dims, h = d[0], w = d[1], c = d[2];
-    const int oh = reference_places(h, o->kernel[0], o->stride[0], o->padding[0], o->padding[0]);
-    const int ow = reference_places(w, o->kernel[1], o->stride[1], o->padding[1], o->padding[1]);
-    CHECK(node->shape.ndim == 3 && node->shape.dims[0] == oh && node->shape.dims[1] == ow &&
-          node->shape.dims[2] == c);
+    const reference_image d = reference_image_of(node->input[0]);
+    const int size[2] = { d.h, d.w };
+    int before[2], places[2];
+    for (int axis = 0; axis < 2; axis++) {
+        const int kernel = o->kernel[axis], stride = o->stride[axis];
+        int behind = before[axis] = o->padding[axis];
+        if (o->same) {
+            const int wanted = (size[axis] + stride - 1) / stride;
+            while (reference_places(size[axis], kernel, stride, before[axis], behind) < wanted)
+                ++*(behind > before[axis] ? &before[axis] : &behind);
+        }
+        places[axis] = reference_places(size[axis], kernel, stride, before[axis], behind);
+        const int next = places[axis] * stride - before[axis];
+        if (o->ceil_mode && next - stride + kernel < size[axis] + behind && next < size[axis]) places[axis]++;
+    }
+    const int oh = places[0], ow = places[1], c = d.c;
+    reference_has_size(node, oh, ow, c);
     for (int at = 0; at < rows * oh * ow * c; at++) {
         const int k = at % c, x = at / c % ow, y = at / c / ow % oh, r = at / c / ow / oh;
         double sum = 0, largest = -HUGE_VAL;
         int count = 0;
         for (int ky = 0; ky < o->kernel[0]; ky++)
             for (int kx = 0; kx < o->kernel[1]; kx++) {
-                const int iy = y * o->stride[0] - o->padding[0] + ky;
-                const int ix = x * o->stride[1] - o->padding[1] + kx;
-                if (iy < 0 || iy >= h || ix < 0 || ix >= w) continue;
-                const double v = in[((r * h + iy) * w + ix) * c + k];
+                const int iy = y * o->stride[0] - before[0] + ky;
+                const int ix = x * o->stride[1] - before[1] + kx;
+                count += o->count_include_pad && iy < d.h + before[0] && ix < d.w + before[1];
+                if (iy < 0 || iy >= d.h || ix < 0 || ix >= d.w) continue;
+                const double v = in[((r * d.h + iy) * d.w + ix) * c + k];
                 if (v > largest) largest = v;
                 sum += v;
-                count++;
+                count += !o->count_include_pad;
             }
         out[at] = max ? largest : sum / count;
     }

@@ -240,6 +240,8 @@ static const reference_row *reference_of(const char *op)
         { "conv_transpose1d", reference_conv_transpose, 5e-7, 2e-6 },
         { "max_pool2d", reference_max_pool2d, 5e-7, 2e-6 },
         { "avg_pool2d", reference_avg_pool2d, 5e-7, 2e-6 },
+        { "max_pool1d", reference_max_pool2d, 5e-7, 2e-6 },
+        { "avg_pool1d", reference_avg_pool2d, 5e-7, 2e-6 },
         { "batch_norm", reference_batch_norm, 2e-6, 5e-6 },
         { "layer_norm", reference_sample_norm, 2e-6, 5e-6 },
         { "rms_norm", reference_sample_norm, 2e-6, 5e-6 },

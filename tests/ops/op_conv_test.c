@@ -145,10 +145,54 @@ static void transposed(void)
     dml_close(context);
 }
 
+#define AVG(...) dml_avg_pool2d(x, &(dml_pool2d_options){ __VA_ARGS__ })
+#define MAX(...) dml_max_pool2d(x, &(dml_pool2d_options){ __VA_ARGS__ })
+#define AVG1(...) dml_avg_pool1d(l, &(dml_pool1d_options){ __VA_ARGS__ })
+
+static void pools(void)
+{
+    enum { MOST = 2147483647 };
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *x = dml_input(graph, "x", DML_F32, 7, 8, 3), *l = dml_input(graph, "l", DML_F32, 9, 3);
+    check_shape(MAX(.ceil_mode = true), "4 x 4 x 3");
+    check_shape(MAX(.ceil_mode = true, .kernel = { 3, 3 }, .stride = { 4, 4 }), "2 x 2 x 3");
+    check_shape(MAX(.ceil_mode = true, .kernel = { 1, 1 }, .stride = { 5, 9 }), "2 x 1 x 3");
+    check_shape(AVG(.ceil_mode = true, .kernel = { 2, 2 }, .stride = { 4, 4 }, .padding = { 1, 1 }),
+                "2 x 3 x 3");
+    check_shape(AVG(.ceil_mode = true, .kernel = { 2, 9 }, .stride = { MOST, MOST }, .padding = { 0, 1 }),
+                "1 x 1 x 3");
+    check_shape(AVG(.same = true, .kernel = { 9, 2 }, .stride = { 3, 3 }), "3 x 3 x 3");
+    check_shape(dml_global_max_pool2d(x), "3");
+    check_shape(dml_global_max_pool1d(l), "3");
+    check_shape(dml_global_avg_pool1d(l), "3");
+    check_shape(AVG1(.kernel = 4), "2 x 3");
+    check_shape(AVG1(.same = true), "5 x 3");
+    REFUSED(AVG(.same = true, .padding = { 0, 1 }), DML_ERROR_ARGUMENT, "same and padding");
+    REFUSED(AVG(.same = true, .ceil_mode = true), DML_ERROR_ARGUMENT, "same and padding, ceil_mode");
+    REFUSED(AVG(.same = true, .count_include_pad = true), DML_ERROR_ARGUMENT, "same and padding");
+    REFUSED(MAX(.count_include_pad = true), DML_ERROR_ARGUMENT, "padding never wins");
+    check_shape(MAX(.ceil_mode = true, .kernel = { 8, 2 }), "1 x 4 x 3");
+    REFUSED(MAX(.ceil_mode = true, .kernel = { 8, 1 }, .stride = { 1, 1 }), DML_ERROR_SHAPE,
+            "doesn't fit an input of 7 x 8 x 3");
+    REFUSED(AVG(.kernel = { -1, 1 }, .same = true), DML_ERROR_ARGUMENT, "kernel -1");
+    REFUSED(AVG(.stride = { -1, 1 }, .same = true), DML_ERROR_ARGUMENT, "stride -1");
+    REFUSED(AVG1(.padding = 2), DML_ERROR_ARGUMENT, "padding 2 asked for");
+    REFUSED(AVG1(.kernel = 10), DML_ERROR_SHAPE, "a window of 1 x 10 doesn't fit an input of 9 x 3");
+    REFUSED(dml_max_pool1d(x, NULL), DML_ERROR_SHAPE, "it takes f32 lines");
+    REFUSED(dml_max_pool2d(l, NULL), DML_ERROR_SHAPE, "it takes f32 images");
+    REFUSED(dml_global_max_pool2d(l), DML_ERROR_SHAPE, "it takes f32 images");
+    REFUSED(dml_global_avg_pool1d(x), DML_ERROR_SHAPE, "it takes f32 lines");
+    REFUSED(dml_max_pool1d(NULL, NULL), DML_OK, "");
+    REFUSED(dml_global_max_pool2d(NULL), DML_OK, "");
+    dml_close(context);
+}
+
 int main(void)
 {
     RUN(convolutions);
     RUN(bad_convolutions);
     RUN(transposed);
+    RUN(pools);
     return test_report("ops/op_conv");
 }
