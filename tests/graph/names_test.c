@@ -354,6 +354,8 @@ static void descriptions_and_flops(void)
     check_says(dml_node_input(dml_global_avg_pool2d(x), 0), "kernel 8 x 7, stride 8 x 7, padding 0 x 0",
                3 * 8 * 7);
     check_says(dml_batch_norm(x, NULL), "epsilon 1e-05, momentum 0.1", 4 * 8 * 7 * 3);
+    check_says(dml_batch_norm(x, &(dml_batch_norm_options){ .all_ranks = true }),
+               "epsilon 1e-05, momentum 0.1, over all ranks", 4 * 8 * 7 * 3);
     check_says(dml_batch_norm(r, &(dml_batch_norm_options){ .epsilon = 0.5f, .frozen = true }),
                "epsilon 0.5, frozen", 4 * 3);
     check_says(dml_layer_norm(x, NULL), "epsilon 1e-05", 7 * 8 * 7 * 3);
