@@ -14,6 +14,7 @@
     X(conv1d)                                                                                                \
     X(conv_transpose2d)                                                                                      \
     X(conv_transpose1d)                                                                                      \
+    X(local2d)                                                                                               \
     X(max_pool2d)                                                                                            \
     X(avg_pool2d)                                                                                            \
     X(max_pool1d)                                                                                            \

@@ -1,6 +1,7 @@
 /* Convolutions and pooling against what PyTorch computed. */
 #include "ops/op_conv2d.h"
 #include "ops/op_conv_transpose2d.h"
+#include "ops/op_local2d.h"
 #include "ops/op_pool2d.h"
 
 #include "conformance.h"
@@ -51,6 +52,9 @@ static dml_node *build(const conformance_case *c, dml_node *const *tensor)
             x, w, bias,
             &(dml_conv_transpose1d_options){
                 .stride = n[0], .padding = n[1], .output_padding = n[2], .dilation = n[3], .groups = n[4] });
+    if (strcmp(c->name, "local2d") == 0)
+        return dml_local2d_with(x, w, bias,
+                                &(dml_local2d_options){ .kernel = { n[0], n[1] }, .stride = { n[2], n[3] } });
     const dml_pool2d_options pool = { .kernel = { n[0], n[1] },
                                       .stride = { n[2], n[3] },
                                       .padding = { n[4], n[5] },

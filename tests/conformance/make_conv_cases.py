@@ -75,6 +75,17 @@ def pool(kind, kernel, stride, padding, ceil, counts=None):
     return f
 
 
+def local(kernel, stride):
+    def f(x, w, b=None):
+        n, c, (kh, kw) = len(x), x.shape[-1], kernel
+        columns = F.unfold(first(x), kernel, stride=stride)  # (N, C kh kw, places)
+        columns = columns.reshape(n, c, kh * kw, -1).transpose(1, 2).reshape(n, kh * kw * c, -1)
+        y = torch.einsum("nkp,pfk->npf", columns, w.flatten(0, 1)).reshape(n, *w.shape[:3])
+        return y if b is None else y + b
+
+    return f
+
+
 CASES = [
     ("conv2d", floats(2, 4, 5, 3), [floats(2, 3, 2, 3), floats(2)], conv2d((1, 1), (0, 0)), [1, 1, 0, 0, 1, 1, 1]),
     ("conv2d", floats(1, 7, 6, 4), [floats(6, 3, 3, 2), floats(6)], conv2d((2, 3), (2, 1), (3, 2), 2),
@@ -114,6 +125,8 @@ CASES = [
     ("avg_pool1d", floats(2, 9, 2), [], pool("avg", 4, 3, 2, 1, 1), [4, 3, 2, 1, 1]),
     ("global_max_pool2d", floats(2, 3, 2, 3), [], lambda x: x.amax((1, 2)), []),
     ("global_avg_pool1d", floats(2, 5, 3), [], lambda x: x.mean(1), []),
+    ("local2d", floats(2, 4, 5, 2), [floats(2, 3, 2, 18), floats(2, 3, 2)], local((3, 3), (1, 1)), [3, 3, 1, 1]),
+    ("local2d", floats(3, 5, 5, 1), [floats(2, 2, 3, 6)], local((2, 3), (3, 2)), [2, 3, 3, 2]),
 ]
 
 write("conv", CASES)

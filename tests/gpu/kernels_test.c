@@ -669,6 +669,8 @@ static void test_avg_pool2d_backward(void)
         for (int b = 0; b < upto(BETAS); b++) pool_case(&pool_shapes[s], false, betas[b], false);
 }
 
+#include "local2d_cases.h"
+
 static void test_sum_rows(void)
 {
     static const int shapes[][3] = { { 1, 1, 1 }, { 100, 37, 3 }, { 15, 16, 1 }, { 3, 50, 2 }, { 0, 5, 2 } };

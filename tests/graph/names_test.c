@@ -10,6 +10,7 @@
 #include "ops/op_dense.h"
 #include "ops/op_dropout.h"
 #include "ops/op_embedding.h"
+#include "ops/op_local2d.h"
 #include "ops/op_loss.h"
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
@@ -381,6 +382,8 @@ static void descriptions_and_flops(void)
                "kernel 2 x 2, stride 2 x 2, padding 1 x 0, padding counts", 5 * 3 * 3 * 4);
     check_says(dml_max_pool2d(x, &(dml_pool2d_options){ .same = true }),
                "kernel 2 x 2, stride 2 x 2, padding same", 0);
+    check_says(dml_local2d(x, &(dml_local2d_options){ .filters = 2, .stride = { 2, 1 } }),
+               "2 filters, kernel 3 x 3, stride 2 x 1", 3 * 5 * 2 * (2 * 3 * 3 * 3 + 1));
     const dml_conv_transpose2d_options wider = {
         .filters = 4, .stride = { 2, 1 }, .output_padding = { 1, 0 }, .dilation = { 1, 2 }, .groups = 2
     };

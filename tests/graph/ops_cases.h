@@ -9,6 +9,7 @@
 #include "ops/op_dense.h"
 #include "ops/op_dropout.h"
 #include "ops/op_embedding.h"
+#include "ops/op_local2d.h"
 #include "ops/op_loss.h"
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
@@ -401,6 +402,25 @@ static dml_node *avg_pool1d_lines(dml_graph *g)
 static dml_node *avg_pool1d_global(dml_graph *g)
 {
     return dml_dense(dml_global_avg_pool1d(line(g, 6, 3)), 2);
+}
+
+static dml_node *local_default(dml_graph *g)
+{
+    return dml_local2d(image(g, 5, 6, 2), &(dml_local2d_options){ .filters = 3 });
+}
+static dml_node *local_strided(dml_graph *g)
+{
+    const dml_local2d_options o = { .filters = 2, .kernel = { 2, 4 }, .stride = { 3, 1 }, .no_bias = true };
+    return dml_local2d(image(g, 6, 7, 3), &o);
+}
+static dml_node *local_shared(dml_graph *g)
+{
+    const dml_local2d_options o = { .kernel = { 2, 2 }, .stride = { 1, 2 } };
+    dml_node *w = parameter4(g, 2, 2, 4, 12), *b = dml_parameter(g, NULL, dml_init_constant(0), 2, 2, 4);
+    dml_node *x = image(g, 3, 4, 3);
+    dml_node *h = dml_tanh(dml_local2d_with(x, w, b, &o));
+    return dml_add(dml_mul(dml_local2d_with(x, w, NULL, &o), h),
+                   dml_slice(dml_slice(dml_pad(x, 2, 0, 1), 0, 0, 2), 1, 0, 2));
 }
 
 /* Without a bias, whose gradient a batch norm after it makes zero: only rounding errors would be compared. */
@@ -916,6 +936,9 @@ static const test_case cases[] = {
     CASE(conv_transpose2d, transpose_pointwise, 3),
     CASE(conv_transpose1d, transpose1d_lines, 3),
     CASE(conv_transpose1d, transpose1d_shared, 2),
+    CASE(local2d, local_default, 3),
+    CASE(local2d, local_strided, 2),
+    CASE(local2d, local_shared, 3),
     CASE(max_pool2d, max_pool, 3),
     CASE(max_pool2d, max_pool_overlapping, 2),
     CASE(max_pool2d, max_pool_gaps, 2),

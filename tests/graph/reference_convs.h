@@ -4,6 +4,7 @@
 #define DML_TESTS_GRAPH_REFERENCE_CONVS_H
 
 #include "ops/op_conv_transpose2d.h"
+#include "ops/op_local2d.h"
 
 /* Samples as images; those of two dimensions are lines, images of height 1. */
 typedef struct reference_image {
@@ -95,6 +96,27 @@ static void reference_conv_transpose(const dml_node *node, int rows, double *con
                     out[((r * e.h + oy) * e.w + ox) * e.c + c / of_x * of_y + k] +=
                         in[0][at] * in[1][((c * o->kernel[0] + ky) * o->kernel[1] + kx) * of_y + k];
             }
+    }
+}
+
+static void reference_local2d(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const dml_local2d_options *o = (const dml_local2d_options *)node->attributes;
+    const reference_image d = reference_image_of(node->input[0]);
+    const int oh = reference_places(d.h, o->kernel[0], o->stride[0], 0, 0);
+    const int ow = reference_places(d.w, o->kernel[1], o->stride[1], 0, 0);
+    reference_has_size(node, oh, ow, o->filters);
+    for (int at = 0; at < rows * oh * ow * o->filters; at++) {
+        const int weights = at % (oh * ow * o->filters), place = weights / o->filters;
+        const int y = place / ow, x = place % ow, r = at / (oh * ow * o->filters);
+        double sum = node->inputs > 2 ? in[2][weights] : 0;
+        for (int ky = 0; ky < o->kernel[0]; ky++)
+            for (int kx = 0; kx < o->kernel[1]; kx++)
+                for (int k = 0; k < d.c; k++)
+                    sum +=
+                        in[0][((r * d.h + y * o->stride[0] + ky) * d.w + x * o->stride[1] + kx) * d.c + k] *
+                        in[1][((weights * o->kernel[0] + ky) * o->kernel[1] + kx) * d.c + k];
+        out[at] = sum;
     }
 }
 

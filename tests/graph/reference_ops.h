@@ -238,6 +238,7 @@ static const reference_row *reference_of(const char *op)
         { "conv1d", reference_conv2d, 5e-7, 2e-6 },
         { "conv_transpose2d", reference_conv_transpose, 5e-7, 2e-6 },
         { "conv_transpose1d", reference_conv_transpose, 5e-7, 2e-6 },
+        { "local2d", reference_local2d, 5e-7, 2e-6 },
         { "max_pool2d", reference_max_pool2d, 5e-7, 2e-6 },
         { "avg_pool2d", reference_avg_pool2d, 5e-7, 2e-6 },
         { "max_pool1d", reference_max_pool2d, 5e-7, 2e-6 },

@@ -5,6 +5,7 @@
 #include "graph/node.h"
 #include "graph/print.h"
 #include "ops/op_conv_transpose2d.h"
+#include "ops/op_local2d.h"
 #include "ops/op_pool2d.h"
 
 #include "../test.h"
@@ -188,11 +189,45 @@ static void pools(void)
     dml_close(context);
 }
 
+#define LOCAL(...) dml_local2d(x, &(dml_local2d_options){ __VA_ARGS__ })
+
+static void locally_connected(void)
+{
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_graph *graph = dml_graph_create(context);
+    const dml_initializer zero = dml_init_constant(0);
+    dml_node *x = dml_input(graph, "x", DML_F32, 4, 5, 2), *l = dml_input(graph, "l", DML_F32, 9, 3);
+    dml_node *w = dml_parameter(graph, "w", zero, 2, 3, 4, 18), *b = dml_parameter(graph, "b", zero, 4);
+    check_shape(LOCAL(.filters = 4), "2 x 3 x 4");
+    check_shape(dml_graph_find(graph, "local2d_1.weight"), "2 x 3 x 4 x 18");
+    check_shape(dml_graph_find(graph, "local2d_1.bias"), "2 x 3 x 4");
+    check_shape(dml_local2d_with(x, w, NULL, NULL), "2 x 3 x 4");
+    REFUSED(dml_local2d(NULL, NULL), DML_OK, "");
+    REFUSED(dml_local2d(x, NULL), DML_ERROR_ARGUMENT, "local2d: 0 filters of 3 x 3");
+    REFUSED(LOCAL(.filters = 1, .kernel = { 5, 1 }), DML_ERROR_SHAPE, "1 filters of 5 x 1");
+    REFUSED(LOCAL(.filters = 1, .stride = { -1, 1 }), DML_ERROR_SHAPE, "with stride -1 x 1");
+    REFUSED(dml_local2d(l, &(dml_local2d_options){ .filters = 1 }), DML_ERROR_SHAPE, "over 9 x 3");
+    REFUSED(dml_local2d_with(x, NULL, NULL, NULL), DML_ERROR_ARGUMENT, "input 2 of 2 is NULL");
+    REFUSED(dml_local2d_with(NULL, w, NULL, NULL), DML_ERROR_ARGUMENT, "input 1 of 2 is NULL");
+    REFUSED(dml_local2d_with(l, w, NULL, NULL), DML_ERROR_SHAPE, "it takes f32 images");
+    REFUSED(dml_local2d_with(x, w, b, NULL), DML_ERROR_SHAPE, "its bias is 4, it must be 2 x 3 x 4");
+    REFUSED(dml_local2d_with(x, b, NULL, &(dml_local2d_options){ .filters = 4 }), DML_ERROR_SHAPE,
+            "its weights are 4, they must be 2 x 3 x 4 x 18");
+    REFUSED(dml_local2d_with(x, w, NULL, &(dml_local2d_options){ .kernel = { 2, 3 } }), DML_ERROR_SHAPE,
+            "they must be 3 x 3 x 4 x 12");
+    REFUSED(dml_local2d_with(x, w, NULL, &(dml_local2d_options){ .kernel = { -2, 3 } }), DML_ERROR_ARGUMENT,
+            "kernel -2");
+    REFUSED(dml_local2d_with(x, w, NULL, &(dml_local2d_options){ .kernel = { 7, 3 } }), DML_ERROR_SHAPE,
+            "a kernel of 7 x 3 doesn't fit an input of 4 x 5 x 2");
+    dml_close(context);
+}
+
 int main(void)
 {
     RUN(convolutions);
     RUN(bad_convolutions);
     RUN(transposed);
     RUN(pools);
+    RUN(locally_connected);
     return test_report("ops/op_conv");
 }
