@@ -481,8 +481,8 @@ DML_API const char *dml_bf16gemm_isa(dml_pool *pool);
 #define DML_KERNELS_CONV2D_H
 
 /* x (N, H, W, C), w (F, KH, KW, C / groups), bias (F), y (N, OH, OW, F). Padding is with zeros, the same on
-   both sides. Taps lie `dilation` pixels apart. Of g groups, group i makes filters i F/g .. from channels i
-   C/g ..; with groups = C = F the convolution is depthwise. */
+   both sides unless the size of y says otherwise. Taps lie `dilation` pixels apart. Of g groups, group i
+   makes filters i F/g .. from channels i C/g ..; with groups = C = F the convolution is depthwise. */
 typedef struct dml_conv2d_shape {
     int batch, height, width, channels; /* N, H, W, C */
     int filters;                        /* F */
@@ -491,6 +491,8 @@ typedef struct dml_conv2d_shape {
     int pad_h, pad_w;
     int dilation_h, dilation_w; /* 0: 1 */
     int groups;                 /* a divisor of C and F; 0: 1 */
+    int out_h, out_w; /* OH and OW: behind the images is as much padding as these need, more or less than
+                         before them; 0: dml_conv2d_output_size says */
 } dml_conv2d_shape;
 
 /* (in + 2 pad - kernel) / stride + 1, or 0 when the kernel doesn't fit. */
@@ -501,9 +503,10 @@ DML_API int dml_conv2d_output_size(int in, int kernel, int stride, int pad);
 DML_API int dml_conv2d_extent(int kernel, int dilation);
 
 /* Each returns DML_ERROR_ARGUMENT for a shape with a size below 1 (batch may be 0, pads are 0 or more), a
-   kernel that doesn't fit, groups that don't divide C and F, an array that is NULL though it has elements, an
-   activation that there isn't, or arrays larger than any memory, before anything is written. Bitwise the same
-   for any number of threads and any scratch of the pool; allocates nothing. */
+   kernel that doesn't fit where the size of y isn't given, groups that don't divide C and F, an array that is
+   NULL though it has elements, an activation that there isn't, or arrays larger than any memory, before
+   anything is written. Bitwise the same for any number of threads and any scratch of the pool; allocates
+   nothing. */
 
 /* y = conv(x, w) + bias; bias may be NULL. */
 DML_API dml_status dml_conv2d_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
@@ -532,19 +535,59 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
 
 #endif
 
+/* ---- kernels/local2d.h ---- */
+
+/* local2d.h: two-dimensional convolution whose weights differ from place to place, on raw arrays. */
+#ifndef DML_KERNELS_LOCAL2D_H
+#define DML_KERNELS_LOCAL2D_H
+
+/* x (N, H, W, C), w (OH, OW, F, KH, KW, C), y (N, OH, OW, F), OH = (H - KH) / stride_h + 1 and OW likewise:
+   there is no padding. */
+typedef struct dml_local2d_shape {
+    int batch, height, width, channels; /* N, H, W, C */
+    int filters;                        /* F */
+    int kernel_h, kernel_w;
+    int stride_h, stride_w;
+} dml_local2d_shape;
+
+/* Products of the samples' lines under each place and its weights, places shared out among the threads.
+   DML_ERROR_ARGUMENT, with nothing written, for a size below 1 (batch may be 0), a kernel that doesn't fit,
+   an image or a sample of y or a place's weights that an int can't count, or larger arrays than any memory.
+   Bitwise the same for any number of threads and any scratch; allocates nothing. With beta = 0 what is
+   written is not read. */
+
+/* y(n, oh, ow, f) = sum of x(n, oh stride_h + i, ow stride_w + j, c) w(oh, ow, f, i, j, c) */
+DML_API dml_status dml_local2d_forward(dml_pool *pool, const dml_local2d_shape *shape, const float *x,
+                                       const float *w, float *y);
+
+/* dx = dy/dx^T dy + beta dx; dw = dy/dw^T dy + beta dw */
+DML_API dml_status dml_local2d_backward_input(dml_pool *pool, const dml_local2d_shape *shape, const float *dy,
+                                              const float *w, float beta, float *dx);
+DML_API dml_status dml_local2d_backward_weights(dml_pool *pool, const dml_local2d_shape *shape,
+                                                const float *x, const float *dy, float beta, float *dw);
+
+/* What the three use, for dml_pool_reserve; zeros for a bad shape. */
+DML_API dml_scratch dml_local2d_scratch(const dml_local2d_shape *shape);
+
+#endif
+
 /* ---- kernels/pool2d.h ---- */
 
 /* pool2d.h: max and average pooling on raw arrays. */
 #ifndef DML_KERNELS_POOL2D_H
 #define DML_KERNELS_POOL2D_H
 
-/* x (N, H, W, C), y (N, OH, OW, C), OH = dml_conv2d_output_size(H, kernel_h, stride_h, pad_h). A pad must be
-   smaller than its kernel, so that each window holds at least one input; H W and OH OW each fit an int. */
+/* x (N, H, W, C), y (N, OH, OW, C). A pad must be smaller than its kernel, and each window begin before the
+   image's end, so that it holds at least one input; H W and OH OW each fit an int. */
 typedef struct dml_pool2d_shape {
     int batch, height, width, channels; /* N, H, W, C */
     int kernel_h, kernel_w;
     int stride_h, stride_w;
     int pad_h, pad_w;
+    int out_h,
+        out_w; /* OH and OW: the last windows may end behind the image; 0: dml_conv2d_output_size says */
+    bool count_padding; /* a mean is of as many numbers as there are places of the window in the image and the
+                           pads on both its sides; else of those in the image */
 } dml_pool2d_shape;
 
 /* DML_ERROR_ARGUMENT for a bad shape, before anything is written. Bitwise the same for any number of threads;
@@ -565,7 +608,7 @@ DML_API dml_status dml_max_pool2d_of_relu_forward(dml_pool *pool, const dml_pool
 DML_API dml_status dml_max_pool2d_backward(dml_pool *pool, const dml_pool2d_shape *shape,
                                            const int32_t *argmax, const float *dy, float beta, float *dx);
 
-/* y = the mean of each window's inputs; padding is not counted. */
+/* y = the mean of each window's inputs. */
 DML_API dml_status dml_avg_pool2d_forward(dml_pool *pool, const dml_pool2d_shape *shape, const float *x,
                                           float *y);
 DML_API dml_status dml_avg_pool2d_backward(dml_pool *pool, const dml_pool2d_shape *shape, const float *dy,
@@ -1284,8 +1327,9 @@ typedef struct dml_program dml_program;
 /* What is looked for in every value and gradient, as soon as an op has made it. The first one found ends the
    run with DML_ERROR_NUMBER and a sentence: which op of which name, forward or backward, which element, how
    many there are, and the ranges of what the op was given; inputs and parameters are looked at first. It
-   takes more memory, since ops then work neither in place nor as one, and a step that is several times as
-   long (on a device of its own memory much longer: all is read back). Results are the same bits. */
+   takes about twice the arena, since ops then work neither in place nor as one, and a third more time for a
+   small convolutional network; much more on a device of its own memory, where all is read back. Results are
+   the same bits. */
 typedef enum dml_check {
     DML_CHECK_NOTHING,
     DML_CHECK_NAN,   /* NaNs: where masks of -infinity are in use */
@@ -1484,7 +1528,7 @@ DML_API dml_node *dml_dense_with(dml_node *x, dml_node *w, dml_node *bias);
 
 /* ---- ops/op_conv2d.h ---- */
 
-/* op_conv2d.h: the convolution layer. */
+/* op_conv2d.h: the convolution layers. */
 #ifndef DML_OPS_OP_CONV2D_H
 #define DML_OPS_OP_CONV2D_H
 
@@ -1492,15 +1536,19 @@ typedef struct dml_conv2d_options {
     int filters;    /* output channels, at least 1: there is no default (dml_conv2d_with: the weights') */
     int kernel[2];  /* height, width; 0: 3 (dml_conv2d_with: the weights') */
     int stride[2];  /* 0: 1 */
-    int padding[2]; /* zeros on both sides; 0: none */
+    int padding[2]; /* zeros on both sides; 0: none, which is what others call "valid" */
     bool no_bias;
     int dilation[2]; /* how far apart the taps lie; 0: 1 */
     int groups;      /* a divisor of the channels and of the filters, which are then connected group by group;
                         as many as channels: depthwise; 0: 1 */
+    int padding_sides[4]; /* instead of padding: zeros at the top, bottom, left and right */
+    bool same; /* instead of both: the zeros that make OH = H / stride, rounded up; of an odd number of them
+                  one more at the bottom and at the right (Keras' and PyTorch's "same") */
 } dml_conv2d_options;
 
 /* A layer with parameters of its own: x (H, W, C) -> (OH, OW, filters), weights [filters, kh, kw,
-   C / groups], He-initialised, bias zero. OH = (H + 2 padding - (kh - 1) dilation - 1) / stride + 1. */
+   C / groups], He-initialised, bias zero. OH = (H + 2 padding - (kh - 1) dilation - 1) / stride + 1, where 2
+   padding is the zeros of both sides. */
 DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options);
 
 /* The same on parameters of the caller's: shared with another layer, begun in another way, frozen. w
@@ -1508,6 +1556,98 @@ DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options);
    otherwise; bias (filters) or NULL for none. NULL options: all defaults. */
 DML_API dml_node *dml_conv2d_with(dml_node *x, dml_node *w, dml_node *bias,
                                   const dml_conv2d_options *options);
+
+/* As dml_conv2d_options, along the one axis. */
+typedef struct dml_conv1d_options {
+    int filters, kernel, stride, padding;
+    bool no_bias;
+    int dilation, groups;
+    int padding_sides[2]; /* before and behind */
+    bool same;
+    bool causal; /* instead: all zeros before, as many as the taps reach back: no output looks ahead */
+} dml_conv1d_options;
+
+/* x (L, C) -> (OL, filters), weights [filters, k, C / groups], He-initialised, bias zero: dml_conv2d of
+   images of height 1. */
+DML_API dml_node *dml_conv1d(dml_node *x, const dml_conv1d_options *options);
+
+/* The same on parameters of the caller's: w [filters, k, C / groups]. */
+DML_API dml_node *dml_conv1d_with(dml_node *x, dml_node *w, dml_node *bias,
+                                  const dml_conv1d_options *options);
+
+#endif
+
+/* ---- ops/op_conv_transpose2d.h ---- */
+
+/* op_conv_transpose2d.h: transposed convolutions, also called deconvolutions: the layers that make images
+   larger, as the input's gradient of a convolution does. */
+#ifndef DML_OPS_OP_CONV_TRANSPOSE2D_H
+#define DML_OPS_OP_CONV_TRANSPOSE2D_H
+
+typedef struct dml_conv_transpose2d_options {
+    int filters;           /* output channels, at least 1: there is no default (_with: the weights') */
+    int kernel[2];         /* height, width; 0: 3 (_with: the weights') */
+    int stride[2];         /* how far apart in y the pixels of x spread; 0: 1 */
+    int padding[2];        /* lines that are left out of y on both sides */
+    int output_padding[2]; /* lines that y has more at the bottom and at the right: which of the sizes that a
+                              convolution of that stride would make the same of; less than the stride or the
+                              dilation */
+    bool no_bias;
+    int dilation[2]; /* how far apart the taps lie; 0: 1 */
+    int groups;      /* a divisor of the channels and of the filters; 0: 1 */
+} dml_conv_transpose2d_options;
+
+/* A layer with parameters of its own: x (H, W, C) -> (OH, OW, filters), weights [C, kh, kw, filters /
+   groups], bias zero: what the input's gradient of a convolution (dml_conv2d) from (OH, OW, filters) to x
+   would be, and PyTorch's ConvTranspose2d. OH = (H - 1) stride - 2 padding + (kh - 1) dilation + 1 +
+   output_padding. The weights are He-initialised for as many numbers as each output is the mean sum of, kh kw
+   C / (groups stride stride). Source: Dumoulin, Visin, "A guide to convolution arithmetic for deep learning",
+   2016, chapter 4. */
+DML_API dml_node *dml_conv_transpose2d(dml_node *x, const dml_conv_transpose2d_options *options);
+
+/* The same on parameters of the caller's: w [C, kh, kw, filters / groups] says how large a kernel, and how
+   many filters; the options must not say otherwise. bias (filters) or NULL for none. NULL options: all
+   defaults. */
+DML_API dml_node *dml_conv_transpose2d_with(dml_node *x, dml_node *w, dml_node *bias,
+                                            const dml_conv_transpose2d_options *options);
+
+/* As dml_conv_transpose2d_options, along the one axis. */
+typedef struct dml_conv_transpose1d_options {
+    int filters, kernel, stride, padding, output_padding;
+    bool no_bias;
+    int dilation, groups;
+} dml_conv_transpose1d_options;
+
+/* x (L, C) -> (OL, filters), weights [C, k, filters / groups]: dml_conv_transpose2d of images of height 1. */
+DML_API dml_node *dml_conv_transpose1d(dml_node *x, const dml_conv_transpose1d_options *options);
+DML_API dml_node *dml_conv_transpose1d_with(dml_node *x, dml_node *w, dml_node *bias,
+                                            const dml_conv_transpose1d_options *options);
+
+#endif
+
+/* ---- ops/op_local2d.h ---- */
+
+/* op_local2d.h: locally connected layers: convolutions with weights of their own at every place. */
+#ifndef DML_OPS_OP_LOCAL2D_H
+#define DML_OPS_OP_LOCAL2D_H
+
+typedef struct dml_local2d_options {
+    int filters;   /* output channels, at least 1: there is no default (dml_local2d_with: the weights') */
+    int kernel[2]; /* height, width; 0: 3 */
+    int stride[2]; /* 0: 1 */
+    bool no_bias;
+} dml_local2d_options;
+
+/* A layer with parameters of its own, Keras' LocallyConnected2D: x (H, W, C) -> (OH, OW, filters), weights
+   [OH, OW, filters, kh kw C], He-initialised, bias [OH, OW, filters], zero. OH = (H - kh) / stride + 1; for
+   padding, dml_pad or dml_slice2d before it. Source: LeCun, "Generalization and network design strategies",
+   1989. */
+DML_API dml_node *dml_local2d(dml_node *x, const dml_local2d_options *options);
+
+/* The same on parameters of the caller's; bias or NULL for none. The kernel isn't seen in the weights' shape:
+   the options say it. */
+DML_API dml_node *dml_local2d_with(dml_node *x, dml_node *w, dml_node *bias,
+                                   const dml_local2d_options *options);
 
 #endif
 
@@ -1520,17 +1660,37 @@ DML_API dml_node *dml_conv2d_with(dml_node *x, dml_node *w, dml_node *bias,
 typedef struct dml_pool2d_options {
     int kernel[2];  /* height, width; 0: 2 */
     int stride[2];  /* 0: the kernel's */
-    int padding[2]; /* on both sides, smaller than the kernel; 0: none. Padding never wins and is never
-                       counted */
+    int padding[2]; /* on both sides, smaller than the kernel; 0: none. Padding never wins, and is not counted
+                       unless count_include_pad says so */
+    bool ceil_mode; /* windows may end behind the padding, as long as they begin before its last side: OH is
+                       rounded up */
+    bool count_include_pad; /* a mean is of all places of its window in the image and the padding; PyTorch's
+                               default, and not this one's */
+    bool same; /* instead of padding: OH = H / stride, rounded up, by windows that reach over the edges by as
+                  much, one more at the bottom and at the right (Keras' "same") */
 } dml_pool2d_options;
 
-/* x (H, W, C) -> (OH, OW, C): the largest, or the mean, of each window. NULL options: 2 x 2 windows side by
- * side. */
+/* x (H, W, C) -> (OH, OW, C): the largest, or the mean, of each window. OH = (H + 2 padding - kernel) /
+   stride
+   + 1. NULL options: 2 x 2 windows side by side. */
 DML_API dml_node *dml_max_pool2d(dml_node *x, const dml_pool2d_options *options);
 DML_API dml_node *dml_avg_pool2d(dml_node *x, const dml_pool2d_options *options);
 
-/* x (H, W, C) -> (C): the mean of each channel. It is dml_avg_pool2d over the whole image, flattened. */
+/* x (H, W, C) -> (C): the mean, or the largest, of each channel: a pool over the whole image, flattened. */
 DML_API dml_node *dml_global_avg_pool2d(dml_node *x);
+DML_API dml_node *dml_global_max_pool2d(dml_node *x);
+
+/* As dml_pool2d_options, along the one axis. */
+typedef struct dml_pool1d_options {
+    int kernel, stride, padding;
+    bool ceil_mode, count_include_pad, same;
+} dml_pool1d_options;
+
+/* x (L, C) -> (OL, C), and (C): the same of images of height 1. */
+DML_API dml_node *dml_max_pool1d(dml_node *x, const dml_pool1d_options *options);
+DML_API dml_node *dml_avg_pool1d(dml_node *x, const dml_pool1d_options *options);
+DML_API dml_node *dml_global_avg_pool1d(dml_node *x);
+DML_API dml_node *dml_global_max_pool1d(dml_node *x);
 
 #endif
 
@@ -1572,6 +1732,8 @@ typedef struct dml_batch_norm_options {
     float momentum; /* how much of the running statistics each batch replaces, at most 1; 0: 0.1. That is
                        PyTorch's meaning; Keras' momentum is 1 minus it */
     bool frozen;    /* also in training the running statistics are used, and stay as they are */
+    bool all_ranks; /* mean and variance are those of the global batch, under a sync strategy that has an
+                       all_reduce (train/trainer.h); alone, it makes no difference */
 } dml_batch_norm_options;
 
 /* Normalizes each channel, the last dimension of x: (H, W, C) or (C) -> the same, by
@@ -1590,7 +1752,10 @@ typedef struct dml_batch_norm_options {
    The layer's parameters (C) are "batch_norm_1.weight" (one at first), ".bias" (zero), ".running_mean" (zero)
    and ".running_var" (one); the last two are frozen, so no optimizer touches them, and lie in w, so files
    have them. Under a sync strategy each rank normalizes by its own part of the batch and has its own running
-   statistics: those of the rank that saves are in its file.
+   statistics: those of the rank that saves are in its file. With all_ranks, each training pass sums two
+   numbers of each channel over the ranks in forward, and two in backward; N ranks then compute what one would
+   for the same global batch, up to rounding, and have the same running statistics, those without samples too
+   (PyTorch's SyncBatchNorm).
    Source: Ioffe, Szegedy, "Batch normalization", ICML 2015. NULL options: all defaults. */
 DML_API dml_node *dml_batch_norm(dml_node *x, const dml_batch_norm_options *options);
 
@@ -2078,6 +2243,11 @@ typedef struct dml_sync {
     /* When the trainer is destroyed or another strategy is attached. */
     void (*destroy)(void *state, dml_trainer *trainer);
     int ranks, rank; /* how many combine their gradients, 0: 1; which of them this is, from 0 */
+    /* During forward and backward, between the calls of `ready`: values[i] = the sum of values[i] over all
+       ranks, the same bits on each. All of them call it in the same places, also those without samples. For
+       layers that ask for it, such as a batch norm over all ranks; NULL: a model with one is refused where
+       there are several ranks. */
+    dml_status (*all_reduce)(void *state, dml_trainer *trainer, double *values, size_t count);
 } dml_sync;
 
 /* Attaches a strategy, which the trainer then owns, in the place of the one it has, and starts it. On failure
@@ -10116,7 +10286,8 @@ static void dml__wgrad_plan_copies(dml__wgrad_plan *plan)
     const dml__wgrad *j = plan->job;
     const ptrdiff_t reach_h = (j->taps_h - 1) * j->dilation_h + 1,
                     reach_w = (j->taps_w - 1) * j->dilation_w + 1;
-    const bool inside = j->pad_h == 0 && j->pad_w == 0;
+    const bool inside = j->pad_h == 0 && j->pad_w == 0 && (j->out_h - 1) * j->stride_h + reach_h <= j->in_h &&
+                        (j->out_w - 1) * j->stride_w + reach_w <= j->in_w;
     /* What one tap passes over need not be copied. */
     plan->step_h = j->taps_h == 1 ? 1 : j->stride_h;
     plan->step_w = j->taps_w == 1 ? 1 : j->stride_w;
@@ -11713,10 +11884,10 @@ typedef struct dml__conv2d_ring_job {
     ptrdiff_t blocks, bands_down;   /* tasks: image groups, times these */
 } dml__conv2d_ring_job;
 
-static dml__conv2d_ring_axis dml__conv2d_ring_axis_of(ptrdiff_t in, ptrdiff_t taps, ptrdiff_t stride,
-                                                      ptrdiff_t pad, ptrdiff_t dilation, bool flipped)
+static dml__conv2d_ring_axis dml__conv2d_ring_axis_of(ptrdiff_t in, ptrdiff_t out, ptrdiff_t taps,
+                                                      ptrdiff_t stride, ptrdiff_t pad, ptrdiff_t dilation,
+                                                      bool flipped)
 {
-    const ptrdiff_t out = (in + 2 * pad - (taps - 1) * dilation - 1) / stride + 1;
     const dml__conv2d_ring_axis axis = { flipped ? in : out,   flipped ? out : in, taps, flipped ? stride : 1,
                                          flipped ? 1 : stride, dilation,           pad,  flipped };
     return axis;
@@ -11729,10 +11900,10 @@ static bool dml__conv2d_ring_plan(dml__conv2d_ring_job *job, const dml_conv2d_sh
     memset(job, 0, sizeof *job);
     job->batch = s->batch, job->channels = flipped ? s->channels : s->filters;
     job->depth = flipped ? multiplier : 1, job->repeat = flipped ? 1 : multiplier;
-    job->down =
-        dml__conv2d_ring_axis_of(s->height, s->kernel_h, s->stride_h, s->pad_h, s->dilation_h, flipped);
-    job->across =
-        dml__conv2d_ring_axis_of(s->width, s->kernel_w, s->stride_w, s->pad_w, s->dilation_w, flipped);
+    job->down = dml__conv2d_ring_axis_of(s->height, s->out_h, s->kernel_h, s->stride_h, s->pad_h,
+                                         s->dilation_h, flipped);
+    job->across = dml__conv2d_ring_axis_of(s->width, s->out_w, s->kernel_w, s->stride_w, s->pad_w,
+                                           s->dilation_w, flipped);
     job->taps = job->depth * s->kernel_h * s->kernel_w;
     const ptrdiff_t lines = job->depth * s->kernel_h;
     const ptrdiff_t width = dml__quotient_up(job->across.target, job->across.up);
@@ -12167,17 +12338,33 @@ typedef struct dml__conv {
     ptrdiff_t taps;
 } dml__conv;
 
+/* What the windows reach, or the padding on both sides, if that is more. */
+static int64_t dml__conv_padded(int in, int pad, int out, int stride, int extent)
+{
+    const int64_t both = (int64_t)in + 2 * (int64_t)pad, reach = (int64_t)(out - 1) * stride + extent;
+    return both > reach ? both : reach;
+}
+
 /* Whether x, y, w, and every place in a padded line of x or y, can be addressed. */
 static bool dml__conv_fits(const dml__conv *conv)
 {
     const dml_conv2d_shape *s = &conv->shape;
-    const int64_t padded_h = (int64_t)s->height + 2 * (int64_t)s->pad_h;
-    const int64_t padded_w = (int64_t)s->width + 2 * (int64_t)s->pad_w;
+    const int64_t padded_h = dml__conv_padded(s->height, s->pad_h, s->out_h, s->stride_h,
+                                              dml_conv2d_extent(s->kernel_h, s->dilation_h));
+    const int64_t padded_w = dml__conv_padded(s->width, s->pad_w, s->out_w, s->stride_w,
+                                              dml_conv2d_extent(s->kernel_w, s->dilation_w));
     return dml__floats_fit(s->batch, s->height, s->width, s->channels) &&
            dml__floats_fit(s->batch, conv->out_h, conv->out_w, s->filters) &&
            dml__floats_fit(s->filters, s->kernel_h, s->kernel_w, conv->channels) &&
            dml__floats_fit(padded_w, s->channels, 1, 1) && dml__floats_fit(padded_w, s->filters, 1, 1) &&
            dml__floats_fit(padded_h, 1, 1, 1);
+}
+
+/* The size of y along an axis, or 0. */
+static int dml__conv_out(int in, int extent, int stride, int pad, int given)
+{
+    if (given == 0) return dml_conv2d_output_size(in, extent, stride, pad);
+    return in < 1 || extent < 1 || stride < 1 || pad < 0 || given < 0 ? 0 : given;
 }
 
 static dml_status dml__conv_init(dml__conv *conv, const dml_conv2d_shape *shape)
@@ -12193,10 +12380,11 @@ static dml_status dml__conv_init(dml__conv *conv, const dml_conv2d_shape *shape)
     if (s->channels % s->groups || s->filters % s->groups) return DML_ERROR_ARGUMENT;
     conv->channels = s->channels / s->groups;
     conv->filters = s->filters / s->groups;
-    conv->out_h = dml_conv2d_output_size(s->height, dml_conv2d_extent(s->kernel_h, s->dilation_h),
-                                         s->stride_h, s->pad_h);
-    conv->out_w = dml_conv2d_output_size(s->width, dml_conv2d_extent(s->kernel_w, s->dilation_w), s->stride_w,
-                                         s->pad_w);
+    s->out_h = dml__conv_out(s->height, dml_conv2d_extent(s->kernel_h, s->dilation_h), s->stride_h, s->pad_h,
+                             s->out_h);
+    s->out_w = dml__conv_out(s->width, dml_conv2d_extent(s->kernel_w, s->dilation_w), s->stride_w, s->pad_w,
+                             s->out_w);
+    conv->out_h = s->out_h, conv->out_w = s->out_w;
     if (!conv->out_h || !conv->out_w || !dml__conv_fits(conv)) return DML_ERROR_ARGUMENT;
     conv->taps = (ptrdiff_t)s->kernel_h * s->kernel_w;
     return DML_OK;
@@ -12248,7 +12436,9 @@ static bool dml__conv_is_ring(const dml__conv *conv)
 static bool dml__conv_is_product(const dml__conv *conv, dml__conv_direction direction)
 {
     const dml_conv2d_shape *s = &conv->shape;
-    return conv->taps == 1 && s->groups == 1 && s->pad_h == 0 && s->pad_w == 0 &&
+    const bool whole = s->out_h == dml_conv2d_output_size(s->height, 1, s->stride_h, 0) &&
+                       s->out_w == dml_conv2d_output_size(s->width, 1, s->stride_w, 0);
+    return conv->taps == 1 && s->groups == 1 && s->pad_h == 0 && s->pad_w == 0 && whole &&
            (direction != DML__CONV_INPUT || (s->stride_h == 1 && s->stride_w == 1));
 }
 
@@ -12764,13 +12954,27 @@ static inline dml__window_span dml__windows_over(int i, int kernel, int stride, 
     return span;
 }
 
-/* How many inputs a window holds. */
-static inline float dml__window_size(const dml__pool2d_job *job, int oh, int ow)
+/* Where the last of the windows ends, without pads. */
+static inline int64_t dml__windows_end(int out, int kernel, int stride)
 {
-    const dml_pool2d_shape *s = job->shape;
-    const dml__window_span h = dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
-    const dml__window_span w = dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
-    return (float)(h.end - h.begin) * (float)(w.end - w.begin);
+    return (int64_t)(out - 1) * stride + kernel;
+}
+
+/* How many places of window `o` are in the image, or in it and the pads. */
+static inline float dml__window_places(const dml_pool2d_shape *s, int o, int kernel, int stride, int pad,
+                                       int in)
+{
+    const dml__window_span span = dml__window(o, kernel, stride, pad, in);
+    if (!s->count_padding) return (float)(span.end - span.begin);
+    const int64_t left = (int64_t)in + 2 * (int64_t)pad - (int64_t)o * stride;
+    return (float)(left < kernel ? left : kernel);
+}
+
+/* What the sum over a window is divided by. */
+static inline float dml__window_size(const dml_pool2d_shape *s, int oh, int ow)
+{
+    return dml__window_places(s, oh, s->kernel_h, s->stride_h, s->pad_h, s->height) *
+           dml__window_places(s, ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
 }
 
 /* A pixel's channels go in whole vectors, the last of which may reach into the next pixel: what it leaves
@@ -12855,10 +13059,9 @@ DML__BODY void dml__max_pixel(const dml_pool2d_shape *s, const float *x, dml__wi
 }
 
 DML__BODY void dml__avg_vectors(int count, const dml_pool2d_shape *s, const float *x, dml__window_span h,
-                                dml__window_span w, float *y)
+                                dml__window_span w, float size, float *y)
 {
     const size_t channels = (size_t)s->channels;
-    const float size = (float)(h.end - h.begin) * (float)(w.end - w.begin);
     dml__vf sum[DML__POOL_VECTORS] = { { 0 } };
     for (int ih = h.begin; ih < h.end; ih++)
         for (int iw = w.begin; iw < w.end; iw++) {
@@ -12871,14 +13074,13 @@ DML__BODY void dml__avg_vectors(int count, const dml_pool2d_shape *s, const floa
 }
 
 DML__BODY void dml__avg_pixel(const dml_pool2d_shape *s, const float *x, dml__window_span h,
-                              dml__window_span w, size_t reach, float *y)
+                              dml__window_span w, float size, size_t reach, float *y)
 {
     const size_t channels = (size_t)s->channels;
-    const float size = (float)(h.end - h.begin) * (float)(w.end - w.begin);
     size_t c = 0;
     for (; c + DML__POOL_VECTORS * DML__LANES <= reach; c += DML__POOL_VECTORS * DML__LANES)
-        dml__avg_vectors(DML__POOL_VECTORS, s, x + c, h, w, y + c);
-    for (; c + DML__LANES <= reach; c += DML__LANES) dml__avg_vectors(1, s, x + c, h, w, y + c);
+        dml__avg_vectors(DML__POOL_VECTORS, s, x + c, h, w, size, y + c);
+    for (; c + DML__LANES <= reach; c += DML__LANES) dml__avg_vectors(1, s, x + c, h, w, size, y + c);
     for (; c < channels; c++) {
         float sum = 0;
         for (int ih = h.begin; ih < h.end; ih++)
@@ -12932,7 +13134,9 @@ DML__BODY void dml__pool_forward_rows(bool max, const dml__pool2d_job *job, size
     const dml_pool2d_shape shape = *job->shape, *s = &shape; /* a copy, which no store can change */
     const size_t channels = (size_t)s->channels, line = (size_t)s->width * channels;
     const size_t row_floats = (size_t)job->out_width * channels, wide = dml__pixel_reach(channels);
-    const bool is_2x2 = s->kernel_h == 2 && s->kernel_w == 2 && s->pad_h == 0 && s->pad_w == 0;
+    const bool is_2x2 = s->kernel_h == 2 && s->kernel_w == 2 && s->pad_h == 0 && s->pad_w == 0 &&
+                        dml__windows_end(job->out_height, 2, s->stride_h) <= s->height &&
+                        dml__windows_end(job->out_width, 2, s->stride_w) <= s->width;
     const float *x_end = job->x + (size_t)s->batch * (size_t)s->height * line;
     const float *y_end = job->y + end * row_floats;
     int oh = (int)(begin % (size_t)job->out_height);
@@ -12965,7 +13169,7 @@ DML__BODY void dml__pool_forward_rows(bool max, const dml__pool2d_job *job, size
                 dml__max_pixel(s, x, h, w, fits ? wide : channels, job->open, y + at,
                                argmax ? argmax + at : NULL);
             else
-                dml__avg_pixel(s, x, h, w, fits ? wide : channels, y + at);
+                dml__avg_pixel(s, x, h, w, dml__window_size(s, oh, ow), fits ? wide : channels, y + at);
         }
         if (++oh == job->out_height) oh = 0, x += (size_t)s->height * line;
     }
@@ -13001,7 +13205,7 @@ DML__BODY void dml__pool_gradient_pixel(bool max, const dml__pool2d_job *job, si
                 if (max)
                     sum += (dml__vf)((dml__vi)dy & (DML__LOAD_INT(job->argmax + at) == here));
                 else
-                    sum += dy / dml__window_size(job, oh, ow);
+                    sum += dy / dml__window_size(job->shape, oh, ow);
             }
         if (beta != 0) sum = sum + beta * DML__LOAD(dx + c);
         DML__STORE(dx + c, sum);
@@ -13014,7 +13218,7 @@ DML__BODY void dml__pool_gradient_pixel(bool max, const dml__pool2d_job *job, si
                 if (max)
                     sum += job->argmax[at] == here ? job->x[at] : 0;
                 else
-                    sum += job->x[at] / dml__window_size(job, oh, ow);
+                    sum += job->x[at] / dml__window_size(job->shape, oh, ow);
             }
         dx[c] = beta != 0 ? sum + beta * dx[c] : sum;
     }
@@ -13053,8 +13257,9 @@ DML__BODY void dml__pool_gradient_rows(bool max, const dml__pool2d_job *job, siz
     const size_t row_floats = (size_t)s->width * channels;
     const float *dy_end = job->x + (size_t)s->batch * pixels * channels, *dx_end = job->y + end * row_floats;
     /* Where it accumulates, a vector that reaches into the next pixel would spoil what is there. */
-    const bool tiles =
-        s->kernel_w == s->stride_w && s->pad_w == 0 && (job->beta == 0 || channels % DML__LANES == 0);
+    const bool tiles = s->kernel_w == s->stride_w && s->pad_w == 0 &&
+                       dml__windows_end(job->out_width, s->kernel_w, s->stride_w) <= s->width &&
+                       (job->beta == 0 || channels % DML__LANES == 0);
     int ih = (int)(begin % (size_t)s->height);
     size_t image = begin / (size_t)s->height * pixels;
     for (size_t row = begin; row < end; row++) {
@@ -13070,7 +13275,7 @@ DML__BODY void dml__pool_gradient_rows(bool max, const dml__pool2d_job *job, siz
             const size_t others = (size_t)(s->kernel_w - 1) * channels;
             count = dml__pixels_that_fit(count, others + channels, channels, (size_t)(dx_end - dx) - others);
             const int32_t *argmax = max ? job->argmax + at : NULL;
-            const float size = dml__window_size(job, h.begin, 0);
+            const float size = dml__window_size(s, h.begin, 0);
             if (job->beta != 0)
                 dml__pool_gradient_of_tiles(max, true, count, s->kernel_w, channels, dy, argmax, size,
                                             ih * s->width, job->beta, dx);
@@ -13105,6 +13310,13 @@ DML__BODY void dml__avg_backward_rows_body(const dml__pool2d_job *job, size_t be
 DML__PER_ISA(dml__avg_backward_rows, (const dml__pool2d_job *job, size_t begin, size_t end),
              (job, begin, end))
 
+/* The size of y along an axis, or 0. */
+static int dml__pool2d_out(int in, int kernel, int stride, int pad, int given)
+{
+    if (given == 0) return dml_conv2d_output_size(in, kernel, stride, pad);
+    return given > 0 && (int64_t)(given - 1) * stride < (int64_t)in + pad ? given : 0;
+}
+
 /* False for a shape that the header rules out. */
 static bool dml__pool2d_start(dml__pool2d_job *job, const dml_pool2d_shape *s)
 {
@@ -13116,8 +13328,8 @@ static bool dml__pool2d_start(dml__pool2d_job *job, const dml_pool2d_shape *s)
     memset(job, 0, sizeof *job);
     job->isa = dml_cpu_isa();
     job->shape = s;
-    job->out_height = dml_conv2d_output_size(s->height, s->kernel_h, s->stride_h, s->pad_h);
-    job->out_width = dml_conv2d_output_size(s->width, s->kernel_w, s->stride_w, s->pad_w);
+    job->out_height = dml__pool2d_out(s->height, s->kernel_h, s->stride_h, s->pad_h, s->out_h);
+    job->out_width = dml__pool2d_out(s->width, s->kernel_w, s->stride_w, s->pad_w, s->out_w);
     if (!job->out_height || !job->out_width || job->out_height > INT32_MAX / job->out_width) return false;
     return dml__floats_fit(s->batch, s->height, s->width, s->channels) &&
            dml__floats_fit(s->batch, job->out_height, job->out_width, s->channels);
@@ -15854,6 +16066,112 @@ DML_API void dml_bias_add(dml_pool *pool, size_t rows, size_t columns, const flo
 
 #endif
 
+/* ---- kernels/local2d.c ---- */
+
+#ifndef DML_KERNELS_LOCAL2D_C
+#define DML_KERNELS_LOCAL2D_C
+
+/* A window's line is KW C numbers behind each other, of each image: so for a line of places and a line of
+   their windows the products of all places are batches, with nothing gathered. Arrays are counted in floats.
+ */
+typedef struct dml__local2d {
+    int out_h, out_w;
+    int image, sample, taps; /* of an image of x, of y, and of a filter's weights */
+    int run;                 /* of a window's line */
+    ptrdiff_t line, place;   /* of an image's line, and of a place's weights */
+} dml__local2d;
+
+static bool dml__local2d_plan(dml__local2d *l, const dml_local2d_shape *s)
+{
+    if (!s || s->batch < 0 || s->channels < 1 || s->filters < 1) return false;
+    l->out_h = dml_conv2d_output_size(s->height, s->kernel_h, s->stride_h, 0);
+    l->out_w = dml_conv2d_output_size(s->width, s->kernel_w, s->stride_w, 0);
+    if (!l->out_h || !l->out_w) return false;
+    if (s->width > INT32_MAX / s->channels || s->height > INT32_MAX / (s->width * s->channels)) return false;
+    if (l->out_w > INT32_MAX / s->filters || l->out_h > INT32_MAX / (l->out_w * s->filters)) return false;
+    l->image = s->height * s->width * s->channels; /* of which a window is a part */
+    l->sample = l->out_h * l->out_w * s->filters;
+    l->run = s->kernel_w * s->channels;
+    l->taps = s->kernel_h * l->run;
+    l->line = (ptrdiff_t)s->width * s->channels;
+    l->place = (ptrdiff_t)s->filters * l->taps;
+    return dml__floats_fit(s->batch, l->image, 1, 1) && dml__floats_fit(s->batch, l->sample, 1, 1) &&
+           dml__floats_fit(l->sample, l->taps, 1, 1);
+}
+
+DML_API dml_status dml_local2d_forward(dml_pool *pool, const dml_local2d_shape *shape, const float *x,
+                                       const float *w, float *y)
+{
+    dml__local2d l;
+    dml_status status = dml__local2d_plan(&l, shape) ? DML_OK : DML_ERROR_ARGUMENT;
+    for (int oh = 0; status == DML_OK && oh < l.out_h; oh++)
+        for (int i = 0; status == DML_OK && i < shape->kernel_h; i++)
+            status = dml_sgemm_batched(pool, DML_NO_TRANS, DML_TRANS, shape->batch, shape->filters, l.run, 1,
+                                       x + ((ptrdiff_t)oh * shape->stride_h + i) * l.line, l.image,
+                                       (ptrdiff_t)shape->stride_w * shape->channels,
+                                       w + oh * l.out_w * l.place + (ptrdiff_t)i * l.run, l.taps, l.place,
+                                       i ? 1.0f : 0.0f, y + (ptrdiff_t)oh * l.out_w * shape->filters,
+                                       l.sample, shape->filters, l.out_w);
+    return status;
+}
+
+/* Windows overlap, so places take turns: those of a turn are so far apart that they don't. */
+DML_API dml_status dml_local2d_backward_input(dml_pool *pool, const dml_local2d_shape *shape, const float *dy,
+                                              const float *w, float beta, float *dx)
+{
+    dml__local2d l;
+    dml_status status = dml__local2d_plan(&l, shape) ? DML_OK : DML_ERROR_ARGUMENT;
+    if (status != DML_OK) return status;
+    const size_t all = (size_t)shape->batch * (size_t)l.image;
+    if (beta == 0)
+        dml_fill(pool, all, 0, dx);
+    else if (beta != 1)
+        dml_scale(pool, all, beta, dx);
+    const int turns = (shape->kernel_w - 1) / shape->stride_w + 1;
+    const ptrdiff_t pixel = (ptrdiff_t)shape->stride_w * shape->channels;
+    for (int oh = 0; oh < l.out_h; oh++)
+        for (int i = 0; i < shape->kernel_h; i++)
+            for (int turn = 0; status == DML_OK && turn < turns && turn < l.out_w; turn++)
+                status = dml_sgemm_batched(
+                    pool, DML_NO_TRANS, DML_NO_TRANS, shape->batch, l.run, shape->filters, 1,
+                    dy + ((ptrdiff_t)oh * l.out_w + turn) * shape->filters, l.sample,
+                    (ptrdiff_t)turns * shape->filters,
+                    w + ((ptrdiff_t)oh * l.out_w + turn) * l.place + (ptrdiff_t)i * l.run, l.taps,
+                    turns * l.place, 1, dx + ((ptrdiff_t)oh * shape->stride_h + i) * l.line + turn * pixel,
+                    l.image, turns * pixel, (l.out_w - 1 - turn) / turns + 1);
+    return status;
+}
+
+DML_API dml_status dml_local2d_backward_weights(dml_pool *pool, const dml_local2d_shape *shape,
+                                                const float *x, const float *dy, float beta, float *dw)
+{
+    dml__local2d l;
+    dml_status status = dml__local2d_plan(&l, shape) ? DML_OK : DML_ERROR_ARGUMENT;
+    for (int oh = 0; status == DML_OK && oh < l.out_h; oh++)
+        for (int i = 0; status == DML_OK && i < shape->kernel_h; i++)
+            status = dml_sgemm_batched(pool, DML_TRANS, DML_NO_TRANS, shape->filters, l.run, shape->batch, 1,
+                                       dy + (ptrdiff_t)oh * l.out_w * shape->filters, l.sample,
+                                       shape->filters, x + ((ptrdiff_t)oh * shape->stride_h + i) * l.line,
+                                       l.image, (ptrdiff_t)shape->stride_w * shape->channels, beta,
+                                       dw + oh * l.out_w * l.place + (ptrdiff_t)i * l.run, l.taps, l.place,
+                                       l.out_w);
+    return status;
+}
+
+DML_API dml_scratch dml_local2d_scratch(const dml_local2d_shape *s)
+{
+    dml__local2d l;
+    dml_scratch scratch = { 0, 0 };
+    if (!dml__local2d_plan(&l, s)) return scratch;
+    scratch = dml_sgemm_scratch(DML_NO_TRANS, DML_TRANS, s->batch, s->filters, l.run);
+    scratch = dml__larger_scratch(scratch,
+                                  dml_sgemm_scratch(DML_NO_TRANS, DML_NO_TRANS, s->batch, l.run, s->filters));
+    return dml__larger_scratch(scratch,
+                               dml_sgemm_scratch(DML_TRANS, DML_NO_TRANS, s->filters, l.run, s->batch));
+}
+
+#endif
+
 /* ---- kernels/loss.c ---- */
 
 #ifndef DML_KERNELS_LOSS_C
@@ -16902,6 +17220,7 @@ struct dml_node {
     int inputs;
     dml_node *input[DML__MAX_INPUTS];
     void *attributes; /* the op's own */
+    bool over_ranks;  /* its training passes sum over all ranks, also those of ranks without samples */
     int limit;        /* an op that indexes: the values of its i32 input must be in 0 .. limit - 1; 0: any */
     /* parameter: */
     dml_initializer init;
@@ -17052,6 +17371,12 @@ DML__LOCAL dml_ref dml__saved(const dml__run *run, const dml_node *node);
    first op that writes it in this backward pass, else 1. */
 DML__LOCAL bool dml__wants_gradient(const dml__run *run, const dml_node *node, int i);
 DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i);
+
+/* Of a node that is `over_ranks`: whether this run is one of several ranks', and the sums of `values` over
+   all of them, whose runs make the same calls in the same order. A rank without samples runs such nodes with
+   0 rows, whatever their inputs hold. */
+DML__LOCAL bool dml__is_over_ranks(const dml__run *run, const dml_node *node);
+DML__LOCAL dml_status dml__sum_over_ranks(const dml__run *run, double *values, size_t count);
 
 /* Whether the node's value is that of the relu that follows, of an op with DML__TAKES_RELU: on a host_memory
    device. The relu's forward then doesn't run, and its backward, unless another op does that too, works in
@@ -18112,6 +18437,12 @@ typedef struct dml__slot {
     size_t final_from;             /* after this node's backward, g[final_from ..] is final */
 } dml__slot;
 
+/* How ops reach the other ranks that train with this one: values[i] becomes its sum over all. */
+typedef struct dml__ranks {
+    dml_status (*sum)(void *user, double *values, size_t count); /* NULL: there are none */
+    void *user;
+} dml__ranks;
+
 struct dml_program {
     dml__owned owned; /* first: the context destroys through it */
     dml_graph *graph;
@@ -18119,7 +18450,9 @@ struct dml_program {
     int batch;
     bool training;
     dml_check check;
-    bool changes_w; /* in training, forward changes parameters: running statistics */
+    bool changes_w;  /* in training, forward changes parameters: running statistics */
+    bool over_ranks; /* in training, some op sums over ranks */
+    dml__ranks ranks;
     /* With a thread of its own: a pool of that one thread, errors of its own, and whether a run is going on.
      */
     bool own_thread;
@@ -18167,6 +18500,9 @@ DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const v
 /* The same without backward: the loss of a training pass. */
 DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const void *const *inputs,
                                         const dml__training *training, float *loss);
+/* The part that a rank without samples has in a pass that others make: what sums over ranks, and the
+   listener. g stays as it is. */
+DML__LOCAL dml_status dml__program_train_nothing(dml_program *program, const dml__training *training);
 
 /* dml_compile where each op does its own work, and no two blocks of the arena share bytes: what tests compare
    a plan with. */
@@ -18249,6 +18585,17 @@ DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i)
 {
     const bool adds = run->adds && dml__root_of(run, node->input[i])->node->op == dml__parameter_op();
     return adds || ((dml__slot_of(run, node)->accumulates >> i) & 1u) ? 1.0f : 0.0f;
+}
+
+DML__LOCAL bool dml__is_over_ranks(const dml__run *run, const dml_node *node)
+{
+    return node->over_ranks && run->training && run->program->ranks.sum;
+}
+
+DML__LOCAL dml_status dml__sum_over_ranks(const dml__run *run, double *values, size_t count)
+{
+    const dml__ranks *ranks = &run->program->ranks;
+    return ranks->sum(ranks->user, values, count);
 }
 
 DML__LOCAL bool dml__ends_in_relu(const dml__run *run, const dml_node *node)
@@ -18460,6 +18807,7 @@ static dml_status dml__collect_slots(dml_program *program)
             slot->given = program->inputs;
             program->input[program->inputs++] = node[i];
         }
+        program->over_ranks = program->over_ranks || (program->training && node[i]->over_ranks);
         program->changes_w = program->changes_w || (program->training && node[i]->kept);
         dml__limit_inputs(program, slot);
     }
@@ -18910,6 +19258,18 @@ typedef struct dml__contents {
     float low, high; /* of the finite ones; low > high: there are none */
 } dml__contents;
 
+/* Whether any is NaN or infinite: what is asked of all that is well, so without a branch an element. */
+static bool dml__any_not_finite(const float *x, size_t n)
+{
+    float sums[8] = { 0, 0, 0, 0, 0, 0, 0, 0 };
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (size_t k = 0; k < 8; k++) sums[k] += x[i + k] * 0.0f; /* 0, or NaN for good */
+    for (; i < n; i++) sums[0] += x[i] * 0.0f;
+    for (int k = 1; k < 8; k++) sums[0] += sums[k];
+    return sums[0] != 0.0f;
+}
+
 /* Elements from, from + 1, ... of the tensor: n of them, at x. */
 static void dml__look_through(const float *x, size_t from, size_t n, bool infinities_too,
                               dml__contents *found)
@@ -19009,12 +19369,22 @@ static dml_status dml__tell(const dml__run *run, const dml_node *of, const dml__
                      where, found->n, found->nans, found->infinities, given);
 }
 
+/* Looks closer only where something isn't finite, on a device that shares the host's memory. */
+static dml_status dml__find_odd(const dml__run *run, dml_ref ref, size_t n, dml__contents *found)
+{
+    if (run->device->host_memory && !dml__any_not_finite((const float *)dml__host(ref), n)) {
+        found->n = found->first = n;
+        return DML_OK;
+    }
+    return dml__find_contents(run, ref, n, found);
+}
+
 DML__LOCAL dml_status dml__check_forward(const dml__run *run, const dml_node *node)
 {
     dml__contents found;
     char made[256], given[400] = "";
     if (node->op->view || node->dtype != DML_F32) return DML_OK;
-    dml_status status = dml__find_contents(run, dml__value(run, node), dml__count(run, node), &found);
+    dml_status status = dml__find_odd(run, dml__value(run, node), dml__count(run, node), &found);
     if (status != DML_OK || found.first == found.n) return status;
     const bool leaf = node->inputs == 0;
     snprintf(made, sizeof made, "%s '%.128s' %s", node->op->name, node->name,
@@ -19033,7 +19403,7 @@ DML__LOCAL dml_status dml__check_backward(const dml__run *run, const dml_node *n
         const dml_node *x = node->input[i];
         if (!dml__wants_gradient(run, node, i) || (i == 0 && (node->op->needs & DML__CHOOSES_BY_FIRST)))
             continue;
-        dml_status status = dml__find_contents(run, dml__gradient(run, x), dml__count(run, x), &found);
+        dml_status status = dml__find_odd(run, dml__gradient(run, x), dml__count(run, x), &found);
         if (status != DML_OK) return status;
         if (found.first == found.n) continue;
         snprintf(made, sizeof made, "%s '%.128s' computed, going backward, a gradient of '%.128s' with",
@@ -19270,6 +19640,27 @@ DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const vo
     const dml__run run = dml__begin_run(program, rows, training);
     dml_status status = dml__forward(&run, inputs);
     if (status == DML_OK) status = dml__read_output(&run, loss);
+    return dml__explain_run(&run, status);
+}
+
+DML__LOCAL dml_status dml__program_train_nothing(dml_program *program, const dml__training *training)
+{
+    const dml__run run = dml__begin_run(program, 0, training);
+    const dml__gradient_listener *listener = training->listener;
+    size_t final_from = program->graph->trained_count;
+    dml_status status = DML_OK;
+    for (int s = 0; s < program->slots && status == DML_OK; s++) {
+        const dml_node *node = program->slot[s].node;
+        if (dml__is_over_ranks(&run, node)) status = node->op->forward(&run, node);
+    }
+    for (int s = program->slots - 1; s >= 0 && status == DML_OK; s--) {
+        const dml__slot *slot = &program->slot[s];
+        if (slot->has_gradient && dml__is_over_ranks(&run, slot->node))
+            status = slot->node->op->backward(&run, slot->node);
+        if (status != DML_OK || slot->final_from >= final_from) continue;
+        if (listener) status = listener->ready(listener->user, slot->final_from, final_from);
+        final_from = slot->final_from;
+    }
     return dml__explain_run(&run, status);
 }
 
@@ -19595,8 +19986,14 @@ DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file)
     X(flatten)                                                                                               \
     X(dense)                                                                                                 \
     X(conv2d)                                                                                                \
+    X(conv1d)                                                                                                \
+    X(conv_transpose2d)                                                                                      \
+    X(conv_transpose1d)                                                                                      \
+    X(local2d)                                                                                               \
     X(max_pool2d)                                                                                            \
     X(avg_pool2d)                                                                                            \
+    X(max_pool1d)                                                                                            \
+    X(avg_pool1d)                                                                                            \
     X(batch_norm)                                                                                            \
     X(layer_norm)                                                                                            \
     X(rms_norm)                                                                                              \
@@ -20293,102 +20690,260 @@ DML_API dml_node *dml_dense(dml_node *x, int units)
 #ifndef DML_OPS_OP_CONV2D_C
 #define DML_OPS_OP_CONV2D_C
 
+/* ---- ops/op_conv_internal.h ---- */
+
+/* op_conv_internal.h: what the layers over images share with those over lines, which are images of height 1.
+ */
+#ifndef DML_OPS_OP_CONV_INTERNAL_H
+#define DML_OPS_OP_CONV_INTERNAL_H
+
+/* Height, width or channels of samples (H, W, C), or of (L, C) as (1, L, C). Of weights, behind their filters
+   (`leading` is 1), the kernel's height and width, and channels. */
+static inline int dml__image_dim(const dml_shape *shape, int leading, int axis)
+{
+    if (shape->ndim == leading + 2 && axis == 0) return 1;
+    return shape->dims[leading + axis - (shape->ndim == leading + 2)];
+}
+
+/* The other way round: where an axis of images lies in a shape of `ndim` dimensions, or -1. */
+static inline int dml__image_axis(int ndim, int axis)
+{
+    return axis - (ndim == 2);
+}
+
+/* For infer: input 0 is f32 samples (H, W, C), where `ndim` is 3, or (L, C). */
+DML__LOCAL dml_status dml__check_conv_input(const dml_node *node, int ndim);
+
+/* For infer: `filters` and `channels` x kernel of the weights, as the options and x have them, and the bias.
+ */
+DML__LOCAL dml_status dml__check_conv_parameters(const dml_node *node, int first, const int kernel[2],
+                                                 int last, int units);
+
+/* For infer: sizes that aren't there. */
+DML__LOCAL dml_status dml__check_conv_steps(const dml_node *node, const int stride[2], const int padding[2],
+                                            const int dilation[2]);
+
+/* The launch of a kernel of gpu/conv2d.cl for a shape that has all its fields. */
+DML__LOCAL dml_launch dml__conv_launch(const dml_conv2d_shape *s, const char *kernel, size_t size_x,
+                                       size_t size_y);
+
+/* Along an axis of filters or channels, whose tiles of 64 (tiles.cl) don't reach from one group into another.
+ */
+DML__LOCAL size_t dml__conv_tiled(int size, int groups);
+
+/* w and, unless no_bias, bias, of a layer that `op` will be the next node of. `fan_in` is how many weights an
+   output is the sum of. False when they can't be had. */
+DML__LOCAL bool dml__conv_parameters(dml_graph *graph, const dml__op *op, dml_shape weights, double fan_in,
+                                     int units, bool no_bias, dml_node *parameter[2]);
+
+/* The layers (conv2d and conv1d, whose options it has been given as those of an image of height 1). */
+DML__LOCAL dml_node *dml__conv_with(const dml__op *op, dml_node *x, dml_node *w, dml_node *bias,
+                                    const dml_conv2d_options *options);
+DML__LOCAL dml_node *dml__conv_create(const dml__op *op, dml_node *x, const dml_conv2d_options *options);
+
+/* What lies before the image along an axis, in a node of one of these. */
+DML__LOCAL int dml__conv_pad_before(const dml_node *node, int axis);
+
+#endif
+
 #include <stdio.h>
 #include <string.h>
 
-static dml_status dml__check_conv2d_parameters(const dml_node *node)
+/* ---- for all layers of this kind ---- */
+
+DML__LOCAL dml_status dml__check_conv_input(const dml_node *node, int ndim)
 {
-    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
-    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    const int *dims = w->shape.dims;
+    const dml_node *x = node->input[0];
     char text[DML_SHAPE_TEXT];
-    if (w->dtype != DML_F32 || w->batched || w->shape.ndim != 4 || dims[0] != o->filters ||
-        dims[1] != o->kernel[0] || dims[2] != o->kernel[1] || dims[3] != x->shape.dims[2] / o->groups)
+    if (x->dtype == DML_F32 && x->batched && x->shape.ndim == ndim) return DML_OK;
+    return dml__node_fail(node, DML_ERROR_SHAPE, "its input is %s %s%s; it takes f32 %s",
+                          dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text),
+                          x->batched ? "" : ", the same for all samples",
+                          ndim == 3 ? "images of height x width x channels" : "lines of length x channels");
+}
+
+DML__LOCAL dml_status dml__check_conv_parameters(const dml_node *node, int first, const int kernel[2],
+                                                 int last, int units)
+{
+    const dml_node *w = node->input[1], *bias = node->inputs > 2 ? node->input[2] : NULL;
+    const int ndim = node->input[0]->shape.ndim + 1;
+    char text[DML_SHAPE_TEXT];
+    if (w->dtype != DML_F32 || w->batched || w->shape.ndim != ndim || w->shape.dims[0] != first ||
+        dml__image_dim(&w->shape, 1, 0) != kernel[0] || dml__image_dim(&w->shape, 1, 1) != kernel[1] ||
+        dml__image_dim(&w->shape, 1, 2) != last) {
+        char size[32] = "";
+        if (ndim == 4) snprintf(size, sizeof size, "%d x ", kernel[0]);
         return dml__node_fail(
             node, DML_ERROR_SHAPE,
-            "its weights are %s%s; for %d filters of %d x %d over %d channels they must be %d x "
-            "%d x %d x %d",
-            dml_shape_format(&w->shape, text), w->batched ? " a sample" : "", o->filters, o->kernel[0],
-            o->kernel[1], x->shape.dims[2], o->filters, o->kernel[0], o->kernel[1],
-            x->shape.dims[2] / o->groups);
-    if (bias && (bias->dtype != DML_F32 || bias->batched || bias->shape.ndim != 1 ||
-                 bias->shape.dims[0] != o->filters))
+            "its weights are %s%s; for %d filters of %s%d over %d channels they must be %d x %s%d x %d",
+            dml_shape_format(&w->shape, text), w->batched ? " a sample" : "", units, size, kernel[1],
+            dml__image_dim(&node->input[0]->shape, 0, 2), first, size, kernel[1], last);
+    }
+    if (bias &&
+        (bias->dtype != DML_F32 || bias->batched || bias->shape.ndim != 1 || bias->shape.dims[0] != units))
         return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s%s, it must be %d",
-                              dml_shape_format(&bias->shape, text), bias->batched ? " a sample" : "",
-                              o->filters);
+                              dml_shape_format(&bias->shape, text), bias->batched ? " a sample" : "", units);
     return DML_OK;
+}
+
+DML__LOCAL dml_status dml__check_conv_steps(const dml_node *node, const int stride[2], const int padding[2],
+                                            const int dilation[2])
+{
+    for (int axis = 0; axis < 2; axis++) {
+        if (stride[axis] < 1 || padding[axis] < 0)
+            return dml__node_fail(
+                node, DML_ERROR_ARGUMENT,
+                "stride %d and padding %d asked for; a stride is 1 or more, a padding 0 or more",
+                stride[axis], padding[axis]);
+        if (dilation[axis] < 1)
+            return dml__node_fail(node, DML_ERROR_ARGUMENT, "dilation %d asked for; it is 1 or more",
+                                  dilation[axis]);
+    }
+    return DML_OK;
+}
+
+DML__LOCAL size_t dml__conv_tiled(int size, int groups)
+{
+    const size_t of_group = (size_t)(size / groups);
+    return groups == 1 ? of_group : (size_t)groups * ((of_group + 63) / 64 * 64);
+}
+
+DML__LOCAL dml_launch dml__conv_launch(const dml_conv2d_shape *s, const char *kernel, size_t size_x,
+                                       size_t size_y)
+{
+    const int32_t integers[] = { s->batch,    s->height,     s->width,      s->channels,
+                                 s->filters,  s->kernel_h,   s->kernel_w,   s->stride_h,
+                                 s->stride_w, s->pad_h,      s->pad_w,      s->out_h,
+                                 s->out_w,    s->dilation_h, s->dilation_w, s->groups };
+    dml_launch launch = dml__launch(kernel, size_x, size_y);
+    memcpy(launch.integer, integers, sizeof integers);
+    return launch;
+}
+
+DML__LOCAL bool dml__conv_parameters(dml_graph *graph, const dml__op *op, dml_shape weights, double fan_in,
+                                     int units, bool no_bias, dml_node *parameter[2])
+{
+    const int fan = fan_in > INT32_MAX ? INT32_MAX : fan_in > 1 ? (int)fan_in : 1;
+    parameter[0] = dml__layer_parameter(graph, op, "weight", dml_init_he(fan), weights);
+    parameter[1] = NULL;
+    if (!no_bias)
+        parameter[1] = dml__layer_parameter(graph, op, "bias", dml_init_constant(0), dml_shape_of(units));
+    return parameter[0] && (no_bias || parameter[1]);
+}
+
+/* ---- conv2d and conv1d ---- */
+
+static int dml__conv_pads(const dml_conv2d_options *o, int axis)
+{
+    const int *sides = o->padding_sides;
+    const bool by_side = sides[0] || sides[1] || sides[2] || sides[3];
+    return by_side ? -1 : o->padding[axis];
+}
+
+/* Zeros on both sides, where that isn't "same". */
+static int64_t dml__conv_padding(const dml_conv2d_options *o, int axis)
+{
+    const int both = dml__conv_pads(o, axis);
+    if (both >= 0) return 2 * (int64_t)both;
+    return (int64_t)o->padding_sides[2 * axis] + o->padding_sides[2 * axis + 1];
+}
+
+DML__LOCAL int dml__conv_pad_before(const dml_node *node, int axis)
+{
+    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
+    const int both = dml__conv_pads(o, axis);
+    if (!o->same) return both >= 0 ? both : o->padding_sides[2 * axis];
+    const int64_t extent = dml_conv2d_extent(o->kernel[axis], o->dilation[axis]);
+    const int64_t reach = (int64_t)(dml__image_dim(&node->shape, 0, axis) - 1) * o->stride[axis] + extent;
+    const int64_t missing = reach - dml__image_dim(&node->input[0]->shape, 0, axis);
+    return missing > 0 ? (int)(missing / 2) : 0;
+}
+
+static dml_status dml__check_conv_padding(const dml_node *node)
+{
+    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
+    const int *sides = o->padding_sides;
+    for (int side = 0; side < 4; side++)
+        if (sides[side] < 0)
+            return dml__node_fail(node, DML_ERROR_ARGUMENT, "padding %d asked for on a side; it is 0 or more",
+                                  sides[side]);
+    const bool by_axis = o->padding[0] || o->padding[1], by_side = dml__conv_pads(o, 0) < 0;
+    if ((int)by_axis + (int)by_side + (int)o->same > 1)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                              "padding asked for in more than one way; it is one of padding, padding_sides "
+                              "and same");
+    return DML_OK;
+}
+
+/* What comes out along an axis; 0: nothing. */
+static int dml__conv_size(const dml_node *node, int axis)
+{
+    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
+    const int in = dml__image_dim(&node->input[0]->shape, 0, axis), stride = o->stride[axis];
+    const int extent = dml_conv2d_extent(o->kernel[axis], o->dilation[axis]);
+    if (extent < 1) return 0;
+    if (o->same) return (in - 1) / stride + 1;
+    const int64_t room = in + dml__conv_padding(o, axis) - extent;
+    return room < 0 || room / stride >= INT32_MAX ? 0 : (int)(room / stride + 1);
 }
 
 static dml_status dml__conv2d_infer(dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1];
     const dml_conv2d_options *options = (const dml_conv2d_options *)node->attributes;
+    const int ndim = node->op == dml__conv1d_op() ? 2 : 3;
     char x_text[DML_SHAPE_TEXT];
-    dml_status status = dml__check_image_input(node);
+    dml_status status = dml__check_conv_input(node, ndim);
     if (status != DML_OK) return status;
-    if (options->groups < 1 || x->shape.dims[2] % options->groups || options->filters % options->groups)
+    const int channels = x->shape.dims[ndim - 1];
+    if (options->groups < 1 || channels % options->groups || options->filters % options->groups)
         return dml__node_fail(node, DML_ERROR_ARGUMENT,
                               "%d groups asked for, of %d channels and %d filters: groups must divide both",
-                              options->groups, x->shape.dims[2], options->filters);
-    status = dml__check_conv2d_parameters(node);
+                              options->groups, channels, options->filters);
+    status = dml__check_conv_parameters(node, options->filters, options->kernel, channels / options->groups,
+                                        options->filters);
+    if (status == DML_OK)
+        status = dml__check_conv_steps(node, options->stride, options->padding, options->dilation);
+    if (status == DML_OK) status = dml__check_conv_padding(node);
     if (status != DML_OK) return status;
     node->batched = true;
-    node->shape.ndim = 3;
-    node->shape.dims[2] = w->shape.dims[0];
-    for (int axis = 0; axis < 2; axis++) {
-        const int stride = options->stride[axis], padding = options->padding[axis];
-        if (stride < 1 || padding < 0)
-            return dml__node_fail(
-                node, DML_ERROR_ARGUMENT,
-                "stride %d and padding %d asked for; a stride is 1 or more, a padding 0 or more", stride,
-                padding);
-        if (options->dilation[axis] < 1)
-            return dml__node_fail(node, DML_ERROR_ARGUMENT, "dilation %d asked for; it is 1 or more",
-                                  options->dilation[axis]);
-        node->shape.dims[axis] = dml_conv2d_output_size(
-            x->shape.dims[axis], dml_conv2d_extent(options->kernel[axis], options->dilation[axis]), stride,
-            padding);
-        if (node->shape.dims[axis] < 1)
+    node->shape.ndim = ndim;
+    node->shape.dims[ndim - 1] = w->shape.dims[0];
+    for (int axis = 3 - ndim; axis < 2; axis++) {
+        const int size = dml__conv_size(node, axis);
+        node->shape.dims[dml__image_axis(ndim, axis)] = size;
+        if (size < 1)
             return dml__node_fail(
                 node, DML_ERROR_SHAPE,
                 "a kernel of %d x %d doesn't fit an input of %s with padding %d x %d and dilation %d x %d",
                 options->kernel[0], options->kernel[1], dml_shape_format(&x->shape, x_text),
-                options->padding[0], options->padding[1], options->dilation[0], options->dilation[1]);
+                (int)dml__conv_padding(options, 0) / 2, (int)dml__conv_padding(options, 1) / 2,
+                options->dilation[0], options->dilation[1]);
     }
     return DML_OK;
 }
 
 static dml_conv2d_shape dml__conv2d_shape_of(const dml_node *node, int rows)
 {
-    const int *x = node->input[0]->shape.dims;
+    const dml_shape *x = &node->input[0]->shape, *y = &node->shape;
     const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    const dml_conv2d_shape shape = { rows,           x[0],          x[1],          x[2],
-                                     o->filters,     o->kernel[0],  o->kernel[1],  o->stride[0],
-                                     o->stride[1],   o->padding[0], o->padding[1], o->dilation[0],
-                                     o->dilation[1], o->groups };
+    const dml_conv2d_shape shape = { rows,
+                                     dml__image_dim(x, 0, 0),
+                                     dml__image_dim(x, 0, 1),
+                                     dml__image_dim(x, 0, 2),
+                                     o->filters,
+                                     o->kernel[0],
+                                     o->kernel[1],
+                                     o->stride[0],
+                                     o->stride[1],
+                                     dml__conv_pad_before(node, 0),
+                                     dml__conv_pad_before(node, 1),
+                                     o->dilation[0],
+                                     o->dilation[1],
+                                     o->groups,
+                                     dml__image_dim(y, 0, 0),
+                                     dml__image_dim(y, 0, 1) };
     return shape;
-}
-
-/* Along an axis of filters or channels, whose tiles of 64 (tiles.cl) don't reach from one group into another.
- */
-static size_t dml__conv2d_tiled(int size, int groups)
-{
-    const size_t of_group = (size_t)(size / groups);
-    return groups == 1 ? of_group : (size_t)groups * ((of_group + 63) / 64 * 64);
-}
-
-static dml_launch dml__conv2d_launch(const dml__run *run, const dml_node *node, const char *kernel,
-                                     size_t size_x, size_t size_y)
-{
-    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
-    const int32_t integers[] = {
-        s.batch,      s.height,   s.width, s.channels, s.filters,           s.kernel_h,          s.kernel_w,
-        s.stride_h,   s.stride_w, s.pad_h, s.pad_w,    node->shape.dims[0], node->shape.dims[1], s.dilation_h,
-        s.dilation_w, s.groups
-    };
-    dml_launch launch = dml__launch(kernel, size_x, size_y);
-    memcpy(launch.integer, integers, sizeof integers);
-    return launch;
 }
 
 static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *node)
@@ -20402,9 +20957,8 @@ static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *no
         return dml_conv2d_forward_fused(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w), 0,
                                         &epilogue, dml__host_value(run, node));
     }
-    dml_launch launch =
-        dml__conv2d_launch(run, node, "conv2d_forward", dml__conv2d_tiled(s.filters, s.groups),
-                           dml__count(run, node) / (size_t)s.filters);
+    dml_launch launch = dml__conv_launch(&s, "conv2d_forward", dml__conv_tiled(s.filters, s.groups),
+                                         dml__count(run, node) / (size_t)s.filters);
     launch.buffer[0] = dml__value(run, x);
     launch.buffer[1] = dml__value(run, w);
     if (bias) launch.buffer[2] = dml__value(run, bias);
@@ -20420,9 +20974,8 @@ static dml_status dml__conv2d_input_gradient(const dml__run *run, const dml_node
     if (run->device->host_memory)
         return dml_conv2d_backward_input(run->pool, &s, dml__host_gradient(run, node),
                                          dml__host_value(run, w), beta, dml__host_gradient(run, x));
-    dml_launch launch =
-        dml__conv2d_launch(run, node, "conv2d_backward_input", dml__conv2d_tiled(s.channels, s.groups),
-                           dml__count(run, x) / (size_t)s.channels);
+    dml_launch launch = dml__conv_launch(&s, "conv2d_backward_input", dml__conv_tiled(s.channels, s.groups),
+                                         dml__count(run, x) / (size_t)s.channels);
     launch.buffer[0] = dml__gradient(run, node);
     launch.buffer[1] = dml__value(run, w);
     launch.buffer[2] = dml__gradient(run, x);
@@ -20439,8 +20992,8 @@ static dml_status dml__conv2d_weight_gradient(const dml__run *run, const dml_nod
         return dml_conv2d_backward_weights(run->pool, &s, dml__host_value(run, x),
                                            dml__host_gradient(run, node), beta, dml__host_gradient(run, w));
     dml_launch launch =
-        dml__conv2d_launch(run, node, "conv2d_backward_weights", dml__count(run, w) / (size_t)s.filters,
-                           dml__conv2d_tiled(s.filters, s.groups));
+        dml__conv_launch(&s, "conv2d_backward_weights", dml__count(run, w) / (size_t)s.filters,
+                         dml__conv_tiled(s.filters, s.groups));
     launch.buffer[0] = dml__value(run, x);
     launch.buffer[1] = dml__gradient(run, node);
     launch.buffer[2] = dml__gradient(run, w);
@@ -20451,7 +21004,7 @@ static dml_status dml__conv2d_weight_gradient(const dml__run *run, const dml_nod
 static dml_status dml__conv2d_op_backward(const dml__run *run, const dml_node *node)
 {
     dml_status status = DML_OK;
-    const size_t filters = (size_t)node->shape.dims[2];
+    const size_t filters = (size_t)dml__image_dim(&node->shape, 0, 2);
     if (dml__wants_gradient(run, node, 0)) status = dml__conv2d_input_gradient(run, node);
     if (status == DML_OK && dml__wants_gradient(run, node, 1))
         status = dml__conv2d_weight_gradient(run, node);
@@ -20460,22 +21013,38 @@ static dml_status dml__conv2d_op_backward(const dml__run *run, const dml_node *n
     return status;
 }
 
+/* "3 x 5" of two sizes, "5" of a line's. */
+static const char *dml__conv_pair(const dml_node *node, const int size[2], char text[32])
+{
+    if (node->shape.ndim == 3)
+        snprintf(text, 32, "%d x %d", size[0], size[1]);
+    else
+        snprintf(text, 32, "%d", size[1]);
+    return text;
+}
+
 static void dml__conv2d_describe(const dml_node *node, char *text, size_t bytes)
 {
     const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    char dilation[40] = "", groups[24] = "";
+    const int *sides = o->padding_sides;
+    char dilation[48] = "", groups[24] = "", padding[64], kernel[32], stride[32], pair[32];
+    snprintf(padding, sizeof padding, "%s", o->same ? "same" : dml__conv_pair(node, o->padding, pair));
+    if (dml__conv_pads(o, 0) < 0 && node->shape.ndim == 3)
+        snprintf(padding, sizeof padding, "%d + %d x %d + %d", sides[0], sides[1], sides[2], sides[3]);
+    else if (dml__conv_pads(o, 0) < 0)
+        snprintf(padding, sizeof padding, "%d + %d", sides[2], sides[3]);
     if (o->dilation[0] != 1 || o->dilation[1] != 1)
-        snprintf(dilation, sizeof dilation, ", dilation %d x %d", o->dilation[0], o->dilation[1]);
+        snprintf(dilation, sizeof dilation, ", dilation %s", dml__conv_pair(node, o->dilation, pair));
     if (o->groups != 1) snprintf(groups, sizeof groups, ", %d groups", o->groups);
-    snprintf(text, bytes, "%d filters, kernel %d x %d, stride %d x %d, padding %d x %d%s%s%s", o->filters,
-             o->kernel[0], o->kernel[1], o->stride[0], o->stride[1], o->padding[0], o->padding[1], dilation,
-             groups, node->input[2] ? "" : ", no bias");
+    snprintf(text, bytes, "%d filters, kernel %s, stride %s, padding %s%s%s%s", o->filters,
+             dml__conv_pair(node, o->kernel, kernel), dml__conv_pair(node, o->stride, stride), padding,
+             dilation, groups, node->input[2] ? "" : ", no bias");
 }
 
 static double dml__conv2d_flops(const dml_node *node)
 {
     const double outputs = (double)dml_shape_count(&node->shape);
-    const double taps = (double)dml_shape_count(&node->input[1]->shape) / node->shape.dims[2];
+    const double taps = (double)dml_shape_count(&node->input[1]->shape) / node->input[1]->shape.dims[0];
     return outputs * (2 * taps + (node->input[2] ? 1 : 0));
 }
 
@@ -20501,10 +21070,20 @@ DML__LOCAL const dml__op *dml__conv2d_op(void)
     return &op;
 }
 
-static dml_initializer dml__conv2d_init(const dml_conv2d_options *options, int channels)
+DML__LOCAL const dml__op *dml__conv1d_op(void)
 {
-    const int64_t pixels = (int64_t)options->kernel[0] * options->kernel[1];
-    return dml_init_he(pixels > INT32_MAX / channels ? INT32_MAX : (int)pixels * channels);
+    static const dml__op op = { "conv1d",
+                                dml__conv2d_infer,
+                                dml__conv2d_op_forward,
+                                dml__conv2d_op_backward,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU,
+                                NULL,
+                                false,
+                                false,
+                                dml__conv2d_describe,
+                                dml__conv2d_flops,
+                                dml__conv2d_scratch_of };
+    return &op;
 }
 
 static void dml__conv2d_defaults(dml_conv2d_options *o, const dml_conv2d_options *options)
@@ -20518,42 +21097,695 @@ static void dml__conv2d_defaults(dml_conv2d_options *o, const dml_conv2d_options
     if (!o->groups) o->groups = 1;
 }
 
-DML_API dml_node *dml_conv2d_with(dml_node *x, dml_node *w, dml_node *bias, const dml_conv2d_options *options)
+DML__LOCAL dml_node *dml__conv_with(const dml__op *op, dml_node *x, dml_node *w, dml_node *bias,
+                                    const dml_conv2d_options *options)
 {
     dml_conv2d_options o;
     dml__conv2d_defaults(&o, options);
+    const int ndim = op == dml__conv1d_op() ? 3 : 4;
     if (w && !o.filters) o.filters = w->shape.dims[0];
     for (int axis = 0; w && axis < 2; axis++)
-        if (!o.kernel[axis]) o.kernel[axis] = w->shape.dims[1 + axis];
+        if (!o.kernel[axis]) o.kernel[axis] = w->shape.dims[1 + axis - (ndim == 3)];
     o.no_bias = !bias;
     dml_node *const inputs[] = { x, w, bias };
-    return dml__node_create(dml__conv2d_op(), bias ? 3 : 2, inputs, &o, sizeof o);
+    return dml__node_create(op, bias ? 3 : 2, inputs, &o, sizeof o);
 }
 
-DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options)
+DML__LOCAL dml_node *dml__conv_create(const dml__op *op, dml_node *x, const dml_conv2d_options *options)
 {
     if (!x) return NULL;
     dml_conv2d_options o;
     dml__conv2d_defaults(&o, options);
+    const int ndim = op == dml__conv1d_op() ? 2 : 3;
     for (int axis = 0; axis < 2; axis++)
         if (!o.kernel[axis]) o.kernel[axis] = 3;
     if (o.filters < 1 || o.kernel[0] < 1 || o.kernel[1] < 1) {
         dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
-                  "conv2d: %d filters of %d x %d asked for, each must be 1 or more", o.filters, o.kernel[0],
-                  o.kernel[1]);
+                  "%s: %d filters of %d x %d asked for, each must be 1 or more", op->name, o.filters,
+                  o.kernel[0], o.kernel[1]);
         return NULL;
     }
-    const int all = x->shape.ndim == 3 ? x->shape.dims[2] : 1;
+    const int all = x->shape.ndim == ndim ? x->shape.dims[ndim - 1] : 1;
     const int channels =
         o.groups > 0 && all >= o.groups ? all / o.groups : all; /* dml__conv2d_infer complains */
-    dml_node *last = x->graph->last;
-    dml_node *w = dml__layer_parameter(x->graph, dml__conv2d_op(), "weight", dml__conv2d_init(&o, channels),
-                                       dml_shape_of(o.filters, o.kernel[0], o.kernel[1], channels));
-    dml_node *bias = NULL;
-    if (!o.no_bias)
-        bias = dml__layer_parameter(x->graph, dml__conv2d_op(), "bias", dml_init_constant(0),
-                                    dml_shape_of(o.filters));
-    dml_node *layer = o.no_bias || bias ? dml_conv2d_with(x, w, bias, &o) : NULL;
+    dml_node *last = x->graph->last, *parameter[2], *layer = NULL;
+    const dml_shape weights = ndim == 3 ? dml_shape_of(o.filters, o.kernel[0], o.kernel[1], channels)
+                                        : dml_shape_of(o.filters, o.kernel[1], channels);
+    if (dml__conv_parameters(x->graph, op, weights, (double)o.kernel[0] * o.kernel[1] * channels, o.filters,
+                             o.no_bias, parameter))
+        layer = dml__conv_with(op, x, parameter[0], parameter[1], &o);
+    if (!layer) dml__graph_drop_after(x->graph, last);
+    return layer;
+}
+
+DML_API dml_node *dml_conv2d_with(dml_node *x, dml_node *w, dml_node *bias, const dml_conv2d_options *options)
+{
+    return dml__conv_with(dml__conv2d_op(), x, w, bias, options);
+}
+
+DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options)
+{
+    return dml__conv_create(dml__conv2d_op(), x, options);
+}
+
+#endif
+
+/* ---- ops/op_conv1d.c ---- */
+
+#ifndef DML_OPS_OP_CONV1D_C
+#define DML_OPS_OP_CONV1D_C
+
+#include <string.h>
+
+/* False, with the error recorded, for paddings that contradict each other. */
+static bool dml__conv1d_as_2d(dml_node *x, const dml_node *w, const dml_conv1d_options *options,
+                              dml_conv2d_options *o)
+{
+    memset(o, 0, sizeof *o);
+    o->kernel[0] = o->stride[0] = o->dilation[0] = 1;
+    if (!options) return true;
+    o->filters = options->filters;
+    o->kernel[1] = options->kernel;
+    o->stride[1] = options->stride;
+    o->padding[1] = options->padding;
+    o->no_bias = options->no_bias;
+    o->dilation[1] = options->dilation;
+    o->groups = options->groups;
+    o->padding_sides[2] = options->padding_sides[0];
+    o->padding_sides[3] = options->padding_sides[1];
+    o->same = options->same;
+    if (!options->causal) return true;
+    if (x && (o->same || o->padding[1] || o->padding_sides[2] || o->padding_sides[3])) {
+        dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
+                  "conv1d: causal and another padding asked for; causal says all of it");
+        return false;
+    }
+    int kernel = options->kernel;
+    if (!kernel) kernel = w && w->shape.ndim == 3 ? w->shape.dims[1] : 3;
+    const int extent = dml_conv2d_extent(kernel, options->dilation);
+    o->padding_sides[2] = extent > 0 ? extent - 1 : 0;
+    return true;
+}
+
+DML_API dml_node *dml_conv1d_with(dml_node *x, dml_node *w, dml_node *bias, const dml_conv1d_options *options)
+{
+    dml_conv2d_options o;
+    return dml__conv1d_as_2d(x, w, options, &o) ? dml__conv_with(dml__conv1d_op(), x, w, bias, &o) : NULL;
+}
+
+DML_API dml_node *dml_conv1d(dml_node *x, const dml_conv1d_options *options)
+{
+    dml_conv2d_options o;
+    return dml__conv1d_as_2d(x, NULL, options, &o) ? dml__conv_create(dml__conv1d_op(), x, &o) : NULL;
+}
+
+#endif
+
+/* ---- ops/op_conv_transpose2d.c ---- */
+
+#ifndef DML_OPS_OP_CONV_TRANSPOSE2D_C
+#define DML_OPS_OP_CONV_TRANSPOSE2D_C
+
+#include <stdio.h>
+#include <string.h>
+
+/* The convolution whose input's gradient this is: from y, of `filters` channels, to x, of which each channel
+   is one of its filters. */
+
+static int dml__conv_transpose_ndim(const dml_node *node)
+{
+    return node->op == dml__conv_transpose1d_op() ? 2 : 3;
+}
+
+/* What comes out along an axis; 0: nothing. */
+static int dml__conv_transpose_size(const dml_node *node, int axis)
+{
+    const dml_conv_transpose2d_options *o = (const dml_conv_transpose2d_options *)node->attributes;
+    const int in = dml__image_dim(&node->input[0]->shape, 0, axis);
+    const int extent = dml_conv2d_extent(o->kernel[axis], o->dilation[axis]);
+    const int64_t size = (int64_t)(in - 1) * o->stride[axis] - 2 * (int64_t)o->padding[axis] + extent +
+                         o->output_padding[axis];
+    return extent < 1 || size < 1 || size > INT32_MAX ? 0 : (int)size;
+}
+
+static dml_status dml__check_output_padding(const dml_node *node)
+{
+    const dml_conv_transpose2d_options *o = (const dml_conv_transpose2d_options *)node->attributes;
+    for (int axis = 0; axis < 2; axis++) {
+        const int more = o->output_padding[axis], stride = o->stride[axis], dilation = o->dilation[axis];
+        if (more < 0 || (more >= stride && more >= dilation))
+            return dml__node_fail(
+                node, DML_ERROR_ARGUMENT,
+                "output padding %d asked for; it is 0 or more, and less than the stride %d or "
+                "the dilation %d",
+                more, stride, dilation);
+    }
+    return DML_OK;
+}
+
+static dml_status dml__conv_transpose_infer(dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    const dml_conv_transpose2d_options *o = (const dml_conv_transpose2d_options *)node->attributes;
+    const int ndim = dml__conv_transpose_ndim(node);
+    char text[DML_SHAPE_TEXT];
+    dml_status status = dml__check_conv_input(node, ndim);
+    if (status != DML_OK) return status;
+    const int channels = x->shape.dims[ndim - 1];
+    if (o->groups < 1 || o->filters < 1 || channels % o->groups || o->filters % o->groups)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                              "%d groups asked for, of %d channels and %d filters: groups must divide both",
+                              o->groups, channels, o->filters);
+    status = dml__check_conv_parameters(node, channels, o->kernel, o->filters / o->groups, o->filters);
+    if (status == DML_OK) status = dml__check_conv_steps(node, o->stride, o->padding, o->dilation);
+    if (status == DML_OK) status = dml__check_output_padding(node);
+    if (status != DML_OK) return status;
+    node->batched = true;
+    node->shape.ndim = ndim;
+    node->shape.dims[ndim - 1] = o->filters;
+    for (int axis = 3 - ndim; axis < 2; axis++) {
+        const int size = dml__conv_transpose_size(node, axis);
+        node->shape.dims[dml__image_axis(ndim, axis)] = size;
+        if (size < 1)
+            return dml__node_fail(
+                node, DML_ERROR_SHAPE,
+                "of an input of %s nothing is left, or more than can be counted, by a kernel of "
+                "%d x %d, stride %d x %d and padding %d x %d",
+                dml_shape_format(&x->shape, text), o->kernel[0], o->kernel[1], o->stride[0], o->stride[1],
+                o->padding[0], o->padding[1]);
+    }
+    return DML_OK;
+}
+
+static dml_conv2d_shape dml__conv_transpose_shape(const dml_node *node, int rows)
+{
+    const dml_shape *x = &node->input[0]->shape, *y = &node->shape;
+    const dml_conv_transpose2d_options *o = (const dml_conv_transpose2d_options *)node->attributes;
+    const dml_conv2d_shape shape = { rows,
+                                     dml__image_dim(y, 0, 0),
+                                     dml__image_dim(y, 0, 1),
+                                     o->filters,
+                                     dml__image_dim(x, 0, 2),
+                                     o->kernel[0],
+                                     o->kernel[1],
+                                     o->stride[0],
+                                     o->stride[1],
+                                     o->padding[0],
+                                     o->padding[1],
+                                     o->dilation[0],
+                                     o->dilation[1],
+                                     o->groups,
+                                     dml__image_dim(x, 0, 0),
+                                     dml__image_dim(x, 0, 1) };
+    return shape;
+}
+
+static dml_status dml__conv_transpose_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->inputs > 2 ? node->input[2] : NULL;
+    const dml_conv2d_shape s = dml__conv_transpose_shape(node, run->rows);
+    const size_t filters = (size_t)s.channels, pixels = dml__count(run, node) / filters;
+    if (run->device->host_memory) {
+        const dml_status status = dml_conv2d_backward_input(
+            run->pool, &s, dml__host_value(run, x), dml__host_value(run, w), 0, dml__host_value(run, node));
+        if (status == DML_OK && bias)
+            dml_bias_add(run->pool, pixels, filters, dml__host_value(run, bias), dml__host_value(run, node));
+        return status;
+    }
+    dml_launch launch =
+        dml__conv_launch(&s, "conv2d_backward_input", dml__conv_tiled(s.channels, s.groups), pixels);
+    launch.buffer[0] = dml__value(run, x);
+    launch.buffer[1] = dml__value(run, w);
+    launch.buffer[2] = dml__value(run, node);
+    const dml_status status = dml__submit(run->device, &launch);
+    if (status != DML_OK || !bias) return status;
+    launch = dml__launch("bias_add", dml__count(run, node), 1);
+    launch.buffer[0] = dml__value(run, bias);
+    launch.buffer[1] = dml__value(run, node);
+    launch.integer[0] = (int32_t)pixels;
+    launch.integer[1] = (int32_t)filters;
+    return dml__submit(run->device, &launch);
+}
+
+/* dx is the convolution of dy. */
+static dml_status dml__conv_transpose_input_gradient(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1];
+    const dml_conv2d_shape s = dml__conv_transpose_shape(node, run->rows);
+    const float beta = dml__beta(run, node, 0);
+    if (run->device->host_memory)
+        return dml_conv2d_forward_fused(run->pool, &s, dml__host_gradient(run, node), dml__host_value(run, w),
+                                        beta, NULL, dml__host_gradient(run, x));
+    dml_launch launch = dml__conv_launch(&s, "conv2d_forward", dml__conv_tiled(s.filters, s.groups),
+                                         dml__count(run, x) / (size_t)s.filters);
+    launch.buffer[0] = dml__gradient(run, node);
+    launch.buffer[1] = dml__value(run, w);
+    launch.buffer[3] = dml__gradient(run, x);
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+/* That of the convolution's weights, where dy is its input and x its output's gradient. */
+static dml_status dml__conv_transpose_weight_gradient(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1];
+    const dml_conv2d_shape s = dml__conv_transpose_shape(node, run->rows);
+    const float beta = dml__beta(run, node, 1);
+    if (run->device->host_memory)
+        return dml_conv2d_backward_weights(run->pool, &s, dml__host_gradient(run, node),
+                                           dml__host_value(run, x), beta, dml__host_gradient(run, w));
+    dml_launch launch =
+        dml__conv_launch(&s, "conv2d_backward_weights", dml__count(run, w) / (size_t)s.filters,
+                         dml__conv_tiled(s.filters, s.groups));
+    launch.buffer[0] = dml__gradient(run, node);
+    launch.buffer[1] = dml__value(run, x);
+    launch.buffer[2] = dml__gradient(run, w);
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__conv_transpose_op_backward(const dml__run *run, const dml_node *node)
+{
+    dml_status status = DML_OK;
+    const size_t filters = (size_t)dml__image_dim(&node->shape, 0, 2);
+    if (dml__wants_gradient(run, node, 0)) status = dml__conv_transpose_input_gradient(run, node);
+    if (status == DML_OK && dml__wants_gradient(run, node, 1))
+        status = dml__conv_transpose_weight_gradient(run, node);
+    if (status == DML_OK && node->inputs > 2 && dml__wants_gradient(run, node, 2))
+        status = dml__sum_rows_into_gradient(run, node, 2, dml__count(run, node) / filters, filters);
+    return status;
+}
+
+static void dml__conv_transpose_describe(const dml_node *node, char *text, size_t bytes)
+{
+    const dml_conv_transpose2d_options *o = (const dml_conv_transpose2d_options *)node->attributes;
+    const int *const pairs[] = { o->kernel, o->stride, o->padding, o->output_padding, o->dilation };
+    static const char *const names[] = { "kernel", "stride", "padding", "output padding", "dilation" };
+    static const int unsaid[] = { -1, -1, -1, 0, 1 };
+    int used = snprintf(text, bytes, "%d filters", o->filters);
+    for (int i = 0; i < 5 && used >= 0 && (size_t)used < bytes; i++) {
+        const int *pair = pairs[i];
+        if (pair[0] == unsaid[i] && pair[1] == unsaid[i]) continue;
+        used += node->shape.ndim == 3
+                    ? snprintf(text + used, bytes - (size_t)used, ", %s %d x %d", names[i], pair[0], pair[1])
+                    : snprintf(text + used, bytes - (size_t)used, ", %s %d", names[i], pair[1]);
+    }
+    if (used >= 0 && (size_t)used < bytes && o->groups != 1)
+        used += snprintf(text + used, bytes - (size_t)used, ", %d groups", o->groups);
+    if (used >= 0 && (size_t)used < bytes && node->inputs < 3)
+        snprintf(text + used, bytes - (size_t)used, ", no bias");
+}
+
+/* Each number of x goes into as many outputs as it has weights. */
+static double dml__conv_transpose_flops(const dml_node *node)
+{
+    const double taps = (double)dml_shape_count(&node->input[1]->shape) / node->input[1]->shape.dims[0];
+    return 2 * taps * (double)dml_shape_count(&node->input[0]->shape) +
+           (node->inputs > 2 ? (double)dml_shape_count(&node->shape) : 0);
+}
+
+/* Forward is what a convolution does when it trains. */
+static dml_scratch dml__conv_transpose_scratch(const dml_node *node, int rows, bool training)
+{
+    const dml_conv2d_shape shape = dml__conv_transpose_shape(node, rows);
+    (void)training;
+    return dml_conv2d_scratch(&shape, true);
+}
+
+DML__LOCAL const dml__op *dml__conv_transpose2d_op(void)
+{
+    static const dml__op op = { "conv_transpose2d",
+                                dml__conv_transpose_infer,
+                                dml__conv_transpose_op_forward,
+                                dml__conv_transpose_op_backward,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),
+                                NULL,
+                                false,
+                                false,
+                                dml__conv_transpose_describe,
+                                dml__conv_transpose_flops,
+                                dml__conv_transpose_scratch };
+    return &op;
+}
+
+DML__LOCAL const dml__op *dml__conv_transpose1d_op(void)
+{
+    static const dml__op op = { "conv_transpose1d",
+                                dml__conv_transpose_infer,
+                                dml__conv_transpose_op_forward,
+                                dml__conv_transpose_op_backward,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),
+                                NULL,
+                                false,
+                                false,
+                                dml__conv_transpose_describe,
+                                dml__conv_transpose_flops,
+                                dml__conv_transpose_scratch };
+    return &op;
+}
+
+static void dml__conv_transpose_defaults(dml_conv_transpose2d_options *o)
+{
+    for (int axis = 0; axis < 2; axis++) {
+        if (!o->stride[axis]) o->stride[axis] = 1;
+        if (!o->dilation[axis]) o->dilation[axis] = 1;
+    }
+    if (!o->groups) o->groups = 1;
+}
+
+static dml_node *dml__conv_transpose_with(const dml__op *op, dml_node *x, dml_node *w, dml_node *bias,
+                                          dml_conv_transpose2d_options o)
+{
+    dml__conv_transpose_defaults(&o);
+    if (w) {
+        const int ndim = op == dml__conv_transpose1d_op() ? 3 : 4;
+        const int64_t filters = (int64_t)w->shape.dims[ndim - 1] * o.groups;
+        if (!o.filters && filters <= INT32_MAX) o.filters = (int)filters;
+        for (int axis = 0; axis < 2; axis++)
+            if (!o.kernel[axis]) o.kernel[axis] = w->shape.dims[1 + axis - (ndim == 3)];
+    }
+    o.no_bias = !bias;
+    dml_node *const inputs[] = { x, w, bias };
+    return dml__node_create(op, bias ? 3 : 2, inputs, &o, sizeof o);
+}
+
+static dml_node *dml__conv_transpose_create(const dml__op *op, dml_node *x, dml_conv_transpose2d_options o)
+{
+    if (!x) return NULL;
+    dml__conv_transpose_defaults(&o);
+    const int ndim = op == dml__conv_transpose1d_op() ? 2 : 3;
+    for (int axis = 0; axis < 2; axis++)
+        if (!o.kernel[axis]) o.kernel[axis] = 3;
+    if (o.filters < 1 || o.kernel[0] < 1 || o.kernel[1] < 1) {
+        dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
+                  "%s: %d filters of %d x %d asked for, each must be 1 or more", op->name, o.filters,
+                  o.kernel[0], o.kernel[1]);
+        return NULL;
+    }
+    const int channels = x->shape.ndim == ndim ? x->shape.dims[ndim - 1] : 1;
+    const int of_group = o.groups > 0 && o.filters >= o.groups ? o.filters / o.groups : o.filters;
+    const dml_shape weights = ndim == 3 ? dml_shape_of(channels, o.kernel[0], o.kernel[1], of_group)
+                                        : dml_shape_of(channels, o.kernel[1], of_group);
+    double fan_in = channels / (o.groups > 0 ? (double)o.groups : 1.0);
+    for (int axis = 0; axis < 2; axis++)
+        fan_in *= o.kernel[axis] / (o.stride[axis] > 0 ? (double)o.stride[axis] : 1.0);
+    dml_node *last = x->graph->last, *parameter[2], *layer = NULL;
+    if (dml__conv_parameters(x->graph, op, weights, fan_in, o.filters, o.no_bias, parameter))
+        layer = dml__conv_transpose_with(op, x, parameter[0], parameter[1], o);
+    if (!layer) dml__graph_drop_after(x->graph, last);
+    return layer;
+}
+
+static dml_conv_transpose2d_options dml__conv_transpose_options(const dml_conv_transpose2d_options *options)
+{
+    dml_conv_transpose2d_options o;
+    memset(&o, 0, sizeof o);
+    return options ? *options : o;
+}
+
+static dml_conv_transpose2d_options dml__conv_transpose_of_lines(const dml_conv_transpose1d_options *options)
+{
+    dml_conv_transpose2d_options o;
+    memset(&o, 0, sizeof o);
+    o.kernel[0] = 1;
+    if (!options) return o;
+    o.filters = options->filters;
+    o.kernel[1] = options->kernel;
+    o.stride[1] = options->stride;
+    o.padding[1] = options->padding;
+    o.output_padding[1] = options->output_padding;
+    o.no_bias = options->no_bias;
+    o.dilation[1] = options->dilation;
+    o.groups = options->groups;
+    return o;
+}
+
+DML_API dml_node *dml_conv_transpose2d_with(dml_node *x, dml_node *w, dml_node *bias,
+                                            const dml_conv_transpose2d_options *options)
+{
+    return dml__conv_transpose_with(dml__conv_transpose2d_op(), x, w, bias,
+                                    dml__conv_transpose_options(options));
+}
+
+DML_API dml_node *dml_conv_transpose2d(dml_node *x, const dml_conv_transpose2d_options *options)
+{
+    return dml__conv_transpose_create(dml__conv_transpose2d_op(), x, dml__conv_transpose_options(options));
+}
+
+DML_API dml_node *dml_conv_transpose1d_with(dml_node *x, dml_node *w, dml_node *bias,
+                                            const dml_conv_transpose1d_options *options)
+{
+    return dml__conv_transpose_with(dml__conv_transpose1d_op(), x, w, bias,
+                                    dml__conv_transpose_of_lines(options));
+}
+
+DML_API dml_node *dml_conv_transpose1d(dml_node *x, const dml_conv_transpose1d_options *options)
+{
+    return dml__conv_transpose_create(dml__conv_transpose1d_op(), x, dml__conv_transpose_of_lines(options));
+}
+
+#endif
+
+/* ---- ops/op_local2d.c ---- */
+
+#ifndef DML_OPS_OP_LOCAL2D_C
+#define DML_OPS_OP_LOCAL2D_C
+
+#include <stdio.h>
+#include <string.h>
+
+/* Of options with their defaults set; false where there is none. */
+static bool dml__local2d_output(const dml_shape *x, const dml_local2d_options *o, int out[2])
+{
+    for (int axis = 0; axis < 2; axis++)
+        out[axis] = dml_conv2d_output_size(x->dims[axis], o->kernel[axis], o->stride[axis], 0);
+    return out[0] && out[1];
+}
+
+static dml_status dml__local2d_check_sizes(const dml_node *node)
+{
+    const dml_local2d_options *o = (const dml_local2d_options *)node->attributes;
+    for (int axis = 0; axis < 2; axis++)
+        if (o->kernel[axis] < 1 || o->stride[axis] < 1 || o->filters < 1)
+            return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                                  "%d filters, kernel %d and stride %d asked for, each must be 1 or more",
+                                  o->filters, o->kernel[axis], o->stride[axis]);
+    return DML_OK;
+}
+
+static dml_status dml__local2d_infer(dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->inputs > 2 ? node->input[2] : NULL;
+    const dml_local2d_options *o = (const dml_local2d_options *)node->attributes;
+    char text[DML_SHAPE_TEXT];
+    int out[2];
+    dml_status status = dml__check_conv_input(node, 3);
+    if (status == DML_OK) status = dml__local2d_check_sizes(node);
+    if (status != DML_OK) return status;
+    if (!dml__local2d_output(&x->shape, o, out))
+        return dml__node_fail(node, DML_ERROR_SHAPE, "a kernel of %d x %d doesn't fit an input of %s",
+                              o->kernel[0], o->kernel[1], dml_shape_format(&x->shape, text));
+    const int taps = o->kernel[0] * o->kernel[1] * x->shape.dims[2]; /* no more than an image has */
+    const int want[] = { out[0], out[1], o->filters, taps };
+    if (w->dtype != DML_F32 || w->batched || w->shape.ndim != 4 ||
+        memcmp(w->shape.dims, want, sizeof want) != 0)
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its weights are %s%s, they must be %d x %d x %d x %d",
+                              dml_shape_format(&w->shape, text), w->batched ? " a sample" : "", out[0],
+                              out[1], o->filters, taps);
+    if (bias && (bias->dtype != DML_F32 || bias->batched || bias->shape.ndim != 3 ||
+                 memcmp(bias->shape.dims, want, 3 * sizeof want[0]) != 0))
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s%s, it must be %d x %d x %d",
+                              dml_shape_format(&bias->shape, text), bias->batched ? " a sample" : "", out[0],
+                              out[1], o->filters);
+    node->batched = true;
+    node->shape = dml_shape_of(out[0], out[1], o->filters);
+    return DML_OK;
+}
+
+static dml_local2d_shape dml__local2d_shape_of(const dml_node *node, int rows)
+{
+    const int *x = node->input[0]->shape.dims;
+    const dml_local2d_options *o = (const dml_local2d_options *)node->attributes;
+    const dml_local2d_shape shape = { rows,         x[0],         x[1],         x[2],        o->filters,
+                                      o->kernel[0], o->kernel[1], o->stride[0], o->stride[1] };
+    return shape;
+}
+
+static dml_launch dml__local2d_launch(const dml__run *run, const dml_node *node, const char *kernel,
+                                      size_t size)
+{
+    const dml_local2d_shape s = dml__local2d_shape_of(node, run->rows);
+    const dml_conv2d_shape as = { s.batch,
+                                  s.height,
+                                  s.width,
+                                  s.channels,
+                                  s.filters,
+                                  s.kernel_h,
+                                  s.kernel_w,
+                                  s.stride_h,
+                                  s.stride_w,
+                                  0,
+                                  0,
+                                  1,
+                                  1,
+                                  1,
+                                  node->shape.dims[0],
+                                  node->shape.dims[1] };
+    return dml__conv_launch(&as, kernel, size, 1);
+}
+
+static dml_status dml__local2d_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->inputs > 2 ? node->input[2] : NULL;
+    const dml_local2d_shape s = dml__local2d_shape_of(node, run->rows);
+    const size_t sample = dml_shape_count(&node->shape);
+    dml_status status;
+    if (run->device->host_memory) {
+        status = dml_local2d_forward(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w),
+                                     dml__host_value(run, node));
+        if (status == DML_OK && bias)
+            dml_bias_add(run->pool, (size_t)run->rows, sample, dml__host_value(run, bias),
+                         dml__host_value(run, node));
+        return status;
+    }
+    dml_launch launch = dml__local2d_launch(run, node, "local2d_forward", dml__count(run, node));
+    launch.buffer[0] = dml__value(run, x);
+    launch.buffer[1] = dml__value(run, w);
+    launch.buffer[2] = dml__value(run, node);
+    status = dml__submit(run->device, &launch);
+    if (status != DML_OK || !bias) return status;
+    launch = dml__launch("bias_add", dml__count(run, node), 1);
+    launch.buffer[0] = dml__value(run, bias);
+    launch.buffer[1] = dml__value(run, node);
+    launch.integer[0] = (int32_t)run->rows;
+    launch.integer[1] = (int32_t)sample;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__local2d_input_gradient(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1];
+    const dml_local2d_shape s = dml__local2d_shape_of(node, run->rows);
+    const float beta = dml__beta(run, node, 0);
+    if (run->device->host_memory)
+        return dml_local2d_backward_input(run->pool, &s, dml__host_gradient(run, node),
+                                          dml__host_value(run, w), beta, dml__host_gradient(run, x));
+    dml_launch launch = dml__local2d_launch(run, node, "local2d_backward_input", dml__count(run, x));
+    launch.buffer[0] = dml__gradient(run, node);
+    launch.buffer[1] = dml__value(run, w);
+    launch.buffer[2] = dml__gradient(run, x);
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__local2d_weight_gradient(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0], *w = node->input[1];
+    const dml_local2d_shape s = dml__local2d_shape_of(node, run->rows);
+    const float beta = dml__beta(run, node, 1);
+    if (run->device->host_memory)
+        return dml_local2d_backward_weights(run->pool, &s, dml__host_value(run, x),
+                                            dml__host_gradient(run, node), beta, dml__host_gradient(run, w));
+    dml_launch launch = dml__local2d_launch(run, node, "local2d_backward_weights", dml__count(run, w));
+    launch.buffer[0] = dml__value(run, x);
+    launch.buffer[1] = dml__gradient(run, node);
+    launch.buffer[2] = dml__gradient(run, w);
+    launch.real[0] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__local2d_op_backward(const dml__run *run, const dml_node *node)
+{
+    dml_status status = DML_OK;
+    if (dml__wants_gradient(run, node, 0)) status = dml__local2d_input_gradient(run, node);
+    if (status == DML_OK && dml__wants_gradient(run, node, 1))
+        status = dml__local2d_weight_gradient(run, node);
+    if (status == DML_OK && node->inputs > 2 && dml__wants_gradient(run, node, 2))
+        status = dml__sum_rows_into_gradient(run, node, 2, (size_t)run->rows, dml_shape_count(&node->shape));
+    return status;
+}
+
+static void dml__local2d_describe(const dml_node *node, char *text, size_t bytes)
+{
+    const dml_local2d_options *o = (const dml_local2d_options *)node->attributes;
+    snprintf(text, bytes, "%d filters, kernel %d x %d, stride %d x %d%s", o->filters, o->kernel[0],
+             o->kernel[1], o->stride[0], o->stride[1], node->inputs > 2 ? "" : ", no bias");
+}
+
+static double dml__local2d_flops(const dml_node *node)
+{
+    return 2.0 * (double)dml_shape_count(&node->input[1]->shape) +
+           (node->inputs > 2 ? (double)dml_shape_count(&node->shape) : 0);
+}
+
+static dml_scratch dml__local2d_scratch_of(const dml_node *node, int rows, bool training)
+{
+    const dml_local2d_shape shape = dml__local2d_shape_of(node, rows);
+    (void)training;
+    return dml_local2d_scratch(&shape);
+}
+
+DML__LOCAL const dml__op *dml__local2d_op(void)
+{
+    static const dml__op op = { "local2d",
+                                dml__local2d_infer,
+                                dml__local2d_op_forward,
+                                dml__local2d_op_backward,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),
+                                NULL,
+                                false,
+                                false,
+                                dml__local2d_describe,
+                                dml__local2d_flops,
+                                dml__local2d_scratch_of };
+    return &op;
+}
+
+static dml_local2d_options dml__local2d_defaults(const dml_local2d_options *options)
+{
+    dml_local2d_options o;
+    memset(&o, 0, sizeof o);
+    if (options) o = *options;
+    for (int axis = 0; axis < 2; axis++) {
+        if (!o.kernel[axis]) o.kernel[axis] = 3;
+        if (!o.stride[axis]) o.stride[axis] = 1;
+    }
+    return o;
+}
+
+DML_API dml_node *dml_local2d_with(dml_node *x, dml_node *w, dml_node *bias,
+                                   const dml_local2d_options *options)
+{
+    dml_local2d_options o = dml__local2d_defaults(options);
+    if (w && !o.filters) o.filters = w->shape.dims[2];
+    o.no_bias = !bias;
+    dml_node *const inputs[] = { x, w, bias };
+    return dml__node_create(dml__local2d_op(), bias ? 3 : 2, inputs, &o, sizeof o);
+}
+
+DML_API dml_node *dml_local2d(dml_node *x, const dml_local2d_options *options)
+{
+    if (!x) return NULL;
+    const dml_local2d_options o = dml__local2d_defaults(options);
+    int out[2];
+    if (o.filters < 1 || x->shape.ndim != 3 || !dml__local2d_output(&x->shape, &o, out)) {
+        char text[DML_SHAPE_TEXT];
+        dml__fail(&dml__node_context(x)->error, o.filters < 1 ? DML_ERROR_ARGUMENT : DML_ERROR_SHAPE,
+                  "local2d: %d filters of %d x %d with stride %d x %d asked for over %s; each must be 1 or "
+                  "more, and "
+                  "fit images of height x width x channels",
+                  o.filters, o.kernel[0], o.kernel[1], o.stride[0], o.stride[1],
+                  dml_shape_format(&x->shape, text));
+        return NULL;
+    }
+    const int taps = o.kernel[0] * o.kernel[1] * x->shape.dims[2];
+    dml_node *last = x->graph->last, *layer = NULL, *bias = NULL;
+    dml_node *w = dml__layer_parameter(x->graph, dml__local2d_op(), "weight", dml_init_he(taps),
+                                       dml_shape_of(out[0], out[1], o.filters, taps));
+    if (w && !o.no_bias)
+        bias = dml__layer_parameter(x->graph, dml__local2d_op(), "bias", dml_init_constant(0),
+                                    dml_shape_of(out[0], out[1], o.filters));
+    if (w && (bias || o.no_bias)) layer = dml_local2d_with(x, w, bias, &o);
     if (!layer) dml__graph_drop_after(x->graph, last);
     return layer;
 }
@@ -20568,16 +21800,61 @@ DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options)
 #include <stdio.h>
 #include <string.h>
 
+static int dml__pool_ndim(const dml_node *node)
+{
+    return node->op == dml__max_pool1d_op() || node->op == dml__avg_pool1d_op() ? 2 : 3;
+}
+
+/* What comes out along an axis; 0: nothing. */
+static int dml__pool_size(const dml_node *node, int axis)
+{
+    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
+    const int in = dml__image_dim(&node->input[0]->shape, 0, axis), stride = o->stride[axis];
+    const int kernel = o->kernel[axis], padding = o->padding[axis];
+    if (o->same) return (in - 1) / stride + 1;
+    const int size = dml_conv2d_output_size(in, kernel, stride, padding);
+    const int64_t next = (int64_t)size * stride;
+    const bool more = o->ceil_mode && next + kernel < (int64_t)in + 2 * (int64_t)padding + stride;
+    return more && next < (int64_t)in + padding && size < INT32_MAX ? size + 1 : size;
+}
+
+/* How far windows reach over the image's beginning. */
+static int dml__pool_pad_before(const dml_node *node, int axis)
+{
+    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
+    if (!o->same) return o->padding[axis];
+    const int64_t reach =
+        (int64_t)(dml__image_dim(&node->shape, 0, axis) - 1) * o->stride[axis] + o->kernel[axis];
+    const int64_t missing = reach - dml__image_dim(&node->input[0]->shape, 0, axis);
+    return missing > 0 ? (int)(missing / 2) : 0;
+}
+
+static dml_status dml__check_pool_ways(const dml_node *node)
+{
+    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
+    const bool max = node->op == dml__max_pool2d_op() || node->op == dml__max_pool1d_op();
+    if (o->same && (o->padding[0] || o->padding[1] || o->ceil_mode || o->count_include_pad))
+        return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                              "same and padding, ceil_mode or count_include_pad asked for; same says where "
+                              "the windows are, and counts what is in the image");
+    if (max && o->count_include_pad)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                              "count_include_pad asked for: it is about means, and padding never wins");
+    return DML_OK;
+}
+
 static dml_status dml__pool2d_infer(dml_node *node)
 {
     const dml_node *x = node->input[0];
     const dml_pool2d_options *options = (const dml_pool2d_options *)node->attributes;
+    const int ndim = dml__pool_ndim(node);
     char x_text[DML_SHAPE_TEXT];
-    const dml_status status = dml__check_image_input(node);
+    dml_status status = dml__check_conv_input(node, ndim);
+    if (status == DML_OK) status = dml__check_pool_ways(node);
     if (status != DML_OK) return status;
     node->batched = true;
     node->shape = x->shape;
-    for (int axis = 0; axis < 2; axis++) {
+    for (int axis = 3 - ndim; axis < 2; axis++) {
         const int kernel = options->kernel[axis], stride = options->stride[axis],
                   padding = options->padding[axis];
         if (kernel < 1 || stride < 1 || padding < 0 || padding >= kernel)
@@ -20586,8 +21863,9 @@ static dml_status dml__pool2d_infer(dml_node *node)
                 "kernel %d, stride %d and padding %d asked for; a kernel and a stride are 1 or more, "
                 "a padding is smaller than its kernel",
                 kernel, stride, padding);
-        node->shape.dims[axis] = dml_conv2d_output_size(x->shape.dims[axis], kernel, stride, padding);
-        if (node->shape.dims[axis] < 1)
+        const int size = dml__pool_size(node, axis);
+        node->shape.dims[dml__image_axis(ndim, axis)] = size;
+        if (size < 1)
             return dml__node_fail(node, DML_ERROR_SHAPE, "a window of %d x %d doesn't fit an input of %s",
                                   options->kernel[0], options->kernel[1],
                                   dml_shape_format(&x->shape, x_text));
@@ -20598,8 +21876,21 @@ static dml_status dml__pool2d_infer(dml_node *node)
 static void dml__pool2d_describe(const dml_node *node, char *text, size_t bytes)
 {
     const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
-    snprintf(text, bytes, "kernel %d x %d, stride %d x %d, padding %d x %d", o->kernel[0], o->kernel[1],
-             o->stride[0], o->stride[1], o->padding[0], o->padding[1]);
+    char padding[32];
+    if (o->same)
+        snprintf(padding, sizeof padding, "same");
+    else if (node->shape.ndim == 3)
+        snprintf(padding, sizeof padding, "%d x %d", o->padding[0], o->padding[1]);
+    else
+        snprintf(padding, sizeof padding, "%d", o->padding[1]);
+    const char *rounded = o->ceil_mode ? ", rounded up" : "";
+    const char *counted = o->count_include_pad ? ", padding counts" : "";
+    if (node->shape.ndim == 3)
+        snprintf(text, bytes, "kernel %d x %d, stride %d x %d, padding %s%s%s", o->kernel[0], o->kernel[1],
+                 o->stride[0], o->stride[1], padding, rounded, counted);
+    else
+        snprintf(text, bytes, "kernel %d, stride %d, padding %s%s%s", o->kernel[1], o->stride[1], padding,
+                 rounded, counted);
 }
 
 static double dml__avg_pool2d_flops(const dml_node *node)
@@ -20610,10 +21901,21 @@ static double dml__avg_pool2d_flops(const dml_node *node)
 
 static dml_pool2d_shape dml__pool2d_run_shape(const dml__run *run, const dml_node *node)
 {
-    const int *x = node->input[0]->shape.dims;
+    const dml_shape *x = &node->input[0]->shape, *y = &node->shape;
     const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
-    const dml_pool2d_shape shape = { run->rows,    x[0],         x[1],         x[2],          o->kernel[0],
-                                     o->kernel[1], o->stride[0], o->stride[1], o->padding[0], o->padding[1] };
+    const dml_pool2d_shape shape = { run->rows,
+                                     dml__image_dim(x, 0, 0),
+                                     dml__image_dim(x, 0, 1),
+                                     dml__image_dim(x, 0, 2),
+                                     o->kernel[0],
+                                     o->kernel[1],
+                                     o->stride[0],
+                                     o->stride[1],
+                                     dml__pool_pad_before(node, 0),
+                                     dml__pool_pad_before(node, 1),
+                                     dml__image_dim(y, 0, 0),
+                                     dml__image_dim(y, 0, 1),
+                                     o->count_include_pad };
     return shape;
 }
 
@@ -20621,19 +21923,9 @@ static dml_launch dml__pool2d_launch(const dml__run *run, const dml_node *node, 
                                      size_t size)
 {
     const dml_pool2d_shape s = dml__pool2d_run_shape(run, node);
-    const int32_t integers[] = { s.batch,
-                                 s.height,
-                                 s.width,
-                                 s.channels,
-                                 0,
-                                 s.kernel_h,
-                                 s.kernel_w,
-                                 s.stride_h,
-                                 s.stride_w,
-                                 s.pad_h,
-                                 s.pad_w,
-                                 node->shape.dims[0],
-                                 node->shape.dims[1] };
+    const int32_t integers[] = { s.batch,    s.height,   s.width,    s.channels, s.count_padding,
+                                 s.kernel_h, s.kernel_w, s.stride_h, s.stride_w, s.pad_h,
+                                 s.pad_w,    s.out_h,    s.out_w };
     dml_launch launch = dml__launch(kernel, size, 1);
     memcpy(launch.integer, integers, sizeof integers);
     return launch;
@@ -20694,6 +21986,22 @@ DML__LOCAL const dml__op *dml__max_pool2d_op(void)
     return &op;
 }
 
+DML__LOCAL const dml__op *dml__max_pool1d_op(void)
+{
+    static const dml__op op = { "max_pool1d",
+                                dml__pool2d_infer,
+                                dml__max_pool2d_op_forward,
+                                dml__max_pool2d_op_backward,
+                                DML__GATES_RELU,
+                                dml__max_pool2d_saved_bytes,
+                                false,
+                                false,
+                                dml__pool2d_describe,
+                                dml__no_flops,
+                                NULL };
+    return &op;
+}
+
 static dml_status dml__avg_pool2d_op_forward(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0];
@@ -20740,6 +22048,22 @@ DML__LOCAL const dml__op *dml__avg_pool2d_op(void)
     return &op;
 }
 
+DML__LOCAL const dml__op *dml__avg_pool1d_op(void)
+{
+    static const dml__op op = { "avg_pool1d",
+                                dml__pool2d_infer,
+                                dml__avg_pool2d_op_forward,
+                                dml__avg_pool2d_op_backward,
+                                0,
+                                NULL,
+                                false,
+                                false,
+                                dml__pool2d_describe,
+                                dml__avg_pool2d_flops,
+                                NULL };
+    return &op;
+}
+
 static dml_node *dml__pool2d_create(const dml__op *op, dml_node *x, const dml_pool2d_options *options)
 {
     dml_pool2d_options o;
@@ -20762,12 +22086,61 @@ DML_API dml_node *dml_avg_pool2d(dml_node *x, const dml_pool2d_options *options)
     return dml__pool2d_create(dml__avg_pool2d_op(), x, options);
 }
 
-DML_API dml_node *dml_global_avg_pool2d(dml_node *x)
+/* One window over all of x, in a row. */
+static dml_node *dml__pool_globally(const dml__op *op, dml_node *x)
 {
     dml_pool2d_options whole;
     memset(&whole, 0, sizeof whole);
-    for (int axis = 0; axis < 2 && x && x->shape.ndim == 3; axis++) whole.kernel[axis] = x->shape.dims[axis];
-    return dml_flatten(dml_avg_pool2d(x, &whole));
+    whole.kernel[0] = whole.kernel[1] = 1;
+    for (int axis = 0; axis < 2 && x && (x->shape.ndim == 3 || x->shape.ndim == 2); axis++)
+        whole.kernel[axis] = dml__image_dim(&x->shape, 0, axis);
+    return dml_flatten(dml__pool2d_create(op, x, &whole));
+}
+
+DML_API dml_node *dml_global_avg_pool2d(dml_node *x)
+{
+    return dml__pool_globally(dml__avg_pool2d_op(), x);
+}
+
+DML_API dml_node *dml_global_max_pool2d(dml_node *x)
+{
+    return dml__pool_globally(dml__max_pool2d_op(), x);
+}
+
+DML_API dml_node *dml_global_avg_pool1d(dml_node *x)
+{
+    return dml__pool_globally(dml__avg_pool1d_op(), x);
+}
+
+DML_API dml_node *dml_global_max_pool1d(dml_node *x)
+{
+    return dml__pool_globally(dml__max_pool1d_op(), x);
+}
+
+static dml_node *dml__pool1d_create(const dml__op *op, dml_node *x, const dml_pool1d_options *options)
+{
+    dml_pool2d_options o;
+    memset(&o, 0, sizeof o);
+    o.kernel[0] = 1;
+    if (options) {
+        o.kernel[1] = options->kernel;
+        o.stride[1] = options->stride;
+        o.padding[1] = options->padding;
+        o.ceil_mode = options->ceil_mode;
+        o.count_include_pad = options->count_include_pad;
+        o.same = options->same;
+    }
+    return dml__pool2d_create(op, x, &o);
+}
+
+DML_API dml_node *dml_max_pool1d(dml_node *x, const dml_pool1d_options *options)
+{
+    return dml__pool1d_create(dml__max_pool1d_op(), x, options);
+}
+
+DML_API dml_node *dml_avg_pool1d(dml_node *x, const dml_pool1d_options *options)
+{
+    return dml__pool1d_create(dml__avg_pool1d_op(), x, options);
 }
 
 #endif
@@ -20956,6 +22329,7 @@ DML_API dml_node *dml_padded_shortcut2d(dml_node *x, int stride, int channels)
 #ifndef DML_OPS_OP_NORM_C
 #define DML_OPS_OP_NORM_C
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21014,6 +22388,10 @@ static dml_status dml__batch_norm_infer(dml_node *node)
                                   "dml_parameter_train(parameter, false) was called",
                                   what[i], node->input[i]->name,
                                   node->input[i]->op == dml__parameter_op() ? "trained" : "computed");
+    if (o->frozen && o->all_ranks)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                              "frozen and all_ranks asked for; a frozen one has no statistics to share");
+    node->over_ranks = o->all_ranks;
     for (int i = DML__NORM_MEAN; i < DML__NORM_INPUTS; i++)
         node->input[i]->kept = node->input[i]->kept || !o->frozen;
     node->shape = x->shape;
@@ -21113,6 +22491,17 @@ static dml__norm_shares dml__batch_norm_shares(const dml_node *node, size_t rows
     return shares;
 }
 
+/* One moves towards the other by its share; the variance by its unbiased value. */
+static void dml__batch_norm_move(const dml__norm_shares *shares, size_t channels, const float *mean,
+                                 const float *variance, float *running_mean, float *running_variance)
+{
+    for (size_t c = 0; c < channels; c++) {
+        const float unbiased = shares->unbiased * variance[c];
+        running_mean[c] = (1 - shares->mean) * running_mean[c] + shares->mean * mean[c];
+        running_variance[c] = (1 - shares->variance) * running_variance[c] + shares->variance * unbiased;
+    }
+}
+
 static void dml__batch_norm_statistics_here(const dml__run *run, const dml_node *node)
 {
     const size_t rows = dml__batch_norm_rows(run, node), channels = dml__batch_norm_channels(node);
@@ -21123,11 +22512,8 @@ static void dml__batch_norm_statistics_here(const dml__run *run, const dml_node 
     float *running_variance = dml__host_value(run, node->input[DML__NORM_VARIANCE]);
     dml_batch_statistics(run->pool, rows, channels, dml__host_value(run, node->input[DML__NORM_X]), mean,
                          variance);
-    for (size_t c = 0; c < channels; c++) {
-        const float unbiased = shares.unbiased * variance[c];
-        running_mean[c] = (1 - shares.mean) * running_mean[c] + shares.mean * mean[c];
-        running_variance[c] = (1 - shares.variance) * running_variance[c] + shares.variance * unbiased;
-    }
+    if (!dml__is_over_ranks(run, node))
+        dml__batch_norm_move(&shares, channels, mean, variance, running_mean, running_variance);
 }
 
 static dml_status dml__batch_norm_statistics(const dml__run *run, const dml_node *node)
@@ -21137,7 +22523,8 @@ static dml_status dml__batch_norm_statistics(const dml__run *run, const dml_node
         return DML_OK;
     }
     const size_t channels = dml__batch_norm_channels(node);
-    const dml__norm_shares shares = dml__batch_norm_shares(node, dml__batch_norm_rows(run, node));
+    const dml__norm_shares alone = dml__batch_norm_shares(node, dml__batch_norm_rows(run, node));
+    const dml__norm_shares none = { 0, 0, 1 }, shares = dml__is_over_ranks(run, node) ? none : alone;
     const dml_ref parts = dml__batch_norm_saved(run, node, DML__NORM_SAVED_PARTS);
     dml_launch launch = dml__batch_norm_launch(run, node, "batch_norm_moments", channels, 0);
     launch.size[1] = (size_t)launch.integer[3];
@@ -21157,14 +22544,105 @@ static dml_status dml__batch_norm_statistics(const dml__run *run, const dml_node
     return dml__submit(run->device, &launch);
 }
 
+/* Channels are shared with the other ranks so many at a time, on the stack. */
+#define DML__NORM_SHARED ((size_t)256)
+
+static dml_status dml__batch_norm_read(const dml__run *run, dml_ref from, size_t channel, size_t count,
+                                       float *to)
+{
+    from.offset += channel * sizeof(float);
+    return run->device->backend->read(run->device, to, from, count * sizeof(float));
+}
+
+static dml_status dml__batch_norm_write(const dml__run *run, dml_ref to, size_t channel, size_t count,
+                                        const float *from)
+{
+    to.offset += channel * sizeof(float);
+    return run->device->backend->write(run->device, to, from, count * sizeof(float));
+}
+
+/* What a rank has of `count` channels, and then all ranks have together: two sums of each, and the rows. */
+typedef struct dml__norm_shared {
+    size_t channel, count;
+    float first[DML__NORM_SHARED], second[DML__NORM_SHARED];
+    double sums[2 * DML__NORM_SHARED + 1];
+} dml__norm_shared;
+
+/* Zeros where there are no rows. */
+static dml_status dml__batch_norm_take(const dml__run *run, const dml_node *node, dml_ref first,
+                                       dml_ref second, dml__norm_shared *shared)
+{
+    const size_t rows = dml__batch_norm_rows(run, node);
+    dml_status status = DML_OK;
+    memset(shared->first, 0, sizeof shared->first);
+    memset(shared->second, 0, sizeof shared->second);
+    if (rows) status = dml__batch_norm_read(run, first, shared->channel, shared->count, shared->first);
+    if (rows && status == DML_OK)
+        status = dml__batch_norm_read(run, second, shared->channel, shared->count, shared->second);
+    shared->sums[2 * shared->count] = (double)rows;
+    return status;
+}
+
+/* The mean and variance of a channel on this rank become those of all rows: the sums of x and of its squares
+   are in double, which keeps the digits that their difference loses. */
+static dml_status dml__batch_norm_share_statistics_of(const dml__run *run, const dml_node *node,
+                                                      dml__norm_shared *s)
+{
+    const dml_ref at[] = { dml__batch_norm_mean(run, node), dml__batch_norm_variance(run, node),
+                           dml__value(run, node->input[DML__NORM_MEAN]),
+                           dml__value(run, node->input[DML__NORM_VARIANCE]) };
+    float running[2][DML__NORM_SHARED];
+    double *sums = s->sums;
+    dml_status status = dml__batch_norm_take(run, node, at[0], at[1], s);
+    if (status != DML_OK) return status;
+    const double rows = sums[2 * s->count];
+    for (size_t c = 0; c < s->count; c++) {
+        const double mean = (double)s->first[c];
+        sums[c] = rows * mean;
+        sums[s->count + c] = rows > 0 ? rows * ((double)s->second[c] + mean * mean) : 0;
+    }
+    status = dml__sum_over_ranks(run, sums, 2 * s->count + 1);
+    const double all = sums[2 * s->count];
+    if (status != DML_OK || !(all > 0)) return status;
+    for (size_t c = 0; c < s->count; c++) {
+        const double mean = sums[c] / all, variance = sums[s->count + c] / all - mean * mean;
+        s->first[c] = (float)mean;
+        s->second[c] = variance < 0 ? 0.0f : (float)variance;
+    }
+    for (int i = 0; i < 2 && status == DML_OK; i++)
+        status = dml__batch_norm_read(run, at[2 + i], s->channel, s->count, running[i]);
+    const dml__norm_shares shares = dml__batch_norm_shares(node, (size_t)all);
+    if (status == DML_OK)
+        dml__batch_norm_move(&shares, s->count, s->first, s->second, running[0], running[1]);
+    const float *const values[] = { s->first, s->second, running[0], running[1] };
+    for (int i = 0; i < 4 && status == DML_OK; i++)
+        status = dml__batch_norm_write(run, at[i], s->channel, s->count, values[i]);
+    return status;
+}
+
+static dml_status dml__batch_norm_share_statistics(const dml__run *run, const dml_node *node)
+{
+    const size_t channels = dml__batch_norm_channels(node);
+    dml__norm_shared shared;
+    dml_status status = DML_OK;
+    for (size_t c = 0; c < channels && status == DML_OK; c += DML__NORM_SHARED) {
+        shared.channel = c;
+        shared.count = channels - c < DML__NORM_SHARED ? channels - c : DML__NORM_SHARED;
+        status = dml__batch_norm_share_statistics_of(run, node, &shared);
+    }
+    return status;
+}
+
 static dml_status dml__batch_norm_op_forward(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[DML__NORM_X];
     const dml_node *weight = node->input[DML__NORM_WEIGHT], *bias = node->input[DML__NORM_BIAS];
     const dml_ref mean = dml__batch_norm_mean(run, node), variance = dml__batch_norm_variance(run, node);
     if (dml__batch_norm_by_batch(run, node)) {
-        const dml_status status = dml__batch_norm_statistics(run, node);
-        if (status != DML_OK) return status;
+        dml_status status = run->rows ? dml__batch_norm_statistics(run, node) : DML_OK;
+        if (status == DML_OK && dml__is_over_ranks(run, node))
+            status = dml__batch_norm_share_statistics(run, node);
+        if (status != DML_OK || !run->rows) return status;
     }
     if (run->device->host_memory) {
         const dml_normalization by = dml__batch_norm_here(run, node);
@@ -21265,15 +22743,73 @@ static dml_status dml__batch_norm_input_gradient(const dml__run *run, const dml_
     return dml__submit(run->device, &launch);
 }
 
+/* What dx is made of, by the sums over all ranks' rows instead of this one's. Here dx takes the sums over its
+   own rows, so it is given what they would be if these had the mean of all; on a GPU, the factors themselves.
+ */
+static dml_status dml__batch_norm_share_gradients_of(const dml__run *run, const dml_node *node,
+                                                     dml__norm_shared *s)
+{
+    const bool here = run->device->host_memory;
+    const dml_ref dweight = dml__batch_norm_saved(run, node, DML__NORM_SAVED_DWEIGHT);
+    const dml_ref dbias = dml__batch_norm_saved(run, node, DML__NORM_SAVED_DBIAS);
+    const float epsilon = ((const dml_batch_norm_options *)node->attributes)->epsilon;
+    float factor[DML__NORM_SHARED], variance[DML__NORM_SHARED];
+    double *sums = s->sums;
+    dml_status status = dml__batch_norm_take(run, node, dweight, dbias, s);
+    if (status != DML_OK) return status;
+    for (size_t c = 0; c < s->count; c++) {
+        sums[c] = (double)s->first[c];
+        sums[s->count + c] = (double)s->second[c];
+    }
+    const double rows = sums[2 * s->count];
+    status = dml__sum_over_ranks(run, sums, 2 * s->count + 1);
+    if (status != DML_OK || !(rows > 0)) return status;
+    if (!here)
+        status = dml__batch_norm_read(run, dml__batch_norm_saved(run, node, DML__NORM_SAVED_ROWS + 1),
+                                      s->channel, s->count, factor);
+    if (!here && status == DML_OK)
+        status =
+            dml__batch_norm_read(run, dml__batch_norm_variance(run, node), s->channel, s->count, variance);
+    if (status != DML_OK) return status;
+    const double all = sums[2 * s->count];
+    for (size_t c = 0; c < s->count; c++) {
+        const double inverse = here ? 1 : 1 / sqrt((double)variance[c] + (double)epsilon);
+        const double by = here ? rows : -(double)factor[c];
+        s->first[c] = (float)(by * inverse * (sums[c] / all));
+        s->second[c] = (float)(by * (sums[s->count + c] / all));
+    }
+    const int row = here ? DML__NORM_SAVED_DWEIGHT : DML__NORM_SAVED_ROWS + 2;
+    status =
+        dml__batch_norm_write(run, dml__batch_norm_saved(run, node, row), s->channel, s->count, s->first);
+    return status != DML_OK ? status
+                            : dml__batch_norm_write(run, dml__batch_norm_saved(run, node, row + 1),
+                                                    s->channel, s->count, s->second);
+}
+
+static dml_status dml__batch_norm_share_gradients(const dml__run *run, const dml_node *node)
+{
+    const size_t channels = dml__batch_norm_channels(node);
+    dml__norm_shared shared;
+    dml_status status = DML_OK;
+    for (size_t c = 0; c < channels && status == DML_OK; c += DML__NORM_SHARED) {
+        shared.channel = c;
+        shared.count = channels - c < DML__NORM_SHARED ? channels - c : DML__NORM_SHARED;
+        status = dml__batch_norm_share_gradients_of(run, node, &shared);
+    }
+    return status;
+}
+
 static dml_status dml__batch_norm_op_backward(const dml__run *run, const dml_node *node)
 {
-    dml_status status = dml__batch_norm_sums(run, node);
-    if (status == DML_OK)
+    const bool flows = dml__wants_gradient(run, node, DML__NORM_X);
+    dml_status status = run->rows ? dml__batch_norm_sums(run, node) : DML_OK;
+    if (run->rows && status == DML_OK)
         status = dml__batch_norm_parameter_gradient(run, node, DML__NORM_WEIGHT, DML__NORM_SAVED_DWEIGHT);
-    if (status == DML_OK)
+    if (run->rows && status == DML_OK)
         status = dml__batch_norm_parameter_gradient(run, node, DML__NORM_BIAS, DML__NORM_SAVED_DBIAS);
-    if (status == DML_OK && dml__wants_gradient(run, node, DML__NORM_X))
-        status = dml__batch_norm_input_gradient(run, node);
+    if (status == DML_OK && flows && dml__is_over_ranks(run, node))
+        status = dml__batch_norm_share_gradients(run, node);
+    if (run->rows && status == DML_OK && flows) status = dml__batch_norm_input_gradient(run, node);
     return status;
 }
 
@@ -21283,7 +22819,8 @@ static void dml__batch_norm_describe(const dml_node *node, char *text, size_t by
     if (o->frozen)
         snprintf(text, bytes, "epsilon %g, frozen", (double)o->epsilon);
     else
-        snprintf(text, bytes, "epsilon %g, momentum %g", (double)o->epsilon, (double)o->momentum);
+        snprintf(text, bytes, "epsilon %g, momentum %g%s", (double)o->epsilon, (double)o->momentum,
+                 o->all_ranks ? ", over all ranks" : "");
 }
 
 static double dml__batch_norm_flops(const dml_node *node)
@@ -24048,6 +25585,7 @@ static void dml__trainer_drop_sync(dml_trainer *trainer)
 {
     dml_sync sync = trainer->sync;
     memset(&trainer->sync, 0, sizeof trainer->sync);
+    trainer->program->ranks.sum = NULL;
     if (sync.destroy) sync.destroy(sync.state, trainer);
 }
 
@@ -24237,19 +25775,13 @@ static dml__pass dml__plan_pass(const dml_trainer *trainer, int rows, int flags)
 /* A rank without samples takes part in the sync with a gradient of zero, or with what it had before. Its
    ranges become final in the order in which other ranks' do: what is sent has to be the same on all. */
 static dml_status dml__pass_on_nothing(dml_trainer *trainer, const dml__pass *pass,
-                                       const dml__gradient_listener *listener)
+                                       const dml__training *training)
 {
     dml_device *device = &trainer->context->device;
-    const dml_program *program = trainer->program;
     const dml_ref g = { trainer->vector[DML_GRADIENTS], 0 };
-    size_t final_from = program->graph->trained_count;
-    dml_status status = pass->adds ? DML_OK : device->backend->zero(device, g, final_from * sizeof(float));
-    for (int s = program->slots - 1; s >= 0 && listener && status == DML_OK; s--) {
-        if (program->slot[s].final_from >= final_from) continue;
-        status = listener->ready(listener->user, program->slot[s].final_from, final_from);
-        final_from = program->slot[s].final_from;
-    }
-    return status;
+    const size_t bytes = trainer->program->graph->trained_count * sizeof(float);
+    const dml_status status = pass->adds ? DML_OK : device->backend->zero(device, g, bytes);
+    return status == DML_OK ? dml__program_train_nothing(trainer->program, training) : status;
 }
 
 static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, const void *const *inputs,
@@ -24264,7 +25796,7 @@ static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, con
     if (status != DML_OK) return status;
     if (pass->rows > 0) return dml__program_train(trainer->program, pass->rows, inputs, &training, loss);
     if (loss) *loss = 0.0f;
-    return dml__pass_on_nothing(trainer, pass, training.listener);
+    return dml__pass_on_nothing(trainer, pass, &training);
 }
 
 /* The sum over the ranks, and its mean. */
@@ -24288,6 +25820,10 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
     if (flags & ~(DML_ADD | DML_MORE))
         return dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
                          "backward was given flags %d; there are DML_ADD and DML_MORE", flags);
+    if (trainer->program->over_ranks && sync->ranks > 1 && !sync->all_reduce)
+        return dml__fail(
+            &trainer->context->error, DML_ERROR_UNSUPPORTED,
+            "the model has a batch norm over all ranks, and the sync strategy has no all_reduce");
     if (rows != 0 || !dml__sync_attached(sync))
         status = dml__program_check(trainer->program, rows, inputs, count);
     if (status != DML_OK) return status;
@@ -24568,6 +26104,12 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
     return device->backend->write(device, to, trainer->mirror[vector] + begin, (end - begin) * sizeof(float));
 }
 
+static dml_status dml__trainer_sum_over_ranks(void *user, double *values, size_t count)
+{
+    dml_trainer *trainer = (dml_trainer *)user;
+    return trainer->sync.all_reduce(trainer->sync.state, trainer, values, count);
+}
+
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
@@ -24584,6 +26126,8 @@ DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
     }
     dml__trainer_drop_sync(trainer);
     trainer->sync = sync;
+    trainer->program->ranks.sum = sync.all_reduce ? dml__trainer_sum_over_ranks : NULL;
+    trainer->program->ranks.user = trainer;
     trainer->held = 0;
     trainer->pending = false;
     status = sync.start ? sync.start(sync.state, trainer) : DML_OK;

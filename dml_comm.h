@@ -374,7 +374,8 @@ typedef struct dml_all_reduce_sync_options {
    number are broadcast from rank 0, which may have loaded a checkpoint. In each step, every range of g that
    has become final is put in a bucket; a full bucket starts its all-reduce at once. The gradient that is
    applied is the mean over all samples of the global batch, however unevenly the ranks share it, so N ranks
-   compute what one rank would, up to rounding. Source: Li et al., "PyTorch Distributed: experiences on
+   compute what one rank would, up to rounding; with batch norms, where these ask for the statistics of all
+   ranks (ops/op_norm.h). Source: Li et al., "PyTorch Distributed: experiences on
    accelerating data parallel training", VLDB 2020, section 3.2 (buckets, in the reverse order of the forward
    pass); Sergeev, Del Balso, "Horovod", 2018 (tensor fusion). The communicator stays the caller's, who closes
    it after the trainer is destroyed. NULL options: all defaults. */
@@ -5184,6 +5185,15 @@ static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, 
     return status;
 }
 
+/* Behind the buckets that are on their way, which were started in the same order on all ranks. */
+static dml_status dml__all_reduce_sync_sum(void *user, dml_trainer *trainer, double *values, size_t count)
+{
+    dml__all_reduce_state *state = (dml__all_reduce_state *)user;
+    return dml_comm_all_reduce(state->comm, values, count, DML_F64, DML_SUM) == DML_OK
+               ? DML_OK
+               : dml__sync_failed(trainer, state->comm);
+}
+
 static void dml__all_reduce_sync_failed(void *user, dml_trainer *trainer)
 {
     (void)trainer;
@@ -5221,7 +5231,8 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
                             NULL,
                             dml__all_reduce_sync_destroy,
                             dml_comm_world_size(comm),
-                            dml_comm_rank(comm) };
+                            dml_comm_rank(comm),
+                            dml__all_reduce_sync_sum };
     return sync;
 }
 

@@ -74,6 +74,9 @@ typedef struct dml__kernel_arguments {
     X(max_pool2d_backward, 256, 1)                                                                           \
     X(avg_pool2d_forward, 256, 1)                                                                            \
     X(avg_pool2d_backward, 256, 1)                                                                           \
+    X(local2d_forward, 256, 1)                                                                               \
+    X(local2d_backward_input, 256, 1)                                                                        \
+    X(local2d_backward_weights, 256, 1)                                                                      \
     X(slice2d_forward, 256, 1)                                                                               \
     X(slice2d_backward, 256, 1)                                                                              \
     X(sum_rows, 16, 1)                                                                                       \
@@ -742,14 +745,15 @@ HELPER float dml__gpu_output_at(GLOBAL const float *dy, const dml__gpu_shape s, 
               group * s.group_filters + tap.last];
 }
 
-/* y = conv(x, w) + bias. Buffers x, w, bias (may be NULL), y; size{filters (padded), batch *
-   out_h * out_w}. */
+/* y = conv(x, w) + bias + beta y. Buffers x, w, bias (may be NULL), y; floats beta; size{filters (padded),
+   batch * out_h * out_w}. */
 KERNEL(conv2d_forward)
 {
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL const float *weights = BUFFER(1, const float);
     GLOBAL const float *bias = BUFFER(2, const float);
     GLOBAL float *y = BUFFER(3, float);
+    const float beta = REAL(0);
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.group_channels;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_filters);
@@ -775,9 +779,10 @@ KERNEL(conv2d_forward)
     for (int i = 0; i < SPAN; i++) {
         for (int j = 0; j < SPAN; j++) {
             const int pixel = row0 + OWN_ROW(i), filter = column0 + OWN_COLUMN(j);
-            if (pixel < pixels && filter < s.group_filters)
-                y[(WIDE)pixel * s.filters + filter0 + filter] =
-                    bias ? sum[i][j] + bias[filter0 + filter] : sum[i][j];
+            if (pixel < pixels && filter < s.group_filters) {
+                GLOBAL float *to = y + (WIDE)pixel * s.filters + filter0 + filter;
+                *to = dml__with_beta(bias ? sum[i][j] + bias[filter0 + filter] : sum[i][j], beta, to);
+            }
         }
     }
 }
@@ -873,7 +878,8 @@ KERNEL(conv2d_backward_weights)
 /* pool2d.cl: max and average pooling, an item an output (forward) or an input (backward, which gathers over
    the windows that cover the input, so it needs no atomics and repeats bitwise).
 
-   The ints are those of conv2d.cl, without filters; the meaning is that of src/kernels/pool2d.h. */
+   The ints are those of conv2d.cl, but in the place of filters whether a mean counts padding; the meaning is
+   that of src/kernels/pool2d.h. */
 #ifndef DML_GPU_POOL2D_CL
 #define DML_GPU_POOL2D_CL
 
@@ -891,6 +897,22 @@ HELPER dml__gpu_range dml__gpu_window(int out, int size, int window, int stride,
     r.from = from > 0 ? from : 0;
     r.to = to < (unsigned)size ? (int)to : size;
     return r;
+}
+
+/* How many of the places of window `out` are in the image, or in it and the pads. */
+HELPER int dml__gpu_places(int out, int size, int window, int stride, int pad, int count_padding)
+{
+    const unsigned padded = (unsigned)out * (unsigned)stride, end = (unsigned)size + (unsigned)pad;
+    const dml__gpu_range r = dml__gpu_window(out, size, window, stride, pad);
+    if (!count_padding) return r.to - r.from;
+    return padded + (unsigned)(window - pad) > end ? (int)(end + (unsigned)pad - padded) : window;
+}
+
+/* What the sum over a window is divided by. */
+HELPER float dml__gpu_window_size(const dml__gpu_shape s, int out_h, int out_w)
+{
+    return (float)dml__gpu_places(out_h, s.height, s.kernel_h, s.stride_h, s.pad_h, s.filters) *
+           (float)dml__gpu_places(out_w, s.width, s.kernel_w, s.stride_w, s.pad_w, s.filters);
 }
 
 /* The windows 0 .. outs - 1 that cover place `in` of the axis, [from, to). */
@@ -977,7 +999,7 @@ KERNEL(max_pool2d_backward)
     }
 }
 
-/* y = the mean of the window's inputs; padding is not counted. Buffers x, y;
+/* y = the mean of the window's inputs. Buffers x, y;
    size{batch * out_h * out_w * channels}. */
 KERNEL(avg_pool2d_forward)
 {
@@ -995,7 +1017,7 @@ KERNEL(avg_pool2d_forward)
         for (int row = h.from; row < h.to; row++)
             for (int column = w.from; column < w.to; column++)
                 sum += image[(WIDE)(row * s.width + column) * s.channels];
-        y[i] = sum / (float)((h.to - h.from) * (w.to - w.from));
+        y[i] = sum / dml__gpu_window_size(s, e.h, e.w);
     }
 }
 
@@ -1015,16 +1037,103 @@ KERNEL(avg_pool2d_backward)
         const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);
         float sum = 0.0f;
         for (int row = h.from; row < h.to; row++) {
-            const dml__gpu_range rows = dml__gpu_window(row, s.height, s.kernel_h, s.stride_h, s.pad_h);
             for (int column = w.from; column < w.to; column++) {
-                const dml__gpu_range columns =
-                    dml__gpu_window(column, s.width, s.kernel_w, s.stride_w, s.pad_w);
                 const WIDE out =
                     (((WIDE)e.image * s.out_h + row) * s.out_w + column) * s.channels + e.channel;
-                sum += dy[out] / (float)((rows.to - rows.from) * (columns.to - columns.from));
+                sum += dy[out] / dml__gpu_window_size(s, row, column);
             }
         }
         dx[i] = dml__with_beta(sum, beta, dx + i);
+    }
+}
+
+#endif
+
+/* ---- gpu/local2d.cl ---- */
+
+/* local2d.cl: convolution whose weights differ from place to place, an item an output (forward), an input or
+   a weight (backward). The ints are those of conv2d.cl, without pads; the meaning is that of
+   src/kernels/local2d.h. */
+#ifndef DML_GPU_LOCAL2D_CL
+#define DML_GPU_LOCAL2D_CL
+
+/* y = the sums of the windows' products. Buffers x, w, y; size{batch * out_h * out_w * filters}. */
+KERNEL(local2d_forward)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL const float *weights = BUFFER(1, const float);
+    GLOBAL float *y = BUFFER(2, float);
+    const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    const unsigned n = (unsigned)s.batch * (unsigned)s.out_h * (unsigned)s.out_w * (unsigned)s.filters;
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.filters);
+        const int run = s.kernel_w * s.channels;
+        GLOBAL const float *w =
+            weights + (((WIDE)e.h * s.out_w + e.w) * s.filters + e.channel) * s.kernel_h * run;
+        float sum = 0.0f;
+        for (int row = 0; row < s.kernel_h; row++) {
+            GLOBAL const float *line =
+                x + (((WIDE)e.image * s.height + e.h * s.stride_h + row) * s.width + e.w * s.stride_w) *
+                        s.channels;
+            for (int k = 0; k < run; k++) sum += line[k] * w[(WIDE)row * run + k];
+        }
+        y[i] = sum;
+    }
+}
+
+/* dx = each covering window's dy times its weights + beta dx. Buffers dy, w, dx; floats beta;
+   size{batch * height * width * channels}. */
+KERNEL(local2d_backward_input)
+{
+    GLOBAL const float *dy = BUFFER(0, const float);
+    GLOBAL const float *weights = BUFFER(1, const float);
+    GLOBAL float *dx = BUFFER(2, float);
+    const float beta = REAL(0);
+    const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    const unsigned n = (unsigned)s.batch * (unsigned)s.height * (unsigned)s.width * (unsigned)s.channels;
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const dml__gpu_element e = dml__gpu_element_at(i, s.height, s.width, s.channels);
+        const dml__gpu_range h = dml__gpu_windows_over(e.h, s.out_h, s.kernel_h, s.stride_h, 0);
+        const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, 0);
+        const WIDE taps = (WIDE)s.kernel_h * s.kernel_w * s.channels;
+        float sum = 0.0f;
+        for (int row = h.from; row < h.to; row++) {
+            for (int column = w.from; column < w.to; column++) {
+                const int tap = (e.h - row * s.stride_h) * s.kernel_w + e.w - column * s.stride_w;
+                const WIDE place = (WIDE)row * s.out_w + column;
+                GLOBAL const float *d = dy + ((WIDE)e.image * s.out_h * s.out_w + place) * s.filters;
+                GLOBAL const float *by =
+                    weights + place * s.filters * taps + (WIDE)tap * s.channels + e.channel;
+                for (int f = 0; f < s.filters; f++) sum += d[f] * by[(WIDE)f * taps];
+            }
+        }
+        dx[i] = dml__with_beta(sum, beta, dx + i);
+    }
+}
+
+/* dw = the sums over the batch of dy times x + beta dw. Buffers x, dy, dw; floats beta; size{out_h * out_w *
+   filters * kernel_h * kernel_w * channels}. */
+KERNEL(local2d_backward_weights)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL const float *dy = BUFFER(1, const float);
+    GLOBAL float *dw = BUFFER(2, float);
+    const float beta = REAL(0);
+    const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    const unsigned run = (unsigned)s.kernel_w * (unsigned)s.channels, taps = (unsigned)s.kernel_h * run;
+    const unsigned outs = (unsigned)s.out_h * (unsigned)s.out_w * (unsigned)s.filters;
+    const unsigned i = ELEMENT;
+    if (i < outs * taps) {
+        const unsigned out = i / taps, tap = i % taps, place = out / (unsigned)s.filters;
+        const int h = (int)(place / (unsigned)s.out_w) * s.stride_h + (int)(tap / run);
+        const int w = (int)(place % (unsigned)s.out_w) * s.stride_w;
+        GLOBAL const float *from = x + ((WIDE)h * s.width + w) * s.channels + tap % run;
+        float sum = 0.0f;
+        for (int image = 0; image < s.batch; image++)
+            sum += dy[(WIDE)image * outs + out] * from[(WIDE)image * s.height * s.width * s.channels];
+        dw[i] = dml__with_beta(sum, beta, dw + i);
     }
 }
 

@@ -186,8 +186,8 @@ typedef enum direction { FORWARD, INPUT, WEIGHTS } direction;
 static dml_conv2d_shape conv_shape(const problem *p)
 {
     const int *s = p->size;
-    const dml_conv2d_shape shape = { s[0], s[1], s[1], s[2], s[3], s[4], s[4],
-                                     s[5], s[5], s[6], s[6], 1,    1,    s[7] };
+    const dml_conv2d_shape shape = { s[0], s[1], s[1], s[2], s[3], s[4], s[4], s[5],
+                                     s[5], s[6], s[6], 1,    1,    s[7], 0,    0 };
     return shape;
 }
 
@@ -509,7 +509,9 @@ static dml_status run_norm(problem *p)
 static dml_pool2d_shape pool_shape(const problem *p)
 {
     const int *s = p->size;
-    const dml_pool2d_shape shape = { s[0], s[1], s[1], s[2], s[3], s[3], s[4], s[4], s[5], s[5] };
+    const dml_pool2d_shape shape = {
+        s[0], s[1], s[1], s[2], s[3], s[3], s[4], s[4], s[5], s[5], 0, 0, false
+    };
     return shape;
 }
 

@@ -167,6 +167,15 @@ static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, 
     return status;
 }
 
+/* Behind the buckets that are on their way, which were started in the same order on all ranks. */
+static dml_status dml__all_reduce_sync_sum(void *user, dml_trainer *trainer, double *values, size_t count)
+{
+    dml__all_reduce_state *state = (dml__all_reduce_state *)user;
+    return dml_comm_all_reduce(state->comm, values, count, DML_F64, DML_SUM) == DML_OK
+               ? DML_OK
+               : dml__sync_failed(trainer, state->comm);
+}
+
 static void dml__all_reduce_sync_failed(void *user, dml_trainer *trainer)
 {
     (void)trainer;
@@ -204,7 +213,8 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
                             NULL,
                             dml__all_reduce_sync_destroy,
                             dml_comm_world_size(comm),
-                            dml_comm_rank(comm) };
+                            dml_comm_rank(comm),
+                            dml__all_reduce_sync_sum };
     return sync;
 }
 

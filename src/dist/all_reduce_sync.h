@@ -17,7 +17,8 @@ typedef struct dml_all_reduce_sync_options {
    number are broadcast from rank 0, which may have loaded a checkpoint. In each step, every range of g that
    has become final is put in a bucket; a full bucket starts its all-reduce at once. The gradient that is
    applied is the mean over all samples of the global batch, however unevenly the ranks share it, so N ranks
-   compute what one rank would, up to rounding. Source: Li et al., "PyTorch Distributed: experiences on
+   compute what one rank would, up to rounding; with batch norms, where these ask for the statistics of all
+   ranks (ops/op_norm.h). Source: Li et al., "PyTorch Distributed: experiences on
    accelerating data parallel training", VLDB 2020, section 3.2 (buckets, in the reverse order of the forward
    pass); Sergeev, Del Balso, "Horovod", 2018 (tensor fusion). The communicator stays the caller's, who closes
    it after the trainer is destroyed. NULL options: all defaults. */

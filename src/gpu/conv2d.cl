@@ -100,14 +100,15 @@ HELPER float dml__gpu_output_at(GLOBAL const float *dy, const dml__gpu_shape s, 
               group * s.group_filters + tap.last];
 }
 
-/* y = conv(x, w) + bias. Buffers x, w, bias (may be NULL), y; size{filters (padded), batch *
-   out_h * out_w}. */
+/* y = conv(x, w) + bias + beta y. Buffers x, w, bias (may be NULL), y; floats beta; size{filters (padded),
+   batch * out_h * out_w}. */
 KERNEL(conv2d_forward)
 {
     GLOBAL const float *x = BUFFER(0, const float);
     GLOBAL const float *weights = BUFFER(1, const float);
     GLOBAL const float *bias = BUFFER(2, const float);
     GLOBAL float *y = BUFFER(3, float);
+    const float beta = REAL(0);
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.group_channels;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_filters);
@@ -133,9 +134,10 @@ KERNEL(conv2d_forward)
     for (int i = 0; i < SPAN; i++) {
         for (int j = 0; j < SPAN; j++) {
             const int pixel = row0 + OWN_ROW(i), filter = column0 + OWN_COLUMN(j);
-            if (pixel < pixels && filter < s.group_filters)
-                y[(WIDE)pixel * s.filters + filter0 + filter] =
-                    bias ? sum[i][j] + bias[filter0 + filter] : sum[i][j];
+            if (pixel < pixels && filter < s.group_filters) {
+                GLOBAL float *to = y + (WIDE)pixel * s.filters + filter0 + filter;
+                *to = dml__with_beta(bias ? sum[i][j] + bias[filter0 + filter] : sum[i][j], beta, to);
+            }
         }
     }
 }

@@ -27,6 +27,9 @@
     X(max_pool2d_backward, 256, 1)                                                                           \
     X(avg_pool2d_forward, 256, 1)                                                                            \
     X(avg_pool2d_backward, 256, 1)                                                                           \
+    X(local2d_forward, 256, 1)                                                                               \
+    X(local2d_backward_input, 256, 1)                                                                        \
+    X(local2d_backward_weights, 256, 1)                                                                      \
     X(slice2d_forward, 256, 1)                                                                               \
     X(slice2d_backward, 256, 1)                                                                              \
     X(sum_rows, 16, 1)                                                                                       \

@@ -10,6 +10,7 @@
 #include "gpu/tiles.cl"
 #include "gpu/conv2d.cl"
 #include "gpu/pool2d.cl"
+#include "gpu/local2d.cl"
 #include "gpu/slice2d.cl"
 #include "gpu/reduce.cl"
 #include "gpu/update.cl"

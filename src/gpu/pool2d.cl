@@ -1,7 +1,8 @@
 /* pool2d.cl: max and average pooling, an item an output (forward) or an input (backward, which gathers over
    the windows that cover the input, so it needs no atomics and repeats bitwise).
 
-   The ints are those of conv2d.cl, without filters; the meaning is that of src/kernels/pool2d.h. */
+   The ints are those of conv2d.cl, but in the place of filters whether a mean counts padding; the meaning is
+   that of src/kernels/pool2d.h. */
 #ifndef DML_GPU_POOL2D_CL
 #define DML_GPU_POOL2D_CL
 
@@ -19,6 +20,22 @@ HELPER dml__gpu_range dml__gpu_window(int out, int size, int window, int stride,
     r.from = from > 0 ? from : 0;
     r.to = to < (unsigned)size ? (int)to : size;
     return r;
+}
+
+/* How many of the places of window `out` are in the image, or in it and the pads. */
+HELPER int dml__gpu_places(int out, int size, int window, int stride, int pad, int count_padding)
+{
+    const unsigned padded = (unsigned)out * (unsigned)stride, end = (unsigned)size + (unsigned)pad;
+    const dml__gpu_range r = dml__gpu_window(out, size, window, stride, pad);
+    if (!count_padding) return r.to - r.from;
+    return padded + (unsigned)(window - pad) > end ? (int)(end + (unsigned)pad - padded) : window;
+}
+
+/* What the sum over a window is divided by. */
+HELPER float dml__gpu_window_size(const dml__gpu_shape s, int out_h, int out_w)
+{
+    return (float)dml__gpu_places(out_h, s.height, s.kernel_h, s.stride_h, s.pad_h, s.filters) *
+           (float)dml__gpu_places(out_w, s.width, s.kernel_w, s.stride_w, s.pad_w, s.filters);
 }
 
 /* The windows 0 .. outs - 1 that cover place `in` of the axis, [from, to). */
@@ -105,7 +122,7 @@ KERNEL(max_pool2d_backward)
     }
 }
 
-/* y = the mean of the window's inputs; padding is not counted. Buffers x, y;
+/* y = the mean of the window's inputs. Buffers x, y;
    size{batch * out_h * out_w * channels}. */
 KERNEL(avg_pool2d_forward)
 {
@@ -123,7 +140,7 @@ KERNEL(avg_pool2d_forward)
         for (int row = h.from; row < h.to; row++)
             for (int column = w.from; column < w.to; column++)
                 sum += image[(WIDE)(row * s.width + column) * s.channels];
-        y[i] = sum / (float)((h.to - h.from) * (w.to - w.from));
+        y[i] = sum / dml__gpu_window_size(s, e.h, e.w);
     }
 }
 
@@ -143,13 +160,10 @@ KERNEL(avg_pool2d_backward)
         const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);
         float sum = 0.0f;
         for (int row = h.from; row < h.to; row++) {
-            const dml__gpu_range rows = dml__gpu_window(row, s.height, s.kernel_h, s.stride_h, s.pad_h);
             for (int column = w.from; column < w.to; column++) {
-                const dml__gpu_range columns =
-                    dml__gpu_window(column, s.width, s.kernel_w, s.stride_w, s.pad_w);
                 const WIDE out =
                     (((WIDE)e.image * s.out_h + row) * s.out_w + column) * s.channels + e.channel;
-                sum += dy[out] / (float)((rows.to - rows.from) * (columns.to - columns.from));
+                sum += dy[out] / dml__gpu_window_size(s, row, column);
             }
         }
         dx[i] = dml__with_beta(sum, beta, dx + i);

@@ -84,6 +84,7 @@ static dml_status dml__collect_slots(dml_program *program)
             slot->given = program->inputs;
             program->input[program->inputs++] = node[i];
         }
+        program->over_ranks = program->over_ranks || (program->training && node[i]->over_ranks);
         program->changes_w = program->changes_w || (program->training && node[i]->kept);
         dml__limit_inputs(program, slot);
     }

@@ -25,6 +25,7 @@ struct dml_node {
     int inputs;
     dml_node *input[DML__MAX_INPUTS];
     void *attributes; /* the op's own */
+    bool over_ranks;  /* its training passes sum over all ranks, also those of ranks without samples */
     int limit;        /* an op that indexes: the values of its i32 input must be in 0 .. limit - 1; 0: any */
     /* parameter: */
     dml_initializer init;

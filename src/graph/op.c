@@ -83,6 +83,17 @@ DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i)
     return adds || ((dml__slot_of(run, node)->accumulates >> i) & 1u) ? 1.0f : 0.0f;
 }
 
+DML__LOCAL bool dml__is_over_ranks(const dml__run *run, const dml_node *node)
+{
+    return node->over_ranks && run->training && run->program->ranks.sum;
+}
+
+DML__LOCAL dml_status dml__sum_over_ranks(const dml__run *run, double *values, size_t count)
+{
+    const dml__ranks *ranks = &run->program->ranks;
+    return ranks->sum(ranks->user, values, count);
+}
+
 DML__LOCAL bool dml__ends_in_relu(const dml__run *run, const dml_node *node)
 {
     return dml__slot_of(run, node)->ends_in_relu;

@@ -81,6 +81,12 @@ DML__LOCAL dml_ref dml__saved(const dml__run *run, const dml_node *node);
 DML__LOCAL bool dml__wants_gradient(const dml__run *run, const dml_node *node, int i);
 DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i);
 
+/* Of a node that is `over_ranks`: whether this run is one of several ranks', and the sums of `values` over
+   all of them, whose runs make the same calls in the same order. A rank without samples runs such nodes with
+   0 rows, whatever their inputs hold. */
+DML__LOCAL bool dml__is_over_ranks(const dml__run *run, const dml_node *node);
+DML__LOCAL dml_status dml__sum_over_ranks(const dml__run *run, double *values, size_t count);
+
 /* Whether the node's value is that of the relu that follows, of an op with DML__TAKES_RELU: on a host_memory
    device. The relu's forward then doesn't run, and its backward, unless another op does that too, works in
    place. */

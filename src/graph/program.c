@@ -231,6 +231,27 @@ DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const vo
     return dml__explain_run(&run, status);
 }
 
+DML__LOCAL dml_status dml__program_train_nothing(dml_program *program, const dml__training *training)
+{
+    const dml__run run = dml__begin_run(program, 0, training);
+    const dml__gradient_listener *listener = training->listener;
+    size_t final_from = program->graph->trained_count;
+    dml_status status = DML_OK;
+    for (int s = 0; s < program->slots && status == DML_OK; s++) {
+        const dml_node *node = program->slot[s].node;
+        if (dml__is_over_ranks(&run, node)) status = node->op->forward(&run, node);
+    }
+    for (int s = program->slots - 1; s >= 0 && status == DML_OK; s--) {
+        const dml__slot *slot = &program->slot[s];
+        if (slot->has_gradient && dml__is_over_ranks(&run, slot->node))
+            status = slot->node->op->backward(&run, slot->node);
+        if (status != DML_OK || slot->final_from >= final_from) continue;
+        if (listener) status = listener->ready(listener->user, slot->final_from, final_from);
+        final_from = slot->final_from;
+    }
+    return dml__explain_run(&run, status);
+}
+
 DML_API const char *dml_program_error(const dml_program *program)
 {
     if (!program) return "no program";

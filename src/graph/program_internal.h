@@ -26,6 +26,12 @@ typedef struct dml__slot {
     size_t final_from;             /* after this node's backward, g[final_from ..] is final */
 } dml__slot;
 
+/* How ops reach the other ranks that train with this one: values[i] becomes its sum over all. */
+typedef struct dml__ranks {
+    dml_status (*sum)(void *user, double *values, size_t count); /* NULL: there are none */
+    void *user;
+} dml__ranks;
+
 struct dml_program {
     dml__owned owned; /* first: the context destroys through it */
     dml_graph *graph;
@@ -33,7 +39,9 @@ struct dml_program {
     int batch;
     bool training;
     dml_check check;
-    bool changes_w; /* in training, forward changes parameters: running statistics */
+    bool changes_w;  /* in training, forward changes parameters: running statistics */
+    bool over_ranks; /* in training, some op sums over ranks */
+    dml__ranks ranks;
     /* With a thread of its own: a pool of that one thread, errors of its own, and whether a run is going on.
      */
     bool own_thread;
@@ -81,6 +89,9 @@ DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const v
 /* The same without backward: the loss of a training pass. */
 DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const void *const *inputs,
                                         const dml__training *training, float *loss);
+/* The part that a rank without samples has in a pass that others make: what sums over ranks, and the
+   listener. g stays as it is. */
+DML__LOCAL dml_status dml__program_train_nothing(dml_program *program, const dml__training *training);
 
 /* dml_compile where each op does its own work, and no two blocks of the arena share bytes: what tests compare
    a plan with. */

@@ -38,17 +38,33 @@ typedef struct dml__conv {
     ptrdiff_t taps;
 } dml__conv;
 
+/* What the windows reach, or the padding on both sides, if that is more. */
+static int64_t dml__conv_padded(int in, int pad, int out, int stride, int extent)
+{
+    const int64_t both = (int64_t)in + 2 * (int64_t)pad, reach = (int64_t)(out - 1) * stride + extent;
+    return both > reach ? both : reach;
+}
+
 /* Whether x, y, w, and every place in a padded line of x or y, can be addressed. */
 static bool dml__conv_fits(const dml__conv *conv)
 {
     const dml_conv2d_shape *s = &conv->shape;
-    const int64_t padded_h = (int64_t)s->height + 2 * (int64_t)s->pad_h;
-    const int64_t padded_w = (int64_t)s->width + 2 * (int64_t)s->pad_w;
+    const int64_t padded_h = dml__conv_padded(s->height, s->pad_h, s->out_h, s->stride_h,
+                                              dml_conv2d_extent(s->kernel_h, s->dilation_h));
+    const int64_t padded_w = dml__conv_padded(s->width, s->pad_w, s->out_w, s->stride_w,
+                                              dml_conv2d_extent(s->kernel_w, s->dilation_w));
     return dml__floats_fit(s->batch, s->height, s->width, s->channels) &&
            dml__floats_fit(s->batch, conv->out_h, conv->out_w, s->filters) &&
            dml__floats_fit(s->filters, s->kernel_h, s->kernel_w, conv->channels) &&
            dml__floats_fit(padded_w, s->channels, 1, 1) && dml__floats_fit(padded_w, s->filters, 1, 1) &&
            dml__floats_fit(padded_h, 1, 1, 1);
+}
+
+/* The size of y along an axis, or 0. */
+static int dml__conv_out(int in, int extent, int stride, int pad, int given)
+{
+    if (given == 0) return dml_conv2d_output_size(in, extent, stride, pad);
+    return in < 1 || extent < 1 || stride < 1 || pad < 0 || given < 0 ? 0 : given;
 }
 
 static dml_status dml__conv_init(dml__conv *conv, const dml_conv2d_shape *shape)
@@ -64,10 +80,11 @@ static dml_status dml__conv_init(dml__conv *conv, const dml_conv2d_shape *shape)
     if (s->channels % s->groups || s->filters % s->groups) return DML_ERROR_ARGUMENT;
     conv->channels = s->channels / s->groups;
     conv->filters = s->filters / s->groups;
-    conv->out_h = dml_conv2d_output_size(s->height, dml_conv2d_extent(s->kernel_h, s->dilation_h),
-                                         s->stride_h, s->pad_h);
-    conv->out_w = dml_conv2d_output_size(s->width, dml_conv2d_extent(s->kernel_w, s->dilation_w), s->stride_w,
-                                         s->pad_w);
+    s->out_h = dml__conv_out(s->height, dml_conv2d_extent(s->kernel_h, s->dilation_h), s->stride_h, s->pad_h,
+                             s->out_h);
+    s->out_w = dml__conv_out(s->width, dml_conv2d_extent(s->kernel_w, s->dilation_w), s->stride_w, s->pad_w,
+                             s->out_w);
+    conv->out_h = s->out_h, conv->out_w = s->out_w;
     if (!conv->out_h || !conv->out_w || !dml__conv_fits(conv)) return DML_ERROR_ARGUMENT;
     conv->taps = (ptrdiff_t)s->kernel_h * s->kernel_w;
     return DML_OK;
@@ -119,7 +136,9 @@ static bool dml__conv_is_ring(const dml__conv *conv)
 static bool dml__conv_is_product(const dml__conv *conv, dml__conv_direction direction)
 {
     const dml_conv2d_shape *s = &conv->shape;
-    return conv->taps == 1 && s->groups == 1 && s->pad_h == 0 && s->pad_w == 0 &&
+    const bool whole = s->out_h == dml_conv2d_output_size(s->height, 1, s->stride_h, 0) &&
+                       s->out_w == dml_conv2d_output_size(s->width, 1, s->stride_w, 0);
+    return conv->taps == 1 && s->groups == 1 && s->pad_h == 0 && s->pad_w == 0 && whole &&
            (direction != DML__CONV_INPUT || (s->stride_h == 1 && s->stride_w == 1));
 }
 

@@ -7,8 +7,8 @@
 #include "thread/pool.h"
 
 /* x (N, H, W, C), w (F, KH, KW, C / groups), bias (F), y (N, OH, OW, F). Padding is with zeros, the same on
-   both sides. Taps lie `dilation` pixels apart. Of g groups, group i makes filters i F/g .. from channels i
-   C/g ..; with groups = C = F the convolution is depthwise. */
+   both sides unless the size of y says otherwise. Taps lie `dilation` pixels apart. Of g groups, group i
+   makes filters i F/g .. from channels i C/g ..; with groups = C = F the convolution is depthwise. */
 typedef struct dml_conv2d_shape {
     int batch, height, width, channels; /* N, H, W, C */
     int filters;                        /* F */
@@ -17,6 +17,8 @@ typedef struct dml_conv2d_shape {
     int pad_h, pad_w;
     int dilation_h, dilation_w; /* 0: 1 */
     int groups;                 /* a divisor of C and F; 0: 1 */
+    int out_h, out_w; /* OH and OW: behind the images is as much padding as these need, more or less than
+                         before them; 0: dml_conv2d_output_size says */
 } dml_conv2d_shape;
 
 /* (in + 2 pad - kernel) / stride + 1, or 0 when the kernel doesn't fit. */
@@ -27,9 +29,10 @@ DML_API int dml_conv2d_output_size(int in, int kernel, int stride, int pad);
 DML_API int dml_conv2d_extent(int kernel, int dilation);
 
 /* Each returns DML_ERROR_ARGUMENT for a shape with a size below 1 (batch may be 0, pads are 0 or more), a
-   kernel that doesn't fit, groups that don't divide C and F, an array that is NULL though it has elements, an
-   activation that there isn't, or arrays larger than any memory, before anything is written. Bitwise the same
-   for any number of threads and any scratch of the pool; allocates nothing. */
+   kernel that doesn't fit where the size of y isn't given, groups that don't divide C and F, an array that is
+   NULL though it has elements, an activation that there isn't, or arrays larger than any memory, before
+   anything is written. Bitwise the same for any number of threads and any scratch of the pool; allocates
+   nothing. */
 
 /* y = conv(x, w) + bias; bias may be NULL. */
 DML_API dml_status dml_conv2d_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,

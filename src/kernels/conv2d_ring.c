@@ -368,10 +368,10 @@ typedef struct dml__conv2d_ring_job {
     ptrdiff_t blocks, bands_down;   /* tasks: image groups, times these */
 } dml__conv2d_ring_job;
 
-static dml__conv2d_ring_axis dml__conv2d_ring_axis_of(ptrdiff_t in, ptrdiff_t taps, ptrdiff_t stride,
-                                                      ptrdiff_t pad, ptrdiff_t dilation, bool flipped)
+static dml__conv2d_ring_axis dml__conv2d_ring_axis_of(ptrdiff_t in, ptrdiff_t out, ptrdiff_t taps,
+                                                      ptrdiff_t stride, ptrdiff_t pad, ptrdiff_t dilation,
+                                                      bool flipped)
 {
-    const ptrdiff_t out = (in + 2 * pad - (taps - 1) * dilation - 1) / stride + 1;
     const dml__conv2d_ring_axis axis = { flipped ? in : out,   flipped ? out : in, taps, flipped ? stride : 1,
                                          flipped ? 1 : stride, dilation,           pad,  flipped };
     return axis;
@@ -384,10 +384,10 @@ static bool dml__conv2d_ring_plan(dml__conv2d_ring_job *job, const dml_conv2d_sh
     memset(job, 0, sizeof *job);
     job->batch = s->batch, job->channels = flipped ? s->channels : s->filters;
     job->depth = flipped ? multiplier : 1, job->repeat = flipped ? 1 : multiplier;
-    job->down =
-        dml__conv2d_ring_axis_of(s->height, s->kernel_h, s->stride_h, s->pad_h, s->dilation_h, flipped);
-    job->across =
-        dml__conv2d_ring_axis_of(s->width, s->kernel_w, s->stride_w, s->pad_w, s->dilation_w, flipped);
+    job->down = dml__conv2d_ring_axis_of(s->height, s->out_h, s->kernel_h, s->stride_h, s->pad_h,
+                                         s->dilation_h, flipped);
+    job->across = dml__conv2d_ring_axis_of(s->width, s->out_w, s->kernel_w, s->stride_w, s->pad_w,
+                                           s->dilation_w, flipped);
     job->taps = job->depth * s->kernel_h * s->kernel_w;
     const ptrdiff_t lines = job->depth * s->kernel_h;
     const ptrdiff_t width = dml__quotient_up(job->across.target, job->across.up);

@@ -73,7 +73,8 @@ static void dml__wgrad_plan_copies(dml__wgrad_plan *plan)
     const dml__wgrad *j = plan->job;
     const ptrdiff_t reach_h = (j->taps_h - 1) * j->dilation_h + 1,
                     reach_w = (j->taps_w - 1) * j->dilation_w + 1;
-    const bool inside = j->pad_h == 0 && j->pad_w == 0;
+    const bool inside = j->pad_h == 0 && j->pad_w == 0 && (j->out_h - 1) * j->stride_h + reach_h <= j->in_h &&
+                        (j->out_w - 1) * j->stride_w + reach_w <= j->in_w;
     /* What one tap passes over need not be copied. */
     plan->step_h = j->taps_h == 1 ? 1 : j->stride_h;
     plan->step_w = j->taps_w == 1 ? 1 : j->stride_w;

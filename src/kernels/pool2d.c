@@ -52,13 +52,27 @@ static inline dml__window_span dml__windows_over(int i, int kernel, int stride, 
     return span;
 }
 
-/* How many inputs a window holds. */
-static inline float dml__window_size(const dml__pool2d_job *job, int oh, int ow)
+/* Where the last of the windows ends, without pads. */
+static inline int64_t dml__windows_end(int out, int kernel, int stride)
 {
-    const dml_pool2d_shape *s = job->shape;
-    const dml__window_span h = dml__window(oh, s->kernel_h, s->stride_h, s->pad_h, s->height);
-    const dml__window_span w = dml__window(ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
-    return (float)(h.end - h.begin) * (float)(w.end - w.begin);
+    return (int64_t)(out - 1) * stride + kernel;
+}
+
+/* How many places of window `o` are in the image, or in it and the pads. */
+static inline float dml__window_places(const dml_pool2d_shape *s, int o, int kernel, int stride, int pad,
+                                       int in)
+{
+    const dml__window_span span = dml__window(o, kernel, stride, pad, in);
+    if (!s->count_padding) return (float)(span.end - span.begin);
+    const int64_t left = (int64_t)in + 2 * (int64_t)pad - (int64_t)o * stride;
+    return (float)(left < kernel ? left : kernel);
+}
+
+/* What the sum over a window is divided by. */
+static inline float dml__window_size(const dml_pool2d_shape *s, int oh, int ow)
+{
+    return dml__window_places(s, oh, s->kernel_h, s->stride_h, s->pad_h, s->height) *
+           dml__window_places(s, ow, s->kernel_w, s->stride_w, s->pad_w, s->width);
 }
 
 /* A pixel's channels go in whole vectors, the last of which may reach into the next pixel: what it leaves
@@ -143,10 +157,9 @@ DML__BODY void dml__max_pixel(const dml_pool2d_shape *s, const float *x, dml__wi
 }
 
 DML__BODY void dml__avg_vectors(int count, const dml_pool2d_shape *s, const float *x, dml__window_span h,
-                                dml__window_span w, float *y)
+                                dml__window_span w, float size, float *y)
 {
     const size_t channels = (size_t)s->channels;
-    const float size = (float)(h.end - h.begin) * (float)(w.end - w.begin);
     dml__vf sum[DML__POOL_VECTORS] = { { 0 } };
     for (int ih = h.begin; ih < h.end; ih++)
         for (int iw = w.begin; iw < w.end; iw++) {
@@ -159,14 +172,13 @@ DML__BODY void dml__avg_vectors(int count, const dml_pool2d_shape *s, const floa
 }
 
 DML__BODY void dml__avg_pixel(const dml_pool2d_shape *s, const float *x, dml__window_span h,
-                              dml__window_span w, size_t reach, float *y)
+                              dml__window_span w, float size, size_t reach, float *y)
 {
     const size_t channels = (size_t)s->channels;
-    const float size = (float)(h.end - h.begin) * (float)(w.end - w.begin);
     size_t c = 0;
     for (; c + DML__POOL_VECTORS * DML__LANES <= reach; c += DML__POOL_VECTORS * DML__LANES)
-        dml__avg_vectors(DML__POOL_VECTORS, s, x + c, h, w, y + c);
-    for (; c + DML__LANES <= reach; c += DML__LANES) dml__avg_vectors(1, s, x + c, h, w, y + c);
+        dml__avg_vectors(DML__POOL_VECTORS, s, x + c, h, w, size, y + c);
+    for (; c + DML__LANES <= reach; c += DML__LANES) dml__avg_vectors(1, s, x + c, h, w, size, y + c);
     for (; c < channels; c++) {
         float sum = 0;
         for (int ih = h.begin; ih < h.end; ih++)
@@ -220,7 +232,9 @@ DML__BODY void dml__pool_forward_rows(bool max, const dml__pool2d_job *job, size
     const dml_pool2d_shape shape = *job->shape, *s = &shape; /* a copy, which no store can change */
     const size_t channels = (size_t)s->channels, line = (size_t)s->width * channels;
     const size_t row_floats = (size_t)job->out_width * channels, wide = dml__pixel_reach(channels);
-    const bool is_2x2 = s->kernel_h == 2 && s->kernel_w == 2 && s->pad_h == 0 && s->pad_w == 0;
+    const bool is_2x2 = s->kernel_h == 2 && s->kernel_w == 2 && s->pad_h == 0 && s->pad_w == 0 &&
+                        dml__windows_end(job->out_height, 2, s->stride_h) <= s->height &&
+                        dml__windows_end(job->out_width, 2, s->stride_w) <= s->width;
     const float *x_end = job->x + (size_t)s->batch * (size_t)s->height * line;
     const float *y_end = job->y + end * row_floats;
     int oh = (int)(begin % (size_t)job->out_height);
@@ -253,7 +267,7 @@ DML__BODY void dml__pool_forward_rows(bool max, const dml__pool2d_job *job, size
                 dml__max_pixel(s, x, h, w, fits ? wide : channels, job->open, y + at,
                                argmax ? argmax + at : NULL);
             else
-                dml__avg_pixel(s, x, h, w, fits ? wide : channels, y + at);
+                dml__avg_pixel(s, x, h, w, dml__window_size(s, oh, ow), fits ? wide : channels, y + at);
         }
         if (++oh == job->out_height) oh = 0, x += (size_t)s->height * line;
     }
@@ -289,7 +303,7 @@ DML__BODY void dml__pool_gradient_pixel(bool max, const dml__pool2d_job *job, si
                 if (max)
                     sum += (dml__vf)((dml__vi)dy & (DML__LOAD_INT(job->argmax + at) == here));
                 else
-                    sum += dy / dml__window_size(job, oh, ow);
+                    sum += dy / dml__window_size(job->shape, oh, ow);
             }
         if (beta != 0) sum = sum + beta * DML__LOAD(dx + c);
         DML__STORE(dx + c, sum);
@@ -302,7 +316,7 @@ DML__BODY void dml__pool_gradient_pixel(bool max, const dml__pool2d_job *job, si
                 if (max)
                     sum += job->argmax[at] == here ? job->x[at] : 0;
                 else
-                    sum += job->x[at] / dml__window_size(job, oh, ow);
+                    sum += job->x[at] / dml__window_size(job->shape, oh, ow);
             }
         dx[c] = beta != 0 ? sum + beta * dx[c] : sum;
     }
@@ -341,8 +355,9 @@ DML__BODY void dml__pool_gradient_rows(bool max, const dml__pool2d_job *job, siz
     const size_t row_floats = (size_t)s->width * channels;
     const float *dy_end = job->x + (size_t)s->batch * pixels * channels, *dx_end = job->y + end * row_floats;
     /* Where it accumulates, a vector that reaches into the next pixel would spoil what is there. */
-    const bool tiles =
-        s->kernel_w == s->stride_w && s->pad_w == 0 && (job->beta == 0 || channels % DML__LANES == 0);
+    const bool tiles = s->kernel_w == s->stride_w && s->pad_w == 0 &&
+                       dml__windows_end(job->out_width, s->kernel_w, s->stride_w) <= s->width &&
+                       (job->beta == 0 || channels % DML__LANES == 0);
     int ih = (int)(begin % (size_t)s->height);
     size_t image = begin / (size_t)s->height * pixels;
     for (size_t row = begin; row < end; row++) {
@@ -358,7 +373,7 @@ DML__BODY void dml__pool_gradient_rows(bool max, const dml__pool2d_job *job, siz
             const size_t others = (size_t)(s->kernel_w - 1) * channels;
             count = dml__pixels_that_fit(count, others + channels, channels, (size_t)(dx_end - dx) - others);
             const int32_t *argmax = max ? job->argmax + at : NULL;
-            const float size = dml__window_size(job, h.begin, 0);
+            const float size = dml__window_size(s, h.begin, 0);
             if (job->beta != 0)
                 dml__pool_gradient_of_tiles(max, true, count, s->kernel_w, channels, dy, argmax, size,
                                             ih * s->width, job->beta, dx);
@@ -393,6 +408,13 @@ DML__BODY void dml__avg_backward_rows_body(const dml__pool2d_job *job, size_t be
 DML__PER_ISA(dml__avg_backward_rows, (const dml__pool2d_job *job, size_t begin, size_t end),
              (job, begin, end))
 
+/* The size of y along an axis, or 0. */
+static int dml__pool2d_out(int in, int kernel, int stride, int pad, int given)
+{
+    if (given == 0) return dml_conv2d_output_size(in, kernel, stride, pad);
+    return given > 0 && (int64_t)(given - 1) * stride < (int64_t)in + pad ? given : 0;
+}
+
 /* False for a shape that the header rules out. */
 static bool dml__pool2d_start(dml__pool2d_job *job, const dml_pool2d_shape *s)
 {
@@ -404,8 +426,8 @@ static bool dml__pool2d_start(dml__pool2d_job *job, const dml_pool2d_shape *s)
     memset(job, 0, sizeof *job);
     job->isa = dml_cpu_isa();
     job->shape = s;
-    job->out_height = dml_conv2d_output_size(s->height, s->kernel_h, s->stride_h, s->pad_h);
-    job->out_width = dml_conv2d_output_size(s->width, s->kernel_w, s->stride_w, s->pad_w);
+    job->out_height = dml__pool2d_out(s->height, s->kernel_h, s->stride_h, s->pad_h, s->out_h);
+    job->out_width = dml__pool2d_out(s->width, s->kernel_w, s->stride_w, s->pad_w, s->out_w);
     if (!job->out_height || !job->out_width || job->out_height > INT32_MAX / job->out_width) return false;
     return dml__floats_fit(s->batch, s->height, s->width, s->channels) &&
            dml__floats_fit(s->batch, job->out_height, job->out_width, s->channels);

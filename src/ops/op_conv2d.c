@@ -5,6 +5,7 @@
 
 #include "graph/node.h"
 #include "graph/op.h"
+#include "ops/op_conv_internal.h"
 #include "ops/table.h"
 #include "kernels/conv2d.h"
 #include "kernels/epilogue.h"
@@ -12,99 +13,201 @@
 #include <stdio.h>
 #include <string.h>
 
-static dml_status dml__check_conv2d_parameters(const dml_node *node)
+/* ---- for all layers of this kind ---- */
+
+DML__LOCAL dml_status dml__check_conv_input(const dml_node *node, int ndim)
 {
-    const dml_node *x = node->input[0], *w = node->input[1], *bias = node->input[2];
-    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    const int *dims = w->shape.dims;
+    const dml_node *x = node->input[0];
     char text[DML_SHAPE_TEXT];
-    if (w->dtype != DML_F32 || w->batched || w->shape.ndim != 4 || dims[0] != o->filters ||
-        dims[1] != o->kernel[0] || dims[2] != o->kernel[1] || dims[3] != x->shape.dims[2] / o->groups)
+    if (x->dtype == DML_F32 && x->batched && x->shape.ndim == ndim) return DML_OK;
+    return dml__node_fail(node, DML_ERROR_SHAPE, "its input is %s %s%s; it takes f32 %s",
+                          dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text),
+                          x->batched ? "" : ", the same for all samples",
+                          ndim == 3 ? "images of height x width x channels" : "lines of length x channels");
+}
+
+DML__LOCAL dml_status dml__check_conv_parameters(const dml_node *node, int first, const int kernel[2],
+                                                 int last, int units)
+{
+    const dml_node *w = node->input[1], *bias = node->inputs > 2 ? node->input[2] : NULL;
+    const int ndim = node->input[0]->shape.ndim + 1;
+    char text[DML_SHAPE_TEXT];
+    if (w->dtype != DML_F32 || w->batched || w->shape.ndim != ndim || w->shape.dims[0] != first ||
+        dml__image_dim(&w->shape, 1, 0) != kernel[0] || dml__image_dim(&w->shape, 1, 1) != kernel[1] ||
+        dml__image_dim(&w->shape, 1, 2) != last) {
+        char size[32] = "";
+        if (ndim == 4) snprintf(size, sizeof size, "%d x ", kernel[0]);
         return dml__node_fail(
             node, DML_ERROR_SHAPE,
-            "its weights are %s%s; for %d filters of %d x %d over %d channels they must be %d x "
-            "%d x %d x %d",
-            dml_shape_format(&w->shape, text), w->batched ? " a sample" : "", o->filters, o->kernel[0],
-            o->kernel[1], x->shape.dims[2], o->filters, o->kernel[0], o->kernel[1],
-            x->shape.dims[2] / o->groups);
-    if (bias && (bias->dtype != DML_F32 || bias->batched || bias->shape.ndim != 1 ||
-                 bias->shape.dims[0] != o->filters))
+            "its weights are %s%s; for %d filters of %s%d over %d channels they must be %d x %s%d x %d",
+            dml_shape_format(&w->shape, text), w->batched ? " a sample" : "", units, size, kernel[1],
+            dml__image_dim(&node->input[0]->shape, 0, 2), first, size, kernel[1], last);
+    }
+    if (bias &&
+        (bias->dtype != DML_F32 || bias->batched || bias->shape.ndim != 1 || bias->shape.dims[0] != units))
         return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s%s, it must be %d",
-                              dml_shape_format(&bias->shape, text), bias->batched ? " a sample" : "",
-                              o->filters);
+                              dml_shape_format(&bias->shape, text), bias->batched ? " a sample" : "", units);
     return DML_OK;
+}
+
+DML__LOCAL dml_status dml__check_conv_steps(const dml_node *node, const int stride[2], const int padding[2],
+                                            const int dilation[2])
+{
+    for (int axis = 0; axis < 2; axis++) {
+        if (stride[axis] < 1 || padding[axis] < 0)
+            return dml__node_fail(
+                node, DML_ERROR_ARGUMENT,
+                "stride %d and padding %d asked for; a stride is 1 or more, a padding 0 or more",
+                stride[axis], padding[axis]);
+        if (dilation[axis] < 1)
+            return dml__node_fail(node, DML_ERROR_ARGUMENT, "dilation %d asked for; it is 1 or more",
+                                  dilation[axis]);
+    }
+    return DML_OK;
+}
+
+DML__LOCAL size_t dml__conv_tiled(int size, int groups)
+{
+    const size_t of_group = (size_t)(size / groups);
+    return groups == 1 ? of_group : (size_t)groups * ((of_group + 63) / 64 * 64);
+}
+
+DML__LOCAL dml_launch dml__conv_launch(const dml_conv2d_shape *s, const char *kernel, size_t size_x,
+                                       size_t size_y)
+{
+    const int32_t integers[] = { s->batch,    s->height,     s->width,      s->channels,
+                                 s->filters,  s->kernel_h,   s->kernel_w,   s->stride_h,
+                                 s->stride_w, s->pad_h,      s->pad_w,      s->out_h,
+                                 s->out_w,    s->dilation_h, s->dilation_w, s->groups };
+    dml_launch launch = dml__launch(kernel, size_x, size_y);
+    memcpy(launch.integer, integers, sizeof integers);
+    return launch;
+}
+
+DML__LOCAL bool dml__conv_parameters(dml_graph *graph, const dml__op *op, dml_shape weights, double fan_in,
+                                     int units, bool no_bias, dml_node *parameter[2])
+{
+    const int fan = fan_in > INT32_MAX ? INT32_MAX : fan_in > 1 ? (int)fan_in : 1;
+    parameter[0] = dml__layer_parameter(graph, op, "weight", dml_init_he(fan), weights);
+    parameter[1] = NULL;
+    if (!no_bias)
+        parameter[1] = dml__layer_parameter(graph, op, "bias", dml_init_constant(0), dml_shape_of(units));
+    return parameter[0] && (no_bias || parameter[1]);
+}
+
+/* ---- conv2d and conv1d ---- */
+
+static int dml__conv_pads(const dml_conv2d_options *o, int axis)
+{
+    const int *sides = o->padding_sides;
+    const bool by_side = sides[0] || sides[1] || sides[2] || sides[3];
+    return by_side ? -1 : o->padding[axis];
+}
+
+/* Zeros on both sides, where that isn't "same". */
+static int64_t dml__conv_padding(const dml_conv2d_options *o, int axis)
+{
+    const int both = dml__conv_pads(o, axis);
+    if (both >= 0) return 2 * (int64_t)both;
+    return (int64_t)o->padding_sides[2 * axis] + o->padding_sides[2 * axis + 1];
+}
+
+DML__LOCAL int dml__conv_pad_before(const dml_node *node, int axis)
+{
+    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
+    const int both = dml__conv_pads(o, axis);
+    if (!o->same) return both >= 0 ? both : o->padding_sides[2 * axis];
+    const int64_t extent = dml_conv2d_extent(o->kernel[axis], o->dilation[axis]);
+    const int64_t reach = (int64_t)(dml__image_dim(&node->shape, 0, axis) - 1) * o->stride[axis] + extent;
+    const int64_t missing = reach - dml__image_dim(&node->input[0]->shape, 0, axis);
+    return missing > 0 ? (int)(missing / 2) : 0;
+}
+
+static dml_status dml__check_conv_padding(const dml_node *node)
+{
+    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
+    const int *sides = o->padding_sides;
+    for (int side = 0; side < 4; side++)
+        if (sides[side] < 0)
+            return dml__node_fail(node, DML_ERROR_ARGUMENT, "padding %d asked for on a side; it is 0 or more",
+                                  sides[side]);
+    const bool by_axis = o->padding[0] || o->padding[1], by_side = dml__conv_pads(o, 0) < 0;
+    if ((int)by_axis + (int)by_side + (int)o->same > 1)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                              "padding asked for in more than one way; it is one of padding, padding_sides "
+                              "and same");
+    return DML_OK;
+}
+
+/* What comes out along an axis; 0: nothing. */
+static int dml__conv_size(const dml_node *node, int axis)
+{
+    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
+    const int in = dml__image_dim(&node->input[0]->shape, 0, axis), stride = o->stride[axis];
+    const int extent = dml_conv2d_extent(o->kernel[axis], o->dilation[axis]);
+    if (extent < 1) return 0;
+    if (o->same) return (in - 1) / stride + 1;
+    const int64_t room = in + dml__conv_padding(o, axis) - extent;
+    return room < 0 || room / stride >= INT32_MAX ? 0 : (int)(room / stride + 1);
 }
 
 static dml_status dml__conv2d_infer(dml_node *node)
 {
     const dml_node *x = node->input[0], *w = node->input[1];
     const dml_conv2d_options *options = (const dml_conv2d_options *)node->attributes;
+    const int ndim = node->op == dml__conv1d_op() ? 2 : 3;
     char x_text[DML_SHAPE_TEXT];
-    dml_status status = dml__check_image_input(node);
+    dml_status status = dml__check_conv_input(node, ndim);
     if (status != DML_OK) return status;
-    if (options->groups < 1 || x->shape.dims[2] % options->groups || options->filters % options->groups)
+    const int channels = x->shape.dims[ndim - 1];
+    if (options->groups < 1 || channels % options->groups || options->filters % options->groups)
         return dml__node_fail(node, DML_ERROR_ARGUMENT,
                               "%d groups asked for, of %d channels and %d filters: groups must divide both",
-                              options->groups, x->shape.dims[2], options->filters);
-    status = dml__check_conv2d_parameters(node);
+                              options->groups, channels, options->filters);
+    status = dml__check_conv_parameters(node, options->filters, options->kernel, channels / options->groups,
+                                        options->filters);
+    if (status == DML_OK)
+        status = dml__check_conv_steps(node, options->stride, options->padding, options->dilation);
+    if (status == DML_OK) status = dml__check_conv_padding(node);
     if (status != DML_OK) return status;
     node->batched = true;
-    node->shape.ndim = 3;
-    node->shape.dims[2] = w->shape.dims[0];
-    for (int axis = 0; axis < 2; axis++) {
-        const int stride = options->stride[axis], padding = options->padding[axis];
-        if (stride < 1 || padding < 0)
-            return dml__node_fail(
-                node, DML_ERROR_ARGUMENT,
-                "stride %d and padding %d asked for; a stride is 1 or more, a padding 0 or more", stride,
-                padding);
-        if (options->dilation[axis] < 1)
-            return dml__node_fail(node, DML_ERROR_ARGUMENT, "dilation %d asked for; it is 1 or more",
-                                  options->dilation[axis]);
-        node->shape.dims[axis] = dml_conv2d_output_size(
-            x->shape.dims[axis], dml_conv2d_extent(options->kernel[axis], options->dilation[axis]), stride,
-            padding);
-        if (node->shape.dims[axis] < 1)
+    node->shape.ndim = ndim;
+    node->shape.dims[ndim - 1] = w->shape.dims[0];
+    for (int axis = 3 - ndim; axis < 2; axis++) {
+        const int size = dml__conv_size(node, axis);
+        node->shape.dims[dml__image_axis(ndim, axis)] = size;
+        if (size < 1)
             return dml__node_fail(
                 node, DML_ERROR_SHAPE,
                 "a kernel of %d x %d doesn't fit an input of %s with padding %d x %d and dilation %d x %d",
                 options->kernel[0], options->kernel[1], dml_shape_format(&x->shape, x_text),
-                options->padding[0], options->padding[1], options->dilation[0], options->dilation[1]);
+                (int)dml__conv_padding(options, 0) / 2, (int)dml__conv_padding(options, 1) / 2,
+                options->dilation[0], options->dilation[1]);
     }
     return DML_OK;
 }
 
 static dml_conv2d_shape dml__conv2d_shape_of(const dml_node *node, int rows)
 {
-    const int *x = node->input[0]->shape.dims;
+    const dml_shape *x = &node->input[0]->shape, *y = &node->shape;
     const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    const dml_conv2d_shape shape = { rows,           x[0],          x[1],          x[2],
-                                     o->filters,     o->kernel[0],  o->kernel[1],  o->stride[0],
-                                     o->stride[1],   o->padding[0], o->padding[1], o->dilation[0],
-                                     o->dilation[1], o->groups };
+    const dml_conv2d_shape shape = { rows,
+                                     dml__image_dim(x, 0, 0),
+                                     dml__image_dim(x, 0, 1),
+                                     dml__image_dim(x, 0, 2),
+                                     o->filters,
+                                     o->kernel[0],
+                                     o->kernel[1],
+                                     o->stride[0],
+                                     o->stride[1],
+                                     dml__conv_pad_before(node, 0),
+                                     dml__conv_pad_before(node, 1),
+                                     o->dilation[0],
+                                     o->dilation[1],
+                                     o->groups,
+                                     dml__image_dim(y, 0, 0),
+                                     dml__image_dim(y, 0, 1) };
     return shape;
-}
-
-/* Along an axis of filters or channels, whose tiles of 64 (tiles.cl) don't reach from one group into another.
- */
-static size_t dml__conv2d_tiled(int size, int groups)
-{
-    const size_t of_group = (size_t)(size / groups);
-    return groups == 1 ? of_group : (size_t)groups * ((of_group + 63) / 64 * 64);
-}
-
-static dml_launch dml__conv2d_launch(const dml__run *run, const dml_node *node, const char *kernel,
-                                     size_t size_x, size_t size_y)
-{
-    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
-    const int32_t integers[] = {
-        s.batch,      s.height,   s.width, s.channels, s.filters,           s.kernel_h,          s.kernel_w,
-        s.stride_h,   s.stride_w, s.pad_h, s.pad_w,    node->shape.dims[0], node->shape.dims[1], s.dilation_h,
-        s.dilation_w, s.groups
-    };
-    dml_launch launch = dml__launch(kernel, size_x, size_y);
-    memcpy(launch.integer, integers, sizeof integers);
-    return launch;
 }
 
 static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *node)
@@ -118,9 +221,8 @@ static dml_status dml__conv2d_op_forward(const dml__run *run, const dml_node *no
         return dml_conv2d_forward_fused(run->pool, &s, dml__host_value(run, x), dml__host_value(run, w), 0,
                                         &epilogue, dml__host_value(run, node));
     }
-    dml_launch launch =
-        dml__conv2d_launch(run, node, "conv2d_forward", dml__conv2d_tiled(s.filters, s.groups),
-                           dml__count(run, node) / (size_t)s.filters);
+    dml_launch launch = dml__conv_launch(&s, "conv2d_forward", dml__conv_tiled(s.filters, s.groups),
+                                         dml__count(run, node) / (size_t)s.filters);
     launch.buffer[0] = dml__value(run, x);
     launch.buffer[1] = dml__value(run, w);
     if (bias) launch.buffer[2] = dml__value(run, bias);
@@ -136,9 +238,8 @@ static dml_status dml__conv2d_input_gradient(const dml__run *run, const dml_node
     if (run->device->host_memory)
         return dml_conv2d_backward_input(run->pool, &s, dml__host_gradient(run, node),
                                          dml__host_value(run, w), beta, dml__host_gradient(run, x));
-    dml_launch launch =
-        dml__conv2d_launch(run, node, "conv2d_backward_input", dml__conv2d_tiled(s.channels, s.groups),
-                           dml__count(run, x) / (size_t)s.channels);
+    dml_launch launch = dml__conv_launch(&s, "conv2d_backward_input", dml__conv_tiled(s.channels, s.groups),
+                                         dml__count(run, x) / (size_t)s.channels);
     launch.buffer[0] = dml__gradient(run, node);
     launch.buffer[1] = dml__value(run, w);
     launch.buffer[2] = dml__gradient(run, x);
@@ -155,8 +256,8 @@ static dml_status dml__conv2d_weight_gradient(const dml__run *run, const dml_nod
         return dml_conv2d_backward_weights(run->pool, &s, dml__host_value(run, x),
                                            dml__host_gradient(run, node), beta, dml__host_gradient(run, w));
     dml_launch launch =
-        dml__conv2d_launch(run, node, "conv2d_backward_weights", dml__count(run, w) / (size_t)s.filters,
-                           dml__conv2d_tiled(s.filters, s.groups));
+        dml__conv_launch(&s, "conv2d_backward_weights", dml__count(run, w) / (size_t)s.filters,
+                         dml__conv_tiled(s.filters, s.groups));
     launch.buffer[0] = dml__value(run, x);
     launch.buffer[1] = dml__gradient(run, node);
     launch.buffer[2] = dml__gradient(run, w);
@@ -167,7 +268,7 @@ static dml_status dml__conv2d_weight_gradient(const dml__run *run, const dml_nod
 static dml_status dml__conv2d_op_backward(const dml__run *run, const dml_node *node)
 {
     dml_status status = DML_OK;
-    const size_t filters = (size_t)node->shape.dims[2];
+    const size_t filters = (size_t)dml__image_dim(&node->shape, 0, 2);
     if (dml__wants_gradient(run, node, 0)) status = dml__conv2d_input_gradient(run, node);
     if (status == DML_OK && dml__wants_gradient(run, node, 1))
         status = dml__conv2d_weight_gradient(run, node);
@@ -176,22 +277,38 @@ static dml_status dml__conv2d_op_backward(const dml__run *run, const dml_node *n
     return status;
 }
 
+/* "3 x 5" of two sizes, "5" of a line's. */
+static const char *dml__conv_pair(const dml_node *node, const int size[2], char text[32])
+{
+    if (node->shape.ndim == 3)
+        snprintf(text, 32, "%d x %d", size[0], size[1]);
+    else
+        snprintf(text, 32, "%d", size[1]);
+    return text;
+}
+
 static void dml__conv2d_describe(const dml_node *node, char *text, size_t bytes)
 {
     const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    char dilation[40] = "", groups[24] = "";
+    const int *sides = o->padding_sides;
+    char dilation[48] = "", groups[24] = "", padding[64], kernel[32], stride[32], pair[32];
+    snprintf(padding, sizeof padding, "%s", o->same ? "same" : dml__conv_pair(node, o->padding, pair));
+    if (dml__conv_pads(o, 0) < 0 && node->shape.ndim == 3)
+        snprintf(padding, sizeof padding, "%d + %d x %d + %d", sides[0], sides[1], sides[2], sides[3]);
+    else if (dml__conv_pads(o, 0) < 0)
+        snprintf(padding, sizeof padding, "%d + %d", sides[2], sides[3]);
     if (o->dilation[0] != 1 || o->dilation[1] != 1)
-        snprintf(dilation, sizeof dilation, ", dilation %d x %d", o->dilation[0], o->dilation[1]);
+        snprintf(dilation, sizeof dilation, ", dilation %s", dml__conv_pair(node, o->dilation, pair));
     if (o->groups != 1) snprintf(groups, sizeof groups, ", %d groups", o->groups);
-    snprintf(text, bytes, "%d filters, kernel %d x %d, stride %d x %d, padding %d x %d%s%s%s", o->filters,
-             o->kernel[0], o->kernel[1], o->stride[0], o->stride[1], o->padding[0], o->padding[1], dilation,
-             groups, node->input[2] ? "" : ", no bias");
+    snprintf(text, bytes, "%d filters, kernel %s, stride %s, padding %s%s%s%s", o->filters,
+             dml__conv_pair(node, o->kernel, kernel), dml__conv_pair(node, o->stride, stride), padding,
+             dilation, groups, node->input[2] ? "" : ", no bias");
 }
 
 static double dml__conv2d_flops(const dml_node *node)
 {
     const double outputs = (double)dml_shape_count(&node->shape);
-    const double taps = (double)dml_shape_count(&node->input[1]->shape) / node->shape.dims[2];
+    const double taps = (double)dml_shape_count(&node->input[1]->shape) / node->input[1]->shape.dims[0];
     return outputs * (2 * taps + (node->input[2] ? 1 : 0));
 }
 
@@ -217,10 +334,20 @@ DML__LOCAL const dml__op *dml__conv2d_op(void)
     return &op;
 }
 
-static dml_initializer dml__conv2d_init(const dml_conv2d_options *options, int channels)
+DML__LOCAL const dml__op *dml__conv1d_op(void)
 {
-    const int64_t pixels = (int64_t)options->kernel[0] * options->kernel[1];
-    return dml_init_he(pixels > INT32_MAX / channels ? INT32_MAX : (int)pixels * channels);
+    static const dml__op op = { "conv1d",
+                                dml__conv2d_infer,
+                                dml__conv2d_op_forward,
+                                dml__conv2d_op_backward,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__TAKES_RELU,
+                                NULL,
+                                false,
+                                false,
+                                dml__conv2d_describe,
+                                dml__conv2d_flops,
+                                dml__conv2d_scratch_of };
+    return &op;
 }
 
 static void dml__conv2d_defaults(dml_conv2d_options *o, const dml_conv2d_options *options)
@@ -234,44 +361,55 @@ static void dml__conv2d_defaults(dml_conv2d_options *o, const dml_conv2d_options
     if (!o->groups) o->groups = 1;
 }
 
-DML_API dml_node *dml_conv2d_with(dml_node *x, dml_node *w, dml_node *bias, const dml_conv2d_options *options)
+DML__LOCAL dml_node *dml__conv_with(const dml__op *op, dml_node *x, dml_node *w, dml_node *bias,
+                                    const dml_conv2d_options *options)
 {
     dml_conv2d_options o;
     dml__conv2d_defaults(&o, options);
+    const int ndim = op == dml__conv1d_op() ? 3 : 4;
     if (w && !o.filters) o.filters = w->shape.dims[0];
     for (int axis = 0; w && axis < 2; axis++)
-        if (!o.kernel[axis]) o.kernel[axis] = w->shape.dims[1 + axis];
+        if (!o.kernel[axis]) o.kernel[axis] = w->shape.dims[1 + axis - (ndim == 3)];
     o.no_bias = !bias;
     dml_node *const inputs[] = { x, w, bias };
-    return dml__node_create(dml__conv2d_op(), bias ? 3 : 2, inputs, &o, sizeof o);
+    return dml__node_create(op, bias ? 3 : 2, inputs, &o, sizeof o);
 }
 
-DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options)
+DML__LOCAL dml_node *dml__conv_create(const dml__op *op, dml_node *x, const dml_conv2d_options *options)
 {
     if (!x) return NULL;
     dml_conv2d_options o;
     dml__conv2d_defaults(&o, options);
+    const int ndim = op == dml__conv1d_op() ? 2 : 3;
     for (int axis = 0; axis < 2; axis++)
         if (!o.kernel[axis]) o.kernel[axis] = 3;
     if (o.filters < 1 || o.kernel[0] < 1 || o.kernel[1] < 1) {
         dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
-                  "conv2d: %d filters of %d x %d asked for, each must be 1 or more", o.filters, o.kernel[0],
-                  o.kernel[1]);
+                  "%s: %d filters of %d x %d asked for, each must be 1 or more", op->name, o.filters,
+                  o.kernel[0], o.kernel[1]);
         return NULL;
     }
-    const int all = x->shape.ndim == 3 ? x->shape.dims[2] : 1;
+    const int all = x->shape.ndim == ndim ? x->shape.dims[ndim - 1] : 1;
     const int channels =
         o.groups > 0 && all >= o.groups ? all / o.groups : all; /* dml__conv2d_infer complains */
-    dml_node *last = x->graph->last;
-    dml_node *w = dml__layer_parameter(x->graph, dml__conv2d_op(), "weight", dml__conv2d_init(&o, channels),
-                                       dml_shape_of(o.filters, o.kernel[0], o.kernel[1], channels));
-    dml_node *bias = NULL;
-    if (!o.no_bias)
-        bias = dml__layer_parameter(x->graph, dml__conv2d_op(), "bias", dml_init_constant(0),
-                                    dml_shape_of(o.filters));
-    dml_node *layer = o.no_bias || bias ? dml_conv2d_with(x, w, bias, &o) : NULL;
+    dml_node *last = x->graph->last, *parameter[2], *layer = NULL;
+    const dml_shape weights = ndim == 3 ? dml_shape_of(o.filters, o.kernel[0], o.kernel[1], channels)
+                                        : dml_shape_of(o.filters, o.kernel[1], channels);
+    if (dml__conv_parameters(x->graph, op, weights, (double)o.kernel[0] * o.kernel[1] * channels, o.filters,
+                             o.no_bias, parameter))
+        layer = dml__conv_with(op, x, parameter[0], parameter[1], &o);
     if (!layer) dml__graph_drop_after(x->graph, last);
     return layer;
+}
+
+DML_API dml_node *dml_conv2d_with(dml_node *x, dml_node *w, dml_node *bias, const dml_conv2d_options *options)
+{
+    return dml__conv_with(dml__conv2d_op(), x, w, bias, options);
+}
+
+DML_API dml_node *dml_conv2d(dml_node *x, const dml_conv2d_options *options)
+{
+    return dml__conv_create(dml__conv2d_op(), x, options);
 }
 
 #endif

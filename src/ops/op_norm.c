@@ -10,6 +10,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/norm.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -68,6 +69,10 @@ static dml_status dml__batch_norm_infer(dml_node *node)
                                   "dml_parameter_train(parameter, false) was called",
                                   what[i], node->input[i]->name,
                                   node->input[i]->op == dml__parameter_op() ? "trained" : "computed");
+    if (o->frozen && o->all_ranks)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                              "frozen and all_ranks asked for; a frozen one has no statistics to share");
+    node->over_ranks = o->all_ranks;
     for (int i = DML__NORM_MEAN; i < DML__NORM_INPUTS; i++)
         node->input[i]->kept = node->input[i]->kept || !o->frozen;
     node->shape = x->shape;
@@ -167,6 +172,17 @@ static dml__norm_shares dml__batch_norm_shares(const dml_node *node, size_t rows
     return shares;
 }
 
+/* One moves towards the other by its share; the variance by its unbiased value. */
+static void dml__batch_norm_move(const dml__norm_shares *shares, size_t channels, const float *mean,
+                                 const float *variance, float *running_mean, float *running_variance)
+{
+    for (size_t c = 0; c < channels; c++) {
+        const float unbiased = shares->unbiased * variance[c];
+        running_mean[c] = (1 - shares->mean) * running_mean[c] + shares->mean * mean[c];
+        running_variance[c] = (1 - shares->variance) * running_variance[c] + shares->variance * unbiased;
+    }
+}
+
 static void dml__batch_norm_statistics_here(const dml__run *run, const dml_node *node)
 {
     const size_t rows = dml__batch_norm_rows(run, node), channels = dml__batch_norm_channels(node);
@@ -177,11 +193,8 @@ static void dml__batch_norm_statistics_here(const dml__run *run, const dml_node 
     float *running_variance = dml__host_value(run, node->input[DML__NORM_VARIANCE]);
     dml_batch_statistics(run->pool, rows, channels, dml__host_value(run, node->input[DML__NORM_X]), mean,
                          variance);
-    for (size_t c = 0; c < channels; c++) {
-        const float unbiased = shares.unbiased * variance[c];
-        running_mean[c] = (1 - shares.mean) * running_mean[c] + shares.mean * mean[c];
-        running_variance[c] = (1 - shares.variance) * running_variance[c] + shares.variance * unbiased;
-    }
+    if (!dml__is_over_ranks(run, node))
+        dml__batch_norm_move(&shares, channels, mean, variance, running_mean, running_variance);
 }
 
 static dml_status dml__batch_norm_statistics(const dml__run *run, const dml_node *node)
@@ -191,7 +204,8 @@ static dml_status dml__batch_norm_statistics(const dml__run *run, const dml_node
         return DML_OK;
     }
     const size_t channels = dml__batch_norm_channels(node);
-    const dml__norm_shares shares = dml__batch_norm_shares(node, dml__batch_norm_rows(run, node));
+    const dml__norm_shares alone = dml__batch_norm_shares(node, dml__batch_norm_rows(run, node));
+    const dml__norm_shares none = { 0, 0, 1 }, shares = dml__is_over_ranks(run, node) ? none : alone;
     const dml_ref parts = dml__batch_norm_saved(run, node, DML__NORM_SAVED_PARTS);
     dml_launch launch = dml__batch_norm_launch(run, node, "batch_norm_moments", channels, 0);
     launch.size[1] = (size_t)launch.integer[3];
@@ -211,14 +225,105 @@ static dml_status dml__batch_norm_statistics(const dml__run *run, const dml_node
     return dml__submit(run->device, &launch);
 }
 
+/* Channels are shared with the other ranks so many at a time, on the stack. */
+#define DML__NORM_SHARED ((size_t)256)
+
+static dml_status dml__batch_norm_read(const dml__run *run, dml_ref from, size_t channel, size_t count,
+                                       float *to)
+{
+    from.offset += channel * sizeof(float);
+    return run->device->backend->read(run->device, to, from, count * sizeof(float));
+}
+
+static dml_status dml__batch_norm_write(const dml__run *run, dml_ref to, size_t channel, size_t count,
+                                        const float *from)
+{
+    to.offset += channel * sizeof(float);
+    return run->device->backend->write(run->device, to, from, count * sizeof(float));
+}
+
+/* What a rank has of `count` channels, and then all ranks have together: two sums of each, and the rows. */
+typedef struct dml__norm_shared {
+    size_t channel, count;
+    float first[DML__NORM_SHARED], second[DML__NORM_SHARED];
+    double sums[2 * DML__NORM_SHARED + 1];
+} dml__norm_shared;
+
+/* Zeros where there are no rows. */
+static dml_status dml__batch_norm_take(const dml__run *run, const dml_node *node, dml_ref first,
+                                       dml_ref second, dml__norm_shared *shared)
+{
+    const size_t rows = dml__batch_norm_rows(run, node);
+    dml_status status = DML_OK;
+    memset(shared->first, 0, sizeof shared->first);
+    memset(shared->second, 0, sizeof shared->second);
+    if (rows) status = dml__batch_norm_read(run, first, shared->channel, shared->count, shared->first);
+    if (rows && status == DML_OK)
+        status = dml__batch_norm_read(run, second, shared->channel, shared->count, shared->second);
+    shared->sums[2 * shared->count] = (double)rows;
+    return status;
+}
+
+/* The mean and variance of a channel on this rank become those of all rows: the sums of x and of its squares
+   are in double, which keeps the digits that their difference loses. */
+static dml_status dml__batch_norm_share_statistics_of(const dml__run *run, const dml_node *node,
+                                                      dml__norm_shared *s)
+{
+    const dml_ref at[] = { dml__batch_norm_mean(run, node), dml__batch_norm_variance(run, node),
+                           dml__value(run, node->input[DML__NORM_MEAN]),
+                           dml__value(run, node->input[DML__NORM_VARIANCE]) };
+    float running[2][DML__NORM_SHARED];
+    double *sums = s->sums;
+    dml_status status = dml__batch_norm_take(run, node, at[0], at[1], s);
+    if (status != DML_OK) return status;
+    const double rows = sums[2 * s->count];
+    for (size_t c = 0; c < s->count; c++) {
+        const double mean = (double)s->first[c];
+        sums[c] = rows * mean;
+        sums[s->count + c] = rows > 0 ? rows * ((double)s->second[c] + mean * mean) : 0;
+    }
+    status = dml__sum_over_ranks(run, sums, 2 * s->count + 1);
+    const double all = sums[2 * s->count];
+    if (status != DML_OK || !(all > 0)) return status;
+    for (size_t c = 0; c < s->count; c++) {
+        const double mean = sums[c] / all, variance = sums[s->count + c] / all - mean * mean;
+        s->first[c] = (float)mean;
+        s->second[c] = variance < 0 ? 0.0f : (float)variance;
+    }
+    for (int i = 0; i < 2 && status == DML_OK; i++)
+        status = dml__batch_norm_read(run, at[2 + i], s->channel, s->count, running[i]);
+    const dml__norm_shares shares = dml__batch_norm_shares(node, (size_t)all);
+    if (status == DML_OK)
+        dml__batch_norm_move(&shares, s->count, s->first, s->second, running[0], running[1]);
+    const float *const values[] = { s->first, s->second, running[0], running[1] };
+    for (int i = 0; i < 4 && status == DML_OK; i++)
+        status = dml__batch_norm_write(run, at[i], s->channel, s->count, values[i]);
+    return status;
+}
+
+static dml_status dml__batch_norm_share_statistics(const dml__run *run, const dml_node *node)
+{
+    const size_t channels = dml__batch_norm_channels(node);
+    dml__norm_shared shared;
+    dml_status status = DML_OK;
+    for (size_t c = 0; c < channels && status == DML_OK; c += DML__NORM_SHARED) {
+        shared.channel = c;
+        shared.count = channels - c < DML__NORM_SHARED ? channels - c : DML__NORM_SHARED;
+        status = dml__batch_norm_share_statistics_of(run, node, &shared);
+    }
+    return status;
+}
+
 static dml_status dml__batch_norm_op_forward(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[DML__NORM_X];
     const dml_node *weight = node->input[DML__NORM_WEIGHT], *bias = node->input[DML__NORM_BIAS];
     const dml_ref mean = dml__batch_norm_mean(run, node), variance = dml__batch_norm_variance(run, node);
     if (dml__batch_norm_by_batch(run, node)) {
-        const dml_status status = dml__batch_norm_statistics(run, node);
-        if (status != DML_OK) return status;
+        dml_status status = run->rows ? dml__batch_norm_statistics(run, node) : DML_OK;
+        if (status == DML_OK && dml__is_over_ranks(run, node))
+            status = dml__batch_norm_share_statistics(run, node);
+        if (status != DML_OK || !run->rows) return status;
     }
     if (run->device->host_memory) {
         const dml_normalization by = dml__batch_norm_here(run, node);
@@ -319,15 +424,73 @@ static dml_status dml__batch_norm_input_gradient(const dml__run *run, const dml_
     return dml__submit(run->device, &launch);
 }
 
+/* What dx is made of, by the sums over all ranks' rows instead of this one's. Here dx takes the sums over its
+   own rows, so it is given what they would be if these had the mean of all; on a GPU, the factors themselves.
+ */
+static dml_status dml__batch_norm_share_gradients_of(const dml__run *run, const dml_node *node,
+                                                     dml__norm_shared *s)
+{
+    const bool here = run->device->host_memory;
+    const dml_ref dweight = dml__batch_norm_saved(run, node, DML__NORM_SAVED_DWEIGHT);
+    const dml_ref dbias = dml__batch_norm_saved(run, node, DML__NORM_SAVED_DBIAS);
+    const float epsilon = ((const dml_batch_norm_options *)node->attributes)->epsilon;
+    float factor[DML__NORM_SHARED], variance[DML__NORM_SHARED];
+    double *sums = s->sums;
+    dml_status status = dml__batch_norm_take(run, node, dweight, dbias, s);
+    if (status != DML_OK) return status;
+    for (size_t c = 0; c < s->count; c++) {
+        sums[c] = (double)s->first[c];
+        sums[s->count + c] = (double)s->second[c];
+    }
+    const double rows = sums[2 * s->count];
+    status = dml__sum_over_ranks(run, sums, 2 * s->count + 1);
+    if (status != DML_OK || !(rows > 0)) return status;
+    if (!here)
+        status = dml__batch_norm_read(run, dml__batch_norm_saved(run, node, DML__NORM_SAVED_ROWS + 1),
+                                      s->channel, s->count, factor);
+    if (!here && status == DML_OK)
+        status =
+            dml__batch_norm_read(run, dml__batch_norm_variance(run, node), s->channel, s->count, variance);
+    if (status != DML_OK) return status;
+    const double all = sums[2 * s->count];
+    for (size_t c = 0; c < s->count; c++) {
+        const double inverse = here ? 1 : 1 / sqrt((double)variance[c] + (double)epsilon);
+        const double by = here ? rows : -(double)factor[c];
+        s->first[c] = (float)(by * inverse * (sums[c] / all));
+        s->second[c] = (float)(by * (sums[s->count + c] / all));
+    }
+    const int row = here ? DML__NORM_SAVED_DWEIGHT : DML__NORM_SAVED_ROWS + 2;
+    status =
+        dml__batch_norm_write(run, dml__batch_norm_saved(run, node, row), s->channel, s->count, s->first);
+    return status != DML_OK ? status
+                            : dml__batch_norm_write(run, dml__batch_norm_saved(run, node, row + 1),
+                                                    s->channel, s->count, s->second);
+}
+
+static dml_status dml__batch_norm_share_gradients(const dml__run *run, const dml_node *node)
+{
+    const size_t channels = dml__batch_norm_channels(node);
+    dml__norm_shared shared;
+    dml_status status = DML_OK;
+    for (size_t c = 0; c < channels && status == DML_OK; c += DML__NORM_SHARED) {
+        shared.channel = c;
+        shared.count = channels - c < DML__NORM_SHARED ? channels - c : DML__NORM_SHARED;
+        status = dml__batch_norm_share_gradients_of(run, node, &shared);
+    }
+    return status;
+}
+
 static dml_status dml__batch_norm_op_backward(const dml__run *run, const dml_node *node)
 {
-    dml_status status = dml__batch_norm_sums(run, node);
-    if (status == DML_OK)
+    const bool flows = dml__wants_gradient(run, node, DML__NORM_X);
+    dml_status status = run->rows ? dml__batch_norm_sums(run, node) : DML_OK;
+    if (run->rows && status == DML_OK)
         status = dml__batch_norm_parameter_gradient(run, node, DML__NORM_WEIGHT, DML__NORM_SAVED_DWEIGHT);
-    if (status == DML_OK)
+    if (run->rows && status == DML_OK)
         status = dml__batch_norm_parameter_gradient(run, node, DML__NORM_BIAS, DML__NORM_SAVED_DBIAS);
-    if (status == DML_OK && dml__wants_gradient(run, node, DML__NORM_X))
-        status = dml__batch_norm_input_gradient(run, node);
+    if (status == DML_OK && flows && dml__is_over_ranks(run, node))
+        status = dml__batch_norm_share_gradients(run, node);
+    if (run->rows && status == DML_OK && flows) status = dml__batch_norm_input_gradient(run, node);
     return status;
 }
 
@@ -337,7 +500,8 @@ static void dml__batch_norm_describe(const dml_node *node, char *text, size_t by
     if (o->frozen)
         snprintf(text, bytes, "epsilon %g, frozen", (double)o->epsilon);
     else
-        snprintf(text, bytes, "epsilon %g, momentum %g", (double)o->epsilon, (double)o->momentum);
+        snprintf(text, bytes, "epsilon %g, momentum %g%s", (double)o->epsilon, (double)o->momentum,
+                 o->all_ranks ? ", over all ranks" : "");
 }
 
 static double dml__batch_norm_flops(const dml_node *node)

@@ -9,6 +9,8 @@ typedef struct dml_batch_norm_options {
     float momentum; /* how much of the running statistics each batch replaces, at most 1; 0: 0.1. That is
                        PyTorch's meaning; Keras' momentum is 1 minus it */
     bool frozen;    /* also in training the running statistics are used, and stay as they are */
+    bool all_ranks; /* mean and variance are those of the global batch, under a sync strategy that has an
+                       all_reduce (train/trainer.h); alone, it makes no difference */
 } dml_batch_norm_options;
 
 /* Normalizes each channel, the last dimension of x: (H, W, C) or (C) -> the same, by
@@ -27,7 +29,10 @@ typedef struct dml_batch_norm_options {
    The layer's parameters (C) are "batch_norm_1.weight" (one at first), ".bias" (zero), ".running_mean" (zero)
    and ".running_var" (one); the last two are frozen, so no optimizer touches them, and lie in w, so files
    have them. Under a sync strategy each rank normalizes by its own part of the batch and has its own running
-   statistics: those of the rank that saves are in its file.
+   statistics: those of the rank that saves are in its file. With all_ranks, each training pass sums two
+   numbers of each channel over the ranks in forward, and two in backward; N ranks then compute what one would
+   for the same global batch, up to rounding, and have the same running statistics, those without samples too
+   (PyTorch's SyncBatchNorm).
    Source: Ioffe, Szegedy, "Batch normalization", ICML 2015. NULL options: all defaults. */
 DML_API dml_node *dml_batch_norm(dml_node *x, const dml_batch_norm_options *options);
 

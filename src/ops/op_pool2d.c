@@ -6,6 +6,7 @@
 #include "graph/node.h"
 #include "graph/op.h"
 #include "ops/op_arithmetic.h"
+#include "ops/op_conv_internal.h"
 #include "ops/table.h"
 #include "kernels/conv2d.h"
 #include "kernels/pool2d.h"
@@ -13,16 +14,61 @@
 #include <stdio.h>
 #include <string.h>
 
+static int dml__pool_ndim(const dml_node *node)
+{
+    return node->op == dml__max_pool1d_op() || node->op == dml__avg_pool1d_op() ? 2 : 3;
+}
+
+/* What comes out along an axis; 0: nothing. */
+static int dml__pool_size(const dml_node *node, int axis)
+{
+    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
+    const int in = dml__image_dim(&node->input[0]->shape, 0, axis), stride = o->stride[axis];
+    const int kernel = o->kernel[axis], padding = o->padding[axis];
+    if (o->same) return (in - 1) / stride + 1;
+    const int size = dml_conv2d_output_size(in, kernel, stride, padding);
+    const int64_t next = (int64_t)size * stride;
+    const bool more = o->ceil_mode && next + kernel < (int64_t)in + 2 * (int64_t)padding + stride;
+    return more && next < (int64_t)in + padding && size < INT32_MAX ? size + 1 : size;
+}
+
+/* How far windows reach over the image's beginning. */
+static int dml__pool_pad_before(const dml_node *node, int axis)
+{
+    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
+    if (!o->same) return o->padding[axis];
+    const int64_t reach =
+        (int64_t)(dml__image_dim(&node->shape, 0, axis) - 1) * o->stride[axis] + o->kernel[axis];
+    const int64_t missing = reach - dml__image_dim(&node->input[0]->shape, 0, axis);
+    return missing > 0 ? (int)(missing / 2) : 0;
+}
+
+static dml_status dml__check_pool_ways(const dml_node *node)
+{
+    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
+    const bool max = node->op == dml__max_pool2d_op() || node->op == dml__max_pool1d_op();
+    if (o->same && (o->padding[0] || o->padding[1] || o->ceil_mode || o->count_include_pad))
+        return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                              "same and padding, ceil_mode or count_include_pad asked for; same says where "
+                              "the windows are, and counts what is in the image");
+    if (max && o->count_include_pad)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                              "count_include_pad asked for: it is about means, and padding never wins");
+    return DML_OK;
+}
+
 static dml_status dml__pool2d_infer(dml_node *node)
 {
     const dml_node *x = node->input[0];
     const dml_pool2d_options *options = (const dml_pool2d_options *)node->attributes;
+    const int ndim = dml__pool_ndim(node);
     char x_text[DML_SHAPE_TEXT];
-    const dml_status status = dml__check_image_input(node);
+    dml_status status = dml__check_conv_input(node, ndim);
+    if (status == DML_OK) status = dml__check_pool_ways(node);
     if (status != DML_OK) return status;
     node->batched = true;
     node->shape = x->shape;
-    for (int axis = 0; axis < 2; axis++) {
+    for (int axis = 3 - ndim; axis < 2; axis++) {
         const int kernel = options->kernel[axis], stride = options->stride[axis],
                   padding = options->padding[axis];
         if (kernel < 1 || stride < 1 || padding < 0 || padding >= kernel)
@@ -31,8 +77,9 @@ static dml_status dml__pool2d_infer(dml_node *node)
                 "kernel %d, stride %d and padding %d asked for; a kernel and a stride are 1 or more, "
                 "a padding is smaller than its kernel",
                 kernel, stride, padding);
-        node->shape.dims[axis] = dml_conv2d_output_size(x->shape.dims[axis], kernel, stride, padding);
-        if (node->shape.dims[axis] < 1)
+        const int size = dml__pool_size(node, axis);
+        node->shape.dims[dml__image_axis(ndim, axis)] = size;
+        if (size < 1)
             return dml__node_fail(node, DML_ERROR_SHAPE, "a window of %d x %d doesn't fit an input of %s",
                                   options->kernel[0], options->kernel[1],
                                   dml_shape_format(&x->shape, x_text));
@@ -43,8 +90,21 @@ static dml_status dml__pool2d_infer(dml_node *node)
 static void dml__pool2d_describe(const dml_node *node, char *text, size_t bytes)
 {
     const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
-    snprintf(text, bytes, "kernel %d x %d, stride %d x %d, padding %d x %d", o->kernel[0], o->kernel[1],
-             o->stride[0], o->stride[1], o->padding[0], o->padding[1]);
+    char padding[32];
+    if (o->same)
+        snprintf(padding, sizeof padding, "same");
+    else if (node->shape.ndim == 3)
+        snprintf(padding, sizeof padding, "%d x %d", o->padding[0], o->padding[1]);
+    else
+        snprintf(padding, sizeof padding, "%d", o->padding[1]);
+    const char *rounded = o->ceil_mode ? ", rounded up" : "";
+    const char *counted = o->count_include_pad ? ", padding counts" : "";
+    if (node->shape.ndim == 3)
+        snprintf(text, bytes, "kernel %d x %d, stride %d x %d, padding %s%s%s", o->kernel[0], o->kernel[1],
+                 o->stride[0], o->stride[1], padding, rounded, counted);
+    else
+        snprintf(text, bytes, "kernel %d, stride %d, padding %s%s%s", o->kernel[1], o->stride[1], padding,
+                 rounded, counted);
 }
 
 static double dml__avg_pool2d_flops(const dml_node *node)
@@ -55,10 +115,21 @@ static double dml__avg_pool2d_flops(const dml_node *node)
 
 static dml_pool2d_shape dml__pool2d_run_shape(const dml__run *run, const dml_node *node)
 {
-    const int *x = node->input[0]->shape.dims;
+    const dml_shape *x = &node->input[0]->shape, *y = &node->shape;
     const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
-    const dml_pool2d_shape shape = { run->rows,    x[0],         x[1],         x[2],          o->kernel[0],
-                                     o->kernel[1], o->stride[0], o->stride[1], o->padding[0], o->padding[1] };
+    const dml_pool2d_shape shape = { run->rows,
+                                     dml__image_dim(x, 0, 0),
+                                     dml__image_dim(x, 0, 1),
+                                     dml__image_dim(x, 0, 2),
+                                     o->kernel[0],
+                                     o->kernel[1],
+                                     o->stride[0],
+                                     o->stride[1],
+                                     dml__pool_pad_before(node, 0),
+                                     dml__pool_pad_before(node, 1),
+                                     dml__image_dim(y, 0, 0),
+                                     dml__image_dim(y, 0, 1),
+                                     o->count_include_pad };
     return shape;
 }
 
@@ -66,19 +137,9 @@ static dml_launch dml__pool2d_launch(const dml__run *run, const dml_node *node, 
                                      size_t size)
 {
     const dml_pool2d_shape s = dml__pool2d_run_shape(run, node);
-    const int32_t integers[] = { s.batch,
-                                 s.height,
-                                 s.width,
-                                 s.channels,
-                                 0,
-                                 s.kernel_h,
-                                 s.kernel_w,
-                                 s.stride_h,
-                                 s.stride_w,
-                                 s.pad_h,
-                                 s.pad_w,
-                                 node->shape.dims[0],
-                                 node->shape.dims[1] };
+    const int32_t integers[] = { s.batch,    s.height,   s.width,    s.channels, s.count_padding,
+                                 s.kernel_h, s.kernel_w, s.stride_h, s.stride_w, s.pad_h,
+                                 s.pad_w,    s.out_h,    s.out_w };
     dml_launch launch = dml__launch(kernel, size, 1);
     memcpy(launch.integer, integers, sizeof integers);
     return launch;
@@ -139,6 +200,22 @@ DML__LOCAL const dml__op *dml__max_pool2d_op(void)
     return &op;
 }
 
+DML__LOCAL const dml__op *dml__max_pool1d_op(void)
+{
+    static const dml__op op = { "max_pool1d",
+                                dml__pool2d_infer,
+                                dml__max_pool2d_op_forward,
+                                dml__max_pool2d_op_backward,
+                                DML__GATES_RELU,
+                                dml__max_pool2d_saved_bytes,
+                                false,
+                                false,
+                                dml__pool2d_describe,
+                                dml__no_flops,
+                                NULL };
+    return &op;
+}
+
 static dml_status dml__avg_pool2d_op_forward(const dml__run *run, const dml_node *node)
 {
     const dml_node *x = node->input[0];
@@ -185,6 +262,22 @@ DML__LOCAL const dml__op *dml__avg_pool2d_op(void)
     return &op;
 }
 
+DML__LOCAL const dml__op *dml__avg_pool1d_op(void)
+{
+    static const dml__op op = { "avg_pool1d",
+                                dml__pool2d_infer,
+                                dml__avg_pool2d_op_forward,
+                                dml__avg_pool2d_op_backward,
+                                0,
+                                NULL,
+                                false,
+                                false,
+                                dml__pool2d_describe,
+                                dml__avg_pool2d_flops,
+                                NULL };
+    return &op;
+}
+
 static dml_node *dml__pool2d_create(const dml__op *op, dml_node *x, const dml_pool2d_options *options)
 {
     dml_pool2d_options o;
@@ -207,12 +300,61 @@ DML_API dml_node *dml_avg_pool2d(dml_node *x, const dml_pool2d_options *options)
     return dml__pool2d_create(dml__avg_pool2d_op(), x, options);
 }
 
-DML_API dml_node *dml_global_avg_pool2d(dml_node *x)
+/* One window over all of x, in a row. */
+static dml_node *dml__pool_globally(const dml__op *op, dml_node *x)
 {
     dml_pool2d_options whole;
     memset(&whole, 0, sizeof whole);
-    for (int axis = 0; axis < 2 && x && x->shape.ndim == 3; axis++) whole.kernel[axis] = x->shape.dims[axis];
-    return dml_flatten(dml_avg_pool2d(x, &whole));
+    whole.kernel[0] = whole.kernel[1] = 1;
+    for (int axis = 0; axis < 2 && x && (x->shape.ndim == 3 || x->shape.ndim == 2); axis++)
+        whole.kernel[axis] = dml__image_dim(&x->shape, 0, axis);
+    return dml_flatten(dml__pool2d_create(op, x, &whole));
+}
+
+DML_API dml_node *dml_global_avg_pool2d(dml_node *x)
+{
+    return dml__pool_globally(dml__avg_pool2d_op(), x);
+}
+
+DML_API dml_node *dml_global_max_pool2d(dml_node *x)
+{
+    return dml__pool_globally(dml__max_pool2d_op(), x);
+}
+
+DML_API dml_node *dml_global_avg_pool1d(dml_node *x)
+{
+    return dml__pool_globally(dml__avg_pool1d_op(), x);
+}
+
+DML_API dml_node *dml_global_max_pool1d(dml_node *x)
+{
+    return dml__pool_globally(dml__max_pool1d_op(), x);
+}
+
+static dml_node *dml__pool1d_create(const dml__op *op, dml_node *x, const dml_pool1d_options *options)
+{
+    dml_pool2d_options o;
+    memset(&o, 0, sizeof o);
+    o.kernel[0] = 1;
+    if (options) {
+        o.kernel[1] = options->kernel;
+        o.stride[1] = options->stride;
+        o.padding[1] = options->padding;
+        o.ceil_mode = options->ceil_mode;
+        o.count_include_pad = options->count_include_pad;
+        o.same = options->same;
+    }
+    return dml__pool2d_create(op, x, &o);
+}
+
+DML_API dml_node *dml_max_pool1d(dml_node *x, const dml_pool1d_options *options)
+{
+    return dml__pool1d_create(dml__max_pool1d_op(), x, options);
+}
+
+DML_API dml_node *dml_avg_pool1d(dml_node *x, const dml_pool1d_options *options)
+{
+    return dml__pool1d_create(dml__avg_pool1d_op(), x, options);
 }
 
 #endif

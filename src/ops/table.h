@@ -11,8 +11,14 @@
     X(flatten)                                                                                               \
     X(dense)                                                                                                 \
     X(conv2d)                                                                                                \
+    X(conv1d)                                                                                                \
+    X(conv_transpose2d)                                                                                      \
+    X(conv_transpose1d)                                                                                      \
+    X(local2d)                                                                                               \
     X(max_pool2d)                                                                                            \
     X(avg_pool2d)                                                                                            \
+    X(max_pool1d)                                                                                            \
+    X(avg_pool1d)                                                                                            \
     X(batch_norm)                                                                                            \
     X(layer_norm)                                                                                            \
     X(rms_norm)                                                                                              \

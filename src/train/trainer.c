@@ -18,6 +18,7 @@ static void dml__trainer_drop_sync(dml_trainer *trainer)
 {
     dml_sync sync = trainer->sync;
     memset(&trainer->sync, 0, sizeof trainer->sync);
+    trainer->program->ranks.sum = NULL;
     if (sync.destroy) sync.destroy(sync.state, trainer);
 }
 
@@ -207,19 +208,13 @@ static dml__pass dml__plan_pass(const dml_trainer *trainer, int rows, int flags)
 /* A rank without samples takes part in the sync with a gradient of zero, or with what it had before. Its
    ranges become final in the order in which other ranks' do: what is sent has to be the same on all. */
 static dml_status dml__pass_on_nothing(dml_trainer *trainer, const dml__pass *pass,
-                                       const dml__gradient_listener *listener)
+                                       const dml__training *training)
 {
     dml_device *device = &trainer->context->device;
-    const dml_program *program = trainer->program;
     const dml_ref g = { trainer->vector[DML_GRADIENTS], 0 };
-    size_t final_from = program->graph->trained_count;
-    dml_status status = pass->adds ? DML_OK : device->backend->zero(device, g, final_from * sizeof(float));
-    for (int s = program->slots - 1; s >= 0 && listener && status == DML_OK; s--) {
-        if (program->slot[s].final_from >= final_from) continue;
-        status = listener->ready(listener->user, program->slot[s].final_from, final_from);
-        final_from = program->slot[s].final_from;
-    }
-    return status;
+    const size_t bytes = trainer->program->graph->trained_count * sizeof(float);
+    const dml_status status = pass->adds ? DML_OK : device->backend->zero(device, g, bytes);
+    return status == DML_OK ? dml__program_train_nothing(trainer->program, training) : status;
 }
 
 static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, const void *const *inputs,
@@ -234,7 +229,7 @@ static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, con
     if (status != DML_OK) return status;
     if (pass->rows > 0) return dml__program_train(trainer->program, pass->rows, inputs, &training, loss);
     if (loss) *loss = 0.0f;
-    return dml__pass_on_nothing(trainer, pass, training.listener);
+    return dml__pass_on_nothing(trainer, pass, &training);
 }
 
 /* The sum over the ranks, and its mean. */
@@ -258,6 +253,10 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
     if (flags & ~(DML_ADD | DML_MORE))
         return dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
                          "backward was given flags %d; there are DML_ADD and DML_MORE", flags);
+    if (trainer->program->over_ranks && sync->ranks > 1 && !sync->all_reduce)
+        return dml__fail(
+            &trainer->context->error, DML_ERROR_UNSUPPORTED,
+            "the model has a batch norm over all ranks, and the sync strategy has no all_reduce");
     if (rows != 0 || !dml__sync_attached(sync))
         status = dml__program_check(trainer->program, rows, inputs, count);
     if (status != DML_OK) return status;
@@ -538,6 +537,12 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
     return device->backend->write(device, to, trainer->mirror[vector] + begin, (end - begin) * sizeof(float));
 }
 
+static dml_status dml__trainer_sum_over_ranks(void *user, double *values, size_t count)
+{
+    dml_trainer *trainer = (dml_trainer *)user;
+    return trainer->sync.all_reduce(trainer->sync.state, trainer, values, count);
+}
+
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
@@ -554,6 +559,8 @@ DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
     }
     dml__trainer_drop_sync(trainer);
     trainer->sync = sync;
+    trainer->program->ranks.sum = sync.all_reduce ? dml__trainer_sum_over_ranks : NULL;
+    trainer->program->ranks.user = trainer;
     trainer->held = 0;
     trainer->pending = false;
     status = sync.start ? sync.start(sync.state, trainer) : DML_OK;

@@ -145,6 +145,11 @@ typedef struct dml_sync {
     /* When the trainer is destroyed or another strategy is attached. */
     void (*destroy)(void *state, dml_trainer *trainer);
     int ranks, rank; /* how many combine their gradients, 0: 1; which of them this is, from 0 */
+    /* During forward and backward, between the calls of `ready`: values[i] = the sum of values[i] over all
+       ranks, the same bits on each. All of them call it in the same places, also those without samples. For
+       layers that ask for it, such as a batch norm over all ranks; NULL: a model with one is refused where
+       there are several ranks. */
+    dml_status (*all_reduce)(void *state, dml_trainer *trainer, double *values, size_t count);
 } dml_sync;
 
 /* Attaches a strategy, which the trainer then owns, in the place of the one it has, and starts it. On failure

@@ -8,10 +8,12 @@
 #include "ops/op_arithmetic.h"
 #include "ops/op_dense.h"
 #include "ops/op_loss.h"
+#include "ops/op_norm.h"
+#include "ops/op_shape.h"
 #include "graph/weights.h"
 #include "train/parameter_group.h"
 
-enum { MAX_RANKS = 5, IN = 6, CLASSES = 3, MAX_STEPS = 12, MAX_BATCH = 23, MAX_PARAMETERS = 2048 };
+enum { MAX_RANKS = 5, IN = 6, CLASSES = 3, MAX_STEPS = 12, MAX_BATCH = 23, MAX_PARAMETERS = 8192 };
 
 /* How a global batch becomes a gradient. */
 typedef enum way {
@@ -42,6 +44,7 @@ typedef struct rank_job {
     int sabotage; /* every second step fails on all ranks at this call of the strategy, counted from begin */
     bool refused; /* rank 1 tries each step with bad input first */
     int requests; /* of the communicator; 0: the usual */
+    bool norms;   /* the model has batch norms over all ranks */
     bool all_empty; /* every step is tried first with no sample on any rank */
     /* results */
     float loss[MAX_STEPS]; /* the mean of this rank's samples */
@@ -73,6 +76,12 @@ static dml_node *build_loss(dml_context *context, const rank_job *job)
     dml_graph *graph = dml_graph_create(context);
     dml_node *x = dml_input(graph, "x", DML_F32, IN), *t = dml_input(graph, "t", DML_I32);
     dml_node *h = dml_tanh(dml_dense(x, job->more_layers ? 4 : 16));
+    const dml_batch_norm_options all_ranks = { .all_ranks = true, .momentum = 0.3f };
+    if (job->norms) { /* by channels of lines, and, behind a relu, by units */
+        h = dml_batch_norm(dml_reshape(h, dml_shape_of(4, 4)), &all_ranks);
+        h = dml_relu(dml_batch_norm(dml_dense(dml_flatten(dml_relu(h)), 300), &all_ranks));
+        h = dml_dense(h, 3);
+    }
     dml_node *first = h;
     for (int i = 0; i < job->more_layers; i++) h = dml_add(h, dml_tanh(dml_dense(first, 4)));
     if (!job->more_layers) h = dml_relu(dml_dense(h, 16));
@@ -116,6 +125,11 @@ static dml_status saboteur_finish(void *state, dml_trainer *trainer, double *sam
     const dml_status status = sabotage(s, trainer);
     return status == DML_OK ? s->inner.finish(s->inner.state, trainer, samples) : status;
 }
+static dml_status saboteur_all_reduce(void *state, dml_trainer *trainer, double *values, size_t count)
+{
+    saboteur *s = (saboteur *)state;
+    return s->inner.all_reduce(s->inner.state, trainer, values, count);
+}
 static void saboteur_failed(void *state, dml_trainer *trainer)
 {
     saboteur *s = (saboteur *)state;
@@ -130,9 +144,10 @@ static dml_sync with_sabotage(saboteur *s, dml_sync inner)
 {
     memset(s, 0, sizeof *s);
     s->inner = inner;
-    return (
-        dml_sync){ s,    saboteur_start,   saboteur_begin, saboteur_ready, saboteur_finish, saboteur_failed,
-                   NULL, saboteur_destroy, inner.ranks,    inner.rank };
+    return (dml_sync){
+        s,    saboteur_start,   saboteur_begin, saboteur_ready, saboteur_finish,    saboteur_failed,
+        NULL, saboteur_destroy, inner.ranks,    inner.rank,     saboteur_all_reduce
+    };
 }
 
 /* ---- a rank ---- */
@@ -411,6 +426,10 @@ static void ranks_on_a_device_with_memory_of_its_own(void)
         like.way = ranks == 3 ? IN_PIECES : EACH_PIECE;
         like.clip = 0.5;
         compare_with_one(&like, 1e-5);
+        like.norms = true;
+        like.way = IN_STEPS;
+        like.batch = ranks == 3 ? 2 : 5;
+        compare_with_one(&like, 2e-5);
     }
 #else
     SKIP("no shared kernels as host C here");
@@ -497,6 +516,23 @@ static void frozen_parameters_stay(void)
     like.frozen = true;
     compare_with_one(&like, 1e-5);
     CHECK_INT(alone.parameters - alone.trained, 16 * IN);
+}
+
+/* The statistics, the gradients that flow through them and the running ones are those of the global batch. */
+static void batch_norms_over_all_ranks(void)
+{
+    for (int ranks = 1; ranks <= MAX_RANKS; ranks += ranks == 3 ? 2 : 1) {
+        rank_job like = usual(ranks);
+        like.norms = true;
+        like.steps = 6;
+        like.lr = 0.01f;
+        compare_with_one(&like, 2e-5);
+        like.uneven = true;
+        like.bucket_bytes = 100;
+        compare_with_one(&like, 2e-5);
+        like.batch = 4; /* some ranks get nothing */
+        compare_with_one(&like, 2e-5);
+    }
 }
 
 static void batches_in_pieces(void)
@@ -616,6 +652,7 @@ int main(void)
     RUN(rank_0_brings_what_it_trained_before);
     RUN(rank_0_brings_its_optimizer);
     RUN(frozen_parameters_stay);
+    RUN(batch_norms_over_all_ranks);
     RUN(batches_in_pieces);
     RUN(clipped_gradients);
     RUN(updates_with_all_they_can_do);

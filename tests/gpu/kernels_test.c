@@ -520,14 +520,14 @@ static void conv_case(const char *kernel, const shape *s, float beta, bool with_
                  nw = (size_t)(s->f * s->kh * s->kw * s->c / or_one(s->g));
     const size_t ny = (size_t)(s->n * oh * ow * s->f), nf = (size_t)s->f;
     float *x = to_x ? output(nx, beta) : numbers(nx), *w = to_w ? output(nw, beta) : numbers(nw);
-    float *y = to_y ? output(ny, 0) : numbers(ny), *bias = numbers(nf);
+    float *y = to_y ? output(ny, beta) : numbers(ny), *bias = numbers(nf);
     const size_t n = to_x ? nx : to_w ? nw : ny;
     float *out = to_x ? x : to_w ? w : y;
     double *want = calloc(n, sizeof *want);
     conv_reference reference = { x, w, y, want };
     conv_products(s, to_x ? add_to_x : to_w ? add_to_w : add_to_y, &reference);
     for (size_t i = 0; i < n; i++)
-        want[i] += to_y ? (with_bias ? (double)bias[i % nf] : 0) : kept(beta, out[i]);
+        want[i] += (to_y && with_bias ? (double)bias[i % nf] : 0) + kept(beta, out[i]);
     array ax = upload(x, nx), aw = upload(w, nw), ab = upload(bias, nf), ay = upload(y, ny);
     dml_launch launch = { .kernel = kernel, .real = { beta } };
     set_shape(&launch, s);
@@ -551,7 +551,7 @@ static void conv_case(const char *kernel, const shape *s, float beta, bool with_
 static void test_conv2d_forward(void)
 {
     for (int s = quick; s < upto(CONV_SHAPES); s++)
-        for (int b = 0; b < 2; b++) conv_case("conv2d_forward", &conv_shapes[s], 0, b);
+        for (int b = 0; b < upto(BETAS); b++) conv_case("conv2d_forward", &conv_shapes[s], betas[b], b % 2);
 }
 
 static void test_conv2d_backward_input(void)
@@ -573,6 +573,7 @@ static const shape pool_shapes[] = {
     { 2, 7, 5, 3, 0, 2, 2, 2, 2, 0, 0, 0, 0, 0 },
     { 3, 9, 8, 5, 0, 3, 3, 2, 1, 1, 2, 0, 0, 0 },
     { 1, 6, 11, 7, 0, 2, 3, 3, 4, 1, 0, 0, 0, 0 },
+    { 2, 9, 8, 5, 1, 3, 4, 2, 3, 2, 2, 0, 0, 0 },                 /* means that count padding */
     { 1, 6, 5, 2, 0, 2, 3, INT32_MAX, INT32_MAX, 1, 0, 0, 0, 0 }, /* a place plus a stride is no int */
 };
 enum { POOL_SHAPES = sizeof pool_shapes / sizeof pool_shapes[0] };
@@ -605,7 +606,7 @@ static void pool_case(const shape *s, bool max, float beta, bool nans)
                                 const double value = (double)x[in];
                                 if (pass == 1) {
                                     want_dx[in] += max ? (best == h * s->w + w ? (double)dy[out] : 0)
-                                                       : (double)dy[out] / count;
+                                                       : (double)dy[out] / (s->f ? s->kh * s->kw : count);
                                     continue;
                                 }
                                 if (best < 0 || value > largest || (isnan(value) && !isnan(largest)))
@@ -613,7 +614,7 @@ static void pool_case(const shape *s, bool max, float beta, bool nans)
                                 sum += value, count++;
                             }
                     want_argmax[out] = best;
-                    want_y[out] = max ? largest : sum / count;
+                    want_y[out] = max ? largest : sum / (s->f ? s->kh * s->kw : count);
                 }
     array ax = upload(x, nx), ay = upload(y, ny), aa = upload(argmax, ny);
     array ady = upload(dy, ny), adx = upload(dx, nx);
@@ -667,6 +668,8 @@ static void test_avg_pool2d_backward(void)
     for (int s = quick; s < upto(POOL_SHAPES); s++)
         for (int b = 0; b < upto(BETAS); b++) pool_case(&pool_shapes[s], false, betas[b], false);
 }
+
+#include "local2d_cases.h"
 
 static void test_sum_rows(void)
 {

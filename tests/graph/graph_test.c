@@ -211,8 +211,9 @@ static dml_node *conv(dml_node *x, int filters, int kernel, int stride, int padd
 
 static dml_node *pool(dml_node *x, int kernel, int stride, int padding)
 {
-    return dml_max_pool2d(
-        x, &(dml_pool2d_options){ { kernel, kernel }, { stride, stride }, { padding, padding } });
+    return dml_max_pool2d(x, &(dml_pool2d_options){ .kernel = { kernel, kernel },
+                                                    .stride = { stride, stride },
+                                                    .padding = { padding, padding } });
 }
 
 static void bad_windows(void)
@@ -247,7 +248,7 @@ static void bad_weights(void)
     open_graph();
     const dml_conv2d_options filters = { .filters = 4 }, kernel = { .kernel = { 3, 1 } },
                              negative = { .kernel = { -3, 0 } },
-                             fitting = { 3, { 3, 2 }, { 1, 1 }, { 0 }, 0, { 0 }, 0 };
+                             fitting = { .filters = 3, .kernel = { 3, 2 }, .stride = { 1, 1 } };
     dml_node *image = input(3, 5, 4, 2), *row = input(1, 6, 0, 0), *matrix = parameter(2, 3, 6);
     dml_node *w = dml_parameter(graph, "w", zero, 3, 3, 2, 2), *bias = parameter(1, 3, 0);
     dml_node *five = dml_parameter(graph, "five", zero, 3, 3, 2, 2, 1), *scalar = parameter(0, 0, 0);

@@ -6,9 +6,11 @@
 #include "ops/op_activation.h"
 #include "ops/op_arithmetic.h"
 #include "ops/op_conv2d.h"
+#include "ops/op_conv_transpose2d.h"
 #include "ops/op_dense.h"
 #include "ops/op_dropout.h"
 #include "ops/op_embedding.h"
+#include "ops/op_local2d.h"
 #include "ops/op_loss.h"
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
@@ -353,6 +355,8 @@ static void descriptions_and_flops(void)
     check_says(dml_node_input(dml_global_avg_pool2d(x), 0), "kernel 8 x 7, stride 8 x 7, padding 0 x 0",
                3 * 8 * 7);
     check_says(dml_batch_norm(x, NULL), "epsilon 1e-05, momentum 0.1", 4 * 8 * 7 * 3);
+    check_says(dml_batch_norm(x, &(dml_batch_norm_options){ .all_ranks = true }),
+               "epsilon 1e-05, momentum 0.1, over all ranks", 4 * 8 * 7 * 3);
     check_says(dml_batch_norm(r, &(dml_batch_norm_options){ .epsilon = 0.5f, .frozen = true }),
                "epsilon 0.5, frozen", 4 * 3);
     check_says(dml_layer_norm(x, NULL), "epsilon 1e-05", 7 * 8 * 7 * 3);
@@ -368,6 +372,29 @@ static void descriptions_and_flops(void)
     check_says(dml_slice2d(x, &(dml_slice2d_options){ .begin = { 1 }, .step = { 2 }, .after = { 0, 0, 4 } }),
                "height 1 to 7 by 2, width 0 to 6, channels 0 to 2 in 0 + 4 zeros", 0);
     check_says(dml_dense(r, 7), "", 2 * 3 * 7 + 7);
+    dml_node *line = dml_input(graph, "line", DML_F32, 9, 2);
+    check_says(dml_conv1d(line, &(dml_conv1d_options){ .filters = 3, .stride = 2 }),
+               "3 filters, kernel 3, stride 2, padding 0", 4 * 3 * (2 * 3 * 2 + 1));
+    check_says(dml_max_pool1d(line, NULL), "kernel 2, stride 2, padding 0", 0);
+    check_says(dml_avg_pool1d(line, &(dml_pool1d_options){ .kernel = 3, .ceil_mode = true }),
+               "kernel 3, stride 3, padding 0, rounded up", 3 * 2 * 3);
+    check_says(dml_avg_pool2d(x, &(dml_pool2d_options){ .padding = { 1, 0 }, .count_include_pad = true }),
+               "kernel 2 x 2, stride 2 x 2, padding 1 x 0, padding counts", 5 * 3 * 3 * 4);
+    check_says(dml_max_pool2d(x, &(dml_pool2d_options){ .same = true }),
+               "kernel 2 x 2, stride 2 x 2, padding same", 0);
+    check_says(dml_local2d(x, &(dml_local2d_options){ .filters = 2, .stride = { 2, 1 } }),
+               "2 filters, kernel 3 x 3, stride 2 x 1", 3 * 5 * 2 * (2 * 3 * 3 * 3 + 1));
+    const dml_conv_transpose2d_options wider = {
+        .filters = 4, .stride = { 2, 1 }, .output_padding = { 1, 0 }, .dilation = { 1, 2 }, .groups = 2
+    };
+    dml_node *h = dml_conv2d(x, &(dml_conv2d_options){ .filters = 6, .same = true }); /* 8 x 7 x 6 */
+    check_says(
+        dml_conv_transpose2d(h, &wider),
+        "4 filters, kernel 3 x 3, stride 2 x 1, padding 0 x 0, output padding 1 x 0, dilation 1 x 2, 2 "
+        "groups",
+        8 * 7 * 6 * 2 * 3 * 3 * 2 + 18 * 11 * 4);
+    check_says(dml_conv_transpose1d(line, &(dml_conv_transpose1d_options){ .filters = 3, .no_bias = true }),
+               "3 filters, kernel 3, stride 1, padding 0, no bias", 9 * 2 * 2 * 3 * 3);
     dml_node *w = dml_parameter(graph, "w", dml_init_constant(0), 4, 3);
     check_says(dml_dense_with(r, w, NULL), "", 2 * 3 * 4);
     check_says(dml_relu(x), "", 8 * 7 * 3);

@@ -5,9 +5,11 @@
 #include "ops/op_activation.h"
 #include "ops/op_arithmetic.h"
 #include "ops/op_conv2d.h"
+#include "ops/op_conv_transpose2d.h"
 #include "ops/op_dense.h"
 #include "ops/op_dropout.h"
 #include "ops/op_embedding.h"
+#include "ops/op_local2d.h"
 #include "ops/op_loss.h"
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
@@ -246,6 +248,179 @@ static dml_node *avg_pool_two_consumers(dml_graph *g)
 static dml_node *avg_pool_global(dml_graph *g)
 {
     return dml_dense(dml_global_avg_pool2d(image(g, 5, 3, 7)), 4);
+}
+
+/* ---- what else convolutions and pooling can do ---- */
+
+static dml_node *line(dml_graph *g, int length, int channels)
+{
+    return dml_dense(dml_input(g, NULL, DML_F32, length, 2), channels);
+}
+static dml_node *conv_sides(dml_graph *g)
+{
+    return conv(image(g, 6, 7, 3), (dml_conv2d_options){ .filters = 4,
+                                                         .kernel = { 3, 2 },
+                                                         .stride = { 1, 2 },
+                                                         .padding_sides = { 2, 0, 1, 3 },
+                                                         .dilation = { 2, 1 } });
+}
+static dml_node *conv_same(dml_graph *g)
+{
+    dml_node *x = image(g, 6, 5, 2);
+    x = conv(x, (dml_conv2d_options){ .filters = 3, .kernel = { 4, 3 }, .same = true });
+    x = conv(x, (dml_conv2d_options){ .filters = 6, .stride = { 2, 2 }, .groups = 3, .same = true });
+    x = conv(x, (dml_conv2d_options){ .filters = 6, .stride = { 2, 3 }, .groups = 6, .same = true });
+    return conv(x,
+                (dml_conv2d_options){ .filters = 2, .kernel = { 1, 1 }, .stride = { 2, 1 }, .same = true });
+}
+static dml_node *conv1d_lines(dml_graph *g)
+{
+    const dml_conv1d_options o = { .filters = 5 },
+                             p = { .filters = 3, .kernel = 4, .stride = 2, .padding = 3 };
+    return dml_conv1d(dml_relu(dml_conv1d(line(g, 11, 3), &o)), &p);
+}
+static dml_node *conv1d_causal(dml_graph *g)
+{
+    const dml_conv1d_options o = { .filters = 4, .kernel = 3, .dilation = 2, .causal = true };
+    const dml_conv1d_options p = { .filters = 4, .kernel = 2, .groups = 2, .no_bias = true, .same = true };
+    return dml_conv1d(dml_conv1d(line(g, 7, 4), &o), &p);
+}
+static dml_node *conv1d_shared(dml_graph *g)
+{
+    dml_node *w = dml_parameter(g, NULL, dml_init_constant(0), 4, 3, 4), *b = parameter(g, 1, 4, 0);
+    const dml_conv1d_options o = { .padding_sides = { 0, 2 } };
+    dml_node *h = dml_conv1d_with(line(g, 5, 4), w, b, &o);
+    return dml_conv1d_with(dml_tanh(h), w, NULL, &(dml_conv1d_options){ .stride = 2, .causal = true });
+}
+
+static dml_node *transpose(dml_node *x, dml_conv_transpose2d_options options)
+{
+    return dml_conv_transpose2d(x, &options);
+}
+static dml_node *transpose_default(dml_graph *g)
+{
+    return transpose(image(g, 4, 3, 3), (dml_conv_transpose2d_options){ .filters = 2 });
+}
+static dml_node *transpose_strided(dml_graph *g)
+{
+    return transpose(image(g, 3, 4, 2), (dml_conv_transpose2d_options){ .filters = 5,
+                                                                        .kernel = { 3, 4 },
+                                                                        .stride = { 2, 3 },
+                                                                        .padding = { 1, 2 },
+                                                                        .output_padding = { 1, 2 } });
+}
+static dml_node *transpose_groups(dml_graph *g)
+{
+    dml_node *x = image(g, 4, 2, 6);
+    x = transpose(x, (dml_conv_transpose2d_options){
+                         .filters = 4, .groups = 2, .dilation = { 3, 2 }, .output_padding = { 2, 1 } });
+    return transpose(
+        x, (dml_conv_transpose2d_options){
+               .filters = 4, .kernel = { 2, 2 }, .stride = { 2, 2 }, .groups = 4, .no_bias = true });
+}
+/* Fewer lines than the kernel, gaps between the windows, and all of a window but one tap left out. */
+static dml_node *transpose_sparse(dml_graph *g)
+{
+    dml_node *x = image(g, 2, 1, 2);
+    x = transpose(x, (dml_conv_transpose2d_options){ .filters = 3, .kernel = { 1, 2 }, .stride = { 3, 4 } });
+    return transpose(x,
+                     (dml_conv_transpose2d_options){ .filters = 2, .kernel = { 3, 3 }, .padding = { 2, 1 } });
+}
+/* A 1 x 1 kernel, whose weights are a matrix, on an image that another layer reads too. */
+static dml_node *transpose_pointwise(dml_graph *g)
+{
+    dml_node *w = parameter4(g, 3, 1, 1, 3), *b = parameter(g, 1, 3, 0), *x = image(g, 3, 4, 3);
+    dml_node *h = dml_add(dml_conv_transpose2d_with(x, w, b, NULL), x);
+    return dml_conv_transpose2d_with(dml_relu(h), w, NULL,
+                                     &(dml_conv_transpose2d_options){ .stride = { 2, 2 } });
+}
+static dml_node *transpose1d_lines(dml_graph *g)
+{
+    const dml_conv_transpose1d_options o = { .filters = 4, .stride = 2, .padding = 1, .output_padding = 1 };
+    const dml_conv_transpose1d_options p = {
+        .filters = 6, .kernel = 2, .dilation = 3, .groups = 2, .no_bias = true
+    };
+    return dml_conv_transpose1d(dml_relu(dml_conv_transpose1d(line(g, 5, 3), &o)), &p);
+}
+static dml_node *transpose1d_shared(dml_graph *g)
+{
+    dml_node *w = dml_parameter(g, NULL, dml_init_constant(0), 4, 3, 4), *b = parameter(g, 1, 4, 0);
+    dml_node *h = dml_tanh(dml_conv_transpose1d_with(line(g, 5, 4), w, b, NULL));
+    return dml_add(dml_conv_transpose1d_with(h, w, b, &(dml_conv_transpose1d_options){ .padding = 1 }), h);
+}
+
+static dml_node *max_pool_rounded_up(dml_graph *g)
+{
+    const dml_pool2d_options o = { .kernel = { 2, 3 }, .stride = { 2, 2 }, .ceil_mode = true };
+    const dml_pool2d_options p = { .kernel = { 3, 2 }, .padding = { 1, 1 }, .ceil_mode = true };
+    return dml_max_pool2d(dml_max_pool2d(image(g, 9, 8, 3), &o), &p);
+}
+static dml_node *max_pool_same(dml_graph *g)
+{
+    const dml_pool2d_options o = { .kernel = { 3, 2 }, .stride = { 2, 3 }, .same = true };
+    return dml_flatten(dml_max_pool2d(dml_relu(image(g, 6, 8, 3)), &o));
+}
+static dml_node *max_pool_global(dml_graph *g)
+{
+    return dml_dense(dml_global_max_pool2d(image(g, 5, 3, 7)), 4);
+}
+static dml_node *avg_pool_counted(dml_graph *g)
+{
+    const dml_pool2d_options o = {
+        .kernel = { 3, 4 }, .stride = { 2, 3 }, .padding = { 1, 2 }, .count_include_pad = true
+    };
+    const dml_pool2d_options p = {
+        .kernel = { 2, 2 }, .padding = { 1, 1 }, .ceil_mode = true, .count_include_pad = true
+    };
+    return dml_avg_pool2d(dml_avg_pool2d(image(g, 8, 9, 3), &o), &p);
+}
+static dml_node *avg_pool_same(dml_graph *g)
+{
+    const dml_pool2d_options o = { .kernel = { 3, 3 }, .stride = { 1, 2 }, .same = true };
+    const dml_pool2d_options p = { .kernel = { 2, 2 }, .ceil_mode = true };
+    dml_node *x = image(g, 5, 7, 2);
+    return dml_avg_pool2d(dml_avg_pool2d(x, &o), &p);
+}
+static dml_node *max_pool1d_lines(dml_graph *g)
+{
+    const dml_pool1d_options o = { .kernel = 3, .stride = 2, .padding = 1, .ceil_mode = true };
+    dml_node *x = dml_max_pool1d(dml_relu(line(g, 8, 5)), &o);
+    return dml_max_pool1d(dml_max_pool1d(x, &(dml_pool1d_options){ .stride = 1, .same = true }), NULL);
+}
+static dml_node *max_pool1d_global(dml_graph *g)
+{
+    return dml_dense(dml_global_max_pool1d(line(g, 6, 3)), 2);
+}
+static dml_node *avg_pool1d_lines(dml_graph *g)
+{
+    const dml_pool1d_options o = { .kernel = 4, .stride = 2, .padding = 1, .count_include_pad = true };
+    dml_node *x = line(g, 9, 5);
+    return dml_add(
+        dml_flatten(dml_avg_pool1d(x, &o)),
+        dml_flatten(dml_avg_pool1d(x, &(dml_pool1d_options){ .kernel = 4, .stride = 2, .ceil_mode = true })));
+}
+static dml_node *avg_pool1d_global(dml_graph *g)
+{
+    return dml_dense(dml_global_avg_pool1d(line(g, 6, 3)), 2);
+}
+
+static dml_node *local_default(dml_graph *g)
+{
+    return dml_local2d(image(g, 5, 6, 2), &(dml_local2d_options){ .filters = 3 });
+}
+static dml_node *local_strided(dml_graph *g)
+{
+    const dml_local2d_options o = { .filters = 2, .kernel = { 2, 4 }, .stride = { 3, 1 }, .no_bias = true };
+    return dml_local2d(image(g, 6, 7, 3), &o);
+}
+static dml_node *local_shared(dml_graph *g)
+{
+    const dml_local2d_options o = { .kernel = { 2, 2 }, .stride = { 1, 2 } };
+    dml_node *w = parameter4(g, 2, 2, 4, 12), *b = dml_parameter(g, NULL, dml_init_constant(0), 2, 2, 4);
+    dml_node *x = image(g, 3, 4, 3);
+    dml_node *h = dml_tanh(dml_local2d_with(x, w, b, &o));
+    return dml_add(dml_mul(dml_local2d_with(x, w, NULL, &o), h),
+                   dml_slice(dml_slice(dml_pad(x, 2, 0, 1), 0, 0, 2), 1, 0, 2));
 }
 
 /* Without a bias, whose gradient a batch norm after it makes zero: only rounding errors would be compared. */
@@ -749,6 +924,21 @@ static const test_case cases[] = {
     CASE(conv2d, conv_shared_weights, 2),
     CASE(conv2d, conv_twice_on_one_image, 3),
     CASE(conv2d, conv_computed_weights, 3),
+    CASE(conv2d, conv_sides, 2),
+    CASE(conv2d, conv_same, 3),
+    CASE(conv1d, conv1d_lines, 3),
+    CASE(conv1d, conv1d_causal, 3),
+    CASE(conv1d, conv1d_shared, 2),
+    CASE(conv_transpose2d, transpose_default, 3),
+    CASE(conv_transpose2d, transpose_strided, 2),
+    CASE(conv_transpose2d, transpose_groups, 2),
+    CASE(conv_transpose2d, transpose_sparse, 2),
+    CASE(conv_transpose2d, transpose_pointwise, 3),
+    CASE(conv_transpose1d, transpose1d_lines, 3),
+    CASE(conv_transpose1d, transpose1d_shared, 2),
+    CASE(local2d, local_default, 3),
+    CASE(local2d, local_strided, 2),
+    CASE(local2d, local_shared, 3),
     CASE(max_pool2d, max_pool, 3),
     CASE(max_pool2d, max_pool_overlapping, 2),
     CASE(max_pool2d, max_pool_gaps, 2),
@@ -756,6 +946,15 @@ static const test_case cases[] = {
     CASE(avg_pool2d, avg_pool_overlapping, 2),
     CASE(avg_pool2d, avg_pool_two_consumers, 3),
     CASE(avg_pool2d, avg_pool_global, 3),
+    CASE(max_pool2d, max_pool_rounded_up, 2),
+    CASE(max_pool2d, max_pool_same, 3),
+    CASE(max_pool2d, max_pool_global, 3),
+    CASE(avg_pool2d, avg_pool_counted, 2),
+    CASE(avg_pool2d, avg_pool_same, 2),
+    CASE(max_pool1d, max_pool1d_lines, 3),
+    CASE(max_pool1d, max_pool1d_global, 3),
+    CASE(avg_pool1d, avg_pool1d_lines, 2),
+    CASE(avg_pool1d, avg_pool1d_global, 2),
     CASE(batch_norm, batch_norm_rows, 7),
     CASE(batch_norm, batch_norm_image, 3),
     CASE(batch_norm, batch_norm_frozen, 3),

@@ -81,75 +81,7 @@ static void reference_dense(const dml_node *node, int rows, double *const *in, d
         }
 }
 
-/* Output sizes by counting the places where a window fits. */
-static int reference_places(int size, int kernel, int stride, int padding)
-{
-    int places = 0;
-    for (int at = -padding; at + kernel <= size + padding; at += stride) places++;
-    return places;
-}
-
-static void reference_conv2d(const dml_node *node, int rows, double *const *in, double *out)
-{
-    const dml_conv2d_options *o = (const dml_conv2d_options *)node->attributes;
-    const int *d = node->input[0]->shape.dims, h = d[0], w = d[1], c = d[2], filters = o->filters;
-    const int dh = o->dilation[0], dw = o->dilation[1], of_group = c / o->groups;
-    const int oh = reference_places(h, (o->kernel[0] - 1) * dh + 1, o->stride[0], o->padding[0]);
-    const int ow = reference_places(w, (o->kernel[1] - 1) * dw + 1, o->stride[1], o->padding[1]);
-    CHECK(node->shape.ndim == 3 && node->shape.dims[0] == oh && node->shape.dims[1] == ow &&
-          node->shape.dims[2] == filters);
-    for (int at = 0; at < rows * oh * ow * filters; at++) {
-        const int f = at % filters, x = at / filters % ow, y = at / filters / ow % oh;
-        const int r = at / filters / ow / oh;
-        double sum = node->input[2] ? in[2][f] : 0;
-        for (int ky = 0; ky < o->kernel[0]; ky++)
-            for (int kx = 0; kx < o->kernel[1]; kx++) {
-                const int iy = y * o->stride[0] - o->padding[0] + ky * dh;
-                const int ix = x * o->stride[1] - o->padding[1] + kx * dw;
-                if (iy < 0 || iy >= h || ix < 0 || ix >= w) continue;
-                for (int k = 0; k < of_group; k++)
-                    sum += in[0][((r * h + iy) * w + ix) * c + f / (filters / o->groups) * of_group + k] *
-                           in[1][((f * o->kernel[0] + ky) * o->kernel[1] + kx) * of_group + k];
-            }
-        out[at] = sum;
-    }
-}
-
-static void reference_pool2d(const dml_node *node, int rows, const double *in, double *out, bool max)
-{
-    const dml_pool2d_options *o = (const dml_pool2d_options *)node->attributes;
-    const int *d = node->input[0]->shape.dims, h = d[0], w = d[1], c = d[2];
-    const int oh = reference_places(h, o->kernel[0], o->stride[0], o->padding[0]);
-    const int ow = reference_places(w, o->kernel[1], o->stride[1], o->padding[1]);
-    CHECK(node->shape.ndim == 3 && node->shape.dims[0] == oh && node->shape.dims[1] == ow &&
-          node->shape.dims[2] == c);
-    for (int at = 0; at < rows * oh * ow * c; at++) {
-        const int k = at % c, x = at / c % ow, y = at / c / ow % oh, r = at / c / ow / oh;
-        double sum = 0, largest = -HUGE_VAL;
-        int count = 0;
-        for (int ky = 0; ky < o->kernel[0]; ky++)
-            for (int kx = 0; kx < o->kernel[1]; kx++) {
-                const int iy = y * o->stride[0] - o->padding[0] + ky;
-                const int ix = x * o->stride[1] - o->padding[1] + kx;
-                if (iy < 0 || iy >= h || ix < 0 || ix >= w) continue;
-                const double v = in[((r * h + iy) * w + ix) * c + k];
-                if (v > largest) largest = v;
-                sum += v;
-                count++;
-            }
-        out[at] = max ? largest : sum / count;
-    }
-}
-
-static void reference_max_pool2d(const dml_node *node, int rows, double *const *in, double *out)
-{
-    reference_pool2d(node, rows, in[0], out, true);
-}
-
-static void reference_avg_pool2d(const dml_node *node, int rows, double *const *in, double *out)
-{
-    reference_pool2d(node, rows, in[0], out, false);
-}
+#include "reference_convs.h"
 
 static void reference_batch_norm(const dml_node *node, int rows, double *const *in, double *out)
 {
@@ -303,8 +235,14 @@ static const reference_row *reference_of(const char *op)
         { "flatten", reference_flatten, 5e-7, 2e-6 },
         { "dense", reference_dense, 5e-7, 2e-6 },
         { "conv2d", reference_conv2d, 5e-7, 2e-6 },
+        { "conv1d", reference_conv2d, 5e-7, 2e-6 },
+        { "conv_transpose2d", reference_conv_transpose, 5e-7, 2e-6 },
+        { "conv_transpose1d", reference_conv_transpose, 5e-7, 2e-6 },
+        { "local2d", reference_local2d, 5e-7, 2e-6 },
         { "max_pool2d", reference_max_pool2d, 5e-7, 2e-6 },
         { "avg_pool2d", reference_avg_pool2d, 5e-7, 2e-6 },
+        { "max_pool1d", reference_max_pool2d, 5e-7, 2e-6 },
+        { "avg_pool1d", reference_avg_pool2d, 5e-7, 2e-6 },
         { "batch_norm", reference_batch_norm, 2e-6, 5e-6 },
         { "layer_norm", reference_sample_norm, 2e-6, 5e-6 },
         { "rms_norm", reference_sample_norm, 2e-6, 5e-6 },

@@ -35,8 +35,9 @@ static arrays make(dml_conv2d_shape s, unsigned *state)
 {
     arrays r;
     r.s = s;
-    r.out_h = exact_conv2d_output(s.height, s.kernel_h, s.stride_h, s.pad_h, s.dilation_h);
-    r.out_w = exact_conv2d_output(s.width, s.kernel_w, s.stride_w, s.pad_w, s.dilation_w);
+    r.out_h =
+        s.out_h ? s.out_h : exact_conv2d_output(s.height, s.kernel_h, s.stride_h, s.pad_h, s.dilation_h);
+    r.out_w = s.out_w ? s.out_w : exact_conv2d_output(s.width, s.kernel_w, s.stride_w, s.pad_w, s.dilation_w);
     r.x_count = (size_t)(s.batch * s.height * s.width * s.channels);
     r.w_count = (size_t)(s.filters * s.kernel_h * s.kernel_w * s.channels / exact_or_one(s.groups));
     r.y_count = (size_t)(s.batch * r.out_h * r.out_w * s.filters);
@@ -147,7 +148,7 @@ static void kernels_strides_pads(void)
     static const int kernels[] = { 1, 2, 3, 5 };
     unsigned state = 1;
     for (int i = 0; i < 4 * 3 * 3; i++) {
-        dml_conv2d_shape s = { 2, 7, 6, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+        dml_conv2d_shape s = { 2, 7, 6, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
         s.kernel_h = kernels[i % 4];
         s.stride_h = 1 + i / 4 % 3;
         s.pad_h = i / 12;
@@ -163,35 +164,39 @@ static void kernels_strides_pads(void)
 static void larger_shapes(void)
 {
     static const dml_conv2d_shape shapes[] = {
-        { 9, 14, 14, 1, 6, 5, 5, 1, 1, 2, 2, 0, 0, 0 },  /* a long sum over pixels into a small dw */
-        { 3, 9, 11, 37, 33, 3, 3, 1, 1, 1, 1, 0, 0, 0 }, /* k over several blocks */
-        { 1, 5, 5, 130, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 },  /* one by one */
-        { 2, 13, 12, 3, 17, 3, 2, 2, 3, 1, 0, 0, 0, 0 }, /* unlike along the two axes */
-        { 1, 2, 2, 2, 2, 5, 5, 1, 1, 4, 4, 0, 0, 0 },    /* a kernel and a pad larger than the image */
-        { 2, 6, 5, 3, 4, 3, 2, 1, 1, 3, 2, 0, 0, 0 }, /* pads as large as the kernel: outputs of padding alone
-                                                       */
-        { 2, 6, 5, 3, 4, 2, 3, 3, 2, 2, 3, 0, 0, 0 }, /* and with strides */
-        { 1, 3, 4, 2, 3, 2, 2, 1, 2, 5, 4, 0, 0, 0 }, /* pads larger than the kernel */
-        { 1, 40, 1, 5, 65, 7, 1, 3, 1, 3, 0, 0, 0, 0 }, /* a line */
-        { 1, 4, 6, 5, 300, 1, 1, 2, 2, 0, 0, 0, 0, 0 }, /* inputs that meet no tap, of many filters */
-        { 2, 4, 6, 5, 300, 1, 1, 1, 2, 0, 0, 0, 0, 0 },
-        { 1, 5, 6, 5, 300, 3, 1, 2, 3, 1, 0, 0, 0, 0 },
-        { 2, 9, 10, 19, 23, 1, 1, 2, 2, 0, 0, 0, 0, 0 }, /* strided pixels: tiles go through several lines */
-        { 2, 14, 14, 6, 16, 5, 5, 1, 1, 0, 0, 0, 0, 0 }, /* gradients onto few channels, through many taps */
-        { 1, 20, 18, 3, 50, 3, 4, 1, 1, 1, 2, 0, 0, 0 },
-        { 2, 9, 35, 1, 33, 4, 5, 1, 1, 2, 1, 2, 0, 0 },
-        { 3, 20, 21, 3, 16, 3, 3, 1, 1, 1, 1, 0, 0, 0 }, /* dw of lines of taps shorter than vectors */
-        { 2, 30, 31, 3, 24, 7, 7, 2, 2, 3, 3, 0, 0, 0 },
-        { 1, 3, 600, 3, 40, 3, 3, 1, 2, 1, 1, 2, 0, 0 },
-        { 2, 12, 13, 6, 64, 3, 3, 2, 1, 1, 1, 0, 0, 2 },
-        { 1, 40, 41, 24, 100, 1, 1, 1, 1, 0, 0, 0, 0, 0 }, /* more pixels than stay in a second cache */
-        { 1, 40, 41, 40, 120, 1, 1, 1, 1, 0, 0, 0, 0, 0 },
-        { 0, 5, 5, 3, 4, 3, 3, 1, 1, 1, 1, 0, 0, 0 },          /* an empty batch: dw is beta dw */
-        { 2, 9, 8, 1040, 1040, 3, 3, 1, 1, 1, 1, 0, 0, 1040 }, /* depthwise: channels in several blocks */
-        { 1, 40, 70, 24, 24, 12, 10, 1, 1, 5, 5, 0, 0, 24 },   /* many taps */
-        { 2, 9, 200, 5, 5, 3, 3, 1, 1, 1, 1, 1, 1, 5 },        /* few, and lines in several parts */
-        { 2, 122, 60, 11, 11, 16, 8, 1, 2, 3, 5, 8, 8, 11 },   /* of a window that isn't copied */
-        { 5, 60, 61, 72, 72, 3, 3, 2, 2, 1, 1, 0, 0, 72 },     /* beyond the level-2 caches */
+        { 9, 14, 14, 1, 6, 5, 5, 1, 1, 2, 2, 0, 0, 0, 0, 0 },  /* a long sum over pixels into a small dw */
+        { 3, 9, 11, 37, 33, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 }, /* k over several blocks */
+        { 1, 5, 5, 130, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0 },  /* one by one */
+        { 2, 13, 12, 3, 17, 3, 2, 2, 3, 1, 0, 0, 0, 0, 0, 0 }, /* unlike along the two axes */
+        { 1, 2, 2, 2, 2, 5, 5, 1, 1, 4, 4, 0, 0, 0, 0, 0 },    /* a kernel and a pad larger than the image */
+        { 2, 6, 5, 3, 4, 3, 2, 1, 1, 3, 2, 0, 0, 0, 0,
+          0 }, /* pads as large as the kernel: outputs of padding alone
+                */
+        { 2, 6, 5, 3, 4, 2, 3, 3, 2, 2, 3, 0, 0, 0, 0, 0 },   /* and with strides */
+        { 1, 3, 4, 2, 3, 2, 2, 1, 2, 5, 4, 0, 0, 0, 0, 0 },   /* pads larger than the kernel */
+        { 1, 40, 1, 5, 65, 7, 1, 3, 1, 3, 0, 0, 0, 0, 0, 0 }, /* a line */
+        { 1, 4, 6, 5, 300, 1, 1, 2, 2, 0, 0, 0, 0, 0, 0, 0 }, /* inputs that meet no tap, of many filters */
+        { 2, 4, 6, 5, 300, 1, 1, 1, 2, 0, 0, 0, 0, 0, 0, 0 },
+        { 1, 5, 6, 5, 300, 3, 1, 2, 3, 1, 0, 0, 0, 0, 0, 0 },
+        { 2, 9, 10, 19, 23, 1, 1, 2, 2, 0, 0, 0, 0, 0, 0,
+          0 }, /* strided pixels: tiles go through several lines */
+        { 2, 14, 14, 6, 16, 5, 5, 1, 1, 0, 0, 0, 0, 0, 0,
+          0 }, /* gradients onto few channels, through many taps */
+        { 1, 20, 18, 3, 50, 3, 4, 1, 1, 1, 2, 0, 0, 0, 0, 0 },
+        { 2, 9, 35, 1, 33, 4, 5, 1, 1, 2, 1, 2, 0, 0, 0, 0 },
+        { 3, 20, 21, 3, 16, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 }, /* dw of lines of taps shorter than vectors */
+        { 2, 30, 31, 3, 24, 7, 7, 2, 2, 3, 3, 0, 0, 0, 0, 0 },
+        { 1, 3, 600, 3, 40, 3, 3, 1, 2, 1, 1, 2, 0, 0, 0, 0 },
+        { 2, 12, 13, 6, 64, 3, 3, 2, 1, 1, 1, 0, 0, 2, 0, 0 },
+        { 1, 40, 41, 24, 100, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0 }, /* more pixels than stay in a second cache */
+        { 1, 40, 41, 40, 120, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0 },
+        { 0, 5, 5, 3, 4, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 }, /* an empty batch: dw is beta dw */
+        { 2, 9, 8, 1040, 1040, 3, 3, 1, 1, 1, 1, 0, 0, 1040, 0,
+          0 },                                                     /* depthwise: channels in several blocks */
+        { 1, 40, 70, 24, 24, 12, 10, 1, 1, 5, 5, 0, 0, 24, 0, 0 }, /* many taps */
+        { 2, 9, 200, 5, 5, 3, 3, 1, 1, 1, 1, 1, 1, 5, 0, 0 },      /* few, and lines in several parts */
+        { 2, 122, 60, 11, 11, 16, 8, 1, 2, 3, 5, 8, 8, 11, 0, 0 }, /* of a window that isn't copied */
+        { 5, 60, 61, 72, 72, 3, 3, 2, 2, 1, 1, 0, 0, 72, 0, 0 },   /* beyond the level-2 caches */
     };
     unsigned state = 2;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
@@ -226,6 +231,12 @@ static void random_shapes(void)
             const int extent = dml_conv2d_extent(*axes[axis][1], exact_or_one(*axes[axis][4]));
             const int least = extent - 2 * *axes[axis][3];
             *axes[axis][0] = (least < 1 ? 1 : least) + (int)((test_random(&state) >> 8) % 14);
+            if ((test_random(&state) >> 8) % 4 == 0) {
+                const int out =
+                    dml_conv2d_output_size(*axes[axis][0], extent, *axes[axis][2], *axes[axis][3]);
+                const int other = out - 3 + (int)((test_random(&state) >> 8) % 7);
+                *(axis ? &s.out_w : &s.out_h) = other < 1 ? 1 : other;
+            }
         }
         for (int p = 1; p < KERNEL_POOLS; p++)
             CHECK_INT(dml_pool_reserve(kernel_pools[p], dml_conv2d_scratch(&s, true)), DML_OK);
@@ -238,13 +249,14 @@ static void depthwise(void)
 {
     unsigned state = 5;
     for (int i = 0; i < 5 * 3 * 16; i++) {
-        dml_conv2d_shape s = { 2, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0 };
+        dml_conv2d_shape s = { 2, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0 };
         s.kernel_w = 1 + i % 5, s.kernel_h = 1 + (int)((test_random(&state) >> 8) % 5);
         s.stride_w = 1 + i / 5 % 3, s.stride_h = 1 + (int)((test_random(&state) >> 8) % 2);
         s.pad_w = (int)((test_random(&state) >> 8) % 4), s.pad_h = (int)((test_random(&state) >> 8) % 3);
         s.height = s.kernel_h + (int)((test_random(&state) >> 8) % 3);
         s.width = s.kernel_w + i / 15 + (s.stride_w - 1) * 8;
         s.channels = s.filters = s.groups = 2 + (int)((test_random(&state) >> 8) % 36);
+        if (i % 7 == 0) s.out_h = 1 + i % 9, s.out_w = 1 + i % 11;
         check(s, kernel_pools, 3, &state);
     }
 }
@@ -254,21 +266,21 @@ static void depthwise(void)
 static void depthwise_any_kernel(void)
 {
     static const dml_conv2d_shape shapes[] = {
-        { 2, 9, 70, 40, 40, 7, 7, 1, 1, 3, 3, 1, 1, 40 },   /* units of channels, bands of lines */
-        { 1, 15, 16, 35, 35, 7, 7, 2, 2, 3, 3, 1, 1, 35 },  /* units, the last not full */
-        { 3, 7, 7, 150, 300, 3, 3, 1, 1, 1, 1, 1, 1, 150 }, /* two filters of each channel, in blocks */
-        { 1, 9, 130, 3, 12, 3, 3, 1, 1, 1, 1, 1, 1, 3 },
-        { 1, 3, 90, 5, 5, 1, 40, 1, 1, 0, 20, 1, 1, 5 },     /* one long line of taps */
-        { 1, 90, 5, 5, 5, 40, 1, 1, 1, 20, 0, 1, 1, 5 },     /* many short ones */
-        { 1, 12, 70, 17, 34, 3, 3, 1, 1, 9, 20, 9, 20, 17 }, /* taps far apart */
-        { 1, 12, 71, 4, 4, 2, 3, 3, 4, 1, 1, 2, 30, 4 },     /* and strides */
-        { 1, 14, 15, 6, 84, 3, 3, 1, 1, 1, 1, 1, 1, 6 },     /* as many filters as there is room for */
-        { 1, 14, 15, 6, 90, 3, 3, 1, 1, 1, 1, 1, 1, 6 },     /* and more */
+        { 2, 9, 70, 40, 40, 7, 7, 1, 1, 3, 3, 1, 1, 40, 0, 0 },   /* units of channels, bands of lines */
+        { 1, 15, 16, 35, 35, 7, 7, 2, 2, 3, 3, 1, 1, 35, 0, 0 },  /* units, the last not full */
+        { 3, 7, 7, 150, 300, 3, 3, 1, 1, 1, 1, 1, 1, 150, 0, 0 }, /* two filters of each channel, in blocks */
+        { 1, 9, 130, 3, 12, 3, 3, 1, 1, 1, 1, 1, 1, 3, 0, 0 },
+        { 1, 3, 90, 5, 5, 1, 40, 1, 1, 0, 20, 1, 1, 5, 0, 0 },     /* one long line of taps */
+        { 1, 90, 5, 5, 5, 40, 1, 1, 1, 20, 0, 1, 1, 5, 0, 0 },     /* many short ones */
+        { 1, 12, 70, 17, 34, 3, 3, 1, 1, 9, 20, 9, 20, 17, 0, 0 }, /* taps far apart */
+        { 1, 12, 71, 4, 4, 2, 3, 3, 4, 1, 1, 2, 30, 4, 0, 0 },     /* and strides */
+        { 1, 14, 15, 6, 84, 3, 3, 1, 1, 1, 1, 1, 1, 6, 0, 0 },     /* as many filters as there is room for */
+        { 1, 14, 15, 6, 90, 3, 3, 1, 1, 1, 1, 1, 1, 6, 0, 0 },     /* and more */
     };
     unsigned state = 8;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) check(shapes[i], kernel_pools, 3, &state);
     for (int i = 0; i < 5 * 3 * 8; i++) {
-        dml_conv2d_shape s = { 2, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0 };
+        dml_conv2d_shape s = { 2, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0 };
         s.kernel_w = 1 + i % 8, s.kernel_h = 1 + (int)((test_random(&state) >> 8) % 8);
         s.stride_w = 1 + i / 8 % 4, s.stride_h = 1 + (int)((test_random(&state) >> 8) % 4);
         s.pad_w = (int)((test_random(&state) >> 8) % 5), s.pad_h = (int)((test_random(&state) >> 8) % 5);
@@ -278,6 +290,7 @@ static void depthwise_any_kernel(void)
         s.width = dml_conv2d_extent(s.kernel_w, s.dilation_w) + (int)((test_random(&state) >> 8) % 20);
         s.channels = s.groups = 2 + (int)((test_random(&state) >> 8) % 36);
         s.filters = s.channels * (1 + (int)((test_random(&state) >> 8) % 3));
+        if (i % 7 == 0) s.out_h = 1 + i % 9, s.out_w = 1 + i % 11;
         check(s, kernel_pools, 3, &state);
     }
 }
@@ -289,8 +302,8 @@ static void depthwise_channels_are_apart(void)
     unsigned state = 6;
     for (int channels = 2; channels <= MOST; channels++)
         for (int kernel = 1; kernel <= 7; kernel += 2) {
-            const dml_conv2d_shape s = { 1, 9, 8,          channels,   channels, kernel, kernel,
-                                         1, 1, kernel / 2, kernel / 2, 1,        1,      channels };
+            const dml_conv2d_shape s = { 1, 9,          8,          channels, channels, kernel,   kernel, 1,
+                                         1, kernel / 2, kernel / 2, 1,        1,        channels, 0,      0 };
             arrays r = make(s, &state);
             const int bad = (int)((test_random(&state) >> 8) % (unsigned)channels);
             for (int direction = 0; direction < DIRECTIONS; direction++) {
@@ -355,7 +368,7 @@ static double dot(const float *a, const float *b, size_t n)
 static void gradients_are_adjoint(void)
 {
     unsigned state = 3;
-    const dml_conv2d_shape s = { 3, 17, 15, 5, 9, 3, 4, 2, 1, 1, 2, 0, 0, 0 };
+    const dml_conv2d_shape s = { 3, 17, 15, 5, 9, 3, 4, 2, 1, 1, 2, 0, 0, 0, 0, 0 };
     arrays r = make(s, &state);
     float *y = new_floats(r.y_count), *dx = new_floats(r.x_count), *dw = new_floats(r.w_count);
     const end bare = { false, false, 0 };
@@ -393,18 +406,20 @@ static void output_sizes(void)
 
 static void bad_shapes_write_nothing(void)
 {
-    const dml_conv2d_shape good = { 1, 4, 4, 2, 3, 3, 3, 1, 1, 1, 1, 0, 0, 0 };
+    const dml_conv2d_shape good = { 1, 4, 4, 2, 3, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 };
     const float x[64] = { 1 }, w[64] = { 1 };
     float y[64] = { 7 };
     CHECK_INT(dml_conv2d_forward(NULL, NULL, x, w, NULL, y), DML_ERROR_ARGUMENT);
-    for (int field = 0; field < 12; field++) {
+    for (int field = 0; field < 14; field++) {
         dml_conv2d_shape s = good;
         int *const fields[] = { &s.batch,    &s.height,   &s.width,    &s.channels, &s.filters, &s.kernel_h,
                                 &s.kernel_w, &s.stride_h, &s.stride_w, &s.pad_h,    &s.pad_w };
         if (field < 11)
             *fields[field] = field == 0 || field > 8 ? -1 : 0;
-        else
+        else if (field == 11)
             s.kernel_w = 7; /* doesn't fit 4 + 2 */
+        else
+            *(field == 12 ? &s.out_h : &s.out_w) = -1;
         CHECK_MESSAGE(dml_conv2d_forward(NULL, &s, x, w, NULL, y) == DML_ERROR_ARGUMENT, "field %d", field);
         CHECK_INT(dml_conv2d_backward_input(NULL, &s, x, w, 0, y), DML_ERROR_ARGUMENT);
         CHECK_INT(dml_conv2d_backward_weights(NULL, &s, x, w, 0, y), DML_ERROR_ARGUMENT);
@@ -417,14 +432,15 @@ static void impossible_shapes(void)
 {
     enum { MOST = 2147483647 };
     static const dml_conv2d_shape shapes[] = {
-        { MOST, 4, 4, MOST, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0 },                   /* x */
-        { 1 << 20, 1 << 20, 1 << 12, 1 << 12, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0 }, /* x, 2^64 */
-        { 1 << 22, 1, 1, 1, 1, 1, 1, 1, 1, 1 << 20, 1 << 20, 0, 0, 0 },       /* y, 2^64 and some */
-        { MOST, 1, 1, 1, MOST, 1, 1, 1, 1, 0, 0, 0, 0, 0 },                   /* y */
-        { 1, 1 << 16, 1 << 16, 1 << 15, 1 << 17, 1 << 16, 1 << 16, 1, 1, 0, 0, 0, 0, 0 }, /* w, 2^64 */
-        { 1, 1, 1, MOST, 1, 1, 1, 1 << 30, 1 << 30, 0, MOST, 0, 0, 0 }, /* a line with its padding */
-        { 1, 1, 1, 1, MOST, 1, 1, 1 << 30, 1 << 30, 0, MOST, 0, 0, 0 },
-        { 0, 4, 4, MOST, MOST, 2, 2, 1, 1, 0, 0, 0, 0, 0 }, /* no images, but w */
+        { MOST, 4, 4, MOST, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0 },                   /* x */
+        { 1 << 20, 1 << 20, 1 << 12, 1 << 12, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0 }, /* x, 2^64 */
+        { 1 << 22, 1, 1, 1, 1, 1, 1, 1, 1, 1 << 20, 1 << 20, 0, 0, 0, 0, 0 },       /* y, 2^64 and some */
+        { MOST, 1, 1, 1, MOST, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0 },                   /* y */
+        { 1, 1 << 16, 1 << 16, 1 << 15, 1 << 17, 1 << 16, 1 << 16, 1, 1, 0, 0, 0, 0, 0, 0, 0 }, /* w, 2^64 */
+        { 1, 1, 1, MOST, 1, 1, 1, 1 << 30, 1 << 30, 0, MOST, 0, 0, 0, 0, 0 }, /* a line with its padding */
+        { 1, 1, 1, 1, MOST, 1, 1, 1 << 30, 1 << 30, 0, MOST, 0, 0, 0, 0, 0 },
+        { 0, 4, 4, MOST, MOST, 2, 2, 1, 1, 0, 0, 0, 0, 0, 0, 0 },       /* no images, but w */
+        { 1, 1, 1, 1 << 16, 1, 1, 1, 1, MOST, 0, 0, 0, 0, 0, 0, MOST }, /* windows' reach */
     };
     const float x[4] = { 1 }, w[4] = { 1 };
     float y[4] = { 7 };
@@ -442,7 +458,7 @@ static void impossible_shapes(void)
    would fall over. One filter: the pixels fill the vectors, and the last of them not whole. */
 static void unused_lanes_are_zero(void)
 {
-    const dml_conv2d_shape s = { 1, 5, 7, 2, 1, 3, 3, 1, 1, 0, 0, 0, 0, 0 };
+    const dml_conv2d_shape s = { 1, 5, 7, 2, 1, 3, 3, 1, 1, 0, 0, 0, 0, 0, 0, 0 };
     const uint32_t signalling = 0x7fa00000u;
     float x[70], w[18], y[15];
     for (int i = 0; i < 70; i++) x[i] = (float)(i % 5);
@@ -463,7 +479,7 @@ static void unused_lanes_are_zero_on_each_isa(void)
 
 static void what_isnt_there(void)
 {
-    const dml_conv2d_shape s = { 1, 3, 3, 1, 1, 2, 2, 1, 1, 0, 0, 1, 1, 1 };
+    const dml_conv2d_shape s = { 1, 3, 3, 1, 1, 2, 2, 1, 1, 0, 0, 1, 1, 1, 0, 0 };
     dml_conv2d_shape empty = s;
     float a[9] = { 1 }, b[4] = { 1 }, c[9] = { 7 };
     const dml_epilogue unknown = { NULL, (dml_activation)9 };
@@ -491,9 +507,12 @@ static void what_isnt_there(void)
 static void gradients_without_taps(void)
 {
     static const dml_conv2d_shape shapes[] = {
-        { 1, 1, 2, 1, 1, 1, 1, 1, 2, 0, 0, 1, 3, 1 },   { 1, 1, 1, 1, 1, 1, 1, 3, 3, 0, 1, 1, 2, 1 },
-        { 1, 1, 8, 2, 29, 1, 9, 3, 1, 1, 1, 1, 1, 1 },  { 1, 3, 3, 1, 29, 1, 9, 2, 1, 2, 4, 1, 1, 1 },
-        { 2, 5, 7, 3, 300, 1, 1, 2, 2, 0, 0, 1, 1, 1 }, { 1, 6, 6, 4, 4, 2, 2, 3, 3, 0, 0, 2, 2, 4 },
+        { 1, 1, 2, 1, 1, 1, 1, 1, 2, 0, 0, 1, 3, 1, 0, 0 },
+        { 1, 1, 1, 1, 1, 1, 1, 3, 3, 0, 1, 1, 2, 1, 0, 0 },
+        { 1, 1, 8, 2, 29, 1, 9, 3, 1, 1, 1, 1, 1, 1, 0, 0 },
+        { 1, 3, 3, 1, 29, 1, 9, 2, 1, 2, 4, 1, 1, 1, 0, 0 },
+        { 2, 5, 7, 3, 300, 1, 1, 2, 2, 0, 0, 1, 1, 1, 0, 0 },
+        { 1, 6, 6, 4, 4, 2, 2, 3, 3, 0, 0, 2, 2, 4, 0, 0 },
     };
     static float dy[20000], w[20000], dx[2000];
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {

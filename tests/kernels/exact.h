@@ -152,8 +152,12 @@ EXACT__UNUSED static void exact_conv2d(const dml_conv2d_shape *s, const float *x
                                        const float *dy, exact_sum *y, exact_sum *dx, exact_sum *dw)
 {
     const int groups = exact_or_one(s->groups), of_group = s->channels / groups;
-    const int out_h = exact_conv2d_output(s->height, s->kernel_h, s->stride_h, s->pad_h, s->dilation_h);
-    const int out_w = exact_conv2d_output(s->width, s->kernel_w, s->stride_w, s->pad_w, s->dilation_w);
+    const int out_h = s->out_h
+                          ? s->out_h
+                          : exact_conv2d_output(s->height, s->kernel_h, s->stride_h, s->pad_h, s->dilation_h);
+    const int out_w = s->out_w
+                          ? s->out_w
+                          : exact_conv2d_output(s->width, s->kernel_w, s->stride_w, s->pad_w, s->dilation_w);
     for (int n = 0; n < s->batch; n++)
         for (int oy = 0; oy < out_h; oy++)
             for (int ox = 0; ox < out_w; ox++)
@@ -182,26 +186,28 @@ EXACT__UNUSED static void exact_conv2d(const dml_conv2d_shape *s, const float *x
    first; a NaN is the largest. */
 typedef struct exact_window {
     exact_sum sum;
-    int size, place;
+    int size, place; /* size: what the mean is of */
     double largest;
 } exact_window;
 
 EXACT__UNUSED static exact_window exact_pool2d(const dml_pool2d_shape *s, const float *x, size_t out)
 {
-    const int out_h = (s->height + 2 * s->pad_h - s->kernel_h) / s->stride_h + 1;
-    const int out_w = (s->width + 2 * s->pad_w - s->kernel_w) / s->stride_w + 1;
+    const int out_h = s->out_h ? s->out_h : (s->height + 2 * s->pad_h - s->kernel_h) / s->stride_h + 1;
+    const int out_w = s->out_w ? s->out_w : (s->width + 2 * s->pad_w - s->kernel_w) / s->stride_w + 1;
     const int c = (int)(out % (size_t)s->channels), ox = (int)(out / (size_t)s->channels) % out_w;
     const int oy = (int)(out / (size_t)(s->channels * out_w)) % out_h;
     const int n = (int)(out / (size_t)(s->channels * out_w * out_h));
     exact_window window = { { 0, 0 }, 0, -1, 0 };
+    int inside = 0;
     for (int h = oy * s->stride_h - s->pad_h; h < oy * s->stride_h - s->pad_h + s->kernel_h; h++)
         for (int w = ox * s->stride_w - s->pad_w; w < ox * s->stride_w - s->pad_w + s->kernel_w; w++) {
+            if (h < s->height + s->pad_h && w < s->width + s->pad_w) window.size += s->count_padding;
             if (h < 0 || w < 0 || h >= s->height || w >= s->width) continue;
             const double value = (double)x[((n * s->height + h) * s->width + w) * s->channels + c];
-            if (window.size == 0 || value > window.largest || (isnan(value) && !isnan(window.largest)))
+            if (inside++ == 0 || value > window.largest || (isnan(value) && !isnan(window.largest)))
                 window.largest = value, window.place = h * s->width + w;
             exact_add(&window.sum, value);
-            window.size++;
+            window.size += !s->count_padding;
         }
     return window;
 }

@@ -7,16 +7,35 @@
 
 /*                                 N, H,  W,  C, kernel, stride, pad */
 static const dml_pool2d_shape shapes[] = {
-    { 1, 1, 1, 1, 1, 1, 1, 1, 0, 0 },    { 2, 4, 4, 1, 2, 2, 2, 2, 0, 0 },
-    { 3, 6, 5, 3, 2, 2, 2, 2, 0, 0 },    { 2, 7, 9, 8, 3, 3, 2, 2, 1, 1 },
-    { 1, 5, 6, 17, 3, 2, 1, 1, 2, 1 },   { 2, 8, 8, 16, 2, 3, 3, 1, 1, 2 },
-    { 1, 9, 3, 33, 4, 3, 2, 2, 3, 0 },   { 0, 4, 4, 2, 2, 2, 2, 2, 0, 0 },
-    { 1, 6, 6, 5, 2, 2, 3, 4, 0, 1 },    { 1, 3, 3, 100, 3, 3, 1, 1, 0, 0 },
-    { 4, 28, 28, 20, 2, 2, 2, 2, 0, 0 }, { 1, 64, 64, 6, 3, 3, 2, 2, 1, 1 },
-    { 9, 24, 24, 6, 2, 2, 2, 2, 0, 0 },  { 2, 9, 7, 12, 2, 2, 2, 2, 0, 0 },
-    { 3, 7, 8, 6, 3, 3, 3, 3, 0, 0 },    { 2, 7, 9, 6, 2, 2, 3, 3, 0, 0 },
-    { 2, 6, 6, 43, 6, 6, 6, 6, 0, 0 },   { 1, 5, 5, 3, 2, 2, 1, 1, 0, 0 },
-    { 2, 8, 8, 16, 2, 2, 2, 2, 0, 0 },   { 5, 2, 2, 2, 2, 2, 2, 2, 0, 0 },
+    { 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, false },
+    { 2, 4, 4, 1, 2, 2, 2, 2, 0, 0, 0, 0, false },
+    { 3, 6, 5, 3, 2, 2, 2, 2, 0, 0, 0, 0, false },
+    { 2, 7, 9, 8, 3, 3, 2, 2, 1, 1, 0, 0, false },
+    { 1, 5, 6, 17, 3, 2, 1, 1, 2, 1, 0, 0, false },
+    { 2, 8, 8, 16, 2, 3, 3, 1, 1, 2, 0, 0, false },
+    { 1, 9, 3, 33, 4, 3, 2, 2, 3, 0, 0, 0, false },
+    { 0, 4, 4, 2, 2, 2, 2, 2, 0, 0, 0, 0, false },
+    { 1, 6, 6, 5, 2, 2, 3, 4, 0, 1, 0, 0, false },
+    { 1, 3, 3, 100, 3, 3, 1, 1, 0, 0, 0, 0, false },
+    { 4, 28, 28, 20, 2, 2, 2, 2, 0, 0, 0, 0, false },
+    { 1, 64, 64, 6, 3, 3, 2, 2, 1, 1, 0, 0, false },
+    { 9, 24, 24, 6, 2, 2, 2, 2, 0, 0, 0, 0, false },
+    { 2, 9, 7, 12, 2, 2, 2, 2, 0, 0, 0, 0, false },
+    { 3, 7, 8, 6, 3, 3, 3, 3, 0, 0, 0, 0, false },
+    { 2, 7, 9, 6, 2, 2, 3, 3, 0, 0, 0, 0, false },
+    { 2, 6, 6, 43, 6, 6, 6, 6, 0, 0, 0, 0, false },
+    { 1, 5, 5, 3, 2, 2, 1, 1, 0, 0, 0, 0, false },
+    { 2, 8, 8, 16, 2, 2, 2, 2, 0, 0, 0, 0, false },
+    { 5, 2, 2, 2, 2, 2, 2, 2, 0, 0, 0, 0, false },
+    /* windows that end behind the image, and means that count padding */
+    { 2, 7, 9, 8, 3, 3, 2, 2, 0, 0, 4, 5, false },
+    { 1, 5, 5, 3, 2, 2, 2, 2, 0, 0, 3, 3, false },
+    { 2, 5, 7, 16, 2, 2, 2, 2, 0, 0, 2, 4, true },
+    { 2, 7, 7, 8, 3, 3, 3, 3, 0, 0, 3, 3, false },
+    { 1, 4, 5, 9, 4, 3, 1, 2, 1, 1, 5, 2, true },
+    { 2, 6, 6, 17, 3, 3, 2, 2, 1, 1, 4, 4, true },
+    { 1, 6, 9, 7, 2, 3, 2, 2, 1, 2, 0, 0, true },
+    { 1, 9, 9, 5, 2, 2, 2, 2, 0, 0, 3, 2, false },
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -38,8 +57,10 @@ static data data_create(const dml_pool2d_shape *shape)
     data d;
     unsigned state = 1 + (unsigned)shape->channels;
     d.s = *shape;
-    d.oh = output_size(shape->height, shape->kernel_h, shape->stride_h, shape->pad_h);
-    d.ow = output_size(shape->width, shape->kernel_w, shape->stride_w, shape->pad_w);
+    d.oh = shape->out_h ? shape->out_h
+                        : output_size(shape->height, shape->kernel_h, shape->stride_h, shape->pad_h);
+    d.ow = shape->out_w ? shape->out_w
+                        : output_size(shape->width, shape->kernel_w, shape->stride_w, shape->pad_w);
     d.in = (size_t)(shape->batch * shape->height * shape->width * shape->channels);
     d.out = (size_t)(shape->batch * d.oh * d.ow * shape->channels);
     d.x = kernel_array(d.in, &state), d.dx = kernel_array(d.in, &state);
@@ -186,16 +207,16 @@ static void the_same_for_any_threads(void)
 /* One pixel under large windows that begin far before it. */
 static dml_pool2d_shape outputs_of_one(int height, int width)
 {
-    const dml_pool2d_shape s = { 1, 1, 1, 1, height, width, 1, 1, height - 1, width - 1 };
+    const dml_pool2d_shape s = { 1, 1, 1, 1, height, width, 1, 1, height - 1, width - 1, 0, 0, false };
     return s;
 }
 
 static void refuses_bad_shapes(void)
 {
-    const dml_pool2d_shape good = { 1, 4, 4, 1, 2, 2, 2, 2, 1, 1 };
+    const dml_pool2d_shape good = { 1, 4, 4, 1, 2, 2, 2, 2, 1, 1, 0, 0, false };
     float x[16], y[16];
     int32_t argmax[16];
-    for (int bad = 0; bad < 19; bad++) {
+    for (int bad = 0; bad < 23; bad++) {
         dml_pool2d_shape s = good;
         switch (bad) {
         case 0: s.batch = -1; break;
@@ -217,6 +238,10 @@ static void refuses_bad_shapes(void)
         case 15: s = outputs_of_one(50000, 50000); break;
         case 16: s = outputs_of_one(32768, 65536); break;
         /* 2^62 floats of x; of y */
+        case 18: s.out_h = -1; break;
+        case 19: s.out_w = -3; break;
+        case 20: s.out_h = 4; break; /* whose window begins at 5, behind 4 + 1 */
+        case 21: s.out_w = INT32_MAX; break;
         case 17: s.batch = s.channels = INT32_MAX; break;
         default:
             s = outputs_of_one(30000, 30000);
@@ -236,8 +261,8 @@ static void refuses_bad_shapes(void)
 /* Windows that are far larger, and farther apart, than the image: sums of sizes that no int holds. */
 static void takes_huge_windows(void)
 {
-    const dml_pool2d_shape tall = { 1, 5, 1, 1, INT32_MAX, 1, INT32_MAX, 1, INT32_MAX - 1, 0 };
-    const dml_pool2d_shape apart = { 1, 5, 1, 1, 2, 1, INT32_MAX, 1, 0, 0 };
+    const dml_pool2d_shape tall = { 1, 5, 1, 1, INT32_MAX, 1, INT32_MAX, 1, INT32_MAX - 1, 0, 0, 0, false };
+    const dml_pool2d_shape apart = { 1, 5, 1, 1, 2, 1, INT32_MAX, 1, 0, 0, 0, 0, false };
     const float x[5] = { 3, 1, 2, 5, 4 }, dy[2] = { 10, 20 };
     float y[2], dx[5];
     int32_t argmax[2];

@@ -35,9 +35,11 @@ static const struct {
 enum { PRODUCTS = sizeof products / sizeof products[0] };
 
 static const dml_conv2d_shape convolutions[] = {
-    { 9, 14, 14, 1, 6, 5, 5, 1, 1, 2, 2, 0, 0, 0 },  { 3, 9, 11, 37, 33, 3, 3, 1, 1, 1, 1, 0, 0, 0 },
-    { 2, 13, 12, 3, 17, 3, 2, 2, 3, 1, 0, 0, 0, 0 }, { 4, 28, 28, 1, 8, 3, 3, 1, 1, 3, 3, 0, 0, 0 },
-    { 1, 3, 3, 1, 1, 3, 3, 1, 1, 0, 0, 0, 0, 0 },
+    { 9, 14, 14, 1, 6, 5, 5, 1, 1, 2, 2, 0, 0, 0, 0, 0 },
+    { 3, 9, 11, 37, 33, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 },
+    { 2, 13, 12, 3, 17, 3, 2, 2, 3, 1, 0, 0, 0, 0, 0, 0 },
+    { 4, 28, 28, 1, 8, 3, 3, 1, 1, 3, 3, 0, 0, 0, 0, 0 },
+    { 1, 3, 3, 1, 1, 3, 3, 1, 1, 0, 0, 0, 0, 0, 0, 0 },
 };
 enum { CONVOLUTIONS = sizeof convolutions / sizeof convolutions[0] };
 
@@ -98,7 +100,7 @@ static dml_scratch need_of(const product *p)
 
 static void each_product(void (*test)(const product *p))
 {
-    const dml_conv2d_shape no_images = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+    const dml_conv2d_shape no_images = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
     for (int i = 0; i < PRODUCTS; i++) {
         const product p = {
             GEMM, products[i].m, products[i].n, products[i].k, products[i].trans_b, no_images
@@ -287,7 +289,7 @@ static void any_size_of(const product *p)
    written behind it is for the sanitizer to see. */
 static void any_size(void)
 {
-    const dml_conv2d_shape no_images = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+    const dml_conv2d_shape no_images = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
     each_product(any_size_of);
     for (int n = 20; n <= 52; n += KERNEL_EMULATOR ? 8 : 1) {
         const product p = { GEMM, 40, n, 256, n % 2 ? DML_TRANS : DML_NO_TRANS, no_images };
@@ -352,19 +354,19 @@ static void what_is_asked_for(void)
         const dml_scratch b = dml_sgemm_scratch(DML_NO_TRANS, DML_TRANS, n, 2147483647, 300);
         CHECK(a.worker <= 1310000 && b.worker <= 910000);
     }
-    const dml_conv2d_shape good = { 2, 9, 9, 3, 5, 3, 3, 1, 1, 1, 1, 0, 0, 0 };
-    const dml_conv2d_shape bad = { 2, 9, 9, 3, 5, 13, 3, 1, 1, 1, 1, 0, 0, 0 };
+    const dml_conv2d_shape good = { 2, 9, 9, 3, 5, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 };
+    const dml_conv2d_shape bad = { 2, 9, 9, 3, 5, 13, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 };
     const dml_scratch forward = dml_conv2d_scratch(&good, false), all = dml_conv2d_scratch(&good, true);
     CHECK_INT(forward.worker, 2 * 11 * 11 * 3 * 4);                       /* the padded images */
     CHECK(forward.shared >= 27 * 8 * 4 && forward.shared <= 27 * 16 * 4); /* the weights, padded to vectors */
     CHECK(all.worker >= forward.worker && all.worker <= 100000 && all.shared <= 20000);
     CHECK_INT(dml_conv2d_scratch(&bad, true).worker, 0);
     CHECK_INT(dml_conv2d_scratch(NULL, true).worker, 0);
-    const dml_conv2d_shape images = { 64, 28, 28, 1, 6, 5, 5, 1, 1, 2, 2, 0, 0, 0 };
+    const dml_conv2d_shape images = { 64, 28, 28, 1, 6, 5, 5, 1, 1, 2, 2, 0, 0, 0, 0, 0 };
     /* The sums of dw's chunks, of which there are 15 or 16 by the width of vectors. */
     const size_t sums = dml_conv2d_scratch(&images, true).shared;
     CHECK_MESSAGE(sums >= 15 * 6 * 25 * 4 && sums <= 16 * 6 * 25 * 4, "%zu bytes", sums);
-    const dml_conv2d_shape large = { 64, 224, 224, 256, 512, 3, 3, 1, 1, 1, 1, 0, 0, 0 };
+    const dml_conv2d_shape large = { 64, 224, 224, 256, 512, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0 };
     CHECK(dml_conv2d_scratch(&large, true).worker <= 2000000);
     CHECK(dml_conv2d_scratch(&large, true).shared <= 512 * 9 * 256 * 4);
 }

@@ -194,6 +194,64 @@ static void predicting_beside_training(void)
     }
 }
 
+/* A second rank that has the same samples: what is summed over both is twice as much. */
+typedef struct twin {
+    int calls, fails_at;
+} twin;
+
+static dml_status twin_sum(void *state, dml_trainer *trainer, double *values, size_t count)
+{
+    twin *t = (twin *)state;
+    for (size_t i = 0; i < count; i++) values[i] *= 2;
+    return ++t->calls == t->fails_at ? dml_trainer_fail(trainer, DML_ERROR_PEER, "no twin") : DML_OK;
+}
+
+static dml_status twin_finish(void *state, dml_trainer *trainer, double *samples)
+{
+    (void)state, (void)trainer, (void)samples;
+    return DML_OK;
+}
+
+/* Mean and variance are those of one rank, whose unbiased variance is that of twice as many rows; so is dx.
+ */
+static void statistics_of_two_ranks(void)
+{
+    const dml_batch_norm_options options = { .epsilon = 0.1f, .momentum = 1, .all_ranks = true };
+    float x[BATCH * IN], g[2][2 * IN + CLASSES * IN + CLASSES], running[2][IN];
+    int32_t t[BATCH];
+    make_rows(21, x, t);
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        model m = build(&options, 4);
+        twin other = { 0, 0 };
+        const dml_sync sync = {
+            .state = &other, .finish = twin_finish, .ranks = ranks, .rank = 0, .all_reduce = twin_sum
+        };
+        if (ranks == 2) CHECK_INT(dml_trainer_sync(m.trainer, sync), DML_OK);
+        CHECK_INT(dml_trainer_backward(m.trainer, BATCH, DML_INPUTS(x, t), 0, NULL), DML_OK);
+        const size_t count = dml_trainer_count(m.trainer, DML_GRADIENTS);
+        CHECK_INT(count, sizeof g[0] / sizeof g[0][0]);
+        memcpy(g[ranks - 1], dml_trainer_get(m.trainer, DML_GRADIENTS, 0, count), sizeof g[0]);
+        CHECK_INT(dml_parameter_read(m.variance, running[ranks - 1], IN), DML_OK);
+        if (ranks == 2) {
+            CHECK_INT(other.calls, 1); /* x takes no gradient */
+            other.fails_at = 2;
+            CHECK_INT(dml_trainer_step(m.trainer, BATCH, DML_INPUTS(x, t), NULL), DML_ERROR_PEER);
+            CHECK_STRING(dml_error(m.context), "no twin");
+            dml_clear_error(m.context);
+            CHECK_INT(dml_trainer_sync(m.trainer, (dml_sync){ .ranks = 2 }), DML_OK);
+            CHECK_INT(dml_trainer_step(m.trainer, BATCH, DML_INPUTS(x, t), NULL), DML_ERROR_UNSUPPORTED);
+            CHECK_CONTAINS(dml_error(m.context), "the sync strategy has no all_reduce");
+        }
+        dml_close(m.context);
+    }
+    for (size_t i = 0; i < sizeof g[0] / sizeof g[0][0]; i++)
+        CHECK_NEAR(g[1][i], g[0][i], 1e-5 * fmax(1, fabs((double)g[0][i])));
+    for (int c = 0; c < IN; c++)
+        CHECK_NEAR(running[1][c], (double)running[0][c] * (BATCH - 1) / BATCH * (2 * BATCH) / (2 * BATCH - 1),
+                   1e-4);
+}
+EACH_BACKEND(statistics_of_two_ranks)
+
 #define REFUSED(call, status, part)                                                                          \
     do {                                                                                                     \
         const int test__nodes = graph->nodes;                                                                \
@@ -226,6 +284,8 @@ static void bad_norms(void)
                                                   { .momentum = 1.5f },    { .momentum = NAN } };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         REFUSED(dml_batch_norm(x, &bad[i]), DML_ERROR_ARGUMENT, "a momentum above 0 and at most 1");
+    const dml_batch_norm_options both = { .frozen = true, .all_ranks = true };
+    REFUSED(dml_batch_norm(x, &both), DML_ERROR_ARGUMENT, "frozen and all_ranks asked for");
     REFUSED(dml_batch_norm_with(x, four, p[1], p[2], p[3], NULL), DML_ERROR_SHAPE,
             "its weight is f32 4, it must be f32 3");
     REFUSED(dml_batch_norm_with(x, p[0], b, p[2], p[3], NULL), DML_ERROR_SHAPE, "its bias is f32 3 a sample");
@@ -285,6 +345,7 @@ int main(void)
     RUN_EACH(frozen_ones_stay);
     RUN_EACH(they_travel_with_the_model);
     RUN(predicting_beside_training);
+    RUN_EACH(statistics_of_two_ranks);
     RUN(bad_norms);
     RUN(bad_slices);
     return test_report("ops/op_norm");

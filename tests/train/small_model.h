@@ -112,8 +112,9 @@ static void mock_destroy(void *state, dml_trainer *t)
 TEST__UNUSED static dml_sync sync_with(mock *m)
 {
     memset(m, 0, sizeof *m);
-    return (dml_sync){ m,           mock_start,   mock_begin,   mock_ready, mock_finish,
-                       mock_failed, mock_updated, mock_destroy, 1,          0 };
+    return (dml_sync){ m,           mock_start,  mock_begin,   mock_ready,
+                       mock_finish, mock_failed, mock_updated, mock_destroy,
+                       1,           0,           NULL };
 }
 
 #endif
