@@ -84,19 +84,26 @@ typedef void dml__formula_loop(dml_isa isa, size_t n, const dml__formula_at *at)
 #define DML__FORMULA_LOOPS_1(name, needs, forward, gradient)                                                 \
     DML__FORMULA_LOOP(dml__##name##_values, , DML__NEEDS_A, y, forward)                                      \
     DML__FORMULA_LOOP(dml__##name##_gradient0, , (needs) | DML__NEEDS_DY, d, gradient)
-#define DML__FORMULA_LOOPS_2(name, inputs, first, needs, forward, gradient0, gradient1)                      \
-    DML__FORMULA_LOOP(dml__##name##_values, DML__BY_FOUR, DML__READS_ALL(inputs), y, forward)                \
-    DML__FORMULA_LOOP(dml__##name##_gradient0, DML__BY_FOUR, (needs) | DML__NEEDS_DY, d, gradient0)          \
-    DML__FORMULA_LOOP(dml__##name##_gradient1, DML__BY_FOUR, (needs) | DML__NEEDS_DY, d, gradient1)
+#define DML__FORMULA_LOOPS_2(unrolled, name, inputs, needs, forward, gradient0, gradient1)                   \
+    DML__FORMULA_LOOP(dml__##name##_values, unrolled, DML__READS_ALL(inputs), y, forward)                    \
+    DML__FORMULA_LOOP(dml__##name##_gradient0, unrolled, (needs) | DML__NEEDS_DY, d, gradient0)              \
+    DML__FORMULA_LOOP(dml__##name##_gradient1, unrolled, (needs) | DML__NEEDS_DY, d, gradient1)
+#define DML__FORMULA_LOOPS_SHORT(name, inputs, first, needs, forward, gradient0, gradient1)                  \
+    DML__FORMULA_LOOPS_2(DML__BY_FOUR, name, inputs, needs, forward, gradient0, gradient1)
+#define DML__FORMULA_LOOPS_LOSS(name, inputs, first, needs, forward, gradient0, gradient1)                   \
+    DML__FORMULA_LOOPS_2(, name, inputs, needs, forward, gradient0, gradient1)
 #define DML__FORMULA_LOOPS_FLAT(name, forward)                                                               \
     DML__FORMULA_LOOP(dml__##name##_values, DML__BY_FOUR, DML__READS_ALL(2), y, forward)
 
 DML__FORMULAS_1(DML__FORMULA_LOOPS_1)
-DML__FORMULAS_2(DML__FORMULA_LOOPS_2)
+DML__FORMULAS_SHORT(DML__FORMULA_LOOPS_SHORT)
+DML__FORMULAS_LOSS(DML__FORMULA_LOOPS_LOSS)
 DML__FORMULAS_FLAT(DML__FORMULA_LOOPS_FLAT)
 
 #undef DML__FORMULA_LOOPS_1
 #undef DML__FORMULA_LOOPS_2
+#undef DML__FORMULA_LOOPS_SHORT
+#undef DML__FORMULA_LOOPS_LOSS
 #undef DML__FORMULA_LOOPS_FLAT
 #undef DML__READS_ALL
 #undef DML__FORMULA_LOOP

@@ -41,7 +41,7 @@
 
 /* X(name, inputs, first, needs, forward, gradient of input `first`, of the next). Of equals, each is half
    the maximum; what is not a number is the largest and the smallest. */
-#define DML__FORMULAS_2(X)                                                                                   \
+#define DML__FORMULAS_SHORT(X)                                                                               \
     X(add, 2, 0, 0, y = a + b, d = dy, d = dy)                                                               \
     X(sub, 2, 0, 0, y = a - b, d = dy, d = -dy)                                                              \
     X(mul, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = a * b, d = dy * b, d = dy * a)                             \
@@ -54,6 +54,27 @@
       d = WHERE(a > b, dy, WHERE(a == b, 0.5f * dy, K(0.0f))))                                               \
     X(where, 3, 1, DML__NEEDS_A, y = WHERE(a != 0.0f, b, c), d = WHERE(a != 0.0f, dy, K(0.0f)),              \
       d = WHERE(a != 0.0f, K(0.0f), dy))
+
+/* Losses, of a prediction a and a target b (ops/op_loss.h). */
+#define DML__FORMULAS_LOSS(X)                                                                                \
+    X(squared_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = (a - b) * (a - b), d = 2.0f * (a - b) * dy,      \
+      d = 2.0f * (b - a) * dy)                                                                               \
+    X(absolute_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = ABS(a - b),                                     \
+      d = WHERE(a > b, dy, WHERE(a < b, -dy, K(0.0f))), d = WHERE(a > b, -dy, WHERE(a < b, dy, K(0.0f))))    \
+    X(huber, 2, 0, DML__NEEDS_A | DML__NEEDS_B, VALUE e = ABS(a - b);                                        \
+      y = Q * WHERE(e < P, 0.5f * e * e, P * (e - 0.5f * P)), VALUE e = a - b;                               \
+      d = dy * Q * WHERE(e > P, P, WHERE(e < -P, -P, e)), VALUE f = b - a;                                   \
+      d = dy * Q * WHERE(f > P, P, WHERE(f < -P, -P, f)))                                                    \
+    X(binary_cross_entropy, 2, 0, DML__NEEDS_A | DML__NEEDS_B, VALUE s = LOG1P(EXP(-ABS(a)));                \
+      y = (1.0f - b) * (s + WHERE(a > 0.0f, a, K(0.0f))) + P * b * (s - WHERE(a < 0.0f, a, K(0.0f))),        \
+      d = dy * ((1.0f - b) * SIGMOID(a) - P * b * SIGMOID(-a)), VALUE s = LOG1P(EXP(-ABS(a)));               \
+      d = dy * (P * (s - WHERE(a < 0.0f, a, K(0.0f))) - (s + WHERE(a > 0.0f, a, K(0.0f)))))                  \
+    X(hinge, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = WHERE(a * b >= 1.0f, K(0.0f), 1.0f - a * b),             \
+      d = WHERE(a * b < 1.0f, -b * dy, K(0.0f)), d = WHERE(a * b < 1.0f, -a * dy, K(0.0f)))                  \
+    X(kl_divergence, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = WHERE(b == 0.0f, K(0.0f), b * (LOG(b) - a)),     \
+      d = -b * dy, d = WHERE(b == 0.0f, K(0.0f), (LOG(b) + 1.0f - a) * dy))
+
+#define DML__FORMULAS_2(X) DML__FORMULAS_SHORT(X) DML__FORMULAS_LOSS(X)
 
 /* X(name, forward): of two inputs, 1 or 0, through which no gradient flows. */
 #define DML__FORMULAS_FLAT(X)                                                                                \

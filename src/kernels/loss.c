@@ -157,99 +157,48 @@ DML_API float dml_softmax_cross_entropy_forward(dml_pool *pool, size_t rows, siz
     return dml_sum(pool, rows, row_loss) / (float)rows;
 }
 
-/* out = scale (p - onehot(label)) + beta out for the rows of one task: first as if there were no labels,
-   which needs no rows, then at the labels, from what was there before. */
-DML__BODY void dml__softmax_backward_rows_body(size_t rows, size_t classes, const float *p,
-                                               const int32_t *labels, float scale, float beta, float *out)
+typedef struct dml__spread_job {
+    size_t n, each;
+    const float *weights;
+    float scale, beta;
+    float *dx;
+} dml__spread_job;
+
+static void dml__spread_task(void *argument, int task, int worker)
 {
-    for (size_t begin = 0; begin < rows; begin += DML__SOFTMAX_ROWS) {
-        const size_t count = dml__minimum(DML__SOFTMAX_ROWS, rows - begin), n = count * classes;
-        float at_label[DML__SOFTMAX_ROWS], old[DML__SOFTMAX_ROWS];
-        for (size_t r = 0; r < count; r++) {
-            const size_t label = r * classes + (size_t)labels[r];
-            at_label[r] = p[label];
-            old[r] = beta != 0 ? out[label] : 0;
+    const dml__spread_job *job = (const dml__spread_job *)argument;
+    const size_t begin = (size_t)task * DML__BLOCK, end = dml__minimum(begin + DML__BLOCK, job->n);
+    const float beta = job->beta;
+    float *dx = job->dx;
+    (void)worker;
+    for (size_t i = begin, stop; i < end; i = stop) {
+        stop = job->weights ? dml__minimum(end, (i / job->each + 1) * job->each) : end;
+        if (job->weights && job->each == 1) {
+            stop = end;
+            for (size_t k = i; k < stop; k++)
+                dx[k] = job->scale * job->weights[k] + (beta == 0 ? 0 : beta * dx[k]);
+            continue;
         }
-        dml__vf value, before = { 0 };
-        size_t i = 0;
+        const float value = job->weights ? job->scale * job->weights[i / job->each] : job->scale;
         if (beta == 0)
-            for (; i + DML__LANES <= n; i += DML__LANES) DML__STORE(out + i, DML__LOAD(p + i) * scale);
-        for (; i < n; i += DML__LANES) {
-            dml__load_some(&value, p + i, n - i);
-            value = value * scale;
-            if (beta != 0) {
-                dml__load_some(&before, out + i, n - i);
-                value = value + beta * before;
-            }
-            dml__store_some(out + i, &value, n - i);
-        }
-        for (size_t r = 0; r < count; r++)
-            out[r * classes + (size_t)labels[r]] = scale * (at_label[r] - 1.0f) + beta * old[r];
-        p += n, out += n, labels += count;
+            for (size_t k = i; k < stop; k++) dx[k] = value;
+        else
+            for (size_t k = i; k < stop; k++) dx[k] = value + beta * dx[k];
     }
 }
-DML__PER_ISA(dml__softmax_backward_rows,
-             (size_t rows, size_t classes, const float *p, const int32_t *labels, float scale, float beta,
-              float *out),
-             (rows, classes, p, labels, scale, beta, out))
 
-typedef struct dml__softmax_backward_job {
-    dml_isa isa;
-    size_t rows, classes;
-    const float *probabilities; /* (rows, classes) */
-    const int32_t *labels;      /* (rows) */
-    float scale, beta;
-    float *dlogits; /* (rows, classes) */
-} dml__softmax_backward_job;
-
-static void dml__softmax_backward_task(void *argument, int task, int worker)
+DML_API void dml_loss_spread(dml_pool *pool, size_t n, size_t each, const float *weights, float scale,
+                             float beta, float *dx)
 {
-    const dml__softmax_backward_job *job = (const dml__softmax_backward_job *)argument;
-    const size_t step = dml__items_per_task(job->classes), begin = (size_t)task * step;
-    const size_t end = dml__minimum(begin + step, job->rows);
-    (void)worker;
-    for (size_t r = begin; r < end; r++) DML_ASSERT((size_t)job->labels[r] < job->classes);
-    dml__softmax_backward_rows(job->isa, end - begin, job->classes, job->probabilities + begin * job->classes,
-                               job->labels + begin, job->scale, job->beta,
-                               job->dlogits + begin * job->classes);
-}
-
-DML_API void dml_softmax_cross_entropy_backward(dml_pool *pool, size_t rows, size_t classes,
-                                                const float *probabilities, const int32_t *labels,
-                                                float scale, float beta, float *dlogits)
-{
-    dml__softmax_backward_job job;
-    if (classes == 0) return;
-    job.isa = dml__pool_machine(pool).isa;
-    job.rows = rows;
-    job.classes = classes;
-    job.probabilities = probabilities;
-    job.labels = labels;
+    dml__spread_job job;
+    job.n = n;
+    job.each = each;
+    job.weights = weights;
     job.scale = scale;
     job.beta = beta;
-    job.dlogits = dlogits;
-    const int tasks = (int)dml__divide_up(rows, dml__items_per_task(classes));
-    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__softmax_backward_task, &job);
-}
-
-DML_API float dml_mse_forward(dml_pool *pool, size_t n, const float *a, const float *b)
-{
-    return n ? dml_squared_distance(pool, n, a, b) / (float)n : 0;
-}
-
-DML__BODY void dml__mse_backward_at(const dml__map_operands *at, size_t i, dml__vf *value)
-{
-    *value = at->number[1] * (DML__LOAD(at->in[0] + i) - DML__LOAD(at->in[1] + i));
-}
-DML__MAP(dml__mse_backward)
-
-DML_API void dml_mse_backward(dml_pool *pool, size_t n, const float *a, const float *b, float scale,
-                              float beta, float *da)
-{
-    const dml__map_operands operands = {
-        { a, b, beta == 0 ? NULL : da }, { da, NULL }, { beta, scale, 0, 0 }, false
-    };
-    dml__map(pool, n, dml__mse_backward_map, &operands);
+    job.dx = dx;
+    const int tasks = (int)dml__divide_up(n, DML__BLOCK);
+    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__spread_task, &job);
 }
 
 #endif

@@ -305,6 +305,8 @@ static void dml__formula_describe(const dml_node *node, char *text, size_t bytes
     case DML__FORMULA_elu: snprintf(text, bytes, "alpha %g", p); break;
     case DML__FORMULA_pow: snprintf(text, bytes, "exponent %g", p); break;
     case DML__FORMULA_clamp: snprintf(text, bytes, "%g .. %g", p, q); break;
+    case DML__FORMULA_huber: snprintf(text, bytes, "delta %g, times %g", p, q); break;
+    case DML__FORMULA_binary_cross_entropy: snprintf(text, bytes, "pos_weight %g", p); break;
     case DML__FORMULA_affine: snprintf(text, bytes, "times %g, plus %g", p, q); break;
     default: snprintf(text, bytes, "%s", ""); break;
     }

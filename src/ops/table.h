@@ -26,7 +26,7 @@
     X(concat)                                                                                                \
     X(slice2d)                                                                                               \
     X(softmax_cross_entropy)                                                                                 \
-    X(mean_squared_error)
+    X(batch_loss)
 
 #define DML__OP_DECLARE(name) DML__LOCAL const dml__op *dml__##name##_op(void);
 DML__OP_LIST(DML__OP_DECLARE)
