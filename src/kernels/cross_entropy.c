@@ -40,40 +40,65 @@ static float dml__entropy_label_weight(const dml_cross_entropy *p, size_t r)
     return p->class_weights ? p->class_weights[p->labels[r]] : 1.0f;
 }
 
-/* The largest and the sum of exp(x - largest) over n > 0 columns. A NaN makes the sum NaN. */
-DML__BODY void dml__entropy_sums(size_t n, const float *x, float *largest, float *sum)
+static inline float dml__entropy_greater(float a, float b)
 {
-    const size_t whole = n - n % DML__LANES, four = n - n % (4 * DML__LANES);
+    return b > a ? b : a;
+}
+
+/* The largest lane; none is a NaN. */
+DML__BODY float dml__entropy_top_lane(const dml__vf *vector)
+{
+    float lanes[DML__LANES];
+    DML__STORE(lanes, *vector);
+    const float low = dml__entropy_greater(dml__entropy_greater(lanes[0], lanes[1]),
+                                           dml__entropy_greater(lanes[2], lanes[3]));
+#if DML__LANES == 8
+    return dml__entropy_greater(low, dml__entropy_greater(dml__entropy_greater(lanes[4], lanes[5]),
+                                                          dml__entropy_greater(lanes[6], lanes[7])));
+#else
+    return low;
+#endif
+}
+
+/* The largest and the sum of exp(x - largest) over n > 0 columns. A NaN makes the sum NaN. `room` floats from
+   the first on may be read: where they hold the row in whole vectors, its rest is a vector too. */
+DML__BODY void dml__entropy_sums(size_t n, size_t room, const float *x, float *largest, float *sum)
+{
+    const size_t rest = n % DML__LANES, whole = n - rest, four = n - n % (4 * DML__LANES);
     dml__vf lowest, last, total = { 0 }, value;
-    dml__vf top[4];
-    dml__vi in_row;
     dml__splat(&lowest, -HUGE_VALF);
     last = lowest;
-    if (whole < n) {
-        dml__first_lanes(&in_row, n - whole);
-        dml__load_some(&value, x + whole, n - whole);
+    if (rest) {
+        dml__vi in_row;
+        dml__first_lanes(&in_row, rest);
+        if (room >= whole + DML__LANES)
+            value = DML__LOAD(x + whole);
+        else
+            dml__load_some(&value, x + whole, rest);
         last = DML__SELECT(in_row, value, lowest);
     }
-    top[0] = DML__SELECT(last > lowest, last, lowest);
-    top[1] = top[2] = top[3] = lowest;
-    for (size_t i = 0; i < four; i += 4 * DML__LANES) DML__UNROLLED for (size_t k = 0; k < 4; k++)
-        {
-            value = DML__LOAD(x + i + k * DML__LANES);
-            top[k] = DML__SELECT(value > top[k], value, top[k]);
+    dml__vf top = DML__SELECT(last > lowest, last, lowest);
+    if (four) {
+        dml__vf more[3] = { lowest, lowest, lowest };
+        for (size_t i = 0; i < four; i += 4 * DML__LANES) {
+            value = DML__LOAD(x + i);
+            top = DML__SELECT(value > top, value, top);
+            DML__UNROLLED for (size_t k = 0; k < 3; k++)
+            {
+                value = DML__LOAD(x + i + (k + 1) * DML__LANES);
+                more[k] = DML__SELECT(value > more[k], value, more[k]);
+            }
         }
+        DML__UNROLLED for (size_t k = 0; k < 3; k++) top = DML__SELECT(more[k] > top, more[k], top);
+    }
     for (size_t i = four; i < whole; i += DML__LANES) {
         value = DML__LOAD(x + i);
-        top[0] = DML__SELECT(value > top[0], value, top[0]);
+        top = DML__SELECT(value > top, value, top);
     }
-    top[0] = DML__SELECT(top[1] > top[0], top[1], top[0]);
-    top[2] = DML__SELECT(top[3] > top[2], top[3], top[2]);
-    top[0] = DML__SELECT(top[2] > top[0], top[2], top[0]);
-    float lanes[DML__LANES], most = -HUGE_VALF;
-    DML__STORE(lanes, top[0]);
-    for (size_t lane = 0; lane < DML__LANES; lane++) most = lanes[lane] > most ? lanes[lane] : most;
+    const float most = dml__entropy_top_lane(&top);
 
     double sum64 = 0;
-    if (whole < n) {
+    if (rest) {
         last = last - most;
         dml__vector_exp(&last);
         total = last; /* 0 beyond the row */
@@ -85,6 +110,7 @@ DML__BODY void dml__entropy_sums(size_t n, const float *x, float *largest, float
             dml__vector_exp(&value);
             total += value;
         }
+        if (end == whole) break;
         sum64 += dml__add_lanes(&total);
         dml__splat(&total, 0);
     }
@@ -158,7 +184,7 @@ DML__BODY void dml__entropy_forward_rows_body(const dml_cross_entropy *p, size_t
         sum[r] = 1;
         if (weight[r] == 0) continue;
         const float *x = p->logits + r * p->classes;
-        dml__entropy_sums(p->classes, x, &top[r], &sum[r]);
+        dml__entropy_sums(p->classes, (end - r) * p->classes, x, &top[r], &sum[r]);
         share[r] = weight[r];
         if (p->target || p->smoothing != 0) dml__entropy_products(p, r, top[r], &whole[r], &loss[r]);
         if (p->target) continue;
@@ -217,7 +243,14 @@ DML__BODY void dml__entropy_backward_rows_body(const dml_cross_entropy *p, size_
             for (size_t c = 0; c < n; c++) out[c] = beta == 0 ? 0 : beta * out[c];
             continue;
         }
-        for (size_t c = 0; c < n; c += DML__LANES) {
+        size_t at = 0;
+        if (beta == 0)
+            for (; at + DML__LANES <= n; at += DML__LANES) {
+                value = DML__LOAD(x + at) - top;
+                dml__vector_exp(&value);
+                DML__STORE(out + at, value * factor);
+            }
+        for (size_t c = at; c < n; c += DML__LANES) {
             const size_t count = n - c;
             if (count >= DML__LANES || wide)
                 value = DML__LOAD(x + c);

@@ -41,7 +41,7 @@
 
 /* X(name, inputs, first, needs, forward, gradient of input `first`, of the next). Of equals, each is half
    the maximum; what is not a number is the largest and the smallest. */
-#define DML__FORMULAS_SHORT(X)                                                                               \
+#define DML__FORMULAS_2(X)                                                                                   \
     X(add, 2, 0, 0, y = a + b, d = dy, d = dy)                                                               \
     X(sub, 2, 0, 0, y = a - b, d = dy, d = -dy)                                                              \
     X(mul, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = a * b, d = dy * b, d = dy * a)                             \
@@ -55,7 +55,15 @@
     X(where, 3, 1, DML__NEEDS_A, y = WHERE(a != 0.0f, b, c), d = WHERE(a != 0.0f, dy, K(0.0f)),              \
       d = WHERE(a != 0.0f, K(0.0f), dy))
 
-/* Losses, of a prediction a and a target b (ops/op_loss.h). */
+/* X(name, forward): of two inputs, 1 or 0, through which no gradient flows. */
+#define DML__FORMULAS_FLAT(X)                                                                                \
+    X(equal, y = WHERE(a == b, K(1.0f), K(0.0f)))                                                            \
+    X(not_equal, y = WHERE(a != b, K(1.0f), K(0.0f)))                                                        \
+    X(less, y = WHERE(a < b, K(1.0f), K(0.0f)))                                                              \
+    X(less_equal, y = WHERE(a <= b, K(1.0f), K(0.0f)))
+
+/* The same arguments: losses of a prediction a and a target b, which are summed where they are computed:
+   their ops are those of ops/op_loss.c. */
 #define DML__FORMULAS_LOSS(X)                                                                                \
     X(squared_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = (a - b) * (a - b), d = 2.0f * (a - b) * dy,      \
       d = 2.0f * (b - a) * dy)                                                                               \
@@ -71,17 +79,12 @@
       d = dy * (P * (s - WHERE(a < 0.0f, a, K(0.0f))) - (s + WHERE(a > 0.0f, a, K(0.0f)))))                  \
     X(hinge, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = WHERE(a * b >= 1.0f, K(0.0f), 1.0f - a * b),             \
       d = WHERE(a * b < 1.0f, -b * dy, K(0.0f)), d = WHERE(a * b < 1.0f, -a * dy, K(0.0f)))                  \
+    X(squared_hinge, 2, 0, DML__NEEDS_A | DML__NEEDS_B, VALUE s = 1.0f - a * b;                              \
+      y = WHERE(s <= 0.0f, K(0.0f), s * s), VALUE s = 1.0f - a * b;                                          \
+      d = -2.0f * dy * b * WHERE(s <= 0.0f, K(0.0f), s), VALUE r = 1.0f - a * b;                             \
+      d = -2.0f * dy * a * WHERE(r <= 0.0f, K(0.0f), r))                                                     \
     X(kl_divergence, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = WHERE(b == 0.0f, K(0.0f), b * (LOG(b) - a)),     \
       d = -b * dy, d = WHERE(b == 0.0f, K(0.0f), (LOG(b) + 1.0f - a) * dy))
-
-#define DML__FORMULAS_2(X) DML__FORMULAS_SHORT(X) DML__FORMULAS_LOSS(X)
-
-/* X(name, forward): of two inputs, 1 or 0, through which no gradient flows. */
-#define DML__FORMULAS_FLAT(X)                                                                                \
-    X(equal, y = WHERE(a == b, K(1.0f), K(0.0f)))                                                            \
-    X(not_equal, y = WHERE(a != b, K(1.0f), K(0.0f)))                                                        \
-    X(less, y = WHERE(a < b, K(1.0f), K(0.0f)))                                                              \
-    X(less_equal, y = WHERE(a <= b, K(1.0f), K(0.0f)))
 
 #define DML__NEEDS_A 1u
 #define DML__NEEDS_B 2u
@@ -92,10 +95,11 @@ enum {
 #define DML__FORMULA_ENUM_2(name, inputs, first, needs, forward, gradient0, gradient1) DML__FORMULA_##name,
 #define DML__FORMULA_ENUM_FLAT(name, forward) DML__FORMULA_##name,
     DML__FORMULAS_1(DML__FORMULA_ENUM_1) DML__FORMULAS_2(DML__FORMULA_ENUM_2)
-        DML__FORMULAS_FLAT(DML__FORMULA_ENUM_FLAT) DML__FORMULA_COUNT
+        DML__FORMULAS_FLAT(DML__FORMULA_ENUM_FLAT) DML__FORMULAS_LOSS(DML__FORMULA_ENUM_2) DML__FORMULA_COUNT
 #undef DML__FORMULA_ENUM_1
 #undef DML__FORMULA_ENUM_2
 #undef DML__FORMULA_ENUM_FLAT
 };
+#define DML__FORMULA_OPS DML__FORMULA_squared_error /* as many have ops of one element */
 
 #endif

@@ -157,48 +157,4 @@ DML_API float dml_softmax_cross_entropy_forward(dml_pool *pool, size_t rows, siz
     return dml_sum(pool, rows, row_loss) / (float)rows;
 }
 
-typedef struct dml__spread_job {
-    size_t n, each;
-    const float *weights;
-    float scale, beta;
-    float *dx;
-} dml__spread_job;
-
-static void dml__spread_task(void *argument, int task, int worker)
-{
-    const dml__spread_job *job = (const dml__spread_job *)argument;
-    const size_t begin = (size_t)task * DML__BLOCK, end = dml__minimum(begin + DML__BLOCK, job->n);
-    const float beta = job->beta;
-    float *dx = job->dx;
-    (void)worker;
-    for (size_t i = begin, stop; i < end; i = stop) {
-        stop = job->weights ? dml__minimum(end, (i / job->each + 1) * job->each) : end;
-        if (job->weights && job->each == 1) {
-            stop = end;
-            for (size_t k = i; k < stop; k++)
-                dx[k] = job->scale * job->weights[k] + (beta == 0 ? 0 : beta * dx[k]);
-            continue;
-        }
-        const float value = job->weights ? job->scale * job->weights[i / job->each] : job->scale;
-        if (beta == 0)
-            for (size_t k = i; k < stop; k++) dx[k] = value;
-        else
-            for (size_t k = i; k < stop; k++) dx[k] = value + beta * dx[k];
-    }
-}
-
-DML_API void dml_loss_spread(dml_pool *pool, size_t n, size_t each, const float *weights, float scale,
-                             float beta, float *dx)
-{
-    dml__spread_job job;
-    job.n = n;
-    job.each = each;
-    job.weights = weights;
-    job.scale = scale;
-    job.beta = beta;
-    job.dx = dx;
-    const int tasks = (int)dml__divide_up(n, DML__BLOCK);
-    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__spread_task, &job);
-}
-
 #endif

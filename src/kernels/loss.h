@@ -13,9 +13,4 @@ DML_API float dml_softmax_cross_entropy_forward(dml_pool *pool, size_t rows, siz
                                                 const float *logits, const int32_t *labels,
                                                 float *probabilities, float *row_loss);
 
-/* dx[i] = scale weights[i / each] + beta dx[i] over n elements; weights (n / each), NULL: 1. What each value
-   of a loss that is a sum gets of its gradient. */
-DML_API void dml_loss_spread(dml_pool *pool, size_t n, size_t each, const float *weights, float scale,
-                             float beta, float *dx);
-
 #endif

@@ -305,8 +305,6 @@ static void dml__formula_describe(const dml_node *node, char *text, size_t bytes
     case DML__FORMULA_elu: snprintf(text, bytes, "alpha %g", p); break;
     case DML__FORMULA_pow: snprintf(text, bytes, "exponent %g", p); break;
     case DML__FORMULA_clamp: snprintf(text, bytes, "%g .. %g", p, q); break;
-    case DML__FORMULA_huber: snprintf(text, bytes, "delta %g, times %g", p, q); break;
-    case DML__FORMULA_binary_cross_entropy: snprintf(text, bytes, "pos_weight %g", p); break;
     case DML__FORMULA_affine: snprintf(text, bytes, "times %g, plus %g", p, q); break;
     default: snprintf(text, bytes, "%s", ""); break;
     }
@@ -340,7 +338,7 @@ DML__LOCAL const dml__op *dml__formula_op(int formula)
 {
     static const dml__op ops[] = { DML__FORMULAS_1(DML__FORMULA_OP_1) DML__FORMULAS_2(DML__FORMULA_OP_2)
                                        DML__FORMULAS_FLAT(DML__FORMULA_OP_FLAT) };
-    return formula >= 0 && formula < DML__FORMULA_COUNT ? &ops[formula] : NULL;
+    return formula >= 0 && formula < DML__FORMULA_OPS ? &ops[formula] : NULL;
 }
 
 #undef DML__FORMULA_OP

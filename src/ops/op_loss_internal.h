@@ -5,6 +5,9 @@
 #include "graph/op.h"
 #include "ops/op_loss.h"
 
+/* The ops of DML__FORMULAS_LOSS, in that order; NULL past the last. */
+DML__LOCAL const dml__op *dml__loss_op(int i);
+
 /* Refuses weights that don't fit `of`, whose first `dims` dimensions are those that may be weighed one by
  * one. */
 DML__LOCAL dml_status dml__check_loss_weights(const dml_node *node, const dml_node *weights,

@@ -204,7 +204,7 @@ static void bad_shapes(void)
     REFUSED(dml_softmax_cross_entropy(NULL, t), DML_ERROR_ARGUMENT, "input 1 of 2 is NULL");
     REFUSED(dml_mean_squared_error(row, image), DML_ERROR_SHAPE, "f32 6 and f32 5 x 4 x 2");
     REFUSED(dml_mean_squared_error(w, row), DML_ERROR_SHAPE, "for the whole batch");
-    REFUSED(dml_mean_squared_error(t, t), DML_ERROR_ARGUMENT, "i32");
+    REFUSED(dml_mean_squared_error(t, t), DML_ERROR_SHAPE, "i32");
     REFUSED(dml_mean_squared_error(row, NULL), DML_ERROR_ARGUMENT, "input 2 of 2 is NULL");
     dml_close(context);
 }

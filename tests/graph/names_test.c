@@ -398,15 +398,16 @@ static void descriptions_and_flops(void)
                                                                             .ignores = true,
                                                                             .ignore_index = -1 }),
                "sum, weighted classes, smoothing 0.5, ignores -1", 6 * 3);
-    dml_node *mse = dml_mean_squared_error(x, x);
-    check_says(mse, "mean", 8 * 7 * 3);
-    check_says(dml_node_input(mse, 0), "", 8 * 7 * 3);
+    check_says(dml_mean_squared_error(x, x), "mean", 2 * 8 * 7 * 3);
     const dml_loss_options sum = { .reduction = DML_LOSS_SUM, .sample_weights = row("weights") };
     check_says(dml_mean_absolute_error(r, r, &sum), "sum, weighted", 2 * 3);
-    check_says(dml_node_input(dml_huber(r, r, NULL), 0), "delta 1, times 1", 3);
-    check_says(dml_node_input(dml_binary_cross_entropy(r, r, NULL), 0), "pos_weight 1", 3);
-    check_says(dml_node_input(dml_hinge(r, r, NULL), 0), "", 3);
-    check_says(dml_node_input(dml_kl_divergence(r, r, NULL), 0), "", 3);
+    check_says(dml_huber(r, r, &(dml_loss_options){ .delta = 2 }), "mean, delta 2", 2 * 3);
+    check_says(dml_smooth_l1(r, r, &(dml_loss_options){ .beta = 2 }), "mean, delta 2, smooth L1", 2 * 3);
+    check_says(dml_binary_cross_entropy(r, r, &(dml_loss_options){ .pos_weight = 2 }), "mean, pos_weight 2",
+               2 * 3);
+    check_says(dml_hinge(r, r, NULL), "mean", 2 * 3);
+    check_says(dml_hinge(r, r, &(dml_loss_options){ .squared = true }), "mean", 2 * 3);
+    check_says(dml_kl_divergence(r, r, NULL), "mean", 2 * 3);
     const dml__op *op;
     for (int i = 0; (op = dml__op_at(i)) != NULL; i++) { /* none was left out */
         bool found = false;

@@ -718,23 +718,23 @@ static dml_node *positive(dml_graph *g, dml_shape shape)
 {
     return dml_square(dml_input_shaped(g, "weight", DML_F32, shape));
 }
-static dml_node *batch_loss_sum(dml_graph *g)
+static dml_node *mse_sum(dml_graph *g)
 {
     return dml_mean_squared_error_with(rows23(g), rows23(g),
                                        &(dml_loss_options){ .reduction = DML_LOSS_SUM });
 }
-static dml_node *batch_loss_samples(dml_graph *g)
+static dml_node *mse_weighted_samples(dml_graph *g)
 {
     return dml_mean_squared_error_with(
         rows23(g), rows23(g), &(dml_loss_options){ .sample_weights = positive(g, (dml_shape){ 0, { 0 } }) });
 }
-static dml_node *batch_loss_rows(dml_graph *g)
+static dml_node *mse_weighted_rows(dml_graph *g)
 {
     return dml_mean_squared_error_with(rows23(g), rows23(g),
                                        &(dml_loss_options){ .sample_weights = positive(g, dml_shape_of(2)) });
 }
 /* Weights that depend on a parameter are weights all the same. */
-static dml_node *batch_loss_elements(dml_graph *g)
+static dml_node *mse_weighted_elements(dml_graph *g)
 {
     dml_node *h = rows23(g), *mask = dml_less(h, rows23(g));
     const dml_loss_options o = { .sample_weights = dml_affine(mask, 0.5f, 0.25f), .reduction = DML_LOSS_SUM };
@@ -1001,21 +1001,20 @@ static const test_case cases[] = {
     CASE(softmax_cross_entropy, cross_entropy_large_logits, 5),
     CASE(softmax_cross_entropy, cross_entropy_twice, 6),
     CASE(softmax_cross_entropy, cross_entropy_shared_labels, 6),
-    CASE(batch_loss, mse_of_both, 7),
-    CASE(batch_loss, mse_images, 3),
-    CASE(batch_loss, mse_of_itself, 5),
-    CASE(batch_loss, mse_parameters, 2),
-    CASE(batch_loss, batch_loss_sum, 3),
-    CASE(batch_loss, batch_loss_samples, 5),
-    CASE(batch_loss, batch_loss_rows, 3),
-    CASE(batch_loss, batch_loss_elements, 3),
-    CASE(squared_error, batch_loss_rows, 2),
+    CASE(squared_error, mse_of_both, 7),
+    CASE(squared_error, mse_images, 3),
+    CASE(squared_error, mse_of_itself, 5),
+    CASE(squared_error, mse_parameters, 2),
+    CASE(squared_error, mse_sum, 3),
+    CASE(squared_error, mse_weighted_samples, 5),
+    CASE(squared_error, mse_weighted_rows, 3),
+    CASE(squared_error, mse_weighted_elements, 3),
     CASE(absolute_error, loss_absolute, 3),
     CASE(huber, loss_huber, 3),
     CASE(huber, loss_smooth_l1, 3),
     CASE(binary_cross_entropy, loss_binary, 3),
     CASE(hinge, loss_hinge, 5),
-    CASE(square, loss_squared_hinge, 3),
+    CASE(squared_hinge, loss_squared_hinge, 3),
     CASE(kl_divergence, loss_kl, 3),
     CASE(softmax_cross_entropy, cross_entropy_sequence, 5),
     CASE(softmax_cross_entropy, cross_entropy_options, 7),

@@ -10,19 +10,21 @@ typedef struct reference_cross_entropy {
     int32_t ignored;
 } reference_cross_entropy;
 
-typedef struct reference_batch_loss {
+typedef struct reference_loss {
+    float p, q;
     int reduction, unit;
-} reference_batch_loss;
+} reference_loss;
 
-static void reference_batch_loss_of(const dml_node *node, int rows, double *const *in, double *out)
+static void reference_element_loss(const dml_node *node, int rows, double *const *in, double *out)
 {
-    const reference_batch_loss *o = (const reference_batch_loss *)node->attributes;
+    const reference_loss *o = (const reference_loss *)node->attributes;
     const size_t n = reference_count(node->input[0], rows);
-    const size_t each = node->inputs > 1 ? n / reference_count(node->input[1], rows) : n;
+    const size_t each = node->inputs > 2 ? n / reference_count(node->input[2], rows) : n;
     double total = 0, divisor = 0;
     for (size_t i = 0; i < n; i++) {
-        const double weight = node->inputs > 1 ? in[1][i / each] : 1;
-        total += weight * in[0][i];
+        const double weight = node->inputs > 2 ? in[2][i / each] : 1;
+        total +=
+            weight * formula_named(node->op->name)->of(in[0][i], in[1][i], 0, (double)o->p, (double)o->q);
         divisor += weight / o->unit;
     }
     *out = o->reduction == 1 ? total : divisor == 0 ? 0 : total / divisor;

@@ -298,7 +298,13 @@ static const reference_row *reference_of(const char *op)
         { "concat", reference_move, 5e-7, 2e-6 },
         { "slice2d", reference_slice2d, 5e-7, 2e-6 },
         { "softmax_cross_entropy", reference_softmax_cross_entropy, 1e-6, 2e-6 },
-        { "batch_loss", reference_batch_loss_of, 5e-7, 2e-6 },
+        { "squared_error", reference_element_loss, 1e-6, 3e-6 },
+        { "absolute_error", reference_element_loss, 1e-6, 3e-6 },
+        { "huber", reference_element_loss, 1e-6, 3e-6 },
+        { "binary_cross_entropy", reference_element_loss, 1e-6, 3e-6 },
+        { "hinge", reference_element_loss, 1e-6, 3e-6 },
+        { "squared_hinge", reference_element_loss, 1e-6, 3e-6 },
+        { "kl_divergence", reference_element_loss, 1e-6, 3e-6 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (strcmp(rows[i].op, op) == 0) return &rows[i];

@@ -135,37 +135,12 @@ static void the_same_for_any_threads(void)
     problem_destroy(&a);
 }
 
-static void spread_matches_its_definition(void)
-{
-    static const size_t each[] = { 1, 3, 1000, 70001 };
-    unsigned state = 4;
-    for (int s = 0; s < 4; s++)
-        for (int with_beta = 0; with_beta < 2; with_beta++)
-            for (int weighted = 0; weighted < 2; weighted++) {
-                const size_t count = s < 2 ? 40 : 3, n = count * each[s];
-                float *weights = kernel_array(count, &state), *dx = kernel_array(n, &state);
-                float *old = kernel_copy(dx, n);
-                const float beta = with_beta ? 0.25f : 0;
-                for (size_t i = 0; !with_beta && i < n; i++) dx[i] = NAN;
-                dml_loss_spread(kernel_pools[2], n, each[s], weighted ? weights : NULL, 0.5f, beta, dx);
-                double worst = 0;
-                for (size_t i = 0; i < n; i++) {
-                    const double weight = weighted ? (double)weights[i / each[s]] : 1;
-                    const double error = fabs((double)dx[i] - 0.5 * weight - (double)beta * (double)old[i]);
-                    if (!(error <= worst)) worst = error;
-                }
-                CHECK_MESSAGE(worst < 2e-7, "%zu each, beta %g: error %g", each[s], (double)beta, worst);
-                kernel_free(weights), kernel_free(dx), kernel_free(old);
-            }
-}
-
 static void all(void)
 {
     softmax_matches_float64();
     softmax_special_values();
     softmax_rows_stay_apart();
     the_same_for_any_threads();
-    spread_matches_its_definition();
 }
 
 static void loss(void)
