@@ -171,7 +171,8 @@ typedef struct dml__formula_job {
     float *out[DML__FORMULA_GRADIENTS];
     float beta[DML__FORMULA_GRADIENTS];
     bool backward, relu, stream;
-    bool whole; /* nothing but a rest needs strips */
+    bool whole;  /* nothing but a rest needs strips */
+    bool one_dy; /* the same for all elements, in every strip from the first on */
 } dml__formula_job;
 
 /* to = from + beta to, or past the caches; `count` may be any. */
@@ -239,7 +240,8 @@ static void dml__formula_strip(const dml__formula_job *job, size_t begin, size_t
         at.in[i] = dml__strip_operand(call, i, begin, count, strip->in[i]);
     at.y = dml__strip_plain(job->y, begin, count, strip->y);
     at.dy = call->repeated_dy ? strip->dy : dml__strip_plain(job->dy, begin, count, strip->dy);
-    if (call->repeated_dy) dml__strip_repeat(call->repeated_dy, job->dy, begin, count, strip->dy);
+    if (call->repeated_dy && !job->one_dy)
+        dml__strip_repeat(call->repeated_dy, job->dy, begin, count, strip->dy);
     at.p = call->p;
     at.q = call->q;
     for (int g = 0; g < DML__FORMULA_GRADIENTS; g++) {
@@ -263,6 +265,7 @@ static void dml__formula_task(void *argument, int task, int worker)
     const size_t end = dml__minimum(begin + DML__BLOCK, job->call->n);
     dml__strip strip;
     (void)worker;
+    for (size_t k = 0; job->one_dy && k < DML__STRIP_FLOATS; k++) strip.dy[k] = job->dy[0];
     for (size_t i = begin, count; i < end; i += count) {
         count = end - i;
         if (job->whole && count >= DML__LANES)
@@ -284,7 +287,7 @@ static bool dml__formula_streams(const dml__formula_job *job, const float *out)
         if (call->in[i] && dml__broadcast_is_plain(&call->layout[i])) arrays++;
     }
     if (job->y == out || job->dy == out) return false;
-    arrays += (job->y != NULL) + (job->dy != NULL);
+    arrays += (job->y != NULL) + (job->dy != NULL && !call->repeated_dy);
     return DML__STREAMS && call->n > DML__STREAM_FROM / sizeof(float) / arrays && (uintptr_t)out % 16 == 0;
 }
 
@@ -296,6 +299,7 @@ static void dml__formula_run(dml_pool *pool, dml__formula_job *job)
     job->isa = dml__pool_machine(pool).isa;
     job->stream = one && job->beta[first] == 0 && dml__formula_streams(job, job->out[first]);
     job->whole = one && job->beta[first] == 0 && !job->relu && !job->stream && !call->repeated_dy;
+    job->one_dy = call->repeated_dy && call->repeated_dy->dims == 1 && call->repeated_dy->stride[0] == 0;
     for (int i = 0; i < DML__FORMULA_INPUTS; i++)
         job->whole = job->whole && (!call->in[i] || dml__broadcast_is_plain(&call->layout[i]));
     const int tasks = (int)dml__divide_up(call->n, DML__BLOCK);
