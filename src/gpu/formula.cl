@@ -36,6 +36,7 @@ KERNEL(formula_forward)
             DML__FORMULAS_1(DML__FORMULA_CASE_1)
             DML__FORMULAS_2(DML__FORMULA_CASE_2)
             DML__FORMULAS_FLAT(DML__FORMULA_CASE_FLAT)
+            DML__FORMULAS_LOSS(DML__FORMULA_CASE_2)
 #undef DML__FORMULA_CASE_1
 #undef DML__FORMULA_CASE_2
 #undef DML__FORMULA_CASE_FLAT
@@ -75,6 +76,7 @@ KERNEL(formula_backward)
     } break;
             DML__FORMULAS_1(DML__FORMULA_CASE_1)
             DML__FORMULAS_2(DML__FORMULA_CASE_2)
+            DML__FORMULAS_LOSS(DML__FORMULA_CASE_2)
 #undef DML__FORMULA_CASE_1
 #undef DML__FORMULA_CASE_2
         }

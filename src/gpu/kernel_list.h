@@ -33,12 +33,12 @@
     X(slice2d_forward, 256, 1)                                                                               \
     X(slice2d_backward, 256, 1)                                                                              \
     X(sum_rows, 16, 1)                                                                                       \
-    X(mean, 1, 1)                                                                                            \
     X(argmax, 16, 1)                                                                                         \
-    X(softmax_cross_entropy_forward, 16, 1)                                                                  \
-    X(softmax_cross_entropy_backward, 256, 1)                                                                \
-    X(mse_forward, 1, 1)                                                                                     \
-    X(mse_backward, 256, 1)                                                                                  \
+    X(cross_entropy_forward, 16, 1)                                                                          \
+    X(cross_entropy_backward, 256, 1)                                                                        \
+    X(cross_entropy_backward_target, 256, 1)                                                                 \
+    X(loss_total, 1, 1)                                                                                      \
+    X(loss_spread, 256, 1)                                                                                   \
     X(batch_norm_moments, 16, 1)                                                                             \
     X(batch_norm_statistics, 256, 1)                                                                         \
     X(batch_norm_forward, 256, 1)                                                                            \

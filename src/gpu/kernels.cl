@@ -13,6 +13,7 @@
 #include "gpu/local2d.cl"
 #include "gpu/slice2d.cl"
 #include "gpu/reduce.cl"
+#include "gpu/loss.cl"
 #include "gpu/update.cl"
 #include "gpu/norm.cl"
 #include "gpu/sample_norm.cl"

@@ -1,4 +1,4 @@
-/* reduce.cl: many elements into one, and the losses. Each sum's order is fixed by its length alone. */
+/* reduce.cl: many elements into one. Each sum's order is fixed by its length alone. */
 #ifndef DML_GPU_REDUCE_CL
 #define DML_GPU_REDUCE_CL
 
@@ -45,20 +45,6 @@ KERNEL(sum_rows)
     if (lane == 0 && inside) y[column] = dml__with_beta(part[ITEM], beta, y + column);
 }
 
-/* y[0] = sum(x) / n, 0 for n = 0. Buffers x, y; ints n; size{1}: one group does it all. */
-KERNEL(mean)
-{
-    GLOBAL const float *x = BUFFER(0, const float);
-    GLOBAL float *y = BUFFER(1, float);
-    const int n = INT(0);
-    LOCAL float part[DML__GROUP_ITEMS];
-    float sum = 0.0f;
-    for (unsigned i = (unsigned)ITEM; i < (unsigned)n; i += DML__GROUP_ITEMS) sum += x[i];
-    part[ITEM] = sum;
-    REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);
-    if (ITEM == 0) y[0] = n > 0 ? part[0] / (float)n : 0.0f;
-}
-
 /* out[r] = the column of the largest x[r][c], the first of equals. Buffers x, out (int); ints rows, columns;
    size{rows}. */
 KERNEL(argmax)
@@ -88,96 +74,6 @@ KERNEL(argmax)
         }
     });
     if (LANE == 0 && row < rows) out[row] = place[ITEM];
-}
-
-/* probabilities = softmax(logits), row_loss[r] = -log probabilities[r][labels[r]], from logits less their
-   maximum. A label outside 0 .. classes - 1 gives a loss of NaN and reads nothing.
-   Buffers logits, labels (int), probabilities, row_loss; ints rows, classes; size{rows}. */
-KERNEL(softmax_cross_entropy_forward)
-{
-    GLOBAL const float *logits = BUFFER(0, const float);
-    GLOBAL const int *labels = BUFFER(1, const int);
-    GLOBAL float *probabilities = BUFFER(2, float);
-    GLOBAL float *row_loss = BUFFER(3, float);
-    const int rows = INT(0), classes = INT(1);
-    const int row = GROUP_X * LANES + TEAM;
-    const WIDE first = (WIDE)row * classes;
-    LOCAL float part[DML__GROUP_ITEMS];
-    float largest = MINUS_INFINITY, sum = 0.0f;
-    if (row < rows)
-        for (int c = LANE; c < classes; c += LANES)
-            if (logits[first + c] > largest) largest = logits[first + c];
-    part[ITEM] = largest;
-    REDUCE_MAX(part, LANE, LANES, 1);
-    largest = part[TEAM * LANES];
-    BARRIER(); /* all have read the maximum before its place is used again */
-    if (row < rows) {
-        for (int c = LANE; c < classes; c += LANES) {
-            const float e = EXP(logits[first + c] - largest);
-            probabilities[first + c] = e;
-            sum += e;
-        }
-    }
-    part[ITEM] = sum;
-    REDUCE_SUM(part, LANE, LANES, 1);
-    sum = part[TEAM * LANES];
-    if (row < rows) {
-        for (int c = LANE; c < classes; c += LANES) probabilities[first + c] /= sum;
-        if (LANE == 0) {
-            const int label = labels[row];
-            const int known = label >= 0 && label < classes;
-            row_loss[row] = known ? LOG(sum) - (logits[first + label] - largest) : NOT_A_NUMBER;
-        }
-    }
-}
-
-/* dlogits = scale dloss[0] (probabilities - onehot(labels)) + beta dlogits. Buffers probabilities, labels
-   (int), dloss, dlogits; ints rows, classes; floats scale, beta; size{rows * classes}. */
-KERNEL(softmax_cross_entropy_backward)
-{
-    GLOBAL const float *probabilities = BUFFER(0, const float);
-    GLOBAL const int *labels = BUFFER(1, const int);
-    GLOBAL const float *dloss = BUFFER(2, const float);
-    GLOBAL float *dlogits = BUFFER(3, float);
-    const unsigned rows = (unsigned)INT(0), classes = (unsigned)INT(1);
-    const float scale = REAL(0), beta = REAL(1);
-    const unsigned i = ELEMENT;
-    if (i < rows * classes) {
-        const unsigned row = i / classes;
-        const float onehot = (unsigned)labels[row] == i - row * classes ? 1.0f : 0.0f;
-        dlogits[i] = dml__with_beta(scale * dloss[0] * (probabilities[i] - onehot), beta, dlogits + i);
-    }
-}
-
-/* y[0] = the mean of (a - b)^2, 0 for n = 0. Buffers a, b, y; ints n; size{1}: one group does it all. */
-KERNEL(mse_forward)
-{
-    GLOBAL const float *a = BUFFER(0, const float);
-    GLOBAL const float *b = BUFFER(1, const float);
-    GLOBAL float *y = BUFFER(2, float);
-    const int n = INT(0);
-    LOCAL float part[DML__GROUP_ITEMS];
-    float sum = 0.0f;
-    for (unsigned i = (unsigned)ITEM; i < (unsigned)n; i += DML__GROUP_ITEMS) {
-        const float difference = a[i] - b[i];
-        sum += difference * difference;
-    }
-    part[ITEM] = sum;
-    REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);
-    if (ITEM == 0) y[0] = n > 0 ? part[0] / (float)n : 0.0f;
-}
-
-/* da = scale dloss[0] (a - b) + beta da. Buffers a, b, dloss, da; ints n; floats scale, beta; size{n}. */
-KERNEL(mse_backward)
-{
-    GLOBAL const float *a = BUFFER(0, const float);
-    GLOBAL const float *b = BUFFER(1, const float);
-    GLOBAL const float *dloss = BUFFER(2, const float);
-    GLOBAL float *da = BUFFER(3, float);
-    const unsigned n = (unsigned)INT(0);
-    const float scale = REAL(0), beta = REAL(1);
-    const unsigned i = ELEMENT;
-    if (i < n) da[i] = dml__with_beta(scale * dloss[0] * (a[i] - b[i]), beta, da + i);
 }
 
 #endif

@@ -45,6 +45,10 @@ static void dml__limit_inputs(dml_program *program, const dml__slot *slot)
     for (int i = 0; slot->node->limit && i < slot->node->inputs; i++) {
         dml__slot *input = &program->slot[dml__input_slot(program, slot, i)->root];
         if (input->node->dtype != DML_I32) continue;
+        if (!input->limit)
+            input->ignored = slot->node->ignored;
+        else if (input->ignored != slot->node->ignored)
+            input->ignored = 0; /* which is in every range */
         if (!input->limit || slot->node->limit < input->limit) input->limit = slot->node->limit;
     }
 }
@@ -77,7 +81,8 @@ static dml_status dml__collect_slots(dml_program *program)
         const int s = program->slots++;
         dml__slot *slot = &program->slot[s];
         slot->node = node[i];
-        slot->value_at = slot->gradient_at = s;
+        slot->value_at = 3 * s;
+        slot->gradient_at = 3 * s + 1;
         program->slot_of_node[i] = s;
         slot->root = node[i]->op->view ? dml__input_slot(program, slot, 0)->root : s;
         if (node[i]->op == dml__input_op()) {
@@ -136,7 +141,7 @@ static void dml__fuse(dml_program *program)
 static bool dml__flows_to(const dml__slot *slot, int i)
 {
     const dml__op *op = slot->node->op;
-    return (op->backward || op->view) && !(i == 0 && (op->needs & DML__CHOOSES_BY_FIRST));
+    return (op->backward || op->view) && !(op->needs & DML__NO_GRADIENT(i));
 }
 
 /* Step 3: which gradients there are: those with a trained parameter behind them through which the output's
@@ -266,7 +271,7 @@ static void dml__pass_gradient(dml_program *program, int s, dml__block_life *blo
     const dml__slot *slot = &program->slot[s];
     const int a = dml__input_slot(program, slot, 0)->root, b = dml__input_slot(program, slot, 1)->root;
     dml__slot *early = &program->slot[a < b ? a : b], *late = &program->slot[a < b ? b : a];
-    dml__block_life *whole = &blocks[3 * slot->gradient_at + 1];
+    dml__block_life *whole = &blocks[slot->gradient_at];
     dml__block_life *first = &blocks[3 * (a < b ? b : a) + 1], *last = &blocks[3 * (a < b ? a : b) + 1];
     if (a == b || !early->has_gradient || !late->has_gradient || slot->accumulates) return;
     if (!whole->bytes || whole->bytes != first->bytes || whole->bytes != last->bytes) return;
@@ -279,6 +284,19 @@ static void dml__pass_gradient(dml_program *program, int s, dml__block_life *blo
     early->gradient_at = late->gradient_at = slot->gradient_at;
 }
 
+/* Gives the gradient of input 0 of an op that can do so the place of that input's value, where nothing reads
+   it after this op. */
+static void dml__write_gradient_over_input(dml_program *program, int s, dml__block_life *blocks)
+{
+    const dml__slot *slot = &program->slot[s];
+    const int input = dml__input_slot(program, slot, 0)->root;
+    if (!program->slot[input].has_gradient || (slot->accumulates & 1u)) return;
+    for (int i = 1; i < slot->node->inputs; i++)
+        if (dml__input_slot(program, slot, i)->root == input) return;
+    const int from = program->slot[input].value_at;
+    if (dml__continue_block(&blocks[from], &blocks[3 * input + 1])) program->slot[input].gradient_at = from;
+}
+
 /* Step 6: where an op may write over what nobody needs after it, it does: its value over its input's, and in
    backward its input's gradient, which it is the first to write, over its own. */
 static void dml__work_in_place(dml_program *program, dml__block_life *blocks)
@@ -287,16 +305,18 @@ static void dml__work_in_place(dml_program *program, dml__block_life *blocks)
         dml__slot *slot = &program->slot[s];
         if (!slot->node->op->in_place) continue;
         const int from = program->slot[dml__input_slot(program, slot, 0)->root].value_at;
-        if (dml__continue_block(&blocks[3 * from], &blocks[3 * s])) slot->value_at = from;
+        if (dml__continue_block(&blocks[from], &blocks[3 * s])) slot->value_at = from;
     }
     for (int s = program->slots - 1; s >= 0; s--) {
         const dml__slot *slot = &program->slot[s];
         if (slot->has_gradient && (slot->node->op->needs & DML__PASSES_GRADIENT))
             dml__pass_gradient(program, s, blocks);
+        if (slot->has_gradient && (slot->node->op->needs & DML__GRADIENT_OVER_INPUT))
+            dml__write_gradient_over_input(program, s, blocks);
         if (!slot->node->op->in_place || !slot->has_gradient || (slot->accumulates & 1u)) continue;
         const int input = dml__input_slot(program, slot, 0)->root;
         if (!program->slot[input].has_gradient) continue;
-        if (dml__continue_block(&blocks[3 * slot->gradient_at + 1], &blocks[3 * input + 1]))
+        if (dml__continue_block(&blocks[slot->gradient_at], &blocks[3 * input + 1]))
             program->slot[input].gradient_at = slot->gradient_at;
     }
 }
@@ -341,8 +361,8 @@ static dml_status dml__place_blocks(dml_program *program, bool disjoint)
             dml__work_in_place(program, blocks);
         program->bytes = dml__plan_memory(blocks, count, order);
         for (int s = 0; s < program->slots; s++) {
-            program->slot[s].value = blocks[3 * program->slot[s].value_at].offset;
-            program->slot[s].gradient = blocks[3 * program->slot[s].gradient_at + 1].offset;
+            program->slot[s].value = blocks[program->slot[s].value_at].offset;
+            program->slot[s].gradient = blocks[program->slot[s].gradient_at].offset;
             program->slot[s].saved = blocks[3 * s + 2].offset;
         }
     } else {

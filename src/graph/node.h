@@ -27,6 +27,7 @@ struct dml_node {
     void *attributes; /* the op's own */
     bool over_ranks;  /* its training passes sum over all ranks, also those of ranks without samples */
     int limit;        /* an op that indexes: the values of its i32 input must be in 0 .. limit - 1; 0: any */
+    int ignored;      /* or this one, which stands for no index; 0: none */
     /* parameter: */
     dml_initializer init;
     bool used, frozen; /* by some op; gets no gradient */

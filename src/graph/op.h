@@ -40,8 +40,11 @@ typedef struct dml__run {
 #define DML__GATES_RELU 0x1000u
 /* The gradient of each input is the output's, which may therefore be their place. */
 #define DML__PASSES_GRADIENT 0x2000u
-/* No gradient flows to input 0: it chooses. */
-#define DML__CHOOSES_BY_FIRST 0x4000u
+/* Backward may write the gradient of input 0 over that input's value. */
+#define DML__GRADIENT_OVER_INPUT 0x800000u
+/* No gradient flows to input i: it chooses, or weighs. */
+#define DML__NO_GRADIENT(i) (0x1000000u << (i))
+#define DML__CHOOSES_BY_FIRST DML__NO_GRADIENT(0)
 
 typedef struct dml__op {
     const char *name;

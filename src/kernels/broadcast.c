@@ -46,10 +46,11 @@ DML__LOCAL void dml__broadcast_copy(const dml__broadcast *broadcast, const float
         const size_t run = dml__minimum(length - at[last], count);
         const float *from = operand;
         for (int d = 0; d <= last; d++) from += at[d] * broadcast->stride[d];
+        const float value = *from; /* innermost, it is repeated where the stride isn't 1 */
         if (stride == 1)
             memcpy(to, from, run * sizeof(float));
         else
-            for (size_t i = 0; i < run; i++) to[i] = *from; /* innermost, it is else repeated */
+            for (size_t i = 0; i < run; i++) to[i] = value;
         to += run;
         count -= run;
         at[last] = 0;

@@ -84,19 +84,26 @@ typedef void dml__formula_loop(dml_isa isa, size_t n, const dml__formula_at *at)
 #define DML__FORMULA_LOOPS_1(name, needs, forward, gradient)                                                 \
     DML__FORMULA_LOOP(dml__##name##_values, , DML__NEEDS_A, y, forward)                                      \
     DML__FORMULA_LOOP(dml__##name##_gradient0, , (needs) | DML__NEEDS_DY, d, gradient)
-#define DML__FORMULA_LOOPS_2(name, inputs, first, needs, forward, gradient0, gradient1)                      \
-    DML__FORMULA_LOOP(dml__##name##_values, DML__BY_FOUR, DML__READS_ALL(inputs), y, forward)                \
-    DML__FORMULA_LOOP(dml__##name##_gradient0, DML__BY_FOUR, (needs) | DML__NEEDS_DY, d, gradient0)          \
-    DML__FORMULA_LOOP(dml__##name##_gradient1, DML__BY_FOUR, (needs) | DML__NEEDS_DY, d, gradient1)
+#define DML__FORMULA_LOOPS_2(unrolled, name, inputs, needs, forward, gradient0, gradient1)                   \
+    DML__FORMULA_LOOP(dml__##name##_values, unrolled, DML__READS_ALL(inputs), y, forward)                    \
+    DML__FORMULA_LOOP(dml__##name##_gradient0, unrolled, (needs) | DML__NEEDS_DY, d, gradient0)              \
+    DML__FORMULA_LOOP(dml__##name##_gradient1, unrolled, (needs) | DML__NEEDS_DY, d, gradient1)
+#define DML__FORMULA_LOOPS_SHORT(name, inputs, first, needs, forward, gradient0, gradient1)                  \
+    DML__FORMULA_LOOPS_2(DML__BY_FOUR, name, inputs, needs, forward, gradient0, gradient1)
+#define DML__FORMULA_LOOPS_LOSS(name, inputs, first, needs, forward, gradient0, gradient1)                   \
+    DML__FORMULA_LOOPS_2(, name, inputs, needs, forward, gradient0, gradient1)
 #define DML__FORMULA_LOOPS_FLAT(name, forward)                                                               \
     DML__FORMULA_LOOP(dml__##name##_values, DML__BY_FOUR, DML__READS_ALL(2), y, forward)
 
 DML__FORMULAS_1(DML__FORMULA_LOOPS_1)
-DML__FORMULAS_2(DML__FORMULA_LOOPS_2)
+DML__FORMULAS_2(DML__FORMULA_LOOPS_SHORT)
+DML__FORMULAS_LOSS(DML__FORMULA_LOOPS_LOSS)
 DML__FORMULAS_FLAT(DML__FORMULA_LOOPS_FLAT)
 
 #undef DML__FORMULA_LOOPS_1
 #undef DML__FORMULA_LOOPS_2
+#undef DML__FORMULA_LOOPS_SHORT
+#undef DML__FORMULA_LOOPS_LOSS
 #undef DML__FORMULA_LOOPS_FLAT
 #undef DML__READS_ALL
 #undef DML__FORMULA_LOOP
@@ -133,7 +140,7 @@ static const dml__formula_loops *dml__formula_loops_of(int formula)
       { dml__##name##_gradient0, dml__##name##_gradient1 } },
 #define DML__FORMULA_ROW_FLAT(name, forward) { { #name, 2, 0, 0, 0 }, dml__##name##_values, { NULL, NULL } },
         DML__FORMULAS_1(DML__FORMULA_ROW_1) DML__FORMULAS_2(DML__FORMULA_ROW_2)
-            DML__FORMULAS_FLAT(DML__FORMULA_ROW_FLAT)
+            DML__FORMULAS_FLAT(DML__FORMULA_ROW_FLAT) DML__FORMULAS_LOSS(DML__FORMULA_ROW_2)
 #undef DML__FORMULA_ROW_1
 #undef DML__FORMULA_ROW_2
 #undef DML__FORMULA_ROW_FLAT
@@ -164,7 +171,8 @@ typedef struct dml__formula_job {
     float *out[DML__FORMULA_GRADIENTS];
     float beta[DML__FORMULA_GRADIENTS];
     bool backward, relu, stream;
-    bool whole; /* nothing but a rest needs strips */
+    bool whole;  /* nothing but a rest needs strips */
+    bool one_dy; /* the same for all elements, in every strip from the first on */
 } dml__formula_job;
 
 /* to = from + beta to, or past the caches; `count` may be any. */
@@ -204,13 +212,19 @@ static const float *dml__strip_plain(const float *x, size_t begin, size_t count,
     return strip;
 }
 
+static void dml__strip_repeat(const dml__broadcast *layout, const float *x, size_t begin, size_t count,
+                              float *strip)
+{
+    dml__broadcast_copy(layout, x, begin, count, strip);
+    for (size_t k = count; k % DML__LANES; k++) strip[k] = 0;
+}
+
 static const float *dml__strip_operand(const dml__formula_call *call, int i, size_t begin, size_t count,
                                        float *strip)
 {
     if (!call->in[i] || dml__broadcast_is_plain(&call->layout[i]))
         return dml__strip_plain(call->in[i], begin, count, strip);
-    dml__broadcast_copy(&call->layout[i], call->in[i], begin, count, strip);
-    for (size_t k = count; k % DML__LANES; k++) strip[k] = 0;
+    dml__strip_repeat(&call->layout[i], call->in[i], begin, count, strip);
     return strip;
 }
 
@@ -225,7 +239,9 @@ static void dml__formula_strip(const dml__formula_job *job, size_t begin, size_t
     for (int i = 0; i < DML__FORMULA_INPUTS; i++)
         at.in[i] = dml__strip_operand(call, i, begin, count, strip->in[i]);
     at.y = dml__strip_plain(job->y, begin, count, strip->y);
-    at.dy = dml__strip_plain(job->dy, begin, count, strip->dy);
+    at.dy = call->repeated_dy ? strip->dy : dml__strip_plain(job->dy, begin, count, strip->dy);
+    if (call->repeated_dy && !job->one_dy)
+        dml__strip_repeat(call->repeated_dy, job->dy, begin, count, strip->dy);
     at.p = call->p;
     at.q = call->q;
     for (int g = 0; g < DML__FORMULA_GRADIENTS; g++) {
@@ -249,6 +265,7 @@ static void dml__formula_task(void *argument, int task, int worker)
     const size_t end = dml__minimum(begin + DML__BLOCK, job->call->n);
     dml__strip strip;
     (void)worker;
+    for (size_t k = 0; job->one_dy && k < DML__STRIP_FLOATS; k++) strip.dy[k] = job->dy[0];
     for (size_t i = begin, count; i < end; i += count) {
         count = end - i;
         if (job->whole && count >= DML__LANES)
@@ -270,7 +287,7 @@ static bool dml__formula_streams(const dml__formula_job *job, const float *out)
         if (call->in[i] && dml__broadcast_is_plain(&call->layout[i])) arrays++;
     }
     if (job->y == out || job->dy == out) return false;
-    arrays += (job->y != NULL) + (job->dy != NULL);
+    arrays += (job->y != NULL) + (job->dy != NULL && !call->repeated_dy);
     return DML__STREAMS && call->n > DML__STREAM_FROM / sizeof(float) / arrays && (uintptr_t)out % 16 == 0;
 }
 
@@ -281,7 +298,8 @@ static void dml__formula_run(dml_pool *pool, dml__formula_job *job)
     const bool one = !job->out[1 - first];
     job->isa = dml__pool_machine(pool).isa;
     job->stream = one && job->beta[first] == 0 && dml__formula_streams(job, job->out[first]);
-    job->whole = one && job->beta[first] == 0 && !job->relu && !job->stream;
+    job->whole = one && job->beta[first] == 0 && !job->relu && !job->stream && !call->repeated_dy;
+    job->one_dy = call->repeated_dy && call->repeated_dy->dims == 1 && call->repeated_dy->stride[0] == 0;
     for (int i = 0; i < DML__FORMULA_INPUTS; i++)
         job->whole = job->whole && (!call->in[i] || dml__broadcast_is_plain(&call->layout[i]));
     const int tasks = (int)dml__divide_up(call->n, DML__BLOCK);
@@ -330,6 +348,75 @@ DML__LOCAL void dml__formula_backward(dml_pool *pool, const dml__formula_call *c
         job.beta[g] = beta[g];
     }
     dml__formula_run(pool, &job);
+}
+
+/* ---- sums of values that are not kept ---- */
+
+DML__BODY void dml__strip_total_body(size_t count, const float *x, const float *weights, double *total)
+{
+    dml__vf sum = { 0 };
+    for (size_t i = 0; i < count; i += DML__LANES) {
+        if (weights)
+            sum += DML__LOAD(x + i) * DML__LOAD(weights + i);
+        else
+            sum += DML__LOAD(x + i);
+    }
+    *total += dml__add_lanes(&sum);
+}
+DML__PER_ISA(dml__strip_total, (size_t count, const float *x, const float *weights, double *total),
+             (count, x, weights, total))
+
+typedef struct dml__formula_total_job {
+    dml_isa isa;
+    const dml__formula_call *call;
+    const float *weights;
+    const dml__broadcast *layout;
+    size_t part;
+    double total[DML__PARTIALS];
+} dml__formula_total_job;
+
+static void dml__formula_total_task(void *argument, int task, int worker)
+{
+    dml__formula_total_job *job = (dml__formula_total_job *)argument;
+    const dml__formula_call *call = job->call;
+    const size_t begin = (size_t)task * job->part, end = dml__minimum(begin + job->part, call->n);
+    dml__strip strip;
+    dml__formula_at at;
+    double total = 0;
+    (void)worker;
+    memset(&at, 0, sizeof at);
+    at.p = call->p;
+    at.q = call->q;
+    at.out = strip.y;
+    for (size_t i = begin; i < end; i += DML__STRIP_FLOATS) {
+        const size_t count = dml__minimum(DML__STRIP_FLOATS, end - i);
+        for (int k = 0; k < DML__FORMULA_INPUTS; k++)
+            at.in[k] = dml__strip_operand(call, k, i, count, strip.in[k]);
+        dml__formula_loops_of(call->formula)
+            ->values(job->isa, count + (DML__LANES - count % DML__LANES) % DML__LANES, &at);
+        for (size_t k = count; k % DML__LANES; k++) strip.y[k] = 0;
+        if (job->weights) dml__strip_repeat(job->layout, job->weights, i, count, strip.dy);
+        dml__strip_total(job->isa, count, strip.y, job->weights ? strip.dy : NULL, &total);
+    }
+    job->total[task] = total;
+}
+
+DML__LOCAL double dml__formula_total(dml_pool *pool, const dml__formula_call *call, const float *weights,
+                                     const dml__broadcast *layout)
+{
+    dml__formula_total_job job;
+    job.isa = dml__pool_machine(pool).isa;
+    job.call = call;
+    job.weights = weights;
+    job.layout = layout;
+    job.part = dml__divide_up(call->n, DML__PARTIALS);
+    job.part =
+        job.part > DML__BLOCK ? dml__divide_up(job.part, DML__STRIP_FLOATS) * DML__STRIP_FLOATS : DML__BLOCK;
+    const int tasks = (int)dml__divide_up(call->n, job.part);
+    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__formula_total_task, &job);
+    double total = 0;
+    for (int t = 0; t < tasks; t++) total += job.total[t];
+    return total;
 }
 
 #endif

@@ -26,6 +26,7 @@ typedef struct dml__formula_call {
     float p, q;
     const float *in[DML__FORMULA_INPUTS]; /* NULL: not read */
     dml__broadcast layout[DML__FORMULA_INPUTS];
+    const dml__broadcast *repeated_dy; /* how dy lies in the result, where it is smaller; NULL: plain */
 } dml__formula_call;
 
 /* For arrays of n elements each, as the callers of the public functions have them. */
@@ -40,5 +41,10 @@ DML__LOCAL void dml__formula_forward(dml_pool *pool, const dml__formula_call *ca
 DML__LOCAL void dml__formula_backward(dml_pool *pool, const dml__formula_call *call, const float *y,
                                       const float *dy, float *const gradient[DML__FORMULA_GRADIENTS],
                                       const float beta[DML__FORMULA_GRADIENTS]);
+
+/* The sum of the formula's values, each times its weight (NULL: 1), which lie as `layout` says. In an order
+   that depends on n alone. */
+DML__LOCAL double dml__formula_total(dml_pool *pool, const dml__formula_call *call, const float *weights,
+                                     const dml__broadcast *layout);
 
 #endif

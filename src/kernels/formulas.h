@@ -64,6 +64,30 @@
     X(less, y = WHERE(a < b, K(1.0f), K(0.0f)))                                                              \
     X(less_equal, y = WHERE(a <= b, K(1.0f), K(0.0f)))
 
+/* The same arguments: losses of a prediction a and a target b, which are summed where they are computed:
+   their ops are those of ops/op_loss.c. */
+#define DML__FORMULAS_LOSS(X)                                                                                \
+    X(squared_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = (a - b) * (a - b), d = 2.0f * (a - b) * dy,      \
+      d = 2.0f * (b - a) * dy)                                                                               \
+    X(absolute_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = ABS(a - b),                                     \
+      d = WHERE(a > b, dy, WHERE(a < b, -dy, K(0.0f))), d = WHERE(a > b, -dy, WHERE(a < b, dy, K(0.0f))))    \
+    X(huber, 2, 0, DML__NEEDS_A | DML__NEEDS_B, VALUE e = ABS(a - b);                                        \
+      y = Q * WHERE(e < P, 0.5f * e * e, P * (e - 0.5f * P)), VALUE e = a - b;                               \
+      d = dy * Q * WHERE(e > P, P, WHERE(e < -P, -P, e)), VALUE f = b - a;                                   \
+      d = dy * Q * WHERE(f > P, P, WHERE(f < -P, -P, f)))                                                    \
+    X(binary_cross_entropy, 2, 0, DML__NEEDS_A | DML__NEEDS_B, VALUE s = LOG1P(EXP(-ABS(a)));                \
+      y = (1.0f - b) * (s + WHERE(a > 0.0f, a, K(0.0f))) + P * b * (s - WHERE(a < 0.0f, a, K(0.0f))),        \
+      d = dy * ((1.0f - b) * SIGMOID(a) - P * b * SIGMOID(-a)), VALUE s = LOG1P(EXP(-ABS(a)));               \
+      d = dy * (P * (s - WHERE(a < 0.0f, a, K(0.0f))) - (s + WHERE(a > 0.0f, a, K(0.0f)))))                  \
+    X(hinge, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = WHERE(a * b >= 1.0f, K(0.0f), 1.0f - a * b),             \
+      d = WHERE(a * b < 1.0f, -b * dy, K(0.0f)), d = WHERE(a * b < 1.0f, -a * dy, K(0.0f)))                  \
+    X(squared_hinge, 2, 0, DML__NEEDS_A | DML__NEEDS_B, VALUE s = 1.0f - a * b;                              \
+      y = WHERE(s <= 0.0f, K(0.0f), s * s), VALUE s = 1.0f - a * b;                                          \
+      d = -2.0f * dy * b * WHERE(s <= 0.0f, K(0.0f), s), VALUE r = 1.0f - a * b;                             \
+      d = -2.0f * dy * a * WHERE(r <= 0.0f, K(0.0f), r))                                                     \
+    X(kl_divergence, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = WHERE(b == 0.0f, K(0.0f), b * (LOG(b) - a)),     \
+      d = -b * dy, d = WHERE(b == 0.0f, K(0.0f), (LOG(b) + 1.0f - a) * dy))
+
 #define DML__NEEDS_A 1u
 #define DML__NEEDS_B 2u
 #define DML__NEEDS_Y 4u
@@ -73,10 +97,11 @@ enum {
 #define DML__FORMULA_ENUM_2(name, inputs, first, needs, forward, gradient0, gradient1) DML__FORMULA_##name,
 #define DML__FORMULA_ENUM_FLAT(name, forward) DML__FORMULA_##name,
     DML__FORMULAS_1(DML__FORMULA_ENUM_1) DML__FORMULAS_2(DML__FORMULA_ENUM_2)
-        DML__FORMULAS_FLAT(DML__FORMULA_ENUM_FLAT) DML__FORMULA_COUNT
+        DML__FORMULAS_FLAT(DML__FORMULA_ENUM_FLAT) DML__FORMULAS_LOSS(DML__FORMULA_ENUM_2) DML__FORMULA_COUNT
 #undef DML__FORMULA_ENUM_1
 #undef DML__FORMULA_ENUM_2
 #undef DML__FORMULA_ENUM_FLAT
 };
+#define DML__FORMULA_OPS DML__FORMULA_squared_error /* as many have ops of one element */
 
 #endif

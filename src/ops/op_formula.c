@@ -338,7 +338,7 @@ DML__LOCAL const dml__op *dml__formula_op(int formula)
 {
     static const dml__op ops[] = { DML__FORMULAS_1(DML__FORMULA_OP_1) DML__FORMULAS_2(DML__FORMULA_OP_2)
                                        DML__FORMULAS_FLAT(DML__FORMULA_OP_FLAT) };
-    return formula >= 0 && formula < DML__FORMULA_COUNT ? &ops[formula] : NULL;
+    return formula >= 0 && formula < DML__FORMULA_OPS ? &ops[formula] : NULL;
 }
 
 #undef DML__FORMULA_OP

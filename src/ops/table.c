@@ -4,6 +4,7 @@
 #include "ops/table.h"
 
 #include "ops/op_formula.h"
+#include "ops/op_loss_internal.h"
 
 DML__LOCAL const dml__op *dml__op_at(int i)
 {
@@ -13,7 +14,9 @@ DML__LOCAL const dml__op *dml__op_at(int i)
 #undef DML__OP_ROW
     };
     const int count = (int)(sizeof table / sizeof table[0]);
-    return i >= 0 && i < count ? table[i]() : dml__formula_op(i - count);
+    if (i >= 0 && i < count) return table[i]();
+    return i < count + DML__FORMULA_OPS ? dml__formula_op(i - count)
+                                        : dml__loss_op(i - count - DML__FORMULA_OPS);
 }
 
 #endif

@@ -31,8 +31,7 @@
     X(pad)                                                                                                   \
     X(concat)                                                                                                \
     X(slice2d)                                                                                               \
-    X(softmax_cross_entropy)                                                                                 \
-    X(mean_squared_error)
+    X(softmax_cross_entropy)
 
 #define DML__OP_DECLARE(name) DML__LOCAL const dml__op *dml__##name##_op(void);
 DML__OP_LIST(DML__OP_DECLARE)

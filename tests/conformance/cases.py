@@ -10,7 +10,7 @@ torch.set_num_threads(1)
 
 
 def floats(*shape, scale=1.0, offset=0.0):
-    return (torch.randn(*shape) * scale + offset).float().double()
+    return (torch.randn(shape) * scale + offset).float().double()
 
 
 def constant(*args, **kwargs):

@@ -695,23 +695,6 @@ static void test_sum_rows(void)
     }
 }
 
-static void test_mean(void)
-{
-    static const int lengths[] = { 0, 257, 1, 255, 1000 };
-    for (int s = quick; s < upto(5); s++) {
-        const size_t n = (size_t)lengths[s];
-        float *x = numbers(n), y = NAN;
-        double want = 0;
-        for (size_t i = 0; i < n; i++) want += (double)x[i] / (double)n;
-        array a = upload(x, n), b = upload(&y, 1);
-        launch_ok((dml_launch){
-            .kernel = "mean", .size = { 1, 1 }, .buffer = { at(a), at(b) }, .integer = { (int)n } });
-        download(a, NULL), download(b, &y);
-        check("mean", &y, &want, 1, 1);
-        free(x);
-    }
-}
-
 static void test_argmax(void)
 {
     static const int shapes[][2] = { { 1, 1 }, { 37, 10 }, { 16, 16 }, { 5, 100 }, { 3, 17 } };
@@ -741,111 +724,7 @@ static void test_argmax(void)
     }
 }
 
-static void softmax_case(size_t rows, size_t classes, float beta)
-{
-    const size_t n = rows * classes;
-    const float scale = 0.25f, dloss = 3;
-    float *logits = numbers(n), *p = output(n, 0), *loss = output(rows, 0), *grad = output(n, beta);
-    int *labels = malloc(rows * sizeof *labels);
-    double *want_p = malloc(n * sizeof *want_p), *want_loss = malloc(rows * sizeof *want_loss);
-    double *want_grad = malloc(n * sizeof *want_grad);
-    for (size_t i = 0; i < n; i++)
-        logits[i] *= i / classes % 2 ? 3e4f : 4.0f; /* huge ones must not overflow */
-    for (size_t r = 0; r < rows; r++) {
-        double sum = 0, largest = -INFINITY;
-        labels[r] = (int)(test_random(&seed) % classes);
-        for (size_t c = 0; c < classes; c++) largest = fmax(largest, (double)logits[r * classes + c]);
-        for (size_t c = 0; c < classes; c++) sum += exp((double)logits[r * classes + c] - largest);
-        for (size_t c = 0; c < classes; c++) {
-            const size_t i = r * classes + c;
-            want_p[i] = exp((double)logits[i] - largest) / sum;
-            want_grad[i] =
-                (double)scale * (double)dloss * (want_p[i] - ((int)c == labels[r])) + kept(beta, grad[i]);
-        }
-        want_loss[r] = log(sum) - ((double)logits[r * classes + (size_t)labels[r]] - largest);
-    }
-    array al = upload(logits, n), ab = upload(labels, rows), ap = upload(p, n), ao = upload(loss, rows);
-    array ad = upload(&dloss, 1), ag = upload(grad, n);
-    launch_ok((dml_launch){ .kernel = "softmax_cross_entropy_forward",
-                            .size = { rows, 1 },
-                            .buffer = { at(al), at(ab), at(ap), at(ao) },
-                            .integer = { (int)rows, (int)classes } });
-    launch_ok((dml_launch){ .kernel = "softmax_cross_entropy_backward",
-                            .size = { n, 1 },
-                            .buffer = { at(ap), at(ab), at(ad), at(ag) },
-                            .integer = { (int)rows, (int)classes },
-                            .real = { scale, beta } });
-    download(al, NULL), download(ab, NULL), download(ap, p), download(ao, loss);
-    download(ad, NULL), download(ag, grad);
-    check("softmax_cross_entropy_forward", p, want_p, n, 1);
-    check("softmax_cross_entropy_forward's loss", loss, want_loss, rows, 1);
-    check("softmax_cross_entropy_backward", grad, want_grad, n, 1);
-    free(logits), free(p), free(loss), free(grad), free(labels), free(want_p), free(want_loss),
-        free(want_grad);
-}
-
-static void test_softmax_cross_entropy_forward(void)
-{
-    softmax_case(1, 1, 0);
-    softmax_case(17, 10, 0);
-    softmax_case(16, 33, 0);
-    /* labels that are no class read nothing outside, and show */
-    const float logits[4] = { 1, 2, 3, 4 };
-    const int labels[2] = { -1, 2000000000 };
-    float p[4] = { 0 }, loss[2] = { 0 };
-    array al = upload(logits, 4), ab = upload(labels, 2), ap = upload(p, 4), ao = upload(loss, 2);
-    launch_ok((dml_launch){ .kernel = "softmax_cross_entropy_forward",
-                            .size = { 2, 1 },
-                            .buffer = { at(al), at(ab), at(ap), at(ao) },
-                            .integer = { 2, 2 } });
-    download(al, NULL), download(ab, NULL), download(ap, p), download(ao, loss);
-    CHECK(isnan(loss[0]) && isnan(loss[1]));
-    CHECK_NEAR(p[0] + p[1], 1, 1e-6);
-}
-
-static void test_softmax_cross_entropy_backward(void)
-{
-    for (int b = 0; b < upto(BETAS); b++) softmax_case(29, 11, betas[b]);
-}
-
-static void mse_case(size_t n, float beta)
-{
-    const float scale = 2.0f / (float)(n ? n : 1), dloss = 1.5f;
-    float *a = numbers(n), *b = numbers(n), *da = output(n, beta), y = NAN;
-    double want = 0, *want_da = malloc((n + 1) * sizeof *want_da);
-    for (size_t i = 0; i < n; i++) {
-        const double d = (double)a[i] - (double)b[i];
-        want += d * d / (double)n;
-        want_da[i] = (double)scale * (double)dloss * d + kept(beta, da[i]);
-    }
-    array aa = upload(a, n), ab = upload(b, n), ay = upload(&y, 1), al = upload(&dloss, 1),
-          ad = upload(da, n);
-    launch_ok((dml_launch){ .kernel = "mse_forward",
-                            .size = { 1, 1 },
-                            .buffer = { at(aa), at(ab), at(ay) },
-                            .integer = { (int)n } });
-    launch_ok((dml_launch){ .kernel = "mse_backward",
-                            .size = { n, 1 },
-                            .buffer = { at(aa), at(ab), at(al), at(ad) },
-                            .integer = { (int)n },
-                            .real = { scale, beta } });
-    download(aa, NULL), download(ab, NULL), download(ay, &y), download(al, NULL), download(ad, da);
-    check("mse_forward", &y, &want, 1, 1);
-    check("mse_backward", da, want_da, n, 1);
-    free(a), free(b), free(da), free(want_da);
-}
-
-static void test_mse_forward(void)
-{
-    mse_case(0, 0);
-    mse_case(1, 0);
-    mse_case(1000, 0);
-}
-
-static void test_mse_backward(void)
-{
-    for (int b = 0; b < upto(BETAS); b++) mse_case(257, betas[b]);
-}
+#include "loss_cases.h"
 
 /* Places begin, begin + step, ... of each axis, between zeros. */
 typedef struct slice {

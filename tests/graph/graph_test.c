@@ -192,12 +192,67 @@ static void bad_shapes(void)
     REFUSED(dml_dense_with(row, w, bias), DML_ERROR_SHAPE, "its bias is 4, it must be 3");
     REFUSED(dml_dense_with(row, row, NULL), DML_ERROR_SHAPE, "its weights 6");
     REFUSED(dml_dense_with(image, w, NULL), DML_ERROR_SHAPE, "must be units x 2, for the input's last");
-    REFUSED(dml_softmax_cross_entropy(image, t), DML_ERROR_SHAPE, "its logits are f32 5 x 4 x 2");
-    REFUSED(dml_softmax_cross_entropy(row, row), DML_ERROR_SHAPE, "its labels are input f32 6");
-    REFUSED(dml_softmax_cross_entropy(row, dml_input(graph, "t2", DML_I32, 2)), DML_ERROR_SHAPE, "labels");
+    REFUSED(dml_softmax_cross_entropy(image, t), DML_ERROR_SHAPE,
+            "its target is i32 scalar; for logits of 5 x 4 x 2 it must be an input of i32 labels, one a row");
+    REFUSED(dml_softmax_cross_entropy(dml_input(graph, NULL, DML_F32), t), DML_ERROR_SHAPE,
+            "one row or more");
+    REFUSED(dml_softmax_cross_entropy(w, t), DML_ERROR_SHAPE, "logits");
+    REFUSED(dml_softmax_cross_entropy(row, bias), DML_ERROR_SHAPE, "its target is f32 4 for the whole batch");
+    REFUSED(dml_softmax_cross_entropy(row, dml_input(graph, "t2", DML_I32, 2)), DML_ERROR_SHAPE,
+            "target is i32 2");
     REFUSED(dml_softmax_cross_entropy(t, t), DML_ERROR_SHAPE, "logits");
+    REFUSED(dml_softmax_cross_entropy(NULL, t), DML_ERROR_ARGUMENT, "input 1 of 2 is NULL");
     REFUSED(dml_mean_squared_error(row, image), DML_ERROR_SHAPE, "f32 6 and f32 5 x 4 x 2");
+    REFUSED(dml_mean_squared_error(w, row), DML_ERROR_SHAPE, "for the whole batch");
     REFUSED(dml_mean_squared_error(t, t), DML_ERROR_SHAPE, "i32");
+    REFUSED(dml_mean_squared_error(row, NULL), DML_ERROR_ARGUMENT, "input 2 of 2 is NULL");
+    dml_close(context);
+}
+
+#define REFUSED_LOSS(builder, a, b, status, words, ...)                                                      \
+    REFUSED(builder(a, b, &(dml_loss_options){ __VA_ARGS__ }), status, words)
+#define REFUSED_ENTROPY(a, b, status, words, ...)                                                            \
+    REFUSED(dml_softmax_cross_entropy_with(a, b, &(dml_cross_entropy_options){ __VA_ARGS__ }), status, words)
+
+static void bad_losses(void)
+{
+    static const float of_class[6] = { 1, 1, 0, 1, 1, -1 }, nan_class[6] = { 0, NAN, 0, 0, 0, 0 };
+    open_graph();
+    dml_node *image = input(3, 5, 4, 2), *row = input(1, 6, 0, 0), *t = dml_input(graph, "t", DML_I32);
+    dml_node *t5 = dml_input(graph, "t5", DML_I32, 5, 4), *five = input(1, 5, 0, 0),
+             *four = input(1, 4, 0, 0);
+    REFUSED_LOSS(dml_huber, row, row, DML_ERROR_ARGUMENT, "huber: its delta is -1", .delta = -1);
+    REFUSED_LOSS(dml_huber, row, row, DML_ERROR_ARGUMENT, "huber: its delta is inf", .delta = INFINITY);
+    REFUSED_LOSS(dml_huber, row, row, DML_ERROR_ARGUMENT, "no option 'beta'", .beta = 1);
+    REFUSED_LOSS(dml_smooth_l1, row, row, DML_ERROR_ARGUMENT, "no option 'delta'", .delta = 1);
+    REFUSED_LOSS(dml_binary_cross_entropy, row, row, DML_ERROR_ARGUMENT, "pos_weight is nan",
+                 .pos_weight = NAN);
+    REFUSED_LOSS(dml_mean_absolute_error, row, row, DML_ERROR_ARGUMENT, "no option 'squared'",
+                 .squared = true);
+    REFUSED_LOSS(dml_hinge, row, row, DML_ERROR_ARGUMENT, "its reduction is 7",
+                 .reduction = (dml_loss_reduction)7);
+    REFUSED_LOSS(dml_kl_divergence, image, image, DML_ERROR_SHAPE,
+                 "its sample weights are f32 4; of losses of 5 x 4 x 2", .sample_weights = four);
+    REFUSED_LOSS(dml_kl_divergence, image, image, DML_ERROR_SHAPE, "f32 5 x 4 x 2", .sample_weights = image);
+    REFUSED_LOSS(dml_hinge, row, row, DML_ERROR_SHAPE, "its sample weights are i32", .sample_weights = t);
+    REFUSED_LOSS(dml_hinge, row, row, DML_ERROR_SHAPE, "for the whole batch",
+                 .sample_weights = parameter(1, 6, 0));
+    REFUSED_ENTROPY(row, t, DML_ERROR_ARGUMENT, "label smoothing is 1.5", .label_smoothing = 1.5f);
+    REFUSED_ENTROPY(row, t, DML_ERROR_ARGUMENT, "label smoothing is nan", .label_smoothing = NAN);
+    REFUSED_ENTROPY(row, t, DML_ERROR_ARGUMENT, "weight of class 5 is -1", .class_weights = of_class);
+    REFUSED_ENTROPY(row, t, DML_ERROR_ARGUMENT, "weight of class 1 is nan", .class_weights = nan_class);
+    REFUSED_ENTROPY(row, row, DML_ERROR_ARGUMENT, "label 3 is to be ignored", .ignores = true,
+                    .ignore_index = 3);
+    REFUSED_ENTROPY(row, t, DML_ERROR_ARGUMENT, "its reduction is -1", .reduction = (dml_loss_reduction)-1);
+    REFUSED_ENTROPY(image, t5, DML_ERROR_SHAPE, "its sample weights are f32 4", .sample_weights = four);
+    REFUSED_ENTROPY(row, t, DML_ERROR_SHAPE, "its sample weights are f32 6", .sample_weights = row);
+    REFUSED_ENTROPY(NULL, t, DML_ERROR_ARGUMENT, "input 1 of 2", .class_weights = of_class);
+    REFUSED_ENTROPY(parameter(0, 0, 0), t, DML_ERROR_SHAPE, "one row or more", .class_weights = of_class);
+    dml_clear_error(context);
+    CHECK(dml_softmax_cross_entropy_with(image, t5, &(dml_cross_entropy_options){ .sample_weights = five }));
+    CHECK(dml_kl_divergence(NULL, NULL, NULL) == NULL &&
+          dml_softmax_cross_entropy_with(NULL, NULL, NULL) == NULL);
+    CHECK_INT(dml_status_of(context), DML_OK);
     dml_close(context);
 }
 
@@ -527,6 +582,7 @@ int main(void)
     RUN(initial_values);
     RUN(bad_leaves);
     RUN(bad_shapes);
+    RUN(bad_losses);
     RUN(bad_windows);
     RUN(bad_weights);
     RUN(initial_values_of_the_callers);

@@ -261,12 +261,12 @@ static void bytes_to_predict(void)
 static bool value_in_place(const dml_program *p, const dml_node *node)
 {
     const dml__slot *slot = &p->slot[p->slot_of_node[node->index]];
-    return slot->value_at != p->slot_of_node[node->index];
+    return slot->value_at != 3 * p->slot_of_node[node->index];
 }
 static bool gradient_in_place(const dml_program *p, const dml_node *input)
 {
     const dml__slot *slot = &p->slot[p->slot_of_node[input->index]];
-    return slot->gradient_at != p->slot_of_node[input->index];
+    return slot->gradient_at != 3 * p->slot_of_node[input->index] + 1;
 }
 
 static dml_program *train(dml_node *output)
@@ -392,10 +392,42 @@ static void disjoint_is_disjoint(void)
     dml_close(context);
 }
 
+/* The logits' gradient takes the place of the logits, unless they are read later, or their gradient is
+   written before. */
+static void gradients_over_logits(void)
+{
+    dml_context *context = dml_open(NULL);
+    dml_graph *g = dml_graph_create(context);
+    dml_node *x = dml_input(g, NULL, DML_F32, 5), *labels = dml_input(g, NULL, DML_I32);
+    dml_node *plain = dml_dense(x, WIDTH), *read = dml_sigmoid(dml_dense(x, WIDTH));
+    dml_node *chain = dml_affine(dml_dense(x, WIDTH), 2, 0);
+    dml_node *target = dml_input(g, NULL, DML_F32, WIDTH);
+    const dml_program_options training = { .batch = BATCH, .training = true };
+    dml_program *p = dml_compile(dml_softmax_cross_entropy(plain, labels), &training);
+    CHECK(gradient_in_place(p, plain));
+    const dml__slot *slot = &p->slot[p->slot_of_node[plain->index]];
+    CHECK(slot->gradient == slot->value);
+    p = dml_compile(dml_softmax_cross_entropy_with(plain, target, NULL), &training);
+    CHECK(gradient_in_place(p, plain));
+    p = dml_compile(dml_softmax_cross_entropy_with(plain, plain, NULL), &training);
+    CHECK(!gradient_in_place(p, plain));
+    p = dml_compile(
+        dml_add(dml_softmax_cross_entropy(plain, labels), dml_softmax_cross_entropy(plain, labels)),
+        &training);
+    CHECK(!gradient_in_place(p, plain));
+    p = dml_compile(dml_softmax_cross_entropy(read, labels), &training);
+    CHECK(!gradient_in_place(p, read));
+    p = dml_compile(dml_softmax_cross_entropy(chain, labels), &training);
+    CHECK(gradient_in_place(p, chain) && gradient_in_place(p, chain->input[0])); /* which goes on there */
+    CHECK_STRING(dml_error(context), "");
+    dml_close(context);
+}
+
 int main(void)
 {
     RUN(bytes_to_predict);
     RUN(values_to_train);
+    RUN(gradients_over_logits);
     RUN(relu_with_its_product);
     RUN(relu_with_its_neighbours);
     RUN(disjoint_is_disjoint);

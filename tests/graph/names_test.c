@@ -416,8 +416,25 @@ static void descriptions_and_flops(void)
                                 dml_equal(x, one),    dml_less(x, x),    dml_less_equal(x, one),
                                 dml_not_equal(one, x) };
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) check_says(pairs[i], "", 8 * 7 * 3);
-    check_says(dml_softmax_cross_entropy(r, t), "", 4 * 3);
-    check_says(dml_mean_squared_error(x, x), "", 3 * 8 * 7 * 3);
+    check_says(dml_softmax_cross_entropy(r, t), "", 3 * 3);
+    const float of_class[3] = { 1, 2, 3 };
+    check_says(dml_softmax_cross_entropy_with(r, t,
+                                              &(dml_cross_entropy_options){ .reduction = DML_LOSS_SUM,
+                                                                            .label_smoothing = 0.5f,
+                                                                            .class_weights = of_class,
+                                                                            .ignores = true,
+                                                                            .ignore_index = -1 }),
+               "sum, weighted classes, smoothing 0.5, ignores -1", 6 * 3);
+    check_says(dml_mean_squared_error(x, x), "mean", 2 * 8 * 7 * 3);
+    const dml_loss_options sum = { .reduction = DML_LOSS_SUM, .sample_weights = row("weights") };
+    check_says(dml_mean_absolute_error(r, r, &sum), "sum, weighted", 2 * 3);
+    check_says(dml_huber(r, r, &(dml_loss_options){ .delta = 2 }), "mean, delta 2", 2 * 3);
+    check_says(dml_smooth_l1(r, r, &(dml_loss_options){ .beta = 2 }), "mean, delta 2, smooth L1", 2 * 3);
+    check_says(dml_binary_cross_entropy(r, r, &(dml_loss_options){ .pos_weight = 2 }), "mean, pos_weight 2",
+               2 * 3);
+    check_says(dml_hinge(r, r, NULL), "mean", 2 * 3);
+    check_says(dml_hinge(r, r, &(dml_loss_options){ .squared = true }), "mean", 2 * 3);
+    check_says(dml_kl_divergence(r, r, NULL), "mean", 2 * 3);
     const dml__op *op;
     for (int i = 0; (op = dml__op_at(i)) != NULL; i++) { /* none was left out */
         bool found = false;

@@ -199,27 +199,7 @@ static void reference_slice2d(const dml_node *node, int rows, double *const *in,
                         in[0][((r * d[0] + h) * d[1] + w) * d[2] + c];
 }
 
-static void reference_softmax_cross_entropy(const dml_node *node, int rows, double *const *in, double *out)
-{
-    const int classes = node->input[0]->shape.dims[0];
-    double total = 0;
-    for (int r = 0; r < rows; r++) {
-        const double *logits = in[0] + r * classes;
-        double largest = logits[0], sum = 0;
-        for (int c = 1; c < classes; c++) largest = logits[c] > largest ? logits[c] : largest;
-        for (int c = 0; c < classes; c++) sum += exp(logits[c] - largest);
-        total += log(sum) + largest - logits[(int)in[1][r]];
-    }
-    *out = total / rows;
-}
-
-static void reference_mean_squared_error(const dml_node *node, int rows, double *const *in, double *out)
-{
-    const size_t n = reference_count(node->input[0], rows);
-    double total = 0;
-    for (size_t i = 0; i < n; i++) total += (in[0][i] - in[1][i]) * (in[0][i] - in[1][i]);
-    *out = total / (double)n;
-}
+#include "reference_loss.h"
 
 /* A row for each op. The tolerances are relative to the largest element of the tensor, a few units of f32's
    last place: sums of a few hundred products, and functions that the CPU approximates to within 1e-6. */
@@ -256,7 +236,13 @@ static const reference_row *reference_of(const char *op)
         { "concat", reference_move, 5e-7, 2e-6 },
         { "slice2d", reference_slice2d, 5e-7, 2e-6 },
         { "softmax_cross_entropy", reference_softmax_cross_entropy, 1e-6, 2e-6 },
-        { "mean_squared_error", reference_mean_squared_error, 5e-7, 2e-6 },
+        { "squared_error", reference_element_loss, 1e-6, 3e-6 },
+        { "absolute_error", reference_element_loss, 1e-6, 3e-6 },
+        { "huber", reference_element_loss, 1e-6, 3e-6 },
+        { "binary_cross_entropy", reference_element_loss, 1e-6, 3e-6 },
+        { "hinge", reference_element_loss, 1e-6, 3e-6 },
+        { "squared_hinge", reference_element_loss, 1e-6, 3e-6 },
+        { "kl_divergence", reference_element_loss, 1e-6, 3e-6 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (strcmp(rows[i].op, op) == 0) return &rows[i];

@@ -331,12 +331,50 @@ static void every_isa(void)
     kernel_each_isa(all);
 }
 
+/* Sums of values that are not kept, weighed or not, and gradients whose dy is repeated. */
+static void totals(void)
+{
+    static const size_t sizes[] = { 1, 7, 300, 70001 };
+    for (int s = 0; s < 4; s++)
+        for (int weighted = 0; weighted < 2; weighted++) {
+            const size_t n = sizes[s], each = n % 7 == 0 ? 7 : 1;
+            const size_t result[2] = { n / each, each }, operand[2] = { n / each, 1 }, one[2] = { 1, 1 };
+            const dml__broadcast layout = dml__broadcast_of(2, result, weighted ? operand : one);
+            operands o = open_operands(DML__FORMULA_squared_error, n);
+            float *weights = kernel_array(n, &seed), *got = kernel_array(n, &seed),
+                  *want = kernel_array(n, &seed);
+            double exact = 0, size = 0;
+            for (size_t i = 0; i < n; i++) {
+                const double e = (double)o.in[0][i] - (double)o.in[1][i];
+                exact += e * e * (weighted ? (double)weights[i / each] : 1);
+                size += e * e * (weighted ? fabs((double)weights[i / each]) : 1);
+                o.dy[i] = weights[weighted ? i / each : 0];
+            }
+            const float beta[DML__FORMULA_GRADIENTS] = { 0, 0 };
+            float *const to_want[DML__FORMULA_GRADIENTS] = { want, NULL };
+            float *const to_got[DML__FORMULA_GRADIENTS] = { got, NULL };
+            dml__formula_backward(NULL, &o.call, NULL, o.dy, to_want, beta);
+            o.call.repeated_dy = &layout;
+            const double total = dml__formula_total(NULL, &o.call, weighted ? weights : NULL, &layout);
+            CHECK_NEAR(total, exact, 3e-6 * size);
+            for (int p = 0; p < KERNEL_POOLS; p++) {
+                CHECK(dml__formula_total(kernel_pools[p], &o.call, weighted ? weights : NULL, &layout) ==
+                      total);
+                dml__formula_backward(kernel_pools[p], &o.call, NULL, weights, to_got, beta);
+                CHECK(kernel_same(got, want, n));
+            }
+            kernel_free(weights), kernel_free(got), kernel_free(want);
+            close_operands(&o);
+        }
+}
+
 int main(void)
 {
     kernel_pools_open();
     RUN(every_isa);
     RUN(large_outputs);
     RUN(three_sums);
+    RUN(totals);
     kernel_pools_close();
     return test_report("kernels/formula");
 }

@@ -1,0 +1,89 @@
+/* What losses do at their edges: labels that are ignored or out of range, and means over nothing. Their
+   values and gradients are in ops_test, what they refuse in graph/graph_test. */
+#include "ops/op_loss.h"
+
+#include "ops/op_arithmetic.h"
+#include "ops/op_dense.h"
+#include "graph/weights.h"
+#include "train/trainer.h"
+
+#include "../graph/subject.h"
+
+enum { ROWS = 3, WORDS = 2, CLASSES = 5, WIDTH = 2 };
+
+static void labels_out_of_range(void)
+{
+    dml_context *context = open_here(&(dml_options){ .threads = 1 });
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *x = dml_input(graph, "x", DML_F32, WORDS, WIDTH),
+             *label = dml_input(graph, "label", DML_I32, WORDS);
+    dml_node *logits = dml_dense(x, CLASSES);
+    const dml_cross_entropy_options ignores = { .ignores = true, .ignore_index = -100 };
+    dml_node *loss = dml_softmax_cross_entropy_with(logits, label, &ignores);
+    dml_node *strict = dml_softmax_cross_entropy(logits, label);
+    dml_program *both = dml_compile(dml_add(loss, strict), &(dml_program_options){ .batch = ROWS });
+    dml_trainer *trainer =
+        dml_trainer_create(loss, &(dml_trainer_options){ .batch = ROWS, .optimizer = dml_sgd(0.1f, 0) });
+    CHECK_STRING(dml_error(context), "");
+    static const float numbers[ROWS * WORDS * WIDTH] = { 1, -1, 0.5f, 2, -2, 1, 0, 1, 1, 0, 3, -1 };
+    float w[CLASSES * WIDTH], after[CLASSES * WIDTH], got;
+    int32_t index[ROWS * WORDS] = { 0, 4, -100, 2, 1, 3 };
+    dml_node *weight = dml_graph_find(graph, "dense_1.weight");
+    CHECK_INT(dml_program_run(both, ROWS, DML_INPUTS(numbers, index), &got), DML_ERROR_ARGUMENT);
+    CHECK_CONTAINS(dml_error(context), "input 'label': sample 1 of the batch is -100, it must be in 0 .. 4");
+    dml_clear_error(context);
+    CHECK_INT(dml_trainer_step(trainer, ROWS, DML_INPUTS(numbers, index), &got), DML_OK);
+    CHECK(got > 0);
+    CHECK_INT(dml_parameter_read(weight, w, CLASSES * WIDTH), DML_OK);
+    static const int32_t bad[] = { 5, -1, INT32_MAX, INT32_MIN };
+    for (int i = 0; i < 4; i++) {
+        index[3] = bad[i];
+        CHECK_INT(dml_trainer_step(trainer, ROWS, DML_INPUTS(numbers, index), &got), DML_ERROR_ARGUMENT);
+        CHECK_CONTAINS(dml_error(context), "it must be in 0 .. 4, or -100");
+        dml_clear_error(context);
+        CHECK_INT(dml_parameter_read(weight, after, CLASSES * WIDTH), DML_OK);
+        CHECK(memcmp(w, after, sizeof w) == 0);
+    }
+    for (int i = 0; i < ROWS * WORDS; i++) index[i] = -100;
+    CHECK_INT(dml_trainer_step(trainer, ROWS, DML_INPUTS(numbers, index), &got), DML_OK);
+    CHECK(got == 0);
+    CHECK_INT(dml_parameter_read(weight, after, CLASSES * WIDTH), DML_OK);
+    CHECK(memcmp(w, after, sizeof w) == 0);
+    dml_close(context);
+}
+EACH_BACKEND(labels_out_of_range)
+
+/* A mean over nothing is 0, with gradients of 0. */
+static void nothing_counts(void)
+{
+    static const float zeros[ROWS] = { 0, 0, 0 }, x[ROWS * WIDTH] = { 1, 2, 3, -1, -2, -3 };
+    for (int which = 0; which < 2; which++) {
+        dml_context *context = open_here(&(dml_options){ .threads = 1 });
+        dml_graph *graph = dml_graph_create(context);
+        dml_node *h = dml_dense(dml_input(graph, "x", DML_F32, WIDTH), WIDTH);
+        dml_node *weights = dml_input(graph, "weights", DML_F32), *t = dml_input(graph, "t", DML_F32, WIDTH);
+        const dml_loss_options of_elements = { .sample_weights = weights };
+        const dml_cross_entropy_options of_rows = { .sample_weights = weights };
+        dml_node *loss = which ? dml_softmax_cross_entropy_with(h, t, &of_rows)
+                               : dml_mean_squared_error_with(h, t, &of_elements);
+        dml_program *p = dml_compile(loss, &(dml_program_options){ .batch = ROWS, .training = true });
+        CHECK_MESSAGE(p, "%s", dml_error(context));
+        const size_t n = dml_graph_trained_count(graph);
+        float *g = (float *)malloc(n * sizeof *g), got = NAN;
+        poison(context, p->arena);
+        CHECK_INT(program_train(p, ROWS, (const void *[]){ x, zeros, x }, 3, NULL, &got), DML_OK);
+        CHECK(got == 0);
+        read_floats(context, g, p->g, n);
+        for (size_t i = 0; i < n; i++) CHECK(g[i] == 0);
+        free(g);
+        dml_close(context);
+    }
+}
+EACH_BACKEND(nothing_counts)
+
+int main(void)
+{
+    RUN_EACH(labels_out_of_range);
+    RUN_EACH(nothing_counts);
+    return test_report("ops/op_loss");
+}
