@@ -32,6 +32,8 @@
     X(sum_rows, 16, 1)                                                                                       \
     X(mean, 1, 1)                                                                                            \
     X(argmax, 16, 1)                                                                                         \
+    X(reduce_axis, 16, 1)                                                                                    \
+    X(reduce_axis_backward, 256, 1)                                                                          \
     X(softmax_cross_entropy_forward, 16, 1)                                                                  \
     X(softmax_cross_entropy_backward, 256, 1)                                                                \
     X(mse_forward, 1, 1)                                                                                     \

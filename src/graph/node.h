@@ -26,6 +26,7 @@ struct dml_node {
     dml_node *input[DML__MAX_INPUTS];
     void *attributes; /* the op's own */
     int limit;        /* an op that indexes: the values of its i32 input must be in 0 .. limit - 1; 0: any */
+    int below;        /* an op that makes i32: its values are in 0 .. below - 1 */
     /* parameter: */
     dml_initializer init;
     bool used, frozen; /* by some op; gets no gradient */

@@ -154,7 +154,7 @@ DML_API float dml_softmax_cross_entropy_forward(dml_pool *pool, size_t rows, siz
     job.row_loss = row_loss;
     const int tasks = (int)dml__divide_up(rows, dml__items_per_task(classes));
     dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__softmax_task, &job);
-    return dml_sum(pool, rows, row_loss) / (float)rows;
+    return dml_sum_all(pool, rows, row_loss) / (float)rows;
 }
 
 /* out = scale (p - onehot(label)) + beta out for the rows of one task: first as if there were no labels,

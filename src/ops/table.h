@@ -24,6 +24,12 @@
     X(slice)                                                                                                 \
     X(pad)                                                                                                   \
     X(concat)                                                                                                \
+    X(sum)                                                                                                   \
+    X(mean)                                                                                                  \
+    X(max)                                                                                                   \
+    X(min)                                                                                                   \
+    X(norm)                                                                                                  \
+    X(argmax)                                                                                                \
     X(slice2d)                                                                                               \
     X(softmax_cross_entropy)                                                                                 \
     X(mean_squared_error)

@@ -738,6 +738,8 @@ static void test_argmax(void)
     }
 }
 
+#include "reduce_cases.h"
+
 static void softmax_case(size_t rows, size_t classes, float beta)
 {
     const size_t n = rows * classes;

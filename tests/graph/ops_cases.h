@@ -11,6 +11,7 @@
 #include "ops/op_loss.h"
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
+#include "ops/op_reduce.h"
 #include "ops/op_sample_norm.h"
 #include "ops/op_shape.h"
 #include "ops/op_slice2d.h"
@@ -705,6 +706,66 @@ static dml_node *mse_parameters(dml_graph *g)
     return dml_mean_squared_error(parameter(g, 2, 3, 5), parameter(g, 2, 3, 5));
 }
 
+/* Each reduction over one axis, several, and some that aren't neighbours; of a parameter; and kept. */
+#define REDUCE_CASES(name, call)                                                                             \
+    static dml_node *name##_last(dml_graph *g)                                                               \
+    {                                                                                                        \
+        dml_node *x = row(g, 37);                                                                            \
+        const dml_shape axes = dml_shape_of(-1);                                                             \
+        const bool keep = true;                                                                              \
+        return dml_mul(x, call);                                                                             \
+    }                                                                                                        \
+    static dml_node *name##_first(dml_graph *g)                                                              \
+    {                                                                                                        \
+        dml_node *x = image(g, 5, 3, 4);                                                                     \
+        const dml_shape axes = dml_shape_of(0);                                                              \
+        const bool keep = false;                                                                             \
+        return dml_add(call, dml_slice(x, 0, 0, 1));                                                         \
+    }                                                                                                        \
+    static dml_node *name##_apart(dml_graph *g)                                                              \
+    {                                                                                                        \
+        dml_node *x = image(g, 4, 3, 5);                                                                     \
+        const dml_shape axes = dml_shape_of(2, -3);                                                          \
+        const bool keep = true;                                                                              \
+        return dml_add(call, x);                                                                             \
+    }                                                                                                        \
+    static dml_node *name##_all(dml_graph *g)                                                                \
+    {                                                                                                        \
+        dml_node *x = image(g, 3, 4, 5), *all;                                                               \
+        const dml_shape axes = dml_all_axes();                                                               \
+        const bool keep = false;                                                                             \
+        all = call;                                                                                          \
+        x = parameter(g, 2, 7, 9);                                                                           \
+        return dml_mul(row(g, 3), dml_add(all, call));                                                       \
+    }
+REDUCE_CASES(sum, dml_sum(x, axes, keep))
+REDUCE_CASES(mean, dml_mean(x, axes, keep))
+REDUCE_CASES(max, dml_max(x, axes, keep))
+REDUCE_CASES(min, dml_min(x, axes, keep))
+REDUCE_CASES(norm, dml_norm(x, 2, axes, keep))
+static dml_node *norm_of_sizes(dml_graph *g)
+{
+    dml_node *x = image(g, 3, 4, 5);
+    return dml_add(dml_norm(x, 1, dml_shape_of(1, 2), true), dml_norm(x, INFINITY, dml_shape_of(0), true));
+}
+/* Many columns, and more elements than fit into a strip. */
+static dml_node *sum_wide(dml_graph *g)
+{
+    dml_node *x = dml_reshape(row(g, 1400), dml_shape_of(4, 350));
+    return dml_add(dml_norm(x, 2, dml_shape_of(0), false),
+                   dml_add(dml_max(x, dml_shape_of(0), false), dml_sum(x, dml_shape_of(0), false)));
+}
+/* Which must be in range by themselves. */
+static dml_node *argmax_looked_up(dml_graph *g)
+{
+    dml_node *x = image(g, 4, 3, 5);
+    dml_node *a = dml_embedding(dml_argmax(x, -1, false), 5, 2);
+    dml_node *b = dml_embedding(dml_argmax(x, 0, true), 6, 2),
+             *c = dml_embedding(dml_argmin(x, 1, false), 3, 2);
+    return dml_add(dml_add(dml_slice(a, 1, 0, 1), dml_sum(b, dml_shape_of(0, 1), true)),
+                   dml_slice(c, 1, 0, 1));
+}
+
 typedef struct test_case {
     const char *op;
     model model;
@@ -798,6 +859,29 @@ static const test_case cases[] = {
     CASE(concat, concat_channels, 3),
     CASE(concat, concat_many, 2),
     CASE(concat, concat_parameters, 2),
+    CASE(sum, sum_last, 5),
+    CASE(sum, sum_first, 3),
+    CASE(sum, sum_apart, 2),
+    CASE(sum, sum_all, 3),
+    CASE(mean, mean_last, 5),
+    CASE(mean, mean_first, 3),
+    CASE(mean, mean_apart, 2),
+    CASE(mean, mean_all, 3),
+    CASE(max, max_last, 5),
+    CASE(max, max_first, 3),
+    CASE(max, max_apart, 2),
+    CASE(max, max_all, 3),
+    CASE(min, min_last, 5),
+    CASE(min, min_first, 3),
+    CASE(min, min_apart, 2),
+    CASE(min, min_all, 3),
+    CASE(norm, norm_last, 5),
+    CASE(norm, norm_first, 3),
+    CASE(norm, norm_apart, 2),
+    CASE(norm, norm_all, 3),
+    CASE(norm, norm_of_sizes, 3),
+    CASE(sum, sum_wide, 2),
+    CASE(argmax, argmax_looked_up, 3),
     CASE(slice2d, slice_nothing, 2),
     CASE(slice2d, slice_part, 3),
     CASE(slice2d, slice_padded, 2),

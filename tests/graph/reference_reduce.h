@@ -1,0 +1,38 @@
+/* reference_reduce.h: reductions in float64; included by reference_ops.h. */
+#ifndef DML_TESTS_GRAPH_REFERENCE_REDUCE_H
+#define DML_TESTS_GRAPH_REFERENCE_REDUCE_H
+
+#include "ops/op_reduce_internal.h"
+
+/* For each result, all elements of the sample are looked through for those that are its own. */
+static void reference_reduce(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const dml__reduced_axes *o = (const dml__reduced_axes *)node->attributes;
+    const dml_node *x = node->input[0];
+    const char *op = node->op->name;
+    size_t inner = 1, n = 1;
+    const size_t each = dml_shape_count(&x->shape), results = dml_shape_count(&node->shape);
+    for (int i = 0; i < x->shape.ndim; i++) {
+        if (i >= o->first + o->count) inner *= (size_t)x->shape.dims[i];
+        if (i >= o->first && i < o->first + o->count) n *= (size_t)x->shape.dims[i];
+    }
+    const size_t samples = node->batched ? (size_t)rows : 1;
+    CHECK(results * n == each);
+    for (size_t r = 0; r < samples * results; r++) {
+        double sum = 0, sizes = 0, squares = 0, largest = -HUGE_VAL, smallest = HUGE_VAL, place = 0;
+        for (size_t k = 0; k < n; k++) {
+            const double v = in[0][(r / inner * n + k) * inner + r % inner];
+            sum += v, sizes += fabs(v), squares += v * v;
+            if (v > largest) largest = v, place = (double)k;
+            if (v < smallest) smallest = v;
+        }
+        out[r] = strcmp(op, "sum") == 0    ? sum
+                 : strcmp(op, "mean") == 0 ? sum / (double)n
+                 : strcmp(op, "max") == 0  ? largest
+                 : strcmp(op, "min") == 0  ? smallest
+                 : strcmp(op, "norm") == 0 ? (o->kind == DML_REDUCE_NORM1 ? sizes : sqrt(squares))
+                                           : place;
+    }
+}
+
+#endif
