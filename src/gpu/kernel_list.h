@@ -34,6 +34,8 @@
     X(argmax, 16, 1)                                                                                         \
     X(reduce_axis, 16, 1)                                                                                    \
     X(reduce_axis_backward, 256, 1)                                                                          \
+    X(softmax_forward, 1, 1)                                                                                 \
+    X(softmax_backward, 1, 1)                                                                                \
     X(softmax_cross_entropy_forward, 16, 1)                                                                  \
     X(softmax_cross_entropy_backward, 256, 1)                                                                \
     X(mse_forward, 1, 1)                                                                                     \

@@ -12,6 +12,7 @@
 #include "gpu/pool2d.cl"
 #include "gpu/slice2d.cl"
 #include "gpu/reduce.cl"
+#include "gpu/softmax.cl"
 #include "gpu/update.cl"
 #include "gpu/norm.cl"
 #include "gpu/sample_norm.cl"

@@ -8,6 +8,7 @@
 #include "ops/op_activation.h"
 #include "ops/op_reduce_internal.h"
 #include "ops/op_shape.h"
+#include "ops/op_shape_internal.h"
 #include "ops/table.h"
 #include "kernels/reduce.h"
 
@@ -36,17 +37,15 @@ static dml_status dml__reduce_infer(dml_node *node)
 }
 
 /* The input as (outer, n, inner), of which the middle is reduced. */
-typedef struct dml__reduced_sizes {
-    size_t outer, n, inner;
-} dml__reduced_sizes;
-
-static dml__reduced_sizes dml__reduced_sizes_of(const dml_node *node, int rows)
+static dml__axis_sizes dml__reduced_sizes(const dml_node *node, int rows)
 {
     const dml__reduced_axes *o = dml__reduced_axes_of(node);
     const dml_node *x = node->input[0];
-    dml__reduced_sizes s = { x->batched ? (size_t)rows : 1, 1, 1 };
-    for (int i = 0; i < x->shape.ndim; i++)
-        *(i < o->first ? &s.outer : i < o->first + o->count ? &s.n : &s.inner) *= (size_t)x->shape.dims[i];
+    dml__axis_sizes s = dml__axis_sizes_of(x, o->first, rows);
+    for (int i = o->first + 1; i < o->first + o->count; i++) {
+        s.n *= (size_t)x->shape.dims[i];
+        s.inner /= (size_t)x->shape.dims[i];
+    }
     return s;
 }
 
@@ -67,7 +66,7 @@ enum { DML__REDUCE_TIES = DML_REDUCE_NORM2 + 1 }; /* the shared kernel's word */
 
 static dml_status dml__launch_reduce(const dml__run *run, const dml_node *node, int kind, dml_ref to)
 {
-    const dml__reduced_sizes s = dml__reduced_sizes_of(node, run->rows);
+    const dml__axis_sizes s = dml__reduced_sizes(node, run->rows);
     dml_launch launch = dml__launch("reduce_axis", s.outer * s.inner, 1);
     launch.buffer[0] = dml__value(run, node->input[0]);
     launch.buffer[1] = to;
@@ -82,7 +81,7 @@ static dml_status dml__launch_reduce(const dml__run *run, const dml_node *node, 
 
 static dml_status dml__reduce_op_forward(const dml__run *run, const dml_node *node)
 {
-    const dml__reduced_sizes s = dml__reduced_sizes_of(node, run->rows);
+    const dml__axis_sizes s = dml__reduced_sizes(node, run->rows);
     const dml_reduction kind = dml__reduced_axes_of(node)->kind;
     const bool ties = dml__is_extreme(node) && run->training && dml__wants_gradient(run, node, 0);
     if (!run->device->host_memory) {
@@ -109,7 +108,7 @@ static size_t dml__reduce_saved_bytes(const dml_node *node, int rows)
 
 static dml_status dml__reduce_op_backward(const dml__run *run, const dml_node *node)
 {
-    const dml__reduced_sizes s = dml__reduced_sizes_of(node, run->rows);
+    const dml__axis_sizes s = dml__reduced_sizes(node, run->rows);
     const dml_node *input = node->input[0];
     const dml_reduction kind = dml__reduced_axes_of(node)->kind;
     const bool reads = kind != DML_REDUCE_SUM, extreme = dml__is_extreme(node);
@@ -150,7 +149,7 @@ static dml_status dml__argmax_infer(dml_node *node)
 
 static dml_status dml__argmax_op_forward(const dml__run *run, const dml_node *node)
 {
-    const dml__reduced_sizes s = dml__reduced_sizes_of(node, run->rows); /* inner is 1 */
+    const dml__axis_sizes s = dml__reduced_sizes(node, run->rows); /* inner is 1 */
     if (run->device->host_memory) {
         dml_argmax_rows(run->pool, s.outer, s.n, dml__host_value(run, node->input[0]),
                         (int32_t *)dml__host(dml__value(run, node)));

@@ -30,6 +30,8 @@
     X(min)                                                                                                   \
     X(norm)                                                                                                  \
     X(argmax)                                                                                                \
+    X(softmax)                                                                                               \
+    X(log_softmax)                                                                                           \
     X(slice2d)                                                                                               \
     X(softmax_cross_entropy)                                                                                 \
     X(mean_squared_error)

@@ -51,4 +51,12 @@ CASES += [
     ("argmin", ties(2, 5, 2), [floats(5, 2)], lambda x, w: F.embedding(x.argmin(1, keepdim=True), w), [1, 0, 1, 0]),
 ]
 
+for name, f in ("softmax", F.softmax), ("log_softmax", F.log_softmax):
+    CASES += [
+        (name, floats(2, 3, 5), [], lambda x, f=f: f(x, -1), [0, 0, 1, -1]),
+        (name, floats(2, 4, 2, 3, scale=10), [], lambda x, f=f: f(x, 1), [0, 0, 1, 0]),
+        (name, floats(3, 9, scale=1e4), [], lambda x, f=f: f(x, 1), [0, 0, 1, 0]),
+        (name, floats(1, 2, 1), [], lambda x, f=f: f(x, 2), [0, 0, 1, 1]),
+    ]
+
 write("reduce", CASES)

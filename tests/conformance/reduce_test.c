@@ -1,6 +1,7 @@
-/* Reductions against what PyTorch computed. */
+/* Reductions and softmax against what PyTorch computed. */
 #include "ops/op_embedding.h"
 #include "ops/op_reduce.h"
+#include "ops/op_softmax.h"
 
 #include "conformance.h"
 #include "reduce_cases.h"
@@ -24,6 +25,8 @@ static dml_node *build(const conformance_case *c, dml_node *const *tensor)
     if (strcmp(c->name, "max") == 0) return dml_max(x, axes, keep);
     if (strcmp(c->name, "min") == 0) return dml_min(x, axes, keep);
     if (strcmp(c->name, "norm") == 0) return dml_norm(x, order, axes, keep);
+    if (strcmp(c->name, "softmax") == 0) return dml_softmax(x, axes.dims[0]);
+    if (strcmp(c->name, "log_softmax") == 0) return dml_log_softmax(x, axes.dims[0]);
     if (strcmp(c->name, "argmax") == 0)
         return dml_embedding_with(dml_argmax(x, axes.dims[0], keep), tensor[1]);
     if (strcmp(c->name, "argmin") == 0)

@@ -88,4 +88,58 @@ static void test_reduce_axis_backward(void)
     for (int kind = 0; kind < 5; kind++) reduce_case(reduce_shapes[2], kind, betas[1 + kind % 2]);
 }
 
+/* The last axis with 16 and with 256 items a row, and others. */
+static void softmax_axis_case(const int *shape, int logs, int lanes, float beta, bool backward)
+{
+    const size_t n = (size_t)shape[1], inner = (size_t)shape[2], rows = (size_t)shape[0] * inner,
+                 all = rows * n;
+    const size_t in_group = (size_t)(256 / lanes);
+    float *x = numbers(all), *y = output(all, 0), *dy = numbers(all), *dx = output(all, beta);
+    double *want = malloc(all * sizeof *want);
+    for (size_t i = 0; i < all; i++) x[i] = x[i] * 4 + 1e3f;
+    for (size_t i = 0; i < all; i++) {
+        const size_t first = i / inner / n * n * inner + i % inner;
+        double sum = 0, largest = -HUGE_VAL, products = 0;
+        for (size_t k = 0; k < n; k++) largest = fmax(largest, (double)x[first + k * inner]);
+        for (size_t k = 0; k < n; k++) sum += exp((double)x[first + k * inner] - largest);
+        for (size_t k = 0; k < n; k++)
+            products += (double)dy[first + k * inner] *
+                        (logs ? 1 : exp((double)x[first + k * inner] - largest) / sum);
+        const double p = exp((double)x[i] - largest) / sum, d = dy[i];
+        want[i] = logs ? log(p) : p;
+        y[i] = backward ? (float)want[i] : NAN;
+        if (backward) want[i] = (logs ? d - p * products : p * (d - products)) + kept(beta, dx[i]);
+    }
+    array ax = upload(x, all), ay = upload(y, all), ad = upload(dy, all), ag = upload(dx, all);
+    dml_launch launch = { .kernel = backward ? "softmax_backward" : "softmax_forward",
+                          .size = { rows / in_group + (rows % in_group != 0), 1 },
+                          .buffer = { at(ax), at(ay) },
+                          .integer = { (int)n, (int)inner, (int)rows, logs, lanes },
+                          .real = { beta } };
+    if (backward) launch.buffer[0] = at(ay), launch.buffer[1] = at(ad), launch.buffer[2] = at(ag);
+    launch_ok(launch);
+    download(ax, NULL), download(ay, y), download(ad, NULL), download(ag, dx);
+    check(launch.kernel, backward ? dx : y, want, all, backward ? 5 : 0.5);
+    free(x), free(y), free(dy), free(dx), free(want);
+}
+
+static void softmax_axis(bool backward)
+{
+    for (int s = quick; s < upto(REDUCE_SHAPES); s++)
+        for (int logs = 0; logs < 2; logs++) {
+            softmax_axis_case(reduce_shapes[s], logs, 16, betas[s % BETAS], backward);
+            if (reduce_shapes[s][2] == 1) softmax_axis_case(reduce_shapes[s], logs, 256, 0, backward);
+        }
+}
+
+static void test_softmax_forward(void)
+{
+    softmax_axis(false);
+}
+
+static void test_softmax_backward(void)
+{
+    softmax_axis(true);
+}
+
 #endif

@@ -16,6 +16,7 @@
 #include "ops/op_sample_norm.h"
 #include "ops/op_shape.h"
 #include "ops/op_slice2d.h"
+#include "ops/op_softmax.h"
 #include "ops/table.h"
 #include "graph/weights.h"
 
@@ -374,6 +375,8 @@ static void descriptions_and_flops(void)
     check_says(dml_min(x, dml_shape_of(1), false), "axis 1", 0);
     check_says(dml_norm(r, 2, dml_all_axes(), false), "order 2, axis 0", 2 * 3);
     check_says(dml_argmax(x, -1, false), "axis 2", 0);
+    check_says(dml_softmax(x, -1), "axis 2", 4 * 8 * 7 * 3);
+    check_says(dml_log_softmax(x, 0), "axis 0", 4 * 8 * 7 * 3);
     check_says(dml_dense(r, 7), "", 2 * 3 * 7 + 7);
     dml_node *w = dml_parameter(graph, "w", dml_init_constant(0), 4, 3);
     check_says(dml_dense_with(r, w, NULL), "", 2 * 3 * 4);

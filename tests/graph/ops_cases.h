@@ -15,6 +15,7 @@
 #include "ops/op_sample_norm.h"
 #include "ops/op_shape.h"
 #include "ops/op_slice2d.h"
+#include "ops/op_softmax.h"
 #include "graph/weights.h"
 
 #include "subject.h"
@@ -766,6 +767,24 @@ static dml_node *argmax_looked_up(dml_graph *g)
                    dml_slice(c, 1, 0, 1));
 }
 
+#define SOFTMAX_CASES(name)                                                                                  \
+    static dml_node *name##_row(dml_graph *g)                                                                \
+    {                                                                                                        \
+        dml_node *h = row(g, 37);                                                                            \
+        return dml_add(dml_##name(dml_##name(dml_tanh(h), 0), -1), h);                                       \
+    }                                                                                                        \
+    static dml_node *name##_middle(dml_graph *g)                                                             \
+    {                                                                                                        \
+        dml_node *x = image(g, 4, 3, 5);                                                                     \
+        return dml_add(dml_##name(x, 1), dml_mul(dml_##name(x, -3), x));                                     \
+    }                                                                                                        \
+    static dml_node *name##_parameter(dml_graph *g)                                                          \
+    {                                                                                                        \
+        return dml_dense_with(row(g, 9), dml_##name(parameter(g, 2, 7, 9), -1), NULL);                       \
+    }
+SOFTMAX_CASES(softmax)
+SOFTMAX_CASES(log_softmax)
+
 typedef struct test_case {
     const char *op;
     model model;
@@ -882,6 +901,12 @@ static const test_case cases[] = {
     CASE(norm, norm_of_sizes, 3),
     CASE(sum, sum_wide, 2),
     CASE(argmax, argmax_looked_up, 3),
+    CASE(softmax, softmax_row, 5),
+    CASE(softmax, softmax_middle, 3),
+    CASE(softmax, softmax_parameter, 2),
+    CASE(log_softmax, log_softmax_row, 5),
+    CASE(log_softmax, log_softmax_middle, 3),
+    CASE(log_softmax, log_softmax_parameter, 2),
     CASE(slice2d, slice_nothing, 2),
     CASE(slice2d, slice_part, 3),
     CASE(slice2d, slice_padded, 2),

@@ -1,4 +1,4 @@
-/* reference_reduce.h: reductions in float64; included by reference_ops.h. */
+/* reference_reduce.h: reductions and softmax in float64; included by reference_ops.h. */
 #ifndef DML_TESTS_GRAPH_REFERENCE_REDUCE_H
 #define DML_TESTS_GRAPH_REFERENCE_REDUCE_H
 
@@ -32,6 +32,22 @@ static void reference_reduce(const dml_node *node, int rows, double *const *in, 
                  : strcmp(op, "min") == 0  ? smallest
                  : strcmp(op, "norm") == 0 ? (o->kind == DML_REDUCE_NORM1 ? sizes : sqrt(squares))
                                            : place;
+    }
+}
+
+static void reference_softmax(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const int axis = *(const int *)node->attributes, n = node->shape.dims[axis];
+    const size_t each = dml_shape_count(&node->shape);
+    size_t inner = 1;
+    for (int i = axis + 1; i < node->shape.ndim; i++) inner *= (size_t)node->shape.dims[i];
+    for (size_t i = 0; i < each * (node->batched ? (size_t)rows : 1); i++) {
+        const double *x = in[0] + i / inner / (size_t)n * (size_t)n * inner + i % inner;
+        double sum = 0, largest = -HUGE_VAL;
+        for (int k = 0; k < n; k++) largest = fmax(largest, x[(size_t)k * inner]);
+        for (int k = 0; k < n; k++) sum += exp(x[(size_t)k * inner] - largest);
+        const double log_of = in[0][i] - largest - log(sum);
+        out[i] = strcmp(node->op->name, "softmax") == 0 ? exp(log_of) : log_of;
     }
 }
 

@@ -1,4 +1,5 @@
-/* What reductions refuse, the shapes they give, and what ops_test can't see: integers and shared gradients.
+/* What reductions and softmax refuse, the shapes they give, and what ops_test can't see: integers and shared
+ * gradients.
  */
 #include "ops/op_reduce.h"
 
@@ -8,6 +9,7 @@
 #include "graph/weights.h"
 #include "ops/op_embedding.h"
 #include "ops/op_shape.h"
+#include "ops/op_softmax.h"
 
 #include "../graph/backends.h"
 
@@ -77,6 +79,11 @@ static void refusals(void)
     REFUSED(dml_norm(x, 3, dml_shape_of(0), false), DML_ERROR_ARGUMENT, "of 'x' that of order 3 asked for");
     REFUSED(dml_norm(x, INFINITY, dml_shape_of(3), false), DML_ERROR_ARGUMENT, "of axes of 'abs_1'");
     REFUSED(dml_norm(x, NAN, dml_shape_of(0), false), DML_ERROR_ARGUMENT, "it takes 1, 2 and INFINITY");
+    CHECK(!dml_softmax(NULL, 0) && !dml_log_softmax(NULL, 0));
+    REFUSED(dml_softmax(x, 3), DML_ERROR_ARGUMENT,
+            "softmax 'softmax_1': axis 3 asked for, of an input of 4 x 5 x 6: it must be in -3 .. 2");
+    REFUSED(dml_log_softmax(x, -4), DML_ERROR_ARGUMENT, "log_softmax 'log_softmax_1': axis -4");
+    REFUSED(dml_softmax(t, 0), DML_ERROR_ARGUMENT, "its input is i32, it takes f32");
     REFUSED(dml_argmax(x, 3, false), DML_ERROR_ARGUMENT, "argmax: of axes");
     REFUSED(dml_argmin(x, -4, false), DML_ERROR_ARGUMENT, "argmax: of axes");
     REFUSED(dml_argmax(t, 0, false), DML_ERROR_ARGUMENT, "i32");
