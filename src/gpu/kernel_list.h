@@ -52,6 +52,8 @@
     X(embedding_forward, 256, 1)                                                                             \
     X(embedding_links, 256, 1)                                                                               \
     X(embedding_backward, 256, 1)                                                                            \
+    X(gather_forward, 256, 1)                                                                                \
+    X(gather_backward, 256, 1)                                                                               \
     X(dropout, 256, 1)                                                                                       \
     X(strided_pack, 256, 1)                                                                                  \
     X(strided_unpack, 256, 1)

@@ -17,6 +17,7 @@
 #include "gpu/norm.cl"
 #include "gpu/sample_norm.cl"
 #include "gpu/embedding.cl"
+#include "gpu/gather.cl"
 #include "gpu/dropout.cl"
 #include "gpu/strided.cl"
 

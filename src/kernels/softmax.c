@@ -128,7 +128,7 @@ DML__BODY void dml__softmax_forward_columns_body(bool logs, size_t n, size_t inn
 {
     float top[DML__SOFTMAX_COLUMNS], total[DML__SOFTMAX_COLUMNS];
     double sum[DML__SOFTMAX_COLUMNS];
-    dml__vf value;
+    dml__vf value = { 0 };
     for (size_t c = 0; c < DML__SOFTMAX_COLUMNS; c++) top[c] = -HUGE_VALF, total[c] = 0, sum[c] = 0;
     for (size_t k = 0; k < n; k++)
         for (size_t c = 0; c < width; c += DML__LANES) {
@@ -166,7 +166,7 @@ DML__BODY void dml__softmax_backward_columns_body(bool logs, size_t n, size_t in
 {
     float total[DML__SOFTMAX_COLUMNS];
     double sum[DML__SOFTMAX_COLUMNS];
-    dml__vf v, d, old, all;
+    dml__vf v = { 0 }, d = { 0 }, old = { 0 }, all;
     for (size_t c = 0; c < DML__SOFTMAX_COLUMNS; c++) total[c] = 0, sum[c] = 0;
     for (size_t k = 0; k < n; k++) {
         for (size_t c = 0; c < width; c += DML__LANES) {

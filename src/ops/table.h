@@ -32,6 +32,8 @@
     X(argmax)                                                                                                \
     X(softmax)                                                                                               \
     X(log_softmax)                                                                                           \
+    X(take)                                                                                                  \
+    X(gather)                                                                                                \
     X(slice2d)                                                                                               \
     X(softmax_cross_entropy)                                                                                 \
     X(mean_squared_error)

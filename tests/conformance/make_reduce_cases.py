@@ -59,4 +59,25 @@ for name, f in ("softmax", F.softmax), ("log_softmax", F.log_softmax):
         (name, floats(1, 2, 1), [], lambda x, f=f: f(x, 2), [0, 0, 1, 1]),
     ]
 
+def index(n, *shape):
+    return torch.randint(0, n, shape)
+
+
+def take(axis):
+    return lambda x, i: torch.stack([torch.index_select(a, axis, b) for a, b in zip(x, i)])
+
+
+def gather(axis):
+    return lambda x, i: torch.gather(x, axis + 1, i)
+
+
+CASES += [
+    ("take", [floats(2, 4, 3), index(4, 2, 6)], [], take(0), [0, 0, 1, 0]),
+    ("take", [floats(3, 2, 5), index(5, 3, 2)], [], take(1), [0, 0, 1, -1]),
+    ("take", [floats(1, 1), index(1, 1, 3)], [], take(0), [0, 0, 1, 0]),
+    ("gather", [floats(3, 5), index(5, 3, 2)], [], gather(0), [0, 0, 1, 0]),
+    ("gather", [floats(2, 3, 4), index(3, 2, 5, 4)], [], gather(0), [0, 0, 1, 0]),
+    ("gather", [floats(2, 2, 3, 2), index(3, 2, 2, 3, 2)], [], gather(1), [0, 0, 1, -2]),
+]
+
 write("reduce", CASES)

@@ -1,5 +1,6 @@
-/* Reductions and softmax against what PyTorch computed. */
+/* Reductions, softmax and gather against what PyTorch computed. */
 #include "ops/op_embedding.h"
+#include "ops/op_gather.h"
 #include "ops/op_reduce.h"
 #include "ops/op_softmax.h"
 
@@ -25,6 +26,8 @@ static dml_node *build(const conformance_case *c, dml_node *const *tensor)
     if (strcmp(c->name, "max") == 0) return dml_max(x, axes, keep);
     if (strcmp(c->name, "min") == 0) return dml_min(x, axes, keep);
     if (strcmp(c->name, "norm") == 0) return dml_norm(x, order, axes, keep);
+    if (strcmp(c->name, "take") == 0) return dml_take(x, tensor[1], axes.dims[0]);
+    if (strcmp(c->name, "gather") == 0) return dml_gather(x, tensor[1], axes.dims[0]);
     if (strcmp(c->name, "softmax") == 0) return dml_softmax(x, axes.dims[0]);
     if (strcmp(c->name, "log_softmax") == 0) return dml_log_softmax(x, axes.dims[0]);
     if (strcmp(c->name, "argmax") == 0)

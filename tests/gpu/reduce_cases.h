@@ -142,4 +142,54 @@ static void test_softmax_backward(void)
     softmax_axis(true);
 }
 
+/* outer, n, inner, m, group */
+static const int gather_shapes[][5] = {
+    { 1, 1, 1, 1, 1 }, { 6, 5, 7, 9, 2 }, { 4, 30, 1, 3, 4 }, { 30, 2, 5, 4, 1 }
+};
+enum { GATHER_SHAPES = sizeof gather_shapes / sizeof gather_shapes[0] };
+
+static void gather_case(const int *shape, int elements, float beta, bool backward)
+{
+    const size_t outer = (size_t)shape[0], n = (size_t)shape[1], inner = (size_t)shape[2],
+                 m = (size_t)shape[3];
+    const size_t nx = outer * n * inner, ny = outer * m * inner, to = backward ? nx : ny;
+    const size_t ni = elements ? ny : outer / (size_t)shape[4] * m;
+    int32_t *indices = malloc((ni + 1) * sizeof *indices);
+    float *x = numbers(backward ? ny : nx), *y = output(to, backward ? beta : 0);
+    double *want = malloc(to * sizeof *want);
+    for (size_t i = 0; i < ni; i++) indices[i] = (int32_t)(test_random(&seed) % n);
+    for (size_t i = 0; backward && i < nx; i++) want[i] = kept(beta, y[i]);
+    for (size_t i = 0; i < ny; i++) {
+        const size_t o = i / inner / m, j = i / inner % m;
+        const size_t k = (size_t)indices[elements ? i : o / (size_t)shape[4] * m + j];
+        const size_t place = (o * n + k) * inner + i % inner;
+        if (backward)
+            want[place] += (double)x[i];
+        else
+            want[i] = (double)x[place];
+    }
+    array ai = upload(indices, ni), ax = upload(x, backward ? ny : nx), ay = upload(y, to);
+    launch_ok((dml_launch){ .kernel = backward ? "gather_backward" : "gather_forward",
+                            .size = { to, 1 },
+                            .buffer = { at(ai), at(ax), at(ay) },
+                            .integer = { shape[1], shape[2], shape[3], shape[4], elements, (int)to },
+                            .real = { beta } });
+    download(ai, NULL), download(ax, NULL), download(ay, y);
+    check(backward ? "gather_backward" : "gather_forward", y, want, to, backward ? 5 : 0);
+    free(indices), free(x), free(y), free(want);
+}
+
+static void test_gather_forward(void)
+{
+    for (int s = quick; s < upto(GATHER_SHAPES); s++)
+        for (int elements = 0; elements < 2; elements++) gather_case(gather_shapes[s], elements, 0, false);
+}
+
+static void test_gather_backward(void)
+{
+    for (int s = quick; s < upto(GATHER_SHAPES); s++)
+        for (int elements = 0; elements < 2; elements++)
+            gather_case(gather_shapes[s], elements, betas[(s + elements) % BETAS], true);
+}
+
 #endif

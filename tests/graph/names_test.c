@@ -9,6 +9,7 @@
 #include "ops/op_dense.h"
 #include "ops/op_dropout.h"
 #include "ops/op_embedding.h"
+#include "ops/op_gather.h"
 #include "ops/op_loss.h"
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
@@ -375,6 +376,8 @@ static void descriptions_and_flops(void)
     check_says(dml_min(x, dml_shape_of(1), false), "axis 1", 0);
     check_says(dml_norm(r, 2, dml_all_axes(), false), "order 2, axis 0", 2 * 3);
     check_says(dml_argmax(x, -1, false), "axis 2", 0);
+    check_says(dml_take(x, t, -1), "axis 2", 0);
+    check_says(dml_gather(r, dml_reshape(t, dml_shape_of(1)), 0), "axis 0", 0);
     check_says(dml_softmax(x, -1), "axis 2", 4 * 8 * 7 * 3);
     check_says(dml_log_softmax(x, 0), "axis 0", 4 * 8 * 7 * 3);
     check_says(dml_dense(r, 7), "", 2 * 3 * 7 + 7);

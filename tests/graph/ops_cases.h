@@ -8,6 +8,7 @@
 #include "ops/op_dense.h"
 #include "ops/op_dropout.h"
 #include "ops/op_embedding.h"
+#include "ops/op_gather.h"
 #include "ops/op_loss.h"
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
@@ -785,6 +786,39 @@ static dml_node *argmax_looked_up(dml_graph *g)
 SOFTMAX_CASES(softmax)
 SOFTMAX_CASES(log_softmax)
 
+/* Lists shorter and longer than the axis, in which some come twice. */
+static dml_node *take_rows(dml_graph *g)
+{
+    dml_node *x = image(g, 4, 3, 11);
+    dml_node *a = dml_take(x, dml_input(g, "a", DML_I32, 7), 0);
+    return dml_add(dml_slice(a, 0, 0, 4), dml_tanh(x));
+}
+static dml_node *take_last(dml_graph *g)
+{
+    return dml_take(image(g, 2, 3, 5), dml_input(g, "a", DML_I32, 2, 4), -1);
+}
+static dml_node *take_one(dml_graph *g)
+{
+    dml_node *x = image(g, 4, 3, 2), *i = dml_input(g, "i", DML_I32);
+    return dml_add(dml_take(x, i, 0), dml_take(dml_tanh(x), i, 0));
+}
+static dml_node *gather_last(dml_graph *g)
+{
+    return dml_gather(row(g, 13), dml_input(g, "a", DML_I32, 20), -1);
+}
+static dml_node *gather_middle(dml_graph *g)
+{
+    dml_node *x = image(g, 2, 5, 3);
+    return dml_add(dml_gather(x, dml_input(g, "a", DML_I32, 2, 5, 3), 1), x);
+}
+/* What is picked is the largest. */
+static dml_node *gather_largest(dml_graph *g)
+{
+    dml_node *x = image(g, 3, 4, 5), *p = parameter(g, 2, 6, 4);
+    dml_node *picked = dml_gather(x, dml_argmax(x, 0, true), 0);
+    return dml_add(picked, dml_sum(dml_gather(p, dml_argmax(p, -1, true), -1), dml_all_axes(), false));
+}
+
 typedef struct test_case {
     const char *op;
     model model;
@@ -907,6 +941,12 @@ static const test_case cases[] = {
     CASE(log_softmax, log_softmax_row, 5),
     CASE(log_softmax, log_softmax_middle, 3),
     CASE(log_softmax, log_softmax_parameter, 2),
+    CASE(take, take_rows, 3),
+    CASE(take, take_last, 2),
+    CASE(take, take_one, 5),
+    CASE(gather, gather_last, 4),
+    CASE(gather, gather_middle, 3),
+    CASE(gather, gather_largest, 3),
     CASE(slice2d, slice_nothing, 2),
     CASE(slice2d, slice_part, 3),
     CASE(slice2d, slice_padded, 2),

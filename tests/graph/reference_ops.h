@@ -325,6 +325,8 @@ static const reference_row *reference_of(const char *op)
         { "min", reference_reduce, 5e-7, 2e-6 },
         { "norm", reference_reduce, 1e-6, 3e-6 },
         { "argmax", reference_reduce, 5e-7, 2e-6 },
+        { "take", reference_gather, 5e-7, 2e-6 },
+        { "gather", reference_gather, 5e-7, 2e-6 },
         { "softmax", reference_softmax, 1e-6, 3e-6 },
         { "log_softmax", reference_softmax, 1e-6, 3e-6 },
         { "softmax_cross_entropy", reference_softmax_cross_entropy, 1e-6, 2e-6 },

@@ -1,4 +1,4 @@
-/* reference_reduce.h: reductions and softmax in float64; included by reference_ops.h. */
+/* reference_reduce.h: reductions, softmax and gather in float64; included by reference_ops.h. */
 #ifndef DML_TESTS_GRAPH_REFERENCE_REDUCE_H
 #define DML_TESTS_GRAPH_REFERENCE_REDUCE_H
 
@@ -48,6 +48,27 @@ static void reference_softmax(const dml_node *node, int rows, double *const *in,
         for (int k = 0; k < n; k++) sum += exp(x[(size_t)k * inner] - largest);
         const double log_of = in[0][i] - largest - log(sum);
         out[i] = strcmp(node->op->name, "softmax") == 0 ? exp(log_of) : log_of;
+    }
+}
+
+/* For each result, where along the axis its index says. */
+static void reference_gather(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const int axis = *(const int *)node->attributes;
+    const dml_shape *x = &node->input[0]->shape, *indices = &node->input[1]->shape;
+    const bool takes = strcmp(node->op->name, "take") == 0;
+    const size_t each = dml_shape_count(&node->shape), samples = node->batched ? (size_t)rows : 1;
+    for (size_t r = 0; r < each * samples; r++) {
+        int at[DML_MAX_DIMS] = { 0 }, from[DML_MAX_DIMS] = { 0 }, list[DML_MAX_DIMS] = { 0 };
+        reference_indices(&node->shape, r % each, at);
+        for (int d = 0; d < node->shape.ndim; d++) {
+            const int behind = d - axis - (takes ? indices->ndim : 1);
+            if (d < axis || behind >= 0) from[behind >= 0 ? axis + 1 + behind : d] = at[d];
+            if (takes && d >= axis && behind < 0) list[d - axis] = at[d];
+        }
+        const size_t place = reference_place(indices, takes ? list : at);
+        from[axis] = (int)in[1][r / each * dml_shape_count(indices) + place];
+        out[r] = in[0][r / each * dml_shape_count(x) + reference_place(x, from)];
     }
 }
 
