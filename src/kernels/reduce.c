@@ -80,6 +80,15 @@ DML__BODY void dml__distance_block_body(size_t n, const float *x, const float *y
 DML__PER_ISA(dml__distance_block, (size_t n, const float *x, const float *y, double *result),
              (n, x, y, result))
 
+DML__LOCAL void dml__squares_of_rows(dml_isa isa, size_t rows, size_t columns, const float *x, float *y)
+{
+    for (size_t r = 0; r < rows; r++, x += columns) {
+        double sum;
+        dml__dot_block(isa, columns, x, x, &sum);
+        y[r] = (float)sum;
+    }
+}
+
 static double dml__sum_blocks(dml_pool *pool, size_t n, dml__reduce_kernel kernel, const float *x,
                               const float *y)
 {

@@ -118,6 +118,10 @@ static void dml__axis_sum_units(const dml__axis_job *job, size_t begin, size_t e
 {
     const size_t each = job->n * job->inner;
     float terms[DML__AXIS_STRIP];
+    if (job->inner == 1 && !job->ties && job->kind == DML_REDUCE_NORM2) {
+        dml__squares_of_rows(job->isa, end - begin, each, job->x + begin * each, job->out + begin);
+        return;
+    }
     if (each > DML__AXIS_STRIP) {
         for (size_t u = begin; u < end; u++) {
             const size_t column = u % job->groups * job->width;

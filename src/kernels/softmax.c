@@ -22,14 +22,64 @@ typedef struct dml__softmax_axis {
 
 /* ---- the last axis ---- */
 
-DML__BODY void dml__softmax_forward_rows_body(bool logs, size_t rows, size_t n, const float *x, float *y)
+DML__BODY void dml__softmax_any_rows(bool logs, size_t rows, size_t n, const float *x, float *y)
 {
     float maximum, sum;
     for (size_t at = 0; at < rows * n; at += n)
         dml__softmax_row(logs, n, rows * n - at, x + at, y + at, &maximum, &sum);
 }
-DML__PER_ISA(dml__softmax_forward_rows, (bool logs, size_t rows, size_t n, const float *x, float *y),
-             (logs, rows, n, x, y))
+
+DML__BODY void dml__softmax_of_rows_body(size_t rows, size_t n, const float *x, float *y)
+{
+    dml__softmax_any_rows(false, rows, n, x, y);
+}
+DML__PER_ISA(dml__softmax_of_rows, (size_t rows, size_t n, const float *x, float *y), (rows, n, x, y))
+
+DML__BODY void dml__log_softmax_of_rows_body(size_t rows, size_t n, const float *x, float *y)
+{
+    dml__softmax_any_rows(true, rows, n, x, y);
+}
+DML__PER_ISA(dml__log_softmax_of_rows, (size_t rows, size_t n, const float *x, float *y), (rows, n, x, y))
+
+/* A row of n > 0 numbers in whole vectors and a rest. `room` floats of its arrays, from its first on, are
+   this thread's: where they hold it in whole vectors, its rest is read and written with what lies behind it,
+   which stays as it is. */
+typedef struct dml__softmax_ends {
+    size_t whole, rest;
+    bool wide;
+} dml__softmax_ends;
+
+DML__BODY dml__softmax_ends dml__softmax_ends_of(size_t n, size_t room)
+{
+    const size_t whole = n - n % DML__LANES;
+    const dml__softmax_ends ends = { whole, n - whole, room >= whole + DML__LANES };
+    return ends;
+}
+
+/* The rest from memory, `fill` in the other lanes; and back. */
+DML__BODY void dml__softmax_load_rest(const dml__softmax_ends *ends, const float *from, float fill,
+                                      dml__vf *value)
+{
+    dml__vi in_row;
+    dml__vf others;
+    dml__first_lanes(&in_row, ends->rest);
+    dml__splat(&others, fill);
+    if (ends->wide)
+        *value = DML__LOAD(from + ends->whole);
+    else
+        dml__load_some(value, from + ends->whole, ends->rest);
+    *value = DML__SELECT(in_row, *value, others);
+}
+
+DML__BODY void dml__softmax_store_rest(const dml__softmax_ends *ends, float *to, const dml__vf *value)
+{
+    dml__vi in_row;
+    dml__first_lanes(&in_row, ends->rest);
+    if (ends->wide)
+        DML__STORE(to + ends->whole, DML__SELECT(in_row, *value, DML__LOAD(to + ends->whole)));
+    else
+        dml__store_some(to + ends->whole, value, ends->rest);
+}
 
 /* What of a vector of y and one of dy is added up, and what the sum then makes of them. */
 DML__BODY void dml__softmax_term(bool logs, const dml__vf *y, const dml__vf *dy, dml__vf *total)
@@ -48,68 +98,80 @@ DML__BODY void dml__softmax_slope(bool logs, const dml__vf *y, const dml__vf *su
     }
 }
 
-/* `room` is as with dml__softmax_row. */
-DML__BODY void dml__softmax_backward_row(bool logs, size_t n, size_t room, const float *y, const float *dy,
-                                         float beta, float *dx)
+DML__BODY double dml__softmax_terms(bool logs, size_t n, size_t room, const float *y, const float *dy)
 {
-    const size_t whole = n - n % DML__LANES, rest = n - whole;
-    const bool wide = room >= whole + DML__LANES;
-    dml__vf last_y = { 0 }, last = { 0 }, total = { 0 }, zero = { 0 }, value, old = { 0 }, sum;
-    dml__vi in_row;
-    dml__first_lanes(&in_row, rest);
-    if (rest && wide) {
-        last_y = DML__LOAD(y + whole);
-        last = DML__LOAD(dy + whole);
-    } else if (rest) {
-        dml__load_some(&last_y, y + whole, rest);
-        dml__load_some(&last, dy + whole, rest);
+    const dml__softmax_ends ends = dml__softmax_ends_of(n, room);
+    dml__vf total = { 0 }, v = { 0 }, d = { 0 };
+    double sum = 0;
+    if (ends.rest) {
+        dml__softmax_load_rest(&ends, y, 0, &v);
+        dml__softmax_load_rest(&ends, dy, 0, &d);
+        dml__softmax_term(logs, &v, &d, &total);
     }
-    value = DML__SELECT(in_row, last_y, zero);
-    last = DML__SELECT(in_row, last, zero);
-    dml__softmax_term(logs, &value, &last, &total);
-    double sum64 = 0;
-    for (size_t i = 0; i < whole;) {
-        const size_t end = dml__minimum(i + DML__SOFTMAX_CHUNK, whole);
+    for (size_t i = 0; i < ends.whole;) {
+        const size_t end = dml__minimum(i + DML__SOFTMAX_CHUNK, ends.whole);
         for (; i < end; i += DML__LANES) {
-            const dml__vf v = DML__LOAD(y + i), d = DML__LOAD(dy + i);
+            v = DML__LOAD(y + i), d = DML__LOAD(dy + i);
             dml__softmax_term(logs, &v, &d, &total);
         }
-        sum64 += dml__add_lanes(&total);
+        if (end == ends.whole) break;
+        sum += dml__add_lanes(&total);
         dml__splat(&total, 0);
     }
-    if (!whole) sum64 = dml__add_lanes(&total);
-    dml__splat(&sum, (float)sum64);
-    for (size_t i = 0; i < whole; i += DML__LANES) {
-        const dml__vf v = DML__LOAD(y + i);
+    return sum + dml__add_lanes(&total);
+}
+
+DML__BODY void dml__softmax_slopes(bool logs, size_t n, size_t room, const float *y, const float *dy,
+                                   float all, float beta, float *dx)
+{
+    const dml__softmax_ends ends = dml__softmax_ends_of(n, room);
+    dml__vf sum, v = { 0 }, value = { 0 }, old = { 0 };
+    dml__splat(&sum, all);
+    for (size_t i = 0; i < ends.whole; i += DML__LANES) {
+        v = DML__LOAD(y + i);
         value = DML__LOAD(dy + i);
         dml__softmax_slope(logs, &v, &sum, &value);
         if (beta != 0) value = value + beta * DML__LOAD(dx + i);
         DML__STORE(dx + i, value);
     }
-    if (!rest) return;
-    dml__softmax_slope(logs, &last_y, &sum, &last);
+    if (!ends.rest) return;
+    dml__softmax_load_rest(&ends, y, 0, &v);
+    dml__softmax_load_rest(&ends, dy, 0, &value);
+    dml__softmax_slope(logs, &v, &sum, &value);
     if (beta != 0) {
-        if (wide)
-            old = DML__LOAD(dx + whole);
-        else
-            dml__load_some(&old, dx + whole, rest);
-        last = last + beta * old;
+        dml__softmax_load_rest(&ends, dx, 0, &old);
+        value = value + beta * old;
     }
-    if (wide)
-        DML__STORE(dx + whole, DML__SELECT(in_row, last, DML__LOAD(dx + whole)));
-    else
-        dml__store_some(dx + whole, &last, rest);
+    dml__softmax_store_rest(&ends, dx, &value);
 }
 
-DML__BODY void dml__softmax_backward_rows_of_body(bool logs, size_t rows, size_t n, const float *y,
-                                                  const float *dy, float beta, float *dx)
+DML__BODY void dml__softmax_backward_any_rows(bool logs, size_t rows, size_t n, const float *y,
+                                              const float *dy, float beta, float *dx)
 {
-    for (size_t at = 0; at < rows * n; at += n)
-        dml__softmax_backward_row(logs, n, rows * n - at, y + at, dy + at, beta, dx + at);
+    for (size_t at = 0; at < rows * n; at += n) {
+        const size_t room = rows * n - at;
+        const float sum = (float)dml__softmax_terms(logs, n, room, y + at, dy + at);
+        dml__softmax_slopes(logs, n, room, y + at, dy + at, sum, beta, dx + at);
+    }
 }
-DML__PER_ISA(dml__softmax_backward_rows_of,
-             (bool logs, size_t rows, size_t n, const float *y, const float *dy, float beta, float *dx),
-             (logs, rows, n, y, dy, beta, dx))
+
+DML__BODY void dml__softmax_backward_of_rows_body(size_t rows, size_t n, const float *y, const float *dy,
+                                                  float beta, float *dx)
+{
+    dml__softmax_backward_any_rows(false, rows, n, y, dy, beta, dx);
+}
+DML__PER_ISA(dml__softmax_backward_of_rows,
+             (size_t rows, size_t n, const float *y, const float *dy, float beta, float *dx),
+             (rows, n, y, dy, beta, dx))
+
+DML__BODY void dml__log_softmax_backward_of_rows_body(size_t rows, size_t n, const float *y, const float *dy,
+                                                      float beta, float *dx)
+{
+    dml__softmax_backward_any_rows(true, rows, n, y, dy, beta, dx);
+}
+DML__PER_ISA(dml__log_softmax_backward_of_rows,
+             (size_t rows, size_t n, const float *y, const float *dy, float beta, float *dx),
+             (rows, n, y, dy, beta, dx))
 
 /* ---- another axis ---- */
 
@@ -209,10 +271,11 @@ static void dml__softmax_axis_task(void *argument, int task, int worker)
     if (job->inner == 1) {
         const size_t at = begin * job->n;
         if (job->backward)
-            dml__softmax_backward_rows_of(job->isa, job->logs, end - begin, job->n, job->x + at, job->dy + at,
-                                          job->beta, job->out + at);
+            (job->logs ? dml__log_softmax_backward_of_rows : dml__softmax_backward_of_rows)(
+                job->isa, end - begin, job->n, job->x + at, job->dy + at, job->beta, job->out + at);
         else
-            dml__softmax_forward_rows(job->isa, job->logs, end - begin, job->n, job->x + at, job->out + at);
+            (job->logs ? dml__log_softmax_of_rows : dml__softmax_of_rows)(job->isa, end - begin, job->n,
+                                                                          job->x + at, job->out + at);
         return;
     }
     for (size_t u = begin; u < end; u++) {

@@ -75,7 +75,7 @@ DML__BODY void dml__softmax_row(bool logs, size_t n, size_t room, const float *x
     }
     sum64 += dml__add_lanes(&total);
 
-    const float scale = (float)(1.0 / sum64), shift = logs ? (float)log(sum64) : 0;
+    const float scale = (float)(1.0 / sum64), shift = logs ? logf((float)sum64) : 0;
     if (logs)
         for (size_t i = 0; i < whole; i += DML__LANES) DML__STORE(out + i, (DML__LOAD(x + i) - top) - shift);
     else
