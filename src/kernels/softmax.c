@@ -7,6 +7,8 @@
 #include "kernels/softmax_row.h"
 #include "thread/pool_internal.h"
 
+#include <string.h>
+
 /* Columns done side by side where the axis isn't the last. */
 #define DML__SOFTMAX_COLUMNS ((size_t)64)
 
@@ -19,6 +21,21 @@ typedef struct dml__softmax_axis {
     float beta;
     float *out; /* y, or dx */
 } dml__softmax_axis;
+
+/* `count` lanes, or all if that is more, by a copy: a loop would be compiled wherever one stands. */
+DML__BODY void dml__softmax_load(dml__vf *vector, const float *from, size_t count)
+{
+    float lanes[DML__LANES] = { 0 };
+    if (count < DML__LANES) memcpy(lanes, from, count * sizeof *lanes);
+    *vector = DML__LOAD(count < DML__LANES ? lanes : from);
+}
+
+DML__BODY void dml__softmax_store(float *to, const dml__vf *vector, size_t count)
+{
+    float lanes[DML__LANES];
+    DML__STORE(count < DML__LANES ? lanes : to, *vector);
+    if (count < DML__LANES) memcpy(to, lanes, count * sizeof *lanes);
+}
 
 /* ---- the last axis ---- */
 
@@ -67,7 +84,7 @@ DML__BODY void dml__softmax_load_rest(const dml__softmax_ends *ends, const float
     if (ends->wide)
         *value = DML__LOAD(from + ends->whole);
     else
-        dml__load_some(value, from + ends->whole, ends->rest);
+        dml__softmax_load(value, from + ends->whole, ends->rest);
     *value = DML__SELECT(in_row, *value, others);
 }
 
@@ -78,7 +95,7 @@ DML__BODY void dml__softmax_store_rest(const dml__softmax_ends *ends, float *to,
     if (ends->wide)
         DML__STORE(to + ends->whole, DML__SELECT(in_row, *value, DML__LOAD(to + ends->whole)));
     else
-        dml__store_some(to + ends->whole, value, ends->rest);
+        dml__softmax_store(to + ends->whole, value, ends->rest);
 }
 
 /* What of a vector of y and one of dy is added up, and what the sum then makes of them. */
@@ -195,15 +212,15 @@ DML__BODY void dml__softmax_forward_columns_body(bool logs, size_t n, size_t inn
     for (size_t k = 0; k < n; k++)
         for (size_t c = 0; c < width; c += DML__LANES) {
             const dml__vf before = DML__LOAD(top + c);
-            dml__load_some(&value, x + k * inner + c, width - c);
+            dml__softmax_load(&value, x + k * inner + c, width - c);
             DML__STORE(top + c, DML__SELECT(value > before, value, before));
         }
     for (size_t k = 0; k < n; k++) {
         for (size_t c = 0; c < width; c += DML__LANES) {
-            dml__load_some(&value, x + k * inner + c, width - c);
+            dml__softmax_load(&value, x + k * inner + c, width - c);
             value = value - DML__LOAD(top + c);
             dml__vector_exp(&value);
-            if (!logs) dml__store_some(y + k * inner + c, &value, width - c);
+            if (!logs) dml__softmax_store(y + k * inner + c, &value, width - c);
             DML__STORE(total + c, DML__LOAD(total + c) + value);
         }
         if (k % 32 == 31 || k == n - 1) dml__softmax_flush(width, total, sum);
@@ -211,12 +228,12 @@ DML__BODY void dml__softmax_forward_columns_body(bool logs, size_t n, size_t inn
     for (size_t c = 0; c < width; c++) total[c] = (float)(logs ? log(sum[c]) : 1.0 / sum[c]);
     for (size_t k = 0; k < n; k++)
         for (size_t c = 0; c < width; c += DML__LANES) {
-            dml__load_some(&value, (logs ? x : y) + k * inner + c, width - c);
+            dml__softmax_load(&value, (logs ? x : y) + k * inner + c, width - c);
             if (logs)
                 value = (value - DML__LOAD(top + c)) - DML__LOAD(total + c);
             else
                 value = value * DML__LOAD(total + c);
-            dml__store_some(y + k * inner + c, &value, width - c);
+            dml__softmax_store(y + k * inner + c, &value, width - c);
         }
 }
 DML__PER_ISA(dml__softmax_forward_columns,
@@ -233,8 +250,8 @@ DML__BODY void dml__softmax_backward_columns_body(bool logs, size_t n, size_t in
     for (size_t k = 0; k < n; k++) {
         for (size_t c = 0; c < width; c += DML__LANES) {
             all = DML__LOAD(total + c);
-            dml__load_some(&v, y + k * inner + c, width - c);
-            dml__load_some(&d, dy + k * inner + c, width - c);
+            dml__softmax_load(&v, y + k * inner + c, width - c);
+            dml__softmax_load(&d, dy + k * inner + c, width - c);
             dml__softmax_term(logs, &v, &d, &all);
             DML__STORE(total + c, all);
         }
@@ -244,14 +261,14 @@ DML__BODY void dml__softmax_backward_columns_body(bool logs, size_t n, size_t in
     for (size_t k = 0; k < n; k++)
         for (size_t c = 0; c < width; c += DML__LANES) {
             all = DML__LOAD(total + c);
-            dml__load_some(&v, y + k * inner + c, width - c);
-            dml__load_some(&d, dy + k * inner + c, width - c);
+            dml__softmax_load(&v, y + k * inner + c, width - c);
+            dml__softmax_load(&d, dy + k * inner + c, width - c);
             dml__softmax_slope(logs, &v, &all, &d);
             if (beta != 0) {
-                dml__load_some(&old, dx + k * inner + c, width - c);
+                dml__softmax_load(&old, dx + k * inner + c, width - c);
                 d = d + beta * old;
             }
-            dml__store_some(dx + k * inner + c, &d, width - c);
+            dml__softmax_store(dx + k * inner + c, &d, width - c);
         }
 }
 DML__PER_ISA(dml__softmax_backward_columns,
