@@ -865,14 +865,14 @@ DML_API void dml_bias_add(dml_pool *pool, size_t rows, size_t columns, const flo
 /* Sums run over fixed blocks in a fixed order, so they are bitwise the same for any number of threads; each
    element takes part in a few dozen additions in float, the rest are in double, except in dml_sum_rows. */
 
-DML_API float dml_sum(dml_pool *pool, size_t n, const float *x);                 /* 0 for n = 0 */
+DML_API float dml_sum_all(dml_pool *pool, size_t n, const float *x);             /* 0 for n = 0 */
 DML_API float dml_dot(dml_pool *pool, size_t n, const float *x, const float *y); /* 0 for n = 0 */
 
 /* The sum of (x[i] - y[i])^2; 0 for n = 0. */
 DML_API float dml_squared_distance(dml_pool *pool, size_t n, const float *x, const float *y);
 
-/* The largest element; -infinity for n = 0. A NaN counts as the largest, here and in dml_argmax. */
-DML_API float dml_max(dml_pool *pool, size_t n, const float *x);
+/* The largest element; -infinity for n = 0. A NaN counts as the largest, here and in dml_argmax_rows. */
+DML_API float dml_max_all(dml_pool *pool, size_t n, const float *x);
 
 /* y[c] = sum over r of x[r][c] + beta y[c], x (rows, columns); with beta = 0, y is not read. */
 DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const float *x, float beta, float *y);
@@ -882,7 +882,129 @@ DML_API void dml_sum_axis(dml_pool *pool, size_t outer, size_t n, size_t inner, 
                           float *y);
 
 /* out[r] = the column of the largest x[r][c], the first of equals; columns at least 1. */
-DML_API void dml_argmax(dml_pool *pool, size_t rows, size_t columns, const float *x, int32_t *out);
+DML_API void dml_argmax_rows(dml_pool *pool, size_t rows, size_t columns, const float *x, int32_t *out);
+
+#endif
+
+/* ---- kernels/cross_entropy.h ---- */
+
+/* cross_entropy.h: softmax cross-entropy and its gradients on raw arrays, without the probabilities: two
+   numbers of each row give them again. */
+#ifndef DML_KERNELS_CROSS_ENTROPY_H
+#define DML_KERNELS_CROSS_ENTROPY_H
+
+/* The loss of a row is - sum over c of class_weights[c] q[c] log softmax(logits)[c], with
+   q[c] = (1 - smoothing) target[c] + smoothing / classes, where a label is a target of 1 at that class; but
+   of a label only that class' weight counts for its own part: (1 - smoothing) class_weights[label]. The loss
+   of all is the sum over rows of row weight x loss, for the mean divided by the sum of row weight x
+   class_weights[label] (of row weight alone, for targets). A row of weight 0, or whose label is the ignored
+   one, is not looked at. */
+typedef struct dml_cross_entropy {
+    size_t rows, classes;
+    const float *logits;   /* (rows, classes) */
+    const int32_t *labels; /* (rows), each in 0 .. classes - 1 (the caller checks) or ignored; or NULL and */
+    const float *target;   /* (rows, classes) probabilities */
+    const float *class_weights; /* (classes); NULL: 1 */
+    const float *row_weights;   /* (rows / each); NULL: 1 */
+    size_t each;                /* rows of a row weight, at least 1 */
+    float smoothing;
+    bool ignores;
+    int32_t ignored;
+    float *kept; /* (DML_CROSS_ENTROPY_KEPT, rows): what forward leaves for backward */
+} dml_cross_entropy;
+#define DML_CROSS_ENTROPY_KEPT 6
+
+/* The sum or the mean, and in *scale by what a row's loss was multiplied in it. A mean over nothing is 0, and
+   so is its scale. The maximum is subtracted first, so no row of finite logits overflows unless its loss
+   does. The same for any number of threads. */
+DML_API float dml_cross_entropy_forward(dml_pool *pool, const dml_cross_entropy *problem, bool mean,
+                                        float *scale);
+
+/* dlogits = scale x the gradient of each row's loss + beta dlogits; dlogits may be the logits where beta is
+   0. scale is what forward gave, times dloss. */
+DML_API void dml_cross_entropy_backward(dml_pool *pool, const dml_cross_entropy *problem, float scale,
+                                        float beta, float *dlogits);
+
+/* The same for dtarget (rows, classes), the gradient of the target. */
+DML_API void dml_cross_entropy_backward_target(dml_pool *pool, const dml_cross_entropy *problem, float scale,
+                                               float beta, float *dtarget);
+
+#endif
+
+/* ---- kernels/reduce_axis.h ---- */
+
+/* reduce_axis.h: sums, extremes and norms along an axis, with their gradients, on raw arrays. */
+#ifndef DML_KERNELS_REDUCE_AXIS_H
+#define DML_KERNELS_REDUCE_AXIS_H
+
+typedef enum dml_reduction {
+    DML_REDUCE_SUM,
+    DML_REDUCE_MAX,
+    DML_REDUCE_MIN,
+    DML_REDUCE_NORM1, /* the sum of sizes */
+    DML_REDUCE_NORM2  /* the square root of the sum of squares */
+} dml_reduction;
+
+/* y[o][i] = scale times that of x[o][k][i] over all k; x (outer, n, inner), n at least 1. A NaN makes its
+   result NaN. Bitwise the same for any number of threads. */
+DML_API void dml_reduce_axis(dml_pool *pool, dml_reduction kind, size_t outer, size_t n, size_t inner,
+                             const float *x, float scale, float *y);
+
+/* ties[o][i] = how many x[o][k][i] are y[o][i]: among so many an extreme's gradient is divided. */
+DML_API void dml_reduce_axis_ties(dml_pool *pool, size_t outer, size_t n, size_t inner, const float *x,
+                                  const float *y, float *ties);
+
+/* dx = the gradient of dml_reduce_axis + beta dx, that of the norms 0 where x or the norm is 0. A sum takes
+   neither x nor y; norms and extremes take a scale of 1, and only extremes take ties. With beta = 0, dx is
+   not read. */
+DML_API void dml_reduce_axis_backward(dml_pool *pool, dml_reduction kind, size_t outer, size_t n,
+                                      size_t inner, const float *x, const float *y, const float *ties,
+                                      const float *dy, float scale, float beta, float *dx);
+
+#endif
+
+/* ---- kernels/softmax.h ---- */
+
+/* softmax.h: softmax along an axis, on raw arrays. */
+#ifndef DML_KERNELS_SOFTMAX_H
+#define DML_KERNELS_SOFTMAX_H
+
+/* y[o][k][i] = exp(x[o][k][i]) / the sum of that over k, or with `logs` its logarithm; x and y (outer, n,
+   inner), may be the same. The maximum is subtracted first, so nothing overflows. A NaN makes all that share
+   its sum NaN. Bitwise the same for any number of threads. */
+DML_API void dml_softmax_forward(dml_pool *pool, bool logs, size_t outer, size_t n, size_t inner,
+                                 const float *x, float *y);
+
+/* dx = y (dy - sum(y dy)) + beta dx, or with `logs` dy - exp(y) sum(dy) + beta dx, each sum over k. dx may be
+   dy. With beta = 0, dx is not read. */
+DML_API void dml_softmax_backward(dml_pool *pool, bool logs, size_t outer, size_t n, size_t inner,
+                                  const float *y, const float *dy, float beta, float *dx);
+
+#endif
+
+/* ---- kernels/gather.h ---- */
+
+/* gather.h: places along an axis, by number, on raw arrays. */
+#ifndef DML_KERNELS_GATHER_H
+#define DML_KERNELS_GATHER_H
+
+/* x (outer, n, inner) -> y (outer, m, inner). Whole rows are taken, where `group` of the outer share one list
+   of indices (outer / group, m), or single elements, by indices (outer, m, inner). All are in 0 .. n - 1. */
+typedef struct dml_gather_shape {
+    size_t outer, n, inner, m, group;
+    bool elements;
+} dml_gather_shape;
+
+/* Bitwise the same for any number of threads. */
+
+/* y[o][j][i] = x[o][index of it][i] */
+DML_API void dml_gather_forward(dml_pool *pool, const dml_gather_shape *shape, const int32_t *indices,
+                                const float *x, float *y);
+
+/* dx = beta dx + for each place the sum of those dy that were taken from it, added in the order of j. With
+   beta = 0 dx is not read. */
+DML_API void dml_gather_backward(dml_pool *pool, const dml_gather_shape *shape, const int32_t *indices,
+                                 const float *dy, float beta, float *dx);
 
 #endif
 
@@ -900,19 +1022,6 @@ DML_API void dml_argmax(dml_pool *pool, size_t rows, size_t columns, const float
 DML_API float dml_softmax_cross_entropy_forward(dml_pool *pool, size_t rows, size_t classes,
                                                 const float *logits, const int32_t *labels,
                                                 float *probabilities, float *row_loss);
-
-/* dlogits = scale (probabilities - onehot(labels)) + beta dlogits; for the mean loss, scale is dloss / rows.
- */
-DML_API void dml_softmax_cross_entropy_backward(dml_pool *pool, size_t rows, size_t classes,
-                                                const float *probabilities, const int32_t *labels,
-                                                float scale, float beta, float *dlogits);
-
-/* The mean over n elements of (a - b)^2; 0 for n = 0. */
-DML_API float dml_mse_forward(dml_pool *pool, size_t n, const float *a, const float *b);
-
-/* da = scale (a - b) + beta da; for the mean, scale is 2 dloss / n; swap a and b for db. */
-DML_API void dml_mse_backward(dml_pool *pool, size_t n, const float *a, const float *b, float scale,
-                              float beta, float *da);
 
 #endif
 
@@ -1875,18 +1984,165 @@ DML_API dml_node *dml_concat(dml_node *const *nodes, int count, int axis);
 
 #endif
 
+/* ---- ops/op_reduce.h ---- */
+
+/* op_reduce.h: sums, means, extremes and norms over axes.
+
+   `axes` are listed in any order, each once, and count from 0, or from the last by -1, -2, ...; the batch
+   axis isn't one of them, so each sample has results of its own, and those of a parameter are the same for
+   all. The axes are left out of the result's shape, or stay as 1 with `keep_dims`, so that it broadcasts:
+
+       dml_node *centred = dml_sub(x, dml_mean(x, dml_shape_of(-1), true));
+
+   dml_all_axes() stands for all of them. DML_ERROR_ARGUMENT for an axis that isn't there or comes twice. */
+#ifndef DML_OPS_OP_REDUCE_H
+#define DML_OPS_OP_REDUCE_H
+
+static inline dml_shape dml_all_axes(void)
+{
+    const dml_shape none = { 0, { 0, 0, 0, 0, 0 } };
+    return none;
+}
+
+DML_API dml_node *dml_sum(dml_node *x, dml_shape axes, bool keep_dims);
+DML_API dml_node *dml_mean(dml_node *x, dml_shape axes, bool keep_dims);
+
+/* The largest and the smallest; NaN where there is one. Of equals, each gets the same share of the gradient,
+   as of dml_maximum. */
+DML_API dml_node *dml_max(dml_node *x, dml_shape axes, bool keep_dims);
+DML_API dml_node *dml_min(dml_node *x, dml_shape axes, bool keep_dims);
+
+/* Of order 1, the sum of sizes; of order 2 the Euclidean norm, the square root of the sum of squares; of
+   order INFINITY the largest size. The gradient where the norm is 0 is 0. DML_ERROR_ARGUMENT for another
+   order. */
+DML_API dml_node *dml_norm(dml_node *x, float order, dml_shape axes, bool keep_dims);
+
+/* The place of the largest and of the smallest along one axis, the first of equals, in i32; no gradient flows
+   through it. A NaN counts as the largest, and as the smallest. */
+DML_API dml_node *dml_argmax(dml_node *x, int axis, bool keep_dims);
+DML_API dml_node *dml_argmin(dml_node *x, int axis, bool keep_dims);
+
+#endif
+
+/* ---- ops/op_softmax.h ---- */
+
+/* op_softmax.h: softmax and its logarithm. */
+#ifndef DML_OPS_OP_SOFTMAX_H
+#define DML_OPS_OP_SOFTMAX_H
+
+/* exp(x) / the sum of exp(x) along an axis, mostly the last: -1. Axes count from 0, or from the last by -1,
+   -2,
+   ...; the batch axis isn't one of them. Nothing overflows. For a loss, dml_softmax_cross_entropy takes the
+   logits themselves. DML_ERROR_ARGUMENT for an axis that isn't there. */
+DML_API dml_node *dml_softmax(dml_node *x, int axis);
+
+/* Its logarithm, finite where the softmax itself rounds to 0. */
+DML_API dml_node *dml_log_softmax(dml_node *x, int axis);
+
+#endif
+
+/* ---- ops/op_gather.h ---- */
+
+/* op_gather.h: places along an axis, by number. Axes count from 0, or from the last by -1, -2, ...; the batch
+   axis isn't one of them: each sample has indices of its own, an i32 input, or what dml_argmax gives.
+
+   An index outside 0 .. that axis - 1 is found before anything is run (DML_ERROR_ARGUMENT), and none counts
+   from the end. The gradient of a place is the sum over all times that it was taken, in their order. To look
+   rows of a parameter up, there is dml_embedding_with. */
+#ifndef DML_OPS_OP_GATHER_H
+#define DML_OPS_OP_GATHER_H
+
+/* The places that a list names, each whole, along an axis: of x (..., N, ...) and indices (K), (..., K, ...),
+   as PyTorch's index_select and NumPy's take do in each sample; of indices (K, L), (..., K, L, ...). */
+DML_API dml_node *dml_take(dml_node *x, dml_node *indices, int axis);
+
+/* One element for each index, from its own place along all other axes: of x (..., N, ...) and indices
+   (..., K, ...), like the indices, as PyTorch's gather and NumPy's take_along_axis do. */
+DML_API dml_node *dml_gather(dml_node *x, dml_node *indices, int axis);
+
+#endif
+
 /* ---- ops/op_loss.h ---- */
 
-/* op_loss.h: losses, each one scalar for the whole batch. */
+/* op_loss.h: losses, each one scalar for the whole batch.
+
+   Every loss has a value for each element, or for each row along the last axis (softmax cross-entropy, KL
+   divergence), and weights: the class' times the sample's, 1 where none is given, 0 where a label is ignored.
+   Its scalar is the sum of weight x value, for DML_LOSS_MEAN divided by the sum of those weights: PyTorch's
+   rule for class weights and ignored labels, and for sample weights what makes a mask a mask (PyTorch's and
+   Keras' own functions divide by the count, also of what weighs nothing). A mean over nothing, all labels
+   ignored or all weights 0, is 0 with gradients of 0, where PyTorch's is NaN. What weighs nothing isn't
+   looked at by softmax cross-entropy; elsewhere its value must be finite.
+
+   A strategy for many ranks averages by samples, not by weights: where weights' sums differ between ranks,
+   the whole is not exactly the mean of one large batch. */
 #ifndef DML_OPS_OP_LOSS_H
 #define DML_OPS_OP_LOSS_H
 
-/* The mean over the batch of -log softmax(logits)[label]: logits f32 (classes), labels an i32 scalar a
-   sample, each in 0 .. classes - 1. */
+typedef enum dml_loss_reduction { DML_LOSS_MEAN, DML_LOSS_SUM } dml_loss_reduction;
+
+/* sample_weights: f32, batched as the predictions are, one a sample or of a shape that theirs begins with
+   (for (T, V): none, (T), or for losses of elements (T, V)); no gradient flows to it. NULL: 1 each. The
+   others are for the losses that name them, and refused by the rest: DML_ERROR_ARGUMENT. */
+typedef struct dml_loss_options {
+    dml_loss_reduction reduction;
+    dml_node *sample_weights;
+    float pos_weight; /* binary cross-entropy: what a target of 1 weighs; 0: 1 */
+    float delta;      /* Huber: from where on it is linear, above 0; 0: 1 */
+    float beta;       /* smooth L1: the same; 0: 1 */
+    bool squared;     /* hinge */
+} dml_loss_options;
+
+/* Softmax cross-entropy has rows; the others are of elements: f32 of one shape, both batched or both not,
+   gradients to both. `options` may be NULL. DML_ERROR_SHAPE when shapes differ. */
+
+DML_API dml_node *dml_mean_squared_error(dml_node *a, dml_node *b); /* the mean of (a - b)^2 */
+DML_API dml_node *dml_mean_squared_error_with(dml_node *a, dml_node *b, const dml_loss_options *options);
+DML_API dml_node *dml_mean_absolute_error(dml_node *a, dml_node *b, const dml_loss_options *options);
+
+/* With e = |a - b|: e^2 / 2 up to delta, then delta (e - delta / 2). Source: Huber, "Robust estimation of a
+   location parameter", 1964. */
+DML_API dml_node *dml_huber(dml_node *a, dml_node *b, const dml_loss_options *options);
+
+/* Huber with delta = beta, divided by beta. */
+DML_API dml_node *dml_smooth_l1(dml_node *a, dml_node *b, const dml_loss_options *options);
+
+/* - pos_weight t log sigmoid(x) - (1 - t) log(1 - sigmoid(x)), of logits x and targets t in 0 .. 1, which is
+   computed without overflow for any x. */
+DML_API dml_node *dml_binary_cross_entropy(dml_node *logits, dml_node *target,
+                                           const dml_loss_options *options);
+
+/* max(0, 1 - x t), with `squared` its square, of scores x and targets t of -1 or 1. */
+DML_API dml_node *dml_hinge(dml_node *scores, dml_node *target, const dml_loss_options *options);
+
+/* The sum of p (log p - x) along the last axis, for the mean over rows: for (classes) a sample that is
+   PyTorch's "batchmean". x are logarithms of probabilities, p the target's probabilities; 0 log 0 is 0. */
+DML_API dml_node *dml_kl_divergence(dml_node *log_probabilities, dml_node *target,
+                                    const dml_loss_options *options);
+
+/* The mean over rows of -log softmax(logits)[label]: logits f32 (..., classes) a sample, labels an i32 input
+   of
+   (...), one a row, each in 0 .. classes - 1: an i32 scalar for one row a sample. */
 DML_API dml_node *dml_softmax_cross_entropy(dml_node *logits, dml_node *labels);
 
-/* The mean over all elements of the batch of (a - b)^2, of the same shape. */
-DML_API dml_node *dml_mean_squared_error(dml_node *a, dml_node *b);
+typedef struct dml_cross_entropy_options {
+    dml_loss_reduction reduction;
+    dml_node *sample_weights; /* of one a sample, or of the rows' shape (...) */
+    float label_smoothing;    /* in 0 .. 1: so much of each target is spread over all classes */
+    bool ignores;             /* labels that are ignore_index, which may be any number, count for nothing */
+    int ignore_index;
+    const float *class_weights; /* (classes), copied, finite and not below 0; NULL: 1 each */
+} dml_cross_entropy_options;
+
+/* The same with options, which may be NULL, and with `target` either labels or f32 probabilities of the
+   logits' shape, which take a gradient where they are computed. A row's loss is
+   - sum over c of class_weights[c] q[c] log softmax(logits)[c] with
+   q = (1 - label_smoothing) target + label_smoothing / classes. Its weight in a mean is the sample's times
+   the label's class weight; of probabilities, as in PyTorch, the sample's alone. Source of the smoothing:
+   Szegedy et al., "Rethinking the inception architecture", 2016, section 7. DML_ERROR_ARGUMENT for options
+   out of range, and for an ignored index beside probabilities. */
+DML_API dml_node *dml_softmax_cross_entropy_with(dml_node *logits, dml_node *target,
+                                                 const dml_cross_entropy_options *options);
 
 #endif
 
@@ -14771,6 +15027,25 @@ DML_API void dml_strided_unpack(dml_pool *pool, const dml_strided *strided, cons
 #ifndef DML_KERNELS_REDUCE_C
 #define DML_KERNELS_REDUCE_C
 
+/* ---- kernels/reduce_internal.h ---- */
+
+/* reduce_internal.h: of reduce.c, for reduce_axis.c. */
+#ifndef DML_KERNELS_REDUCE_INTERNAL_H
+#define DML_KERNELS_REDUCE_INTERNAL_H
+
+/* dml_sum_axis on the calling thread. */
+DML__LOCAL void dml__sum_axis_alone(dml_isa isa, size_t outer, size_t n, size_t inner, const float *x,
+                                    float beta, float *y);
+
+/* y[r] = the sum of squares of x[r][c]. */
+DML__LOCAL void dml__squares_of_rows(dml_isa isa, size_t rows, size_t columns, const float *x, float *y);
+
+/* y[r] = the largest x[r][c], or the smallest; a NaN counts as either. */
+DML__LOCAL void dml__extremes_of_rows(dml_isa isa, bool smallest, size_t rows, size_t columns, const float *x,
+                                      float *y);
+
+#endif
+
 #include <math.h>
 #include <string.h>
 
@@ -14844,6 +15119,15 @@ DML__BODY void dml__distance_block_body(size_t n, const float *x, const float *y
 DML__PER_ISA(dml__distance_block, (size_t n, const float *x, const float *y, double *result),
              (n, x, y, result))
 
+DML__LOCAL void dml__squares_of_rows(dml_isa isa, size_t rows, size_t columns, const float *x, float *y)
+{
+    for (size_t r = 0; r < rows; r++, x += columns) {
+        double sum;
+        dml__dot_block(isa, columns, x, x, &sum);
+        y[r] = (float)sum;
+    }
+}
+
 static double dml__sum_blocks(dml_pool *pool, size_t n, dml__reduce_kernel kernel, const float *x,
                               const float *y)
 {
@@ -14853,7 +15137,7 @@ static double dml__sum_blocks(dml_pool *pool, size_t n, dml__reduce_kernel kerne
     return sum;
 }
 
-DML_API float dml_sum(dml_pool *pool, size_t n, const float *x)
+DML_API float dml_sum_all(dml_pool *pool, size_t n, const float *x)
 {
     return (float)dml__sum_blocks(pool, n, dml__sum_block, x, x);
 }
@@ -14879,27 +15163,40 @@ static inline float dml__larger_float(float a, float b)
     return b > a || b != b ? b : a;
 }
 
+/* With `y` all signs are turned, so that the result is the smallest with the other sign. */
 DML__BODY void dml__max_block_body(size_t n, const float *x, const float *y, double *result)
 {
     dml__vf a, b;
+    dml__vi turn = { 0 };
     float largest = -HUGE_VALF;
     size_t i = 0;
-    (void)y;
+    if (y) turn = turn + ((int32_t)-0x7fffffff - 1);
     dml__splat(&a, largest);
     b = a;
     for (; i + 2 * DML__LANES <= n; i += 2 * DML__LANES) {
-        const dml__vf u = DML__LOAD(x + i), v = DML__LOAD(x + i + DML__LANES);
+        const dml__vf u = (dml__vf)(DML__LOAD_INT(x + i) ^ turn);
+        const dml__vf v = (dml__vf)(DML__LOAD_INT(x + i + DML__LANES) ^ turn);
         dml__raise(&a, &u);
         dml__raise(&b, &v);
     }
     dml__raise(&a, &b);
     for (int lane = 0; lane < DML__LANES; lane++) largest = dml__larger_float(largest, a[lane]);
-    for (; i < n; i++) largest = dml__larger_float(largest, x[i]);
+    for (; i < n; i++) largest = dml__larger_float(largest, y ? -x[i] : x[i]);
     *result = (double)largest;
 }
 DML__PER_ISA(dml__max_block, (size_t n, const float *x, const float *y, double *result), (n, x, y, result))
 
-DML_API float dml_max(dml_pool *pool, size_t n, const float *x)
+DML__LOCAL void dml__extremes_of_rows(dml_isa isa, bool smallest, size_t rows, size_t columns, const float *x,
+                                      float *y)
+{
+    for (size_t r = 0; r < rows; r++) {
+        double largest;
+        dml__max_block(isa, columns, x + r * columns, smallest ? x : NULL, &largest);
+        y[r] = (float)(smallest ? -largest : largest);
+    }
+}
+
+DML_API float dml_max_all(dml_pool *pool, size_t n, const float *x)
 {
     double partial[DML__PARTIALS];
     float largest = -HUGE_VALF;
@@ -15012,12 +15309,13 @@ DML__NOINLINE static void dml__sum_rows_split(dml_pool *pool, dml__sum_rows_job 
     dml__finish_columns(job, 0, job->columns, partial);
 }
 
-DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const float *x, float beta, float *y)
+static void dml__sum_rows_on(dml_pool *pool, dml_isa isa, size_t rows, size_t columns, const float *x,
+                             float beta, float *y)
 {
     const bool split = columns <= DML__SUM_ROWS_SPLIT && rows * columns > DML__BLOCK;
     dml__sum_rows_job job;
     if (columns == 0) return;
-    job.isa = dml__pool_machine(pool).isa;
+    job.isa = isa;
     job.rows = rows;
     job.columns = columns;
     job.group = columns <= DML__SUM_ROWS_SPLIT ? columns : DML__SUM_ROWS_GROUP;
@@ -15036,6 +15334,25 @@ DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const flo
                      dml__sum_rows_task, &job);
 }
 
+DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const float *x, float beta, float *y)
+{
+    dml__sum_rows_on(pool, dml__pool_machine(pool).isa, rows, columns, x, beta, y);
+}
+
+DML__LOCAL void dml__sum_axis_alone(dml_isa isa, size_t outer, size_t n, size_t inner, const float *x,
+                                    float beta, float *y)
+{
+    for (size_t o = 0; o < outer; o++, x += n * inner, y += inner) {
+        if (inner > 1) {
+            dml__sum_rows_on(NULL, isa, n, inner, x, beta, y);
+            continue;
+        }
+        double sum = 0;
+        if (n) dml__sum_block(isa, n, x, NULL, &sum);
+        *y = beta == 0 ? (float)sum : (float)(sum + (double)beta * (double)*y);
+    }
+}
+
 typedef struct dml__sum_axis_job {
     dml_isa isa;
     size_t outer, n, inner;
@@ -15050,16 +15367,8 @@ static void dml__sum_axis_task(void *argument, int task, int worker)
     const size_t each = job->n * job->inner, step = dml__items_per_task(each);
     const size_t begin = (size_t)task * step, end = dml__minimum(begin + step, job->outer);
     (void)worker;
-    for (size_t o = begin; o < end; o++) {
-        float *y = job->y + o * job->inner;
-        if (job->inner > 1) {
-            dml_sum_rows(NULL, job->n, job->inner, job->x + o * each, job->beta, y);
-            continue;
-        }
-        double sum = 0;
-        if (job->n) dml__sum_block(job->isa, job->n, job->x + o * each, NULL, &sum);
-        *y = job->beta == 0 ? (float)sum : (float)(sum + (double)job->beta * (double)*y);
-    }
+    dml__sum_axis_alone(job->isa, end - begin, job->n, job->inner, job->x + begin * each, job->beta,
+                        job->y + begin * job->inner);
 }
 
 DML_API void dml_sum_axis(dml_pool *pool, size_t outer, size_t n, size_t inner, const float *x, float beta,
@@ -15076,7 +15385,7 @@ DML_API void dml_sum_axis(dml_pool *pool, size_t outer, size_t n, size_t inner, 
     if (outer == 1 && inner > 1)
         dml_sum_rows(pool, n, inner, x, beta, y);
     else if (outer == 1 && n > 0)
-        *y = beta == 0 ? dml_sum(pool, n, x) : dml_sum(pool, n, x) + beta * *y;
+        *y = beta == 0 ? dml_sum_all(pool, n, x) : dml_sum_all(pool, n, x) + beta * *y;
     else if (inner > 0)
         dml_pool_run(pool, (int)dml__divide_up(outer, dml__items_per_task(n * inner)), dml__sum_axis_task,
                      &job);
@@ -15106,7 +15415,7 @@ static void dml__argmax_task(void *argument, int task, int worker)
     }
 }
 
-DML_API void dml_argmax(dml_pool *pool, size_t rows, size_t columns, const float *x, int32_t *out)
+DML_API void dml_argmax_rows(dml_pool *pool, size_t rows, size_t columns, const float *x, int32_t *out)
 {
     dml__argmax_job job;
     job.isa = dml__pool_machine(pool).isa;
@@ -15198,6 +15507,15 @@ DML__LOCAL dml__broadcast dml__broadcast_of(int dims, const size_t *result, cons
     return b;
 }
 
+static void dml__broadcast_fill(size_t n, float value, float *to)
+{
+    dml__vf all;
+    size_t i = 0;
+    dml__splat(&all, value);
+    for (; i + DML__LANES <= n; i += DML__LANES) DML__STORE(to + i, all);
+    for (; i < n; i++) to[i] = value;
+}
+
 DML__LOCAL void dml__broadcast_copy(const dml__broadcast *broadcast, const float *operand, size_t begin,
                                     size_t count, float *to)
 {
@@ -15212,10 +15530,11 @@ DML__LOCAL void dml__broadcast_copy(const dml__broadcast *broadcast, const float
         const size_t run = dml__minimum(length - at[last], count);
         const float *from = operand;
         for (int d = 0; d <= last; d++) from += at[d] * broadcast->stride[d];
+        const float value = *from; /* innermost, it is repeated where the stride isn't 1 */
         if (stride == 1)
             memcpy(to, from, run * sizeof(float));
         else
-            for (size_t i = 0; i < run; i++) to[i] = *from; /* innermost, it is else repeated */
+            dml__broadcast_fill(run, value, to);
         to += run;
         count -= run;
         at[last] = 0;
@@ -15346,6 +15665,30 @@ DML__LOCAL void dml__sum_broadcast(dml_pool *pool, const dml__broadcast *broadca
     X(less, y = WHERE(a < b, K(1.0f), K(0.0f)))                                                              \
     X(less_equal, y = WHERE(a <= b, K(1.0f), K(0.0f)))
 
+/* The same arguments: losses of a prediction a and a target b, which are summed where they are computed:
+   their ops are those of ops/op_loss.c. */
+#define DML__FORMULAS_LOSS(X)                                                                                \
+    X(squared_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = (a - b) * (a - b), d = 2.0f * (a - b) * dy,      \
+      d = 2.0f * (b - a) * dy)                                                                               \
+    X(absolute_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = ABS(a - b),                                     \
+      d = WHERE(a > b, dy, WHERE(a < b, -dy, K(0.0f))), d = WHERE(a > b, -dy, WHERE(a < b, dy, K(0.0f))))    \
+    X(huber, 2, 0, DML__NEEDS_A | DML__NEEDS_B, VALUE e = ABS(a - b);                                        \
+      y = Q * WHERE(e < P, 0.5f * e * e, P * (e - 0.5f * P)), VALUE e = a - b;                               \
+      d = dy * Q * WHERE(e > P, P, WHERE(e < -P, -P, e)), VALUE f = b - a;                                   \
+      d = dy * Q * WHERE(f > P, P, WHERE(f < -P, -P, f)))                                                    \
+    X(binary_cross_entropy, 2, 0, DML__NEEDS_A | DML__NEEDS_B, VALUE s = LOG1P(EXP(-ABS(a)));                \
+      y = (1.0f - b) * (s + WHERE(a > 0.0f, a, K(0.0f))) + P * b * (s - WHERE(a < 0.0f, a, K(0.0f))),        \
+      d = dy * ((1.0f - b) * SIGMOID(a) - P * b * SIGMOID(-a)), VALUE s = LOG1P(EXP(-ABS(a)));               \
+      d = dy * (P * (s - WHERE(a < 0.0f, a, K(0.0f))) - (s + WHERE(a > 0.0f, a, K(0.0f)))))                  \
+    X(hinge, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = WHERE(a * b >= 1.0f, K(0.0f), 1.0f - a * b),             \
+      d = WHERE(a * b < 1.0f, -b * dy, K(0.0f)), d = WHERE(a * b < 1.0f, -a * dy, K(0.0f)))                  \
+    X(squared_hinge, 2, 0, DML__NEEDS_A | DML__NEEDS_B, VALUE s = 1.0f - a * b;                              \
+      y = WHERE(s <= 0.0f, K(0.0f), s * s), VALUE s = 1.0f - a * b;                                          \
+      d = -2.0f * dy * b * WHERE(s <= 0.0f, K(0.0f), s), VALUE r = 1.0f - a * b;                             \
+      d = -2.0f * dy * a * WHERE(r <= 0.0f, K(0.0f), r))                                                     \
+    X(kl_divergence, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = WHERE(b == 0.0f, K(0.0f), b * (LOG(b) - a)),     \
+      d = -b * dy, d = WHERE(b == 0.0f, K(0.0f), (LOG(b) + 1.0f - a) * dy))
+
 #define DML__NEEDS_A 1u
 #define DML__NEEDS_B 2u
 #define DML__NEEDS_Y 4u
@@ -15355,11 +15698,12 @@ enum {
 #define DML__FORMULA_ENUM_2(name, inputs, first, needs, forward, gradient0, gradient1) DML__FORMULA_##name,
 #define DML__FORMULA_ENUM_FLAT(name, forward) DML__FORMULA_##name,
     DML__FORMULAS_1(DML__FORMULA_ENUM_1) DML__FORMULAS_2(DML__FORMULA_ENUM_2)
-        DML__FORMULAS_FLAT(DML__FORMULA_ENUM_FLAT) DML__FORMULA_COUNT
+        DML__FORMULAS_FLAT(DML__FORMULA_ENUM_FLAT) DML__FORMULAS_LOSS(DML__FORMULA_ENUM_2) DML__FORMULA_COUNT
 #undef DML__FORMULA_ENUM_1
 #undef DML__FORMULA_ENUM_2
 #undef DML__FORMULA_ENUM_FLAT
 };
+#define DML__FORMULA_OPS DML__FORMULA_squared_error /* as many have ops of one element */
 
 #endif
 
@@ -15376,6 +15720,19 @@ typedef struct dml__formula_row {
 /* NULL past the last. */
 DML__LOCAL const dml__formula_row *dml__formula_row_of(int formula);
 
+/* What a formula's loop reads and writes; what the formula doesn't need is NULL. */
+typedef struct dml__formula_at {
+    const float *in[DML__FORMULA_INPUTS];
+    const float *y, *dy;
+    float *out;
+    float p, q;
+} dml__formula_at;
+
+/* The loop of the formula's values, or of gradient `gradient` where that isn't negative, on the calling
+   thread; n a multiple of DML__LANES. */
+DML__LOCAL void dml__formula_vectors(dml_isa isa, int formula, int gradient, size_t n,
+                                     const dml__formula_at *at);
+
 /* The operands of one call. Those that an output's memory may be are plain. */
 typedef struct dml__formula_call {
     int formula;
@@ -15383,6 +15740,7 @@ typedef struct dml__formula_call {
     float p, q;
     const float *in[DML__FORMULA_INPUTS]; /* NULL: not read */
     dml__broadcast layout[DML__FORMULA_INPUTS];
+    const dml__broadcast *repeated_dy; /* how dy lies in the result, where it is smaller; NULL: plain */
 } dml__formula_call;
 
 /* For arrays of n elements each, as the callers of the public functions have them. */
@@ -15397,6 +15755,11 @@ DML__LOCAL void dml__formula_forward(dml_pool *pool, const dml__formula_call *ca
 DML__LOCAL void dml__formula_backward(dml_pool *pool, const dml__formula_call *call, const float *y,
                                       const float *dy, float *const gradient[DML__FORMULA_GRADIENTS],
                                       const float beta[DML__FORMULA_GRADIENTS]);
+
+/* The sum of the formula's values, each times its weight (NULL: 1), which lie as `layout` says. In an order
+   that depends on n alone. */
+DML__LOCAL double dml__formula_total(dml_pool *pool, const dml__formula_call *call, const float *weights,
+                                     const dml__broadcast *layout);
 
 #endif
 
@@ -15579,14 +15942,6 @@ DML__BODY void dml__vector_pow(dml__vf *x, const dml__vf *power)
 
 /* ---- a loop for each formula and each gradient ---- */
 
-/* What a loop reads and writes; what the formula doesn't need is NULL. */
-typedef struct dml__formula_at {
-    const float *in[DML__FORMULA_INPUTS];
-    const float *y, *dy;
-    float *out;
-    float p, q;
-} dml__formula_at;
-
 /* Elements 0 .. n - 1, n a multiple of DML__LANES. */
 typedef void dml__formula_loop(dml_isa isa, size_t n, const dml__formula_at *at);
 
@@ -15651,19 +16006,26 @@ typedef void dml__formula_loop(dml_isa isa, size_t n, const dml__formula_at *at)
 #define DML__FORMULA_LOOPS_1(name, needs, forward, gradient)                                                 \
     DML__FORMULA_LOOP(dml__##name##_values, , DML__NEEDS_A, y, forward)                                      \
     DML__FORMULA_LOOP(dml__##name##_gradient0, , (needs) | DML__NEEDS_DY, d, gradient)
-#define DML__FORMULA_LOOPS_2(name, inputs, first, needs, forward, gradient0, gradient1)                      \
-    DML__FORMULA_LOOP(dml__##name##_values, DML__BY_FOUR, DML__READS_ALL(inputs), y, forward)                \
-    DML__FORMULA_LOOP(dml__##name##_gradient0, DML__BY_FOUR, (needs) | DML__NEEDS_DY, d, gradient0)          \
-    DML__FORMULA_LOOP(dml__##name##_gradient1, DML__BY_FOUR, (needs) | DML__NEEDS_DY, d, gradient1)
+#define DML__FORMULA_LOOPS_2(unrolled, name, inputs, needs, forward, gradient0, gradient1)                   \
+    DML__FORMULA_LOOP(dml__##name##_values, unrolled, DML__READS_ALL(inputs), y, forward)                    \
+    DML__FORMULA_LOOP(dml__##name##_gradient0, unrolled, (needs) | DML__NEEDS_DY, d, gradient0)              \
+    DML__FORMULA_LOOP(dml__##name##_gradient1, unrolled, (needs) | DML__NEEDS_DY, d, gradient1)
+#define DML__FORMULA_LOOPS_SHORT(name, inputs, first, needs, forward, gradient0, gradient1)                  \
+    DML__FORMULA_LOOPS_2(DML__BY_FOUR, name, inputs, needs, forward, gradient0, gradient1)
+#define DML__FORMULA_LOOPS_LOSS(name, inputs, first, needs, forward, gradient0, gradient1)                   \
+    DML__FORMULA_LOOPS_2(, name, inputs, needs, forward, gradient0, gradient1)
 #define DML__FORMULA_LOOPS_FLAT(name, forward)                                                               \
     DML__FORMULA_LOOP(dml__##name##_values, DML__BY_FOUR, DML__READS_ALL(2), y, forward)
 
 DML__FORMULAS_1(DML__FORMULA_LOOPS_1)
-DML__FORMULAS_2(DML__FORMULA_LOOPS_2)
+DML__FORMULAS_2(DML__FORMULA_LOOPS_SHORT)
+DML__FORMULAS_LOSS(DML__FORMULA_LOOPS_LOSS)
 DML__FORMULAS_FLAT(DML__FORMULA_LOOPS_FLAT)
 
 #undef DML__FORMULA_LOOPS_1
 #undef DML__FORMULA_LOOPS_2
+#undef DML__FORMULA_LOOPS_SHORT
+#undef DML__FORMULA_LOOPS_LOSS
 #undef DML__FORMULA_LOOPS_FLAT
 #undef DML__READS_ALL
 #undef DML__FORMULA_LOOP
@@ -15700,7 +16062,7 @@ static const dml__formula_loops *dml__formula_loops_of(int formula)
       { dml__##name##_gradient0, dml__##name##_gradient1 } },
 #define DML__FORMULA_ROW_FLAT(name, forward) { { #name, 2, 0, 0, 0 }, dml__##name##_values, { NULL, NULL } },
         DML__FORMULAS_1(DML__FORMULA_ROW_1) DML__FORMULAS_2(DML__FORMULA_ROW_2)
-            DML__FORMULAS_FLAT(DML__FORMULA_ROW_FLAT)
+            DML__FORMULAS_FLAT(DML__FORMULA_ROW_FLAT) DML__FORMULAS_LOSS(DML__FORMULA_ROW_2)
 #undef DML__FORMULA_ROW_1
 #undef DML__FORMULA_ROW_2
 #undef DML__FORMULA_ROW_FLAT
@@ -15711,6 +16073,13 @@ static const dml__formula_loops *dml__formula_loops_of(int formula)
 DML__LOCAL const dml__formula_row *dml__formula_row_of(int formula)
 {
     return formula >= 0 && formula < DML__FORMULA_COUNT ? &dml__formula_loops_of(formula)->row : NULL;
+}
+
+DML__LOCAL void dml__formula_vectors(dml_isa isa, int formula, int gradient, size_t n,
+                                     const dml__formula_at *at)
+{
+    const dml__formula_loops *loops = dml__formula_loops_of(formula);
+    (gradient < 0 ? loops->values : loops->gradient[gradient])(isa, n, at);
 }
 
 /* ---- over arrays, in strips that stay in the first cache ---- */
@@ -15731,7 +16100,8 @@ typedef struct dml__formula_job {
     float *out[DML__FORMULA_GRADIENTS];
     float beta[DML__FORMULA_GRADIENTS];
     bool backward, relu, stream;
-    bool whole; /* nothing but a rest needs strips */
+    bool whole;  /* nothing but a rest needs strips */
+    bool one_dy; /* the same for all elements, in every strip from the first on */
 } dml__formula_job;
 
 /* to = from + beta to, or past the caches; `count` may be any. */
@@ -15771,13 +16141,19 @@ static const float *dml__strip_plain(const float *x, size_t begin, size_t count,
     return strip;
 }
 
+static void dml__strip_repeat(const dml__broadcast *layout, const float *x, size_t begin, size_t count,
+                              float *strip)
+{
+    dml__broadcast_copy(layout, x, begin, count, strip);
+    for (size_t k = count; k % DML__LANES; k++) strip[k] = 0;
+}
+
 static const float *dml__strip_operand(const dml__formula_call *call, int i, size_t begin, size_t count,
                                        float *strip)
 {
     if (!call->in[i] || dml__broadcast_is_plain(&call->layout[i]))
         return dml__strip_plain(call->in[i], begin, count, strip);
-    dml__broadcast_copy(&call->layout[i], call->in[i], begin, count, strip);
-    for (size_t k = count; k % DML__LANES; k++) strip[k] = 0;
+    dml__strip_repeat(&call->layout[i], call->in[i], begin, count, strip);
     return strip;
 }
 
@@ -15792,7 +16168,9 @@ static void dml__formula_strip(const dml__formula_job *job, size_t begin, size_t
     for (int i = 0; i < DML__FORMULA_INPUTS; i++)
         at.in[i] = dml__strip_operand(call, i, begin, count, strip->in[i]);
     at.y = dml__strip_plain(job->y, begin, count, strip->y);
-    at.dy = dml__strip_plain(job->dy, begin, count, strip->dy);
+    at.dy = call->repeated_dy ? strip->dy : dml__strip_plain(job->dy, begin, count, strip->dy);
+    if (call->repeated_dy && !job->one_dy)
+        dml__strip_repeat(call->repeated_dy, job->dy, begin, count, strip->dy);
     at.p = call->p;
     at.q = call->q;
     for (int g = 0; g < DML__FORMULA_GRADIENTS; g++) {
@@ -15816,6 +16194,7 @@ static void dml__formula_task(void *argument, int task, int worker)
     const size_t end = dml__minimum(begin + DML__BLOCK, job->call->n);
     dml__strip strip;
     (void)worker;
+    for (size_t k = 0; job->one_dy && k < DML__STRIP_FLOATS; k++) strip.dy[k] = job->dy[0];
     for (size_t i = begin, count; i < end; i += count) {
         count = end - i;
         if (job->whole && count >= DML__LANES)
@@ -15837,7 +16216,7 @@ static bool dml__formula_streams(const dml__formula_job *job, const float *out)
         if (call->in[i] && dml__broadcast_is_plain(&call->layout[i])) arrays++;
     }
     if (job->y == out || job->dy == out) return false;
-    arrays += (job->y != NULL) + (job->dy != NULL);
+    arrays += (job->y != NULL) + (job->dy != NULL && !call->repeated_dy);
     return DML__STREAMS && call->n > DML__STREAM_FROM / sizeof(float) / arrays && (uintptr_t)out % 16 == 0;
 }
 
@@ -15848,7 +16227,8 @@ static void dml__formula_run(dml_pool *pool, dml__formula_job *job)
     const bool one = !job->out[1 - first];
     job->isa = dml__pool_machine(pool).isa;
     job->stream = one && job->beta[first] == 0 && dml__formula_streams(job, job->out[first]);
-    job->whole = one && job->beta[first] == 0 && !job->relu && !job->stream;
+    job->whole = one && job->beta[first] == 0 && !job->relu && !job->stream && !call->repeated_dy;
+    job->one_dy = call->repeated_dy && call->repeated_dy->dims == 1 && call->repeated_dy->stride[0] == 0;
     for (int i = 0; i < DML__FORMULA_INPUTS; i++)
         job->whole = job->whole && (!call->in[i] || dml__broadcast_is_plain(&call->layout[i]));
     const int tasks = (int)dml__divide_up(call->n, DML__BLOCK);
@@ -15897,6 +16277,918 @@ DML__LOCAL void dml__formula_backward(dml_pool *pool, const dml__formula_call *c
         job.beta[g] = beta[g];
     }
     dml__formula_run(pool, &job);
+}
+
+/* ---- sums of values that are not kept ---- */
+
+DML__BODY void dml__strip_total_body(size_t count, const float *x, const float *weights, double *total)
+{
+    dml__vf sum = { 0 };
+    for (size_t i = 0; i < count; i += DML__LANES) {
+        if (weights)
+            sum += DML__LOAD(x + i) * DML__LOAD(weights + i);
+        else
+            sum += DML__LOAD(x + i);
+    }
+    *total += dml__add_lanes(&sum);
+}
+DML__PER_ISA(dml__strip_total, (size_t count, const float *x, const float *weights, double *total),
+             (count, x, weights, total))
+
+typedef struct dml__formula_total_job {
+    dml_isa isa;
+    const dml__formula_call *call;
+    const float *weights;
+    const dml__broadcast *layout;
+    size_t part;
+    double total[DML__PARTIALS];
+} dml__formula_total_job;
+
+static void dml__formula_total_task(void *argument, int task, int worker)
+{
+    dml__formula_total_job *job = (dml__formula_total_job *)argument;
+    const dml__formula_call *call = job->call;
+    const size_t begin = (size_t)task * job->part, end = dml__minimum(begin + job->part, call->n);
+    dml__strip strip;
+    dml__formula_at at;
+    double total = 0;
+    (void)worker;
+    memset(&at, 0, sizeof at);
+    at.p = call->p;
+    at.q = call->q;
+    at.out = strip.y;
+    for (size_t i = begin; i < end; i += DML__STRIP_FLOATS) {
+        const size_t count = dml__minimum(DML__STRIP_FLOATS, end - i);
+        for (int k = 0; k < DML__FORMULA_INPUTS; k++)
+            at.in[k] = dml__strip_operand(call, k, i, count, strip.in[k]);
+        dml__formula_loops_of(call->formula)
+            ->values(job->isa, count + (DML__LANES - count % DML__LANES) % DML__LANES, &at);
+        for (size_t k = count; k % DML__LANES; k++) strip.y[k] = 0;
+        if (job->weights) dml__strip_repeat(job->layout, job->weights, i, count, strip.dy);
+        dml__strip_total(job->isa, count, strip.y, job->weights ? strip.dy : NULL, &total);
+    }
+    job->total[task] = total;
+}
+
+DML__LOCAL double dml__formula_total(dml_pool *pool, const dml__formula_call *call, const float *weights,
+                                     const dml__broadcast *layout)
+{
+    dml__formula_total_job job;
+    job.isa = dml__pool_machine(pool).isa;
+    job.call = call;
+    job.weights = weights;
+    job.layout = layout;
+    job.part = dml__divide_up(call->n, DML__PARTIALS);
+    job.part =
+        job.part > DML__BLOCK ? dml__divide_up(job.part, DML__STRIP_FLOATS) * DML__STRIP_FLOATS : DML__BLOCK;
+    const int tasks = (int)dml__divide_up(call->n, job.part);
+    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__formula_total_task, &job);
+    double total = 0;
+    for (int t = 0; t < tasks; t++) total += job.total[t];
+    return total;
+}
+
+#endif
+
+/* ---- kernels/reduce_axis.c ---- */
+
+#ifndef DML_KERNELS_REDUCE_AXIS_C
+#define DML_KERNELS_REDUCE_AXIS_C
+
+#include <math.h>
+#include <string.h>
+
+/* No loop over elements stands here: what is added up is made by the loops of formulas.h, in strips that stay
+   in the first cache, and added by those of reduce.c. */
+#define DML__AXIS_STRIP ((size_t)1024)  /* floats */
+#define DML__AXIS_COLUMNS ((size_t)256) /* that are added up side by side, in double from strip to strip */
+
+typedef struct dml__axis_job {
+    dml_isa isa;
+    dml_reduction kind;
+    bool ties;
+    size_t outer, n, inner;
+    size_t width, groups, units; /* columns of a group, groups in each o, groups in all */
+    const float *x;              /* (outer, n, inner) */
+    const float *of;             /* (outer, inner): the extremes whose ties are counted */
+    float *out;                  /* (outer, inner) */
+    dml__broadcast layout;       /* of an (outer, inner) beside x */
+    /* backward: */
+    const float *y, *count, *dy; /* (outer, inner) */
+    float scale, beta;
+    float *dx; /* (outer, n, inner) */
+} dml__axis_job;
+
+static void dml__axis_begin(dml__axis_job *job, dml_pool *pool, size_t outer, size_t n, size_t inner,
+                            const float *x)
+{
+    const size_t whole[3] = { outer, n, inner }, reduced[3] = { outer, 1, inner };
+    memset(job, 0, sizeof *job);
+    job->isa = dml__pool_machine(pool).isa;
+    job->outer = outer;
+    job->n = n;
+    job->inner = inner;
+    job->x = x;
+    job->layout = dml__broadcast_of(3, whole, reduced);
+}
+
+static size_t dml__whole_vectors(size_t count)
+{
+    return dml__divide_up(count, DML__LANES) * DML__LANES;
+}
+
+/* Elements begin .. begin + count - 1 of what lies like `out`, in places like x's. */
+static void dml__axis_spread(const dml__axis_job *job, const float *from, size_t begin, size_t count,
+                             float *strip)
+{
+    dml__broadcast_copy(&job->layout, from, begin, count, strip);
+    for (size_t i = count; i % DML__LANES; i++) strip[i] = 0;
+}
+
+/* Those of x, where a rest shorter than a vector is followed by zeros in `strip`. */
+static const float *dml__axis_elements(const dml__axis_job *job, size_t begin, size_t count, float *strip)
+{
+    if (count % DML__LANES == 0) return job->x + begin;
+    memcpy(strip, job->x + begin, count * sizeof *strip);
+    for (size_t i = count; i % DML__LANES; i++) strip[i] = 0;
+    return strip;
+}
+
+static void dml__axis_vectors(const dml__axis_job *job, int formula, int gradient, size_t count,
+                              const float *a, const float *b, const float *dy, float *out)
+{
+    const dml__formula_at at = { { a, b, NULL }, NULL, dy, out, 0, 0 };
+    dml__formula_vectors(job->isa, formula, gradient, dml__whole_vectors(count), &at);
+}
+
+/* ---- sums of sizes, of squares, and of ties ---- */
+
+/* What is added up of elements begin .. begin + count - 1 of x; `terms` has place for whole vectors. */
+static void dml__axis_terms(const dml__axis_job *job, size_t begin, size_t count, float *terms)
+{
+    float of[DML__AXIS_STRIP];
+    const int formula = job->ties                       ? DML__FORMULA_equal
+                        : job->kind == DML_REDUCE_NORM1 ? DML__FORMULA_abs
+                                                        : DML__FORMULA_square;
+    if (job->ties) dml__axis_spread(job, job->of, begin, count, of);
+    const float *x = dml__axis_elements(job, begin, count, terms);
+    dml__axis_vectors(job, formula, -1, count, x, job->ties ? of : NULL, NULL, terms);
+    for (size_t i = count; i % DML__LANES; i++) terms[i] = 0;
+}
+
+/* One group of columns, whose rows don't fit into a strip. */
+static void dml__axis_sum_long(const dml__axis_job *job, size_t o, size_t column, size_t width)
+{
+    const size_t rows_at_once = DML__AXIS_STRIP / width;
+    float terms[DML__AXIS_STRIP + DML__LANES], part[DML__AXIS_COLUMNS];
+    double total[DML__AXIS_COLUMNS];
+    float *out = job->out + o * job->inner + column;
+    for (size_t c = 0; c < width; c++) total[c] = 0;
+    for (size_t k = 0; k < job->n; k += rows_at_once) {
+        const size_t rows = dml__minimum(rows_at_once, job->n - k);
+        const size_t begin = (o * job->n + k) * job->inner + column;
+        if (width == job->inner)
+            dml__axis_terms(job, begin, rows * width, terms);
+        else
+            for (size_t r = 0; r < rows; r++)
+                dml__axis_terms(job, begin + r * job->inner, width, terms + r * width);
+        dml__sum_axis_alone(job->isa, 1, rows, width, terms, 0, part);
+        for (size_t c = 0; c < width; c++) total[c] += (double)part[c];
+    }
+    for (size_t c = 0; c < width; c++) out[c] = (float)total[c];
+}
+
+/* Units begin .. end - 1; each is a whole o where several fit into a strip. */
+static void dml__axis_sum_units(const dml__axis_job *job, size_t begin, size_t end)
+{
+    const size_t each = job->n * job->inner;
+    float terms[DML__AXIS_STRIP];
+    if (job->inner == 1 && !job->ties && job->kind == DML_REDUCE_NORM2) {
+        dml__squares_of_rows(job->isa, end - begin, each, job->x + begin * each, job->out + begin);
+        return;
+    }
+    if (each > DML__AXIS_STRIP) {
+        for (size_t u = begin; u < end; u++) {
+            const size_t column = u % job->groups * job->width;
+            dml__axis_sum_long(job, u / job->groups, column, dml__minimum(job->width, job->inner - column));
+        }
+        return;
+    }
+    for (size_t u = begin, count; u < end; u += count) {
+        count = dml__minimum(DML__AXIS_STRIP / each, end - u);
+        dml__axis_terms(job, u * each, count * each, terms);
+        dml__sum_axis_alone(job->isa, count, job->n, job->inner, terms, 0, job->out + u * job->inner);
+    }
+}
+
+/* ---- extremes ---- */
+
+/* to = the extremes of both, element by element. */
+static void dml__axis_extremes(const dml__axis_job *job, size_t count, const float *x, float *to)
+{
+    const bool smallest = job->kind == DML_REDUCE_MIN;
+    const size_t whole = count - count % DML__LANES;
+    dml__axis_vectors(job, smallest ? DML__FORMULA_minimum : DML__FORMULA_maximum, -1, whole, to, x, NULL,
+                      to);
+    for (size_t i = whole; i < count; i++)
+        if ((smallest ? x[i] < to[i] : x[i] > to[i]) || x[i] != x[i]) to[i] = x[i];
+}
+
+/* One group of columns: as many rows as a strip holds go side by side, and are folded at the end. */
+static void dml__axis_extreme_columns(const dml__axis_job *job, size_t o, size_t column, size_t width)
+{
+    const float *x = job->x + o * job->n * job->inner + column;
+    float strip[DML__AXIS_STRIP];
+    size_t rows = width == job->inner ? dml__minimum(DML__AXIS_STRIP / width, job->n) : 1;
+    if (rows > DML__LANES) rows -= rows % DML__LANES;
+    memcpy(strip, x, rows * width * sizeof *strip);
+    for (size_t k = rows; k < job->n; k += rows)
+        dml__axis_extremes(job, dml__minimum(rows, job->n - k) * width, x + k * job->inner, strip);
+    while (rows > 1) {
+        const size_t half = rows / 2;
+        dml__axis_extremes(job, half * width, strip + (rows - half) * width, strip);
+        rows -= half;
+    }
+    memcpy(job->out + o * job->inner + column, strip, width * sizeof *strip);
+}
+
+static void dml__axis_extreme_units(const dml__axis_job *job, size_t begin, size_t end)
+{
+    if (job->inner == 1) {
+        dml__extremes_of_rows(job->isa, job->kind == DML_REDUCE_MIN, end - begin, job->n,
+                              job->x + begin * job->n, job->out + begin);
+        return;
+    }
+    for (size_t u = begin; u < end; u++) {
+        const size_t column = u % job->groups * job->width;
+        dml__axis_extreme_columns(job, u / job->groups, column,
+                                  dml__minimum(job->width, job->inner - column));
+    }
+}
+
+/* ---- forward ---- */
+
+static void dml__axis_task(void *argument, int task, int worker)
+{
+    const dml__axis_job *job = (const dml__axis_job *)argument;
+    const size_t step = dml__items_per_task(job->n * job->width), begin = (size_t)task * step;
+    const size_t end = dml__minimum(begin + step, job->units);
+    const bool sums = job->ties || job->kind == DML_REDUCE_NORM1 || job->kind == DML_REDUCE_NORM2;
+    (void)worker;
+    (sums ? dml__axis_sum_units : dml__axis_extreme_units)(job, begin, end);
+}
+
+static void dml__axis_run(dml_pool *pool, dml__axis_job *job, size_t width)
+{
+    job->width = dml__minimum(width, job->inner);
+    job->groups = dml__divide_up(job->inner, job->width);
+    job->units = job->outer * job->groups;
+    const size_t tasks = dml__divide_up(job->units, dml__items_per_task(job->n * job->width));
+    dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__axis_task, job);
+}
+
+static size_t dml__axis_sum_width(size_t n, size_t inner)
+{
+    return n * inner > DML__AXIS_STRIP ? DML__AXIS_COLUMNS : inner;
+}
+
+DML_API void dml_reduce_axis(dml_pool *pool, dml_reduction kind, size_t outer, size_t n, size_t inner,
+                             const float *x, float scale, float *y)
+{
+    const bool alone = outer == 1 && inner == 1; /* whose blocks the threads share */
+    dml__axis_job job;
+    if (outer == 0 || inner == 0) return;
+    dml__axis_begin(&job, pool, outer, n, inner, x);
+    job.kind = kind;
+    job.out = y;
+    if (kind == DML_REDUCE_SUM)
+        dml_sum_axis(pool, outer, n, inner, x, 0, y);
+    else if (kind == DML_REDUCE_NORM2 && alone)
+        *y = dml_dot(pool, n, x, x);
+    else if (kind == DML_REDUCE_MAX && alone)
+        *y = dml_max_all(pool, n, x);
+    else if (kind == DML_REDUCE_NORM1 || kind == DML_REDUCE_NORM2)
+        dml__axis_run(pool, &job, dml__axis_sum_width(n, inner));
+    else
+        dml__axis_run(pool, &job, DML__AXIS_STRIP);
+    if (kind == DML_REDUCE_NORM2) {
+        const dml__formula_call root = dml__formula_plain(DML__FORMULA_sqrt, outer * inner, y, NULL);
+        dml__formula_forward(pool, &root, false, y);
+    }
+    if (scale != 1) dml_scale(pool, outer * inner, scale, y);
+}
+
+DML_API void dml_reduce_axis_ties(dml_pool *pool, size_t outer, size_t n, size_t inner, const float *x,
+                                  const float *y, float *ties)
+{
+    dml__axis_job job;
+    if (outer == 0 || inner == 0) return;
+    dml__axis_begin(&job, pool, outer, n, inner, x);
+    job.ties = true;
+    job.of = y;
+    job.out = ties;
+    dml__axis_run(pool, &job, dml__axis_sum_width(n, inner));
+}
+
+/* ---- backward ---- */
+
+/* The gradients of elements begin .. begin + count - 1, into whole vectors. */
+static void dml__axis_slopes(const dml__axis_job *job, size_t begin, size_t count, float *out)
+{
+    float dy[DML__AXIS_STRIP], a[DML__AXIS_STRIP], b[DML__AXIS_STRIP];
+    const float *x = job->kind == DML_REDUCE_SUM ? NULL : dml__axis_elements(job, begin, count, a);
+    if (job->kind == DML_REDUCE_SUM) {
+        const dml__formula_at at = { { dy, NULL, NULL }, NULL, NULL, out, job->scale, 0 };
+        dml__axis_spread(job, job->dy, begin, count, job->scale == 1 ? out : dy);
+        if (job->scale != 1)
+            dml__formula_vectors(job->isa, DML__FORMULA_affine, -1, dml__whole_vectors(count), &at);
+        return;
+    }
+    dml__axis_spread(job, job->dy, begin, count, dy);
+    if (job->kind == DML_REDUCE_NORM1) {
+        dml__axis_vectors(job, DML__FORMULA_abs, 0, count, x, NULL, dy, out);
+        return;
+    }
+    dml__axis_spread(job, job->y, begin, count, b);
+    if (job->kind == DML_REDUCE_NORM2) { /* x dy / y */
+        float share[DML__AXIS_STRIP];
+        dml__axis_vectors(job, DML__FORMULA_div, -1, count, dy, b, NULL, share);
+        dml__axis_vectors(job, DML__FORMULA_where, 0, count, b, NULL, share, share);
+        dml__axis_vectors(job, DML__FORMULA_mul, -1, count, x, share, NULL, out);
+        return;
+    }
+    dml__axis_vectors(job, DML__FORMULA_equal, -1, count, x, b, NULL, a);
+    dml__axis_spread(job, job->count, begin, count, b);
+    for (size_t i = count; i % DML__LANES; i++) b[i] = 1;
+    dml__axis_vectors(job, DML__FORMULA_div, -1, count, dy, b, NULL, dy);
+    dml__axis_vectors(job, DML__FORMULA_where, 0, count, a, NULL, dy, out);
+}
+
+static void dml__axis_backward_task(void *argument, int task, int worker)
+{
+    const dml__axis_job *job = (const dml__axis_job *)argument;
+    const size_t all = job->outer * job->n * job->inner, begin = (size_t)task * DML__BLOCK;
+    const size_t end = dml__minimum(begin + DML__BLOCK, all);
+    float slopes[DML__AXIS_STRIP], old[DML__AXIS_STRIP];
+    (void)worker;
+    for (size_t i = begin, count; i < end; i += count) {
+        count = dml__minimum(DML__AXIS_STRIP, end - i);
+        if (job->beta == 0 && count % DML__LANES == 0) {
+            dml__axis_slopes(job, i, count, job->dx + i);
+            continue;
+        }
+        dml__axis_slopes(job, i, count, slopes);
+        if (job->beta != 0) {
+            const dml__formula_at scaled = { { old, NULL, NULL }, NULL, NULL, old, job->beta, 0 };
+            memcpy(old, job->dx + i, count * sizeof *old);
+            for (size_t k = count; k % DML__LANES; k++) old[k] = 0;
+            if (job->beta != 1)
+                dml__formula_vectors(job->isa, DML__FORMULA_affine, -1, dml__whole_vectors(count), &scaled);
+            dml__axis_vectors(job, DML__FORMULA_add, -1, count, slopes, old, NULL, slopes);
+        }
+        memcpy(job->dx + i, slopes, count * sizeof *slopes);
+    }
+}
+
+DML_API void dml_reduce_axis_backward(dml_pool *pool, dml_reduction kind, size_t outer, size_t n,
+                                      size_t inner, const float *x, const float *y, const float *ties,
+                                      const float *dy, float scale, float beta, float *dx)
+{
+    dml__axis_job job;
+    dml__axis_begin(&job, pool, outer, n, inner, x);
+    job.kind = kind;
+    job.y = y;
+    job.count = ties;
+    job.dy = dy;
+    job.scale = scale;
+    job.beta = beta;
+    job.dx = dx;
+    const size_t tasks = dml__divide_up(outer * n * inner, DML__BLOCK);
+    dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__axis_backward_task, &job);
+}
+
+#endif
+
+/* ---- kernels/softmax.c ---- */
+
+#ifndef DML_KERNELS_SOFTMAX_C
+#define DML_KERNELS_SOFTMAX_C
+
+/* ---- kernels/softmax_row.h ---- */
+
+/* softmax_row.h: the softmax of a row, for loss.c and softmax.c. */
+#ifndef DML_KERNELS_SOFTMAX_ROW_H
+#define DML_KERNELS_SOFTMAX_ROW_H
+
+#include <math.h>
+
+/* Floats added up in a vector before its lanes go on in double. */
+#define DML__SOFTMAX_CHUNK ((size_t)32 * DML__LANES)
+
+static inline float dml__greater(float a, float b)
+{
+    return b > a ? b : a;
+}
+
+/* The largest lane; none is a NaN. */
+DML__BODY float dml__largest_lane(const dml__vf *vector)
+{
+    float lanes[DML__LANES];
+    DML__STORE(lanes, *vector);
+    const float low = dml__greater(dml__greater(lanes[0], lanes[1]), dml__greater(lanes[2], lanes[3]));
+#if DML__LANES == 8
+    return dml__greater(low,
+                        dml__greater(dml__greater(lanes[4], lanes[5]), dml__greater(lanes[6], lanes[7])));
+#else
+    return low;
+#endif
+}
+
+/* out = softmax(x) over n > 0 columns, or its logarithm, for which it finds the maximum and
+   sum(exp(x - maximum)). A NaN makes the sum and with it the whole row NaN. `room` floats of both arrays,
+   from the row's first on, are this thread's: where they hold the row in whole vectors, its rest is read and
+   written with what lies behind it, which stays as it is. */
+DML__BODY void dml__softmax_row(bool logs, size_t n, size_t room, const float *x, float *out, float *maximum,
+                                float *sum)
+{
+    const size_t whole = n - n % DML__LANES, rest = n - whole;
+    const bool wide = room >= whole + DML__LANES;
+    dml__vf lowest, last, last_x, largest, value, total = { 0 };
+    dml__vi in_row;
+    dml__splat(&lowest, -HUGE_VALF);
+    dml__first_lanes(&in_row, rest);
+    last = lowest;
+    if (rest) {
+        if (wide)
+            value = DML__LOAD(x + whole);
+        else
+            dml__load_some(&value, x + whole, rest);
+        last = DML__SELECT(in_row, value, lowest);
+    }
+    largest = DML__SELECT(last > lowest, last, lowest);
+    for (size_t c = 0; c < whole; c += DML__LANES) {
+        value = DML__LOAD(x + c);
+        largest = DML__SELECT(value > largest, value, largest);
+    }
+    const float top = dml__largest_lane(&largest);
+
+    last = last_x = last - top;
+    dml__vector_exp(&last); /* 0 beyond the row */
+    double sum64 = 0;
+    total = last;
+    for (size_t i = 0; i < whole;) {
+        const size_t end = dml__minimum(i + DML__SOFTMAX_CHUNK, whole);
+        for (; i < end; i += DML__LANES) {
+            value = DML__LOAD(x + i) - top;
+            dml__vector_exp(&value);
+            if (!logs) DML__STORE(out + i, value);
+            total += value;
+        }
+        if (end == whole) break;
+        sum64 += dml__add_lanes(&total);
+        dml__splat(&total, 0);
+    }
+    sum64 += dml__add_lanes(&total);
+
+    const float scale = (float)(1.0 / sum64), shift = logs ? logf((float)sum64) : 0;
+    if (logs)
+        for (size_t i = 0; i < whole; i += DML__LANES) DML__STORE(out + i, (DML__LOAD(x + i) - top) - shift);
+    else
+        for (size_t i = 0; i < whole; i += DML__LANES) DML__STORE(out + i, DML__LOAD(out + i) * scale);
+    last = logs ? last_x - shift : last * scale;
+    if (rest && wide)
+        DML__STORE(out + whole, DML__SELECT(in_row, last, DML__LOAD(out + whole)));
+    else if (rest)
+        dml__store_some(out + whole, &last, rest);
+    *maximum = top;
+    *sum = (float)sum64;
+}
+
+#endif
+
+#include <string.h>
+
+/* Columns done side by side where the axis isn't the last. */
+#define DML__SOFTMAX_COLUMNS ((size_t)64)
+
+typedef struct dml__softmax_axis {
+    dml_isa isa;
+    bool logs, backward;
+    size_t outer, n, inner, groups;
+    const float *x; /* (outer, n, inner): of backward, y */
+    const float *dy;
+    float beta;
+    float *out; /* y, or dx */
+} dml__softmax_axis;
+
+/* `count` lanes, or all if that is more, by a copy: a loop would be compiled wherever one stands. */
+DML__BODY void dml__softmax_load(dml__vf *vector, const float *from, size_t count)
+{
+    float lanes[DML__LANES] = { 0 };
+    if (count < DML__LANES) memcpy(lanes, from, count * sizeof *lanes);
+    *vector = DML__LOAD(count < DML__LANES ? lanes : from);
+}
+
+DML__BODY void dml__softmax_store(float *to, const dml__vf *vector, size_t count)
+{
+    float lanes[DML__LANES];
+    DML__STORE(count < DML__LANES ? lanes : to, *vector);
+    if (count < DML__LANES) memcpy(to, lanes, count * sizeof *lanes);
+}
+
+/* ---- the last axis ---- */
+
+DML__BODY void dml__softmax_any_rows(bool logs, size_t rows, size_t n, const float *x, float *y)
+{
+    float maximum, sum;
+    for (size_t at = 0; at < rows * n; at += n)
+        dml__softmax_row(logs, n, rows * n - at, x + at, y + at, &maximum, &sum);
+}
+
+DML__BODY void dml__softmax_of_rows_body(size_t rows, size_t n, const float *x, float *y)
+{
+    dml__softmax_any_rows(false, rows, n, x, y);
+}
+DML__PER_ISA(dml__softmax_of_rows, (size_t rows, size_t n, const float *x, float *y), (rows, n, x, y))
+
+DML__BODY void dml__log_softmax_of_rows_body(size_t rows, size_t n, const float *x, float *y)
+{
+    dml__softmax_any_rows(true, rows, n, x, y);
+}
+DML__PER_ISA(dml__log_softmax_of_rows, (size_t rows, size_t n, const float *x, float *y), (rows, n, x, y))
+
+/* A row of n > 0 numbers in whole vectors and a rest. `room` floats of its arrays, from its first on, are
+   this thread's: where they hold it in whole vectors, its rest is read and written with what lies behind it,
+   which stays as it is. */
+typedef struct dml__softmax_ends {
+    size_t whole, rest;
+    bool wide;
+} dml__softmax_ends;
+
+DML__BODY dml__softmax_ends dml__softmax_ends_of(size_t n, size_t room)
+{
+    const size_t whole = n - n % DML__LANES;
+    const dml__softmax_ends ends = { whole, n - whole, room >= whole + DML__LANES };
+    return ends;
+}
+
+/* The rest from memory, `fill` in the other lanes; and back. */
+DML__BODY void dml__softmax_load_rest(const dml__softmax_ends *ends, const float *from, float fill,
+                                      dml__vf *value)
+{
+    dml__vi in_row;
+    dml__vf others;
+    dml__first_lanes(&in_row, ends->rest);
+    dml__splat(&others, fill);
+    if (ends->wide)
+        *value = DML__LOAD(from + ends->whole);
+    else
+        dml__softmax_load(value, from + ends->whole, ends->rest);
+    *value = DML__SELECT(in_row, *value, others);
+}
+
+DML__BODY void dml__softmax_store_rest(const dml__softmax_ends *ends, float *to, const dml__vf *value)
+{
+    dml__vi in_row;
+    dml__first_lanes(&in_row, ends->rest);
+    if (ends->wide)
+        DML__STORE(to + ends->whole, DML__SELECT(in_row, *value, DML__LOAD(to + ends->whole)));
+    else
+        dml__softmax_store(to + ends->whole, value, ends->rest);
+}
+
+/* What of a vector of y and one of dy is added up, and what the sum then makes of them. */
+DML__BODY void dml__softmax_term(bool logs, const dml__vf *y, const dml__vf *dy, dml__vf *total)
+{
+    *total += logs ? *dy : *y * *dy;
+}
+
+DML__BODY void dml__softmax_slope(bool logs, const dml__vf *y, const dml__vf *sum, dml__vf *dy)
+{
+    if (logs) {
+        dml__vf p = *y;
+        dml__vector_exp(&p);
+        *dy = *dy - p * *sum;
+    } else {
+        *dy = *y * (*dy - *sum);
+    }
+}
+
+DML__BODY double dml__softmax_terms(bool logs, size_t n, size_t room, const float *y, const float *dy)
+{
+    const dml__softmax_ends ends = dml__softmax_ends_of(n, room);
+    dml__vf total = { 0 }, v = { 0 }, d = { 0 };
+    double sum = 0;
+    if (ends.rest) {
+        dml__softmax_load_rest(&ends, y, 0, &v);
+        dml__softmax_load_rest(&ends, dy, 0, &d);
+        dml__softmax_term(logs, &v, &d, &total);
+    }
+    for (size_t i = 0; i < ends.whole;) {
+        const size_t end = dml__minimum(i + DML__SOFTMAX_CHUNK, ends.whole);
+        for (; i < end; i += DML__LANES) {
+            v = DML__LOAD(y + i), d = DML__LOAD(dy + i);
+            dml__softmax_term(logs, &v, &d, &total);
+        }
+        if (end == ends.whole) break;
+        sum += dml__add_lanes(&total);
+        dml__splat(&total, 0);
+    }
+    return sum + dml__add_lanes(&total);
+}
+
+DML__BODY void dml__softmax_slopes(bool logs, size_t n, size_t room, const float *y, const float *dy,
+                                   float all, float beta, float *dx)
+{
+    const dml__softmax_ends ends = dml__softmax_ends_of(n, room);
+    dml__vf sum, v = { 0 }, value = { 0 }, old = { 0 };
+    dml__splat(&sum, all);
+    for (size_t i = 0; i < ends.whole; i += DML__LANES) {
+        v = DML__LOAD(y + i);
+        value = DML__LOAD(dy + i);
+        dml__softmax_slope(logs, &v, &sum, &value);
+        if (beta != 0) value = value + beta * DML__LOAD(dx + i);
+        DML__STORE(dx + i, value);
+    }
+    if (!ends.rest) return;
+    dml__softmax_load_rest(&ends, y, 0, &v);
+    dml__softmax_load_rest(&ends, dy, 0, &value);
+    dml__softmax_slope(logs, &v, &sum, &value);
+    if (beta != 0) {
+        dml__softmax_load_rest(&ends, dx, 0, &old);
+        value = value + beta * old;
+    }
+    dml__softmax_store_rest(&ends, dx, &value);
+}
+
+DML__BODY void dml__softmax_backward_any_rows(bool logs, size_t rows, size_t n, const float *y,
+                                              const float *dy, float beta, float *dx)
+{
+    for (size_t at = 0; at < rows * n; at += n) {
+        const size_t room = rows * n - at;
+        const float sum = (float)dml__softmax_terms(logs, n, room, y + at, dy + at);
+        dml__softmax_slopes(logs, n, room, y + at, dy + at, sum, beta, dx + at);
+    }
+}
+
+DML__BODY void dml__softmax_backward_of_rows_body(size_t rows, size_t n, const float *y, const float *dy,
+                                                  float beta, float *dx)
+{
+    dml__softmax_backward_any_rows(false, rows, n, y, dy, beta, dx);
+}
+DML__PER_ISA(dml__softmax_backward_of_rows,
+             (size_t rows, size_t n, const float *y, const float *dy, float beta, float *dx),
+             (rows, n, y, dy, beta, dx))
+
+DML__BODY void dml__log_softmax_backward_of_rows_body(size_t rows, size_t n, const float *y, const float *dy,
+                                                      float beta, float *dx)
+{
+    dml__softmax_backward_any_rows(true, rows, n, y, dy, beta, dx);
+}
+DML__PER_ISA(dml__log_softmax_backward_of_rows,
+             (size_t rows, size_t n, const float *y, const float *dy, float beta, float *dx),
+             (rows, n, y, dy, beta, dx))
+
+/* ---- another axis ---- */
+
+/* sum[c] += total[c], which begins again. */
+DML__BODY void dml__softmax_flush(size_t width, float *total, double *sum)
+{
+    for (size_t c = 0; c < width; c++) {
+        sum[c] += (double)total[c];
+        total[c] = 0;
+    }
+}
+
+/* `width` columns of one o, from its first on. */
+DML__BODY void dml__softmax_forward_columns_body(bool logs, size_t n, size_t inner, size_t width,
+                                                 const float *x, float *y)
+{
+    float top[DML__SOFTMAX_COLUMNS], total[DML__SOFTMAX_COLUMNS];
+    double sum[DML__SOFTMAX_COLUMNS];
+    dml__vf value = { 0 };
+    for (size_t c = 0; c < DML__SOFTMAX_COLUMNS; c++) top[c] = -HUGE_VALF, total[c] = 0, sum[c] = 0;
+    for (size_t k = 0; k < n; k++)
+        for (size_t c = 0; c < width; c += DML__LANES) {
+            const dml__vf before = DML__LOAD(top + c);
+            dml__softmax_load(&value, x + k * inner + c, width - c);
+            DML__STORE(top + c, DML__SELECT(value > before, value, before));
+        }
+    for (size_t k = 0; k < n; k++) {
+        for (size_t c = 0; c < width; c += DML__LANES) {
+            dml__softmax_load(&value, x + k * inner + c, width - c);
+            value = value - DML__LOAD(top + c);
+            dml__vector_exp(&value);
+            if (!logs) dml__softmax_store(y + k * inner + c, &value, width - c);
+            DML__STORE(total + c, DML__LOAD(total + c) + value);
+        }
+        if (k % 32 == 31 || k == n - 1) dml__softmax_flush(width, total, sum);
+    }
+    for (size_t c = 0; c < width; c++) total[c] = (float)(logs ? log(sum[c]) : 1.0 / sum[c]);
+    for (size_t k = 0; k < n; k++)
+        for (size_t c = 0; c < width; c += DML__LANES) {
+            dml__softmax_load(&value, (logs ? x : y) + k * inner + c, width - c);
+            if (logs)
+                value = (value - DML__LOAD(top + c)) - DML__LOAD(total + c);
+            else
+                value = value * DML__LOAD(total + c);
+            dml__softmax_store(y + k * inner + c, &value, width - c);
+        }
+}
+DML__PER_ISA(dml__softmax_forward_columns,
+             (bool logs, size_t n, size_t inner, size_t width, const float *x, float *y),
+             (logs, n, inner, width, x, y))
+
+DML__BODY void dml__softmax_backward_columns_body(bool logs, size_t n, size_t inner, size_t width,
+                                                  const float *y, const float *dy, float beta, float *dx)
+{
+    float total[DML__SOFTMAX_COLUMNS];
+    double sum[DML__SOFTMAX_COLUMNS];
+    dml__vf v = { 0 }, d = { 0 }, old = { 0 }, all;
+    for (size_t c = 0; c < DML__SOFTMAX_COLUMNS; c++) total[c] = 0, sum[c] = 0;
+    for (size_t k = 0; k < n; k++) {
+        for (size_t c = 0; c < width; c += DML__LANES) {
+            all = DML__LOAD(total + c);
+            dml__softmax_load(&v, y + k * inner + c, width - c);
+            dml__softmax_load(&d, dy + k * inner + c, width - c);
+            dml__softmax_term(logs, &v, &d, &all);
+            DML__STORE(total + c, all);
+        }
+        if (k % 32 == 31 || k == n - 1) dml__softmax_flush(width, total, sum);
+    }
+    for (size_t c = 0; c < width; c++) total[c] = (float)sum[c];
+    for (size_t k = 0; k < n; k++)
+        for (size_t c = 0; c < width; c += DML__LANES) {
+            all = DML__LOAD(total + c);
+            dml__softmax_load(&v, y + k * inner + c, width - c);
+            dml__softmax_load(&d, dy + k * inner + c, width - c);
+            dml__softmax_slope(logs, &v, &all, &d);
+            if (beta != 0) {
+                dml__softmax_load(&old, dx + k * inner + c, width - c);
+                d = d + beta * old;
+            }
+            dml__softmax_store(dx + k * inner + c, &d, width - c);
+        }
+}
+DML__PER_ISA(dml__softmax_backward_columns,
+             (bool logs, size_t n, size_t inner, size_t width, const float *y, const float *dy, float beta,
+              float *dx),
+             (logs, n, inner, width, y, dy, beta, dx))
+
+/* ---- both ---- */
+
+static void dml__softmax_axis_task(void *argument, int task, int worker)
+{
+    const dml__softmax_axis *job = (const dml__softmax_axis *)argument;
+    const size_t each = job->n * dml__minimum(job->inner, DML__SOFTMAX_COLUMNS);
+    const size_t step = dml__items_per_task(each), begin = (size_t)task * step;
+    const size_t end = dml__minimum(begin + step, job->outer * job->groups);
+    (void)worker;
+    if (job->inner == 1) {
+        const size_t at = begin * job->n;
+        if (job->backward)
+            (job->logs ? dml__log_softmax_backward_of_rows : dml__softmax_backward_of_rows)(
+                job->isa, end - begin, job->n, job->x + at, job->dy + at, job->beta, job->out + at);
+        else
+            (job->logs ? dml__log_softmax_of_rows : dml__softmax_of_rows)(job->isa, end - begin, job->n,
+                                                                          job->x + at, job->out + at);
+        return;
+    }
+    for (size_t u = begin; u < end; u++) {
+        const size_t column = u % job->groups * DML__SOFTMAX_COLUMNS;
+        const size_t width = dml__minimum(DML__SOFTMAX_COLUMNS, job->inner - column);
+        const size_t at = u / job->groups * job->n * job->inner + column;
+        if (job->backward)
+            dml__softmax_backward_columns(job->isa, job->logs, job->n, job->inner, width, job->x + at,
+                                          job->dy + at, job->beta, job->out + at);
+        else
+            dml__softmax_forward_columns(job->isa, job->logs, job->n, job->inner, width, job->x + at,
+                                         job->out + at);
+    }
+}
+
+static void dml__softmax_axis_run(dml_pool *pool, dml__softmax_axis *job)
+{
+    if (job->outer == 0 || job->n == 0 || job->inner == 0) return;
+    job->isa = dml__pool_machine(pool).isa;
+    job->groups = dml__divide_up(job->inner, DML__SOFTMAX_COLUMNS);
+    const size_t each = job->n * dml__minimum(job->inner, DML__SOFTMAX_COLUMNS);
+    const size_t tasks = dml__divide_up(job->outer * job->groups, dml__items_per_task(each));
+    dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__softmax_axis_task, job);
+}
+
+DML_API void dml_softmax_forward(dml_pool *pool, bool logs, size_t outer, size_t n, size_t inner,
+                                 const float *x, float *y)
+{
+    dml__softmax_axis job = { DML_ISA_SCALAR, logs, false, outer, n, inner, 0, x, NULL, 0, y };
+    dml__softmax_axis_run(pool, &job);
+}
+
+DML_API void dml_softmax_backward(dml_pool *pool, bool logs, size_t outer, size_t n, size_t inner,
+                                  const float *y, const float *dy, float beta, float *dx)
+{
+    dml__softmax_axis job = { DML_ISA_SCALAR, logs, true, outer, n, inner, 0, y, dy, beta, dx };
+    dml__softmax_axis_run(pool, &job);
+}
+
+#endif
+
+/* ---- kernels/gather.c ---- */
+
+#ifndef DML_KERNELS_GATHER_C
+#define DML_KERNELS_GATHER_C
+
+#include <string.h>
+
+typedef struct dml__gather_job {
+    dml_isa isa;
+    dml_gather_shape s;
+    bool backward;
+    const int32_t *indices;
+    const float *from;
+    float beta;
+    float *to;
+} dml__gather_job;
+
+static const int32_t *dml__gather_indices(const dml__gather_job *job, size_t o)
+{
+    const dml_gather_shape *s = &job->s;
+    return job->indices + (s->elements ? o * s->m * s->inner : o / s->group * s->m);
+}
+
+static void dml__gather_forward_one(const dml__gather_job *job, size_t o)
+{
+    const dml_gather_shape s = job->s;
+    const int32_t *indices = dml__gather_indices(job, o);
+    const float *x = job->from + o * s.n * s.inner;
+    float *y = job->to + o * s.m * s.inner;
+    if (s.inner == 1)
+        for (size_t j = 0; j < s.m; j++) y[j] = x[indices[j]];
+    else if (!s.elements)
+        for (size_t j = 0; j < s.m; j++)
+            memcpy(y + j * s.inner, x + (size_t)indices[j] * s.inner, s.inner * sizeof *y);
+    else
+        for (size_t j = 0; j < s.m * s.inner; j += s.inner)
+            for (size_t i = 0; i < s.inner; i++) y[j + i] = x[(size_t)indices[j + i] * s.inner + i];
+}
+
+static void dml__gather_backward_one(const dml__gather_job *job, size_t o)
+{
+    const dml_gather_shape s = job->s;
+    const size_t all = s.n * s.inner, whole = s.inner - s.inner % DML__LANES;
+    const int32_t *indices = dml__gather_indices(job, o);
+    const float *dy = job->from + o * s.m * s.inner;
+    float *dx = job->to + o * all;
+    if (job->beta == 0)
+        memset(dx, 0, all * sizeof *dx);
+    else if (job->beta != 1)
+        for (size_t i = 0; i < all; i++) dx[i] *= job->beta;
+    for (size_t j = 0; j < s.m; j++, dy += s.inner) {
+        if (s.elements) {
+            for (size_t i = 0; i < s.inner; i++) dx[(size_t)indices[j * s.inner + i] * s.inner + i] += dy[i];
+            continue;
+        }
+        float *row = dx + (size_t)indices[j] * s.inner;
+        const dml__formula_at at = { { row, dy, NULL }, NULL, NULL, row, 0, 0 };
+        if (whole) dml__formula_vectors(job->isa, DML__FORMULA_add, -1, whole, &at);
+        for (size_t i = whole; i < s.inner; i++) row[i] += dy[i];
+    }
+}
+
+static size_t dml__gather_step(const dml_gather_shape *s)
+{
+    return dml__items_per_task((s->n > s->m ? s->n : s->m) * s->inner);
+}
+
+static void dml__gather_task(void *argument, int task, int worker)
+{
+    const dml__gather_job *job = (const dml__gather_job *)argument;
+    const size_t step = dml__gather_step(&job->s), begin = (size_t)task * step;
+    const size_t end = dml__minimum(begin + step, job->s.outer);
+    (void)worker;
+    for (size_t o = begin; o < end; o++)
+        (job->backward ? dml__gather_backward_one : dml__gather_forward_one)(job, o);
+}
+
+static void dml__gather_run(dml_pool *pool, dml__gather_job *job)
+{
+    const size_t tasks = dml__divide_up(job->s.outer, dml__gather_step(&job->s));
+    job->isa = dml__pool_machine(pool).isa;
+    if (job->s.inner) dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__gather_task, job);
+}
+
+DML_API void dml_gather_forward(dml_pool *pool, const dml_gather_shape *shape, const int32_t *indices,
+                                const float *x, float *y)
+{
+    dml__gather_job job = { DML_ISA_SCALAR, *shape, false, indices, x, 0, y };
+    dml__gather_run(pool, &job);
+}
+
+DML_API void dml_gather_backward(dml_pool *pool, const dml_gather_shape *shape, const int32_t *indices,
+                                 const float *dy, float beta, float *dx)
+{
+    dml__gather_job job = { DML_ISA_SCALAR, *shape, true, indices, dy, beta, dx };
+    dml__gather_run(pool, &job);
 }
 
 #endif
@@ -16172,73 +17464,111 @@ DML_API dml_scratch dml_local2d_scratch(const dml_local2d_shape *s)
 
 #endif
 
-/* ---- kernels/loss.c ---- */
+/* ---- kernels/cross_entropy.c ---- */
 
-#ifndef DML_KERNELS_LOSS_C
-#define DML_KERNELS_LOSS_C
+#ifndef DML_KERNELS_CROSS_ENTROPY_C
+#define DML_KERNELS_CROSS_ENTROPY_C
 
 #include <math.h>
 
 /* Floats added up in a vector before its lanes go on in double. */
-#define DML__SOFTMAX_CHUNK ((size_t)32 * DML__LANES)
-#define DML__SOFTMAX_ROWS ((size_t)64) /* rows whose losses are finished together */
+#define DML__ENTROPY_CHUNK ((size_t)32 * DML__LANES)
 
-static inline float dml__greater(float a, float b)
+/* The rows of `kept`, (rows) each: the largest logit, 1 / sum(exp(logit - largest)), the sum of what the
+   classes weigh, the row's loss, what it counts in the divisor, and its weight, 0 where it is ignored. */
+enum dml__entropy_kept {
+    DML__ENTROPY_TOP,
+    DML__ENTROPY_INVERSE,
+    DML__ENTROPY_WHOLE,
+    DML__ENTROPY_LOSS,
+    DML__ENTROPY_SHARE,
+    DML__ENTROPY_WEIGHT
+};
+
+static float *dml__entropy_kept_of(const dml_cross_entropy *p, int which)
+{
+    return p->kept + (size_t)which * p->rows;
+}
+
+static bool dml__entropy_counts_label(const dml_cross_entropy *p, size_t r)
+{
+    return !p->labels || !p->ignores || p->labels[r] != p->ignored;
+}
+
+/* What a label's class weighs by itself. */
+static float dml__entropy_label_weight(const dml_cross_entropy *p, size_t r)
+{
+    return p->class_weights ? p->class_weights[p->labels[r]] : 1.0f;
+}
+
+static inline float dml__entropy_greater(float a, float b)
 {
     return b > a ? b : a;
 }
 
 /* The largest lane; none is a NaN. */
-DML__BODY float dml__largest_lane(const dml__vf *vector)
+DML__BODY float dml__entropy_top_lane(const dml__vf *vector)
 {
     float lanes[DML__LANES];
     DML__STORE(lanes, *vector);
-    const float low = dml__greater(dml__greater(lanes[0], lanes[1]), dml__greater(lanes[2], lanes[3]));
+    const float low = dml__entropy_greater(dml__entropy_greater(lanes[0], lanes[1]),
+                                           dml__entropy_greater(lanes[2], lanes[3]));
 #if DML__LANES == 8
-    return dml__greater(low,
-                        dml__greater(dml__greater(lanes[4], lanes[5]), dml__greater(lanes[6], lanes[7])));
+    return dml__entropy_greater(low, dml__entropy_greater(dml__entropy_greater(lanes[4], lanes[5]),
+                                                          dml__entropy_greater(lanes[6], lanes[7])));
 #else
     return low;
 #endif
 }
 
-/* out = softmax(x) over n > 0 columns, for which it finds the maximum and sum(exp(x - maximum)). A NaN makes
-   the sum and with it the whole row NaN. `room` floats of both arrays, from the row's first on, are this
-   thread's: where they hold the row in whole vectors, its rest is read and written with what lies behind it,
-   which stays as it is. */
-DML__BODY void dml__softmax_row(size_t n, size_t room, const float *x, float *out, float *maximum, float *sum)
+/* The largest and the sum of exp(x - largest) over n > 0 columns. A NaN makes the sum NaN. `room` floats from
+   the first on may be read: where they hold the row in whole vectors, its rest is a vector too. */
+DML__BODY void dml__entropy_sums(size_t n, size_t room, const float *x, float *largest, float *sum)
 {
-    const size_t whole = n - n % DML__LANES, rest = n - whole;
-    const bool wide = room >= whole + DML__LANES;
-    dml__vf lowest, last, largest, value, total = { 0 };
-    dml__vi in_row;
+    const size_t rest = n % DML__LANES, whole = n - rest, four = n - n % (4 * DML__LANES);
+    dml__vf lowest, last, total = { 0 }, value;
     dml__splat(&lowest, -HUGE_VALF);
-    dml__first_lanes(&in_row, rest);
     last = lowest;
     if (rest) {
-        if (wide)
+        dml__vi in_row;
+        dml__first_lanes(&in_row, rest);
+        if (room >= whole + DML__LANES)
             value = DML__LOAD(x + whole);
         else
             dml__load_some(&value, x + whole, rest);
         last = DML__SELECT(in_row, value, lowest);
     }
-    largest = DML__SELECT(last > lowest, last, lowest);
-    for (size_t c = 0; c < whole; c += DML__LANES) {
-        value = DML__LOAD(x + c);
-        largest = DML__SELECT(value > largest, value, largest);
+    dml__vf top = DML__SELECT(last > lowest, last, lowest);
+    if (four) {
+        dml__vf more[3] = { lowest, lowest, lowest };
+        for (size_t i = 0; i < four; i += 4 * DML__LANES) {
+            value = DML__LOAD(x + i);
+            top = DML__SELECT(value > top, value, top);
+            DML__UNROLLED for (size_t k = 0; k < 3; k++)
+            {
+                value = DML__LOAD(x + i + (k + 1) * DML__LANES);
+                more[k] = DML__SELECT(value > more[k], value, more[k]);
+            }
+        }
+        DML__UNROLLED for (size_t k = 0; k < 3; k++) top = DML__SELECT(more[k] > top, more[k], top);
     }
-    const float top = dml__largest_lane(&largest);
+    for (size_t i = four; i < whole; i += DML__LANES) {
+        value = DML__LOAD(x + i);
+        top = DML__SELECT(value > top, value, top);
+    }
+    const float most = dml__entropy_top_lane(&top);
 
-    last = last - top;
-    dml__vector_exp(&last); /* 0 beyond the row */
     double sum64 = 0;
-    total = last;
+    if (rest) {
+        last = last - most;
+        dml__vector_exp(&last);
+        total = last; /* 0 beyond the row */
+    }
     for (size_t i = 0; i < whole;) {
-        const size_t end = dml__minimum(i + DML__SOFTMAX_CHUNK, whole);
+        const size_t end = dml__minimum(i + DML__ENTROPY_CHUNK, whole);
         for (; i < end; i += DML__LANES) {
-            value = DML__LOAD(x + i) - top;
+            value = DML__LOAD(x + i) - most;
             dml__vector_exp(&value);
-            DML__STORE(out + i, value);
             total += value;
         }
         if (end == whole) break;
@@ -16246,17 +17576,276 @@ DML__BODY void dml__softmax_row(size_t n, size_t room, const float *x, float *ou
         dml__splat(&total, 0);
     }
     sum64 += dml__add_lanes(&total);
-
-    const float scale = (float)(1.0 / sum64);
-    for (size_t i = 0; i < whole; i += DML__LANES) DML__STORE(out + i, DML__LOAD(out + i) * scale);
-    last = last * scale;
-    if (rest && wide)
-        DML__STORE(out + whole, DML__SELECT(in_row, last, DML__LOAD(out + whole)));
-    else if (rest)
-        dml__store_some(out + whole, &last, rest);
-    *maximum = top;
+    *largest = most;
     *sum = (float)sum64;
 }
+
+/* What the classes c .. c + count - 1 of row r weigh, but for a label's own part. */
+DML__BODY void dml__entropy_weights(const dml_cross_entropy *p, size_t r, size_t c, size_t count,
+                                    dml__vf *weights)
+{
+    dml__vf q, w = { 0 };
+    dml__splat(&q, p->smoothing / (float)p->classes);
+    if (p->target) {
+        dml__load_some(&w, p->target + r * p->classes + c, count);
+        q = q + w * (1.0f - p->smoothing);
+    }
+    if (p->class_weights) {
+        dml__load_some(&w, p->class_weights + c, count);
+        q = q * w;
+    }
+    *weights = q;
+}
+
+/* The sum of these weights, and of weight x (top - logit). */
+DML__BODY void dml__entropy_products(const dml_cross_entropy *p, size_t r, float top, float *whole,
+                                     float *product)
+{
+    const float *x = p->logits + r * p->classes;
+    double weight64 = 0, product64 = 0;
+    for (size_t c = 0; c < p->classes;) {
+        const size_t end = dml__minimum(c + DML__ENTROPY_CHUNK, p->classes);
+        dml__vf weight_sum = { 0 }, sum = { 0 };
+        for (; c < end; c += DML__LANES) {
+            const size_t count = end - c;
+            dml__vf weights, value;
+            dml__vi in_row;
+            dml__entropy_weights(p, r, c, count, &weights);
+            dml__load_some(&value, x + c, count);
+            value = weights * (top - value);
+            if (count < DML__LANES) {
+                const dml__vf none = { 0 };
+                dml__first_lanes(&in_row, count);
+                weights = DML__SELECT(in_row, weights, none);
+                value = DML__SELECT(in_row, value, none);
+            }
+            weight_sum += weights;
+            sum += value;
+        }
+        weight64 += dml__add_lanes(&weight_sum);
+        product64 += dml__add_lanes(&sum);
+    }
+    *whole = (float)weight64;
+    *product = (float)product64;
+}
+
+/* Rows begin .. end - 1. */
+DML__BODY void dml__entropy_forward_rows_body(const dml_cross_entropy *p, size_t begin, size_t end)
+{
+    float *top = dml__entropy_kept_of(p, DML__ENTROPY_TOP),
+          *sum = dml__entropy_kept_of(p, DML__ENTROPY_INVERSE);
+    float *whole = dml__entropy_kept_of(p, DML__ENTROPY_WHOLE),
+          *loss = dml__entropy_kept_of(p, DML__ENTROPY_LOSS);
+    float *share = dml__entropy_kept_of(p, DML__ENTROPY_SHARE);
+    float *weight = dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT);
+    for (size_t r = begin; r < end; r++) {
+        weight[r] = p->row_weights ? p->row_weights[r / p->each] : 1.0f;
+        if (!dml__entropy_counts_label(p, r)) weight[r] = 0;
+        top[r] = whole[r] = loss[r] = share[r] = 0;
+        sum[r] = 1;
+        if (weight[r] == 0) continue;
+        const float *x = p->logits + r * p->classes;
+        dml__entropy_sums(p->classes, (end - r) * p->classes, x, &top[r], &sum[r]);
+        share[r] = weight[r];
+        if (p->target || p->smoothing != 0) dml__entropy_products(p, r, top[r], &whole[r], &loss[r]);
+        if (p->target) continue;
+        const float own = dml__entropy_label_weight(p, r);
+        whole[r] += (1.0f - p->smoothing) * own;
+        loss[r] += (1.0f - p->smoothing) * own * (top[r] - x[p->labels[r]]);
+        share[r] *= own;
+    }
+    for (size_t r = begin; r < end; r += DML__LANES) {
+        const size_t count = end - r;
+        dml__vf sums, log_sum, losses, wholes, weights;
+        dml__load_some(&sums, sum + r, count);
+        dml__load_some(&losses, loss + r, count);
+        dml__load_some(&wholes, whole + r, count);
+        dml__load_some(&weights, weight + r, count);
+        log_sum = sums;
+        dml__vector_log(&log_sum);
+        losses = weights * (wholes * log_sum + losses);
+        sums = 1.0f / sums;
+        dml__store_some(loss + r, &losses, count);
+        dml__store_some(sum + r, &sums, count);
+    }
+}
+DML__PER_ISA(dml__entropy_forward_rows, (const dml_cross_entropy *p, size_t begin, size_t end),
+             (p, begin, end))
+
+/* What lies behind the row's last whole vector: read and written as one vector where the task's rows go on
+   for as long, so that what lies behind the row stays as it is. */
+DML__BODY void dml__entropy_store_rest(float *out, const dml__vf *value, size_t rest, bool wide)
+{
+    dml__vi in_row;
+    if (!wide) {
+        dml__store_some(out, value, rest);
+        return;
+    }
+    dml__first_lanes(&in_row, rest);
+    DML__STORE(out, DML__SELECT(in_row, *value, DML__LOAD(out)));
+}
+
+/* Without what is subtracted at the label. `dlogits` may be the logits: the target and the weights of
+   classes, where there are any, are subtracted in a second pass, over what the first left in a cache. */
+DML__BODY void dml__entropy_backward_rows_body(const dml_cross_entropy *p, size_t begin, size_t end,
+                                               float scale, float beta, float *dlogits)
+{
+    const size_t n = p->classes, rest = n % DML__LANES;
+    for (size_t r = begin; r < end; r++) {
+        const float *x = p->logits + r * n;
+        float *out = dlogits + r * n;
+        const float weight = scale * dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r];
+        const float top = dml__entropy_kept_of(p, DML__ENTROPY_TOP)[r];
+        const float factor = weight * dml__entropy_kept_of(p, DML__ENTROPY_WHOLE)[r] *
+                             dml__entropy_kept_of(p, DML__ENTROPY_INVERSE)[r];
+        const bool wide = (end - r) * n >= n - rest + DML__LANES;
+        dml__vf value, before = { 0 };
+        if (dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r] == 0) {
+            for (size_t c = 0; c < n; c++) out[c] = beta == 0 ? 0 : beta * out[c];
+            continue;
+        }
+        size_t at = 0;
+        if (beta == 0)
+            for (; at + DML__LANES <= n; at += DML__LANES) {
+                value = DML__LOAD(x + at) - top;
+                dml__vector_exp(&value);
+                DML__STORE(out + at, value * factor);
+            }
+        for (size_t c = at; c < n; c += DML__LANES) {
+            const size_t count = n - c;
+            if (count >= DML__LANES || wide)
+                value = DML__LOAD(x + c);
+            else
+                dml__load_some(&value, x + c, count);
+            value = value - top;
+            dml__vector_exp(&value);
+            value = value * factor;
+            if (beta != 0) {
+                dml__load_some(&before, out + c, count);
+                value = value + beta * before;
+            }
+            if (count >= DML__LANES)
+                DML__STORE(out + c, value);
+            else
+                dml__entropy_store_rest(out + c, &value, rest, wide);
+        }
+        if (!p->target && p->smoothing == 0) continue;
+        for (size_t c = 0; c < n; c += DML__LANES) {
+            dml__entropy_weights(p, r, c, n - c, &before);
+            dml__load_some(&value, out + c, n - c);
+            value = value - before * weight;
+            dml__store_some(out + c, &value, n - c);
+        }
+    }
+}
+DML__PER_ISA(dml__entropy_backward_rows,
+             (const dml_cross_entropy *p, size_t begin, size_t end, float scale, float beta, float *dlogits),
+             (p, begin, end, scale, beta, dlogits))
+
+static void dml__entropy_labels(const dml_cross_entropy *p, size_t begin, size_t end, float scale,
+                                float *dlogits)
+{
+    for (size_t r = begin; r < end; r++) {
+        const float weight = scale * dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r];
+        if (dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r] == 0) continue;
+        dlogits[r * p->classes + (size_t)p->labels[r]] -=
+            weight * (1.0f - p->smoothing) * dml__entropy_label_weight(p, r);
+    }
+}
+
+/* Of the target: - (1 - smoothing) class weight x log softmax. Few models ask for it. */
+static void dml__entropy_target_rows(const dml_cross_entropy *p, size_t begin, size_t end, float scale,
+                                     float beta, float *dtarget)
+{
+    for (size_t r = begin; r < end; r++) {
+        const float *x = p->logits + r * p->classes;
+        float *out = dtarget + r * p->classes;
+        const float weight = scale * dml__entropy_kept_of(p, DML__ENTROPY_WEIGHT)[r] * (1.0f - p->smoothing);
+        const float top = dml__entropy_kept_of(p, DML__ENTROPY_TOP)[r];
+        const float log_sum = (float)-log((double)dml__entropy_kept_of(p, DML__ENTROPY_INVERSE)[r]);
+        for (size_t c = 0; c < p->classes; c++) {
+            const float of_class = p->class_weights ? weight * p->class_weights[c] : weight;
+            const float value = weight == 0 ? 0 : of_class * (log_sum + (top - x[c]));
+            out[c] = beta == 0 ? value : value + beta * out[c];
+        }
+    }
+}
+
+typedef struct dml__entropy_job {
+    dml_isa isa;
+    const dml_cross_entropy *problem;
+    float scale, beta;
+    float *dlogits, *dtarget; /* one of them, or in forward none */
+} dml__entropy_job;
+
+static void dml__entropy_task(void *argument, int task, int worker)
+{
+    const dml__entropy_job *job = (const dml__entropy_job *)argument;
+    const dml_cross_entropy *p = job->problem;
+    const size_t step = dml__items_per_task(p->classes), begin = (size_t)task * step;
+    const size_t end = dml__minimum(begin + step, p->rows);
+    (void)worker;
+    for (size_t r = begin; p->labels && r < end; r++)
+        DML_ASSERT((size_t)p->labels[r] < p->classes || !dml__entropy_counts_label(p, r));
+    if (job->dtarget)
+        dml__entropy_target_rows(p, begin, end, job->scale, job->beta, job->dtarget);
+    else if (job->dlogits)
+        dml__entropy_backward_rows(job->isa, p, begin, end, job->scale, job->beta, job->dlogits);
+    else
+        dml__entropy_forward_rows(job->isa, p, begin, end);
+    if (job->dlogits && p->labels) dml__entropy_labels(p, begin, end, job->scale, job->dlogits);
+}
+
+static void dml__entropy_run(dml_pool *pool, const dml_cross_entropy *p, float scale, float beta,
+                             float *dlogits, float *dtarget)
+{
+    dml__entropy_job job;
+    if (p->rows == 0 || p->classes == 0) return;
+    job.isa = dml__pool_machine(pool).isa;
+    job.problem = p;
+    job.scale = scale;
+    job.beta = beta;
+    job.dlogits = dlogits;
+    job.dtarget = dtarget;
+    const int tasks = (int)dml__divide_up(p->rows, dml__items_per_task(p->classes));
+    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__entropy_task, &job);
+}
+
+DML_API float dml_cross_entropy_forward(dml_pool *pool, const dml_cross_entropy *problem, bool mean,
+                                        float *scale)
+{
+    float divisor = 1;
+    *scale = 0;
+    if (problem->rows == 0 || problem->classes == 0) return 0;
+    dml__entropy_run(pool, problem, 0, 0, NULL, NULL);
+    if (mean) divisor = dml_sum_all(pool, problem->rows, dml__entropy_kept_of(problem, DML__ENTROPY_SHARE));
+    if (divisor == 0) return 0;
+    *scale = 1 / divisor;
+    return dml_sum_all(pool, problem->rows, dml__entropy_kept_of(problem, DML__ENTROPY_LOSS)) / divisor;
+}
+
+DML_API void dml_cross_entropy_backward(dml_pool *pool, const dml_cross_entropy *problem, float scale,
+                                        float beta, float *dlogits)
+{
+    dml__entropy_run(pool, problem, scale, beta, dlogits, NULL);
+}
+
+DML_API void dml_cross_entropy_backward_target(dml_pool *pool, const dml_cross_entropy *problem, float scale,
+                                               float beta, float *dtarget)
+{
+    dml__entropy_run(pool, problem, scale, beta, NULL, dtarget);
+}
+
+#endif
+
+/* ---- kernels/loss.c ---- */
+
+#ifndef DML_KERNELS_LOSS_C
+#define DML_KERNELS_LOSS_C
+
+#include <math.h>
+
+#define DML__SOFTMAX_ROWS ((size_t)64) /* rows whose losses are finished together */
 
 /* The rows of one task; labels and row_loss are (rows). */
 DML__BODY void dml__softmax_rows_body(size_t rows, size_t classes, const float *logits, const int32_t *labels,
@@ -16270,7 +17859,8 @@ DML__BODY void dml__softmax_rows_body(size_t rows, size_t classes, const float *
             const size_t at = r * classes;
             const float logit = logits[at + (size_t)labels[r]]; /* now: probabilities may be logits */
             float maximum;
-            dml__softmax_row(classes, n - at, logits + at, probabilities + at, &maximum, &sum[r - begin]);
+            dml__softmax_row(false, classes, n - at, logits + at, probabilities + at, &maximum,
+                             &sum[r - begin]);
             above[r - begin] = maximum - logit;
         }
         for (size_t r = begin; r < end; r += DML__LANES) {
@@ -16323,102 +17913,7 @@ DML_API float dml_softmax_cross_entropy_forward(dml_pool *pool, size_t rows, siz
     job.row_loss = row_loss;
     const int tasks = (int)dml__divide_up(rows, dml__items_per_task(classes));
     dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__softmax_task, &job);
-    return dml_sum(pool, rows, row_loss) / (float)rows;
-}
-
-/* out = scale (p - onehot(label)) + beta out for the rows of one task: first as if there were no labels,
-   which needs no rows, then at the labels, from what was there before. */
-DML__BODY void dml__softmax_backward_rows_body(size_t rows, size_t classes, const float *p,
-                                               const int32_t *labels, float scale, float beta, float *out)
-{
-    for (size_t begin = 0; begin < rows; begin += DML__SOFTMAX_ROWS) {
-        const size_t count = dml__minimum(DML__SOFTMAX_ROWS, rows - begin), n = count * classes;
-        float at_label[DML__SOFTMAX_ROWS], old[DML__SOFTMAX_ROWS];
-        for (size_t r = 0; r < count; r++) {
-            const size_t label = r * classes + (size_t)labels[r];
-            at_label[r] = p[label];
-            old[r] = beta != 0 ? out[label] : 0;
-        }
-        dml__vf value, before = { 0 };
-        size_t i = 0;
-        if (beta == 0)
-            for (; i + DML__LANES <= n; i += DML__LANES) DML__STORE(out + i, DML__LOAD(p + i) * scale);
-        for (; i < n; i += DML__LANES) {
-            dml__load_some(&value, p + i, n - i);
-            value = value * scale;
-            if (beta != 0) {
-                dml__load_some(&before, out + i, n - i);
-                value = value + beta * before;
-            }
-            dml__store_some(out + i, &value, n - i);
-        }
-        for (size_t r = 0; r < count; r++)
-            out[r * classes + (size_t)labels[r]] = scale * (at_label[r] - 1.0f) + beta * old[r];
-        p += n, out += n, labels += count;
-    }
-}
-DML__PER_ISA(dml__softmax_backward_rows,
-             (size_t rows, size_t classes, const float *p, const int32_t *labels, float scale, float beta,
-              float *out),
-             (rows, classes, p, labels, scale, beta, out))
-
-typedef struct dml__softmax_backward_job {
-    dml_isa isa;
-    size_t rows, classes;
-    const float *probabilities; /* (rows, classes) */
-    const int32_t *labels;      /* (rows) */
-    float scale, beta;
-    float *dlogits; /* (rows, classes) */
-} dml__softmax_backward_job;
-
-static void dml__softmax_backward_task(void *argument, int task, int worker)
-{
-    const dml__softmax_backward_job *job = (const dml__softmax_backward_job *)argument;
-    const size_t step = dml__items_per_task(job->classes), begin = (size_t)task * step;
-    const size_t end = dml__minimum(begin + step, job->rows);
-    (void)worker;
-    for (size_t r = begin; r < end; r++) DML_ASSERT((size_t)job->labels[r] < job->classes);
-    dml__softmax_backward_rows(job->isa, end - begin, job->classes, job->probabilities + begin * job->classes,
-                               job->labels + begin, job->scale, job->beta,
-                               job->dlogits + begin * job->classes);
-}
-
-DML_API void dml_softmax_cross_entropy_backward(dml_pool *pool, size_t rows, size_t classes,
-                                                const float *probabilities, const int32_t *labels,
-                                                float scale, float beta, float *dlogits)
-{
-    dml__softmax_backward_job job;
-    if (classes == 0) return;
-    job.isa = dml__pool_machine(pool).isa;
-    job.rows = rows;
-    job.classes = classes;
-    job.probabilities = probabilities;
-    job.labels = labels;
-    job.scale = scale;
-    job.beta = beta;
-    job.dlogits = dlogits;
-    const int tasks = (int)dml__divide_up(rows, dml__items_per_task(classes));
-    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__softmax_backward_task, &job);
-}
-
-DML_API float dml_mse_forward(dml_pool *pool, size_t n, const float *a, const float *b)
-{
-    return n ? dml_squared_distance(pool, n, a, b) / (float)n : 0;
-}
-
-DML__BODY void dml__mse_backward_at(const dml__map_operands *at, size_t i, dml__vf *value)
-{
-    *value = at->number[1] * (DML__LOAD(at->in[0] + i) - DML__LOAD(at->in[1] + i));
-}
-DML__MAP(dml__mse_backward)
-
-DML_API void dml_mse_backward(dml_pool *pool, size_t n, const float *a, const float *b, float scale,
-                              float beta, float *da)
-{
-    const dml__map_operands operands = {
-        { a, b, beta == 0 ? NULL : da }, { da, NULL }, { beta, scale, 0, 0 }, false
-    };
-    dml__map(pool, n, dml__mse_backward_map, &operands);
+    return dml_sum_all(pool, rows, row_loss) / (float)rows;
 }
 
 #endif
@@ -17222,6 +18717,8 @@ struct dml_node {
     void *attributes; /* the op's own */
     bool over_ranks;  /* its training passes sum over all ranks, also those of ranks without samples */
     int limit;        /* an op that indexes: the values of its i32 input must be in 0 .. limit - 1; 0: any */
+    int ignored;      /* or this one, which stands for no index; 0: none */
+    int below;        /* an op that makes i32: its values are in 0 .. below - 1 */
     /* parameter: */
     dml_initializer init;
     bool used, frozen; /* by some op; gets no gradient */
@@ -17331,8 +18828,11 @@ typedef struct dml__run {
 #define DML__GATES_RELU 0x1000u
 /* The gradient of each input is the output's, which may therefore be their place. */
 #define DML__PASSES_GRADIENT 0x2000u
-/* No gradient flows to input 0: it chooses. */
-#define DML__CHOOSES_BY_FIRST 0x4000u
+/* Backward may write the gradient of input 0 over that input's value. */
+#define DML__GRADIENT_OVER_INPUT 0x800000u
+/* No gradient flows to input i: it chooses, or weighs. */
+#define DML__NO_GRADIENT(i) (0x1000000u << (i))
+#define DML__CHOOSES_BY_FIRST DML__NO_GRADIENT(0)
 
 typedef struct dml__op {
     const char *name;
@@ -18429,10 +19929,11 @@ typedef struct dml__slot {
     bool begins_with_relu; /* an op that does the backward of its input, a relu */
     bool has_gradient;     /* a parameter lies behind it */
     bool reached, written; /* while compiling: by the output's gradient; as a gradient, by some op */
-    int limit;             /* input: values must be in 0 .. limit - 1 for the program's ops; 0: any */
+    int limit, ignored;    /* input: values must be in 0 .. limit - 1 for the program's ops, or `ignored`;
+                              limit 0: any */
     int given;             /* input: which of the program's */
     unsigned accumulates;  /* bit i: in backward, another op wrote the gradient of input i before this one */
-    int value_at, gradient_at; /* the slot whose block of the arena holds them: another's where in place */
+    int value_at, gradient_at;     /* the blocks of the arena that hold them: another slot's where in place */
     size_t value, gradient, saved; /* bytes into the arena, of roots */
     size_t final_from;             /* after this node's backward, g[final_from ..] is final */
 } dml__slot;
@@ -18762,14 +20263,25 @@ static dml__slot *dml__input_slot(const dml_program *program, const dml__slot *s
     return &program->slot[program->slot_of_node[slot->node->input[i]->index]];
 }
 
-/* What an op of the program indexes with must be in its range: of several, in the smallest. */
-static void dml__limit_inputs(dml_program *program, const dml__slot *slot)
+/* What an op of the program indexes with must be in its range: of several, in the smallest. An input's values
+   are checked in each run; those that another op makes must be in range whatever they are. */
+static dml_status dml__limit_inputs(dml_program *program, const dml__slot *slot)
 {
-    for (int i = 0; slot->node->limit && i < slot->node->inputs; i++) {
+    const int limit = slot->node->limit;
+    for (int i = 0; limit && i < slot->node->inputs; i++) {
         dml__slot *input = &program->slot[dml__input_slot(program, slot, i)->root];
         if (input->node->dtype != DML_I32) continue;
-        if (!input->limit || slot->node->limit < input->limit) input->limit = slot->node->limit;
+        if (!input->limit)
+            input->ignored = slot->node->ignored;
+        else if (input->ignored != slot->node->ignored)
+            input->ignored = 0; /* which is in every range */
+        if (!input->limit || limit < input->limit) input->limit = limit;
+        if (input->node->op != dml__input_op() && (input->node->below < 1 || input->node->below > limit))
+            return dml__node_fail(slot->node, DML_ERROR_ARGUMENT,
+                                  "it indexes with '%s', up to %d; its indices must be in 0 .. %d",
+                                  input->node->name, input->node->below - 1, limit - 1);
     }
+    return DML_OK;
 }
 
 /* Compiling, step 1: a slot for each node that the output needs, in order of creation. */
@@ -18786,6 +20298,7 @@ static dml_status dml__collect_slots(dml_program *program)
         return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left to compile %d nodes", nodes);
     }
     dml_node *walk = program->graph->first;
+    dml_status status = DML_OK;
     for (int i = 0; i < nodes; i++, walk = walk->next) node[i] = walk;
 
     int *needed = program->slot_of_node; /* 1 where needed, until it holds slots */
@@ -18800,7 +20313,8 @@ static dml_status dml__collect_slots(dml_program *program)
         const int s = program->slots++;
         dml__slot *slot = &program->slot[s];
         slot->node = node[i];
-        slot->value_at = slot->gradient_at = s;
+        slot->value_at = 3 * s;
+        slot->gradient_at = 3 * s + 1;
         program->slot_of_node[i] = s;
         slot->root = node[i]->op->view ? dml__input_slot(program, slot, 0)->root : s;
         if (node[i]->op == dml__input_op()) {
@@ -18809,10 +20323,10 @@ static dml_status dml__collect_slots(dml_program *program)
         }
         program->over_ranks = program->over_ranks || (program->training && node[i]->over_ranks);
         program->changes_w = program->changes_w || (program->training && node[i]->kept);
-        dml__limit_inputs(program, slot);
+        if (status == DML_OK) status = dml__limit_inputs(program, slot);
     }
     dml__release(&context->memory, node);
-    return DML_OK;
+    return status;
 }
 
 /* How many inputs of the program's ops a slot's node is. */
@@ -18859,7 +20373,7 @@ static void dml__fuse(dml_program *program)
 static bool dml__flows_to(const dml__slot *slot, int i)
 {
     const dml__op *op = slot->node->op;
-    return (op->backward || op->view) && !(i == 0 && (op->needs & DML__CHOOSES_BY_FIRST));
+    return (op->backward || op->view) && !(op->needs & DML__NO_GRADIENT(i));
 }
 
 /* Step 3: which gradients there are: those with a trained parameter behind them through which the output's
@@ -18989,7 +20503,7 @@ static void dml__pass_gradient(dml_program *program, int s, dml__block_life *blo
     const dml__slot *slot = &program->slot[s];
     const int a = dml__input_slot(program, slot, 0)->root, b = dml__input_slot(program, slot, 1)->root;
     dml__slot *early = &program->slot[a < b ? a : b], *late = &program->slot[a < b ? b : a];
-    dml__block_life *whole = &blocks[3 * slot->gradient_at + 1];
+    dml__block_life *whole = &blocks[slot->gradient_at];
     dml__block_life *first = &blocks[3 * (a < b ? b : a) + 1], *last = &blocks[3 * (a < b ? a : b) + 1];
     if (a == b || !early->has_gradient || !late->has_gradient || slot->accumulates) return;
     if (!whole->bytes || whole->bytes != first->bytes || whole->bytes != last->bytes) return;
@@ -19002,6 +20516,19 @@ static void dml__pass_gradient(dml_program *program, int s, dml__block_life *blo
     early->gradient_at = late->gradient_at = slot->gradient_at;
 }
 
+/* Gives the gradient of input 0 of an op that can do so the place of that input's value, where nothing reads
+   it after this op. */
+static void dml__write_gradient_over_input(dml_program *program, int s, dml__block_life *blocks)
+{
+    const dml__slot *slot = &program->slot[s];
+    const int input = dml__input_slot(program, slot, 0)->root;
+    if (!program->slot[input].has_gradient || (slot->accumulates & 1u)) return;
+    for (int i = 1; i < slot->node->inputs; i++)
+        if (dml__input_slot(program, slot, i)->root == input) return;
+    const int from = program->slot[input].value_at;
+    if (dml__continue_block(&blocks[from], &blocks[3 * input + 1])) program->slot[input].gradient_at = from;
+}
+
 /* Step 6: where an op may write over what nobody needs after it, it does: its value over its input's, and in
    backward its input's gradient, which it is the first to write, over its own. */
 static void dml__work_in_place(dml_program *program, dml__block_life *blocks)
@@ -19010,16 +20537,18 @@ static void dml__work_in_place(dml_program *program, dml__block_life *blocks)
         dml__slot *slot = &program->slot[s];
         if (!slot->node->op->in_place) continue;
         const int from = program->slot[dml__input_slot(program, slot, 0)->root].value_at;
-        if (dml__continue_block(&blocks[3 * from], &blocks[3 * s])) slot->value_at = from;
+        if (dml__continue_block(&blocks[from], &blocks[3 * s])) slot->value_at = from;
     }
     for (int s = program->slots - 1; s >= 0; s--) {
         const dml__slot *slot = &program->slot[s];
         if (slot->has_gradient && (slot->node->op->needs & DML__PASSES_GRADIENT))
             dml__pass_gradient(program, s, blocks);
+        if (slot->has_gradient && (slot->node->op->needs & DML__GRADIENT_OVER_INPUT))
+            dml__write_gradient_over_input(program, s, blocks);
         if (!slot->node->op->in_place || !slot->has_gradient || (slot->accumulates & 1u)) continue;
         const int input = dml__input_slot(program, slot, 0)->root;
         if (!program->slot[input].has_gradient) continue;
-        if (dml__continue_block(&blocks[3 * slot->gradient_at + 1], &blocks[3 * input + 1]))
+        if (dml__continue_block(&blocks[slot->gradient_at], &blocks[3 * input + 1]))
             program->slot[input].gradient_at = slot->gradient_at;
     }
 }
@@ -19064,8 +20593,8 @@ static dml_status dml__place_blocks(dml_program *program, bool disjoint)
             dml__work_in_place(program, blocks);
         program->bytes = dml__plan_memory(blocks, count, order);
         for (int s = 0; s < program->slots; s++) {
-            program->slot[s].value = blocks[3 * program->slot[s].value_at].offset;
-            program->slot[s].gradient = blocks[3 * program->slot[s].gradient_at + 1].offset;
+            program->slot[s].value = blocks[program->slot[s].value_at].offset;
+            program->slot[s].gradient = blocks[program->slot[s].gradient_at].offset;
             program->slot[s].saved = blocks[3 * s + 2].offset;
         }
     } else {
@@ -19446,15 +20975,17 @@ static dml__error *dml__program_error_of(dml_program *program)
 }
 
 /* Values that some op indexes with must be inside its range: checked here, on the host, for every device. */
-static dml_status dml__check_labels(const dml_node *input, int limit, int rows, const int32_t *values,
-                                    dml__error *error)
+static dml_status dml__check_labels(const dml_node *input, const dml__slot *slot, int rows,
+                                    const int32_t *values, dml__error *error)
 {
     const size_t each = dml_shape_count(&input->shape);
+    char or_ignored[32] = "";
+    if (slot->ignored) snprintf(or_ignored, sizeof or_ignored, ", or %d", slot->ignored);
     for (size_t i = 0; i < each * (size_t)rows; i++)
-        if (values[i] < 0 || values[i] >= limit)
+        if ((values[i] < 0 || values[i] >= slot->limit) && values[i] != slot->ignored)
             return dml__fail(error, DML_ERROR_ARGUMENT,
-                             "input '%s': sample %d of the batch is %d, it must be in 0 .. %d", input->name,
-                             (int)(i / each), (int)values[i], limit - 1);
+                             "input '%s': sample %d of the batch is %d, it must be in 0 .. %d%s", input->name,
+                             (int)(i / each), (int)values[i], slot->limit - 1, or_ignored);
     return DML_OK;
 }
 
@@ -19487,8 +21018,8 @@ DML__LOCAL dml_status dml__program_check(dml_program *program, int rows, const v
             return dml__fail(error, DML_ERROR_ARGUMENT,
                              "input '%s': its array must be aligned to %zu bytes, as an array of %s is",
                              input->name, dml_dtype_size(input->dtype), dml_dtype_name(input->dtype));
-        const int limit = program->slot[program->slot_of_node[input->index]].limit;
-        if (limit) status = dml__check_labels(input, limit, rows, (const int32_t *)inputs[i], error);
+        const dml__slot *slot = &program->slot[program->slot_of_node[input->index]];
+        if (slot->limit) status = dml__check_labels(input, slot, rows, (const int32_t *)inputs[i], error);
     }
     return status;
 }
@@ -20005,9 +21536,18 @@ DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file)
     X(slice)                                                                                                 \
     X(pad)                                                                                                   \
     X(concat)                                                                                                \
+    X(sum)                                                                                                   \
+    X(mean)                                                                                                  \
+    X(max)                                                                                                   \
+    X(min)                                                                                                   \
+    X(norm)                                                                                                  \
+    X(argmax)                                                                                                \
+    X(softmax)                                                                                               \
+    X(log_softmax)                                                                                           \
+    X(take)                                                                                                  \
+    X(gather)                                                                                                \
     X(slice2d)                                                                                               \
-    X(softmax_cross_entropy)                                                                                 \
-    X(mean_squared_error)
+    X(softmax_cross_entropy)
 
 #define DML__OP_DECLARE(name) DML__LOCAL const dml__op *dml__##name##_op(void);
 DML__OP_LIST(DML__OP_DECLARE)
@@ -20036,6 +21576,30 @@ DML__LOCAL const dml__op *dml__formula_op(int formula);
 
 #endif
 
+/* ---- ops/op_loss_internal.h ---- */
+
+/* op_loss_internal.h: what the files of losses share. */
+#ifndef DML_OPS_OP_LOSS_INTERNAL_H
+#define DML_OPS_OP_LOSS_INTERNAL_H
+
+/* The ops of DML__FORMULAS_LOSS, in that order; NULL past the last. */
+DML__LOCAL const dml__op *dml__loss_op(int i);
+
+/* Refuses weights that don't fit `of`, whose first `dims` dimensions are those that may be weighed one by
+ * one. */
+DML__LOCAL dml_status dml__check_loss_weights(const dml_node *node, const dml_node *weights,
+                                              const dml_node *of, int dims);
+
+DML__LOCAL dml_status dml__check_loss_reduction(const dml_node *node, dml_loss_reduction reduction);
+
+/* On a GPU: y = the sum over n of x[i] weights[i / each], for the mean divided by `factor` x the sum of
+   `shares` (of as many numbers of 1 where there is no buffer); and by what was multiplied. */
+DML__LOCAL dml_status dml__launch_loss_total(const dml__run *run, const dml_node *node, dml_ref x, size_t n,
+                                             dml_ref weights, size_t each, dml_ref shares, size_t share_count,
+                                             float factor, dml_loss_reduction reduction, dml_ref scale);
+
+#endif
+
 DML__LOCAL const dml__op *dml__op_at(int i)
 {
     static const dml__op *(*const table[])(void) = {
@@ -20044,7 +21608,9 @@ DML__LOCAL const dml__op *dml__op_at(int i)
 #undef DML__OP_ROW
     };
     const int count = (int)(sizeof table / sizeof table[0]);
-    return i >= 0 && i < count ? table[i]() : dml__formula_op(i - count);
+    if (i >= 0 && i < count) return table[i]();
+    return i < count + DML__FORMULA_OPS ? dml__formula_op(i - count)
+                                        : dml__loss_op(i - count - DML__FORMULA_OPS);
 }
 
 #endif
@@ -20385,7 +21951,7 @@ DML__LOCAL const dml__op *dml__formula_op(int formula)
 {
     static const dml__op ops[] = { DML__FORMULAS_1(DML__FORMULA_OP_1) DML__FORMULAS_2(DML__FORMULA_OP_2)
                                        DML__FORMULAS_FLAT(DML__FORMULA_OP_FLAT) };
-    return formula >= 0 && formula < DML__FORMULA_COUNT ? &ops[formula] : NULL;
+    return formula >= 0 && formula < DML__FORMULA_OPS ? &ops[formula] : NULL;
 }
 
 #undef DML__FORMULA_OP
@@ -23525,10 +25091,19 @@ DML_API dml_node *dml_dropout(dml_node *x, float p)
 
 /* ---- ops/op_shape_internal.h ---- */
 
-/* op_shape_internal.h: the attributes of slice, pad and concat, for the tests' references. Those of permute
-   are its order, a dml_shape. */
+/* op_shape_internal.h: what ops along an axis share; and the attributes of slice, pad and concat, for the
+   tests' references. Those of permute are its order, a dml_shape. */
 #ifndef DML_OPS_OP_SHAPE_INTERNAL_H
 #define DML_OPS_OP_SHAPE_INTERNAL_H
+
+/* The axis of input 0, counted from 0; -1, with the error recorded, when it hasn't it. */
+DML__LOCAL int dml__find_axis(const dml_node *node, int axis);
+
+/* All that lies before an axis, the samples too, the axis, and all behind it. */
+typedef struct dml__axis_sizes {
+    size_t outer, n, inner;
+} dml__axis_sizes;
+DML__LOCAL dml__axis_sizes dml__axis_sizes_of(const dml_node *x, int axis, int rows);
 
 typedef struct dml__axis_part {
     int axis;
@@ -23597,8 +25172,7 @@ static dml_status dml__check_movable(const dml_node *node)
                           dml_dtype_name(x->dtype));
 }
 
-/* The axis, counted from 0; -1, with the error recorded, when the input hasn't it. */
-static int dml__find_axis(const dml_node *node, int axis)
+DML__LOCAL int dml__find_axis(const dml_node *node, int axis)
 {
     const dml_shape *x = &node->input[0]->shape;
     char text[DML_SHAPE_TEXT];
@@ -23607,6 +25181,14 @@ static int dml__find_axis(const dml_node *node, int axis)
     dml__node_fail(node, DML_ERROR_ARGUMENT, "axis %d asked for, of an input of %s: it must be in %d .. %d",
                    axis, dml_shape_format(x, text), -x->ndim, x->ndim - 1);
     return -1;
+}
+
+DML__LOCAL dml__axis_sizes dml__axis_sizes_of(const dml_node *x, int axis, int rows)
+{
+    dml__axis_sizes s = { x->batched ? (size_t)rows : 1, 1, 1 };
+    for (int i = 0; i < x->shape.ndim; i++)
+        *(i < axis ? &s.outer : i == axis ? &s.n : &s.inner) *= (size_t)x->shape.dims[i];
+    return s;
 }
 
 /* The elements of `part`, each sample's beginning at `first`, where it is a part of `whole`. */
@@ -24002,97 +25584,265 @@ DML_API dml_node *dml_concat(dml_node *const *nodes, int count, int axis)
 
 #endif
 
-/* ---- ops/op_loss.c ---- */
+/* ---- ops/op_cross_entropy.c ---- */
 
-#ifndef DML_OPS_OP_LOSS_C
-#define DML_OPS_OP_LOSS_C
+#ifndef DML_OPS_OP_CROSS_ENTROPY_C
+#define DML_OPS_OP_CROSS_ENTROPY_C
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The class weights lie behind it. */
+typedef struct dml__cross_entropy_attributes {
+    dml_loss_reduction reduction;
+    float smoothing;
+    bool ignores, class_weights;
+    int32_t ignored;
+} dml__cross_entropy_attributes;
+
+static const dml__cross_entropy_attributes *dml__cross_entropy_of(const dml_node *node)
+{
+    return (const dml__cross_entropy_attributes *)node->attributes;
+}
+
+/* NULL: 1 each. */
+static const float *dml__class_weights_of(const dml_node *node)
+{
+    const dml__cross_entropy_attributes *o = dml__cross_entropy_of(node);
+    return o->class_weights ? (const float *)(const void *)(o + 1) : NULL;
+}
+
+static int dml__classes_of(const dml_node *logits)
+{
+    return logits->shape.ndim ? logits->shape.dims[logits->shape.ndim - 1] : 0;
+}
+
+/* ---- what it takes ---- */
+
+static bool dml__has_labels(const dml_node *node)
+{
+    return node->input[1]->dtype == DML_I32;
+}
+
+static dml_status dml__cross_entropy_check_options(const dml_node *node)
+{
+    const dml__cross_entropy_attributes *o = dml__cross_entropy_of(node);
+    const float *weights = dml__class_weights_of(node);
+    if (!(o->smoothing >= 0 && o->smoothing <= 1))
+        return dml__node_fail(node, DML_ERROR_ARGUMENT, "its label smoothing is %g; it must be in 0 .. 1",
+                              (double)o->smoothing);
+    for (int c = 0; weights && c < dml__classes_of(node->input[0]); c++)
+        if (!(weights[c] >= 0 && weights[c] < HUGE_VALF))
+            return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                                  "the weight of class %d is %g; it must be finite and not below 0", c,
+                                  (double)weights[c]);
+    if (o->ignores && !dml__has_labels(node))
+        return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                              "label %d is to be ignored, but its target is probabilities; weigh the samples",
+                              (int)o->ignored);
+    return dml__check_loss_reduction(node, o->reduction);
+}
 
 static dml_status dml__softmax_cross_entropy_infer(dml_node *node)
 {
-    dml_node *logits = node->input[0], *labels = node->input[1];
-    char logits_text[DML_SHAPE_TEXT], labels_text[DML_SHAPE_TEXT];
-    if (logits->dtype != DML_F32 || !logits->batched || logits->shape.ndim != 1)
+    dml_node *logits = node->input[0], *target = node->input[1];
+    char logits_text[DML_SHAPE_TEXT], target_text[DML_SHAPE_TEXT];
+    if (logits->dtype != DML_F32 || !logits->batched || logits->shape.ndim < 1)
         return dml__node_fail(node, DML_ERROR_SHAPE,
-                              "its logits are %s %s; they must be one row of f32 a sample",
+                              "its logits are %s %s; they must be one row or more of f32 a sample",
                               dml_dtype_name(logits->dtype), dml_shape_format(&logits->shape, logits_text));
-    if (labels->op != dml__input_op() || labels->dtype != DML_I32 || labels->shape.ndim != 0)
+    dml_shape rows = logits->shape;
+    if (target->dtype == DML_I32) rows.dims[--rows.ndim] = 0;
+    if (!target->batched || !dml_shape_equal(&target->shape, &rows) ||
+        (target->dtype != DML_I32 && target->dtype != DML_F32))
         return dml__node_fail(
-            node, DML_ERROR_SHAPE, "its labels are %s %s %s; they must be an input of one i32 a sample",
-            labels->op->name, dml_dtype_name(labels->dtype), dml_shape_format(&labels->shape, labels_text));
-    node->limit = logits->shape.dims[0];
-    return DML_OK; /* shape and batched are zero: one scalar */
+            node, DML_ERROR_SHAPE,
+            "its target is %s %s%s; for logits of %s it must be an input of i32 labels, one a "
+            "row, or as many f32 probabilities",
+            dml_dtype_name(target->dtype), dml_shape_format(&target->shape, target_text),
+            target->batched ? "" : " for the whole batch", dml_shape_format(&logits->shape, logits_text));
+    if (dml__has_labels(node)) {
+        node->limit = dml__classes_of(logits);
+        node->ignored = dml__cross_entropy_of(node)->ignores ? (int)dml__cross_entropy_of(node)->ignored : 0;
+    }
+    dml_status status = dml__cross_entropy_check_options(node);
+    if (status == DML_OK && node->inputs > 2)
+        status = dml__check_loss_weights(node, node->input[2], logits, logits->shape.ndim - 1);
+    return status; /* shape and batched are zero: one scalar */
 }
 
-/* Saved: the probabilities (rows, classes), then each row's loss (rows). */
-static size_t dml__probability_bytes(const dml_node *node, int rows)
+/* ---- running ---- */
+
+static size_t dml__cross_entropy_rows(const dml_node *node, int samples)
 {
-    return dml__align_up((size_t)node->input[0]->shape.dims[0] * (size_t)rows * sizeof(float));
+    const dml_node *logits = node->input[0];
+    return dml_shape_count(&logits->shape) / (size_t)dml__classes_of(logits) * (size_t)samples;
+}
+
+/* Saved, in floats: what the kernels keep, the scale, and on a GPU the class weights. */
+static size_t dml__cross_entropy_kept(const dml_node *node, int samples)
+{
+    return DML_CROSS_ENTROPY_KEPT * dml__cross_entropy_rows(node, samples);
 }
 
 static size_t dml__softmax_cross_entropy_saved_bytes(const dml_node *node, int rows)
 {
-    return dml__probability_bytes(node, rows) + (size_t)rows * sizeof(float);
+    const bool copied = dml__class_weights_of(node) && !dml__node_context(node)->device.host_memory;
+    const size_t weights = copied ? (size_t)dml__classes_of(node->input[0]) : 0;
+    return (dml__cross_entropy_kept(node, rows) + 1 + weights) * sizeof(float);
+}
+
+static dml_ref dml__cross_entropy_saved_at(const dml__run *run, const dml_node *node, size_t floats)
+{
+    dml_ref ref = dml__saved(run, node);
+    ref.offset += floats * sizeof(float);
+    return ref;
+}
+
+static dml_ref dml__cross_entropy_scale(const dml__run *run, const dml_node *node)
+{
+    return dml__cross_entropy_saved_at(run, node, dml__cross_entropy_kept(node, run->rows));
+}
+
+/* On a GPU; none where there are none. */
+static dml_ref dml__cross_entropy_class_weights(const dml__run *run, const dml_node *node)
+{
+    const dml_ref none = { NULL, 0 };
+    if (!dml__class_weights_of(node)) return none;
+    return dml__cross_entropy_saved_at(run, node, dml__cross_entropy_kept(node, run->rows) + 1);
+}
+
+static size_t dml__cross_entropy_each(const dml__run *run, const dml_node *node)
+{
+    const size_t rows = dml__cross_entropy_rows(node, run->rows);
+    return node->inputs > 2 ? rows / dml__count(run, node->input[2]) : rows;
+}
+
+static dml_cross_entropy dml__cross_entropy_problem(const dml__run *run, const dml_node *node)
+{
+    const dml__cross_entropy_attributes *o = dml__cross_entropy_of(node);
+    dml_cross_entropy p;
+    memset(&p, 0, sizeof p);
+    p.rows = dml__cross_entropy_rows(node, run->rows);
+    p.classes = (size_t)dml__classes_of(node->input[0]);
+    p.logits = dml__host_value(run, node->input[0]);
+    if (dml__has_labels(node))
+        p.labels = (const int32_t *)dml__host(dml__value(run, node->input[1]));
+    else
+        p.target = dml__host_value(run, node->input[1]);
+    p.class_weights = dml__class_weights_of(node);
+    if (node->inputs > 2) p.row_weights = dml__host_value(run, node->input[2]);
+    p.each = dml__cross_entropy_each(run, node);
+    p.smoothing = o->smoothing;
+    p.ignores = o->ignores;
+    p.ignored = o->ignored;
+    p.kept = (float *)dml__host(dml__saved(run, node));
+    return p;
+}
+
+static dml_status dml__cross_entropy_launch_forward(const dml__run *run, const dml_node *node)
+{
+    const dml__cross_entropy_attributes *o = dml__cross_entropy_of(node);
+    const size_t rows = dml__cross_entropy_rows(node, run->rows);
+    const dml_ref class_weights = dml__cross_entropy_class_weights(run, node), none = { NULL, 0 };
+    dml_status status = DML_OK;
+    if (o->class_weights)
+        status = run->device->backend->write(run->device, class_weights, dml__class_weights_of(node),
+                                             (size_t)dml__classes_of(node->input[0]) * sizeof(float));
+    if (status != DML_OK) return status;
+    dml_launch launch = dml__launch("cross_entropy_forward", rows, 1);
+    launch.buffer[0] = dml__value(run, node->input[0]);
+    launch.buffer[1] = dml__value(run, node->input[1]);
+    launch.buffer[2] = class_weights;
+    if (node->inputs > 2) launch.buffer[3] = dml__value(run, node->input[2]);
+    launch.buffer[4] = dml__saved(run, node);
+    launch.integer[0] = (int32_t)rows;
+    launch.integer[1] = dml__classes_of(node->input[0]);
+    launch.integer[2] = (int32_t)dml__cross_entropy_each(run, node);
+    launch.integer[3] = dml__has_labels(node);
+    launch.integer[4] = o->ignores;
+    launch.integer[5] = o->ignored;
+    launch.real[0] = o->smoothing;
+    status = dml__submit(run->device, &launch);
+    if (status != DML_OK) return status;
+    return dml__launch_loss_total(run, node, dml__cross_entropy_saved_at(run, node, 3 * rows), rows, none,
+                                  rows, dml__cross_entropy_saved_at(run, node, 4 * rows), rows, 1,
+                                  o->reduction, dml__cross_entropy_scale(run, node));
 }
 
 static dml_status dml__softmax_cross_entropy_op_forward(const dml__run *run, const dml_node *node)
 {
-    const dml_node *logits = node->input[0], *labels = node->input[1];
-    const int classes = logits->shape.dims[0];
-    const dml_ref probabilities = dml__saved(run, node);
-    dml_ref row_loss = probabilities;
-    row_loss.offset += dml__probability_bytes(node, run->rows);
-    if (run->device->host_memory) {
-        *dml__host_value(run, node) = dml_softmax_cross_entropy_forward(
-            run->pool, (size_t)run->rows, (size_t)classes, dml__host_value(run, logits),
-            (const int32_t *)dml__host(dml__value(run, labels)), (float *)dml__host(probabilities),
-            (float *)dml__host(row_loss));
-        return DML_OK;
-    }
-    dml_launch launch = dml__launch("softmax_cross_entropy_forward", (size_t)run->rows, 1);
-    launch.buffer[0] = dml__value(run, logits);
-    launch.buffer[1] = dml__value(run, labels);
-    launch.buffer[2] = probabilities;
-    launch.buffer[3] = row_loss;
-    launch.integer[0] = run->rows;
-    launch.integer[1] = classes;
-    const dml_status status = dml__submit(run->device, &launch);
-    if (status != DML_OK) return status;
-    launch = dml__launch("mean", 1, 1);
-    launch.buffer[0] = row_loss;
-    launch.buffer[1] = dml__value(run, node);
-    launch.integer[0] = run->rows;
+    if (!run->device->host_memory) return dml__cross_entropy_launch_forward(run, node);
+    const dml_cross_entropy problem = dml__cross_entropy_problem(run, node);
+    *dml__host_value(run, node) = dml_cross_entropy_forward(
+        run->pool, &problem, dml__cross_entropy_of(node)->reduction == DML_LOSS_MEAN,
+        (float *)dml__host(dml__cross_entropy_scale(run, node)));
+    return DML_OK;
+}
+
+static dml_status dml__cross_entropy_launch_backward(const dml__run *run, const dml_node *node, int i)
+{
+    dml_launch launch = dml__launch(i == 0 ? "cross_entropy_backward" : "cross_entropy_backward_target",
+                                    dml__count(run, node->input[0]), 1);
+    int b = 0, k = 0;
+    launch.buffer[b++] = dml__value(run, node->input[0]);
+    if (i == 0) launch.buffer[b++] = dml__value(run, node->input[1]);
+    launch.buffer[b++] = dml__cross_entropy_class_weights(run, node);
+    launch.buffer[b++] = dml__saved(run, node);
+    launch.buffer[b++] = dml__gradient(run, node);
+    launch.buffer[b] = dml__gradient(run, node->input[i]);
+    launch.integer[k++] = (int32_t)dml__cross_entropy_rows(node, run->rows);
+    launch.integer[k++] = dml__classes_of(node->input[0]);
+    launch.integer[k] = dml__has_labels(node);
+    launch.real[0] = dml__cross_entropy_of(node)->smoothing;
+    launch.real[1] = dml__beta(run, node, i);
     return dml__submit(run->device, &launch);
 }
 
+static dml_status dml__cross_entropy_gradient_of(const dml__run *run, const dml_node *node, int i)
+{
+    if (!dml__wants_gradient(run, node, i)) return DML_OK;
+    if (!run->device->host_memory) return dml__cross_entropy_launch_backward(run, node, i);
+    const dml_cross_entropy problem = dml__cross_entropy_problem(run, node);
+    const float scale =
+        *(const float *)dml__host(dml__cross_entropy_scale(run, node)) * *dml__host_gradient(run, node);
+    (i == 0 ? dml_cross_entropy_backward : dml_cross_entropy_backward_target)(
+        run->pool, &problem, scale, dml__beta(run, node, i), dml__host_gradient(run, node->input[i]));
+    return DML_OK;
+}
+
+/* Where the logits' gradient is written over the logits, it comes last. */
 static dml_status dml__softmax_cross_entropy_op_backward(const dml__run *run, const dml_node *node)
 {
-    const dml_node *logits = node->input[0], *labels = node->input[1];
-    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
-    const int classes = logits->shape.dims[0];
-    const float scale = 1.0f / (float)run->rows, beta = dml__beta(run, node, 0);
-    if (run->device->host_memory) {
-        dml_softmax_cross_entropy_backward(
-            run->pool, (size_t)run->rows, (size_t)classes, (const float *)dml__host(dml__saved(run, node)),
-            (const int32_t *)dml__host(dml__value(run, labels)), scale * *dml__host_gradient(run, node), beta,
-            dml__host_gradient(run, logits));
-        return DML_OK;
+    const dml_ref logits = dml__value(run, node->input[0]);
+    int first = 0;
+    if (dml__wants_gradient(run, node, 0)) {
+        const dml_ref gradient = dml__gradient(run, node->input[0]);
+        first = gradient.buffer == logits.buffer && gradient.offset == logits.offset;
     }
-    dml_launch launch = dml__launch("softmax_cross_entropy_backward", dml__count(run, logits), 1);
-    launch.buffer[0] = dml__saved(run, node);
-    launch.buffer[1] = dml__value(run, labels);
-    launch.buffer[2] = dml__gradient(run, node);
-    launch.buffer[3] = dml__gradient(run, logits);
-    launch.integer[0] = run->rows;
-    launch.integer[1] = classes;
-    launch.real[0] = scale;
-    launch.real[1] = beta;
-    return dml__submit(run->device, &launch);
+    const dml_status status = dml__cross_entropy_gradient_of(run, node, first);
+    return status == DML_OK ? dml__cross_entropy_gradient_of(run, node, 1 - first) : status;
 }
 
-/* Of each logit: minus the largest, exp, plus the others, divided. */
+/* Of each logit: minus the largest, exp, plus the others; and as much for what it weighs. */
 static double dml__softmax_cross_entropy_flops(const dml_node *node)
 {
-    return 4.0 * node->input[0]->shape.dims[0];
+    const bool weighs = !dml__has_labels(node) || dml__cross_entropy_of(node)->smoothing != 0;
+    return (weighs ? 6.0 : 3.0) * (double)dml_shape_count(&node->input[0]->shape);
+}
+
+static void dml__softmax_cross_entropy_describe(const dml_node *node, char *text, size_t bytes)
+{
+    const dml__cross_entropy_attributes *o = dml__cross_entropy_of(node);
+    char smoothing[40] = "", ignored[40] = "";
+    if (o->smoothing != 0) snprintf(smoothing, sizeof smoothing, ", smoothing %g", (double)o->smoothing);
+    if (o->ignores) snprintf(ignored, sizeof ignored, ", ignores %d", (int)o->ignored);
+    char words[160];
+    snprintf(words, sizeof words, "%s%s%s%s%s", o->reduction == DML_LOSS_SUM ? ", sum" : "",
+             node->inputs > 2 ? ", weighted" : "", o->class_weights ? ", weighted classes" : "", smoothing,
+             ignored);
+    snprintf(text, bytes, "%s", words[0] ? words + 2 : words);
 }
 
 DML__LOCAL const dml__op *dml__softmax_cross_entropy_op(void)
@@ -24101,107 +25851,1029 @@ DML__LOCAL const dml__op *dml__softmax_cross_entropy_op(void)
                                 dml__softmax_cross_entropy_infer,
                                 dml__softmax_cross_entropy_op_forward,
                                 dml__softmax_cross_entropy_op_backward,
-                                DML__NEEDS_INPUT(1),
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__NO_GRADIENT(2) |
+                                    DML__GRADIENT_OVER_INPUT,
                                 dml__softmax_cross_entropy_saved_bytes,
                                 false,
                                 false,
-                                NULL,
+                                dml__softmax_cross_entropy_describe,
                                 dml__softmax_cross_entropy_flops,
                                 NULL };
     return &op;
 }
 
-DML_API dml_node *dml_softmax_cross_entropy(dml_node *logits, dml_node *labels)
+DML_API dml_node *dml_softmax_cross_entropy_with(dml_node *logits, dml_node *target,
+                                                 const dml_cross_entropy_options *options)
 {
-    dml_node *const inputs[] = { logits, labels };
-    return dml__node_create(dml__softmax_cross_entropy_op(), 2, inputs, NULL, 0);
+    dml_node *const inputs[] = { logits, target, options ? options->sample_weights : NULL };
+    const int count = inputs[2] ? 3 : 2;
+    const float *weights = options && logits && target ? options->class_weights : NULL;
+    const size_t classes = weights ? (size_t)dml__classes_of(logits) : 0;
+    dml__cross_entropy_attributes own, *attributes = &own;
+    const size_t bytes = sizeof own + classes * sizeof(float);
+    memset(&own, 0, sizeof own);
+    if (options) {
+        own.reduction = options->reduction;
+        own.smoothing = options->label_smoothing;
+        own.ignores = options->ignores;
+        own.ignored = options->ignore_index;
+    }
+    if (classes) {
+        dml_context *context = dml__node_context(logits);
+        own.class_weights = true;
+        attributes = (dml__cross_entropy_attributes *)dml__allocate(&context->memory, bytes);
+        if (!attributes) {
+            dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for the weights of %zu classes",
+                      classes);
+            return NULL;
+        }
+        *attributes = own;
+        memcpy(attributes + 1, weights, classes * sizeof(float));
+    }
+    dml_node *node = dml__node_create(dml__softmax_cross_entropy_op(), count, inputs, attributes, bytes);
+    if (attributes != &own) dml__release(&dml__node_context(logits)->memory, attributes);
+    return node;
 }
 
-static dml_status dml__mean_squared_error_infer(dml_node *node)
+DML_API dml_node *dml_softmax_cross_entropy(dml_node *logits, dml_node *labels)
+{
+    return dml_softmax_cross_entropy_with(logits, labels, NULL);
+}
+
+#endif
+
+/* ---- ops/op_reduce.c ---- */
+
+#ifndef DML_OPS_OP_REDUCE_C
+#define DML_OPS_OP_REDUCE_C
+
+/* ---- ops/op_reduce_internal.h ---- */
+
+/* op_reduce_internal.h: the attributes of reductions, for the tests' references. */
+#ifndef DML_OPS_OP_REDUCE_INTERNAL_H
+#define DML_OPS_OP_REDUCE_INTERNAL_H
+
+/* Axes first .. first + count - 1, which are neighbours: others were moved there by a permute before it. */
+typedef struct dml__reduced_axes {
+    int first, count;
+    bool keep;
+    dml_reduction kind;
+    bool mean; /* a sum over their number */
+} dml__reduced_axes;
+
+#endif
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const dml__reduced_axes *dml__reduced_axes_of(const dml_node *node)
+{
+    return (const dml__reduced_axes *)node->attributes;
+}
+
+static dml_status dml__reduce_infer(dml_node *node)
+{
+    const dml__reduced_axes *o = dml__reduced_axes_of(node);
+    const dml_node *x = node->input[0];
+    if (x->dtype != DML_F32)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT, "its input is %s, it takes f32",
+                              dml_dtype_name(x->dtype));
+    node->batched = x->batched;
+    for (int i = 0; i < x->shape.ndim; i++) {
+        const bool reduced = i >= o->first && i < o->first + o->count;
+        if (!reduced || o->keep) node->shape.dims[node->shape.ndim++] = reduced ? 1 : x->shape.dims[i];
+    }
+    return DML_OK;
+}
+
+/* The input as (outer, n, inner), of which the middle is reduced. */
+static dml__axis_sizes dml__reduced_sizes(const dml_node *node, int rows)
+{
+    const dml__reduced_axes *o = dml__reduced_axes_of(node);
+    const dml_node *x = node->input[0];
+    dml__axis_sizes s = dml__axis_sizes_of(x, o->first, rows);
+    for (int i = o->first + 1; i < o->first + o->count; i++) {
+        s.n *= (size_t)x->shape.dims[i];
+        s.inner /= (size_t)x->shape.dims[i];
+    }
+    return s;
+}
+
+static float dml__reduced_scale(const dml_node *node, size_t n)
+{
+    return dml__reduced_axes_of(node)->mean ? 1.0f / (float)n : 1.0f;
+}
+
+static bool dml__is_extreme(const dml_node *node)
+{
+    const dml_reduction kind = dml__reduced_axes_of(node)->kind;
+    return kind == DML_REDUCE_MAX || kind == DML_REDUCE_MIN;
+}
+
+/* ---- forward ---- */
+
+enum { DML__REDUCE_TIES = DML_REDUCE_NORM2 + 1 }; /* the shared kernel's word */
+
+static dml_status dml__launch_reduce(const dml__run *run, const dml_node *node, int kind, dml_ref to)
+{
+    const dml__axis_sizes s = dml__reduced_sizes(node, run->rows);
+    dml_launch launch = dml__launch("reduce_axis", s.outer * s.inner, 1);
+    launch.buffer[0] = dml__value(run, node->input[0]);
+    launch.buffer[1] = to;
+    if (kind == DML__REDUCE_TIES) launch.buffer[2] = dml__value(run, node);
+    launch.integer[0] = (int32_t)kind;
+    launch.integer[1] = (int32_t)s.n;
+    launch.integer[2] = (int32_t)s.inner;
+    launch.integer[3] = (int32_t)(s.outer * s.inner);
+    launch.real[0] = dml__reduced_scale(node, s.n);
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__reduce_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml__axis_sizes s = dml__reduced_sizes(node, run->rows);
+    const dml_reduction kind = dml__reduced_axes_of(node)->kind;
+    const bool ties = dml__is_extreme(node) && run->training && dml__wants_gradient(run, node, 0);
+    if (!run->device->host_memory) {
+        const dml_status status = dml__launch_reduce(run, node, (int)kind, dml__value(run, node));
+        if (status != DML_OK || !ties) return status;
+        return dml__launch_reduce(run, node, DML__REDUCE_TIES, dml__saved(run, node));
+    }
+    const float *x = dml__host_value(run, node->input[0]);
+    float *y = dml__host_value(run, node);
+    dml_reduce_axis(run->pool, kind, s.outer, s.n, s.inner, x, dml__reduced_scale(node, s.n), y);
+    if (ties)
+        dml_reduce_axis_ties(run->pool, s.outer, s.n, s.inner, x, y,
+                             (float *)dml__host(dml__saved(run, node)));
+    return DML_OK;
+}
+
+static size_t dml__reduce_saved_bytes(const dml_node *node, int rows)
+{
+    if (!dml__is_extreme(node)) return 0;
+    return dml_shape_count(&node->shape) * (node->batched ? (size_t)rows : 1) * sizeof(float);
+}
+
+/* ---- backward ---- */
+
+static dml_status dml__reduce_op_backward(const dml__run *run, const dml_node *node)
+{
+    const dml__axis_sizes s = dml__reduced_sizes(node, run->rows);
+    const dml_node *input = node->input[0];
+    const dml_reduction kind = dml__reduced_axes_of(node)->kind;
+    const bool reads = kind != DML_REDUCE_SUM, extreme = dml__is_extreme(node);
+    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
+    if (run->device->host_memory) {
+        dml_reduce_axis_backward(
+            run->pool, kind, s.outer, s.n, s.inner, reads ? dml__host_value(run, input) : NULL,
+            reads ? dml__host_value(run, node) : NULL,
+            extreme ? (const float *)dml__host(dml__saved(run, node)) : NULL, dml__host_gradient(run, node),
+            dml__reduced_scale(node, s.n), dml__beta(run, node, 0), dml__host_gradient(run, input));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("reduce_axis_backward", s.outer * s.n * s.inner, 1);
+    if (reads) launch.buffer[0] = dml__value(run, input);
+    if (reads) launch.buffer[1] = dml__value(run, node);
+    if (extreme) launch.buffer[2] = dml__saved(run, node);
+    launch.buffer[3] = dml__gradient(run, node);
+    launch.buffer[4] = dml__gradient(run, input);
+    launch.integer[0] = (int32_t)kind;
+    launch.integer[1] = (int32_t)s.n;
+    launch.integer[2] = (int32_t)s.inner;
+    launch.integer[3] = (int32_t)(s.outer * s.n * s.inner);
+    launch.real[0] = dml__reduced_scale(node, s.n);
+    launch.real[1] = dml__beta(run, node, 0);
+    return dml__submit(run->device, &launch);
+}
+
+/* ---- argmax ---- */
+
+static dml_status dml__argmax_infer(dml_node *node)
+{
+    const dml__reduced_axes *o = dml__reduced_axes_of(node);
+    const dml_status status = dml__reduce_infer(node);
+    node->dtype = DML_I32;
+    if (status == DML_OK) node->below = node->input[0]->shape.dims[o->first];
+    return status;
+}
+
+static dml_status dml__argmax_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml__axis_sizes s = dml__reduced_sizes(node, run->rows); /* inner is 1 */
+    if (run->device->host_memory) {
+        dml_argmax_rows(run->pool, s.outer, s.n, dml__host_value(run, node->input[0]),
+                        (int32_t *)dml__host(dml__value(run, node)));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("argmax", s.outer, 1);
+    launch.buffer[0] = dml__value(run, node->input[0]);
+    launch.buffer[1] = dml__value(run, node);
+    launch.integer[0] = (int32_t)s.outer;
+    launch.integer[1] = (int32_t)s.n;
+    return dml__submit(run->device, &launch);
+}
+
+/* ---- the ops ---- */
+
+static void dml__reduce_describe(const dml_node *node, char *text, size_t bytes)
+{
+    const dml__reduced_axes *o = dml__reduced_axes_of(node);
+    const char *order = o->kind == DML_REDUCE_NORM1   ? "order 1, "
+                        : o->kind == DML_REDUCE_NORM2 ? "order 2, "
+                                                      : "";
+    if (o->count == 1)
+        snprintf(text, bytes, "%saxis %d%s", order, o->first, o->keep ? ", kept" : "");
+    else
+        snprintf(text, bytes, "%saxes %d to %d%s", order, o->first, o->first + o->count - 1,
+                 o->keep ? ", kept" : "");
+}
+
+static double dml__reduce_flops(const dml_node *node)
+{
+    const double n = (double)dml_shape_count(&node->input[0]->shape);
+    if (dml__is_extreme(node)) return 0;
+    return dml__reduced_axes_of(node)->kind == DML_REDUCE_NORM2 ? 2 * n : n;
+}
+
+#define DML__REDUCE_OP(name, needs)                                                                          \
+    DML__LOCAL const dml__op *dml__##name##_op(void)                                                         \
+    {                                                                                                        \
+        static const dml__op op = { #name,                                                                   \
+                                    dml__reduce_infer,                                                       \
+                                    dml__reduce_op_forward,                                                  \
+                                    dml__reduce_op_backward,                                                 \
+                                    needs,                                                                   \
+                                    dml__reduce_saved_bytes,                                                 \
+                                    false,                                                                   \
+                                    false,                                                                   \
+                                    dml__reduce_describe,                                                    \
+                                    dml__reduce_flops,                                                       \
+                                    NULL };                                                                  \
+        return &op;                                                                                          \
+    }
+DML__REDUCE_OP(sum, 0)
+DML__REDUCE_OP(mean, 0)
+DML__REDUCE_OP(max, DML__NEEDS_INPUT(0) | DML__NEEDS_OUTPUT)
+DML__REDUCE_OP(min, DML__NEEDS_INPUT(0) | DML__NEEDS_OUTPUT)
+DML__REDUCE_OP(norm, DML__NEEDS_INPUT(0) | DML__NEEDS_OUTPUT)
+#undef DML__REDUCE_OP
+
+DML__LOCAL const dml__op *dml__argmax_op(void)
+{
+    static const dml__op op = { "argmax", dml__argmax_infer,    dml__argmax_op_forward, NULL, 0, NULL, false,
+                                false,    dml__reduce_describe, dml__no_flops,          NULL };
+    return &op;
+}
+
+/* ---- builders ---- */
+
+/* A bit for each of the axes; 0, with the error recorded, when one isn't there or comes twice. */
+static unsigned dml__reduced_mask(const dml__op *op, const dml_node *x, const dml_shape *axes)
+{
+    char text[DML_SHAPE_TEXT];
+    unsigned mask = 0;
+    bool fits = axes->ndim >= 0 && axes->ndim <= DML_MAX_DIMS;
+    for (int i = 0; fits && i < axes->ndim; i++) {
+        const int axis = axes->dims[i] < 0 ? axes->dims[i] + x->shape.ndim : axes->dims[i];
+        fits = axis >= 0 && axis < x->shape.ndim && !(mask & (1u << axis));
+        if (fits) mask |= 1u << axis;
+    }
+    if (fits) return axes->ndim ? mask : (1u << x->shape.ndim) - 1;
+    dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
+              "%s: of axes of '%s', which is %s, a list that names one twice, or one that isn't in %d .. %d",
+              op->name, x->name, dml_shape_format(&x->shape, text), -x->shape.ndim, x->shape.ndim - 1);
+    return 0;
+}
+
+/* x with the axes of the mask behind the others. */
+static dml_node *dml__axes_last(dml_node *x, unsigned mask)
+{
+    dml_shape order = { x->shape.ndim, { 0, 0, 0, 0, 0 } };
+    int to = 0;
+    for (unsigned reduced = 0; reduced < 2; reduced++)
+        for (int i = 0; i < x->shape.ndim; i++)
+            if (((mask >> i) & 1u) == reduced) order.dims[to++] = i;
+    return dml_permute(x, order);
+}
+
+/* `last`: the axes must be the last. */
+static dml_node *dml__reduce_node(const dml__op *op, dml_node *x, dml_shape axes, bool keep,
+                                  dml_reduction kind, bool last)
+{
+    dml__reduced_axes o;
+    if (!x) return NULL;
+    const unsigned mask = dml__reduced_mask(op, x, &axes);
+    const int ndim = x->shape.ndim;
+    dml_shape kept = x->shape;
+    if (!mask && ndim > 0) return NULL;
+    memset(&o, 0, sizeof o);
+    o.kind = kind;
+    o.mean = op == dml__mean_op();
+    o.keep = keep;
+    for (int i = 0; i < ndim; i++) {
+        o.count += (int)(mask >> i & 1u);
+        if (mask >> i & 1u) kept.dims[i] = 1;
+    }
+    while (o.first < ndim && !(mask >> o.first & 1u)) o.first++;
+    const bool neighbours = mask >> o.first == (1u << o.count) - 1;
+    if (x->dtype != DML_F32 || (neighbours && (!last || o.first + o.count == ndim)))
+        return dml__node_create(op, 1, &x, &o, sizeof o);
+    dml_node *before = x->graph->last;
+    o.first = ndim - o.count;
+    o.keep = false;
+    dml_node *moved = dml__axes_last(x, mask);
+    dml_node *reduced = moved ? dml__node_create(op, 1, &moved, &o, sizeof o) : NULL;
+    if (reduced && keep) reduced = dml_reshape(reduced, kept);
+    if (!reduced) dml__graph_drop_after(x->graph, before);
+    return reduced;
+}
+
+DML_API dml_node *dml_sum(dml_node *x, dml_shape axes, bool keep_dims)
+{
+    return dml__reduce_node(dml__sum_op(), x, axes, keep_dims, DML_REDUCE_SUM, false);
+}
+
+DML_API dml_node *dml_mean(dml_node *x, dml_shape axes, bool keep_dims)
+{
+    return dml__reduce_node(dml__mean_op(), x, axes, keep_dims, DML_REDUCE_SUM, false);
+}
+
+DML_API dml_node *dml_max(dml_node *x, dml_shape axes, bool keep_dims)
+{
+    return dml__reduce_node(dml__max_op(), x, axes, keep_dims, DML_REDUCE_MAX, false);
+}
+
+DML_API dml_node *dml_min(dml_node *x, dml_shape axes, bool keep_dims)
+{
+    return dml__reduce_node(dml__min_op(), x, axes, keep_dims, DML_REDUCE_MIN, false);
+}
+
+DML_API dml_node *dml_norm(dml_node *x, float order, dml_shape axes, bool keep_dims)
+{
+    if (!x) return NULL;
+    if (order == HUGE_VALF) {
+        dml_node *before = x->graph->last, *largest = dml_max(dml_abs(x), axes, keep_dims);
+        if (!largest) dml__graph_drop_after(x->graph, before);
+        return largest;
+    }
+    if (order == 1 || order == 2)
+        return dml__reduce_node(dml__norm_op(), x, axes, keep_dims,
+                                order == 1 ? DML_REDUCE_NORM1 : DML_REDUCE_NORM2, false);
+    dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
+              "norm: of '%s' that of order %g asked for; it takes 1, 2 and INFINITY", x->name, (double)order);
+    return NULL;
+}
+
+DML_API dml_node *dml_argmax(dml_node *x, int axis, bool keep_dims)
+{
+    const dml_shape axes = { 1, { axis, 0, 0, 0, 0 } };
+    return dml__reduce_node(dml__argmax_op(), x, axes, keep_dims, DML_REDUCE_MAX, true);
+}
+
+DML_API dml_node *dml_argmin(dml_node *x, int axis, bool keep_dims)
+{
+    if (!x) return NULL;
+    dml_node *before = x->graph->last, *place = dml_argmax(dml_affine(x, -1, 0), axis, keep_dims);
+    if (!place) dml__graph_drop_after(x->graph, before);
+    return place;
+}
+
+#endif
+
+/* ---- ops/op_softmax.c ---- */
+
+#ifndef DML_OPS_OP_SOFTMAX_C
+#define DML_OPS_OP_SOFTMAX_C
+
+#include <stdio.h>
+
+static dml_status dml__softmax_infer(dml_node *node)
+{
+    int *axis = (int *)node->attributes;
+    const dml_node *x = node->input[0];
+    if (x->dtype != DML_F32)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT, "its input is %s, it takes f32",
+                              dml_dtype_name(x->dtype));
+    *axis = dml__find_axis(node, *axis);
+    node->batched = x->batched;
+    node->shape = x->shape;
+    return *axis < 0 ? DML_ERROR_ARGUMENT : DML_OK;
+}
+
+static bool dml__softmax_is_log(const dml_node *node)
+{
+    return node->op == dml__log_softmax_op();
+}
+
+/* A launch over all rows, of (outer, n, inner). */
+static dml_launch dml__softmax_launch(const dml__axis_sizes *s, const dml_node *node, const char *kernel)
+{
+    const size_t rows = s->outer * s->inner;
+    const int lanes = s->inner == 1 && s->n > 1024 ? 256 : 16; /* a group for a long row, or 16 for as many */
+    const size_t in_group = (size_t)(256 / lanes);
+    dml_launch launch = dml__launch(kernel, rows / in_group + (rows % in_group != 0), 1);
+    launch.integer[0] = (int32_t)s->n;
+    launch.integer[1] = (int32_t)s->inner;
+    launch.integer[2] = (int32_t)rows;
+    launch.integer[3] = dml__softmax_is_log(node);
+    launch.integer[4] = lanes;
+    return launch;
+}
+
+static dml_status dml__softmax_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    const dml__axis_sizes s = dml__axis_sizes_of(x, *(const int *)node->attributes, run->rows);
+    if (run->device->host_memory) {
+        dml_softmax_forward(run->pool, dml__softmax_is_log(node), s.outer, s.n, s.inner,
+                            dml__host_value(run, x), dml__host_value(run, node));
+        return DML_OK;
+    }
+    dml_launch launch = dml__softmax_launch(&s, node, "softmax_forward");
+    launch.buffer[0] = dml__value(run, x);
+    launch.buffer[1] = dml__value(run, node);
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__softmax_op_backward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0];
+    const dml__axis_sizes s = dml__axis_sizes_of(x, *(const int *)node->attributes, run->rows);
+    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
+    if (run->device->host_memory) {
+        dml_softmax_backward(run->pool, dml__softmax_is_log(node), s.outer, s.n, s.inner,
+                             dml__host_value(run, node), dml__host_gradient(run, node),
+                             dml__beta(run, node, 0), dml__host_gradient(run, x));
+        return DML_OK;
+    }
+    dml_launch launch = dml__softmax_launch(&s, node, "softmax_backward");
+    launch.buffer[0] = dml__value(run, node);
+    launch.buffer[1] = dml__gradient(run, node);
+    launch.buffer[2] = dml__gradient(run, x);
+    launch.real[0] = dml__beta(run, node, 0);
+    return dml__submit(run->device, &launch);
+}
+
+static void dml__softmax_describe(const dml_node *node, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "axis %d", *(const int *)node->attributes);
+}
+
+/* Of each element: less the largest, its exponential, added up, divided. */
+static double dml__softmax_flops(const dml_node *node)
+{
+    return 4 * (double)dml_shape_count(&node->shape);
+}
+
+#define DML__SOFTMAX_OP(name)                                                                                \
+    DML__LOCAL const dml__op *dml__##name##_op(void)                                                         \
+    {                                                                                                        \
+        static const dml__op op = { #name,                                                                   \
+                                    dml__softmax_infer,                                                      \
+                                    dml__softmax_op_forward,                                                 \
+                                    dml__softmax_op_backward,                                                \
+                                    DML__NEEDS_OUTPUT,                                                       \
+                                    NULL,                                                                    \
+                                    false,                                                                   \
+                                    true,                                                                    \
+                                    dml__softmax_describe,                                                   \
+                                    dml__softmax_flops,                                                      \
+                                    NULL };                                                                  \
+        return &op;                                                                                          \
+    }
+DML__SOFTMAX_OP(softmax)
+DML__SOFTMAX_OP(log_softmax)
+#undef DML__SOFTMAX_OP
+
+DML_API dml_node *dml_softmax(dml_node *x, int axis)
+{
+    return dml__node_create(dml__softmax_op(), 1, &x, &axis, sizeof axis);
+}
+
+DML_API dml_node *dml_log_softmax(dml_node *x, int axis)
+{
+    return dml__node_create(dml__log_softmax_op(), 1, &x, &axis, sizeof axis);
+}
+
+#endif
+
+/* ---- ops/op_gather.c ---- */
+
+#ifndef DML_OPS_OP_GATHER_C
+#define DML_OPS_OP_GATHER_C
+
+#include <stdio.h>
+
+/* What both take; leaves the axis in the attributes. */
+static dml_status dml__gather_check(dml_node *node)
+{
+    int *axis = (int *)node->attributes;
+    const dml_node *x = node->input[0], *indices = node->input[1];
+    if (x->dtype != DML_F32 || indices->dtype != DML_I32)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                              "its input is %s and its indices %s; it takes f32 and i32",
+                              dml_dtype_name(x->dtype), dml_dtype_name(indices->dtype));
+    if (x->batched != indices->batched)
+        return dml__node_fail(
+            node, DML_ERROR_SHAPE,
+            "its %s are for the whole batch and its %s a sample's; both must be of one kind",
+            x->batched ? "indices" : "numbers", x->batched ? "numbers" : "indices");
+    *axis = dml__find_axis(node, *axis);
+    if (*axis < 0) return DML_ERROR_ARGUMENT;
+    node->limit = x->shape.dims[*axis];
+    node->batched = x->batched;
+    return DML_OK;
+}
+
+static dml_status dml__take_infer(dml_node *node)
+{
+    const dml_shape *x = &node->input[0]->shape, *indices = &node->input[1]->shape;
+    char text[DML_SHAPE_TEXT], indices_text[DML_SHAPE_TEXT];
+    const dml_status status = dml__gather_check(node);
+    const int axis = *(const int *)node->attributes;
+    if (status != DML_OK) return status;
+    if (x->ndim - 1 + indices->ndim > DML_MAX_DIMS)
+        return dml__node_fail(
+            node, DML_ERROR_SHAPE,
+            "its input is %s and its indices %s, whose %d dimensions would take the place of one; "
+            "there are at most %d",
+            dml_shape_format(x, text), dml_shape_format(indices, indices_text), indices->ndim, DML_MAX_DIMS);
+    for (int i = 0; i < x->ndim; i++) {
+        if (i != axis) node->shape.dims[node->shape.ndim++] = x->dims[i];
+        for (int k = 0; i == axis && k < indices->ndim; k++)
+            node->shape.dims[node->shape.ndim++] = indices->dims[k];
+    }
+    return DML_OK;
+}
+
+static dml_status dml__gather_infer(dml_node *node)
+{
+    const dml_shape *x = &node->input[0]->shape, *indices = &node->input[1]->shape;
+    char text[DML_SHAPE_TEXT], indices_text[DML_SHAPE_TEXT];
+    const dml_status status = dml__gather_check(node);
+    const int axis = *(const int *)node->attributes;
+    if (status != DML_OK) return status;
+    bool fits = x->ndim == indices->ndim;
+    for (int i = 0; fits && i < x->ndim; i++) fits = i == axis || x->dims[i] == indices->dims[i];
+    if (!fits)
+        return dml__node_fail(
+            node, DML_ERROR_SHAPE,
+            "its input is %s and its indices %s; they must be of one shape, but for axis %d",
+            dml_shape_format(x, text), dml_shape_format(indices, indices_text), axis);
+    node->shape = *indices;
+    return DML_OK;
+}
+
+static dml_gather_shape dml__gather_shape_of(const dml_node *node, int rows)
+{
+    const dml_node *x = node->input[0], *indices = node->input[1];
+    const int axis = *(const int *)node->attributes;
+    const dml__axis_sizes s = dml__axis_sizes_of(x, axis, rows);
+    const size_t samples = x->batched ? (size_t)rows : 1;
+    dml_gather_shape shape = { s.outer, s.n, s.inner, 0, s.outer / samples, node->op == dml__gather_op() };
+    shape.m = shape.elements ? (size_t)indices->shape.dims[axis] : dml_shape_count(&indices->shape);
+    return shape;
+}
+
+static dml_launch dml__gather_launch(const dml_gather_shape *s, const char *kernel, size_t count)
+{
+    dml_launch launch = dml__launch(kernel, count, 1);
+    launch.integer[0] = (int32_t)s->n;
+    launch.integer[1] = (int32_t)s->inner;
+    launch.integer[2] = (int32_t)s->m;
+    launch.integer[3] = (int32_t)s->group;
+    launch.integer[4] = s->elements;
+    launch.integer[5] = (int32_t)count;
+    return launch;
+}
+
+static dml_status dml__gather_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0], *indices = node->input[1];
+    const dml_gather_shape s = dml__gather_shape_of(node, run->rows);
+    if (run->device->host_memory) {
+        dml_gather_forward(run->pool, &s, (const int32_t *)dml__host(dml__value(run, indices)),
+                           dml__host_value(run, x), dml__host_value(run, node));
+        return DML_OK;
+    }
+    dml_launch launch = dml__gather_launch(&s, "gather_forward", s.outer * s.m * s.inner);
+    launch.buffer[0] = dml__value(run, indices);
+    launch.buffer[1] = dml__value(run, x);
+    launch.buffer[2] = dml__value(run, node);
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__gather_op_backward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *x = node->input[0], *indices = node->input[1];
+    const dml_gather_shape s = dml__gather_shape_of(node, run->rows);
+    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
+    if (run->device->host_memory) {
+        dml_gather_backward(run->pool, &s, (const int32_t *)dml__host(dml__value(run, indices)),
+                            dml__host_gradient(run, node), dml__beta(run, node, 0),
+                            dml__host_gradient(run, x));
+        return DML_OK;
+    }
+    dml_launch launch = dml__gather_launch(&s, "gather_backward", s.outer * s.n * s.inner);
+    launch.buffer[0] = dml__value(run, indices);
+    launch.buffer[1] = dml__gradient(run, node);
+    launch.buffer[2] = dml__gradient(run, x);
+    launch.real[0] = dml__beta(run, node, 0);
+    return dml__submit(run->device, &launch);
+}
+
+static void dml__gather_describe(const dml_node *node, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "axis %d", *(const int *)node->attributes);
+}
+
+#define DML__GATHER_OP(name)                                                                                 \
+    DML__LOCAL const dml__op *dml__##name##_op(void)                                                         \
+    {                                                                                                        \
+        static const dml__op op = { #name,                                                                   \
+                                    dml__##name##_infer,                                                     \
+                                    dml__gather_op_forward,                                                  \
+                                    dml__gather_op_backward,                                                 \
+                                    DML__NEEDS_INPUT(1),                                                     \
+                                    NULL,                                                                    \
+                                    false,                                                                   \
+                                    false,                                                                   \
+                                    dml__gather_describe,                                                    \
+                                    dml__no_flops,                                                           \
+                                    NULL };                                                                  \
+        return &op;                                                                                          \
+    }
+DML__GATHER_OP(take)
+DML__GATHER_OP(gather)
+#undef DML__GATHER_OP
+
+DML_API dml_node *dml_take(dml_node *x, dml_node *indices, int axis)
+{
+    dml_node *const inputs[] = { x, indices };
+    return dml__node_create(dml__take_op(), 2, inputs, &axis, sizeof axis);
+}
+
+DML_API dml_node *dml_gather(dml_node *x, dml_node *indices, int axis)
+{
+    dml_node *const inputs[] = { x, indices };
+    return dml__node_create(dml__gather_op(), 2, inputs, &axis, sizeof axis);
+}
+
+#endif
+
+/* ---- ops/op_loss.c ---- */
+
+#ifndef DML_OPS_OP_LOSS_C
+#define DML_OPS_OP_LOSS_C
+
+#include <stdio.h>
+#include <string.h>
+
+DML__LOCAL dml_status dml__check_loss_reduction(const dml_node *node, dml_loss_reduction reduction)
+{
+    if (reduction == DML_LOSS_MEAN || reduction == DML_LOSS_SUM) return DML_OK;
+    return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                          "its reduction is %d; it must be DML_LOSS_MEAN or DML_LOSS_SUM", (int)reduction);
+}
+
+DML__LOCAL dml_status dml__check_loss_weights(const dml_node *node, const dml_node *weights,
+                                              const dml_node *of, int dims)
+{
+    char text[DML_SHAPE_TEXT], of_text[DML_SHAPE_TEXT];
+    bool fits = weights->dtype == DML_F32 && weights->batched == of->batched && weights->shape.ndim <= dims;
+    for (int d = 0; fits && d < weights->shape.ndim; d++) fits = weights->shape.dims[d] == of->shape.dims[d];
+    if (fits) return DML_OK;
+    return dml__node_fail(
+        node, DML_ERROR_SHAPE,
+        "its sample weights are %s %s%s; of losses of %s%s they must be f32, one a sample or "
+        "one for each of the first %d dimensions or fewer",
+        dml_dtype_name(weights->dtype), dml_shape_format(&weights->shape, text),
+        weights->batched ? "" : " for the whole batch", dml_shape_format(&of->shape, of_text),
+        of->batched ? "" : " for the whole batch", dims);
+}
+
+DML__LOCAL dml_status dml__launch_loss_total(const dml__run *run, const dml_node *node, dml_ref x, size_t n,
+                                             dml_ref weights, size_t each, dml_ref shares, size_t share_count,
+                                             float factor, dml_loss_reduction reduction, dml_ref scale)
+{
+    if (n > INT32_MAX)
+        return dml_device_fail(run->device, DML_ERROR_UNSUPPORTED,
+                               "a loss of %zu values: the kernels count to %d; use smaller batches", n,
+                               INT32_MAX);
+    dml_launch launch = dml__launch("loss_total", 1, 1);
+    launch.buffer[0] = x;
+    launch.buffer[1] = weights;
+    launch.buffer[2] = shares;
+    launch.buffer[3] = dml__value(run, node);
+    launch.buffer[4] = scale;
+    launch.integer[0] = (int32_t)n;
+    launch.integer[1] = (int32_t)each;
+    launch.integer[2] = (int32_t)share_count;
+    launch.integer[3] = reduction == DML_LOSS_MEAN;
+    launch.real[0] = factor;
+    return dml__submit(run->device, &launch);
+}
+
+/* ---- losses of elements ---- */
+
+typedef struct dml__loss_attributes {
+    float p, q; /* the formula's */
+    dml_loss_reduction reduction;
+    int unit; /* elements that count as one in a mean: 1, or a row's */
+} dml__loss_attributes;
+
+static const dml__loss_attributes *dml__loss_of(const dml_node *node)
+{
+    return (const dml__loss_attributes *)node->attributes;
+}
+
+static int dml__loss_formula(const dml_node *node)
+{
+    return DML__FORMULA_squared_error + (int)(node->op - dml__loss_op(0));
+}
+
+static dml_status dml__loss_infer(dml_node *node)
 {
     const dml_node *a = node->input[0], *b = node->input[1];
     char a_text[DML_SHAPE_TEXT], b_text[DML_SHAPE_TEXT];
     if (a->dtype != DML_F32 || b->dtype != DML_F32 || !dml_shape_equal(&a->shape, &b->shape) ||
         a->batched != b->batched)
         return dml__node_fail(node, DML_ERROR_SHAPE,
-                              "its inputs are %s %s and %s %s, they must be f32 of one shape",
+                              "its inputs are %s %s%s and %s %s%s; they must be f32 of one shape",
                               dml_dtype_name(a->dtype), dml_shape_format(&a->shape, a_text),
-                              dml_dtype_name(b->dtype), dml_shape_format(&b->shape, b_text));
-    return DML_OK;
+                              a->batched ? "" : " for the whole batch", dml_dtype_name(b->dtype),
+                              dml_shape_format(&b->shape, b_text), b->batched ? "" : " for the whole batch");
+    const dml_status status = dml__check_loss_reduction(node, dml__loss_of(node)->reduction);
+    if (status != DML_OK || node->inputs < 3) return status;
+    return dml__check_loss_weights(node, node->input[2], a,
+                                   dml__loss_formula(node) == DML__FORMULA_kl_divergence ? a->shape.ndim - 1
+                                                                                         : a->shape.ndim);
 }
 
-static dml_status dml__mean_squared_error_op_forward(const dml__run *run, const dml_node *node)
+/* How many weights there are, 0 without. */
+static size_t dml__loss_weights(const dml_node *node, int rows)
 {
-    const dml_node *a = node->input[0], *b = node->input[1];
-    const size_t n = dml__count(run, a);
+    if (node->inputs < 3) return 0;
+    return dml_shape_count(&node->input[2]->shape) * (node->input[2]->batched ? (size_t)rows : 1);
+}
+
+/* Saved: what values are multiplied by beside their weights, and behind it what each gets of the gradient: on
+   the host one number for each weight, elsewhere for each element, where the values are before. */
+static size_t dml__loss_saved_bytes(const dml_node *node, int rows)
+{
+    const dml_node *a = node->input[0];
+    size_t count = dml__loss_weights(node, rows);
+    if (!dml__node_context(node)->device.host_memory)
+        count = dml_shape_count(&a->shape) * (a->batched ? (size_t)rows : 1);
+    return (2 + count) * sizeof(float);
+}
+
+static dml_ref dml__loss_values(const dml__run *run, const dml_node *node)
+{
+    dml_ref ref = dml__saved(run, node);
+    ref.offset += sizeof(float);
+    return ref;
+}
+
+static dml__formula_call dml__loss_call(const dml__run *run, const dml_node *node)
+{
+    dml__formula_call call =
+        dml__formula_plain(dml__loss_formula(node), dml__count(run, node->input[0]),
+                           dml__host_value(run, node->input[0]), dml__host_value(run, node->input[1]));
+    call.p = dml__loss_of(node)->p;
+    call.q = dml__loss_of(node)->q;
+    return call;
+}
+
+/* How `count` weights lie among the elements. */
+static dml__broadcast dml__loss_layout(size_t n, size_t count)
+{
+    const size_t result[2] = { count, n / count }, operand[2] = { count, 1 };
+    return dml__broadcast_of(2, result, operand);
+}
+
+static void dml__loss_host_forward(const dml__run *run, const dml_node *node)
+{
+    const dml__formula_call call = dml__loss_call(run, node);
+    const size_t count = dml__loss_weights(node, run->rows);
+    const dml__broadcast layout = dml__loss_layout(call.n, count ? count : 1);
+    const float *weights = count ? dml__host_value(run, node->input[2]) : NULL;
+    const double total = dml__formula_total(run->pool, &call, weights, &layout);
+    float *scale = (float *)dml__host(dml__saved(run, node));
+    double divisor = (double)call.n;
+    if (count) divisor = (double)dml_sum_all(run->pool, count, weights) * (double)(call.n / count);
+    divisor = dml__loss_of(node)->reduction == DML_LOSS_SUM ? 1 : divisor / dml__loss_of(node)->unit;
+    *scale = divisor == 0 ? 0 : (float)(1 / divisor);
+    *dml__host_value(run, node) = divisor == 0 ? 0 : (float)(total / divisor);
+}
+
+static dml_launch dml__loss_launch(const dml__run *run, const dml_node *node, const char *kernel)
+{
+    dml_launch launch = dml__launch(kernel, dml__count(run, node->input[0]), 1);
+    launch.buffer[0] = dml__value(run, node->input[0]);
+    launch.buffer[1] = dml__value(run, node->input[1]);
+    launch.integer[0] = (int32_t)dml__count(run, node->input[0]);
+    launch.integer[1] = dml__loss_formula(node);
+    launch.real[0] = dml__loss_of(node)->p;
+    launch.real[1] = dml__loss_of(node)->q;
+    return launch;
+}
+
+static dml_status dml__loss_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_ref none = { NULL, 0 };
     if (run->device->host_memory) {
-        *dml__host_value(run, node) =
-            dml_mse_forward(run->pool, n, dml__host_value(run, a), dml__host_value(run, b));
+        dml__loss_host_forward(run, node);
         return DML_OK;
     }
-    if (n > INT32_MAX)
-        return dml_device_fail(run->device, DML_ERROR_UNSUPPORTED,
-                               "mse_forward over %zu: the kernels count to %d; use smaller batches", n,
-                               INT32_MAX);
-    dml_launch launch = dml__launch("mse_forward", 1, 1);
-    launch.buffer[0] = dml__value(run, a);
-    launch.buffer[1] = dml__value(run, b);
-    launch.buffer[2] = dml__value(run, node);
-    launch.integer[0] = (int32_t)n;
-    return dml__submit(run->device, &launch);
+    dml_launch launch = dml__loss_launch(run, node, "formula_forward");
+    launch.buffer[3] = dml__loss_values(run, node);
+    const dml_status status = dml__submit(run->device, &launch);
+    if (status != DML_OK) return status;
+    const size_t n = dml__count(run, node->input[0]), count = dml__loss_weights(node, run->rows);
+    const dml_ref weights = count ? dml__value(run, node->input[2]) : none;
+    const size_t each = count ? n / count : 1;
+    return dml__launch_loss_total(run, node, dml__loss_values(run, node), n, weights, each, weights, n / each,
+                                  (float)each / (float)dml__loss_of(node)->unit,
+                                  dml__loss_of(node)->reduction, dml__saved(run, node));
 }
 
-static dml_status dml__mean_squared_error_op_backward(const dml__run *run, const dml_node *node)
+static void dml__loss_host_backward(const dml__run *run, const dml_node *node, float *const gradient[2],
+                                    const float beta[2])
 {
-    dml_status status = DML_OK;
-    for (int i = 0; i < 2 && status == DML_OK; i++) {
+    dml__formula_call call = dml__loss_call(run, node);
+    const size_t count = dml__loss_weights(node, run->rows);
+    const dml__broadcast layout = dml__loss_layout(call.n, count ? count : 1);
+    const float scale = *(const float *)dml__host(dml__saved(run, node)) * *dml__host_gradient(run, node);
+    float *dy = (float *)dml__host(dml__loss_values(run, node));
+    dy[0] = scale;
+    for (size_t i = 0; i < count; i++) dy[i] = scale * dml__host_value(run, node->input[2])[i];
+    call.repeated_dy = &layout;
+    dml__formula_backward(run->pool, &call, NULL, dy, gradient, beta);
+}
+
+static dml_status dml__loss_op_backward(const dml__run *run, const dml_node *node)
+{
+    float *gradient[2] = { NULL, NULL }, beta[2] = { 0, 0 };
+    const size_t n = dml__count(run, node->input[0]), count = dml__loss_weights(node, run->rows);
+    dml_launch launch = dml__loss_launch(run, node, "formula_backward");
+    for (int i = 0; i < 2; i++) {
         if (!dml__wants_gradient(run, node, i)) continue;
-        const dml_node *self = node->input[i], *other = node->input[1 - i];
-        const size_t n = dml__count(run, self);
-        const float scale = 2.0f / (float)n, beta = dml__beta(run, node, i);
-        if (run->device->host_memory) {
-            dml_mse_backward(run->pool, n, dml__host_value(run, self), dml__host_value(run, other),
-                             scale * *dml__host_gradient(run, node), beta, dml__host_gradient(run, self));
-            continue;
-        }
-        dml_launch launch = dml__launch("mse_backward", n, 1);
-        launch.buffer[0] = dml__value(run, self);
-        launch.buffer[1] = dml__value(run, other);
-        launch.buffer[2] = dml__gradient(run, node);
-        launch.buffer[3] = dml__gradient(run, self);
-        launch.integer[0] = (int32_t)n;
-        launch.real[0] = scale;
-        launch.real[1] = beta;
-        status = dml__submit(run->device, &launch);
+        if (run->device->host_memory) gradient[i] = dml__host_gradient(run, node->input[i]);
+        launch.buffer[4 + i] = dml__gradient(run, node->input[i]);
+        launch.real[2 + i] = beta[i] = dml__beta(run, node, i);
     }
-    return status;
+    if (!launch.buffer[4].buffer && !launch.buffer[5].buffer) return DML_OK;
+    if (run->device->host_memory) {
+        dml__loss_host_backward(run, node, gradient, beta);
+        return DML_OK;
+    }
+    dml_launch spread = dml__launch("loss_spread", n, 1);
+    if (count) spread.buffer[0] = dml__value(run, node->input[2]);
+    spread.buffer[1] = dml__saved(run, node);
+    spread.buffer[2] = dml__gradient(run, node);
+    spread.buffer[3] = launch.buffer[3] = dml__loss_values(run, node);
+    spread.integer[0] = (int32_t)n;
+    spread.integer[1] = (int32_t)(count ? n / count : 1);
+    const dml_status status = dml__submit(run->device, &spread);
+    return status == DML_OK ? dml__submit(run->device, &launch) : status;
 }
 
-static double dml__mean_squared_error_flops(const dml_node *node)
+static void dml__loss_describe(const dml_node *node, char *text, size_t bytes)
 {
-    return 3.0 * (double)dml_shape_count(&node->input[0]->shape);
+    const dml__loss_attributes *o = dml__loss_of(node);
+    char numbers[64] = "";
+    if (dml__loss_formula(node) == DML__FORMULA_huber)
+        snprintf(numbers, sizeof numbers, ", delta %g%s", (double)o->p, o->q != 1 ? ", smooth L1" : "");
+    if (dml__loss_formula(node) == DML__FORMULA_binary_cross_entropy && o->p != 1)
+        snprintf(numbers, sizeof numbers, ", pos_weight %g", (double)o->p);
+    snprintf(text, bytes, "%s%s%s", o->reduction == DML_LOSS_SUM ? "sum" : "mean",
+             node->inputs > 2 ? ", weighted" : "", numbers);
 }
 
-DML__LOCAL const dml__op *dml__mean_squared_error_op(void)
+/* The formula's, counted as ops of one element count theirs, and the sum. */
+static double dml__loss_flops(const dml_node *node)
 {
-    static const dml__op op = { "mean_squared_error",
-                                dml__mean_squared_error_infer,
-                                dml__mean_squared_error_op_forward,
-                                dml__mean_squared_error_op_backward,
-                                DML__NEEDS_INPUTS,
-                                NULL,
-                                false,
-                                false,
-                                NULL,
-                                dml__mean_squared_error_flops,
-                                NULL };
-    return &op;
+    return 2.0 * (double)dml_shape_count(&node->input[0]->shape);
+}
+
+#define DML__LOSS_OP(name, inputs, first, needs, forward, gradient0, gradient1)                              \
+    { #name,                                                                                                 \
+      dml__loss_infer,                                                                                       \
+      dml__loss_op_forward,                                                                                  \
+      dml__loss_op_backward,                                                                                 \
+      DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__NEEDS_INPUT(2) | DML__NO_GRADIENT(2),                 \
+      dml__loss_saved_bytes,                                                                                 \
+      false,                                                                                                 \
+      false,                                                                                                 \
+      dml__loss_describe,                                                                                    \
+      dml__loss_flops,                                                                                       \
+      NULL },
+
+DML__LOCAL const dml__op *dml__loss_op(int i)
+{
+    static const dml__op ops[] = { DML__FORMULAS_LOSS(DML__LOSS_OP) };
+    return i >= 0 && i < (int)(sizeof ops / sizeof ops[0]) ? &ops[i] : NULL;
+}
+
+#undef DML__LOSS_OP
+
+/* What a loss takes of the options beyond those that all have. */
+enum { DML__TAKES_POS_WEIGHT = 1, DML__TAKES_DELTA = 2, DML__TAKES_BETA = 4, DML__TAKES_SQUARED = 8 };
+
+/* Refuses what it doesn't take, and numbers that are none. */
+static bool dml__loss_options_fit(const dml_node *at, const char *loss, const dml_loss_options *o, int takes)
+{
+    const struct {
+        const char *name;
+        int which;
+        double value;
+        bool given;
+    } numbers[] = { { "pos_weight", DML__TAKES_POS_WEIGHT, (double)o->pos_weight, o->pos_weight != 0 },
+                    { "delta", DML__TAKES_DELTA, (double)o->delta, o->delta != 0 },
+                    { "beta", DML__TAKES_BETA, (double)o->beta, o->beta != 0 },
+                    { "squared", DML__TAKES_SQUARED, 1, o->squared } };
+    for (int i = 0; i < 4; i++) {
+        if (!numbers[i].given) continue;
+        if (!(takes & numbers[i].which)) {
+            dml__fail(&dml__node_context(at)->error, DML_ERROR_ARGUMENT, "%s: it has no option '%s'", loss,
+                      numbers[i].name);
+            return false;
+        }
+        if (!(numbers[i].value > 0 && numbers[i].value - numbers[i].value == 0)) {
+            dml__fail(&dml__node_context(at)->error, DML_ERROR_ARGUMENT,
+                      "%s: its %s is %g; it must be finite and above 0", loss, numbers[i].name,
+                      numbers[i].value);
+            return false;
+        }
+    }
+    return true;
+}
+
+static dml_node *dml__element_loss(int formula, dml_node *a, dml_node *b, const dml_loss_options *options,
+                                   int takes)
+{
+    dml_loss_options o;
+    dml_node *const inputs[] = { a, b, options ? options->sample_weights : NULL };
+    const dml__op *op = dml__loss_op(formula - DML__FORMULA_squared_error);
+    memset(&o, 0, sizeof o);
+    if (options) o = *options;
+    if (a && dml__node_context(a)->error.status == DML_OK && !dml__loss_options_fit(a, op->name, &o, takes))
+        return NULL;
+    const float bend = o.delta != 0 ? o.delta : o.beta != 0 ? o.beta : 1;
+    dml__loss_attributes attributes = { o.pos_weight != 0 ? o.pos_weight : 1, 0, o.reduction, 1 };
+    if (formula == DML__FORMULA_huber) {
+        attributes.p = bend;
+        attributes.q = takes & DML__TAKES_BETA ? 1 / bend : 1;
+    }
+    if (formula == DML__FORMULA_kl_divergence && a && a->shape.ndim > 0)
+        attributes.unit = a->shape.dims[a->shape.ndim - 1];
+    return dml__node_create(op, inputs[2] ? 3 : 2, inputs, &attributes, sizeof attributes);
 }
 
 DML_API dml_node *dml_mean_squared_error(dml_node *a, dml_node *b)
 {
-    dml_node *const inputs[] = { a, b };
-    return dml__node_create(dml__mean_squared_error_op(), 2, inputs, NULL, 0);
+    return dml__element_loss(DML__FORMULA_squared_error, a, b, NULL, 0);
+}
+
+DML_API dml_node *dml_mean_squared_error_with(dml_node *a, dml_node *b, const dml_loss_options *options)
+{
+    return dml__element_loss(DML__FORMULA_squared_error, a, b, options, 0);
+}
+
+DML_API dml_node *dml_mean_absolute_error(dml_node *a, dml_node *b, const dml_loss_options *options)
+{
+    return dml__element_loss(DML__FORMULA_absolute_error, a, b, options, 0);
+}
+
+DML_API dml_node *dml_huber(dml_node *a, dml_node *b, const dml_loss_options *options)
+{
+    return dml__element_loss(DML__FORMULA_huber, a, b, options, DML__TAKES_DELTA);
+}
+
+DML_API dml_node *dml_smooth_l1(dml_node *a, dml_node *b, const dml_loss_options *options)
+{
+    return dml__element_loss(DML__FORMULA_huber, a, b, options, DML__TAKES_BETA);
+}
+
+DML_API dml_node *dml_binary_cross_entropy(dml_node *logits, dml_node *target,
+                                           const dml_loss_options *options)
+{
+    return dml__element_loss(DML__FORMULA_binary_cross_entropy, logits, target, options,
+                             DML__TAKES_POS_WEIGHT);
+}
+
+DML_API dml_node *dml_hinge(dml_node *scores, dml_node *target, const dml_loss_options *options)
+{
+    return dml__element_loss(options && options->squared ? DML__FORMULA_squared_hinge : DML__FORMULA_hinge,
+                             scores, target, options, DML__TAKES_SQUARED);
+}
+
+DML_API dml_node *dml_kl_divergence(dml_node *log_probabilities, dml_node *target,
+                                    const dml_loss_options *options)
+{
+    return dml__element_loss(DML__FORMULA_kl_divergence, log_probabilities, target, options, 0);
 }
 
 #endif

@@ -80,12 +80,16 @@ typedef struct dml__kernel_arguments {
     X(slice2d_forward, 256, 1)                                                                               \
     X(slice2d_backward, 256, 1)                                                                              \
     X(sum_rows, 16, 1)                                                                                       \
-    X(mean, 1, 1)                                                                                            \
     X(argmax, 16, 1)                                                                                         \
-    X(softmax_cross_entropy_forward, 16, 1)                                                                  \
-    X(softmax_cross_entropy_backward, 256, 1)                                                                \
-    X(mse_forward, 1, 1)                                                                                     \
-    X(mse_backward, 256, 1)                                                                                  \
+    X(cross_entropy_forward, 16, 1)                                                                          \
+    X(cross_entropy_backward, 256, 1)                                                                        \
+    X(cross_entropy_backward_target, 256, 1)                                                                 \
+    X(loss_total, 1, 1)                                                                                      \
+    X(loss_spread, 256, 1)                                                                                   \
+    X(reduce_axis, 16, 1)                                                                                    \
+    X(reduce_axis_backward, 256, 1)                                                                          \
+    X(softmax_forward, 1, 1)                                                                                 \
+    X(softmax_backward, 1, 1)                                                                                \
     X(batch_norm_moments, 16, 1)                                                                             \
     X(batch_norm_statistics, 256, 1)                                                                         \
     X(batch_norm_forward, 256, 1)                                                                            \
@@ -98,6 +102,8 @@ typedef struct dml__kernel_arguments {
     X(embedding_forward, 256, 1)                                                                             \
     X(embedding_links, 256, 1)                                                                               \
     X(embedding_backward, 256, 1)                                                                            \
+    X(gather_forward, 256, 1)                                                                                \
+    X(gather_backward, 256, 1)                                                                               \
     X(dropout, 256, 1)                                                                                       \
     X(strided_pack, 256, 1)                                                                                  \
     X(strided_unpack, 256, 1)
@@ -430,6 +436,30 @@ KERNEL(bias_add)
     X(less, y = WHERE(a < b, K(1.0f), K(0.0f)))                                                              \
     X(less_equal, y = WHERE(a <= b, K(1.0f), K(0.0f)))
 
+/* The same arguments: losses of a prediction a and a target b, which are summed where they are computed:
+   their ops are those of ops/op_loss.c. */
+#define DML__FORMULAS_LOSS(X)                                                                                \
+    X(squared_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = (a - b) * (a - b), d = 2.0f * (a - b) * dy,      \
+      d = 2.0f * (b - a) * dy)                                                                               \
+    X(absolute_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = ABS(a - b),                                     \
+      d = WHERE(a > b, dy, WHERE(a < b, -dy, K(0.0f))), d = WHERE(a > b, -dy, WHERE(a < b, dy, K(0.0f))))    \
+    X(huber, 2, 0, DML__NEEDS_A | DML__NEEDS_B, VALUE e = ABS(a - b);                                        \
+      y = Q * WHERE(e < P, 0.5f * e * e, P * (e - 0.5f * P)), VALUE e = a - b;                               \
+      d = dy * Q * WHERE(e > P, P, WHERE(e < -P, -P, e)), VALUE f = b - a;                                   \
+      d = dy * Q * WHERE(f > P, P, WHERE(f < -P, -P, f)))                                                    \
+    X(binary_cross_entropy, 2, 0, DML__NEEDS_A | DML__NEEDS_B, VALUE s = LOG1P(EXP(-ABS(a)));                \
+      y = (1.0f - b) * (s + WHERE(a > 0.0f, a, K(0.0f))) + P * b * (s - WHERE(a < 0.0f, a, K(0.0f))),        \
+      d = dy * ((1.0f - b) * SIGMOID(a) - P * b * SIGMOID(-a)), VALUE s = LOG1P(EXP(-ABS(a)));               \
+      d = dy * (P * (s - WHERE(a < 0.0f, a, K(0.0f))) - (s + WHERE(a > 0.0f, a, K(0.0f)))))                  \
+    X(hinge, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = WHERE(a * b >= 1.0f, K(0.0f), 1.0f - a * b),             \
+      d = WHERE(a * b < 1.0f, -b * dy, K(0.0f)), d = WHERE(a * b < 1.0f, -a * dy, K(0.0f)))                  \
+    X(squared_hinge, 2, 0, DML__NEEDS_A | DML__NEEDS_B, VALUE s = 1.0f - a * b;                              \
+      y = WHERE(s <= 0.0f, K(0.0f), s * s), VALUE s = 1.0f - a * b;                                          \
+      d = -2.0f * dy * b * WHERE(s <= 0.0f, K(0.0f), s), VALUE r = 1.0f - a * b;                             \
+      d = -2.0f * dy * a * WHERE(r <= 0.0f, K(0.0f), r))                                                     \
+    X(kl_divergence, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = WHERE(b == 0.0f, K(0.0f), b * (LOG(b) - a)),     \
+      d = -b * dy, d = WHERE(b == 0.0f, K(0.0f), (LOG(b) + 1.0f - a) * dy))
+
 #define DML__NEEDS_A 1u
 #define DML__NEEDS_B 2u
 #define DML__NEEDS_Y 4u
@@ -439,11 +469,12 @@ enum {
 #define DML__FORMULA_ENUM_2(name, inputs, first, needs, forward, gradient0, gradient1) DML__FORMULA_##name,
 #define DML__FORMULA_ENUM_FLAT(name, forward) DML__FORMULA_##name,
     DML__FORMULAS_1(DML__FORMULA_ENUM_1) DML__FORMULAS_2(DML__FORMULA_ENUM_2)
-        DML__FORMULAS_FLAT(DML__FORMULA_ENUM_FLAT) DML__FORMULA_COUNT
+        DML__FORMULAS_FLAT(DML__FORMULA_ENUM_FLAT) DML__FORMULAS_LOSS(DML__FORMULA_ENUM_2) DML__FORMULA_COUNT
 #undef DML__FORMULA_ENUM_1
 #undef DML__FORMULA_ENUM_2
 #undef DML__FORMULA_ENUM_FLAT
 };
+#define DML__FORMULA_OPS DML__FORMULA_squared_error /* as many have ops of one element */
 
 #endif
 
@@ -478,6 +509,7 @@ KERNEL(formula_forward)
             DML__FORMULAS_1(DML__FORMULA_CASE_1)
             DML__FORMULAS_2(DML__FORMULA_CASE_2)
             DML__FORMULAS_FLAT(DML__FORMULA_CASE_FLAT)
+            DML__FORMULAS_LOSS(DML__FORMULA_CASE_2)
 #undef DML__FORMULA_CASE_1
 #undef DML__FORMULA_CASE_2
 #undef DML__FORMULA_CASE_FLAT
@@ -517,6 +549,7 @@ KERNEL(formula_backward)
     } break;
             DML__FORMULAS_1(DML__FORMULA_CASE_1)
             DML__FORMULAS_2(DML__FORMULA_CASE_2)
+            DML__FORMULAS_LOSS(DML__FORMULA_CASE_2)
 #undef DML__FORMULA_CASE_1
 #undef DML__FORMULA_CASE_2
         }
@@ -1184,7 +1217,7 @@ KERNEL(slice2d_backward)
 
 /* ---- gpu/reduce.cl ---- */
 
-/* reduce.cl: many elements into one, and the losses. Each sum's order is fixed by its length alone. */
+/* reduce.cl: many elements into one. Each sum's order is fixed by its length alone. */
 #ifndef DML_GPU_REDUCE_CL
 #define DML_GPU_REDUCE_CL
 
@@ -1231,20 +1264,6 @@ KERNEL(sum_rows)
     if (lane == 0 && inside) y[column] = dml__with_beta(part[ITEM], beta, y + column);
 }
 
-/* y[0] = sum(x) / n, 0 for n = 0. Buffers x, y; ints n; size{1}: one group does it all. */
-KERNEL(mean)
-{
-    GLOBAL const float *x = BUFFER(0, const float);
-    GLOBAL float *y = BUFFER(1, float);
-    const int n = INT(0);
-    LOCAL float part[DML__GROUP_ITEMS];
-    float sum = 0.0f;
-    for (unsigned i = (unsigned)ITEM; i < (unsigned)n; i += DML__GROUP_ITEMS) sum += x[i];
-    part[ITEM] = sum;
-    REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);
-    if (ITEM == 0) y[0] = n > 0 ? part[0] / (float)n : 0.0f;
-}
-
 /* out[r] = the column of the largest x[r][c], the first of equals. Buffers x, out (int); ints rows, columns;
    size{rows}. */
 KERNEL(argmax)
@@ -1276,94 +1295,336 @@ KERNEL(argmax)
     if (LANE == 0 && row < rows) out[row] = place[ITEM];
 }
 
-/* probabilities = softmax(logits), row_loss[r] = -log probabilities[r][labels[r]], from logits less their
-   maximum. A label outside 0 .. classes - 1 gives a loss of NaN and reads nothing.
-   Buffers logits, labels (int), probabilities, row_loss; ints rows, classes; size{rows}. */
-KERNEL(softmax_cross_entropy_forward)
+/* y[o][i] = scale times what is made of x[o][k][i] over all k: 0 their sum, 1 the largest, 2 the smallest, 3
+   the sum of sizes, 4 the root of the sum of squares, 5 how many are of[o][i]. NaNs get through. Buffers x,
+   y, of; ints kind, n, inner, outer * inner; floats scale; size{outer * inner}. A group makes 16 of them,
+   each with 16 items; neighbouring items read neighbours. */
+KERNEL(reduce_axis)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    GLOBAL const float *of = BUFFER(2, const float);
+    const int kind = INT(0), n = INT(1), inner = INT(2);
+    const int lane = inner == 1 ? ITEM % 16 : ITEM / 16, step = inner == 1 ? 1 : 16;
+    const int result = GROUP_X * 16 + (inner == 1 ? ITEM / 16 : ITEM % 16);
+    const int inside = result < INT(3), extreme = kind == 1 || kind == 2;
+    LOCAL float part[DML__GROUP_ITEMS];
+    float sum = extreme ? MINUS_INFINITY : 0.0f;
+    if (inside) {
+        GLOBAL const float *from = x + (WIDE)(result / inner) * n * inner + result % inner;
+        const float other = kind == 5 ? of[result] : 0.0f;
+        for (int k = lane; k < n; k += 16) {
+            const float v = from[(WIDE)k * inner];
+            if (extreme) {
+                const float turned = kind == 2 ? -v : v;
+                if (dml__beats(turned, sum)) sum = turned;
+            } else
+                sum += kind == 0 ? v : kind == 3 ? ABS(v) : kind == 4 ? v * v : v == other ? 1.0f : 0.0f;
+        }
+    }
+    part[ITEM] = sum;
+    REDUCE(part, lane, 16, step, {
+        if (!extreme)
+            part[mine] = part[mine] + part[other];
+        else if (dml__beats(part[other], part[mine]))
+            part[mine] = part[other];
+    });
+    if (lane == 0 && inside) {
+        const float all = kind == 2 ? -part[ITEM] : kind == 4 ? SQRT(part[ITEM]) : part[ITEM];
+        y[result] = REAL(0) * all;
+    }
+}
+
+/* dx = its gradient + beta dx; of an extreme's, each of its ties gets the same. Buffers x, y, ties, dy, dx;
+   ints kind, n, inner, elements of x; floats scale, beta; size{elements}. */
+KERNEL(reduce_axis_backward)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL const float *y = BUFFER(1, const float);
+    GLOBAL const float *ties = BUFFER(2, const float);
+    GLOBAL const float *dy = BUFFER(3, const float);
+    GLOBAL float *dx = BUFFER(4, float);
+    const int kind = INT(0);
+    const unsigned inner = (unsigned)INT(2), i = ELEMENT;
+    if (i < (unsigned)INT(3)) {
+        const unsigned from = i / inner / (unsigned)INT(1) * inner + i % inner;
+        float d = REAL(0) * dy[from];
+        if (kind == 3) d = x[i] > 0.0f ? d : x[i] < 0.0f ? -d : 0.0f;
+        if (kind == 4) d = y[from] != 0.0f ? x[i] * (d / y[from]) : 0.0f;
+        if (kind == 1 || kind == 2) d = x[i] == y[from] ? d / ties[from] : 0.0f;
+        dx[i] = dml__with_beta(d, REAL(1), dx + i);
+    }
+}
+
+#endif
+
+/* ---- gpu/loss.cl ---- */
+
+/* loss.cl: losses and their gradients. */
+#ifndef DML_GPU_LOSS_CL
+#define DML_GPU_LOSS_CL
+
+/* What the classes c of a row weigh, but for a label's own part (kernels/cross_entropy.h). */
+HELPER float dml__class_weight(GLOBAL const float *target, GLOBAL const float *weights, int c, int classes,
+                               float smoothing)
+{
+    float weight = smoothing / (float)classes;
+    if (target) weight += (1.0f - smoothing) * target[c];
+    return weights ? weight * weights[c] : weight;
+}
+
+/* For each row, kept (6, rows) = the largest logit, 1 / sum(exp(logit - largest)), the sum of what the
+   classes weigh, its loss, what it counts in the divisor, its weight. A label outside 0 .. classes - 1 that
+   isn't the ignored one gives a loss of NaN and reads nothing. Buffers logits, labels (int) or the target,
+   class weights, row weights (NULL: 1), kept; ints rows, classes, rows of a row weight, whether there are
+   labels, whether one is ignored, which; floats smoothing; size{rows}. */
+KERNEL(cross_entropy_forward)
 {
     GLOBAL const float *logits = BUFFER(0, const float);
-    GLOBAL const int *labels = BUFFER(1, const int);
-    GLOBAL float *probabilities = BUFFER(2, float);
-    GLOBAL float *row_loss = BUFFER(3, float);
-    const int rows = INT(0), classes = INT(1);
-    const int row = GROUP_X * LANES + TEAM;
+    GLOBAL const float *class_weights = BUFFER(2, const float);
+    GLOBAL const float *row_weights = BUFFER(3, const float);
+    GLOBAL float *kept = BUFFER(4, float);
+    const int rows = INT(0), classes = INT(1), labelled = INT(3);
+    const float smoothing = REAL(0);
+    const int row = GROUP_X * LANES + TEAM, inside = row < rows;
     const WIDE first = (WIDE)row * classes;
+    GLOBAL const float *target = labelled ? 0 : BUFFER(1, const float);
+    GLOBAL const int *labels = labelled ? BUFFER(1, const int) : 0;
     LOCAL float part[DML__GROUP_ITEMS];
-    float largest = MINUS_INFINITY, sum = 0.0f;
-    if (row < rows)
+    float largest = MINUS_INFINITY, sum = 0.0f, whole = 0.0f, product = 0.0f;
+    float weight = inside && row_weights ? row_weights[row / INT(2)] : 1.0f;
+    if (inside && labelled && INT(4) && labels[row] == INT(5)) weight = 0.0f;
+    const int counts = inside && weight != 0.0f;
+    if (counts)
         for (int c = LANE; c < classes; c += LANES)
             if (logits[first + c] > largest) largest = logits[first + c];
     part[ITEM] = largest;
     REDUCE_MAX(part, LANE, LANES, 1);
     largest = part[TEAM * LANES];
     BARRIER(); /* all have read the maximum before its place is used again */
-    if (row < rows) {
-        for (int c = LANE; c < classes; c += LANES) {
-            const float e = EXP(logits[first + c] - largest);
-            probabilities[first + c] = e;
-            sum += e;
-        }
-    }
+    if (counts)
+        for (int c = LANE; c < classes; c += LANES) sum += EXP(logits[first + c] - largest);
     part[ITEM] = sum;
     REDUCE_SUM(part, LANE, LANES, 1);
     sum = part[TEAM * LANES];
-    if (row < rows) {
-        for (int c = LANE; c < classes; c += LANES) probabilities[first + c] /= sum;
-        if (LANE == 0) {
-            const int label = labels[row];
-            const int known = label >= 0 && label < classes;
-            row_loss[row] = known ? LOG(sum) - (logits[first + label] - largest) : NOT_A_NUMBER;
+    BARRIER();
+    if (counts && (target || smoothing != 0.0f))
+        for (int c = LANE; c < classes; c += LANES) {
+            const float of_class =
+                dml__class_weight(target ? target + first : 0, class_weights, c, classes, smoothing);
+            whole += of_class;
+            product += of_class * (largest - logits[first + c]);
+        }
+    part[ITEM] = whole;
+    REDUCE_SUM(part, LANE, LANES, 1);
+    whole = part[TEAM * LANES];
+    BARRIER();
+    part[ITEM] = product;
+    REDUCE_SUM(part, LANE, LANES, 1);
+    product = part[TEAM * LANES];
+    if (LANE == 0 && inside) {
+        float share = weight;
+        if (counts && labelled) {
+            const int label = labels[row], known = label >= 0 && label < classes;
+            const float own = !known ? NOT_A_NUMBER : class_weights ? class_weights[label] : 1.0f;
+            whole += (1.0f - smoothing) * own;
+            product += (1.0f - smoothing) * own * (known ? largest - logits[first + label] : 0.0f);
+            share *= own;
+        }
+        kept[row] = counts ? largest : 0.0f;
+        kept[(WIDE)rows + row] = counts ? 1.0f / sum : 1.0f;
+        kept[(WIDE)rows * 2 + row] = whole;
+        kept[(WIDE)rows * 3 + row] = counts ? weight * (whole * LOG(sum) + product) : 0.0f;
+        kept[(WIDE)rows * 4 + row] = share;
+        kept[(WIDE)rows * 5 + row] = weight;
+    }
+}
+
+/* dlogits = dloss[0] scale[0] x the gradient of each row's loss + beta dlogits, which may be the logits.
+   Buffers logits, labels (int) or the target, class weights (NULL: 1), kept (6, rows) with the scale behind
+   it, dloss, dlogits; ints rows, classes, whether there are labels; floats smoothing, beta;
+   size{rows * classes}. */
+KERNEL(cross_entropy_backward)
+{
+    GLOBAL const float *logits = BUFFER(0, const float);
+    GLOBAL const float *class_weights = BUFFER(2, const float);
+    GLOBAL const float *kept = BUFFER(3, const float);
+    GLOBAL const float *dloss = BUFFER(4, const float);
+    GLOBAL float *dlogits = BUFFER(5, float);
+    const unsigned rows = (unsigned)INT(0), classes = (unsigned)INT(1);
+    const float smoothing = REAL(0), beta = REAL(1);
+    GLOBAL const float *target = INT(2) ? 0 : BUFFER(1, const float);
+    GLOBAL const int *labels = INT(2) ? BUFFER(1, const int) : 0;
+    const unsigned i = ELEMENT;
+    if (i < rows * classes) {
+        const unsigned row = i / classes, c = i - row * classes;
+        const float weight = kept[(WIDE)rows * 5 + row];
+        float value = 0.0f;
+        if (weight != 0.0f) {
+            float of_class = dml__class_weight(target ? target + (WIDE)row * classes : 0, class_weights,
+                                               (int)c, (int)classes, smoothing);
+            if (labels && (unsigned)labels[row] == c)
+                of_class += (1.0f - smoothing) * (class_weights ? class_weights[c] : 1.0f);
+            value = EXP(logits[i] - kept[row]) * kept[rows + row] * kept[(WIDE)rows * 2 + row] - of_class;
+            value *= dloss[0] * kept[(WIDE)rows * 6] * weight;
+        }
+        dlogits[i] = dml__with_beta(value, beta, dlogits + i);
+    }
+}
+
+/* dtarget = the same for the target. Buffers logits, class weights (NULL: 1), kept as above, dloss, dtarget;
+   ints rows, classes; floats smoothing, beta; size{rows * classes}. */
+KERNEL(cross_entropy_backward_target)
+{
+    GLOBAL const float *logits = BUFFER(0, const float);
+    GLOBAL const float *class_weights = BUFFER(1, const float);
+    GLOBAL const float *kept = BUFFER(2, const float);
+    GLOBAL const float *dloss = BUFFER(3, const float);
+    GLOBAL float *dtarget = BUFFER(4, float);
+    const unsigned rows = (unsigned)INT(0), classes = (unsigned)INT(1);
+    const float beta = REAL(1);
+    const unsigned i = ELEMENT;
+    if (i < rows * classes) {
+        const unsigned row = i / classes;
+        const float weight = kept[(WIDE)rows * 5 + row];
+        float value = 0.0f;
+        if (weight != 0.0f) {
+            value = kept[row] - logits[i] - LOG(kept[rows + row]);
+            value *= dloss[0] * kept[(WIDE)rows * 6] * weight * (1.0f - REAL(0));
+            if (class_weights) value *= class_weights[i - row * classes];
+        }
+        dtarget[i] = dml__with_beta(value, beta, dtarget + i);
+    }
+}
+
+/* scale[0] = 1, or for a mean 1 / (factor x the sum of shares), 0 where that is 0; y[0] = scale[0] x the sum
+   of x[i] weights[i / each]. Buffers x, weights (NULL: 1), shares (NULL: 1 each), y, scale; ints n, each, how
+   many shares, whether it is a mean; floats factor; size{1}: one group does it all. */
+KERNEL(loss_total)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL const float *weights = BUFFER(1, const float);
+    GLOBAL const float *shares = BUFFER(2, const float);
+    GLOBAL float *y = BUFFER(3, float);
+    GLOBAL float *scale = BUFFER(4, float);
+    const unsigned n = (unsigned)INT(0), each = (unsigned)INT(1), count = (unsigned)INT(2);
+    LOCAL float part[DML__GROUP_ITEMS];
+    float sum = 0.0f, divisor = 0.0f;
+    for (unsigned i = (unsigned)ITEM; i < n; i += DML__GROUP_ITEMS)
+        sum += weights ? x[i] * weights[i / each] : x[i];
+    part[ITEM] = sum;
+    REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);
+    sum = part[0];
+    BARRIER(); /* all have read it before its place is used again */
+    if (shares)
+        for (unsigned i = (unsigned)ITEM; i < count; i += DML__GROUP_ITEMS) divisor += shares[i];
+    part[ITEM] = divisor;
+    REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);
+    if (ITEM == 0) {
+        divisor = INT(3) ? REAL(0) * (shares ? part[0] : (float)count) : 1.0f;
+        scale[0] = divisor != 0.0f ? 1.0f / divisor : 0.0f;
+        y[0] = divisor != 0.0f ? sum / divisor : 0.0f;
+    }
+}
+
+/* dx[i] = dloss[0] scale[0] weights[i / each] + beta dx[i]. Buffers weights (NULL: 1), scale, dloss, dx; ints
+   n, each; floats beta; size{n}. */
+KERNEL(loss_spread)
+{
+    GLOBAL const float *weights = BUFFER(0, const float);
+    GLOBAL const float *scale = BUFFER(1, const float);
+    GLOBAL const float *dloss = BUFFER(2, const float);
+    GLOBAL float *dx = BUFFER(3, float);
+    const unsigned n = (unsigned)INT(0), each = (unsigned)INT(1);
+    const float beta = REAL(0);
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const float value = dloss[0] * scale[0] * (weights ? weights[i / each] : 1.0f);
+        dx[i] = dml__with_beta(value, beta, dx + i);
+    }
+}
+
+#endif
+
+/* ---- gpu/softmax.cl ---- */
+
+/* softmax.cl: softmax along an axis of arrays (outer, n, inner), or its logarithm.
+
+   A row is the n numbers that share a sum. Where inner is 1, `lanes` items, 16 or all of the group, do a row,
+   else 16, of 16 rows side by side, so that neighbours read neighbours. Ints of all: n, inner, rows (outer *
+   inner), logs, lanes; size{groups}. */
+#ifndef DML_GPU_SOFTMAX_CL
+#define DML_GPU_SOFTMAX_CL
+
+/* The item's place, for the statements behind it. */
+#define SOFTMAX_BEGIN()                                                                                      \
+    const int n = INT(0), inner = INT(1), logs = INT(3), lanes = INT(4);                                     \
+    const int step = inner == 1 ? 1 : 16, in_group = DML__GROUP_ITEMS / lanes;                               \
+    const int lane = inner == 1 ? ITEM % lanes : ITEM / 16;                                                  \
+    const int row_here = inner == 1 ? ITEM / lanes : ITEM % 16;                                              \
+    const int row = GROUP_X * in_group + row_here, first = inner == 1 ? row_here * lanes : row_here;         \
+    const int inside = row < INT(2);                                                                         \
+    const WIDE begin = (WIDE)(row / inner) * n * inner + row % inner
+
+/* Buffers x, y, which may be the same. */
+KERNEL(softmax_forward)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    SOFTMAX_BEGIN();
+    LOCAL float part[DML__GROUP_ITEMS];
+    float largest = MINUS_INFINITY, sum = 0.0f;
+    if (inside)
+        for (int k = lane; k < n; k += lanes) {
+            const float v = x[begin + (WIDE)k * inner];
+            if (v > largest) largest = v;
+        }
+    part[ITEM] = largest;
+    REDUCE_MAX(part, lane, lanes, step);
+    largest = part[first];
+    BARRIER(); /* all have read the maximum before its place is used again */
+    if (inside)
+        for (int k = lane; k < n; k += lanes) {
+            const float e = EXP(x[begin + (WIDE)k * inner] - largest);
+            if (!logs) y[begin + (WIDE)k * inner] = e;
+            sum += e;
+        }
+    part[ITEM] = sum;
+    REDUCE_SUM(part, lane, lanes, step);
+    sum = part[first];
+    if (inside) {
+        const float shift = logs ? LOG(sum) : 0.0f;
+        for (int k = lane; k < n; k += lanes) {
+            const WIDE i = begin + (WIDE)k * inner;
+            y[i] = logs ? x[i] - largest - shift : y[i] / sum;
         }
     }
 }
 
-/* dlogits = scale dloss[0] (probabilities - onehot(labels)) + beta dlogits. Buffers probabilities, labels
-   (int), dloss, dlogits; ints rows, classes; floats scale, beta; size{rows * classes}. */
-KERNEL(softmax_cross_entropy_backward)
+/* dx = y (dy - sum(y dy)) + beta dx, with logs dy - exp(y) sum(dy) + beta dx. Buffers y, dy, dx, which may be
+   dy; floats beta. */
+KERNEL(softmax_backward)
 {
-    GLOBAL const float *probabilities = BUFFER(0, const float);
-    GLOBAL const int *labels = BUFFER(1, const int);
-    GLOBAL const float *dloss = BUFFER(2, const float);
-    GLOBAL float *dlogits = BUFFER(3, float);
-    const unsigned rows = (unsigned)INT(0), classes = (unsigned)INT(1);
-    const float scale = REAL(0), beta = REAL(1);
-    const unsigned i = ELEMENT;
-    if (i < rows * classes) {
-        const unsigned row = i / classes;
-        const float onehot = (unsigned)labels[row] == i - row * classes ? 1.0f : 0.0f;
-        dlogits[i] = dml__with_beta(scale * dloss[0] * (probabilities[i] - onehot), beta, dlogits + i);
-    }
-}
-
-/* y[0] = the mean of (a - b)^2, 0 for n = 0. Buffers a, b, y; ints n; size{1}: one group does it all. */
-KERNEL(mse_forward)
-{
-    GLOBAL const float *a = BUFFER(0, const float);
-    GLOBAL const float *b = BUFFER(1, const float);
-    GLOBAL float *y = BUFFER(2, float);
-    const int n = INT(0);
+    GLOBAL const float *y = BUFFER(0, const float);
+    GLOBAL const float *dy = BUFFER(1, const float);
+    GLOBAL float *dx = BUFFER(2, float);
+    SOFTMAX_BEGIN();
     LOCAL float part[DML__GROUP_ITEMS];
     float sum = 0.0f;
-    for (unsigned i = (unsigned)ITEM; i < (unsigned)n; i += DML__GROUP_ITEMS) {
-        const float difference = a[i] - b[i];
-        sum += difference * difference;
-    }
+    if (inside)
+        for (int k = lane; k < n; k += lanes) {
+            const WIDE i = begin + (WIDE)k * inner;
+            sum += logs ? dy[i] : y[i] * dy[i];
+        }
     part[ITEM] = sum;
-    REDUCE_SUM(part, ITEM, DML__GROUP_ITEMS, 1);
-    if (ITEM == 0) y[0] = n > 0 ? part[0] / (float)n : 0.0f;
-}
-
-/* da = scale dloss[0] (a - b) + beta da. Buffers a, b, dloss, da; ints n; floats scale, beta; size{n}. */
-KERNEL(mse_backward)
-{
-    GLOBAL const float *a = BUFFER(0, const float);
-    GLOBAL const float *b = BUFFER(1, const float);
-    GLOBAL const float *dloss = BUFFER(2, const float);
-    GLOBAL float *da = BUFFER(3, float);
-    const unsigned n = (unsigned)INT(0);
-    const float scale = REAL(0), beta = REAL(1);
-    const unsigned i = ELEMENT;
-    if (i < n) da[i] = dml__with_beta(scale * dloss[0] * (a[i] - b[i]), beta, da + i);
+    REDUCE_SUM(part, lane, lanes, step);
+    sum = part[first];
+    if (inside)
+        for (int k = lane; k < n; k += lanes) {
+            const WIDE i = begin + (WIDE)k * inner;
+            const float d = logs ? dy[i] - EXP(y[i]) * sum : y[i] * (dy[i] - sum);
+            dx[i] = dml__with_beta(d, REAL(0), dx + i);
+        }
 }
 
 #endif
@@ -1912,6 +2173,60 @@ KERNEL(embedding_backward)
             for (int at = first; at >= 0; at = links[at]) sum += dy[(WIDE)at * INT(1) + column];
             *to = sum;
         }
+    }
+}
+
+#endif
+
+/* ---- gpu/gather.cl ---- */
+
+/* gather.cl: places along an axis by number: x (outer, n, inner) -> y (outer, m, inner). Of whole rows,
+   `group` of the outer share a list of indices (outer / group, m); of single elements, indices are (outer, m,
+   inner). They are in range: the host sees to it.
+
+   Ints of both: n, inner, m, group, elements (0 or 1), count of what is written. */
+#ifndef DML_GPU_GATHER_CL
+#define DML_GPU_GATHER_CL
+
+/* The index for y[o][j][i]. */
+HELPER WIDE dml__gather_place(int o, int j, int i, int m, int inner, int group, int elements)
+{
+    return elements ? ((WIDE)o * m + j) * inner + i : (WIDE)(o / group) * m + j;
+}
+
+/* Buffers indices (int), x, y; size{outer * m * inner}. */
+KERNEL(gather_forward)
+{
+    GLOBAL const int *indices = BUFFER(0, const int);
+    GLOBAL const float *x = BUFFER(1, const float);
+    GLOBAL float *y = BUFFER(2, float);
+    const int n = INT(0), inner = INT(1), m = INT(2);
+    const unsigned at = ELEMENT;
+    if (at < (unsigned)INT(5)) {
+        const int i = (int)(at % (unsigned)inner), row = (int)(at / (unsigned)inner), j = row % m,
+                  o = row / m;
+        const int k = indices[dml__gather_place(o, j, i, m, inner, INT(3), INT(4))];
+        y[at] = x[((WIDE)o * n + k) * inner + i];
+    }
+}
+
+/* dx = the sum of those dy that were taken from it, in the order of j, + beta dx. Buffers indices (int), dy,
+   dx; floats beta; size{outer * n * inner}: an item looks for what is its own. */
+KERNEL(gather_backward)
+{
+    GLOBAL const int *indices = BUFFER(0, const int);
+    GLOBAL const float *dy = BUFFER(1, const float);
+    GLOBAL float *dx = BUFFER(2, float);
+    const int n = INT(0), inner = INT(1), m = INT(2);
+    const unsigned at = ELEMENT;
+    if (at < (unsigned)INT(5)) {
+        const int i = (int)(at % (unsigned)inner), row = (int)(at / (unsigned)inner), k = row % n,
+                  o = row / n;
+        float sum = 0.0f;
+        for (int j = 0; j < m; j++)
+            if (indices[dml__gather_place(o, j, i, m, inner, INT(3), INT(4))] == k)
+                sum += dy[((WIDE)o * m + j) * inner + i];
+        dx[at] = dml__with_beta(sum, REAL(0), dx + at);
     }
 }
 

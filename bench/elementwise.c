@@ -86,7 +86,7 @@ static void run_softmax(void *argument)
 static void run_sum(void *argument)
 {
     job *j = argument;
-    j->sum = dml_sum(j->pool, j->n, j->x);
+    j->sum = dml_sum_all(j->pool, j->n, j->x);
 }
 
 static void run_sum_rows(void *argument)

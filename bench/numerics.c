@@ -376,7 +376,7 @@ static void make_sum(problem *p)
 static dml_status run_sum(problem *p)
 {
     p->out[0] = p->size[1] ? dml_dot(p->pool, p->in_count[0], p->in[0], p->in[1])
-                           : dml_sum(p->pool, p->in_count[0], p->in[0]);
+                           : dml_sum_all(p->pool, p->in_count[0], p->in[0]);
     return DML_OK;
 }
 

@@ -39,6 +39,10 @@
     X(cross_entropy_backward_target, 256, 1)                                                                 \
     X(loss_total, 1, 1)                                                                                      \
     X(loss_spread, 256, 1)                                                                                   \
+    X(reduce_axis, 16, 1)                                                                                    \
+    X(reduce_axis_backward, 256, 1)                                                                          \
+    X(softmax_forward, 1, 1)                                                                                 \
+    X(softmax_backward, 1, 1)                                                                                \
     X(batch_norm_moments, 16, 1)                                                                             \
     X(batch_norm_statistics, 256, 1)                                                                         \
     X(batch_norm_forward, 256, 1)                                                                            \
@@ -51,6 +55,8 @@
     X(embedding_forward, 256, 1)                                                                             \
     X(embedding_links, 256, 1)                                                                               \
     X(embedding_backward, 256, 1)                                                                            \
+    X(gather_forward, 256, 1)                                                                                \
+    X(gather_backward, 256, 1)                                                                               \
     X(dropout, 256, 1)                                                                                       \
     X(strided_pack, 256, 1)                                                                                  \
     X(strided_unpack, 256, 1)

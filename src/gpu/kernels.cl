@@ -14,10 +14,12 @@
 #include "gpu/slice2d.cl"
 #include "gpu/reduce.cl"
 #include "gpu/loss.cl"
+#include "gpu/softmax.cl"
 #include "gpu/update.cl"
 #include "gpu/norm.cl"
 #include "gpu/sample_norm.cl"
 #include "gpu/embedding.cl"
+#include "gpu/gather.cl"
 #include "gpu/dropout.cl"
 #include "gpu/strided.cl"
 

@@ -76,4 +76,65 @@ KERNEL(argmax)
     if (LANE == 0 && row < rows) out[row] = place[ITEM];
 }
 
+/* y[o][i] = scale times what is made of x[o][k][i] over all k: 0 their sum, 1 the largest, 2 the smallest, 3
+   the sum of sizes, 4 the root of the sum of squares, 5 how many are of[o][i]. NaNs get through. Buffers x,
+   y, of; ints kind, n, inner, outer * inner; floats scale; size{outer * inner}. A group makes 16 of them,
+   each with 16 items; neighbouring items read neighbours. */
+KERNEL(reduce_axis)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL float *y = BUFFER(1, float);
+    GLOBAL const float *of = BUFFER(2, const float);
+    const int kind = INT(0), n = INT(1), inner = INT(2);
+    const int lane = inner == 1 ? ITEM % 16 : ITEM / 16, step = inner == 1 ? 1 : 16;
+    const int result = GROUP_X * 16 + (inner == 1 ? ITEM / 16 : ITEM % 16);
+    const int inside = result < INT(3), extreme = kind == 1 || kind == 2;
+    LOCAL float part[DML__GROUP_ITEMS];
+    float sum = extreme ? MINUS_INFINITY : 0.0f;
+    if (inside) {
+        GLOBAL const float *from = x + (WIDE)(result / inner) * n * inner + result % inner;
+        const float other = kind == 5 ? of[result] : 0.0f;
+        for (int k = lane; k < n; k += 16) {
+            const float v = from[(WIDE)k * inner];
+            if (extreme) {
+                const float turned = kind == 2 ? -v : v;
+                if (dml__beats(turned, sum)) sum = turned;
+            } else
+                sum += kind == 0 ? v : kind == 3 ? ABS(v) : kind == 4 ? v * v : v == other ? 1.0f : 0.0f;
+        }
+    }
+    part[ITEM] = sum;
+    REDUCE(part, lane, 16, step, {
+        if (!extreme)
+            part[mine] = part[mine] + part[other];
+        else if (dml__beats(part[other], part[mine]))
+            part[mine] = part[other];
+    });
+    if (lane == 0 && inside) {
+        const float all = kind == 2 ? -part[ITEM] : kind == 4 ? SQRT(part[ITEM]) : part[ITEM];
+        y[result] = REAL(0) * all;
+    }
+}
+
+/* dx = its gradient + beta dx; of an extreme's, each of its ties gets the same. Buffers x, y, ties, dy, dx;
+   ints kind, n, inner, elements of x; floats scale, beta; size{elements}. */
+KERNEL(reduce_axis_backward)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL const float *y = BUFFER(1, const float);
+    GLOBAL const float *ties = BUFFER(2, const float);
+    GLOBAL const float *dy = BUFFER(3, const float);
+    GLOBAL float *dx = BUFFER(4, float);
+    const int kind = INT(0);
+    const unsigned inner = (unsigned)INT(2), i = ELEMENT;
+    if (i < (unsigned)INT(3)) {
+        const unsigned from = i / inner / (unsigned)INT(1) * inner + i % inner;
+        float d = REAL(0) * dy[from];
+        if (kind == 3) d = x[i] > 0.0f ? d : x[i] < 0.0f ? -d : 0.0f;
+        if (kind == 4) d = y[from] != 0.0f ? x[i] * (d / y[from]) : 0.0f;
+        if (kind == 1 || kind == 2) d = x[i] == y[from] ? d / ties[from] : 0.0f;
+        dx[i] = dml__with_beta(d, REAL(1), dx + i);
+    }
+}
+
 #endif

@@ -39,18 +39,25 @@ static dml__slot *dml__input_slot(const dml_program *program, const dml__slot *s
     return &program->slot[program->slot_of_node[slot->node->input[i]->index]];
 }
 
-/* What an op of the program indexes with must be in its range: of several, in the smallest. */
-static void dml__limit_inputs(dml_program *program, const dml__slot *slot)
+/* What an op of the program indexes with must be in its range: of several, in the smallest. An input's values
+   are checked in each run; those that another op makes must be in range whatever they are. */
+static dml_status dml__limit_inputs(dml_program *program, const dml__slot *slot)
 {
-    for (int i = 0; slot->node->limit && i < slot->node->inputs; i++) {
+    const int limit = slot->node->limit;
+    for (int i = 0; limit && i < slot->node->inputs; i++) {
         dml__slot *input = &program->slot[dml__input_slot(program, slot, i)->root];
         if (input->node->dtype != DML_I32) continue;
         if (!input->limit)
             input->ignored = slot->node->ignored;
         else if (input->ignored != slot->node->ignored)
             input->ignored = 0; /* which is in every range */
-        if (!input->limit || slot->node->limit < input->limit) input->limit = slot->node->limit;
+        if (!input->limit || limit < input->limit) input->limit = limit;
+        if (input->node->op != dml__input_op() && (input->node->below < 1 || input->node->below > limit))
+            return dml__node_fail(slot->node, DML_ERROR_ARGUMENT,
+                                  "it indexes with '%s', up to %d; its indices must be in 0 .. %d",
+                                  input->node->name, input->node->below - 1, limit - 1);
     }
+    return DML_OK;
 }
 
 /* Compiling, step 1: a slot for each node that the output needs, in order of creation. */
@@ -67,6 +74,7 @@ static dml_status dml__collect_slots(dml_program *program)
         return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left to compile %d nodes", nodes);
     }
     dml_node *walk = program->graph->first;
+    dml_status status = DML_OK;
     for (int i = 0; i < nodes; i++, walk = walk->next) node[i] = walk;
 
     int *needed = program->slot_of_node; /* 1 where needed, until it holds slots */
@@ -91,10 +99,10 @@ static dml_status dml__collect_slots(dml_program *program)
         }
         program->over_ranks = program->over_ranks || (program->training && node[i]->over_ranks);
         program->changes_w = program->changes_w || (program->training && node[i]->kept);
-        dml__limit_inputs(program, slot);
+        if (status == DML_OK) status = dml__limit_inputs(program, slot);
     }
     dml__release(&context->memory, node);
-    return DML_OK;
+    return status;
 }
 
 /* How many inputs of the program's ops a slot's node is. */

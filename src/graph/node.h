@@ -28,6 +28,7 @@ struct dml_node {
     bool over_ranks;  /* its training passes sum over all ranks, also those of ranks without samples */
     int limit;        /* an op that indexes: the values of its i32 input must be in 0 .. limit - 1; 0: any */
     int ignored;      /* or this one, which stands for no index; 0: none */
+    int below;        /* an op that makes i32: its values are in 0 .. below - 1 */
     /* parameter: */
     dml_initializer init;
     bool used, frozen; /* by some op; gets no gradient */

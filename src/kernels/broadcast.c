@@ -32,6 +32,15 @@ DML__LOCAL dml__broadcast dml__broadcast_of(int dims, const size_t *result, cons
     return b;
 }
 
+static void dml__broadcast_fill(size_t n, float value, float *to)
+{
+    dml__vf all;
+    size_t i = 0;
+    dml__splat(&all, value);
+    for (; i + DML__LANES <= n; i += DML__LANES) DML__STORE(to + i, all);
+    for (; i < n; i++) to[i] = value;
+}
+
 DML__LOCAL void dml__broadcast_copy(const dml__broadcast *broadcast, const float *operand, size_t begin,
                                     size_t count, float *to)
 {
@@ -50,7 +59,7 @@ DML__LOCAL void dml__broadcast_copy(const dml__broadcast *broadcast, const float
         if (stride == 1)
             memcpy(to, from, run * sizeof(float));
         else
-            for (size_t i = 0; i < run; i++) to[i] = value;
+            dml__broadcast_fill(run, value, to);
         to += run;
         count -= run;
         at[last] = 0;

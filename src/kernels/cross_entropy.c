@@ -357,10 +357,10 @@ DML_API float dml_cross_entropy_forward(dml_pool *pool, const dml_cross_entropy 
     *scale = 0;
     if (problem->rows == 0 || problem->classes == 0) return 0;
     dml__entropy_run(pool, problem, 0, 0, NULL, NULL);
-    if (mean) divisor = dml_sum(pool, problem->rows, dml__entropy_kept_of(problem, DML__ENTROPY_SHARE));
+    if (mean) divisor = dml_sum_all(pool, problem->rows, dml__entropy_kept_of(problem, DML__ENTROPY_SHARE));
     if (divisor == 0) return 0;
     *scale = 1 / divisor;
-    return dml_sum(pool, problem->rows, dml__entropy_kept_of(problem, DML__ENTROPY_LOSS)) / divisor;
+    return dml_sum_all(pool, problem->rows, dml__entropy_kept_of(problem, DML__ENTROPY_LOSS)) / divisor;
 }
 
 DML_API void dml_cross_entropy_backward(dml_pool *pool, const dml_cross_entropy *problem, float scale,

@@ -12,14 +12,6 @@
 
 /* ---- a loop for each formula and each gradient ---- */
 
-/* What a loop reads and writes; what the formula doesn't need is NULL. */
-typedef struct dml__formula_at {
-    const float *in[DML__FORMULA_INPUTS];
-    const float *y, *dy;
-    float *out;
-    float p, q;
-} dml__formula_at;
-
 /* Elements 0 .. n - 1, n a multiple of DML__LANES. */
 typedef void dml__formula_loop(dml_isa isa, size_t n, const dml__formula_at *at);
 
@@ -151,6 +143,13 @@ static const dml__formula_loops *dml__formula_loops_of(int formula)
 DML__LOCAL const dml__formula_row *dml__formula_row_of(int formula)
 {
     return formula >= 0 && formula < DML__FORMULA_COUNT ? &dml__formula_loops_of(formula)->row : NULL;
+}
+
+DML__LOCAL void dml__formula_vectors(dml_isa isa, int formula, int gradient, size_t n,
+                                     const dml__formula_at *at)
+{
+    const dml__formula_loops *loops = dml__formula_loops_of(formula);
+    (gradient < 0 ? loops->values : loops->gradient[gradient])(isa, n, at);
 }
 
 /* ---- over arrays, in strips that stay in the first cache ---- */

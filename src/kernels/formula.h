@@ -2,6 +2,7 @@
 #ifndef DML_KERNELS_FORMULA_H
 #define DML_KERNELS_FORMULA_H
 
+#include "base/cpu.h"
 #include "kernels/broadcast.h"
 #include "kernels/formulas.h"
 #include "thread/pool.h"
@@ -18,6 +19,19 @@ typedef struct dml__formula_row {
 
 /* NULL past the last. */
 DML__LOCAL const dml__formula_row *dml__formula_row_of(int formula);
+
+/* What a formula's loop reads and writes; what the formula doesn't need is NULL. */
+typedef struct dml__formula_at {
+    const float *in[DML__FORMULA_INPUTS];
+    const float *y, *dy;
+    float *out;
+    float p, q;
+} dml__formula_at;
+
+/* The loop of the formula's values, or of gradient `gradient` where that isn't negative, on the calling
+   thread; n a multiple of DML__LANES. */
+DML__LOCAL void dml__formula_vectors(dml_isa isa, int formula, int gradient, size_t n,
+                                     const dml__formula_at *at);
 
 /* The operands of one call. Those that an output's memory may be are plain. */
 typedef struct dml__formula_call {

@@ -4,6 +4,7 @@
 #include "kernels/reduce.h"
 
 #include "kernels/blocks.h"
+#include "kernels/reduce_internal.h"
 #include "thread/pool_internal.h"
 
 #include <math.h>
@@ -79,6 +80,15 @@ DML__BODY void dml__distance_block_body(size_t n, const float *x, const float *y
 DML__PER_ISA(dml__distance_block, (size_t n, const float *x, const float *y, double *result),
              (n, x, y, result))
 
+DML__LOCAL void dml__squares_of_rows(dml_isa isa, size_t rows, size_t columns, const float *x, float *y)
+{
+    for (size_t r = 0; r < rows; r++, x += columns) {
+        double sum;
+        dml__dot_block(isa, columns, x, x, &sum);
+        y[r] = (float)sum;
+    }
+}
+
 static double dml__sum_blocks(dml_pool *pool, size_t n, dml__reduce_kernel kernel, const float *x,
                               const float *y)
 {
@@ -88,7 +98,7 @@ static double dml__sum_blocks(dml_pool *pool, size_t n, dml__reduce_kernel kerne
     return sum;
 }
 
-DML_API float dml_sum(dml_pool *pool, size_t n, const float *x)
+DML_API float dml_sum_all(dml_pool *pool, size_t n, const float *x)
 {
     return (float)dml__sum_blocks(pool, n, dml__sum_block, x, x);
 }
@@ -114,27 +124,40 @@ static inline float dml__larger_float(float a, float b)
     return b > a || b != b ? b : a;
 }
 
+/* With `y` all signs are turned, so that the result is the smallest with the other sign. */
 DML__BODY void dml__max_block_body(size_t n, const float *x, const float *y, double *result)
 {
     dml__vf a, b;
+    dml__vi turn = { 0 };
     float largest = -HUGE_VALF;
     size_t i = 0;
-    (void)y;
+    if (y) turn = turn + ((int32_t)-0x7fffffff - 1);
     dml__splat(&a, largest);
     b = a;
     for (; i + 2 * DML__LANES <= n; i += 2 * DML__LANES) {
-        const dml__vf u = DML__LOAD(x + i), v = DML__LOAD(x + i + DML__LANES);
+        const dml__vf u = (dml__vf)(DML__LOAD_INT(x + i) ^ turn);
+        const dml__vf v = (dml__vf)(DML__LOAD_INT(x + i + DML__LANES) ^ turn);
         dml__raise(&a, &u);
         dml__raise(&b, &v);
     }
     dml__raise(&a, &b);
     for (int lane = 0; lane < DML__LANES; lane++) largest = dml__larger_float(largest, a[lane]);
-    for (; i < n; i++) largest = dml__larger_float(largest, x[i]);
+    for (; i < n; i++) largest = dml__larger_float(largest, y ? -x[i] : x[i]);
     *result = (double)largest;
 }
 DML__PER_ISA(dml__max_block, (size_t n, const float *x, const float *y, double *result), (n, x, y, result))
 
-DML_API float dml_max(dml_pool *pool, size_t n, const float *x)
+DML__LOCAL void dml__extremes_of_rows(dml_isa isa, bool smallest, size_t rows, size_t columns, const float *x,
+                                      float *y)
+{
+    for (size_t r = 0; r < rows; r++) {
+        double largest;
+        dml__max_block(isa, columns, x + r * columns, smallest ? x : NULL, &largest);
+        y[r] = (float)(smallest ? -largest : largest);
+    }
+}
+
+DML_API float dml_max_all(dml_pool *pool, size_t n, const float *x)
 {
     double partial[DML__PARTIALS];
     float largest = -HUGE_VALF;
@@ -247,12 +270,13 @@ DML__NOINLINE static void dml__sum_rows_split(dml_pool *pool, dml__sum_rows_job 
     dml__finish_columns(job, 0, job->columns, partial);
 }
 
-DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const float *x, float beta, float *y)
+static void dml__sum_rows_on(dml_pool *pool, dml_isa isa, size_t rows, size_t columns, const float *x,
+                             float beta, float *y)
 {
     const bool split = columns <= DML__SUM_ROWS_SPLIT && rows * columns > DML__BLOCK;
     dml__sum_rows_job job;
     if (columns == 0) return;
-    job.isa = dml__pool_machine(pool).isa;
+    job.isa = isa;
     job.rows = rows;
     job.columns = columns;
     job.group = columns <= DML__SUM_ROWS_SPLIT ? columns : DML__SUM_ROWS_GROUP;
@@ -271,6 +295,25 @@ DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const flo
                      dml__sum_rows_task, &job);
 }
 
+DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const float *x, float beta, float *y)
+{
+    dml__sum_rows_on(pool, dml__pool_machine(pool).isa, rows, columns, x, beta, y);
+}
+
+DML__LOCAL void dml__sum_axis_alone(dml_isa isa, size_t outer, size_t n, size_t inner, const float *x,
+                                    float beta, float *y)
+{
+    for (size_t o = 0; o < outer; o++, x += n * inner, y += inner) {
+        if (inner > 1) {
+            dml__sum_rows_on(NULL, isa, n, inner, x, beta, y);
+            continue;
+        }
+        double sum = 0;
+        if (n) dml__sum_block(isa, n, x, NULL, &sum);
+        *y = beta == 0 ? (float)sum : (float)(sum + (double)beta * (double)*y);
+    }
+}
+
 typedef struct dml__sum_axis_job {
     dml_isa isa;
     size_t outer, n, inner;
@@ -285,16 +328,8 @@ static void dml__sum_axis_task(void *argument, int task, int worker)
     const size_t each = job->n * job->inner, step = dml__items_per_task(each);
     const size_t begin = (size_t)task * step, end = dml__minimum(begin + step, job->outer);
     (void)worker;
-    for (size_t o = begin; o < end; o++) {
-        float *y = job->y + o * job->inner;
-        if (job->inner > 1) {
-            dml_sum_rows(NULL, job->n, job->inner, job->x + o * each, job->beta, y);
-            continue;
-        }
-        double sum = 0;
-        if (job->n) dml__sum_block(job->isa, job->n, job->x + o * each, NULL, &sum);
-        *y = job->beta == 0 ? (float)sum : (float)(sum + (double)job->beta * (double)*y);
-    }
+    dml__sum_axis_alone(job->isa, end - begin, job->n, job->inner, job->x + begin * each, job->beta,
+                        job->y + begin * job->inner);
 }
 
 DML_API void dml_sum_axis(dml_pool *pool, size_t outer, size_t n, size_t inner, const float *x, float beta,
@@ -311,7 +346,7 @@ DML_API void dml_sum_axis(dml_pool *pool, size_t outer, size_t n, size_t inner, 
     if (outer == 1 && inner > 1)
         dml_sum_rows(pool, n, inner, x, beta, y);
     else if (outer == 1 && n > 0)
-        *y = beta == 0 ? dml_sum(pool, n, x) : dml_sum(pool, n, x) + beta * *y;
+        *y = beta == 0 ? dml_sum_all(pool, n, x) : dml_sum_all(pool, n, x) + beta * *y;
     else if (inner > 0)
         dml_pool_run(pool, (int)dml__divide_up(outer, dml__items_per_task(n * inner)), dml__sum_axis_task,
                      &job);
@@ -341,7 +376,7 @@ static void dml__argmax_task(void *argument, int task, int worker)
     }
 }
 
-DML_API void dml_argmax(dml_pool *pool, size_t rows, size_t columns, const float *x, int32_t *out)
+DML_API void dml_argmax_rows(dml_pool *pool, size_t rows, size_t columns, const float *x, int32_t *out)
 {
     dml__argmax_job job;
     job.isa = dml__pool_machine(pool).isa;

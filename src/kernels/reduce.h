@@ -7,14 +7,14 @@
 /* Sums run over fixed blocks in a fixed order, so they are bitwise the same for any number of threads; each
    element takes part in a few dozen additions in float, the rest are in double, except in dml_sum_rows. */
 
-DML_API float dml_sum(dml_pool *pool, size_t n, const float *x);                 /* 0 for n = 0 */
+DML_API float dml_sum_all(dml_pool *pool, size_t n, const float *x);             /* 0 for n = 0 */
 DML_API float dml_dot(dml_pool *pool, size_t n, const float *x, const float *y); /* 0 for n = 0 */
 
 /* The sum of (x[i] - y[i])^2; 0 for n = 0. */
 DML_API float dml_squared_distance(dml_pool *pool, size_t n, const float *x, const float *y);
 
-/* The largest element; -infinity for n = 0. A NaN counts as the largest, here and in dml_argmax. */
-DML_API float dml_max(dml_pool *pool, size_t n, const float *x);
+/* The largest element; -infinity for n = 0. A NaN counts as the largest, here and in dml_argmax_rows. */
+DML_API float dml_max_all(dml_pool *pool, size_t n, const float *x);
 
 /* y[c] = sum over r of x[r][c] + beta y[c], x (rows, columns); with beta = 0, y is not read. */
 DML_API void dml_sum_rows(dml_pool *pool, size_t rows, size_t columns, const float *x, float beta, float *y);
@@ -24,6 +24,6 @@ DML_API void dml_sum_axis(dml_pool *pool, size_t outer, size_t n, size_t inner, 
                           float *y);
 
 /* out[r] = the column of the largest x[r][c], the first of equals; columns at least 1. */
-DML_API void dml_argmax(dml_pool *pool, size_t rows, size_t columns, const float *x, int32_t *out);
+DML_API void dml_argmax_rows(dml_pool *pool, size_t rows, size_t columns, const float *x, int32_t *out);
 
 #endif

@@ -142,7 +142,7 @@ static void dml__loss_host_forward(const dml__run *run, const dml_node *node)
     const double total = dml__formula_total(run->pool, &call, weights, &layout);
     float *scale = (float *)dml__host(dml__saved(run, node));
     double divisor = (double)call.n;
-    if (count) divisor = (double)dml_sum(run->pool, count, weights) * (double)(call.n / count);
+    if (count) divisor = (double)dml_sum_all(run->pool, count, weights) * (double)(call.n / count);
     divisor = dml__loss_of(node)->reduction == DML_LOSS_SUM ? 1 : divisor / dml__loss_of(node)->unit;
     *scale = divisor == 0 ? 0 : (float)(1 / divisor);
     *dml__host_value(run, node) = divisor == 0 ? 0 : (float)(total / divisor);

@@ -69,8 +69,7 @@ static dml_status dml__check_movable(const dml_node *node)
                           dml_dtype_name(x->dtype));
 }
 
-/* The axis, counted from 0; -1, with the error recorded, when the input hasn't it. */
-static int dml__find_axis(const dml_node *node, int axis)
+DML__LOCAL int dml__find_axis(const dml_node *node, int axis)
 {
     const dml_shape *x = &node->input[0]->shape;
     char text[DML_SHAPE_TEXT];
@@ -79,6 +78,14 @@ static int dml__find_axis(const dml_node *node, int axis)
     dml__node_fail(node, DML_ERROR_ARGUMENT, "axis %d asked for, of an input of %s: it must be in %d .. %d",
                    axis, dml_shape_format(x, text), -x->ndim, x->ndim - 1);
     return -1;
+}
+
+DML__LOCAL dml__axis_sizes dml__axis_sizes_of(const dml_node *x, int axis, int rows)
+{
+    dml__axis_sizes s = { x->batched ? (size_t)rows : 1, 1, 1 };
+    for (int i = 0; i < x->shape.ndim; i++)
+        *(i < axis ? &s.outer : i == axis ? &s.n : &s.inner) *= (size_t)x->shape.dims[i];
+    return s;
 }
 
 /* The elements of `part`, each sample's beginning at `first`, where it is a part of `whole`. */

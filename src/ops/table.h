@@ -30,6 +30,16 @@
     X(slice)                                                                                                 \
     X(pad)                                                                                                   \
     X(concat)                                                                                                \
+    X(sum)                                                                                                   \
+    X(mean)                                                                                                  \
+    X(max)                                                                                                   \
+    X(min)                                                                                                   \
+    X(norm)                                                                                                  \
+    X(argmax)                                                                                                \
+    X(softmax)                                                                                               \
+    X(log_softmax)                                                                                           \
+    X(take)                                                                                                  \
+    X(gather)                                                                                                \
     X(slice2d)                                                                                               \
     X(softmax_cross_entropy)
 

@@ -725,6 +725,7 @@ static void test_argmax(void)
 }
 
 #include "loss_cases.h"
+#include "reduce_cases.h"
 
 /* Places begin, begin + step, ... of each axis, between zeros. */
 typedef struct slice {

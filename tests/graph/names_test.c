@@ -11,12 +11,15 @@
 #include "ops/op_dropout.h"
 #include "ops/op_embedding.h"
 #include "ops/op_local2d.h"
+#include "ops/op_gather.h"
 #include "ops/op_loss.h"
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
+#include "ops/op_reduce.h"
 #include "ops/op_sample_norm.h"
 #include "ops/op_shape.h"
 #include "ops/op_slice2d.h"
+#include "ops/op_softmax.h"
 #include "ops/table.h"
 #include "graph/weights.h"
 
@@ -371,6 +374,16 @@ static void descriptions_and_flops(void)
     check_says(dml_concat(&x, 1, 1), "axis 1", 0);
     check_says(dml_slice2d(x, &(dml_slice2d_options){ .begin = { 1 }, .step = { 2 }, .after = { 0, 0, 4 } }),
                "height 1 to 7 by 2, width 0 to 6, channels 0 to 2 in 0 + 4 zeros", 0);
+    check_says(dml_sum(x, dml_shape_of(0, 1), false), "axes 0 to 1", 8 * 7 * 3);
+    check_says(dml_mean(x, dml_shape_of(-1), true), "axis 2, kept", 8 * 7 * 3);
+    check_says(dml_max(x, dml_shape_of(1), false), "axis 1", 0);
+    check_says(dml_min(x, dml_shape_of(1), false), "axis 1", 0);
+    check_says(dml_norm(r, 2, dml_all_axes(), false), "order 2, axis 0", 2 * 3);
+    check_says(dml_argmax(x, -1, false), "axis 2", 0);
+    check_says(dml_take(x, t, -1), "axis 2", 0);
+    check_says(dml_gather(r, dml_reshape(t, dml_shape_of(1)), 0), "axis 0", 0);
+    check_says(dml_softmax(x, -1), "axis 2", 4 * 8 * 7 * 3);
+    check_says(dml_log_softmax(x, 0), "axis 0", 4 * 8 * 7 * 3);
     check_says(dml_dense(r, 7), "", 2 * 3 * 7 + 7);
     dml_node *line = dml_input(graph, "line", DML_F32, 9, 2);
     check_says(dml_conv1d(line, &(dml_conv1d_options){ .filters = 3, .stride = 2 }),

@@ -15,6 +15,11 @@
 #include "ops/op_sample_norm.h"
 #include "ops/op_shape.h"
 #include "ops/op_slice2d.h"
+#include "ops/op_conv_transpose2d.h"
+#include "ops/op_gather.h"
+#include "ops/op_local2d.h"
+#include "ops/op_reduce.h"
+#include "ops/op_softmax.h"
 #include "graph/weights.h"
 
 #include "subject.h"
@@ -218,13 +223,106 @@ static dml_node *make_embedding(maker *m, dml_node *x)
         (dml_node *const[]){ dml_reshape(as_small(m, x), dml_shape_of(-1)), dml_flatten(found) }, 2, 0);
 }
 
-/* A scalar of the whole batch, added to each element. */
-static dml_node *make_loss(maker *m, dml_node *x, bool labelled)
+static dml_node *make_conv1d(maker *m, dml_node *x)
+{
+    x = as_rows(m, as_small(m, x));
+    const dml_conv1d_options o = { .causal = true, .dilation = 1 + below(m, 2), .stride = 1 + below(m, 2) };
+    return dml_conv1d_with(x, weight(m, 1 + below(m, 4), 1 + below(m, 3), last_of(x)), NULL, &o);
+}
+
+static dml_node *make_conv_transpose(maker *m, dml_node *x, bool images)
 {
     x = dml_flatten(x);
-    dml_node *loss = labelled ? dml_softmax_cross_entropy(x, dml_input(m->graph, NULL, DML_I32))
-                              : dml_mean_squared_error(x, dml_sub(beside(m, x), calm(x)));
+    if (elements_of(x) > MOST_ELEMENTS / 4) x = dml_slice(x, 0, 1, 1 + MOST_ELEMENTS / 4);
+    x = images ? as_image(m, x) : as_rows(m, x);
+    const int c = last_of(x), filters = 1 + below(m, 2);
+    const dml_conv_transpose2d_options o = { .stride = { 1, 1 + below(m, 2) }, .padding = { 1, 0 } };
+    const dml_conv_transpose1d_options o1 = { .stride = 2, .padding = 1, .output_padding = 1 };
+    if (images) return dml_conv_transpose2d_with(x, weight(m, c, 3, 2, filters), weight(m, filters), &o);
+    return dml_conv_transpose1d_with(x, weight(m, c, 3, filters), NULL, &o1);
+}
+
+static dml_node *make_local2d(maker *m, dml_node *x)
+{
+    x = as_image(m, as_small(m, x));
+    const dml_shape s = x->shape;
+    const dml_local2d_options o = { .filters = 2, .kernel = { 1, s.dims[1] > 1 ? 2 : 1 } };
+    const int oh = s.dims[0], ow = s.dims[1] - o.kernel[1] + 1;
+    return dml_local2d_with(x, weight(m, oh, ow, 2, o.kernel[1] * s.dims[2]), NULL, &o);
+}
+
+static dml_node *make_pool1d(maker *m, dml_node *x, bool max)
+{
+    const dml_pool1d_options o = { .kernel = 2, .stride = 1, .padding = 1, .count_include_pad = below(m, 2) };
+    x = as_rows(m, x);
+    return max ? dml_max_pool1d(x, &o) : dml_avg_pool1d(x, &o);
+}
+
+static dml_shape some_axes(maker *m, dml_node *x)
+{
+    return below(m, 3) == 0 ? dml_all_axes() : dml_shape_of(below(m, x->shape.ndim));
+}
+
+static dml_node *make_argmax(maker *m, dml_node *x)
+{
+    dml_node *at = leaf(m, dml_flatten(x));
+    return dml_add(x, dml_reshape(dml_take(dml_flatten(x), dml_argmax(at, 0, true), 0), dml_shape_of(1)));
+}
+
+static dml_node *make_gather(maker *m, dml_node *x)
+{
+    x = as_rows(m, x);
+    return dml_gather(x, dml_input(m->graph, NULL, DML_I32, 2, last_of(x)), 0);
+}
+
+static dml_node *make_matmul(maker *m, dml_node *x)
+{
+    x = as_rows(m, x);
+    dml_node *b = below(m, 2) ? weight(m, 3, last_of(x)) : x;
+    return dml_matmul_with(calm(x), b, &(dml_matmul_options){ .transpose_b = true, .scale = 0.5f });
+}
+
+static dml_node *make_bag(maker *m, dml_node *x)
+{
+    dml_node *index = dml_input(m->graph, NULL, DML_I32, 2, 2);
+    dml_node *bag = dml_embedding_bag_with(index, below(m, 2) ? dml_input(m->graph, NULL, DML_F32, 2, 2) : NULL,
+                                           weight(m, 3, 2), NULL);
+    return dml_concat((dml_node *const[]){ dml_flatten(as_small(m, x)), dml_flatten(bag) }, 2, 0);
+}
+
+/* Rows of two heads of width 2. */
+static dml_node *heads_of(maker *m, dml_node *x)
+{
+    x = as_rows(m, as_small(m, x));
+    return dml_dense_with(x, weight(m, 4, last_of(x)), NULL);
+}
+
+static dml_node *make_attention(maker *m, dml_node *x)
+{
+    dml_node *q = heads_of(m, x), *k = heads_of(m, any(m)), *v = heads_of(m, k);
+    return dml_attention(q, k, v, 2, &(dml_attention_options){ .causal = below(m, 2) });
+}
+
+/* A scalar of the whole batch, added to each element. */
+static dml_node *with_loss(dml_node *x, dml_node *loss)
+{
     return dml_add(x, dml_tanh(loss));
+}
+
+static dml_node *make_entropy(maker *m, dml_node *x)
+{
+    const dml_cross_entropy_options o = { .label_smoothing = 0.1f };
+    if (below(m, 2)) x = as_rows(m, x);
+    dml_node *labels = x->shape.ndim == 2 ? dml_input(m->graph, NULL, DML_I32, x->shape.dims[0])
+                                          : dml_input(m->graph, NULL, DML_I32);
+    if (x->shape.ndim > 2) x = dml_flatten(x);
+    return with_loss(x, dml_softmax_cross_entropy_with(x, below(m, 3) ? labels : dml_softmax(x, -1), &o));
+}
+
+/* What losses of elements compare with. */
+static dml_node *target_of(maker *m, dml_node *x)
+{
+    return dml_sub(beside(m, x), calm(x));
 }
 
 /* X(op, which of its moves, what makes it of x). Each op of the table has one or more. */
@@ -276,8 +374,34 @@ static dml_node *make_loss(maker *m, dml_node *x, bool labelled)
     X(pad, 1, dml_pad(as_small(m, x), 0, 1, below(m, 2)))                                                    \
     X(concat, 1, make_concat(m, x))                                                                          \
     X(slice2d, 1, make_slice2d(m, x))                                                                        \
-    X(softmax_cross_entropy, 1, make_loss(m, x, true))                                                       \
-    X(mean_squared_error, 1, make_loss(m, x, false))
+    X(conv1d, 1, make_conv1d(m, x)) \
+    X(conv_transpose2d, 1, make_conv_transpose(m, x, true)) \
+    X(conv_transpose1d, 1, make_conv_transpose(m, x, false)) \
+    X(local2d, 1, make_local2d(m, x)) \
+    X(max_pool1d, 1, make_pool1d(m, x, true)) \
+    X(avg_pool1d, 1, make_pool1d(m, x, false)) \
+    X(sum, 1, dml_sub(x, dml_sum(x, some_axes(m, x), true))) \
+    X(mean, 1, dml_sub(x, dml_mean(x, some_axes(m, x), true))) \
+    X(max, 1, dml_sub(x, dml_max(x, some_axes(m, x), true))) \
+    X(min, 1, dml_add(x, dml_min(x, some_axes(m, x), true))) \
+    X(norm, 1, dml_div(x, dml_affine(dml_norm(x, 1 + (float)below(m, 2), some_axes(m, x), true), 1, 1))) \
+    X(argmax, 1, make_argmax(m, x)) \
+    X(softmax, 1, dml_softmax(x, below(m, x->shape.ndim))) \
+    X(log_softmax, 1, dml_log_softmax(x, below(m, x->shape.ndim))) \
+    X(take, 1, dml_take(x, dml_input(m->graph, NULL, DML_I32, 2), 0)) \
+    X(gather, 1, make_gather(m, x)) \
+    X(matmul, 1, make_matmul(m, x)) \
+    X(embedding_bag, 1, make_bag(m, x)) \
+    X(attention, 1, make_attention(m, x)) \
+    X(rotary, 1, dml_rotary(heads_of(m, x), 2, NULL)) \
+    X(softmax_cross_entropy, 1, make_entropy(m, x)) \
+    X(mean_squared_error, 1, with_loss(x, dml_mean_squared_error(x, target_of(m, x)))) \
+    X(mean_absolute_error, 1, with_loss(x, dml_mean_absolute_error(x, target_of(m, x), NULL))) \
+    X(huber, 1, with_loss(x, dml_huber(x, target_of(m, x), NULL))) \
+    X(binary_cross_entropy, 1, with_loss(x, dml_binary_cross_entropy(x, dml_sigmoid(target_of(m, x)), NULL))) \
+    X(hinge, 1, with_loss(x, dml_hinge(x, target_of(m, x), NULL))) \
+    X(squared_hinge, 1, with_loss(x, dml_hinge(x, target_of(m, x), &(dml_loss_options){ .squared = true }))) \
+    X(kl_divergence, 1, with_loss(x, dml_kl_divergence(dml_log_softmax(x, -1), dml_softmax(target_of(m, x), -1), NULL)))
 
 enum {
 #define MOVE_ENUM(op, which, made) MOVE_##op##_##which,

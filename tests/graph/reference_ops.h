@@ -180,6 +180,8 @@ static void reference_move(const dml_node *node, int rows, double *const *in, do
     }
 }
 
+#include "reference_reduce.h"
+
 static void reference_slice2d(const dml_node *node, int rows, double *const *in, double *out)
 {
     const dml_slice2d_options *o = (const dml_slice2d_options *)node->attributes;
@@ -235,6 +237,16 @@ static const reference_row *reference_of(const char *op)
         { "pad", reference_move, 5e-7, 2e-6 },
         { "concat", reference_move, 5e-7, 2e-6 },
         { "slice2d", reference_slice2d, 5e-7, 2e-6 },
+        { "sum", reference_reduce, 1e-6, 2e-6 },
+        { "mean", reference_reduce, 1e-6, 2e-6 },
+        { "max", reference_reduce, 5e-7, 2e-6 },
+        { "min", reference_reduce, 5e-7, 2e-6 },
+        { "norm", reference_reduce, 1e-6, 3e-6 },
+        { "argmax", reference_reduce, 5e-7, 2e-6 },
+        { "take", reference_gather, 5e-7, 2e-6 },
+        { "gather", reference_gather, 5e-7, 2e-6 },
+        { "softmax", reference_softmax, 1e-6, 3e-6 },
+        { "log_softmax", reference_softmax, 1e-6, 3e-6 },
         { "softmax_cross_entropy", reference_softmax_cross_entropy, 1e-6, 2e-6 },
         { "squared_error", reference_element_loss, 1e-6, 3e-6 },
         { "absolute_error", reference_element_loss, 1e-6, 3e-6 },

@@ -45,7 +45,7 @@ EXACT__UNUSED static double exact_sum_bound(double size, double k)
 
 /* What else the tests allow, in roundings (2^-24) of what the comment says. */
 #define EXACT_POINTWISE 5 /* additions, gradients of functions, optimizers: the terms' sizes */
-#define EXACT_SUM 40      /* dml_sum, dml_dot, dml_squared_distance: the sum of the terms' sizes */
+#define EXACT_SUM 40      /* dml_sum_all, dml_dot, dml_squared_distance: the sum of the terms' sizes */
 #define EXACT_SUM_ROWS 7  /* dml_sum_rows: the same */
 #define EXACT_MEAN 4      /* dml_batch_statistics: the mean's size and the deviation */
 #define EXACT_VARIANCE 34 /* the variance */

@@ -19,7 +19,7 @@ static void check_sums(dml_pool *pool, size_t n, const float *x, const float *y)
         distance += difference * difference;
         x_size += fabs((double)x[i]);
     }
-    CHECK_NEAR(dml_sum(pool, n, x), sum64(x, n), exact_roundings(EXACT_SUM, x_size));
+    CHECK_NEAR(dml_sum_all(pool, n, x), sum64(x, n), exact_roundings(EXACT_SUM, x_size));
     CHECK_NEAR(dml_dot(pool, n, x, y), dot, exact_roundings(EXACT_SUM, dot_size));
     CHECK_NEAR(dml_squared_distance(pool, n, x, y), distance, exact_roundings(EXACT_SUM, distance));
 }
@@ -59,13 +59,13 @@ static void the_same_for_any_threads(void)
     enum { N = 200009, COLUMNS = 700 };
     unsigned state = 3;
     float *x = kernel_array(N, &state), *y = kernel_array(N, &state);
-    const float sum = dml_sum(NULL, N, x), dot = dml_dot(NULL, N, x, y);
-    const float distance = dml_squared_distance(NULL, N, x, y), max = dml_max(NULL, N, x);
+    const float sum = dml_sum_all(NULL, N, x), dot = dml_dot(NULL, N, x, y);
+    const float distance = dml_squared_distance(NULL, N, x, y), max = dml_max_all(NULL, N, x);
     for (int p = 1; p < KERNEL_POOLS; p++) {
-        CHECK(dml_sum(kernel_pools[p], N, x) == sum);
+        CHECK(dml_sum_all(kernel_pools[p], N, x) == sum);
         CHECK(dml_dot(kernel_pools[p], N, x, y) == dot);
         CHECK(dml_squared_distance(kernel_pools[p], N, x, y) == distance);
-        CHECK(dml_max(kernel_pools[p], N, x) == max);
+        CHECK(dml_max_all(kernel_pools[p], N, x) == max);
         for (size_t columns = 1; columns <= COLUMNS; columns += 97) {
             float want[COLUMNS], got[COLUMNS];
             dml_sum_rows(NULL, N / columns, columns, x, 0, want);
@@ -79,7 +79,7 @@ static void the_same_for_any_threads(void)
 static void maximum(void)
 {
     unsigned state = 4;
-    CHECK(dml_max(NULL, 0, NULL) == -INFINITY);
+    CHECK(dml_max_all(NULL, 0, NULL) == -INFINITY);
     for (int s = 1; s < KERNEL_SIZES; s++) {
         const size_t n = kernel_sizes[s];
         float *x = kernel_array(n, &state);
@@ -87,13 +87,13 @@ static void maximum(void)
             const size_t at = k < n ? k : test_random(&state) % n;
             const float old = x[at];
             x[at] = 5;
-            CHECK(dml_max(kernel_pools[2], n, x) == 5);
+            CHECK(dml_max_all(kernel_pools[2], n, x) == 5);
             x[at] = NAN;
-            CHECK(isnan(dml_max(kernel_pools[2], n, x)));
+            CHECK(isnan(dml_max_all(kernel_pools[2], n, x)));
             x[at] = old;
         }
         for (size_t i = 0; i < n; i++) x[i] = -INFINITY;
-        CHECK(dml_max(NULL, n, x) == -INFINITY);
+        CHECK(dml_max_all(NULL, n, x) == -INFINITY);
         kernel_free(x);
     }
 }
@@ -145,14 +145,14 @@ static void argmax_takes_the_first(void)
             want[r] = (int32_t)first;
         }
         for (int p = 0; p < KERNEL_POOLS; p++) {
-            dml_argmax(kernel_pools[p], rows, columns, x, got);
+            dml_argmax_rows(kernel_pools[p], rows, columns, x, got);
             for (size_t r = 0; r < rows; r++) CHECK_INT(got[r], want[r]);
         }
         kernel_free(x), free(want), free(got);
     }
     const float lowest[3] = { -INFINITY, -INFINITY, -INFINITY };
     int32_t place = 9;
-    dml_argmax(NULL, 1, 3, lowest, &place);
+    dml_argmax_rows(NULL, 1, 3, lowest, &place);
     CHECK_INT(place, 0);
 }
 
@@ -162,12 +162,12 @@ static void special_values(void)
     for (int i = 0; i < 40; i++) x[i] = 1;
     for (int i = 0; i < 40; i += 13) {
         x[i] = INFINITY;
-        CHECK(dml_sum(NULL, 40, x) == INFINITY);
+        CHECK(dml_sum_all(NULL, 40, x) == INFINITY);
         x[i] = NAN;
-        CHECK(isnan(dml_sum(NULL, 40, x)) && isnan(dml_dot(NULL, 40, x, x)));
+        CHECK(isnan(dml_sum_all(NULL, 40, x)) && isnan(dml_dot(NULL, 40, x, x)));
         x[i] = 1;
     }
-    CHECK(dml_sum(NULL, 0, NULL) == 0 && dml_dot(NULL, 0, NULL, NULL) == 0);
+    CHECK(dml_sum_all(NULL, 0, NULL) == 0 && dml_dot(NULL, 0, NULL, NULL) == 0);
 }
 
 static void all(void)

@@ -1,0 +1,335 @@
+#ifndef DML_KERNELS_SOFTMAX_C
+#define DML_KERNELS_SOFTMAX_C
+
+#include "kernels/softmax.h"
+
+#include "kernels/blocks.h"
+#include "kernels/softmax_row.h"
+#include "thread/pool_internal.h"
+
+#include <string.h>
+
+/* Columns done side by side where the axis isn't the last. */
+#define DML__SOFTMAX_COLUMNS ((size_t)64)
+
+typedef struct dml__softmax_axis {
+    dml_isa isa;
+    bool logs, backward;
+    size_t outer, n, inner, groups;
+    const float *x; /* (outer, n, inner): of backward, y */
+    const float *dy;
+    float beta;
+    float *out; /* y, or dx */
+} dml__softmax_axis;
+
+/* `count` lanes, or all if that is more, by a copy: a loop would be compiled wherever one stands. */
+DML__BODY void dml__softmax_load(dml__vf *vector, const float *from, size_t count)
+{
+    float lanes[DML__LANES] = { 0 };
+    if (count < DML__LANES) memcpy(lanes, from, count * sizeof *lanes);
+    *vector = DML__LOAD(count < DML__LANES ? lanes : from);
+}
+
+DML__BODY void dml__softmax_store(float *to, const dml__vf *vector, size_t count)
+{
+    float lanes[DML__LANES];
+    DML__STORE(count < DML__LANES ? lanes : to, *vector);
+    if (count < DML__LANES) memcpy(to, lanes, count * sizeof *lanes);
+}
+
+/* ---- the last axis ---- */
+
+DML__BODY void dml__softmax_any_rows(bool logs, size_t rows, size_t n, const float *x, float *y)
+{
+    float maximum, sum;
+    for (size_t at = 0; at < rows * n; at += n)
+        dml__softmax_row(logs, n, rows * n - at, x + at, y + at, &maximum, &sum);
+}
+
+DML__BODY void dml__softmax_of_rows_body(size_t rows, size_t n, const float *x, float *y)
+{
+    dml__softmax_any_rows(false, rows, n, x, y);
+}
+DML__PER_ISA(dml__softmax_of_rows, (size_t rows, size_t n, const float *x, float *y), (rows, n, x, y))
+
+DML__BODY void dml__log_softmax_of_rows_body(size_t rows, size_t n, const float *x, float *y)
+{
+    dml__softmax_any_rows(true, rows, n, x, y);
+}
+DML__PER_ISA(dml__log_softmax_of_rows, (size_t rows, size_t n, const float *x, float *y), (rows, n, x, y))
+
+/* A row of n > 0 numbers in whole vectors and a rest. `room` floats of its arrays, from its first on, are
+   this thread's: where they hold it in whole vectors, its rest is read and written with what lies behind it,
+   which stays as it is. */
+typedef struct dml__softmax_ends {
+    size_t whole, rest;
+    bool wide;
+} dml__softmax_ends;
+
+DML__BODY dml__softmax_ends dml__softmax_ends_of(size_t n, size_t room)
+{
+    const size_t whole = n - n % DML__LANES;
+    const dml__softmax_ends ends = { whole, n - whole, room >= whole + DML__LANES };
+    return ends;
+}
+
+/* The rest from memory, `fill` in the other lanes; and back. */
+DML__BODY void dml__softmax_load_rest(const dml__softmax_ends *ends, const float *from, float fill,
+                                      dml__vf *value)
+{
+    dml__vi in_row;
+    dml__vf others;
+    dml__first_lanes(&in_row, ends->rest);
+    dml__splat(&others, fill);
+    if (ends->wide)
+        *value = DML__LOAD(from + ends->whole);
+    else
+        dml__softmax_load(value, from + ends->whole, ends->rest);
+    *value = DML__SELECT(in_row, *value, others);
+}
+
+DML__BODY void dml__softmax_store_rest(const dml__softmax_ends *ends, float *to, const dml__vf *value)
+{
+    dml__vi in_row;
+    dml__first_lanes(&in_row, ends->rest);
+    if (ends->wide)
+        DML__STORE(to + ends->whole, DML__SELECT(in_row, *value, DML__LOAD(to + ends->whole)));
+    else
+        dml__softmax_store(to + ends->whole, value, ends->rest);
+}
+
+/* What of a vector of y and one of dy is added up, and what the sum then makes of them. */
+DML__BODY void dml__softmax_term(bool logs, const dml__vf *y, const dml__vf *dy, dml__vf *total)
+{
+    *total += logs ? *dy : *y * *dy;
+}
+
+DML__BODY void dml__softmax_slope(bool logs, const dml__vf *y, const dml__vf *sum, dml__vf *dy)
+{
+    if (logs) {
+        dml__vf p = *y;
+        dml__vector_exp(&p);
+        *dy = *dy - p * *sum;
+    } else {
+        *dy = *y * (*dy - *sum);
+    }
+}
+
+DML__BODY double dml__softmax_terms(bool logs, size_t n, size_t room, const float *y, const float *dy)
+{
+    const dml__softmax_ends ends = dml__softmax_ends_of(n, room);
+    dml__vf total = { 0 }, v = { 0 }, d = { 0 };
+    double sum = 0;
+    if (ends.rest) {
+        dml__softmax_load_rest(&ends, y, 0, &v);
+        dml__softmax_load_rest(&ends, dy, 0, &d);
+        dml__softmax_term(logs, &v, &d, &total);
+    }
+    for (size_t i = 0; i < ends.whole;) {
+        const size_t end = dml__minimum(i + DML__SOFTMAX_CHUNK, ends.whole);
+        for (; i < end; i += DML__LANES) {
+            v = DML__LOAD(y + i), d = DML__LOAD(dy + i);
+            dml__softmax_term(logs, &v, &d, &total);
+        }
+        if (end == ends.whole) break;
+        sum += dml__add_lanes(&total);
+        dml__splat(&total, 0);
+    }
+    return sum + dml__add_lanes(&total);
+}
+
+DML__BODY void dml__softmax_slopes(bool logs, size_t n, size_t room, const float *y, const float *dy,
+                                   float all, float beta, float *dx)
+{
+    const dml__softmax_ends ends = dml__softmax_ends_of(n, room);
+    dml__vf sum, v = { 0 }, value = { 0 }, old = { 0 };
+    dml__splat(&sum, all);
+    for (size_t i = 0; i < ends.whole; i += DML__LANES) {
+        v = DML__LOAD(y + i);
+        value = DML__LOAD(dy + i);
+        dml__softmax_slope(logs, &v, &sum, &value);
+        if (beta != 0) value = value + beta * DML__LOAD(dx + i);
+        DML__STORE(dx + i, value);
+    }
+    if (!ends.rest) return;
+    dml__softmax_load_rest(&ends, y, 0, &v);
+    dml__softmax_load_rest(&ends, dy, 0, &value);
+    dml__softmax_slope(logs, &v, &sum, &value);
+    if (beta != 0) {
+        dml__softmax_load_rest(&ends, dx, 0, &old);
+        value = value + beta * old;
+    }
+    dml__softmax_store_rest(&ends, dx, &value);
+}
+
+DML__BODY void dml__softmax_backward_any_rows(bool logs, size_t rows, size_t n, const float *y,
+                                              const float *dy, float beta, float *dx)
+{
+    for (size_t at = 0; at < rows * n; at += n) {
+        const size_t room = rows * n - at;
+        const float sum = (float)dml__softmax_terms(logs, n, room, y + at, dy + at);
+        dml__softmax_slopes(logs, n, room, y + at, dy + at, sum, beta, dx + at);
+    }
+}
+
+DML__BODY void dml__softmax_backward_of_rows_body(size_t rows, size_t n, const float *y, const float *dy,
+                                                  float beta, float *dx)
+{
+    dml__softmax_backward_any_rows(false, rows, n, y, dy, beta, dx);
+}
+DML__PER_ISA(dml__softmax_backward_of_rows,
+             (size_t rows, size_t n, const float *y, const float *dy, float beta, float *dx),
+             (rows, n, y, dy, beta, dx))
+
+DML__BODY void dml__log_softmax_backward_of_rows_body(size_t rows, size_t n, const float *y, const float *dy,
+                                                      float beta, float *dx)
+{
+    dml__softmax_backward_any_rows(true, rows, n, y, dy, beta, dx);
+}
+DML__PER_ISA(dml__log_softmax_backward_of_rows,
+             (size_t rows, size_t n, const float *y, const float *dy, float beta, float *dx),
+             (rows, n, y, dy, beta, dx))
+
+/* ---- another axis ---- */
+
+/* sum[c] += total[c], which begins again. */
+DML__BODY void dml__softmax_flush(size_t width, float *total, double *sum)
+{
+    for (size_t c = 0; c < width; c++) {
+        sum[c] += (double)total[c];
+        total[c] = 0;
+    }
+}
+
+/* `width` columns of one o, from its first on. */
+DML__BODY void dml__softmax_forward_columns_body(bool logs, size_t n, size_t inner, size_t width,
+                                                 const float *x, float *y)
+{
+    float top[DML__SOFTMAX_COLUMNS], total[DML__SOFTMAX_COLUMNS];
+    double sum[DML__SOFTMAX_COLUMNS];
+    dml__vf value = { 0 };
+    for (size_t c = 0; c < DML__SOFTMAX_COLUMNS; c++) top[c] = -HUGE_VALF, total[c] = 0, sum[c] = 0;
+    for (size_t k = 0; k < n; k++)
+        for (size_t c = 0; c < width; c += DML__LANES) {
+            const dml__vf before = DML__LOAD(top + c);
+            dml__softmax_load(&value, x + k * inner + c, width - c);
+            DML__STORE(top + c, DML__SELECT(value > before, value, before));
+        }
+    for (size_t k = 0; k < n; k++) {
+        for (size_t c = 0; c < width; c += DML__LANES) {
+            dml__softmax_load(&value, x + k * inner + c, width - c);
+            value = value - DML__LOAD(top + c);
+            dml__vector_exp(&value);
+            if (!logs) dml__softmax_store(y + k * inner + c, &value, width - c);
+            DML__STORE(total + c, DML__LOAD(total + c) + value);
+        }
+        if (k % 32 == 31 || k == n - 1) dml__softmax_flush(width, total, sum);
+    }
+    for (size_t c = 0; c < width; c++) total[c] = (float)(logs ? log(sum[c]) : 1.0 / sum[c]);
+    for (size_t k = 0; k < n; k++)
+        for (size_t c = 0; c < width; c += DML__LANES) {
+            dml__softmax_load(&value, (logs ? x : y) + k * inner + c, width - c);
+            if (logs)
+                value = (value - DML__LOAD(top + c)) - DML__LOAD(total + c);
+            else
+                value = value * DML__LOAD(total + c);
+            dml__softmax_store(y + k * inner + c, &value, width - c);
+        }
+}
+DML__PER_ISA(dml__softmax_forward_columns,
+             (bool logs, size_t n, size_t inner, size_t width, const float *x, float *y),
+             (logs, n, inner, width, x, y))
+
+DML__BODY void dml__softmax_backward_columns_body(bool logs, size_t n, size_t inner, size_t width,
+                                                  const float *y, const float *dy, float beta, float *dx)
+{
+    float total[DML__SOFTMAX_COLUMNS];
+    double sum[DML__SOFTMAX_COLUMNS];
+    dml__vf v = { 0 }, d = { 0 }, old = { 0 }, all;
+    for (size_t c = 0; c < DML__SOFTMAX_COLUMNS; c++) total[c] = 0, sum[c] = 0;
+    for (size_t k = 0; k < n; k++) {
+        for (size_t c = 0; c < width; c += DML__LANES) {
+            all = DML__LOAD(total + c);
+            dml__softmax_load(&v, y + k * inner + c, width - c);
+            dml__softmax_load(&d, dy + k * inner + c, width - c);
+            dml__softmax_term(logs, &v, &d, &all);
+            DML__STORE(total + c, all);
+        }
+        if (k % 32 == 31 || k == n - 1) dml__softmax_flush(width, total, sum);
+    }
+    for (size_t c = 0; c < width; c++) total[c] = (float)sum[c];
+    for (size_t k = 0; k < n; k++)
+        for (size_t c = 0; c < width; c += DML__LANES) {
+            all = DML__LOAD(total + c);
+            dml__softmax_load(&v, y + k * inner + c, width - c);
+            dml__softmax_load(&d, dy + k * inner + c, width - c);
+            dml__softmax_slope(logs, &v, &all, &d);
+            if (beta != 0) {
+                dml__softmax_load(&old, dx + k * inner + c, width - c);
+                d = d + beta * old;
+            }
+            dml__softmax_store(dx + k * inner + c, &d, width - c);
+        }
+}
+DML__PER_ISA(dml__softmax_backward_columns,
+             (bool logs, size_t n, size_t inner, size_t width, const float *y, const float *dy, float beta,
+              float *dx),
+             (logs, n, inner, width, y, dy, beta, dx))
+
+/* ---- both ---- */
+
+static void dml__softmax_axis_task(void *argument, int task, int worker)
+{
+    const dml__softmax_axis *job = (const dml__softmax_axis *)argument;
+    const size_t each = job->n * dml__minimum(job->inner, DML__SOFTMAX_COLUMNS);
+    const size_t step = dml__items_per_task(each), begin = (size_t)task * step;
+    const size_t end = dml__minimum(begin + step, job->outer * job->groups);
+    (void)worker;
+    if (job->inner == 1) {
+        const size_t at = begin * job->n;
+        if (job->backward)
+            (job->logs ? dml__log_softmax_backward_of_rows : dml__softmax_backward_of_rows)(
+                job->isa, end - begin, job->n, job->x + at, job->dy + at, job->beta, job->out + at);
+        else
+            (job->logs ? dml__log_softmax_of_rows : dml__softmax_of_rows)(job->isa, end - begin, job->n,
+                                                                          job->x + at, job->out + at);
+        return;
+    }
+    for (size_t u = begin; u < end; u++) {
+        const size_t column = u % job->groups * DML__SOFTMAX_COLUMNS;
+        const size_t width = dml__minimum(DML__SOFTMAX_COLUMNS, job->inner - column);
+        const size_t at = u / job->groups * job->n * job->inner + column;
+        if (job->backward)
+            dml__softmax_backward_columns(job->isa, job->logs, job->n, job->inner, width, job->x + at,
+                                          job->dy + at, job->beta, job->out + at);
+        else
+            dml__softmax_forward_columns(job->isa, job->logs, job->n, job->inner, width, job->x + at,
+                                         job->out + at);
+    }
+}
+
+static void dml__softmax_axis_run(dml_pool *pool, dml__softmax_axis *job)
+{
+    if (job->outer == 0 || job->n == 0 || job->inner == 0) return;
+    job->isa = dml__pool_machine(pool).isa;
+    job->groups = dml__divide_up(job->inner, DML__SOFTMAX_COLUMNS);
+    const size_t each = job->n * dml__minimum(job->inner, DML__SOFTMAX_COLUMNS);
+    const size_t tasks = dml__divide_up(job->outer * job->groups, dml__items_per_task(each));
+    dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__softmax_axis_task, job);
+}
+
+DML_API void dml_softmax_forward(dml_pool *pool, bool logs, size_t outer, size_t n, size_t inner,
+                                 const float *x, float *y)
+{
+    dml__softmax_axis job = { DML_ISA_SCALAR, logs, false, outer, n, inner, 0, x, NULL, 0, y };
+    dml__softmax_axis_run(pool, &job);
+}
+
+DML_API void dml_softmax_backward(dml_pool *pool, bool logs, size_t outer, size_t n, size_t inner,
+                                  const float *y, const float *dy, float beta, float *dx)
+{
+    dml__softmax_axis job = { DML_ISA_SCALAR, logs, true, outer, n, inner, 0, y, dy, beta, dx };
+    dml__softmax_axis_run(pool, &job);
+}
+
+#endif
