@@ -9,6 +9,7 @@
 #include "ops/op_dropout.h"
 #include "ops/op_embedding.h"
 #include "ops/op_loss.h"
+#include "ops/op_matmul.h"
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
 #include "ops/op_sample_norm.h"
@@ -128,6 +129,86 @@ static dml_node *dense_of_parameters(dml_graph *g)
 {
     return dml_dense_with(row(g, 3), dml_dense_with(parameter(g, 2, 4, 2), parameter(g, 2, 3, 2), NULL),
                           NULL);
+}
+
+/* Matrices of each sample that depend on parameters, of a shape; all of one input. */
+static dml_node *matrices(dml_graph *g, dml_shape shape)
+{
+    dml_node *x = dml_graph_first(g);
+    while (x && strcmp(dml_node_op(x), "input") != 0) x = dml_node_next(x);
+    if (!x) x = dml_input(g, NULL, DML_F32, 3);
+    return dml_reshape(dml_dense_with(x, parameter(g, 2, (int)dml_shape_count(&shape), 3), NULL), shape);
+}
+static dml_node *weights(dml_graph *g, dml_shape shape)
+{
+    return dml_parameter_shaped(g, NULL, dml_init_constant(0), shape);
+}
+static dml_node *matmul_of(dml_node *a, dml_node *b, bool transpose_a, bool transpose_b, float scale)
+{
+    return dml_matmul_with(a, b, &(dml_matmul_options){ transpose_a, transpose_b, scale });
+}
+static dml_node *matmul_samples(dml_graph *g)
+{
+    dml_node *plain = dml_matmul(matrices(g, dml_shape_of(3, 5)), matrices(g, dml_shape_of(5, 2)));
+    dml_node *a = matmul_of(matrices(g, dml_shape_of(4, 3)), matrices(g, dml_shape_of(4, 2)), true, false, 0);
+    dml_node *b = matmul_of(plain, matrices(g, dml_shape_of(2, 2)), false, true, 2);
+    dml_node *both =
+        matmul_of(matrices(g, dml_shape_of(1, 3)), matrices(g, dml_shape_of(2, 1)), true, true, -0.5f);
+    return dml_add(dml_add(plain, a), dml_add(b, both));
+}
+static dml_node *matmul_add_transposes(dml_graph *g, dml_shape a, dml_shape ta, dml_shape b, dml_shape tb,
+                                       bool left, bool right)
+{
+    dml_node *sum = NULL;
+    for (int t = 0; t < 4; t++) {
+        dml_node *x = left ? matrices(g, t & 1 ? ta : a) : weights(g, t & 1 ? ta : a);
+        dml_node *y = right ? matrices(g, t & 2 ? tb : b) : weights(g, t & 2 ? tb : b);
+        dml_node *product = matmul_of(x, y, t & 1, t & 2, t == 3 ? 0.25f : 0);
+        sum = sum ? dml_add(sum, product) : product;
+    }
+    return sum;
+}
+static dml_node *matmul_samples_by_weights(dml_graph *g)
+{
+    return matmul_add_transposes(g, dml_shape_of(3, 4), dml_shape_of(4, 3), dml_shape_of(4, 2),
+                                 dml_shape_of(2, 4), true, false);
+}
+static dml_node *matmul_weights_by_samples(dml_graph *g)
+{
+    return matmul_add_transposes(g, dml_shape_of(3, 4), dml_shape_of(4, 3), dml_shape_of(4, 2),
+                                 dml_shape_of(2, 4), false, true);
+}
+static dml_node *matmul_weights(dml_graph *g)
+{
+    dml_node *product = matmul_add_transposes(g, dml_shape_of(2, 3, 4), dml_shape_of(2, 4, 3),
+                                              dml_shape_of(4, 2), dml_shape_of(2, 4), false, false);
+    return dml_mul(product, matrices(g, dml_shape_of(2, 3, 2)));
+}
+static dml_node *matmul_heads(dml_graph *g)
+{
+    return matmul_add_transposes(g, dml_shape_of(2, 3, 2), dml_shape_of(2, 2, 3), dml_shape_of(2, 2, 5),
+                                 dml_shape_of(2, 5, 2), true, true);
+}
+static dml_node *matmul_heads_of_weights(dml_graph *g)
+{
+    return matmul_add_transposes(g, dml_shape_of(2, 3), dml_shape_of(3, 2), dml_shape_of(4, 3, 2),
+                                 dml_shape_of(4, 2, 3), true, false);
+}
+/* Both are repeated: a axis of one, an axis of the other, one that both have. */
+static dml_node *matmul_repeated(dml_graph *g)
+{
+    return matmul_add_transposes(g, dml_shape_of(3, 1, 2, 3), dml_shape_of(3, 1, 3, 2),
+                                 dml_shape_of(1, 2, 3, 1), dml_shape_of(3, 1, 1, 3), true, false);
+}
+static dml_node *matmul_itself(dml_graph *g)
+{
+    dml_node *x = matrices(g, dml_shape_of(3, 3)), *w = weights(g, dml_shape_of(3, 3));
+    return dml_matmul(matmul_of(x, x, false, true, 0), matmul_of(dml_matmul(w, w), w, true, false, 0));
+}
+static dml_node *matmul_wide(dml_graph *g)
+{
+    return dml_matmul(dml_matmul(dml_input(g, "x", DML_F32, 2, 70, 3), weights(g, dml_shape_of(3, 65))),
+                      weights(g, dml_shape_of(2, 65, 2)));
 }
 
 static dml_node *conv(dml_node *x, dml_conv2d_options options)
@@ -883,6 +964,15 @@ static const test_case cases[] = {
     CASE(not_equal, not_equal_gates, 3),
     CASE(less, less_gates, 3),
     CASE(less_equal, less_equal_gates, 3),
+    CASE(matmul, matmul_samples, 3),
+    CASE(matmul, matmul_samples_by_weights, 3),
+    CASE(matmul, matmul_weights_by_samples, 3),
+    CASE(matmul, matmul_weights, 2),
+    CASE(matmul, matmul_heads, 3),
+    CASE(matmul, matmul_heads_of_weights, 3),
+    CASE(matmul, matmul_repeated, 3),
+    CASE(matmul, matmul_itself, 2),
+    CASE(matmul, matmul_wide, 2),
     CASE(softmax_cross_entropy, cross_entropy, 17),
     CASE(softmax_cross_entropy, cross_entropy_one_class, 3),
     CASE(softmax_cross_entropy, cross_entropy_many_classes, 5),
