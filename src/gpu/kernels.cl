@@ -16,6 +16,7 @@
 #include "gpu/norm.cl"
 #include "gpu/sample_norm.cl"
 #include "gpu/embedding.cl"
+#include "gpu/embedding_bag.cl"
 #include "gpu/dropout.cl"
 #include "gpu/strided.cl"
 

@@ -42,6 +42,8 @@ typedef struct dml__run {
 #define DML__PASSES_GRADIENT 0x2000u
 /* No gradient flows to input 0: it chooses. */
 #define DML__CHOOSES_BY_FIRST 0x4000u
+/* Of input 1 it reads, and gives a gradient to, the rows that input 0 numbers and no others. */
+#define DML__LOOKS_UP 0x10000u
 
 typedef struct dml__op {
     const char *name;

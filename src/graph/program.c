@@ -33,15 +33,15 @@ static dml__error *dml__program_error_of(dml_program *program)
 }
 
 /* Values that some op indexes with must be inside its range: checked here, on the host, for every device. */
-static dml_status dml__check_labels(const dml_node *input, int limit, int rows, const int32_t *values,
-                                    dml__error *error)
+static dml_status dml__check_labels(const dml_node *input, const dml__slot *slot, int rows,
+                                    const int32_t *values, dml__error *error)
 {
     const size_t each = dml_shape_count(&input->shape);
     for (size_t i = 0; i < each * (size_t)rows; i++)
-        if (values[i] < 0 || values[i] >= limit)
+        if (values[i] < slot->lowest || values[i] >= slot->limit)
             return dml__fail(error, DML_ERROR_ARGUMENT,
-                             "input '%s': sample %d of the batch is %d, it must be in 0 .. %d", input->name,
-                             (int)(i / each), (int)values[i], limit - 1);
+                             "input '%s': sample %d of the batch is %d, it must be in %d .. %d", input->name,
+                             (int)(i / each), (int)values[i], slot->lowest, slot->limit - 1);
     return DML_OK;
 }
 
@@ -74,8 +74,8 @@ DML__LOCAL dml_status dml__program_check(dml_program *program, int rows, const v
             return dml__fail(error, DML_ERROR_ARGUMENT,
                              "input '%s': its array must be aligned to %zu bytes, as an array of %s is",
                              input->name, dml_dtype_size(input->dtype), dml_dtype_name(input->dtype));
-        const int limit = program->slot[program->slot_of_node[input->index]].limit;
-        if (limit) status = dml__check_labels(input, limit, rows, (const int32_t *)inputs[i], error);
+        const dml__slot *slot = &program->slot[program->slot_of_node[input->index]];
+        if (slot->limit) status = dml__check_labels(input, slot, rows, (const int32_t *)inputs[i], error);
     }
     return status;
 }

@@ -18,6 +18,7 @@
     X(rms_norm)                                                                                              \
     X(group_norm)                                                                                            \
     X(embedding)                                                                                             \
+    X(embedding_bag)                                                                                         \
     X(matmul)                                                                                                \
     X(dropout)                                                                                               \
     X(reshape)                                                                                               \

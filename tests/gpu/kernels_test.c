@@ -1380,6 +1380,8 @@ static void test_embedding_backward(void)
     for (int s = quick; s < upto(EMBEDDINGS); s++) embedding_case(embeddings[s]);
 }
 
+#include "embedding_bag_cases.h"
+
 static void test_dropout(void)
 {
     const dml_random random = { 0x123456789abcdef0u, 0x80000007u, 0xfffffff1u };

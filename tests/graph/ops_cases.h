@@ -8,6 +8,7 @@
 #include "ops/op_dense.h"
 #include "ops/op_dropout.h"
 #include "ops/op_embedding.h"
+#include "ops/op_embedding_bag.h"
 #include "ops/op_loss.h"
 #include "ops/op_matmul.h"
 #include "ops/op_norm.h"
@@ -135,7 +136,7 @@ static dml_node *dense_of_parameters(dml_graph *g)
 static dml_node *matrices(dml_graph *g, dml_shape shape)
 {
     dml_node *x = dml_graph_first(g);
-    while (x && strcmp(dml_node_op(x), "input") != 0) x = dml_node_next(x);
+    while (x && (strcmp(dml_node_op(x), "input") != 0 || dml_node_dtype(x) != DML_F32)) x = dml_node_next(x);
     if (!x) x = dml_input(g, NULL, DML_F32, 3);
     return dml_reshape(dml_dense_with(x, parameter(g, 2, (int)dml_shape_count(&shape), 3), NULL), shape);
 }
@@ -209,6 +210,39 @@ static dml_node *matmul_wide(dml_graph *g)
 {
     return dml_matmul(dml_matmul(dml_input(g, "x", DML_F32, 2, 70, 3), weights(g, dml_shape_of(3, 65))),
                       weights(g, dml_shape_of(2, 65, 2)));
+}
+
+static dml_node *bag_of(dml_node *indices, dml_node *by, dml_node *table, dml_bag_mode mode)
+{
+    return dml_embedding_bag_with(indices, by, table, &(dml_embedding_bag_options){ .mode = mode });
+}
+static dml_node *bag_sum(dml_graph *g)
+{
+    return dml_dense(dml_embedding_bag(dml_input(g, "words", DML_I32, 5), NULL, 4, 3, NULL), 4);
+}
+static dml_node *bag_mean(dml_graph *g)
+{
+    return bag_of(dml_input(g, "words", DML_I32, 2, 3), NULL, weights(g, dml_shape_of(2, 70)), DML_BAG_MEAN);
+}
+static dml_node *bag_values(dml_graph *g)
+{
+    return dml_add(
+        dml_embedding_bag(dml_input(g, "index", DML_I32, 9), dml_input(g, "value", DML_F32, 9), 20, 1, NULL),
+        weights(g, dml_shape_of(1)));
+}
+static dml_node *bag_computed_weights(dml_graph *g)
+{
+    dml_node *words = dml_input(g, "words", DML_I32, 4), *table = dml_tanh(weights(g, dml_shape_of(6, 3)));
+    dml_node *by = matrices(g, dml_shape_of(4));
+    return dml_add(bag_of(words, by, table, DML_BAG_SUM), bag_of(words, dml_tanh(by), table, DML_BAG_SUM));
+}
+/* One table for bags and single words, whose indices then have no -1. */
+static dml_node *bag_shared(dml_graph *g)
+{
+    dml_node *table = weights(g, dml_shape_of(5, 4)), *words = dml_input(g, "words", DML_I32, 3);
+    dml_node *a = dml_flatten(dml_embedding_with(words, table)),
+             *b = bag_of(words, NULL, table, DML_BAG_MEAN);
+    return dml_add(dml_dense(a, 2), dml_dense(b, 2));
 }
 
 static dml_node *conv(dml_node *x, dml_conv2d_options options)
@@ -964,6 +998,11 @@ static const test_case cases[] = {
     CASE(not_equal, not_equal_gates, 3),
     CASE(less, less_gates, 3),
     CASE(less_equal, less_equal_gates, 3),
+    CASE(embedding_bag, bag_sum, 3),
+    CASE(embedding_bag, bag_mean, 7),
+    CASE(embedding_bag, bag_values, 5),
+    CASE(embedding_bag, bag_computed_weights, 3),
+    CASE(embedding_bag, bag_shared, 3),
     CASE(matmul, matmul_samples, 3),
     CASE(matmul, matmul_samples_by_weights, 3),
     CASE(matmul, matmul_weights_by_samples, 3),

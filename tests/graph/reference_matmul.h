@@ -2,6 +2,7 @@
 #ifndef DML_TESTS_GRAPH_REFERENCE_MATMUL_H
 #define DML_TESTS_GRAPH_REFERENCE_MATMUL_H
 
+#include "ops/op_embedding_bag.h"
 #include "ops/op_matmul.h"
 
 /* The element of input i at (row, column) of the matrix that result element `at` is made of. */
@@ -36,6 +37,24 @@ static void reference_matmul(const dml_node *node, int rows, double *const *in, 
             sum += in[0][reference_matmul_place(node, 0, at, o->transpose_a, row, k)] *
                    in[1][reference_matmul_place(node, 1, at, o->transpose_b, k, column)];
         out[at] = sum * (o->scale != 0 ? (double)o->scale : 1);
+    }
+}
+
+static void reference_embedding_bag(const dml_node *node, int rows, double *const *in, double *out)
+{
+    const dml_embedding_bag_options *o = (const dml_embedding_bag_options *)node->attributes;
+    const dml_shape *indices = &node->input[0]->shape;
+    const size_t width = (size_t)node->input[1]->shape.dims[1],
+                 length = (size_t)indices->dims[indices->ndim - 1];
+    for (size_t at = 0; at < reference_count(node, rows); at++) {
+        const size_t first = at / width * length;
+        double sum = 0, count = 0;
+        for (size_t i = first; i < first + length; i++) {
+            if (in[0][i] < 0) continue;
+            count++;
+            sum += in[1][(size_t)in[0][i] * width + at % width] * (node->input[2] ? in[2][i] : 1);
+        }
+        out[at] = o->mode == DML_BAG_MEAN && count > 0 ? sum / count : sum;
     }
 }
 

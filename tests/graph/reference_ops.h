@@ -312,6 +312,7 @@ static const reference_row *reference_of(const char *op)
         { "rms_norm", reference_sample_norm, 2e-6, 5e-6 },
         { "group_norm", reference_sample_norm, 2e-6, 5e-6 },
         { "embedding", reference_embedding, 5e-7, 2e-6 },
+        { "embedding_bag", reference_embedding_bag, 1e-6, 3e-6 },
         { "matmul", reference_matmul, 1e-6, 3e-6 },
         { "dropout", reference_dropout, 5e-7, 2e-6 },
         { "reshape", reference_flatten, 5e-7, 2e-6 },
