@@ -80,6 +80,8 @@ DML__LOCAL void dml__gradient_changed(dml_program *program)
         if (program->slot[s].rows) program->slot[s].rows->all = true;
 }
 
+#define DML__ROWS_AHEAD 16 /* that are asked for: they are anywhere in memory */
+
 static void dml__clear_gradient_rows(dml_pool *pool, dml__gradient_rows *list, float *g)
 {
     const dml_shape *shape = &list->parameter->shape;
@@ -90,6 +92,8 @@ static void dml__clear_gradient_rows(dml_pool *pool, dml__gradient_rows *list, f
     }
     for (size_t i = 0; i < list->count && !list->all; i++) {
         const size_t row = (size_t)list->row[i];
+        if (i + DML__ROWS_AHEAD < list->count)
+            DML__PREFETCH(g + (size_t)list->row[i + DML__ROWS_AHEAD] * width);
         memset(g + row * width, 0, width * sizeof *g);
         list->met[row / 32] = 0; /* of all that are in the list */
     }

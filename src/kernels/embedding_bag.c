@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define DML__BAG_COLUMNS ((size_t)64) /* of all bags, that one task adds to the table */
+#define DML__BAG_AHEAD ((size_t)16)   /* places whose rows are asked for: they are anywhere in memory */
 
 typedef struct dml__bag_job {
     dml_isa isa;
@@ -34,11 +35,16 @@ static float dml__bag_part(const dml__bag_job *job, const int32_t *indices)
 DML__BODY void dml__bag_add_body(const dml__bag_job *at, size_t first, size_t last, size_t begin, size_t end)
 {
     const dml__bag_job job = *at;
+    const int32_t *end_of_indices = job.indices + last * job.length;
+    const uintptr_t table = (uintptr_t)(job.backward ? job.to : job.from) + begin * sizeof(float);
     for (size_t bag = first; bag < last; bag++) {
         const int32_t *indices = job.indices + bag * job.length;
         const float *weights = job.weights ? job.weights + bag * job.length : NULL;
         const float part = dml__bag_part(&job, indices);
         for (size_t i = 0; i < job.length; i++) {
+            if ((size_t)(end_of_indices - indices) - i > DML__BAG_AHEAD)
+                DML__PREFETCH((const void *)(table + (uintptr_t)indices[i + DML__BAG_AHEAD] * job.width *
+                                                         sizeof(float)));
             if (indices[i] < 0) continue;
             const size_t row = (size_t)indices[i] * job.width;
             const float scale = weights ? weights[i] : part;

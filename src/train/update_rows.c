@@ -8,7 +8,8 @@
 #include <string.h>
 
 #define DML__UPDATE_STRIP 256   /* elements of short rows that are updated together */
-#define DML__UPDATE_LONG_ROW 64 /* one by itself */
+#define DML__UPDATE_LONG_ROW 16 /* one by itself */
+#define DML__UPDATE_AHEAD 16    /* rows that are asked for: they are anywhere in memory */
 
 typedef struct dml__update_strip {
     size_t count, at[DML__UPDATE_STRIP]; /* elements of the parameter */
@@ -49,6 +50,15 @@ static void dml__update_long_row(const dml__rows_update *update, size_t begin, s
                    update->number);
 }
 
+static void dml__ask_for_row(const dml__rows_update *update, size_t row)
+{
+    const size_t at = row * update->width;
+    DML__PREFETCH(update->g + at);
+    DML__PREFETCH(update->w + at);
+    for (int s = 0; s < DML__UPDATE_STATES; s++)
+        if (update->state[s]) DML__PREFETCH(update->state[s] + at);
+}
+
 static void dml__update_rows_task(void *argument, int task, int worker)
 {
     const dml__rows_update *update = (const dml__rows_update *)argument;
@@ -60,6 +70,8 @@ static void dml__update_rows_task(void *argument, int task, int worker)
     for (size_t r = first; r < last; r++) {
         const size_t row = update->row ? (size_t)update->row[r] : r;
         size_t at = row * width;
+        if (update->row && r + DML__UPDATE_AHEAD < last)
+            dml__ask_for_row(update, (size_t)update->row[r + DML__UPDATE_AHEAD]);
         const size_t end = dml__minimum(at + width, update->end);
         if (dml__row_is_zero(update->g + at, width)) continue;
         if (at < update->begin) at = update->begin;
