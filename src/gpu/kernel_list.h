@@ -57,6 +57,9 @@
     X(embedding_backward, 256, 1)                                                                            \
     X(gather_forward, 256, 1)                                                                                \
     X(gather_backward, 256, 1)                                                                               \
+    X(embedding_bag_forward, 256, 1)                                                                         \
+    X(embedding_bag_backward, 256, 1)                                                                        \
+    X(embedding_bag_weights, 256, 1)                                                                         \
     X(dropout, 256, 1)                                                                                       \
     X(strided_pack, 256, 1)                                                                                  \
     X(strided_unpack, 256, 1)

@@ -20,6 +20,7 @@
 #include "gpu/sample_norm.cl"
 #include "gpu/embedding.cl"
 #include "gpu/gather.cl"
+#include "gpu/embedding_bag.cl"
 #include "gpu/dropout.cl"
 #include "gpu/strided.cl"
 

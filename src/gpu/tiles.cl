@@ -46,12 +46,15 @@
         BARRIER();                                                                                           \
     } while (0)
 
-/* C = alpha op(A) op(B) + beta C, row-major. Buffers a, b, c; ints m, n, k, trans_a, trans_b, lda, ldb, ldc;
-   floats alpha, beta; size{n, m}. */
+/* C = alpha op(A) op(B) + beta C, row-major, of one matrix or of all in up to four axes that they lie along,
+   outermost first, each operand's one after the other. An axis that C hasn't is summed over, one that A or B
+   hasn't repeats it. Buffers a, b, c; ints m, n, k, trans_a, trans_b, lda, ldb, ldc, 8 .. 11: the axes' sizes
+   (0: no more), 12: for each three bits, whether A, B and C have it; floats alpha, beta; size{n, m}, of
+   several matrices of C size{n, matrices * (m rounded up to TILE)}. */
 KERNEL(gemm)
 {
-    GLOBAL const float *a = BUFFER(0, const float);
-    GLOBAL const float *b = BUFFER(1, const float);
+    GLOBAL const float *first_a = BUFFER(0, const float);
+    GLOBAL const float *first_b = BUFFER(1, const float);
     GLOBAL float *c = BUFFER(2, float);
     const int m = INT(0), n = INT(1), depth = INT(2);
     const int trans_a = INT(3), trans_b = INT(4);
@@ -59,23 +62,60 @@ KERNEL(gemm)
     const WIDE b_column = trans_b ? INT(6) : 1, b_k = trans_b ? 1 : INT(6);
     const WIDE ldc = INT(7);
     const float alpha = REAL(0), beta = REAL(1);
-    const int row0 = GROUP_Y * TILE, column0 = GROUP_X * TILE;
+    const int row_tiles = (m + TILE - 1) / TILE, matrix = GROUP_Y / row_tiles;
+    const int row0 = GROUP_Y % row_tiles * TILE, column0 = GROUP_X * TILE;
+    int matrices = 1, terms = 1;
     TILES_BEGIN();
-    for (int k0 = 0; k0 < depth; k0 += TILE_K) {
-        for (int j = 0; j < SPAN; j++) {
-            const int ak = trans_a ? ACROSS_K_K(j) : ALONG_K_K, ai = trans_a ? ACROSS_K_ROW : ALONG_K_ROW(j);
-            const int bk = trans_b ? ALONG_K_K : ACROSS_K_K(j), bi = trans_b ? ALONG_K_ROW(j) : ACROSS_K_ROW;
-            const int row = row0 + ai, column = column0 + bi;
-            a_tile[ak][ai] = row < m && k0 + ak < depth ? a[row * a_row + (k0 + ak) * a_k] : 0.0f;
-            b_tile[bk][bi] = column < n && k0 + bk < depth ? b[column * b_column + (k0 + bk) * b_k] : 0.0f;
-        }
-        TILES_MULTIPLY();
+    for (int d = 0; d < 4 && INT(8 + d); d++) {
+        if (INT(12) >> 3 * d & 4)
+            matrices *= INT(8 + d);
+        else
+            terms *= INT(8 + d);
     }
-    for (int i = 0; i < SPAN; i++) {
+    for (int term = 0; term < terms && matrix < matrices; term++) {
+        GLOBAL const float *a = first_a;
+        GLOBAL const float *b = first_b;
+        WIDE a_step = (WIDE)m * depth, b_step = (WIDE)depth * n;
+        int of_matrix = matrix, of_term = term;
+        for (int d = 3; d >= 0; d--) {
+            const int size = INT(8 + d), has = INT(12) >> 3 * d;
+            int at = 0;
+            if (size == 0) continue;
+            if (has & 4) {
+                at = of_matrix % size;
+                of_matrix /= size;
+            } else {
+                at = of_term % size;
+                of_term /= size;
+            }
+            if (has & 1) {
+                a += at * a_step;
+                a_step *= size;
+            }
+            if (has & 2) {
+                b += at * b_step;
+                b_step *= size;
+            }
+        }
+        for (int k0 = 0; k0 < depth; k0 += TILE_K) {
+            for (int j = 0; j < SPAN; j++) {
+                const int ak = trans_a ? ACROSS_K_K(j) : ALONG_K_K,
+                          ai = trans_a ? ACROSS_K_ROW : ALONG_K_ROW(j);
+                const int bk = trans_b ? ALONG_K_K : ACROSS_K_K(j),
+                          bi = trans_b ? ALONG_K_ROW(j) : ACROSS_K_ROW;
+                const int row = row0 + ai, column = column0 + bi;
+                a_tile[ak][ai] = row < m && k0 + ak < depth ? a[row * a_row + (k0 + ak) * a_k] : 0.0f;
+                b_tile[bk][bi] =
+                    column < n && k0 + bk < depth ? b[column * b_column + (k0 + bk) * b_k] : 0.0f;
+            }
+            TILES_MULTIPLY();
+        }
+    }
+    for (int i = 0; i < SPAN && matrix < matrices; i++) {
         for (int j = 0; j < SPAN; j++) {
             const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
             if (row < m && column < n) {
-                GLOBAL float *to = c + row * ldc + column;
+                GLOBAL float *to = c + ((WIDE)matrix * m + row) * ldc + column;
                 *to = dml__with_beta(alpha * sum[i][j], beta, to);
             }
         }

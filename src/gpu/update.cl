@@ -1,8 +1,19 @@
 /* update.cl: one step of an optimizer, an item an element. The rules are in src/kernels/update.h, what their
-   floats are at the kernels of src/kernels/update.c. Buffers w, g, state vectors; ints n; launches give
-   size{n}. */
+   floats are at the kernels of src/kernels/update.c. Buffers w, g, state vectors; ints n, and of a sparse
+   parameter the length of its rows and where in one it begins; launches give size{n}. */
 #ifndef DML_GPU_UPDATE_CL
 #define DML_GPU_UPDATE_CL
+
+/* Whether element i is in a row, of `width` elements, whose gradient is zero throughout: of a sparse
+   parameter, which is updated from its row's element `column` on. 0: it isn't one. */
+HELPER int dml__is_absent(GLOBAL const float *g, unsigned i, int width, int column)
+{
+    if (width == 0) return 0;
+    GLOBAL const float *row = g + i - (i + (unsigned)column) % (unsigned)width;
+    for (int c = 0; c < width; c++)
+        if (row[c] != 0.0f) return 0;
+    return 1;
+}
 
 /* State v, which may be NULL. */
 KERNEL(sgd_update)
@@ -13,7 +24,7 @@ KERNEL(sgd_update)
     const unsigned n = (unsigned)INT(0);
     const float lr = REAL(0), momentum = REAL(1), weight_decay = REAL(2), nesterov = REAL(3);
     const unsigned i = ELEMENT;
-    if (i < n) {
+    if (i < n && !dml__is_absent(g, i, INT(1), INT(2))) {
         const float d = g[i] + weight_decay * w[i];
         float step = d;
         if (v) {
@@ -36,7 +47,7 @@ KERNEL(adam_update)
     const float size = REAL(0), epsilon = REAL(1), follow = REAL(2), keep = REAL(3), add = REAL(4),
                 decay = REAL(5), shrink = REAL(6);
     const unsigned i = ELEMENT;
-    if (i < n) {
+    if (i < n && !dml__is_absent(g, i, INT(1), INT(2))) {
         const float d = g[i] + decay * w[i];
         const float mean = m[i] + follow * (d - m[i]), square = keep * v[i] + add * d * d;
         m[i] = mean;
@@ -56,7 +67,7 @@ KERNEL(rmsprop_update)
     const float lr = REAL(0), epsilon = REAL(1), decay = REAL(2), keep = REAL(3), add = REAL(4),
                 momentum = REAL(5);
     const unsigned i = ELEMENT;
-    if (i < n) {
+    if (i < n && !dml__is_absent(g, i, INT(1), INT(2))) {
         const float d = g[i] + decay * w[i];
         const float square = keep * v[i] + add * d * d;
         float step = d / (SQRT(square) + epsilon);
@@ -78,7 +89,7 @@ KERNEL(adagrad_update)
     const unsigned n = (unsigned)INT(0);
     const float lr = REAL(0), epsilon = REAL(1), decay = REAL(2);
     const unsigned i = ELEMENT;
-    if (i < n) {
+    if (i < n && !dml__is_absent(g, i, INT(1), INT(2))) {
         const float d = g[i] + decay * w[i];
         const float sum = v[i] + d * d;
         v[i] = sum;

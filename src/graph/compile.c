@@ -5,6 +5,7 @@
 
 #include "base/logger.h"
 #include "base/memory.h"
+#include "graph/gradient_rows.h"
 #include "graph/node.h"
 #include "graph/op.h"
 #include "graph/plan.h"
@@ -22,6 +23,7 @@ static void dml__program_destroy_owned(dml__owned *owned)
     dml__buffer_destroy(context, program->arena);
     dml__buffer_destroy(context, program->g);
     dml_pool_destroy(program->own_pool);
+    dml__release_gradient_rows(program);
     dml__release(&context->memory, program->slot);
     dml__release(&context->memory, program->slot_of_node);
     dml__release(&context->memory, program->input);
@@ -51,6 +53,7 @@ static dml_status dml__limit_inputs(dml_program *program, const dml__slot *slot)
             input->ignored = slot->node->ignored;
         else if (input->ignored != slot->node->ignored)
             input->ignored = 0; /* which is in every range */
+        if (!input->limit || slot->node->lowest > input->lowest) input->lowest = slot->node->lowest;
         if (!input->limit || limit < input->limit) input->limit = limit;
         if (input->node->op != dml__input_op() && (input->node->below < 1 || input->node->below > limit))
             return dml__node_fail(slot->node, DML_ERROR_ARGUMENT,
@@ -491,7 +494,8 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     if (status == DML_OK && program->training) {
         dml__find_gradients(program);
         dml__order_gradients(program);
-        if (!program->slot[program->slots - 1].has_gradient)
+        status = dml__make_gradient_rows(program);
+        if (status == DML_OK && !program->slot[program->slots - 1].has_gradient)
             status = dml__node_fail(output, DML_ERROR_ARGUMENT,
                                     "it depends on no trained parameter: there is nothing to train");
     }

@@ -29,9 +29,11 @@ struct dml_node {
     int limit;        /* an op that indexes: the values of its i32 input must be in 0 .. limit - 1; 0: any */
     int ignored;      /* or this one, which stands for no index; 0: none */
     int below;        /* an op that makes i32: its values are in 0 .. below - 1 */
+    int lowest;       /* of these values, where it isn't 0: -1 is none */
     /* parameter: */
     dml_initializer init;
     bool used, frozen; /* by some op; gets no gradient */
+    bool sparse;       /* rows whose gradient is zero are left alone by updates */
     bool kept;         /* training passes change it: a running statistic, frozen for good */
     size_t place;      /* in the order of first use, in elements: what its initial values depend on */
     size_t offset;     /* in w and g, in elements; set when w is laid out */

@@ -45,6 +45,8 @@ typedef struct dml__run {
 /* No gradient flows to input i: it chooses, or weighs. */
 #define DML__NO_GRADIENT(i) (0x1000000u << (i))
 #define DML__CHOOSES_BY_FIRST DML__NO_GRADIENT(0)
+/* Of input 1 it reads, and gives a gradient to, the rows that input 0 numbers and no others. */
+#define DML__LOOKS_UP 0x10000u
 
 typedef struct dml__op {
     const char *name;

@@ -41,10 +41,11 @@ static dml_status dml__check_labels(const dml_node *input, const dml__slot *slot
     char or_ignored[32] = "";
     if (slot->ignored) snprintf(or_ignored, sizeof or_ignored, ", or %d", slot->ignored);
     for (size_t i = 0; i < each * (size_t)rows; i++)
-        if ((values[i] < 0 || values[i] >= slot->limit) && values[i] != slot->ignored)
+        if ((values[i] < slot->lowest || values[i] >= slot->limit) && values[i] != slot->ignored)
             return dml__fail(error, DML_ERROR_ARGUMENT,
-                             "input '%s': sample %d of the batch is %d, it must be in 0 .. %d%s", input->name,
-                             (int)(i / each), (int)values[i], slot->limit - 1, or_ignored);
+                             "input '%s': sample %d of the batch is %d, it must be in %d .. %d%s",
+                             input->name, (int)(i / each), (int)values[i], slot->lowest, slot->limit - 1,
+                             or_ignored);
     return DML_OK;
 }
 

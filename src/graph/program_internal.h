@@ -18,13 +18,14 @@ typedef struct dml__slot {
     bool begins_with_relu; /* an op that does the backward of its input, a relu */
     bool has_gradient;     /* a parameter lies behind it */
     bool reached, written; /* while compiling: by the output's gradient; as a gradient, by some op */
-    int limit, ignored;    /* input: values must be in 0 .. limit - 1 for the program's ops, or `ignored`;
-                              limit 0: any */
-    int given;             /* input: which of the program's */
-    unsigned accumulates;  /* bit i: in backward, another op wrote the gradient of input i before this one */
+    int limit, lowest, ignored; /* input: values must be in lowest .. limit - 1 for the program's ops, or
+                            `ignored`; limit 0: any */
+    int given;                  /* input: which of the program's */
+    unsigned accumulates; /* bit i: in backward, another op wrote the gradient of input i before this one */
     int value_at, gradient_at;     /* the blocks of the arena that hold them: another slot's where in place */
     size_t value, gradient, saved; /* bytes into the arena, of roots */
     size_t final_from;             /* after this node's backward, g[final_from ..] is final */
+    struct dml__gradient_rows *rows; /* sparse parameter: which of its gradient's may not be zero; or NULL */
 } dml__slot;
 
 /* How ops reach the other ranks that train with this one: values[i] becomes its sum over all. */

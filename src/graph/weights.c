@@ -192,6 +192,20 @@ DML_API dml_status dml_parameter_train(dml_node *parameter, bool trained)
     return DML_OK;
 }
 
+DML_API bool dml_parameter_sparse(const dml_node *parameter)
+{
+    return parameter && parameter->sparse;
+}
+
+DML_API dml_status dml_parameter_set_sparse(dml_node *parameter, bool sparse)
+{
+    if (!parameter) return DML_ERROR_ARGUMENT;
+    if (parameter->op != dml__parameter_op() || parameter->shape.ndim < 1)
+        return dml__node_fail(parameter, DML_ERROR_ARGUMENT, "only a parameter that has rows can be sparse");
+    parameter->sparse = sparse;
+    return DML_OK;
+}
+
 /* ---- values ---- */
 
 static dml_status dml__reach_parameter(dml_node *parameter, size_t count)

@@ -28,6 +28,20 @@ DML_API size_t dml_parameter_offset(const dml_node *parameter);
 DML_API bool dml_parameter_trained(const dml_node *parameter);
 DML_API dml_status dml_parameter_train(dml_node *parameter, bool trained);
 
+/* Says that a step reaches only some rows of a parameter (those of its first dimension): a table that is
+   looked up. An update then leaves the rows whose gradient is zero throughout as they are, with their state:
+   no momentum moves them and nothing decays them until they are met again. (So it is lazy, as PyTorch's
+   SparseAdam; without momentum and decay, sgd and adagrad do the same for any parameter.) lars and lamb,
+   which look at whole parameters, don't mind this.
+
+   What it saves: on a device that shares the host's memory, where dml_embedding and dml_embedding_bag alone
+   read the parameter, a step touches no row of it, of its gradient and of its state that isn't looked up. It
+   does when something needs all of the gradient (a strategy, DML_ADD, clip_norm, clip_value, a moving
+   average, dml_trainer_put), and on other devices, with the same result. DML_ERROR_ARGUMENT for a node that
+   is no parameter, or one without dimensions. To be said before the graph is compiled to train. */
+DML_API bool dml_parameter_sparse(const dml_node *parameter);
+DML_API dml_status dml_parameter_set_sparse(dml_node *parameter, bool sparse);
+
 /* Copies one parameter's values out or in. `count` is its number of elements, else DML_ERROR_SHAPE.
    DML_ERROR_STATE for one that no op uses, and for writing while programs predict on other threads. */
 DML_API dml_status dml_parameter_read(dml_node *parameter, float *to, size_t count);

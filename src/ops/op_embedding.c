@@ -3,6 +3,7 @@
 
 #include "ops/op_embedding.h"
 
+#include "graph/gradient_rows.h"
 #include "graph/node.h"
 #include "graph/op.h"
 #include "ops/table.h"
@@ -59,15 +60,15 @@ static dml_status dml__embedding_op_backward(const dml__run *run, const dml_node
     const dml_node *indices = node->input[0], *table = node->input[1];
     const size_t count = dml__count(run, indices), width = (size_t)table->shape.dims[1];
     if (!dml__wants_gradient(run, node, 1)) return DML_OK;
-    const float beta = dml__beta(run, node, 1); /* 0 or 1 */
     if (run->device->host_memory) {
-        dml_embedding_backward(run->pool, count, width, (const int32_t *)dml__host(dml__value(run, indices)),
-                               dml__host_gradient(run, node), (size_t)table->shape.dims[0], beta,
-                               dml__host_gradient(run, table));
+        const int32_t *at = (const int32_t *)dml__host(dml__value(run, indices));
+        dml__begin_gradient_rows(run, node, 1, count, at);
+        dml_embedding_backward(run->pool, count, width, at, dml__host_gradient(run, node),
+                               (size_t)table->shape.dims[0], 1.0f, dml__host_gradient(run, table));
         return DML_OK;
     }
     dml_status status = DML_OK;
-    if (beta == 0)
+    if (dml__beta(run, node, 1) == 0)
         status = run->device->backend->zero(run->device, dml__gradient(run, table),
                                             dml_shape_count(&table->shape) * sizeof(float));
     if (status != DML_OK) return status;
@@ -93,7 +94,7 @@ DML__LOCAL const dml__op *dml__embedding_op(void)
                                 dml__embedding_infer,
                                 dml__embedding_op_forward,
                                 dml__embedding_op_backward,
-                                DML__NEEDS_INPUT(0),
+                                DML__NEEDS_INPUT(0) | DML__LOOKS_UP,
                                 dml__embedding_saved_bytes,
                                 false,
                                 false,

@@ -24,6 +24,8 @@
     X(rms_norm)                                                                                              \
     X(group_norm)                                                                                            \
     X(embedding)                                                                                             \
+    X(embedding_bag)                                                                                         \
+    X(matmul)                                                                                                \
     X(dropout)                                                                                               \
     X(reshape)                                                                                               \
     X(permute)                                                                                               \

@@ -7,6 +7,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
 #include "train/optimizer_internal.h"
+#include "train/update_rows.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -335,6 +336,23 @@ static dml_status dml__prepare_whole(const dml_optimizer *o, const dml__update *
     return status == DML_OK ? dml__apply_trust(update, 1.0f, 0.0f, 0.0f) : status;
 }
 
+static void dml__update_rows_of(const dml__optimizer_row *row, const dml__update *update,
+                                float *const state[DML__MAX_STATES], const float *number)
+{
+    dml__rows_update rows;
+    rows.rule = row->rule;
+    rows.number = number;
+    rows.width = update->width;
+    rows.begin = update->begin;
+    rows.end = update->begin + update->n;
+    rows.row = update->row;
+    rows.count = update->rows;
+    rows.w = (float *)dml__host(update->w) - update->begin;
+    rows.g = (const float *)dml__host(update->g) - update->begin;
+    for (int s = 0; s < DML__MAX_STATES; s++) rows.state[s] = state[s] ? state[s] - update->begin : NULL;
+    dml__update_rows(update->pool, &rows);
+}
+
 DML__LOCAL dml_status dml__optimizer_step(const dml_optimizer *optimizer, const dml__update *update)
 {
     const dml__optimizer_row *row = dml__optimizer_row_of(optimizer->kind);
@@ -349,6 +367,10 @@ DML__LOCAL dml_status dml__optimizer_step(const dml_optimizer *optimizer, const 
     if (update->device->host_memory) {
         float *state[DML__MAX_STATES] = { NULL };
         for (int s = 0; s < states; s++) state[s] = (float *)dml__host(update->state[s]);
+        if (update->width) {
+            dml__update_rows_of(row, update, state, number);
+            return DML_OK;
+        }
         dml__update_by(row->rule, update->pool, update->n, (float *)dml__host(update->w),
                        (const float *)dml__host(update->g), state, number);
         return DML_OK;
@@ -358,6 +380,8 @@ DML__LOCAL dml_status dml__optimizer_step(const dml_optimizer *optimizer, const 
     launch.buffer[1] = update->g;
     for (int s = 0; s < states; s++) launch.buffer[2 + s] = update->state[s];
     launch.integer[0] = (int32_t)update->n;
+    launch.integer[1] = (int32_t)update->width;
+    launch.integer[2] = update->width ? (int32_t)(update->begin % update->width) : 0;
     memcpy(launch.real, number, sizeof number);
     return dml__submit(update->device, &launch);
 }

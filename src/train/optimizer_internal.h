@@ -19,8 +19,13 @@ typedef struct dml__update {
     dml_pool *pool;
     size_t n;
     dml_ref w, g, state[DML__MAX_STATES];
-    uint64_t step;       /* how many updates came before */
-    bool adapts;         /* a row with `whole`: by the norms; else its factor is 1 */
+    uint64_t step; /* how many updates came before */
+    bool adapts;   /* a row with `whole`: by the norms; else its factor is 1 */
+    /* Of a sparse parameter, whose rows with a gradient of zeros stay: */
+    size_t width;       /* its rows' length; 0: it isn't one */
+    size_t begin;       /* elements of it before the range */
+    const int32_t *row; /* (rows) those whose gradient may not be zero; NULL: any of its `rows` */
+    size_t rows;
     dml_ref norms_at[2]; /* where it leaves sums of squares, where the device has memory of its own */
 } dml__update;
 

@@ -4,6 +4,7 @@
 #include "train/trainer.h"
 
 #include "base/memory.h"
+#include "graph/gradient_rows.h"
 #include "graph/op.h"
 #include "graph/weights.h"
 #include "train/schedule_internal.h"
@@ -269,6 +270,7 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
     if (sync->begin && !pass.more) status = sync->begin(sync->state, trainer, pass.samples);
     if (status == DML_OK) status = dml__run_pass(trainer, &pass, inputs, loss);
     if (status == DML_OK && pass.combines && !pass.more) status = dml__finish_pass(trainer, &pass);
+    if (dml__sync_attached(sync)) dml__gradient_changed(trainer->program);
     if (status != DML_OK) {
         if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
         return status;
@@ -531,6 +533,7 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
     if (vector == DML_GRADIENTS) { /* the caller's own */
         trainer->spoiled = trainer->clipped = false;
         dml__gradient_written(trainer, begin, end);
+        dml__gradient_changed(trainer->program);
     }
     if (device->host_memory || begin == end) return DML_OK;
     const dml_ref to = dml__trainer_ref(trainer, vector, begin);

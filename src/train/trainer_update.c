@@ -3,6 +3,7 @@
 
 #include "train/trainer.h"
 
+#include "graph/gradient_rows.h"
 #include "graph/op.h"
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
@@ -21,6 +22,7 @@ DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, double factor)
     const dml_ref g = { trainer->vector[DML_GRADIENTS], 0 };
     dml_device *device = &trainer->context->device;
     if (factor == 1) return DML_OK;
+    if (!(factor - factor == 0)) dml__gradient_changed(trainer->program); /* of zeros it makes NaNs */
     if (device->host_memory) {
         dml_scale(trainer->context->pool, n, (float)factor, (float *)dml__host(g));
         return DML_OK;
@@ -222,6 +224,7 @@ DML__LOCAL dml_status dml__swap_average_in(dml_trainer *trainer)
     trainer->spoiled = true;
     trainer->held = 0;
     trainer->pending = false;
+    dml__gradient_changed(trainer->program);
     for (int i = 0; i < 3 && status == DML_OK; i++) /* g = w, w = average, average = g */
         status = device->backend->copy(device, dml__trainer_ref(trainer, ring[i], 0),
                                        dml__trainer_ref(trainer, ring[i + 1], 0), bytes);
@@ -231,8 +234,9 @@ DML__LOCAL dml_status dml__swap_average_in(dml_trainer *trainer)
 
 /* ---- ranges ---- */
 
-/* Elements [begin, end), of parameters with the scales of `group`. */
-static dml_status dml__update_run(dml_trainer *trainer, const dml_node *group, size_t begin, size_t end)
+/* Elements [begin, end), of parameters with the scales of `group`; of `sparse` if that isn't NULL. */
+static dml_status dml__update_run(dml_trainer *trainer, const dml_node *group, const dml_node *sparse,
+                                  size_t begin, size_t end)
 {
     dml_optimizer optimizer = trainer->optimizer;
     dml__update update;
@@ -252,28 +256,46 @@ static dml_status dml__update_run(dml_trainer *trainer, const dml_node *group, s
         update.norms_at[i].buffer = trainer->squares;
         update.norms_at[i].offset = (size_t)(i + 1) * DML__MOST_SQUARES * sizeof(float);
     }
+    if (sparse) {
+        const dml__gradient_rows *list = dml__gradient_rows_of(trainer->program, sparse);
+        const bool some = list && !list->all;
+        update.begin = begin - sparse->offset;
+        update.row = some ? list->row : NULL;
+        update.rows = some ? list->count : (size_t)sparse->shape.dims[0];
+        update.width = dml_shape_count(&sparse->shape) / (size_t)sparse->shape.dims[0];
+    }
     return dml__optimizer_step(&optimizer, &update);
 }
 
-/* Neighbours with the same scales in one pass. */
+/* Neighbours with the same scales in one pass, a sparse parameter in one of its own. */
 static dml_status dml__update_runs(dml_trainer *trainer, size_t begin, size_t end)
 {
+    if (trainer->row->whole) dml__gradient_changed(trainer->program);
     const dml_node *group = NULL, *p = trainer->program->graph->first_parameter;
     dml_status status = DML_OK;
     for (; p && status == DML_OK; p = p->next_parameter) {
-        if (p->frozen || p->offset >= end || p->offset + dml_shape_count(&p->shape) <= begin) continue;
+        const size_t behind = p->offset + dml_shape_count(&p->shape);
+        if (p->frozen || p->offset >= end || behind <= begin) continue;
+        if (p->sparse && !trainer->row->whole) {
+            if (group) status = dml__update_run(trainer, group, NULL, begin, p->offset);
+            if (group) begin = p->offset;
+            if (status == DML_OK) status = dml__update_run(trainer, p, p, begin, behind < end ? behind : end);
+            begin = behind;
+            group = NULL;
+            continue;
+        }
         if (!group) group = p;
         if (trainer->row->whole && p->offset > begin) {
-            status = dml__update_run(trainer, group, begin, p->offset);
+            status = dml__update_run(trainer, group, NULL, begin, p->offset);
             begin = p->offset;
             group = p;
         }
         if (p->lr_scale == group->lr_scale && p->decay_scale == group->decay_scale) continue;
-        status = dml__update_run(trainer, group, begin, p->offset);
+        status = dml__update_run(trainer, group, NULL, begin, p->offset);
         begin = p->offset;
         group = p;
     }
-    return group && status == DML_OK ? dml__update_run(trainer, group, begin, end) : status;
+    return group && status == DML_OK ? dml__update_run(trainer, group, NULL, begin, end) : status;
 }
 
 /* Whether [begin, end) cuts no parameter, where the optimizer looks at whole ones. */

@@ -12,7 +12,9 @@
 #include "ops/op_embedding.h"
 #include "ops/op_local2d.h"
 #include "ops/op_gather.h"
+#include "ops/op_embedding_bag.h"
 #include "ops/op_loss.h"
+#include "ops/op_matmul.h"
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
 #include "ops/op_reduce.h"
@@ -366,6 +368,9 @@ static void descriptions_and_flops(void)
     check_says(dml_rms_norm(r, &(dml_sample_norm_options){ .epsilon = 0.5f }), "epsilon 0.5", 4 * 3);
     check_says(dml_group_norm(x, 3, NULL), "3 groups, epsilon 1e-05", 7 * 8 * 7 * 3);
     check_says(dml_embedding(t, 5, 2), "", 0);
+    dml_node *words = dml_input(graph, "words", DML_I32, 4, 6);
+    check_says(dml_embedding_bag(words, NULL, 5, 2, NULL), "sum", 4 * 6 * 2);
+    check_says(dml_matmul(x, dml_swap_axes(x, -1, -2)), "", 2 * 8 * 7 * 3 * 7);
     check_says(dml_dropout(x, 0.25f), "p 0.25", 0);
     check_says(dml_reshape(x, dml_shape_of(7, -1)), "", 0);
     check_says(dml_permute(x, dml_shape_of(2, 0, 1)), "axes 2 0 1", 0);

@@ -11,7 +11,9 @@
 #include "ops/op_embedding.h"
 #include "ops/op_local2d.h"
 #include "ops/op_gather.h"
+#include "ops/op_embedding_bag.h"
 #include "ops/op_loss.h"
+#include "ops/op_matmul.h"
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
 #include "ops/op_reduce.h"
@@ -133,6 +135,119 @@ static dml_node *dense_of_parameters(dml_graph *g)
 {
     return dml_dense_with(row(g, 3), dml_dense_with(parameter(g, 2, 4, 2), parameter(g, 2, 3, 2), NULL),
                           NULL);
+}
+
+/* Matrices of each sample that depend on parameters, of a shape; all of one input. */
+static dml_node *matrices(dml_graph *g, dml_shape shape)
+{
+    dml_node *x = dml_graph_first(g);
+    while (x && (strcmp(dml_node_op(x), "input") != 0 || dml_node_dtype(x) != DML_F32)) x = dml_node_next(x);
+    if (!x) x = dml_input(g, NULL, DML_F32, 3);
+    return dml_reshape(dml_dense_with(x, parameter(g, 2, (int)dml_shape_count(&shape), 3), NULL), shape);
+}
+static dml_node *weights(dml_graph *g, dml_shape shape)
+{
+    return dml_parameter_shaped(g, NULL, dml_init_constant(0), shape);
+}
+static dml_node *matmul_of(dml_node *a, dml_node *b, bool transpose_a, bool transpose_b, float scale)
+{
+    return dml_matmul_with(a, b, &(dml_matmul_options){ transpose_a, transpose_b, scale });
+}
+static dml_node *matmul_samples(dml_graph *g)
+{
+    dml_node *plain = dml_matmul(matrices(g, dml_shape_of(3, 5)), matrices(g, dml_shape_of(5, 2)));
+    dml_node *a = matmul_of(matrices(g, dml_shape_of(4, 3)), matrices(g, dml_shape_of(4, 2)), true, false, 0);
+    dml_node *b = matmul_of(plain, matrices(g, dml_shape_of(2, 2)), false, true, 2);
+    dml_node *both =
+        matmul_of(matrices(g, dml_shape_of(1, 3)), matrices(g, dml_shape_of(2, 1)), true, true, -0.5f);
+    return dml_add(dml_add(plain, a), dml_add(b, both));
+}
+static dml_node *matmul_add_transposes(dml_graph *g, dml_shape a, dml_shape ta, dml_shape b, dml_shape tb,
+                                       bool left, bool right)
+{
+    dml_node *sum = NULL;
+    for (int t = 0; t < 4; t++) {
+        dml_node *x = left ? matrices(g, t & 1 ? ta : a) : weights(g, t & 1 ? ta : a);
+        dml_node *y = right ? matrices(g, t & 2 ? tb : b) : weights(g, t & 2 ? tb : b);
+        dml_node *product = matmul_of(x, y, t & 1, t & 2, t == 3 ? 0.25f : 0);
+        sum = sum ? dml_add(sum, product) : product;
+    }
+    return sum;
+}
+static dml_node *matmul_samples_by_weights(dml_graph *g)
+{
+    return matmul_add_transposes(g, dml_shape_of(3, 4), dml_shape_of(4, 3), dml_shape_of(4, 2),
+                                 dml_shape_of(2, 4), true, false);
+}
+static dml_node *matmul_weights_by_samples(dml_graph *g)
+{
+    return matmul_add_transposes(g, dml_shape_of(3, 4), dml_shape_of(4, 3), dml_shape_of(4, 2),
+                                 dml_shape_of(2, 4), false, true);
+}
+static dml_node *matmul_weights(dml_graph *g)
+{
+    dml_node *product = matmul_add_transposes(g, dml_shape_of(2, 3, 4), dml_shape_of(2, 4, 3),
+                                              dml_shape_of(4, 2), dml_shape_of(2, 4), false, false);
+    return dml_mul(product, matrices(g, dml_shape_of(2, 3, 2)));
+}
+static dml_node *matmul_heads(dml_graph *g)
+{
+    return matmul_add_transposes(g, dml_shape_of(2, 3, 2), dml_shape_of(2, 2, 3), dml_shape_of(2, 2, 5),
+                                 dml_shape_of(2, 5, 2), true, true);
+}
+static dml_node *matmul_heads_of_weights(dml_graph *g)
+{
+    return matmul_add_transposes(g, dml_shape_of(2, 3), dml_shape_of(3, 2), dml_shape_of(4, 3, 2),
+                                 dml_shape_of(4, 2, 3), true, false);
+}
+/* Both are repeated: a axis of one, an axis of the other, one that both have. */
+static dml_node *matmul_repeated(dml_graph *g)
+{
+    return matmul_add_transposes(g, dml_shape_of(3, 1, 2, 3), dml_shape_of(3, 1, 3, 2),
+                                 dml_shape_of(1, 2, 3, 1), dml_shape_of(3, 1, 1, 3), true, false);
+}
+static dml_node *matmul_itself(dml_graph *g)
+{
+    dml_node *x = matrices(g, dml_shape_of(3, 3)), *w = weights(g, dml_shape_of(3, 3));
+    return dml_matmul(matmul_of(x, x, false, true, 0), matmul_of(dml_matmul(w, w), w, true, false, 0));
+}
+static dml_node *matmul_wide(dml_graph *g)
+{
+    return dml_matmul(dml_matmul(dml_input(g, "x", DML_F32, 2, 70, 3), weights(g, dml_shape_of(3, 65))),
+                      weights(g, dml_shape_of(2, 65, 2)));
+}
+
+static dml_node *bag_of(dml_node *indices, dml_node *by, dml_node *table, dml_bag_mode mode)
+{
+    return dml_embedding_bag_with(indices, by, table, &(dml_embedding_bag_options){ .mode = mode });
+}
+static dml_node *bag_sum(dml_graph *g)
+{
+    return dml_dense(dml_embedding_bag(dml_input(g, "words", DML_I32, 5), NULL, 4, 3, NULL), 4);
+}
+static dml_node *bag_mean(dml_graph *g)
+{
+    return bag_of(dml_input(g, "words", DML_I32, 2, 3), NULL, weights(g, dml_shape_of(2, 70)), DML_BAG_MEAN);
+}
+static dml_node *bag_values(dml_graph *g)
+{
+    return dml_add(
+        dml_embedding_bag(dml_input(g, "index", DML_I32, 9), dml_input(g, "value", DML_F32, 9), 20, 1, NULL),
+        weights(g, dml_shape_of(1)));
+}
+static dml_node *bag_computed_weights(dml_graph *g)
+{
+    dml_node *words = dml_input(g, "words", DML_I32, 4), *table = dml_tanh(weights(g, dml_shape_of(6, 3)));
+    dml_node *by = matrices(g, dml_shape_of(4));
+    return dml_add(bag_of(words, by, table, DML_BAG_SUM), bag_of(words, dml_tanh(by), table, DML_BAG_SUM));
+}
+/* One table for bags and single words, whose indices then have no -1. */
+static dml_node *bag_shared(dml_graph *g)
+{
+    dml_node *table = weights(g, dml_shape_of(5, 4)), *words = dml_input(g, "words", DML_I32, 3);
+    dml_node *a = dml_flatten(dml_embedding_with(words, table)),
+             *b = bag_of(words, NULL, table, DML_BAG_MEAN);
+    return dml_add(dml_dense(a, 2), dml_dense(b, 2));
 }
 
 static dml_node *conv(dml_node *x, dml_conv2d_options options)
@@ -1027,34 +1142,33 @@ static dml_node *cross_entropy_target_twice(dml_graph *g)
         x = parameter(g, 2, 7, 9);                                                                           \
         return dml_mul(row(g, 3), dml_add(all, call));                                                       \
     }
-    REDUCE_CASES(sum, dml_sum(x, axes, keep))
-    REDUCE_CASES(mean, dml_mean(x, axes, keep))
-    REDUCE_CASES(max, dml_max(x, axes, keep))
-    REDUCE_CASES(min, dml_min(x, axes, keep))
-    REDUCE_CASES(norm, dml_norm(x, 2, axes, keep))
-    static dml_node *norm_of_sizes(dml_graph * g)
-    {
-        dml_node *x = image(g, 3, 4, 5);
-        return dml_add(dml_norm(x, 1, dml_shape_of(1, 2), true),
-                       dml_norm(x, INFINITY, dml_shape_of(0), true));
-    }
-    /* Many columns, and more elements than fit into a strip. */
-    static dml_node *sum_wide(dml_graph * g)
-    {
-        dml_node *x = dml_reshape(row(g, 1400), dml_shape_of(4, 350));
-        return dml_add(dml_norm(x, 2, dml_shape_of(0), false),
-                       dml_add(dml_max(x, dml_shape_of(0), false), dml_sum(x, dml_shape_of(0), false)));
-    }
-    /* Which must be in range by themselves. */
-    static dml_node *argmax_looked_up(dml_graph * g)
-    {
-        dml_node *x = image(g, 4, 3, 5);
-        dml_node *a = dml_embedding(dml_argmax(x, -1, false), 5, 2);
-        dml_node *b = dml_embedding(dml_argmax(x, 0, true), 6, 2),
-                 *c = dml_embedding(dml_argmin(x, 1, false), 3, 2);
-        return dml_add(dml_add(dml_slice(a, 1, 0, 1), dml_sum(b, dml_shape_of(0, 1), true)),
-                       dml_slice(c, 1, 0, 1));
-    }
+REDUCE_CASES(sum, dml_sum(x, axes, keep))
+REDUCE_CASES(mean, dml_mean(x, axes, keep))
+REDUCE_CASES(max, dml_max(x, axes, keep))
+REDUCE_CASES(min, dml_min(x, axes, keep))
+REDUCE_CASES(norm, dml_norm(x, 2, axes, keep))
+static dml_node *norm_of_sizes(dml_graph *g)
+{
+    dml_node *x = image(g, 3, 4, 5);
+    return dml_add(dml_norm(x, 1, dml_shape_of(1, 2), true), dml_norm(x, INFINITY, dml_shape_of(0), true));
+}
+/* Many columns, and more elements than fit into a strip. */
+static dml_node *sum_wide(dml_graph *g)
+{
+    dml_node *x = dml_reshape(row(g, 1400), dml_shape_of(4, 350));
+    return dml_add(dml_norm(x, 2, dml_shape_of(0), false),
+                   dml_add(dml_max(x, dml_shape_of(0), false), dml_sum(x, dml_shape_of(0), false)));
+}
+/* Which must be in range by themselves. */
+static dml_node *argmax_looked_up(dml_graph *g)
+{
+    dml_node *x = image(g, 4, 3, 5);
+    dml_node *a = dml_embedding(dml_argmax(x, -1, false), 5, 2);
+    dml_node *b = dml_embedding(dml_argmax(x, 0, true), 6, 2),
+             *c = dml_embedding(dml_argmin(x, 1, false), 3, 2);
+    return dml_add(dml_add(dml_slice(a, 1, 0, 1), dml_sum(b, dml_shape_of(0, 1), true)),
+                   dml_slice(c, 1, 0, 1));
+}
 
 #define SOFTMAX_CASES(name)                                                                                  \
     static dml_node *name##_row(dml_graph *g)                                                                \
@@ -1071,46 +1185,46 @@ static dml_node *cross_entropy_target_twice(dml_graph *g)
     {                                                                                                        \
         return dml_dense_with(row(g, 9), dml_##name(parameter(g, 2, 7, 9), -1), NULL);                       \
     }
-    SOFTMAX_CASES(softmax)
-    SOFTMAX_CASES(log_softmax)
+SOFTMAX_CASES(softmax)
+SOFTMAX_CASES(log_softmax)
 
-    /* Lists shorter and longer than the axis, in which some come twice. */
-    static dml_node *take_rows(dml_graph * g)
-    {
-        dml_node *x = image(g, 4, 3, 11);
-        dml_node *a = dml_take(x, dml_input(g, "a", DML_I32, 7), 0);
-        return dml_add(dml_slice(a, 0, 0, 4), dml_tanh(x));
-    }
-    static dml_node *take_last(dml_graph * g)
-    {
-        return dml_take(image(g, 2, 3, 5), dml_input(g, "a", DML_I32, 2, 4), -1);
-    }
-    static dml_node *take_one(dml_graph * g)
-    {
-        dml_node *x = image(g, 4, 3, 2), *i = dml_input(g, "i", DML_I32);
-        return dml_add(dml_take(x, i, 0), dml_take(dml_tanh(x), i, 0));
-    }
-    static dml_node *gather_last(dml_graph * g)
-    {
-        return dml_gather(row(g, 13), dml_input(g, "a", DML_I32, 20), -1);
-    }
-    static dml_node *gather_middle(dml_graph * g)
-    {
-        dml_node *x = image(g, 2, 5, 3);
-        return dml_add(dml_gather(x, dml_input(g, "a", DML_I32, 2, 5, 3), 1), x);
-    }
-    /* What is picked is the largest. */
-    static dml_node *gather_largest(dml_graph * g)
-    {
-        dml_node *x = image(g, 3, 4, 5), *p = parameter(g, 2, 6, 4);
-        dml_node *picked = dml_gather(x, dml_argmax(x, 0, true), 0);
-        return dml_add(picked, dml_sum(dml_gather(p, dml_argmax(p, -1, true), -1), dml_all_axes(), false));
-    }
+/* Lists shorter and longer than the axis, in which some come twice. */
+static dml_node *take_rows(dml_graph *g)
+{
+    dml_node *x = image(g, 4, 3, 11);
+    dml_node *a = dml_take(x, dml_input(g, "a", DML_I32, 7), 0);
+    return dml_add(dml_slice(a, 0, 0, 4), dml_tanh(x));
+}
+static dml_node *take_last(dml_graph *g)
+{
+    return dml_take(image(g, 2, 3, 5), dml_input(g, "a", DML_I32, 2, 4), -1);
+}
+static dml_node *take_one(dml_graph *g)
+{
+    dml_node *x = image(g, 4, 3, 2), *i = dml_input(g, "i", DML_I32);
+    return dml_add(dml_take(x, i, 0), dml_take(dml_tanh(x), i, 0));
+}
+static dml_node *gather_last(dml_graph *g)
+{
+    return dml_gather(row(g, 13), dml_input(g, "a", DML_I32, 20), -1);
+}
+static dml_node *gather_middle(dml_graph *g)
+{
+    dml_node *x = image(g, 2, 5, 3);
+    return dml_add(dml_gather(x, dml_input(g, "a", DML_I32, 2, 5, 3), 1), x);
+}
+/* What is picked is the largest. */
+static dml_node *gather_largest(dml_graph *g)
+{
+    dml_node *x = image(g, 3, 4, 5), *p = parameter(g, 2, 6, 4);
+    dml_node *picked = dml_gather(x, dml_argmax(x, 0, true), 0);
+    return dml_add(picked, dml_sum(dml_gather(p, dml_argmax(p, -1, true), -1), dml_all_axes(), false));
+}
 
-    typedef struct test_case {
-        const char *op;
-        model model;
-    } test_case;
+typedef struct test_case {
+    const char *op;
+    model model;
+} test_case;
 
 #define CASE(op, build, batch)                                                                               \
     {                                                                                                        \
@@ -1119,260 +1233,452 @@ static dml_node *cross_entropy_target_twice(dml_graph *g)
 #build, build, batch                                                                             \
         }                                                                                                    \
     }
-    static const test_case cases[] = {
-        CASE(add, add_rows, 5),
-        CASE(add, add_itself, 3),
-        CASE(add, add_input, 2),
-        CASE(add, add_losses, 5),
-        CASE(add, add_parameters, 3),
-        CASE(flatten, flatten_image, 3),
-        CASE(flatten, flatten_output, 2),
-        CASE(flatten, flatten_twice, 3),
-        CASE(flatten, flatten_parameter, 4),
-        CASE(dense, dense_small, 1),
-        CASE(dense, dense_odd, 5),
-        CASE(dense, dense_large, 9),
-        CASE(dense, dense_shared_weights, 7),
-        CASE(dense, dense_two_consumers, 4),
-        CASE(dense, dense_image, 3),
-        CASE(dense, dense_leading, 3),
-        CASE(dense, dense_of_parameters, 3),
-        CASE(conv2d, conv_default, 3),
-        CASE(conv2d, conv_padded_stride, 3),
-        CASE(conv2d, conv_uneven, 2),
-        CASE(conv2d, conv_dilated, 3),
-        CASE(conv2d, conv_groups, 3),
-        CASE(conv2d, conv_depthwise, 3),
-        CASE(conv2d, conv_whole_image, 5),
-        CASE(conv2d, conv_gaps, 2),
-        CASE(conv2d, conv_much_padding, 2),
-        CASE(conv2d, conv_two_consumers, 3),
-        CASE(conv2d, conv_padding_of_the_kernel, 2),
-        CASE(conv2d, conv_shared_weights, 2),
-        CASE(conv2d, conv_twice_on_one_image, 3),
-        CASE(conv2d, conv_computed_weights, 3),
-        CASE(conv2d, conv_sides, 2),
-        CASE(conv2d, conv_same, 3),
-        CASE(conv1d, conv1d_lines, 3),
-        CASE(conv1d, conv1d_causal, 3),
-        CASE(conv1d, conv1d_shared, 2),
-        CASE(conv_transpose2d, transpose_default, 3),
-        CASE(conv_transpose2d, transpose_strided, 2),
-        CASE(conv_transpose2d, transpose_groups, 2),
-        CASE(conv_transpose2d, transpose_sparse, 2),
-        CASE(conv_transpose2d, transpose_pointwise, 3),
-        CASE(conv_transpose1d, transpose1d_lines, 3),
-        CASE(conv_transpose1d, transpose1d_shared, 2),
-        CASE(local2d, local_default, 3),
-        CASE(local2d, local_strided, 2),
-        CASE(local2d, local_shared, 3),
-        CASE(max_pool2d, max_pool, 3),
-        CASE(max_pool2d, max_pool_overlapping, 2),
-        CASE(max_pool2d, max_pool_gaps, 2),
-        CASE(avg_pool2d, avg_pool, 3),
-        CASE(avg_pool2d, avg_pool_overlapping, 2),
-        CASE(avg_pool2d, avg_pool_two_consumers, 3),
-        CASE(avg_pool2d, avg_pool_global, 3),
-        CASE(max_pool2d, max_pool_rounded_up, 2),
-        CASE(max_pool2d, max_pool_same, 3),
-        CASE(max_pool2d, max_pool_global, 3),
-        CASE(avg_pool2d, avg_pool_counted, 2),
-        CASE(avg_pool2d, avg_pool_same, 2),
-        CASE(max_pool1d, max_pool1d_lines, 3),
-        CASE(max_pool1d, max_pool1d_global, 3),
-        CASE(avg_pool1d, avg_pool1d_lines, 2),
-        CASE(avg_pool1d, avg_pool1d_global, 2),
-        CASE(batch_norm, batch_norm_rows, 7),
-        CASE(batch_norm, batch_norm_image, 3),
-        CASE(batch_norm, batch_norm_frozen, 3),
-        CASE(batch_norm, batch_norm_input, 2),
-        CASE(batch_norm, batch_norm_chain, 3),
-        CASE(batch_norm, batch_norm_shared, 2),
-        CASE(layer_norm, layer_norm_rows, 3),
-        CASE(layer_norm, layer_norm_image, 3),
-        CASE(layer_norm, layer_norm_input, 2),
-        CASE(layer_norm, layer_norm_wide, 2),
-        CASE(layer_norm, layer_norm_shared, 4),
-        CASE(rms_norm, rms_norm_rows, 3),
-        CASE(rms_norm, rms_norm_image, 3),
-        CASE(group_norm, group_norm_image, 3),
-        CASE(group_norm, group_norm_instances, 3),
-        CASE(group_norm, group_norm_whole, 2),
-        CASE(group_norm, group_norm_row, 2),
-        CASE(group_norm, group_norm_parameters, 3),
-        CASE(embedding, embedding_words, 3),
-        CASE(embedding, embedding_one, 7),
-        CASE(embedding, embedding_shared, 3),
-        CASE(embedding, embedding_frozen, 2),
-        CASE(embedding, embedding_computed, 3),
-        CASE(dropout, dropout_row, 5),
-        CASE(dropout, dropout_image, 3),
-        CASE(dropout, dropout_nothing, 2),
-        CASE(dropout, dropout_parameter, 4),
-        CASE(reshape, reshape_image, 3),
-        CASE(reshape, reshape_parameter, 2),
-        CASE(permute, permute_image, 3),
-        CASE(permute, permute_five, 2),
-        CASE(permute, permute_back, 2),
-        CASE(permute, permute_parameter, 3),
-        CASE(slice, slice_last, 3),
-        CASE(slice, slice_overlapping, 2),
-        CASE(slice, slice_parameter, 2),
-        CASE(slice, slice_split, 4),
-        CASE(pad, pad_middle, 3),
-        CASE(pad, pad_both, 3),
-        CASE(concat, concat_channels, 3),
-        CASE(concat, concat_many, 2),
-        CASE(concat, concat_parameters, 2),
-        CASE(sum, sum_last, 5),
-        CASE(sum, sum_first, 3),
-        CASE(sum, sum_apart, 2),
-        CASE(sum, sum_all, 3),
-        CASE(mean, mean_last, 5),
-        CASE(mean, mean_first, 3),
-        CASE(mean, mean_apart, 2),
-        CASE(mean, mean_all, 3),
-        CASE(max, max_last, 5),
-        CASE(max, max_first, 3),
-        CASE(max, max_apart, 2),
-        CASE(max, max_all, 3),
-        CASE(min, min_last, 5),
-        CASE(min, min_first, 3),
-        CASE(min, min_apart, 2),
-        CASE(min, min_all, 3),
-        CASE(norm, norm_last, 5),
-        CASE(norm, norm_first, 3),
-        CASE(norm, norm_apart, 2),
-        CASE(norm, norm_all, 3),
-        CASE(norm, norm_of_sizes, 3),
-        CASE(sum, sum_wide, 2),
-        CASE(argmax, argmax_looked_up, 3),
-        CASE(softmax, softmax_row, 5),
-        CASE(softmax, softmax_middle, 3),
-        CASE(softmax, softmax_parameter, 2),
-        CASE(log_softmax, log_softmax_row, 5),
-        CASE(log_softmax, log_softmax_middle, 3),
-        CASE(log_softmax, log_softmax_parameter, 2),
-        CASE(take, take_rows, 3),
-        CASE(take, take_last, 2),
-        CASE(take, take_one, 5),
-        CASE(gather, gather_last, 4),
-        CASE(gather, gather_middle, 3),
-        CASE(gather, gather_largest, 3),
-        CASE(slice2d, slice_nothing, 2),
-        CASE(slice2d, slice_part, 3),
-        CASE(slice2d, slice_padded, 2),
-        CASE(slice2d, slice_input, 2),
-        CASE(slice2d, slice_shortcut, 3),
-        CASE(relu, relu_row, 5),
-        CASE(relu, relu_image, 2),
-        CASE(relu, relu_two_consumers, 4),
-        CASE(relu, relu_parameter, 2),
-        CASE(tanh, tanh_row, 5),
-        CASE(tanh, tanh_image, 2),
-        CASE(tanh, tanh_two_consumers, 4),
-        CASE(tanh, tanh_parameter, 2),
-        CASE(sigmoid, sigmoid_row, 5),
-        CASE(sigmoid, sigmoid_image, 2),
-        CASE(sigmoid, sigmoid_two_consumers, 4),
-        CASE(sigmoid, sigmoid_parameter, 2),
-        CASE(leaky_relu, leaky_relu_rows, 3),
-        CASE(leaky_relu, leaky_relu_of_a_parameter, 2),
-        CASE(elu, elu_rows, 3),
-        CASE(elu, elu_of_a_parameter, 2),
-        CASE(gelu, gelu_rows, 3),
-        CASE(gelu, gelu_of_a_parameter, 2),
-        CASE(gelu_tanh, gelu_tanh_rows, 3),
-        CASE(gelu_tanh, gelu_tanh_of_a_parameter, 2),
-        CASE(silu, silu_rows, 3),
-        CASE(silu, silu_of_a_parameter, 2),
-        CASE(softplus, softplus_rows, 3),
-        CASE(softplus, softplus_of_a_parameter, 2),
-        CASE(exp, exp_rows, 3),
-        CASE(exp, exp_of_a_parameter, 2),
-        CASE(abs, abs_rows, 3),
-        CASE(abs, abs_of_a_parameter, 2),
-        CASE(square, square_rows, 3),
-        CASE(square, square_of_a_parameter, 2),
-        CASE(clamp, clamp_rows, 3),
-        CASE(clamp, clamp_of_a_parameter, 2),
-        CASE(affine, affine_rows, 3),
-        CASE(affine, affine_of_a_parameter, 2),
-        CASE(log, log_rows, 3),
-        CASE(log, log_of_a_parameter, 2),
-        CASE(sqrt, sqrt_rows, 3),
-        CASE(sqrt, sqrt_of_a_parameter, 2),
-        CASE(pow, pow_rows, 3),
-        CASE(pow, pow_of_a_parameter, 2),
-        CASE(sub, sub_rows, 5),
-        CASE(sub, sub_itself, 3),
-        CASE(sub, sub_channels, 3),
-        CASE(sub, sub_lines, 3),
-        CASE(sub, sub_outer, 3),
-        CASE(sub, sub_scalar, 3),
-        CASE(mul, mul_rows, 5),
-        CASE(mul, mul_itself, 3),
-        CASE(mul, mul_channels, 3),
-        CASE(mul, mul_lines, 3),
-        CASE(mul, mul_outer, 3),
-        CASE(mul, mul_scalar, 3),
-        CASE(div, div_rows, 5),
-        CASE(div, div_itself, 3),
-        CASE(div, div_channels, 3),
-        CASE(div, div_lines, 3),
-        CASE(div, div_outer, 3),
-        CASE(div, div_scalar, 3),
-        CASE(maximum, maximum_rows, 5),
-        CASE(maximum, maximum_itself, 3),
-        CASE(maximum, maximum_channels, 3),
-        CASE(maximum, maximum_lines, 3),
-        CASE(maximum, maximum_outer, 3),
-        CASE(maximum, maximum_scalar, 3),
-        CASE(minimum, minimum_rows, 5),
-        CASE(minimum, minimum_itself, 3),
-        CASE(minimum, minimum_channels, 3),
-        CASE(minimum, minimum_lines, 3),
-        CASE(minimum, minimum_outer, 3),
-        CASE(minimum, minimum_scalar, 3),
-        CASE(add, add_channels, 3),
-        CASE(add, add_outer, 3),
-        CASE(add, add_positions, 3),
-        CASE(where, where_rows, 3),
-        CASE(where, where_repeated, 3),
-        CASE(where, where_itself, 3),
-        CASE(equal, equal_gates, 3),
-        CASE(not_equal, not_equal_gates, 3),
-        CASE(less, less_gates, 3),
-        CASE(less_equal, less_equal_gates, 3),
-        CASE(softmax_cross_entropy, cross_entropy, 17),
-        CASE(softmax_cross_entropy, cross_entropy_one_class, 3),
-        CASE(softmax_cross_entropy, cross_entropy_many_classes, 5),
-        CASE(softmax_cross_entropy, cross_entropy_large_logits, 5),
-        CASE(softmax_cross_entropy, cross_entropy_twice, 6),
-        CASE(softmax_cross_entropy, cross_entropy_shared_labels, 6),
-        CASE(squared_error, mse_of_both, 7),
-        CASE(squared_error, mse_images, 3),
-        CASE(squared_error, mse_of_itself, 5),
-        CASE(squared_error, mse_parameters, 2),
-        CASE(squared_error, mse_sum, 3),
-        CASE(squared_error, mse_weighted_samples, 5),
-        CASE(squared_error, mse_weighted_rows, 3),
-        CASE(squared_error, mse_weighted_elements, 3),
-        CASE(absolute_error, loss_absolute, 3),
-        CASE(huber, loss_huber, 3),
-        CASE(huber, loss_smooth_l1, 3),
-        CASE(binary_cross_entropy, loss_binary, 3),
-        CASE(hinge, loss_hinge, 5),
-        CASE(squared_hinge, loss_squared_hinge, 3),
-        CASE(kl_divergence, loss_kl, 3),
-        CASE(softmax_cross_entropy, cross_entropy_sequence, 5),
-        CASE(softmax_cross_entropy, cross_entropy_options, 7),
-        CASE(softmax_cross_entropy, cross_entropy_classes, 9),
-        CASE(softmax_cross_entropy, cross_entropy_targets, 5),
-        CASE(softmax_cross_entropy, cross_entropy_target_input, 3),
-        CASE(softmax_cross_entropy, cross_entropy_of_itself, 3),
-        CASE(softmax_cross_entropy, cross_entropy_target_twice, 3),
-    };
-    enum { CASES = sizeof cases / sizeof cases[0] };
+static const test_case cases[] = {
+    CASE(add, add_rows, 5),
+    CASE(add, add_itself, 3),
+    CASE(add, add_input, 2),
+    CASE(add, add_losses, 5),
+    CASE(add, add_parameters, 3),
+    CASE(flatten, flatten_image, 3),
+    CASE(flatten, flatten_output, 2),
+    CASE(flatten, flatten_twice, 3),
+    CASE(flatten, flatten_parameter, 4),
+    CASE(dense, dense_small, 1),
+    CASE(dense, dense_odd, 5),
+    CASE(dense, dense_large, 9),
+    CASE(dense, dense_shared_weights, 7),
+    CASE(dense, dense_two_consumers, 4),
+    CASE(dense, dense_image, 3),
+    CASE(dense, dense_leading, 3),
+    CASE(dense, dense_of_parameters, 3),
+    CASE(conv2d, conv_default, 3),
+    CASE(conv2d, conv_padded_stride, 3),
+    CASE(conv2d, conv_uneven, 2),
+    CASE(conv2d, conv_dilated, 3),
+    CASE(conv2d, conv_groups, 3),
+    CASE(conv2d, conv_depthwise, 3),
+    CASE(conv2d, conv_whole_image, 5),
+    CASE(conv2d, conv_gaps, 2),
+    CASE(conv2d, conv_much_padding, 2),
+    CASE(conv2d, conv_two_consumers, 3),
+    CASE(conv2d, conv_padding_of_the_kernel, 2),
+    CASE(conv2d, conv_shared_weights, 2),
+    CASE(conv2d, conv_twice_on_one_image, 3),
+    CASE(conv2d, conv_computed_weights, 3),
+    CASE(conv2d, conv_sides, 2),
+    CASE(conv2d, conv_same, 3),
+    CASE(conv1d, conv1d_lines, 3),
+    CASE(conv1d, conv1d_causal, 3),
+    CASE(conv1d, conv1d_shared, 2),
+    CASE(conv_transpose2d, transpose_default, 3),
+    CASE(conv_transpose2d, transpose_strided, 2),
+    CASE(conv_transpose2d, transpose_groups, 2),
+    CASE(conv_transpose2d, transpose_sparse, 2),
+    CASE(conv_transpose2d, transpose_pointwise, 3),
+    CASE(conv_transpose1d, transpose1d_lines, 3),
+    CASE(conv_transpose1d, transpose1d_shared, 2),
+    CASE(local2d, local_default, 3),
+    CASE(local2d, local_strided, 2),
+    CASE(local2d, local_shared, 3),
+    CASE(max_pool2d, max_pool, 3),
+    CASE(max_pool2d, max_pool_overlapping, 2),
+    CASE(max_pool2d, max_pool_gaps, 2),
+    CASE(avg_pool2d, avg_pool, 3),
+    CASE(avg_pool2d, avg_pool_overlapping, 2),
+    CASE(avg_pool2d, avg_pool_two_consumers, 3),
+    CASE(avg_pool2d, avg_pool_global, 3),
+    CASE(max_pool2d, max_pool_rounded_up, 2),
+    CASE(max_pool2d, max_pool_same, 3),
+    CASE(max_pool2d, max_pool_global, 3),
+    CASE(avg_pool2d, avg_pool_counted, 2),
+    CASE(avg_pool2d, avg_pool_same, 2),
+    CASE(max_pool1d, max_pool1d_lines, 3),
+    CASE(max_pool1d, max_pool1d_global, 3),
+    CASE(avg_pool1d, avg_pool1d_lines, 2),
+    CASE(avg_pool1d, avg_pool1d_global, 2),
+    CASE(batch_norm, batch_norm_rows, 7),
+    CASE(batch_norm, batch_norm_image, 3),
+    CASE(batch_norm, batch_norm_frozen, 3),
+    CASE(batch_norm, batch_norm_input, 2),
+    CASE(batch_norm, batch_norm_chain, 3),
+    CASE(batch_norm, batch_norm_shared, 2),
+    CASE(layer_norm, layer_norm_rows, 3),
+    CASE(layer_norm, layer_norm_image, 3),
+    CASE(layer_norm, layer_norm_input, 2),
+    CASE(layer_norm, layer_norm_wide, 2),
+    CASE(layer_norm, layer_norm_shared, 4),
+    CASE(rms_norm, rms_norm_rows, 3),
+    CASE(rms_norm, rms_norm_image, 3),
+    CASE(group_norm, group_norm_image, 3),
+    CASE(group_norm, group_norm_instances, 3),
+    CASE(group_norm, group_norm_whole, 2),
+    CASE(group_norm, group_norm_row, 2),
+    CASE(group_norm, group_norm_parameters, 3),
+    CASE(embedding, embedding_words, 3),
+    CASE(embedding, embedding_one, 7),
+    CASE(embedding, embedding_shared, 3),
+    CASE(embedding, embedding_frozen, 2),
+    CASE(embedding, embedding_computed, 3),
+    CASE(dropout, dropout_row, 5),
+    CASE(dropout, dropout_image, 3),
+    CASE(dropout, dropout_nothing, 2),
+    CASE(dropout, dropout_parameter, 4),
+    CASE(reshape, reshape_image, 3),
+    CASE(reshape, reshape_parameter, 2),
+    CASE(permute, permute_image, 3),
+    CASE(permute, permute_five, 2),
+    CASE(permute, permute_back, 2),
+    CASE(permute, permute_parameter, 3),
+    CASE(slice, slice_last, 3),
+    CASE(slice, slice_overlapping, 2),
+    CASE(slice, slice_parameter, 2),
+    CASE(slice, slice_split, 4),
+    CASE(pad, pad_middle, 3),
+    CASE(pad, pad_both, 3),
+    CASE(concat, concat_channels, 3),
+    CASE(concat, concat_many, 2),
+    CASE(concat, concat_parameters, 2),
+    CASE(sum, sum_last, 5),
+    CASE(sum, sum_first, 3),
+    CASE(sum, sum_apart, 2),
+    CASE(sum, sum_all, 3),
+    CASE(mean, mean_last, 5),
+    CASE(mean, mean_first, 3),
+    CASE(mean, mean_apart, 2),
+    CASE(mean, mean_all, 3),
+    CASE(max, max_last, 5),
+    CASE(max, max_first, 3),
+    CASE(max, max_apart, 2),
+    CASE(max, max_all, 3),
+    CASE(min, min_last, 5),
+    CASE(min, min_first, 3),
+    CASE(min, min_apart, 2),
+    CASE(min, min_all, 3),
+    CASE(norm, norm_last, 5),
+    CASE(norm, norm_first, 3),
+    CASE(norm, norm_apart, 2),
+    CASE(norm, norm_all, 3),
+    CASE(norm, norm_of_sizes, 3),
+    CASE(sum, sum_wide, 2),
+    CASE(argmax, argmax_looked_up, 3),
+    CASE(softmax, softmax_row, 5),
+    CASE(softmax, softmax_middle, 3),
+    CASE(softmax, softmax_parameter, 2),
+    CASE(log_softmax, log_softmax_row, 5),
+    CASE(log_softmax, log_softmax_middle, 3),
+    CASE(log_softmax, log_softmax_parameter, 2),
+    CASE(take, take_rows, 3),
+    CASE(take, take_last, 2),
+    CASE(take, take_one, 5),
+    CASE(gather, gather_last, 4),
+    CASE(gather, gather_middle, 3),
+    CASE(gather, gather_largest, 3),
+    CASE(slice2d, slice_nothing, 2),
+    CASE(slice2d, slice_part, 3),
+    CASE(slice2d, slice_padded, 2),
+    CASE(slice2d, slice_input, 2),
+    CASE(slice2d, slice_shortcut, 3),
+    CASE(relu, relu_row, 5),
+    CASE(relu, relu_image, 2),
+    CASE(relu, relu_two_consumers, 4),
+    CASE(relu, relu_parameter, 2),
+    CASE(tanh, tanh_row, 5),
+    CASE(tanh, tanh_image, 2),
+    CASE(tanh, tanh_two_consumers, 4),
+    CASE(tanh, tanh_parameter, 2),
+    CASE(sigmoid, sigmoid_row, 5),
+    CASE(sigmoid, sigmoid_image, 2),
+    CASE(sigmoid, sigmoid_two_consumers, 4),
+    CASE(sigmoid, sigmoid_parameter, 2),
+    CASE(leaky_relu, leaky_relu_rows, 3),
+    CASE(leaky_relu, leaky_relu_of_a_parameter, 2),
+    CASE(elu, elu_rows, 3),
+    CASE(elu, elu_of_a_parameter, 2),
+    CASE(gelu, gelu_rows, 3),
+    CASE(gelu, gelu_of_a_parameter, 2),
+    CASE(gelu_tanh, gelu_tanh_rows, 3),
+    CASE(gelu_tanh, gelu_tanh_of_a_parameter, 2),
+    CASE(silu, silu_rows, 3),
+    CASE(silu, silu_of_a_parameter, 2),
+    CASE(softplus, softplus_rows, 3),
+    CASE(softplus, softplus_of_a_parameter, 2),
+    CASE(exp, exp_rows, 3),
+    CASE(exp, exp_of_a_parameter, 2),
+    CASE(abs, abs_rows, 3),
+    CASE(abs, abs_of_a_parameter, 2),
+    CASE(square, square_rows, 3),
+    CASE(square, square_of_a_parameter, 2),
+    CASE(clamp, clamp_rows, 3),
+    CASE(clamp, clamp_of_a_parameter, 2),
+    CASE(affine, affine_rows, 3),
+    CASE(affine, affine_of_a_parameter, 2),
+    CASE(log, log_rows, 3),
+    CASE(log, log_of_a_parameter, 2),
+    CASE(sqrt, sqrt_rows, 3),
+    CASE(sqrt, sqrt_of_a_parameter, 2),
+    CASE(pow, pow_rows, 3),
+    CASE(pow, pow_of_a_parameter, 2),
+    CASE(sub, sub_rows, 5),
+    CASE(sub, sub_itself, 3),
+    CASE(sub, sub_channels, 3),
+    CASE(sub, sub_lines, 3),
+    CASE(sub, sub_outer, 3),
+    CASE(sub, sub_scalar, 3),
+    CASE(mul, mul_rows, 5),
+    CASE(mul, mul_itself, 3),
+    CASE(mul, mul_channels, 3),
+    CASE(mul, mul_lines, 3),
+    CASE(mul, mul_outer, 3),
+    CASE(mul, mul_scalar, 3),
+    CASE(div, div_rows, 5),
+    CASE(div, div_itself, 3),
+    CASE(div, div_channels, 3),
+    CASE(div, div_lines, 3),
+    CASE(div, div_outer, 3),
+    CASE(div, div_scalar, 3),
+    CASE(maximum, maximum_rows, 5),
+    CASE(maximum, maximum_itself, 3),
+    CASE(maximum, maximum_channels, 3),
+    CASE(maximum, maximum_lines, 3),
+    CASE(maximum, maximum_outer, 3),
+    CASE(maximum, maximum_scalar, 3),
+    CASE(minimum, minimum_rows, 5),
+    CASE(minimum, minimum_itself, 3),
+    CASE(minimum, minimum_channels, 3),
+    CASE(minimum, minimum_lines, 3),
+    CASE(minimum, minimum_outer, 3),
+    CASE(minimum, minimum_scalar, 3),
+    CASE(add, add_channels, 3),
+    CASE(add, add_outer, 3),
+    CASE(add, add_positions, 3),
+    CASE(where, where_rows, 3),
+    CASE(where, where_repeated, 3),
+    CASE(where, where_itself, 3),
+    CASE(equal, equal_gates, 3),
+    CASE(not_equal, not_equal_gates, 3),
+    CASE(less, less_gates, 3),
+    CASE(less_equal, less_equal_gates, 3),
+    CASE(softmax_cross_entropy, cross_entropy, 17),
+    CASE(softmax_cross_entropy, cross_entropy_one_class, 3),
+    CASE(softmax_cross_entropy, cross_entropy_many_classes, 5),
+    CASE(softmax_cross_entropy, cross_entropy_large_logits, 5),
+    CASE(softmax_cross_entropy, cross_entropy_twice, 6),
+    CASE(softmax_cross_entropy, cross_entropy_shared_labels, 6),
+    CASE(squared_error, mse_of_both, 7),
+    CASE(squared_error, mse_images, 3),
+    CASE(squared_error, mse_of_itself, 5),
+    CASE(squared_error, mse_parameters, 2),
+    CASE(squared_error, mse_sum, 3),
+    CASE(squared_error, mse_weighted_samples, 5),
+    CASE(squared_error, mse_weighted_rows, 3),
+    CASE(squared_error, mse_weighted_elements, 3),
+    CASE(absolute_error, loss_absolute, 3),
+    CASE(huber, loss_huber, 3),
+    CASE(huber, loss_smooth_l1, 3),
+    CASE(binary_cross_entropy, loss_binary, 3),
+    CASE(hinge, loss_hinge, 5),
+    CASE(squared_hinge, loss_squared_hinge, 3),
+    CASE(kl_divergence, loss_kl, 3),
+    CASE(softmax_cross_entropy, cross_entropy_sequence, 5),
+    CASE(softmax_cross_entropy, cross_entropy_options, 7),
+    CASE(softmax_cross_entropy, cross_entropy_classes, 9),
+    CASE(softmax_cross_entropy, cross_entropy_targets, 5),
+    CASE(softmax_cross_entropy, cross_entropy_target_input, 3),
+    CASE(softmax_cross_entropy, cross_entropy_of_itself, 3),
+    CASE(softmax_cross_entropy, cross_entropy_target_twice, 3),
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
+static const test_case cases[] = {
+    CASE(add, add_rows, 5),
+    CASE(add, add_itself, 3),
+    CASE(add, add_input, 2),
+    CASE(add, add_losses, 5),
+    CASE(add, add_parameters, 3),
+    CASE(flatten, flatten_image, 3),
+    CASE(flatten, flatten_output, 2),
+    CASE(flatten, flatten_twice, 3),
+    CASE(flatten, flatten_parameter, 4),
+    CASE(dense, dense_small, 1),
+    CASE(dense, dense_odd, 5),
+    CASE(dense, dense_large, 9),
+    CASE(dense, dense_shared_weights, 7),
+    CASE(dense, dense_two_consumers, 4),
+    CASE(dense, dense_image, 3),
+    CASE(dense, dense_leading, 3),
+    CASE(dense, dense_of_parameters, 3),
+    CASE(conv2d, conv_default, 3),
+    CASE(conv2d, conv_padded_stride, 3),
+    CASE(conv2d, conv_uneven, 2),
+    CASE(conv2d, conv_dilated, 3),
+    CASE(conv2d, conv_groups, 3),
+    CASE(conv2d, conv_depthwise, 3),
+    CASE(conv2d, conv_whole_image, 5),
+    CASE(conv2d, conv_gaps, 2),
+    CASE(conv2d, conv_much_padding, 2),
+    CASE(conv2d, conv_two_consumers, 3),
+    CASE(conv2d, conv_padding_of_the_kernel, 2),
+    CASE(conv2d, conv_shared_weights, 2),
+    CASE(conv2d, conv_twice_on_one_image, 3),
+    CASE(conv2d, conv_computed_weights, 3),
+    CASE(max_pool2d, max_pool, 3),
+    CASE(max_pool2d, max_pool_overlapping, 2),
+    CASE(max_pool2d, max_pool_gaps, 2),
+    CASE(avg_pool2d, avg_pool, 3),
+    CASE(avg_pool2d, avg_pool_overlapping, 2),
+    CASE(avg_pool2d, avg_pool_two_consumers, 3),
+    CASE(avg_pool2d, avg_pool_global, 3),
+    CASE(batch_norm, batch_norm_rows, 7),
+    CASE(batch_norm, batch_norm_image, 3),
+    CASE(batch_norm, batch_norm_frozen, 3),
+    CASE(batch_norm, batch_norm_input, 2),
+    CASE(batch_norm, batch_norm_chain, 3),
+    CASE(batch_norm, batch_norm_shared, 2),
+    CASE(layer_norm, layer_norm_rows, 3),
+    CASE(layer_norm, layer_norm_image, 3),
+    CASE(layer_norm, layer_norm_input, 2),
+    CASE(layer_norm, layer_norm_wide, 2),
+    CASE(layer_norm, layer_norm_shared, 4),
+    CASE(rms_norm, rms_norm_rows, 3),
+    CASE(rms_norm, rms_norm_image, 3),
+    CASE(group_norm, group_norm_image, 3),
+    CASE(group_norm, group_norm_instances, 3),
+    CASE(group_norm, group_norm_whole, 2),
+    CASE(group_norm, group_norm_row, 2),
+    CASE(group_norm, group_norm_parameters, 3),
+    CASE(embedding, embedding_words, 3),
+    CASE(embedding, embedding_one, 7),
+    CASE(embedding, embedding_shared, 3),
+    CASE(embedding, embedding_frozen, 2),
+    CASE(embedding, embedding_computed, 3),
+    CASE(dropout, dropout_row, 5),
+    CASE(dropout, dropout_image, 3),
+    CASE(dropout, dropout_nothing, 2),
+    CASE(dropout, dropout_parameter, 4),
+    CASE(reshape, reshape_image, 3),
+    CASE(reshape, reshape_parameter, 2),
+    CASE(permute, permute_image, 3),
+    CASE(permute, permute_five, 2),
+    CASE(permute, permute_back, 2),
+    CASE(permute, permute_parameter, 3),
+    CASE(slice, slice_last, 3),
+    CASE(slice, slice_overlapping, 2),
+    CASE(slice, slice_parameter, 2),
+    CASE(slice, slice_split, 4),
+    CASE(pad, pad_middle, 3),
+    CASE(pad, pad_both, 3),
+    CASE(concat, concat_channels, 3),
+    CASE(concat, concat_many, 2),
+    CASE(concat, concat_parameters, 2),
+    CASE(slice2d, slice_nothing, 2),
+    CASE(slice2d, slice_part, 3),
+    CASE(slice2d, slice_padded, 2),
+    CASE(slice2d, slice_input, 2),
+    CASE(slice2d, slice_shortcut, 3),
+    CASE(relu, relu_row, 5),
+    CASE(relu, relu_image, 2),
+    CASE(relu, relu_two_consumers, 4),
+    CASE(relu, relu_parameter, 2),
+    CASE(tanh, tanh_row, 5),
+    CASE(tanh, tanh_image, 2),
+    CASE(tanh, tanh_two_consumers, 4),
+    CASE(tanh, tanh_parameter, 2),
+    CASE(sigmoid, sigmoid_row, 5),
+    CASE(sigmoid, sigmoid_image, 2),
+    CASE(sigmoid, sigmoid_two_consumers, 4),
+    CASE(sigmoid, sigmoid_parameter, 2),
+    CASE(leaky_relu, leaky_relu_rows, 3),
+    CASE(leaky_relu, leaky_relu_of_a_parameter, 2),
+    CASE(elu, elu_rows, 3),
+    CASE(elu, elu_of_a_parameter, 2),
+    CASE(gelu, gelu_rows, 3),
+    CASE(gelu, gelu_of_a_parameter, 2),
+    CASE(gelu_tanh, gelu_tanh_rows, 3),
+    CASE(gelu_tanh, gelu_tanh_of_a_parameter, 2),
+    CASE(silu, silu_rows, 3),
+    CASE(silu, silu_of_a_parameter, 2),
+    CASE(softplus, softplus_rows, 3),
+    CASE(softplus, softplus_of_a_parameter, 2),
+    CASE(exp, exp_rows, 3),
+    CASE(exp, exp_of_a_parameter, 2),
+    CASE(abs, abs_rows, 3),
+    CASE(abs, abs_of_a_parameter, 2),
+    CASE(square, square_rows, 3),
+    CASE(square, square_of_a_parameter, 2),
+    CASE(clamp, clamp_rows, 3),
+    CASE(clamp, clamp_of_a_parameter, 2),
+    CASE(affine, affine_rows, 3),
+    CASE(affine, affine_of_a_parameter, 2),
+    CASE(log, log_rows, 3),
+    CASE(log, log_of_a_parameter, 2),
+    CASE(sqrt, sqrt_rows, 3),
+    CASE(sqrt, sqrt_of_a_parameter, 2),
+    CASE(pow, pow_rows, 3),
+    CASE(pow, pow_of_a_parameter, 2),
+    CASE(sub, sub_rows, 5),
+    CASE(sub, sub_itself, 3),
+    CASE(sub, sub_channels, 3),
+    CASE(sub, sub_lines, 3),
+    CASE(sub, sub_outer, 3),
+    CASE(sub, sub_scalar, 3),
+    CASE(mul, mul_rows, 5),
+    CASE(mul, mul_itself, 3),
+    CASE(mul, mul_channels, 3),
+    CASE(mul, mul_lines, 3),
+    CASE(mul, mul_outer, 3),
+    CASE(mul, mul_scalar, 3),
+    CASE(div, div_rows, 5),
+    CASE(div, div_itself, 3),
+    CASE(div, div_channels, 3),
+    CASE(div, div_lines, 3),
+    CASE(div, div_outer, 3),
+    CASE(div, div_scalar, 3),
+    CASE(maximum, maximum_rows, 5),
+    CASE(maximum, maximum_itself, 3),
+    CASE(maximum, maximum_channels, 3),
+    CASE(maximum, maximum_lines, 3),
+    CASE(maximum, maximum_outer, 3),
+    CASE(maximum, maximum_scalar, 3),
+    CASE(minimum, minimum_rows, 5),
+    CASE(minimum, minimum_itself, 3),
+    CASE(minimum, minimum_channels, 3),
+    CASE(minimum, minimum_lines, 3),
+    CASE(minimum, minimum_outer, 3),
+    CASE(minimum, minimum_scalar, 3),
+    CASE(add, add_channels, 3),
+    CASE(add, add_outer, 3),
+    CASE(add, add_positions, 3),
+    CASE(where, where_rows, 3),
+    CASE(where, where_repeated, 3),
+    CASE(where, where_itself, 3),
+    CASE(equal, equal_gates, 3),
+    CASE(not_equal, not_equal_gates, 3),
+    CASE(less, less_gates, 3),
+    CASE(less_equal, less_equal_gates, 3),
+    CASE(embedding_bag, bag_sum, 3),
+    CASE(embedding_bag, bag_mean, 7),
+    CASE(embedding_bag, bag_values, 5),
+    CASE(embedding_bag, bag_computed_weights, 3),
+    CASE(embedding_bag, bag_shared, 3),
+    CASE(matmul, matmul_samples, 3),
+    CASE(matmul, matmul_samples_by_weights, 3),
+    CASE(matmul, matmul_weights_by_samples, 3),
+    CASE(matmul, matmul_weights, 2),
+    CASE(matmul, matmul_heads, 3),
+    CASE(matmul, matmul_heads_of_weights, 3),
+    CASE(matmul, matmul_repeated, 3),
+    CASE(matmul, matmul_itself, 2),
+    CASE(matmul, matmul_wide, 2),
+    CASE(softmax_cross_entropy, cross_entropy, 17),
+    CASE(softmax_cross_entropy, cross_entropy_one_class, 3),
+    CASE(softmax_cross_entropy, cross_entropy_many_classes, 5),
+    CASE(softmax_cross_entropy, cross_entropy_large_logits, 5),
+    CASE(softmax_cross_entropy, cross_entropy_twice, 6),
+    CASE(softmax_cross_entropy, cross_entropy_shared_labels, 6),
+    CASE(mean_squared_error, mse_of_both, 7),
+    CASE(mean_squared_error, mse_images, 3),
+    CASE(mean_squared_error, mse_of_itself, 5),
+    CASE(mean_squared_error, mse_parameters, 2),
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
 
 #endif

@@ -285,8 +285,8 @@ static dml_node *make_matmul(maker *m, dml_node *x)
 static dml_node *make_bag(maker *m, dml_node *x)
 {
     dml_node *index = dml_input(m->graph, NULL, DML_I32, 2, 2);
-    dml_node *bag = dml_embedding_bag_with(index, below(m, 2) ? dml_input(m->graph, NULL, DML_F32, 2, 2) : NULL,
-                                           weight(m, 3, 2), NULL);
+    dml_node *bag = dml_embedding_bag_with(
+        index, below(m, 2) ? dml_input(m->graph, NULL, DML_F32, 2, 2) : NULL, weight(m, 3, 2), NULL);
     return dml_concat((dml_node *const[]){ dml_flatten(as_small(m, x)), dml_flatten(bag) }, 2, 0);
 }
 
@@ -374,34 +374,36 @@ static dml_node *target_of(maker *m, dml_node *x)
     X(pad, 1, dml_pad(as_small(m, x), 0, 1, below(m, 2)))                                                    \
     X(concat, 1, make_concat(m, x))                                                                          \
     X(slice2d, 1, make_slice2d(m, x))                                                                        \
-    X(conv1d, 1, make_conv1d(m, x)) \
-    X(conv_transpose2d, 1, make_conv_transpose(m, x, true)) \
-    X(conv_transpose1d, 1, make_conv_transpose(m, x, false)) \
-    X(local2d, 1, make_local2d(m, x)) \
-    X(max_pool1d, 1, make_pool1d(m, x, true)) \
-    X(avg_pool1d, 1, make_pool1d(m, x, false)) \
-    X(sum, 1, dml_sub(x, dml_sum(x, some_axes(m, x), true))) \
-    X(mean, 1, dml_sub(x, dml_mean(x, some_axes(m, x), true))) \
-    X(max, 1, dml_sub(x, dml_max(x, some_axes(m, x), true))) \
-    X(min, 1, dml_add(x, dml_min(x, some_axes(m, x), true))) \
-    X(norm, 1, dml_div(x, dml_affine(dml_norm(x, 1 + (float)below(m, 2), some_axes(m, x), true), 1, 1))) \
-    X(argmax, 1, make_argmax(m, x)) \
-    X(softmax, 1, dml_softmax(x, below(m, x->shape.ndim))) \
-    X(log_softmax, 1, dml_log_softmax(x, below(m, x->shape.ndim))) \
-    X(take, 1, dml_take(x, dml_input(m->graph, NULL, DML_I32, 2), 0)) \
-    X(gather, 1, make_gather(m, x)) \
-    X(matmul, 1, make_matmul(m, x)) \
-    X(embedding_bag, 1, make_bag(m, x)) \
-    X(attention, 1, make_attention(m, x)) \
-    X(rotary, 1, dml_rotary(heads_of(m, x), 2, NULL)) \
-    X(softmax_cross_entropy, 1, make_entropy(m, x)) \
-    X(mean_squared_error, 1, with_loss(x, dml_mean_squared_error(x, target_of(m, x)))) \
-    X(mean_absolute_error, 1, with_loss(x, dml_mean_absolute_error(x, target_of(m, x), NULL))) \
-    X(huber, 1, with_loss(x, dml_huber(x, target_of(m, x), NULL))) \
-    X(binary_cross_entropy, 1, with_loss(x, dml_binary_cross_entropy(x, dml_sigmoid(target_of(m, x)), NULL))) \
-    X(hinge, 1, with_loss(x, dml_hinge(x, target_of(m, x), NULL))) \
+    X(conv1d, 1, make_conv1d(m, x))                                                                          \
+    X(conv_transpose2d, 1, make_conv_transpose(m, x, true))                                                  \
+    X(conv_transpose1d, 1, make_conv_transpose(m, x, false))                                                 \
+    X(local2d, 1, make_local2d(m, x))                                                                        \
+    X(max_pool1d, 1, make_pool1d(m, x, true))                                                                \
+    X(avg_pool1d, 1, make_pool1d(m, x, false))                                                               \
+    X(sum, 1, dml_sub(x, dml_sum(x, some_axes(m, x), true)))                                                 \
+    X(mean, 1, dml_sub(x, dml_mean(x, some_axes(m, x), true)))                                               \
+    X(max, 1, dml_sub(x, dml_max(x, some_axes(m, x), true)))                                                 \
+    X(min, 1, dml_add(x, dml_min(x, some_axes(m, x), true)))                                                 \
+    X(norm, 1, dml_div(x, dml_affine(dml_norm(x, 1 + (float)below(m, 2), some_axes(m, x), true), 1, 1)))     \
+    X(argmax, 1, make_argmax(m, x))                                                                          \
+    X(softmax, 1, dml_softmax(x, below(m, x->shape.ndim)))                                                   \
+    X(log_softmax, 1, dml_log_softmax(x, below(m, x->shape.ndim)))                                           \
+    X(take, 1, dml_take(x, dml_input(m->graph, NULL, DML_I32, 2), 0))                                        \
+    X(gather, 1, make_gather(m, x))                                                                          \
+    X(matmul, 1, make_matmul(m, x))                                                                          \
+    X(embedding_bag, 1, make_bag(m, x))                                                                      \
+    X(attention, 1, make_attention(m, x))                                                                    \
+    X(rotary, 1, dml_rotary(heads_of(m, x), 2, NULL))                                                        \
+    X(softmax_cross_entropy, 1, make_entropy(m, x))                                                          \
+    X(mean_squared_error, 1, with_loss(x, dml_mean_squared_error(x, target_of(m, x))))                       \
+    X(mean_absolute_error, 1, with_loss(x, dml_mean_absolute_error(x, target_of(m, x), NULL)))               \
+    X(huber, 1, with_loss(x, dml_huber(x, target_of(m, x), NULL)))                                           \
+    X(binary_cross_entropy, 1,                                                                               \
+      with_loss(x, dml_binary_cross_entropy(x, dml_sigmoid(target_of(m, x)), NULL)))                         \
+    X(hinge, 1, with_loss(x, dml_hinge(x, target_of(m, x), NULL)))                                           \
     X(squared_hinge, 1, with_loss(x, dml_hinge(x, target_of(m, x), &(dml_loss_options){ .squared = true }))) \
-    X(kl_divergence, 1, with_loss(x, dml_kl_divergence(dml_log_softmax(x, -1), dml_softmax(target_of(m, x), -1), NULL)))
+    X(kl_divergence, 1,                                                                                      \
+      with_loss(x, dml_kl_divergence(dml_log_softmax(x, -1), dml_softmax(target_of(m, x), -1), NULL)))
 
 enum {
 #define MOVE_ENUM(op, which, made) MOVE_##op##_##which,

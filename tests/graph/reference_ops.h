@@ -203,6 +203,8 @@ static void reference_slice2d(const dml_node *node, int rows, double *const *in,
 
 #include "reference_loss.h"
 
+#include "reference_matmul.h"
+
 /* A row for each op. The tolerances are relative to the largest element of the tensor, a few units of f32's
    last place: sums of a few hundred products, and functions that the CPU approximates to within 1e-6. */
 typedef struct reference_row {
@@ -230,6 +232,8 @@ static const reference_row *reference_of(const char *op)
         { "rms_norm", reference_sample_norm, 2e-6, 5e-6 },
         { "group_norm", reference_sample_norm, 2e-6, 5e-6 },
         { "embedding", reference_embedding, 5e-7, 2e-6 },
+        { "embedding_bag", reference_embedding_bag, 1e-6, 3e-6 },
+        { "matmul", reference_matmul, 1e-6, 3e-6 },
         { "dropout", reference_dropout, 5e-7, 2e-6 },
         { "reshape", reference_flatten, 5e-7, 2e-6 },
         { "permute", reference_move, 5e-7, 2e-6 },

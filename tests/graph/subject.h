@@ -100,13 +100,15 @@ static void make_inputs(subject *s, const dml_program *program, int rows, refere
     for (int i = 0; i < dml_program_inputs(program); i++) {
         const dml_node *input = dml_program_input(program, i);
         const size_t n = reference_count(input, rows);
-        const int limit = program->slot[program->slot_of_node[input->index]].limit;
+        const dml__slot *slot = &program->slot[program->slot_of_node[input->index]];
+        const int lowest = slot->lowest, limit = slot->limit;
         CHECK(i < MAX_INPUTS);
         inputs[i] = malloc(n * sizeof(float));
         if (input->dtype == DML_F32) test_fill(&s->random, (float *)inputs[i], n);
         for (size_t k = 0; k < n; k++) {
             if (input->dtype == DML_I32)
-                ((int32_t *)inputs[i])[k] = (int32_t)(test_random(&s->random) % (unsigned)limit);
+                ((int32_t *)inputs[i])[k] =
+                    lowest + (int32_t)(test_random(&s->random) % (unsigned)(limit - lowest));
             r->value[input->index][k] =
                 input->dtype == DML_I32 ? ((int32_t *)inputs[i])[k] : ((float *)inputs[i])[k];
         }
