@@ -48,6 +48,10 @@
     X(embedding_forward, 256, 1)                                                                             \
     X(embedding_links, 256, 1)                                                                               \
     X(embedding_backward, 256, 1)                                                                            \
+    X(attention_forward, 64, 1)                                                                              \
+    X(attention_levels, 256, 1)                                                                              \
+    X(attention_backward, 64, 1)                                                                             \
+    X(rotary, 256, 1)                                                                                        \
     X(dropout, 256, 1)                                                                                       \
     X(strided_pack, 256, 1)                                                                                  \
     X(strided_unpack, 256, 1)

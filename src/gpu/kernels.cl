@@ -17,6 +17,7 @@
 #include "gpu/sample_norm.cl"
 #include "gpu/embedding.cl"
 #include "gpu/dropout.cl"
+#include "gpu/attention.cl"
 #include "gpu/strided.cl"
 
 #endif

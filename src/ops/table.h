@@ -18,6 +18,8 @@
     X(rms_norm)                                                                                              \
     X(group_norm)                                                                                            \
     X(embedding)                                                                                             \
+    X(attention)                                                                                             \
+    X(rotary)                                                                                                \
     X(dropout)                                                                                               \
     X(reshape)                                                                                               \
     X(permute)                                                                                               \
