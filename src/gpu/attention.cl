@@ -186,6 +186,7 @@ KERNEL(attention_backward)
     const int limit = of_keys ? queries : length, y_step = heads * width;
     const int end =
         inside && (!of_keys || row0 < length) ? dml__attention_end(row0 + TILE - 1, after, limit) : 0;
+    const int mixed_step = INT(12) == 0 ? INT(7) : INT(12) == 1 ? INT(6) : y_step;
     const float scale = REAL(0), beta = REAL(1);
     LOCAL float scores[TILE][TILE + TILE_PAD]; /* (columns, rows) */
     TILES_BEGIN();
@@ -197,39 +198,37 @@ KERNEL(attention_backward)
         const WIDE first = ((WIDE)sample * heads + head) * queries;
         GLOBAL const float *q = BUFFER(0, const float) + (WIDE)sample * queries * INT(6) + head * width;
         GLOBAL const float *dy = BUFFER(4, const float) + (WIDE)sample * queries * y_step + head * width;
+        GLOBAL const float *mixes = INT(12) == 0 ? k : INT(12) == 1 ? q : dy;
         for (int column0 = dml__attention_first(row0, before); column0 < end; column0 += TILE) {
-            if (of_keys)
-                ATTENTION_SCORES(k, INT(7), row0, length, q, INT(6), column0, queries);
-            else
-                ATTENTION_SCORES(q, INT(6), row0, queries, k, INT(7), column0, length);
-            for (int i = 0; i < SPAN; i++)
-                for (int j = 0; j < SPAN; j++) {
-                    const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
-                    const int t = of_keys ? column : row, s = of_keys ? row : column;
-                    const int seen = t < queries && dml__attention_sees(t, s, length, INT(9), INT(10));
-                    p[i][j] = seen ? EXP(scale * sum[i][j] - saved[first + t]) : 0.0f;
-                }
-            if (INT(12) < 2) {
-                if (of_keys)
-                    ATTENTION_SCORES(v, INT(8), row0, length, dy, y_step, column0, queries);
-                else
-                    ATTENTION_SCORES(dy, y_step, row0, queries, v, INT(8), column0, length);
+            /* The probabilities, and then the slopes of the scores: of queries and keys, and of dy and
+             * values. */
+            for (int slopes = 0; slopes < (INT(12) < 2 ? 2 : 1); slopes++) {
+                GLOBAL const float *by_query = slopes ? dy : q;
+                GLOBAL const float *by_key = slopes ? v : k;
+                GLOBAL const float *own = of_keys ? by_key : by_query;
+                GLOBAL const float *other = of_keys ? by_query : by_key;
+                const int query_step = slopes ? y_step : INT(6), key_step = slopes ? INT(8) : INT(7);
+                const int own_step = of_keys ? key_step : query_step;
+                const int other_step = of_keys ? query_step : key_step;
+                ATTENTION_SCORES(own, own_step, row0, of_keys ? length : queries, other, other_step, column0,
+                                 limit);
                 for (int i = 0; i < SPAN; i++)
                     for (int j = 0; j < SPAN; j++) {
-                        const int t = of_keys ? column0 + OWN_COLUMN(j) : row0 + OWN_ROW(i);
-                        const float level = t < queries ? saved[lines + first + t] : 0.0f;
-                        p[i][j] = p[i][j] == 0.0f ? 0.0f : scale * p[i][j] * (sum[i][j] - level);
+                        const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
+                        const int t = of_keys ? column : row, s = of_keys ? row : column;
+                        const int seen = t < queries && dml__attention_sees(t, s, length, INT(9), INT(10));
+                        if (!seen)
+                            p[i][j] = 0.0f;
+                        else if (!slopes)
+                            p[i][j] = EXP(scale * sum[i][j] - saved[first + t]);
+                        else
+                            p[i][j] *= scale * (sum[i][j] - saved[lines + first + t]);
                     }
             }
             for (int i = 0; i < SPAN; i++)
                 for (int j = 0; j < SPAN; j++) scores[OWN_COLUMN(j)][OWN_ROW(i)] = p[i][j];
             BARRIER();
-            if (INT(12) == 0)
-                ATTENTION_MIX(k, INT(7), column0, length);
-            else if (INT(12) == 1)
-                ATTENTION_MIX(q, INT(6), column0, queries);
-            else
-                ATTENTION_MIX(dy, y_step, column0, queries);
+            ATTENTION_MIX(mixes, mixed_step, column0, limit);
         }
     }
     const int step = INT(12) == 0 ? INT(6) : INT(12) == 1 ? INT(7) : INT(8);
