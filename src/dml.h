@@ -123,6 +123,7 @@
 #include "kernels/embedding.c"
 #include "kernels/dropout.c"
 #include "kernels/strided.c"
+#include "kernels/attention_pair.c"
 #include "kernels/attention.c"
 #include "kernels/rotary.c"
 #include "kernels/reduce.c"
