@@ -182,8 +182,9 @@ static void situation_case(const situation *in, float beta)
     float *old = kernel_array(d.nk, &state), *first = NULL;
     for (size_t i = 0; i < d.nk && beta == 0; i++) old[i] = NAN;
     for (size_t i = 0; i < d.ny; i++) d.y[i] = NAN;
-    for (int i = 0; i < KERNEL_POOLS; i++) { /* the small ones without scratch first */
+    for (int i = 0; i < KERNEL_POOLS; i++) { /* each without scratch, and then with it */
         dml_pool *pool = kernel_pools[i];
+        if (KERNEL_EMULATOR && i && i != 3) continue;
         for (int with = 0; with < (pool ? 2 : 1); with++) {
             float *y = kernel_copy(d.y, d.ny), *log_sums = kernel_copy(d.log_sums, d.nl);
             float *dx = kernel_copy(old, d.nk), *alone = kernel_copy(old, d.nk);
