@@ -60,6 +60,10 @@
     X(embedding_bag_forward, 256, 1)                                                                         \
     X(embedding_bag_backward, 256, 1)                                                                        \
     X(embedding_bag_weights, 256, 1)                                                                         \
+    X(attention_forward, 64, 1)                                                                              \
+    X(attention_levels, 256, 1)                                                                              \
+    X(attention_backward, 64, 1)                                                                             \
+    X(rotary, 256, 1)                                                                                        \
     X(dropout, 256, 1)                                                                                       \
     X(strided_pack, 256, 1)                                                                                  \
     X(strided_unpack, 256, 1)

@@ -22,6 +22,7 @@
 #include "gpu/gather.cl"
 #include "gpu/embedding_bag.cl"
 #include "gpu/dropout.cl"
+#include "gpu/attention.cl"
 #include "gpu/strided.cl"
 
 #endif

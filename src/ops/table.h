@@ -26,6 +26,8 @@
     X(embedding)                                                                                             \
     X(embedding_bag)                                                                                         \
     X(matmul)                                                                                                \
+    X(attention)                                                                                             \
+    X(rotary)                                                                                                \
     X(dropout)                                                                                               \
     X(reshape)                                                                                               \
     X(permute)                                                                                               \

@@ -5,6 +5,7 @@
 #include "graph/node.h"
 #include "ops/op_activation.h"
 #include "ops/op_arithmetic.h"
+#include "ops/op_attention.h"
 #include "ops/op_conv2d.h"
 #include "ops/op_conv_transpose2d.h"
 #include "ops/op_dense.h"
@@ -18,6 +19,7 @@
 #include "ops/op_norm.h"
 #include "ops/op_pool2d.h"
 #include "ops/op_reduce.h"
+#include "ops/op_rotary.h"
 #include "ops/op_sample_norm.h"
 #include "ops/op_shape.h"
 #include "ops/op_slice2d.h"
@@ -415,6 +417,12 @@ static void descriptions_and_flops(void)
                "3 filters, kernel 3, stride 1, padding 0, no bias", 9 * 2 * 2 * 3 * 3);
     dml_node *w = dml_parameter(graph, "w", dml_init_constant(0), 4, 3);
     check_says(dml_dense_with(r, w, NULL), "", 2 * 3 * 4);
+    dml_node *lines = dml_input(graph, "lines", DML_F32, 5, 12);
+    const dml_attention_options near = { .causal = true, .window = 2, .kv_heads = 1 }; /* 1 + 4 * 2 pairs */
+    check_says(dml_attention(lines, lines, lines, 3, NULL), "3 heads", 5 * 5 * 3 * (4 * 4 + 3));
+    check_says(dml_attention_packed(lines, 4, &near), "4 heads on 1, causal, window 2", 9 * 4 * (4 * 2 + 3));
+    check_says(dml_rotary(lines, 3, &(dml_rotary_options){ .rotated = 2, .base = 50, .interleaved = true }),
+               "2 of 3 heads, base 50, interleaved", 3 * 5 * 8);
     check_says(dml_relu(x), "", 8 * 7 * 3);
     check_says(dml_tanh(r), "", 3);
     check_says(dml_sigmoid(w), "", 12);

@@ -15,6 +15,7 @@
 
 #include "../kernels/formula_exact.h"
 #include "../test.h"
+#include "reference_attention.h"
 
 #define MAX_NODES 256
 
@@ -234,6 +235,8 @@ static const reference_row *reference_of(const char *op)
         { "embedding", reference_embedding, 5e-7, 2e-6 },
         { "embedding_bag", reference_embedding_bag, 1e-6, 3e-6 },
         { "matmul", reference_matmul, 1e-6, 3e-6 },
+        { "attention", reference_attention, 2e-6, 8e-6 },
+        { "rotary", reference_rotary, 1e-6, 3e-6 },
         { "dropout", reference_dropout, 5e-7, 2e-6 },
         { "reshape", reference_flatten, 5e-7, 2e-6 },
         { "permute", reference_move, 5e-7, 2e-6 },
