@@ -48,6 +48,9 @@
     X(embedding_forward, 256, 1)                                                                             \
     X(embedding_links, 256, 1)                                                                               \
     X(embedding_backward, 256, 1)                                                                            \
+    X(recurrent_copy, 256, 1)                                                                                \
+    X(recurrent_forward, 256, 1)                                                                             \
+    X(recurrent_backward, 256, 1)                                                                            \
     X(dropout, 256, 1)                                                                                       \
     X(strided_pack, 256, 1)                                                                                  \
     X(strided_unpack, 256, 1)

@@ -16,6 +16,7 @@
 #include "gpu/norm.cl"
 #include "gpu/sample_norm.cl"
 #include "gpu/embedding.cl"
+#include "gpu/recurrent.cl"
 #include "gpu/dropout.cl"
 #include "gpu/strided.cl"
 

@@ -18,6 +18,9 @@
     X(rms_norm)                                                                                              \
     X(group_norm)                                                                                            \
     X(embedding)                                                                                             \
+    X(rnn)                                                                                                   \
+    X(lstm)                                                                                                  \
+    X(gru)                                                                                                   \
     X(dropout)                                                                                               \
     X(reshape)                                                                                               \
     X(permute)                                                                                               \

@@ -15,6 +15,7 @@
 
 #include "../kernels/formula_exact.h"
 #include "../test.h"
+#include "reference_recurrent.h"
 
 #define MAX_NODES 64
 
@@ -310,6 +311,9 @@ static const reference_row *reference_of(const char *op)
         { "rms_norm", reference_sample_norm, 2e-6, 5e-6 },
         { "group_norm", reference_sample_norm, 2e-6, 5e-6 },
         { "embedding", reference_embedding, 5e-7, 2e-6 },
+        { "rnn", reference_recurrent, 2e-6, 5e-6 },
+        { "lstm", reference_recurrent, 2e-6, 5e-6 },
+        { "gru", reference_recurrent, 2e-6, 5e-6 },
         { "dropout", reference_dropout, 5e-7, 2e-6 },
         { "reshape", reference_flatten, 5e-7, 2e-6 },
         { "permute", reference_move, 5e-7, 2e-6 },
