@@ -379,7 +379,7 @@ static bool dml__is_empty(const dml_recurrent_shape *shape)
 DML_API size_t dml_recurrent_work(const dml_recurrent_shape *shape)
 {
     if (dml__is_empty(shape)) return 0;
-    const double units = shape->units, rows = (double)shape->batch * (shape->steps + 1);
+    const double units = shape->units, rows = (double)shape->batch * (shape->steps + 1.0);
     if (10 * rows * units + 5 * units * (units + 16) >= (double)(SIZE_MAX / 8)) return SIZE_MAX / 8;
     return dml__recurrent_lay_out(shape, true).floats;
 }
