@@ -770,6 +770,104 @@ DML_API void dml_embedding_backward(dml_pool *pool, size_t count, size_t width, 
 
 #endif
 
+/* ---- kernels/embedding_bag.h ---- */
+
+/* embedding_bag.h: sums of rows of a table, by number, on raw arrays. */
+#ifndef DML_KERNELS_EMBEDDING_BAG_H
+#define DML_KERNELS_EMBEDDING_BAG_H
+
+/* A bag is `length` places of `indices` (bags, length), each a row's number, 0 .. rows - 1, or -1 for none.
+   The row counts as much as `weights` (bags, length) says; where they are NULL once, or with `mean` by its
+   part of the bag's places that have one. table (rows, width); y and dy (bags, width). Added in the order of
+   the places; bitwise the same for any number of threads. */
+
+/* y = the sum of each bag's rows; zeros for an empty one. */
+DML_API void dml_embedding_bag_forward(dml_pool *pool, size_t bags, size_t length, size_t width, bool mean,
+                                       const int32_t *indices, const float *weights, const float *table,
+                                       float *y);
+
+/* Adds to dtable; no row that isn't in a bag is touched. */
+DML_API void dml_embedding_bag_backward(dml_pool *pool, size_t bags, size_t length, size_t width, bool mean,
+                                        const int32_t *indices, const float *weights, const float *dy,
+                                        float *dtable);
+
+/* dweights = beta dweights + for each place the product of its row and its bag's dy; 0 where it has none.
+   With beta = 0 dweights is not read. */
+DML_API void dml_embedding_bag_backward_weights(dml_pool *pool, size_t bags, size_t length, size_t width,
+                                                const int32_t *indices, const float *table, const float *dy,
+                                                float beta, float *dweights);
+
+#endif
+
+/* ---- kernels/recurrent.h ---- */
+
+/* recurrent.h: recurrent cells over whole sequences, on raw arrays. */
+#ifndef DML_KERNELS_RECURRENT_H
+#define DML_KERNELS_RECURRENT_H
+
+/* What a cell makes of its input x and of its state h (and c), where ih and hh are w_ih x + b_ih and
+   w_hh h + b_hh, cut into as many parts as it has gates, in this order:
+
+   tanh, relu   h = tanh(ih + hh), relu(ih + hh)
+   lstm         i, f, o = sigmoid(ih + hh), g = tanh(ih + hh), in the order i f g o;
+                c = f c + i g, h = o tanh(c)
+   gru          r, z = sigmoid(ih + hh), n = tanh(ih + r hh), in the order r z n; h = (1 - z) n + z h
+
+   Sources: Elman, "Finding structure in time", 1990; Hochreiter and Schmidhuber, "Long short-term memory",
+   1997, with the forget gate of Gers, Schmidhuber and Cummins, 2000; Cho et al., arXiv 1406.1078, with the
+   reset gate behind the product, as PyTorch and cuDNN have it. */
+typedef enum dml_cell { DML_CELL_TANH, DML_CELL_RELU, DML_CELL_LSTM, DML_CELL_GRU } dml_cell;
+
+typedef struct dml_recurrent_shape {
+    dml_cell cell;
+    bool reverse; /* from the last step to the first */
+    int batch, steps, inputs, units;
+} dml_recurrent_shape;
+
+/* The arrays of a pass; gates are 1, 4 for lstm, 3 for gru. Steps at and behind a sample's length leave its
+   state as it is, and their y is 0: in reverse a sample begins at its own last step. Their x must be finite.
+ */
+typedef struct dml_recurrent_arrays {
+    const float *x;           /* (batch, steps, inputs) */
+    const float *w_ih, *w_hh; /* (gates * units, inputs), (gates * units, units) */
+    const float *b_ih, *b_hh; /* (gates * units), or NULL both */
+    const float *h0, *c0;     /* (batch, units) with a step of `units`; with 0, (units), the same for all;
+                                 NULL: zeros */
+    size_t h0_step, c0_step;
+    const int32_t *lengths; /* (batch), in 0 .. steps; NULL: all are `steps` long */
+    float *y;               /* (batch, steps, units), from a sample to the next y_step; or NULL */
+    size_t y_step;
+    float *h_n, *c_n; /* (batch, units), the last states, from a sample to the next n_step; or NULL */
+    size_t n_step;
+    float *work; /* dml_recurrent_work floats, which forward leaves for backward */
+} dml_recurrent_arrays;
+
+/* Gradients; those of the outputs may be NULL for zeros, those that aren't wanted NULL. Each becomes itself
+   + beta x what is there; with beta = 0 it isn't read. */
+typedef struct dml_recurrent_gradients {
+    const float *dy, *dh_n, *dc_n; /* as y, h_n and c_n */
+    float *dx, *dw_ih, *dw_hh, *db_ih, *db_hh, *dh0, *dc0;
+    struct {
+        float x, w_ih, w_hh, b_ih, b_hh, h0, c0;
+    } beta;
+} dml_recurrent_gradients;
+
+/* Floats of `work`; SIZE_MAX / 8 for more than there are addresses. */
+DML_API size_t dml_recurrent_work(const dml_recurrent_shape *shape);
+
+/* batch x steps at most INT32_MAX, and steps x 4 x units too. Backward reads x, the weights, the lengths and
+   `work`, which it spends: once for each forward. Bitwise the same for any number of threads. */
+DML_API void dml_recurrent_forward(dml_pool *pool, const dml_recurrent_shape *shape,
+                                   const dml_recurrent_arrays *arrays);
+DML_API void dml_recurrent_backward(dml_pool *pool, const dml_recurrent_shape *shape,
+                                    const dml_recurrent_arrays *arrays,
+                                    const dml_recurrent_gradients *gradients);
+
+/* The scratch with which they are fastest. */
+DML_API dml_scratch dml_recurrent_scratch(const dml_recurrent_shape *shape, bool training);
+
+#endif
+
 /* ---- kernels/dropout.h ---- */
 
 /* dropout.h: leaving elements out at random, on raw arrays.
@@ -809,6 +907,79 @@ DML_API void dml_strided_pack(dml_pool *pool, const dml_strided *strided, const 
                               float *dense);
 DML_API void dml_strided_unpack(dml_pool *pool, const dml_strided *strided, const float *dense, float beta,
                                 float *part);
+
+#endif
+
+/* ---- kernels/attention.h ---- */
+
+/* attention.h: scaled dot-product attention on raw arrays, in tiles: no array of queries x keys is stored.
+   Sources: Vaswani et al., "Attention is all you need", NeurIPS 2017, section 3.2.1; Dao, "FlashAttention-2",
+   2023, section 3.1, for the tiles of both passes; Ainslie et al., "GQA", 2023, for kv_heads. */
+#ifndef DML_KERNELS_ATTENTION_H
+#define DML_KERNELS_ATTENTION_H
+
+typedef struct dml_attention_shape {
+    size_t samples, queries, keys;
+    size_t heads, kv_heads, width; /* kv_heads divides heads: so many heads share keys and values */
+    size_t q_step, k_step, v_step; /* floats from one query, key or value of a sample to the next */
+    bool causal;                   /* query t sees no key after t */
+    size_t window;                 /* query t sees only keys less than this far from t; 0: any */
+    float scale;                   /* of the products */
+} dml_attention_shape;
+
+/* For each sample and head
+
+       y = softmax(scale q k^T) v
+
+   over the keys that a query sees, 0 where it sees none. q is (samples, queries, q_step), of which
+   heads x width count; k and v are (samples, keys, k_step or v_step), kv_heads x width; all three may be
+   parts of one array. y is (samples, queries, heads, width). `lengths`, (samples) or NULL, hides each
+   sample's keys from that number on, which must be in 0 .. keys; what they hold is not read. `log_sums`,
+   (samples, heads, queries), gets the logarithm of the sum of exponentials. Bitwise the same for any number
+   of threads and any scratch. */
+DML_API void dml_attention_forward(dml_pool *pool, const dml_attention_shape *shape, const float *q,
+                                   const float *k, const float *v, const int32_t *lengths, float *log_sums,
+                                   float *y);
+
+/* The gradients of q, k and v, in this order, each laid out as what it is the gradient of: += beta x what is
+   there, which isn't read where beta is 0. One that is NULL isn't computed. They don't overlap. */
+typedef struct dml_attention_gradients {
+    float *of[3];
+    float beta[3];
+} dml_attention_gradients;
+
+DML_API void dml_attention_backward(dml_pool *pool, const dml_attention_shape *shape, const float *q,
+                                    const float *k, const float *v, const int32_t *lengths,
+                                    const float *log_sums, const float *y, const float *dy,
+                                    const dml_attention_gradients *gradients);
+
+/* What both use of the pool's scratch. */
+DML_API dml_scratch dml_attention_scratch(const dml_attention_shape *shape, bool backward);
+
+#endif
+
+/* ---- kernels/rotary.h ---- */
+
+/* rotary.h: numbers turned in pairs by angles that grow with their position. Source: Su et al., "RoFormer:
+   enhanced transformer with rotary position embedding", 2021. */
+#ifndef DML_KERNELS_ROTARY_H
+#define DML_KERNELS_ROTARY_H
+
+typedef struct dml_rotary_shape {
+    size_t rows, positions; /* row r has the angles of position r % positions */
+    size_t heads, width;    /* of a row: heads beside each other, of an even width */
+    size_t rotated;         /* so many heads, from the first on; the others stay as they are */
+    bool interleaved;       /* pairs are neighbours; else numbers half a head apart */
+} dml_rotary_shape;
+
+/* table (positions, 2, width / 2): for pair i of position p the cosine and, behind those, the sine of
+   (p + offset) base^(-2 i / width), computed in double. */
+DML_API void dml_rotary_table(size_t positions, size_t width, int offset, double base, float *table);
+
+/* y = the pairs (a, b) of x turned, (a cos - b sin, b cos + a sin), or back where `back` is set, + beta y.
+   x and y are (rows, heads, width); y may be x. */
+DML_API void dml_rotary_apply(dml_pool *pool, const dml_rotary_shape *shape, const float *table, bool back,
+                              const float *x, float beta, float *y);
 
 #endif
 
@@ -1387,6 +1558,20 @@ DML_API size_t dml_parameter_offset(const dml_node *parameter);
 DML_API bool dml_parameter_trained(const dml_node *parameter);
 DML_API dml_status dml_parameter_train(dml_node *parameter, bool trained);
 
+/* Says that a step reaches only some rows of a parameter (those of its first dimension): a table that is
+   looked up. An update then leaves the rows whose gradient is zero throughout as they are, with their state:
+   no momentum moves them and nothing decays them until they are met again. (So it is lazy, as PyTorch's
+   SparseAdam; without momentum and decay, sgd and adagrad do the same for any parameter.) lars and lamb,
+   which look at whole parameters, don't mind this.
+
+   What it saves: on a device that shares the host's memory, where dml_embedding and dml_embedding_bag alone
+   read the parameter, a step touches no row of it, of its gradient and of its state that isn't looked up. It
+   does when something needs all of the gradient (a strategy, DML_ADD, clip_norm, clip_value, a moving
+   average, dml_trainer_put), and on other devices, with the same result. DML_ERROR_ARGUMENT for a node that
+   is no parameter, or one without dimensions. To be said before the graph is compiled to train. */
+DML_API bool dml_parameter_sparse(const dml_node *parameter);
+DML_API dml_status dml_parameter_set_sparse(dml_node *parameter, bool sparse);
+
 /* Copies one parameter's values out or in. `count` is its number of elements, else DML_ERROR_SHAPE.
    DML_ERROR_STATE for one that no op uses, and for writing while programs predict on other threads. */
 DML_API dml_status dml_parameter_read(dml_node *parameter, float *to, size_t count);
@@ -1632,6 +1817,30 @@ DML_API dml_node *dml_dense(dml_node *x, int units);
 /* The same on parameters of the caller's: shared with another layer, begun in another way, frozen. w (units,
    in), bias (units) or NULL for none. */
 DML_API dml_node *dml_dense_with(dml_node *x, dml_node *w, dml_node *bias);
+
+#endif
+
+/* ---- ops/op_matmul.h ---- */
+
+/* op_matmul.h: products of matrices that are both computed, one or a batch of them. */
+#ifndef DML_OPS_OP_MATMUL_H
+#define DML_OPS_OP_MATMUL_H
+
+typedef struct dml_matmul_options {
+    bool transpose_a, transpose_b; /* the matrix is the transpose of what lies there */
+    float scale;                   /* of the products, such as 1 / sqrt(K); 0: 1 */
+} dml_matmul_options;
+
+/* a (..., M, K) x b (..., K, N) -> (..., M, N): the matrices are the last two dimensions, (..., K, M) and
+   (..., N, K) where they are transposed. The dimensions before them, counted from the last, are the same in
+   both, or 1 or missing in one, which is then repeated, as in NumPy; and where only one of a and b is of each
+   sample, the other is the same for all. What is repeated takes the sum of its gradients. DML_ERROR_SHAPE
+   where M, K and N or the dimensions before them don't fit; DML_ERROR_ARGUMENT for a scale that isn't finite.
+
+   Each element is summed in the order of K. A gradient of what is repeated is summed over its matrices in
+   their order. Several matrices that one is multiplied with are one product, where they lie in a row. */
+DML_API dml_node *dml_matmul(dml_node *a, dml_node *b);
+DML_API dml_node *dml_matmul_with(dml_node *a, dml_node *b, const dml_matmul_options *options);
 
 #endif
 
@@ -1935,6 +2144,90 @@ DML_API dml_node *dml_embedding_with(dml_node *indices, dml_node *table);
 
 #endif
 
+/* ---- ops/op_embedding_bag.h ---- */
+
+/* op_embedding_bag.h: sums of vectors looked up by number: sparse inputs of index and value. */
+#ifndef DML_OPS_OP_EMBEDDING_BAG_H
+#define DML_OPS_OP_EMBEDDING_BAG_H
+
+typedef enum dml_bag_mode { DML_BAG_SUM, DML_BAG_MEAN } dml_bag_mode;
+
+typedef struct dml_embedding_bag_options {
+    dml_bag_mode mode; /* mean: of the places that have an index, zeros where none has; without weights */
+    bool sparse;       /* of the layer's own table: dml_parameter_set_sparse (graph/weights.h) */
+} dml_embedding_bag_options;
+
+/* indices (..., L), an i32 input, or that under another shape: bags of up to L indices of 0 .. rows - 1, -1
+   in a place that has none -> (..., width): the sum or mean of those rows of a table, the parameter
+   "embedding_bag_1.weight" (rows, width), standard normal at first. `weights`, of the indices' shape or NULL,
+   says how much each row counts (a value of -1's place is ignored); their gradient is the product of the row
+   and the sum's. An index that is neither is found before anything is run (DML_ERROR_ARGUMENT). NULL options:
+   all defaults.
+
+   A linear model of 2^18 hashed features, 30 of which a sample has, with their values:
+
+       dml_node *index = dml_input(g, "index", DML_I32, 30), *value = dml_input(g, "value", DML_F32, 30);
+       dml_node *w = dml_parameter(g, "w", dml_init_constant(0), 1 << 18, 1);
+       dml_parameter_set_sparse(w, true);
+       dml_node *logit = dml_embedding_bag_with(index, value, w, NULL);
+
+   A step then reads and writes the rows that are there and no others. */
+DML_API dml_node *dml_embedding_bag(dml_node *indices, dml_node *weights, int rows, int width,
+                                    const dml_embedding_bag_options *options);
+
+/* The same on a table (rows, width) of the caller's. */
+DML_API dml_node *dml_embedding_bag_with(dml_node *indices, dml_node *weights, dml_node *table,
+                                         const dml_embedding_bag_options *options);
+
+#endif
+
+/* ---- ops/op_recurrent.h ---- */
+
+/* op_recurrent.h: recurrent layers over whole sequences: RNN, LSTM and GRU, with PyTorch's arithmetic, order
+   of gates and names of parameters. kernels/recurrent.h has the formulas and their sources. */
+#ifndef DML_OPS_OP_RECURRENT_H
+#define DML_OPS_OP_RECURRENT_H
+
+/* Zero: one layer from the first step to the last, with biases, beginning with zeros, that gives out all
+   steps. D is 2 for bidirectional layers, else 1. */
+typedef struct dml_recurrent_options {
+    int layers;         /* above each other; 0: 1 */
+    bool bidirectional; /* each layer also from the last step to the first; the outputs side by side */
+    bool reverse;       /* instead: from the last step to the first */
+    float dropout;      /* of what each layer but the last gives to the next (dml_dropout) */
+    bool no_bias;
+    bool relu;         /* of dml_rnn: relu for tanh */
+    bool last_only;    /* the last state of the last layer, (D hidden), instead of all steps */
+    dml_node *lengths; /* i32, one for each sample, 0 .. T: how many of its steps count; the others give 0 and
+                          leave the state, and a reverse direction begins at the last that counts. Their x
+                          must be finite. Another length is found before anything is run */
+    dml_node *h0,
+        *c0; /* initial states (layers D, hidden), or (hidden) for one of them; for each sample, or a
+                parameter, the same for all. Layer by layer, forward then reverse. c0: of dml_lstm */
+    dml_node **h_n, **c_n; /* where to leave the last states, nodes (layers D, hidden); NULL: not asked for */
+} dml_recurrent_options;
+
+/* Layers with parameters of their own: x (T, in), one sequence for each sample -> (T, D hidden). They are
+   called as PyTorch calls them, after the first node of the layer: "lstm_1.weight_ih_l0" (gates hidden, in),
+   "lstm_1.weight_hh_l0" (gates hidden, hidden), "lstm_1.bias_ih_l0" and "lstm_1.bias_hh_l0" (gates hidden),
+   "..._l0_reverse", "..._l1" and so on, uniform in +-1 / sqrt(hidden) at first. `options` may be NULL.
+   DML_ERROR_SHAPE for an input of another form or states that don't fit, DML_ERROR_ARGUMENT for options that
+   contradict each other. */
+DML_API dml_node *dml_rnn(dml_node *x, int hidden, const dml_recurrent_options *options);
+DML_API dml_node *dml_lstm(dml_node *x, int hidden, const dml_recurrent_options *options);
+DML_API dml_node *dml_gru(dml_node *x, int hidden, const dml_recurrent_options *options);
+
+/* One layer in one direction on parameters of the caller's, of those shapes; both biases or none. Options for
+   several layers are refused; no_bias isn't looked at. */
+DML_API dml_node *dml_rnn_with(dml_node *x, dml_node *w_ih, dml_node *w_hh, dml_node *b_ih, dml_node *b_hh,
+                               const dml_recurrent_options *options);
+DML_API dml_node *dml_lstm_with(dml_node *x, dml_node *w_ih, dml_node *w_hh, dml_node *b_ih, dml_node *b_hh,
+                                const dml_recurrent_options *options);
+DML_API dml_node *dml_gru_with(dml_node *x, dml_node *w_ih, dml_node *w_hh, dml_node *b_ih, dml_node *b_hh,
+                               const dml_recurrent_options *options);
+
+#endif
+
 /* ---- ops/op_dropout.h ---- */
 
 /* op_dropout.h: leaving activations out at random while training. */
@@ -1948,6 +2241,86 @@ DML_API dml_node *dml_embedding_with(dml_node *indices, dml_node *table);
    DML_ERROR_ARGUMENT for another p.
    Source: Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov, "Dropout", JMLR 2014. */
 DML_API dml_node *dml_dropout(dml_node *x, float p);
+
+#endif
+
+/* ---- ops/op_rotary.h ---- */
+
+/* op_rotary.h: positions, as turned pairs of numbers. */
+#ifndef DML_OPS_OP_ROTARY_H
+#define DML_OPS_OP_ROTARY_H
+
+typedef struct dml_rotary_options {
+    float base;       /* 0: 10000 */
+    int offset;       /* the position of the first row */
+    int rotated;      /* so many heads are turned, from the first on, the others stay as they are; 0: all */
+    bool interleaved; /* pairs are neighbours (0, 1), (2, 3), ..., as RoFormer has them; else pair i of a head
+                         of width D is (i, i + D / 2), as in GPT-NeoX and Llama */
+} dml_rotary_options;
+
+/* Turns each pair of numbers of each head by an angle that grows with the position: x (T, heads D) -> the
+   same, pair i of row t by (t + offset) base^(-2 i / D). Of queries and keys, whose products then depend on
+   the distance alone. Source: Su et al., "RoFormer: enhanced transformer with rotary position embedding",
+   2021. NULL options: all defaults. DML_ERROR_SHAPE when the last dimension isn't so many heads of an even
+   width. */
+DML_API dml_node *dml_rotary(dml_node *x, int heads, const dml_rotary_options *options);
+
+#endif
+
+/* ---- ops/op_attention.h ---- */
+
+/* op_attention.h: attention, and the layer around it. */
+#ifndef DML_OPS_OP_ATTENTION_H
+#define DML_OPS_OP_ATTENTION_H
+
+typedef struct dml_attention_options {
+    int kv_heads;      /* heads of keys and values, each shared by as many of the queries'; 0: heads */
+    bool causal;       /* query t sees keys 0 .. t */
+    int window;        /* query t sees only keys less than this far from t; 0: any */
+    float scale;       /* of the products of queries and keys; 0: 1 / sqrt(width of a head) */
+    dml_node *lengths; /* i32, one number a sample: so many keys, of 0 .. S, are there, the others are padding
+                          that is not seen; NULL: all */
+} dml_attention_options;
+
+/* Scaled dot-product attention of `heads` heads beside each other: q (T, heads D), k and v (S, kv_heads D) ->
+   (T, heads D), for each head softmax(scale q k^T) v over the keys that a query sees. A query that sees none
+   gets zeros. No T x S array is stored. Sources: Vaswani et al., "Attention is all you need", NeurIPS 2017;
+   Ainslie et al., "GQA", 2023; Dao, "FlashAttention-2", 2023. NULL options: all defaults. DML_ERROR_SHAPE
+   when the heads don't divide the last dimensions, or these don't fit together. */
+DML_API dml_node *dml_attention(dml_node *q, dml_node *k, dml_node *v, int heads,
+                                const dml_attention_options *options);
+
+/* The same of q, k and v beside each other in one tensor (T, (heads + 2 kv_heads) D), as one dense layer
+   makes them: they are read where they are. */
+DML_API dml_node *dml_attention_packed(dml_node *qkv, int heads, const dml_attention_options *options);
+
+typedef struct dml_multi_head_attention_options {
+    int kv_heads;      /* heads of keys and values; 0: heads */
+    bool causal;       /* position t sees positions 0 .. t */
+    int window;        /* position t sees only positions less than this far from t; 0: any */
+    bool no_bias;      /* of neither projection */
+    bool rotary;       /* queries and keys are turned by their positions: dml_rotary */
+    float rotary_base; /* 0: 10000 */
+    dml_node *lengths; /* as in dml_attention_options */
+    dml_node *memory;  /* (S, C), where keys and values come from: cross attention; NULL: from x */
+} dml_multi_head_attention_options;
+
+/* A layer with parameters of its own: x (T, C) -> (T, C), a dense layer to q, k and v, attention of `heads`
+   heads of width C / heads, and a dense layer after it. The parameters have PyTorch's names and first values:
+   "attention_1.in_proj_weight" (C + 2 kv_heads C / heads, C), of q, k and v, uniform as by Glorot, and
+   ".in_proj_bias", zero; "attention_1.out_proj.weight" (C, C), uniform within 1 / sqrt(C), and
+   ".out_proj.bias", zero. DML_ERROR_ARGUMENT when C can't be cut so. NULL options: all defaults. */
+DML_API dml_node *dml_multi_head_attention(dml_node *x, int heads,
+                                           const dml_multi_head_attention_options *options);
+
+/* The same on parameters of the caller's; the biases may be NULL. */
+DML_API dml_node *dml_multi_head_attention_with(dml_node *x, int heads, dml_node *in_weight,
+                                                dml_node *in_bias, dml_node *out_weight, dml_node *out_bias,
+                                                const dml_multi_head_attention_options *options);
+
+/* Positions that are learned: x (T, C) plus a parameter of that shape, normal with deviation 0.02 at first.
+ */
+DML_API dml_node *dml_learned_positions(dml_node *x);
 
 #endif
 
@@ -7785,6 +8158,7 @@ typedef struct dml__product {
     float *c;              /* (m, ldc), of which n columns count */
     ptrdiff_t ldc;
     const dml__microkernel *kernel; /* NULL: the one on f32 for dml_cpu_isa */
+    float *panels;                  /* B's, by dml__pack_ahead; NULL: it is packed where it has to be */
 } dml__product;
 
 /* False for an activation that there isn't. */
@@ -8362,6 +8736,15 @@ static inline ptrdiff_t dml__cut_columns(const dml__job *job, ptrdiff_t end, ptr
 /* With the worker's scratch if that is enough. */
 DML__LOCAL void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job, const dml__range *range);
 
+/* Packs all of B, of f32, into product.panels, for several products in turn that differ in A and C alone: the
+   job of each is planned with these panels. They take as many floats as dml__panel_floats says, on any
+   instruction set. */
+DML__LOCAL void dml__pack_ahead(const dml__job *job);
+static inline size_t dml__panel_floats(size_t n, size_t k)
+{
+    return (n + 15) / 16 * 16 * k;
+}
+
 /* Bytes of a worker's scratch with which that packs nothing twice. */
 DML__LOCAL size_t dml__range_scratch(const dml__job *job, const dml__range *range);
 
@@ -8421,7 +8804,7 @@ DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *
     job.isa = machine.isa;
     job.l2 = (ptrdiff_t)machine.caches.l2;
     job.kernel = product->kernel ? product->kernel : dml__microkernel_get(job.isa);
-    job.transposed = dml__is_better_transposed(product, job.kernel);
+    job.transposed = !product->panels && dml__is_better_transposed(product, job.kernel);
     if (job.transposed) {
         job.product.m = product->n;
         job.product.n = product->m;
@@ -8752,14 +9135,28 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
     }
 }
 
-static void dml__multiply_range(const dml__job *job, const dml__blocking *blocking, const dml__range *range)
+/* Where a block of k begins among panels that are packed ahead. */
+static inline float *dml__panels_of(const dml__job *job, ptrdiff_t k0)
+{
+    return job->product.panels + k0 * dml__panel_width(job, job->product.n);
+}
+
+static void dml__ready_b(const dml__job *job, dml__blocking *blocking, const dml__range *part)
+{
+    if (job->product.panels)
+        blocking->b = dml__panels_of(job, part->k0);
+    else
+        dml__pack_b(job, blocking, part);
+}
+
+static void dml__multiply_range(const dml__job *job, dml__blocking *blocking, const dml__range *range)
 {
     dml__range part;
     for (part.j0 = range->j0; part.j0 < range->j1; part.j0 = part.j1) {
         part.j1 = dml__cut_columns(job, part.j0 + blocking->nc, range->j1);
         for (part.k0 = range->k0; part.k0 < range->k1; part.k0 = part.k1) {
             part.k1 = dml__smaller(part.k0 + blocking->kc, range->k1);
-            dml__pack_b(job, blocking, &part);
+            dml__ready_b(job, blocking, &part);
             for (part.i0 = range->i0; part.i0 < range->i1; part.i0 = part.i1) {
                 part.i1 = dml__smaller(part.i0 + blocking->mc, range->i1);
                 if (blocking->pack_a) dml__pack_a(job, blocking, &part);
@@ -8827,10 +9224,10 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
     const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
     blocking.kc = dml__k_block(job, range->k1 - range->k0);
     blocking.pack_a = dml__packs_a(&job->product.a, columns);
-    blocking.pack_b = dml__packs_b(job, rows, blocking.kc);
+    blocking.pack_b = job->product.panels || dml__packs_b(job, rows, blocking.kc);
     blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
     blocking.nc = columns;
-    if (blocking.pack_b && columns > DML__PACK_COLUMNS)
+    if (blocking.pack_b && !job->product.panels && columns > DML__PACK_COLUMNS)
         blocking.nc =
             dml__round_up(dml__quotient_up(columns, dml__quotient_up(columns, DML__PACK_COLUMNS)), job->full);
     blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||
@@ -8854,6 +9251,7 @@ static ptrdiff_t dml__block_a_floats(const dml__job *job, const dml__blocking *b
 static ptrdiff_t dml__blocking_floats(const dml__job *job, const dml__blocking *blocking)
 {
     const ptrdiff_t columns = blocking->pack_b ? blocking->nc : dml__smaller(blocking->nc, job->full);
+    if (job->product.panels) return dml__block_a_floats(job, blocking);
     return dml__block_a_floats(job, blocking) +
            dml__filled_k(job, blocking->kc) * dml__panel_width(job, columns);
 }
@@ -8914,6 +9312,19 @@ DML__LOCAL void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job
         dml__multiply_within(job, &blocking, range, scratch, floats);
     else
         dml__multiply_on_stack(job, &blocking, range);
+}
+
+DML__LOCAL void dml__pack_ahead(const dml__job *job)
+{
+    const dml__product *product = &job->product;
+    const dml__range all = { 0, product->m, 0, product->n, 0, product->k };
+    dml__blocking blocking = dml__plan_blocking(job, &all);
+    dml__range part = all;
+    for (; part.k0 < all.k1; part.k0 = part.k1) {
+        part.k1 = dml__smaller(part.k0 + blocking.kc, all.k1);
+        blocking.b = dml__panels_of(job, part.k0);
+        dml__pack_b(job, &blocking, &part);
+    }
 }
 
 DML__LOCAL size_t dml__range_scratch(const dml__job *job, const dml__range *range)
@@ -14798,10 +15209,7 @@ DML_API void dml_group_norm_backward(dml_pool *pool, const dml_group_norm_shape 
 
 #include <string.h>
 
-#define DML__EMBEDDING_COLUMNS ((size_t)64) /* that one task adds up, of all rows */
-
 typedef struct dml__embedding_job {
-    dml_isa isa;
     size_t count, width, rows_per_task;
     const int32_t *indices;
     const float *from;
@@ -14822,45 +15230,171 @@ static void dml__embedding_forward_task(void *argument, int task, int worker)
 DML_API void dml_embedding_forward(dml_pool *pool, size_t count, size_t width, const int32_t *indices,
                                    const float *table, float *y)
 {
-    dml__embedding_job job = { DML_ISA_SCALAR, count, width, dml__items_per_task(width), indices, table, y };
+    dml__embedding_job job = { count, width, dml__items_per_task(width), indices, table, y };
     const size_t tasks = dml__divide_up(count, job.rows_per_task);
     if (width) dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__embedding_forward_task, &job);
 }
 
-/* Columns begin .. end - 1 of each row. */
-DML__BODY void dml__embedding_add_body(const dml__embedding_job *at, size_t begin, size_t end)
-{
-    const dml__embedding_job job = *at;
-    for (size_t i = 0; i < job.count; i++) {
-        const float *from = job.from + i * job.width;
-        float *to = job.to + (size_t)job.indices[i] * job.width;
-        size_t c = begin;
-        for (; c + DML__LANES <= end; c += DML__LANES)
-            DML__STORE(to + c, DML__LOAD(to + c) + DML__LOAD(from + c));
-        for (; c < end; c++) to[c] += from[c];
-    }
-}
-DML__PER_ISA(dml__embedding_add, (const dml__embedding_job *at, size_t begin, size_t end), (at, begin, end))
-
-static void dml__embedding_add_task(void *argument, int task, int worker)
-{
-    const dml__embedding_job *job = (const dml__embedding_job *)argument;
-    const size_t begin = (size_t)task * DML__EMBEDDING_COLUMNS;
-    (void)worker;
-    dml__embedding_add(job->isa, job, begin, dml__minimum(begin + DML__EMBEDDING_COLUMNS, job->width));
-}
-
-/* Whoever adds to a row adds all that comes to it, so the tasks are columns. */
 DML_API void dml_embedding_backward(dml_pool *pool, size_t count, size_t width, const int32_t *indices,
                                     const float *dy, size_t rows, float beta, float *dtable)
 {
-    dml__embedding_job job = { dml__pool_machine(pool).isa, count, width, 0, indices, dy, dtable };
     if (beta == 0)
         dml_fill(pool, rows * width, 0.0f, dtable);
     else if (beta != 1)
         dml_scale(pool, rows * width, beta, dtable);
-    const size_t tasks = dml__divide_up(width, DML__EMBEDDING_COLUMNS);
-    dml_pool_run(count * width > DML__BLOCK ? pool : NULL, (int)tasks, dml__embedding_add_task, &job);
+    dml_embedding_bag_backward(pool, count, 1, width, false, indices, NULL, dy, dtable);
+}
+
+#endif
+
+/* ---- kernels/embedding_bag.c ---- */
+
+#ifndef DML_KERNELS_EMBEDDING_BAG_C
+#define DML_KERNELS_EMBEDDING_BAG_C
+
+#include <string.h>
+
+#define DML__BAG_COLUMNS ((size_t)64) /* of all bags, that one task adds to the table */
+#define DML__BAG_AHEAD ((size_t)16)   /* places whose rows are asked for: they are anywhere in memory */
+
+typedef struct dml__bag_job {
+    dml_isa isa;
+    size_t bags, length, width, bags_per_task;
+    bool mean, backward;
+    float beta;
+    const int32_t *indices;
+    const float *weights; /* or NULL */
+    const float *from, *dy;
+    float *to;
+} dml__bag_job;
+
+static float dml__bag_part(const dml__bag_job *job, const int32_t *indices)
+{
+    size_t count = 0;
+    if (!job->mean || job->weights) return 1.0f;
+    for (size_t i = 0; i < job->length; i++) count += indices[i] >= 0;
+    return count ? 1.0f / (float)count : 0.0f;
+}
+
+/* Columns begin .. end - 1 of bags first .. last - 1: the table's rows to a bag's, or back. */
+DML__BODY void dml__bag_add_body(const dml__bag_job *at, size_t first, size_t last, size_t begin, size_t end)
+{
+    const dml__bag_job job = *at;
+    const int32_t *end_of_indices = job.indices + last * job.length;
+    const uintptr_t table = (uintptr_t)(job.backward ? job.to : job.from) + begin * sizeof(float);
+    for (size_t bag = first; bag < last; bag++) {
+        const int32_t *indices = job.indices + bag * job.length;
+        const float *weights = job.weights ? job.weights + bag * job.length : NULL;
+        const float part = dml__bag_part(&job, indices);
+        for (size_t i = 0; i < job.length; i++) {
+            if ((size_t)(end_of_indices - indices) - i > DML__BAG_AHEAD)
+                DML__PREFETCH((const void *)(table + (uintptr_t)indices[i + DML__BAG_AHEAD] * job.width *
+                                                         sizeof(float)));
+            if (indices[i] < 0) continue;
+            const size_t row = (size_t)indices[i] * job.width;
+            const float scale = weights ? weights[i] : part;
+            const float *from = job.from + (job.backward ? bag * job.width : row);
+            float *to = job.to + (job.backward ? row : bag * job.width);
+            size_t c = begin;
+            for (; c + DML__LANES <= end; c += DML__LANES)
+                DML__STORE(to + c, DML__LOAD(to + c) + scale * DML__LOAD(from + c));
+            for (; c < end; c++) to[c] += scale * from[c];
+        }
+    }
+}
+DML__PER_ISA(dml__bag_add, (const dml__bag_job *at, size_t first, size_t last, size_t begin, size_t end),
+             (at, first, last, begin, end))
+
+static void dml__bag_forward_task(void *argument, int task, int worker)
+{
+    const dml__bag_job *job = (const dml__bag_job *)argument;
+    const size_t begin = (size_t)task * job->bags_per_task;
+    const size_t end = dml__minimum(begin + job->bags_per_task, job->bags);
+    (void)worker;
+    memset(job->to + begin * job->width, 0, (end - begin) * job->width * sizeof(float));
+    dml__bag_add(job->isa, job, begin, end, 0, job->width);
+}
+
+/* Whoever adds to a row adds all that comes to it, so the tasks are columns. */
+static void dml__bag_backward_task(void *argument, int task, int worker)
+{
+    const dml__bag_job *job = (const dml__bag_job *)argument;
+    const size_t begin = (size_t)task * DML__BAG_COLUMNS;
+    (void)worker;
+    dml__bag_add(job->isa, job, 0, job->bags, begin, dml__minimum(begin + DML__BAG_COLUMNS, job->width));
+}
+
+static void dml__bag_weights_task(void *argument, int task, int worker)
+{
+    const dml__bag_job *job = (const dml__bag_job *)argument;
+    const size_t begin = (size_t)task * job->bags_per_task;
+    const size_t end = dml__minimum(begin + job->bags_per_task, job->bags);
+    (void)worker;
+    for (size_t i = begin * job->length; i < end * job->length; i++) {
+        const float *dy = job->dy + i / job->length * job->width;
+        const float kept = job->beta != 0.0f ? job->beta * job->to[i] : 0.0f;
+        const int32_t row = job->indices[i];
+        job->to[i] = kept;
+        if (row >= 0) job->to[i] += dml_dot(NULL, job->width, job->from + (size_t)row * job->width, dy);
+    }
+}
+
+static dml__bag_job dml__bag_job_of(dml_pool *pool, size_t bags, size_t length, size_t width,
+                                    const int32_t *indices)
+{
+    dml__bag_job job;
+    memset(&job, 0, sizeof job);
+    job.isa = dml__pool_machine(pool).isa;
+    job.bags = bags;
+    job.length = length;
+    job.width = width;
+    job.bags_per_task = dml__items_per_task(length < DML__BLOCK ? length * width : DML__BLOCK);
+    job.indices = indices;
+    return job;
+}
+
+static void dml__run_bags(dml_pool *pool, dml_pool_task task, dml__bag_job *job)
+{
+    const size_t tasks = dml__divide_up(job->bags, job->bags_per_task);
+    dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, task, job);
+}
+
+DML_API void dml_embedding_bag_forward(dml_pool *pool, size_t bags, size_t length, size_t width, bool mean,
+                                       const int32_t *indices, const float *weights, const float *table,
+                                       float *y)
+{
+    dml__bag_job job = dml__bag_job_of(pool, bags, length, width, indices);
+    job.mean = mean;
+    job.weights = weights;
+    job.from = table;
+    job.to = y;
+    dml__run_bags(pool, dml__bag_forward_task, &job);
+}
+
+DML_API void dml_embedding_bag_backward(dml_pool *pool, size_t bags, size_t length, size_t width, bool mean,
+                                        const int32_t *indices, const float *weights, const float *dy,
+                                        float *dtable)
+{
+    dml__bag_job job = dml__bag_job_of(pool, bags, length, width, indices);
+    const size_t tasks = dml__divide_up(width, DML__BAG_COLUMNS);
+    job.backward = true;
+    job.mean = mean;
+    job.weights = weights;
+    job.from = dy;
+    job.to = dtable;
+    dml_pool_run(bags * length * width > DML__BLOCK ? pool : NULL, (int)tasks, dml__bag_backward_task, &job);
+}
+
+DML_API void dml_embedding_bag_backward_weights(dml_pool *pool, size_t bags, size_t length, size_t width,
+                                                const int32_t *indices, const float *table, const float *dy,
+                                                float beta, float *dweights)
+{
+    dml__bag_job job = dml__bag_job_of(pool, bags, length, width, indices);
+    job.beta = beta;
+    job.from = table;
+    job.dy = dy;
+    job.to = dweights;
+    dml__run_bags(pool, dml__bag_weights_task, &job);
 }
 
 #endif
@@ -15018,6 +15552,1072 @@ DML_API void dml_strided_unpack(dml_pool *pool, const dml_strided *strided, cons
                                 float *part)
 {
     dml__strided_run(pool, strided, dense, beta, part, true);
+}
+
+#endif
+
+/* ---- kernels/attention_pair.c ---- */
+
+#ifndef DML_KERNELS_ATTENTION_PAIR_C
+#define DML_KERNELS_ATTENTION_PAIR_C
+
+/* ---- kernels/attention_pair.h ---- */
+
+/* attention_pair.h: what is computed of a pair of blocks of queries and keys, of one head: products that
+   leave out what a mask hides, and what becomes of rows of scores. */
+#ifndef DML_KERNELS_ATTENTION_PAIR_H
+#define DML_KERNELS_ATTENTION_PAIR_H
+
+/* A pair of blocks, of so many queries and keys at most, is what is computed at once: its scores, and in
+   backward their gradients too, stay in the second cache. More of a head's width than this is summed in
+   parts. An output's bits depend on these numbers. */
+#define DML__ATTENTION_BLOCK 128
+#define DML__ATTENTION_DEPTH 128
+
+/* Where a worker computes. */
+typedef struct dml__attention_work {
+    ptrdiff_t height; /* of a pair at most, where the other side is a whole block */
+    float *panel;     /* (k, columns of a tile) */
+    float *s, *ds;    /* (queries, ld): probabilities, and their gradients in backward */
+    float *side;      /* a tile of a head that is narrower than a vector */
+} dml__attention_work;
+
+/* Row i has to do with the places i + from .. i + to - 1 of the other side, as far as they are in
+   0 .. limit - 1. */
+typedef struct dml__band {
+    ptrdiff_t from, to, limit;
+} dml__band;
+
+static inline ptrdiff_t dml__band_first(const dml__band *band, ptrdiff_t row)
+{
+    return dml__larger(0, row + band->from);
+}
+
+static inline ptrdiff_t dml__band_end(const dml__band *band, ptrdiff_t row)
+{
+    return dml__larger(0, dml__smaller(band->limit, row + band->to));
+}
+
+/* C (m, n) = alpha A B + beta C, where the band says which columns of C are of interest, or which k's have
+   something else than zeros in A. */
+typedef struct dml__attention_product {
+    ptrdiff_t m, n, k;
+    const float *a; /* element (i, k) is a[i * a_row + k * a_step] */
+    ptrdiff_t a_row, a_step;
+    dml__matrix b;
+    float alpha, beta;
+    float *c; /* (m, ldc) */
+    ptrdiff_t ldc;
+    dml__band band;
+    bool of_columns; /* the band; C then has room for whole vectors, and gets zeros there */
+} dml__attention_product;
+
+DML__LOCAL void dml__attention_multiply(const dml__microkernel *kernel, const dml__attention_work *work,
+                                        const dml__attention_product *product);
+
+typedef struct dml__attention_rows {
+    ptrdiff_t rows, ld; /* whole vectors */
+    dml__band band;
+    float *s;
+    float *most, *sum, *factor;     /* (rows), of forward */
+    float *ds;                      /* of backward: the gradient of what s becomes, and then of s */
+    const float *log_sums, *y, *dy; /* (rows), (rows, step), (rows, step) */
+    ptrdiff_t step, width;
+} dml__attention_rows;
+
+/* A step of the softmax on line: s = exp(s - most) with the largest score so far, and the factor of what was
+   computed with the largest one before. Where all are -infinity the exponentials are 0. */
+DML__LOCAL void dml__attention_soften(dml_isa isa, const dml__attention_rows *rows);
+
+/* s = the probabilities p = exp(s - log_sum) again, ds = p (ds - dy y), where dy y is the sum of p ds. */
+DML__LOCAL void dml__attention_slope(dml_isa isa, const dml__attention_rows *rows);
+
+/* Each row of y (rows, step) times its factor. */
+DML__LOCAL void dml__attention_scale(dml_isa isa, const dml__attention_rows *rows, float *y);
+
+#endif
+
+/* ---- kernels/vector_math.h ---- */
+
+/* vector_math.h: functions of a vector's lanes, as building blocks of kernels.
+
+   Bounds are in units in the last place of the exact result (ulp), for every float, also those with a
+   denormal result, with and without FMA; tests/kernels/vector_math_test.c holds them. Special values give
+   what C's functions give; which NaN is not said. Polynomials are minimax (Remez) in their relative error,
+   their coefficients rounded to floats. */
+#ifndef DML_KERNELS_VECTOR_MATH_H
+#define DML_KERNELS_VECTOR_MATH_H
+
+#include <math.h>
+
+#define DML__SIGN_BIT ((int32_t)-0x7fffffff - 1)
+
+/* x = e^x to within 1.25 ulp; inf, 0 and NaN where they belong, gradual underflow kept.
+   e^x = 2^k e^r with k = round(x / ln 2) and r = x - k ln 2, where ln 2 is cut into 355/512, which times k is
+   exact, and the rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). For
+   |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r): error 5e-9. */
+DML__BODY void dml__vector_exp(dml__vf *x)
+{
+    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
+    dml__vf v = *x, highest, lowest;
+    dml__splat(&highest, 89.0f); /* e^89 overflows, e^-104 rounds to 0 */
+    dml__splat(&lowest, -104.0f);
+    v = DML__SELECT(v > highest, highest, v);
+    v = DML__SELECT(v < lowest, lowest, v);
+    const dml__vf shifted = v * 1.44269504f + shift;
+    const dml__vf k = shifted - shift;
+    const dml__vf r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
+    dml__vf q = r * 0.00138144672f + 0.00836878084f;
+    q = q * r + 0.0416683927f;
+    q = q * r + 0.166665196f;
+    q = q * r + 0.49999994f;
+    const dml__vf power = (q * (r * r) + r) + 1.0f;
+    /* 2^k in two factors, since it may lie outside the range of floats where the product doesn't. */
+    const dml__vi whole = (dml__vi)((dml__vu)shifted - 0x4B400000u);
+    const dml__vi half = whole >> 1;
+    const dml__vf scale_a = (dml__vf)(((dml__vu)half + 127u) << 23);
+    const dml__vf scale_b = (dml__vf)(((dml__vu)whole - (dml__vu)half + 127u) << 23);
+    *x = (power * scale_a) * scale_b;
+}
+
+/* x = the natural logarithm of x to within 1 ulp; -inf for 0, NaN below.
+   x = 2^k m with m in sqrt(1/2) .. sqrt(2), and f = m - 1: log x = k ln 2 + (f - f^2 / 2 + f^3 q(f)), ln 2
+   cut as in dml__vector_exp: error 7e-9. */
+DML__BODY void dml__vector_log(dml__vf *x)
+{
+    const dml__vf v = *x, none = { 0 };
+    const dml__vi tiny = v < 1.17549435e-38f; /* denormals are scaled by 2^23 */
+    const dml__vu bits = (dml__vu)DML__SELECT(tiny, v * 8388608.0f, v);
+    const dml__vi whole = (dml__vi)(bits - 0x3F3504F3u) >> 23;
+    const dml__vf f = (dml__vf)(bits - ((dml__vu)whole << 23)) - 1.0f;
+    const dml__vf shifted = (dml__vf)((whole - (tiny & 23)) + 0x4B400000);
+    const dml__vf k = shifted - 12582912.0f, square = f * f;
+    dml__vf q = f * -0.0763450265f + 0.12761578f;
+    q = q * f - 0.13160181f;
+    q = q * f + 0.142017573f;
+    q = q * f - 0.166233569f;
+    q = q * f + 0.200012267f;
+    q = q * f - 0.250008196f;
+    q = q * f + 0.333333313f;
+    dml__vf y = q * (f * square) + k * -2.12194440e-4f;
+    y = (f + (y - square * 0.5f)) + k * 0.693359375f;
+    y = DML__SELECT(v == 0.0f, none - HUGE_VALF, y);
+    y = DML__SELECT(v < 0.0f, none - NAN, y);
+    *x = DML__SELECT(v < HUGE_VALF, y, v); /* inf and NaN stay */
+}
+
+/* x = tanh x to within 2 ulp. For m = |x| < 0.625, m + m^3 q(m^2) (error 5e-9), since the other form cancels
+   there; else (1 - e) / (1 + e) with e = exp(-2 m); then the sign of x. */
+DML__BODY void dml__vector_tanh(dml__vf *x)
+{
+    const dml__vf v = *x, m = (dml__vf)((dml__vi)v & ~DML__SIGN_BIT), square = v * v;
+    dml__vf q = square * -0.00571704563f + 0.020650588f;
+    q = q * square - 0.0537434965f;
+    q = q * square + 0.133314908f;
+    q = q * square - 0.333332837f;
+    const dml__vf inner = q * (square * m) + m;
+    dml__vf e = m * -2.0f;
+    dml__vector_exp(&e);
+    const dml__vf y = DML__SELECT(m < 0.625f, inner, (1.0f - e) / (1.0f + e));
+    *x = (dml__vf)((dml__vi)y | ((dml__vi)v & DML__SIGN_BIT));
+}
+
+/* x = 1 / (1 + e^-x) to within 2.5 ulp, from e^-|x|, which doesn't overflow. */
+DML__BODY void dml__vector_sigmoid(dml__vf *x)
+{
+    const dml__vf v = *x;
+    dml__vf e = (dml__vf)((dml__vi)v | DML__SIGN_BIT), one;
+    dml__vector_exp(&e);
+    dml__splat(&one, 1.0f);
+    *x = DML__SELECT(v < 0.0f, e, one) / (1.0f + e);
+}
+
+/* x = erf x to within 2 ulp. For m = |x| < 0.9, m + m q(m^2) (error 1e-9); else 1 - e^p(m), where e^p is
+   erfc (error 7e-9 of erf), and 1 from 3.95 on; then the sign of x. */
+DML__BODY void dml__vector_erf(dml__vf *x)
+{
+    const dml__vf v = *x, m = (dml__vf)((dml__vi)v & ~DML__SIGN_BIT), square = v * v;
+    dml__vf q = square * 8.51310397e-05f - 0.000817563909f, most, e;
+    q = q * square + 0.00520385895f;
+    q = q * square - 0.0268605091f;
+    q = q * square + 0.112837151f;
+    q = q * square - 0.376126349f;
+    q = q * square + 0.128379166f;
+    const dml__vf inner = q * m + m;
+    dml__splat(&most, 3.95f);
+    const dml__vf t = DML__SELECT(m > most, most, m);
+    e = t * 0.000198218928f - 0.00306548341f;
+    e = e * t + 0.0223151855f;
+    e = e * t - 0.104113623f;
+    e = e * t - 0.636976123f;
+    e = e * t - 1.12779725f;
+    e = e * t - 0.00016645588f;
+    dml__vector_exp(&e);
+    const dml__vf y = DML__SELECT(m < 0.9f, inner, 1.0f - e);
+    *x = (dml__vf)((dml__vi)y | ((dml__vi)v & DML__SIGN_BIT));
+}
+
+/* x = e^x - 1 for x <= 0, to within 5 ulp: for t = tanh(x / 2) it is 2 t / (1 - t). */
+DML__BODY void dml__vector_expm1(dml__vf *x)
+{
+    dml__vf t = *x * 0.5f;
+    dml__vector_tanh(&t);
+    *x = (t + t) / (1.0f - t);
+}
+
+/* x = log(1 + x) for x in 0 .. 1, to within 3 ulp: what 1 + x loses of x is a factor of the result too
+   (Goldberg, "What every computer scientist should know about floating-point arithmetic", 1991, theorem 4).
+ */
+DML__BODY void dml__vector_log1p(dml__vf *x)
+{
+    const dml__vf v = *x, u = v + 1.0f, rounded = u - 1.0f;
+    dml__vf y = u;
+    dml__vector_log(&y);
+    *x = DML__SELECT(rounded == 0.0f, v, y * (v / rounded));
+}
+
+DML__BODY void dml__vector_abs(dml__vf *x)
+{
+    *x = (dml__vf)((dml__vi)*x & ~DML__SIGN_BIT);
+}
+
+/* Lane by lane, by the C library. */
+static void dml__sqrt_lanes(float lanes[DML__LANES])
+{
+    for (int i = 0; i < DML__LANES; i++) lanes[i] = sqrtf(lanes[i]);
+}
+
+DML__BODY void dml__vector_sqrt(dml__vf *x)
+{
+    float lanes[DML__LANES];
+    DML__STORE(lanes, *x);
+    dml__sqrt_lanes(lanes);
+    *x = DML__LOAD(lanes);
+}
+
+static void dml__pow_lanes(float lanes[DML__LANES], const float power[DML__LANES])
+{
+    for (int i = 0; i < DML__LANES; i++) lanes[i] = powf(lanes[i], power[i]);
+}
+
+DML__BODY void dml__vector_pow(dml__vf *x, const dml__vf *power)
+{
+    float lanes[DML__LANES], powers[DML__LANES];
+    DML__STORE(lanes, *x);
+    DML__STORE(powers, *power);
+    dml__pow_lanes(lanes, powers);
+    *x = DML__LOAD(lanes);
+}
+
+#endif
+
+#include <string.h>
+
+/* ---- products ---- */
+
+/* Of a head that is narrower than a vector. */
+static void dml__attention_narrow(const dml__microkernel *kernel, dml__tile *tile, ptrdiff_t columns,
+                                  float *side)
+{
+    const float alpha = tile->alpha, beta = tile->beta;
+    float *c[DML__TILE_ROWS];
+    memcpy(c, tile->c, sizeof c);
+    for (int r = 0; r < tile->rows; r++) tile->c[r] = side + r * kernel->lanes;
+    tile->alpha = 1;
+    tile->beta = 0;
+    kernel->run(tile);
+    tile->alpha = alpha;
+    tile->beta = beta;
+    for (int r = 0; r < tile->rows; r++)
+        for (ptrdiff_t j = 0; j < columns; j++) {
+            const float value = alpha * side[r * kernel->lanes + j];
+            c[r][j] = beta == 0 ? value : value + beta * c[r][j];
+        }
+}
+
+/* A panel of B, packed when a tile first needs it, and all tiles below each other that do. */
+static void dml__attention_panel(const dml__microkernel *kernel, const dml__attention_work *work,
+                                 const dml__attention_product *p, ptrdiff_t k0, ptrdiff_t kc, ptrdiff_t j,
+                                 ptrdiff_t columns)
+{
+    static const ptrdiff_t at_once[1] = { 0 };
+    const ptrdiff_t lanes = kernel->lanes, width = p->of_columns     ? dml__round_up(columns, lanes)
+                                                   : columns < lanes ? lanes
+                                                                     : columns;
+    bool packed = false;
+    dml__tile tile;
+    dml__tile_init(&tile);
+    tile.blocks = 1;
+    tile.a_at = tile.b_at = at_once;
+    tile.a_step = p->a_step;
+    tile.b_step = width;
+    tile.columns = (int)width;
+    tile.alpha = p->alpha;
+    tile.beta = k0 ? 1 : p->beta;
+    for (ptrdiff_t i = 0; i < p->m; i += tile.rows) {
+        tile.rows = (int)dml__smaller(kernel->rows, p->m - i);
+        ptrdiff_t first = dml__band_first(&p->band, i), end = dml__band_end(&p->band, i + tile.rows - 1);
+        if (p->of_columns) {
+            if (first >= j + columns || end <= j) continue;
+            first = 0, end = kc;
+        } else { /* in fours, which the micro-kernel unrolls: A is zero there */
+            end = dml__smaller(kc, dml__round_up(end, 4));
+            first = dml__smaller(first / 4 * 4, end);
+        }
+        if (!packed) dml__pack_matrix(&p->b, j, (int)columns, k0, (int)kc, (int)width, work->panel);
+        packed = true;
+        tile.k = (int)(end - first);
+        tile.b = work->panel + first * width;
+        const float *a = p->a + i * p->a_row + (k0 + first) * p->a_step;
+        float *c = p->c + i * p->ldc + j;
+        for (int r = 0; r < tile.rows; r++, a += p->a_row, c += p->ldc) tile.a[r] = a, tile.c[r] = c;
+        if (columns < lanes && !p->of_columns)
+            dml__attention_narrow(kernel, &tile, columns, work->side);
+        else
+            kernel->run(&tile);
+    }
+}
+
+DML__LOCAL void dml__attention_multiply(const dml__microkernel *kernel, const dml__attention_work *work,
+                                        const dml__attention_product *p)
+{
+    const ptrdiff_t lanes = kernel->lanes, full = lanes * kernel->vectors;
+    for (ptrdiff_t k0 = 0, kc; k0 < p->k; k0 += kc) {
+        kc = dml__smaller(DML__ATTENTION_DEPTH, p->k - k0);
+        for (ptrdiff_t j = 0, columns; j < p->n; j += columns) {
+            columns = p->n - j;
+            if (columns > full) columns = columns < full + lanes && !p->of_columns ? lanes : full;
+            dml__attention_panel(kernel, work, p, k0, kc, j, columns);
+        }
+    }
+}
+
+/* ---- rows of scores ---- */
+
+/* All ones in the lanes first .. end - 1, counted from lane `at`. */
+DML__BODY void dml__seen_lanes(dml__vi *mask, ptrdiff_t at, ptrdiff_t first, ptrdiff_t end)
+{
+#if DML__LANES == 8
+    const dml__vi lane = { 0, 1, 2, 3, 4, 5, 6, 7 };
+#else
+    const dml__vi lane = { 0, 1, 2, 3 };
+#endif
+    *mask = (lane >= (int32_t)(first - at)) & (lane < (int32_t)(end - at));
+}
+
+DML__BODY void dml__zero_lanes(float *row, ptrdiff_t from, ptrdiff_t to)
+{
+    const dml__vf zero = { 0 };
+    for (ptrdiff_t c = from; c < to; c += DML__LANES) DML__STORE(row + c, zero);
+}
+
+DML__BODY void dml__scores_soften_body(const dml__attention_rows *at)
+{
+    const dml__attention_rows a = *at;
+    for (ptrdiff_t r = 0; r < a.rows; r++) {
+        const ptrdiff_t first = dml__band_first(&a.band, r), end = dml__band_end(&a.band, r);
+        const ptrdiff_t begin = dml__smaller(first / DML__LANES * DML__LANES, a.ld);
+        float *row = a.s + r * a.ld, lanes[DML__LANES], base = a.most[r];
+        a.factor[r] = 1;
+        if (first >= end) {
+            dml__zero_lanes(row, 0, a.ld);
+            continue;
+        }
+        dml__vf least, most, sum = { 0 };
+        dml__vi seen = { 0 };
+        dml__splat(&least, -HUGE_VALF);
+        most = least;
+        for (ptrdiff_t c = begin; c < end; c += DML__LANES) {
+            dml__seen_lanes(&seen, c, first, end);
+            const dml__vf x = DML__SELECT(seen, DML__LOAD(row + c), least);
+            DML__STORE(row + c, x);
+            most = DML__SELECT(x > most, x, most);
+        }
+        DML__STORE(lanes, most);
+        for (int i = 0; i < DML__LANES; i++)
+            if (lanes[i] > base) base = lanes[i];
+        if (a.most[r] > -HUGE_VALF && base > a.most[r]) a.factor[r] = expf(a.most[r] - base);
+        a.most[r] = base;
+        if (!(base > -HUGE_VALF)) base = 0;
+        dml__zero_lanes(row, 0, begin);
+        ptrdiff_t c = begin;
+        for (; c < end; c += DML__LANES) {
+            dml__vf x = DML__LOAD(row + c) - base;
+            dml__vector_exp(&x);
+            DML__STORE(row + c, x);
+            sum += x;
+        }
+        dml__zero_lanes(row, c, a.ld);
+        a.sum[r] = a.sum[r] * a.factor[r] + (float)dml__add_lanes(&sum);
+    }
+}
+DML__PER_ISA(dml__scores_soften, (const dml__attention_rows *at), (at))
+
+DML__BODY void dml__scores_slope_body(const dml__attention_rows *at)
+{
+    const dml__attention_rows a = *at;
+    for (ptrdiff_t r = 0; r < a.rows; r++) {
+        const ptrdiff_t first = dml__band_first(&a.band, r), end = dml__band_end(&a.band, r);
+        const ptrdiff_t begin = dml__smaller(first / DML__LANES * DML__LANES, a.ld);
+        float *row = a.s + r * a.ld, *slope = a.ds + r * a.ld;
+        const float *y = a.y + r * a.step, *dy = a.dy + r * a.step, log_sum = a.log_sums[r];
+        dml__vf sum = { 0 };
+        dml__vi seen = { 0 };
+        ptrdiff_t c = 0;
+        for (; c + DML__LANES <= a.width; c += DML__LANES) sum += DML__LOAD(y + c) * DML__LOAD(dy + c);
+        float level = (float)dml__add_lanes(&sum);
+        for (; c < a.width; c++) level += y[c] * dy[c];
+        dml__zero_lanes(row, 0, begin);
+        dml__zero_lanes(slope, 0, begin);
+        for (c = begin; c < end; c += DML__LANES) {
+            const dml__vf none = { 0 };
+            dml__seen_lanes(&seen, c, first, end);
+            dml__vf x = DML__LOAD(row + c) - log_sum;
+            dml__vector_exp(&x);
+            DML__STORE(row + c, DML__SELECT(seen, x, none));
+            DML__STORE(slope + c, DML__SELECT(seen, x * (DML__LOAD(slope + c) - level), none));
+        }
+        dml__zero_lanes(row, c, a.ld);
+        dml__zero_lanes(slope, c, a.ld);
+    }
+}
+DML__PER_ISA(dml__scores_slope, (const dml__attention_rows *at), (at))
+
+DML__BODY void dml__scores_scale_body(const dml__attention_rows *at, float *y)
+{
+    const dml__attention_rows a = *at;
+    for (ptrdiff_t r = 0; r < a.rows; r++) {
+        float *row = y + r * a.step;
+        const float factor = a.factor[r];
+        ptrdiff_t c = 0;
+        if (factor == 1) continue;
+        for (; c + DML__LANES <= a.width; c += DML__LANES) DML__STORE(row + c, DML__LOAD(row + c) * factor);
+        for (; c < a.width; c++) row[c] *= factor;
+    }
+}
+DML__PER_ISA(dml__scores_scale, (const dml__attention_rows *at, float *y), (at, y))
+
+DML__LOCAL void dml__attention_soften(dml_isa isa, const dml__attention_rows *rows)
+{
+    dml__scores_soften(isa, rows);
+}
+
+DML__LOCAL void dml__attention_slope(dml_isa isa, const dml__attention_rows *rows)
+{
+    dml__scores_slope(isa, rows);
+}
+
+DML__LOCAL void dml__attention_scale(dml_isa isa, const dml__attention_rows *rows, float *y)
+{
+    dml__scores_scale(isa, rows, y);
+}
+
+#endif
+
+/* ---- kernels/attention.c ---- */
+
+#ifndef DML_KERNELS_ATTENTION_C
+#define DML_KERNELS_ATTENTION_C
+
+#include <math.h>
+#include <string.h>
+
+/* Where the scratch is too small, a pair has the rows of one tile of queries, or of keys, and the stack holds
+   it: the same tiles, so the same bits, but each factor is packed for each. */
+#if defined(DML__HAS_AVX512)
+#define DML__ATTENTION_COLUMNS 32 /* of a tile */
+#else
+#define DML__ATTENTION_COLUMNS 16
+#endif
+#define DML__ATTENTION_STACK                                                                                 \
+    (DML__ATTENTION_DEPTH * DML__ATTENTION_COLUMNS + 2 * DML__ATTENTION_BLOCK * 16 + 128)
+
+/* Multiply-adds that are worth a task of their own. */
+#define DML__ATTENTION_TASK 200000.0
+
+typedef struct dml__attention_job {
+    dml_attention_shape s;
+    ptrdiff_t before, after; /* query t sees the keys t - before .. t + after */
+    const float *q, *k, *v;
+    const int32_t *lengths;
+    float *log_sums, *out;
+    const float *known, *y, *dy; /* backward: known log_sums */
+    float *gradient[3], beta[3];
+    dml_pool *pool;
+    dml_isa isa;
+    const dml__microkernel *kernel;
+    size_t query_blocks, key_blocks;
+    bool whole; /* the scratch is enough for pairs of whole blocks */
+    bool both;  /* items are heads of keys; else blocks of queries, and from `of_queries` on of keys */
+    size_t per_task, items, of_queries;
+} dml__attention_job;
+
+/* Of numbers that nothing is added to. */
+static void dml__attention_keep(float *x, ptrdiff_t rows, size_t step, size_t width, float beta)
+{
+    for (ptrdiff_t r = 0; r < rows; r++, x += step)
+        for (size_t c = 0; c < width; c++) x[c] = beta == 0 ? 0 : beta * x[c];
+}
+
+/* ---- pairs of blocks ---- */
+
+/* Queries q0 .. q1 - 1 and keys k0 .. k1 - 1 of a head of a sample, which are seen by their lengths. */
+typedef struct dml__attention_pair {
+    size_t sample, head, kv_head;
+    ptrdiff_t q0, q1, k0, k1;
+    ptrdiff_t ld; /* of scores */
+} dml__attention_pair;
+
+static const float *dml__attention_at(const float *x, size_t samples_rows, size_t step, size_t width,
+                                      size_t sample, size_t head, ptrdiff_t row)
+{
+    return x + (sample * samples_rows + (size_t)row) * step + head * width;
+}
+
+static const float *dml__attention_q(const dml__attention_job *job, const float *q,
+                                     const dml__attention_pair *at)
+{
+    return dml__attention_at(q, job->s.queries, job->s.q_step, job->s.width, at->sample, at->head, at->q0);
+}
+
+static const float *dml__attention_kv(const dml__attention_job *job, const float *x, size_t step,
+                                      const dml__attention_pair *at)
+{
+    return dml__attention_at(x, job->s.keys, step, job->s.width, at->sample, at->kv_head, at->k0);
+}
+
+static const float *dml__attention_y(const dml__attention_job *job, const float *y,
+                                     const dml__attention_pair *at)
+{
+    return dml__attention_at(y, job->s.queries, job->s.heads * job->s.width, job->s.width, at->sample,
+                             at->head, at->q0);
+}
+
+static ptrdiff_t dml__attention_length(const dml__attention_job *job, size_t sample)
+{
+    const ptrdiff_t keys = (ptrdiff_t)job->s.keys;
+    return job->lengths ? dml__larger(0, dml__smaller(keys, job->lengths[sample])) : keys;
+}
+
+/* The keys that some of the pair's queries see: from the beginning of a block on; and whether there are any.
+ */
+static bool dml__attention_keys(const dml__attention_job *job, const dml__attention_pair *at,
+                                ptrdiff_t *first, ptrdiff_t *end)
+{
+    const ptrdiff_t from = dml__larger(0, at->q0 - job->before);
+    *end = dml__smaller(dml__attention_length(job, at->sample), at->q1 + job->after);
+    *first = from / DML__ATTENTION_BLOCK * DML__ATTENTION_BLOCK;
+    return from < *end;
+}
+
+/* Of queries, what they see of the pair's keys; and of keys, by whom they are seen. */
+static dml__band dml__attention_band(const dml__attention_job *job, const dml__attention_pair *at,
+                                     bool of_keys)
+{
+    const ptrdiff_t apart = at->q0 - at->k0;
+    dml__band band = { apart - job->before, apart + job->after + 1, at->k1 - at->k0 };
+    if (of_keys) {
+        band.from = -apart - job->after;
+        band.to = -apart + job->before + 1;
+        band.limit = at->q1 - at->q0;
+    }
+    return band;
+}
+
+/* c (queries, ld) = alpha x y^T of the pair's queries and keys, both (.., width). */
+static void dml__attention_scores(const dml__attention_job *job, const dml__attention_work *work,
+                                  const dml__attention_pair *at, const float *x, size_t x_step,
+                                  const float *y, size_t y_step, float alpha, float *c)
+{
+    dml__attention_product p;
+    p.m = at->q1 - at->q0;
+    p.n = at->k1 - at->k0;
+    p.k = (ptrdiff_t)job->s.width;
+    p.a = x;
+    p.a_row = (ptrdiff_t)x_step;
+    p.a_step = 1;
+    p.b.x = y;
+    p.b.lane_step = (ptrdiff_t)y_step;
+    p.b.k_step = 1;
+    p.alpha = alpha;
+    p.beta = 0;
+    p.c = c;
+    p.ldc = at->ld;
+    p.band = dml__attention_band(job, at, false);
+    p.of_columns = true;
+    dml__attention_multiply(job->kernel, work, &p);
+}
+
+/* c (.., width) = alpha s x + beta c, for s (queries, ld) and x by key and c by query; or the other way
+   round, with s turned. */
+static void dml__attention_mix(const dml__attention_job *job, const dml__attention_work *work,
+                               const dml__attention_pair *at, bool of_keys, const float *s, const float *x,
+                               size_t x_step, float alpha, float beta, const float *c, size_t c_step)
+{
+    dml__attention_product p;
+    p.m = at->q1 - at->q0;
+    p.k = at->k1 - at->k0;
+    p.a = s;
+    p.a_row = at->ld;
+    p.a_step = 1;
+    if (of_keys) {
+        p.k = p.m;
+        p.m = at->k1 - at->k0;
+        p.a_row = 1;
+        p.a_step = at->ld;
+    }
+    p.n = (ptrdiff_t)job->s.width;
+    p.b.x = x;
+    p.b.lane_step = 1;
+    p.b.k_step = (ptrdiff_t)x_step;
+    p.alpha = alpha;
+    p.beta = beta;
+    p.c = (float *)c;
+    p.ldc = (ptrdiff_t)c_step;
+    p.band = dml__attention_band(job, at, of_keys);
+    p.of_columns = false;
+    dml__attention_multiply(job->kernel, work, &p);
+}
+
+static dml__attention_rows dml__attention_rows_of(const dml__attention_job *job,
+                                                  const dml__attention_work *work,
+                                                  const dml__attention_pair *at)
+{
+    dml__attention_rows rows;
+    memset(&rows, 0, sizeof rows);
+    rows.rows = at->q1 - at->q0;
+    rows.ld = at->ld;
+    rows.band = dml__attention_band(job, at, false);
+    rows.s = work->s;
+    rows.ds = work->ds;
+    rows.step = (ptrdiff_t)(job->s.heads * job->s.width);
+    rows.width = (ptrdiff_t)job->s.width;
+    return rows;
+}
+
+static ptrdiff_t dml__attention_ld(const dml__microkernel *kernel, ptrdiff_t keys)
+{
+    return dml__round_up(keys, kernel->lanes > DML__LANES ? kernel->lanes : DML__LANES);
+}
+
+/* The pair with the next block of keys, up to `end`. */
+static void dml__attention_take_keys(const dml__attention_job *job, dml__attention_pair *at, ptrdiff_t k0,
+                                     ptrdiff_t end)
+{
+    at->k0 = k0;
+    at->k1 = dml__smaller(end, k0 + DML__ATTENTION_BLOCK);
+    at->ld = dml__attention_ld(job->kernel, at->k1 - at->k0);
+}
+
+/* y and log_sums of the pair's queries, over all blocks of keys. */
+static void dml__attention_queries(const dml__attention_job *job, const dml__attention_work *work,
+                                   dml__attention_pair *at)
+{
+    const dml_attention_shape *s = &job->s;
+    float most[DML__ATTENTION_BLOCK], sum[DML__ATTENTION_BLOCK], factor[DML__ATTENTION_BLOCK];
+    const ptrdiff_t rows = at->q1 - at->q0;
+    float *y = (float *)dml__attention_y(job, job->out, at);
+    float *log_sums = job->log_sums + (at->sample * s->heads + at->head) * s->queries + at->q0;
+    ptrdiff_t first, end;
+    for (ptrdiff_t r = 0; r < rows; r++) most[r] = -HUGE_VALF, sum[r] = 0;
+    const bool any = dml__attention_keys(job, at, &first, &end);
+    if (!any) dml__attention_keep(y, rows, s->heads * s->width, s->width, 0);
+    dml__attention_rows line = dml__attention_rows_of(job, work, at);
+    for (ptrdiff_t k0 = first; k0 < end && any; k0 += DML__ATTENTION_BLOCK) {
+        dml__attention_take_keys(job, at, k0, end);
+        line = dml__attention_rows_of(job, work, at);
+        line.most = most;
+        line.sum = sum;
+        line.factor = factor;
+        dml__attention_scores(job, work, at, dml__attention_q(job, job->q, at), s->q_step,
+                              dml__attention_kv(job, job->k, s->k_step, at), s->k_step, s->scale, work->s);
+        dml__attention_soften(job->isa, &line);
+        if (k0 > first) dml__attention_scale(job->isa, &line, y);
+        dml__attention_mix(job, work, at, false, work->s, dml__attention_kv(job, job->v, s->v_step, at),
+                           s->v_step, 1, k0 > first, y, s->heads * s->width);
+    }
+    for (ptrdiff_t r = 0; r < rows; r++) {
+        factor[r] = sum[r] == 0 ? 0 : 1 / sum[r];
+        log_sums[r] = sum[r] == 0 ? HUGE_VALF : most[r] + logf(sum[r]);
+    }
+    if (any) dml__attention_scale(job->isa, &line, y);
+}
+
+/* The pair's share of the gradients; the betas of what it is added to. */
+typedef struct dml__attention_share {
+    bool q, kv;
+    float beta_q, beta_k, beta_v;
+} dml__attention_share;
+
+static void dml__attention_gradient(const dml__attention_job *job, const dml__attention_work *work,
+                                    const dml__attention_pair *at, const dml__attention_share *share)
+{
+    const dml_attention_shape *s = &job->s;
+    const size_t y_step = s->heads * s->width;
+    const float *q = dml__attention_q(job, job->q, at), *dy = dml__attention_y(job, job->dy, at);
+    const float *k = dml__attention_kv(job, job->k, s->k_step, at);
+    dml__attention_rows line = dml__attention_rows_of(job, work, at);
+    line.log_sums = job->known + (at->sample * s->heads + at->head) * s->queries + at->q0;
+    line.y = dml__attention_y(job, job->y, at);
+    line.dy = dy;
+    dml__attention_scores(job, work, at, q, s->q_step, k, s->k_step, s->scale, work->s);
+    dml__attention_scores(job, work, at, dy, y_step, dml__attention_kv(job, job->v, s->v_step, at), s->v_step,
+                          1, work->ds);
+    dml__attention_slope(job->isa, &line);
+    if (share->q)
+        dml__attention_mix(job, work, at, false, work->ds, k, s->k_step, s->scale, share->beta_q,
+                           dml__attention_q(job, job->gradient[0], at), s->q_step);
+    if (share->kv && job->gradient[1])
+        dml__attention_mix(job, work, at, true, work->ds, q, s->q_step, s->scale, share->beta_k,
+                           dml__attention_kv(job, job->gradient[1], s->k_step, at), s->k_step);
+    if (share->kv && job->gradient[2])
+        dml__attention_mix(job, work, at, true, work->s, dy, y_step, 1, share->beta_v,
+                           dml__attention_kv(job, job->gradient[2], s->v_step, at), s->v_step);
+}
+
+/* The gradient of the pair's queries, over all blocks of keys; or, if they see any, nothing. */
+static void dml__attention_of_queries(const dml__attention_job *job, const dml__attention_work *work,
+                                      dml__attention_pair *at, bool unseen_alone)
+{
+    const dml_attention_shape *s = &job->s;
+    ptrdiff_t first, end;
+    if (!dml__attention_keys(job, at, &first, &end)) {
+        dml__attention_keep((float *)dml__attention_q(job, job->gradient[0], at), at->q1 - at->q0, s->q_step,
+                            s->width, job->beta[0]);
+        return;
+    }
+    for (ptrdiff_t k0 = first; k0 < end && !unseen_alone; k0 += DML__ATTENTION_BLOCK) {
+        const dml__attention_share share = { true, false, k0 > first ? 1 : job->beta[0], 0, 0 };
+        dml__attention_take_keys(job, at, k0, end);
+        dml__attention_gradient(job, work, at, &share);
+    }
+}
+
+/* The gradients of keys k0 .. k1 - 1, over all blocks of queries of all heads that share them; and the
+   block's share of the queries' gradients, if asked for. */
+static void dml__attention_of_keys(const dml__attention_job *job, const dml__attention_work *work,
+                                   size_t sample, size_t kv_head, ptrdiff_t k0, ptrdiff_t k1, bool with_q)
+{
+    const dml_attention_shape *s = &job->s;
+    const size_t group = s->heads / s->kv_heads;
+    const ptrdiff_t seen = dml__larger(k0, dml__smaller(k1, dml__attention_length(job, sample)));
+    dml__attention_pair at = { sample, 0, kv_head, 0, 0, k0, seen, 0 };
+    dml__attention_share share = { with_q, true, 0, job->beta[1], job->beta[2] };
+    at.ld = dml__attention_ld(job->kernel, seen - k0);
+    const ptrdiff_t from = dml__larger(0, k0 - job->after);
+    const ptrdiff_t end = dml__smaller((ptrdiff_t)s->queries, seen + job->before);
+    const bool any = seen > k0 && from < end;
+    for (at.head = kv_head * group; any && at.head < (kv_head + 1) * group; at.head++)
+        for (at.q0 = from / DML__ATTENTION_BLOCK * DML__ATTENTION_BLOCK; at.q0 < end;
+             at.q0 += DML__ATTENTION_BLOCK) {
+            ptrdiff_t first, last;
+            at.q1 = dml__smaller((ptrdiff_t)s->queries, at.q0 + DML__ATTENTION_BLOCK);
+            dml__attention_keys(job, &at, &first, &last);
+            share.beta_q = k0 > first ? 1 : job->beta[0];
+            dml__attention_gradient(job, work, &at, &share);
+            share.beta_k = share.beta_v = 1;
+        }
+    at.k0 = any ? seen : k0; /* the keys that nobody sees */
+    for (int i = 1; i < 3; i++) {
+        const size_t step = i == 1 ? s->k_step : s->v_step;
+        if (job->gradient[i] && at.k0 < k1)
+            dml__attention_keep((float *)dml__attention_kv(job, job->gradient[i], step, &at), k1 - at.k0,
+                                step, s->width, job->beta[i]);
+    }
+}
+
+/* ---- sharing it out ---- */
+
+/* Where the parts of a worker's memory lie, if there is any; returns how many floats they are. */
+static size_t dml__attention_lay_out(const dml__microkernel *kernel, const dml_attention_shape *shape,
+                                     bool backward, bool whole, float *memory, dml__attention_work *work)
+{
+    const ptrdiff_t block = DML__ATTENTION_BLOCK, full = (ptrdiff_t)kernel->lanes * kernel->vectors;
+    const ptrdiff_t queries = (ptrdiff_t)shape->queries, keys = (ptrdiff_t)shape->keys;
+    const ptrdiff_t q = dml__smaller(queries, block), k = dml__smaller(keys, block),
+                    longest = dml__larger(q, k);
+    const ptrdiff_t depth = dml__smaller((ptrdiff_t)shape->width, DML__ATTENTION_DEPTH);
+    work->height = whole ? block : kernel->rows;
+    const ptrdiff_t few = dml__smaller(work->height, q) * dml__attention_ld(kernel, k);
+    const ptrdiff_t other = q * dml__attention_ld(kernel, dml__smaller(work->height, k));
+    const ptrdiff_t scores = whole ? few : dml__larger(few, other),
+                    panel = dml__larger(depth, longest) * full;
+    work->panel = memory;
+    work->s = memory ? memory + panel : NULL;
+    work->ds = memory ? work->s + scores : NULL;
+    work->side = memory ? work->ds + (backward ? scores : 0) : NULL;
+    return (size_t)(panel + (backward ? 2 : 1) * scores + (ptrdiff_t)kernel->rows * kernel->lanes);
+}
+
+DML_API dml_scratch dml_attention_scratch(const dml_attention_shape *shape, bool backward)
+{
+    dml__attention_work work;
+    const dml__microkernel *kernel = dml__microkernel_get(dml__pool_machine(NULL).isa);
+    const dml_scratch scratch = {
+        sizeof(float) * dml__attention_lay_out(kernel, shape, backward, true, NULL, &work), 0
+    };
+    return scratch;
+}
+
+/* All queries of an item, a block of a head, in pairs as high as the memory allows. */
+static void dml__attention_query_item(const dml__attention_job *job, const dml__attention_work *work,
+                                      size_t item)
+{
+    const dml_attention_shape *s = &job->s;
+    const size_t line = item / job->query_blocks;
+    dml__attention_pair at;
+    memset(&at, 0, sizeof at);
+    at.sample = line / s->heads;
+    at.head = line % s->heads;
+    at.kv_head = at.head / (s->heads / s->kv_heads);
+    at.q0 = (ptrdiff_t)(item % job->query_blocks) * DML__ATTENTION_BLOCK;
+    const ptrdiff_t end = dml__smaller((ptrdiff_t)s->queries, at.q0 + DML__ATTENTION_BLOCK);
+    for (; at.q0 < end; at.q0 += work->height) {
+        at.q1 = dml__smaller(end, at.q0 + work->height);
+        if (job->dy)
+            dml__attention_of_queries(job, work, &at, job->both);
+        else
+            dml__attention_queries(job, work, &at);
+    }
+}
+
+static void dml__attention_key_item(const dml__attention_job *job, const dml__attention_work *work,
+                                    size_t item)
+{
+    const size_t line = item / job->key_blocks;
+    ptrdiff_t k0 = (ptrdiff_t)(item % job->key_blocks) * DML__ATTENTION_BLOCK;
+    const ptrdiff_t end = dml__smaller((ptrdiff_t)job->s.keys, k0 + DML__ATTENTION_BLOCK);
+    for (; k0 < end; k0 += work->height)
+        dml__attention_of_keys(job, work, line / job->s.kv_heads, line % job->s.kv_heads, k0,
+                               dml__smaller(end, k0 + work->height), job->both);
+}
+
+/* All of the gradients of a head of keys. */
+static void dml__attention_head_item(const dml__attention_job *job, const dml__attention_work *work,
+                                     size_t item)
+{
+    const size_t queries = job->s.heads / job->s.kv_heads * job->query_blocks;
+    for (size_t block = 0; block < job->key_blocks; block++)
+        dml__attention_key_item(job, work, item * job->key_blocks + block);
+    for (size_t block = 0; block < queries; block++) /* only what sees nothing */
+        dml__attention_query_item(job, work, item * queries + block);
+}
+
+static void dml__attention_items(const dml__attention_job *job, const dml__attention_work *work, int task)
+{
+    size_t item = (size_t)task * job->per_task;
+    for (size_t left = job->per_task; left > 0 && item < job->items; left--, item++) {
+        if (job->both)
+            dml__attention_head_item(job, work, item);
+        else if (item < job->of_queries)
+            dml__attention_query_item(job, work, item);
+        else
+            dml__attention_key_item(job, work, item - job->of_queries);
+    }
+}
+
+DML__NOINLINE static void dml__attention_small_task(const dml__attention_job *job, int task)
+{
+    float memory[DML__ATTENTION_STACK];
+    dml__attention_work work;
+    const size_t floats = dml__attention_lay_out(job->kernel, &job->s, job->dy != NULL, false, memory, &work);
+    DML_ASSERT(floats <= DML__ATTENTION_STACK);
+    (void)floats;
+    dml__attention_items(job, &work, task);
+}
+
+static void dml__attention_task(void *argument, int task, int worker)
+{
+    const dml__attention_job *job = (const dml__attention_job *)argument;
+    dml__attention_work work;
+    float *memory = (float *)dml_pool_scratch(job->pool, worker);
+    if (!job->whole) {
+        dml__attention_small_task(job, task);
+        return;
+    }
+    dml__attention_lay_out(job->kernel, &job->s, job->dy != NULL, true, memory, &work);
+    dml__attention_items(job, &work, task);
+}
+
+static dml__attention_job dml__attention_job_of(dml_pool *pool, const dml_attention_shape *shape,
+                                                const float *q, const float *k, const float *v,
+                                                const int32_t *lengths, bool backward)
+{
+    dml__attention_job job;
+    dml__attention_work work;
+    const ptrdiff_t far = (ptrdiff_t)(shape->queries + shape->keys);
+    memset(&job, 0, sizeof job);
+    job.s = *shape;
+    job.before = shape->window && shape->window < (size_t)far ? (ptrdiff_t)shape->window - 1 : far;
+    job.after = shape->causal ? 0 : job.before;
+    job.q = q;
+    job.k = k;
+    job.v = v;
+    job.lengths = lengths;
+    job.pool = pool;
+    job.isa = dml__pool_machine(pool).isa;
+    job.kernel = dml__microkernel_get(job.isa);
+    job.whole = dml_pool_scratch_bytes(pool).worker / sizeof(float) >=
+                dml__attention_lay_out(job.kernel, shape, backward, true, NULL, &work);
+    job.query_blocks = (size_t)dml__quotient_up((ptrdiff_t)shape->queries, DML__ATTENTION_BLOCK);
+    job.key_blocks = (size_t)dml__quotient_up((ptrdiff_t)shape->keys, DML__ATTENTION_BLOCK);
+    return job;
+}
+
+static void dml__attention_run(dml__attention_job *job, double work)
+{
+    const double each = work / (double)(job->items ? job->items : 1);
+    job->per_task = each < DML__ATTENTION_TASK ? (size_t)(DML__ATTENTION_TASK / (each + 1)) + 1 : 1;
+    const size_t tasks = job->items / job->per_task + (job->items % job->per_task != 0);
+    dml_pool_run(tasks > 1 ? job->pool : NULL, (int)tasks, dml__attention_task, job);
+}
+
+static double dml__attention_work_of(const dml_attention_shape *s)
+{
+    return (double)s->samples * (double)s->heads * (double)s->queries * (double)s->keys * (double)s->width;
+}
+
+DML_API void dml_attention_forward(dml_pool *pool, const dml_attention_shape *shape, const float *q,
+                                   const float *k, const float *v, const int32_t *lengths, float *log_sums,
+                                   float *y)
+{
+    dml__attention_job job = dml__attention_job_of(pool, shape, q, k, v, lengths, false);
+    job.log_sums = log_sums;
+    job.out = y;
+    job.items = job.of_queries = shape->samples * shape->heads * job.query_blocks;
+    dml__attention_run(&job, 2 * dml__attention_work_of(shape));
+}
+
+DML_API void dml_attention_backward(dml_pool *pool, const dml_attention_shape *shape, const float *q,
+                                    const float *k, const float *v, const int32_t *lengths,
+                                    const float *log_sums, const float *y, const float *dy,
+                                    const dml_attention_gradients *gradients)
+{
+    dml__attention_job job = dml__attention_job_of(pool, shape, q, k, v, lengths, true);
+    const size_t heads = shape->samples * shape->kv_heads;
+    const bool of_keys = gradients->of[1] || gradients->of[2];
+    for (int i = 0; i < 3; i++) job.gradient[i] = gradients->of[i], job.beta[i] = gradients->beta[i];
+    job.known = log_sums;
+    job.y = y;
+    job.dy = dy;
+    /* What both kinds of gradients need is computed once, where there is one for each thread to do. */
+    job.both = job.whole && of_keys && gradients->of[0] && heads >= (size_t)dml_pool_threads(pool);
+    job.items = heads;
+    if (!job.both) {
+        job.of_queries = gradients->of[0] ? shape->samples * shape->heads * job.query_blocks : 0;
+        job.items = job.of_queries + (of_keys ? heads * job.key_blocks : 0);
+    }
+    dml__attention_run(&job, 5 * dml__attention_work_of(shape));
+}
+
+#endif
+
+/* ---- kernels/rotary.c ---- */
+
+#ifndef DML_KERNELS_ROTARY_C
+#define DML_KERNELS_ROTARY_C
+
+#include <math.h>
+#include <string.h>
+
+DML_API void dml_rotary_table(size_t positions, size_t width, int offset, double base, float *table)
+{
+    const size_t half = width / 2;
+    for (size_t i = 0; i < half; i++) {
+        const double each = pow(base, -2.0 * (double)i / (double)width);
+        for (size_t p = 0; p < positions; p++) {
+            const double angle = ((double)p + (double)offset) * each;
+            table[2 * p * half + i] = (float)cos(angle);
+            table[(2 * p + 1) * half + i] = (float)sin(angle);
+        }
+    }
+}
+
+typedef struct dml__rotary_job {
+    dml_rotary_shape s;
+    const float *table, *x;
+    float sign, beta, *y;
+    dml_isa isa;
+    size_t rows_per_task;
+} dml__rotary_job;
+
+/* The two halves of a head, at `step` apart the same. */
+DML__BODY void dml__rotary_halves_body(const dml__rotary_job *job, const float *table, const float *x,
+                                       float *y)
+{
+    const size_t half = job->s.width / 2;
+    const float sign = job->sign, beta = job->beta;
+    for (size_t i = 0; i < half; i += DML__LANES) {
+        const size_t count = half - i;
+        dml__vf a, b, cosine, sine, to_a, to_b;
+        dml__load_some(&a, x + i, count);
+        dml__load_some(&b, x + half + i, count);
+        dml__load_some(&cosine, table + i, count);
+        dml__load_some(&sine, table + half + i, count);
+        sine *= sign;
+        to_a = a * cosine - b * sine;
+        to_b = b * cosine + a * sine;
+        if (beta != 0) {
+            dml__load_some(&a, y + i, count);
+            dml__load_some(&b, y + half + i, count);
+            to_a += a * beta;
+            to_b += b * beta;
+        }
+        dml__store_some(y + i, &to_a, count);
+        dml__store_some(y + half + i, &to_b, count);
+    }
+}
+DML__PER_ISA(dml__rotary_halves, (const dml__rotary_job *job, const float *table, const float *x, float *y),
+             (job, table, x, y))
+
+static void dml__rotary_pairs(const dml__rotary_job *job, const float *table, const float *x, float *y)
+{
+    const size_t half = job->s.width / 2;
+    for (size_t i = 0; i < half; i++) {
+        const float cosine = table[i], sine = job->sign * table[half + i], a = x[2 * i], b = x[2 * i + 1];
+        const float to_a = a * cosine - b * sine, to_b = b * cosine + a * sine;
+        y[2 * i] = job->beta == 0 ? to_a : to_a + job->beta * y[2 * i];
+        y[2 * i + 1] = job->beta == 0 ? to_b : to_b + job->beta * y[2 * i + 1];
+    }
+}
+
+static void dml__rotary_task(void *argument, int task, int worker)
+{
+    const dml__rotary_job *job = (const dml__rotary_job *)argument;
+    const size_t begin = (size_t)task * job->rows_per_task, width = job->s.width;
+    const size_t end = dml__minimum(begin + job->rows_per_task, job->s.rows);
+    (void)worker;
+    for (size_t r = begin; r < end; r++) {
+        const float *table = job->table + r % job->s.positions * width;
+        const float *x = job->x + r * job->s.heads * width;
+        float *y = job->y + r * job->s.heads * width;
+        for (size_t h = 0; h < job->s.rotated; h++, x += width, y += width)
+            if (job->s.interleaved)
+                dml__rotary_pairs(job, table, x, y);
+            else
+                dml__rotary_halves(job->isa, job, table, x, y);
+        const size_t rest = (job->s.heads - job->s.rotated) * width;
+        if (job->beta == 0 && x != y) memcpy(y, x, rest * sizeof *y);
+        for (size_t i = 0; i < rest && job->beta != 0; i++) y[i] = x[i] + job->beta * y[i];
+    }
+}
+
+DML_API void dml_rotary_apply(dml_pool *pool, const dml_rotary_shape *shape, const float *table, bool back,
+                              const float *x, float beta, float *y)
+{
+    dml__rotary_job job;
+    memset(&job, 0, sizeof job);
+    job.s = *shape;
+    job.table = table;
+    job.x = x;
+    job.sign = back ? -1.0f : 1.0f;
+    job.beta = beta;
+    job.y = y;
+    job.isa = dml__pool_machine(pool).isa;
+    job.rows_per_task = dml__items_per_task(shape->heads * shape->width);
+    const size_t tasks = dml__divide_up(shape->rows, job.rows_per_task);
+    if (shape->heads && shape->width)
+        dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__rotary_task, &job);
 }
 
 #endif
@@ -15668,9 +17268,9 @@ DML__LOCAL void dml__sum_broadcast(dml_pool *pool, const dml__broadcast *broadca
 /* The same arguments: losses of a prediction a and a target b, which are summed where they are computed:
    their ops are those of ops/op_loss.c. */
 #define DML__FORMULAS_LOSS(X)                                                                                \
-    X(squared_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = (a - b) * (a - b), d = 2.0f * (a - b) * dy,      \
+    X(mean_squared_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = (a - b) * (a - b), d = 2.0f * (a - b) * dy, \
       d = 2.0f * (b - a) * dy)                                                                               \
-    X(absolute_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = ABS(a - b),                                     \
+    X(mean_absolute_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = ABS(a - b),                                \
       d = WHERE(a > b, dy, WHERE(a < b, -dy, K(0.0f))), d = WHERE(a > b, -dy, WHERE(a < b, dy, K(0.0f))))    \
     X(huber, 2, 0, DML__NEEDS_A | DML__NEEDS_B, VALUE e = ABS(a - b);                                        \
       y = Q * WHERE(e < P, 0.5f * e * e, P * (e - 0.5f * P)), VALUE e = a - b;                               \
@@ -15703,7 +17303,7 @@ enum {
 #undef DML__FORMULA_ENUM_2
 #undef DML__FORMULA_ENUM_FLAT
 };
-#define DML__FORMULA_OPS DML__FORMULA_squared_error /* as many have ops of one element */
+#define DML__FORMULA_OPS DML__FORMULA_mean_squared_error /* as many have ops of one element */
 
 #endif
 
@@ -15760,180 +17360,6 @@ DML__LOCAL void dml__formula_backward(dml_pool *pool, const dml__formula_call *c
    that depends on n alone. */
 DML__LOCAL double dml__formula_total(dml_pool *pool, const dml__formula_call *call, const float *weights,
                                      const dml__broadcast *layout);
-
-#endif
-
-/* ---- kernels/vector_math.h ---- */
-
-/* vector_math.h: functions of a vector's lanes, as building blocks of kernels.
-
-   Bounds are in units in the last place of the exact result (ulp), for every float, also those with a
-   denormal result, with and without FMA; tests/kernels/vector_math_test.c holds them. Special values give
-   what C's functions give; which NaN is not said. Polynomials are minimax (Remez) in their relative error,
-   their coefficients rounded to floats. */
-#ifndef DML_KERNELS_VECTOR_MATH_H
-#define DML_KERNELS_VECTOR_MATH_H
-
-#include <math.h>
-
-#define DML__SIGN_BIT ((int32_t)-0x7fffffff - 1)
-
-/* x = e^x to within 1.25 ulp; inf, 0 and NaN where they belong, gradual underflow kept.
-   e^x = 2^k e^r with k = round(x / ln 2) and r = x - k ln 2, where ln 2 is cut into 355/512, which times k is
-   exact, and the rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). For
-   |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r): error 5e-9. */
-DML__BODY void dml__vector_exp(dml__vf *x)
-{
-    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
-    dml__vf v = *x, highest, lowest;
-    dml__splat(&highest, 89.0f); /* e^89 overflows, e^-104 rounds to 0 */
-    dml__splat(&lowest, -104.0f);
-    v = DML__SELECT(v > highest, highest, v);
-    v = DML__SELECT(v < lowest, lowest, v);
-    const dml__vf shifted = v * 1.44269504f + shift;
-    const dml__vf k = shifted - shift;
-    const dml__vf r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
-    dml__vf q = r * 0.00138144672f + 0.00836878084f;
-    q = q * r + 0.0416683927f;
-    q = q * r + 0.166665196f;
-    q = q * r + 0.49999994f;
-    const dml__vf power = (q * (r * r) + r) + 1.0f;
-    /* 2^k in two factors, since it may lie outside the range of floats where the product doesn't. */
-    const dml__vi whole = (dml__vi)((dml__vu)shifted - 0x4B400000u);
-    const dml__vi half = whole >> 1;
-    const dml__vf scale_a = (dml__vf)(((dml__vu)half + 127u) << 23);
-    const dml__vf scale_b = (dml__vf)(((dml__vu)whole - (dml__vu)half + 127u) << 23);
-    *x = (power * scale_a) * scale_b;
-}
-
-/* x = the natural logarithm of x to within 1 ulp; -inf for 0, NaN below.
-   x = 2^k m with m in sqrt(1/2) .. sqrt(2), and f = m - 1: log x = k ln 2 + (f - f^2 / 2 + f^3 q(f)), ln 2
-   cut as in dml__vector_exp: error 7e-9. */
-DML__BODY void dml__vector_log(dml__vf *x)
-{
-    const dml__vf v = *x, none = { 0 };
-    const dml__vi tiny = v < 1.17549435e-38f; /* denormals are scaled by 2^23 */
-    const dml__vu bits = (dml__vu)DML__SELECT(tiny, v * 8388608.0f, v);
-    const dml__vi whole = (dml__vi)(bits - 0x3F3504F3u) >> 23;
-    const dml__vf f = (dml__vf)(bits - ((dml__vu)whole << 23)) - 1.0f;
-    const dml__vf shifted = (dml__vf)((whole - (tiny & 23)) + 0x4B400000);
-    const dml__vf k = shifted - 12582912.0f, square = f * f;
-    dml__vf q = f * -0.0763450265f + 0.12761578f;
-    q = q * f - 0.13160181f;
-    q = q * f + 0.142017573f;
-    q = q * f - 0.166233569f;
-    q = q * f + 0.200012267f;
-    q = q * f - 0.250008196f;
-    q = q * f + 0.333333313f;
-    dml__vf y = q * (f * square) + k * -2.12194440e-4f;
-    y = (f + (y - square * 0.5f)) + k * 0.693359375f;
-    y = DML__SELECT(v == 0.0f, none - HUGE_VALF, y);
-    y = DML__SELECT(v < 0.0f, none - NAN, y);
-    *x = DML__SELECT(v < HUGE_VALF, y, v); /* inf and NaN stay */
-}
-
-/* x = tanh x to within 2 ulp. For m = |x| < 0.625, m + m^3 q(m^2) (error 5e-9), since the other form cancels
-   there; else (1 - e) / (1 + e) with e = exp(-2 m); then the sign of x. */
-DML__BODY void dml__vector_tanh(dml__vf *x)
-{
-    const dml__vf v = *x, m = (dml__vf)((dml__vi)v & ~DML__SIGN_BIT), square = v * v;
-    dml__vf q = square * -0.00571704563f + 0.020650588f;
-    q = q * square - 0.0537434965f;
-    q = q * square + 0.133314908f;
-    q = q * square - 0.333332837f;
-    const dml__vf inner = q * (square * m) + m;
-    dml__vf e = m * -2.0f;
-    dml__vector_exp(&e);
-    const dml__vf y = DML__SELECT(m < 0.625f, inner, (1.0f - e) / (1.0f + e));
-    *x = (dml__vf)((dml__vi)y | ((dml__vi)v & DML__SIGN_BIT));
-}
-
-/* x = 1 / (1 + e^-x) to within 2.5 ulp, from e^-|x|, which doesn't overflow. */
-DML__BODY void dml__vector_sigmoid(dml__vf *x)
-{
-    const dml__vf v = *x;
-    dml__vf e = (dml__vf)((dml__vi)v | DML__SIGN_BIT), one;
-    dml__vector_exp(&e);
-    dml__splat(&one, 1.0f);
-    *x = DML__SELECT(v < 0.0f, e, one) / (1.0f + e);
-}
-
-/* x = erf x to within 2 ulp. For m = |x| < 0.9, m + m q(m^2) (error 1e-9); else 1 - e^p(m), where e^p is
-   erfc (error 7e-9 of erf), and 1 from 3.95 on; then the sign of x. */
-DML__BODY void dml__vector_erf(dml__vf *x)
-{
-    const dml__vf v = *x, m = (dml__vf)((dml__vi)v & ~DML__SIGN_BIT), square = v * v;
-    dml__vf q = square * 8.51310397e-05f - 0.000817563909f, most, e;
-    q = q * square + 0.00520385895f;
-    q = q * square - 0.0268605091f;
-    q = q * square + 0.112837151f;
-    q = q * square - 0.376126349f;
-    q = q * square + 0.128379166f;
-    const dml__vf inner = q * m + m;
-    dml__splat(&most, 3.95f);
-    const dml__vf t = DML__SELECT(m > most, most, m);
-    e = t * 0.000198218928f - 0.00306548341f;
-    e = e * t + 0.0223151855f;
-    e = e * t - 0.104113623f;
-    e = e * t - 0.636976123f;
-    e = e * t - 1.12779725f;
-    e = e * t - 0.00016645588f;
-    dml__vector_exp(&e);
-    const dml__vf y = DML__SELECT(m < 0.9f, inner, 1.0f - e);
-    *x = (dml__vf)((dml__vi)y | ((dml__vi)v & DML__SIGN_BIT));
-}
-
-/* x = e^x - 1 for x <= 0, to within 5 ulp: for t = tanh(x / 2) it is 2 t / (1 - t). */
-DML__BODY void dml__vector_expm1(dml__vf *x)
-{
-    dml__vf t = *x * 0.5f;
-    dml__vector_tanh(&t);
-    *x = (t + t) / (1.0f - t);
-}
-
-/* x = log(1 + x) for x in 0 .. 1, to within 3 ulp: what 1 + x loses of x is a factor of the result too
-   (Goldberg, "What every computer scientist should know about floating-point arithmetic", 1991, theorem 4).
- */
-DML__BODY void dml__vector_log1p(dml__vf *x)
-{
-    const dml__vf v = *x, u = v + 1.0f, rounded = u - 1.0f;
-    dml__vf y = u;
-    dml__vector_log(&y);
-    *x = DML__SELECT(rounded == 0.0f, v, y * (v / rounded));
-}
-
-DML__BODY void dml__vector_abs(dml__vf *x)
-{
-    *x = (dml__vf)((dml__vi)*x & ~DML__SIGN_BIT);
-}
-
-/* Lane by lane, by the C library. */
-static void dml__sqrt_lanes(float lanes[DML__LANES])
-{
-    for (int i = 0; i < DML__LANES; i++) lanes[i] = sqrtf(lanes[i]);
-}
-
-DML__BODY void dml__vector_sqrt(dml__vf *x)
-{
-    float lanes[DML__LANES];
-    DML__STORE(lanes, *x);
-    dml__sqrt_lanes(lanes);
-    *x = DML__LOAD(lanes);
-}
-
-static void dml__pow_lanes(float lanes[DML__LANES], const float power[DML__LANES])
-{
-    for (int i = 0; i < DML__LANES; i++) lanes[i] = powf(lanes[i], power[i]);
-}
-
-DML__BODY void dml__vector_pow(dml__vf *x, const dml__vf *power)
-{
-    float lanes[DML__LANES], powers[DML__LANES];
-    DML__STORE(lanes, *x);
-    DML__STORE(powers, *power);
-    dml__pow_lanes(lanes, powers);
-    *x = DML__LOAD(lanes);
-}
 
 #endif
 
@@ -17838,6 +19264,561 @@ DML_API void dml_cross_entropy_backward_target(dml_pool *pool, const dml_cross_e
 
 #endif
 
+/* ---- kernels/recurrent.c ---- */
+
+#ifndef DML_KERNELS_RECURRENT_C
+#define DML_KERNELS_RECURRENT_C
+
+/* ---- kernels/recurrent_layout.h ---- */
+
+/* recurrent_layout.h: where the work of a recurrent pass lies, for the CPU's kernels and the GPUs'. */
+#ifndef DML_KERNELS_RECURRENT_LAYOUT_H
+#define DML_KERNELS_RECURRENT_LAYOUT_H
+
+/* Offsets in floats. A gru's gates are n r z and, as a fourth, what r gates: the input's product has n r z
+   side by side, the state's r z and the fourth. All lie by samples, as x and y do, so that the products over
+   all steps take them as they are; the states are those before each step. */
+typedef struct dml__recurrent_layout {
+    size_t panels;         /* the state's weights, packed once a pass */
+    size_t gates;          /* (batch, steps, width); in backward their gradients take their place */
+    size_t h, c;           /* (batch, steps, units), c of lstm */
+    size_t h_last, c_last; /* (batch, units): behind the last step */
+    size_t dh, dc;         /* (batch, units) */
+    size_t sums;           /* (width): of biases */
+    size_t floats;
+    size_t width;  /* of a step's gates */
+    size_t gate_n; /* gates * units: rows of the weights */
+    size_t by_h;   /* the first of a step's gates that the state's product goes to */
+} dml__recurrent_layout;
+
+static inline int dml__cell_gates(dml_cell cell)
+{
+    return cell == DML_CELL_LSTM ? 4 : cell == DML_CELL_GRU ? 3 : 1;
+}
+
+static inline dml__recurrent_layout dml__recurrent_lay_out(const dml_recurrent_shape *shape, bool panels)
+{
+    const size_t units = (size_t)shape->units, batch = (size_t)shape->batch;
+    const size_t rows = batch * (size_t)shape->steps, states = shape->cell == DML_CELL_LSTM ? 2 : 1;
+    dml__recurrent_layout at;
+    at.gate_n = (size_t)dml__cell_gates(shape->cell) * units;
+    at.width = shape->cell == DML_CELL_GRU ? 4 * units : at.gate_n;
+    at.by_h = shape->cell == DML_CELL_GRU ? units : 0;
+    at.panels = 0;
+    at.gates =
+        panels ? dml__panel_floats(units, at.gate_n) : 0; /* which is no less than the other way round */
+    at.h = at.gates + rows * at.width;
+    at.c = at.h + rows * units;
+    at.h_last = at.h + states * rows * units;
+    at.c_last = at.h_last + batch * units;
+    at.dh = at.h_last + states * batch * units;
+    at.dc = at.dh + batch * units;
+    at.sums = at.dh + states * batch * units;
+    at.floats = at.sums + at.width;
+    return at;
+}
+
+/* A part of a step's gates, and of the rows of the input's weights that it is made of. */
+typedef struct dml__gate_part {
+    size_t row, rows, column;
+} dml__gate_part;
+
+static inline int dml__gate_parts(const dml_recurrent_shape *shape, dml__gate_part parts[2])
+{
+    const size_t units = (size_t)shape->units;
+    parts[0].row = 0;
+    parts[0].rows = shape->cell == DML_CELL_GRU ? 2 * units : (size_t)dml__cell_gates(shape->cell) * units;
+    parts[0].column = shape->cell == DML_CELL_GRU ? units : 0;
+    parts[1].row = 2 * units;
+    parts[1].rows = units;
+    parts[1].column = 0;
+    return shape->cell == DML_CELL_GRU ? 2 : 1;
+}
+
+#endif
+
+#include <string.h>
+
+/* Samples that a task takes through all steps: two tiles of most micro-kernels, whose gates stay near. */
+#define DML__RECURRENT_ROWS 12
+
+/* Below so many steps a product of few rows is done from the weights as they lie: packing would take longer.
+ */
+#define DML__RECURRENT_STEPS 4
+
+/* ---- one step of one sample ---- */
+
+/* The units of its arrays: the gates, the states before it, and the state behind it; in backward the
+   gradient of that, which becomes that of the state before it, and in place of y its gradient. */
+enum { DML__CELL_Z, DML__CELL_H0 = 4, DML__CELL_C0, DML__CELL_H, DML__CELL_C, DML__CELL_Y, DML__CELL_DC };
+#define DML__CELL_ARRAYS 10
+typedef struct dml__cell_at {
+    float *array[DML__CELL_ARRAYS]; /* NULL: not there */
+} dml__cell_at;
+
+DML__BODY void dml__plain_cell_body(size_t n, const dml__cell_at *at, bool relu)
+{
+    float *z = at->array[DML__CELL_Z], *h = at->array[DML__CELL_H], *y = at->array[DML__CELL_Y];
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        dml__vf a = DML__LOAD(z + i);
+        if (relu)
+            a = (dml__vf)((dml__vi)a & ~(a <= 0.0f)); /* keeps a NaN */
+        else
+            dml__vector_tanh(&a);
+        DML__STORE(z + i, a);
+        DML__STORE(h + i, a);
+        if (y) DML__STORE(y + i, a);
+    }
+}
+DML__PER_ISA(dml__plain_cell, (size_t n, const dml__cell_at *at, bool relu), (n, at, relu))
+
+DML__BODY void dml__plain_cell_back_body(size_t n, const dml__cell_at *at, bool relu)
+{
+    float *z = at->array[DML__CELL_Z], *dh = at->array[DML__CELL_H];
+    const float *dy = at->array[DML__CELL_Y];
+    const dml__vf none = { 0 };
+    for (size_t i = 0; i < n; i += DML__LANES) {
+        const dml__vf a = DML__LOAD(z + i);
+        dml__vf d = DML__LOAD(dh + i);
+        if (dy) d += DML__LOAD(dy + i);
+        DML__STORE(z + i, relu ? DML__SELECT(a > 0.0f, d, none) : d * (1.0f - a * a));
+        DML__STORE(dh + i, none);
+    }
+}
+DML__PER_ISA(dml__plain_cell_back, (size_t n, const dml__cell_at *at, bool relu), (n, at, relu))
+
+DML__BODY void dml__lstm_cell_body(size_t n, const dml__cell_at *cell)
+{
+    const dml__cell_at at = *cell;
+    float *const *z = at.array, *y = at.array[DML__CELL_Y];
+    for (size_t k = 0; k < n; k += DML__LANES) {
+        dml__vf i = DML__LOAD(z[0] + k), f = DML__LOAD(z[1] + k);
+        dml__vf g = DML__LOAD(z[2] + k), o = DML__LOAD(z[3] + k);
+        dml__vector_sigmoid(&i);
+        dml__vector_sigmoid(&f);
+        dml__vector_tanh(&g);
+        dml__vector_sigmoid(&o);
+        dml__vf c = f * DML__LOAD(at.array[DML__CELL_C0] + k) + i * g;
+        DML__STORE(z[0] + k, i);
+        DML__STORE(z[1] + k, f);
+        DML__STORE(z[2] + k, g);
+        DML__STORE(z[3] + k, o);
+        DML__STORE(at.array[DML__CELL_C] + k, c);
+        dml__vector_tanh(&c);
+        const dml__vf h = o * c;
+        DML__STORE(at.array[DML__CELL_H] + k, h);
+        if (y) DML__STORE(y + k, h);
+    }
+}
+DML__PER_ISA(dml__lstm_cell, (size_t n, const dml__cell_at *at), (n, at))
+
+DML__BODY void dml__lstm_cell_back_body(size_t n, const dml__cell_at *cell)
+{
+    const dml__cell_at at = *cell;
+    float *const *z = at.array, *dy = at.array[DML__CELL_Y];
+    const dml__vf none = { 0 };
+    for (size_t k = 0; k < n; k += DML__LANES) {
+        const dml__vf i = DML__LOAD(z[0] + k), f = DML__LOAD(z[1] + k);
+        const dml__vf g = DML__LOAD(z[2] + k), o = DML__LOAD(z[3] + k);
+        dml__vf c = DML__LOAD(at.array[DML__CELL_C] + k), d = DML__LOAD(at.array[DML__CELL_H] + k);
+        if (dy) d += DML__LOAD(dy + k);
+        dml__vector_tanh(&c);
+        const dml__vf dc = DML__LOAD(at.array[DML__CELL_DC] + k) + d * o * (1.0f - c * c);
+        DML__STORE(z[0] + k, dc * g * i * (1.0f - i));
+        DML__STORE(z[1] + k, dc * DML__LOAD(at.array[DML__CELL_C0] + k) * f * (1.0f - f));
+        DML__STORE(z[2] + k, dc * i * (1.0f - g * g));
+        DML__STORE(z[3] + k, d * c * o * (1.0f - o));
+        DML__STORE(at.array[DML__CELL_DC] + k, dc * f);
+        DML__STORE(at.array[DML__CELL_H] + k, none);
+    }
+}
+DML__PER_ISA(dml__lstm_cell_back, (size_t n, const dml__cell_at *at), (n, at))
+
+DML__BODY void dml__gru_cell_body(size_t k_end, const dml__cell_at *cell)
+{
+    const dml__cell_at at = *cell;
+    float *const *gate = at.array, *y = at.array[DML__CELL_Y];
+    for (size_t k = 0; k < k_end; k += DML__LANES) {
+        dml__vf n = DML__LOAD(gate[0] + k), r = DML__LOAD(gate[1] + k), z = DML__LOAD(gate[2] + k);
+        const dml__vf before = DML__LOAD(at.array[DML__CELL_H0] + k);
+        dml__vector_sigmoid(&r);
+        dml__vector_sigmoid(&z);
+        n += r * DML__LOAD(gate[3] + k);
+        dml__vector_tanh(&n);
+        const dml__vf h = n + z * (before - n);
+        DML__STORE(gate[0] + k, n);
+        DML__STORE(gate[1] + k, r);
+        DML__STORE(gate[2] + k, z);
+        DML__STORE(at.array[DML__CELL_H] + k, h);
+        if (y) DML__STORE(y + k, h);
+    }
+}
+DML__PER_ISA(dml__gru_cell, (size_t n, const dml__cell_at *at), (n, at))
+
+DML__BODY void dml__gru_cell_back_body(size_t k_end, const dml__cell_at *cell)
+{
+    const dml__cell_at at = *cell;
+    float *const *gate = at.array, *dy = at.array[DML__CELL_Y];
+    for (size_t k = 0; k < k_end; k += DML__LANES) {
+        const dml__vf n = DML__LOAD(gate[0] + k), r = DML__LOAD(gate[1] + k), z = DML__LOAD(gate[2] + k);
+        dml__vf d = DML__LOAD(at.array[DML__CELL_H] + k);
+        if (dy) d += DML__LOAD(dy + k);
+        const dml__vf dn = d * (1.0f - z) * (1.0f - n * n);
+        DML__STORE(gate[0] + k, dn);
+        DML__STORE(gate[1] + k, dn * DML__LOAD(gate[3] + k) * r * (1.0f - r));
+        DML__STORE(gate[2] + k, d * (DML__LOAD(at.array[DML__CELL_H0] + k) - n) * z * (1.0f - z));
+        DML__STORE(gate[3] + k, dn * r);
+        DML__STORE(at.array[DML__CELL_H] + k, d * z);
+    }
+}
+DML__PER_ISA(dml__gru_cell_back, (size_t n, const dml__cell_at *at), (n, at))
+
+static void dml__cell_vectors(dml_isa isa, dml_cell cell, bool back, size_t n, const dml__cell_at *at)
+{
+    if (cell == DML_CELL_LSTM)
+        (back ? dml__lstm_cell_back : dml__lstm_cell)(isa, n, at);
+    else if (cell == DML_CELL_GRU)
+        (back ? dml__gru_cell_back : dml__gru_cell)(isa, n, at);
+    else
+        (back ? dml__plain_cell_back : dml__plain_cell)(isa, n, at, cell == DML_CELL_RELU);
+}
+
+/* All units; what is left over beside whole vectors goes through arrays of its own, so that every unit goes
+   through the same instructions. */
+static void dml__cell_run(dml_isa isa, dml_cell cell, bool back, size_t units, const dml__cell_at *at)
+{
+    const size_t whole = units - units % DML__LANES, rest = units - whole;
+    float strip[DML__CELL_ARRAYS][DML__LANES];
+    dml__cell_at aside;
+    if (whole) dml__cell_vectors(isa, cell, back, whole, at);
+    if (!rest) return;
+    memset(strip, 0, sizeof strip);
+    for (int i = 0; i < DML__CELL_ARRAYS; i++) {
+        aside.array[i] = at->array[i] ? strip[i] : NULL;
+        if (at->array[i]) memcpy(strip[i], at->array[i] + whole, rest * sizeof(float));
+    }
+    dml__cell_vectors(isa, cell, back, DML__LANES, &aside);
+    for (int i = 0; i < DML__CELL_ARRAYS; i++) {
+        const bool given =
+            i == DML__CELL_H0 || i == DML__CELL_C0 || (back && (i == DML__CELL_C || i == DML__CELL_Y));
+        if (at->array[i] && !given) memcpy(at->array[i] + whole, strip[i], rest * sizeof(float));
+    }
+}
+
+/* ---- all steps of some samples ---- */
+
+typedef struct dml__recurrent_job {
+    dml_pool *pool;
+    const dml_recurrent_shape *shape;
+    const dml_recurrent_arrays *at;
+    const dml_recurrent_gradients *to; /* NULL: forward */
+    dml__recurrent_layout place;
+    dml__job job; /* a step's product of the state or, in backward, of the gates' gradients */
+    dml__matrix factors[2];
+    bool thin; /* which is done from the weights as they lie */
+    size_t rows_per_task;
+} dml__recurrent_job;
+
+/* The product of a step: A and C are those of sample 0, step 0. */
+static dml__product dml__step_product(dml__matrix factors[2], const dml_recurrent_shape *shape,
+                                      const dml__recurrent_layout *place, bool back)
+{
+    const ptrdiff_t units = shape->units, steps = shape->steps, gates = (ptrdiff_t)place->gate_n;
+    const dml__matrix h = { NULL, steps * units, 1 }, dz = { NULL, steps * (ptrdiff_t)place->width, 1 };
+    const dml__matrix w = { NULL, back ? 1 : units, back ? units : 1 };
+    dml__product product;
+    memset(&product, 0, sizeof product);
+    factors[0] = back ? dz : h;
+    factors[1] = w;
+    product.m = shape->batch;
+    product.n = back ? units : gates;
+    product.k = back ? gates : units;
+    product.a.pack = product.b.pack = dml__pack_matrix;
+    product.a.source = &factors[0];
+    product.b.source = &factors[1];
+    product.alpha = product.beta = 1;
+    product.ldc = back ? units : dz.lane_step;
+    return product;
+}
+
+/* Of rows begin .. end - 1, at one step. */
+static void dml__multiply_step(const dml__recurrent_job *all, int worker, size_t step, size_t begin,
+                               size_t end)
+{
+    float *work = all->at->work, *gates = work + all->place.gates + step * all->place.width + all->place.by_h;
+    float *h = work + all->place.h + step * (size_t)all->shape->units;
+    dml__matrix left = all->factors[0];
+    dml__job job = all->job;
+    left.x = all->to ? gates : h;
+    job.product.a.source = &left;
+    job.product.c = all->to ? work + all->place.dh : gates;
+    if (all->thin) {
+        dml__multiply_thin(all->pool, &job.product);
+        return;
+    }
+    const dml__range range = { (ptrdiff_t)begin, (ptrdiff_t)end, 0, job.product.n, 0, job.product.k };
+    dml__multiply_as(all->pool, worker, &job, &range);
+}
+
+/* The state before step `step` of sample b; the last one's is that behind all of them. */
+static float *dml__state_at(const dml__recurrent_job *all, size_t states, size_t last, size_t b, size_t step)
+{
+    const size_t units = (size_t)all->shape->units, steps = (size_t)all->shape->steps;
+    if (step >= steps) return all->at->work + last + b * units; /* reversed: -1 */
+    return all->at->work + states + (b * steps + step) * units;
+}
+
+static void dml__put_row(float *to, const float *from, size_t n)
+{
+    if (from)
+        memcpy(to, from, n * sizeof *to);
+    else
+        memset(to, 0, n * sizeof *to);
+}
+
+/* What a step of sample b works on. */
+static dml__cell_at dml__cell_of(const dml__recurrent_job *all, size_t b, size_t step, size_t next)
+{
+    const dml__recurrent_layout *place = &all->place;
+    const size_t units = (size_t)all->shape->units, steps = (size_t)all->shape->steps;
+    const bool lstm = all->shape->cell == DML_CELL_LSTM;
+    const float *y = all->to ? all->to->dy : all->at->y;
+    dml__cell_at at;
+    memset(&at, 0, sizeof at);
+    for (size_t g = 0; g * units < place->width; g++)
+        at.array[g] = all->at->work + place->gates + (b * steps + step) * place->width + g * units;
+    at.array[DML__CELL_H0] = dml__state_at(all, place->h, place->h_last, b, step);
+    at.array[DML__CELL_H] = all->to ? all->at->work + place->dh + b * units
+                                    : dml__state_at(all, place->h, place->h_last, b, next);
+    if (y) at.array[DML__CELL_Y] = (float *)(uintptr_t)(y + b * all->at->y_step + step * units);
+    if (!lstm) return at;
+    at.array[DML__CELL_C0] = dml__state_at(all, place->c, place->c_last, b, step);
+    at.array[DML__CELL_C] = dml__state_at(all, place->c, place->c_last, b, next);
+    if (all->to) at.array[DML__CELL_DC] = all->at->work + place->dc + b * units;
+    return at;
+}
+
+static void dml__recurrent_forward_task(void *argument, int task, int worker)
+{
+    const dml__recurrent_job *all = (const dml__recurrent_job *)argument;
+    const dml__recurrent_layout *place = &all->place;
+    const dml_recurrent_arrays *arrays = all->at;
+    const size_t units = (size_t)all->shape->units, steps = (size_t)all->shape->steps;
+    const size_t begin = (size_t)task * all->rows_per_task;
+    const size_t end = dml__minimum(begin + all->rows_per_task, (size_t)all->shape->batch);
+    const bool lstm = all->shape->cell == DML_CELL_LSTM, reverse = all->shape->reverse;
+    const size_t first = reverse ? steps - 1 : 0;
+    for (size_t b = begin; b < end; b++) {
+        dml__put_row(dml__state_at(all, place->h, place->h_last, b, first),
+                     arrays->h0 ? arrays->h0 + b * arrays->h0_step : NULL, units);
+        if (lstm)
+            dml__put_row(dml__state_at(all, place->c, place->c_last, b, first),
+                         arrays->c0 ? arrays->c0 + b * arrays->c0_step : NULL, units);
+    }
+    for (size_t s = 0; s < steps; s++) {
+        const size_t step = reverse ? steps - 1 - s : s, next = reverse ? step - 1 : step + 1;
+        dml__multiply_step(all, worker, step, begin, end);
+        for (size_t b = begin; b < end; b++) {
+            const dml__cell_at at = dml__cell_of(all, b, step, next);
+            if (!arrays->lengths || step < (size_t)arrays->lengths[b]) {
+                dml__cell_run(all->job.isa, all->shape->cell, false, units, &at);
+                continue;
+            }
+            dml__put_row(at.array[DML__CELL_H], at.array[DML__CELL_H0], units);
+            if (lstm) dml__put_row(at.array[DML__CELL_C], at.array[DML__CELL_C0], units);
+            if (at.array[DML__CELL_Y]) dml__put_row(at.array[DML__CELL_Y], NULL, units);
+        }
+    }
+    for (size_t b = begin; b < end; b++) {
+        if (arrays->h_n)
+            dml__put_row(arrays->h_n + b * arrays->n_step, arrays->work + place->h_last + b * units, units);
+        if (arrays->c_n)
+            dml__put_row(arrays->c_n + b * arrays->n_step, arrays->work + place->c_last + b * units, units);
+    }
+}
+
+static void dml__recurrent_backward_task(void *argument, int task, int worker)
+{
+    const dml__recurrent_job *all = (const dml__recurrent_job *)argument;
+    const dml__recurrent_layout *place = &all->place;
+    const dml_recurrent_arrays *arrays = all->at;
+    const dml_recurrent_gradients *to = all->to;
+    const size_t units = (size_t)all->shape->units, steps = (size_t)all->shape->steps;
+    const size_t begin = (size_t)task * all->rows_per_task;
+    const size_t end = dml__minimum(begin + all->rows_per_task, (size_t)all->shape->batch);
+    const bool reverse = all->shape->reverse;
+    for (size_t b = begin; b < end; b++) {
+        dml__put_row(arrays->work + place->dh + b * units, to->dh_n ? to->dh_n + b * arrays->n_step : NULL,
+                     units);
+        if (all->shape->cell == DML_CELL_LSTM)
+            dml__put_row(arrays->work + place->dc + b * units,
+                         to->dc_n ? to->dc_n + b * arrays->n_step : NULL, units);
+    }
+    for (size_t s = steps; s-- > 0;) {
+        const size_t step = reverse ? steps - 1 - s : s, next = reverse ? step - 1 : step + 1;
+        for (size_t b = begin; b < end; b++) {
+            const dml__cell_at at = dml__cell_of(all, b, step, next);
+            if (!arrays->lengths || step < (size_t)arrays->lengths[b])
+                dml__cell_run(all->job.isa, all->shape->cell, true, units, &at);
+            else
+                dml__put_row(at.array[DML__CELL_Z], NULL, place->width);
+        }
+        if (s > 0 || to->dh0) dml__multiply_step(all, worker, step, begin, end);
+    }
+}
+
+static void dml__run_steps(dml_pool *pool, const dml_recurrent_shape *shape,
+                           const dml_recurrent_arrays *arrays, const dml_recurrent_gradients *to)
+{
+    dml__recurrent_job all;
+    memset(&all, 0, sizeof all);
+    all.pool = pool;
+    all.shape = shape;
+    all.at = arrays;
+    all.to = to;
+    all.place = dml__recurrent_lay_out(shape, true);
+    dml__product product = dml__step_product(all.factors, shape, &all.place, to != NULL);
+    all.factors[1].x = arrays->w_hh;
+    all.thin = shape->steps < DML__RECURRENT_STEPS && dml__thin_kind(&product) != DML__NOT_THIN;
+    if (!all.thin) product.panels = arrays->work + all.place.panels;
+    all.job = dml__plan_product(dml__pool_machine(pool), &product);
+    all.job.product = product; /* whichever way it was planned */
+    if (!all.thin) dml__pack_ahead(&all.job);
+    all.rows_per_task = all.thin ? (size_t)shape->batch : DML__RECURRENT_ROWS;
+    const dml_pool_task task = to ? dml__recurrent_backward_task : dml__recurrent_forward_task;
+    const size_t tasks = dml__divide_up((size_t)shape->batch, all.rows_per_task);
+    if (all.thin)
+        task(&all, 0, 0);
+    else
+        dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, task, &all);
+}
+
+/* ---- what all steps share ---- */
+
+static bool dml__is_empty(const dml_recurrent_shape *shape)
+{
+    return shape->batch < 1 || shape->steps < 1 || shape->units < 1;
+}
+
+DML_API size_t dml_recurrent_work(const dml_recurrent_shape *shape)
+{
+    if (dml__is_empty(shape)) return 0;
+    const double units = shape->units, rows = (double)shape->batch * (shape->steps + 1.0);
+    if (10 * rows * units + 5 * units * (units + 16) >= (double)(SIZE_MAX / 8)) return SIZE_MAX / 8;
+    return dml__recurrent_lay_out(shape, true).floats;
+}
+
+DML_API void dml_recurrent_forward(dml_pool *pool, const dml_recurrent_shape *shape,
+                                   const dml_recurrent_arrays *arrays)
+{
+    if (dml__is_empty(shape)) return;
+    const dml__recurrent_layout place = dml__recurrent_lay_out(shape, true);
+    const int rows = shape->batch * shape->steps, inputs = shape->inputs, width = (int)place.width;
+    const size_t units = (size_t)shape->units;
+    float *gates = arrays->work + place.gates, *bias = arrays->work + place.sums;
+    const bool gru = shape->cell == DML_CELL_GRU;
+    dml_epilogue epilogue = { NULL, DML_ACTIVATION_NONE };
+    dml__gate_part parts[2];
+    const int count = dml__gate_parts(shape, parts);
+    if (arrays->b_ih) /* of gru, the last part of b_hh is added to the state's product alone */
+        for (size_t i = 0; i < place.gate_n; i++)
+            bias[i] = arrays->b_ih[i] + (gru && i >= 2 * units ? 0.0f : arrays->b_hh[i]);
+    for (int p = 0; p < count; p++) {
+        if (arrays->b_ih) epilogue.bias = bias + parts[p].row;
+        dml_sgemm_fused(pool, DML_NO_TRANS, DML_TRANS, rows, (int)parts[p].rows, inputs, 1.0f, arrays->x,
+                        inputs, arrays->w_ih + parts[p].row * (size_t)inputs, inputs, 0.0f,
+                        gates + parts[p].column, width, &epilogue);
+    }
+    for (size_t r = 0; gru && r < (size_t)rows; r++)
+        dml__put_row(gates + r * place.width + 3 * units, arrays->b_hh ? arrays->b_hh + 2 * units : NULL,
+                     units);
+    dml__run_steps(pool, shape, arrays, NULL);
+}
+
+/* to = beta to + from */
+static void dml__add_bias(size_t n, const float *from, float beta, float *to)
+{
+    for (size_t i = 0; to && i < n; i++) to[i] = beta == 0 ? from[i] : from[i] + beta * to[i];
+}
+
+/* The gradient of an initial state, which may be the same for all samples. */
+static void dml__add_initial(dml_pool *pool, const dml_recurrent_shape *shape, size_t step, const float *from,
+                             float beta, float *to)
+{
+    const size_t units = (size_t)shape->units, batch = (size_t)shape->batch;
+    if (to && step)
+        dml_axpby(pool, batch * units, 1.0f, from, beta, to);
+    else if (to)
+        dml_sum_rows(pool, batch, units, from, beta, to);
+}
+
+DML_API void dml_recurrent_backward(dml_pool *pool, const dml_recurrent_shape *shape,
+                                    const dml_recurrent_arrays *arrays, const dml_recurrent_gradients *to)
+{
+    if (dml__is_empty(shape)) return;
+    const dml__recurrent_layout place = dml__recurrent_lay_out(shape, true);
+    const int rows = shape->batch * shape->steps, inputs = shape->inputs, units = shape->units;
+    const int width = (int)place.width, gate_n = (int)place.gate_n;
+    float *work = arrays->work, *gates = work + place.gates, *sums = work + place.sums;
+    dml__gate_part parts[2];
+    const int count = dml__gate_parts(shape, parts);
+    dml__run_steps(pool, shape, arrays, to);
+    if (to->dw_hh)
+        dml_sgemm_fused(pool, DML_TRANS, DML_NO_TRANS, gate_n, units, rows, 1.0f, gates + place.by_h, width,
+                        work + place.h, units, to->beta.w_hh, to->dw_hh, units, NULL);
+    for (int p = 0; p < count; p++) {
+        const float *dz = gates + parts[p].column, *w = arrays->w_ih + parts[p].row * (size_t)inputs;
+        const int n = (int)parts[p].rows;
+        if (to->dw_ih)
+            dml_sgemm_fused(pool, DML_TRANS, DML_NO_TRANS, n, inputs, rows, 1.0f, dz, width, arrays->x,
+                            inputs, to->beta.w_ih, to->dw_ih + parts[p].row * (size_t)inputs, inputs, NULL);
+        if (to->dx)
+            dml_sgemm_fused(pool, DML_NO_TRANS, DML_NO_TRANS, rows, inputs, n, 1.0f, dz, width, w, inputs,
+                            p ? 1.0f : to->beta.x, to->dx, inputs, NULL);
+    }
+    if (to->db_ih || to->db_hh) {
+        dml_sum_rows(pool, (size_t)rows, place.width, gates, 0.0f, sums);
+        for (int p = 0; p < count; p++)
+            dml__add_bias(parts[p].rows, sums + parts[p].column, to->beta.b_ih,
+                          to->db_ih ? to->db_ih + parts[p].row : NULL);
+        dml__add_bias(place.gate_n, sums + place.by_h, to->beta.b_hh, to->db_hh);
+    }
+    dml__add_initial(pool, shape, arrays->h0_step, work + place.dh, to->beta.h0, to->dh0);
+    dml__add_initial(pool, shape, arrays->c0_step, work + place.dc, to->beta.c0, to->dc0);
+}
+
+DML_API dml_scratch dml_recurrent_scratch(const dml_recurrent_shape *shape, bool training)
+{
+    dml_scratch most = { 0, 0 };
+    if (dml__is_empty(shape)) return most;
+    const dml__recurrent_layout place = dml__recurrent_lay_out(shape, true);
+    const int rows = shape->batch > INT32_MAX / shape->steps ? INT32_MAX : shape->batch * shape->steps;
+    const int inputs = shape->inputs, units = shape->units;
+    dml__gate_part parts[2];
+    const int count = dml__gate_parts(shape, parts);
+    float panels = 0;
+    for (int back = 0; back <= (training ? 1 : 0); back++) {
+        dml__matrix factors[2];
+        dml__product product = dml__step_product(factors, shape, &place, back != 0);
+        product.m = DML__RECURRENT_ROWS;
+        product.panels = &panels; /* which counts as there */
+        most = dml__larger_scratch(most, dml__product_scratch(&product));
+    }
+    if (training)
+        most = dml__larger_scratch(
+            most, dml_sgemm_scratch(DML_TRANS, DML_NO_TRANS, (int)place.gate_n, units, rows));
+    for (int p = 0; p < count; p++) {
+        const int n = (int)parts[p].rows;
+        most = dml__larger_scratch(most, dml_sgemm_scratch(DML_NO_TRANS, DML_TRANS, rows, n, inputs));
+        if (!training) continue;
+        most = dml__larger_scratch(most, dml_sgemm_scratch(DML_NO_TRANS, DML_NO_TRANS, rows, inputs, n));
+        most = dml__larger_scratch(most, dml_sgemm_scratch(DML_TRANS, DML_NO_TRANS, n, inputs, rows));
+    }
+    return most;
+}
+
+#endif
+
 /* ---- kernels/loss.c ---- */
 
 #ifndef DML_KERNELS_LOSS_C
@@ -18698,7 +20679,7 @@ DML_API const char *dml_shape_format(const dml_shape *shape, char text[DML_SHAPE
 #ifndef DML_GRAPH_NODE_H
 #define DML_GRAPH_NODE_H
 
-#define DML__MAX_INPUTS 5
+#define DML__MAX_INPUTS 8
 
 struct dml__op;
 
@@ -18719,9 +20700,11 @@ struct dml_node {
     int limit;        /* an op that indexes: the values of its i32 input must be in 0 .. limit - 1; 0: any */
     int ignored;      /* or this one, which stands for no index; 0: none */
     int below;        /* an op that makes i32: its values are in 0 .. below - 1 */
+    int lowest;       /* of these values, where it isn't 0: -1 is none */
     /* parameter: */
     dml_initializer init;
     bool used, frozen; /* by some op; gets no gradient */
+    bool sparse;       /* rows whose gradient is zero are left alone by updates */
     bool kept;         /* training passes change it: a running statistic, frozen for good */
     size_t place;      /* in the order of first use, in elements: what its initial values depend on */
     size_t offset;     /* in w and g, in elements; set when w is laid out */
@@ -18817,7 +20800,7 @@ typedef struct dml__run {
 
 /* What an op's backward reads besides its output's gradient; the memory plan keeps no more. */
 #define DML__NEEDS_INPUT(i) (1u << (i))
-#define DML__NEEDS_INPUTS 0x1Fu
+#define DML__NEEDS_INPUTS 0xFFu
 #define DML__NEEDS_OUTPUT 0x100u
 /* With what an op may become one, in the same word: a relu with an op whose forward does it in passing, where
    dml__ends_in_relu says so, and whose backward does too; or whose reader's backward does, where
@@ -18833,6 +20816,8 @@ typedef struct dml__run {
 /* No gradient flows to input i: it chooses, or weighs. */
 #define DML__NO_GRADIENT(i) (0x1000000u << (i))
 #define DML__CHOOSES_BY_FIRST DML__NO_GRADIENT(0)
+/* Of input 1 it reads, and gives a gradient to, the rows that input 0 numbers and no others. */
+#define DML__LOOKS_UP 0x10000u
 
 typedef struct dml__op {
     const char *name;
@@ -19575,6 +21560,20 @@ DML_API dml_status dml_parameter_train(dml_node *parameter, bool trained)
     return DML_OK;
 }
 
+DML_API bool dml_parameter_sparse(const dml_node *parameter)
+{
+    return parameter && parameter->sparse;
+}
+
+DML_API dml_status dml_parameter_set_sparse(dml_node *parameter, bool sparse)
+{
+    if (!parameter) return DML_ERROR_ARGUMENT;
+    if (parameter->op != dml__parameter_op() || parameter->shape.ndim < 1)
+        return dml__node_fail(parameter, DML_ERROR_ARGUMENT, "only a parameter that has rows can be sparse");
+    parameter->sparse = sparse;
+    return DML_OK;
+}
+
 /* ---- values ---- */
 
 static dml_status dml__reach_parameter(dml_node *parameter, size_t count)
@@ -19929,13 +21928,14 @@ typedef struct dml__slot {
     bool begins_with_relu; /* an op that does the backward of its input, a relu */
     bool has_gradient;     /* a parameter lies behind it */
     bool reached, written; /* while compiling: by the output's gradient; as a gradient, by some op */
-    int limit, ignored;    /* input: values must be in 0 .. limit - 1 for the program's ops, or `ignored`;
-                              limit 0: any */
-    int given;             /* input: which of the program's */
-    unsigned accumulates;  /* bit i: in backward, another op wrote the gradient of input i before this one */
+    int limit, lowest, ignored; /* input: values must be in lowest .. limit - 1 for the program's ops, or
+                            `ignored`; limit 0: any */
+    int given;                  /* input: which of the program's */
+    unsigned accumulates; /* bit i: in backward, another op wrote the gradient of input i before this one */
     int value_at, gradient_at;     /* the blocks of the arena that hold them: another slot's where in place */
     size_t value, gradient, saved; /* bytes into the arena, of roots */
     size_t final_from;             /* after this node's backward, g[final_from ..] is final */
+    struct dml__gradient_rows *rows; /* sparse parameter: which of its gradient's may not be zero; or NULL */
 } dml__slot;
 
 /* How ops reach the other ranks that train with this one: values[i] becomes its sum over all. */
@@ -20230,6 +22230,172 @@ DML__LOCAL size_t dml__plan_memory(dml__block_life *blocks, int count, int *orde
 
 #endif
 
+/* ---- graph/gradient_rows.c ---- */
+
+#ifndef DML_GRAPH_GRADIENT_ROWS_C
+#define DML_GRAPH_GRADIENT_ROWS_C
+
+/* ---- graph/gradient_rows.h ---- */
+
+/* gradient_rows.h: gradients of tables of which a pass reaches only some rows. */
+#ifndef DML_GRAPH_GRADIENT_ROWS_H
+#define DML_GRAPH_GRADIENT_ROWS_H
+
+/* Which rows of a sparse parameter's gradient may not be zero, so that the others need neither be cleared nor
+   looked at. The gradient itself is whole at all times: whoever wants all of it (a norm, a strategy) has it.
+ */
+typedef struct dml__gradient_rows {
+    dml_node *parameter;
+    bool all; /* any may be: more than the list takes, or somebody else wrote to the gradient */
+    size_t count, capacity;
+    int32_t *row;  /* (capacity) in the order in which they were met */
+    uint32_t *met; /* a bit for each row of the parameter */
+} dml__gradient_rows;
+
+/* For each sparse parameter of a training program that ops with DML__LOOKS_UP alone read, where they can be
+   told. */
+DML__LOCAL dml_status dml__make_gradient_rows(struct dml_program *program);
+DML__LOCAL void dml__release_gradient_rows(struct dml_program *program);
+
+/* Those of a parameter in a program, or NULL: any row may not be zero. */
+DML__LOCAL const dml__gradient_rows *dml__gradient_rows_of(const struct dml_program *program,
+                                                           const dml_node *parameter);
+
+/* Somebody else than the program's ops wrote to its g. */
+DML__LOCAL void dml__gradient_changed(struct dml_program *program);
+
+/* Before an op with DML__LOOKS_UP adds to the gradient of its input i, on a host_memory device, rows that are
+   among `indices` (below 0: none): it is zero then, unless it is added to. */
+DML__LOCAL void dml__begin_gradient_rows(const dml__run *run, const dml_node *node, int i, size_t count,
+                                         const int32_t *indices);
+
+#endif
+
+#include <string.h>
+
+/* How many rows one pass may reach, 0 where some op reads it in another way than by DML__LOOKS_UP's. */
+static size_t dml__rows_reached(const dml_program *program, const dml_node *parameter)
+{
+    size_t reached = 0;
+    for (int s = 0; s < program->slots; s++) {
+        const dml_node *node = program->slot[s].node;
+        for (int i = 0; i < node->inputs; i++) {
+            if (node->input[i] != parameter) continue;
+            if (i != 1 || !(node->op->needs & DML__LOOKS_UP)) return 0;
+            const dml_node *indices = node->input[0];
+            reached += dml_shape_count(&indices->shape) * (indices->batched ? (size_t)program->batch : 1);
+        }
+    }
+    return reached;
+}
+
+static dml_status dml__make_rows_of(dml_program *program, dml__slot *slot)
+{
+    dml_context *context = program->graph->context;
+    const size_t rows = (size_t)slot->node->shape.dims[0];
+    const size_t reached = dml__rows_reached(program, slot->node);
+    if (reached == 0) return DML_OK;
+    dml__gradient_rows *list = (dml__gradient_rows *)dml__allocate(&context->memory, sizeof *list);
+    if (list) {
+        slot->rows = list;
+        list->parameter = slot->node;
+        list->capacity = reached < rows ? reached : rows;
+        list->row = (int32_t *)dml__allocate_array(&context->memory, list->capacity, sizeof *list->row);
+        list->met = (uint32_t *)dml__allocate_array(&context->memory, rows / 32 + 1, sizeof *list->met);
+        if (list->row && list->met) return DML_OK;
+    }
+    return dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for a list of %zu rows of '%s'",
+                     reached, slot->node->name);
+}
+
+DML__LOCAL dml_status dml__make_gradient_rows(dml_program *program)
+{
+    dml_status status = DML_OK;
+    if (!program->graph->context->device.host_memory) return DML_OK;
+    for (int s = 0; s < program->slots && status == DML_OK; s++)
+        if (program->slot[s].node->sparse && program->slot[s].has_gradient)
+            status = dml__make_rows_of(program, &program->slot[s]);
+    return status;
+}
+
+DML__LOCAL void dml__release_gradient_rows(dml_program *program)
+{
+    dml__memory *memory = &program->graph->context->memory;
+    for (int s = 0; program->slot && s < program->slots; s++) {
+        dml__gradient_rows *list = program->slot[s].rows;
+        if (!list) continue;
+        dml__release(memory, list->row);
+        dml__release(memory, list->met);
+        dml__release(memory, list);
+    }
+}
+
+DML__LOCAL const dml__gradient_rows *dml__gradient_rows_of(const dml_program *program,
+                                                           const dml_node *parameter)
+{
+    const int slot =
+        parameter->index <= program->output->index ? program->slot_of_node[parameter->index] : -1;
+    return slot >= 0 ? program->slot[slot].rows : NULL;
+}
+
+DML__LOCAL void dml__gradient_changed(dml_program *program)
+{
+    for (int s = 0; s < program->slots; s++)
+        if (program->slot[s].rows) program->slot[s].rows->all = true;
+}
+
+#define DML__ROWS_AHEAD 16 /* that are asked for: they are anywhere in memory */
+
+static void dml__clear_gradient_rows(dml_pool *pool, dml__gradient_rows *list, float *g)
+{
+    const dml_shape *shape = &list->parameter->shape;
+    const size_t rows = (size_t)shape->dims[0], width = dml_shape_count(shape) / rows;
+    if (list->all) {
+        dml_fill(pool, rows * width, 0.0f, g);
+        memset(list->met, 0, (rows / 32 + 1) * sizeof *list->met);
+    }
+    for (size_t i = 0; i < list->count && !list->all; i++) {
+        const size_t row = (size_t)list->row[i];
+        if (i + DML__ROWS_AHEAD < list->count)
+            DML__PREFETCH(g + (size_t)list->row[i + DML__ROWS_AHEAD] * width);
+        memset(g + row * width, 0, width * sizeof *g);
+        list->met[row / 32] = 0; /* of all that are in the list */
+    }
+    list->count = 0;
+    list->all = false;
+}
+
+static void dml__note_rows(dml__gradient_rows *list, size_t count, const int32_t *indices)
+{
+    for (size_t i = 0; i < count && !list->all; i++) {
+        if (indices[i] < 0) continue;
+        const uint32_t row = (uint32_t)indices[i], bit = 1u << row % 32;
+        if (list->met[row / 32] & bit) continue;
+        list->all = list->count == list->capacity;
+        if (list->all) return;
+        list->met[row / 32] |= bit;
+        list->row[list->count++] = indices[i];
+    }
+}
+
+DML__LOCAL void dml__begin_gradient_rows(const dml__run *run, const dml_node *node, int i, size_t count,
+                                         const int32_t *indices)
+{
+    const dml_node *table = node->input[i];
+    const dml_program *program = run->program;
+    dml__gradient_rows *list = program->slot[program->slot_of_node[table->index]].rows;
+    float *g = dml__host_gradient(run, table);
+    if (dml__beta(run, node, i) == 0) {
+        if (list)
+            dml__clear_gradient_rows(run->pool, list, g);
+        else
+            dml_fill(run->pool, dml_shape_count(&table->shape), 0.0f, g);
+    }
+    if (list) dml__note_rows(list, count, indices);
+}
+
+#endif
+
 /* ---- graph/compile.c ---- */
 
 #ifndef DML_GRAPH_COMPILE_C
@@ -20246,6 +22412,7 @@ static void dml__program_destroy_owned(dml__owned *owned)
     dml__buffer_destroy(context, program->arena);
     dml__buffer_destroy(context, program->g);
     dml_pool_destroy(program->own_pool);
+    dml__release_gradient_rows(program);
     dml__release(&context->memory, program->slot);
     dml__release(&context->memory, program->slot_of_node);
     dml__release(&context->memory, program->input);
@@ -20275,6 +22442,7 @@ static dml_status dml__limit_inputs(dml_program *program, const dml__slot *slot)
             input->ignored = slot->node->ignored;
         else if (input->ignored != slot->node->ignored)
             input->ignored = 0; /* which is in every range */
+        if (!input->limit || slot->node->lowest > input->lowest) input->lowest = slot->node->lowest;
         if (!input->limit || limit < input->limit) input->limit = limit;
         if (input->node->op != dml__input_op() && (input->node->below < 1 || input->node->below > limit))
             return dml__node_fail(slot->node, DML_ERROR_ARGUMENT,
@@ -20553,7 +22721,7 @@ static void dml__work_in_place(dml_program *program, dml__block_life *blocks)
     }
 }
 
-/* Whether sizes can be counted: values, as many gradients, and what ops save, which is less than both. */
+/* Whether sizes can be counted: values, as many gradients, and what ops save. */
 static bool dml__fits_in_memory(const dml_program *program)
 {
     double bytes = 0;
@@ -20561,6 +22729,7 @@ static bool dml__fits_in_memory(const dml_program *program)
         const dml_node *node = program->slot[s].node;
         bytes += 4.0 * (double)dml_shape_count(&node->shape) * program->batch *
                  (double)dml_dtype_size(node->dtype);
+        if (node->op->saved_bytes) bytes += (double)node->op->saved_bytes(node, program->batch);
     }
     return bytes < (double)(SIZE_MAX / 2);
 }
@@ -20715,7 +22884,8 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     if (status == DML_OK && program->training) {
         dml__find_gradients(program);
         dml__order_gradients(program);
-        if (!program->slot[program->slots - 1].has_gradient)
+        status = dml__make_gradient_rows(program);
+        if (status == DML_OK && !program->slot[program->slots - 1].has_gradient)
             status = dml__node_fail(output, DML_ERROR_ARGUMENT,
                                     "it depends on no trained parameter: there is nothing to train");
     }
@@ -20982,10 +23152,11 @@ static dml_status dml__check_labels(const dml_node *input, const dml__slot *slot
     char or_ignored[32] = "";
     if (slot->ignored) snprintf(or_ignored, sizeof or_ignored, ", or %d", slot->ignored);
     for (size_t i = 0; i < each * (size_t)rows; i++)
-        if ((values[i] < 0 || values[i] >= slot->limit) && values[i] != slot->ignored)
+        if ((values[i] < slot->lowest || values[i] >= slot->limit) && values[i] != slot->ignored)
             return dml__fail(error, DML_ERROR_ARGUMENT,
-                             "input '%s': sample %d of the batch is %d, it must be in 0 .. %d%s", input->name,
-                             (int)(i / each), (int)values[i], slot->limit - 1, or_ignored);
+                             "input '%s': sample %d of the batch is %d, it must be in %d .. %d%s",
+                             input->name, (int)(i / each), (int)values[i], slot->lowest, slot->limit - 1,
+                             or_ignored);
     return DML_OK;
 }
 
@@ -21285,7 +23456,7 @@ static dml__cost dml__cost_of(const dml_program *program, int s)
     const size_t bytes = elsewhere ? 0
                                    : dml_shape_count(&node->shape) * dml_dtype_size(node->dtype) *
                                          (node->batched ? (size_t)program->batch : 1);
-    if (slot->value_at == s) cost.value = bytes;
+    if (slot->value_at == 3 * s) cost.value = bytes;
     if (bytes && dml__kept_for_backward(program, s)) cost.kept = bytes;
     if (slot->has_gradient && node->op->saved_bytes) cost.kept += node->op->saved_bytes(node, program->batch);
     return cost;
@@ -21530,6 +23701,13 @@ DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file)
     X(rms_norm)                                                                                              \
     X(group_norm)                                                                                            \
     X(embedding)                                                                                             \
+    X(embedding_bag)                                                                                         \
+    X(matmul)                                                                                                \
+    X(attention)                                                                                             \
+    X(rotary)                                                                                                \
+    X(rnn)                                                                                                   \
+    X(lstm)                                                                                                  \
+    X(gru)                                                                                                   \
     X(dropout)                                                                                               \
     X(reshape)                                                                                               \
     X(permute)                                                                                               \
@@ -22247,6 +24425,317 @@ DML_API dml_node *dml_dense(dml_node *x, int units)
     dml_node *layer = bias ? dml_dense_with(x, w, bias) : NULL;
     if (!layer) dml__graph_drop_after(x->graph, last);
     return layer;
+}
+
+#endif
+
+/* ---- ops/op_matmul.c ---- */
+
+#ifndef DML_OPS_OP_MATMUL_C
+#define DML_OPS_OP_MATMUL_C
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- shapes ---- */
+
+static const dml_matmul_options *dml__matmul_options_of(const dml_node *node)
+{
+    return (const dml_matmul_options *)node->attributes;
+}
+
+/* Of the last two dimensions of input i, the first or second one of the matrix. */
+static int dml__matmul_side(const dml_node *node, int i, int side)
+{
+    const dml_matmul_options *o = dml__matmul_options_of(node);
+    const dml_shape *shape = &node->input[i]->shape;
+    const bool transposed = i ? o->transpose_b : o->transpose_a;
+    return shape->dims[shape->ndim - (transposed == (side == 1) ? 2 : 1)];
+}
+
+/* The d-th dimension before the matrix, counted from it; 1 where there is none. */
+static int dml__matmul_leading(const dml_shape *shape, int d)
+{
+    return d < shape->ndim - 2 ? shape->dims[shape->ndim - 3 - d] : 1;
+}
+
+static dml_status dml__matmul_refuse(const dml_node *node, const char *why)
+{
+    const dml_matmul_options *o = dml__matmul_options_of(node);
+    char a[DML_SHAPE_TEXT], b[DML_SHAPE_TEXT];
+    return dml__node_fail(node, DML_ERROR_SHAPE, "its inputs are %s%s and %s%s%s: %s",
+                          dml_shape_format(&node->input[0]->shape, a), o->transpose_a ? " transposed" : "",
+                          dml_shape_format(&node->input[1]->shape, b), o->transpose_b ? " transposed" : "",
+                          node->input[0]->batched == node->input[1]->batched ? ""
+                          : node->input[0]->batched ? ", the second for the whole batch"
+                                                    : ", the first for the whole batch",
+                          why);
+}
+
+static dml_status dml__matmul_infer(dml_node *node)
+{
+    const dml_matmul_options *o = dml__matmul_options_of(node);
+    dml_shape *shape = &node->shape;
+    for (int i = 0; i < 2; i++) {
+        const dml_node *input = node->input[i];
+        if (input->dtype != DML_F32)
+            return dml__node_fail(node, DML_ERROR_ARGUMENT, "its input %d is %s, it takes f32", i + 1,
+                                  dml_dtype_name(input->dtype));
+        if (input->shape.ndim < 2)
+            return dml__matmul_refuse(node, "both need two dimensions or more (dml_dense takes rows)");
+        if (input->shape.ndim > shape->ndim) shape->ndim = input->shape.ndim;
+        node->batched = node->batched || input->batched;
+    }
+    if (!(o->scale - o->scale == 0))
+        return dml__node_fail(node, DML_ERROR_ARGUMENT, "a scale of %g asked for, it must be finite",
+                              (double)o->scale);
+    if (dml__matmul_side(node, 0, 1) != dml__matmul_side(node, 1, 0))
+        return dml__matmul_refuse(
+            node, "the first's columns must be as many as the second's rows, in the last two dimensions");
+    for (int d = 0; d < shape->ndim - 2; d++) {
+        const int a = dml__matmul_leading(&node->input[0]->shape, d),
+                  b = dml__matmul_leading(&node->input[1]->shape, d);
+        if (a != b && a != 1 && b != 1)
+            return dml__matmul_refuse(node, "before the last two, their dimensions must be the same or 1");
+        shape->dims[shape->ndim - 3 - d] = a != 1 ? a : b;
+    }
+    shape->dims[shape->ndim - 2] = dml__matmul_side(node, 0, 0);
+    shape->dims[shape->ndim - 1] = dml__matmul_side(node, 1, 1);
+    return DML_OK;
+}
+
+/* ---- products ---- */
+
+/* What takes part in a product, by number, and which bit of an axis says that it has it. */
+enum { DML__MATMUL_A, DML__MATMUL_B, DML__MATMUL_C };
+#define DML__MATMUL_HAS(i) (1u << (i))
+#define DML__MATMUL_AXES (DML_MAX_DIMS - 1) /* before the matrix: that of samples, and those of one */
+
+/* z = alpha op(x) op(y), of matrices that lie one after the other along some axes, outermost first. An axis
+   that z hasn't is summed over; one that x or y hasn't repeats it. */
+typedef struct dml__matmul_product {
+    int x, y, z; /* of a, b and the result or their gradients */
+    bool trans_x, trans_y;
+    int m, n, k;
+    int axes;
+    int size[DML__MATMUL_AXES];
+    unsigned of[DML__MATMUL_AXES]; /* who has it */
+} dml__matmul_product;
+
+/* Neighbours that the same have are one. */
+static void dml__matmul_add_axis(dml__matmul_product *product, int size, unsigned of)
+{
+    const int last = product->axes - 1;
+    if (size == 1) return;
+    if (last >= 0 && product->of[last] == of && product->size[last] <= INT32_MAX / size) {
+        product->size[last] *= size;
+        return;
+    }
+    product->size[product->axes] = size;
+    product->of[product->axes++] = of;
+}
+
+/* Whether a whole innermost axis is more rows of one product, or more of its sum. */
+static bool dml__matmul_fold(dml__matmul_product *p)
+{
+    if (p->axes == 0) return false;
+    const unsigned of = p->of[p->axes - 1];
+    const bool x = of & DML__MATMUL_HAS(p->x), y = of & DML__MATMUL_HAS(p->y), z = of & DML__MATMUL_HAS(p->z);
+    int *side = NULL;
+    if (x && !y && z && !p->trans_x) side = &p->m;
+    if (x && y && !z && p->trans_x && !p->trans_y) side = &p->k;
+    if (!side || *side > INT32_MAX / p->size[p->axes - 1]) return false;
+    *side *= p->size[--p->axes];
+    return true;
+}
+
+/* The one that makes z, of `rows` samples. */
+static dml__matmul_product dml__matmul_product_of(const dml_node *node, int z, int rows)
+{
+    const dml_matmul_options *o = dml__matmul_options_of(node);
+    const int m = dml__matmul_side(node, 0, 0), k = dml__matmul_side(node, 0, 1);
+    const int n = dml__matmul_side(node, 1, 1);
+    const dml__matmul_product products[] = {
+        { 0, 1, DML__MATMUL_C, o->transpose_a, o->transpose_b, m, n, k, 0, { 0 }, { 0 } },
+        /* da = dc b^T; its transpose is b dc^T */
+        { 2, 1, DML__MATMUL_A, false, !o->transpose_b, m, k, n, 0, { 0 }, { 0 } },
+        { 1, 2, DML__MATMUL_A, o->transpose_b, true, k, m, n, 0, { 0 }, { 0 } },
+        /* db = a^T dc; its transpose is dc^T a */
+        { 0, 2, DML__MATMUL_B, !o->transpose_a, false, k, n, m, 0, { 0 }, { 0 } },
+        { 2, 0, DML__MATMUL_B, true, o->transpose_a, n, k, m, 0, { 0 }, { 0 } },
+    };
+    dml__matmul_product p = products[z == DML__MATMUL_C   ? 0
+                                     : z == DML__MATMUL_A ? 1 + o->transpose_a
+                                                          : 3 + o->transpose_b];
+    for (int d = node->batched ? -1 : 0; d < node->shape.ndim - 2; d++) {
+        unsigned of = DML__MATMUL_HAS(DML__MATMUL_C);
+        for (int i = 0; i < 2; i++) {
+            const dml_node *input = node->input[i];
+            const bool has =
+                d < 0 ? input->batched : dml__matmul_leading(&input->shape, node->shape.ndim - 3 - d) > 1;
+            of |= has ? DML__MATMUL_HAS(i) : 0;
+        }
+        dml__matmul_add_axis(&p, d < 0 ? rows : node->shape.dims[d], of);
+    }
+    while (dml__matmul_fold(&p)) continue;
+    return p;
+}
+
+static dml_transpose dml__matmul_trans(bool transposed)
+{
+    return transposed ? DML_TRANS : DML_NO_TRANS;
+}
+
+static dml_status dml__matmul_on_host(const dml__run *run, const dml__matmul_product *p, float alpha,
+                                      const dml_ref ref[3], float beta)
+{
+    const float *x = (const float *)dml__host(ref[p->x]), *y = (const float *)dml__host(ref[p->y]);
+    float *z = (float *)dml__host(ref[p->z]);
+    size_t step[3][DML__MATMUL_AXES] = { { 0 } }, each[3], others = 1;
+    int along = -1; /* the innermost axis of z, whose products are a batch */
+    each[p->x] = (size_t)p->m * (size_t)p->k;
+    each[p->y] = (size_t)p->k * (size_t)p->n;
+    each[p->z] = (size_t)p->m * (size_t)p->n;
+    for (int d = p->axes - 1; d >= 0; d--) {
+        if (along < 0 && (p->of[d] & DML__MATMUL_HAS(p->z))) along = d;
+        if (along != d) others *= (size_t)p->size[d];
+        for (int i = 0; i < 3; i++) {
+            if (!(p->of[d] & DML__MATMUL_HAS(i))) continue;
+            step[i][d] = each[i];
+            each[i] *= (size_t)p->size[d];
+        }
+    }
+    dml_status status = DML_OK;
+    for (size_t other = 0; other < others && status == DML_OK; other++) {
+        size_t left = other, at[3] = { 0, 0, 0 };
+        bool first = true; /* of a sum */
+        for (int d = p->axes - 1; d >= 0; d--) {
+            if (d == along) continue;
+            const size_t index = left % (size_t)p->size[d];
+            left /= (size_t)p->size[d];
+            for (int i = 0; i < 3; i++) at[i] += index * step[i][d];
+            first = first && (index == 0 || (p->of[d] & DML__MATMUL_HAS(p->z)));
+        }
+        status = dml_sgemm_batched(
+            run->pool, dml__matmul_trans(p->trans_x), dml__matmul_trans(p->trans_y), p->m, p->n, p->k, alpha,
+            x + at[p->x], p->trans_x ? p->m : p->k, along < 0 ? 0 : (ptrdiff_t)step[p->x][along],
+            y + at[p->y], p->trans_y ? p->k : p->n, along < 0 ? 0 : (ptrdiff_t)step[p->y][along],
+            first ? beta : 1.0f, z + at[p->z], p->n, along < 0 ? 0 : (ptrdiff_t)step[p->z][along],
+            along < 0 ? 1 : p->size[along]);
+    }
+    return status;
+}
+
+/* All matrices in one launch. */
+static dml_status dml__matmul_on_device(const dml__run *run, const dml__matmul_product *p, float alpha,
+                                        const dml_ref ref[3], float beta)
+{
+    const int32_t integers[] = {
+        p->m, p->n, p->k, p->trans_x, p->trans_y, p->trans_x ? p->m : p->k, p->trans_y ? p->k : p->n, p->n
+    };
+    size_t matrices = 1;
+    dml_launch launch = dml__launch("gemm", (size_t)p->n, (size_t)p->m);
+    memcpy(launch.integer, integers, sizeof integers);
+    for (int d = 0; d < p->axes; d++) {
+        const bool x = p->of[d] & DML__MATMUL_HAS(p->x), y = p->of[d] & DML__MATMUL_HAS(p->y),
+                   z = p->of[d] & DML__MATMUL_HAS(p->z);
+        launch.integer[8 + d] = p->size[d];
+        launch.integer[12] |= (x | y << 1 | z << 2) << 3 * d;
+        if (z) matrices *= (size_t)p->size[d];
+    }
+    if (matrices > 1) launch.size[1] = matrices * (((size_t)p->m + 63) / 64 * 64);
+    launch.buffer[0] = ref[p->x];
+    launch.buffer[1] = ref[p->y];
+    launch.buffer[2] = ref[p->z];
+    launch.real[0] = alpha;
+    launch.real[1] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__matmul_make(const dml__run *run, const dml_node *node, int z, float beta)
+{
+    const dml__matmul_product product = dml__matmul_product_of(node, z, run->rows);
+    const float scale = dml__matmul_options_of(node)->scale, alpha = scale == 0.0f ? 1.0f : scale;
+    dml_ref ref[3];
+    for (int i = 0; i < 3; i++) {
+        const dml_node *at = i == DML__MATMUL_C ? node : node->input[i];
+        const bool gradient = z != DML__MATMUL_C && (i == z || i == DML__MATMUL_C);
+        ref[i] = gradient ? dml__gradient(run, at) : dml__value(run, at);
+    }
+    return run->device->host_memory ? dml__matmul_on_host(run, &product, alpha, ref, beta)
+                                    : dml__matmul_on_device(run, &product, alpha, ref, beta);
+}
+
+static dml_status dml__matmul_op_forward(const dml__run *run, const dml_node *node)
+{
+    return dml__matmul_make(run, node, DML__MATMUL_C, 0.0f);
+}
+
+static dml_status dml__matmul_op_backward(const dml__run *run, const dml_node *node)
+{
+    dml_status status = DML_OK;
+    for (int i = 0; i < 2 && status == DML_OK; i++)
+        if (dml__wants_gradient(run, node, i))
+            status = dml__matmul_make(run, node, i, dml__beta(run, node, i));
+    return status;
+}
+
+/* ---- the op ---- */
+
+static void dml__matmul_describe(const dml_node *node, char *text, size_t bytes)
+{
+    const dml_matmul_options *o = dml__matmul_options_of(node);
+    const char *both = o->transpose_a && o->transpose_b ? ", " : "";
+    const int used = snprintf(text, bytes, "%s%s%s", o->transpose_a ? "a transposed" : "", both,
+                              o->transpose_b ? "b transposed" : "");
+    if (o->scale != 0.0f && used >= 0 && (size_t)used < bytes)
+        snprintf(text + used, bytes - (size_t)used, "%sscale %g", used ? ", " : "", (double)o->scale);
+}
+
+static double dml__matmul_flops(const dml_node *node)
+{
+    return 2.0 * (double)dml_shape_count(&node->shape) * dml__matmul_side(node, 0, 1);
+}
+
+static dml_scratch dml__matmul_scratch(const dml_node *node, int rows, bool training)
+{
+    dml_scratch most = { 0, 0 };
+    for (int z = training ? DML__MATMUL_A : DML__MATMUL_C; z <= DML__MATMUL_C; z++) {
+        const dml__matmul_product p = dml__matmul_product_of(node, z, rows);
+        most = dml__larger_scratch(most, dml_sgemm_scratch(dml__matmul_trans(p.trans_x),
+                                                           dml__matmul_trans(p.trans_y), p.m, p.n, p.k));
+    }
+    return most;
+}
+
+DML__LOCAL const dml__op *dml__matmul_op(void)
+{
+    static const dml__op op = { "matmul",
+                                dml__matmul_infer,
+                                dml__matmul_op_forward,
+                                dml__matmul_op_backward,
+                                DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1),
+                                NULL,
+                                false,
+                                false,
+                                dml__matmul_describe,
+                                dml__matmul_flops,
+                                dml__matmul_scratch };
+    return &op;
+}
+
+DML_API dml_node *dml_matmul_with(dml_node *a, dml_node *b, const dml_matmul_options *options)
+{
+    dml_node *const inputs[] = { a, b };
+    dml_matmul_options o;
+    memset(&o, 0, sizeof o);
+    if (options) o = *options;
+    return dml__node_create(dml__matmul_op(), 2, inputs, &o, sizeof o);
+}
+
+DML_API dml_node *dml_matmul(dml_node *a, dml_node *b)
+{
+    return dml_matmul_with(a, b, NULL);
 }
 
 #endif
@@ -24917,15 +27406,15 @@ static dml_status dml__embedding_op_backward(const dml__run *run, const dml_node
     const dml_node *indices = node->input[0], *table = node->input[1];
     const size_t count = dml__count(run, indices), width = (size_t)table->shape.dims[1];
     if (!dml__wants_gradient(run, node, 1)) return DML_OK;
-    const float beta = dml__beta(run, node, 1); /* 0 or 1 */
     if (run->device->host_memory) {
-        dml_embedding_backward(run->pool, count, width, (const int32_t *)dml__host(dml__value(run, indices)),
-                               dml__host_gradient(run, node), (size_t)table->shape.dims[0], beta,
-                               dml__host_gradient(run, table));
+        const int32_t *at = (const int32_t *)dml__host(dml__value(run, indices));
+        dml__begin_gradient_rows(run, node, 1, count, at);
+        dml_embedding_backward(run->pool, count, width, at, dml__host_gradient(run, node),
+                               (size_t)table->shape.dims[0], 1.0f, dml__host_gradient(run, table));
         return DML_OK;
     }
     dml_status status = DML_OK;
-    if (beta == 0)
+    if (dml__beta(run, node, 1) == 0)
         status = run->device->backend->zero(run->device, dml__gradient(run, table),
                                             dml_shape_count(&table->shape) * sizeof(float));
     if (status != DML_OK) return status;
@@ -24951,7 +27440,7 @@ DML__LOCAL const dml__op *dml__embedding_op(void)
                                 dml__embedding_infer,
                                 dml__embedding_op_forward,
                                 dml__embedding_op_backward,
-                                DML__NEEDS_INPUT(0),
+                                DML__NEEDS_INPUT(0) | DML__LOOKS_UP,
                                 dml__embedding_saved_bytes,
                                 false,
                                 false,
@@ -24981,6 +27470,1014 @@ DML_API dml_node *dml_embedding(dml_node *indices, int count, int width)
     dml_node *layer = table ? dml_embedding_with(indices, table) : NULL;
     if (!layer) dml__graph_drop_after(indices->graph, last);
     return layer;
+}
+
+#endif
+
+/* ---- ops/op_embedding_bag.c ---- */
+
+#ifndef DML_OPS_OP_EMBEDDING_BAG_C
+#define DML_OPS_OP_EMBEDDING_BAG_C
+
+#include <stdio.h>
+#include <string.h>
+
+enum { DML__BAG_INDICES, DML__BAG_TABLE, DML__BAG_WEIGHTS };
+
+static bool dml__bag_is_mean(const dml_node *node)
+{
+    return ((const dml_embedding_bag_options *)node->attributes)->mode == DML_BAG_MEAN;
+}
+
+static dml_status dml__embedding_bag_infer(dml_node *node)
+{
+    const dml_embedding_bag_options *o = (const dml_embedding_bag_options *)node->attributes;
+    const dml_node *indices = node->input[DML__BAG_INDICES], *table = node->input[DML__BAG_TABLE];
+    const dml_node *weights = node->input[DML__BAG_WEIGHTS];
+    char text[DML_SHAPE_TEXT], other[DML_SHAPE_TEXT];
+    if (o->mode != DML_BAG_SUM && o->mode != DML_BAG_MEAN)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT, "no mode %d; there are DML_BAG_SUM and DML_BAG_MEAN",
+                              (int)o->mode);
+    if (weights && o->mode == DML_BAG_MEAN)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT, "weights and a mean asked for; weights are of a sum");
+    if (indices->dtype != DML_I32 || indices->shape.ndim < 1)
+        return dml__node_fail(
+            node, DML_ERROR_SHAPE,
+            "its indices are %s %s; they must be an input of i32 with at least one dimension",
+            dml_dtype_name(indices->dtype), dml_shape_format(&indices->shape, text));
+    if (table->dtype != DML_F32 || table->batched || table->shape.ndim != 2)
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its table is %s %s%s; it must be f32 rows x width",
+                              dml_dtype_name(table->dtype), dml_shape_format(&table->shape, text),
+                              table->batched ? " a sample" : "");
+    if (weights && (weights->dtype != DML_F32 || weights->batched != indices->batched ||
+                    !dml_shape_equal(&weights->shape, &indices->shape)))
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its indices are %s%s and its weights %s %s%s; %s",
+                              dml_shape_format(&indices->shape, text), indices->batched ? " a sample" : "",
+                              dml_dtype_name(weights->dtype), dml_shape_format(&weights->shape, other),
+                              weights->batched ? " a sample" : "", "they must be f32 of the same shape");
+    node->limit = table->shape.dims[0];
+    node->lowest = -1;
+    node->batched = indices->batched;
+    node->shape = indices->shape;
+    node->shape.dims[node->shape.ndim - 1] = table->shape.dims[1];
+    return DML_OK;
+}
+
+/* Of a run: places of all bags, those of one, and the table's columns. */
+typedef struct dml__bag_sizes {
+    size_t places, length, width;
+} dml__bag_sizes;
+
+static dml__bag_sizes dml__bag_sizes_of(const dml__run *run, const dml_node *node)
+{
+    const dml_node *indices = node->input[DML__BAG_INDICES];
+    dml__bag_sizes sizes;
+    sizes.places = dml__count(run, indices);
+    sizes.length = (size_t)indices->shape.dims[indices->shape.ndim - 1];
+    sizes.width = (size_t)node->input[DML__BAG_TABLE]->shape.dims[1];
+    return sizes;
+}
+
+static const int32_t *dml__bag_host_indices(const dml__run *run, const dml_node *node)
+{
+    return (const int32_t *)dml__host(dml__value(run, node->input[DML__BAG_INDICES]));
+}
+
+static const float *dml__bag_host_weights(const dml__run *run, const dml_node *node)
+{
+    const dml_node *weights = node->input[DML__BAG_WEIGHTS];
+    return weights ? dml__host_value(run, weights) : NULL;
+}
+
+static dml_ref dml__bag_weights_ref(const dml__run *run, const dml_node *node)
+{
+    const dml_ref none = { NULL, 0 };
+    const dml_node *weights = node->input[DML__BAG_WEIGHTS];
+    return weights ? dml__value(run, weights) : none;
+}
+
+/* With its integers, and the indices as buffer 0. */
+static dml_launch dml__bag_launch(const dml__run *run, const dml_node *node, const char *kernel, size_t size)
+{
+    const dml__bag_sizes sizes = dml__bag_sizes_of(run, node);
+    dml_launch launch = dml__launch(kernel, size, 1);
+    launch.buffer[0] = dml__value(run, node->input[DML__BAG_INDICES]);
+    launch.integer[0] = (int32_t)sizes.places;
+    launch.integer[1] = (int32_t)sizes.width;
+    launch.integer[2] = (int32_t)sizes.length;
+    launch.integer[3] = dml__bag_is_mean(node);
+    return launch;
+}
+
+static dml_status dml__embedding_bag_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml__bag_sizes sizes = dml__bag_sizes_of(run, node);
+    const dml_node *table = node->input[DML__BAG_TABLE];
+    if (run->device->host_memory) {
+        dml_embedding_bag_forward(run->pool, sizes.places / sizes.length, sizes.length, sizes.width,
+                                  dml__bag_is_mean(node), dml__bag_host_indices(run, node),
+                                  dml__bag_host_weights(run, node), dml__host_value(run, table),
+                                  dml__host_value(run, node));
+        return DML_OK;
+    }
+    dml_launch launch = dml__bag_launch(run, node, "embedding_bag_forward", dml__count(run, node));
+    launch.buffer[1] = dml__bag_weights_ref(run, node);
+    launch.buffer[2] = dml__value(run, table);
+    launch.buffer[3] = dml__value(run, node);
+    return dml__submit(run->device, &launch);
+}
+
+/* On a GPU: as an embedding's. */
+static size_t dml__embedding_bag_saved_bytes(const dml_node *node, int rows)
+{
+    const dml_node *indices = node->input[DML__BAG_INDICES];
+    if (dml__node_context(node)->device.host_memory) return 0;
+    return 2 * dml_shape_count(&indices->shape) * (indices->batched ? (size_t)rows : 1) * sizeof(int32_t);
+}
+
+static dml_status dml__bag_backward_on_host(const dml__run *run, const dml_node *node)
+{
+    const dml__bag_sizes sizes = dml__bag_sizes_of(run, node);
+    const size_t bags = sizes.places / sizes.length;
+    const dml_node *table = node->input[DML__BAG_TABLE];
+    const int32_t *indices = dml__bag_host_indices(run, node);
+    const float *dy = dml__host_gradient(run, node);
+    if (dml__wants_gradient(run, node, DML__BAG_TABLE)) {
+        dml__begin_gradient_rows(run, node, DML__BAG_TABLE, sizes.places, indices);
+        dml_embedding_bag_backward(run->pool, bags, sizes.length, sizes.width, dml__bag_is_mean(node),
+                                   indices, dml__bag_host_weights(run, node), dy,
+                                   dml__host_gradient(run, table));
+    }
+    if (node->input[DML__BAG_WEIGHTS] && dml__wants_gradient(run, node, DML__BAG_WEIGHTS))
+        dml_embedding_bag_backward_weights(
+            run->pool, bags, sizes.length, sizes.width, indices, dml__host_value(run, table), dy,
+            dml__beta(run, node, DML__BAG_WEIGHTS), dml__host_gradient(run, node->input[DML__BAG_WEIGHTS]));
+    return DML_OK;
+}
+
+static dml_status dml__bag_table_gradient(const dml__run *run, const dml_node *node)
+{
+    const dml__bag_sizes sizes = dml__bag_sizes_of(run, node);
+    const dml_node *table = node->input[DML__BAG_TABLE];
+    dml_status status = DML_OK;
+    if (dml__beta(run, node, DML__BAG_TABLE) == 0)
+        status = run->device->backend->zero(run->device, dml__gradient(run, table),
+                                            dml_shape_count(&table->shape) * sizeof(float));
+    if (status != DML_OK) return status;
+    dml_launch launch = dml__bag_launch(run, node, "embedding_links", sizes.places);
+    launch.buffer[1] = dml__saved(run, node);
+    status = dml__submit(run->device, &launch);
+    if (status != DML_OK) return status;
+    launch = dml__bag_launch(run, node, "embedding_bag_backward", sizes.places * sizes.width);
+    launch.buffer[1] = dml__saved(run, node);
+    launch.buffer[2] = dml__bag_weights_ref(run, node);
+    launch.buffer[3] = dml__gradient(run, node);
+    launch.buffer[4] = dml__gradient(run, table);
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__embedding_bag_op_backward(const dml__run *run, const dml_node *node)
+{
+    const dml_node *weights = node->input[DML__BAG_WEIGHTS];
+    if (run->device->host_memory) return dml__bag_backward_on_host(run, node);
+    dml_status status = DML_OK;
+    if (dml__wants_gradient(run, node, DML__BAG_TABLE)) status = dml__bag_table_gradient(run, node);
+    if (status != DML_OK || !weights || !dml__wants_gradient(run, node, DML__BAG_WEIGHTS)) return status;
+    dml_launch launch = dml__bag_launch(run, node, "embedding_bag_weights", dml__count(run, weights));
+    launch.buffer[1] = dml__value(run, node->input[DML__BAG_TABLE]);
+    launch.buffer[2] = dml__gradient(run, node);
+    launch.buffer[3] = dml__gradient(run, weights);
+    launch.real[0] = dml__beta(run, node, DML__BAG_WEIGHTS);
+    return dml__submit(run->device, &launch);
+}
+
+static void dml__embedding_bag_describe(const dml_node *node, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "%s", dml__bag_is_mean(node) ? "mean" : "sum");
+}
+
+/* Of full bags. */
+static double dml__embedding_bag_flops(const dml_node *node)
+{
+    const dml_shape *indices = &node->input[DML__BAG_INDICES]->shape;
+    return (node->input[DML__BAG_WEIGHTS] ? 2.0 : 1.0) * (double)dml_shape_count(&node->shape) *
+           indices->dims[indices->ndim - 1];
+}
+
+DML__LOCAL const dml__op *dml__embedding_bag_op(void)
+{
+    static const dml__op op = { "embedding_bag",
+                                dml__embedding_bag_infer,
+                                dml__embedding_bag_op_forward,
+                                dml__embedding_bag_op_backward,
+                                DML__NEEDS_INPUT(DML__BAG_INDICES) | DML__NEEDS_INPUT(DML__BAG_TABLE) |
+                                    DML__NEEDS_INPUT(DML__BAG_WEIGHTS) | DML__LOOKS_UP,
+                                dml__embedding_bag_saved_bytes,
+                                false,
+                                false,
+                                dml__embedding_bag_describe,
+                                dml__embedding_bag_flops,
+                                NULL };
+    return &op;
+}
+
+DML_API dml_node *dml_embedding_bag_with(dml_node *indices, dml_node *weights, dml_node *table,
+                                         const dml_embedding_bag_options *options)
+{
+    dml_node *const inputs[] = { indices, table, weights };
+    dml_embedding_bag_options o;
+    memset(&o, 0, sizeof o);
+    if (options) o = *options;
+    return dml__node_create(dml__embedding_bag_op(), weights ? 3 : 2, inputs, &o, sizeof o);
+}
+
+DML_API dml_node *dml_embedding_bag(dml_node *indices, dml_node *weights, int rows, int width,
+                                    const dml_embedding_bag_options *options)
+{
+    if (!indices) return NULL;
+    if (rows < 1 || width < 1) {
+        dml__fail(&dml__node_context(indices)->error, DML_ERROR_ARGUMENT,
+                  "embedding_bag: a table of %d x %d asked for, it takes 1 or more of both", rows, width);
+        return NULL;
+    }
+    dml_node *last = indices->graph->last;
+    dml_node *table = dml__layer_parameter(indices->graph, dml__embedding_bag_op(), "weight",
+                                           dml_init_normal(0, 1), dml_shape_of(rows, width));
+    if (table && options && options->sparse) dml_parameter_set_sparse(table, true);
+    dml_node *layer = table ? dml_embedding_bag_with(indices, weights, table, options) : NULL;
+    if (!layer) dml__graph_drop_after(indices->graph, last);
+    return layer;
+}
+
+#endif
+
+/* ---- ops/op_recurrent.c ---- */
+
+#ifndef DML_OPS_OP_RECURRENT_C
+#define DML_OPS_OP_RECURRENT_C
+
+/* ---- ops/op_recurrent_internal.h ---- */
+
+/* op_recurrent_internal.h: the attributes of rnn, lstm and gru, for the tests' reference. */
+#ifndef DML_OPS_OP_RECURRENT_INTERNAL_H
+#define DML_OPS_OP_RECURRENT_INTERNAL_H
+
+/* One layer in one direction. Its inputs are x, w_ih, w_hh and then, where they are there, those below. Its
+   output is (steps + states, units): all steps, then the last h and c; or (units), the last h alone. */
+typedef struct dml__recurrent {
+    dml_cell cell;
+    bool reverse, sequence;          /* all steps are given out */
+    int states;                      /* 0 to 2 */
+    int b_ih, b_hh, h0, c0, lengths; /* which input; 0: none */
+} dml__recurrent;
+
+#endif
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- one layer in one direction ---- */
+
+static const dml__recurrent *dml__recurrent_of(const dml_node *node)
+{
+    return (const dml__recurrent *)node->attributes;
+}
+
+/* What the weights are beside what they must be. */
+static dml_status dml__check_recurrent_weights(const dml_node *node)
+{
+    const dml__recurrent *o = dml__recurrent_of(node);
+    const dml_node *x = node->input[0], *w_ih = node->input[1], *w_hh = node->input[2];
+    const int gates = dml__cell_gates(o->cell), in = x->shape.dims[1];
+    char ih_text[DML_SHAPE_TEXT], hh_text[DML_SHAPE_TEXT];
+    const int units = w_hh->shape.ndim == 2 ? w_hh->shape.dims[1] : 0;
+    bool fits = !w_ih->batched && !w_hh->batched && w_ih->dtype == DML_F32 && w_hh->dtype == DML_F32 &&
+                w_ih->shape.ndim == 2 && units > 0 && w_hh->shape.dims[0] / gates == units &&
+                w_hh->shape.dims[0] % gates == 0 && w_ih->shape.dims[0] == w_hh->shape.dims[0] &&
+                w_ih->shape.dims[1] == in;
+    if (!fits)
+        return dml__node_fail(node, DML_ERROR_SHAPE,
+                              "its weights are %s and %s; for an input of %d features they must be "
+                              "%d hidden x %d and %d hidden x hidden",
+                              dml_shape_format(&w_ih->shape, ih_text),
+                              dml_shape_format(&w_hh->shape, hh_text), in, gates, in, gates);
+    for (int b = o->b_ih; b && b <= o->b_hh; b++) {
+        const dml_node *bias = node->input[b];
+        if (!bias->batched && bias->dtype == DML_F32 && bias->shape.ndim == 1 &&
+            bias->shape.dims[0] == gates * units)
+            continue;
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s%s, it must be %d",
+                              dml_shape_format(&bias->shape, ih_text), bias->batched ? " a sample" : "",
+                              gates * units);
+    }
+    return DML_OK;
+}
+
+static dml_status dml__recurrent_infer(dml_node *node)
+{
+    const dml__recurrent *o = dml__recurrent_of(node);
+    const dml_node *x = node->input[0];
+    char text[DML_SHAPE_TEXT];
+    if (x->dtype != DML_F32 || !x->batched || x->shape.ndim != 2)
+        return dml__node_fail(
+            node, DML_ERROR_SHAPE,
+            "its input is %s %s%s; it takes sequences of f32, steps x features, one for each sample",
+            dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text),
+            x->batched ? "" : " for the whole batch");
+    const dml_status status = dml__check_recurrent_weights(node);
+    if (status != DML_OK) return status;
+    const int steps = x->shape.dims[0], units = node->input[2]->shape.dims[1];
+    for (int i = 0; i < 2; i++) {
+        const dml_node *state = i ? (o->c0 ? node->input[o->c0] : NULL) : o->h0 ? node->input[o->h0] : NULL;
+        if (state && (state->dtype != DML_F32 || state->shape.ndim != 1 || state->shape.dims[0] != units))
+            return dml__node_fail(node, DML_ERROR_SHAPE, "its %s is %s %s, it must be f32 %d",
+                                  i ? "c0" : "h0", dml_dtype_name(state->dtype),
+                                  dml_shape_format(&state->shape, text), units);
+    }
+    if (o->lengths) {
+        const dml_node *lengths = node->input[o->lengths];
+        if (lengths->dtype != DML_I32 || !lengths->batched || lengths->shape.ndim != 0)
+            return dml__node_fail(
+                node, DML_ERROR_SHAPE,
+                "its lengths are %s %s%s; they must be an input of i32, one number a sample",
+                dml_dtype_name(lengths->dtype), dml_shape_format(&lengths->shape, text),
+                lengths->batched ? "" : " for the whole batch");
+        node->limit = steps < INT32_MAX ? steps + 1 : INT32_MAX;
+    }
+    if ((double)(steps + 2.0) * 4 * units > INT32_MAX)
+        return dml__node_fail(node, DML_ERROR_SHAPE, "the gates of %d steps x %d are more than %d", steps,
+                              units, INT32_MAX);
+    node->batched = true;
+    node->shape.ndim = 2;
+    node->shape.dims[0] = (o->sequence ? steps : 0) + o->states;
+    node->shape.dims[1] = units;
+    if (o->sequence || o->states > 1) return DML_OK;
+    node->shape.ndim = 1;
+    node->shape.dims[0] = units;
+    node->shape.dims[1] = 0;
+    return DML_OK;
+}
+
+static dml_recurrent_shape dml__recurrent_shape_of(const dml_node *node, int batch)
+{
+    const dml__recurrent *o = dml__recurrent_of(node);
+    const dml_node *x = node->input[0];
+    const dml_recurrent_shape shape = { o->cell,          o->reverse,       batch,
+                                        x->shape.dims[0], x->shape.dims[1], node->input[2]->shape.dims[1] };
+    return shape;
+}
+
+static size_t dml__recurrent_saved_bytes(const dml_node *node, int rows)
+{
+    const dml_recurrent_shape shape = dml__recurrent_shape_of(node, rows);
+    const size_t floats = dml_recurrent_work(&shape);
+    return floats < SIZE_MAX / 8 ? floats * sizeof(float) : SIZE_MAX / 2;
+}
+
+static dml_scratch dml__recurrent_op_scratch(const dml_node *node, int rows, bool training)
+{
+    const dml_recurrent_shape shape = dml__recurrent_shape_of(node, rows);
+    return dml_recurrent_scratch(&shape, training);
+}
+
+static dml_status dml__check_recurrent_rows(const dml__run *run, const dml_node *node)
+{
+    const int steps = node->input[0]->shape.dims[0];
+    if (run->rows <= INT32_MAX / steps) return DML_OK;
+    return dml__fail(run->error, DML_ERROR_UNSUPPORTED,
+                     "%s '%s': products of %d x %d rows; they count to %d: use smaller batches",
+                     node->op->name, node->name, run->rows, steps, INT32_MAX);
+}
+
+/* ---- on the CPU ---- */
+
+static const float *dml__optional_value(const dml__run *run, const dml_node *node, int input)
+{
+    return input ? dml__host_value(run, node->input[input]) : NULL;
+}
+
+/* Floats from a sample's initial state to the next: 0 for a state that is the same for all. */
+static size_t dml__initial_step(const dml_node *node, int input)
+{
+    return input && node->input[input]->batched ? (size_t)node->input[2]->shape.dims[1] : 0;
+}
+
+static dml_recurrent_arrays dml__recurrent_arrays_of(const dml__run *run, const dml_node *node)
+{
+    const dml__recurrent *o = dml__recurrent_of(node);
+    const size_t units = (size_t)node->input[2]->shape.dims[1];
+    dml_recurrent_arrays at;
+    at.x = dml__host_value(run, node->input[0]);
+    at.w_ih = dml__host_value(run, node->input[1]);
+    at.w_hh = dml__host_value(run, node->input[2]);
+    at.b_ih = dml__optional_value(run, node, o->b_ih);
+    at.b_hh = dml__optional_value(run, node, o->b_hh);
+    at.h0 = dml__optional_value(run, node, o->h0);
+    at.c0 = dml__optional_value(run, node, o->c0);
+    at.h0_step = dml__initial_step(node, o->h0);
+    at.c0_step = dml__initial_step(node, o->c0);
+    at.lengths = o->lengths ? (const int32_t *)dml__host(dml__value(run, node->input[o->lengths])) : NULL;
+    float *out = dml__host_value(run, node), *states = out;
+    if (o->sequence) states += (size_t)node->input[0]->shape.dims[0] * units;
+    at.y = o->sequence ? out : NULL;
+    at.h_n = o->states > 0 ? states : NULL;
+    at.c_n = o->states > 1 ? states + units : NULL;
+    at.y_step = at.n_step = dml_shape_count(&node->shape);
+    at.work = (float *)dml__host(dml__saved(run, node));
+    return at;
+}
+
+static float *dml__wanted_gradient(const dml__run *run, const dml_node *node, int input, float *beta)
+{
+    if (input < 0 || !dml__wants_gradient(run, node, input)) return NULL;
+    *beta = dml__beta(run, node, input);
+    return dml__host_gradient(run, node->input[input]);
+}
+
+static dml_recurrent_gradients dml__recurrent_gradients_of(const dml__run *run, const dml_node *node)
+{
+    const dml__recurrent *o = dml__recurrent_of(node);
+    const size_t units = (size_t)node->input[2]->shape.dims[1];
+    dml_recurrent_gradients to;
+    memset(&to, 0, sizeof to);
+    const float *out = dml__host_gradient(run, node), *states = out;
+    if (o->sequence) states += (size_t)node->input[0]->shape.dims[0] * units;
+    to.dy = o->sequence ? out : NULL;
+    to.dh_n = o->states > 0 ? states : NULL;
+    to.dc_n = o->states > 1 ? states + units : NULL;
+    to.dx = dml__wanted_gradient(run, node, 0, &to.beta.x);
+    to.dw_ih = dml__wanted_gradient(run, node, 1, &to.beta.w_ih);
+    to.dw_hh = dml__wanted_gradient(run, node, 2, &to.beta.w_hh);
+    to.db_ih = dml__wanted_gradient(run, node, o->b_ih ? o->b_ih : -1, &to.beta.b_ih);
+    to.db_hh = dml__wanted_gradient(run, node, o->b_hh ? o->b_hh : -1, &to.beta.b_hh);
+    to.dh0 = dml__wanted_gradient(run, node, o->h0 ? o->h0 : -1, &to.beta.h0);
+    to.dc0 = dml__wanted_gradient(run, node, o->c0 ? o->c0 : -1, &to.beta.c0);
+    return to;
+}
+
+/* ---- on a GPU: the same by launches, with the work in the same places ---- */
+
+typedef struct dml__recurrent_gpu {
+    const dml__run *run;
+    const dml_node *node;
+    const dml__recurrent *o;
+    dml_recurrent_shape shape;
+    dml__recurrent_layout place;
+    dml_status status; /* of the first launch that failed; later ones aren't made */
+} dml__recurrent_gpu;
+
+static dml__recurrent_gpu dml__recurrent_gpu_of(const dml__run *run, const dml_node *node)
+{
+    dml__recurrent_gpu gpu;
+    gpu.run = run;
+    gpu.node = node;
+    gpu.o = dml__recurrent_of(node);
+    gpu.shape = dml__recurrent_shape_of(node, run->rows);
+    gpu.place = dml__recurrent_lay_out(&gpu.shape, false);
+    gpu.status = DML_OK;
+    return gpu;
+}
+
+static dml_ref dml__ref_at(dml_ref ref, size_t floats)
+{
+    ref.offset += floats * sizeof(float);
+    return ref;
+}
+
+static dml_ref dml__work_at(const dml__recurrent_gpu *gpu, size_t floats)
+{
+    return dml__ref_at(dml__saved(gpu->run, gpu->node), floats);
+}
+
+static void dml__recurrent_submit(dml__recurrent_gpu *gpu, const dml_launch *launch)
+{
+    if (gpu->status == DML_OK) gpu->status = dml__submit(gpu->run->device, launch);
+}
+
+/* c (m, n) = op(a) op(b) + beta c */
+static void dml__recurrent_gemm(dml__recurrent_gpu *gpu, bool trans_a, bool trans_b, size_t m, size_t n,
+                                size_t k, dml_ref a, size_t lda, dml_ref b, size_t ldb, float beta, dml_ref c,
+                                size_t ldc)
+{
+    dml_launch launch = dml__launch("gemm", n, m);
+    const int32_t integers[] = { (int32_t)m, (int32_t)n,   (int32_t)k,   trans_a,
+                                 trans_b,    (int32_t)lda, (int32_t)ldb, (int32_t)ldc };
+    for (int i = 0; i < 8; i++) launch.integer[i] = integers[i];
+    launch.buffer[0] = a;
+    launch.buffer[1] = b;
+    launch.buffer[2] = c;
+    launch.real[0] = 1.0f;
+    launch.real[1] = beta;
+    dml__recurrent_submit(gpu, &launch);
+}
+
+/* Rows of units; zeros of no buffer. */
+static void dml__recurrent_copy(dml__recurrent_gpu *gpu, dml_ref from, size_t from_step, dml_ref to,
+                                size_t to_step)
+{
+    const size_t batch = (size_t)gpu->shape.batch, units = (size_t)gpu->shape.units;
+    dml_launch launch = dml__launch("recurrent_copy", batch * units, 1);
+    launch.buffer[0] = from;
+    launch.buffer[1] = to;
+    launch.integer[0] = (int32_t)batch;
+    launch.integer[1] = (int32_t)units;
+    launch.integer[2] = (int32_t)from_step;
+    launch.integer[3] = (int32_t)to_step;
+    dml__recurrent_submit(gpu, &launch);
+}
+
+static dml_ref dml__no_ref(void)
+{
+    const dml_ref none = { NULL, 0 };
+    return none;
+}
+
+/* Between a state in the work, (batch, units), and where it lies in the node's output or its gradient. */
+static void dml__recurrent_state(dml__recurrent_gpu *gpu, int state, dml_ref work, dml_ref out,
+                                 bool given_out)
+{
+    const size_t units = (size_t)gpu->shape.units, row = dml_shape_count(&gpu->node->shape);
+    if (state >= gpu->o->states) {
+        if (!given_out) dml__recurrent_copy(gpu, dml__no_ref(), 0, work, units);
+        return;
+    }
+    out = dml__ref_at(out, ((gpu->o->sequence ? (size_t)gpu->shape.steps : 0) + (size_t)state) * units);
+    if (given_out)
+        dml__recurrent_copy(gpu, work, units, out, row);
+    else
+        dml__recurrent_copy(gpu, out, row, work, units);
+}
+
+static dml_ref dml__optional_ref(const dml__recurrent_gpu *gpu, int input)
+{
+    return input ? dml__value(gpu->run, gpu->node->input[input]) : dml__no_ref();
+}
+
+/* What both passes' kernels of a step have in common; which step is the s-th. */
+static dml_launch dml__step_launch(const dml__recurrent_gpu *gpu, const char *kernel, int s, dml_ref y)
+{
+    const dml_recurrent_shape *shape = &gpu->shape;
+    const int step = shape->reverse ? shape->steps - 1 - s : s;
+    dml_launch launch = dml__launch(kernel, (size_t)shape->batch * (size_t)shape->units, 1);
+    launch.buffer[0] = dml__work_at(gpu, gpu->place.gates);
+    launch.buffer[1] = dml__work_at(gpu, gpu->place.h);
+    if (gpu->o->sequence) launch.buffer[2] = y;
+    launch.buffer[3] = dml__optional_ref(gpu, gpu->o->lengths);
+    launch.integer[0] = (int32_t)shape->cell;
+    launch.integer[1] = shape->batch;
+    launch.integer[2] = shape->steps;
+    launch.integer[3] = shape->units;
+    launch.integer[4] = step;
+    launch.integer[5] = shape->reverse ? step - 1 : step + 1;
+    launch.integer[6] = (int32_t)dml_shape_count(&gpu->node->shape);
+    return launch;
+}
+
+static dml_status dml__recurrent_gpu_forward(const dml__run *run, const dml_node *node)
+{
+    dml__recurrent_gpu gpu = dml__recurrent_gpu_of(run, node);
+    const dml__recurrent_layout *place = &gpu.place;
+    const size_t units = (size_t)gpu.shape.units, steps = (size_t)gpu.shape.steps;
+    const size_t inputs = (size_t)gpu.shape.inputs, rows = (size_t)gpu.shape.batch * steps;
+    const dml_ref out = dml__value(run, node);
+    dml__gate_part parts[2];
+    const int count = dml__gate_parts(&gpu.shape, parts);
+    if (gpu.shape.cell == DML_CELL_GRU) /* what the state's product is added to */
+        gpu.status = run->device->backend->zero(run->device, dml__work_at(&gpu, place->gates),
+                                                rows * place->width * sizeof(float));
+    for (int p = 0; p < count; p++)
+        dml__recurrent_gemm(&gpu, false, true, rows, parts[p].rows, inputs, dml__value(run, node->input[0]),
+                            inputs, dml__ref_at(dml__value(run, node->input[1]), parts[p].row * inputs),
+                            inputs, 0, dml__work_at(&gpu, place->gates + parts[p].column), place->width);
+    const size_t first = gpu.shape.reverse ? (steps - 1) * units : 0;
+    dml__recurrent_copy(&gpu, dml__optional_ref(&gpu, gpu.o->h0), dml__initial_step(node, gpu.o->h0),
+                        dml__work_at(&gpu, place->h + first), steps * units);
+    if (gpu.shape.cell == DML_CELL_LSTM)
+        dml__recurrent_copy(&gpu, dml__optional_ref(&gpu, gpu.o->c0), dml__initial_step(node, gpu.o->c0),
+                            dml__work_at(&gpu, place->c + first), steps * units);
+    for (int s = 0; s < gpu.shape.steps; s++) {
+        dml_launch launch = dml__step_launch(&gpu, "recurrent_forward", s, out);
+        const size_t step = (size_t)launch.integer[4];
+        dml__recurrent_gemm(&gpu, false, true, (size_t)gpu.shape.batch, place->gate_n, units,
+                            dml__work_at(&gpu, place->h + step * units), steps * units,
+                            dml__value(run, node->input[2]), units, 1,
+                            dml__work_at(&gpu, place->gates + step * place->width + place->by_h),
+                            steps * place->width);
+        launch.buffer[4] = dml__optional_ref(&gpu, gpu.o->b_ih);
+        launch.buffer[5] = dml__optional_ref(&gpu, gpu.o->b_hh);
+        dml__recurrent_submit(&gpu, &launch);
+    }
+    dml__recurrent_state(&gpu, 0, dml__work_at(&gpu, place->h_last), out, true);
+    dml__recurrent_state(&gpu, 1, dml__work_at(&gpu, place->c_last), out, true);
+    return gpu.status;
+}
+
+/* The gradient of input i + beta x what is there, of n floats. */
+static void dml__recurrent_axpby(dml__recurrent_gpu *gpu, int i, dml_ref from, size_t n, size_t at)
+{
+    dml_launch launch = dml__launch("axpby", n, 1);
+    launch.buffer[0] = from;
+    launch.buffer[1] = dml__ref_at(dml__gradient(gpu->run, gpu->node->input[i]), at);
+    launch.integer[0] = (int32_t)n;
+    launch.real[0] = 1.0f;
+    launch.real[1] = dml__beta(gpu->run, gpu->node, i);
+    dml__recurrent_submit(gpu, &launch);
+}
+
+static void dml__recurrent_sum_rows(dml__recurrent_gpu *gpu, size_t rows, size_t columns, dml_ref from,
+                                    float beta, dml_ref to)
+{
+    dml_launch launch = dml__launch("sum_rows", columns, 1);
+    launch.buffer[0] = from;
+    launch.buffer[1] = to;
+    launch.integer[0] = (int32_t)rows;
+    launch.integer[1] = (int32_t)columns;
+    launch.integer[2] = 1;
+    launch.real[0] = beta;
+    dml__recurrent_submit(gpu, &launch);
+}
+
+/* Of an initial state, by what is left of the last one's. */
+static void dml__recurrent_initial(dml__recurrent_gpu *gpu, int i, size_t from)
+{
+    const size_t units = (size_t)gpu->shape.units, batch = (size_t)gpu->shape.batch;
+    if (!i || !dml__wants_gradient(gpu->run, gpu->node, i)) return;
+    if (gpu->node->input[i]->batched)
+        dml__recurrent_axpby(gpu, i, dml__work_at(gpu, from), batch * units, 0);
+    else
+        dml__recurrent_sum_rows(gpu, batch, units, dml__work_at(gpu, from), dml__beta(gpu->run, gpu->node, i),
+                                dml__gradient(gpu->run, gpu->node->input[i]));
+}
+
+/* The gradients of what all steps share, from those of their gates. */
+static void dml__recurrent_gpu_shared(dml__recurrent_gpu *gpu)
+{
+    const dml__run *run = gpu->run;
+    const dml_node *node = gpu->node;
+    const dml__recurrent_layout *place = &gpu->place;
+    const size_t units = (size_t)gpu->shape.units, inputs = (size_t)gpu->shape.inputs;
+    const size_t rows = (size_t)gpu->shape.batch * (size_t)gpu->shape.steps;
+    dml__gate_part parts[2];
+    const int count = dml__gate_parts(&gpu->shape, parts);
+    if (dml__wants_gradient(run, node, 2))
+        dml__recurrent_gemm(gpu, true, false, place->gate_n, units, rows,
+                            dml__work_at(gpu, place->gates + place->by_h), place->width,
+                            dml__work_at(gpu, place->h), units, dml__beta(run, node, 2),
+                            dml__gradient(run, node->input[2]), units);
+    for (int p = 0; p < count; p++) {
+        const dml_ref dz = dml__work_at(gpu, place->gates + parts[p].column);
+        const size_t at = parts[p].row * inputs;
+        if (dml__wants_gradient(run, node, 1))
+            dml__recurrent_gemm(gpu, true, false, parts[p].rows, inputs, rows, dz, place->width,
+                                dml__value(run, node->input[0]), inputs, dml__beta(run, node, 1),
+                                dml__ref_at(dml__gradient(run, node->input[1]), at), inputs);
+        if (dml__wants_gradient(run, node, 0))
+            dml__recurrent_gemm(gpu, false, false, rows, inputs, parts[p].rows, dz, place->width,
+                                dml__ref_at(dml__value(run, node->input[1]), at), inputs,
+                                p ? 1.0f : dml__beta(run, node, 0), dml__gradient(run, node->input[0]),
+                                inputs);
+    }
+    const int b_ih = gpu->o->b_ih, b_hh = gpu->o->b_hh;
+    if (!b_ih || (!dml__wants_gradient(run, node, b_ih) && !dml__wants_gradient(run, node, b_hh))) return;
+    dml__recurrent_sum_rows(gpu, rows, place->width, dml__work_at(gpu, place->gates), 0,
+                            dml__work_at(gpu, place->sums));
+    for (int p = 0; p < count && dml__wants_gradient(run, node, b_ih); p++)
+        dml__recurrent_axpby(gpu, b_ih, dml__work_at(gpu, place->sums + parts[p].column), parts[p].rows,
+                             parts[p].row);
+    if (dml__wants_gradient(run, node, b_hh))
+        dml__recurrent_axpby(gpu, b_hh, dml__work_at(gpu, place->sums + place->by_h), place->gate_n, 0);
+}
+
+static dml_status dml__recurrent_gpu_backward(const dml__run *run, const dml_node *node)
+{
+    dml__recurrent_gpu gpu = dml__recurrent_gpu_of(run, node);
+    const dml__recurrent_layout *place = &gpu.place;
+    const size_t units = (size_t)gpu.shape.units, steps = (size_t)gpu.shape.steps;
+    const dml_ref dy = dml__gradient(run, node);
+    dml__recurrent_state(&gpu, 0, dml__work_at(&gpu, place->dh), dy, false);
+    if (gpu.shape.cell == DML_CELL_LSTM)
+        dml__recurrent_state(&gpu, 1, dml__work_at(&gpu, place->dc), dy, false);
+    const bool to_h0 = gpu.o->h0 && dml__wants_gradient(run, node, gpu.o->h0);
+    for (int s = gpu.shape.steps - 1; s >= 0; s--) {
+        dml_launch launch = dml__step_launch(&gpu, "recurrent_backward", s, dy);
+        const size_t step = (size_t)launch.integer[4];
+        launch.buffer[4] = dml__work_at(&gpu, place->dh);
+        dml__recurrent_submit(&gpu, &launch);
+        if (s == 0 && !to_h0) break;
+        dml__recurrent_gemm(&gpu, false, false, (size_t)gpu.shape.batch, units, place->gate_n,
+                            dml__work_at(&gpu, place->gates + step * place->width + place->by_h),
+                            steps * place->width, dml__value(run, node->input[2]), units, 1,
+                            dml__work_at(&gpu, place->dh), units);
+    }
+    dml__recurrent_gpu_shared(&gpu);
+    dml__recurrent_initial(&gpu, gpu.o->h0, place->dh);
+    dml__recurrent_initial(&gpu, gpu.o->c0, place->dc);
+    return gpu.status;
+}
+
+/* ---- the ops ---- */
+
+static dml_status dml__recurrent_op_forward(const dml__run *run, const dml_node *node)
+{
+    const dml_status status = dml__check_recurrent_rows(run, node);
+    if (status != DML_OK) return status;
+    if (!run->device->host_memory) return dml__recurrent_gpu_forward(run, node);
+    const dml_recurrent_shape shape = dml__recurrent_shape_of(node, run->rows);
+    const dml_recurrent_arrays arrays = dml__recurrent_arrays_of(run, node);
+    dml_recurrent_forward(run->pool, &shape, &arrays);
+    return DML_OK;
+}
+
+static dml_status dml__recurrent_op_backward(const dml__run *run, const dml_node *node)
+{
+    if (!run->device->host_memory) return dml__recurrent_gpu_backward(run, node);
+    const dml_recurrent_shape shape = dml__recurrent_shape_of(node, run->rows);
+    const dml_recurrent_arrays arrays = dml__recurrent_arrays_of(run, node);
+    const dml_recurrent_gradients gradients = dml__recurrent_gradients_of(run, node);
+    dml_recurrent_backward(run->pool, &shape, &arrays, &gradients);
+    return DML_OK;
+}
+
+static void dml__recurrent_describe(const dml_node *node, char *text, size_t bytes)
+{
+    const dml__recurrent *o = dml__recurrent_of(node);
+    snprintf(text, bytes, "hidden %d%s%s%s%s%s", node->input[2]->shape.dims[1],
+             o->cell == DML_CELL_RELU ? ", relu" : "", o->reverse ? ", reverse" : "",
+             o->lengths ? ", lengths" : "", o->h0 || o->c0 ? ", from given states" : "",
+             o->sequence ? "" : ", last state");
+}
+
+static double dml__recurrent_flops(const dml_node *node)
+{
+    const dml_shape *ih = &node->input[1]->shape, *hh = &node->input[2]->shape;
+    const double gates = ih->dims[0], cells = dml__recurrent_of(node)->cell == DML_CELL_LSTM ? 5 : 3;
+    return (double)node->input[0]->shape.dims[0] *
+           (2 * gates * (ih->dims[1] + hh->dims[1]) + 2 * gates + cells * hh->dims[1]);
+}
+
+#define DML__RECURRENT_OP(name)                                                                              \
+    DML__LOCAL const dml__op *dml__##name##_op(void)                                                         \
+    {                                                                                                        \
+        static const dml__op op = { #name,                                                                   \
+                                    dml__recurrent_infer,                                                    \
+                                    dml__recurrent_op_forward,                                               \
+                                    dml__recurrent_op_backward,                                              \
+                                    DML__NEEDS_INPUTS,                                                       \
+                                    dml__recurrent_saved_bytes,                                              \
+                                    false,                                                                   \
+                                    false,                                                                   \
+                                    dml__recurrent_describe,                                                 \
+                                    dml__recurrent_flops,                                                    \
+                                    dml__recurrent_op_scratch };                                             \
+        return &op;                                                                                          \
+    }
+DML__RECURRENT_OP(rnn)
+DML__RECURRENT_OP(lstm)
+DML__RECURRENT_OP(gru)
+#undef DML__RECURRENT_OP
+
+/* ---- building ---- */
+
+typedef struct dml__recurrent_parameters {
+    dml_node *w_ih, *w_hh, *b_ih, *b_hh;
+} dml__recurrent_parameters;
+
+/* What is built, layer by layer; each state a node (1, hidden). */
+#define DML__RECURRENT_MOST 64 /* layers x directions */
+typedef struct dml__recurrent_build {
+    const dml__op *op;
+    dml_cell cell;
+    dml_recurrent_options options;
+    int directions;
+    dml_node *h_n[DML__RECURRENT_MOST], *c_n[DML__RECURRENT_MOST];
+} dml__recurrent_build;
+
+static const dml__op *dml__cell_op(dml_cell cell)
+{
+    return cell == DML_CELL_LSTM ? dml__lstm_op() : cell == DML_CELL_GRU ? dml__gru_op() : dml__rnn_op();
+}
+
+/* The options with what zeros stand for; a refusal, with the error recorded, is a NULL op. */
+static dml__recurrent_build dml__begin_recurrent(const dml_node *x, dml_cell cell,
+                                                 const dml_recurrent_options *options)
+{
+    dml__recurrent_build build;
+    memset(&build, 0, sizeof build);
+    if (options) build.options = *options;
+    dml_recurrent_options *o = &build.options;
+    if (o->h_n) *o->h_n = NULL;
+    if (o->c_n) *o->c_n = NULL;
+    if (!x) return build;
+    const dml__op *op = dml__cell_op(cell);
+    if (o->layers == 0) o->layers = 1;
+    build.directions = o->bidirectional ? 2 : 1;
+    build.cell = cell == DML_CELL_TANH && o->relu ? DML_CELL_RELU : cell;
+    const char *wrong = NULL;
+    if (o->bidirectional && o->reverse)
+        wrong = "it is to run in both directions and in reverse alone: one of the two";
+    else if (o->relu && cell != DML_CELL_TANH)
+        wrong = "relu asked for: its functions are its own, relu is for dml_rnn";
+    else if (!(o->dropout >= 0 && o->dropout < 1))
+        wrong = "its dropout must be 0 or more and below 1";
+    else if (o->dropout > 0 && o->layers == 1)
+        wrong = "dropout asked for, which lies between layers, of one layer";
+    else if (cell != DML_CELL_LSTM && (o->c0 || o->c_n))
+        wrong = "c0 or c_n asked for, but only an lstm has a state c";
+    dml__error *error = &dml__node_context(x)->error;
+    if (o->layers < 0 || o->layers > DML__RECURRENT_MOST / build.directions)
+        dml__fail(error, DML_ERROR_ARGUMENT, "%s: %d layers asked for, 1 to %d are possible", op->name,
+                  o->layers, DML__RECURRENT_MOST / build.directions);
+    else if (wrong)
+        dml__fail(error, DML_ERROR_ARGUMENT, "%s: %s", op->name, wrong);
+    else
+        build.op = op;
+    return build;
+}
+
+/* Which of the given initial states is that of the i-th layer and direction. False when they don't fit. */
+static bool dml__initial_of(const dml__recurrent_build *build, dml_node *all, const char *what, int i,
+                            int hidden, dml_node **state)
+{
+    const int count = build->options.layers * build->directions;
+    char text[DML_SHAPE_TEXT];
+    *state = NULL;
+    if (!all) return true;
+    *state = all;
+    if (count == 1 && all->shape.ndim == 1) return true; /* the op looks at the rest */
+    if (all->shape.ndim == 2 && all->shape.dims[0] == count && all->shape.dims[1] == hidden) {
+        *state = dml_reshape(count == 1 ? all : dml_slice(all, 0, i, i + 1), dml_shape_of(hidden));
+        return *state != NULL;
+    }
+    dml__fail(&dml__node_context(all)->error, DML_ERROR_SHAPE,
+              "%s: its %s '%s' is %s; for %d layers in %d directions it must be %d x %d", build->op->name,
+              what, all->name, dml_shape_format(&all->shape, text), build->options.layers, build->directions,
+              count, hidden);
+    return false;
+}
+
+/* Layer and direction number i. What it gives out, (steps, hidden) or (hidden). */
+static dml_node *dml__build_direction(dml__recurrent_build *build, dml_node *x, int i, bool last,
+                                      const dml__recurrent_parameters *p)
+{
+    const dml_recurrent_options *o = &build->options;
+    dml_node *input[DML__MAX_INPUTS] = { x, p->w_ih, p->w_hh };
+    const bool last_only = last && o->last_only;
+    const int hidden = p->w_hh && p->w_hh->shape.ndim == 2 ? p->w_hh->shape.dims[1] : 0;
+    dml__recurrent op;
+    dml_node *h0, *c0;
+    int inputs = 3;
+    memset(&op, 0, sizeof op);
+    if (!dml__initial_of(build, o->h0, "h0", i, hidden, &h0) ||
+        !dml__initial_of(build, o->c0, "c0", i, hidden, &c0))
+        return NULL;
+    op.cell = build->cell;
+    op.reverse = o->reverse || i % build->directions == 1;
+    op.sequence = !last_only;
+    op.states = o->c_n ? 2 : o->h_n || last_only ? 1 : 0;
+    if (p->b_ih) {
+        input[op.b_ih = inputs++] = p->b_ih;
+        input[op.b_hh = inputs++] = p->b_hh;
+    }
+    if (h0) input[op.h0 = inputs++] = h0;
+    if (c0) input[op.c0 = inputs++] = c0;
+    if (o->lengths) input[op.lengths = inputs++] = o->lengths;
+    dml_node *y = dml__node_create(build->op, inputs, input, &op, sizeof op);
+    if (!y || op.states == 0 || y->shape.ndim == 1) {
+        build->h_n[i] = y;
+        return y;
+    }
+    const int steps = last_only ? 0 : x->shape.dims[0];
+    build->h_n[i] = dml_slice(y, 0, steps, steps + 1);
+    if (op.states > 1) build->c_n[i] = dml_slice(y, 0, steps + 1, steps + 2);
+    return last_only ? dml_reshape(build->h_n[i], dml_shape_of(hidden)) : dml_slice(y, 0, 0, steps);
+}
+
+/* All layers' states as one node (layers directions, hidden). */
+static bool dml__give_states(const dml__recurrent_build *build, dml_node *const *states, dml_node **to)
+{
+    const int count = build->options.layers * build->directions;
+    dml_node *rows[DML__RECURRENT_MOST];
+    if (!to) return true;
+    for (int i = 0; i < count; i++) {
+        rows[i] = states[i];
+        if (rows[i] && rows[i]->shape.ndim == 1)
+            rows[i] = dml_reshape(rows[i], dml_shape_of(1, rows[i]->shape.dims[0]));
+        if (!rows[i]) return false;
+    }
+    *to = count == 1 ? rows[0] : dml_concat(rows, count, 0);
+    return *to != NULL;
+}
+
+/* `parameters` in the order of the layers, and of their directions. */
+static dml_node *dml__build_recurrent(dml__recurrent_build *build, dml_node *x,
+                                      const dml__recurrent_parameters *parameters)
+{
+    const dml_recurrent_options *o = &build->options;
+    for (int layer = 0; layer < o->layers; layer++) {
+        const bool last = layer == o->layers - 1;
+        dml_node *out[2] = { NULL, NULL };
+        for (int d = 0; d < build->directions; d++) {
+            const int i = layer * build->directions + d;
+            out[d] = dml__build_direction(build, x, i, last, &parameters[i]);
+            if (!out[d]) return NULL;
+        }
+        x = build->directions == 2 ? dml_concat(out, 2, -1) : out[0];
+        if (!last && o->dropout > 0) x = dml_dropout(x, o->dropout);
+    }
+    return dml__give_states(build, build->h_n, o->h_n) && dml__give_states(build, build->c_n, o->c_n) ? x
+                                                                                                      : NULL;
+}
+
+static dml_node *dml__recurrent_layer(dml_node *x, int hidden, dml_cell cell,
+                                      const dml_recurrent_options *options)
+{
+    dml__recurrent_build build = dml__begin_recurrent(x, cell, options);
+    if (!build.op) return NULL;
+    const int gates = dml__cell_gates(cell);
+    if (hidden < 1 || hidden > INT32_MAX / gates) {
+        dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
+                  "%s: %d hidden units asked for, it takes 1 or more", build.op->name, hidden);
+        return NULL;
+    }
+    const float bound = 1 / sqrtf((float)hidden);
+    const dml_initializer init = dml_init_uniform(-bound, bound);
+    dml__recurrent_parameters parameters[DML__RECURRENT_MOST];
+    dml_node *last = x->graph->last;
+    bool made = true;
+    int in = x->shape.ndim ? x->shape.dims[x->shape.ndim - 1] : 1;
+    memset(parameters, 0, sizeof parameters);
+    for (int i = 0; made && i < build.options.layers * build.directions; i++) {
+        dml__recurrent_parameters *p = &parameters[i];
+        dml_node **const part[] = { &p->w_ih, &p->w_hh, &p->b_ih, &p->b_hh };
+        static const char *const names[] = { "weight_ih", "weight_hh", "bias_ih", "bias_hh" };
+        const int layer = i / build.directions, rows = gates * hidden;
+        if (i == build.directions) in = hidden * build.directions;
+        for (int k = 0; made && k < (build.options.no_bias ? 2 : 4); k++) {
+            char name[64];
+            snprintf(name, sizeof name, "%s_l%d%s", names[k], layer, i % build.directions ? "_reverse" : "");
+            *part[k] =
+                dml__layer_parameter(x->graph, build.op, name, init,
+                                     k >= 2 ? dml_shape_of(rows) : dml_shape_of(rows, k ? hidden : in));
+            made = *part[k] != NULL;
+        }
+    }
+    dml_node *layer = made ? dml__build_recurrent(&build, x, parameters) : NULL;
+    if (!layer && !(parameters[0].w_ih && parameters[0].w_ih->used)) dml__graph_drop_after(x->graph, last);
+    return layer;
+}
+
+static dml_node *dml__recurrent_with(dml_node *x, dml_node *w_ih, dml_node *w_hh, dml_node *b_ih,
+                                     dml_node *b_hh, dml_cell cell, const dml_recurrent_options *options)
+{
+    const dml__recurrent_parameters parameters = { w_ih, w_hh, b_ih, b_hh };
+    dml__recurrent_build build = dml__begin_recurrent(x, cell, options);
+    if (!build.op) return NULL;
+    const char *wrong = NULL;
+    if (build.options.layers * build.directions > 1)
+        wrong = "several layers or directions asked for, but parameters for one are given";
+    else if (!b_ih != !b_hh)
+        wrong = "one bias is given; it takes two or none";
+    if (wrong) {
+        dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT, "%s: %s", build.op->name, wrong);
+        return NULL;
+    }
+    dml_node *last = x->graph->last, *layer = dml__build_recurrent(&build, x, &parameters);
+    if (!layer) dml__graph_drop_after(x->graph, last);
+    return layer;
+}
+
+DML_API dml_node *dml_rnn(dml_node *x, int hidden, const dml_recurrent_options *options)
+{
+    return dml__recurrent_layer(x, hidden, DML_CELL_TANH, options);
+}
+
+DML_API dml_node *dml_lstm(dml_node *x, int hidden, const dml_recurrent_options *options)
+{
+    return dml__recurrent_layer(x, hidden, DML_CELL_LSTM, options);
+}
+
+DML_API dml_node *dml_gru(dml_node *x, int hidden, const dml_recurrent_options *options)
+{
+    return dml__recurrent_layer(x, hidden, DML_CELL_GRU, options);
+}
+
+DML_API dml_node *dml_rnn_with(dml_node *x, dml_node *w_ih, dml_node *w_hh, dml_node *b_ih, dml_node *b_hh,
+                               const dml_recurrent_options *options)
+{
+    return dml__recurrent_with(x, w_ih, w_hh, b_ih, b_hh, DML_CELL_TANH, options);
+}
+
+DML_API dml_node *dml_lstm_with(dml_node *x, dml_node *w_ih, dml_node *w_hh, dml_node *b_ih, dml_node *b_hh,
+                                const dml_recurrent_options *options)
+{
+    return dml__recurrent_with(x, w_ih, w_hh, b_ih, b_hh, DML_CELL_LSTM, options);
+}
+
+DML_API dml_node *dml_gru_with(dml_node *x, dml_node *w_ih, dml_node *w_hh, dml_node *b_ih, dml_node *b_hh,
+                               const dml_recurrent_options *options)
+{
+    return dml__recurrent_with(x, w_ih, w_hh, b_ih, b_hh, DML_CELL_GRU, options);
 }
 
 #endif
@@ -25080,6 +28577,752 @@ DML__LOCAL const dml__op *dml__dropout_op(void)
 DML_API dml_node *dml_dropout(dml_node *x, float p)
 {
     return dml__node_create(dml__dropout_op(), 1, &x, &p, sizeof p);
+}
+
+#endif
+
+/* ---- ops/op_rotary.c ---- */
+
+#ifndef DML_OPS_OP_ROTARY_C
+#define DML_OPS_OP_ROTARY_C
+
+/* ---- ops/op_rotary_internal.h ---- */
+
+/* op_rotary_internal.h: a rotary node's attributes, for what tests them. */
+#ifndef DML_OPS_OP_ROTARY_INTERNAL_H
+#define DML_OPS_OP_ROTARY_INTERNAL_H
+
+typedef struct dml__rotary {
+    int heads, rotated, offset;
+    float base;
+    bool interleaved;
+} dml__rotary;
+
+/* (positions, 2, width / 2), as by dml_rotary_table */
+static inline const float *dml__rotary_table_of(const dml__rotary *attributes)
+{
+    return (const float *)(attributes + 1);
+}
+
+#endif
+
+#include <stdio.h>
+#include <string.h>
+
+static const dml__rotary *dml__rotary_of(const dml_node *node)
+{
+    return (const dml__rotary *)node->attributes;
+}
+
+static int dml__rotary_width(const dml_node *x, int heads)
+{
+    const int width = x->shape.ndim == 2 && heads > 0 && x->dtype == DML_F32 ? x->shape.dims[1] / heads : 0;
+    return width % 2 == 0 && width * heads == x->shape.dims[1] ? width : 0;
+}
+
+static dml_status dml__rotary_infer(dml_node *node)
+{
+    const dml__rotary *o = dml__rotary_of(node);
+    const dml_node *x = node->input[0];
+    char text[DML_SHAPE_TEXT];
+    if (!dml__rotary_width(x, o->heads))
+        return dml__node_fail(
+            node, DML_ERROR_SHAPE,
+            "its input is %s %s; it takes f32 positions x %d heads beside each other, each of an "
+            "even width",
+            dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text), o->heads);
+    if (o->rotated < 1 || o->rotated > o->heads)
+        return dml__node_fail(node, DML_ERROR_ARGUMENT, "%d of %d heads are to be turned; it takes 1 to all",
+                              o->rotated, o->heads);
+    if (!(o->base > 0 && o->base <= 1e30f))
+        return dml__node_fail(node, DML_ERROR_ARGUMENT, "a base of %g asked for; it must be above 0",
+                              (double)o->base);
+    node->shape = x->shape;
+    node->batched = x->batched;
+    return DML_OK;
+}
+
+static size_t dml__rotary_table_bytes(const dml_node *x, int heads)
+{
+    return dml_shape_count(&x->shape) / (size_t)heads * sizeof(float);
+}
+
+/* On a GPU, the table. */
+static size_t dml__rotary_saved_bytes(const dml_node *node, int rows)
+{
+    (void)rows;
+    if (dml__node_context(node)->device.host_memory) return 0;
+    return dml__rotary_table_bytes(node->input[0], dml__rotary_of(node)->heads);
+}
+
+/* to = from turned + beta to */
+static dml_status dml__rotary_run(const dml__run *run, const dml_node *node, bool back, dml_ref from,
+                                  float beta, dml_ref to)
+{
+    const dml__rotary *o = dml__rotary_of(node);
+    const size_t heads = (size_t)o->heads, width = (size_t)node->shape.dims[1] / heads;
+    const size_t positions = (size_t)node->shape.dims[0];
+    const size_t rows = positions * (node->batched ? (size_t)run->rows : 1);
+    if (run->device->host_memory) {
+        const dml_rotary_shape shape = { rows, positions, heads, width, (size_t)o->rotated, o->interleaved };
+        dml_rotary_apply(run->pool, &shape, dml__rotary_table_of(o), back, (const float *)dml__host(from),
+                         beta, (float *)dml__host(to));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch("rotary", rows * heads * (width / 2), 1);
+    const int32_t integers[] = { (int32_t)launch.size[0], (int32_t)positions,  (int32_t)heads,
+                                 (int32_t)width,          (int32_t)o->rotated, o->interleaved };
+    for (int i = 0; i < 6; i++) launch.integer[i] = integers[i];
+    launch.buffer[0] = from;
+    launch.buffer[1] = dml__saved(run, node);
+    launch.buffer[2] = to;
+    launch.real[0] = back ? -1.0f : 1.0f;
+    launch.real[1] = beta;
+    return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__rotary_op_forward(const dml__run *run, const dml_node *node)
+{
+    dml_status status = DML_OK;
+    if (!run->device->host_memory)
+        status = run->device->backend->write(
+            run->device, dml__saved(run, node), dml__rotary_table_of(dml__rotary_of(node)),
+            dml__rotary_table_bytes(node->input[0], dml__rotary_of(node)->heads));
+    if (status != DML_OK) return status;
+    return dml__rotary_run(run, node, false, dml__value(run, node->input[0]), 0, dml__value(run, node));
+}
+
+static dml_status dml__rotary_op_backward(const dml__run *run, const dml_node *node)
+{
+    if (!dml__wants_gradient(run, node, 0)) return DML_OK;
+    return dml__rotary_run(run, node, true, dml__gradient(run, node), dml__beta(run, node, 0),
+                           dml__gradient(run, node->input[0]));
+}
+
+static void dml__rotary_describe(const dml_node *node, char *text, size_t bytes)
+{
+    const dml__rotary *o = dml__rotary_of(node);
+    snprintf(text, bytes, "%d of %d heads, base %g%s", o->rotated, o->heads, (double)o->base,
+             o->interleaved ? ", interleaved" : "");
+}
+
+static double dml__rotary_flops(const dml_node *node)
+{
+    const dml__rotary *o = dml__rotary_of(node);
+    return 3.0 * (double)dml_shape_count(&node->shape) * o->rotated / o->heads;
+}
+
+DML__LOCAL const dml__op *dml__rotary_op(void)
+{
+    static const dml__op op = { "rotary",
+                                dml__rotary_infer,
+                                dml__rotary_op_forward,
+                                dml__rotary_op_backward,
+                                0,
+                                dml__rotary_saved_bytes,
+                                false,
+                                true,
+                                dml__rotary_describe,
+                                dml__rotary_flops,
+                                NULL };
+    return &op;
+}
+
+/* The node's attributes are the numbers and, behind them, the table. */
+DML_API dml_node *dml_rotary(dml_node *x, int heads, const dml_rotary_options *options)
+{
+    if (!x) return NULL;
+    dml_context *context = dml__node_context(x);
+    const int width = dml__rotary_width(x, heads);
+    dml__rotary o;
+    memset(&o, 0, sizeof o);
+    o.heads = heads;
+    o.rotated = options && options->rotated ? options->rotated : heads;
+    o.base = options && options->base != 0 ? options->base : 10000.0f;
+    if (options) {
+        o.offset = options->offset;
+        o.interleaved = options->interleaved;
+    }
+    if (!width) return dml__node_create(dml__rotary_op(), 1, &x, &o, sizeof o); /* which refuses it */
+    const size_t bytes = sizeof o + dml__rotary_table_bytes(x, heads);
+    dml__rotary *attributes = (dml__rotary *)dml__allocate(&context->memory, bytes);
+    if (!attributes) {
+        dml__fail(&context->error, DML_ERROR_MEMORY, "rotary: no memory left for a table of %zu bytes",
+                  bytes);
+        return NULL;
+    }
+    *attributes = o;
+    dml_rotary_table((size_t)x->shape.dims[0], (size_t)width, o.offset, (double)o.base,
+                     (float *)(attributes + 1));
+    dml_node *node = dml__node_create(dml__rotary_op(), 1, &x, attributes, bytes);
+    dml__release(&context->memory, attributes);
+    return node;
+}
+
+#endif
+
+/* ---- ops/op_attention.c ---- */
+
+#ifndef DML_OPS_OP_ATTENTION_C
+#define DML_OPS_OP_ATTENTION_C
+
+/* ---- ops/op_attention_internal.h ---- */
+
+/* op_attention_internal.h: an attention node's attributes, for what tests them. */
+#ifndef DML_OPS_OP_ATTENTION_INTERNAL_H
+#define DML_OPS_OP_ATTENTION_INTERNAL_H
+
+/* How q, k and v lie in the node's first inputs: three, q and both beside each other, or one. */
+typedef enum dml__attention_packing {
+    DML__ATTENTION_APART,
+    DML__ATTENTION_KV,
+    DML__ATTENTION_QKV
+} dml__attention_packing;
+
+typedef struct dml__attention {
+    dml__attention_packing packing;
+    int heads, kv_heads, window;
+    bool causal;
+    float scale;
+} dml__attention;
+
+/* q, k and v are parts 0 to 2: which input, from which column on. */
+static inline int dml__attention_input(const dml__attention *o, int part)
+{
+    return o->packing == DML__ATTENTION_APART ? part : o->packing == DML__ATTENTION_KV ? part > 0 : 0;
+}
+
+static inline int dml__attention_column(const dml__attention *o, int part, int width)
+{
+    const int q = o->packing == DML__ATTENTION_QKV ? o->heads * width : 0;
+    if (o->packing == DML__ATTENTION_APART || part == 0) return 0;
+    return part == 1 ? q : q + o->kv_heads * width;
+}
+
+/* The input of lengths, or NULL. */
+static inline dml_node *dml__attention_lengths(const dml_node *node)
+{
+    const dml__attention *o = (const dml__attention *)node->attributes;
+    const int last = dml__attention_input(o, 2);
+    return node->inputs > last + 1 ? node->input[last + 1] : NULL;
+}
+
+#endif
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const dml__attention *dml__attention_of(const dml_node *node)
+{
+    return (const dml__attention *)node->attributes;
+}
+
+/* How many heads lie beside each other in a node's input that is no length. */
+static int64_t dml__attention_heads_in(const dml__attention *o, int input)
+{
+    const int64_t kv = o->kv_heads;
+    if (o->packing == DML__ATTENTION_QKV) return o->heads + 2 * kv;
+    if (input == 0) return o->heads;
+    return o->packing == DML__ATTENTION_KV ? 2 * kv : kv;
+}
+
+static dml_status dml__attention_check_input(const dml_node *node, int i)
+{
+    static const char *const what[3][3] = { { "queries are", "keys are", "values are" },
+                                            { "queries are", "keys and values are", "" },
+                                            { "queries, keys and values are", "", "" } };
+    const dml__attention *o = dml__attention_of(node);
+    const dml_node *x = node->input[i], *first = node->input[0];
+    const int64_t heads = dml__attention_heads_in(o, i), of_first = dml__attention_heads_in(o, 0);
+    char text[DML_SHAPE_TEXT], first_text[DML_SHAPE_TEXT];
+    if (x->dtype != DML_F32 || x->shape.ndim != 2 || x->shape.dims[1] % heads)
+        return dml__node_fail(node, DML_ERROR_SHAPE,
+                              "its %s %s %s; they must be f32 positions x %lld heads beside each other",
+                              what[o->packing][i], dml_dtype_name(x->dtype),
+                              dml_shape_format(&x->shape, text), (long long)heads);
+    if (x->shape.dims[1] / heads != first->shape.dims[1] / of_first)
+        return dml__node_fail(
+            node, DML_ERROR_SHAPE,
+            "its %s %s, %lld heads of %lld numbers, and its queries %s, %lld heads of %lld; "
+            "heads must be of one width",
+            what[o->packing][i], dml_shape_format(&x->shape, text), (long long)heads,
+            (long long)(x->shape.dims[1] / heads), dml_shape_format(&first->shape, first_text),
+            (long long)of_first, (long long)(first->shape.dims[1] / of_first));
+    if (x->batched != first->batched)
+        return dml__node_fail(node, DML_ERROR_SHAPE,
+                              "its queries are %s and its %s %s; all or none must be of each sample",
+                              first->batched ? "of each sample" : "the same for each", what[o->packing][i],
+                              x->batched ? "of each sample" : "the same for each");
+    return DML_OK;
+}
+
+static dml_status dml__attention_infer(dml_node *node)
+{
+    const dml__attention *o = dml__attention_of(node);
+    const int k = dml__attention_input(o, 1), v = dml__attention_input(o, 2);
+    const dml_node *lengths = dml__attention_lengths(node);
+    char text[DML_SHAPE_TEXT], v_text[DML_SHAPE_TEXT];
+    if (o->heads < 1 || o->kv_heads < 1 || o->heads % o->kv_heads)
+        return dml__node_fail(
+            node, DML_ERROR_ARGUMENT,
+            "%d heads asked for, with %d of keys and values; it takes 1 or more, and so many "
+            "of the queries' as the others divide",
+            o->heads, o->kv_heads);
+    if (o->window < 0 || !(o->scale > -HUGE_VALF && o->scale < HUGE_VALF))
+        return dml__node_fail(node, DML_ERROR_ARGUMENT,
+                              "a window of %d and a scale of %g asked for; a window is 0, for none, or more, "
+                              "and a scale finite",
+                              o->window, (double)o->scale);
+    for (int i = 0; i <= v; i++) {
+        const dml_status status = dml__attention_check_input(node, i);
+        if (status != DML_OK) return status;
+    }
+    const dml_node *q = node->input[0];
+    const int keys = node->input[k]->shape.dims[0];
+    if (node->input[v]->shape.dims[0] != keys)
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its keys are %s and its values %s: one value for a key",
+                              dml_shape_format(&node->input[k]->shape, text),
+                              dml_shape_format(&node->input[v]->shape, v_text));
+    if (lengths && (lengths->dtype != DML_I32 || lengths->shape.ndim || lengths->batched != q->batched))
+        return dml__node_fail(node, DML_ERROR_SHAPE,
+                              "its lengths are %s %s%s; they must be an input of i32, one number a sample",
+                              dml_dtype_name(lengths->dtype), dml_shape_format(&lengths->shape, text),
+                              lengths->batched ? "" : " for all samples");
+    if (lengths) node->limit = keys < INT32_MAX ? keys + 1 : keys;
+    node->batched = q->batched;
+    node->shape = q->shape;
+    node->shape.dims[1] = (int)(q->shape.dims[1] / dml__attention_heads_in(o, 0) * o->heads);
+    return DML_OK;
+}
+
+static dml_attention_shape dml__attention_shape_of(const dml_node *node, int rows)
+{
+    const dml__attention *o = dml__attention_of(node);
+    dml_attention_shape s;
+    const dml_node *part[3];
+    for (int i = 0; i < 3; i++) part[i] = node->input[dml__attention_input(o, i)];
+    s.samples = node->batched ? (size_t)rows : 1;
+    s.queries = (size_t)node->shape.dims[0];
+    s.keys = (size_t)part[1]->shape.dims[0];
+    s.heads = (size_t)o->heads;
+    s.kv_heads = (size_t)o->kv_heads;
+    s.width = (size_t)node->shape.dims[1] / s.heads;
+    s.q_step = (size_t)part[0]->shape.dims[1];
+    s.k_step = (size_t)part[1]->shape.dims[1];
+    s.v_step = (size_t)part[2]->shape.dims[1];
+    s.causal = o->causal;
+    s.window = (size_t)o->window;
+    s.scale = o->scale != 0 ? o->scale : (float)(1 / sqrt((double)s.width));
+    return s;
+}
+
+/* Where a part begins in its input's value or gradient. */
+static dml_ref dml__attention_part(const dml_node *node, int part, dml_ref of_input)
+{
+    const dml__attention *o = dml__attention_of(node);
+    const int width = node->shape.dims[1] / o->heads;
+    of_input.offset += (size_t)dml__attention_column(o, part, width) * sizeof(float);
+    return of_input;
+}
+
+static dml_ref dml__attention_value(const dml__run *run, const dml_node *node, int part)
+{
+    const dml__attention *o = dml__attention_of(node);
+    return dml__attention_part(node, part, dml__value(run, node->input[dml__attention_input(o, part)]));
+}
+
+static const float *dml__attention_host(const dml__run *run, const dml_node *node, int part)
+{
+    return (const float *)dml__host(dml__attention_value(run, node, part));
+}
+
+static const int32_t *dml__attention_host_lengths(const dml__run *run, const dml_node *node)
+{
+    const dml_node *lengths = dml__attention_lengths(node);
+    return lengths ? (const int32_t *)dml__host(dml__value(run, lengths)) : NULL;
+}
+
+/* Left for backward: log_sums, and on a GPU behind them what each query's slopes are measured from, and the
+   lengths: (samples, heads, queries) twice, (samples). */
+static size_t dml__attention_lines(const dml_node *node, int rows)
+{
+    return (node->batched ? (size_t)rows : 1) * (size_t)dml__attention_of(node)->heads *
+           (size_t)node->shape.dims[0];
+}
+
+static size_t dml__attention_saved_bytes(const dml_node *node, int rows)
+{
+    const size_t lines = dml__attention_lines(node, rows);
+    if (dml__node_context(node)->device.host_memory) return lines * sizeof(float);
+    return (2 * lines + (node->batched ? (size_t)rows : 1)) * sizeof(float);
+}
+
+/* ---- on a GPU ---- */
+
+enum { DML__ATTENTION_TILE = 64 }; /* of the kernels: columns of the output that a group does */
+
+/* With the numbers that all kernels take; buffers 0 to 3 are q, k, v and what was saved. */
+static dml_launch dml__attention_launch(const dml__run *run, const dml_node *node, const char *kernel,
+                                        size_t x, size_t heads)
+{
+    const dml_attention_shape s = dml__attention_shape_of(node, run->rows);
+    const size_t pieces = (s.width + DML__ATTENTION_TILE - 1) / DML__ATTENTION_TILE;
+    const int32_t before = s.window ? (int32_t)s.window - 1 : INT32_MAX;
+    dml_launch launch = dml__launch(kernel, x, s.samples * heads * pieces);
+    const int32_t integers[] = { (int32_t)s.samples,    (int32_t)s.queries,
+                                 (int32_t)s.keys,       (int32_t)s.heads,
+                                 (int32_t)s.kv_heads,   (int32_t)s.width,
+                                 (int32_t)s.q_step,     (int32_t)s.k_step,
+                                 (int32_t)s.v_step,     before,
+                                 s.causal ? 0 : before, dml__attention_lengths(node) != NULL };
+    for (int i = 0; i < 12; i++) launch.integer[i] = integers[i];
+    for (int i = 0; i < 3; i++) launch.buffer[i] = dml__attention_value(run, node, i);
+    launch.buffer[3] = dml__saved(run, node);
+    launch.real[0] = s.scale;
+    return launch;
+}
+
+static dml_status dml__attention_forward_launch(const dml__run *run, const dml_node *node)
+{
+    const dml_node *lengths = dml__attention_lengths(node);
+    if (lengths) {
+        dml_ref to = dml__saved(run, node);
+        to.offset += 2 * dml__attention_lines(node, run->rows) * sizeof(float);
+        const dml_status status = run->device->backend->copy(run->device, to, dml__value(run, lengths),
+                                                             dml__count(run, lengths) * sizeof(int32_t));
+        if (status != DML_OK) return status;
+    }
+    dml_launch launch = dml__attention_launch(run, node, "attention_forward", (size_t)node->shape.dims[0],
+                                              (size_t)dml__attention_of(node)->heads);
+    launch.buffer[4] = dml__value(run, node);
+    return dml__submit(run->device, &launch);
+}
+
+/* One gradient after the other: each makes the scores again. */
+static dml_status dml__attention_backward_launch(const dml__run *run, const dml_node *node)
+{
+    const dml__attention *o = dml__attention_of(node);
+    const dml_attention_shape s = dml__attention_shape_of(node, run->rows);
+    dml_launch launch =
+        dml__attention_launch(run, node, "attention_levels", dml__attention_lines(node, run->rows), 1);
+    launch.size[1] = 1;
+    launch.buffer[0] = dml__value(run, node);
+    launch.buffer[1] = dml__gradient(run, node);
+    dml_status status = dml__submit(run->device, &launch);
+    for (int part = 0; part < 3 && status == DML_OK; part++) {
+        const int i = dml__attention_input(o, part);
+        if (!dml__wants_gradient(run, node, i)) continue;
+        launch = dml__attention_launch(run, node, "attention_backward", part ? s.keys : s.queries,
+                                       part ? s.kv_heads : s.heads);
+        launch.integer[12] = part;
+        launch.buffer[4] = dml__gradient(run, node);
+        launch.buffer[5] = dml__attention_part(node, part, dml__gradient(run, node->input[i]));
+        launch.real[1] = dml__beta(run, node, i);
+        status = dml__submit(run->device, &launch);
+    }
+    return status;
+}
+
+/* ---- both passes ---- */
+
+static dml_status dml__attention_op_forward(const dml__run *run, const dml_node *node)
+{
+    if (!run->device->host_memory) return dml__attention_forward_launch(run, node);
+    const dml_attention_shape s = dml__attention_shape_of(node, run->rows);
+    dml_attention_forward(run->pool, &s, dml__attention_host(run, node, 0), dml__attention_host(run, node, 1),
+                          dml__attention_host(run, node, 2), dml__attention_host_lengths(run, node),
+                          (float *)dml__host(dml__saved(run, node)), dml__host_value(run, node));
+    return DML_OK;
+}
+
+static void dml__attention_backward_host(const dml__run *run, const dml_node *node,
+                                         const dml_attention_gradients *gradients)
+{
+    const dml_attention_shape s = dml__attention_shape_of(node, run->rows);
+    dml_attention_backward(run->pool, &s, dml__attention_host(run, node, 0),
+                           dml__attention_host(run, node, 1), dml__attention_host(run, node, 2),
+                           dml__attention_host_lengths(run, node),
+                           (const float *)dml__host(dml__saved(run, node)), dml__host_value(run, node),
+                           dml__host_gradient(run, node), gradients);
+}
+
+static dml_status dml__attention_op_backward(const dml__run *run, const dml_node *node)
+{
+    const dml__attention *o = dml__attention_of(node);
+    dml_attention_gradients all, one;
+    bool shared = false;
+    if (!run->device->host_memory) return dml__attention_backward_launch(run, node);
+    memset(&all, 0, sizeof all);
+    for (int part = 0; part < 3; part++) {
+        const int i = dml__attention_input(o, part);
+        if (!dml__wants_gradient(run, node, i)) continue;
+        all.of[part] =
+            (float *)dml__host(dml__attention_part(node, part, dml__gradient(run, node->input[i])));
+        all.beta[part] = dml__beta(run, node, i);
+        for (int other = 0; other < part; other++) shared = shared || all.of[other] == all.of[part];
+    }
+    if (!shared) {
+        dml__attention_backward_host(run, node, &all);
+        return DML_OK;
+    }
+    for (int part = 0; part < 3; part++) { /* of one tensor that is two or three of them */
+        memset(&one, 0, sizeof one);
+        one.of[part] = all.of[part];
+        one.beta[part] = all.beta[part];
+        if (one.of[part]) dml__attention_backward_host(run, node, &one);
+    }
+    return DML_OK;
+}
+
+static dml_scratch dml__attention_op_scratch(const dml_node *node, int rows, bool training)
+{
+    const dml_attention_shape s = dml__attention_shape_of(node, rows);
+    return dml_attention_scratch(&s, training);
+}
+
+static void dml__attention_describe(const dml_node *node, char *text, size_t bytes)
+{
+    const dml__attention *o = dml__attention_of(node);
+    int used = snprintf(text, bytes, "%d heads", o->heads);
+    if (o->kv_heads != o->heads && used < (int)bytes)
+        used += snprintf(text + used, bytes - (size_t)used, " on %d", o->kv_heads);
+    if (o->causal && used < (int)bytes) used += snprintf(text + used, bytes - (size_t)used, ", causal");
+    if (o->window && used < (int)bytes) snprintf(text + used, bytes - (size_t)used, ", window %d", o->window);
+}
+
+/* Two products, and of each score its exponential, difference and sum, for the keys that a query sees. */
+static double dml__attention_flops(const dml_node *node)
+{
+    const dml_attention_shape s = dml__attention_shape_of(node, 1);
+    double pairs = 0;
+    for (size_t t = 0; t < s.queries; t++) {
+        const size_t first = s.window && t + 1 > s.window ? t + 1 - s.window : 0;
+        size_t end = s.causal ? t + 1 : s.window ? t + s.window : s.keys;
+        if (end > s.keys) end = s.keys;
+        if (end > first) pairs += (double)(end - first);
+    }
+    return pairs * (double)s.heads * (4.0 * (double)s.width + 3);
+}
+
+DML__LOCAL const dml__op *dml__attention_op(void)
+{
+    static const dml__op op = { "attention",
+                                dml__attention_infer,
+                                dml__attention_op_forward,
+                                dml__attention_op_backward,
+                                DML__NEEDS_INPUTS | DML__NEEDS_OUTPUT,
+                                dml__attention_saved_bytes,
+                                false,
+                                false,
+                                dml__attention_describe,
+                                dml__attention_flops,
+                                dml__attention_op_scratch };
+    return &op;
+}
+
+/* ---- builders ---- */
+
+static dml_node *dml__attention_create(dml__attention_packing packing, int heads, dml_node *a, dml_node *b,
+                                       dml_node *c, const dml_attention_options *options)
+{
+    dml_node *inputs[4] = { a, b, c, NULL };
+    const int parts = packing == DML__ATTENTION_APART ? 3 : packing == DML__ATTENTION_KV ? 2 : 1;
+    dml__attention o;
+    memset(&o, 0, sizeof o);
+    o.packing = packing;
+    o.heads = o.kv_heads = heads;
+    if (options) {
+        if (options->kv_heads) o.kv_heads = options->kv_heads;
+        o.causal = options->causal;
+        o.window = options->window;
+        o.scale = options->scale;
+        inputs[parts] = options->lengths;
+    }
+    return dml__node_create(dml__attention_op(), parts + (options && options->lengths ? 1 : 0), inputs, &o,
+                            sizeof o);
+}
+
+DML_API dml_node *dml_attention(dml_node *q, dml_node *k, dml_node *v, int heads,
+                                const dml_attention_options *options)
+{
+    return dml__attention_create(DML__ATTENTION_APART, heads, q, k, v, options);
+}
+
+DML_API dml_node *dml_attention_packed(dml_node *qkv, int heads, const dml_attention_options *options)
+{
+    return dml__attention_create(DML__ATTENTION_QKV, heads, qkv, NULL, NULL, options);
+}
+
+/* ---- the layer ---- */
+
+/* The sizes of a layer, and the parameters that it makes or takes: of q, k and v, and behind them. */
+typedef struct dml__heads {
+    int heads, kv_heads, width, channels, rows; /* rows: of the weights of q, k and v */
+    dml_multi_head_attention_options o;
+    dml_node *parameter[4];
+} dml__heads;
+
+static dml__heads dml__heads_of(const dml_node *x, int heads, const dml_multi_head_attention_options *options)
+{
+    dml__heads h;
+    memset(&h, 0, sizeof h);
+    if (options) h.o = *options;
+    h.heads = heads;
+    h.kv_heads = h.o.kv_heads ? h.o.kv_heads : heads;
+    h.channels = x->shape.ndim == 2 && x->shape.dims[1] <= INT32_MAX / 3 ? x->shape.dims[1] : 0;
+    if (heads > 0 && h.kv_heads > 0 && heads % h.kv_heads == 0 && h.channels % heads == 0)
+        h.width = h.channels / heads;
+    h.rows = h.width ? h.width * (heads + 2 * h.kv_heads) : 0;
+    return h;
+}
+
+/* All that may be wrong is found before anything is built, since what uses parameters can't be taken back. */
+static dml_status dml__heads_check(const dml_node *x, const dml__heads *h)
+{
+    static const char *const what[] = { "in_proj_weight", "in_proj_bias", "out_proj.weight",
+                                        "out_proj.bias" };
+    const int first[] = { h->rows, h->rows, h->channels, h->channels };
+    const dml_node *memory = h->o.memory, *lengths = h->o.lengths;
+    dml__error *error = &dml__node_context(x)->error;
+    char text[DML_SHAPE_TEXT];
+    if (x->dtype != DML_F32 || x->shape.ndim != 2)
+        return dml__fail(error, DML_ERROR_SHAPE,
+                         "multi_head_attention: its input is %s %s; it takes f32 positions x channels",
+                         dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text));
+    if (!h->width)
+        return dml__fail(
+            error, DML_ERROR_ARGUMENT,
+            "multi_head_attention: %d channels, %d heads and %d of keys and values asked for; the "
+            "heads must divide the channels, and those of keys and values the heads",
+            h->channels, h->heads, h->kv_heads);
+    if (h->o.window < 0 || (h->o.rotary && (h->width % 2 || h->o.rotary_base < 0)))
+        return dml__fail(
+            error, DML_ERROR_ARGUMENT,
+            "multi_head_attention: a window of %d, rotary positions in heads of width %d with a base "
+            "of %g; a window and a base are 0 or more, and such heads of an even width",
+            h->o.window, h->width, (double)h->o.rotary_base);
+    if (memory && (memory->dtype != DML_F32 || memory->shape.ndim != 2 || memory->batched != x->batched ||
+                   memory->shape.dims[1] != h->channels))
+        return dml__fail(
+            error, DML_ERROR_SHAPE,
+            "multi_head_attention: its memory is %s %s%s; it must be f32 positions x %d, like the "
+            "input",
+            dml_dtype_name(memory->dtype), dml_shape_format(&memory->shape, text),
+            memory->batched ? " a sample" : "", h->channels);
+    if (lengths && (lengths->dtype != DML_I32 || lengths->shape.ndim || lengths->batched != x->batched))
+        return dml__fail(
+            error, DML_ERROR_SHAPE,
+            "multi_head_attention: its lengths are %s %s; they must be an input of i32, one number a "
+            "sample",
+            dml_dtype_name(lengths->dtype), dml_shape_format(&lengths->shape, text));
+    for (int i = 0; i < 4; i++) {
+        const dml_node *p = h->parameter[i];
+        if (!p) continue;
+        const int dims = i % 2 ? 1 : 2;
+        if (p->dtype == DML_F32 && !p->batched && p->shape.ndim == dims && p->shape.dims[0] == first[i] &&
+            (dims == 1 || p->shape.dims[1] == h->channels))
+            continue;
+        return dml__fail(error, DML_ERROR_SHAPE,
+                         "multi_head_attention: its %s is %s %s%s; it must be f32 %d%s", what[i],
+                         dml_dtype_name(p->dtype), dml_shape_format(&p->shape, text),
+                         p->batched ? " a sample" : "", first[i], i % 2 ? "" : " x channels");
+    }
+    return DML_OK;
+}
+
+/* A projection by rows first .. end - 1 of a weight and a bias. */
+static dml_node *dml__heads_project(dml_node *x, const dml__heads *h, int first, int end)
+{
+    dml_node *weight = h->parameter[0], *bias = h->parameter[1];
+    if (end - first < h->rows) {
+        weight = dml_slice(weight, 0, first, end);
+        if (bias) bias = dml_slice(bias, 0, first, end);
+    }
+    return weight ? dml_dense_with(x, weight, bias) : NULL;
+}
+
+static dml_node *dml__heads_turn(dml_node *x, const dml__heads *h, int heads, int rotated)
+{
+    dml_rotary_options rotary;
+    memset(&rotary, 0, sizeof rotary);
+    rotary.base = h->o.rotary_base;
+    rotary.rotated = rotated;
+    return h->o.rotary ? dml_rotary(x, heads, &rotary) : x;
+}
+
+static dml_node *dml__heads_build(dml_node *x, const dml__heads *h)
+{
+    dml_attention_options attention;
+    memset(&attention, 0, sizeof attention);
+    attention.kv_heads = h->kv_heads;
+    attention.causal = h->o.causal;
+    attention.window = h->o.window;
+    attention.lengths = h->o.lengths;
+    dml_node *mixed;
+    if (h->o.memory) {
+        dml_node *q = dml__heads_project(x, h, 0, h->channels);
+        dml_node *kv = dml__heads_project(h->o.memory, h, h->channels, h->rows);
+        mixed = dml__attention_create(DML__ATTENTION_KV, h->heads, dml__heads_turn(q, h, h->heads, 0),
+                                      dml__heads_turn(kv, h, 2 * h->kv_heads, h->kv_heads), NULL, &attention);
+    } else {
+        dml_node *qkv = dml__heads_project(x, h, 0, h->rows);
+        const int turned = h->heads + h->kv_heads;
+        mixed =
+            dml_attention_packed(dml__heads_turn(qkv, h, turned + h->kv_heads, turned), h->heads, &attention);
+    }
+    return mixed ? dml_dense_with(mixed, h->parameter[2], h->parameter[3]) : NULL;
+}
+
+DML_API dml_node *dml_multi_head_attention_with(dml_node *x, int heads, dml_node *in_weight,
+                                                dml_node *in_bias, dml_node *out_weight, dml_node *out_bias,
+                                                const dml_multi_head_attention_options *options)
+{
+    if (!x) return NULL;
+    dml__heads h = dml__heads_of(x, heads, options);
+    dml_node *const parameters[] = { in_weight, in_bias, out_weight, out_bias };
+    for (int i = 0; i < 4; i++) h.parameter[i] = parameters[i];
+    if (dml__heads_check(x, &h) != DML_OK) return NULL;
+    if (in_weight && out_weight) return dml__heads_build(x, &h);
+    dml__fail(&dml__node_context(x)->error, DML_ERROR_ARGUMENT,
+              "multi_head_attention: its in_proj_weight or out_proj.weight is NULL; only biases may be");
+    return NULL;
+}
+
+DML_API dml_node *dml_multi_head_attention(dml_node *x, int heads,
+                                           const dml_multi_head_attention_options *options)
+{
+    static const char *const name[] = { "in_proj_weight", "in_proj_bias", "out_proj.weight",
+                                        "out_proj.bias" };
+    if (!x) return NULL;
+    dml__heads h = dml__heads_of(x, heads, options);
+    if (dml__heads_check(x, &h) != DML_OK) return NULL;
+    dml_node *last = x->graph->last;
+    bool made = true;
+    for (int i = 0; i < 4 && made; i++) {
+        const int rows = i < 2 ? h.rows : h.channels;
+        const double glorot = sqrt(6.0 / ((double)h.rows + h.channels)), plain = 1 / sqrt((double)h.channels);
+        const float bound = (float)(i == 0 ? glorot : plain);
+        if (i % 2 && h.o.no_bias) continue;
+        h.parameter[i] = dml__layer_parameter(x->graph, dml__attention_op(), name[i],
+                                              i % 2 ? dml_init_constant(0) : dml_init_uniform(-bound, bound),
+                                              i % 2 ? dml_shape_of(rows) : dml_shape_of(rows, h.channels));
+        made = h.parameter[i] != NULL;
+    }
+    if (made) return dml__heads_build(x, &h);
+    dml__graph_drop_after(x->graph, last);
+    return NULL;
+}
+
+DML_API dml_node *dml_learned_positions(dml_node *x)
+{
+    if (!x) return NULL;
+    dml_node *last = x->graph->last;
+    dml_node *positions = dml__layer_parameter(x->graph, dml__formula_op(DML__FORMULA_add), "positions",
+                                               dml_init_normal(0, 0.02f), x->shape);
+    dml_node *sum = positions ? dml_add(x, positions) : NULL;
+    if (!sum) dml__graph_drop_after(x->graph, last);
+    return sum;
 }
 
 #endif
@@ -26590,7 +30833,7 @@ static const dml__loss_attributes *dml__loss_of(const dml_node *node)
 
 static int dml__loss_formula(const dml_node *node)
 {
-    return DML__FORMULA_squared_error + (int)(node->op - dml__loss_op(0));
+    return DML__FORMULA_mean_squared_error + (int)(node->op - dml__loss_op(0));
 }
 
 static dml_status dml__loss_infer(dml_node *node)
@@ -26816,7 +31059,7 @@ static dml_node *dml__element_loss(int formula, dml_node *a, dml_node *b, const 
 {
     dml_loss_options o;
     dml_node *const inputs[] = { a, b, options ? options->sample_weights : NULL };
-    const dml__op *op = dml__loss_op(formula - DML__FORMULA_squared_error);
+    const dml__op *op = dml__loss_op(formula - DML__FORMULA_mean_squared_error);
     memset(&o, 0, sizeof o);
     if (options) o = *options;
     if (a && dml__node_context(a)->error.status == DML_OK && !dml__loss_options_fit(a, op->name, &o, takes))
@@ -26834,17 +31077,17 @@ static dml_node *dml__element_loss(int formula, dml_node *a, dml_node *b, const 
 
 DML_API dml_node *dml_mean_squared_error(dml_node *a, dml_node *b)
 {
-    return dml__element_loss(DML__FORMULA_squared_error, a, b, NULL, 0);
+    return dml__element_loss(DML__FORMULA_mean_squared_error, a, b, NULL, 0);
 }
 
 DML_API dml_node *dml_mean_squared_error_with(dml_node *a, dml_node *b, const dml_loss_options *options)
 {
-    return dml__element_loss(DML__FORMULA_squared_error, a, b, options, 0);
+    return dml__element_loss(DML__FORMULA_mean_squared_error, a, b, options, 0);
 }
 
 DML_API dml_node *dml_mean_absolute_error(dml_node *a, dml_node *b, const dml_loss_options *options)
 {
-    return dml__element_loss(DML__FORMULA_absolute_error, a, b, options, 0);
+    return dml__element_loss(DML__FORMULA_mean_absolute_error, a, b, options, 0);
 }
 
 DML_API dml_node *dml_huber(dml_node *a, dml_node *b, const dml_loss_options *options)
@@ -26878,6 +31121,124 @@ DML_API dml_node *dml_kl_divergence(dml_node *log_probabilities, dml_node *targe
 
 #endif
 
+/* ---- train/update_rows.c ---- */
+
+#ifndef DML_TRAIN_UPDATE_ROWS_C
+#define DML_TRAIN_UPDATE_ROWS_C
+
+/* ---- train/update_rows.h ---- */
+
+/* update_rows.h: an update of a table of which a step reaches only some rows. */
+#ifndef DML_TRAIN_UPDATE_ROWS_H
+#define DML_TRAIN_UPDATE_ROWS_H
+
+/* The rule for elements [begin, end) of a parameter (rows, width), but for rows whose gradient is zero
+   throughout: they, and their state, stay. */
+typedef struct dml__rows_update {
+    dml__update_rule rule;
+    const float *number; /* the rule's */
+    size_t width, begin, end;
+    const int32_t *row; /* (count) the only rows whose gradient may not be zero; NULL: any of all `count` */
+    size_t count;
+    float *w, *state[DML__UPDATE_STATES]; /* the parameter's; a state that isn't kept is NULL */
+    const float *g;
+} dml__rows_update;
+
+/* Bitwise what the rule makes of all of them, for any number of threads. */
+DML__LOCAL void dml__update_rows(dml_pool *pool, const dml__rows_update *update);
+
+#endif
+
+#include <string.h>
+
+#define DML__UPDATE_STRIP 256   /* elements of short rows that are updated together */
+#define DML__UPDATE_LONG_ROW 16 /* one by itself */
+#define DML__UPDATE_AHEAD 16    /* rows that are asked for: they are anywhere in memory */
+
+typedef struct dml__update_strip {
+    size_t count, at[DML__UPDATE_STRIP]; /* elements of the parameter */
+} dml__update_strip;
+
+static void dml__update_strip_of(const dml__rows_update *update, dml__update_strip *strip)
+{
+    float w[DML__UPDATE_STRIP], g[DML__UPDATE_STRIP], kept[DML__UPDATE_STATES][DML__UPDATE_STRIP];
+    float *state[DML__UPDATE_STATES];
+    for (int s = 0; s < DML__UPDATE_STATES; s++) {
+        state[s] = update->state[s] ? kept[s] : NULL;
+        for (size_t i = 0; state[s] && i < strip->count; i++) kept[s][i] = update->state[s][strip->at[i]];
+    }
+    for (size_t i = 0; i < strip->count; i++) {
+        w[i] = update->w[strip->at[i]];
+        g[i] = update->g[strip->at[i]];
+    }
+    dml__update_by(update->rule, NULL, strip->count, w, g, state, update->number);
+    for (size_t i = 0; i < strip->count; i++) update->w[strip->at[i]] = w[i];
+    for (int s = 0; s < DML__UPDATE_STATES; s++)
+        for (size_t i = 0; state[s] && i < strip->count; i++) update->state[s][strip->at[i]] = kept[s][i];
+    strip->count = 0;
+}
+
+static bool dml__row_is_zero(const float *g, size_t width)
+{
+    size_t i = 0;
+    while (i < width && g[i] == 0.0f) i++;
+    return i == width;
+}
+
+static void dml__update_long_row(const dml__rows_update *update, size_t begin, size_t end)
+{
+    float *state[DML__UPDATE_STATES];
+    for (int s = 0; s < DML__UPDATE_STATES; s++)
+        state[s] = update->state[s] ? update->state[s] + begin : NULL;
+    dml__update_by(update->rule, NULL, end - begin, update->w + begin, update->g + begin, state,
+                   update->number);
+}
+
+static void dml__ask_for_row(const dml__rows_update *update, size_t row)
+{
+    const size_t at = row * update->width;
+    DML__PREFETCH(update->g + at);
+    DML__PREFETCH(update->w + at);
+    for (int s = 0; s < DML__UPDATE_STATES; s++)
+        if (update->state[s]) DML__PREFETCH(update->state[s] + at);
+}
+
+static void dml__update_rows_task(void *argument, int task, int worker)
+{
+    const dml__rows_update *update = (const dml__rows_update *)argument;
+    const size_t each = dml__items_per_task(update->width), width = update->width;
+    const size_t first = (size_t)task * each, last = dml__minimum(first + each, update->count);
+    dml__update_strip strip;
+    strip.count = 0;
+    (void)worker;
+    for (size_t r = first; r < last; r++) {
+        const size_t row = update->row ? (size_t)update->row[r] : r;
+        size_t at = row * width;
+        if (update->row && r + DML__UPDATE_AHEAD < last)
+            dml__ask_for_row(update, (size_t)update->row[r + DML__UPDATE_AHEAD]);
+        const size_t end = dml__minimum(at + width, update->end);
+        if (dml__row_is_zero(update->g + at, width)) continue;
+        if (at < update->begin) at = update->begin;
+        if (at >= end) continue;
+        if (width >= DML__UPDATE_LONG_ROW) {
+            dml__update_long_row(update, at, end);
+            continue;
+        }
+        if (strip.count + width > DML__UPDATE_STRIP) dml__update_strip_of(update, &strip);
+        while (at < end) strip.at[strip.count++] = at++;
+    }
+    if (strip.count) dml__update_strip_of(update, &strip);
+}
+
+DML__LOCAL void dml__update_rows(dml_pool *pool, const dml__rows_update *update)
+{
+    dml__rows_update copy = *update;
+    const size_t tasks = dml__divide_up(update->count, dml__items_per_task(update->width));
+    dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__update_rows_task, &copy);
+}
+
+#endif
+
 /* ---- train/optimizer.c ---- */
 
 #ifndef DML_TRAIN_OPTIMIZER_C
@@ -26898,8 +31259,13 @@ typedef struct dml__update {
     dml_pool *pool;
     size_t n;
     dml_ref w, g, state[DML__MAX_STATES];
-    uint64_t step;       /* how many updates came before */
-    bool adapts;         /* a row with `whole`: by the norms; else its factor is 1 */
+    uint64_t step; /* how many updates came before */
+    bool adapts;   /* a row with `whole`: by the norms; else its factor is 1 */
+    /* Of a sparse parameter, whose rows with a gradient of zeros stay: */
+    size_t width;       /* its rows' length; 0: it isn't one */
+    size_t begin;       /* elements of it before the range */
+    const int32_t *row; /* (rows) those whose gradient may not be zero; NULL: any of its `rows` */
+    size_t rows;
     dml_ref norms_at[2]; /* where it leaves sums of squares, where the device has memory of its own */
 } dml__update;
 
@@ -27262,6 +31628,23 @@ static dml_status dml__prepare_whole(const dml_optimizer *o, const dml__update *
     return status == DML_OK ? dml__apply_trust(update, 1.0f, 0.0f, 0.0f) : status;
 }
 
+static void dml__update_rows_of(const dml__optimizer_row *row, const dml__update *update,
+                                float *const state[DML__MAX_STATES], const float *number)
+{
+    dml__rows_update rows;
+    rows.rule = row->rule;
+    rows.number = number;
+    rows.width = update->width;
+    rows.begin = update->begin;
+    rows.end = update->begin + update->n;
+    rows.row = update->row;
+    rows.count = update->rows;
+    rows.w = (float *)dml__host(update->w) - update->begin;
+    rows.g = (const float *)dml__host(update->g) - update->begin;
+    for (int s = 0; s < DML__MAX_STATES; s++) rows.state[s] = state[s] ? state[s] - update->begin : NULL;
+    dml__update_rows(update->pool, &rows);
+}
+
 DML__LOCAL dml_status dml__optimizer_step(const dml_optimizer *optimizer, const dml__update *update)
 {
     const dml__optimizer_row *row = dml__optimizer_row_of(optimizer->kind);
@@ -27276,6 +31659,10 @@ DML__LOCAL dml_status dml__optimizer_step(const dml_optimizer *optimizer, const 
     if (update->device->host_memory) {
         float *state[DML__MAX_STATES] = { NULL };
         for (int s = 0; s < states; s++) state[s] = (float *)dml__host(update->state[s]);
+        if (update->width) {
+            dml__update_rows_of(row, update, state, number);
+            return DML_OK;
+        }
         dml__update_by(row->rule, update->pool, update->n, (float *)dml__host(update->w),
                        (const float *)dml__host(update->g), state, number);
         return DML_OK;
@@ -27285,6 +31672,8 @@ DML__LOCAL dml_status dml__optimizer_step(const dml_optimizer *optimizer, const 
     launch.buffer[1] = update->g;
     for (int s = 0; s < states; s++) launch.buffer[2 + s] = update->state[s];
     launch.integer[0] = (int32_t)update->n;
+    launch.integer[1] = (int32_t)update->width;
+    launch.integer[2] = update->width ? (int32_t)(update->begin % update->width) : 0;
     memcpy(launch.real, number, sizeof number);
     return dml__submit(update->device, &launch);
 }
@@ -27941,6 +32330,7 @@ DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, double factor)
     const dml_ref g = { trainer->vector[DML_GRADIENTS], 0 };
     dml_device *device = &trainer->context->device;
     if (factor == 1) return DML_OK;
+    if (!(factor - factor == 0)) dml__gradient_changed(trainer->program); /* of zeros it makes NaNs */
     if (device->host_memory) {
         dml_scale(trainer->context->pool, n, (float)factor, (float *)dml__host(g));
         return DML_OK;
@@ -28142,6 +32532,7 @@ DML__LOCAL dml_status dml__swap_average_in(dml_trainer *trainer)
     trainer->spoiled = true;
     trainer->held = 0;
     trainer->pending = false;
+    dml__gradient_changed(trainer->program);
     for (int i = 0; i < 3 && status == DML_OK; i++) /* g = w, w = average, average = g */
         status = device->backend->copy(device, dml__trainer_ref(trainer, ring[i], 0),
                                        dml__trainer_ref(trainer, ring[i + 1], 0), bytes);
@@ -28151,8 +32542,9 @@ DML__LOCAL dml_status dml__swap_average_in(dml_trainer *trainer)
 
 /* ---- ranges ---- */
 
-/* Elements [begin, end), of parameters with the scales of `group`. */
-static dml_status dml__update_run(dml_trainer *trainer, const dml_node *group, size_t begin, size_t end)
+/* Elements [begin, end), of parameters with the scales of `group`; of `sparse` if that isn't NULL. */
+static dml_status dml__update_run(dml_trainer *trainer, const dml_node *group, const dml_node *sparse,
+                                  size_t begin, size_t end)
 {
     dml_optimizer optimizer = trainer->optimizer;
     dml__update update;
@@ -28172,28 +32564,46 @@ static dml_status dml__update_run(dml_trainer *trainer, const dml_node *group, s
         update.norms_at[i].buffer = trainer->squares;
         update.norms_at[i].offset = (size_t)(i + 1) * DML__MOST_SQUARES * sizeof(float);
     }
+    if (sparse) {
+        const dml__gradient_rows *list = dml__gradient_rows_of(trainer->program, sparse);
+        const bool some = list && !list->all;
+        update.begin = begin - sparse->offset;
+        update.row = some ? list->row : NULL;
+        update.rows = some ? list->count : (size_t)sparse->shape.dims[0];
+        update.width = dml_shape_count(&sparse->shape) / (size_t)sparse->shape.dims[0];
+    }
     return dml__optimizer_step(&optimizer, &update);
 }
 
-/* Neighbours with the same scales in one pass. */
+/* Neighbours with the same scales in one pass, a sparse parameter in one of its own. */
 static dml_status dml__update_runs(dml_trainer *trainer, size_t begin, size_t end)
 {
+    if (trainer->row->whole) dml__gradient_changed(trainer->program);
     const dml_node *group = NULL, *p = trainer->program->graph->first_parameter;
     dml_status status = DML_OK;
     for (; p && status == DML_OK; p = p->next_parameter) {
-        if (p->frozen || p->offset >= end || p->offset + dml_shape_count(&p->shape) <= begin) continue;
+        const size_t behind = p->offset + dml_shape_count(&p->shape);
+        if (p->frozen || p->offset >= end || behind <= begin) continue;
+        if (p->sparse && !trainer->row->whole) {
+            if (group) status = dml__update_run(trainer, group, NULL, begin, p->offset);
+            if (group) begin = p->offset;
+            if (status == DML_OK) status = dml__update_run(trainer, p, p, begin, behind < end ? behind : end);
+            begin = behind;
+            group = NULL;
+            continue;
+        }
         if (!group) group = p;
         if (trainer->row->whole && p->offset > begin) {
-            status = dml__update_run(trainer, group, begin, p->offset);
+            status = dml__update_run(trainer, group, NULL, begin, p->offset);
             begin = p->offset;
             group = p;
         }
         if (p->lr_scale == group->lr_scale && p->decay_scale == group->decay_scale) continue;
-        status = dml__update_run(trainer, group, begin, p->offset);
+        status = dml__update_run(trainer, group, NULL, begin, p->offset);
         begin = p->offset;
         group = p;
     }
-    return group && status == DML_OK ? dml__update_run(trainer, group, begin, end) : status;
+    return group && status == DML_OK ? dml__update_run(trainer, group, NULL, begin, end) : status;
 }
 
 /* Whether [begin, end) cuts no parameter, where the optimizer looks at whole ones. */
@@ -28508,6 +32918,7 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
     if (sync->begin && !pass.more) status = sync->begin(sync->state, trainer, pass.samples);
     if (status == DML_OK) status = dml__run_pass(trainer, &pass, inputs, loss);
     if (status == DML_OK && pass.combines && !pass.more) status = dml__finish_pass(trainer, &pass);
+    if (dml__sync_attached(sync)) dml__gradient_changed(trainer->program);
     if (status != DML_OK) {
         if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
         return status;
@@ -28770,6 +33181,7 @@ DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begi
     if (vector == DML_GRADIENTS) { /* the caller's own */
         trainer->spoiled = trainer->clipped = false;
         dml__gradient_written(trainer, begin, end);
+        dml__gradient_changed(trainer->program);
     }
     if (device->host_memory || begin == end) return DML_OK;
     const dml_ref to = dml__trainer_ref(trainer, vector, begin);

@@ -104,6 +104,16 @@ typedef struct dml__kernel_arguments {
     X(embedding_backward, 256, 1)                                                                            \
     X(gather_forward, 256, 1)                                                                                \
     X(gather_backward, 256, 1)                                                                               \
+    X(embedding_bag_forward, 256, 1)                                                                         \
+    X(embedding_bag_backward, 256, 1)                                                                        \
+    X(embedding_bag_weights, 256, 1)                                                                         \
+    X(attention_forward, 64, 1)                                                                              \
+    X(attention_levels, 256, 1)                                                                              \
+    X(attention_backward, 64, 1)                                                                             \
+    X(rotary, 256, 1)                                                                                        \
+    X(recurrent_copy, 256, 1)                                                                                \
+    X(recurrent_forward, 256, 1)                                                                             \
+    X(recurrent_backward, 256, 1)                                                                            \
     X(dropout, 256, 1)                                                                                       \
     X(strided_pack, 256, 1)                                                                                  \
     X(strided_unpack, 256, 1)
@@ -439,9 +449,9 @@ KERNEL(bias_add)
 /* The same arguments: losses of a prediction a and a target b, which are summed where they are computed:
    their ops are those of ops/op_loss.c. */
 #define DML__FORMULAS_LOSS(X)                                                                                \
-    X(squared_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = (a - b) * (a - b), d = 2.0f * (a - b) * dy,      \
+    X(mean_squared_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = (a - b) * (a - b), d = 2.0f * (a - b) * dy, \
       d = 2.0f * (b - a) * dy)                                                                               \
-    X(absolute_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = ABS(a - b),                                     \
+    X(mean_absolute_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = ABS(a - b),                                \
       d = WHERE(a > b, dy, WHERE(a < b, -dy, K(0.0f))), d = WHERE(a > b, -dy, WHERE(a < b, dy, K(0.0f))))    \
     X(huber, 2, 0, DML__NEEDS_A | DML__NEEDS_B, VALUE e = ABS(a - b);                                        \
       y = Q * WHERE(e < P, 0.5f * e * e, P * (e - 0.5f * P)), VALUE e = a - b;                               \
@@ -474,7 +484,7 @@ enum {
 #undef DML__FORMULA_ENUM_2
 #undef DML__FORMULA_ENUM_FLAT
 };
-#define DML__FORMULA_OPS DML__FORMULA_squared_error /* as many have ops of one element */
+#define DML__FORMULA_OPS DML__FORMULA_mean_squared_error /* as many have ops of one element */
 
 #endif
 
@@ -636,12 +646,15 @@ KERNEL(broadcast)
         BARRIER();                                                                                           \
     } while (0)
 
-/* C = alpha op(A) op(B) + beta C, row-major. Buffers a, b, c; ints m, n, k, trans_a, trans_b, lda, ldb, ldc;
-   floats alpha, beta; size{n, m}. */
+/* C = alpha op(A) op(B) + beta C, row-major, of one matrix or of all in up to four axes that they lie along,
+   outermost first, each operand's one after the other. An axis that C hasn't is summed over, one that A or B
+   hasn't repeats it. Buffers a, b, c; ints m, n, k, trans_a, trans_b, lda, ldb, ldc, 8 .. 11: the axes' sizes
+   (0: no more), 12: for each three bits, whether A, B and C have it; floats alpha, beta; size{n, m}, of
+   several matrices of C size{n, matrices * (m rounded up to TILE)}. */
 KERNEL(gemm)
 {
-    GLOBAL const float *a = BUFFER(0, const float);
-    GLOBAL const float *b = BUFFER(1, const float);
+    GLOBAL const float *first_a = BUFFER(0, const float);
+    GLOBAL const float *first_b = BUFFER(1, const float);
     GLOBAL float *c = BUFFER(2, float);
     const int m = INT(0), n = INT(1), depth = INT(2);
     const int trans_a = INT(3), trans_b = INT(4);
@@ -649,23 +662,60 @@ KERNEL(gemm)
     const WIDE b_column = trans_b ? INT(6) : 1, b_k = trans_b ? 1 : INT(6);
     const WIDE ldc = INT(7);
     const float alpha = REAL(0), beta = REAL(1);
-    const int row0 = GROUP_Y * TILE, column0 = GROUP_X * TILE;
+    const int row_tiles = (m + TILE - 1) / TILE, matrix = GROUP_Y / row_tiles;
+    const int row0 = GROUP_Y % row_tiles * TILE, column0 = GROUP_X * TILE;
+    int matrices = 1, terms = 1;
     TILES_BEGIN();
-    for (int k0 = 0; k0 < depth; k0 += TILE_K) {
-        for (int j = 0; j < SPAN; j++) {
-            const int ak = trans_a ? ACROSS_K_K(j) : ALONG_K_K, ai = trans_a ? ACROSS_K_ROW : ALONG_K_ROW(j);
-            const int bk = trans_b ? ALONG_K_K : ACROSS_K_K(j), bi = trans_b ? ALONG_K_ROW(j) : ACROSS_K_ROW;
-            const int row = row0 + ai, column = column0 + bi;
-            a_tile[ak][ai] = row < m && k0 + ak < depth ? a[row * a_row + (k0 + ak) * a_k] : 0.0f;
-            b_tile[bk][bi] = column < n && k0 + bk < depth ? b[column * b_column + (k0 + bk) * b_k] : 0.0f;
-        }
-        TILES_MULTIPLY();
+    for (int d = 0; d < 4 && INT(8 + d); d++) {
+        if (INT(12) >> 3 * d & 4)
+            matrices *= INT(8 + d);
+        else
+            terms *= INT(8 + d);
     }
-    for (int i = 0; i < SPAN; i++) {
+    for (int term = 0; term < terms && matrix < matrices; term++) {
+        GLOBAL const float *a = first_a;
+        GLOBAL const float *b = first_b;
+        WIDE a_step = (WIDE)m * depth, b_step = (WIDE)depth * n;
+        int of_matrix = matrix, of_term = term;
+        for (int d = 3; d >= 0; d--) {
+            const int size = INT(8 + d), has = INT(12) >> 3 * d;
+            int at = 0;
+            if (size == 0) continue;
+            if (has & 4) {
+                at = of_matrix % size;
+                of_matrix /= size;
+            } else {
+                at = of_term % size;
+                of_term /= size;
+            }
+            if (has & 1) {
+                a += at * a_step;
+                a_step *= size;
+            }
+            if (has & 2) {
+                b += at * b_step;
+                b_step *= size;
+            }
+        }
+        for (int k0 = 0; k0 < depth; k0 += TILE_K) {
+            for (int j = 0; j < SPAN; j++) {
+                const int ak = trans_a ? ACROSS_K_K(j) : ALONG_K_K,
+                          ai = trans_a ? ACROSS_K_ROW : ALONG_K_ROW(j);
+                const int bk = trans_b ? ALONG_K_K : ACROSS_K_K(j),
+                          bi = trans_b ? ALONG_K_ROW(j) : ACROSS_K_ROW;
+                const int row = row0 + ai, column = column0 + bi;
+                a_tile[ak][ai] = row < m && k0 + ak < depth ? a[row * a_row + (k0 + ak) * a_k] : 0.0f;
+                b_tile[bk][bi] =
+                    column < n && k0 + bk < depth ? b[column * b_column + (k0 + bk) * b_k] : 0.0f;
+            }
+            TILES_MULTIPLY();
+        }
+    }
+    for (int i = 0; i < SPAN && matrix < matrices; i++) {
         for (int j = 0; j < SPAN; j++) {
             const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
             if (row < m && column < n) {
-                GLOBAL float *to = c + row * ldc + column;
+                GLOBAL float *to = c + ((WIDE)matrix * m + row) * ldc + column;
                 *to = dml__with_beta(alpha * sum[i][j], beta, to);
             }
         }
@@ -1632,10 +1682,21 @@ KERNEL(softmax_backward)
 /* ---- gpu/update.cl ---- */
 
 /* update.cl: one step of an optimizer, an item an element. The rules are in src/kernels/update.h, what their
-   floats are at the kernels of src/kernels/update.c. Buffers w, g, state vectors; ints n; launches give
-   size{n}. */
+   floats are at the kernels of src/kernels/update.c. Buffers w, g, state vectors; ints n, and of a sparse
+   parameter the length of its rows and where in one it begins; launches give size{n}. */
 #ifndef DML_GPU_UPDATE_CL
 #define DML_GPU_UPDATE_CL
+
+/* Whether element i is in a row, of `width` elements, whose gradient is zero throughout: of a sparse
+   parameter, which is updated from its row's element `column` on. 0: it isn't one. */
+HELPER int dml__is_absent(GLOBAL const float *g, unsigned i, int width, int column)
+{
+    if (width == 0) return 0;
+    GLOBAL const float *row = g + i - (i + (unsigned)column) % (unsigned)width;
+    for (int c = 0; c < width; c++)
+        if (row[c] != 0.0f) return 0;
+    return 1;
+}
 
 /* State v, which may be NULL. */
 KERNEL(sgd_update)
@@ -1646,7 +1707,7 @@ KERNEL(sgd_update)
     const unsigned n = (unsigned)INT(0);
     const float lr = REAL(0), momentum = REAL(1), weight_decay = REAL(2), nesterov = REAL(3);
     const unsigned i = ELEMENT;
-    if (i < n) {
+    if (i < n && !dml__is_absent(g, i, INT(1), INT(2))) {
         const float d = g[i] + weight_decay * w[i];
         float step = d;
         if (v) {
@@ -1669,7 +1730,7 @@ KERNEL(adam_update)
     const float size = REAL(0), epsilon = REAL(1), follow = REAL(2), keep = REAL(3), add = REAL(4),
                 decay = REAL(5), shrink = REAL(6);
     const unsigned i = ELEMENT;
-    if (i < n) {
+    if (i < n && !dml__is_absent(g, i, INT(1), INT(2))) {
         const float d = g[i] + decay * w[i];
         const float mean = m[i] + follow * (d - m[i]), square = keep * v[i] + add * d * d;
         m[i] = mean;
@@ -1689,7 +1750,7 @@ KERNEL(rmsprop_update)
     const float lr = REAL(0), epsilon = REAL(1), decay = REAL(2), keep = REAL(3), add = REAL(4),
                 momentum = REAL(5);
     const unsigned i = ELEMENT;
-    if (i < n) {
+    if (i < n && !dml__is_absent(g, i, INT(1), INT(2))) {
         const float d = g[i] + decay * w[i];
         const float square = keep * v[i] + add * d * d;
         float step = d / (SQRT(square) + epsilon);
@@ -1711,7 +1772,7 @@ KERNEL(adagrad_update)
     const unsigned n = (unsigned)INT(0);
     const float lr = REAL(0), epsilon = REAL(1), decay = REAL(2);
     const unsigned i = ELEMENT;
-    if (i < n) {
+    if (i < n && !dml__is_absent(g, i, INT(1), INT(2))) {
         const float d = g[i] + decay * w[i];
         const float sum = v[i] + d * d;
         v[i] = sum;
@@ -2232,6 +2293,247 @@ KERNEL(gather_backward)
 
 #endif
 
+/* ---- gpu/embedding_bag.cl ---- */
+
+/* embedding_bag.cl: sums of rows of a table (rows, width) by number. A bag is `length` places of indices, in
+   range or -1 for none: the host sees to it. Weights are like the indices, or NULL.
+
+   Ints of all: places (of all bags), width, length, mean. */
+#ifndef DML_GPU_EMBEDDING_BAG_CL
+#define DML_GPU_EMBEDDING_BAG_CL
+
+/* How much each place of a bag counts that has no weight. */
+HELPER float dml__bag_share(GLOBAL const int *indices, int length, int mean)
+{
+    int count = 0;
+    if (!mean) return 1.0f;
+    for (int i = 0; i < length; i++) count += indices[i] >= 0;
+    return count ? 1.0f / (float)count : 0.0f;
+}
+
+/* y[bag] = the sum of its rows. Buffers indices (int), weights, table, y; size{bags * width}. */
+KERNEL(embedding_bag_forward)
+{
+    GLOBAL const int *indices = BUFFER(0, const int);
+    GLOBAL const float *weights = BUFFER(1, const float);
+    GLOBAL const float *table = BUFFER(2, const float);
+    GLOBAL float *y = BUFFER(3, float);
+    const int length = INT(2);
+    const unsigned width = (unsigned)INT(1), n = (unsigned)(INT(0) / length) * width;
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const WIDE first = (WIDE)(i / width) * length;
+        const float part = dml__bag_share(indices + first, length, weights ? 0 : INT(3));
+        float sum = 0.0f;
+        for (int k = 0; k < length; k++) {
+            const int row = indices[first + k];
+            if (row >= 0)
+                sum += (weights ? weights[first + k] : part) * table[(WIDE)row * INT(1) + i % width];
+        }
+        y[i] = sum;
+    }
+}
+
+/* dtable[r] += the sum of the dy of r's bags, each place as much as it counts. Buffers indices (int), links
+   (int, of embedding_links), weights, dy, dtable; size{places * width}. */
+KERNEL(embedding_bag_backward)
+{
+    GLOBAL const int *indices = BUFFER(0, const int);
+    GLOBAL const int *links = BUFFER(1, const int);
+    GLOBAL const float *weights = BUFFER(2, const float);
+    GLOBAL const float *dy = BUFFER(3, const float);
+    GLOBAL float *dtable = BUFFER(4, float);
+    const int length = INT(2);
+    const unsigned width = (unsigned)INT(1), n = (unsigned)INT(0) * width;
+    const unsigned i = ELEMENT;
+    if (i < n) {
+        const int first = (int)(i / width), column = (int)(i % width);
+        if (indices[first] >= 0 && links[(WIDE)INT(0) + first]) {
+            GLOBAL float *to = dtable + (WIDE)indices[first] * INT(1) + column;
+            float sum = *to;
+            for (int at = first; at >= 0; at = links[at]) {
+                const int bag = at / length;
+                const float scale =
+                    weights ? weights[at] : dml__bag_share(indices + (WIDE)bag * length, length, INT(3));
+                sum += scale * dy[(WIDE)bag * INT(1) + column];
+            }
+            *to = sum;
+        }
+    }
+}
+
+/* dweights = beta dweights + each place's row times its bag's dy. Buffers indices (int), table, dy, dweights;
+   floats beta; size{places}. */
+KERNEL(embedding_bag_weights)
+{
+    GLOBAL const int *indices = BUFFER(0, const int);
+    GLOBAL const float *table = BUFFER(1, const float);
+    GLOBAL const float *dy = BUFFER(2, const float);
+    GLOBAL float *dweights = BUFFER(3, float);
+    const int width = INT(1), row = (int)ELEMENT < INT(0) ? indices[ELEMENT] : -1;
+    const unsigned i = ELEMENT;
+    if (i < (unsigned)INT(0)) {
+        const WIDE bag = (WIDE)(i / (unsigned)INT(2)) * width;
+        float sum = 0.0f;
+        for (int c = 0; c < width && row >= 0; c++) sum += table[(WIDE)row * width + c] * dy[bag + c];
+        dweights[i] = dml__with_beta(sum, REAL(0), dweights + i);
+    }
+}
+
+#endif
+
+/* ---- gpu/recurrent.cl ---- */
+
+/* recurrent.cl: a step of a recurrent cell (kernels/recurrent.h says what each computes), an item a unit of a
+   sample. The work lies as kernels/recurrent_layout.h has it: `gates` (batch, steps, width); `states`: those
+   before each step (batch, steps, units), of lstm c's behind h's, then the last (batch, units) in the same
+   way.
+
+   Ints of both: cell, batch, steps, units, step, the step whose state is the result (outside of them: the
+   last), floats from a sample's y to the next; size{batch * units}. */
+#ifndef DML_GPU_RECURRENT_CL
+#define DML_GPU_RECURRENT_CL
+
+#define CELL_RELU 1
+#define CELL_LSTM 2
+#define CELL_GRU 3
+#define SIGMOID(x) (1.0f / (1.0f + EXP(-(x))))
+
+/* to[b][j] = from[b][j], zeros without a from. Buffers from, to; ints batch, units, the steps from a row to
+   the next of both. */
+KERNEL(recurrent_copy)
+{
+    GLOBAL const float *from = BUFFER(0, const float);
+    GLOBAL float *to = BUFFER(1, float);
+    const unsigned units = (unsigned)INT(1), i = ELEMENT;
+    if (i < (unsigned)INT(0) * units) {
+        const unsigned b = i / units, j = i % units;
+        to[(WIDE)b * INT(3) + j] = from ? from[(WIDE)b * INT(2) + j] : 0.0f;
+    }
+}
+
+/* Where the h of unit j of sample b before a step lies; its c, if it has one, is `c_behind` further. */
+HELPER WIDE dml__state_place(int cell, int batch, int steps, int units, int step, unsigned b, unsigned j)
+{
+    const WIDE all = (WIDE)batch * steps * units * (cell == CELL_LSTM ? 2 : 1);
+    if (step < 0 || step >= steps) return all + (WIDE)b * units + j;
+    return ((WIDE)b * steps + step) * units + j;
+}
+
+HELPER WIDE dml__c_behind(int batch, int steps, int units, int step)
+{
+    return (WIDE)batch * units * (step < 0 || step >= steps ? 1 : steps);
+}
+
+HELPER float dml__bias_of(GLOBAL const float *bias, WIDE at)
+{
+    return bias ? bias[at] : 0.0f;
+}
+
+/* Of gates, which hold the products, it makes what follows. Buffers gates, states, y, lengths (int), b_ih,
+   b_hh; all but the first two may be missing. */
+KERNEL(recurrent_forward)
+{
+    const int cell = INT(0), batch = INT(1), steps = INT(2), units = INT(3), step = INT(4), next = INT(5);
+    GLOBAL float *states = BUFFER(1, float);
+    GLOBAL float *y = BUFFER(2, float);
+    GLOBAL const int *lengths = BUFFER(3, const int);
+    GLOBAL const float *b_ih = BUFFER(4, const float);
+    GLOBAL const float *b_hh = BUFFER(5, const float);
+    const unsigned i = ELEMENT;
+    if (i < (unsigned)batch * (unsigned)units) {
+        const unsigned b = i / (unsigned)units, j = i % (unsigned)units;
+        const int width = cell >= CELL_LSTM ? 4 * units : units;
+        GLOBAL float *z = BUFFER(0, float) + ((WIDE)b * steps + step) * width + j;
+        GLOBAL const float *before = states + dml__state_place(cell, batch, steps, units, step, b, j);
+        GLOBAL float *behind = states + dml__state_place(cell, batch, steps, units, next, b, j);
+        const WIDE c_before = dml__c_behind(batch, steps, units, step);
+        const WIDE c_behind = dml__c_behind(batch, steps, units, next);
+        const int counts = !lengths || step < lengths[b];
+        float h = *before;
+        if (!counts) {
+            if (cell == CELL_LSTM) behind[c_behind] = before[c_before];
+        } else if (cell == CELL_LSTM) {
+            const float gi = SIGMOID(z[0] + dml__bias_of(b_ih, j) + dml__bias_of(b_hh, j));
+            const float gf =
+                SIGMOID(z[units] + dml__bias_of(b_ih, units + j) + dml__bias_of(b_hh, units + j));
+            const float gg =
+                TANH(z[2 * units] + dml__bias_of(b_ih, 2 * units + j) + dml__bias_of(b_hh, 2 * units + j));
+            const float go =
+                SIGMOID(z[3 * units] + dml__bias_of(b_ih, 3 * units + j) + dml__bias_of(b_hh, 3 * units + j));
+            const float c = gf * before[c_before] + gi * gg;
+            z[0] = gi, z[units] = gf, z[2 * units] = gg, z[3 * units] = go;
+            behind[c_behind] = c;
+            h = go * TANH(c);
+        } else if (cell == CELL_GRU) { /* n r z and the state's part of n */
+            const float r = SIGMOID(z[units] + dml__bias_of(b_ih, j) + dml__bias_of(b_hh, j));
+            const float u =
+                SIGMOID(z[2 * units] + dml__bias_of(b_ih, units + j) + dml__bias_of(b_hh, units + j));
+            const float by_h = z[3 * units] + dml__bias_of(b_hh, 2 * units + j);
+            const float n = TANH(z[0] + dml__bias_of(b_ih, 2 * units + j) + r * by_h);
+            z[0] = n, z[units] = r, z[2 * units] = u, z[3 * units] = by_h;
+            h = n + u * (h - n);
+        } else {
+            const float a = z[0] + dml__bias_of(b_ih, j) + dml__bias_of(b_hh, j);
+            h = cell == CELL_RELU ? (a <= 0.0f ? 0.0f : a) : TANH(a);
+            z[0] = h;
+        }
+        *behind = h;
+        if (y) y[(WIDE)b * INT(6) + (WIDE)step * units + j] = counts ? h : 0.0f;
+    }
+}
+
+/* The gates become their gradients; `carried`, those of h and, behind all of them, of c behind the step,
+   become what they are without the product of h. Buffers gates, states, dy, lengths (int), carried; dy and
+   lengths may be missing. */
+KERNEL(recurrent_backward)
+{
+    const int cell = INT(0), batch = INT(1), steps = INT(2), units = INT(3), step = INT(4), next = INT(5);
+    GLOBAL const float *states = BUFFER(1, const float);
+    GLOBAL const float *dy = BUFFER(2, const float);
+    GLOBAL const int *lengths = BUFFER(3, const int);
+    const unsigned i = ELEMENT;
+    if (i < (unsigned)batch * (unsigned)units) {
+        const unsigned b = i / (unsigned)units, j = i % (unsigned)units;
+        const int width = cell >= CELL_LSTM ? 4 * units : units;
+        GLOBAL float *z = BUFFER(0, float) + ((WIDE)b * steps + step) * width + j;
+        GLOBAL float *dh = BUFFER(4, float) + i;
+        GLOBAL const float *before = states + dml__state_place(cell, batch, steps, units, step, b, j);
+        GLOBAL const float *behind = states + dml__state_place(cell, batch, steps, units, next, b, j);
+        if (lengths && step >= lengths[b]) {
+            for (int g = 0; g < width; g += units) z[g] = 0.0f;
+        } else {
+            const float d = *dh + (dy ? dy[(WIDE)b * INT(6) + (WIDE)step * units + j] : 0.0f);
+            *dh = 0.0f;
+            if (cell == CELL_LSTM) {
+                GLOBAL float *dc = dh + (WIDE)batch * units;
+                const float gi = z[0], gf = z[units], gg = z[2 * units], go = z[3 * units];
+                const float tanh_c = TANH(behind[dml__c_behind(batch, steps, units, next)]);
+                const float of_c = *dc + d * go * (1.0f - tanh_c * tanh_c);
+                z[0] = of_c * gg * gi * (1.0f - gi);
+                z[units] = of_c * before[dml__c_behind(batch, steps, units, step)] * gf * (1.0f - gf);
+                z[2 * units] = of_c * gi * (1.0f - gg * gg);
+                z[3 * units] = d * tanh_c * go * (1.0f - go);
+                *dc = of_c * gf;
+            } else if (cell == CELL_GRU) {
+                const float n = z[0], r = z[units], u = z[2 * units];
+                const float dn = d * (1.0f - u) * (1.0f - n * n);
+                z[0] = dn;
+                z[units] = dn * z[3 * units] * r * (1.0f - r);
+                z[2 * units] = d * (*before - n) * u * (1.0f - u);
+                z[3 * units] = dn * r;
+                *dh = d * u;
+            } else {
+                const float h = z[0];
+                z[0] = cell == CELL_RELU ? (h > 0.0f ? d : 0.0f) : d * (1.0f - h * h);
+            }
+        }
+    }
+}
+#undef SIGMOID
+
+#endif
+
 /* ---- gpu/dropout.cl ---- */
 
 /* dropout.cl: leaving elements out at random, by the numbers of base/philox.h. */
@@ -2263,6 +2565,283 @@ KERNEL(dropout)
         const unsigned i = 4u * block + k;
         if (block <= n / 4u && i < n)
             y[i] = dml__with_beta(c[k] < threshold ? 0.0f : x[i] * scale, beta, y + i);
+    }
+}
+
+#endif
+
+/* ---- gpu/attention.cl ---- */
+
+/* attention.cl: scaled dot-product attention in tiles, of which a group keeps one of TILE x TILE scores; and
+   rotary positions. Source: Dao, "FlashAttention-2", 2023, section 3.1.
+
+   Heads lie beside each other in rows of q, k, v and y; those of q, k and v are some step long. `saved` is
+   (samples, heads, queries) log_sums, as many levels (each query's sum of y dy), and (samples) lengths as
+   ints. Ints of all: samples, queries, keys, heads, kv_heads, width, q_step, k_step, v_step, how many keys
+   before and after its own position a query sees, whether there are lengths; floats: the scale of scores.
+   A group does TILE rows, and TILE columns of a head: wider heads compute their scores once for each. */
+#ifndef DML_GPU_ATTENTION_CL
+#define DML_GPU_ATTENTION_CL
+
+/* sum = X Y^T of rows `row0` and on of x (rows, x_step), and `column0` and on of y (columns, y_step). */
+#define ATTENTION_SCORES(x, x_step, row0, rows, y, y_step, column0, columns)                                 \
+    do {                                                                                                     \
+        for (int i = 0; i < SPAN; i++)                                                                       \
+            for (int j = 0; j < SPAN; j++) sum[i][j] = 0.0f;                                                 \
+        for (int k0 = 0; k0 < width; k0 += TILE_K) {                                                         \
+            for (int j = 0; j < SPAN; j++) {                                                                 \
+                const int kk = k0 + ALONG_K_K, row = (row0) + ALONG_K_ROW(j);                                \
+                const int column = (column0) + ALONG_K_ROW(j);                                               \
+                a_tile[ALONG_K_K][ALONG_K_ROW(j)] =                                                          \
+                    row < (rows) && kk < width ? (x)[(WIDE)row * (x_step) + kk] : 0.0f;                      \
+                b_tile[ALONG_K_K][ALONG_K_ROW(j)] =                                                          \
+                    column < (columns) && kk < width ? (y)[(WIDE)column * (y_step) + kk] : 0.0f;             \
+            }                                                                                                \
+            TILES_MULTIPLY();                                                                                \
+        }                                                                                                    \
+    } while (0)
+
+/* mixed += the transpose of `scores` (TILE, TILE) times columns `piece` and on of rows `row0` and on of
+   x (rows, x_step). All items have written their scores. */
+#define ATTENTION_MIX(x, x_step, row0, rows)                                                                 \
+    do {                                                                                                     \
+        for (int k0 = 0; k0 < TILE; k0 += TILE_K) {                                                          \
+            for (int j = 0; j < SPAN; j++) {                                                                 \
+                const int row = (row0) + k0 + ACROSS_K_K(j), column = piece + ACROSS_K_ROW;                  \
+                b_tile[ACROSS_K_K(j)][ACROSS_K_ROW] =                                                        \
+                    row < (rows) && column < width ? (x)[(WIDE)row * (x_step) + column] : 0.0f;              \
+            }                                                                                                \
+            BARRIER();                                                                                       \
+            for (int kk = 0; kk < TILE_K; kk++)                                                              \
+                for (int i = 0; i < SPAN; i++)                                                               \
+                    for (int j = 0; j < SPAN; j++)                                                           \
+                        mixed[i][j] += scores[k0 + kk][OWN_ROW(i)] * b_tile[kk][OWN_COLUMN(j)];              \
+            BARRIER();                                                                                       \
+        }                                                                                                    \
+    } while (0)
+
+/* Whether query t sees key s of `length`. */
+HELPER int dml__attention_sees(int t, int s, int length, int before, int after)
+{
+    return s < length && (WIDE)t - s <= before && (WIDE)s - t <= after;
+}
+
+/* The first and the end of the places from - before .. to + after, of 0 .. limit - 1; the first at the
+   beginning of a tile. */
+HELPER int dml__attention_first(int from, int before)
+{
+    return from > before ? (from - before) / TILE * TILE : 0;
+}
+
+HELPER int dml__attention_end(int to, int after, int limit)
+{
+    return (WIDE)to + after + 1 < limit ? to + after + 1 : limit;
+}
+
+HELPER int dml__attention_length(GLOBAL const float *saved, WIDE lines, int sample, int there, int keys)
+{
+    int length = keys;
+    if (there) length = ((GLOBAL const int *)saved)[2 * lines + sample];
+    return length < keys ? length : keys;
+}
+
+/* y = softmax(scale q k^T) v, and log_sums. Buffers q, k, v, saved, y; size{queries, samples * heads * pieces
+   of TILE columns}. */
+KERNEL(attention_forward)
+{
+    const int samples = INT(0), queries = INT(1), keys = INT(2), heads = INT(3), width = INT(5);
+    const int pieces = (width + TILE - 1) / TILE, line = GROUP_Y / pieces, piece = GROUP_Y % pieces * TILE;
+    const int inside = line < samples * heads; /* groups may be more than there is */
+    const int sample = inside ? line / heads : 0, head = line % heads, kv_head = head / (heads / INT(4));
+    const WIDE lines = (WIDE)samples * heads * queries;
+    GLOBAL const float *q = BUFFER(0, const float) + (WIDE)sample * queries * INT(6) + head * width;
+    GLOBAL const float *k = BUFFER(1, const float) + (WIDE)sample * keys * INT(7) + kv_head * width;
+    GLOBAL const float *v = BUFFER(2, const float) + (WIDE)sample * keys * INT(8) + kv_head * width;
+    GLOBAL float *saved = BUFFER(3, float);
+    GLOBAL float *y = BUFFER(4, float) + (WIDE)sample * queries * heads * width + head * width;
+    const int length = dml__attention_length(saved, lines, sample, INT(11), keys);
+    const int t0 = GROUP_X * TILE, before = INT(9), after = INT(10);
+    const int end = inside ? dml__attention_end(t0 + TILE - 1, after, length) : 0;
+    const float scale = REAL(0);
+    const int own = ITEM / 4, lane = ITEM % 4; /* of a row of scores, 4 items */
+    LOCAL float scores[TILE][TILE + TILE_PAD]; /* (keys, queries) */
+    LOCAL float part[DML__GROUP_ITEMS];
+    LOCAL float largest[TILE];
+    LOCAL float total[TILE];
+    LOCAL float factor[TILE];
+    TILES_BEGIN();
+    float mixed[SPAN][SPAN];
+    for (int i = 0; i < SPAN; i++)
+        for (int j = 0; j < SPAN; j++) mixed[i][j] = 0.0f;
+    if (lane == 0) largest[own] = MINUS_INFINITY, total[own] = 0.0f;
+    for (int s0 = dml__attention_first(t0, before); s0 < end; s0 += TILE) {
+        ATTENTION_SCORES(q, INT(6), t0, queries, k, INT(7), s0, length);
+        for (int i = 0; i < SPAN; i++)
+            for (int j = 0; j < SPAN; j++)
+                scores[OWN_COLUMN(j)][OWN_ROW(i)] =
+                    dml__attention_sees(t0 + OWN_ROW(i), s0 + OWN_COLUMN(j), length, before, after)
+                        ? scale * sum[i][j]
+                        : MINUS_INFINITY;
+        BARRIER();
+        float most = largest[own], added = 0.0f;
+        for (int c = lane; c < TILE; c += 4)
+            if (scores[c][own] > most) most = scores[c][own];
+        part[ITEM] = most;
+        REDUCE_MAX(part, lane, 4, 1);
+        most = part[ITEM - lane];
+        BARRIER(); /* all have read it before its place is used again */
+        const float base = most > MINUS_INFINITY ? most : 0.0f;
+        for (int c = lane; c < TILE; c += 4) {
+            const float e = EXP(scores[c][own] - base);
+            scores[c][own] = e;
+            added += e;
+        }
+        part[ITEM] = added;
+        REDUCE_SUM(part, lane, 4, 1);
+        if (lane == 0) {
+            factor[own] = largest[own] > MINUS_INFINITY ? EXP(largest[own] - base) : 1.0f;
+            total[own] = total[own] * factor[own] + part[ITEM];
+            largest[own] = most;
+        }
+        BARRIER();
+        for (int i = 0; i < SPAN; i++)
+            for (int j = 0; j < SPAN; j++) mixed[i][j] *= factor[OWN_ROW(i)];
+        ATTENTION_MIX(v, INT(8), s0, length);
+    }
+    BARRIER();
+    for (int i = 0; i < SPAN; i++) {
+        const int t = t0 + OWN_ROW(i);
+        const float of_row = total[OWN_ROW(i)];
+        for (int j = 0; j < SPAN; j++) {
+            const int column = piece + OWN_COLUMN(j);
+            if (inside && t < queries && column < width)
+                y[(WIDE)t * heads * width + column] = of_row == 0.0f ? 0.0f : mixed[i][j] / of_row;
+        }
+    }
+    if (lane == 0 && piece == 0 && inside && t0 + own < queries)
+        saved[(WIDE)line * queries + t0 + own] =
+            total[own] == 0.0f ? -MINUS_INFINITY : largest[own] + LOG(total[own]);
+}
+
+/* levels = the sums of y dy of each head of each query. Buffers y, dy, nothing, saved; size{samples * heads *
+   queries}. */
+KERNEL(attention_levels)
+{
+    const unsigned queries = (unsigned)INT(1), heads = (unsigned)INT(3), width = (unsigned)INT(5);
+    const unsigned lines = (unsigned)INT(0) * heads * queries;
+    if (ELEMENT < lines) {
+        const unsigned t = ELEMENT % queries, head = ELEMENT / queries % heads;
+        const WIDE from = (((WIDE)(ELEMENT / queries / heads) * queries + t) * heads + head) * width;
+        GLOBAL const float *y = BUFFER(0, const float) + from;
+        GLOBAL const float *dy = BUFFER(1, const float) + from;
+        float sum = 0.0f;
+        for (unsigned c = 0; c < width; c++) sum += y[c] * dy[c];
+        BUFFER(3, float)[(WIDE)lines + ELEMENT] = sum;
+    }
+}
+
+/* The gradient of q, k or v, as int 12 is 0, 1 or 2: += beta x what is there. Rows are queries, or keys, and
+   then the scores are those of keys by queries, of all heads that share them. Buffers q, k, v, saved, dy, the
+   gradient; floats beta after the scale; size{queries or keys, samples * heads or kv_heads * pieces}. */
+KERNEL(attention_backward)
+{
+    const int samples = INT(0), queries = INT(1), keys = INT(2), heads = INT(3), width = INT(5);
+    const int of_keys = INT(12) > 0, group = of_keys ? heads / INT(4) : 1, own_heads = heads / group;
+    const int pieces = (width + TILE - 1) / TILE, line = GROUP_Y / pieces, piece = GROUP_Y % pieces * TILE;
+    const int inside = line < samples * own_heads;
+    const int sample = inside ? line / own_heads : 0;
+    const int kv_head = of_keys ? line % own_heads : line % own_heads / (heads / INT(4));
+    const WIDE lines = (WIDE)samples * heads * queries;
+    GLOBAL const float *k = BUFFER(1, const float) + (WIDE)sample * keys * INT(7) + kv_head * width;
+    GLOBAL const float *v = BUFFER(2, const float) + (WIDE)sample * keys * INT(8) + kv_head * width;
+    GLOBAL const float *saved = BUFFER(3, const float);
+    const int length = dml__attention_length(saved, lines, sample, INT(11), keys);
+    const int row0 = GROUP_X * TILE, before = of_keys ? INT(10) : INT(9), after = of_keys ? INT(9) : INT(10);
+    const int limit = of_keys ? queries : length, y_step = heads * width;
+    const int end =
+        inside && (!of_keys || row0 < length) ? dml__attention_end(row0 + TILE - 1, after, limit) : 0;
+    const int mixed_step = INT(12) == 0 ? INT(7) : INT(12) == 1 ? INT(6) : y_step;
+    const float scale = REAL(0), beta = REAL(1);
+    LOCAL float scores[TILE][TILE + TILE_PAD]; /* (columns, rows) */
+    TILES_BEGIN();
+    float mixed[SPAN][SPAN], p[SPAN][SPAN];
+    for (int i = 0; i < SPAN; i++)
+        for (int j = 0; j < SPAN; j++) mixed[i][j] = 0.0f;
+    for (int of_group = 0; of_group < group; of_group++) {
+        const int head = line % own_heads * group + of_group;
+        const WIDE first = ((WIDE)sample * heads + head) * queries;
+        GLOBAL const float *q = BUFFER(0, const float) + (WIDE)sample * queries * INT(6) + head * width;
+        GLOBAL const float *dy = BUFFER(4, const float) + (WIDE)sample * queries * y_step + head * width;
+        GLOBAL const float *mixes = INT(12) == 0 ? k : INT(12) == 1 ? q : dy;
+        for (int column0 = dml__attention_first(row0, before); column0 < end; column0 += TILE) {
+            /* The probabilities, and then the slopes of the scores: of queries and keys, and of dy and
+             * values. */
+            for (int slopes = 0; slopes < (INT(12) < 2 ? 2 : 1); slopes++) {
+                GLOBAL const float *by_query = slopes ? dy : q;
+                GLOBAL const float *by_key = slopes ? v : k;
+                GLOBAL const float *own = of_keys ? by_key : by_query;
+                GLOBAL const float *other = of_keys ? by_query : by_key;
+                const int query_step = slopes ? y_step : INT(6), key_step = slopes ? INT(8) : INT(7);
+                const int own_step = of_keys ? key_step : query_step;
+                const int other_step = of_keys ? query_step : key_step;
+                ATTENTION_SCORES(own, own_step, row0, of_keys ? length : queries, other, other_step, column0,
+                                 limit);
+                for (int i = 0; i < SPAN; i++)
+                    for (int j = 0; j < SPAN; j++) {
+                        const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
+                        const int t = of_keys ? column : row, s = of_keys ? row : column;
+                        const int seen = t < queries && dml__attention_sees(t, s, length, INT(9), INT(10));
+                        if (!seen)
+                            p[i][j] = 0.0f;
+                        else if (!slopes)
+                            p[i][j] = EXP(scale * sum[i][j] - saved[first + t]);
+                        else
+                            p[i][j] *= scale * (sum[i][j] - saved[lines + first + t]);
+                    }
+            }
+            for (int i = 0; i < SPAN; i++)
+                for (int j = 0; j < SPAN; j++) scores[OWN_COLUMN(j)][OWN_ROW(i)] = p[i][j];
+            BARRIER();
+            ATTENTION_MIX(mixes, mixed_step, column0, limit);
+        }
+    }
+    const int step = INT(12) == 0 ? INT(6) : INT(12) == 1 ? INT(7) : INT(8);
+    const int rows = of_keys ? keys : queries, head = line % own_heads;
+    GLOBAL float *to = BUFFER(5, float) + (WIDE)sample * rows * step + head * width;
+    for (int i = 0; i < SPAN; i++) {
+        for (int j = 0; j < SPAN; j++) {
+            const int row = row0 + OWN_ROW(i), column = piece + OWN_COLUMN(j);
+            if (inside && row < rows && column < width) {
+                GLOBAL float *at = to + (WIDE)row * step + column;
+                *at = dml__with_beta(mixed[i][j], beta, at);
+            }
+        }
+    }
+}
+
+/* y = the pairs of x turned + beta y. Buffers x, table (positions, 2, width / 2), y; ints pairs, positions,
+   heads, width, heads that are turned, whether pairs are neighbours; floats 1 or, to turn back, -1, and beta;
+   size{pairs}. y may be x. */
+KERNEL(rotary)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL const float *table = BUFFER(1, const float);
+    GLOBAL float *y = BUFFER(2, float);
+    const unsigned heads = (unsigned)INT(2), width = (unsigned)INT(3), half_width = width / 2;
+    const float beta = REAL(1);
+    if (ELEMENT < (unsigned)INT(0)) {
+        const unsigned pair = ELEMENT % half_width, head = ELEMENT / half_width % heads;
+        const unsigned row = ELEMENT / half_width / heads, position = row % (unsigned)INT(1);
+        const WIDE first = ((WIDE)row * heads + head) * width;
+        const WIDE a = first + (INT(5) ? 2 * pair : pair), b = INT(5) ? a + 1 : a + half_width;
+        const float from_a = x[a], from_b = x[b];
+        const int turned = head < (unsigned)INT(4);
+        const float cosine = turned ? table[(WIDE)position * width + pair] : 1.0f;
+        const float sine = turned ? REAL(0) * table[(WIDE)position * width + half_width + pair] : 0.0f;
+        const float to_a = turned ? from_a * cosine - from_b * sine : from_a;
+        const float to_b = turned ? from_b * cosine + from_a * sine : from_b;
+        y[a] = dml__with_beta(to_a, beta, y + a);
+        y[b] = dml__with_beta(to_b, beta, y + b);
     }
 }
 

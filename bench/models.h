@@ -94,6 +94,52 @@ static void resnet20(network *n)
     dense(n, 10);
 }
 
+/* Two layers of 128 over characters. */
+static void char_lstm(network *n)
+{
+    enum { HIDDEN = 128, CHARACTERS = 65 };
+    const double steps = dml_node_shape(n->top).dims[0];
+    n->top = dml_embedding(n->top, CHARACTERS, HIDDEN);
+    n->top = dml_lstm(n->top, HIDDEN, &(dml_recurrent_options){ .layers = 2 });
+    count(n, 2 * steps * (HIDDEN + HIDDEN) * 4 * HIDDEN);
+    dense(n, CHARACTERS);
+}
+
+/* A decoder: Radford et al., "Language models are unsupervised multitask learners", 2019, section 2.3.
+   Attention's own multiply-adds are those of the half that it sees. */
+static void decoder(network *n, int vocabulary, int width, int layers, int heads)
+{
+    dml_graph *graph = dml_node_graph(n->top);
+    const int steps = dml_node_shape(n->top).dims[0];
+    const dml_initializer normal = { DML_INIT_NORMAL, 0, 0.02f };
+    dml_node *table = dml_parameter(graph, "wte", normal, vocabulary, width);
+    dml_node *positions = dml_parameter(graph, "wpe", normal, steps, width);
+    n->top = dml_add(dml_embedding_with(n->top, table), positions);
+    for (int layer = 0; layer < layers; layer++) {
+        dml_node *rest = n->top;
+        n->top = dml_layer_norm(n->top, NULL);
+        n->top =
+            dml_multi_head_attention(n->top, heads, &(dml_multi_head_attention_options){ .causal = true });
+        count(n, 4.0 * steps * width * width + (double)steps * (steps + 1) * width);
+        rest = n->top = dml_add(n->top, rest);
+        n->top = dml_layer_norm(n->top, NULL);
+        dense(n, 4 * width), n->top = dml_gelu_tanh(n->top);
+        dense(n, width), n->top = dml_add(n->top, rest);
+    }
+    n->top = dml_dense_with(dml_layer_norm(n->top, NULL), table, NULL);
+    count(n, (double)steps * width * vocabulary);
+}
+
+static void gpt(network *n)
+{
+    decoder(n, 65, 128, 4, 4);
+}
+
+static void gpt2(network *n)
+{
+    decoder(n, 50257, 768, 12, 12);
+}
+
 typedef struct model {
     const char *name;
     void (*build)(network *n);
@@ -109,6 +155,9 @@ static const model models[] = {
     { "lenet5", lenet5, 64, 28, 1, 10, true },
     { "keras_cnn", keras_cnn, 64, 28, 1, 10, false },
     { "resnet20", resnet20, 128, 32, 3, 10, false },
+    { "char_lstm", char_lstm, 50, 50, 0, 65, false },
+    { "gpt", gpt, 12, 64, 0, 65, false },
+    { "gpt2", gpt2, 4, 64, 0, 50257, false },
 };
 enum { MODELS = sizeof models / sizeof *models };
 

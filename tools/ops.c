@@ -75,10 +75,12 @@ static void read_headers(const char *path)
     fclose(in);
 }
 
-/* Whether the function builds the op alone: dml_OP or dml_OP_with. */
+/* Whether the function builds the op alone: dml_OP or dml_OP_with; or with an option, as dml_hinge does
+ * squared_hinge. */
 static bool builds(const char *function, const char *op)
 {
     const size_t n = strlen(op);
+    if (starts(op, "squared_") && strcmp(op + 8, function + 4) == 0) return true;
     return starts(function, "dml_") && starts(function + 4, op) &&
            (function[4 + n] == '\0' || strcmp(function + 4 + n, "_with") == 0);
 }
@@ -121,7 +123,7 @@ static void op_row(const family *f, const dml__op *op)
                                                           : "each input that takes one");
     if (!(op->needs & (DML__NEEDS_INPUTS | DML__NEEDS_OUTPUT)) && !saves) printf(" nothing");
     const char *comma = " ";
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < DML__MAX_INPUTS; i++)
         if ((op->needs & DML__NEEDS_INPUTS) != DML__NEEDS_INPUTS && op->needs & DML__NEEDS_INPUT(i))
             printf("%sinput %d", comma, i), comma = ", ";
     if ((op->needs & DML__NEEDS_INPUTS) == DML__NEEDS_INPUTS) printf("%sinputs", comma), comma = ", ";

@@ -64,6 +64,9 @@
     X(attention_levels, 256, 1)                                                                              \
     X(attention_backward, 64, 1)                                                                             \
     X(rotary, 256, 1)                                                                                        \
+    X(recurrent_copy, 256, 1)                                                                                \
+    X(recurrent_forward, 256, 1)                                                                             \
+    X(recurrent_backward, 256, 1)                                                                            \
     X(dropout, 256, 1)                                                                                       \
     X(strided_pack, 256, 1)                                                                                  \
     X(strided_unpack, 256, 1)

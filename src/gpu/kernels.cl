@@ -21,6 +21,7 @@
 #include "gpu/embedding.cl"
 #include "gpu/gather.cl"
 #include "gpu/embedding_bag.cl"
+#include "gpu/recurrent.cl"
 #include "gpu/dropout.cl"
 #include "gpu/attention.cl"
 #include "gpu/strided.cl"

@@ -332,7 +332,7 @@ static void dml__work_in_place(dml_program *program, dml__block_life *blocks)
     }
 }
 
-/* Whether sizes can be counted: values, as many gradients, and what ops save, which is less than both. */
+/* Whether sizes can be counted: values, as many gradients, and what ops save. */
 static bool dml__fits_in_memory(const dml_program *program)
 {
     double bytes = 0;
@@ -340,6 +340,7 @@ static bool dml__fits_in_memory(const dml_program *program)
         const dml_node *node = program->slot[s].node;
         bytes += 4.0 * (double)dml_shape_count(&node->shape) * program->batch *
                  (double)dml_dtype_size(node->dtype);
+        if (node->op->saved_bytes) bytes += (double)node->op->saved_bytes(node, program->batch);
     }
     return bytes < (double)(SIZE_MAX / 2);
 }

@@ -8,7 +8,7 @@
 #include "graph/graph.h"
 #include "graph/shape.h"
 
-#define DML__MAX_INPUTS 5
+#define DML__MAX_INPUTS 8
 
 struct dml__op;
 

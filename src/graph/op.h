@@ -29,7 +29,7 @@ typedef struct dml__run {
 
 /* What an op's backward reads besides its output's gradient; the memory plan keeps no more. */
 #define DML__NEEDS_INPUT(i) (1u << (i))
-#define DML__NEEDS_INPUTS 0x1Fu
+#define DML__NEEDS_INPUTS 0xFFu
 #define DML__NEEDS_OUTPUT 0x100u
 /* With what an op may become one, in the same word: a relu with an op whose forward does it in passing, where
    dml__ends_in_relu says so, and whose backward does too; or whose reader's backward does, where

@@ -67,9 +67,9 @@
 /* The same arguments: losses of a prediction a and a target b, which are summed where they are computed:
    their ops are those of ops/op_loss.c. */
 #define DML__FORMULAS_LOSS(X)                                                                                \
-    X(squared_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = (a - b) * (a - b), d = 2.0f * (a - b) * dy,      \
+    X(mean_squared_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = (a - b) * (a - b), d = 2.0f * (a - b) * dy, \
       d = 2.0f * (b - a) * dy)                                                                               \
-    X(absolute_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = ABS(a - b),                                     \
+    X(mean_absolute_error, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = ABS(a - b),                                \
       d = WHERE(a > b, dy, WHERE(a < b, -dy, K(0.0f))), d = WHERE(a > b, -dy, WHERE(a < b, dy, K(0.0f))))    \
     X(huber, 2, 0, DML__NEEDS_A | DML__NEEDS_B, VALUE e = ABS(a - b);                                        \
       y = Q * WHERE(e < P, 0.5f * e * e, P * (e - 0.5f * P)), VALUE e = a - b;                               \
@@ -102,6 +102,6 @@ enum {
 #undef DML__FORMULA_ENUM_2
 #undef DML__FORMULA_ENUM_FLAT
 };
-#define DML__FORMULA_OPS DML__FORMULA_squared_error /* as many have ops of one element */
+#define DML__FORMULA_OPS DML__FORMULA_mean_squared_error /* as many have ops of one element */
 
 #endif

@@ -18,6 +18,7 @@ typedef struct dml__product {
     float *c;              /* (m, ldc), of which n columns count */
     ptrdiff_t ldc;
     const dml__microkernel *kernel; /* NULL: the one on f32 for dml_cpu_isa */
+    float *panels;                  /* B's, by dml__pack_ahead; NULL: it is packed where it has to be */
 } dml__product;
 
 /* False for an activation that there isn't. */

@@ -61,7 +61,7 @@ DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *
     job.isa = machine.isa;
     job.l2 = (ptrdiff_t)machine.caches.l2;
     job.kernel = product->kernel ? product->kernel : dml__microkernel_get(job.isa);
-    job.transposed = dml__is_better_transposed(product, job.kernel);
+    job.transposed = !product->panels && dml__is_better_transposed(product, job.kernel);
     if (job.transposed) {
         job.product.m = product->n;
         job.product.n = product->m;
@@ -392,14 +392,28 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
     }
 }
 
-static void dml__multiply_range(const dml__job *job, const dml__blocking *blocking, const dml__range *range)
+/* Where a block of k begins among panels that are packed ahead. */
+static inline float *dml__panels_of(const dml__job *job, ptrdiff_t k0)
+{
+    return job->product.panels + k0 * dml__panel_width(job, job->product.n);
+}
+
+static void dml__ready_b(const dml__job *job, dml__blocking *blocking, const dml__range *part)
+{
+    if (job->product.panels)
+        blocking->b = dml__panels_of(job, part->k0);
+    else
+        dml__pack_b(job, blocking, part);
+}
+
+static void dml__multiply_range(const dml__job *job, dml__blocking *blocking, const dml__range *range)
 {
     dml__range part;
     for (part.j0 = range->j0; part.j0 < range->j1; part.j0 = part.j1) {
         part.j1 = dml__cut_columns(job, part.j0 + blocking->nc, range->j1);
         for (part.k0 = range->k0; part.k0 < range->k1; part.k0 = part.k1) {
             part.k1 = dml__smaller(part.k0 + blocking->kc, range->k1);
-            dml__pack_b(job, blocking, &part);
+            dml__ready_b(job, blocking, &part);
             for (part.i0 = range->i0; part.i0 < range->i1; part.i0 = part.i1) {
                 part.i1 = dml__smaller(part.i0 + blocking->mc, range->i1);
                 if (blocking->pack_a) dml__pack_a(job, blocking, &part);
@@ -467,10 +481,10 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
     const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
     blocking.kc = dml__k_block(job, range->k1 - range->k0);
     blocking.pack_a = dml__packs_a(&job->product.a, columns);
-    blocking.pack_b = dml__packs_b(job, rows, blocking.kc);
+    blocking.pack_b = job->product.panels || dml__packs_b(job, rows, blocking.kc);
     blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
     blocking.nc = columns;
-    if (blocking.pack_b && columns > DML__PACK_COLUMNS)
+    if (blocking.pack_b && !job->product.panels && columns > DML__PACK_COLUMNS)
         blocking.nc =
             dml__round_up(dml__quotient_up(columns, dml__quotient_up(columns, DML__PACK_COLUMNS)), job->full);
     blocking.across = job->kernel->k_multiple || blocking.kc <= DML__ACROSS_KC ||
@@ -494,6 +508,7 @@ static ptrdiff_t dml__block_a_floats(const dml__job *job, const dml__blocking *b
 static ptrdiff_t dml__blocking_floats(const dml__job *job, const dml__blocking *blocking)
 {
     const ptrdiff_t columns = blocking->pack_b ? blocking->nc : dml__smaller(blocking->nc, job->full);
+    if (job->product.panels) return dml__block_a_floats(job, blocking);
     return dml__block_a_floats(job, blocking) +
            dml__filled_k(job, blocking->kc) * dml__panel_width(job, columns);
 }
@@ -554,6 +569,19 @@ DML__LOCAL void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job
         dml__multiply_within(job, &blocking, range, scratch, floats);
     else
         dml__multiply_on_stack(job, &blocking, range);
+}
+
+DML__LOCAL void dml__pack_ahead(const dml__job *job)
+{
+    const dml__product *product = &job->product;
+    const dml__range all = { 0, product->m, 0, product->n, 0, product->k };
+    dml__blocking blocking = dml__plan_blocking(job, &all);
+    dml__range part = all;
+    for (; part.k0 < all.k1; part.k0 = part.k1) {
+        part.k1 = dml__smaller(part.k0 + blocking.kc, all.k1);
+        blocking.b = dml__panels_of(job, part.k0);
+        dml__pack_b(job, &blocking, &part);
+    }
 }
 
 DML__LOCAL size_t dml__range_scratch(const dml__job *job, const dml__range *range)

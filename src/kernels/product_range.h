@@ -42,6 +42,15 @@ static inline ptrdiff_t dml__cut_columns(const dml__job *job, ptrdiff_t end, ptr
 /* With the worker's scratch if that is enough. */
 DML__LOCAL void dml__multiply_as(dml_pool *pool, int worker, const dml__job *job, const dml__range *range);
 
+/* Packs all of B, of f32, into product.panels, for several products in turn that differ in A and C alone: the
+   job of each is planned with these panels. They take as many floats as dml__panel_floats says, on any
+   instruction set. */
+DML__LOCAL void dml__pack_ahead(const dml__job *job);
+static inline size_t dml__panel_floats(size_t n, size_t k)
+{
+    return (n + 15) / 16 * 16 * k;
+}
+
 /* Bytes of a worker's scratch with which that packs nothing twice. */
 DML__LOCAL size_t dml__range_scratch(const dml__job *job, const dml__range *range);
 

@@ -70,7 +70,7 @@ static const dml__loss_attributes *dml__loss_of(const dml_node *node)
 
 static int dml__loss_formula(const dml_node *node)
 {
-    return DML__FORMULA_squared_error + (int)(node->op - dml__loss_op(0));
+    return DML__FORMULA_mean_squared_error + (int)(node->op - dml__loss_op(0));
 }
 
 static dml_status dml__loss_infer(dml_node *node)
@@ -296,7 +296,7 @@ static dml_node *dml__element_loss(int formula, dml_node *a, dml_node *b, const 
 {
     dml_loss_options o;
     dml_node *const inputs[] = { a, b, options ? options->sample_weights : NULL };
-    const dml__op *op = dml__loss_op(formula - DML__FORMULA_squared_error);
+    const dml__op *op = dml__loss_op(formula - DML__FORMULA_mean_squared_error);
     memset(&o, 0, sizeof o);
     if (options) o = *options;
     if (a && dml__node_context(a)->error.status == DML_OK && !dml__loss_options_fit(a, op->name, &o, takes))
@@ -314,17 +314,17 @@ static dml_node *dml__element_loss(int formula, dml_node *a, dml_node *b, const 
 
 DML_API dml_node *dml_mean_squared_error(dml_node *a, dml_node *b)
 {
-    return dml__element_loss(DML__FORMULA_squared_error, a, b, NULL, 0);
+    return dml__element_loss(DML__FORMULA_mean_squared_error, a, b, NULL, 0);
 }
 
 DML_API dml_node *dml_mean_squared_error_with(dml_node *a, dml_node *b, const dml_loss_options *options)
 {
-    return dml__element_loss(DML__FORMULA_squared_error, a, b, options, 0);
+    return dml__element_loss(DML__FORMULA_mean_squared_error, a, b, options, 0);
 }
 
 DML_API dml_node *dml_mean_absolute_error(dml_node *a, dml_node *b, const dml_loss_options *options)
 {
-    return dml__element_loss(DML__FORMULA_absolute_error, a, b, options, 0);
+    return dml__element_loss(DML__FORMULA_mean_absolute_error, a, b, options, 0);
 }
 
 DML_API dml_node *dml_huber(dml_node *a, dml_node *b, const dml_loss_options *options)

@@ -28,6 +28,9 @@
     X(matmul)                                                                                                \
     X(attention)                                                                                             \
     X(rotary)                                                                                                \
+    X(rnn)                                                                                                   \
+    X(lstm)                                                                                                  \
+    X(gru)                                                                                                   \
     X(dropout)                                                                                               \
     X(reshape)                                                                                               \
     X(permute)                                                                                               \

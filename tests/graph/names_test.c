@@ -20,6 +20,7 @@
 #include "ops/op_pool2d.h"
 #include "ops/op_reduce.h"
 #include "ops/op_rotary.h"
+#include "ops/op_recurrent.h"
 #include "ops/op_sample_norm.h"
 #include "ops/op_shape.h"
 #include "ops/op_slice2d.h"
@@ -373,6 +374,13 @@ static void descriptions_and_flops(void)
     dml_node *words = dml_input(graph, "words", DML_I32, 4, 6);
     check_says(dml_embedding_bag(words, NULL, 5, 2, NULL), "sum", 4 * 6 * 2);
     check_says(dml_matmul(x, dml_swap_axes(x, -1, -2)), "", 2 * 8 * 7 * 3 * 7);
+    dml_node *s = dml_input(graph, "s", DML_F32, 6, 4);
+    const dml_recurrent_options masked = { .reverse = true, .lengths = t, .last_only = true };
+    check_says(dml_lstm(s, 5, NULL), "hidden 5", 6 * (2 * 20 * (4 + 5) + 2 * 20 + 5 * 5));
+    check_says(dml_gru(s, 5, &masked), "hidden 5, reverse, lengths, last state",
+               6 * (2 * 15 * (4 + 5) + 2 * 15 + 3 * 5));
+    check_says(dml_rnn(s, 3, &(dml_recurrent_options){ .relu = true, .h0 = r }),
+               "hidden 3, relu, from given states", 6 * (2 * 3 * (4 + 3) + 2 * 3 + 3 * 3));
     check_says(dml_dropout(x, 0.25f), "p 0.25", 0);
     check_says(dml_reshape(x, dml_shape_of(7, -1)), "", 0);
     check_says(dml_permute(x, dml_shape_of(2, 0, 1)), "axes 2 0 1", 0);

@@ -19,6 +19,7 @@
 #include "ops/op_pool2d.h"
 #include "ops/op_reduce.h"
 #include "ops/op_rotary.h"
+#include "ops/op_recurrent.h"
 #include "ops/op_sample_norm.h"
 #include "ops/op_shape.h"
 #include "ops/op_slice2d.h"
@@ -1310,6 +1311,97 @@ static dml_node *gather_largest(dml_graph *g)
     return dml_add(picked, dml_sum(dml_gather(p, dml_argmax(p, -1, true), -1), dml_all_axes(), false));
 }
 
+/* Sequences that depend on parameters. */
+static dml_node *sequence(dml_graph *g, int steps, int features)
+{
+    return dml_dense(dml_input(g, NULL, DML_F32, steps, 2), features);
+}
+static dml_node *rnn_plain(dml_graph *g)
+{
+    return dml_rnn(sequence(g, 4, 3), 5, NULL);
+}
+static dml_node *rnn_relu(dml_graph *g)
+{
+    return dml_rnn(sequence(g, 3, 2), 9, &(dml_recurrent_options){ .relu = true, .reverse = true });
+}
+static dml_node *rnn_masked(dml_graph *g)
+{
+    const dml_recurrent_options o = { .bidirectional = true,
+                                      .no_bias = true,
+                                      .lengths = dml_input(g, "lengths", DML_I32),
+                                      .h0 = dml_reshape(row(g, 6), dml_shape_of(2, 3)) };
+    return dml_rnn(sequence(g, 4, 2), 3, &o);
+}
+static dml_node *lstm_plain(dml_graph *g)
+{
+    return dml_lstm(sequence(g, 4, 3), 5, NULL);
+}
+static dml_node *lstm_stack(dml_graph *g)
+{
+    const dml_recurrent_options o = { .layers = 2, .bidirectional = true, .dropout = 0.3f };
+    return dml_lstm(sequence(g, 3, 2), 3, &o);
+}
+/* Of an input that takes no gradient, only the last state, masked; weights shared by two of them. */
+static dml_node *lstm_last(dml_graph *g)
+{
+    dml_node *x = dml_input(g, "x", DML_F32, 4, 3), *w = parameter(g, 2, 16, 3), *u = parameter(g, 2, 16, 4);
+    dml_recurrent_options o = { .last_only = true, .lengths = dml_input(g, "lengths", DML_I32) };
+    dml_node *a = dml_lstm_with(x, w, u, NULL, NULL, &o);
+    o.reverse = true;
+    return dml_add(a, dml_lstm_with(x, w, u, parameter(g, 1, 16, 0), parameter(g, 1, 16, 0), &o));
+}
+/* One sequence carried on by another, from a state that is trained, and all that it ends in. */
+static dml_node *lstm_states(dml_graph *g)
+{
+    dml_node *h, *c;
+    dml_recurrent_options o = {
+        .h0 = parameter(g, 1, 3, 0), .c0 = parameter(g, 1, 3, 0), .h_n = &h, .c_n = &c
+    };
+    dml_node *y = dml_lstm(sequence(g, 2, 2), 3, &o);
+    o = (dml_recurrent_options){ .layers = 2,
+                                 .h0 = dml_concat((dml_node *const[]){ h, c }, 2, 0),
+                                 .h_n = &h };
+    y = dml_lstm(y, 3, &o);
+    return dml_concat((dml_node *const[]){ y, h, c }, 3, 0);
+}
+static dml_node *lstm_last_states(dml_graph *g)
+{
+    dml_node *c, *lengths = dml_input(g, "lengths", DML_I32);
+    const dml_recurrent_options o = {
+        .last_only = true, .reverse = true, .c0 = row(g, 3), .lengths = lengths, .c_n = &c
+    };
+    dml_node *y = dml_lstm(sequence(g, 3, 2), 3, &o);
+    return dml_add(y, dml_flatten(c));
+}
+static dml_node *lstm_one_step(dml_graph *g)
+{
+    return dml_lstm(sequence(g, 1, 1), 1, &(dml_recurrent_options){ .layers = 2 });
+}
+static dml_node *lstm_wide(dml_graph *g)
+{
+    return dml_lstm(dml_input(g, "x", DML_F32, 5, 2), 17, &(dml_recurrent_options){ .last_only = true });
+}
+static dml_node *gru_plain(dml_graph *g)
+{
+    return dml_gru(sequence(g, 4, 3), 5, NULL);
+}
+static dml_node *gru_masked(dml_graph *g)
+{
+    const dml_recurrent_options o = { .bidirectional = true, .lengths = dml_input(g, "lengths", DML_I32) };
+    return dml_gru(sequence(g, 4, 2), 3, &o);
+}
+static dml_node *gru_last(dml_graph *g)
+{
+    dml_node *h, *h0 = parameter(g, 2, 2, 3);
+    const dml_recurrent_options o = { .layers = 2, .last_only = true, .no_bias = true, .h0 = h0, .h_n = &h };
+    dml_node *y = dml_gru(sequence(g, 3, 2), 3, &o);
+    return dml_concat((dml_node *const[]){ dml_reshape(y, dml_shape_of(1, 3)), h }, 2, 0);
+}
+static dml_node *gru_wide(dml_graph *g)
+{
+    return dml_gru(dml_input(g, "x", DML_F32, 6, 2), 13, NULL);
+}
+
 typedef struct test_case {
     const char *op;
     model model;
@@ -1553,15 +1645,15 @@ static const test_case cases[] = {
     CASE(softmax_cross_entropy, cross_entropy_large_logits, 5),
     CASE(softmax_cross_entropy, cross_entropy_twice, 6),
     CASE(softmax_cross_entropy, cross_entropy_shared_labels, 6),
-    CASE(squared_error, mse_of_both, 7),
-    CASE(squared_error, mse_images, 3),
-    CASE(squared_error, mse_of_itself, 5),
-    CASE(squared_error, mse_parameters, 2),
-    CASE(squared_error, mse_sum, 3),
-    CASE(squared_error, mse_weighted_samples, 5),
-    CASE(squared_error, mse_weighted_rows, 3),
-    CASE(squared_error, mse_weighted_elements, 3),
-    CASE(absolute_error, loss_absolute, 3),
+    CASE(mean_squared_error, mse_of_both, 7),
+    CASE(mean_squared_error, mse_images, 3),
+    CASE(mean_squared_error, mse_of_itself, 5),
+    CASE(mean_squared_error, mse_parameters, 2),
+    CASE(mean_squared_error, mse_sum, 3),
+    CASE(mean_squared_error, mse_weighted_samples, 5),
+    CASE(mean_squared_error, mse_weighted_rows, 3),
+    CASE(mean_squared_error, mse_weighted_elements, 3),
+    CASE(mean_absolute_error, loss_absolute, 3),
     CASE(huber, loss_huber, 3),
     CASE(huber, loss_smooth_l1, 3),
     CASE(binary_cross_entropy, loss_binary, 3),
@@ -1575,70 +1667,6 @@ static const test_case cases[] = {
     CASE(softmax_cross_entropy, cross_entropy_target_input, 3),
     CASE(softmax_cross_entropy, cross_entropy_of_itself, 3),
     CASE(softmax_cross_entropy, cross_entropy_target_twice, 3),
-};
-enum { CASES = sizeof cases / sizeof cases[0] };
-static const test_case cases[] = {
-    CASE(add, add_rows, 5),
-    CASE(add, add_itself, 3),
-    CASE(add, add_input, 2),
-    CASE(add, add_losses, 5),
-    CASE(add, add_parameters, 3),
-    CASE(flatten, flatten_image, 3),
-    CASE(flatten, flatten_output, 2),
-    CASE(flatten, flatten_twice, 3),
-    CASE(flatten, flatten_parameter, 4),
-    CASE(dense, dense_small, 1),
-    CASE(dense, dense_odd, 5),
-    CASE(dense, dense_large, 9),
-    CASE(dense, dense_shared_weights, 7),
-    CASE(dense, dense_two_consumers, 4),
-    CASE(dense, dense_image, 3),
-    CASE(dense, dense_leading, 3),
-    CASE(dense, dense_of_parameters, 3),
-    CASE(conv2d, conv_default, 3),
-    CASE(conv2d, conv_padded_stride, 3),
-    CASE(conv2d, conv_uneven, 2),
-    CASE(conv2d, conv_dilated, 3),
-    CASE(conv2d, conv_groups, 3),
-    CASE(conv2d, conv_depthwise, 3),
-    CASE(conv2d, conv_whole_image, 5),
-    CASE(conv2d, conv_gaps, 2),
-    CASE(conv2d, conv_much_padding, 2),
-    CASE(conv2d, conv_two_consumers, 3),
-    CASE(conv2d, conv_padding_of_the_kernel, 2),
-    CASE(conv2d, conv_shared_weights, 2),
-    CASE(conv2d, conv_twice_on_one_image, 3),
-    CASE(conv2d, conv_computed_weights, 3),
-    CASE(max_pool2d, max_pool, 3),
-    CASE(max_pool2d, max_pool_overlapping, 2),
-    CASE(max_pool2d, max_pool_gaps, 2),
-    CASE(avg_pool2d, avg_pool, 3),
-    CASE(avg_pool2d, avg_pool_overlapping, 2),
-    CASE(avg_pool2d, avg_pool_two_consumers, 3),
-    CASE(avg_pool2d, avg_pool_global, 3),
-    CASE(batch_norm, batch_norm_rows, 7),
-    CASE(batch_norm, batch_norm_image, 3),
-    CASE(batch_norm, batch_norm_frozen, 3),
-    CASE(batch_norm, batch_norm_input, 2),
-    CASE(batch_norm, batch_norm_chain, 3),
-    CASE(batch_norm, batch_norm_shared, 2),
-    CASE(layer_norm, layer_norm_rows, 3),
-    CASE(layer_norm, layer_norm_image, 3),
-    CASE(layer_norm, layer_norm_input, 2),
-    CASE(layer_norm, layer_norm_wide, 2),
-    CASE(layer_norm, layer_norm_shared, 4),
-    CASE(rms_norm, rms_norm_rows, 3),
-    CASE(rms_norm, rms_norm_image, 3),
-    CASE(group_norm, group_norm_image, 3),
-    CASE(group_norm, group_norm_instances, 3),
-    CASE(group_norm, group_norm_whole, 2),
-    CASE(group_norm, group_norm_row, 2),
-    CASE(group_norm, group_norm_parameters, 3),
-    CASE(embedding, embedding_words, 3),
-    CASE(embedding, embedding_one, 7),
-    CASE(embedding, embedding_shared, 3),
-    CASE(embedding, embedding_frozen, 2),
-    CASE(embedding, embedding_computed, 3),
     CASE(attention, attention_causal, 3),
     CASE(attention, attention_lengths, 5),
     CASE(attention, attention_of_itself, 2),
@@ -1652,110 +1680,20 @@ static const test_case cases[] = {
     CASE(rotary, rotary_halves, 2),
     CASE(rotary, rotary_pairs, 3),
     CASE(rotary, rotary_parameter, 2),
-    CASE(dropout, dropout_row, 5),
-    CASE(dropout, dropout_image, 3),
-    CASE(dropout, dropout_nothing, 2),
-    CASE(dropout, dropout_parameter, 4),
-    CASE(reshape, reshape_image, 3),
-    CASE(reshape, reshape_parameter, 2),
-    CASE(permute, permute_image, 3),
-    CASE(permute, permute_five, 2),
-    CASE(permute, permute_back, 2),
-    CASE(permute, permute_parameter, 3),
-    CASE(slice, slice_last, 3),
-    CASE(slice, slice_overlapping, 2),
-    CASE(slice, slice_parameter, 2),
-    CASE(slice, slice_split, 4),
-    CASE(pad, pad_middle, 3),
-    CASE(pad, pad_both, 3),
-    CASE(concat, concat_channels, 3),
-    CASE(concat, concat_many, 2),
-    CASE(concat, concat_parameters, 2),
-    CASE(slice2d, slice_nothing, 2),
-    CASE(slice2d, slice_part, 3),
-    CASE(slice2d, slice_padded, 2),
-    CASE(slice2d, slice_input, 2),
-    CASE(slice2d, slice_shortcut, 3),
-    CASE(relu, relu_row, 5),
-    CASE(relu, relu_image, 2),
-    CASE(relu, relu_two_consumers, 4),
-    CASE(relu, relu_parameter, 2),
-    CASE(tanh, tanh_row, 5),
-    CASE(tanh, tanh_image, 2),
-    CASE(tanh, tanh_two_consumers, 4),
-    CASE(tanh, tanh_parameter, 2),
-    CASE(sigmoid, sigmoid_row, 5),
-    CASE(sigmoid, sigmoid_image, 2),
-    CASE(sigmoid, sigmoid_two_consumers, 4),
-    CASE(sigmoid, sigmoid_parameter, 2),
-    CASE(leaky_relu, leaky_relu_rows, 3),
-    CASE(leaky_relu, leaky_relu_of_a_parameter, 2),
-    CASE(elu, elu_rows, 3),
-    CASE(elu, elu_of_a_parameter, 2),
-    CASE(gelu, gelu_rows, 3),
-    CASE(gelu, gelu_of_a_parameter, 2),
-    CASE(gelu_tanh, gelu_tanh_rows, 3),
-    CASE(gelu_tanh, gelu_tanh_of_a_parameter, 2),
-    CASE(silu, silu_rows, 3),
-    CASE(silu, silu_of_a_parameter, 2),
-    CASE(softplus, softplus_rows, 3),
-    CASE(softplus, softplus_of_a_parameter, 2),
-    CASE(exp, exp_rows, 3),
-    CASE(exp, exp_of_a_parameter, 2),
-    CASE(abs, abs_rows, 3),
-    CASE(abs, abs_of_a_parameter, 2),
-    CASE(square, square_rows, 3),
-    CASE(square, square_of_a_parameter, 2),
-    CASE(clamp, clamp_rows, 3),
-    CASE(clamp, clamp_of_a_parameter, 2),
-    CASE(affine, affine_rows, 3),
-    CASE(affine, affine_of_a_parameter, 2),
-    CASE(log, log_rows, 3),
-    CASE(log, log_of_a_parameter, 2),
-    CASE(sqrt, sqrt_rows, 3),
-    CASE(sqrt, sqrt_of_a_parameter, 2),
-    CASE(pow, pow_rows, 3),
-    CASE(pow, pow_of_a_parameter, 2),
-    CASE(sub, sub_rows, 5),
-    CASE(sub, sub_itself, 3),
-    CASE(sub, sub_channels, 3),
-    CASE(sub, sub_lines, 3),
-    CASE(sub, sub_outer, 3),
-    CASE(sub, sub_scalar, 3),
-    CASE(mul, mul_rows, 5),
-    CASE(mul, mul_itself, 3),
-    CASE(mul, mul_channels, 3),
-    CASE(mul, mul_lines, 3),
-    CASE(mul, mul_outer, 3),
-    CASE(mul, mul_scalar, 3),
-    CASE(div, div_rows, 5),
-    CASE(div, div_itself, 3),
-    CASE(div, div_channels, 3),
-    CASE(div, div_lines, 3),
-    CASE(div, div_outer, 3),
-    CASE(div, div_scalar, 3),
-    CASE(maximum, maximum_rows, 5),
-    CASE(maximum, maximum_itself, 3),
-    CASE(maximum, maximum_channels, 3),
-    CASE(maximum, maximum_lines, 3),
-    CASE(maximum, maximum_outer, 3),
-    CASE(maximum, maximum_scalar, 3),
-    CASE(minimum, minimum_rows, 5),
-    CASE(minimum, minimum_itself, 3),
-    CASE(minimum, minimum_channels, 3),
-    CASE(minimum, minimum_lines, 3),
-    CASE(minimum, minimum_outer, 3),
-    CASE(minimum, minimum_scalar, 3),
-    CASE(add, add_channels, 3),
-    CASE(add, add_outer, 3),
-    CASE(add, add_positions, 3),
-    CASE(where, where_rows, 3),
-    CASE(where, where_repeated, 3),
-    CASE(where, where_itself, 3),
-    CASE(equal, equal_gates, 3),
-    CASE(not_equal, not_equal_gates, 3),
-    CASE(less, less_gates, 3),
-    CASE(less_equal, less_equal_gates, 3),
+    CASE(rnn, rnn_plain, 5),
+    CASE(rnn, rnn_relu, 3),
+    CASE(rnn, rnn_masked, 3),
+    CASE(lstm, lstm_plain, 13),
+    CASE(lstm, lstm_stack, 3),
+    CASE(lstm, lstm_last, 4),
+    CASE(lstm, lstm_states, 3),
+    CASE(lstm, lstm_last_states, 3),
+    CASE(lstm, lstm_one_step, 2),
+    CASE(lstm, lstm_wide, 2),
+    CASE(gru, gru_plain, 14),
+    CASE(gru, gru_masked, 5),
+    CASE(gru, gru_last, 3),
+    CASE(gru, gru_wide, 2),
     CASE(embedding_bag, bag_sum, 3),
     CASE(embedding_bag, bag_mean, 7),
     CASE(embedding_bag, bag_values, 5),
@@ -1770,16 +1708,6 @@ static const test_case cases[] = {
     CASE(matmul, matmul_repeated, 3),
     CASE(matmul, matmul_itself, 2),
     CASE(matmul, matmul_wide, 2),
-    CASE(softmax_cross_entropy, cross_entropy, 17),
-    CASE(softmax_cross_entropy, cross_entropy_one_class, 3),
-    CASE(softmax_cross_entropy, cross_entropy_many_classes, 5),
-    CASE(softmax_cross_entropy, cross_entropy_large_logits, 5),
-    CASE(softmax_cross_entropy, cross_entropy_twice, 6),
-    CASE(softmax_cross_entropy, cross_entropy_shared_labels, 6),
-    CASE(mean_squared_error, mse_of_both, 7),
-    CASE(mean_squared_error, mse_images, 3),
-    CASE(mean_squared_error, mse_of_itself, 5),
-    CASE(mean_squared_error, mse_parameters, 2),
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 

@@ -15,7 +15,12 @@
 #include "ops/op_sample_norm.h"
 #include "ops/op_shape.h"
 #include "ops/op_slice2d.h"
+#include "ops/op_attention.h"
 #include "ops/op_conv_transpose2d.h"
+#include "ops/op_embedding_bag.h"
+#include "ops/op_matmul.h"
+#include "ops/op_recurrent.h"
+#include "ops/op_rotary.h"
 #include "ops/op_gather.h"
 #include "ops/op_local2d.h"
 #include "ops/op_reduce.h"
@@ -132,7 +137,7 @@ static dml_node *calm(dml_node *x)
     return dml_tanh(x);
 }
 
-static dml_node *positive(dml_node *x)
+static dml_node *above_zero(dml_node *x)
 {
     return dml_affine(dml_sigmoid(x), 1, 0.5f);
 }
@@ -253,7 +258,9 @@ static dml_node *make_local2d(maker *m, dml_node *x)
 
 static dml_node *make_pool1d(maker *m, dml_node *x, bool max)
 {
-    const dml_pool1d_options o = { .kernel = 2, .stride = 1, .padding = 1, .count_include_pad = below(m, 2) };
+    const dml_pool1d_options o = {
+        .kernel = 2, .stride = 1, .padding = 1, .count_include_pad = !max && below(m, 2)
+    };
     x = as_rows(m, x);
     return max ? dml_max_pool1d(x, &o) : dml_avg_pool1d(x, &o);
 }
@@ -265,7 +272,7 @@ static dml_shape some_axes(maker *m, dml_node *x)
 
 static dml_node *make_argmax(maker *m, dml_node *x)
 {
-    dml_node *at = leaf(m, dml_flatten(x));
+    dml_node *at = dml_input_shaped(m->graph, NULL, DML_F32, dml_shape_of(elements_of(x)));
     return dml_add(x, dml_reshape(dml_take(dml_flatten(x), dml_argmax(at, 0, true), 0), dml_shape_of(1)));
 }
 
@@ -303,6 +310,17 @@ static dml_node *make_attention(maker *m, dml_node *x)
     return dml_attention(q, k, v, 2, &(dml_attention_options){ .causal = below(m, 2) });
 }
 
+static dml_node *make_recurrent(maker *m, dml_node *x, int kind)
+{
+    x = as_rows(m, as_small(m, x));
+    const int in = last_of(x), gates = kind == 0 ? 1 : kind == 1 ? 4 : 3;
+    const dml_recurrent_options o = { .reverse = below(m, 2), .last_only = below(m, 3) == 0 };
+    dml_node *w = weight(m, gates * 2, in), *u = weight(m, gates * 2, 2);
+    dml_node *b = below(m, 2) ? weight(m, gates * 2) : NULL;
+    if (kind == 0) return dml_rnn_with(x, w, u, b, b, &o);
+    return kind == 1 ? dml_lstm_with(x, w, u, b, b, &o) : dml_gru_with(x, w, u, b, b, &o);
+}
+
 /* A scalar of the whole batch, added to each element. */
 static dml_node *with_loss(dml_node *x, dml_node *loss)
 {
@@ -338,17 +356,17 @@ static dml_node *target_of(maker *m, dml_node *x)
     X(tanh, 1, dml_tanh(x))                                                                                  \
     X(softplus, 1, dml_softplus(x))                                                                          \
     X(exp, 1, dml_exp(calm(x)))                                                                              \
-    X(log, 1, dml_log(positive(x)))                                                                          \
-    X(sqrt, 1, dml_sqrt(positive(x)))                                                                        \
+    X(log, 1, dml_log(above_zero(x)))                                                                        \
+    X(sqrt, 1, dml_sqrt(above_zero(x)))                                                                      \
     X(abs, 1, dml_abs(x))                                                                                    \
     X(square, 1, dml_square(calm(x)))                                                                        \
-    X(pow, 1, dml_pow(positive(x), 1.5f))                                                                    \
+    X(pow, 1, dml_pow(above_zero(x), 1.5f))                                                                  \
     X(clamp, 1, dml_clamp(x, -0.5f, 0.75f))                                                                  \
     X(affine, 1, dml_affine(x, -0.5f, 0.25f))                                                                \
     X(add, 1, dml_add(x, beside(m, x)))                                                                      \
     X(sub, 1, dml_sub(beside(m, x), x))                                                                      \
     X(mul, 1, dml_mul(calm(x), beside(m, x)))                                                                \
-    X(div, 1, dml_div(beside(m, x), positive(x)))                                                            \
+    X(div, 1, dml_div(beside(m, x), above_zero(x)))                                                          \
     X(maximum, 1, dml_maximum(x, beside(m, x)))                                                              \
     X(minimum, 1, dml_minimum(beside(m, x), x))                                                              \
     X(where, 1, dml_where(dml_less(leaf(m, x), leaf(m, x)), x, dml_add(x, beside(m, x))))                    \
@@ -393,6 +411,9 @@ static dml_node *target_of(maker *m, dml_node *x)
     X(matmul, 1, make_matmul(m, x))                                                                          \
     X(embedding_bag, 1, make_bag(m, x))                                                                      \
     X(attention, 1, make_attention(m, x))                                                                    \
+    X(rnn, 1, make_recurrent(m, x, 0))                                                                       \
+    X(lstm, 1, make_recurrent(m, x, 1))                                                                      \
+    X(gru, 1, make_recurrent(m, x, 2))                                                                       \
     X(rotary, 1, dml_rotary(heads_of(m, x), 2, NULL))                                                        \
     X(softmax_cross_entropy, 1, make_entropy(m, x))                                                          \
     X(mean_squared_error, 1, with_loss(x, dml_mean_squared_error(x, target_of(m, x))))                       \

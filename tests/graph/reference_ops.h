@@ -16,6 +16,7 @@
 #include "../kernels/formula_exact.h"
 #include "../test.h"
 #include "reference_attention.h"
+#include "reference_recurrent.h"
 
 #define MAX_NODES 256
 
@@ -237,6 +238,9 @@ static const reference_row *reference_of(const char *op)
         { "matmul", reference_matmul, 1e-6, 3e-6 },
         { "attention", reference_attention, 2e-6, 8e-6 },
         { "rotary", reference_rotary, 1e-6, 3e-6 },
+        { "rnn", reference_recurrent, 2e-6, 5e-6 },
+        { "lstm", reference_recurrent, 2e-6, 5e-6 },
+        { "gru", reference_recurrent, 2e-6, 5e-6 },
         { "dropout", reference_dropout, 5e-7, 2e-6 },
         { "reshape", reference_flatten, 5e-7, 2e-6 },
         { "permute", reference_move, 5e-7, 2e-6 },
@@ -255,8 +259,8 @@ static const reference_row *reference_of(const char *op)
         { "softmax", reference_softmax, 1e-6, 3e-6 },
         { "log_softmax", reference_softmax, 1e-6, 3e-6 },
         { "softmax_cross_entropy", reference_softmax_cross_entropy, 1e-6, 2e-6 },
-        { "squared_error", reference_element_loss, 1e-6, 3e-6 },
-        { "absolute_error", reference_element_loss, 1e-6, 3e-6 },
+        { "mean_squared_error", reference_element_loss, 1e-6, 3e-6 },
+        { "mean_absolute_error", reference_element_loss, 1e-6, 3e-6 },
         { "huber", reference_element_loss, 1e-6, 3e-6 },
         { "binary_cross_entropy", reference_element_loss, 1e-6, 3e-6 },
         { "hinge", reference_element_loss, 1e-6, 3e-6 },

@@ -43,8 +43,8 @@ FORMULA(equal, a == b)
 FORMULA(not_equal, a != b)
 FORMULA(less, a < b)
 FORMULA(less_equal, a <= b)
-FORMULA(squared_error, (a - b) * (a - b))
-FORMULA(absolute_error, fabs(a - b))
+FORMULA(mean_squared_error, (a - b) * (a - b))
+FORMULA(mean_absolute_error, fabs(a - b))
 FORMULA(huber, q *(fabs(a - b) <= p ? (a - b) * (a - b) / 2 : p * (fabs(a - b) - p / 2)))
 FORMULA(binary_cross_entropy, (1 - b) * log1p(exp(a)) + p * b * log1p(exp(-a)))
 FORMULA(hinge, a *b < 1 ? 1 - a * b : 0)
@@ -92,8 +92,8 @@ static const formula_exact formulas[] = {
     { "not_equal", exact_not_equal, 0, 0, false, 0 },
     { "less", exact_less, 0, 0, false, 0 },
     { "less_equal", exact_less_equal, 0, 0, false, 0 },
-    { "squared_error", exact_squared_error, 0, 0, false, 4e-7 },
-    { "absolute_error", exact_absolute_error, 0, 0, false, 2e-7 },
+    { "mean_squared_error", exact_mean_squared_error, 0, 0, false, 4e-7 },
+    { "mean_absolute_error", exact_mean_absolute_error, 0, 0, false, 2e-7 },
     { "huber", exact_huber, 0.75f, 1.5f, false, 4e-7 },
     { "binary_cross_entropy", exact_binary_cross_entropy, 2.5f, 0, false, 1e-6 },
     { "hinge", exact_hinge, 0, 0, false, 2e-7 },

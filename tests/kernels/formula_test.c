@@ -340,7 +340,7 @@ static void totals(void)
             const size_t n = sizes[s], each = n % 7 == 0 ? 7 : 1;
             const size_t result[2] = { n / each, each }, operand[2] = { n / each, 1 }, one[2] = { 1, 1 };
             const dml__broadcast layout = dml__broadcast_of(2, result, weighted ? operand : one);
-            operands o = open_operands(DML__FORMULA_squared_error, n);
+            operands o = open_operands(DML__FORMULA_mean_squared_error, n);
             float *weights = kernel_array(n, &seed), *got = kernel_array(n, &seed),
                   *want = kernel_array(n, &seed);
             double exact = 0, size = 0;
