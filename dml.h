@@ -19763,9 +19763,6 @@ DML_API void dml_recurrent_backward(dml_pool *pool, const dml_recurrent_shape *s
     dml__gate_part parts[2];
     const int count = dml__gate_parts(shape, parts);
     dml__run_steps(pool, shape, arrays, to);
-    if (to->dw_hh)
-        dml_sgemm_fused(pool, DML_TRANS, DML_NO_TRANS, gate_n, units, rows, 1.0f, gates + place.by_h, width,
-                        work + place.h, units, to->beta.w_hh, to->dw_hh, units, NULL);
     for (int p = 0; p < count; p++) {
         const float *dz = gates + parts[p].column, *w = arrays->w_ih + parts[p].row * (size_t)inputs;
         const int n = (int)parts[p].rows;
@@ -19776,6 +19773,10 @@ DML_API void dml_recurrent_backward(dml_pool *pool, const dml_recurrent_shape *s
             dml_sgemm_fused(pool, DML_NO_TRANS, DML_NO_TRANS, rows, inputs, n, 1.0f, dz, width, w, inputs,
                             p ? 1.0f : to->beta.x, to->dx, inputs, NULL);
     }
+    /* In the order of the inputs: the same parameter may be several of them. */
+    if (to->dw_hh)
+        dml_sgemm_fused(pool, DML_TRANS, DML_NO_TRANS, gate_n, units, rows, 1.0f, gates + place.by_h, width,
+                        work + place.h, units, to->beta.w_hh, to->dw_hh, units, NULL);
     if (to->db_ih || to->db_hh) {
         dml_sum_rows(pool, (size_t)rows, place.width, gates, 0.0f, sums);
         for (int p = 0; p < count; p++)
@@ -28120,11 +28121,6 @@ static void dml__recurrent_gpu_shared(dml__recurrent_gpu *gpu)
     const size_t rows = (size_t)gpu->shape.batch * (size_t)gpu->shape.steps;
     dml__gate_part parts[2];
     const int count = dml__gate_parts(&gpu->shape, parts);
-    if (dml__wants_gradient(run, node, 2))
-        dml__recurrent_gemm(gpu, true, false, place->gate_n, units, rows,
-                            dml__work_at(gpu, place->gates + place->by_h), place->width,
-                            dml__work_at(gpu, place->h), units, dml__beta(run, node, 2),
-                            dml__gradient(run, node->input[2]), units);
     for (int p = 0; p < count; p++) {
         const dml_ref dz = dml__work_at(gpu, place->gates + parts[p].column);
         const size_t at = parts[p].row * inputs;
@@ -28138,6 +28134,12 @@ static void dml__recurrent_gpu_shared(dml__recurrent_gpu *gpu)
                                 p ? 1.0f : dml__beta(run, node, 0), dml__gradient(run, node->input[0]),
                                 inputs);
     }
+    /* In the order of the inputs: the same parameter may be several of them. */
+    if (dml__wants_gradient(run, node, 2))
+        dml__recurrent_gemm(gpu, true, false, place->gate_n, units, rows,
+                            dml__work_at(gpu, place->gates + place->by_h), place->width,
+                            dml__work_at(gpu, place->h), units, dml__beta(run, node, 2),
+                            dml__gradient(run, node->input[2]), units);
     const int b_ih = gpu->o->b_ih, b_hh = gpu->o->b_hh;
     if (!b_ih || (!dml__wants_gradient(run, node, b_ih) && !dml__wants_gradient(run, node, b_hh))) return;
     dml__recurrent_sum_rows(gpu, rows, place->width, dml__work_at(gpu, place->gates), 0,

@@ -439,9 +439,6 @@ DML_API void dml_recurrent_backward(dml_pool *pool, const dml_recurrent_shape *s
     dml__gate_part parts[2];
     const int count = dml__gate_parts(shape, parts);
     dml__run_steps(pool, shape, arrays, to);
-    if (to->dw_hh)
-        dml_sgemm_fused(pool, DML_TRANS, DML_NO_TRANS, gate_n, units, rows, 1.0f, gates + place.by_h, width,
-                        work + place.h, units, to->beta.w_hh, to->dw_hh, units, NULL);
     for (int p = 0; p < count; p++) {
         const float *dz = gates + parts[p].column, *w = arrays->w_ih + parts[p].row * (size_t)inputs;
         const int n = (int)parts[p].rows;
@@ -452,6 +449,10 @@ DML_API void dml_recurrent_backward(dml_pool *pool, const dml_recurrent_shape *s
             dml_sgemm_fused(pool, DML_NO_TRANS, DML_NO_TRANS, rows, inputs, n, 1.0f, dz, width, w, inputs,
                             p ? 1.0f : to->beta.x, to->dx, inputs, NULL);
     }
+    /* In the order of the inputs: the same parameter may be several of them. */
+    if (to->dw_hh)
+        dml_sgemm_fused(pool, DML_TRANS, DML_NO_TRANS, gate_n, units, rows, 1.0f, gates + place.by_h, width,
+                        work + place.h, units, to->beta.w_hh, to->dw_hh, units, NULL);
     if (to->db_ih || to->db_hh) {
         dml_sum_rows(pool, (size_t)rows, place.width, gates, 0.0f, sums);
         for (int p = 0; p < count; p++)

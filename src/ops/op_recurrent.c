@@ -398,11 +398,6 @@ static void dml__recurrent_gpu_shared(dml__recurrent_gpu *gpu)
     const size_t rows = (size_t)gpu->shape.batch * (size_t)gpu->shape.steps;
     dml__gate_part parts[2];
     const int count = dml__gate_parts(&gpu->shape, parts);
-    if (dml__wants_gradient(run, node, 2))
-        dml__recurrent_gemm(gpu, true, false, place->gate_n, units, rows,
-                            dml__work_at(gpu, place->gates + place->by_h), place->width,
-                            dml__work_at(gpu, place->h), units, dml__beta(run, node, 2),
-                            dml__gradient(run, node->input[2]), units);
     for (int p = 0; p < count; p++) {
         const dml_ref dz = dml__work_at(gpu, place->gates + parts[p].column);
         const size_t at = parts[p].row * inputs;
@@ -416,6 +411,12 @@ static void dml__recurrent_gpu_shared(dml__recurrent_gpu *gpu)
                                 p ? 1.0f : dml__beta(run, node, 0), dml__gradient(run, node->input[0]),
                                 inputs);
     }
+    /* In the order of the inputs: the same parameter may be several of them. */
+    if (dml__wants_gradient(run, node, 2))
+        dml__recurrent_gemm(gpu, true, false, place->gate_n, units, rows,
+                            dml__work_at(gpu, place->gates + place->by_h), place->width,
+                            dml__work_at(gpu, place->h), units, dml__beta(run, node, 2),
+                            dml__gradient(run, node->input[2]), units);
     const int b_ih = gpu->o->b_ih, b_hh = gpu->o->b_hh;
     if (!b_ih || (!dml__wants_gradient(run, node, b_ih) && !dml__wants_gradient(run, node, b_hh))) return;
     dml__recurrent_sum_rows(gpu, rows, place->width, dml__work_at(gpu, place->gates), 0,

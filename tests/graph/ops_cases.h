@@ -1320,6 +1320,11 @@ static dml_node *rnn_plain(dml_graph *g)
 {
     return dml_rnn(sequence(g, 4, 3), 5, NULL);
 }
+static dml_node *gru_of_shared_parameters(dml_graph *g)
+{
+    dml_node *w = parameter(g, 2, 9, 3), *b = parameter(g, 1, 9, 0);
+    return dml_gru_with(sequence(g, 4, 3), w, w, b, b, NULL);
+}
 static dml_node *rnn_relu(dml_graph *g)
 {
     return dml_rnn(sequence(g, 3, 2), 9, &(dml_recurrent_options){ .relu = true, .reverse = true });
@@ -1682,6 +1687,7 @@ static const test_case cases[] = {
     CASE(rotary, rotary_parameter, 2),
     CASE(rnn, rnn_plain, 5),
     CASE(rnn, rnn_relu, 3),
+    CASE(gru, gru_of_shared_parameters, 3),
     CASE(rnn, rnn_masked, 3),
     CASE(lstm, lstm_plain, 13),
     CASE(lstm, lstm_stack, 3),
