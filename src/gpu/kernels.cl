@@ -18,5 +18,6 @@
 #include "gpu/embedding.cl"
 #include "gpu/dropout.cl"
 #include "gpu/strided.cl"
+#include "gpu/half.cl"
 
 #endif

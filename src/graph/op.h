@@ -25,6 +25,7 @@ typedef struct dml__run {
     bool adds;         /* backward adds to the parameters' gradients and doesn't overwrite them */
     uint32_t step; /* keys the random numbers of this run, with the context's seed and the node's index, */
     uint32_t part; /* and with which of the step's passes and ranks it is */
+    bool backward; /* which of the two is running */
 } dml__run;
 
 /* What an op's backward reads besides its output's gradient; the memory plan keeps no more. */

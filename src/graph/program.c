@@ -4,6 +4,7 @@
 #include "graph/program.h"
 
 #include "base/os_thread.h"
+#include "graph/narrow.h"
 #include "graph/node.h"
 #include "graph/op.h"
 #include "graph/program_internal.h"
@@ -95,7 +96,9 @@ static dml_status dml__forward(const dml__run *run, const void *const *inputs)
     }
     for (int s = 0; s < program->slots && status == DML_OK; s++) {
         const dml_node *node = program->slot[s].node;
-        if (node->op->forward && !program->slot[s].fused) status = node->op->forward(run, node);
+        if (run->training) status = dml__narrow_before_forward(run, s);
+        if (status == DML_OK && node->op->forward && !program->slot[s].fused)
+            status = node->op->forward(run, node);
     }
     return status;
 }
@@ -125,7 +128,8 @@ static dml_status dml__backward(const dml__run *run, const dml__training *traini
     if (status == DML_OK && !training->adds) status = dml__zero_unreached(run);
     for (int s = program->slots - 1; s >= 0 && status == DML_OK; s--) {
         const dml__slot *slot = &program->slot[s];
-        if (slot->has_gradient && slot->node->op->backward && !slot->gone)
+        status = dml__widen_before_backward(run, s);
+        if (status == DML_OK && slot->has_gradient && slot->node->op->backward && !slot->gone)
             status = slot->node->op->backward(run, slot->node);
         if (status != DML_OK || slot->final_from >= final_from) continue;
         if (listener) status = listener->ready(listener->user, slot->final_from, final_from);
@@ -147,7 +151,8 @@ static dml__run dml__begin_run(dml_program *program, int rows, const dml__traini
                            training != NULL,
                            training && training->adds,
                            training ? training->step : 0,
-                           training ? training->part : 0 };
+                           training ? training->part : 0,
+                           false };
     return run;
 }
 
@@ -212,8 +217,9 @@ DML_API dml_status dml_program_run(dml_program *program, int rows, const void *c
 DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
                                          const dml__training *training, float *loss)
 {
-    const dml__run run = dml__begin_run(program, rows, training);
+    dml__run run = dml__begin_run(program, rows, training);
     dml_status status = dml__forward(&run, inputs);
+    run.backward = true;
     if (status == DML_OK) status = dml__backward(&run, training);
     if (status == DML_OK && loss) status = dml__read_output(&run, loss);
     return dml__explain_run(&run, status);

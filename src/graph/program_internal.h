@@ -23,7 +23,12 @@ typedef struct dml__slot {
     unsigned accumulates;  /* bit i: in backward, another op wrote the gradient of input i before this one */
     int value_at, gradient_at; /* the slot whose block of the arena holds them: another's where in place */
     size_t value, gradient, saved; /* bytes into the arena, of roots */
-    size_t final_from;             /* after this node's backward, g[final_from ..] is final */
+    /* A value that is kept for backward in 16 bits (graph/narrow.h). */
+    bool narrowed;
+    size_t narrow, again; /* where it is that, and where it is f32 again */
+    int narrows, widens;  /* the first such value to convert before this slot runs forward, backward, and */
+    int next_narrow, next_widen; /* the next after this one; all + 1, and 0: none */
+    size_t final_from;           /* after this node's backward, g[final_from ..] is final */
 } dml__slot;
 
 struct dml_program {
@@ -32,7 +37,8 @@ struct dml_program {
     dml_node *output;
     int batch;
     bool training;
-    bool changes_w; /* in training, forward changes parameters: running statistics */
+    dml_dtype dtype; /* DML_F32, or what is kept for backward and what products multiply is rounded to */
+    bool changes_w;  /* in training, forward changes parameters: running statistics */
     /* With a thread of its own: a pool of that one thread, errors of its own, and whether a run is going on.
      */
     bool own_thread;

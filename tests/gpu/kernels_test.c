@@ -1425,6 +1425,8 @@ static void test_strided_unpack(void)
         for (int b = 0; b < upto(BETAS); b++) strided_case(strided_shapes[s], true, betas[b]);
 }
 
+#include "half_cases.h"
+
 /* The same launch twice gives the same bits. */
 static void results_repeat(void)
 {
