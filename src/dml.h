@@ -102,6 +102,7 @@
 #include "kernels/finish.c"
 #include "kernels/thin.c"
 #include "kernels/product_range.c"
+#include "kernels/rounded.c"
 #include "kernels/product.c"
 #include "kernels/gemm.c"
 #include "kernels/half.c"

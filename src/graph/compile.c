@@ -10,6 +10,7 @@
 #include "graph/op.h"
 #include "graph/plan.h"
 #include "graph/program_internal.h"
+#include "kernels/rounded.h"
 #include "thread/scratch.h"
 
 #include <string.h>
@@ -428,6 +429,7 @@ static dml_status dml__reserve_scratch(dml_program *program)
         if (node->op->scratch)
             most = dml__larger_scratch(most, node->op->scratch(node, program->batch, program->training));
     }
+    if (program->dtype != DML_F32) most = dml__larger_scratch(most, dml__rounded_scratch());
     if (dml_pool_reserve(program->own_thread ? program->own_pool : context->pool, most) == DML_OK)
         return DML_OK;
     return dml__fail(&context->error, DML_ERROR_MEMORY,

@@ -8,6 +8,7 @@
 #include "graph/node.h"
 #include "graph/op.h"
 #include "graph/program_internal.h"
+#include "thread/pool_internal.h"
 
 #include <stdio.h>
 
@@ -176,7 +177,9 @@ static dml_status dml__predict(dml_program *program, int rows, const void *const
     dml_status status = dml__program_check(program, rows, inputs, count);
     if (status != DML_OK) return status;
     const dml__run run = dml__begin_run(program, rows, NULL);
+    dml__pool_round_to(run.pool, program->dtype);
     status = dml__forward(&run, inputs);
+    dml__pool_round_to(run.pool, DML_F32);
     if (status == DML_OK && output) status = dml__read_output(&run, output);
     return dml__explain_run(&run, status);
 }
@@ -218,9 +221,11 @@ DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const v
                                          const dml__training *training, float *loss)
 {
     dml__run run = dml__begin_run(program, rows, training);
+    dml__pool_round_to(run.pool, program->dtype);
     dml_status status = dml__forward(&run, inputs);
     run.backward = true;
     if (status == DML_OK) status = dml__backward(&run, training);
+    dml__pool_round_to(run.pool, DML_F32);
     if (status == DML_OK && loss) status = dml__read_output(&run, loss);
     return dml__explain_run(&run, status);
 }

@@ -180,6 +180,23 @@ DML__LOCAL void dml__round_line(dml_dtype dtype, size_t n, float *x)
     memcpy(x + whole, four, rest * sizeof *four);
 }
 
+DML__LOCAL void dml__pair_line(size_t n, const float *even, const float *odd, float *pairs)
+{
+    size_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        const dml__v4_bits low = dml__bf16_bits((dml__v4_bits)dml__plain_load(even + i));
+        const dml__v4_bits high = dml__bf16_bits((dml__v4_bits)dml__plain_load(odd + i));
+        dml__plain_store(pairs + i, (dml__v4)(low >> 16 | (high & dml__half_splat(0xFFFF0000u))));
+    }
+    for (; i < n; i++) {
+        uint16_t two[2];
+        dml__narrow_line(DML_BF16, 1, even + i, &two[0]);
+        dml__narrow_line(DML_BF16, 1, odd + i, &two[1]);
+        const uint32_t pair = (uint32_t)two[1] << 16 | two[0];
+        memcpy(&pairs[i], &pair, sizeof pair);
+    }
+}
+
 /* --- arrays --- */
 
 #define DML__HALF_BLOCK ((size_t)16384)

@@ -14,4 +14,7 @@ DML__LOCAL void dml__narrow_line(dml_dtype dtype, size_t n, const float *x, uint
 DML__LOCAL void dml__widen_line(dml_dtype dtype, size_t n, const uint16_t *x, float *y);
 DML__LOCAL void dml__round_line(dml_dtype dtype, size_t n, float *x);
 
+/* Pairs of bf16 in words: of `even` in the lower half, of `odd` in the upper one. */
+DML__LOCAL void dml__pair_line(size_t n, const float *even, const float *odd, float *pairs);
+
 #endif
