@@ -159,6 +159,7 @@
 #include "train/lbfgs.c"
 #include "train/schedule.c"
 #include "train/parameter_group.c"
+#include "train/loss_scale.c"
 #include "train/trainer_update.c"
 #include "train/trainer.c"
 #include "train/checkpoint.c"

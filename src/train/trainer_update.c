@@ -7,6 +7,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
 #include "kernels/update.h"
+#include "train/loss_scale.h"
 #include "train/trainer_internal.h"
 
 #include <math.h>
@@ -117,7 +118,12 @@ static dml_status dml__clip_values_of_gradient(dml_trainer *trainer)
 static dml_status dml__clip_gradient(dml_trainer *trainer)
 {
     if (trainer->clipped) return DML_OK;
-    dml_status status = trainer->clip_value > 0.0f ? dml__clip_values_of_gradient(trainer) : DML_OK;
+    dml_status status = dml__find_overflow(trainer);
+    if (status != DML_OK || trainer->overflowed) {
+        trainer->clipped = status == DML_OK;
+        return status;
+    }
+    status = trainer->clip_value > 0.0f ? dml__clip_values_of_gradient(trainer) : DML_OK;
     if (status == DML_OK && trainer->clip_norm > 0.0f) status = dml__clip_norm_of_gradient(trainer);
     trainer->clipped = status == DML_OK;
     return status;
@@ -261,6 +267,7 @@ DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin,
                          "left has been used "
                          "up (by lars, lamb or an exchange with the average); make it again");
     status = dml__clip_gradient(trainer);
+    if (status != DML_OK || trainer->overflowed) return status; /* the step is skipped */
     if (status == DML_OK) status = dml__update_runs(trainer, begin, end);
     return status == DML_OK && trainer->average > 0.0f ? dml__update_average(trainer, begin, end) : status;
 }
