@@ -32,7 +32,7 @@ DML__LOCAL void dml__pack_widened(const void *source, ptrdiff_t first, int lanes
     if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
     if (m->lane_step == 1) {
         for (int k = 0; k < kc; k++, x += m->k_step, out += width)
-            dml__widen_line(DML_BF16, (size_t)lanes, x, out);
+            dml__widen_line(DML_ISA_SCALAR, DML_BF16, (size_t)lanes, x, out);
         return;
     }
     /* Lines are widened a part at a time, then transposed as those of f32 are. */
@@ -42,7 +42,8 @@ DML__LOCAL void dml__pack_widened(const void *source, ptrdiff_t first, int lanes
         for (int begin = 0; begin < kc; begin += 64) {
             const int count = kc - begin < 64 ? kc - begin : 64;
             for (int l = 0; l < group; l++)
-                dml__widen_line(DML_BF16, (size_t)count, x + l * m->lane_step + begin, line[l]);
+                dml__widen_line(DML_ISA_SCALAR, DML_BF16, (size_t)count, x + l * m->lane_step + begin,
+                                line[l]);
             dml__pack_transposed(line[0], 64, group, count, width, out + (ptrdiff_t)begin * width + lane);
         }
     }

@@ -6,6 +6,7 @@
 #include "kernels/bf16.h"
 #include "kernels/half_internal.h"
 #include "kernels/isa_vectors.h"
+#include "thread/pool_internal.h"
 
 #include <string.h>
 #if defined(__SSE2__)
@@ -135,49 +136,129 @@ DML__INLINE void dml__round_fours(bool bf16, size_t n, float *x)
     }
 }
 
-/* A rest goes through a padded vector. */
-DML__LOCAL void dml__narrow_line(dml_dtype dtype, size_t n, const float *x, uint16_t *y)
+#if defined(DML__HAS_AVX2) && !defined(DML__EMULATED)
+
+/* By AVX2, and by the instructions for f16 that every processor with AVX2 has. */
+#define DML__F16C DML__TARGET("avx2,fma,f16c")
+#define DML__HAS_F16C 1
+
+DML__F16C static void dml__narrow_f16c(size_t n, const float *x, uint16_t *y)
+{
+    for (size_t i = 0; i < n; i += 8)
+        _mm_storeu_si128((__m128i *)(void *)(y + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), 0));
+}
+
+DML__F16C static void dml__widen_f16c(size_t n, const uint16_t *x, float *y)
+{
+    for (size_t i = 0; i < n; i += 8)
+        _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(x + i))));
+}
+
+DML__F16C static void dml__round_f16c(size_t n, float *x)
+{
+    for (size_t i = 0; i < n; i += 8)
+        _mm256_storeu_ps(x + i, _mm256_cvtph_ps(_mm256_cvtps_ph(_mm256_loadu_ps(x + i), 0)));
+}
+
+DML__F16C static void dml__round_bf16_avx2(size_t n, float *x)
+{
+    const __m256i one = _mm256_set1_epi32(1), half = _mm256_set1_epi32(0x7FFF);
+    const __m256i size = _mm256_set1_epi32(0x7FFFFFFF), infinity = _mm256_set1_epi32(0x7F800000);
+    const __m256i quiet = _mm256_set1_epi32(0x400000), upper = _mm256_set1_epi32((int)0xFFFF0000u);
+    for (size_t i = 0; i < n; i += 8) {
+        const __m256i bits = _mm256_loadu_si256((const __m256i *)(const void *)(x + i));
+        const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
+        const __m256i nearest = _mm256_add_epi32(_mm256_add_epi32(bits, half), odd);
+        const __m256i nan = _mm256_cmpgt_epi32(_mm256_and_si256(bits, size), infinity);
+        const __m256i all = _mm256_blendv_epi8(nearest, _mm256_or_si256(bits, quiet), nan);
+        _mm256_storeu_si256((__m256i *)(void *)(x + i), _mm256_and_si256(all, upper));
+    }
+}
+
+#endif
+
+static void dml__narrow_whole(dml_isa isa, dml_dtype dtype, size_t n, const float *x, uint16_t *y)
+{
+#if defined(DML__HAS_F16C)
+    if (dtype == DML_F16 && isa >= DML_ISA_AVX2) {
+        dml__narrow_f16c(n, x, y);
+        return;
+    }
+#endif
+    (void)isa;
+    if (dtype == DML_BF16)
+        dml__narrow_eights(true, n, x, y);
+    else
+        dml__narrow_eights(false, n, x, y);
+}
+
+static void dml__widen_whole(dml_isa isa, dml_dtype dtype, size_t n, const uint16_t *x, float *y)
+{
+#if defined(DML__HAS_F16C)
+    if (dtype == DML_F16 && isa >= DML_ISA_AVX2) {
+        dml__widen_f16c(n, x, y);
+        return;
+    }
+#endif
+    (void)isa;
+    if (dtype == DML_BF16)
+        dml__widen_fours(true, n, x, y);
+    else
+        dml__widen_fours(false, n, x, y);
+}
+
+static void dml__round_whole(dml_isa isa, dml_dtype dtype, size_t n, float *x)
+{
+#if defined(DML__HAS_F16C)
+    if (isa >= DML_ISA_AVX2) {
+        if (dtype == DML_BF16)
+            dml__round_bf16_avx2(n, x);
+        else
+            dml__round_f16c(n, x);
+        return;
+    }
+#endif
+    (void)isa;
+    if (dtype == DML_BF16)
+        dml__round_fours(true, n, x);
+    else
+        dml__round_fours(false, n, x);
+}
+
+/* A rest goes through padded vectors. */
+DML__LOCAL void dml__narrow_line(dml_isa isa, dml_dtype dtype, size_t n, const float *x, uint16_t *y)
 {
     const size_t whole = n / 8 * 8, rest = n - whole;
     float wide[8] = { 0 };
     uint16_t narrow[8];
-    if (dtype == DML_BF16)
-        dml__narrow_eights(true, whole, x, y);
-    else
-        dml__narrow_eights(false, whole, x, y);
+    dml__narrow_whole(isa, dtype, whole, x, y);
     if (!rest) return;
     memcpy(wide, x + whole, rest * sizeof *wide);
-    dml__narrow_line(dtype, 8, wide, narrow);
+    dml__narrow_whole(isa, dtype, 8, wide, narrow);
     memcpy(y + whole, narrow, rest * sizeof *narrow);
 }
 
-DML__LOCAL void dml__widen_line(dml_dtype dtype, size_t n, const uint16_t *x, float *y)
+DML__LOCAL void dml__widen_line(dml_isa isa, dml_dtype dtype, size_t n, const uint16_t *x, float *y)
 {
-    const size_t whole = n / 4 * 4, rest = n - whole;
-    uint16_t narrow[4] = { 0 };
-    float wide[4];
-    if (dtype == DML_BF16)
-        dml__widen_fours(true, whole, x, y);
-    else
-        dml__widen_fours(false, whole, x, y);
+    const size_t whole = n / 8 * 8, rest = n - whole;
+    uint16_t narrow[8] = { 0 };
+    float wide[8];
+    dml__widen_whole(isa, dtype, whole, x, y);
     if (!rest) return;
     memcpy(narrow, x + whole, rest * sizeof *narrow);
-    dml__widen_line(dtype, 4, narrow, wide);
+    dml__widen_whole(isa, dtype, 8, narrow, wide);
     memcpy(y + whole, wide, rest * sizeof *wide);
 }
 
-DML__LOCAL void dml__round_line(dml_dtype dtype, size_t n, float *x)
+DML__LOCAL void dml__round_line(dml_isa isa, dml_dtype dtype, size_t n, float *x)
 {
-    const size_t whole = n / 4 * 4, rest = n - whole;
-    float four[4] = { 0 };
-    if (dtype == DML_BF16)
-        dml__round_fours(true, whole, x);
-    else
-        dml__round_fours(false, whole, x);
+    const size_t whole = n / 8 * 8, rest = n - whole;
+    float wide[8] = { 0 };
+    dml__round_whole(isa, dtype, whole, x);
     if (!rest) return;
-    memcpy(four, x + whole, rest * sizeof *four);
-    dml__round_line(dtype, 4, four);
-    memcpy(x + whole, four, rest * sizeof *four);
+    memcpy(wide, x + whole, rest * sizeof *wide);
+    dml__round_whole(isa, dtype, 8, wide);
+    memcpy(x + whole, wide, rest * sizeof *wide);
 }
 
 DML__LOCAL void dml__pair_line(size_t n, const float *even, const float *odd, float *pairs)
@@ -190,8 +271,8 @@ DML__LOCAL void dml__pair_line(size_t n, const float *even, const float *odd, fl
     }
     for (; i < n; i++) {
         uint16_t two[2];
-        dml__narrow_line(DML_BF16, 1, even + i, &two[0]);
-        dml__narrow_line(DML_BF16, 1, odd + i, &two[1]);
+        dml__narrow_line(DML_ISA_SCALAR, DML_BF16, 1, even + i, &two[0]);
+        dml__narrow_line(DML_ISA_SCALAR, DML_BF16, 1, odd + i, &two[1]);
         const uint32_t pair = (uint32_t)two[1] << 16 | two[0];
         memcpy(&pairs[i], &pair, sizeof pair);
     }
@@ -202,6 +283,7 @@ DML__LOCAL void dml__pair_line(size_t n, const float *even, const float *odd, fl
 #define DML__HALF_BLOCK ((size_t)16384)
 
 typedef struct dml__half_job {
+    dml_isa isa;
     dml_dtype dtype;
     bool narrows;
     size_t n;
@@ -216,15 +298,15 @@ static void dml__half_task(void *argument, int task, int worker)
     const size_t n = job->n - begin < DML__HALF_BLOCK ? job->n - begin : DML__HALF_BLOCK;
     (void)worker;
     if (job->narrows)
-        dml__narrow_line(job->dtype, n, (const float *)job->x + begin, (uint16_t *)job->y + begin);
+        dml__narrow_line(job->isa, job->dtype, n, (const float *)job->x + begin, (uint16_t *)job->y + begin);
     else
-        dml__widen_line(job->dtype, n, (const uint16_t *)job->x + begin, (float *)job->y + begin);
+        dml__widen_line(job->isa, job->dtype, n, (const uint16_t *)job->x + begin, (float *)job->y + begin);
 }
 
 static void dml__convert_halves(dml_pool *pool, dml_dtype dtype, bool narrows, size_t n, const void *x,
                                 void *y)
 {
-    dml__half_job job = { dtype, narrows, n, x, y };
+    dml__half_job job = { dml__pool_machine(pool).isa, dtype, narrows, n, x, y };
     const size_t tasks = n / DML__HALF_BLOCK + (n % DML__HALF_BLOCK != 0);
     dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__half_task, &job);
 }

@@ -12,7 +12,7 @@ static void dml__pack_rounded(const void *source, ptrdiff_t first, int lanes, pt
 {
     const dml__rounded_factor *f = (const dml__rounded_factor *)source;
     f->factor.pack(f->factor.source, first, lanes, k0, kc, width, out);
-    dml__round_line(f->dtype, (size_t)kc * (size_t)width, out);
+    dml__round_line(f->isa, f->dtype, (size_t)kc * (size_t)width, out);
 }
 
 /* Floats that are packed at once before they become pairs, of two k's at least. */
@@ -33,7 +33,7 @@ static void dml__pack_rounded_pairs(const void *source, ptrdiff_t first, int lan
         f->factor.pack(f->factor.source, first, lanes, begin, have, width, wide);
         if (have < 2 * count) memset(wide + have * width, 0, (size_t)width * sizeof *wide);
         if (width == 1) { /* a line, whose k's are pairs as they follow each other */
-            dml__narrow_line(DML_BF16, 2 * (size_t)count, wide, (uint16_t *)(void *)out);
+            dml__narrow_line(DML_ISA_SCALAR, DML_BF16, 2 * (size_t)count, wide, (uint16_t *)(void *)out);
             continue;
         }
         for (int p = 0; p < count; p++)
@@ -44,7 +44,9 @@ static void dml__pack_rounded_pairs(const void *source, ptrdiff_t first, int lan
 DML__LOCAL void dml__round_product(dml_pool *pool, dml_dtype dtype, const dml__product *product,
                                    dml__rounded_product *rounded)
 {
-    const dml__rounded_factor a = { product->a, dtype, product->k }, b = { product->b, dtype, product->k };
+    const dml_isa isa = dml__pool_machine(pool).isa;
+    const dml__rounded_factor a = { product->a, isa, dtype, product->k };
+    const dml__rounded_factor b = { product->b, isa, dtype, product->k };
     rounded->product = *product;
     rounded->factors[0] = a;
     rounded->factors[1] = b;

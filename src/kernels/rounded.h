@@ -9,6 +9,7 @@
 
 typedef struct dml__rounded_factor {
     dml__factor factor; /* as it lies in memory */
+    dml_isa isa;
     dml_dtype dtype;
     ptrdiff_t k;
 } dml__rounded_factor;

@@ -29,7 +29,7 @@ static void test_half_narrow(void)
             uint16_t *want = malloc(2 * words * sizeof *want);
             half_numbers(x, n);
             memcpy(want, y, words * 4);
-            dml__narrow_line(f16 ? DML_F16 : DML_BF16, n, x, want);
+            dml__narrow_line(DML_ISA_SCALAR, f16 ? DML_F16 : DML_BF16, n, x, want);
             array ax = upload(x, n), ay = upload(y, words);
             launch_ok((dml_launch){ .kernel = "half_narrow",
                                     .size = { n, 1 },
@@ -50,7 +50,7 @@ static void test_half_widen(void)
             uint16_t *halves = malloc(2 * words * sizeof *halves);
             for (size_t i = 0; i < 2 * words; i++) halves[i] = (uint16_t)test_random(&seed);
             memcpy(x, halves, words * 4);
-            dml__widen_line(f16 ? DML_F16 : DML_BF16, n, halves, want);
+            dml__widen_line(DML_ISA_SCALAR, f16 ? DML_F16 : DML_BF16, n, halves, want);
             array ax = upload(x, words), ay = upload(y, n);
             launch_ok((dml_launch){ .kernel = "half_widen",
                                     .size = { n, 1 },

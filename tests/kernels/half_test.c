@@ -81,8 +81,12 @@ static void every_size_and_place(void)
             if (n > 2) x[n / 2] = NAN, x[n - 1] = -HUGE_VALF;
             float *rounded = kernel_copy(x, n);
             uint16_t *first = (uint16_t *)malloc((n + 1) * sizeof *first);
-            dml__narrow_line(types[t], n, x, first);
-            dml__round_line(types[t], n, rounded);
+            dml__narrow_line(DML_ISA_SCALAR, types[t], n, x, first);
+            dml__round_line(DML_ISA_SCALAR, types[t], n, rounded);
+            float *by_best = kernel_copy(x, n);
+            dml__round_line(dml_cpu_isa(), types[t], n, by_best);
+            CHECK(kernel_same(by_best, rounded, n));
+            kernel_free(by_best);
             for (int p = 0; p < KERNEL_POOLS; p++) {
                 uint16_t *narrow = (uint16_t *)malloc((n + 1) * sizeof *narrow);
                 float *wide = kernel_copy(x, n);
@@ -104,12 +108,22 @@ static void every_size_and_place(void)
         }
 }
 
+static void every_case(void)
+{
+    every_f16_comes_back();
+    rounds_to_nearest();
+    every_size_and_place();
+}
+
+static void by_every_isa(void)
+{
+    kernel_each_isa(every_case);
+}
+
 int main(void)
 {
     kernel_pools_open();
-    RUN(every_f16_comes_back);
-    RUN(rounds_to_nearest);
-    RUN(every_size_and_place);
+    RUN(by_every_isa);
     kernel_pools_close();
     return test_report("kernels/half");
 }

@@ -21,7 +21,7 @@ static void round_pools(dml_dtype dtype)
 static float *rounded_copy(const float *x, size_t n, dml_dtype dtype)
 {
     float *copy = kernel_copy(x, n);
-    dml__round_line(dtype, n, copy);
+    dml__round_line(DML_ISA_SCALAR, dtype, n, copy);
     return copy;
 }
 
