@@ -2,6 +2,7 @@
 #include "kernels/rounded.h"
 
 #include "kernels/conv2d.h"
+#include "kernels/conv2d_product.h"
 #include "kernels/gemm.h"
 #include "kernels/half_internal.h"
 
@@ -132,6 +133,77 @@ static void other_products(void)
     kernel_free(a), kernel_free(b), kernel_free(x), kernel_free(w);
 }
 
+static void check_sums(const char *what, int which, const float *got, const exact_sum *want,
+                       const float *before, float beta, size_t n, double k)
+{
+    for (size_t i = 0; i < n; i++) {
+        const double old = beta == 0 ? 0 : (double)beta * (double)before[i];
+        const double size = want[i].size + fabs(old);
+        CHECK_MESSAGE(fabs((double)got[i] - (want[i].value + old)) <= exact_sum_bound(size, k) + 1e-37,
+                      "%s of convolution %d: element %d is %.9g instead of %.9g", what, which, (int)i,
+                      (double)got[i], want[i].value + old);
+    }
+}
+
+/* Convolutions of several taps. */
+static void check_convolution(const dml_conv2d_shape *s, int which, dml_dtype dtype)
+{
+    unsigned state = 21;
+    const int out_h = exact_conv2d_output(s->height, s->kernel_h, s->stride_h, s->pad_h, s->dilation_h);
+    const int out_w = exact_conv2d_output(s->width, s->kernel_w, s->stride_w, s->pad_w, s->dilation_w);
+    const size_t nx = (size_t)(s->batch * s->height * s->width * s->channels);
+    const size_t ny = (size_t)(s->batch * out_h * out_w * s->filters);
+    const size_t nw =
+        (size_t)(s->filters * s->kernel_h * s->kernel_w * s->channels / exact_or_one(s->groups));
+    float *x = kernel_array(nx, &state), *w = kernel_array(nw, &state), *dy = kernel_array(ny, &state);
+    float *old = kernel_array(nx + ny + nw, &state), *first = NULL;
+    exact_sum *y = (exact_sum *)calloc(nx + ny + nw, sizeof *y), *dx = y + ny, *dw = dx + nx;
+    float *near_x = rounded_copy(x, nx, dtype), *near_w = rounded_copy(w, nw, dtype),
+          *near_dy = rounded_copy(dy, ny, dtype);
+    const dml_epilogue none = { NULL, DML_ACTIVATION_NONE };
+    exact_conv2d(s, near_x, near_w, near_dy, y, dx, dw);
+    for (int p = 1; p < KERNEL_POOLS; p++) {
+        const float beta = which % 2 ? 0.5f : 0;
+        float *got = kernel_copy(old, nx + ny + nw);
+        dml_pool *pool = kernel_pools[p];
+        CHECK_INT(dml_conv2d_forward_fused(pool, s, x, w, beta, &none, got), DML_OK);
+        CHECK_INT(dml_conv2d_backward_input(pool, s, dy, w, beta, got + ny), DML_OK);
+        CHECK_INT(dml_conv2d_backward_weights(pool, s, x, dy, beta, got + ny + nx), DML_OK);
+        if (!first) {
+            const double taps = s->kernel_h * s->kernel_w;
+            check_sums("y", which, got, y, old, beta, ny, taps * s->channels);
+            check_sums("dx", which, got + ny, dx, old + ny, beta, nx, taps * s->filters);
+            check_sums("dw", which, got + ny + nx, dw, old + ny + nx, beta, nw, s->batch * out_h * out_w);
+            first = kernel_copy(got, nx + ny + nw);
+        }
+        CHECK_MESSAGE(kernel_same(got, first, nx + ny + nw), "convolution %d differs with pool %d", which, p);
+        kernel_free(got);
+    }
+    kernel_free(x), kernel_free(w), kernel_free(dy), kernel_free(old), kernel_free(first);
+    kernel_free(near_x), kernel_free(near_w), kernel_free(near_dy);
+    free(y);
+}
+
+static void convolutions(void)
+{
+    /* batch, height, width, channels, filters, kernel, stride, padding, dilation, groups */
+    static const dml_conv2d_shape shapes[] = {
+        { 2, 7, 9, 3, 5, 3, 3, 1, 1, 1, 1, 1, 1, 1 },     { 1, 8, 6, 4, 6, 3, 3, 2, 2, 1, 1, 0, 0, 0 },
+        { 3, 5, 5, 1, 4, 5, 5, 1, 1, 2, 2, 1, 1, 1 },     { 2, 9, 8, 6, 4, 3, 2, 2, 3, 0, 1, 2, 1, 2 },
+        { 1, 13, 11, 17, 33, 3, 3, 1, 2, 2, 1, 2, 2, 1 }, { 2, 4, 4, 8, 8, 4, 4, 4, 4, 3, 3, 1, 1, 4 },
+        { 2, 3, 20, 2, 1, 1, 3, 1, 1, 0, 0, 1, 3, 1 },    { 2, 6, 6, 4, 8, 3, 3, 1, 1, 1, 1, 1, 1, 4 },
+    };
+    for (int t = 0; t < 2; t++) {
+        round_pools(types[t]);
+        for (int i = 0; i < 7; i++)
+            check_convolution(&shapes[i], i, types[t]); /* the last one isn't rounded */
+        CHECK(dml__conv2d_is_rounded(kernel_pools[1], &shapes[0]) &&
+              !dml__conv2d_is_rounded(kernel_pools[1], &shapes[7]));
+    }
+    round_pools(DML_F32);
+    CHECK(!dml__conv2d_is_rounded(kernel_pools[1], &shapes[0]) && !dml__conv2d_is_rounded(NULL, &shapes[0]));
+}
+
 /* By every way that this machine has, and the emulated variant has all of AVX-512's. */
 static void by_every_way(void)
 {
@@ -149,6 +221,7 @@ static void by_every_way(void)
         kernel_pools_open();
         all_shapes();
         other_products();
+        convolutions();
     }
 }
 
