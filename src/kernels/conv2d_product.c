@@ -41,19 +41,19 @@ static void dml__conv_pack_line(const dml__conv_patches *p, const float *image, 
 {
     const ptrdiff_t line = dml__conv_meets(&p->v, y, tap / p->h.taps), tap_x = tap % p->h.taps;
     if (line < 0) return;
-    for (int lane = 0; lane < lanes;) {
-        const ptrdiff_t at = dml__conv_meets(&p->h, x + lane, tap_x);
-        int together = 1;
-        if (at < 0) {
-            lane++;
-            continue;
+    if (p->h.divisor > 1) {
+        for (int lane = 0; lane < lanes; lane++) {
+            const ptrdiff_t at = dml__conv_meets(&p->h, x + lane, tap_x);
+            if (at >= 0) dml__pack_transposed(image + line + at, 0, 1, count, width, out + lane);
         }
-        while (p->h.divisor == 1 && lane + together < lanes &&
-               dml__conv_meets(&p->h, x + lane + together, tap_x) >= 0)
-            together++;
-        dml__pack_transposed(image + line + at, p->h.step * p->h.stride, together, count, width, out + lane);
-        lane += together;
+        return;
     }
+    int begin = 0, end = lanes; /* what lies inside is together */
+    while (begin < end && dml__conv_meets(&p->h, x + begin, tap_x) < 0) begin++;
+    while (end > begin && dml__conv_meets(&p->h, x + end - 1, tap_x) < 0) end--;
+    if (begin < end)
+        dml__pack_transposed(image + line + dml__conv_meets(&p->h, x + begin, tap_x), p->h.step * p->h.stride,
+                             end - begin, count, width, out + begin);
 }
 
 /* Lanes are pixels of the grid, k taps and channels. */
