@@ -46,8 +46,8 @@ static void check_product(const int size[3], int form, dml_dtype dtype, unsigned
     const dml_epilogue epilogue = { bias, form == 1 ? DML_ACTIVATION_RELU : DML_ACTIVATION_NONE };
     for (int round = 1; round < 2 * KERNEL_POOLS; round++) {
         dml_pool *pool = kernel_pools[round % KERNEL_POOLS];
+        if (!pool) continue; /* which doesn't round */
         float *got = kernel_copy(c, count);
-        if (!pool) continue;
         if (round > KERNEL_POOLS) CHECK_INT(dml_pool_reserve(pool, dml__rounded_scratch()), DML_OK);
         CHECK_INT(dml_sgemm_fused(pool, ta ? DML_TRANS : DML_NO_TRANS, tb ? DML_TRANS : DML_NO_TRANS, m, n, k,
                                   alpha, a, ta ? m : k, b, tb ? k : n, beta, got, n, &epilogue),
