@@ -165,7 +165,9 @@ DML_API const char *dml_status_string(dml_status status);
     X(F64, "f64", 8)                                                                                         \
     X(I32, "i32", 4)                                                                                         \
     X(I64, "i64", 8)                                                                                         \
-    X(U8, "u8", 1)
+    X(U8, "u8", 1)                                                                                           \
+    X(BF16, "bf16", 2)                                                                                       \
+    X(F16, "f16", 2)
 
 typedef enum dml_dtype {
 #define DML__DTYPE_ENUM(NAME, name, bytes) DML_##NAME,
@@ -471,6 +473,23 @@ DML_API dml_scratch dml_bf16gemm_scratch(int m, int n, int k);
 /* Which of the three ways such a pool's products take: "amx", "avx512_bf16" or "widened". NULL is, as in
    dml_bf16gemm, the calling thread alone: what a pool that is made now would take. */
 DML_API const char *dml_bf16gemm_isa(dml_pool *pool);
+
+#endif
+
+/* ---- kernels/half.h ---- */
+
+/* half.h: float16, the 16-bit float of IEEE 754. (bf16.h has the other one.) */
+#ifndef DML_KERNELS_HALF_H
+#define DML_KERNELS_HALF_H
+
+/* The bits: a sign, 5 of an exponent, 10 of a fraction. The largest number is 65504, the smallest normal one
+   2^-14, and what is smaller is a multiple of 2^-24. */
+typedef uint16_t dml_f16;
+
+/* y = x, rounded to nearest, ties to even: infinite from 65520 on; a NaN stays one. And back, exactly. n
+   elements each. */
+DML_API void dml_f16_from_f32(dml_pool *pool, size_t n, const float *x, dml_f16 *y);
+DML_API void dml_f16_to_f32(dml_pool *pool, size_t n, const dml_f16 *x, float *y);
 
 #endif
 
@@ -1639,6 +1658,16 @@ typedef struct dml_program_options {
        (DML_ERROR_UNSUPPORTED). They are compiled and destroyed by the thread that uses the context. */
     bool own_thread;
     dml_check check; /* zero: nothing, which costs nothing */
+    /* DML_F32 (0), DML_BF16 or DML_F16: mixed precision. All sums, the parameters and their gradients stay
+       f32. On the CPU the factors of matrix products (dense layers, convolutions but those of single
+       channels) are rounded to these 16 bits, in forward and backward: bf16 is multiplied by AMX or
+       AVX512-BF16 where there is one, on other processors the same products are made in f32. What a training
+       program keeps from forward for backward is stored in these 16 bits, which halves the memory of
+       activations: forward reads a value as it was computed, backward as it was kept. An input, what an op
+       saves of its own, what a max, min or norm is looked for in, and a value between whose use in forward
+       and in backward nothing else runs stay f32.
+     */
+    dml_dtype dtype;
 } dml_program_options;
 
 /* Compiles what `output` needs. NULL for a NULL node; NULL, with the error on the context, for a batch below
@@ -2750,6 +2779,15 @@ typedef struct dml_trainer_options {
        average = this times average + the rest of 1 times w, after the first w itself. 0: none. */
     float average;
     dml_check check; /* which numbers end a step that computes them (graph/program.h); zero: none */
+    /* DML_F32 (0), DML_BF16 or DML_F16: mixed precision, as in dml_program_options. w, g and the optimizer's
+       state are f32 in each. */
+    dml_dtype dtype;
+    /* The loss that backward starts from is multiplied by this, and g, before anybody sees it, divided by it,
+       so that gradients aren't too small for 16 bits. A step whose g isn't finite then is skipped: it changes
+       nothing, isn't one of dml_trainer_steps, and halves the scale, which doubles after 2,000 steps that
+       were not. Powers of 2 change no bit of g. 0: 65536 for DML_F16, none for the others; -1: none. On a
+       device with memory of its own an update with one waits for the device. */
+    float loss_scale;
 } dml_trainer_options;
 
 /* Compiles the loss for training. NULL, with the error on the context, when dml_compile refuses, the
@@ -2822,6 +2860,11 @@ DML_API dml_context *dml_trainer_context(const dml_trainer *trainer);
 /* Steps taken, those before a checkpoint included. */
 DML_API uint64_t dml_trainer_steps(const dml_trainer *trainer);
 
+/* The loss scale of the steps to come, 1 where there is none; and how many steps have been skipped since the
+   trainer was made. */
+DML_API float dml_trainer_loss_scale(const dml_trainer *trainer);
+DML_API uint64_t dml_trainer_skipped(const dml_trainer *trainer);
+
 /* The learning rate of the steps to come: 0 or more, else DML_ERROR_ARGUMENT is recorded. A trainer that
    follows a schedule can't be told one: DML_ERROR_STATE is recorded. */
 DML_API float dml_trainer_lr(const dml_trainer *trainer);
@@ -2855,8 +2898,8 @@ typedef struct dml_sync {
     /* Once, when dml_trainer_sync attaches it: make all ranks' parameters the same. */
     dml_status (*start)(void *state, dml_trainer *trainer);
     /* Before forward. A strategy that combines gradients (`ready` or `finish`) sees in g sums over samples,
-       not means, so that shards of any sizes add up; `samples` is how many this rank's part of the sum stands
-       for (not whole when ranks share what was summed before). */
+       not means, times the loss scale if there is one, so that shards of any sizes add up; `samples` is how
+       many this rank's part of the sum stands for (not whole when ranks share what was summed before). */
     dml_status (*begin)(void *state, dml_trainer *trainer, double samples);
     /* During backward, from the end of g towards its start: g[begin, end) is final, this rank's sum. The
        ranges depend on the model alone: ranks without samples see them too. */
@@ -2892,13 +2935,16 @@ DML_API dml_status dml_trainer_fail(dml_trainer *trainer, dml_status status, con
    vectors. */
 typedef struct dml_trainer_run {
     dml_optimizer optimizer;
-    uint64_t seed, steps; /* the context's; taken */
+    uint64_t seed, steps;  /* the context's; taken */
+    float loss_scale;      /* of a trainer that scales, else 0; */
+    uint64_t scaled_steps; /* steps with it since it changed or one was skipped */
 } dml_trainer_run;
 
 DML_API dml_trainer_run dml_trainer_get_run(const dml_trainer *trainer);
 
-/* DML_ERROR_ARGUMENT for an optimizer that can't be, or that keeps other state than the trainer's: nothing is
-   changed then. */
+/* DML_ERROR_ARGUMENT for an optimizer that can't be, or that keeps other state than the trainer's, and for a
+   loss scale that can't be: nothing is changed then. A loss scale of 0, or one for a trainer that doesn't
+   scale, leaves that as it is. */
 DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_run *run);
 
 #endif
@@ -5855,8 +5901,8 @@ static const dml__element dml__elements[] = {
     { "U16", 16, 2, DML__DTYPE_COUNT },
     { "U32", 32, 4, DML__DTYPE_COUNT },
     { "U64", 64, 8, DML__DTYPE_COUNT },
-    { "F16", 16, 2, DML__DTYPE_COUNT },
-    { "BF16", 16, 2, DML__DTYPE_COUNT },
+    { "F16", 16, 2, DML_F16 },
+    { "BF16", 16, 2, DML_BF16 },
     { "C64", 64, 4, DML__DTYPE_COUNT },
     { "F8_E4M3", 8, 1, DML__DTYPE_COUNT },
     { "F8_E5M2", 8, 1, DML__DTYPE_COUNT },
@@ -6809,6 +6855,12 @@ DML__LOCAL dml__machine dml__pool_machine(const dml_pool *pool);
    that also asks the system for leave to use them, and then remembered; NULL asks each time. */
 DML__LOCAL dml__bf16_isa dml__pool_bf16(dml_pool *pool);
 
+/* What products with this pool round their factors to (kernels/rounded.h) from now on, for a program of mixed
+   precision while it runs, so that no op needs to know: DML_BF16 or DML_F16; DML_F32, as it begins: nothing.
+   NULL never does. Not inside a loop. */
+DML__LOCAL void dml__pool_round_to(dml_pool *pool, dml_dtype dtype);
+DML__LOCAL dml_dtype dml__pool_rounds_to(const dml_pool *pool);
+
 #endif
 
 #include <string.h>
@@ -6840,6 +6892,7 @@ struct dml_pool {
     dml__machine machine;
     dml__bf16_isa bf16;
     bool bf16_known;
+    dml_dtype rounds_to;
     int threads;
     int spin;      /* microseconds */
     int pin_first; /* the place of worker 0 in the affinity mask; -1: none is pinned */
@@ -7128,6 +7181,18 @@ DML__LOCAL dml__bf16_isa dml__pool_bf16(dml_pool *pool)
     if (!pool->bf16_known) pool->bf16 = dml__cpu_bf16(pool->machine.isa);
     pool->bf16_known = true;
     return pool->bf16;
+}
+
+DML__LOCAL void dml__pool_round_to(dml_pool *pool, dml_dtype dtype)
+{
+    if (!pool) return;
+    pool->rounds_to = dtype;
+    if (dtype == DML_BF16) dml__pool_bf16(pool); /* workers ask for it later */
+}
+
+DML__LOCAL dml_dtype dml__pool_rounds_to(const dml_pool *pool)
+{
+    return pool ? pool->rounds_to : DML_F32;
 }
 
 DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *argument)
@@ -9335,6 +9400,136 @@ DML__LOCAL size_t dml__range_scratch(const dml__job *job, const dml__range *rang
 
 #endif
 
+/* ---- kernels/rounded.c ---- */
+
+#ifndef DML_KERNELS_ROUNDED_C
+#define DML_KERNELS_ROUNDED_C
+
+/* ---- kernels/rounded.h ---- */
+
+/* rounded.h: products whose factors, floats in memory, are rounded to 16 bits while they are packed, and
+   whose sums are f32's: what mixed precision multiplies. */
+#ifndef DML_KERNELS_ROUNDED_H
+#define DML_KERNELS_ROUNDED_H
+
+typedef struct dml__rounded_factor {
+    dml__factor factor; /* as it lies in memory */
+    dml_isa isa;
+    dml_dtype dtype;
+    ptrdiff_t k;
+} dml__rounded_factor;
+
+typedef struct dml__rounded_product {
+    dml__product product;
+    dml__rounded_factor factors[2]; /* which the product's factors point to */
+} dml__rounded_product;
+
+/* The product of the factors rounded to DML_BF16 or DML_F16. To bf16, it runs on instructions for that where
+   the pool's machine has them; otherwise, and for f16, on those for f32: products of rounded factors are
+   exact there but for f16's smallest, so for each way |C - exact| <= 2 (k + 4) e (|alpha| |A| |B| + |beta C|
+   + |bias|), e = 2^-24, A and B the rounded factors, but for denormals, which instructions for bf16 may take
+   for 0. */
+DML__LOCAL void dml__round_product(dml_pool *pool, dml_dtype dtype, const dml__product *product,
+                                   dml__rounded_product *rounded);
+
+/* Scratch that is enough for any such product: what dml_bf16gemm_scratch says is the most. */
+static inline dml_scratch dml__rounded_scratch(void)
+{
+    const dml_scratch most = { 1310000, 262144 };
+    return most;
+}
+
+/* What dml__multiply multiplies: the product itself, or, where the pool rounds and the product has no kernel
+   of its own, `rounded`, which is made of it. */
+static inline const dml__product *dml__as_the_pool_rounds(dml_pool *pool, const dml__product *product,
+                                                          dml__rounded_product *rounded)
+{
+    const dml_dtype dtype = dml__pool_rounds_to(pool);
+    if (dtype == DML_F32 || product->kernel) return product;
+    dml__round_product(pool, dtype, product, rounded);
+    return &rounded->product;
+}
+
+#endif
+
+/* ---- kernels/half_internal.h ---- */
+
+/* half_internal.h: floats in 16 bits of either type, DML_BF16 or DML_F16, for programs and products. */
+#ifndef DML_KERNELS_HALF_INTERNAL_H
+#define DML_KERNELS_HALF_INTERNAL_H
+
+/* y = x, rounded to nearest, ties to even; and back. */
+DML__LOCAL void dml__narrow_floats(dml_pool *pool, dml_dtype dtype, size_t n, const float *x, uint16_t *y);
+DML__LOCAL void dml__widen_floats(dml_pool *pool, dml_dtype dtype, size_t n, const uint16_t *x, float *y);
+
+/* The first two by the calling thread; and x as if it had been there and back. Each instruction set gives
+   the same bits. */
+DML__LOCAL void dml__narrow_line(dml_isa isa, dml_dtype dtype, size_t n, const float *x, uint16_t *y);
+DML__LOCAL void dml__widen_line(dml_isa isa, dml_dtype dtype, size_t n, const uint16_t *x, float *y);
+DML__LOCAL void dml__round_line(dml_isa isa, dml_dtype dtype, size_t n, float *x);
+
+/* Pairs of bf16 in words: of `even` in the lower half, of `odd` in the upper one. */
+DML__LOCAL void dml__pair_line(size_t n, const float *even, const float *odd, float *pairs);
+
+#endif
+
+#include <string.h>
+
+static void dml__pack_rounded(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc, int width,
+                              float *out)
+{
+    const dml__rounded_factor *f = (const dml__rounded_factor *)source;
+    f->factor.pack(f->factor.source, first, lanes, k0, kc, width, out);
+    dml__round_line(f->isa, f->dtype, (size_t)kc * (size_t)width, out);
+}
+
+/* Floats that are packed at once before they become pairs, of two k's at least. */
+#define DML__PAIRS_AT_ONCE 1024
+
+/* As pairs of bf16 of two k's, the first in the lower half; k0 and kc count pairs, and the pair of a last odd
+   k has a zero. */
+static void dml__pack_rounded_pairs(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                    int width, float *out)
+{
+    const dml__rounded_factor *f = (const dml__rounded_factor *)source;
+    float wide[DML__PAIRS_AT_ONCE];
+    const int most = DML__PAIRS_AT_ONCE / 2 / width;
+    for (int done = 0, count; done < kc; done += count, out += count * width) {
+        count = kc - done < most ? kc - done : most;
+        const ptrdiff_t begin = 2 * (k0 + done), left = f->k - begin;
+        const int have = left < 2 * count ? (int)left : 2 * count;
+        f->factor.pack(f->factor.source, first, lanes, begin, have, width, wide);
+        if (have < 2 * count) memset(wide + have * width, 0, (size_t)width * sizeof *wide);
+        if (width == 1) { /* a line, whose k's are pairs as they follow each other */
+            dml__narrow_line(DML_ISA_SCALAR, DML_BF16, 2 * (size_t)count, wide, (uint16_t *)(void *)out);
+            continue;
+        }
+        for (int p = 0; p < count; p++)
+            dml__pair_line((size_t)width, wide + 2 * p * width, wide + (2 * p + 1) * width, out + p * width);
+    }
+}
+
+DML__LOCAL void dml__round_product(dml_pool *pool, dml_dtype dtype, const dml__product *product,
+                                   dml__rounded_product *rounded)
+{
+    const dml_isa isa = dml__pool_machine(pool).isa;
+    const dml__rounded_factor a = { product->a, isa, dtype, product->k };
+    const dml__rounded_factor b = { product->b, isa, dtype, product->k };
+    rounded->product = *product;
+    rounded->factors[0] = a;
+    rounded->factors[1] = b;
+    rounded->product.a.source = &rounded->factors[0];
+    rounded->product.b.source = &rounded->factors[1];
+    rounded->product.a.pack = rounded->product.b.pack = dml__pack_rounded;
+    const dml__microkernel *kernel = dtype == DML_BF16 ? dml__microkernel_bf16(dml__pool_bf16(pool)) : NULL;
+    if (!kernel) return;
+    rounded->product.kernel = kernel;
+    rounded->product.k = product->k / 2 + product->k % 2;
+    rounded->product.a.pack = rounded->product.b.pack = dml__pack_rounded_pairs;
+}
+
+#endif
+
 /* ---- kernels/product.c ---- */
 
 #ifndef DML_KERNELS_PRODUCT_C
@@ -9550,8 +9745,10 @@ DML__LOCAL dml_scratch dml__product_scratch(const dml__product *product)
     return scratch;
 }
 
-DML__LOCAL bool dml__multiply_alone(dml_pool *pool, int worker, const dml__product *product)
+DML__LOCAL bool dml__multiply_alone(dml_pool *pool, int worker, const dml__product *asked)
 {
+    dml__rounded_product rounded;
+    const dml__product *product = dml__as_the_pool_rounds(pool, asked, &rounded);
     const ptrdiff_t m = product->m, n = product->n, k = product->k;
     if (m <= 0 || n <= 0) return true;
     if (k <= 0 || product->alpha == 0) {
@@ -9568,8 +9765,10 @@ DML__LOCAL bool dml__multiply_alone(dml_pool *pool, int worker, const dml__produ
     return true;
 }
 
-DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)
+DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *asked)
 {
+    dml__rounded_product rounded;
+    const dml__product *product = dml__as_the_pool_rounds(pool, asked, &rounded);
     if (product->m <= 0 || product->n <= 0) return;
     if (product->k <= 0 || product->alpha == 0) {
         dml__scale_c(product);
@@ -9760,6 +9959,346 @@ DML_API dml_scratch dml_sgemm_scratch(dml_transpose trans_a, dml_transpose trans
 
 #endif
 
+/* ---- kernels/half.c ---- */
+
+#ifndef DML_KERNELS_HALF_C
+#define DML_KERNELS_HALF_C
+
+#include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+/* Four at a time, in the vectors that every processor has: a pass over memory waits for that anyway. No
+   branches, so that a NaN takes no longer than a number; and on the bits, so that no option of the compiler
+   makes sums of what must be rounded. */
+
+/* The bits of an f32 without its sign, and the sign. */
+#define DML__HALF_SIGN 0x80000000u
+#define DML__HALF_INFINITY 0x7F800000u
+
+DML__INLINE dml__v4_bits dml__half_splat(uint32_t x)
+{
+    const dml__v4_bits all = { x, x, x, x };
+    return all;
+}
+
+/* Where the mask is all ones `a`, where it is zero `b`. */
+DML__INLINE dml__v4_bits dml__half_choose(dml__v4_mask mask, dml__v4_bits a, dml__v4_bits b)
+{
+    return ((dml__v4_bits)mask & a) | (~(dml__v4_bits)mask & b);
+}
+
+/* To nearest, of two as near to the even one, in the bits above the lowest `bits`, which stay. */
+DML__INLINE dml__v4_bits dml__half_nearest(dml__v4_bits x, int bits)
+{
+    return x + dml__half_splat((1u << (bits - 1)) - 1) + ((x >> bits) & dml__half_splat(1));
+}
+
+/* bf16 in the upper halves, with rubbish in the lower ones. */
+DML__INLINE dml__v4_bits dml__bf16_bits(dml__v4_bits x)
+{
+    const dml__v4_mask nan = (dml__v4_mask)(x & ~dml__half_splat(DML__HALF_SIGN)) >
+                             (dml__v4_mask)dml__half_splat(DML__HALF_INFINITY);
+    return dml__half_choose(nan, x | dml__half_splat(0x400000u), dml__half_nearest(x, 16));
+}
+
+/* f16 in the lower halves, with the sign at the top of the word as well. */
+DML__INLINE dml__v4_bits dml__f16_bits(dml__v4_bits x)
+{
+    const dml__v4_bits sign = x & dml__half_splat(DML__HALF_SIGN), size = x ^ sign,
+                       half = dml__half_splat(0x3F000000u);
+    /* 2^-24 is the last bit of what is from 0.5 to 1. */
+    const dml__v4_bits small = (dml__v4_bits)((dml__v4)size + (dml__v4)half) - half;
+    const dml__v4_bits normal = (dml__half_nearest(size, 13) >> 13) - dml__half_splat(112u << 10);
+    const dml__v4_bits nan = dml__half_splat(0x7E00u) | ((size >> 13) & dml__half_splat(0x3FFu));
+    dml__v4_bits out =
+        dml__half_choose((dml__v4_mask)size < (dml__v4_mask)dml__half_splat(0x38800000u), small, normal);
+    out = dml__half_choose((dml__v4_mask)out > (dml__v4_mask)dml__half_splat(0x7BFFu),
+                           dml__half_splat(0x7C00u), out);
+    out = dml__half_choose((dml__v4_mask)size > (dml__v4_mask)dml__half_splat(DML__HALF_INFINITY), nan, out);
+    return out | sign | (sign >> 16);
+}
+
+/* The f32 of f16 in the lower halves; what is above doesn't count. */
+DML__INLINE dml__v4_bits dml__f16_widened(dml__v4_bits x)
+{
+    const dml__v4_bits size = x & dml__half_splat(0x7FFFu), sign = (x & dml__half_splat(0x8000u)) << 16;
+    const dml__v4_bits half = dml__half_splat(0x3F000000u), shifted = size << 13;
+    const dml__v4_bits small = (dml__v4_bits)((dml__v4)(size | half) - (dml__v4)half);
+    const dml__v4_bits infinite = shifted + dml__half_splat(224u << 23);
+    dml__v4_bits out = shifted + dml__half_splat(112u << 23);
+    out = dml__half_choose((dml__v4_mask)size < (dml__v4_mask)dml__half_splat(0x400u), small, out);
+    out = dml__half_choose((dml__v4_mask)size >= (dml__v4_mask)dml__half_splat(0x7C00u), infinite, out);
+    return out | sign;
+}
+
+/* The upper or the lower halves of eight words. */
+DML__INLINE void dml__half_store(dml__v4_bits a, dml__v4_bits b, bool upper, uint16_t *to)
+{
+#if defined(__SSE2__)
+    __m128i low = (__m128i)a, high = (__m128i)b;
+    if (!upper) low = _mm_slli_epi32(low, 16), high = _mm_slli_epi32(high, 16);
+    _mm_storeu_si128((__m128i *)(void *)to,
+                     _mm_packs_epi32(_mm_srai_epi32(low, 16), _mm_srai_epi32(high, 16)));
+#else
+    for (int i = 0; i < 4; i++) {
+        to[i] = (uint16_t)(upper ? a[i] >> 16 : a[i]);
+        to[4 + i] = (uint16_t)(upper ? b[i] >> 16 : b[i]);
+    }
+#endif
+}
+
+/* Four of them as the upper or the lower halves of words. */
+DML__INLINE dml__v4_bits dml__half_load(const uint16_t *from, bool upper)
+{
+#if defined(__SSE2__)
+    const __m128i four = _mm_loadl_epi64((const __m128i *)(const void *)from), zero = _mm_setzero_si128();
+    return (dml__v4_bits)(upper ? _mm_unpacklo_epi16(zero, four) : _mm_unpacklo_epi16(four, zero));
+#else
+    const dml__v4_bits four = { from[0], from[1], from[2], from[3] };
+    return upper ? four << 16 : four;
+#endif
+}
+
+DML__INLINE dml__v4_bits dml__half_bits(bool bf16, dml__v4_bits x)
+{
+    return bf16 ? dml__bf16_bits(x) : dml__f16_bits(x);
+}
+
+DML__INLINE void dml__narrow_eights(bool bf16, size_t n, const float *x, uint16_t *y)
+{
+    for (size_t i = 0; i < n; i += 8) {
+        const dml__v4_bits low = (dml__v4_bits)dml__plain_load(x + i),
+                           high = (dml__v4_bits)dml__plain_load(x + i + 4);
+        dml__half_store(dml__half_bits(bf16, low), dml__half_bits(bf16, high), bf16, y + i);
+    }
+}
+
+DML__INLINE void dml__widen_fours(bool bf16, size_t n, const uint16_t *x, float *y)
+{
+    for (size_t i = 0; i < n; i += 4) {
+        const dml__v4_bits four = dml__half_load(x + i, bf16);
+        dml__plain_store(y + i, (dml__v4)(bf16 ? four : dml__f16_widened(four)));
+    }
+}
+
+DML__INLINE void dml__round_fours(bool bf16, size_t n, float *x)
+{
+    for (size_t i = 0; i < n; i += 4) {
+        const dml__v4_bits bits = dml__half_bits(bf16, (dml__v4_bits)dml__plain_load(x + i));
+        dml__plain_store(x + i,
+                         (dml__v4)(bf16 ? bits & dml__half_splat(0xFFFF0000u) : dml__f16_widened(bits)));
+    }
+}
+
+#if defined(DML__HAS_AVX2) && !defined(DML__EMULATED)
+
+/* By AVX2, and by the instructions for f16 that every processor with AVX2 has. */
+#define DML__F16C DML__TARGET("avx2,fma,f16c")
+#define DML__HAS_F16C 1
+
+DML__F16C static void dml__narrow_f16c(size_t n, const float *x, uint16_t *y)
+{
+    for (size_t i = 0; i < n; i += 8)
+        _mm_storeu_si128((__m128i *)(void *)(y + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), 0));
+}
+
+DML__F16C static void dml__widen_f16c(size_t n, const uint16_t *x, float *y)
+{
+    for (size_t i = 0; i < n; i += 8)
+        _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(x + i))));
+}
+
+DML__F16C static void dml__round_f16c(size_t n, float *x)
+{
+    for (size_t i = 0; i < n; i += 8)
+        _mm256_storeu_ps(x + i, _mm256_cvtph_ps(_mm256_cvtps_ph(_mm256_loadu_ps(x + i), 0)));
+}
+
+DML__F16C static void dml__round_bf16_avx2(size_t n, float *x)
+{
+    const __m256i one = _mm256_set1_epi32(1), half = _mm256_set1_epi32(0x7FFF);
+    const __m256i size = _mm256_set1_epi32(0x7FFFFFFF), infinity = _mm256_set1_epi32(0x7F800000);
+    const __m256i quiet = _mm256_set1_epi32(0x400000), upper = _mm256_set1_epi32((int)0xFFFF0000u);
+    for (size_t i = 0; i < n; i += 8) {
+        const __m256i bits = _mm256_loadu_si256((const __m256i *)(const void *)(x + i));
+        const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
+        const __m256i nearest = _mm256_add_epi32(_mm256_add_epi32(bits, half), odd);
+        const __m256i nan = _mm256_cmpgt_epi32(_mm256_and_si256(bits, size), infinity);
+        const __m256i all = _mm256_blendv_epi8(nearest, _mm256_or_si256(bits, quiet), nan);
+        _mm256_storeu_si256((__m256i *)(void *)(x + i), _mm256_and_si256(all, upper));
+    }
+}
+
+#endif
+
+static void dml__narrow_whole(dml_isa isa, dml_dtype dtype, size_t n, const float *x, uint16_t *y)
+{
+#if defined(DML__HAS_F16C)
+    if (dtype == DML_F16 && isa >= DML_ISA_AVX2) {
+        dml__narrow_f16c(n, x, y);
+        return;
+    }
+#endif
+    (void)isa;
+    if (dtype == DML_BF16)
+        dml__narrow_eights(true, n, x, y);
+    else
+        dml__narrow_eights(false, n, x, y);
+}
+
+static void dml__widen_whole(dml_isa isa, dml_dtype dtype, size_t n, const uint16_t *x, float *y)
+{
+#if defined(DML__HAS_F16C)
+    if (dtype == DML_F16 && isa >= DML_ISA_AVX2) {
+        dml__widen_f16c(n, x, y);
+        return;
+    }
+#endif
+    (void)isa;
+    if (dtype == DML_BF16)
+        dml__widen_fours(true, n, x, y);
+    else
+        dml__widen_fours(false, n, x, y);
+}
+
+static void dml__round_whole(dml_isa isa, dml_dtype dtype, size_t n, float *x)
+{
+#if defined(DML__HAS_F16C)
+    if (isa >= DML_ISA_AVX2) {
+        if (dtype == DML_BF16)
+            dml__round_bf16_avx2(n, x);
+        else
+            dml__round_f16c(n, x);
+        return;
+    }
+#endif
+    (void)isa;
+    if (dtype == DML_BF16)
+        dml__round_fours(true, n, x);
+    else
+        dml__round_fours(false, n, x);
+}
+
+/* A rest goes through padded vectors. */
+DML__LOCAL void dml__narrow_line(dml_isa isa, dml_dtype dtype, size_t n, const float *x, uint16_t *y)
+{
+    const size_t whole = n / 8 * 8, rest = n - whole;
+    float wide[8] = { 0 };
+    uint16_t narrow[8];
+    dml__narrow_whole(isa, dtype, whole, x, y);
+    if (!rest) return;
+    memcpy(wide, x + whole, rest * sizeof *wide);
+    dml__narrow_whole(isa, dtype, 8, wide, narrow);
+    memcpy(y + whole, narrow, rest * sizeof *narrow);
+}
+
+DML__LOCAL void dml__widen_line(dml_isa isa, dml_dtype dtype, size_t n, const uint16_t *x, float *y)
+{
+    const size_t whole = n / 8 * 8, rest = n - whole;
+    uint16_t narrow[8] = { 0 };
+    float wide[8];
+    dml__widen_whole(isa, dtype, whole, x, y);
+    if (!rest) return;
+    memcpy(narrow, x + whole, rest * sizeof *narrow);
+    dml__widen_whole(isa, dtype, 8, narrow, wide);
+    memcpy(y + whole, wide, rest * sizeof *wide);
+}
+
+DML__LOCAL void dml__round_line(dml_isa isa, dml_dtype dtype, size_t n, float *x)
+{
+    const size_t whole = n / 8 * 8, rest = n - whole;
+    float wide[8] = { 0 };
+    dml__round_whole(isa, dtype, whole, x);
+    if (!rest) return;
+    memcpy(wide, x + whole, rest * sizeof *wide);
+    dml__round_whole(isa, dtype, 8, wide);
+    memcpy(x + whole, wide, rest * sizeof *wide);
+}
+
+DML__LOCAL void dml__pair_line(size_t n, const float *even, const float *odd, float *pairs)
+{
+    size_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        const dml__v4_bits low = dml__bf16_bits((dml__v4_bits)dml__plain_load(even + i));
+        const dml__v4_bits high = dml__bf16_bits((dml__v4_bits)dml__plain_load(odd + i));
+        dml__plain_store(pairs + i, (dml__v4)(low >> 16 | (high & dml__half_splat(0xFFFF0000u))));
+    }
+    for (; i < n; i++) {
+        uint16_t two[2];
+        dml__narrow_line(DML_ISA_SCALAR, DML_BF16, 1, even + i, &two[0]);
+        dml__narrow_line(DML_ISA_SCALAR, DML_BF16, 1, odd + i, &two[1]);
+        const uint32_t pair = (uint32_t)two[1] << 16 | two[0];
+        memcpy(&pairs[i], &pair, sizeof pair);
+    }
+}
+
+/* --- arrays --- */
+
+#define DML__HALF_BLOCK ((size_t)16384)
+
+typedef struct dml__half_job {
+    dml_isa isa;
+    dml_dtype dtype;
+    bool narrows;
+    size_t n;
+    const void *x;
+    void *y;
+} dml__half_job;
+
+static void dml__half_task(void *argument, int task, int worker)
+{
+    const dml__half_job *job = (const dml__half_job *)argument;
+    const size_t begin = (size_t)task * DML__HALF_BLOCK;
+    const size_t n = job->n - begin < DML__HALF_BLOCK ? job->n - begin : DML__HALF_BLOCK;
+    (void)worker;
+    if (job->narrows)
+        dml__narrow_line(job->isa, job->dtype, n, (const float *)job->x + begin, (uint16_t *)job->y + begin);
+    else
+        dml__widen_line(job->isa, job->dtype, n, (const uint16_t *)job->x + begin, (float *)job->y + begin);
+}
+
+static void dml__convert_halves(dml_pool *pool, dml_dtype dtype, bool narrows, size_t n, const void *x,
+                                void *y)
+{
+    dml__half_job job = { dml__pool_machine(pool).isa, dtype, narrows, n, x, y };
+    const size_t tasks = n / DML__HALF_BLOCK + (n % DML__HALF_BLOCK != 0);
+    dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__half_task, &job);
+}
+
+DML__LOCAL void dml__narrow_floats(dml_pool *pool, dml_dtype dtype, size_t n, const float *x, uint16_t *y)
+{
+    dml__convert_halves(pool, dtype, true, n, x, y);
+}
+
+DML__LOCAL void dml__widen_floats(dml_pool *pool, dml_dtype dtype, size_t n, const uint16_t *x, float *y)
+{
+    dml__convert_halves(pool, dtype, false, n, x, y);
+}
+
+DML_API void dml_f16_from_f32(dml_pool *pool, size_t n, const float *x, dml_f16 *y)
+{
+    dml__narrow_floats(pool, DML_F16, n, x, y);
+}
+
+DML_API void dml_f16_to_f32(dml_pool *pool, size_t n, const dml_f16 *x, float *y)
+{
+    dml__widen_floats(pool, DML_F16, n, x, y);
+}
+
+DML_API void dml_bf16_from_f32(dml_pool *pool, size_t n, const float *x, dml_bf16 *y)
+{
+    dml__narrow_floats(pool, DML_BF16, n, x, y);
+}
+
+DML_API void dml_bf16_to_f32(dml_pool *pool, size_t n, const dml_bf16 *x, float *y)
+{
+    dml__widen_floats(pool, DML_BF16, n, x, y);
+}
+
+#endif
+
 /* ---- kernels/bf16.c ---- */
 
 #ifndef DML_KERNELS_BF16_C
@@ -9770,84 +10309,13 @@ DML_API dml_scratch dml_sgemm_scratch(dml_transpose trans_a, dml_transpose trans
 #include <emmintrin.h>
 #endif
 
-/* --- conversion --- */
-
-static inline uint32_t dml__f32_bits(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
+/* --- packing --- */
 
 static inline float dml__f32_of(uint32_t bits)
 {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
-}
-
-static inline dml_bf16 dml__bf16_of(float x)
-{
-    const uint32_t bits = dml__f32_bits(x);
-    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return (dml_bf16)(bits >> 16 | 0x40u); /* a quiet NaN */
-    return (dml_bf16)((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
-}
-
-#define DML__BF16_BLOCK ((size_t)16384)
-
-typedef struct dml__bf16_job {
-    size_t n;
-    const float *wide_in;
-    const dml_bf16 *narrow_in;
-    float *wide;
-    dml_bf16 *narrow;
-} dml__bf16_job;
-
-static void dml__bf16_task(void *argument, int task, int worker)
-{
-    const dml__bf16_job *job = (const dml__bf16_job *)argument;
-    const size_t begin = (size_t)task * DML__BF16_BLOCK;
-    const size_t end = job->n - begin < DML__BF16_BLOCK ? job->n : begin + DML__BF16_BLOCK;
-    (void)worker;
-    if (job->narrow)
-        for (size_t i = begin; i < end; i++) job->narrow[i] = dml__bf16_of(job->wide_in[i]);
-    else
-        for (size_t i = begin; i < end; i++) job->wide[i] = dml__bf16_widened(job->narrow_in[i]);
-}
-
-static void dml__convert_bf16(dml_pool *pool, const dml__bf16_job *job)
-{
-    dml__bf16_job own = *job;
-    dml_pool_run(pool, (int)((job->n + DML__BF16_BLOCK - 1) / DML__BF16_BLOCK), dml__bf16_task, &own);
-}
-
-DML_API void dml_bf16_from_f32(dml_pool *pool, size_t n, const float *x, dml_bf16 *y)
-{
-    const dml__bf16_job job = { n, x, NULL, NULL, y };
-    dml__convert_bf16(pool, &job);
-}
-
-DML_API void dml_bf16_to_f32(dml_pool *pool, size_t n, const dml_bf16 *x, float *y)
-{
-    const dml__bf16_job job = { n, NULL, x, y, NULL };
-    dml__convert_bf16(pool, &job);
-}
-
-/* --- packing --- */
-
-/* n of them, side by side. */
-static inline void dml__widen_line(int n, const dml_bf16 *x, float *wide)
-{
-    int i = 0;
-#if defined(__SSE2__)
-    for (; i + 8 <= n; i += 8) {
-        const __m128i zero = _mm_setzero_si128();
-        const __m128i eight = _mm_loadu_si128((const __m128i *)(const void *)(x + i));
-        _mm_storeu_si128((__m128i *)(void *)(wide + i), _mm_unpacklo_epi16(zero, eight));
-        _mm_storeu_si128((__m128i *)(void *)(wide + i + 4), _mm_unpackhi_epi16(zero, eight));
-    }
-#endif
-    for (; i < n; i++) wide[i] = dml__bf16_widened(x[i]);
 }
 
 DML__LOCAL void dml__pack_widened(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
@@ -9857,7 +10325,8 @@ DML__LOCAL void dml__pack_widened(const void *source, ptrdiff_t first, int lanes
     const dml_bf16 *x = m->x + first * m->lane_step + k0 * m->k_step;
     if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
     if (m->lane_step == 1) {
-        for (int k = 0; k < kc; k++, x += m->k_step, out += width) dml__widen_line(lanes, x, out);
+        for (int k = 0; k < kc; k++, x += m->k_step, out += width)
+            dml__widen_line(DML_ISA_SCALAR, DML_BF16, (size_t)lanes, x, out);
         return;
     }
     /* Lines are widened a part at a time, then transposed as those of f32 are. */
@@ -9866,7 +10335,9 @@ DML__LOCAL void dml__pack_widened(const void *source, ptrdiff_t first, int lanes
         const int group = lanes - lane < 4 ? lanes - lane : 4;
         for (int begin = 0; begin < kc; begin += 64) {
             const int count = kc - begin < 64 ? kc - begin : 64;
-            for (int l = 0; l < group; l++) dml__widen_line(count, x + l * m->lane_step + begin, line[l]);
+            for (int l = 0; l < group; l++)
+                dml__widen_line(DML_ISA_SCALAR, DML_BF16, (size_t)count, x + l * m->lane_step + begin,
+                                line[l]);
             dml__pack_transposed(line[0], 64, group, count, width, out + (ptrdiff_t)begin * width + lane);
         }
     }
@@ -12834,6 +13305,252 @@ DML__LOCAL void dml__conv2d_ring_weights(dml_pool *pool, const dml_conv2d_shape 
 
 #endif
 
+/* ---- kernels/conv2d_product.c ---- */
+
+#ifndef DML_KERNELS_CONV2D_PRODUCT_C
+#define DML_KERNELS_CONV2D_PRODUCT_C
+
+/* ---- kernels/conv2d_product.h ---- */
+
+/* conv2d_product.h: convolutions as products whose factors are gathered from images while they are packed:
+   for pools that round factors, where packing is needed in any case. */
+#ifndef DML_KERNELS_CONV2D_PRODUCT_H
+#define DML_KERNELS_CONV2D_PRODUCT_H
+
+/* Whether the pool rounds, and the shape, whose zeros have been replaced, isn't one of single channels, which
+   no product helps. */
+DML__LOCAL bool dml__conv2d_is_rounded(const dml_pool *pool, const dml_conv2d_shape *shape);
+
+/* As in conv2d.h, for arguments that have been checked. */
+DML__LOCAL void dml__conv2d_product_forward(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
+                                            const float *w, float beta, const dml_epilogue *epilogue,
+                                            float *y);
+DML__LOCAL void dml__conv2d_product_input(dml_pool *pool, const dml_conv2d_shape *shape, const float *dy,
+                                          const float *w, float beta, float *dx);
+DML__LOCAL void dml__conv2d_product_weights(dml_pool *pool, const dml_conv2d_shape *shape, const float *x,
+                                            const float *dy, float beta, float *dw);
+
+#endif
+
+#include <string.h>
+
+/* The pixels of a grid, each with those of an image that its taps meet: element (grid pixel, (tap, channel))
+   of a matrix. Along an axis, tap t of pixel g meets what (g step + origin + t tap) / divisor is, where that
+   is whole and inside of the image; elsewhere there is a zero. */
+typedef struct dml__conv_axis {
+    ptrdiff_t grid, taps, step, origin, tap, divisor, size, stride; /* stride: floats between two pixels */
+} dml__conv_axis;
+
+typedef struct dml__conv_patches {
+    const float *image;
+    ptrdiff_t image_step; /* from one image of the batch to the next */
+    ptrdiff_t depth;      /* channels */
+    dml__conv_axis v, h;
+} dml__conv_patches;
+
+/* Floats from the start of a line or column, -1 for a zero. */
+static inline ptrdiff_t dml__conv_meets(const dml__conv_axis *axis, ptrdiff_t pixel, ptrdiff_t tap)
+{
+    ptrdiff_t at = pixel * axis->step + axis->origin + tap * axis->tap;
+    if (at < 0) return -1;
+    if (axis->divisor > 1) {
+        if (at % axis->divisor) return -1;
+        at /= axis->divisor;
+    }
+    return at < axis->size ? at * axis->stride : -1;
+}
+
+/* `lanes` pixels of one line of the grid, from (y, x) on, at one tap: `count` channels. */
+static void dml__conv_pack_line(const dml__conv_patches *p, const float *image, ptrdiff_t y, ptrdiff_t x,
+                                int lanes, ptrdiff_t tap, int count, int width, float *out)
+{
+    const ptrdiff_t line = dml__conv_meets(&p->v, y, tap / p->h.taps), tap_x = tap % p->h.taps;
+    if (line < 0) return;
+    if (p->h.divisor > 1) {
+        for (int lane = 0; lane < lanes; lane++) {
+            const ptrdiff_t at = dml__conv_meets(&p->h, x + lane, tap_x);
+            if (at >= 0) dml__pack_transposed(image + line + at, 0, 1, count, width, out + lane);
+        }
+        return;
+    }
+    int begin = 0, end = lanes; /* what lies inside is together */
+    while (begin < end && dml__conv_meets(&p->h, x + begin, tap_x) < 0) begin++;
+    while (end > begin && dml__conv_meets(&p->h, x + end - 1, tap_x) < 0) end--;
+    if (begin < end)
+        dml__pack_transposed(image + line + dml__conv_meets(&p->h, x + begin, tap_x), p->h.step * p->h.stride,
+                             end - begin, count, width, out + begin);
+}
+
+/* Lanes are pixels of the grid, k taps and channels. */
+static void dml__conv_pack_patches(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                   int width, float *out)
+{
+    const dml__conv_patches *p = (const dml__conv_patches *)source;
+    memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
+    for (int lane = 0, together; lane < lanes; lane += together) {
+        const ptrdiff_t line = (first + lane) / p->h.grid, x = (first + lane) % p->h.grid;
+        const float *image = p->image + line / p->v.grid * p->image_step;
+        together = (int)dml__smaller(lanes - lane, p->h.grid - x);
+        for (int k = 0, count; k < kc; k += count) {
+            const ptrdiff_t tap = (k0 + k) / p->depth, channel = (k0 + k) % p->depth;
+            count = (int)dml__smaller(kc - k, p->depth - channel);
+            dml__conv_pack_line(p, image + channel, line % p->v.grid, x, together, tap, count, width,
+                                out + (ptrdiff_t)k * width + lane);
+        }
+    }
+}
+
+/* The other way round. */
+static void dml__conv_pack_patches_across(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0,
+                                          int kc, int width, float *out)
+{
+    const dml__conv_patches *p = (const dml__conv_patches *)source;
+    memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
+    for (ptrdiff_t k = k0; k < k0 + kc; k++, out += width) {
+        const ptrdiff_t line = k / p->h.grid;
+        const float *image = p->image + line / p->v.grid * p->image_step;
+        for (int lane = 0, count; lane < lanes; lane += count) {
+            const ptrdiff_t tap = (first + lane) / p->depth, channel = (first + lane) % p->depth;
+            const ptrdiff_t y = dml__conv_meets(&p->v, line % p->v.grid, tap / p->h.taps);
+            const ptrdiff_t x = dml__conv_meets(&p->h, k % p->h.grid, tap % p->h.taps);
+            count = (int)dml__smaller(lanes - lane, p->depth - channel);
+            if (x >= 0 && y >= 0) memcpy(out + lane, image + y + x + channel, (size_t)count * sizeof *out);
+        }
+    }
+}
+
+/* Weights for the input's gradient: lanes are channels, k taps and filters. */
+typedef struct dml__conv_turned {
+    const float *w; /* (filters, taps, channels) */
+    ptrdiff_t filters, taps, channels;
+} dml__conv_turned;
+
+static void dml__conv_pack_turned(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                  int width, float *out)
+{
+    const dml__conv_turned *t = (const dml__conv_turned *)source;
+    for (ptrdiff_t k = k0; k < k0 + kc; k++, out += width) {
+        const ptrdiff_t tap = k / t->filters, filter = k % t->filters;
+        memcpy(out, t->w + (filter * t->taps + tap) * t->channels + first, (size_t)lanes * sizeof *out);
+        memset(out + lanes, 0, (size_t)(width - lanes) * sizeof *out);
+    }
+}
+
+DML__LOCAL bool dml__conv2d_is_rounded(const dml_pool *pool, const dml_conv2d_shape *shape)
+{
+    return dml__pool_rounds_to(pool) != DML_F32 && (shape->groups == 1 || shape->groups < shape->channels);
+}
+
+/* What a convolution's products have in common. */
+typedef struct dml__conv_sizes {
+    ptrdiff_t out_h, out_w, channels, filters, taps; /* channels and filters of a group */
+} dml__conv_sizes;
+
+static dml__conv_sizes dml__conv_sizes_of(const dml_conv2d_shape *s)
+{
+    const dml__conv_sizes sizes = { s->out_h, s->out_w, s->channels / s->groups, s->filters / s->groups,
+                                    (ptrdiff_t)s->kernel_h * s->kernel_w };
+    return sizes;
+}
+
+/* The outputs, with the pixels of x that each meets. */
+static dml__conv_patches dml__conv_patches_of_x(const dml_conv2d_shape *s, const dml__conv_sizes *sizes,
+                                                const float *x)
+{
+    const ptrdiff_t line = (ptrdiff_t)s->width * s->channels;
+    const dml__conv_patches p = { x,
+                                  s->height * line,
+                                  sizes->channels,
+                                  { sizes->out_h, s->kernel_h, s->stride_h, -(ptrdiff_t)s->pad_h,
+                                    s->dilation_h, 1, s->height, line },
+                                  { sizes->out_w, s->kernel_w, s->stride_w, -(ptrdiff_t)s->pad_w,
+                                    s->dilation_w, 1, s->width, s->channels } };
+    return p;
+}
+
+static dml__product dml__conv_empty_product(float beta, float *c, ptrdiff_t ldc)
+{
+    dml__product product;
+    memset(&product, 0, sizeof product);
+    product.alpha = 1;
+    product.beta = beta;
+    product.c = c;
+    product.ldc = ldc;
+    return product;
+}
+
+DML__LOCAL void dml__conv2d_product_forward(dml_pool *pool, const dml_conv2d_shape *s, const float *x,
+                                            const float *w, float beta, const dml_epilogue *epilogue,
+                                            float *y)
+{
+    const dml__conv_sizes z = dml__conv_sizes_of(s);
+    for (int group = 0; group < s->groups; group++) {
+        const dml__conv_patches patches = dml__conv_patches_of_x(s, &z, x + group * z.channels);
+        const ptrdiff_t k = z.taps * z.channels;
+        const dml__matrix weights = { w + group * z.filters * k, k, 1 };
+        dml__product product = dml__conv_empty_product(beta, y + group * z.filters, s->filters);
+        product.m = s->batch * z.out_h * z.out_w;
+        product.n = z.filters;
+        product.k = k;
+        product.a.pack = dml__conv_pack_patches;
+        product.a.source = &patches;
+        product.b.pack = dml__pack_matrix;
+        product.b.source = &weights;
+        if (epilogue) product.epilogue = *epilogue;
+        if (product.epilogue.bias) product.epilogue.bias += group * z.filters;
+        dml__multiply(pool, &product);
+    }
+}
+
+DML__LOCAL void dml__conv2d_product_input(dml_pool *pool, const dml_conv2d_shape *s, const float *dy,
+                                          const float *w, float beta, float *dx)
+{
+    const dml__conv_sizes z = dml__conv_sizes_of(s);
+    const ptrdiff_t line = z.out_w * s->filters;
+    for (int group = 0; group < s->groups; group++) {
+        const dml__conv_patches patches = { dy + group * z.filters,
+                                            z.out_h * line,
+                                            z.filters,
+                                            { s->height, s->kernel_h, 1, s->pad_h, -(ptrdiff_t)s->dilation_h,
+                                              s->stride_h, z.out_h, line },
+                                            { s->width, s->kernel_w, 1, s->pad_w, -(ptrdiff_t)s->dilation_w,
+                                              s->stride_w, z.out_w, s->filters } };
+        const dml__conv_turned weights = { w + group * z.filters * z.taps * z.channels, z.filters, z.taps,
+                                           z.channels };
+        dml__product product = dml__conv_empty_product(beta, dx + group * z.channels, s->channels);
+        product.m = (ptrdiff_t)s->batch * s->height * s->width;
+        product.n = z.channels;
+        product.k = z.taps * z.filters;
+        product.a.pack = dml__conv_pack_patches;
+        product.a.source = &patches;
+        product.b.pack = dml__conv_pack_turned;
+        product.b.source = &weights;
+        dml__multiply(pool, &product);
+    }
+}
+
+DML__LOCAL void dml__conv2d_product_weights(dml_pool *pool, const dml_conv2d_shape *s, const float *x,
+                                            const float *dy, float beta, float *dw)
+{
+    const dml__conv_sizes z = dml__conv_sizes_of(s);
+    for (int group = 0; group < s->groups; group++) {
+        const dml__conv_patches patches = dml__conv_patches_of_x(s, &z, x + group * z.channels);
+        const dml__matrix columns = { dy + group * z.filters, 1, s->filters };
+        const ptrdiff_t n = z.taps * z.channels;
+        dml__product product = dml__conv_empty_product(beta, dw + group * z.filters * n, n);
+        product.m = z.filters;
+        product.n = n;
+        product.k = s->batch * z.out_h * z.out_w;
+        product.a.pack = dml__pack_matrix;
+        product.a.source = &columns;
+        product.b.pack = dml__conv_pack_patches_across;
+        product.b.source = &patches;
+        dml__multiply(pool, &product);
+    }
+}
+
+#endif
+
 /* ---- kernels/conv2d.c ---- */
 
 #ifndef DML_KERNELS_CONV2D_C
@@ -13255,6 +13972,10 @@ DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_sha
         dml__conv_multiply(pool, &conv, DML__CONV_FORWARD, x, w, beta, epilogue, y);
         return DML_OK;
     }
+    if (status == DML_OK && dml__conv2d_is_rounded(pool, &conv.shape)) {
+        dml__conv2d_product_forward(pool, &conv.shape, x, w, beta, epilogue, y);
+        return DML_OK;
+    }
     if (status == DML_OK && dml__conv_is_ring(&conv)) {
         dml__conv2d_ring_forward(pool, &conv.shape, x, w, beta, epilogue, y);
         return DML_OK;
@@ -13340,6 +14061,10 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
         dml__conv_multiply(pool, &conv, DML__CONV_INPUT, dy, w, beta, NULL, dx);
         return DML_OK;
     }
+    if (dml__conv2d_is_rounded(pool, &conv.shape)) {
+        dml__conv2d_product_input(pool, &conv.shape, dy, w, beta, dx);
+        return DML_OK;
+    }
     if (dml__conv_is_ring(&conv)) {
         dml__conv2d_ring_input(pool, &conv.shape, dy, w, beta, dx);
         return DML_OK;
@@ -13387,6 +14112,10 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
     if (status == DML_OK && (!dw || !dml__conv_has_arrays(shape, x, dy, dw))) return DML_ERROR_ARGUMENT;
     if (status == DML_OK && dml__conv_is_product(&conv, DML__CONV_WEIGHTS)) {
         dml__conv_multiply(pool, &conv, DML__CONV_WEIGHTS, dy, x, beta, NULL, dw);
+        return DML_OK;
+    }
+    if (status == DML_OK && dml__conv2d_is_rounded(pool, &conv.shape)) {
+        dml__conv2d_product_weights(pool, &conv.shape, x, dy, beta, dw);
         return DML_OK;
     }
     if (status == DML_OK && dml__conv_is_ring(&conv)) {
@@ -20797,6 +21526,7 @@ typedef struct dml__run {
     bool adds;         /* backward adds to the parameters' gradients and doesn't overwrite them */
     uint32_t step; /* keys the random numbers of this run, with the context's seed and the node's index, */
     uint32_t part; /* and with which of the step's passes and ranks it is */
+    bool backward; /* which of the two is running */
 } dml__run;
 
 /* What an op's backward reads besides its output's gradient; the memory plan keeps no more. */
@@ -20814,6 +21544,8 @@ typedef struct dml__run {
 #define DML__PASSES_GRADIENT 0x2000u
 /* Backward may write the gradient of input 0 over that input's value. */
 #define DML__GRADIENT_OVER_INPUT 0x800000u
+/* Backward looks for the output among the numbers of its input: neither is rounded in between. */
+#define DML__COMPARES 0x20000u
 /* No gradient flows to input i: it chooses, or weighs. */
 #define DML__NO_GRADIENT(i) (0x1000000u << (i))
 #define DML__CHOOSES_BY_FIRST DML__NO_GRADIENT(0)
@@ -21935,7 +22667,12 @@ typedef struct dml__slot {
     unsigned accumulates; /* bit i: in backward, another op wrote the gradient of input i before this one */
     int value_at, gradient_at;     /* the blocks of the arena that hold them: another slot's where in place */
     size_t value, gradient, saved; /* bytes into the arena, of roots */
-    size_t final_from;             /* after this node's backward, g[final_from ..] is final */
+    /* A value that is kept for backward in 16 bits (graph/narrow.h). */
+    bool narrowed, exact; /* exact: it must not be */
+    size_t narrow, again; /* where it is that, and where it is f32 again */
+    int narrows, widens;  /* the first such value to convert before this slot runs forward, backward, and */
+    int next_narrow, next_widen;     /* the next after this one; all + 1, and 0: none */
+    size_t final_from;               /* after this node's backward, g[final_from ..] is final */
     struct dml__gradient_rows *rows; /* sparse parameter: which of its gradient's may not be zero; or NULL */
 } dml__slot;
 
@@ -21952,6 +22689,7 @@ struct dml_program {
     int batch;
     bool training;
     dml_check check;
+    dml_dtype dtype; /* DML_F32, or what is kept for backward and what products multiply is rounded to */
     bool changes_w;  /* in training, forward changes parameters: running statistics */
     bool over_ranks; /* in training, some op sums over ranks */
     dml__ranks ranks;
@@ -22063,7 +22801,7 @@ DML__LOCAL dml_ref dml__value(const dml__run *run, const dml_node *node)
         const dml_ref ref = { &run->program->given[root->given], 0 };
         return ref;
     }
-    return dml__arena_ref(run, root->value);
+    return dml__arena_ref(run, run->backward && root->narrowed ? root->again : root->value);
 }
 
 DML__LOCAL dml_ref dml__gradient(const dml__run *run, const dml_node *node)
@@ -22397,6 +23135,141 @@ DML__LOCAL void dml__begin_gradient_rows(const dml__run *run, const dml_node *no
 
 #endif
 
+/* ---- graph/narrow.c ---- */
+
+#ifndef DML_GRAPH_NARROW_C
+#define DML_GRAPH_NARROW_C
+
+/* ---- graph/narrow.h ---- */
+
+/* narrow.h: what a training program keeps from forward for backward, in 16 bits.
+
+   A value that backward reads has three blocks of the arena: its f32 one from its op to its last reader in
+   forward; half of that from there to its first reader in backward; and an f32 one again from there to its
+   last. So what is kept through the turn from forward to backward takes half the bytes, and ops see f32
+   alone. Forward reads what was computed, backward what was kept. */
+#ifndef DML_GRAPH_NARROW_H
+#define DML_GRAPH_NARROW_H
+
+/* Blocks of a plan: three for each slot, as compile.c has them, then two more: its value in 16 bits, and
+   again in 32. */
+static inline int dml__plan_blocks(const dml_program *program)
+{
+    return 5 * program->slots;
+}
+
+/* The life of slot s's value in backward: of the last of its blocks. */
+static inline dml__block_life *dml__again_block(const dml_program *program, dml__block_life *blocks, int s)
+{
+    return &blocks[3 * program->slots + 2 * s + 1];
+}
+
+/* Decides which values become narrow. Before, the life of a value in forward is in block 3 s, and in backward
+   in dml__again_block, where `last` is -1 if there is none. A value that stays f32 gets one life of both. */
+DML__LOCAL void dml__narrow_lives(dml_program *program, dml__block_life *blocks);
+
+/* Takes over where the two blocks lie. */
+DML__LOCAL void dml__place_narrow(dml_program *program, const dml__block_life *blocks);
+
+/* What is to be done before slot s runs in a training pass: values that it is the last, in forward, to read
+   become narrow, and those that it is the first to read in backward f32 again. */
+DML__LOCAL dml_status dml__narrow_before_forward(const dml__run *run, int s);
+DML__LOCAL dml_status dml__widen_before_backward(const dml__run *run, int s);
+
+#endif
+
+/* Not inputs, which some devices read where the caller has them: all shall compute the same. Nor what
+   backward begins with. */
+static bool dml__becomes_narrow(const dml_program *program, int s, const dml__block_life *value,
+                                const dml__block_life *again)
+{
+    const dml__slot *slot = &program->slot[s];
+    return program->dtype != DML_F32 && value->bytes && !slot->exact && slot->node->dtype == DML_F32 &&
+           slot->node->op != dml__input_op() && s != program->slot[program->slots - 1].root &&
+           again->first - value->last > 1;
+}
+
+static void dml__narrow_life(dml_program *program, int s, dml__block_life *value, dml__block_life *again)
+{
+    dml__block_life *narrow = again - 1;
+    dml__slot *slot = &program->slot[s], *last = &program->slot[value->last];
+    dml__slot *first = &program->slot[2 * program->slots - 1 - again->first];
+    slot->narrowed = true;
+    again->bytes = value->bytes;
+    narrow->bytes = value->bytes / 2;
+    narrow->first = value->last;
+    narrow->last = again->first;
+    slot->next_narrow = last->narrows;
+    last->narrows = s + 1;
+    slot->next_widen = first->widens;
+    first->widens = s + 1;
+}
+
+DML__LOCAL void dml__narrow_lives(dml_program *program, dml__block_life *blocks)
+{
+    for (int s = 0; s < program->slots; s++) {
+        dml__block_life *value = &blocks[3 * s], *again = dml__again_block(program, blocks, s);
+        if (again->last >= 0 && dml__becomes_narrow(program, s, value, again)) {
+            dml__narrow_life(program, s, value, again);
+            continue;
+        }
+        if (again->last > value->last) value->last = again->last;
+        again->first = again->last = 0;
+    }
+}
+
+DML__LOCAL void dml__place_narrow(dml_program *program, const dml__block_life *blocks)
+{
+    const dml__block_life *block = blocks + 3 * program->slots;
+    for (int s = 0; s < program->slots; s++, block += 2) {
+        program->slot[s].narrow = block[0].offset;
+        program->slot[s].again = block[1].offset;
+    }
+}
+
+static dml_status dml__convert_value(const dml__run *run, const dml__slot *slot, bool narrows)
+{
+    const dml_ref wide = { run->program->arena, narrows ? slot->value : slot->again };
+    const dml_ref narrow = { run->program->arena, slot->narrow };
+    const size_t n = dml__count(run, slot->node);
+    const dml_dtype dtype = run->program->dtype;
+    if (run->device->host_memory) {
+        if (narrows)
+            dml__narrow_floats(run->pool, dtype, n, (const float *)dml__host(wide),
+                               (uint16_t *)dml__host(narrow));
+        else
+            dml__widen_floats(run->pool, dtype, n, (const uint16_t *)dml__host(narrow),
+                              (float *)dml__host(wide));
+        return DML_OK;
+    }
+    dml_launch launch = dml__launch(narrows ? "half_narrow" : "half_widen", n, 1);
+    launch.buffer[0] = narrows ? wide : narrow;
+    launch.buffer[1] = narrows ? narrow : wide;
+    launch.integer[0] = (int32_t)n;
+    launch.integer[1] = dtype == DML_F16;
+    return dml__submit(run->device, &launch);
+}
+
+DML__LOCAL dml_status dml__narrow_before_forward(const dml__run *run, int s)
+{
+    const dml__slot *slots = run->program->slot;
+    dml_status status = DML_OK;
+    for (int i = slots[s].narrows; i && status == DML_OK; i = slots[i - 1].next_narrow)
+        status = dml__convert_value(run, &slots[i - 1], true);
+    return status;
+}
+
+DML__LOCAL dml_status dml__widen_before_backward(const dml__run *run, int s)
+{
+    const dml__slot *slots = run->program->slot;
+    dml_status status = DML_OK;
+    for (int i = slots[s].widens; i && status == DML_OK; i = slots[i - 1].next_widen)
+        status = dml__convert_value(run, &slots[i - 1], false);
+    return status;
+}
+
+#endif
+
 /* ---- graph/compile.c ---- */
 
 #ifndef DML_GRAPH_COMPILE_C
@@ -22611,10 +23484,15 @@ static void dml__live_at(dml__block_life *block, int time)
 }
 
 /* Step 5: when each value, gradient and saved block is needed. Slot s runs forward at time s and backward at
-   time 2 slots - 1 - s. Block 3 s is its value, 3 s + 1 its gradient, 3 s + 2 what it saves. */
-static void dml__find_lives(const dml_program *program, dml__block_life *blocks)
+   time 2 slots - 1 - s. Block 3 s is its value, 3 s + 1 its gradient, 3 s + 2 what it saves; what is narrow
+   (graph/narrow.h) comes behind those of all slots. */
+static void dml__find_lives(dml_program *program, dml__block_life *blocks)
 {
     const int end = 2 * program->slots - 1;
+    for (int s = 0; s < program->slots; s++) {
+        dml__again_block(program, blocks, s)->first = end + 1;
+        dml__again_block(program, blocks, s)->last = -1;
+    }
     for (int s = 0; s < program->slots; s++) {
         const dml__slot *slot = &program->slot[s];
         const dml_node *node = slot->node;
@@ -22629,17 +23507,22 @@ static void dml__find_lives(const dml_program *program, dml__block_life *blocks)
         if (slot->root == s && slot->has_gradient) gradient->bytes = value->bytes;
         if (node->op->saved_bytes) saved->bytes = node->op->saved_bytes(node, program->batch);
 
+        const bool compares = (node->op->needs & DML__COMPARES) != 0;
+        if (compares) program->slot[slot->root].exact = true;
         if (slot->has_gradient && (node->op->needs & DML__NEEDS_OUTPUT) && !slot->gone)
-            dml__live_at(&blocks[3 * slot->root], end - s);
+            dml__live_at(dml__again_block(program, blocks, slot->root), end - s);
         for (int i = 0; i < node->inputs; i++) {
             const int root = dml__input_slot(program, slot, i)->root;
             dml__live_at(&blocks[3 * root], s);
+            if (compares) program->slot[root].exact = true;
             if (!slot->has_gradient) continue;
             dml__live_at(&blocks[3 * root + 1], end - s);
-            if (node->op->needs & DML__NEEDS_INPUT(i)) dml__live_at(&blocks[3 * root], end - s);
+            if (node->op->needs & DML__NEEDS_INPUT(i))
+                dml__live_at(dml__again_block(program, blocks, root), end - s);
         }
     }
     dml__live_at(&blocks[3 * program->slot[program->slots - 1].root], end);
+    dml__narrow_lives(program, blocks);
 }
 
 /* Gives `part`, a block that begins to live when `whole` has been used for the last time, the bytes of
@@ -22722,23 +23605,24 @@ static void dml__work_in_place(dml_program *program, dml__block_life *blocks)
     }
 }
 
-/* Whether sizes can be counted: values, as many gradients, and what ops save. */
+/* Whether sizes can be counted: values, as many gradients, and what ops save; and values in 16 bits and again
+   in 32. */
 static bool dml__fits_in_memory(const dml_program *program)
 {
     double bytes = 0;
     for (int s = 0; s < program->slots; s++) {
         const dml_node *node = program->slot[s].node;
-        bytes += 4.0 * (double)dml_shape_count(&node->shape) * program->batch *
-                 (double)dml_dtype_size(node->dtype);
+        bytes += (program->dtype == DML_F32 ? 4.0 : 6.0) * (double)dml_shape_count(&node->shape) *
+                 program->batch * (double)dml_dtype_size(node->dtype);
         if (node->op->saved_bytes) bytes += (double)node->op->saved_bytes(node, program->batch);
     }
     return bytes < (double)(SIZE_MAX / 2);
 }
 
 /* All at once, none in another's place: what every plan must agree with. */
-static void dml__live_for_ever(const dml_program *program, dml__block_life *blocks)
+static void dml__live_for_ever(const dml_program *program, dml__block_life *blocks, int count)
 {
-    for (int b = 0; b < 3 * program->slots; b++) {
+    for (int b = 0; b < count; b++) {
         blocks[b].first = 0;
         blocks[b].last = 2 * program->slots - 1;
     }
@@ -22750,15 +23634,15 @@ static dml_status dml__place_blocks(dml_program *program, bool disjoint)
     if (!dml__fits_in_memory(program))
         return dml__node_fail(program->output, DML_ERROR_MEMORY,
                               "a batch of %d needs more memory than there are addresses", program->batch);
-    const int count = 3 * program->slots;
+    const int all = dml__plan_blocks(program), count = program->dtype == DML_F32 ? 3 * program->slots : all;
     dml__block_life *blocks =
-        (dml__block_life *)dml__allocate_array(&context->memory, (size_t)count, sizeof *blocks);
+        (dml__block_life *)dml__allocate_array(&context->memory, (size_t)all, sizeof *blocks);
     int *order = (int *)dml__allocate_array(&context->memory, (size_t)count, sizeof *order);
     dml_status status = DML_OK;
     if (blocks && order) {
         dml__find_lives(program, blocks);
         if (disjoint)
-            dml__live_for_ever(program, blocks);
+            dml__live_for_ever(program, blocks, count);
         else if (!program->check) /* which looks at what an op was given after it has run */
             dml__work_in_place(program, blocks);
         program->bytes = dml__plan_memory(blocks, count, order);
@@ -22767,6 +23651,7 @@ static dml_status dml__place_blocks(dml_program *program, bool disjoint)
             program->slot[s].gradient = blocks[program->slot[s].gradient_at].offset;
             program->slot[s].saved = blocks[3 * s + 2].offset;
         }
+        dml__place_narrow(program, blocks);
     } else {
         status = dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left to plan %d blocks", count);
     }
@@ -22806,6 +23691,14 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
         return dml__fail(&context->error, DML_ERROR_ARGUMENT,
                          "a check of kind %d asked for; there are 0 to %d", (int)options->check,
                          (int)DML_CHECK_FINITE);
+    if (options->dtype != DML_F32 && options->dtype != DML_BF16 && options->dtype != DML_F16)
+        return dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                         "dtype %s (%d) asked for; a program computes in f32, bf16 or f16",
+                         dml_dtype_name(options->dtype), (int)options->dtype);
+    if (options->check && options->dtype != DML_F32)
+        return dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                         "a check of all numbers asked for beside dtype %s; look for them in f32",
+                         dml_dtype_name(options->dtype));
     if (output->op == dml__parameter_op() && !output->used)
         return dml__node_fail(output, DML_ERROR_ARGUMENT,
                               "no op uses it, so it has no place among the graph's parameters");
@@ -22841,6 +23734,7 @@ static dml_status dml__reserve_scratch(dml_program *program)
         if (node->op->scratch)
             most = dml__larger_scratch(most, node->op->scratch(node, program->batch, program->training));
     }
+    if (program->dtype != DML_F32) most = dml__larger_scratch(most, dml__rounded_scratch());
     if (dml_pool_reserve(program->own_thread ? program->own_pool : context->pool, most) == DML_OK)
         return DML_OK;
     return dml__fail(&context->error, DML_ERROR_MEMORY,
@@ -22874,6 +23768,7 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     program->training = options->training;
     program->own_thread = options->own_thread;
     program->check = options->check;
+    program->dtype = options->dtype;
     program->process = context->process;
     dml__own(context, &program->owned, dml__program_destroy_owned);
     graph->programs++;
@@ -23211,7 +24106,9 @@ static dml_status dml__forward(const dml__run *run, const void *const *inputs)
     }
     for (int s = 0; s < program->slots && status == DML_OK; s++) {
         const dml_node *node = program->slot[s].node;
-        if (node->op->forward && !program->slot[s].fused) status = node->op->forward(run, node);
+        if (run->training) status = dml__narrow_before_forward(run, s);
+        if (status == DML_OK && node->op->forward && !program->slot[s].fused)
+            status = node->op->forward(run, node);
         if (program->check && status == DML_OK) status = dml__check_forward(run, node);
     }
     return status;
@@ -23242,7 +24139,8 @@ static dml_status dml__backward(const dml__run *run, const dml__training *traini
     if (status == DML_OK && !training->adds) status = dml__zero_unreached(run);
     for (int s = program->slots - 1; s >= 0 && status == DML_OK; s--) {
         const dml__slot *slot = &program->slot[s];
-        if (slot->has_gradient && slot->node->op->backward && !slot->gone)
+        status = dml__widen_before_backward(run, s);
+        if (status == DML_OK && slot->has_gradient && slot->node->op->backward && !slot->gone)
             status = slot->node->op->backward(run, slot->node);
         if (program->check && status == DML_OK) status = dml__check_backward(run, slot->node);
         if (status != DML_OK || slot->final_from >= final_from) continue;
@@ -23265,7 +24163,8 @@ static dml__run dml__begin_run(dml_program *program, int rows, const dml__traini
                            training != NULL,
                            training && training->adds,
                            training ? training->step : 0,
-                           training ? training->part : 0 };
+                           training ? training->part : 0,
+                           false };
     return run;
 }
 
@@ -23289,7 +24188,9 @@ static dml_status dml__predict(dml_program *program, int rows, const void *const
     dml_status status = dml__program_check(program, rows, inputs, count);
     if (status != DML_OK) return status;
     const dml__run run = dml__begin_run(program, rows, NULL);
+    dml__pool_round_to(run.pool, program->dtype);
     status = dml__forward(&run, inputs);
+    dml__pool_round_to(run.pool, DML_F32);
     if (status == DML_OK && output) status = dml__read_output(&run, output);
     return dml__explain_run(&run, status);
 }
@@ -23330,9 +24231,12 @@ DML_API dml_status dml_program_run(dml_program *program, int rows, const void *c
 DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
                                          const dml__training *training, float *loss)
 {
-    const dml__run run = dml__begin_run(program, rows, training);
+    dml__run run = dml__begin_run(program, rows, training);
+    dml__pool_round_to(run.pool, program->dtype);
     dml_status status = dml__forward(&run, inputs);
+    run.backward = true;
     if (status == DML_OK) status = dml__backward(&run, training);
+    dml__pool_round_to(run.pool, DML_F32);
     if (status == DML_OK && loss) status = dml__read_output(&run, loss);
     return dml__explain_run(&run, status);
 }
@@ -30359,9 +31263,9 @@ static double dml__reduce_flops(const dml_node *node)
     }
 DML__REDUCE_OP(sum, 0)
 DML__REDUCE_OP(mean, 0)
-DML__REDUCE_OP(max, DML__NEEDS_INPUT(0) | DML__NEEDS_OUTPUT)
-DML__REDUCE_OP(min, DML__NEEDS_INPUT(0) | DML__NEEDS_OUTPUT)
-DML__REDUCE_OP(norm, DML__NEEDS_INPUT(0) | DML__NEEDS_OUTPUT)
+DML__REDUCE_OP(max, DML__NEEDS_INPUT(0) | DML__NEEDS_OUTPUT | DML__COMPARES)
+DML__REDUCE_OP(min, DML__NEEDS_INPUT(0) | DML__NEEDS_OUTPUT | DML__COMPARES)
+DML__REDUCE_OP(norm, DML__NEEDS_INPUT(0) | DML__NEEDS_OUTPUT | DML__COMPARES)
 #undef DML__REDUCE_OP
 
 DML__LOCAL const dml__op *dml__argmax_op(void)
@@ -32241,10 +33145,38 @@ DML_API dml_status dml_graph_decay_matrices_only(dml_graph *graph)
 
 #endif
 
-/* ---- train/trainer_update.c ---- */
+/* ---- train/loss_scale.c ---- */
 
-#ifndef DML_TRAIN_TRAINER_UPDATE_C
-#define DML_TRAIN_TRAINER_UPDATE_C
+#ifndef DML_TRAIN_LOSS_SCALE_C
+#define DML_TRAIN_LOSS_SCALE_C
+
+/* ---- train/loss_scale.h ---- */
+
+/* loss_scale.h: dynamic loss scaling: gradients are made of a loss so much larger that few of them are too
+   small for 16 bits, and steps whose gradient then isn't finite are skipped (Micikevicius et al., "Mixed
+   precision training", 2018; the numbers are those of PyTorch's GradScaler). */
+#ifndef DML_TRAIN_LOSS_SCALE_H
+#define DML_TRAIN_LOSS_SCALE_H
+
+#define DML__FIRST_LOSS_SCALE 65536.0f
+#define DML__LEAST_LOSS_SCALE 1e-30f
+#define DML__MOST_LOSS_SCALE 1e30f
+#define DML__LOSS_SCALE_STEPS 2000 /* without a skipped one, after which the scale doubles */
+
+/* What a trainer with such options begins with; 0: it doesn't scale. */
+DML__LOCAL float dml__first_loss_scale(const dml_trainer_options *options);
+
+/* The present factor: 1 for a trainer that doesn't scale. */
+DML__LOCAL double dml__loss_factor(const dml_trainer *trainer);
+
+/* Sets whether g overflowed. Under a strategy every rank finds the same, since every rank holds the same g.
+ */
+DML__LOCAL dml_status dml__find_overflow(dml_trainer *trainer);
+
+/* At the end of a step: counts it off, or as skipped, and moves the scale. Whether it was one. */
+DML__LOCAL bool dml__step_counts(dml_trainer *trainer);
+
+#endif
 
 /* ---- train/trainer_internal.h ---- */
 
@@ -32276,7 +33208,10 @@ struct dml_trainer {
     /* What the first update after a backward pass does to g. */
     float clip_norm, clip_value; /* 0: nothing */
     bool clipped;                /* done */
-    double norm;                 /* of g before clip_norm; NaN while only the device knows */
+    float loss_scale;            /* 0: none (train/loss_scale.h) */
+    bool overflowed;             /* g isn't finite: found out when it would be clipped */
+    uint64_t scaled_steps, skipped;
+    double norm; /* of g before clip_norm; NaN while only the device knows */
     dml_schedule schedule;
     float average; /* what the moving average keeps; 0: there is none */
     bool *spent; /* (parameters): by an optimizer that uses g up, since it was written; NULL: it is another */
@@ -32319,6 +33254,66 @@ DML__LOCAL dml_status dml__check_whole(const dml_trainer *trainer);
 DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, size_t end);
 
 #endif
+
+#include <math.h>
+
+DML__LOCAL float dml__first_loss_scale(const dml_trainer_options *options)
+{
+    if (options->loss_scale == 0.0f) return options->dtype == DML_F16 ? DML__FIRST_LOSS_SCALE : 0.0f;
+    return options->loss_scale > 0.0f ? options->loss_scale : 0.0f;
+}
+
+DML__LOCAL double dml__loss_factor(const dml_trainer *trainer)
+{
+    return trainer->loss_scale > 0.0f ? (double)trainer->loss_scale : 1;
+}
+
+DML__LOCAL dml_status dml__find_overflow(dml_trainer *trainer)
+{
+    double norm = 0;
+    trainer->overflowed = false;
+    if (trainer->loss_scale <= 0.0f) return DML_OK;
+    const dml_status status = dml__gradient_norm_in(trainer, &norm);
+    trainer->overflowed = status == DML_OK && !isfinite(norm);
+    if (trainer->overflowed) trainer->norm = norm;
+    return status;
+}
+
+DML__LOCAL bool dml__step_counts(dml_trainer *trainer)
+{
+    const float scale = trainer->loss_scale;
+    if (scale <= 0.0f) return true;
+    if (!trainer->overflowed) {
+        if (++trainer->scaled_steps < DML__LOSS_SCALE_STEPS) return true;
+        trainer->scaled_steps = 0;
+        if (scale <= DML__MOST_LOSS_SCALE / 2) trainer->loss_scale = 2 * scale;
+        return true;
+    }
+    trainer->scaled_steps = 0;
+    trainer->skipped++;
+    if (scale >= 2 * DML__LEAST_LOSS_SCALE) trainer->loss_scale = scale / 2;
+    dml__log(&trainer->context->logger, DML_LOG_DEBUG,
+             "a gradient that isn't finite: the step is skipped, and the loss scale %g from now on",
+             (double)trainer->loss_scale);
+    return false;
+}
+
+DML_API float dml_trainer_loss_scale(const dml_trainer *trainer)
+{
+    return trainer ? (float)dml__loss_factor(trainer) : 1.0f;
+}
+
+DML_API uint64_t dml_trainer_skipped(const dml_trainer *trainer)
+{
+    return trainer ? trainer->skipped : 0;
+}
+
+#endif
+
+/* ---- train/trainer_update.c ---- */
+
+#ifndef DML_TRAIN_TRAINER_UPDATE_C
+#define DML_TRAIN_TRAINER_UPDATE_C
 
 #include <math.h>
 #include <string.h>
@@ -32487,7 +33482,12 @@ static dml_status dml__clip_values_of_gradient(dml_trainer *trainer)
 static dml_status dml__clip_gradient(dml_trainer *trainer)
 {
     if (trainer->clipped) return DML_OK;
-    dml_status status = trainer->clip_value > 0.0f ? dml__clip_values_of_gradient(trainer) : DML_OK;
+    dml_status status = dml__find_overflow(trainer);
+    if (status != DML_OK || trainer->overflowed) {
+        trainer->clipped = status == DML_OK;
+        return status;
+    }
+    status = trainer->clip_value > 0.0f ? dml__clip_values_of_gradient(trainer) : DML_OK;
     if (status == DML_OK && trainer->clip_norm > 0.0f) status = dml__clip_norm_of_gradient(trainer);
     trainer->clipped = status == DML_OK;
     return status;
@@ -32647,7 +33647,7 @@ DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin,
     if (status != DML_OK) return status;
     status = dml__check_gradient(trainer, begin, end, "an update");
     if (status == DML_OK) status = dml__clip_gradient(trainer);
-    if (status != DML_OK) return status;
+    if (status != DML_OK || trainer->overflowed) return status; /* the step is skipped */
     dml__mark_spent(trainer, begin, end, true);
     status = dml__update_runs(trainer, begin, end);
     return status == DML_OK && trainer->average > 0.0f ? dml__update_average(trainer, begin, end) : status;
@@ -32744,6 +33744,12 @@ static dml_status dml__check_options(const dml_trainer_options *options, dml__er
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "an average that keeps %g of itself asked for, it must be below 1; 0: no average",
                          (double)options->average);
+    if (options->loss_scale != 0.0f && options->loss_scale != -1.0f &&
+        !(options->loss_scale >= DML__LEAST_LOSS_SCALE && options->loss_scale <= DML__MOST_LOSS_SCALE))
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "a loss scale of %g asked for, it must be %g to %g; 0: as the dtype needs, -1: none",
+                         (double)options->loss_scale, (double)DML__LEAST_LOSS_SCALE,
+                         (double)DML__MOST_LOSS_SCALE);
     return dml__check_schedule(&options->schedule, error);
 }
 
@@ -32769,6 +33775,7 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     program_options.batch = options ? options->batch : 0;
     program_options.training = true;
     program_options.check = options ? options->check : DML_CHECK_NOTHING;
+    program_options.dtype = options ? options->dtype : DML_F32;
     dml_program *program = dml_compile(loss, &program_options);
     if (!program) return NULL;
     dml_trainer *trainer = (dml_trainer *)dml__allocate(&context->memory, sizeof *trainer);
@@ -32785,6 +33792,7 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     trainer->clip_value = options->clip_value;
     trainer->schedule = options->schedule;
     trainer->average = options->average;
+    trainer->loss_scale = dml__first_loss_scale(options);
     dml__follow_schedule(trainer);
     dml__own(context, &trainer->owned, dml__trainer_destroy_owned);
     if (dml__trainer_allocate(trainer) == DML_OK) return trainer;
@@ -32875,8 +33883,10 @@ static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, con
     const uint32_t ranks = (uint32_t)(trainer->sync.ranks ? trainer->sync.ranks : 1);
     const dml__training training = { (uint32_t)trainer->steps,
                                      trainer->passes++ * ranks + (uint32_t)trainer->sync.rank,
-                                     pass->loss_scale, pass->adds, pass->more ? NULL : &listener };
-    const dml_status status = pass->adds ? dml__scale_gradient(trainer, pass->old_factor) : DML_OK;
+                                     (float)(pass->loss_scale * dml__loss_factor(trainer)), pass->adds,
+                                     pass->more ? NULL : &listener };
+    const double old_factor = pass->old_factor * dml__loss_factor(trainer);
+    const dml_status status = pass->adds ? dml__scale_gradient(trainer, old_factor) : DML_OK;
     if (status != DML_OK) return status;
     if (pass->rows > 0) return dml__program_train(trainer->program, pass->rows, inputs, &training, loss);
     if (loss) *loss = 0.0f;
@@ -32892,7 +33902,7 @@ static dml_status dml__finish_pass(dml_trainer *trainer, dml__pass *pass)
     if (!(pass->samples > 0))
         return dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
                          "a global batch of 0 samples: no rank was given any");
-    return dml__scale_gradient(trainer, 1 / pass->samples);
+    return dml__scale_gradient(trainer, 1 / (pass->samples * dml__loss_factor(trainer)));
 }
 
 static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const void *const *inputs,
@@ -32919,7 +33929,9 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
     trainer->pending = false;
     if (sync->begin && !pass.more) status = sync->begin(sync->state, trainer, pass.samples);
     if (status == DML_OK) status = dml__run_pass(trainer, &pass, inputs, loss);
-    if (status == DML_OK && pass.combines && !pass.more) status = dml__finish_pass(trainer, &pass);
+    if (status == DML_OK)
+        status = pass.combines && !pass.more ? dml__finish_pass(trainer, &pass)
+                                             : dml__scale_gradient(trainer, 1 / dml__loss_factor(trainer));
     if (dml__sync_attached(sync)) dml__gradient_changed(trainer->program);
     if (status != DML_OK) {
         if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
@@ -32938,10 +33950,13 @@ static dml_status dml__trainer_advance_in(dml_trainer *trainer)
     const dml_sync *sync = &trainer->sync;
     dml_status status = dml__check_not_swapped(trainer);
     if (status == DML_OK) status = dml__check_whole(trainer);
+    if (status == DML_OK && !trainer->clipped) status = dml__find_overflow(trainer); /* by no update */
     if (status != DML_OK) return status;
-    trainer->steps++;
-    trainer->passes = 0;
-    dml__follow_schedule(trainer);
+    if (dml__step_counts(trainer)) {
+        trainer->steps++;
+        trainer->passes = 0;
+        dml__follow_schedule(trainer);
+    }
     trainer->held = 0;
     if (trainer->row->whole) trainer->spoiled = true; /* used up */
     return sync->updated ? sync->updated(sync->state, trainer) : DML_OK;
@@ -33094,6 +34109,8 @@ DML_API dml_trainer_run dml_trainer_get_run(const dml_trainer *trainer)
     run.optimizer = trainer->optimizer;
     run.seed = trainer->context->seed;
     run.steps = trainer->steps;
+    run.loss_scale = trainer->loss_scale;
+    run.scaled_steps = trainer->scaled_steps;
     return run;
 }
 
@@ -33112,6 +34129,14 @@ DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_r
                          "state",
                          row->name, (double)optimizer.momentum, trainer->row->name,
                          (double)trainer->optimizer.momentum);
+    const bool scales = trainer->loss_scale > 0.0f && run->loss_scale != 0.0f;
+    if (scales && !(run->loss_scale >= DML__LEAST_LOSS_SCALE && run->loss_scale <= DML__MOST_LOSS_SCALE))
+        return dml__fail(error, DML_ERROR_ARGUMENT, "a run can't go on with a loss scale of %g",
+                         (double)run->loss_scale);
+    if (scales) {
+        trainer->loss_scale = run->loss_scale;
+        trainer->scaled_steps = run->scaled_steps;
+    }
     trainer->optimizer = optimizer;
     trainer->context->seed = run->seed;
     trainer->steps = run->steps;
@@ -33295,7 +34320,7 @@ static bool dml__read_real(const char *text, float *value)
 /* ---- writing ---- */
 
 /* The optimizer's name, seed, step, nesterov and its numbers. */
-enum { DML__MOST_RUN_PAIRS = 16, DML__KEY_BYTES = 32 };
+enum { DML__MOST_RUN_PAIRS = 20, DML__KEY_BYTES = 32 };
 
 typedef struct dml__run_texts {
     int count;
@@ -33335,6 +34360,11 @@ static void dml__write_run(const dml_trainer *trainer, dml__run_texts *texts)
         dml__write_real(*number, dml__add_run_text(texts, name));
     if (o.kind == DML_SGD)
         snprintf(dml__add_run_text(texts, "nesterov"), DML__NUMBER_BYTES, "%d", o.nesterov ? 1 : 0);
+    if (trainer->loss_scale > 0.0f) {
+        dml__write_real(trainer->loss_scale, dml__add_run_text(texts, "loss_scale"));
+        snprintf(dml__add_run_text(texts, "scaled_steps"), DML__NUMBER_BYTES, "%llu",
+                 (unsigned long long)trainer->scaled_steps);
+    }
     snprintf(dml__add_run_text(texts, "seed"), DML__NUMBER_BYTES, "%llu",
              (unsigned long long)trainer->context->seed);
     snprintf(dml__add_run_text(texts, "step"), DML__NUMBER_BYTES, "%llu", (unsigned long long)trainer->steps);
@@ -33449,6 +34479,13 @@ static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetenso
         lacking = "nesterov";
     if (!dml__read_whole(dml__safetensors_text(file, "dml.seed"), &run->seed)) lacking = "seed";
     if (!dml__read_whole(dml__safetensors_text(file, "dml.step"), &run->steps)) lacking = "step";
+    /* A run that didn't scale its loss may go on with a trainer that does, which then begins anew. */
+    const char *scale = dml__safetensors_text(file, "dml.loss_scale");
+    if (scale && trainer->loss_scale > 0.0f) {
+        if (!dml__read_real(scale, &run->loss_scale) || !(run->loss_scale > 0.0f)) lacking = "loss_scale";
+        if (!dml__read_whole(dml__safetensors_text(file, "dml.scaled_steps"), &run->scaled_steps))
+            lacking = "scaled_steps";
+    }
     if (lacking)
         return dml__fail(error, DML_ERROR_FORMAT,
                          "\"%s\" lacks one of the numbers of a run, dml.%s, or has one that can't be", path,

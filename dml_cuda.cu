@@ -116,7 +116,9 @@ typedef struct dml__kernel_arguments {
     X(recurrent_backward, 256, 1)                                                                            \
     X(dropout, 256, 1)                                                                                       \
     X(strided_pack, 256, 1)                                                                                  \
-    X(strided_unpack, 256, 1)
+    X(strided_unpack, 256, 1)                                                                                \
+    X(half_narrow, 256, 1)                                                                                   \
+    X(half_widen, 256, 1)
 
 enum {
 #define DML__KERNEL_ENUM(name, covers_x, covers_y) DML__KERNEL_##name,
@@ -234,6 +236,7 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
    BARRIER();             all items of a group, or none, come here; never after a return
    HELPER                 before a function
    MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned
+   BITS_OF(x), FLOAT_OF(u) the bits of a float, and back
    WIDE                   a 64-bit integer, for offsets: one tensor may hold more than 2^31 bytes
 
    All sizes along x and y are below 2^31 (the hosts see to it), so indices are unsigned; offsets are WIDE. */
@@ -271,6 +274,8 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 #define POW(x, y) pow(x, y)
 #define NOT_A_NUMBER NAN
 #define MINUS_INFINITY (-INFINITY)
+#define BITS_OF(x) as_uint(x)
+#define FLOAT_OF(u) as_float(u)
 
 #elif defined(__CUDACC__)
 
@@ -298,6 +303,8 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 #define POW(x, y) powf(x, y)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 #define MINUS_INFINITY __int_as_float((int)0xff800000)
+#define BITS_OF(x) ((unsigned)__float_as_int(x))
+#define FLOAT_OF(u) __int_as_float((int)(u))
 
 #else /* host C: src/gpu/host_device.c runs one group at a time */
 
@@ -325,6 +332,8 @@ static inline dml_status dml__prepare_launch(dml_device *device, const dml_launc
 #define POW(x, y) powf(x, y)
 #define NOT_A_NUMBER NAN
 #define MINUS_INFINITY (-INFINITY)
+#define BITS_OF(x) dml__host_bits(x)
+#define FLOAT_OF(u) dml__host_float(u)
 
 #endif
 
@@ -2894,6 +2903,61 @@ KERNEL(strided_unpack)
     if (i < (unsigned)INT(0)) {
         STRIDED_PLACE(place, i);
         part[place] = dml__with_beta(dense[i], beta, part + place);
+    }
+}
+
+#endif
+
+/* ---- gpu/half.cl ---- */
+
+/* half.cl: floats in 16 bits, bf16 or f16, as kernels/half.c has them. */
+#ifndef DML_GPU_HALF_CL
+#define DML_GPU_HALF_CL
+
+HELPER unsigned dml__bf16_from(unsigned x)
+{
+    if ((x & 0x7FFFFFFFu) > 0x7F800000u) return x >> 16 | 0x40u;
+    return (x + 0x7FFFu + (x >> 16 & 1u)) >> 16;
+}
+
+/* On the bits, since a device may take denormals for 0: 2^-24 is the last bit of what is from 0.5 to 1. */
+HELPER unsigned dml__f16_from(unsigned x)
+{
+    const unsigned size = x & 0x7FFFFFFFu, sign = x >> 16 & 0x8000u;
+    if (size > 0x7F800000u) return sign | 0x7E00u | (size >> 13 & 0x3FFu);
+    if (size >= 0x477FF000u) return sign | 0x7C00u;
+    if (size < 0x38800000u) return sign | (BITS_OF(FLOAT_OF(size) + 0.5f) - 0x3F000000u);
+    return sign | (((size + 0xFFFu + (size >> 13 & 1u)) >> 13) - (112u << 10));
+}
+
+HELPER float dml__f16_to(unsigned x)
+{
+    const unsigned size = x & 0x7FFFu, sign = (x & 0x8000u) << 16;
+    if (size < 0x400u) return FLOAT_OF(BITS_OF(FLOAT_OF(size | 0x3F000000u) - 0.5f) | sign);
+    return FLOAT_OF(((size << 13) + ((size >= 0x7C00u ? 224u : 112u) << 23)) | sign);
+}
+
+/* y = x in 16 bits, to nearest, ties to even. Buffers x, y; ints n, whether it is f16; size{n}. */
+KERNEL(half_narrow)
+{
+    GLOBAL const float *x = BUFFER(0, const float);
+    GLOBAL unsigned short *y = BUFFER(1, unsigned short);
+    const unsigned n = (unsigned)INT(0), i = ELEMENT;
+    if (i < n) {
+        const unsigned bits = BITS_OF(x[i]);
+        y[i] = (unsigned short)(INT(1) ? dml__f16_from(bits) : dml__bf16_from(bits));
+    }
+}
+
+/* y = x of 16 bits. Buffers x, y; ints n, whether it is f16; size{n}. */
+KERNEL(half_widen)
+{
+    GLOBAL const unsigned short *x = BUFFER(0, const unsigned short);
+    GLOBAL float *y = BUFFER(1, float);
+    const unsigned n = (unsigned)INT(0), i = ELEMENT;
+    if (i < n) {
+        const unsigned bits = x[i];
+        y[i] = INT(1) ? dml__f16_to(bits) : FLOAT_OF(bits << 16);
     }
 }
 

@@ -23,7 +23,7 @@ enum { DRAWN_TRAIN = 20000, DRAWN_TEST = 10000, DRAWN_SEED = 1 };
 enum { SHUFFLE = 1000 }; /* the random stream of the digits' order */
 
 typedef struct options {
-    const char *model, *data, *device, *save, *load, *log;
+    const char *model, *data, *device, *dtype, *save, *load, *log;
     bool list_devices, nesterov;
     int epochs, batch, seed, threads, steps;
     double lr, momentum, weight_decay, timeout;
@@ -31,7 +31,13 @@ typedef struct options {
 
 static options parse_options(int argc, char **argv)
 {
-    options o = { .model = "lenet", .device = "cpu", .epochs = 5, .batch = 64, .lr = 0.02, .momentum = 0.9 };
+    options o = { .model = "lenet",
+                  .device = "cpu",
+                  .dtype = "f32",
+                  .epochs = 5,
+                  .batch = 64,
+                  .lr = 0.02,
+                  .momentum = 0.9 };
     const arg args[] = {
         { "--model", "mlp|lenet", "which network", .text = &o.model },
         { "--data", "DIR", "where the MNIST files are; without it, digits are drawn", .text = &o.data },
@@ -45,6 +51,8 @@ static options parse_options(int argc, char **argv)
         { "--momentum", "X", "of SGD", .real = &o.momentum, .high = 0.9999 },
         { "--nesterov", NULL, "use Nesterov's momentum", .flag = &o.nesterov },
         { "--weight-decay", "X", "of SGD", .real = &o.weight_decay, .high = 10 },
+        { "--dtype", "f32|bf16|f16", "what activations are kept in, and the factors of products",
+          .text = &o.dtype },
         { "--seed", "S", "of every random number", .integer = &o.seed },
         { "--threads", "T", "CPU threads of each rank; otherwise DML_THREADS, or one for each processor",
           .integer = &o.threads, .low = 1, .high = 4096, .environment = "DML_THREADS" },
@@ -359,9 +367,10 @@ int main(int argc, char **argv)
     dml_optimizer sgd = dml_sgd((float)o.lr, (float)o.momentum);
     sgd.nesterov = o.nesterov;
     sgd.weight_decay = (float)o.weight_decay;
-    dml_trainer *trainer =
-        dml_trainer_create(dml_softmax_cross_entropy(logits, label),
-                           &(dml_trainer_options){ .batch = (o.batch - 1) / ranks + 1, .optimizer = sgd });
+    dml_trainer *trainer = dml_trainer_create(dml_softmax_cross_entropy(logits, label),
+                                              &(dml_trainer_options){ .batch = (o.batch - 1) / ranks + 1,
+                                                                      .optimizer = sgd,
+                                                                      .dtype = dtype_of(o.dtype) });
     dml_program *predict = dml_compile(logits, &(dml_program_options){ .batch = TEST_BATCH });
     if (o.load && rank == 0) dml_trainer_load(trainer, o.load);
     if (o.save && rank == 0) dml_trainer_check_save(trainer, o.save); /* now, not after an epoch's work */
@@ -373,9 +382,11 @@ int main(int argc, char **argv)
 
     if (dml_status_of(ctx) != DML_OK) args_exit(1, "%s", dml_error(ctx));
     if (rank == 0)
-        printf("%s, %zu parameters; %d digits to learn from, %d to test; device %s, ranks %d, threads %d\n",
+        printf("%s, %zu parameters; %d digits to learn from, %d to test; device %s, ranks %d, threads %d, "
+               "%s, %.1f MB of activations\n",
                o.model, dml_trainer_count(trainer, DML_PARAMETERS), training.count, test.count, o.device,
-               ranks, dml_pool_threads(dml_context_pool(ctx)));
+               ranks, dml_pool_threads(dml_context_pool(ctx)), o.dtype,
+               1e-6 * (double)dml_program_bytes(dml_trainer_program(trainer)));
     args_check_output();
 
     report r;

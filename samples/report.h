@@ -25,6 +25,16 @@ typedef struct report {
     int64_t done, samples, epoch_samples;
 } report;
 
+/* --dtype's word. */
+static dml_dtype dtype_of(const char *name)
+{
+    for (int i = 0; i < 2; i++) {
+        const dml_dtype dtype = i ? DML_F16 : DML_BF16;
+        if (strcmp(name, dml_dtype_name(dtype)) == 0) return dtype;
+    }
+    return DML_F32;
+}
+
 /* `log` NULL: no log. Only rank 0 prints and writes. */
 static void report_begin(report *r, dml_comm *comm, const char *label, uint64_t steps, int epochs,
                          const char *log)

@@ -19,7 +19,7 @@ enum { TEST_BATCH = 128, MARGIN = 4 };
 enum { SHUFFLE = 1000, CHANGE }; /* streams of random numbers */
 
 typedef struct options {
-    const char *data, *device, *save, *load, *log;
+    const char *data, *device, *dtype, *save, *load, *log;
     int depth, epochs, steps, batch, seed, threads;
     double lr, momentum, weight_decay;
 } options;
@@ -27,6 +27,7 @@ typedef struct options {
 static options parse_options(int argc, char **argv)
 {
     options o = { .device = "cpu",
+                  .dtype = "f32",
                   .depth = 20,
                   .epochs = 164,
                   .batch = 128,
@@ -47,6 +48,8 @@ static options parse_options(int argc, char **argv)
           .real = &o.lr, .low = 1e-9, .high = 1e3 },
         { "--momentum", "X", "of SGD", .real = &o.momentum, .high = 0.9999 },
         { "--weight-decay", "X", "of SGD", .real = &o.weight_decay, .high = 10 },
+        { "--dtype", "f32|bf16|f16", "what activations are kept in, and the factors of products",
+          .text = &o.dtype },
         { "--seed", "S", "of every random number", .integer = &o.seed },
         { "--threads", "T", "CPU threads; otherwise DML_THREADS, or one for each processor",
           .integer = &o.threads, .low = 1, .high = 4096, .environment = "DML_THREADS" },
@@ -266,15 +269,18 @@ int main(int argc, char **argv)
     dml_node *label = dml_input(g, "label", DML_I32), *scores = resnet(image, o.depth);
     dml_optimizer sgd = dml_sgd((float)o.lr, (float)o.momentum);
     sgd.weight_decay = (float)o.weight_decay;
-    dml_trainer *trainer = dml_trainer_create(dml_softmax_cross_entropy(scores, label),
-                                              &(dml_trainer_options){ .batch = o.batch, .optimizer = sgd });
+    dml_trainer *trainer = dml_trainer_create(
+        dml_softmax_cross_entropy(scores, label),
+        &(dml_trainer_options){ .batch = o.batch, .optimizer = sgd, .dtype = dtype_of(o.dtype) });
     dml_program *predict = dml_compile(scores, &(dml_program_options){ .batch = TEST_BATCH });
     if (o.load) dml_trainer_load(trainer, o.load);
     if (o.save) dml_trainer_check_save(trainer, o.save); /* now, not after an epoch's work */
     if (dml_status_of(ctx) != DML_OK) args_exit(1, "%s", dml_error(ctx));
-    printf("resnet-%d, %zu parameters; %d images to learn from, %d to test; device %s, threads %d\n", o.depth,
-           dml_graph_trained_count(g), training.count, tests.count, o.device,
-           dml_pool_threads(dml_context_pool(ctx)));
+    printf("resnet-%d, %zu parameters; %d images to learn from, %d to test; device %s, threads %d, %s, %.1f "
+           "MB of activations\n",
+           o.depth, dml_graph_trained_count(g), training.count, tests.count, o.device,
+           dml_pool_threads(dml_context_pool(ctx)), o.dtype,
+           1e-6 * (double)dml_program_bytes(dml_trainer_program(trainer)));
     args_check_output();
 
     report r;

@@ -10,7 +10,9 @@
     X(F64, "f64", 8)                                                                                         \
     X(I32, "i32", 4)                                                                                         \
     X(I64, "i64", 8)                                                                                         \
-    X(U8, "u8", 1)
+    X(U8, "u8", 1)                                                                                           \
+    X(BF16, "bf16", 2)                                                                                       \
+    X(F16, "f16", 2)
 
 typedef enum dml_dtype {
 #define DML__DTYPE_ENUM(NAME, name, bytes) DML_##NAME,

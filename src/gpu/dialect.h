@@ -10,6 +10,7 @@
    BARRIER();             all items of a group, or none, come here; never after a return
    HELPER                 before a function
    MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned
+   BITS_OF(x), FLOAT_OF(u) the bits of a float, and back
    WIDE                   a 64-bit integer, for offsets: one tensor may hold more than 2^31 bytes
 
    All sizes along x and y are below 2^31 (the hosts see to it), so indices are unsigned; offsets are WIDE. */
@@ -47,6 +48,8 @@
 #define POW(x, y) pow(x, y)
 #define NOT_A_NUMBER NAN
 #define MINUS_INFINITY (-INFINITY)
+#define BITS_OF(x) as_uint(x)
+#define FLOAT_OF(u) as_float(u)
 
 #elif defined(__CUDACC__)
 
@@ -74,6 +77,8 @@
 #define POW(x, y) powf(x, y)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 #define MINUS_INFINITY __int_as_float((int)0xff800000)
+#define BITS_OF(x) ((unsigned)__float_as_int(x))
+#define FLOAT_OF(u) __int_as_float((int)(u))
 
 #else /* host C: src/gpu/host_device.c runs one group at a time */
 
@@ -101,6 +106,8 @@
 #define POW(x, y) powf(x, y)
 #define NOT_A_NUMBER NAN
 #define MINUS_INFINITY (-INFINITY)
+#define BITS_OF(x) dml__host_bits(x)
+#define FLOAT_OF(u) dml__host_float(u)
 
 #endif
 

@@ -24,6 +24,20 @@ typedef struct dml__host_item {
 
 static void dml__host_barrier(const dml__host_item *self);
 
+static unsigned dml__host_bits(float x)
+{
+    unsigned bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static float dml__host_float(unsigned bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 #if defined(__GNUC__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter" /* every kernel takes all six buffers */

@@ -69,7 +69,9 @@
     X(recurrent_backward, 256, 1)                                                                            \
     X(dropout, 256, 1)                                                                                       \
     X(strided_pack, 256, 1)                                                                                  \
-    X(strided_unpack, 256, 1)
+    X(strided_unpack, 256, 1)                                                                                \
+    X(half_narrow, 256, 1)                                                                                   \
+    X(half_widen, 256, 1)
 
 enum {
 #define DML__KERNEL_ENUM(name, covers_x, covers_y) DML__KERNEL_##name,

@@ -25,5 +25,6 @@
 #include "gpu/dropout.cl"
 #include "gpu/attention.cl"
 #include "gpu/strided.cl"
+#include "gpu/half.cl"
 
 #endif

@@ -6,10 +6,12 @@
 #include "base/logger.h"
 #include "base/memory.h"
 #include "graph/gradient_rows.h"
+#include "graph/narrow.h"
 #include "graph/node.h"
 #include "graph/op.h"
 #include "graph/plan.h"
 #include "graph/program_internal.h"
+#include "kernels/rounded.h"
 #include "thread/scratch.h"
 
 #include <string.h>
@@ -221,10 +223,15 @@ static void dml__live_at(dml__block_life *block, int time)
 }
 
 /* Step 5: when each value, gradient and saved block is needed. Slot s runs forward at time s and backward at
-   time 2 slots - 1 - s. Block 3 s is its value, 3 s + 1 its gradient, 3 s + 2 what it saves. */
-static void dml__find_lives(const dml_program *program, dml__block_life *blocks)
+   time 2 slots - 1 - s. Block 3 s is its value, 3 s + 1 its gradient, 3 s + 2 what it saves; what is narrow
+   (graph/narrow.h) comes behind those of all slots. */
+static void dml__find_lives(dml_program *program, dml__block_life *blocks)
 {
     const int end = 2 * program->slots - 1;
+    for (int s = 0; s < program->slots; s++) {
+        dml__again_block(program, blocks, s)->first = end + 1;
+        dml__again_block(program, blocks, s)->last = -1;
+    }
     for (int s = 0; s < program->slots; s++) {
         const dml__slot *slot = &program->slot[s];
         const dml_node *node = slot->node;
@@ -239,17 +246,22 @@ static void dml__find_lives(const dml_program *program, dml__block_life *blocks)
         if (slot->root == s && slot->has_gradient) gradient->bytes = value->bytes;
         if (node->op->saved_bytes) saved->bytes = node->op->saved_bytes(node, program->batch);
 
+        const bool compares = (node->op->needs & DML__COMPARES) != 0;
+        if (compares) program->slot[slot->root].exact = true;
         if (slot->has_gradient && (node->op->needs & DML__NEEDS_OUTPUT) && !slot->gone)
-            dml__live_at(&blocks[3 * slot->root], end - s);
+            dml__live_at(dml__again_block(program, blocks, slot->root), end - s);
         for (int i = 0; i < node->inputs; i++) {
             const int root = dml__input_slot(program, slot, i)->root;
             dml__live_at(&blocks[3 * root], s);
+            if (compares) program->slot[root].exact = true;
             if (!slot->has_gradient) continue;
             dml__live_at(&blocks[3 * root + 1], end - s);
-            if (node->op->needs & DML__NEEDS_INPUT(i)) dml__live_at(&blocks[3 * root], end - s);
+            if (node->op->needs & DML__NEEDS_INPUT(i))
+                dml__live_at(dml__again_block(program, blocks, root), end - s);
         }
     }
     dml__live_at(&blocks[3 * program->slot[program->slots - 1].root], end);
+    dml__narrow_lives(program, blocks);
 }
 
 /* Gives `part`, a block that begins to live when `whole` has been used for the last time, the bytes of
@@ -332,23 +344,24 @@ static void dml__work_in_place(dml_program *program, dml__block_life *blocks)
     }
 }
 
-/* Whether sizes can be counted: values, as many gradients, and what ops save. */
+/* Whether sizes can be counted: values, as many gradients, and what ops save; and values in 16 bits and again
+   in 32. */
 static bool dml__fits_in_memory(const dml_program *program)
 {
     double bytes = 0;
     for (int s = 0; s < program->slots; s++) {
         const dml_node *node = program->slot[s].node;
-        bytes += 4.0 * (double)dml_shape_count(&node->shape) * program->batch *
-                 (double)dml_dtype_size(node->dtype);
+        bytes += (program->dtype == DML_F32 ? 4.0 : 6.0) * (double)dml_shape_count(&node->shape) *
+                 program->batch * (double)dml_dtype_size(node->dtype);
         if (node->op->saved_bytes) bytes += (double)node->op->saved_bytes(node, program->batch);
     }
     return bytes < (double)(SIZE_MAX / 2);
 }
 
 /* All at once, none in another's place: what every plan must agree with. */
-static void dml__live_for_ever(const dml_program *program, dml__block_life *blocks)
+static void dml__live_for_ever(const dml_program *program, dml__block_life *blocks, int count)
 {
-    for (int b = 0; b < 3 * program->slots; b++) {
+    for (int b = 0; b < count; b++) {
         blocks[b].first = 0;
         blocks[b].last = 2 * program->slots - 1;
     }
@@ -360,15 +373,15 @@ static dml_status dml__place_blocks(dml_program *program, bool disjoint)
     if (!dml__fits_in_memory(program))
         return dml__node_fail(program->output, DML_ERROR_MEMORY,
                               "a batch of %d needs more memory than there are addresses", program->batch);
-    const int count = 3 * program->slots;
+    const int all = dml__plan_blocks(program), count = program->dtype == DML_F32 ? 3 * program->slots : all;
     dml__block_life *blocks =
-        (dml__block_life *)dml__allocate_array(&context->memory, (size_t)count, sizeof *blocks);
+        (dml__block_life *)dml__allocate_array(&context->memory, (size_t)all, sizeof *blocks);
     int *order = (int *)dml__allocate_array(&context->memory, (size_t)count, sizeof *order);
     dml_status status = DML_OK;
     if (blocks && order) {
         dml__find_lives(program, blocks);
         if (disjoint)
-            dml__live_for_ever(program, blocks);
+            dml__live_for_ever(program, blocks, count);
         else if (!program->check) /* which looks at what an op was given after it has run */
             dml__work_in_place(program, blocks);
         program->bytes = dml__plan_memory(blocks, count, order);
@@ -377,6 +390,7 @@ static dml_status dml__place_blocks(dml_program *program, bool disjoint)
             program->slot[s].gradient = blocks[program->slot[s].gradient_at].offset;
             program->slot[s].saved = blocks[3 * s + 2].offset;
         }
+        dml__place_narrow(program, blocks);
     } else {
         status = dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left to plan %d blocks", count);
     }
@@ -416,6 +430,14 @@ static dml_status dml__check_compile(dml_node *output, const dml_program_options
         return dml__fail(&context->error, DML_ERROR_ARGUMENT,
                          "a check of kind %d asked for; there are 0 to %d", (int)options->check,
                          (int)DML_CHECK_FINITE);
+    if (options->dtype != DML_F32 && options->dtype != DML_BF16 && options->dtype != DML_F16)
+        return dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                         "dtype %s (%d) asked for; a program computes in f32, bf16 or f16",
+                         dml_dtype_name(options->dtype), (int)options->dtype);
+    if (options->check && options->dtype != DML_F32)
+        return dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                         "a check of all numbers asked for beside dtype %s; look for them in f32",
+                         dml_dtype_name(options->dtype));
     if (output->op == dml__parameter_op() && !output->used)
         return dml__node_fail(output, DML_ERROR_ARGUMENT,
                               "no op uses it, so it has no place among the graph's parameters");
@@ -451,6 +473,7 @@ static dml_status dml__reserve_scratch(dml_program *program)
         if (node->op->scratch)
             most = dml__larger_scratch(most, node->op->scratch(node, program->batch, program->training));
     }
+    if (program->dtype != DML_F32) most = dml__larger_scratch(most, dml__rounded_scratch());
     if (dml_pool_reserve(program->own_thread ? program->own_pool : context->pool, most) == DML_OK)
         return DML_OK;
     return dml__fail(&context->error, DML_ERROR_MEMORY,
@@ -484,6 +507,7 @@ static dml_program *dml__compile_in(dml_node *output, const dml_program_options 
     program->training = options->training;
     program->own_thread = options->own_thread;
     program->check = options->check;
+    program->dtype = options->dtype;
     program->process = context->process;
     dml__own(context, &program->owned, dml__program_destroy_owned);
     graph->programs++;

@@ -57,7 +57,7 @@ DML__LOCAL dml_ref dml__value(const dml__run *run, const dml_node *node)
         const dml_ref ref = { &run->program->given[root->given], 0 };
         return ref;
     }
-    return dml__arena_ref(run, root->value);
+    return dml__arena_ref(run, run->backward && root->narrowed ? root->again : root->value);
 }
 
 DML__LOCAL dml_ref dml__gradient(const dml__run *run, const dml_node *node)

@@ -25,6 +25,7 @@ typedef struct dml__run {
     bool adds;         /* backward adds to the parameters' gradients and doesn't overwrite them */
     uint32_t step; /* keys the random numbers of this run, with the context's seed and the node's index, */
     uint32_t part; /* and with which of the step's passes and ranks it is */
+    bool backward; /* which of the two is running */
 } dml__run;
 
 /* What an op's backward reads besides its output's gradient; the memory plan keeps no more. */
@@ -42,6 +43,8 @@ typedef struct dml__run {
 #define DML__PASSES_GRADIENT 0x2000u
 /* Backward may write the gradient of input 0 over that input's value. */
 #define DML__GRADIENT_OVER_INPUT 0x800000u
+/* Backward looks for the output among the numbers of its input: neither is rounded in between. */
+#define DML__COMPARES 0x20000u
 /* No gradient flows to input i: it chooses, or weighs. */
 #define DML__NO_GRADIENT(i) (0x1000000u << (i))
 #define DML__CHOOSES_BY_FIRST DML__NO_GRADIENT(0)

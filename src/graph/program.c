@@ -5,9 +5,11 @@
 
 #include "base/os_thread.h"
 #include "graph/finite.h"
+#include "graph/narrow.h"
 #include "graph/node.h"
 #include "graph/op.h"
 #include "graph/program_internal.h"
+#include "thread/pool_internal.h"
 
 #include <stdio.h>
 
@@ -99,7 +101,9 @@ static dml_status dml__forward(const dml__run *run, const void *const *inputs)
     }
     for (int s = 0; s < program->slots && status == DML_OK; s++) {
         const dml_node *node = program->slot[s].node;
-        if (node->op->forward && !program->slot[s].fused) status = node->op->forward(run, node);
+        if (run->training) status = dml__narrow_before_forward(run, s);
+        if (status == DML_OK && node->op->forward && !program->slot[s].fused)
+            status = node->op->forward(run, node);
         if (program->check && status == DML_OK) status = dml__check_forward(run, node);
     }
     return status;
@@ -130,7 +134,8 @@ static dml_status dml__backward(const dml__run *run, const dml__training *traini
     if (status == DML_OK && !training->adds) status = dml__zero_unreached(run);
     for (int s = program->slots - 1; s >= 0 && status == DML_OK; s--) {
         const dml__slot *slot = &program->slot[s];
-        if (slot->has_gradient && slot->node->op->backward && !slot->gone)
+        status = dml__widen_before_backward(run, s);
+        if (status == DML_OK && slot->has_gradient && slot->node->op->backward && !slot->gone)
             status = slot->node->op->backward(run, slot->node);
         if (program->check && status == DML_OK) status = dml__check_backward(run, slot->node);
         if (status != DML_OK || slot->final_from >= final_from) continue;
@@ -153,7 +158,8 @@ static dml__run dml__begin_run(dml_program *program, int rows, const dml__traini
                            training != NULL,
                            training && training->adds,
                            training ? training->step : 0,
-                           training ? training->part : 0 };
+                           training ? training->part : 0,
+                           false };
     return run;
 }
 
@@ -177,7 +183,9 @@ static dml_status dml__predict(dml_program *program, int rows, const void *const
     dml_status status = dml__program_check(program, rows, inputs, count);
     if (status != DML_OK) return status;
     const dml__run run = dml__begin_run(program, rows, NULL);
+    dml__pool_round_to(run.pool, program->dtype);
     status = dml__forward(&run, inputs);
+    dml__pool_round_to(run.pool, DML_F32);
     if (status == DML_OK && output) status = dml__read_output(&run, output);
     return dml__explain_run(&run, status);
 }
@@ -218,9 +226,12 @@ DML_API dml_status dml_program_run(dml_program *program, int rows, const void *c
 DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const void *const *inputs,
                                          const dml__training *training, float *loss)
 {
-    const dml__run run = dml__begin_run(program, rows, training);
+    dml__run run = dml__begin_run(program, rows, training);
+    dml__pool_round_to(run.pool, program->dtype);
     dml_status status = dml__forward(&run, inputs);
+    run.backward = true;
     if (status == DML_OK) status = dml__backward(&run, training);
+    dml__pool_round_to(run.pool, DML_F32);
     if (status == DML_OK && loss) status = dml__read_output(&run, loss);
     return dml__explain_run(&run, status);
 }

@@ -33,6 +33,16 @@ typedef struct dml_program_options {
        (DML_ERROR_UNSUPPORTED). They are compiled and destroyed by the thread that uses the context. */
     bool own_thread;
     dml_check check; /* zero: nothing, which costs nothing */
+    /* DML_F32 (0), DML_BF16 or DML_F16: mixed precision. All sums, the parameters and their gradients stay
+       f32. On the CPU the factors of matrix products (dense layers, convolutions but those of single
+       channels) are rounded to these 16 bits, in forward and backward: bf16 is multiplied by AMX or
+       AVX512-BF16 where there is one, on other processors the same products are made in f32. What a training
+       program keeps from forward for backward is stored in these 16 bits, which halves the memory of
+       activations: forward reads a value as it was computed, backward as it was kept. An input, what an op
+       saves of its own, what a max, min or norm is looked for in, and a value between whose use in forward
+       and in backward nothing else runs stay f32.
+     */
+    dml_dtype dtype;
 } dml_program_options;
 
 /* Compiles what `output` needs. NULL for a NULL node; NULL, with the error on the context, for a batch below

@@ -24,7 +24,12 @@ typedef struct dml__slot {
     unsigned accumulates; /* bit i: in backward, another op wrote the gradient of input i before this one */
     int value_at, gradient_at;     /* the blocks of the arena that hold them: another slot's where in place */
     size_t value, gradient, saved; /* bytes into the arena, of roots */
-    size_t final_from;             /* after this node's backward, g[final_from ..] is final */
+    /* A value that is kept for backward in 16 bits (graph/narrow.h). */
+    bool narrowed, exact; /* exact: it must not be */
+    size_t narrow, again; /* where it is that, and where it is f32 again */
+    int narrows, widens;  /* the first such value to convert before this slot runs forward, backward, and */
+    int next_narrow, next_widen;     /* the next after this one; all + 1, and 0: none */
+    size_t final_from;               /* after this node's backward, g[final_from ..] is final */
     struct dml__gradient_rows *rows; /* sparse parameter: which of its gradient's may not be zero; or NULL */
 } dml__slot;
 
@@ -41,6 +46,7 @@ struct dml_program {
     int batch;
     bool training;
     dml_check check;
+    dml_dtype dtype; /* DML_F32, or what is kept for backward and what products multiply is rounded to */
     bool changes_w;  /* in training, forward changes parameters: running statistics */
     bool over_ranks; /* in training, some op sums over ranks */
     dml__ranks ranks;

@@ -5,6 +5,7 @@
 
 #include "kernels/bf16_internal.h"
 #include "kernels/gemm_internal.h"
+#include "kernels/half_internal.h"
 #include "kernels/product.h"
 #include "kernels/thin.h"
 #include "thread/pool_internal.h"
@@ -14,84 +15,13 @@
 #include <emmintrin.h>
 #endif
 
-/* --- conversion --- */
-
-static inline uint32_t dml__f32_bits(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
+/* --- packing --- */
 
 static inline float dml__f32_of(uint32_t bits)
 {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
-}
-
-static inline dml_bf16 dml__bf16_of(float x)
-{
-    const uint32_t bits = dml__f32_bits(x);
-    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return (dml_bf16)(bits >> 16 | 0x40u); /* a quiet NaN */
-    return (dml_bf16)((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
-}
-
-#define DML__BF16_BLOCK ((size_t)16384)
-
-typedef struct dml__bf16_job {
-    size_t n;
-    const float *wide_in;
-    const dml_bf16 *narrow_in;
-    float *wide;
-    dml_bf16 *narrow;
-} dml__bf16_job;
-
-static void dml__bf16_task(void *argument, int task, int worker)
-{
-    const dml__bf16_job *job = (const dml__bf16_job *)argument;
-    const size_t begin = (size_t)task * DML__BF16_BLOCK;
-    const size_t end = job->n - begin < DML__BF16_BLOCK ? job->n : begin + DML__BF16_BLOCK;
-    (void)worker;
-    if (job->narrow)
-        for (size_t i = begin; i < end; i++) job->narrow[i] = dml__bf16_of(job->wide_in[i]);
-    else
-        for (size_t i = begin; i < end; i++) job->wide[i] = dml__bf16_widened(job->narrow_in[i]);
-}
-
-static void dml__convert_bf16(dml_pool *pool, const dml__bf16_job *job)
-{
-    dml__bf16_job own = *job;
-    dml_pool_run(pool, (int)((job->n + DML__BF16_BLOCK - 1) / DML__BF16_BLOCK), dml__bf16_task, &own);
-}
-
-DML_API void dml_bf16_from_f32(dml_pool *pool, size_t n, const float *x, dml_bf16 *y)
-{
-    const dml__bf16_job job = { n, x, NULL, NULL, y };
-    dml__convert_bf16(pool, &job);
-}
-
-DML_API void dml_bf16_to_f32(dml_pool *pool, size_t n, const dml_bf16 *x, float *y)
-{
-    const dml__bf16_job job = { n, NULL, x, y, NULL };
-    dml__convert_bf16(pool, &job);
-}
-
-/* --- packing --- */
-
-/* n of them, side by side. */
-static inline void dml__widen_line(int n, const dml_bf16 *x, float *wide)
-{
-    int i = 0;
-#if defined(__SSE2__)
-    for (; i + 8 <= n; i += 8) {
-        const __m128i zero = _mm_setzero_si128();
-        const __m128i eight = _mm_loadu_si128((const __m128i *)(const void *)(x + i));
-        _mm_storeu_si128((__m128i *)(void *)(wide + i), _mm_unpacklo_epi16(zero, eight));
-        _mm_storeu_si128((__m128i *)(void *)(wide + i + 4), _mm_unpackhi_epi16(zero, eight));
-    }
-#endif
-    for (; i < n; i++) wide[i] = dml__bf16_widened(x[i]);
 }
 
 DML__LOCAL void dml__pack_widened(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
@@ -101,7 +31,8 @@ DML__LOCAL void dml__pack_widened(const void *source, ptrdiff_t first, int lanes
     const dml_bf16 *x = m->x + first * m->lane_step + k0 * m->k_step;
     if (lanes < width) memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
     if (m->lane_step == 1) {
-        for (int k = 0; k < kc; k++, x += m->k_step, out += width) dml__widen_line(lanes, x, out);
+        for (int k = 0; k < kc; k++, x += m->k_step, out += width)
+            dml__widen_line(DML_ISA_SCALAR, DML_BF16, (size_t)lanes, x, out);
         return;
     }
     /* Lines are widened a part at a time, then transposed as those of f32 are. */
@@ -110,7 +41,9 @@ DML__LOCAL void dml__pack_widened(const void *source, ptrdiff_t first, int lanes
         const int group = lanes - lane < 4 ? lanes - lane : 4;
         for (int begin = 0; begin < kc; begin += 64) {
             const int count = kc - begin < 64 ? kc - begin : 64;
-            for (int l = 0; l < group; l++) dml__widen_line(count, x + l * m->lane_step + begin, line[l]);
+            for (int l = 0; l < group; l++)
+                dml__widen_line(DML_ISA_SCALAR, DML_BF16, (size_t)count, x + l * m->lane_step + begin,
+                                line[l]);
             dml__pack_transposed(line[0], 64, group, count, width, out + (ptrdiff_t)begin * width + lane);
         }
     }

@@ -7,6 +7,7 @@
 #include "kernels/conv2d_depthwise.h"
 #include "kernels/conv2d_pass.h"
 #include "kernels/conv2d_planes.h"
+#include "kernels/conv2d_product.h"
 #include "kernels/conv2d_ring.h"
 #include "kernels/conv2d_weights.h"
 #include "kernels/product.h"
@@ -288,6 +289,10 @@ DML_API dml_status dml_conv2d_forward_fused(dml_pool *pool, const dml_conv2d_sha
         dml__conv_multiply(pool, &conv, DML__CONV_FORWARD, x, w, beta, epilogue, y);
         return DML_OK;
     }
+    if (status == DML_OK && dml__conv2d_is_rounded(pool, &conv.shape)) {
+        dml__conv2d_product_forward(pool, &conv.shape, x, w, beta, epilogue, y);
+        return DML_OK;
+    }
     if (status == DML_OK && dml__conv_is_ring(&conv)) {
         dml__conv2d_ring_forward(pool, &conv.shape, x, w, beta, epilogue, y);
         return DML_OK;
@@ -373,6 +378,10 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
         dml__conv_multiply(pool, &conv, DML__CONV_INPUT, dy, w, beta, NULL, dx);
         return DML_OK;
     }
+    if (dml__conv2d_is_rounded(pool, &conv.shape)) {
+        dml__conv2d_product_input(pool, &conv.shape, dy, w, beta, dx);
+        return DML_OK;
+    }
     if (dml__conv_is_ring(&conv)) {
         dml__conv2d_ring_input(pool, &conv.shape, dy, w, beta, dx);
         return DML_OK;
@@ -420,6 +429,10 @@ DML_API dml_status dml_conv2d_backward_weights(dml_pool *pool, const dml_conv2d_
     if (status == DML_OK && (!dw || !dml__conv_has_arrays(shape, x, dy, dw))) return DML_ERROR_ARGUMENT;
     if (status == DML_OK && dml__conv_is_product(&conv, DML__CONV_WEIGHTS)) {
         dml__conv_multiply(pool, &conv, DML__CONV_WEIGHTS, dy, x, beta, NULL, dw);
+        return DML_OK;
+    }
+    if (status == DML_OK && dml__conv2d_is_rounded(pool, &conv.shape)) {
+        dml__conv2d_product_weights(pool, &conv.shape, x, dy, beta, dw);
         return DML_OK;
     }
     if (status == DML_OK && dml__conv_is_ring(&conv)) {

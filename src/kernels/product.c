@@ -5,6 +5,7 @@
 
 #include "kernels/finish.h"
 #include "kernels/product_range.h"
+#include "kernels/rounded.h"
 #include "kernels/thin.h"
 
 #include <string.h>
@@ -217,8 +218,10 @@ DML__LOCAL dml_scratch dml__product_scratch(const dml__product *product)
     return scratch;
 }
 
-DML__LOCAL bool dml__multiply_alone(dml_pool *pool, int worker, const dml__product *product)
+DML__LOCAL bool dml__multiply_alone(dml_pool *pool, int worker, const dml__product *asked)
 {
+    dml__rounded_product rounded;
+    const dml__product *product = dml__as_the_pool_rounds(pool, asked, &rounded);
     const ptrdiff_t m = product->m, n = product->n, k = product->k;
     if (m <= 0 || n <= 0) return true;
     if (k <= 0 || product->alpha == 0) {
@@ -235,8 +238,10 @@ DML__LOCAL bool dml__multiply_alone(dml_pool *pool, int worker, const dml__produ
     return true;
 }
 
-DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *product)
+DML__LOCAL void dml__multiply(dml_pool *pool, const dml__product *asked)
 {
+    dml__rounded_product rounded;
+    const dml__product *product = dml__as_the_pool_rounds(pool, asked, &rounded);
     if (product->m <= 0 || product->n <= 0) return;
     if (product->k <= 0 || product->alpha == 0) {
         dml__scale_c(product);

@@ -39,6 +39,7 @@ struct dml_pool {
     dml__machine machine;
     dml__bf16_isa bf16;
     bool bf16_known;
+    dml_dtype rounds_to;
     int threads;
     int spin;      /* microseconds */
     int pin_first; /* the place of worker 0 in the affinity mask; -1: none is pinned */
@@ -327,6 +328,18 @@ DML__LOCAL dml__bf16_isa dml__pool_bf16(dml_pool *pool)
     if (!pool->bf16_known) pool->bf16 = dml__cpu_bf16(pool->machine.isa);
     pool->bf16_known = true;
     return pool->bf16;
+}
+
+DML__LOCAL void dml__pool_round_to(dml_pool *pool, dml_dtype dtype)
+{
+    if (!pool) return;
+    pool->rounds_to = dtype;
+    if (dtype == DML_BF16) dml__pool_bf16(pool); /* workers ask for it later */
+}
+
+DML__LOCAL dml_dtype dml__pool_rounds_to(const dml_pool *pool)
+{
+    return pool ? pool->rounds_to : DML_F32;
 }
 
 DML_API void dml_pool_run(dml_pool *pool, int tasks, dml_pool_task task, void *argument)

@@ -67,7 +67,7 @@ static bool dml__read_real(const char *text, float *value)
 /* ---- writing ---- */
 
 /* The optimizer's name, seed, step, nesterov and its numbers. */
-enum { DML__MOST_RUN_PAIRS = 16, DML__KEY_BYTES = 32 };
+enum { DML__MOST_RUN_PAIRS = 20, DML__KEY_BYTES = 32 };
 
 typedef struct dml__run_texts {
     int count;
@@ -107,6 +107,11 @@ static void dml__write_run(const dml_trainer *trainer, dml__run_texts *texts)
         dml__write_real(*number, dml__add_run_text(texts, name));
     if (o.kind == DML_SGD)
         snprintf(dml__add_run_text(texts, "nesterov"), DML__NUMBER_BYTES, "%d", o.nesterov ? 1 : 0);
+    if (trainer->loss_scale > 0.0f) {
+        dml__write_real(trainer->loss_scale, dml__add_run_text(texts, "loss_scale"));
+        snprintf(dml__add_run_text(texts, "scaled_steps"), DML__NUMBER_BYTES, "%llu",
+                 (unsigned long long)trainer->scaled_steps);
+    }
     snprintf(dml__add_run_text(texts, "seed"), DML__NUMBER_BYTES, "%llu",
              (unsigned long long)trainer->context->seed);
     snprintf(dml__add_run_text(texts, "step"), DML__NUMBER_BYTES, "%llu", (unsigned long long)trainer->steps);
@@ -221,6 +226,13 @@ static dml_status dml__read_run(const dml_trainer *trainer, const dml__safetenso
         lacking = "nesterov";
     if (!dml__read_whole(dml__safetensors_text(file, "dml.seed"), &run->seed)) lacking = "seed";
     if (!dml__read_whole(dml__safetensors_text(file, "dml.step"), &run->steps)) lacking = "step";
+    /* A run that didn't scale its loss may go on with a trainer that does, which then begins anew. */
+    const char *scale = dml__safetensors_text(file, "dml.loss_scale");
+    if (scale && trainer->loss_scale > 0.0f) {
+        if (!dml__read_real(scale, &run->loss_scale) || !(run->loss_scale > 0.0f)) lacking = "loss_scale";
+        if (!dml__read_whole(dml__safetensors_text(file, "dml.scaled_steps"), &run->scaled_steps))
+            lacking = "scaled_steps";
+    }
     if (lacking)
         return dml__fail(error, DML_ERROR_FORMAT,
                          "\"%s\" lacks one of the numbers of a run, dml.%s, or has one that can't be", path,

@@ -7,6 +7,7 @@
 #include "graph/gradient_rows.h"
 #include "graph/op.h"
 #include "graph/weights.h"
+#include "train/loss_scale.h"
 #include "train/schedule_internal.h"
 #include "train/trainer_internal.h"
 
@@ -94,6 +95,12 @@ static dml_status dml__check_options(const dml_trainer_options *options, dml__er
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "an average that keeps %g of itself asked for, it must be below 1; 0: no average",
                          (double)options->average);
+    if (options->loss_scale != 0.0f && options->loss_scale != -1.0f &&
+        !(options->loss_scale >= DML__LEAST_LOSS_SCALE && options->loss_scale <= DML__MOST_LOSS_SCALE))
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "a loss scale of %g asked for, it must be %g to %g; 0: as the dtype needs, -1: none",
+                         (double)options->loss_scale, (double)DML__LEAST_LOSS_SCALE,
+                         (double)DML__MOST_LOSS_SCALE);
     return dml__check_schedule(&options->schedule, error);
 }
 
@@ -119,6 +126,7 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     program_options.batch = options ? options->batch : 0;
     program_options.training = true;
     program_options.check = options ? options->check : DML_CHECK_NOTHING;
+    program_options.dtype = options ? options->dtype : DML_F32;
     dml_program *program = dml_compile(loss, &program_options);
     if (!program) return NULL;
     dml_trainer *trainer = (dml_trainer *)dml__allocate(&context->memory, sizeof *trainer);
@@ -135,6 +143,7 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     trainer->clip_value = options->clip_value;
     trainer->schedule = options->schedule;
     trainer->average = options->average;
+    trainer->loss_scale = dml__first_loss_scale(options);
     dml__follow_schedule(trainer);
     dml__own(context, &trainer->owned, dml__trainer_destroy_owned);
     if (dml__trainer_allocate(trainer) == DML_OK) return trainer;
@@ -225,8 +234,10 @@ static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, con
     const uint32_t ranks = (uint32_t)(trainer->sync.ranks ? trainer->sync.ranks : 1);
     const dml__training training = { (uint32_t)trainer->steps,
                                      trainer->passes++ * ranks + (uint32_t)trainer->sync.rank,
-                                     pass->loss_scale, pass->adds, pass->more ? NULL : &listener };
-    const dml_status status = pass->adds ? dml__scale_gradient(trainer, pass->old_factor) : DML_OK;
+                                     (float)(pass->loss_scale * dml__loss_factor(trainer)), pass->adds,
+                                     pass->more ? NULL : &listener };
+    const double old_factor = pass->old_factor * dml__loss_factor(trainer);
+    const dml_status status = pass->adds ? dml__scale_gradient(trainer, old_factor) : DML_OK;
     if (status != DML_OK) return status;
     if (pass->rows > 0) return dml__program_train(trainer->program, pass->rows, inputs, &training, loss);
     if (loss) *loss = 0.0f;
@@ -242,7 +253,7 @@ static dml_status dml__finish_pass(dml_trainer *trainer, dml__pass *pass)
     if (!(pass->samples > 0))
         return dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
                          "a global batch of 0 samples: no rank was given any");
-    return dml__scale_gradient(trainer, 1 / pass->samples);
+    return dml__scale_gradient(trainer, 1 / (pass->samples * dml__loss_factor(trainer)));
 }
 
 static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const void *const *inputs,
@@ -269,7 +280,9 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
     trainer->pending = false;
     if (sync->begin && !pass.more) status = sync->begin(sync->state, trainer, pass.samples);
     if (status == DML_OK) status = dml__run_pass(trainer, &pass, inputs, loss);
-    if (status == DML_OK && pass.combines && !pass.more) status = dml__finish_pass(trainer, &pass);
+    if (status == DML_OK)
+        status = pass.combines && !pass.more ? dml__finish_pass(trainer, &pass)
+                                             : dml__scale_gradient(trainer, 1 / dml__loss_factor(trainer));
     if (dml__sync_attached(sync)) dml__gradient_changed(trainer->program);
     if (status != DML_OK) {
         if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
@@ -288,10 +301,13 @@ static dml_status dml__trainer_advance_in(dml_trainer *trainer)
     const dml_sync *sync = &trainer->sync;
     dml_status status = dml__check_not_swapped(trainer);
     if (status == DML_OK) status = dml__check_whole(trainer);
+    if (status == DML_OK && !trainer->clipped) status = dml__find_overflow(trainer); /* by no update */
     if (status != DML_OK) return status;
-    trainer->steps++;
-    trainer->passes = 0;
-    dml__follow_schedule(trainer);
+    if (dml__step_counts(trainer)) {
+        trainer->steps++;
+        trainer->passes = 0;
+        dml__follow_schedule(trainer);
+    }
     trainer->held = 0;
     if (trainer->row->whole) trainer->spoiled = true; /* used up */
     return sync->updated ? sync->updated(sync->state, trainer) : DML_OK;
@@ -444,6 +460,8 @@ DML_API dml_trainer_run dml_trainer_get_run(const dml_trainer *trainer)
     run.optimizer = trainer->optimizer;
     run.seed = trainer->context->seed;
     run.steps = trainer->steps;
+    run.loss_scale = trainer->loss_scale;
+    run.scaled_steps = trainer->scaled_steps;
     return run;
 }
 
@@ -462,6 +480,14 @@ DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_r
                          "state",
                          row->name, (double)optimizer.momentum, trainer->row->name,
                          (double)trainer->optimizer.momentum);
+    const bool scales = trainer->loss_scale > 0.0f && run->loss_scale != 0.0f;
+    if (scales && !(run->loss_scale >= DML__LEAST_LOSS_SCALE && run->loss_scale <= DML__MOST_LOSS_SCALE))
+        return dml__fail(error, DML_ERROR_ARGUMENT, "a run can't go on with a loss scale of %g",
+                         (double)run->loss_scale);
+    if (scales) {
+        trainer->loss_scale = run->loss_scale;
+        trainer->scaled_steps = run->scaled_steps;
+    }
     trainer->optimizer = optimizer;
     trainer->context->seed = run->seed;
     trainer->steps = run->steps;

@@ -23,6 +23,15 @@ typedef struct dml_trainer_options {
        average = this times average + the rest of 1 times w, after the first w itself. 0: none. */
     float average;
     dml_check check; /* which numbers end a step that computes them (graph/program.h); zero: none */
+    /* DML_F32 (0), DML_BF16 or DML_F16: mixed precision, as in dml_program_options. w, g and the optimizer's
+       state are f32 in each. */
+    dml_dtype dtype;
+    /* The loss that backward starts from is multiplied by this, and g, before anybody sees it, divided by it,
+       so that gradients aren't too small for 16 bits. A step whose g isn't finite then is skipped: it changes
+       nothing, isn't one of dml_trainer_steps, and halves the scale, which doubles after 2,000 steps that
+       were not. Powers of 2 change no bit of g. 0: 65536 for DML_F16, none for the others; -1: none. On a
+       device with memory of its own an update with one waits for the device. */
+    float loss_scale;
 } dml_trainer_options;
 
 /* Compiles the loss for training. NULL, with the error on the context, when dml_compile refuses, the
@@ -95,6 +104,11 @@ DML_API dml_context *dml_trainer_context(const dml_trainer *trainer);
 /* Steps taken, those before a checkpoint included. */
 DML_API uint64_t dml_trainer_steps(const dml_trainer *trainer);
 
+/* The loss scale of the steps to come, 1 where there is none; and how many steps have been skipped since the
+   trainer was made. */
+DML_API float dml_trainer_loss_scale(const dml_trainer *trainer);
+DML_API uint64_t dml_trainer_skipped(const dml_trainer *trainer);
+
 /* The learning rate of the steps to come: 0 or more, else DML_ERROR_ARGUMENT is recorded. A trainer that
    follows a schedule can't be told one: DML_ERROR_STATE is recorded. */
 DML_API float dml_trainer_lr(const dml_trainer *trainer);
@@ -128,8 +142,8 @@ typedef struct dml_sync {
     /* Once, when dml_trainer_sync attaches it: make all ranks' parameters the same. */
     dml_status (*start)(void *state, dml_trainer *trainer);
     /* Before forward. A strategy that combines gradients (`ready` or `finish`) sees in g sums over samples,
-       not means, so that shards of any sizes add up; `samples` is how many this rank's part of the sum stands
-       for (not whole when ranks share what was summed before). */
+       not means, times the loss scale if there is one, so that shards of any sizes add up; `samples` is how
+       many this rank's part of the sum stands for (not whole when ranks share what was summed before). */
     dml_status (*begin)(void *state, dml_trainer *trainer, double samples);
     /* During backward, from the end of g towards its start: g[begin, end) is final, this rank's sum. The
        ranges depend on the model alone: ranks without samples see them too. */
@@ -165,13 +179,16 @@ DML_API dml_status dml_trainer_fail(dml_trainer *trainer, dml_status status, con
    vectors. */
 typedef struct dml_trainer_run {
     dml_optimizer optimizer;
-    uint64_t seed, steps; /* the context's; taken */
+    uint64_t seed, steps;  /* the context's; taken */
+    float loss_scale;      /* of a trainer that scales, else 0; */
+    uint64_t scaled_steps; /* steps with it since it changed or one was skipped */
 } dml_trainer_run;
 
 DML_API dml_trainer_run dml_trainer_get_run(const dml_trainer *trainer);
 
-/* DML_ERROR_ARGUMENT for an optimizer that can't be, or that keeps other state than the trainer's: nothing is
-   changed then. */
+/* DML_ERROR_ARGUMENT for an optimizer that can't be, or that keeps other state than the trainer's, and for a
+   loss scale that can't be: nothing is changed then. A loss scale of 0, or one for a trainer that doesn't
+   scale, leaves that as it is. */
 DML_API dml_status dml_trainer_set_run(dml_trainer *trainer, const dml_trainer_run *run);
 
 #endif

@@ -32,7 +32,10 @@ struct dml_trainer {
     /* What the first update after a backward pass does to g. */
     float clip_norm, clip_value; /* 0: nothing */
     bool clipped;                /* done */
-    double norm;                 /* of g before clip_norm; NaN while only the device knows */
+    float loss_scale;            /* 0: none (train/loss_scale.h) */
+    bool overflowed;             /* g isn't finite: found out when it would be clipped */
+    uint64_t scaled_steps, skipped;
+    double norm; /* of g before clip_norm; NaN while only the device knows */
     dml_schedule schedule;
     float average; /* what the moving average keeps; 0: there is none */
     bool *spent; /* (parameters): by an optimizer that uses g up, since it was written; NULL: it is another */

@@ -8,6 +8,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
 #include "kernels/update.h"
+#include "train/loss_scale.h"
 #include "train/trainer_internal.h"
 
 #include <math.h>
@@ -177,7 +178,12 @@ static dml_status dml__clip_values_of_gradient(dml_trainer *trainer)
 static dml_status dml__clip_gradient(dml_trainer *trainer)
 {
     if (trainer->clipped) return DML_OK;
-    dml_status status = trainer->clip_value > 0.0f ? dml__clip_values_of_gradient(trainer) : DML_OK;
+    dml_status status = dml__find_overflow(trainer);
+    if (status != DML_OK || trainer->overflowed) {
+        trainer->clipped = status == DML_OK;
+        return status;
+    }
+    status = trainer->clip_value > 0.0f ? dml__clip_values_of_gradient(trainer) : DML_OK;
     if (status == DML_OK && trainer->clip_norm > 0.0f) status = dml__clip_norm_of_gradient(trainer);
     trainer->clipped = status == DML_OK;
     return status;
@@ -337,7 +343,7 @@ DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin,
     if (status != DML_OK) return status;
     status = dml__check_gradient(trainer, begin, end, "an update");
     if (status == DML_OK) status = dml__clip_gradient(trainer);
-    if (status != DML_OK) return status;
+    if (status != DML_OK || trainer->overflowed) return status; /* the step is skipped */
     dml__mark_spent(trainer, begin, end, true);
     status = dml__update_runs(trainer, begin, end);
     return status == DML_OK && trainer->average > 0.0f ? dml__update_average(trainer, begin, end) : status;

@@ -9,8 +9,12 @@ static void sizes_and_names(void)
     CHECK_INT(dml_dtype_size(DML_I32), 4);
     CHECK_INT(dml_dtype_size(DML_I64), 8);
     CHECK_INT(dml_dtype_size(DML_U8), 1);
+    CHECK_INT(dml_dtype_size(DML_BF16), 2);
+    CHECK_INT(dml_dtype_size(DML_F16), 2);
     CHECK_STRING(dml_dtype_name(DML_F32), "f32");
     CHECK_STRING(dml_dtype_name(DML_U8), "u8");
+    CHECK_STRING(dml_dtype_name(DML_BF16), "bf16");
+    CHECK_STRING(dml_dtype_name(DML_F16), "f16");
 }
 
 /* They are in files and on wires. */
@@ -21,6 +25,8 @@ static void the_numbers_never_change(void)
     CHECK_INT(DML_I32, 2);
     CHECK_INT(DML_I64, 3);
     CHECK_INT(DML_U8, 4);
+    CHECK_INT(DML_BF16, 5);
+    CHECK_INT(DML_F16, 6);
 }
 
 static void a_number_that_is_no_dtype(void)

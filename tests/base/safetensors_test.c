@@ -104,7 +104,7 @@ static void a_file_by_hand(void)
                                  *e = dml__safetensors_at(file, 2);
     CHECK_STRING(a->name, "a");
     CHECK_STRING(a->dtype_text, "BF16");
-    CHECK_INT(a->dtype, DML__DTYPE_COUNT);
+    CHECK_INT(a->dtype, DML_BF16);
     CHECK_INT(a->ndim, 0);
     CHECK(a->begin == 0 && a->end == 2);
     CHECK_STRING(b->name, "b");

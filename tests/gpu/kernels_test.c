@@ -1350,6 +1350,7 @@ static void test_strided_unpack(void)
 
 #include "attention_cases.h"
 #include "recurrent_kernels.h"
+#include "half_cases.h"
 
 /* The same launch twice gives the same bits. */
 static void results_repeat(void)

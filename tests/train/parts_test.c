@@ -531,7 +531,9 @@ static void runs_are_taken_on(void)
     dml_trainer_run run = {
         { .kind = DML_SGD, .lr = 0.25f, .momentum = 0.5f, .weight_decay = 0.125f, .nesterov = true },
         3,
-        UINT64_MAX
+        UINT64_MAX,
+        0,
+        0
     };
     CHECK_INT(dml_trainer_set_run(t, &run), DML_OK);
     const dml_trainer_run first = dml_trainer_get_run(t);

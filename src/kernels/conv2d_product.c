@@ -1,0 +1,227 @@
+#ifndef DML_KERNELS_CONV2D_PRODUCT_C
+#define DML_KERNELS_CONV2D_PRODUCT_C
+
+#include "kernels/conv2d_product.h"
+
+#include "kernels/product.h"
+#include "kernels/sizes.h"
+#include "thread/pool_internal.h"
+
+#include <string.h>
+
+/* The pixels of a grid, each with those of an image that its taps meet: element (grid pixel, (tap, channel))
+   of a matrix. Along an axis, tap t of pixel g meets what (g step + origin + t tap) / divisor is, where that
+   is whole and inside of the image; elsewhere there is a zero. */
+typedef struct dml__conv_axis {
+    ptrdiff_t grid, taps, step, origin, tap, divisor, size, stride; /* stride: floats between two pixels */
+} dml__conv_axis;
+
+typedef struct dml__conv_patches {
+    const float *image;
+    ptrdiff_t image_step; /* from one image of the batch to the next */
+    ptrdiff_t depth;      /* channels */
+    dml__conv_axis v, h;
+} dml__conv_patches;
+
+/* Floats from the start of a line or column, -1 for a zero. */
+static inline ptrdiff_t dml__conv_meets(const dml__conv_axis *axis, ptrdiff_t pixel, ptrdiff_t tap)
+{
+    ptrdiff_t at = pixel * axis->step + axis->origin + tap * axis->tap;
+    if (at < 0) return -1;
+    if (axis->divisor > 1) {
+        if (at % axis->divisor) return -1;
+        at /= axis->divisor;
+    }
+    return at < axis->size ? at * axis->stride : -1;
+}
+
+/* `lanes` pixels of one line of the grid, from (y, x) on, at one tap: `count` channels. */
+static void dml__conv_pack_line(const dml__conv_patches *p, const float *image, ptrdiff_t y, ptrdiff_t x,
+                                int lanes, ptrdiff_t tap, int count, int width, float *out)
+{
+    const ptrdiff_t line = dml__conv_meets(&p->v, y, tap / p->h.taps), tap_x = tap % p->h.taps;
+    if (line < 0) return;
+    if (p->h.divisor > 1) {
+        for (int lane = 0; lane < lanes; lane++) {
+            const ptrdiff_t at = dml__conv_meets(&p->h, x + lane, tap_x);
+            if (at >= 0) dml__pack_transposed(image + line + at, 0, 1, count, width, out + lane);
+        }
+        return;
+    }
+    int begin = 0, end = lanes; /* what lies inside is together */
+    while (begin < end && dml__conv_meets(&p->h, x + begin, tap_x) < 0) begin++;
+    while (end > begin && dml__conv_meets(&p->h, x + end - 1, tap_x) < 0) end--;
+    if (begin < end)
+        dml__pack_transposed(image + line + dml__conv_meets(&p->h, x + begin, tap_x), p->h.step * p->h.stride,
+                             end - begin, count, width, out + begin);
+}
+
+/* Lanes are pixels of the grid, k taps and channels. */
+static void dml__conv_pack_patches(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                   int width, float *out)
+{
+    const dml__conv_patches *p = (const dml__conv_patches *)source;
+    memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
+    for (int lane = 0, together; lane < lanes; lane += together) {
+        const ptrdiff_t line = (first + lane) / p->h.grid, x = (first + lane) % p->h.grid;
+        const float *image = p->image + line / p->v.grid * p->image_step;
+        together = (int)dml__smaller(lanes - lane, p->h.grid - x);
+        for (int k = 0, count; k < kc; k += count) {
+            const ptrdiff_t tap = (k0 + k) / p->depth, channel = (k0 + k) % p->depth;
+            count = (int)dml__smaller(kc - k, p->depth - channel);
+            dml__conv_pack_line(p, image + channel, line % p->v.grid, x, together, tap, count, width,
+                                out + (ptrdiff_t)k * width + lane);
+        }
+    }
+}
+
+/* The other way round. */
+static void dml__conv_pack_patches_across(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0,
+                                          int kc, int width, float *out)
+{
+    const dml__conv_patches *p = (const dml__conv_patches *)source;
+    memset(out, 0, (size_t)kc * (size_t)width * sizeof *out);
+    for (ptrdiff_t k = k0; k < k0 + kc; k++, out += width) {
+        const ptrdiff_t line = k / p->h.grid;
+        const float *image = p->image + line / p->v.grid * p->image_step;
+        for (int lane = 0, count; lane < lanes; lane += count) {
+            const ptrdiff_t tap = (first + lane) / p->depth, channel = (first + lane) % p->depth;
+            const ptrdiff_t y = dml__conv_meets(&p->v, line % p->v.grid, tap / p->h.taps);
+            const ptrdiff_t x = dml__conv_meets(&p->h, k % p->h.grid, tap % p->h.taps);
+            count = (int)dml__smaller(lanes - lane, p->depth - channel);
+            if (x >= 0 && y >= 0) memcpy(out + lane, image + y + x + channel, (size_t)count * sizeof *out);
+        }
+    }
+}
+
+/* Weights for the input's gradient: lanes are channels, k taps and filters. */
+typedef struct dml__conv_turned {
+    const float *w; /* (filters, taps, channels) */
+    ptrdiff_t filters, taps, channels;
+} dml__conv_turned;
+
+static void dml__conv_pack_turned(const void *source, ptrdiff_t first, int lanes, ptrdiff_t k0, int kc,
+                                  int width, float *out)
+{
+    const dml__conv_turned *t = (const dml__conv_turned *)source;
+    for (ptrdiff_t k = k0; k < k0 + kc; k++, out += width) {
+        const ptrdiff_t tap = k / t->filters, filter = k % t->filters;
+        memcpy(out, t->w + (filter * t->taps + tap) * t->channels + first, (size_t)lanes * sizeof *out);
+        memset(out + lanes, 0, (size_t)(width - lanes) * sizeof *out);
+    }
+}
+
+DML__LOCAL bool dml__conv2d_is_rounded(const dml_pool *pool, const dml_conv2d_shape *shape)
+{
+    return dml__pool_rounds_to(pool) != DML_F32 && (shape->groups == 1 || shape->groups < shape->channels);
+}
+
+/* What a convolution's products have in common. */
+typedef struct dml__conv_sizes {
+    ptrdiff_t out_h, out_w, channels, filters, taps; /* channels and filters of a group */
+} dml__conv_sizes;
+
+static dml__conv_sizes dml__conv_sizes_of(const dml_conv2d_shape *s)
+{
+    const dml__conv_sizes sizes = { s->out_h, s->out_w, s->channels / s->groups, s->filters / s->groups,
+                                    (ptrdiff_t)s->kernel_h * s->kernel_w };
+    return sizes;
+}
+
+/* The outputs, with the pixels of x that each meets. */
+static dml__conv_patches dml__conv_patches_of_x(const dml_conv2d_shape *s, const dml__conv_sizes *sizes,
+                                                const float *x)
+{
+    const ptrdiff_t line = (ptrdiff_t)s->width * s->channels;
+    const dml__conv_patches p = { x,
+                                  s->height * line,
+                                  sizes->channels,
+                                  { sizes->out_h, s->kernel_h, s->stride_h, -(ptrdiff_t)s->pad_h,
+                                    s->dilation_h, 1, s->height, line },
+                                  { sizes->out_w, s->kernel_w, s->stride_w, -(ptrdiff_t)s->pad_w,
+                                    s->dilation_w, 1, s->width, s->channels } };
+    return p;
+}
+
+static dml__product dml__conv_empty_product(float beta, float *c, ptrdiff_t ldc)
+{
+    dml__product product;
+    memset(&product, 0, sizeof product);
+    product.alpha = 1;
+    product.beta = beta;
+    product.c = c;
+    product.ldc = ldc;
+    return product;
+}
+
+DML__LOCAL void dml__conv2d_product_forward(dml_pool *pool, const dml_conv2d_shape *s, const float *x,
+                                            const float *w, float beta, const dml_epilogue *epilogue,
+                                            float *y)
+{
+    const dml__conv_sizes z = dml__conv_sizes_of(s);
+    for (int group = 0; group < s->groups; group++) {
+        const dml__conv_patches patches = dml__conv_patches_of_x(s, &z, x + group * z.channels);
+        const ptrdiff_t k = z.taps * z.channels;
+        const dml__matrix weights = { w + group * z.filters * k, k, 1 };
+        dml__product product = dml__conv_empty_product(beta, y + group * z.filters, s->filters);
+        product.m = s->batch * z.out_h * z.out_w;
+        product.n = z.filters;
+        product.k = k;
+        product.a.pack = dml__conv_pack_patches;
+        product.a.source = &patches;
+        product.b.pack = dml__pack_matrix;
+        product.b.source = &weights;
+        if (epilogue) product.epilogue = *epilogue;
+        if (product.epilogue.bias) product.epilogue.bias += group * z.filters;
+        dml__multiply(pool, &product);
+    }
+}
+
+DML__LOCAL void dml__conv2d_product_input(dml_pool *pool, const dml_conv2d_shape *s, const float *dy,
+                                          const float *w, float beta, float *dx)
+{
+    const dml__conv_sizes z = dml__conv_sizes_of(s);
+    const ptrdiff_t line = z.out_w * s->filters;
+    for (int group = 0; group < s->groups; group++) {
+        const dml__conv_patches patches = { dy + group * z.filters,
+                                            z.out_h * line,
+                                            z.filters,
+                                            { s->height, s->kernel_h, 1, s->pad_h, -(ptrdiff_t)s->dilation_h,
+                                              s->stride_h, z.out_h, line },
+                                            { s->width, s->kernel_w, 1, s->pad_w, -(ptrdiff_t)s->dilation_w,
+                                              s->stride_w, z.out_w, s->filters } };
+        const dml__conv_turned weights = { w + group * z.filters * z.taps * z.channels, z.filters, z.taps,
+                                           z.channels };
+        dml__product product = dml__conv_empty_product(beta, dx + group * z.channels, s->channels);
+        product.m = (ptrdiff_t)s->batch * s->height * s->width;
+        product.n = z.channels;
+        product.k = z.taps * z.filters;
+        product.a.pack = dml__conv_pack_patches;
+        product.a.source = &patches;
+        product.b.pack = dml__conv_pack_turned;
+        product.b.source = &weights;
+        dml__multiply(pool, &product);
+    }
+}
+
+DML__LOCAL void dml__conv2d_product_weights(dml_pool *pool, const dml_conv2d_shape *s, const float *x,
+                                            const float *dy, float beta, float *dw)
+{
+    const dml__conv_sizes z = dml__conv_sizes_of(s);
+    for (int group = 0; group < s->groups; group++) {
+        const dml__conv_patches patches = dml__conv_patches_of_x(s, &z, x + group * z.channels);
+        const dml__matrix columns = { dy + group * z.filters, 1, s->filters };
+        const ptrdiff_t n = z.taps * z.channels;
+        dml__product product = dml__conv_empty_product(beta, dw + group * z.filters * n, n);
+        product.m = z.filters;
+        product.n = n;
+        product.k = s->batch * z.out_h * z.out_w;
+        product.a.pack = dml__pack_matrix;
+        product.a.source = &columns;
+        product.b.pack = dml__conv_pack_patches_across;
+        product.b.source = &patches;
+        dml__multiply(pool, &product);
+    }
+}
+
+#endif

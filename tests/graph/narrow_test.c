@@ -1,0 +1,183 @@
+/* Programs that keep values for backward in 16 bits: how much memory that takes, and what it does to
+   gradients, for every op on every backend. */
+#include "graph/program.h"
+
+#include "ops_cases.h"
+
+static const dml_dtype narrow_types[] = { DML_BF16, DML_F16 };
+
+/* ---- memory ---- */
+
+static dml_node *layers(dml_graph *g, int count, int units)
+{
+    dml_node *h = dml_input(g, "x", DML_F32, units);
+    for (int i = 0; i < count; i++) h = dml_tanh(dml_dense(h, units));
+    return dml_mean_squared_error(h, dml_input(g, "y", DML_F32, units));
+}
+
+static int narrowed_values(const dml_program *p)
+{
+    int count = 0;
+    for (int s = 0; s < p->slots; s++) count += p->slot[s].narrowed;
+    return count;
+}
+
+static void half_the_memory(void)
+{
+    dml_context *context = open_here(NULL);
+    dml_node *loss = layers(dml_graph_create(context), 24, 64);
+    dml_program_options options = { .batch = 32, .training = true };
+    dml_program *wide = dml_compile(loss, &options);
+    CHECK_INT(narrowed_values(wide), 0);
+    for (int t = 0; t < 2; t++) {
+        options.dtype = narrow_types[t];
+        dml_program *narrow = dml_compile(loss, &options);
+        CHECK_MESSAGE(narrow, "%s", dml_error(context));
+        if (!narrow) continue;
+        CHECK_INT(narrowed_values(narrow), 23); /* backward begins with the last at once */
+        CHECK_MESSAGE(dml_program_bytes(narrow) * 100 < dml_program_bytes(wide) * 62,
+                      "%d bytes instead of %d", (int)dml_program_bytes(narrow), (int)dml_program_bytes(wide));
+    }
+    options.training = false;
+    dml_program *predict = dml_compile(loss, &options);
+    CHECK_INT(narrowed_values(predict), 0);
+    dml_close(context);
+}
+EACH_BACKEND(half_the_memory)
+
+static void other_types_are_refused(void)
+{
+    dml_context *context = open_here(NULL);
+    dml_node *loss = layers(dml_graph_create(context), 1, 4);
+    const int refused[] = { DML_I32, DML_F64, DML__DTYPE_COUNT, -1 };
+    for (int i = 0; i < 4; i++) {
+        CHECK(dml_compile(loss, &(dml_program_options){ .batch = 1, .dtype = (dml_dtype)refused[i] }) ==
+              NULL);
+        CHECK_CONTAINS(dml_error(context), "computes in f32, bf16 or f16");
+        dml_clear_error(context);
+    }
+    dml_close(context);
+}
+EACH_BACKEND(other_types_are_refused)
+
+/* ---- numbers ---- */
+
+/* Loss and gradient of one pass over an arena of NaNs. */
+static float run_once(subject *s, dml_program *p, int rows, void *const *inputs, float *g)
+{
+    float loss = NAN;
+    poison(s->context, p->arena);
+    reset_parameters(s);
+    CHECK_MESSAGE(program_train(p, rows, (const void *const *)inputs, 1, NULL, &loss) == DML_OK, "%s: %s",
+                  s->which->name, dml_error(s->context));
+    read_floats(s->context, g, p->g, s->count);
+    return loss;
+}
+
+/* By how much a gradient may differ from f32's, relative to the largest of its tensor or a tenth of the
+   largest of all: an op multiplies a few numbers, each off by up to half of a last bit, and sums of
+   them cancel. */
+static double bound_of(dml_dtype dtype)
+{
+    return dtype == DML_BF16 ? 24 * ldexp(1, -9) : 24 * ldexp(1, -12);
+}
+
+static void compare_gradients(subject *s, dml_dtype dtype, int rows, void *const *inputs)
+{
+    float *want = (float *)malloc(s->count * sizeof *want), *got = (float *)malloc(s->count * sizeof *got);
+    double *exact = (double *)malloc(s->count * sizeof *exact);
+    const dml_program_options options = { .batch = rows, .training = true, .dtype = dtype };
+    dml_program *narrow = dml_compile(s->loss, &options);
+    const float loss = run_once(s, s->training, rows, inputs, want);
+    const float narrow_loss = run_once(s, narrow, rows, inputs, got);
+    const double bound = bound_of(dtype);
+    CHECK_MESSAGE(fabs((double)narrow_loss - (double)loss) <= bound * (fabs((double)loss) + 0.01),
+                  "%s: a loss of %g instead of %g", s->which->name, (double)narrow_loss, (double)loss);
+    for (size_t i = 0; i < s->count; i++) exact[i] = (double)want[i];
+    const double least = 0.1 * largest_of(exact, s->count) + 1e-4;
+    for (const dml_node *p = s->loss->graph->first_parameter; p; p = p->next_parameter) {
+        if (p->frozen) continue;
+        const double error =
+            relative_error(got + p->offset, exact + p->offset, dml_shape_count(&p->shape), least);
+        if (getenv("SHOW"))
+            printf("SHOW %s %s %.3g / %g\n", s->which->name, dml_dtype_name(dtype), error, bound);
+        CHECK_MESSAGE(error <= bound, "%s in %s: the gradient of '%s' differs by %.2g", s->which->name,
+                      dml_dtype_name(dtype), p->name, error);
+    }
+    dml_program_destroy(narrow);
+    free(want), free(got), free(exact);
+}
+
+/* Which of two numbers is chosen may change when one is rounded. */
+static bool chooses_between_close_ones(const char *op)
+{
+    return strcmp(op, "minimum") == 0 || strcmp(op, "maximum") == 0;
+}
+
+static void every_op(void)
+{
+    for (int c = 0; c < CASES; c += slow_here() ? 12 : 1) {
+        subject s;
+        if (chooses_between_close_ones(cases[c].op)) continue;
+        if (open_subject(&s, &cases[c].model)) {
+            void *inputs[8] = { NULL };
+            reference r;
+            reference_open(&r, s.loss->graph, cases[c].model.batch, s.w64);
+            make_inputs(&s, s.training, cases[c].model.batch, &r, inputs);
+            for (int t = 0; t < 2; t++) compare_gradients(&s, narrow_types[t], cases[c].model.batch, inputs);
+            for (int i = 0; i < 8; i++) free(inputs[i]);
+            reference_close(&r);
+        }
+        close_subject(&s);
+    }
+}
+EACH_BACKEND(every_op)
+
+/* The plan changes no bit: blocks that share bytes, and ops in place, against blocks all apart. */
+static dml_node *chain(dml_graph *g)
+{
+    dml_node *x = dml_input(g, "x", DML_F32, 6), *h = dml_dense(x, 8), *first = dml_tanh(h);
+    h = dml_relu(dml_add(first, dml_dense(first, 8)));
+    h = dml_mul(dml_sigmoid(dml_dense(h, 8)), dml_add(h, first));
+    return dml_dense(dml_tanh(dml_flatten(dml_relu(dml_dense(h, 5)))), 3);
+}
+
+static void the_plan_changes_no_bit(void)
+{
+    static const model which = { "chain", chain, 5 };
+    subject s;
+    if (open_subject(&s, &which)) {
+        void *inputs[8] = { NULL };
+        reference r;
+        reference_open(&r, s.loss->graph, which.batch, s.w64);
+        make_inputs(&s, s.training, which.batch, &r, inputs);
+        float *want = (float *)malloc(s.count * sizeof *want), *got = (float *)malloc(s.count * sizeof *got);
+        for (int t = 0; t < 2; t++) {
+            const dml_program_options options = { .batch = which.batch,
+                                                  .training = true,
+                                                  .dtype = narrow_types[t] };
+            dml_program *shared = dml_compile(s.loss, &options),
+                        *apart = dml__compile_disjoint(s.loss, &options);
+            CHECK(narrowed_values(shared) > 4 && dml_program_bytes(shared) < dml_program_bytes(apart));
+            for (int rows = which.batch; rows > 0; rows -= 4) {
+                const float a = run_once(&s, shared, rows, inputs, got),
+                            b = run_once(&s, apart, rows, inputs, want);
+                CHECK(memcmp(&a, &b, sizeof a) == 0 && memcmp(got, want, s.count * sizeof *got) == 0);
+            }
+        }
+        for (int i = 0; i < 8; i++) free(inputs[i]);
+        free(want), free(got);
+        reference_close(&r);
+    }
+    close_subject(&s);
+}
+EACH_BACKEND(the_plan_changes_no_bit)
+
+int main(void)
+{
+    RUN_EACH(half_the_memory);
+    RUN_EACH(other_types_are_refused);
+    RUN_EACH(every_op);
+    RUN_EACH(the_plan_changes_no_bit);
+    return test_report("graph/narrow");
+}
