@@ -20855,6 +20855,12 @@ DML_API void dml_sgd_update(dml_pool *pool, size_t n, float *w, const float *g, 
 }
 
 #endif
+/* No loop below is worth the passes of -O2, a fifth of this file's compile time. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#define DML__AT_O1
+#endif
 
 /* ---- device/backend.c ---- */
 
@@ -35886,6 +35892,9 @@ DML_API void dml_idx_free(dml_context *context, dml_idx *idx)
     memset(idx, 0, sizeof *idx);
 }
 
+#endif
+#ifdef DML__AT_O1
+#pragma GCC pop_options
 #endif
 
 #endif
