@@ -184,10 +184,11 @@ static dml_node *build_model(const model *m, dml_graph *graph, double *operation
                                                         : dml_input(graph, "label", DML_I32, m->size));
 }
 
-/* Images by SGD, as they are usually trained; sequences by AdamW. */
-static dml_optimizer optimizer_of(const model *m, double momentum)
+/* Images by SGD, as they are usually trained; sequences by AdamW. lr 0: the usual. */
+static dml_optimizer optimizer_of(const model *m, double momentum, double lr)
 {
-    return m->channels ? dml_sgd(0.01f, (float)momentum) : dml_adamw(1e-3f, 0.01f);
+    return m->channels ? dml_sgd(lr > 0 ? (float)lr : 0.01f, (float)momentum)
+                       : dml_adamw(lr > 0 ? (float)lr : 1e-3f, 0.01f);
 }
 
 #endif

@@ -52,14 +52,15 @@ static void fill_batch(job *j, int number)
 }
 
 /* False, with the sentence printed, when it can't be had. */
-static bool open_job(job *j, const model *m, int batch, double momentum, const dml_options *options)
+static bool open_job(job *j, const model *m, int batch, double momentum, double lr,
+                     const dml_options *options)
 {
     memset(j, 0, sizeof *j);
     j->model = m, j->batch = batch;
     j->context = dml_open(options);
     j->graph = dml_graph_create(j->context);
     dml_node *loss = build_model(m, j->graph, &j->operations);
-    const dml_trainer_options how = { .batch = batch, .optimizer = optimizer_of(m, momentum) };
+    const dml_trainer_options how = { .batch = batch, .optimizer = optimizer_of(m, momentum, lr) };
     j->trainer = dml_trainer_create(loss, &how);
     j->input = bench_floats("train", (size_t)batch * input_size(m));
     j->labels = (int32_t *)bench_floats("train", (size_t)batch * labels_size(m));
@@ -115,7 +116,7 @@ static int measure(const model *m, int batch, double momentum, int threads, benc
     const dml_options options = { .threads = threads,
                                   .allocator = { bench_count_allocate, bench_count_release, &memory } };
     job j;
-    if (open_job(&j, m, batch, momentum, &options)) {
+    if (open_job(&j, m, batch, momentum, 0, &options)) {
         fill_batch(&j, 0);
         measured_row(&j, momentum, peers, seconds, &memory);
     }
@@ -138,11 +139,11 @@ static bool write_all(const char *folder, const char *name, const char *mode, co
 }
 
 /* Trains that many steps and leaves in the folder the first weights, each step's batch and its loss. */
-static int curve(const model *m, int batch, double momentum, int steps, const char *folder)
+static int curve(const model *m, int batch, double momentum, double lr, int steps, const char *folder)
 {
     char path[1024], line[64];
     job j;
-    bool going = open_job(&j, m, batch, momentum, NULL);
+    bool going = open_job(&j, m, batch, momentum, lr, NULL);
     snprintf(path, sizeof path, "%s/weights.safetensors", folder);
     going = going && dml_graph_save(j.graph, path) == DML_OK;
     for (int i = 0; i < steps && going; i++) {
@@ -166,7 +167,8 @@ static const char usage[] =
     "  --batch B     samples of a step; otherwise what is usual for each model\n"
     "  --momentum M  of stochastic gradient descent on images; 0.9. Sequences are trained by AdamW\n"
     "  --curve DIR   instead leaves the first weights, the batches and the losses of training --model there\n"
-    "  --steps N     of the curve; 100\n" BENCH_COMMON_USAGE
+    "  --steps N     of the curve; 100\n"
+    "  --lr LR       of the curve; 0.01 for images and 0.001 for sequences\n" BENCH_COMMON_USAGE
     "Prints a row for each model: ours is the samples/s of a training step (forward, backward, update), "
     "limit what\n"
     "its multiply-adds would take at the measured peak, or its weights at the bandwidth of where they lie. "
@@ -181,12 +183,13 @@ int main(int argc, char **argv)
     bench_common common = { 0, 1, false, NULL };
     const char *only = NULL, *folder = NULL;
     int batch = 0, steps = 100, failed = 0;
-    double momentum = 0.9;
+    double momentum = 0.9, lr = 0;
     bool found = false;
     const bench_option options[] = { { "--model", BENCH_TEXT, &only, 0, 0 },
                                      { "--batch", BENCH_INT, &batch, 1, 1 << 20 },
                                      { "--momentum", BENCH_NUMBER, &momentum, 0, 0.999 },
                                      { "--curve", BENCH_TEXT, &folder, 0, 0 },
+                                     { "--lr", BENCH_NUMBER, &lr, 0, 100 },
                                      { "--steps", BENCH_INT, &steps, 1, 1 << 20 },
                                      BENCH_COMMON_OPTIONS(common) };
     bench_parse(argc, argv, "train", usage, options);
@@ -201,7 +204,7 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < MODELS && folder; i++)
         if (strcmp(only, models[i].name) == 0)
-            return curve(&models[i], batch ? batch : models[i].batch, momentum, steps, folder);
+            return curve(&models[i], batch ? batch : models[i].batch, momentum, lr, steps, folder);
     if (common.quick && common.seconds > 0.1) common.seconds = 0.1;
     for (int round = 0, threads; (threads = bench_threads(&common, round)) > 0; round++) {
         bench_peers peers;

@@ -131,7 +131,7 @@ def loss(logits, target):
     return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), target.reshape(-1))
 
 
-def optimizer(name, model, momentum):
+def optimizer(name, model, momentum, lr=None):
     if SIZES[name].channels:
-        return torch.optim.SGD(model.parameters(), lr=0.01, momentum=momentum, fused=True)
-    return torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
+        return torch.optim.SGD(model.parameters(), lr=lr or 0.01, momentum=momentum, fused=True)
+    return torch.optim.AdamW(model.parameters(), lr=lr or 1e-3, weight_decay=0.01, fused=True)
