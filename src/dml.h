@@ -198,6 +198,7 @@
 #include "ops/op_sample_norm.c"
 #include "ops/op_embedding.c"
 #include "ops/op_embedding_bag.c"
+#include "ops/op_recurrent_gpu.c"
 #include "ops/op_recurrent.c"
 #include "ops/op_dropout.c"
 #include "ops/op_rotary.c"
