@@ -16133,7 +16133,10 @@ DML_API void dml_embedding_bag_backward_weights(dml_pool *pool, size_t bags, siz
 #ifndef DML_KERNELS_DROPOUT_C
 #define DML_KERNELS_DROPOUT_C
 
+#include <string.h>
+
 typedef struct dml__dropout_job {
+    dml_isa isa;
     size_t n;
     const dml_random *random;
     uint64_t first;
@@ -16143,24 +16146,103 @@ typedef struct dml__dropout_job {
     float *y;
 } dml__dropout_job;
 
-/* A block of Philox is four elements; so is a task's beginning a multiple of four. */
+enum { DML__PHILOX_BLOCKS = 8, DML__PHILOX_WORDS = 4 * DML__PHILOX_BLOCKS };
+
+/* The numbers of eight blocks, the counters of which don't carry into their upper halves. A block's ten
+   rounds wait for each other; those of eight fill vectors, at a tenth of the time. */
+#if defined(DML__HAS_AVX2) && !defined(DML__EMULATED)
+DML__TARGET("avx2,fma")
+static void dml__philox_avx2(const dml_random *random, uint64_t block, uint32_t out[DML__PHILOX_WORDS])
+{
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i by0 = _mm256_set1_epi32((int)0xD2511F53u), by2 = _mm256_set1_epi32((int)0xCD9E8D57u);
+    __m256i c0 = _mm256_add_epi32(_mm256_set1_epi32((int)(uint32_t)block), lane);
+    __m256i c1 = _mm256_set1_epi32((int)(uint32_t)(block >> 32));
+    __m256i c2 = _mm256_set1_epi32((int)random->stream), c3 = _mm256_set1_epi32((int)random->step);
+    uint32_t k0 = (uint32_t)random->seed, k1 = (uint32_t)(random->seed >> 32);
+    for (int round = 0; round < 10; round++) {
+        /* products of the even lanes, and of the odd ones, which are shifted to where multiplying looks */
+        const __m256i even0 = _mm256_mul_epu32(c0, by0),
+                      odd0 = _mm256_mul_epu32(_mm256_srli_epi64(c0, 32), by0);
+        const __m256i even2 = _mm256_mul_epu32(c2, by2),
+                      odd2 = _mm256_mul_epu32(_mm256_srli_epi64(c2, 32), by2);
+        const __m256i high0 = _mm256_blend_epi32(_mm256_srli_epi64(even0, 32), odd0, 0xAA);
+        const __m256i high2 = _mm256_blend_epi32(_mm256_srli_epi64(even2, 32), odd2, 0xAA);
+        c0 = _mm256_xor_si256(_mm256_xor_si256(high2, c1), _mm256_set1_epi32((int)k0));
+        c1 = _mm256_blend_epi32(even2, _mm256_slli_epi64(odd2, 32), 0xAA);
+        c2 = _mm256_xor_si256(_mm256_xor_si256(high0, c3), _mm256_set1_epi32((int)k1));
+        c3 = _mm256_blend_epi32(even0, _mm256_slli_epi64(odd0, 32), 0xAA);
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    /* From a vector of each word to one block behind the other. */
+    const __m256i a = _mm256_unpacklo_epi32(c0, c1), b = _mm256_unpackhi_epi32(c0, c1);
+    const __m256i c = _mm256_unpacklo_epi32(c2, c3), d = _mm256_unpackhi_epi32(c2, c3);
+    const __m256i b0 = _mm256_unpacklo_epi64(a, c), b1 = _mm256_unpackhi_epi64(a, c);
+    const __m256i b2 = _mm256_unpacklo_epi64(b, d), b3 = _mm256_unpackhi_epi64(b, d);
+    _mm256_storeu_si256((__m256i *)(void *)out, _mm256_permute2x128_si256(b0, b1, 0x20));
+    _mm256_storeu_si256((__m256i *)(void *)(out + 8), _mm256_permute2x128_si256(b2, b3, 0x20));
+    _mm256_storeu_si256((__m256i *)(void *)(out + 16), _mm256_permute2x128_si256(b0, b1, 0x31));
+    _mm256_storeu_si256((__m256i *)(void *)(out + 24), _mm256_permute2x128_si256(b2, b3, 0x31));
+}
+#endif
+
+static void dml__philox_blocks(dml_isa isa, const dml_random *random, uint64_t block,
+                               uint32_t out[DML__PHILOX_WORDS])
+{
+#if defined(DML__HAS_AVX2) && !defined(DML__EMULATED)
+    if (isa >= DML_ISA_AVX2 && (uint32_t)block <= UINT32_MAX - DML__PHILOX_BLOCKS) {
+        dml__philox_avx2(random, block, out);
+        return;
+    }
+#endif
+    (void)isa;
+    const uint32_t key[2] = { (uint32_t)random->seed, (uint32_t)(random->seed >> 32) };
+    for (int b = 0; b < DML__PHILOX_BLOCKS; b++) {
+        const uint64_t at = block + (uint64_t)b;
+        const uint32_t counter[4] = { (uint32_t)at, (uint32_t)(at >> 32), random->stream, random->step };
+        dml_philox4x32(counter, key, out + 4 * b);
+    }
+}
+
+/* y = what the numbers keep of x, scaled, + beta y, of as many elements as there are numbers. */
+DML__BODY void dml__dropout_keep_body(const dml__dropout_job *job, const uint32_t *bits, const float *x,
+                                      float *y)
+{
+    dml__vi threshold = { 0 };
+    threshold = threshold + (int32_t)(job->threshold ^ 0x80000000u); /* compared as signed numbers */
+    for (int i = 0; i < DML__PHILOX_WORDS; i += DML__LANES) {
+        dml__vi word = DML__LOAD_INT((const int32_t *)(const void *)(bits + i));
+        word ^= INT32_MIN;
+        const dml__vf kept = (dml__vf)((dml__vi)(DML__LOAD(x + i) * job->scale) & (word >= threshold));
+        DML__STORE(y + i, job->beta == 0 ? kept : kept + job->beta * DML__LOAD(y + i));
+    }
+}
+DML__PER_ISA(dml__dropout_keep, (const dml__dropout_job *job, const uint32_t *bits, const float *x, float *y),
+             (job, bits, x, y))
+
+/* A block of Philox is four elements; so is a task's beginning a multiple of four. A rest goes through arrays
+   that are long enough. */
 static void dml__dropout_task(void *argument, int task, int worker)
 {
     const dml__dropout_job *job = (const dml__dropout_job *)argument;
     const size_t begin = (size_t)task * DML__BLOCK, end = dml__minimum(begin + DML__BLOCK, job->n);
-    const uint32_t key[2] = { (uint32_t)job->random->seed, (uint32_t)(job->random->seed >> 32) };
+    uint32_t bits[DML__PHILOX_WORDS];
+    float rest_x[DML__PHILOX_WORDS], rest_y[DML__PHILOX_WORDS];
     (void)worker;
-    for (size_t i = begin; i < end; i += 4) {
-        const uint64_t block = (job->first + i) / 4;
-        const uint32_t counter[4] = { (uint32_t)block, (uint32_t)(block >> 32), job->random->stream,
-                                      job->random->step };
-        const size_t count = dml__minimum(4, end - i);
-        uint32_t bits[4];
-        dml_philox4x32(counter, key, bits);
-        for (size_t k = 0; k < count; k++) {
-            const float value = bits[k] < job->threshold ? 0.0f : job->x[i + k] * job->scale;
-            job->y[i + k] = job->beta != 0 ? value + job->beta * job->y[i + k] : value;
+    for (size_t i = begin; i < end; i += DML__PHILOX_WORDS) {
+        const size_t count = dml__minimum(DML__PHILOX_WORDS, end - i);
+        dml__philox_blocks(job->isa, job->random, (job->first + i) / 4, bits);
+        if (count == DML__PHILOX_WORDS) {
+            dml__dropout_keep(job->isa, job, bits, job->x + i, job->y + i);
+            continue;
         }
+        memset(rest_x, 0, sizeof rest_x);
+        memset(rest_y, 0, sizeof rest_y);
+        memcpy(rest_x, job->x + i, count * sizeof(float));
+        if (job->beta != 0) memcpy(rest_y, job->y + i, count * sizeof(float));
+        dml__dropout_keep(job->isa, job, bits, rest_x, rest_y);
+        memcpy(job->y + i, rest_y, count * sizeof(float));
     }
 }
 
@@ -16172,7 +16254,9 @@ DML_API uint32_t dml_dropout_threshold(float p)
 DML_API void dml_dropout_apply(dml_pool *pool, size_t n, const dml_random *random, uint64_t first, float p,
                                const float *x, float beta, float *y)
 {
-    dml__dropout_job job = { n, random, first, dml_dropout_threshold(p), 1 / (1 - p), beta, x, y };
+    dml__dropout_job job = {
+        dml__pool_machine(pool).isa, n, random, first, dml_dropout_threshold(p), 1 / (1 - p), beta, x, y
+    };
     dml_pool_run(n > DML__BLOCK ? pool : NULL, (int)dml__divide_up(n, DML__BLOCK), dml__dropout_task, &job);
 }
 
@@ -28622,14 +28706,14 @@ DML_API dml_node *dml_embedding_bag(dml_node *indices, dml_node *weights, int ro
 
 #endif
 
-/* ---- ops/op_recurrent.c ---- */
+/* ---- ops/op_recurrent_gpu.c ---- */
 
-#ifndef DML_OPS_OP_RECURRENT_C
-#define DML_OPS_OP_RECURRENT_C
+#ifndef DML_OPS_OP_RECURRENT_GPU_C
+#define DML_OPS_OP_RECURRENT_GPU_C
 
 /* ---- ops/op_recurrent_internal.h ---- */
 
-/* op_recurrent_internal.h: the attributes of rnn, lstm and gru, for the tests' reference. */
+/* op_recurrent_internal.h: what rnn, lstm and gru share with their way on a GPU, and the tests' reference. */
 #ifndef DML_OPS_OP_RECURRENT_INTERNAL_H
 #define DML_OPS_OP_RECURRENT_INTERNAL_H
 
@@ -28642,192 +28726,24 @@ typedef struct dml__recurrent {
     int b_ih, b_hh, h0, c0, lengths; /* which input; 0: none */
 } dml__recurrent;
 
-#endif
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
-/* ---- one layer in one direction ---- */
-
-static const dml__recurrent *dml__recurrent_of(const dml_node *node)
+static inline const dml__recurrent *dml__recurrent_of(const dml_node *node)
 {
     return (const dml__recurrent *)node->attributes;
 }
 
-/* What the weights are beside what they must be. */
-static dml_status dml__check_recurrent_weights(const dml_node *node)
-{
-    const dml__recurrent *o = dml__recurrent_of(node);
-    const dml_node *x = node->input[0], *w_ih = node->input[1], *w_hh = node->input[2];
-    const int gates = dml__cell_gates(o->cell), in = x->shape.dims[1];
-    char ih_text[DML_SHAPE_TEXT], hh_text[DML_SHAPE_TEXT];
-    const int units = w_hh->shape.ndim == 2 ? w_hh->shape.dims[1] : 0;
-    bool fits = !w_ih->batched && !w_hh->batched && w_ih->dtype == DML_F32 && w_hh->dtype == DML_F32 &&
-                w_ih->shape.ndim == 2 && units > 0 && w_hh->shape.dims[0] / gates == units &&
-                w_hh->shape.dims[0] % gates == 0 && w_ih->shape.dims[0] == w_hh->shape.dims[0] &&
-                w_ih->shape.dims[1] == in;
-    if (!fits)
-        return dml__node_fail(node, DML_ERROR_SHAPE,
-                              "its weights are %s and %s; for an input of %d features they must be "
-                              "%d hidden x %d and %d hidden x hidden",
-                              dml_shape_format(&w_ih->shape, ih_text),
-                              dml_shape_format(&w_hh->shape, hh_text), in, gates, in, gates);
-    for (int b = o->b_ih; b && b <= o->b_hh; b++) {
-        const dml_node *bias = node->input[b];
-        if (!bias->batched && bias->dtype == DML_F32 && bias->shape.ndim == 1 &&
-            bias->shape.dims[0] == gates * units)
-            continue;
-        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s%s, it must be %d",
-                              dml_shape_format(&bias->shape, ih_text), bias->batched ? " a sample" : "",
-                              gates * units);
-    }
-    return DML_OK;
-}
+/* Of a run of `batch` samples. */
+DML__LOCAL dml_recurrent_shape dml__recurrent_shape_of(const dml_node *node, int batch);
 
-static dml_status dml__recurrent_infer(dml_node *node)
-{
-    const dml__recurrent *o = dml__recurrent_of(node);
-    const dml_node *x = node->input[0];
-    char text[DML_SHAPE_TEXT];
-    if (x->dtype != DML_F32 || !x->batched || x->shape.ndim != 2)
-        return dml__node_fail(
-            node, DML_ERROR_SHAPE,
-            "its input is %s %s%s; it takes sequences of f32, steps x features, one for each sample",
-            dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text),
-            x->batched ? "" : " for the whole batch");
-    const dml_status status = dml__check_recurrent_weights(node);
-    if (status != DML_OK) return status;
-    const int steps = x->shape.dims[0], units = node->input[2]->shape.dims[1];
-    for (int i = 0; i < 2; i++) {
-        const dml_node *state = i ? (o->c0 ? node->input[o->c0] : NULL) : o->h0 ? node->input[o->h0] : NULL;
-        if (state && (state->dtype != DML_F32 || state->shape.ndim != 1 || state->shape.dims[0] != units))
-            return dml__node_fail(node, DML_ERROR_SHAPE, "its %s is %s %s, it must be f32 %d",
-                                  i ? "c0" : "h0", dml_dtype_name(state->dtype),
-                                  dml_shape_format(&state->shape, text), units);
-    }
-    if (o->lengths) {
-        const dml_node *lengths = node->input[o->lengths];
-        if (lengths->dtype != DML_I32 || !lengths->batched || lengths->shape.ndim != 0)
-            return dml__node_fail(
-                node, DML_ERROR_SHAPE,
-                "its lengths are %s %s%s; they must be an input of i32, one number a sample",
-                dml_dtype_name(lengths->dtype), dml_shape_format(&lengths->shape, text),
-                lengths->batched ? "" : " for the whole batch");
-        node->limit = steps < INT32_MAX ? steps + 1 : INT32_MAX;
-    }
-    if ((double)(steps + 2.0) * 4 * units > INT32_MAX)
-        return dml__node_fail(node, DML_ERROR_SHAPE, "the gates of %d steps x %d are more than %d", steps,
-                              units, INT32_MAX);
-    node->batched = true;
-    node->shape.ndim = 2;
-    node->shape.dims[0] = (o->sequence ? steps : 0) + o->states;
-    node->shape.dims[1] = units;
-    if (o->sequence || o->states > 1) return DML_OK;
-    node->shape.ndim = 1;
-    node->shape.dims[0] = units;
-    node->shape.dims[1] = 0;
-    return DML_OK;
-}
+/* Floats from one sample's initial state to the next's: 0 where all share it. */
+DML__LOCAL size_t dml__initial_step(const dml_node *node, int input);
 
-static dml_recurrent_shape dml__recurrent_shape_of(const dml_node *node, int batch)
-{
-    const dml__recurrent *o = dml__recurrent_of(node);
-    const dml_node *x = node->input[0];
-    const dml_recurrent_shape shape = { o->cell,          o->reverse,       batch,
-                                        x->shape.dims[0], x->shape.dims[1], node->input[2]->shape.dims[1] };
-    return shape;
-}
+/* The op by launches (op_recurrent_gpu.c), with the work in the same places as on the CPU. */
+DML__LOCAL dml_status dml__recurrent_gpu_forward(const dml__run *run, const dml_node *node);
+DML__LOCAL dml_status dml__recurrent_gpu_backward(const dml__run *run, const dml_node *node);
 
-static size_t dml__recurrent_saved_bytes(const dml_node *node, int rows)
-{
-    const dml_recurrent_shape shape = dml__recurrent_shape_of(node, rows);
-    const size_t floats = dml_recurrent_work(&shape);
-    return floats < SIZE_MAX / 8 ? floats * sizeof(float) : SIZE_MAX / 2;
-}
+#endif
 
-static dml_scratch dml__recurrent_op_scratch(const dml_node *node, int rows, bool training)
-{
-    const dml_recurrent_shape shape = dml__recurrent_shape_of(node, rows);
-    return dml_recurrent_scratch(&shape, training);
-}
-
-static dml_status dml__check_recurrent_rows(const dml__run *run, const dml_node *node)
-{
-    const int steps = node->input[0]->shape.dims[0];
-    if (run->rows <= INT32_MAX / steps) return DML_OK;
-    return dml__fail(run->error, DML_ERROR_UNSUPPORTED,
-                     "%s '%s': products of %d x %d rows; they count to %d: use smaller batches",
-                     node->op->name, node->name, run->rows, steps, INT32_MAX);
-}
-
-/* ---- on the CPU ---- */
-
-static const float *dml__optional_value(const dml__run *run, const dml_node *node, int input)
-{
-    return input ? dml__host_value(run, node->input[input]) : NULL;
-}
-
-/* Floats from a sample's initial state to the next: 0 for a state that is the same for all. */
-static size_t dml__initial_step(const dml_node *node, int input)
-{
-    return input && node->input[input]->batched ? (size_t)node->input[2]->shape.dims[1] : 0;
-}
-
-static dml_recurrent_arrays dml__recurrent_arrays_of(const dml__run *run, const dml_node *node)
-{
-    const dml__recurrent *o = dml__recurrent_of(node);
-    const size_t units = (size_t)node->input[2]->shape.dims[1];
-    dml_recurrent_arrays at;
-    at.x = dml__host_value(run, node->input[0]);
-    at.w_ih = dml__host_value(run, node->input[1]);
-    at.w_hh = dml__host_value(run, node->input[2]);
-    at.b_ih = dml__optional_value(run, node, o->b_ih);
-    at.b_hh = dml__optional_value(run, node, o->b_hh);
-    at.h0 = dml__optional_value(run, node, o->h0);
-    at.c0 = dml__optional_value(run, node, o->c0);
-    at.h0_step = dml__initial_step(node, o->h0);
-    at.c0_step = dml__initial_step(node, o->c0);
-    at.lengths = o->lengths ? (const int32_t *)dml__host(dml__value(run, node->input[o->lengths])) : NULL;
-    float *out = dml__host_value(run, node), *states = out;
-    if (o->sequence) states += (size_t)node->input[0]->shape.dims[0] * units;
-    at.y = o->sequence ? out : NULL;
-    at.h_n = o->states > 0 ? states : NULL;
-    at.c_n = o->states > 1 ? states + units : NULL;
-    at.y_step = at.n_step = dml_shape_count(&node->shape);
-    at.work = (float *)dml__host(dml__saved(run, node));
-    return at;
-}
-
-static float *dml__wanted_gradient(const dml__run *run, const dml_node *node, int input, float *beta)
-{
-    if (input < 0 || !dml__wants_gradient(run, node, input)) return NULL;
-    *beta = dml__beta(run, node, input);
-    return dml__host_gradient(run, node->input[input]);
-}
-
-static dml_recurrent_gradients dml__recurrent_gradients_of(const dml__run *run, const dml_node *node)
-{
-    const dml__recurrent *o = dml__recurrent_of(node);
-    const size_t units = (size_t)node->input[2]->shape.dims[1];
-    dml_recurrent_gradients to;
-    memset(&to, 0, sizeof to);
-    const float *out = dml__host_gradient(run, node), *states = out;
-    if (o->sequence) states += (size_t)node->input[0]->shape.dims[0] * units;
-    to.dy = o->sequence ? out : NULL;
-    to.dh_n = o->states > 0 ? states : NULL;
-    to.dc_n = o->states > 1 ? states + units : NULL;
-    to.dx = dml__wanted_gradient(run, node, 0, &to.beta.x);
-    to.dw_ih = dml__wanted_gradient(run, node, 1, &to.beta.w_ih);
-    to.dw_hh = dml__wanted_gradient(run, node, 2, &to.beta.w_hh);
-    to.db_ih = dml__wanted_gradient(run, node, o->b_ih ? o->b_ih : -1, &to.beta.b_ih);
-    to.db_hh = dml__wanted_gradient(run, node, o->b_hh ? o->b_hh : -1, &to.beta.b_hh);
-    to.dh0 = dml__wanted_gradient(run, node, o->h0 ? o->h0 : -1, &to.beta.h0);
-    to.dc0 = dml__wanted_gradient(run, node, o->c0 ? o->c0 : -1, &to.beta.c0);
-    return to;
-}
-
-/* ---- on a GPU: the same by launches, with the work in the same places ---- */
+#include <string.h>
 
 typedef struct dml__recurrent_gpu {
     const dml__run *run;
@@ -28945,7 +28861,7 @@ static dml_launch dml__step_launch(const dml__recurrent_gpu *gpu, const char *ke
     return launch;
 }
 
-static dml_status dml__recurrent_gpu_forward(const dml__run *run, const dml_node *node)
+DML__LOCAL dml_status dml__recurrent_gpu_forward(const dml__run *run, const dml_node *node)
 {
     dml__recurrent_gpu gpu = dml__recurrent_gpu_of(run, node);
     const dml__recurrent_layout *place = &gpu.place;
@@ -29061,7 +28977,7 @@ static void dml__recurrent_gpu_shared(dml__recurrent_gpu *gpu)
         dml__recurrent_axpby(gpu, b_hh, dml__work_at(gpu, place->sums + place->by_h), place->gate_n, 0);
 }
 
-static dml_status dml__recurrent_gpu_backward(const dml__run *run, const dml_node *node)
+DML__LOCAL dml_status dml__recurrent_gpu_backward(const dml__run *run, const dml_node *node)
 {
     dml__recurrent_gpu gpu = dml__recurrent_gpu_of(run, node);
     const dml__recurrent_layout *place = &gpu.place;
@@ -29086,6 +29002,191 @@ static dml_status dml__recurrent_gpu_backward(const dml__run *run, const dml_nod
     dml__recurrent_initial(&gpu, gpu.o->h0, place->dh);
     dml__recurrent_initial(&gpu, gpu.o->c0, place->dc);
     return gpu.status;
+}
+
+#endif
+
+/* ---- ops/op_recurrent.c ---- */
+
+#ifndef DML_OPS_OP_RECURRENT_C
+#define DML_OPS_OP_RECURRENT_C
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- one layer in one direction ---- */
+
+/* What the weights are beside what they must be. */
+static dml_status dml__check_recurrent_weights(const dml_node *node)
+{
+    const dml__recurrent *o = dml__recurrent_of(node);
+    const dml_node *x = node->input[0], *w_ih = node->input[1], *w_hh = node->input[2];
+    const int gates = dml__cell_gates(o->cell), in = x->shape.dims[1];
+    char ih_text[DML_SHAPE_TEXT], hh_text[DML_SHAPE_TEXT];
+    const int units = w_hh->shape.ndim == 2 ? w_hh->shape.dims[1] : 0;
+    bool fits = !w_ih->batched && !w_hh->batched && w_ih->dtype == DML_F32 && w_hh->dtype == DML_F32 &&
+                w_ih->shape.ndim == 2 && units > 0 && w_hh->shape.dims[0] / gates == units &&
+                w_hh->shape.dims[0] % gates == 0 && w_ih->shape.dims[0] == w_hh->shape.dims[0] &&
+                w_ih->shape.dims[1] == in;
+    if (!fits)
+        return dml__node_fail(node, DML_ERROR_SHAPE,
+                              "its weights are %s and %s; for an input of %d features they must be "
+                              "%d hidden x %d and %d hidden x hidden",
+                              dml_shape_format(&w_ih->shape, ih_text),
+                              dml_shape_format(&w_hh->shape, hh_text), in, gates, in, gates);
+    for (int b = o->b_ih; b && b <= o->b_hh; b++) {
+        const dml_node *bias = node->input[b];
+        if (!bias->batched && bias->dtype == DML_F32 && bias->shape.ndim == 1 &&
+            bias->shape.dims[0] == gates * units)
+            continue;
+        return dml__node_fail(node, DML_ERROR_SHAPE, "its bias is %s%s, it must be %d",
+                              dml_shape_format(&bias->shape, ih_text), bias->batched ? " a sample" : "",
+                              gates * units);
+    }
+    return DML_OK;
+}
+
+static dml_status dml__recurrent_infer(dml_node *node)
+{
+    const dml__recurrent *o = dml__recurrent_of(node);
+    const dml_node *x = node->input[0];
+    char text[DML_SHAPE_TEXT];
+    if (x->dtype != DML_F32 || !x->batched || x->shape.ndim != 2)
+        return dml__node_fail(
+            node, DML_ERROR_SHAPE,
+            "its input is %s %s%s; it takes sequences of f32, steps x features, one for each sample",
+            dml_dtype_name(x->dtype), dml_shape_format(&x->shape, text),
+            x->batched ? "" : " for the whole batch");
+    const dml_status status = dml__check_recurrent_weights(node);
+    if (status != DML_OK) return status;
+    const int steps = x->shape.dims[0], units = node->input[2]->shape.dims[1];
+    for (int i = 0; i < 2; i++) {
+        const dml_node *state = i ? (o->c0 ? node->input[o->c0] : NULL) : o->h0 ? node->input[o->h0] : NULL;
+        if (state && (state->dtype != DML_F32 || state->shape.ndim != 1 || state->shape.dims[0] != units))
+            return dml__node_fail(node, DML_ERROR_SHAPE, "its %s is %s %s, it must be f32 %d",
+                                  i ? "c0" : "h0", dml_dtype_name(state->dtype),
+                                  dml_shape_format(&state->shape, text), units);
+    }
+    if (o->lengths) {
+        const dml_node *lengths = node->input[o->lengths];
+        if (lengths->dtype != DML_I32 || !lengths->batched || lengths->shape.ndim != 0)
+            return dml__node_fail(
+                node, DML_ERROR_SHAPE,
+                "its lengths are %s %s%s; they must be an input of i32, one number a sample",
+                dml_dtype_name(lengths->dtype), dml_shape_format(&lengths->shape, text),
+                lengths->batched ? "" : " for the whole batch");
+        node->limit = steps < INT32_MAX ? steps + 1 : INT32_MAX;
+    }
+    if ((double)(steps + 2.0) * 4 * units > INT32_MAX)
+        return dml__node_fail(node, DML_ERROR_SHAPE, "the gates of %d steps x %d are more than %d", steps,
+                              units, INT32_MAX);
+    node->batched = true;
+    node->shape.ndim = 2;
+    node->shape.dims[0] = (o->sequence ? steps : 0) + o->states;
+    node->shape.dims[1] = units;
+    if (o->sequence || o->states > 1) return DML_OK;
+    node->shape.ndim = 1;
+    node->shape.dims[0] = units;
+    node->shape.dims[1] = 0;
+    return DML_OK;
+}
+
+DML__LOCAL dml_recurrent_shape dml__recurrent_shape_of(const dml_node *node, int batch)
+{
+    const dml__recurrent *o = dml__recurrent_of(node);
+    const dml_node *x = node->input[0];
+    const dml_recurrent_shape shape = { o->cell,          o->reverse,       batch,
+                                        x->shape.dims[0], x->shape.dims[1], node->input[2]->shape.dims[1] };
+    return shape;
+}
+
+static size_t dml__recurrent_saved_bytes(const dml_node *node, int rows)
+{
+    const dml_recurrent_shape shape = dml__recurrent_shape_of(node, rows);
+    const size_t floats = dml_recurrent_work(&shape);
+    return floats < SIZE_MAX / 8 ? floats * sizeof(float) : SIZE_MAX / 2;
+}
+
+static dml_scratch dml__recurrent_op_scratch(const dml_node *node, int rows, bool training)
+{
+    const dml_recurrent_shape shape = dml__recurrent_shape_of(node, rows);
+    return dml_recurrent_scratch(&shape, training);
+}
+
+static dml_status dml__check_recurrent_rows(const dml__run *run, const dml_node *node)
+{
+    const int steps = node->input[0]->shape.dims[0];
+    if (run->rows <= INT32_MAX / steps) return DML_OK;
+    return dml__fail(run->error, DML_ERROR_UNSUPPORTED,
+                     "%s '%s': products of %d x %d rows; they count to %d: use smaller batches",
+                     node->op->name, node->name, run->rows, steps, INT32_MAX);
+}
+
+/* ---- on the CPU ---- */
+
+static const float *dml__optional_value(const dml__run *run, const dml_node *node, int input)
+{
+    return input ? dml__host_value(run, node->input[input]) : NULL;
+}
+
+/* Floats from a sample's initial state to the next: 0 for a state that is the same for all. */
+DML__LOCAL size_t dml__initial_step(const dml_node *node, int input)
+{
+    return input && node->input[input]->batched ? (size_t)node->input[2]->shape.dims[1] : 0;
+}
+
+static dml_recurrent_arrays dml__recurrent_arrays_of(const dml__run *run, const dml_node *node)
+{
+    const dml__recurrent *o = dml__recurrent_of(node);
+    const size_t units = (size_t)node->input[2]->shape.dims[1];
+    dml_recurrent_arrays at;
+    at.x = dml__host_value(run, node->input[0]);
+    at.w_ih = dml__host_value(run, node->input[1]);
+    at.w_hh = dml__host_value(run, node->input[2]);
+    at.b_ih = dml__optional_value(run, node, o->b_ih);
+    at.b_hh = dml__optional_value(run, node, o->b_hh);
+    at.h0 = dml__optional_value(run, node, o->h0);
+    at.c0 = dml__optional_value(run, node, o->c0);
+    at.h0_step = dml__initial_step(node, o->h0);
+    at.c0_step = dml__initial_step(node, o->c0);
+    at.lengths = o->lengths ? (const int32_t *)dml__host(dml__value(run, node->input[o->lengths])) : NULL;
+    float *out = dml__host_value(run, node), *states = out;
+    if (o->sequence) states += (size_t)node->input[0]->shape.dims[0] * units;
+    at.y = o->sequence ? out : NULL;
+    at.h_n = o->states > 0 ? states : NULL;
+    at.c_n = o->states > 1 ? states + units : NULL;
+    at.y_step = at.n_step = dml_shape_count(&node->shape);
+    at.work = (float *)dml__host(dml__saved(run, node));
+    return at;
+}
+
+static float *dml__wanted_gradient(const dml__run *run, const dml_node *node, int input, float *beta)
+{
+    if (input < 0 || !dml__wants_gradient(run, node, input)) return NULL;
+    *beta = dml__beta(run, node, input);
+    return dml__host_gradient(run, node->input[input]);
+}
+
+static dml_recurrent_gradients dml__recurrent_gradients_of(const dml__run *run, const dml_node *node)
+{
+    const dml__recurrent *o = dml__recurrent_of(node);
+    const size_t units = (size_t)node->input[2]->shape.dims[1];
+    dml_recurrent_gradients to;
+    memset(&to, 0, sizeof to);
+    const float *out = dml__host_gradient(run, node), *states = out;
+    if (o->sequence) states += (size_t)node->input[0]->shape.dims[0] * units;
+    to.dy = o->sequence ? out : NULL;
+    to.dh_n = o->states > 0 ? states : NULL;
+    to.dc_n = o->states > 1 ? states + units : NULL;
+    to.dx = dml__wanted_gradient(run, node, 0, &to.beta.x);
+    to.dw_ih = dml__wanted_gradient(run, node, 1, &to.beta.w_ih);
+    to.dw_hh = dml__wanted_gradient(run, node, 2, &to.beta.w_hh);
+    to.db_ih = dml__wanted_gradient(run, node, o->b_ih ? o->b_ih : -1, &to.beta.b_ih);
+    to.db_hh = dml__wanted_gradient(run, node, o->b_hh ? o->b_hh : -1, &to.beta.b_hh);
+    to.dh0 = dml__wanted_gradient(run, node, o->h0 ? o->h0 : -1, &to.beta.h0);
+    to.dc0 = dml__wanted_gradient(run, node, o->c0 ? o->c0 : -1, &to.beta.c0);
+    return to;
 }
 
 /* ---- the ops ---- */
