@@ -2476,8 +2476,9 @@ DML_API dml_node *dml_gather(dml_node *x, dml_node *indices, int axis);
    ignored or all weights 0, is 0 with gradients of 0, where PyTorch's is NaN. What weighs nothing isn't
    looked at by softmax cross-entropy; elsewhere its value must be finite.
 
-   A strategy for many ranks averages by samples, not by weights: where weights' sums differ between ranks,
-   the whole is not exactly the mean of one large batch. */
+   What comes in pieces (DML_ADD) and over ranks is averaged by samples, not by weights: a mean whose weights,
+   or labels that aren't ignored, are not the same share of each piece is not exactly that of one large batch,
+   and a sum is the mean of the pieces' sums. */
 #ifndef DML_OPS_OP_LOSS_H
 #define DML_OPS_OP_LOSS_H
 
@@ -2516,6 +2517,11 @@ DML_API dml_node *dml_binary_cross_entropy(dml_node *logits, dml_node *target,
 
 /* max(0, 1 - x t), with `squared` its square, of scores x and targets t of -1 or 1. */
 DML_API dml_node *dml_hinge(dml_node *scores, dml_node *target, const dml_loss_options *options);
+
+/* x itself, for losses of one's own: what a loss is for each element, made of any ops, as one scalar for the
+   batch. Beside others by dml_add: dml_add(dml_softmax_cross_entropy(y, t), dml_batch_mean(penalty, NULL)).
+ */
+DML_API dml_node *dml_batch_mean(dml_node *x, const dml_loss_options *options);
 
 /* The sum of p (log p - x) along the last axis, for the mean over rows: for (classes) a sample that is
    PyTorch's "batchmean". x are logarithms of probabilities, p the target's probabilities; 0 log 0 is 0. */
@@ -2823,6 +2829,7 @@ enum {
                                 DML_ADD | (i < pieces - 1 ? DML_MORE : 0), NULL);
        dml_trainer_update(t);
 
+   Exactly so for losses that are plain means; for those with weights or ignored labels see ops/op_loss.h.
    `loss` is the mean over the samples of this call alone. Whatever the caller does to g between the two
    (clipping, a regulariser) is done to the gradient that will be applied, alone and under every strategy:
    reach it by dml_trainer_get and dml_trainer_put. Under a strategy every rank makes the same calls. */
@@ -18100,7 +18107,8 @@ DML__LOCAL void dml__sum_broadcast(dml_pool *pool, const dml__broadcast *broadca
       d = -2.0f * dy * b * WHERE(s <= 0.0f, K(0.0f), s), VALUE r = 1.0f - a * b;                             \
       d = -2.0f * dy * a * WHERE(r <= 0.0f, K(0.0f), r))                                                     \
     X(kl_divergence, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = WHERE(b == 0.0f, K(0.0f), b * (LOG(b) - a)),     \
-      d = -b * dy, d = WHERE(b == 0.0f, K(0.0f), (LOG(b) + 1.0f - a) * dy))
+      d = -b * dy, d = WHERE(b == 0.0f, K(0.0f), (LOG(b) + 1.0f - a) * dy))                                  \
+    X(batch_mean, 2, 0, 0, y = a, d = dy, d = K(0.0f))
 
 #define DML__NEEDS_A 1u
 #define DML__NEEDS_B 2u
@@ -22908,7 +22916,7 @@ DML__LOCAL dml_ref dml__saved(const dml__run *run, const dml_node *node)
 
 DML__LOCAL bool dml__wants_gradient(const dml__run *run, const dml_node *node, int i)
 {
-    return dml__slot_of(run, node->input[i])->has_gradient;
+    return dml__slot_of(run, node->input[i])->has_gradient && !(node->op->needs & DML__NO_GRADIENT(i));
 }
 
 DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i)
@@ -32019,7 +32027,8 @@ static double dml__loss_flops(const dml_node *node)
       dml__loss_infer,                                                                                       \
       dml__loss_op_forward,                                                                                  \
       dml__loss_op_backward,                                                                                 \
-      DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__NEEDS_INPUT(2) | DML__NO_GRADIENT(2),                 \
+      DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__NEEDS_INPUT(2) | DML__NO_GRADIENT(2) |                \
+          (DML__FORMULA_##name == DML__FORMULA_batch_mean ? DML__NO_GRADIENT(1) : 0),                        \
       dml__loss_saved_bytes,                                                                                 \
       false,                                                                                                 \
       false,                                                                                                 \
@@ -32130,6 +32139,12 @@ DML_API dml_node *dml_kl_divergence(dml_node *log_probabilities, dml_node *targe
                                     const dml_loss_options *options)
 {
     return dml__element_loss(DML__FORMULA_kl_divergence, log_probabilities, target, options, 0);
+}
+
+/* A loss has two inputs: this one takes its own twice, and no gradient for the second. */
+DML_API dml_node *dml_batch_mean(dml_node *x, const dml_loss_options *options)
+{
+    return dml__element_loss(DML__FORMULA_batch_mean, x, x, options, 0);
 }
 
 #endif

@@ -477,7 +477,8 @@ KERNEL(bias_add)
       d = -2.0f * dy * b * WHERE(s <= 0.0f, K(0.0f), s), VALUE r = 1.0f - a * b;                             \
       d = -2.0f * dy * a * WHERE(r <= 0.0f, K(0.0f), r))                                                     \
     X(kl_divergence, 2, 0, DML__NEEDS_A | DML__NEEDS_B, y = WHERE(b == 0.0f, K(0.0f), b * (LOG(b) - a)),     \
-      d = -b * dy, d = WHERE(b == 0.0f, K(0.0f), (LOG(b) + 1.0f - a) * dy))
+      d = -b * dy, d = WHERE(b == 0.0f, K(0.0f), (LOG(b) + 1.0f - a) * dy))                                  \
+    X(batch_mean, 2, 0, 0, y = a, d = dy, d = K(0.0f))
 
 #define DML__NEEDS_A 1u
 #define DML__NEEDS_B 2u

@@ -74,7 +74,7 @@ DML__LOCAL dml_ref dml__saved(const dml__run *run, const dml_node *node)
 
 DML__LOCAL bool dml__wants_gradient(const dml__run *run, const dml_node *node, int i)
 {
-    return dml__slot_of(run, node->input[i])->has_gradient;
+    return dml__slot_of(run, node->input[i])->has_gradient && !(node->op->needs & DML__NO_GRADIENT(i));
 }
 
 DML__LOCAL float dml__beta(const dml__run *run, const dml_node *node, int i)

@@ -243,7 +243,8 @@ static double dml__loss_flops(const dml_node *node)
       dml__loss_infer,                                                                                       \
       dml__loss_op_forward,                                                                                  \
       dml__loss_op_backward,                                                                                 \
-      DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__NEEDS_INPUT(2) | DML__NO_GRADIENT(2),                 \
+      DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__NEEDS_INPUT(2) | DML__NO_GRADIENT(2) |                \
+          (DML__FORMULA_##name == DML__FORMULA_batch_mean ? DML__NO_GRADIENT(1) : 0),                        \
       dml__loss_saved_bytes,                                                                                 \
       false,                                                                                                 \
       false,                                                                                                 \
@@ -354,6 +355,12 @@ DML_API dml_node *dml_kl_divergence(dml_node *log_probabilities, dml_node *targe
                                     const dml_loss_options *options)
 {
     return dml__element_loss(DML__FORMULA_kl_divergence, log_probabilities, target, options, 0);
+}
+
+/* A loss has two inputs: this one takes its own twice, and no gradient for the second. */
+DML_API dml_node *dml_batch_mean(dml_node *x, const dml_loss_options *options)
+{
+    return dml__element_loss(DML__FORMULA_batch_mean, x, x, options, 0);
 }
 
 #endif

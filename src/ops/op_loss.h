@@ -8,8 +8,9 @@
    ignored or all weights 0, is 0 with gradients of 0, where PyTorch's is NaN. What weighs nothing isn't
    looked at by softmax cross-entropy; elsewhere its value must be finite.
 
-   A strategy for many ranks averages by samples, not by weights: where weights' sums differ between ranks,
-   the whole is not exactly the mean of one large batch. */
+   What comes in pieces (DML_ADD) and over ranks is averaged by samples, not by weights: a mean whose weights,
+   or labels that aren't ignored, are not the same share of each piece is not exactly that of one large batch,
+   and a sum is the mean of the pieces' sums. */
 #ifndef DML_OPS_OP_LOSS_H
 #define DML_OPS_OP_LOSS_H
 
@@ -50,6 +51,11 @@ DML_API dml_node *dml_binary_cross_entropy(dml_node *logits, dml_node *target,
 
 /* max(0, 1 - x t), with `squared` its square, of scores x and targets t of -1 or 1. */
 DML_API dml_node *dml_hinge(dml_node *scores, dml_node *target, const dml_loss_options *options);
+
+/* x itself, for losses of one's own: what a loss is for each element, made of any ops, as one scalar for the
+   batch. Beside others by dml_add: dml_add(dml_softmax_cross_entropy(y, t), dml_batch_mean(penalty, NULL)).
+ */
+DML_API dml_node *dml_batch_mean(dml_node *x, const dml_loss_options *options);
 
 /* The sum of p (log p - x) along the last axis, for the mean over rows: for (classes) a sample that is
    PyTorch's "batchmean". x are logarithms of probabilities, p the target's probabilities; 0 log 0 is 0. */

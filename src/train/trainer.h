@@ -67,6 +67,7 @@ enum {
                                 DML_ADD | (i < pieces - 1 ? DML_MORE : 0), NULL);
        dml_trainer_update(t);
 
+   Exactly so for losses that are plain means; for those with weights or ignored labels see ops/op_loss.h.
    `loss` is the mean over the samples of this call alone. Whatever the caller does to g between the two
    (clipping, a regulariser) is done to the gradient that will be applied, alone and under every strategy:
    reach it by dml_trainer_get and dml_trainer_put. Under a strategy every rank makes the same calls. */

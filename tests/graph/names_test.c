@@ -469,6 +469,7 @@ static void descriptions_and_flops(void)
     check_says(dml_hinge(r, r, NULL), "mean", 2 * 3);
     check_says(dml_hinge(r, r, &(dml_loss_options){ .squared = true }), "mean", 2 * 3);
     check_says(dml_kl_divergence(r, r, NULL), "mean", 2 * 3);
+    check_says(dml_batch_mean(r, NULL), "mean", 2 * 3);
     const dml__op *op;
     for (int i = 0; (op = dml__op_at(i)) != NULL; i++) { /* none was left out */
         bool found = false;

@@ -1147,6 +1147,17 @@ static dml_node *loss_squared_hinge(dml_graph *g)
 {
     return dml_hinge(rows23(g), rows23(g), &(dml_loss_options){ .squared = true });
 }
+static dml_node *batch_mean_of_own(dml_graph *g)
+{
+    dml_node *h = rows23(g), *distance = dml_norm(dml_sub(h, rows23(g)), 2, dml_shape_of(-1), false);
+    const dml_loss_options o = { .sample_weights = positive(g, dml_shape_of(2)), .reduction = DML_LOSS_SUM };
+    return dml_add(dml_batch_mean(distance, &o), dml_batch_mean(dml_square(h), NULL));
+}
+static dml_node *batch_mean_beside(dml_graph *g)
+{
+    dml_node *h = rows23(g);
+    return dml_add(h, dml_tanh(dml_batch_mean(dml_tanh(h), NULL)));
+}
 static dml_node *loss_kl(dml_graph *g)
 {
     const dml_loss_options o = { .sample_weights = positive(g, dml_shape_of(2)) };
@@ -1665,6 +1676,8 @@ static const test_case cases[] = {
     CASE(hinge, loss_hinge, 5),
     CASE(squared_hinge, loss_squared_hinge, 3),
     CASE(kl_divergence, loss_kl, 3),
+    CASE(batch_mean, batch_mean_of_own, 3),
+    CASE(batch_mean, batch_mean_beside, 3),
     CASE(softmax_cross_entropy, cross_entropy_sequence, 5),
     CASE(softmax_cross_entropy, cross_entropy_options, 7),
     CASE(softmax_cross_entropy, cross_entropy_classes, 9),

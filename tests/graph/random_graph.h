@@ -306,7 +306,7 @@ static dml_node *heads_of(maker *m, dml_node *x)
 
 static dml_node *make_attention(maker *m, dml_node *x)
 {
-    dml_node *q = heads_of(m, x), *k = heads_of(m, any(m)), *v = heads_of(m, k);
+    dml_node *q = heads_of(m, x), *k = heads_of(m, any(m)), *v = dml_tanh(k);
     return dml_attention(q, k, v, 2, &(dml_attention_options){ .causal = below(m, 2) });
 }
 
@@ -423,6 +423,7 @@ static dml_node *target_of(maker *m, dml_node *x)
       with_loss(x, dml_binary_cross_entropy(x, dml_sigmoid(target_of(m, x)), NULL)))                         \
     X(hinge, 1, with_loss(x, dml_hinge(x, target_of(m, x), NULL)))                                           \
     X(squared_hinge, 1, with_loss(x, dml_hinge(x, target_of(m, x), &(dml_loss_options){ .squared = true }))) \
+    X(batch_mean, 1, with_loss(x, dml_batch_mean(calm(x), NULL)))                                            \
     X(kl_divergence, 1,                                                                                      \
       with_loss(x, dml_kl_divergence(dml_log_softmax(x, -1), dml_softmax(target_of(m, x), -1), NULL)))
 

@@ -266,6 +266,7 @@ static const reference_row *reference_of(const char *op)
         { "hinge", reference_element_loss, 1e-6, 3e-6 },
         { "squared_hinge", reference_element_loss, 1e-6, 3e-6 },
         { "kl_divergence", reference_element_loss, 1e-6, 3e-6 },
+        { "batch_mean", reference_element_loss, 1e-6, 3e-6 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (strcmp(rows[i].op, op) == 0) return &rows[i];

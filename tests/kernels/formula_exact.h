@@ -49,6 +49,7 @@ FORMULA(huber, q *(fabs(a - b) <= p ? (a - b) * (a - b) / 2 : p * (fabs(a - b) -
 FORMULA(binary_cross_entropy, (1 - b) * log1p(exp(a)) + p * b * log1p(exp(-a)))
 FORMULA(hinge, a *b < 1 ? 1 - a * b : 0)
 FORMULA(squared_hinge, a *b < 1 ? (1 - a * b) * (1 - a * b) : 0)
+FORMULA(batch_mean, a + 0 * b)
 FORMULA(kl_divergence, b == 0 ? 0 : b * (log(b) - a))
 #undef FORMULA
 
@@ -99,6 +100,7 @@ static const formula_exact formulas[] = {
     { "hinge", exact_hinge, 0, 0, false, 2e-7 },
     { "squared_hinge", exact_squared_hinge, 0, 0, false, 6e-7 },
     { "kl_divergence", exact_kl_divergence, 0, 0, true, 1e-6 },
+    { "batch_mean", exact_batch_mean, 0, 0, false, 1e-7 },
 };
 enum { FORMULAS = sizeof formulas / sizeof formulas[0] };
 
