@@ -38,6 +38,8 @@ static void store(void *data, size_t i, dml_dtype dtype, double value)
     case DML_F64: ((double *)data)[i] = value; break;
     case DML_I32: ((int32_t *)data)[i] = (int32_t)value; break;
     case DML_I64: ((int64_t *)data)[i] = (int64_t)value; break;
+    case DML_BF16:
+    case DML_F16: ((uint16_t *)data)[i] = (uint16_t)(int)value; break; /* bits, which are only moved */
     default: ((uint8_t *)data)[i] = (uint8_t)(int)value; break;
     }
 }
@@ -49,8 +51,18 @@ static double load(const void *data, size_t i, dml_dtype dtype)
     case DML_F64: return ((const double *)data)[i];
     case DML_I32: return (double)((const int32_t *)data)[i];
     case DML_I64: return (double)((const int64_t *)data)[i];
+    case DML_BF16:
+    case DML_F16: return (double)((const uint16_t *)data)[i];
     default: return (double)((const uint8_t *)data)[i];
     }
+}
+
+/* What is left of a value in an array of the type. */
+static double load_stored(dml_dtype dtype, double value)
+{
+    double element[1];
+    store(element, 0, dtype, value);
+    return load(element, 0, dtype);
 }
 
 static void fill(void *data, size_t at, size_t from, size_t count, int rank, dml_dtype dtype,
@@ -128,9 +140,8 @@ static void all_gather_body(test_rank *me)
                 me->bad += dml_comm_all_gather(me->comm, from, count, (dml_dtype)dtype, out) != DML_OK;
                 for (int rank = 0; rank < me->world; rank++)
                     for (size_t i = (size_t)rank * count; i < (size_t)(rank + 1) * count; i++) {
-                        double want = element(rank, i, (dml_dtype)dtype, DML_SUM);
-                        if (dtype == DML_U8) want = (double)(uint8_t)(int)want;
-                        me->bad += load(out, i, (dml_dtype)dtype) != want;
+                        const double sent = element(rank, i, (dml_dtype)dtype, DML_SUM);
+                        me->bad += load(out, i, (dml_dtype)dtype) != load_stored((dml_dtype)dtype, sent);
                     }
                 ranks_digest(me, out, (size_t)me->world * count * size);
             }
@@ -147,9 +158,8 @@ static void broadcast_body(test_rank *me)
             fill(data, 0, 0, counts[c], me->rank, dtype, DML_SUM);
             me->bad += dml_comm_broadcast(me->comm, data, counts[c], dtype, root) != DML_OK;
             for (size_t i = 0; i < counts[c]; i++) {
-                double want = element(root, i, dtype, DML_SUM);
-                if (dtype == DML_U8) want = (double)(uint8_t)(int)want;
-                me->bad += load(data, i, dtype) != want;
+                const double sent = element(root, i, dtype, DML_SUM);
+                me->bad += load(data, i, dtype) != load_stored(dtype, sent);
             }
             ranks_digest(me, data, counts[c] * dml_dtype_size(dtype));
         }
@@ -472,7 +482,8 @@ static void wire_body(test_rank *me)
     static const uint8_t f64[] = { 0, 0, 0, 0, 0, 0, 0xf8, 0x3f };
     static const uint8_t i32[] = { 0x04, 0x03, 0x02, 0x01, 0xfe, 0xff, 0xff, 0xff };
     static const uint8_t i64[] = { 8, 7, 6, 5, 4, 3, 2, 1 };
-    static const uint8_t u8[] = { 3, 2, 1 };
+    static const uint8_t u8[] = { 3, 2, 1 }, bf16[] = { 0xc0, 0x3f, 0x80, 0xc0 }; /* 1.5, -4 */
+    const uint16_t as_bf16[] = { 0x3fc0, 0xc080 };
     const float as_f32[] = { 1.5f, -4 };
     const double as_f64[] = { 1.5 };
     const int32_t as_i32[] = { 0x01020304, -2 };
@@ -482,11 +493,8 @@ static void wire_body(test_rank *me)
         size_t count;
         const void *data;
         const uint8_t *want;
-    } cases[] = { { DML_F32, 2, as_f32, f32 },
-                  { DML_F64, 1, as_f64, f64 },
-                  { DML_I32, 2, as_i32, i32 },
-                  { DML_I64, 1, as_i64, i64 },
-                  { DML_U8, 3, u8, u8 } };
+    } cases[] = { { DML_F32, 2, as_f32, f32 }, { DML_F64, 1, as_f64, f64 }, { DML_I32, 2, as_i32, i32 },
+                  { DML_I64, 1, as_i64, i64 }, { DML_U8, 3, u8, u8 },       { DML_BF16, 2, as_bf16, bf16 } };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         const size_t bytes = cases[c].count * dml_dtype_size(cases[c].dtype);
         uint8_t got[8] = { 0 };
