@@ -1657,15 +1657,15 @@ typedef struct dml_program_options {
        parameters. Their results are bitwise those of any other program. Only for predicting, on the CPU
        (DML_ERROR_UNSUPPORTED). They are compiled and destroyed by the thread that uses the context. */
     bool own_thread;
-    dml_check check; /* zero: nothing, which costs nothing */
+    dml_check check; /* zero: nothing, which costs nothing; of programs in f32 alone */
     /* DML_F32 (0), DML_BF16 or DML_F16: mixed precision. All sums, the parameters and their gradients stay
        f32. On the CPU the factors of matrix products (dense layers, convolutions but those of single
        channels) are rounded to these 16 bits, in forward and backward: bf16 is multiplied by AMX or
        AVX512-BF16 where there is one, on other processors the same products are made in f32. What a training
        program keeps from forward for backward is stored in these 16 bits, which halves the memory of
        activations: forward reads a value as it was computed, backward as it was kept. An input, what an op
-       saves of its own, what a max, min or norm is looked for in, and a value between whose use in forward
-       and in backward nothing else runs stay f32.
+       saves of its own, what attention, a cross-entropy, a max, min or norm reads, and a value between whose
+       use in forward and in backward nothing else runs stay f32.
      */
     dml_dtype dtype;
 } dml_program_options;
@@ -2093,8 +2093,8 @@ typedef struct dml_batch_norm_options {
        running_mean = (1 - momentum) running_mean + momentum mean
 
    and running_var likewise, by the unbiased variance (PyTorch's rule; where a channel has one number, there
-   is none, and it stays). dml_program_run predicts by the running statistics and leaves them alone, also on a
-   program that was compiled to train.
+   is none, and it stays). A batch whose mean or variance isn't finite moves nothing. dml_program_run predicts
+   by the running statistics and leaves them alone, also on a program that was compiled to train.
 
    The layer's parameters (C) are "batch_norm_1.weight" (one at first), ".bias" (zero), ".running_mean" (zero)
    and ".running_var" (one); the last two are frozen, so no optimizer touches them, and lie in w, so files
@@ -2790,9 +2790,9 @@ typedef struct dml_trainer_options {
     dml_dtype dtype;
     /* The loss that backward starts from is multiplied by this, and g, before anybody sees it, divided by it,
        so that gradients aren't too small for 16 bits. A step whose g isn't finite then is skipped: it changes
-       nothing, isn't one of dml_trainer_steps, and halves the scale, which doubles after 2,000 steps that
-       were not. Powers of 2 change no bit of g. 0: 65536 for DML_F16, none for the others; -1: none. On a
-       device with memory of its own an update with one waits for the device. */
+       nothing but running statistics, isn't one of dml_trainer_steps, and halves the scale, which doubles
+       after 2,000 steps that were not. Powers of 2 change no bit of g. 0: 65536 for DML_F16, none for the
+       others; -1: none. On a device with memory of its own an update with one waits for the device. */
     float loss_scale;
 } dml_trainer_options;
 
@@ -21642,8 +21642,10 @@ typedef struct dml__run {
 #define DML__PASSES_GRADIENT 0x2000u
 /* Backward may write the gradient of input 0 over that input's value. */
 #define DML__GRADIENT_OVER_INPUT 0x800000u
-/* Backward looks for the output among the numbers of its input: neither is rounded in between. */
-#define DML__COMPARES 0x20000u
+/* What backward reads of the inputs is not rounded in between: it makes again what forward has saved a sum
+   of; or, with DML__COMPARES, nor is the output, which it looks for among them. */
+#define DML__READS_EXACTLY 0x20000u
+#define DML__COMPARES 0x60000u
 /* No gradient flows to input i: it chooses, or weighs. */
 #define DML__NO_GRADIENT(i) (0x1000000u << (i))
 #define DML__CHOOSES_BY_FIRST DML__NO_GRADIENT(0)
@@ -23605,14 +23607,14 @@ static void dml__find_lives(dml_program *program, dml__block_life *blocks)
         if (slot->root == s && slot->has_gradient) gradient->bytes = value->bytes;
         if (node->op->saved_bytes) saved->bytes = node->op->saved_bytes(node, program->batch);
 
-        const bool compares = (node->op->needs & DML__COMPARES) != 0;
-        if (compares) program->slot[slot->root].exact = true;
+        const bool exactly = (node->op->needs & DML__READS_EXACTLY) != 0;
+        if ((node->op->needs & DML__COMPARES) == DML__COMPARES) program->slot[slot->root].exact = true;
         if (slot->has_gradient && (node->op->needs & DML__NEEDS_OUTPUT) && !slot->gone)
             dml__live_at(dml__again_block(program, blocks, slot->root), end - s);
         for (int i = 0; i < node->inputs; i++) {
             const int root = dml__input_slot(program, slot, i)->root;
             dml__live_at(&blocks[3 * root], s);
-            if (compares) program->slot[root].exact = true;
+            if (exactly) program->slot[root].exact = true;
             if (!slot->has_gradient) continue;
             dml__live_at(&blocks[3 * root + 1], end - s);
             if (node->op->needs & DML__NEEDS_INPUT(i))
@@ -27549,12 +27551,14 @@ static dml__norm_shares dml__batch_norm_shares(const dml_node *node, size_t rows
     return shares;
 }
 
-/* One moves towards the other by its share; the variance by its unbiased value. */
+/* One moves towards the other by its share; the variance by its unbiased value. What isn't finite is of a
+   step that a loss scale skips, or of one that is lost: the model outlives it. */
 static void dml__batch_norm_move(const dml__norm_shares *shares, size_t channels, const float *mean,
                                  const float *variance, float *running_mean, float *running_variance)
 {
     for (size_t c = 0; c < channels; c++) {
         const float unbiased = shares->unbiased * variance[c];
+        if (!(mean[c] - mean[c] == 0 && unbiased - unbiased == 0)) continue;
         running_mean[c] = (1 - shares->mean) * running_mean[c] + shares->mean * mean[c];
         running_variance[c] = (1 - shares->variance) * running_variance[c] + shares->variance * unbiased;
     }
@@ -30132,7 +30136,7 @@ DML__LOCAL const dml__op *dml__attention_op(void)
                                 dml__attention_infer,
                                 dml__attention_op_forward,
                                 dml__attention_op_backward,
-                                DML__NEEDS_INPUTS | DML__NEEDS_OUTPUT,
+                                DML__NEEDS_INPUTS | DML__NEEDS_OUTPUT | DML__READS_EXACTLY,
                                 dml__attention_saved_bytes,
                                 false,
                                 false,
@@ -31116,7 +31120,7 @@ DML__LOCAL const dml__op *dml__softmax_cross_entropy_op(void)
                                 dml__softmax_cross_entropy_op_forward,
                                 dml__softmax_cross_entropy_op_backward,
                                 DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__NO_GRADIENT(2) |
-                                    DML__GRADIENT_OVER_INPUT,
+                                    DML__READS_EXACTLY | DML__GRADIENT_OVER_INPUT,
                                 dml__softmax_cross_entropy_saved_bytes,
                                 false,
                                 false,

@@ -1761,11 +1761,16 @@ DML__LOCAL void dml__to_wire(void *to, const void *from, size_t count, dml_dtype
     const size_t size = dml_dtype_size(dtype);
     uint8_t *out = (uint8_t *)to;
     const uint8_t *in = (const uint8_t *)from;
-    DML_ASSERT(size == 1 || size == 4 || size == 8);
+    DML_ASSERT(size == 1 || size == 2 || size == 4 || size == 8);
     for (size_t i = 0; i < count; i++, in += size, out += size) {
+        uint16_t quarter;
         uint32_t half;
         uint64_t whole;
         switch (size) {
+        case 2:
+            memcpy(&quarter, in, 2);
+            dml__store16(out, quarter);
+            break;
         case 4:
             memcpy(&half, in, 4);
             dml__store32(out, half);
@@ -1784,11 +1789,16 @@ DML__LOCAL void dml__from_wire(void *to, const void *from, size_t count, dml_dty
     const size_t size = dml_dtype_size(dtype);
     uint8_t *out = (uint8_t *)to;
     const uint8_t *in = (const uint8_t *)from;
-    DML_ASSERT(size == 1 || size == 4 || size == 8);
+    DML_ASSERT(size == 1 || size == 2 || size == 4 || size == 8);
     for (size_t i = 0; i < count; i++, in += size, out += size) {
+        uint16_t quarter;
         uint32_t half;
         uint64_t whole;
         switch (size) {
+        case 2:
+            quarter = dml__load16(in);
+            memcpy(out, &quarter, 2);
+            break;
         case 4:
             half = dml__load32(in);
             memcpy(out, &half, 4);

@@ -65,8 +65,11 @@ KERNEL(batch_norm_statistics)
         const float v = squares / (float)rows;
         mean[c] = middle;
         variance[c] = v;
-        running_mean[c] = (1.0f - mean_share) * running_mean[c] + mean_share * middle;
-        running_variance[c] = (1.0f - variance_share) * running_variance[c] + variance_share * (unbiased * v);
+        if (middle - middle == 0.0f && unbiased * v - unbiased * v == 0.0f) {
+            running_mean[c] = (1.0f - mean_share) * running_mean[c] + mean_share * middle;
+            running_variance[c] =
+                (1.0f - variance_share) * running_variance[c] + variance_share * (unbiased * v);
+        }
     }
 }
 

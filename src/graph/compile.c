@@ -246,14 +246,14 @@ static void dml__find_lives(dml_program *program, dml__block_life *blocks)
         if (slot->root == s && slot->has_gradient) gradient->bytes = value->bytes;
         if (node->op->saved_bytes) saved->bytes = node->op->saved_bytes(node, program->batch);
 
-        const bool compares = (node->op->needs & DML__COMPARES) != 0;
-        if (compares) program->slot[slot->root].exact = true;
+        const bool exactly = (node->op->needs & DML__READS_EXACTLY) != 0;
+        if ((node->op->needs & DML__COMPARES) == DML__COMPARES) program->slot[slot->root].exact = true;
         if (slot->has_gradient && (node->op->needs & DML__NEEDS_OUTPUT) && !slot->gone)
             dml__live_at(dml__again_block(program, blocks, slot->root), end - s);
         for (int i = 0; i < node->inputs; i++) {
             const int root = dml__input_slot(program, slot, i)->root;
             dml__live_at(&blocks[3 * root], s);
-            if (compares) program->slot[root].exact = true;
+            if (exactly) program->slot[root].exact = true;
             if (!slot->has_gradient) continue;
             dml__live_at(&blocks[3 * root + 1], end - s);
             if (node->op->needs & DML__NEEDS_INPUT(i))

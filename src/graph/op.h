@@ -43,8 +43,10 @@ typedef struct dml__run {
 #define DML__PASSES_GRADIENT 0x2000u
 /* Backward may write the gradient of input 0 over that input's value. */
 #define DML__GRADIENT_OVER_INPUT 0x800000u
-/* Backward looks for the output among the numbers of its input: neither is rounded in between. */
-#define DML__COMPARES 0x20000u
+/* What backward reads of the inputs is not rounded in between: it makes again what forward has saved a sum
+   of; or, with DML__COMPARES, nor is the output, which it looks for among them. */
+#define DML__READS_EXACTLY 0x20000u
+#define DML__COMPARES 0x60000u
 /* No gradient flows to input i: it chooses, or weighs. */
 #define DML__NO_GRADIENT(i) (0x1000000u << (i))
 #define DML__CHOOSES_BY_FIRST DML__NO_GRADIENT(0)

@@ -32,15 +32,15 @@ typedef struct dml_program_options {
        parameters. Their results are bitwise those of any other program. Only for predicting, on the CPU
        (DML_ERROR_UNSUPPORTED). They are compiled and destroyed by the thread that uses the context. */
     bool own_thread;
-    dml_check check; /* zero: nothing, which costs nothing */
+    dml_check check; /* zero: nothing, which costs nothing; of programs in f32 alone */
     /* DML_F32 (0), DML_BF16 or DML_F16: mixed precision. All sums, the parameters and their gradients stay
        f32. On the CPU the factors of matrix products (dense layers, convolutions but those of single
        channels) are rounded to these 16 bits, in forward and backward: bf16 is multiplied by AMX or
        AVX512-BF16 where there is one, on other processors the same products are made in f32. What a training
        program keeps from forward for backward is stored in these 16 bits, which halves the memory of
        activations: forward reads a value as it was computed, backward as it was kept. An input, what an op
-       saves of its own, what a max, min or norm is looked for in, and a value between whose use in forward
-       and in backward nothing else runs stay f32.
+       saves of its own, what attention, a cross-entropy, a max, min or norm reads, and a value between whose
+       use in forward and in backward nothing else runs stay f32.
      */
     dml_dtype dtype;
 } dml_program_options;

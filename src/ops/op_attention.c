@@ -316,7 +316,7 @@ DML__LOCAL const dml__op *dml__attention_op(void)
                                 dml__attention_infer,
                                 dml__attention_op_forward,
                                 dml__attention_op_backward,
-                                DML__NEEDS_INPUTS | DML__NEEDS_OUTPUT,
+                                DML__NEEDS_INPUTS | DML__NEEDS_OUTPUT | DML__READS_EXACTLY,
                                 dml__attention_saved_bytes,
                                 false,
                                 false,

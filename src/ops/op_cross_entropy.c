@@ -271,7 +271,7 @@ DML__LOCAL const dml__op *dml__softmax_cross_entropy_op(void)
                                 dml__softmax_cross_entropy_op_forward,
                                 dml__softmax_cross_entropy_op_backward,
                                 DML__NEEDS_INPUT(0) | DML__NEEDS_INPUT(1) | DML__NO_GRADIENT(2) |
-                                    DML__GRADIENT_OVER_INPUT,
+                                    DML__READS_EXACTLY | DML__GRADIENT_OVER_INPUT,
                                 dml__softmax_cross_entropy_saved_bytes,
                                 false,
                                 false,

@@ -172,12 +172,14 @@ static dml__norm_shares dml__batch_norm_shares(const dml_node *node, size_t rows
     return shares;
 }
 
-/* One moves towards the other by its share; the variance by its unbiased value. */
+/* One moves towards the other by its share; the variance by its unbiased value. What isn't finite is of a
+   step that a loss scale skips, or of one that is lost: the model outlives it. */
 static void dml__batch_norm_move(const dml__norm_shares *shares, size_t channels, const float *mean,
                                  const float *variance, float *running_mean, float *running_variance)
 {
     for (size_t c = 0; c < channels; c++) {
         const float unbiased = shares->unbiased * variance[c];
+        if (!(mean[c] - mean[c] == 0 && unbiased - unbiased == 0)) continue;
         running_mean[c] = (1 - shares->mean) * running_mean[c] + shares->mean * mean[c];
         running_variance[c] = (1 - shares->variance) * running_variance[c] + shares->variance * unbiased;
     }

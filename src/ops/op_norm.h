@@ -23,8 +23,8 @@ typedef struct dml_batch_norm_options {
        running_mean = (1 - momentum) running_mean + momentum mean
 
    and running_var likewise, by the unbiased variance (PyTorch's rule; where a channel has one number, there
-   is none, and it stays). dml_program_run predicts by the running statistics and leaves them alone, also on a
-   program that was compiled to train.
+   is none, and it stays). A batch whose mean or variance isn't finite moves nothing. dml_program_run predicts
+   by the running statistics and leaves them alone, also on a program that was compiled to train.
 
    The layer's parameters (C) are "batch_norm_1.weight" (one at first), ".bias" (zero), ".running_mean" (zero)
    and ".running_var" (one); the last two are frozen, so no optimizer touches them, and lie in w, so files

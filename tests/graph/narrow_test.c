@@ -173,11 +173,57 @@ static void the_plan_changes_no_bit(void)
 }
 EACH_BACKEND(the_plan_changes_no_bit)
 
+/* ---- what backward makes again from its inputs ---- */
+
+/* Scores of hundreds, whose exponentials no rounding of theirs survives. */
+static dml_node *large_scores(dml_graph *g)
+{
+    dml_node *h = dml_tanh(dml_dense(dml_input(g, "x", DML_F32, 6, 3), 4));
+    dml_node *q = dml_affine(dml_mul(h, parameter(g, 1, 4, 0)), 3000, 0), *k = dml_tanh(dml_dense(h, 4));
+    dml_node *y = dml_attention(q, k, h, 1, &(dml_attention_options){ .scale = 1 });
+    dml_node *rest = dml_mean_squared_error(dml_tanh(dml_dense(y, 4)), dml_input(g, "t", DML_F32, 6, 4));
+    dml_node *logits = dml_affine(k, 300, 0);
+    dml_node *labelled = dml_softmax_cross_entropy(logits, dml_input(g, "label", DML_I32, 6));
+    return dml_add(dml_add(labelled, dml_batch_mean(dml_gelu(dml_tanh(dml_dense(logits, 3))), NULL)), rest);
+}
+
+static void probabilities_stay_such(void)
+{
+    const model m = { "large scores", large_scores, 2 };
+    subject s;
+    if (open_subject(&s, &m)) {
+        void *inputs[MAX_INPUTS] = { NULL };
+        reference r;
+        reference_open(&r, s.loss->graph, 2, s.w64);
+        make_inputs(&s, s.training, 2, &r, inputs);
+        float *g[3];
+        for (int t = 0; t < 3; t++) {
+            const dml_dtype dtype = t ? narrow_types[t - 1] : DML_F32;
+            dml_program *p =
+                dml_compile(s.loss, &(dml_program_options){ .batch = 2, .training = true, .dtype = dtype });
+            g[t] = (float *)malloc(s.count * sizeof(float));
+            CHECK_INT(program_train(p, 2, (const void *const *)inputs, 1, NULL, NULL), DML_OK);
+            read_floats(s.context, g[t], p->g, s.count);
+            double norm[2] = { 0, 0 };
+            for (size_t i = 0; i < s.count; i++)
+                norm[0] += (double)g[0][i] * (double)g[0][i], norm[1] += (double)g[t][i] * (double)g[t][i];
+            CHECK_MESSAGE(norm[1] < 4 * norm[0], "%s: the gradient's norm is %g, in f32 %g",
+                          dml_dtype_name(dtype), sqrt(norm[1]), sqrt(norm[0]));
+        }
+        for (int t = 0; t < 3; t++) free(g[t]);
+        for (int i = 0; i < MAX_INPUTS; i++) free(inputs[i]);
+        reference_close(&r);
+    }
+    close_subject(&s);
+}
+EACH_BACKEND(probabilities_stay_such)
+
 int main(void)
 {
     RUN_EACH(half_the_memory);
     RUN_EACH(other_types_are_refused);
     RUN_EACH(every_op);
     RUN_EACH(the_plan_changes_no_bit);
+    RUN_EACH(probabilities_stay_such);
     return test_report("graph/narrow");
 }

@@ -122,6 +122,27 @@ static void they_move_in_training_alone(void)
 }
 EACH_BACKEND(they_move_in_training_alone)
 
+/* A batch that isn't finite moves nothing: the model outlives a step that is skipped. */
+static void they_stay_finite(void)
+{
+    const dml_batch_norm_options options = { .momentum = 0.25f };
+    model m = build(&options, 1);
+    float x[BATCH * IN], at[2][2][IN];
+    int32_t t[BATCH];
+    make_rows(3, x, t);
+    x[1] = INFINITY, x[IN + 2] = 1e30f;
+    for (int i = 0; i < 2; i++) {
+        CHECK_INT(dml_parameter_read(m.mean, at[i][0], IN), DML_OK);
+        CHECK_INT(dml_parameter_read(m.variance, at[i][1], IN), DML_OK);
+        if (i == 0)
+            CHECK_INT(dml_trainer_backward(m.trainer, BATCH, DML_INPUTS(x, t), DML_OVERWRITE, NULL), DML_OK);
+    }
+    CHECK(at[0][0][0] != at[1][0][0] && at[0][1][0] != at[1][1][0]);
+    for (int c = 1; c < IN; c++) CHECK(at[0][0][c] == at[1][0][c] && at[0][1][c] == at[1][1][c]);
+    dml_close(m.context);
+}
+EACH_BACKEND(they_stay_finite)
+
 static void frozen_ones_stay(void)
 {
     const dml_batch_norm_options options = { .frozen = true };
@@ -342,6 +363,7 @@ static void bad_slices(void)
 int main(void)
 {
     RUN_EACH(they_move_in_training_alone);
+    RUN_EACH(they_stay_finite);
     RUN_EACH(frozen_ones_stay);
     RUN_EACH(they_travel_with_the_model);
     RUN(predicting_beside_training);
