@@ -55,10 +55,10 @@ static dml_status dml__complete_metric(dml_metric_options *o, dml__error *error)
     if (o->kind == DML_METRIC_TOP_K && (o->k < 1 || o->k > o->columns))
         return dml__fail(error, DML_ERROR_ARGUMENT, "the top %d of %d classes asked for", o->k, o->columns);
     if (o->bins == 0) o->bins = DML__DEFAULT_BINS;
-    if (o->low == 0.0f && o->high == 0.0f) o->high = 1.0f;
+    const bool any_size = o->low == 0.0f && o->high == 0.0f;
     if (o->kind == DML_METRIC_ROC_AUC &&
-        (o->bins < 1 || o->bins > DML__MOST_COLUMNS || !(o->high - o->low > 0.0f) || !isfinite(o->low) ||
-         !isfinite(o->high)))
+        (o->bins < 1 || o->bins > DML__MOST_COLUMNS || !(any_size || o->high - o->low > 0.0f) ||
+         !isfinite(o->low) || !isfinite(o->high)))
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "ROC AUC in %d bins from %g to %g asked for: there must be some, and low below high",
                          o->bins, (double)o->low, (double)o->high);
@@ -191,7 +191,10 @@ static bool dml__in_top(const dml_metric *metric, const float *row, int label)
 
 static int dml__bin_of(const dml_metric_options *o, float score)
 {
-    const double place = ((double)score - (double)o->low) / ((double)o->high - (double)o->low) * o->bins;
+    const double x = (double)score, low = (double)o->low, high = (double)o->high;
+    const double share =
+        low == high ? isinf(x) ? (x > 0 ? 1 : 0) : (x / (1 + fabs(x)) + 1) / 2 : (x - low) / (high - low);
+    const double place = share * o->bins;
     return place <= 0 ? 0 : place >= o->bins ? o->bins - 1 : (int)place;
 }
 

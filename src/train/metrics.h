@@ -23,8 +23,9 @@ typedef struct dml_metric_options {
                     perplexity 2 or more. An accuracy or confusion of 1 column is of the classes 0 and 1: */
     float threshold; /* 1 where the output is above this: 0 suits logits, 0.5 probabilities */
     int k;           /* of top k, 1 .. columns; 0: 5, or the columns where they are fewer */
-    /* ROC AUC: scores are counted in so many equal bins (0: 4096) from low to high (both 0: 0 to 1), those
-       beyond in the first and the last. */
+    /* ROC AUC: scores are counted in so many equal bins (0: 4096) from low to high, those beyond in the first
+       and the last. Both 0: in bins of x / (1 + |x|), which has room for logits and probabilities of any
+       size. */
     int bins;
     float low, high;
     bool skip_negative; /* rows whose label is below 0 aren't counted; else such a label is refused */

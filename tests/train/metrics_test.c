@@ -351,6 +351,17 @@ static void no_memory(void)
     dml_close(context);
 }
 
+/* Logits of any size, infinite ones too, by default. */
+static void auc_of_logits(void)
+{
+    const float score[6] = { -3000, -2, 0.25f, 0.5f, 40, INFINITY };
+    const int32_t label[6] = { 0, 1, 0, 0, 1, 1 };
+    dml_metric *metric = metric_of((dml_metric_options){ .kind = DML_METRIC_ROC_AUC });
+    CHECK_INT(dml_metric_add_labels(metric, 6, score, label), DML_OK);
+    CHECK_NEAR(dml_metric_value(metric), 7.0 / 9.0, 1e-12);
+    CHECK(dml_metric_error_bound(metric) == 0);
+}
+
 int main(void)
 {
     RUN(by_hand);
@@ -360,6 +371,7 @@ int main(void)
     RUN(two_classes_and_skipped_rows);
     RUN(errors_of_values);
     RUN(refused_options);
+    RUN(auc_of_logits);
     RUN(refused_batches);
     RUN(no_memory);
     return test_report("train/metrics");
