@@ -204,6 +204,7 @@
 #include "ops/op_attention.c"
 #include "ops/op_shape.c"
 #include "ops/op_cross_entropy.c"
+#include "ops/op_distillation.c"
 #include "ops/op_reduce.c"
 #include "ops/op_softmax.c"
 #include "ops/op_gather.c"
