@@ -43,25 +43,6 @@ DML__BODY void dml__softmax_store(float *to, const dml__vf *vector, size_t count
 
 /* ---- the last axis ---- */
 
-static inline float dml__greater(float a, float b)
-{
-    return b > a ? b : a;
-}
-
-/* The largest lane; none is a NaN. */
-DML__BODY float dml__largest_lane(const dml__vf *vector)
-{
-    float lanes[DML__LANES];
-    DML__STORE(lanes, *vector);
-    const float low = dml__greater(dml__greater(lanes[0], lanes[1]), dml__greater(lanes[2], lanes[3]));
-#if DML__LANES == 8
-    return dml__greater(low,
-                        dml__greater(dml__greater(lanes[4], lanes[5]), dml__greater(lanes[6], lanes[7])));
-#else
-    return low;
-#endif
-}
-
 /* out = softmax(x) over n > 0 columns, or its logarithm. A NaN makes the sum and with it the whole row NaN.
    `room` floats of both arrays, from the row's first on, are this thread's: where they hold the row in whole
    vectors, its rest is read and written with what lies behind it, which stays as it is. */
