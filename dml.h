@@ -1198,23 +1198,6 @@ DML_API void dml_gather_backward(dml_pool *pool, const dml_gather_shape *shape, 
 
 #endif
 
-/* ---- kernels/loss.h ---- */
-
-/* loss.h: losses and their gradients on raw arrays. */
-#ifndef DML_KERNELS_LOSS_H
-#define DML_KERNELS_LOSS_H
-
-/* The mean over rows of -log softmax(logits)[label]. logits (rows, classes); labels (rows), each in
-   0 .. classes - 1 (the caller checks); probabilities (rows, classes) = softmax(logits), kept for the
-   backward pass; row_loss (rows) is scratch. Returns the mean, 0 for no rows. The maximum is subtracted
-   first, so no row of finite logits overflows unless its loss does, and the mean only where the rows' sum
-   does. */
-DML_API float dml_softmax_cross_entropy_forward(dml_pool *pool, size_t rows, size_t classes,
-                                                const float *logits, const int32_t *labels,
-                                                float *probabilities, float *row_loss);
-
-#endif
-
 /* ---- kernels/update.h ---- */
 
 /* update.h: optimizer steps as one fused pass over a range of the flat vectors. */
@@ -2364,6 +2347,10 @@ DML_API dml_node *dml_learned_positions(dml_node *x);
    dml_reshape(x, dml_shape_of(4, -1)) */
 DML_API dml_node *dml_reshape(dml_node *x, dml_shape shape);
 
+/* x, but to gradients a constant: none flows to it, and for what only it needs nothing is computed or kept.
+   Elsewhere this is called detach. */
+DML_API dml_node *dml_stop_gradient(dml_node *x);
+
 /* The axes in another order: axis i of the result is axis order.dims[i] of x. (H, W, C) -> (C, H, W) by
    dml_permute(x, dml_shape_of(2, 0, 1)). */
 DML_API dml_node *dml_permute(dml_node *x, dml_shape order);
@@ -2551,6 +2538,21 @@ typedef struct dml_cross_entropy_options {
    out of range, and for an ignored index beside probabilities. */
 DML_API dml_node *dml_softmax_cross_entropy_with(dml_node *logits, dml_node *target,
                                                  const dml_cross_entropy_options *options);
+
+typedef struct dml_distillation_options {
+    float temperature; /* T, above 0; 0: 1 */
+    float alpha;       /* how much the teacher counts, above 0 and at most 1; 0: 0.5 */
+    dml_loss_reduction reduction;
+    dml_node *sample_weights; /* of one a sample, or of the rows' shape (...) */
+} dml_distillation_options;
+
+/* alpha T^2 KL(softmax(teacher / T) || softmax(student / T)) + (1 - alpha) softmax_cross_entropy(student,
+   labels), of logits f32 (..., classes) a sample, of which the teacher's take no gradient. labels: i32 of
+   (...), or probabilities; not looked at, and may be NULL, where alpha is 1. Source: Hinton, Vinyals, Dean,
+   "Distilling the knowledge in a neural network", 2015. `options` may be NULL. DML_ERROR_SHAPE when shapes
+   differ, DML_ERROR_ARGUMENT for numbers out of range. */
+DML_API dml_node *dml_distillation(dml_node *student, dml_node *teacher, dml_node *labels,
+                                   const dml_distillation_options *options);
 
 #endif
 
@@ -3135,8 +3137,9 @@ typedef struct dml_metric_options {
                     perplexity 2 or more. An accuracy or confusion of 1 column is of the classes 0 and 1: */
     float threshold; /* 1 where the output is above this: 0 suits logits, 0.5 probabilities */
     int k;           /* of top k, 1 .. columns; 0: 5, or the columns where they are fewer */
-    /* ROC AUC: scores are counted in so many equal bins (0: 4096) from low to high (both 0: 0 to 1), those
-       beyond in the first and the last. */
+    /* ROC AUC: scores are counted in so many equal bins (0: 4096) from low to high, those beyond in the first
+       and the last. Both 0: in bins of x / (1 + |x|), which has room for logits and probabilities of any
+       size. */
     int bins;
     float low, high;
     bool skip_negative; /* rows whose label is below 0 aren't counted; else such a label is refused */
@@ -8119,6 +8122,25 @@ DML__BODY void dml__store_some(float *to, const dml__vf *vector, size_t count)
         return;
     }
     for (size_t lane = 0; lane < count; lane++) to[lane] = (*vector)[lane];
+}
+
+static inline float dml__greater(float a, float b)
+{
+    return b > a ? b : a;
+}
+
+/* The largest lane; none is a NaN. */
+DML__BODY float dml__largest_lane(const dml__vf *vector)
+{
+    float lanes[DML__LANES];
+    DML__STORE(lanes, *vector);
+    const float low = dml__greater(dml__greater(lanes[0], lanes[1]), dml__greater(lanes[2], lanes[3]));
+#if DML__LANES == 8
+    return dml__greater(low,
+                        dml__greater(dml__greater(lanes[4], lanes[5]), dml__greater(lanes[6], lanes[7])));
+#else
+    return low;
+#endif
 }
 
 DML__BODY double dml__add_lanes(const dml__vf *vector)
@@ -17583,6 +17605,14 @@ static inline float dml__larger_float(float a, float b)
     return b > a || b != b ? b : a;
 }
 
+DML__BODY bool dml__any_lane_is_nan(const dml__vf *x)
+{
+    const dml__vi odd = *x != *x;
+    int32_t any = 0;
+    for (int lane = 0; lane < DML__LANES; lane++) any |= odd[lane];
+    return any != 0;
+}
+
 /* With `y` all signs are turned, so that the result is the smallest with the other sign. */
 DML__BODY void dml__max_block_body(size_t n, const float *x, const float *y, double *result)
 {
@@ -17600,7 +17630,10 @@ DML__BODY void dml__max_block_body(size_t n, const float *x, const float *y, dou
         dml__raise(&b, &v);
     }
     dml__raise(&a, &b);
-    for (int lane = 0; lane < DML__LANES; lane++) largest = dml__larger_float(largest, a[lane]);
+    if (dml__any_lane_is_nan(&a))
+        for (int lane = 0; lane < DML__LANES; lane++) largest = dml__larger_float(largest, a[lane]);
+    else
+        largest = dml__largest_lane(&a);
     for (; i < n; i++) largest = dml__larger_float(largest, y ? -x[i] : x[i]);
     *result = (double)largest;
 }
@@ -18839,18 +18872,48 @@ DML_API void dml_reduce_axis_ties(dml_pool *pool, size_t outer, size_t n, size_t
 
 /* ---- backward ---- */
 
+/* to = scale x from, which is one number for all where it is repeated. */
+static void dml__axis_scaled(float scale, bool repeated, size_t count, const float *from, float *to)
+{
+    const float value = scale * *from;
+    dml__vf all;
+    size_t i = 0;
+    dml__splat(&all, value);
+    if (repeated) {
+        for (; i + DML__LANES <= count; i += DML__LANES) DML__STORE(to + i, all);
+        for (; i < count; i++) to[i] = value;
+    } else {
+        for (; i + DML__LANES <= count; i += DML__LANES) DML__STORE(to + i, DML__LOAD(from + i) * scale);
+        for (; i < count; i++) to[i] = scale * from[i];
+    }
+}
+
+/* A sum's gradients of elements begin .. begin + count - 1: of the innermost axis all at once. */
+static void dml__axis_repeat(const dml__axis_job *job, size_t begin, size_t count, float *out)
+{
+    const bool innermost = job->inner == 1;
+    const size_t length = innermost ? job->n : job->inner, rows = innermost ? 1 : job->n;
+    size_t row = begin / length, column = begin % length, k = row % rows, o = row / rows;
+    while (count > 0) {
+        const size_t run = dml__minimum(length - column, count);
+        const float *from = innermost ? job->dy + o : job->dy + o * length + column;
+        dml__axis_scaled(job->scale, innermost, run, from, out);
+        out += run;
+        count -= run;
+        column = 0;
+        if (++k == rows) k = 0, o++;
+    }
+}
+
 /* The gradients of elements begin .. begin + count - 1, into whole vectors. */
 static void dml__axis_slopes(const dml__axis_job *job, size_t begin, size_t count, float *out)
 {
     float dy[DML__AXIS_STRIP], a[DML__AXIS_STRIP], b[DML__AXIS_STRIP];
-    const float *x = job->kind == DML_REDUCE_SUM ? NULL : dml__axis_elements(job, begin, count, a);
     if (job->kind == DML_REDUCE_SUM) {
-        const dml__formula_at at = { { dy, NULL, NULL }, NULL, NULL, out, job->scale, 0 };
-        dml__axis_spread(job, job->dy, begin, count, job->scale == 1 ? out : dy);
-        if (job->scale != 1)
-            dml__formula_vectors(job->isa, DML__FORMULA_affine, -1, dml__whole_vectors(count), &at);
+        dml__axis_repeat(job, begin, count, out);
         return;
     }
+    const float *x = dml__axis_elements(job, begin, count, a);
     dml__axis_spread(job, job->dy, begin, count, dy);
     if (job->kind == DML_REDUCE_NORM1) {
         dml__axis_vectors(job, DML__FORMULA_abs, 0, count, x, NULL, dy, out);
@@ -18921,42 +18984,46 @@ DML_API void dml_reduce_axis_backward(dml_pool *pool, dml_reduction kind, size_t
 #ifndef DML_KERNELS_SOFTMAX_C
 #define DML_KERNELS_SOFTMAX_C
 
-/* ---- kernels/softmax_row.h ---- */
-
-/* softmax_row.h: the softmax of a row, for loss.c and softmax.c. */
-#ifndef DML_KERNELS_SOFTMAX_ROW_H
-#define DML_KERNELS_SOFTMAX_ROW_H
-
 #include <math.h>
+#include <string.h>
 
 /* Floats added up in a vector before its lanes go on in double. */
 #define DML__SOFTMAX_CHUNK ((size_t)32 * DML__LANES)
 
-static inline float dml__greater(float a, float b)
+/* Columns done side by side where the axis isn't the last. */
+#define DML__SOFTMAX_COLUMNS ((size_t)64)
+
+typedef struct dml__softmax_axis {
+    dml_isa isa;
+    bool logs, backward;
+    size_t outer, n, inner, groups;
+    const float *x; /* (outer, n, inner): of backward, y */
+    const float *dy;
+    float beta;
+    float *out; /* y, or dx */
+} dml__softmax_axis;
+
+/* `count` lanes, or all if that is more, by a copy: a loop would be compiled wherever one stands. */
+DML__BODY void dml__softmax_load(dml__vf *vector, const float *from, size_t count)
 {
-    return b > a ? b : a;
+    float lanes[DML__LANES] = { 0 };
+    if (count < DML__LANES) memcpy(lanes, from, count * sizeof *lanes);
+    *vector = DML__LOAD(count < DML__LANES ? lanes : from);
 }
 
-/* The largest lane; none is a NaN. */
-DML__BODY float dml__largest_lane(const dml__vf *vector)
+DML__BODY void dml__softmax_store(float *to, const dml__vf *vector, size_t count)
 {
     float lanes[DML__LANES];
-    DML__STORE(lanes, *vector);
-    const float low = dml__greater(dml__greater(lanes[0], lanes[1]), dml__greater(lanes[2], lanes[3]));
-#if DML__LANES == 8
-    return dml__greater(low,
-                        dml__greater(dml__greater(lanes[4], lanes[5]), dml__greater(lanes[6], lanes[7])));
-#else
-    return low;
-#endif
+    DML__STORE(count < DML__LANES ? lanes : to, *vector);
+    if (count < DML__LANES) memcpy(to, lanes, count * sizeof *lanes);
 }
 
-/* out = softmax(x) over n > 0 columns, or its logarithm, for which it finds the maximum and
-   sum(exp(x - maximum)). A NaN makes the sum and with it the whole row NaN. `room` floats of both arrays,
-   from the row's first on, are this thread's: where they hold the row in whole vectors, its rest is read and
-   written with what lies behind it, which stays as it is. */
-DML__BODY void dml__softmax_row(bool logs, size_t n, size_t room, const float *x, float *out, float *maximum,
-                                float *sum)
+/* ---- the last axis ---- */
+
+/* out = softmax(x) over n > 0 columns, or its logarithm. A NaN makes the sum and with it the whole row NaN.
+   `room` floats of both arrays, from the row's first on, are this thread's: where they hold the row in whole
+   vectors, its rest is read and written with what lies behind it, which stays as it is. */
+DML__BODY void dml__softmax_row(bool logs, size_t n, size_t room, const float *x, float *out)
 {
     const size_t whole = n - n % DML__LANES, rest = n - whole;
     const bool wide = room >= whole + DML__LANES;
@@ -19007,49 +19074,11 @@ DML__BODY void dml__softmax_row(bool logs, size_t n, size_t room, const float *x
         DML__STORE(out + whole, DML__SELECT(in_row, last, DML__LOAD(out + whole)));
     else if (rest)
         dml__store_some(out + whole, &last, rest);
-    *maximum = top;
-    *sum = (float)sum64;
 }
-
-#endif
-
-#include <string.h>
-
-/* Columns done side by side where the axis isn't the last. */
-#define DML__SOFTMAX_COLUMNS ((size_t)64)
-
-typedef struct dml__softmax_axis {
-    dml_isa isa;
-    bool logs, backward;
-    size_t outer, n, inner, groups;
-    const float *x; /* (outer, n, inner): of backward, y */
-    const float *dy;
-    float beta;
-    float *out; /* y, or dx */
-} dml__softmax_axis;
-
-/* `count` lanes, or all if that is more, by a copy: a loop would be compiled wherever one stands. */
-DML__BODY void dml__softmax_load(dml__vf *vector, const float *from, size_t count)
-{
-    float lanes[DML__LANES] = { 0 };
-    if (count < DML__LANES) memcpy(lanes, from, count * sizeof *lanes);
-    *vector = DML__LOAD(count < DML__LANES ? lanes : from);
-}
-
-DML__BODY void dml__softmax_store(float *to, const dml__vf *vector, size_t count)
-{
-    float lanes[DML__LANES];
-    DML__STORE(count < DML__LANES ? lanes : to, *vector);
-    if (count < DML__LANES) memcpy(to, lanes, count * sizeof *lanes);
-}
-
-/* ---- the last axis ---- */
 
 DML__BODY void dml__softmax_any_rows(bool logs, size_t rows, size_t n, const float *x, float *y)
 {
-    float maximum, sum;
-    for (size_t at = 0; at < rows * n; at += n)
-        dml__softmax_row(logs, n, rows * n - at, x + at, y + at, &maximum, &sum);
+    for (size_t at = 0; at < rows * n; at += n) dml__softmax_row(logs, n, rows * n - at, x + at, y + at);
 }
 
 DML__BODY void dml__softmax_of_rows_body(size_t rows, size_t n, const float *x, float *y)
@@ -20637,86 +20666,6 @@ DML_API dml_scratch dml_recurrent_scratch(const dml_recurrent_shape *shape, bool
         most = dml__larger_scratch(most, dml_sgemm_scratch(DML_TRANS, DML_NO_TRANS, n, inputs, rows));
     }
     return most;
-}
-
-#endif
-
-/* ---- kernels/loss.c ---- */
-
-#ifndef DML_KERNELS_LOSS_C
-#define DML_KERNELS_LOSS_C
-
-#include <math.h>
-
-#define DML__SOFTMAX_ROWS ((size_t)64) /* rows whose losses are finished together */
-
-/* The rows of one task; labels and row_loss are (rows). */
-DML__BODY void dml__softmax_rows_body(size_t rows, size_t classes, const float *logits, const int32_t *labels,
-                                      float *probabilities, float *row_loss)
-{
-    const size_t n = rows * classes;
-    for (size_t begin = 0; begin < rows; begin += DML__SOFTMAX_ROWS) {
-        const size_t end = dml__minimum(begin + DML__SOFTMAX_ROWS, rows);
-        float sum[DML__SOFTMAX_ROWS], above[DML__SOFTMAX_ROWS]; /* of the largest logit above the label's */
-        for (size_t r = begin; r < end; r++) {
-            const size_t at = r * classes;
-            const float logit = logits[at + (size_t)labels[r]]; /* now: probabilities may be logits */
-            float maximum;
-            dml__softmax_row(false, classes, n - at, logits + at, probabilities + at, &maximum,
-                             &sum[r - begin]);
-            above[r - begin] = maximum - logit;
-        }
-        for (size_t r = begin; r < end; r += DML__LANES) {
-            dml__vf loss, shift;
-            dml__load_some(&loss, sum + (r - begin), end - r);
-            dml__load_some(&shift, above + (r - begin), end - r);
-            dml__vector_log(&loss);
-            loss = loss + shift;
-            dml__store_some(row_loss + r, &loss, end - r);
-        }
-    }
-}
-DML__PER_ISA(dml__softmax_rows,
-             (size_t rows, size_t classes, const float *logits, const int32_t *labels, float *probabilities,
-              float *row_loss),
-             (rows, classes, logits, labels, probabilities, row_loss))
-
-typedef struct dml__softmax_job {
-    dml_isa isa;
-    size_t rows, classes;
-    const float *logits;   /* (rows, classes) */
-    const int32_t *labels; /* (rows) */
-    float *probabilities;  /* (rows, classes) */
-    float *row_loss;       /* (rows) */
-} dml__softmax_job;
-
-static void dml__softmax_task(void *argument, int task, int worker)
-{
-    const dml__softmax_job *job = (const dml__softmax_job *)argument;
-    const size_t step = dml__items_per_task(job->classes), begin = (size_t)task * step;
-    const size_t end = dml__minimum(begin + step, job->rows);
-    (void)worker;
-    for (size_t r = begin; r < end; r++) DML_ASSERT((size_t)job->labels[r] < job->classes);
-    dml__softmax_rows(job->isa, end - begin, job->classes, job->logits + begin * job->classes,
-                      job->labels + begin, job->probabilities + begin * job->classes, job->row_loss + begin);
-}
-
-DML_API float dml_softmax_cross_entropy_forward(dml_pool *pool, size_t rows, size_t classes,
-                                                const float *logits, const int32_t *labels,
-                                                float *probabilities, float *row_loss)
-{
-    dml__softmax_job job;
-    if (rows == 0 || classes == 0) return 0;
-    job.isa = dml__pool_machine(pool).isa;
-    job.rows = rows;
-    job.classes = classes;
-    job.logits = logits;
-    job.labels = labels;
-    job.probabilities = probabilities;
-    job.row_loss = row_loss;
-    const int tasks = (int)dml__divide_up(rows, dml__items_per_task(classes));
-    dml_pool_run(tasks > 1 ? pool : NULL, tasks, dml__softmax_task, &job);
-    return dml_sum_all(pool, rows, row_loss) / (float)rows;
 }
 
 #endif
@@ -23518,6 +23467,12 @@ static bool dml__flows_to(const dml__slot *slot, int i)
     return (op->backward || op->view) && !(op->needs & DML__NO_GRADIENT(i));
 }
 
+/* Whether the op writes a gradient of its input i, which is not its root's where a stop lies between them. */
+static bool dml__gives_gradient(const dml_program *program, const dml__slot *slot, int i)
+{
+    return slot->has_gradient && dml__flows_to(slot, i) && dml__input_slot(program, slot, i)->has_gradient;
+}
+
 /* Step 3: which gradients there are: those with a trained parameter behind them through which the output's
  * gradient flows. */
 static void dml__find_gradients(dml_program *program)
@@ -23554,9 +23509,8 @@ static void dml__order_gradients(dml_program *program)
         dml__slot *slot = &program->slot[s];
         if (!slot->has_gradient || slot->node->op->view || slot->fused) continue;
         for (int i = 0; i < slot->node->inputs; i++) {
-            const dml__slot *input = dml__input_slot(program, slot, i);
-            if (!input->has_gradient || !dml__flows_to(slot, i)) continue;
-            dml__slot *root = &program->slot[input->root];
+            if (!dml__gives_gradient(program, slot, i)) continue;
+            dml__slot *root = &program->slot[dml__input_slot(program, slot, i)->root];
             if (root->written) slot->accumulates |= 1u << i;
             root->written = true;
         }
@@ -23615,9 +23569,8 @@ static void dml__find_lives(dml_program *program, dml__block_life *blocks)
             const int root = dml__input_slot(program, slot, i)->root;
             dml__live_at(&blocks[3 * root], s);
             if (exactly) program->slot[root].exact = true;
-            if (!slot->has_gradient) continue;
-            dml__live_at(&blocks[3 * root + 1], end - s);
-            if (node->op->needs & DML__NEEDS_INPUT(i))
+            if (dml__gives_gradient(program, slot, i)) dml__live_at(&blocks[3 * root + 1], end - s);
+            if (slot->has_gradient && (node->op->needs & DML__NEEDS_INPUT(i)))
                 dml__live_at(dml__again_block(program, blocks, root), end - s);
         }
     }
@@ -23657,7 +23610,8 @@ static void dml__pass_gradient(dml_program *program, int s, dml__block_life *blo
     dml__slot *early = &program->slot[a < b ? a : b], *late = &program->slot[a < b ? b : a];
     dml__block_life *whole = &blocks[slot->gradient_at];
     dml__block_life *first = &blocks[3 * (a < b ? b : a) + 1], *last = &blocks[3 * (a < b ? a : b) + 1];
-    if (a == b || !early->has_gradient || !late->has_gradient || slot->accumulates) return;
+    if (!dml__gives_gradient(program, slot, 0) || !dml__gives_gradient(program, slot, 1)) return;
+    if (a == b || slot->accumulates) return;
     if (!whole->bytes || whole->bytes != first->bytes || whole->bytes != last->bytes) return;
     if (whole->last != first->first || whole->last != last->first) return;
     if (!dml__written_after(program, s, a < b ? b : a, 0) ||
@@ -23674,7 +23628,7 @@ static void dml__write_gradient_over_input(dml_program *program, int s, dml__blo
 {
     const dml__slot *slot = &program->slot[s];
     const int input = dml__input_slot(program, slot, 0)->root;
-    if (!program->slot[input].has_gradient || (slot->accumulates & 1u)) return;
+    if (!dml__gives_gradient(program, slot, 0) || (slot->accumulates & 1u)) return;
     for (int i = 1; i < slot->node->inputs; i++)
         if (dml__input_slot(program, slot, i)->root == input) return;
     const int from = program->slot[input].value_at;
@@ -23697,9 +23651,9 @@ static void dml__work_in_place(dml_program *program, dml__block_life *blocks)
             dml__pass_gradient(program, s, blocks);
         if (slot->has_gradient && (slot->node->op->needs & DML__GRADIENT_OVER_INPUT))
             dml__write_gradient_over_input(program, s, blocks);
-        if (!slot->node->op->in_place || !slot->has_gradient || (slot->accumulates & 1u)) continue;
+        if (!slot->node->op->in_place || (slot->accumulates & 1u)) continue;
         const int input = dml__input_slot(program, slot, 0)->root;
-        if (!program->slot[input].has_gradient) continue;
+        if (!dml__gives_gradient(program, slot, 0)) continue;
         if (dml__continue_block(&blocks[slot->gradient_at], &blocks[3 * input + 1]))
             program->slot[input].gradient_at = slot->gradient_at;
     }
@@ -24715,6 +24669,7 @@ DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file)
     X(gru)                                                                                                   \
     X(dropout)                                                                                               \
     X(reshape)                                                                                               \
+    X(stop_gradient)                                                                                         \
     X(permute)                                                                                               \
     X(slice)                                                                                                 \
     X(pad)                                                                                                   \
@@ -30430,6 +30385,37 @@ DML_API dml_node *dml_reshape(dml_node *x, dml_shape shape)
     return dml__node_create(dml__reshape_op(), 1, &x, &shape, sizeof shape);
 }
 
+/* ---- stop_gradient ---- */
+
+static dml_status dml__stop_gradient_infer(dml_node *node)
+{
+    node->dtype = node->input[0]->dtype;
+    node->shape = node->input[0]->shape;
+    node->batched = node->input[0]->batched;
+    return DML_OK;
+}
+
+DML__LOCAL const dml__op *dml__stop_gradient_op(void)
+{
+    static const dml__op op = { "stop_gradient",
+                                dml__stop_gradient_infer,
+                                NULL,
+                                NULL,
+                                DML__NO_GRADIENT(0),
+                                NULL,
+                                true,
+                                false,
+                                NULL,
+                                dml__no_flops,
+                                NULL };
+    return &op;
+}
+
+DML_API dml_node *dml_stop_gradient(dml_node *x)
+{
+    return dml__node_create(dml__stop_gradient_op(), 1, &x, NULL, 0);
+}
+
 /* ---- what the others share ---- */
 
 static dml_status dml__check_movable(const dml_node *node)
@@ -31166,6 +31152,92 @@ DML_API dml_node *dml_softmax_cross_entropy_with(dml_node *logits, dml_node *tar
 DML_API dml_node *dml_softmax_cross_entropy(dml_node *logits, dml_node *labels)
 {
     return dml_softmax_cross_entropy_with(logits, labels, NULL);
+}
+
+#endif
+
+/* ---- ops/op_distillation.c ---- */
+
+#ifndef DML_OPS_OP_DISTILLATION_C
+#define DML_OPS_OP_DISTILLATION_C
+
+#include <string.h>
+
+static bool dml__distillation_fits(const dml_node *student, const dml_node *teacher, const dml_node *labels,
+                                   float temperature, float alpha)
+{
+    dml__error *error = &dml__node_context(student)->error;
+    char student_text[DML_SHAPE_TEXT], teacher_text[DML_SHAPE_TEXT];
+    if (!(temperature > 0 && temperature - temperature == 0))
+        dml__fail(error, DML_ERROR_ARGUMENT,
+                  "distillation: its temperature is %g; it must be finite and above 0", (double)temperature);
+    else if (!(alpha > 0 && alpha <= 1))
+        dml__fail(error, DML_ERROR_ARGUMENT,
+                  "distillation: its alpha is %g; it must be above 0 and at most 1", (double)alpha);
+    else if (!labels && alpha < 1)
+        dml__fail(error, DML_ERROR_ARGUMENT,
+                  "distillation: there are no labels; without them its alpha must be 1, not %g",
+                  (double)alpha);
+    else if (student->dtype != DML_F32 || teacher->dtype != DML_F32 || student->shape.ndim < 1 ||
+             !student->batched || !teacher->batched || !dml_shape_equal(&student->shape, &teacher->shape))
+        dml__fail(error, DML_ERROR_SHAPE,
+                  "distillation: the student's logits are %s %s%s and the teacher's %s %s%s; they must be "
+                  "rows of f32 of one shape",
+                  dml_dtype_name(student->dtype), dml_shape_format(&student->shape, student_text),
+                  student->batched ? "" : " for the whole batch", dml_dtype_name(teacher->dtype),
+                  dml_shape_format(&teacher->shape, teacher_text),
+                  teacher->batched ? "" : " for the whole batch");
+    return error->status == DML_OK;
+}
+
+static dml_node *dml__softened(dml_node *logits, float temperature)
+{
+    return temperature == 1 ? logits : dml_affine(logits, 1 / temperature, 0);
+}
+
+/* What each part is of the whole; NULL when one of them is refused. */
+static dml_node *dml__distillation_parts(dml_node *student, dml_node *teacher, dml_node *labels,
+                                         const dml_distillation_options *o, float temperature, float alpha)
+{
+    dml_cross_entropy_options of_labels;
+    dml_loss_options of_teacher;
+    dml_node *hard = NULL;
+    memset(&of_labels, 0, sizeof of_labels);
+    memset(&of_teacher, 0, sizeof of_teacher);
+    of_labels.reduction = of_teacher.reduction = o->reduction;
+    of_labels.sample_weights = of_teacher.sample_weights = o->sample_weights;
+    if (alpha < 1) {
+        hard = dml_softmax_cross_entropy_with(student, labels, &of_labels);
+        hard = hard ? dml_affine(hard, 1 - alpha, 0) : NULL;
+        if (!hard) return NULL;
+    }
+    dml_node *wanted = dml_softmax(dml__softened(dml_stop_gradient(teacher), temperature), -1);
+    dml_node *soft =
+        dml_kl_divergence(dml_log_softmax(dml__softened(student, temperature), -1), wanted, &of_teacher);
+    soft = soft ? dml_affine(soft, alpha * temperature * temperature, 0) : NULL;
+    return soft && hard ? dml_add(soft, hard) : soft;
+}
+
+DML_API dml_node *dml_distillation(dml_node *student, dml_node *teacher, dml_node *labels,
+                                   const dml_distillation_options *options)
+{
+    dml_distillation_options o;
+    memset(&o, 0, sizeof o);
+    if (options) o = *options;
+    const float temperature = o.temperature != 0 ? o.temperature : 1;
+    const float alpha = o.alpha != 0 ? o.alpha : 0.5f;
+    dml_node *one = student ? student : teacher ? teacher : labels;
+    if (!one || dml__node_context(one)->error.status != DML_OK) return NULL;
+    if (!student || !teacher) {
+        dml__fail(&dml__node_context(one)->error, DML_ERROR_ARGUMENT,
+                  "distillation: the %s's logits are NULL", student ? "teacher" : "student");
+        return NULL;
+    }
+    if (!dml__distillation_fits(student, teacher, labels, temperature, alpha)) return NULL;
+    dml_node *last = student->graph->last;
+    dml_node *loss = dml__distillation_parts(student, teacher, labels, &o, temperature, alpha);
+    if (!loss) dml__graph_drop_after(student->graph, last);
+    return loss;
 }
 
 #endif
@@ -35235,10 +35307,10 @@ static dml_status dml__complete_metric(dml_metric_options *o, dml__error *error)
     if (o->kind == DML_METRIC_TOP_K && (o->k < 1 || o->k > o->columns))
         return dml__fail(error, DML_ERROR_ARGUMENT, "the top %d of %d classes asked for", o->k, o->columns);
     if (o->bins == 0) o->bins = DML__DEFAULT_BINS;
-    if (o->low == 0.0f && o->high == 0.0f) o->high = 1.0f;
+    const bool any_size = o->low == 0.0f && o->high == 0.0f;
     if (o->kind == DML_METRIC_ROC_AUC &&
-        (o->bins < 1 || o->bins > DML__MOST_COLUMNS || !(o->high - o->low > 0.0f) || !isfinite(o->low) ||
-         !isfinite(o->high)))
+        (o->bins < 1 || o->bins > DML__MOST_COLUMNS || !(any_size || o->high - o->low > 0.0f) ||
+         !isfinite(o->low) || !isfinite(o->high)))
         return dml__fail(error, DML_ERROR_ARGUMENT,
                          "ROC AUC in %d bins from %g to %g asked for: there must be some, and low below high",
                          o->bins, (double)o->low, (double)o->high);
@@ -35371,7 +35443,10 @@ static bool dml__in_top(const dml_metric *metric, const float *row, int label)
 
 static int dml__bin_of(const dml_metric_options *o, float score)
 {
-    const double place = ((double)score - (double)o->low) / ((double)o->high - (double)o->low) * o->bins;
+    const double x = (double)score, low = (double)o->low, high = (double)o->high;
+    const double share =
+        low == high ? isinf(x) ? (x > 0 ? 1 : 0) : (x / (1 + fabs(x)) + 1) / 2 : (x - low) / (high - low);
+    const double place = share * o->bins;
     return place <= 0 ? 0 : place >= o->bins ? o->bins - 1 : (int)place;
 }
 

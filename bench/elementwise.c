@@ -1,13 +1,16 @@
-/* elementwise: how fast are elementwise kernels, sums and softmax, beside PyTorch and the bandwidth of where
- * the arrays lie? */
+/* elementwise: how fast are elementwise kernels, sums and softmax, and the layers that are made of such,
+ * beside PyTorch and the bandwidth of where the arrays lie? */
 #include "bench.h"
+
+enum { STEPS = 64, HEAD = 64 };
 
 typedef struct job {
     dml_pool *pool;
     size_t rows, columns, n; /* n = rows columns */
+    size_t steps, heads;     /* rows are (rows / steps, steps), columns (heads, columns / heads) */
     float *x, *z, *y;        /* (n); z has numbers above 0 */
-    float *row_loss, sum;    /* (rows) */
-    int32_t *labels;         /* (rows) */
+    float *of_rows, sum;     /* (rows, DML_CROSS_ENTROPY_KEPT + heads): what kernels keep */
+    int32_t *labels, *index; /* (rows), below columns; below rows */
 } job;
 
 static void run_copy(void *argument)
@@ -79,8 +82,81 @@ static void run_log(void *argument)
 static void run_softmax(void *argument)
 {
     job *j = argument;
-    j->sum =
-        dml_softmax_cross_entropy_forward(j->pool, j->rows, j->columns, j->x, j->labels, j->y, j->row_loss);
+    dml_softmax_forward(j->pool, false, j->rows, j->columns, 1, j->x, j->y);
+}
+
+static void run_softmax_axis(void *argument)
+{
+    job *j = argument;
+    dml_softmax_forward(j->pool, false, j->rows / j->steps, j->steps, j->columns, j->x, j->y);
+}
+
+static void run_max_axis(void *argument)
+{
+    job *j = argument;
+    dml_reduce_axis(j->pool, DML_REDUCE_MAX, j->rows / j->steps, j->steps, j->columns, j->x, 1, j->y);
+}
+
+static void run_sum_axis(void *argument)
+{
+    job *j = argument;
+    dml_reduce_axis(j->pool, DML_REDUCE_SUM, j->rows / j->steps, j->steps, j->columns, j->x, 1, j->y);
+}
+
+static void run_sum_axis_gradient(void *argument)
+{
+    job *j = argument;
+    dml_reduce_axis_backward(j->pool, DML_REDUCE_SUM, j->rows / j->steps, j->steps, j->columns, NULL, NULL,
+                             NULL, j->x, 1, 0, j->y);
+}
+
+static void run_cross_entropy(void *argument)
+{
+    job *j = argument;
+    float scale;
+    dml_cross_entropy problem;
+    memset(&problem, 0, sizeof problem);
+    problem.rows = j->rows, problem.classes = j->columns, problem.each = 1;
+    problem.logits = j->x, problem.labels = j->labels, problem.kept = j->of_rows;
+    j->sum = dml_cross_entropy_forward(j->pool, &problem, true, &scale);
+}
+
+static void run_layer_norm(void *argument)
+{
+    job *j = argument;
+    const dml_row_normalization by = { j->z, j->z, 1e-5f, false };
+    dml_row_norm_forward(j->pool, j->rows, j->columns, j->x, &by, j->of_rows, j->y);
+}
+
+static void run_embedding(void *argument)
+{
+    job *j = argument;
+    dml_embedding_forward(j->pool, j->rows, j->columns, j->index, j->x, j->y);
+}
+
+static void run_dropout(void *argument)
+{
+    job *j = argument;
+    const dml_random random = { 1, 2, 3 };
+    dml_dropout_apply(j->pool, j->n, &random, 0, 0.1f, j->x, 0, j->y);
+}
+
+static dml_attention_shape attention_of(const job *j)
+{
+    dml_attention_shape s;
+    memset(&s, 0, sizeof s);
+    s.samples = j->rows / j->steps, s.queries = s.keys = j->steps;
+    s.heads = s.kv_heads = j->heads, s.width = j->columns / j->heads;
+    s.q_step = s.k_step = s.v_step = j->columns;
+    s.scale = 0.125f;
+    return s;
+}
+
+static void run_attention(void *argument)
+{
+    job *j = argument;
+    const dml_attention_shape shape = attention_of(j);
+    dml_attention_forward(j->pool, &shape, j->x, j->z, j->x, NULL, j->of_rows, j->y);
 }
 
 static void run_sum(void *argument)
@@ -100,23 +176,33 @@ typedef struct kernel {
     void (*run)(void *argument);
     int reads, writes; /* arrays */
     int quick;         /* 1: among the rows of --quick; 2: in memory too */
+    bool layer;        /* computes more than it moves: its rows are of another name */
 } kernel;
 
 static const kernel kernels[] = {
-    { "copy", run_copy, 1, 1, 2 },
-    { "add", run_add, 2, 1, 1 },
-    { "axpby", run_axpby, 2, 1, 0 },
-    { "relu", run_relu, 1, 1, 0 },
-    { "relu_gradient", run_relu_gradient, 2, 1, 0 },
-    { "tanh", run_tanh, 1, 1, 1 },
-    { "tanh_gradient", run_tanh_gradient, 2, 1, 0 },
-    { "sigmoid", run_sigmoid, 1, 1, 0 },
-    { "sigmoid_gradient", run_sigmoid_gradient, 2, 1, 0 },
-    { "exp", run_exp, 1, 1, 0 },
-    { "log", run_log, 1, 1, 0 },
-    { "softmax", run_softmax, 1, 1, 1 }, /* with cross-entropy: PyTorch's row is softmax alone */
-    { "sum", run_sum, 1, 0, 1 },
-    { "sum_rows", run_sum_rows, 1, 0, 0 },
+    { "copy", run_copy, 1, 1, 2, false },
+    { "add", run_add, 2, 1, 1, false },
+    { "axpby", run_axpby, 2, 1, 0, false },
+    { "relu", run_relu, 1, 1, 0, false },
+    { "relu_gradient", run_relu_gradient, 2, 1, 0, false },
+    { "tanh", run_tanh, 1, 1, 1, false },
+    { "tanh_gradient", run_tanh_gradient, 2, 1, 0, false },
+    { "sigmoid", run_sigmoid, 1, 1, 0, false },
+    { "sigmoid_gradient", run_sigmoid_gradient, 2, 1, 0, false },
+    { "exp", run_exp, 1, 1, 0, false },
+    { "log", run_log, 1, 1, 0, false },
+    { "softmax", run_softmax, 1, 1, 1, false },
+    { "sum", run_sum, 1, 0, 1, false },
+    { "sum_rows", run_sum_rows, 1, 0, 0, false },
+    { "sum_axis", run_sum_axis, 1, 0, 0, true },
+    { "sum_axis_gradient", run_sum_axis_gradient, 0, 1, 0, true },
+    { "max_axis", run_max_axis, 1, 0, 0, true },
+    { "softmax_axis", run_softmax_axis, 1, 1, 0, true },
+    { "cross_entropy", run_cross_entropy, 1, 0, 0, true },
+    { "layer_norm", run_layer_norm, 1, 1, 0, true },
+    { "embedding", run_embedding, 1, 1, 0, true },
+    { "dropout", run_dropout, 1, 1, 0, true },
+    { "attention", run_attention, 2, 1, 0, true }, /* keys are values too */
 };
 
 static void measure(const kernel *k, const char *level, size_t bytes, size_t columns, bench_peers *peers,
@@ -128,14 +214,23 @@ static void measure(const kernel *k, const char *level, size_t bytes, size_t col
     memset(&j, 0, sizeof j);
     j.pool = pool, j.columns = columns, j.rows = bytes / sizeof(float) / (size_t)arrays / columns;
     if (j.rows == 0) j.rows = 1;
+    if (j.rows > STEPS) j.rows -= j.rows % STEPS;
+    j.steps = j.rows < STEPS ? j.rows : STEPS;
+    j.heads = columns % HEAD ? 1 : columns / HEAD;
     j.n = j.rows * columns;
     j.x = bench_floats("elementwise", j.n), j.y = bench_floats("elementwise", j.n);
     j.z = bench_floats("elementwise", j.n);
     for (size_t i = 0; i < j.n; i++) j.z[i] = 0.5f * j.z[i] + 1;
-    j.row_loss = bench_floats("elementwise", j.rows);
-    j.labels = calloc(j.rows, sizeof *j.labels);
-    if (!j.labels) {
-        fprintf(stderr, "elementwise: no memory for %zu labels\n", j.rows);
+    j.of_rows = bench_floats("elementwise", j.rows * (DML_CROSS_ENTROPY_KEPT + j.heads));
+    j.labels = (int32_t *)bench_floats("elementwise", j.rows);
+    j.index = (int32_t *)bench_floats("elementwise", j.rows);
+    for (size_t r = 0; r < j.rows; r++) {
+        j.labels[r] = (int32_t)(r % columns);
+        j.index[r] = (int32_t)(r * 7919 % j.rows);
+    }
+    const dml_attention_shape attention = attention_of(&j);
+    if (dml_pool_reserve(pool, dml_attention_scratch(&attention, false)) != DML_OK) {
+        fprintf(stderr, "elementwise: no memory for the pool's scratch\n");
         exit(1);
     }
     const double moved = (double)sizeof(float) * (double)j.n * arrays;
@@ -144,7 +239,7 @@ static void measure(const kernel *k, const char *level, size_t bytes, size_t col
     bench_fma_peak(pool); /* says whether the row is disturbed */
     snprintf(name, sizeof name, "elementwise %s %zu %zu", k->name, j.rows, j.columns);
     const double one = bench_beside(peers, name, k->run, &j, seconds);
-    printf("name=elementwise what=%s level=%s n=%zu isa=%s", k->name, level, j.n,
+    printf("name=%s what=%s level=%s n=%zu isa=%s", k->layer ? "layer" : "elementwise", k->name, level, j.n,
            dml_isa_name(dml_cpu_isa()));
     bench_row(peers, dml_pool_threads(pool), one, stream.block ? moved / peers->limit_rate : 0, 1e-9 * moved,
               "GB/s");
@@ -153,21 +248,26 @@ static void measure(const kernel *k, const char *level, size_t bytes, size_t col
     free(j.x);
     free(j.y);
     free(j.z);
-    free(j.row_loss);
+    free(j.of_rows);
     free(j.labels);
+    free(j.index);
 }
 
-static const char usage[] = "usage: elementwise [--what NAME] [--n N] [--columns C] [options]\n"
-                            "  --what NAME  only copy, add, axpby, relu, tanh, sigmoid, exp, log, softmax, "
-                            "sum, sum_rows, or the gradient\n"
-                            "               relu_gradient, tanh_gradient, sigmoid_gradient\n"
-                            "  --n N        arrays of N elements; otherwise such that all arrays together "
-                            "fill half of each cache, and far\n"
-                            "               beyond the last\n"
-                            "  --columns C  for softmax and sum_rows; 128\n" BENCH_COMMON_USAGE
-                            "Prints a row for each kernel and size: ours is the GB/s that are read and "
-                            "written, limit the measured bandwidth\n"
-                            "of a copy (of reading, for sums) within as many bytes.\n";
+static const char usage[] =
+    "usage: elementwise [--what NAME] [--n N] [--columns C] [options]\n"
+    "  --what NAME  only copy, add, axpby, relu, tanh, sigmoid, exp, log, softmax, "
+    "sum, sum_rows, the gradient\n"
+    "               relu_gradient, tanh_gradient, sigmoid_gradient, or the layer "
+    "sum_axis, sum_axis_gradient,\n"
+    "               max_axis, softmax_axis, cross_entropy, layer_norm, embedding, "
+    "dropout, attention\n"
+    "  --n N        arrays of N elements; otherwise such that all arrays together "
+    "fill half of each cache, and far\n"
+    "               beyond the last\n"
+    "  --columns C  for what has rows; 128. An axis that isn't the last is of 64\n" BENCH_COMMON_USAGE
+    "Prints a row for each kernel and size: ours is the GB/s that are read and "
+    "written, limit the measured bandwidth\n"
+    "of a copy (of reading, for sums) within as many bytes.\n";
 
 int main(int argc, char **argv)
 {

@@ -431,11 +431,16 @@ static void make_softmax(problem *p)
 static dml_status run_softmax(problem *p)
 {
     const size_t rows = (size_t)p->size[0], n = p->in_count[0];
-    int32_t *labels = memory(rows * sizeof *labels);
-    for (size_t r = 0; r < rows; r++) labels[r] = label_of(p, r);
-    dml_softmax_cross_entropy_forward(p->pool, rows, (size_t)p->size[1], p->in[0], labels, p->out,
-                                      p->out + n);
-    free(labels);
+    dml_softmax_forward(p->pool, false, rows, (size_t)p->size[1], 1, p->in[0], p->out);
+    for (size_t r = 0; r < rows; r++) {
+        const int32_t label = label_of(p, r);
+        float kept[DML_CROSS_ENTROPY_KEPT], scale;
+        dml_cross_entropy row;
+        memset(&row, 0, sizeof row);
+        row.rows = row.each = 1, row.classes = (size_t)p->size[1], row.kept = kept;
+        row.logits = p->in[0] + r * row.classes, row.labels = &label;
+        p->out[n + r] = dml_cross_entropy_forward(p->pool, &row, true, &scale);
+    }
     return DML_OK;
 }
 

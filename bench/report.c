@@ -127,6 +127,7 @@ static const struct {
       "MKL, and 1 in the mean" },
     { "conv", NULL, "0.8 of the best peer, and 1.1 in the mean" },
     { "elementwise", NULL, "beyond the caches 0.9 of a copy's bandwidth, within them as fast as PyTorch" },
+    { "layer", "The limit is the bandwidth of what is read and written, which most don't reach", NULL },
     { "optimizer", NULL, "beyond the caches 0.9 of a copy's bandwidth, within them as fast as PyTorch" },
     { "forkjoin",
       "Ours is microseconds: the fewer the better. The limit of `idle` is what a process without a pool uses",
@@ -179,7 +180,7 @@ static verdict judge(const report *all, const row *r)
         v.reached = number(r, beyond ? "ratio_limit" : "ratio_peer");
     } else if (is(r, "name", "forkjoin") && is(r, "what", "spinning") && is(r, "threads", "2")) {
         v.asked = true, v.bar = 1, v.reached = number(r, "ours") > 0 ? 1.5 / number(r, "ours") : 0;
-    } else if (is(r, "name", "train")) {
+    } else if (is(r, "name", "train") && (!word(r, "dtype")[0] || is(r, "dtype", "f32"))) {
         for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
             if (is(r, "what", steps[i].model)) v.asked = true, v.bar = steps[i].bar;
         v.reached = number(r, "ratio_peer");
@@ -450,9 +451,9 @@ static bool among(const char *key, const char *const *keys)
 static void label(const row *r, char *text, size_t size)
 {
     static const char *const conv[] = { "what", "model", "batch", NULL };
-    static const char *const case_words[] = { "what",   "level",    "m",       "n",   "k",     "ta",
-                                              "tb",     "model",    "batch",   "use", "ranks", "bytes",
-                                              "height", "channels", "filters", NULL };
+    static const char *const case_words[] = { "what",  "level",  "m",        "n",       "k",     "ta",
+                                              "tb",    "model",  "batch",    "use",     "ranks", "bytes",
+                                              "dtype", "height", "channels", "filters", NULL };
     const bool many = is(r, "name", "conv") && !is(r, "model", "asked"), train = is(r, "name", "train");
     size_t length = 0;
     for (int k = 1; k < r->threads_at; k++)

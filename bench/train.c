@@ -52,7 +52,7 @@ static void fill_batch(job *j, int number)
 }
 
 /* False, with the sentence printed, when it can't be had. */
-static bool open_job(job *j, const model *m, int batch, double momentum, double lr,
+static bool open_job(job *j, const model *m, int batch, double momentum, double lr, dml_dtype dtype,
                      const dml_options *options)
 {
     memset(j, 0, sizeof *j);
@@ -60,7 +60,9 @@ static bool open_job(job *j, const model *m, int batch, double momentum, double 
     j->context = dml_open(options);
     j->graph = dml_graph_create(j->context);
     dml_node *loss = build_model(m, j->graph, &j->operations);
-    const dml_trainer_options how = { .batch = batch, .optimizer = optimizer_of(m, momentum, lr) };
+    const dml_trainer_options how = { .batch = batch,
+                                      .optimizer = optimizer_of(m, momentum, lr),
+                                      .dtype = dtype };
     j->trainer = dml_trainer_create(loss, &how);
     j->input = bench_floats("train", (size_t)batch * input_size(m));
     j->labels = (int32_t *)bench_floats("train", (size_t)batch * labels_size(m));
@@ -81,12 +83,16 @@ static int close_job(job *j)
 
 /* --- a row --- */
 
-static void measured_row(job *j, double momentum, bench_peers *peers, double seconds,
+static void measured_row(job *j, double momentum, dml_dtype dtype, bench_peers *peers, double seconds,
                          const bench_counter *memory)
 {
     char name[128];
     const int batch = j->batch;
-    snprintf(name, sizeof name, "train %s %d %g", j->model->name, batch, momentum);
+    if (dtype == DML_F32)
+        snprintf(name, sizeof name, "train %s %d %g", j->model->name, batch, momentum);
+    else
+        snprintf(name, sizeof name, "mixed %s %d %g %s", j->model->name, batch, momentum,
+                 dml_dtype_name(dtype));
     /* Forward and backward read the weights, the update the weights, gradient and state; backward writes the
        gradient and the update the others. */
     const size_t vector = (size_t)dml_graph_parameter_count(j->graph) * sizeof(float);
@@ -99,8 +105,8 @@ static void measured_row(job *j, double momentum, bench_peers *peers, double sec
     const double after =
         bench_least_seconds(pool, flops, (4 + state) * vector, (2 + state) * vector, (2 + state) * vector);
     if (dml_status_of(j->context) != DML_OK) return;
-    printf("name=train what=%s batch=%d momentum=%g ms=%.4g flops=%.4g of_peak=%.3f bytes=%zu",
-           j->model->name, batch, momentum, 1e3 * one, flops,
+    printf("name=train what=%s batch=%d momentum=%g dtype=%s ms=%.4g flops=%.4g of_peak=%.3f bytes=%zu",
+           j->model->name, batch, momentum, dml_dtype_name(dtype), 1e3 * one, flops,
            1e-9 * flops / one / bench_known_peak(dml_pool_threads(pool)), memory->peak);
     for (int i = 0; i < peers->count; i++) {
         const char *bytes = strstr(peers->list[i].said, "bytes=");
@@ -109,16 +115,16 @@ static void measured_row(job *j, double momentum, bench_peers *peers, double sec
     bench_row(peers, dml_pool_threads(pool), one, before < after ? before : after, batch, "samples/s");
 }
 
-static int measure(const model *m, int batch, double momentum, int threads, bench_peers *peers,
-                   double seconds)
+static int measure(const model *m, int batch, double momentum, dml_dtype dtype, int threads,
+                   bench_peers *peers, double seconds)
 {
     bench_counter memory = { 0, 0 };
     const dml_options options = { .threads = threads,
                                   .allocator = { bench_count_allocate, bench_count_release, &memory } };
     job j;
-    if (open_job(&j, m, batch, momentum, 0, &options)) {
+    if (open_job(&j, m, batch, momentum, 0, dtype, &options)) {
         fill_batch(&j, 0);
-        measured_row(&j, momentum, peers, seconds, &memory);
+        measured_row(&j, momentum, dtype, peers, seconds, &memory);
     }
     return close_job(&j);
 }
@@ -139,11 +145,12 @@ static bool write_all(const char *folder, const char *name, const char *mode, co
 }
 
 /* Trains that many steps and leaves in the folder the first weights, each step's batch and its loss. */
-static int curve(const model *m, int batch, double momentum, double lr, int steps, const char *folder)
+static int curve(const model *m, int batch, double momentum, double lr, dml_dtype dtype, int steps,
+                 const char *folder)
 {
     char path[1024], line[64];
     job j;
-    bool going = open_job(&j, m, batch, momentum, lr, NULL);
+    bool going = open_job(&j, m, batch, momentum, lr, dtype, NULL);
     snprintf(path, sizeof path, "%s/weights.safetensors", folder);
     going = going && dml_graph_save(j.graph, path) == DML_OK;
     for (int i = 0; i < steps && going; i++) {
@@ -160,34 +167,46 @@ static int curve(const model *m, int batch, double momentum, double lr, int step
 }
 
 static const char usage[] =
-    "usage: train [--model NAME] [--batch B] [--momentum M] [options]\n"
+    "usage: train [--model NAME] [--batch B] [--momentum M] [--dtype T] [options]\n"
     "  --model NAME  only mlp (784-128-10), mlp_wide (784-1024-1024-10), lenet5, keras_cnn, resnet20, "
     "char_lstm (2 x 128),\n"
     "                gpt (4 layers of 128) or gpt2 (124M)\n"
     "  --batch B     samples of a step; otherwise what is usual for each model\n"
     "  --momentum M  of stochastic gradient descent on images; 0.9. Sequences are trained by AdamW\n"
+    "  --dtype T     f32, or bf16 or f16: mixed precision; f32\n"
     "  --curve DIR   instead leaves the first weights, the batches and the losses of training --model there\n"
     "  --steps N     of the curve; 100\n"
     "  --lr LR       of the curve; 0.01 for images and 0.001 for sequences\n" BENCH_COMMON_USAGE
     "Prints a row for each model: ours is the samples/s of a training step (forward, backward, update), "
     "limit what\n"
-    "its multiply-adds would take at the measured peak, or its weights at the bandwidth of where they lie. "
+    "its multiply-adds would take at the measured peak of f32, or its weights at the bandwidth of where they "
+    "lie. "
     "flops are\n"
     "a step's, of_peak the share of the peak that ours reaches, bytes the most memory that ours takes, "
     "beside a\n"
     "peer's where it can be had.\n";
 
+/* DML_I32: none of those that are trained in. */
+static dml_dtype dtype_named(const char *name)
+{
+    static const dml_dtype known[] = { DML_F32, DML_BF16, DML_F16 };
+    for (int i = 0; i < 3; i++)
+        if (strcmp(name, dml_dtype_name(known[i])) == 0) return known[i];
+    return DML_I32;
+}
+
 int main(int argc, char **argv)
 {
     static const char *const names[] = { "torch", "jax", "kann", NULL };
     bench_common common = { 0, 1, false, NULL };
-    const char *only = NULL, *folder = NULL;
+    const char *only = NULL, *folder = NULL, *type = "f32";
     int batch = 0, steps = 100, failed = 0;
     double momentum = 0.9, lr = 0;
     bool found = false;
     const bench_option options[] = { { "--model", BENCH_TEXT, &only, 0, 0 },
                                      { "--batch", BENCH_INT, &batch, 1, 1 << 20 },
                                      { "--momentum", BENCH_NUMBER, &momentum, 0, 0.999 },
+                                     { "--dtype", BENCH_TEXT, &type, 0, 0 },
                                      { "--curve", BENCH_TEXT, &folder, 0, 0 },
                                      { "--lr", BENCH_NUMBER, &lr, 0, 100 },
                                      { "--steps", BENCH_INT, &steps, 1, 1 << 20 },
@@ -198,13 +217,18 @@ int main(int argc, char **argv)
         fprintf(stderr, "train: there is no --model %s (--help has a list)\n", only);
         return 2;
     }
+    const dml_dtype dtype = dtype_named(type);
+    if (dtype == DML_I32) {
+        fprintf(stderr, "train: --dtype is f32, bf16 or f16, not \"%s\"\n", type);
+        return 2;
+    }
     if (folder && !only) {
         fprintf(stderr, "train: --curve needs the --model whose curve it is\n");
         return 2;
     }
     for (int i = 0; i < MODELS && folder; i++)
         if (strcmp(only, models[i].name) == 0)
-            return curve(&models[i], batch ? batch : models[i].batch, momentum, lr, steps, folder);
+            return curve(&models[i], batch ? batch : models[i].batch, momentum, lr, dtype, steps, folder);
     if (common.quick && common.seconds > 0.1) common.seconds = 0.1;
     for (int round = 0, threads; (threads = bench_threads(&common, round)) > 0; round++) {
         bench_peers peers;
@@ -213,7 +237,7 @@ int main(int argc, char **argv)
             const model *m = &models[i];
             if (only ? strcmp(only, m->name) != 0 : common.quick && !m->quick) continue;
             if (batch && i > 0 && strcmp(m->name, models[i - 1].name) == 0) continue;
-            failed = measure(m, batch ? batch : m->batch, momentum, threads, &peers, common.seconds);
+            failed = measure(m, batch ? batch : m->batch, momentum, dtype, threads, &peers, common.seconds);
         }
         bench_peers_end(&peers);
     }

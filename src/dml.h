@@ -55,7 +55,6 @@
 #include "kernels/reduce_axis.h"
 #include "kernels/softmax.h"
 #include "kernels/gather.h"
-#include "kernels/loss.h"
 #include "kernels/update.h"
 #include "device/backend.h"
 #include "device/context.h"
@@ -159,7 +158,6 @@
 #include "kernels/local2d.c"
 #include "kernels/cross_entropy.c"
 #include "kernels/recurrent.c"
-#include "kernels/loss.c"
 #include "kernels/update.c"
 /* No loop below is worth the passes of -O2, a fifth of this file's compile time. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
@@ -205,6 +203,7 @@
 #include "ops/op_attention.c"
 #include "ops/op_shape.c"
 #include "ops/op_cross_entropy.c"
+#include "ops/op_distillation.c"
 #include "ops/op_reduce.c"
 #include "ops/op_softmax.c"
 #include "ops/op_gather.c"

@@ -51,7 +51,11 @@ def elementwise(words):
     what, rows, columns = words[0], int(words[1]), int(words[2])
     n = rows * columns
     x, z, y = torch.rand(n) * 2 - 1, torch.rand(n), torch.zeros(n)
-    square = y.view(rows, columns)
+    square, given = y.view(rows, columns), x.view(rows, columns)
+    steps, heads = min(rows, 64), 1 if columns % 64 else columns // 64
+    cube = x.view(rows // steps, steps, columns)
+    labels, index = torch.arange(rows) % columns, torch.arange(rows) * 7919 % rows
+    split = lambda a: a.view(rows // steps, steps, heads, columns // heads).transpose(1, 2)
     runs = {
         "copy": lambda: y.copy_(x),
         "add": lambda: torch.add(x, z, out=y),
@@ -64,9 +68,18 @@ def elementwise(words):
         "sigmoid_gradient": lambda: torch.ops.aten.sigmoid_backward.grad_input(z, x, grad_input=y),
         "exp": lambda: torch.exp(x, out=y),
         "log": lambda: torch.log(z, out=y),
-        "softmax": lambda: torch.softmax(x.view(rows, columns), 1, out=square),
+        "softmax": lambda: torch.softmax(given, 1, out=square),
         "sum": lambda: torch.sum(x),
-        "sum_rows": lambda: torch.sum(x.view(rows, columns), 0),
+        "sum_rows": lambda: torch.sum(given, 0),
+        "sum_axis": lambda: torch.sum(cube, 1),
+        "sum_axis_gradient": lambda: y.view_as(cube).copy_(cube[:, :1].expand_as(cube)),
+        "max_axis": lambda: torch.amax(cube, 1),
+        "softmax_axis": lambda: torch.softmax(cube, 1, out=y.view_as(cube)),
+        "cross_entropy": lambda: F.cross_entropy(given, labels),
+        "layer_norm": lambda: F.layer_norm(given, (columns,), z[:columns], z[:columns]),
+        "embedding": lambda: torch.index_select(given, 0, index, out=square),
+        "dropout": lambda: F.dropout(x, 0.1),
+        "attention": lambda: F.scaled_dot_product_attention(split(x), split(z), split(x), scale=0.125),
     }
     run = runs[what]
     torch.set_grad_enabled(False)
@@ -197,6 +210,7 @@ def most_memory(work):
 
 def train(words):
     name, batch, momentum = words[0], int(words[1]), float(words[2])
+    narrow = {"bf16": torch.bfloat16, "f16": torch.float16}[words[3]] if len(words) > 3 else None
     torch.set_grad_enabled(True)
     images = torch_models.SIZES[name].channels > 0
 
@@ -209,7 +223,9 @@ def train(words):
 
         def step():
             optimizer.zero_grad(set_to_none=True)
-            torch_models.loss(model(x), target).backward()
+            with torch.autocast("cpu", dtype=narrow, enabled=narrow is not None):
+                loss = torch_models.loss(model(x), target)
+            loss.backward()
             optimizer.step()
 
         return step
@@ -228,4 +244,5 @@ def train(words):
 
 
 peer.serve(torch.__version__,
-           {"bf16gemm": bf16gemm, "conv": conv, "compute": compute, "elementwise": elementwise, "optimizer": optimizer, "train": train})
+           {"bf16gemm": bf16gemm, "conv": conv, "compute": compute, "elementwise": elementwise, "optimizer": optimizer, "train": train,
+            "mixed": train})

@@ -157,6 +157,12 @@ static bool dml__flows_to(const dml__slot *slot, int i)
     return (op->backward || op->view) && !(op->needs & DML__NO_GRADIENT(i));
 }
 
+/* Whether the op writes a gradient of its input i, which is not its root's where a stop lies between them. */
+static bool dml__gives_gradient(const dml_program *program, const dml__slot *slot, int i)
+{
+    return slot->has_gradient && dml__flows_to(slot, i) && dml__input_slot(program, slot, i)->has_gradient;
+}
+
 /* Step 3: which gradients there are: those with a trained parameter behind them through which the output's
  * gradient flows. */
 static void dml__find_gradients(dml_program *program)
@@ -193,9 +199,8 @@ static void dml__order_gradients(dml_program *program)
         dml__slot *slot = &program->slot[s];
         if (!slot->has_gradient || slot->node->op->view || slot->fused) continue;
         for (int i = 0; i < slot->node->inputs; i++) {
-            const dml__slot *input = dml__input_slot(program, slot, i);
-            if (!input->has_gradient || !dml__flows_to(slot, i)) continue;
-            dml__slot *root = &program->slot[input->root];
+            if (!dml__gives_gradient(program, slot, i)) continue;
+            dml__slot *root = &program->slot[dml__input_slot(program, slot, i)->root];
             if (root->written) slot->accumulates |= 1u << i;
             root->written = true;
         }
@@ -254,9 +259,8 @@ static void dml__find_lives(dml_program *program, dml__block_life *blocks)
             const int root = dml__input_slot(program, slot, i)->root;
             dml__live_at(&blocks[3 * root], s);
             if (exactly) program->slot[root].exact = true;
-            if (!slot->has_gradient) continue;
-            dml__live_at(&blocks[3 * root + 1], end - s);
-            if (node->op->needs & DML__NEEDS_INPUT(i))
+            if (dml__gives_gradient(program, slot, i)) dml__live_at(&blocks[3 * root + 1], end - s);
+            if (slot->has_gradient && (node->op->needs & DML__NEEDS_INPUT(i)))
                 dml__live_at(dml__again_block(program, blocks, root), end - s);
         }
     }
@@ -296,7 +300,8 @@ static void dml__pass_gradient(dml_program *program, int s, dml__block_life *blo
     dml__slot *early = &program->slot[a < b ? a : b], *late = &program->slot[a < b ? b : a];
     dml__block_life *whole = &blocks[slot->gradient_at];
     dml__block_life *first = &blocks[3 * (a < b ? b : a) + 1], *last = &blocks[3 * (a < b ? a : b) + 1];
-    if (a == b || !early->has_gradient || !late->has_gradient || slot->accumulates) return;
+    if (!dml__gives_gradient(program, slot, 0) || !dml__gives_gradient(program, slot, 1)) return;
+    if (a == b || slot->accumulates) return;
     if (!whole->bytes || whole->bytes != first->bytes || whole->bytes != last->bytes) return;
     if (whole->last != first->first || whole->last != last->first) return;
     if (!dml__written_after(program, s, a < b ? b : a, 0) ||
@@ -313,7 +318,7 @@ static void dml__write_gradient_over_input(dml_program *program, int s, dml__blo
 {
     const dml__slot *slot = &program->slot[s];
     const int input = dml__input_slot(program, slot, 0)->root;
-    if (!program->slot[input].has_gradient || (slot->accumulates & 1u)) return;
+    if (!dml__gives_gradient(program, slot, 0) || (slot->accumulates & 1u)) return;
     for (int i = 1; i < slot->node->inputs; i++)
         if (dml__input_slot(program, slot, i)->root == input) return;
     const int from = program->slot[input].value_at;
@@ -336,9 +341,9 @@ static void dml__work_in_place(dml_program *program, dml__block_life *blocks)
             dml__pass_gradient(program, s, blocks);
         if (slot->has_gradient && (slot->node->op->needs & DML__GRADIENT_OVER_INPUT))
             dml__write_gradient_over_input(program, s, blocks);
-        if (!slot->node->op->in_place || !slot->has_gradient || (slot->accumulates & 1u)) continue;
+        if (!slot->node->op->in_place || (slot->accumulates & 1u)) continue;
         const int input = dml__input_slot(program, slot, 0)->root;
-        if (!program->slot[input].has_gradient) continue;
+        if (!dml__gives_gradient(program, slot, 0)) continue;
         if (dml__continue_block(&blocks[slot->gradient_at], &blocks[3 * input + 1]))
             program->slot[input].gradient_at = slot->gradient_at;
     }

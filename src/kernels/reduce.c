@@ -124,6 +124,14 @@ static inline float dml__larger_float(float a, float b)
     return b > a || b != b ? b : a;
 }
 
+DML__BODY bool dml__any_lane_is_nan(const dml__vf *x)
+{
+    const dml__vi odd = *x != *x;
+    int32_t any = 0;
+    for (int lane = 0; lane < DML__LANES; lane++) any |= odd[lane];
+    return any != 0;
+}
+
 /* With `y` all signs are turned, so that the result is the smallest with the other sign. */
 DML__BODY void dml__max_block_body(size_t n, const float *x, const float *y, double *result)
 {
@@ -141,7 +149,10 @@ DML__BODY void dml__max_block_body(size_t n, const float *x, const float *y, dou
         dml__raise(&b, &v);
     }
     dml__raise(&a, &b);
-    for (int lane = 0; lane < DML__LANES; lane++) largest = dml__larger_float(largest, a[lane]);
+    if (dml__any_lane_is_nan(&a))
+        for (int lane = 0; lane < DML__LANES; lane++) largest = dml__larger_float(largest, a[lane]);
+    else
+        largest = dml__largest_lane(&a);
     for (; i < n; i++) largest = dml__larger_float(largest, y ? -x[i] : x[i]);
     *result = (double)largest;
 }

@@ -247,18 +247,48 @@ DML_API void dml_reduce_axis_ties(dml_pool *pool, size_t outer, size_t n, size_t
 
 /* ---- backward ---- */
 
+/* to = scale x from, which is one number for all where it is repeated. */
+static void dml__axis_scaled(float scale, bool repeated, size_t count, const float *from, float *to)
+{
+    const float value = scale * *from;
+    dml__vf all;
+    size_t i = 0;
+    dml__splat(&all, value);
+    if (repeated) {
+        for (; i + DML__LANES <= count; i += DML__LANES) DML__STORE(to + i, all);
+        for (; i < count; i++) to[i] = value;
+    } else {
+        for (; i + DML__LANES <= count; i += DML__LANES) DML__STORE(to + i, DML__LOAD(from + i) * scale);
+        for (; i < count; i++) to[i] = scale * from[i];
+    }
+}
+
+/* A sum's gradients of elements begin .. begin + count - 1: of the innermost axis all at once. */
+static void dml__axis_repeat(const dml__axis_job *job, size_t begin, size_t count, float *out)
+{
+    const bool innermost = job->inner == 1;
+    const size_t length = innermost ? job->n : job->inner, rows = innermost ? 1 : job->n;
+    size_t row = begin / length, column = begin % length, k = row % rows, o = row / rows;
+    while (count > 0) {
+        const size_t run = dml__minimum(length - column, count);
+        const float *from = innermost ? job->dy + o : job->dy + o * length + column;
+        dml__axis_scaled(job->scale, innermost, run, from, out);
+        out += run;
+        count -= run;
+        column = 0;
+        if (++k == rows) k = 0, o++;
+    }
+}
+
 /* The gradients of elements begin .. begin + count - 1, into whole vectors. */
 static void dml__axis_slopes(const dml__axis_job *job, size_t begin, size_t count, float *out)
 {
     float dy[DML__AXIS_STRIP], a[DML__AXIS_STRIP], b[DML__AXIS_STRIP];
-    const float *x = job->kind == DML_REDUCE_SUM ? NULL : dml__axis_elements(job, begin, count, a);
     if (job->kind == DML_REDUCE_SUM) {
-        const dml__formula_at at = { { dy, NULL, NULL }, NULL, NULL, out, job->scale, 0 };
-        dml__axis_spread(job, job->dy, begin, count, job->scale == 1 ? out : dy);
-        if (job->scale != 1)
-            dml__formula_vectors(job->isa, DML__FORMULA_affine, -1, dml__whole_vectors(count), &at);
+        dml__axis_repeat(job, begin, count, out);
         return;
     }
+    const float *x = dml__axis_elements(job, begin, count, a);
     dml__axis_spread(job, job->dy, begin, count, dy);
     if (job->kind == DML_REDUCE_NORM1) {
         dml__axis_vectors(job, DML__FORMULA_abs, 0, count, x, NULL, dy, out);

@@ -165,6 +165,25 @@ DML__BODY void dml__store_some(float *to, const dml__vf *vector, size_t count)
     for (size_t lane = 0; lane < count; lane++) to[lane] = (*vector)[lane];
 }
 
+static inline float dml__greater(float a, float b)
+{
+    return b > a ? b : a;
+}
+
+/* The largest lane; none is a NaN. */
+DML__BODY float dml__largest_lane(const dml__vf *vector)
+{
+    float lanes[DML__LANES];
+    DML__STORE(lanes, *vector);
+    const float low = dml__greater(dml__greater(lanes[0], lanes[1]), dml__greater(lanes[2], lanes[3]));
+#if DML__LANES == 8
+    return dml__greater(low,
+                        dml__greater(dml__greater(lanes[4], lanes[5]), dml__greater(lanes[6], lanes[7])));
+#else
+    return low;
+#endif
+}
+
 DML__BODY double dml__add_lanes(const dml__vf *vector)
 {
     float lanes[DML__LANES];

@@ -86,4 +86,19 @@ typedef struct dml_cross_entropy_options {
 DML_API dml_node *dml_softmax_cross_entropy_with(dml_node *logits, dml_node *target,
                                                  const dml_cross_entropy_options *options);
 
+typedef struct dml_distillation_options {
+    float temperature; /* T, above 0; 0: 1 */
+    float alpha;       /* how much the teacher counts, above 0 and at most 1; 0: 0.5 */
+    dml_loss_reduction reduction;
+    dml_node *sample_weights; /* of one a sample, or of the rows' shape (...) */
+} dml_distillation_options;
+
+/* alpha T^2 KL(softmax(teacher / T) || softmax(student / T)) + (1 - alpha) softmax_cross_entropy(student,
+   labels), of logits f32 (..., classes) a sample, of which the teacher's take no gradient. labels: i32 of
+   (...), or probabilities; not looked at, and may be NULL, where alpha is 1. Source: Hinton, Vinyals, Dean,
+   "Distilling the knowledge in a neural network", 2015. `options` may be NULL. DML_ERROR_SHAPE when shapes
+   differ, DML_ERROR_ARGUMENT for numbers out of range. */
+DML_API dml_node *dml_distillation(dml_node *student, dml_node *teacher, dml_node *labels,
+                                   const dml_distillation_options *options);
+
 #endif

@@ -59,6 +59,37 @@ DML_API dml_node *dml_reshape(dml_node *x, dml_shape shape)
     return dml__node_create(dml__reshape_op(), 1, &x, &shape, sizeof shape);
 }
 
+/* ---- stop_gradient ---- */
+
+static dml_status dml__stop_gradient_infer(dml_node *node)
+{
+    node->dtype = node->input[0]->dtype;
+    node->shape = node->input[0]->shape;
+    node->batched = node->input[0]->batched;
+    return DML_OK;
+}
+
+DML__LOCAL const dml__op *dml__stop_gradient_op(void)
+{
+    static const dml__op op = { "stop_gradient",
+                                dml__stop_gradient_infer,
+                                NULL,
+                                NULL,
+                                DML__NO_GRADIENT(0),
+                                NULL,
+                                true,
+                                false,
+                                NULL,
+                                dml__no_flops,
+                                NULL };
+    return &op;
+}
+
+DML_API dml_node *dml_stop_gradient(dml_node *x)
+{
+    return dml__node_create(dml__stop_gradient_op(), 1, &x, NULL, 0);
+}
+
 /* ---- what the others share ---- */
 
 static dml_status dml__check_movable(const dml_node *node)

@@ -9,6 +9,10 @@
    dml_reshape(x, dml_shape_of(4, -1)) */
 DML_API dml_node *dml_reshape(dml_node *x, dml_shape shape);
 
+/* x, but to gradients a constant: none flows to it, and for what only it needs nothing is computed or kept.
+   Elsewhere this is called detach. */
+DML_API dml_node *dml_stop_gradient(dml_node *x);
+
 /* The axes in another order: axis i of the result is axis order.dims[i] of x. (H, W, C) -> (C, H, W) by
    dml_permute(x, dml_shape_of(2, 0, 1)). */
 DML_API dml_node *dml_permute(dml_node *x, dml_shape order);

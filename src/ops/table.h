@@ -33,6 +33,7 @@
     X(gru)                                                                                                   \
     X(dropout)                                                                                               \
     X(reshape)                                                                                               \
+    X(stop_gradient)                                                                                         \
     X(permute)                                                                                               \
     X(slice)                                                                                                 \
     X(pad)                                                                                                   \

@@ -52,7 +52,7 @@ for program in gemm conv elementwise optimizer forkjoin train memory allreduce n
 done
 for words in 'gemm --m 0' 'gemm --m x' 'gemm --m 1.5' 'gemm --m' 'gemm --n 4' 'gemm --threads -1' 'gemm --seconds 0' \
     'conv --what sideways' 'conv --model alexnet' 'conv --height 8' 'elementwise --what none' 'optimizer --what none' \
-    'train --model none' 'train --batch 0' 'allreduce --ranks 1' 'numerics --what none' 'numerics --input none' 'numerics --m 4' \
+    'train --model none' 'train --batch 0' 'train --dtype i32' 'allreduce --ranks 1' 'numerics --what none' 'numerics --input none' 'numerics --m 4' \
     'numerics --what sgemm --n 4'; do
     check_fails "$words" '' "$bench"/$words
     check "$words: one sentence" test "$(wc -l <"$WORK/said")" -eq 1
@@ -82,7 +82,7 @@ check "nor said to be" sh -c "! grep 'conv: left out conv' '$WORK/messages'"
 check_fails "a kernel that doesn't fit" "the kernel doesn't fit" run conv --height 2 --channels 1 --filters 1 --kernel 5 --pad 0 \
     --batch 1 $tiny $none
 check "elementwise" run elementwise --n 300 $tiny $none
-check "elementwise's rows, one for each kernel" rows_are_well 14
+check "elementwise's rows, one for each kernel" rows_are_well 23
 check "exp and log are among them" sh -c "grep -q ' what=exp ' '$WORK/rows' && grep -q ' what=log ' '$WORK/rows'"
 check "optimizer" run optimizer --n 300 $tiny $none
 check "optimizer's rows" rows_are_well 6
@@ -93,7 +93,12 @@ check "allreduce's row" rows_are_well 1
 check "allreduce names what is missing" grep -q 'left out the peer gloo: there is no' "$WORK/rows"
 check "train" run train --model mlp --batch 2 $tiny $none
 check "train's row" rows_are_well 1
-check "train's flops" grep -q ' what=mlp batch=2 .* flops=' "$WORK/rows"
+check "train's flops" grep -q ' what=mlp batch=2 .* dtype=f32 .* flops=' "$WORK/rows"
+for model in char_lstm gpt; do
+    check "train --model $model" run train --model $model --batch 1 --dtype bf16 $tiny $none
+    check "its row" rows_are_well 1
+    check "its dtype" grep -q " what=$model batch=1 .* dtype=bf16 " "$WORK/rows"
+done
 
 # Errors: each kernel's, of each kind of inputs, within its bound (else the program fails).
 check "numerics" run numerics --quick $none

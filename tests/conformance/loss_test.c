@@ -24,6 +24,11 @@ static dml_node *build(const conformance_case *c, dml_node *const *tensor)
     if (strcmp(c->name, "huber") == 0) return o.delta = n[1], dml_huber(x, t, &o);
     if (strcmp(c->name, "smooth_l1") == 0) return o.beta = n[1], dml_smooth_l1(x, t, &o);
     if (strcmp(c->name, "binary") == 0) return o.pos_weight = n[1], dml_binary_cross_entropy(x, t, &o);
+    if (strcmp(c->name, "distillation") == 0)
+        return dml_distillation(
+            x, t, weights,
+            &(dml_distillation_options){
+                .temperature = n[1], .alpha = n[2], .sample_weights = c->tensors > 3 ? tensor[3] : NULL });
     if (strcmp(c->name, "hinge") == 0) return o.squared = n[1] == 1, dml_hinge(x, t, &o);
     return NULL;
 }

@@ -57,6 +57,15 @@ def kl(x, t, w=None):
     return (each * w).sum() / w.sum()
 
 
+def distillation(x, teacher, t=None, w=None, temperature=1.0, alpha=0.5):
+    soft = F.kl_div(torch.log_softmax(x / temperature, -1), torch.softmax(teacher.double() / temperature, -1),
+                    reduction="none").sum(-1) * temperature**2
+    hard = entropy(reduction="none")(x, t) if alpha < 1 else 0
+    each = alpha * soft + (1 - alpha) * hard
+    w = torch.ones_like(each) if w is None else w.double()
+    return (each * w).sum() / w.sum()
+
+
 def hinge(x, t, squared):
     each = torch.clamp(1 - x * t, min=0)
     return (each**2 if squared else each).mean()
@@ -107,6 +116,12 @@ CASES = [
     ("kl", [torch.log(probabilities(3, 4)).float().double(), probabilities(3, 4)], [], kl, []),
     ("kl", [torch.log(probabilities(2, 4)).float().double(), constant([[0, 0.5, 0.5, 0], [1.0, 0, 0, 0]])], [], kl, []),
     ("kl", [torch.log(probabilities(2, 3, 4)).float().double(), probabilities(2, 3, 4), weights(2, 3)], [], kl, []),
+    ("distillation", [floats(5, 4), floats(5, 4).float(), constant([0, 3, 1, 2, 3])], [], distillation, []),
+    ("distillation", [floats(3, 2, 4, scale=3), floats(3, 2, 4, scale=3).float(), constant([[0, 3], [1, 2], [3, 0]]),
+                      weights(3, 2)], [],
+     lambda x, teacher, t, w: distillation(x, teacher, t, w, temperature=4, alpha=0.9), [0, 4, 0.9]),
+    ("distillation", [floats(2, 4), floats(2, 4, scale=60).float()], [],
+     lambda x, teacher: distillation(x, teacher, temperature=0.5, alpha=1), [0, 0.5, 1]),
     ("hinge", [floats(5, 2), signs(5, 2)], [], lambda x, t: hinge(x, t, False), []),
     ("hinge", [floats(5), signs(5)], [], lambda x, t: hinge(x, t, True), [0, 1]),
 ]

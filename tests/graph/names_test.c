@@ -383,6 +383,7 @@ static void descriptions_and_flops(void)
                "hidden 3, relu, from given states", 6 * (2 * 3 * (4 + 3) + 2 * 3 + 3 * 3));
     check_says(dml_dropout(x, 0.25f), "p 0.25", 0);
     check_says(dml_reshape(x, dml_shape_of(7, -1)), "", 0);
+    check_says(dml_stop_gradient(x), "", 0);
     check_says(dml_permute(x, dml_shape_of(2, 0, 1)), "axes 2 0 1", 0);
     check_says(dml_slice(x, -1, 1, 3), "axis 2, 1 to 2", 0);
     check_says(dml_pad(x, 0, 1, 2), "axis 0, 1 before, 2 after", 0);

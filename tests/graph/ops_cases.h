@@ -798,6 +798,23 @@ static dml_node *reshape_image(dml_graph *g)
     dml_node *h = dml_reshape(image(g, 3, 4, 2), dml_shape_of(2, -1, 3));
     return dml_reshape(dml_dense(dml_tanh(h), 2), dml_shape_of(16));
 }
+/* What is behind a stop moves the loss too: of these it comes from inputs alone, or comes to nothing. */
+static dml_node *stop_input(dml_graph *g)
+{
+    dml_node *x = dml_tanh(dml_input(g, NULL, DML_F32, 5));
+    return dml_add(dml_mul(dml_stop_gradient(x), row(g, 5)), dml_mul(x, row(g, 5)));
+}
+static dml_node *stop_first(dml_graph *g)
+{
+    dml_node *h = dml_relu(row(g, 5)), *stopped = dml_stop_gradient(h);
+    return dml_sub(stopped, dml_sub(stopped, dml_add(h, row(g, 5))));
+}
+static dml_node *stop_parameter(dml_graph *g)
+{
+    dml_node *w = parameter(g, 2, 4, 6), *stopped = dml_stop_gradient(dml_reshape(w, dml_shape_of(6, 4)));
+    return dml_dense_with(row(g, 6), dml_add(w, dml_reshape(dml_sub(stopped, stopped), dml_shape_of(4, 6))),
+                          NULL);
+}
 static dml_node *reshape_parameter(dml_graph *g)
 {
     return dml_dense_with(row(g, 4), dml_reshape(parameter(g, 2, 2, 6), dml_shape_of(3, 4)), NULL);
@@ -1163,6 +1180,12 @@ static dml_node *loss_kl(dml_graph *g)
     const dml_loss_options o = { .sample_weights = positive(g, dml_shape_of(2)) };
     return dml_kl_divergence(rows23(g), targets23(g), &o);
 }
+static dml_node *loss_distillation(dml_graph *g)
+{
+    const dml_distillation_options o = { .temperature = 2, .sample_weights = positive(g, dml_shape_of(2)) };
+    return dml_distillation(rows23(g), dml_input(g, NULL, DML_F32, 2, 3), dml_input(g, "label", DML_I32, 2),
+                            &o);
+}
 static dml_node *cross_entropy_sequence(dml_graph *g)
 {
     return dml_softmax_cross_entropy(rows23(g), dml_input(g, "label", DML_I32, 2));
@@ -1522,6 +1545,9 @@ static const test_case cases[] = {
     CASE(dropout, dropout_parameter, 4),
     CASE(reshape, reshape_image, 3),
     CASE(reshape, reshape_parameter, 2),
+    CASE(stop_gradient, stop_input, 3),
+    CASE(stop_gradient, stop_first, 3),
+    CASE(stop_gradient, stop_parameter, 2),
     CASE(permute, permute_image, 3),
     CASE(permute, permute_five, 2),
     CASE(permute, permute_back, 2),
@@ -1678,6 +1704,7 @@ static const test_case cases[] = {
     CASE(kl_divergence, loss_kl, 3),
     CASE(batch_mean, batch_mean_of_own, 3),
     CASE(batch_mean, batch_mean_beside, 3),
+    CASE(kl_divergence, loss_distillation, 3),
     CASE(softmax_cross_entropy, cross_entropy_sequence, 5),
     CASE(softmax_cross_entropy, cross_entropy_options, 7),
     CASE(softmax_cross_entropy, cross_entropy_classes, 9),

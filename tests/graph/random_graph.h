@@ -198,6 +198,14 @@ static dml_node *make_permute(maker *m, dml_node *x)
     return below(m, 2) ? dml_permute(x, dml_shape_of(2, 0, 1)) : dml_swap_axes(x, 0, -1);
 }
 
+/* Stopped values that come to nothing, since differences see what lies behind a stop. */
+static dml_node *make_stop(maker *m, dml_node *x)
+{
+    dml_node *b = beside(m, x), *stopped = dml_stop_gradient(below(m, 2) ? b : calm(b));
+    if (stopped->input[0] == b) return dml_add(x, dml_sub(stopped, dml_stop_gradient(b)));
+    return dml_sub(stopped, dml_sub(stopped, x));
+}
+
 static dml_node *make_slice(maker *m, dml_node *x)
 {
     const int n = last_of(x), begin = below(m, n);
@@ -306,7 +314,7 @@ static dml_node *heads_of(maker *m, dml_node *x)
 
 static dml_node *make_attention(maker *m, dml_node *x)
 {
-    dml_node *q = heads_of(m, x), *k = heads_of(m, any(m)), *v = dml_tanh(k);
+    dml_node *q = heads_of(m, x), *k = heads_of(m, any(m)), *v = dml_dense_with(k, weight(m, 4, 4), NULL);
     return dml_attention(q, k, v, 2, &(dml_attention_options){ .causal = below(m, 2) });
 }
 
@@ -387,6 +395,7 @@ static dml_node *target_of(maker *m, dml_node *x)
     X(embedding, 1, make_embedding(m, x))                                                                    \
     X(dropout, 1, dml_dropout(x, 0.25f))                                                                     \
     X(reshape, 1, as_rows(m, dml_reshape(x, dml_shape_of(1, -1, 1))))                                        \
+    X(stop_gradient, 1, make_stop(m, x))                                                                     \
     X(permute, 1, make_permute(m, x))                                                                        \
     X(slice, 1, make_slice(m, x))                                                                            \
     X(pad, 1, dml_pad(as_small(m, x), 0, 1, below(m, 2)))                                                    \

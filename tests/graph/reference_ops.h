@@ -243,6 +243,7 @@ static const reference_row *reference_of(const char *op)
         { "gru", reference_recurrent, 2e-6, 5e-6 },
         { "dropout", reference_dropout, 5e-7, 2e-6 },
         { "reshape", reference_flatten, 5e-7, 2e-6 },
+        { "stop_gradient", reference_flatten, 5e-7, 2e-6 },
         { "permute", reference_move, 5e-7, 2e-6 },
         { "slice", reference_move, 5e-7, 2e-6 },
         { "pad", reference_move, 5e-7, 2e-6 },
@@ -274,7 +275,8 @@ static const reference_row *reference_of(const char *op)
     return formula_named(op) ? &formula : NULL;
 }
 
-/* For up to `rows` samples; inputs are filled by the caller, parameters point into w. */
+/* For up to `rows` samples; inputs are filled by the caller, parameters point into w. What no output needs
+   isn't filled, and is zeros. */
 TEST__UNUSED static void reference_open(reference *r, const dml_graph *graph, int rows, double *w)
 {
     memset(r, 0, sizeof *r);
@@ -284,7 +286,7 @@ TEST__UNUSED static void reference_open(reference *r, const dml_graph *graph, in
     for (const dml_node *n = graph->first; n; n = n->next)
         r->value[n->index] = n->op == dml__parameter_op()
                                  ? w + n->offset
-                                 : (double *)malloc(reference_count(n, rows) * sizeof(double));
+                                 : (double *)calloc(reference_count(n, rows), sizeof(double));
 }
 
 TEST__UNUSED static void reference_close(reference *r)

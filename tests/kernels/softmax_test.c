@@ -140,8 +140,20 @@ static void special_values(void)
     }
 }
 
+/* Differences that overflow have no share; one that underflows has its logarithm still. */
+static void huge_values(void)
+{
+    const float huge[3] = { 3e38f, -3e38f, 1e38f }, apart[3] = { 0, 200, -INFINITY };
+    float y[3];
+    dml_softmax_forward(NULL, false, 1, 3, 1, huge, y);
+    CHECK(y[0] == 1 && y[1] == 0 && y[2] == 0);
+    dml_softmax_forward(NULL, true, 1, 3, 1, apart, y);
+    CHECK(y[0] == -200 && y[1] == 0 && y[2] == -INFINITY);
+}
+
 static void all(void)
 {
+    huge_values();
     matches_float64();
     the_same_everywhere();
     special_values();

@@ -4,6 +4,7 @@
 
 #include "ops/op_arithmetic.h"
 #include "ops/op_dense.h"
+#include "ops/op_shape.h"
 #include "graph/weights.h"
 #include "train/trainer.h"
 
@@ -81,9 +82,54 @@ static void nothing_counts(void)
 }
 EACH_BACKEND(nothing_counts)
 
+#define REFUSED(call, status, part)                                                                          \
+    do {                                                                                                     \
+        const int test__nodes = graph->nodes;                                                                \
+        CHECK(!(call));                                                                                      \
+        CHECK_INT(dml_status_of(context), status);                                                           \
+        CHECK_CONTAINS(dml_error(context), part);                                                            \
+        CHECK_INT(graph->nodes, test__nodes);                                                                \
+        dml_clear_error(context);                                                                            \
+    } while (0)
+
+static void bad_distillations(void)
+{
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *s = dml_dense(dml_input(graph, "x", DML_F32, WIDTH), CLASSES);
+    dml_node *t = dml_input(graph, "t", DML_F32, CLASSES), *wide = dml_input(graph, "wide", DML_F32, WIDTH);
+    dml_node *label = dml_input(graph, "label", DML_I32), *labels = dml_input(graph, "labels", DML_I32, 3);
+    dml_node *all =
+        dml_reshape(dml_parameter(graph, "all", dml_init_constant(0), CLASSES), dml_shape_of(CLASSES));
+    static const float temperatures[] = { -1, NAN, INFINITY }, alphas[] = { -0.5f, 1.5f, NAN };
+    for (int i = 0; i < 3; i++) {
+        const dml_distillation_options a = { .temperature = temperatures[i] }, b = { .alpha = alphas[i] };
+        REFUSED(dml_distillation(s, t, label, &a), DML_ERROR_ARGUMENT, "distillation: its temperature is ");
+        REFUSED(dml_distillation(s, t, label, &b), DML_ERROR_ARGUMENT, "distillation: its alpha is ");
+    }
+    REFUSED(dml_distillation(s, t, NULL, NULL), DML_ERROR_ARGUMENT, "its alpha must be 1, not 0.5");
+    REFUSED(dml_distillation(NULL, t, label, NULL), DML_ERROR_ARGUMENT, "the student's logits are NULL");
+    REFUSED(dml_distillation(s, NULL, label, NULL), DML_ERROR_ARGUMENT, "the teacher's logits are NULL");
+    REFUSED(dml_distillation(s, wide, label, NULL), DML_ERROR_SHAPE,
+            "the student's logits are f32 5 and the teacher's f32 2; they must be rows of f32 of one shape");
+    REFUSED(dml_distillation(s, all, label, NULL), DML_ERROR_SHAPE,
+            "the teacher's f32 5 for the whole batch");
+    REFUSED(dml_distillation(labels, labels, label, NULL), DML_ERROR_SHAPE, "i32 3");
+    REFUSED(dml_distillation(s, t, labels, NULL), DML_ERROR_SHAPE, "its target is i32 3");
+    REFUSED(dml_distillation(s, t, NULL, &(dml_distillation_options){ .alpha = 1, .sample_weights = t }),
+            DML_ERROR_SHAPE, "its sample weights are f32 5");
+    REFUSED(dml_distillation(s, t, label, &(dml_distillation_options){ .reduction = (dml_loss_reduction)3 }),
+            DML_ERROR_ARGUMENT, "its reduction is 3");
+    CHECK(!dml_distillation(NULL, NULL, NULL, NULL));
+    CHECK(dml_distillation(s, t, NULL, &(dml_distillation_options){ .alpha = 1 }));
+    CHECK_INT(dml_status_of(context), DML_OK);
+    dml_close(context);
+}
+
 int main(void)
 {
     RUN_EACH(labels_out_of_range);
     RUN_EACH(nothing_counts);
+    RUN(bad_distillations);
     return test_report("ops/op_loss");
 }

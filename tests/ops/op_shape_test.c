@@ -3,6 +3,10 @@
 #include "ops/op_shape.h"
 
 #include "graph/node.h"
+#include "graph/program_internal.h"
+#include "ops/op_arithmetic.h"
+#include "ops/op_dense.h"
+#include "ops/op_loss.h"
 
 #include "../test.h"
 
@@ -108,9 +112,47 @@ static void bad_shapes(void)
     dml_close(context);
 }
 
+/* The loss (a h)^2 with a stop before the first factor: of d/dw = 2 a h x only half arrives, and nothing has
+   a gradient behind the other stop. */
+static void stops(void)
+{
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *x = dml_input(graph, "x", DML_F32, 1), *zero = dml_input(graph, "zero", DML_F32, 1);
+    dml_node *w = dml_parameter(graph, "w", dml_init_constant(3), 1, 1);
+    dml_node *u = dml_parameter(graph, "u", dml_init_constant(5), 1, 1);
+    dml_node *h = dml_dense_with(x, w, NULL), *teacher = dml_dense_with(x, u, NULL);
+    dml_node *target = dml_mul(dml_stop_gradient(teacher), zero);
+    dml_node *loss = dml_mean_squared_error(dml_mul(dml_stop_gradient(h), h), target);
+    dml_program *p = dml_compile(loss, &(dml_program_options){ .batch = 1, .training = true });
+    const float two = 2, none = 0;
+    const void *const inputs[] = { &two, &none };
+    const dml__training training = { .loss_scale = 1 };
+    float value, *g;
+    CHECK_MESSAGE(p, "%s", dml_error(context));
+    CHECK(!p->slot[p->slot_of_node[teacher->index]].has_gradient);
+    CHECK(!p->slot[p->slot_of_node[target->index]].has_gradient);
+    CHECK(p->slot[p->slot_of_node[h->index]].has_gradient);
+    CHECK_INT(dml__program_train(p, 1, inputs, &training, &value), DML_OK);
+    g = (float *)p->g->host;
+    CHECK(value == 36 * 36);
+    CHECK(g[w->offset] == 2 * 36 * 6 * 2); /* 2 y, times the factor that is kept, times x */
+    CHECK(g[u->offset] == 0);
+    dml_node *labels = dml_stop_gradient(dml_input(graph, "t", DML_I32, 3));
+    check_shape(labels, "3");
+    CHECK_INT(dml_node_dtype(labels), DML_I32);
+    check_words(labels, "");
+    CHECK(!dml_stop_gradient(NULL));
+    CHECK(!dml_compile(dml_mean_squared_error(dml_stop_gradient(h), zero),
+                       &(dml_program_options){ .batch = 1, .training = true }));
+    CHECK_CONTAINS(dml_error(context), "it depends on no trained parameter");
+    dml_close(context);
+}
+
 int main(void)
 {
     RUN(shapes);
+    RUN(stops);
     RUN(bad_shapes);
     return test_report("ops/op_shape");
 }

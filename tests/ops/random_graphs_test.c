@@ -22,8 +22,8 @@ static void one_graph(void)
     test__ok = true;
     if (open_subject(&s, &m)) {
         s.kinks = true;
-        s.tolerance *= 10; /* through 30 ops */
-        s.gradient_tolerance *= 10;
+        s.tolerance *= 30; /* through 30 ops */
+        s.gradient_tolerance *= 30;
         check_rows(&s, 3);
         note_ops(&s);
     }
