@@ -2248,10 +2248,10 @@ DML_API dml_node *dml_gru_with(dml_node *x, dml_node *w_ih, dml_node *w_hh, dml_
 
 /* In a training pass each element of x becomes 0 with probability p, 0 <= p < 1, else it is divided by 1 - p;
    predicting, also by a program that was compiled to train, gives x. What is left out follows from the
-   context's seed, the node's place in the graph, the training step and the element alone: it is the same on
-   every device and for any number of threads, and another in each step and of each dropout.
-   DML_ERROR_ARGUMENT for another p.
-   Source: Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov, "Dropout", JMLR 2014. */
+   context's seed, the node's place in the graph, the training step, which of its passes and which rank it is,
+   and the element alone: it is the same on every device and for any number of threads, and another in each
+   pass and of each dropout. DML_ERROR_ARGUMENT for another p. Source: Srivastava, Hinton, Krizhevsky,
+   Sutskever, Salakhutdinov, "Dropout", JMLR 2014. */
 DML_API dml_node *dml_dropout(dml_node *x, float p);
 
 #endif
@@ -2808,8 +2808,9 @@ DML_API void dml_trainer_destroy(dml_trainer *trainer);
    dml_program_input(program, i), the inputs in the order of dml_input, and `count` is how many inputs there
    are; DML_INPUTS(images, labels) stands for both. `loss`, when not NULL, receives the mean loss of these
    samples before the update; asking for it waits for the device. Input that is refused (DML_ERROR_ARGUMENT)
-   is so before anything is sent to other ranks, so that the step can be made again. DML_ERROR_STATE, with
-   nothing done, while another thread is in the context or programs predict on other threads. */
+   is so before anything is sent to other ranks, so that the step can be made again, after dml_clear_error.
+   DML_ERROR_STATE, with nothing done, while another thread is in the context or programs predict on other
+   threads. */
 DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *const *inputs, int count,
                                     float *loss);
 

@@ -5035,6 +5035,8 @@ DML_API void dml_comm_close(dml_comm *comm)
 #ifndef DML_DIST_ALL_REDUCE_SYNC_C
 #define DML_DIST_ALL_REDUCE_SYNC_C
 
+#include <string.h>
+
 /* However large the model, no more than this many buckets are on their way at once. */
 #define DML__MAX_BUCKETS 64
 
@@ -5099,6 +5101,36 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
     return dml_trainer_set_run(trainer, &run);
 }
 
+/* What a model is made of: the names and shapes of its parameters. */
+static uint32_t dml__model_mark(const dml_trainer *trainer)
+{
+    uint32_t mark = 0;
+    const dml_node *n = dml_graph_first(dml_trainer_program((dml_trainer *)trainer)->graph);
+    for (; n; n = dml_node_next(n)) {
+        if (strcmp(dml_node_op(n), "parameter") != 0) continue;
+        const dml_shape shape = dml_node_shape(n);
+        const char *name = dml_node_name(n);
+        mark = dml__crc32c(mark, name, strlen(name) + 1);
+        mark = dml__crc32c(mark, shape.dims, (size_t)shape.ndim * sizeof shape.dims[0]);
+    }
+    return mark;
+}
+
+/* Ranks with different models would exchange gradients of other parameters. */
+static dml_status dml__compare_models(dml_comm *comm, dml_trainer *trainer)
+{
+    const double count = (double)dml_trainer_count(trainer, DML_PARAMETERS), mark = dml__model_mark(trainer);
+    double most[4] = { count, -count, mark, -mark };
+    if (dml_comm_all_reduce(comm, most, 4, DML_F64, DML_MAX) != DML_OK)
+        return dml__sync_failed(trainer, comm);
+    if (most[0] == -most[1] && most[2] == -most[3]) return DML_OK;
+    return dml_trainer_fail(
+        trainer, DML_ERROR_MISMATCH,
+        "ranks have different models: this one's has %.0f parameters, others %.0f to %.0f; their names "
+        "and shapes must be the same",
+        count, -most[1], most[0]);
+}
+
 static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
@@ -5106,7 +5138,8 @@ static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
     const size_t least = (count + DML__MAX_BUCKETS - 1) / DML__MAX_BUCKETS;
     if (state->bucket_elements < least) state->bucket_elements = least;
-    dml_status status = dml__broadcast_run(state->comm, trainer);
+    dml_status status = dml__compare_models(state->comm, trainer);
+    if (status == DML_OK) status = dml__broadcast_run(state->comm, trainer);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
         if (v != DML_GRADIENTS) status = dml__broadcast_vector(state->comm, trainer, v);
     return status;

@@ -44,8 +44,9 @@ DML_API void dml_trainer_destroy(dml_trainer *trainer);
    dml_program_input(program, i), the inputs in the order of dml_input, and `count` is how many inputs there
    are; DML_INPUTS(images, labels) stands for both. `loss`, when not NULL, receives the mean loss of these
    samples before the update; asking for it waits for the device. Input that is refused (DML_ERROR_ARGUMENT)
-   is so before anything is sent to other ranks, so that the step can be made again. DML_ERROR_STATE, with
-   nothing done, while another thread is in the context or programs predict on other threads. */
+   is so before anything is sent to other ranks, so that the step can be made again, after dml_clear_error.
+   DML_ERROR_STATE, with nothing done, while another thread is in the context or programs predict on other
+   threads. */
 DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *const *inputs, int count,
                                     float *loss);
 

@@ -38,6 +38,7 @@ typedef struct rank_job {
     bool rich;       /* another optimizer, and all that a trainer can do to an update */
     int more_layers; /* small ones */
     bool differ;     /* ranks are given other optimizers */
+    bool other_name; /* of a parameter of the last rank's model, all else the same */
     int own_steps;   /* that rank 0 trained before the strategy was attached; others train others */
     int leaves_at;   /* this step; -1: never */
     stray stray;     /* what the last rank does once too often, before step 2 */
@@ -267,6 +268,11 @@ static void train(rank_job *job, dml_comm *comm)
         trainer_options.clip_value = 0.1f;
         trainer_options.average = 0.5f;
         dml_graph_decay_matrices_only(dml_node_graph(loss));
+    }
+    if (loss) { /* a parameter that no step needs */
+        const bool other = job->other_name && job->rank == job->world - 1;
+        if (job->other_name)
+            CHECK(dml_parameter(dml_node_graph(loss), other ? "a" : "b", dml_init_constant(0), 2));
     }
     dml_trainer *trainer = dml_trainer_create(loss, &trainer_options);
     train_before(job, trainer);
@@ -641,8 +647,23 @@ static void ranks_at_other_steps_are_told(void)
         }
 }
 
+/* Whose numbers would else be exchanged with those of other parameters. */
+static void other_models_are_refused(void)
+{
+    for (int ranks = 2; ranks <= 3; ranks++) {
+        rank_job like = usual(ranks);
+        like.other_name = true;
+        run_world(world, &like);
+        for (int r = 0; r < ranks; r++) {
+            CHECK_INT(world[r].status, DML_ERROR_MISMATCH);
+            CHECK_CONTAINS(world[r].error, "ranks have different models");
+        }
+    }
+}
+
 int main(void)
 {
+    RUN(other_models_are_refused);
     RUN(any_ranks_train_like_one_without);
     RUN(ranks_on_a_device_with_memory_of_its_own);
     RUN(ranks_without_samples_take_part);
