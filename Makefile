@@ -173,7 +173,7 @@ normal.folders := $(patsubst tests/%/,%,$(sort $(dir $(TEST_FILES))))
 clang.cc := clang
 clang.flags := -O2 $(if $(NO_OPENCL),,-DDML_OPENCL)
 # What has loops worth a second compiler. Of OpenCL its host's code: the kernels are compiled by the OpenCL driver.
-clang.folders := base thread kernels device graph ops train gpu/backend
+clang.folders := thread kernels graph/in_place graph/narrow ops/ops ops/random_graphs train/trainer gpu/backend
 clang.no := $(if $(call has_command,clang),,clang is not installed)
 
 asan.cc := $(CC)
@@ -197,7 +197,7 @@ nothreads.folders := base/os_thread thread device graph train comm dist
 # AVX-512 and AMX in plain C (tests/emulated/immintrin.h), for machines without.
 emulated.cc := $(CC)
 emulated.flags := -O1 -Wno-psabi -DDML__EMULATED -Itests/emulated
-emulated.folders := kernels ops
+emulated.folders := kernels ops/ops ops/op_recurrent ops/op_attention
 emulated.no := $(if $(filter x86_64,$(shell uname -m)),,only on x86-64)
 
 arm.cc := arm-linux-gnueabihf-gcc
@@ -211,7 +211,7 @@ aarch64.cc := aarch64-linux-gnu-gcc
 aarch64.flags := -O1
 aarch64.run := qemu-aarch64 -L /usr/aarch64-linux-gnu
 # What has code of its own there. (The words are as long, and bytes in the same order, as on x86-64.)
-aarch64.folders := base thread kernels ops train
+aarch64.folders := base thread kernels ops/ops ops/random_graphs train/trainer train/checkpoint
 aarch64.no := $(if $(call has_command,$(aarch64.cc)),$(if $(call has_command,qemu-aarch64),,qemu-aarch64 is not \
     installed),$(aarch64.cc) is not installed)
 
@@ -219,7 +219,8 @@ aarch64.no := $(if $(call has_command,$(aarch64.cc)),$(if $(call has_command,qem
 ppc64.cc := powerpc64-linux-gnu-gcc
 ppc64.flags := -O1
 ppc64.run := qemu-ppc64 -L /usr/powerpc64-linux-gnu
-ppc64.folders := base graph/weights kernels/bf16 kernels/half kernels/rounded ops train comm/wire comm/collectives
+ppc64.folders := base graph/weights kernels/bf16 kernels/half kernels/rounded kernels/dropout ops/op_dropout ops/op_gather train/checkpoint train/idx train/loss_scale train/metrics \
+    comm/wire comm/collectives
 ppc64.no := $(if $(call has_command,$(ppc64.cc)),$(if $(call has_command,qemu-ppc64),,qemu-ppc64 is not \
     installed),$(ppc64.cc) is not installed)
 
@@ -238,7 +239,7 @@ windows.flags := -O1
 windows.libs := -static
 windows.run := $(WINE_RUN)
 windows.exe := .exe
-windows.folders := base thread kernels device graph ops train
+windows.folders := base thread kernels device graph ops/ops train
 windows.needs := $(BUILD)/wine.stamp
 windows.no := $(if $(call has_command,$(windows.cc)),$(if $(WINE),,wine is not installed),$(windows.cc) is not installed)
 $(BUILD)/wine.stamp:

@@ -71,13 +71,17 @@ static void compare_with_disjoint(const model *which)
 
 static void every_case(void)
 {
-    for (int c = 0; c < CASES; c += slow_here() ? 12 : 1) compare_with_disjoint(&cases[c].model);
+    for (int c = 0; c < CASES; c += slow_here() || TEST_EMULATOR ? 12 : 1)
+        compare_with_disjoint(&cases[c].model);
 }
 
 static void random_graphs_of_all_ops(void)
 {
     const model m = { "random graph", random_graph, 3 };
-    for (graph_seed = 1; graph_seed <= (cpu_here() ? 40 : slow_here() ? 1 : 8); graph_seed++) {
+    for (graph_seed = 1; graph_seed <= (slow_here() || TEST_EMULATOR ? 1
+                                        : cpu_here()                 ? 40
+                                                                     : 8);
+         graph_seed++) {
         compare_with_disjoint(&m);
         if (!test__ok) printf("that was graph %u\n", graph_seed);
     }
@@ -129,7 +133,7 @@ static dml_node *random_elementwise(dml_graph *g)
 static void random_graphs_of_elements(void)
 {
     const model m = { "random elementwise graph", random_elementwise, 3 };
-    for (graph_seed = 1; graph_seed <= (slow_here() ? 2 : 100); graph_seed++) {
+    for (graph_seed = 1; graph_seed <= (slow_here() || TEST_EMULATOR ? 2 : 100); graph_seed++) {
         compare_with_disjoint(&m);
         if (!test__ok) printf("that was graph %u\n", graph_seed);
     }
@@ -165,7 +169,7 @@ static dml_node *random_residual(dml_graph *g)
 static void random_residual_networks(void)
 {
     const model m = { "random residual network", random_residual, 3 };
-    for (graph_seed = 1; graph_seed <= (slow_here() ? 2 : 100); graph_seed++) {
+    for (graph_seed = 1; graph_seed <= (slow_here() || TEST_EMULATOR ? 2 : 100); graph_seed++) {
         compare_with_disjoint(&m);
         if (!test__ok) printf("that was graph %u\n", graph_seed);
     }

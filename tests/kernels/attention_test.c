@@ -184,7 +184,7 @@ static void situation_case(const situation *in, float beta)
     for (size_t i = 0; i < d.ny; i++) d.y[i] = NAN;
     for (int i = 0; i < KERNEL_POOLS; i++) { /* each without scratch, and then with it */
         dml_pool *pool = kernel_pools[i];
-        if (KERNEL_EMULATOR && i && i != 3) continue;
+        if (TEST_EMULATOR && i && i != 3) continue;
         for (int with = 0; with < (pool ? 2 : 1); with++) {
             float *y = kernel_copy(d.y, d.ny), *log_sums = kernel_copy(d.log_sums, d.nl);
             float *dx = kernel_copy(old, d.nk), *alone = kernel_copy(old, d.nk);
@@ -218,7 +218,7 @@ static void situation_case(const situation *in, float beta)
 static void every_situation(void)
 {
     for (int i = 0; i < SITUATIONS; i++) {
-        if (KERNEL_EMULATOR && i % 3 == 0) continue;
+        if (TEST_EMULATOR && i % 3 == 0) continue;
         kernel_pools_reopen(); /* without scratch */
         situation_case(&situations[i], i % 2 ? 0.5f : 0);
     }

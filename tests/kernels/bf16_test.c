@@ -161,7 +161,7 @@ static void all_shapes(void)
                                     { 20, 20, 3000 } };
     unsigned state = 3;
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
-        for (int form = KERNEL_EMULATOR ? (int)s % 2 : 0; form < 4; form += 1 + KERNEL_EMULATOR) {
+        for (int form = TEST_EMULATOR ? (int)s % 2 : 0; form < 4; form += 1 + TEST_EMULATOR) {
             const int f = form + (int)s;
             const product p = { form & 1 ? DML_TRANS : DML_NO_TRANS,
                                 form & 2 ? DML_TRANS : DML_NO_TRANS,
@@ -188,7 +188,7 @@ static void few_rows(void)
                                     { 40, 8, 45 },   { 1, 16, 1 } };
     unsigned state = 6;
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
-        for (int form = KERNEL_EMULATOR ? (int)s % 2 : 0; form < 4; form += 1 + KERNEL_EMULATOR) {
+        for (int form = TEST_EMULATOR ? (int)s % 2 : 0; form < 4; form += 1 + TEST_EMULATOR) {
             const product p = { form & 1 ? DML_TRANS : DML_NO_TRANS,
                                 form & 2 ? DML_TRANS : DML_NO_TRANS,
                                 sizes[s][0],

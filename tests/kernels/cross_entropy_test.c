@@ -107,7 +107,7 @@ static void matches_float64(void)
     unsigned state = 1;
     for (int s = 0; s < SHAPES; s++)
         for (int options = 0; options < OPTIONS; options++) {
-            if (KERNEL_EMULATOR && s + options > 1 && (s * 7 + options) % 11) continue;
+            if (TEST_EMULATOR && s + options > 1 && (s * 7 + options) % 11) continue;
             if (shapes[s][0] * shapes[s][1] > 3000 && options % 7 != 1) continue;
             problem a = problem_create(shapes[s][0], shapes[s][1], options, &state);
             const float beta = options % 3 == 2 ? 0.25f : 0;

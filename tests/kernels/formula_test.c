@@ -221,7 +221,7 @@ static void large_outputs(void)
     const size_t n = ((size_t)3 << 20) + 5;
     float *memory = (float *)malloc(3 * (n + 16) * sizeof(float));
     float *a = memory, *b = a + n + 16, *y = b + n + 16;
-    if (KERNEL_EMULATOR || !memory) {
+    if (TEST_EMULATOR || !memory) {
         free(memory);
         return;
     }

@@ -246,7 +246,7 @@ static void few_rows(void)
                                     { 2063, 34 }, { 4099, 17 }, { 17, 5 } };
     unsigned state = 4;
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
-        for (int m = 1 + (int)s % 2; m <= 9; m += KERNEL_EMULATOR ? 3 : 1) {
+        for (int m = 1 + (int)s % 2; m <= 9; m += TEST_EMULATOR ? 3 : 1) {
             product p = sample(&state, m, sizes[s][0], sizes[s][1]);
             p.layout = DML_ROW_MAJOR;
             p.trans_b = DML_NO_TRANS;

@@ -209,7 +209,7 @@ static void check_gradients(const sequence *q, const values *v, float *const *ol
 
 static void beside_float64(void)
 {
-    for (int k = 0; k < SEQUENCES; k += KERNEL_EMULATOR ? 2 : 1) {
+    for (int k = 0; k < SEQUENCES; k += TEST_EMULATOR ? 2 : 1) {
         const sequence *q = &sequences[k];
         values v = values_open(q, 77);
         float *old[ARRAYS] = { NULL };
@@ -261,7 +261,7 @@ static void check_same(const values *a, const values *b, int index, const char *
 
 static void any_pool_makes_the_same(void)
 {
-    for (int k = 0; k < SEQUENCES; k += KERNEL_EMULATOR ? 3 : 1) {
+    for (int k = 0; k < SEQUENCES; k += TEST_EMULATOR ? 3 : 1) {
         const sequence *q = &sequences[k];
         values first = values_open(q, 5);
         run(NULL, q, &first); /* without scratch */

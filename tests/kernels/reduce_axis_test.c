@@ -65,7 +65,7 @@ static void matches_float64(void)
 {
     unsigned state = 1;
     for (int s = 0; s < SHAPES; s++)
-        for (int kind = KERNEL_EMULATOR ? s % 3 : 0; kind < KINDS; kind += 1 + 2 * KERNEL_EMULATOR) {
+        for (int kind = TEST_EMULATOR ? s % 3 : 0; kind < KINDS; kind += 1 + 2 * TEST_EMULATOR) {
             problem p = problem_create(shapes[s], &state);
             const float scale = kind == DML_REDUCE_SUM && s % 2 ? 0.5f : 1;
             if (kind == DML_REDUCE_NORM2 && p.inner > 1) /* norms of 0 */
@@ -105,7 +105,7 @@ static void the_same_for_any_threads(void)
     static const size_t large[][3] = { { 3000, 11, 1 }, { 40, 30, 33 }, { 3, 7, 3000 }, { 1, 100003, 1 } };
     unsigned state = 2;
     for (int s = 0; s < 4; s++)
-        for (int kind = KERNEL_EMULATOR ? s : 0; kind < KINDS; kind += 1 + 4 * KERNEL_EMULATOR) {
+        for (int kind = TEST_EMULATOR ? s : 0; kind < KINDS; kind += 1 + 4 * TEST_EMULATOR) {
             problem p = problem_create(large[s], &state);
             float *y = kernel_copy(p.y, p.out), *ties = kernel_copy(p.ties, p.out),
                   *dx = kernel_copy(p.dx, p.in);
@@ -133,7 +133,7 @@ static void special_values(void)
 {
     unsigned state = 3;
     for (int s = 1; s < SHAPES; s++)
-        for (int kind = KERNEL_EMULATOR ? s % 3 : 0; kind < KINDS; kind += 1 + 2 * KERNEL_EMULATOR) {
+        for (int kind = TEST_EMULATOR ? s % 3 : 0; kind < KINDS; kind += 1 + 2 * TEST_EMULATOR) {
             problem p = problem_create(shapes[s], &state);
             for (int k = 0; k < 3; k++) {
                 const size_t i = test_random(&state) % p.in, r = i / p.inner / p.n * p.inner + i % p.inner;

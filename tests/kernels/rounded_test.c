@@ -78,7 +78,7 @@ static void all_shapes(void)
                                     { 1, 70, 100 },   { 70, 1, 100 }, { 5, 100, 600 },  { 64, 48, 1030 },
                                     { 97, 65, 47 },   { 8, 9, 1 },    { 40, 130, 513 }, { 130, 6, 90 },
                                     { 20, 20, 3000 }, { 4, 257, 1 } };
-    const bool fewer = KERNEL_EMULATOR || KERNEL_BEST_ALONE;
+    const bool fewer = TEST_EMULATOR || KERNEL_BEST_ALONE;
     unsigned state = 3;
     for (int t = 0; t < 2; t++) {
         round_pools(types[t]);

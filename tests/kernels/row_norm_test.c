@@ -155,7 +155,7 @@ static void rows_are_close(void)
 {
     for (int i = 0; i < SHAPES; i++)
         for (int how = 0; how < 4; how++) {
-            if (KERNEL_EMULATOR && how == 3) continue;
+            if (TEST_EMULATOR && how == 3) continue;
             rows_case(shapes[i], how == 1, how != 2, how == 3 ? 300.0f : 0.5f);
         }
 }

@@ -146,7 +146,7 @@ static void bits_of(const product *p)
     run(NULL, p, &r, r.want);
     for (size_t i = 0; i < sizeof scratches / sizeof scratches[0]; i++)
         for (size_t other = 0; other < 4;
-             other += KERNEL_EMULATOR ? 4 : 2) { /* all numbers of threads, among the products */
+             other += TEST_EMULATOR ? 4 : 2) { /* all numbers of threads, among the products */
             dml_pool_options options;
             memset(&options, 0, sizeof options);
             options.threads = 1 + (int)((i + other + r.c_count) % 4);
@@ -264,7 +264,7 @@ static void any_size_of(const product *p)
     arrays r = arrays_create(p, &state);
     const dml_scratch need = need_of(p);
     run(NULL, p, &r, r.want);
-    for (size_t part = 1; part <= 14; part += KERNEL_EMULATOR ? 6 : 1) {
+    for (size_t part = 1; part <= 14; part += TEST_EMULATOR ? 6 : 1) {
         dml_pool_options options;
         memset(&options, 0, sizeof options);
         options.threads = 1;
@@ -291,7 +291,7 @@ static void any_size(void)
 {
     const dml_conv2d_shape no_images = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
     each_product(any_size_of);
-    for (int n = 20; n <= 52; n += KERNEL_EMULATOR ? 8 : 1) {
+    for (int n = 20; n <= 52; n += TEST_EMULATOR ? 8 : 1) {
         const product p = { GEMM, 40, n, 256, n % 2 ? DML_TRANS : DML_NO_TRANS, no_images };
         any_size_of(&p);
     }
