@@ -57,7 +57,7 @@ static void check_values(int formula, size_t n, bool relu)
     const formula_exact *f = &formulas[formula];
     operands o = open_operands(formula, n);
     float *y = kernel_array(n, &seed);
-    double *want = (double *)malloc((n + 1) * sizeof *want);
+    double *want = (double *)calloc(n + 1, sizeof *want);
     for (size_t i = 0; i < n; i++) {
         want[i] =
             f->of((double)o.in[0][i], (double)o.in[1][i], (double)o.in[2][i], (double)f->p, (double)f->q);
