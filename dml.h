@@ -17940,6 +17940,7 @@ DML__LOCAL void dml__sum_broadcast(dml_pool *pool, const dml__broadcast *broadca
 DML__LOCAL dml__broadcast dml__broadcast_of(int dims, const size_t *result, const size_t *operand)
 {
     dml__broadcast b;
+    memset(&b, 0, sizeof b); /* for compilers that see no first round */
     size_t stride = 1;
     int last = -1;
     for (int d = 0; d < dims; d++) stride *= operand[d];
@@ -27514,7 +27515,7 @@ static void dml__batch_norm_move(const dml__norm_shares *shares, size_t channels
 {
     for (size_t c = 0; c < channels; c++) {
         const float unbiased = shares->unbiased * variance[c];
-        if (!(mean[c] - mean[c] == 0 && unbiased - unbiased == 0)) continue;
+        if (!isfinite(mean[c]) || !isfinite(unbiased)) continue;
         running_mean[c] = (1 - shares->mean) * running_mean[c] + shares->mean * mean[c];
         running_variance[c] = (1 - shares->variance) * running_variance[c] + shares->variance * unbiased;
     }

@@ -1950,7 +1950,7 @@ KERNEL(batch_norm_statistics)
         const float v = squares / (float)rows;
         mean[c] = middle;
         variance[c] = v;
-        if (middle - middle == 0.0f && unbiased * v - unbiased * v == 0.0f) {
+        if (ABS(middle) <= 3.40282347e38f && ABS(unbiased * v) <= 3.40282347e38f) { /* finite */
             running_mean[c] = (1.0f - mean_share) * running_mean[c] + mean_share * middle;
             running_variance[c] =
                 (1.0f - variance_share) * running_variance[c] + variance_share * (unbiased * v);

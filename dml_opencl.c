@@ -1935,7 +1935,7 @@ static const char *const dml__opencl_source[] = {
 "        const float v = squares / (float)rows;\n",
 "        mean[c] = middle;\n",
 "        variance[c] = v;\n",
-"        if (middle - middle == 0.0f && unbiased * v - unbiased * v == 0.0f) {\n",
+"        if (ABS(middle) <= 3.40282347e38f && ABS(unbiased * v) <= 3.40282347e38f) { /* finite */\n",
 "            running_mean[c] = (1.0f - mean_share) * running_mean[c] + mean_share * middle;\n",
 "            running_variance[c] =\n",
 "                (1.0f - variance_share) * running_variance[c] + variance_share * (unbiased * v);\n",

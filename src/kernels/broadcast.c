@@ -11,6 +11,7 @@
 DML__LOCAL dml__broadcast dml__broadcast_of(int dims, const size_t *result, const size_t *operand)
 {
     dml__broadcast b;
+    memset(&b, 0, sizeof b); /* for compilers that see no first round */
     size_t stride = 1;
     int last = -1;
     for (int d = 0; d < dims; d++) stride *= operand[d];

@@ -179,7 +179,7 @@ static void dml__batch_norm_move(const dml__norm_shares *shares, size_t channels
 {
     for (size_t c = 0; c < channels; c++) {
         const float unbiased = shares->unbiased * variance[c];
-        if (!(mean[c] - mean[c] == 0 && unbiased - unbiased == 0)) continue;
+        if (!isfinite(mean[c]) || !isfinite(unbiased)) continue;
         running_mean[c] = (1 - shares->mean) * running_mean[c] + shares->mean * mean[c];
         running_variance[c] = (1 - shares->variance) * running_variance[c] + shares->variance * unbiased;
     }
