@@ -24,6 +24,9 @@ static void one_graph(void)
         s.kinks = true;
         s.tolerance *= 30; /* through 30 ops */
         s.gradient_tolerance *= 30;
+        /* Other devices round exp and tanh otherwise, and so choose another side where both sides of a
+           comparison are the same numbers by two ways. What is wrong is so by more, in some of the graphs. */
+        if (!cpu_here()) s.gradient_tolerance = 5e-3;
         check_rows(&s, 3);
         note_ops(&s);
     }

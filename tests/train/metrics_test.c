@@ -356,10 +356,12 @@ static void auc_of_logits(void)
 {
     const float score[6] = { -3000, -2, 0.25f, 0.5f, 40, INFINITY };
     const int32_t label[6] = { 0, 1, 0, 0, 1, 1 };
+    open_context();
     dml_metric *metric = metric_of((dml_metric_options){ .kind = DML_METRIC_ROC_AUC });
     CHECK_INT(dml_metric_add_labels(metric, 6, score, label), DML_OK);
     CHECK_NEAR(dml_metric_value(metric), 7.0 / 9.0, 1e-12);
     CHECK(dml_metric_error_bound(metric) == 0);
+    dml_close(context);
 }
 
 int main(void)
