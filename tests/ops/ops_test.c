@@ -19,6 +19,8 @@ static void every_op(void)
     for (int c = 0; c < CASES; c++) {
         subject s;
         if (skipped_here(cases[c].op)) continue;
+        if (TEST_EMULATOR && c % 3 && strcmp(cases[c - 1].op, cases[c].op) == 0)
+            continue; /* one more of it */
         const int batch = cases[c].model.batch;
         if (open_subject(&s, &cases[c].model)) {
             CHECK_MESSAGE(has_op(&s, cases[c].op), "%s is no case of '%s'", cases[c].model.name, cases[c].op);
