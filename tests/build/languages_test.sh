@@ -3,7 +3,7 @@
 . tests/build/products.sh
 
 for pair in "$CC $CXX" "clang clang++"; do
-    cc=${pair% *} cxx=${pair#* }
+    cc=${pair% *} cxx=${pair##* }
     for language in "$cc -std=c99" "$cc -std=c11" "$cxx -std=c++11 -xc++"; do
         if ! has "${language%% *}"; then
             skip "the products with $language" "${language%% *} is not installed"
