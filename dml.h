@@ -24052,8 +24052,7 @@ DML__LOCAL dml_status dml__check_backward(const dml__run *run, const dml_node *n
         return DML_OK;
     for (int i = 0; i < node->inputs; i++) {
         const dml_node *x = node->input[i];
-        if (!dml__wants_gradient(run, node, i) || (i == 0 && (node->op->needs & DML__CHOOSES_BY_FIRST)))
-            continue;
+        if (!dml__wants_gradient(run, node, i)) continue;
         dml_status status = dml__find_odd(run, dml__gradient(run, x), dml__count(run, x), &found);
         if (status != DML_OK) return status;
         if (found.first == found.n) continue;
@@ -25748,6 +25747,11 @@ DML__LOCAL dml_launch dml__conv_launch(const dml_conv2d_shape *s, const char *ke
  */
 DML__LOCAL size_t dml__conv_tiled(int size, int groups);
 
+/* The gradient of input 1, the weights of a convolution of `s` whose input is x and whose output's gradient
+ * is dy. */
+DML__LOCAL dml_status dml__conv_weight_gradient(const dml__run *run, const dml_node *node,
+                                                const dml_conv2d_shape *s, dml_ref x, dml_ref dy);
+
 /* w and, unless no_bias, bias, of a layer that `op` will be the next node of. `fan_in` is how many weights an
    output is the sum of. False when they can't be had. */
 DML__LOCAL bool dml__conv_parameters(dml_graph *graph, const dml__op *op, dml_shape weights, double fan_in,
@@ -26000,22 +26004,29 @@ static dml_status dml__conv2d_input_gradient(const dml__run *run, const dml_node
     return dml__submit(run->device, &launch);
 }
 
-static dml_status dml__conv2d_weight_gradient(const dml__run *run, const dml_node *node)
+DML__LOCAL dml_status dml__conv_weight_gradient(const dml__run *run, const dml_node *node,
+                                                const dml_conv2d_shape *s, dml_ref x, dml_ref dy)
 {
-    const dml_node *x = node->input[0], *w = node->input[1];
-    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
+    const dml_node *w = node->input[1];
     const float beta = dml__beta(run, node, 1);
     if (run->device->host_memory)
-        return dml_conv2d_backward_weights(run->pool, &s, dml__host_value(run, x),
-                                           dml__host_gradient(run, node), beta, dml__host_gradient(run, w));
+        return dml_conv2d_backward_weights(run->pool, s, (const float *)dml__host(x),
+                                           (const float *)dml__host(dy), beta, dml__host_gradient(run, w));
     dml_launch launch =
-        dml__conv_launch(&s, "conv2d_backward_weights", dml__count(run, w) / (size_t)s.filters,
-                         dml__conv_tiled(s.filters, s.groups));
-    launch.buffer[0] = dml__value(run, x);
-    launch.buffer[1] = dml__gradient(run, node);
+        dml__conv_launch(s, "conv2d_backward_weights", dml__count(run, w) / (size_t)s->filters,
+                         dml__conv_tiled(s->filters, s->groups));
+    launch.buffer[0] = x;
+    launch.buffer[1] = dy;
     launch.buffer[2] = dml__gradient(run, w);
     launch.real[0] = beta;
     return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__conv2d_weight_gradient(const dml__run *run, const dml_node *node)
+{
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
+    return dml__conv_weight_gradient(run, node, &s, dml__value(run, node->input[0]),
+                                     dml__gradient(run, node));
 }
 
 static dml_status dml__conv2d_op_backward(const dml__run *run, const dml_node *node)
@@ -26365,20 +26376,9 @@ static dml_status dml__conv_transpose_input_gradient(const dml__run *run, const 
 /* That of the convolution's weights, where dy is its input and x its output's gradient. */
 static dml_status dml__conv_transpose_weight_gradient(const dml__run *run, const dml_node *node)
 {
-    const dml_node *x = node->input[0], *w = node->input[1];
     const dml_conv2d_shape s = dml__conv_transpose_shape(node, run->rows);
-    const float beta = dml__beta(run, node, 1);
-    if (run->device->host_memory)
-        return dml_conv2d_backward_weights(run->pool, &s, dml__host_gradient(run, node),
-                                           dml__host_value(run, x), beta, dml__host_gradient(run, w));
-    dml_launch launch =
-        dml__conv_launch(&s, "conv2d_backward_weights", dml__count(run, w) / (size_t)s.filters,
-                         dml__conv_tiled(s.filters, s.groups));
-    launch.buffer[0] = dml__gradient(run, node);
-    launch.buffer[1] = dml__value(run, x);
-    launch.buffer[2] = dml__gradient(run, w);
-    launch.real[0] = beta;
-    return dml__submit(run->device, &launch);
+    return dml__conv_weight_gradient(run, node, &s, dml__gradient(run, node),
+                                     dml__value(run, node->input[0]));
 }
 
 static dml_status dml__conv_transpose_op_backward(const dml__run *run, const dml_node *node)

@@ -162,8 +162,7 @@ DML__LOCAL dml_status dml__check_backward(const dml__run *run, const dml_node *n
         return DML_OK;
     for (int i = 0; i < node->inputs; i++) {
         const dml_node *x = node->input[i];
-        if (!dml__wants_gradient(run, node, i) || (i == 0 && (node->op->needs & DML__CHOOSES_BY_FIRST)))
-            continue;
+        if (!dml__wants_gradient(run, node, i)) continue;
         dml_status status = dml__find_odd(run, dml__gradient(run, x), dml__count(run, x), &found);
         if (status != DML_OK) return status;
         if (found.first == found.n) continue;

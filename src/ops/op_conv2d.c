@@ -247,22 +247,29 @@ static dml_status dml__conv2d_input_gradient(const dml__run *run, const dml_node
     return dml__submit(run->device, &launch);
 }
 
-static dml_status dml__conv2d_weight_gradient(const dml__run *run, const dml_node *node)
+DML__LOCAL dml_status dml__conv_weight_gradient(const dml__run *run, const dml_node *node,
+                                                const dml_conv2d_shape *s, dml_ref x, dml_ref dy)
 {
-    const dml_node *x = node->input[0], *w = node->input[1];
-    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
+    const dml_node *w = node->input[1];
     const float beta = dml__beta(run, node, 1);
     if (run->device->host_memory)
-        return dml_conv2d_backward_weights(run->pool, &s, dml__host_value(run, x),
-                                           dml__host_gradient(run, node), beta, dml__host_gradient(run, w));
+        return dml_conv2d_backward_weights(run->pool, s, (const float *)dml__host(x),
+                                           (const float *)dml__host(dy), beta, dml__host_gradient(run, w));
     dml_launch launch =
-        dml__conv_launch(&s, "conv2d_backward_weights", dml__count(run, w) / (size_t)s.filters,
-                         dml__conv_tiled(s.filters, s.groups));
-    launch.buffer[0] = dml__value(run, x);
-    launch.buffer[1] = dml__gradient(run, node);
+        dml__conv_launch(s, "conv2d_backward_weights", dml__count(run, w) / (size_t)s->filters,
+                         dml__conv_tiled(s->filters, s->groups));
+    launch.buffer[0] = x;
+    launch.buffer[1] = dy;
     launch.buffer[2] = dml__gradient(run, w);
     launch.real[0] = beta;
     return dml__submit(run->device, &launch);
+}
+
+static dml_status dml__conv2d_weight_gradient(const dml__run *run, const dml_node *node)
+{
+    const dml_conv2d_shape s = dml__conv2d_shape_of(node, run->rows);
+    return dml__conv_weight_gradient(run, node, &s, dml__value(run, node->input[0]),
+                                     dml__gradient(run, node));
 }
 
 static dml_status dml__conv2d_op_backward(const dml__run *run, const dml_node *node)

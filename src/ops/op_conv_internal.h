@@ -41,6 +41,11 @@ DML__LOCAL dml_launch dml__conv_launch(const dml_conv2d_shape *s, const char *ke
  */
 DML__LOCAL size_t dml__conv_tiled(int size, int groups);
 
+/* The gradient of input 1, the weights of a convolution of `s` whose input is x and whose output's gradient
+ * is dy. */
+DML__LOCAL dml_status dml__conv_weight_gradient(const dml__run *run, const dml_node *node,
+                                                const dml_conv2d_shape *s, dml_ref x, dml_ref dy);
+
 /* w and, unless no_bias, bias, of a layer that `op` will be the next node of. `fan_in` is how many weights an
    output is the sum of. False when they can't be had. */
 DML__LOCAL bool dml__conv_parameters(dml_graph *graph, const dml__op *op, dml_shape weights, double fan_in,

@@ -149,20 +149,9 @@ static dml_status dml__conv_transpose_input_gradient(const dml__run *run, const 
 /* That of the convolution's weights, where dy is its input and x its output's gradient. */
 static dml_status dml__conv_transpose_weight_gradient(const dml__run *run, const dml_node *node)
 {
-    const dml_node *x = node->input[0], *w = node->input[1];
     const dml_conv2d_shape s = dml__conv_transpose_shape(node, run->rows);
-    const float beta = dml__beta(run, node, 1);
-    if (run->device->host_memory)
-        return dml_conv2d_backward_weights(run->pool, &s, dml__host_gradient(run, node),
-                                           dml__host_value(run, x), beta, dml__host_gradient(run, w));
-    dml_launch launch =
-        dml__conv_launch(&s, "conv2d_backward_weights", dml__count(run, w) / (size_t)s.filters,
-                         dml__conv_tiled(s.filters, s.groups));
-    launch.buffer[0] = dml__gradient(run, node);
-    launch.buffer[1] = dml__value(run, x);
-    launch.buffer[2] = dml__gradient(run, w);
-    launch.real[0] = beta;
-    return dml__submit(run->device, &launch);
+    return dml__conv_weight_gradient(run, node, &s, dml__gradient(run, node),
+                                     dml__value(run, node->input[0]));
 }
 
 static dml_status dml__conv_transpose_op_backward(const dml__run *run, const dml_node *node)
