@@ -121,15 +121,38 @@ $(BUILD)/dml.o: dml.h dml_comm.h
 $(BUILD)/bench/%: bench/%.c $(wildcard bench/*.h) $(BUILD)/dml.o $(DEVICE_OBJECTS)
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
-	$(Q)$(CC) -std=c99 -D_GNU_SOURCE= $(CFLAGS) $(WARNINGS) -I. $(DEVICE_FLAGS) $< $(BUILD)/dml.o $(DEVICE_OBJECTS) \
-	    -o $@ $(CUDA_LIBS) $(BASE_LIBS)
+	$(Q)$(CC) -std=c99 -D_GNU_SOURCE= $(CFLAGS) $(WARNINGS) -I. $(BENCH_FLAGS) $(DEVICE_FLAGS) $< $(BUILD)/dml.o \
+	    $(DEVICE_OBJECTS) -o $@ $(CUDA_LIBS) $(BASE_LIBS)
 $(BUILD)/bench/numerics: tests/kernels/exact.h
+# This one times what the library keeps to itself.
+$(BUILD)/bench/reduce_op: BENCH_FLAGS := -Isrc
+$(BUILD)/bench/reduce_op: src/comm/reduce_op.c src/base/float16.c
+
+# This one measures what the library keeps to itself.
+$(BUILD)/bench/transport: bench/transport.c tests/net/sockets.h $(SOURCES)
+	@mkdir -p $(@D)
+	@echo "  CC    $@"
+	$(Q)$(CC) -std=c99 -D_GNU_SOURCE= -DDML__SEPARATE $(CFLAGS) $(WARNINGS) -Isrc $< $(addprefix src/,base/clock.c base/cpu.c \
+	    base/memory.c base/os_thread.c net/host_memory.c net/local.c net/shm.c net/shm_meet.c) -o $@ $(BASE_LIBS)
+
+# This one says what the library keeps to itself.
+$(BUILD)/bench/allreduce: bench/allreduce.c $(wildcard bench/*.h) dml.h $(SOURCES)
+	@mkdir -p $(@D)
+	@echo "  CC    $@"
+	$(Q)$(CC) -std=c99 -D_GNU_SOURCE= -DDML__SEPARATE $(CFLAGS) $(WARNINGS) -I. -Isrc $< \
+	    $(wildcard src/base/*.c src/net/*.c src/comm/*.c) -o $@ $(BASE_LIBS)
 
 # This one reads rows and uses nothing of the library.
 $(BUILD)/bench/report: bench/report.c
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
 	$(Q)$(CC) -std=c99 $(CFLAGS) $(WARNINGS) $< -o $@ -lm
+
+# This one is about schedules, of which the products show nothing, so it takes in the sources that it needs.
+$(BUILD)/bench/simulate: bench/simulate.c bench/options.h $(SOURCES) $(BUILD)/plot
+	@mkdir -p $(@D)
+	@echo "  CC    $@"
+	$(Q)$(CC) -std=c99 -D_GNU_SOURCE= $(CFLAGS) $(WARNINGS) -DDML__SEPARATE -Isrc $< -o $@ -lm
 
 # On the CPU, and built for it alone, unless DEMO asks for a device: nvcc takes longer than the demo.
 DEMO_PROGRAM := $(BUILD)/$(if $(findstring --device,$(DEMO)),samples/mnist,demo/mnist)
@@ -159,7 +182,12 @@ C_FILES := $(wildcard src/*/*.c)
 CU_FILES := $(wildcard src/*/*.cu)
 TEST_FILES := $(wildcard tests/*/*_test.c)
 SCRIPTS := $(wildcard tests/*/*_test.sh)
-CPU_FOLDERS := base thread kernels device graph ops train comm dist
+CPU_FOLDERS := base thread kernels device graph ops train net comm dist
+# Of the collectives' tests, those that a sanitizer of memory watches, and those for other kinds of numbers; the
+# rest is about time and processes.
+COMM_MEMORY := $(addprefix comm/,arguments choice collectives faults fork frame groups leaves messages random_program \
+    reduce_op settings stats trace)
+COMM_NUMBERS := $(addprefix comm/,collectives frame leaves reduce_op settings)
 
 # Variants: NAME.cc, .flags, .folders (which tests, or single ones), .no (why it is left out), and where they aren't this
 # machine's: .run (what runs a program), .needs (what that needs), .exe (how its name ends), .ar, .libs.
@@ -178,21 +206,22 @@ clang.no := $(if $(call has_command,clang),,clang is not installed)
 
 asan.cc := $(CC)
 asan.flags := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all
-asan.folders := $(CPU_FOLDERS) gpu conformance
+asan.folders := $(filter-out comm,$(CPU_FOLDERS)) $(COMM_MEMORY) gpu conformance
 asan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=address,undefined -x c - -o /dev/null \
     2>&1),$(CC) has no AddressSanitizer)
 
 tsan.cc := $(CC)
 tsan.flags := -O1 -g1 -fsanitize=thread
 # Where threads meet.
-tsan.folders := base/os_thread thread kernels device graph/own_thread graph/program train/trainer train/parts comm dist gpu
+tsan.folders := base/os_thread thread kernels device graph/own_thread graph/program train/trainer train/parts net comm/collectives comm/messages comm/groups \
+    comm/fork dist gpu
 tsan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=thread -x c - -o /dev/null 2>&1),$(CC) \
     has no ThreadSanitizer)
 
 nothreads.cc := $(CC)
 nothreads.flags := -O1 -DDML_NO_THREADS
 # What starts threads, or waits for them.
-nothreads.folders := base/os_thread thread device graph train comm dist
+nothreads.folders := base/os_thread thread device graph train net comm/collectives comm/messages dist
 
 # AVX-512 and AMX in plain C (tests/emulated/immintrin.h), for machines without.
 emulated.cc := $(CC)
@@ -203,7 +232,7 @@ emulated.no := $(if $(filter x86_64,$(shell uname -m)),,only on x86-64)
 arm.cc := arm-linux-gnueabihf-gcc
 arm.flags := -O1
 arm.run := qemu-arm -L /usr/arm-linux-gnueabihf
-arm.folders := base thread kernels graph ops train comm dist
+arm.folders := base thread kernels graph ops train net/wire net/local net/shm $(COMM_NUMBERS) dist
 arm.no := $(if $(call has_command,$(arm.cc)),$(if $(call has_command,qemu-arm),,qemu-arm is not \
     installed),$(arm.cc) is not installed)
 
@@ -220,14 +249,14 @@ ppc64.cc := powerpc64-linux-gnu-gcc
 ppc64.flags := -O1
 ppc64.run := qemu-ppc64 -L /usr/powerpc64-linux-gnu
 ppc64.folders := base graph/weights kernels/bf16 kernels/half kernels/rounded kernels/dropout ops/op_dropout ops/op_gather train/checkpoint train/idx train/loss_scale train/metrics \
-    comm/wire comm/collectives
+    net/wire $(COMM_NUMBERS)
 ppc64.no := $(if $(call has_command,$(ppc64.cc)),$(if $(call has_command,qemu-ppc64),,qemu-ppc64 is not \
     installed),$(ppc64.cc) is not installed)
 
 musl.cc := musl-gcc
 musl.flags := -O1 -static
 # What depends on the C library.
-musl.folders := base thread device train comm
+musl.folders := base thread device train net comm/collectives comm/fork comm/faults
 musl.no := $(if $(call has_command,$(musl.cc)),,$(musl.cc) is not installed)
 
 # Wine runs the programs; it makes its folder once, before the tests run side by side.
@@ -259,7 +288,7 @@ names = $(call chosen,$(filter $($(1).folders) $(addsuffix /%,$($(1).folders)),$
 
 define VARIANT
 $(1).lib_files := $(filter-out $(if $(filter gpu%,$($(1).folders)),,src/gpu/%) $(if $(NO_OPENCL),src/gpu/opencl%) \
-    $(if $(filter comm%,$($(1).folders)),,src/comm/% src/dist/%),$(C_FILES))
+    $(if $(filter comm%,$($(1).folders)),,src/net/% src/comm/% src/dist/%),$(C_FILES))
 $(1).objects = $$($(1).lib_files:src/%.c=$(BUILD)/$(1)/obj/%.o) \
     $(if $($(1).cuda),$(CU_FILES:src/%.cu=$(BUILD)/$(1)/obj/%.cu.o))
 $(BUILD)/$(1)/obj/%.o: src/%.c $(GENERATED)

@@ -167,7 +167,8 @@ DML_API const char *dml_status_string(dml_status status);
     X(I64, "i64", 8)                                                                                         \
     X(U8, "u8", 1)                                                                                           \
     X(BF16, "bf16", 2)                                                                                       \
-    X(F16, "f16", 2)
+    X(F16, "f16", 2)                                                                                         \
+    X(I8, "i8", 1)
 
 typedef enum dml_dtype {
 #define DML__DTYPE_ENUM(NAME, name, bytes) DML_##NAME,
@@ -3437,6 +3438,9 @@ DML__LOCAL void dml__memory_init(dml__memory *memory, const dml_allocator *alloc
 /* `bytes` zeroed bytes aligned to DML__ALIGNMENT, or NULL. Zero bytes gives a valid pointer. */
 DML__LOCAL void *dml__allocate(dml__memory *memory, size_t bytes);
 
+/* The same with whatever was there before: pages that are never written then never become the process's. */
+DML__LOCAL void *dml__allocate_unset(dml__memory *memory, size_t bytes);
+
 /* `count` elements of `size` bytes each; NULL also when the product doesn't fit a size_t. */
 DML__LOCAL void *dml__allocate_array(dml__memory *memory, size_t count, size_t size);
 
@@ -3566,7 +3570,7 @@ static void dml__return_block(dml__memory *memory, void *pointer)
     }
 }
 
-DML__LOCAL void *dml__allocate(dml__memory *memory, size_t bytes)
+DML__LOCAL void *dml__allocate_unset(dml__memory *memory, size_t bytes)
 {
     if (bytes > SIZE_MAX - 2 * DML__ALIGNMENT) return NULL;
     void *pointer;
@@ -3582,6 +3586,12 @@ DML__LOCAL void *dml__allocate(dml__memory *memory, size_t bytes)
         memcpy(start - sizeof(void *), &raw, sizeof raw);
         pointer = start;
     }
+    return pointer;
+}
+
+DML__LOCAL void *dml__allocate(dml__memory *memory, size_t bytes)
+{
+    void *pointer = dml__allocate_unset(memory, bytes);
     if (pointer) memset(pointer, 0, bytes);
     return pointer;
 }
@@ -4233,6 +4243,345 @@ DML__LOCAL dml__bf16_isa dml__cpu_bf16(dml_isa isa)
 
 #endif
 
+/* ---- base/float16.c ---- */
+
+#ifndef DML_BASE_FLOAT16_C
+#define DML_BASE_FLOAT16_C
+
+/* ---- base/float16.h ---- */
+
+/* float16.h: floats in 16 bits of either type, DML_BF16 or DML_F16, a line of them at a time. */
+#ifndef DML_BASE_FLOAT16_H
+#define DML_BASE_FLOAT16_H
+
+/* y = x, rounded to nearest, ties to even; back, exactly; and x as if it had been there and back. A NaN stays
+   one. n elements each, by the calling thread. Each instruction set gives the same bits. */
+DML__LOCAL void dml__narrow_line(dml_isa isa, dml_dtype dtype, size_t n, const float *x, uint16_t *y);
+DML__LOCAL void dml__widen_line(dml_isa isa, dml_dtype dtype, size_t n, const uint16_t *x, float *y);
+DML__LOCAL void dml__round_line(dml_isa isa, dml_dtype dtype, size_t n, float *x);
+
+/* Pairs of bf16 in words: of `even` in the lower half, of `odd` in the upper one. */
+DML__LOCAL void dml__pair_line(size_t n, const float *even, const float *odd, float *pairs);
+
+#endif
+
+/* ---- base/simd.h ---- */
+
+/* simd.h: how a function is compiled for an instruction set, and four lanes of whatever the compiler has. */
+#ifndef DML_BASE_SIMD_H
+#define DML_BASE_SIMD_H
+
+#include <string.h>
+
+#define DML__INLINE static inline __attribute__((always_inline))
+#if defined(DML__EMULATED)
+#define DML__TARGET(isa)
+#else
+#define DML__TARGET(isa) __attribute__((target(isa)))
+#endif
+
+/* A function that is made small, not fast; and by gcc with the passes of -Og, which take a third of the time
+   of those of -O2. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
+#define DML__COLD __attribute__((cold, noinline, optimize("Og")))
+#elif defined(__GNUC__)
+#define DML__COLD __attribute__((cold, noinline))
+#else
+#define DML__COLD
+#endif
+
+typedef float dml__v4 __attribute__((vector_size(16)));
+typedef int32_t dml__v4_mask __attribute__((vector_size(16)));
+typedef uint32_t dml__v4_bits __attribute__((vector_size(16)));
+
+DML__INLINE dml__v4 dml__plain_load(const float *from)
+{
+    dml__v4 value;
+    memcpy(&value, from, sizeof value);
+    return value;
+}
+
+DML__INLINE void dml__plain_store(float *to, dml__v4 value)
+{
+    memcpy(to, &value, sizeof value);
+}
+
+#endif
+
+#include <string.h>
+#if defined(DML__HAS_AVX2)
+#include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+/* Four at a time, in the vectors that every processor has: a pass over memory waits for that anyway. No
+   branches, so that a NaN takes no longer than a number; and on the bits, so that no option of the compiler
+   makes sums of what must be rounded. */
+
+/* The bits of an f32 without its sign, and the sign. */
+#define DML__HALF_SIGN 0x80000000u
+#define DML__HALF_INFINITY 0x7F800000u
+
+DML__INLINE dml__v4_bits dml__half_splat(uint32_t x)
+{
+    const dml__v4_bits all = { x, x, x, x };
+    return all;
+}
+
+/* Where the mask is all ones `a`, where it is zero `b`. */
+DML__INLINE dml__v4_bits dml__half_choose(dml__v4_mask mask, dml__v4_bits a, dml__v4_bits b)
+{
+    return ((dml__v4_bits)mask & a) | (~(dml__v4_bits)mask & b);
+}
+
+/* To nearest, of two as near to the even one, in the bits above the lowest `bits`, which stay. */
+DML__INLINE dml__v4_bits dml__half_nearest(dml__v4_bits x, int bits)
+{
+    return x + dml__half_splat((1u << (bits - 1)) - 1) + ((x >> bits) & dml__half_splat(1));
+}
+
+/* bf16 in the upper halves, with rubbish in the lower ones. */
+DML__INLINE dml__v4_bits dml__bf16_bits(dml__v4_bits x)
+{
+    const dml__v4_mask nan = (dml__v4_mask)(x & ~dml__half_splat(DML__HALF_SIGN)) >
+                             (dml__v4_mask)dml__half_splat(DML__HALF_INFINITY);
+    return dml__half_choose(nan, x | dml__half_splat(0x400000u), dml__half_nearest(x, 16));
+}
+
+/* f16 in the lower halves, with the sign at the top of the word as well. */
+DML__INLINE dml__v4_bits dml__f16_bits(dml__v4_bits x)
+{
+    const dml__v4_bits sign = x & dml__half_splat(DML__HALF_SIGN), size = x ^ sign,
+                       half = dml__half_splat(0x3F000000u);
+    /* 2^-24 is the last bit of what is from 0.5 to 1. */
+    const dml__v4_bits small = (dml__v4_bits)((dml__v4)size + (dml__v4)half) - half;
+    const dml__v4_bits normal = (dml__half_nearest(size, 13) >> 13) - dml__half_splat(112u << 10);
+    const dml__v4_bits nan = dml__half_splat(0x7E00u) | ((size >> 13) & dml__half_splat(0x3FFu));
+    dml__v4_bits out =
+        dml__half_choose((dml__v4_mask)size < (dml__v4_mask)dml__half_splat(0x38800000u), small, normal);
+    out = dml__half_choose((dml__v4_mask)out > (dml__v4_mask)dml__half_splat(0x7BFFu),
+                           dml__half_splat(0x7C00u), out);
+    out = dml__half_choose((dml__v4_mask)size > (dml__v4_mask)dml__half_splat(DML__HALF_INFINITY), nan, out);
+    return out | sign | (sign >> 16);
+}
+
+/* The f32 of f16 in the lower halves; what is above doesn't count. */
+DML__INLINE dml__v4_bits dml__f16_widened(dml__v4_bits x)
+{
+    const dml__v4_bits size = x & dml__half_splat(0x7FFFu), sign = (x & dml__half_splat(0x8000u)) << 16;
+    const dml__v4_bits half = dml__half_splat(0x3F000000u), shifted = size << 13;
+    const dml__v4_bits small = (dml__v4_bits)((dml__v4)(size | half) - (dml__v4)half);
+    const dml__v4_bits infinite = shifted + dml__half_splat(224u << 23);
+    dml__v4_bits out = shifted + dml__half_splat(112u << 23);
+    out = dml__half_choose((dml__v4_mask)size < (dml__v4_mask)dml__half_splat(0x400u), small, out);
+    out = dml__half_choose((dml__v4_mask)size >= (dml__v4_mask)dml__half_splat(0x7C00u), infinite, out);
+    return out | sign;
+}
+
+/* The upper or the lower halves of eight words. */
+DML__INLINE void dml__half_store(dml__v4_bits a, dml__v4_bits b, bool upper, uint16_t *to)
+{
+#if defined(__SSE2__)
+    __m128i low = (__m128i)a, high = (__m128i)b;
+    if (!upper) low = _mm_slli_epi32(low, 16), high = _mm_slli_epi32(high, 16);
+    _mm_storeu_si128((__m128i *)(void *)to,
+                     _mm_packs_epi32(_mm_srai_epi32(low, 16), _mm_srai_epi32(high, 16)));
+#else
+    for (int i = 0; i < 4; i++) {
+        to[i] = (uint16_t)(upper ? a[i] >> 16 : a[i]);
+        to[4 + i] = (uint16_t)(upper ? b[i] >> 16 : b[i]);
+    }
+#endif
+}
+
+/* Four of them as the upper or the lower halves of words. */
+DML__INLINE dml__v4_bits dml__half_load(const uint16_t *from, bool upper)
+{
+#if defined(__SSE2__)
+    const __m128i four = _mm_loadl_epi64((const __m128i *)(const void *)from), zero = _mm_setzero_si128();
+    return (dml__v4_bits)(upper ? _mm_unpacklo_epi16(zero, four) : _mm_unpacklo_epi16(four, zero));
+#else
+    const dml__v4_bits four = { from[0], from[1], from[2], from[3] };
+    return upper ? four << 16 : four;
+#endif
+}
+
+DML__INLINE dml__v4_bits dml__half_bits(bool bf16, dml__v4_bits x)
+{
+    return bf16 ? dml__bf16_bits(x) : dml__f16_bits(x);
+}
+
+DML__INLINE void dml__narrow_eights(bool bf16, size_t n, const float *x, uint16_t *y)
+{
+    for (size_t i = 0; i < n; i += 8) {
+        const dml__v4_bits low = (dml__v4_bits)dml__plain_load(x + i),
+                           high = (dml__v4_bits)dml__plain_load(x + i + 4);
+        dml__half_store(dml__half_bits(bf16, low), dml__half_bits(bf16, high), bf16, y + i);
+    }
+}
+
+DML__INLINE void dml__widen_fours(bool bf16, size_t n, const uint16_t *x, float *y)
+{
+    for (size_t i = 0; i < n; i += 4) {
+        const dml__v4_bits four = dml__half_load(x + i, bf16);
+        dml__plain_store(y + i, (dml__v4)(bf16 ? four : dml__f16_widened(four)));
+    }
+}
+
+DML__INLINE void dml__round_fours(bool bf16, size_t n, float *x)
+{
+    for (size_t i = 0; i < n; i += 4) {
+        const dml__v4_bits bits = dml__half_bits(bf16, (dml__v4_bits)dml__plain_load(x + i));
+        dml__plain_store(x + i,
+                         (dml__v4)(bf16 ? bits & dml__half_splat(0xFFFF0000u) : dml__f16_widened(bits)));
+    }
+}
+
+#if defined(DML__HAS_AVX2) && !defined(DML__EMULATED)
+
+/* By AVX2, and by the instructions for f16 that every processor with AVX2 has. */
+#define DML__F16C DML__TARGET("avx2,fma,f16c")
+#define DML__HAS_F16C 1
+
+DML__F16C static void dml__narrow_f16c(size_t n, const float *x, uint16_t *y)
+{
+    for (size_t i = 0; i < n; i += 8)
+        _mm_storeu_si128((__m128i *)(void *)(y + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), 0));
+}
+
+DML__F16C static void dml__widen_f16c(size_t n, const uint16_t *x, float *y)
+{
+    for (size_t i = 0; i < n; i += 8)
+        _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(x + i))));
+}
+
+DML__F16C static void dml__round_f16c(size_t n, float *x)
+{
+    for (size_t i = 0; i < n; i += 8)
+        _mm256_storeu_ps(x + i, _mm256_cvtph_ps(_mm256_cvtps_ph(_mm256_loadu_ps(x + i), 0)));
+}
+
+DML__F16C static void dml__round_bf16_avx2(size_t n, float *x)
+{
+    const __m256i one = _mm256_set1_epi32(1), half = _mm256_set1_epi32(0x7FFF);
+    const __m256i size = _mm256_set1_epi32(0x7FFFFFFF), infinity = _mm256_set1_epi32(0x7F800000);
+    const __m256i quiet = _mm256_set1_epi32(0x400000), upper = _mm256_set1_epi32((int)0xFFFF0000u);
+    for (size_t i = 0; i < n; i += 8) {
+        const __m256i bits = _mm256_loadu_si256((const __m256i *)(const void *)(x + i));
+        const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
+        const __m256i nearest = _mm256_add_epi32(_mm256_add_epi32(bits, half), odd);
+        const __m256i nan = _mm256_cmpgt_epi32(_mm256_and_si256(bits, size), infinity);
+        const __m256i all = _mm256_blendv_epi8(nearest, _mm256_or_si256(bits, quiet), nan);
+        _mm256_storeu_si256((__m256i *)(void *)(x + i), _mm256_and_si256(all, upper));
+    }
+}
+
+#endif
+
+static void dml__narrow_whole(dml_isa isa, dml_dtype dtype, size_t n, const float *x, uint16_t *y)
+{
+#if defined(DML__HAS_F16C)
+    if (dtype == DML_F16 && isa >= DML_ISA_AVX2) {
+        dml__narrow_f16c(n, x, y);
+        return;
+    }
+#endif
+    (void)isa;
+    if (dtype == DML_BF16)
+        dml__narrow_eights(true, n, x, y);
+    else
+        dml__narrow_eights(false, n, x, y);
+}
+
+static void dml__widen_whole(dml_isa isa, dml_dtype dtype, size_t n, const uint16_t *x, float *y)
+{
+#if defined(DML__HAS_F16C)
+    if (dtype == DML_F16 && isa >= DML_ISA_AVX2) {
+        dml__widen_f16c(n, x, y);
+        return;
+    }
+#endif
+    (void)isa;
+    if (dtype == DML_BF16)
+        dml__widen_fours(true, n, x, y);
+    else
+        dml__widen_fours(false, n, x, y);
+}
+
+static void dml__round_whole(dml_isa isa, dml_dtype dtype, size_t n, float *x)
+{
+#if defined(DML__HAS_F16C)
+    if (isa >= DML_ISA_AVX2) {
+        if (dtype == DML_BF16)
+            dml__round_bf16_avx2(n, x);
+        else
+            dml__round_f16c(n, x);
+        return;
+    }
+#endif
+    (void)isa;
+    if (dtype == DML_BF16)
+        dml__round_fours(true, n, x);
+    else
+        dml__round_fours(false, n, x);
+}
+
+/* A rest goes through padded vectors. */
+DML__LOCAL void dml__narrow_line(dml_isa isa, dml_dtype dtype, size_t n, const float *x, uint16_t *y)
+{
+    const size_t whole = n / 8 * 8, rest = n - whole;
+    float wide[8] = { 0 };
+    uint16_t narrow[8];
+    dml__narrow_whole(isa, dtype, whole, x, y);
+    if (!rest) return;
+    memcpy(wide, x + whole, rest * sizeof *wide);
+    dml__narrow_whole(isa, dtype, 8, wide, narrow);
+    memcpy(y + whole, narrow, rest * sizeof *narrow);
+}
+
+DML__LOCAL void dml__widen_line(dml_isa isa, dml_dtype dtype, size_t n, const uint16_t *x, float *y)
+{
+    const size_t whole = n / 8 * 8, rest = n - whole;
+    uint16_t narrow[8] = { 0 };
+    float wide[8];
+    dml__widen_whole(isa, dtype, whole, x, y);
+    if (!rest) return;
+    memcpy(narrow, x + whole, rest * sizeof *narrow);
+    dml__widen_whole(isa, dtype, 8, narrow, wide);
+    memcpy(y + whole, wide, rest * sizeof *wide);
+}
+
+DML__LOCAL void dml__round_line(dml_isa isa, dml_dtype dtype, size_t n, float *x)
+{
+    const size_t whole = n / 8 * 8, rest = n - whole;
+    float wide[8] = { 0 };
+    dml__round_whole(isa, dtype, whole, x);
+    if (!rest) return;
+    memcpy(wide, x + whole, rest * sizeof *wide);
+    dml__round_whole(isa, dtype, 8, wide);
+    memcpy(x + whole, wide, rest * sizeof *wide);
+}
+
+DML__LOCAL void dml__pair_line(size_t n, const float *even, const float *odd, float *pairs)
+{
+    size_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        const dml__v4_bits low = dml__bf16_bits((dml__v4_bits)dml__plain_load(even + i));
+        const dml__v4_bits high = dml__bf16_bits((dml__v4_bits)dml__plain_load(odd + i));
+        dml__plain_store(pairs + i, (dml__v4)(low >> 16 | (high & dml__half_splat(0xFFFF0000u))));
+    }
+    for (; i < n; i++) {
+        uint16_t two[2];
+        dml__narrow_line(DML_ISA_SCALAR, DML_BF16, 1, even + i, &two[0]);
+        dml__narrow_line(DML_ISA_SCALAR, DML_BF16, 1, odd + i, &two[1]);
+        const uint32_t pair = (uint32_t)two[1] << 16 | two[0];
+        memcpy(&pairs[i], &pair, sizeof pair);
+    }
+}
+
+#endif
+
 /* ---- base/philox.c ---- */
 
 #ifndef DML_BASE_PHILOX_C
@@ -4340,11 +4689,19 @@ DML__LOCAL void dml__thread_join(dml__thread *thread);
    happens where that can't be had. */
 DML__LOCAL void dml__thread_pin(int index);
 
+/* Lets another thread or process that wants this processor have it; returns at once where none does. */
+DML__LOCAL void dml__thread_yield(void);
+
 /* A number that no other thread of the process has, never 0. */
 DML__LOCAL uintptr_t dml__thread_self(void);
 
 /* The calling process, by which a child of fork() finds out that threads haven't come along. */
 DML__LOCAL long dml__process_id(void);
+
+/* The same without a call of the system each time: a word that isn't 0, but is in a child of fork(). NULL
+   where that can't be had. */
+DML__LOCAL const int *dml__mark_process(void);
+DML__LOCAL void dml__unmark_process(const int *mark); /* NULL is fine */
 
 DML__LOCAL bool dml__mutex_init(dml__mutex *mutex);
 DML__LOCAL void dml__mutex_destroy(dml__mutex *mutex);
@@ -4359,20 +4716,57 @@ DML__LOCAL bool dml__cond_wait(dml__cond *cond, dml__mutex *mutex, double second
 
 #endif
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
 #if defined(__unix__) || defined(__APPLE__)
+#include <sched.h>
+#include <sys/mman.h>
 #include <unistd.h>
+
+DML__LOCAL void dml__thread_yield(void)
+{
+    sched_yield();
+}
 
 DML__LOCAL long dml__process_id(void)
 {
     return (long)getpid();
 }
 #else
+DML__LOCAL void dml__thread_yield(void)
+{
+}
+
 DML__LOCAL long dml__process_id(void)
 {
     return 1; /* there is no fork() */
+}
+#endif
+
+#if defined(__linux__) && defined(MADV_WIPEONFORK) && defined(MAP_ANONYMOUS)
+DML__LOCAL const int *dml__mark_process(void)
+{
+    void *page = mmap(NULL, sizeof(int), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return NULL;
+    if (madvise(page, sizeof(int), MADV_WIPEONFORK) == 0) {
+        *(int *)page = 1;
+        return (const int *)page;
+    }
+    munmap(page, sizeof(int));
+    return NULL;
+}
+
+DML__LOCAL void dml__unmark_process(const int *mark)
+{
+    if (mark) munmap((void *)(uintptr_t)mark, sizeof(int));
+}
+#else
+DML__LOCAL const int *dml__mark_process(void)
+{
+    return NULL;
+}
+
+DML__LOCAL void dml__unmark_process(const int *mark)
+{
+    (void)mark;
 }
 #endif
 
@@ -5907,7 +6301,7 @@ static const dml__element dml__elements[] = {
     { "I64", 64, 8, DML_I64 },
     { "U8", 8, 1, DML_U8 },
     { "BOOL", 8, 1, DML__DTYPE_COUNT },
-    { "I8", 8, 1, DML__DTYPE_COUNT },
+    { "I8", 8, 1, DML_I8 },
     { "I16", 16, 2, DML__DTYPE_COUNT },
     { "U16", 16, 2, DML__DTYPE_COUNT },
     { "U32", 32, 4, DML__DTYPE_COUNT },
@@ -6848,6 +7242,29 @@ DML__LOCAL dml_status dml__safetensors_save(dml__memory *memory, const char *pat
 #ifndef DML_THREAD_POOL_C
 #define DML_THREAD_POOL_C
 
+/* ---- base/pause.h ---- */
+
+/* pause.h: what threads that watch each other's words need. */
+#ifndef DML_BASE_PAUSE_H
+#define DML_BASE_PAUSE_H
+
+/* A field, or the whole of a struct, on cache lines of its own. */
+#define DML__OWN_LINE __attribute__((aligned(64)))
+
+/* Between two looks at a word that another thread will change: 10 to 70 ns. */
+static inline void dml__pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__) || (defined(__ARM_ARCH) && __ARM_ARCH >= 7)
+    __asm__ __volatile__("yield" ::: "memory");
+#else
+    __asm__ __volatile__("" ::: "memory");
+#endif
+}
+
+#endif
+
 /* ---- thread/pool_internal.h ---- */
 
 /* pool_internal.h: what a pool remembers of the machine, for the kernels. */
@@ -6887,7 +7304,6 @@ DML__LOCAL dml_dtype dml__pool_rounds_to(const dml_pool *pool);
 #endif
 #endif
 
-#define DML__OWN_LINE __attribute__((aligned(DML__ALIGNMENT)))
 #define DML__SPIN 200 /* microseconds: what lies between two loops of a training step, and more */
 
 /* How a loop runs. The caller writes `tasks`, `task` and `argument`, then publishes `unclaimed`. A worker
@@ -6939,17 +7355,6 @@ static bool dml__pool_is_ours(const dml_pool *pool)
 }
 
 #ifndef DML_NO_THREADS
-
-static inline void dml__pause(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__) || (defined(__ARM_ARCH) && __ARM_ARCH >= 7)
-    __asm__ __volatile__("yield" ::: "memory");
-#else
-    __asm__ __volatile__("" ::: "memory");
-#endif
-}
 
 /* Sleeps while *word == value. May return early. */
 static void dml__pool_sleep(dml_pool *pool, int *word, int value)
@@ -7373,7 +7778,6 @@ DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa);
 #else
 #define DML__UNROLL _Pragma("GCC unroll 16")
 #endif
-#define DML__INLINE static inline __attribute__((always_inline))
 
 /* A loop that gcc lets begin anywhere in a cache line is up to a fifth slower where two threads share a core;
    and it reads ahead into more registers than there are, unless it is kept from moving loads. */
@@ -7384,22 +7788,18 @@ DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa);
 #define DML__ALIGNED_LOOPS
 #define DML__IN_ORDER(index)
 #endif
-#if defined(DML__EMULATED)
-#define DML__TARGET(isa)
+/* The plain copies are for x86 processors without AVX2, and elsewhere for all. */
+#if defined(DML__HAS_AVX2)
+#define DML__PASSES_plain DML__COLD
 #else
-#define DML__TARGET(isa) __attribute__((target(isa)))
+#define DML__PASSES_plain
 #endif
+#define DML__PASSES_avx2
+#define DML__PASSES_avx512
+#define DML__PASSES_pairs
+#define DML__PASSES_neon
 
 /* --- plain C: four lanes of whatever the compiler has --- */
-
-typedef float dml__v4 __attribute__((vector_size(16)));
-
-DML__INLINE dml__v4 dml__plain_load(const float *from)
-{
-    dml__v4 value;
-    memcpy(&value, from, sizeof value);
-    return value;
-}
 
 DML__INLINE dml__v4 dml__plain_splat(float x)
 {
@@ -7422,17 +7822,9 @@ DML__INLINE dml__v4 dml__plain_fma(dml__v4 a, dml__v4 b, dml__v4 c)
     return a * b + c;
 }
 
-typedef int32_t dml__v4_mask __attribute__((vector_size(16)));
-typedef uint32_t dml__v4_bits __attribute__((vector_size(16)));
-
 DML__INLINE dml__v4 dml__plain_relu(dml__v4 a)
 {
     return (dml__v4)((dml__v4_mask)a & ~(a <= 0.0f)); /* keeps a NaN */
-}
-
-DML__INLINE void dml__plain_store(float *to, dml__v4 value)
-{
-    memcpy(to, &value, sizeof value);
 }
 
 DML__INLINE void dml__plain_sums(dml__v4 a, dml__v4 b, dml__v4 c, dml__v4 d, float sums[4])
@@ -7600,8 +7992,8 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
    ahead: where it lies in memory, the wait would otherwise be at the end of each tile. Its last line is
    enough: a line that it shares with the tile before it was asked for by that. */
 #define DML__DEFINE_TILE(isa, target, r, v, form)                                                            \
-    target DML__ALIGNED_LOOPS static void dml__tile_##isa##_##r##x##v##_##form(const dml__tile *tile,        \
-                                                                               int panel)                    \
+    target DML__PASSES_##isa DML__ALIGNED_LOOPS static void dml__tile_##isa##_##r##x##v##_##form(            \
+        const dml__tile *tile, int panel)                                                                    \
     {                                                                                                        \
         do dml__compute_##isa(tile, panel, r, v, form);                                                      \
         while (form == DML__ANY_TILE && ++panel < tile->panels);                                             \
@@ -8015,16 +8407,6 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
 #endif
 
 #define DML__BODY static inline __attribute__((always_inline))
-
-/* A function that is made small, not fast; and by gcc with the passes of -O1, since those of -O2 take it a
-   third of the time. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
-#define DML__COLD __attribute__((cold, noinline, optimize("O1")))
-#elif defined(__GNUC__)
-#define DML__COLD __attribute__((cold, noinline))
-#else
-#define DML__COLD
-#endif
 
 #define DML__STRIP(...) __VA_ARGS__
 #if defined(DML__EMULATED)
@@ -8460,8 +8842,8 @@ static float dml__thin_finish(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, f
                     sums[r][q] += widen(a[r * a_line + rest]) * widen(b[q * b_line + rest]);                 \
         }                                                                                                    \
     }                                                                                                        \
-    target static void dml__dots_##name(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, int rows,           \
-                                        float sums[2][4])                                                    \
+    target DML__PASSES_##isa static void dml__dots_##name(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j,   \
+                                                          int rows, float sums[2][4])                        \
     {                                                                                                        \
         if (rows == 1)                                                                                       \
             dml__dot_tile_##name(thin, i, j, 1, sums);                                                       \
@@ -8513,8 +8895,8 @@ static float dml__thin_finish(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, f
         if (at < n)                                                                                          \
             dml__line_vector_##name(b + n - lanes, b_line, factor, sums + i * line + at, line, rows, terms); \
     }                                                                                                        \
-    target static void dml__add_lines_##name(const dml__thin *thin, ptrdiff_t j, ptrdiff_t n, float *sums,   \
-                                             ptrdiff_t line)                                                 \
+    target DML__PASSES_##isa static void dml__add_lines_##name(const dml__thin *thin, ptrdiff_t j,           \
+                                                               ptrdiff_t n, float *sums, ptrdiff_t line)     \
     {                                                                                                        \
         const ptrdiff_t whole = thin->k - thin->k % DML__LINES_TILE;                                         \
         for (ptrdiff_t p = 0; p < whole; p += DML__LINES_TILE) {                                             \
@@ -9484,22 +9866,14 @@ static inline const dml__product *dml__as_the_pool_rounds(dml_pool *pool, const 
 
 /* ---- kernels/half_internal.h ---- */
 
-/* half_internal.h: floats in 16 bits of either type, DML_BF16 or DML_F16, for programs and products. */
+/* half_internal.h: arrays of floats in 16 bits of either type, DML_BF16 or DML_F16, for programs and
+ * products. */
 #ifndef DML_KERNELS_HALF_INTERNAL_H
 #define DML_KERNELS_HALF_INTERNAL_H
 
 /* y = x, rounded to nearest, ties to even; and back. */
 DML__LOCAL void dml__narrow_floats(dml_pool *pool, dml_dtype dtype, size_t n, const float *x, uint16_t *y);
 DML__LOCAL void dml__widen_floats(dml_pool *pool, dml_dtype dtype, size_t n, const uint16_t *x, float *y);
-
-/* The first two by the calling thread; and x as if it had been there and back. Each instruction set gives
-   the same bits. */
-DML__LOCAL void dml__narrow_line(dml_isa isa, dml_dtype dtype, size_t n, const float *x, uint16_t *y);
-DML__LOCAL void dml__widen_line(dml_isa isa, dml_dtype dtype, size_t n, const uint16_t *x, float *y);
-DML__LOCAL void dml__round_line(dml_isa isa, dml_dtype dtype, size_t n, float *x);
-
-/* Pairs of bf16 in words: of `even` in the lower half, of `odd` in the upper one. */
-DML__LOCAL void dml__pair_line(size_t n, const float *even, const float *odd, float *pairs);
 
 #endif
 
@@ -9578,6 +9952,12 @@ DML__LOCAL void dml__round_product(dml_pool *pool, dml_dtype dtype, const dml__p
 /* Fewer multiply-adds than this are not worth waking anybody. */
 #define DML__SERIAL_WORK 100000.0
 
+/* Multiply-adds of a block that is long, of which a thread gets several; the fewest tiles of one; and how
+   many multiply-adds take as long as packing a float. */
+#define DML__BLOCK_WORK 67108864.0
+#define DML__BLOCK_TILES 4
+#define DML__PACKING 10.0
+
 /* What the end of a line takes from a product whose sums were formed on the side: terms, `step` apart. */
 static dml__finish dml__end_of(const dml__product *product, int terms, ptrdiff_t step)
 {
@@ -9625,29 +10005,47 @@ static void dml__block_task(void *argument, int task, int worker)
     dml__multiply_as(loop->pool, worker, loop->job, &range);
 }
 
+/* How many blocks are wanted: one a thread, and up to four where each is long: who is late then does fewer of
+   them, but each block packs its factors anew. */
+static ptrdiff_t dml__blocks_wanted(const dml_pool *pool, const dml__product *product)
+{
+    const double work = (double)product->m * (double)product->n * (double)product->k;
+    const double threads = dml_pool_threads(pool), each = work / threads / DML__BLOCK_WORK;
+    if (work < DML__SERIAL_WORK || threads == 1) return 1;
+    return (ptrdiff_t)(threads * (each < 1 ? 1 : each > 4 ? 4 : (int)each));
+}
+
+/* Cuts C into about so many blocks of whole tiles, at least DML__BLOCK_TILES each where it is larger, such
+   that all of them in turn take the least: their multiply-adds, and what is packed for them. */
+static void dml__cut_into_blocks(dml__block_loop *loop, ptrdiff_t wanted)
+{
+    const dml__job *job = loop->job;
+    const ptrdiff_t high = dml__quotient_up(job->product.m, job->rows);
+    const ptrdiff_t wide = dml__quotient_up(job->product.n, job->full);
+    wanted = dml__smaller(wanted, dml__quotient_up(high * wide, DML__BLOCK_TILES));
+    double least = 0;
+    for (ptrdiff_t columns = 1; columns == 1 || columns <= dml__smaller(wanted, wide); columns *= 2) {
+        const ptrdiff_t h = dml__quotient_up(high, dml__smaller(high, dml__quotient_up(wanted, columns)));
+        const ptrdiff_t w = dml__quotient_up(wide, columns);
+        const ptrdiff_t blocks = dml__quotient_up(high, h) * dml__quotient_up(wide, w);
+        const double rows = (double)(h * job->rows), across = (double)(w * job->full);
+        const double turns = (double)dml__quotient_up(blocks, wanted);
+        const double cost = turns * (rows * across + DML__PACKING * (rows + across));
+        if (columns > 1 && cost >= least) continue;
+        least = cost;
+        loop->mc = h * job->rows;
+        loop->nc = w * job->full;
+    }
+    loop->columns_of_blocks = dml__quotient_up(job->product.n, loop->nc);
+}
+
 static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
 {
-    const dml__product *product = &job->product;
-    const ptrdiff_t rows = job->rows, full = job->full;
-    const double work = (double)product->m * (double)product->n * (double)product->k;
-    const ptrdiff_t wanted =
-        work < DML__SERIAL_WORK || dml_pool_threads(pool) == 1 ? 1 : 4 * dml_pool_threads(pool);
-    /* Tiles, not elements: halves of the longer side until there is enough to share out. */
-    ptrdiff_t wide = dml__quotient_up(product->n, full), high = dml__quotient_up(product->m, rows);
-    while (dml__quotient_up(product->m, high * rows) * dml__quotient_up(product->n, wide * full) < wanted &&
-           high * wide > 4) {
-        if (wide == 1 || high * rows >= wide * full)
-            high = dml__quotient_up(high, 2);
-        else
-            wide = dml__quotient_up(wide, 2);
-    }
-    dml__block_loop loop = { job, pool, high * rows, wide * full, 0 };
-    loop.columns_of_blocks = dml__quotient_up(product->n, loop.nc);
-    const ptrdiff_t tasks = dml__quotient_up(product->m, loop.mc) * loop.columns_of_blocks;
-    if (wanted > 1)
-        dml_pool_run(pool, (int)tasks, dml__block_task, &loop);
-    else
-        for (ptrdiff_t task = 0; task < tasks; task++) dml__block_task(&loop, (int)task, 0);
+    const ptrdiff_t wanted = dml__blocks_wanted(pool, &job->product);
+    dml__block_loop loop = { job, pool, 0, 0, 0 };
+    dml__cut_into_blocks(&loop, wanted);
+    const ptrdiff_t tasks = dml__quotient_up(job->product.m, loop.mc) * loop.columns_of_blocks;
+    dml_pool_run(wanted > 1 ? pool : NULL, (int)tasks, dml__block_task, &loop);
 }
 
 /* --- sharing k, in chunks --- */
@@ -9993,278 +10391,6 @@ DML_API dml_scratch dml_sgemm_scratch(dml_transpose trans_a, dml_transpose trans
 
 #ifndef DML_KERNELS_HALF_C
 #define DML_KERNELS_HALF_C
-
-#include <string.h>
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
-/* Four at a time, in the vectors that every processor has: a pass over memory waits for that anyway. No
-   branches, so that a NaN takes no longer than a number; and on the bits, so that no option of the compiler
-   makes sums of what must be rounded. */
-
-/* The bits of an f32 without its sign, and the sign. */
-#define DML__HALF_SIGN 0x80000000u
-#define DML__HALF_INFINITY 0x7F800000u
-
-DML__INLINE dml__v4_bits dml__half_splat(uint32_t x)
-{
-    const dml__v4_bits all = { x, x, x, x };
-    return all;
-}
-
-/* Where the mask is all ones `a`, where it is zero `b`. */
-DML__INLINE dml__v4_bits dml__half_choose(dml__v4_mask mask, dml__v4_bits a, dml__v4_bits b)
-{
-    return ((dml__v4_bits)mask & a) | (~(dml__v4_bits)mask & b);
-}
-
-/* To nearest, of two as near to the even one, in the bits above the lowest `bits`, which stay. */
-DML__INLINE dml__v4_bits dml__half_nearest(dml__v4_bits x, int bits)
-{
-    return x + dml__half_splat((1u << (bits - 1)) - 1) + ((x >> bits) & dml__half_splat(1));
-}
-
-/* bf16 in the upper halves, with rubbish in the lower ones. */
-DML__INLINE dml__v4_bits dml__bf16_bits(dml__v4_bits x)
-{
-    const dml__v4_mask nan = (dml__v4_mask)(x & ~dml__half_splat(DML__HALF_SIGN)) >
-                             (dml__v4_mask)dml__half_splat(DML__HALF_INFINITY);
-    return dml__half_choose(nan, x | dml__half_splat(0x400000u), dml__half_nearest(x, 16));
-}
-
-/* f16 in the lower halves, with the sign at the top of the word as well. */
-DML__INLINE dml__v4_bits dml__f16_bits(dml__v4_bits x)
-{
-    const dml__v4_bits sign = x & dml__half_splat(DML__HALF_SIGN), size = x ^ sign,
-                       half = dml__half_splat(0x3F000000u);
-    /* 2^-24 is the last bit of what is from 0.5 to 1. */
-    const dml__v4_bits small = (dml__v4_bits)((dml__v4)size + (dml__v4)half) - half;
-    const dml__v4_bits normal = (dml__half_nearest(size, 13) >> 13) - dml__half_splat(112u << 10);
-    const dml__v4_bits nan = dml__half_splat(0x7E00u) | ((size >> 13) & dml__half_splat(0x3FFu));
-    dml__v4_bits out =
-        dml__half_choose((dml__v4_mask)size < (dml__v4_mask)dml__half_splat(0x38800000u), small, normal);
-    out = dml__half_choose((dml__v4_mask)out > (dml__v4_mask)dml__half_splat(0x7BFFu),
-                           dml__half_splat(0x7C00u), out);
-    out = dml__half_choose((dml__v4_mask)size > (dml__v4_mask)dml__half_splat(DML__HALF_INFINITY), nan, out);
-    return out | sign | (sign >> 16);
-}
-
-/* The f32 of f16 in the lower halves; what is above doesn't count. */
-DML__INLINE dml__v4_bits dml__f16_widened(dml__v4_bits x)
-{
-    const dml__v4_bits size = x & dml__half_splat(0x7FFFu), sign = (x & dml__half_splat(0x8000u)) << 16;
-    const dml__v4_bits half = dml__half_splat(0x3F000000u), shifted = size << 13;
-    const dml__v4_bits small = (dml__v4_bits)((dml__v4)(size | half) - (dml__v4)half);
-    const dml__v4_bits infinite = shifted + dml__half_splat(224u << 23);
-    dml__v4_bits out = shifted + dml__half_splat(112u << 23);
-    out = dml__half_choose((dml__v4_mask)size < (dml__v4_mask)dml__half_splat(0x400u), small, out);
-    out = dml__half_choose((dml__v4_mask)size >= (dml__v4_mask)dml__half_splat(0x7C00u), infinite, out);
-    return out | sign;
-}
-
-/* The upper or the lower halves of eight words. */
-DML__INLINE void dml__half_store(dml__v4_bits a, dml__v4_bits b, bool upper, uint16_t *to)
-{
-#if defined(__SSE2__)
-    __m128i low = (__m128i)a, high = (__m128i)b;
-    if (!upper) low = _mm_slli_epi32(low, 16), high = _mm_slli_epi32(high, 16);
-    _mm_storeu_si128((__m128i *)(void *)to,
-                     _mm_packs_epi32(_mm_srai_epi32(low, 16), _mm_srai_epi32(high, 16)));
-#else
-    for (int i = 0; i < 4; i++) {
-        to[i] = (uint16_t)(upper ? a[i] >> 16 : a[i]);
-        to[4 + i] = (uint16_t)(upper ? b[i] >> 16 : b[i]);
-    }
-#endif
-}
-
-/* Four of them as the upper or the lower halves of words. */
-DML__INLINE dml__v4_bits dml__half_load(const uint16_t *from, bool upper)
-{
-#if defined(__SSE2__)
-    const __m128i four = _mm_loadl_epi64((const __m128i *)(const void *)from), zero = _mm_setzero_si128();
-    return (dml__v4_bits)(upper ? _mm_unpacklo_epi16(zero, four) : _mm_unpacklo_epi16(four, zero));
-#else
-    const dml__v4_bits four = { from[0], from[1], from[2], from[3] };
-    return upper ? four << 16 : four;
-#endif
-}
-
-DML__INLINE dml__v4_bits dml__half_bits(bool bf16, dml__v4_bits x)
-{
-    return bf16 ? dml__bf16_bits(x) : dml__f16_bits(x);
-}
-
-DML__INLINE void dml__narrow_eights(bool bf16, size_t n, const float *x, uint16_t *y)
-{
-    for (size_t i = 0; i < n; i += 8) {
-        const dml__v4_bits low = (dml__v4_bits)dml__plain_load(x + i),
-                           high = (dml__v4_bits)dml__plain_load(x + i + 4);
-        dml__half_store(dml__half_bits(bf16, low), dml__half_bits(bf16, high), bf16, y + i);
-    }
-}
-
-DML__INLINE void dml__widen_fours(bool bf16, size_t n, const uint16_t *x, float *y)
-{
-    for (size_t i = 0; i < n; i += 4) {
-        const dml__v4_bits four = dml__half_load(x + i, bf16);
-        dml__plain_store(y + i, (dml__v4)(bf16 ? four : dml__f16_widened(four)));
-    }
-}
-
-DML__INLINE void dml__round_fours(bool bf16, size_t n, float *x)
-{
-    for (size_t i = 0; i < n; i += 4) {
-        const dml__v4_bits bits = dml__half_bits(bf16, (dml__v4_bits)dml__plain_load(x + i));
-        dml__plain_store(x + i,
-                         (dml__v4)(bf16 ? bits & dml__half_splat(0xFFFF0000u) : dml__f16_widened(bits)));
-    }
-}
-
-#if defined(DML__HAS_AVX2) && !defined(DML__EMULATED)
-
-/* By AVX2, and by the instructions for f16 that every processor with AVX2 has. */
-#define DML__F16C DML__TARGET("avx2,fma,f16c")
-#define DML__HAS_F16C 1
-
-DML__F16C static void dml__narrow_f16c(size_t n, const float *x, uint16_t *y)
-{
-    for (size_t i = 0; i < n; i += 8)
-        _mm_storeu_si128((__m128i *)(void *)(y + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), 0));
-}
-
-DML__F16C static void dml__widen_f16c(size_t n, const uint16_t *x, float *y)
-{
-    for (size_t i = 0; i < n; i += 8)
-        _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(x + i))));
-}
-
-DML__F16C static void dml__round_f16c(size_t n, float *x)
-{
-    for (size_t i = 0; i < n; i += 8)
-        _mm256_storeu_ps(x + i, _mm256_cvtph_ps(_mm256_cvtps_ph(_mm256_loadu_ps(x + i), 0)));
-}
-
-DML__F16C static void dml__round_bf16_avx2(size_t n, float *x)
-{
-    const __m256i one = _mm256_set1_epi32(1), half = _mm256_set1_epi32(0x7FFF);
-    const __m256i size = _mm256_set1_epi32(0x7FFFFFFF), infinity = _mm256_set1_epi32(0x7F800000);
-    const __m256i quiet = _mm256_set1_epi32(0x400000), upper = _mm256_set1_epi32((int)0xFFFF0000u);
-    for (size_t i = 0; i < n; i += 8) {
-        const __m256i bits = _mm256_loadu_si256((const __m256i *)(const void *)(x + i));
-        const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
-        const __m256i nearest = _mm256_add_epi32(_mm256_add_epi32(bits, half), odd);
-        const __m256i nan = _mm256_cmpgt_epi32(_mm256_and_si256(bits, size), infinity);
-        const __m256i all = _mm256_blendv_epi8(nearest, _mm256_or_si256(bits, quiet), nan);
-        _mm256_storeu_si256((__m256i *)(void *)(x + i), _mm256_and_si256(all, upper));
-    }
-}
-
-#endif
-
-static void dml__narrow_whole(dml_isa isa, dml_dtype dtype, size_t n, const float *x, uint16_t *y)
-{
-#if defined(DML__HAS_F16C)
-    if (dtype == DML_F16 && isa >= DML_ISA_AVX2) {
-        dml__narrow_f16c(n, x, y);
-        return;
-    }
-#endif
-    (void)isa;
-    if (dtype == DML_BF16)
-        dml__narrow_eights(true, n, x, y);
-    else
-        dml__narrow_eights(false, n, x, y);
-}
-
-static void dml__widen_whole(dml_isa isa, dml_dtype dtype, size_t n, const uint16_t *x, float *y)
-{
-#if defined(DML__HAS_F16C)
-    if (dtype == DML_F16 && isa >= DML_ISA_AVX2) {
-        dml__widen_f16c(n, x, y);
-        return;
-    }
-#endif
-    (void)isa;
-    if (dtype == DML_BF16)
-        dml__widen_fours(true, n, x, y);
-    else
-        dml__widen_fours(false, n, x, y);
-}
-
-static void dml__round_whole(dml_isa isa, dml_dtype dtype, size_t n, float *x)
-{
-#if defined(DML__HAS_F16C)
-    if (isa >= DML_ISA_AVX2) {
-        if (dtype == DML_BF16)
-            dml__round_bf16_avx2(n, x);
-        else
-            dml__round_f16c(n, x);
-        return;
-    }
-#endif
-    (void)isa;
-    if (dtype == DML_BF16)
-        dml__round_fours(true, n, x);
-    else
-        dml__round_fours(false, n, x);
-}
-
-/* A rest goes through padded vectors. */
-DML__LOCAL void dml__narrow_line(dml_isa isa, dml_dtype dtype, size_t n, const float *x, uint16_t *y)
-{
-    const size_t whole = n / 8 * 8, rest = n - whole;
-    float wide[8] = { 0 };
-    uint16_t narrow[8];
-    dml__narrow_whole(isa, dtype, whole, x, y);
-    if (!rest) return;
-    memcpy(wide, x + whole, rest * sizeof *wide);
-    dml__narrow_whole(isa, dtype, 8, wide, narrow);
-    memcpy(y + whole, narrow, rest * sizeof *narrow);
-}
-
-DML__LOCAL void dml__widen_line(dml_isa isa, dml_dtype dtype, size_t n, const uint16_t *x, float *y)
-{
-    const size_t whole = n / 8 * 8, rest = n - whole;
-    uint16_t narrow[8] = { 0 };
-    float wide[8];
-    dml__widen_whole(isa, dtype, whole, x, y);
-    if (!rest) return;
-    memcpy(narrow, x + whole, rest * sizeof *narrow);
-    dml__widen_whole(isa, dtype, 8, narrow, wide);
-    memcpy(y + whole, wide, rest * sizeof *wide);
-}
-
-DML__LOCAL void dml__round_line(dml_isa isa, dml_dtype dtype, size_t n, float *x)
-{
-    const size_t whole = n / 8 * 8, rest = n - whole;
-    float wide[8] = { 0 };
-    dml__round_whole(isa, dtype, whole, x);
-    if (!rest) return;
-    memcpy(wide, x + whole, rest * sizeof *wide);
-    dml__round_whole(isa, dtype, 8, wide);
-    memcpy(x + whole, wide, rest * sizeof *wide);
-}
-
-DML__LOCAL void dml__pair_line(size_t n, const float *even, const float *odd, float *pairs)
-{
-    size_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        const dml__v4_bits low = dml__bf16_bits((dml__v4_bits)dml__plain_load(even + i));
-        const dml__v4_bits high = dml__bf16_bits((dml__v4_bits)dml__plain_load(odd + i));
-        dml__plain_store(pairs + i, (dml__v4)(low >> 16 | (high & dml__half_splat(0xFFFF0000u))));
-    }
-    for (; i < n; i++) {
-        uint16_t two[2];
-        dml__narrow_line(DML_ISA_SCALAR, DML_BF16, 1, even + i, &two[0]);
-        dml__narrow_line(DML_ISA_SCALAR, DML_BF16, 1, odd + i, &two[1]);
-        const uint32_t pair = (uint32_t)two[1] << 16 | two[0];
-        memcpy(&pairs[i], &pair, sizeof pair);
-    }
-}
-
-/* --- arrays --- */
 
 #define DML__HALF_BLOCK ((size_t)16384)
 
@@ -12879,19 +13005,20 @@ static void dml__conv2d_ring_move(const float *from, ptrdiff_t from_pixel, ptrdi
             }                                                                                                \
         }                                                                                                    \
     }                                                                                                        \
-    target_isa static void dml__conv2d_ring_result_##isa(const dml__conv2d_ring_row *row)                    \
+    target_isa DML__PASSES_##isa static void dml__conv2d_ring_result_##isa(const dml__conv2d_ring_row *row)  \
     {                                                                                                        \
         dml__conv2d_ring_units_##isa(row, DML__CONV2D_RING_RESULT);                                          \
     }                                                                                                        \
-    target_isa static void dml__conv2d_ring_gradient_##isa(const dml__conv2d_ring_row *row)                  \
+    target_isa DML__PASSES_##isa static void dml__conv2d_ring_gradient_##isa(                                \
+        const dml__conv2d_ring_row *row)                                                                     \
     {                                                                                                        \
         dml__conv2d_ring_units_##isa(row, DML__CONV2D_RING_GRADIENT);                                        \
     }                                                                                                        \
     /* Whole units of `count` pixels, `step` apart, into the ring, where they lie `pitch` apart; what lies   \
        `ahead` of them is asked for. */                                                                      \
-    target_isa static void dml__conv2d_ring_copy_##isa(const float *from, ptrdiff_t step, ptrdiff_t ahead,   \
-                                                       ptrdiff_t count, ptrdiff_t units, float *to,          \
-                                                       ptrdiff_t pitch)                                      \
+    target_isa DML__PASSES_##isa static void dml__conv2d_ring_copy_##isa(                                    \
+        const float *from, ptrdiff_t step, ptrdiff_t ahead, ptrdiff_t count, ptrdiff_t units, float *to,     \
+        ptrdiff_t pitch)                                                                                     \
     {                                                                                                        \
         for (; count > 0; count--, from += step, to += DML__CONV2D_RING_UNIT) {                              \
             const float *at = from;                                                                          \

@@ -1,104 +1,97 @@
-/* allreduce: how fast is dml_comm_all_reduce between processes of this machine, beside Open MPI, Gloo and
-   bare sockets? */
+/* allreduce: how fast are the collectives between ranks of this machine, beside Open MPI, Gloo and a bare
+   exchange of as many bytes? It says which steps a call takes, which the library keeps to itself, so it is
+   built with the sources of src/. */
+#include "base/clock.h" /* first: it asks the system headers for POSIX */
+#include "comm/choice.h"
+#include "comm/job.h"
+
 #include "bench.h"
 
-#include "dml_comm.h"
+#include "bare.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <sys/socket.h>
+#include <pthread.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-/* Both figures are bus bandwidth: the bytes that each rank must at least send, 2 (n - 1) / n of the buffer,
-   by the time from a barrier to the end on rank 0. The limit sends and takes that many bytes between the same
-   processes, each to its neighbour, over TCP connections of its own, with no order, headers or sums. A peer
-   is started with the number of ranks; its first process speaks, and times itself in the same way. */
+/* Figures are bus bandwidth as nccl-tests has it: the bytes that a rank must at least send, by the time from
+   a barrier to the end on the last rank. A peer is started with the number of ranks; its first process
+   speaks, and times itself in the same way. */
 
-enum { RANKS_MAX = 64, SAMPLES_MAX = 51, ROUNDS = 3 };
+enum { RANKS_MAX = 64, SAMPLES_MAX = 51, ROUNDS = 3, ALGORITHMS_MAX = 16 };
+
+typedef struct operation {
+    const char *name;
+    dml__comm_operation call;
+    bool parts; /* `bytes` are of an array that has a part for each rank */
+} operation;
+
+static const operation operations[] = {
+    { "all_reduce", DML__CALL_ALL_REDUCE, false },
+    { "reduce", DML__CALL_REDUCE, false },
+    { "broadcast", DML__CALL_BROADCAST, false },
+    { "scatter", DML__CALL_SCATTER, true },
+    { "gather", DML__CALL_GATHER, true },
+    { "all_gather", DML__CALL_ALL_GATHER, true },
+    { "reduce_scatter", DML__CALL_REDUCE_SCATTER, true },
+    { "all_to_all", DML__CALL_ALL_TO_ALL, true },
+};
 
 typedef struct settings {
-    int bytes; /* 0: the usual sizes */
+    const operation *operation;
+    const char *algorithms[ALGORITHMS_MAX]; /* "": the one that is chosen */
+    int algorithm_count;
+    const char *transport;
+    double least, most; /* bytes */
     double seconds;
+    bool explain;
     const char *peers; /* their folder, or NULL */
 } settings;
 
 static const char usage[] =
-    "usage: allreduce [--ranks N] [--bytes B] [--seconds S] [--quick] [--peers DIR]\n"
-    "  --ranks N    rows for N local processes only, 2 to 64; otherwise for 2 and for 4\n"
-    "  --bytes B    rows for buffers of B bytes only; otherwise from 4 KiB to 64 MiB\n"
-    "  --seconds S  how long to measure each row; 0.6\n"
-    "  --quick      less time\n"
-    "  --peers DIR  where the peers are; otherwise DML_PEERS or build/peers/run (make bench-peers)\n"
-    "Prints a row for each number of ranks and size: ours is the bus bandwidth of dml_comm_all_reduce (f32, "
-    "sum),\n"
-    "2 (ranks - 1) / ranks * bytes / median time; limit that of a bare socket exchange of as many bytes.\n"
-    "Of the peers, openmpi takes shared memory, openmpi_tcp and gloo TCP.\n";
+    "usage: allreduce [--op NAME] [--algo NAME|all] [--transport tcp|shm|local] [--ranks N] [--min B] [--max "
+    "B]\n"
+    "                 [--bytes B] [--explain] [--seconds S] [--quick] [--peers DIR]\n"
+    "  --op NAME         all_reduce, reduce, broadcast, scatter, gather, all_gather, reduce_scatter or\n"
+    "                    all_to_all; all_reduce\n"
+    "  --algo NAME       a row for that algorithm, or for each; otherwise for the one that is chosen\n"
+    "  --transport NAME  rows for ranks that are processes over TCP or in shared memory, or threads of one\n"
+    "                    (local) only; otherwise for tcp and shm\n"
+    "  --ranks N         rows for N ranks only, 2 to 64; otherwise for 2 and for 4\n"
+    "  --min B, --max B  sizes from B to B bytes, of the whole array; otherwise 4 to 64 MiB, times 16 each\n"
+    "  --bytes B         that size only\n"
+    "  --explain         says before each row which steps rank 0 takes\n"
+    "  --seconds S       how long to measure each row; 0.6\n"
+    "  --quick           less time\n"
+    "  --peers DIR       where the peers are; otherwise DML_PEERS or build/peers/run (make bench-peers)\n"
+    "Prints a row for each transport, number of ranks, size and algorithm: microseconds of a call of floats "
+    "(sum),\n"
+    "bytes / time (algbw), and that times 2 (ranks - 1) / ranks for all_reduce, 1 for reduce and broadcast, "
+    "or\n"
+    "(ranks - 1) / ranks (ours, as busbw of nccl-tests); limit is that of a bare exchange of as many bytes\n"
+    "between as many ranks. Peers: openmpi through shared memory, openmpi_tcp and gloo over TCP.\n";
 
-static void die(const char *what)
+static void die(const char *what, const char *name)
 {
-    fprintf(stderr, "allreduce: %s: %s\n", what, strerror(errno));
-    exit(1);
+    fprintf(stderr, "allreduce: %s%s\n", what, name);
+    exit(2);
 }
 
-/* ---- bare sockets ---- */
+/* ---- one call ---- */
 
-/* A TCP connection of this process with itself over loopback. */
-static void connect_pair(int *sender, int *receiver)
+typedef struct job {
+    dml_comm *comm;
+    const settings *asked;
+    bare_ring *ring;
+    bench_peers *peers;
+    float *in, *out; /* (count) each */
+    size_t count;    /* floats of the whole array */
+} job;
+
+/* What a rank sends at least, in parts of the whole array. */
+static double bus_factor(dml__comm_operation call, int ranks)
 {
-    struct sockaddr_in address;
-    socklen_t bytes = sizeof address;
-    memset(&address, 0, sizeof address);
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-    if (listener < 0 || bind(listener, (struct sockaddr *)&address, bytes) < 0 || listen(listener, 1) < 0 ||
-        getsockname(listener, (struct sockaddr *)&address, &bytes) < 0)
-        die("can't listen on loopback");
-    *sender = socket(AF_INET, SOCK_STREAM, 0);
-    if (*sender < 0 || connect(*sender, (struct sockaddr *)&address, bytes) < 0)
-        die("can't connect on loopback");
-    *receiver = accept(listener, NULL, NULL);
-    if (*receiver < 0) die("can't accept on loopback");
-    close(listener);
-    setsockopt(*sender, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    fcntl(*sender, F_SETFL, O_NONBLOCK);
-    fcntl(*receiver, F_SETFL, O_NONBLOCK);
+    if (call == DML__CALL_REDUCE || call == DML__CALL_BROADCAST) return 1;
+    return (call == DML__CALL_ALL_REDUCE ? 2.0 : 1.0) * (ranks - 1) / ranks;
 }
-
-typedef struct bare_ring {
-    int to, from; /* sockets to the next rank and from the one before */
-} bare_ring;
-
-/* Sends and takes `bytes`, from and to a buffer of `buffer_bytes` over and over. */
-static void exchange(bare_ring ring, char *out, char *in, size_t buffer_bytes, size_t bytes)
-{
-    size_t sent = 0, got = 0;
-    while (sent < bytes || got < bytes) {
-        ssize_t moved_out = 0, moved_in = 0;
-        if (sent < bytes) {
-            const size_t at = sent % buffer_bytes, left = buffer_bytes - at;
-            moved_out = send(ring.to, out + at, left < bytes - sent ? left : bytes - sent, MSG_NOSIGNAL);
-            if (moved_out > 0) sent += (size_t)moved_out;
-        }
-        if (got < bytes) {
-            const size_t at = got % buffer_bytes, left = buffer_bytes - at;
-            moved_in = recv(ring.from, in + at, left < bytes - got ? left : bytes - got, 0);
-            if (moved_in > 0) got += (size_t)moved_in;
-            if (moved_in == 0) exit(1); /* the rank before has failed, and says so itself */
-        }
-        if (moved_out > 0 || moved_in > 0) continue;
-        struct pollfd polls[2] = { { sent < bytes ? ring.to : -1, POLLOUT, 0 },
-                                   { got < bytes ? ring.from : -1, POLLIN, 0 } };
-        poll(polls, 2, -1);
-    }
-}
-
-/* ---- one rank ---- */
 
 static void check(const dml_comm *comm)
 {
@@ -107,98 +100,184 @@ static void check(const dml_comm *comm)
     exit(1);
 }
 
-static double time_ours(dml_comm *comm, float *data, size_t count, int calls)
+static void run_once(const job *j)
 {
-    dml_comm_barrier(comm);
-    const double start = dml_seconds();
-    for (int i = 0; i < calls; i++) dml_comm_all_reduce(comm, data, count, DML_F32, DML_SUM);
-    const double end = dml_seconds();
-    check(comm);
-    return (end - start) / calls;
+    const size_t part = j->count / (size_t)dml_comm_world_size(j->comm);
+    switch (j->asked->operation->call) {
+    case DML__CALL_REDUCE: dml_comm_reduce(j->comm, j->out, j->count, DML_F32, DML_SUM, 0); break;
+    case DML__CALL_BROADCAST: dml_comm_broadcast(j->comm, j->out, j->count, DML_F32, 0); break;
+    case DML__CALL_SCATTER: dml_comm_scatter(j->comm, j->in, part, DML_F32, j->out, 0); break;
+    case DML__CALL_GATHER: dml_comm_gather(j->comm, j->in, part, DML_F32, j->out, 0); break;
+    case DML__CALL_ALL_GATHER: dml_comm_all_gather(j->comm, j->in, part, DML_F32, j->out); break;
+    case DML__CALL_REDUCE_SCATTER:
+        dml_comm_reduce_scatter(j->comm, j->in, part, DML_F32, DML_SUM, j->out);
+        break;
+    case DML__CALL_ALL_TO_ALL: dml_comm_all_to_all(j->comm, j->in, part, DML_F32, j->out); break;
+    default: dml_comm_all_reduce(j->comm, j->out, j->count, DML_F32, DML_SUM); break;
+    }
 }
 
-static double time_bare(dml_comm *comm, bare_ring ring, float *data, size_t count, int calls, size_t bytes)
+static void exchange_once(const job *j)
 {
-    const size_t half = (count + 1) / 2 * sizeof *data; /* sent from one half, taken into the other */
-    dml_comm_barrier(comm);
+    const int rank = dml_comm_rank(j->comm), ranks = dml_comm_world_size(j->comm);
+    const dml__comm_operation call = j->asked->operation->call;
+    const size_t bytes = j->count * sizeof *j->out;
+    const size_t moved = (size_t)(bus_factor(call, ranks) * (double)bytes);
+    /* A chain of them, for what goes one way only. */
+    const bool chain = call == DML__CALL_BROADCAST || call == DML__CALL_REDUCE;
+    bare_exchange(j->ring, (const char *)j->in, (char *)j->out, bytes, chain && rank == ranks - 1 ? 0 : moved,
+                  chain && rank == 0 ? 0 : moved);
+}
+
+/* Seconds of one, on the rank that takes longest; told to all. */
+static double time_calls(const job *j, void (*run)(const job *j), int calls)
+{
+    dml_comm_barrier(j->comm);
     const double start = dml_seconds();
-    for (int i = 0; i < calls; i++)
-        exchange(ring, (char *)data, (char *)data + count * sizeof *data - half, half, bytes);
-    return (dml_seconds() - start) / calls;
+    for (int i = 0; i < calls; i++) run(j);
+    double seconds = (dml_seconds() - start) / calls;
+    dml_comm_all_reduce(j->comm, &seconds, 1, DML_F64, DML_MAX);
+    check(j->comm);
+    return seconds;
+}
+
+/* ---- what a call does ---- */
+
+static int chosen_algorithm(const job *j, dml__comm_call *call)
+{
+    const operation *o = j->asked->operation;
+    memset(call, 0, sizeof *call);
+    call->signature.operation = o->call;
+    call->signature.dtype = DML_F32;
+    call->signature.count = o->parts ? j->count / (size_t)dml_comm_world_size(j->comm) : j->count;
+    return dml__choose_algorithm(j->comm, call);
+}
+
+static void explain(const job *j)
+{
+    dml__comm_call call;
+    int count;
+    const dml__algorithm_info *info = &dml__algorithms(&count)[chosen_algorithm(j, &call)];
+    const int ranks = dml_comm_world_size(j->comm);
+    dml__collective c;
+    dml__schedule schedule;
+    memset(&c, 0, sizeof c);
+    c.operation = call.signature.operation;
+    c.size = ranks;
+    c.count = call.signature.count;
+    schedule.capacity = dml__most_steps(ranks);
+    schedule.count = 0;
+    schedule.overflowed = false;
+    schedule.steps = (dml__step *)malloc((size_t)schedule.capacity * sizeof *schedule.steps);
+    if (!schedule.steps) die("no memory", "");
+    info->write(&c, &schedule);
+    printf("# %s of %zu bytes: %s; rank 0 of %d:\n", j->asked->operation->name, j->count * sizeof(float),
+           info->name, ranks);
+    char text[DML__STEP_TEXT];
+    for (int step = 0; step < schedule.count; step++)
+        printf("#   %s\n", dml__step_text(&schedule, step, text));
+    free(schedule.steps);
+}
+
+/* ---- one row ---- */
+
+static void print_row(const job *j, double ours, double bare)
+{
+    dml__comm_call call;
+    int count;
+    const int ranks = dml_comm_world_size(j->comm);
+    const double bytes = (double)(j->count * sizeof(float));
+    const double bus = bus_factor(j->asked->operation->call, ranks) * bytes;
+    printf("name=%s transport=%s ranks=%d bytes=%.0f algo=%s latency_us=%.4g algbw=%.4g",
+           j->asked->operation->name, j->asked->transport, ranks, bytes,
+           dml__algorithms(&count)[chosen_algorithm(j, &call)].name, 1e6 * ours, 1e-6 * bytes / ours);
+    bench_row(j->peers, 1, ours, bare, 1e-6 * bus, "MB/s");
 }
 
 /* Rank 0 has the peers; the others wait at the next barrier. */
-static void measure(dml_comm *comm, bare_ring ring, bench_peers *peers, size_t bytes, double seconds)
+static void measure(const job *j)
 {
-    const int ranks = dml_comm_world_size(comm);
-    const size_t count = bytes / sizeof(float);
-    const size_t moved = (size_t)(2.0 * (ranks - 1) / ranks * (double)bytes);
-    float *data = (float *)calloc(count, sizeof *data);
-    if (!data) die("no memory");
-    /* Both warm up; then rank 0 says how often. */
     double ours[SAMPLES_MAX], bare[SAMPLES_MAX], theirs[BENCH_PEERS_MAX][ROUNDS];
     char line[64];
-    snprintf(line, sizeof line, "case all_reduce %zu\n", count * sizeof *data);
-    for (int i = 0; i < peers->count; i++) {
-        bench_peer *peer = &peers->list[i];
+    snprintf(line, sizeof line, "case %s %zu\n", j->asked->operation->name, j->count * sizeof(float));
+    for (int i = 0; i < j->peers->count; i++) {
+        bench_peer *peer = &j->peers->list[i];
         peer->takes_case =
-            peer->process && bench_peer_ask(peers, peer, line) && strncmp(peer->answer, "ok", 2) == 0;
+            peer->process && bench_peer_ask(j->peers, peer, line) && strncmp(peer->answer, "ok", 2) == 0;
     }
-    time_bare(comm, ring, data, count, 2, moved);
-    time_ours(comm, data, count, 2);
-    const double once = time_ours(comm, data, count, 2) + time_bare(comm, ring, data, count, 2, moved);
-    int32_t plan[2]; /* samples, calls in each */
-    plan[1] = once > 2e-3 ? 1 : (int32_t)(2e-3 / once) + 1;
-    const double fit = seconds / (once * plan[1]);
-    plan[0] = fit < 3 ? 3 : fit > SAMPLES_MAX ? SAMPLES_MAX : (int32_t)fit;
-    dml_comm_broadcast(comm, plan, 2, DML_I32, 0);
-    check(comm);
-    snprintf(line, sizeof line, "time %g\n", seconds / (2 * ROUNDS));
-    for (int i = 0, round = 0; i < plan[0]; i++) {
-        ours[i] = time_ours(comm, data, count, plan[1]);
-        bare[i] = time_bare(comm, ring, data, count, plan[1], moved);
-        if (i + 1 < (round + 1) * plan[0] / ROUNDS) continue;
-        for (int p = 0; p < peers->count; p++) {
-            bench_peer *peer = &peers->list[p];
+    /* Both warm up; all ranks get the same times, and plan alike. */
+    time_calls(j, exchange_once, 2);
+    time_calls(j, run_once, 2);
+    const double once = time_calls(j, run_once, 2) + time_calls(j, exchange_once, 2);
+    const int calls = once > 2e-3 ? 1 : (int)(2e-3 / once) + 1;
+    const double fit = j->asked->seconds / (once * calls);
+    const int samples = fit < 3 ? 3 : fit > SAMPLES_MAX ? SAMPLES_MAX : (int)fit;
+    snprintf(line, sizeof line, "time %g\n", j->asked->seconds / (2 * ROUNDS));
+    for (int i = 0, round = 0; i < samples; i++) {
+        ours[i] = time_calls(j, run_once, calls);
+        bare[i] = time_calls(j, exchange_once, calls);
+        if (i + 1 < (round + 1) * samples / ROUNDS) continue;
+        for (int p = 0; p < j->peers->count; p++) {
+            bench_peer *peer = &j->peers->list[p];
             if (!peer->takes_case) continue;
-            peer->takes_case = bench_peer_ask(peers, peer, line);
+            peer->takes_case = bench_peer_ask(j->peers, peer, line);
             theirs[p][round] = peer->takes_case ? strtod(peer->answer, NULL) : 0;
         }
         round++;
     }
-    free(data);
-    if (dml_comm_rank(comm)) return;
-    for (int p = 0; p < peers->count; p++)
-        if (peers->list[p].takes_case) peers->list[p].seconds = bench_median(theirs[p], ROUNDS);
-    printf("name=all_reduce ranks=%d bytes=%zu", ranks, count * sizeof *data);
-    bench_row(peers, 1, bench_median(ours, plan[0]), bench_median(bare, plan[0]), 1e-6 * (double)moved,
-              "MB/s");
+    if (dml_comm_rank(j->comm)) return;
+    for (int p = 0; p < j->peers->count; p++)
+        if (j->peers->list[p].takes_case) j->peers->list[p].seconds = bench_median(theirs[p], ROUNDS);
+    print_row(j, bench_median(ours, samples), bench_median(bare, samples));
 }
 
-static int run_rank(int rank, int ranks, int port, bare_ring ring, const settings *asked)
+/* All rows of one size: the array has a whole number of floats for each rank. */
+static void measure_size(job *j, double bytes)
 {
-    static const char *const names[] = { "openmpi", "openmpi_tcp", "gloo", NULL };
-    bench_peers peers;
-    memset(&peers, 0, sizeof peers);
-    if (rank == 0) bench_peers_start(&peers, "allreduce", asked->peers, names, ranks);
-    dml_comm_options options = { 0 };
-    options.rank = rank;
-    options.world_size = ranks;
-    options.master_addr = "127.0.0.1";
-    options.master_port = port;
-    options.timeout_s = 600; /* rank 0 waits for peers */
-    dml_comm *comm = dml_comm_open(&options);
-    check(comm);
-    static const size_t sizes[] = { 4096, 65536, 1 << 20, 16 << 20, 64 << 20 };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !asked->bytes; i++)
-        measure(comm, ring, &peers, sizes[i], asked->seconds);
-    if (asked->bytes) measure(comm, ring, &peers, (size_t)asked->bytes, asked->seconds);
-    bench_peers_end(&peers);
-    dml_comm_close(comm);
-    return 0;
+    const size_t ranks = (size_t)dml_comm_world_size(j->comm);
+    j->count = (size_t)bytes / sizeof(float);
+    if (j->asked->operation->parts) j->count = (j->count + ranks - 1) / ranks * ranks;
+    j->in = (float *)calloc(j->count, sizeof *j->in);
+    j->out = (float *)calloc(j->count, sizeof *j->out);
+    if (!j->in || !j->out) die("no memory", "");
+    for (int i = 0; i < j->asked->algorithm_count; i++) {
+        snprintf(j->comm->job->algorithm, sizeof j->comm->job->algorithm, "%s", j->asked->algorithms[i]);
+        if (j->asked->explain && dml_comm_rank(j->comm) == 0) explain(j);
+        measure(j);
+    }
+    free(j->in);
+    free(j->out);
 }
 
-/* ---- all of them ---- */
+/* ---- the ranks ---- */
+
+static void run_rank(dml_comm *comm, bare_ring *ring, bench_peers *peers, const settings *asked)
+{
+    job j;
+    memset(&j, 0, sizeof j);
+    j.comm = comm;
+    j.asked = asked;
+    j.ring = ring;
+    j.peers = peers;
+    check(comm);
+    for (double bytes = asked->least; bytes <= asked->most; bytes *= 16) {
+        measure_size(&j, bytes);
+        /* 64 KiB and 1 MiB lie far apart. */
+        if (bytes * 4 <= asked->most && bytes >= 65536 && bytes < 16777216) measure_size(&j, bytes * 4);
+    }
+    dml_comm_close(comm);
+}
+
+static void start_peers(bench_peers *peers, const settings *asked, int ranks)
+{
+    static const char *const tcp[] = { "openmpi_tcp", "gloo", NULL }, *const shm[] = { "openmpi", NULL },
+                             *const none[] = { NULL };
+    bench_peers_start(peers, "allreduce", asked->peers,
+                      strcmp(asked->transport, "tcp") == 0   ? tcp
+                      : strcmp(asked->transport, "shm") == 0 ? shm
+                                                             : none,
+                      ranks);
+}
 
 static int free_port(void)
 {
@@ -210,53 +289,155 @@ static int free_port(void)
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, bytes) < 0 ||
         getsockname(fd, (struct sockaddr *)&address, &bytes) < 0)
-        die("can't find a free port");
+        bare_die("can't find a free port");
     close(fd);
     return ntohs(address.sin_port);
 }
 
-/* Forks the ranks and waits for them: 0 if all went well. */
-static int run_ranks(int ranks, const settings *asked)
+static void run_process(int rank, int ranks, int port, bare_ring *ring, const settings *asked)
 {
-    bare_ring rings[RANKS_MAX];
+    bench_peers peers;
+    dml_comm_options options;
+    memset(&peers, 0, sizeof peers);
+    if (rank == 0) start_peers(&peers, asked, ranks);
+    memset(&options, 0, sizeof options);
+    options.rank = rank;
+    options.world_size = ranks;
+    options.master_addr = "127.0.0.1";
+    options.master_port = port;
+    options.timeout_s = 600; /* rank 0 waits for peers */
+    options.transport = asked->transport;
+    run_rank(dml_comm_open(&options), ring, &peers, asked);
+    bench_peers_end(&peers);
+}
+
+/* Forks the ranks and waits for them: 0 if all went well. */
+static int run_processes(bare_ring *rings, int ranks, const settings *asked)
+{
     pid_t pids[RANKS_MAX];
     const int port = free_port();
-    for (int rank = 0; rank < ranks; rank++) connect_pair(&rings[rank].to, &rings[(rank + 1) % ranks].from);
+    int failed = 0;
     fflush(stdout);
     for (int rank = 0; rank < ranks; rank++) {
         pids[rank] = fork();
-        if (pids[rank] < 0) die("can't start a process");
+        if (pids[rank] < 0) bare_die("can't start a process");
         if (pids[rank]) continue;
         for (int other = 0; other < ranks; other++)
-            if (other != rank) close(rings[other].to), close(rings[other].from);
-        exit(run_rank(rank, ranks, port, rings[rank], asked));
+            if (other != rank) bare_close(&rings[other]);
+        run_process(rank, ranks, port, &rings[rank], asked);
+        exit(0);
     }
-    int failed = 0;
     for (int rank = 0; rank < ranks; rank++) {
         int status = 1;
-        close(rings[rank].to);
-        close(rings[rank].from);
+        bare_close(&rings[rank]);
         waitpid(pids[rank], &status, 0);
         failed |= status != 0;
     }
+    bench_peers_told = true; /* by a child */
     return failed;
+}
+
+typedef struct thread_rank {
+    pthread_t thread;
+    dml_comm *comm;
+    bare_ring *ring;
+    bench_peers peers;
+    const settings *asked;
+} thread_rank;
+
+static void *run_thread(void *argument)
+{
+    thread_rank *r = (thread_rank *)argument;
+    run_rank(r->comm, r->ring, &r->peers, r->asked);
+    return NULL;
+}
+
+static int run_threads(bare_ring *rings, int ranks, const settings *asked)
+{
+    dml_comm *comms[RANKS_MAX];
+    thread_rank all[RANKS_MAX];
+    dml_comm_options options;
+    memset(&options, 0, sizeof options);
+    options.timeout_s = 600;
+    if (dml_comm_open_local(comms, ranks, &options) != DML_OK) die("no memory", "");
+    memset(all, 0, sizeof all);
+    for (int rank = 0; rank < ranks; rank++) {
+        all[rank].comm = comms[rank];
+        all[rank].ring = &rings[rank];
+        all[rank].asked = asked;
+        if (rank == 0) start_peers(&all[rank].peers, asked, ranks);
+        if (pthread_create(&all[rank].thread, NULL, run_thread, &all[rank])) bare_die("can't start a thread");
+    }
+    for (int rank = 0; rank < ranks; rank++) pthread_join(all[rank].thread, NULL);
+    return 0;
+}
+
+static int run_ranks(int ranks, settings *asked, const char *transport)
+{
+    bare_ring rings[RANKS_MAX];
+    asked->transport = transport;
+    bare_open(rings, ranks, strcmp(transport, "tcp") != 0);
+    return strcmp(transport, "local") == 0 ? run_threads(rings, ranks, asked)
+                                           : run_processes(rings, ranks, asked);
+}
+
+/* ---- what is asked for ---- */
+
+static void name_algorithms(settings *asked, const char *name)
+{
+    int count;
+    const dml__algorithm_info *infos = dml__algorithms(&count);
+    if (!name) asked->algorithms[asked->algorithm_count++] = "";
+    for (int i = 0; name && i < count && asked->algorithm_count < ALGORITHMS_MAX; i++)
+        if (infos[i].operation == asked->operation->call &&
+            (strcmp(name, "all") == 0 || strcmp(name, infos[i].name) == 0))
+            asked->algorithms[asked->algorithm_count++] = infos[i].name;
+    if (!asked->algorithm_count) die("there is no such algorithm: ", name);
+}
+
+static void name_operation(settings *asked, const char *name)
+{
+    for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
+        if (strcmp(operations[i].name, name) == 0) asked->operation = &operations[i];
+    if (!asked->operation) die("there is no such operation: ", name);
 }
 
 int main(int argc, char **argv)
 {
-    int ranks = 0;
+    int ranks = 0, bytes = 0, failed = 0;
     bool quick = false;
-    settings asked = { 0, 0.6, NULL };
-    const bench_option options[] = { { "--ranks", BENCH_INT, &ranks, 2, RANKS_MAX },
-                                     { "--bytes", BENCH_INT, &asked.bytes, 8, 1 << 30 },
+    const char *operation_name = "all_reduce", *algorithm = NULL, *transport = NULL;
+    static const char *const transports[] = { "tcp", "shm", "local" };
+    settings asked;
+    memset(&asked, 0, sizeof asked);
+    asked.least = 4;
+    asked.most = 64 << 20;
+    asked.seconds = 0.6;
+    const bench_option options[] = { { "--op", BENCH_TEXT, &operation_name, 0, 0 },
+                                     { "--algo", BENCH_TEXT, &algorithm, 0, 0 },
+                                     { "--transport", BENCH_TEXT, &transport, 0, 0 },
+                                     { "--ranks", BENCH_INT, &ranks, 2, RANKS_MAX },
+                                     { "--min", BENCH_NUMBER, &asked.least, 4, 1 << 30 },
+                                     { "--max", BENCH_NUMBER, &asked.most, 4, 1 << 30 },
+                                     { "--bytes", BENCH_INT, &bytes, 4, 1 << 30 },
+                                     { "--explain", BENCH_FLAG, &asked.explain, 0, 0 },
                                      { "--seconds", BENCH_NUMBER, &asked.seconds, 1e-4, 600 },
                                      { "--quick", BENCH_FLAG, &quick, 0, 0 },
                                      { "--peers", BENCH_TEXT, &asked.peers, 0, 0 },
                                      { NULL, BENCH_FLAG, NULL, 0, 0 } };
     bench_parse(argc, argv, "allreduce", usage, options);
     if (quick && asked.seconds > 0.1) asked.seconds = 0.1;
-    if (ranks) return run_ranks(ranks, &asked);
-    const int failed = run_ranks(2, &asked);
-    bench_peers_told = true; /* by a child */
-    return failed | run_ranks(4, &asked);
+    if (bytes) asked.least = asked.most = bytes;
+    name_operation(&asked, operation_name);
+    name_algorithms(&asked, algorithm);
+    bool known = !transport;
+    for (int t = 0; t < 3; t++) {
+        if (transport ? strcmp(transport, transports[t]) != 0 : t == 2) continue;
+        known = true;
+        for (int n = ranks ? ranks : 2; n <= (ranks ? ranks : 4); n += 2) {
+            failed |= run_ranks(n, &asked, transports[t]);
+        }
+    }
+    if (!known) die("there is no such transport: ", transport);
+    return failed;
 }

@@ -144,6 +144,7 @@ static const struct {
       "the weights' way through memory takes longer than those",
       "the speed of the best of PyTorch, JAX and kann, times 1.15 for the MLPs, 2.5 for LeNet-5, 1.4 for "
       "Keras' CNN and ResNet-20" },
+    { "reduce_op", "The limit is the kernel that adds floats, on as many bytes", NULL },
     { "memory",
       "Ours is the most that a context has of the host's memory at once, the limit the size of the model's "
       "weights, `by limit` how many times those: the less the better",

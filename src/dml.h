@@ -109,6 +109,7 @@
 #include "base/clock.c"
 #include "base/cpu.c"
 #include "base/cpu_bf16.c"
+#include "base/float16.c"
 #include "base/philox.c"
 #include "base/os_thread.c"
 #include "base/checksum.c"

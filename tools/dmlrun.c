@@ -53,6 +53,7 @@ static const char USAGE[] =
     "      --master-port P    MASTER_PORT (default: a free port)\n"
     "      --cpus-per-rank C  DML_THREADS, the threads of each rank (default: its share of the processors)\n"
     "      --grace S          seconds between asking a rank to end and killing it (default 5)\n"
+    "      --trace FILE       a timeline of all ranks' collectives in FILE, for ui.perfetto.dev (DML_TRACE)\n"
     "      --no-prefix        don't collect the output: the ranks write to ours themselves\n"
     "      --version          print the version\n"
     "  -h, --help             print this\n"
@@ -80,7 +81,8 @@ typedef struct options {
     int threads;     /* 0: unset */
     double grace;    /* seconds */
     bool prefix;
-    char **program; /* with its arguments, NULL at the end */
+    const char *trace; /* NULL: none */
+    char **program;    /* with its arguments, NULL at the end */
 } options;
 
 typedef struct rank {
@@ -305,6 +307,64 @@ static void set_environment(const options *o)
     } else if (!getenv("DML_THREADS")) {
         set_number("DML_THREADS", share > 0 ? share : 1);
     }
+}
+
+/* ---- the timeline ---- */
+
+enum { TRACE_PATH = 1024 };
+
+/* Each rank writes a file of its own, FILE.RANK (comm/trace.c): an array of JSON with an event on each line
+   between its first and its last. */
+static void trace_path(const options *o, int r, char path[TRACE_PATH])
+{
+    if (snprintf(path, TRACE_PATH, "%s.%d", o->trace, r) >= TRACE_PATH)
+        die(EXIT_USAGE, "--trace: the path '%s' is too long", o->trace);
+}
+
+/* So that nothing of an earlier job gets into this one's. */
+static void begin_trace(const options *o)
+{
+    char path[TRACE_PATH];
+    for (int r = 0; r < o->ranks; r++) {
+        trace_path(o, r, path);
+        unlink(path);
+    }
+    setenv("DML_TRACE", o->trace, 1);
+}
+
+/* Copies a rank's events behind those that are there; what a killed rank has left is as good as whole lines.
+ */
+static void append_trace(FILE *to, FILE *from, bool *first)
+{
+    char line[4096];
+    while (fgets(line, sizeof line, from)) {
+        size_t length = strcspn(line, "\n");
+        if (line[0] != '{' || line[length] != '\n') continue;
+        if (line[length - 1] == ',') length--;
+        fprintf(to, "%s%.*s", *first ? "[\n" : ",\n", (int)length, line);
+        *first = false;
+    }
+}
+
+/* All ranks' files become one. */
+static void end_trace(job *j)
+{
+    char path[TRACE_PATH];
+    bool first = true;
+    FILE *to = fopen(j->options.trace, "w");
+    for (int r = 0; to && r < j->options.ranks; r++) {
+        trace_path(&j->options, r, path);
+        FILE *from = fopen(path, "r");
+        if (!from) continue;
+        append_trace(to, from, &first);
+        fclose(from);
+        unlink(path);
+    }
+    const bool written = to && fputs(first ? "[\n]\n" : "\n]\n", to) >= 0 && fflush(to) == 0;
+    if (to) fclose(to);
+    if (written) return;
+    fprintf(stderr, "dmlrun: can't write '%s': %s\n", j->options.trace, strerror(errno));
+    if (j->exit_status == 0) j->exit_status = 1;
 }
 
 /* ---- ending ---- */
@@ -640,6 +700,8 @@ static options parse_options(char **argv)
             o.master_port = whole_number_of("--master-port", value, 1, 65535);
         } else if (option_value(argv, &i, NULL, "--cpus-per-rank", &value)) {
             o.threads = whole_number_of("--cpus-per-rank", value, 1, 65535);
+        } else if (option_value(argv, &i, NULL, "--trace", &value)) {
+            o.trace = value;
         } else if (option_value(argv, &i, NULL, "--grace", &value)) {
             o.grace = number_of("--grace", value, 0, 1e6);
         } else {
@@ -667,8 +729,10 @@ int main(int argc, char **argv)
     open_sinks(j);
     install_handlers();
     set_environment(&j->options);
+    if (j->options.trace) begin_trace(&j->options);
     start_all(j);
     run(j, polls, polled);
+    if (j->options.trace) end_trace(j);
     free(polls);
     free(polled);
     free(j->ranks);

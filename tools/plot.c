@@ -24,17 +24,21 @@ static const char USAGE[] =
     "      --label TEXT   what the legend calls the next log (default: its file's name)\n"
     "      --title TEXT   a heading\n"
     "      --log-y        a logarithmic axis for the loss\n"
+    "      --log-x        a logarithmic axis for the steps\n"
+    "      --x-name TEXT  what the step is (default: training step)\n"
+    "      --y-name TEXT  what the loss is (default: training loss)\n"
     "      --smooth N     average the loss over about N points; 1: don't (default: by the log's length)\n"
     "      --version      print the version\n"
     "  -h, --help         print this\n"
     "\n"
     "Exit status: 0, 1 when a log can't be read or the picture not be written, 2 for wrong usage.\n";
 
-enum { RUNS_MAX = 8, DEPTH_MAX = 32 };
+enum { RUNS_MAX = 12, DEPTH_MAX = 32 };
 
 /* Readable on white and on black alike. */
 static const char *const COLOURS[RUNS_MAX] = { "#2f81f7", "#e8702a", "#2da44e", "#bf4bc9",
-                                               "#c9960c", "#189a9a", "#e0446c", "#8a63d2" };
+                                               "#c9960c", "#189a9a", "#e0446c", "#8a63d2",
+                                               "#7d8590", "#a3741f", "#5f9e1a", "#c76ba0" };
 
 typedef struct point {
     double step, loss, speed; /* NAN: not in the log */
@@ -49,8 +53,8 @@ typedef struct run {
 } run;
 
 typedef struct options {
-    const char *output, *title;
-    bool log_y;
+    const char *output, *title, *x_name, *y_name;
+    bool log_x, log_y;
     double smooth; /* 0: by the log's length */
     run runs[RUNS_MAX];
     int run_count;
@@ -347,14 +351,16 @@ static void put_rule(FILE *out, const char *kind, double x0, double y0, double x
             y1);
 }
 
-/* Grid, axes, ticks and names of one panel. The x axis is labelled only where `named`. */
+/* Grid, axes, ticks and names of one panel. The x axis is labelled only where it has a name. */
 static void put_panel(FILE *out, const axis *x, const axis *y, const double *x_ticks, int x_count,
-                      const double *y_ticks, int y_count, const char *name, bool named)
+                      const double *y_ticks, int y_count, const char *name, const char *x_name)
 {
     for (int i = 0; i < x_count; i++) {
         const double at = place(x, x_ticks[i]);
         put_rule(out, "grid", at, y->from, at, y->to);
-        if (named) put_text(out, at, y->from + 18, "text-anchor=\"middle\"", tick_text(x_ticks[i], x->high));
+        if (x_name)
+            put_text(out, at, y->from + 18, "text-anchor=\"middle\"",
+                     tick_text(x_ticks[i], x->logarithmic ? x_ticks[i] : x->high));
     }
     for (int i = 0; i < y_count; i++) {
         const double at = place(y, y_ticks[i]);
@@ -369,9 +375,8 @@ static void put_panel(FILE *out, const axis *x, const axis *y, const double *x_t
     snprintf(turned, sizeof turned,
              "class=\"label\" text-anchor=\"middle\" transform=\"rotate(-90 16 %.1f)\"", middle);
     put_text(out, 16, middle + 4, turned, name);
-    if (named)
-        put_text(out, (x->from + x->to) / 2, y->from + 38, "class=\"label\" text-anchor=\"middle\"",
-                 "training step");
+    if (x_name)
+        put_text(out, (x->from + x->to) / 2, y->from + 38, "class=\"label\" text-anchor=\"middle\"", x_name);
 }
 
 /* A line through what `value` makes of the points; of many in one column of pixels, the lowest and highest.
@@ -439,9 +444,11 @@ static void put_legend(FILE *out, const options *o, double top)
             snprintf(result + strlen(result), sizeof result - strlen(result), " (%.0f/%.0f)", r->correct,
                      r->total);
         snprintf(text, sizeof text, "%.*s%s", r->label_length, r->label, result);
-        put_text(out, RIGHT - 44, y, "class=\"label\" text-anchor=\"end\"", text);
-        fprintf(out, "<path class=\"line\" stroke=\"%s\" d=\"M%d %.1fh26\"/>\n", COLOURS[i], RIGHT - 36,
-                y - 4.5);
+        /* (Losses fall; on a logarithmic axis of steps what is drawn rises.) */
+        put_text(out, o->log_x ? LEFT + 48 : RIGHT - 44, y,
+                 o->log_x ? "class=\"label\"" : "class=\"label\" text-anchor=\"end\"", text);
+        fprintf(out, "<path class=\"line\" stroke=\"%s\" d=\"M%d %.1fh26\"/>\n", COLOURS[i],
+                o->log_x ? LEFT + 14 : RIGHT - 36, y - 4.5);
     }
 }
 
@@ -464,7 +471,7 @@ static void open_up(axis *a)
 static void draw(FILE *out, const options *o)
 {
     const double top = o->title ? TITLE_HEIGHT + 10 : 14;
-    axis x = { NAN, NAN, LEFT, RIGHT, false };
+    axis x = { NAN, NAN, LEFT, RIGHT, o->log_x };
     axis loss = { NAN, NAN, top + LOSS_HEIGHT, top, o->log_y };
     axis speed = { 0, NAN, top + LOSS_HEIGHT + GAP + SPEED_HEIGHT, top + LOSS_HEIGHT + GAP, false };
     if (!o->log_y) loss.low = 0;
@@ -480,7 +487,7 @@ static void draw(FILE *out, const options *o)
             any_speed = any_speed || !isnan(r->points[k].speed);
         }
     }
-    if (x.low > 0 && x.low < 0.05 * x.high) x.low = 0;
+    if (!o->log_x && x.low > 0 && x.low < 0.05 * x.high) x.low = 0;
     open_up(&x), open_up(&loss), open_up(&speed);
     double x_ticks[TICKS_MAX], loss_ticks[TICKS_MAX], speed_ticks[TICKS_MAX];
     const int x_count = make_ticks(&x, 8, false, x_ticks),
@@ -497,8 +504,11 @@ static void draw(FILE *out, const options *o)
     fputs("</title>\n", out);
     fputs(STYLE, out);
     if (o->title) put_text(out, LEFT, 26, "class=\"title\"", o->title);
-    put_panel(out, &x, &loss, x_ticks, x_count, loss_ticks, loss_count, "training loss", !any_speed);
-    if (any_speed) put_panel(out, &x, &speed, x_ticks, x_count, speed_ticks, speed_count, "samples/s", true);
+    const char *x_name = o->x_name ? o->x_name : "training step";
+    put_panel(out, &x, &loss, x_ticks, x_count, loss_ticks, loss_count,
+              o->y_name ? o->y_name : "training loss", any_speed ? NULL : x_name);
+    if (any_speed)
+        put_panel(out, &x, &speed, x_ticks, x_count, speed_ticks, speed_count, "samples/s", x_name);
 
     double *values = grow(NULL, 2 * longest * sizeof *values);
     for (int pass = 0; pass < 3; pass++) { /* what was measured lies below every average */
@@ -566,6 +576,12 @@ static options parse_options(char **argv)
             o.title = value_of(argv, &i);
         } else if (strcmp(argv[i], "--log-y") == 0) {
             o.log_y = true;
+        } else if (strcmp(argv[i], "--log-x") == 0) {
+            o.log_x = true;
+        } else if (strcmp(argv[i], "--x-name") == 0) {
+            o.x_name = value_of(argv, &i);
+        } else if (strcmp(argv[i], "--y-name") == 0) {
+            o.y_name = value_of(argv, &i);
         } else if (strcmp(argv[i], "--smooth") == 0) {
             const char *text = value_of(argv, &i);
             char *end;
@@ -596,7 +612,12 @@ int main(int argc, char **argv)
 {
     if (argc < 1) return 2;
     options o = parse_options(argv);
-    for (int i = 0; i < o.run_count; i++) read_log(&o.runs[i], o.log_y);
+    for (int i = 0; i < o.run_count; i++) {
+        read_log(&o.runs[i], o.log_y);
+        for (size_t k = 0; o.log_x && k < o.runs[i].count; k++)
+            if (o.runs[i].points[k].step <= 0)
+                die(1, "%s has a step that is not above 0: leave --log-x out", o.runs[i].path);
+    }
     FILE *out = o.output ? fopen(o.output, "w") : stdout;
     if (!out) die(1, "can't write %s: %s", o.output, strerror(errno));
     draw(out, &o);

@@ -12,7 +12,8 @@
     X(I64, "i64", 8)                                                                                         \
     X(U8, "u8", 1)                                                                                           \
     X(BF16, "bf16", 2)                                                                                       \
-    X(F16, "f16", 2)
+    X(F16, "f16", 2)                                                                                         \
+    X(I8, "i8", 1)
 
 typedef enum dml_dtype {
 #define DML__DTYPE_ENUM(NAME, name, bytes) DML_##NAME,

@@ -111,7 +111,7 @@ static void dml__return_block(dml__memory *memory, void *pointer)
     }
 }
 
-DML__LOCAL void *dml__allocate(dml__memory *memory, size_t bytes)
+DML__LOCAL void *dml__allocate_unset(dml__memory *memory, size_t bytes)
 {
     if (bytes > SIZE_MAX - 2 * DML__ALIGNMENT) return NULL;
     void *pointer;
@@ -127,6 +127,12 @@ DML__LOCAL void *dml__allocate(dml__memory *memory, size_t bytes)
         memcpy(start - sizeof(void *), &raw, sizeof raw);
         pointer = start;
     }
+    return pointer;
+}
+
+DML__LOCAL void *dml__allocate(dml__memory *memory, size_t bytes)
+{
+    void *pointer = dml__allocate_unset(memory, bytes);
     if (pointer) memset(pointer, 0, bytes);
     return pointer;
 }

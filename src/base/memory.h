@@ -26,6 +26,9 @@ DML__LOCAL void dml__memory_init(dml__memory *memory, const dml_allocator *alloc
 /* `bytes` zeroed bytes aligned to DML__ALIGNMENT, or NULL. Zero bytes gives a valid pointer. */
 DML__LOCAL void *dml__allocate(dml__memory *memory, size_t bytes);
 
+/* The same with whatever was there before: pages that are never written then never become the process's. */
+DML__LOCAL void *dml__allocate_unset(dml__memory *memory, size_t bytes);
+
 /* `count` elements of `size` bytes each; NULL also when the product doesn't fit a size_t. */
 DML__LOCAL void *dml__allocate_array(dml__memory *memory, size_t count, size_t size);
 

@@ -5,20 +5,57 @@
 
 #include "base/windows.h"
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
 #if defined(__unix__) || defined(__APPLE__)
+#include <sched.h>
+#include <sys/mman.h>
 #include <unistd.h>
+
+DML__LOCAL void dml__thread_yield(void)
+{
+    sched_yield();
+}
 
 DML__LOCAL long dml__process_id(void)
 {
     return (long)getpid();
 }
 #else
+DML__LOCAL void dml__thread_yield(void)
+{
+}
+
 DML__LOCAL long dml__process_id(void)
 {
     return 1; /* there is no fork() */
+}
+#endif
+
+#if defined(__linux__) && defined(MADV_WIPEONFORK) && defined(MAP_ANONYMOUS)
+DML__LOCAL const int *dml__mark_process(void)
+{
+    void *page = mmap(NULL, sizeof(int), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return NULL;
+    if (madvise(page, sizeof(int), MADV_WIPEONFORK) == 0) {
+        *(int *)page = 1;
+        return (const int *)page;
+    }
+    munmap(page, sizeof(int));
+    return NULL;
+}
+
+DML__LOCAL void dml__unmark_process(const int *mark)
+{
+    if (mark) munmap((void *)(uintptr_t)mark, sizeof(int));
+}
+#else
+DML__LOCAL const int *dml__mark_process(void)
+{
+    return NULL;
+}
+
+DML__LOCAL void dml__unmark_process(const int *mark)
+{
+    (void)mark;
 }
 #endif
 

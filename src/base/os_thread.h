@@ -30,11 +30,19 @@ DML__LOCAL void dml__thread_join(dml__thread *thread);
    happens where that can't be had. */
 DML__LOCAL void dml__thread_pin(int index);
 
+/* Lets another thread or process that wants this processor have it; returns at once where none does. */
+DML__LOCAL void dml__thread_yield(void);
+
 /* A number that no other thread of the process has, never 0. */
 DML__LOCAL uintptr_t dml__thread_self(void);
 
 /* The calling process, by which a child of fork() finds out that threads haven't come along. */
 DML__LOCAL long dml__process_id(void);
+
+/* The same without a call of the system each time: a word that isn't 0, but is in a child of fork(). NULL
+   where that can't be had. */
+DML__LOCAL const int *dml__mark_process(void);
+DML__LOCAL void dml__unmark_process(const int *mark); /* NULL is fine */
 
 DML__LOCAL bool dml__mutex_init(dml__mutex *mutex);
 DML__LOCAL void dml__mutex_destroy(dml__mutex *mutex);

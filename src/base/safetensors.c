@@ -25,7 +25,7 @@ static const dml__element dml__elements[] = {
     { "I64", 64, 8, DML_I64 },
     { "U8", 8, 1, DML_U8 },
     { "BOOL", 8, 1, DML__DTYPE_COUNT },
-    { "I8", 8, 1, DML__DTYPE_COUNT },
+    { "I8", 8, 1, DML_I8 },
     { "I16", 16, 2, DML__DTYPE_COUNT },
     { "U16", 16, 2, DML__DTYPE_COUNT },
     { "U32", 32, 4, DML__DTYPE_COUNT },

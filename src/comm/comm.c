@@ -8,226 +8,36 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/comm_internal.h"
+#include "comm/job.h"
+#include "comm/trace.h"
+
+/* The calls. */
 
 /* ---- after a fork ---- */
 
-/* In the child of the process that opened it: there is no background thread here, a lock may be held by a
-   thread that isn't there, and the connections are the parent's. Nothing may be touched. */
-static bool dml__is_copy(const dml_comm *comm)
+/* In the child of the process that opened it: there is no helper thread here, a lock may be held by a thread
+   that isn't there, and the connections are the parent's. Nothing may be touched. */
+DML__LOCAL bool dml__is_copy(const dml__comm_job *job)
 {
-    return comm->process != (long)getpid();
+    return job->mark ? !__atomic_load_n(job->mark, __ATOMIC_RELAXED) : job->process != (long)getpid();
 }
 
-static const char *dml__copy_text(const dml_comm *comm)
+static const char *dml__copy_text(dml__comm_job *job)
 {
-    dml_comm *written = (dml_comm *)(uintptr_t)comm; /* this process's own memory, and its only thread's */
-    snprintf(
-        written->fork_error, sizeof written->fork_error,
-        "rank %d's communicator was opened in process %ld and called in process %ld, after a fork: open one "
-        "in each process",
-        comm->rank, comm->process, (long)getpid());
-    return written->fork_error;
+    snprintf(job->fork_error, sizeof job->fork_error,
+             "rank %d's communicator was opened in process %ld and called in process %ld, after a fork: open "
+             "one in each process",
+             job->rank, job->process, (long)getpid());
+    return job->fork_error;
 }
 
-/* ---- running one call ---- */
-
-/* How many ranks' worth of elements each side of a call has. */
-static dml_status dml__check_call(dml_comm *comm, const dml__comm_call *call)
-{
-    const dml__signature *signature = &call->signature;
-    char text[DML__SIGNATURE_TEXT];
-    dml__signature_text(signature, text);
-    const int me = comm->rank;
-    const dml__comm_operation operation = signature->operation;
-    const bool reduces = operation == DML__CALL_ALL_REDUCE || operation == DML__CALL_REDUCE_SCATTER;
-    const bool pairs = operation == DML__CALL_SEND || operation == DML__CALL_RECEIVE;
-    const size_t size = dml_dtype_size(signature->dtype);
-    if (!size || (reduces && signature->dtype > DML_I64))
-        return dml__comm_fail(comm, me, DML_ERROR_ARGUMENT, "rank %d called %s: the dtype must be %s", me,
-                              text, reduces ? "f32, f64, i32 or i64" : "one of dml_dtype");
-    if ((unsigned)signature->reduce >= DML__REDUCE_OP_COUNT)
-        return dml__comm_fail(
-            comm, me, DML_ERROR_ARGUMENT,
-            "rank %d called %s: the op must be DML_SUM, DML_MEAN, DML_MIN, DML_MAX or DML_PROD", me, text);
-    if (signature->count > SIZE_MAX / 2 / size / (size_t)comm->world)
-        return dml__comm_fail(comm, me, DML_ERROR_ARGUMENT, "rank %d called %s: more than fits into memory",
-                              me, text);
-    if (signature->root < 0 || signature->root >= comm->world || (pairs && signature->root == me))
-        return dml__comm_fail(comm, me, DML_ERROR_ARGUMENT, "rank %d of %d called %s: it must be %s rank", me,
-                              comm->world, text, pairs ? "another" : "a");
-    if (signature->count && (!call->in || !call->out))
-        return dml__comm_fail(comm, me, DML_ERROR_ARGUMENT, "rank %d called %s with NULL for its data", me,
-                              text);
-    return DML_OK;
-}
-
-/* In a world of one, every collective only copies its own part. */
-static void dml__run_alone(const dml__comm_call *call)
-{
-    const size_t bytes = (size_t)call->signature.count * dml_dtype_size(call->signature.dtype);
-    if (bytes && call->in != call->out) memmove(call->out, call->in, bytes);
-}
-
-/* On the thread that has `busy`. */
-static dml_status dml__execute(dml_comm *comm, const dml__comm_call *call)
-{
-    dml_status status = dml_comm_status(comm);
-    if (!status) status = dml__check_call(comm, call);
-    if (status) return status;
-    if (comm->world == 1) {
-        dml__run_alone(call);
-        return DML_OK;
-    }
-    comm->deadline = dml_seconds() + comm->timeout;
-    status = comm->engine->run(comm, call);
-    const dml__comm_operation operation = call->signature.operation;
-    if (operation != DML__CALL_SEND && operation != DML__CALL_RECEIVE) comm->sequence++;
-    return status;
-}
-
-/* ---- taking turns: what was started runs in order, before any later call ---- */
-
-/* Returns when everything that was started has ended, with `busy`. */
-static void dml__take_turn(dml_comm *comm)
-{
-    dml__mutex_lock(&comm->mutex);
-    while (comm->busy || comm->first_queued) dml__cond_wait(&comm->changed, &comm->mutex, -1);
-    comm->busy = true;
-    dml__mutex_unlock(&comm->mutex);
-}
-
-static void dml__end_turn(dml_comm *comm)
-{
-    dml__mutex_lock(&comm->mutex);
-    comm->busy = false;
-    dml__cond_signal_all(&comm->changed);
-    dml__mutex_unlock(&comm->mutex);
-}
-
-/* Runs the first of the queue; with the mutex, which is given up while it runs. */
-static void dml__run_first(dml_comm *comm)
-{
-    dml_request *request = comm->first_queued;
-    comm->busy = true;
-    dml__mutex_unlock(&comm->mutex);
-    const dml_status status = dml__execute(comm, &request->call);
-    dml__mutex_lock(&comm->mutex);
-    comm->first_queued = request->next;
-    if (!comm->first_queued) comm->last_queued = NULL;
-    request->status = status;
-    request->state = DML__REQUEST_DONE;
-    comm->busy = false;
-    dml__cond_signal_all(&comm->changed);
-}
-
-#ifndef DML_NO_THREADS
-/* The background thread. */
-static void dml__comm_thread(void *argument)
-{
-    dml_comm *comm = (dml_comm *)argument;
-    dml__mutex_lock(&comm->mutex);
-    for (;;) {
-        while (!comm->stop && (comm->busy || !comm->first_queued))
-            dml__cond_wait(&comm->changed, &comm->mutex, -1);
-        if (!comm->first_queued) break; /* stop, but only when all is done */
-        dml__run_first(comm);
-    }
-    dml__mutex_unlock(&comm->mutex);
-}
-#endif
-
-static dml_status dml__call_now(dml_comm *comm, const dml__comm_call *call)
-{
-    if (!comm) return DML_ERROR_MEMORY;
-    if (dml__is_copy(comm)) return DML_ERROR_STATE;
-    dml__take_turn(comm);
-    const dml_status status = dml__execute(comm, call);
-    dml__end_turn(comm);
-    return status;
-}
-
-/* With the mutex: what was put into the queue will be run. */
-static bool dml__see_to_queue(dml_comm *comm)
-{
-#ifdef DML_NO_THREADS
-    while (comm->first_queued) dml__run_first(comm);
-    return true;
-#else
-    if (!comm->thread_started)
-        comm->thread_started = dml__thread_start(&comm->thread, dml__comm_thread, comm);
-    dml__cond_signal_all(&comm->changed);
-    return comm->thread_started;
-#endif
-}
-
-/* With the mutex. */
-static void dml__free_request(dml_comm *comm, dml_request *request)
-{
-    request->state = DML__REQUEST_FREE;
-    request->next = NULL;
-    if (comm->last_free)
-        comm->last_free->next = request;
-    else
-        comm->free_requests = request;
-    comm->last_free = request;
-}
-
-/* With the mutex; NULL when all are out. */
-static dml_request *dml__new_request(dml_comm *comm)
-{
-    dml_request *request = comm->free_requests;
-    if (!request) return NULL;
-    comm->free_requests = request->next;
-    if (!comm->free_requests) comm->last_free = NULL;
-    request->next = NULL;
-    return request;
-}
-
-static dml_request *dml__call_later(dml_comm *comm, const dml__comm_call *call)
-{
-    if (dml_comm_status(comm)) return NULL;
-    dml__mutex_lock(&comm->mutex);
-    dml_request *request = dml__new_request(comm);
-    if (request) {
-        request->call = *call;
-        request->state = DML__REQUEST_QUEUED;
-        if (comm->last_queued)
-            comm->last_queued->next = request;
-        else
-            comm->first_queued = request;
-        comm->last_queued = request;
-        if (!dml__see_to_queue(comm)) {
-            /* The first request ever, and no thread for it: the queue holds nothing else. */
-            comm->first_queued = comm->last_queued = NULL;
-            dml__free_request(comm, request);
-            dml__mutex_unlock(&comm->mutex);
-            dml__take_turn(comm);
-            dml__comm_fail(comm, comm->rank, DML_ERROR_MEMORY, "rank %d can't start its background thread",
-                           comm->rank);
-            dml__end_turn(comm);
-            return NULL;
-        }
-    }
-    dml__mutex_unlock(&comm->mutex);
-    if (request) return request;
-    char text[DML__SIGNATURE_TEXT];
-    dml__take_turn(comm);
-    dml__comm_fail(
-        comm, comm->rank, DML_ERROR_STATE,
-        "rank %d started %s while all %d requests were out: wait for those that were started, with "
-        "dml_comm_wait or dml_comm_wait_all, or open the communicator with more max_requests",
-        comm->rank, dml__signature_text(&call->signature, text), comm->max_requests);
-    dml__end_turn(comm);
-    return NULL;
-}
-
-/* ---- the public calls ---- */
+/* ---- checking a call ---- */
 
 static dml__comm_call dml__make_call(dml__comm_operation operation, const void *in, void *out, size_t count,
                                      dml_dtype dtype, dml_reduce_op reduce, int root)
 {
     dml__comm_call call;
+    memset(&call, 0, sizeof call);
     call.signature.operation = operation;
     call.signature.dtype = dtype;
     call.signature.reduce = reduce;
@@ -238,128 +48,493 @@ static dml__comm_call dml__make_call(dml__comm_operation operation, const void *
     return call;
 }
 
-DML_API dml_status dml_comm_all_reduce(dml_comm *comm, void *data, size_t count, dml_dtype dtype,
-                                       dml_reduce_op op)
+static dml_status dml__bad_call(dml__comm_job *job, const dml__signature *signature, const char *what)
 {
-    const dml__comm_call call = dml__make_call(DML__CALL_ALL_REDUCE, data, data, count, dtype, op, 0);
-    return dml__call_now(comm, &call);
+    char text[DML__SIGNATURE_TEXT];
+    return dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT, "rank %d called %s: %s", job->rank,
+                         dml__signature_text(signature, text), what);
 }
 
-DML_API dml_request *dml_comm_all_reduce_start(dml_comm *comm, void *data, size_t count, dml_dtype dtype,
-                                               dml_reduce_op op)
+static bool dml__needs_root(dml__comm_operation operation)
 {
-    const dml__comm_call call = dml__make_call(DML__CALL_ALL_REDUCE, data, data, count, dtype, op, 0);
-    return dml__call_later(comm, &call);
+    return operation == DML__CALL_REDUCE || operation == DML__CALL_BROADCAST ||
+           operation == DML__CALL_SCATTER || operation == DML__CALL_GATHER || dml__is_pair(operation);
 }
 
-DML_API dml_status dml_comm_broadcast(dml_comm *comm, void *data, size_t count, dml_dtype dtype, int root)
+/* Elements of the array that has a part for each rank: up to the end of the last. */
+static uint64_t dml__spread(const dml_comm *comm, const dml__comm_call *call)
 {
-    const dml__comm_call call = dml__make_call(DML__CALL_BROADCAST, data, data, count, dtype, DML_SUM, root);
-    return dml__call_now(comm, &call);
+    uint64_t end = 0;
+    if (!call->counts) return call->signature.count * (uint64_t)comm->size;
+    for (int r = 0; r < comm->size; r++)
+        if (call->offsets[r] + call->counts[r] > end) end = call->offsets[r] + call->counts[r];
+    return end;
 }
 
-DML_API dml_status dml_comm_all_gather(dml_comm *comm, const void *in, size_t count, dml_dtype dtype,
-                                       void *out)
+/* How many elements of its two arrays a call touches at this rank. */
+static void dml__extents(const dml_comm *comm, const dml__comm_call *call, uint64_t *in, uint64_t *out)
 {
-    const dml__comm_call call = dml__make_call(DML__CALL_ALL_GATHER, in, out, count, dtype, DML_SUM, 0);
-    return dml__call_now(comm, &call);
+    const bool root = comm->rank == call->signature.root;
+    const uint64_t one = call->counts ? call->counts[comm->rank] : call->signature.count;
+    const uint64_t all = dml__spread(comm, call);
+    *in = 0;
+    *out = one;
+    switch (call->signature.operation) {
+    case DML__CALL_SCATTER: *in = root ? all : 0; break;
+    case DML__CALL_GATHER:
+        *in = one;
+        *out = root ? all : 0;
+        break;
+    case DML__CALL_ALL_GATHER:
+        *in = one;
+        *out = all;
+        break;
+    case DML__CALL_REDUCE_SCATTER: *in = all; break;
+    case DML__CALL_ALL_TO_ALL: *in = *out = all; break;
+    default: break;
+    }
 }
 
-DML_API dml_status dml_comm_reduce_scatter(dml_comm *comm, void *in, size_t count_per_rank, dml_dtype dtype,
-                                           dml_reduce_op op, void *out)
+/* Whether the two arrays lie apart, or one is this rank's own part of the other. */
+static bool dml__apart(const dml_comm *comm, const dml__comm_call *call, uint64_t in, uint64_t out)
 {
-    const dml__comm_call call =
-        dml__make_call(DML__CALL_REDUCE_SCATTER, in, out, count_per_rank, dtype, op, 0);
-    return dml__call_now(comm, &call);
+    const size_t element = dml_dtype_size(call->signature.dtype);
+    const uintptr_t a = (uintptr_t)call->in, b = (uintptr_t)call->out;
+    const uint64_t own =
+        (call->offsets ? call->offsets[comm->rank] : call->signature.count * (uint64_t)comm->rank) * element;
+    if (!in || !out || a >= b + out * element || b >= a + in * element) return true;
+    if (call->signature.operation == DML__CALL_ALL_TO_ALL) return false;
+    return in > out ? b == a + own : in < out ? a == b + own : a == b;
 }
 
-DML_API dml_status dml_comm_barrier(dml_comm *comm)
+static const char *dml__root_fault(const dml_comm *comm, const dml__comm_call *call)
 {
-    const dml__comm_call call = dml__make_call(DML__CALL_BARRIER, NULL, NULL, 0, DML_U8, DML_SUM, 0);
-    return dml__call_now(comm, &call);
+    const int root = call->signature.root;
+    const dml__comm_operation operation = call->signature.operation;
+    if (operation == DML__CALL_RECEIVE && root == DML_ANY_SOURCE)
+        return comm->size > 1 ? NULL : "there is no other rank";
+    if (root < 0 || root >= comm->size) return "it must be a rank of the communicator";
+    return dml__is_pair(operation) && root == comm->rank ? "it must be another rank" : NULL;
 }
 
-DML_API dml_status dml_comm_send(dml_comm *comm, const void *data, size_t count, dml_dtype dtype, int to)
+static const char *dml__size_fault(const dml_comm *comm, const dml__comm_call *call, size_t element)
 {
-    /* `out` isn't written: only checked, as `in` is. */
-    const dml__comm_call call =
-        dml__make_call(DML__CALL_SEND, data, (void *)(uintptr_t)data, count, dtype, DML_SUM, to);
-    return dml__call_now(comm, &call);
+    const uint64_t most = SIZE_MAX / 2 / element;
+    if (!call->counts)
+        return call->signature.count > most / (uint64_t)comm->size ? "more than fits into memory" : NULL;
+    for (int r = 0; r < comm->size; r++)
+        if (call->counts[r] > most || call->offsets[r] > most - call->counts[r])
+            return "more than fits into memory";
+    return NULL;
 }
 
-DML_API dml_status dml_comm_receive(dml_comm *comm, void *data, size_t count, dml_dtype dtype, int from)
+/* NULL, or what is wrong. */
+static const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call)
 {
-    const dml__comm_call call = dml__make_call(DML__CALL_RECEIVE, data, data, count, dtype, DML_SUM, from);
-    return dml__call_now(comm, &call);
+    const dml__signature *signature = &call->signature;
+    const size_t element = dml_dtype_size(signature->dtype);
+    uint64_t in, out;
+    if (!element) return "the dtype must be one of dml_dtype";
+    if (call->parts_missing) return "NULL for its counts";
+    if ((unsigned)signature->reduce >= (unsigned)(DML__REDUCE_OP_COUNT + comm->function_count))
+        return "the op must be DML_SUM, DML_MEAN, DML_MIN, DML_MAX, DML_PROD or what dml_comm_add_reduce "
+               "gave";
+    if (dml__needs_root(signature->operation)) {
+        const char *fault = dml__root_fault(comm, call);
+        if (fault) return fault;
+    }
+    if (dml__is_pair(signature->operation) && call->tag < 0 &&
+        (signature->operation == DML__CALL_SEND || call->tag != DML_ANY_TAG))
+        return "the tag must be 0 or more";
+    const char *fault = dml__size_fault(comm, call, element);
+    if (fault) return fault;
+    dml__extents(comm, call, &in, &out);
+    if ((in && !call->in) || (out && !call->out)) return "NULL for its data";
+    return dml__apart(comm, call, in, out) ? NULL : "its input and its output overlap";
 }
 
-/* Whether it is a place in comm->requests. */
-static bool dml__is_own_request(const dml_comm *comm, const dml_request *request)
+static void dml__set_reduction(const dml_comm *comm, dml__comm_call *call)
 {
-    const uintptr_t offset = (uintptr_t)request - (uintptr_t)comm->requests;
-    return offset < (uintptr_t)comm->max_requests * sizeof *request && offset % sizeof *request == 0;
+    const int custom = (int)call->signature.reduce - DML__REDUCE_OP_COUNT;
+    call->reduction.dtype = call->signature.dtype;
+    call->reduction.op = call->signature.reduce;
+    call->reduction.isa = comm->job->isa;
+    call->priority = comm->priority;
+    if (custom < 0) return;
+    call->reduction.function = comm->functions[custom];
+    call->reduction.user = comm->function_users[custom];
+}
+
+/* A call whose parts differ: `count` is their sum, and their places lie behind each other where nobody said.
+ */
+static dml__comm_call dml__make_parts_call(dml_comm *comm, dml__comm_operation operation, const void *in,
+                                           void *out, const size_t *counts, const size_t *offsets,
+                                           dml_dtype dtype, dml_reduce_op op, int root)
+{
+    dml__comm_call call = dml__make_call(operation, in, out, 0, dtype, op, root);
+    if (!comm || !counts) {
+        call.parts_missing = true;
+        return call;
+    }
+    call.counts = counts;
+    call.offsets = offsets ? offsets : comm->offsets;
+    for (int r = 0; r < comm->size; r++) {
+        if (!offsets) comm->offsets[r] = (size_t)call.signature.count;
+        call.signature.count += counts[r];
+    }
+    return call;
+}
+
+/* ---- starting and waiting ---- */
+
+static bool dml__request_done(dml__comm_job *job, void *user)
+{
+    (void)job;
+    return ((const dml_request *)user)->state != DML__REQUEST_ACTIVE;
+}
+
+/* With the turn. */
+static void dml__wait_for(dml__comm_job *job, dml_request *request)
+{
+    const double before = job->stats.waited_s;
+    dml__wait_until(job, dml__request_done, request, -1);
+    if (job->trace) dml__trace_waited(job, request, job->stats.waited_s - before);
+}
+
+/* With the turn. */
+static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, bool blocking)
+{
+    dml__comm_job *job = comm->job;
+    char text[DML__SIGNATURE_TEXT];
+    if (job->transport && dml_seconds() - job->heard_at > 2e-3) dml__read_control(job);
+    if (job->error.status) return NULL;
+    const char *fault = dml__call_fault(comm, call);
+    if (fault) {
+        dml__bad_call(job, &call->signature, fault);
+        return NULL;
+    }
+    dml__set_reduction(comm, call);
+    dml_request *request = dml__start(comm, call, blocking);
+    if (!request)
+        dml__job_fail(
+            job, job->rank, DML_ERROR_STATE,
+            "rank %d started %s while all %d requests were out: wait for those that were started, with "
+            "dml_comm_wait or dml_comm_wait_all, or open the communicator with more max_requests",
+            job->rank, dml__signature_text(&call->signature, text), job->max_requests);
+    return request;
+}
+
+static dml_request *dml__call_later(dml_comm *comm, dml__comm_call *call)
+{
+    if (!comm || dml__is_copy(comm->job)) return NULL;
+    dml__enter_job(comm->job);
+    dml_request *request = dml__start_checked(comm, call, false);
+    if (request && dml__make_progress(comm->job)) dml__note_time(comm->job, dml_seconds());
+    dml__leave_job(comm->job);
+    return request;
+}
+
+static dml_status dml__call_now(dml_comm *comm, dml__comm_call *call, dml_message *message)
+{
+    if (!comm) return DML_ERROR_MEMORY;
+    dml__comm_job *job = comm->job;
+    if (dml__is_copy(job)) return DML_ERROR_STATE;
+    dml__enter_job(job);
+    dml_request *request = dml__start_checked(comm, call, true);
+    dml_status status = job->error.status;
+    if (request) {
+        dml__wait_for(job, request);
+        status = request->state == DML__REQUEST_DONE ? request->status : job->error.status;
+        if (message) *message = request->message;
+        if (request->state == DML__REQUEST_ACTIVE) dml__end_request(job, request, status);
+        dml__free_request(job, request);
+    }
+    dml__leave_job(job);
+    return status;
+}
+
+/* Whether it is a place in job->requests. */
+static bool dml__is_own_request(const dml__comm_job *job, const dml_request *request)
+{
+    const uintptr_t offset = (uintptr_t)request - (uintptr_t)job->requests;
+    return offset < (uintptr_t)job->max_requests * sizeof *request && offset % sizeof *request == 0;
 }
 
 DML_API bool dml_comm_done(dml_comm *comm, const dml_request *request)
 {
-    if (!comm || !request || dml__is_copy(comm) || !dml__is_own_request(comm, request)) return true;
-    dml__mutex_lock(&comm->mutex);
-    const bool done = request->state != DML__REQUEST_QUEUED;
-    dml__mutex_unlock(&comm->mutex);
+    if (!comm || !request || dml__is_copy(comm->job) || !dml__is_own_request(comm->job, request)) return true;
+    dml__enter_job(comm->job);
+    if (request->state == DML__REQUEST_ACTIVE && !comm->job->error.status) {
+        if (dml__make_progress(comm->job)) dml__note_time(comm->job, dml_seconds());
+        dml__keep_watch(comm->job);
+    }
+    const bool done = request->state != DML__REQUEST_ACTIVE || comm->job->error.status;
+    dml__leave_job(comm->job);
     return done;
 }
 
-static dml_status dml__refuse_wait(dml_comm *comm, dml_status status, const char *format)
+/* With the turn; what became of it. */
+static dml_status dml__take_back(dml__comm_job *job, dml_request *request, dml_message *message)
 {
-    dml__take_turn(comm);
-    status = dml__comm_fail(comm, comm->rank, status, format, comm->rank);
-    dml__end_turn(comm);
+    dml_status status = job->error.status;
+    if (request->state == DML__REQUEST_FREE)
+        return dml__job_fail(job, job->rank, DML_ERROR_STATE, "rank %d waited twice for the same request",
+                             job->rank);
+    if (request->state == DML__REQUEST_DONE) status = request->status;
+    if (message) *message = request->message;
+    if (request->state == DML__REQUEST_ACTIVE) dml__end_request(job, request, status);
+    dml__free_request(job, request);
+    return status;
+}
+
+DML_API dml_status dml_comm_wait_message(dml_comm *comm, dml_request *request, dml_message *message)
+{
+    if (!comm || !request || dml__is_copy(comm->job)) return dml_comm_status(comm);
+    dml__comm_job *job = comm->job;
+    dml_status status;
+    dml__enter_job(job);
+    if (!dml__is_own_request(job, request)) {
+        status = dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT,
+                               "rank %d waited for a request that another communicator gave out", job->rank);
+    } else {
+        dml__wait_for(job, request);
+        status = dml__take_back(job, request, message);
+    }
+    dml__leave_job(job);
     return status;
 }
 
 DML_API dml_status dml_comm_wait(dml_comm *comm, dml_request *request)
 {
-    if (!comm || !request || dml__is_copy(comm)) return dml_comm_status(comm);
-    if (!dml__is_own_request(comm, request))
-        return dml__refuse_wait(comm, DML_ERROR_ARGUMENT,
-                                "rank %d waited for a request that another communicator gave out");
-    dml__mutex_lock(&comm->mutex);
-    while (request->state == DML__REQUEST_QUEUED) dml__cond_wait(&comm->changed, &comm->mutex, -1);
-    const bool out = request->state == DML__REQUEST_DONE;
-    const dml_status status = request->status;
-    if (out) dml__free_request(comm, request);
-    dml__mutex_unlock(&comm->mutex);
-    if (out) return status;
-    return dml__refuse_wait(comm, DML_ERROR_STATE, "rank %d waited twice for the same request");
+    return dml_comm_wait_message(comm, request, NULL);
+}
+
+typedef struct dml__any {
+    dml_request **requests;
+    int count, found;
+} dml__any;
+
+static bool dml__any_done(dml__comm_job *job, void *user)
+{
+    dml__any *any = (dml__any *)user;
+    int waiting = 0;
+    for (any->found = 0; any->found < any->count; any->found++) {
+        const dml_request *request = any->requests[any->found];
+        if (!request) continue;
+        if (!dml__is_own_request(job, request) || request->state != DML__REQUEST_ACTIVE) return true;
+        waiting++;
+    }
+    return !waiting;
+}
+
+DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count)
+{
+    if (!comm || !requests || dml__is_copy(comm->job)) return -1;
+    dml__comm_job *job = comm->job;
+    dml__any any;
+    any.requests = requests;
+    any.count = count;
+    any.found = count;
+    int index = -1;
+    dml__enter_job(job);
+    if (dml__wait_until(job, dml__any_done, &any, -1) && any.found < count) {
+        if (!dml__is_own_request(job, requests[any.found])) {
+            dml__job_fail(job, job->rank, DML_ERROR_ARGUMENT,
+                          "rank %d waited for a request that another communicator gave out", job->rank);
+        } else {
+            index = any.found;
+            dml__take_back(job, requests[index], NULL);
+            requests[index] = NULL;
+        }
+    }
+    dml__leave_job(job);
+    return index;
+}
+
+static bool dml__none_active(dml__comm_job *job, void *user)
+{
+    (void)user;
+    return !job->active && !job->unmatched;
 }
 
 DML_API dml_status dml_comm_wait_all(dml_comm *comm)
 {
-    if (!comm || dml__is_copy(comm)) return dml_comm_status(comm);
-    dml__mutex_lock(&comm->mutex);
-    while (comm->first_queued) dml__cond_wait(&comm->changed, &comm->mutex, -1);
-    for (int i = 0; comm->requests && i < comm->max_requests; i++)
-        if (comm->requests[i].state == DML__REQUEST_DONE) dml__free_request(comm, &comm->requests[i]);
-    dml__mutex_unlock(&comm->mutex);
+    if (!comm || dml__is_copy(comm->job)) return dml_comm_status(comm);
+    dml__comm_job *job = comm->job;
+    dml__enter_job(job);
+    dml__wait_until(job, dml__none_active, NULL, -1);
+    for (int i = 0; job->requests && i < job->max_requests; i++)
+        if (job->requests[i].state != DML__REQUEST_FREE) dml__take_back(job, &job->requests[i], NULL);
+    dml__leave_job(job);
     return dml_comm_status(comm);
 }
+
+DML_API bool dml_comm_cancel(dml_comm *comm, dml_request *request)
+{
+    if (!comm || !request || dml__is_copy(comm->job) || !dml__is_own_request(comm->job, request))
+        return false;
+    dml__comm_job *job = comm->job;
+    dml__enter_job(job);
+    const bool can = request->state == DML__REQUEST_ACTIVE && request->algorithm < 0 &&
+                     request->call.signature.operation == DML__CALL_RECEIVE && !request->flow_count &&
+                     (!job->engine || (!job->error.status && job->engine->cancel(job, request)));
+    if (can) {
+        dml__end_request(job, request, DML_OK);
+        dml__free_request(job, request);
+    }
+    dml__leave_job(job);
+    return can;
+}
+
+typedef struct dml__probing {
+    dml_comm *comm;
+    int from, tag;
+    dml_message message;
+} dml__probing;
+
+static bool dml__probe_found(dml__comm_job *job, void *user)
+{
+    dml__probing *probing = (dml__probing *)user;
+    dml_comm *comm = probing->comm;
+    dml__frame frame;
+    int rank;
+    if (job->engine) return job->engine->probe(job, comm, probing->from, probing->tag, &probing->message);
+    if (!dml__find_stored(job, comm, probing->from, probing->tag, &rank, &frame)) return false;
+    for (int r = 0; r < comm->size; r++)
+        if (comm->world_ranks[r] == rank) probing->message.source = r;
+    probing->message.tag = frame.tag;
+    probing->message.count = (size_t)frame.signature.count;
+    probing->message.dtype = frame.signature.dtype;
+    return true;
+}
+
+DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, dml_message *message)
+{
+    if (!comm || dml__is_copy(comm->job)) return false;
+    dml__comm_job *job = comm->job;
+    dml__probing probing;
+    probing.comm = comm;
+    probing.from = from;
+    probing.tag = tag;
+    if (from < DML_ANY_SOURCE || from >= comm->size || !job->transport) return false;
+    dml__enter_job(job);
+    job->look_around = true;
+    dml__make_progress(job);
+    const bool found = dml__wait_until(job, dml__probe_found, &probing, dml_seconds() + seconds);
+    if (found && message) *message = probing.message;
+    dml__leave_job(job);
+    return found;
+}
+
+/* ---- the calls themselves: X(name, parameters, arguments, what makes the call) ---- */
+
+/* Both forms of a call from one description of it. */
+#define DML__COMM_CALL(name, parameters, make)                                                               \
+    DML_API dml_status dml_comm_##name parameters                                                            \
+    {                                                                                                        \
+        dml__comm_call call = make;                                                                          \
+        return dml__call_now(comm, &call, NULL);                                                             \
+    }                                                                                                        \
+    DML_API dml_request *dml_comm_##name##_start parameters                                                  \
+    {                                                                                                        \
+        dml__comm_call call = make;                                                                          \
+        return dml__call_later(comm, &call);                                                                 \
+    }
+
+DML__COMM_CALL(all_reduce, (dml_comm * comm, void *data, size_t count, dml_dtype dtype, dml_reduce_op op),
+               dml__make_call(DML__CALL_ALL_REDUCE, NULL, data, count, dtype, op, 0))
+DML__COMM_CALL(reduce,
+               (dml_comm * comm, void *data, size_t count, dml_dtype dtype, dml_reduce_op op, int root),
+               dml__make_call(DML__CALL_REDUCE, NULL, data, count, dtype, op, root))
+DML__COMM_CALL(broadcast, (dml_comm * comm, void *data, size_t count, dml_dtype dtype, int root),
+               dml__make_call(DML__CALL_BROADCAST, NULL, data, count, dtype, DML_SUM, root))
+DML__COMM_CALL(scatter, (dml_comm * comm, const void *in, size_t count, dml_dtype dtype, void *out, int root),
+               dml__make_call(DML__CALL_SCATTER, in, out, count, dtype, DML_SUM, root))
+DML__COMM_CALL(gather, (dml_comm * comm, const void *in, size_t count, dml_dtype dtype, void *out, int root),
+               dml__make_call(DML__CALL_GATHER, in, out, count, dtype, DML_SUM, root))
+DML__COMM_CALL(all_gather, (dml_comm * comm, const void *in, size_t count, dml_dtype dtype, void *out),
+               dml__make_call(DML__CALL_ALL_GATHER, in, out, count, dtype, DML_SUM, 0))
+DML__COMM_CALL(reduce_scatter,
+               (dml_comm * comm, void *in, size_t count_per_rank, dml_dtype dtype, dml_reduce_op op,
+                void *out),
+               dml__make_call(DML__CALL_REDUCE_SCATTER, in, out, count_per_rank, dtype, op, 0))
+DML__COMM_CALL(all_to_all, (dml_comm * comm, const void *in, size_t count, dml_dtype dtype, void *out),
+               dml__make_call(DML__CALL_ALL_TO_ALL, in, out, count, dtype, DML_SUM, 0))
+DML__COMM_CALL(barrier, (dml_comm * comm),
+               dml__make_call(DML__CALL_BARRIER, NULL, NULL, 0, DML_U8, DML_SUM, 0))
+DML__COMM_CALL(scatterv,
+               (dml_comm * comm, const void *in, const size_t *counts, const size_t *offsets, dml_dtype dtype,
+                void *out, int root),
+               dml__make_parts_call(comm, DML__CALL_SCATTER, in, out, counts, offsets, dtype, DML_SUM, root))
+DML__COMM_CALL(gatherv,
+               (dml_comm * comm, const void *in, const size_t *counts, const size_t *offsets, dml_dtype dtype,
+                void *out, int root),
+               dml__make_parts_call(comm, DML__CALL_GATHER, in, out, counts, offsets, dtype, DML_SUM, root))
+DML__COMM_CALL(all_gatherv,
+               (dml_comm * comm, const void *in, const size_t *counts, const size_t *offsets, dml_dtype dtype,
+                void *out),
+               dml__make_parts_call(comm, DML__CALL_ALL_GATHER, in, out, counts, offsets, dtype, DML_SUM, 0))
+DML__COMM_CALL(reduce_scatterv,
+               (dml_comm * comm, void *in, const size_t *counts, const size_t *offsets, dml_dtype dtype,
+                dml_reduce_op op, void *out),
+               dml__make_parts_call(comm, DML__CALL_REDUCE_SCATTER, in, out, counts, offsets, dtype, op, 0))
+
+#undef DML__COMM_CALL
+
+static dml__comm_call dml__make_pair(dml__comm_operation operation, const void *data, size_t count,
+                                     dml_dtype dtype, int other, int tag)
+{
+    dml__comm_call call =
+        dml__make_call(operation, NULL, (void *)(uintptr_t)data, count, dtype, DML_SUM, other);
+    call.tag = tag;
+    return call;
+}
+
+DML_API dml_status dml_comm_send(dml_comm *comm, const void *data, size_t count, dml_dtype dtype, int to,
+                                 int tag)
+{
+    dml__comm_call call = dml__make_pair(DML__CALL_SEND, data, count, dtype, to, tag);
+    return dml__call_now(comm, &call, NULL);
+}
+
+DML_API dml_request *dml_comm_send_start(dml_comm *comm, const void *data, size_t count, dml_dtype dtype,
+                                         int to, int tag)
+{
+    dml__comm_call call = dml__make_pair(DML__CALL_SEND, data, count, dtype, to, tag);
+    return dml__call_later(comm, &call);
+}
+
+DML_API dml_status dml_comm_receive(dml_comm *comm, void *data, size_t count, dml_dtype dtype, int from,
+                                    int tag, dml_message *message)
+{
+    dml__comm_call call = dml__make_pair(DML__CALL_RECEIVE, data, count, dtype, from, tag);
+    return dml__call_now(comm, &call, message);
+}
+
+DML_API dml_request *dml_comm_receive_start(dml_comm *comm, void *data, size_t count, dml_dtype dtype,
+                                            int from, int tag)
+{
+    dml__comm_call call = dml__make_pair(DML__CALL_RECEIVE, data, count, dtype, from, tag);
+    return dml__call_later(comm, &call);
+}
+
+/* ---- what a communicator says of itself ---- */
 
 DML_API dml_status dml_comm_status(const dml_comm *comm)
 {
     if (!comm) return DML_ERROR_MEMORY;
-    if (dml__is_copy(comm)) return DML_ERROR_STATE;
-    dml_comm *locked = (dml_comm *)(uintptr_t)comm;
-    dml__mutex_lock(&locked->mutex);
-    const dml_status status = comm->error.status;
-    dml__mutex_unlock(&locked->mutex);
+    if (dml__is_copy(comm->job)) return DML_ERROR_STATE;
+    dml__mutex_lock(&comm->job->mutex);
+    const dml_status status = comm->job->error.status;
+    dml__mutex_unlock(&comm->job->mutex);
     return status;
 }
 
 DML_API const char *dml_comm_error(const dml_comm *comm)
 {
     if (!comm) return dml_status_string(DML_ERROR_MEMORY);
-    if (dml__is_copy(comm)) return dml__copy_text(comm);
-    return dml_comm_status(comm) ? comm->error.text : "";
+    if (dml__is_copy(comm->job)) return dml__copy_text(comm->job);
+    return dml_comm_status(comm) ? comm->job->error.text : "";
 }
 
 DML_API int dml_comm_rank(const dml_comm *comm)
@@ -369,116 +544,36 @@ DML_API int dml_comm_rank(const dml_comm *comm)
 
 DML_API int dml_comm_world_size(const dml_comm *comm)
 {
-    return comm ? comm->world : 1;
+    return comm ? comm->size : 1;
 }
 
 DML_API int dml_comm_strangers(const dml_comm *comm)
 {
-    return comm ? comm->strangers : 0;
+    return comm ? comm->job->strangers : 0;
 }
 
-/* ---- open and close ---- */
-
-static bool dml__allocate_comm_parts(dml_comm *comm)
+DML_API void dml_comm_get_stats(dml_comm *comm, dml_comm_stats *stats)
 {
-    comm->requests =
-        (dml_request *)dml__allocate_array(&comm->memory, (size_t)comm->max_requests, sizeof *comm->requests);
-    for (int i = 0; comm->requests && i < comm->max_requests; i++)
-        dml__free_request(comm, &comm->requests[i]);
-    if (comm->world == 1) return comm->requests != NULL;
-    comm->peers = (dml__peer *)dml__allocate_array(&comm->memory, (size_t)comm->world, sizeof *comm->peers);
-    comm->segment = (char *)dml__allocate(&comm->memory, comm->segment_bytes);
-    if (!dml__wire_is_native()) {
-        comm->outgoing = (char *)dml__allocate(&comm->memory, comm->segment_bytes);
-        if (!comm->outgoing) return false;
-    }
-    return comm->requests && comm->peers && comm->segment;
+    memset(stats, 0, sizeof *stats);
+    if (!comm || dml__is_copy(comm->job)) return;
+    dml__enter_job(comm->job);
+    *stats = comm->job->stats;
+    stats->strangers = comm->job->strangers;
+    dml__leave_job(comm->job);
 }
 
-static void dml__start_comm(dml_comm *comm, const dml_comm_options *options, const dml__socket_calls *sockets)
+DML_API void dml_comm_set_priority(dml_comm *comm, int priority)
 {
-    dml__comm_settings settings;
-    comm->world = 1;
-    if (!dml__read_comm_settings(options, &settings, &comm->error)) return;
-    comm->rank = settings.rank;
-    comm->world = settings.world;
-    comm->timeout = settings.timeout;
-    comm->grace = settings.timeout / 4 < 0.05 ? 0.05 : settings.timeout / 4 > 1 ? 1 : settings.timeout / 4;
-    comm->segment_bytes = settings.segment_bytes / 8 * 8;
-    comm->max_requests = settings.max_requests;
-    comm->engine = dml__ring_engine();
-    if (!dml__allocate_comm_parts(comm)) {
-        dml__comm_fail(comm, comm->rank, DML_ERROR_MEMORY, "rank %d has no memory for its communicator",
-                       comm->rank);
-        return;
-    }
-    if (comm->world > 1) dml__tcp_open(comm, &settings, sockets);
+    if (comm) comm->priority = priority;
 }
 
-DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dml__socket_calls *sockets)
+DML_API dml_reduce_op dml_comm_add_reduce(dml_comm *comm, dml_reduce_function function, void *user)
 {
-    dml_comm_options defaults;
-    memset(&defaults, 0, sizeof defaults);
-    if (!options) options = &defaults;
-    dml__memory memory;
-    dml__memory_init(&memory, &options->allocator, NULL, 0);
-    dml_comm *comm = (dml_comm *)dml__allocate(&memory, sizeof *comm);
-    if (!comm) return NULL;
-    comm->memory = memory;
-    comm->process = (long)getpid();
-    comm->logger.callback = options->log;
-    comm->logger.user = options->log_user;
-    if (!dml__mutex_init(&comm->mutex)) {
-        dml__release(&memory, comm);
-        return NULL;
-    }
-    if (!dml__cond_init(&comm->changed)) {
-        dml__mutex_destroy(&comm->mutex);
-        dml__release(&memory, comm);
-        return NULL;
-    }
-    dml__start_comm(comm, options, sockets);
-    return comm;
-}
-
-DML_API dml_comm *dml_comm_open(const dml_comm_options *options)
-{
-    return dml__comm_open_on(options, dml__system_sockets());
-}
-
-static void dml__release_comm(dml_comm *comm)
-{
-    dml__memory memory = comm->memory;
-    dml__release(&memory, comm->outgoing);
-    dml__release(&memory, comm->segment);
-    dml__release(&memory, comm->peers);
-    dml__release(&memory, comm->requests);
-    dml__release(&memory, comm);
-}
-
-DML_API void dml_comm_close(dml_comm *comm)
-{
-    if (!comm) return;
-    if (dml__is_copy(comm)) {
-        /* The mutex and the condition stay as the fork found them: destroying them would wait for threads. */
-        if (comm->transport) comm->transport->calls->abandon(comm->transport);
-        dml__release_comm(comm);
-        return;
-    }
-    dml__take_turn(comm);
-    dml__mutex_lock(&comm->mutex);
-    comm->busy = false;
-    comm->stop = true;
-    dml__cond_signal_all(&comm->changed);
-    dml__mutex_unlock(&comm->mutex);
-    if (comm->thread_started) dml__thread_join(&comm->thread);
-    if (comm->transport) {
-        if (!comm->error.status) dml__say_goodbye(comm);
-        comm->transport->calls->close(comm->transport);
-    }
-    dml__cond_destroy(&comm->changed);
-    dml__mutex_destroy(&comm->mutex);
-    dml__release_comm(comm);
+    const int none = DML__REDUCE_OP_COUNT + DML__MOST_FUNCTIONS;
+    if (!comm || !function || comm->function_count == DML__MOST_FUNCTIONS) return (dml_reduce_op)none;
+    comm->functions[comm->function_count] = function;
+    comm->function_users[comm->function_count] = user;
+    return (dml_reduce_op)(DML__REDUCE_OP_COUNT + comm->function_count++);
 }
 
 #endif

@@ -1,4 +1,7 @@
-/* comm.h: a communicator: ranks that know each other, and the collectives between them. */
+/* comm.h: a communicator: ranks that know each other, and the collectives between them.
+
+   Every call has two forms: dml_comm_x returns when this rank's part is done; dml_comm_x_start returns a
+   request at once, and any number of them are under way together, in any order, until dml_comm_wait. */
 #ifndef DML_COMM_COMM_H
 #define DML_COMM_COMM_H
 
@@ -9,8 +12,8 @@
 #include "base/status.h"
 
 /* One rank's end of a group of ranks. Ranks are processes on any hosts, or threads of one process with a
-   communicator each. A communicator is used by one thread at a time (its background thread is its own
-   business); two communicators in a process don't meet.
+   communicator each. A communicator, and those that were split from it, are used by one thread at a time (a
+   helper thread of theirs is their own business); communicators that were opened apart don't meet.
 
    After fork() the communicator is still the parent's alone. In the child every call is refused with
    DML_ERROR_STATE, but dml_comm_close: that lets go of the child's copy and leaves the parent's job as it is.
@@ -22,8 +25,10 @@ typedef struct dml_comm dml_comm;
 typedef struct dml_request dml_request;
 
 /* What becomes of the ranks' elements. Sums and products of integers wrap around; the mean of integers is
-   their (wrapped) sum divided by the world size, rounded towards zero. A NaN on any rank makes the minimum
-   and the maximum NaN. The numbers are written to wires: append, never reorder. */
+   their (wrapped) sum divided by the world size, rounded towards zero. Those of f16 and bf16 are computed in
+   f32 and rounded to nearest, ties to even, at each rank that adds one. A NaN on any rank makes the minimum
+   and the maximum NaN, and -0 is less than 0. The numbers are written to wires: append, never reorder.
+   dml_comm_add_reduce gives more. */
 typedef enum dml_reduce_op {
     DML_SUM,
     DML_MEAN,
@@ -33,15 +38,34 @@ typedef enum dml_reduce_op {
     DML__REDUCE_OP_COUNT
 } dml_reduce_op;
 
+/* into[i] = a user's own op of into[i] and from[i], which must be associative and commutative: who comes
+   first, and which partial results meet, is the collective's choice. `into` and `from` (count) don't overlap
+   and have the alignment of their dtype. Called by whichever thread makes progress, with pieces of the array
+   of any count; it must not call the communicator. */
+typedef void (*dml_reduce_function)(void *into, const void *from, size_t count, dml_dtype dtype, void *user);
+
+/* What a receive or a probe has found. */
+typedef struct dml_message {
+    int source; /* rank in the group */
+    int tag;
+    size_t count;
+    dml_dtype dtype;
+} dml_message;
+
+#define DML_ANY_SOURCE (-1)
+#define DML_ANY_TAG (-1)
+
 typedef struct dml_comm_options {
-    /* world_size 0: both from RANK and WORLD_SIZE; if both are unset, 0 and 1. */
+    /* world_size 0: both from RANK and WORLD_SIZE; if both are unset, from what Open MPI, MPICH or Slurm told
+       the processes that it launched; otherwise 0 and 1. */
     int rank, world_size;
-    /* Where rank 0 listens, a name or an address. NULL and 0: MASTER_ADDR, else 127.0.0.1; MASTER_PORT, else
-     * 29500. */
+    /* Where rank 0 listens, a name or an address. NULL and 0: MASTER_ADDR, else 127.0.0.1 (which has to be
+       said when a launcher spread the ranks over hosts); MASTER_PORT, else 29500. */
     const char *master_addr;
     int master_port;
-    /* The deadline of each operation and of the rendezvous. 0: DML_TIMEOUT, else 30. When it passes, finding
-       out which rank is to blame takes a quarter of it more, at most 1 s. */
+    /* How long the rendezvous may take, and how long an operation may go without any progress, here or at the
+       ranks that it waits for. 0: DML_TIMEOUT, else 30. When it passes, finding out which rank is to blame
+       takes a quarter of it more, at most 1 s. */
     double timeout_s;
     /* Pre-shared by all ranks. NULL: DML_KEY, else none: then everything stays on loopback. Make it long and
        random (`openssl rand -hex 32`): whoever sees a proof can try guesses. Any two ranks prove to each
@@ -54,7 +78,39 @@ typedef struct dml_comm_options {
        all (or on loopback, if master_addr is), the other ranks on the one that reaches rank 0. */
     const char *bind_addr;
     size_t segment_bytes; /* messages are cut into pieces of this size, the same on all ranks. 0: 256 KiB */
-    int max_requests;     /* how many may be started and not yet waited for. 0: 256; at most 2^20 */
+    /* How many may be started and not yet waited for, the same on all ranks. 0: 256; at most 2^20. Each takes
+       about 350 bytes for each rank of the world. */
+    int max_requests;
+    /* Algorithms by name, for tests and measurements: "ring" for whatever has one of that name, or
+       "all_reduce=ring,broadcast=chain", the same on all ranks. NULL: DML_COMM_ALGO, else the cheapest. */
+    const char *algorithm;
+    /* What lies between ranks of one host: "tcp", or "shm" for memory that they share. NULL:
+       DML_COMM_TRANSPORT, else "shm", which is TCP where memory can't be shared. */
+    const char *transport;
+    /* What a message between two ranks takes, for the choice of algorithms, instead of measuring:
+       microseconds one way, and Gbit/s; both or neither, rank 0's count. 0: DML_COMM_LATENCY and
+       DML_COMM_BANDWIDTH, else rank 0 measures when it opens, for 20 ms at most. */
+    double link_latency_us, link_bandwidth_gbit;
+    /* Sums are added in the order of the ranks, (((0 + 1) + 2) + ...), by whatever algorithm and transport,
+       however they are cut and come: the same bits in every run with as many ranks, but for which NaN a NaN
+       is. Algorithms that add in another order are passed over, also where they are named. The same on all
+       ranks; so does DML_COMM_DETERMINISTIC=1. */
+    bool deterministic;
+    /* Who carries the operations out: "dml", sockets and memory of our own, or "mpi", whose launcher then
+       says who this rank is. NULL: DML_COMM_ENGINE, else MPI if this was compiled with -DDML_MPI and an MPI
+       launcher started the program without RANK and WORLD_SIZE being set. MPI is initialised if the program
+       hasn't done so, and then finalised when the communicator closes (not after an error: its launcher ends
+       the job), so who opens several initialises it first. Everything above but rank, world_size, timeout_s
+       and max_requests is of no interest to MPI. */
+    const char *engine;
+    /* A thread of the communicator's own makes progress while no call does. Otherwise what was started moves
+       in calls only, whichever they are. */
+    bool progress_thread;
+    /* Keeps a timeline, written when the communicator is closed and by dml_comm_trace_write: this name with
+       ".RANK" behind it. All ranks ask for one, or none. NULL: DML_TRACE, else none. */
+    const char *trace;
+    int trace_events; /* the last so many are kept, of 150 bytes each; 0: 65536 */
+    bool trace_steps; /* also each step of the operations, if DML_TRACE_STEPS=1 doesn't say so already */
     dml_allocator allocator; /* zero: malloc and free. Nothing is allocated after dml_comm_open */
     dml_log_callback log;    /* NULL: silence. Called by the background thread too */
     void *log_user;
@@ -72,9 +128,22 @@ typedef struct dml_comm_options {
 #define dml_comm_open DML__ABI(dml_comm_open)
 DML_API dml_comm *dml_comm_open(const dml_comm_options *options);
 
-/* Finishes what was started, says goodbye and releases everything. NULL is fine. In a fork's child it only
-   releases the child's copy. */
-DML_API void dml_comm_close(dml_comm *comm);
+/* Ranks that are threads of one process: makes all `world` communicators of a job at once, without any
+   socket, for the caller to hand out to its threads; each is closed by itself. Of the options, those of the
+   rendezvous don't matter. DML_ERROR_MEMORY or DML_ERROR_ARGUMENT: none was made. */
+DML_API dml_status dml_comm_open_local(dml_comm **comms /* (world) */, int world,
+                                       const dml_comm_options *options);
+
+/* A communicator of those ranks of `comm` that give the same `color`, in the order of their `key` (of equal
+   keys: of their ranks); a collective of all of them. It shares its parent's connections, its deadline and
+   its error, and lives on after its parent is closed. NULL for a negative color, or after an error. */
+DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key);
+
+/* Closes one communicator; the last one of a job finishes what was started, waits (at most the timeout) until
+   all ranks close too, and releases everything. Returns the communicator's status, of which a message that
+   was sent to this rank and that nobody received is one. NULL is fine. In a fork's child it only releases the
+   child's copy. */
+DML_API dml_status dml_comm_close(dml_comm *comm);
 
 /* The first error, which sticks: once a communicator has failed, on whichever rank it began, each later call
    returns the same status at once. It names the rank that is to blame; "" and DML_OK while there is none.
@@ -86,58 +155,183 @@ DML_API dml_status dml_comm_status(const dml_comm *comm);
 DML_API int dml_comm_rank(const dml_comm *comm);
 DML_API int dml_comm_world_size(const dml_comm *comm);
 
+/* Writes a few lines of text: the ranks and what lies between them, what was measured, which algorithms calls
+   of which sizes get, and the sizes and times that hold, at most `bytes` with the 0 at the end. Returns the
+   bytes that all of it takes, without the 0. Rank 0 says the same to its log when it opens. */
+DML_API size_t dml_comm_describe(const dml_comm *comm, char *text /* (bytes) */, size_t bytes);
+
 /* How many connections were dropped during the rendezvous because they weren't this job's. */
 DML_API int dml_comm_strangers(const dml_comm *comm);
 
-/* The collectives. All ranks make the same calls in the same order, with the same count, dtype, op and root;
-   what doesn't match ends in an error that names two ranks and their calls. Each call returns when this
-   rank's part is done, after whatever was started before it; `count` may be 0. Results are bitwise the same
-   on all ranks. After an error the contents of the output are undefined. Pointers need the alignment of their
-   dtype. Reductions take DML_F32, DML_F64, DML_I32 and DML_I64; the others any dtype. */
+/* What went over one kind of connection: frames of payload, without headers. */
+typedef struct dml_comm_traffic {
+    uint64_t bytes_sent, bytes_received;
+    uint64_t messages_sent, messages_received; /* pieces of a message of at most segment_bytes each */
+} dml_comm_traffic;
+
+/* What this rank of the job has done since it was opened, in all of its communicators. */
+typedef struct dml_comm_stats {
+    uint64_t started, done;           /* operations; those that failed are never done */
+    dml_comm_traffic tcp, shm, local; /* by what lies between the two ranks; local: threads of one process */
+    double waited_s;                  /* that calls had nothing else to do than wait, spinning or asleep */
+    uint64_t slept;                   /* times, in calls or in the helper thread */
+    uint64_t early;                   /* frames that came before they were asked for, and were kept */
+    uint64_t grants;                  /* sent: leave for another rank to send a long message */
+    int strangers;                    /* as dml_comm_strangers */
+} dml_comm_stats;
+
+/* Adding these up takes no lock and no look at the clock that there wouldn't be anyway. Zeros for NULL. */
+DML_API void dml_comm_get_stats(dml_comm *comm, dml_comm_stats *stats);
+
+/* Writes the timeline as it is now, in the format of Chrome's tracing (chrome://tracing, ui.perfetto.dev): a
+   group of rows for the rank, and in them what it did from the start of each operation to its end, side by
+   side where operations overlap. The clocks of all ranks are rank 0's, compared once at opening, so that
+   the files of a job make one picture (dmlrun --trace puts them together). DML_ERROR_STATE: no trace was
+   asked for; DML_ERROR_IO: it can't be written; neither ends the job. */
+DML_API dml_status dml_comm_trace_write(dml_comm *comm);
+
+/* Adds a span of the caller's own, in a row of its own: from `begin` to `end` (dml_seconds). They must not
+   overlap partly. `name` has to stay until the communicator is closed. Nothing where no trace was asked for.
+ */
+DML_API void dml_comm_trace_span(dml_comm *comm, const char *name, double begin, double end);
+
+/* Starts a helper thread that makes progress while no call does, as options.progress_thread does; nothing if
+   there is one. */
+DML_API dml_status dml_comm_start_progress_thread(dml_comm *comm);
+
+/* What is started from now on goes before what has a lower priority, where both could go. 0 at first. */
+DML_API void dml_comm_set_priority(dml_comm *comm, int priority);
+
+/* A number that stands for `function` wherever a dml_reduce_op is asked for, in this communicator and those
+   split from it later. All ranks add theirs in the same order, since only the number is compared. When 16
+   have been added, a number that every call refuses. */
+DML_API dml_reduce_op dml_comm_add_reduce(dml_comm *comm, dml_reduce_function function, void *user);
+
+/* The collectives. All ranks of a communicator start the same calls in the same order, with the same count,
+   dtype, op and root; what doesn't match ends in an error that names two ranks and their calls. `count` may
+   be 0. Results of the reductions are bitwise the same on all ranks that get them. After an error the
+   contents of the output are undefined. Pointers need the alignment of their dtype. Reductions take every
+   dtype. Arrays that a call reads and writes at different places must not overlap, unless it says so. */
 
 /* data[i] = op over all ranks of data[i], in place. */
 DML_API dml_status dml_comm_all_reduce(dml_comm *comm, void *data, size_t count, dml_dtype dtype,
                                        dml_reduce_op op);
-
-/* data[i] = root's data[i]. */
-DML_API dml_status dml_comm_broadcast(dml_comm *comm, void *data, size_t count, dml_dtype dtype, int root);
-
-/* out (world_size, count): every rank's `in` (count), in the order of the ranks. `in` may be this rank's
-   place in `out`; otherwise they must not overlap. */
-DML_API dml_status dml_comm_all_gather(dml_comm *comm, const void *in, size_t count, dml_dtype dtype,
-                                       void *out);
-
-/* out (count_per_rank) = op over all ranks of row `rank` of `in` (world_size, count_per_rank). `in` is also
-   where partial results are kept: its contents are undefined afterwards. `out` may be any row of `in`;
-   otherwise they must not overlap. */
-DML_API dml_status dml_comm_reduce_scatter(dml_comm *comm, void *in, size_t count_per_rank, dml_dtype dtype,
-                                           dml_reduce_op op, void *out);
-
-/* Returns when every rank has called it. */
-DML_API dml_status dml_comm_barrier(dml_comm *comm);
-
-/* From one rank to another, which must call dml_comm_receive with the same count and dtype. May return before
-   the other has; a long message waits for it. */
-DML_API dml_status dml_comm_send(dml_comm *comm, const void *data, size_t count, dml_dtype dtype, int to);
-DML_API dml_status dml_comm_receive(dml_comm *comm, void *data, size_t count, dml_dtype dtype, int from);
-
-/* Starts an all-reduce and returns at once; `data` is the communicator's until dml_comm_wait has returned.
-   What was started runs in that order on the communicator's background thread (with DML_NO_THREADS: right
-   here). Bad arguments show at dml_comm_wait. NULL when the communicator has failed or max_requests were
-   started and not yet waited for, done or not: that is an error, DML_ERROR_STATE, on all ranks. */
 DML_API dml_request *dml_comm_all_reduce_start(dml_comm *comm, void *data, size_t count, dml_dtype dtype,
                                                dml_reduce_op op);
 
-/* True when dml_comm_wait would return at once, with an error or without. */
+/* The same on the root only; elsewhere the contents of `data` are undefined afterwards. */
+DML_API dml_status dml_comm_reduce(dml_comm *comm, void *data, size_t count, dml_dtype dtype,
+                                   dml_reduce_op op, int root);
+DML_API dml_request *dml_comm_reduce_start(dml_comm *comm, void *data, size_t count, dml_dtype dtype,
+                                           dml_reduce_op op, int root);
+
+/* data[i] = root's data[i]. */
+DML_API dml_status dml_comm_broadcast(dml_comm *comm, void *data, size_t count, dml_dtype dtype, int root);
+DML_API dml_request *dml_comm_broadcast_start(dml_comm *comm, void *data, size_t count, dml_dtype dtype,
+                                              int root);
+
+/* out (count) = row `rank` of the root's `in` (world_size, count), which only the root reads. At the root
+   `out` may be its row of `in`. */
+DML_API dml_status dml_comm_scatter(dml_comm *comm, const void *in, size_t count, dml_dtype dtype, void *out,
+                                    int root);
+DML_API dml_request *dml_comm_scatter_start(dml_comm *comm, const void *in, size_t count, dml_dtype dtype,
+                                            void *out, int root);
+
+/* The root's out (world_size, count) = every rank's `in` (count); only the root writes `out`. At the root
+   `in` may be its row of `out`. */
+DML_API dml_status dml_comm_gather(dml_comm *comm, const void *in, size_t count, dml_dtype dtype, void *out,
+                                   int root);
+DML_API dml_request *dml_comm_gather_start(dml_comm *comm, const void *in, size_t count, dml_dtype dtype,
+                                           void *out, int root);
+
+/* out (world_size, count): every rank's `in` (count), in the order of the ranks. `in` may be this rank's
+   place in `out`. */
+DML_API dml_status dml_comm_all_gather(dml_comm *comm, const void *in, size_t count, dml_dtype dtype,
+                                       void *out);
+DML_API dml_request *dml_comm_all_gather_start(dml_comm *comm, const void *in, size_t count, dml_dtype dtype,
+                                               void *out);
+
+/* out (count_per_rank) = op over all ranks of row `rank` of `in` (world_size, count_per_rank). `in` is also
+   where partial results are kept: its contents are undefined afterwards. `out` may be this rank's row of
+   `in`. */
+DML_API dml_status dml_comm_reduce_scatter(dml_comm *comm, void *in, size_t count_per_rank, dml_dtype dtype,
+                                           dml_reduce_op op, void *out);
+DML_API dml_request *dml_comm_reduce_scatter_start(dml_comm *comm, void *in, size_t count_per_rank,
+                                                   dml_dtype dtype, dml_reduce_op op, void *out);
+
+/* Row r of out (world_size, count) = row `rank` of rank r's `in` (world_size, count). */
+DML_API dml_status dml_comm_all_to_all(dml_comm *comm, const void *in, size_t count, dml_dtype dtype,
+                                       void *out);
+DML_API dml_request *dml_comm_all_to_all_start(dml_comm *comm, const void *in, size_t count, dml_dtype dtype,
+                                               void *out);
+
+/* The same with parts of different sizes: rank r's has counts[r] elements and begins at element offsets[r] of
+   the array that has one for each rank. All ranks give the same `counts` and `offsets` (world_size), which
+   are read before the call returns. `offsets` NULL: one behind the other. */
+DML_API dml_request *dml_comm_scatterv_start(dml_comm *comm, const void *in, const size_t *counts,
+                                             const size_t *offsets, dml_dtype dtype, void *out, int root);
+DML_API dml_request *dml_comm_gatherv_start(dml_comm *comm, const void *in, const size_t *counts,
+                                            const size_t *offsets, dml_dtype dtype, void *out, int root);
+DML_API dml_request *dml_comm_all_gatherv_start(dml_comm *comm, const void *in, const size_t *counts,
+                                                const size_t *offsets, dml_dtype dtype, void *out);
+DML_API dml_request *dml_comm_reduce_scatterv_start(dml_comm *comm, void *in, const size_t *counts,
+                                                    const size_t *offsets, dml_dtype dtype, dml_reduce_op op,
+                                                    void *out);
+DML_API dml_status dml_comm_scatterv(dml_comm *comm, const void *in, const size_t *counts,
+                                     const size_t *offsets, dml_dtype dtype, void *out, int root);
+DML_API dml_status dml_comm_gatherv(dml_comm *comm, const void *in, const size_t *counts,
+                                    const size_t *offsets, dml_dtype dtype, void *out, int root);
+DML_API dml_status dml_comm_all_gatherv(dml_comm *comm, const void *in, const size_t *counts,
+                                        const size_t *offsets, dml_dtype dtype, void *out);
+DML_API dml_status dml_comm_reduce_scatterv(dml_comm *comm, void *in, const size_t *counts,
+                                            const size_t *offsets, dml_dtype dtype, dml_reduce_op op,
+                                            void *out);
+
+/* Returns when every rank has called it. */
+DML_API dml_status dml_comm_barrier(dml_comm *comm);
+DML_API dml_request *dml_comm_barrier_start(dml_comm *comm);
+
+/* From one rank to another, which must receive it, with the same dtype and room for at least as many
+   elements. Messages of one communicator, sender and tag (0 or more) arrive in the order in which they were
+   sent. A short message may be over before the other rank has asked for it; a long one waits for it. */
+DML_API dml_status dml_comm_send(dml_comm *comm, const void *data, size_t count, dml_dtype dtype, int to,
+                                 int tag);
+DML_API dml_request *dml_comm_send_start(dml_comm *comm, const void *data, size_t count, dml_dtype dtype,
+                                         int to, int tag);
+
+/* `from` may be DML_ANY_SOURCE and `tag` DML_ANY_TAG; `message` (NULL: not wanted) is what came, of at most
+   `count` elements. Of a started one, dml_comm_wait_message says it. */
+DML_API dml_status dml_comm_receive(dml_comm *comm, void *data, size_t count, dml_dtype dtype, int from,
+                                    int tag, dml_message *message);
+DML_API dml_request *dml_comm_receive_start(dml_comm *comm, void *data, size_t count, dml_dtype dtype,
+                                            int from, int tag);
+
+/* Whether there is a message that a receive would take now; looks for at most `seconds` (0: once). */
+DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, dml_message *message);
+
+/* Requests belong to the communicator that gave them out, and the arrays of their calls too until they have
+   been waited for. NULL is given out when the communicator has failed, when the arguments were bad, or when
+   max_requests were started and not yet waited for: an error on all ranks.
+
+   True when dml_comm_wait would return at once, with an error or without. Makes progress. */
 DML_API bool dml_comm_done(dml_comm *comm, const dml_request *request);
 
 /* Waits for one request, in any order, takes it back and returns what became of it. Each request is waited
    for once: a second time is DML_ERROR_STATE (as long as it hasn't been given out again), a request of
    another communicator DML_ERROR_ARGUMENT. NULL returns the communicator's status. */
 DML_API dml_status dml_comm_wait(dml_comm *comm, dml_request *request);
+DML_API dml_status dml_comm_wait_message(dml_comm *comm, dml_request *request, dml_message *message);
+
+/* Waits until one of `count` requests (NULL among them are passed over) is done, takes it back, sets it to
+   NULL and returns its index; -1 when all are NULL or the communicator has failed. */
+DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count);
 
 /* Waits for everything that was started and takes all requests back, also those that nobody knows any more;
    none may be waited for after that. Returns the communicator's status. */
 DML_API dml_status dml_comm_wait_all(dml_comm *comm);
+
+/* Takes back a receive that no message has come for: true, and it need not be waited for. Everything else
+   can't be taken back, since other ranks count on it: false. */
+DML_API bool dml_comm_cancel(dml_comm *comm, dml_request *request);
 
 #endif

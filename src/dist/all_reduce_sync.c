@@ -4,6 +4,7 @@
 #include "dist/all_reduce_sync.h"
 
 #include "base/checksum.h"
+#include "base/clock.h"
 #include "base/memory.h"
 #include "graph/program_internal.h"
 
@@ -28,6 +29,7 @@ typedef struct dml__all_reduce_state {
     double mark;                   /* of the step that this rank is at */
     double sent[3];                /* its samples, mark and mark^2, then the sums over all ranks */
     dml_request *samples_request;
+    double traced_to; /* the end of what is in the timeline (dml_seconds) */
     int buckets;
     dml__bucket bucket[DML__MAX_BUCKETS];
 } dml__all_reduce_state;
@@ -35,6 +37,14 @@ typedef struct dml__all_reduce_state {
 static dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *comm)
 {
     return dml_trainer_fail(trainer, dml_comm_status(comm), "%s", dml_comm_error(comm));
+}
+
+/* What this rank did since it was asked last, beside its collectives in their timeline. */
+static void dml__trace_phase(dml__all_reduce_state *state, const char *name)
+{
+    const double now = dml_seconds();
+    if (name) dml_comm_trace_span(state->comm, name, state->traced_to, now);
+    state->traced_to = now;
 }
 
 static dml_status dml__broadcast_vector(dml_comm *comm, dml_trainer *trainer, int vector)
@@ -110,6 +120,8 @@ static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
     const size_t least = (count + DML__MAX_BUCKETS - 1) / DML__MAX_BUCKETS;
     if (state->bucket_elements < least) state->bucket_elements = least;
+    /* While backward computes, buckets move on. */
+    if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
     dml_status status = dml__compare_models(state->comm, trainer);
     if (status == DML_OK) status = dml__broadcast_run(state->comm, trainer);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
@@ -140,6 +152,7 @@ static dml_status dml__all_reduce_sync_begin(void *user, dml_trainer *trainer, d
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     dml__drain_requests(state);
+    dml__trace_phase(state, NULL);
     state->filled_from = state->filled_to = dml_trainer_count(trainer, DML_GRADIENTS);
     state->mark = (double)(dml_trainer_steps(trainer) % DML__MARKS);
     state->sent[0] = samples;
@@ -186,6 +199,7 @@ static bool dml__same_step(const dml__all_reduce_state *state)
 static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, double *samples)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
+    dml__trace_phase(state, "forward and backward");
     if (dml__take_request(state, &state->samples_request) != DML_OK)
         return dml__sync_failed(trainer, state->comm);
     if (!dml__same_step(state))
@@ -203,7 +217,15 @@ static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, 
         /* What the host has, not dml_trainer_get, which would read the device's own values over it. */
         status = dml_trainer_put(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
     }
+    dml__trace_phase(state, "waits for gradients");
     return status;
+}
+
+static dml_status dml__all_reduce_sync_updated(void *user, dml_trainer *trainer)
+{
+    (void)trainer;
+    dml__trace_phase((dml__all_reduce_state *)user, "update");
+    return DML_OK;
 }
 
 /* Behind the buckets that are on their way, which were started in the same order on all ranks. */
@@ -249,7 +271,7 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
                             dml__all_reduce_sync_ready,
                             dml__all_reduce_sync_finish,
                             dml__all_reduce_sync_failed,
-                            NULL,
+                            dml__all_reduce_sync_updated,
                             dml__all_reduce_sync_destroy,
                             dml_comm_world_size(comm),
                             dml_comm_rank(comm),

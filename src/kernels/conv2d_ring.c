@@ -195,19 +195,20 @@ static void dml__conv2d_ring_move(const float *from, ptrdiff_t from_pixel, ptrdi
             }                                                                                                \
         }                                                                                                    \
     }                                                                                                        \
-    target_isa static void dml__conv2d_ring_result_##isa(const dml__conv2d_ring_row *row)                    \
+    target_isa DML__PASSES_##isa static void dml__conv2d_ring_result_##isa(const dml__conv2d_ring_row *row)  \
     {                                                                                                        \
         dml__conv2d_ring_units_##isa(row, DML__CONV2D_RING_RESULT);                                          \
     }                                                                                                        \
-    target_isa static void dml__conv2d_ring_gradient_##isa(const dml__conv2d_ring_row *row)                  \
+    target_isa DML__PASSES_##isa static void dml__conv2d_ring_gradient_##isa(                                \
+        const dml__conv2d_ring_row *row)                                                                     \
     {                                                                                                        \
         dml__conv2d_ring_units_##isa(row, DML__CONV2D_RING_GRADIENT);                                        \
     }                                                                                                        \
     /* Whole units of `count` pixels, `step` apart, into the ring, where they lie `pitch` apart; what lies   \
        `ahead` of them is asked for. */                                                                      \
-    target_isa static void dml__conv2d_ring_copy_##isa(const float *from, ptrdiff_t step, ptrdiff_t ahead,   \
-                                                       ptrdiff_t count, ptrdiff_t units, float *to,          \
-                                                       ptrdiff_t pitch)                                      \
+    target_isa DML__PASSES_##isa static void dml__conv2d_ring_copy_##isa(                                    \
+        const float *from, ptrdiff_t step, ptrdiff_t ahead, ptrdiff_t count, ptrdiff_t units, float *to,     \
+        ptrdiff_t pitch)                                                                                     \
     {                                                                                                        \
         for (; count > 0; count--, from += step, to += DML__CONV2D_RING_UNIT) {                              \
             const float *at = from;                                                                          \

@@ -7,6 +7,7 @@
 #define DML_KERNELS_ISA_VECTORS_H
 
 #include "base/cpu.h"
+#include "base/simd.h"
 
 #include <string.h>
 #if defined(DML__HAS_AVX2)
@@ -20,7 +21,6 @@
 #else
 #define DML__UNROLL _Pragma("GCC unroll 16")
 #endif
-#define DML__INLINE static inline __attribute__((always_inline))
 
 /* A loop that gcc lets begin anywhere in a cache line is up to a fifth slower where two threads share a core;
    and it reads ahead into more registers than there are, unless it is kept from moving loads. */
@@ -31,22 +31,18 @@
 #define DML__ALIGNED_LOOPS
 #define DML__IN_ORDER(index)
 #endif
-#if defined(DML__EMULATED)
-#define DML__TARGET(isa)
+/* The plain copies are for x86 processors without AVX2, and elsewhere for all. */
+#if defined(DML__HAS_AVX2)
+#define DML__PASSES_plain DML__COLD
 #else
-#define DML__TARGET(isa) __attribute__((target(isa)))
+#define DML__PASSES_plain
 #endif
+#define DML__PASSES_avx2
+#define DML__PASSES_avx512
+#define DML__PASSES_pairs
+#define DML__PASSES_neon
 
 /* --- plain C: four lanes of whatever the compiler has --- */
-
-typedef float dml__v4 __attribute__((vector_size(16)));
-
-DML__INLINE dml__v4 dml__plain_load(const float *from)
-{
-    dml__v4 value;
-    memcpy(&value, from, sizeof value);
-    return value;
-}
 
 DML__INLINE dml__v4 dml__plain_splat(float x)
 {
@@ -69,17 +65,9 @@ DML__INLINE dml__v4 dml__plain_fma(dml__v4 a, dml__v4 b, dml__v4 c)
     return a * b + c;
 }
 
-typedef int32_t dml__v4_mask __attribute__((vector_size(16)));
-typedef uint32_t dml__v4_bits __attribute__((vector_size(16)));
-
 DML__INLINE dml__v4 dml__plain_relu(dml__v4 a)
 {
     return (dml__v4)((dml__v4_mask)a & ~(a <= 0.0f)); /* keeps a NaN */
-}
-
-DML__INLINE void dml__plain_store(float *to, dml__v4 value)
-{
-    memcpy(to, &value, sizeof value);
 }
 
 DML__INLINE void dml__plain_sums(dml__v4 a, dml__v4 b, dml__v4 c, dml__v4 d, float sums[4])

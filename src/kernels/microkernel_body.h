@@ -84,8 +84,8 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
    ahead: where it lies in memory, the wait would otherwise be at the end of each tile. Its last line is
    enough: a line that it shares with the tile before it was asked for by that. */
 #define DML__DEFINE_TILE(isa, target, r, v, form)                                                            \
-    target DML__ALIGNED_LOOPS static void dml__tile_##isa##_##r##x##v##_##form(const dml__tile *tile,        \
-                                                                               int panel)                    \
+    target DML__PASSES_##isa DML__ALIGNED_LOOPS static void dml__tile_##isa##_##r##x##v##_##form(            \
+        const dml__tile *tile, int panel)                                                                    \
     {                                                                                                        \
         do dml__compute_##isa(tile, panel, r, v, form);                                                      \
         while (form == DML__ANY_TILE && ++panel < tile->panels);                                             \

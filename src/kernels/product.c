@@ -21,6 +21,12 @@
 /* Fewer multiply-adds than this are not worth waking anybody. */
 #define DML__SERIAL_WORK 100000.0
 
+/* Multiply-adds of a block that is long, of which a thread gets several; the fewest tiles of one; and how
+   many multiply-adds take as long as packing a float. */
+#define DML__BLOCK_WORK 67108864.0
+#define DML__BLOCK_TILES 4
+#define DML__PACKING 10.0
+
 /* What the end of a line takes from a product whose sums were formed on the side: terms, `step` apart. */
 static dml__finish dml__end_of(const dml__product *product, int terms, ptrdiff_t step)
 {
@@ -68,29 +74,47 @@ static void dml__block_task(void *argument, int task, int worker)
     dml__multiply_as(loop->pool, worker, loop->job, &range);
 }
 
+/* How many blocks are wanted: one a thread, and up to four where each is long: who is late then does fewer of
+   them, but each block packs its factors anew. */
+static ptrdiff_t dml__blocks_wanted(const dml_pool *pool, const dml__product *product)
+{
+    const double work = (double)product->m * (double)product->n * (double)product->k;
+    const double threads = dml_pool_threads(pool), each = work / threads / DML__BLOCK_WORK;
+    if (work < DML__SERIAL_WORK || threads == 1) return 1;
+    return (ptrdiff_t)(threads * (each < 1 ? 1 : each > 4 ? 4 : (int)each));
+}
+
+/* Cuts C into about so many blocks of whole tiles, at least DML__BLOCK_TILES each where it is larger, such
+   that all of them in turn take the least: their multiply-adds, and what is packed for them. */
+static void dml__cut_into_blocks(dml__block_loop *loop, ptrdiff_t wanted)
+{
+    const dml__job *job = loop->job;
+    const ptrdiff_t high = dml__quotient_up(job->product.m, job->rows);
+    const ptrdiff_t wide = dml__quotient_up(job->product.n, job->full);
+    wanted = dml__smaller(wanted, dml__quotient_up(high * wide, DML__BLOCK_TILES));
+    double least = 0;
+    for (ptrdiff_t columns = 1; columns == 1 || columns <= dml__smaller(wanted, wide); columns *= 2) {
+        const ptrdiff_t h = dml__quotient_up(high, dml__smaller(high, dml__quotient_up(wanted, columns)));
+        const ptrdiff_t w = dml__quotient_up(wide, columns);
+        const ptrdiff_t blocks = dml__quotient_up(high, h) * dml__quotient_up(wide, w);
+        const double rows = (double)(h * job->rows), across = (double)(w * job->full);
+        const double turns = (double)dml__quotient_up(blocks, wanted);
+        const double cost = turns * (rows * across + DML__PACKING * (rows + across));
+        if (columns > 1 && cost >= least) continue;
+        least = cost;
+        loop->mc = h * job->rows;
+        loop->nc = w * job->full;
+    }
+    loop->columns_of_blocks = dml__quotient_up(job->product.n, loop->nc);
+}
+
 static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
 {
-    const dml__product *product = &job->product;
-    const ptrdiff_t rows = job->rows, full = job->full;
-    const double work = (double)product->m * (double)product->n * (double)product->k;
-    const ptrdiff_t wanted =
-        work < DML__SERIAL_WORK || dml_pool_threads(pool) == 1 ? 1 : 4 * dml_pool_threads(pool);
-    /* Tiles, not elements: halves of the longer side until there is enough to share out. */
-    ptrdiff_t wide = dml__quotient_up(product->n, full), high = dml__quotient_up(product->m, rows);
-    while (dml__quotient_up(product->m, high * rows) * dml__quotient_up(product->n, wide * full) < wanted &&
-           high * wide > 4) {
-        if (wide == 1 || high * rows >= wide * full)
-            high = dml__quotient_up(high, 2);
-        else
-            wide = dml__quotient_up(wide, 2);
-    }
-    dml__block_loop loop = { job, pool, high * rows, wide * full, 0 };
-    loop.columns_of_blocks = dml__quotient_up(product->n, loop.nc);
-    const ptrdiff_t tasks = dml__quotient_up(product->m, loop.mc) * loop.columns_of_blocks;
-    if (wanted > 1)
-        dml_pool_run(pool, (int)tasks, dml__block_task, &loop);
-    else
-        for (ptrdiff_t task = 0; task < tasks; task++) dml__block_task(&loop, (int)task, 0);
+    const ptrdiff_t wanted = dml__blocks_wanted(pool, &job->product);
+    dml__block_loop loop = { job, pool, 0, 0, 0 };
+    dml__cut_into_blocks(&loop, wanted);
+    const ptrdiff_t tasks = dml__quotient_up(job->product.m, loop.mc) * loop.columns_of_blocks;
+    dml_pool_run(wanted > 1 ? pool : NULL, (int)tasks, dml__block_task, &loop);
 }
 
 /* --- sharing k, in chunks --- */

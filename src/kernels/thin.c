@@ -110,8 +110,8 @@ static float dml__thin_finish(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, f
                     sums[r][q] += widen(a[r * a_line + rest]) * widen(b[q * b_line + rest]);                 \
         }                                                                                                    \
     }                                                                                                        \
-    target static void dml__dots_##name(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, int rows,           \
-                                        float sums[2][4])                                                    \
+    target DML__PASSES_##isa static void dml__dots_##name(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j,   \
+                                                          int rows, float sums[2][4])                        \
     {                                                                                                        \
         if (rows == 1)                                                                                       \
             dml__dot_tile_##name(thin, i, j, 1, sums);                                                       \
@@ -163,8 +163,8 @@ static float dml__thin_finish(const dml__thin *thin, ptrdiff_t i, ptrdiff_t j, f
         if (at < n)                                                                                          \
             dml__line_vector_##name(b + n - lanes, b_line, factor, sums + i * line + at, line, rows, terms); \
     }                                                                                                        \
-    target static void dml__add_lines_##name(const dml__thin *thin, ptrdiff_t j, ptrdiff_t n, float *sums,   \
-                                             ptrdiff_t line)                                                 \
+    target DML__PASSES_##isa static void dml__add_lines_##name(const dml__thin *thin, ptrdiff_t j,           \
+                                                               ptrdiff_t n, float *sums, ptrdiff_t line)     \
     {                                                                                                        \
         const ptrdiff_t whole = thin->k - thin->k % DML__LINES_TILE;                                         \
         for (ptrdiff_t p = 0; p < whole; p += DML__LINES_TILE) {                                             \

@@ -16,6 +16,7 @@
 #define DML_KERNELS_VECTOR_H
 
 #include "base/cpu.h"
+#include "base/simd.h"
 
 #if defined(__SSE__)
 #include <xmmintrin.h>
@@ -55,16 +56,6 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
 #endif
 
 #define DML__BODY static inline __attribute__((always_inline))
-
-/* A function that is made small, not fast; and by gcc with the passes of -O1, since those of -O2 take it a
-   third of the time. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
-#define DML__COLD __attribute__((cold, noinline, optimize("O1")))
-#elif defined(__GNUC__)
-#define DML__COLD __attribute__((cold, noinline))
-#else
-#define DML__COLD
-#endif
 
 #define DML__STRIP(...) __VA_ARGS__
 #if defined(DML__EMULATED)

@@ -8,6 +8,7 @@
 #include "base/cpu_internal.h"
 #include "base/memory.h"
 #include "base/os_thread.h"
+#include "base/pause.h"
 #include "thread/pool_internal.h"
 
 #include <string.h>
@@ -23,7 +24,6 @@
 #endif
 #endif
 
-#define DML__OWN_LINE __attribute__((aligned(DML__ALIGNMENT)))
 #define DML__SPIN 200 /* microseconds: what lies between two loops of a training step, and more */
 
 /* How a loop runs. The caller writes `tasks`, `task` and `argument`, then publishes `unclaimed`. A worker
@@ -75,17 +75,6 @@ static bool dml__pool_is_ours(const dml_pool *pool)
 }
 
 #ifndef DML_NO_THREADS
-
-static inline void dml__pause(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__) || (defined(__ARM_ARCH) && __ARM_ARCH >= 7)
-    __asm__ __volatile__("yield" ::: "memory");
-#else
-    __asm__ __volatile__("" ::: "memory");
-#endif
-}
 
 /* Sleeps while *word == value. May return early. */
 static void dml__pool_sleep(dml_pool *pool, int *word, int value)

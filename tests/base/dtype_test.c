@@ -11,10 +11,12 @@ static void sizes_and_names(void)
     CHECK_INT(dml_dtype_size(DML_U8), 1);
     CHECK_INT(dml_dtype_size(DML_BF16), 2);
     CHECK_INT(dml_dtype_size(DML_F16), 2);
+    CHECK_INT(dml_dtype_size(DML_I8), 1);
     CHECK_STRING(dml_dtype_name(DML_F32), "f32");
     CHECK_STRING(dml_dtype_name(DML_U8), "u8");
     CHECK_STRING(dml_dtype_name(DML_BF16), "bf16");
     CHECK_STRING(dml_dtype_name(DML_F16), "f16");
+    CHECK_STRING(dml_dtype_name(DML_I8), "i8");
 }
 
 /* They are in files and on wires. */
@@ -27,6 +29,7 @@ static void the_numbers_never_change(void)
     CHECK_INT(DML_U8, 4);
     CHECK_INT(DML_BF16, 5);
     CHECK_INT(DML_F16, 6);
+    CHECK_INT(DML_I8, 7);
 }
 
 static void a_number_that_is_no_dtype(void)

@@ -608,6 +608,7 @@ static void dtypes_of_others(void)
     CHECK_STRING(dml__safetensors_dtype(DML_I32), "I32");
     CHECK_STRING(dml__safetensors_dtype(DML_I64), "I64");
     CHECK_STRING(dml__safetensors_dtype(DML_U8), "U8");
+    CHECK_STRING(dml__safetensors_dtype(DML_I8), "I8");
     CHECK(dml__safetensors_dtype(DML__DTYPE_COUNT) == NULL);
 }
 

@@ -25,7 +25,7 @@ done
 END
     chmod +x "$WORK/peers/$1"
 }
-for name in openblas openblas_debian blis mkl onednn torch openmp openmpi gloo; do peer $name; done
+for name in openblas openblas_debian blis mkl onednn torch openmp openmpi_tcp gloo; do peer $name; done
 
 run() { # program, options...: rows into $WORK/rows, messages into $WORK/messages
     program=$1
@@ -45,18 +45,28 @@ rows_are_well() { # how many
 }
 
 tiny='--threads 1 --seconds 0.001'
-for program in gemm conv elementwise optimizer forkjoin train memory allreduce numerics report; do
+for program in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce numerics simulate report; do
     check "$program --help" run $program --help
     check "$program --help says how it is used" grep -q "^usage: $program" "$WORK/rows"
     check_fails "$program refuses an option that it doesn't have" "$program" "$bench/$program" --none
 done
 for words in 'gemm --m 0' 'gemm --m x' 'gemm --m 1.5' 'gemm --m' 'gemm --n 4' 'gemm --threads -1' 'gemm --seconds 0' \
     'conv --what sideways' 'conv --model alexnet' 'conv --height 8' 'elementwise --what none' 'optimizer --what none' \
-    'train --model none' 'train --batch 0' 'train --dtype i32' 'allreduce --ranks 1' 'numerics --what none' 'numerics --input none' 'numerics --m 4' \
-    'numerics --what sgemm --n 4'; do
+    'train --model none' 'train --batch 0' 'train --dtype i32' 'reduce_op --op none' 'allreduce --ranks 1' 'allreduce --op none' \
+    'allreduce --algo none' 'allreduce --transport none' 'numerics --what none' 'numerics --input none' 'numerics --m 4' \
+    'numerics --what sgemm --n 4' 'simulate --op none' 'simulate --algo none' 'simulate --ranks 1' 'simulate --bytes 8:4' \
+    'simulate --topology none' 'simulate --check none'; do
     check_fails "$words" '' "$bench"/$words
     check "$words: one sentence" test "$(wc -l <"$WORK/said")" -eq 1
 done
+
+# A ring of 4 over links of 1000 bytes/s: 6 steps of 1000 bytes.
+printf '# a note\nranks=4 bytes=4000 algo=ring seconds=6 latency=0 overhead=0 bandwidth=8e-6\n' >"$WORK/measured"
+check "simulate" run simulate --ranks 2:8 --bytes 4:64 --algo ring --svg "$WORK/svg"
+check "a row for each case" test "$(grep -c '^name=simulate op=all_reduce algo=ring ranks=.* seconds=' "$WORK/rows")" -eq 9
+check "charts" grep -q '>bytes</text>' "$WORK/svg/all_reduce_8_ranks.svg"
+check "simulate beside what was measured" run simulate --check "$WORK/measured"
+check "it agrees" grep -q '^# 1 of 1 cases (100 %) within 15 %' "$WORK/rows"
 
 # No peers at all: each is named, and the rows come.
 none="--peers $WORK/none"
@@ -86,11 +96,28 @@ check "elementwise's rows, one for each kernel" rows_are_well 23
 check "exp and log are among them" sh -c "grep -q ' what=exp ' '$WORK/rows' && grep -q ' what=log ' '$WORK/rows'"
 check "optimizer" run optimizer --n 300 $tiny $none
 check "optimizer's rows" rows_are_well 6
+check "reduce_op" run reduce_op --dtype bf16 $tiny
+check "reduce_op's rows, of three ops at two levels" rows_are_well 6
 check "forkjoin" run forkjoin --threads 2 --seconds 0.001 $none
 check "forkjoin's rows" rows_are_well 3
-check "allreduce" run allreduce --ranks 2 --bytes 4096 --seconds 0.001 $none
+check "allreduce" run allreduce --ranks 2 --transport tcp --bytes 4096 --seconds 0.001 $none
 check "allreduce's row" rows_are_well 1
+check "its time and bandwidth" grep -q '^name=all_reduce transport=tcp ranks=2 bytes=4096 algo=[a-z_]* latency_us=[^ ]* algbw=' "$WORK/rows"
 check "allreduce names what is missing" grep -q 'left out the peer gloo: there is no' "$WORK/rows"
+check "over each transport between processes, for each size" run allreduce --ranks 2 --min 4 --max 1024 --seconds 0.001 $none
+check "their rows" rows_are_well 6
+check "between threads" run allreduce --ranks 3 --transport local --bytes 4096 --seconds 0.001 $none
+check "their row" rows_are_well 1
+check "by every algorithm" run allreduce --ranks 2 --transport shm --bytes 4096 --algo all --seconds 0.001 $none
+check "their rows" rows_are_well "$(grep -c '^name=' "$WORK/rows")"
+check "a ring among them" grep -q ' algo=ring ' "$WORK/rows"
+check "a ring's steps" run allreduce --ranks 4 --transport local --bytes 4096 --algo ring --explain --seconds 0.001 $none
+check "are said" grep -q '^# all_reduce of 4096 bytes: ring; rank 0 of 4:$' "$WORK/rows"
+check "one by one" test "$(grep -c '^#   [0-9]*: ' "$WORK/rows")" -eq 12
+for op in reduce broadcast scatter gather all_gather reduce_scatter all_to_all; do
+    check "$op" run allreduce --op $op --ranks 2 --transport local --bytes 4096 --seconds 0.001 $none
+    check "its row" grep -q "^name=$op .* bytes=4096 " "$WORK/rows"
+done
 check "train" run train --model mlp --batch 2 $tiny $none
 check "train's row" rows_are_well 1
 check "train's flops" grep -q ' what=mlp batch=2 .* dtype=f32 .* flops=' "$WORK/rows"
@@ -124,10 +151,10 @@ check "a peer that ends" grep -q 'left out the peer openblas_debian: it has ende
 check "numerics beside peers" run numerics --what sgemm --m 1 --input random --peers "$WORK/peers"
 check "a peer's error" grep -q 'ours=[^ ]* best_peer=[0-9.e+]* peer=openblas .* torch=[0-9.e+]*$' "$WORK/rows"
 cat "$WORK/rows" >>"$WORK/all"
-check "allreduce beside peers" run allreduce --ranks 3 --bytes 40000 --seconds 0.001 --peers "$WORK/peers"
+check "allreduce beside peers" run allreduce --ranks 3 --transport tcp --bytes 40000 --seconds 0.001 --peers "$WORK/peers"
 check "allreduce's row beside peers" rows_are_well 1
 check "the ranks that a peer is told" grep -q '^# allreduce: peer gloo: 1.0 on 3 threads of 3$' "$WORK/rows"
-check "a peer's bandwidth" grep -q 'ranks=3 bytes=40000 .* best_peer=0.4267 peer=openmpi .* unit=MB/s openmpi=0.4267 gloo=0.4267$' "$WORK/rows"
+check "a peer's bandwidth" grep -q 'ranks=3 bytes=40000 .* best_peer=0.4267 peer=openmpi_tcp .* unit=MB/s openmpi_tcp=0.4267 gloo=0.4267$' "$WORK/rows"
 DML_PEERS=$WORK/peers
 export DML_PEERS
 check "train beside a peer's memory" run train --model mlp --batch 1 $tiny
@@ -187,7 +214,7 @@ cat >"$WORK/program" <<'END'
 echo "name=${0##*/} threads=1 ours=1 limit=1 ratio_limit=1 unit=x"
 END
 mkdir -p "$WORK/build/bench"
-for name in gemm conv elementwise optimizer forkjoin train memory allreduce numerics; do
+for name in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce numerics; do
     cp "$WORK/program" "$WORK/build/bench/$name" && chmod +x "$WORK/build/bench/$name"
 done
 cp "$bench/report" "$WORK/build/bench/report"

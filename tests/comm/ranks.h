@@ -4,7 +4,7 @@
 
 #include "base/clock.h" /* first: it asks the system headers for POSIX */
 #include "comm/comm.h"
-#include "comm/comm_internal.h"
+#include "comm/job.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -17,7 +17,8 @@
 
 #include "../test.h"
 
-#define RANKS_MAX 9
+#define RANKS_MAX 9   /* of most tests */
+#define RANKS_MOST 32 /* of any */
 
 typedef struct test_rank {
     int rank, world;
@@ -77,7 +78,8 @@ RANKS_UNUSED static void *ranks_thread(void *argument)
 {
     test_rank *me = (test_rank *)argument;
     const double begin = dml_seconds();
-    me->comm = dml__comm_open_on(&me->options, me->sockets ? me->sockets : dml__system_sockets());
+    if (!me->comm)
+        me->comm = dml__comm_open_on(&me->options, me->sockets ? me->sockets : dml__system_sockets());
     if (me->comm && me->body && !dml_comm_status(me->comm)) me->body(me);
     me->status = dml_comm_status(me->comm);
     snprintf(me->error, sizeof me->error, "%s", dml_comm_error(me->comm));
@@ -110,9 +112,22 @@ RANKS_UNUSED static void ranks_prepare(test_rank *ranks, int world, double timeo
 /* Runs some of them, the last one first, and waits for all. */
 RANKS_UNUSED static void ranks_run(test_rank *ranks, int count)
 {
-    pthread_t threads[RANKS_MAX + 2];
+    pthread_t threads[RANKS_MOST];
     for (int i = count - 1; i >= 0; i--) pthread_create(&threads[i], NULL, ranks_thread, &ranks[i]);
     for (int i = 0; i < count; i++) pthread_join(threads[i], NULL);
+}
+
+/* The same over "tcp", "shm" or "local": communicators of one process, with rank 0's options. */
+RANKS_UNUSED static void ranks_run_on(test_rank *ranks, int world, const char *transport)
+{
+    dml_comm *comms[RANKS_MOST];
+    const bool local = strcmp(transport, "local") == 0;
+    if (local) CHECK_INT(dml_comm_open_local(comms, world, &ranks[0].options), DML_OK);
+    for (int rank = 0; rank < world; rank++) {
+        ranks[rank].comm = local ? comms[rank] : NULL;
+        if (!local) ranks[rank].options.transport = transport;
+    }
+    ranks_run(ranks, world);
 }
 
 /* FNV-1a, to compare what ranks got without sharing it. */

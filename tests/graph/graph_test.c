@@ -560,6 +560,7 @@ static void long_names(void)
     open_graph();
     REFUSED(dml_input(graph, name, DML_F32), DML_ERROR_ARGUMENT, "may have 127 bytes");
     REFUSED(dml_input(graph, name, DML_U8), DML_ERROR_UNSUPPORTED, "nnn");
+    REFUSED(dml_input(graph, "x", DML_I8), DML_ERROR_UNSUPPORTED, "dtype i8 asked for, f32 and i32 are");
     REFUSED(dml_push_scope(graph, "%s", name) == DML_OK, DML_ERROR_ARGUMENT, "scopes included");
     name[DML_NAME_BYTES - 1] = '\0';
     CHECK(dml_graph_find(graph, dml_node_name(dml_input(graph, name, DML_F32))));

@@ -111,6 +111,13 @@ static int child(int argc, char **argv)
         printf("pid %d\n", (int)getpid());
         fflush(stdout);
         wait_forever();
+    } else if (strcmp(mode, "trace") == 0) { /* rank 1 is killed while it writes */
+        char path[512];
+        snprintf(path, sizeof path, "%s.%d", getenv("DML_TRACE"), my_rank());
+        FILE *file = fopen(path, "w");
+        fprintf(file, my_rank() == 1 ? "[\n{\"rank\":1},\n{\"half" : "[\n{\"rank\":%d},\n{\"last\":1}\n]\n",
+                my_rank());
+        fclose(file);
     } else if (strcmp(mode, "input") == 0) {
         char text[64] = "nothing";
         if (!fgets(text, sizeof text, stdin)) strcpy(text, "nothing");
@@ -546,6 +553,43 @@ static void input_goes_to_rank_0(void)
     forget(&r);
 }
 
+static void traces_become_one(void)
+{
+    char path[64], old[72];
+    snprintf(path, sizeof path, "/tmp/dmlrun-trace-%d", (int)getpid());
+    snprintf(old, sizeof old, "%s.1", path);
+    run r = start(0, "-n", "3", "--trace", path, "--", "@", "trace", (char *)NULL);
+    finish(&r);
+    CHECK_INT(r.status, 0);
+    forget(&r);
+    FILE *file = fopen(path, "r");
+    CHECK(file);
+    char *text = file ? contents(file) : NULL;
+    if (text)
+        CHECK_STRING(text,
+                     "[\n{\"rank\":0},\n{\"last\":1},\n{\"rank\":1},\n{\"rank\":2},\n{\"last\":1}\n]\n");
+    free(text);
+    if (file) fclose(file);
+    CHECK(access(old, F_OK) != 0);
+    /* Of ranks that trace nothing, nothing: also not what an earlier job has left. */
+    file = fopen(old, "w");
+    if (file) fputs("[\n{\"old\":1}\n]\n", file), fclose(file);
+    r = start(0, "-n", "2", "--trace", path, "--", "@", "env", (char *)NULL);
+    finish(&r);
+    forget(&r);
+    file = fopen(path, "r");
+    text = file ? contents(file) : NULL;
+    if (text) CHECK_STRING(text, "[\n]\n");
+    free(text);
+    if (file) fclose(file);
+    remove(path);
+    r = start(0, "-n", "2", "--trace", "/nowhere/at/all", "--", "@", "env", (char *)NULL);
+    finish(&r);
+    CHECK_INT(r.status, 1);
+    CHECK_CONTAINS(r.err, "can't write '/nowhere/at/all'");
+    forget(&r);
+}
+
 static void a_reader_that_leaves_ends_the_job(void)
 {
     int pair[2];
@@ -722,6 +766,7 @@ int main(int argc, char **argv)
     RUN(big_outputs_arrive_whole);
     RUN(long_and_unfinished_lines);
     RUN(input_goes_to_rank_0);
+    RUN(traces_become_one);
     RUN(a_reader_that_leaves_ends_the_job);
     RUN(output_that_is_lost_is_told);
     RUN(a_reader_that_left_is_no_success);

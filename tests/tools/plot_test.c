@@ -114,6 +114,18 @@ static void odd_logs_are_drawn_too(void)
     }
 }
 
+static void logarithmic_steps_have_their_names(void)
+{
+    const result *r =
+        plot_log("--log-x --log-y --smooth 1 --x-name bytes --y-name seconds",
+                 "{\"step\":1,\"loss\":1}\n{\"step\":10,\"loss\":10}\n{\"step\":100,\"loss\":100}\n");
+    CHECK_INT(r->status, 0);
+    CHECK_CONTAINS(r->out, ">bytes</text>");
+    CHECK_CONTAINS(r->out, ">seconds</text>");
+    CHECK_CONTAINS(r->out, "d=\"M70.0 284.0L453.0 149.0L836.0 14.0\""); /* straight, as a power is */
+    CHECK_INT(plot_log("--log-x", LINE("0", "1"))->status, 1);
+}
+
 static void many_points_make_a_small_file(void)
 {
     FILE *file = fopen(in_build("plot_test.long"), "w");
@@ -207,7 +219,7 @@ static void failures_leave_no_picture(void)
 static void usage_is_told(void)
 {
     static const char *const wrong[] = {
-        "", "--nonsense x", "-o", "--smooth 0 x", "--smooth two x", "--label x", "a b c d e f g h i"
+        "", "--nonsense x", "-o", "--smooth 0 x", "--smooth two x", "--label x", "a b c d e f g h i j k l m"
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         const result *r = plot(wrong[i]);
@@ -223,6 +235,7 @@ int main(void)
     if (getenv("DML_BUILD")) snprintf(build, sizeof build, "%s", getenv("DML_BUILD"));
     RUN(a_log_becomes_a_picture);
     RUN(odd_logs_are_drawn_too);
+    RUN(logarithmic_steps_have_their_names);
     RUN(many_points_make_a_small_file);
     RUN(bad_lines_are_named);
     RUN(failures_leave_no_picture);

@@ -1,0 +1,129 @@
+/* overlap: what a step of data-parallel training costs above what its ranks compute, where communication
+   alone would take a good part of it. One rank of a job (RANK, WORLD_SIZE, as dmlrun sets them); rank 0
+   prints. A world of one prints what bench/overlap.sh needs to choose the rate of its links. */
+#include "../dml.h"
+#include "../dml_comm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "options.h"
+
+enum { MOST_STEPS = 1000 };
+
+static const char usage[] = "usage: overlap [options]\n"
+                            "  --layers N      dense layers (12)\n"
+                            "  --width N       of each (512)\n"
+                            "  --batch N       samples of a rank (1024)\n"
+                            "  --steps N       of which the median is taken (7)\n"
+                            "  --bucket KIB    bucket_bytes of the strategy (1024)\n";
+
+static int layers = 12, width = 512, batch = 1024, steps = 7, bucket = 1024;
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *times)
+{
+    qsort(times, (size_t)steps, sizeof *times, compare);
+    return times[steps / 2];
+}
+
+static dml_trainer *make_trainer(dml_context *context)
+{
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *x = dml_input(graph, "x", DML_F32, width), *t = dml_input(graph, "t", DML_I32);
+    dml_node *h = x;
+    for (int i = 0; i < layers; i++) h = dml_relu(dml_dense(h, width));
+    dml_node *loss = dml_softmax_cross_entropy(h, t);
+    return dml_trainer_create(loss,
+                              &(dml_trainer_options){ .batch = batch, .optimizer = dml_sgd(0.01f, 0.9f) });
+}
+
+/* The median step; with all ranks beginning each at once, where there are several. */
+static double time_steps(dml_trainer *trainer, dml_comm *comm, const float *x, const int32_t *t)
+{
+    static double times[MOST_STEPS];
+    for (int i = -1; i < steps; i++) { /* the first one warms up */
+        dml_comm_barrier(comm);
+        const double begin = dml_seconds();
+        dml_trainer_step(trainer, batch, DML_INPUTS(x, t), NULL);
+        if (i >= 0) times[i] = dml_seconds() - begin;
+    }
+    return median(times);
+}
+
+/* The same buckets, from the end of g to its start, and nothing else to do. */
+static double time_communication(dml_comm *comm, float *g, size_t count)
+{
+    static double times[MOST_STEPS];
+    const size_t elements = (size_t)bucket * 1024 / sizeof *g;
+    dml_request *requests[256];
+    for (int i = -1; i < steps; i++) {
+        int started = 0;
+        dml_comm_barrier(comm);
+        const double begin = dml_seconds();
+        for (size_t end = count; end > 0 && started < 256;) {
+            const size_t size = end < 2 * elements ? end : elements;
+            end -= size;
+            requests[started++] = dml_comm_all_reduce_start(comm, g + end, size, DML_F32, DML_SUM);
+        }
+        for (int r = 0; r < started; r++) dml_comm_wait(comm, requests[r]);
+        if (i >= 0) times[i] = dml_seconds() - begin;
+    }
+    return median(times);
+}
+
+int main(int argc, char **argv)
+{
+    const bench_option options[] = {
+        { "--layers", BENCH_INT, &layers, 1, 1000 },    { "--width", BENCH_INT, &width, 1, 16384 },
+        { "--batch", BENCH_INT, &batch, 1, 1 << 20 },   { "--steps", BENCH_INT, &steps, 1, MOST_STEPS },
+        { "--bucket", BENCH_INT, &bucket, 1, 1 << 20 }, { NULL, BENCH_FLAG, NULL, 0, 0 }
+    };
+    bench_parse(argc, argv, "overlap", usage, options);
+    dml_comm *comm = dml_comm_open(NULL);
+    dml_context *context = dml_open(&(dml_options){ .threads = 1 });
+    dml_trainer *trainer = make_trainer(context);
+    float *x = (float *)calloc((size_t)batch * (size_t)width, sizeof *x);
+    int32_t *t = (int32_t *)calloc((size_t)batch, sizeof *t);
+    if (!comm || !trainer || !x || !t || dml_comm_status(comm)) {
+        fprintf(stderr, "overlap: %s %s\n", dml_error(context), dml_comm_error(comm));
+        return 1;
+    }
+    for (size_t i = 0; i < (size_t)batch * (size_t)width; i++)
+        x[i] = (float)(i * 2654435761u % 1000) / 1000 - 0.5f;
+    for (int i = 0; i < batch; i++) t[i] = i * 7 % width;
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    const double compute = time_steps(trainer, comm, x, t);
+    if (dml_comm_world_size(comm) == 1) {
+        printf("%.6f %zu\n", compute, count * sizeof(float));
+        return 0;
+    }
+    float *g = (float *)calloc(count, sizeof *g);
+    const double communication = g ? time_communication(comm, g, count) : 0;
+    dml_trainer_sync(trainer, dml_all_reduce_sync(comm, &(dml_all_reduce_sync_options){
+                                                            .bucket_bytes = (size_t)bucket * 1024 }));
+    const double both = time_steps(trainer, comm, x, t);
+    dml_comm_stats stats;
+    dml_comm_get_stats(comm, &stats);
+    if (dml_status_of(context) || dml_comm_status(comm)) {
+        fprintf(stderr, "overlap: %s %s\n", dml_error(context), dml_comm_error(comm));
+        return 1;
+    }
+    if (dml_comm_rank(comm) == 0)
+        printf("name=overlap layers=%d width=%d batch=%d ranks=%d mib=%.1f threads=1 ours=%.2f compute=%.2f "
+               "communication=%.2f unit=ms_per_step share=%.2f loss=%.3f hidden=%.2f\n",
+               layers, width, batch, dml_comm_world_size(comm), (double)count * 4 / 1048576, both * 1e3,
+               compute * 1e3, communication * 1e3, communication / compute, both / compute - 1,
+               1 - (both - compute) / communication);
+    dml_trainer_destroy(trainer);
+    dml_close(context);
+    free(g);
+    free(x);
+    free(t);
+    return dml_comm_close(comm) ? 1 : 0;
+}

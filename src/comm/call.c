@@ -1,0 +1,50 @@
+#ifndef DML_COMM_CALL_C
+#define DML_COMM_CALL_C
+
+#include "comm/call.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void dml__reduce_text(unsigned reduce, char *text, size_t bytes)
+{
+    static const char *const names[] = { "sum", "mean", "min", "max", "prod" };
+    if (reduce < DML__REDUCE_OP_COUNT)
+        snprintf(text, bytes, ", %s", names[reduce]);
+    else if (reduce < DML__REDUCE_OP_COUNT + DML__MOST_FUNCTIONS)
+        snprintf(text, bytes, ", custom %u", reduce - DML__REDUCE_OP_COUNT);
+    else
+        snprintf(text, bytes, ", ?");
+}
+
+DML__LOCAL const char *dml__signature_text(const dml__signature *signature, char text[DML__SIGNATURE_TEXT])
+{
+    static const struct {
+        const char *name;
+        bool data, reduce;
+        const char *root;
+    } operations[] = {
+#define DML__COMM_OPERATION_TEXT(NAME, name, data, reduce, root) { name, data, reduce, root },
+        DML__COMM_OPERATION_LIST(DML__COMM_OPERATION_TEXT)
+#undef DML__COMM_OPERATION_TEXT
+    };
+    const unsigned operation = (unsigned)signature->operation, reduce = (unsigned)signature->reduce;
+    if (operation >= DML__COMM_OPERATION_COUNT) {
+        snprintf(text, DML__SIGNATURE_TEXT, "?()");
+    } else if (!operations[operation].data) {
+        snprintf(text, DML__SIGNATURE_TEXT, "%s()", operations[operation].name);
+    } else {
+        char last[48] = "";
+        if (operations[operation].reduce) dml__reduce_text(reduce, last, sizeof last);
+        const size_t used = strlen(last);
+        if (operations[operation].root && signature->root == DML_ANY_SOURCE)
+            snprintf(last + used, sizeof last - used, ", %s any", operations[operation].root);
+        else if (operations[operation].root)
+            snprintf(last + used, sizeof last - used, ", %s %d", operations[operation].root, signature->root);
+        snprintf(text, DML__SIGNATURE_TEXT, "%s(%s, %llu%s)", operations[operation].name,
+                 dml_dtype_name(signature->dtype), (unsigned long long)signature->count, last);
+    }
+    return text;
+}
+
+#endif

@@ -1,0 +1,200 @@
+#ifndef DML_COMM_CHOICE_TABLE_C
+#define DML_COMM_CHOICE_TABLE_C
+
+#include "comm/choice_table.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+DML__LOCAL uint8_t dml__choice_of(const dml__choice *choice, dml__comm_operation operation, uint64_t bytes,
+                                  bool equal_parts)
+{
+    int i = 0;
+    while (i < DML__CHOICE_SIZES - 1 && bytes > UINT64_C(1) << i) i++;
+    return choice->algorithm[!equal_parts][operation][i];
+}
+
+/* Powers of two of bytes, of all ranks' data together, at which algorithms are run: closer where segments and
+   grants set in. */
+enum { DML__CHOICE_ANCHORS = 7, DML__CHOICE_MOST = 96 /* algorithms */ };
+static const int dml__choice_anchors[DML__CHOICE_ANCHORS] = { 2, 9, 13, 16, 19, 22, 26 };
+
+/* The one of a call, which may be about one rank's part of the data. */
+static int dml__choice_anchor(dml__comm_operation operation, int size, int index)
+{
+    int power = dml__choice_anchors[index];
+    if (operation != DML__CALL_ALL_REDUCE && operation != DML__CALL_REDUCE &&
+        operation != DML__CALL_BROADCAST)
+        for (int ranks = 2; ranks <= size; ranks *= 2) power--;
+    return power > 2 + index ? power : 2 + index;
+}
+
+static dml__price_model dml__choice_model(const dml__price_model *model, int size)
+{
+    dml__price_model coarse = *model;
+    coarse.most_segments = 128 * (uint64_t)size; /* of 256 KiB, all of a chain's at 32 MiB */
+    return coarse;
+}
+
+DML__LOCAL size_t dml__choice_work_bytes(int size, int most_steps)
+{
+    dml__price_model model;
+    memset(&model, 0, sizeof model);
+    model = dml__choice_model(&model, size);
+    const size_t bytes = dml__price_work_bytes(&model, size, most_steps);
+    const size_t most = ((size_t)4 << 20) + (size_t)most_steps * 2 * sizeof(dml__step) + (size_t)size * 64;
+    return bytes < most ? bytes : most;
+}
+
+/* The seconds of a call of 2^power bytes; infinite where it can't be priced. */
+static double dml__choice_price(const dml__price_model *model, int size, const dml__algorithm_info *algorithm,
+                                int power, int most_steps, void *work, size_t work_bytes)
+{
+    dml__collective call;
+    dml__price price;
+    memset(&call, 0, sizeof call);
+    memset(&price, 0, sizeof price);
+    call.operation = algorithm->operation;
+    call.size = size;
+    call.count = (UINT64_C(1) << power) / sizeof(float);
+    const dml_status status =
+        dml__price_collective(model, algorithm, &call, sizeof(float), most_steps, work, work_bytes, &price);
+    return status == DML_OK ? price.seconds : INFINITY;
+}
+
+/* No call takes less: what the rank that sends most sends, and its processor's share in that. */
+static double dml__choice_bound(const dml__price_model *model, int size, const dml__algorithm_info *algorithm,
+                                int power)
+{
+    const dml__price_link *inside = &model->inside, *between = &model->between;
+    const double bandwidth = inside->bandwidth > between->bandwidth ? inside->bandwidth : between->bandwidth;
+    const double overhead = inside->overhead < between->overhead ? inside->overhead : between->overhead;
+    if (!algorithm->elements_sent || !algorithm->messages_sent) return 0;
+    /* (The figures are of counts that are divisible.) */
+    const uint64_t unit = 2 * (uint64_t)size, count = (UINT64_C(1) << power) / sizeof(float) / unit * unit;
+    const double bytes = (double)(algorithm->elements_sent(size, count) * sizeof(float)) / bandwidth;
+    const double messages = count == 0 ? 0 : (double)algorithm->messages_sent(size) * overhead;
+    return bytes > messages ? bytes : messages;
+}
+
+/* What is priced, and how. */
+typedef struct dml__choice_run {
+    dml__price_model model;
+    int size, count, most_steps;
+    const dml__algorithm_info *algorithms; /* (count) */
+    bool rank_order;
+    double until;
+    void *work;
+    size_t work_bytes;
+} dml__choice_run;
+
+static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__comm_operation operation)
+{
+    const dml__algorithm_info *info = &run->algorithms[algorithm];
+    return info->operation == operation && (info->rank_order || !run->rank_order || !dml__adds(operation));
+}
+
+/* One after the other, as far as is known. */
+static double dml__choice_messages(const dml__choice_run *run, int algorithm)
+{
+    const dml__algorithm_info *info = &run->algorithms[algorithm];
+    return info->messages_sent ? (double)info->messages_sent(run->size) : 0;
+}
+
+/* The prices of an operation's algorithms at one anchor, in the order of their bounds: one whose bound is
+   above the best that was found isn't run, and its bound stands for its price. */
+static void dml__choice_prices(const dml__choice_run *run, dml__comm_operation operation, int anchor,
+                               double (*seconds)[DML__CHOICE_ANCHORS])
+{
+    const int power = dml__choice_anchor(operation, run->size, anchor);
+    double best[2] = { INFINITY, INFINITY }; /* of all; of those that take unequal parts */
+    for (int a = 0; a < run->count; a++) seconds[a][anchor] = -1;
+    for (;;) {
+        int next = -1;
+        double least = INFINITY;
+        for (int a = 0; a < run->count; a++) {
+            if (!dml__choice_takes(run, a, operation) || seconds[a][anchor] >= 0) continue;
+            const double bound = dml__choice_bound(&run->model, run->size, &run->algorithms[a], power);
+            if (next < 0 || bound < least) next = a, least = bound;
+        }
+        if (next < 0) return;
+        const bool equal = run->algorithms[next].equal_parts;
+        double *price = &seconds[next][anchor];
+        if (least > (equal ? best[0] : best[1]))
+            *price = least;
+        else if (anchor > 0 && seconds[next][anchor - 1] == INFINITY)
+            *price = INFINITY;
+        else if (dml_seconds() > run->until)
+            *price = least + run->model.between.latency * dml__choice_messages(run, next);
+        else
+            *price = dml__choice_price(&run->model, run->size, &run->algorithms[next], power, run->most_steps,
+                                       run->work, run->work_bytes);
+        if (*price < best[0]) best[0] = *price;
+        if (!equal && *price < best[1]) best[1] = *price;
+    }
+}
+
+static double dml__choice_bytes(int power)
+{
+    return (double)(UINT64_C(1) << power);
+}
+
+/* On the line through the two of the anchors around 2^power, or through the last two. */
+static double dml__choice_between(const double seconds[DML__CHOICE_ANCHORS], dml__comm_operation operation,
+                                  int size, int power)
+{
+    int i = 1;
+    while (i < DML__CHOICE_ANCHORS - 1 && power > dml__choice_anchor(operation, size, i)) i++;
+    const double low = dml__choice_bytes(dml__choice_anchor(operation, size, i - 1));
+    const double high = dml__choice_bytes(dml__choice_anchor(operation, size, i));
+    const double part = (dml__choice_bytes(power) - low) / (high - low);
+    if (!(seconds[i] < INFINITY && seconds[i - 1] < INFINITY)) return INFINITY;
+    return part <= 0 ? seconds[i - 1] : seconds[i - 1] + part * (seconds[i] - seconds[i - 1]);
+}
+
+static void dml__choose_for(const dml__choice_run *run, dml__comm_operation operation,
+                            double (*seconds)[DML__CHOICE_ANCHORS], dml__choice *choice)
+{
+    for (int i = 0; i < DML__CHOICE_SIZES; i++)
+        for (int unequal = 0; unequal < 2; unequal++) {
+            uint8_t *chosen = &choice->algorithm[unequal][operation][i];
+            double best = INFINITY;
+            for (int a = 0; a < run->count; a++) {
+                if (!dml__choice_takes(run, a, operation)) continue;
+                if (unequal && run->algorithms[a].equal_parts) continue;
+                const double price = dml__choice_between(seconds[a], operation, run->size, i);
+                if (*chosen != DML__CHOICE_NONE && !(price < 0.99 * best)) continue;
+                *chosen = (uint8_t)a;
+                best = price;
+            }
+        }
+}
+
+DML__LOCAL void dml__fill_choice(const dml__price_model *model, int size,
+                                 const dml__algorithm_info *algorithms, int count, int most_steps,
+                                 bool rank_order, double until, void *work, size_t work_bytes,
+                                 dml__choice *choice)
+{
+    double seconds[DML__CHOICE_MOST][DML__CHOICE_ANCHORS];
+    dml__choice_run run;
+    run.model = dml__choice_model(model, size);
+    run.size = size;
+    run.count = count < DML__CHOICE_MOST ? count : (int)DML__CHOICE_MOST;
+    run.most_steps = most_steps;
+    run.algorithms = algorithms;
+    run.rank_order = rank_order;
+    run.until = until;
+    run.work = work;
+    run.work_bytes = work_bytes;
+    memset(choice, DML__CHOICE_NONE, sizeof *choice);
+    for (int i = 0; i < DML__CHOICE_OPERATIONS; i++) {
+        const dml__comm_operation operation = (dml__comm_operation)i;
+        for (int anchor = 0; anchor < DML__CHOICE_ANCHORS; anchor++)
+            dml__choice_prices(&run, operation, anchor, seconds);
+        dml__choose_for(&run, operation, seconds, choice);
+    }
+}
+
+#endif

@@ -1,0 +1,337 @@
+#ifndef DML_COMM_FAILURE_C
+#define DML_COMM_FAILURE_C
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "comm/job.h"
+#include "net/net.h"
+
+/* Failing together. Every rank has a control stream to every other. Whoever finds an error tells all ranks
+   who is to blame, so that all end with the same sentence. A rank that dies is seen by whoever needs it, as
+   its streams end. A rank that freezes is found by asking: whoever has waited for the whole timeout without
+   any progress asks all ranks what they wait for and how long ago something last moved there; each rank that
+   is in a call answers. The chain of who waits for whom ends at a rank that doesn't answer, which is to
+   blame, or it is a circle: as long as something moves in it the network is slow and nobody is to blame. */
+
+typedef enum dml__control_kind {
+    DML__ABORT = DML__CONTROL_KINDS, /* the job is over: rank is to blame, status and text say why */
+    DML__ASK,                        /* what do you wait for? With what the asking rank waits for */
+    DML__ANSWER,                     /* rank is waited for, or -1 */
+    DML__GOODBYE,                    /* closes its communicator in good order: it starts nothing any more */
+    DML__FAREWELL                    /* has heard everybody's goodbye, and nothing was left over */
+} dml__control_kind;
+
+/* The body of ASK and ANSWER: 0 signature:16 16 communicator:4 20 zero:4 24 sequence:8 32 quiet:8, in
+   microseconds */
+#define DML__WAITING_BYTES 40
+
+static dml__control dml__control_message(dml__control_kind kind)
+{
+    dml__control control;
+    memset(&control, 0, sizeof control);
+    control.kind = (int)kind;
+    return control;
+}
+
+static void dml__tell_all(dml__comm_job *job, const dml__control *control)
+{
+    for (int rank = 0; job->transport && rank < job->world; rank++)
+        if (rank != job->rank && !job->peers[rank].gone) dml__send_control(job->transport, rank, control, 0);
+}
+
+DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status status, const char *format,
+                                    ...)
+{
+    char text[DML__NET_TEXT];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    dml__fail(&job->error, status, "%s", text);
+    status = job->error.status;
+    if (job->aborted) return status;
+    job->aborted = true;
+    dml__log(&job->logger, DML_LOG_ERROR, "%s", text);
+    dml__control control = dml__control_message(DML__ABORT);
+    control.rank = culprit;
+    control.status = status;
+    dml__set_control_text(&control, text);
+    dml__tell_all(job, &control);
+    if (job->transport && job->transport->calls->withdraw) job->transport->calls->withdraw(job->transport);
+    return status;
+}
+
+DML__LOCAL void dml__say_goodbye(dml__comm_job *job, bool last)
+{
+    const dml__control control = dml__control_message(last ? DML__FAREWELL : DML__GOODBYE);
+    dml__tell_all(job, &control);
+}
+
+/* ---- who waits for whom ---- */
+
+/* A receive that has met no message, or whatever another engine carries out: of a collective a rank that is
+   missing, or else any. */
+static int dml__waits_without_flow(const dml_request *request)
+{
+    const dml_comm *comm = request->comm;
+    const dml__comm_job *job = comm->job;
+    const int root = request->call.signature.root;
+    if (dml__is_pair(request->call.signature.operation)) return root < 0 ? -1 : comm->world_ranks[root];
+    if (!job->engine) return -1;
+    for (int r = 0; r < comm->size; r++) {
+        const dml__peer *peer = &job->peers[comm->world_ranks[r]];
+        if (r != comm->rank && (peer->goodbye || peer->gone || !peer->answered)) return comm->world_ranks[r];
+    }
+    return comm->size > 1 ? comm->world_ranks[(comm->rank + 1) % comm->size] : -1;
+}
+
+DML__LOCAL int dml__waits_for(dml_request *request)
+{
+    const dml__flow *best = NULL;
+    if (!request->flow_count) return dml__waits_without_flow(request);
+    /* What hasn't come before what can't go, and of that what could be taken now. */
+    for (int f = 0; f < request->flow_count; f++) {
+        const dml__flow *flow = &request->flows[f];
+        if (flow->step < 0) continue;
+        if (!flow->sending && dml__is_free(request, flow->step)) return flow->rank;
+        if (!best || (best->sending && !flow->sending)) best = flow;
+    }
+    return best ? best->rank : -1;
+}
+
+/* The operation that came first of those that aren't done. */
+static dml_request *dml__oldest(const dml__comm_job *job)
+{
+    return job->active ? job->active : job->unmatched;
+}
+
+static dml__control dml__waiting_message(const dml__comm_job *job, dml__control_kind kind)
+{
+    dml_request *request = dml__oldest(job);
+    dml__control control = dml__control_message(kind);
+    const double quiet = dml_seconds() - job->moved_at;
+    control.rank = request ? dml__waits_for(request) : -1;
+    control.bytes = DML__WAITING_BYTES;
+    if (request) {
+        dml__encode_signature(&request->call.signature, control.body);
+        dml__store32(control.body + 16, request->comm->id);
+        dml__store64(control.body + 24, request->sequence);
+    }
+    dml__store64(control.body + 32, quiet > 0 ? (uint64_t)(quiet * 1e6) : 0);
+    return control;
+}
+
+static bool dml__take_waiting(dml__comm_job *job, dml__peer *peer, const dml__control *control)
+{
+    if (control->bytes != DML__WAITING_BYTES || control->rank < -1 || control->rank >= job->world ||
+        !dml__decode_signature(control->body, &peer->waits_in))
+        return false;
+    peer->waits_for = control->rank;
+    peer->waits_communicator = dml__load32(control->body + 16);
+    peer->waits_sequence = dml__load64(control->body + 24);
+    peer->moved_at = dml_seconds() - (double)dml__load64(control->body + 32) * 1e-6;
+    peer->answered = true;
+    return true;
+}
+
+/* ---- hearing ---- */
+
+/* It takes nothing any more, and what it sent may still be on its way: not for long. */
+static void dml__take_goodbye(dml__comm_job *job, int rank)
+{
+    const double soon = dml_seconds() + job->grace;
+    job->peers[rank].goodbye = true;
+    for (const dml__flow *flow = job->links[rank].receiving; flow; flow = flow->next)
+        if (flow->request->moved || flow->request->deadline > soon) {
+            flow->request->moved = false;
+            flow->request->deadline = soon;
+        }
+}
+
+static dml_status dml__take_control(dml__comm_job *job, int rank, const dml__control *control)
+{
+    dml__peer *peer = &job->peers[rank];
+    char text[DML__CONTROL_BODY];
+    switch (control->kind) {
+    case DML__ABORT:
+        dml__control_text(control, text);
+        return dml__job_fail(job, control->rank, control->status ? control->status : DML_ERROR_PEER, "%s",
+                             text);
+    case DML__ASK:
+    case DML__ANSWER:
+        if (!dml__take_waiting(job, peer, control)) break;
+        if (control->kind == DML__ASK) {
+            const dml__control answer = dml__waiting_message(job, DML__ANSWER);
+            dml__send_control(job->transport, rank, &answer, 0);
+        }
+        return DML_OK;
+    case DML__GOODBYE: dml__take_goodbye(job, rank); return DML_OK;
+    case DML__FAREWELL: peer->farewell = true; return DML_OK;
+    case DML__ADDRESSES:
+        if (job->meeting && dml__take_addresses(job->meeting, rank, control)) return DML_OK;
+        break;
+    default: break;
+    }
+    return dml__job_fail(job, rank, DML_ERROR_FORMAT, "rank %d sent rank %d a message that makes no sense",
+                         rank, job->rank);
+}
+
+static dml_status dml__read_control_of(dml__comm_job *job, int rank)
+{
+    dml__peer *peer = &job->peers[rank];
+    for (;;) {
+        dml__span span;
+        span.data = peer->control + peer->control_bytes;
+        span.bytes = sizeof peer->control - peer->control_bytes;
+        const ptrdiff_t got =
+            job->transport->calls->receive(job->transport, rank, DML__CHANNEL_CONTROL, &span, 1);
+        if (got == 0) return DML_OK;
+        if (got == DML__GONE) {
+            /* No error yet: what it has completed it may have left for the others to complete. */
+            peer->gone = true;
+            return DML_OK;
+        }
+        peer->control_bytes += (size_t)got;
+        if (peer->control_bytes < sizeof peer->control) continue;
+        peer->control_bytes = 0;
+        dml__control control;
+        if (!dml__decode_control(peer->control, &control))
+            return dml__job_fail(job, rank, DML_ERROR_FORMAT,
+                                 "rank %d sent rank %d something that is no message of this protocol", rank,
+                                 job->rank);
+        const dml_status status = dml__take_control(job, rank, &control);
+        if (status) return status;
+    }
+}
+
+DML__LOCAL dml_status dml__read_control(dml__comm_job *job)
+{
+    dml_status status = DML_OK;
+    job->heard_at = dml_seconds();
+    for (int rank = 0; rank < job->world && !status; rank++)
+        if (rank != job->rank && !job->peers[rank].gone) status = dml__read_control_of(job, rank);
+    return status;
+}
+
+/* ---- judging ---- */
+
+static bool dml__all_answered(const dml__comm_job *job)
+{
+    for (int rank = 0; rank < job->world; rank++)
+        if (rank != job->rank && !job->peers[rank].answered && !job->peers[rank].gone) return false;
+    return true;
+}
+
+/* All wait in a circle: because of different calls, or because the network is slow. */
+static dml_status dml__blame_circle(dml__comm_job *job, const dml_request *request, int waits_for)
+{
+    char mine[DML__SIGNATURE_TEXT], other[DML__SIGNATURE_TEXT];
+    const dml__signature *signature = &request->call.signature;
+    dml__signature_text(signature, mine);
+    for (int rank = 0; rank < job->world; rank++) {
+        const dml__peer *peer = &job->peers[rank];
+        if (rank == job->rank || !peer->answered || peer->waits_for < 0) continue;
+        const bool same_place = peer->waits_communicator == request->comm->id &&
+                                peer->waits_sequence == request->sequence &&
+                                !dml__is_pair(signature->operation);
+        const bool other_call = same_place ? memcmp(&peer->waits_in, signature, sizeof *signature) != 0
+                                           : peer->waits_in.operation != signature->operation;
+        if (other_call)
+            return dml__job_fail(job, rank, DML_ERROR_MISMATCH,
+                                 "rank %d called %s while rank %d called %s: they wait for each other", rank,
+                                 dml__signature_text(&peer->waits_in, other), job->rank, mine);
+    }
+    return dml__job_fail(job, waits_for, DML_ERROR_TIMEOUT,
+                         "%s did not end within %g s, though no rank is missing: ranks %d and %d and others "
+                         "wait for each other; if the network is just slow, raise timeout_s",
+                         mine, job->timeout, job->rank, waits_for < 0 ? job->rank : waits_for);
+}
+
+/* Whether a rank has nothing to say to what was asked. */
+static bool dml__is_silent(const dml__comm_job *job, int rank)
+{
+    return rank != job->rank && (!job->peers[rank].answered || job->peers[rank].goodbye);
+}
+
+static dml_status dml__blame_silent(dml__comm_job *job, const dml_request *request, int rank)
+{
+    char mine[DML__SIGNATURE_TEXT];
+    if (job->peers[rank].goodbye || job->peers[rank].gone) return dml__data_gone(job, request, rank);
+    return dml__job_fail(job, rank, DML_ERROR_TIMEOUT,
+                         "rank %d of %d took no part in %s within %g s: it is frozen, busy with something "
+                         "else or unreachable",
+                         rank, job->world, dml__signature_text(&request->call.signature, mine), job->timeout);
+}
+
+/* Follows who waits for whom from this rank on. Of several that a rank waits for it names one, so the way may
+   lead round a circle although one in it waits for a silent rank, too. */
+static dml_status dml__judge_waits(dml__comm_job *job, dml_request *request)
+{
+    const int waits_for = dml__waits_for(request);
+    double moved_at = job->moved_at;
+    int rank = waits_for, steps = 0;
+    while (rank >= 0 && rank != job->rank && !dml__is_silent(job, rank) && steps++ < job->world) {
+        if (job->peers[rank].moved_at > moved_at) moved_at = job->peers[rank].moved_at;
+        rank = job->peers[rank].waits_for;
+    }
+    if (rank >= 0 && dml__is_silent(job, rank)) return dml__blame_silent(job, request, rank);
+    if (moved_at + job->timeout > dml_seconds()) {
+        request->deadline = moved_at + job->timeout;
+        return DML_OK;
+    }
+    for (int r = 0; r < request->comm->size && !dml__is_pair(request->call.signature.operation); r++)
+        if (dml__is_silent(job, request->comm->world_ranks[r]))
+            return dml__blame_silent(job, request, request->comm->world_ranks[r]);
+    return dml__blame_circle(job, request, waits_for);
+}
+
+DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *request)
+{
+    const double now = dml_seconds();
+    if (job->answer_until <= 0) {
+        for (int rank = 0; rank < job->world; rank++) job->peers[rank].answered = false;
+        const dml__control control = dml__waiting_message(job, DML__ASK);
+        dml__tell_all(job, &control);
+        job->answer_until = now + job->grace;
+        return DML_OK;
+    }
+    if (now < job->answer_until && !dml__all_answered(job)) return DML_OK;
+    job->answer_until = 0;
+    return dml__judge_waits(job, request);
+}
+
+DML__LOCAL dml_status dml__hear_last_words(dml__comm_job *job, int rank)
+{
+    const double until = dml_seconds() + job->grace;
+    dml_status status = dml__read_control(job);
+    memset(job->wishes, 0, (size_t)job->world);
+    while (!status && !job->peers[rank].gone && !job->peers[rank].goodbye && dml_seconds() < until) {
+        const int ready = job->transport->calls->wait(job->transport, job->wishes, until - dml_seconds());
+        if (ready == DML__GONE) break;
+        status = dml__read_control(job);
+    }
+    return status;
+}
+
+DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *request, int rank)
+{
+    char text[DML__SIGNATURE_TEXT];
+    const dml_status status = dml__hear_last_words(job, rank);
+    if (status) return status;
+    dml__signature_text(&request->call.signature, text);
+    if (job->peers[rank].goodbye)
+        return dml__job_fail(job, rank, DML_ERROR_PEER,
+                             "rank %d closed its communicator while rank %d was in %s", rank, job->rank,
+                             text);
+    if (job->peers[rank].gone)
+        return dml__job_fail(job, rank, DML_ERROR_PEER,
+                             "rank %d of %d died: its connection ended without a goodbye", rank, job->world);
+    return dml__job_fail(job, rank, DML_ERROR_PEER, "rank %d lost its connection to rank %d in %s", rank,
+                         job->rank, text);
+}
+
+#endif

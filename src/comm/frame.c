@@ -1,0 +1,92 @@
+#ifndef DML_COMM_FRAME_C
+#define DML_COMM_FRAME_C
+
+#include "comm/frame.h"
+
+#include <string.h>
+
+#include "base/bytes.h"
+
+/* 0 operation:1 1 dtype:1 2 reduce:2 4 root:4 8 count:8 */
+DML__LOCAL void dml__encode_signature(const dml__signature *signature, uint8_t out[DML__SIGNATURE_BYTES])
+{
+    out[0] = (uint8_t)signature->operation;
+    out[1] = (uint8_t)signature->dtype;
+    dml__store16(out + 2, (uint16_t)signature->reduce);
+    dml__store32(out + 4, (uint32_t)signature->root);
+    dml__store64(out + 8, signature->count);
+}
+
+static int dml__as_int(uint32_t value)
+{
+    return value <= 0x7fffffffu ? (int)value : -(int)(0xffffffffu - value) - 1;
+}
+
+DML__LOCAL bool dml__decode_signature(const uint8_t in[DML__SIGNATURE_BYTES], dml__signature *signature)
+{
+    const uint16_t reduce = dml__load16(in + 2);
+    if (in[0] >= DML__COMM_OPERATION_COUNT || in[1] >= DML__DTYPE_COUNT ||
+        reduce >= DML__REDUCE_OP_COUNT + DML__MOST_FUNCTIONS)
+        return false;
+    signature->operation = (dml__comm_operation)in[0];
+    signature->dtype = (dml_dtype)in[1];
+    signature->reduce = (dml_reduce_op)reduce;
+    signature->root = dml__as_int(dml__load32(in + 4));
+    signature->count = dml__load64(in + 8);
+    return true;
+}
+
+/* 0 "dmf" 3 kind:1 4 communicator:4 8 signature:16 24 sequence:8 32 offset:8 40 message:4 44 bytes:4
+   48 tag:4 52 algorithm:1 53 zero:3 56 consumed:8 */
+DML__LOCAL void dml__encode_frame(const dml__frame *frame, uint8_t out[DML__FRAME_BYTES])
+{
+    memcpy(out, "dmf", 3);
+    out[3] = (uint8_t)frame->kind;
+    dml__store32(out + 4, frame->communicator);
+    dml__encode_signature(&frame->signature, out + 8);
+    dml__store64(out + 24, frame->sequence);
+    dml__store64(out + 32, frame->offset);
+    dml__store32(out + 40, frame->message);
+    dml__store32(out + 44, frame->bytes);
+    dml__store32(out + 48, (uint32_t)frame->tag);
+    dml__store32(out + 52, (uint32_t)frame->algorithm);
+    dml__store64(out + 56, frame->consumed);
+}
+
+DML__LOCAL bool dml__decode_frame(const uint8_t in[DML__FRAME_BYTES], dml__frame *frame)
+{
+    if (memcmp(in, "dmf", 3) != 0 || in[3] < DML__FRAME_EAGER || in[3] > DML__FRAME_CREDIT) return false;
+    frame->kind = (dml__frame_kind)in[3];
+    frame->communicator = dml__load32(in + 4);
+    if (!dml__decode_signature(in + 8, &frame->signature)) return false;
+    frame->sequence = dml__load64(in + 24);
+    frame->offset = dml__load64(in + 32);
+    frame->message = dml__load32(in + 40);
+    frame->bytes = dml__load32(in + 44);
+    frame->tag = dml__as_int(dml__load32(in + 48));
+    frame->algorithm = dml__as_int(dml__load32(in + 52));
+    frame->consumed = dml__load64(in + 56);
+    if (frame->bytes == 0) return true;
+    return frame->bytes <= DML__MOST_PAYLOAD &&
+           (frame->kind == DML__FRAME_EAGER || frame->kind == DML__FRAME_DATA);
+}
+
+DML__LOCAL bool dml__wire_is_native(void)
+{
+    const uint16_t one = 1;
+    return *(const uint8_t *)&one == 1;
+}
+
+DML__LOCAL void dml__swap_elements(void *to, const void *from, size_t count, dml_dtype dtype)
+{
+    const size_t size = dml_dtype_size(dtype);
+    uint8_t *out = (uint8_t *)to;
+    const uint8_t *in = (const uint8_t *)from;
+    uint8_t turned[8];
+    for (size_t i = 0; i < count; i++, in += size, out += size) {
+        for (size_t b = 0; b < size; b++) turned[b] = in[size - 1 - b];
+        memcpy(out, turned, size);
+    }
+}
+
+#endif

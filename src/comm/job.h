@@ -1,0 +1,408 @@
+/* job.h: what a communicator is made of. A job is one rank's connections with all others and everything that
+   moves over them; a communicator is a group of its ranks with an id. Who touches a job holds its turn (see
+   dml__enter_job). */
+#ifndef DML_COMM_JOB_H
+#define DML_COMM_JOB_H
+
+#include "base/error.h"
+#include "base/logger.h"
+#include "base/memory.h"
+#include "base/os_thread.h"
+#include "base/platform.h"
+#include "comm/choice_table.h"
+#include "comm/comm.h"
+#include "comm/engine.h"
+#include "comm/frame.h"
+#include "comm/reduce_op.h"
+#include "comm/schedule.h"
+#include "comm/settings.h"
+#include "net/net.h"
+#include "net/transport.h"
+#include "net/wire.h"
+
+/* ---- a step, as it is being run ---- */
+
+typedef struct dml__step_state {
+    uint64_t done; /* elements that are past */
+    int32_t next;  /* the next step of the same flow, or the next local step; -1: none */
+    bool past;     /* all of it is */
+} dml__step_state;
+
+/* The messages of one operation in one direction between this rank and another, in their order. */
+typedef struct dml__flow {
+    dml_request *request;
+    struct dml__flow *next; /* of the same link and direction: in the order in which they are served */
+    int32_t step;           /* the one whose turn it is; -1: all are past */
+    int32_t last, granting; /* the last step; receiving: the first that isn't granted in full; -1: all are */
+    uint32_t message;       /* the number of `step` */
+    uint32_t granted_message; /* messages before it are granted, and it up to granted_bytes */
+    uint32_t told_message;    /* what the sender was told of that */
+    uint64_t granted_bytes, told_bytes;
+    int rank; /* the other one, in the world */
+    int lane; /* in the trace, of the step that began at `begun`; 0: it hasn't, or isn't traced */
+    double begun;
+    bool sending;
+    bool announced; /* sending: said so; receiving: heard so */
+    bool large;     /* one of the messages is too large to come without a grant */
+} dml__flow;
+
+/* ---- an operation ---- */
+
+typedef enum dml__request_state {
+    DML__REQUEST_FREE,
+    DML__REQUEST_ACTIVE,
+    DML__REQUEST_DONE
+} dml__request_state;
+
+/* One call: what all ranks must agree on, and what only this one knows. */
+typedef struct dml__comm_call {
+    dml__signature signature;
+    void *in, *out;
+    const size_t *counts, *offsets; /* (size), or NULL; read when it starts */
+    bool parts_missing;             /* counts that had to be given weren't */
+    int tag;
+    int priority;
+    dml__reduction reduction;
+} dml__comm_call;
+
+struct dml_request {
+    dml__comm_call call;
+    dml_comm *comm;
+    uint64_t sequence;
+    int algorithm; /* index in dml__algorithms; -1: a send or receive */
+    dml__request_state state;
+    dml_status status;
+    dml_message message; /* of a receive: what came */
+    bool dirty;          /* something has moved that its other steps may wait for */
+    bool moved;          /* or started, since anybody looked at the clock: the deadline is still to be set */
+    double deadline;     /* of no progress */
+    double begun;        /* these three for the trace: its start, lane, and 1 + the number of its event */
+    int lane;
+    uint64_t event;
+    dml_request *next; /* in the list of active ones, of unmatched ones, or of free ones */
+    /* What runs now: one round of it. */
+    uint64_t round_begin, round_count, round_most; /* elements */
+    uint32_t round;
+    char *spaces[DML__SPACE_COUNT];
+    dml__schedule schedule;  /* of the round */
+    dml__step_state *states; /* (schedule.capacity) */
+    dml__flow *flows;        /* (flow_count) of dml__comm_job.most_flows */
+    int flow_count, steps_left, first_local;
+    int first_open; /* no step before it is still to do, as far as anybody looked */
+    char *scratch;  /* (dml__comm_job.scratch_bytes) */
+};
+
+/* ---- what lies between this rank and another ---- */
+
+typedef enum dml__take_mode {
+    DML__TAKE_HEADER, /* of the next frame */
+    DML__TAKE_WRITE,  /* payload, into place */
+    DML__TAKE_REDUCE, /* payload, reduced into place */
+    DML__TAKE_STORE,  /* payload, kept until somebody asks */
+    DML__TAKE_PADDING
+} dml__take_mode;
+
+/* More than a frame's header and a small payload, so that short messages take one call of the system. */
+#define DML__AHEAD_BYTES 2048
+
+/* Of a payload that is copied behind its header, since two pieces take longer. */
+#define DML__SHORT_BYTES 448
+
+typedef struct dml__link {
+    /* Coming in: the frame that is being taken. */
+    uint8_t ahead[DML__AHEAD_BYTES]; /* what was read behind a payload, taken at once */
+    dml__take_mode mode;
+    uint8_t header[DML__FRAME_BYTES];
+    uint8_t partial[8]; /* an element of which the rest is still to come */
+    size_t header_bytes, partial_bytes, payload_left, padding_left;
+    dml__frame frame;
+    dml__flow *taking;              /* whose message it is */
+    char *target;                   /* where the next byte goes */
+    dml__flow *receiving, *sending; /* lists, of active operations */
+    /* Frames that came before they were asked for, one behind the other, headers as they came. */
+    uint8_t *store;             /* (dml__comm_job.store_bytes) */
+    size_t store_used, storing; /* bytes; of these whole, and of one behind them that is coming in */
+    uint64_t consumed, told; /* bytes of eager frames and announcements: taken, and of these the peer knows */
+    /* Going out: the frame that is being sent. */
+    uint8_t out_header[DML__FRAME_BYTES + DML__SHORT_BYTES]; /* a short payload goes along with it */
+    char *out_payload;                                       /* NULL: none, or short */
+    size_t out_begin, out_bytes; /* the header and what goes along; the payload behind */
+    size_t out_done, out_total;  /* of both and the padding together */
+    size_t out_counted;          /* bytes of payload, wherever they are */
+    dml__flow *out_flow;         /* whose step moves on when it has gone; NULL: nobody's */
+    uint64_t out_elements;
+    uint8_t
+        *swapped; /* (DML__SWAP_BYTES): a payload as it goes over the wire; NULL where memory has that form */
+    uint64_t credited, charged; /* eager bytes: taken by the peer; sent */
+    uint64_t messages;          /* sends so far: their sequence */
+    dml_comm_traffic *traffic;  /* of the job's, what goes over this link is counted in */
+    bool gone;
+} dml__link;
+
+/* What this rank knows of another from its control messages. */
+typedef struct dml__peer {
+    uint8_t control[DML__CONTROL_BYTES]; /* the message that is coming in */
+    size_t control_bytes;                /* of it that have come */
+    bool gone;                           /* its control connection has ended */
+    bool goodbye, farewell;              /* it said so before, see failure.c */
+    bool answered;                       /* since this rank asked last, what it waits for: */
+    int waits_for;                       /* -1: nobody */
+    double moved_at;                     /* when something moved there last */
+    uint64_t waits_sequence;
+    uint32_t waits_communicator;
+    dml__signature waits_in;
+} dml__peer;
+
+/* ---- the job ---- */
+
+/* The last calls of a communicator that ended, so that a straggler's message can be judged. */
+#define DML__REMEMBERED 32
+
+struct dml_comm {
+    struct dml__comm_job *job;
+    dml_comm *next; /* of the job */
+    uint32_t id;
+    int rank, size;    /* in the group */
+    int *world_ranks;  /* (size) */
+    size_t *offsets;   /* (size): of parts that lie one behind the other */
+    uint64_t sequence; /* collectives started so far */
+    int priority;
+    dml_reduce_function functions[DML__MOST_FUNCTIONS];
+    void *function_users[DML__MOST_FUNCTIONS];
+    int function_count;
+    dml__choice choice;     /* what its calls get, the same at all ranks */
+    dml__price_model model; /* that it was made of, the same at all ranks of the world */
+    int hosts;
+    bool measured;                        /* the model's links were */
+    void *beneath;                        /* the engine's own */
+    dml__signature past[DML__REMEMBERED]; /* collective i at i % DML__REMEMBERED */
+};
+
+typedef struct dml__comm_job {
+    dml__memory memory;
+    dml__logger logger;
+    long process;         /* that opened it: a fork's child has a copy, of which it may only let go */
+    const int *mark;      /* dml__mark_process; NULL: only the number is known */
+    char fork_error[192]; /* what the child is told */
+    int rank, world;
+    double timeout, grace; /* seconds; the second is how long the search for a culprit may take */
+    int strangers;
+    const dml__engine *engine;    /* NULL: ours */
+    bool alone;                   /* the engine may be called by one thread only */
+    dml__transport *transport;    /* NULL in a world of one */
+    struct dml__local_job *local; /* of ranks of one process: what they share; NULL: others */
+    dml_comm *comms;
+    uint32_t next_id;
+    char algorithm[256];       /* names that were asked for; "": none */
+    bool deterministic;        /* sums only in the order of the ranks */
+    bool measures;             /* rank 0 measures the links */
+    double latency, bandwidth; /* of a link, as they were given: seconds, bytes/s; 0: they weren't */
+    dml_isa isa;
+    dml__peer *peers; /* (world) */
+    dml__link *links; /* (world) */
+    uint8_t *wishes;  /* (world): for dml__transport_calls.wait */
+    char *stage;      /* (DML__STAGE_BYTES): what is about to be reduced */
+    size_t segment_bytes, store_bytes, eager_bytes, scratch_bytes;
+    size_t round_bytes;         /* of a round of an all-reduce of two; 0: all. The same on all ranks */
+    int most_steps, most_flows; /* of a schedule */
+    dml_request *requests;      /* (max_requests + 1): the last one is for calls that wait at once */
+    int max_requests;
+    dml__step *all_steps; /* what the requests have parts of */
+    dml__step_state *all_states;
+    dml__flow *all_flows;
+    char *all_scratch;
+    dml_request *free_requests, *last_free;
+    dml_request *active, *unmatched; /* in the order in which they were started */
+    uint64_t progress;               /* counts everything that moves */
+    uint64_t progress_seen;          /* what it was when somebody last looked at the clock */
+    bool started;                    /* something, since then */
+    double moved_at;                 /* when it last did, as far as anybody looked */
+    double woke_at;                  /* from the last sleep */
+    dml_comm_stats stats;
+    struct dml__trace *trace; /* NULL: none is kept */
+    double heard_at;          /* when control was read last */
+    double answer_until;      /* of the search for a culprit; 0: none is on */
+    bool aborted;             /* the others know that this one has failed */
+    bool closing;
+    dml__meeting *meeting; /* while the ranks meet */
+    bool look_around;      /* something came, nobody knows from whom */
+    double spin;           /* seconds of looking again before a wait sleeps */
+    bool yields;           /* meanwhile others may want the processor */
+
+    /* Taking turns. */
+    dml__mutex gate, mutex; /* asked for in that order */
+    dml__cond changed;
+    dml__error error; /* under the mutex; never changes once it is set */
+    bool sleeping;    /* whoever makes progress is in the transport's wait, without the mutex */
+    int waiting;      /* threads in a call that makes progress: the helper stays out */
+    bool stop, helper_started;
+    dml__thread helper;
+} dml__comm_job;
+
+#define DML__STAGE_BYTES 65536
+#define DML__ROUND_BYTES ((size_t)2 << 20)
+#define DML__MOST_ROUNDS 32768 /* about: messages are numbered from round << 16 on */
+#define DML__SWAP_BYTES 4096
+
+/* ---- calls and open (comm.c, open.c) ---- */
+
+/* Whether this is a fork's child, with its parent's job. */
+DML__LOCAL bool dml__is_copy(const dml__comm_job *job);
+
+/* dml_comm_open over other socket calls than the system's. */
+DML__LOCAL dml_comm *dml__comm_open_on(const dml_comm_options *options, const dml__socket_calls *sockets);
+
+/* Says dml_comm_describe's lines to the log, if there is one (describe.c). */
+DML__LOCAL void dml__log_description(const dml_comm *comm);
+
+/* ---- turns (turn.c) ---- */
+
+/* The helper thread, if there is none yet. */
+DML__LOCAL dml_status dml__start_helper(dml__comm_job *job);
+
+/* With the turn, which is given up meanwhile. */
+DML__LOCAL void dml__stop_helper(dml__comm_job *job);
+
+DML__LOCAL void dml__enter_job(dml__comm_job *job);
+DML__LOCAL void dml__leave_job(dml__comm_job *job);
+
+/* What has moved or was started since this was called last has by now: each look at the clock would cost as
+   much as a step. With the turn. */
+DML__LOCAL void dml__note_time(dml__comm_job *job, double now);
+
+/* Sees to everything that can be done without waiting. True if something moved. With the turn. */
+DML__LOCAL bool dml__make_progress(dml__comm_job *job);
+
+/* For who asks again and again instead of waiting: hears the others and minds the deadlines, now and then. */
+DML__LOCAL void dml__keep_watch(dml__comm_job *job);
+
+/* Makes progress until `done` says so, at most until `until` (< 0: each operation's own deadline), or until
+   the job fails. With the turn, which is given up while it sleeps. False: the job has failed or time is up.
+ */
+DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *job, void *user), void *user,
+                                double until);
+
+/* ---- operations (operation.c) ---- */
+
+/* With the turn. NULL: the job has failed, or no request is free and `blocking` is not set. */
+DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, bool blocking);
+
+static inline bool dml__is_pair(dml__comm_operation operation)
+{
+    return operation == DML__CALL_SEND || operation == DML__CALL_RECEIVE;
+}
+
+/* Rounds are counted modulo 2^16 in frames. Nobody is half of that ahead, since what is early is bounded. */
+static inline bool dml__is_later_round(const dml_request *request, const dml__frame *frame)
+{
+    const uint16_t ahead = (uint16_t)((frame->message >> 16) - request->round);
+    return ahead > 0 && ahead < 0x8000;
+}
+
+/* How many elements of a step may be touched now; UINT64_MAX when nothing that it waits for is left. */
+DML__LOCAL uint64_t dml__allowed(dml_request *request, int step);
+
+/* All of it may be. */
+DML__LOCAL bool dml__is_free(dml_request *request, int step);
+
+/* `done` elements of a step are past. The step of a flow hands over to the next. */
+DML__LOCAL void dml__step_moved(dml__comm_job *job, dml_request *request, int step, uint64_t done);
+
+/* Local steps, early frames and the end of the round, as far as they go. */
+DML__LOCAL void dml__advance_request(dml__comm_job *job, dml_request *request);
+
+/* What a step receives goes where it belongs: `count` elements from `done` on. */
+DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uint64_t count);
+
+/* Bytes of a step's range, and where it begins. */
+DML__LOCAL size_t dml__step_bytes(const dml_request *request, int step);
+DML__LOCAL char *dml__step_data(const dml_request *request, int step);
+
+/* One step, and one flow: a send, or a receive that has met its message. */
+DML__LOCAL void dml__begin_pair(dml__comm_job *job, dml_request *request, int rank, uint64_t sequence,
+                                uint64_t count);
+
+DML__LOCAL void dml__end_request(dml__comm_job *job, dml_request *request, dml_status status);
+DML__LOCAL void dml__free_request(dml__comm_job *job, dml_request *request);
+
+/* ---- pairs (pair.c: sends and receives) ---- */
+
+/* A message has come, or been announced: the first receive that takes it, or NULL. */
+DML__LOCAL dml_request *dml__match_message(dml__comm_job *job, int rank, const dml__frame *frame);
+
+/* Whether a message is what a receive of this communicator, rank of the group and tag asks for. */
+DML__LOCAL bool dml__message_fits(const dml_comm *comm, int from, int tag, int rank, const dml__frame *frame);
+
+/* The receive gets this message; false: that was an error. */
+DML__LOCAL bool dml__take_message(dml__comm_job *job, dml_request *request, int rank,
+                                  const dml__frame *frame);
+
+/* ---- links (link.c) ---- */
+
+/* As much as goes without waiting; what moved is noted in job->progress. */
+DML__LOCAL dml_status dml__send_on(dml__comm_job *job, int rank);
+DML__LOCAL dml_status dml__receive_on(dml__comm_job *job, int rank);
+
+/* Whether something may come from that rank that this one waits for. */
+DML__LOCAL bool dml__link_is_awaited(const dml__comm_job *job, int rank);
+
+/* DML__WISH_... Whatever comes is taken, also for calls that are still to come: it may show that two ranks do
+   different things. */
+DML__LOCAL uint8_t dml__link_wishes(const dml__comm_job *job, int rank);
+
+/* The flow that a frame belongs to, or NULL. */
+DML__LOCAL dml__flow *dml__find_flow(dml__flow *list, const dml__frame *frame);
+
+/* Compares what a frame says with what this rank does; DML_OK or the error that ends the job. */
+DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_request *request,
+                                       const dml__frame *frame);
+
+/* ---- early frames (store.c) ---- */
+
+/* Makes room for a frame that nobody has asked for; its payload goes to link->target. */
+DML__LOCAL dml_status dml__begin_storing(dml__comm_job *job, int rank, const dml__frame *frame);
+DML__LOCAL void dml__end_storing(dml__comm_job *job, int rank);
+
+/* Whether what came early for a collective that begins now is about the same call; if not, the job fails.
+   What this rank doesn't wait for would never be looked at. */
+DML__LOCAL void dml__check_stored(dml__comm_job *job, const dml_request *request);
+
+/* What came early for a flow whose turn it is now. */
+DML__LOCAL dml_status dml__take_stored(dml__comm_job *job, dml__flow *flow);
+
+/* The first stored message for a receive. True: it was taken. */
+DML__LOCAL bool dml__match_stored(dml__comm_job *job, dml_request *request);
+
+/* The first message that is kept for nobody yet, of any (comm NULL) or one communicator. */
+DML__LOCAL bool dml__find_stored(const dml__comm_job *job, const dml_comm *comm, int from, int tag, int *rank,
+                                 dml__frame *frame);
+
+/* ---- failing together (failure.c) ---- */
+
+/* Records the error, if it is the first, and tells every rank that `culprit` has ended the job. The sentence
+   is in the third person ("rank 2 of 4 died"), since every rank will show it. Returns the status that stuck.
+ */
+DML__LOCAL dml_status dml__job_fail(dml__comm_job *job, int culprit, dml_status status, const char *format,
+                                    ...) DML__PRINTF(4, 5);
+
+/* Takes in what came on the control channels: DML_OK, or the error that ends the job. */
+DML__LOCAL dml_status dml__read_control(dml__comm_job *job);
+
+/* Whoever closes a data stream has said why on the control stream, or is dead and that ends too: waits a
+   little for that. */
+DML__LOCAL dml_status dml__hear_last_words(dml__comm_job *job, int rank);
+
+/* The data stream of a rank has ended while `request` needs it: finds out why, and fails. */
+DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *request, int rank);
+
+/* The deadline of `request` has passed without any progress of its own: asks all ranks, and judges. DML_OK:
+   something moves somewhere, or the answers are still coming; go on. */
+DML__LOCAL dml_status dml__look_for_culprit(dml__comm_job *job, dml_request *request);
+
+/* Tells every rank that this one closes in good order; `last`: that it heard so from all. */
+DML__LOCAL void dml__say_goodbye(dml__comm_job *job, bool last);
+
+/* The rank (in the world) that an operation waits for, or -1. */
+DML__LOCAL int dml__waits_for(dml_request *request);
+
+#endif

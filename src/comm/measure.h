@@ -1,0 +1,30 @@
+/* measure.h: the model that algorithms are priced with, made of what really lies between the ranks. */
+#ifndef DML_COMM_MEASURE_H
+#define DML_COMM_MEASURE_H
+
+#include "base/platform.h"
+#include "base/status.h"
+#include "comm/comm.h"
+#include "comm/price.h"
+
+/* Numbers of a link as they are measured: one way, with what the processors at both ends do. */
+DML__LOCAL dml__price_link dml__link_of(double latency, double bandwidth);
+
+/* Where nothing is measured: ranks that share memory, and hosts with a network of 10 Gbit/s. */
+DML__LOCAL dml__price_model dml__usual_model(void);
+
+/* A collective of the world, when it opens: rank 0 times a few short messages to a rank of its own host and
+   to one of another, as far as there are such, and how fast it adds and copies, and tells all; the same model
+   and number of hosts at every rank, in comm->model and comm->hosts. Takes 20 ms at most, and a fiftieth of
+   the timeout. Nothing is measured where the numbers or an algorithm were given. */
+DML__LOCAL dml_status dml__measure_model(dml_comm *comm);
+
+/* Latency and bandwidth from `count` messages of bytes[i] that took seconds[i] one way (half a ping-pong),
+   several of each size if possible: the line of the least sum of absolute relative errors, which a few
+   samples that something else has delayed don't move, found by least squares that are weighted anew until
+   they agree. The latency includes what the processors at both ends do. False: there are not two sizes, or
+   the times are not positive. */
+DML__LOCAL bool dml__fit_link(const double *bytes, const double *seconds, int count, double *latency,
+                              double *bandwidth);
+
+#endif

@@ -1,0 +1,406 @@
+#ifndef DML_COMM_OPERATION_C
+#define DML_COMM_OPERATION_C
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "comm/choice.h"
+#include "comm/job.h"
+#include "comm/trace.h"
+
+/* Operations as state machines: a schedule, how far each of its steps is, and the flows of messages that they
+   make. */
+
+static size_t dml__element_bytes(const dml_request *request)
+{
+    return dml_dtype_size(request->call.signature.dtype);
+}
+
+DML__LOCAL size_t dml__step_bytes(const dml_request *request, int step)
+{
+    return (size_t)request->schedule.steps[step].count * dml__element_bytes(request);
+}
+
+static char *dml__place(const dml_request *request, int space, uint64_t element)
+{
+    return request->spaces[space] ? request->spaces[space] + (size_t)element * dml__element_bytes(request)
+                                  : NULL;
+}
+
+DML__LOCAL char *dml__step_data(const dml_request *request, int step)
+{
+    const dml__step *s = &request->schedule.steps[step];
+    return dml__place(request, s->space, s->offset);
+}
+
+/* ---- what waits for what ---- */
+
+static bool dml__all_past_before(dml_request *request, int step)
+{
+    while (request->first_open < step && request->states[request->first_open].past) request->first_open++;
+    return request->first_open >= step;
+}
+
+DML__LOCAL uint64_t dml__allowed(dml_request *request, int step)
+{
+    const dml__step *s = &request->schedule.steps[step];
+    uint64_t allowed = UINT64_MAX;
+    for (int i = 0; i < DML__STEP_AFTER; i++) {
+        const int earlier = s->after[i];
+        uint64_t limit = UINT64_MAX;
+        if (earlier == DML__ALL_BEFORE)
+            limit = dml__all_past_before(request, step) ? UINT64_MAX : 0;
+        else if (earlier >= 0)
+            limit = dml__step_limit(s, &request->schedule.steps[earlier], request->states[earlier].done,
+                                    request->states[earlier].past);
+        if (limit < allowed) allowed = limit;
+    }
+    return allowed;
+}
+
+DML__LOCAL bool dml__is_free(dml_request *request, int step)
+{
+    const uint64_t count = request->schedule.steps[step].count, allowed = dml__allowed(request, step);
+    return allowed >= (count ? count : 1);
+}
+
+/* ---- moving on ---- */
+
+static void dml__unlink_flow(dml__comm_job *job, dml__flow *flow)
+{
+    dml__link *link = &job->links[flow->rank];
+    dml__flow **at = flow->sending ? &link->sending : &link->receiving;
+    while (*at && *at != flow) at = &(*at)->next;
+    if (*at) *at = flow->next;
+}
+
+static void dml__flow_past(dml__comm_job *job, dml_request *request, int step, double now)
+{
+    for (int f = 0; f < request->flow_count; f++) {
+        dml__flow *flow = &request->flows[f];
+        if (flow->step != step) continue;
+        if (job->trace) dml__trace_step_past(job, flow, now);
+        flow->step = request->states[step].next;
+        flow->message++;
+        if (flow->sending) flow->announced = false;
+        if (flow->step < 0) dml__unlink_flow(job, flow);
+        return;
+    }
+}
+
+DML__LOCAL void dml__step_moved(dml__comm_job *job, dml_request *request, int step, uint64_t done)
+{
+    const dml__step *s = &request->schedule.steps[step];
+    dml__step_state *state = &request->states[step];
+    state->done = done;
+    request->dirty = request->moved = true;
+    const double now = job->trace ? dml_seconds() : 0;
+    job->progress++;
+    if (done < s->count) return;
+    state->past = true;
+    request->steps_left--;
+    if (s->peer >= 0) dml__flow_past(job, request, step, now);
+}
+
+DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uint64_t count)
+{
+    const dml__step *s = &request->schedule.steps[step];
+    char *to = dml__place(request, s->space, s->offset + request->states[step].done);
+    const size_t bytes = (size_t)count * dml__element_bytes(request);
+    if (!count) return;
+    if (s->kind == DML__STEP_RECEIVE_REDUCE || s->kind == DML__STEP_REDUCE)
+        dml__reduce_elements(&request->call.reduction, to, to, from, (size_t)count);
+    else if (to != (const char *)from)
+        memmove(to, from, bytes);
+    if (s->completes && request->call.signature.reduce == DML_MEAN)
+        dml__finish_mean(&request->call.reduction, to, (size_t)count, request->comm->size);
+}
+
+/* One local step, in pieces that stay in the cache between what wrote and what reads them. */
+static bool dml__run_local(dml__comm_job *job, dml_request *request, int step)
+{
+    const dml__step *s = &request->schedule.steps[step];
+    const uint64_t done = request->states[step].done, allowed = dml__allowed(request, step);
+    const uint64_t upto = allowed < s->count ? allowed : s->count;
+    if (request->states[step].past || (s->count ? upto == done : !allowed)) return false;
+    const double begin = job->trace ? dml_seconds() : 0;
+    dml__apply(request, step, dml__place(request, s->source_space, s->source + done), upto - done);
+    dml__step_moved(job, request, step, upto);
+    if (job->trace) dml__trace_local(job, request, step, begin);
+    return true;
+}
+
+/* ---- rounds ---- */
+
+static dml__flow *dml__flow_of(dml_request *request, int rank, bool sending)
+{
+    for (int f = 0; f < request->flow_count; f++)
+        if (request->flows[f].rank == rank && request->flows[f].sending == sending) return &request->flows[f];
+    dml__flow *flow = &request->flows[request->flow_count++];
+    memset(flow, 0, sizeof *flow);
+    flow->request = request;
+    flow->step = flow->last = flow->granting = -1;
+    flow->rank = rank;
+    flow->sending = sending;
+    flow->message = flow->granted_message = flow->told_message = request->round << 16;
+    return flow;
+}
+
+/* Strings the steps of each flow, and the local ones, together. */
+static void dml__string_steps(dml__comm_job *job, dml_request *request)
+{
+    int last_local = -1;
+    request->flow_count = request->first_open = 0;
+    request->first_local = -1;
+    request->steps_left = request->schedule.count;
+    for (int i = 0; i < request->schedule.count; i++) {
+        const dml__step *s = &request->schedule.steps[i];
+        dml__step_state *state = &request->states[i];
+        state->done = 0;
+        state->next = -1;
+        state->past = false;
+        int *first, *last;
+        if (s->peer < 0) {
+            first = &request->first_local;
+            last = &last_local;
+        } else {
+            dml__flow *flow =
+                dml__flow_of(request, request->comm->world_ranks[s->peer], s->kind == DML__STEP_SEND);
+            if (dml__step_bytes(request, i) > job->eager_bytes) flow->large = true;
+            first = &flow->step;
+            last = &flow->last;
+        }
+        if (*last < 0)
+            *first = i;
+        else
+            request->states[*last].next = i;
+        *last = i;
+    }
+}
+
+/* Behind the flows of the same or a higher priority. */
+static void dml__link_flow(dml__comm_job *job, dml__flow *flow)
+{
+    dml__link *link = &job->links[flow->rank];
+    dml__flow **at = flow->sending ? &link->sending : &link->receiving;
+    while (*at && (*at)->request->call.priority >= flow->request->call.priority) at = &(*at)->next;
+    flow->next = *at;
+    *at = flow;
+}
+
+static void dml__begin_steps(dml__comm_job *job, dml_request *request)
+{
+    dml__string_steps(job, request);
+    for (int f = 0; f < request->flow_count; f++) {
+        request->flows[f].granting = request->flows[f].step;
+        dml__link_flow(job, &request->flows[f]);
+    }
+    request->dirty = true;
+}
+
+static const dml__algorithm_info *dml__algorithm_of(const dml_request *request)
+{
+    int count;
+    return &dml__algorithms(&count)[request->algorithm];
+}
+
+static void dml__begin_round(dml__comm_job *job, dml_request *request)
+{
+    const dml__comm_call *call = &request->call;
+    const dml_comm *comm = request->comm;
+    dml__collective c;
+    memset(&c, 0, sizeof c);
+    c.operation = call->signature.operation;
+    c.rank = comm->rank;
+    c.size = comm->size;
+    c.root = call->signature.root;
+    c.count = request->round_count;
+    c.counts = call->counts;
+    c.offsets = call->offsets;
+    for (int r = 0; call->counts && r < comm->size; r++)
+        if (!r || call->counts[r] > c.count) c.count = call->counts[r];
+    request->schedule.count = 0;
+    request->schedule.overflowed = false;
+    request->spaces[DML__SPACE_OUT] = (char *)call->out;
+    request->spaces[DML__SPACE_IN] = (char *)call->in;
+    request->spaces[DML__SPACE_SCRATCH] = request->scratch;
+    if (request->round_begin)
+        request->spaces[DML__SPACE_OUT] += (size_t)request->round_begin * dml__element_bytes(request);
+    dml__algorithm_of(request)->write(&c, &request->schedule);
+    if (request->schedule.overflowed) {
+        char text[DML__SIGNATURE_TEXT];
+        dml__job_fail(job, job->rank, DML_ERROR_STATE, "rank %d: %s has more steps than were planned for",
+                      job->rank, dml__signature_text(&call->signature, text));
+        return;
+    }
+    dml__begin_steps(job, request);
+}
+
+/* As many elements at once as SCRATCH has room for, and, of an all-reduce of two, as stay in the caches from
+   when they are reduced until they are sent: without that each byte comes from memory once more. Of four
+   ranks on two processors it didn't pay. What doesn't go in rounds was chosen so that it has room. */
+static uint64_t dml__round_most(const dml__comm_job *job, const dml_request *request)
+{
+    const dml__comm_operation operation = request->call.signature.operation;
+    const dml__algorithm_info *info = dml__algorithm_of(request);
+    const uint64_t room = job->scratch_bytes / dml__element_bytes(request);
+    uint64_t most = request->call.signature.count;
+    if (job->round_bytes && request->comm->size == 2 && operation == DML__CALL_ALL_REDUCE) {
+        const uint64_t cached = job->round_bytes / dml__element_bytes(request);
+        while (most > cached && request->call.signature.count / most < DML__MOST_ROUNDS)
+            most = most - most / 2;
+    }
+    if (info->scratch && (operation == DML__CALL_ALL_REDUCE || operation == DML__CALL_REDUCE ||
+                          operation == DML__CALL_BROADCAST))
+        while (most > 1 && info->scratch(request->comm->size, most) > room) most = most / 2;
+    return most;
+}
+
+static void dml__end_round(dml__comm_job *job, dml_request *request)
+{
+    const uint64_t count = request->call.signature.count;
+    request->round_begin += request->round_count;
+    if (request->round_begin >= count || dml__is_pair(request->call.signature.operation)) {
+        dml__end_request(job, request, DML_OK);
+        return;
+    }
+    request->round++;
+    const uint64_t left = count - request->round_begin;
+    request->round_count = left < request->round_most ? left : request->round_most;
+    dml__begin_round(job, request);
+}
+
+DML__LOCAL void dml__advance_request(dml__comm_job *job, dml_request *request)
+{
+    while (request->dirty && request->state == DML__REQUEST_ACTIVE) {
+        request->dirty = false;
+        for (int step = request->first_local; step >= 0; step = request->states[step].next)
+            if (dml__run_local(job, request, step)) request->dirty = true;
+        for (int f = 0; f < request->flow_count; f++)
+            if (request->flows[f].step >= 0 && job->links[request->flows[f].rank].store_used)
+                if (dml__take_stored(job, &request->flows[f])) return;
+        if (!request->steps_left) dml__end_round(job, request);
+    }
+}
+
+/* ---- requests ---- */
+
+DML__LOCAL void dml__free_request(dml__comm_job *job, dml_request *request)
+{
+    request->state = DML__REQUEST_FREE;
+    request->next = NULL;
+    if (request == &job->requests[job->max_requests]) return;
+    /* Put back at the end, so that who waits twice meets a free one, not another's. */
+    if (job->last_free)
+        job->last_free->next = request;
+    else
+        job->free_requests = request;
+    job->last_free = request;
+}
+
+static dml_request *dml__new_request(dml__comm_job *job, bool blocking)
+{
+    dml_request *own = &job->requests[job->max_requests];
+    if (blocking && own->state == DML__REQUEST_FREE) return own;
+    dml_request *request = job->free_requests;
+    if (!request) return NULL;
+    job->free_requests = request->next;
+    if (!job->free_requests) job->last_free = NULL;
+    return request;
+}
+
+static void dml__unlist(dml_request **list, const dml_request *request)
+{
+    while (*list && *list != request) list = &(*list)->next;
+    if (*list) *list = request->next;
+}
+
+static void dml__enlist(dml_request **list, dml_request *request)
+{
+    while (*list) list = &(*list)->next;
+    request->next = NULL;
+    *list = request;
+}
+
+DML__LOCAL void dml__end_request(dml__comm_job *job, dml_request *request, dml_status status)
+{
+    if (job->trace) dml__trace_end(job, request, status);
+    for (int f = 0; f < request->flow_count; f++) dml__unlink_flow(job, &request->flows[f]);
+    dml__unlist(&job->active, request);
+    dml__unlist(&job->unmatched, request);
+    request->flow_count = 0;
+    job->progress++;
+    if (!status) job->stats.done++;
+    request->status = status;
+    request->state = DML__REQUEST_DONE;
+}
+
+DML__LOCAL void dml__begin_pair(dml__comm_job *job, dml_request *request, int rank, uint64_t sequence,
+                                uint64_t count)
+{
+    const bool sends = request->call.signature.operation == DML__CALL_SEND;
+    dml__schedule *schedule = &request->schedule;
+    dml__unlist(&job->unmatched, request);
+    dml__enlist(&job->active, request);
+    request->sequence = sequence;
+    request->spaces[DML__SPACE_OUT] = (char *)request->call.out;
+    schedule->count = 1;
+    dml__step *step = &schedule->steps[0];
+    memset(step, 0, sizeof *step);
+    step->kind = sends ? DML__STEP_SEND : DML__STEP_RECEIVE;
+    step->count = count;
+    for (int i = 0; i < DML__STEP_AFTER; i++) step->after[i] = -1;
+    for (int r = 0; r < request->comm->size; r++)
+        if (request->comm->world_ranks[r] == rank) step->peer = r;
+    dml__begin_steps(job, request);
+}
+
+static void dml__begin_collective(dml__comm_job *job, dml_request *request)
+{
+    dml_comm *comm = request->comm;
+    request->sequence = comm->sequence++;
+    comm->past[request->sequence % DML__REMEMBERED] = request->call.signature;
+    dml__enlist(&job->active, request);
+    request->algorithm = dml__choose_algorithm(comm, &request->call);
+    dml__check_stored(job, request);
+    request->round_most = request->round_count = dml__round_most(job, request);
+    dml__begin_round(job, request);
+}
+
+DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, bool blocking)
+{
+    dml__comm_job *job = comm->job;
+    dml_request *request = dml__new_request(job, blocking);
+    if (!request) return NULL;
+    job->stats.started++;
+    request->call = *call;
+    request->comm = comm;
+    request->algorithm = -1;
+    request->state = DML__REQUEST_ACTIVE;
+    request->status = DML_OK;
+    request->dirty = false;
+    request->moved = job->started = true;
+    if (job->trace) dml__trace_start(job, request, dml_seconds());
+    request->next = NULL;
+    request->round = 0;
+    request->round_begin = request->round_count = 0;
+    request->flow_count = request->steps_left = 0;
+    request->first_local = -1;
+    memset(&request->message, 0, sizeof request->message);
+    if (job->engine) {
+        if (!dml__is_pair(call->signature.operation)) request->sequence = comm->sequence++;
+        dml__enlist(&job->active, request);
+        job->engine->start(job, request);
+    } else if (call->signature.operation == DML__CALL_SEND) {
+        const int rank = comm->world_ranks[call->signature.root];
+        dml__begin_pair(job, request, rank, job->links[rank].messages++, call->signature.count);
+    } else if (call->signature.operation == DML__CALL_RECEIVE) {
+        dml__enlist(&job->unmatched, request);
+        dml__match_stored(job, request);
+    } else {
+        dml__begin_collective(job, request);
+    }
+    return request;
+}
+
+#endif

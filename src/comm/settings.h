@@ -1,0 +1,31 @@
+/* settings.h: the options of a communicator and the environment, checked. */
+#ifndef DML_COMM_SETTINGS_H
+#define DML_COMM_SETTINGS_H
+
+#include "base/error.h"
+#include "base/platform.h"
+#include "comm/comm.h"
+#include "net/net.h"
+
+/* What is kept of what a rank did (comm/trace.h). */
+typedef struct dml__trace_settings {
+    const char *path; /* to which ".RANK" is added; NULL: nothing is */
+    int events;
+    bool steps;
+} dml__trace_settings;
+
+typedef struct dml__comm_settings {
+    dml__net_settings net; /* segment_bytes: a multiple of 8 */
+    int max_requests;
+    const char *algorithm; /* NULL: the cheapest */
+    bool only_tcp, deterministic;
+    double latency, bandwidth; /* of a link: seconds, bytes/s; 0: to be measured */
+    dml__trace_settings trace;
+    bool launched;                    /* rank and world are what a launcher said */
+    const struct dml__engine *engine; /* NULL: ours */
+} dml__comm_settings;
+
+DML__LOCAL bool dml__read_comm_settings(const dml_comm_options *options, dml__comm_settings *settings,
+                                        dml__error *error);
+
+#endif

@@ -1,0 +1,195 @@
+#ifndef DML_COMM_STORE_C
+#define DML_COMM_STORE_C
+
+#include <string.h>
+
+#include "comm/job.h"
+
+/* What came before anybody asked for it, for each link: entries of a header and a padded payload, in the
+   order in which they came. Its size bounds it: see dml__store_bytes_for. Most of the time it is empty, so
+   that taking an entry out may move those behind it. */
+
+static size_t dml__entry_bytes(const dml__frame *frame)
+{
+    return DML__FRAME_BYTES + dml__padded(frame->bytes);
+}
+
+static uint8_t *dml__stored_entry(const dml__link *link, size_t at, dml__frame *frame)
+{
+    const bool ours = dml__decode_frame(link->store + at, frame);
+    DML_ASSERT(ours);
+    (void)ours;
+    return link->store + at + DML__FRAME_BYTES;
+}
+
+static void dml__drop_entry(dml__link *link, size_t at, size_t bytes)
+{
+    const size_t end = link->store_used + link->storing;
+    memmove(link->store + at, link->store + at + bytes, end - at - bytes);
+    link->store_used -= bytes;
+    if (link->storing && link->mode == DML__TAKE_STORE) link->target -= bytes;
+}
+
+/* A later grant says all that an earlier one did. */
+static bool dml__replace_grant(dml__link *link, const dml__frame *grant)
+{
+    dml__frame frame;
+    for (size_t at = 0; at < link->store_used; at += dml__entry_bytes(&frame)) {
+        dml__stored_entry(link, at, &frame);
+        if (frame.kind != DML__FRAME_GRANT || frame.communicator != grant->communicator ||
+            frame.sequence != grant->sequence)
+            continue;
+        dml__encode_frame(grant, link->store + at);
+        return true;
+    }
+    return false;
+}
+
+DML__LOCAL dml_status dml__begin_storing(dml__comm_job *job, int rank, const dml__frame *frame)
+{
+    dml__link *link = &job->links[rank];
+    if (frame->kind == DML__FRAME_GRANT && dml__replace_grant(link, frame)) return DML_OK;
+    const size_t bytes = dml__entry_bytes(frame);
+    if (bytes > job->store_bytes - link->store_used) {
+        char text[DML__SIGNATURE_TEXT];
+        return dml__job_fail(
+            job, rank, DML_ERROR_STATE,
+            "rank %d has too much under way that rank %d hasn't asked for yet, the last of it "
+            "%s: give all ranks the same max_requests, and a larger one",
+            rank, job->rank, dml__signature_text(&frame->signature, text));
+    }
+    dml__encode_frame(frame, link->store + link->store_used);
+    link->storing = bytes;
+    link->target = (char *)link->store + link->store_used + DML__FRAME_BYTES;
+    link->taking = NULL;
+    link->mode = DML__TAKE_STORE;
+    job->stats.early++;
+    return DML_OK;
+}
+
+DML__LOCAL void dml__end_storing(dml__comm_job *job, int rank)
+{
+    dml__link *link = &job->links[rank];
+    dml__frame frame;
+    const size_t at = link->store_used;
+    link->store_used += link->storing;
+    link->storing = 0;
+    dml__stored_entry(link, at, &frame);
+    /* Somebody may have asked for it while it was coming in. */
+    dml__flow *flow =
+        dml__find_flow(frame.kind == DML__FRAME_GRANT ? link->sending : link->receiving, &frame);
+    if (flow) flow->request->dirty = true;
+    if (flow || frame.kind == DML__FRAME_GRANT || !dml__is_pair(frame.signature.operation)) return;
+    dml_request *request = dml__match_message(job, rank, &frame);
+    if (request) dml__take_message(job, request, rank, &frame);
+}
+
+/* One entry for a flow. Sets whether it can go. */
+static dml_status dml__take_entry(dml__comm_job *job, dml__flow *flow, const dml__frame *frame,
+                                  const uint8_t *payload, bool *taken)
+{
+    dml__link *link = &job->links[flow->rank];
+    dml_request *request = flow->request;
+    const bool turn = frame->message == flow->message && flow->step >= 0;
+    const dml_status status = dml__check_frame(job, flow->rank, request, frame);
+    *taken = false;
+    if (status) return status;
+    if (frame->kind == DML__FRAME_GRANT) {
+        flow->granted_message = frame->message;
+        flow->granted_bytes = frame->offset;
+        *taken = true;
+        return DML_OK;
+    }
+    if (!turn || (frame->kind == DML__FRAME_EAGER && !dml__is_free(request, flow->step))) return DML_OK;
+    *taken = true;
+    link->consumed += dml__entry_bytes(frame);
+    if (frame->kind == DML__FRAME_ANNOUNCE) {
+        flow->announced = true;
+        return DML_OK;
+    }
+    if (frame->bytes != dml__step_bytes(request, flow->step)) {
+        char text[DML__SIGNATURE_TEXT];
+        return dml__job_fail(job, flow->rank, DML_ERROR_MISMATCH,
+                             "rank %d and rank %d cut %s into different pieces", flow->rank, job->rank,
+                             dml__signature_text(&request->call.signature, text));
+    }
+    const uint64_t count = request->schedule.steps[flow->step].count;
+    const dml_dtype dtype = request->call.signature.dtype;
+    if (link->swapped) dml__swap_elements(job->stage, payload, (size_t)count, dtype);
+    dml__apply(request, flow->step, link->swapped ? (const uint8_t *)job->stage : payload, count);
+    dml__step_moved(job, request, flow->step, count);
+    return DML_OK;
+}
+
+/* Grants are found by the flow that sends, messages by the one that receives. */
+static bool dml__entry_is_for(const dml__flow *flow, const dml__frame *frame)
+{
+    const dml_request *request = flow->request;
+    return frame->communicator == request->comm->id && frame->sequence == request->sequence &&
+           (frame->kind == DML__FRAME_GRANT) == flow->sending &&
+           dml__is_pair(frame->signature.operation) == dml__is_pair(request->call.signature.operation) &&
+           (uint16_t)(frame->message >> 16) == (uint16_t)request->round;
+}
+
+DML__LOCAL dml_status dml__take_stored(dml__comm_job *job, dml__flow *flow)
+{
+    dml__link *link = &job->links[flow->rank];
+    dml__frame frame;
+    size_t at = 0;
+    while (at < link->store_used && flow->step >= 0) {
+        const uint8_t *payload = dml__stored_entry(link, at, &frame);
+        bool taken = false;
+        if (dml__entry_is_for(flow, &frame)) {
+            const dml_status status = dml__take_entry(job, flow, &frame, payload, &taken);
+            if (status) return status;
+        }
+        if (taken)
+            dml__drop_entry(link, at, dml__entry_bytes(&frame));
+        else
+            at += dml__entry_bytes(&frame);
+    }
+    return DML_OK;
+}
+
+DML__LOCAL void dml__check_stored(dml__comm_job *job, const dml_request *request)
+{
+    for (int r = 0; r < request->comm->size; r++) {
+        const int rank = request->comm->world_ranks[r];
+        const dml__link *link = &job->links[rank];
+        dml__frame frame;
+        for (size_t at = 0; at < link->store_used; at += dml__entry_bytes(&frame)) {
+            dml__stored_entry(link, at, &frame);
+            if (frame.communicator == request->comm->id && frame.sequence == request->sequence &&
+                !dml__is_pair(frame.signature.operation) && dml__check_frame(job, rank, request, &frame))
+                return;
+        }
+    }
+}
+
+DML__LOCAL bool dml__find_stored(const dml__comm_job *job, const dml_comm *comm, int from, int tag, int *rank,
+                                 dml__frame *frame)
+{
+    for (int r = 0; r < job->world; r++) {
+        const dml__link *link = &job->links[r];
+        for (size_t at = 0; at < link->store_used; at += dml__entry_bytes(frame)) {
+            dml__stored_entry(link, at, frame);
+            if (frame->kind == DML__FRAME_GRANT || !dml__is_pair(frame->signature.operation)) continue;
+            if (dml__find_flow(link->receiving, frame)) continue; /* a receive has it already */
+            if (comm && !dml__message_fits(comm, from, tag, r, frame)) continue;
+            *rank = r;
+            return true;
+        }
+    }
+    return false;
+}
+
+DML__LOCAL bool dml__match_stored(dml__comm_job *job, dml_request *request)
+{
+    dml__frame frame;
+    int rank;
+    if (!dml__find_stored(job, request->comm, request->call.signature.root, request->call.tag, &rank, &frame))
+        return false;
+    return dml__take_message(job, request, rank, &frame);
+}
+
+#endif

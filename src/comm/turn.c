@@ -1,0 +1,280 @@
+#ifndef DML_COMM_TURN_C
+#define DML_COMM_TURN_C
+
+#include "base/clock.h"
+#include "comm/job.h"
+
+/* Who makes progress. Everything of a job is under its mutex, which whoever waits gives up only while it
+   sleeps in the transport; who wants in then wakes it. The gate is passed before the mutex is asked for, so
+   that a thread that lets go of the mutex for a moment can't take it again before those who wait for it. The
+   helper thread, if there is one, makes progress while no other thread does. */
+
+DML__LOCAL void dml__enter_job(dml__comm_job *job)
+{
+    dml__mutex_lock(&job->gate);
+    dml__mutex_lock(&job->mutex);
+    while (job->sleeping) {
+        job->transport->calls->wake(job->transport);
+        dml__cond_wait(&job->changed, &job->mutex, -1);
+    }
+    dml__mutex_unlock(&job->gate);
+}
+
+DML__LOCAL void dml__leave_job(dml__comm_job *job)
+{
+    if (job->helper_started || job->waiting) dml__cond_signal_all(&job->changed);
+    dml__mutex_unlock(&job->mutex);
+}
+
+/* Lets those in who wait. */
+static void dml__give_way(dml__comm_job *job)
+{
+    dml__mutex_unlock(&job->mutex);
+    dml__mutex_lock(&job->gate);
+    dml__mutex_lock(&job->mutex);
+    dml__mutex_unlock(&job->gate);
+}
+
+static void dml__advance_all(dml__comm_job *job)
+{
+    bool again = true;
+    while (again && !job->error.status) {
+        again = false;
+        for (dml_request *r = job->active, *next; r; r = next) {
+            next = r->next;
+            if (!r->dirty) continue;
+            dml__advance_request(job, r);
+            again = true;
+        }
+    }
+}
+
+DML__LOCAL bool dml__make_progress(dml__comm_job *job)
+{
+    const uint64_t before = job->progress;
+    dml__advance_all(job);
+    if (job->engine) job->engine->progress(job);
+    for (int rank = 0; !job->engine && rank < job->world && !job->error.status; rank++) {
+        dml__link *link = &job->links[rank];
+        if (rank == job->rank) continue;
+        if ((link->receiving || link->sending || link->out_total) && dml__send_on(job, rank)) break;
+        if (!link->gone || link->receiving)
+            if (dml__link_is_awaited(job, rank)) dml__receive_on(job, rank);
+    }
+    job->look_around = false;
+    dml__advance_all(job);
+    return job->progress != before;
+}
+
+static void dml__put_off(dml_request *list, double deadline)
+{
+    for (dml_request *r = list; r; r = r->next) {
+        if (r->moved) r->deadline = deadline;
+        r->moved = false;
+    }
+}
+
+DML__LOCAL void dml__note_time(dml__comm_job *job, double now)
+{
+    if (job->progress != job->progress_seen)
+        job->moved_at = now;
+    else if (!job->started)
+        return;
+    job->progress_seen = job->progress;
+    job->started = false;
+    dml__put_off(job->active, now + job->timeout);
+    dml__put_off(job->unmatched, now + job->timeout);
+}
+
+/* This process has been stopped for a while, and perhaps all of the job. */
+static void dml__restart_clocks(dml__comm_job *job)
+{
+    const double now = dml_seconds();
+    job->moved_at = now;
+    job->answer_until = 0;
+    for (dml_request *r = job->active; r; r = r->next) r->deadline = now + job->timeout;
+    for (dml_request *r = job->unmatched; r; r = r->next) r->deadline = now + job->timeout;
+}
+
+/* Sleeps in the transport, at most `seconds`, without the mutex; then hears what came on control. */
+static void dml__sleep(dml__comm_job *job, double seconds)
+{
+    for (int rank = 0; rank < job->world; rank++)
+        job->wishes[rank] = rank == job->rank || job->engine ? 0 : dml__link_wishes(job, rank);
+    int ready;
+    const double before = dml_seconds();
+    if (seconds > 0) {
+        job->sleeping = true;
+        job->stats.slept++;
+        dml__mutex_unlock(&job->mutex);
+        ready = job->transport->calls->wait(job->transport, job->wishes, seconds);
+        dml__mutex_lock(&job->mutex);
+        job->sleeping = false;
+        dml__cond_signal_all(&job->changed);
+        dml__give_way(job);
+    } else {
+        ready = job->transport->calls->wait(job->transport, job->wishes, 0);
+    }
+    job->woke_at = dml_seconds();
+    if (job->woke_at - before > seconds + job->timeout / 2) dml__restart_clocks(job);
+    if (ready == DML__GONE)
+        dml__job_fail(job, job->rank, DML_ERROR_NETWORK, "rank %d can't wait on its connections", job->rank);
+    else if (ready & DML__READY_CONTROL)
+        dml__read_control(job);
+    if (ready > 0 && ready & DML__READY_DATA) job->look_around = true;
+}
+
+/* The first deadline among the operations; `until` if it is earlier. */
+static double dml__next_deadline(const dml__comm_job *job, double until)
+{
+    double first = until < 0 ? dml_seconds() + 3600 : until;
+    if (job->answer_until > 0) return job->answer_until < first ? job->answer_until : first;
+    /* Not much longer than a deadline is, so that a longer sleep shows that the process was stopped. */
+    if (first > dml_seconds() + job->timeout) first = dml_seconds() + job->timeout;
+    for (const dml_request *r = job->active; r; r = r->next)
+        if (r->deadline < first) first = r->deadline;
+    for (const dml_request *r = job->unmatched; r; r = r->next)
+        if (r->deadline < first) first = r->deadline;
+    return first;
+}
+
+static dml_request *dml__first_late(dml_request *list, double now)
+{
+    while (list && now < list->deadline) list = list->next;
+    return list;
+}
+
+/* Operations that have not moved for as long as they may. */
+static void dml__watch_deadlines(dml__comm_job *job, double now)
+{
+    dml_request *late = dml__first_late(job->active, now);
+    if (!late) late = dml__first_late(job->unmatched, now);
+    if (late)
+        dml__look_for_culprit(job, late);
+    else
+        job->answer_until = 0;
+}
+
+/* A call had nothing to do from *idle_from (< 0: it had) until now. */
+static void dml__count_idle(dml__comm_job *job, double *idle_from, double now)
+{
+    if (*idle_from >= 0 && now > *idle_from) job->stats.waited_s += now - *idle_from;
+    *idle_from = -1;
+}
+
+DML__LOCAL void dml__keep_watch(dml__comm_job *job)
+{
+    const double now = dml_seconds(), quiet = now - job->heard_at;
+    if (!job->transport || quiet < 2e-3) return;
+    dml__read_control(job);
+    if (job->error.status) return;
+    /* Who hasn't asked for long may have been away: then nobody else is to blame. */
+    if (quiet > job->grace)
+        dml__restart_clocks(job);
+    else
+        dml__watch_deadlines(job, now);
+}
+
+DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *job, void *user), void *user,
+                                double until)
+{
+    bool result = true;
+    double spin_until = -1, idle_from = -1;
+    unsigned looks = 0;
+    job->waiting++;
+    while (!done(job, user)) {
+        if (job->error.status) {
+            result = false;
+            break;
+        }
+        if (job->sleeping) { /* another thread makes progress */
+            dml__cond_wait(&job->changed, &job->mutex, 0.1);
+            continue;
+        }
+        if (job->helper_started) dml__give_way(job);
+        if (dml__make_progress(job)) {
+            spin_until = -1;
+            if (idle_from >= 0) dml__count_idle(job, &idle_from, dml_seconds());
+            continue;
+        }
+        if (!job->yields && ++looks % 8) continue; /* the clock takes longer than a look */
+        const double now = dml_seconds();
+        dml__note_time(job, now);
+        if (idle_from < 0) idle_from = now;
+        if (until >= 0 && now >= until) {
+            result = false;
+            break;
+        }
+        if (spin_until < 0) spin_until = now + job->spin;
+        if (now < spin_until) {
+            if (job->yields) dml__thread_yield();
+            continue;
+        }
+        if (now > spin_until + job->grace) dml__restart_clocks(job); /* stopped meanwhile, as in dml__sleep */
+        dml__watch_deadlines(job, now);
+        const double left = dml__next_deadline(job, until) - now;
+        if (!job->error.status && job->transport) dml__sleep(job, left > 0 ? left : 0.001);
+        spin_until = -1;
+    }
+    dml__note_time(job, dml_seconds());
+    dml__count_idle(job, &idle_from, job->woke_at);
+    job->waiting--;
+    return result;
+}
+
+/* ---- the helper ---- */
+
+#ifndef DML_NO_THREADS
+static void dml__help(void *argument)
+{
+    dml__comm_job *job = (dml__comm_job *)argument;
+    dml__mutex_lock(&job->mutex);
+    while (!job->stop) {
+        const bool nothing = !job->active && !job->unmatched;
+        if (nothing || job->waiting || job->sleeping || job->error.status) {
+            dml__cond_wait(&job->changed, &job->mutex, -1);
+            continue;
+        }
+        dml__give_way(job);
+        if (job->waiting || job->sleeping || dml__make_progress(job)) continue;
+        const double now = dml_seconds();
+        dml__note_time(job, now);
+        dml__watch_deadlines(job, now);
+        const double left = dml__next_deadline(job, -1) - now;
+        if (!job->error.status) dml__sleep(job, left > 0 ? left : 0.001);
+    }
+    dml__mutex_unlock(&job->mutex);
+}
+#endif
+
+DML__LOCAL dml_status dml__start_helper(dml__comm_job *job)
+{
+#ifndef DML_NO_THREADS
+    if (job->alone)
+        return dml__job_fail(
+            job, job->rank, DML_ERROR_STATE,
+            "rank %d can't have a progress thread: MPI was initialised for one thread only, not "
+            "with MPI_THREAD_SERIALIZED",
+            job->rank);
+    if (!job->helper_started && job->transport)
+        job->helper_started = dml__thread_start(&job->helper, dml__help, job);
+    if (!job->helper_started && job->transport)
+        return dml__job_fail(job, job->rank, DML_ERROR_MEMORY, "rank %d can't start its progress thread",
+                             job->rank);
+#else
+    (void)job;
+#endif
+    return DML_OK;
+}
+
+DML__LOCAL void dml__stop_helper(dml__comm_job *job)
+{
+    if (!job->helper_started) return;
+    job->stop = true;
+    if (job->sleeping) job->transport->calls->wake(job->transport);
+    dml__leave_job(job);
+    dml__thread_join(&job->helper);
+    dml__mutex_lock(&job->mutex);
+}
+
+#endif

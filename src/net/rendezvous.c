@@ -1,0 +1,571 @@
+#ifndef DML_NET_RENDEZVOUS_C
+#define DML_NET_RENDEZVOUS_C
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "net/handshake.h"
+#include "net/tcp.h"
+
+/* How the ranks meet:
+
+     1. Rank 0 listens where all look for it. Each other rank connects to it (again and again, since ranks
+   start in any order), and says in its hello on which port it listens itself.
+     2. When all have come, rank 0 tells each rank the addresses of the ranks below it.
+     3. Each rank connects to all ranks below it, twice (control and data), and is connected to by all above.
+
+   One loop around one poll() does it all: listening, trying, and any number of handshakes side by side, so
+   that nobody who comes to a port can hold up the others. */
+
+#define DML__MASTERS 8          /* addresses of master_addr that are tried */
+#define DML__VISITORS 256       /* unproven connections beyond those that the job needs */
+#define DML__SHORTEST_STAY 0.05 /* seconds that a silent visitor keeps its place if others want it */
+
+struct dml__meeting {
+    dml__tcp *tcp;
+    const dml__net_settings *settings;
+    const dml__net_user *user;
+    dml__identity me;
+    double deadline, patience; /* the second: how long a visitor may take to prove itself */
+    int listener;
+    double listen_after; /* accept has failed: not before then */
+    dml__address listens_at;
+    dml__address masters[DML__MASTERS];
+    int master_count, tries;
+    dml__address bind_address;
+    bool bound;
+    dml__address *addresses; /* (world); 0 bytes: unknown */
+    bool addresses_done;     /* all sent (rank 0) or received (others) */
+    dml__handshake *shakes;  /* (shake_count): to each rank below twice, then visitors */
+    int outgoing, shake_count;
+    struct pollfd *polls; /* (1 + shake_count + world); some have no fd */
+    struct pollfd *waits; /* those that have */
+    int to_connect;       /* connections that are still missing */
+    char note[256];       /* why the last visitor was turned away, if it was worth a sentence */
+};
+
+/* ---- where ---- */
+
+static bool dml__find_master(dml__meeting *meeting)
+{
+    const dml__net_settings *settings = meeting->settings;
+    const char *message = "";
+    meeting->master_count = dml__resolve_host(settings->master_addr, (uint16_t)settings->master_port,
+                                              meeting->masters, DML__MASTERS, &message);
+    if (!meeting->master_count) {
+        dml__tcp_fail(meeting->tcp, meeting->me.rank, DML_ERROR_NETWORK,
+                      "rank %d can't find the address of master_addr \"%s\": %s", meeting->me.rank,
+                      settings->master_addr, message);
+        return false;
+    }
+    if (!settings->bind_addr) return true;
+    meeting->bound = dml__interface_address(settings->bind_addr, meeting->masters[0].storage.ss_family,
+                                            &meeting->bind_address) ||
+                     dml__resolve_host(settings->bind_addr, 0, &meeting->bind_address, 1, &message) == 1;
+    if (!meeting->bound)
+        dml__tcp_fail(
+            meeting->tcp, meeting->me.rank, DML_ERROR_NETWORK,
+            "rank %d can't use bind_addr \"%s\": it is no network interface with an address and no name: %s",
+            meeting->me.rank, settings->bind_addr, message);
+    return meeting->bound;
+}
+
+static bool dml__stays_on_loopback(const dml__meeting *meeting)
+{
+    for (int i = 0; i < meeting->master_count; i++)
+        if (!dml__is_loopback(&meeting->masters[i])) return false;
+    return !meeting->bound || dml__is_loopback(&meeting->bind_address);
+}
+
+static bool dml__check_trust(dml__meeting *meeting)
+{
+    const dml__net_settings *settings = meeting->settings;
+    if (settings->key || settings->allow_insecure || dml__stays_on_loopback(meeting)) return true;
+    dml__tcp_fail(
+        meeting->tcp, meeting->me.rank, DML_ERROR_ARGUMENT,
+        "rank %d won't leave loopback without a key (master_addr \"%s\"%s%s%s): give all ranks the same "
+        "DML_KEY or options.key, or, where anyone on the network may join the job, DML_INSECURE=1 or "
+        "options.allow_insecure",
+        meeting->me.rank, settings->master_addr, settings->bind_addr ? ", bind_addr \"" : "",
+        settings->bind_addr ? settings->bind_addr : "", settings->bind_addr ? "\"" : "");
+    return false;
+}
+
+static bool dml__listen_at(dml__meeting *meeting, const dml__address *address, uint16_t port)
+{
+    meeting->listens_at = *address;
+    dml__set_address_port(&meeting->listens_at, port);
+    meeting->listener = dml__socket_listen(meeting->me.calls, &meeting->listens_at);
+    return meeting->listener >= 0;
+}
+
+/* Rank 0: on bind_addr, on the loopback address that was named, or on all. */
+static bool dml__listen_as_master(dml__meeting *meeting)
+{
+    const uint16_t port = (uint16_t)meeting->settings->master_port;
+    bool listening = false;
+    if (meeting->bound) {
+        listening = dml__listen_at(meeting, &meeting->bind_address, port);
+    } else if (dml__stays_on_loopback(meeting)) {
+        for (int i = 0; i < meeting->master_count && !listening; i++)
+            listening = dml__listen_at(meeting, &meeting->masters[i], port);
+    } else {
+        int family = AF_INET; /* a socket of IPv6 takes both */
+        for (int i = 0; i < meeting->master_count; i++)
+            if (meeting->masters[i].storage.ss_family == AF_INET6) family = AF_INET6;
+        dml__address any;
+        dml__any_address(family, &any);
+        listening = dml__listen_at(meeting, &any, port);
+    }
+    if (listening) return true;
+    char text[DML__ADDRESS_TEXT];
+    const int error = errno;
+    dml__tcp_fail(meeting->tcp, meeting->me.rank, DML_ERROR_NETWORK, "rank 0 can't listen on %s: %s",
+                  dml__address_text(&meeting->listens_at, text),
+                  error == EADDRINUSE ? "the port is in use; choose another master_port (MASTER_PORT)"
+                                      : strerror(error));
+    return false;
+}
+
+/* dml__identity.port: the other ranks listen on the address by which they reached rank 0. */
+static int dml__own_port(void *user, int fd)
+{
+    dml__meeting *meeting = (dml__meeting *)user;
+    if (meeting->me.rank + 1 == meeting->me.world) return 0; /* nobody will come */
+    if (meeting->listener < 0) {
+        dml__address own;
+        own.bytes = sizeof own.storage;
+        if (meeting->me.calls->own_address(fd, (struct sockaddr *)(void *)&own.storage, &own.bytes) < 0)
+            return -1;
+        if (!dml__listen_at(meeting, &own, 0)) return -1;
+    }
+    return dml__address_port(&meeting->listens_at);
+}
+
+/* ---- addresses ---- */
+
+DML__LOCAL bool dml__take_addresses(dml__meeting *meeting, int from, const dml__control *control)
+{
+    const int below = meeting->me.rank;
+    dml__endpoint endpoints[DML__ADDRESSES_AT_ONCE];
+    const int count = dml__control_addresses(control, endpoints);
+    if (from != 0 || count < 0 || control->rank < 1 || control->rank > below || count > below - control->rank)
+        return false;
+    for (int i = 0; i < count; i++) dml__from_endpoint(&endpoints[i], &meeting->addresses[control->rank + i]);
+    meeting->addresses_done = control->rank + count == below;
+    return true;
+}
+
+/* Takes in what has been heard; false: that has ended the job. */
+static bool dml__listen_to_ranks(dml__meeting *meeting)
+{
+    const dml__net_user *user = meeting->user;
+    return user->control(user->user, &meeting->tcp->transport, meeting);
+}
+
+/* Rank 0: to each rank the addresses of ranks 1 .. rank - 1, of which rank 1 gets an empty list: go on. */
+static bool dml__send_addresses(dml__meeting *meeting)
+{
+    const int world = meeting->me.world;
+    for (int to = 1; to < world; to++) {
+        int first = 1;
+        do {
+            dml__control control;
+            dml__endpoint endpoints[DML__ADDRESSES_AT_ONCE];
+            int count = 0;
+            memset(&control, 0, sizeof control);
+            control.kind = DML__ADDRESSES;
+            control.rank = first;
+            while (first < to && count < DML__ADDRESSES_AT_ONCE)
+                dml__to_endpoint(&meeting->addresses[first++], &endpoints[count++]);
+            dml__set_control_addresses(&control, endpoints, count);
+            if (!dml__send_control(&meeting->tcp->transport, to, &control, meeting->deadline)) {
+                if (dml__listen_to_ranks(meeting))
+                    dml__tcp_fail(meeting->tcp, to, DML_ERROR_PEER,
+                                  "rank %d of %d left during the rendezvous", to, world);
+                return false;
+            }
+        } while (first < to);
+    }
+    return meeting->addresses_done = true;
+}
+
+/* ---- handshakes ---- */
+
+static void dml__close_shake(dml__meeting *meeting, dml__handshake *shake)
+{
+    if (shake->fd >= 0) meeting->me.calls->close(shake->fd);
+    shake->fd = -1;
+}
+
+/* dml__identity.taken: connected, or about to be. */
+static bool dml__is_taken(void *user, int rank, int channel)
+{
+    const dml__meeting *meeting = (const dml__meeting *)user;
+    if (meeting->tcp->fd[channel][rank] >= 0) return true;
+    for (int i = meeting->outgoing; i < meeting->shake_count; i++) {
+        const dml__handshake *other = &meeting->shakes[i];
+        if (other->stage == DML__SHAKE_SEND_WELCOME && other->rank == rank && other->channel == channel)
+            return true;
+    }
+    return false;
+}
+
+/* A free place for a visitor, or that of the one who has been silent longest, if that was long enough to
+   answer. NULL: none now. */
+static dml__handshake *dml__place_for_visitor(dml__meeting *meeting, double now)
+{
+    dml__handshake *oldest = NULL;
+    for (int i = meeting->outgoing; i < meeting->shake_count; i++) {
+        dml__handshake *shake = &meeting->shakes[i];
+        if (shake->stage == DML__SHAKE_UNUSED) return shake;
+        if (!oldest || shake->deadline < oldest->deadline) oldest = shake;
+    }
+    const double may_go = oldest->deadline - meeting->patience + DML__SHORTEST_STAY;
+    if (now < may_go) {
+        meeting->listen_after = may_go;
+        return NULL;
+    }
+    return oldest;
+}
+
+/* A few at a time, so that a crowd at the door doesn't keep us from those who are inside. */
+static void dml__accept_visitors(dml__meeting *meeting, double now)
+{
+    for (int i = 0; i < 16; i++) {
+        dml__handshake *place = dml__place_for_visitor(meeting, now);
+        if (!place) return;
+        dml__address from;
+        const int fd = dml__socket_accept(meeting->me.calls, meeting->listener, &from);
+        if (fd < 0) {
+            if (errno != EAGAIN && errno != EWOULDBLOCK) meeting->listen_after = now + 0.01;
+            return;
+        }
+        if (place->stage != DML__SHAKE_UNUSED) {
+            dml__close_shake(meeting, place);
+            (*meeting->user->strangers)++;
+        }
+        dml__begin_accepted(place, &meeting->me, fd, &from, now + meeting->patience);
+    }
+}
+
+/* Until the next try, a little longer each time. */
+static void dml__rest(dml__handshake *shake, int error, double now)
+{
+    shake->stage = DML__SHAKE_RESTING;
+    shake->error = error;
+    shake->retry_at = now + shake->rest;
+    if (shake->rest < 0.25) shake->rest *= 1.5;
+}
+
+/* Whether an outgoing connection that rests knows where to go. */
+static bool dml__knows_its_way(const dml__meeting *meeting, const dml__handshake *shake)
+{
+    if (shake->rank > 0) return meeting->addresses_done;
+    /* The second connection to rank 0 needs the session, which the first one brings. */
+    return shake->channel == DML__CHANNEL_CONTROL || meeting->me.has_session;
+}
+
+static void dml__try_connecting(dml__meeting *meeting, dml__handshake *shake, double now)
+{
+    const bool first = shake->rank == 0 && shake->channel == DML__CHANNEL_CONTROL;
+    shake->address =
+        first ? meeting->masters[meeting->tries++ % meeting->master_count] : meeting->addresses[shake->rank];
+    const int fd = dml__socket_connect(meeting->me.calls, &shake->address,
+                                       meeting->bound ? &meeting->bind_address : NULL);
+    if (fd < 0) {
+        dml__rest(shake, errno, now);
+        return;
+    }
+    dml__begin_connecting(shake, fd);
+    shake->deadline = now + meeting->patience;
+}
+
+static void dml__connected(dml__meeting *meeting, dml__handshake *shake, bool accepted)
+{
+    dml__tcp_connected(meeting->tcp, shake->rank, (dml__channel)shake->channel, shake->fd);
+    meeting->to_connect--;
+    shake->fd = -1;
+    if (accepted) {
+        if (shake->channel == DML__CHANNEL_CONTROL) {
+            meeting->addresses[shake->rank] = shake->address;
+            dml__set_address_port(&meeting->addresses[shake->rank], shake->hello_in.port);
+        }
+        shake->stage = DML__SHAKE_UNUSED;
+    } else if (shake->rank == 0 && shake->channel == DML__CHANNEL_CONTROL) {
+        meeting->addresses[0] = shake->address;
+        memcpy(meeting->me.session, shake->welcome_in.session, sizeof meeting->me.session);
+        meeting->me.has_session = true;
+    }
+}
+
+/* False when the refusal ends the job. */
+static bool dml__refused(dml__meeting *meeting, dml__handshake *shake, bool accepted)
+{
+    char text[256];
+    dml__refusal_text(shake, &meeting->me, accepted, text, sizeof text);
+    dml__close_shake(meeting, shake);
+    if (!accepted || dml__is_job_fault(shake->verdict)) {
+        dml__tcp_fail(meeting->tcp, accepted ? shake->hello_in.from : meeting->me.rank, DML_ERROR_MISMATCH,
+                      "%s", text);
+        return false;
+    }
+    (*meeting->user->strangers)++;
+    memcpy(meeting->note, text, sizeof text);
+    dml__log(meeting->user->logger, DML_LOG_WARNING, "a connection was turned away: %s", text);
+    shake->stage = DML__SHAKE_UNUSED;
+    return true;
+}
+
+static void dml__broken(dml__meeting *meeting, dml__handshake *shake, bool accepted, double now)
+{
+    dml__close_shake(meeting, shake);
+    if (accepted) {
+        shake->stage = DML__SHAKE_UNUSED;
+        (*meeting->user->strangers)++;
+        return;
+    }
+    dml__rest(shake, shake->error, now);
+}
+
+/* Visitors have a deadline at every stage. Whoever connects has one only until the other end answers: an
+   address that swallows all packets must not keep it from the next, but a rank that accepted it must not be
+   left. */
+static bool dml__has_deadline(const dml__handshake *shake, bool accepted)
+{
+    return accepted ? dml__handshake_events(shake) != 0 : shake->stage == DML__SHAKE_CONNECTING;
+}
+
+/* Moves one handshake on; false when that ended the job. */
+static bool dml__advance(dml__meeting *meeting, int index, bool ready, double now)
+{
+    dml__handshake *shake = &meeting->shakes[index];
+    const bool accepted = index >= meeting->outgoing;
+    if (shake->stage == DML__SHAKE_RESTING && now >= shake->retry_at)
+        dml__try_connecting(meeting, shake, now);
+    if (ready) dml__handshake_step(shake, &meeting->me);
+    if (shake->stage == DML__SHAKE_DONE && shake->fd >= 0) dml__connected(meeting, shake, accepted);
+    if (shake->stage == DML__SHAKE_REFUSED) return dml__refused(meeting, shake, accepted);
+    const bool too_slow = dml__has_deadline(shake, accepted) && now > shake->deadline;
+    if (too_slow) shake->error = ETIMEDOUT;
+    if (shake->stage == DML__SHAKE_BROKEN || too_slow) dml__broken(meeting, shake, accepted, now);
+    return true;
+}
+
+/* ---- the loop ---- */
+
+/* Fills in what to wait for, and returns for how long at most. */
+static double dml__prepare_polls(dml__meeting *meeting, double now)
+{
+    double until = meeting->deadline;
+    struct pollfd *polls = meeting->polls;
+    /* Before the session is known, every visitor would seem to be of another job. */
+    const bool open = meeting->listener >= 0 && meeting->me.has_session;
+    const bool listening = open && now >= meeting->listen_after;
+    if (open && !listening && meeting->listen_after < until) until = meeting->listen_after;
+    polls[0].fd = listening ? meeting->listener : -1;
+    polls[0].events = POLLIN;
+    for (int i = 0; i < meeting->shake_count; i++) {
+        const dml__handshake *shake = &meeting->shakes[i];
+        const short events = dml__handshake_events(shake);
+        polls[1 + i].fd = events ? shake->fd : -1;
+        polls[1 + i].events = events;
+        if (dml__has_deadline(shake, i >= meeting->outgoing) && shake->deadline < until)
+            until = shake->deadline;
+        if (shake->stage == DML__SHAKE_RESTING && shake->retry_at < until &&
+            dml__knows_its_way(meeting, shake))
+            until = shake->retry_at;
+    }
+    memcpy(polls + 1 + meeting->shake_count, meeting->tcp->polls, (size_t)meeting->me.world * sizeof *polls);
+    return until > now ? until - now : 0;
+}
+
+/* poll() on the entries that have an fd: it takes no more entries than the process may have files. */
+static int dml__poll_meeting(dml__meeting *meeting, size_t count, double seconds)
+{
+    struct pollfd *polls = meeting->polls, *waits = meeting->waits;
+    size_t used = 0;
+    for (size_t i = 0; i < count; i++)
+        if (polls[i].fd >= 0) waits[used++] = polls[i];
+    const int ready = dml__socket_poll(meeting->me.calls, waits, used, seconds);
+    used = 0;
+    for (size_t i = 0; i < count; i++) polls[i].revents = polls[i].fd >= 0 ? waits[used++].revents : 0;
+    return ready;
+}
+
+/* One turn: waits, then sees to everything that is ready. False: the job has failed. */
+static bool dml__meet_once(dml__meeting *meeting)
+{
+    double now = dml_seconds();
+    const size_t polled = 1 + (size_t)meeting->shake_count + (size_t)meeting->me.world;
+    const double left = dml__prepare_polls(meeting, now);
+    if (dml__poll_meeting(meeting, polled, left) < 0) {
+        dml__tcp_fail(meeting->tcp, meeting->me.rank, DML_ERROR_NETWORK,
+                      "rank %d can't wait on its connections: %s", meeting->me.rank, strerror(errno));
+        return false;
+    }
+    now = dml_seconds();
+    for (int rank = 0; rank < meeting->me.world; rank++)
+        if (meeting->polls[1 + meeting->shake_count + rank].revents && !dml__listen_to_ranks(meeting))
+            return false;
+    for (int i = 0; i < meeting->shake_count; i++)
+        if (!dml__advance(meeting, i, meeting->polls[1 + i].revents != 0, now)) return false;
+    if (meeting->polls[0].revents) dml__accept_visitors(meeting, now);
+    return true;
+}
+
+static bool dml__all_have_come(const dml__meeting *meeting)
+{
+    for (int rank = 1; rank < meeting->me.world; rank++)
+        if (meeting->tcp->fd[DML__CHANNEL_CONTROL][rank] < 0) return false;
+    return true;
+}
+
+/* "rank 2" or "ranks 2, 3, 5 and more": those without a connection. The first of them, or -1. */
+static int dml__missing_ranks(const dml__meeting *meeting, char *text, size_t bytes)
+{
+    int first = -1, count = 0;
+    char list[96] = "";
+    for (int rank = 0; rank < meeting->me.world; rank++) {
+        const bool complete = meeting->tcp->fd[DML__CHANNEL_CONTROL][rank] >= 0 &&
+                              (meeting->tcp->fd[DML__CHANNEL_DATA][rank] >= 0 || !meeting->addresses_done);
+        if (rank == meeting->me.rank || complete) continue;
+        if (first < 0) first = rank;
+        const size_t used = strlen(list);
+        if (count < 8) snprintf(list + used, sizeof list - used, "%s%d", count ? ", " : "", rank);
+        count++;
+    }
+    snprintf(text, bytes, "%s %s%s", count == 1 ? "rank" : "ranks", list, count > 8 ? " and more" : "");
+    return first;
+}
+
+static void dml__meet_too_late(dml__meeting *meeting)
+{
+    const int rank = meeting->me.rank, world = meeting->me.world, strangers = *meeting->user->strangers;
+    const double timeout = meeting->settings->timeout;
+    char missing[128], at[DML__ADDRESS_TEXT], turned_away[320] = "";
+    const int first = dml__missing_ranks(meeting, missing, sizeof missing);
+    if (strangers)
+        snprintf(turned_away, sizeof turned_away, "; %d connection%s turned away%s%s", strangers,
+                 strangers == 1 ? " was" : "s were", meeting->note[0] ? ", the last because " : "",
+                 meeting->note);
+    if (rank == 0 && !meeting->addresses_done) {
+        dml__tcp_fail(meeting->tcp, first, DML_ERROR_TIMEOUT, "%s of %d did not arrive at %s within %g s%s",
+                      missing, world, dml__address_text(&meeting->listens_at, at), timeout, turned_away);
+    } else if (rank && !meeting->me.has_session) {
+        const dml__handshake *shake = &meeting->shakes[DML__CHANNEL_CONTROL];
+        const bool silent = shake->stage != DML__SHAKE_RESTING && shake->stage != DML__SHAKE_CONNECTING;
+        dml__tcp_fail(meeting->tcp, 0, DML_ERROR_TIMEOUT,
+                      "rank %d of %d could not reach rank 0 at %s within %g s: %s", rank, world,
+                      dml__address_text(&shake->address, at), timeout,
+                      silent         ? "who listens there doesn't answer"
+                      : shake->error ? strerror(shake->error)
+                                     : "who listens there is no rank of this job");
+    } else if (!meeting->addresses_done) {
+        dml__tcp_fail(meeting->tcp, rank, DML_ERROR_TIMEOUT,
+                      "rank %d of %d gave up after %g s, while rank 0 was still waiting for other ranks",
+                      rank, world, timeout);
+    } else {
+        dml__tcp_fail(meeting->tcp, first, DML_ERROR_TIMEOUT,
+                      "%s of %d did not connect with rank %d within %g s%s", missing, world, rank, timeout,
+                      turned_away);
+    }
+}
+
+static bool dml__meet_all(dml__meeting *meeting)
+{
+    while (meeting->to_connect > 0 || !meeting->addresses_done) {
+        if (dml_seconds() >= meeting->deadline) {
+            dml__meet_too_late(meeting);
+            return false;
+        }
+        if (!dml__meet_once(meeting)) return false;
+        if (meeting->me.rank == 0 && !meeting->addresses_done && dml__all_have_come(meeting) &&
+            !dml__send_addresses(meeting))
+            return false;
+    }
+    return true;
+}
+
+static bool dml__prepare_meeting(dml__meeting *meeting)
+{
+    dml__memory *memory = meeting->user->memory;
+    const int rank = meeting->me.rank;
+    const size_t world = (size_t)meeting->me.world;
+    meeting->outgoing = 2 * rank;
+    meeting->shake_count = 2 * meeting->me.world + DML__VISITORS;
+    meeting->to_connect = 2 * (meeting->me.world - 1);
+    meeting->addresses = (dml__address *)dml__allocate_array(memory, world, sizeof *meeting->addresses);
+    meeting->shakes =
+        (dml__handshake *)dml__allocate_array(memory, (size_t)meeting->shake_count, sizeof *meeting->shakes);
+    const size_t polled = 1 + (size_t)meeting->shake_count + world;
+    meeting->polls = (struct pollfd *)dml__allocate_array(memory, polled, sizeof *meeting->polls);
+    meeting->waits = (struct pollfd *)dml__allocate_array(memory, polled, sizeof *meeting->waits);
+    if (!meeting->addresses || !meeting->shakes || !meeting->polls || !meeting->waits) {
+        dml__tcp_fail(meeting->tcp, rank, DML_ERROR_MEMORY, "rank %d has no memory for the rendezvous", rank);
+        return false;
+    }
+    for (int i = 0; i < meeting->shake_count; i++) {
+        dml__handshake *shake = &meeting->shakes[i];
+        shake->fd = -1;
+        if (i >= meeting->outgoing) continue;
+        shake->stage = DML__SHAKE_RESTING;
+        shake->rank = i / 2;
+        shake->channel = i % 2;
+        shake->rest = 0.005;
+    }
+    if (!dml__find_master(meeting) || !dml__check_trust(meeting)) return false;
+    if (rank) return true;
+    meeting->me.has_session = true;
+    if (meeting->me.calls->random(meeting->me.session, sizeof meeting->me.session) < 0) {
+        dml__tcp_fail(meeting->tcp, 0, DML_ERROR_NETWORK, "rank 0 can't get random numbers: %s",
+                      strerror(errno));
+        return false;
+    }
+    meeting->me.session[0] |= 1; /* all zero means none */
+    return dml__listen_as_master(meeting);
+}
+
+static void dml__end_meeting(dml__meeting *meeting)
+{
+    dml__memory *memory = meeting->user->memory;
+    for (int i = 0; meeting->shakes && i < meeting->shake_count; i++)
+        dml__close_shake(meeting, &meeting->shakes[i]);
+    if (meeting->listener >= 0) meeting->me.calls->close(meeting->listener);
+    dml__release(memory, meeting->waits);
+    dml__release(memory, meeting->polls);
+    dml__release(memory, meeting->shakes);
+    dml__release(memory, meeting->addresses);
+}
+
+DML__LOCAL bool dml__meet(dml__tcp *tcp, const dml__net_settings *settings)
+{
+    dml__meeting meeting;
+    memset(&meeting, 0, sizeof meeting);
+    meeting.tcp = tcp;
+    meeting.settings = settings;
+    meeting.user = tcp->user;
+    meeting.listener = -1;
+    /* The others wait a little longer, so that it is rank 0, which knows who is missing, that gives up first.
+     */
+    meeting.deadline = dml_seconds() + settings->timeout + (settings->rank ? settings->grace : 0);
+    meeting.patience = settings->timeout / 4 < 0.1 ? 0.1
+                       : settings->timeout / 4 > 5 ? 5
+                                                   : settings->timeout / 4;
+    meeting.me.calls = tcp->calls;
+    meeting.me.key = settings->key;
+    meeting.me.rank = settings->rank;
+    meeting.me.world = settings->world;
+    meeting.me.segment_bytes = settings->segment_bytes;
+    meeting.me.taken = dml__is_taken;
+    meeting.me.port = dml__own_port;
+    meeting.me.user = &meeting;
+    const bool met = dml__prepare_meeting(&meeting) && dml__meet_all(&meeting);
+    dml__end_meeting(&meeting);
+    tcp->met = met;
+    return met;
+}
+
+#endif

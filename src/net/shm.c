@@ -1,0 +1,334 @@
+#ifndef DML_NET_SHM_C
+#define DML_NET_SHM_C
+
+#include "net/shm.h"
+
+#include "base/clock.h"
+#include "base/cpu.h"
+#include "net/lent.h"
+#include "net/shm_internal.h"
+
+#define DML__SHM_SPIN 50         /* microseconds: about what it costs to sleep and be rung */
+#define DML__SHM_LOOK_BELOW 1e-3 /* seconds: how long control may lie unseen while data keeps coming */
+
+static dml__shm *dml__shm_of(const dml__transport *transport)
+{
+    return (dml__shm *)(uintptr_t)transport;
+}
+
+/* ---- bells: single bytes on the data connection below ---- */
+
+static void dml__shm_bell(dml__shm *shm, int rank)
+{
+    char byte = 0;
+    dml__span span;
+    span.data = &byte;
+    span.bytes = 1;
+    /* Where there is no room for one more, there are enough. */
+    shm->below->calls->send(shm->below, rank, DML__CHANNEL_DATA, &span, 1);
+}
+
+/* Takes in the bells that have come, and learns whether the other end is still there. */
+static void dml__shm_take_bells(dml__shm *shm, int rank)
+{
+    char dust[64];
+    dml__span span;
+    ptrdiff_t got;
+    span.data = dust;
+    span.bytes = sizeof dust;
+    do got = shm->below->calls->receive(shm->below, rank, DML__CHANNEL_DATA, &span, 1);
+    while (got == (ptrdiff_t)sizeof dust);
+    if (got == DML__GONE) shm->pairs[rank].gone = true;
+}
+
+/* ---- data ---- */
+
+static ptrdiff_t dml__shm_send_data(dml__shm *shm, int rank, const dml__span *spans, int count)
+{
+    dml__shm_pair *pair = &shm->pairs[rank];
+    size_t sent = 0;
+    if (!pair->gone && !dml__shm_learn(&pair->out)) pair->gone = true;
+    if (pair->gone) return DML__GONE;
+    for (int i = 0; i < count; i++) {
+        const uint8_t *data = (const uint8_t *)spans[i].data;
+        for (size_t left = spans[i].bytes; left > 0;) {
+            const uint32_t piece = dml__shm_send_piece(&pair->out, data, left);
+            if (piece == 0) return (ptrdiff_t)sent;
+            if (dml__shm_receiver_to_ring(&pair->out)) dml__shm_bell(shm, rank);
+            data += piece;
+            left -= piece;
+            sent += piece;
+        }
+    }
+    return (ptrdiff_t)sent;
+}
+
+/* As dml__shm_look; who is gone is so once all that it had sent is taken. */
+static ptrdiff_t dml__shm_look_at(dml__shm_pair *pair)
+{
+    const ptrdiff_t bytes = dml__shm_look(&pair->in);
+    if (bytes < 0) pair->gone = true;
+    return bytes <= 0 && pair->gone ? DML__GONE : bytes;
+}
+
+static ptrdiff_t dml__shm_lend(dml__transport *transport, int rank, const void **data)
+{
+    dml__shm *shm = dml__shm_of(transport);
+    dml__shm_pair *pair = &shm->pairs[rank];
+    if (!pair->memory)
+        return shm->below->calls->lend ? shm->below->calls->lend(shm->below, rank, data) : DML__LENDS_NOTHING;
+    const ptrdiff_t bytes = dml__shm_look_at(pair);
+    if (bytes > 0) *data = pair->in.ring + pair->in.piece.at + pair->in.done;
+    return bytes;
+}
+
+static void dml__shm_consume(dml__transport *transport, int rank, size_t bytes)
+{
+    dml__shm *shm = dml__shm_of(transport);
+    dml__shm_pair *pair = &shm->pairs[rank];
+    if (!pair->memory) {
+        shm->below->calls->consume(shm->below, rank, bytes);
+        return;
+    }
+    dml__shm_consume_piece(&pair->in, bytes);
+    if (dml__shm_sender_to_ring(&pair->in)) dml__shm_bell(shm, rank);
+}
+
+static ptrdiff_t dml__shm_send(dml__transport *transport, int rank, dml__channel channel,
+                               const dml__span *spans, int count)
+{
+    dml__shm *shm = dml__shm_of(transport);
+    if (channel == DML__CHANNEL_DATA && shm->pairs[rank].memory)
+        return dml__shm_send_data(shm, rank, spans, count);
+    return shm->below->calls->send(shm->below, rank, channel, spans, count);
+}
+
+static ptrdiff_t dml__shm_receive(dml__transport *transport, int rank, dml__channel channel,
+                                  const dml__span *spans, int count)
+{
+    dml__shm *shm = dml__shm_of(transport);
+    if (channel == DML__CHANNEL_DATA && shm->pairs[rank].memory)
+        return dml__receive_lent(transport, rank, spans, count);
+    return shm->below->calls->receive(shm->below, rank, channel, spans, count);
+}
+
+/* ---- waiting ---- */
+
+/* Whether a wish has come true that shared memory answers. */
+static bool dml__shm_wish_is_true(dml__shm_pair *pair, int wish)
+{
+    if ((wish & DML__WISH_RECEIVE) && dml__shm_look_at(pair) != 0) return true;
+    if (!(wish & DML__WISH_SEND)) return false;
+    if (!dml__shm_learn(&pair->out)) pair->gone = true;
+    return pair->gone || dml__shm_room(&pair->out);
+}
+
+static bool dml__shm_any_is_true(dml__shm *shm, const uint8_t *wishes)
+{
+    for (int rank = 0; wishes && rank < shm->world; rank++)
+        if (shm->pairs[rank].memory && wishes[rank] && dml__shm_wish_is_true(&shm->pairs[rank], wishes[rank]))
+            return true;
+    return false;
+}
+
+/* While it spins, nobody looks below. */
+static bool dml__shm_may_spin(const dml__shm *shm, const uint8_t *wishes)
+{
+    bool any = false;
+    for (int rank = 0; wishes && rank < shm->world; rank++) {
+        if (wishes[rank] && !shm->pairs[rank].memory) return false;
+        any |= wishes[rank] != 0;
+    }
+    return any && shm->spin > 0;
+}
+
+static bool dml__shm_spin(dml__shm *shm, const uint8_t *wishes, double until)
+{
+    double end = 0;
+    if (!dml__shm_may_spin(shm, wishes)) return false;
+    for (int i = 1;; i++) {
+        if (dml__shm_any_is_true(shm, wishes)) return true;
+        dml__pause();
+        if (i % 64) continue;
+        const double now = dml_seconds();
+        if (end == 0) end = now + shm->spin * 1e-6;
+        if (now >= end || now >= until) return false;
+    }
+}
+
+/* Tells the other ends of what is wished for that this rank sleeps, or no longer does. */
+static void dml__shm_set_sleeping(dml__shm *shm, const uint8_t *wishes, uint32_t sleeping)
+{
+    for (int rank = 0; wishes && rank < shm->world; rank++) {
+        dml__shm_pair *pair = &shm->pairs[rank];
+        if (!pair->memory) continue;
+        if (wishes[rank] & DML__WISH_RECEIVE)
+            __atomic_store_n(&pair->in.way->receiver_sleeps, sleeping, __ATOMIC_SEQ_CST);
+        if (wishes[rank] & DML__WISH_SEND)
+            __atomic_store_n(&pair->out.way->sender_sleeps, sleeping, __ATOMIC_SEQ_CST);
+    }
+}
+
+/* Waits below for the wishes that are answered there, and for bells from the others. */
+static int dml__shm_wait_below(dml__shm *shm, const uint8_t *wishes, double seconds)
+{
+    for (int rank = 0; rank < shm->world; rank++) {
+        const dml__shm_pair *pair = &shm->pairs[rank];
+        const uint8_t wish = wishes ? wishes[rank] : 0;
+        shm->wishes[rank] = !pair->memory ? wish : wish && !pair->gone ? DML__WISH_RECEIVE : 0;
+    }
+    const int told = shm->below->calls->wait(shm->below, shm->wishes, seconds);
+    for (int rank = 0; told > 0 && (told & DML__READY_DATA) && rank < shm->world; rank++)
+        if (shm->pairs[rank].memory && shm->wishes[rank]) dml__shm_take_bells(shm, rank);
+    shm->looked_below = dml_seconds();
+    return told;
+}
+
+/* Which of the wishes that are answered below have come true, now. */
+static int dml__shm_ask_below(dml__shm *shm, const uint8_t *wishes)
+{
+    for (int rank = 0; rank < shm->world; rank++)
+        shm->wishes[rank] = wishes && !shm->pairs[rank].memory ? wishes[rank] : 0;
+    shm->looked_below = dml_seconds();
+    return shm->below->calls->wait(shm->below, shm->wishes, 0);
+}
+
+/* Sleeps below, once, unless a wish comes true before; `woken`: nothing was told at all. */
+static int dml__shm_sleep(dml__shm *shm, const uint8_t *wishes, double seconds, bool *woken)
+{
+    if (seconds > 0) dml__shm_set_sleeping(shm, wishes, 1);
+    const bool early = seconds > 0 && dml__shm_any_is_true(shm, wishes);
+    const int told = dml__shm_wait_below(shm, wishes, early ? 0 : seconds);
+    if (seconds > 0) dml__shm_set_sleeping(shm, wishes, 0);
+    *woken = told == 0;
+    if (told < 0) return told;
+    int ready = told & DML__READY_CONTROL;
+    if (dml__shm_any_is_true(shm, wishes))
+        ready |= DML__READY_DATA;
+    else if (told & DML__READY_DATA) /* a connection, or a bell that was late */
+        ready |= dml__shm_ask_below(shm, wishes);
+    return ready;
+}
+
+static int dml__shm_wait(dml__transport *transport, const uint8_t *wishes, double seconds)
+{
+    dml__shm *shm = dml__shm_of(transport);
+    const double begin = dml_seconds(), until = begin + seconds;
+    bool woken = false;
+    for (;;) {
+        if (dml__shm_any_is_true(shm, wishes) || (seconds > 0 && dml__shm_spin(shm, wishes, until))) {
+            if (begin - shm->looked_below < DML__SHM_LOOK_BELOW) return DML__READY_DATA;
+            const int below = dml__shm_ask_below(shm, wishes);
+            return below < 0 ? below : below | DML__READY_DATA;
+        }
+        const double left = seconds > 0 ? until - dml_seconds() : 0;
+        const int ready = dml__shm_sleep(shm, wishes, left > 0 ? left : 0, &woken);
+        if (ready || woken || left <= 0) return ready;
+    }
+}
+
+static void dml__shm_wake(dml__transport *transport)
+{
+    const dml__shm *shm = dml__shm_of(transport);
+    shm->below->calls->wake(shm->below);
+}
+
+/* ---- the rest ---- */
+
+static const char *dml__shm_medium(const dml__transport *transport, int rank)
+{
+    const dml__shm *shm = dml__shm_of(transport);
+    return shm->pairs[rank].memory ? "shm" : shm->below->calls->medium(shm->below, rank);
+}
+
+static void dml__shm_withdraw(dml__transport *transport)
+{
+    const dml__shm *shm = dml__shm_of(transport);
+    if (shm->below->calls->withdraw) shm->below->calls->withdraw(shm->below);
+}
+
+/* Lets go of all but what is below. */
+static void dml__shm_release(dml__shm *shm)
+{
+    dml__memory *memory = shm->memory;
+    for (int rank = 0; shm->pairs && rank < shm->world; rank++)
+        if (shm->pairs[rank].memory) shm->host->unmap(shm->pairs[rank].memory, shm->pairs[rank].bytes);
+    dml__release(memory, shm->pairs);
+    dml__release(memory, shm->wishes);
+    dml__release(memory, shm);
+}
+
+static void dml__shm_close(dml__transport *transport)
+{
+    dml__shm *shm = dml__shm_of(transport);
+    dml__transport *below = shm->below;
+    dml__shm_release(shm);
+    below->calls->close(below);
+}
+
+static void dml__shm_abandon(dml__transport *transport)
+{
+    dml__shm *shm = dml__shm_of(transport);
+    dml__transport *below = shm->below;
+    dml__shm_release(shm);
+    below->calls->abandon(below);
+}
+
+DML__LOCAL void dml__shm_connect(dml__shm *shm, int rank, uint8_t *memory, uint32_t ring)
+{
+    dml__shm_pair *pair = &shm->pairs[rank];
+    const size_t direction = sizeof(dml__shm_way) + (size_t)ring;
+    uint8_t *lower = memory + sizeof(dml__shm_head), *upper = lower + direction;
+    uint8_t *out = shm->rank < rank ? lower : upper, *in = shm->rank < rank ? upper : lower;
+    pair->memory = memory;
+    pair->bytes = dml__shm_bytes(ring);
+    pair->out.way = (dml__shm_way *)(void *)out;
+    pair->out.ring = out + sizeof(dml__shm_way);
+    pair->in.way = (dml__shm_way *)(void *)in;
+    pair->in.ring = in + sizeof(dml__shm_way);
+    pair->out.size = pair->in.size = ring;
+}
+
+static dml__shm *dml__shm_create(dml__transport *below, const dml__shm_settings *settings,
+                                 const dml__host_calls *host, dml__memory *memory)
+{
+    static const dml__transport_calls calls = {
+        "shm",         dml__shm_send, dml__shm_receive, dml__shm_lend,  dml__shm_consume, dml__shm_withdraw,
+        dml__shm_wait, dml__shm_wake, dml__shm_medium,  dml__shm_close, dml__shm_abandon,
+    };
+    dml__shm *shm = (dml__shm *)dml__allocate(memory, sizeof *shm);
+    if (!shm) return NULL;
+    shm->transport.calls = &calls;
+    shm->below = below;
+    shm->memory = memory;
+    shm->host = host;
+    shm->rank = settings->rank;
+    shm->world = settings->world;
+    shm->pairs = (dml__shm_pair *)dml__allocate_array(memory, (size_t)shm->world, sizeof *shm->pairs);
+    shm->wishes = (uint8_t *)dml__allocate(memory, (size_t)shm->world);
+    if (shm->pairs && shm->wishes) return shm;
+    dml__shm_release(shm);
+    return NULL;
+}
+
+DML__LOCAL dml__transport *dml__shm_open(dml__transport *below, const dml__shm_settings *settings,
+                                         const dml__host_calls *host, dml__memory *memory, int *culprit)
+{
+    *culprit = settings->rank;
+    dml__shm *shm = dml__shm_create(below, settings, host, memory);
+    if (!shm) return NULL;
+    const bool met = dml__shm_meet(shm, settings, culprit);
+    int here = 1;
+    for (int rank = 0; met && rank < shm->world; rank++) here += shm->pairs[rank].memory != NULL;
+    if (!met || here == 1) {
+        dml__shm_release(shm);
+        return met ? below : NULL;
+    }
+    shm->spin = settings->spin < 0        ? 0
+                : settings->spin          ? settings->spin
+                : here <= dml_cpu_count() ? DML__SHM_SPIN
+                                          : 0;
+    return &shm->transport;
+}
+
+#endif

@@ -1,0 +1,69 @@
+/* transport.h: how bytes get from one rank to another, whatever lies between them.
+
+   A transport is pairs of byte streams, nothing more: two between each two ranks, one for data and one for
+   control, so that an abort is never stuck behind a gigabyte of gradients. What the bytes mean is the
+   business of the floor above. A transport is used by one thread at a time; only `wake` may be called by
+   another. */
+#ifndef DML_NET_TRANSPORT_H
+#define DML_NET_TRANSPORT_H
+
+#include "base/platform.h"
+
+typedef enum dml__channel { DML__CHANNEL_CONTROL, DML__CHANNEL_DATA, DML__CHANNEL_COUNT } dml__channel;
+
+typedef struct dml__span {
+    void *data;
+    size_t bytes;
+} dml__span;
+
+/* What send, receive, lend and wait return when the other end is gone for good, or waiting itself failed. */
+#define DML__GONE (-1)
+/* What lend returns for a rank from which nothing is lent: use receive. */
+#define DML__LENDS_NOTHING (-2)
+
+/* What to wait for on a data channel: */
+#define DML__WISH_SEND 1    /* room to send */
+#define DML__WISH_RECEIVE 2 /* something has come, or the other end is gone */
+
+/* What wait returns: any of these, or 0 when the time ran out or somebody called wake. */
+#define DML__READY_DATA 1
+#define DML__READY_CONTROL 2
+
+typedef struct dml__transport dml__transport;
+
+typedef struct dml__transport_calls {
+    const char *name;
+    /* The spans one after the other, as many bytes as go without waiting: how many, or DML__GONE. What was
+       not taken has to be offered again, at the same place in memory (a transport may let the other rank read
+       it there), until it has gone or `withdraw` was called. */
+    ptrdiff_t (*send)(dml__transport *transport, int rank, dml__channel channel, const dml__span *spans,
+                      int count);
+    ptrdiff_t (*receive)(dml__transport *transport, int rank, dml__channel channel, const dml__span *spans,
+                         int count);
+    /* Lends what has come from `rank` on the data channel: as many bytes as lie in one piece (0: nothing
+       now), to be read where they are until `consume` gives the first `bytes` of them back. Whatever the
+       sender offered as one span is lent at an address of the same alignment up to 64 bytes, if each span is
+       a multiple of 8 bytes. NULL, both: this transport lends nothing, use receive. */
+    ptrdiff_t (*lend)(dml__transport *transport, int rank, const void **data);
+    void (*consume)(dml__transport *transport, int rank, size_t bytes);
+    /* Takes back whatever was offered and has not gone: afterwards nobody reads this rank's memory. The
+       connections are of no use any more. NULL: nobody ever does. */
+    void (*withdraw)(dml__transport *transport);
+    /* Until one of the wishes (world; NULL: none), DML__WISH_... for each rank, has come true, or control has
+       come from any rank, or somebody calls wake; at most `seconds` (0: only looks). */
+    int (*wait)(dml__transport *transport, const uint8_t *wishes, double seconds);
+    /* Makes the wait that is under way in another thread, or else the next one, return. */
+    void (*wake)(dml__transport *transport);
+    /* "tcp", "shm", "local": what lies between this rank and that one. */
+    const char *(*medium)(const dml__transport *transport, int rank);
+    void (*close)(dml__transport *transport);
+    /* In a fork's child: lets go of what this process has. The connections, and what is under way on them,
+       are the parent's. */
+    void (*abandon)(dml__transport *transport);
+} dml__transport_calls;
+
+struct dml__transport {
+    const dml__transport_calls *calls;
+};
+
+#endif

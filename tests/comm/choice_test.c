@@ -1,0 +1,292 @@
+/* Which algorithm a call takes: the same at all ranks, what was asked for, and in a deterministic job always
+   the same sums. */
+#include "ranks.h"
+
+#include "comm/choice.h"
+
+/* ---- what a communicator says of itself ---- */
+
+static void describe_body(test_rank *me)
+{
+    char text[4096], cut[40];
+    const size_t bytes = dml_comm_describe(me->comm, text, sizeof text);
+    char begin[32];
+    snprintf(begin, sizeof begin, "rank %d of %d on ", me->rank, me->world);
+    me->bad += bytes != strlen(text) || strncmp(text, begin, strlen(begin)) != 0;
+    me->bad += dml_comm_describe(me->comm, cut, sizeof cut) != bytes;
+    me->bad += strlen(cut) != sizeof cut - 1 || strncmp(text, cut, sizeof cut - 1) != 0;
+    me->bad += dml_comm_describe(me->comm, NULL, 0) != bytes;
+    for (const char *const *part = (const char *const *)me->user; part && *part; part++)
+        if (!strstr(text, *part)) {
+            printf("%s\n... doesn't say \"%s\"\n", text, *part);
+            me->bad++;
+        }
+    /* From the second line on all say the same. */
+    const char *rest = strchr(text, '\n');
+    ranks_digest(me, rest, strlen(rest));
+}
+
+static void check_description(int world, const dml_comm_options *options, const char *const *parts)
+{
+    test_rank ranks[RANKS_MAX];
+    ranks_prepare(ranks, world, 20, describe_body, (void *)(uintptr_t)parts);
+    for (int rank = 0; rank < world; rank++) {
+        dml_comm_options *own = &ranks[rank].options;
+        own->algorithm = options->algorithm;
+        own->transport = options->transport;
+        own->link_latency_us = options->link_latency_us;
+        own->link_bandwidth_gbit = options->link_bandwidth_gbit;
+        own->deterministic = options->deterministic;
+        own->segment_bytes = options->segment_bytes;
+    }
+    ranks_run(ranks, world);
+    check_ranks(ranks, world);
+}
+
+static void descriptions(void)
+{
+    static const char *const usual[] = { "links, measured: of a host ",          "all_reduce: ", "barrier: ",
+                                         "in segments of 256 KiB, eager up to ", "timeout 20 s", NULL };
+    static const char *const over_tcp[] = { " by tcp\n", "links, measured", NULL };
+    static const char *const named[] = { "all_reduce: ring\n", "all_gather: ring\n", "links, assumed", NULL };
+    static const char *const some[] = { "all_reduce: tree\n", "broadcast: chain\n", NULL };
+    static const char *const given[] = { "links, as given: of a host 7 us, 3 Gbit/s; between hosts 7 us",
+                                         NULL };
+    static const char *const ordered[] = { "all_reduce: master_worker\n",
+                                           "sums in the order of the ranks, in", "segments of 8 bytes",
+                                           NULL };
+    dml_comm_options options;
+    for (int world = 2; world <= 9; world += world < 5 ? 1 : 4) {
+        memset(&options, 0, sizeof options);
+        check_description(world, &options, usual);
+        options.transport = "tcp";
+        check_description(world, &options, over_tcp);
+    }
+    options.algorithm = "ring";
+    check_description(3, &options, named);
+    options.algorithm = "all_reduce=tree,broadcast=chain";
+    check_description(4, &options, some);
+    memset(&options, 0, sizeof options);
+    options.link_latency_us = 7;
+    options.link_bandwidth_gbit = 3;
+    check_description(3, &options, given);
+    options.deterministic = true;
+    options.algorithm = "all_reduce=master_worker,reduce=binomial";
+    options.segment_bytes = 8;
+    check_description(3, &options, ordered);
+}
+
+/* Small messages take few steps, and large ones are not sent whole to everybody. */
+static void given_links(void)
+{
+    dml_comm *comms[8];
+    dml__comm_call call;
+    int count;
+    const dml__algorithm_info *table = dml__algorithms(&count);
+    CHECK_INT(dml_comm_open_local(comms, 8, NULL), DML_OK);
+    memset(&call, 0, sizeof call);
+    call.signature.operation = DML__CALL_ALL_REDUCE;
+    call.signature.dtype = DML_F32;
+    for (int power = 0; power < 27; power++) {
+        call.signature.count = (uint64_t)1 << power;
+        const int choice = dml__choose_algorithm(comms[0], &call);
+        for (int r = 1; r < 8; r++) CHECK_INT(dml__choose_algorithm(comms[r], &call), choice);
+        const uint64_t sent = table[choice].elements_sent(8, call.signature.count / 16 * 16);
+        if (power > 20) CHECK_MESSAGE(sent <= 2 * call.signature.count, "%s", table[choice].name);
+    }
+    for (int r = 0; r < 8; r++) comms[r]->job->error.status = DML_ERROR_STATE; /* they close one by one */
+    for (int r = 0; r < 8; r++) dml_comm_close(comms[r]);
+}
+
+static void bad_settings(void)
+{
+    dml_comm_options options;
+    dml__comm_settings settings;
+    dml__error error;
+    memset(&options, 0, sizeof options);
+    memset(&error, 0, sizeof error);
+    options.link_latency_us = 5;
+    CHECK(!dml__read_comm_settings(&options, &settings, &error));
+    CHECK_CONTAINS(error.text, "given together");
+    memset(&error, 0, sizeof error);
+    options.link_bandwidth_gbit = -1;
+    CHECK(!dml__read_comm_settings(&options, &settings, &error));
+    CHECK_CONTAINS(error.text, "link_bandwidth_gbit is -1");
+    memset(&options, 0, sizeof options);
+    memset(&error, 0, sizeof error);
+    setenv("DML_COMM_LATENCY", "soon", 1);
+    CHECK(!dml__read_comm_settings(&options, &settings, &error));
+    CHECK_CONTAINS(error.text, "DML_COMM_LATENCY is \"soon\"");
+    setenv("DML_COMM_LATENCY", "12.5", 1);
+    setenv("DML_COMM_BANDWIDTH", "8", 1);
+    setenv("DML_COMM_DETERMINISTIC", "1", 1);
+    CHECK(dml__read_comm_settings(&options, &settings, &error));
+    CHECK(settings.deterministic);
+    CHECK_NEAR(settings.latency, 12.5e-6, 1e-12);
+    CHECK_NEAR(settings.bandwidth, 1e9, 1e-3);
+    memset(&error, 0, sizeof error);
+    setenv("DML_COMM_DETERMINISTIC", "yes", 1);
+    CHECK(!dml__read_comm_settings(&options, &settings, &error));
+    CHECK_CONTAINS(error.text, "DML_COMM_DETERMINISTIC is \"yes\"");
+    unsetenv("DML_COMM_LATENCY");
+    unsetenv("DML_COMM_BANDWIDTH");
+    unsetenv("DML_COMM_DETERMINISTIC");
+}
+
+/* ---- groups ---- */
+
+static void groups_body(test_rank *me)
+{
+    dml_comm *odd = dml_comm_split(me->comm, me->rank % 3, -me->rank), *all = dml_comm_split(me->comm, 0, 0);
+    float x[3000];
+    const int size = dml_comm_world_size(odd);
+    for (int i = 0; i < 3000; i++) x[i] = (float)(me->rank + i);
+    me->bad += dml_comm_all_reduce(odd, x, 3000, DML_F32, DML_SUM) != DML_OK;
+    int sum = 0;
+    for (int r = me->rank % 3; r < me->world; r += 3) sum += r;
+    for (int i = 0; i < 3000; i++) me->bad += x[i] != (float)(sum + i * size);
+    /* All of a group have the same table; all of the world have that of a group of all. */
+    uint8_t least[sizeof(dml__choice)], most[sizeof(dml__choice)];
+    memcpy(least, &odd->choice, sizeof least);
+    memcpy(most, &odd->choice, sizeof most);
+    me->bad += dml_comm_all_reduce(odd, least, sizeof least, DML_U8, DML_MIN) != DML_OK;
+    me->bad += dml_comm_all_reduce(odd, most, sizeof most, DML_U8, DML_MAX) != DML_OK;
+    me->bad += memcmp(least, most, sizeof least) != 0;
+    me->bad += memcmp(&all->choice, &me->comm->choice, sizeof all->choice) != 0;
+    ranks_digest(me, &all->choice, sizeof all->choice);
+    dml_comm_close(odd);
+    dml_comm_close(all);
+}
+
+static void groups(void)
+{
+    test_rank ranks[RANKS_MAX];
+    for (int world = 2; world <= 9; world++) {
+        ranks_prepare(ranks, world, 20, groups_body, NULL);
+        ranks_run(ranks, world);
+        check_ranks(ranks, world);
+    }
+}
+
+/* ---- the same bits ---- */
+
+enum { MOST = 12000 };
+
+/* Of very different sizes, so that every order of adding has other bits. */
+static float number(int rank, size_t i)
+{
+    const unsigned mix = (unsigned)((size_t)rank * 2654435761u + i * 40503u + 77u) * 2246822519u;
+    return ldexpf((float)(int)(mix >> 8 & 0xffff) - 32768, (int)(mix >> 24 & 15));
+}
+
+static float in_order(int world, size_t i, dml_reduce_op op)
+{
+    float sum = number(0, i);
+    for (int rank = 1; rank < world; rank++) sum += number(rank, i);
+    return op == DML_MEAN ? sum / (float)world : sum;
+}
+
+static void fill(float *x, int rank, size_t count)
+{
+    for (size_t i = 0; i < count; i++) x[i] = number(rank, i);
+}
+
+static void check_in_order(test_rank *me, const float *x, size_t from, size_t count, dml_reduce_op op)
+{
+    for (size_t i = 0; i < count; i++) {
+        const float expected = in_order(me->world, from + i, op);
+        me->bad += memcmp(&x[i], &expected, sizeof expected) != 0;
+    }
+}
+
+static void deterministic_body(test_rank *me)
+{
+    static const size_t counts[] = { 1, 5, 700, MOST };
+    float *x = (float *)malloc((size_t)me->world * MOST * sizeof *x),
+          *out = (float *)malloc(MOST * sizeof *x);
+    const int root = me->world / 2;
+    for (int c = 0; c < 4; c++) {
+        const dml_reduce_op op = c % 2 ? DML_MEAN : DML_SUM;
+        const size_t count = counts[c], part = count / 4 + 1;
+        fill(x, me->rank, count);
+        me->bad += dml_comm_all_reduce(me->comm, x, count, DML_F32, op) != DML_OK;
+        check_in_order(me, x, 0, count, op);
+        fill(x, me->rank, count);
+        me->bad += dml_comm_reduce(me->comm, x, count, DML_F32, op, root) != DML_OK;
+        if (me->rank == root) check_in_order(me, x, 0, count, op);
+        fill(x, me->rank, part * (size_t)me->world);
+        me->bad += dml_comm_reduce_scatter(me->comm, x, part, DML_F32, op, out) != DML_OK;
+        check_in_order(me, out, part * (size_t)me->rank, part, op);
+    }
+    free(x);
+    free(out);
+}
+
+static void *local_thread(void *argument)
+{
+    test_rank *me = (test_rank *)argument;
+    me->body(me);
+    me->status = dml_comm_status(me->comm);
+    snprintf(me->error, sizeof me->error, "%s", dml_comm_error(me->comm));
+    dml_comm_close(me->comm);
+    return NULL;
+}
+
+static void run_locally(test_rank *ranks, int world)
+{
+    dml_comm *comms[RANKS_MAX];
+    pthread_t threads[RANKS_MAX];
+    CHECK_INT(dml_comm_open_local(comms, world, &ranks[0].options), DML_OK);
+    for (int r = 0; r < world; r++) ranks[r].comm = comms[r];
+    for (int r = 0; r < world; r++) pthread_create(&threads[r], NULL, local_thread, &ranks[r]);
+    for (int r = 0; r < world; r++) pthread_join(threads[r], NULL);
+}
+
+static void deterministic(void)
+{
+    static const char *const names[] = { NULL,
+                                         "ring",
+                                         "ring_segmented",
+                                         "tree",
+                                         "round_robin",
+                                         "master_worker",
+                                         "butterfly",
+                                         "halving_doubling",
+                                         "direct",
+                                         "all_to_all",
+                                         "chain",
+                                         "reduce=binomial",
+                                         "reduce_scatter=halving" };
+    static const size_t segments[] = { 0, 64, 4096, 8, 1000 };
+    test_rank ranks[RANKS_MAX];
+    int job = 0;
+    for (int world = 2; world <= 9; world++)
+        for (size_t n = 0; n < sizeof names / sizeof *names; n++, job++) {
+            if (TEST_EMULATOR && job % 7) continue;
+            ranks_prepare(ranks, world, 30, deterministic_body, NULL);
+            for (int r = 0; r < world; r++) {
+                ranks[r].options.deterministic = true;
+                ranks[r].options.algorithm = names[n];
+                ranks[r].options.segment_bytes = segments[job % 5];
+                ranks[r].options.transport = job % 3 == 1 ? "tcp" : "shm";
+            }
+            if (job % 3 == 2)
+                run_locally(ranks, world);
+            else
+                ranks_run(ranks, world);
+            for (int r = 0; r < world; r++)
+                CHECK_MESSAGE(!ranks[r].bad && !ranks[r].status,
+                              "%s, rank %d of %d, segment %d: %d wrong, %s", names[n] ? names[n] : "any", r,
+                              world, (int)segments[job % 5], ranks[r].bad, ranks[r].error);
+        }
+}
+
+int main(void)
+{
+    RUN(bad_settings);
+    RUN(descriptions);
+    RUN(given_links);
+    RUN(groups);
+    RUN(deterministic);
+    return test_report("comm/choice");
+}

@@ -1,0 +1,130 @@
+/* A job that is stopped as a whole (Ctrl-Z) and continued later, or whose host slept: nobody is to blame, it
+   goes on. And one of which a part is stopped: that part is to blame. */
+#include "jobs.h"
+
+enum { WORLD = 3, JOBS = 4 };
+static const double TIMEOUT = 1, PAUSE = 1.6 * JOB_SLOW;
+
+/* Busy in one way or another until all have been told to end; every sum is checked. */
+typedef struct work {
+    const char *name;
+    size_t count;
+    double computes; /* between two collectives, on rank 0 */
+    volatile int *end;
+} work;
+
+static void working_body(job_rank *me)
+{
+    const work *w = (const work *)me->user;
+    float *x = (float *)malloc(w->count * sizeof *x);
+    int end = 0;
+    while (!end && !dml_comm_status(me->comm)) {
+        for (size_t i = 0; i < w->count; i++) x[i] = (float)(me->rank + (int)(i % 5));
+        if (me->rank == 0 && w->computes > 0) job_sleep(w->computes);
+        if (dml_comm_all_reduce(me->comm, x, w->count, DML_F32, DML_SUM)) break;
+        for (size_t i = 0; i < w->count; i++) me->bad += x[i] != (float)(3 + WORLD * (int)(i % 5));
+        end = *w->end;
+        dml_comm_broadcast(me->comm, &end, 1, DML_I32, 0);
+        me->notes[0]++;
+    }
+    free(x);
+}
+
+static void prepare_work(job jobs[JOBS], work all[JOBS], volatile int *end)
+{
+    static const work kinds[JOBS] = { { "small sums", 10, 0, NULL },
+                                      { "large sums", 3000000, 0, NULL },
+                                      { "a rank that computes", 10, 0.2, NULL },
+                                      { "a rank that computes, and large sums", 300000, 0.2, NULL } };
+    for (int i = 0; i < JOBS; i++) {
+        all[i] = kinds[i];
+        all[i].end = end;
+        job_prepare(&jobs[i], WORLD, TIMEOUT, working_body, &all[i]);
+        job_start(&jobs[i]);
+    }
+    for (int i = 0; i < JOBS; i++) job_reached(&jobs[i], JOB_OPENED, 10);
+    job_sleep(0.3);
+}
+
+static volatile int *shared_flag(void)
+{
+    return (volatile int *)mmap(NULL, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+}
+
+/* `number` stops all ranks of each job, as a shell does; twice. */
+static void check_stopped(int number)
+{
+    job jobs[JOBS];
+    work all[JOBS];
+    volatile int *end = shared_flag();
+    prepare_work(jobs, all, end);
+    for (int times = 0; times < 2; times++) {
+        for (int i = 0; i < JOBS; i++) job_signal(&jobs[i], number);
+        job_sleep(PAUSE);
+        for (int i = 0; i < JOBS; i++) job_signal(&jobs[i], SIGCONT);
+        job_sleep(0.3);
+    }
+    *end = 1;
+    for (int i = 0; i < JOBS; i++) {
+        job_wait(&jobs[i], 10);
+        check_job(&jobs[i], all[i].name);
+        CHECK(jobs[i].ranks[0].notes[0] > 1);
+        job_release(&jobs[i]);
+    }
+    munmap((void *)(uintptr_t)end, sizeof(int));
+}
+
+static void a_job_that_is_stopped_and_continued(void)
+{
+    check_stopped(SIGTSTP);
+}
+
+/* One rank of each: the rest must notice at their deadline, and it when it is continued. */
+static void a_rank_that_is_stopped(void)
+{
+    job jobs[JOBS];
+    work all[JOBS];
+    volatile int *end = shared_flag();
+    prepare_work(jobs, all, end);
+    for (int i = 0; i < JOBS; i++) kill(jobs[i].ranks[1].pid, SIGTSTP);
+    job_sleep(1.4 * PAUSE);
+    for (int i = 0; i < JOBS; i++) kill(jobs[i].ranks[1].pid, SIGCONT);
+    for (int i = 0; i < JOBS; i++) {
+        job_wait(&jobs[i], 10);
+        check_rank_fails(&jobs[i].ranks[0], all[i].name, DML_ERROR_TIMEOUT, "rank 1 of 3", NULL);
+        check_rank_fails(&jobs[i].ranks[1], all[i].name, DML_OK, NULL, NULL);
+        check_rank_fails(&jobs[i].ranks[2], all[i].name, DML_ERROR_TIMEOUT, "rank 1 of 3", NULL);
+        job_release(&jobs[i]);
+    }
+    munmap((void *)(uintptr_t)end, sizeof(int));
+}
+
+/* For less than the timeout, again and again, each in turn, with time to get on between: nobody minds. */
+static void ranks_that_are_stopped_shortly(void)
+{
+    job jobs[JOBS];
+    work all[JOBS];
+    volatile int *end = shared_flag();
+    prepare_work(jobs, all, end);
+    for (int times = 0; times < 6; times++) {
+        for (int i = 0; i < JOBS; i++) kill(jobs[i].ranks[(times + i) % WORLD].pid, SIGSTOP);
+        job_sleep(TIMEOUT / 4);
+        for (int i = 0; i < JOBS; i++) kill(jobs[i].ranks[(times + i) % WORLD].pid, SIGCONT);
+        job_sleep(TIMEOUT / 4);
+    }
+    *end = 1;
+    for (int i = 0; i < JOBS; i++) {
+        job_wait(&jobs[i], 10);
+        check_job(&jobs[i], all[i].name);
+        job_release(&jobs[i]);
+    }
+    munmap((void *)(uintptr_t)end, sizeof(int));
+}
+
+int main(void)
+{
+    RUN(a_job_that_is_stopped_and_continued);
+    RUN(a_rank_that_is_stopped);
+    RUN(ranks_that_are_stopped_shortly);
+    return test_report("comm/paused");
+}

@@ -1,0 +1,624 @@
+/* Schedules in virtual time against what can be said of them on paper. */
+#include "comm/choice_table.h"
+#include "comm/measure.h"
+#include "comm/price.h"
+
+#include "../test.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- a few schedules, written out here ---- */
+
+static int add(dml__schedule *s, dml__step_kind kind, int peer, dml__space space, uint64_t offset,
+               uint64_t count)
+{
+    if (s->count == s->capacity) {
+        s->overflowed = true;
+        return -1;
+    }
+    dml__step *step = &s->steps[s->count];
+    memset(step, 0, sizeof *step);
+    step->kind = (uint8_t)kind;
+    step->space = (uint8_t)space;
+    step->peer = peer;
+    step->offset = offset;
+    step->count = count;
+    for (int i = 0; i < DML__STEP_AFTER; i++) step->after[i] = -1;
+    return s->count++;
+}
+
+static void after(dml__schedule *s, int step, int earlier)
+{
+    if (step < 0 || earlier < 0) return;
+    int i = 0;
+    while (s->steps[step].after[i] >= 0) i++;
+    s->steps[step].after[i] = earlier;
+}
+
+static uint64_t chunk(const dml__collective *c, int index)
+{
+    return dml__chunk_begin(c->count, c->size, index);
+}
+
+static void write_ring(const dml__collective *c, dml__schedule *s)
+{
+    const int m = c->size, next = (c->rank + 1) % m, before = (c->rank + m - 1) % m;
+    int touched[8192];
+    for (int i = 0; i < m; i++) touched[i] = -1;
+    for (int k = 0; k < 2 * (m - 1); k++) {
+        const int out = (c->rank + 2 * m - k) % m, in = (c->rank + 2 * m - k - 1) % m;
+        const uint64_t out_count = chunk(c, out + 1) - chunk(c, out);
+        const uint64_t in_count = chunk(c, in + 1) - chunk(c, in);
+        if (out_count) {
+            const int send = add(s, DML__STEP_SEND, next, DML__SPACE_OUT, chunk(c, out), out_count);
+            after(s, send, touched[out]);
+            touched[out] = send;
+        }
+        if (in_count) {
+            const int got = add(s, k < m - 1 ? DML__STEP_RECEIVE_REDUCE : DML__STEP_RECEIVE, before,
+                                DML__SPACE_OUT, chunk(c, in), in_count);
+            after(s, got, touched[in]);
+            touched[in] = got;
+        }
+    }
+}
+
+/* Power-of-two sizes: all of it with rank ^ 1, ^ 2, ^ 4, through the scratch. */
+static void write_butterfly(const dml__collective *c, dml__schedule *s)
+{
+    int sum = -1, scratch = 0;
+    for (int bit = 1; bit < c->size; bit *= 2, scratch++) {
+        const int send = add(s, DML__STEP_SEND, c->rank ^ bit, DML__SPACE_OUT, 0, c->count);
+        const int got = add(s, DML__STEP_RECEIVE, c->rank ^ bit, DML__SPACE_SCRATCH,
+                            (uint64_t)scratch * c->count, c->count);
+        after(s, send, sum);
+        sum = add(s, DML__STEP_REDUCE, -1, DML__SPACE_OUT, 0, c->count);
+        s->steps[sum].source_space = DML__SPACE_SCRATCH;
+        s->steps[sum].source = (uint64_t)scratch * c->count;
+        after(s, sum, got);
+        after(s, sum, send);
+    }
+}
+
+/* Power-of-two sizes: halves of what is left, and back. */
+static void write_halving(const dml__collective *c, dml__schedule *s)
+{
+    uint64_t begin = 0, count = c->count;
+    int sum = -1, step = 0;
+    uint64_t begins[16], counts[16], scratch = 0;
+    for (int bit = c->size / 2; bit > 0; bit /= 2, step++) {
+        const uint64_t half = count / 2;
+        const bool low = !(c->rank & bit);
+        const uint64_t mine = low ? begin : begin + half, other = low ? begin + half : begin;
+        begins[step] = begin, counts[step] = count;
+        const int send =
+            add(s, DML__STEP_SEND, c->rank ^ bit, DML__SPACE_OUT, other, low ? count - half : half);
+        const uint64_t kept = low ? half : count - half;
+        const int got = add(s, DML__STEP_RECEIVE, c->rank ^ bit, DML__SPACE_SCRATCH, scratch, kept);
+        after(s, send, sum);
+        sum = add(s, DML__STEP_REDUCE, -1, DML__SPACE_OUT, mine, kept);
+        s->steps[sum].source_space = DML__SPACE_SCRATCH;
+        s->steps[sum].source = scratch;
+        after(s, sum, got);
+        scratch += kept;
+        begin = mine, count = kept;
+    }
+    int ready = sum, got = -1;
+    for (int bit = 1; bit < c->size; bit *= 2) {
+        step--;
+        const int send = add(s, DML__STEP_SEND, c->rank ^ bit, DML__SPACE_OUT, begin, count);
+        after(s, send, ready);
+        after(s, send, got);
+        const uint64_t other = begin == begins[step] ? begin + count : begins[step];
+        got = add(s, DML__STEP_RECEIVE, c->rank ^ bit, DML__SPACE_OUT, other, counts[step] - count);
+        ready = got;
+        begin = begins[step], count = counts[step];
+    }
+}
+
+static void write_tree(const dml__collective *c, dml__schedule *s)
+{
+    const int place = (c->rank - c->root + c->size) % c->size;
+    int got = -1, bit = 1;
+    while (bit < c->size && !(place & bit)) bit *= 2;
+    if (place)
+        got = add(s, DML__STEP_RECEIVE, (c->rank - bit + c->size) % c->size, DML__SPACE_OUT, 0, c->count);
+    int last = got;
+    for (bit /= 2; bit > 0; bit /= 2)
+        if (place + bit < c->size) { /* one after the other, as on paper */
+            const int send = add(s, DML__STEP_SEND, (c->rank + bit) % c->size, DML__SPACE_OUT, 0, c->count);
+            after(s, send, last);
+            last = send;
+        }
+}
+
+static void write_chain(const dml__collective *c, dml__schedule *s)
+{
+    int got = -1;
+    if (c->rank > 0) got = add(s, DML__STEP_RECEIVE, c->rank - 1, DML__SPACE_OUT, 0, c->count);
+    if (c->rank < c->size - 1)
+        after(s, add(s, DML__STEP_SEND, c->rank + 1, DML__SPACE_OUT, 0, c->count), got);
+}
+
+/* All to rank 0 at once. */
+static void write_gather(const dml__collective *c, dml__schedule *s)
+{
+    if (c->rank) add(s, DML__STEP_SEND, 0, DML__SPACE_IN, 0, c->count);
+    for (int i = 1; i < c->size && !c->rank; i++)
+        add(s, DML__STEP_RECEIVE, i, DML__SPACE_OUT, c->count * (uint64_t)i, c->count);
+}
+
+/* The lower half of the ranks, each to one of the upper half. */
+static void write_halves(const dml__collective *c, dml__schedule *s)
+{
+    const int half = c->size / 2;
+    if (c->rank < half)
+        add(s, DML__STEP_SEND, c->rank + half, DML__SPACE_OUT, 0, c->count);
+    else
+        add(s, DML__STEP_RECEIVE, c->rank - half, DML__SPACE_OUT, 0, c->count);
+}
+
+static void write_barrier(const dml__collective *c, dml__schedule *s)
+{
+    int got = -1;
+    for (int far = 1; far < c->size; far *= 2) {
+        after(s, add(s, DML__STEP_SEND, (c->rank + far) % c->size, DML__SPACE_OUT, 0, 0), got);
+        got = add(s, DML__STEP_RECEIVE, (c->rank + c->size - far) % c->size, DML__SPACE_OUT, 0, 0);
+    }
+}
+
+/* Each sends when it has received. */
+static void write_stuck(const dml__collective *c, dml__schedule *s)
+{
+    const int got = add(s, DML__STEP_RECEIVE, (c->rank + 1) % c->size, DML__SPACE_OUT, 0, c->count);
+    after(s, add(s, DML__STEP_SEND, (c->rank + c->size - 1) % c->size, DML__SPACE_OUT, 0, c->count), got);
+}
+
+static void write_lonely(const dml__collective *c, dml__schedule *s)
+{
+    if (c->rank == 1) add(s, DML__STEP_SEND, 2, DML__SPACE_OUT, 0, c->count);
+}
+
+enum { RING, BUTTERFLY, HALVING, TREE, CHAIN, BARRIER, GATHER, HALVES, STUCK, LONELY, KINDS };
+
+static const dml__algorithm_info algorithms[KINDS] = {
+    { "ring", DML__CALL_ALL_REDUCE, write_ring, false, false, NULL, NULL, NULL },
+    { "butterfly", DML__CALL_ALL_REDUCE, write_butterfly, false, false, NULL, NULL, NULL },
+    { "halving", DML__CALL_ALL_REDUCE, write_halving, false, false, NULL, NULL, NULL },
+    { "tree", DML__CALL_BROADCAST, write_tree, false, false, NULL, NULL, NULL },
+    { "chain", DML__CALL_BROADCAST, write_chain, false, false, NULL, NULL, NULL },
+    { "dissemination", DML__CALL_BARRIER, write_barrier, false, false, NULL, NULL, NULL },
+    { "all_at_once", DML__CALL_GATHER, write_gather, false, false, NULL, NULL, NULL },
+    { "halves", DML__CALL_BROADCAST, write_halves, false, false, NULL, NULL, NULL },
+    { "stuck", DML__CALL_BROADCAST, write_stuck, false, false, NULL, NULL, NULL },
+    { "lonely", DML__CALL_BROADCAST, write_lonely, false, false, NULL, NULL, NULL },
+};
+
+/* ---- pricing them ---- */
+
+static const double ALPHA = 50e-6, BETA = 8e-9; /* 1 Gbit/s */
+
+static dml__price_model flat(void)
+{
+    dml__price_model model;
+    memset(&model, 0, sizeof model);
+    model.between.latency = ALPHA;
+    model.between.bandwidth = 1 / BETA;
+    model.inside = model.between;
+    model.ranks_per_host = 1;
+    model.reduce = model.copy = 1e30;
+    model.segment = model.eager = UINT64_C(1) << 40;
+    model.most_segments = 1 << 22;
+    return model;
+}
+
+static dml__price last;
+
+static dml_status price_status(const dml__price_model *model, int algorithm, int size, uint64_t count,
+                               double *ends)
+{
+    dml__collective call;
+    memset(&call, 0, sizeof call);
+    call.operation = algorithms[algorithm].operation;
+    call.size = size;
+    call.count = count;
+    const int most_steps = 4 * size + 64;
+    size_t bytes = dml__price_work_bytes(model, size, most_steps);
+    if (bytes > (size_t)64 << 20) bytes = (size_t)64 << 20;
+    void *work = malloc(bytes);
+    memset(&last, 0, sizeof last);
+    last.ends = ends;
+    const dml_status status =
+        work ? dml__price_collective(model, &algorithms[algorithm], &call, 4, most_steps, work, bytes, &last)
+             : DML_ERROR_MEMORY;
+    free(work);
+    return status;
+}
+
+static double price(const dml__price_model *model, int algorithm, int size, uint64_t count)
+{
+    const dml_status status = price_status(model, algorithm, size, count, NULL);
+    CHECK_MESSAGE(status == DML_OK, "%s of %d: %s", algorithms[algorithm].name, size,
+                  dml_status_string(status));
+    return last.seconds;
+}
+
+#define CHECK_PRICE(got, want)                                                                               \
+    do {                                                                                                     \
+        const double near__got = (got), near__want = (want);                                                 \
+        CHECK_MESSAGE(fabs(near__got - near__want) <= 1e-9 * near__want, "%s is %.9g, not %.9g", #got,       \
+                      near__got, near__want);                                                                \
+    } while (0)
+
+static int log2_up(int m)
+{
+    int k = 0;
+    while (1 << k < m) k++;
+    return k;
+}
+
+/* ---- tests ---- */
+
+static void test_ring(void)
+{
+    const dml__price_model model = flat();
+    for (int m = 2; m <= 64; m = m < 8 ? m + 1 : 2 * m) {
+        const uint64_t n = 1000 * (uint64_t)m;
+        CHECK_PRICE(price(&model, RING, m, n), 2 * (m - 1) * (ALPHA + 4000 * BETA));
+        CHECK(last.distinct == 1); /* a ring's ranks are all alike */
+    }
+    /* Chunks that differ by an element: the longest sets the pace. */
+    price(&model, RING, 7, 7004);
+    CHECK(last.seconds <= 12 * (ALPHA + 4004 * BETA) * (1 + 1e-9));
+    CHECK(last.seconds >= 12 * (ALPHA + 4000 * BETA));
+    CHECK(last.distinct > 1);
+    /* A single element is one that walks from rank to rank, once round and then all but once more. */
+    CHECK_PRICE(price(&model, RING, 5, 1), 8 * (ALPHA + 4 * BETA));
+}
+
+/* Sums and overheads of each step, when it is one segment. */
+static void test_processor(void)
+{
+    dml__price_model model = flat();
+    model.reduce = 1e9;
+    model.between.overhead = 3e-6;
+    const double step = ALPHA + 4000 * BETA + 2 * 3e-6;
+    CHECK_PRICE(price(&model, RING, 4, 4000), 6 * step + 3 * 4000 / 1e9);
+    CHECK_PRICE(price(&model, BUTTERFLY, 8, 1000), 3 * (step + 4000 / 1e9));
+    /* Eight messages of nothing at once: their overheads are the processor's, one after the other. */
+    CHECK_PRICE(price(&model, GATHER, 2, 1), ALPHA + 4 * BETA + 2 * 3e-6);
+    model.between.bandwidth = 1e18;
+    CHECK_PRICE(price(&model, GATHER, 9, 1), ALPHA + 3e-6 + 8 * 3e-6);
+}
+
+static void test_trees(void)
+{
+    const dml__price_model model = flat();
+    for (int m = 2; m <= 300; m = m < 10 ? m + 1 : 2 * m + 1) {
+        const double want = log2_up(m) * (ALPHA + 4000 * BETA);
+        /* (A parent's next send starts as soon as the last has left, so only the deepest way counts.) */
+        price(&model, TREE, m, 1000);
+        CHECK(last.seconds <= want * (1 + 1e-9));
+        CHECK(last.seconds >= log2_up(m) * 4000 * BETA + ALPHA);
+        if ((m & (m - 1)) == 0) CHECK_PRICE(last.seconds, want);
+    }
+    for (int m = 2; m <= 64; m *= 2)
+        CHECK_PRICE(price(&model, BUTTERFLY, m, 1000), log2_up(m) * (ALPHA + 4000 * BETA));
+    for (int m = 2; m <= 64; m *= 2) {
+        double want = 0;
+        for (int k = 1; k <= log2_up(m); k++) want += 2 * (ALPHA + 4 * 6400.0 / (1 << k) * BETA);
+        CHECK_PRICE(price(&model, HALVING, m, 6400), want);
+    }
+    for (int m = 2; m <= 40; m++) CHECK_PRICE(price(&model, BARRIER, m, 0), log2_up(m) * ALPHA);
+}
+
+/* p segments over m ranks: p + m - 2 steps of one, and m - 1 latencies. */
+static void test_pipeline(void)
+{
+    dml__price_model model = flat();
+    model.segment = 4096;
+    for (int m = 2; m < 12; m++)
+        for (int p = 1; p < 40; p += 3)
+            CHECK_PRICE(price(&model, CHAIN, m, 1024 * (uint64_t)p),
+                        (p + m - 2) * 4096 * BETA + (m - 1) * ALPHA);
+    /* A last segment of one element. */
+    CHECK_PRICE(price(&model, CHAIN, 2, 1025), 4100 * BETA + ALPHA);
+    /* Coarser where there would be too many. */
+    model.most_segments = 16;
+    price(&model, CHAIN, 5, 1024 * 16);
+    CHECK(last.segment == 4 * 4096);
+}
+
+/* A message above `eager` waits for the grant, which leaves when the receiver is ready. */
+static void test_grant(void)
+{
+    dml__price_model model = flat();
+    model.eager = 4000;
+    CHECK_PRICE(price(&model, CHAIN, 2, 1000), ALPHA + 4000 * BETA);
+    CHECK_PRICE(price(&model, CHAIN, 2, 1001), 2 * ALPHA + 4004 * BETA);
+    /* Nobody along a chain has anything to wait for, so the grants are all there by the time. */
+    CHECK_PRICE(price(&model, CHAIN, 4, 25000), 4 * ALPHA + 3 * 100000 * BETA);
+}
+
+/* All ranks to one: its port takes them in one after the other, its sender's one is free. */
+static void test_ports(void)
+{
+    dml__price_model model = flat();
+    double ends[9];
+    CHECK_PRICE(price(&model, GATHER, 9, 1000), ALPHA + 8 * 4000 * BETA);
+    CHECK(price_status(&model, GATHER, 9, 1000, ends) == DML_OK);
+    for (int r = 1; r < 9; r++) CHECK_PRICE(ends[r], 4000 * BETA);
+    CHECK(last.distinct == 9); /* each of them has a turn of its own */
+}
+
+static void test_hosts(void)
+{
+    dml__price_model model = flat();
+    const double alone = price(&model, HALVES, 8, 250000);
+    CHECK_PRICE(alone, ALPHA + 1e6 * BETA);
+    /* Two ranks of a host share its way out, so both take twice as long. */
+    model.ranks_per_host = 2;
+    CHECK_PRICE(price(&model, HALVES, 8, 250000), ALPHA + 2e6 * BETA);
+    /* Within a host it is that link's business. */
+    model.ranks_per_host = 8;
+    model.inside.latency = 1e-6;
+    model.inside.bandwidth = 1e10;
+    CHECK_PRICE(price(&model, HALVES, 8, 250000), 1e-6 + 1e6 / 1e10);
+    CHECK_PRICE(price(&model, RING, 8, 8000), 14 * (1e-6 + 4000 / 1e10));
+    /* Two hosts of four: two links of the ring are slow. They are always busy, as four chunks take longer
+       than one and a latency; what comes before and behind is quick. */
+    model.ranks_per_host = 4;
+    price(&model, RING, 8, 8000);
+    CHECK_MESSAGE(last.seconds >= ALPHA + 14 * 4000 * BETA && last.seconds < 1.2 * ALPHA + 14 * 4000 * BETA,
+                  "%g s", last.seconds);
+    CHECK(last.distinct == 4);
+    CHECK(price_status(&model, RING, 7, 7000, NULL) == DML_OK); /* the last host has a rank less */
+}
+
+static void test_racks(void)
+{
+    dml__price_model model = flat();
+    model.hosts_per_rack = 4;
+    model.oversubscription = 1;
+    CHECK_PRICE(price(&model, HALVES, 8, 250000), ALPHA + 1e6 * BETA + 3 * 1e6 * BETA / 4);
+    model.segment = 10000; /* in pieces, what stands behind the others is short */
+    price(&model, HALVES, 8, 250000);
+    CHECK(last.seconds > ALPHA + 1e6 * BETA && last.seconds < ALPHA + 1.03e6 * BETA);
+    model.oversubscription = 4; /* four hosts' traffic through as much as one of them has */
+    model.rack_latency = ALPHA;
+    price(&model, HALVES, 8, 250000);
+    CHECK(last.seconds > 2 * ALPHA + 3.9e6 * BETA && last.seconds < 2 * ALPHA + 4.03e6 * BETA);
+}
+
+/* More bytes, more latency, less bandwidth don't come cheaper, but for what another order of segments may
+   gain by chance. */
+static void test_monotony(void)
+{
+    static const int kinds[] = { RING, BUTTERFLY, HALVING, TREE, CHAIN, GATHER };
+    for (int k = 0; k < (int)(sizeof kinds / sizeof *kinds); k++) {
+        double before = 0;
+        dml__price_model model = flat();
+        model.segment = 65536;
+        model.eager = 32768;
+        model.between.overhead = 2e-6;
+        model.reduce = 5e9;
+        for (uint64_t count = 64; count <= 1 << 20; count *= 4) {
+            const double seconds = price(&model, kinds[k], 16, count);
+            CHECK_MESSAGE(seconds >= before, "%s: %g elements", algorithms[kinds[k]].name, (double)count);
+            before = seconds;
+        }
+        model.between.latency *= 2;
+        CHECK_MESSAGE(price(&model, kinds[k], 16, 1 << 20) > 0.99 * before, "%s: %g s, not above %g",
+                      algorithms[kinds[k]].name, last.seconds, before);
+        model.between.latency /= 2;
+        model.between.bandwidth /= 2;
+        CHECK(price(&model, kinds[k], 16, 1 << 20) > 1.5 * before);
+    }
+}
+
+static void test_faults(void)
+{
+    const dml__price_model model = flat();
+    CHECK(price_status(&model, STUCK, 5, 100, NULL) == DML_ERROR_STATE);
+    CHECK(last.stuck_rank == 0 && last.stuck_step == 0);
+    CHECK(price_status(&model, LONELY, 5, 100, NULL) == DML_ERROR_MISMATCH);
+    CHECK(last.stuck_rank == 1 && last.stuck_step == 0);
+
+    dml__collective call;
+    memset(&call, 0, sizeof call);
+    call.size = 8, call.count = 800;
+    double work[40];
+    CHECK(dml__price_collective(&model, &algorithms[RING], &call, 4, 64, work, sizeof work, &last) ==
+          DML_ERROR_MEMORY);
+    CHECK(last.work_bytes > sizeof work);
+    void *enough = malloc(dml__price_work_bytes(&model, 8, 64));
+    if (!enough) return;
+    CHECK(dml__price_collective(&model, &algorithms[RING], &call, 4, 10, enough, (size_t)1 << 16, &last) ==
+          DML_ERROR_MEMORY);
+    free(enough);
+}
+
+static uint64_t butterfly_scratch(int size, uint64_t count)
+{
+    return (uint64_t)log2_up(size) * count;
+}
+
+/* Less scratch: rounds. */
+static void test_rounds(void)
+{
+    dml__price_model model = flat();
+    dml__algorithm_info info = algorithms[BUTTERFLY];
+    info.scratch = butterfly_scratch;
+    model.scratch = 3 * 4 * 300; /* of three levels, four bytes: 300 elements, so 250 of 1000 */
+    dml__collective call;
+    memset(&call, 0, sizeof call);
+    call.operation = DML__CALL_ALL_REDUCE;
+    call.size = 8;
+    call.count = 1000;
+    const size_t bytes = dml__price_work_bytes(&model, 8, 64);
+    void *work = malloc(bytes);
+    if (!work) return;
+    CHECK(dml__price_collective(&model, &info, &call, 4, 64, work, bytes, &last) == DML_OK);
+    CHECK_PRICE(last.seconds, 4 * 3 * (ALPHA + 1000 * BETA));
+    call.operation = DML__CALL_ALL_GATHER;
+    CHECK(dml__price_collective(&model, &info, &call, 4, 64, work, bytes, &last) == DML_ERROR_MEMORY);
+    free(work);
+}
+
+/* A ring of thousands: one rank is run for all of them. */
+static void test_large(void)
+{
+    const dml__price_model model = flat();
+    const int m = TEST_EMULATOR ? 256 : 2048;
+    CHECK_PRICE(price(&model, RING, m, 10 * (uint64_t)m), 2 * (m - 1) * (ALPHA + 40 * BETA));
+    CHECK(last.events < 20 * (uint64_t)m);
+    CHECK_PRICE(price(&model, BUTTERFLY, m, 10), log2_up(m) * (ALPHA + 40 * BETA));
+    CHECK(last.distinct == 1);
+    CHECK_PRICE(price(&model, TREE, m, 10), log2_up(m) * (ALPHA + 40 * BETA));
+}
+
+static void test_choice(void)
+{
+    dml__price_model model = flat();
+    model.segment = 256 << 10;
+    model.eager = 32 << 10;
+    model.between.overhead = 2e-6;
+    const size_t bytes = dml__choice_work_bytes(8, 64);
+    void *work = malloc(bytes);
+    if (!work) return;
+    dml__choice choice;
+    dml__fill_choice(&model, 8, algorithms, GATHER, 64, false, 1e300, work, bytes, &choice);
+    CHECK(dml__choice_of(&choice, DML__CALL_ALL_REDUCE, 4, true) == BUTTERFLY);
+    const int large = dml__choice_of(&choice, DML__CALL_ALL_REDUCE, 64 << 20, true);
+    CHECK(large == RING || large == HALVING);
+    CHECK(dml__choice_of(&choice, DML__CALL_BROADCAST, 1, true) == TREE);
+    CHECK(dml__choice_of(&choice, DML__CALL_BROADCAST, UINT64_C(1) << 40, true) == CHAIN);
+    CHECK(dml__choice_of(&choice, DML__CALL_BARRIER, 0, true) == BARRIER);
+    CHECK(dml__choice_of(&choice, DML__CALL_SCATTER, 4, true) == DML__CHOICE_NONE);
+    /* Without room nothing is priced, and the first of each operation is as good as any. */
+    dml__fill_choice(&model, 8, algorithms, GATHER, 64, false, 1e300, work, 64, &choice);
+    CHECK(dml__choice_of(&choice, DML__CALL_ALL_REDUCE, 4, true) == RING);
+    free(work);
+}
+
+static void test_fit(void)
+{
+    double bytes[64], seconds[64], latency = 0, bandwidth = 0;
+    unsigned state = 5;
+    int n = 0;
+    for (int i = 0; i < 8; i++)
+        for (int k = 0; k < 7; k++, n++) {
+            const double noise = 1 + 0.02 * ((double)(test_random(&state) % 1000) / 1000);
+            bytes[n] = ldexp(1, 3 * i);
+            seconds[n] = (ALPHA + bytes[n] * BETA) * noise * (k < 2 ? 5 + k : 1); /* two of seven delayed */
+        }
+    CHECK(dml__fit_link(bytes, seconds, n, &latency, &bandwidth));
+    CHECK_MESSAGE(fabs(latency / ALPHA - 1.01) < 0.02, "latency %g", latency);
+    CHECK_MESSAGE(fabs(bandwidth * BETA - 0.99) < 0.02, "bandwidth %g", bandwidth);
+    CHECK(!dml__fit_link(bytes, seconds, 7, &latency, &bandwidth)); /* one size */
+    CHECK(!dml__fit_link(bytes, seconds, 0, &latency, &bandwidth));
+    seconds[3] = 0;
+    CHECK(!dml__fit_link(bytes, seconds, n, &latency, &bandwidth));
+    /* Latency alone, and bandwidth alone. */
+    for (int i = 0; i < 6; i++) bytes[i] = 1 << i, seconds[i] = 1e-3;
+    CHECK(dml__fit_link(bytes, seconds, 6, &latency, &bandwidth));
+    CHECK(fabs(latency - 1e-3) < 1e-6 && bandwidth > 1e6);
+    for (int i = 0; i < 6; i++) seconds[i] = 1e-6 * bytes[i];
+    CHECK(dml__fit_link(bytes, seconds, 6, &latency, &bandwidth));
+    CHECK(latency < 1e-9 && fabs(bandwidth - 1e6) < 1);
+}
+
+/* The library's own: none waits for ever, small or large, and none takes less time than what it sends. */
+static void test_table(void)
+{
+    int count;
+    const dml__algorithm_info *table = dml__algorithms(&count);
+    dml__price_model model = flat();
+    model.segment = 4096;
+    model.eager = 1024;
+    for (int m = 2; m <= 17; m = m < 9 ? m + 1 : m + 4) {
+        const int most_steps = dml__most_steps(m);
+        model.most_segments = 4096;
+        const size_t bytes = dml__price_work_bytes(&model, m, most_steps);
+        void *work = malloc(bytes);
+        if (!work) return;
+        for (int a = 0; a < count; a++)
+            for (uint64_t n = 1; n < 100000; n = n * 40 + (uint64_t)m) {
+                dml__collective call;
+                memset(&call, 0, sizeof call);
+                call.operation = table[a].operation;
+                call.size = m;
+                call.root = m / 2;
+                call.count = n / (2 * (uint64_t)m) * 2 * (uint64_t)m;
+                if (call.count == 0) call.count = n;
+                dml__price result;
+                memset(&result, 0, sizeof result);
+                const dml_status status =
+                    dml__price_collective(&model, &table[a], &call, 4, most_steps, work, bytes, &result);
+                CHECK_MESSAGE(status == DML_OK,
+                              "%s of operation %d, %d ranks, %g elements: %s at step %d of rank %d",
+                              table[a].name, (int)table[a].operation, m, (double)call.count,
+                              dml_status_string(status), result.stuck_step, result.stuck_rank);
+                CHECK(result.work_bytes <= bytes);
+                if (call.count != n)
+                    CHECK_MESSAGE(result.seconds > 4 * (double)table[a].elements_sent(m, call.count) * BETA,
+                                  "%s of operation %d, %d ranks: %g s", table[a].name,
+                                  (int)table[a].operation, m, result.seconds);
+            }
+        free(work);
+    }
+}
+
+/* Where messages cost the processor as much as they do over TCP, and ranks are many, a butterfly is best for
+   an element, and what sends the least for 64 MiB. */
+static void test_table_choice(void)
+{
+    enum { M = 32 };
+    int count;
+    const dml__algorithm_info *table = dml__algorithms(&count);
+    dml__price_model model = flat();
+    model.segment = 256 << 10;
+    model.eager = 32 << 10;
+    model.between.overhead = 10e-6;
+    const size_t bytes = dml__choice_work_bytes(M, dml__most_steps(M));
+    void *work = malloc(bytes);
+    if (!work) return;
+    dml__choice choice;
+    dml__fill_choice(&model, M, table, count, dml__most_steps(M), false, 1e300, work, bytes, &choice);
+    CHECK_STRING(table[dml__choice_of(&choice, DML__CALL_ALL_REDUCE, 4, true)].name, "butterfly");
+    const char *large = table[dml__choice_of(&choice, DML__CALL_ALL_REDUCE, 64 << 20, true)].name;
+    CHECK_MESSAGE(strncmp(large, "ring", 4) == 0 || strcmp(large, "halving_doubling") == 0, "%s", large);
+    for (int operation = 0; operation < DML__CHOICE_OPERATIONS; operation++)
+        for (int power = 0; power < DML__CHOICE_SIZES; power++)
+            for (int equal = 0; equal < 2; equal++) {
+                const int a =
+                    dml__choice_of(&choice, (dml__comm_operation)operation, UINT64_C(1) << power, equal != 0);
+                if (operation == DML__CALL_BARRIER || operation == DML__CALL_ALL_TO_ALL) continue;
+                CHECK_MESSAGE(a < count && (int)table[a].operation == operation &&
+                                  (equal || !table[a].equal_parts),
+                              "operation %d, 2^%d bytes: %d", operation, power, a);
+            }
+    free(work);
+}
+
+int main(void)
+{
+    RUN(test_ring);
+    RUN(test_processor);
+    RUN(test_trees);
+    RUN(test_pipeline);
+    RUN(test_grant);
+    RUN(test_ports);
+    RUN(test_hosts);
+    RUN(test_racks);
+    RUN(test_monotony);
+    RUN(test_faults);
+    RUN(test_rounds);
+    RUN(test_large);
+    RUN(test_choice);
+    RUN(test_fit);
+    RUN(test_table);
+    RUN(test_table_choice);
+    return test_report("comm/price");
+}

@@ -1,0 +1,49 @@
+# Jobs on slow links: a correct program ends well, however long its operations take, since the deadline is of nothing
+# that moves anywhere in the job; and what is wrong is told from what is slow.
+. tests/build/check.sh
+. tests/comm/hosts.sh
+unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT DML_TIMEOUT DML_THREADS DML_KEY
+
+if why=$(hosts_missing); then
+    skip "jobs between hosts" "$why"
+    report comm/slow_link
+    exit
+fi
+job=$WORK/hosts_job
+check "the job builds" $CC -std=c99 -O1 $WARN -I. tests/comm/hosts_job.c -o "$job" -lm -lpthread
+if [ ! -x "$job" ]; then
+    report comm/slow_link
+    exit
+fi
+
+# Side by side they would share the links; most of the time is the links'.
+check "two hosts" hosts_up 2 8mbit
+hosts_start broadcast 2 "$job" broadcast 2
+check "2.5 MB at 8 Mbit/s, then a sum, with a timeout of 2 s" hosts_wait broadcast 2
+hosts_start roots 2 "$job" roots 1
+check "two roots of 4 MB" hosts_fails roots 2 "broadcast(f32, 1000000, root 0)" "broadcast(f32, 1000000, root 1)"
+
+check "three hosts" hosts_up 3 16mbit
+hosts_rate 1 6mbit
+hosts_start all 3 "$job" all 1
+check "long operations of every kind, one link slower, with a timeout of 1 s" hosts_wait all 3
+
+# A host that is cut off: nobody is told by its network, so the deadline finds it, and names it.
+hosts_start loop 3 "$job" loop 1
+tries=0
+while [ "$(cat "$WORK"/loop.[012] | grep -c begun)" -lt 3 ] && [ "$tries" -lt 100 ]; do
+    sleep 0.1
+    tries=$((tries + 1))
+done
+hosts_cut 2
+check "a host that is cut off" hosts_fails loop 3 "rank"
+check "its rank is named" grep -q "rank 2 of 3" "$WORK/loop.0" "$WORK/loop.1"
+hosts_mend 2
+
+check "two slow hosts" hosts_up 2 4mbit
+hosts_start mnist 2 "$DML_BUILD/samples/mnist" --model mlp --steps 3 --timeout 1
+check "mnist at 4 Mbit/s with a timeout of 1 s" hosts_wait mnist 2
+check "it trained" grep -q "^test accuracy" "$WORK/mnist.0"
+hosts_down
+check "nothing is left" sh -c "! ip netns list | grep -q '$HOSTS_NAME'"
+report comm/slow_link

@@ -1,0 +1,580 @@
+/* How ranks meet: missing and mistaken ranks, keys, strangers. */
+#include "../comm/ranks.h"
+
+#include <limits.h>
+#include <sys/resource.h>
+
+/* ---- who is missing, who is wrong ---- */
+
+static void missing_rank(void)
+{
+    test_rank ranks[4];
+    ranks_prepare(ranks, 4, 0.6, NULL, NULL);
+    ranks_run(ranks, 2);
+    for (int rank = 0; rank < 2; rank++) {
+        CHECK_INT(ranks[rank].status, DML_ERROR_TIMEOUT);
+        CHECK_CONTAINS(ranks[rank].error, "ranks 2, 3 of 4 did not arrive at 127.0.0.1:");
+        CHECK_CONTAINS(ranks[rank].error, "within 0.6 s");
+    }
+}
+
+static void missing_master(void)
+{
+    test_rank ranks[3];
+    ranks_prepare(ranks, 3, 0.2, NULL, NULL);
+    ranks_run(ranks + 1, 2);
+    for (int rank = 1; rank < 3; rank++) {
+        CHECK_INT(ranks[rank].status, DML_ERROR_TIMEOUT);
+        CHECK_CONTAINS(ranks[rank].error, "could not reach rank 0 at 127.0.0.1:");
+        CHECK_CONTAINS(ranks[rank].error, "refused");
+    }
+}
+
+/* Something listens there and never answers. */
+static void silent_master(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 0.2, NULL, NULL);
+    dml__address address;
+    const char *message;
+    CHECK_INT(dml__resolve_host("127.0.0.1", (uint16_t)ranks[1].options.master_port, &address, 1, &message),
+              1);
+    const int fd = dml__socket_listen(dml__system_sockets(), &address);
+    CHECK(fd >= 0);
+    ranks_run(ranks + 1, 1);
+    CHECK_CONTAINS(ranks[1].error, "who listens there doesn't answer");
+    ranks_run(ranks, 1);
+    CHECK_INT(ranks[0].status, DML_ERROR_NETWORK);
+    CHECK_CONTAINS(ranks[0].error, "rank 0 can't listen on 127.0.0.1:");
+    CHECK_CONTAINS(ranks[0].error, "the port is in use");
+    close(fd);
+}
+
+static void late_rank_body(test_rank *me)
+{
+    me->bad += dml_comm_barrier(me->comm) != DML_OK;
+}
+
+static void *start_late(void *argument)
+{
+    ranks_sleep(0.1);
+    return ranks_thread(argument);
+}
+
+static void ranks_start_in_any_order(void)
+{
+    for (int late = 0; late < 3; late++) {
+        test_rank ranks[3];
+        pthread_t threads[3];
+        ranks_prepare(ranks, 3, 20, late_rank_body, NULL);
+        for (int rank = 0; rank < 3; rank++)
+            pthread_create(&threads[rank], NULL, rank == late ? start_late : ranks_thread, &ranks[rank]);
+        for (int rank = 0; rank < 3; rank++) pthread_join(threads[rank], NULL);
+        check_ranks(ranks, 3);
+    }
+}
+
+/* Both sides of a disagreement show the same sentence. */
+static void check_both(test_rank *ranks, int count, const char *part)
+{
+    ranks_run(ranks, count);
+    for (int i = 0; i < count; i++) {
+        CHECK_INT(ranks[i].status, DML_ERROR_MISMATCH);
+        CHECK_CONTAINS(ranks[i].error, part);
+        CHECK(ranks[i].seconds < 10);
+    }
+}
+
+static void wrong_world_size(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 20, NULL, NULL);
+    ranks[1].options.world_size = 3;
+    check_both(ranks, 2, "rank 1 has a world size of 3, but rank 0 one of 2");
+}
+
+static void wrong_segment_bytes(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 20, NULL, NULL);
+    ranks[1].options.segment_bytes = 4096;
+    check_both(ranks, 2, "rank 1 has segment_bytes 4096, but rank 0 has 262144");
+}
+
+static void same_rank_twice(void)
+{
+    test_rank ranks[3];
+    ranks_prepare(ranks, 3, 20, NULL, NULL);
+    ranks[2].options.rank = 1;
+    ranks_run(ranks, 3);
+    for (int i = 0; i < 3; i++) {
+        CHECK_INT(ranks[i].status, DML_ERROR_MISMATCH);
+        CHECK_CONTAINS(ranks[i].error, "rank 1 came twice to rank 0");
+    }
+}
+
+/* ---- trust ---- */
+
+/* Rank 1 is told at once; to rank 0 it is a stranger, of whom it tells at its deadline. */
+static void check_keys(const char *key0, const char *key1, const char *part)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 0.5, NULL, NULL);
+    ranks[0].options.key = key0;
+    ranks[1].options.key = key1;
+    ranks_run(ranks, 2);
+    CHECK_INT(ranks[1].status, DML_ERROR_MISMATCH);
+    CHECK_CONTAINS(ranks[1].error, part);
+    CHECK_INT(ranks[0].status, DML_ERROR_TIMEOUT);
+    CHECK_CONTAINS(ranks[0].error, "rank 1 of 2 did not arrive");
+    CHECK_CONTAINS(ranks[0].error, "1 connection was turned away, the last because");
+    CHECK_CONTAINS(ranks[0].error, part);
+    CHECK_INT(ranks[0].strangers, 1);
+}
+
+static void wrong_keys(void)
+{
+    check_keys("one", "two", "rank 1 has another key than rank 0");
+    check_keys("one", NULL, "rank 1 has no key, but rank 0 has");
+    check_keys(NULL, "one", "rank 1 has a key, but rank 0 has none");
+}
+
+static void check_refused(dml_comm_options options, const char *part)
+{
+    dml_comm *comm = dml_comm_open(&options);
+    CHECK_INT(dml_comm_status(comm), DML_ERROR_ARGUMENT);
+    CHECK_CONTAINS(dml_comm_error(comm), part);
+    dml_comm_close(comm);
+}
+
+static void no_key_no_network(void)
+{
+    dml_comm_options options = { .world_size = 2, .rank = 1, .master_addr = "192.0.2.1", .timeout_s = 0.1 };
+    check_refused(options, "rank 1 won't leave loopback without a key");
+    options = (dml_comm_options){ .world_size = 2, .bind_addr = "0.0.0.0", .timeout_s = 0.1 };
+    check_refused(options, "bind_addr \"0.0.0.0\"");
+    options.allow_insecure = true;
+    options.master_port = ranks_port();
+    dml_comm *comm = dml_comm_open(&options);
+    CHECK_INT(dml_comm_status(comm), DML_ERROR_TIMEOUT); /* it did listen */
+    dml_comm_close(comm);
+    options = (dml_comm_options){ .world_size = 2, .bind_addr = "no such interface", .timeout_s = 0.1 };
+    comm = dml_comm_open(&options);
+    CHECK_CONTAINS(dml_comm_error(comm), "can't use bind_addr \"no such interface\"");
+    dml_comm_close(comm);
+    options = (dml_comm_options){ .world_size = 2, .master_addr = "no.such.host.invalid", .timeout_s = 0.1 };
+    comm = dml_comm_open(&options);
+    CHECK_CONTAINS(dml_comm_error(comm), "can't find the address of master_addr \"no.such.host.invalid\"");
+    dml_comm_close(comm);
+}
+
+static void by_interface(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 20, late_rank_body, NULL);
+    for (int rank = 0; rank < 2; rank++) ranks[rank].options.bind_addr = "lo";
+    ranks_run(ranks, 2);
+    check_ranks(ranks, 2);
+}
+
+/* ---- strangers ---- */
+
+typedef struct crowd {
+    int port, stop; /* stop: atomic */
+} crowd;
+
+/* Comes again and again: silent, polite in another protocol, with noise, with a noisy hello, or hasty. */
+static void *crowd_thread(void *argument)
+{
+    crowd *all = (crowd *)argument;
+    unsigned state = 7;
+    int silent[64], n = 0;
+    for (int i = 0; !__atomic_load_n(&all->stop, __ATOMIC_SEQ_CST); i++) {
+        const int fd = ranks_connect(all->port);
+        if (fd < 0) {
+            ranks_sleep(0.001);
+            continue;
+        }
+        unsigned char noise[400];
+        for (size_t k = 0; k < sizeof noise; k++) noise[k] = (unsigned char)(test_random(&state) >> 9);
+        static const char http[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        if (i % 5 == 1) (void)!send(fd, http, sizeof http - 1, MSG_NOSIGNAL);
+        if (i % 5 == 2) (void)!send(fd, noise, sizeof noise, MSG_NOSIGNAL);
+        if (i % 5 == 3) {
+            memcpy(noise, "dmlH\1\0\0\0", 8);
+            (void)!send(fd, noise, 128, MSG_NOSIGNAL);
+        }
+        if (i % 5 == 4 && n < 64)
+            silent[n++] = fd;
+        else
+            close(fd);
+    }
+    while (n) close(silent[--n]);
+    return NULL;
+}
+
+static void strangers_change_nothing(void)
+{
+    for (int keyed = 0; keyed < 2; keyed++) {
+        test_rank ranks[4];
+        crowd all;
+        pthread_t crowds[2], threads[4];
+        ranks_prepare(ranks, 4, 20, late_rank_body, NULL);
+        all.port = ranks[0].options.master_port;
+        all.stop = 0;
+        for (int rank = 0; rank < 4; rank++) ranks[rank].options.key = keyed ? "a key" : NULL;
+        for (int i = 0; i < 2; i++) pthread_create(&crowds[i], NULL, crowd_thread, &all);
+        for (int rank = 0; rank < 4; rank++)
+            pthread_create(&threads[rank], NULL, rank == 3 ? start_late : ranks_thread, &ranks[rank]);
+        for (int rank = 0; rank < 4; rank++) pthread_join(threads[rank], NULL);
+        __atomic_store_n(&all.stop, 1, __ATOMIC_SEQ_CST);
+        for (int i = 0; i < 2; i++) pthread_join(crowds[i], NULL);
+        check_ranks(ranks, 4);
+        CHECK(ranks[0].strangers > 0);
+    }
+}
+
+static void receive_all(int fd, uint8_t *out, size_t bytes)
+{
+    for (size_t got = 0; got < bytes;) {
+        const ssize_t n = recv(fd, out + got, bytes - got, 0);
+        if (n <= 0) return;
+        got += (size_t)n;
+    }
+}
+
+/* A rank of another version is told so, and rank 0 tells of it. */
+static void other_version(void)
+{
+    test_rank ranks[2];
+    pthread_t thread;
+    ranks_prepare(ranks, 2, 1, NULL, NULL);
+    pthread_create(&thread, NULL, ranks_thread, &ranks[0]);
+    int fd = -1;
+    while (fd < 0) fd = ranks_connect(ranks[0].options.master_port);
+    uint8_t challenge[DML__CHALLENGE_BYTES], hello_bytes[DML__HELLO_BYTES], welcome_bytes[DML__WELCOME_BYTES];
+    receive_all(fd, challenge, sizeof challenge);
+    dml__hello hello;
+    memset(&hello, 0, sizeof hello);
+    hello.version = 2;
+    hello.from = 1;
+    dml__encode_hello(&hello, hello_bytes);
+    (void)!send(fd, hello_bytes, sizeof hello_bytes, MSG_NOSIGNAL);
+    memset(welcome_bytes, 0, sizeof welcome_bytes);
+    receive_all(fd, welcome_bytes, sizeof welcome_bytes);
+    dml__welcome welcome;
+    CHECK(dml__decode_welcome(welcome_bytes, &welcome));
+    CHECK_INT(welcome.verdict, DML__VERDICT_WRONG_VERSION);
+    CHECK_INT(welcome.version, 1);
+    close(fd);
+    pthread_join(thread, NULL);
+    CHECK_CONTAINS(ranks[0].error, "rank 1 speaks version 2 of the protocol, but rank 0 version 1");
+}
+
+/* ---- a rank 0 made by hand ---- */
+
+#define SEGMENT_BYTES (256 << 10)
+
+static int listen_at(int port)
+{
+    dml__address address;
+    const char *message;
+    CHECK_INT(dml__resolve_host("127.0.0.1", (uint16_t)port, &address, 1, &message), 1);
+    return dml__socket_listen(dml__system_sockets(), &address);
+}
+
+/* Takes the first connection as far as its hello. */
+static int take_hello(int listener, dml__hello *hello)
+{
+    uint8_t challenge_bytes[DML__CHALLENGE_BYTES], hello_bytes[DML__HELLO_BYTES] = { 0 };
+    dml__challenge challenge;
+    struct pollfd come = { listener, POLLIN, 0 };
+    CHECK_INT(poll(&come, 1, 5000), 1);
+    const int fd = accept(listener, NULL, NULL);
+    memset(&challenge, 1, sizeof challenge);
+    dml__encode_challenge(&challenge, challenge_bytes);
+    (void)!send(fd, challenge_bytes, sizeof challenge_bytes, MSG_NOSIGNAL);
+    receive_all(fd, hello_bytes, sizeof hello_bytes);
+    CHECK(dml__decode_hello(hello_bytes, hello));
+    return fd;
+}
+
+static void send_welcome(int fd, int world, const uint8_t session[DML__SESSION_BYTES])
+{
+    uint8_t bytes[DML__WELCOME_BYTES];
+    dml__welcome welcome;
+    memset(&welcome, 0, sizeof welcome);
+    welcome.version = DML__WIRE_VERSION;
+    welcome.world = world;
+    welcome.segment_bytes = SEGMENT_BYTES;
+    memcpy(welcome.session, session, sizeof welcome.session);
+    dml__encode_welcome(&welcome, bytes);
+    (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+}
+
+/* Addresses of ranks that there are not are refused, however large their numbers. */
+static void addresses_of_no_rank(void)
+{
+    static const int firsts[] = { INT_MAX, 2, 0, -1, INT_MIN };
+    static const uint8_t session[DML__SESSION_BYTES] = { 1 };
+    for (size_t i = 0; i < sizeof firsts / sizeof *firsts; i++) {
+        test_rank ranks[3];
+        pthread_t thread;
+        ranks_prepare(ranks, 3, 5, NULL, NULL);
+        const int listener = listen_at(ranks[0].options.master_port);
+        pthread_create(&thread, NULL, ranks_thread, &ranks[2]);
+        dml__hello hello;
+        dml__control control;
+        dml__endpoint endpoint;
+        uint8_t bytes[DML__CONTROL_BYTES];
+        const int fd = take_hello(listener, &hello);
+        send_welcome(fd, 3, session);
+        memset(&control, 0, sizeof control);
+        control.kind = DML__ADDRESSES;
+        control.rank = firsts[i];
+        memset(&endpoint, 0, sizeof endpoint);
+        endpoint.family = 4;
+        dml__set_control_addresses(&control, &endpoint, 1);
+        dml__encode_control(&control, bytes);
+        (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+        pthread_join(thread, NULL);
+        CHECK_INT(ranks[2].status, DML_ERROR_FORMAT);
+        CHECK_CONTAINS(ranks[2].error, "rank 0 sent rank 2 a message that makes no sense");
+        close(fd);
+        close(listener);
+    }
+}
+
+/* Rank 3 is told one address too many, or too few: the one is refused, for the other it goes on waiting. */
+static void wrong_number_of_addresses(void)
+{
+    static const struct {
+        int first, count;
+        dml_status status;
+        const char *part;
+    } cases[] = {
+        { 1, 3, DML_ERROR_FORMAT, "a message that makes no sense" },
+        { 2, 2, DML_ERROR_FORMAT, "a message that makes no sense" },
+        { 3, 1, DML_ERROR_FORMAT, "a message that makes no sense" },
+        { 4, 0, DML_ERROR_FORMAT, "a message that makes no sense" },
+        { 3, 0, DML_ERROR_TIMEOUT, "did not connect with rank 3" }, /* no address, but also none missing */
+        { 1, 2, DML_ERROR_TIMEOUT, "did not connect with rank 3" },
+        { 1, 1, DML_ERROR_TIMEOUT, "gave up after 0.3 s, while rank 0 was still waiting" },
+    };
+    static const uint8_t session[DML__SESSION_BYTES] = { 1 };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        test_rank ranks[4];
+        pthread_t thread;
+        ranks_prepare(ranks, 4, 0.3, NULL, NULL);
+        const int listener = listen_at(ranks[0].options.master_port);
+        pthread_create(&thread, NULL, ranks_thread, &ranks[3]);
+        dml__hello hello;
+        dml__control control;
+        dml__endpoint endpoints[4];
+        uint8_t bytes[DML__CONTROL_BYTES];
+        const int fd = take_hello(listener, &hello);
+        CHECK_INT(hello.port, 0); /* nobody will come to the last rank */
+        send_welcome(fd, 4, session);
+        memset(&control, 0, sizeof control);
+        control.kind = DML__ADDRESSES;
+        control.rank = cases[i].first;
+        memset(endpoints, 0, sizeof endpoints);
+        for (int k = 0; k < cases[i].count; k++) {
+            endpoints[k].family = 4;
+            endpoints[k].ip[0] = 127;
+            endpoints[k].ip[3] = 1;
+            endpoints[k].port = (uint16_t)ranks[0].options.master_port;
+        }
+        dml__set_control_addresses(&control, endpoints, cases[i].count);
+        dml__encode_control(&control, bytes);
+        (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+        pthread_join(thread, NULL);
+        CHECK_INT(ranks[3].status, cases[i].status);
+        CHECK_CONTAINS(ranks[3].error, cases[i].part);
+        close(fd);
+        close(listener);
+    }
+}
+
+/* More ranks than one message of addresses holds; rank 21 gets just one full one. */
+static void many_ranks(void)
+{
+    enum { MANY = DML__ADDRESSES_AT_ONCE + 4 };
+    static test_rank ranks[MANY];
+    pthread_t threads[MANY];
+    struct rlimit old, more;
+    CHECK_INT(getrlimit(RLIMIT_NOFILE, &old), 0);
+    more = old;
+    if (more.rlim_cur < 4096) more.rlim_cur = more.rlim_max < 4096 ? more.rlim_max : 4096;
+    if (more.rlim_cur < 2 * MANY * MANY || setrlimit(RLIMIT_NOFILE, &more) != 0) {
+        SKIP("%d ranks need more files than this process may open", MANY);
+        return;
+    }
+    ranks_prepare(ranks, MANY, 60, late_rank_body, NULL);
+    for (int rank = 0; rank < MANY; rank++)
+        CHECK_INT(pthread_create(&threads[rank], NULL, ranks_thread, &ranks[rank]), 0);
+    for (int rank = 0; rank < MANY; rank++) pthread_join(threads[rank], NULL);
+    check_ranks(ranks, MANY);
+    setrlimit(RLIMIT_NOFILE, &old);
+}
+
+/* A rank that knows no key, or another job's session, is a stranger to every rank, and the job goes on. */
+static void wrong_session(void)
+{
+    for (int keyed = 0; keyed < 2; keyed++) {
+        test_rank ranks[2];
+        pthread_t threads[2];
+        ranks_prepare(ranks, 2, 20, late_rank_body, NULL);
+        for (int rank = 0; rank < 2; rank++) ranks[rank].options.key = keyed ? "a key" : NULL;
+        pthread_create(&threads[0], NULL, ranks_thread, &ranks[0]);
+        int fd = -1;
+        while (fd < 0) fd = ranks_connect(ranks[0].options.master_port);
+        uint8_t challenge[DML__CHALLENGE_BYTES], bytes[DML__HELLO_BYTES];
+        uint8_t welcome_bytes[DML__WELCOME_BYTES] = { 0 };
+        receive_all(fd, challenge, sizeof challenge);
+        dml__hello hello;
+        dml__welcome welcome;
+        memset(&hello, 0, sizeof hello);
+        hello.version = DML__WIRE_VERSION;
+        hello.has_key = keyed;
+        hello.from = 1;
+        hello.world = 2;
+        hello.segment_bytes = SEGMENT_BYTES;
+        hello.session[15] = 1;
+        dml__encode_hello(&hello, bytes);
+        if (keyed) {
+            dml__hello_mac("a key", challenge, bytes, hello.mac);
+            dml__encode_hello(&hello, bytes);
+        }
+        (void)!send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+        receive_all(fd, welcome_bytes, sizeof welcome_bytes);
+        CHECK(dml__decode_welcome(welcome_bytes, &welcome));
+        CHECK_INT(welcome.verdict, DML__VERDICT_WRONG_SESSION);
+        close(fd);
+        pthread_create(&threads[1], NULL, ranks_thread, &ranks[1]);
+        for (int rank = 0; rank < 2; rank++) pthread_join(threads[rank], NULL);
+        check_ranks(ranks, 2);
+        CHECK_INT(ranks[0].strangers, 1);
+        CHECK_INT(ranks[1].strangers, 0);
+    }
+}
+
+/* Rank 2 comes to rank 1 while rank 0's welcome is still on its way there: no reason to turn it away. */
+static void before_the_session(void)
+{
+    static const uint8_t session[DML__SESSION_BYTES] = { 1 };
+    test_rank ranks[3];
+    pthread_t thread;
+    ranks_prepare(ranks, 3, 5, NULL, NULL);
+    const int listener = listen_at(ranks[0].options.master_port);
+    pthread_create(&thread, NULL, ranks_thread, &ranks[1]);
+    dml__hello hello;
+    const int control = take_hello(listener, &hello), early = ranks_connect(hello.port);
+    CHECK(early >= 0);
+    uint8_t challenge[DML__CHALLENGE_BYTES], hello_bytes[DML__HELLO_BYTES];
+    uint8_t welcome_bytes[DML__WELCOME_BYTES] = { 0 };
+    hello.from = 2;
+    hello.to = 1;
+    memcpy(hello.session, session, sizeof hello.session);
+    dml__encode_hello(&hello, hello_bytes);
+    (void)!send(early, hello_bytes, sizeof hello_bytes, MSG_NOSIGNAL);
+    struct pollfd answer = { early, POLLIN, 0 };
+    const bool at_once = poll(&answer, 1, 50) == 1;
+    if (at_once) {
+        receive_all(early, challenge, sizeof challenge);
+        poll(&answer, 1, 50);
+    }
+    send_welcome(control, 3, session);
+    if (!at_once) receive_all(early, challenge, sizeof challenge);
+    receive_all(early, welcome_bytes, sizeof welcome_bytes);
+    dml__welcome welcome;
+    CHECK(dml__decode_welcome(welcome_bytes, &welcome));
+    CHECK_INT(welcome.verdict, DML__VERDICT_WELCOME);
+    close(early);
+    close(control);
+    close(listener);
+    pthread_join(thread, NULL);
+    CHECK(ranks[1].status != DML_OK);
+}
+
+static int swallower, swallowed; /* a port whose queue is full, and how often it was sent to */
+
+/* The first connect goes where packets get no answer. */
+static int connect_to_swallower(int fd, const struct sockaddr *address, socklen_t bytes)
+{
+    if (swallowed++) return connect(fd, address, bytes);
+    struct sockaddr_in to;
+    memcpy(&to, address, sizeof to);
+    to.sin_port = htons((unsigned short)swallower);
+    return connect(fd, (const struct sockaddr *)&to, sizeof to);
+}
+
+/* An address that never answers doesn't keep a rank from trying the next. */
+static void swallowed_packets(void)
+{
+    enum { FILL = 4 };
+    int listener = socket(AF_INET, SOCK_STREAM, 0), fill[FILL];
+    struct sockaddr_in at;
+    socklen_t bytes = sizeof at;
+    memset(&at, 0, sizeof at);
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK_INT(bind(listener, (struct sockaddr *)&at, bytes), 0);
+    CHECK_INT(getsockname(listener, (struct sockaddr *)&at, &bytes), 0);
+    CHECK_INT(listen(listener, 0), 0);
+    for (int i = 0; i < FILL; i++) {
+        fill[i] = dml__system_sockets()->open(AF_INET);
+        (void)!connect(fill[i], (struct sockaddr *)&at, bytes);
+    }
+    swallower = ntohs(at.sin_port);
+    swallowed = 0;
+    dml__socket_calls sockets = *dml__system_sockets();
+    sockets.connect = connect_to_swallower;
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 2, late_rank_body, NULL);
+    ranks[1].sockets = &sockets;
+    ranks_run(ranks, 2);
+    check_ranks(ranks, 2);
+    CHECK(swallowed >= 2);
+    for (int i = 0; i < FILL; i++) close(fill[i]);
+    close(listener);
+}
+
+/* poll() takes no more entries than the process may have files, used or not. */
+static void few_descriptors(void)
+{
+    struct rlimit old, few;
+    CHECK_INT(getrlimit(RLIMIT_NOFILE, &old), 0);
+    few = old;
+    few.rlim_cur = 100;
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &few), 0);
+    test_rank ranks[3];
+    ranks_prepare(ranks, 3, 5, late_rank_body, NULL);
+    ranks_run(ranks, 3);
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &old), 0);
+    check_ranks(ranks, 3);
+}
+
+int main(void)
+{
+    RUN(missing_rank);
+    RUN(missing_master);
+    RUN(silent_master);
+    RUN(ranks_start_in_any_order);
+    RUN(wrong_world_size);
+    RUN(wrong_segment_bytes);
+    RUN(same_rank_twice);
+    RUN(wrong_keys);
+    RUN(no_key_no_network);
+    RUN(by_interface);
+    RUN(strangers_change_nothing);
+    RUN(other_version);
+    RUN(addresses_of_no_rank);
+    RUN(wrong_number_of_addresses);
+    RUN(many_ranks);
+    RUN(wrong_session);
+    RUN(before_the_session);
+    RUN(swallowed_packets);
+    RUN(few_descriptors);
+    return test_report("net/rendezvous");
+}
