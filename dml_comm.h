@@ -11778,7 +11778,7 @@ DML__LOCAL dml_status dml__hear_last_words(dml__comm_job *job, int rank)
 {
     const double until = dml_seconds() + job->grace;
     dml_status status = dml__read_control(job);
-    memset(job->wishes, 0, (size_t)job->world);
+    for (int r = 0; r < job->world; r++) job->wishes[r] = 0;
     while (!status && !job->peers[rank].gone && !job->peers[rank].goodbye && dml_seconds() < until) {
         const int ready = job->transport->calls->wait(job->transport, job->wishes, until - dml_seconds());
         if (ready == DML__GONE) break;

@@ -6,6 +6,7 @@
 #include "comm/algorithms.c"
 #include "comm/bruck.c"
 #include "comm/butterfly.c"
+#include "comm/chain.c"
 #include "comm/direct.c"
 #include "comm/price.c"
 #include "comm/price_group.c"
