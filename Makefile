@@ -221,7 +221,7 @@ tsan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=thre
 nothreads.cc := $(CC)
 nothreads.flags := -O1 -DDML_NO_THREADS
 # What starts threads, or waits for them.
-nothreads.folders := base/os_thread thread device graph train net comm/collectives comm/messages dist
+nothreads.folders := base/os_thread thread device graph train net comm/collectives dist
 
 # AVX-512 and AMX in plain C (tests/emulated/immintrin.h), for machines without.
 emulated.cc := $(CC)

@@ -4,7 +4,7 @@
 check "it has 30 lines at most" test "$(wc -l <samples/hello.c)" -le 30
 cp dml.h samples/hello.c "$WORK/"
 cd "$WORK" || exit 1
-check "cc -O2 hello.c -lm -lpthread" "$CC" -O2 hello.c -lm -lpthread
+check "cc -O2 hello.c -lm -lpthread" $CC -O2 hello.c -lm -lpthread
 check "it runs" ./a.out
 ./a.out >output 2>&1
 check "it tells of a small loss, and nearly all points" awk '
