@@ -597,8 +597,9 @@ DML_API dml_status dml_comm_wait_message(dml_comm *comm, dml_request *request, d
    NULL and returns its index; -1 when all are NULL or the communicator has failed. */
 DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count);
 
-/* Waits for everything that was started and takes all requests back, also those that nobody knows any more;
-   none may be waited for after that. Returns the communicator's status. */
+/* Waits for everything that was started, on this communicator and on those that share its connections, and
+   takes all requests back, also those that nobody knows any more; none may be waited for after that. Returns
+   the communicator's status. */
 DML_API dml_status dml_comm_wait_all(dml_comm *comm);
 
 /* Takes back a receive that no message has come for: true, and it need not be waited for. Everything else
