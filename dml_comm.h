@@ -6250,6 +6250,14 @@ typedef enum dml__comm_operation {
 #define DML__MOST_FUNCTIONS                                                                                  \
     16 /* that a communicator can be given to reduce with: ops behind the named ones */
 
+/* Whether an operation is about whole vectors, element by element, so that it can go in rounds over some of
+   them at a time; the others have a part for each rank. */
+static inline bool dml__is_elementwise(dml__comm_operation operation)
+{
+    return operation == DML__CALL_ALL_REDUCE || operation == DML__CALL_REDUCE ||
+           operation == DML__CALL_BROADCAST;
+}
+
 /* What all ranks must agree on. */
 typedef struct dml__signature {
     dml__comm_operation operation;
@@ -6798,9 +6806,7 @@ static inline dml__stretch dml__chunks(uint64_t count, int chunks, int first, in
    parts its chunk. */
 static inline dml__stretch dml__block_of(const dml__collective *c, int rank)
 {
-    if (c->operation == DML__CALL_ALL_REDUCE || c->operation == DML__CALL_REDUCE ||
-        c->operation == DML__CALL_BROADCAST)
-        return dml__chunks(c->count, c->size, rank, rank + 1);
+    if (dml__is_elementwise(c->operation)) return dml__chunks(c->count, c->size, rank, rank + 1);
     dml__stretch block;
     block.offset = dml__part_offset(c, rank);
     block.count = dml__part_count(c, rank);
@@ -8912,8 +8918,7 @@ DML__LOCAL dml_status dml__price_collective(const dml__price_model *model,
     const uint64_t most = dml__price_round_count(model, algorithm, collective, element_bytes);
     dml__collective round = *collective;
     round.count = most;
-    if (most < collective->count && collective->operation != DML__CALL_ALL_REDUCE &&
-        collective->operation != DML__CALL_REDUCE && collective->operation != DML__CALL_BROADCAST) {
+    if (most < collective->count && !dml__is_elementwise(collective->operation)) {
         price->stuck_rank = price->stuck_step = -1;
         return DML_ERROR_MEMORY;
     }
@@ -9351,8 +9356,7 @@ static const int dml__choice_anchors[DML__CHOICE_ANCHORS] = { 2, 9, 13, 16, 19, 
 static int dml__choice_anchor(dml__comm_operation operation, int size, int index)
 {
     int power = dml__choice_anchors[index];
-    if (operation != DML__CALL_ALL_REDUCE && operation != DML__CALL_REDUCE &&
-        operation != DML__CALL_BROADCAST)
+    if (!dml__is_elementwise(operation))
         for (int ranks = 2; ranks <= size; ranks *= 2) power--;
     return power > 2 + index ? power : 2 + index;
 }
@@ -9744,11 +9748,10 @@ struct dml_request {
 /* ---- what lies between this rank and another ---- */
 
 typedef enum dml__take_mode {
-    DML__TAKE_HEADER, /* of the next frame */
-    DML__TAKE_WRITE,  /* payload, into place */
-    DML__TAKE_REDUCE, /* payload, reduced into place */
-    DML__TAKE_STORE,  /* payload, kept until somebody asks */
-    DML__TAKE_PADDING
+    DML__TAKE_NO_PAYLOAD, /* but padding, or the next header */
+    DML__TAKE_WRITE,      /* payload, into place */
+    DML__TAKE_REDUCE,     /* payload, reduced into place */
+    DML__TAKE_STORE       /* payload, kept until somebody asks */
 } dml__take_mode;
 
 /* More than a frame's header and a small payload, so that short messages take one call of the system. */
@@ -9866,17 +9869,15 @@ typedef struct dml__comm_job {
     uint64_t progress_seen;          /* what it was when somebody last looked at the clock */
     bool started;                    /* something, since then */
     double moved_at;                 /* when it last did, as far as anybody looked */
-    double woke_at;                  /* from the last sleep */
     dml_comm_stats stats;
     struct dml__trace *trace; /* NULL: none is kept */
     double heard_at;          /* when control was read last */
     double answer_until;      /* of the search for a culprit; 0: none is on */
     bool aborted;             /* the others know that this one has failed */
-    bool closing;
-    dml__meeting *meeting; /* while the ranks meet */
-    bool look_around;      /* something came, nobody knows from whom */
-    double spin;           /* seconds of looking again before a wait sleeps */
-    bool yields;           /* meanwhile others may want the processor */
+    dml__meeting *meeting;    /* while the ranks meet */
+    bool look_around;         /* something came, nobody knows from whom */
+    double spin;              /* seconds of looking again before a wait sleeps */
+    bool yields;              /* meanwhile others may want the processor */
 
     /* Taking turns. */
     dml__mutex gate, mutex; /* asked for in that order */
@@ -9924,6 +9925,9 @@ DML__LOCAL bool dml__make_progress(dml__comm_job *job);
 
 /* For who asks again and again instead of waiting: hears the others and minds the deadlines, now and then. */
 DML__LOCAL void dml__keep_watch(dml__comm_job *job);
+
+/* For dml__wait_until: nothing is under way. */
+DML__LOCAL bool dml__none_active(dml__comm_job *job, void *user);
 
 /* Makes progress until `done` says so, at most until `until` (< 0: each operation's own deadline), or until
    the job fails. With the turn, which is given up while it sleeps. False: the job has failed or time is up.
@@ -9975,6 +9979,9 @@ DML__LOCAL void dml__end_request(dml__comm_job *job, dml_request *request, dml_s
 DML__LOCAL void dml__free_request(dml__comm_job *job, dml_request *request);
 
 /* ---- pairs (pair.c: sends and receives) ---- */
+
+/* The rank in the group of a rank in the world; -1: it isn't one. */
+DML__LOCAL int dml__group_rank(const dml_comm *comm, int world_rank);
 
 /* A message has come, or been announced: the first receive that takes it, or NULL. */
 DML__LOCAL dml_request *dml__match_message(dml__comm_job *job, int rank, const dml__frame *frame);
@@ -10327,6 +10334,9 @@ DML__LOCAL dml_status dml__agree_in_group(dml_comm *group, const dml_comm *paren
 /* The same without a message, by the usual model: ranks that one thread opens. False: no memory. */
 DML__LOCAL bool dml__choose_alone(dml_comm *comm);
 
+/* Elements of the largest part, where there are parts. */
+DML__LOCAL uint64_t dml__largest_part(const dml_comm *comm, const dml__comm_call *call);
+
 /* Whether `text` ("ring", or "all_reduce=ring,broadcast=chain") names algorithms that there are; if not, the
    first that there isn't. */
 #define DML__ALGORITHM_NAME 32
@@ -10401,8 +10411,7 @@ DML__LOCAL bool dml__check_algorithm_names(const char *text, char unknown[DML__A
 
 /* ---- what a call gets ---- */
 
-/* Elements of the largest part, where there are parts. */
-static uint64_t dml__largest_part(const dml_comm *comm, const dml__comm_call *call)
+DML__LOCAL uint64_t dml__largest_part(const dml_comm *comm, const dml__comm_call *call)
 {
     uint64_t most = call->counts ? 0 : call->signature.count;
     for (int r = 0; call->counts && r < comm->size; r++)
@@ -10419,9 +10428,7 @@ static bool dml__can_run(const dml_comm *comm, const dml__comm_call *call, int a
     const dml__comm_operation operation = call->signature.operation;
     if (info->operation != operation || (info->equal_parts && call->counts)) return false;
     if (comm->job->deterministic && dml__adds(operation) && !info->rank_order) return false;
-    if (!info->scratch || operation == DML__CALL_ALL_REDUCE || operation == DML__CALL_REDUCE ||
-        operation == DML__CALL_BROADCAST)
-        return true;
+    if (!info->scratch || dml__is_elementwise(operation)) return true;
     return info->scratch(comm->size, dml__largest_part(comm, call)) <=
            comm->job->scratch_bytes / dml_dtype_size(call->signature.dtype);
 }
@@ -12474,7 +12481,7 @@ DML__LOCAL bool dml__match_stored(dml__comm_job *job, dml_request *request)
 /* Sends and receives: who gets which message. A receive takes the first message of its communicator, sender
    and tag; a message goes to the first receive that takes it. */
 
-static int dml__group_rank(const dml_comm *comm, int world_rank)
+DML__LOCAL int dml__group_rank(const dml_comm *comm, int world_rank)
 {
     for (int r = 0; r < comm->size; r++)
         if (comm->world_ranks[r] == world_rank) return r;
@@ -12536,7 +12543,7 @@ static size_t dml__eager_charge(size_t bytes)
 
 /* ---- out ---- */
 
-static void dml__put_frame(dml__comm_job *job, dml__link *link, dml__frame *frame, char *payload)
+static void dml__put_frame(dml__link *link, dml__frame *frame, char *payload)
 {
     frame->consumed = link->consumed;
     link->told = link->consumed;
@@ -12555,7 +12562,6 @@ static void dml__put_frame(dml__comm_job *job, dml__link *link, dml__frame *fram
     link->out_done = 0;
     link->out_total = DML__FRAME_BYTES + dml__padded(frame->bytes);
     link->out_flow = NULL;
-    (void)job;
 }
 
 static void dml__describe_flow(const dml__flow *flow, dml__frame *frame)
@@ -12659,7 +12665,7 @@ static bool dml__put_message(dml__comm_job *job, dml__link *link, dml__flow *flo
     if (!dml__next_data(job, flow, &frame) && !dml__next_unasked(job, link, flow, &frame)) return false;
     const size_t element = dml_dtype_size(flow->request->call.signature.dtype);
     char *data = frame.bytes ? dml__step_data(flow->request, flow->step) + frame.offset : NULL;
-    dml__put_frame(job, link, &frame, dml__wire_payload(link, flow->request, data, frame.bytes));
+    dml__put_frame(link, &frame, dml__wire_payload(link, flow->request, data, frame.bytes));
     if (frame.kind == DML__FRAME_ANNOUNCE) return true;
     if (job->trace) dml__trace_step_begins(job, flow);
     link->out_flow = flow;
@@ -12673,7 +12679,7 @@ static bool dml__next_frame(dml__comm_job *job, dml__link *link)
     dml__frame frame;
     for (dml__flow *flow = link->receiving; flow; flow = flow->next)
         if (dml__next_grant(job, flow, &frame)) {
-            dml__put_frame(job, link, &frame, NULL);
+            dml__put_frame(link, &frame, NULL);
             return true;
         }
     for (dml__flow *flow = link->sending; flow; flow = flow->next)
@@ -12681,7 +12687,7 @@ static bool dml__next_frame(dml__comm_job *job, dml__link *link)
     if (link->consumed - link->told < job->store_bytes / 8) return false;
     memset(&frame, 0, sizeof frame);
     frame.kind = DML__FRAME_CREDIT;
-    dml__put_frame(job, link, &frame, NULL);
+    dml__put_frame(link, &frame, NULL);
     return true;
 }
 
@@ -12891,11 +12897,8 @@ static dml_status dml__take_payload(dml__comm_job *job, int rank, dml__flow *flo
                              "rank %d and rank %d cut %s into different pieces", rank, job->rank,
                              dml__signature_text(&request->call.signature, text));
     if (frame->kind == DML__FRAME_EAGER) {
+        if (!dml__is_free(request, flow->step)) return dml__begin_storing(job, rank, frame);
         link->consumed += dml__eager_charge(frame->bytes);
-        if (!dml__is_free(request, flow->step)) {
-            link->consumed -= dml__eager_charge(frame->bytes);
-            return dml__begin_storing(job, rank, frame);
-        }
     }
     if (job->trace) dml__trace_step_begins(job, flow);
     link->taking = flow;
@@ -12942,7 +12945,7 @@ static void dml__end_payload(dml__comm_job *job, int rank)
     dml__link *link = &job->links[rank];
     dml__flow *flow = link->taking;
     const dml__take_mode mode = link->mode;
-    link->mode = DML__TAKE_PADDING;
+    link->mode = DML__TAKE_NO_PAYLOAD;
     link->taking = NULL;
     if (link->frame.kind == DML__FRAME_DATA || link->frame.kind == DML__FRAME_EAGER) {
         link->traffic->bytes_received += link->frame.bytes;
@@ -12977,7 +12980,7 @@ static dml_status dml__begin_frame(dml__comm_job *job, int rank)
     link->payload_left = frame->bytes;
     link->padding_left = dml__padded(frame->bytes) - frame->bytes;
     link->partial_bytes = 0;
-    link->mode = DML__TAKE_PADDING;
+    link->mode = DML__TAKE_NO_PAYLOAD;
     link->taking = NULL;
     dml_status status = DML_OK;
     if (frame->kind == DML__FRAME_GRANT)
@@ -13135,11 +13138,8 @@ DML__LOCAL bool dml__link_is_awaited(const dml__comm_job *job, int rank)
 DML__LOCAL uint8_t dml__link_wishes(const dml__comm_job *job, int rank)
 {
     const dml__link *link = &job->links[rank];
-    uint8_t wishes = 0;
     if (link->gone) return 0;
-    if (link->out_total) wishes |= DML__WISH_SEND;
-    wishes |= DML__WISH_RECEIVE;
-    return wishes;
+    return link->out_total ? DML__WISH_SEND | DML__WISH_RECEIVE : DML__WISH_RECEIVE;
 }
 
 #endif
@@ -13217,12 +13217,12 @@ static void dml__unlink_flow(dml__comm_job *job, dml__flow *flow)
     if (*at) *at = flow->next;
 }
 
-static void dml__flow_past(dml__comm_job *job, dml_request *request, int step, double now)
+static void dml__flow_past(dml__comm_job *job, dml_request *request, int step)
 {
     for (int f = 0; f < request->flow_count; f++) {
         dml__flow *flow = &request->flows[f];
         if (flow->step != step) continue;
-        if (job->trace) dml__trace_step_past(job, flow, now);
+        if (job->trace) dml__trace_step_past(job, flow, dml_seconds());
         flow->step = request->states[step].next;
         flow->message++;
         if (flow->sending) flow->announced = false;
@@ -13237,12 +13237,11 @@ DML__LOCAL void dml__step_moved(dml__comm_job *job, dml_request *request, int st
     dml__step_state *state = &request->states[step];
     state->done = done;
     request->dirty = request->moved = true;
-    const double now = job->trace ? dml_seconds() : 0;
     job->progress++;
     if (done < s->count) return;
     state->past = true;
     request->steps_left--;
-    if (s->peer >= 0) dml__flow_past(job, request, step, now);
+    if (s->peer >= 0) dml__flow_past(job, request, step);
 }
 
 DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uint64_t count)
@@ -13357,11 +13356,9 @@ static void dml__begin_round(dml__comm_job *job, dml_request *request)
     c.rank = comm->rank;
     c.size = comm->size;
     c.root = call->signature.root;
-    c.count = request->round_count;
+    c.count = call->counts ? dml__largest_part(comm, call) : request->round_count;
     c.counts = call->counts;
     c.offsets = call->offsets;
-    for (int r = 0; call->counts && r < comm->size; r++)
-        if (!r || call->counts[r] > c.count) c.count = call->counts[r];
     request->schedule.count = 0;
     request->schedule.overflowed = false;
     request->spaces[DML__SPACE_OUT] = (char *)call->out;
@@ -13393,8 +13390,7 @@ static uint64_t dml__round_most(const dml__comm_job *job, const dml_request *req
         while (most > cached && request->call.signature.count / most < DML__MOST_ROUNDS)
             most = most - most / 2;
     }
-    if (info->scratch && (operation == DML__CALL_ALL_REDUCE || operation == DML__CALL_REDUCE ||
-                          operation == DML__CALL_BROADCAST))
+    if (info->scratch && dml__is_elementwise(operation))
         while (most > 1 && info->scratch(request->comm->size, most) > room) most = most / 2;
     return most;
 }
@@ -13493,8 +13489,7 @@ DML__LOCAL void dml__begin_pair(dml__comm_job *job, dml_request *request, int ra
     step->kind = sends ? DML__STEP_SEND : DML__STEP_RECEIVE;
     step->count = count;
     for (int i = 0; i < DML__STEP_AFTER; i++) step->after[i] = -1;
-    for (int r = 0; r < request->comm->size; r++)
-        if (request->comm->world_ranks[r] == rank) step->peer = r;
+    step->peer = dml__group_rank(request->comm, rank);
     dml__begin_steps(job, request);
 }
 
@@ -13664,8 +13659,7 @@ static void dml__sleep(dml__comm_job *job, double seconds)
     } else {
         ready = job->transport->calls->wait(job->transport, job->wishes, 0);
     }
-    job->woke_at = dml_seconds();
-    if (job->woke_at - before > seconds + job->timeout / 2) dml__restart_clocks(job);
+    if (dml_seconds() - before > seconds + job->timeout / 2) dml__restart_clocks(job);
     if (ready == DML__GONE)
         dml__job_fail(job, job->rank, DML_ERROR_NETWORK, "rank %d can't wait on its connections", job->rank);
     else if (ready & DML__READY_CONTROL)
@@ -13724,6 +13718,12 @@ DML__LOCAL void dml__keep_watch(dml__comm_job *job)
         dml__watch_deadlines(job, now);
 }
 
+DML__LOCAL bool dml__none_active(dml__comm_job *job, void *user)
+{
+    (void)user;
+    return !job->active && !job->unmatched;
+}
+
 DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *job, void *user), void *user,
                                 double until)
 {
@@ -13765,8 +13765,9 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
         if (!job->error.status && job->transport) dml__sleep(job, left > 0 ? left : 0.001);
         spin_until = -1;
     }
-    dml__note_time(job, dml_seconds());
-    dml__count_idle(job, &idle_from, job->woke_at);
+    const double now = dml_seconds();
+    dml__note_time(job, now);
+    dml__count_idle(job, &idle_from, now);
     job->waiting--;
     return result;
 }
@@ -15292,12 +15293,6 @@ DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key)
 
 /* ---- closing ---- */
 
-static bool dml__nothing_active(dml__comm_job *job, void *user)
-{
-    (void)user;
-    return !job->active && !job->unmatched;
-}
-
 static bool dml__all_said_goodbye(dml__comm_job *job, void *user)
 {
     const bool last = *(const bool *)user;
@@ -15347,8 +15342,7 @@ static void dml__judge_leftovers(dml__comm_job *job)
 
 static void dml__close_in_order(dml__comm_job *job)
 {
-    dml__wait_until(job, dml__nothing_active, NULL, -1);
-    job->closing = true;
+    dml__wait_until(job, dml__none_active, NULL, -1);
     if (!dml__take_leave(job, false)) return;
     job->look_around = true;
     dml__make_progress(job);
@@ -15764,12 +15758,6 @@ DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count)
     return index;
 }
 
-static bool dml__none_active(dml__comm_job *job, void *user)
-{
-    (void)user;
-    return !job->active && !job->unmatched;
-}
-
 DML_API dml_status dml_comm_wait_all(dml_comm *comm)
 {
     if (!comm || dml__is_copy(comm->job)) return dml_comm_status(comm);
@@ -15813,8 +15801,7 @@ static bool dml__probe_found(dml__comm_job *job, void *user)
     int rank;
     if (job->engine) return job->engine->probe(job, comm, probing->from, probing->tag, &probing->message);
     if (!dml__find_stored(job, comm, probing->from, probing->tag, &rank, &frame)) return false;
-    for (int r = 0; r < comm->size; r++)
-        if (comm->world_ranks[r] == rank) probing->message.source = r;
+    probing->message.source = dml__group_rank(comm, rank);
     probing->message.tag = frame.tag;
     probing->message.count = (size_t)frame.signature.count;
     probing->message.dtype = frame.signature.dtype;

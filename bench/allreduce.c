@@ -58,7 +58,7 @@ static const char usage[] =
     "  --ranks N         rows for N ranks only, 2 to 64; otherwise for 2 and for 4\n"
     "  --min B, --max B  sizes from B to B bytes, of the whole array; otherwise 4 to 64 MiB, times 16 each\n"
     "  --bytes B         that size only\n"
-    "  --explain         says before each row which steps rank 0 takes\n"
+    "  --explain         says before each row which steps rank 0 takes, and how long it should take\n"
     "  --seconds S       how long to measure each row; 0.6\n"
     "  --quick           less time\n"
     "  --peers DIR       where the peers are; otherwise DML_PEERS or build/peers/run (make bench-peers)\n"
@@ -153,6 +153,24 @@ static int chosen_algorithm(const job *j, dml__comm_call *call)
     return dml__choose_algorithm(j->comm, call);
 }
 
+/* What the call should take by the links that rank 0 measured when it opened, to be held against latency_us.
+ */
+static void explain_price(const job *j, const dml__algorithm_info *info, const dml__collective *c)
+{
+    const int steps = dml__most_steps(c->size);
+    const size_t bytes = dml__price_work_bytes(&j->comm->model, c->size, steps);
+    void *work = malloc(bytes);
+    dml__price price;
+    memset(&price, 0, sizeof price);
+    if (!work) die("no memory", "");
+    const dml_status status =
+        dml__price_collective(&j->comm->model, info, c, sizeof(float), steps, work, bytes, &price);
+    if (status == DML_OK)
+        printf("# predicted_us=%.4g from %s links\n", price.seconds * 1e6,
+               j->comm->measured ? "measured" : "assumed");
+    free(work);
+}
+
 static void explain(const job *j)
 {
     dml__comm_call call;
@@ -177,6 +195,7 @@ static void explain(const job *j)
     for (int step = 0; step < schedule.count; step++)
         printf("#   %s\n", dml__step_text(&schedule, step, text));
     free(schedule.steps);
+    explain_price(j, info, &c);
 }
 
 /* ---- one row ---- */

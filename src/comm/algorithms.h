@@ -26,9 +26,7 @@ static inline dml__stretch dml__chunks(uint64_t count, int chunks, int first, in
    parts its chunk. */
 static inline dml__stretch dml__block_of(const dml__collective *c, int rank)
 {
-    if (c->operation == DML__CALL_ALL_REDUCE || c->operation == DML__CALL_REDUCE ||
-        c->operation == DML__CALL_BROADCAST)
-        return dml__chunks(c->count, c->size, rank, rank + 1);
+    if (dml__is_elementwise(c->operation)) return dml__chunks(c->count, c->size, rank, rank + 1);
     dml__stretch block;
     block.offset = dml__part_offset(c, rank);
     block.count = dml__part_count(c, rank);

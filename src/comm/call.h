@@ -32,6 +32,14 @@ typedef enum dml__comm_operation {
 #define DML__MOST_FUNCTIONS                                                                                  \
     16 /* that a communicator can be given to reduce with: ops behind the named ones */
 
+/* Whether an operation is about whole vectors, element by element, so that it can go in rounds over some of
+   them at a time; the others have a part for each rank. */
+static inline bool dml__is_elementwise(dml__comm_operation operation)
+{
+    return operation == DML__CALL_ALL_REDUCE || operation == DML__CALL_REDUCE ||
+           operation == DML__CALL_BROADCAST;
+}
+
 /* What all ranks must agree on. */
 typedef struct dml__signature {
     dml__comm_operation operation;

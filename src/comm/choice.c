@@ -72,8 +72,7 @@ DML__LOCAL bool dml__check_algorithm_names(const char *text, char unknown[DML__A
 
 /* ---- what a call gets ---- */
 
-/* Elements of the largest part, where there are parts. */
-static uint64_t dml__largest_part(const dml_comm *comm, const dml__comm_call *call)
+DML__LOCAL uint64_t dml__largest_part(const dml_comm *comm, const dml__comm_call *call)
 {
     uint64_t most = call->counts ? 0 : call->signature.count;
     for (int r = 0; call->counts && r < comm->size; r++)
@@ -90,9 +89,7 @@ static bool dml__can_run(const dml_comm *comm, const dml__comm_call *call, int a
     const dml__comm_operation operation = call->signature.operation;
     if (info->operation != operation || (info->equal_parts && call->counts)) return false;
     if (comm->job->deterministic && dml__adds(operation) && !info->rank_order) return false;
-    if (!info->scratch || operation == DML__CALL_ALL_REDUCE || operation == DML__CALL_REDUCE ||
-        operation == DML__CALL_BROADCAST)
-        return true;
+    if (!info->scratch || dml__is_elementwise(operation)) return true;
     return info->scratch(comm->size, dml__largest_part(comm, call)) <=
            comm->job->scratch_bytes / dml_dtype_size(call->signature.dtype);
 }

@@ -20,6 +20,9 @@ DML__LOCAL dml_status dml__agree_in_group(dml_comm *group, const dml_comm *paren
 /* The same without a message, by the usual model: ranks that one thread opens. False: no memory. */
 DML__LOCAL bool dml__choose_alone(dml_comm *comm);
 
+/* Elements of the largest part, where there are parts. */
+DML__LOCAL uint64_t dml__largest_part(const dml_comm *comm, const dml__comm_call *call);
+
 /* Whether `text` ("ring", or "all_reduce=ring,broadcast=chain") names algorithms that there are; if not, the
    first that there isn't. */
 #define DML__ALGORITHM_NAME 32

@@ -25,8 +25,7 @@ static const int dml__choice_anchors[DML__CHOICE_ANCHORS] = { 2, 9, 13, 16, 19, 
 static int dml__choice_anchor(dml__comm_operation operation, int size, int index)
 {
     int power = dml__choice_anchors[index];
-    if (operation != DML__CALL_ALL_REDUCE && operation != DML__CALL_REDUCE &&
-        operation != DML__CALL_BROADCAST)
+    if (!dml__is_elementwise(operation))
         for (int ranks = 2; ranks <= size; ranks *= 2) power--;
     return power > 2 + index ? power : 2 + index;
 }

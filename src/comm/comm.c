@@ -351,12 +351,6 @@ DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count)
     return index;
 }
 
-static bool dml__none_active(dml__comm_job *job, void *user)
-{
-    (void)user;
-    return !job->active && !job->unmatched;
-}
-
 DML_API dml_status dml_comm_wait_all(dml_comm *comm)
 {
     if (!comm || dml__is_copy(comm->job)) return dml_comm_status(comm);
@@ -400,8 +394,7 @@ static bool dml__probe_found(dml__comm_job *job, void *user)
     int rank;
     if (job->engine) return job->engine->probe(job, comm, probing->from, probing->tag, &probing->message);
     if (!dml__find_stored(job, comm, probing->from, probing->tag, &rank, &frame)) return false;
-    for (int r = 0; r < comm->size; r++)
-        if (comm->world_ranks[r] == rank) probing->message.source = r;
+    probing->message.source = dml__group_rank(comm, rank);
     probing->message.tag = frame.tag;
     probing->message.count = (size_t)frame.signature.count;
     probing->message.dtype = frame.signature.dtype;

@@ -95,11 +95,10 @@ struct dml_request {
 /* ---- what lies between this rank and another ---- */
 
 typedef enum dml__take_mode {
-    DML__TAKE_HEADER, /* of the next frame */
-    DML__TAKE_WRITE,  /* payload, into place */
-    DML__TAKE_REDUCE, /* payload, reduced into place */
-    DML__TAKE_STORE,  /* payload, kept until somebody asks */
-    DML__TAKE_PADDING
+    DML__TAKE_NO_PAYLOAD, /* but padding, or the next header */
+    DML__TAKE_WRITE,      /* payload, into place */
+    DML__TAKE_REDUCE,     /* payload, reduced into place */
+    DML__TAKE_STORE       /* payload, kept until somebody asks */
 } dml__take_mode;
 
 /* More than a frame's header and a small payload, so that short messages take one call of the system. */
@@ -217,17 +216,15 @@ typedef struct dml__comm_job {
     uint64_t progress_seen;          /* what it was when somebody last looked at the clock */
     bool started;                    /* something, since then */
     double moved_at;                 /* when it last did, as far as anybody looked */
-    double woke_at;                  /* from the last sleep */
     dml_comm_stats stats;
     struct dml__trace *trace; /* NULL: none is kept */
     double heard_at;          /* when control was read last */
     double answer_until;      /* of the search for a culprit; 0: none is on */
     bool aborted;             /* the others know that this one has failed */
-    bool closing;
-    dml__meeting *meeting; /* while the ranks meet */
-    bool look_around;      /* something came, nobody knows from whom */
-    double spin;           /* seconds of looking again before a wait sleeps */
-    bool yields;           /* meanwhile others may want the processor */
+    dml__meeting *meeting;    /* while the ranks meet */
+    bool look_around;         /* something came, nobody knows from whom */
+    double spin;              /* seconds of looking again before a wait sleeps */
+    bool yields;              /* meanwhile others may want the processor */
 
     /* Taking turns. */
     dml__mutex gate, mutex; /* asked for in that order */
@@ -275,6 +272,9 @@ DML__LOCAL bool dml__make_progress(dml__comm_job *job);
 
 /* For who asks again and again instead of waiting: hears the others and minds the deadlines, now and then. */
 DML__LOCAL void dml__keep_watch(dml__comm_job *job);
+
+/* For dml__wait_until: nothing is under way. */
+DML__LOCAL bool dml__none_active(dml__comm_job *job, void *user);
 
 /* Makes progress until `done` says so, at most until `until` (< 0: each operation's own deadline), or until
    the job fails. With the turn, which is given up while it sleeps. False: the job has failed or time is up.
@@ -326,6 +326,9 @@ DML__LOCAL void dml__end_request(dml__comm_job *job, dml_request *request, dml_s
 DML__LOCAL void dml__free_request(dml__comm_job *job, dml_request *request);
 
 /* ---- pairs (pair.c: sends and receives) ---- */
+
+/* The rank in the group of a rank in the world; -1: it isn't one. */
+DML__LOCAL int dml__group_rank(const dml_comm *comm, int world_rank);
 
 /* A message has come, or been announced: the first receive that takes it, or NULL. */
 DML__LOCAL dml_request *dml__match_message(dml__comm_job *job, int rank, const dml__frame *frame);

@@ -21,7 +21,7 @@ static size_t dml__eager_charge(size_t bytes)
 
 /* ---- out ---- */
 
-static void dml__put_frame(dml__comm_job *job, dml__link *link, dml__frame *frame, char *payload)
+static void dml__put_frame(dml__link *link, dml__frame *frame, char *payload)
 {
     frame->consumed = link->consumed;
     link->told = link->consumed;
@@ -40,7 +40,6 @@ static void dml__put_frame(dml__comm_job *job, dml__link *link, dml__frame *fram
     link->out_done = 0;
     link->out_total = DML__FRAME_BYTES + dml__padded(frame->bytes);
     link->out_flow = NULL;
-    (void)job;
 }
 
 static void dml__describe_flow(const dml__flow *flow, dml__frame *frame)
@@ -144,7 +143,7 @@ static bool dml__put_message(dml__comm_job *job, dml__link *link, dml__flow *flo
     if (!dml__next_data(job, flow, &frame) && !dml__next_unasked(job, link, flow, &frame)) return false;
     const size_t element = dml_dtype_size(flow->request->call.signature.dtype);
     char *data = frame.bytes ? dml__step_data(flow->request, flow->step) + frame.offset : NULL;
-    dml__put_frame(job, link, &frame, dml__wire_payload(link, flow->request, data, frame.bytes));
+    dml__put_frame(link, &frame, dml__wire_payload(link, flow->request, data, frame.bytes));
     if (frame.kind == DML__FRAME_ANNOUNCE) return true;
     if (job->trace) dml__trace_step_begins(job, flow);
     link->out_flow = flow;
@@ -158,7 +157,7 @@ static bool dml__next_frame(dml__comm_job *job, dml__link *link)
     dml__frame frame;
     for (dml__flow *flow = link->receiving; flow; flow = flow->next)
         if (dml__next_grant(job, flow, &frame)) {
-            dml__put_frame(job, link, &frame, NULL);
+            dml__put_frame(link, &frame, NULL);
             return true;
         }
     for (dml__flow *flow = link->sending; flow; flow = flow->next)
@@ -166,7 +165,7 @@ static bool dml__next_frame(dml__comm_job *job, dml__link *link)
     if (link->consumed - link->told < job->store_bytes / 8) return false;
     memset(&frame, 0, sizeof frame);
     frame.kind = DML__FRAME_CREDIT;
-    dml__put_frame(job, link, &frame, NULL);
+    dml__put_frame(link, &frame, NULL);
     return true;
 }
 
@@ -376,11 +375,8 @@ static dml_status dml__take_payload(dml__comm_job *job, int rank, dml__flow *flo
                              "rank %d and rank %d cut %s into different pieces", rank, job->rank,
                              dml__signature_text(&request->call.signature, text));
     if (frame->kind == DML__FRAME_EAGER) {
+        if (!dml__is_free(request, flow->step)) return dml__begin_storing(job, rank, frame);
         link->consumed += dml__eager_charge(frame->bytes);
-        if (!dml__is_free(request, flow->step)) {
-            link->consumed -= dml__eager_charge(frame->bytes);
-            return dml__begin_storing(job, rank, frame);
-        }
     }
     if (job->trace) dml__trace_step_begins(job, flow);
     link->taking = flow;
@@ -427,7 +423,7 @@ static void dml__end_payload(dml__comm_job *job, int rank)
     dml__link *link = &job->links[rank];
     dml__flow *flow = link->taking;
     const dml__take_mode mode = link->mode;
-    link->mode = DML__TAKE_PADDING;
+    link->mode = DML__TAKE_NO_PAYLOAD;
     link->taking = NULL;
     if (link->frame.kind == DML__FRAME_DATA || link->frame.kind == DML__FRAME_EAGER) {
         link->traffic->bytes_received += link->frame.bytes;
@@ -462,7 +458,7 @@ static dml_status dml__begin_frame(dml__comm_job *job, int rank)
     link->payload_left = frame->bytes;
     link->padding_left = dml__padded(frame->bytes) - frame->bytes;
     link->partial_bytes = 0;
-    link->mode = DML__TAKE_PADDING;
+    link->mode = DML__TAKE_NO_PAYLOAD;
     link->taking = NULL;
     dml_status status = DML_OK;
     if (frame->kind == DML__FRAME_GRANT)
@@ -620,11 +616,8 @@ DML__LOCAL bool dml__link_is_awaited(const dml__comm_job *job, int rank)
 DML__LOCAL uint8_t dml__link_wishes(const dml__comm_job *job, int rank)
 {
     const dml__link *link = &job->links[rank];
-    uint8_t wishes = 0;
     if (link->gone) return 0;
-    if (link->out_total) wishes |= DML__WISH_SEND;
-    wishes |= DML__WISH_RECEIVE;
-    return wishes;
+    return link->out_total ? DML__WISH_SEND | DML__WISH_RECEIVE : DML__WISH_RECEIVE;
 }
 
 #endif

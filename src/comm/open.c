@@ -517,12 +517,6 @@ DML_API dml_comm *dml_comm_split(dml_comm *comm, int color, int key)
 
 /* ---- closing ---- */
 
-static bool dml__nothing_active(dml__comm_job *job, void *user)
-{
-    (void)user;
-    return !job->active && !job->unmatched;
-}
-
 static bool dml__all_said_goodbye(dml__comm_job *job, void *user)
 {
     const bool last = *(const bool *)user;
@@ -572,8 +566,7 @@ static void dml__judge_leftovers(dml__comm_job *job)
 
 static void dml__close_in_order(dml__comm_job *job)
 {
-    dml__wait_until(job, dml__nothing_active, NULL, -1);
-    job->closing = true;
+    dml__wait_until(job, dml__none_active, NULL, -1);
     if (!dml__take_leave(job, false)) return;
     job->look_around = true;
     dml__make_progress(job);

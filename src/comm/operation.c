@@ -74,12 +74,12 @@ static void dml__unlink_flow(dml__comm_job *job, dml__flow *flow)
     if (*at) *at = flow->next;
 }
 
-static void dml__flow_past(dml__comm_job *job, dml_request *request, int step, double now)
+static void dml__flow_past(dml__comm_job *job, dml_request *request, int step)
 {
     for (int f = 0; f < request->flow_count; f++) {
         dml__flow *flow = &request->flows[f];
         if (flow->step != step) continue;
-        if (job->trace) dml__trace_step_past(job, flow, now);
+        if (job->trace) dml__trace_step_past(job, flow, dml_seconds());
         flow->step = request->states[step].next;
         flow->message++;
         if (flow->sending) flow->announced = false;
@@ -94,12 +94,11 @@ DML__LOCAL void dml__step_moved(dml__comm_job *job, dml_request *request, int st
     dml__step_state *state = &request->states[step];
     state->done = done;
     request->dirty = request->moved = true;
-    const double now = job->trace ? dml_seconds() : 0;
     job->progress++;
     if (done < s->count) return;
     state->past = true;
     request->steps_left--;
-    if (s->peer >= 0) dml__flow_past(job, request, step, now);
+    if (s->peer >= 0) dml__flow_past(job, request, step);
 }
 
 DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uint64_t count)
@@ -214,11 +213,9 @@ static void dml__begin_round(dml__comm_job *job, dml_request *request)
     c.rank = comm->rank;
     c.size = comm->size;
     c.root = call->signature.root;
-    c.count = request->round_count;
+    c.count = call->counts ? dml__largest_part(comm, call) : request->round_count;
     c.counts = call->counts;
     c.offsets = call->offsets;
-    for (int r = 0; call->counts && r < comm->size; r++)
-        if (!r || call->counts[r] > c.count) c.count = call->counts[r];
     request->schedule.count = 0;
     request->schedule.overflowed = false;
     request->spaces[DML__SPACE_OUT] = (char *)call->out;
@@ -250,8 +247,7 @@ static uint64_t dml__round_most(const dml__comm_job *job, const dml_request *req
         while (most > cached && request->call.signature.count / most < DML__MOST_ROUNDS)
             most = most - most / 2;
     }
-    if (info->scratch && (operation == DML__CALL_ALL_REDUCE || operation == DML__CALL_REDUCE ||
-                          operation == DML__CALL_BROADCAST))
+    if (info->scratch && dml__is_elementwise(operation))
         while (most > 1 && info->scratch(request->comm->size, most) > room) most = most / 2;
     return most;
 }
@@ -350,8 +346,7 @@ DML__LOCAL void dml__begin_pair(dml__comm_job *job, dml_request *request, int ra
     step->kind = sends ? DML__STEP_SEND : DML__STEP_RECEIVE;
     step->count = count;
     for (int i = 0; i < DML__STEP_AFTER; i++) step->after[i] = -1;
-    for (int r = 0; r < request->comm->size; r++)
-        if (request->comm->world_ranks[r] == rank) step->peer = r;
+    step->peer = dml__group_rank(request->comm, rank);
     dml__begin_steps(job, request);
 }
 

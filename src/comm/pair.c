@@ -6,7 +6,7 @@
 /* Sends and receives: who gets which message. A receive takes the first message of its communicator, sender
    and tag; a message goes to the first receive that takes it. */
 
-static int dml__group_rank(const dml_comm *comm, int world_rank)
+DML__LOCAL int dml__group_rank(const dml_comm *comm, int world_rank)
 {
     for (int r = 0; r < comm->size; r++)
         if (comm->world_ranks[r] == world_rank) return r;

@@ -537,8 +537,7 @@ DML__LOCAL dml_status dml__price_collective(const dml__price_model *model,
     const uint64_t most = dml__price_round_count(model, algorithm, collective, element_bytes);
     dml__collective round = *collective;
     round.count = most;
-    if (most < collective->count && collective->operation != DML__CALL_ALL_REDUCE &&
-        collective->operation != DML__CALL_REDUCE && collective->operation != DML__CALL_BROADCAST) {
+    if (most < collective->count && !dml__is_elementwise(collective->operation)) {
         price->stuck_rank = price->stuck_step = -1;
         return DML_ERROR_MEMORY;
     }

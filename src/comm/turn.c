@@ -115,8 +115,7 @@ static void dml__sleep(dml__comm_job *job, double seconds)
     } else {
         ready = job->transport->calls->wait(job->transport, job->wishes, 0);
     }
-    job->woke_at = dml_seconds();
-    if (job->woke_at - before > seconds + job->timeout / 2) dml__restart_clocks(job);
+    if (dml_seconds() - before > seconds + job->timeout / 2) dml__restart_clocks(job);
     if (ready == DML__GONE)
         dml__job_fail(job, job->rank, DML_ERROR_NETWORK, "rank %d can't wait on its connections", job->rank);
     else if (ready & DML__READY_CONTROL)
@@ -175,6 +174,12 @@ DML__LOCAL void dml__keep_watch(dml__comm_job *job)
         dml__watch_deadlines(job, now);
 }
 
+DML__LOCAL bool dml__none_active(dml__comm_job *job, void *user)
+{
+    (void)user;
+    return !job->active && !job->unmatched;
+}
+
 DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *job, void *user), void *user,
                                 double until)
 {
@@ -216,8 +221,9 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
         if (!job->error.status && job->transport) dml__sleep(job, left > 0 ? left : 0.001);
         spin_until = -1;
     }
-    dml__note_time(job, dml_seconds());
-    dml__count_idle(job, &idle_from, job->woke_at);
+    const double now = dml_seconds();
+    dml__note_time(job, now);
+    dml__count_idle(job, &idle_from, now);
     job->waiting--;
     return result;
 }

@@ -112,6 +112,7 @@ check "by every algorithm" run allreduce --ranks 2 --transport shm --bytes 4096 
 check "their rows" rows_are_well "$(grep -c '^name=' "$WORK/rows")"
 check "a ring among them" grep -q ' algo=ring ' "$WORK/rows"
 check "a ring's steps" run allreduce --ranks 4 --transport local --bytes 4096 --algo ring --explain --seconds 0.001 $none
+check "what they should take" grep -q "^# predicted_us=[0-9]" "$WORK/rows"
 check "are said" grep -q '^# all_reduce of 4096 bytes: ring; rank 0 of 4:$' "$WORK/rows"
 check "one by one" test "$(grep -c '^#   [0-9]*: ' "$WORK/rows")" -eq 12
 for op in reduce broadcast scatter gather all_gather reduce_scatter all_to_all; do
