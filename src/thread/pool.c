@@ -314,8 +314,10 @@ DML__LOCAL dml__machine dml__pool_machine(const dml_pool *pool)
 DML__LOCAL dml__bf16_isa dml__pool_bf16(dml_pool *pool)
 {
     if (!pool) return dml__cpu_bf16(dml_cpu_isa());
-    if (!pool->bf16_known) pool->bf16 = dml__cpu_bf16(pool->machine.isa);
-    pool->bf16_known = true;
+    if (!pool->bf16_known) { /* workers only read: whoever rounds has asked before them */
+        pool->bf16 = dml__cpu_bf16(pool->machine.isa);
+        pool->bf16_known = true;
+    }
     return pool->bf16;
 }
 
