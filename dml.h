@@ -2849,7 +2849,8 @@ DML_API dml_status dml_trainer_update(dml_trainer *trainer);
    optimizer's step for elements [begin, end) of the trained parameters alone; and, once in a step, counting
    it. (An optimizer of one's own changes w by dml_trainer_get and dml_trainer_put, then calls the second.)
    Errors are as for the whole. LARS and LAMB take whole parameters (DML_ERROR_ARGUMENT for a range that cuts
-   one), each once in a step (DML_ERROR_STATE), since they use up its gradient. */
+   one), each once in a step (DML_ERROR_STATE), since they use up its gradient. Under a strategy that updates
+   w itself the first is DML_ERROR_UNSUPPORTED. */
 DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, size_t end);
 DML_API dml_status dml_trainer_advance(dml_trainer *trainer);
 
@@ -2931,6 +2932,11 @@ typedef struct dml_sync {
        layers that ask for it, such as a batch norm over all ranks; NULL: a model with one is refused where
        there are several ranks. */
     dml_status (*all_reduce)(void *state, dml_trainer *trainer, double *values, size_t count);
+    /* Instead of the optimizer's step over the whole of w, when g is the mean, and clipped: the strategy
+       makes w follow it, by dml_trainer_update_range for what is this rank's to update, or elsewhere (on a
+       server) and dml_trainer_put. The caller's own dml_trainer_update_range is then refused. Not called for
+       a step that is skipped for its loss scale. NULL: the optimizer's step. */
+    dml_status (*update)(void *state, dml_trainer *trainer);
 } dml_sync;
 
 /* Attaches a strategy, which the trainer then owns, in the place of the one it has, and starts it. On failure
@@ -33529,6 +33535,7 @@ struct dml_trainer {
     uint64_t steps;
     uint32_t passes; /* of backward, since the last step */
     dml_sync sync;
+    bool in_sync_update; /* sync.update is running: it may update ranges */
     /* What g holds: the mean over this many samples of all ranks, or, while `pending`, the sum over this
        rank's. 0: nothing that could be added to. */
     double held;
@@ -33578,6 +33585,10 @@ DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm);
 
 /* DML_ERROR_STATE while g waits for more. */
 DML__LOCAL dml_status dml__check_whole(const dml_trainer *trainer);
+
+/* Makes g what an update applies: once after each backward pass, before the first range is updated. Then
+   trainer->overflowed says whether the step is skipped. */
+DML__LOCAL dml_status dml__begin_update(dml_trainer *trainer, size_t begin, size_t end);
 
 /* The optimizer's step for elements [begin, end). */
 DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, size_t end);
@@ -33961,6 +33972,15 @@ DML__LOCAL dml_status dml__check_whole(const dml_trainer *trainer)
                      "DML_MORE");
 }
 
+DML__LOCAL dml_status dml__begin_update(dml_trainer *trainer, size_t begin, size_t end)
+{
+    dml_status status = dml__check_whole(trainer);
+    if (status == DML_OK) status = dml__check_not_swapped(trainer);
+    if (status == DML_OK) status = dml__check_cuts(trainer, begin, end);
+    if (status == DML_OK) status = dml__check_gradient(trainer, begin, end, "an update");
+    return status == DML_OK ? dml__clip_gradient(trainer) : status;
+}
+
 DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, size_t end)
 {
     dml_context *context = trainer->context;
@@ -33970,12 +33990,7 @@ DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin,
         return dml__fail(&context->error, DML_ERROR_ARGUMENT,
                          "an update of elements %zu to %zu asked for; there are %zu trained ones", begin, end,
                          count);
-    dml_status status = dml__check_whole(trainer);
-    if (status == DML_OK) status = dml__check_not_swapped(trainer);
-    if (status == DML_OK) status = dml__check_cuts(trainer, begin, end);
-    if (status != DML_OK) return status;
-    status = dml__check_gradient(trainer, begin, end, "an update");
-    if (status == DML_OK) status = dml__clip_gradient(trainer);
+    dml_status status = dml__begin_update(trainer, begin, end);
     if (status != DML_OK || trainer->overflowed) return status; /* the step is skipped */
     dml__mark_spent(trainer, begin, end, true);
     status = dml__update_runs(trainer, begin, end);
@@ -34149,7 +34164,7 @@ static bool dml__sync_combines(const dml_sync *sync)
 
 static bool dml__sync_attached(const dml_sync *sync)
 {
-    return dml__sync_combines(sync) || sync->begin || sync->updated;
+    return dml__sync_combines(sync) || sync->begin || sync->updated || sync->update;
 }
 
 static dml_status dml__trainer_gradient_ready(void *user, size_t begin, size_t end)
@@ -34291,6 +34306,21 @@ static dml_status dml__trainer_advance_in(dml_trainer *trainer)
     return sync->updated ? sync->updated(sync->state, trainer) : DML_OK;
 }
 
+/* By the optimizer here, or by the strategy. */
+static dml_status dml__update_whole(dml_trainer *trainer)
+{
+    const dml_sync *sync = &trainer->sync;
+    const size_t count = trainer->program->graph->trained_count;
+    if (!sync->update) return dml__trainer_update_in(trainer, 0, count);
+    dml_status status = trainer->context->error.status;
+    if (status == DML_OK) status = dml__begin_update(trainer, 0, count);
+    if (status != DML_OK || trainer->overflowed) return status;
+    trainer->in_sync_update = true;
+    status = sync->update(sync->state, trainer);
+    trainer->in_sync_update = false;
+    return status;
+}
+
 /* ---- the public parts of a step ---- */
 
 /* For a strategy that fails without a word. */
@@ -34313,7 +34343,8 @@ static dml_status dml__begin_part(dml_trainer *trainer, bool writes, dml__part *
     part->entry = dml__enter(trainer->context);
     if (part->entry == DML__REFUSED) return DML_ERROR_STATE;
     dml_status status = trainer->context->error.status;
-    if (status == DML_OK && writes) {
+    const bool claimed = part->entry == DML__ENTERED_AGAIN && trainer->in_sync_update;
+    if (status == DML_OK && writes && !claimed) {
         status = dml__graph_claim_writing(trainer->program->graph);
         part->writes = status == DML_OK;
     }
@@ -34347,7 +34378,13 @@ DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, 
     dml__part part;
     dml_status status = dml__begin_part(trainer, true, &part);
     if (status != DML_OK) return status;
-    status = dml__trainer_update_in(trainer, begin, end);
+    if (trainer->sync.update && !trainer->in_sync_update)
+        status = dml__fail(&trainer->context->error, DML_ERROR_UNSUPPORTED,
+                           "an update of elements %zu to %zu asked for, but the sync strategy updates the "
+                           "parameters itself; call dml_trainer_update or dml_trainer_step",
+                           begin, end);
+    else
+        status = dml__trainer_update_in(trainer, begin, end);
     return dml__end_part(trainer, &part, status, "the update");
 }
 
@@ -34397,7 +34434,7 @@ DML_API dml_status dml_trainer_update(dml_trainer *trainer)
     dml__part part;
     dml_status status = dml__begin_part(trainer, true, &part);
     if (status != DML_OK) return status;
-    status = dml__trainer_update_in(trainer, 0, trainer->program->graph->trained_count);
+    status = dml__update_whole(trainer);
     if (status == DML_OK) status = dml__trainer_advance_in(trainer);
     return dml__end_part(trainer, &part, status, "the update");
 }
@@ -34410,7 +34447,7 @@ DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *
     dml_status status = dml__begin_part(trainer, true, &part);
     if (status != DML_OK) return status;
     status = dml__trainer_backward_in(trainer, rows, inputs, count, DML_OVERWRITE, loss);
-    if (status == DML_OK) status = dml__trainer_update_in(trainer, 0, trainer->program->graph->trained_count);
+    if (status == DML_OK) status = dml__update_whole(trainer);
     if (status == DML_OK) status = dml__trainer_advance_in(trainer);
     return dml__end_part(trainer, &part, status, "the training step");
 }

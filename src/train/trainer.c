@@ -171,7 +171,7 @@ static bool dml__sync_combines(const dml_sync *sync)
 
 static bool dml__sync_attached(const dml_sync *sync)
 {
-    return dml__sync_combines(sync) || sync->begin || sync->updated;
+    return dml__sync_combines(sync) || sync->begin || sync->updated || sync->update;
 }
 
 static dml_status dml__trainer_gradient_ready(void *user, size_t begin, size_t end)
@@ -313,6 +313,21 @@ static dml_status dml__trainer_advance_in(dml_trainer *trainer)
     return sync->updated ? sync->updated(sync->state, trainer) : DML_OK;
 }
 
+/* By the optimizer here, or by the strategy. */
+static dml_status dml__update_whole(dml_trainer *trainer)
+{
+    const dml_sync *sync = &trainer->sync;
+    const size_t count = trainer->program->graph->trained_count;
+    if (!sync->update) return dml__trainer_update_in(trainer, 0, count);
+    dml_status status = trainer->context->error.status;
+    if (status == DML_OK) status = dml__begin_update(trainer, 0, count);
+    if (status != DML_OK || trainer->overflowed) return status;
+    trainer->in_sync_update = true;
+    status = sync->update(sync->state, trainer);
+    trainer->in_sync_update = false;
+    return status;
+}
+
 /* ---- the public parts of a step ---- */
 
 /* For a strategy that fails without a word. */
@@ -335,7 +350,8 @@ static dml_status dml__begin_part(dml_trainer *trainer, bool writes, dml__part *
     part->entry = dml__enter(trainer->context);
     if (part->entry == DML__REFUSED) return DML_ERROR_STATE;
     dml_status status = trainer->context->error.status;
-    if (status == DML_OK && writes) {
+    const bool claimed = part->entry == DML__ENTERED_AGAIN && trainer->in_sync_update;
+    if (status == DML_OK && writes && !claimed) {
         status = dml__graph_claim_writing(trainer->program->graph);
         part->writes = status == DML_OK;
     }
@@ -369,7 +385,13 @@ DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, 
     dml__part part;
     dml_status status = dml__begin_part(trainer, true, &part);
     if (status != DML_OK) return status;
-    status = dml__trainer_update_in(trainer, begin, end);
+    if (trainer->sync.update && !trainer->in_sync_update)
+        status = dml__fail(&trainer->context->error, DML_ERROR_UNSUPPORTED,
+                           "an update of elements %zu to %zu asked for, but the sync strategy updates the "
+                           "parameters itself; call dml_trainer_update or dml_trainer_step",
+                           begin, end);
+    else
+        status = dml__trainer_update_in(trainer, begin, end);
     return dml__end_part(trainer, &part, status, "the update");
 }
 
@@ -419,7 +441,7 @@ DML_API dml_status dml_trainer_update(dml_trainer *trainer)
     dml__part part;
     dml_status status = dml__begin_part(trainer, true, &part);
     if (status != DML_OK) return status;
-    status = dml__trainer_update_in(trainer, 0, trainer->program->graph->trained_count);
+    status = dml__update_whole(trainer);
     if (status == DML_OK) status = dml__trainer_advance_in(trainer);
     return dml__end_part(trainer, &part, status, "the update");
 }
@@ -432,7 +454,7 @@ DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *
     dml_status status = dml__begin_part(trainer, true, &part);
     if (status != DML_OK) return status;
     status = dml__trainer_backward_in(trainer, rows, inputs, count, DML_OVERWRITE, loss);
-    if (status == DML_OK) status = dml__trainer_update_in(trainer, 0, trainer->program->graph->trained_count);
+    if (status == DML_OK) status = dml__update_whole(trainer);
     if (status == DML_OK) status = dml__trainer_advance_in(trainer);
     return dml__end_part(trainer, &part, status, "the training step");
 }

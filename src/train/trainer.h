@@ -84,7 +84,8 @@ DML_API dml_status dml_trainer_update(dml_trainer *trainer);
    optimizer's step for elements [begin, end) of the trained parameters alone; and, once in a step, counting
    it. (An optimizer of one's own changes w by dml_trainer_get and dml_trainer_put, then calls the second.)
    Errors are as for the whole. LARS and LAMB take whole parameters (DML_ERROR_ARGUMENT for a range that cuts
-   one), each once in a step (DML_ERROR_STATE), since they use up its gradient. */
+   one), each once in a step (DML_ERROR_STATE), since they use up its gradient. Under a strategy that updates
+   w itself the first is DML_ERROR_UNSUPPORTED. */
 DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, size_t end);
 DML_API dml_status dml_trainer_advance(dml_trainer *trainer);
 
@@ -166,6 +167,11 @@ typedef struct dml_sync {
        layers that ask for it, such as a batch norm over all ranks; NULL: a model with one is refused where
        there are several ranks. */
     dml_status (*all_reduce)(void *state, dml_trainer *trainer, double *values, size_t count);
+    /* Instead of the optimizer's step over the whole of w, when g is the mean, and clipped: the strategy
+       makes w follow it, by dml_trainer_update_range for what is this rank's to update, or elsewhere (on a
+       server) and dml_trainer_put. The caller's own dml_trainer_update_range is then refused. Not called for
+       a step that is skipped for its loss scale. NULL: the optimizer's step. */
+    dml_status (*update)(void *state, dml_trainer *trainer);
 } dml_sync;
 
 /* Attaches a strategy, which the trainer then owns, in the place of the one it has, and starts it. On failure

@@ -24,6 +24,7 @@ struct dml_trainer {
     uint64_t steps;
     uint32_t passes; /* of backward, since the last step */
     dml_sync sync;
+    bool in_sync_update; /* sync.update is running: it may update ranges */
     /* What g holds: the mean over this many samples of all ranks, or, while `pending`, the sum over this
        rank's. 0: nothing that could be added to. */
     double held;
@@ -73,6 +74,10 @@ DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm);
 
 /* DML_ERROR_STATE while g waits for more. */
 DML__LOCAL dml_status dml__check_whole(const dml_trainer *trainer);
+
+/* Makes g what an update applies: once after each backward pass, before the first range is updated. Then
+   trainer->overflowed says whether the step is skipped. */
+DML__LOCAL dml_status dml__begin_update(dml_trainer *trainer, size_t begin, size_t end);
 
 /* The optimizer's step for elements [begin, end). */
 DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, size_t end);

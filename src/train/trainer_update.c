@@ -328,6 +328,15 @@ DML__LOCAL dml_status dml__check_whole(const dml_trainer *trainer)
                      "DML_MORE");
 }
 
+DML__LOCAL dml_status dml__begin_update(dml_trainer *trainer, size_t begin, size_t end)
+{
+    dml_status status = dml__check_whole(trainer);
+    if (status == DML_OK) status = dml__check_not_swapped(trainer);
+    if (status == DML_OK) status = dml__check_cuts(trainer, begin, end);
+    if (status == DML_OK) status = dml__check_gradient(trainer, begin, end, "an update");
+    return status == DML_OK ? dml__clip_gradient(trainer) : status;
+}
+
 DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, size_t end)
 {
     dml_context *context = trainer->context;
@@ -337,12 +346,7 @@ DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin,
         return dml__fail(&context->error, DML_ERROR_ARGUMENT,
                          "an update of elements %zu to %zu asked for; there are %zu trained ones", begin, end,
                          count);
-    dml_status status = dml__check_whole(trainer);
-    if (status == DML_OK) status = dml__check_not_swapped(trainer);
-    if (status == DML_OK) status = dml__check_cuts(trainer, begin, end);
-    if (status != DML_OK) return status;
-    status = dml__check_gradient(trainer, begin, end, "an update");
-    if (status == DML_OK) status = dml__clip_gradient(trainer);
+    dml_status status = dml__begin_update(trainer, begin, end);
     if (status != DML_OK || trainer->overflowed) return status; /* the step is skipped */
     dml__mark_spent(trainer, begin, end, true);
     status = dml__update_runs(trainer, begin, end);

@@ -586,6 +586,38 @@ static void a_spoiled_gradient_is_not_applied(void)
     dml_close(context);
 }
 
+/* ---- a strategy that updates ---- */
+
+/* The first half by the optimizer, the second left as it is. */
+static dml_status update_half(void *state, dml_trainer *trainer)
+{
+    ++*(int *)state;
+    return dml_trainer_update_range(trainer, 0, COUNT / 2);
+}
+
+static void a_strategy_updates_instead(void)
+{
+    float g[COUNT], w[COUNT], first[COUNT], got[COUNT];
+    int calls = 0;
+    step_at_once(0, BATCH, 0.9f, g, w);
+    dml_trainer *t = small_trainer(0.5f, 0.9f);
+    copy_vector(t, DML_PARAMETERS, first);
+    CHECK_INT(dml_trainer_sync(t, (dml_sync){ .state = &calls, .update = update_half }), DML_OK);
+    CHECK_INT(dml_trainer_step(t, BATCH, DML_INPUTS(rows, labels), NULL), DML_OK);
+    CHECK_INT(calls, 1);
+    CHECK_INT(dml_trainer_steps(t), 1);
+    copy_vector(t, DML_PARAMETERS, got);
+    for (int i = 0; i < COUNT; i++) CHECK_NEAR(got[i], i < COUNT / 2 ? w[i] : first[i], 0);
+    BACKWARD(0, BATCH, DML_OVERWRITE);
+    CHECK_INT(dml_trainer_update_range(t, 0, 1), DML_ERROR_UNSUPPORTED);
+    CHECK_CONTAINS(dml_error(context), "elements 0 to 1");
+    dml_clear_error(context);
+    CHECK_INT(dml_trainer_update(t), DML_OK);
+    CHECK_INT(calls, 2);
+    CHECK_INT(dml_trainer_steps(t), 2);
+    dml_close(context);
+}
+
 int main(void)
 {
     RUN_EACH(pieces_make_one_batch);
@@ -602,6 +634,7 @@ int main(void)
     RUN(programs_predict_on_other_threads);
     RUN_EACH(frozen_parameters);
     RUN(runs_are_taken_on);
+    RUN(a_strategy_updates_instead);
     RUN(a_spoiled_gradient_is_not_applied);
     return test_report("train/parts");
 }
