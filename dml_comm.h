@@ -16127,6 +16127,25 @@ DML__LOCAL void dml__log_description(const dml_comm *comm)
 #ifndef DML_DIST_ALL_REDUCE_SYNC_C
 #define DML_DIST_ALL_REDUCE_SYNC_C
 
+/* ---- dist/replicas.h ---- */
+
+/* replicas.h: what strategies that train replicas have in common: they begin alike, and say whose fault it
+ * was. */
+#ifndef DML_DIST_REPLICAS_H
+#define DML_DIST_REPLICAS_H
+
+/* The communicator's error becomes the trainer's; returns its status. */
+DML__LOCAL dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *comm);
+
+/* A whole vector of the trainer's (DML_PARAMETERS, ...), from rank 0 to all. */
+DML__LOCAL dml_status dml__broadcast_vector(dml_comm *comm, dml_trainer *trainer, int vector);
+
+/* Collective: DML_ERROR_MISMATCH where ranks have different models; else all have rank 0's parameters,
+   optimizer, its state and numbers, seed and step number. */
+DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer);
+
+#endif
+
 #include <string.h>
 
 /* However large the model, no more than this many buckets are on their way at once. */
@@ -16153,83 +16172,12 @@ typedef struct dml__all_reduce_state {
     dml__bucket bucket[DML__MAX_BUCKETS];
 } dml__all_reduce_state;
 
-static dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *comm)
-{
-    return dml_trainer_fail(trainer, dml_comm_status(comm), "%s", dml_comm_error(comm));
-}
-
 /* What this rank did since it was asked last, beside its collectives in their timeline. */
 static void dml__trace_phase(dml__all_reduce_state *state, const char *name)
 {
     const double now = dml_seconds();
     if (name) dml_comm_trace_span(state->comm, name, state->traced_to, now);
     state->traced_to = now;
-}
-
-static dml_status dml__broadcast_vector(dml_comm *comm, dml_trainer *trainer, int vector)
-{
-    const size_t count = dml_trainer_count(trainer, vector);
-    float *data = dml_trainer_get(trainer, vector, 0, count);
-    if (!data) return dml_status_of(dml_trainer_context(trainer));
-    if (dml_comm_broadcast(comm, data, count, DML_F32, 0) != DML_OK) return dml__sync_failed(trainer, comm);
-    return dml_trainer_put(trainer, vector, 0, count);
-}
-
-/* Ranks that went on with other numbers than rank 0's would drift apart. */
-static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
-{
-    dml_trainer_run run = dml_trainer_get_run(trainer);
-    dml_optimizer *o = &run.optimizer;
-    int64_t whole[5] = { (int64_t)o->kind, o->nesterov, (int64_t)run.seed, (int64_t)run.steps,
-                         (int64_t)run.scaled_steps };
-    float real[32] = { 0 };
-    int numbers = 0;
-    for (const float *number; (number = dml_optimizer_number(o, numbers, NULL)) != NULL; numbers++) {
-        DML_ASSERT(numbers < 31);
-        real[numbers] = *number;
-    }
-    real[numbers] = run.loss_scale;
-    if (dml_comm_broadcast(comm, whole, 5, DML_I64, 0) != DML_OK ||
-        dml_comm_broadcast(comm, real, (size_t)numbers + 1, DML_F32, 0) != DML_OK)
-        return dml__sync_failed(trainer, comm);
-    for (int i = 0; i < numbers; i++) *dml_optimizer_number(o, i, NULL) = real[i];
-    o->kind = (dml_optimizer_kind)whole[0];
-    o->nesterov = whole[1] != 0;
-    run.seed = (uint64_t)whole[2];
-    run.steps = (uint64_t)whole[3];
-    run.scaled_steps = (uint64_t)whole[4];
-    run.loss_scale = real[numbers];
-    return dml_trainer_set_run(trainer, &run);
-}
-
-/* What a model is made of: the names and shapes of its parameters. */
-static uint32_t dml__model_mark(const dml_trainer *trainer)
-{
-    uint32_t mark = 0;
-    const dml_node *n = dml_graph_first(dml_trainer_program((dml_trainer *)trainer)->graph);
-    for (; n; n = dml_node_next(n)) {
-        if (strcmp(dml_node_op(n), "parameter") != 0) continue;
-        const dml_shape shape = dml_node_shape(n);
-        const char *name = dml_node_name(n);
-        mark = dml__crc32c(mark, name, strlen(name) + 1);
-        mark = dml__crc32c(mark, shape.dims, (size_t)shape.ndim * sizeof shape.dims[0]);
-    }
-    return mark;
-}
-
-/* Ranks with different models would exchange gradients of other parameters. */
-static dml_status dml__compare_models(dml_comm *comm, dml_trainer *trainer)
-{
-    const double count = (double)dml_trainer_count(trainer, DML_PARAMETERS), mark = dml__model_mark(trainer);
-    double most[4] = { count, -count, mark, -mark };
-    if (dml_comm_all_reduce(comm, most, 4, DML_F64, DML_MAX) != DML_OK)
-        return dml__sync_failed(trainer, comm);
-    if (most[0] == -most[1] && most[2] == -most[3]) return DML_OK;
-    return dml_trainer_fail(
-        trainer, DML_ERROR_MISMATCH,
-        "ranks have different models: this one's has %.0f parameters, others %.0f to %.0f; their names "
-        "and shapes must be the same",
-        count, -most[1], most[0]);
 }
 
 static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
@@ -16241,11 +16189,7 @@ static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
     if (state->bucket_elements < least) state->bucket_elements = least;
     /* While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
-    dml_status status = dml__compare_models(state->comm, trainer);
-    if (status == DML_OK) status = dml__broadcast_run(state->comm, trainer);
-    for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
-        if (v != DML_GRADIENTS) status = dml__broadcast_vector(state->comm, trainer, v);
-    return status;
+    return dml__start_replicas(state->comm, trainer);
 }
 
 /* Waits for a request and forgets it, so that no request is waited for twice. */
@@ -16397,6 +16341,95 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
                             dml__all_reduce_sync_sum,
                             NULL };
     return sync;
+}
+
+#endif
+
+/* ---- dist/replicas.c ---- */
+
+#ifndef DML_DIST_REPLICAS_C
+#define DML_DIST_REPLICAS_C
+
+#include <string.h>
+
+DML__LOCAL dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *comm)
+{
+    return dml_trainer_fail(trainer, dml_comm_status(comm), "%s", dml_comm_error(comm));
+}
+
+DML__LOCAL dml_status dml__broadcast_vector(dml_comm *comm, dml_trainer *trainer, int vector)
+{
+    const size_t count = dml_trainer_count(trainer, vector);
+    float *data = dml_trainer_get(trainer, vector, 0, count);
+    if (!data) return dml_status_of(dml_trainer_context(trainer));
+    if (dml_comm_broadcast(comm, data, count, DML_F32, 0) != DML_OK) return dml__sync_failed(trainer, comm);
+    return dml_trainer_put(trainer, vector, 0, count);
+}
+
+/* Ranks that went on with other numbers than rank 0's would drift apart. */
+static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
+{
+    dml_trainer_run run = dml_trainer_get_run(trainer);
+    dml_optimizer *o = &run.optimizer;
+    int64_t whole[5] = { (int64_t)o->kind, o->nesterov, (int64_t)run.seed, (int64_t)run.steps,
+                         (int64_t)run.scaled_steps };
+    float real[32] = { 0 };
+    int numbers = 0;
+    for (const float *number; (number = dml_optimizer_number(o, numbers, NULL)) != NULL; numbers++) {
+        DML_ASSERT(numbers < 31);
+        real[numbers] = *number;
+    }
+    real[numbers] = run.loss_scale;
+    if (dml_comm_broadcast(comm, whole, 5, DML_I64, 0) != DML_OK ||
+        dml_comm_broadcast(comm, real, (size_t)numbers + 1, DML_F32, 0) != DML_OK)
+        return dml__sync_failed(trainer, comm);
+    for (int i = 0; i < numbers; i++) *dml_optimizer_number(o, i, NULL) = real[i];
+    o->kind = (dml_optimizer_kind)whole[0];
+    o->nesterov = whole[1] != 0;
+    run.seed = (uint64_t)whole[2];
+    run.steps = (uint64_t)whole[3];
+    run.scaled_steps = (uint64_t)whole[4];
+    run.loss_scale = real[numbers];
+    return dml_trainer_set_run(trainer, &run);
+}
+
+/* What a model is made of: the names and shapes of its parameters. */
+static uint32_t dml__model_mark(const dml_trainer *trainer)
+{
+    uint32_t mark = 0;
+    const dml_node *n = dml_graph_first(dml_trainer_program((dml_trainer *)trainer)->graph);
+    for (; n; n = dml_node_next(n)) {
+        if (strcmp(dml_node_op(n), "parameter") != 0) continue;
+        const dml_shape shape = dml_node_shape(n);
+        const char *name = dml_node_name(n);
+        mark = dml__crc32c(mark, name, strlen(name) + 1);
+        mark = dml__crc32c(mark, shape.dims, (size_t)shape.ndim * sizeof shape.dims[0]);
+    }
+    return mark;
+}
+
+/* Ranks with different models would exchange gradients of other parameters. */
+static dml_status dml__compare_models(dml_comm *comm, dml_trainer *trainer)
+{
+    const double count = (double)dml_trainer_count(trainer, DML_PARAMETERS), mark = dml__model_mark(trainer);
+    double most[4] = { count, -count, mark, -mark };
+    if (dml_comm_all_reduce(comm, most, 4, DML_F64, DML_MAX) != DML_OK)
+        return dml__sync_failed(trainer, comm);
+    if (most[0] == -most[1] && most[2] == -most[3]) return DML_OK;
+    return dml_trainer_fail(
+        trainer, DML_ERROR_MISMATCH,
+        "ranks have different models: this one's has %.0f parameters, others %.0f to %.0f; their names "
+        "and shapes must be the same",
+        count, -most[1], most[0]);
+}
+
+DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer)
+{
+    dml_status status = dml__compare_models(comm, trainer);
+    if (status == DML_OK) status = dml__broadcast_run(comm, trainer);
+    for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
+        if (v != DML_GRADIENTS) status = dml__broadcast_vector(comm, trainer, v);
+    return status;
 }
 
 #endif

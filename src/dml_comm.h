@@ -81,6 +81,7 @@
 #include "comm/describe.c"
 #ifdef DML_H
 #include "dist/all_reduce_sync.c"
+#include "dist/replicas.c"
 #endif
 
 #endif
