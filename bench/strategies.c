@@ -29,8 +29,8 @@ static const char usage[] =
     "backup\n"
     "                     all of them; all\n"
     "  --target A         accuracy to be reached, 0 to 1; 0.9\n"
-    "  --lr X             SGD's; 0.1\n"
-    "  --batch B          samples of a replica's gradient; 32\n"
+    "  --lr X             SGD's; 0.05 for surface, 0.5 for simu_parallel, else 0.1\n"
+    "  --batch B          samples of a replica's gradient; 1 for surface, else 32\n"
     "  --machines K       of methods' and stragglers' curves; 8\n"
     "  --slowdown X       how many times slower the slow machine is; 5\n"
     "  --latency US       of a message; 30\n"
@@ -51,6 +51,7 @@ typedef struct picture {
     const char *name, *title, *x_name, *y_name;
     const char *axes; /* more of plot's options */
     FILE *curve;
+    int points; /* of the last curve */
     char labels[CURVES_MAX][NAME_MAX_LENGTH];
     int curves;
 } picture;
@@ -71,17 +72,24 @@ static void begin_curve(picture *p, const char *label)
         exit(1);
     }
     snprintf(p->labels[p->curves++], NAME_MAX_LENGTH, "%s", label);
+    p->points = 0;
 }
 
 static void add_point(picture *p, double x, double y)
 {
     if (p->curve) fprintf(p->curve, "{\"step\": %.9g, \"loss\": %.9g}\n", x, y);
+    p->points++;
 }
 
 static void end_curve(picture *p)
 {
-    if (p->curve) fclose(p->curve);
+    char path[700];
+    if (!p->curve) return;
+    fclose(p->curve);
     p->curve = NULL;
+    if (p->points) return;
+    curve_path(p, --p->curves, path, sizeof path); /* nothing to draw */
+    remove(path);
 }
 
 static void draw(picture *p)
@@ -105,6 +113,27 @@ static void draw(picture *p)
         curve_path(p, i, path, sizeof path);
         remove(path);
     }
+}
+
+/* ---- an experiment ---- */
+
+/* Opens the replicas; returns the w (count) that all of them start from. */
+static float *begin_experiment(replicas *r, const settings *s)
+{
+    replicas_open(r, s->batch);
+    printf(
+        "# virtual time: a gradient of %d samples and %zu parameters is charged %.4g ms, as measured here; a "
+        "message %g us and its bytes at %g Gbit/s\n",
+        s->batch, r->count, r->gradient_seconds * 1e3, s->latency_us, s->bandwidth_gbit);
+    float *first = replicas_vector(r);
+    memcpy(first, r->w, r->count * sizeof *first);
+    return first;
+}
+
+static void end_experiment(replicas *r, float *first)
+{
+    free(first);
+    replicas_close(r);
 }
 
 /* ---- links and servers ---- */
@@ -301,22 +330,22 @@ static int rounds_to_target(replicas *r, const settings *s, const float *first, 
 
 /* Moritz et al., "SparkNet", 2016, section 3: N_a(b) serial steps to accuracy a, against tau M_a(b, K, tau).
  */
-static void surface(replicas *r, const settings *s, const float *first)
+static void surface(const settings *s)
 {
+    replicas own, *r = &own;
+    float *first = begin_experiment(r, s);
     static const int taus[] = { 1, 2, 5, 10, 25, 50, 100 };
     const int most_machines = s->quick ? 4 : 16, tau_count = s->quick ? 4 : 7;
-    picture ideal = { s,
-                      "surface",
-                      "averaging every tau steps: speed-up",
-                      "tau",
-                      "speed-up over one machine",
-                      "--log-x",
-                      NULL,
-                      { { 0 } },
-                      0 };
+    picture ideal = { .s = s,
+                      .name = "surface",
+                      .title = "averaging every tau steps: speed-up",
+                      .x_name = "tau",
+                      .y_name = "speed-up over one machine",
+                      .axes = "--log-x" };
     const int serial = rounds_to_target(r, s, first, 1, 1, 20000);
     if (!serial) {
         fprintf(stderr, "strategies: SGD at %g doesn't reach %g\n", s->lr, s->target);
+        end_experiment(r, first);
         return;
     }
     for (int machines = 2; machines <= most_machines; machines *= 2) {
@@ -338,19 +367,25 @@ static void surface(replicas *r, const settings *s, const float *first)
         end_curve(&ideal);
     }
     draw(&ideal);
+    end_experiment(r, first);
 }
 
 /* ---- one machine is slow ---- */
 
-static void stragglers(replicas *r, const settings *s, const float *first)
+static void stragglers(const settings *s)
 {
+    replicas own, *r = &own;
+    float *first = begin_experiment(r, s);
     const policy policies[] = { { "synchronous", false, true, 0, -1, s->lr },
                                 { "backup", false, true, 1, -1, s->lr },
                                 { "asynchronous", false, false, 0, -1, s->lr / s->machines },
                                 { "bounded_staleness_4", false, false, 0, 4, s->lr / s->machines } };
-    picture p = {
-        s, "stragglers", "one machine is slow", "virtual seconds", "training loss", "", NULL, { { 0 } }, 0
-    };
+    picture p = { .s = s,
+                  .name = "stragglers",
+                  .title = "one machine is slow",
+                  .x_name = "virtual seconds",
+                  .y_name = "training loss",
+                  .axes = "" };
     for (int i = 0; i < 4; i++) {
         static server v;
         open_server(&v, s, r, policies[i], s->machines, first);
@@ -375,6 +410,7 @@ static void stragglers(replicas *r, const settings *s, const float *first)
         close_server(&v);
     }
     draw(&p);
+    end_experiment(r, first);
 }
 
 /* ---- methods ---- */
@@ -398,7 +434,7 @@ static double run_policy(replicas *r, const settings *s, const float *first, pol
     return reached;
 }
 
-/* A run of Sandblaster: L-BFGS over `samples` digits, whose gradient `machines` share. */
+/* A run of Sandblaster: L-BFGS over all digits, whose gradient `machines` share. */
 typedef struct sandblaster {
     replicas *r;
     const settings *s;
@@ -424,34 +460,36 @@ static double sandblaster_value(void *user, const float *x, float *gradient)
 static double run_sandblaster(replicas *r, const settings *s, const float *first, int machines, double end,
                               picture *p)
 {
-    sandblaster b = { r, s, 2048 / s->batch * s->batch, machines, 0, end, NAN, p };
+    sandblaster b = { r, s, REPLICAS_TRAIN / s->batch * s->batch, machines, 0, end, NAN, p };
     float *x = replicas_vector(r);
     memcpy(x, first, r->count * sizeof *x);
     dml_lbfgs_minimize(r->count, x, sandblaster_value, &b,
-                       &(dml_lbfgs_options){ .iterations = s->quick ? 10 : 60 }, NULL);
+                       &(dml_lbfgs_options){ .iterations = s->quick ? 10 : 100 }, NULL);
     free(x);
     return b.reached;
 }
 
 /* Dean et al., "Large scale distributed deep networks", 2012, figures 4 and 5. */
-static void methods(replicas *r, const settings *s, const float *first)
+static void methods(const settings *s)
 {
+    replicas model, *r = &model;
+    float *first = begin_experiment(r, s);
     const policy policies[] = { { "synchronous_sgd", false, true, 0, -1, s->lr },
                                 { "downpour_sgd", false, false, 0, -1, s->lr / s->machines },
                                 { "downpour_adagrad", true, false, 0, -1, 0.02 } };
     const double end = (s->quick ? 200 : 1500) * r->gradient_seconds;
-    picture curves = { s,
-                       "methods",
-                       "accuracy over time",
-                       "virtual seconds",
-                       "accuracy on digits held out",
-                       "",
-                       NULL,
-                       { { 0 } },
-                       0 };
-    picture scaling = { s,          "methods_scaling", "time to the target accuracy",
-                        "machines", "virtual seconds", "--log-x --log-y",
-                        NULL,       { { 0 } },         0 };
+    picture curves = { .s = s,
+                       .name = "methods",
+                       .title = "accuracy over time",
+                       .x_name = "virtual seconds",
+                       .y_name = "accuracy on digits held out",
+                       .axes = "" };
+    picture scaling = { .s = s,
+                        .name = "methods_scaling",
+                        .title = "time to the target accuracy",
+                        .x_name = "machines",
+                        .y_name = "virtual seconds",
+                        .axes = "--log-x --log-y" };
     for (int i = 0; i < 4; i++) {
         const char *name = i < 3 ? policies[i].name : "sandblaster_lbfgs";
         begin_curve(&curves, name);
@@ -475,6 +513,7 @@ static void methods(replicas *r, const settings *s, const float *first)
     }
     draw(&curves);
     draw(&scaling);
+    end_experiment(r, first);
 }
 
 /* ---- SGD's average over machines ---- */
@@ -516,7 +555,7 @@ static hashed_model hashed_open(double lr)
     dml_node *w = dml_parameter(graph, "w", dml_init_constant(0), HASHED, 1);
     dml_parameter_set_sparse(w, true);
     dml_node *y = dml_embedding_bag_with(index, value, w, NULL);
-    m.trainer = dml_trainer_create(dml_mse(y, dml_input(graph, "target", DML_F32, 1), NULL),
+    m.trainer = dml_trainer_create(dml_mean_squared_error(y, dml_input(graph, "target", DML_F32, 1)),
                                    &(dml_trainer_options){ .batch = 1, .optimizer = dml_sgd((float)lr, 0) });
     if (!m.trainer) {
         fprintf(stderr, "strategies: %s\n", dml_error(m.context));
@@ -566,16 +605,13 @@ static void simu_parallel(const settings *s)
     for (uint64_t n = 100; n <= (s->quick ? 1600u : 12800u); n *= 2) mark[marks++] = n;
     float *sum[MARKS_MAX], *mean = (float *)replicas_allocate(HASHED, sizeof(float));
     double error[3][MARKS_MAX];
-    hashed_model m = hashed_open(0.2);
-    picture p = { s,
-                  "simu_parallel",
-                  "SGD averaged once, 2^18 hashed features",
-                  "samples a machine",
-                  "RMSE by one machine on all",
-                  "--log-x",
-                  NULL,
-                  { { 0 } },
-                  0 };
+    hashed_model m = hashed_open(s->lr);
+    picture p = { .s = s,
+                  .name = "simu_parallel",
+                  .title = "SGD averaged once, 2^18 hashed features",
+                  .x_name = "samples a machine",
+                  .y_name = "RMSE by one machine on all",
+                  .axes = "--log-x" };
     for (int k = 0; k < marks; k++) sum[k] = (float *)replicas_allocate(HASHED, sizeof(float));
     for (int machine = 0, row = 0, next = 1; machine < most; machine++) {
         hashed_pass(&m, machine, mark, marks, sum);
@@ -605,16 +641,21 @@ static void simu_parallel(const settings *s)
     dml_close(m.context);
 }
 
+typedef struct experiment {
+    const char *name;
+    void (*run)(const settings *s);
+    int batch; /* unless others are asked for */
+    double lr;
+} experiment;
+
 int main(int argc, char **argv)
 {
     settings s = { .experiment = "all",
                    .program = argc > 0 ? argv[0] : "strategies",
                    .target = 0.9,
-                   .lr = 0.1,
                    .latency_us = 30,
                    .bandwidth_gbit = 10,
                    .slowdown = 5,
-                   .batch = 32,
                    .machines = 8 };
     const bench_option options[] = { { "--experiment", BENCH_TEXT, &s.experiment, 0, 0 },
                                      { "--target", BENCH_NUMBER, &s.target, 0.11, 1 },
@@ -627,33 +668,27 @@ int main(int argc, char **argv)
                                      { "--svg", BENCH_TEXT, &s.svg, 0, 0 },
                                      { "--quick", BENCH_FLAG, &s.quick, 0, 0 },
                                      { NULL, BENCH_FLAG, NULL, 0, 0 } };
-    static const char *const names[] = { "surface", "stragglers", "methods", "simu_parallel", "all" };
+    /* Averaging pays where gradients are noisy, slow machines matter where a gradient takes longer than its
+     * way. */
+    static const experiment experiments[] = { { "simu_parallel", simu_parallel, 1, 0.5 },
+                                              { "surface", surface, 1, 0.05 },
+                                              { "stragglers", stragglers, 32, 0.1 },
+                                              { "methods", methods, 32, 0.1 } };
     bool known = false;
     bench_parse(argc, argv, "strategies", usage, options);
-    for (int i = 0; i < 5; i++) known = known || strcmp(s.experiment, names[i]) == 0;
-    if (!known) {
-        fprintf(stderr, "strategies: there is no experiment \"%s\": see --help\n", s.experiment);
-        return 2;
-    }
     if (s.svg && mkdir(s.svg, 0777) != 0 && errno != EEXIST) {
         fprintf(stderr, "strategies: can't make the folder %s\n", s.svg);
         return 1;
     }
-    const bool all = strcmp(s.experiment, "all") == 0;
-    if (all || strcmp(s.experiment, "simu_parallel") == 0) simu_parallel(&s);
-    if (!all && strcmp(s.experiment, "simu_parallel") == 0) return 0;
-    replicas r;
-    replicas_open(&r, s.batch);
-    printf(
-        "# virtual time: a gradient of %d samples and %zu parameters is charged %.4g ms, as measured here; a "
-        "message %g us and its bytes at %g Gbit/s\n",
-        s.batch, r.count, r.gradient_seconds * 1e3, s.latency_us, s.bandwidth_gbit);
-    float *first = replicas_vector(&r);
-    memcpy(first, r.w, r.count * sizeof *first);
-    if (all || strcmp(s.experiment, "surface") == 0) surface(&r, &s, first);
-    if (all || strcmp(s.experiment, "stragglers") == 0) stragglers(&r, &s, first);
-    if (all || strcmp(s.experiment, "methods") == 0) methods(&r, &s, first);
-    free(first);
-    replicas_close(&r);
-    return 0;
+    for (int i = 0; i < 4; i++) {
+        settings own = s;
+        if (strcmp(s.experiment, "all") != 0 && strcmp(s.experiment, experiments[i].name) != 0) continue;
+        known = true;
+        if (own.batch == 0) own.batch = experiments[i].batch;
+        if (own.lr == 0) own.lr = experiments[i].lr;
+        experiments[i].run(&own);
+    }
+    if (known) return 0;
+    fprintf(stderr, "strategies: there is no experiment \"%s\": see --help\n", s.experiment);
+    return 2;
 }
