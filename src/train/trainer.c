@@ -307,6 +307,7 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
                                              : dml__scale_gradient(trainer, 0, trained, 1 / factor);
     if (dml__sync_attached(sync)) dml__gradient_changed(trainer->program);
     if (status != DML_OK) {
+        trainer->spoiled = true; /* also if a strategy has put ranges of it */
         if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
         return status;
     }
