@@ -216,6 +216,7 @@
 #include "train/parameter_group.c"
 #include "train/loss_scale.c"
 #include "train/trainer_update.c"
+#include "train/trainer_own.c"
 #include "train/trainer.c"
 #include "train/checkpoint.c"
 #include "train/gradient_check.c"

@@ -26,6 +26,7 @@
 #ifdef DML_H
 #include "dml.h"
 #include "dist/all_reduce_sync.h"
+#include "dist/zero_sync.h"
 #endif
 
 #ifdef DML_IMPLEMENTATION
@@ -81,6 +82,7 @@
 #include "comm/describe.c"
 #ifdef DML_H
 #include "dist/all_reduce_sync.c"
+#include "dist/zero_sync.c"
 #include "dist/replicas.c"
 #endif
 

@@ -5,6 +5,10 @@
 
 #include <stdlib.h>
 #include <string.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
 
 /* A free block of the caller's buffer, or, in front of each block handed out, its size. Both take one
    alignment unit, so that everything stays aligned. */
@@ -111,31 +115,67 @@ static void dml__return_block(dml__memory *memory, void *pointer)
     }
 }
 
+static bool dml__is_from_malloc(const dml__memory *memory)
+{
+    return !memory->from_buffer && memory->allocator.allocate == dml__malloc;
+}
+
+/* Over-allocated by so much; the caller's pointer is remembered just below the aligned one. */
+#define DML__BESIDE_BLOCK (DML__ALIGNMENT + sizeof(void *))
+
+static void *dml__align_block(void *raw)
+{
+    if (!raw) return NULL;
+    char *start = (char *)raw + sizeof(void *);
+    start += (size_t)(-(intptr_t)start & (DML__ALIGNMENT - 1));
+    memcpy(start - sizeof(void *), &raw, sizeof raw);
+    return start;
+}
+
 DML__LOCAL void *dml__allocate_unset(dml__memory *memory, size_t bytes)
 {
     if (bytes > SIZE_MAX - 2 * DML__ALIGNMENT) return NULL;
-    void *pointer;
-    if (memory->from_buffer) {
-        pointer = dml__take_block(memory, bytes);
-    } else {
-        /* Over-allocate and remember the caller's pointer just below the aligned one. */
-        void *raw =
-            memory->allocator.allocate(memory->allocator.user, bytes + DML__ALIGNMENT + sizeof(void *));
-        if (!raw) return NULL;
-        char *start = (char *)raw + sizeof(void *);
-        start += (size_t)(-(intptr_t)start & (DML__ALIGNMENT - 1));
-        memcpy(start - sizeof(void *), &raw, sizeof raw);
-        pointer = start;
-    }
-    return pointer;
+    if (memory->from_buffer) return dml__take_block(memory, bytes);
+    return dml__align_block(memory->allocator.allocate(memory->allocator.user, bytes + DML__BESIDE_BLOCK));
 }
 
 DML__LOCAL void *dml__allocate(dml__memory *memory, size_t bytes)
 {
+    if (dml__is_from_malloc(memory) && bytes <= SIZE_MAX - 2 * DML__ALIGNMENT)
+        return dml__align_block(calloc(1, bytes + DML__BESIDE_BLOCK));
     void *pointer = dml__allocate_unset(memory, bytes);
     if (pointer) memset(pointer, 0, bytes);
     return pointer;
 }
+
+#if defined(__linux__) && defined(MADV_DONTNEED)
+/* False where nothing was given back: emulators take the call for a hint and keep what was there. */
+static bool dml__give_pages_back(char *first, size_t bytes)
+{
+    *first = 1;
+    return madvise(first, bytes, MADV_DONTNEED) == 0 && *(volatile char *)first == 0;
+}
+
+DML__LOCAL void dml__zero_pages(const dml__memory *memory, void *at, size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t before = (size_t)(-(uintptr_t)at & (page - 1));
+    const size_t whole = bytes > before ? (bytes - before) & ~(page - 1) : 0;
+    char *const first = (char *)at + before;
+    if (!whole || !dml__is_from_malloc(memory) || !dml__give_pages_back(first, whole)) {
+        memset(at, 0, bytes);
+        return;
+    }
+    memset(at, 0, before);
+    memset(first + whole, 0, bytes - before - whole);
+}
+#else
+DML__LOCAL void dml__zero_pages(const dml__memory *memory, void *at, size_t bytes)
+{
+    (void)memory;
+    memset(at, 0, bytes);
+}
+#endif
 
 DML__LOCAL void *dml__allocate_array(dml__memory *memory, size_t count, size_t size)
 {

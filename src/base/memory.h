@@ -23,11 +23,16 @@ typedef struct dml__memory {
 DML__LOCAL void dml__memory_init(dml__memory *memory, const dml_allocator *allocator, void *buffer,
                                  size_t buffer_bytes);
 
-/* `bytes` zeroed bytes aligned to DML__ALIGNMENT, or NULL. Zero bytes gives a valid pointer. */
+/* `bytes` zeroed bytes aligned to DML__ALIGNMENT, or NULL. Zero bytes gives a valid pointer. Of malloc's,
+   pages that are never written never become the process's. */
 DML__LOCAL void *dml__allocate(dml__memory *memory, size_t bytes);
 
 /* The same with whatever was there before: pages that are never written then never become the process's. */
 DML__LOCAL void *dml__allocate_unset(dml__memory *memory, size_t bytes);
+
+/* Makes bytes of a block zero. Whole pages go back to the system where that is safe, with malloc on Linux,
+   and come again when they are written. */
+DML__LOCAL void dml__zero_pages(const dml__memory *memory, void *at, size_t bytes);
 
 /* `count` elements of `size` bytes each; NULL also when the product doesn't fit a size_t. */
 DML__LOCAL void *dml__allocate_array(dml__memory *memory, size_t count, size_t size);

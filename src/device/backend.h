@@ -59,7 +59,8 @@ typedef struct dml_backend {
     /* Opens device->index: sets device->state and device->host_memory. */
     dml_status (*open)(dml_device *device);
     void (*close)(dml_device *device);
-    /* Sets buffer->host or buffer->handle for buffer->bytes > 0 bytes. The content is undefined. */
+    /* Sets buffer->host or buffer->handle for buffer->bytes > 0 bytes. The content is zero on a host_memory
+       device (dml_device_allocate), else undefined. */
     dml_status (*buffer_create)(dml_device *device, dml_buffer *buffer);
     void (*buffer_destroy)(dml_device *device, dml_buffer *buffer);
     dml_status (*write)(dml_device *device, dml_ref to, const void *from, size_t bytes);

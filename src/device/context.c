@@ -289,6 +289,16 @@ DML__LOCAL dml_buffer *dml__buffer_create(dml_context *context, size_t bytes)
     return NULL;
 }
 
+DML__LOCAL dml_buffer *dml__buffer_create_zeroed(dml_context *context, size_t bytes)
+{
+    dml_buffer *buffer = dml__buffer_create(context, bytes);
+    if (!buffer || context->device.host_memory) return buffer;
+    const dml_ref start = { buffer, 0 };
+    if (context->device.backend->zero(&context->device, start, buffer->bytes) == DML_OK) return buffer;
+    dml__buffer_destroy(context, buffer);
+    return NULL;
+}
+
 DML__LOCAL void dml__buffer_destroy(dml_context *context, dml_buffer *buffer)
 {
     if (!buffer) return;

@@ -45,6 +45,10 @@ DML__LOCAL void dml__disown(dml_context *context, dml__owned *thing);
 
 /* A buffer of `bytes` on the context's device, or NULL with the error recorded. NULL may be destroyed. */
 DML__LOCAL dml_buffer *dml__buffer_create(dml_context *context, size_t bytes);
+
+/* The same full of zeros. */
+DML__LOCAL dml_buffer *dml__buffer_create_zeroed(dml_context *context, size_t bytes);
+
 DML__LOCAL void dml__buffer_destroy(dml_context *context, dml_buffer *buffer);
 
 #endif

@@ -200,6 +200,9 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
                             dml_comm_world_size(comm),
                             dml_comm_rank(comm),
                             dml__all_reduce_sync_sum,
+                            NULL,
+                            NULL,
+                            NULL,
                             NULL };
     return sync;
 }

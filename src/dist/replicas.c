@@ -79,13 +79,57 @@ static dml_status dml__compare_models(dml_comm *comm, dml_trainer *trainer)
         count, -most[1], most[0]);
 }
 
+DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer)
+{
+    const dml_status status = dml__compare_models(comm, trainer);
+    return status == DML_OK ? dml__broadcast_run(comm, trainer) : status;
+}
+
 DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer)
 {
-    dml_status status = dml__compare_models(comm, trainer);
-    if (status == DML_OK) status = dml__broadcast_run(comm, trainer);
+    dml_status status = dml__start_run(comm, trainer);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
         if (v != DML_GRADIENTS) status = dml__broadcast_vector(comm, trainer, v);
     return status;
+}
+
+/* Steps are told apart modulo this, whose square's sum over any number of ranks a double holds exactly. */
+#define DML__STEP_MARKS 1048576u
+
+DML__LOCAL dml_status dml__start_roll_call(dml_comm *comm, dml_trainer *trainer, double samples,
+                                           dml__roll_call *call)
+{
+    call->mark = (double)(dml_trainer_steps(trainer) % DML__STEP_MARKS);
+    call->sent[0] = samples;
+    call->sent[1] = call->mark;
+    call->sent[2] = call->mark * call->mark;
+    call->request = dml_comm_all_reduce_start(comm, call->sent, 3, DML_F64, DML_SUM);
+    return call->request ? DML_OK : dml__sync_failed(trainer, comm);
+}
+
+/* With n ranks at the same step the sums are n times this rank's, and only then: the sum of squares says so
+   even to a rank that is at the mean of the others. */
+DML__LOCAL dml_status dml__end_roll_call(dml_comm *comm, dml_trainer *trainer, dml__roll_call *call,
+                                         double *samples)
+{
+    const double ranks = dml_comm_world_size(comm);
+    dml_request *request = call->request;
+    call->request = NULL;
+    if (dml_comm_wait(comm, request) != DML_OK) return dml__sync_failed(trainer, comm);
+    *samples = call->sent[0];
+    if (call->sent[1] == ranks * call->mark && call->sent[2] == ranks * call->mark * call->mark)
+        return DML_OK;
+    return dml_trainer_fail(
+        trainer, DML_ERROR_MISMATCH,
+        "this rank is at step %llu and others aren't; every rank must make the same calls of "
+        "step, backward, update and advance, with DML_MORE in the same places",
+        (unsigned long long)dml_trainer_steps(trainer));
+}
+
+DML__LOCAL void dml__drop_roll_call(dml_comm *comm, dml__roll_call *call)
+{
+    if (call->request) dml_comm_wait(comm, call->request);
+    call->request = NULL;
 }
 
 #endif

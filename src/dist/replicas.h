@@ -13,8 +13,29 @@ DML__LOCAL dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *com
 /* A whole vector of the trainer's (DML_PARAMETERS, ...), from rank 0 to all. */
 DML__LOCAL dml_status dml__broadcast_vector(dml_comm *comm, dml_trainer *trainer, int vector);
 
-/* Collective: DML_ERROR_MISMATCH where ranks have different models; else all have rank 0's parameters,
-   optimizer, its state and numbers, seed and step number. */
+/* Collective: DML_ERROR_MISMATCH where ranks have different models; else all have rank 0's optimizer, its
+   numbers, seed and step number. */
+DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer);
+
+/* The same, and all have rank 0's parameters and optimizer's state. */
 DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer);
+
+/* How many samples the ranks have together, and whether they are at the same step: asked while forward runs.
+   It begins as zeros. */
+typedef struct dml__roll_call {
+    double mark;    /* of the step that this rank is at */
+    double sent[3]; /* its samples, mark and mark^2, then the sums over all ranks */
+    dml_request *request;
+} dml__roll_call;
+
+DML__LOCAL dml_status dml__start_roll_call(dml_comm *comm, dml_trainer *trainer, double samples,
+                                           dml__roll_call *call);
+
+/* DML_ERROR_MISMATCH where ranks are at different steps. */
+DML__LOCAL dml_status dml__end_roll_call(dml_comm *comm, dml_trainer *trainer, dml__roll_call *call,
+                                         double *samples);
+
+/* Waits for one that nobody wants any more, if there is one. */
+DML__LOCAL void dml__drop_roll_call(dml_comm *comm, dml__roll_call *call);
 
 #endif

@@ -410,11 +410,8 @@ static dml_status dml__allocate_program(dml_program *program)
     program->arena = dml__buffer_create(context, program->bytes);
     if (!program->arena) return context->error.status;
     if (!program->training) return DML_OK;
-    const size_t g_bytes = program->graph->trained_count * sizeof(float);
-    program->g = dml__buffer_create(context, g_bytes);
-    if (!program->g) return context->error.status;
-    const dml_ref start = { program->g, 0 };
-    return g_bytes ? context->device.backend->zero(&context->device, start, g_bytes) : DML_OK;
+    program->g = dml__buffer_create_zeroed(context, program->graph->trained_count * sizeof(float));
+    return program->g ? DML_OK : context->error.status;
 }
 
 static dml_status dml__check_compile(dml_node *output, const dml_program_options *options)

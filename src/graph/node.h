@@ -55,6 +55,7 @@ struct dml_graph {
     dml_buffer *w;                         /* on the device; NULL until it is laid out */
     float *mirror;                         /* w on the host, where the device has memory of its own */
     int programs;                          /* compiled and not destroyed */
+    bool spread;                           /* parts of w are on other ranks alone (dml_trainer_forget) */
     long process;                          /* whose threads `readers` counts */
     int readers; /* programs that predict on their own threads now; -1: w is being written */
 };
@@ -91,6 +92,9 @@ DML__LOCAL float *dml__graph_host(dml_graph *graph);
    refused. What was claimed must be released. */
 DML__LOCAL bool dml__graph_claim(dml_graph *graph, bool reading);
 DML__LOCAL void dml__graph_release(dml_graph *graph, bool reading);
+
+/* DML_ERROR_STATE while parts of w are on other ranks alone. */
+DML__LOCAL dml_status dml__check_gathered(const dml_graph *graph, dml__error *error);
 
 /* The claim to write w, with the error recorded on the context when it is refused. */
 DML__LOCAL dml_status dml__graph_claim_writing(dml_graph *graph);

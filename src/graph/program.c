@@ -86,6 +86,71 @@ DML__LOCAL dml_status dml__program_check(dml_program *program, int rows, const v
     return status;
 }
 
+/* ---- the parameters that an op reads ---- */
+
+typedef struct dml__w_range {
+    size_t begin, end;
+} dml__w_range;
+
+/* Input i of the slot's op, where it is a trained parameter that the op reads in this half of the run. */
+static const dml_node *dml__parameter_read(const dml__run *run, const dml__slot *slot, int i)
+{
+    const dml_program *program = run->program;
+    const dml__op *op = slot->node->op;
+    const int input = program->slot_of_node[slot->node->input[i]->index];
+    const dml_node *node = program->slot[program->slot[input].root].node;
+    if (node->op != dml__parameter_op() || node->frozen) return NULL;
+    const bool reads = run->backward ? slot->has_gradient && op->backward && (op->needs & DML__NEEDS_INPUT(i))
+                                     : op->forward != NULL;
+    return reads ? node : NULL;
+}
+
+/* All of them, in the order of w, neighbours as one. Returns how many. */
+static int dml__ranges_read(const dml__run *run, const dml__slot *slot,
+                            dml__w_range *range /* (MAX_INPUTS) */)
+{
+    int count = 0, last = 0;
+    for (int i = 0; i < slot->node->inputs; i++) {
+        const dml_node *p = dml__parameter_read(run, slot, i);
+        if (!p) continue;
+        int at = count++;
+        for (; at > 0 && range[at - 1].begin > p->offset; at--) range[at] = range[at - 1];
+        range[at].begin = p->offset;
+        range[at].end = p->offset + dml_shape_count(&p->shape);
+    }
+    for (int i = 1; i < count; i++) {
+        if (range[i].begin > range[last].end)
+            range[++last] = range[i];
+        else if (range[i].end > range[last].end)
+            range[last].end = range[i].end;
+    }
+    return count ? last + 1 : 0;
+}
+
+static dml_status dml__tell_of_ranges(const dml__run *run, const dml__slot *slot,
+                                      dml_status (*tell)(void *user, size_t begin, size_t end))
+{
+    dml__w_range range[DML__MAX_INPUTS];
+    dml_status status = DML_OK;
+    if (!tell || !run->training) return DML_OK;
+    const int count = dml__ranges_read(run, slot, range);
+    for (int i = 0; i < count && status == DML_OK; i++)
+        status = tell(run->program->ranks.user, range[i].begin, range[i].end);
+    return status;
+}
+
+static dml_status dml__use(const dml__run *run, const dml__slot *slot)
+{
+    return dml__tell_of_ranges(run, slot, run->program->ranks.use);
+}
+
+static dml_status dml__used(const dml__run *run, const dml__slot *slot)
+{
+    return dml__tell_of_ranges(run, slot, run->program->ranks.used);
+}
+
+/* ---- forward and backward ---- */
+
 static dml_status dml__forward(const dml__run *run, const void *const *inputs)
 {
     const dml_program *program = run->program;
@@ -100,11 +165,13 @@ static dml_status dml__forward(const dml__run *run, const void *const *inputs)
             run->device->backend->write(run->device, dml__value(run, program->input[i]), inputs[i], bytes);
     }
     for (int s = 0; s < program->slots && status == DML_OK; s++) {
-        const dml_node *node = program->slot[s].node;
+        const dml__slot *slot = &program->slot[s];
+        const dml_node *node = slot->node;
         if (run->training) status = dml__narrow_before_forward(run, s);
-        if (status == DML_OK && node->op->forward && !program->slot[s].fused)
-            status = node->op->forward(run, node);
+        if (status == DML_OK) status = dml__use(run, slot);
+        if (status == DML_OK && node->op->forward && !slot->fused) status = node->op->forward(run, node);
         if (program->check && status == DML_OK) status = dml__check_forward(run, node);
+        if (status == DML_OK) status = dml__used(run, slot);
     }
     return status;
 }
@@ -135,9 +202,11 @@ static dml_status dml__backward(const dml__run *run, const dml__training *traini
     for (int s = program->slots - 1; s >= 0 && status == DML_OK; s--) {
         const dml__slot *slot = &program->slot[s];
         status = dml__widen_before_backward(run, s);
+        if (status == DML_OK) status = dml__use(run, slot);
         if (status == DML_OK && slot->has_gradient && slot->node->op->backward && !slot->gone)
             status = slot->node->op->backward(run, slot->node);
         if (program->check && status == DML_OK) status = dml__check_backward(run, slot->node);
+        if (status == DML_OK) status = dml__used(run, slot);
         if (status != DML_OK || slot->final_from >= final_from) continue;
         if (listener) status = listener->ready(listener->user, slot->final_from, final_from);
         final_from = slot->final_from;
@@ -181,6 +250,7 @@ static dml_status dml__predict(dml_program *program, int rows, const void *const
                                void *output)
 {
     dml_status status = dml__program_check(program, rows, inputs, count);
+    if (status == DML_OK) status = dml__check_gathered(program->graph, dml__program_error_of(program));
     if (status != DML_OK) return status;
     const dml__run run = dml__begin_run(program, rows, NULL);
     dml__pool_round_to(run.pool, program->dtype);
@@ -247,18 +317,24 @@ DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const vo
 
 DML__LOCAL dml_status dml__program_train_nothing(dml_program *program, const dml__training *training)
 {
-    const dml__run run = dml__begin_run(program, 0, training);
+    dml__run run = dml__begin_run(program, 0, training);
     const dml__gradient_listener *listener = training->listener;
     size_t final_from = program->graph->trained_count;
     dml_status status = DML_OK;
     for (int s = 0; s < program->slots && status == DML_OK; s++) {
-        const dml_node *node = program->slot[s].node;
-        if (dml__is_over_ranks(&run, node)) status = node->op->forward(&run, node);
+        const dml__slot *slot = &program->slot[s];
+        status = dml__use(&run, slot);
+        if (status == DML_OK && dml__is_over_ranks(&run, slot->node))
+            status = slot->node->op->forward(&run, slot->node);
+        if (status == DML_OK) status = dml__used(&run, slot);
     }
+    run.backward = true;
     for (int s = program->slots - 1; s >= 0 && status == DML_OK; s--) {
         const dml__slot *slot = &program->slot[s];
-        if (slot->has_gradient && dml__is_over_ranks(&run, slot->node))
+        status = dml__use(&run, slot);
+        if (status == DML_OK && slot->has_gradient && dml__is_over_ranks(&run, slot->node))
             status = slot->node->op->backward(&run, slot->node);
+        if (status == DML_OK) status = dml__used(&run, slot);
         if (status != DML_OK || slot->final_from >= final_from) continue;
         if (listener) status = listener->ready(listener->user, slot->final_from, final_from);
         final_from = slot->final_from;

@@ -33,9 +33,13 @@ typedef struct dml__slot {
     struct dml__gradient_rows *rows; /* sparse parameter: which of its gradient's may not be zero; or NULL */
 } dml__slot;
 
-/* How ops reach the other ranks that train with this one: values[i] becomes its sum over all. */
+/* How a training run reaches the other ranks that train with this one. Each may be NULL. */
 typedef struct dml__ranks {
-    dml_status (*sum)(void *user, double *values, size_t count); /* NULL: there are none */
+    dml_status (*sum)(void *user, double *values, size_t count); /* values[i] = its sum over all */
+    /* Before and after an op runs, forward or backward, for each range of trained parameters in w that it
+       reads. Runs without samples call them too. */
+    dml_status (*use)(void *user, size_t begin, size_t end);
+    dml_status (*used)(void *user, size_t begin, size_t end);
     void *user;
 } dml__ranks;
 
@@ -97,8 +101,8 @@ DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const v
 /* The same without backward: the loss of a training pass. */
 DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const void *const *inputs,
                                         const dml__training *training, float *loss);
-/* The part that a rank without samples has in a pass that others make: what sums over ranks, and the
-   listener. g stays as it is. */
+/* The part that a rank without samples has in a pass that others make: what sums over ranks, the parameters
+   that ops would read, and the listener. g stays as it is. */
 DML__LOCAL dml_status dml__program_train_nothing(dml_program *program, const dml__training *training);
 
 /* dml_compile where each op does its own work, and no two blocks of the arena share bytes: what tests compare

@@ -137,6 +137,15 @@ DML__LOCAL dml_status dml__graph_claim_writing(dml_graph *graph)
                      "their runs have ended");
 }
 
+DML__LOCAL dml_status dml__check_gathered(const dml_graph *graph, dml__error *error)
+{
+    if (!graph->spread) return DML_OK;
+    return dml__fail(
+        error, DML_ERROR_STATE,
+        "the parameters are spread over the ranks that train them; call dml_trainer_gather on all "
+        "ranks before they are used here");
+}
+
 /* ---- looking ---- */
 
 DML_API size_t dml_graph_parameter_count(const dml_graph *graph)
@@ -227,6 +236,7 @@ static dml_status dml__copy_parameter(dml_node *parameter, float *to, const floa
     dml_graph *graph = parameter->graph;
     dml_device *device = &graph->context->device;
     dml_status status = dml__reach_parameter(parameter, count);
+    if (status == DML_OK) status = dml__check_gathered(graph, &graph->context->error);
     if (status == DML_OK && from) status = dml__graph_claim_writing(graph);
     if (status != DML_OK) return status;
     const dml_ref place = { graph->w, parameter->offset * sizeof(float) };
@@ -287,6 +297,7 @@ DML_API float *dml_graph_get(dml_graph *graph, size_t begin, size_t end)
     if (!graph || !dml__graph_range_ok(graph, begin, end)) return NULL;
     float *host = dml__graph_host(graph);
     dml_device *device = &graph->context->device;
+    if (dml__check_gathered(graph, &graph->context->error) != DML_OK) return NULL;
     if (!host || device->host_memory || begin == end) return host ? host + begin : NULL;
     const dml_ref from = { graph->w, begin * sizeof(float) };
     const dml_status status =

@@ -156,7 +156,9 @@ DML__LOCAL dml_status dml__graph_read_file(dml_graph *graph, dml__safetensors *f
     for (const dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter)
         status = dml__safetensors_read(file, dml__safetensors_find(file, p->name), w + p->offset,
                                        &graph->context->error);
-    return status == DML_OK ? dml_graph_put(graph, 0, graph->parameter_count) : status;
+    if (status == DML_OK) status = dml_graph_put(graph, 0, graph->parameter_count);
+    if (status == DML_OK) graph->spread = false;
+    return status;
 }
 
 /* The open file into the graph; closes it. */

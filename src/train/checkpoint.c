@@ -299,6 +299,7 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
     if (status == DML_OK) status = dml__read_states(trainer, file);
     dml__graph_release(graph, false);
     if (status != DML_OK) return status;
+    dml__have_gathered(trainer);
     trainer->held = 0;
     trainer->pending = false;
     return dml_trainer_set_run(trainer, &run); /* which has been checked */

@@ -20,7 +20,8 @@ static void dml__trainer_drop_sync(dml_trainer *trainer)
 {
     dml_sync sync = trainer->sync;
     memset(&trainer->sync, 0, sizeof trainer->sync);
-    trainer->program->ranks.sum = NULL;
+    memset(&trainer->program->ranks, 0, sizeof trainer->program->ranks);
+    dml__own_all(trainer);
     if (sync.destroy) sync.destroy(sync.state, trainer);
 }
 
@@ -54,12 +55,8 @@ static dml_status dml__trainer_allocate(dml_trainer *trainer)
     trainer->states = trainer->row->states(&trainer->optimizer);
     trainer->vectors = DML_OPTIMIZER_STATE + trainer->states + (trainer->average > 0.0f ? 1 : 0);
     for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors; v++) {
-        trainer->vector[v] = dml__buffer_create(context, count * sizeof(float));
+        trainer->vector[v] = dml__buffer_create_zeroed(context, count * sizeof(float));
         if (!trainer->vector[v]) return context->error.status;
-        const dml_ref start = { trainer->vector[v], 0 };
-        const dml_status status =
-            context->device.backend->zero(&context->device, start, count * sizeof(float));
-        if (status != DML_OK) return status;
     }
     if (trainer->row->whole) {
         const int parameters = dml_graph_parameters(trainer->program->graph);
@@ -144,6 +141,7 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     trainer->schedule = options->schedule;
     trainer->average = options->average;
     trainer->loss_scale = dml__first_loss_scale(options);
+    dml__own_all(trainer);
     dml__follow_schedule(trainer);
     dml__own(context, &trainer->owned, dml__trainer_destroy_owned);
     if (dml__trainer_allocate(trainer) == DML_OK) return trainer;
@@ -185,6 +183,7 @@ typedef struct dml__pass {
     int rows;
     bool combines;     /* by a strategy that sees sums; else g is a mean throughout */
     bool adds, more;   /* DML_ADD to something; DML_MORE */
+    bool adds_to_own;  /* of what is added to, this rank has its own range alone, which stands for all */
     double old_factor; /* of what g holds, before backward adds to it */
     double samples;    /* that this rank's g stands for after backward */
     float loss_scale;
@@ -203,8 +202,10 @@ static dml__pass dml__plan_pass(const dml_trainer *trainer, int rows, int flags)
     pass.old_factor = 1;
     if (pass.combines && !trainer->pending) {
         /* g is the mean over the samples of all ranks: each stands for its part of their sum. */
-        held /= sync->ranks ? sync->ranks : 1;
+        pass.adds_to_own = dml__owns_a_part(trainer);
         pass.old_factor = held;
+        held /= sync->ranks ? sync->ranks : 1;
+        if (!pass.adds_to_own) pass.old_factor = held;
     }
     pass.samples = held + rows;
     pass.loss_scale = (float)rows;
@@ -222,9 +223,25 @@ static dml_status dml__pass_on_nothing(dml_trainer *trainer, const dml__pass *pa
 {
     dml_device *device = &trainer->context->device;
     const dml_ref g = { trainer->vector[DML_GRADIENTS], 0 };
-    const size_t bytes = trainer->program->graph->trained_count * sizeof(float);
-    const dml_status status = pass->adds ? DML_OK : device->backend->zero(device, g, bytes);
+    const size_t count = trainer->program->graph->trained_count;
+    dml_status status = DML_OK;
+    if (!pass->adds)
+        status = dml__owns_a_part(trainer) ? dml__forget_gradient(trainer, 0, count)
+                                           : device->backend->zero(device, g, count * sizeof(float));
     return status == DML_OK ? dml__program_train_nothing(trainer->program, training) : status;
+}
+
+/* What g holds, as the sum that backward adds to. */
+static dml_status dml__scale_held(dml_trainer *trainer, const dml__pass *pass)
+{
+    const size_t count = trainer->program->graph->trained_count;
+    const double factor = pass->old_factor * dml__loss_factor(trainer);
+    if (!pass->adds) return DML_OK;
+    if (!pass->adds_to_own) return dml__scale_gradient(trainer, 0, count, factor);
+    dml_status status = dml__forget_gradient(trainer, 0, trainer->own_begin);
+    if (status == DML_OK) status = dml__forget_gradient(trainer, trainer->own_end, count);
+    return status == DML_OK ? dml__scale_gradient(trainer, trainer->own_begin, trainer->own_end, factor)
+                            : status;
 }
 
 static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, const void *const *inputs,
@@ -236,8 +253,7 @@ static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, con
                                      trainer->passes++ * ranks + (uint32_t)trainer->sync.rank,
                                      (float)(pass->loss_scale * dml__loss_factor(trainer)), pass->adds,
                                      pass->more ? NULL : &listener };
-    const double old_factor = pass->old_factor * dml__loss_factor(trainer);
-    const dml_status status = pass->adds ? dml__scale_gradient(trainer, old_factor) : DML_OK;
+    const dml_status status = dml__scale_held(trainer, pass);
     if (status != DML_OK) return status;
     if (pass->rows > 0) return dml__program_train(trainer->program, pass->rows, inputs, &training, loss);
     if (loss) *loss = 0.0f;
@@ -253,13 +269,17 @@ static dml_status dml__finish_pass(dml_trainer *trainer, dml__pass *pass)
     if (!(pass->samples > 0))
         return dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
                          "a global batch of 0 samples: no rank was given any");
-    return dml__scale_gradient(trainer, 1 / (pass->samples * dml__loss_factor(trainer)));
+    trainer->spread[DML_GRADIENTS] = dml__owns_a_part(trainer);
+    return dml__scale_gradient(trainer, trainer->own_begin, trainer->own_end,
+                               1 / (pass->samples * dml__loss_factor(trainer)));
 }
 
 static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const void *const *inputs,
                                            int count, int flags, float *loss)
 {
     const dml_sync *sync = &trainer->sync;
+    const size_t trained = trainer->program->graph->trained_count;
+    const double factor = dml__loss_factor(trainer);
     dml_status status = trainer->context->error.status;
     if (status != DML_OK) return status;
     if (flags & ~(DML_ADD | DML_MORE))
@@ -269,22 +289,25 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
         return dml__fail(
             &trainer->context->error, DML_ERROR_UNSUPPORTED,
             "the model has a batch norm over all ranks, and the sync strategy has no all_reduce");
-    if (rows != 0 || !dml__sync_attached(sync))
+    status = dml__check_not_left(trainer);
+    if (status == DML_OK && (rows != 0 || !dml__sync_attached(sync)))
         status = dml__program_check(trainer->program, rows, inputs, count);
     if (status != DML_OK) return status;
     dml__pass pass = dml__plan_pass(trainer, rows, flags);
     trainer->spoiled = true;
     trainer->clipped = false;
-    dml__gradient_written(trainer, 0, trainer->program->graph->trained_count);
+    trainer->spread[DML_GRADIENTS] = false;
+    dml__gradient_written(trainer, 0, trained);
     trainer->held = 0; /* whatever fails from here on leaves in g nothing to add to */
     trainer->pending = false;
     if (sync->begin && !pass.more) status = sync->begin(sync->state, trainer, pass.samples);
     if (status == DML_OK) status = dml__run_pass(trainer, &pass, inputs, loss);
     if (status == DML_OK)
         status = pass.combines && !pass.more ? dml__finish_pass(trainer, &pass)
-                                             : dml__scale_gradient(trainer, 1 / dml__loss_factor(trainer));
+                                             : dml__scale_gradient(trainer, 0, trained, 1 / factor);
     if (dml__sync_attached(sync)) dml__gradient_changed(trainer->program);
     if (status != DML_OK) {
+        trainer->spoiled = true; /* also if a strategy has put ranges of it */
         if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
         return status;
     }
@@ -338,7 +361,8 @@ static dml_status dml__explain(dml_trainer *trainer, dml_status status, const ch
                                         dml_status_string(status));
 }
 
-/* A part of a step has the context to itself, and, where it writes w, the graph. */
+/* A part of a step has the context to itself, and, where it writes w, the graph. (A strategy may write w when
+   an op is about to use it.) */
 typedef struct dml__part {
     dml__entry entry;
     bool writes;
@@ -351,7 +375,7 @@ static dml_status dml__begin_part(dml_trainer *trainer, bool writes, dml__part *
     if (part->entry == DML__REFUSED) return DML_ERROR_STATE;
     dml_status status = trainer->context->error.status;
     const bool claimed = part->entry == DML__ENTERED_AGAIN && trainer->in_sync_update;
-    if (status == DML_OK && writes && !claimed) {
+    if (status == DML_OK && (writes || trainer->sync.use) && !claimed) {
         status = dml__graph_claim_writing(trainer->program->graph);
         part->writes = status == DML_OK;
     }
@@ -395,6 +419,14 @@ DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, 
     return dml__end_part(trainer, &part, status, "the update");
 }
 
+static dml_status dml__swap_average_here(dml_trainer *trainer)
+{
+    const size_t count = trainer->program->graph->trained_count;
+    dml_status status = dml__check_here(trainer, DML_PARAMETERS, 0, count);
+    if (status == DML_OK) status = dml__check_here(trainer, trainer->vectors - 1, 0, count);
+    return status == DML_OK ? dml__swap_average_in(trainer) : status;
+}
+
 DML_API dml_status dml_trainer_swap_average(dml_trainer *trainer)
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
@@ -405,7 +437,7 @@ DML_API dml_status dml_trainer_swap_average(dml_trainer *trainer)
         status = dml__fail(&trainer->context->error, DML_ERROR_STATE,
                            "the average of the parameters asked for before the first update");
     else if (trainer->average > 0.0f)
-        status = dml__swap_average_in(trainer);
+        status = dml__swap_average_here(trainer);
     else
         status = dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
                            "the average of the parameters asked for; the trainer keeps none: say how much it "
@@ -567,6 +599,7 @@ DML_API float *dml_trainer_host(dml_trainer *trainer, int vector, size_t begin, 
 DML_API float *dml_trainer_get(dml_trainer *trainer, int vector, size_t begin, size_t end)
 {
     float *host = dml_trainer_host(trainer, vector, begin, end);
+    if (host && dml__check_here(trainer, vector, begin, end) != DML_OK) return NULL;
     if (!host || trainer->context->device.host_memory || begin == end) return host;
     dml_device *device = &trainer->context->device;
     const dml_ref from = dml__trainer_ref(trainer, vector, begin);
@@ -594,6 +627,30 @@ static dml_status dml__trainer_sum_over_ranks(void *user, double *values, size_t
     return trainer->sync.all_reduce(trainer->sync.state, trainer, values, count);
 }
 
+static dml_status dml__trainer_use(void *user, size_t begin, size_t end)
+{
+    dml_trainer *trainer = (dml_trainer *)user;
+    return trainer->sync.use(trainer->sync.state, trainer, begin, end);
+}
+
+static dml_status dml__trainer_used(void *user, size_t begin, size_t end)
+{
+    dml_trainer *trainer = (dml_trainer *)user;
+    return trainer->sync.used(trainer->sync.state, trainer, begin, end);
+}
+
+DML_API dml_status dml_trainer_gather(dml_trainer *trainer)
+{
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    dml__part part;
+    dml_status status = dml__begin_part(trainer, true, &part);
+    if (status != DML_OK) return status;
+    const dml_sync *sync = &trainer->sync;
+    status = sync->gather ? sync->gather(sync->state, trainer) : dml__check_not_left(trainer);
+    if (status == DML_OK) dml__have_gathered(trainer);
+    return dml__end_part(trainer, &part, status, "the gathering of the vectors");
+}
+
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
@@ -611,6 +668,8 @@ DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
     dml__trainer_drop_sync(trainer);
     trainer->sync = sync;
     trainer->program->ranks.sum = sync.all_reduce ? dml__trainer_sum_over_ranks : NULL;
+    trainer->program->ranks.use = sync.use ? dml__trainer_use : NULL;
+    trainer->program->ranks.used = sync.used ? dml__trainer_used : NULL;
     trainer->program->ranks.user = trainer;
     trainer->held = 0;
     trainer->pending = false;

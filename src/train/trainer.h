@@ -92,7 +92,8 @@ DML_API dml_status dml_trainer_advance(dml_trainer *trainer);
 /* The Euclidean norm of g: after an update with clip_norm, what it was before it was scaled. Summed in a
    fixed order, so the same for any number of threads. NaN, with the error recorded, where a step would be
    refused, and where there is no gradient: after a backward pass that failed, and, without clip_norm, after
-   an update by LARS or LAMB, which use it up, and after dml_trainer_swap_average. It waits for the device. */
+   an update by LARS or LAMB, which use it up, and after dml_trainer_swap_average. It waits for the device,
+   and, under a strategy where each rank owns a range of g, for the other ranks, which all ask too. */
 DML_API float dml_trainer_gradient_norm(dml_trainer *trainer);
 
 /* Exchanges the trained parameters with their moving average (options.average), to evaluate or save the model
@@ -132,7 +133,8 @@ DML_API int dml_trainer_vectors(const dml_trainer *trainer);
 /* Elements [begin, end) of a vector, on the host: the vector itself where the device shares the host's
    memory, else a copy that dml_trainer_put brings back to the device after a change. dml_trainer_get brings
    the copy up to date first; dml_trainer_host gives it as it was left. Both return NULL, with the error
-   recorded, for a range or vector that isn't there. None of them allocates. */
+   recorded, for a range or vector that isn't there, and dml_trainer_get for what only other ranks have
+   (dml_trainer_gather). None of them allocates. */
 DML_API float *dml_trainer_get(dml_trainer *trainer, int vector, size_t begin, size_t end);
 DML_API float *dml_trainer_host(dml_trainer *trainer, int vector, size_t begin, size_t end);
 DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begin, size_t end);
@@ -172,12 +174,44 @@ typedef struct dml_sync {
        server) and dml_trainer_put. The caller's own dml_trainer_update_range is then refused. Not called for
        a step that is skipped for its loss scale. NULL: the optimizer's step. */
     dml_status (*update)(void *state, dml_trainer *trainer);
+    /* Before and after an op of the model runs, in forward and again in backward, for each range of w with
+       trained parameters that it reads: w[begin, end) has to be right in between. The calls depend on the
+       model alone: ranks without samples get them too, and so do passes with DML_MORE. A step fails in
+       between without `used`. Frozen parameters are never among them. */
+    dml_status (*use)(void *state, dml_trainer *trainer, size_t begin, size_t end);
+    dml_status (*used)(void *state, dml_trainer *trainer, size_t begin, size_t end);
+    /* For dml_trainer_gather: makes every vector but g whole on this rank. A strategy that calls
+       dml_trainer_own or dml_trainer_forget has one. */
+    dml_status (*gather)(void *state, dml_trainer *trainer);
 } dml_sync;
 
 /* Attaches a strategy, which the trainer then owns, in the place of the one it has, and starts it. On failure
    the strategy is destroyed. When the call can't begin (the context has an error, or another thread is in
    it), the one that was attached stays. */
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync);
+
+/* Under a strategy that spreads vectors over the ranks (dml_zero_sync), no rank has all of them, and what
+   would need them is refused with DML_ERROR_STATE: predicting, reading and saving w, checkpoints,
+   dml_trainer_swap_average. This makes all but g whole, on every rank, until the next step; all ranks call
+   it, between steps. Nothing under any other strategy. */
+DML_API dml_status dml_trainer_gather(dml_trainer *trainer);
+
+/* For strategies, in `start`: of the combined gradient this rank will have the range [begin, end) alone.
+   After `finish`, g need hold the sum over all ranks only there; what the trainer does to g (the mean,
+   clipping, adding to it) it does there, and what it looks for in all of g (its norm, an overflow) it adds up
+   by `all_reduce`. Updates are of parts of this range, and so are then the optimizer's state and the average
+   right only there. DML_ERROR_ARGUMENT for a range that isn't there, and for one that cuts a parameter under
+   LARS or LAMB; DML_ERROR_UNSUPPORTED without `all_reduce` or `gather`. The ranges of all ranks make up g.
+   Until this is called, and for the next strategy, it is everything. */
+DML_API dml_status dml_trainer_own(dml_trainer *trainer, size_t begin, size_t end);
+
+/* That range. */
+DML_API void dml_trainer_owned(const dml_trainer *trainer, size_t *begin, size_t *end);
+
+/* For strategies: elements [begin, end) of a vector's trained part are other ranks' from now on, and 0 here.
+   On the CPU, with memory by malloc on Linux, they take none until they are written again; elsewhere they
+   take what they took. */
+DML_API dml_status dml_trainer_forget(dml_trainer *trainer, int vector, size_t begin, size_t end);
 
 /* For strategies: records the error on the trainer's context if it has none; returns `status`. */
 DML_API dml_status dml_trainer_fail(dml_trainer *trainer, dml_status status, const char *format, ...)

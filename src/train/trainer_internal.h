@@ -25,6 +25,10 @@ struct dml_trainer {
     uint32_t passes; /* of backward, since the last step */
     dml_sync sync;
     bool in_sync_update; /* sync.update is running: it may update ranges */
+    /* Of the combined gradient this rank has g[own_begin, own_end) alone; and which vectors are right only
+       there (w: graph->spread). */
+    size_t own_begin, own_end;
+    bool spread[DML__MAX_VECTORS];
     /* What g holds: the mean over this many samples of all ranks, or, while `pending`, the sum over this
        rank's. 0: nothing that could be added to. */
     double held;
@@ -63,8 +67,32 @@ DML__LOCAL dml_status dml__check_not_swapped(const dml_trainer *trainer);
 /* Exchanges w and its average. */
 DML__LOCAL dml_status dml__swap_average_in(dml_trainer *trainer);
 
-/* g = factor g */
-DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, double factor);
+/* Whether other ranks own parts of the gradient. */
+static inline bool dml__owns_a_part(const dml_trainer *trainer)
+{
+    return trainer->own_begin > 0 || trainer->own_end < trainer->program->graph->trained_count;
+}
+
+/* Everything is owned. */
+DML__LOCAL void dml__own_all(dml_trainer *trainer);
+
+/* DML_ERROR_STATE where elements [begin, end) of the vector are on other ranks alone. */
+DML__LOCAL dml_status dml__check_here(const dml_trainer *trainer, int vector, size_t begin, size_t end);
+
+/* DML_ERROR_STATE where a strategy that is gone has left vectors spread. */
+DML__LOCAL dml_status dml__check_not_left(const dml_trainer *trainer);
+
+/* Every vector but g is whole again. */
+DML__LOCAL void dml__have_gathered(dml_trainer *trainer);
+
+/* values[i] = the sum over the owners of parts; nothing where this rank owns all. */
+DML__LOCAL dml_status dml__sum_over_owners(dml_trainer *trainer, double *values, size_t count);
+
+/* g[begin, end) = 0, without memory if that can be. */
+DML__LOCAL dml_status dml__forget_gradient(dml_trainer *trainer, size_t begin, size_t end);
+
+/* g[begin, end) = factor g */
+DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, size_t begin, size_t end, double factor);
 
 /* g[begin, end) is a gradient again, which an update may use. */
 DML__LOCAL void dml__gradient_written(dml_trainer *trainer, size_t begin, size_t end);
@@ -78,6 +106,9 @@ DML__LOCAL dml_status dml__check_whole(const dml_trainer *trainer);
 /* Makes g what an update applies: once after each backward pass, before the first range is updated. Then
    trainer->overflowed says whether the step is skipped. */
 DML__LOCAL dml_status dml__begin_update(dml_trainer *trainer, size_t begin, size_t end);
+
+/* DML_ERROR_ARGUMENT where [begin, end) cuts a parameter and the optimizer looks at whole ones. */
+DML__LOCAL dml_status dml__check_cuts(const dml_trainer *trainer, size_t begin, size_t end);
 
 /* The optimizer's step for elements [begin, end). */
 DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, size_t end);

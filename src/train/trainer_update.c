@@ -16,11 +16,10 @@
 
 /* ---- the whole gradient ---- */
 
-/* g = factor g */
-DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, double factor)
+DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, size_t begin, size_t end, double factor)
 {
-    const size_t n = trainer->program->graph->trained_count;
-    const dml_ref g = { trainer->vector[DML_GRADIENTS], 0 };
+    const size_t n = end - begin;
+    const dml_ref g = dml__trainer_ref(trainer, DML_GRADIENTS, begin);
     dml_device *device = &trainer->context->device;
     if (factor == 1) return DML_OK;
     if (!(factor - factor == 0)) dml__gradient_changed(trainer->program); /* of zeros it makes NaNs */
@@ -36,41 +35,58 @@ DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, double factor)
     return dml__submit(device, &launch);
 }
 
-/* A launch over g, which is buffer 0. */
-static dml_launch dml__launch_on_gradient(const dml_trainer *trainer, const char *kernel, size_t size)
+static size_t dml__owned_count(const dml_trainer *trainer)
 {
-    const size_t n = trainer->program->graph->trained_count;
-    dml_launch launch = dml__launch(kernel, size, 1);
-    launch.buffer[0] = dml__trainer_ref(trainer, DML_GRADIENTS, 0);
-    launch.buffer[1].buffer = trainer->squares;
-    launch.integer[0] = (int32_t)n;
-    launch.integer[1] = (int32_t)dml__squares_of(trainer->program->graph->trained_count);
-    return launch;
+    return trainer->own_end - trainer->own_begin;
 }
 
-static double dml__host_norm(const dml_trainer *trainer)
+/* A launch over what is owned of g, which is buffer 0. */
+static dml_launch dml__launch_on_gradient(const dml_trainer *trainer, const char *kernel, size_t size)
 {
-    const float *g = (const float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, 0));
-    return sqrt((double)dml_dot(trainer->context->pool, trainer->program->graph->trained_count, g, g));
+    const size_t n = dml__owned_count(trainer);
+    dml_launch launch = dml__launch(kernel, size, 1);
+    launch.buffer[0] = dml__trainer_ref(trainer, DML_GRADIENTS, trainer->own_begin);
+    launch.buffer[1].buffer = trainer->squares;
+    launch.integer[0] = (int32_t)n;
+    launch.integer[1] = (int32_t)dml__squares_of(n);
+    return launch;
 }
 
 static dml_status dml__start_device_norm(dml_trainer *trainer)
 {
-    const dml_launch launch = dml__launch_on_gradient(
-        trainer, "sum_squares", dml__squares_of(trainer->program->graph->trained_count));
+    const dml_launch launch =
+        dml__launch_on_gradient(trainer, "sum_squares", dml__squares_of(dml__owned_count(trainer)));
     return dml__submit(&trainer->context->device, &launch);
 }
 
-static dml_status dml__read_device_norm(dml_trainer *trainer, double *norm)
+static dml_status dml__read_device_squares(dml_trainer *trainer, double *sum)
 {
     dml_device *device = &trainer->context->device;
     float squares[DML__MOST_SQUARES];
-    const size_t groups = dml__squares_of(trainer->program->graph->trained_count);
+    const size_t groups = dml__squares_of(dml__owned_count(trainer));
     const dml_ref from = { trainer->squares, 0 };
     const dml_status status = device->backend->read(device, squares, from, groups * sizeof squares[0]);
-    double sum = 0;
-    for (size_t i = 0; i < groups && status == DML_OK; i++) sum += (double)squares[i];
-    *norm = sqrt(sum);
+    *sum = 0;
+    for (size_t i = 0; i < groups && status == DML_OK; i++) *sum += (double)squares[i];
+    return status;
+}
+
+/* The norm of g as it is, over all owners. */
+static dml_status dml__measure_norm(dml_trainer *trainer, double *norm)
+{
+    const size_t n = dml__owned_count(trainer);
+    double squares = 0;
+    dml_status status = DML_OK;
+    if (trainer->context->device.host_memory) {
+        const float *g =
+            (const float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, trainer->own_begin));
+        squares = (double)dml_dot(trainer->context->pool, n, g, g);
+    } else if (n) {
+        status = dml__start_device_norm(trainer);
+        if (status == DML_OK) status = dml__read_device_squares(trainer, &squares);
+    }
+    if (status == DML_OK) status = dml__sum_over_owners(trainer, &squares, 1);
+    *norm = sqrt(squares);
     return status;
 }
 
@@ -127,6 +143,12 @@ static dml_status dml__check_gradient(const dml_trainer *trainer, size_t begin, 
                      what, trainer->row->name, spent->name);
 }
 
+/* Clipping needs it there alone. */
+static bool dml__norm_stays_on_device(const dml_trainer *trainer)
+{
+    return !trainer->context->device.host_memory && !dml__owns_a_part(trainer);
+}
+
 DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm)
 {
     const bool clipped = trainer->clipped && trainer->clip_norm > 0.0f;
@@ -135,41 +157,42 @@ DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm)
                 : dml__check_gradient(trainer, 0, trainer->program->graph->trained_count,
                                       "the gradient's norm (a trainer with clip_norm keeps it)");
     if (usable != DML_OK) return usable;
-    if (trainer->context->device.host_memory) {
-        *norm = clipped ? trainer->norm : dml__host_norm(trainer);
-        return DML_OK;
-    }
-    const dml_status status = clipped ? DML_OK : dml__start_device_norm(trainer);
-    return status == DML_OK ? dml__read_device_norm(trainer, norm) : status;
+    if (!clipped) return dml__measure_norm(trainer, norm);
+    *norm = trainer->norm;
+    if (!dml__norm_stays_on_device(trainer)) return DML_OK;
+    double squares;
+    const dml_status status = dml__read_device_squares(trainer, &squares);
+    *norm = sqrt(squares);
+    return status;
 }
 
 /* To a norm of at most clip_norm, as PyTorch's clip_grad_norm_ does, which divides by a little more than the
    norm. A norm that is NaN spoils all of g, so that it is seen. */
 static dml_status dml__clip_norm_of_gradient(dml_trainer *trainer)
 {
-    dml_device *device = &trainer->context->device;
-    if (device->host_memory) {
-        trainer->norm = dml__host_norm(trainer);
-        const double factor = (double)trainer->clip_norm / (trainer->norm + 1e-6);
-        return factor >= 1 ? DML_OK : dml__scale_gradient(trainer, factor);
-    }
-    const dml_status status = dml__start_device_norm(trainer);
+    const bool measures = !dml__norm_stays_on_device(trainer);
+    const dml_status status =
+        measures ? dml__measure_norm(trainer, &trainer->norm) : dml__start_device_norm(trainer);
     if (status != DML_OK) return status;
-    dml_launch launch = dml__launch_on_gradient(trainer, "clip_norm", trainer->program->graph->trained_count);
+    if (measures) {
+        const double factor = (double)trainer->clip_norm / (trainer->norm + 1e-6);
+        if (factor >= 1) return DML_OK;
+        return dml__scale_gradient(trainer, trainer->own_begin, trainer->own_end, factor);
+    }
+    dml_launch launch = dml__launch_on_gradient(trainer, "clip_norm", dml__owned_count(trainer));
     launch.real[0] = trainer->clip_norm;
-    return dml__submit(device, &launch);
+    return dml__submit(&trainer->context->device, &launch);
 }
 
 static dml_status dml__clip_values_of_gradient(dml_trainer *trainer)
 {
     dml_device *device = &trainer->context->device;
     if (device->host_memory) {
-        dml_clip_values(trainer->context->pool, trainer->program->graph->trained_count, trainer->clip_value,
-                        (float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, 0)));
+        dml_clip_values(trainer->context->pool, dml__owned_count(trainer), trainer->clip_value,
+                        (float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, trainer->own_begin)));
         return DML_OK;
     }
-    dml_launch launch =
-        dml__launch_on_gradient(trainer, "clip_values", trainer->program->graph->trained_count);
+    dml_launch launch = dml__launch_on_gradient(trainer, "clip_values", dml__owned_count(trainer));
     launch.real[0] = trainer->clip_value;
     return dml__submit(device, &launch);
 }
@@ -304,8 +327,7 @@ static dml_status dml__update_runs(dml_trainer *trainer, size_t begin, size_t en
     return group && status == DML_OK ? dml__update_run(trainer, group, NULL, begin, end) : status;
 }
 
-/* Whether [begin, end) cuts no parameter, where the optimizer looks at whole ones. */
-static dml_status dml__check_cuts(const dml_trainer *trainer, size_t begin, size_t end)
+DML__LOCAL dml_status dml__check_cuts(const dml_trainer *trainer, size_t begin, size_t end)
 {
     const dml_node *p = trainer->row->whole && begin < end ? trainer->program->graph->first_parameter : NULL;
     for (; p; p = p->next_parameter) {
@@ -333,6 +355,7 @@ DML__LOCAL dml_status dml__begin_update(dml_trainer *trainer, size_t begin, size
     dml_status status = dml__check_whole(trainer);
     if (status == DML_OK) status = dml__check_not_swapped(trainer);
     if (status == DML_OK) status = dml__check_cuts(trainer, begin, end);
+    if (status == DML_OK) status = dml__check_not_left(trainer);
     if (status == DML_OK) status = dml__check_gradient(trainer, begin, end, "an update");
     return status == DML_OK ? dml__clip_gradient(trainer) : status;
 }
@@ -348,6 +371,12 @@ DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin,
                          count);
     dml_status status = dml__begin_update(trainer, begin, end);
     if (status != DML_OK || trainer->overflowed) return status; /* the step is skipped */
+    if (begin < end && (begin < trainer->own_begin || end > trainer->own_end))
+        return dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                         "an update of elements %zu to %zu asked for; this rank owns %zu to %zu", begin, end,
+                         trainer->own_begin, trainer->own_end);
+    for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors; v++)
+        trainer->spread[v] = trainer->spread[v] || dml__owns_a_part(trainer);
     dml__mark_spent(trainer, begin, end, true);
     status = dml__update_runs(trainer, begin, end);
     return status == DML_OK && trainer->average > 0.0f ? dml__update_average(trainer, begin, end) : status;

@@ -169,6 +169,33 @@ static void rounding_up(void)
     CHECK_INT(dml__align_up(65), 128);
 }
 
+/* Whatever the memory, however the range lies on its pages. */
+static void pages_become_zero(void)
+{
+    enum { BYTES = 50000 };
+    static char buffer[BYTES + 4096];
+    static const size_t ranges[][2] = { { 0, BYTES },    { 1, BYTES },     { 63, 64 },       { 5000, 40001 },
+                                        { 4096, 12288 }, { 7777, 7777 },   { BYTES, BYTES }, { 100, 9000 },
+                                        { 3, 16387 },    { 16387, 49999 }, { 0, 1 } };
+    for (int kind = 0; kind < 3; kind++) {
+        dml__memory memory;
+        host h = { 0, 0, 0 };
+        const dml_allocator own = { host_allocate, host_release, &h };
+        dml__memory_init(&memory, kind == 1 ? &own : NULL, kind == 2 ? buffer : NULL, sizeof buffer);
+        char *block = (char *)dml__allocate(&memory, BYTES);
+        CHECK(block);
+        for (size_t r = 0; block && r < sizeof ranges / sizeof ranges[0]; r++) {
+            const size_t begin = ranges[r][0], end = ranges[r][1];
+            int wrong = 0;
+            memset(block, 7, BYTES);
+            dml__zero_pages(&memory, block + begin, end - begin);
+            for (size_t i = 0; i < BYTES; i++) wrong += block[i] != (i >= begin && i < end ? 0 : 7);
+            CHECK_INT(wrong, 0);
+        }
+        dml__release(&memory, block);
+    }
+}
+
 int main(void)
 {
     RUN(the_callers_allocator);
@@ -177,5 +204,6 @@ int main(void)
     RUN(a_buffer_too_small_for_anything);
     RUN(sizes_that_do_not_fit);
     RUN(rounding_up);
+    RUN(pages_become_zero);
     return test_report("base/memory");
 }

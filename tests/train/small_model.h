@@ -112,9 +112,15 @@ static void mock_destroy(void *state, dml_trainer *t)
 TEST__UNUSED static dml_sync sync_with(mock *m)
 {
     memset(m, 0, sizeof *m);
-    return (dml_sync){ m,           mock_start,  mock_begin,   mock_ready,
-                       mock_finish, mock_failed, mock_updated, mock_destroy,
-                       1,           0,           NULL };
+    return (dml_sync){ .state = m,
+                       .start = mock_start,
+                       .begin = mock_begin,
+                       .ready = mock_ready,
+                       .finish = mock_finish,
+                       .failed = mock_failed,
+                       .updated = mock_updated,
+                       .destroy = mock_destroy,
+                       .ranks = 1 };
 }
 
 #endif
