@@ -26,6 +26,7 @@
 #ifdef DML_H
 #include "dml.h"
 #include "dist/all_reduce_sync.h"
+#include "dist/local_sgd.h"
 #endif
 
 #ifdef DML_IMPLEMENTATION
@@ -82,6 +83,7 @@
 #ifdef DML_H
 #include "dist/all_reduce_sync.c"
 #include "dist/replicas.c"
+#include "dist/local_sgd.c"
 #endif
 
 #endif
