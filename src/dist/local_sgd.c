@@ -90,14 +90,14 @@ static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
 /* ---- an average ---- */
 
 /* A part of a whole in 24 bits, which a float has. */
-static double dml__part_of(double part, double whole)
+static double dml__weight_part(double part, double whole)
 {
     return floor(16777216.0 * part / whole + 0.5) / 16777216.0;
 }
 
 /* *weight is this rank's part of the samples. All ranks' are 1 together, to the bit: else averages would make
    parameters grow or shrink, each by the same little. */
-static dml_status dml__meet(dml__local_sgd_state *state, dml_trainer *trainer, double *weight)
+static dml_status dml__weigh_rank(dml__local_sgd_state *state, dml_trainer *trainer, double *weight)
 {
     const int ranks = dml_comm_world_size(state->comm), rank = dml_comm_rank(state->comm);
     dml__local_sgd_word mine;
@@ -118,7 +118,7 @@ static dml_status dml__meet(dml__local_sgd_state *state, dml_trainer *trainer, d
     const bool any = samples > 0;
     if (!any) before = rank;
     const double mine_of_all = any ? state->samples : 1, all = any ? samples : ranks;
-    *weight = dml__part_of(before + mine_of_all, all) - dml__part_of(before, all);
+    *weight = dml__weight_part(before + mine_of_all, all) - dml__weight_part(before, all);
     return DML_OK;
 }
 
@@ -171,7 +171,7 @@ static dml_status dml__average_replicas(dml__local_sgd_state *state, dml_trainer
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
     const int first = DML_OPTIMIZER_STATE + (state->options.average_state ? 0 : trainer->states);
     double weight;
-    dml_status status = dml__meet(state, trainer, &weight);
+    dml_status status = dml__weigh_rank(state, trainer, &weight);
     if (status != DML_OK || state->averaged == state->steps) return status;
     status = dml__average_range(state, trainer, weight, DML_PARAMETERS, 0, count);
     if (status == DML_OK && state->anchor) status = dml__outer_update(state, trainer);
