@@ -170,7 +170,7 @@ static dml_status dml__average_replicas(dml__local_sgd_state *state, dml_trainer
 {
     const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
     const int first = DML_OPTIMIZER_STATE + (state->options.average_state ? 0 : trainer->states);
-    double weight;
+    double weight = 0;
     dml_status status = dml__weigh_rank(state, trainer, &weight);
     if (status != DML_OK || state->averaged == state->steps) return status;
     status = dml__average_range(state, trainer, weight, DML_PARAMETERS, 0, count);
