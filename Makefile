@@ -248,7 +248,7 @@ aarch64.no := $(if $(call has_command,$(aarch64.cc)),$(if $(call has_command,qem
 ppc64.cc := powerpc64-linux-gnu-gcc
 ppc64.flags := -O1
 ppc64.run := qemu-ppc64 -L /usr/powerpc64-linux-gnu
-ppc64.folders := base graph/weights kernels/bf16 kernels/half kernels/rounded kernels/dropout ops/op_dropout ops/op_gather train/checkpoint train/idx train/loss_scale train/metrics \
+ppc64.folders := base graph/weights kernels/bf16 kernels/half kernels/rounded kernels/dropout ops/op_dropout ops/op_gather train/checkpoint train/cifar train/idx train/loss_scale train/metrics \
     net/wire $(COMM_NUMBERS)
 ppc64.no := $(if $(call has_command,$(ppc64.cc)),$(if $(call has_command,qemu-ppc64),,qemu-ppc64 is not \
     installed),$(ppc64.cc) is not installed)

@@ -23,6 +23,7 @@ typedef struct arg {
     double *real;
     double low, high;        /* the numbers that make sense; high 0: no limit */
     const char *environment; /* the variable that sets it where the flag doesn't; NULL: none */
+    void (*more)(void);      /* prints what else the help has to say of it; NULL: nothing */
 } arg;
 
 static const char *args_program = "";
@@ -65,6 +66,7 @@ static void args_help(const char *about, const arg *args)
         if (a->real && *a->real != 0) printf(" (%g)", *a->real);
         if (a->text && *a->text) printf(" (%s)", *a->text);
         printf("\n");
+        if (a->more) a->more();
     }
     printf("  %-20s %s\n", "--help", "print this");
 }

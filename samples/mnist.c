@@ -3,8 +3,10 @@
        mnist                               digits that it draws itself
        mnist --data build/data/mnist       the MNIST data set, which `make data` brings
        dmlrun -n 4 mnist --model lenet     four processes, each training its part of every batch
+       dmlrun -n 4 mnist --strategy local_sgd       the same, by one of the ways that --help lists
 
-   Any number of processes trains on the same batches, and so arrives at the same model. */
+   Any number of processes trains on the same batches, and so, unless --strategy says otherwise, arrives at
+   the same model. */
 #define DML_IMPLEMENTATION
 #include "dml.h"
 #include "dml_comm.h"
@@ -16,17 +18,20 @@
 
 #include "args.h"
 #include "digits.h"
+#include "ranks.h"
 #include "report.h"
+#include "strategy.h"
 
 enum { SIDE = 28, PIXELS = SIDE * SIDE, CLASSES = 10, TEST_BATCH = 256 };
-enum { DRAWN_TRAIN = 20000, DRAWN_TEST = 10000, DRAWN_SEED = 1 };
+enum { DRAWN_SEED = 1 };
 enum { SHUFFLE = 1000 }; /* the random stream of the digits' order */
 
 typedef struct options {
     const char *model, *data, *device, *dtype, *save, *load, *log;
     bool list_devices, nesterov;
-    int epochs, batch, seed, threads, steps;
+    int drawn, epochs, batch, seed, threads, steps;
     double lr, momentum, weight_decay, timeout;
+    strategy_options strategy;
 } options;
 
 static options parse_options(int argc, char **argv)
@@ -34,6 +39,7 @@ static options parse_options(int argc, char **argv)
     options o = { .model = "lenet",
                   .device = "cpu",
                   .dtype = "f32",
+                  .drawn = 20000,
                   .epochs = 5,
                   .batch = 64,
                   .lr = 0.02,
@@ -41,6 +47,8 @@ static options parse_options(int argc, char **argv)
     const arg args[] = {
         { "--model", "mlp|lenet", "which network", .text = &o.model },
         { "--data", "DIR", "where the MNIST files are; without it, digits are drawn", .text = &o.data },
+        { "--drawn", "N", "digits to learn from that are drawn; half as many to test", .integer = &o.drawn,
+          .low = 2, .high = 1e7 },
         { "--device", "D", "cpu, opencl, opencl:1, cuda:0, ..., or auto: the best", .text = &o.device },
         { "--list-devices", NULL, "print the devices that there are", .flag = &o.list_devices },
         { "--epochs", "N", "times through the training set", .integer = &o.epochs, .low = 1, .high = 1e6 },
@@ -61,6 +69,7 @@ static options parse_options(int argc, char **argv)
         { "--log", "F.jsonl", "write one line of JSON for every step", .text = &o.log },
         { "--timeout", "S", "seconds to wait for another rank; otherwise DML_TIMEOUT, or 30",
           .real = &o.timeout, .low = 0.01, .high = 1e6 },
+        STRATEGY_ARGS(o.strategy),
         { 0 },
     };
     args_parse(argc, argv, "Learns to read digits.", args);
@@ -119,13 +128,6 @@ typedef struct dataset {
     unsigned char *drawn;
 } dataset;
 
-static void *allocate(size_t count, size_t size)
-{
-    void *memory = calloc(count, size);
-    if (!memory) args_exit(1, "no memory left for %zu x %zu bytes", count, size);
-    return memory;
-}
-
 static void draw_digits(dataset *set, int count, uint64_t seed)
 {
     set->drawn = allocate((size_t)count, PIXELS + 1);
@@ -138,24 +140,6 @@ static void draw_digits(dataset *set, int count, uint64_t seed)
     set->count = count;
     set->images = set->drawn;
     set->labels = labels;
-}
-
-/* What a rank has to say against going on; empty: nothing. */
-typedef struct complaint {
-    char text[1024];
-} complaint;
-
-#if defined(__GNUC__)
-__attribute__((format(printf, 2, 3)))
-#endif
-static bool
-complain(complaint *c, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(c->text, sizeof c->text, format, arguments);
-    va_end(arguments);
-    return false;
 }
 
 static bool load_idx(dml_context *ctx, const char *folder, const char *name, char path[1024], dml_idx *file,
@@ -186,26 +170,6 @@ static bool load_digits(dataset *set, dml_context *ctx, const char *folder, cons
     set->images = images->data;
     set->labels = labels->data;
     return true;
-}
-
-/* Ends all ranks when one has a complaint: as a rule they all have the same, so the first of them speaks and
-   the others are silent. It leaves when everyone knows that, for its going looks like a failure to a rank
-   that is still in the sum; and they wait until it has left, since dmlrun ends a job as soon as one of its
-   ranks has ended. How their waiting ends doesn't matter. */
-static void settle(const complaint *c, dml_comm *comm)
-{
-    const int rank = dml_comm_rank(comm), ranks = dml_comm_world_size(comm);
-    int32_t speaker = c->text[0] ? rank : ranks;
-    if (dml_comm_all_reduce(comm, &speaker, 1, DML_I32, DML_MIN) != DML_OK)
-        args_exit(1, "%s", c->text[0] ? c->text : dml_comm_error(comm));
-    if (speaker == ranks) return;
-    dml_comm_barrier(comm);
-    if (speaker == rank)
-        fprintf(stderr, "%s: %s\n", args_program, c->text);
-    else
-        dml_comm_barrier(comm);
-    dml_comm_close(comm);
-    exit(1);
 }
 
 static void free_dataset(dataset *set, dml_context *ctx)
@@ -245,12 +209,6 @@ static void fill_batch(batch *b, const dataset *set, const int *order, int begin
     }
 }
 
-/* Of `count` things, rank r has those from share(count, r) up to share(count, r + 1). */
-static int share(int count, int rank, int ranks)
-{
-    return (int)((int64_t)count * rank / ranks);
-}
-
 /* ---- training and testing ---- */
 
 /* One cycle: from 0 to the peak and back, along a cosine. The slow start also keeps rounding errors, which
@@ -262,22 +220,28 @@ static float learning_rate(double peak, uint64_t step, uint64_t steps)
     return (float)(peak * 0.5 * (1 - cos(turn)));
 }
 
+static void save(const options *o, const strategy *s)
+{
+    if (o->save && s->rank == 0 && dml_trainer_save(s->trainer, o->save) != DML_OK)
+        args_exit(1, "%s", dml_error(s->context));
+}
+
 /* Where a run stands is the number of steps taken and nothing else, so it goes on from a checkpoint as if it
    had never stopped. */
-static void train(const options *o, dml_trainer *trainer, const dataset *set, dml_comm *comm, report *r)
+static void train(const options *o, strategy *s, const dataset *set, report *r)
 {
-    const int rank = dml_comm_rank(comm), ranks = dml_comm_world_size(comm);
+    const int rank = s->rank, ranks = s->ranks;
     const uint64_t epoch_steps = (uint64_t)((set->count - 1) / o->batch + 1);
     const uint64_t all_steps = epoch_steps * (uint64_t)o->epochs;
     const uint64_t last = o->steps && (uint64_t)o->steps < all_steps ? (uint64_t)o->steps : all_steps;
     int *order = allocate((size_t)set->count, sizeof *order), ordered_epoch = -1;
     batch b = allocate_batch(o->batch / ranks + 1);
 
-    const uint64_t first = dml_trainer_steps(trainer);
+    const uint64_t first = dml_trainer_steps(s->trainer);
     if (first >= last && rank == 0)
         printf("nothing to train: the checkpoint is of step %llu, and the run ends at %llu\n",
                (unsigned long long)first, (unsigned long long)last);
-    report_begin(r, comm, o->model, first < last ? last - first : 0, o->epochs, o->log);
+    report_begin(r, s->comm, o->model, first < last ? last - first : 0, o->epochs, o->log);
     for (uint64_t step = first; step < last; step++) {
         const int epoch = (int)(step / epoch_steps);
         if (epoch != ordered_epoch)
@@ -293,17 +257,17 @@ static void train(const options *o, dml_trainer *trainer, const dataset *set, dm
 
         const float lr = learning_rate(o->lr, step, all_steps);
         float loss;
-        dml_trainer_set_lr(trainer, lr);
-        if (dml_trainer_step(trainer, rows, DML_INPUTS(b.images, b.labels), &loss) != DML_OK)
-            args_exit(1, "%s", dml_error(dml_trainer_context(trainer)));
+        dml_trainer_set_lr(s->trainer, lr);
+        strategy_step(s, rows, DML_INPUTS(b.images, b.labels), &loss);
         report_step(r, step + 1, epoch + 1, samples, lr, (double)loss * rows);
 
         if (step + 1 < last && (step + 1) % epoch_steps) continue;
+        if (step + 1 == last) strategy_end(s);
         report_epoch(r, epoch + 1);
-        if (o->save && rank == 0 && dml_trainer_save(trainer, o->save) != DML_OK)
-            args_exit(1, "%s", dml_error(dml_trainer_context(trainer)));
+        save(o, s);
         args_check_output();
     }
+    if (first >= last) strategy_end(s);
     free_batch(&b);
     free(order);
 }
@@ -340,9 +304,7 @@ int main(int argc, char **argv)
     if (o.list_devices) return list_devices();
 
     /* The other ranks, if RANK and WORLD_SIZE say that there are any. */
-    dml_comm *comm = dml_comm_open(&(dml_comm_options){ .timeout_s = o.timeout });
-    if (!comm || dml_comm_status(comm) != DML_OK) args_exit(1, "%s", dml_comm_error(comm));
-    const int rank = dml_comm_rank(comm), ranks = dml_comm_world_size(comm);
+    strategy s = strategy_open(&o.strategy, &(dml_comm_options){ .timeout_s = o.timeout });
 
     /* A device, and the digits. */
     dml_context *ctx =
@@ -351,13 +313,13 @@ int main(int argc, char **argv)
     complaint c = { "" };
     if (dml_status_of(ctx) != DML_OK) {
         complain(&c, "%s", dml_error(ctx));
-    } else if (!o.data) {
-        draw_digits(&training, DRAWN_TRAIN, DRAWN_SEED);
-        draw_digits(&test, DRAWN_TEST, DRAWN_SEED + 1);
-    } else if (load_digits(&training, ctx, o.data, "train", &c)) {
+    } else if (s.trains && !o.data) {
+        draw_digits(&training, o.drawn, DRAWN_SEED);
+        draw_digits(&test, o.drawn / 2, DRAWN_SEED + 1);
+    } else if (s.trains && load_digits(&training, ctx, o.data, "train", &c)) {
         load_digits(&test, ctx, o.data, "t10k", &c);
     }
-    settle(&c, comm);
+    settle(&c, s.job);
 
     /* The model: a program that trains it, and one that only predicts, on the same parameters. */
     dml_graph *g = dml_graph_create(ctx);
@@ -367,35 +329,36 @@ int main(int argc, char **argv)
     dml_optimizer sgd = dml_sgd((float)o.lr, (float)o.momentum);
     sgd.nesterov = o.nesterov;
     sgd.weight_decay = (float)o.weight_decay;
-    dml_trainer *trainer = dml_trainer_create(dml_softmax_cross_entropy(logits, label),
-                                              &(dml_trainer_options){ .batch = (o.batch - 1) / ranks + 1,
-                                                                      .optimizer = sgd,
-                                                                      .dtype = dtype_of(o.dtype) });
+    dml_trainer *trainer = strategy_trainer(&s, dml_softmax_cross_entropy(logits, label),
+                                            &(dml_trainer_options){ .batch = (o.batch - 1) / s.ranks + 1,
+                                                                    .optimizer = sgd,
+                                                                    .dtype = dtype_of(o.dtype) });
     dml_program *predict = dml_compile(logits, &(dml_program_options){ .batch = TEST_BATCH });
-    if (o.load && rank == 0) dml_trainer_load(trainer, o.load);
-    if (o.save && rank == 0) dml_trainer_check_save(trainer, o.save); /* now, not after an epoch's work */
+    if (o.load && s.rank == 0) dml_trainer_load(trainer, o.load);
+    if (o.save && s.rank == 0) dml_trainer_check_save(trainer, o.save); /* now, not after an epoch's work */
     if (dml_status_of(ctx) != DML_OK) complain(&c, "%s", dml_error(ctx));
-    settle(&c, comm);
+    settle(&c, s.job);
 
     /* This line makes it distributed. */
-    if (ranks > 1) dml_trainer_sync(trainer, dml_all_reduce_sync(comm, NULL));
+    strategy_start(&s);
 
-    if (dml_status_of(ctx) != DML_OK) args_exit(1, "%s", dml_error(ctx));
-    if (rank == 0)
+    if (s.rank == 0)
         printf("%s, %zu parameters; %d digits to learn from, %d to test; device %s, ranks %d, threads %d, "
-               "%s, %.1f MB of activations\n",
+               "%s, %s, %.1f MB of activations\n",
                o.model, dml_trainer_count(trainer, DML_PARAMETERS), training.count, test.count, o.device,
-               ranks, dml_pool_threads(dml_context_pool(ctx)), o.dtype,
+               s.ranks, dml_pool_threads(dml_context_pool(ctx)), s.row->name, o.dtype,
                1e-6 * (double)dml_program_bytes(dml_trainer_program(trainer)));
     args_check_output();
 
-    report r;
-    train(&o, trainer, &training, comm, &r);
-    report_end(&r, count_correct(predict, ctx, &test, comm), test.count);
+    if (s.trains) {
+        report r;
+        train(&o, &s, &training, &r);
+        report_end(&r, count_correct(predict, ctx, &test, s.comm), test.count);
+    }
 
     free_dataset(&training, ctx);
     free_dataset(&test, ctx);
     dml_close(ctx);
-    dml_comm_close(comm);
+    strategy_close(&s);
     return 0;
 }

@@ -95,6 +95,7 @@
 #include "train/lr_finder.h"
 #include "train/metrics.h"
 #include "train/progress.h"
+#include "train/cifar.h"
 #include "train/idx.h"
 
 #endif
@@ -223,6 +224,7 @@
 #include "train/lr_finder.c"
 #include "train/metrics.c"
 #include "train/progress.c"
+#include "train/cifar.c"
 #include "train/idx.c"
 #ifdef DML__AT_O1
 #pragma GCC pop_options

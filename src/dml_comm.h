@@ -27,6 +27,7 @@
 #include "dml.h"
 #include "dist/all_reduce_sync.h"
 #include "dist/zero_sync.h"
+#include "dist/local_sgd.h"
 #endif
 
 #ifdef DML_IMPLEMENTATION
@@ -84,6 +85,7 @@
 #include "dist/all_reduce_sync.c"
 #include "dist/zero_sync.c"
 #include "dist/replicas.c"
+#include "dist/local_sgd.c"
 #endif
 
 #endif

@@ -39,6 +39,10 @@ check "a batch that is no number" refuses 2 '--batch 6x4' "$mnist" --batch 6x4
 check "a learning rate that is not a number" refuses 2 '--lr nan' "$mnist" --lr nan
 check "a momentum of 1" refuses 2 '--momentum 1' "$mnist" --momentum=1
 check "no such model" refuses 2 '--model vgg: it takes one of mlp|lenet' "$mnist" --model vgg
+check "no such strategy" refuses 2 '--strategy vote: it takes one of all_reduce, local_sgd' "$mnist" --strategy vote
+check "a flag of another strategy" refuses 2 '--tau means nothing to --strategy simu_parallel' "$mnist" \
+    --strategy simu_parallel --tau 3
+check "an average every 0 steps" refuses 2 '--tau 0' "$mnist" --strategy local_sgd --tau 0
 check "no threads" refuses 2 '--threads 0' "$mnist" --threads 0
 check "threads of the environment" refuses 2 'DML_THREADS many' env DML_THREADS=many "$mnist"
 check "no such device" refuses 1 "no device 'abacus'" "$mnist" --device abacus
@@ -198,6 +202,17 @@ check "one rank of such batches" mlp --steps 20 --batch 2 --log one
 check "they train as one does" same_losses one three 1e-3 20
 check "ranks that load" said "$dmlrun" -n 2 "$mnist" --model mlp --steps 100 --load checkpoint --log two
 check "they go on as one does" same_losses whole two 1e-3 50
+
+# reaches NAME flags...: three ranks that train by that strategy read more than 90 % of the digits right.
+reaches() {
+    said "$dmlrun" -n 3 "$mnist" --model mlp --threads 1 --drawn 8000 --epochs 2 --strategy "$@" || return 1
+    awk '$1 == "[0]" && $2 == "test" { ok = $4 > 90 } END { exit !ok }' said
+}
+check "all_reduce learns" reaches all_reduce
+check "local_sgd learns" reaches local_sgd --save averaged
+check "what it saves is the average of all ranks" sh -c "'$mnist' --model mlp --drawn 8000 --epochs 2 \
+    --load averaged | grep '^test accuracy' >one; sed -n 's/^.0. //p' said | grep '^test accuracy' | diff one - && [ -s one ]"
+check "simu_parallel learns" reaches simu_parallel
 port=$((20000 + $$ % 20000))
 check "a rank that never comes" refuses 1 'rank 1' env RANK=0 WORLD_SIZE=2 MASTER_PORT=$port "$mnist" --timeout 1
 

@@ -1,6 +1,7 @@
-# The resnet sample: it learns, and what it has learned, running statistics included, is in its files.
+# The cifar10 sample: it learns, and what it has learned, running statistics included, is in its files.
 . tests/build/check.sh
-resnet="$DML_BUILD/samples/resnet --depth 8 --batch 32"
+cifar10="$DML_BUILD/samples/cifar10 --depth 8 --batch 32"
+dmlrun=$DML_BUILD/dmlrun
 unset RANK WORLD_SIZE DML_THREADS DML_TERMINAL
 mkdir "$WORK/files"
 cd "$WORK/files" || exit 1
@@ -9,18 +10,18 @@ cd "$WORK/files" || exit 1
 refuses() {
     want=$1 part=$2
     shift 2
-    timeout 60 $resnet "$@" >"$WORK/out" 2>"$WORK/err" </dev/null
+    timeout 60 $cifar10 "$@" >"$WORK/out" 2>"$WORK/err" </dev/null
     status=$?
     cat "$WORK/err"
     echo "exit status $status, wanted $want and \"$part\""
-    [ "$status" -eq "$want" ] && [ "$(wc -l <"$WORK/err")" -eq 1 ] && grep -q -e "^resnet: .*$part" "$WORK/err"
+    [ "$status" -eq "$want" ] && [ "$(wc -l <"$WORK/err")" -eq 1 ] && grep -q -e "^cifar10: .*$part" "$WORK/err"
 }
 
 # run NAME flags...: what it says is then in the file NAME, its log in NAME.log.
 run() {
     name=$1
     shift
-    timeout 300 $resnet --log "$name.log" "$@" >"$name" 2>&1 </dev/null
+    timeout 300 $cifar10 --log "$name.log" "$@" >"$name" 2>&1 </dev/null
     status=$?
     cat "$name"
     return "$status"
@@ -48,13 +49,23 @@ same_losses() {
         END { print n + 0 " steps, losses differ by up to " most + 0; exit n != steps || most > tolerance }' "$1" "$2"
 }
 
-check "--help" sh -c "$resnet --help | grep -q -e '--depth D'"
+check "--help" sh -c "$cifar10 --help | grep -q -e '--depth D'"
 check "a depth that isn't 6 n + 2" refuses 2 '--depth 21: it takes 6 n + 2' --depth 21
 check "no such device" refuses 1 "no device 'abacus'" --device abacus
-check "no such folder" refuses 1 'none/data_batch_1.bin: No such file' --data none
+check "no such folder" refuses 1 'none/data_batch_1.bin.: No such file' --data none
 mkdir data
-head -c 3073 /dev/zero >data/data_batch_1.bin
-check "a file cut short" refuses 1 "data/data_batch_1.bin holds less than CIFAR-10's 10000 records" --data data
+head -c 3074 /dev/zero >data/data_batch_1.bin
+check "a file cut short" refuses 1 'data/data_batch_1.bin holds 3074 bytes' --data data
+for part in 1 2 3 4 5; do
+    head -c 30730 /dev/zero >data/data_batch_$part.bin
+done
+check "no images to test" refuses 1 'data/test_batch.bin.: No such file' --data data
+{ printf '\012' && head -c 3072 /dev/zero; } >data/test_batch.bin
+check "a label past 9" refuses 1 'data/test_batch.bin is no file of CIFAR-10: label 0 is 10' --data data
+head -c 6146 /dev/zero >data/test_batch.bin
+check "a run on files" run files --data data --steps 2
+check "it has read them" grep -q ' 50 images to learn from, 2 to test;' files
+check "no such strategy" refuses 2 '--strategy vote: it takes one of all_reduce' --strategy vote
 
 check "it trains" run whole --steps 50
 check "the loss falls" falls whole.log
@@ -67,6 +78,17 @@ check "predicting from a file" run again --steps 50 --load end
 check "it tells the same" same_ends whole again
 check "on one thread" run one_thread --steps 50 --load end --threads 1
 check "it tells the same there" same_ends whole one_thread
+
+# ranks STRATEGY: two of them train by it; the loss falls, and rank 0 alone reports.
+ranks() {
+    timeout 300 "$dmlrun" -n 2 $cifar10 --drawn 2000 --steps 50 --threads 1 --strategy "$1" --log ranks.log >ranks 2>&1 </dev/null
+    status=$?
+    cat ranks
+    [ "$status" -eq 0 ] && falls ranks.log && [ "$(grep -c '^.0. test accuracy .*/200)$' ranks)" -eq 1 ] &&
+        [ "$(grep -c 'test loss' ranks)" -eq 1 ]
+}
+check "two ranks that add up gradients" ranks all_reduce
+check "two ranks that average parameters" ranks local_sgd
 if "$DML_BUILD/samples/mnist" --list-devices | grep -q "^opencl"; then
     check "a few steps on the CPU" run cpu --steps 4
     check "a few steps on OpenCL" run opencl --steps 4 --device opencl
@@ -75,4 +97,4 @@ else
     skip "OpenCL and CPU losses" "no OpenCL device"
 fi
 cd "$ROOT" || exit 1
-report samples/resnet
+report samples/cifar10

@@ -1,0 +1,209 @@
+/* strategy.h: the ways in which ranks train together, for any sample that has a --strategy. A sample's own
+   helper, not part of the library. Include dml.h, dml_comm.h and args.h first.
+
+       strategy_options chosen = { 0 };
+       const arg args[] = { ..., STRATEGY_ARGS(chosen), { 0 } };
+       args_parse(argc, argv, "...", args);
+       strategy s = strategy_open(&chosen, &(dml_comm_options){ .timeout_s = timeout });
+       dml_trainer *trainer = strategy_trainer(&s, loss, &options);
+       strategy_start(&s);
+       for (...; s.trains && ...) strategy_step(&s, rows, DML_INPUTS(x, t), &mean);
+       strategy_end(&s);
+       strategy_close(&s);
+
+   What goes wrong ends the program with a sentence. */
+#ifndef STRATEGY_H
+#define STRATEGY_H
+
+/* What the flags say; zeros: not given. */
+typedef struct strategy_options {
+    const char *name;
+    int tau;
+    double outer_lr;
+    bool average_state;
+} strategy_options;
+
+typedef struct strategy {
+    const struct strategy_row *row;
+    strategy_options options;
+    dml_comm *job;   /* all ranks */
+    dml_comm *comm;  /* those that train, this one among them; NULL on one that doesn't */
+    bool trains;     /* this rank; else it is a server, which strategy_start ends with */
+    int rank, ranks; /* among those that train, to share out each batch; a server: -1 of 1 */
+    dml_context *context;
+    dml_trainer *trainer; /* to look at, load and save at rank 0, and set the learning rate on every rank */
+    void *more;           /* a row's own */
+} strategy;
+
+/* One way to train. Each function may be NULL, for what is in brackets, and returns a status, with the error
+   on s->context or s->job. */
+typedef struct strategy_row {
+    const char *name, *flags; /* its own, "--tau|--outer-lr" */
+    const char *sentence, *paper;
+    /* [dml_comm_open]; sets s->trains of servers to false */
+    dml_comm *(*open)(strategy *s, const dml_comm_options *options);
+    /* [dml_trainer_create]; where there are several trainers, returns the one to look at */
+    dml_trainer *(*create)(strategy *s, dml_node *loss, const dml_trainer_options *options);
+    /* Makes it distributed, from what rank 0's trainer holds; on a server serves until all others are done.
+     */
+    dml_status (*start)(strategy *s);
+    /* [dml_trainer_step] */
+    dml_status (*step)(strategy *s, int rows, const void *const *inputs, int count, float *loss);
+    /* [nothing]; makes the graph's parameters the same on all ranks that train */
+    dml_status (*end)(strategy *s);
+} strategy_row;
+
+/* ---- the table ---- */
+
+static dml_status strategy_all_reduce(strategy *s)
+{
+    return s->ranks > 1 ? dml_trainer_sync(s->trainer, dml_all_reduce_sync(s->comm, NULL)) : DML_OK;
+}
+
+static dml_status strategy_local_sgd(strategy *s)
+{
+    dml_local_sgd_options o = { .tau = s->options.tau ? s->options.tau : 8 };
+    if (s->options.outer_lr > 0) o.outer = dml_diloco_options(o.tau).outer;
+    if (s->options.outer_lr > 0) o.outer.lr = (float)s->options.outer_lr;
+    o.average_state = s->options.average_state;
+    return dml_trainer_sync(s->trainer, dml_local_sgd_sync(s->comm, &o));
+}
+
+static dml_status strategy_simu_parallel(strategy *s)
+{
+    return dml_trainer_sync(s->trainer, dml_simu_parallel_sync(s->comm, NULL));
+}
+
+static dml_status strategy_average(strategy *s)
+{
+    return dml_local_sgd_average(s->trainer);
+}
+
+static const strategy_row strategy_rows[] = {
+    { "all_reduce", "", "all ranks apply the mean of their gradients, in every step",
+      "Li et al., PyTorch distributed, VLDB 2020", .start = strategy_all_reduce },
+    { "local_sgd", "--tau|--outer-lr|--average-state",
+      "each rank trains alone; parameters are averaged now and then",
+      "Moritz et al., SparkNet, ICLR 2016; with --outer-lr 0.7: Douillard et al., DiLoCo, 2023",
+      .start = strategy_local_sgd, .end = strategy_average },
+    { "simu_parallel", "", "each rank trains alone; parameters are averaged once, at the end",
+      "Zinkevich et al., Parallelized SGD, NIPS 2010", .start = strategy_simu_parallel,
+      .end = strategy_average },
+    { 0 },
+};
+
+/* ---- flags ---- */
+
+/* Under the line of --strategy. */
+static void strategy_list(void)
+{
+    for (const strategy_row *row = strategy_rows; row->name; row++) {
+        printf("    %-18s %s\n%23s%s\n", row->name, row->sentence, "", row->paper);
+        if (*row->flags) printf("%23sflags %s\n", "", row->flags);
+    }
+}
+
+#define STRATEGY_ARGS(o)                                                                                     \
+    { "--tau", "N", "local_sgd: steps from one average to the next; otherwise 8", .integer = &(o).tau,       \
+      .low = 1 },                                                                                            \
+        { "--outer-lr",                                                                                      \
+          "X",                                                                                               \
+          "local_sgd: parameters follow the average by SGD of this rate with Nesterov's momentum 0.9",       \
+          .real = &(o).outer_lr,                                                                             \
+          .low = 1e-6,                                                                                       \
+          .high = 10 },                                                                                      \
+        { "--average-state", NULL, "local_sgd: average what the optimizer keeps, too",                       \
+          .flag = &(o).average_state },                                                                      \
+    {                                                                                                        \
+        "--strategy", "NAME", "how ranks train together; otherwise all_reduce:", .text = &(o).name,          \
+                                                                                 .more = strategy_list       \
+    }
+
+static const strategy_row *strategy_find(const char *name)
+{
+    char names[512] = "";
+    for (const strategy_row *row = strategy_rows; row->name; row++) {
+        if (!name || strcmp(row->name, name) == 0) return row;
+        const size_t length = strlen(names);
+        snprintf(names + length, sizeof names - length, "%s%s", length ? ", " : "", row->name);
+    }
+    args_exit(2, "--strategy %s: it takes one of %s", name, names);
+    return NULL;
+}
+
+static void strategy_check_flags(const strategy_row *row, const strategy_options *o)
+{
+    const struct {
+        const char *flag;
+        bool given;
+    } all[] = {
+        { "--tau", o->tau != 0 },
+        { "--outer-lr", o->outer_lr != 0 },
+        { "--average-state", o->average_state },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i].given && !args_is_one_of(all[i].flag, row->flags))
+            args_exit(2, "%s means nothing to --strategy %s; --help says which flags are whose", all[i].flag,
+                      row->name);
+}
+
+/* ---- what samples call ---- */
+
+/* The other ranks, if the environment says that there are any, and what this one is among them. */
+static strategy strategy_open(const strategy_options *chosen, const dml_comm_options *options)
+{
+    strategy s = { .row = strategy_find(chosen->name), .options = *chosen, .trains = true };
+    strategy_check_flags(s.row, chosen);
+    s.job = s.row->open ? s.row->open(&s, options) : dml_comm_open(options);
+    s.comm = s.job;
+    /* Servers take no part in what those that train tell each other. */
+    if (s.row->open && s.job) s.comm = dml_comm_split(s.job, s.trains ? 0 : -1, 0);
+    if (!s.job || dml_comm_status(s.job) != DML_OK)
+        args_exit(1, "%s", s.job ? dml_comm_error(s.job) : "no memory left for a communicator");
+    s.rank = s.trains ? dml_comm_rank(s.comm) : -1;
+    s.ranks = dml_comm_world_size(s.comm);
+    return s;
+}
+
+/* Ends the program with whatever sentence there is. */
+static void strategy_check(strategy *s, dml_status status)
+{
+    if (status == DML_OK) return;
+    const char *text = s->context ? dml_error(s->context) : "";
+    if (!*text) text = dml_comm_error(s->job);
+    args_exit(1, "%s", *text ? text : dml_status_string(status));
+}
+
+/* NULL, with the error on the loss's context, where dml_trainer_create returns that. */
+static dml_trainer *strategy_trainer(strategy *s, dml_node *loss, const dml_trainer_options *options)
+{
+    s->context = loss ? dml_graph_context(dml_node_graph(loss)) : NULL;
+    s->trainer = s->row->create ? s->row->create(s, loss, options) : dml_trainer_create(loss, options);
+    return s->trainer;
+}
+
+static void strategy_start(strategy *s)
+{
+    strategy_check(s, s->row->start(s));
+}
+
+static void strategy_step(strategy *s, int rows, const void *const *inputs, int count, float *loss)
+{
+    strategy_check(s, s->row->step ? s->row->step(s, rows, inputs, count, loss)
+                                   : dml_trainer_step(s->trainer, rows, inputs, count, loss));
+}
+
+/* Before the model is tested, and saved for good. */
+static void strategy_end(strategy *s)
+{
+    if (s->row->end) strategy_check(s, s->row->end(s));
+}
+
+/* After dml_close. */
+static void strategy_close(strategy *s)
+{
+    if (s->comm != s->job) dml_comm_close(s->comm);
+    dml_comm_close(s->job);
+}
+
+#endif

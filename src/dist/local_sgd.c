@@ -1,0 +1,287 @@
+#ifndef DML_DIST_LOCAL_SGD_C
+#define DML_DIST_LOCAL_SGD_C
+
+#include "dist/local_sgd.h"
+
+#include "base/memory.h"
+#include "dist/replicas.h"
+#include "graph/node.h"
+#include "kernels/elementwise.h"
+#include "train/trainer_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* What ranks tell each other when they meet. */
+typedef struct dml__local_sgd_word {
+    double steps, samples; /* all steps; samples since the last average */
+} dml__local_sgd_word;
+
+typedef struct dml__local_sgd_state {
+    dml__memory memory;
+    dml_comm *comm;
+    dml_local_sgd_options options;
+    bool once;                /* no average until the end */
+    uint64_t steps, averaged; /* taken, skipped ones too; at the last average */
+    uint64_t rounds;          /* updates by the outer optimizer */
+    double step_samples, samples;
+    dml__local_sgd_word *words; /* (ranks) */
+    /* With an outer optimizer, each (trained parameters): what all ranks had after the last average; how far
+       they came from there; the optimizer's state. */
+    float *anchor, *change, *outer[DML__MAX_STATES];
+} dml__local_sgd_state;
+
+/* ---- the start ---- */
+
+static dml_status dml__check_local_sgd(const dml__local_sgd_state *state, dml_trainer *trainer)
+{
+    const dml_optimizer *outer = &state->options.outer;
+    if (!state->once && state->options.tau < 1)
+        return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
+                                "local SGD with an average every %d steps asked for; tau must be at least 1",
+                                state->options.tau);
+    if (outer->lr == 0.0f) return DML_OK;
+    const dml__optimizer_row *row = dml__optimizer_row_of(outer->kind);
+    if (row && row->whole)
+        return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
+                                "%s asked for as the outer optimizer of local SGD; it updates whole "
+                                "parameters, take another one",
+                                row->name);
+    dml_optimizer completed = *outer;
+    return dml__complete_optimizer(&completed, &trainer->context->error);
+}
+
+static dml_status dml__allocate_local_sgd(dml__local_sgd_state *state, dml_trainer *trainer)
+{
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    const size_t ranks = (size_t)dml_comm_world_size(state->comm);
+    const dml_optimizer *outer = &state->options.outer;
+    const int states = outer->lr != 0.0f ? dml_optimizer_states(outer) : 0;
+    state->words = (dml__local_sgd_word *)dml__allocate_array(&state->memory, ranks, sizeof *state->words);
+    bool whole = state->words != NULL;
+    float **vectors[2 + DML__MAX_STATES] = { &state->anchor, &state->change };
+    for (int s = 0; s < states; s++) vectors[2 + s] = &state->outer[s];
+    for (int v = 0; v < 2 + states && outer->lr != 0.0f; v++) {
+        *vectors[v] = (float *)dml__allocate_array(&state->memory, count, sizeof(float));
+        whole = whole && *vectors[v];
+    }
+    return whole ? DML_OK
+                 : dml_trainer_fail(trainer, DML_ERROR_MEMORY,
+                                    "no memory left for local SGD's vectors of %zu parameters", count);
+}
+
+static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
+{
+    dml__local_sgd_state *state = (dml__local_sgd_state *)user;
+    if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
+    dml_status status = dml__check_local_sgd(state, trainer);
+    if (status == DML_OK) status = dml__allocate_local_sgd(state, trainer);
+    if (status == DML_OK) status = dml__start_replicas(state->comm, trainer);
+    if (status != DML_OK) return status;
+    state->steps = state->averaged = dml_trainer_steps(trainer);
+    if (!state->anchor) return DML_OK;
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    const float *w = dml_trainer_get(trainer, DML_PARAMETERS, 0, count);
+    if (!w) return dml_status_of(trainer->context);
+    memcpy(state->anchor, w, count * sizeof *w);
+    return DML_OK;
+}
+
+/* ---- an average ---- */
+
+/* A part of a whole in 24 bits, which a float has. */
+static double dml__weight_part(double part, double whole)
+{
+    return floor(16777216.0 * part / whole + 0.5) / 16777216.0;
+}
+
+/* *weight is this rank's part of the samples. All ranks' are 1 together, to the bit: else averages would make
+   parameters grow or shrink, each by the same little. */
+static dml_status dml__weigh_rank(dml__local_sgd_state *state, dml_trainer *trainer, double *weight)
+{
+    const int ranks = dml_comm_world_size(state->comm), rank = dml_comm_rank(state->comm);
+    dml__local_sgd_word mine;
+    mine.steps = (double)state->steps;
+    mine.samples = state->samples;
+    if (dml_comm_all_gather(state->comm, &mine, 2, DML_F64, state->words) != DML_OK)
+        return dml__sync_failed(trainer, state->comm);
+    double samples = 0, before = 0; /* of all ranks; of those before this one */
+    for (int r = 0; r < ranks; r++) {
+        if (r == rank) before = samples;
+        samples += state->words[r].samples;
+        if (state->words[r].steps != state->words[0].steps)
+            return dml_trainer_fail(trainer, DML_ERROR_MISMATCH,
+                                    "rank %d is at step %.0f and rank 0 at %.0f when their parameters are to "
+                                    "be averaged; every rank must take as many steps (of 0 samples too)",
+                                    r, state->words[r].steps, state->words[0].steps);
+    }
+    const bool any = samples > 0;
+    if (!any) before = rank;
+    const double mine_of_all = any ? state->samples : 1, all = any ? samples : ranks;
+    *weight = dml__weight_part(before + mine_of_all, all) - dml__weight_part(before, all);
+    return DML_OK;
+}
+
+/* Elements [begin, end) of a vector become the ranks' weighed mean. */
+static dml_status dml__average_range(dml__local_sgd_state *state, dml_trainer *trainer, double weight,
+                                     int vector, size_t begin, size_t end)
+{
+    float *x = dml_trainer_get(trainer, vector, begin, end);
+    if (!x) return dml_status_of(trainer->context);
+    if (weight != 1) dml_scale(trainer->context->pool, end - begin, (float)weight, x);
+    if (dml_comm_all_reduce(state->comm, x, end - begin, DML_F32, DML_SUM) != DML_OK)
+        return dml__sync_failed(trainer, state->comm);
+    return dml_trainer_put(trainer, vector, begin, end);
+}
+
+/* Frozen parameters are the same on all ranks, and stay so; but for statistics that training moves. */
+static dml_status dml__average_statistics(dml__local_sgd_state *state, dml_trainer *trainer, double weight)
+{
+    dml_status status = DML_OK;
+    const dml_node *p = trainer->program->graph->first_parameter;
+    for (; p && status == DML_OK; p = p->next_parameter)
+        if (p->kept)
+            status = dml__average_range(state, trainer, weight, DML_PARAMETERS, p->offset,
+                                        p->offset + dml_shape_count(&p->shape));
+    return status;
+}
+
+/* w goes on from where the last average left it, along the way that the ranks went on average. */
+static dml_status dml__outer_update(dml__local_sgd_state *state, dml_trainer *trainer)
+{
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    const size_t bytes = count * sizeof(float);
+    dml_pool *pool = trainer->context->pool;
+    /* What the host has is what was averaged. */
+    float *w = dml_trainer_host(trainer, DML_PARAMETERS, 0, count);
+    if (!w) return dml_status_of(trainer->context);
+    memcpy(state->change, state->anchor, bytes);
+    dml_axpby(pool, count, -1.0f, w, 1.0f, state->change);
+    const dml_status status = dml_optimizer_update(&state->options.outer, pool, state->rounds++, count,
+                                                   state->anchor, state->change, state->outer);
+    if (status != DML_OK)
+        return dml_trainer_fail(trainer, status, "local SGD's outer optimizer failed: %s",
+                                dml_status_string(status));
+    memcpy(w, state->anchor, bytes);
+    return dml_trainer_put(trainer, DML_PARAMETERS, 0, count);
+}
+
+static dml_status dml__average_replicas(dml__local_sgd_state *state, dml_trainer *trainer)
+{
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    const int first = DML_OPTIMIZER_STATE + (state->options.average_state ? 0 : trainer->states);
+    double weight = 0;
+    dml_status status = dml__weigh_rank(state, trainer, &weight);
+    if (status != DML_OK || state->averaged == state->steps) return status;
+    status = dml__average_range(state, trainer, weight, DML_PARAMETERS, 0, count);
+    if (status == DML_OK && state->anchor) status = dml__outer_update(state, trainer);
+    if (status == DML_OK) status = dml__average_statistics(state, trainer, weight);
+    for (int v = first; v < trainer->vectors && status == DML_OK; v++)
+        status = dml__average_range(state, trainer, weight, v, 0, count);
+    state->averaged = state->steps;
+    state->samples = 0;
+    return status;
+}
+
+/* ---- the strategy ---- */
+
+/* Of several backward passes before an update the last is told of all their samples. */
+static dml_status dml__local_sgd_begin(void *user, dml_trainer *trainer, double samples)
+{
+    (void)trainer;
+    ((dml__local_sgd_state *)user)->step_samples = samples;
+    return DML_OK;
+}
+
+static dml_status dml__local_sgd_updated(void *user, dml_trainer *trainer)
+{
+    dml__local_sgd_state *state = (dml__local_sgd_state *)user;
+    state->steps++;
+    state->samples += state->step_samples;
+    const bool due = !state->once && state->steps % (uint64_t)state->options.tau == 0;
+    return due ? dml__average_replicas(state, trainer) : DML_OK;
+}
+
+static void dml__local_sgd_destroy(void *user, dml_trainer *trainer)
+{
+    (void)trainer;
+    dml__local_sgd_state *state = (dml__local_sgd_state *)user;
+    if (!state) return;
+    dml__memory memory = state->memory;
+    for (int s = 0; s < DML__MAX_STATES; s++) dml__release(&memory, state->outer[s]);
+    dml__release(&memory, state->anchor);
+    dml__release(&memory, state->change);
+    dml__release(&memory, state->words);
+    dml__release(&memory, state);
+}
+
+static dml_sync dml__local_sgd(dml_comm *comm, const dml_local_sgd_options *options, bool once)
+{
+    dml__memory memory;
+    dml__memory_init(&memory, options ? &options->allocator : NULL, NULL, 0);
+    dml__local_sgd_state *state = (dml__local_sgd_state *)dml__allocate(&memory, sizeof *state);
+    if (state) {
+        state->memory = memory;
+        state->comm = comm;
+        if (options) state->options = *options;
+        state->once = once;
+    }
+    dml_sync sync;
+    memset(&sync, 0, sizeof sync);
+    sync.state = state;
+    sync.start = dml__local_sgd_start;
+    sync.begin = dml__local_sgd_begin;
+    sync.updated = dml__local_sgd_updated;
+    sync.destroy = dml__local_sgd_destroy;
+    sync.ranks = dml_comm_world_size(comm);
+    sync.rank = dml_comm_rank(comm);
+    return sync;
+}
+
+DML_API dml_sync dml_local_sgd_sync(dml_comm *comm, const dml_local_sgd_options *options)
+{
+    return dml__local_sgd(comm, options, false);
+}
+
+DML_API dml_sync dml_simu_parallel_sync(dml_comm *comm, const dml_local_sgd_options *options)
+{
+    return dml__local_sgd(comm, options, true);
+}
+
+DML_API dml_local_sgd_options dml_diloco_options(int tau)
+{
+    dml_local_sgd_options options;
+    memset(&options, 0, sizeof options);
+    options.tau = tau;
+    options.outer = dml_sgd(0.7f, 0.9f);
+    options.outer.nesterov = true;
+    return options;
+}
+
+static dml_status dml__local_sgd_average_in(dml_trainer *trainer)
+{
+    dml_status status = trainer->context->error.status;
+    if (status != DML_OK) return status;
+    if (trainer->sync.updated != dml__local_sgd_updated)
+        return dml_trainer_fail(trainer, DML_ERROR_STATE,
+                                "an average of local SGD asked for, but the trainer's strategy is another; "
+                                "attach dml_local_sgd_sync or dml_simu_parallel_sync first");
+    status = dml__check_not_swapped(trainer);
+    if (status == DML_OK) status = dml__graph_claim_writing(trainer->program->graph);
+    if (status != DML_OK) return status;
+    status = dml__average_replicas((dml__local_sgd_state *)trainer->sync.state, trainer);
+    dml__graph_release(trainer->program->graph, false);
+    return status;
+}
+
+DML_API dml_status dml_local_sgd_average(dml_trainer *trainer)
+{
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    const dml__entry entry = dml__enter(trainer->context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__local_sgd_average_in(trainer);
+    dml__leave(trainer->context, entry);
+    return status;
+}
+
+#endif
