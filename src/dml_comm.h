@@ -26,6 +26,7 @@
 #ifdef DML_H
 #include "dml.h"
 #include "dist/all_reduce_sync.h"
+#include "dist/mirrored.h"
 #endif
 
 #ifdef DML_IMPLEMENTATION
@@ -82,6 +83,10 @@
 #ifdef DML_H
 #include "dist/all_reduce_sync.c"
 #include "dist/replicas.c"
+#include "dist/mirrored_sync.c"
+#include "dist/mirrored_clock.c"
+#include "dist/mirrored_share.c"
+#include "dist/mirrored.c"
 #endif
 
 #endif

@@ -103,10 +103,12 @@ static void one_clone(void)
     if (clone) {
         CHECK_INT(clone->w != NULL, graph_seed % 2);
         check_same_nodes(graph, clone);
+        dml_node *output_there = dml_graph_find(clone, output->name);
+        dml_node *loss_there = dml_graph_find(clone, loss->name);
         observe(output, loss, &a);
-        dml_close(one); /* nothing of it is the graph's */
+        dml_close(one); /* nothing of it is the clone's */
         one = NULL;
-        observe(dml_graph_find(clone, output->name), dml_graph_find(clone, loss->name), &b);
+        observe(output_there, loss_there, &b);
     }
     dml_close(one);
     dml_close(other);
