@@ -28,6 +28,7 @@
 #include "dist/all_reduce_sync.h"
 #include "dist/zero_sync.h"
 #include "dist/local_sgd.h"
+#include "dist/mirrored.h"
 #endif
 
 #ifdef DML_IMPLEMENTATION
@@ -86,6 +87,10 @@
 #include "dist/zero_sync.c"
 #include "dist/replicas.c"
 #include "dist/local_sgd.c"
+#include "dist/mirrored_sync.c"
+#include "dist/mirrored_clock.c"
+#include "dist/mirrored_share.c"
+#include "dist/mirrored.c"
 #endif
 
 #endif

@@ -107,7 +107,7 @@ typedef struct dml_comm_options {
        in calls only, whichever they are. */
     bool progress_thread;
     /* Keeps a timeline, written when the communicator is closed and by dml_comm_trace_write: this name with
-       ".RANK" behind it. All ranks ask for one, or none. NULL: DML_TRACE, else none. */
+       ".RANK" behind it. All ranks ask for one, or none. NULL: DML_TRACE, else none; "": none. */
     const char *trace;
     int trace_events; /* the last so many are kept, of 150 bytes each; 0: 65536 */
     bool trace_steps; /* also each step of the operations, if DML_TRACE_STEPS=1 doesn't say so already */

@@ -296,6 +296,7 @@ static bool dml__read_trace(const dml_comm_options *options, dml__comm_settings 
 {
     const char *steps = dml__environment("DML_TRACE_STEPS");
     settings->trace.path = options->trace ? options->trace : dml__environment("DML_TRACE");
+    if (settings->trace.path && !*settings->trace.path) settings->trace.path = NULL;
     settings->trace.events = options->trace_events ? options->trace_events : 65536;
     settings->trace.steps = options->trace_steps || (steps && strcmp(steps, "1") == 0);
     if (settings->trace.events >= 1 && settings->trace.events <= 1 << 24) return true;

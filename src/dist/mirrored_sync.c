@@ -1,0 +1,366 @@
+#ifndef DML_DIST_MIRRORED_SYNC_C
+#define DML_DIST_MIRRORED_SYNC_C
+
+#include "dist/mirrored_sync.h"
+
+#include "base/memory.h"
+#include "comm/job.h"
+#include "dist/all_reduce_sync.h"
+#include "dist/replicas.h"
+
+#include <math.h>
+#include <string.h>
+
+/* What goes by way of the first replica: buckets of gradients are reduced to it while backward runs, summed
+   there over the processes, and spread again; or it alone updates w. Every replica starts the same
+   collectives in the same order on the communicator inside: those of a bucket when it is full, whatever comes
+   back in `finish`, in the buckets' order. The first one moves a bucket on to the other processes as soon as
+   it has it, also in order, the number of samples before all buckets. */
+
+#define DML__FIRST_BUCKETS 64
+#define DML__FIRST_MARKS 1048576u /* as in all_reduce_sync.c */
+
+typedef struct dml__first_bucket {
+    size_t begin, end; /* of g, in elements */
+    dml_request *inside, *outside;
+} dml__first_bucket;
+
+typedef struct dml__first_state {
+    dml__memory memory;
+    dml__mirrored_place place;
+    bool first;
+    size_t bucket_elements;
+    size_t filled_from, filled_to; /* g[from, to) is final and in no bucket yet */
+    double mark;                   /* of the step that this process is at */
+    double sent[3];                /* samples inside, then over all processes, with mark and mark^2 */
+    dml_request *samples_inside, *samples_outside;
+    int buckets, gone; /* that were started inside; that have gone on outside */
+    bool samples_gone;
+    dml__first_bucket bucket[DML__FIRST_BUCKETS];
+} dml__first_state;
+
+static dml_status dml__inside_failed(const dml__first_state *state, dml_trainer *trainer)
+{
+    return dml__sync_failed(trainer, state->place.inside);
+}
+
+static dml_status dml__wait_first(dml_comm *comm, dml_request **request)
+{
+    dml_request *waiting = *request;
+    *request = NULL;
+    return waiting ? dml_comm_wait(comm, waiting) : DML_OK;
+}
+
+DML__LOCAL void dml__end_comm(dml_comm *comm, dml_status status, const char *text)
+{
+    dml__enter_job(comm->job);
+    dml__job_fail(comm->job, comm->job->rank, status, "%s", text);
+    dml__leave_job(comm->job);
+}
+
+/* ---- the start ---- */
+
+DML__LOCAL dml_status dml__send_from_first(dml_comm *inside, dml_trainer *trainer, int vector)
+{
+    const size_t count = dml_trainer_count(trainer, vector);
+    const bool first = dml_comm_rank(inside) == 0;
+    float *data = (first ? dml_trainer_get : dml_trainer_host)(trainer, vector, 0, count);
+    if (!data) return dml_status_of(dml_trainer_context(trainer));
+    if (dml_comm_broadcast(inside, data, count, DML_F32, 0) != DML_OK)
+        return dml__sync_failed(trainer, inside);
+    return first ? DML_OK : dml_trainer_put(trainer, vector, 0, count);
+}
+
+/* The others keep no optimizer's state, so of the first's run they get all but the optimizer. */
+static dml_status dml__follow_run(dml__first_state *state, dml_trainer *trainer)
+{
+    dml_trainer_run run = dml_trainer_get_run(trainer);
+    int64_t whole[3] = { (int64_t)run.seed, (int64_t)run.steps, (int64_t)run.scaled_steps };
+    if (dml_comm_broadcast(state->place.inside, whole, 3, DML_I64, 0) != DML_OK ||
+        dml_comm_broadcast(state->place.inside, &run.loss_scale, 1, DML_F32, 0) != DML_OK)
+        return dml__inside_failed(state, trainer);
+    run.seed = (uint64_t)whole[0];
+    run.steps = (uint64_t)whole[1];
+    run.scaled_steps = (uint64_t)whole[2];
+    return state->first ? DML_OK : dml_trainer_set_run(trainer, &run);
+}
+
+static dml_status dml__first_start(void *user, dml_trainer *trainer)
+{
+    dml__first_state *state = (dml__first_state *)user;
+    if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    const size_t least = (count + DML__FIRST_BUCKETS - 1) / DML__FIRST_BUCKETS;
+    if (state->bucket_elements < least) state->bucket_elements = least;
+    if (dml_comm_start_progress_thread(state->place.inside) != DML_OK)
+        return dml__inside_failed(state, trainer);
+    if (state->place.outside) {
+        if (dml_comm_start_progress_thread(state->place.outside) != DML_OK)
+            return dml__sync_failed(trainer, state->place.outside);
+        const dml_status status = dml__start_replicas(state->place.outside, trainer);
+        if (status != DML_OK) return status;
+    }
+    if (!state->place.central) return dml__start_replicas(state->place.inside, trainer);
+    const dml_status status = dml__follow_run(state, trainer);
+    return status == DML_OK ? dml__send_from_first(state->place.inside, trainer, DML_PARAMETERS) : status;
+}
+
+/* ---- gradients to the first ---- */
+
+/* Every wait has its deadline. */
+static void dml__drain_first(dml__first_state *state)
+{
+    dml__wait_first(state->place.inside, &state->samples_inside);
+    dml__wait_first(state->place.outside, &state->samples_outside);
+    for (int b = 0; b < state->buckets; b++) {
+        dml__wait_first(state->place.inside, &state->bucket[b].inside);
+        dml__wait_first(state->place.outside, &state->bucket[b].outside);
+    }
+    state->buckets = state->gone = 0;
+    state->samples_gone = false;
+}
+
+static dml_status dml__first_begin(void *user, dml_trainer *trainer, double samples)
+{
+    dml__first_state *state = (dml__first_state *)user;
+    dml__drain_first(state);
+    state->filled_from = state->filled_to = dml_trainer_count(trainer, DML_GRADIENTS);
+    state->mark = (double)(dml_trainer_steps(trainer) % DML__FIRST_MARKS);
+    state->sent[0] = samples;
+    state->samples_inside = dml_comm_all_reduce_start(state->place.inside, state->sent, 1, DML_F64, DML_SUM);
+    return state->samples_inside ? DML_OK : dml__inside_failed(state, trainer);
+}
+
+/* Whether what `request` inside gives is here: if it isn't and need not be waited for, it isn't looked at. */
+static dml_status dml__take_inside(dml__first_state *state, dml_trainer *trainer, dml_request **request,
+                                   bool wait, bool *here)
+{
+    *here = !*request || wait || dml_comm_done(state->place.inside, *request);
+    if (!*here || dml__wait_first(state->place.inside, request) == DML_OK) return DML_OK;
+    return dml__inside_failed(state, trainer);
+}
+
+static dml_status dml__send_samples_outside(dml__first_state *state)
+{
+    state->sent[1] = state->mark;
+    state->sent[2] = state->mark * state->mark;
+    state->samples_outside =
+        dml_comm_all_reduce_start(state->place.outside, state->sent, 3, DML_F64, DML_SUM);
+    state->samples_gone = true;
+    return dml_comm_status(state->place.outside);
+}
+
+static dml_status dml__send_bucket_outside(dml__first_state *state, dml_trainer *trainer)
+{
+    dml__first_bucket *bucket = &state->bucket[state->gone++];
+    float *g = dml_trainer_host(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
+    bucket->outside =
+        dml_comm_all_reduce_start(state->place.outside, g, bucket->end - bucket->begin, DML_F32, DML_SUM);
+    return dml_comm_status(state->place.outside);
+}
+
+/* At the first replica of several processes: what has been reduced inside goes on; `wait`: all of it does. */
+static dml_status dml__move_on(dml__first_state *state, dml_trainer *trainer, bool wait)
+{
+    bool here = true;
+    if (!state->place.outside) return DML_OK;
+    while (here && (!state->samples_gone || state->gone < state->buckets)) {
+        dml_request **request =
+            state->samples_gone ? &state->bucket[state->gone].inside : &state->samples_inside;
+        dml_status status = dml__take_inside(state, trainer, request, wait, &here);
+        if (status == DML_OK && here)
+            status = state->samples_gone ? dml__send_bucket_outside(state, trainer)
+                                         : dml__send_samples_outside(state);
+        if (status == DML_OK) continue;
+        return dml_comm_status(state->place.inside) ? status
+                                                    : dml__sync_failed(trainer, state->place.outside);
+    }
+    return DML_OK;
+}
+
+static dml_status dml__send_bucket_inside(dml__first_state *state, dml_trainer *trainer)
+{
+    DML_ASSERT(state->buckets < DML__FIRST_BUCKETS);
+    dml__first_bucket *bucket = &state->bucket[state->buckets];
+    bucket->begin = state->filled_from;
+    bucket->end = state->filled_to;
+    float *g = dml_trainer_get(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
+    if (!g) return dml_status_of(dml_trainer_context(trainer));
+    bucket->inside =
+        dml_comm_reduce_start(state->place.inside, g, bucket->end - bucket->begin, DML_F32, DML_SUM, 0);
+    if (!bucket->inside) return dml__inside_failed(state, trainer);
+    state->buckets++;
+    state->filled_to = state->filled_from;
+    return DML_OK;
+}
+
+static dml_status dml__first_ready(void *user, dml_trainer *trainer, size_t begin, size_t end)
+{
+    dml__first_state *state = (dml__first_state *)user;
+    DML_ASSERT(end == state->filled_from);
+    (void)end;
+    state->filled_from = begin;
+    dml_status status = DML_OK;
+    if (begin == 0 || state->filled_to - begin >= state->bucket_elements)
+        status = dml__send_bucket_inside(state, trainer);
+    return status == DML_OK ? dml__move_on(state, trainer, false) : status;
+}
+
+/* ---- and back ---- */
+
+static dml_status dml__finish_samples(dml__first_state *state, dml_trainer *trainer, double *samples)
+{
+    dml_comm *outside = state->place.outside;
+    if (dml__wait_first(state->place.inside, &state->samples_inside) != DML_OK)
+        return dml__inside_failed(state, trainer);
+    if (outside) {
+        if (dml__wait_first(outside, &state->samples_outside) != DML_OK)
+            return dml__sync_failed(trainer, outside);
+        const double processes = dml_comm_world_size(outside);
+        if (state->sent[1] != processes * state->mark ||
+            state->sent[2] != processes * state->mark * state->mark)
+            return dml_trainer_fail(
+                trainer, DML_ERROR_MISMATCH,
+                "this process is at step %llu and others aren't; every process must make the same calls of "
+                "step, backward and update, with DML_MORE in the same places",
+                (unsigned long long)dml_trainer_steps(trainer));
+    }
+    if (state->place.processes &&
+        dml_comm_broadcast(state->place.inside, state->sent, 1, DML_F64, 0) != DML_OK)
+        return dml__inside_failed(state, trainer);
+    *samples = state->sent[0];
+    return DML_OK;
+}
+
+/* A bucket's sum, which the first replica's host has now, becomes its device's, and goes to the others. */
+static dml_status dml__finish_bucket(dml__first_state *state, dml_trainer *trainer, dml__first_bucket *bucket)
+{
+    float *g = dml_trainer_host(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
+    if (dml__wait_first(state->place.inside, &bucket->inside) != DML_OK)
+        return dml__inside_failed(state, trainer);
+    if (dml__wait_first(state->place.outside, &bucket->outside) != DML_OK)
+        return dml__sync_failed(trainer, state->place.outside);
+    if (!state->place.central) {
+        bucket->inside =
+            dml_comm_broadcast_start(state->place.inside, g, bucket->end - bucket->begin, DML_F32, 0);
+        if (!bucket->inside) return dml__inside_failed(state, trainer);
+    }
+    return state->first ? dml_trainer_put(trainer, DML_GRADIENTS, bucket->begin, bucket->end) : DML_OK;
+}
+
+/* Where the first alone has the gradient, the others learn from it whether a step will be skipped. */
+static dml_status dml__agree_on_overflow(dml__first_state *state, dml_trainer *trainer)
+{
+    if (!(dml_trainer_get_run(trainer).loss_scale > 0)) return DML_OK;
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    double sum = 0;
+    float *g = dml_trainer_host(trainer, DML_GRADIENTS, 0, count);
+    for (size_t i = 0; i < count && state->first; i++) sum += fabs((double)g[i]);
+    if (dml_comm_broadcast(state->place.inside, &sum, 1, DML_F64, 0) != DML_OK)
+        return dml__inside_failed(state, trainer);
+    if (state->first || !count) return DML_OK;
+    memset(g, 0, count * sizeof *g);
+    if (!isfinite(sum)) g[0] = NAN;
+    return dml_trainer_put(trainer, DML_GRADIENTS, 0, count);
+}
+
+static dml_status dml__first_finish(void *user, dml_trainer *trainer, double *samples)
+{
+    dml__first_state *state = (dml__first_state *)user;
+    dml_status status = dml__move_on(state, trainer, true);
+    if (status == DML_OK) status = dml__finish_samples(state, trainer, samples);
+    for (int b = 0; b < state->buckets && status == DML_OK; b++)
+        status = dml__finish_bucket(state, trainer, &state->bucket[b]);
+    for (int b = 0; b < state->buckets && status == DML_OK; b++) {
+        dml__first_bucket *bucket = &state->bucket[b];
+        if (!bucket->inside) continue; /* of what is spread */
+        if (dml__wait_first(state->place.inside, &bucket->inside) != DML_OK)
+            return dml__inside_failed(state, trainer);
+        if (!state->first) status = dml_trainer_put(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
+    }
+    return status == DML_OK && state->place.central ? dml__agree_on_overflow(state, trainer) : status;
+}
+
+/* ---- the rest ---- */
+
+static dml_status dml__first_update(void *user, dml_trainer *trainer)
+{
+    dml__first_state *state = (dml__first_state *)user;
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    const dml_status status = state->first ? dml_trainer_update_range(trainer, 0, count) : DML_OK;
+    if (status != DML_OK || state->place.late) return status;
+    float *w = (state->first ? dml_trainer_get : dml_trainer_host)(trainer, DML_PARAMETERS, 0, count);
+    if (!w) return dml_status_of(dml_trainer_context(trainer));
+    if (dml_comm_broadcast(state->place.inside, w, count, DML_F32, 0) != DML_OK)
+        return dml__inside_failed(state, trainer);
+    return state->first ? DML_OK : dml_trainer_put(trainer, DML_PARAMETERS, 0, count);
+}
+
+static dml_status dml__first_sum(void *user, dml_trainer *trainer, double *values, size_t count)
+{
+    dml__first_state *state = (dml__first_state *)user;
+    if (dml_comm_all_reduce(state->place.inside, values, count, DML_F64, DML_SUM) != DML_OK)
+        return dml__inside_failed(state, trainer);
+    if (!state->place.processes) return DML_OK;
+    if (state->first &&
+        dml_comm_all_reduce(state->place.outside_sums, values, count, DML_F64, DML_SUM) != DML_OK)
+        return dml__sync_failed(trainer, state->place.outside_sums);
+    if (dml_comm_broadcast(state->place.inside, values, count, DML_F64, 0) != DML_OK)
+        return dml__inside_failed(state, trainer);
+    return DML_OK;
+}
+
+static void dml__first_failed(void *user, dml_trainer *trainer)
+{
+    (void)trainer;
+    dml__drain_first((dml__first_state *)user);
+}
+
+static void dml__first_destroy(void *user, dml_trainer *trainer)
+{
+    (void)trainer;
+    dml__first_state *state = (dml__first_state *)user;
+    if (!state) return;
+    dml__drain_first(state);
+    dml__memory memory = state->memory;
+    dml__release(&memory, state);
+}
+
+static dml_sync dml__through_first_sync(const dml__mirrored_place *place)
+{
+    dml__memory memory;
+    dml__memory_init(&memory, &place->allocator, NULL, 0);
+    dml__first_state *state = (dml__first_state *)dml__allocate(&memory, sizeof *state);
+    if (state) {
+        state->memory = memory;
+        state->place = *place;
+        state->first = dml_comm_rank(place->inside) == 0;
+        state->bucket_elements =
+            (place->bucket_bytes ? place->bucket_bytes : (size_t)1 << 20) / sizeof(float);
+    }
+    const dml_sync sync = { state,
+                            dml__first_start,
+                            dml__first_begin,
+                            dml__first_ready,
+                            dml__first_finish,
+                            dml__first_failed,
+                            NULL,
+                            dml__first_destroy,
+                            place->ranks,
+                            place->rank,
+                            dml__first_sum,
+                            place->central ? dml__first_update : NULL };
+    return sync;
+}
+
+DML__LOCAL dml_sync dml__mirrored_sync(const dml__mirrored_place *place)
+{
+    dml_all_reduce_sync_options options;
+    if (place->processes || place->central) return dml__through_first_sync(place);
+    memset(&options, 0, sizeof options);
+    options.bucket_bytes = place->bucket_bytes;
+    options.allocator = place->allocator;
+    return dml_all_reduce_sync(place->inside, &options);
+}
+
+#endif

@@ -1,0 +1,673 @@
+/* Several devices in one process, compared with one trainer on the CPU. */
+#include "dist/mirrored.h"
+
+#include "../comm/ranks.h"
+#include "../graph/backends.h"
+#include "dist/mirrored_share.h"
+#include "graph/weights.h"
+#include "ops/op_activation.h"
+#include "ops/op_dense.h"
+#include "ops/op_loss.h"
+#include "ops/op_norm.h"
+#include "train/trainer_internal.h"
+
+enum { IN = 6, CLASSES = 3, STEPS = 50, MAX_BATCH = 23, MOST_DEVICES = 4, MAX_PARAMETERS = 1024 };
+
+static const char *const cpus[MOST_DEVICES] = { "cpu*1", "cpu*1", "cpu*1", "cpu*1" };
+
+/* ---- shares ---- */
+
+static double time_of(double fixed, double each, int rows, unsigned *random)
+{
+    const double noise = 1 + 0.2 * ((double)(test_random(random) % 1000) / 1000 - 0.5);
+    return rows ? (fixed + each * rows) * noise : 0;
+}
+
+/* Devices of which one has a large cost of its own, and times that vary by a fifth. */
+static void unlike_devices_end_together(void)
+{
+    const double fixed[] = { 0, 2e-3, 5e-4 }, each[] = { 1e-3, 1e-4, 4e-4 };
+    const int most[] = { 256, 256, 256 };
+    unsigned random = 1;
+    dml__speed speed[3];
+    int share[3];
+    memset(speed, 0, sizeof speed);
+    for (int step = 0; step < 60; step++) {
+        dml__divide_rows(256, 3, speed, most, share);
+        CHECK_INT(share[0] + share[1] + share[2], 256);
+        for (int i = 0; i < 3; i++) {
+            const double seconds = time_of(fixed[i], each[i], share[i], &random);
+            dml__speed_note(&speed[i], share[i], step < 2 ? 100 * seconds : seconds); /* it warms up */
+        }
+        if (step < 2) CHECK(share[0] == 86 && share[1] == 85 && share[2] == 85);
+        if (step < 10) continue;
+        double first = 1, last = 0;
+        for (int i = 0; i < 3; i++) {
+            const double seconds = fixed[i] + each[i] * share[i];
+            first = fmin(first, seconds);
+            last = fmax(last, seconds);
+        }
+        CHECK_MESSAGE(last <= 1.25 * first, "step %d: %d, %d, %d rows take %g to %g s", step, share[0],
+                      share[1], share[2], first, last);
+    }
+}
+
+static void shares_within_bounds(void)
+{
+    unsigned random = 3;
+    for (int turn = 0; turn < 2000; turn++) {
+        dml__speed speed[5];
+        int most[5], share[5], room = 0, sum = 0;
+        const int devices = 1 + (int)(test_random(&random) % 5);
+        memset(speed, 0, sizeof speed);
+        for (int i = 0; i < devices; i++) {
+            room += most[i] = 1 + (int)(test_random(&random) % 40);
+            for (int s = 0; s < 5; s++)
+                dml__speed_note(&speed[i], 1 + (int)(test_random(&random) % 40),
+                                1e-6 * (1 + test_random(&random) % 100000));
+        }
+        const int rows = (int)(test_random(&random) % (unsigned)(room + 1));
+        dml__divide_rows(rows, devices, turn % 3 ? speed : NULL, most, share);
+        for (int i = 0; i < devices; i++) {
+            sum += share[i];
+            CHECK(share[i] <= most[i] && share[i] >= (rows >= devices));
+        }
+        CHECK_INT(sum, rows);
+    }
+}
+
+/* ---- a run ---- */
+
+typedef struct run {
+    int devices;
+    const char *const *device; /* NULL: the CPU, once for each */
+    dml_mirrored_options options;
+    int batch, steps;
+    bool norms, pieces, adam;
+    /* results */
+    float loss[STEPS], w[MAX_PARAMETERS];
+    size_t parameters;
+} run;
+
+static void make_batch(int step, int batch, float *x, int32_t *t)
+{
+    unsigned state = 77u + (unsigned)step;
+    test_fill(&state, x, (size_t)(batch * IN));
+    for (int i = 0; i < batch; i++) t[i] = x[i * IN] > 0.3f ? 2 : x[i * IN + 1] > 0 ? 1 : 0;
+}
+
+static dml_node *build_loss(dml_context *context, bool norms)
+{
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *x = dml_input(graph, "x", DML_F32, IN), *t = dml_input(graph, "t", DML_I32);
+    const dml_batch_norm_options all_ranks = { .all_ranks = true, .momentum = 0.3f };
+    dml_node *h = dml_tanh(dml_dense(x, 16));
+    if (norms) h = dml_batch_norm(h, &all_ranks);
+    h = dml_relu(dml_dense(h, 16));
+    return dml_softmax_cross_entropy(dml_dense(h, CLASSES), t);
+}
+
+static run usual(int devices)
+{
+    run r;
+    memset(&r, 0, sizeof r);
+    r.devices = devices;
+    r.device = cpus;
+    r.batch = MAX_BATCH;
+    r.steps = STEPS;
+    r.options.trainer.batch = MAX_BATCH;
+    r.options.trainer.optimizer = dml_sgd(0.05f, 0.9f);
+    r.options.timeout_s = 60;
+    return r;
+}
+
+static dml_context *open_seeded(void)
+{
+    return dml_open(&(dml_options){ .threads = 1, .seed = 5 });
+}
+
+/* A batch in three: one that waits for more, one that is combined, one that is added to that. */
+static dml_status step_in_pieces(dml_mirrored *m, dml_trainer *trainer, int batch, const float *x,
+                                 const int32_t *t, float *loss)
+{
+    const int ends[] = { batch / 4, batch / 2, batch };
+    dml_status status = DML_OK;
+    double sum = 0;
+    for (int i = 0, from = 0; i < 3 && status == DML_OK; from = ends[i++]) {
+        const int flags = DML_ADD | (i == 0 ? DML_MORE : 0), rows = ends[i] - from;
+        status = m ? dml_mirrored_backward(m, rows, DML_INPUTS(x + from * IN, t + from), flags, loss)
+                   : dml_trainer_backward(trainer, rows, DML_INPUTS(x + from * IN, t + from), flags, loss);
+        sum += (double)*loss * rows;
+    }
+    *loss = (float)(sum / batch);
+    if (status != DML_OK) return status;
+    return m ? dml_mirrored_update(m) : dml_trainer_update(trainer);
+}
+
+static dml_status one_step(const run *r, dml_mirrored *m, dml_trainer *trainer, int step, float *loss)
+{
+    float x[MAX_BATCH * IN];
+    int32_t t[MAX_BATCH];
+    make_batch(step, r->batch, x, t);
+    if (r->pieces) return step_in_pieces(m, trainer, r->batch, x, t, loss);
+    return m ? dml_mirrored_step(m, r->batch, DML_INPUTS(x, t), loss)
+             : dml_trainer_step(trainer, r->batch, DML_INPUTS(x, t), loss);
+}
+
+/* On the devices, or, if there are none, by one trainer. */
+static void train(run *r)
+{
+    dml_context *context = open_seeded();
+    dml_node *loss = build_loss(context, r->norms);
+    dml_mirrored *m = r->devices ? dml_mirrored_create(loss, r->device, r->devices, &r->options) : NULL;
+    dml_trainer *trainer = r->devices ? NULL : dml_trainer_create(loss, &r->options.trainer);
+    CHECK_MESSAGE(m || trainer, "%s", dml_error(context));
+    if (!m && !trainer) {
+        dml_close(context);
+        return;
+    }
+    for (int step = 0; step < r->steps; step++) {
+        const dml_status status = one_step(r, m, trainer, step, &r->loss[step]);
+        CHECK_MESSAGE(status == DML_OK, "step %d: %s", step, dml_error(context));
+        if (status != DML_OK) break;
+    }
+    if (m && dml_status_of(context) == DML_OK) CHECK_INT(dml_mirrored_copy_back(m), DML_OK);
+    r->parameters = dml_graph_parameter_count(dml_node_graph(loss));
+    CHECK(r->parameters <= MAX_PARAMETERS);
+    memcpy(r->w, dml_graph_get(dml_node_graph(loss), 0, r->parameters), r->parameters * sizeof *r->w);
+    dml_close(context); /* and the replicas */
+}
+
+static void check_same(const run *got, const run *want, double tolerance, const char *what)
+{
+    double worst = 0;
+    for (int s = 0; s < want->steps; s++) {
+        const double error = fabs(got->loss[s] - want->loss[s]) / want->loss[s];
+        if (!(error <= worst)) worst = error;
+    }
+    CHECK_MESSAGE(worst <= tolerance, "%s, %d devices: a loss differs by %.2g", what, got->devices, worst);
+    worst = 0;
+    for (size_t i = 0; i < want->parameters; i++) {
+        const double error = fabs(got->w[i] - want->w[i]);
+        if (!(error <= worst)) worst = error;
+    }
+    CHECK_INT(got->parameters, want->parameters);
+    CHECK_MESSAGE(worst <= 10 * tolerance, "%s, %d devices: a parameter differs by %.2g", what, got->devices,
+                  worst);
+}
+
+/* As many devices as it says, in each placement. */
+static void compare_with_one(const run *like, double tolerance)
+{
+    static const char *const names[] = { "mirrored", "central", "each step" };
+    static run one, several;
+    one = *like;
+    one.devices = 0;
+    train(&one);
+    if (like->batch == MAX_BATCH) CHECK(one.loss[one.steps - 1] < one.loss[0]);
+    for (int p = 0; p <= DML_PLACE_EACH_STEP; p++) {
+        several = *like;
+        several.options.placement = (dml_placement)p;
+        train(&several);
+        check_same(&several, &one, tolerance, names[p]);
+    }
+}
+
+static void replicas_follow_one_trainer(void)
+{
+    for (int devices = 1; devices <= MOST_DEVICES; devices++) {
+        run like = usual(devices);
+        like.options.even = devices % 2;
+        compare_with_one(&like, 1e-5);
+    }
+}
+
+static void every_way_across_devices(void)
+{
+    for (int cross = 0; cross <= DML_CROSS_ONE_DEVICE; cross++) {
+        run like = usual(3);
+        like.steps = 10;
+        like.options.cross_device = (dml_cross_device)cross;
+        like.options.bucket_bytes = 100;
+        compare_with_one(&like, 1e-5);
+    }
+}
+
+static void all_that_a_trainer_can_do(void)
+{
+    run like = usual(3);
+    like.steps = 20;
+    like.norms = true;
+    like.options.trainer.optimizer = dml_adamw(0, 0.1f);
+    like.options.trainer.optimizer.epsilon = 0.05f;
+    like.options.trainer.schedule = dml_schedule_warm_up(dml_schedule_cosine(0.02f, 20, 0), 3, 0.1f);
+    like.options.trainer.clip_norm = 0.2f;
+    like.options.trainer.average = 0.5f;
+    compare_with_one(&like, 2e-5);
+    like.pieces = true;
+    like.norms = false;
+    compare_with_one(&like, 2e-5);
+}
+
+static void fewer_rows_than_replicas(void)
+{
+    run like = usual(4);
+    like.steps = 10;
+    like.batch = 3;
+    like.options.trainer.optimizer = dml_sgd(0.05f, 0);
+    compare_with_one(&like, 1e-5);
+    like.norms = true; /* a replica without samples takes part in the sums */
+    compare_with_one(&like, 2e-5);
+}
+
+/* A step whose gradient isn't finite is left out by all replicas, also by those that never see its sum. */
+static void loss_scales_move_together(void)
+{
+    run like = usual(3);
+    like.steps = 12;
+    like.options.trainer.loss_scale = 1e30f;
+    compare_with_one(&like, 1e-5);
+}
+
+static const char *const *other_devices(int *count)
+{
+    static const char *names[MOST_DEVICES];
+    static dml_device_info infos[16];
+    const int found = dml_devices(infos, 16);
+    *count = 0;
+    names[(*count)++] = "cpu*1";
+    for (int i = 0; i < found && i < 16 && *count < MOST_DEVICES; i++)
+        if (strncmp(infos[i].id, "cpu", 3) != 0) names[(*count)++] = infos[i].id;
+    const int kinds = *count;
+    while (*count < MOST_DEVICES) names[(*count)++] = "cpu*1";
+    return kinds > 1 ? names : NULL;
+}
+
+static void devices_of_several_kinds(void)
+{
+    int count;
+    const char *const *devices = other_devices(&count);
+    if (!devices) {
+        SKIP("no other device than the CPU");
+        return;
+    }
+    for (int n = 2; n <= count; n++) {
+        run like = usual(n);
+        like.device = devices;
+        like.options.timeout_s = 300; /* drivers compile kernels in the first step */
+        compare_with_one(&like, 1e-5);
+    }
+}
+
+/* ---- several processes ---- */
+
+typedef struct process {
+    run like, got;
+    int counts[3];
+} process;
+
+/* A rank here is what a process would be: a context and replicas of its own. */
+static void train_as_process(test_rank *me)
+{
+    process *all = (process *)me->user;
+    static pthread_mutex_t checks = PTHREAD_MUTEX_INITIALIZER;
+    run *r = &all->like;
+    dml_mirrored_options options = r->options;
+    options.comm = me->comm;
+    dml_context *context = open_seeded();
+    dml_node *node = build_loss(context, r->norms);
+    dml_graph *graph = dml_node_graph(node);
+    dml_mirrored *m = dml_mirrored_create(node, cpus, all->counts[me->rank], &options);
+    float x[MAX_BATCH * IN], loss = 0;
+    int32_t t[MAX_BATCH];
+    double sum = 0;
+    me->bad += !m;
+    for (int step = 0; step < r->steps && m; step++) {
+        make_batch(step, r->batch, x, t);
+        const int begin = r->batch * me->rank * me->rank / (me->world * me->world); /* unevenly */
+        const int end = r->batch * (me->rank + 1) * (me->rank + 1) / (me->world * me->world);
+        me->bad += dml_mirrored_step(m, end - begin, DML_INPUTS(x + begin * IN, t + begin), &loss) != DML_OK;
+        sum = (double)loss * (end - begin);
+        me->bad += dml_comm_all_reduce(me->comm, &sum, 1, DML_F64, DML_SUM) != DML_OK;
+        if (me->rank == 0) all->got.loss[step] = (float)(sum / r->batch);
+    }
+    me->bad += dml_mirrored_copy_back(m) != DML_OK;
+    if (me->rank == me->world - 1) {
+        all->got.parameters = dml_graph_parameter_count(graph);
+        memcpy(all->got.w, dml_graph_get(graph, 0, all->got.parameters), all->got.parameters * sizeof(float));
+    }
+    pthread_mutex_lock(&checks);
+    CHECK_MESSAGE(!me->bad, "rank %d: %s", me->rank, dml_error(context));
+    pthread_mutex_unlock(&checks);
+    dml_mirrored_destroy(m);
+    dml_close(context);
+}
+
+static void processes_of_several_replicas(void)
+{
+    static process all;
+    static run one;
+    static const int counts[][3] = { { 2, 2, 0 }, { 1, 3, 0 }, { 2, 1, 2 } };
+    for (int turn = 0; turn < 9; turn++) {
+        test_rank ranks[3];
+        const int world = turn % 3 == 2 ? 3 : 2;
+        memset(&all, 0, sizeof all);
+        memcpy(all.counts, counts[turn % 3], sizeof all.counts);
+        all.like = usual(0);
+        all.like.steps = 12;
+        all.like.norms = turn % 2;
+        if (turn == 3) all.like.batch = 3; /* process 0 gets nothing */
+        all.like.options.bucket_bytes = 200;
+        one = all.like;
+        train(&one);
+        all.like.options.placement = (dml_placement)(turn / 3);
+        ranks_prepare(ranks, world, 30, train_as_process, &all);
+        ranks_run_on(ranks, world, "local");
+        check_ranks(ranks, world);
+        all.got.devices = world;
+        check_same(&all.got, &one, 2e-5, "processes");
+    }
+}
+
+/* ---- what goes wrong ---- */
+
+static void refused(const char *const *devices, int count, const dml_mirrored_options *options,
+                    const char *sentence)
+{
+    dml_context *context = open_seeded();
+    CHECK(!dml_mirrored_create(build_loss(context, false), devices, count, options));
+    CHECK_CONTAINS(dml_error(context), sentence);
+    dml_close(context);
+}
+
+static void what_is_refused(void)
+{
+    dml_mirrored_options options = usual(2).options;
+    refused(cpus, 0, &options, "0 devices given; 1 to 64 are possible");
+    refused(NULL, 2, &options, "dml_mirrored_create was given no devices");
+    refused(cpus, 2, NULL, "there is no default batch");
+    const char *const hole[] = { "cpu", NULL };
+    refused(hole, 2, &options, "device 2 of 2 is NULL");
+    const char *const absent[] = { "cpu", "cpu:7" };
+    refused(absent, 2, &options, "replica 1: no device 'cpu:7': 1 cpu device found");
+    const char *const odd[] = { "cpu*0" };
+    refused(odd, 1, &options, "replica 0: no device 'cpu*0'");
+    options.most_rows = 5;
+    refused(cpus, 2, &options, "most_rows 5 asked for, but 2 replicas must have room for a batch of 23: 12");
+    options.most_rows = 0;
+    options.placement = (dml_placement)9;
+    refused(cpus, 2, &options, "there is no placement 9");
+    options = usual(2).options;
+    options.trainer.batch = 0;
+    refused(cpus, 2, &options, "a batch of 0 asked for");
+    options.trainer.batch = 4;
+    options.trainer.clip_norm = -1;
+    refused(cpus, 2, &options, "replica 0 (cpu): clip_norm -1 asked for");
+    options = usual(2).options;
+    options.timeout_s = -1;
+    refused(cpus, 2, &options, "no communicator of 2 replicas can be had");
+    int count;
+    const char *const *devices = other_devices(&count);
+    if (devices) {
+        const char *const twice[] = { devices[1], "cpu", devices[1] };
+        char sentence[64];
+        snprintf(sentence, sizeof sentence, "devices 1 and 3 are both %s", devices[1]);
+        refused(twice, 3, &options, "devices 1 and 3 are both");
+    }
+    CHECK(!dml_mirrored_create(NULL, cpus, 2, &options));
+    CHECK_INT(dml_mirrored_step(NULL, 1, NULL, 0, NULL), DML_ERROR_ARGUMENT);
+    dml_mirrored_destroy(NULL);
+}
+
+typedef struct model {
+    dml_context *context;
+    dml_graph *graph;
+    dml_mirrored *m;
+    float x[MAX_BATCH * IN];
+    int32_t t[MAX_BATCH];
+} model;
+
+static model open_model(const run *r)
+{
+    model s;
+    s.context = open_seeded();
+    dml_node *loss = build_loss(s.context, r->norms);
+    s.graph = dml_node_graph(loss);
+    s.m = dml_mirrored_create(loss, r->device, r->devices, &r->options);
+    CHECK_MESSAGE(s.m, "%s", dml_error(s.context));
+    make_batch(0, MAX_BATCH, s.x, s.t);
+    return s;
+}
+
+/* Nothing is run, and the step can be made again. */
+static void refused_steps_can_be_tried_again(void)
+{
+    run like = usual(3);
+    like.options.even = true;
+    model s = open_model(&like);
+    float x[IN] = { 0 };
+    static const struct refusal {
+        int rows, count, bad_label;
+        const char *sentence;
+    } refusals[] = { { 0, 2, -1, "a step of 0 samples asked for; these replicas take 1 to 23" },
+                     { 24, 2, -1, "a step of 24 samples" },
+                     { 23, 1, -1, "1 inputs were given, the program takes 2" },
+                     { 23, 2, 3, "sample 3 of the batch is 9, it must be in 0 .. 2" },
+                     { 23, 2, 22,
+                       "sample 6 of the batch is 9, it must be in 0 .. 2; the first of these "
+                       "samples is number 16" } };
+    for (int i = 0; i < 5; i++) {
+        int32_t t[24] = { 0 };
+        if (refusals[i].bad_label >= 0) t[refusals[i].bad_label] = 9;
+        CHECK_INT(
+            dml_mirrored_step(s.m, refusals[i].rows, DML_INPUTS(s.x, t) - (2 - refusals[i].count), NULL),
+            DML_ERROR_ARGUMENT);
+        CHECK_CONTAINS(dml_error(s.context), refusals[i].sentence);
+        dml_clear_error(s.context);
+        CHECK_INT(dml_mirrored_step(s.m, MAX_BATCH, DML_INPUTS(s.x, s.t), NULL), DML_OK);
+    }
+    CHECK_INT(dml_mirrored_backward(s.m, 1, DML_INPUTS(x, s.t), 8, NULL), DML_ERROR_ARGUMENT);
+    dml_clear_error(s.context);
+    CHECK_INT(dml_mirrored_backward(s.m, 1, DML_INPUTS(x, s.t), DML_MORE, NULL), DML_OK);
+    CHECK_INT(dml_mirrored_update(s.m), DML_ERROR_STATE);
+    dml_clear_error(s.context);
+    CHECK_INT(dml_mirrored_backward(s.m, 5, DML_INPUTS(s.x, s.t), DML_ADD, NULL), DML_OK);
+    CHECK_INT(dml_mirrored_update(s.m), DML_OK);
+    CHECK_INT(dml_trainer_steps(dml_mirrored_trainer(s.m, 2)), 6);
+    dml_graph_destroy(s.graph);
+    CHECK_CONTAINS(dml_error(s.context), "can't be destroyed before");
+    dml_close(s.context);
+}
+
+/* The CPU, whose writes fail, or take long, when they are told to. Backward begins with one. */
+static dml_backend broken_cpu;
+static double hangs;
+static dml_status broken_write(dml_device *device, dml_ref to, const void *from, size_t bytes)
+{
+    if (hangs <= 0) return dml_device_fail(device, DML_ERROR_DEVICE, "out of order");
+    ranks_sleep(hangs);
+    memcpy(dml__host(to), from, bytes);
+    return DML_OK;
+}
+
+static void check_failure(const run *r, int broken, dml_status status, const char *sentence)
+{
+    model s = open_model(r);
+    if (!s.m) return;
+    dml_context *context = dml_trainer_context(dml_mirrored_trainer(s.m, broken));
+    for (int step = 0; step < 3 && status != DML_ERROR_TIMEOUT; step++)
+        CHECK_INT(dml_mirrored_step(s.m, MAX_BATCH, DML_INPUTS(s.x, s.t), NULL), DML_OK);
+    broken_cpu = *context->device.backend;
+    broken_cpu.write = broken_write;
+    context->device.backend = &broken_cpu;
+    const double before = dml_seconds();
+    for (int again = 0; again < 3; again++) {
+        CHECK_INT(dml_mirrored_step(s.m, MAX_BATCH, DML_INPUTS(s.x, s.t), NULL), status);
+        CHECK_CONTAINS(dml_error(s.context), sentence);
+        dml_clear_error(s.context);
+    }
+    CHECK(dml_seconds() - before < 20);
+    if (broken) dml_mirrored_destroy(s.m);
+    dml_close(s.context);
+}
+
+static void a_replica_that_fails_is_named(void)
+{
+    for (int broken = 0; broken < 3; broken++)
+        for (int p = 0; p <= DML_PLACE_EACH_STEP; p++) {
+            char sentence[64];
+            run like = usual(3);
+            like.options.placement = (dml_placement)p;
+            like.norms = broken == 1;
+            snprintf(sentence, sizeof sentence, "replica %d (cpu): out of order", broken);
+            hangs = 0;
+            check_failure(&like, broken, DML_ERROR_DEVICE, sentence);
+        }
+}
+
+static void a_replica_that_hangs_is_named(void)
+{
+    run like = usual(3);
+    like.options.timeout_s = 1; /* of which other programs may take a part */
+    hangs = 2.5;
+    check_failure(&like, 1, DML_ERROR_TIMEOUT, "the ranks are cpu, cpu, cpu");
+}
+
+/* NaNs among the rows of one replica. */
+static void a_number_that_is_none(void)
+{
+    run like = usual(2);
+    like.options.even = true;
+    like.options.trainer.check = DML_CHECK_FINITE;
+    model s = open_model(&like);
+    s.x[20 * IN] = NAN;
+    CHECK_INT(dml_mirrored_step(s.m, MAX_BATCH, DML_INPUTS(s.x, s.t), NULL), DML_ERROR_NUMBER);
+    CHECK_CONTAINS(dml_error(s.context), "replica 1 (cpu): ");
+    dml_close(s.context);
+}
+
+/* A process whose replica fails takes the others along at once. */
+static void fail_as_process(test_rank *me)
+{
+    run like = usual(2);
+    like.options.comm = me->comm;
+    like.options.trainer.check = DML_CHECK_FINITE;
+    dml_context *context = open_seeded();
+    dml_mirrored *m = dml_mirrored_create(build_loss(context, false), cpus, 2, &like.options);
+    float x[MAX_BATCH * IN];
+    int32_t t[MAX_BATCH];
+    make_batch(0, MAX_BATCH, x, t);
+    me->bad += dml_mirrored_step(m, MAX_BATCH, DML_INPUTS(x, t), NULL) != DML_OK;
+    const double before = dml_seconds();
+    if (me->rank == 1) x[MAX_BATCH * IN - 1] = NAN;
+    me->bad += dml_mirrored_step(m, MAX_BATCH, DML_INPUTS(x, t), NULL) != DML_ERROR_NUMBER;
+    me->bad += !strstr(dml_error(context), "replica 1 (cpu): ");
+    if (me->bad) printf("rank %d: %s\n", me->rank, dml_error(context));
+    me->bad += dml_seconds() - before > 20;
+    dml_close(context);
+}
+
+static void a_replica_that_fails_elsewhere(void)
+{
+    test_rank ranks[2];
+    ranks_prepare(ranks, 2, 30, fail_as_process, NULL);
+    ranks_run_on(ranks, 2, "local");
+    for (int r = 0; r < 2; r++) CHECK_INT(ranks[r].bad, 0);
+}
+
+/* ---- the rest ---- */
+
+static void what_the_first_has_is_spread(void)
+{
+    for (int p = 0; p <= DML_PLACE_EACH_STEP; p++) {
+        run like = usual(3);
+        like.options.placement = (dml_placement)p;
+        model s = open_model(&like);
+        CHECK_INT(dml_mirrored_replicas(s.m), 3);
+        CHECK(!dml_mirrored_trainer(s.m, 3) && !dml_mirrored_trainer(s.m, -1));
+        dml_trainer *first = dml_mirrored_trainer(s.m, 0);
+        const size_t n = dml_trainer_count(first, DML_PARAMETERS);
+        dml_trainer_set_lr(first, 0);
+        float *w = dml_trainer_get(first, DML_PARAMETERS, 0, n);
+        for (size_t i = 0; i < n; i++) w[i] = 0.01f * (float)i;
+        dml_trainer_put(first, DML_PARAMETERS, 0, n);
+        CHECK_INT(dml_mirrored_spread(s.m), DML_OK);
+        CHECK_INT(dml_mirrored_step(s.m, MAX_BATCH, DML_INPUTS(s.x, s.t), NULL), DML_OK);
+        int rows = 0;
+        for (int i = 0; i < 3; i++) {
+            const float *mine = dml_trainer_get(dml_mirrored_trainer(s.m, i), DML_PARAMETERS, 0, n);
+            const dml_replica_report report = dml_mirrored_report(s.m, i);
+            for (size_t k = 0; k < n; k++) CHECK(mine[k] == 0.01f * (float)k);
+            CHECK_STRING(report.device, "cpu");
+            CHECK_INT(report.threads, 1);
+            CHECK(report.seconds > 0);
+            rows += report.rows;
+        }
+        CHECK_INT(rows, MAX_BATCH);
+        CHECK(!dml_mirrored_report(s.m, 3).device);
+        dml_close(s.context);
+    }
+}
+
+/* The processors are shared out; the devices' samples by their speed, evenly where that is asked for. */
+static void threads_and_rows(void)
+{
+    const char *const devices[] = { "cpu*3", "cpu", "cpu" };
+    run like = usual(3);
+    like.device = devices;
+    like.options.even = true;
+    model s = open_model(&like);
+    CHECK_INT(dml_mirrored_report(s.m, 0).threads, 3);
+    CHECK(dml_mirrored_report(s.m, 1).threads >= 1);
+    for (int step = 0; step < 8; step++)
+        CHECK_INT(dml_mirrored_step(s.m, MAX_BATCH, DML_INPUTS(s.x, s.t), NULL), DML_OK);
+    for (int i = 0; i < 3; i++) CHECK_INT(dml_mirrored_report(s.m, i).rows, i < 2 ? 8 : 7);
+    dml_close(s.context);
+    like = usual(2);
+    like.options.most_rows = MAX_BATCH;
+    s = open_model(&like);
+    dml_context *context = dml_trainer_context(dml_mirrored_trainer(s.m, 1));
+    broken_cpu = *context->device.backend;
+    broken_cpu.write = broken_write; /* a cost of its own */
+    hangs = 0.02;
+    context->device.backend = &broken_cpu;
+    for (int step = 0; step < 12; step++)
+        CHECK_INT(dml_mirrored_step(s.m, MAX_BATCH, DML_INPUTS(s.x, s.t), NULL), DML_OK);
+    CHECK_MESSAGE(dml_mirrored_report(s.m, 1).rows <= 3, "a slow replica has %d of %d rows",
+                  dml_mirrored_report(s.m, 1).rows, MAX_BATCH);
+    dml_close(s.context);
+}
+
+#ifdef DML_NO_THREADS
+static void without_threads(void)
+{
+    const dml_mirrored_options options = usual(2).options;
+    refused(cpus, 2, &options, "replicas need threads, and this is built without");
+}
+#endif
+
+int main(void)
+{
+    RUN(unlike_devices_end_together);
+    RUN(shares_within_bounds);
+#ifdef DML_NO_THREADS
+    RUN(without_threads);
+#else
+    RUN(replicas_follow_one_trainer);
+    RUN(every_way_across_devices);
+    RUN(all_that_a_trainer_can_do);
+    RUN(fewer_rows_than_replicas);
+    RUN(loss_scales_move_together);
+    RUN(devices_of_several_kinds);
+    RUN(processes_of_several_replicas);
+    RUN(what_is_refused);
+    RUN(refused_steps_can_be_tried_again);
+    RUN(a_replica_that_fails_is_named);
+    RUN(a_replica_that_hangs_is_named);
+    RUN(a_number_that_is_none);
+    RUN(a_replica_that_fails_elsewhere);
+    RUN(what_the_first_has_is_spread);
+    RUN(threads_and_rows);
+#endif
+    return test_report("dist/mirrored");
+}
