@@ -25,6 +25,7 @@
 /* With dml.h included first: the sync strategies. */
 #ifdef DML_H
 #include "dml.h"
+#include "dist/compress.h"
 #include "dist/all_reduce_sync.h"
 #endif
 
