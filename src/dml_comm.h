@@ -83,6 +83,10 @@
 #ifdef DML_H
 #include "dist/all_reduce_sync.c"
 #include "dist/replicas.c"
+#include "dist/compress_quantise.c"
+#include "dist/compress_sparse.c"
+#include "dist/compress_low_rank.c"
+#include "dist/compress_sum.c"
 #endif
 
 #endif
