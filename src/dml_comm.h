@@ -25,6 +25,7 @@
 /* With dml.h included first: the sync strategies. */
 #ifdef DML_H
 #include "dml.h"
+#include "dist/compress.h"
 #include "dist/all_reduce_sync.h"
 #include "dist/zero_sync.h"
 #include "dist/local_sgd.h"
@@ -91,6 +92,10 @@
 #include "dist/mirrored_clock.c"
 #include "dist/mirrored_share.c"
 #include "dist/mirrored.c"
+#include "dist/compress_quantise.c"
+#include "dist/compress_sparse.c"
+#include "dist/compress_low_rank.c"
+#include "dist/compress_sum.c"
 #endif
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "dist/compress_sum.h"
 #include "dist/replicas.h"
 
 #include <string.h>
@@ -15,11 +16,6 @@
 /* Steps are told apart modulo this, whose square's sum over any number of ranks a double holds exactly. */
 #define DML__MARKS 1048576u
 
-typedef struct dml__bucket {
-    size_t begin, end; /* of g, in elements */
-    dml_request *request;
-} dml__bucket;
-
 typedef struct dml__all_reduce_state {
     dml__memory memory;
     dml_comm *comm;
@@ -28,9 +24,11 @@ typedef struct dml__all_reduce_state {
     double mark;                   /* of the step that this rank is at */
     double sent[3];                /* its samples, mark and mark^2, then the sums over all ranks */
     dml_request *samples_request;
+    dml_compression compression;
+    dml__compressor compressor;
     double traced_to; /* the end of what is in the timeline (dml_seconds) */
     int buckets;
-    dml__bucket bucket[DML__MAX_BUCKETS];
+    dml__coded_sum bucket[DML__MAX_BUCKETS];
 } dml__all_reduce_state;
 
 /* What this rank did since it was asked last, beside its collectives in their timeline. */
@@ -50,14 +48,18 @@ static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
     if (state->bucket_elements < least) state->bucket_elements = least;
     /* While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
-    return dml__start_replicas(state->comm, trainer);
+    const dml_status status = dml__start_replicas(state->comm, trainer);
+    if (status != DML_OK) return status;
+    /* With the seed that all ranks now have. */
+    return dml__compressor_open(&state->compressor, &state->memory, state->comm, trainer, &state->compression,
+                                DML__MAX_BUCKETS);
 }
 
-/* Waits for a request and forgets it, so that no request is waited for twice. */
-static dml_status dml__take_request(dml__all_reduce_state *state, dml_request **request)
+/* The sums that begin has started, once in a step. */
+static dml_status dml__take_samples(dml__all_reduce_state *state)
 {
-    dml_request *waiting = *request;
-    *request = NULL;
+    dml_request *waiting = state->samples_request;
+    state->samples_request = NULL;
     return waiting ? dml_comm_wait(state->comm, waiting) : DML_OK;
 }
 
@@ -65,8 +67,8 @@ static dml_status dml__take_request(dml__all_reduce_state *state, dml_request **
    go. Every wait has its deadline. */
 static void dml__drain_requests(dml__all_reduce_state *state)
 {
-    dml__take_request(state, &state->samples_request);
-    for (int b = 0; b < state->buckets; b++) dml__take_request(state, &state->bucket[b].request);
+    dml__take_samples(state);
+    for (int b = 0; b < state->buckets; b++) dml__coded_sum_drop(&state->compressor, &state->bucket[b]);
     state->buckets = 0;
 }
 
@@ -89,16 +91,18 @@ static dml_status dml__all_reduce_sync_begin(void *user, dml_trainer *trainer, d
 static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
 {
     DML_ASSERT(state->buckets < DML__MAX_BUCKETS);
-    dml__bucket *bucket = &state->bucket[state->buckets];
-    bucket->begin = state->filled_from;
-    bucket->end = state->filled_to;
-    float *g = dml_trainer_get(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
+    const size_t begin = state->filled_from, end = state->filled_to;
+    float *g = dml_trainer_get(trainer, DML_GRADIENTS, begin, end);
     if (!g) return dml_status_of(dml_trainer_context(trainer));
-    bucket->request =
-        dml_comm_all_reduce_start(state->comm, g, bucket->end - bucket->begin, DML_F32, DML_SUM);
-    if (!bucket->request) return dml__sync_failed(trainer, state->comm);
-    state->buckets++;
-    state->filled_to = state->filled_from;
+    if (state->buckets == 0) {
+        const bool asks = dml__compressor_asks(&state->compressor);
+        if (asks && dml__take_samples(state) != DML_OK) return dml__sync_failed(trainer, state->comm);
+        dml__compressor_begin(&state->compressor, trainer, state->sent[0]);
+    }
+    state->filled_to = begin;
+    dml__coded_sum *bucket = &state->bucket[state->buckets++];
+    if (dml__coded_sum_start(&state->compressor, g, begin, end, bucket) != DML_OK)
+        return dml__sync_failed(trainer, state->comm);
     return DML_OK;
 }
 
@@ -124,8 +128,7 @@ static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, 
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     dml__trace_phase(state, "forward and backward");
-    if (dml__take_request(state, &state->samples_request) != DML_OK)
-        return dml__sync_failed(trainer, state->comm);
+    if (dml__take_samples(state) != DML_OK) return dml__sync_failed(trainer, state->comm);
     if (!dml__same_step(state))
         return dml_trainer_fail(
             trainer, DML_ERROR_MISMATCH,
@@ -135,10 +138,12 @@ static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, 
     *samples = state->sent[0];
     dml_status status = DML_OK;
     for (int b = 0; b < state->buckets && status == DML_OK; b++) {
-        dml__bucket *bucket = &state->bucket[b];
-        if (dml__take_request(state, &bucket->request) != DML_OK)
-            return dml__sync_failed(trainer, state->comm);
+        dml__coded_sum *bucket = &state->bucket[b];
         /* What the host has, not dml_trainer_get, which would read the device's own values over it. */
+        float *g = dml_trainer_host(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
+        if (!g) return dml_status_of(dml_trainer_context(trainer));
+        if (dml__coded_sum_take(&state->compressor, g, bucket) != DML_OK)
+            return dml__sync_failed(trainer, state->comm);
         status = dml_trainer_put(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
     }
     dml__trace_phase(state, "waits for gradients");
@@ -164,7 +169,9 @@ static dml_status dml__all_reduce_sync_sum(void *user, dml_trainer *trainer, dou
 static void dml__all_reduce_sync_failed(void *user, dml_trainer *trainer)
 {
     (void)trainer;
-    dml__drain_requests((dml__all_reduce_state *)user);
+    dml__all_reduce_state *state = (dml__all_reduce_state *)user;
+    dml__drain_requests(state);
+    dml__compressor_forget(&state->compressor);
 }
 
 static void dml__all_reduce_sync_destroy(void *user, dml_trainer *trainer)
@@ -173,6 +180,7 @@ static void dml__all_reduce_sync_destroy(void *user, dml_trainer *trainer)
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     if (!state) return;
     dml__drain_requests(state);
+    dml__compressor_close(&state->compressor);
     dml__memory memory = state->memory;
     dml__release(&memory, state);
 }
@@ -188,6 +196,7 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
         state->memory = memory;
         state->comm = comm;
         state->bucket_elements = bucket_bytes / sizeof(float);
+        if (options) state->compression = options->compression;
     }
     const dml_sync sync = { state,
                             dml__all_reduce_sync_start,

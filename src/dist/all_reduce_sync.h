@@ -6,11 +6,13 @@
 #include "base/allocator.h"
 #include "base/platform.h"
 #include "comm/comm.h"
+#include "dist/compress.h"
 #include "train/trainer.h"
 
 typedef struct dml_all_reduce_sync_options {
-    size_t bucket_bytes;     /* gradients are sent in pieces of at least this much; 0: 1 MiB */
-    dml_allocator allocator; /* zero: malloc and free */
+    size_t bucket_bytes;         /* gradients are sent in pieces of at least this much; 0: 1 MiB */
+    dml_compression compression; /* the same on all ranks; zero: none */
+    dml_allocator allocator;     /* zero: malloc and free */
 } dml_all_reduce_sync_options;
 
 /* For dml_trainer_sync. At the start, parameters, the optimizer's state and numbers, the seed and the step

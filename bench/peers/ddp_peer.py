@@ -1,0 +1,103 @@
+"""ddp: PyTorch's DistributedDataParallel on Gloo as a peer of bench/ddp: rank 0 speaks and starts the others, which
+read what it does from their standard input. Each process computes by one thread."""
+
+import os
+import subprocess
+import sys
+import time
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import peer
+import torch_models
+
+RANK, RANKS = int(os.environ.get("RANK", "0")), peer.THREADS
+warnings.simplefilter("ignore")
+torch.set_num_threads(1)
+torch.set_num_interop_threads(1)
+others, steps, step = [], [], None
+
+
+def build(name, batch, momentum, memory_format):
+    torch.manual_seed(RANK)
+    x, target = torch_models.batch(name, batch)
+    model = torch_models.build(name)
+    if torch_models.SIZES[name].channels:
+        x, model = x.contiguous(memory_format=memory_format), model.to(memory_format=memory_format)
+    model = DistributedDataParallel(model, gradient_as_bucket_view=True, broadcast_buffers=False)
+    optimizer = torch_models.optimizer(name, model, momentum)
+
+    def step():
+        optimizer.zero_grad(set_to_none=False)
+        torch_models.loss(model(x), target).backward()
+        optimizer.step()
+
+    return step
+
+
+def prepare(words):
+    """In the memory formats that there are; `pick` says which is taken."""
+    global steps, step
+    name, batch, momentum = words[0], int(words[1]), float(words[2])
+    formats = [torch.contiguous_format]
+    if torch_models.SIZES[name].channels and "mlp" not in name:
+        formats.append(torch.channels_last)
+    steps = [build(name, batch, momentum, f) for f in formats]
+    step = steps[0]
+    return len(steps)
+
+
+def pick(words):
+    global step
+    step = steps[int(words[0])]
+
+
+def run(words):
+    """Seconds of a step, of as many, after a barrier."""
+    dist.barrier()
+    start = time.perf_counter()
+    for _ in range(int(words[0])):
+        step()
+    return (time.perf_counter() - start) / int(words[0])
+
+
+WHAT = {"prepare": prepare, "pick": pick, "run": run}
+
+
+def tell(what, *words):
+    for process in others:
+        process.stdin.write(" ".join([what, *map(str, words)]) + "\n")
+        process.stdin.flush()
+    return WHAT[what]([str(w) for w in words])
+
+
+def ddp(words):
+    seconds = []
+    for i in range(tell("prepare", *words)):
+        tell("pick", i)
+        tell("run", 2)
+        seconds.append(tell("run", 3))
+    tell("pick", seconds.index(min(seconds)))
+    once = min(seconds)
+    return lambda whole: tell("run", max(2, int(whole / once))), ""
+
+
+if RANK:
+    store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), RANKS, False)
+    dist.init_process_group("gloo", store=store, rank=RANK, world_size=RANKS)
+    for line in sys.stdin:
+        what, *words = line.split()
+        WHAT[what](words)
+    os._exit(0)
+store = dist.TCPStore("127.0.0.1", 0, RANKS, True, wait_for_workers=False)
+for rank in range(1, RANKS):
+    others.append(subprocess.Popen([sys.executable, __file__, str(store.port)], stdin=subprocess.PIPE, text=True,
+                                   env=dict(os.environ, RANK=str(rank))))
+dist.init_process_group("gloo", store=store, rank=0, world_size=RANKS)
+peer.serve(torch.__version__, {"ddp": ddp}, timed=lambda run, seconds: run(seconds))
+for process in others:
+    process.stdin.close()
+os._exit(0)
