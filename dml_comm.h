@@ -608,6 +608,44 @@ DML_API bool dml_comm_cancel(dml_comm *comm, dml_request *request);
 
 #endif
 
+/* ---- dist/cluster.h ---- */
+
+/* cluster.h: which ranks of a job compute gradients (workers), and which keep the parameters (servers). */
+#ifndef DML_DIST_CLUSTER_H
+#define DML_DIST_CLUSTER_H
+
+/* Ranks 0 .. workers - 1 are the workers, the next `servers` the servers. */
+typedef struct dml_cluster {
+    int workers, servers; /* at least 1 each */
+    int rank;             /* this process's */
+    /* Where rank 0 listens, from TF_CONFIG; "" and 0: as dml_comm_open finds it. */
+    char master_addr[256];
+    int master_port;
+    dml_status status; /* DML_ERROR_ARGUMENT: there is no such cluster, for this reason: */
+    char error[256];   /* one sentence, "" for a good one */
+} dml_cluster;
+
+/* One that the program itself knows. */
+DML_API dml_cluster dml_cluster_of(int rank, int workers, int servers);
+
+/* From TF_CONFIG, if it is set, in TensorFlow's form,
+
+       {"cluster": {"worker": ["a:2222", "b:2222"], "ps": ["c:2222"]}, "task": {"type": "ps", "index": 0}}
+
+   where a "chief" counts as the first worker and the first worker's address is where the ranks meet; else
+   from RANK and WORLD_SIZE (or a launcher, see comm/comm.h), the last DML_PS of which are servers, as `dmlrun
+   --workers 4 --ps 2` sets them. Nothing is started: what is wrong is in `status` and `error`. */
+DML_API dml_cluster dml_cluster_from_environment(void);
+
+DML_API bool dml_cluster_is_server(const dml_cluster *cluster);
+
+/* dml_comm_open for this rank of the cluster; of `options` (NULL: defaults) rank and world_size don't count,
+   nor does where the ranks meet if the cluster says it. A cluster with an error opens a communicator that has
+   this error, on this rank alone. */
+DML_API dml_comm *dml_cluster_open(const dml_cluster *cluster, const dml_comm_options *options);
+
+#endif
+
 #endif
 
 /* With dml.h included first: the sync strategies. */
@@ -16117,6 +16155,747 @@ DML__LOCAL void dml__log_description(const dml_comm *comm)
         dml__log(&comm->job->logger, DML_LOG_INFO, "%s", line);
         line = end + more;
     }
+}
+
+#endif
+
+/* ---- base/json.c ---- */
+
+#ifndef DML_BASE_JSON_C
+#define DML_BASE_JSON_C
+
+/* ---- base/json.h ---- */
+
+/* json.h: a reader of JSON text that goes through it once, without recursion or memory, and a writer of its
+   strings. Source: RFC 8259. Stricter than it in that no string may contain \u0000, since ours end with it.
+ */
+#ifndef DML_BASE_JSON_H
+#define DML_BASE_JSON_H
+
+/* ---- reading ---- */
+
+/* A place in a text. The first thing that isn't as it should be makes `problem` a sentence's end ("a string
+   was expected"), found at offset `at`; every later call fails too, so that problems may be asked for once.
+ */
+typedef struct dml__json {
+    const char *text;
+    size_t bytes, at;
+    const char *problem;
+} dml__json;
+
+/* What is between the quotes of a string, checked but escaped as in the text. */
+typedef struct dml__json_string {
+    const char *from;
+    size_t bytes;
+} dml__json_string;
+
+DML__LOCAL void dml__json_start(dml__json *json, const char *text, size_t bytes);
+
+/* Whether the next thing is that character of JSON's own, one of {}[]:, which is then taken. */
+DML__LOCAL bool dml__json_take(dml__json *json, char character);
+
+/* The same where it must come. */
+DML__LOCAL bool dml__json_expect(dml__json *json, char character);
+
+/* Inside an object or array: whether there is another member, behind the comma; false after taking `close`.
+ *first is true before the first call. */
+DML__LOCAL bool dml__json_more(dml__json *json, char close, bool *first);
+
+DML__LOCAL bool dml__json_read_string(dml__json *json, dml__json_string *string);
+
+/* The name of an object's member and the colon. */
+DML__LOCAL bool dml__json_read_name(dml__json *json, dml__json_string *name);
+
+/* A whole number from 0 to 2^64 - 1, without sign, fraction or exponent. */
+DML__LOCAL bool dml__json_read_count(dml__json *json, uint64_t *value);
+
+/* Whether nothing but white space is left. */
+DML__LOCAL bool dml__json_end(dml__json *json);
+
+/* Records a problem at offset `at` unless there is one; always false. */
+DML__LOCAL bool dml__json_fail(dml__json *json, size_t at, const char *problem);
+
+/* Writes what a string that was read means, in UTF-8, and a 0 behind it; returns the bytes before the 0, at
+   most those of the string. `to` may be string.from itself, if what is behind it (the quote) may go. */
+DML__LOCAL size_t dml__json_unescape(char *to, dml__json_string string);
+
+/* Whether it means `text`. */
+DML__LOCAL bool dml__json_is(dml__json_string string, const char *text);
+
+/* ---- writing ---- */
+
+/* Text that is being written; with `to` NULL it is only counted. */
+typedef struct dml__json_writer {
+    char *to;
+    uint64_t bytes;
+} dml__json_writer;
+
+DML__LOCAL void dml__json_write(dml__json_writer *writer, const char *text); /* as it is */
+DML__LOCAL void dml__json_write_count(dml__json_writer *writer, uint64_t value);
+DML__LOCAL void dml__json_write_string(dml__json_writer *writer, const char *text); /* quoted, escaped */
+
+/* ---- both ---- */
+
+/* The start of a text for a sentence: at most 60 bytes, and what isn't UTF-8 or could upset a terminal is
+   '?'. Returns `to`. */
+enum { DML__SHOWN_BYTES = 64 };
+DML__LOCAL const char *dml__shown(const char *text, size_t bytes, char to[DML__SHOWN_BYTES]);
+
+/* Whether the text is UTF-8 (shortest forms, no surrogates): what a string must be. */
+DML__LOCAL bool dml__is_utf8(const char *text);
+
+/* A finite number with the 9 digits that read back as the same float, "0.1" or "1e-05", in every locale. */
+enum { DML__NUMBER_BYTES = 32 };
+DML__LOCAL void dml__write_real(float value, char text[DML__NUMBER_BYTES]);
+
+#endif
+
+#include <stdio.h>
+#include <string.h>
+
+/* The bytes of the UTF-8 character at `at`, 0 if there is none before `end`. */
+static size_t dml__utf8_length(const char *at, const char *end)
+{
+    const unsigned char *b = (const unsigned char *)at;
+    const size_t left = (size_t)(end - at);
+    if (left == 0) return 0;
+    if (b[0] < 0x80) return 1;
+    const size_t length = b[0] >= 0xc2 && b[0] < 0xe0 ? 2 : (b[0] & 0xf0) == 0xe0 ? 3 : b[0] < 0xf5 ? 4 : 0;
+    if (b[0] < 0xc2 || length == 0 || left < length) return 0;
+    for (size_t i = 1; i < length; i++)
+        if ((b[i] & 0xc0) != 0x80) return 0;
+    if (b[0] == 0xe0 && b[1] < 0xa0) return 0;  /* longer than need be */
+    if (b[0] == 0xed && b[1] >= 0xa0) return 0; /* half of a pair of UTF-16 */
+    if (b[0] == 0xf0 && b[1] < 0x90) return 0;  /* longer than need be */
+    if (b[0] == 0xf4 && b[1] >= 0x90) return 0; /* beyond U+10FFFF */
+    return length;
+}
+
+DML__LOCAL bool dml__is_utf8(const char *text)
+{
+    const char *end = text + strlen(text);
+    while (text < end) {
+        const size_t length = dml__utf8_length(text, end);
+        if (!length) return false;
+        text += length;
+    }
+    return true;
+}
+
+DML__LOCAL const char *dml__shown(const char *text, size_t bytes, char to[DML__SHOWN_BYTES])
+{
+    const char *end = text + bytes;
+    size_t done = 0;
+    while (text < end) {
+        const size_t length = dml__utf8_length(text, end);
+        const unsigned char first = (unsigned char)text[0];
+        const bool control =
+            first < 0x20 || first == 0x7f || (first == 0xc2 && length && (unsigned char)text[1] < 0xa0);
+        if (done + (length ? length : 1) > DML__SHOWN_BYTES - 4) {
+            memcpy(to + done, "...", 3);
+            done += 3;
+            break;
+        }
+        if (!length || control)
+            to[done++] = '?';
+        else
+            for (size_t i = 0; i < length; i++) to[done++] = text[i];
+        text += length ? length : 1;
+    }
+    to[done] = '\0';
+    return to;
+}
+
+/* ---- reading ---- */
+
+DML__LOCAL void dml__json_start(dml__json *json, const char *text, size_t bytes)
+{
+    json->text = text;
+    json->bytes = bytes;
+    json->at = 0;
+    json->problem = NULL;
+}
+
+DML__LOCAL bool dml__json_fail(dml__json *json, size_t at, const char *problem)
+{
+    if (!json->problem) {
+        json->problem = problem;
+        json->at = at;
+    }
+    return false;
+}
+
+/* The next character that is no white space, not taken; 0 at the end. */
+static char dml__json_peek(dml__json *json)
+{
+    if (json->problem) return '\0';
+    while (json->at < json->bytes) {
+        const char c = json->text[json->at];
+        if (c != ' ' && c != '\n' && c != '\r' && c != '\t') return c;
+        json->at++;
+    }
+    return '\0';
+}
+
+DML__LOCAL bool dml__json_take(dml__json *json, char character)
+{
+    if (dml__json_peek(json) != character) return false;
+    json->at++;
+    return true;
+}
+
+DML__LOCAL bool dml__json_expect(dml__json *json, char character)
+{
+    if (dml__json_take(json, character)) return true;
+    const char *problem = character == '{'   ? "'{' was expected"
+                          : character == '[' ? "'[' was expected"
+                          : character == ']' ? "']' was expected"
+                          : character == ':' ? "':' was expected"
+                                             : "',' was expected";
+    return dml__json_fail(json, json->at, problem);
+}
+
+DML__LOCAL bool dml__json_more(dml__json *json, char close, bool *first)
+{
+    const bool at_first = *first;
+    *first = false;
+    if (dml__json_take(json, close) || json->problem) return false;
+    if (at_first || dml__json_take(json, ',')) return true;
+    return dml__json_fail(json, json->at,
+                          close == '}' ? "',' or '}' was expected" : "',' or ']' was expected");
+}
+
+/* Four hexadecimal digits; -1: they aren't. */
+static long dml__hex4(const char *at, const char *end)
+{
+    long value = 0;
+    if (end - at < 4) return -1;
+    for (int i = 0; i < 4; i++) {
+        const char c = at[i];
+        const int digit = c >= '0' && c <= '9'   ? c - '0'
+                          : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                          : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                                 : -1;
+        if (digit < 0) return -1;
+        value = value * 16 + digit;
+    }
+    return value;
+}
+
+/* The character that the \u escape at `at` means, which is behind the u; -1: none. Sets its length: that of a
+   pair, when it takes two to write it. */
+static long dml__json_code(const char *at, const char *end, size_t *length)
+{
+    const long high = dml__hex4(at, end);
+    *length = 4;
+    if (high < 0xd800 || high > 0xdfff) return high;
+    if (high >= 0xdc00 || end - at < 10 || at[4] != '\\' || at[5] != 'u') return -1;
+    const long low = dml__hex4(at + 6, end);
+    if (low < 0xdc00 || low > 0xdfff) return -1;
+    *length = 10;
+    return 0x10000 + (high - 0xd800) * 0x400 + (low - 0xdc00);
+}
+
+static size_t dml__utf8_encode(long code, char to[4])
+{
+    if (code < 0x80) {
+        to[0] = (char)code;
+        return 1;
+    }
+    const size_t length = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (size_t i = length - 1; i > 0; i--, code >>= 6) to[i] = (char)(0x80 | (code & 0x3f));
+    to[0] = (char)((length == 2 ? 0xc0 : length == 3 ? 0xe0 : 0xf0) | code);
+    return length;
+}
+
+/* Reads one character of a string, escaped or not, and writes it as UTF-8. Returns the bytes it takes in the
+   text, 0 and a problem where it is none. */
+static size_t dml__json_character(const char *at, const char *end, char to[4], size_t *bytes,
+                                  const char **problem)
+{
+    static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
+    if ((unsigned char)*at < 0x20) {
+        *problem = "a control character is in a string";
+        return 0;
+    }
+    if (*at != '\\') {
+        *bytes = dml__utf8_length(at, end);
+        memcpy(to, at, *bytes);
+        *problem = "a string isn't UTF-8";
+        return *bytes;
+    }
+    if (end - at > 1 && at[1] == 'u') {
+        size_t length;
+        const long code = dml__json_code(at + 2, end, &length);
+        *problem = code == 0 ? "a string contains \\u0000" : "a \\u escape isn't valid";
+        if (code <= 0) return 0;
+        *bytes = dml__utf8_encode(code, to);
+        return 2 + length;
+    }
+    const char *letter = end - at > 1 && at[1] ? strchr(letters, at[1]) : NULL;
+    *problem = "an escape isn't valid";
+    if (!letter) return 0;
+    to[0] = meanings[letter - letters];
+    *bytes = 1;
+    return 2;
+}
+
+/* Whether a character of a string stands for itself, a whole one. */
+static bool dml__json_plain(char c)
+{
+    const unsigned char code = (unsigned char)c;
+    return code >= 0x20 && code < 0x80 && c != '"' && c != '\\';
+}
+
+DML__LOCAL bool dml__json_read_string(dml__json *json, dml__json_string *string)
+{
+    if (!dml__json_take(json, '"')) return dml__json_fail(json, json->at, "a string was expected");
+    const char *at = json->text + json->at, *end = json->text + json->bytes, *problem;
+    char character[4];
+    size_t bytes;
+    string->from = at;
+    while (at < end && *at != '"') {
+        const size_t step =
+            dml__json_plain(*at) ? 1 : dml__json_character(at, end, character, &bytes, &problem);
+        if (!step) return dml__json_fail(json, (size_t)(at - json->text), problem);
+        at += step;
+    }
+    if (at == end) return dml__json_fail(json, json->at - 1, "a string has no end");
+    string->bytes = (size_t)(at - string->from);
+    json->at = (size_t)(at - json->text) + 1;
+    return true;
+}
+
+DML__LOCAL bool dml__json_read_name(dml__json *json, dml__json_string *name)
+{
+    return dml__json_read_string(json, name) && dml__json_expect(json, ':');
+}
+
+DML__LOCAL bool dml__json_read_count(dml__json *json, uint64_t *value)
+{
+    const char first = dml__json_peek(json);
+    const size_t start = json->at;
+    uint64_t n = 0;
+    if (first < '0' || first > '9') return dml__json_fail(json, start, "a whole number was expected");
+    for (; json->at < json->bytes; json->at++) {
+        const char c = json->text[json->at];
+        if (c == '.' || c == 'e' || c == 'E')
+            return dml__json_fail(json, start, "a whole number was expected");
+        if (c < '0' || c > '9') break;
+        if (json->at > start && first == '0') return dml__json_fail(json, start, "a number begins with 0");
+        const uint64_t digit = (uint64_t)(c - '0');
+        if (n > (UINT64_MAX - digit) / 10) return dml__json_fail(json, start, "a number is too large");
+        n = n * 10 + digit;
+    }
+    *value = n;
+    return true;
+}
+
+DML__LOCAL bool dml__json_end(dml__json *json)
+{
+    dml__json_peek(json);
+    if (json->at < json->bytes) return dml__json_fail(json, json->at, "the end was expected");
+    return !json->problem;
+}
+
+DML__LOCAL size_t dml__json_unescape(char *to, dml__json_string string)
+{
+    const char *at = string.from, *end = at + string.bytes, *problem;
+    size_t done = 0;
+    while (at < end) {
+        if (*at != '\\') {
+            to[done++] = *at++;
+            continue;
+        }
+        char character[4];
+        size_t bytes = 0;
+        at += dml__json_character(at, end, character, &bytes, &problem);
+        memcpy(to + done, character, bytes);
+        done += bytes;
+    }
+    to[done] = '\0';
+    return done;
+}
+
+DML__LOCAL bool dml__json_is(dml__json_string string, const char *text)
+{
+    const char *at = string.from, *end = at + string.bytes, *problem;
+    while (at < end) {
+        char character[4];
+        size_t bytes = 0;
+        at += dml__json_character(at, end, character, &bytes, &problem);
+        if (strncmp(text, character, bytes) != 0) return false;
+        text += bytes;
+    }
+    return *text == '\0';
+}
+
+/* ---- writing ---- */
+
+static void dml__json_put(dml__json_writer *writer, const char *text, size_t bytes)
+{
+    if (writer->to) memcpy(writer->to + writer->bytes, text, bytes);
+    writer->bytes += bytes;
+}
+
+DML__LOCAL void dml__json_write(dml__json_writer *writer, const char *text)
+{
+    dml__json_put(writer, text, strlen(text));
+}
+
+DML__LOCAL void dml__json_write_count(dml__json_writer *writer, uint64_t value)
+{
+    char digits[20];
+    size_t at = sizeof digits;
+    do digits[--at] = (char)('0' + value % 10);
+    while (value /= 10);
+    dml__json_put(writer, digits + at, sizeof digits - at);
+}
+
+DML__LOCAL void dml__json_write_string(dml__json_writer *writer, const char *text)
+{
+    static const char hex[] = "0123456789abcdef";
+    dml__json_put(writer, "\"", 1);
+    while (*text) {
+        size_t run = 0;
+        while ((unsigned char)text[run] >= 0x20 && text[run] != '"' && text[run] != '\\') run++;
+        dml__json_put(writer, text, run);
+        text += run;
+        const unsigned char c = (unsigned char)*text;
+        if (c == '\0') break;
+        if (c < 0x20) {
+            dml__json_put(writer, "\\u00", 4);
+            dml__json_put(writer, hex + c / 16, 1);
+            dml__json_put(writer, hex + c % 16, 1);
+        } else {
+            dml__json_put(writer, "\\", 1);
+            dml__json_put(writer, text, 1);
+        }
+        text++;
+    }
+    dml__json_put(writer, "\"", 1);
+}
+
+/* What isn't of a number's characters is the locale's decimal point, of one byte or several. */
+DML__LOCAL void dml__write_real(float value, char text[DML__NUMBER_BYTES])
+{
+    snprintf(text, DML__NUMBER_BYTES, "%.9g", (double)value);
+    char *to = text;
+    for (const char *c = text; *c; c++) {
+        if (strchr("0123456789+-e", *c))
+            *to++ = *c;
+        else if (to == text || to[-1] != '.')
+            *to++ = '.';
+    }
+    *to = '\0';
+}
+
+#endif
+
+/* ---- dist/cluster.c ---- */
+
+#ifndef DML_DIST_CLUSTER_C
+#define DML_DIST_CLUSTER_C
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void dml__no_cluster(dml_cluster *cluster, const char *format, ...) DML__PRINTF(2, 3);
+
+/* The first thing that is wrong. */
+static void dml__no_cluster(dml_cluster *cluster, const char *format, ...)
+{
+    va_list arguments;
+    if (cluster->status != DML_OK) return;
+    cluster->status = DML_ERROR_ARGUMENT;
+    va_start(arguments, format);
+    vsnprintf(cluster->error, sizeof cluster->error, format, arguments);
+    va_end(arguments);
+}
+
+DML_API dml_cluster dml_cluster_of(int rank, int workers, int servers)
+{
+    dml_cluster cluster;
+    memset(&cluster, 0, sizeof cluster);
+    cluster.rank = rank;
+    cluster.workers = workers;
+    cluster.servers = servers;
+    if (workers < 1)
+        dml__no_cluster(&cluster, "a cluster of %d workers and %d servers: it needs a worker at least",
+                        workers, servers);
+    else if (servers < 1)
+        dml__no_cluster(&cluster, "a cluster of %d workers and %d servers: it needs a server at least",
+                        workers, servers);
+    else if (workers > (1 << 20) || servers > (1 << 20) - workers)
+        dml__no_cluster(&cluster, "a cluster of %d workers and %d servers: there may be 2^20 ranks", workers,
+                        servers);
+    else if (rank < 0 || rank >= workers + servers)
+        dml__no_cluster(&cluster,
+                        "rank %d is in no job of the cluster: ranks 0 to %d are its workers, %d to %d its "
+                        "servers",
+                        rank, workers - 1, workers, workers + servers - 1);
+    return cluster;
+}
+
+DML_API bool dml_cluster_is_server(const dml_cluster *cluster)
+{
+    return cluster->status == DML_OK && cluster->rank >= cluster->workers;
+}
+
+/* ---- TF_CONFIG ---- */
+
+typedef enum dml__cluster_job {
+    DML__JOB_CHIEF,
+    DML__JOB_WORKER,
+    DML__JOB_PS,
+    DML__CLUSTER_JOBS
+} dml__cluster_job;
+
+static const char *const dml__job_names[DML__CLUSTER_JOBS] = { "chief", "worker", "ps" };
+
+typedef struct dml__tf_config {
+    dml__json json;
+    size_t hosts_at[DML__CLUSTER_JOBS]; /* behind the [ of each job's list; 0: it has none */
+    int hosts[DML__CLUSTER_JOBS];
+    dml__json_string type; /* of the task */
+    bool has_cluster, has_type, has_index;
+    uint64_t index;
+} dml__tf_config;
+
+/* -1: another. */
+static int dml__find_job(dml__json_string name)
+{
+    for (int j = 0; j < DML__CLUSTER_JOBS; j++)
+        if (dml__json_is(name, dml__job_names[j])) return j;
+    return -1;
+}
+
+/* Goes past a value of any kind, whose nesting is counted. */
+static bool dml__skip_value(dml__json *json)
+{
+    int depth = 0;
+    do {
+        dml__json_string string;
+        while (json->at < json->bytes && strchr(" \t\r\n,:", json->text[json->at])) json->at++;
+        if (json->at >= json->bytes) return dml__json_fail(json, json->at, "a value was expected");
+        const char c = json->text[json->at];
+        if (c == '"') {
+            if (!dml__json_read_string(json, &string)) return false;
+        } else {
+            depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+            json->at++;
+            if (depth == 0 && c != '}' && c != ']') /* a number or a word */
+                while (json->at < json->bytes && !strchr(" \t\r\n,:]}", json->text[json->at])) json->at++;
+        }
+        if (depth < 0) return dml__json_fail(json, json->at, "a value was expected");
+    } while (depth > 0);
+    return true;
+}
+
+/* Whether the quoted text of `host` comes before offset `end` in one of the lists that are known. */
+static bool dml__host_is_known(const dml__tf_config *config, dml__json_string host)
+{
+    for (int j = 0; j < DML__CLUSTER_JOBS; j++) {
+        dml__json json = config->json;
+        bool first = true;
+        json.at = config->hosts_at[j];
+        if (!json.at) continue;
+        dml__json_string other;
+        while (dml__json_more(&json, ']', &first) && dml__json_read_string(&json, &other) &&
+               other.from < host.from)
+            if (other.bytes == host.bytes && memcmp(other.from, host.from, host.bytes) == 0) return true;
+    }
+    return false;
+}
+
+static bool dml__read_hosts(dml__tf_config *config, dml_cluster *cluster, int job)
+{
+    dml__json *json = &config->json;
+    char shown[DML__SHOWN_BYTES];
+    bool first = true;
+    if (!dml__json_expect(json, '[')) return false;
+    config->hosts_at[job] = json->at;
+    while (dml__json_more(json, ']', &first)) {
+        dml__json_string host;
+        if (!dml__json_read_string(json, &host)) return false;
+        if (dml__host_is_known(config, host))
+            dml__no_cluster(cluster,
+                            "TF_CONFIG names the host \"%s\" twice: give each task an address of its own",
+                            dml__shown(host.from, host.bytes, shown));
+        config->hosts[job]++;
+    }
+    return !json->problem;
+}
+
+static bool dml__read_jobs(dml__tf_config *config, dml_cluster *cluster)
+{
+    dml__json *json = &config->json;
+    dml__json_string name;
+    bool first = true;
+    config->has_cluster = true;
+    if (!dml__json_expect(json, '{')) return false;
+    while (dml__json_more(json, '}', &first)) {
+        if (!dml__json_read_name(json, &name)) return false;
+        const int job = dml__find_job(name);
+        if (job >= 0 ? !dml__read_hosts(config, cluster, job) : !dml__skip_value(json)) return false;
+    }
+    return !json->problem;
+}
+
+static bool dml__read_task(dml__tf_config *config)
+{
+    dml__json *json = &config->json;
+    dml__json_string name;
+    bool first = true;
+    if (!dml__json_expect(json, '{')) return false;
+    while (dml__json_more(json, '}', &first)) {
+        if (!dml__json_read_name(json, &name)) return false;
+        if (dml__json_is(name, "type")) {
+            config->has_type = true;
+            if (!dml__json_read_string(json, &config->type)) return false;
+        } else if (dml__json_is(name, "index")) {
+            config->has_index = true;
+            if (!dml__json_read_count(json, &config->index)) return false;
+        } else if (!dml__skip_value(json)) {
+            return false;
+        }
+    }
+    return !json->problem;
+}
+
+static bool dml__read_tf_config(dml__tf_config *config, dml_cluster *cluster)
+{
+    dml__json *json = &config->json;
+    dml__json_string name;
+    bool first = true;
+    if (!dml__json_expect(json, '{')) return false;
+    while (dml__json_more(json, '}', &first)) {
+        if (!dml__json_read_name(json, &name)) return false;
+        if (dml__json_is(name, "cluster") ? !dml__read_jobs(config, cluster)
+            : dml__json_is(name, "task")  ? !dml__read_task(config)
+                                          : !dml__skip_value(json))
+            return false;
+    }
+    return !json->problem && dml__json_end(json);
+}
+
+/* The first worker's "host:port" is where the ranks meet. */
+static void dml__read_master(const dml__tf_config *config, dml_cluster *cluster)
+{
+    const int job = config->hosts[DML__JOB_CHIEF] ? DML__JOB_CHIEF : DML__JOB_WORKER;
+    dml__json json = config->json;
+    dml__json_string host;
+    char text[sizeof cluster->master_addr], shown[DML__SHOWN_BYTES];
+    json.at = config->hosts_at[job];
+    if (!dml__json_read_string(&json, &host)) return;
+    const bool fits = host.bytes < sizeof text;
+    if (fits) dml__json_unescape(text, host);
+    char *colon = fits ? strrchr(text, ':') : NULL, *end = NULL;
+    const long port = colon ? strtol(colon + 1, &end, 10) : 0;
+    if (!colon || colon == text || *end || port < 1 || port > 65535) {
+        dml__no_cluster(cluster, "TF_CONFIG has \"%s\" for the first worker: it must be host:port",
+                        dml__shown(host.from, host.bytes, shown));
+        return;
+    }
+    *colon = '\0';
+    const bool bracketed = text[0] == '[' && colon[-1] == ']'; /* as addresses of IPv6 are */
+    if (bracketed) colon[-1] = '\0';
+    snprintf(cluster->master_addr, sizeof cluster->master_addr, "%s", text + bracketed);
+    cluster->master_port = (int)port;
+}
+
+static void dml__place_task(const dml__tf_config *config, dml_cluster *cluster)
+{
+    const int *hosts = config->hosts, job = dml__find_job(config->type);
+    const int before[DML__CLUSTER_JOBS] = { 0, hosts[DML__JOB_CHIEF],
+                                            hosts[DML__JOB_CHIEF] + hosts[DML__JOB_WORKER] };
+    char shown[DML__SHOWN_BYTES];
+    if (job < 0 || !hosts[job]) {
+        dml__no_cluster(cluster,
+                        "TF_CONFIG's task is of the job \"%s\", which is none of its cluster's: a task is a "
+                        "\"worker\", \"chief\" or \"ps\"",
+                        dml__shown(config->type.from, config->type.bytes, shown));
+    } else if (config->index >= (uint64_t)hosts[job]) {
+        dml__no_cluster(cluster,
+                        "TF_CONFIG's task is number %llu of the job \"%s\", which has %d, counted from 0",
+                        (unsigned long long)config->index, dml__job_names[job], hosts[job]);
+    } else {
+        cluster->rank = before[job] + (int)config->index;
+    }
+}
+
+static dml_cluster dml__cluster_of_tf_config(const char *text)
+{
+    dml__tf_config config;
+    dml_cluster cluster, made;
+    memset(&config, 0, sizeof config);
+    memset(&cluster, 0, sizeof cluster);
+    dml__json_start(&config.json, text, strlen(text));
+    if (!dml__read_tf_config(&config, &cluster)) {
+        dml__no_cluster(&cluster, "TF_CONFIG is not the JSON that it should be: at character %zu %s",
+                        config.json.at, config.json.problem ? config.json.problem : "it goes on");
+        return cluster;
+    }
+    if (!config.has_cluster || !config.has_type || !config.has_index)
+        dml__no_cluster(&cluster, "TF_CONFIG has no %s: it needs a cluster, and a task with type and index",
+                        !config.has_cluster ? "cluster"
+                        : !config.has_type  ? "task with a type"
+                                            : "index in its task");
+    if (cluster.status != DML_OK) return cluster;
+    made = dml_cluster_of(0, config.hosts[DML__JOB_CHIEF] + config.hosts[DML__JOB_WORKER],
+                          config.hosts[DML__JOB_PS]);
+    if (made.status == DML_OK) dml__place_task(&config, &made);
+    if (made.status == DML_OK) dml__read_master(&config, &made);
+    return made;
+}
+
+/* ---- the environment ---- */
+
+DML_API dml_cluster dml_cluster_from_environment(void)
+{
+    dml_cluster cluster;
+    dml_comm_options options;
+    dml__comm_settings settings;
+    dml__error error;
+    const char *config = getenv("TF_CONFIG"), *ps = getenv("DML_PS");
+    if (config && *config) return dml__cluster_of_tf_config(config);
+    memset(&cluster, 0, sizeof cluster);
+    memset(&options, 0, sizeof options);
+    memset(&error, 0, sizeof error);
+    if (!dml__read_comm_settings(&options, &settings, &error)) {
+        dml__no_cluster(&cluster, "%s", error.text);
+        return cluster;
+    }
+    char *end = NULL;
+    const long servers = ps ? strtol(ps, &end, 10) : 0;
+    if (!ps || end == ps || *end || servers < 1 || servers > (1 << 20)) {
+        dml__no_cluster(
+            &cluster,
+            "no cluster: DML_PS is %s%s, it must say how many of the %d ranks are servers (dmlrun "
+            "--workers and --ps set it; or set TF_CONFIG)",
+            ps ? "not a whole number from 1: " : "not set", ps ? ps : "", settings.net.world);
+        return cluster;
+    }
+    return dml_cluster_of(settings.net.rank, settings.net.world - (int)servers, (int)servers);
+}
+
+DML_API dml_comm *dml_cluster_open(const dml_cluster *cluster, const dml_comm_options *options)
+{
+    dml_comm_options o;
+    const bool good = cluster->status == DML_OK;
+    memset(&o, 0, sizeof o);
+    if (options) o = *options;
+    o.rank = good ? cluster->rank : 0;
+    o.world_size = good ? cluster->workers + cluster->servers : 1;
+    if (good && cluster->master_addr[0]) {
+        o.master_addr = cluster->master_addr;
+        o.master_port = cluster->master_port;
+    }
+    dml_comm *comm = dml_comm_open(&o);
+    if (comm && !good) dml__fail(&comm->job->error, cluster->status, "%s", cluster->error);
+    return comm;
 }
 
 #endif

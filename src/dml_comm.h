@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "comm/comm.h"
+#include "dist/cluster.h"
 
 #endif
 
@@ -79,6 +80,8 @@
 #include "comm/open.c"
 #include "comm/comm.c"
 #include "comm/describe.c"
+#include "base/json.c"
+#include "dist/cluster.c"
 #ifdef DML_H
 #include "dist/all_reduce_sync.c"
 #include "dist/replicas.c"
