@@ -202,6 +202,7 @@ static dml_status dml__link_gone(dml__comm_job *job, int rank)
     const dml_request *request = dml__request_on(link);
     link->gone = true;
     link->out_total = 0;
+    if (!request && job->outlives) dml__end_pairs_with(job, rank); /* receives that wait for a message */
     return request ? dml__data_gone(job, request, rank) : DML_OK;
 }
 
