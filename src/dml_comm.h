@@ -20,6 +20,7 @@
 #include "base/cpu.h"
 #include "comm/comm.h"
 #include "dist/cluster.h"
+#include "dist/parameter_server.h"
 
 #endif
 
@@ -82,6 +83,9 @@
 #include "comm/describe.c"
 #include "base/json.c"
 #include "dist/cluster.c"
+#include "dist/parameter_server_meet.c"
+#include "dist/parameter_server.c"
+#include "dist/parameter_server_serve.c"
 #ifdef DML_H
 #include "dist/all_reduce_sync.c"
 #include "dist/replicas.c"
