@@ -470,6 +470,12 @@ DML_API void dml_comm_trace_span(dml_comm *comm, const char *name, double begin,
    there is one. */
 DML_API dml_status dml_comm_start_progress_thread(dml_comm *comm);
 
+/* For a rank that serves others, and goes on without them: from now on its sends to and receives from a rank
+   that died or closed end with DML_ERROR_PEER, each by itself, and nothing else does; and a receive that no
+   message has come for may take any time. Everything else fails as it always does, collectives with such a
+   rank too. In all communicators of the job, at this rank alone; nothing changes under MPI. */
+DML_API void dml_comm_outlive(dml_comm *comm);
+
 /* What is started from now on goes before what has a lower priority, where both could go. 0 at first. */
 DML_API void dml_comm_set_priority(dml_comm *comm, int priority);
 
@@ -594,8 +600,12 @@ DML_API dml_status dml_comm_wait(dml_comm *comm, dml_request *request);
 DML_API dml_status dml_comm_wait_message(dml_comm *comm, dml_request *request, dml_message *message);
 
 /* Waits until one of `count` requests (NULL among them are passed over) is done, takes it back, sets it to
-   NULL and returns its index; -1 when all are NULL or the communicator has failed. */
+   NULL and returns its index; -1 when all are NULL or the communicator has failed. `message` (NULL: not
+   wanted) is what came of a receive; its source is -1 where the request ended with an error
+   (dml_comm_outlive). */
 DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count);
+DML_API int dml_comm_wait_any_message(dml_comm *comm, dml_request **requests, int count,
+                                      dml_message *message);
 
 /* Waits for everything that was started, on this communicator and on those that share its connections, and
    takes all requests back, also those that nobody knows any more; none may be waited for after that. Returns
@@ -605,6 +615,199 @@ DML_API dml_status dml_comm_wait_all(dml_comm *comm);
 /* Takes back a receive that no message has come for: true, and it need not be waited for. Everything else
    can't be taken back, since other ranks count on it: false. */
 DML_API bool dml_comm_cancel(dml_comm *comm, dml_request *request);
+
+#endif
+
+/* ---- dist/cluster.h ---- */
+
+/* cluster.h: which ranks of a job compute gradients (workers), and which keep the parameters (servers). */
+#ifndef DML_DIST_CLUSTER_H
+#define DML_DIST_CLUSTER_H
+
+/* Ranks 0 .. workers - 1 are the workers, the next `servers` the servers. */
+typedef struct dml_cluster {
+    int workers, servers; /* at least 1 each */
+    int rank;             /* this process's */
+    /* Where rank 0 listens, from TF_CONFIG; "" and 0: as dml_comm_open finds it. */
+    char master_addr[256];
+    int master_port;
+    dml_status status; /* DML_ERROR_ARGUMENT: there is no such cluster, for this reason: */
+    char error[256];   /* one sentence, "" for a good one */
+} dml_cluster;
+
+/* One that the program itself knows. */
+DML_API dml_cluster dml_cluster_of(int rank, int workers, int servers);
+
+/* From TF_CONFIG, if it is set, in TensorFlow's form,
+
+       {"cluster": {"worker": ["a:2222", "b:2222"], "ps": ["c:2222"]}, "task": {"type": "ps", "index": 0}}
+
+   where a "chief" counts as the first worker and the first worker's address is where the ranks meet; else
+   from RANK and WORLD_SIZE (or a launcher, see comm/comm.h), the last DML_PS of which are servers, as `dmlrun
+   --workers 4 --ps 2` sets them. Nothing is started: what is wrong is in `status` and `error`. */
+DML_API dml_cluster dml_cluster_from_environment(void);
+
+DML_API bool dml_cluster_is_server(const dml_cluster *cluster);
+
+/* dml_comm_open for this rank of the cluster; of `options` (NULL: defaults) rank and world_size don't count,
+   nor does where the ranks meet if the cluster says it. A cluster with an error opens a communicator that has
+   this error, on this rank alone. */
+DML_API dml_comm *dml_cluster_open(const dml_cluster *cluster, const dml_comm_options *options);
+
+#endif
+
+/* ---- dist/parameter_server.h ---- */
+
+/* parameter_server.h: a vector of floats that lies in even ranges on servers, which workers push changes to
+   and pull values from.
+
+   It knows no graph and needs no dml.h; for a dml_trainer see parameter_server_sync.h. All ranks:
+
+       dml_cluster cluster = dml_cluster_from_environment();
+       dml_comm *comm = dml_cluster_open(&cluster, NULL);
+       if (dml_cluster_is_server(&cluster)) {
+           dml_ps_serve(comm, &cluster, NULL, NULL);
+       } else {
+           dml_ps *ps = dml_ps_open(comm, &cluster, n, w, NULL);
+           for (int step = 0; step < steps; step++) {
+               compute(g, w, n);
+               dml_ps_push(ps, g, 0, n, 1);
+               dml_ps_clock(ps);
+               dml_ps_wait(ps, dml_ps_pull(ps, w, 0, n));
+           }
+           dml_ps_close(ps);
+       }
+       return dml_comm_close(comm);
+
+   Sources: Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014; Ho et al.,
+   "More effective distributed ML via a stale synchronous parallel parameter server", NIPS 2013; Chen et al.,
+   "Revisiting distributed synchronous SGD", 2016. */
+#ifndef DML_DIST_PARAMETER_SERVER_H
+#define DML_DIST_PARAMETER_SERVER_H
+
+/* What a pull waits for. A worker's clock is how often it has called dml_ps_clock. */
+typedef enum dml_ps_consistency {
+    /* That all workers' pushes of the clocks before the puller's have been averaged and applied, once for
+       each clock. */
+    DML_PS_SYNCHRONOUS,
+    /* Nothing: pushes are applied as they come. */
+    DML_PS_ASYNCHRONOUS,
+    /* That the slowest worker is at most `staleness` clocks behind; pushes are applied as they come. */
+    DML_PS_STALE
+} dml_ps_consistency;
+
+/* How a server changes elements [begin, begin + count) of the vector, which are w (count), by g (count): the
+   mean of a clock's pushes (each by its weight), or one push. `step` is how many clocks were applied before
+   (asynchronous, stale: how many of all workers have ended), `rate` what dml_ps_set_rate said at the worker
+   that pushed. A status other than DML_OK ends the job. */
+typedef dml_status (*dml_ps_apply)(void *user, size_t begin, size_t count, float *w, const float *g,
+                                   uint64_t step, double rate);
+
+/* What a server does with pushes; of NULL functions, `apply`: w += rate g. */
+typedef struct dml_ps_rule {
+    /* Once, before the first push: the server's range, and what worker 0 said with options.setup. */
+    dml_status (*prepare)(void *user, size_t begin, size_t count, const double *setup, size_t setup_count);
+    dml_ps_apply apply;
+    void *user;
+} dml_ps_rule;
+
+/* Workers say all but the rule, and all of them the same (DML_ERROR_MISMATCH, at dml_ps_open). */
+typedef struct dml_ps_options {
+    dml_ps_consistency consistency;
+    int staleness; /* of DML_PS_STALE */
+    /* Of DML_PS_SYNCHRONOUS: a clock is applied when all workers but this many have ended it; what the others
+       push for it later is dropped, and they go on at the servers' clock. Less than there are workers. */
+    int backup;
+    /* A push sends only elements larger than this; the others wait at the worker and count with its next
+       push of the same range. 0: all. */
+    float threshold;
+    dml_dtype push_dtype, pull_dtype; /* on their way: DML_F32 (0), DML_BF16 or DML_F16 */
+    int vectors; /* more vectors of the same length on the servers, numbered from 1; 0: none */
+    /* For the servers' rule, from worker 0; at most 65536. */
+    const double *setup; /* (setup_count) */
+    size_t setup_count;
+    dml_ps_rule rule;        /* the servers' */
+    dml_allocator allocator; /* zero: malloc and free. Nothing is allocated after opening */
+} dml_ps_options;
+
+/* ---- servers ---- */
+
+/* What a server has done, and who was lost. */
+typedef struct dml_ps_report {
+    uint64_t clocks;           /* applied; asynchronous, stale: ended by any worker */
+    uint64_t pushes, pulls;    /* messages of this server's part of them */
+    uint64_t dropped;          /* pushes that came after their clock (options.backup) */
+    uint64_t elements, pushed; /* of all pushes' ranges; of these those that were sent (options.threshold) */
+    int lost;                  /* workers that died, or left without dml_ps_close */
+    int first_lost;            /* the first of them; -1: none */
+} dml_ps_report;
+
+/* Serves this rank's range until every worker has left, with dml_ps_close or by dying; the others then go on
+   without it. Returns DML_OK, or the communicator's or the rule's error. `options` and `report` may be NULL.
+   A job without a worker left is DML_ERROR_PEER. */
+DML_API dml_status dml_ps_serve(dml_comm *comm, const dml_cluster *cluster, const dml_ps_options *options,
+                                dml_ps_report *report);
+
+/* ---- workers ---- */
+
+typedef struct dml_ps dml_ps;
+
+/* Returns when all ranks of the cluster have called it, or dml_ps_serve. The vector has `count` elements, on
+   worker 0 w (count), which the servers begin with; w of the others isn't looked at (pull it). The
+   communicator stays the caller's, who closes it later. NULL when there is no memory or the communicator has
+   failed; whatever else is wrong is the communicator's error too. */
+DML_API dml_ps *dml_ps_open(dml_comm *comm, const dml_cluster *cluster, size_t count, const float *w,
+                            const dml_ps_options *options);
+
+/* A push or pull that is under way; 0: it failed (dml_comm_error). Any number may be under way. */
+typedef uint64_t dml_ps_ticket;
+
+/* Adds weight times g (end - begin), elements [begin, end) of the vector, to this clock's pushes. Each
+   element of a clock is pushed at most once. g must stay until the push has been waited for. */
+DML_API dml_ps_ticket dml_ps_push(dml_ps *ps, const float *g, size_t begin, size_t end, double weight);
+
+/* w (end - begin) becomes elements [begin, end) of the vector, as options.consistency has it. */
+DML_API dml_ps_ticket dml_ps_pull(dml_ps *ps, float *w, size_t begin, size_t end);
+
+/* This worker's pushes of its clock are complete; the next ones belong to the next. */
+DML_API dml_status dml_ps_clock(dml_ps *ps);
+
+/* Waits for a push or pull and those before it; DML_PS_ALL: for all. Returns the communicator's status. */
+#define DML_PS_ALL UINT64_MAX
+DML_API dml_status dml_ps_wait(dml_ps *ps, dml_ps_ticket ticket);
+
+/* What the rule is given with the pushes to come; 1 at first. */
+DML_API void dml_ps_set_rate(dml_ps *ps, double rate);
+
+/* The clock: how often this worker has called dml_ps_clock, or, with backups, the servers', if it is later.
+ */
+DML_API uint64_t dml_ps_clocks(const dml_ps *ps);
+
+/* How many workers the servers had, as far as the last pull said. */
+DML_API int dml_ps_workers(const dml_ps *ps);
+
+/* A communicator of the workers alone, which belongs to ps. */
+DML_API dml_comm *dml_ps_workers_comm(const dml_ps *ps);
+
+/* Waits for all that is under way, tells the servers that this worker leaves, and frees. NULL is fine. */
+DML_API dml_status dml_ps_close(dml_ps *ps);
+
+/* ---- work on the servers' vectors, of which none leaves them ----
+
+   Vector 0 is the one above. Each returns when all servers have done it. One worker at a time calls them. */
+
+/* y = alpha x + beta y; x and y may be the same vector. */
+DML_API dml_status dml_ps_axpby(dml_ps *ps, double alpha, int x, double beta, int y);
+
+/* The sum of x[i] y[i], in double, of the ranges in their order. */
+DML_API dml_status dml_ps_dot(dml_ps *ps, int x, int y, double *dot);
+
+/* The largest |x[i]|; NaN if there is one. */
+DML_API dml_status dml_ps_largest(dml_ps *ps, int x, double *largest);
+
+/* As dml_ps_pull of vector `vector`, at once; and vector += g, at once. For vectors 1 and up. */
+DML_API dml_ps_ticket dml_ps_pull_from(dml_ps *ps, int vector, float *x, size_t begin, size_t end);
+DML_API dml_ps_ticket dml_ps_push_to(dml_ps *ps, int vector, const float *g, size_t begin, size_t end);
 
 #endif
 
@@ -9874,6 +10077,7 @@ typedef struct dml__comm_job {
     double heard_at;          /* when control was read last */
     double answer_until;      /* of the search for a culprit; 0: none is on */
     bool aborted;             /* the others know that this one has failed */
+    bool outlives;            /* others' deaths end only the sends and receives with them */
     dml__meeting *meeting;    /* while the ranks meet */
     bool look_around;         /* something came, nobody knows from whom */
     double spin;              /* seconds of looking again before a wait sleeps */
@@ -10048,8 +10252,12 @@ DML__LOCAL dml_status dml__read_control(dml__comm_job *job);
    little for that. */
 DML__LOCAL dml_status dml__hear_last_words(dml__comm_job *job, int rank);
 
-/* The data stream of a rank has ended while `request` needs it: finds out why, and fails. */
+/* The data stream of a rank has ended while `request` needs it: finds out why, and fails, or ends only the
+   sends and receives with it. */
 DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *request, int rank);
+
+/* Ends all sends to and receives from a rank that is gone with DML_ERROR_PEER. */
+DML__LOCAL void dml__end_pairs_with(dml__comm_job *job, int rank);
 
 /* The deadline of `request` has passed without any progress of its own: asks all ranks, and judges. DML_OK:
    something moves somewhere, or the answers are still coming; go on. */
@@ -11628,6 +11836,11 @@ static void dml__take_goodbye(dml__comm_job *job, int rank)
             flow->request->moved = false;
             flow->request->deadline = soon;
         }
+    for (dml_request *r = job->outlives ? job->unmatched : NULL; r; r = r->next)
+        if (dml__waits_for(r) == rank) {
+            r->moved = false;
+            r->deadline = soon;
+        }
 }
 
 static dml_status dml__take_control(dml__comm_job *job, int rank, const dml__control *control)
@@ -11795,11 +12008,34 @@ DML__LOCAL dml_status dml__hear_last_words(dml__comm_job *job, int rank)
     return status;
 }
 
+DML__LOCAL void dml__end_pairs_with(dml__comm_job *job, int rank)
+{
+    dml__link *link = &job->links[rank];
+    dml_request *lists[2];
+    lists[0] = job->active;
+    lists[1] = job->unmatched;
+    link->gone = true;
+    link->out_total = link->header_bytes = link->payload_left = link->padding_left = link->storing = 0;
+    link->taking = link->out_flow = NULL;
+    link->mode = DML__TAKE_NO_PAYLOAD;
+    for (int i = 0; i < 2; i++)
+        for (dml_request *r = lists[i], *next; r; r = next) {
+            next = r->next;
+            if (!dml__is_pair(r->call.signature.operation)) continue;
+            if ((r->flow_count ? r->flows[0].rank : dml__waits_for(r)) == rank)
+                dml__end_request(job, r, DML_ERROR_PEER);
+        }
+}
+
 DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *request, int rank)
 {
     char text[DML__SIGNATURE_TEXT];
     const dml_status status = dml__hear_last_words(job, rank);
     if (status) return status;
+    if (job->outlives && dml__is_pair(request->call.signature.operation)) {
+        dml__end_pairs_with(job, rank);
+        return DML_OK;
+    }
     dml__signature_text(&request->call.signature, text);
     if (job->peers[rank].goodbye)
         return dml__job_fail(job, rank, DML_ERROR_PEER,
@@ -12724,7 +12960,10 @@ static dml_status dml__link_gone(dml__comm_job *job, int rank)
     const dml_request *request = dml__request_on(link);
     link->gone = true;
     link->out_total = 0;
-    return request ? dml__data_gone(job, request, rank) : DML_OK;
+    if (request) return dml__data_gone(job, request, rank);
+    const dml_status status = job->outlives ? dml__hear_last_words(job, rank) : DML_OK;
+    if (job->outlives && !status) dml__end_pairs_with(job, rank); /* receives that wait for a message */
+    return status;
 }
 
 /* As much of the frame that is going out as goes; `whole`: all of it has gone. */
@@ -13482,6 +13721,7 @@ DML__LOCAL void dml__begin_pair(dml__comm_job *job, dml_request *request, int ra
     dml__unlist(&job->unmatched, request);
     dml__enlist(&job->active, request);
     request->sequence = sequence;
+    request->moved = true;
     request->spaces[DML__SPACE_OUT] = (char *)request->call.out;
     schedule->count = 1;
     dml__step *step = &schedule->steps[0];
@@ -13534,7 +13774,9 @@ DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, b
         dml__begin_pair(job, request, rank, job->links[rank].messages++, call->signature.count);
     } else if (call->signature.operation == DML__CALL_RECEIVE) {
         dml__enlist(&job->unmatched, request);
-        dml__match_stored(job, request);
+        if (!dml__match_stored(job, request) && job->outlives && call->signature.root >= 0 &&
+            job->links[comm->world_ranks[call->signature.root]].gone)
+            dml__end_request(job, request, DML_ERROR_PEER);
     } else {
         dml__begin_collective(job, request);
     }
@@ -13610,10 +13852,21 @@ DML__LOCAL bool dml__make_progress(dml__comm_job *job)
     return job->progress != before;
 }
 
-static void dml__put_off(dml_request *list, double deadline)
+/* Of an operation that moves or begins now. For a message of a rank that is there, who outlives others has
+   all the time. */
+static double dml__deadline_from(const dml__comm_job *job, const dml_request *request, double now)
+{
+    const int root = request->call.signature.root;
+    if (!job->outlives || job->engine || request->flow_count ||
+        !dml__is_pair(request->call.signature.operation))
+        return now + job->timeout;
+    return root >= 0 && job->peers[request->comm->world_ranks[root]].goodbye ? now + job->grace : 1e300;
+}
+
+static void dml__put_off(const dml__comm_job *job, dml_request *list, double now)
 {
     for (dml_request *r = list; r; r = r->next) {
-        if (r->moved) r->deadline = deadline;
+        if (r->moved) r->deadline = dml__deadline_from(job, r, now);
         r->moved = false;
     }
 }
@@ -13626,8 +13879,8 @@ DML__LOCAL void dml__note_time(dml__comm_job *job, double now)
         return;
     job->progress_seen = job->progress;
     job->started = false;
-    dml__put_off(job->active, now + job->timeout);
-    dml__put_off(job->unmatched, now + job->timeout);
+    dml__put_off(job, job->active, now);
+    dml__put_off(job, job->unmatched, now);
 }
 
 /* This process has been stopped for a while, and perhaps all of the job. */
@@ -13636,8 +13889,8 @@ static void dml__restart_clocks(dml__comm_job *job)
     const double now = dml_seconds();
     job->moved_at = now;
     job->answer_until = 0;
-    for (dml_request *r = job->active; r; r = r->next) r->deadline = now + job->timeout;
-    for (dml_request *r = job->unmatched; r; r = r->next) r->deadline = now + job->timeout;
+    for (dml_request *r = job->active; r; r = r->next) r->deadline = dml__deadline_from(job, r, now);
+    for (dml_request *r = job->unmatched; r; r = r->next) r->deadline = dml__deadline_from(job, r, now);
 }
 
 /* Sleeps in the transport, at most `seconds`, without the mutex; then hears what came on control. */
@@ -13687,15 +13940,17 @@ static dml_request *dml__first_late(dml_request *list, double now)
     return list;
 }
 
-/* Operations that have not moved for as long as they may. */
-static void dml__watch_deadlines(dml__comm_job *job, double now)
+/* Operations that have not moved for as long as they may. True if one has ended by it. */
+static bool dml__watch_deadlines(dml__comm_job *job, double now)
 {
+    const uint64_t before = job->progress;
     dml_request *late = dml__first_late(job->active, now);
     if (!late) late = dml__first_late(job->unmatched, now);
     if (late)
         dml__look_for_culprit(job, late);
     else
         job->answer_until = 0;
+    return job->progress != before;
 }
 
 /* A call had nothing to do from *idle_from (< 0: it had) until now. */
@@ -13760,7 +14015,7 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
             continue;
         }
         if (now > spin_until + job->grace) dml__restart_clocks(job); /* stopped meanwhile, as in dml__sleep */
-        dml__watch_deadlines(job, now);
+        if (dml__watch_deadlines(job, now)) continue;
         const double left = dml__next_deadline(job, until) - now;
         if (!job->error.status && job->transport) dml__sleep(job, left > 0 ? left : 0.001);
         spin_until = -1;
@@ -13789,7 +14044,7 @@ static void dml__help(void *argument)
         if (job->waiting || job->sleeping || dml__make_progress(job)) continue;
         const double now = dml_seconds();
         dml__note_time(job, now);
-        dml__watch_deadlines(job, now);
+        if (dml__watch_deadlines(job, now)) continue;
         const double left = dml__next_deadline(job, -1) - now;
         if (!job->error.status) dml__sleep(job, left > 0 ? left : 0.001);
     }
@@ -15346,6 +15601,8 @@ static void dml__close_in_order(dml__comm_job *job)
     if (!dml__take_leave(job, false)) return;
     job->look_around = true;
     dml__make_progress(job);
+    for (int rank = 0; job->outlives && !job->engine && rank < job->world; rank++)
+        if (job->links[rank].gone) job->links[rank].store_used = 0; /* who died couldn't know */
     dml__judge_leftovers(job);
     dml__take_leave(job, true);
 }
@@ -15734,7 +15991,7 @@ static bool dml__any_done(dml__comm_job *job, void *user)
     return !waiting;
 }
 
-DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count)
+DML_API int dml_comm_wait_any_message(dml_comm *comm, dml_request **requests, int count, dml_message *message)
 {
     if (!comm || !requests || dml__is_copy(comm->job)) return -1;
     dml__comm_job *job = comm->job;
@@ -15750,12 +16007,18 @@ DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count)
                           "rank %d waited for a request that another communicator gave out", job->rank);
         } else {
             index = any.found;
-            dml__take_back(job, requests[index], NULL);
+            const dml_status status = dml__take_back(job, requests[index], message);
+            if (status && message) message->source = -1;
             requests[index] = NULL;
         }
     }
     dml__leave_job(job);
     return index;
+}
+
+DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count)
+{
+    return dml_comm_wait_any_message(comm, requests, count, NULL);
 }
 
 DML_API dml_status dml_comm_wait_all(dml_comm *comm)
@@ -15962,6 +16225,14 @@ DML_API void dml_comm_get_stats(dml_comm *comm, dml_comm_stats *stats)
     dml__leave_job(comm->job);
 }
 
+DML_API void dml_comm_outlive(dml_comm *comm)
+{
+    if (!comm || dml__is_copy(comm->job)) return;
+    dml__enter_job(comm->job);
+    comm->job->outlives = true;
+    dml__leave_job(comm->job);
+}
+
 DML_API void dml_comm_set_priority(dml_comm *comm, int priority)
 {
     if (comm) comm->priority = priority;
@@ -16117,6 +16388,2192 @@ DML__LOCAL void dml__log_description(const dml_comm *comm)
         dml__log(&comm->job->logger, DML_LOG_INFO, "%s", line);
         line = end + more;
     }
+}
+
+#endif
+
+/* ---- base/json.c ---- */
+
+#ifndef DML_BASE_JSON_C
+#define DML_BASE_JSON_C
+
+/* ---- base/json.h ---- */
+
+/* json.h: a reader of JSON text that goes through it once, without recursion or memory, and a writer of its
+   strings. Source: RFC 8259. Stricter than it in that no string may contain \u0000, since ours end with it.
+ */
+#ifndef DML_BASE_JSON_H
+#define DML_BASE_JSON_H
+
+/* ---- reading ---- */
+
+/* A place in a text. The first thing that isn't as it should be makes `problem` a sentence's end ("a string
+   was expected"), found at offset `at`; every later call fails too, so that problems may be asked for once.
+ */
+typedef struct dml__json {
+    const char *text;
+    size_t bytes, at;
+    const char *problem;
+} dml__json;
+
+/* What is between the quotes of a string, checked but escaped as in the text. */
+typedef struct dml__json_string {
+    const char *from;
+    size_t bytes;
+} dml__json_string;
+
+DML__LOCAL void dml__json_start(dml__json *json, const char *text, size_t bytes);
+
+/* Whether the next thing is that character of JSON's own, one of {}[]:, which is then taken. */
+DML__LOCAL bool dml__json_take(dml__json *json, char character);
+
+/* The same where it must come. */
+DML__LOCAL bool dml__json_expect(dml__json *json, char character);
+
+/* Inside an object or array: whether there is another member, behind the comma; false after taking `close`.
+ *first is true before the first call. */
+DML__LOCAL bool dml__json_more(dml__json *json, char close, bool *first);
+
+DML__LOCAL bool dml__json_read_string(dml__json *json, dml__json_string *string);
+
+/* The name of an object's member and the colon. */
+DML__LOCAL bool dml__json_read_name(dml__json *json, dml__json_string *name);
+
+/* A whole number from 0 to 2^64 - 1, without sign, fraction or exponent. */
+DML__LOCAL bool dml__json_read_count(dml__json *json, uint64_t *value);
+
+/* Whether nothing but white space is left. */
+DML__LOCAL bool dml__json_end(dml__json *json);
+
+/* Records a problem at offset `at` unless there is one; always false. */
+DML__LOCAL bool dml__json_fail(dml__json *json, size_t at, const char *problem);
+
+/* Writes what a string that was read means, in UTF-8, and a 0 behind it; returns the bytes before the 0, at
+   most those of the string. `to` may be string.from itself, if what is behind it (the quote) may go. */
+DML__LOCAL size_t dml__json_unescape(char *to, dml__json_string string);
+
+/* Whether it means `text`. */
+DML__LOCAL bool dml__json_is(dml__json_string string, const char *text);
+
+/* ---- writing ---- */
+
+/* Text that is being written; with `to` NULL it is only counted. */
+typedef struct dml__json_writer {
+    char *to;
+    uint64_t bytes;
+} dml__json_writer;
+
+DML__LOCAL void dml__json_write(dml__json_writer *writer, const char *text); /* as it is */
+DML__LOCAL void dml__json_write_count(dml__json_writer *writer, uint64_t value);
+DML__LOCAL void dml__json_write_string(dml__json_writer *writer, const char *text); /* quoted, escaped */
+
+/* ---- both ---- */
+
+/* The start of a text for a sentence: at most 60 bytes, and what isn't UTF-8 or could upset a terminal is
+   '?'. Returns `to`. */
+enum { DML__SHOWN_BYTES = 64 };
+DML__LOCAL const char *dml__shown(const char *text, size_t bytes, char to[DML__SHOWN_BYTES]);
+
+/* Whether the text is UTF-8 (shortest forms, no surrogates): what a string must be. */
+DML__LOCAL bool dml__is_utf8(const char *text);
+
+/* A finite number with the 9 digits that read back as the same float, "0.1" or "1e-05", in every locale. */
+enum { DML__NUMBER_BYTES = 32 };
+DML__LOCAL void dml__write_real(float value, char text[DML__NUMBER_BYTES]);
+
+#endif
+
+#include <stdio.h>
+#include <string.h>
+
+/* The bytes of the UTF-8 character at `at`, 0 if there is none before `end`. */
+static size_t dml__utf8_length(const char *at, const char *end)
+{
+    const unsigned char *b = (const unsigned char *)at;
+    const size_t left = (size_t)(end - at);
+    if (left == 0) return 0;
+    if (b[0] < 0x80) return 1;
+    const size_t length = b[0] >= 0xc2 && b[0] < 0xe0 ? 2 : (b[0] & 0xf0) == 0xe0 ? 3 : b[0] < 0xf5 ? 4 : 0;
+    if (b[0] < 0xc2 || length == 0 || left < length) return 0;
+    for (size_t i = 1; i < length; i++)
+        if ((b[i] & 0xc0) != 0x80) return 0;
+    if (b[0] == 0xe0 && b[1] < 0xa0) return 0;  /* longer than need be */
+    if (b[0] == 0xed && b[1] >= 0xa0) return 0; /* half of a pair of UTF-16 */
+    if (b[0] == 0xf0 && b[1] < 0x90) return 0;  /* longer than need be */
+    if (b[0] == 0xf4 && b[1] >= 0x90) return 0; /* beyond U+10FFFF */
+    return length;
+}
+
+DML__LOCAL bool dml__is_utf8(const char *text)
+{
+    const char *end = text + strlen(text);
+    while (text < end) {
+        const size_t length = dml__utf8_length(text, end);
+        if (!length) return false;
+        text += length;
+    }
+    return true;
+}
+
+DML__LOCAL const char *dml__shown(const char *text, size_t bytes, char to[DML__SHOWN_BYTES])
+{
+    const char *end = text + bytes;
+    size_t done = 0;
+    while (text < end) {
+        const size_t length = dml__utf8_length(text, end);
+        const unsigned char first = (unsigned char)text[0];
+        const bool control =
+            first < 0x20 || first == 0x7f || (first == 0xc2 && length && (unsigned char)text[1] < 0xa0);
+        if (done + (length ? length : 1) > DML__SHOWN_BYTES - 4) {
+            memcpy(to + done, "...", 3);
+            done += 3;
+            break;
+        }
+        if (!length || control)
+            to[done++] = '?';
+        else
+            for (size_t i = 0; i < length; i++) to[done++] = text[i];
+        text += length ? length : 1;
+    }
+    to[done] = '\0';
+    return to;
+}
+
+/* ---- reading ---- */
+
+DML__LOCAL void dml__json_start(dml__json *json, const char *text, size_t bytes)
+{
+    json->text = text;
+    json->bytes = bytes;
+    json->at = 0;
+    json->problem = NULL;
+}
+
+DML__LOCAL bool dml__json_fail(dml__json *json, size_t at, const char *problem)
+{
+    if (!json->problem) {
+        json->problem = problem;
+        json->at = at;
+    }
+    return false;
+}
+
+/* The next character that is no white space, not taken; 0 at the end. */
+static char dml__json_peek(dml__json *json)
+{
+    if (json->problem) return '\0';
+    while (json->at < json->bytes) {
+        const char c = json->text[json->at];
+        if (c != ' ' && c != '\n' && c != '\r' && c != '\t') return c;
+        json->at++;
+    }
+    return '\0';
+}
+
+DML__LOCAL bool dml__json_take(dml__json *json, char character)
+{
+    if (dml__json_peek(json) != character) return false;
+    json->at++;
+    return true;
+}
+
+DML__LOCAL bool dml__json_expect(dml__json *json, char character)
+{
+    if (dml__json_take(json, character)) return true;
+    const char *problem = character == '{'   ? "'{' was expected"
+                          : character == '[' ? "'[' was expected"
+                          : character == ']' ? "']' was expected"
+                          : character == ':' ? "':' was expected"
+                                             : "',' was expected";
+    return dml__json_fail(json, json->at, problem);
+}
+
+DML__LOCAL bool dml__json_more(dml__json *json, char close, bool *first)
+{
+    const bool at_first = *first;
+    *first = false;
+    if (dml__json_take(json, close) || json->problem) return false;
+    if (at_first || dml__json_take(json, ',')) return true;
+    return dml__json_fail(json, json->at,
+                          close == '}' ? "',' or '}' was expected" : "',' or ']' was expected");
+}
+
+/* Four hexadecimal digits; -1: they aren't. */
+static long dml__hex4(const char *at, const char *end)
+{
+    long value = 0;
+    if (end - at < 4) return -1;
+    for (int i = 0; i < 4; i++) {
+        const char c = at[i];
+        const int digit = c >= '0' && c <= '9'   ? c - '0'
+                          : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                          : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                                 : -1;
+        if (digit < 0) return -1;
+        value = value * 16 + digit;
+    }
+    return value;
+}
+
+/* The character that the \u escape at `at` means, which is behind the u; -1: none. Sets its length: that of a
+   pair, when it takes two to write it. */
+static long dml__json_code(const char *at, const char *end, size_t *length)
+{
+    const long high = dml__hex4(at, end);
+    *length = 4;
+    if (high < 0xd800 || high > 0xdfff) return high;
+    if (high >= 0xdc00 || end - at < 10 || at[4] != '\\' || at[5] != 'u') return -1;
+    const long low = dml__hex4(at + 6, end);
+    if (low < 0xdc00 || low > 0xdfff) return -1;
+    *length = 10;
+    return 0x10000 + (high - 0xd800) * 0x400 + (low - 0xdc00);
+}
+
+static size_t dml__utf8_encode(long code, char to[4])
+{
+    if (code < 0x80) {
+        to[0] = (char)code;
+        return 1;
+    }
+    const size_t length = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (size_t i = length - 1; i > 0; i--, code >>= 6) to[i] = (char)(0x80 | (code & 0x3f));
+    to[0] = (char)((length == 2 ? 0xc0 : length == 3 ? 0xe0 : 0xf0) | code);
+    return length;
+}
+
+/* Reads one character of a string, escaped or not, and writes it as UTF-8. Returns the bytes it takes in the
+   text, 0 and a problem where it is none. */
+static size_t dml__json_character(const char *at, const char *end, char to[4], size_t *bytes,
+                                  const char **problem)
+{
+    static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
+    if ((unsigned char)*at < 0x20) {
+        *problem = "a control character is in a string";
+        return 0;
+    }
+    if (*at != '\\') {
+        *bytes = dml__utf8_length(at, end);
+        memcpy(to, at, *bytes);
+        *problem = "a string isn't UTF-8";
+        return *bytes;
+    }
+    if (end - at > 1 && at[1] == 'u') {
+        size_t length;
+        const long code = dml__json_code(at + 2, end, &length);
+        *problem = code == 0 ? "a string contains \\u0000" : "a \\u escape isn't valid";
+        if (code <= 0) return 0;
+        *bytes = dml__utf8_encode(code, to);
+        return 2 + length;
+    }
+    const char *letter = end - at > 1 && at[1] ? strchr(letters, at[1]) : NULL;
+    *problem = "an escape isn't valid";
+    if (!letter) return 0;
+    to[0] = meanings[letter - letters];
+    *bytes = 1;
+    return 2;
+}
+
+/* Whether a character of a string stands for itself, a whole one. */
+static bool dml__json_plain(char c)
+{
+    const unsigned char code = (unsigned char)c;
+    return code >= 0x20 && code < 0x80 && c != '"' && c != '\\';
+}
+
+DML__LOCAL bool dml__json_read_string(dml__json *json, dml__json_string *string)
+{
+    if (!dml__json_take(json, '"')) return dml__json_fail(json, json->at, "a string was expected");
+    const char *at = json->text + json->at, *end = json->text + json->bytes, *problem;
+    char character[4];
+    size_t bytes;
+    string->from = at;
+    while (at < end && *at != '"') {
+        const size_t step =
+            dml__json_plain(*at) ? 1 : dml__json_character(at, end, character, &bytes, &problem);
+        if (!step) return dml__json_fail(json, (size_t)(at - json->text), problem);
+        at += step;
+    }
+    if (at == end) return dml__json_fail(json, json->at - 1, "a string has no end");
+    string->bytes = (size_t)(at - string->from);
+    json->at = (size_t)(at - json->text) + 1;
+    return true;
+}
+
+DML__LOCAL bool dml__json_read_name(dml__json *json, dml__json_string *name)
+{
+    return dml__json_read_string(json, name) && dml__json_expect(json, ':');
+}
+
+DML__LOCAL bool dml__json_read_count(dml__json *json, uint64_t *value)
+{
+    const char first = dml__json_peek(json);
+    const size_t start = json->at;
+    uint64_t n = 0;
+    if (first < '0' || first > '9') return dml__json_fail(json, start, "a whole number was expected");
+    for (; json->at < json->bytes; json->at++) {
+        const char c = json->text[json->at];
+        if (c == '.' || c == 'e' || c == 'E')
+            return dml__json_fail(json, start, "a whole number was expected");
+        if (c < '0' || c > '9') break;
+        if (json->at > start && first == '0') return dml__json_fail(json, start, "a number begins with 0");
+        const uint64_t digit = (uint64_t)(c - '0');
+        if (n > (UINT64_MAX - digit) / 10) return dml__json_fail(json, start, "a number is too large");
+        n = n * 10 + digit;
+    }
+    *value = n;
+    return true;
+}
+
+DML__LOCAL bool dml__json_end(dml__json *json)
+{
+    dml__json_peek(json);
+    if (json->at < json->bytes) return dml__json_fail(json, json->at, "the end was expected");
+    return !json->problem;
+}
+
+DML__LOCAL size_t dml__json_unescape(char *to, dml__json_string string)
+{
+    const char *at = string.from, *end = at + string.bytes, *problem;
+    size_t done = 0;
+    while (at < end) {
+        if (*at != '\\') {
+            to[done++] = *at++;
+            continue;
+        }
+        char character[4];
+        size_t bytes = 0;
+        at += dml__json_character(at, end, character, &bytes, &problem);
+        memcpy(to + done, character, bytes);
+        done += bytes;
+    }
+    to[done] = '\0';
+    return done;
+}
+
+DML__LOCAL bool dml__json_is(dml__json_string string, const char *text)
+{
+    const char *at = string.from, *end = at + string.bytes, *problem;
+    while (at < end) {
+        char character[4];
+        size_t bytes = 0;
+        at += dml__json_character(at, end, character, &bytes, &problem);
+        if (strncmp(text, character, bytes) != 0) return false;
+        text += bytes;
+    }
+    return *text == '\0';
+}
+
+/* ---- writing ---- */
+
+static void dml__json_put(dml__json_writer *writer, const char *text, size_t bytes)
+{
+    if (writer->to) memcpy(writer->to + writer->bytes, text, bytes);
+    writer->bytes += bytes;
+}
+
+DML__LOCAL void dml__json_write(dml__json_writer *writer, const char *text)
+{
+    dml__json_put(writer, text, strlen(text));
+}
+
+DML__LOCAL void dml__json_write_count(dml__json_writer *writer, uint64_t value)
+{
+    char digits[20];
+    size_t at = sizeof digits;
+    do digits[--at] = (char)('0' + value % 10);
+    while (value /= 10);
+    dml__json_put(writer, digits + at, sizeof digits - at);
+}
+
+DML__LOCAL void dml__json_write_string(dml__json_writer *writer, const char *text)
+{
+    static const char hex[] = "0123456789abcdef";
+    dml__json_put(writer, "\"", 1);
+    while (*text) {
+        size_t run = 0;
+        while ((unsigned char)text[run] >= 0x20 && text[run] != '"' && text[run] != '\\') run++;
+        dml__json_put(writer, text, run);
+        text += run;
+        const unsigned char c = (unsigned char)*text;
+        if (c == '\0') break;
+        if (c < 0x20) {
+            dml__json_put(writer, "\\u00", 4);
+            dml__json_put(writer, hex + c / 16, 1);
+            dml__json_put(writer, hex + c % 16, 1);
+        } else {
+            dml__json_put(writer, "\\", 1);
+            dml__json_put(writer, text, 1);
+        }
+        text++;
+    }
+    dml__json_put(writer, "\"", 1);
+}
+
+/* What isn't of a number's characters is the locale's decimal point, of one byte or several. */
+DML__LOCAL void dml__write_real(float value, char text[DML__NUMBER_BYTES])
+{
+    snprintf(text, DML__NUMBER_BYTES, "%.9g", (double)value);
+    char *to = text;
+    for (const char *c = text; *c; c++) {
+        if (strchr("0123456789+-e", *c))
+            *to++ = *c;
+        else if (to == text || to[-1] != '.')
+            *to++ = '.';
+    }
+    *to = '\0';
+}
+
+#endif
+
+/* ---- dist/cluster.c ---- */
+
+#ifndef DML_DIST_CLUSTER_C
+#define DML_DIST_CLUSTER_C
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void dml__no_cluster(dml_cluster *cluster, const char *format, ...) DML__PRINTF(2, 3);
+
+/* The first thing that is wrong. */
+static void dml__no_cluster(dml_cluster *cluster, const char *format, ...)
+{
+    va_list arguments;
+    if (cluster->status != DML_OK) return;
+    cluster->status = DML_ERROR_ARGUMENT;
+    va_start(arguments, format);
+    vsnprintf(cluster->error, sizeof cluster->error, format, arguments);
+    va_end(arguments);
+}
+
+DML_API dml_cluster dml_cluster_of(int rank, int workers, int servers)
+{
+    dml_cluster cluster;
+    memset(&cluster, 0, sizeof cluster);
+    cluster.rank = rank;
+    cluster.workers = workers;
+    cluster.servers = servers;
+    if (workers < 1)
+        dml__no_cluster(&cluster, "a cluster of %d workers and %d servers: it needs a worker at least",
+                        workers, servers);
+    else if (servers < 1)
+        dml__no_cluster(&cluster, "a cluster of %d workers and %d servers: it needs a server at least",
+                        workers, servers);
+    else if (workers > (1 << 20) || servers > (1 << 20) - workers)
+        dml__no_cluster(&cluster, "a cluster of %d workers and %d servers: there may be 2^20 ranks", workers,
+                        servers);
+    else if (rank < 0 || rank >= workers + servers)
+        dml__no_cluster(&cluster,
+                        "rank %d is in no job of the cluster: ranks 0 to %d are its workers, %d to %d its "
+                        "servers",
+                        rank, workers - 1, workers, workers + servers - 1);
+    return cluster;
+}
+
+DML_API bool dml_cluster_is_server(const dml_cluster *cluster)
+{
+    return cluster->status == DML_OK && cluster->rank >= cluster->workers;
+}
+
+/* ---- TF_CONFIG ---- */
+
+typedef enum dml__cluster_job {
+    DML__JOB_CHIEF,
+    DML__JOB_WORKER,
+    DML__JOB_PS,
+    DML__CLUSTER_JOBS
+} dml__cluster_job;
+
+static const char *const dml__job_names[DML__CLUSTER_JOBS] = { "chief", "worker", "ps" };
+
+typedef struct dml__tf_config {
+    dml__json json;
+    size_t hosts_at[DML__CLUSTER_JOBS]; /* behind the [ of each job's list; 0: it has none */
+    int hosts[DML__CLUSTER_JOBS];
+    dml__json_string type; /* of the task */
+    bool has_cluster, has_type, has_index;
+    uint64_t index;
+} dml__tf_config;
+
+/* -1: another. */
+static int dml__find_job(dml__json_string name)
+{
+    for (int j = 0; j < DML__CLUSTER_JOBS; j++)
+        if (dml__json_is(name, dml__job_names[j])) return j;
+    return -1;
+}
+
+/* Goes past a value of any kind, whose nesting is counted. */
+static bool dml__skip_value(dml__json *json)
+{
+    int depth = 0;
+    do {
+        dml__json_string string;
+        while (json->at < json->bytes && strchr(" \t\r\n,:", json->text[json->at])) json->at++;
+        if (json->at >= json->bytes) return dml__json_fail(json, json->at, "a value was expected");
+        const char c = json->text[json->at];
+        if (c == '"') {
+            if (!dml__json_read_string(json, &string)) return false;
+        } else {
+            depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+            json->at++;
+            if (depth == 0 && c != '}' && c != ']') /* a number or a word */
+                while (json->at < json->bytes && !strchr(" \t\r\n,:]}", json->text[json->at])) json->at++;
+        }
+        if (depth < 0) return dml__json_fail(json, json->at, "a value was expected");
+    } while (depth > 0);
+    return true;
+}
+
+/* Whether the quoted text of `host` comes before offset `end` in one of the lists that are known. */
+static bool dml__host_is_known(const dml__tf_config *config, dml__json_string host)
+{
+    for (int j = 0; j < DML__CLUSTER_JOBS; j++) {
+        dml__json json = config->json;
+        bool first = true;
+        json.at = config->hosts_at[j];
+        if (!json.at) continue;
+        dml__json_string other;
+        while (dml__json_more(&json, ']', &first) && dml__json_read_string(&json, &other) &&
+               other.from < host.from)
+            if (other.bytes == host.bytes && memcmp(other.from, host.from, host.bytes) == 0) return true;
+    }
+    return false;
+}
+
+static bool dml__read_hosts(dml__tf_config *config, dml_cluster *cluster, int job)
+{
+    dml__json *json = &config->json;
+    char shown[DML__SHOWN_BYTES];
+    bool first = true;
+    if (!dml__json_expect(json, '[')) return false;
+    config->hosts_at[job] = json->at;
+    while (dml__json_more(json, ']', &first)) {
+        dml__json_string host;
+        if (!dml__json_read_string(json, &host)) return false;
+        if (dml__host_is_known(config, host))
+            dml__no_cluster(cluster,
+                            "TF_CONFIG names the host \"%s\" twice: give each task an address of its own",
+                            dml__shown(host.from, host.bytes, shown));
+        config->hosts[job]++;
+    }
+    return !json->problem;
+}
+
+static bool dml__read_jobs(dml__tf_config *config, dml_cluster *cluster)
+{
+    dml__json *json = &config->json;
+    dml__json_string name;
+    bool first = true;
+    config->has_cluster = true;
+    if (!dml__json_expect(json, '{')) return false;
+    while (dml__json_more(json, '}', &first)) {
+        if (!dml__json_read_name(json, &name)) return false;
+        const int job = dml__find_job(name);
+        if (job >= 0 ? !dml__read_hosts(config, cluster, job) : !dml__skip_value(json)) return false;
+    }
+    return !json->problem;
+}
+
+static bool dml__read_task(dml__tf_config *config)
+{
+    dml__json *json = &config->json;
+    dml__json_string name;
+    bool first = true;
+    if (!dml__json_expect(json, '{')) return false;
+    while (dml__json_more(json, '}', &first)) {
+        if (!dml__json_read_name(json, &name)) return false;
+        if (dml__json_is(name, "type")) {
+            config->has_type = true;
+            if (!dml__json_read_string(json, &config->type)) return false;
+        } else if (dml__json_is(name, "index")) {
+            config->has_index = true;
+            if (!dml__json_read_count(json, &config->index)) return false;
+        } else if (!dml__skip_value(json)) {
+            return false;
+        }
+    }
+    return !json->problem;
+}
+
+static bool dml__read_tf_config(dml__tf_config *config, dml_cluster *cluster)
+{
+    dml__json *json = &config->json;
+    dml__json_string name;
+    bool first = true;
+    if (!dml__json_expect(json, '{')) return false;
+    while (dml__json_more(json, '}', &first)) {
+        if (!dml__json_read_name(json, &name)) return false;
+        if (dml__json_is(name, "cluster") ? !dml__read_jobs(config, cluster)
+            : dml__json_is(name, "task")  ? !dml__read_task(config)
+                                          : !dml__skip_value(json))
+            return false;
+    }
+    return !json->problem && dml__json_end(json);
+}
+
+/* The first worker's "host:port" is where the ranks meet. */
+static void dml__read_master(const dml__tf_config *config, dml_cluster *cluster)
+{
+    const int job = config->hosts[DML__JOB_CHIEF] ? DML__JOB_CHIEF : DML__JOB_WORKER;
+    dml__json json = config->json;
+    dml__json_string host;
+    char text[sizeof cluster->master_addr], shown[DML__SHOWN_BYTES];
+    json.at = config->hosts_at[job];
+    if (!dml__json_read_string(&json, &host)) return;
+    const bool fits = host.bytes < sizeof text;
+    if (fits) dml__json_unescape(text, host);
+    char *colon = fits ? strrchr(text, ':') : NULL, *end = NULL;
+    const long port = colon ? strtol(colon + 1, &end, 10) : 0;
+    if (!colon || colon == text || *end || port < 1 || port > 65535) {
+        dml__no_cluster(cluster, "TF_CONFIG has \"%s\" for the first worker: it must be host:port",
+                        dml__shown(host.from, host.bytes, shown));
+        return;
+    }
+    *colon = '\0';
+    const bool bracketed = text[0] == '[' && colon[-1] == ']'; /* as addresses of IPv6 are */
+    if (bracketed) colon[-1] = '\0';
+    snprintf(cluster->master_addr, sizeof cluster->master_addr, "%s", text + bracketed);
+    cluster->master_port = (int)port;
+}
+
+static void dml__place_task(const dml__tf_config *config, dml_cluster *cluster)
+{
+    const int *hosts = config->hosts, job = dml__find_job(config->type);
+    const int before[DML__CLUSTER_JOBS] = { 0, hosts[DML__JOB_CHIEF],
+                                            hosts[DML__JOB_CHIEF] + hosts[DML__JOB_WORKER] };
+    char shown[DML__SHOWN_BYTES];
+    if (job < 0 || !hosts[job]) {
+        dml__no_cluster(cluster,
+                        "TF_CONFIG's task is of the job \"%s\", which is none of its cluster's: a task is a "
+                        "\"worker\", \"chief\" or \"ps\"",
+                        dml__shown(config->type.from, config->type.bytes, shown));
+    } else if (config->index >= (uint64_t)hosts[job]) {
+        dml__no_cluster(cluster,
+                        "TF_CONFIG's task is number %llu of the job \"%s\", which has %d, counted from 0",
+                        (unsigned long long)config->index, dml__job_names[job], hosts[job]);
+    } else {
+        cluster->rank = before[job] + (int)config->index;
+    }
+}
+
+static dml_cluster dml__cluster_of_tf_config(const char *text)
+{
+    dml__tf_config config;
+    dml_cluster cluster, made;
+    memset(&config, 0, sizeof config);
+    memset(&cluster, 0, sizeof cluster);
+    dml__json_start(&config.json, text, strlen(text));
+    if (!dml__read_tf_config(&config, &cluster)) {
+        dml__no_cluster(&cluster, "TF_CONFIG is not the JSON that it should be: at character %zu %s",
+                        config.json.at, config.json.problem ? config.json.problem : "it goes on");
+        return cluster;
+    }
+    if (!config.has_cluster || !config.has_type || !config.has_index)
+        dml__no_cluster(&cluster, "TF_CONFIG has no %s: it needs a cluster, and a task with type and index",
+                        !config.has_cluster ? "cluster"
+                        : !config.has_type  ? "task with a type"
+                                            : "index in its task");
+    if (cluster.status != DML_OK) return cluster;
+    made = dml_cluster_of(0, config.hosts[DML__JOB_CHIEF] + config.hosts[DML__JOB_WORKER],
+                          config.hosts[DML__JOB_PS]);
+    if (made.status == DML_OK) dml__place_task(&config, &made);
+    if (made.status == DML_OK) dml__read_master(&config, &made);
+    return made;
+}
+
+/* ---- the environment ---- */
+
+DML_API dml_cluster dml_cluster_from_environment(void)
+{
+    dml_cluster cluster;
+    dml_comm_options options;
+    dml__comm_settings settings;
+    dml__error error;
+    const char *config = getenv("TF_CONFIG"), *ps = getenv("DML_PS");
+    if (config && *config) return dml__cluster_of_tf_config(config);
+    memset(&cluster, 0, sizeof cluster);
+    memset(&options, 0, sizeof options);
+    memset(&error, 0, sizeof error);
+    if (!dml__read_comm_settings(&options, &settings, &error)) {
+        dml__no_cluster(&cluster, "%s", error.text);
+        return cluster;
+    }
+    char *end = NULL;
+    const long servers = ps ? strtol(ps, &end, 10) : 0;
+    if (!ps || end == ps || *end || servers < 1 || servers > (1 << 20)) {
+        dml__no_cluster(
+            &cluster,
+            "no cluster: DML_PS is %s%s, it must say how many of the %d ranks are servers (dmlrun "
+            "--workers and --ps set it; or set TF_CONFIG)",
+            ps ? "not a whole number from 1: " : "not set", ps ? ps : "", settings.net.world);
+        return cluster;
+    }
+    return dml_cluster_of(settings.net.rank, settings.net.world - (int)servers, (int)servers);
+}
+
+DML_API dml_comm *dml_cluster_open(const dml_cluster *cluster, const dml_comm_options *options)
+{
+    dml_comm_options o;
+    const bool good = cluster->status == DML_OK;
+    memset(&o, 0, sizeof o);
+    if (options) o = *options;
+    o.rank = good ? cluster->rank : 0;
+    o.world_size = good ? cluster->workers + cluster->servers : 1;
+    if (good && cluster->master_addr[0]) {
+        o.master_addr = cluster->master_addr;
+        o.master_port = cluster->master_port;
+    }
+    dml_comm *comm = dml_comm_open(&o);
+    if (comm && !good) dml__fail(&comm->job->error, cluster->status, "%s", cluster->error);
+    return comm;
+}
+
+#endif
+
+/* ---- dist/parameter_server_meet.c ---- */
+
+#ifndef DML_DIST_PARAMETER_SERVER_MEET_C
+#define DML_DIST_PARAMETER_SERVER_MEET_C
+
+/* ---- dist/parameter_server_internal.h ---- */
+
+/* parameter_server_internal.h: what workers and servers say to each other. */
+#ifndef DML_DIST_PARAMETER_SERVER_INTERNAL_H
+#define DML_DIST_PARAMETER_SERVER_INTERNAL_H
+
+#include <string.h>
+
+/* A worker's requests to one server are headers, in an order that the server keeps. What a header asks for
+   follows under tags of its own, in pieces: a push's elements to the server, a pull's from it behind an
+   answer. */
+typedef enum dml__ps_kind {
+    DML__PS_NONE, /* none came: the worker is dead */
+    DML__PS_PUSH,
+    DML__PS_PULL,
+    DML__PS_CLOCK,
+    DML__PS_AXPBY,
+    DML__PS_DOT,
+    DML__PS_LARGEST,
+    DML__PS_LEAVE,
+    DML__PS_KINDS
+} dml__ps_kind;
+
+enum { DML__PS_TAG_HEADER, DML__PS_TAG_UP, DML__PS_TAG_PLACES, DML__PS_TAG_DOWN, DML__PS_TAG_ANSWER };
+
+/* Numbers of a header, which travels as DML_I64; reals by their bits. */
+enum {
+    DML__PS_KIND,
+    DML__PS_VECTOR, /* x of the work on vectors */
+    DML__PS_BEGIN,  /* elements of the whole vector; y of the work on vectors */
+    DML__PS_END,
+    DML__PS_AT,     /* the worker's clock */
+    DML__PS_SENT,   /* of a push: how many elements come, with their places; -1: all of them, without */
+    DML__PS_REAL,   /* weight, alpha */
+    DML__PS_REAL_2, /* rate, beta */
+    DML__PS_HEADER
+};
+
+/* And of an answer. */
+enum { DML__PS_CLOCKS, DML__PS_LIVING, DML__PS_VALUE, DML__PS_ANSWER };
+
+/* What worker 0 says before anything else. */
+enum {
+    DML__PS_COUNT,
+    DML__PS_CONSISTENCY,
+    DML__PS_STALENESS,
+    DML__PS_BACKUP,
+    DML__PS_THRESHOLD,
+    DML__PS_PUSH_DTYPE,
+    DML__PS_PULL_DTYPE,
+    DML__PS_VECTORS,
+    DML__PS_SETUP,
+    DML__PS_WORKERS,
+    DML__PS_SERVERS,
+    DML__PS_TERMS
+};
+
+#define DML__PS_MOST_VECTORS 256
+#define DML__PS_MOST_SETUP 65536
+#define DML__PS_LEAST_PIECE 65536 /* elements */
+#define DML__PS_MOST_PIECES 64    /* about, of a push or pull of the whole vector, all servers together */
+
+static inline int64_t dml__ps_bits(double value)
+{
+    int64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static inline double dml__ps_real(int64_t bits)
+{
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* Where server s's range begins; it ends where the next one's begins. */
+static inline size_t dml__ps_range(size_t count, int servers, int s)
+{
+    const size_t each = count / (size_t)servers, more = count % (size_t)servers, at = (size_t)s;
+    return each * at + (at < more ? at : more);
+}
+
+/* Elements of a piece: all of a range from its first on, but for the last. */
+static inline size_t dml__ps_piece(size_t count)
+{
+    const size_t even = count / DML__PS_MOST_PIECES + 1;
+    return even > DML__PS_LEAST_PIECE ? even : DML__PS_LEAST_PIECE;
+}
+
+/* What both sides begin with. */
+typedef struct dml__ps_link {
+    dml_comm *all, *peers; /* all ranks of the cluster; those with this one's job */
+    int64_t terms[DML__PS_TERMS];
+    double *setup;            /* (terms[DML__PS_SETUP]) */
+    size_t *counts;           /* (ranks): of the servers, elements of their ranges, else 0 */
+    size_t begin, end, piece; /* of this server's range; of a worker's: 0, count */
+    dml_dtype push_dtype, pull_dtype;
+} dml__ps_link;
+
+/* Records an error for the whole job; returns the status that stuck. */
+DML__LOCAL dml_status dml__ps_fail(dml_comm *comm, dml_status status, const char *format, ...)
+    DML__PRINTF(3, 4);
+
+/* A collective of all ranks of the cluster: all have worker 0's terms and setup. `count` and `options` are
+   the workers'. */
+DML__LOCAL dml_status dml__ps_meet(dml__ps_link *link, dml__memory *memory, dml_comm *comm,
+                                   const dml_cluster *cluster, size_t count, const dml_ps_options *options);
+DML__LOCAL void dml__ps_part(dml__ps_link *link, dml__memory *memory);
+
+#endif
+
+#include <stdarg.h>
+#include <stdio.h>
+
+/* How workers and servers begin, and how they end. */
+
+DML__LOCAL dml_status dml__ps_fail(dml_comm *comm, dml_status status, const char *format, ...)
+{
+    char text[384];
+    va_list arguments;
+    if (!comm || dml__is_copy(comm->job)) return status;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    dml__enter_job(comm->job);
+    status = dml__job_fail(comm->job, comm->job->rank, status, "rank %d: %s", comm->job->rank, text);
+    dml__leave_job(comm->job);
+    return status;
+}
+
+static bool dml__ps_wire_dtype(dml_dtype dtype)
+{
+    return dtype == DML_F32 || dtype == DML_BF16 || dtype == DML_F16;
+}
+
+/* NULL, or what is wrong with a worker's options. */
+static const char *dml__ps_fault(const dml_ps_options *o, const dml_cluster *cluster)
+{
+    if ((unsigned)o->consistency > DML_PS_STALE) return "the consistency must be one of dml_ps_consistency";
+    if (o->staleness < 0) return "the staleness must be 0 or more";
+    if (o->backup < 0 || o->backup >= cluster->workers)
+        return "there must be fewer backup workers than workers, and not less than 0";
+    if (o->backup && o->consistency != DML_PS_SYNCHRONOUS) return "backup workers are for DML_PS_SYNCHRONOUS";
+    if (!(o->threshold >= 0) || !(o->threshold <= 3e38f)) return "the threshold must be 0 or more";
+    if (!dml__ps_wire_dtype(o->push_dtype) || !dml__ps_wire_dtype(o->pull_dtype))
+        return "what is sent is DML_F32, DML_BF16 or DML_F16";
+    if (o->vectors < 0 || o->vectors > DML__PS_MOST_VECTORS) return "there may be 0 to 256 more vectors";
+    if (o->setup_count > DML__PS_MOST_SETUP || (o->setup_count && !o->setup))
+        return "the setup must be given, and have at most 65536 numbers";
+    return NULL;
+}
+
+static void dml__ps_write_terms(int64_t *terms, const dml_cluster *cluster, size_t count,
+                                const dml_ps_options *o)
+{
+    terms[DML__PS_COUNT] = (int64_t)count;
+    terms[DML__PS_CONSISTENCY] = (int64_t)o->consistency;
+    terms[DML__PS_STALENESS] = o->staleness;
+    terms[DML__PS_BACKUP] = o->backup;
+    terms[DML__PS_THRESHOLD] = dml__ps_bits((double)o->threshold);
+    terms[DML__PS_PUSH_DTYPE] = (int64_t)o->push_dtype;
+    terms[DML__PS_PULL_DTYPE] = (int64_t)o->pull_dtype;
+    terms[DML__PS_VECTORS] = o->vectors;
+    terms[DML__PS_SETUP] = (int64_t)o->setup_count;
+    terms[DML__PS_WORKERS] = cluster->workers;
+    terms[DML__PS_SERVERS] = cluster->servers;
+}
+
+/* Whether this rank's terms are worker 0's, of which its setup counts. */
+static dml_status dml__ps_compare(dml_comm *comm, const int64_t *mine, const int64_t *first, bool server)
+{
+    static const char *const names[DML__PS_TERMS] = {
+        "count",      "consistency", "staleness",   "backup",  "threshold", "push_dtype",
+        "pull_dtype", "vectors",     "setup_count", "workers", "servers",
+    };
+    for (int i = server ? DML__PS_WORKERS : 0; i < DML__PS_TERMS; i++) {
+        if (mine[i] == first[i] || i == DML__PS_SETUP) continue;
+        if (i == DML__PS_THRESHOLD)
+            return dml__ps_fail(comm, DML_ERROR_MISMATCH,
+                                "a parameter server with threshold %g; worker 0 has %g",
+                                dml__ps_real(mine[i]), dml__ps_real(first[i]));
+        return dml__ps_fail(
+            comm, DML_ERROR_MISMATCH,
+            "a parameter server with %s %lld, where worker 0 has %lld; all ranks need the same", names[i],
+            (long long)mine[i], (long long)first[i]);
+    }
+    return DML_OK;
+}
+
+static dml_status dml__ps_agree(dml__ps_link *link, dml__memory *memory, const dml_cluster *cluster,
+                                size_t count, const dml_ps_options *o)
+{
+    const bool server = dml_cluster_is_server(cluster);
+    int64_t mine[DML__PS_TERMS];
+    dml__ps_write_terms(mine, cluster, count, o);
+    memcpy(link->terms, mine, sizeof mine);
+    dml_status status = dml_comm_broadcast(link->all, link->terms, DML__PS_TERMS, DML_I64, 0);
+    if (status == DML_OK) status = dml__ps_compare(link->all, mine, link->terms, server);
+    if (status != DML_OK) return status;
+    const size_t ranks = (size_t)(cluster->workers + cluster->servers);
+    const size_t setup = (size_t)link->terms[DML__PS_SETUP], n = (size_t)link->terms[DML__PS_COUNT];
+    link->setup = (double *)dml__allocate_array(memory, setup + 1, sizeof *link->setup);
+    link->counts = (size_t *)dml__allocate_array(memory, ranks, sizeof *link->counts);
+    if (!link->setup || !link->counts)
+        return dml__ps_fail(link->all, DML_ERROR_MEMORY, "no memory for a parameter server");
+    if (cluster->rank == 0 && setup) memcpy(link->setup, o->setup, setup * sizeof *link->setup);
+    for (int s = 0; s < cluster->servers; s++)
+        link->counts[cluster->workers + s] =
+            dml__ps_range(n, cluster->servers, s + 1) - dml__ps_range(n, cluster->servers, s);
+    const int s = cluster->rank - cluster->workers;
+    link->begin = server ? dml__ps_range(n, cluster->servers, s) : 0;
+    link->end = server ? dml__ps_range(n, cluster->servers, s + 1) : n;
+    link->piece = dml__ps_piece(n);
+    link->push_dtype = (dml_dtype)link->terms[DML__PS_PUSH_DTYPE];
+    link->pull_dtype = (dml_dtype)link->terms[DML__PS_PULL_DTYPE];
+    return dml_comm_broadcast(link->all, link->setup, setup, DML_F64, 0);
+}
+
+DML__LOCAL dml_status dml__ps_meet(dml__ps_link *link, dml__memory *memory, dml_comm *comm,
+                                   const dml_cluster *cluster, size_t count, const dml_ps_options *options)
+{
+    memset(link, 0, sizeof *link);
+    if (!comm || dml_comm_status(comm)) return dml_comm_status(comm);
+    if (cluster->status != DML_OK) return dml__ps_fail(comm, cluster->status, "%s", cluster->error);
+    if (dml_comm_world_size(comm) != cluster->workers + cluster->servers ||
+        dml_comm_rank(comm) != cluster->rank)
+        return dml__ps_fail(
+            comm, DML_ERROR_ARGUMENT,
+            "a cluster of %d workers and %d servers with rank %d on a communicator of %d ranks",
+            cluster->workers, cluster->servers, cluster->rank, dml_comm_world_size(comm));
+    const char *fault = dml_cluster_is_server(cluster) ? NULL : dml__ps_fault(options, cluster);
+    if (fault) return dml__ps_fail(comm, DML_ERROR_ARGUMENT, "a parameter server: %s", fault);
+    link->all = dml_comm_split(comm, 0, cluster->rank);
+    link->peers = dml_comm_split(comm, dml_cluster_is_server(cluster), cluster->rank);
+    if (!link->all || !link->peers)
+        return dml_comm_status(comm)
+                   ? dml_comm_status(comm)
+                   : dml__ps_fail(comm, DML_ERROR_MEMORY, "no memory for a parameter server");
+    return dml__ps_agree(link, memory, cluster, count, options);
+}
+
+DML__LOCAL void dml__ps_part(dml__ps_link *link, dml__memory *memory)
+{
+    dml__release(memory, link->setup);
+    dml__release(memory, link->counts);
+    dml_comm_close(link->peers);
+    dml_comm_close(link->all);
+}
+
+#endif
+
+/* ---- dist/parameter_server.c ---- */
+
+#ifndef DML_DIST_PARAMETER_SERVER_C
+#define DML_DIST_PARAMETER_SERVER_C
+
+#include <math.h>
+
+/* The workers' side. What is under way is a queue: its requests lie in a ring, those of each push and pull
+   one behind the other, and are waited for in that order. */
+
+#define DML__PS_MOST_OPERATIONS 256 /* under way; another waits for the oldest */
+
+typedef struct dml__ps_operation {
+    size_t begin, end; /* of the vector */
+    float *to;         /* of a pull that comes in 16 bits: where it belongs; else NULL */
+    bool buffered;     /* a push out of ps->values: none of the same elements may begin */
+    bool pull;
+    size_t requests;                    /* in the ring */
+    int64_t (*answers)[DML__PS_ANSWER]; /* (servers) */
+} dml__ps_operation;
+
+struct dml_ps {
+    dml__memory memory;
+    dml__ps_link link;
+    int workers, servers, living;
+    size_t count;
+    double rate;
+    uint64_t clock;
+    float threshold;
+    /* The queue: tickets first .. next - 1. */
+    uint64_t first, next;
+    dml__ps_operation operations[DML__PS_MOST_OPERATIONS];
+    dml_request **ring; /* (room) */
+    size_t room, oldest, used;
+    int64_t (*answers)[DML__PS_ANSWER]; /* (operations, servers) */
+    /* What goes or comes otherwise than it lies in the caller's memory. */
+    float *residual;   /* (count): what was pushed and not sent; NULL: everything is */
+    float *values;     /* (count): what of it is sent */
+    int32_t *places;   /* (count): where it is, in its piece */
+    uint16_t *narrow;  /* (count): of pushes */
+    uint16_t *arrived; /* (count): of pulls */
+};
+
+/* ---- the queue ---- */
+
+static dml_isa dml__ps_isa(const dml_ps *ps)
+{
+    return ps->link.all->job->isa;
+}
+
+static void dml__ps_take_answers(dml_ps *ps, const dml__ps_operation *operation)
+{
+    for (int s = 0; operation->pull && s < ps->servers; s++) {
+        const int64_t *answer = operation->answers[s];
+        if (answer[DML__PS_LIVING] == 0) continue; /* this server had no part of it */
+        if ((uint64_t)answer[DML__PS_CLOCKS] > ps->clock && ps->link.terms[DML__PS_BACKUP])
+            ps->clock = (uint64_t)answer[DML__PS_CLOCKS];
+        ps->living = (int)answer[DML__PS_LIVING];
+    }
+}
+
+/* Waits for the oldest push or pull. */
+static dml_status dml__ps_finish_oldest(dml_ps *ps)
+{
+    dml__ps_operation *operation = &ps->operations[ps->first % DML__PS_MOST_OPERATIONS];
+    dml_status status = DML_OK;
+    for (size_t i = 0; i < operation->requests; i++) {
+        const dml_status one = dml_comm_wait(ps->link.all, ps->ring[ps->oldest]);
+        if (status == DML_OK) status = one;
+        ps->oldest = (ps->oldest + 1) % ps->room;
+        ps->used--;
+    }
+    ps->first++;
+    if (status != DML_OK) return status;
+    dml__ps_take_answers(ps, operation);
+    if (operation->to)
+        dml__widen_line(dml__ps_isa(ps), ps->link.pull_dtype, operation->end - operation->begin,
+                        ps->arrived + operation->begin, operation->to);
+    return DML_OK;
+}
+
+/* A place for another, which shares no buffer with one that is under way. */
+static dml__ps_operation *dml__ps_begin(dml_ps *ps, bool pull, bool buffered, size_t begin, size_t end)
+{
+    for (uint64_t t = ps->next; buffered && t > ps->first; t--) {
+        const dml__ps_operation *o = &ps->operations[(t - 1) % DML__PS_MOST_OPERATIONS];
+        if (o->pull != pull || o->begin >= end || begin >= o->end) continue;
+        while (ps->first < t)
+            if (dml__ps_finish_oldest(ps) != DML_OK) return NULL;
+        break;
+    }
+    while (ps->next - ps->first == DML__PS_MOST_OPERATIONS)
+        if (dml__ps_finish_oldest(ps) != DML_OK) return NULL;
+    dml__ps_operation *operation = &ps->operations[ps->next % DML__PS_MOST_OPERATIONS];
+    int64_t(*answers)[DML__PS_ANSWER] = operation->answers;
+    memset(operation, 0, sizeof *operation);
+    operation->answers = answers;
+    memset(answers, 0, (size_t)ps->servers * sizeof *answers);
+    operation->pull = pull;
+    operation->buffered = buffered;
+    operation->begin = begin;
+    operation->end = end;
+    ps->next++;
+    return operation;
+}
+
+/* Room for another request of the newest operation, whose own have to be waited for last. */
+static bool dml__ps_add(dml_ps *ps, dml__ps_operation *operation, dml_request *request)
+{
+    if (!request) return false;
+    ps->ring[(ps->oldest + ps->used) % ps->room] = request;
+    ps->used++;
+    operation->requests++;
+    return true;
+}
+
+/* Until `requests` more fit into the ring; the newest operation is being made and has none yet. */
+static bool dml__ps_make_room(dml_ps *ps, size_t requests)
+{
+    while (ps->room - ps->used < requests && ps->first + 1 < ps->next)
+        if (dml__ps_finish_oldest(ps) != DML_OK) return false;
+    return true;
+}
+
+static dml_status dml__ps_say(dml_ps *ps, int server, const int64_t *header)
+{
+    return dml_comm_send(ps->link.all, header, DML__PS_HEADER, DML_I64, ps->workers + server,
+                         DML__PS_TAG_HEADER);
+}
+
+static void dml__ps_header(const dml_ps *ps, int64_t header[DML__PS_HEADER], dml__ps_kind kind, int vector,
+                           size_t begin, size_t end)
+{
+    memset(header, 0, DML__PS_HEADER * sizeof *header);
+    header[DML__PS_KIND] = (int64_t)kind;
+    header[DML__PS_VECTOR] = vector;
+    header[DML__PS_BEGIN] = (int64_t)begin;
+    header[DML__PS_END] = (int64_t)end;
+    header[DML__PS_AT] = (int64_t)ps->clock;
+    header[DML__PS_SENT] = -1;
+}
+
+/* What of [begin, end) is server s's. */
+static bool dml__ps_overlap(const dml_ps *ps, int s, size_t begin, size_t end, size_t *from, size_t *to)
+{
+    const size_t first = dml__ps_range(ps->count, ps->servers, s),
+                 last = dml__ps_range(ps->count, ps->servers, s + 1);
+    *from = begin > first ? begin : first;
+    *to = end < last ? end : last;
+    return *from < *to;
+}
+
+static bool dml__ps_check_range(dml_ps *ps, const char *call, const void *data, int vector, size_t begin,
+                                size_t end)
+{
+    if (!ps || dml_comm_status(ps->link.all)) return false;
+    if (begin <= end && end <= ps->count && (data || begin == end) && vector >= 0 &&
+        vector <= (int)ps->link.terms[DML__PS_VECTORS])
+        return true;
+    dml__ps_fail(ps->link.all, DML_ERROR_ARGUMENT,
+                 "%s of elements %zu to %zu of vector %d%s; there are %zu elements and vectors 0 to %d", call,
+                 begin, end, vector, data ? "" : " with NULL", ps->count,
+                 (int)ps->link.terms[DML__PS_VECTORS]);
+    return false;
+}
+
+/* ---- pushes ---- */
+
+/* The same elements, as they are. */
+static bool dml__ps_push_all(dml_ps *ps, dml__ps_operation *operation, const void *data, dml_dtype dtype,
+                             int64_t header[DML__PS_HEADER], int server, size_t from, size_t to)
+{
+    const size_t element = dml_dtype_size(dtype);
+    header[DML__PS_BEGIN] = (int64_t)from;
+    header[DML__PS_END] = (int64_t)to;
+    header[DML__PS_SENT] = -1;
+    for (size_t at = from; at < to; at += ps->link.piece) {
+        const size_t count = to - at < ps->link.piece ? to - at : ps->link.piece;
+        const char *piece = (const char *)data + (at - operation->begin) * element;
+        if (!dml__ps_add(
+                ps, operation,
+                dml_comm_send_start(ps->link.all, piece, count, dtype, ps->workers + server, DML__PS_TAG_UP)))
+            return false;
+    }
+    return dml__ps_say(ps, server, header) == DML_OK;
+}
+
+/* Moves what is large enough from residual to values, with its places; returns how many. */
+static size_t dml__ps_pick(dml_ps *ps, size_t from, size_t to)
+{
+    float *residual = ps->residual, *values = ps->values + from;
+    int32_t *places = ps->places + from;
+    size_t sent = 0;
+    for (size_t i = from; i < to; i++) {
+        if (!(fabsf(residual[i]) <= ps->threshold)) { /* a NaN goes */
+            values[sent] = residual[i];
+            places[sent++] = (int32_t)(i - from);
+            residual[i] = 0;
+        }
+    }
+    return sent;
+}
+
+/* Where most is sent, all is, with zeros for the rest: that is less than the places. */
+static void dml__ps_spread(dml_ps *ps, size_t from, size_t to, size_t sent)
+{
+    float *values = ps->values + from;
+    size_t next = to - from;
+    for (size_t k = sent; k-- > 0;) {
+        const float value = values[k];
+        const size_t place = (size_t)ps->places[from + k];
+        while (next > place + 1) values[--next] = 0;
+        values[--next] = value;
+    }
+    while (next > 0) values[--next] = 0;
+}
+
+/* One piece of those elements that are large enough. */
+static bool dml__ps_push_some(dml_ps *ps, dml__ps_operation *operation, int64_t header[DML__PS_HEADER],
+                              int server, size_t from, size_t to)
+{
+    const dml_dtype dtype = ps->link.push_dtype;
+    const size_t element = dml_dtype_size(dtype), length = to - from;
+    size_t sent = dml__ps_pick(ps, from, to);
+    const bool dense = sent * (element + sizeof(int32_t)) >= length * element;
+    if (dense) {
+        dml__ps_spread(ps, from, to, sent);
+        sent = length;
+    }
+    const void *values = ps->values + from;
+    if (dtype != DML_F32) {
+        dml__narrow_line(dml__ps_isa(ps), dtype, sent, ps->values + from, ps->narrow + from);
+        values = ps->narrow + from;
+    }
+    header[DML__PS_BEGIN] = (int64_t)from;
+    header[DML__PS_END] = (int64_t)to;
+    header[DML__PS_SENT] = dense ? -1 : (int64_t)sent;
+    const int to_rank = ps->workers + server;
+    if (!dense && !dml__ps_add(ps, operation,
+                               dml_comm_send_start(ps->link.all, ps->places + from, sent, DML_I32, to_rank,
+                                                   DML__PS_TAG_PLACES)))
+        return false;
+    return dml__ps_add(ps, operation,
+                       dml_comm_send_start(ps->link.all, values, sent, dtype, to_rank, DML__PS_TAG_UP)) &&
+           dml__ps_say(ps, server, header) == DML_OK;
+}
+
+static bool dml__ps_push_range(dml_ps *ps, dml__ps_operation *operation, const float *g,
+                               int64_t header[DML__PS_HEADER], int server, size_t from, size_t to)
+{
+    const dml_dtype dtype = ps->link.push_dtype;
+    const float *mine = g + (from - operation->begin);
+    if (header[DML__PS_VECTOR] != 0 || (!ps->residual && dtype == DML_F32))
+        return dml__ps_push_all(ps, operation, g, DML_F32, header, server, from, to);
+    if (!ps->residual) {
+        dml__narrow_line(dml__ps_isa(ps), dtype, to - from, mine, ps->narrow + from);
+        return dml__ps_push_all(ps, operation, ps->narrow + operation->begin, dtype, header, server, from,
+                                to);
+    }
+    for (size_t i = 0; i < to - from; i++) ps->residual[from + i] += mine[i];
+    for (size_t at = from; at < to; at += ps->link.piece)
+        if (!dml__ps_push_some(ps, operation, header, server, at,
+                               to - at < ps->link.piece ? to : at + ps->link.piece))
+            return false;
+    return true;
+}
+
+static dml_ps_ticket dml__ps_push_in(dml_ps *ps, int vector, const float *g, size_t begin, size_t end,
+                                     double weight)
+{
+    int64_t header[DML__PS_HEADER];
+    size_t from, to;
+    if (!dml__ps_check_range(ps, "a push", g, vector, begin, end)) return 0;
+    const bool buffered = vector == 0 && (ps->residual || ps->link.push_dtype != DML_F32);
+    dml__ps_operation *operation = dml__ps_begin(ps, false, buffered, begin, end);
+    const size_t pieces = (end - begin) / ps->link.piece + 1 + (size_t)ps->servers;
+    if (!operation || !dml__ps_make_room(ps, 2 * pieces)) return 0;
+    for (int s = 0; s < ps->servers; s++) {
+        if (!dml__ps_overlap(ps, s, begin, end, &from, &to)) continue;
+        dml__ps_header(ps, header, DML__PS_PUSH, vector, from, to);
+        header[DML__PS_REAL] = dml__ps_bits(weight);
+        header[DML__PS_REAL_2] = dml__ps_bits(ps->rate);
+        if (!dml__ps_push_range(ps, operation, g, header, s, from, to)) return 0;
+    }
+    return ps->next;
+}
+
+DML_API dml_ps_ticket dml_ps_push(dml_ps *ps, const float *g, size_t begin, size_t end, double weight)
+{
+    if (ps && (!(weight >= 0) || !(weight <= 1e30))) {
+        dml__ps_fail(ps->link.all, DML_ERROR_ARGUMENT, "a push of weight %g; it must be 0 or more", weight);
+        return 0;
+    }
+    return dml__ps_push_in(ps, 0, g, begin, end, weight);
+}
+
+DML_API dml_ps_ticket dml_ps_push_to(dml_ps *ps, int vector, const float *g, size_t begin, size_t end)
+{
+    return dml__ps_push_in(ps, vector < 1 ? -1 : vector, g, begin, end, 1);
+}
+
+/* ---- pulls ---- */
+
+static bool dml__ps_pull_range(dml_ps *ps, dml__ps_operation *operation, void *data, dml_dtype dtype,
+                               int vector, int server, size_t from, size_t to)
+{
+    int64_t header[DML__PS_HEADER];
+    const size_t element = dml_dtype_size(dtype);
+    const int rank = ps->workers + server;
+    if (!dml__ps_add(ps, operation,
+                     dml_comm_receive_start(ps->link.all, operation->answers[server], DML__PS_ANSWER, DML_I64,
+                                            rank, DML__PS_TAG_ANSWER)))
+        return false;
+    for (size_t at = from; at < to; at += ps->link.piece) {
+        const size_t count = to - at < ps->link.piece ? to - at : ps->link.piece;
+        char *piece = (char *)data + (at - operation->begin) * element;
+        if (!dml__ps_add(ps, operation,
+                         dml_comm_receive_start(ps->link.all, piece, count, dtype, rank, DML__PS_TAG_DOWN)))
+            return false;
+    }
+    dml__ps_header(ps, header, DML__PS_PULL, vector, from, to);
+    return dml__ps_say(ps, server, header) == DML_OK;
+}
+
+DML_API dml_ps_ticket dml_ps_pull_from(dml_ps *ps, int vector, float *x, size_t begin, size_t end)
+{
+    size_t from, to;
+    if (!dml__ps_check_range(ps, "a pull", x, vector, begin, end)) return 0;
+    const dml_dtype dtype = vector ? DML_F32 : ps->link.pull_dtype;
+    const bool buffered = dtype != DML_F32;
+    dml__ps_operation *operation = dml__ps_begin(ps, true, buffered, begin, end);
+    const size_t pieces = (end - begin) / ps->link.piece + 1 + (size_t)ps->servers;
+    if (!operation || !dml__ps_make_room(ps, pieces + (size_t)ps->servers)) return 0;
+    operation->to = buffered ? x : NULL;
+    void *data = buffered ? (void *)(ps->arrived + begin) : (void *)x;
+    for (int s = 0; s < ps->servers; s++)
+        if (dml__ps_overlap(ps, s, begin, end, &from, &to) &&
+            !dml__ps_pull_range(ps, operation, data, dtype, vector, s, from, to))
+            return 0;
+    return ps->next;
+}
+
+DML_API dml_ps_ticket dml_ps_pull(dml_ps *ps, float *w, size_t begin, size_t end)
+{
+    return dml_ps_pull_from(ps, 0, w, begin, end);
+}
+
+/* ---- the rest ---- */
+
+DML_API dml_status dml_ps_wait(dml_ps *ps, dml_ps_ticket ticket)
+{
+    if (!ps) return DML_ERROR_MEMORY;
+    dml_status status = ticket ? DML_OK : dml_comm_status(ps->link.all);
+    if (!ticket && status == DML_OK)
+        return dml__ps_fail(ps->link.all, DML_ERROR_ARGUMENT, "waited for a push or pull that never began");
+    while (ps->first < ps->next && ps->first < ticket) {
+        const dml_status one = dml__ps_finish_oldest(ps);
+        if (status == DML_OK) status = one;
+    }
+    return status;
+}
+
+static dml_status dml__ps_say_all(dml_ps *ps, const int64_t *header)
+{
+    dml_status status = DML_OK;
+    for (int s = 0; s < ps->servers && status == DML_OK; s++) status = dml__ps_say(ps, s, header);
+    return status;
+}
+
+DML_API dml_status dml_ps_clock(dml_ps *ps)
+{
+    int64_t header[DML__PS_HEADER];
+    if (!ps) return DML_ERROR_MEMORY;
+    dml__ps_header(ps, header, DML__PS_CLOCK, 0, 0, 0);
+    header[DML__PS_REAL_2] = dml__ps_bits(ps->rate);
+    ps->clock++;
+    return dml__ps_say_all(ps, header);
+}
+
+/* All servers do one thing, and their answers are in order. */
+static dml_status dml__ps_command(dml_ps *ps, dml__ps_kind kind, int x, int y, double alpha, double beta,
+                                  dml__ps_operation **done)
+{
+    int64_t header[DML__PS_HEADER];
+    if (!ps) return DML_ERROR_MEMORY;
+    const int vectors = (int)ps->link.terms[DML__PS_VECTORS];
+    if (x < 0 || x > vectors || y < 0 || y > vectors)
+        return dml__ps_fail(ps->link.all, DML_ERROR_ARGUMENT,
+                            "work on the servers' vectors %d and %d asked for; there are 0 to %d", x, y,
+                            vectors);
+    dml__ps_operation *operation = dml__ps_begin(ps, true, false, 0, 0);
+    if (!operation || !dml__ps_make_room(ps, (size_t)ps->servers)) return dml_comm_status(ps->link.all);
+    dml__ps_header(ps, header, kind, x, (size_t)y, (size_t)y);
+    header[DML__PS_REAL] = dml__ps_bits(alpha);
+    header[DML__PS_REAL_2] = dml__ps_bits(beta);
+    for (int s = 0; s < ps->servers; s++)
+        if (!dml__ps_add(ps, operation,
+                         dml_comm_receive_start(ps->link.all, operation->answers[s], DML__PS_ANSWER, DML_I64,
+                                                ps->workers + s, DML__PS_TAG_ANSWER)))
+            return dml_comm_status(ps->link.all);
+    *done = operation;
+    const dml_status status = dml__ps_say_all(ps, header);
+    return status == DML_OK ? dml_ps_wait(ps, ps->next) : status;
+}
+
+DML_API dml_status dml_ps_axpby(dml_ps *ps, double alpha, int x, double beta, int y)
+{
+    dml__ps_operation *done = NULL;
+    return dml__ps_command(ps, DML__PS_AXPBY, x, y, alpha, beta, &done);
+}
+
+DML_API dml_status dml_ps_dot(dml_ps *ps, int x, int y, double *dot)
+{
+    dml__ps_operation *done = NULL;
+    const dml_status status = dml__ps_command(ps, DML__PS_DOT, x, y, 0, 0, &done);
+    *dot = 0;
+    for (int s = 0; status == DML_OK && s < ps->servers; s++)
+        *dot += dml__ps_real(done->answers[s][DML__PS_VALUE]);
+    return status;
+}
+
+DML_API dml_status dml_ps_largest(dml_ps *ps, int x, double *largest)
+{
+    dml__ps_operation *done = NULL;
+    const dml_status status = dml__ps_command(ps, DML__PS_LARGEST, x, x, 0, 0, &done);
+    *largest = 0;
+    for (int s = 0; status == DML_OK && s < ps->servers; s++) {
+        const double one = dml__ps_real(done->answers[s][DML__PS_VALUE]);
+        if (!(one <= *largest)) *largest = one;
+    }
+    return status;
+}
+
+DML_API void dml_ps_set_rate(dml_ps *ps, double rate)
+{
+    if (ps) ps->rate = rate;
+}
+
+DML_API uint64_t dml_ps_clocks(const dml_ps *ps)
+{
+    return ps ? ps->clock : 0;
+}
+
+DML_API int dml_ps_workers(const dml_ps *ps)
+{
+    return ps ? ps->living : 0;
+}
+
+DML_API dml_comm *dml_ps_workers_comm(const dml_ps *ps)
+{
+    return ps ? ps->link.peers : NULL;
+}
+
+/* ---- opening and closing ---- */
+
+static void dml__ps_free(dml_ps *ps)
+{
+    dml__memory memory = ps->memory;
+    void *const parts[] = { ps->ring,   ps->answers, ps->residual, ps->values,
+                            ps->places, ps->narrow,  ps->arrived };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) dml__release(&memory, parts[i]);
+    dml__ps_part(&ps->link, &memory);
+    dml__release(&memory, ps);
+}
+
+static bool dml__ps_allocate(dml_ps *ps, const dml_ps_options *o)
+{
+    dml__memory *memory = &ps->memory;
+    const size_t n = ps->count, servers = (size_t)ps->servers;
+    ps->room = (size_t)ps->link.all->job->max_requests / 4 * 3; /* the rest is the caller's */
+    ps->ring = (dml_request **)dml__allocate_array(memory, ps->room, sizeof *ps->ring);
+    ps->answers = (int64_t(*)[DML__PS_ANSWER])dml__allocate_array(memory, servers * DML__PS_MOST_OPERATIONS,
+                                                                  sizeof *ps->answers);
+    bool got = ps->ring && ps->answers;
+    if (got && o->threshold > 0.0f) {
+        ps->residual = (float *)dml__allocate_array(memory, n, sizeof *ps->residual);
+        ps->values = (float *)dml__allocate_array(memory, n, sizeof *ps->values);
+        ps->places = (int32_t *)dml__allocate_array(memory, n, sizeof *ps->places);
+        got = ps->residual && ps->values && ps->places;
+    }
+    if (got && ps->link.push_dtype != DML_F32) {
+        ps->narrow = (uint16_t *)dml__allocate_array(memory, n, sizeof *ps->narrow);
+        got = ps->narrow != NULL;
+    }
+    if (got && ps->link.pull_dtype != DML_F32) {
+        ps->arrived = (uint16_t *)dml__allocate_array(memory, n, sizeof *ps->arrived);
+        got = ps->arrived != NULL;
+    }
+    for (int i = 0; got && i < DML__PS_MOST_OPERATIONS; i++)
+        ps->operations[i].answers = ps->answers + (size_t)i * servers;
+    return got;
+}
+
+static dml_status dml__ps_open_in(dml_ps *ps, const dml_cluster *cluster, const float *w,
+                                  const dml_ps_options *o)
+{
+    const size_t needed = 2 * (DML__PS_MOST_PIECES + 2 + 2 * (size_t)cluster->servers);
+    float *none = NULL;
+    if (cluster->rank == 0 && !w)
+        return dml__ps_fail(ps->link.all, DML_ERROR_ARGUMENT,
+                            "dml_ps_open needs w (NULL) of worker 0, which the servers begin with");
+    if (!dml__ps_allocate(ps, o))
+        return dml__ps_fail(ps->link.all, DML_ERROR_MEMORY, "no memory for a parameter server's worker");
+    if (ps->room < needed)
+        return dml__ps_fail(ps->link.all, DML_ERROR_ARGUMENT,
+                            "a worker of %d servers needs a communicator with max_requests of %zu; it has %d",
+                            cluster->servers, needed / 3 * 4 + 8, ps->link.all->job->max_requests);
+    return dml_comm_scatterv(ps->link.all, cluster->rank == 0 ? w : none, ps->link.counts, NULL, DML_F32,
+                             none, 0);
+}
+
+DML_API dml_ps *dml_ps_open(dml_comm *comm, const dml_cluster *cluster, size_t count, const float *w,
+                            const dml_ps_options *options)
+{
+    dml__memory memory;
+    dml_ps_options o;
+    memset(&o, 0, sizeof o);
+    if (options) o = *options;
+    if (dml_comm_status(comm)) return NULL;
+    dml__memory_init(&memory, &o.allocator, NULL, 0);
+    dml_ps *ps = (dml_ps *)dml__allocate(&memory, sizeof *ps);
+    if (!ps) {
+        dml__ps_fail(comm, DML_ERROR_MEMORY, "no memory for a parameter server's worker");
+        return NULL;
+    }
+    ps->memory = memory;
+    ps->workers = ps->living = cluster->workers;
+    ps->servers = cluster->servers;
+    ps->count = count;
+    ps->rate = 1;
+    ps->threshold = o.threshold;
+    dml_status status = dml_cluster_is_server(cluster)
+                            ? dml__ps_fail(comm, DML_ERROR_ARGUMENT, "a server called dml_ps_open")
+                            : dml__ps_meet(&ps->link, &ps->memory, comm, cluster, count, &o);
+    if (status == DML_OK) status = dml__ps_open_in(ps, cluster, w, &o);
+    if (status == DML_OK) return ps;
+    dml__ps_free(ps);
+    return NULL;
+}
+
+DML_API dml_status dml_ps_close(dml_ps *ps)
+{
+    int64_t header[DML__PS_HEADER];
+    if (!ps) return DML_OK;
+    dml_status status = dml_ps_wait(ps, DML_PS_ALL);
+    dml__ps_header(ps, header, DML__PS_LEAVE, 0, 0, 0);
+    if (status == DML_OK) status = dml__ps_say_all(ps, header);
+    dml__ps_free(ps);
+    return status;
+}
+
+#endif
+
+/* ---- dist/parameter_server_serve.c ---- */
+
+#ifndef DML_DIST_PARAMETER_SERVER_SERVE_C
+#define DML_DIST_PARAMETER_SERVER_SERVE_C
+
+#include <math.h>
+
+/* The servers' side: one thread that waits for whatever comes next, of any worker. What it copies it copies
+   by pieces that stay in the caches between the wire and the vector. */
+
+#define DML__PS_BLOCK 65536   /* elements of which is known by how much weight they were pushed */
+#define DML__PS_MOST_PULLS 64 /* of one worker, waiting */
+
+/* A worker's requests of the server's communicator. */
+enum {
+    DML__PS_FOR_HEADER,
+    DML__PS_FOR_UP,
+    DML__PS_FOR_UP_2,
+    DML__PS_FOR_DOWN,
+    DML__PS_FOR_DOWN_2,
+    DML__PS_FOR_ANSWER,
+    DML__PS_FOR
+};
+
+typedef struct dml__ps_pull {
+    int vector;
+    size_t begin, end; /* of this server's range */
+    uint64_t clock;    /* of the worker */
+    double value;      /* what the answer says */
+} dml__ps_pull;
+
+typedef struct dml__ps_guest {
+    int64_t header[DML__PS_HEADER], answer[DML__PS_ANSWER];
+    bool present; /* it may still ask for something */
+    bool held;    /* what the header asks for has to wait */
+    bool ticked;  /* its pushes of the clock that is being summed are complete */
+    uint64_t clock;
+    /* The push that is coming: elements of this server's range. */
+    size_t asked, taken, push_end; /* up to where pieces are being received, or have been taken */
+    size_t piece_begin[2], piece_end[2];
+    bool came[2]; /* places and values of a push that has places */
+    /* The pulls that wait, the first of which may be on its way. */
+    dml__ps_pull pulls[DML__PS_MOST_PULLS];
+    int first_pull, pull_count;
+    bool answering;
+    size_t sent;
+    char *up[2], *down[2]; /* (piece) f32 each */
+} dml__ps_guest;
+
+typedef struct dml__ps_server {
+    dml__memory memory;
+    dml__ps_link link;
+    dml_ps_rule rule;
+    dml_ps_consistency consistency;
+    int workers, needed; /* how many have to tick */
+    size_t count;        /* of the range */
+    double rate;         /* of the clock's pushes, from whoever ended it last */
+    uint64_t applied;    /* clocks */
+    float *vectors;      /* (1 + vectors, count) */
+    float *sum;          /* (count): synchronous: of the pushes of clock `applied` */
+    double *weights;     /* (blocks): of what was added to each */
+    float *line;         /* (piece): elements of a push, in f32 and each in its place */
+    dml__reduction adding;
+    dml__ps_guest *guests;  /* (workers) */
+    dml_request **requests; /* (workers, DML__PS_FOR) */
+    char *stages;           /* (workers, 4, piece) f32 */
+    dml_ps_report report;
+    dml_status status;
+} dml__ps_server;
+
+static dml_request **dml__ps_request(dml__ps_server *server, const dml__ps_guest *guest, int which)
+{
+    return &server->requests[(guest - server->guests) * DML__PS_FOR + which];
+}
+
+static void dml__ps_note(dml__ps_server *server, dml_status status)
+{
+    if (server->status == DML_OK) server->status = status;
+}
+
+static void dml__ps_started(dml__ps_server *server, dml_request **at, dml_request *request)
+{
+    *at = request;
+    if (!request) dml__ps_note(server, dml_comm_status(server->link.all));
+}
+
+static void dml__ps_listen(dml__ps_server *server, dml__ps_guest *guest)
+{
+    guest->header[DML__PS_KIND] = DML__PS_NONE;
+    dml__ps_started(server, dml__ps_request(server, guest, DML__PS_FOR_HEADER),
+                    dml_comm_receive_start(server->link.all, guest->header, DML__PS_HEADER, DML_I64,
+                                           (int)(guest - server->guests), DML__PS_TAG_HEADER));
+}
+
+static int dml__ps_living(const dml__ps_server *server)
+{
+    int living = 0;
+    for (int w = 0; w < server->workers; w++) living += server->guests[w].present;
+    return living;
+}
+
+/* ---- applying ---- */
+
+/* sum += weight x */
+static void dml__ps_add_weighted(const dml__ps_server *server, size_t n, double weight, const float *x,
+                                 float *sum)
+{
+    const float factor = (float)weight;
+    if (factor == 1.0f)
+        dml__reduce_elements(&server->adding, sum, sum, x, n);
+    else
+        for (size_t i = 0; i < n; i++) sum[i] += factor * x[i];
+}
+
+static void dml__ps_scale(size_t n, double factor, float *x)
+{
+    if (factor == 1) return;
+    for (size_t i = 0; i < n; i++) x[i] = (float)factor * x[i];
+}
+
+/* Elements of the range follow g. */
+static void dml__ps_apply_to(dml__ps_server *server, size_t begin, size_t count, const float *g,
+                             uint64_t step, double rate)
+{
+    float *w = server->vectors + begin;
+    dml_status status = DML_OK;
+    if (server->rule.apply)
+        status = server->rule.apply(server->rule.user, server->link.begin + begin, count, w, g, step, rate);
+    else
+        dml__ps_add_weighted(server, count, rate, g, w);
+    if (status != DML_OK)
+        dml__ps_note(server, dml__ps_fail(server->link.all, status,
+                                          "the server's rule failed for elements %zu to %zu: %s",
+                                          server->link.begin + begin, server->link.begin + begin + count,
+                                          dml_status_string(status)));
+}
+
+/* The mean of a clock, where anybody pushed. */
+static void dml__ps_apply_clock(dml__ps_server *server)
+{
+    for (size_t b = 0, at = 0; at < server->count; b++, at += DML__PS_BLOCK) {
+        const size_t n = server->count - at < DML__PS_BLOCK ? server->count - at : DML__PS_BLOCK;
+        if (server->weights[b] > 0) {
+            dml__ps_scale(n, (double)n / server->weights[b], server->sum + at);
+            dml__ps_apply_to(server, at, n, server->sum + at, server->applied, server->rate);
+        }
+        memset(server->sum + at, 0, n * sizeof *server->sum);
+        server->weights[b] = 0;
+    }
+    server->applied++;
+    server->report.clocks = server->applied;
+}
+
+static void dml__ps_add_to_clock(dml__ps_server *server, size_t begin, size_t end, double weight,
+                                 const float *x)
+{
+    dml__ps_add_weighted(server, end - begin, weight, x, server->sum + begin);
+    while (begin < end) {
+        const size_t b = begin / DML__PS_BLOCK, behind = (b + 1) * DML__PS_BLOCK;
+        const size_t to = end < behind ? end : behind;
+        server->weights[b] += weight * (double)(to - begin);
+        begin = to;
+    }
+}
+
+/* A piece of a push, in f32; x may be changed. */
+static void dml__ps_take(dml__ps_server *server, dml__ps_guest *guest, size_t begin, size_t end, float *x)
+{
+    const int64_t *header = guest->header;
+    const int vector = (int)header[DML__PS_VECTOR];
+    const double weight = dml__ps_real(header[DML__PS_REAL]), rate = dml__ps_real(header[DML__PS_REAL_2]);
+    if (vector > 0) {
+        dml__ps_add_weighted(server, end - begin, 1, x,
+                             server->vectors + (size_t)vector * server->count + begin);
+    } else if (server->consistency != DML_PS_SYNCHRONOUS) {
+        dml__ps_scale(end - begin, weight, x);
+        dml__ps_apply_to(server, begin, end - begin, x, server->report.clocks, rate);
+    } else if ((uint64_t)header[DML__PS_AT] == server->applied) {
+        dml__ps_add_to_clock(server, begin, end, weight, x);
+    }
+}
+
+/* ---- pushes ---- */
+
+static dml_dtype dml__ps_dtype_of(const dml__ps_server *server, const dml__ps_guest *guest)
+{
+    return guest->header[DML__PS_VECTOR] ? DML_F32 : server->link.push_dtype;
+}
+
+static bool dml__ps_has_places(const dml__ps_guest *guest)
+{
+    return guest->header[DML__PS_SENT] >= 0;
+}
+
+/* Asks for the next piece, if there is one and room for it. */
+static void dml__ps_ask(dml__ps_server *server, dml__ps_guest *guest, int which)
+{
+    const size_t left = guest->push_end - guest->asked;
+    if (left == 0) return;
+    const size_t n = left < server->link.piece ? left : server->link.piece;
+    guest->piece_begin[which] = guest->asked;
+    guest->piece_end[which] = guest->asked += n;
+    dml__ps_started(server, dml__ps_request(server, guest, DML__PS_FOR_UP + which),
+                    dml_comm_receive_start(server->link.all, guest->up[which], n,
+                                           dml__ps_dtype_of(server, guest), (int)(guest - server->guests),
+                                           DML__PS_TAG_UP));
+}
+
+static void dml__ps_begin_push(dml__ps_server *server, dml__ps_guest *guest)
+{
+    const int64_t *header = guest->header;
+    const int rank = (int)(guest - server->guests);
+    const size_t begin = (size_t)header[DML__PS_BEGIN] - server->link.begin,
+                 end = (size_t)header[DML__PS_END] - server->link.begin;
+    const size_t sent = dml__ps_has_places(guest) ? (size_t)header[DML__PS_SENT] : end - begin;
+    server->report.pushes++;
+    server->report.elements += end - begin;
+    server->report.pushed += sent;
+    if (server->consistency == DML_PS_SYNCHRONOUS && !header[DML__PS_VECTOR] &&
+        (uint64_t)header[DML__PS_AT] < server->applied)
+        server->report.dropped++;
+    guest->asked = guest->taken = begin;
+    guest->push_end = end;
+    if (!dml__ps_has_places(guest)) {
+        dml__ps_ask(server, guest, 0);
+        dml__ps_ask(server, guest, 1);
+        return;
+    }
+    guest->came[0] = guest->came[1] = false;
+    dml__ps_started(
+        server, dml__ps_request(server, guest, DML__PS_FOR_UP),
+        dml_comm_receive_start(server->link.all, guest->up[0], sent, DML_I32, rank, DML__PS_TAG_PLACES));
+    dml__ps_started(server, dml__ps_request(server, guest, DML__PS_FOR_UP_2),
+                    dml_comm_receive_start(server->link.all, guest->up[1], sent,
+                                           dml__ps_dtype_of(server, guest), rank, DML__PS_TAG_UP));
+}
+
+/* What came as f32; in place where it is so already. */
+static float *dml__ps_widen(const dml__ps_server *server, const dml__ps_guest *guest, char *from, size_t n,
+                            float *line)
+{
+    const dml_dtype dtype = dml__ps_dtype_of(server, guest);
+    if (dtype == DML_F32) return (float *)(void *)from;
+    dml__widen_line(server->adding.isa, dtype, n, (const uint16_t *)(const void *)from, line);
+    return line;
+}
+
+/* Elements with places, spread over the range of the push. */
+static void dml__ps_take_places(dml__ps_server *server, dml__ps_guest *guest)
+{
+    const size_t sent = (size_t)guest->header[DML__PS_SENT], n = guest->push_end - guest->taken;
+    const int32_t *places = (const int32_t *)(const void *)guest->up[0];
+    const dml_dtype dtype = dml__ps_dtype_of(server, guest);
+    memset(server->line, 0, n * sizeof *server->line);
+    for (size_t k = 0; k < sent; k++) {
+        const size_t place = (size_t)(uint32_t)places[k];
+        if (place >= n) {
+            dml__ps_note(server, dml__ps_fail(server->link.all, DML_ERROR_FORMAT,
+                                              "a push of element %zu of %zu elements", place, n));
+            return;
+        }
+        if (dtype == DML_F32)
+            server->line[place] = ((const float *)(const void *)guest->up[1])[k];
+        else
+            dml__widen_line(server->adding.isa, dtype, 1, (const uint16_t *)(const void *)guest->up[1] + k,
+                            &server->line[place]);
+    }
+    dml__ps_take(server, guest, guest->taken, guest->push_end, server->line);
+    guest->taken = guest->push_end;
+}
+
+/* A piece has come. */
+static void dml__ps_piece_came(dml__ps_server *server, dml__ps_guest *guest, int which)
+{
+    if (dml__ps_has_places(guest)) {
+        guest->came[which] = true;
+        if (guest->came[0] && guest->came[1]) dml__ps_take_places(server, guest);
+    } else {
+        const size_t begin = guest->piece_begin[which], end = guest->piece_end[which];
+        dml__ps_take(server, guest, begin, end,
+                     dml__ps_widen(server, guest, guest->up[which], end - begin, server->line));
+        guest->taken += end - begin;
+        dml__ps_ask(server, guest, which);
+    }
+    if (guest->taken == guest->push_end) dml__ps_listen(server, guest);
+}
+
+/* ---- pulls ---- */
+
+static bool dml__ps_may_answer(const dml__ps_server *server, const dml__ps_pull *pull)
+{
+    if (pull->vector > 0 || pull->begin == pull->end) return true;
+    if (server->consistency == DML_PS_SYNCHRONOUS) return server->applied >= pull->clock;
+    if (server->consistency == DML_PS_ASYNCHRONOUS) return true;
+    for (int w = 0; w < server->workers; w++) {
+        const dml__ps_guest *guest = &server->guests[w];
+        if (guest->present && guest->clock + (uint64_t)server->link.terms[DML__PS_STALENESS] < pull->clock)
+            return false;
+    }
+    return true;
+}
+
+static void dml__ps_begin_answer(dml__ps_server *server, dml__ps_guest *guest, const dml__ps_pull *pull)
+{
+    guest->answering = true;
+    guest->sent = pull->begin;
+    guest->answer[DML__PS_CLOCKS] = (int64_t)server->report.clocks;
+    guest->answer[DML__PS_LIVING] = dml__ps_living(server);
+    guest->answer[DML__PS_VALUE] = dml__ps_bits(pull->value);
+    dml__ps_started(server, dml__ps_request(server, guest, DML__PS_FOR_ANSWER),
+                    dml_comm_send_start(server->link.all, guest->answer, DML__PS_ANSWER, DML_I64,
+                                        (int)(guest - server->guests), DML__PS_TAG_ANSWER));
+}
+
+static void dml__ps_send_piece(dml__ps_server *server, dml__ps_guest *guest, const dml__ps_pull *pull,
+                               int which)
+{
+    const size_t left = pull->end - guest->sent, n = left < server->link.piece ? left : server->link.piece;
+    const dml_dtype dtype = pull->vector ? DML_F32 : server->link.pull_dtype;
+    const float *from = server->vectors + (size_t)pull->vector * server->count + guest->sent;
+    if (dtype == DML_F32)
+        memcpy(guest->down[which], from, n * sizeof *from);
+    else
+        dml__narrow_line(server->adding.isa, dtype, n, from, (uint16_t *)(void *)guest->down[which]);
+    guest->sent += n;
+    dml__ps_started(server, dml__ps_request(server, guest, DML__PS_FOR_DOWN + which),
+                    dml_comm_send_start(server->link.all, guest->down[which], n, dtype,
+                                        (int)(guest - server->guests), DML__PS_TAG_DOWN));
+}
+
+/* As far as a worker's pulls can be answered. */
+static void dml__ps_answer(dml__ps_server *server, dml__ps_guest *guest)
+{
+    while (guest->present && guest->pull_count && server->status == DML_OK) {
+        const dml__ps_pull *pull = &guest->pulls[guest->first_pull];
+        if (!guest->answering) {
+            if (*dml__ps_request(server, guest, DML__PS_FOR_ANSWER) || !dml__ps_may_answer(server, pull))
+                return;
+            dml__ps_begin_answer(server, guest, pull);
+        }
+        for (int i = 0; i < 2 && guest->sent < pull->end; i++)
+            if (!*dml__ps_request(server, guest, DML__PS_FOR_DOWN + i))
+                dml__ps_send_piece(server, guest, pull, i);
+        if (guest->sent < pull->end) return;
+        guest->answering = false;
+        guest->first_pull = (guest->first_pull + 1) % DML__PS_MOST_PULLS;
+        guest->pull_count--;
+    }
+}
+
+static void dml__ps_queue(dml__ps_server *server, dml__ps_guest *guest, int vector, size_t begin, size_t end,
+                          double value)
+{
+    dml__ps_pull *pull = &guest->pulls[(guest->first_pull + guest->pull_count++) % DML__PS_MOST_PULLS];
+    pull->vector = vector;
+    pull->begin = begin;
+    pull->end = end;
+    pull->clock = (uint64_t)guest->header[DML__PS_AT];
+    pull->value = value;
+    dml__ps_answer(server, guest);
+}
+
+/* ---- work on vectors ---- */
+
+static double dml__ps_dot_of(size_t n, const float *x, const float *y)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)x[i] * (double)y[i];
+    return sum;
+}
+
+static double dml__ps_largest_of(size_t n, const float *x)
+{
+    float largest = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!(fabsf(x[i]) <= largest)) largest = fabsf(x[i]);
+    return (double)largest;
+}
+
+static void dml__ps_work(dml__ps_server *server, dml__ps_guest *guest)
+{
+    const int64_t *header = guest->header;
+    const size_t n = server->count;
+    const float *x = server->vectors + (size_t)header[DML__PS_VECTOR] * n;
+    float *y = server->vectors + (size_t)header[DML__PS_BEGIN] * n;
+    const float alpha = (float)dml__ps_real(header[DML__PS_REAL]),
+                beta = (float)dml__ps_real(header[DML__PS_REAL_2]);
+    double value = 0;
+    if (header[DML__PS_KIND] == DML__PS_DOT) value = dml__ps_dot_of(n, x, y);
+    if (header[DML__PS_KIND] == DML__PS_LARGEST) value = dml__ps_largest_of(n, x);
+    if (header[DML__PS_KIND] == DML__PS_AXPBY) /* of what isn't a number times 0 nothing is left */
+        for (size_t i = 0; i < n; i++)
+            y[i] = (alpha == 0.0f ? 0.0f : alpha * x[i]) + (beta == 0.0f ? 0.0f : beta * y[i]);
+    dml__ps_queue(server, guest, 0, 0, 0, value);
+}
+
+/* ---- clocks ---- */
+
+static void dml__ps_go_on(dml__ps_server *server, dml__ps_guest *guest);
+
+/* What waited for others may go now. */
+static void dml__ps_release(dml__ps_server *server)
+{
+    for (int w = 0; w < server->workers && server->status == DML_OK; w++) {
+        dml__ps_guest *guest = &server->guests[w];
+        dml__ps_answer(server, guest);
+        if (guest->present && guest->held) dml__ps_go_on(server, guest);
+    }
+}
+
+static bool dml__ps_clock_is_complete(const dml__ps_server *server)
+{
+    int ticked = 0;
+    bool all = true;
+    for (int w = 0; w < server->workers; w++) {
+        const dml__ps_guest *guest = &server->guests[w];
+        ticked += guest->ticked;
+        if (guest->present && !guest->ticked) all = false;
+    }
+    return ticked >= server->needed || (ticked > 0 && all);
+}
+
+static void dml__ps_end_clocks(dml__ps_server *server)
+{
+    if (server->consistency == DML_PS_SYNCHRONOUS && dml__ps_clock_is_complete(server)) {
+        for (int w = 0; w < server->workers; w++) server->guests[w].ticked = false;
+        dml__ps_apply_clock(server);
+    }
+    dml__ps_release(server);
+}
+
+static void dml__ps_tick(dml__ps_server *server, dml__ps_guest *guest)
+{
+    const uint64_t clock = (uint64_t)guest->header[DML__PS_AT];
+    guest->clock = clock + 1;
+    if (server->consistency != DML_PS_SYNCHRONOUS)
+        server->report.clocks++;
+    else if (clock == server->applied)
+        guest->ticked = true;
+    server->rate = dml__ps_real(guest->header[DML__PS_REAL_2]);
+    dml__ps_listen(server, guest);
+    dml__ps_end_clocks(server);
+}
+
+/* What a worker that died had pushed of its clock stays in the sum, with its weight. */
+static void dml__ps_lose(dml__ps_server *server, dml__ps_guest *guest)
+{
+    if (!guest->present) return;
+    guest->present = false;
+    guest->pull_count = 0;
+    if (server->report.first_lost < 0) server->report.first_lost = (int)(guest - server->guests);
+    server->report.lost++;
+    dml__ps_end_clocks(server);
+}
+
+/* ---- headers ---- */
+
+static bool dml__ps_is_sound(const dml__ps_server *server, const int64_t *header)
+{
+    const int64_t kind = header[DML__PS_KIND], vectors = server->link.terms[DML__PS_VECTORS];
+    const int64_t begin = header[DML__PS_BEGIN], end = header[DML__PS_END], sent = header[DML__PS_SENT];
+    if (kind <= DML__PS_NONE || kind >= DML__PS_KINDS || header[DML__PS_VECTOR] < 0 ||
+        header[DML__PS_VECTOR] > vectors)
+        return false;
+    if (kind == DML__PS_AXPBY || kind == DML__PS_DOT || kind == DML__PS_LARGEST)
+        return begin >= 0 && begin <= vectors;
+    if (kind != DML__PS_PUSH && kind != DML__PS_PULL) return true;
+    const int64_t piece = (int64_t)server->link.piece;
+    return begin >= (int64_t)server->link.begin && begin < end && end <= (int64_t)server->link.end &&
+           (sent == -1 || (sent >= 0 && sent <= end - begin && end - begin <= piece));
+}
+
+/* Whether it is of a clock that isn't being summed yet. */
+static bool dml__ps_is_early(const dml__ps_server *server, const int64_t *header)
+{
+    const bool counts = header[DML__PS_KIND] == DML__PS_CLOCK ||
+                        (header[DML__PS_KIND] == DML__PS_PUSH && !header[DML__PS_VECTOR]);
+    return server->consistency == DML_PS_SYNCHRONOUS && counts &&
+           (uint64_t)header[DML__PS_AT] > server->applied;
+}
+
+static void dml__ps_go_on(dml__ps_server *server, dml__ps_guest *guest)
+{
+    const int64_t *header = guest->header;
+    const size_t first = server->link.begin;
+    guest->held = dml__ps_is_early(server, header) || guest->pull_count == DML__PS_MOST_PULLS;
+    if (guest->held) return;
+    switch (header[DML__PS_KIND]) {
+    case DML__PS_PUSH: dml__ps_begin_push(server, guest); return;
+    case DML__PS_CLOCK: dml__ps_tick(server, guest); return;
+    case DML__PS_LEAVE:
+        guest->present = false;
+        dml__ps_end_clocks(server);
+        return;
+    case DML__PS_PULL:
+        server->report.pulls++;
+        dml__ps_queue(server, guest, (int)header[DML__PS_VECTOR], (size_t)header[DML__PS_BEGIN] - first,
+                      (size_t)header[DML__PS_END] - first, 0);
+        break;
+    default: dml__ps_work(server, guest); break;
+    }
+    dml__ps_listen(server, guest);
+}
+
+/* ---- all of it ---- */
+
+static void dml__ps_came(dml__ps_server *server, int index, bool lost)
+{
+    dml__ps_guest *guest = &server->guests[index / DML__PS_FOR];
+    const int which = index % DML__PS_FOR;
+    if (lost) {
+        dml__ps_lose(server, guest);
+    } else if (!guest->present) {
+        return; /* what is left of one that was lost */
+    } else if (which == DML__PS_FOR_HEADER) {
+        if (dml__ps_is_sound(server, guest->header))
+            dml__ps_go_on(server, guest);
+        else
+            dml__ps_note(server, dml__ps_fail(server->link.all, DML_ERROR_FORMAT,
+                                              "a request of worker %d that makes no sense",
+                                              (int)(guest - server->guests)));
+    } else if (which == DML__PS_FOR_UP || which == DML__PS_FOR_UP_2) {
+        dml__ps_piece_came(server, guest, which - DML__PS_FOR_UP);
+    } else {
+        dml__ps_answer(server, guest);
+        if (guest->held) dml__ps_go_on(server, guest);
+    }
+}
+
+static void dml__ps_run(dml__ps_server *server)
+{
+    dml_message message;
+    for (int w = 0; w < server->workers; w++) {
+        server->guests[w].present = true;
+        dml__ps_listen(server, &server->guests[w]);
+    }
+    while (server->status == DML_OK) {
+        const int index = dml_comm_wait_any_message(server->link.all, server->requests,
+                                                    server->workers * DML__PS_FOR, &message);
+        if (index < 0) break; /* all have left, or the job has failed */
+        dml__ps_came(server, index, message.source < 0);
+    }
+    dml__ps_note(server, dml_comm_status(server->link.all));
+    if (server->report.lost == server->workers)
+        dml__ps_note(server, dml__ps_fail(server->link.all, DML_ERROR_PEER, "all workers of the job died"));
+}
+
+static bool dml__ps_equip(dml__ps_server *server)
+{
+    dml__memory *memory = &server->memory;
+    const size_t workers = (size_t)server->workers, n = server->count;
+    const size_t vectors = 1 + (size_t)server->link.terms[DML__PS_VECTORS];
+    const size_t piece = (server->link.piece * sizeof(float) + 63) / 64 * 64;
+    if (n > SIZE_MAX / 8 / vectors) return false;
+    server->vectors = (float *)dml__allocate_array(memory, n * vectors, sizeof(float));
+    server->guests = (dml__ps_guest *)dml__allocate_array(memory, workers, sizeof *server->guests);
+    server->requests =
+        (dml_request **)dml__allocate_array(memory, workers * DML__PS_FOR, sizeof(dml_request *));
+    server->stages = (char *)dml__allocate_array(memory, workers * 4, piece);
+    server->line = (float *)dml__allocate(memory, piece);
+    bool got = server->vectors && server->guests && server->requests && server->stages && server->line;
+    if (got && server->consistency == DML_PS_SYNCHRONOUS) {
+        server->sum = (float *)dml__allocate_array(memory, n, sizeof(float));
+        server->weights = (double *)dml__allocate_array(memory, n / DML__PS_BLOCK + 1, sizeof(double));
+        got = server->sum && server->weights;
+    }
+    for (size_t w = 0; got && w < workers; w++)
+        for (size_t i = 0; i < 2; i++) {
+            server->guests[w].up[i] = server->stages + (4 * w + i) * piece;
+            server->guests[w].down[i] = server->stages + (4 * w + 2 + i) * piece;
+        }
+    return got;
+}
+
+static void dml__ps_unequip(dml__ps_server *server)
+{
+    dml__memory *memory = &server->memory;
+    void *const parts[] = { server->vectors, server->guests, server->requests, server->stages,
+                            server->line,    server->sum,    server->weights };
+    dml__ps_part(&server->link, memory);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) dml__release(memory, parts[i]);
+}
+
+static dml_status dml__ps_prepare(dml__ps_server *server)
+{
+    dml_comm *all = server->link.all;
+    server->adding.dtype = DML_F32;
+    server->adding.op = DML_SUM;
+    server->adding.isa = all->job->isa;
+    server->consistency = (dml_ps_consistency)server->link.terms[DML__PS_CONSISTENCY];
+    server->count = server->link.end - server->link.begin;
+    server->needed = server->workers - (int)server->link.terms[DML__PS_BACKUP];
+    if (server->workers > all->job->max_requests / DML__PS_FOR)
+        return dml__ps_fail(all, DML_ERROR_ARGUMENT,
+                            "a server of %d workers needs a communicator with max_requests of %d; it has %d",
+                            server->workers, server->workers * DML__PS_FOR, all->job->max_requests);
+    if (!dml__ps_equip(server))
+        return dml__ps_fail(all, DML_ERROR_MEMORY, "no memory for a parameter server");
+    dml_status status = dml_comm_scatterv(all, NULL, server->link.counts, NULL, DML_F32, server->vectors, 0);
+    if (status != DML_OK || !server->rule.prepare) return status;
+    status = server->rule.prepare(server->rule.user, server->link.begin, server->count, server->link.setup,
+                                  (size_t)server->link.terms[DML__PS_SETUP]);
+    if (status == DML_OK) return DML_OK;
+    return dml__ps_fail(all, status, "the server's rule can't be prepared: %s", dml_status_string(status));
+}
+
+DML_API dml_status dml_ps_serve(dml_comm *comm, const dml_cluster *cluster, const dml_ps_options *options,
+                                dml_ps_report *report)
+{
+    dml_ps_options o;
+    dml__ps_server server;
+    memset(&o, 0, sizeof o);
+    memset(&server, 0, sizeof server);
+    if (options) o = *options;
+    if (report) memset(report, 0, sizeof *report);
+    server.report.first_lost = -1;
+    server.rule = o.rule;
+    server.workers = cluster->workers;
+    dml__memory_init(&server.memory, &o.allocator, NULL, 0);
+    if (dml_comm_status(comm)) return dml_comm_status(comm);
+    if (cluster->status == DML_OK && !dml_cluster_is_server(cluster))
+        return dml__ps_fail(comm, DML_ERROR_ARGUMENT, "a worker called dml_ps_serve");
+    server.status = dml__ps_meet(&server.link, &server.memory, comm, cluster, 0, &o);
+    if (server.status == DML_OK) server.status = dml__ps_prepare(&server);
+    if (server.status == DML_OK) {
+        dml_comm_outlive(comm);
+        dml__ps_run(&server);
+    }
+    dml__ps_unequip(&server);
+    if (report) *report = server.report;
+    return server.status;
 }
 
 #endif

@@ -19,6 +19,8 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "comm/comm.h"
+#include "dist/cluster.h"
+#include "dist/parameter_server.h"
 
 #endif
 
@@ -83,6 +85,11 @@
 #include "comm/open.c"
 #include "comm/comm.c"
 #include "comm/describe.c"
+#include "base/json.c"
+#include "dist/cluster.c"
+#include "dist/parameter_server_meet.c"
+#include "dist/parameter_server.c"
+#include "dist/parameter_server_serve.c"
 #ifdef DML_H
 #include "dist/all_reduce_sync.c"
 #include "dist/zero_sync.c"

@@ -43,12 +43,15 @@ enum {
 
 static const char USAGE[] =
     "usage: dmlrun -n RANKS [options] [--] program [arguments...]\n"
+    "       dmlrun --workers N --ps P [options] [--] program [arguments...]\n"
     "\n"
     "Starts RANKS processes of a program on this machine, each with RANK, LOCAL_RANK, WORLD_SIZE,\n"
     "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment. When one fails, the others are "
     "ended.\n"
     "\n"
     "  -n, --ranks N          how many processes\n"
+    "      --workers N --ps P N workers and behind them P parameter servers (DML_PS); a worker that fails\n"
+    "                         doesn't end the others\n"
     "      --master-addr A    MASTER_ADDR, where rank 0 listens (default 127.0.0.1)\n"
     "      --master-port P    MASTER_PORT (default: a free port)\n"
     "      --cpus-per-rank C  DML_THREADS, the threads of each rank (default: its share of the processors)\n"
@@ -76,6 +79,7 @@ static const char USAGE[] =
 
 typedef struct options {
     int ranks;
+    int workers, servers; /* 0: unset; else ranks is their sum */
     const char *master_address;
     int master_port; /* 0: a free one */
     int threads;     /* 0: unset */
@@ -298,6 +302,7 @@ static void set_environment(const options *o)
 {
     set_number("WORLD_SIZE", o->ranks);
     set_number("LOCAL_WORLD_SIZE", o->ranks);
+    if (o->servers > 0) set_number("DML_PS", o->servers);
     setenv("MASTER_ADDR", o->master_address, 1);
     set_number("MASTER_PORT", o->master_port ? o->master_port : free_port());
     if (!getenv("DML_KEY")) set_random_key();
@@ -405,6 +410,14 @@ static void describe_stopped(const job *j, char *text, size_t size)
     }
 }
 
+/* Servers and other workers go on without a worker. */
+static bool can_be_spared(const job *j, int r)
+{
+    int workers = 0;
+    for (int w = 0; w < j->options.workers; w++) workers += j->ranks[w].pid != 0;
+    return r < j->options.workers && workers > 0;
+}
+
 static void rank_failed(job *j, int r)
 {
     const int status = j->ranks[r].status;
@@ -415,11 +428,16 @@ static void rank_failed(job *j, int r)
     } else {
         snprintf(how, sizeof how, "exited with status %d", WEXITSTATUS(status));
     }
-    if (j->living == 1) snprintf(others, sizeof others, "; ending the other rank");
-    if (j->living > 1) snprintf(others, sizeof others, "; ending the other %d ranks", j->living);
+    const bool spared = can_be_spared(j, r);
+    if (spared)
+        snprintf(others, sizeof others, "; the others go on");
+    else if (j->living == 1)
+        snprintf(others, sizeof others, "; ending the other rank");
+    else if (j->living > 1)
+        snprintf(others, sizeof others, "; ending the other %d ranks", j->living);
     describe_stopped(j, stopped, sizeof stopped);
     say(j, "rank %d %s%s%s", r, how, stopped, others);
-    begin_ending(j, SIGTERM);
+    if (!spared) begin_ending(j, SIGTERM);
 }
 
 static int rank_of(const job *j, pid_t pid)
@@ -694,6 +712,10 @@ static options parse_options(char **argv)
             o.prefix = false;
         } else if (option_value(argv, &i, "-n", "--ranks", &value)) {
             o.ranks = whole_number_of("-n", value, 1, RANKS_MAX);
+        } else if (option_value(argv, &i, NULL, "--workers", &value)) {
+            o.workers = whole_number_of("--workers", value, 1, RANKS_MAX - 1);
+        } else if (option_value(argv, &i, NULL, "--ps", &value)) {
+            o.servers = whole_number_of("--ps", value, 1, RANKS_MAX - 1);
         } else if (option_value(argv, &i, NULL, "--master-addr", &value)) {
             o.master_address = value;
         } else if (option_value(argv, &i, NULL, "--master-port", &value)) {
@@ -709,6 +731,15 @@ static options parse_options(char **argv)
         }
     }
     o.program = argv + i;
+    if ((o.workers > 0) != (o.servers > 0))
+        die(EXIT_USAGE, "--workers and --ps go together: a cluster has at least one of each (dmlrun --help)");
+    if (o.workers > 0 && o.ranks > 0 && o.ranks != o.workers + o.servers)
+        die(EXIT_USAGE, "%d workers and %d parameter servers aren't %d ranks; leave -n out", o.workers,
+            o.servers, o.ranks);
+    if (o.workers + o.servers > RANKS_MAX)
+        die(EXIT_USAGE, "%d workers and %d parameter servers are more than %d ranks", o.workers, o.servers,
+            RANKS_MAX);
+    if (o.workers > 0) o.ranks = o.workers + o.servers;
     if (o.ranks == 0) die(EXIT_USAGE, "how many ranks? Say -n RANKS (dmlrun --help)");
     if (!o.program[0]) die(EXIT_USAGE, "which program? It follows the options (dmlrun --help)");
     if (o.ranks == 1) o.prefix = false;

@@ -327,7 +327,7 @@ static bool dml__any_done(dml__comm_job *job, void *user)
     return !waiting;
 }
 
-DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count)
+DML_API int dml_comm_wait_any_message(dml_comm *comm, dml_request **requests, int count, dml_message *message)
 {
     if (!comm || !requests || dml__is_copy(comm->job)) return -1;
     dml__comm_job *job = comm->job;
@@ -343,12 +343,18 @@ DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count)
                           "rank %d waited for a request that another communicator gave out", job->rank);
         } else {
             index = any.found;
-            dml__take_back(job, requests[index], NULL);
+            const dml_status status = dml__take_back(job, requests[index], message);
+            if (status && message) message->source = -1;
             requests[index] = NULL;
         }
     }
     dml__leave_job(job);
     return index;
+}
+
+DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count)
+{
+    return dml_comm_wait_any_message(comm, requests, count, NULL);
 }
 
 DML_API dml_status dml_comm_wait_all(dml_comm *comm)
@@ -552,6 +558,14 @@ DML_API void dml_comm_get_stats(dml_comm *comm, dml_comm_stats *stats)
     dml__enter_job(comm->job);
     *stats = comm->job->stats;
     stats->strangers = comm->job->strangers;
+    dml__leave_job(comm->job);
+}
+
+DML_API void dml_comm_outlive(dml_comm *comm)
+{
+    if (!comm || dml__is_copy(comm->job)) return;
+    dml__enter_job(comm->job);
+    comm->job->outlives = true;
     dml__leave_job(comm->job);
 }
 

@@ -199,6 +199,12 @@ DML_API void dml_comm_trace_span(dml_comm *comm, const char *name, double begin,
    there is one. */
 DML_API dml_status dml_comm_start_progress_thread(dml_comm *comm);
 
+/* For a rank that serves others, and goes on without them: from now on its sends to and receives from a rank
+   that died or closed end with DML_ERROR_PEER, each by itself, and nothing else does; and a receive that no
+   message has come for may take any time. Everything else fails as it always does, collectives with such a
+   rank too. In all communicators of the job, at this rank alone; nothing changes under MPI. */
+DML_API void dml_comm_outlive(dml_comm *comm);
+
 /* What is started from now on goes before what has a lower priority, where both could go. 0 at first. */
 DML_API void dml_comm_set_priority(dml_comm *comm, int priority);
 
@@ -323,8 +329,12 @@ DML_API dml_status dml_comm_wait(dml_comm *comm, dml_request *request);
 DML_API dml_status dml_comm_wait_message(dml_comm *comm, dml_request *request, dml_message *message);
 
 /* Waits until one of `count` requests (NULL among them are passed over) is done, takes it back, sets it to
-   NULL and returns its index; -1 when all are NULL or the communicator has failed. */
+   NULL and returns its index; -1 when all are NULL or the communicator has failed. `message` (NULL: not
+   wanted) is what came of a receive; its source is -1 where the request ended with an error
+   (dml_comm_outlive). */
 DML_API int dml_comm_wait_any(dml_comm *comm, dml_request **requests, int count);
+DML_API int dml_comm_wait_any_message(dml_comm *comm, dml_request **requests, int count,
+                                      dml_message *message);
 
 /* Waits for everything that was started, on this communicator and on those that share its connections, and
    takes all requests back, also those that nobody knows any more; none may be waited for after that. Returns

@@ -150,6 +150,11 @@ static void dml__take_goodbye(dml__comm_job *job, int rank)
             flow->request->moved = false;
             flow->request->deadline = soon;
         }
+    for (dml_request *r = job->outlives ? job->unmatched : NULL; r; r = r->next)
+        if (dml__waits_for(r) == rank) {
+            r->moved = false;
+            r->deadline = soon;
+        }
 }
 
 static dml_status dml__take_control(dml__comm_job *job, int rank, const dml__control *control)
@@ -317,11 +322,34 @@ DML__LOCAL dml_status dml__hear_last_words(dml__comm_job *job, int rank)
     return status;
 }
 
+DML__LOCAL void dml__end_pairs_with(dml__comm_job *job, int rank)
+{
+    dml__link *link = &job->links[rank];
+    dml_request *lists[2];
+    lists[0] = job->active;
+    lists[1] = job->unmatched;
+    link->gone = true;
+    link->out_total = link->header_bytes = link->payload_left = link->padding_left = link->storing = 0;
+    link->taking = link->out_flow = NULL;
+    link->mode = DML__TAKE_NO_PAYLOAD;
+    for (int i = 0; i < 2; i++)
+        for (dml_request *r = lists[i], *next; r; r = next) {
+            next = r->next;
+            if (!dml__is_pair(r->call.signature.operation)) continue;
+            if ((r->flow_count ? r->flows[0].rank : dml__waits_for(r)) == rank)
+                dml__end_request(job, r, DML_ERROR_PEER);
+        }
+}
+
 DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *request, int rank)
 {
     char text[DML__SIGNATURE_TEXT];
     const dml_status status = dml__hear_last_words(job, rank);
     if (status) return status;
+    if (job->outlives && dml__is_pair(request->call.signature.operation)) {
+        dml__end_pairs_with(job, rank);
+        return DML_OK;
+    }
     dml__signature_text(&request->call.signature, text);
     if (job->peers[rank].goodbye)
         return dml__job_fail(job, rank, DML_ERROR_PEER,

@@ -221,6 +221,7 @@ typedef struct dml__comm_job {
     double heard_at;          /* when control was read last */
     double answer_until;      /* of the search for a culprit; 0: none is on */
     bool aborted;             /* the others know that this one has failed */
+    bool outlives;            /* others' deaths end only the sends and receives with them */
     dml__meeting *meeting;    /* while the ranks meet */
     bool look_around;         /* something came, nobody knows from whom */
     double spin;              /* seconds of looking again before a wait sleeps */
@@ -395,8 +396,12 @@ DML__LOCAL dml_status dml__read_control(dml__comm_job *job);
    little for that. */
 DML__LOCAL dml_status dml__hear_last_words(dml__comm_job *job, int rank);
 
-/* The data stream of a rank has ended while `request` needs it: finds out why, and fails. */
+/* The data stream of a rank has ended while `request` needs it: finds out why, and fails, or ends only the
+   sends and receives with it. */
 DML__LOCAL dml_status dml__data_gone(dml__comm_job *job, const dml_request *request, int rank);
+
+/* Ends all sends to and receives from a rank that is gone with DML_ERROR_PEER. */
+DML__LOCAL void dml__end_pairs_with(dml__comm_job *job, int rank);
 
 /* The deadline of `request` has passed without any progress of its own: asks all ranks, and judges. DML_OK:
    something moves somewhere, or the answers are still coming; go on. */

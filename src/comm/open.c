@@ -570,6 +570,8 @@ static void dml__close_in_order(dml__comm_job *job)
     if (!dml__take_leave(job, false)) return;
     job->look_around = true;
     dml__make_progress(job);
+    for (int rank = 0; job->outlives && !job->engine && rank < job->world; rank++)
+        if (job->links[rank].gone) job->links[rank].store_used = 0; /* who died couldn't know */
     dml__judge_leftovers(job);
     dml__take_leave(job, true);
 }

@@ -339,6 +339,7 @@ DML__LOCAL void dml__begin_pair(dml__comm_job *job, dml_request *request, int ra
     dml__unlist(&job->unmatched, request);
     dml__enlist(&job->active, request);
     request->sequence = sequence;
+    request->moved = true;
     request->spaces[DML__SPACE_OUT] = (char *)request->call.out;
     schedule->count = 1;
     dml__step *step = &schedule->steps[0];
@@ -391,7 +392,9 @@ DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, b
         dml__begin_pair(job, request, rank, job->links[rank].messages++, call->signature.count);
     } else if (call->signature.operation == DML__CALL_RECEIVE) {
         dml__enlist(&job->unmatched, request);
-        dml__match_stored(job, request);
+        if (!dml__match_stored(job, request) && job->outlives && call->signature.root >= 0 &&
+            job->links[comm->world_ranks[call->signature.root]].gone)
+            dml__end_request(job, request, DML_ERROR_PEER);
     } else {
         dml__begin_collective(job, request);
     }

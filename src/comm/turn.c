@@ -66,10 +66,21 @@ DML__LOCAL bool dml__make_progress(dml__comm_job *job)
     return job->progress != before;
 }
 
-static void dml__put_off(dml_request *list, double deadline)
+/* Of an operation that moves or begins now. For a message of a rank that is there, who outlives others has
+   all the time. */
+static double dml__deadline_from(const dml__comm_job *job, const dml_request *request, double now)
+{
+    const int root = request->call.signature.root;
+    if (!job->outlives || job->engine || request->flow_count ||
+        !dml__is_pair(request->call.signature.operation))
+        return now + job->timeout;
+    return root >= 0 && job->peers[request->comm->world_ranks[root]].goodbye ? now + job->grace : 1e300;
+}
+
+static void dml__put_off(const dml__comm_job *job, dml_request *list, double now)
 {
     for (dml_request *r = list; r; r = r->next) {
-        if (r->moved) r->deadline = deadline;
+        if (r->moved) r->deadline = dml__deadline_from(job, r, now);
         r->moved = false;
     }
 }
@@ -82,8 +93,8 @@ DML__LOCAL void dml__note_time(dml__comm_job *job, double now)
         return;
     job->progress_seen = job->progress;
     job->started = false;
-    dml__put_off(job->active, now + job->timeout);
-    dml__put_off(job->unmatched, now + job->timeout);
+    dml__put_off(job, job->active, now);
+    dml__put_off(job, job->unmatched, now);
 }
 
 /* This process has been stopped for a while, and perhaps all of the job. */
@@ -92,8 +103,8 @@ static void dml__restart_clocks(dml__comm_job *job)
     const double now = dml_seconds();
     job->moved_at = now;
     job->answer_until = 0;
-    for (dml_request *r = job->active; r; r = r->next) r->deadline = now + job->timeout;
-    for (dml_request *r = job->unmatched; r; r = r->next) r->deadline = now + job->timeout;
+    for (dml_request *r = job->active; r; r = r->next) r->deadline = dml__deadline_from(job, r, now);
+    for (dml_request *r = job->unmatched; r; r = r->next) r->deadline = dml__deadline_from(job, r, now);
 }
 
 /* Sleeps in the transport, at most `seconds`, without the mutex; then hears what came on control. */
@@ -143,15 +154,17 @@ static dml_request *dml__first_late(dml_request *list, double now)
     return list;
 }
 
-/* Operations that have not moved for as long as they may. */
-static void dml__watch_deadlines(dml__comm_job *job, double now)
+/* Operations that have not moved for as long as they may. True if one has ended by it. */
+static bool dml__watch_deadlines(dml__comm_job *job, double now)
 {
+    const uint64_t before = job->progress;
     dml_request *late = dml__first_late(job->active, now);
     if (!late) late = dml__first_late(job->unmatched, now);
     if (late)
         dml__look_for_culprit(job, late);
     else
         job->answer_until = 0;
+    return job->progress != before;
 }
 
 /* A call had nothing to do from *idle_from (< 0: it had) until now. */
@@ -216,7 +229,7 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
             continue;
         }
         if (now > spin_until + job->grace) dml__restart_clocks(job); /* stopped meanwhile, as in dml__sleep */
-        dml__watch_deadlines(job, now);
+        if (dml__watch_deadlines(job, now)) continue;
         const double left = dml__next_deadline(job, until) - now;
         if (!job->error.status && job->transport) dml__sleep(job, left > 0 ? left : 0.001);
         spin_until = -1;
@@ -245,7 +258,7 @@ static void dml__help(void *argument)
         if (job->waiting || job->sleeping || dml__make_progress(job)) continue;
         const double now = dml_seconds();
         dml__note_time(job, now);
-        dml__watch_deadlines(job, now);
+        if (dml__watch_deadlines(job, now)) continue;
         const double left = dml__next_deadline(job, -1) - now;
         if (!job->error.status) dml__sleep(job, left > 0 ? left : 0.001);
     }

@@ -70,13 +70,17 @@ static int child(int argc, char **argv)
     if (strcmp(mode, "env") == 0) {
         const char *names[] = { "RANK",        "LOCAL_RANK",  "WORLD_SIZE",  "LOCAL_WORLD_SIZE",
                                 "MASTER_ADDR", "MASTER_PORT", "DML_THREADS", "DML_TERMINAL",
-                                "DML_KEY" };
+                                "DML_KEY",     "DML_PS" };
         for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
             printf("%s=%s ", names[i], getenv(names[i]) ? getenv(names[i]) : "-");
         printf("\n");
     } else if (strcmp(mode, "exit") == 0) { /* rank a exits with b, the others wait */
         if (my_rank() == a) return b;
         wait_forever();
+    } else if (strcmp(mode, "spare") == 0) { /* the others end a little later */
+        if (my_rank() == a) return b;
+        nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL);
+        printf("went on\n");
     } else if (strcmp(mode, "kill") == 0) {
         if (my_rank() == a) kill(getpid(), b);
         wait_forever();
@@ -307,6 +311,37 @@ static void options_reach_the_ranks(void)
     forget(&r);
 }
 
+static void workers_and_servers(void)
+{
+    run r = DMLRUN("--workers", "4", "--ps=2", "@", "env");
+    CHECK_INT(r.status, 0);
+    CHECK_INT(count_of(r.out, "WORLD_SIZE=6 LOCAL_WORLD_SIZE=6"), 6);
+    CHECK_INT(count_of(r.out, "DML_PS=2"), 6);
+    forget(&r);
+    r = DMLRUN("-n2", "@", "env");
+    CHECK_INT(count_of(r.out, "DML_PS=-"), 2);
+    forget(&r);
+}
+
+/* The others end by themselves, and still nobody calls it a success. */
+static void a_worker_can_be_spared(void)
+{
+    run r = DMLRUN("--workers", "2", "--ps", "1", "@", "spare", "1", "7");
+    CHECK_INT(r.status, 7);
+    CHECK_STRING(r.err, "dmlrun: rank 1 exited with status 7; the others go on\n");
+    CHECK_CONTAINS(r.out, "[0] went on");
+    CHECK_CONTAINS(r.out, "[2] went on");
+    forget(&r);
+    r = DMLRUN("--workers", "1", "--ps", "1", "@", "exit", "0", "7");
+    CHECK_INT(r.status, 7);
+    CHECK_STRING(r.err, "dmlrun: rank 0 exited with status 7; ending the other rank\n");
+    forget(&r);
+    r = DMLRUN("--workers", "2", "--ps", "1", "@", "exit", "2", "7");
+    CHECK_INT(r.status, 7);
+    CHECK_STRING(r.err, "dmlrun: rank 2 exited with status 7; ending the other 2 ranks\n");
+    forget(&r);
+}
+
 static void one_rank_is_not_prefixed(void)
 {
     run r = DMLRUN("-n", "1", "@", "env");
@@ -459,6 +494,10 @@ static void wrong_usage_is_told(void)
         { "-n2", "--wrong", "true", "there is no option '--wrong'" },
         { "-n2", "--master-port=70000", "true", "--master-port takes a number from 1 to 65535" },
         { "-n2", "--grace=-1", "true", "--grace takes a number" },
+        { "--workers=2", "true", NULL, "--workers and --ps go together" },
+        { "--ps=2", "true", NULL, "--workers and --ps go together" },
+        { "--workers=0", "--ps=1", "true", "--workers takes a number from 1" },
+        { "-n2", "--workers=2", "--ps=1", "2 workers and 1 parameter servers aren't 2 ranks" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         run r = DMLRUN(cases[i].a, cases[i].b, cases[i].c);
@@ -752,6 +791,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < 3; i++) unsetenv(mine[i]);
     RUN(all_ranks_end_well);
     RUN(options_reach_the_ranks);
+    RUN(workers_and_servers);
+    RUN(a_worker_can_be_spared);
     RUN(one_rank_is_not_prefixed);
     RUN(a_failing_rank_is_named);
     RUN(a_stopped_rank_is_named_and_ended);

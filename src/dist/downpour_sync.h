@@ -1,0 +1,30 @@
+/* downpour_sync.h: asynchronous training by a parameter server, in which workers fetch and push now and then.
+ */
+#ifndef DML_DIST_DOWNPOUR_SYNC_H
+#define DML_DIST_DOWNPOUR_SYNC_H
+
+#include "dist/cluster.h"
+#include "dist/parameter_server.h"
+#include "train/trainer.h"
+
+typedef struct dml_downpour_options {
+    int fetch_every; /* steps between two fetches of w; 0: 1 */
+    int push_every;  /* steps whose gradients are added up for one push; 0: 1 */
+    /* The servers' optimizer; zero: dml_adagrad with the trainer's learning rate. */
+    dml_optimizer optimizer;
+    /* Warm start: worker 0 alone trains for so many steps, before the others begin. */
+    int warm_steps;
+    dml_dtype push_dtype, pull_dtype; /* as in dml_ps_options */
+    float threshold;
+    dml_allocator allocator;
+} dml_downpour_options;
+
+/* For dml_trainer_sync, on workers; the servers call dml_parameter_server_serve. Between fetches a worker
+   goes on with the trainer's optimizer on its own copy of w. Nobody waits for another worker, but for the
+   warm start. What doesn't go is as with dml_parameter_server_sync. NULL options: all defaults. Source: Dean
+   et al., "Large scale distributed deep networks", NIPS 2012, sections 4.1 and 5 (Downpour SGD, Adagrad on
+   the servers, warm start). */
+DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,
+                                   const dml_downpour_options *options);
+
+#endif

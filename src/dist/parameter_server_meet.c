@@ -1,0 +1,146 @@
+#ifndef DML_DIST_PARAMETER_SERVER_MEET_C
+#define DML_DIST_PARAMETER_SERVER_MEET_C
+
+#include "dist/parameter_server_internal.h"
+
+#include "comm/job.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+/* How workers and servers begin, and how they end. */
+
+DML__LOCAL dml_status dml__ps_fail(dml_comm *comm, dml_status status, const char *format, ...)
+{
+    char text[384];
+    va_list arguments;
+    if (!comm || dml__is_copy(comm->job)) return status;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    dml__enter_job(comm->job);
+    status = dml__job_fail(comm->job, comm->job->rank, status, "rank %d: %s", comm->job->rank, text);
+    dml__leave_job(comm->job);
+    return status;
+}
+
+static bool dml__ps_wire_dtype(dml_dtype dtype)
+{
+    return dtype == DML_F32 || dtype == DML_BF16 || dtype == DML_F16;
+}
+
+/* NULL, or what is wrong with a worker's options. */
+static const char *dml__ps_fault(const dml_ps_options *o, const dml_cluster *cluster)
+{
+    if ((unsigned)o->consistency > DML_PS_STALE) return "the consistency must be one of dml_ps_consistency";
+    if (o->staleness < 0) return "the staleness must be 0 or more";
+    if (o->backup < 0 || o->backup >= cluster->workers)
+        return "there must be fewer backup workers than workers, and not less than 0";
+    if (o->backup && o->consistency != DML_PS_SYNCHRONOUS) return "backup workers are for DML_PS_SYNCHRONOUS";
+    if (!(o->threshold >= 0) || !(o->threshold <= 3e38f)) return "the threshold must be 0 or more";
+    if (!dml__ps_wire_dtype(o->push_dtype) || !dml__ps_wire_dtype(o->pull_dtype))
+        return "what is sent is DML_F32, DML_BF16 or DML_F16";
+    if (o->vectors < 0 || o->vectors > DML__PS_MOST_VECTORS) return "there may be 0 to 256 more vectors";
+    if (o->setup_count > DML__PS_MOST_SETUP || (o->setup_count && !o->setup))
+        return "the setup must be given, and have at most 65536 numbers";
+    return NULL;
+}
+
+static void dml__ps_write_terms(int64_t *terms, const dml_cluster *cluster, size_t count,
+                                const dml_ps_options *o)
+{
+    terms[DML__PS_COUNT] = (int64_t)count;
+    terms[DML__PS_CONSISTENCY] = (int64_t)o->consistency;
+    terms[DML__PS_STALENESS] = o->staleness;
+    terms[DML__PS_BACKUP] = o->backup;
+    terms[DML__PS_THRESHOLD] = dml__ps_bits((double)o->threshold);
+    terms[DML__PS_PUSH_DTYPE] = (int64_t)o->push_dtype;
+    terms[DML__PS_PULL_DTYPE] = (int64_t)o->pull_dtype;
+    terms[DML__PS_VECTORS] = o->vectors;
+    terms[DML__PS_SETUP] = (int64_t)o->setup_count;
+    terms[DML__PS_WORKERS] = cluster->workers;
+    terms[DML__PS_SERVERS] = cluster->servers;
+}
+
+/* Whether this rank's terms are worker 0's, of which its setup counts. */
+static dml_status dml__ps_compare(dml_comm *comm, const int64_t *mine, const int64_t *first, bool server)
+{
+    static const char *const names[DML__PS_TERMS] = {
+        "count",      "consistency", "staleness",   "backup",  "threshold", "push_dtype",
+        "pull_dtype", "vectors",     "setup_count", "workers", "servers",
+    };
+    for (int i = server ? DML__PS_WORKERS : 0; i < DML__PS_TERMS; i++) {
+        if (mine[i] == first[i] || i == DML__PS_SETUP) continue;
+        if (i == DML__PS_THRESHOLD)
+            return dml__ps_fail(comm, DML_ERROR_MISMATCH,
+                                "a parameter server with threshold %g; worker 0 has %g",
+                                dml__ps_real(mine[i]), dml__ps_real(first[i]));
+        return dml__ps_fail(
+            comm, DML_ERROR_MISMATCH,
+            "a parameter server with %s %lld, where worker 0 has %lld; all ranks need the same", names[i],
+            (long long)mine[i], (long long)first[i]);
+    }
+    return DML_OK;
+}
+
+static dml_status dml__ps_agree(dml__ps_link *link, dml__memory *memory, const dml_cluster *cluster,
+                                size_t count, const dml_ps_options *o)
+{
+    const bool server = dml_cluster_is_server(cluster);
+    int64_t mine[DML__PS_TERMS];
+    dml__ps_write_terms(mine, cluster, count, o);
+    memcpy(link->terms, mine, sizeof mine);
+    dml_status status = dml_comm_broadcast(link->all, link->terms, DML__PS_TERMS, DML_I64, 0);
+    if (status == DML_OK) status = dml__ps_compare(link->all, mine, link->terms, server);
+    if (status != DML_OK) return status;
+    const size_t ranks = (size_t)(cluster->workers + cluster->servers);
+    const size_t setup = (size_t)link->terms[DML__PS_SETUP], n = (size_t)link->terms[DML__PS_COUNT];
+    link->setup = (double *)dml__allocate_array(memory, setup + 1, sizeof *link->setup);
+    link->counts = (size_t *)dml__allocate_array(memory, ranks, sizeof *link->counts);
+    if (!link->setup || !link->counts)
+        return dml__ps_fail(link->all, DML_ERROR_MEMORY, "no memory for a parameter server");
+    if (cluster->rank == 0 && setup) memcpy(link->setup, o->setup, setup * sizeof *link->setup);
+    for (int s = 0; s < cluster->servers; s++)
+        link->counts[cluster->workers + s] =
+            dml__ps_range(n, cluster->servers, s + 1) - dml__ps_range(n, cluster->servers, s);
+    const int s = cluster->rank - cluster->workers;
+    link->begin = server ? dml__ps_range(n, cluster->servers, s) : 0;
+    link->end = server ? dml__ps_range(n, cluster->servers, s + 1) : n;
+    link->piece = dml__ps_piece(n);
+    link->push_dtype = (dml_dtype)link->terms[DML__PS_PUSH_DTYPE];
+    link->pull_dtype = (dml_dtype)link->terms[DML__PS_PULL_DTYPE];
+    return dml_comm_broadcast(link->all, link->setup, setup, DML_F64, 0);
+}
+
+DML__LOCAL dml_status dml__ps_meet(dml__ps_link *link, dml__memory *memory, dml_comm *comm,
+                                   const dml_cluster *cluster, size_t count, const dml_ps_options *options)
+{
+    memset(link, 0, sizeof *link);
+    if (!comm || dml_comm_status(comm)) return dml_comm_status(comm);
+    if (cluster->status != DML_OK) return dml__ps_fail(comm, cluster->status, "%s", cluster->error);
+    if (dml_comm_world_size(comm) != cluster->workers + cluster->servers ||
+        dml_comm_rank(comm) != cluster->rank)
+        return dml__ps_fail(
+            comm, DML_ERROR_ARGUMENT,
+            "a cluster of %d workers and %d servers with rank %d on a communicator of %d ranks",
+            cluster->workers, cluster->servers, cluster->rank, dml_comm_world_size(comm));
+    const char *fault = dml_cluster_is_server(cluster) ? NULL : dml__ps_fault(options, cluster);
+    if (fault) return dml__ps_fail(comm, DML_ERROR_ARGUMENT, "a parameter server: %s", fault);
+    link->all = dml_comm_split(comm, 0, cluster->rank);
+    link->peers = dml_comm_split(comm, dml_cluster_is_server(cluster), cluster->rank);
+    if (!link->all || !link->peers)
+        return dml_comm_status(comm)
+                   ? dml_comm_status(comm)
+                   : dml__ps_fail(comm, DML_ERROR_MEMORY, "no memory for a parameter server");
+    return dml__ps_agree(link, memory, cluster, count, options);
+}
+
+DML__LOCAL void dml__ps_part(dml__ps_link *link, dml__memory *memory)
+{
+    dml__release(memory, link->setup);
+    dml__release(memory, link->counts);
+    dml_comm_close(link->peers);
+    dml_comm_close(link->all);
+}
+
+#endif

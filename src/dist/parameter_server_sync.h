@@ -1,0 +1,37 @@
+/* parameter_server_sync.h: training by a parameter server: workers with trainers, servers with the
+   optimizer.
+
+       dml_cluster cluster = dml_cluster_from_environment();
+       dml_comm *comm = dml_cluster_open(&cluster, NULL);
+       if (dml_cluster_is_server(&cluster)) {
+           dml_parameter_server_serve(comm, &cluster, NULL);
+       } else {
+           dml_trainer *trainer = dml_trainer_create(loss, &options);
+           dml_trainer_sync(trainer, dml_parameter_server_sync(comm, &cluster, NULL));
+           while (more) dml_trainer_step(trainer, rows, DML_INPUTS(x, t), &mean);
+           dml_trainer_destroy(trainer);
+       }
+       return dml_comm_close(comm); */
+#ifndef DML_DIST_PARAMETER_SERVER_SYNC_H
+#define DML_DIST_PARAMETER_SERVER_SYNC_H
+
+#include "dist/cluster.h"
+#include "dist/parameter_server.h"
+#include "train/trainer.h"
+
+/* For dml_trainer_sync, on workers. At the start all take over worker 0's parameters, numbers, seed and step;
+   the servers its optimizer with parameters' scales and an empty state. Each update pushes g, by the samples
+   that it is the mean of, and pulls w. With DML_PS_SYNCHRONOUS, N workers compute what one would with the
+   samples of all, up to rounding. The learning rate is each worker's own; clipping is, too. Of `options`
+   (NULL: synchronous) rule, setup and vectors don't count. DML_ERROR_UNSUPPORTED at the start: for LARS and
+   LAMB, for a loss scale, for a moving average. A checkpoint of a worker has w, but not the optimizer's
+   state, which is the servers'. Source: Li et al., OSDI 2014; TensorFlow's ParameterServerStrategy. */
+DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cluster,
+                                           const dml_ps_options *options);
+
+/* dml_ps_serve with the optimizer of worker 0's trainer, for dml_parameter_server_sync and
+   dml_downpour_sync. `report` may be NULL. */
+DML_API dml_status dml_parameter_server_serve(dml_comm *comm, const dml_cluster *cluster,
+                                              dml_ps_report *report);
+
+#endif
