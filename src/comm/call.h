@@ -20,7 +20,8 @@
     X(BARRIER, "barrier", false, false, NULL)                                                                \
     X(SEND, "send", true, false, "to")                                                                       \
     X(RECEIVE, "receive", true, false, "from")                                                               \
-    X(RENDEZVOUS, "dml_comm_open", false, false, NULL)
+    X(RENDEZVOUS, "dml_comm_open", false, false, NULL)                                                       \
+    X(ALL_REDUCE_LEAVES, "all_reduce_leaves", true, true, "leaves")
 
 typedef enum dml__comm_operation {
 #define DML__COMM_OPERATION_ENUM(NAME, name, data, reduce, root) DML__CALL_##NAME,
@@ -45,7 +46,7 @@ typedef struct dml__signature {
     dml__comm_operation operation;
     dml_dtype dtype;
     dml_reduce_op reduce;
-    int root; /* or the other rank of a send or receive */
+    int root; /* or the other rank of a send or receive, or how many leaves there are */
     uint64_t count;
 } dml__signature;
 

@@ -128,6 +128,24 @@ static const char *dml__size_fault(const dml_comm *comm, const dml__comm_call *c
     return NULL;
 }
 
+/* The owners are working memory that the call's own steps write. */
+static const char *dml__leaves_fault(const dml__comm_call *call, size_t element)
+{
+    const size_t bytes = (size_t)call->signature.count * element;
+    const uintptr_t out = (uintptr_t)call->out;
+    if (call->signature.root < 1) return "there must be 1 leaf or more, and at most 2^31 - 1";
+    if (!call->leaves || !call->owners) return "NULL for its leaves or owners";
+    if (call->signature.count > SIZE_MAX / 2 / element) return "more than fits into memory";
+    if (bytes && out % element) return "its arrays must begin at a multiple of the element's size";
+    for (int i = 0; bytes && i < call->signature.root; i++) {
+        const uintptr_t leaf = (uintptr_t)call->leaves[i];
+        if (leaf % element) return "its arrays must begin at a multiple of the element's size";
+        if (leaf && leaf != out && leaf < out + bytes && out < leaf + bytes)
+            return "its output overlaps a leaf that it isn't";
+    }
+    return NULL;
+}
+
 /* NULL, or what is wrong. */
 static const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call)
 {
@@ -136,6 +154,10 @@ static const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *c
     uint64_t in, out;
     if (!element) return "the dtype must be one of dml_dtype";
     if (call->parts_missing) return "NULL for its counts";
+    if (signature->operation == DML__CALL_ALL_REDUCE_LEAVES) {
+        const char *fault = dml__leaves_fault(call, element);
+        if (fault) return fault;
+    }
     if ((unsigned)signature->reduce >= (unsigned)(DML__REDUCE_OP_COUNT + comm->function_count))
         return "the op must be DML_SUM, DML_MEAN, DML_MIN, DML_MAX, DML_PROD or what dml_comm_add_reduce "
                "gave";
@@ -182,6 +204,16 @@ static dml__comm_call dml__make_parts_call(dml_comm *comm, dml__comm_operation o
         if (!offsets) comm->offsets[r] = (size_t)call.signature.count;
         call.signature.count += counts[r];
     }
+    return call;
+}
+
+static dml__comm_call dml__make_leaves_call(void *const *leaves, int64_t *owners, size_t total, void *out,
+                                            size_t count, dml_dtype dtype, dml_reduce_op op)
+{
+    dml__comm_call call = dml__make_call(DML__CALL_ALL_REDUCE_LEAVES, NULL, out, count, dtype, op,
+                                         total > 0x7fffffffu ? 0 : (int)total);
+    call.leaves = leaves;
+    call.owners = owners;
     return call;
 }
 
@@ -442,6 +474,10 @@ DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, d
 
 DML__COMM_CALL(all_reduce, (dml_comm * comm, void *data, size_t count, dml_dtype dtype, dml_reduce_op op),
                dml__make_call(DML__CALL_ALL_REDUCE, NULL, data, count, dtype, op, 0))
+DML__COMM_CALL(all_reduce_leaves,
+               (dml_comm * comm, void *const *leaves, int64_t *owners, size_t total, void *out, size_t count,
+                dml_dtype dtype, dml_reduce_op op),
+               dml__make_leaves_call(leaves, owners, total, out, count, dtype, op))
 DML__COMM_CALL(reduce,
                (dml_comm * comm, void *data, size_t count, dml_dtype dtype, dml_reduce_op op, int root),
                dml__make_call(DML__CALL_REDUCE, NULL, data, count, dtype, op, root))

@@ -225,7 +225,27 @@ DML_API dml_status dml_comm_all_reduce(dml_comm *comm, void *data, size_t count,
 DML_API dml_request *dml_comm_all_reduce_start(dml_comm *comm, void *data, size_t count, dml_dtype dtype,
                                                dml_reduce_op op);
 
-/* The same on the root only; elsewhere the contents of `data` are undefined afterwards. */
+/* A sum whose bits don't depend on how many ranks there are, nor on who has what. What is summed are `total`
+   arrays, the leaves of one binary tree: neighbours are added in pairs, the sums in pairs again, and the last
+   one, where it has no neighbour, goes up as it is: ((0 + 1) + (2 + 3)) + 4. leaves[i] is leaf i (count)
+   where this rank has it, NULL where another has it. Each must be at one rank, whichever, and a rank may have
+   none; a leaf that is missing, or that two ranks have, is an error at all ranks. So the gradients of 8 parts
+   of a batch give the same bits on 1, 2, 3 or 8 ranks.
+
+   `out` (count) gets the sum, on every rank; it may be one of this rank's leaves, whose contents are
+   undefined afterwards. The mean is over the leaves. `owners` (total) is working memory; it says to the ranks
+   who has what, so a call takes one small all-reduce more than its data does. All arrays begin at a multiple
+   of the element's size, and must not change, nor `leaves`, until the call is over. Not with MPI. Where each
+   of m ranks has as many leaves, which follow each other, as others have, the data takes 2 (m - 1) / m count
+   elements from each rank, as the best all-reduces do; see comm/leaves.h. */
+DML_API dml_status dml_comm_all_reduce_leaves(dml_comm *comm, void *const *leaves /* (total) */,
+                                              int64_t *owners /* (total) */, size_t total, void *out,
+                                              size_t count, dml_dtype dtype, dml_reduce_op op);
+DML_API dml_request *dml_comm_all_reduce_leaves_start(dml_comm *comm, void *const *leaves /* (total) */,
+                                                      int64_t *owners /* (total) */, size_t total, void *out,
+                                                      size_t count, dml_dtype dtype, dml_reduce_op op);
+
+/* dml_comm_all_reduce on the root only; elsewhere the contents of `data` are undefined afterwards. */
 DML_API dml_status dml_comm_reduce(dml_comm *comm, void *data, size_t count, dml_dtype dtype,
                                    dml_reduce_op op, int root);
 DML_API dml_request *dml_comm_reduce_start(dml_comm *comm, void *data, size_t count, dml_dtype dtype,

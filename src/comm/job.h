@@ -13,6 +13,7 @@
 #include "comm/comm.h"
 #include "comm/engine.h"
 #include "comm/frame.h"
+#include "comm/leaves.h"
 #include "comm/reduce_op.h"
 #include "comm/schedule.h"
 #include "comm/settings.h"
@@ -60,6 +61,8 @@ typedef struct dml__comm_call {
     void *in, *out;
     const size_t *counts, *offsets; /* (size), or NULL; read when it starts */
     bool parts_missing;             /* counts that had to be given weren't */
+    void *const *leaves;            /* (root), and their owners (root), of all_reduce_leaves */
+    int64_t *owners;
     int tag;
     int priority;
     dml__reduction reduction;
@@ -83,6 +86,8 @@ struct dml_request {
     /* What runs now: one round of it. */
     uint64_t round_begin, round_count, round_most; /* elements */
     uint32_t round;
+    dml__reduction reduction; /* its dtype is that of what the steps are about */
+    dml__leaf_sums leaf_sums;
     char *spaces[DML__SPACE_COUNT];
     dml__schedule schedule;  /* of the round */
     dml__step_state *states; /* (schedule.capacity) */

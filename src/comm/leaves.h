@@ -1,73 +1,57 @@
-/* leaves.h: sums whose bits don't depend on how many ranks there are.
+/* leaves.h: sums whose bits don't depend on how many ranks there are, nor on who has what.
 
-   What is summed are `leaves` arrays, fewer than 2^63 (gradients of parts of a batch, say), numbered from 0;
-   each rank has some that follow each other, rank r those in [begins[r], begins[r + 1]). They are the leaves
-   of one binary tree, whoever has them: neighbours are added in pairs, the sums in pairs again, and the last
-   one, where it has no neighbour, goes up as it is. So the node at height h with number i is the sum of
-   leaves [i 2^h, (i + 1) 2^h), as far as there are any. Each rank adds up the subtrees that it has all leaves
-   of, as the leaves come; these sums, a few for each rank, go to the rank that owns the chunk, which adds
-   them as the tree says.
+   What is summed are `leaves` arrays (gradients of parts of a batch, say), numbered from 0, each of which one
+   rank has. They are the leaves of one binary tree, whoever has them: neighbours are added in pairs, the sums
+   in pairs again, and the last one, where it has no neighbour, goes up as it is. So the node at height h that
+   begins at leaf b is the sum of leaves [b, b + 2^h), as far as there are any. For 5 leaves:
 
-   For 5 leaves, of which rank 0 has 0 to 2 and rank 1 has 3 and 4:
+       ((0 + 1) + (2 + 3)) + 4
 
-       ((0 + 1) + (2 + 3)) + 4       rank 0: 0 + 1, 2       rank 1: 3, 4
+   The sum of a node takes the place of one of its leaves, at the rank that has that: where two ranks meet,
+   one sends, and the other adds. Which one, each chunk of the elements has by a bit of its number, another
+   one at each height, so that both send half. In the end each chunk's sum goes from where it is to all ranks.
+   For 4 leaves at 4 ranks, and 4 chunks (0: where the sum of chunk 0 is):
 
-   With as many leaves for each of a power of two of ranks, and a power of two of them, each rank has just one
-   sum: then it costs what the direct all-reduce does. Source: the pairwise sum, Higham, "The accuracy of
-   floating point summation", SIAM J. Sci. Comput. 14 (1993). */
+       height 0                           height 1                     then
+       0 -> 1: 1 3    1 -> 0: 0 2         0 -> 2: 2    2 -> 0: 0       0 -> all: 0    1 -> all: 1
+       2 -> 3: 1 3    3 -> 2: 0 2         1 -> 3: 3    3 -> 1: 1       2 -> all: 2    3 -> all: 3
+
+   Nothing is needed beside the leaves' own arrays. Where each of m ranks has as many leaves in a row, both
+   powers of two, it costs (log2(m) + 1) a + 2 (m - 1) / m n b, and what halving and doubling adds. Sources:
+   the pairwise sum, Higham, "The accuracy of floating point summation", SIAM J. Sci. Comput. 14 (1993);
+   recursive halving, Rabenseifner, "Optimization of collective reduction operations" (2004). */
 #ifndef DML_COMM_LEAVES_H
 #define DML_COMM_LEAVES_H
 
 #include "comm/schedule.h"
 
-/* A node of the tree by its leaves, [begin, end). */
-typedef struct dml__subtree {
-    uint64_t begin, end;
-} dml__subtree;
-
-/* Which a rank may have at once: two of each height, and one that is just coming. */
-#define DML__MOST_SUBTREES 129
-
-/* Sums of subtrees, one after the other, each in an array of its own: array i holds subtrees[i]. */
+/* A call, seen from one rank, and how far its steps have been written. */
 typedef struct dml__leaf_sums {
-    uint64_t leaves; /* of the whole tree */
-    int count;
-    dml__subtree subtrees[DML__MOST_SUBTREES];
+    int leaves, rank, size;
+    int chunks; /* a power of two */
+    uint64_t count;
+    size_t element;      /* bytes */
+    void *const *arrays; /* (leaves) of (count), NULL where another rank has it; undefined afterwards */
+    void *out;           /* (count), which may be one of them */
+    char *base;          /* what all of them lie behind: space IN */
+    int64_t *owners;     /* (leaves) */
+    int height, chunk;   /* of the node that comes next; of the sum that goes to all next */
+    uint64_t begin;
 } dml__leaf_sums;
 
-DML__LOCAL void dml__begin_sums(dml__leaf_sums *sums, uint64_t leaves);
+/* owners[i] as this rank knows it, and what all ranks know together: a dml_reduce_function of i64. */
+DML__LOCAL void dml__say_owners(void *const *arrays, int leaves, int rank, int64_t *owners);
+DML__LOCAL void dml__join_owners(void *into, const void *from, size_t count, dml_dtype dtype, void *user);
 
-/* Array sums->count has got that subtree (a leaf i: [i, i + 1)), which begins where the last one ends.
-   Returns how often the last array is now to be added to the one before it, and is free again: sums->count is
-   what is left after that. */
-DML__LOCAL int dml__add_subtree(dml__leaf_sums *sums, dml__subtree subtree);
+/* The ranks that say that they have a leaf, the first and the last of them; 0: nobody does. */
+DML__LOCAL int dml__claims_of(int64_t owner, int *first, int *last);
 
-/* What is left of the leaves [begin, end) in the end: the largest subtrees in it. Returns their count. */
-DML__LOCAL int dml__subtrees_of(uint64_t leaves, uint64_t begin, uint64_t end,
-                                dml__subtree subtrees[DML__MOST_SUBTREES]);
+/* All owners are known: what is set is everything but base, height, begin and chunk. */
+DML__LOCAL void dml__begin_leaf_sums(dml__leaf_sums *sums);
 
-/* How many arrays it takes at most to add up leaves [begin, end) that come one after the other. */
-DML__LOCAL int dml__arrays_for_leaves(uint64_t leaves, uint64_t begin, uint64_t end);
-
-/* What the ranks have of the tree: all of it, in the order of the ranks; some may have nothing. */
-typedef struct dml__leaf_call {
-    uint64_t leaves;
-    const uint64_t *begins; /* (size + 1), from 0 to leaves */
-} dml__leaf_call;
-
-/* The steps of one rank of c->size: IN (subtrees, count) are the sums of its subtrees, undefined afterwards;
-   OUT (count) gets the sum of all leaves, and may be the first of IN. Any op but the mean, whose steps here
-   complete nothing: divide by the number of leaves instead. Rank r adds chunk r:
-
-       rank 0 has (0 1) 2, rank 1 has 3 4       0 -> 1: chunk 1 of (0 1), of 2      1 -> 0: chunk 0 of 3, of 4
-                                                0 -> 1: chunk 0 of the sum          1 -> 0: chunk 1 of the sum
-
-   Cost, with s subtrees for each of m ranks: 2 a + (s + 1) (m - 1) / m n b + (s - 1 / m) n g. */
-DML__LOCAL void dml__write_leaves_all_reduce(const dml__collective *c, const dml__leaf_call *call,
-                                             dml__schedule *s);
-
-/* Elements of SCRATCH that it uses at that rank, and steps. */
-DML__LOCAL uint64_t dml__leaves_scratch(const dml__collective *c, const dml__leaf_call *call);
-DML__LOCAL int dml__leaves_steps(const dml__collective *c, const dml__leaf_call *call);
+/* Steps of this rank for as many nodes as there is room for at every rank. Of a mean, what goes to all is
+   completed before. */
+DML__LOCAL void dml__write_leaf_steps(dml__leaf_sums *sums, dml__schedule *schedule);
+DML__LOCAL bool dml__leaf_sums_end(const dml__leaf_sums *sums);
 
 #endif

@@ -66,7 +66,7 @@ static bool dml__next_grant(dml__comm_job *job, dml__flow *flow, dml__frame *fra
     }
     if (flow->granting >= 0) {
         const uint64_t allowed = dml__allowed(request, flow->granting);
-        const size_t element = dml_dtype_size(request->call.signature.dtype);
+        const size_t element = dml_dtype_size(request->reduction.dtype);
         flow->granted_bytes = allowed * element / job->segment_bytes * job->segment_bytes;
     }
     if (flow->granted_message == flow->told_message && flow->granted_bytes == flow->told_bytes) return false;
@@ -93,7 +93,7 @@ static size_t dml__granted(const dml__flow *flow, size_t bytes)
 static bool dml__next_data(dml__comm_job *job, const dml__flow *flow, dml__frame *frame)
 {
     dml_request *request = flow->request;
-    const size_t element = dml_dtype_size(request->call.signature.dtype);
+    const size_t element = dml_dtype_size(request->reduction.dtype);
     const size_t bytes = dml__step_bytes(request, flow->step);
     const size_t done = (size_t)request->states[flow->step].done * element;
     const size_t part = bytes - done < job->segment_bytes ? bytes - done : job->segment_bytes;
@@ -131,7 +131,7 @@ static bool dml__next_unasked(const dml__comm_job *job, dml__link *link, dml__fl
 static char *dml__wire_payload(dml__link *link, const dml_request *request, char *data, size_t bytes)
 {
     if (!link->swapped || !bytes) return data;
-    const dml_dtype dtype = request->call.signature.dtype;
+    const dml_dtype dtype = request->reduction.dtype;
     dml__swap_elements(link->swapped, data, bytes / dml_dtype_size(dtype), dtype);
     return (char *)link->swapped;
 }
@@ -141,7 +141,7 @@ static bool dml__put_message(dml__comm_job *job, dml__link *link, dml__flow *flo
     dml__frame frame;
     dml__describe_flow(flow, &frame);
     if (!dml__next_data(job, flow, &frame) && !dml__next_unasked(job, link, flow, &frame)) return false;
-    const size_t element = dml_dtype_size(flow->request->call.signature.dtype);
+    const size_t element = dml_dtype_size(flow->request->reduction.dtype);
     char *data = frame.bytes ? dml__step_data(flow->request, flow->step) + frame.offset : NULL;
     dml__put_frame(link, &frame, dml__wire_payload(link, flow->request, data, frame.bytes));
     if (frame.kind == DML__FRAME_ANNOUNCE) return true;
@@ -369,7 +369,7 @@ static dml_status dml__take_payload(dml__comm_job *job, int rank, dml__flow *flo
     dml__link *link = &job->links[rank];
     dml_request *request = flow->request;
     const size_t bytes = dml__step_bytes(request, flow->step);
-    const size_t element = dml_dtype_size(request->call.signature.dtype);
+    const size_t element = dml_dtype_size(request->reduction.dtype);
     const uint64_t done = request->states[flow->step].done * element;
     char text[DML__SIGNATURE_TEXT];
     if (frame->message != flow->message || frame->offset != done || frame->bytes > bytes - done ||
@@ -441,8 +441,8 @@ static void dml__end_payload(dml__comm_job *job, int rank)
     uint64_t done = state->done;
     if (mode == DML__TAKE_WRITE) {
         const dml__step *step = &request->schedule.steps[flow->step];
-        done += link->frame.bytes / dml_dtype_size(request->call.signature.dtype);
-        if (step->completes && request->call.signature.reduce == DML_MEAN)
+        done += link->frame.bytes / dml_dtype_size(request->reduction.dtype);
+        if (step->completes && request->reduction.op == DML_MEAN)
             dml__apply(request, flow->step, dml__step_data(request, flow->step) + link->frame.offset,
                        done - state->done);
     }
@@ -478,7 +478,7 @@ static void dml__reduce_some(dml__comm_job *job, dml__link *link, const char *da
 {
     dml_request *request = link->taking->request;
     const int step = link->taking->step;
-    const dml_dtype dtype = request->call.signature.dtype;
+    const dml_dtype dtype = request->reduction.dtype;
     const size_t element = dml_dtype_size(dtype);
     while (bytes) {
         const bool straight =

@@ -555,6 +555,13 @@ static void dml__mpi_start(dml__comm_job *job, dml_request *request)
 {
     dml__mpi *mpi = dml__mpi_of(job);
     dml__mpi_call *call = dml__mpi_call_of(request);
+    if (request->call.signature.operation == DML__CALL_ALL_REDUCE_LEAVES) {
+        dml__job_fail(job, job->rank, DML_ERROR_UNSUPPORTED,
+                      "rank %d called dml_comm_all_reduce_leaves, which MPI has nothing like: set "
+                      "DML_COMM_ENGINE=dml",
+                      job->rank);
+        return;
+    }
     call->pending = call->type_count = 0;
     call->result = NULL;
     call->checking = mpi->check && !dml__is_pair(request->call.signature.operation);

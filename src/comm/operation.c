@@ -13,7 +13,7 @@
 
 static size_t dml__element_bytes(const dml_request *request)
 {
-    return dml_dtype_size(request->call.signature.dtype);
+    return dml_dtype_size(request->reduction.dtype);
 }
 
 DML__LOCAL size_t dml__step_bytes(const dml_request *request, int step)
@@ -101,6 +101,13 @@ DML__LOCAL void dml__step_moved(dml__comm_job *job, dml_request *request, int st
     if (s->peer >= 0) dml__flow_past(job, request, step);
 }
 
+/* Of how many the mean is. */
+static int dml__sums_parts(const dml_request *request)
+{
+    const dml__signature *signature = &request->call.signature;
+    return signature->operation == DML__CALL_ALL_REDUCE_LEAVES ? signature->root : request->comm->size;
+}
+
 DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uint64_t count)
 {
     const dml__step *s = &request->schedule.steps[step];
@@ -108,11 +115,11 @@ DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uin
     const size_t bytes = (size_t)count * dml__element_bytes(request);
     if (!count) return;
     if (s->kind == DML__STEP_RECEIVE_REDUCE || s->kind == DML__STEP_REDUCE)
-        dml__reduce_elements(&request->call.reduction, to, to, from, (size_t)count);
+        dml__reduce_elements(&request->reduction, to, to, from, (size_t)count);
     else if (to != (const char *)from)
         memmove(to, from, bytes);
-    if (s->completes && request->call.signature.reduce == DML_MEAN)
-        dml__finish_mean(&request->call.reduction, to, (size_t)count, request->comm->size);
+    if (s->completes && request->reduction.op == DML_MEAN)
+        dml__finish_mean(&request->reduction, to, (size_t)count, dml__sums_parts(request));
 }
 
 /* One local step, in pieces that stay in the cache between what wrote and what reads them. */
@@ -203,6 +210,87 @@ static const dml__algorithm_info *dml__algorithm_of(const dml_request *request)
     return &dml__algorithms(&count)[request->algorithm];
 }
 
+/* ---- sums of leaves: round 0 tells who has which, and each round after it adds some of them ---- */
+
+static void dml__begin_owners(dml__comm_job *job, dml_request *request)
+{
+    const dml__comm_call *call = &request->call;
+    const dml_comm *comm = request->comm;
+    dml__collective c;
+    memset(&c, 0, sizeof c);
+    c.operation = DML__CALL_ALL_REDUCE;
+    c.rank = comm->rank;
+    c.size = comm->size;
+    c.count = (uint64_t)call->signature.root;
+    request->reduction.dtype = DML_I64;
+    request->reduction.op = DML_SUM;
+    request->reduction.function = dml__join_owners;
+    dml__say_owners(call->leaves, call->signature.root, comm->rank, call->owners);
+    request->schedule.count = 0;
+    request->spaces[DML__SPACE_OUT] = (char *)call->owners;
+    request->algorithm = dml__find_algorithm(DML__CALL_ALL_REDUCE, "tree"); /* any that needs no scratch */
+    dml__algorithm_of(request)->write(&c, &request->schedule);
+    dml__begin_steps(job, request);
+}
+
+/* Each leaf must be at one rank. */
+static bool dml__check_owners(dml__comm_job *job, const dml_request *request)
+{
+    const dml_comm *comm = request->comm;
+    char text[DML__SIGNATURE_TEXT];
+    for (int i = 0; i < request->call.signature.root; i++) {
+        int first, last;
+        const int claims = dml__claims_of(request->call.owners[i], &first, &last);
+        if (claims == 1) continue;
+        dml__signature_text(&request->call.signature, text);
+        if (claims == 0)
+            dml__job_fail(job, comm->world_ranks[0], DML_ERROR_MISMATCH,
+                          "%s: no rank gave leaf %d: each of the leaves has to be at one rank", text, i);
+        else
+            dml__job_fail(job, comm->world_ranks[last], DML_ERROR_MISMATCH,
+                          "%s: leaf %d was given by rank %d and by rank %d: each of the leaves has to be at "
+                          "one rank",
+                          text, i, comm->world_ranks[first], comm->world_ranks[last]);
+        return false;
+    }
+    return true;
+}
+
+static void dml__begin_leaves(dml_request *request)
+{
+    const dml__comm_call *call = &request->call;
+    dml__leaf_sums *sums = &request->leaf_sums;
+    sums->leaves = call->signature.root;
+    sums->rank = request->comm->rank;
+    sums->size = request->comm->size;
+    sums->count = call->signature.count;
+    sums->element = dml_dtype_size(call->signature.dtype);
+    sums->arrays = call->leaves;
+    sums->out = call->out;
+    sums->owners = call->owners;
+    dml__begin_leaf_sums(sums);
+    request->reduction = call->reduction;
+    request->spaces[DML__SPACE_IN] = sums->base;
+}
+
+static void dml__next_sums(dml__comm_job *job, dml_request *request)
+{
+    if (request->round == 0) {
+        if (!dml__check_owners(job, request)) return;
+        dml__begin_leaves(request);
+    }
+    if (dml__leaf_sums_end(&request->leaf_sums)) {
+        dml__end_request(job, request, DML_OK);
+        return;
+    }
+    request->round++;
+    request->schedule.count = 0;
+    dml__write_leaf_steps(&request->leaf_sums, &request->schedule);
+    dml__begin_steps(job, request);
+}
+
+/* ---- rounds of the others ---- */
+
 static void dml__begin_round(dml__comm_job *job, dml_request *request)
 {
     const dml__comm_call *call = &request->call;
@@ -255,6 +343,10 @@ static uint64_t dml__round_most(const dml__comm_job *job, const dml_request *req
 static void dml__end_round(dml__comm_job *job, dml_request *request)
 {
     const uint64_t count = request->call.signature.count;
+    if (request->call.signature.operation == DML__CALL_ALL_REDUCE_LEAVES) {
+        dml__next_sums(job, request);
+        return;
+    }
     request->round_begin += request->round_count;
     if (request->round_begin >= count || dml__is_pair(request->call.signature.operation)) {
         dml__end_request(job, request, DML_OK);
@@ -357,6 +449,11 @@ static void dml__begin_collective(dml__comm_job *job, dml_request *request)
     request->sequence = comm->sequence++;
     comm->past[request->sequence % DML__REMEMBERED] = request->call.signature;
     dml__enlist(&job->active, request);
+    if (request->call.signature.operation == DML__CALL_ALL_REDUCE_LEAVES) {
+        dml__begin_owners(job, request);
+        dml__check_stored(job, request);
+        return;
+    }
     request->algorithm = dml__choose_algorithm(comm, &request->call);
     dml__check_stored(job, request);
     request->round_most = request->round_count = dml__round_most(job, request);
@@ -370,6 +467,7 @@ DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, b
     if (!request) return NULL;
     job->stats.started++;
     request->call = *call;
+    request->reduction = call->reduction;
     request->comm = comm;
     request->algorithm = -1;
     request->state = DML__REQUEST_ACTIVE;

@@ -114,7 +114,7 @@ static dml_status dml__take_entry(dml__comm_job *job, dml__flow *flow, const dml
                              dml__signature_text(&request->call.signature, text));
     }
     const uint64_t count = request->schedule.steps[flow->step].count;
-    const dml_dtype dtype = request->call.signature.dtype;
+    const dml_dtype dtype = request->reduction.dtype;
     if (link->swapped) dml__swap_elements(job->stage, payload, (size_t)count, dtype);
     dml__apply(request, flow->step, link->swapped ? (const uint8_t *)job->stage : payload, count);
     dml__step_moved(job, request, flow->step, count);

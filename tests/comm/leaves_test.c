@@ -1,338 +1,253 @@
-/* Sums of a tree's leaves, split among 1 to 9 ranks in every way that matters: always the same bits. */
-#include "comm/leaves.h"
+/* Sums of leaves: the same bits for any number of ranks and whoever has which leaf, and what is said when a
+   leaf is missing or there twice. */
+#include "ranks.h"
 
-#include "../test.h"
+#include <math.h>
+#include <stdlib.h>
 
-enum { MOST_RANKS = 9, MOST_LEAVES = 20 };
+enum { MOST_LEAVES = 21, MOST_ELEMENTS = 20011 };
 
-/* The tree as its definition has it: neighbours in pairs, the last one, if it has none, as it is. */
-static int nodes_of(uint64_t leaves, dml__subtree *nodes)
+static uint32_t mix(uint32_t x)
 {
-    int count = 0, begin = 0;
-    for (uint64_t i = 0; i < leaves; i++) nodes[count].begin = i, nodes[count++].end = i + 1;
-    while (count - begin > 1) {
-        const int end = count;
-        for (; begin < end; begin += 2) {
-            nodes[count] = nodes[begin];
-            if (begin + 1 < end) nodes[count].end = nodes[begin + 1].end;
-            count++;
-        }
-        begin = end;
-    }
-    return count;
-}
-
-static bool is_node(const dml__subtree *nodes, int count, dml__subtree s)
-{
-    for (int i = 0; i < count; i++)
-        if (nodes[i].begin == s.begin && nodes[i].end == s.end) return true;
-    return false;
-}
-
-/* Each is a node, none is in a larger one, and together they are the range. */
-static void the_largest_subtrees(void)
-{
-    static dml__subtree nodes[256];
-    for (uint64_t leaves = 1; leaves <= 40; leaves++) {
-        const int all = nodes_of(leaves, nodes);
-        for (uint64_t begin = 0; begin <= leaves; begin++)
-            for (uint64_t end = begin; end <= leaves; end++) {
-                dml__subtree got[DML__MOST_SUBTREES];
-                const int count = dml__subtrees_of(leaves, begin, end, got);
-                uint64_t at = begin;
-                for (int i = 0; i < count; i++) {
-                    CHECK(got[i].begin == at && got[i].end > at && is_node(nodes, all, got[i]));
-                    at = got[i].end;
-                }
-                CHECK(at == end);
-                int largest = 0;
-                for (int i = 0; i < count; i++) {
-                    bool inside = false;
-                    for (int k = 0; k < all; k++)
-                        inside |= nodes[k].begin <= got[i].begin && nodes[k].end >= got[i].end &&
-                                  nodes[k].end - nodes[k].begin > got[i].end - got[i].begin &&
-                                  nodes[k].begin >= begin && nodes[k].end <= end;
-                    largest += !inside;
-                }
-                CHECK_INT(largest, count);
-            }
-    }
-}
-
-/* Leaves that come one by one end as those subtrees, in no more arrays than was said. */
-static void leaves_one_by_one(void)
-{
-    for (uint64_t leaves = 1; leaves <= 70; leaves++)
-        for (uint64_t begin = 0; begin < leaves; begin += 1 + leaves / 20)
-            for (uint64_t end = begin; end <= leaves; end++) {
-                dml__subtree want[DML__MOST_SUBTREES];
-                const int count = dml__subtrees_of(leaves, begin, end, want);
-                const int arrays = dml__arrays_for_leaves(leaves, begin, end);
-                dml__leaf_sums sums;
-                int most = 0;
-                dml__begin_sums(&sums, leaves);
-                for (uint64_t i = begin; i < end; i++) {
-                    const dml__subtree leaf = { i, i + 1 };
-                    const int before = sums.count, added = dml__add_subtree(&sums, leaf);
-                    CHECK_INT(sums.count, before + 1 - added);
-                    if (before + 1 > most) most = before + 1;
-                }
-                CHECK_INT(most, arrays);
-                CHECK(begin > 0 || arrays <= 8);
-                CHECK_INT(sums.count, count);
-                CHECK(memcmp(sums.subtrees, want, (size_t)count * sizeof *want) == 0);
-            }
-    const uint64_t many = (uint64_t)1 << 62;
-    dml__subtree got[DML__MOST_SUBTREES];
-    CHECK_INT(dml__subtrees_of(many, 0, many, got), 1);
-    CHECK_INT(dml__subtrees_of(many, 1, many - 1, got), 2 * 61);
-    CHECK_INT(dml__subtrees_of(many + 1, 1, many + 1, got), 63);
-    CHECK_INT(dml__subtrees_of(many, 5, 5, got), 0);
-}
-
-/* --- the steps, run in memory --- */
-
-enum { MOST_STEPS = 400, MOST_ELEMENTS = 23 };
-
-static unsigned state = 9;
-
-static int add_step(dml__schedule *s, dml__step_kind kind, int peer, dml__space space, uint64_t offset,
-                    uint64_t count)
-{
-    dml__step step;
-    memset(&step, 0, sizeof step);
-    CHECK(s->count < s->capacity);
-    if (s->count == s->capacity) return -1;
-    step.kind = (uint8_t)kind;
-    step.space = (uint8_t)space;
-    step.peer = peer;
-    for (int i = 0; i < DML__STEP_AFTER; i++) step.after[i] = -1;
-    step.offset = offset;
-    step.count = count;
-    s->steps[s->count] = step;
-    return s->count++;
-}
-
-/* What comm/schedule.h says of them. */
-int dml__add_send(dml__schedule *s, int peer, dml__space space, uint64_t offset, uint64_t count)
-{
-    return count ? add_step(s, DML__STEP_SEND, peer, space, offset, count) : -1;
-}
-
-int dml__add_receive(dml__schedule *s, int peer, dml__step_kind kind, dml__space space, uint64_t offset,
-                     uint64_t count)
-{
-    return count ? add_step(s, kind, peer, space, offset, count) : -1;
-}
-
-int dml__add_local(dml__schedule *s, dml__step_kind kind, dml__space space, uint64_t offset, uint64_t count,
-                   dml__space source_space, uint64_t source)
-{
-    const int step = add_step(s, kind, -1, space, offset, count);
-    s->steps[step].source_space = (uint8_t)source_space;
-    s->steps[step].source = source;
-    return step;
-}
-
-void dml__add_after(dml__schedule *s, int step, int earlier)
-{
-    if (step < 0 || earlier < 0) return;
-    int i = 0;
-    while (s->steps[step].after[i] >= 0) i++;
-    s->steps[step].after[i] = earlier;
-}
-
-typedef struct tree_rank {
-    dml__schedule schedule;
-    dml__step steps[MOST_STEPS];
-    bool ended[MOST_STEPS];
-    float *sent[MOST_STEPS]; /* (count) of the step, from when it was sent until it is received */
-    float *space[DML__SPACE_COUNT];
-    uint64_t length[DML__SPACE_COUNT];
-} tree_rank;
-
-static float *place(tree_rank *rank, int space, uint64_t offset, uint64_t count)
-{
-    CHECK(offset + count <= rank->length[space]);
-    return rank->space[space] + offset;
-}
-
-/* The step of `from` whose message the step `receive` of rank `to` takes. */
-static int sender_of(tree_rank *from, tree_rank *to, int a, int b, int receive)
-{
-    int before = 0;
-    for (int i = 0; i < receive; i++)
-        before += to->steps[i].kind == DML__STEP_RECEIVE && to->steps[i].peer == a;
-    for (int i = 0; i < from->schedule.count; i++)
-        if (from->steps[i].kind == DML__STEP_SEND && from->steps[i].peer == b && before-- == 0) return i;
-    return -1;
-}
-
-/* Runs a step, if it may: true. A message is under way from when it was sent. */
-static bool run_step(tree_rank *ranks, int r, int index)
-{
-    tree_rank *const rank = &ranks[r];
-    const dml__step *const step = &rank->steps[index];
-    const size_t bytes = (size_t)step->count * sizeof(float);
-    if (rank->ended[index]) return false;
-    for (int i = 0; i < DML__STEP_AFTER; i++)
-        if (step->after[i] >= 0 && !rank->ended[step->after[i]]) return false;
-    float *const range = place(rank, step->space, step->offset, step->count);
-    if (step->kind == DML__STEP_SEND) {
-        rank->sent[index] = (float *)malloc(bytes);
-        memcpy(rank->sent[index], range, bytes);
-    } else if (step->kind == DML__STEP_RECEIVE) {
-        tree_rank *const from = &ranks[step->peer];
-        const int send = sender_of(from, rank, step->peer, r, index);
-        CHECK(send >= 0);
-        if (send < 0 || !from->sent[send]) return false;
-        CHECK(from->steps[send].count == step->count);
-        memcpy(range, from->sent[send], bytes);
-        free(from->sent[send]);
-        from->sent[send] = NULL;
-    } else {
-        const float *const source = place(rank, step->source_space, step->source, step->count);
-        for (uint64_t i = 0; i < step->count; i++)
-            range[i] = step->kind == DML__STEP_REDUCE ? range[i] + source[i] : source[i];
-    }
-    rank->ended[index] = true;
-    return true;
-}
-
-static int open_steps(const tree_rank *ranks, int size)
-{
-    int open = 0;
-    for (int r = 0; r < size; r++)
-        for (int i = 0; i < ranks[r].schedule.count; i++) open += !ranks[r].ended[i] || ranks[r].sent[i];
-    return open;
-}
-
-static void run_ranks(tree_rank *ranks, int size)
-{
-    for (bool moved = true; moved;) {
-        moved = false;
-        for (int tries = 0; tries < size; tries++) {
-            const int r = (int)(test_random(&state) >> 8) % size, count = ranks[r].schedule.count;
-            const int first = count ? (int)((test_random(&state) >> 8) % (unsigned)count) : 0;
-            for (int i = 0; i < count; i++) moved |= run_step(ranks, r, (first + i) % count);
-        }
-        for (int r = 0; r < size && !moved; r++)
-            for (int i = 0; i < ranks[r].schedule.count; i++) moved |= run_step(ranks, r, i);
-    }
-    CHECK_INT(open_steps(ranks, size), 0);
-}
-
-static float of_leaves[MOST_LEAVES][MOST_ELEMENTS];
-
-/* As the tree's definition has it. */
-static void sum_of_tree(uint64_t leaves, uint64_t elements, float *sum)
-{
-    static float level[MOST_LEAVES][MOST_ELEMENTS];
-    memcpy(level, of_leaves, sizeof level);
-    for (uint64_t count = leaves; count > 1; count = (count + 1) / 2)
-        for (uint64_t i = 0; i < count; i += 2)
-            for (uint64_t e = 0; e < elements; e++)
-                level[i / 2][e] = i + 1 < count ? level[i][e] + level[i + 1][e] : level[i][e];
-    memcpy(sum, level[0], (size_t)elements * sizeof *sum);
-}
-
-/* A rank's arrays as its leaves come. */
-static void add_leaves(const dml__leaf_call *call, int r, uint64_t elements, float *arrays)
-{
-    dml__leaf_sums sums;
-    dml__begin_sums(&sums, call->leaves);
-    for (uint64_t i = call->begins[r]; i < call->begins[r + 1]; i++) {
-        const dml__subtree leaf = { i, i + 1 };
-        float *last = arrays + (uint64_t)sums.count * elements;
-        memcpy(last, of_leaves[i], (size_t)elements * sizeof *last);
-        for (int added = dml__add_subtree(&sums, leaf); added > 0; added--, last -= elements)
-            for (uint64_t e = 0; e < elements; e++) last[(ptrdiff_t)e - (ptrdiff_t)elements] += last[e];
-    }
-}
-
-static void one_split(const dml__leaf_call *call, int size, uint64_t elements, bool in_place)
-{
-    static tree_rank ranks[MOST_RANKS];
-    float want[MOST_ELEMENTS];
-    sum_of_tree(call->leaves, elements, want);
-    memset(ranks, 0, sizeof ranks);
-    for (int r = 0; r < size; r++) {
-        dml__collective c;
-        dml__subtree subtrees[DML__MOST_SUBTREES];
-        memset(&c, 0, sizeof c);
-        c.operation = DML__CALL_ALL_REDUCE;
-        c.rank = r, c.size = size, c.count = elements;
-        const int arrays = dml__arrays_for_leaves(call->leaves, call->begins[r], call->begins[r + 1]);
-        const int left = dml__subtrees_of(call->leaves, call->begins[r], call->begins[r + 1], subtrees);
-        uint64_t *const length = ranks[r].length;
-        length[DML__SPACE_IN] = (uint64_t)left * elements;
-        length[DML__SPACE_OUT] = elements;
-        length[DML__SPACE_SCRATCH] = dml__leaves_scratch(&c, call);
-        ranks[r].space[DML__SPACE_IN] = (float *)malloc((size_t)(arrays + 1) * elements * sizeof(float) + 1);
-        ranks[r].space[DML__SPACE_SCRATCH] =
-            (float *)malloc((size_t)length[DML__SPACE_SCRATCH] * sizeof(float) + 1);
-        ranks[r].space[DML__SPACE_OUT] =
-            in_place ? ranks[r].space[DML__SPACE_IN] : (float *)malloc((size_t)elements * sizeof(float) + 1);
-        add_leaves(call, r, elements, ranks[r].space[DML__SPACE_IN]);
-        ranks[r].schedule.steps = ranks[r].steps;
-        ranks[r].schedule.capacity = dml__leaves_steps(&c, call);
-        CHECK(ranks[r].schedule.capacity <= MOST_STEPS);
-        dml__write_leaves_all_reduce(&c, call, &ranks[r].schedule);
-        if (elements >= (uint64_t)size) CHECK_INT(ranks[r].schedule.count, ranks[r].schedule.capacity);
-    }
-    run_ranks(ranks, size);
-    for (int r = 0; r < size; r++) {
-        CHECK(memcmp(ranks[r].space[DML__SPACE_OUT], want, (size_t)elements * sizeof *want) == 0);
-        free(ranks[r].space[DML__SPACE_IN]);
-        free(ranks[r].space[DML__SPACE_SCRATCH]);
-        if (!in_place) free(ranks[r].space[DML__SPACE_OUT]);
-    }
+    x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15, x *= 0x846ca68bu;
+    return x ^ x >> 16;
 }
 
 /* Of very different sizes, so that each order of adding has other bits. */
-static void fill_leaves(void)
+static void fill_leaf(dml_dtype dtype, int leaf, size_t count, void *data)
 {
-    for (int i = 0; i < MOST_LEAVES; i++)
-        for (int e = 0; e < MOST_ELEMENTS; e++)
-            of_leaves[i][e] = ldexpf((float)(test_random(&state) >> 8) - 8388608.0f,
-                                     (int)((test_random(&state) >> 8) % 12));
+    for (size_t e = 0; e < count; e++) {
+        const uint32_t bits = mix((uint32_t)(leaf * MOST_ELEMENTS) + (uint32_t)e);
+        const float x = ldexpf((float)(bits & 0xffff) - 32768.0f, (int)(bits >> 28));
+        if (dtype == DML_F32) ((float *)data)[e] = x;
+        if (dtype == DML_F64) ((double *)data)[e] = (double)x / 3;
+        if (dtype == DML_I32) ((int32_t *)data)[e] = (int32_t)bits;
+        if (dtype == DML_BF16) {
+            uint32_t word;
+            memcpy(&word, &x, sizeof word);
+            ((uint16_t *)data)[e] = (uint16_t)(word >> 16);
+        }
+    }
 }
 
-static void every_split_has_the_same_bits(void)
+/* As the tree's definition has it, level by level. */
+static void sum_of_tree(dml_dtype dtype, dml_reduce_op op, int leaves, size_t count, void *sum)
 {
-    static const uint64_t lengths[] = { 0, 1, 5, MOST_ELEMENTS };
-    for (uint64_t leaves = 1; leaves <= MOST_LEAVES; leaves++)
-        for (int size = 1; size <= MOST_RANKS; size++)
-            for (int split = 0; split < (TEST_EMULATOR ? 2 : 5); split++) {
-                uint64_t begins[MOST_RANKS + 1];
-                const dml__leaf_call call = { leaves, begins };
-                /* As equal as can be, all at one rank, or anyhow. */
-                for (int r = 0; r <= size; r++) begins[r] = dml__chunk_begin(leaves, size, r);
-                for (int r = 1; r < size && split; r++)
-                    begins[r] = split == 1
-                                    ? (r > size / 2 ? leaves : 0)
-                                    : begins[r - 1] + test_random(&state) % (leaves - begins[r - 1] + 1);
-                fill_leaves();
-                for (int i = 0; i < 4; i++) one_split(&call, size, lengths[i], (i + split) % 2);
+    const size_t bytes = count * dml_dtype_size(dtype);
+    char *level = (char *)malloc((size_t)leaves * bytes + 1);
+    dml__reduction how;
+    memset(&how, 0, sizeof how);
+    how.dtype = dtype;
+    how.op = op;
+    for (int i = 0; i < leaves; i++) fill_leaf(dtype, i, count, level + (size_t)i * bytes);
+    for (int n = leaves; n > 1; n = (n + 1) / 2)
+        for (int i = 0; i < n; i += 2) {
+            char *const into = level + (size_t)(i / 2) * bytes, *const left = level + (size_t)i * bytes;
+            memmove(into, left, bytes);
+            if (i + 1 < n) dml__reduce_elements(&how, into, into, left + bytes, count);
+        }
+    if (op == DML_MEAN) dml__finish_mean(&how, level, count, leaves);
+    memcpy(sum, level, bytes);
+    free(level);
+}
+
+/* Whose a leaf is: equal parts in a row, in turns, all at the last rank, anyhow, or anyhow but never rank
+ * 0's. */
+enum { ROW, TURNS, ONE, ANYHOW, NOT_FIRST, SPLITS };
+static int owner_of(int split, int leaf, int leaves, int world)
+{
+    if (split == ROW) return (int)((int64_t)leaf * world / leaves);
+    if (split == TURNS) return leaf % world;
+    if (split == ONE) return world - 1;
+    const uint32_t random = mix((uint32_t)(leaf + 31 * leaves + 1009 * world));
+    return split == ANYHOW || world == 1 ? (int)(random % (uint32_t)world)
+                                         : 1 + (int)(random % (uint32_t)(world - 1));
+}
+
+typedef struct leaf_case {
+    dml_dtype dtype;
+    dml_reduce_op op;
+    int leaves, split;
+    size_t count;
+    bool in_place; /* the first leaf of the rank, if there is one, gets the sum */
+} leaf_case;
+
+typedef struct leaf_arrays {
+    char *data; /* (leaves + 1, count) */
+    void *leaves[MOST_LEAVES];
+    int64_t owners[MOST_LEAVES];
+    void *out;
+} leaf_arrays;
+
+static void make_arrays(const test_rank *me, const leaf_case *c, leaf_arrays *arrays)
+{
+    const size_t bytes = c->count * dml_dtype_size(c->dtype);
+    arrays->data = (char *)malloc((size_t)(c->leaves + 1) * bytes + 1);
+    arrays->out = NULL;
+    for (int i = 0; i < c->leaves; i++) {
+        /* Backwards, so that places and leaves have different orders. */
+        char *const place = arrays->data + (size_t)(c->leaves - i) * bytes;
+        const bool own = owner_of(c->split, i, c->leaves, me->world) == me->rank;
+        arrays->leaves[i] = own ? place : NULL;
+        if (!own) continue;
+        fill_leaf(c->dtype, i, c->count, place);
+        if (c->in_place && !arrays->out) arrays->out = place;
+    }
+    if (!arrays->out) arrays->out = arrays->data;
+}
+
+static void check_arrays(test_rank *me, const leaf_case *c, leaf_arrays *arrays)
+{
+    const size_t bytes = c->count * dml_dtype_size(c->dtype);
+    void *want = malloc(bytes + 1);
+    sum_of_tree(c->dtype, c->op, c->leaves, c->count, want);
+    if (memcmp(want, arrays->out, bytes) != 0) {
+        printf("  rank %d of %d: %d leaves, split %d, %zu elements\n", me->rank, me->world, c->leaves,
+               c->split, c->count);
+        me->bad++;
+    }
+    free(want);
+    free(arrays->data);
+}
+
+static dml_status sum_leaves(test_rank *me, const leaf_case *c, leaf_arrays *a)
+{
+    return dml_comm_all_reduce_leaves(me->comm, a->leaves, a->owners, (size_t)c->leaves, a->out, c->count,
+                                      c->dtype, c->op);
+}
+
+static void splits_body(test_rank *me)
+{
+    static const int leaves[] = { 1, 2, 3, 8, MOST_LEAVES };
+    static const size_t counts[] = { 0, 1, 1000, MOST_ELEMENTS };
+    leaf_case c = { DML_F32, DML_SUM, 0, 0, 0, false };
+    leaf_arrays arrays;
+    for (size_t l = 0; l < sizeof leaves / sizeof *leaves; l++)
+        for (c.split = 0; c.split < SPLITS; c.split++)
+            for (size_t n = 0; n < sizeof counts / sizeof *counts; n++) {
+                c.leaves = leaves[l];
+                c.count = counts[n];
+                if (c.count == MOST_ELEMENTS && (c.split + c.leaves) % 4) continue; /* they take the time */
+                c.in_place = (c.split + n) % 2;
+                make_arrays(me, &c, &arrays);
+                me->bad += sum_leaves(me, &c, &arrays) != DML_OK;
+                check_arrays(me, &c, &arrays);
             }
 }
 
+static void any_split_has_the_same_bits(void)
+{
+    for (int world = 1; world <= (TEST_EMULATOR ? 3 : RANKS_MAX); world++) {
+        test_rank ranks[RANKS_MAX];
+        ranks_prepare(ranks, world, 20, splits_body, NULL);
+        ranks_run_on(ranks, world, "local");
+        check_ranks(ranks, world);
+    }
+}
+
+/* Other elements and ops, several calls under way and other operations between them. */
+static void at_once_body(test_rank *me)
+{
+    static const leaf_case cases[] = {
+        { DML_F64, DML_MEAN, 13, TURNS, 5000, true }, { DML_BF16, DML_SUM, 8, ROW, 20001, false },
+        { DML_I32, DML_MEAN, 7, ANYHOW, 9000, true }, { DML_F32, DML_MAX, 21, NOT_FIRST, 3, false },
+        { DML_F32, DML_SUM, 21, TURNS, 20011, true },
+    };
+    enum { CASES = sizeof cases / sizeof *cases };
+    leaf_arrays *arrays = (leaf_arrays *)malloc(CASES * sizeof *arrays);
+    dml_request *requests[CASES];
+    for (int i = 0; i < CASES; i++) make_arrays(me, &cases[i], &arrays[i]);
+    for (int i = 0; i < CASES; i++) {
+        const leaf_case *c = &cases[i];
+        float one = 1;
+        requests[i] =
+            dml_comm_all_reduce_leaves_start(me->comm, arrays[i].leaves, arrays[i].owners, (size_t)c->leaves,
+                                             arrays[i].out, c->count, c->dtype, c->op);
+        me->bad += dml_comm_all_reduce(me->comm, &one, 1, DML_F32, DML_SUM) != DML_OK;
+        me->bad += (int)one != me->world;
+    }
+    for (int i = CASES - 1; i >= 0; i--) me->bad += dml_comm_wait(me->comm, requests[i]) != DML_OK;
+    for (int i = 0; i < CASES; i++) check_arrays(me, &cases[i], &arrays[i]);
+    free(arrays);
+}
+
+static void several_at_once(void)
+{
+    static const char *const transports[] = { "local", "tcp", "shm" };
+    for (int t = 0; t < 3; t++)
+        for (int world = 2; world <= 5; world += 3) {
+            test_rank ranks[RANKS_MAX];
+            ranks_prepare(ranks, world, 20, at_once_body, NULL);
+            ranks_run_on(ranks, world, transports[t]);
+            check_ranks(ranks, world);
+        }
+}
+
+/* ---- what goes wrong ---- */
+
+enum { MISSING, TWICE, TOTALS, NONE, NO_OWNERS, OVERLAP, UNALIGNED, FAULTS };
+
+static void wrong_body(test_rank *me)
+{
+    float data[10] = { 0 };
+    void *leaves[4] = { NULL, NULL, NULL, NULL };
+    int64_t owners[4];
+    void *out = &data[8];
+    size_t total = 4;
+    const int fault = *(const int *)me->user;
+    for (int i = 0; i < 4; i++)
+        if (i % 3 == me->rank) leaves[i] = &data[2 * i];
+    if (fault == MISSING) leaves[1] = NULL;
+    if (fault == TWICE && me->rank == 2) leaves[1] = &data[2];
+    if (fault == TOTALS && me->rank == 1) total = 3;
+    if (fault == NONE) total = 0;
+    if (fault == OVERLAP) out = &data[2 * me->rank + 1];
+    if (fault == UNALIGNED) out = (char *)out + 2;
+    dml_comm_all_reduce_leaves(me->comm, leaves, fault == NO_OWNERS ? NULL : owners, total, out, 2, DML_F32,
+                               DML_SUM);
+}
+
+static void faults_are_told(void)
+{
+    static const char *const sentences[FAULTS] = {
+        "no rank gave leaf 1: each of the leaves has to be at one rank",
+        "leaf 1 was given by rank 1 and by rank 2: each of the leaves has to be at one rank",
+        "called all_reduce_leaves(f32, 2, sum, leaves 3)",
+        "there must be 1 leaf or more",
+        "NULL for its leaves or owners",
+        "its output overlaps a leaf that it isn't",
+        "must begin at a multiple of the element's size",
+    };
+    for (int fault = 0; fault < FAULTS; fault++) {
+        test_rank ranks[3];
+        ranks_prepare(ranks, 3, 20, wrong_body, &fault);
+        ranks_run_on(ranks, 3, "local");
+        for (int rank = 0; rank < 3; rank++) {
+            CHECK_INT(ranks[rank].status, fault < NONE ? DML_ERROR_MISMATCH : DML_ERROR_ARGUMENT);
+            CHECK_CONTAINS(ranks[rank].error, sentences[fault]);
+        }
+    }
+}
+
+/* Else equal bits say nothing. */
 static void orders_differ(void)
 {
-    float tree[MOST_ELEMENTS], row[MOST_ELEMENTS];
-    fill_leaves();
-    sum_of_tree(MOST_LEAVES, MOST_ELEMENTS, tree);
-    memcpy(row, of_leaves[0], sizeof row);
-    for (int i = 1; i < MOST_LEAVES; i++)
-        for (int e = 0; e < MOST_ELEMENTS; e++) row[e] += of_leaves[i][e];
-    CHECK(memcmp(row, tree, sizeof row) != 0); /* so the test tells them apart */
+    enum { N = 1000 };
+    static float tree[N], row[N], leaf[N];
+    sum_of_tree(DML_F32, DML_SUM, MOST_LEAVES, N, tree);
+    memset(row, 0, sizeof row);
+    for (int i = 0; i < MOST_LEAVES; i++) {
+        fill_leaf(DML_F32, i, N, leaf);
+        for (int e = 0; e < N; e++) row[e] += leaf[e];
+    }
+    CHECK(memcmp(row, tree, sizeof row) != 0);
 }
 
 int main(void)
 {
-    RUN(the_largest_subtrees);
-    RUN(leaves_one_by_one);
-    RUN(every_split_has_the_same_bits);
     RUN(orders_differ);
+    RUN(any_split_has_the_same_bits);
+    RUN(several_at_once);
+    RUN(faults_are_told);
     return test_report("comm/leaves");
 }
