@@ -111,8 +111,22 @@ static void special_values(void)
         CHECK(isnan(of(&exact_functions[f], NAN)) && isnan(of(&exact_functions[f], -NAN)));
 }
 
+/* s s - s s, of which one product is rounded and the other isn't. A compiler that keeps to ISO C, as -std=c99
+   asks gcc to, would round both. */
+static void products_are_fused(void)
+{
+#if defined(__OPTIMIZE__) && !defined(DML__EMULATED)
+    const float s = 1 + 0x1p-12f, x[3] = { s, s, s };
+    float y[3] = { -s, -s, -s };
+    if (dml_cpu_isa() < DML_ISA_AVX2) return;
+    dml_axpby(NULL, 3, s, x, s, y);
+    CHECK(y[0] != 0 && y[1] == y[0] && y[2] == y[0]);
+#endif
+}
+
 static void all(void)
 {
+    products_are_fused();
     special_values();
     near_special_values();
     over_all_floats();
