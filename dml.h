@@ -1292,7 +1292,8 @@ typedef struct dml_backend {
     /* Opens device->index: sets device->state and device->host_memory. */
     dml_status (*open)(dml_device *device);
     void (*close)(dml_device *device);
-    /* Sets buffer->host or buffer->handle for buffer->bytes > 0 bytes. The content is undefined. */
+    /* Sets buffer->host or buffer->handle for buffer->bytes > 0 bytes. The content is zero on a host_memory
+       device (dml_device_allocate), else undefined. */
     dml_status (*buffer_create)(dml_device *device, dml_buffer *buffer);
     void (*buffer_destroy)(dml_device *device, dml_buffer *buffer);
     dml_status (*write)(dml_device *device, dml_ref to, const void *from, size_t bytes);
@@ -1745,6 +1746,24 @@ DML_API dml_status dml_program_print(const dml_program *program, FILE *file);
 DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file);
 
 #endif
+
+#endif
+
+/* ---- graph/clone.h ---- */
+
+/* clone.h: a graph again, on another context: a replica on another device. */
+#ifndef DML_GRAPH_CLONE_H
+#define DML_GRAPH_CLONE_H
+
+/* A graph of the same nodes on `context`: their names, shapes, ops with all that these were told, which
+   parameters are frozen, sparse or scaled, and the scopes that are open. Find a node of it by its name, with
+   dml_graph_find. If the parameters of `graph` have been laid out (graph/weights.h), so are the clone's, with
+   the same values; else they begin as those of `context`'s seed. Programs and trainers aren't cloned.
+
+   The clone belongs to `context`, which may be the graph's own. NULL, with the error recorded on `context`,
+   when there is none, or for `graph` or its device's error; then nothing is left of it. Neither context may
+   be in use by another thread meanwhile. */
+DML_API dml_graph *dml_graph_clone(dml_graph *graph, dml_context *context);
 
 #endif
 
@@ -2857,7 +2876,8 @@ DML_API dml_status dml_trainer_advance(dml_trainer *trainer);
 /* The Euclidean norm of g: after an update with clip_norm, what it was before it was scaled. Summed in a
    fixed order, so the same for any number of threads. NaN, with the error recorded, where a step would be
    refused, and where there is no gradient: after a backward pass that failed, and, without clip_norm, after
-   an update by LARS or LAMB, which use it up, and after dml_trainer_swap_average. It waits for the device. */
+   an update by LARS or LAMB, which use it up, and after dml_trainer_swap_average. It waits for the device,
+   and, under a strategy where each rank owns a range of g, for the other ranks, which all ask too. */
 DML_API float dml_trainer_gradient_norm(dml_trainer *trainer);
 
 /* Exchanges the trained parameters with their moving average (options.average), to evaluate or save the model
@@ -2897,7 +2917,8 @@ DML_API int dml_trainer_vectors(const dml_trainer *trainer);
 /* Elements [begin, end) of a vector, on the host: the vector itself where the device shares the host's
    memory, else a copy that dml_trainer_put brings back to the device after a change. dml_trainer_get brings
    the copy up to date first; dml_trainer_host gives it as it was left. Both return NULL, with the error
-   recorded, for a range or vector that isn't there. None of them allocates. */
+   recorded, for a range or vector that isn't there, and dml_trainer_get for what only other ranks have
+   (dml_trainer_gather). None of them allocates. */
 DML_API float *dml_trainer_get(dml_trainer *trainer, int vector, size_t begin, size_t end);
 DML_API float *dml_trainer_host(dml_trainer *trainer, int vector, size_t begin, size_t end);
 DML_API dml_status dml_trainer_put(dml_trainer *trainer, int vector, size_t begin, size_t end);
@@ -2937,12 +2958,44 @@ typedef struct dml_sync {
        server) and dml_trainer_put. The caller's own dml_trainer_update_range is then refused. Not called for
        a step that is skipped for its loss scale. NULL: the optimizer's step. */
     dml_status (*update)(void *state, dml_trainer *trainer);
+    /* Before and after an op of the model runs, in forward and again in backward, for each range of w with
+       trained parameters that it reads: w[begin, end) has to be right in between. The calls depend on the
+       model alone: ranks without samples get them too, and so do passes with DML_MORE. A step fails in
+       between without `used`. Frozen parameters are never among them. */
+    dml_status (*use)(void *state, dml_trainer *trainer, size_t begin, size_t end);
+    dml_status (*used)(void *state, dml_trainer *trainer, size_t begin, size_t end);
+    /* For dml_trainer_gather: makes every vector but g whole on this rank. A strategy that calls
+       dml_trainer_own or dml_trainer_forget has one. */
+    dml_status (*gather)(void *state, dml_trainer *trainer);
 } dml_sync;
 
 /* Attaches a strategy, which the trainer then owns, in the place of the one it has, and starts it. On failure
    the strategy is destroyed. When the call can't begin (the context has an error, or another thread is in
    it), the one that was attached stays. */
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync);
+
+/* Under a strategy that spreads vectors over the ranks (dml_zero_sync), no rank has all of them, and what
+   would need them is refused with DML_ERROR_STATE: predicting, reading and saving w, checkpoints,
+   dml_trainer_swap_average. This makes all but g whole, on every rank, until the next step; all ranks call
+   it, between steps. Nothing under any other strategy. */
+DML_API dml_status dml_trainer_gather(dml_trainer *trainer);
+
+/* For strategies, in `start`: of the combined gradient this rank will have the range [begin, end) alone.
+   After `finish`, g need hold the sum over all ranks only there; what the trainer does to g (the mean,
+   clipping, adding to it) it does there, and what it looks for in all of g (its norm, an overflow) it adds up
+   by `all_reduce`. Updates are of parts of this range, and so are then the optimizer's state and the average
+   right only there. DML_ERROR_ARGUMENT for a range that isn't there, and for one that cuts a parameter under
+   LARS or LAMB; DML_ERROR_UNSUPPORTED without `all_reduce` or `gather`. The ranges of all ranks make up g.
+   Until this is called, and for the next strategy, it is everything. */
+DML_API dml_status dml_trainer_own(dml_trainer *trainer, size_t begin, size_t end);
+
+/* That range. */
+DML_API void dml_trainer_owned(const dml_trainer *trainer, size_t *begin, size_t *end);
+
+/* For strategies: elements [begin, end) of a vector's trained part are other ranks' from now on, and 0 here.
+   On the CPU, with memory by malloc on Linux, they take none until they are written again; elsewhere they
+   take what they took. */
+DML_API dml_status dml_trainer_forget(dml_trainer *trainer, int vector, size_t begin, size_t end);
 
 /* For strategies: records the error on the trainer's context if it has none; returns `status`. */
 DML_API dml_status dml_trainer_fail(dml_trainer *trainer, dml_status status, const char *format, ...)
@@ -3279,6 +3332,65 @@ DML_API void dml_progress_end(dml_progress *progress);
 #endif
 #endif
 
+/* ---- train/cifar.h ---- */
+
+/* cifar.h: reads CIFAR-10's binary files: small colour images of ten kinds of things.
+
+   A file is records one behind the other: a byte with the label, 0 .. 9, then 3 planes of 32 x 32 bytes, red,
+   green and blue, each row by row from the top. The data set has six of 10000: data_batch_1.bin to
+   data_batch_5.bin, and test_batch.bin. Source: A. Krizhevsky, "Learning multiple layers of features from
+   tiny images", 2009; https://www.cs.toronto.edu/~kriz/cifar.html */
+#ifndef DML_TRAIN_CIFAR_H
+#define DML_TRAIN_CIFAR_H
+
+enum {
+    DML_CIFAR_SIDE = 32,
+    DML_CIFAR_PLANE = DML_CIFAR_SIDE * DML_CIFAR_SIDE,
+    DML_CIFAR_RECORD = 1 + 3 * DML_CIFAR_PLANE,
+    DML_CIFAR_CLASSES = 10
+};
+
+typedef struct dml_cifar {
+    int count;                    /* at least 1 */
+    const unsigned char *records; /* (count, DML_CIFAR_RECORD), labels below DML_CIFAR_CLASSES */
+    void *block;                  /* private: what dml_cifar_free gives back */
+} dml_cifar;
+
+/* Reads a file of any number of records into memory of the context. On failure the sentence on the context
+   names the file, and *out is empty. DML_ERROR_IO: it can't be read; DML_ERROR_FORMAT: it isn't a whole
+   number of records, has a label past 9, or is still packed (.gz); DML_ERROR_MEMORY. */
+#ifndef DML_NO_STDIO
+DML_API dml_status dml_cifar10_load(dml_context *context, const char *path, dml_cifar *out);
+#endif
+
+/* The same for `size` bytes in memory, called `name` in a failure's sentence. Nothing is copied: out->records
+   points into `bytes`. */
+DML_API dml_status dml_cifar10_parse(dml_context *context, const char *name, const void *bytes, size_t size,
+                                     dml_cifar *out);
+
+/* Gives the memory back and empties *cifar; an empty one, or a parsed one, is fine. Call it before dml_close.
+ */
+DML_API void dml_cifar_free(dml_context *context, dml_cifar *cifar);
+
+/* How a picture is changed before it is learned from: moved by so many pixels, what comes in from outside
+   being 0, then mirrored. Source: Lee et al., "Deeply-supervised nets", AISTATS 2015, section 4.2 (by -4 .. 4
+   each way, which is a random part of the picture with 4 pixels around it). */
+typedef struct dml_cifar_change {
+    int down, right;
+    bool mirrored;
+} dml_cifar_change;
+
+/* One record, changed, as a network is fed it: (x - mean) / deviation of each byte x, the planes as
+   channels. */
+DML_API void dml_cifar_image(const unsigned char *record /* (DML_CIFAR_RECORD) */, dml_cifar_change change,
+                             float mean, float deviation, float *image /* (32, 32, 3) */);
+
+/* The change by up to `most` pixels each way, 0 or more, with a mirror for half of the samples, that sample
+   number `sample` gets in an epoch: from these numbers alone, so that it doesn't matter which rank has it. */
+DML_API dml_cifar_change dml_cifar_random_change(uint64_t seed, uint32_t epoch, uint64_t sample, int most);
+
+#endif
+
 /* ---- train/idx.h ---- */
 
 /* idx.h: reads IDX files, the format of MNIST: one array of bytes.
@@ -3441,11 +3553,16 @@ typedef struct dml__memory {
 DML__LOCAL void dml__memory_init(dml__memory *memory, const dml_allocator *allocator, void *buffer,
                                  size_t buffer_bytes);
 
-/* `bytes` zeroed bytes aligned to DML__ALIGNMENT, or NULL. Zero bytes gives a valid pointer. */
+/* `bytes` zeroed bytes aligned to DML__ALIGNMENT, or NULL. Zero bytes gives a valid pointer. Of malloc's,
+   pages that are never written never become the process's. */
 DML__LOCAL void *dml__allocate(dml__memory *memory, size_t bytes);
 
 /* The same with whatever was there before: pages that are never written then never become the process's. */
 DML__LOCAL void *dml__allocate_unset(dml__memory *memory, size_t bytes);
+
+/* Makes bytes of a block zero. Whole pages go back to the system where that is safe, with malloc on Linux,
+   and come again when they are written. */
+DML__LOCAL void dml__zero_pages(const dml__memory *memory, void *at, size_t bytes);
 
 /* `count` elements of `size` bytes each; NULL also when the product doesn't fit a size_t. */
 DML__LOCAL void *dml__allocate_array(dml__memory *memory, size_t count, size_t size);
@@ -3470,6 +3587,10 @@ static inline size_t dml__align_up(size_t bytes)
 
 #include <stdlib.h>
 #include <string.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
 
 /* A free block of the caller's buffer, or, in front of each block handed out, its size. Both take one
    alignment unit, so that everything stays aligned. */
@@ -3576,31 +3697,67 @@ static void dml__return_block(dml__memory *memory, void *pointer)
     }
 }
 
+static bool dml__is_from_malloc(const dml__memory *memory)
+{
+    return !memory->from_buffer && memory->allocator.allocate == dml__malloc;
+}
+
+/* Over-allocated by so much; the caller's pointer is remembered just below the aligned one. */
+#define DML__BESIDE_BLOCK (DML__ALIGNMENT + sizeof(void *))
+
+static void *dml__align_block(void *raw)
+{
+    if (!raw) return NULL;
+    char *start = (char *)raw + sizeof(void *);
+    start += (size_t)(-(intptr_t)start & (DML__ALIGNMENT - 1));
+    memcpy(start - sizeof(void *), &raw, sizeof raw);
+    return start;
+}
+
 DML__LOCAL void *dml__allocate_unset(dml__memory *memory, size_t bytes)
 {
     if (bytes > SIZE_MAX - 2 * DML__ALIGNMENT) return NULL;
-    void *pointer;
-    if (memory->from_buffer) {
-        pointer = dml__take_block(memory, bytes);
-    } else {
-        /* Over-allocate and remember the caller's pointer just below the aligned one. */
-        void *raw =
-            memory->allocator.allocate(memory->allocator.user, bytes + DML__ALIGNMENT + sizeof(void *));
-        if (!raw) return NULL;
-        char *start = (char *)raw + sizeof(void *);
-        start += (size_t)(-(intptr_t)start & (DML__ALIGNMENT - 1));
-        memcpy(start - sizeof(void *), &raw, sizeof raw);
-        pointer = start;
-    }
-    return pointer;
+    if (memory->from_buffer) return dml__take_block(memory, bytes);
+    return dml__align_block(memory->allocator.allocate(memory->allocator.user, bytes + DML__BESIDE_BLOCK));
 }
 
 DML__LOCAL void *dml__allocate(dml__memory *memory, size_t bytes)
 {
+    if (dml__is_from_malloc(memory) && bytes <= SIZE_MAX - 2 * DML__ALIGNMENT)
+        return dml__align_block(calloc(1, bytes + DML__BESIDE_BLOCK));
     void *pointer = dml__allocate_unset(memory, bytes);
     if (pointer) memset(pointer, 0, bytes);
     return pointer;
 }
+
+#if defined(__linux__) && defined(MADV_DONTNEED)
+/* False where nothing was given back: emulators take the call for a hint and keep what was there. */
+static bool dml__give_pages_back(char *first, size_t bytes)
+{
+    *first = 1;
+    return madvise(first, bytes, MADV_DONTNEED) == 0 && *(volatile char *)first == 0;
+}
+
+DML__LOCAL void dml__zero_pages(const dml__memory *memory, void *at, size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t before = (size_t)(-(uintptr_t)at & (page - 1));
+    const size_t whole = bytes > before ? (bytes - before) & ~(page - 1) : 0;
+    char *const first = (char *)at + before;
+    if (!whole || !dml__is_from_malloc(memory) || !dml__give_pages_back(first, whole)) {
+        memset(at, 0, bytes);
+        return;
+    }
+    memset(at, 0, before);
+    memset(first + whole, 0, bytes - before - whole);
+}
+#else
+DML__LOCAL void dml__zero_pages(const dml__memory *memory, void *at, size_t bytes)
+{
+    (void)memory;
+    memset(at, 0, bytes);
+}
+#endif
 
 DML__LOCAL void *dml__allocate_array(dml__memory *memory, size_t count, size_t size)
 {
@@ -8371,9 +8528,9 @@ DML__LOCAL void dml__pack_matrix(const void *matrix, ptrdiff_t first, int lanes,
    function without the instruction set is an ABI hazard that compilers warn of or refuse; everything is
    inlined.
 
-   Plain cc contracts a * b + c to an FMA where there is one, so results may differ in the last bit between
-   instruction sets, but never between places in an array: each element goes through the same loop (the ends
-   of arrays too, see blocks.h). */
+   a * b + c becomes an FMA where there is one, so results may differ in the last bit between instruction
+   sets, but never between places in an array: each element goes through the same loop (the ends of arrays
+   too, see blocks.h). */
 #ifndef DML_KERNELS_VECTOR_H
 #define DML_KERNELS_VECTOR_H
 
@@ -8416,11 +8573,19 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
 
 #define DML__BODY static inline __attribute__((always_inline))
 
+/* gcc makes FMAs of a * b + c, but not after -std=c99; without them a function of vector_math.h takes a
+   quarter longer. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
+#define DML__CONTRACTS __attribute__((optimize("fp-contract=fast")))
+#else
+#define DML__CONTRACTS
+#endif
+
 #define DML__STRIP(...) __VA_ARGS__
 #if defined(DML__EMULATED)
-#define DML__FOR_TARGET(isa)
+#define DML__FOR_TARGET(isa) DML__CONTRACTS
 #else
-#define DML__FOR_TARGET(isa) __attribute__((target(isa)))
+#define DML__FOR_TARGET(isa) DML__CONTRACTS __attribute__((target(isa)))
 #endif
 #ifdef DML__HAS_AVX2
 #define DML__PER_ISA(name, parameters, arguments)                                                            \
@@ -8445,7 +8610,7 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
 #else /* NEON is in every AArch64, so the base is it; elsewhere the compiler makes scalars of the vectors.   \
        */
 #define DML__PER_ISA(name, parameters, arguments)                                                            \
-    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
+    DML__CONTRACTS static void name(dml_isa isa, DML__STRIP parameters)                                      \
     {                                                                                                        \
         (void)isa;                                                                                           \
         name##_body arguments;                                                                               \
@@ -21250,6 +21415,10 @@ DML__LOCAL void dml__disown(dml_context *context, dml__owned *thing);
 
 /* A buffer of `bytes` on the context's device, or NULL with the error recorded. NULL may be destroyed. */
 DML__LOCAL dml_buffer *dml__buffer_create(dml_context *context, size_t bytes);
+
+/* The same full of zeros. */
+DML__LOCAL dml_buffer *dml__buffer_create_zeroed(dml_context *context, size_t bytes);
+
 DML__LOCAL void dml__buffer_destroy(dml_context *context, dml_buffer *buffer);
 
 #endif
@@ -21535,6 +21704,16 @@ DML__LOCAL dml_buffer *dml__buffer_create(dml_context *context, size_t bytes)
     return NULL;
 }
 
+DML__LOCAL dml_buffer *dml__buffer_create_zeroed(dml_context *context, size_t bytes)
+{
+    dml_buffer *buffer = dml__buffer_create(context, bytes);
+    if (!buffer || context->device.host_memory) return buffer;
+    const dml_ref start = { buffer, 0 };
+    if (context->device.backend->zero(&context->device, start, buffer->bytes) == DML_OK) return buffer;
+    dml__buffer_destroy(context, buffer);
+    return NULL;
+}
+
 DML__LOCAL void dml__buffer_destroy(dml_context *context, dml_buffer *buffer)
 {
     if (!buffer) return;
@@ -21640,6 +21819,7 @@ struct dml_graph {
     dml_buffer *w;                         /* on the device; NULL until it is laid out */
     float *mirror;                         /* w on the host, where the device has memory of its own */
     int programs;                          /* compiled and not destroyed */
+    bool spread;                           /* parts of w are on other ranks alone (dml_trainer_forget) */
     long process;                          /* whose threads `readers` counts */
     int readers; /* programs that predict on their own threads now; -1: w is being written */
 };
@@ -21676,6 +21856,9 @@ DML__LOCAL float *dml__graph_host(dml_graph *graph);
    refused. What was claimed must be released. */
 DML__LOCAL bool dml__graph_claim(dml_graph *graph, bool reading);
 DML__LOCAL void dml__graph_release(dml_graph *graph, bool reading);
+
+/* DML_ERROR_STATE while parts of w are on other ranks alone. */
+DML__LOCAL dml_status dml__check_gathered(const dml_graph *graph, dml__error *error);
 
 /* The claim to write w, with the error recorded on the context when it is refused. */
 DML__LOCAL dml_status dml__graph_claim_writing(dml_graph *graph);
@@ -22424,6 +22607,15 @@ DML__LOCAL dml_status dml__graph_claim_writing(dml_graph *graph)
                      "their runs have ended");
 }
 
+DML__LOCAL dml_status dml__check_gathered(const dml_graph *graph, dml__error *error)
+{
+    if (!graph->spread) return DML_OK;
+    return dml__fail(
+        error, DML_ERROR_STATE,
+        "the parameters are spread over the ranks that train them; call dml_trainer_gather on all "
+        "ranks before they are used here");
+}
+
 /* ---- looking ---- */
 
 DML_API size_t dml_graph_parameter_count(const dml_graph *graph)
@@ -22514,6 +22706,7 @@ static dml_status dml__copy_parameter(dml_node *parameter, float *to, const floa
     dml_graph *graph = parameter->graph;
     dml_device *device = &graph->context->device;
     dml_status status = dml__reach_parameter(parameter, count);
+    if (status == DML_OK) status = dml__check_gathered(graph, &graph->context->error);
     if (status == DML_OK && from) status = dml__graph_claim_writing(graph);
     if (status != DML_OK) return status;
     const dml_ref place = { graph->w, parameter->offset * sizeof(float) };
@@ -22574,6 +22767,7 @@ DML_API float *dml_graph_get(dml_graph *graph, size_t begin, size_t end)
     if (!graph || !dml__graph_range_ok(graph, begin, end)) return NULL;
     float *host = dml__graph_host(graph);
     dml_device *device = &graph->context->device;
+    if (dml__check_gathered(graph, &graph->context->error) != DML_OK) return NULL;
     if (!host || device->host_memory || begin == end) return host ? host + begin : NULL;
     const dml_ref from = { graph->w, begin * sizeof(float) };
     const dml_status status =
@@ -22774,7 +22968,9 @@ DML__LOCAL dml_status dml__graph_read_file(dml_graph *graph, dml__safetensors *f
     for (const dml_node *p = graph->first_parameter; p && status == DML_OK; p = p->next_parameter)
         status = dml__safetensors_read(file, dml__safetensors_find(file, p->name), w + p->offset,
                                        &graph->context->error);
-    return status == DML_OK ? dml_graph_put(graph, 0, graph->parameter_count) : status;
+    if (status == DML_OK) status = dml_graph_put(graph, 0, graph->parameter_count);
+    if (status == DML_OK) graph->spread = false;
+    return status;
 }
 
 /* The open file into the graph; closes it. */
@@ -22862,9 +23058,13 @@ typedef struct dml__slot {
     struct dml__gradient_rows *rows; /* sparse parameter: which of its gradient's may not be zero; or NULL */
 } dml__slot;
 
-/* How ops reach the other ranks that train with this one: values[i] becomes its sum over all. */
+/* How a training run reaches the other ranks that train with this one. Each may be NULL. */
 typedef struct dml__ranks {
-    dml_status (*sum)(void *user, double *values, size_t count); /* NULL: there are none */
+    dml_status (*sum)(void *user, double *values, size_t count); /* values[i] = its sum over all */
+    /* Before and after an op runs, forward or backward, for each range of trained parameters in w that it
+       reads. Runs without samples call them too. */
+    dml_status (*use)(void *user, size_t begin, size_t end);
+    dml_status (*used)(void *user, size_t begin, size_t end);
     void *user;
 } dml__ranks;
 
@@ -22926,8 +23126,8 @@ DML__LOCAL dml_status dml__program_train(dml_program *program, int rows, const v
 /* The same without backward: the loss of a training pass. */
 DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const void *const *inputs,
                                         const dml__training *training, float *loss);
-/* The part that a rank without samples has in a pass that others make: what sums over ranks, and the
-   listener. g stays as it is. */
+/* The part that a rank without samples has in a pass that others make: what sums over ranks, the parameters
+   that ops would read, and the listener. g stays as it is. */
 DML__LOCAL dml_status dml__program_train_nothing(dml_program *program, const dml__training *training);
 
 /* dml_compile where each op does its own work, and no two blocks of the arena share bytes: what tests compare
@@ -23857,11 +24057,8 @@ static dml_status dml__allocate_program(dml_program *program)
     program->arena = dml__buffer_create(context, program->bytes);
     if (!program->arena) return context->error.status;
     if (!program->training) return DML_OK;
-    const size_t g_bytes = program->graph->trained_count * sizeof(float);
-    program->g = dml__buffer_create(context, g_bytes);
-    if (!program->g) return context->error.status;
-    const dml_ref start = { program->g, 0 };
-    return g_bytes ? context->device.backend->zero(&context->device, start, g_bytes) : DML_OK;
+    program->g = dml__buffer_create_zeroed(context, program->graph->trained_count * sizeof(float));
+    return program->g ? DML_OK : context->error.status;
 }
 
 static dml_status dml__check_compile(dml_node *output, const dml_program_options *options)
@@ -24281,6 +24478,71 @@ DML__LOCAL dml_status dml__program_check(dml_program *program, int rows, const v
     return status;
 }
 
+/* ---- the parameters that an op reads ---- */
+
+typedef struct dml__w_range {
+    size_t begin, end;
+} dml__w_range;
+
+/* Input i of the slot's op, where it is a trained parameter that the op reads in this half of the run. */
+static const dml_node *dml__parameter_read(const dml__run *run, const dml__slot *slot, int i)
+{
+    const dml_program *program = run->program;
+    const dml__op *op = slot->node->op;
+    const int input = program->slot_of_node[slot->node->input[i]->index];
+    const dml_node *node = program->slot[program->slot[input].root].node;
+    if (node->op != dml__parameter_op() || node->frozen) return NULL;
+    const bool reads = run->backward ? slot->has_gradient && op->backward && (op->needs & DML__NEEDS_INPUT(i))
+                                     : op->forward != NULL;
+    return reads ? node : NULL;
+}
+
+/* All of them, in the order of w, neighbours as one. Returns how many. */
+static int dml__ranges_read(const dml__run *run, const dml__slot *slot,
+                            dml__w_range *range /* (MAX_INPUTS) */)
+{
+    int count = 0, last = 0;
+    for (int i = 0; i < slot->node->inputs; i++) {
+        const dml_node *p = dml__parameter_read(run, slot, i);
+        if (!p) continue;
+        int at = count++;
+        for (; at > 0 && range[at - 1].begin > p->offset; at--) range[at] = range[at - 1];
+        range[at].begin = p->offset;
+        range[at].end = p->offset + dml_shape_count(&p->shape);
+    }
+    for (int i = 1; i < count; i++) {
+        if (range[i].begin > range[last].end)
+            range[++last] = range[i];
+        else if (range[i].end > range[last].end)
+            range[last].end = range[i].end;
+    }
+    return count ? last + 1 : 0;
+}
+
+static dml_status dml__tell_of_ranges(const dml__run *run, const dml__slot *slot,
+                                      dml_status (*tell)(void *user, size_t begin, size_t end))
+{
+    dml__w_range range[DML__MAX_INPUTS];
+    dml_status status = DML_OK;
+    if (!tell || !run->training) return DML_OK;
+    const int count = dml__ranges_read(run, slot, range);
+    for (int i = 0; i < count && status == DML_OK; i++)
+        status = tell(run->program->ranks.user, range[i].begin, range[i].end);
+    return status;
+}
+
+static dml_status dml__use(const dml__run *run, const dml__slot *slot)
+{
+    return dml__tell_of_ranges(run, slot, run->program->ranks.use);
+}
+
+static dml_status dml__used(const dml__run *run, const dml__slot *slot)
+{
+    return dml__tell_of_ranges(run, slot, run->program->ranks.used);
+}
+
+/* ---- forward and backward ---- */
+
 static dml_status dml__forward(const dml__run *run, const void *const *inputs)
 {
     const dml_program *program = run->program;
@@ -24295,11 +24557,13 @@ static dml_status dml__forward(const dml__run *run, const void *const *inputs)
             run->device->backend->write(run->device, dml__value(run, program->input[i]), inputs[i], bytes);
     }
     for (int s = 0; s < program->slots && status == DML_OK; s++) {
-        const dml_node *node = program->slot[s].node;
+        const dml__slot *slot = &program->slot[s];
+        const dml_node *node = slot->node;
         if (run->training) status = dml__narrow_before_forward(run, s);
-        if (status == DML_OK && node->op->forward && !program->slot[s].fused)
-            status = node->op->forward(run, node);
+        if (status == DML_OK) status = dml__use(run, slot);
+        if (status == DML_OK && node->op->forward && !slot->fused) status = node->op->forward(run, node);
         if (program->check && status == DML_OK) status = dml__check_forward(run, node);
+        if (status == DML_OK) status = dml__used(run, slot);
     }
     return status;
 }
@@ -24330,9 +24594,11 @@ static dml_status dml__backward(const dml__run *run, const dml__training *traini
     for (int s = program->slots - 1; s >= 0 && status == DML_OK; s--) {
         const dml__slot *slot = &program->slot[s];
         status = dml__widen_before_backward(run, s);
+        if (status == DML_OK) status = dml__use(run, slot);
         if (status == DML_OK && slot->has_gradient && slot->node->op->backward && !slot->gone)
             status = slot->node->op->backward(run, slot->node);
         if (program->check && status == DML_OK) status = dml__check_backward(run, slot->node);
+        if (status == DML_OK) status = dml__used(run, slot);
         if (status != DML_OK || slot->final_from >= final_from) continue;
         if (listener) status = listener->ready(listener->user, slot->final_from, final_from);
         final_from = slot->final_from;
@@ -24376,6 +24642,7 @@ static dml_status dml__predict(dml_program *program, int rows, const void *const
                                void *output)
 {
     dml_status status = dml__program_check(program, rows, inputs, count);
+    if (status == DML_OK) status = dml__check_gathered(program->graph, dml__program_error_of(program));
     if (status != DML_OK) return status;
     const dml__run run = dml__begin_run(program, rows, NULL);
     dml__pool_round_to(run.pool, program->dtype);
@@ -24442,18 +24709,24 @@ DML__LOCAL dml_status dml__program_loss(dml_program *program, int rows, const vo
 
 DML__LOCAL dml_status dml__program_train_nothing(dml_program *program, const dml__training *training)
 {
-    const dml__run run = dml__begin_run(program, 0, training);
+    dml__run run = dml__begin_run(program, 0, training);
     const dml__gradient_listener *listener = training->listener;
     size_t final_from = program->graph->trained_count;
     dml_status status = DML_OK;
     for (int s = 0; s < program->slots && status == DML_OK; s++) {
-        const dml_node *node = program->slot[s].node;
-        if (dml__is_over_ranks(&run, node)) status = node->op->forward(&run, node);
+        const dml__slot *slot = &program->slot[s];
+        status = dml__use(&run, slot);
+        if (status == DML_OK && dml__is_over_ranks(&run, slot->node))
+            status = slot->node->op->forward(&run, slot->node);
+        if (status == DML_OK) status = dml__used(&run, slot);
     }
+    run.backward = true;
     for (int s = program->slots - 1; s >= 0 && status == DML_OK; s--) {
         const dml__slot *slot = &program->slot[s];
-        if (slot->has_gradient && dml__is_over_ranks(&run, slot->node))
+        status = dml__use(&run, slot);
+        if (status == DML_OK && slot->has_gradient && dml__is_over_ranks(&run, slot->node))
             status = slot->node->op->backward(&run, slot->node);
+        if (status == DML_OK) status = dml__used(&run, slot);
         if (status != DML_OK || slot->final_from >= final_from) continue;
         if (listener) status = listener->ready(listener->user, slot->final_from, final_from);
         final_from = slot->final_from;
@@ -24762,6 +25035,107 @@ DML_API dml_status dml_graph_to_dot(const dml_graph *graph, FILE *file)
 }
 
 #endif
+
+#endif
+
+/* ---- graph/clone.c ---- */
+
+#ifndef DML_GRAPH_CLONE_C
+#define DML_GRAPH_CLONE_C
+
+#include <string.h>
+
+/* A node is one block of memory, and its op has put no pointer among its attributes: whatever an op was told,
+   its bytes say it. */
+static dml_node *dml__clone_node(const dml_node *node, dml_graph *to, dml_node *const *clones)
+{
+    const size_t bytes = (size_t)(node->name - (const char *)node) + strlen(node->name) + 1;
+    dml_node *clone = (dml_node *)dml__allocate(&to->context->memory, bytes);
+    if (!clone) return NULL;
+    memcpy(clone, node, bytes);
+    clone->graph = to;
+    clone->attributes = (char *)clone + ((const char *)node->attributes - (const char *)node);
+    clone->name = (const char *)clone + (node->name - (const char *)node);
+    for (int i = 0; i < node->inputs; i++) clone->input[i] = clones[node->input[i]->index];
+    clone->next = clone->next_parameter = NULL;
+    return clone;
+}
+
+static dml_status dml__clone_nodes(const dml_graph *from, dml_graph *to)
+{
+    dml__memory *memory = &to->context->memory;
+    dml__error *error = &to->context->error;
+    dml_node **clones = (dml_node **)dml__allocate_array(memory, (size_t)from->nodes, sizeof(dml_node *));
+    if (!clones) return dml__fail(error, DML_ERROR_MEMORY, "no memory left to clone %d nodes", from->nodes);
+    for (const dml_node *node = from->first; node && error->status == DML_OK; node = node->next) {
+        dml_node *clone = clones[node->index] = dml__clone_node(node, to, clones);
+        if (!clone) {
+            dml__fail(error, DML_ERROR_MEMORY, "no memory left to clone the node '%s'", node->name);
+            continue;
+        }
+        if (to->last)
+            to->last->next = clone;
+        else
+            to->first = clone;
+        to->last = clone;
+        to->nodes++;
+    }
+    for (const dml_node *p = from->first_parameter; p && error->status == DML_OK; p = p->next_parameter) {
+        dml_node *clone = clones[p->index];
+        if (to->last_parameter)
+            to->last_parameter->next_parameter = clone;
+        else
+            to->first_parameter = clone;
+        to->last_parameter = clone;
+    }
+    dml__release(memory, clones);
+    return error->status;
+}
+
+static dml_status dml__clone_values(dml_graph *from, dml_graph *to)
+{
+    const size_t count = from->parameter_count;
+    const float *values = dml_graph_get(from, 0, count);
+    if (!values)
+        return dml__fail(&to->context->error, dml_status_of(from->context),
+                         "the parameters to clone can't be read: %s", dml_error(from->context));
+    float *mine = dml__graph_host(to);
+    if (!mine) return to->context->error.status;
+    memcpy(mine, values, count * sizeof *mine);
+    return dml_graph_put(to, 0, count);
+}
+
+static dml_graph *dml__graph_clone_in(dml_graph *graph, dml_context *context)
+{
+    dml_graph *clone = dml_graph_create(context);
+    if (!clone) return NULL;
+    memcpy(clone->scope, graph->scope, sizeof clone->scope);
+    memcpy(clone->scope_bytes, graph->scope_bytes, sizeof clone->scope_bytes);
+    clone->scopes = graph->scopes;
+    clone->parameter_count = graph->parameter_count;
+    dml_status status = dml__clone_nodes(graph, clone);
+    if (status == DML_OK && graph->w) status = dml__clone_values(graph, clone);
+    if (status == DML_OK) return clone;
+    dml_graph_destroy(clone);
+    return NULL;
+}
+
+DML_API dml_graph *dml_graph_clone(dml_graph *graph, dml_context *context)
+{
+    if (!context) return NULL;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return NULL;
+    dml_graph *clone = NULL;
+    if (!graph)
+        dml__fail_null(&context->error, "dml_graph_clone", "graph");
+    else if (dml_status_of(graph->context) != DML_OK)
+        dml__fail(&context->error, dml_status_of(graph->context), "the graph to clone has an error: %s",
+                  dml_error(graph->context));
+    else
+        clone = dml__graph_clone_in(graph, context);
+    dml__leave(context, entry);
+    return clone;
+}
 
 #endif
 
@@ -33536,6 +33910,10 @@ struct dml_trainer {
     uint32_t passes; /* of backward, since the last step */
     dml_sync sync;
     bool in_sync_update; /* sync.update is running: it may update ranges */
+    /* Of the combined gradient this rank has g[own_begin, own_end) alone; and which vectors are right only
+       there (w: graph->spread). */
+    size_t own_begin, own_end;
+    bool spread[DML__MAX_VECTORS];
     /* What g holds: the mean over this many samples of all ranks, or, while `pending`, the sum over this
        rank's. 0: nothing that could be added to. */
     double held;
@@ -33574,8 +33952,32 @@ DML__LOCAL dml_status dml__check_not_swapped(const dml_trainer *trainer);
 /* Exchanges w and its average. */
 DML__LOCAL dml_status dml__swap_average_in(dml_trainer *trainer);
 
-/* g = factor g */
-DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, double factor);
+/* Whether other ranks own parts of the gradient. */
+static inline bool dml__owns_a_part(const dml_trainer *trainer)
+{
+    return trainer->own_begin > 0 || trainer->own_end < trainer->program->graph->trained_count;
+}
+
+/* Everything is owned. */
+DML__LOCAL void dml__own_all(dml_trainer *trainer);
+
+/* DML_ERROR_STATE where elements [begin, end) of the vector are on other ranks alone. */
+DML__LOCAL dml_status dml__check_here(const dml_trainer *trainer, int vector, size_t begin, size_t end);
+
+/* DML_ERROR_STATE where a strategy that is gone has left vectors spread. */
+DML__LOCAL dml_status dml__check_not_left(const dml_trainer *trainer);
+
+/* Every vector but g is whole again. */
+DML__LOCAL void dml__have_gathered(dml_trainer *trainer);
+
+/* values[i] = the sum over the owners of parts; nothing where this rank owns all. */
+DML__LOCAL dml_status dml__sum_over_owners(dml_trainer *trainer, double *values, size_t count);
+
+/* g[begin, end) = 0, without memory if that can be. */
+DML__LOCAL dml_status dml__forget_gradient(dml_trainer *trainer, size_t begin, size_t end);
+
+/* g[begin, end) = factor g */
+DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, size_t begin, size_t end, double factor);
 
 /* g[begin, end) is a gradient again, which an update may use. */
 DML__LOCAL void dml__gradient_written(dml_trainer *trainer, size_t begin, size_t end);
@@ -33589,6 +33991,9 @@ DML__LOCAL dml_status dml__check_whole(const dml_trainer *trainer);
 /* Makes g what an update applies: once after each backward pass, before the first range is updated. Then
    trainer->overflowed says whether the step is skipped. */
 DML__LOCAL dml_status dml__begin_update(dml_trainer *trainer, size_t begin, size_t end);
+
+/* DML_ERROR_ARGUMENT where [begin, end) cuts a parameter and the optimizer looks at whole ones. */
+DML__LOCAL dml_status dml__check_cuts(const dml_trainer *trainer, size_t begin, size_t end);
 
 /* The optimizer's step for elements [begin, end). */
 DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, size_t end);
@@ -33660,11 +34065,10 @@ DML_API uint64_t dml_trainer_skipped(const dml_trainer *trainer)
 
 /* ---- the whole gradient ---- */
 
-/* g = factor g */
-DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, double factor)
+DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, size_t begin, size_t end, double factor)
 {
-    const size_t n = trainer->program->graph->trained_count;
-    const dml_ref g = { trainer->vector[DML_GRADIENTS], 0 };
+    const size_t n = end - begin;
+    const dml_ref g = dml__trainer_ref(trainer, DML_GRADIENTS, begin);
     dml_device *device = &trainer->context->device;
     if (factor == 1) return DML_OK;
     if (!(factor - factor == 0)) dml__gradient_changed(trainer->program); /* of zeros it makes NaNs */
@@ -33680,41 +34084,58 @@ DML__LOCAL dml_status dml__scale_gradient(dml_trainer *trainer, double factor)
     return dml__submit(device, &launch);
 }
 
-/* A launch over g, which is buffer 0. */
-static dml_launch dml__launch_on_gradient(const dml_trainer *trainer, const char *kernel, size_t size)
+static size_t dml__owned_count(const dml_trainer *trainer)
 {
-    const size_t n = trainer->program->graph->trained_count;
-    dml_launch launch = dml__launch(kernel, size, 1);
-    launch.buffer[0] = dml__trainer_ref(trainer, DML_GRADIENTS, 0);
-    launch.buffer[1].buffer = trainer->squares;
-    launch.integer[0] = (int32_t)n;
-    launch.integer[1] = (int32_t)dml__squares_of(trainer->program->graph->trained_count);
-    return launch;
+    return trainer->own_end - trainer->own_begin;
 }
 
-static double dml__host_norm(const dml_trainer *trainer)
+/* A launch over what is owned of g, which is buffer 0. */
+static dml_launch dml__launch_on_gradient(const dml_trainer *trainer, const char *kernel, size_t size)
 {
-    const float *g = (const float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, 0));
-    return sqrt((double)dml_dot(trainer->context->pool, trainer->program->graph->trained_count, g, g));
+    const size_t n = dml__owned_count(trainer);
+    dml_launch launch = dml__launch(kernel, size, 1);
+    launch.buffer[0] = dml__trainer_ref(trainer, DML_GRADIENTS, trainer->own_begin);
+    launch.buffer[1].buffer = trainer->squares;
+    launch.integer[0] = (int32_t)n;
+    launch.integer[1] = (int32_t)dml__squares_of(n);
+    return launch;
 }
 
 static dml_status dml__start_device_norm(dml_trainer *trainer)
 {
-    const dml_launch launch = dml__launch_on_gradient(
-        trainer, "sum_squares", dml__squares_of(trainer->program->graph->trained_count));
+    const dml_launch launch =
+        dml__launch_on_gradient(trainer, "sum_squares", dml__squares_of(dml__owned_count(trainer)));
     return dml__submit(&trainer->context->device, &launch);
 }
 
-static dml_status dml__read_device_norm(dml_trainer *trainer, double *norm)
+static dml_status dml__read_device_squares(dml_trainer *trainer, double *sum)
 {
     dml_device *device = &trainer->context->device;
     float squares[DML__MOST_SQUARES];
-    const size_t groups = dml__squares_of(trainer->program->graph->trained_count);
+    const size_t groups = dml__squares_of(dml__owned_count(trainer));
     const dml_ref from = { trainer->squares, 0 };
     const dml_status status = device->backend->read(device, squares, from, groups * sizeof squares[0]);
-    double sum = 0;
-    for (size_t i = 0; i < groups && status == DML_OK; i++) sum += (double)squares[i];
-    *norm = sqrt(sum);
+    *sum = 0;
+    for (size_t i = 0; i < groups && status == DML_OK; i++) *sum += (double)squares[i];
+    return status;
+}
+
+/* The norm of g as it is, over all owners. */
+static dml_status dml__measure_norm(dml_trainer *trainer, double *norm)
+{
+    const size_t n = dml__owned_count(trainer);
+    double squares = 0;
+    dml_status status = DML_OK;
+    if (trainer->context->device.host_memory) {
+        const float *g =
+            (const float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, trainer->own_begin));
+        squares = (double)dml_dot(trainer->context->pool, n, g, g);
+    } else if (n) {
+        status = dml__start_device_norm(trainer);
+        if (status == DML_OK) status = dml__read_device_squares(trainer, &squares);
+    }
+    if (status == DML_OK) status = dml__sum_over_owners(trainer, &squares, 1);
+    *norm = sqrt(squares);
     return status;
 }
 
@@ -33771,6 +34192,12 @@ static dml_status dml__check_gradient(const dml_trainer *trainer, size_t begin, 
                      what, trainer->row->name, spent->name);
 }
 
+/* Clipping needs it there alone. */
+static bool dml__norm_stays_on_device(const dml_trainer *trainer)
+{
+    return !trainer->context->device.host_memory && !dml__owns_a_part(trainer);
+}
+
 DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm)
 {
     const bool clipped = trainer->clipped && trainer->clip_norm > 0.0f;
@@ -33779,41 +34206,42 @@ DML__LOCAL dml_status dml__gradient_norm_in(dml_trainer *trainer, double *norm)
                 : dml__check_gradient(trainer, 0, trainer->program->graph->trained_count,
                                       "the gradient's norm (a trainer with clip_norm keeps it)");
     if (usable != DML_OK) return usable;
-    if (trainer->context->device.host_memory) {
-        *norm = clipped ? trainer->norm : dml__host_norm(trainer);
-        return DML_OK;
-    }
-    const dml_status status = clipped ? DML_OK : dml__start_device_norm(trainer);
-    return status == DML_OK ? dml__read_device_norm(trainer, norm) : status;
+    if (!clipped) return dml__measure_norm(trainer, norm);
+    *norm = trainer->norm;
+    if (!dml__norm_stays_on_device(trainer)) return DML_OK;
+    double squares;
+    const dml_status status = dml__read_device_squares(trainer, &squares);
+    *norm = sqrt(squares);
+    return status;
 }
 
 /* To a norm of at most clip_norm, as PyTorch's clip_grad_norm_ does, which divides by a little more than the
    norm. A norm that is NaN spoils all of g, so that it is seen. */
 static dml_status dml__clip_norm_of_gradient(dml_trainer *trainer)
 {
-    dml_device *device = &trainer->context->device;
-    if (device->host_memory) {
-        trainer->norm = dml__host_norm(trainer);
-        const double factor = (double)trainer->clip_norm / (trainer->norm + 1e-6);
-        return factor >= 1 ? DML_OK : dml__scale_gradient(trainer, factor);
-    }
-    const dml_status status = dml__start_device_norm(trainer);
+    const bool measures = !dml__norm_stays_on_device(trainer);
+    const dml_status status =
+        measures ? dml__measure_norm(trainer, &trainer->norm) : dml__start_device_norm(trainer);
     if (status != DML_OK) return status;
-    dml_launch launch = dml__launch_on_gradient(trainer, "clip_norm", trainer->program->graph->trained_count);
+    if (measures) {
+        const double factor = (double)trainer->clip_norm / (trainer->norm + 1e-6);
+        if (factor >= 1) return DML_OK;
+        return dml__scale_gradient(trainer, trainer->own_begin, trainer->own_end, factor);
+    }
+    dml_launch launch = dml__launch_on_gradient(trainer, "clip_norm", dml__owned_count(trainer));
     launch.real[0] = trainer->clip_norm;
-    return dml__submit(device, &launch);
+    return dml__submit(&trainer->context->device, &launch);
 }
 
 static dml_status dml__clip_values_of_gradient(dml_trainer *trainer)
 {
     dml_device *device = &trainer->context->device;
     if (device->host_memory) {
-        dml_clip_values(trainer->context->pool, trainer->program->graph->trained_count, trainer->clip_value,
-                        (float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, 0)));
+        dml_clip_values(trainer->context->pool, dml__owned_count(trainer), trainer->clip_value,
+                        (float *)dml__host(dml__trainer_ref(trainer, DML_GRADIENTS, trainer->own_begin)));
         return DML_OK;
     }
-    dml_launch launch =
-        dml__launch_on_gradient(trainer, "clip_values", trainer->program->graph->trained_count);
+    dml_launch launch = dml__launch_on_gradient(trainer, "clip_values", dml__owned_count(trainer));
     launch.real[0] = trainer->clip_value;
     return dml__submit(device, &launch);
 }
@@ -33948,8 +34376,7 @@ static dml_status dml__update_runs(dml_trainer *trainer, size_t begin, size_t en
     return group && status == DML_OK ? dml__update_run(trainer, group, NULL, begin, end) : status;
 }
 
-/* Whether [begin, end) cuts no parameter, where the optimizer looks at whole ones. */
-static dml_status dml__check_cuts(const dml_trainer *trainer, size_t begin, size_t end)
+DML__LOCAL dml_status dml__check_cuts(const dml_trainer *trainer, size_t begin, size_t end)
 {
     const dml_node *p = trainer->row->whole && begin < end ? trainer->program->graph->first_parameter : NULL;
     for (; p; p = p->next_parameter) {
@@ -33977,6 +34404,7 @@ DML__LOCAL dml_status dml__begin_update(dml_trainer *trainer, size_t begin, size
     dml_status status = dml__check_whole(trainer);
     if (status == DML_OK) status = dml__check_not_swapped(trainer);
     if (status == DML_OK) status = dml__check_cuts(trainer, begin, end);
+    if (status == DML_OK) status = dml__check_not_left(trainer);
     if (status == DML_OK) status = dml__check_gradient(trainer, begin, end, "an update");
     return status == DML_OK ? dml__clip_gradient(trainer) : status;
 }
@@ -33992,9 +34420,133 @@ DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin,
                          count);
     dml_status status = dml__begin_update(trainer, begin, end);
     if (status != DML_OK || trainer->overflowed) return status; /* the step is skipped */
+    if (begin < end && (begin < trainer->own_begin || end > trainer->own_end))
+        return dml__fail(&context->error, DML_ERROR_ARGUMENT,
+                         "an update of elements %zu to %zu asked for; this rank owns %zu to %zu", begin, end,
+                         trainer->own_begin, trainer->own_end);
+    for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors; v++)
+        trainer->spread[v] = trainer->spread[v] || dml__owns_a_part(trainer);
     dml__mark_spent(trainer, begin, end, true);
     status = dml__update_runs(trainer, begin, end);
     return status == DML_OK && trainer->average > 0.0f ? dml__update_average(trainer, begin, end) : status;
+}
+
+#endif
+
+/* ---- train/trainer_own.c ---- */
+
+#ifndef DML_TRAIN_TRAINER_OWN_C
+#define DML_TRAIN_TRAINER_OWN_C
+
+/* ---- which part of the vectors is this rank's ---- */
+
+DML__LOCAL void dml__own_all(dml_trainer *trainer)
+{
+    trainer->own_begin = 0;
+    trainer->own_end = trainer->program->graph->trained_count;
+}
+
+DML_API dml_status dml_trainer_own(dml_trainer *trainer, size_t begin, size_t end)
+{
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    const size_t count = trainer->program->graph->trained_count;
+    dml__error *error = &trainer->context->error;
+    if (begin > end || end > count)
+        return dml__fail(error, DML_ERROR_ARGUMENT,
+                         "elements %zu to %zu of the gradient were to be this rank's; there are %zu", begin,
+                         end, count);
+    const bool part = begin > 0 || end < count;
+    if (part && (!trainer->sync.all_reduce || !trainer->sync.gather))
+        return dml__fail(error, DML_ERROR_UNSUPPORTED,
+                         "a strategy whose ranks own parts of the gradient needs all_reduce and gather");
+    const dml_status status = dml__check_cuts(trainer, begin, end);
+    if (status != DML_OK) return status;
+    trainer->own_begin = begin;
+    trainer->own_end = end;
+    return DML_OK;
+}
+
+DML_API void dml_trainer_owned(const dml_trainer *trainer, size_t *begin, size_t *end)
+{
+    *begin = trainer ? trainer->own_begin : 0;
+    *end = trainer ? trainer->own_end : 0;
+}
+
+DML__LOCAL dml_status dml__sum_over_owners(dml_trainer *trainer, double *values, size_t count)
+{
+    const dml_sync *sync = &trainer->sync;
+    return dml__owns_a_part(trainer) ? sync->all_reduce(sync->state, trainer, values, count) : DML_OK;
+}
+
+/* ---- what is on other ranks alone ---- */
+
+static bool dml__is_spread(const dml_trainer *trainer, int vector)
+{
+    return vector == DML_PARAMETERS ? trainer->program->graph->spread : trainer->spread[vector];
+}
+
+DML__LOCAL dml_status dml__check_here(const dml_trainer *trainer, int vector, size_t begin, size_t end)
+{
+    const size_t own_begin = trainer->own_begin, own_end = trainer->own_end;
+    if (begin >= end || begin >= trainer->program->graph->trained_count || !dml__is_spread(trainer, vector))
+        return DML_OK;
+    if (dml__owns_a_part(trainer) && begin >= own_begin && end <= own_end) return DML_OK;
+    return dml__fail(
+        &trainer->context->error, DML_ERROR_STATE,
+        "elements %zu to %zu of vector %d asked for, but this rank has %zu to %zu of it and other "
+        "ranks the rest: call dml_trainer_gather on all ranks first (which leaves out vector %d, "
+        "the gradient)",
+        begin, end, vector, own_begin, dml__owns_a_part(trainer) ? own_end : own_begin, DML_GRADIENTS);
+}
+
+DML__LOCAL dml_status dml__check_not_left(const dml_trainer *trainer)
+{
+    bool spread = trainer->program->graph->spread;
+    for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors; v++) spread = spread || trainer->spread[v];
+    if (!spread || trainer->sync.gather) return DML_OK;
+    return dml__fail(&trainer->context->error, DML_ERROR_STATE,
+                     "the sync strategy that was attached before has spread the model over its ranks and is "
+                     "gone: call dml_trainer_gather on all ranks before it goes, or load a checkpoint now");
+}
+
+DML__LOCAL void dml__have_gathered(dml_trainer *trainer)
+{
+    trainer->program->graph->spread = false;
+    for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors; v++) trainer->spread[v] = false;
+}
+
+/* ---- forgetting ---- */
+
+static dml_status dml__forget_elements(dml_trainer *trainer, int vector, size_t begin, size_t end)
+{
+    dml_device *device = &trainer->context->device;
+    const dml_ref at = dml__trainer_ref(trainer, vector, begin);
+    const size_t bytes = (end - begin) * sizeof(float);
+    if (!device->host_memory) return bytes ? device->backend->zero(device, at, bytes) : DML_OK;
+    dml__zero_pages(&trainer->context->memory, dml__host(at), bytes);
+    return DML_OK;
+}
+
+DML__LOCAL dml_status dml__forget_gradient(dml_trainer *trainer, size_t begin, size_t end)
+{
+    return dml__forget_elements(trainer, DML_GRADIENTS, begin, end);
+}
+
+DML_API dml_status dml_trainer_forget(dml_trainer *trainer, int vector, size_t begin, size_t end)
+{
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    const size_t count = trainer->program->graph->trained_count;
+    if (vector < 0 || vector >= trainer->vectors || begin > end || end > count)
+        return dml__fail(
+            &trainer->context->error, DML_ERROR_ARGUMENT,
+            "elements %zu to %zu of vector %d were to be forgotten; there are %d vectors, with %zu "
+            "trained elements",
+            begin, end, vector, trainer->vectors, count);
+    if (vector == DML_PARAMETERS)
+        trainer->program->graph->spread = trainer->program->graph->spread || begin < end;
+    else if (vector != DML_GRADIENTS)
+        trainer->spread[vector] = trainer->spread[vector] || begin < end;
+    return dml__forget_elements(trainer, vector, begin, end);
 }
 
 #endif
@@ -34013,7 +34565,8 @@ static void dml__trainer_drop_sync(dml_trainer *trainer)
 {
     dml_sync sync = trainer->sync;
     memset(&trainer->sync, 0, sizeof trainer->sync);
-    trainer->program->ranks.sum = NULL;
+    memset(&trainer->program->ranks, 0, sizeof trainer->program->ranks);
+    dml__own_all(trainer);
     if (sync.destroy) sync.destroy(sync.state, trainer);
 }
 
@@ -34047,12 +34600,8 @@ static dml_status dml__trainer_allocate(dml_trainer *trainer)
     trainer->states = trainer->row->states(&trainer->optimizer);
     trainer->vectors = DML_OPTIMIZER_STATE + trainer->states + (trainer->average > 0.0f ? 1 : 0);
     for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors; v++) {
-        trainer->vector[v] = dml__buffer_create(context, count * sizeof(float));
+        trainer->vector[v] = dml__buffer_create_zeroed(context, count * sizeof(float));
         if (!trainer->vector[v]) return context->error.status;
-        const dml_ref start = { trainer->vector[v], 0 };
-        const dml_status status =
-            context->device.backend->zero(&context->device, start, count * sizeof(float));
-        if (status != DML_OK) return status;
     }
     if (trainer->row->whole) {
         const int parameters = dml_graph_parameters(trainer->program->graph);
@@ -34137,6 +34686,7 @@ static dml_trainer *dml__trainer_create_in(dml_node *loss, const dml_trainer_opt
     trainer->schedule = options->schedule;
     trainer->average = options->average;
     trainer->loss_scale = dml__first_loss_scale(options);
+    dml__own_all(trainer);
     dml__follow_schedule(trainer);
     dml__own(context, &trainer->owned, dml__trainer_destroy_owned);
     if (dml__trainer_allocate(trainer) == DML_OK) return trainer;
@@ -34178,6 +34728,7 @@ typedef struct dml__pass {
     int rows;
     bool combines;     /* by a strategy that sees sums; else g is a mean throughout */
     bool adds, more;   /* DML_ADD to something; DML_MORE */
+    bool adds_to_own;  /* of what is added to, this rank has its own range alone, which stands for all */
     double old_factor; /* of what g holds, before backward adds to it */
     double samples;    /* that this rank's g stands for after backward */
     float loss_scale;
@@ -34196,8 +34747,10 @@ static dml__pass dml__plan_pass(const dml_trainer *trainer, int rows, int flags)
     pass.old_factor = 1;
     if (pass.combines && !trainer->pending) {
         /* g is the mean over the samples of all ranks: each stands for its part of their sum. */
-        held /= sync->ranks ? sync->ranks : 1;
+        pass.adds_to_own = dml__owns_a_part(trainer);
         pass.old_factor = held;
+        held /= sync->ranks ? sync->ranks : 1;
+        if (!pass.adds_to_own) pass.old_factor = held;
     }
     pass.samples = held + rows;
     pass.loss_scale = (float)rows;
@@ -34215,9 +34768,25 @@ static dml_status dml__pass_on_nothing(dml_trainer *trainer, const dml__pass *pa
 {
     dml_device *device = &trainer->context->device;
     const dml_ref g = { trainer->vector[DML_GRADIENTS], 0 };
-    const size_t bytes = trainer->program->graph->trained_count * sizeof(float);
-    const dml_status status = pass->adds ? DML_OK : device->backend->zero(device, g, bytes);
+    const size_t count = trainer->program->graph->trained_count;
+    dml_status status = DML_OK;
+    if (!pass->adds)
+        status = dml__owns_a_part(trainer) ? dml__forget_gradient(trainer, 0, count)
+                                           : device->backend->zero(device, g, count * sizeof(float));
     return status == DML_OK ? dml__program_train_nothing(trainer->program, training) : status;
+}
+
+/* What g holds, as the sum that backward adds to. */
+static dml_status dml__scale_held(dml_trainer *trainer, const dml__pass *pass)
+{
+    const size_t count = trainer->program->graph->trained_count;
+    const double factor = pass->old_factor * dml__loss_factor(trainer);
+    if (!pass->adds) return DML_OK;
+    if (!pass->adds_to_own) return dml__scale_gradient(trainer, 0, count, factor);
+    dml_status status = dml__forget_gradient(trainer, 0, trainer->own_begin);
+    if (status == DML_OK) status = dml__forget_gradient(trainer, trainer->own_end, count);
+    return status == DML_OK ? dml__scale_gradient(trainer, trainer->own_begin, trainer->own_end, factor)
+                            : status;
 }
 
 static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, const void *const *inputs,
@@ -34229,8 +34798,7 @@ static dml_status dml__run_pass(dml_trainer *trainer, const dml__pass *pass, con
                                      trainer->passes++ * ranks + (uint32_t)trainer->sync.rank,
                                      (float)(pass->loss_scale * dml__loss_factor(trainer)), pass->adds,
                                      pass->more ? NULL : &listener };
-    const double old_factor = pass->old_factor * dml__loss_factor(trainer);
-    const dml_status status = pass->adds ? dml__scale_gradient(trainer, old_factor) : DML_OK;
+    const dml_status status = dml__scale_held(trainer, pass);
     if (status != DML_OK) return status;
     if (pass->rows > 0) return dml__program_train(trainer->program, pass->rows, inputs, &training, loss);
     if (loss) *loss = 0.0f;
@@ -34246,13 +34814,17 @@ static dml_status dml__finish_pass(dml_trainer *trainer, dml__pass *pass)
     if (!(pass->samples > 0))
         return dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
                          "a global batch of 0 samples: no rank was given any");
-    return dml__scale_gradient(trainer, 1 / (pass->samples * dml__loss_factor(trainer)));
+    trainer->spread[DML_GRADIENTS] = dml__owns_a_part(trainer);
+    return dml__scale_gradient(trainer, trainer->own_begin, trainer->own_end,
+                               1 / (pass->samples * dml__loss_factor(trainer)));
 }
 
 static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const void *const *inputs,
                                            int count, int flags, float *loss)
 {
     const dml_sync *sync = &trainer->sync;
+    const size_t trained = trainer->program->graph->trained_count;
+    const double factor = dml__loss_factor(trainer);
     dml_status status = trainer->context->error.status;
     if (status != DML_OK) return status;
     if (flags & ~(DML_ADD | DML_MORE))
@@ -34262,22 +34834,25 @@ static dml_status dml__trainer_backward_in(dml_trainer *trainer, int rows, const
         return dml__fail(
             &trainer->context->error, DML_ERROR_UNSUPPORTED,
             "the model has a batch norm over all ranks, and the sync strategy has no all_reduce");
-    if (rows != 0 || !dml__sync_attached(sync))
+    status = dml__check_not_left(trainer);
+    if (status == DML_OK && (rows != 0 || !dml__sync_attached(sync)))
         status = dml__program_check(trainer->program, rows, inputs, count);
     if (status != DML_OK) return status;
     dml__pass pass = dml__plan_pass(trainer, rows, flags);
     trainer->spoiled = true;
     trainer->clipped = false;
-    dml__gradient_written(trainer, 0, trainer->program->graph->trained_count);
+    trainer->spread[DML_GRADIENTS] = false;
+    dml__gradient_written(trainer, 0, trained);
     trainer->held = 0; /* whatever fails from here on leaves in g nothing to add to */
     trainer->pending = false;
     if (sync->begin && !pass.more) status = sync->begin(sync->state, trainer, pass.samples);
     if (status == DML_OK) status = dml__run_pass(trainer, &pass, inputs, loss);
     if (status == DML_OK)
         status = pass.combines && !pass.more ? dml__finish_pass(trainer, &pass)
-                                             : dml__scale_gradient(trainer, 1 / dml__loss_factor(trainer));
+                                             : dml__scale_gradient(trainer, 0, trained, 1 / factor);
     if (dml__sync_attached(sync)) dml__gradient_changed(trainer->program);
     if (status != DML_OK) {
+        trainer->spoiled = true; /* also if a strategy has put ranges of it */
         if (sync->failed && !pass.more) sync->failed(sync->state, trainer);
         return status;
     }
@@ -34331,7 +34906,8 @@ static dml_status dml__explain(dml_trainer *trainer, dml_status status, const ch
                                         dml_status_string(status));
 }
 
-/* A part of a step has the context to itself, and, where it writes w, the graph. */
+/* A part of a step has the context to itself, and, where it writes w, the graph. (A strategy may write w when
+   an op is about to use it.) */
 typedef struct dml__part {
     dml__entry entry;
     bool writes;
@@ -34344,7 +34920,7 @@ static dml_status dml__begin_part(dml_trainer *trainer, bool writes, dml__part *
     if (part->entry == DML__REFUSED) return DML_ERROR_STATE;
     dml_status status = trainer->context->error.status;
     const bool claimed = part->entry == DML__ENTERED_AGAIN && trainer->in_sync_update;
-    if (status == DML_OK && writes && !claimed) {
+    if (status == DML_OK && (writes || trainer->sync.use) && !claimed) {
         status = dml__graph_claim_writing(trainer->program->graph);
         part->writes = status == DML_OK;
     }
@@ -34388,6 +34964,14 @@ DML_API dml_status dml_trainer_update_range(dml_trainer *trainer, size_t begin, 
     return dml__end_part(trainer, &part, status, "the update");
 }
 
+static dml_status dml__swap_average_here(dml_trainer *trainer)
+{
+    const size_t count = trainer->program->graph->trained_count;
+    dml_status status = dml__check_here(trainer, DML_PARAMETERS, 0, count);
+    if (status == DML_OK) status = dml__check_here(trainer, trainer->vectors - 1, 0, count);
+    return status == DML_OK ? dml__swap_average_in(trainer) : status;
+}
+
 DML_API dml_status dml_trainer_swap_average(dml_trainer *trainer)
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
@@ -34398,7 +34982,7 @@ DML_API dml_status dml_trainer_swap_average(dml_trainer *trainer)
         status = dml__fail(&trainer->context->error, DML_ERROR_STATE,
                            "the average of the parameters asked for before the first update");
     else if (trainer->average > 0.0f)
-        status = dml__swap_average_in(trainer);
+        status = dml__swap_average_here(trainer);
     else
         status = dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
                            "the average of the parameters asked for; the trainer keeps none: say how much it "
@@ -34560,6 +35144,7 @@ DML_API float *dml_trainer_host(dml_trainer *trainer, int vector, size_t begin, 
 DML_API float *dml_trainer_get(dml_trainer *trainer, int vector, size_t begin, size_t end)
 {
     float *host = dml_trainer_host(trainer, vector, begin, end);
+    if (host && dml__check_here(trainer, vector, begin, end) != DML_OK) return NULL;
     if (!host || trainer->context->device.host_memory || begin == end) return host;
     dml_device *device = &trainer->context->device;
     const dml_ref from = dml__trainer_ref(trainer, vector, begin);
@@ -34587,6 +35172,30 @@ static dml_status dml__trainer_sum_over_ranks(void *user, double *values, size_t
     return trainer->sync.all_reduce(trainer->sync.state, trainer, values, count);
 }
 
+static dml_status dml__trainer_use(void *user, size_t begin, size_t end)
+{
+    dml_trainer *trainer = (dml_trainer *)user;
+    return trainer->sync.use(trainer->sync.state, trainer, begin, end);
+}
+
+static dml_status dml__trainer_used(void *user, size_t begin, size_t end)
+{
+    dml_trainer *trainer = (dml_trainer *)user;
+    return trainer->sync.used(trainer->sync.state, trainer, begin, end);
+}
+
+DML_API dml_status dml_trainer_gather(dml_trainer *trainer)
+{
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    dml__part part;
+    dml_status status = dml__begin_part(trainer, true, &part);
+    if (status != DML_OK) return status;
+    const dml_sync *sync = &trainer->sync;
+    status = sync->gather ? sync->gather(sync->state, trainer) : dml__check_not_left(trainer);
+    if (status == DML_OK) dml__have_gathered(trainer);
+    return dml__end_part(trainer, &part, status, "the gathering of the vectors");
+}
+
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
 {
     if (!trainer) return DML_ERROR_ARGUMENT;
@@ -34604,6 +35213,8 @@ DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
     dml__trainer_drop_sync(trainer);
     trainer->sync = sync;
     trainer->program->ranks.sum = sync.all_reduce ? dml__trainer_sum_over_ranks : NULL;
+    trainer->program->ranks.use = sync.use ? dml__trainer_use : NULL;
+    trainer->program->ranks.used = sync.used ? dml__trainer_used : NULL;
     trainer->program->ranks.user = trainer;
     trainer->held = 0;
     trainer->pending = false;
@@ -34918,6 +35529,7 @@ static dml_status dml__load_open_checkpoint(dml_trainer *trainer, dml__safetenso
     if (status == DML_OK) status = dml__read_states(trainer, file);
     dml__graph_release(graph, false);
     if (status != DML_OK) return status;
+    dml__have_gathered(trainer);
     trainer->held = 0;
     trainer->pending = false;
     return dml_trainer_set_run(trainer, &run); /* which has been checked */
@@ -36137,6 +36749,104 @@ DML_API void dml_progress_end(dml_progress *progress)
 }
 
 #endif
+#endif
+
+/* ---- train/cifar.c ---- */
+
+#ifndef DML_TRAIN_CIFAR_C
+#define DML_TRAIN_CIFAR_C
+
+#include <limits.h>
+#include <string.h>
+
+#define DML__CIFAR_STREAM 0x63696661u /* of the changes' random numbers */
+
+DML_API dml_status dml_cifar10_parse(dml_context *context, const char *name, const void *bytes, size_t size,
+                                     dml_cifar *out)
+{
+    if (out) memset(out, 0, sizeof *out);
+    if (!context) return DML_ERROR_ARGUMENT;
+    if (!out || (!bytes && size))
+        return dml__fail_null(&context->error, "dml_cifar10_parse", out ? "bytes" : "place for the images");
+    const unsigned char *at = (const unsigned char *)bytes;
+    const size_t count = size / DML_CIFAR_RECORD;
+    if (size >= 2 && at[0] == 0x1F && at[1] == 0x8B)
+        return dml__fail(&context->error, DML_ERROR_FORMAT, "%s is packed with gzip: unpack it with tar -xzf",
+                         name);
+    if (count == 0 || size % DML_CIFAR_RECORD != 0 || count > INT_MAX)
+        return dml__fail(&context->error, DML_ERROR_FORMAT,
+                         "%s holds %zu bytes, and not CIFAR-10's whole records of %d: it is cut short, or "
+                         "another file",
+                         name, size, (int)DML_CIFAR_RECORD);
+    for (size_t i = 0; i < count; i++) {
+        const int label = at[i * DML_CIFAR_RECORD];
+        if (label >= DML_CIFAR_CLASSES)
+            return dml__fail(&context->error, DML_ERROR_FORMAT,
+                             "%s is no file of CIFAR-10: label %zu is %d; they are 0 to %d", name, i, label,
+                             DML_CIFAR_CLASSES - 1);
+    }
+    out->count = (int)count;
+    out->records = at;
+    return DML_OK;
+}
+
+#ifndef DML_NO_STDIO
+DML_API dml_status dml_cifar10_load(dml_context *context, const char *path, dml_cifar *out)
+{
+    if (out) memset(out, 0, sizeof *out);
+    if (!context) return DML_ERROR_ARGUMENT;
+    if (!out || !path)
+        return dml__fail_null(&context->error, "dml_cifar10_load", out ? "path" : "place for the images");
+    void *bytes;
+    size_t size;
+    dml_status status = dml__file_read(&context->memory, path, SIZE_MAX, &bytes, &size, &context->error);
+    if (status != DML_OK) return status;
+    status = dml_cifar10_parse(context, path, bytes, size, out);
+    if (status == DML_OK)
+        out->block = bytes;
+    else
+        dml__release(&context->memory, bytes);
+    return status;
+}
+#endif
+
+DML_API void dml_cifar_free(dml_context *context, dml_cifar *cifar)
+{
+    if (!cifar) return;
+    if (context && cifar->block) dml__release(&context->memory, cifar->block);
+    memset(cifar, 0, sizeof *cifar);
+}
+
+DML_API void dml_cifar_image(const unsigned char *record, dml_cifar_change change, float mean,
+                             float deviation, float *image)
+{
+    const int side = DML_CIFAR_SIDE;
+    const float scale = 1 / deviation;
+    for (int h = 0; h < side; h++)
+        for (int w = 0; w < side; w++, image += 3) {
+            const int from_h = h - change.down, from_w = (change.mirrored ? side - 1 - w : w) - change.right;
+            const bool inside = from_h >= 0 && from_h < side && from_w >= 0 && from_w < side;
+            for (int plane = 0; plane < 3; plane++) {
+                const int from = 1 + plane * DML_CIFAR_PLANE + from_h * side + from_w;
+                image[plane] = inside ? ((float)record[from] - mean) * scale : 0.0f;
+            }
+        }
+}
+
+DML_API dml_cifar_change dml_cifar_random_change(uint64_t seed, uint32_t epoch, uint64_t sample, int most)
+{
+    dml_random random;
+    random.seed = seed;
+    random.stream = DML__CIFAR_STREAM;
+    random.step = epoch;
+    const float ways = (float)(2 * most + 1);
+    dml_cifar_change change;
+    change.down = (int)(dml_random_uniform(&random, 3 * sample) * ways) - most;
+    change.right = (int)(dml_random_uniform(&random, 3 * sample + 1) * ways) - most;
+    change.mirrored = dml_random_uniform(&random, 3 * sample + 2) < 0.5f;
+    return change;
+}
+
 #endif
 
 /* ---- train/idx.c ---- */

@@ -378,7 +378,7 @@ typedef struct dml_comm_options {
        in calls only, whichever they are. */
     bool progress_thread;
     /* Keeps a timeline, written when the communicator is closed and by dml_comm_trace_write: this name with
-       ".RANK" behind it. All ranks ask for one, or none. NULL: DML_TRACE, else none. */
+       ".RANK" behind it. All ranks ask for one, or none. NULL: DML_TRACE, else none; "": none. */
     const char *trace;
     int trace_events; /* the last so many are kept, of 150 bytes each; 0: 65536 */
     bool trace_steps; /* also each step of the operations, if DML_TRACE_STEPS=1 doesn't say so already */
@@ -496,7 +496,27 @@ DML_API dml_status dml_comm_all_reduce(dml_comm *comm, void *data, size_t count,
 DML_API dml_request *dml_comm_all_reduce_start(dml_comm *comm, void *data, size_t count, dml_dtype dtype,
                                                dml_reduce_op op);
 
-/* The same on the root only; elsewhere the contents of `data` are undefined afterwards. */
+/* A sum whose bits don't depend on how many ranks there are, nor on who has what. What is summed are `total`
+   arrays, the leaves of one binary tree: neighbours are added in pairs, the sums in pairs again, and the last
+   one, where it has no neighbour, goes up as it is: ((0 + 1) + (2 + 3)) + 4. leaves[i] is leaf i (count)
+   where this rank has it, NULL where another has it. Each must be at one rank, whichever, and a rank may have
+   none; a leaf that is missing, or that two ranks have, is an error at all ranks. So the gradients of 8 parts
+   of a batch give the same bits on 1, 2, 3 or 8 ranks.
+
+   `out` (count) gets the sum, on every rank; it may be one of this rank's leaves, whose contents are
+   undefined afterwards. The mean is over the leaves. `owners` (total) is working memory; it says to the ranks
+   who has what, so a call takes one small all-reduce more than its data does. All arrays begin at a multiple
+   of the element's size, and must not change, nor `leaves`, until the call is over. Not with MPI. Where each
+   of m ranks has as many leaves, which follow each other, as others have, the data takes 2 (m - 1) / m count
+   elements from each rank, as the best all-reduces do; see comm/leaves.h. */
+DML_API dml_status dml_comm_all_reduce_leaves(dml_comm *comm, void *const *leaves /* (total) */,
+                                              int64_t *owners /* (total) */, size_t total, void *out,
+                                              size_t count, dml_dtype dtype, dml_reduce_op op);
+DML_API dml_request *dml_comm_all_reduce_leaves_start(dml_comm *comm, void *const *leaves /* (total) */,
+                                                      int64_t *owners /* (total) */, size_t total, void *out,
+                                                      size_t count, dml_dtype dtype, dml_reduce_op op);
+
+/* dml_comm_all_reduce on the root only; elsewhere the contents of `data` are undefined afterwards. */
 DML_API dml_status dml_comm_reduce(dml_comm *comm, void *data, size_t count, dml_dtype dtype,
                                    dml_reduce_op op, int root);
 DML_API dml_request *dml_comm_reduce_start(dml_comm *comm, void *data, size_t count, dml_dtype dtype,
@@ -817,6 +837,58 @@ DML_API dml_ps_ticket dml_ps_push_to(dml_ps *ps, int vector, const float *g, siz
 #ifdef DML_H
 #include "dml.h"
 
+/* ---- dist/compress.h ---- */
+
+/* compress.h: gradients that take fewer bytes on their way to the other ranks. */
+#ifndef DML_DIST_COMPRESS_H
+#define DML_DIST_COMPRESS_H
+
+typedef enum dml_compression_kind {
+    DML_COMPRESS_NONE,     /* f32, summed as it is */
+    DML_COMPRESS_BF16,     /* 16 bits of either type, summed by an all-reduce, which adds in f32 and rounds */
+    DML_COMPRESS_F16,      /* at each rank; without a memory of what was rounded away */
+    DML_COMPRESS_QUANTISE, /* `bits` for an element, and a scale for each 256 */
+    DML_COMPRESS_TOP_K,    /* the `fraction` of the elements that is largest, with their places */
+    DML_COMPRESS_POWER     /* of each matrix the best approximation of that `rank` that is cheaply found */
+} dml_compression_kind;
+
+/* An option of the sync strategies: how ranges of g are coded before they are sent, the same on all ranks.
+   All kinds give every rank the same bits. Those after F16 keep what was not sent and add it to the gradient
+   of the next step (error feedback: Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent", 2014;
+   Karimireddy, Rebjock, Stich, Jaggi, "Error feedback fixes SignSGD", ICML 2019): what has arrived over the
+   steps and what is still kept add up to all gradients, up to rounding. That memory is as large as g, is each
+   rank's own, and isn't in checkpoints: a run that goes on begins with none. A step that fails takes what it
+   had sent along. A range with a number that isn't finite arrives as NaN or infinity, and is not remembered.
+
+   QUANTISE. Blocks of 256 elements, each with its scale, its largest magnitude as the largest level: 8 bits
+   give 255 levels, 4 bits 15 (the levels of Alistarh et al., "QSGD", 2017, with rounding to the nearest, for
+   which the memory makes up, instead of random rounding); 1 bit gives signs, the scale being the mean
+   magnitude (Karimireddy et al., algorithm 1). To a quarter, an eighth and a 28th of f32's bytes.
+
+   TOP_K. 8 bytes for each element sent, of each range that is sent by itself at least one. With `momentum`
+   what is kept is not the gradient but its velocity, and an element that was sent begins anew (Lin, Han,
+   Mao, Wang, Dally, "Deep gradient compression", ICLR 2018, sections 3.1 and 3.3, momentum correction and
+   factor masking): the optimizer is then dml_sgd without a momentum of its own. During the first `warm_up`
+   steps the fraction falls exponentially from a quarter (section 3.3, warm-up training).
+
+   POWER. Of a parameter's gradient, as a matrix M of its first dimension by all others, P = M Q and then Q =
+   M^T P are sent, with P's columns made orthonormal between: one step of a power iteration, which goes on
+   from the last step's Q (Vogels, Karimireddy, Jaggi, "PowerSGD", NeurIPS 2019, algorithms 1 and 2).
+   Vectors, and matrices that P and Q would not make smaller, are sent as they are.
+
+   QUANTISE and TOP_K send each rank's code to all others (all-gather), so their bytes grow with the ranks
+   where those of an all-reduce don't: at N ranks each receives N - 1 codes, instead of twice its gradient. */
+typedef struct dml_compression {
+    dml_compression_kind kind;
+    int bits;       /* QUANTISE: 8, 4 or 1; 0: 8 */
+    float fraction; /* TOP_K: above 0 and at most 1; 0: 0.01 */
+    float momentum; /* TOP_K: of the velocity, at least 0 and below 1; 0: none */
+    int warm_up;    /* TOP_K: steps; 0: none */
+    int rank;       /* POWER: at least 1; 0: 4 */
+} dml_compression;
+
+#endif
+
 /* ---- dist/all_reduce_sync.h ---- */
 
 /* all_reduce_sync.h: synchronous data parallelism: every rank trains its part of each global batch, and
@@ -825,8 +897,9 @@ DML_API dml_ps_ticket dml_ps_push_to(dml_ps *ps, int vector, const float *g, siz
 #define DML_DIST_ALL_REDUCE_SYNC_H
 
 typedef struct dml_all_reduce_sync_options {
-    size_t bucket_bytes;     /* gradients are sent in pieces of at least this much; 0: 1 MiB */
-    dml_allocator allocator; /* zero: malloc and free */
+    size_t bucket_bytes;         /* gradients are sent in pieces of at least this much; 0: 1 MiB */
+    dml_compression compression; /* the same on all ranks; zero: none */
+    dml_allocator allocator;     /* zero: malloc and free */
 } dml_all_reduce_sync_options;
 
 /* For dml_trainer_sync. At the start, parameters, the optimizer's state and numbers, the seed and the step
@@ -839,6 +912,222 @@ typedef struct dml_all_reduce_sync_options {
    pass); Sergeev, Del Balso, "Horovod", 2018 (tensor fusion). The communicator stays the caller's, who closes
    it after the trainer is destroyed. NULL options: all defaults. */
 DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_options *options);
+
+#endif
+
+/* ---- dist/zero_sync.h ---- */
+
+/* zero_sync.h: sharding: each rank keeps a part of the optimizer's state, of the gradient, of the parameters.
+ */
+#ifndef DML_DIST_ZERO_SYNC_H
+#define DML_DIST_ZERO_SYNC_H
+
+typedef struct dml_zero_options {
+    int stage;               /* 1 .. 3, what is sharded, see below; 0: 2 */
+    size_t bucket_bytes;     /* gradients are sent in pieces of at least this much; 0: 1 MiB */
+    dml_allocator allocator; /* zero: malloc and free */
+} dml_zero_options;
+
+/* For dml_trainer_sync. As dml_all_reduce_sync, N ranks compute what one would for the same global batch, up
+   to rounding, but of the trained parameters, of which there are P, each rank updates its own N-th (of whole
+   parameters under LARS and LAMB, else evenly, in the order of the ranks), and keeps, in bytes:
+
+       stage   w        g                        optimizer's state (8 P for Adam; with an average 4 P more)
+         1     4 P      4 P                      8 P / N
+         2     4 P      4 P / N + 4 buckets      8 P / N
+         3     4 P / N  4 P / N + 4 buckets      8 P / N          + w of the op that runs
+
+   where a bucket is at least as large as the parameters of one op. Gradients are summed to their owners while
+   backward is still running; stages 1 and 2 then send the new parameters to all, as many bytes in all as an
+   all-reduce of g. Stage 3 sends each op's parameters before it runs, in forward and again in backward where
+   it reads them: half as much again. The parts that a rank hasn't are holes in the same flat vectors: their
+   pages are given back to the system, where memory comes from malloc on Linux; elsewhere they stay. Devices
+   with memory of their own take stages 1 and 2, and save no memory.
+
+   w is whole when the strategy is attached, and g while it waits for more (DML_MORE). Before what needs whole
+   vectors, such as a checkpoint, all ranks call dml_trainer_gather; the same checkpoint then comes of it as
+   without a strategy. A gradient can be looked at in this rank's range (dml_trainer_owned) alone. Source:
+   Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020, section
+   5; Zhao et al., "PyTorch FSDP", 2023. The communicator stays the caller's, who closes it after the trainer
+   is destroyed. NULL options: all defaults. */
+DML_API dml_sync dml_zero_sync(dml_comm *comm, const dml_zero_options *options);
+
+#endif
+
+/* ---- dist/local_sgd.h ---- */
+
+/* local_sgd.h: data parallelism that talks seldom: every rank takes steps of its own, and from time to time
+   the ranks' parameters are averaged. */
+#ifndef DML_DIST_LOCAL_SGD_H
+#define DML_DIST_LOCAL_SGD_H
+
+typedef struct dml_local_sgd_options {
+    int tau; /* steps from one average to the next, at least 1: there is no default */
+    /* What makes the parameters follow the averages instead of becoming them: it takes the change from one to
+       the next, with its sign turned, for a gradient. Any optimizer but LARS and LAMB; its lr 0: none. Its
+       state is this strategy's own, is in no checkpoint, and begins with zeros. */
+    dml_optimizer outer;
+    bool average_state;      /* the optimizer's vectors too; else each rank keeps its own */
+    dml_allocator allocator; /* zero: malloc and free */
+} dml_local_sgd_options;
+
+/* DiLoCo: an outer SGD of learning rate 0.7 and Nesterov's momentum 0.9, for trainers with dml_adamw. Its
+   authors take 500 for tau. Source: Douillard et al., "DiLoCo: distributed low-communication training of
+   language models", 2023, algorithm 1 and section 3. */
+DML_API dml_local_sgd_options dml_diloco_options(int tau);
+
+/* For dml_trainer_sync. It begins as dml_all_reduce_sync does, with rank 0's parameters and numbers; then
+   each rank trains alone, by gradients of its own samples, and after every tau-th step of the trainer all
+   ranks get the mean of their parameters, each rank's weighed by the samples that it took since the last one:
+   with as many on each this is SparkNet, and with tau = 1 and dml_sgd(lr, 0) it is what dml_all_reduce_sync
+   computes. (Only with momentum, decay and others do the ways differ.) Averaged with them are the running
+   statistics of batch norms, and the moving average of the trainer if it keeps one. Source: Moritz,
+   Nishihara, Stoica, Jordan, "SparkNet: training deep networks in Spark", ICLR 2016, section 2.2; weights:
+   McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017,
+   algorithm 1; average_state: Yu, Jin, Yang, "On the linear speedup analysis of communication efficient
+   momentum SGD", ICML 2019, algorithm 1.
+
+   Between averages ranks have different parameters: call dml_local_sgd_average before the model is saved,
+   tested or given away. Every rank makes the same calls; steps that one of them skips for its loss scale
+   count too. Ranks that meet after unlike numbers of steps get DML_ERROR_MISMATCH. Models with a batch norm
+   over all ranks are refused. An average takes 4 bytes for each parameter over the network as an all-reduce
+   does; with `outer` each rank keeps 2 vectors more, and its state. The communicator stays the caller's, who
+   closes it after the trainer is destroyed. */
+DML_API dml_sync dml_local_sgd_sync(dml_comm *comm, const dml_local_sgd_options *options);
+
+/* The same with no average until dml_local_sgd_average: every rank learns from its part of the data, once as
+   a rule, and one average at the end is the model. `tau` isn't looked at; NULL options: all zero. Source:
+   Zinkevich, Weimer, Smola, Li, "Parallelized stochastic gradient descent", NIPS 2010, algorithm 3
+   (SimuParallelSGD). */
+DML_API dml_sync dml_simu_parallel_sync(dml_comm *comm, const dml_local_sgd_options *options);
+
+/* Collective, at the end of training, and wherever all ranks shall have the same parameters: averages as
+   after a tau-th step; nothing if there was no step since the last average. The next average is due when it
+   would have been without. DML_ERROR_STATE, beside what makes a step fail, for a trainer that has neither of
+   these strategies. */
+DML_API dml_status dml_local_sgd_average(dml_trainer *trainer);
+
+#endif
+
+/* ---- dist/mirrored.h ---- */
+
+/* mirrored.h: several devices in one process: a replica of a model on each, trained as one.
+
+       const char *devices[] = { "cuda:0", "cuda:1", "cpu" };
+       dml_mirrored_options options = { 0 };
+       options.trainer.batch = 512;
+       options.trainer.optimizer = dml_sgd(0.1f, 0.9f);
+       dml_mirrored *m = dml_mirrored_create(loss, devices, 3, &options);
+       for (...) dml_mirrored_step(m, 512, DML_INPUTS(images, labels), &mean);
+       dml_mirrored_copy_back(m);
+
+   Each replica has a context, a thread and a dml_trainer of its own; among them they share out each batch,
+   and combine gradients as ranks do (dist/all_reduce_sync.h), but over memory. */
+#ifndef DML_DIST_MIRRORED_H
+#define DML_DIST_MIRRORED_H
+
+/* Where the parameters and the optimizer's state live. The losses are the same, up to rounding. */
+typedef enum dml_placement {
+    /* On each device, each updated by the same gradient: TensorFlow's MirroredStrategy. */
+    DML_PLACE_MIRRORED,
+    /* On the first device, which alone has a gradient, a state and an update; the others receive w after it.
+       The state is there once. With the CPU first, this is TensorFlow's CentralStorageStrategy. */
+    DML_PLACE_CENTRAL,
+    /* The same, but w goes to the others, running statistics included, before each forward pass, as by
+       PyTorch's DataParallel; for comparison. */
+    DML_PLACE_EACH_STEP
+} dml_placement;
+
+/* How gradients get from device to device; the names are TensorFlow's. */
+typedef enum dml_cross_device {
+    DML_CROSS_CHEAPEST,     /* of all, for each size */
+    DML_CROSS_RING,         /* each device sums a part, and sends it round */
+    DML_CROSS_HIERARCHICAL, /* up a tree, and down again */
+    DML_CROSS_ONE_DEVICE    /* the first sums all, and sends the sum back */
+} dml_cross_device;
+
+typedef struct dml_mirrored_options {
+    /* Of all replicas together: `batch` is the most samples of one step in this process. */
+    dml_trainer_options trainer;
+    dml_placement placement;
+    dml_cross_device cross_device;
+    /* Each step's batch is divided evenly, so that runs can be repeated. Otherwise by speed: for each device
+       t(b) = fixed + each x b is fitted to what its forward and backward passes took, recent steps counting
+       most, and shares are such that all end together. A device that is listed gets a sample at least, where
+       there are enough. */
+    bool even;
+    /* The most samples that one replica may get, for which it has memory; 0: an even share if `even`, else
+       twice that. */
+    int most_rows;
+    /* Of several processes with a dml_mirrored each, from dml_comm_open: gradients are summed inside a
+       process first, then between the processes by the first replica of each, then spread. Each calls
+       dml_mirrored_create, and afterwards the same steps, with any rows of its own, 0 included. It stays the
+       caller's, who closes it after dml_mirrored_destroy. NULL: this process is alone. */
+    dml_comm *comm;
+    /* How long replicas wait for one that makes no progress; 0: DML_TIMEOUT, else 30 (twice the
+       communicator's, where there is one). */
+    double timeout_s;
+    size_t bucket_bytes;     /* as in dml_all_reduce_sync_options */
+    dml_allocator allocator; /* of the replicas, from all their threads; zero: malloc and free */
+} dml_mirrored_options;
+
+typedef struct dml_mirrored dml_mirrored;
+
+/* Clones the graph of `loss` (graph/clone.h), with its values, to each of `count` devices, makes trainers of
+   the clones, and a thread for each. A device is named as for dml_open: "cpu", "opencl:0", "cuda:1". None may
+   be listed twice but the CPU: "cpu" takes an even part of the processors that are left (dml_cpu_share), and
+   "cpu*3" three threads. The clones' seed is that of the loss's context; the graph itself isn't trained.
+
+   NULL, with the error on the loss's context, when a device is not there or listed twice, when a trainer
+   can't be made, or without threads (DML_NO_THREADS: DML_ERROR_UNSUPPORTED). It lives until
+   dml_mirrored_destroy or until that context is closed. One thread at a time calls the functions below, each
+   of which returns when all replicas are done. */
+DML_API dml_mirrored *dml_mirrored_create(dml_node *loss, const char *const *devices, int count,
+                                          const dml_mirrored_options *options);
+
+/* Ends the threads, the trainers and the contexts. NULL is fine. */
+DML_API void dml_mirrored_destroy(dml_mirrored *mirrored);
+
+/* One step on `rows` samples, 1 .. batch (with options.comm from 0), shared out among the replicas; some get
+   none where there are too few. What dml_trainer_step says of `inputs`, `count` and `loss`, which is the mean
+   over this process' samples, holds here.
+
+   Errors are recorded on the loss's context. Input that is refused is so before anything is run, and the step
+   can be made again. When a replica fails, so does the step, with a sentence that names its device; the
+   others are released at once, and so they are, after the timeout, from one that makes no progress (the call
+   itself returns when that one does). After that the replicas differ: each later call returns the same error.
+ */
+DML_API dml_status dml_mirrored_step(dml_mirrored *mirrored, int rows, const void *const *inputs, int count,
+                                     float *loss);
+
+/* Its two halves, as dml_trainer_backward and dml_trainer_update. */
+DML_API dml_status dml_mirrored_backward(dml_mirrored *mirrored, int rows, const void *const *inputs,
+                                         int count, int flags, float *loss);
+DML_API dml_status dml_mirrored_update(dml_mirrored *mirrored);
+
+/* Replica i's trainer, between the calls above: replica 0's is the one to save, to look at, and to change.
+   NULL past the last. After a change (a checkpoint was loaded, parameters were written, another learning rate
+   was set), dml_mirrored_spread gives the others what the first has; under options.comm it is a collective,
+   and what counts is the first replica of rank 0. */
+DML_API dml_trainer *dml_mirrored_trainer(dml_mirrored *mirrored, int i);
+DML_API dml_status dml_mirrored_spread(dml_mirrored *mirrored);
+
+/* The first replica's parameters become those of the graph that all of them were cloned from: to save it, or
+   to predict. */
+DML_API dml_status dml_mirrored_copy_back(dml_mirrored *mirrored);
+
+/* What became of the last pass. */
+typedef struct dml_replica_report {
+    const char *device;     /* as it was opened: "opencl:0" */
+    int threads;            /* of the CPU that compute */
+    int rows;               /* its part of the batch */
+    double seconds;         /* that its forward and backward took, but for waiting; 0: not known */
+    double fixed_s, each_s; /* the line by which shares are made: seconds of a pass, and of a sample */
+} dml_replica_report;
+
+/* How many replicas there are; and of one, all zero past the last. */
+DML_API int dml_mirrored_replicas(const dml_mirrored *mirrored);
+DML_API dml_replica_report dml_mirrored_report(const dml_mirrored *mirrored, int i);
 
 #endif
 #endif
@@ -966,11 +1255,16 @@ typedef struct dml__memory {
 DML__LOCAL void dml__memory_init(dml__memory *memory, const dml_allocator *allocator, void *buffer,
                                  size_t buffer_bytes);
 
-/* `bytes` zeroed bytes aligned to DML__ALIGNMENT, or NULL. Zero bytes gives a valid pointer. */
+/* `bytes` zeroed bytes aligned to DML__ALIGNMENT, or NULL. Zero bytes gives a valid pointer. Of malloc's,
+   pages that are never written never become the process's. */
 DML__LOCAL void *dml__allocate(dml__memory *memory, size_t bytes);
 
 /* The same with whatever was there before: pages that are never written then never become the process's. */
 DML__LOCAL void *dml__allocate_unset(dml__memory *memory, size_t bytes);
+
+/* Makes bytes of a block zero. Whole pages go back to the system where that is safe, with malloc on Linux,
+   and come again when they are written. */
+DML__LOCAL void dml__zero_pages(const dml__memory *memory, void *at, size_t bytes);
 
 /* `count` elements of `size` bytes each; NULL also when the product doesn't fit a size_t. */
 DML__LOCAL void *dml__allocate_array(dml__memory *memory, size_t count, size_t size);
@@ -995,6 +1289,10 @@ static inline size_t dml__align_up(size_t bytes)
 
 #include <stdlib.h>
 #include <string.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
 
 /* A free block of the caller's buffer, or, in front of each block handed out, its size. Both take one
    alignment unit, so that everything stays aligned. */
@@ -1101,31 +1399,67 @@ static void dml__return_block(dml__memory *memory, void *pointer)
     }
 }
 
+static bool dml__is_from_malloc(const dml__memory *memory)
+{
+    return !memory->from_buffer && memory->allocator.allocate == dml__malloc;
+}
+
+/* Over-allocated by so much; the caller's pointer is remembered just below the aligned one. */
+#define DML__BESIDE_BLOCK (DML__ALIGNMENT + sizeof(void *))
+
+static void *dml__align_block(void *raw)
+{
+    if (!raw) return NULL;
+    char *start = (char *)raw + sizeof(void *);
+    start += (size_t)(-(intptr_t)start & (DML__ALIGNMENT - 1));
+    memcpy(start - sizeof(void *), &raw, sizeof raw);
+    return start;
+}
+
 DML__LOCAL void *dml__allocate_unset(dml__memory *memory, size_t bytes)
 {
     if (bytes > SIZE_MAX - 2 * DML__ALIGNMENT) return NULL;
-    void *pointer;
-    if (memory->from_buffer) {
-        pointer = dml__take_block(memory, bytes);
-    } else {
-        /* Over-allocate and remember the caller's pointer just below the aligned one. */
-        void *raw =
-            memory->allocator.allocate(memory->allocator.user, bytes + DML__ALIGNMENT + sizeof(void *));
-        if (!raw) return NULL;
-        char *start = (char *)raw + sizeof(void *);
-        start += (size_t)(-(intptr_t)start & (DML__ALIGNMENT - 1));
-        memcpy(start - sizeof(void *), &raw, sizeof raw);
-        pointer = start;
-    }
-    return pointer;
+    if (memory->from_buffer) return dml__take_block(memory, bytes);
+    return dml__align_block(memory->allocator.allocate(memory->allocator.user, bytes + DML__BESIDE_BLOCK));
 }
 
 DML__LOCAL void *dml__allocate(dml__memory *memory, size_t bytes)
 {
+    if (dml__is_from_malloc(memory) && bytes <= SIZE_MAX - 2 * DML__ALIGNMENT)
+        return dml__align_block(calloc(1, bytes + DML__BESIDE_BLOCK));
     void *pointer = dml__allocate_unset(memory, bytes);
     if (pointer) memset(pointer, 0, bytes);
     return pointer;
 }
+
+#if defined(__linux__) && defined(MADV_DONTNEED)
+/* False where nothing was given back: emulators take the call for a hint and keep what was there. */
+static bool dml__give_pages_back(char *first, size_t bytes)
+{
+    *first = 1;
+    return madvise(first, bytes, MADV_DONTNEED) == 0 && *(volatile char *)first == 0;
+}
+
+DML__LOCAL void dml__zero_pages(const dml__memory *memory, void *at, size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t before = (size_t)(-(uintptr_t)at & (page - 1));
+    const size_t whole = bytes > before ? (bytes - before) & ~(page - 1) : 0;
+    char *const first = (char *)at + before;
+    if (!whole || !dml__is_from_malloc(memory) || !dml__give_pages_back(first, whole)) {
+        memset(at, 0, bytes);
+        return;
+    }
+    memset(at, 0, before);
+    memset(first + whole, 0, bytes - before - whole);
+}
+#else
+DML__LOCAL void dml__zero_pages(const dml__memory *memory, void *at, size_t bytes)
+{
+    (void)memory;
+    memset(at, 0, bytes);
+}
+#endif
 
 DML__LOCAL void *dml__allocate_array(dml__memory *memory, size_t count, size_t size)
 {
@@ -6441,7 +6775,8 @@ DML__LOCAL bool dml__meet(dml__tcp *tcp, const dml__net_settings *settings)
     X(BARRIER, "barrier", false, false, NULL)                                                                \
     X(SEND, "send", true, false, "to")                                                                       \
     X(RECEIVE, "receive", true, false, "from")                                                               \
-    X(RENDEZVOUS, "dml_comm_open", false, false, NULL)
+    X(RENDEZVOUS, "dml_comm_open", false, false, NULL)                                                       \
+    X(ALL_REDUCE_LEAVES, "all_reduce_leaves", true, true, "leaves")
 
 typedef enum dml__comm_operation {
 #define DML__COMM_OPERATION_ENUM(NAME, name, data, reduce, root) DML__CALL_##NAME,
@@ -6466,7 +6801,7 @@ typedef struct dml__signature {
     dml__comm_operation operation;
     dml_dtype dtype;
     dml_reduce_op reduce;
-    int root; /* or the other rank of a send or receive */
+    int root; /* or the other rank of a send or receive, or how many leaves there are */
     uint64_t count;
 } dml__signature;
 
@@ -9821,6 +10156,64 @@ DML__LOCAL const dml__engine *dml__mpi_engine(void);
 
 #endif
 
+/* ---- comm/leaves.h ---- */
+
+/* leaves.h: sums whose bits don't depend on how many ranks there are, nor on who has what.
+
+   What is summed are `leaves` arrays (gradients of parts of a batch, say), numbered from 0, each of which one
+   rank has. They are the leaves of one binary tree, whoever has them: neighbours are added in pairs, the sums
+   in pairs again, and the last one, where it has no neighbour, goes up as it is. So the node at height h that
+   begins at leaf b is the sum of leaves [b, b + 2^h), as far as there are any. For 5 leaves:
+
+       ((0 + 1) + (2 + 3)) + 4
+
+   The sum of a node takes the place of one of its leaves, at the rank that has that: where two ranks meet,
+   one sends, and the other adds. Which one, each chunk of the elements has by a bit of its number, another
+   one at each height, so that both send half. In the end each chunk's sum goes from where it is to all ranks.
+   For 4 leaves at 4 ranks, and 4 chunks (0: where the sum of chunk 0 is):
+
+       height 0                           height 1                     then
+       0 -> 1: 1 3    1 -> 0: 0 2         0 -> 2: 2    2 -> 0: 0       0 -> all: 0    1 -> all: 1
+       2 -> 3: 1 3    3 -> 2: 0 2         1 -> 3: 3    3 -> 1: 1       2 -> all: 2    3 -> all: 3
+
+   Nothing is needed beside the leaves' own arrays. Where each of m ranks has as many leaves in a row, both
+   powers of two, it costs (log2(m) + 1) a + 2 (m - 1) / m n b, and what halving and doubling adds. Sources:
+   the pairwise sum, Higham, "The accuracy of floating point summation", SIAM J. Sci. Comput. 14 (1993);
+   recursive halving, Rabenseifner, "Optimization of collective reduction operations" (2004). */
+#ifndef DML_COMM_LEAVES_H
+#define DML_COMM_LEAVES_H
+
+/* A call, seen from one rank, and how far its steps have been written. */
+typedef struct dml__leaf_sums {
+    int leaves, rank, size;
+    int chunks; /* a power of two */
+    uint64_t count;
+    size_t element;      /* bytes */
+    void *const *arrays; /* (leaves) of (count), NULL where another rank has it; undefined afterwards */
+    void *out;           /* (count), which may be one of them */
+    char *base;          /* what all of them lie behind: space IN */
+    int64_t *owners;     /* (leaves) */
+    int height, chunk;   /* of the node that comes next; of the sum that goes to all next */
+    uint64_t begin;
+} dml__leaf_sums;
+
+/* owners[i] as this rank knows it, and what all ranks know together: a dml_reduce_function of i64. */
+DML__LOCAL void dml__say_owners(void *const *arrays, int leaves, int rank, int64_t *owners);
+DML__LOCAL void dml__join_owners(void *into, const void *from, size_t count, dml_dtype dtype, void *user);
+
+/* The ranks that say that they have a leaf, the first and the last of them; 0: nobody does. */
+DML__LOCAL int dml__claims_of(int64_t owner, int *first, int *last);
+
+/* All owners are known: what is set is everything but base, height, begin and chunk. */
+DML__LOCAL void dml__begin_leaf_sums(dml__leaf_sums *sums);
+
+/* Steps of this rank for as many nodes as there is room for at every rank. Of a mean, what goes to all is
+   completed before. */
+DML__LOCAL void dml__write_leaf_steps(dml__leaf_sums *sums, dml__schedule *schedule);
+DML__LOCAL bool dml__leaf_sums_end(const dml__leaf_sums *sums);
+
+#endif
+
 /* ---- comm/reduce_op.h ---- */
 
 /* reduce_op.h: what a collective does to the elements of two ranks. */
@@ -9916,6 +10309,8 @@ typedef struct dml__comm_call {
     void *in, *out;
     const size_t *counts, *offsets; /* (size), or NULL; read when it starts */
     bool parts_missing;             /* counts that had to be given weren't */
+    void *const *leaves;            /* (root), and their owners (root), of all_reduce_leaves */
+    int64_t *owners;
     int tag;
     int priority;
     dml__reduction reduction;
@@ -9939,6 +10334,8 @@ struct dml_request {
     /* What runs now: one round of it. */
     uint64_t round_begin, round_count, round_most; /* elements */
     uint32_t round;
+    dml__reduction reduction; /* its dtype is that of what the steps are about */
+    dml__leaf_sums leaf_sums;
     char *spaces[DML__SPACE_COUNT];
     dml__schedule schedule;  /* of the round */
     dml__step_state *states; /* (schedule.capacity) */
@@ -11119,251 +11516,265 @@ DML__LOCAL void dml__finish_mean(const dml__reduction *how, void *data, size_t c
 #ifndef DML_COMM_LEAVES_C
 #define DML_COMM_LEAVES_C
 
-/* ---- comm/leaves.h ---- */
+/* ---- who has what ---- */
 
-/* leaves.h: sums whose bits don't depend on how many ranks there are.
-
-   What is summed are `leaves` arrays, fewer than 2^63 (gradients of parts of a batch, say), numbered from 0;
-   each rank has some that follow each other, rank r those in [begins[r], begins[r + 1]). They are the leaves
-   of one binary tree, whoever has them: neighbours are added in pairs, the sums in pairs again, and the last
-   one, where it has no neighbour, goes up as it is. So the node at height h with number i is the sum of
-   leaves [i 2^h, (i + 1) 2^h), as far as there are any. Each rank adds up the subtrees that it has all leaves
-   of, as the leaves come; these sums, a few for each rank, go to the rank that owns the chunk, which adds
-   them as the tree says.
-
-   For 5 leaves, of which rank 0 has 0 to 2 and rank 1 has 3 and 4:
-
-       ((0 + 1) + (2 + 3)) + 4       rank 0: 0 + 1, 2       rank 1: 3, 4
-
-   With as many leaves for each of a power of two of ranks, and a power of two of them, each rank has just one
-   sum: then it costs what the direct all-reduce does. Source: the pairwise sum, Higham, "The accuracy of
-   floating point summation", SIAM J. Sci. Comput. 14 (1993). */
-#ifndef DML_COMM_LEAVES_H
-#define DML_COMM_LEAVES_H
-
-/* A node of the tree by its leaves, [begin, end). */
-typedef struct dml__subtree {
-    uint64_t begin, end;
-} dml__subtree;
-
-/* Which a rank may have at once: two of each height, and one that is just coming. */
-#define DML__MOST_SUBTREES 129
-
-/* Sums of subtrees, one after the other, each in an array of its own: array i holds subtrees[i]. */
-typedef struct dml__leaf_sums {
-    uint64_t leaves; /* of the whole tree */
-    int count;
-    dml__subtree subtrees[DML__MOST_SUBTREES];
-} dml__leaf_sums;
-
-DML__LOCAL void dml__begin_sums(dml__leaf_sums *sums, uint64_t leaves);
-
-/* Array sums->count has got that subtree (a leaf i: [i, i + 1)), which begins where the last one ends.
-   Returns how often the last array is now to be added to the one before it, and is free again: sums->count is
-   what is left after that. */
-DML__LOCAL int dml__add_subtree(dml__leaf_sums *sums, dml__subtree subtree);
-
-/* What is left of the leaves [begin, end) in the end: the largest subtrees in it. Returns their count. */
-DML__LOCAL int dml__subtrees_of(uint64_t leaves, uint64_t begin, uint64_t end,
-                                dml__subtree subtrees[DML__MOST_SUBTREES]);
-
-/* How many arrays it takes at most to add up leaves [begin, end) that come one after the other. */
-DML__LOCAL int dml__arrays_for_leaves(uint64_t leaves, uint64_t begin, uint64_t end);
-
-/* What the ranks have of the tree: all of it, in the order of the ranks; some may have nothing. */
-typedef struct dml__leaf_call {
-    uint64_t leaves;
-    const uint64_t *begins; /* (size + 1), from 0 to leaves */
-} dml__leaf_call;
-
-/* The steps of one rank of c->size: IN (subtrees, count) are the sums of its subtrees, undefined afterwards;
-   OUT (count) gets the sum of all leaves, and may be the first of IN. Any op but the mean, whose steps here
-   complete nothing: divide by the number of leaves instead. Rank r adds chunk r:
-
-       rank 0 has (0 1) 2, rank 1 has 3 4       0 -> 1: chunk 1 of (0 1), of 2      1 -> 0: chunk 0 of 3, of 4
-                                                0 -> 1: chunk 0 of the sum          1 -> 0: chunk 1 of the sum
-
-   Cost, with s subtrees for each of m ranks: 2 a + (s + 1) (m - 1) / m n b + (s - 1 / m) n g. */
-DML__LOCAL void dml__write_leaves_all_reduce(const dml__collective *c, const dml__leaf_call *call,
-                                             dml__schedule *s);
-
-/* Elements of SCRATCH that it uses at that rank, and steps. */
-DML__LOCAL uint64_t dml__leaves_scratch(const dml__collective *c, const dml__leaf_call *call);
-DML__LOCAL int dml__leaves_steps(const dml__collective *c, const dml__leaf_call *call);
-
-#endif
-
-/* The leaves of the node that begins at `begin`, which is a multiple of `size`, a power of two. */
-static uint64_t dml__subtree_end(uint64_t leaves, uint64_t begin, uint64_t size)
+/* The first and the last rank that has a leaf, each plus one, in 32 bits each; 0: nobody. */
+static int64_t dml__claim(int first, int last)
 {
-    return leaves - begin < size ? leaves : begin + size;
+    return (int64_t)(((uint64_t)(uint32_t)first << 32) | (uint32_t)last);
 }
 
-/* Whether they are the two children of a node. */
-static bool dml__subtrees_pair(uint64_t leaves, dml__subtree a, dml__subtree b)
+DML__LOCAL void dml__say_owners(void *const *arrays, int leaves, int rank, int64_t *owners)
 {
-    const uint64_t size = a.end - a.begin; /* not a power of two: it has no neighbour */
-    return (size & (size - 1)) == 0 && (a.begin & size) == 0 &&
-           b.end == dml__subtree_end(leaves, b.begin, size);
+    for (int i = 0; i < leaves; i++) owners[i] = arrays[i] ? dml__claim(rank + 1, rank + 1) : 0;
 }
 
-DML__LOCAL void dml__begin_sums(dml__leaf_sums *sums, uint64_t leaves)
+DML__LOCAL int dml__claims_of(int64_t owner, int *first, int *last)
 {
-    sums->leaves = leaves;
-    sums->count = 0;
+    *first = (int)((uint64_t)owner >> 32) - 1;
+    *last = (int)((uint64_t)owner & 0xffffffffu) - 1;
+    return owner == 0 ? 0 : *first == *last ? 1 : 2;
 }
 
-DML__LOCAL int dml__add_subtree(dml__leaf_sums *sums, dml__subtree subtree)
+DML__LOCAL void dml__join_owners(void *into, const void *from, size_t count, dml_dtype dtype, void *user)
 {
-    dml__subtree *const top = sums->subtrees;
-    int added = 0;
-    top[sums->count++] = subtree;
-    while (sums->count > 1 && dml__subtrees_pair(sums->leaves, top[sums->count - 2], top[sums->count - 1])) {
-        top[sums->count - 2].end = top[sums->count - 1].end;
-        sums->count--;
-        added++;
+    int64_t *const a = (int64_t *)into;
+    const int64_t *const b = (const int64_t *)from;
+    (void)dtype, (void)user;
+    for (size_t i = 0; i < count; i++) {
+        int first, last, b_first, b_last;
+        if (!b[i]) continue;
+        dml__claims_of(b[i], &b_first, &b_last);
+        if (!a[i] || dml__claims_of(a[i], &first, &last) == 0) first = b_first, last = b_last;
+        a[i] = dml__claim((first < b_first ? first : b_first) + 1, (last > b_last ? last : b_last) + 1);
     }
-    return added;
 }
 
-DML__LOCAL int dml__subtrees_of(uint64_t leaves, uint64_t begin, uint64_t end,
-                                dml__subtree subtrees[DML__MOST_SUBTREES])
+/* From here on owners[b] is the rank that has leaf b, and above it the height of the largest node beginning
+   there of which it has all leaves: those are summed where they are, in b's place. */
+static int dml__leaf_rank(const dml__leaf_sums *sums, uint64_t leaf)
 {
-    int count = 0;
-    while (begin < end) {
-        uint64_t size = 1;
-        while ((begin & size) == 0 && dml__subtree_end(leaves, begin, size) < end &&
-               dml__subtree_end(leaves, begin, 2 * size) <= end)
-            size *= 2;
-        subtrees[count].begin = begin;
-        begin = subtrees[count].end = dml__subtree_end(leaves, begin, size);
-        count++;
-    }
-    return count;
+    return (int)(sums->owners[leaf] & 0xffffffff);
 }
 
-DML__LOCAL int dml__arrays_for_leaves(uint64_t leaves, uint64_t begin, uint64_t end)
+static int dml__leaf_height(const dml__leaf_sums *sums, uint64_t leaf)
 {
-    dml__leaf_sums sums;
-    int most = 0;
-    dml__begin_sums(&sums, leaves);
-    for (dml__subtree leaf; begin < end; begin++) {
-        leaf.begin = begin;
-        leaf.end = begin + 1;
-        if (sums.count + 1 > most) most = sums.count + 1;
-        dml__add_subtree(&sums, leaf);
+    return (int)(sums->owners[leaf] >> 32);
+}
+
+static void dml__find_whole_nodes(dml__leaf_sums *sums)
+{
+    const uint64_t leaves = (uint64_t)sums->leaves;
+    for (int h = 0; UINT64_C(1) << h < leaves; h++)
+        for (uint64_t b = 0; b < leaves; b += UINT64_C(2) << h) {
+            const uint64_t right = b + (UINT64_C(1) << h);
+            if (dml__leaf_height(sums, b) == h && (right >= leaves || sums->owners[right] == sums->owners[b]))
+                sums->owners[b] += INT64_C(1) << 32;
+        }
+}
+
+/* Chunks for all ranks, but of no less than so many bytes: each is a message. */
+#define DML__LEAF_CHUNK 4096
+
+DML__LOCAL void dml__begin_leaf_sums(dml__leaf_sums *sums)
+{
+    int first, last;
+    sums->chunks = 1;
+    while (sums->chunks < sums->size &&
+           sums->count * sums->element / ((uint64_t)sums->chunks * 2) >= DML__LEAF_CHUNK)
+        sums->chunks *= 2;
+    sums->base = (char *)sums->out;
+    for (int i = 0; i < sums->leaves; i++) {
+        if (sums->arrays[i] && (uintptr_t)sums->arrays[i] < (uintptr_t)sums->base)
+            sums->base = (char *)sums->arrays[i];
+        dml__claims_of(sums->owners[i], &first, &last);
+        sums->owners[i] = first;
     }
-    return most;
+    dml__find_whole_nodes(sums);
+    sums->height = sums->chunk = 0;
+    sums->begin = 0;
+}
+
+/* ---- where sums are ---- */
+
+/* Whether a chunk's sum of a node at height h + 1 takes the place of its right child's. */
+static bool dml__goes_right(const dml__leaf_sums *sums, int chunk, int h)
+{
+    int bits = 0;
+    while (1 << bits < sums->chunks) bits++;
+    return bits && (chunk >> (h % bits) & 1);
+}
+
+/* The leaf in whose place a chunk of a node's sum is. */
+static uint64_t dml__leaf_place(const dml__leaf_sums *sums, int chunk, int h, uint64_t b)
+{
+    while (dml__leaf_height(sums, b) < h) {
+        const uint64_t right = b + (UINT64_C(1) << --h);
+        if (right < (uint64_t)sums->leaves && dml__goes_right(sums, chunk, h)) b = right;
+    }
+    return b;
+}
+
+/* Chunks beside each other of which the same ranks do the same. */
+typedef struct dml__leaf_piece {
+    uint64_t into, from; /* leaves; `from` is of no use where the sum goes to all */
+    uint64_t begin, count;
+    int end; /* the chunk behind it */
+} dml__leaf_piece;
+
+static void dml__leaf_operands(const dml__leaf_sums *sums, int chunk, dml__leaf_piece *piece)
+{
+    const int h = sums->height;
+    const uint64_t b = sums->begin, next = b + (UINT64_C(1) << h);
+    const bool whole = dml__leaf_height(sums, b) > h;
+    const uint64_t left = dml__leaf_place(sums, chunk, h, b);
+    piece->into = piece->from = left;
+    if (next >= (uint64_t)sums->leaves) return; /* of the last node, which is the sum */
+    const uint64_t right = dml__leaf_place(sums, chunk, h, next);
+    const bool goes_right = !whole && dml__goes_right(sums, chunk, h);
+    piece->into = goes_right ? right : left;
+    piece->from = goes_right ? left : right;
+}
+
+static dml__leaf_piece dml__leaf_piece_at(const dml__leaf_sums *sums, int chunk)
+{
+    dml__leaf_piece piece, next;
+    dml__leaf_operands(sums, chunk, &piece);
+    piece.end = chunk;
+    do {
+        if (++piece.end == sums->chunks) break;
+        dml__leaf_operands(sums, piece.end, &next);
+    } while (next.into == piece.into && next.from == piece.from);
+    piece.begin = dml__chunk_begin(sums->count, sums->chunks, chunk);
+    piece.count = dml__chunk_begin(sums->count, sums->chunks, piece.end) - piece.begin;
+    return piece;
 }
 
 /* ---- the steps ---- */
 
-static int dml__subtrees_of_rank(const dml__leaf_call *call, int rank,
-                                 dml__subtree subtrees[DML__MOST_SUBTREES])
+/* A place by elements from base, so that positions tell what touches what, `out` among the leaves too. */
+static uint64_t dml__leaf_offset(const dml__leaf_sums *sums, const void *array, uint64_t element)
 {
-    return dml__subtrees_of(call->leaves, call->begins[rank], call->begins[rank + 1], subtrees);
+    return ((uintptr_t)array - (uintptr_t)sums->base) / sums->element + element;
 }
 
-static int dml__subtrees_of_all(const dml__collective *c, const dml__leaf_call *call)
+static bool dml__stretches_meet(uint64_t a, uint64_t a_count, uint64_t b, uint64_t b_count)
 {
-    dml__subtree subtrees[DML__MOST_SUBTREES];
-    int count = 0;
-    for (int rank = 0; rank < c->size; rank++) count += dml__subtrees_of_rank(call, rank, subtrees);
-    return count;
+    return a < b + b_count && b < a + a_count;
 }
 
-DML__LOCAL uint64_t dml__leaves_scratch(const dml__collective *c, const dml__leaf_call *call)
+static void dml__leaf_add_after(dml__schedule *s, int step, int earlier)
 {
-    dml__subtree subtrees[DML__MOST_SUBTREES];
-    const int own = dml__subtrees_of_rank(call, c->rank, subtrees);
-    const uint64_t chunk =
-        dml__chunk_begin(c->count, c->size, c->rank + 1) - dml__chunk_begin(c->count, c->size, c->rank);
-    return (uint64_t)(dml__subtrees_of_all(c, call) - own) * chunk;
-}
-
-DML__LOCAL int dml__leaves_steps(const dml__collective *c, const dml__leaf_call *call)
-{
-    dml__subtree subtrees[DML__MOST_SUBTREES];
-    const int own = dml__subtrees_of_rank(call, c->rank, subtrees), all = dml__subtrees_of_all(c, call);
-    /* Received, sent, added, copied; then what is done. */
-    return (all - own) + own * (c->size - 1) + (all - 1) + 1 + 2 * (c->size - 1);
-}
-
-/* Where the sum of a subtree is, and which step put it there; -1: it was there. */
-typedef struct dml__leaf_sum {
-    dml__space space;
-    uint64_t offset;
-    int step;
-} dml__leaf_sum;
-
-/* Adds what the last arrays hold to those before them. */
-static void dml__add_sums(dml__schedule *s, dml__leaf_sum *sums, int count, int added, uint64_t elements)
-{
-    for (int last = count - 1; added > 0; added--, last--) {
-        dml__leaf_sum *const left = &sums[last - 1];
-        const dml__leaf_sum *const right = &sums[last];
-        const int step = dml__add_local(s, DML__STEP_REDUCE, left->space, left->offset, elements,
-                                        right->space, right->offset);
-        dml__add_after(s, step, left->step);
-        dml__add_after(s, step, right->step);
-        left->step = step;
-    }
-}
-
-/* Receives the chunk of each subtree, in the order of the leaves, and adds them as the tree says; where the
-   sum of all is. */
-static dml__leaf_sum dml__write_leaf_sums(const dml__collective *c, const dml__leaf_call *call,
-                                          uint64_t chunk, uint64_t elements, dml__schedule *s)
-{
-    dml__leaf_sum at[DML__MOST_SUBTREES];
-    dml__subtree subtrees[DML__MOST_SUBTREES];
-    dml__leaf_sums sums;
-    uint64_t slot = 0;
-    dml__begin_sums(&sums, call->leaves);
-    for (int rank = 0; rank < c->size; rank++) {
-        const int count = dml__subtrees_of_rank(call, rank, subtrees);
-        for (int i = 0; i < count; i++) {
-            dml__leaf_sum *const last = &at[sums.count];
-            const bool own = rank == c->rank;
-            last->space = own ? DML__SPACE_IN : DML__SPACE_SCRATCH;
-            last->offset = own ? (uint64_t)i * c->count + chunk : slot;
-            last->step =
-                own ? -1 : dml__add_receive(s, rank, DML__STEP_RECEIVE, DML__SPACE_SCRATCH, slot, elements);
-            if (!own) slot += elements;
-            const int before = sums.count + 1;
-            dml__add_sums(s, at, before, dml__add_subtree(&sums, subtrees[i]), elements);
+    int32_t *const after = s->steps[step].after;
+    for (int i = 0; i < DML__STEP_AFTER; i++)
+        if (after[i] == -1 || after[i] == earlier || after[i] == DML__ALL_BEFORE) {
+            if (after[i] == -1) after[i] = earlier;
+            return;
         }
-    }
-    return at[0];
+    after[0] = DML__ALL_BEFORE;
+    after[1] = after[2] = -1;
 }
 
-DML__LOCAL void dml__write_leaves_all_reduce(const dml__collective *c, const dml__leaf_call *call,
-                                             dml__schedule *s)
+/* What has to be past before a step may touch a range: whoever writes there, and, if the step does too,
+   whoever reads there; of those who write there, the last, as far as it covers the range. */
+static void dml__leaf_wait(dml__schedule *s, int step, uint64_t offset, uint64_t count, bool writes)
 {
-    dml__subtree subtrees[DML__MOST_SUBTREES];
-    const int own = dml__subtrees_of_rank(call, c->rank, subtrees);
-    const uint64_t chunk = dml__chunk_begin(c->count, c->size, c->rank);
-    const uint64_t elements = dml__chunk_begin(c->count, c->size, c->rank + 1) - chunk;
-    for (int i = 1; i < c->size; i++) {
-        const int to = (c->rank + i) % c->size;
-        const uint64_t begin = dml__chunk_begin(c->count, c->size, to);
-        for (int j = 0; j < own; j++)
-            dml__add_send(s, to, DML__SPACE_IN, (uint64_t)j * c->count + begin,
-                          dml__chunk_begin(c->count, c->size, to + 1) - begin);
+    for (int i = step - 1; i >= 0; i--) {
+        const dml__step *const e = &s->steps[i];
+        const bool two = e->kind == DML__STEP_COPY || e->kind == DML__STEP_REDUCE;
+        const bool written =
+            e->kind != DML__STEP_SEND && dml__stretches_meet(offset, count, e->offset, e->count);
+        const bool read =
+            (e->kind == DML__STEP_SEND && dml__stretches_meet(offset, count, e->offset, e->count)) ||
+            (two && dml__stretches_meet(offset, count, e->source, e->count));
+        if (written || (read && writes)) dml__leaf_add_after(s, step, i);
+        if (written && e->offset <= offset && e->offset + e->count >= offset + count) return;
     }
-    int sum = -1;
-    if (elements) {
-        const dml__leaf_sum all = dml__write_leaf_sums(c, call, chunk, elements, s);
-        sum = dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, chunk, elements, all.space, all.offset);
-        dml__add_after(s, sum, all.step);
+}
+
+/* One rank's part in `into` += `from`. */
+static void dml__write_leaf_sum(const dml__leaf_sums *sums, const dml__leaf_piece *p, dml__schedule *s)
+{
+    const int to = dml__leaf_rank(sums, p->into), from = dml__leaf_rank(sums, p->from);
+    if (to == sums->rank) {
+        const uint64_t into = dml__leaf_offset(sums, sums->arrays[p->into], p->begin);
+        int step;
+        if (from == to) {
+            const uint64_t source = dml__leaf_offset(sums, sums->arrays[p->from], p->begin);
+            step = dml__add_local(s, DML__STEP_REDUCE, DML__SPACE_IN, into, p->count, DML__SPACE_IN, source);
+            dml__leaf_wait(s, step, source, p->count, false);
+        } else {
+            step = dml__add_receive(s, from, DML__STEP_RECEIVE_REDUCE, DML__SPACE_IN, into, p->count);
+        }
+        dml__leaf_wait(s, step, into, p->count, true);
+    } else if (from == sums->rank) {
+        const uint64_t source = dml__leaf_offset(sums, sums->arrays[p->from], p->begin);
+        const int step = dml__add_send(s, to, DML__SPACE_IN, source, p->count);
+        dml__leaf_wait(s, step, source, p->count, false);
     }
-    /* What comes replaces a chunk that its owner has taken from here before, where OUT is the first of IN. */
-    for (int i = 1; i < c->size; i++) {
-        const int from = (c->rank + c->size - i) % c->size;
-        const uint64_t begin = dml__chunk_begin(c->count, c->size, from);
-        dml__add_receive(s, from, DML__STEP_RECEIVE, DML__SPACE_OUT, begin,
-                         dml__chunk_begin(c->count, c->size, from + 1) - begin);
-        dml__add_after(s, dml__add_send(s, (c->rank + i) % c->size, DML__SPACE_OUT, chunk, elements), sum);
+}
+
+static void dml__write_leaf_result(const dml__leaf_sums *sums, const dml__leaf_piece *p, dml__schedule *s)
+{
+    const int owner = dml__leaf_rank(sums, p->into);
+    const uint64_t out = dml__leaf_offset(sums, sums->out, p->begin);
+    if (owner != sums->rank) {
+        const int step = dml__add_receive(s, owner, DML__STEP_RECEIVE, DML__SPACE_IN, out, p->count);
+        dml__leaf_wait(s, step, out, p->count, true);
+        return;
+    }
+    const uint64_t source = dml__leaf_offset(sums, sums->arrays[p->into], p->begin);
+    const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_IN, out, p->count, DML__SPACE_IN, source);
+    dml__set_completes(s, copy);
+    dml__leaf_wait(s, copy, source, p->count, false);
+    dml__leaf_wait(s, copy, out, p->count, true);
+    for (int i = 1; i < sums->size; i++)
+        dml__add_after(s, dml__add_send(s, (sums->rank + i) % sums->size, DML__SPACE_IN, out, p->count),
+                       copy);
+}
+
+static bool dml__leaf_nodes_left(const dml__leaf_sums *sums)
+{
+    return UINT64_C(1) << sums->height < (uint64_t)sums->leaves;
+}
+
+DML__LOCAL bool dml__leaf_sums_end(const dml__leaf_sums *sums)
+{
+    return !sums->count || (!dml__leaf_nodes_left(sums) && sums->chunk == sums->chunks);
+}
+
+/* The steps of the next node, or of the next piece of the sum, where a rank has at most `size` of them.
+   False: there may be no room for them somewhere. */
+static bool dml__write_next_leaves(dml__leaf_sums *sums, int *room, dml__schedule *s)
+{
+    dml__leaf_piece piece;
+    int steps = 0;
+    if (!dml__leaf_nodes_left(sums)) {
+        piece = dml__leaf_piece_at(sums, sums->chunk);
+        if (*room < sums->size) return false;
+        *room -= sums->size;
+        sums->chunk = piece.end;
+        if (piece.count) dml__write_leaf_result(sums, &piece, s);
+        return true;
+    }
+    for (int chunk = 0; chunk < sums->chunks; chunk = dml__leaf_piece_at(sums, chunk).end) steps++;
+    if (*room < steps) return false;
+    *room -= steps;
+    for (int chunk = 0; chunk < sums->chunks; chunk = piece.end) {
+        piece = dml__leaf_piece_at(sums, chunk);
+        if (piece.count) dml__write_leaf_sum(sums, &piece, s);
+    }
+    sums->begin += UINT64_C(2) << sums->height;
+    if (sums->begin + (UINT64_C(1) << sums->height) < (uint64_t)sums->leaves) return true;
+    sums->begin = 0;
+    sums->height++;
+    return true;
+}
+
+DML__LOCAL void dml__write_leaf_steps(dml__leaf_sums *sums, dml__schedule *schedule)
+{
+    int room = schedule->capacity;
+    while (!dml__leaf_sums_end(sums) && dml__write_next_leaves(sums, &room, schedule)) {
     }
 }
 
@@ -11665,6 +12076,7 @@ static bool dml__read_trace(const dml_comm_options *options, dml__comm_settings 
 {
     const char *steps = dml__environment("DML_TRACE_STEPS");
     settings->trace.path = options->trace ? options->trace : dml__environment("DML_TRACE");
+    if (settings->trace.path && !*settings->trace.path) settings->trace.path = NULL;
     settings->trace.events = options->trace_events ? options->trace_events : 65536;
     settings->trace.steps = options->trace_steps || (steps && strcmp(steps, "1") == 0);
     if (settings->trace.events >= 1 && settings->trace.events <= 1 << 24) return true;
@@ -12629,7 +13041,7 @@ static dml_status dml__take_entry(dml__comm_job *job, dml__flow *flow, const dml
                              dml__signature_text(&request->call.signature, text));
     }
     const uint64_t count = request->schedule.steps[flow->step].count;
-    const dml_dtype dtype = request->call.signature.dtype;
+    const dml_dtype dtype = request->reduction.dtype;
     if (link->swapped) dml__swap_elements(job->stage, payload, (size_t)count, dtype);
     dml__apply(request, flow->step, link->swapped ? (const uint8_t *)job->stage : payload, count);
     dml__step_moved(job, request, flow->step, count);
@@ -12824,7 +13236,7 @@ static bool dml__next_grant(dml__comm_job *job, dml__flow *flow, dml__frame *fra
     }
     if (flow->granting >= 0) {
         const uint64_t allowed = dml__allowed(request, flow->granting);
-        const size_t element = dml_dtype_size(request->call.signature.dtype);
+        const size_t element = dml_dtype_size(request->reduction.dtype);
         flow->granted_bytes = allowed * element / job->segment_bytes * job->segment_bytes;
     }
     if (flow->granted_message == flow->told_message && flow->granted_bytes == flow->told_bytes) return false;
@@ -12851,7 +13263,7 @@ static size_t dml__granted(const dml__flow *flow, size_t bytes)
 static bool dml__next_data(dml__comm_job *job, const dml__flow *flow, dml__frame *frame)
 {
     dml_request *request = flow->request;
-    const size_t element = dml_dtype_size(request->call.signature.dtype);
+    const size_t element = dml_dtype_size(request->reduction.dtype);
     const size_t bytes = dml__step_bytes(request, flow->step);
     const size_t done = (size_t)request->states[flow->step].done * element;
     const size_t part = bytes - done < job->segment_bytes ? bytes - done : job->segment_bytes;
@@ -12889,7 +13301,7 @@ static bool dml__next_unasked(const dml__comm_job *job, dml__link *link, dml__fl
 static char *dml__wire_payload(dml__link *link, const dml_request *request, char *data, size_t bytes)
 {
     if (!link->swapped || !bytes) return data;
-    const dml_dtype dtype = request->call.signature.dtype;
+    const dml_dtype dtype = request->reduction.dtype;
     dml__swap_elements(link->swapped, data, bytes / dml_dtype_size(dtype), dtype);
     return (char *)link->swapped;
 }
@@ -12899,7 +13311,7 @@ static bool dml__put_message(dml__comm_job *job, dml__link *link, dml__flow *flo
     dml__frame frame;
     dml__describe_flow(flow, &frame);
     if (!dml__next_data(job, flow, &frame) && !dml__next_unasked(job, link, flow, &frame)) return false;
-    const size_t element = dml_dtype_size(flow->request->call.signature.dtype);
+    const size_t element = dml_dtype_size(flow->request->reduction.dtype);
     char *data = frame.bytes ? dml__step_data(flow->request, flow->step) + frame.offset : NULL;
     dml__put_frame(link, &frame, dml__wire_payload(link, flow->request, data, frame.bytes));
     if (frame.kind == DML__FRAME_ANNOUNCE) return true;
@@ -13127,7 +13539,7 @@ static dml_status dml__take_payload(dml__comm_job *job, int rank, dml__flow *flo
     dml__link *link = &job->links[rank];
     dml_request *request = flow->request;
     const size_t bytes = dml__step_bytes(request, flow->step);
-    const size_t element = dml_dtype_size(request->call.signature.dtype);
+    const size_t element = dml_dtype_size(request->reduction.dtype);
     const uint64_t done = request->states[flow->step].done * element;
     char text[DML__SIGNATURE_TEXT];
     if (frame->message != flow->message || frame->offset != done || frame->bytes > bytes - done ||
@@ -13199,8 +13611,8 @@ static void dml__end_payload(dml__comm_job *job, int rank)
     uint64_t done = state->done;
     if (mode == DML__TAKE_WRITE) {
         const dml__step *step = &request->schedule.steps[flow->step];
-        done += link->frame.bytes / dml_dtype_size(request->call.signature.dtype);
-        if (step->completes && request->call.signature.reduce == DML_MEAN)
+        done += link->frame.bytes / dml_dtype_size(request->reduction.dtype);
+        if (step->completes && request->reduction.op == DML_MEAN)
             dml__apply(request, flow->step, dml__step_data(request, flow->step) + link->frame.offset,
                        done - state->done);
     }
@@ -13236,7 +13648,7 @@ static void dml__reduce_some(dml__comm_job *job, dml__link *link, const char *da
 {
     dml_request *request = link->taking->request;
     const int step = link->taking->step;
-    const dml_dtype dtype = request->call.signature.dtype;
+    const dml_dtype dtype = request->reduction.dtype;
     const size_t element = dml_dtype_size(dtype);
     while (bytes) {
         const bool straight =
@@ -13395,7 +13807,7 @@ DML__LOCAL uint8_t dml__link_wishes(const dml__comm_job *job, int rank)
 
 static size_t dml__element_bytes(const dml_request *request)
 {
-    return dml_dtype_size(request->call.signature.dtype);
+    return dml_dtype_size(request->reduction.dtype);
 }
 
 DML__LOCAL size_t dml__step_bytes(const dml_request *request, int step)
@@ -13483,6 +13895,13 @@ DML__LOCAL void dml__step_moved(dml__comm_job *job, dml_request *request, int st
     if (s->peer >= 0) dml__flow_past(job, request, step);
 }
 
+/* Of how many the mean is. */
+static int dml__sums_parts(const dml_request *request)
+{
+    const dml__signature *signature = &request->call.signature;
+    return signature->operation == DML__CALL_ALL_REDUCE_LEAVES ? signature->root : request->comm->size;
+}
+
 DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uint64_t count)
 {
     const dml__step *s = &request->schedule.steps[step];
@@ -13490,11 +13909,11 @@ DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uin
     const size_t bytes = (size_t)count * dml__element_bytes(request);
     if (!count) return;
     if (s->kind == DML__STEP_RECEIVE_REDUCE || s->kind == DML__STEP_REDUCE)
-        dml__reduce_elements(&request->call.reduction, to, to, from, (size_t)count);
+        dml__reduce_elements(&request->reduction, to, to, from, (size_t)count);
     else if (to != (const char *)from)
         memmove(to, from, bytes);
-    if (s->completes && request->call.signature.reduce == DML_MEAN)
-        dml__finish_mean(&request->call.reduction, to, (size_t)count, request->comm->size);
+    if (s->completes && request->reduction.op == DML_MEAN)
+        dml__finish_mean(&request->reduction, to, (size_t)count, dml__sums_parts(request));
 }
 
 /* One local step, in pieces that stay in the cache between what wrote and what reads them. */
@@ -13585,6 +14004,87 @@ static const dml__algorithm_info *dml__algorithm_of(const dml_request *request)
     return &dml__algorithms(&count)[request->algorithm];
 }
 
+/* ---- sums of leaves: round 0 tells who has which, and each round after it adds some of them ---- */
+
+static void dml__begin_owners(dml__comm_job *job, dml_request *request)
+{
+    const dml__comm_call *call = &request->call;
+    const dml_comm *comm = request->comm;
+    dml__collective c;
+    memset(&c, 0, sizeof c);
+    c.operation = DML__CALL_ALL_REDUCE;
+    c.rank = comm->rank;
+    c.size = comm->size;
+    c.count = (uint64_t)call->signature.root;
+    request->reduction.dtype = DML_I64;
+    request->reduction.op = DML_SUM;
+    request->reduction.function = dml__join_owners;
+    dml__say_owners(call->leaves, call->signature.root, comm->rank, call->owners);
+    request->schedule.count = 0;
+    request->spaces[DML__SPACE_OUT] = (char *)call->owners;
+    request->algorithm = dml__find_algorithm(DML__CALL_ALL_REDUCE, "tree"); /* any that needs no scratch */
+    dml__algorithm_of(request)->write(&c, &request->schedule);
+    dml__begin_steps(job, request);
+}
+
+/* Each leaf must be at one rank. */
+static bool dml__check_owners(dml__comm_job *job, const dml_request *request)
+{
+    const dml_comm *comm = request->comm;
+    char text[DML__SIGNATURE_TEXT];
+    for (int i = 0; i < request->call.signature.root; i++) {
+        int first, last;
+        const int claims = dml__claims_of(request->call.owners[i], &first, &last);
+        if (claims == 1) continue;
+        dml__signature_text(&request->call.signature, text);
+        if (claims == 0)
+            dml__job_fail(job, comm->world_ranks[0], DML_ERROR_MISMATCH,
+                          "%s: no rank gave leaf %d: each of the leaves has to be at one rank", text, i);
+        else
+            dml__job_fail(job, comm->world_ranks[last], DML_ERROR_MISMATCH,
+                          "%s: leaf %d was given by rank %d and by rank %d: each of the leaves has to be at "
+                          "one rank",
+                          text, i, comm->world_ranks[first], comm->world_ranks[last]);
+        return false;
+    }
+    return true;
+}
+
+static void dml__begin_leaves(dml_request *request)
+{
+    const dml__comm_call *call = &request->call;
+    dml__leaf_sums *sums = &request->leaf_sums;
+    sums->leaves = call->signature.root;
+    sums->rank = request->comm->rank;
+    sums->size = request->comm->size;
+    sums->count = call->signature.count;
+    sums->element = dml_dtype_size(call->signature.dtype);
+    sums->arrays = call->leaves;
+    sums->out = call->out;
+    sums->owners = call->owners;
+    dml__begin_leaf_sums(sums);
+    request->reduction = call->reduction;
+    request->spaces[DML__SPACE_IN] = sums->base;
+}
+
+static void dml__next_sums(dml__comm_job *job, dml_request *request)
+{
+    if (request->round == 0) {
+        if (!dml__check_owners(job, request)) return;
+        dml__begin_leaves(request);
+    }
+    if (dml__leaf_sums_end(&request->leaf_sums)) {
+        dml__end_request(job, request, DML_OK);
+        return;
+    }
+    request->round++;
+    request->schedule.count = 0;
+    dml__write_leaf_steps(&request->leaf_sums, &request->schedule);
+    dml__begin_steps(job, request);
+}
+
+/* ---- rounds of the others ---- */
+
 static void dml__begin_round(dml__comm_job *job, dml_request *request)
 {
     const dml__comm_call *call = &request->call;
@@ -13637,6 +14137,10 @@ static uint64_t dml__round_most(const dml__comm_job *job, const dml_request *req
 static void dml__end_round(dml__comm_job *job, dml_request *request)
 {
     const uint64_t count = request->call.signature.count;
+    if (request->call.signature.operation == DML__CALL_ALL_REDUCE_LEAVES) {
+        dml__next_sums(job, request);
+        return;
+    }
     request->round_begin += request->round_count;
     if (request->round_begin >= count || dml__is_pair(request->call.signature.operation)) {
         dml__end_request(job, request, DML_OK);
@@ -13739,6 +14243,11 @@ static void dml__begin_collective(dml__comm_job *job, dml_request *request)
     request->sequence = comm->sequence++;
     comm->past[request->sequence % DML__REMEMBERED] = request->call.signature;
     dml__enlist(&job->active, request);
+    if (request->call.signature.operation == DML__CALL_ALL_REDUCE_LEAVES) {
+        dml__begin_owners(job, request);
+        dml__check_stored(job, request);
+        return;
+    }
     request->algorithm = dml__choose_algorithm(comm, &request->call);
     dml__check_stored(job, request);
     request->round_most = request->round_count = dml__round_most(job, request);
@@ -13752,6 +14261,7 @@ DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, b
     if (!request) return NULL;
     job->stats.started++;
     request->call = *call;
+    request->reduction = call->reduction;
     request->comm = comm;
     request->algorithm = -1;
     request->state = DML__REQUEST_ACTIVE;
@@ -14638,6 +15148,13 @@ static void dml__mpi_start(dml__comm_job *job, dml_request *request)
 {
     dml__mpi *mpi = dml__mpi_of(job);
     dml__mpi_call *call = dml__mpi_call_of(request);
+    if (request->call.signature.operation == DML__CALL_ALL_REDUCE_LEAVES) {
+        dml__job_fail(job, job->rank, DML_ERROR_UNSUPPORTED,
+                      "rank %d called dml_comm_all_reduce_leaves, which MPI has nothing like: set "
+                      "DML_COMM_ENGINE=dml",
+                      job->rank);
+        return;
+    }
     call->pending = call->type_count = 0;
     call->result = NULL;
     call->checking = mpi->check && !dml__is_pair(request->call.signature.operation);
@@ -15792,6 +16309,24 @@ static const char *dml__size_fault(const dml_comm *comm, const dml__comm_call *c
     return NULL;
 }
 
+/* The owners are working memory that the call's own steps write. */
+static const char *dml__leaves_fault(const dml__comm_call *call, size_t element)
+{
+    const size_t bytes = (size_t)call->signature.count * element;
+    const uintptr_t out = (uintptr_t)call->out;
+    if (call->signature.root < 1) return "there must be 1 leaf or more, and at most 2^31 - 1";
+    if (!call->leaves || !call->owners) return "NULL for its leaves or owners";
+    if (call->signature.count > SIZE_MAX / 2 / element) return "more than fits into memory";
+    if (bytes && out % element) return "its arrays must begin at a multiple of the element's size";
+    for (int i = 0; bytes && i < call->signature.root; i++) {
+        const uintptr_t leaf = (uintptr_t)call->leaves[i];
+        if (leaf % element) return "its arrays must begin at a multiple of the element's size";
+        if (leaf && leaf != out && leaf < out + bytes && out < leaf + bytes)
+            return "its output overlaps a leaf that it isn't";
+    }
+    return NULL;
+}
+
 /* NULL, or what is wrong. */
 static const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *call)
 {
@@ -15800,6 +16335,10 @@ static const char *dml__call_fault(const dml_comm *comm, const dml__comm_call *c
     uint64_t in, out;
     if (!element) return "the dtype must be one of dml_dtype";
     if (call->parts_missing) return "NULL for its counts";
+    if (signature->operation == DML__CALL_ALL_REDUCE_LEAVES) {
+        const char *fault = dml__leaves_fault(call, element);
+        if (fault) return fault;
+    }
     if ((unsigned)signature->reduce >= (unsigned)(DML__REDUCE_OP_COUNT + comm->function_count))
         return "the op must be DML_SUM, DML_MEAN, DML_MIN, DML_MAX, DML_PROD or what dml_comm_add_reduce "
                "gave";
@@ -15846,6 +16385,16 @@ static dml__comm_call dml__make_parts_call(dml_comm *comm, dml__comm_operation o
         if (!offsets) comm->offsets[r] = (size_t)call.signature.count;
         call.signature.count += counts[r];
     }
+    return call;
+}
+
+static dml__comm_call dml__make_leaves_call(void *const *leaves, int64_t *owners, size_t total, void *out,
+                                            size_t count, dml_dtype dtype, dml_reduce_op op)
+{
+    dml__comm_call call = dml__make_call(DML__CALL_ALL_REDUCE_LEAVES, NULL, out, count, dtype, op,
+                                         total > 0x7fffffffu ? 0 : (int)total);
+    call.leaves = leaves;
+    call.owners = owners;
     return call;
 }
 
@@ -16106,6 +16655,10 @@ DML_API bool dml_comm_probe(dml_comm *comm, int from, int tag, double seconds, d
 
 DML__COMM_CALL(all_reduce, (dml_comm * comm, void *data, size_t count, dml_dtype dtype, dml_reduce_op op),
                dml__make_call(DML__CALL_ALL_REDUCE, NULL, data, count, dtype, op, 0))
+DML__COMM_CALL(all_reduce_leaves,
+               (dml_comm * comm, void *const *leaves, int64_t *owners, size_t total, void *out, size_t count,
+                dml_dtype dtype, dml_reduce_op op),
+               dml__make_leaves_call(leaves, owners, total, out, count, dtype, op))
 DML__COMM_CALL(reduce,
                (dml_comm * comm, void *data, size_t count, dml_dtype dtype, dml_reduce_op op, int root),
                dml__make_call(DML__CALL_REDUCE, NULL, data, count, dtype, op, root))
@@ -18584,6 +19137,109 @@ DML_API dml_status dml_ps_serve(dml_comm *comm, const dml_cluster *cluster, cons
 #ifndef DML_DIST_ALL_REDUCE_SYNC_C
 #define DML_DIST_ALL_REDUCE_SYNC_C
 
+/* ---- dist/compress_sum.h ---- */
+
+/* compress_sum.h: sums of ranges of g over the ranks, coded on the way as dist/compress.h says, for the
+   strategies. */
+#ifndef DML_DIST_COMPRESS_SUM_H
+#define DML_DIST_COMPRESS_SUM_H
+
+/* ---- dist/compress_low_rank.h ---- */
+
+/* compress_low_rank.h: the gradients of matrices as products of two narrow ones (dist/compress.h, POWER). */
+#ifndef DML_DIST_COMPRESS_LOW_RANK_H
+#define DML_DIST_COMPRESS_LOW_RANK_H
+
+/* A trained parameter: where it lies in g, and where what is sent of it lies. */
+typedef struct dml__low_rank_part {
+    size_t begin, rows, columns;
+    size_t p, q; /* in the arrays of that name */
+    size_t rank; /* 0: sent as it is, in p */
+} dml__low_rank_part;
+
+typedef struct dml__low_rank {
+    dml__low_rank_part *part; /* (parts) in the order of g, with an end behind the last */
+    size_t parts;
+    float *p; /* of each part P (rows, rank), or its gradient (rows, columns) */
+    float *q; /* Q (columns, rank), kept from step to step */
+    uint64_t seed;
+    uint64_t refilled; /* how often random numbers were needed */
+} dml__low_rank;
+
+/* False: no memory. Then, too, dml__low_rank_close releases what there is. */
+DML__LOCAL bool dml__low_rank_open(dml__low_rank *low, dml__memory *memory, const dml_graph *graph, int rank,
+                                   uint64_t seed);
+DML__LOCAL void dml__low_rank_close(dml__low_rank *low, dml__memory *memory);
+
+/* The parts of g[begin, end), which cuts none: *first up to *behind. */
+DML__LOCAL void dml__low_rank_find(const dml__low_rank *low, size_t begin, size_t end, size_t *first,
+                                   size_t *behind);
+
+/* The three steps for these parts; `g` is theirs, `kept` that of the whole vector. kept = M = kept + unit g,
+   P = M Q; with P summed over the ranks, P orthonormal, Q = M^T P, kept = M - P Q^T; with Q summed, g = P Q^T
+   / unit. */
+DML__LOCAL void dml__low_rank_project(dml__low_rank *low, dml_pool *pool, size_t first, size_t behind,
+                                      const float *g, float unit, float *kept);
+DML__LOCAL void dml__low_rank_back(dml__low_rank *low, dml_pool *pool, size_t first, size_t behind,
+                                   float *kept);
+DML__LOCAL void dml__low_rank_expand(dml__low_rank *low, dml_pool *pool, size_t first, size_t behind,
+                                     float factor, float *g);
+
+#endif
+
+/* A range whose sum is under way; zeros: none. */
+typedef struct dml__coded_sum {
+    size_t begin, end; /* of g, in elements */
+    size_t sent;       /* TOP_K: elements */
+    unsigned char *code;
+    dml_request *request;
+    bool expands; /* POWER: Q is under way, before it P */
+} dml__coded_sum;
+
+typedef struct dml__compressor {
+    dml__memory *memory;
+    dml_comm *comm;
+    dml_pool *pool;
+    dml_compression how;
+    int ranks, rank;
+    size_t count;        /* of g */
+    float *kept;         /* (count) what was not sent, of means over the global batch; NULL: none */
+    float *velocity;     /* (count) NULL: none */
+    unsigned char *code; /* (code_bytes) of the ranges under way */
+    size_t code_bytes, code_used;
+    float unit, factor; /* g times unit is coded, sums are decoded times factor */
+    double fraction;    /* of this step */
+    dml__low_rank low;
+    dml__coded_sum *before; /* POWER: whose Q is still to be sent */
+} dml__compressor;
+
+/* Collective of nothing. Whether the options can be, with a sentence on the trainer; completes them. */
+DML__LOCAL dml_status dml__check_compression(dml_trainer *trainer, dml_compression *how);
+
+/* For g of the trainer, of which at most `ranges` are under way at once. `memory` stays in use. On failure,
+   with a sentence on the trainer, nothing is left behind. */
+DML__LOCAL dml_status dml__compressor_open(dml__compressor *c, dml__memory *memory, dml_comm *comm,
+                                           dml_trainer *trainer, const dml_compression *how, int ranges);
+DML__LOCAL void dml__compressor_close(dml__compressor *c);
+
+/* Before the first range of a step: how many samples the sum of g will stand for, over all ranks. Kinds
+   that keep nothing and need no range don't ask (dml__compressor_asks). */
+DML__LOCAL bool dml__compressor_asks(const dml__compressor *c);
+DML__LOCAL void dml__compressor_begin(dml__compressor *c, const dml_trainer *trainer, double samples);
+
+/* Codes and sends `g`, the host's elements [begin, end) (that cut no parameter), which isn't to be written
+   until dml__coded_sum_take has left the sum in it. All ranks start the same ranges in the same order and
+   take them in that order. Returns what became of the communicator. */
+DML__LOCAL dml_status dml__coded_sum_start(dml__compressor *c, float *g /* (end - begin) */, size_t begin,
+                                           size_t end, dml__coded_sum *sum);
+DML__LOCAL dml_status dml__coded_sum_take(dml__compressor *c, float *g, dml__coded_sum *sum);
+
+/* Waits for what is under way and forgets it; then what is kept, since nobody knows what arrived. */
+DML__LOCAL void dml__coded_sum_drop(dml__compressor *c, dml__coded_sum *sum);
+DML__LOCAL void dml__compressor_forget(dml__compressor *c);
+
+#endif
+
 /* ---- dist/replicas.h ---- */
 
 /* replicas.h: what strategies that train replicas have in common: they begin alike, and say whose fault it
@@ -18597,9 +19253,30 @@ DML__LOCAL dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *com
 /* A whole vector of the trainer's (DML_PARAMETERS, ...), from rank 0 to all. */
 DML__LOCAL dml_status dml__broadcast_vector(dml_comm *comm, dml_trainer *trainer, int vector);
 
-/* Collective: DML_ERROR_MISMATCH where ranks have different models; else all have rank 0's parameters,
-   optimizer, its state and numbers, seed and step number. */
+/* Collective: DML_ERROR_MISMATCH where ranks have different models; else all have rank 0's optimizer, its
+   numbers, seed and step number. */
+DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer);
+
+/* The same, and all have rank 0's parameters and optimizer's state. */
 DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer);
+
+/* How many samples the ranks have together, and whether they are at the same step: asked while forward runs.
+   It begins as zeros. */
+typedef struct dml__roll_call {
+    double mark;    /* of the step that this rank is at */
+    double sent[3]; /* its samples, mark and mark^2, then the sums over all ranks */
+    dml_request *request;
+} dml__roll_call;
+
+DML__LOCAL dml_status dml__start_roll_call(dml_comm *comm, dml_trainer *trainer, double samples,
+                                           dml__roll_call *call);
+
+/* DML_ERROR_MISMATCH where ranks are at different steps. */
+DML__LOCAL dml_status dml__end_roll_call(dml_comm *comm, dml_trainer *trainer, dml__roll_call *call,
+                                         double *samples);
+
+/* Waits for one that nobody wants any more, if there is one. */
+DML__LOCAL void dml__drop_roll_call(dml_comm *comm, dml__roll_call *call);
 
 #endif
 
@@ -18611,11 +19288,6 @@ DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer);
 /* Steps are told apart modulo this, whose square's sum over any number of ranks a double holds exactly. */
 #define DML__MARKS 1048576u
 
-typedef struct dml__bucket {
-    size_t begin, end; /* of g, in elements */
-    dml_request *request;
-} dml__bucket;
-
 typedef struct dml__all_reduce_state {
     dml__memory memory;
     dml_comm *comm;
@@ -18624,9 +19296,11 @@ typedef struct dml__all_reduce_state {
     double mark;                   /* of the step that this rank is at */
     double sent[3];                /* its samples, mark and mark^2, then the sums over all ranks */
     dml_request *samples_request;
+    dml_compression compression;
+    dml__compressor compressor;
     double traced_to; /* the end of what is in the timeline (dml_seconds) */
     int buckets;
-    dml__bucket bucket[DML__MAX_BUCKETS];
+    dml__coded_sum bucket[DML__MAX_BUCKETS];
 } dml__all_reduce_state;
 
 /* What this rank did since it was asked last, beside its collectives in their timeline. */
@@ -18646,14 +19320,18 @@ static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
     if (state->bucket_elements < least) state->bucket_elements = least;
     /* While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
-    return dml__start_replicas(state->comm, trainer);
+    const dml_status status = dml__start_replicas(state->comm, trainer);
+    if (status != DML_OK) return status;
+    /* With the seed that all ranks now have. */
+    return dml__compressor_open(&state->compressor, &state->memory, state->comm, trainer, &state->compression,
+                                DML__MAX_BUCKETS);
 }
 
-/* Waits for a request and forgets it, so that no request is waited for twice. */
-static dml_status dml__take_request(dml__all_reduce_state *state, dml_request **request)
+/* The sums that begin has started, once in a step. */
+static dml_status dml__take_samples(dml__all_reduce_state *state)
 {
-    dml_request *waiting = *request;
-    *request = NULL;
+    dml_request *waiting = state->samples_request;
+    state->samples_request = NULL;
     return waiting ? dml_comm_wait(state->comm, waiting) : DML_OK;
 }
 
@@ -18661,8 +19339,8 @@ static dml_status dml__take_request(dml__all_reduce_state *state, dml_request **
    go. Every wait has its deadline. */
 static void dml__drain_requests(dml__all_reduce_state *state)
 {
-    dml__take_request(state, &state->samples_request);
-    for (int b = 0; b < state->buckets; b++) dml__take_request(state, &state->bucket[b].request);
+    dml__take_samples(state);
+    for (int b = 0; b < state->buckets; b++) dml__coded_sum_drop(&state->compressor, &state->bucket[b]);
     state->buckets = 0;
 }
 
@@ -18685,16 +19363,18 @@ static dml_status dml__all_reduce_sync_begin(void *user, dml_trainer *trainer, d
 static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
 {
     DML_ASSERT(state->buckets < DML__MAX_BUCKETS);
-    dml__bucket *bucket = &state->bucket[state->buckets];
-    bucket->begin = state->filled_from;
-    bucket->end = state->filled_to;
-    float *g = dml_trainer_get(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
+    const size_t begin = state->filled_from, end = state->filled_to;
+    float *g = dml_trainer_get(trainer, DML_GRADIENTS, begin, end);
     if (!g) return dml_status_of(dml_trainer_context(trainer));
-    bucket->request =
-        dml_comm_all_reduce_start(state->comm, g, bucket->end - bucket->begin, DML_F32, DML_SUM);
-    if (!bucket->request) return dml__sync_failed(trainer, state->comm);
-    state->buckets++;
-    state->filled_to = state->filled_from;
+    if (state->buckets == 0) {
+        const bool asks = dml__compressor_asks(&state->compressor);
+        if (asks && dml__take_samples(state) != DML_OK) return dml__sync_failed(trainer, state->comm);
+        dml__compressor_begin(&state->compressor, trainer, state->sent[0]);
+    }
+    state->filled_to = begin;
+    dml__coded_sum *bucket = &state->bucket[state->buckets++];
+    if (dml__coded_sum_start(&state->compressor, g, begin, end, bucket) != DML_OK)
+        return dml__sync_failed(trainer, state->comm);
     return DML_OK;
 }
 
@@ -18720,8 +19400,7 @@ static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, 
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     dml__trace_phase(state, "forward and backward");
-    if (dml__take_request(state, &state->samples_request) != DML_OK)
-        return dml__sync_failed(trainer, state->comm);
+    if (dml__take_samples(state) != DML_OK) return dml__sync_failed(trainer, state->comm);
     if (!dml__same_step(state))
         return dml_trainer_fail(
             trainer, DML_ERROR_MISMATCH,
@@ -18731,10 +19410,12 @@ static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, 
     *samples = state->sent[0];
     dml_status status = DML_OK;
     for (int b = 0; b < state->buckets && status == DML_OK; b++) {
-        dml__bucket *bucket = &state->bucket[b];
-        if (dml__take_request(state, &bucket->request) != DML_OK)
-            return dml__sync_failed(trainer, state->comm);
+        dml__coded_sum *bucket = &state->bucket[b];
         /* What the host has, not dml_trainer_get, which would read the device's own values over it. */
+        float *g = dml_trainer_host(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
+        if (!g) return dml_status_of(dml_trainer_context(trainer));
+        if (dml__coded_sum_take(&state->compressor, g, bucket) != DML_OK)
+            return dml__sync_failed(trainer, state->comm);
         status = dml_trainer_put(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
     }
     dml__trace_phase(state, "waits for gradients");
@@ -18760,7 +19441,9 @@ static dml_status dml__all_reduce_sync_sum(void *user, dml_trainer *trainer, dou
 static void dml__all_reduce_sync_failed(void *user, dml_trainer *trainer)
 {
     (void)trainer;
-    dml__drain_requests((dml__all_reduce_state *)user);
+    dml__all_reduce_state *state = (dml__all_reduce_state *)user;
+    dml__drain_requests(state);
+    dml__compressor_forget(&state->compressor);
 }
 
 static void dml__all_reduce_sync_destroy(void *user, dml_trainer *trainer)
@@ -18769,6 +19452,7 @@ static void dml__all_reduce_sync_destroy(void *user, dml_trainer *trainer)
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     if (!state) return;
     dml__drain_requests(state);
+    dml__compressor_close(&state->compressor);
     dml__memory memory = state->memory;
     dml__release(&memory, state);
 }
@@ -18784,6 +19468,7 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
         state->memory = memory;
         state->comm = comm;
         state->bucket_elements = bucket_bytes / sizeof(float);
+        if (options) state->compression = options->compression;
     }
     const dml_sync sync = { state,
                             dml__all_reduce_sync_start,
@@ -18796,7 +19481,347 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
                             dml_comm_world_size(comm),
                             dml_comm_rank(comm),
                             dml__all_reduce_sync_sum,
+                            NULL,
+                            NULL,
+                            NULL,
                             NULL };
+    return sync;
+}
+
+#endif
+
+/* ---- dist/zero_sync.c ---- */
+
+#ifndef DML_DIST_ZERO_SYNC_C
+#define DML_DIST_ZERO_SYNC_C
+
+#include <string.h>
+
+/* No more are on their way at once: that bounds what of g is in memory. */
+#define DML__ZERO_BUCKETS 4
+
+typedef struct dml__zero_bucket {
+    size_t begin, end; /* of g, in elements */
+    dml_request *request;
+} dml__zero_bucket;
+
+typedef struct dml__zero_state {
+    dml__memory memory;
+    dml_comm *comm;
+    int stage, ranks, rank;
+    bool drops; /* the vectors lie where memory can be given back */
+    bool whole; /* so is w, for now, though it needn't be */
+    size_t bucket_elements;
+    size_t *border;                /* (ranks + 1): rank r owns elements [border[r], border[r + 1]) */
+    size_t *counts, *offsets;      /* (ranks): of the collective that is being started */
+    size_t filled_from, filled_to; /* g[from, to) is final and in no bucket yet */
+    int buckets, oldest;           /* on their way; the first of them, in a ring */
+    dml__zero_bucket bucket[DML__ZERO_BUCKETS];
+    dml__roll_call call;
+} dml__zero_state;
+
+/* ---- who owns what ---- */
+
+/* Under an optimizer that looks at whole parameters, where the one that lies at `at` begins. */
+static size_t dml__zero_cut(const dml_trainer *trainer, size_t at)
+{
+    const dml_node *p = trainer->row->whole ? trainer->program->graph->first_parameter : NULL;
+    for (; p; p = p->next_parameter)
+        if (!p->frozen && p->offset <= at && at < p->offset + dml_shape_count(&p->shape)) return p->offset;
+    return at;
+}
+
+static dml_status dml__zero_share_out(dml__zero_state *state, dml_trainer *trainer)
+{
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS), ranks = (size_t)state->ranks;
+    for (size_t r = 0; r <= ranks; r++) {
+        const size_t even = count / ranks * r + (r < count % ranks ? r : count % ranks);
+        state->border[r] = dml__zero_cut(trainer, even);
+    }
+    return dml_trainer_own(trainer, state->border[state->rank], state->border[state->rank + 1]);
+}
+
+/* What of [begin, end) rank r owns. */
+static dml__zero_bucket dml__zero_part(const dml__zero_state *state, int r, size_t begin, size_t end)
+{
+    dml__zero_bucket part = { state->border[r], state->border[r + 1], NULL };
+    if (part.begin < begin) part.begin = begin;
+    if (part.begin > end) part.begin = end;
+    if (part.end > end) part.end = end;
+    if (part.end < part.begin) part.end = part.begin;
+    return part;
+}
+
+/* Fills in counts and offsets for a collective over [begin, end); returns this rank's part. */
+static dml__zero_bucket dml__zero_parts(dml__zero_state *state, size_t begin, size_t end)
+{
+    for (int r = 0; r < state->ranks; r++) {
+        const dml__zero_bucket part = dml__zero_part(state, r, begin, end);
+        state->counts[r] = part.end - part.begin;
+        state->offsets[r] = part.begin - begin;
+    }
+    return dml__zero_part(state, state->rank, begin, end);
+}
+
+/* What of [begin, end) is other ranks'. */
+static dml_status dml__zero_forget(dml__zero_state *state, dml_trainer *trainer, int vector, size_t begin,
+                                   size_t end)
+{
+    const dml__zero_bucket own = dml__zero_part(state, state->rank, begin, end);
+    const dml_status status = dml_trainer_forget(trainer, vector, begin, own.begin);
+    return status == DML_OK ? dml_trainer_forget(trainer, vector, own.end, end) : status;
+}
+
+/* Each rank gets what of [begin, end) is others'. */
+static dml_status dml__zero_collect(dml__zero_state *state, dml_trainer *trainer, int vector, size_t begin,
+                                    size_t end)
+{
+    const dml__zero_bucket own = dml__zero_parts(state, begin, end);
+    const float *mine = dml_trainer_get(trainer, vector, own.begin, own.end);
+    float *all = dml_trainer_host(trainer, vector, begin, end);
+    if (!mine || !all) return dml_status_of(dml_trainer_context(trainer));
+    if (dml_comm_all_gatherv(state->comm, mine, state->counts, state->offsets, DML_F32, all) != DML_OK)
+        return dml__sync_failed(trainer, state->comm);
+    const dml_status status = dml_trainer_put(trainer, vector, begin, own.begin);
+    return status == DML_OK ? dml_trainer_put(trainer, vector, own.end, end) : status;
+}
+
+/* ---- beginning ---- */
+
+/* Rank 0's vector, in pieces, so that what is other ranks' never lies here as a whole. */
+static dml_status dml__zero_start_vector(dml__zero_state *state, dml_trainer *trainer, int vector)
+{
+    const size_t trained = dml_trainer_count(trainer, DML_GRADIENTS);
+    const size_t count = dml_trainer_count(trainer, vector);
+    const bool drops = state->drops && (vector != DML_PARAMETERS || state->stage == 3);
+    dml_status status = DML_OK;
+    float *data = dml_trainer_get(trainer, vector, 0, count);
+    if (!data) return dml_status_of(dml_trainer_context(trainer));
+    for (size_t begin = 0, end; begin < count && status == DML_OK; begin = end) {
+        end = count - begin < state->bucket_elements ? count : begin + state->bucket_elements;
+        if (dml_comm_broadcast(state->comm, data + begin, end - begin, DML_F32, 0) != DML_OK)
+            return dml__sync_failed(trainer, state->comm);
+        if (drops && begin < trained)
+            status = dml__zero_forget(state, trainer, vector, begin, end < trained ? end : trained);
+    }
+    return status == DML_OK ? dml_trainer_put(trainer, vector, 0, count) : status;
+}
+
+static dml_status dml__zero_check(const dml__zero_state *state, dml_trainer *trainer)
+{
+    if (state->stage < 1 || state->stage > 3)
+        return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
+                                "stage %d of ZeRO asked for; there are 1, 2 and 3", state->stage);
+    if (state->stage == 3 && !state->drops)
+        return dml_trainer_fail(
+            trainer, DML_ERROR_UNSUPPORTED,
+            "stage 3 of ZeRO is for the CPU: a device with memory of its own would keep all parameters; take "
+            "stage 1 or 2");
+    return DML_OK;
+}
+
+static dml_status dml__zero_start(void *user, dml_trainer *trainer)
+{
+    dml__zero_state *state = (dml__zero_state *)user;
+    if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
+    state->drops = dml_context_device(dml_trainer_context(trainer))->host_memory;
+    dml_status status = dml__zero_check(state, trainer);
+    if (status != DML_OK) return status;
+    /* While backward computes, buckets move on. */
+    if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
+    status = dml__start_run(state->comm, trainer);
+    if (status == DML_OK) status = dml__zero_share_out(state, trainer);
+    for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
+        if (v != DML_GRADIENTS) status = dml__zero_start_vector(state, trainer, v);
+    if (status != DML_OK || !state->drops || state->stage == 1) return status;
+    return dml_trainer_forget(trainer, DML_GRADIENTS, 0, dml_trainer_count(trainer, DML_GRADIENTS));
+}
+
+/* ---- gradients ---- */
+
+/* Waits for the oldest bucket; of it, this rank goes on with its own part. */
+static dml_status dml__zero_take_bucket(dml__zero_state *state, dml_trainer *trainer)
+{
+    const dml__zero_bucket bucket = state->bucket[state->oldest];
+    state->oldest = (state->oldest + 1) % DML__ZERO_BUCKETS;
+    state->buckets--;
+    if (dml_comm_wait(state->comm, bucket.request) != DML_OK) return dml__sync_failed(trainer, state->comm);
+    const dml__zero_bucket own = dml__zero_part(state, state->rank, bucket.begin, bucket.end);
+    const dml_status status = dml_trainer_put(trainer, DML_GRADIENTS, own.begin, own.end);
+    if (status != DML_OK || !state->drops || state->stage == 1) return status;
+    return dml__zero_forget(state, trainer, DML_GRADIENTS, bucket.begin, bucket.end);
+}
+
+static dml_status dml__zero_send_bucket(dml__zero_state *state, dml_trainer *trainer)
+{
+    dml_status status = DML_OK;
+    while (state->buckets && status == DML_OK &&
+           (state->buckets == DML__ZERO_BUCKETS ||
+            dml_comm_done(state->comm, state->bucket[state->oldest].request)))
+        status = dml__zero_take_bucket(state, trainer);
+    if (status != DML_OK) return status;
+    dml__zero_bucket bucket = { state->filled_from, state->filled_to, NULL };
+    float *g = dml_trainer_get(trainer, DML_GRADIENTS, bucket.begin, bucket.end);
+    if (!g) return dml_status_of(dml_trainer_context(trainer));
+    const dml__zero_bucket own = dml__zero_parts(state, bucket.begin, bucket.end);
+    bucket.request = dml_comm_reduce_scatterv_start(state->comm, g, state->counts, state->offsets, DML_F32,
+                                                    DML_SUM, g + (own.begin - bucket.begin));
+    if (!bucket.request) return dml__sync_failed(trainer, state->comm);
+    state->bucket[(state->oldest + state->buckets++) % DML__ZERO_BUCKETS] = bucket;
+    state->filled_to = state->filled_from;
+    return DML_OK;
+}
+
+/* A step that failed half-way has left requests out, on memory that the next step writes or that is about to
+   go. Every wait has its deadline. */
+static void dml__zero_drain(dml__zero_state *state)
+{
+    for (; state->buckets > 0; state->buckets--) {
+        dml_comm_wait(state->comm, state->bucket[state->oldest].request);
+        state->oldest = (state->oldest + 1) % DML__ZERO_BUCKETS;
+    }
+    dml__drop_roll_call(state->comm, &state->call);
+}
+
+static dml_status dml__zero_begin(void *user, dml_trainer *trainer, double samples)
+{
+    dml__zero_state *state = (dml__zero_state *)user;
+    dml__zero_drain(state);
+    state->filled_from = state->filled_to = dml_trainer_count(trainer, DML_GRADIENTS);
+    return dml__start_roll_call(state->comm, trainer, samples, &state->call);
+}
+
+static dml_status dml__zero_ready(void *user, dml_trainer *trainer, size_t begin, size_t end)
+{
+    dml__zero_state *state = (dml__zero_state *)user;
+    DML_ASSERT(end == state->filled_from);
+    (void)end;
+    state->filled_from = begin;
+    const bool full = state->filled_to - begin >= state->bucket_elements;
+    return full || begin == 0 ? dml__zero_send_bucket(state, trainer) : DML_OK;
+}
+
+static dml_status dml__zero_finish(void *user, dml_trainer *trainer, double *samples)
+{
+    dml__zero_state *state = (dml__zero_state *)user;
+    dml_status status = dml__end_roll_call(state->comm, trainer, &state->call, samples);
+    while (state->buckets && status == DML_OK) status = dml__zero_take_bucket(state, trainer);
+    return status;
+}
+
+static dml_status dml__zero_sum(void *user, dml_trainer *trainer, double *values, size_t count)
+{
+    dml__zero_state *state = (dml__zero_state *)user;
+    return dml_comm_all_reduce(state->comm, values, count, DML_F64, DML_SUM) == DML_OK
+               ? DML_OK
+               : dml__sync_failed(trainer, state->comm);
+}
+
+/* ---- parameters ---- */
+
+static dml_status dml__zero_update(void *user, dml_trainer *trainer)
+{
+    dml__zero_state *state = (dml__zero_state *)user;
+    const dml_status status =
+        dml_trainer_update_range(trainer, state->border[state->rank], state->border[state->rank + 1]);
+    if (status != DML_OK || state->stage == 3) return status;
+    return dml__zero_collect(state, trainer, DML_PARAMETERS, 0, dml_trainer_count(trainer, DML_GRADIENTS));
+}
+
+static dml_status dml__zero_use(void *user, dml_trainer *trainer, size_t begin, size_t end)
+{
+    dml__zero_state *state = (dml__zero_state *)user;
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    dml_status status = DML_OK;
+    if (state->whole) status = dml__zero_forget(state, trainer, DML_PARAMETERS, 0, count);
+    state->whole = false;
+    return status == DML_OK ? dml__zero_collect(state, trainer, DML_PARAMETERS, begin, end) : status;
+}
+
+static dml_status dml__zero_used(void *user, dml_trainer *trainer, size_t begin, size_t end)
+{
+    return dml__zero_forget((dml__zero_state *)user, trainer, DML_PARAMETERS, begin, end);
+}
+
+static dml_status dml__zero_gather(void *user, dml_trainer *trainer)
+{
+    dml__zero_state *state = (dml__zero_state *)user;
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    dml_status status = DML_OK;
+    for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
+        if (v >= DML_OPTIMIZER_STATE || (v == DML_PARAMETERS && state->stage == 3))
+            status = dml__zero_collect(state, trainer, v, 0, count);
+    state->whole = status == DML_OK;
+    return status;
+}
+
+/* ---- ending ---- */
+
+/* The op that failed may have been using parameters. */
+static void dml__zero_failed(void *user, dml_trainer *trainer)
+{
+    dml__zero_state *state = (dml__zero_state *)user;
+    dml__zero_drain(state);
+    if (state->stage == 3 && !state->whole)
+        dml__zero_forget(state, trainer, DML_PARAMETERS, 0, dml_trainer_count(trainer, DML_GRADIENTS));
+}
+
+static void dml__zero_destroy(void *user, dml_trainer *trainer)
+{
+    dml__zero_state *state = (dml__zero_state *)user;
+    (void)trainer;
+    if (!state) return;
+    dml__zero_drain(state);
+    dml__memory memory = state->memory;
+    dml__release(&memory, state->border);
+    dml__release(&memory, state);
+}
+
+static dml__zero_state *dml__zero_create(dml_comm *comm, const dml_zero_options *options)
+{
+    dml__memory memory;
+    dml__memory_init(&memory, options ? &options->allocator : NULL, NULL, 0);
+    dml__zero_state *state = (dml__zero_state *)dml__allocate(&memory, sizeof *state);
+    if (!state) return NULL;
+    const size_t bytes = options && options->bucket_bytes ? options->bucket_bytes : (size_t)1 << 20;
+    state->memory = memory;
+    state->comm = comm;
+    state->stage = options && options->stage ? options->stage : 2;
+    state->ranks = dml_comm_world_size(comm);
+    state->rank = dml_comm_rank(comm);
+    state->bucket_elements = bytes < sizeof(float) ? 1 : bytes / sizeof(float);
+    const size_t each = (size_t)state->ranks + 1;
+    state->border = (size_t *)dml__allocate_array(&memory, 3 * each, sizeof *state->border);
+    if (state->border) {
+        state->counts = state->border + each;
+        state->offsets = state->counts + each;
+        return state;
+    }
+    dml__release(&memory, state);
+    return NULL;
+}
+
+DML_API dml_sync dml_zero_sync(dml_comm *comm, const dml_zero_options *options)
+{
+    dml_sync sync;
+    memset(&sync, 0, sizeof sync);
+    dml__zero_state *state = dml__zero_create(comm, options);
+    sync.state = state;
+    sync.start = dml__zero_start;
+    sync.begin = dml__zero_begin;
+    sync.ready = dml__zero_ready;
+    sync.finish = dml__zero_finish;
+    sync.failed = dml__zero_failed;
+    sync.destroy = dml__zero_destroy;
+    sync.ranks = dml_comm_world_size(comm);
+    sync.rank = dml_comm_rank(comm);
+    sync.all_reduce = dml__zero_sum;
+    sync.update = dml__zero_update;
+    if (state && state->stage == 3) {
+        sync.use = dml__zero_use;
+        sync.used = dml__zero_used;
+    }
+    sync.gather = dml__zero_gather;
     return sync;
 }
 
@@ -18880,13 +19905,2597 @@ static dml_status dml__compare_models(dml_comm *comm, dml_trainer *trainer)
         count, -most[1], most[0]);
 }
 
+DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer)
+{
+    const dml_status status = dml__compare_models(comm, trainer);
+    return status == DML_OK ? dml__broadcast_run(comm, trainer) : status;
+}
+
 DML__LOCAL dml_status dml__start_replicas(dml_comm *comm, dml_trainer *trainer)
 {
-    dml_status status = dml__compare_models(comm, trainer);
-    if (status == DML_OK) status = dml__broadcast_run(comm, trainer);
+    dml_status status = dml__start_run(comm, trainer);
     for (int v = 0; v < dml_trainer_vectors(trainer) && status == DML_OK; v++)
         if (v != DML_GRADIENTS) status = dml__broadcast_vector(comm, trainer, v);
     return status;
+}
+
+/* Steps are told apart modulo this, whose square's sum over any number of ranks a double holds exactly. */
+#define DML__STEP_MARKS 1048576u
+
+DML__LOCAL dml_status dml__start_roll_call(dml_comm *comm, dml_trainer *trainer, double samples,
+                                           dml__roll_call *call)
+{
+    call->mark = (double)(dml_trainer_steps(trainer) % DML__STEP_MARKS);
+    call->sent[0] = samples;
+    call->sent[1] = call->mark;
+    call->sent[2] = call->mark * call->mark;
+    call->request = dml_comm_all_reduce_start(comm, call->sent, 3, DML_F64, DML_SUM);
+    return call->request ? DML_OK : dml__sync_failed(trainer, comm);
+}
+
+/* With n ranks at the same step the sums are n times this rank's, and only then: the sum of squares says so
+   even to a rank that is at the mean of the others. */
+DML__LOCAL dml_status dml__end_roll_call(dml_comm *comm, dml_trainer *trainer, dml__roll_call *call,
+                                         double *samples)
+{
+    const double ranks = dml_comm_world_size(comm);
+    dml_request *request = call->request;
+    call->request = NULL;
+    if (dml_comm_wait(comm, request) != DML_OK) return dml__sync_failed(trainer, comm);
+    *samples = call->sent[0];
+    if (call->sent[1] == ranks * call->mark && call->sent[2] == ranks * call->mark * call->mark)
+        return DML_OK;
+    return dml_trainer_fail(
+        trainer, DML_ERROR_MISMATCH,
+        "this rank is at step %llu and others aren't; every rank must make the same calls of "
+        "step, backward, update and advance, with DML_MORE in the same places",
+        (unsigned long long)dml_trainer_steps(trainer));
+}
+
+DML__LOCAL void dml__drop_roll_call(dml_comm *comm, dml__roll_call *call)
+{
+    if (call->request) dml_comm_wait(comm, call->request);
+    call->request = NULL;
+}
+
+#endif
+
+/* ---- dist/local_sgd.c ---- */
+
+#ifndef DML_DIST_LOCAL_SGD_C
+#define DML_DIST_LOCAL_SGD_C
+
+#include <math.h>
+#include <string.h>
+
+/* What ranks tell each other when they meet. */
+typedef struct dml__local_sgd_word {
+    double steps, samples; /* all steps; samples since the last average */
+} dml__local_sgd_word;
+
+typedef struct dml__local_sgd_state {
+    dml__memory memory;
+    dml_comm *comm;
+    dml_local_sgd_options options;
+    bool once;                /* no average until the end */
+    uint64_t steps, averaged; /* taken, skipped ones too; at the last average */
+    uint64_t rounds;          /* updates by the outer optimizer */
+    double step_samples, samples;
+    dml__local_sgd_word *words; /* (ranks) */
+    /* With an outer optimizer, each (trained parameters): what all ranks had after the last average; how far
+       they came from there; the optimizer's state. */
+    float *anchor, *change, *outer[DML__MAX_STATES];
+} dml__local_sgd_state;
+
+/* ---- the start ---- */
+
+static dml_status dml__check_local_sgd(const dml__local_sgd_state *state, dml_trainer *trainer)
+{
+    const dml_optimizer *outer = &state->options.outer;
+    if (!state->once && state->options.tau < 1)
+        return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
+                                "local SGD with an average every %d steps asked for; tau must be at least 1",
+                                state->options.tau);
+    if (outer->lr == 0.0f) return DML_OK;
+    const dml__optimizer_row *row = dml__optimizer_row_of(outer->kind);
+    if (row && row->whole)
+        return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
+                                "%s asked for as the outer optimizer of local SGD; it updates whole "
+                                "parameters, take another one",
+                                row->name);
+    dml_optimizer completed = *outer;
+    return dml__complete_optimizer(&completed, &trainer->context->error);
+}
+
+static dml_status dml__allocate_local_sgd(dml__local_sgd_state *state, dml_trainer *trainer)
+{
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    const size_t ranks = (size_t)dml_comm_world_size(state->comm);
+    const dml_optimizer *outer = &state->options.outer;
+    const int states = outer->lr != 0.0f ? dml_optimizer_states(outer) : 0;
+    state->words = (dml__local_sgd_word *)dml__allocate_array(&state->memory, ranks, sizeof *state->words);
+    bool whole = state->words != NULL;
+    float **vectors[2 + DML__MAX_STATES] = { &state->anchor, &state->change };
+    for (int s = 0; s < states; s++) vectors[2 + s] = &state->outer[s];
+    for (int v = 0; v < 2 + states && outer->lr != 0.0f; v++) {
+        *vectors[v] = (float *)dml__allocate_array(&state->memory, count, sizeof(float));
+        whole = whole && *vectors[v];
+    }
+    return whole ? DML_OK
+                 : dml_trainer_fail(trainer, DML_ERROR_MEMORY,
+                                    "no memory left for local SGD's vectors of %zu parameters", count);
+}
+
+static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
+{
+    dml__local_sgd_state *state = (dml__local_sgd_state *)user;
+    if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
+    dml_status status = dml__check_local_sgd(state, trainer);
+    if (status == DML_OK) status = dml__allocate_local_sgd(state, trainer);
+    if (status == DML_OK) status = dml__start_replicas(state->comm, trainer);
+    if (status != DML_OK) return status;
+    state->steps = state->averaged = dml_trainer_steps(trainer);
+    if (!state->anchor) return DML_OK;
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    const float *w = dml_trainer_get(trainer, DML_PARAMETERS, 0, count);
+    if (!w) return dml_status_of(trainer->context);
+    memcpy(state->anchor, w, count * sizeof *w);
+    return DML_OK;
+}
+
+/* ---- an average ---- */
+
+/* A part of a whole in 24 bits, which a float has. */
+static double dml__weight_part(double part, double whole)
+{
+    return floor(16777216.0 * part / whole + 0.5) / 16777216.0;
+}
+
+/* *weight is this rank's part of the samples. All ranks' are 1 together, to the bit: else averages would make
+   parameters grow or shrink, each by the same little. */
+static dml_status dml__weigh_rank(dml__local_sgd_state *state, dml_trainer *trainer, double *weight)
+{
+    const int ranks = dml_comm_world_size(state->comm), rank = dml_comm_rank(state->comm);
+    dml__local_sgd_word mine;
+    mine.steps = (double)state->steps;
+    mine.samples = state->samples;
+    if (dml_comm_all_gather(state->comm, &mine, 2, DML_F64, state->words) != DML_OK)
+        return dml__sync_failed(trainer, state->comm);
+    double samples = 0, before = 0; /* of all ranks; of those before this one */
+    for (int r = 0; r < ranks; r++) {
+        if (r == rank) before = samples;
+        samples += state->words[r].samples;
+        if (state->words[r].steps != state->words[0].steps)
+            return dml_trainer_fail(trainer, DML_ERROR_MISMATCH,
+                                    "rank %d is at step %.0f and rank 0 at %.0f when their parameters are to "
+                                    "be averaged; every rank must take as many steps (of 0 samples too)",
+                                    r, state->words[r].steps, state->words[0].steps);
+    }
+    const bool any = samples > 0;
+    if (!any) before = rank;
+    const double mine_of_all = any ? state->samples : 1, all = any ? samples : ranks;
+    *weight = dml__weight_part(before + mine_of_all, all) - dml__weight_part(before, all);
+    return DML_OK;
+}
+
+/* Elements [begin, end) of a vector become the ranks' weighed mean. */
+static dml_status dml__average_range(dml__local_sgd_state *state, dml_trainer *trainer, double weight,
+                                     int vector, size_t begin, size_t end)
+{
+    float *x = dml_trainer_get(trainer, vector, begin, end);
+    if (!x) return dml_status_of(trainer->context);
+    if (weight != 1) dml_scale(trainer->context->pool, end - begin, (float)weight, x);
+    if (dml_comm_all_reduce(state->comm, x, end - begin, DML_F32, DML_SUM) != DML_OK)
+        return dml__sync_failed(trainer, state->comm);
+    return dml_trainer_put(trainer, vector, begin, end);
+}
+
+/* Frozen parameters are the same on all ranks, and stay so; but for statistics that training moves. */
+static dml_status dml__average_statistics(dml__local_sgd_state *state, dml_trainer *trainer, double weight)
+{
+    dml_status status = DML_OK;
+    const dml_node *p = trainer->program->graph->first_parameter;
+    for (; p && status == DML_OK; p = p->next_parameter)
+        if (p->kept)
+            status = dml__average_range(state, trainer, weight, DML_PARAMETERS, p->offset,
+                                        p->offset + dml_shape_count(&p->shape));
+    return status;
+}
+
+/* w goes on from where the last average left it, along the way that the ranks went on average. */
+static dml_status dml__outer_update(dml__local_sgd_state *state, dml_trainer *trainer)
+{
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    const size_t bytes = count * sizeof(float);
+    dml_pool *pool = trainer->context->pool;
+    /* What the host has is what was averaged. */
+    float *w = dml_trainer_host(trainer, DML_PARAMETERS, 0, count);
+    if (!w) return dml_status_of(trainer->context);
+    memcpy(state->change, state->anchor, bytes);
+    dml_axpby(pool, count, -1.0f, w, 1.0f, state->change);
+    const dml_status status = dml_optimizer_update(&state->options.outer, pool, state->rounds++, count,
+                                                   state->anchor, state->change, state->outer);
+    if (status != DML_OK)
+        return dml_trainer_fail(trainer, status, "local SGD's outer optimizer failed: %s",
+                                dml_status_string(status));
+    memcpy(w, state->anchor, bytes);
+    return dml_trainer_put(trainer, DML_PARAMETERS, 0, count);
+}
+
+static dml_status dml__average_replicas(dml__local_sgd_state *state, dml_trainer *trainer)
+{
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    const int first = DML_OPTIMIZER_STATE + (state->options.average_state ? 0 : trainer->states);
+    double weight = 0;
+    dml_status status = dml__weigh_rank(state, trainer, &weight);
+    if (status != DML_OK || state->averaged == state->steps) return status;
+    status = dml__average_range(state, trainer, weight, DML_PARAMETERS, 0, count);
+    if (status == DML_OK && state->anchor) status = dml__outer_update(state, trainer);
+    if (status == DML_OK) status = dml__average_statistics(state, trainer, weight);
+    for (int v = first; v < trainer->vectors && status == DML_OK; v++)
+        status = dml__average_range(state, trainer, weight, v, 0, count);
+    state->averaged = state->steps;
+    state->samples = 0;
+    return status;
+}
+
+/* ---- the strategy ---- */
+
+/* Of several backward passes before an update the last is told of all their samples. */
+static dml_status dml__local_sgd_begin(void *user, dml_trainer *trainer, double samples)
+{
+    (void)trainer;
+    ((dml__local_sgd_state *)user)->step_samples = samples;
+    return DML_OK;
+}
+
+static dml_status dml__local_sgd_updated(void *user, dml_trainer *trainer)
+{
+    dml__local_sgd_state *state = (dml__local_sgd_state *)user;
+    state->steps++;
+    state->samples += state->step_samples;
+    const bool due = !state->once && state->steps % (uint64_t)state->options.tau == 0;
+    return due ? dml__average_replicas(state, trainer) : DML_OK;
+}
+
+static void dml__local_sgd_destroy(void *user, dml_trainer *trainer)
+{
+    (void)trainer;
+    dml__local_sgd_state *state = (dml__local_sgd_state *)user;
+    if (!state) return;
+    dml__memory memory = state->memory;
+    for (int s = 0; s < DML__MAX_STATES; s++) dml__release(&memory, state->outer[s]);
+    dml__release(&memory, state->anchor);
+    dml__release(&memory, state->change);
+    dml__release(&memory, state->words);
+    dml__release(&memory, state);
+}
+
+static dml_sync dml__local_sgd(dml_comm *comm, const dml_local_sgd_options *options, bool once)
+{
+    dml__memory memory;
+    dml__memory_init(&memory, options ? &options->allocator : NULL, NULL, 0);
+    dml__local_sgd_state *state = (dml__local_sgd_state *)dml__allocate(&memory, sizeof *state);
+    if (state) {
+        state->memory = memory;
+        state->comm = comm;
+        if (options) state->options = *options;
+        state->once = once;
+    }
+    dml_sync sync;
+    memset(&sync, 0, sizeof sync);
+    sync.state = state;
+    sync.start = dml__local_sgd_start;
+    sync.begin = dml__local_sgd_begin;
+    sync.updated = dml__local_sgd_updated;
+    sync.destroy = dml__local_sgd_destroy;
+    sync.ranks = dml_comm_world_size(comm);
+    sync.rank = dml_comm_rank(comm);
+    return sync;
+}
+
+DML_API dml_sync dml_local_sgd_sync(dml_comm *comm, const dml_local_sgd_options *options)
+{
+    return dml__local_sgd(comm, options, false);
+}
+
+DML_API dml_sync dml_simu_parallel_sync(dml_comm *comm, const dml_local_sgd_options *options)
+{
+    return dml__local_sgd(comm, options, true);
+}
+
+DML_API dml_local_sgd_options dml_diloco_options(int tau)
+{
+    dml_local_sgd_options options;
+    memset(&options, 0, sizeof options);
+    options.tau = tau;
+    options.outer = dml_sgd(0.7f, 0.9f);
+    options.outer.nesterov = true;
+    return options;
+}
+
+static dml_status dml__local_sgd_average_in(dml_trainer *trainer)
+{
+    dml_status status = trainer->context->error.status;
+    if (status != DML_OK) return status;
+    if (trainer->sync.updated != dml__local_sgd_updated)
+        return dml_trainer_fail(trainer, DML_ERROR_STATE,
+                                "an average of local SGD asked for, but the trainer's strategy is another; "
+                                "attach dml_local_sgd_sync or dml_simu_parallel_sync first");
+    status = dml__check_not_swapped(trainer);
+    if (status == DML_OK) status = dml__graph_claim_writing(trainer->program->graph);
+    if (status != DML_OK) return status;
+    status = dml__average_replicas((dml__local_sgd_state *)trainer->sync.state, trainer);
+    dml__graph_release(trainer->program->graph, false);
+    return status;
+}
+
+DML_API dml_status dml_local_sgd_average(dml_trainer *trainer)
+{
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    const dml__entry entry = dml__enter(trainer->context);
+    if (entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__local_sgd_average_in(trainer);
+    dml__leave(trainer->context, entry);
+    return status;
+}
+
+#endif
+
+/* ---- dist/mirrored_sync.c ---- */
+
+#ifndef DML_DIST_MIRRORED_SYNC_C
+#define DML_DIST_MIRRORED_SYNC_C
+
+/* ---- dist/mirrored_sync.h ---- */
+
+/* mirrored_sync.h: the strategies between the replicas of one process. */
+#ifndef DML_DIST_MIRRORED_SYNC_H
+#define DML_DIST_MIRRORED_SYNC_H
+
+/* One replica's place. Replica 0 is the first. */
+typedef struct dml__mirrored_place {
+    dml_comm *inside; /* between the replicas of this process, the same numbers */
+    /* Between the first replicas of all processes: for gradients, and for sums in the midst of passes; NULL
+       at the others, and where there is one process. */
+    dml_comm *outside, *outside_sums;
+    bool processes;  /* there are several */
+    bool central;    /* the first alone has a gradient, an optimizer and its state; the others receive w: */
+    bool late;       /* not after the update, but when somebody sends it to them before a pass */
+    int ranks, rank; /* among the replicas of all processes */
+    size_t bucket_bytes;
+    dml_allocator allocator;
+} dml__mirrored_place;
+
+/* All replicas apply the gradient of all: dml_all_reduce_sync where there is one process. */
+DML__LOCAL dml_sync dml__mirrored_sync(const dml__mirrored_place *place);
+
+/* Collective between the replicas: the others get what of the first's vector (DML_PARAMETERS or
+   DML_GRADIENTS) they have, all of it. */
+DML__LOCAL dml_status dml__send_from_first(dml_comm *inside, dml_trainer *trainer, int vector);
+
+/* The communicator's error: that of its rank, which all others will hear of, and end with. */
+DML__LOCAL void dml__end_comm(dml_comm *comm, dml_status status, const char *text);
+
+#endif
+
+#include <math.h>
+#include <string.h>
+
+/* What goes by way of the first replica: buckets of gradients are reduced to it while backward runs, summed
+   there over the processes, and spread again; or it alone updates w. Every replica starts the same
+   collectives in the same order on the communicator inside: those of a bucket when it is full, whatever comes
+   back in `finish`, in the buckets' order. The first one moves a bucket on to the other processes as soon as
+   it has it, also in order, the number of samples before all buckets. */
+
+#define DML__FIRST_BUCKETS 64
+#define DML__FIRST_MARKS 1048576u /* as in all_reduce_sync.c */
+
+typedef struct dml__first_bucket {
+    size_t begin, end; /* of g, in elements */
+    dml_request *inside, *outside;
+} dml__first_bucket;
+
+typedef struct dml__first_state {
+    dml__memory memory;
+    dml__mirrored_place place;
+    bool first;
+    size_t bucket_elements;
+    size_t filled_from, filled_to; /* g[from, to) is final and in no bucket yet */
+    double mark;                   /* of the step that this process is at */
+    double sent[3];                /* samples inside, then over all processes, with mark and mark^2 */
+    dml_request *samples_inside, *samples_outside;
+    int buckets, gone; /* that were started inside; that have gone on outside */
+    bool samples_gone;
+    dml__first_bucket bucket[DML__FIRST_BUCKETS];
+} dml__first_state;
+
+static dml_status dml__inside_failed(const dml__first_state *state, dml_trainer *trainer)
+{
+    return dml__sync_failed(trainer, state->place.inside);
+}
+
+static dml_status dml__wait_first(dml_comm *comm, dml_request **request)
+{
+    dml_request *waiting = *request;
+    *request = NULL;
+    return waiting ? dml_comm_wait(comm, waiting) : DML_OK;
+}
+
+DML__LOCAL void dml__end_comm(dml_comm *comm, dml_status status, const char *text)
+{
+    dml__enter_job(comm->job);
+    dml__job_fail(comm->job, comm->job->rank, status, "%s", text);
+    dml__leave_job(comm->job);
+}
+
+/* ---- the start ---- */
+
+DML__LOCAL dml_status dml__send_from_first(dml_comm *inside, dml_trainer *trainer, int vector)
+{
+    const size_t count = dml_trainer_count(trainer, vector);
+    const bool first = dml_comm_rank(inside) == 0;
+    float *data = (first ? dml_trainer_get : dml_trainer_host)(trainer, vector, 0, count);
+    if (!data) return dml_status_of(dml_trainer_context(trainer));
+    if (dml_comm_broadcast(inside, data, count, DML_F32, 0) != DML_OK)
+        return dml__sync_failed(trainer, inside);
+    return first ? DML_OK : dml_trainer_put(trainer, vector, 0, count);
+}
+
+/* The others keep no optimizer's state, so of the first's run they get all but the optimizer. */
+static dml_status dml__follow_run(dml__first_state *state, dml_trainer *trainer)
+{
+    dml_trainer_run run = dml_trainer_get_run(trainer);
+    int64_t whole[3] = { (int64_t)run.seed, (int64_t)run.steps, (int64_t)run.scaled_steps };
+    if (dml_comm_broadcast(state->place.inside, whole, 3, DML_I64, 0) != DML_OK ||
+        dml_comm_broadcast(state->place.inside, &run.loss_scale, 1, DML_F32, 0) != DML_OK)
+        return dml__inside_failed(state, trainer);
+    run.seed = (uint64_t)whole[0];
+    run.steps = (uint64_t)whole[1];
+    run.scaled_steps = (uint64_t)whole[2];
+    return state->first ? DML_OK : dml_trainer_set_run(trainer, &run);
+}
+
+static dml_status dml__first_start(void *user, dml_trainer *trainer)
+{
+    dml__first_state *state = (dml__first_state *)user;
+    if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    const size_t least = (count + DML__FIRST_BUCKETS - 1) / DML__FIRST_BUCKETS;
+    if (state->bucket_elements < least) state->bucket_elements = least;
+    if (dml_comm_start_progress_thread(state->place.inside) != DML_OK)
+        return dml__inside_failed(state, trainer);
+    if (state->place.outside) {
+        if (dml_comm_start_progress_thread(state->place.outside) != DML_OK)
+            return dml__sync_failed(trainer, state->place.outside);
+        const dml_status status = dml__start_replicas(state->place.outside, trainer);
+        if (status != DML_OK) return status;
+    }
+    if (!state->place.central) return dml__start_replicas(state->place.inside, trainer);
+    const dml_status status = dml__follow_run(state, trainer);
+    return status == DML_OK ? dml__send_from_first(state->place.inside, trainer, DML_PARAMETERS) : status;
+}
+
+/* ---- gradients to the first ---- */
+
+/* Every wait has its deadline. */
+static void dml__drain_first(dml__first_state *state)
+{
+    dml__wait_first(state->place.inside, &state->samples_inside);
+    dml__wait_first(state->place.outside, &state->samples_outside);
+    for (int b = 0; b < state->buckets; b++) {
+        dml__wait_first(state->place.inside, &state->bucket[b].inside);
+        dml__wait_first(state->place.outside, &state->bucket[b].outside);
+    }
+    state->buckets = state->gone = 0;
+    state->samples_gone = false;
+}
+
+static dml_status dml__first_begin(void *user, dml_trainer *trainer, double samples)
+{
+    dml__first_state *state = (dml__first_state *)user;
+    dml__drain_first(state);
+    state->filled_from = state->filled_to = dml_trainer_count(trainer, DML_GRADIENTS);
+    state->mark = (double)(dml_trainer_steps(trainer) % DML__FIRST_MARKS);
+    state->sent[0] = samples;
+    state->samples_inside = dml_comm_all_reduce_start(state->place.inside, state->sent, 1, DML_F64, DML_SUM);
+    return state->samples_inside ? DML_OK : dml__inside_failed(state, trainer);
+}
+
+/* Whether what `request` inside gives is here: if it isn't and need not be waited for, it isn't looked at. */
+static dml_status dml__take_inside(dml__first_state *state, dml_trainer *trainer, dml_request **request,
+                                   bool wait, bool *here)
+{
+    *here = !*request || wait || dml_comm_done(state->place.inside, *request);
+    if (!*here || dml__wait_first(state->place.inside, request) == DML_OK) return DML_OK;
+    return dml__inside_failed(state, trainer);
+}
+
+static dml_status dml__send_samples_outside(dml__first_state *state)
+{
+    state->sent[1] = state->mark;
+    state->sent[2] = state->mark * state->mark;
+    state->samples_outside =
+        dml_comm_all_reduce_start(state->place.outside, state->sent, 3, DML_F64, DML_SUM);
+    state->samples_gone = true;
+    return dml_comm_status(state->place.outside);
+}
+
+static dml_status dml__send_bucket_outside(dml__first_state *state, dml_trainer *trainer)
+{
+    dml__first_bucket *bucket = &state->bucket[state->gone++];
+    float *g = dml_trainer_host(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
+    bucket->outside =
+        dml_comm_all_reduce_start(state->place.outside, g, bucket->end - bucket->begin, DML_F32, DML_SUM);
+    return dml_comm_status(state->place.outside);
+}
+
+/* At the first replica of several processes: what has been reduced inside goes on; `wait`: all of it does. */
+static dml_status dml__move_on(dml__first_state *state, dml_trainer *trainer, bool wait)
+{
+    bool here = true;
+    if (!state->place.outside) return DML_OK;
+    while (here && (!state->samples_gone || state->gone < state->buckets)) {
+        dml_request **request =
+            state->samples_gone ? &state->bucket[state->gone].inside : &state->samples_inside;
+        dml_status status = dml__take_inside(state, trainer, request, wait, &here);
+        if (status == DML_OK && here)
+            status = state->samples_gone ? dml__send_bucket_outside(state, trainer)
+                                         : dml__send_samples_outside(state);
+        if (status == DML_OK) continue;
+        return dml_comm_status(state->place.inside) ? status
+                                                    : dml__sync_failed(trainer, state->place.outside);
+    }
+    return DML_OK;
+}
+
+static dml_status dml__send_bucket_inside(dml__first_state *state, dml_trainer *trainer)
+{
+    DML_ASSERT(state->buckets < DML__FIRST_BUCKETS);
+    dml__first_bucket *bucket = &state->bucket[state->buckets];
+    bucket->begin = state->filled_from;
+    bucket->end = state->filled_to;
+    float *g = dml_trainer_get(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
+    if (!g) return dml_status_of(dml_trainer_context(trainer));
+    bucket->inside =
+        dml_comm_reduce_start(state->place.inside, g, bucket->end - bucket->begin, DML_F32, DML_SUM, 0);
+    if (!bucket->inside) return dml__inside_failed(state, trainer);
+    state->buckets++;
+    state->filled_to = state->filled_from;
+    return DML_OK;
+}
+
+static dml_status dml__first_ready(void *user, dml_trainer *trainer, size_t begin, size_t end)
+{
+    dml__first_state *state = (dml__first_state *)user;
+    DML_ASSERT(end == state->filled_from);
+    (void)end;
+    state->filled_from = begin;
+    dml_status status = DML_OK;
+    if (begin == 0 || state->filled_to - begin >= state->bucket_elements)
+        status = dml__send_bucket_inside(state, trainer);
+    return status == DML_OK ? dml__move_on(state, trainer, false) : status;
+}
+
+/* ---- and back ---- */
+
+static dml_status dml__finish_samples(dml__first_state *state, dml_trainer *trainer, double *samples)
+{
+    dml_comm *outside = state->place.outside;
+    if (dml__wait_first(state->place.inside, &state->samples_inside) != DML_OK)
+        return dml__inside_failed(state, trainer);
+    if (outside) {
+        if (dml__wait_first(outside, &state->samples_outside) != DML_OK)
+            return dml__sync_failed(trainer, outside);
+        const double processes = dml_comm_world_size(outside);
+        if (state->sent[1] != processes * state->mark ||
+            state->sent[2] != processes * state->mark * state->mark)
+            return dml_trainer_fail(
+                trainer, DML_ERROR_MISMATCH,
+                "this process is at step %llu and others aren't; every process must make the same calls of "
+                "step, backward and update, with DML_MORE in the same places",
+                (unsigned long long)dml_trainer_steps(trainer));
+    }
+    if (state->place.processes &&
+        dml_comm_broadcast(state->place.inside, state->sent, 1, DML_F64, 0) != DML_OK)
+        return dml__inside_failed(state, trainer);
+    *samples = state->sent[0];
+    return DML_OK;
+}
+
+/* A bucket's sum, which the first replica's host has now, becomes its device's, and goes to the others. */
+static dml_status dml__finish_bucket(dml__first_state *state, dml_trainer *trainer, dml__first_bucket *bucket)
+{
+    float *g = dml_trainer_host(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
+    if (dml__wait_first(state->place.inside, &bucket->inside) != DML_OK)
+        return dml__inside_failed(state, trainer);
+    if (dml__wait_first(state->place.outside, &bucket->outside) != DML_OK)
+        return dml__sync_failed(trainer, state->place.outside);
+    if (!state->place.central) {
+        bucket->inside =
+            dml_comm_broadcast_start(state->place.inside, g, bucket->end - bucket->begin, DML_F32, 0);
+        if (!bucket->inside) return dml__inside_failed(state, trainer);
+    }
+    return state->first ? dml_trainer_put(trainer, DML_GRADIENTS, bucket->begin, bucket->end) : DML_OK;
+}
+
+/* Where the first alone has the gradient, the others learn from it whether a step will be skipped. */
+static dml_status dml__agree_on_overflow(dml__first_state *state, dml_trainer *trainer)
+{
+    if (!(dml_trainer_get_run(trainer).loss_scale > 0)) return DML_OK;
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    double sum = 0;
+    float *g = dml_trainer_host(trainer, DML_GRADIENTS, 0, count);
+    for (size_t i = 0; i < count && state->first; i++) sum += fabs((double)g[i]);
+    if (dml_comm_broadcast(state->place.inside, &sum, 1, DML_F64, 0) != DML_OK)
+        return dml__inside_failed(state, trainer);
+    if (state->first || !count) return DML_OK;
+    memset(g, 0, count * sizeof *g);
+    if (!isfinite(sum)) g[0] = NAN;
+    return dml_trainer_put(trainer, DML_GRADIENTS, 0, count);
+}
+
+static dml_status dml__first_finish(void *user, dml_trainer *trainer, double *samples)
+{
+    dml__first_state *state = (dml__first_state *)user;
+    dml_status status = dml__move_on(state, trainer, true);
+    if (status == DML_OK) status = dml__finish_samples(state, trainer, samples);
+    for (int b = 0; b < state->buckets && status == DML_OK; b++)
+        status = dml__finish_bucket(state, trainer, &state->bucket[b]);
+    for (int b = 0; b < state->buckets && status == DML_OK; b++) {
+        dml__first_bucket *bucket = &state->bucket[b];
+        if (!bucket->inside) continue; /* of what is spread */
+        if (dml__wait_first(state->place.inside, &bucket->inside) != DML_OK)
+            return dml__inside_failed(state, trainer);
+        if (!state->first) status = dml_trainer_put(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
+    }
+    return status == DML_OK && state->place.central ? dml__agree_on_overflow(state, trainer) : status;
+}
+
+/* ---- the rest ---- */
+
+static dml_status dml__first_update(void *user, dml_trainer *trainer)
+{
+    dml__first_state *state = (dml__first_state *)user;
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    const dml_status status = state->first ? dml_trainer_update_range(trainer, 0, count) : DML_OK;
+    if (status != DML_OK || state->place.late) return status;
+    float *w = (state->first ? dml_trainer_get : dml_trainer_host)(trainer, DML_PARAMETERS, 0, count);
+    if (!w) return dml_status_of(dml_trainer_context(trainer));
+    if (dml_comm_broadcast(state->place.inside, w, count, DML_F32, 0) != DML_OK)
+        return dml__inside_failed(state, trainer);
+    return state->first ? DML_OK : dml_trainer_put(trainer, DML_PARAMETERS, 0, count);
+}
+
+static dml_status dml__first_sum(void *user, dml_trainer *trainer, double *values, size_t count)
+{
+    dml__first_state *state = (dml__first_state *)user;
+    if (dml_comm_all_reduce(state->place.inside, values, count, DML_F64, DML_SUM) != DML_OK)
+        return dml__inside_failed(state, trainer);
+    if (!state->place.processes) return DML_OK;
+    if (state->first &&
+        dml_comm_all_reduce(state->place.outside_sums, values, count, DML_F64, DML_SUM) != DML_OK)
+        return dml__sync_failed(trainer, state->place.outside_sums);
+    if (dml_comm_broadcast(state->place.inside, values, count, DML_F64, 0) != DML_OK)
+        return dml__inside_failed(state, trainer);
+    return DML_OK;
+}
+
+static void dml__first_failed(void *user, dml_trainer *trainer)
+{
+    (void)trainer;
+    dml__drain_first((dml__first_state *)user);
+}
+
+static void dml__first_destroy(void *user, dml_trainer *trainer)
+{
+    (void)trainer;
+    dml__first_state *state = (dml__first_state *)user;
+    if (!state) return;
+    dml__drain_first(state);
+    dml__memory memory = state->memory;
+    dml__release(&memory, state);
+}
+
+static dml_sync dml__through_first_sync(const dml__mirrored_place *place)
+{
+    dml__memory memory;
+    dml__memory_init(&memory, &place->allocator, NULL, 0);
+    dml__first_state *state = (dml__first_state *)dml__allocate(&memory, sizeof *state);
+    if (state) {
+        state->memory = memory;
+        state->place = *place;
+        state->first = dml_comm_rank(place->inside) == 0;
+        state->bucket_elements =
+            (place->bucket_bytes ? place->bucket_bytes : (size_t)1 << 20) / sizeof(float);
+    }
+    const dml_sync sync = { state,
+                            dml__first_start,
+                            dml__first_begin,
+                            dml__first_ready,
+                            dml__first_finish,
+                            dml__first_failed,
+                            NULL,
+                            dml__first_destroy,
+                            place->ranks,
+                            place->rank,
+                            dml__first_sum,
+                            place->central ? dml__first_update : NULL };
+    return sync;
+}
+
+DML__LOCAL dml_sync dml__mirrored_sync(const dml__mirrored_place *place)
+{
+    dml_all_reduce_sync_options options;
+    if (place->processes || place->central) return dml__through_first_sync(place);
+    memset(&options, 0, sizeof options);
+    options.bucket_bytes = place->bucket_bytes;
+    options.allocator = place->allocator;
+    return dml_all_reduce_sync(place->inside, &options);
+}
+
+#endif
+
+/* ---- dist/mirrored_clock.c ---- */
+
+#ifndef DML_DIST_MIRRORED_CLOCK_C
+#define DML_DIST_MIRRORED_CLOCK_C
+
+/* ---- dist/mirrored_clock.h ---- */
+
+/* mirrored_clock.h: how long a replica computes, without what it waits for others. */
+#ifndef DML_DIST_MIRRORED_CLOCK_H
+#define DML_DIST_MIRRORED_CLOCK_H
+
+/* A strategy around another one, which does the work. */
+typedef struct dml__timed_sync {
+    dml_sync inner;
+    double begun, waited;
+    double seconds; /* of forward and backward of the last step; 0: it hasn't come to its end */
+} dml__timed_sync;
+
+/* `inner`, timed; what `timed` points to stays until it is destroyed. */
+DML__LOCAL dml_sync dml__time_sync(dml__timed_sync *timed, dml_sync inner);
+
+#endif
+
+static dml_status dml__timed_start(void *user, dml_trainer *trainer)
+{
+    const dml_sync *inner = &((const dml__timed_sync *)user)->inner;
+    return inner->start ? inner->start(inner->state, trainer) : DML_OK;
+}
+
+static dml_status dml__timed_begin(void *user, dml_trainer *trainer, double samples)
+{
+    dml__timed_sync *timed = (dml__timed_sync *)user;
+    const dml_sync *inner = &timed->inner;
+    const dml_status status = inner->begin ? inner->begin(inner->state, trainer, samples) : DML_OK;
+    timed->seconds = timed->waited = 0;
+    timed->begun = dml_seconds();
+    return status;
+}
+
+static dml_status dml__timed_ready(void *user, dml_trainer *trainer, size_t begin, size_t end)
+{
+    const dml_sync *inner = &((const dml__timed_sync *)user)->inner;
+    return inner->ready ? inner->ready(inner->state, trainer, begin, end) : DML_OK;
+}
+
+static dml_status dml__timed_finish(void *user, dml_trainer *trainer, double *samples)
+{
+    dml__timed_sync *timed = (dml__timed_sync *)user;
+    const dml_sync *inner = &timed->inner;
+    timed->seconds = dml_seconds() - timed->begun - timed->waited;
+    return inner->finish ? inner->finish(inner->state, trainer, samples) : DML_OK;
+}
+
+static void dml__timed_failed(void *user, dml_trainer *trainer)
+{
+    const dml_sync *inner = &((const dml__timed_sync *)user)->inner;
+    if (inner->failed) inner->failed(inner->state, trainer);
+}
+
+static dml_status dml__timed_updated(void *user, dml_trainer *trainer)
+{
+    const dml_sync *inner = &((const dml__timed_sync *)user)->inner;
+    return inner->updated ? inner->updated(inner->state, trainer) : DML_OK;
+}
+
+static void dml__timed_destroy(void *user, dml_trainer *trainer)
+{
+    const dml_sync *inner = &((const dml__timed_sync *)user)->inner;
+    if (inner->destroy) inner->destroy(inner->state, trainer);
+}
+
+static dml_status dml__timed_all_reduce(void *user, dml_trainer *trainer, double *values, size_t count)
+{
+    dml__timed_sync *timed = (dml__timed_sync *)user;
+    const double before = dml_seconds();
+    const dml_status status = timed->inner.all_reduce(timed->inner.state, trainer, values, count);
+    timed->waited += dml_seconds() - before;
+    return status;
+}
+
+static dml_status dml__timed_update(void *user, dml_trainer *trainer)
+{
+    const dml_sync *inner = &((const dml__timed_sync *)user)->inner;
+    return inner->update(inner->state, trainer);
+}
+
+DML__LOCAL dml_sync dml__time_sync(dml__timed_sync *timed, dml_sync inner)
+{
+    const dml_sync sync = { timed,
+                            dml__timed_start,
+                            dml__timed_begin,
+                            dml__timed_ready,
+                            dml__timed_finish,
+                            dml__timed_failed,
+                            dml__timed_updated,
+                            dml__timed_destroy,
+                            inner.ranks,
+                            inner.rank,
+                            inner.all_reduce ? dml__timed_all_reduce : NULL,
+                            inner.update ? dml__timed_update : NULL };
+    timed->inner = inner;
+    timed->begun = timed->waited = timed->seconds = 0;
+    return sync;
+}
+
+#endif
+
+/* ---- dist/mirrored_share.c ---- */
+
+#ifndef DML_DIST_MIRRORED_SHARE_C
+#define DML_DIST_MIRRORED_SHARE_C
+
+/* ---- dist/mirrored_share.h ---- */
+
+/* mirrored_share.h: how a batch is divided among devices of unlike speed. */
+#ifndef DML_DIST_MIRRORED_SHARE_H
+#define DML_DIST_MIRRORED_SHARE_H
+
+/* What is known of a device: sums over its steps, of which older ones count for less and less. */
+typedef struct dml__speed {
+    double weight, rows, seconds, rows_rows, rows_seconds;
+    int seen; /* steps, the first ones included, which only warm up */
+} dml__speed;
+
+/* It took `seconds` for forward and backward on `rows` samples. */
+DML__LOCAL void dml__speed_note(dml__speed *speed, int rows, double seconds);
+
+/* The line fixed + each x rows through what was seen, neither below 0. False: nothing has been seen that
+   counts. */
+DML__LOCAL bool dml__speed_line(const dml__speed *speed, double *fixed, double *each);
+
+/* share[i] = samples for device i, 0 .. most[i], which together have room for all of `rows`; 1 or more each
+   where there are enough. Evenly, or, where `speeds` isn't NULL and something is known of each, so that the
+   last device to end does so as early as can be. */
+DML__LOCAL void dml__deal_rows(int rows, int devices, const dml__speed *speeds, const int *most,
+                                 int *share);
+
+/* When the last device ends, by what is known; 0 where nothing is. */
+DML__LOCAL double dml__share_seconds(int devices, const dml__speed *speeds, const int *share);
+
+#endif
+
+/* Steps that compile kernels and touch memory for the first time say nothing of those to come. */
+#define DML__WARM_UP_STEPS 2
+
+#define DML__SPEED_KEEPS 0.9 /* of what was known, at each step */
+
+/* While a device always gets about as many samples, what of its time is fixed can't be told, and noise would
+   decide. So a share of the weight stands for a step of no rows that took no time: it decides then, and says
+   that all time goes with the rows; samples that vary by more than about its root soon outweigh it. */
+#define DML__SPEED_PRIOR 0.01
+
+DML__LOCAL void dml__speed_note(dml__speed *speed, int rows, double seconds)
+{
+    if (rows < 1 || !(seconds > 0)) return;
+    if (++speed->seen <= DML__WARM_UP_STEPS) return;
+    double *const sums[5] = { &speed->weight, &speed->rows, &speed->seconds, &speed->rows_rows,
+                              &speed->rows_seconds };
+    const double b = rows, add[5] = { 1, b, seconds, b * b, b * seconds };
+    for (int i = 0; i < 5; i++) *sums[i] = DML__SPEED_KEEPS * *sums[i] + add[i];
+    speed->seen = DML__WARM_UP_STEPS + 1;
+}
+
+/* Least squares. */
+DML__LOCAL bool dml__speed_line(const dml__speed *speed, double *fixed, double *each)
+{
+    const double weight = (1 + DML__SPEED_PRIOR) * speed->weight;
+    if (!(speed->weight > 0)) return false;
+    *each = (weight * speed->rows_seconds - speed->rows * speed->seconds) /
+            (weight * speed->rows_rows - speed->rows * speed->rows);
+    *fixed = (speed->seconds - *each * speed->rows) / weight;
+    if (*each > 0 && *fixed >= 0) return true;
+    *each = speed->seconds / speed->rows;
+    *fixed = 0;
+    return true;
+}
+
+static void dml__divide_evenly(int rows, int devices, const int *most, int *share)
+{
+    for (int i = 0; i < devices; i++) {
+        const int left = devices - i, part = rows / left + (rows % left != 0);
+        share[i] = part < most[i] ? part : most[i];
+        rows -= share[i];
+    }
+    for (int i = 0; i < devices && rows > 0; i++) { /* what had no room further on */
+        const int room = most[i] - share[i], more = rows < room ? rows : room;
+        share[i] += more;
+        rows -= more;
+    }
+}
+
+/* How many samples a device has done at `time`. */
+static int dml__rows_until(const dml__speed *speed, double time, int least, int most)
+{
+    double fixed, each;
+    dml__speed_line(speed, &fixed, &each);
+    const double rows = (time - fixed) / each;
+    return rows <= least ? least : rows >= most ? most : (int)rows;
+}
+
+static double dml__seconds_for(const dml__speed *speed, int rows)
+{
+    double fixed, each;
+    return rows > 0 && dml__speed_line(speed, &fixed, &each) ? fixed + each * rows : 0;
+}
+
+/* All end at one time, which is found by halving; the few samples that whole numbers leave over go to whoever
+   then ends first. */
+static void dml__divide_by_speed(int rows, int devices, const dml__speed *speeds, const int *most, int *share)
+{
+    const int least = rows >= devices ? 1 : 0;
+    double early = 0, late = 0;
+    for (int i = 0; i < devices; i++) {
+        const double end = dml__seconds_for(&speeds[i], most[i]);
+        if (end > late) late = end;
+    }
+    for (int turn = 0; turn < 50; turn++) {
+        const double time = (early + late) / 2;
+        int64_t done = 0;
+        for (int i = 0; i < devices; i++) done += dml__rows_until(&speeds[i], time, least, most[i]);
+        if (done > rows)
+            late = time;
+        else
+            early = time;
+    }
+    for (int i = 0; i < devices; i++) {
+        share[i] = dml__rows_until(&speeds[i], early, least, most[i]);
+        rows -= share[i];
+    }
+    for (; rows > 0; rows--) {
+        int first = -1;
+        for (int i = 0; i < devices; i++)
+            if (share[i] < most[i] && (first < 0 || dml__seconds_for(&speeds[i], share[i] + 1) <
+                                                        dml__seconds_for(&speeds[first], share[first] + 1)))
+                first = i;
+        DML_ASSERT(first >= 0);
+        share[first]++;
+    }
+}
+
+DML__LOCAL void dml__deal_rows(int rows, int devices, const dml__speed *speeds, const int *most, int *share)
+{
+    bool known = speeds != NULL;
+    for (int i = 0; i < devices && known; i++) known = speeds[i].weight > 0;
+    if (known)
+        dml__divide_by_speed(rows, devices, speeds, most, share);
+    else
+        dml__divide_evenly(rows, devices, most, share);
+}
+
+DML__LOCAL double dml__share_seconds(int devices, const dml__speed *speeds, const int *share)
+{
+    double last = 0;
+    for (int i = 0; i < devices; i++) {
+        const double end = dml__seconds_for(&speeds[i], share[i]);
+        if (end > last) last = end;
+    }
+    return last;
+}
+
+#endif
+
+/* ---- dist/mirrored.c ---- */
+
+#ifndef DML_DIST_MIRRORED_C
+#define DML_DIST_MIRRORED_C
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A thread a replica, which sleeps until the caller orders something of all of them, and does it on its own
+   trainer. Between two orders everything is the caller's: it opens the contexts, looks at the trainers and
+   hands out the batch. */
+
+#define DML__MOST_REPLICAS 64
+#define DML__MOST_PARTS 64 /* inputs of which a replica gets its part */
+#define DML__SHARE_GAIN                                                                                      \
+    1.03 /* another division must promise this much, or noise would move samples about                       \
+          */
+
+typedef enum dml__order {
+    DML__ORDER_ATTACH,
+    DML__ORDER_BACKWARD,
+    DML__ORDER_UPDATE,
+    DML__ORDER_STEP,
+    DML__ORDER_LEAVE
+} dml__order;
+
+typedef struct dml__replica {
+    dml_mirrored *all;
+    int index, threads;
+    char device[48];
+    dml_context *context;
+    dml_trainer *trainer;
+    dml__mirrored_place place;
+    dml__timed_sync timed;
+    dml__thread thread;
+    /* The last order, and what came of it. */
+    const void *inputs[DML__MOST_PARTS];
+    int rows;
+    float loss;
+    dml_status status;
+    bool own; /* the failure began here */
+    char text[512];
+} dml__replica;
+
+struct dml_mirrored {
+    dml__owned owned; /* first: the context destroys through it */
+    dml_context *context;
+    dml_graph *graph;
+    dml_mirrored_options options;
+    int count, started; /* replicas; those that have a thread */
+    int inputs;
+    dml__replica *replica;           /* (count) */
+    dml__speed *speed;               /* (count) */
+    int *most, *share, *other_share; /* (count): samples of each; a division that may be better */
+    int shared_rows;                 /* what `share` divides; -1: nothing yet */
+    dml_comm *outside_sums;
+    bool holds, pending; /* the gradient of samples of all replicas; samples that wait for more */
+    dml_status status;   /* not DML_OK: the replicas differ */
+    char text[512];
+    bool locks;
+    dml__mutex mutex; /* of what follows */
+    dml__cond asked, answered;
+    dml__order order;
+    unsigned orders; /* given so far */
+    int busy;        /* replicas that haven't obeyed the last one */
+    /* Of a pass. */
+    int flags;
+    bool wants_loss, sends_gradient;
+};
+
+/* ---- a replica's thread ---- */
+
+static dml_status dml__replica_attach(dml__replica *replica)
+{
+    dml_sync none;
+    memset(&none, 0, sizeof none);
+    const dml_status status =
+        dml_trainer_sync(replica->trainer, none); /* `timed` is the old one's till then */
+    if (status != DML_OK) return status;
+    return dml_trainer_sync(replica->trainer,
+                            dml__time_sync(&replica->timed, dml__mirrored_sync(&replica->place)));
+}
+
+static dml_status dml__replica_backward(dml__replica *replica)
+{
+    const dml_mirrored *all = replica->all;
+    dml_comm *inside = replica->place.inside;
+    dml_status status = DML_OK;
+    replica->timed.seconds = 0;
+    if (replica->place.late) status = dml__send_from_first(inside, replica->trainer, DML_PARAMETERS);
+    if (status == DML_OK && all->sends_gradient)
+        status = dml__send_from_first(inside, replica->trainer, DML_GRADIENTS);
+    if (status != DML_OK) return status;
+    return dml_trainer_backward(replica->trainer, replica->rows, replica->inputs, all->inputs, all->flags,
+                                all->wants_loss ? &replica->loss : NULL);
+}
+
+/* Whoever waits for this replica, here or in another process, need not any more. */
+static void dml__replica_failed(dml__replica *replica)
+{
+    const char *why = dml_error(replica->context);
+    const dml_status status = replica->status;
+    replica->own = dml_comm_status(replica->place.inside) == DML_OK;
+    snprintf(replica->text, sizeof replica->text, "replica %d (%s): %.440s", replica->index, replica->device,
+             *why ? why : dml_status_string(status));
+    if (replica->own) dml__end_comm(replica->place.inside, status, replica->text);
+    if (replica->place.outside && dml_comm_status(replica->place.outside) == DML_OK)
+        dml__end_comm(replica->place.outside, status, dml_comm_error(replica->place.inside));
+}
+
+static void dml__replica_obey(dml__replica *replica, dml__order order)
+{
+    dml_status status = DML_OK;
+    if (order == DML__ORDER_LEAVE) {
+        dml_trainer_destroy(replica->trainer);
+        dml_comm_close(replica->place.inside);
+        return;
+    }
+    if (order == DML__ORDER_ATTACH) status = dml__replica_attach(replica);
+    if (order == DML__ORDER_BACKWARD || order == DML__ORDER_STEP) status = dml__replica_backward(replica);
+    if ((order == DML__ORDER_UPDATE || order == DML__ORDER_STEP) && status == DML_OK)
+        status = dml_trainer_update(replica->trainer);
+    replica->status = status;
+    if (status != DML_OK) dml__replica_failed(replica);
+}
+
+static void dml__replica_main(void *argument)
+{
+    dml__replica *replica = (dml__replica *)argument;
+    dml_mirrored *all = replica->all;
+    unsigned seen = 0;
+    dml__order order;
+    do {
+        dml__mutex_lock(&all->mutex);
+        while (all->orders == seen) dml__cond_wait(&all->asked, &all->mutex, -1);
+        seen = all->orders;
+        order = all->order;
+        dml__mutex_unlock(&all->mutex);
+        dml__replica_obey(replica, order);
+        dml__mutex_lock(&all->mutex);
+        if (--all->busy == 0) dml__cond_signal_all(&all->answered);
+        dml__mutex_unlock(&all->mutex);
+    } while (order != DML__ORDER_LEAVE);
+}
+
+/* ---- orders ---- */
+
+static void dml__give_order(dml_mirrored *all, dml__order order)
+{
+    dml__mutex_lock(&all->mutex);
+    all->order = order;
+    all->busy = all->started;
+    all->orders++;
+    dml__cond_signal_all(&all->asked);
+    while (all->busy) dml__cond_wait(&all->answered, &all->mutex, -1);
+    dml__mutex_unlock(&all->mutex);
+}
+
+static dml_status dml__mirrored_fail(dml_mirrored *all, dml_status status, const char *text)
+{
+    return dml__fail(&all->context->error, status, "%s", text);
+}
+
+/* The sentence of the replica that failed by itself; else a communicator has found out who is missing, and
+   knows ranks, so the devices are listed. */
+static dml_status dml__judge_replicas(dml_mirrored *all)
+{
+    const dml__replica *blamed = NULL;
+    for (int i = all->count - 1; i >= 0; i--) {
+        const dml__replica *replica = &all->replica[i];
+        if (replica->status != DML_OK && (replica->own || !blamed || !blamed->own)) blamed = replica;
+    }
+    if (!blamed) return DML_OK;
+    all->status = blamed->status;
+    int used = snprintf(all->text, sizeof all->text, "%.400s", blamed->text);
+    for (int i = 0; i < all->count && !blamed->own && used < (int)sizeof all->text; i++)
+        used += snprintf(all->text + used, sizeof all->text - (size_t)used, "%s%s",
+                         i ? ", " : "; the ranks are ", all->replica[i].device);
+    return dml__mirrored_fail(all, all->status, all->text);
+}
+
+static dml_status dml__order_all(dml_mirrored *all, dml__order order)
+{
+    dml__give_order(all, order);
+    return dml__judge_replicas(all);
+}
+
+/* What one trainer would refuse is refused before any replica moves, since those that did would differ from
+   the rest. */
+static dml_status dml__check_replicas(dml_mirrored *all)
+{
+    dml__error *error = &all->context->error;
+    if (error->status != DML_OK) return error->status;
+    if (all->status != DML_OK) return dml__mirrored_fail(all, all->status, all->text);
+    for (int i = 0; i < all->count; i++) {
+        const dml__replica *replica = &all->replica[i];
+        if (dml_status_of(replica->context) != DML_OK)
+            return dml__fail(error, dml_status_of(replica->context), "replica %d (%s) has an error: %s", i,
+                             replica->device, dml_error(replica->context));
+        if (replica->trainer->swapped)
+            return dml__fail(error, DML_ERROR_STATE,
+                             "replica %d (%s) has the parameters' average in their place; call "
+                             "dml_trainer_swap_average again first",
+                             i, replica->device);
+    }
+    return DML_OK;
+}
+
+/* One thread at a time; the context of the loss is what it is kept from others by. */
+static dml_status dml__enter_mirrored(dml_mirrored *all, dml__entry *entry)
+{
+    *entry = dml__enter(all->context);
+    if (*entry == DML__REFUSED) return DML_ERROR_STATE;
+    const dml_status status = dml__check_replicas(all);
+    if (status != DML_OK) dml__leave(all->context, *entry);
+    return status;
+}
+
+/* ---- the batch ---- */
+
+static void dml__share_out(dml_mirrored *all, int rows)
+{
+    const dml__speed *speed = all->options.even ? NULL : all->speed;
+    dml__deal_rows(rows, all->count, speed, all->most, all->other_share);
+    const bool same = rows == all->shared_rows &&
+                      dml__share_seconds(all->count, all->speed, all->share) <=
+                          DML__SHARE_GAIN * dml__share_seconds(all->count, all->speed, all->other_share);
+    if (!same) memcpy(all->share, all->other_share, (size_t)all->count * sizeof *all->share);
+    all->shared_rows = rows;
+}
+
+/* What a replica's context says of its part of the batch. */
+static dml_status dml__check_part(dml_mirrored *all, dml__replica *replica, int rows,
+                                  const void *const *inputs, int count, int first_row)
+{
+    char behind[64] = "";
+    const dml_status status = dml__program_check(replica->trainer->program, rows, inputs, count);
+    if (status == DML_OK) return DML_OK;
+    if (first_row > 0)
+        snprintf(behind, sizeof behind, "; the first of these samples is number %d", first_row);
+    dml__fail(&all->context->error, status, "%.420s%s", dml_error(replica->context), behind);
+    dml_clear_error(replica->context);
+    return status;
+}
+
+static dml_status dml__hand_out(dml_mirrored *all, int rows, const void *const *inputs, int count)
+{
+    const int most = all->options.trainer.batch, least = all->options.comm ? 0 : 1;
+    if (rows < least || rows > most)
+        return dml__fail(&all->context->error, DML_ERROR_ARGUMENT,
+                         "a step of %d samples asked for; these replicas take %d to %d together", rows, least,
+                         most);
+    dml__share_out(all, rows);
+    dml_status status = DML_OK;
+    if (rows) /* the number of inputs, and what they all are, once */
+        status = dml__check_part(all, &all->replica[0], all->share[0] ? all->share[0] : 1, inputs, count, 0);
+    for (int i = 0, row = 0; i < all->count && status == DML_OK; i++) {
+        dml__replica *replica = &all->replica[i];
+        replica->rows = all->share[i];
+        for (int k = 0; k < all->inputs && replica->rows; k++) {
+            const dml_node *input = replica->trainer->program->input[k];
+            const size_t sample = dml_shape_count(&input->shape) * dml_dtype_size(input->dtype);
+            replica->inputs[k] = (const char *)inputs[k] + (size_t)row * sample;
+        }
+        if (i > 0 && replica->rows)
+            status = dml__check_part(all, replica, replica->rows, replica->inputs, all->inputs, row);
+        row += replica->rows;
+    }
+    return status;
+}
+
+static float dml__mean_loss(const dml_mirrored *all)
+{
+    double sum = 0, rows = 0;
+    for (int i = 0; i < all->count; i++) {
+        const dml__replica *replica = &all->replica[i];
+        if (!replica->rows) continue;
+        sum += (double)replica->loss * replica->rows;
+        rows += replica->rows;
+    }
+    return rows > 0 ? (float)(sum / rows) : 0.0f;
+}
+
+static dml_status dml__mirrored_pass(dml_mirrored *all, dml__order order, int rows, const void *const *inputs,
+                                     int count, int flags, float *loss)
+{
+    if (flags & ~(DML_ADD | DML_MORE))
+        return dml__fail(&all->context->error, DML_ERROR_ARGUMENT,
+                         "backward was given flags %d; there are DML_ADD and DML_MORE", flags);
+    dml_status status = dml__hand_out(all, rows, inputs, count);
+    if (status != DML_OK) return status;
+    all->flags = flags;
+    all->wants_loss = loss != NULL;
+    all->sends_gradient = all->replica[0].place.central && all->holds && (flags & DML_ADD);
+    status = dml__order_all(all, order);
+    if (status != DML_OK) return status;
+    for (int i = 0; i < all->count; i++)
+        dml__speed_note(&all->speed[i], all->replica[i].rows, all->replica[i].timed.seconds);
+    all->pending = (flags & DML_MORE) != 0;
+    all->holds = !all->pending && order != DML__ORDER_STEP;
+    if (loss) *loss = dml__mean_loss(all);
+    return DML_OK;
+}
+
+/* ---- the calls ---- */
+
+DML_API dml_status dml_mirrored_step(dml_mirrored *mirrored, int rows, const void *const *inputs, int count,
+                                     float *loss)
+{
+    dml__entry entry;
+    if (!mirrored) return DML_ERROR_ARGUMENT;
+    dml_status status = dml__enter_mirrored(mirrored, &entry);
+    if (status != DML_OK) return status;
+    status = dml__mirrored_pass(mirrored, DML__ORDER_STEP, rows, inputs, count, DML_OVERWRITE, loss);
+    dml__leave(mirrored->context, entry);
+    return status;
+}
+
+DML_API dml_status dml_mirrored_backward(dml_mirrored *mirrored, int rows, const void *const *inputs,
+                                         int count, int flags, float *loss)
+{
+    dml__entry entry;
+    if (!mirrored) return DML_ERROR_ARGUMENT;
+    dml_status status = dml__enter_mirrored(mirrored, &entry);
+    if (status != DML_OK) return status;
+    status = dml__mirrored_pass(mirrored, DML__ORDER_BACKWARD, rows, inputs, count, flags, loss);
+    dml__leave(mirrored->context, entry);
+    return status;
+}
+
+DML_API dml_status dml_mirrored_update(dml_mirrored *mirrored)
+{
+    dml__entry entry;
+    if (!mirrored) return DML_ERROR_ARGUMENT;
+    dml_status status = dml__enter_mirrored(mirrored, &entry);
+    if (status != DML_OK) return status;
+    if (mirrored->pending)
+        status = dml__fail(&mirrored->context->error, DML_ERROR_STATE,
+                           "an update while the gradient waits for more: the last backward before it comes "
+                           "without DML_MORE");
+    else
+        status = dml__order_all(mirrored, DML__ORDER_UPDATE);
+    mirrored->holds = mirrored->holds && status != DML_OK;
+    dml__leave(mirrored->context, entry);
+    return status;
+}
+
+DML_API dml_status dml_mirrored_spread(dml_mirrored *mirrored)
+{
+    dml__entry entry;
+    if (!mirrored) return DML_ERROR_ARGUMENT;
+    dml_status status = dml__enter_mirrored(mirrored, &entry);
+    if (status != DML_OK) return status;
+    mirrored->holds = mirrored->pending = false;
+    status = dml__order_all(mirrored, DML__ORDER_ATTACH);
+    dml__leave(mirrored->context, entry);
+    return status;
+}
+
+static dml_status dml__copy_back(dml_mirrored *all)
+{
+    const dml_graph *from = all->replica[0].trainer->program->graph;
+    dml_status status = DML_OK;
+    for (dml_node *p = from->first_parameter; p && status == DML_OK; p = p->next_parameter) {
+        const size_t count = dml_shape_count(&p->shape);
+        dml_node *to = dml_graph_find(all->graph, p->name);
+        const float *values = dml_graph_get(p->graph, p->offset, p->offset + count);
+        if (!to) return dml_status_of(all->context);
+        if (!values) return dml__mirrored_fail(all, dml_status_of(from->context), dml_error(from->context));
+        status = dml_parameter_write(to, values, count);
+    }
+    return status;
+}
+
+DML_API dml_status dml_mirrored_copy_back(dml_mirrored *mirrored)
+{
+    dml__entry entry;
+    if (!mirrored) return DML_ERROR_ARGUMENT;
+    dml_status status = dml__enter_mirrored(mirrored, &entry);
+    if (status != DML_OK) return status;
+    status = dml__copy_back(mirrored);
+    dml__leave(mirrored->context, entry);
+    return status;
+}
+
+DML_API dml_trainer *dml_mirrored_trainer(dml_mirrored *mirrored, int i)
+{
+    return mirrored && i >= 0 && i < mirrored->count ? mirrored->replica[i].trainer : NULL;
+}
+
+DML_API int dml_mirrored_replicas(const dml_mirrored *mirrored)
+{
+    return mirrored ? mirrored->count : 0;
+}
+
+DML_API dml_replica_report dml_mirrored_report(const dml_mirrored *mirrored, int i)
+{
+    dml_replica_report report;
+    memset(&report, 0, sizeof report);
+    if (!mirrored || i < 0 || i >= mirrored->count) return report;
+    const dml__replica *replica = &mirrored->replica[i];
+    report.device = replica->device;
+    report.threads = replica->threads;
+    report.rows = replica->rows;
+    report.seconds = replica->timed.seconds;
+    dml__speed_line(&mirrored->speed[i], &report.fixed_s, &report.each_s);
+    return report;
+}
+
+/* ---- opening ---- */
+
+/* "cpu" or "cpu*3": how many threads, 0 for any; -1: another device. */
+static int dml__cpu_threads(const char *device)
+{
+    char *end;
+    if (strcmp(device, "cpu") == 0 || strcmp(device, "cpu:0") == 0) return 0;
+    if (strncmp(device, "cpu*", 4) != 0) return -1;
+    const long threads = strtol(device + 4, &end, 10);
+    return end != device + 4 && !*end && threads >= 1 && threads <= 4096 ? (int)threads : -1;
+}
+
+/* What a replica's context is opened with. A device that isn't the CPU needs one thread, which launches. */
+static dml_status dml__name_devices(dml_mirrored *all, const char *const *devices)
+{
+    int left = dml_cpu_share(), sharers = 0;
+    for (int i = 0; i < all->count; i++) {
+        dml__replica *replica = &all->replica[i];
+        dml_device_info best;
+        const char *device = devices[i];
+        if (!device)
+            return dml__fail(&all->context->error, DML_ERROR_ARGUMENT, "device %d of %d is NULL", i + 1,
+                             all->count);
+        if (strcmp(device, "auto") == 0) {
+            dml_devices(&best, 1);
+            device = best.id;
+        }
+        const int threads = dml__cpu_threads(device);
+        snprintf(replica->device, sizeof replica->device, "%s", threads >= 0 ? "cpu" : device);
+        replica->threads = threads < 0 ? 1 : threads;
+        if (threads == 0) sharers++;
+        if (threads > 0) left -= threads;
+    }
+    for (int i = 0; i < all->count; i++) {
+        dml__replica *replica = &all->replica[i];
+        if (replica->threads) continue;
+        const int part = left > 0 ? left / sharers : 0;
+        replica->threads = part > 1 ? part : 1;
+        left -= part;
+        sharers--;
+    }
+    return DML_OK;
+}
+
+static dml_status dml__check_listed_once(dml_mirrored *all, int i)
+{
+    const dml_device *device = &all->replica[i].context->device;
+    for (int j = 0; j < i && !device->host_memory; j++) {
+        const dml_device *other = &all->replica[j].context->device;
+        if (other->backend == device->backend && other->index == device->index)
+            return dml__fail(&all->context->error, DML_ERROR_ARGUMENT,
+                             "devices %d and %d are both %s:%d; only the CPU may be listed more than once",
+                             j + 1, i + 1, device->backend->name, device->index);
+    }
+    return DML_OK;
+}
+
+static dml_status dml__open_replica(dml_mirrored *all, int i)
+{
+    dml__replica *replica = &all->replica[i];
+    dml_options options;
+    memset(&options, 0, sizeof options);
+    options.device = replica->device;
+    options.threads = replica->threads;
+    options.seed = all->context->seed;
+    options.allocator = all->options.allocator;
+    options.pin = -1; /* pools pin to the first processors, all to the same */
+    replica->context = dml_open(&options);
+    if (dml_status_of(replica->context) != DML_OK)
+        return dml__fail(&all->context->error, dml_status_of(replica->context), "replica %d: %s", i,
+                         dml_error(replica->context));
+    const dml_device *device = &replica->context->device;
+    if (!device->host_memory)
+        snprintf(replica->device, sizeof replica->device, "%s:%d", device->backend->name, device->index);
+    return dml__check_listed_once(all, i);
+}
+
+/* Those that receive w need nothing of an update's. */
+static dml_trainer_options dml__replica_options(const dml_mirrored *all, int i)
+{
+    dml_trainer_options options = all->options.trainer;
+    options.batch = all->most[i];
+    if (all->options.placement == DML_PLACE_MIRRORED || i == 0) return options;
+    options.optimizer = dml_sgd(0.01f, 0);
+    options.clip_norm = options.clip_value = options.average = 0;
+    memset(&options.schedule, 0, sizeof options.schedule);
+    return options;
+}
+
+static dml_status dml__build_replica(dml_mirrored *all, const dml_node *loss, int i)
+{
+    dml__replica *replica = &all->replica[i];
+    const dml_trainer_options options = dml__replica_options(all, i);
+    dml_graph *graph = dml_graph_clone(all->graph, replica->context);
+    if (graph) replica->trainer = dml_trainer_create(dml_graph_find(graph, loss->name), &options);
+    if (replica->trainer) return DML_OK;
+    return dml__fail(&all->context->error, dml_status_of(replica->context), "replica %d (%s): %s", i,
+                     replica->device, dml_error(replica->context));
+}
+
+/* How many samples each has memory for. */
+static dml_status dml__set_most(dml_mirrored *all)
+{
+    const dml_mirrored_options *options = &all->options;
+    const int batch = options->trainer.batch, n = all->count;
+    const int even = batch / n + (batch % n != 0);
+    int most = options->most_rows;
+    if (most == 0) most = options->even ? even : batch - even < even ? batch : 2 * even;
+    if (most < even)
+        return dml__fail(
+            &all->context->error, DML_ERROR_ARGUMENT,
+            "most_rows %d asked for, but %d replicas must have room for a batch of %d: %d or more",
+            options->most_rows, n, batch, even);
+    for (int i = 0; i < n; i++) all->most[i] = most < batch ? most : batch;
+    return DML_OK;
+}
+
+static dml_status dml__open_replicas(dml_mirrored *all, const dml_node *loss, const char *const *devices)
+{
+    dml_status status = dml__name_devices(all, devices);
+    if (status == DML_OK) status = dml__set_most(all);
+    for (int i = 0; i < all->count && status == DML_OK; i++) status = dml__open_replica(all, i);
+    for (int i = 0; i < all->count && status == DML_OK; i++) status = dml__build_replica(all, loss, i);
+    if (status != DML_OK) return status;
+    all->inputs = dml_program_inputs(all->replica[0].trainer->program);
+    if (all->inputs <= DML__MOST_PARTS) return DML_OK;
+    return dml__fail(&all->context->error, DML_ERROR_UNSUPPORTED, "%d inputs; replicas take at most %d",
+                     all->inputs, DML__MOST_PARTS);
+}
+
+/* Replicas of all processes are numbered process by process. */
+static dml_status dml__join_processes(dml_mirrored *all)
+{
+    dml_comm *comm = all->options.comm;
+    const int world = comm ? dml_comm_world_size(comm) : 1;
+    const int64_t mine = all->count;
+    int64_t before = 0, ranks = mine;
+    if (comm) {
+        int64_t *counts =
+            (int64_t *)dml__allocate_array(&all->context->memory, (size_t)world, sizeof *counts);
+        if (!counts)
+            return dml__fail(&all->context->error, DML_ERROR_MEMORY, "no memory left for %d ranks", world);
+        dml_status status = dml_comm_all_gather(comm, &mine, 1, DML_I64, counts);
+        if (status == DML_OK && world > 1) {
+            all->outside_sums = dml_comm_split(comm, 0, 0);
+            status = dml_comm_status(comm);
+        }
+        ranks = 0;
+        for (int r = 0; r < world && status == DML_OK; r++) {
+            if (r < dml_comm_rank(comm)) before += counts[r];
+            ranks += counts[r];
+        }
+        dml__release(&all->context->memory, counts);
+        if (status != DML_OK) return dml__mirrored_fail(all, status, dml_comm_error(comm));
+    }
+    for (int i = 0; i < all->count; i++) {
+        dml__mirrored_place *place = &all->replica[i].place;
+        place->outside = i == 0 && world > 1 ? comm : NULL;
+        place->outside_sums = i == 0 ? all->outside_sums : NULL;
+        place->processes = world > 1;
+        place->central = all->options.placement != DML_PLACE_MIRRORED;
+        place->late = all->options.placement == DML_PLACE_EACH_STEP;
+        place->ranks = (int)ranks;
+        place->rank = (int)before + i;
+        place->bucket_bytes = all->options.bucket_bytes;
+        place->allocator = all->options.allocator;
+    }
+    return DML_OK;
+}
+
+static dml_status dml__open_inside(dml_mirrored *all)
+{
+    static const char *const algorithms[] = { NULL, "all_reduce=ring,reduce=ring,broadcast=chain",
+                                              "all_reduce=tree,reduce=binomial,broadcast=binomial",
+                                              "all_reduce=master_worker,reduce=direct,broadcast=direct" };
+    dml_comm *comms[DML__MOST_REPLICAS];
+    dml_comm_options options;
+    memset(&options, 0, sizeof options);
+    options.algorithm = algorithms[all->options.cross_device];
+    options.timeout_s = all->options.timeout_s;
+    if (all->options.comm && options.timeout_s == 0) options.timeout_s = 2 * all->options.comm->job->timeout;
+    options.allocator = all->options.allocator;
+    options.engine = "dml";
+    options.trace = ""; /* the job's has the same file names */
+    const dml_status status = dml_comm_open_local(comms, all->count, &options);
+    for (int i = 0; i < all->count && status == DML_OK; i++) all->replica[i].place.inside = comms[i];
+    if (status == DML_OK) return DML_OK;
+    return dml__fail(&all->context->error, status,
+                     status == DML_ERROR_MEMORY ? "no memory left for a communicator of %d replicas"
+                                                : "no communicator of %d replicas can be had: their timeout "
+                                                  "and the environment's DML_ settings must make sense",
+                     all->count);
+}
+
+static dml_status dml__start_threads(dml_mirrored *all)
+{
+    for (; all->started < all->count; all->started++) {
+        dml__replica *replica = &all->replica[all->started];
+        if (!dml__thread_start(&replica->thread, dml__replica_main, replica))
+            return dml__fail(&all->context->error, DML_ERROR_MEMORY,
+                             "no thread can be had for replica %d of %d", all->started, all->count);
+    }
+    return DML_OK;
+}
+
+/* ---- creating and destroying ---- */
+
+/* The communicators close together, each in its thread; those without a thread tell the others not to wait.
+ */
+static void dml__end_replicas(dml_mirrored *all)
+{
+    for (int i = all->started; i < all->count; i++)
+        if (all->replica[i].place.inside)
+            dml__end_comm(all->replica[i].place.inside, DML_ERROR_STATE, "a replica has no thread");
+    if (all->started) dml__give_order(all, DML__ORDER_LEAVE);
+    for (int i = 0; i < all->count; i++) {
+        if (i < all->started)
+            dml__thread_join(&all->replica[i].thread);
+        else
+            dml_comm_close(all->replica[i].place.inside);
+    }
+}
+
+static void dml__mirrored_destroy_owned(dml__owned *owned)
+{
+    dml_mirrored *all = (dml_mirrored *)(void *)owned;
+    dml__memory *memory = &all->context->memory;
+    dml__disown(all->context, owned);
+    all->graph->programs--;
+    if (all->replica) dml__end_replicas(all);
+    for (int i = 0; all->replica && i < all->count; i++) dml_close(all->replica[i].context);
+    if (all->outside_sums) dml_comm_close(all->outside_sums);
+    if (all->locks) {
+        dml__cond_destroy(&all->answered);
+        dml__cond_destroy(&all->asked);
+        dml__mutex_destroy(&all->mutex);
+    }
+    dml__release(memory, all->other_share);
+    dml__release(memory, all->share);
+    dml__release(memory, all->most);
+    dml__release(memory, all->speed);
+    dml__release(memory, all->replica);
+    dml__release(memory, all);
+}
+
+DML_API void dml_mirrored_destroy(dml_mirrored *mirrored)
+{
+    if (mirrored) dml__mirrored_destroy_owned(&mirrored->owned);
+}
+
+static bool dml__make_locks(dml_mirrored *all)
+{
+    if (!dml__mutex_init(&all->mutex)) return false;
+    all->locks = dml__cond_init(&all->asked);
+    if (all->locks && !dml__cond_init(&all->answered)) {
+        dml__cond_destroy(&all->asked);
+        all->locks = false;
+    }
+    if (!all->locks) dml__mutex_destroy(&all->mutex);
+    return all->locks;
+}
+
+static dml_status dml__mirrored_allocate(dml_mirrored *all)
+{
+    dml__memory *memory = &all->context->memory;
+    const size_t n = (size_t)all->count;
+    all->replica = (dml__replica *)dml__allocate_array(memory, n, sizeof *all->replica);
+    all->speed = (dml__speed *)dml__allocate_array(memory, n, sizeof *all->speed);
+    all->most = (int *)dml__allocate_array(memory, n, sizeof(int));
+    all->share = (int *)dml__allocate_array(memory, n, sizeof(int));
+    all->other_share = (int *)dml__allocate_array(memory, n, sizeof(int));
+    if (!all->replica || !all->speed || !all->most || !all->share || !all->other_share ||
+        !dml__make_locks(all))
+        return dml__fail(&all->context->error, DML_ERROR_MEMORY, "no memory left for %d replicas",
+                         all->count);
+    for (int i = 0; i < all->count; i++) {
+        all->replica[i].all = all;
+        all->replica[i].index = i;
+    }
+    return DML_OK;
+}
+
+static dml_status dml__check_mirrored(dml_context *context, const char *const *devices, int count,
+                                      const dml_mirrored_options *options)
+{
+    dml__error *error = &context->error;
+    if (error->status != DML_OK) return error->status;
+#ifdef DML_NO_THREADS
+    return dml__fail(error, DML_ERROR_UNSUPPORTED, "replicas need threads, and this is built without");
+#endif
+    if (!devices) return dml__fail_null(error, "dml_mirrored_create", "devices");
+    if (!options) return dml__fail_null(error, "dml_mirrored_create", "options: there is no default batch");
+    if (count < 1 || count > DML__MOST_REPLICAS)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "%d devices given; 1 to %d are possible", count,
+                         DML__MOST_REPLICAS);
+    if ((unsigned)options->placement > DML_PLACE_EACH_STEP)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "there is no placement %d", (int)options->placement);
+    if ((unsigned)options->cross_device > DML_CROSS_ONE_DEVICE)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "there is no cross_device %d",
+                         (int)options->cross_device);
+    if (options->trainer.batch < 1)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "a batch of %d asked for; it must be 1 or more",
+                         options->trainer.batch);
+    if (options->comm && dml_comm_status(options->comm))
+        return dml__fail(error, dml_comm_status(options->comm), "%s", dml_comm_error(options->comm));
+    return DML_OK;
+}
+
+static dml_mirrored *dml__mirrored_create_in(dml_node *loss, const char *const *devices, int count,
+                                             const dml_mirrored_options *options)
+{
+    dml_context *context = loss->graph->context;
+    if (dml__check_mirrored(context, devices, count, options) != DML_OK) return NULL;
+    dml_mirrored *all = (dml_mirrored *)dml__allocate(&context->memory, sizeof *all);
+    if (!all) {
+        dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for replicas");
+        return NULL;
+    }
+    all->context = context;
+    all->graph = loss->graph;
+    all->options = *options;
+    all->count = count;
+    all->shared_rows = -1;
+    all->graph->programs++;
+    dml__own(context, &all->owned, dml__mirrored_destroy_owned);
+    dml_status status = dml__mirrored_allocate(all);
+    if (status == DML_OK) status = dml__open_replicas(all, loss, devices);
+    if (status == DML_OK) status = dml__join_processes(all);
+    if (status == DML_OK) status = dml__open_inside(all);
+    if (status == DML_OK) status = dml__start_threads(all);
+    if (status == DML_OK) status = dml__order_all(all, DML__ORDER_ATTACH);
+    if (status == DML_OK) return all;
+    dml_mirrored_destroy(all);
+    return NULL;
+}
+
+DML_API dml_mirrored *dml_mirrored_create(dml_node *loss, const char *const *devices, int count,
+                                          const dml_mirrored_options *options)
+{
+    if (!loss) return NULL;
+    dml_context *context = loss->graph->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return NULL;
+    dml_mirrored *mirrored = dml__mirrored_create_in(loss, devices, count, options);
+    dml__leave(context, entry);
+    return mirrored;
+}
+
+#endif
+
+/* ---- dist/compress_quantise.c ---- */
+
+#ifndef DML_DIST_COMPRESS_QUANTISE_C
+#define DML_DIST_COMPRESS_QUANTISE_C
+
+/* ---- dist/compress_codec.h ---- */
+
+/* compress_codec.h: the codes of ranges of g that every rank sends to all: what they add up to is computed
+   from the same bytes in the order of the ranks, by operations that no instruction set rounds otherwise. */
+#ifndef DML_DIST_COMPRESS_CODEC_H
+#define DML_DIST_COMPRESS_CODEC_H
+
+/* kept + unit g as levels of blocks; kept becomes what the code leaves out. A block with a number that isn't
+   finite is sent as NaN, and nothing of it is kept. `bits` is 8, 4 or 1. */
+DML__LOCAL size_t dml__quantised_bytes(int bits, size_t n);
+DML__LOCAL void dml__quantise(dml_pool *pool, int bits, size_t n, const float *g /* (n) */, float unit,
+                              float *kept /* (n) */, unsigned char *code);
+
+/* sum = factor times what `ranks` codes, one behind the other, add up to. */
+DML__LOCAL void dml__quantised_sum(dml_pool *pool, int bits, size_t n, const unsigned char *codes, int ranks,
+                                   float factor, float *sum /* (n) */);
+
+/* How many of n elements are sent. */
+DML__LOCAL size_t dml__sparse_count(double fraction, size_t n);
+
+/* velocity = momentum velocity + unit g, kept += velocity (NULL velocity: kept += unit g); the k elements of
+   kept of the largest magnitude, of equal ones the first, become the code of 8 k bytes, places below 2^32 and
+   values; there both begin anew at 0. If g has a number that isn't finite, NaNs are sent and nothing is kept.
+ */
+DML__LOCAL void dml__sparsify(size_t n, size_t k, const float *g /* (n) */, float unit, float momentum,
+                              float *velocity /* (n) */, float *kept /* (n) */, unsigned char *code);
+DML__LOCAL void dml__sparse_sum(size_t n, size_t k, const unsigned char *codes, int ranks, float factor,
+                                float *sum /* (n) */);
+
+#endif
+
+#include <string.h>
+
+/* A block's code: its scale, the upper half of an f32 (two bytes, the low one first), and its levels. Such a
+   scale has 8 bits, and a level at most 7: their product is exact, so that decoders with an FMA and without
+   one get the same sum. The last block is filled up with zeros. */
+enum { DML__QUANTISED_BLOCK = 256, DML__QUANTISED_TASK = 64 /* blocks */ };
+
+static size_t dml__quantised_block_bytes(int bits)
+{
+    return 2 + (size_t)(DML__QUANTISED_BLOCK / 8 * bits);
+}
+
+DML__LOCAL size_t dml__quantised_bytes(int bits, size_t n)
+{
+    return dml__divide_up(n, DML__QUANTISED_BLOCK) * dml__quantised_block_bytes(bits);
+}
+
+static float dml__scale_of_bits(uint32_t bits)
+{
+    float scale;
+    memcpy(&scale, &bits, sizeof scale);
+    return scale;
+}
+
+/* The next larger float of which only the upper half is there. 0 for what is so small that its reciprocal
+   would be infinite; infinity becomes a NaN. */
+static float dml__short_scale(float scale)
+{
+    uint32_t bits;
+    if (scale < 1e-37f) return 0;
+    memcpy(&bits, &scale, sizeof bits);
+    if (scale - scale == 0) bits += 0xFFFF;
+    bits &= 0xFFFF0000u;
+    return bits < 0x7F800000u ? dml__scale_of_bits(bits) : dml__scale_of_bits(0x7FC00000u);
+}
+
+/* x = kept + unit g, its largest magnitude, and the sum of all. */
+DML__BODY void dml__quantise_add(const float *g, float unit, const float *kept, float *x, float *most,
+                                 float *total)
+{
+    dml__vf largest = { 0 }, sum = { 0 };
+    for (int i = 0; i < DML__QUANTISED_BLOCK; i += DML__LANES) {
+        const dml__vf value = DML__LOAD(kept + i) + unit * DML__LOAD(g + i);
+        const dml__vf size = (dml__vf)((dml__vi)value & 0x7FFFFFFF);
+        const dml__vi larger = size > largest;
+        largest = (dml__vf)(((dml__vi)size & larger) | ((dml__vi)largest & ~larger));
+        sum += size;
+        DML__STORE(x + i, value);
+    }
+    *most = *total = 0;
+    for (int i = 0; i < DML__LANES; i++) {
+        *most = largest[i] > *most ? largest[i] : *most;
+        *total += sum[i];
+    }
+}
+
+/* level = x / scale, rounded to nearest by a number that leaves no place for a fraction; kept = x - level
+   scale. */
+DML__BODY void dml__quantise_levels(const float *x, float scale, float *kept, int32_t *level)
+{
+    const float inverse = scale > 0 ? 1 / scale : 0, round = 12582912.0f; /* 1.5 2^23 */
+    for (int i = 0; i < DML__QUANTISED_BLOCK; i += DML__LANES) {
+        const dml__vf value = DML__LOAD(x + i), rounded = value * inverse + round;
+        DML__STORE_INT(level + i, (dml__vi)rounded - 0x4B400000);
+        DML__STORE(kept + i, value - (rounded - round) * scale);
+    }
+}
+
+DML__BODY void dml__quantise_signs(const float *x, float scale, float *kept, int32_t *level)
+{
+    uint32_t bits;
+    memcpy(&bits, &scale, sizeof bits);
+    for (int i = 0; i < DML__QUANTISED_BLOCK; i += DML__LANES) {
+        const dml__vf value = DML__LOAD(x + i);
+        const dml__vi negative = value < 0.0f;
+        DML__STORE_INT(level + i, negative & 1);
+        DML__STORE(kept + i, value - (dml__vf)((negative & (int32_t)0x80000000) | (int32_t)bits));
+    }
+}
+
+/* Elements that lie apart share a byte, so that neighbours are packed by the same instruction. */
+DML__BODY void dml__pack_levels(int bits, const int32_t *level, unsigned char *code)
+{
+    if (bits == 8) {
+        for (int i = 0; i < 256; i++) code[i] = (unsigned char)level[i];
+    } else if (bits == 4) {
+        for (int i = 0; i < 128; i++) code[i] = (unsigned char)((level[i] & 15) | (level[128 + i] & 15) << 4);
+    } else {
+        for (int i = 0; i < 32; i++) {
+            int byte = 0;
+            for (int b = 0; b < 8; b++) byte |= level[32 * b + i] << b;
+            code[i] = (unsigned char)byte;
+        }
+    }
+}
+
+/* A whole block, of which `filled` elements count. */
+DML__BODY void dml__quantise_block_body(int bits, int filled, const float *g, float unit, float *kept,
+                                        unsigned char *code)
+{
+    float x[DML__QUANTISED_BLOCK], most, total;
+    int32_t level[DML__QUANTISED_BLOCK];
+    dml__quantise_add(g, unit, kept, x, &most, &total);
+    const float wanted = bits == 1 ? total / (float)filled : most / (bits == 8 ? 127.0f : 7.0f);
+    const float scale = dml__short_scale(total - total == 0 ? wanted : total);
+    uint32_t scale_bits;
+    memcpy(&scale_bits, &scale, sizeof scale_bits);
+    code[0] = (unsigned char)(scale_bits >> 16);
+    code[1] = (unsigned char)(scale_bits >> 24);
+    if (scale != scale) {
+        memset(kept, 0, DML__QUANTISED_BLOCK * sizeof *kept);
+        memset(code + 2, 0, (size_t)(DML__QUANTISED_BLOCK / 8 * bits));
+        return;
+    }
+    if (bits == 1)
+        dml__quantise_signs(x, scale, kept, level);
+    else
+        dml__quantise_levels(x, scale, kept, level);
+    dml__pack_levels(bits, level, code + 2);
+}
+DML__PER_ISA(dml__quantise_block,
+             (int bits, int filled, const float *g, float unit, float *kept, unsigned char *code),
+             (bits, filled, g, unit, kept, code))
+
+/* sum += what the code says */
+DML__BODY void dml__unquantise_block_body(int bits, const unsigned char *code, float *sum)
+{
+    const float scale = dml__scale_of_bits((uint32_t)code[0] << 16 | (uint32_t)code[1] << 24);
+    const unsigned char *level = code + 2;
+    if (bits == 8) {
+        for (int i = 0; i < 256; i++) sum[i] += scale * (float)(signed char)level[i];
+    } else if (bits == 4) {
+        for (int i = 0; i < 128; i++) {
+            sum[i] += scale * (float)(((level[i] & 15) ^ 8) - 8);
+            sum[128 + i] += scale * (float)((level[i] >> 4 ^ 8) - 8);
+        }
+    } else {
+        for (int b = 0; b < 8; b++)
+            for (int i = 0; i < 32; i++) sum[32 * b + i] += scale * (float)(1 - 2 * (level[i] >> b & 1));
+    }
+}
+DML__PER_ISA(dml__unquantise_block, (int bits, const unsigned char *code, float *sum), (bits, code, sum))
+
+typedef struct dml__quantise_call {
+    dml_isa isa;
+    int bits, ranks;
+    size_t n, bytes; /* of the range; of a rank's code of it */
+    const float *g;
+    float *kept, *sum;
+    unsigned char *code;
+    const unsigned char *codes;
+    float factor;
+} dml__quantise_call;
+
+static void dml__quantise_task(void *argument, int task, int worker)
+{
+    const dml__quantise_call *call = (const dml__quantise_call *)argument;
+    const size_t first = (size_t)task * DML__QUANTISED_TASK * DML__QUANTISED_BLOCK;
+    const size_t behind = first + (size_t)DML__QUANTISED_TASK * DML__QUANTISED_BLOCK;
+    float g[DML__QUANTISED_BLOCK], kept[DML__QUANTISED_BLOCK];
+    (void)worker;
+    for (size_t at = first; at < behind && at < call->n; at += DML__QUANTISED_BLOCK) {
+        unsigned char *code = call->code + at / DML__QUANTISED_BLOCK * dml__quantised_block_bytes(call->bits);
+        const size_t left = call->n - at;
+        if (left >= DML__QUANTISED_BLOCK) {
+            dml__quantise_block(call->isa, call->bits, DML__QUANTISED_BLOCK, call->g + at, call->factor,
+                                call->kept + at, code);
+            continue;
+        }
+        memset(g, 0, sizeof g);
+        memset(kept, 0, sizeof kept);
+        memcpy(g, call->g + at, left * sizeof *g);
+        memcpy(kept, call->kept + at, left * sizeof *kept);
+        dml__quantise_block(call->isa, call->bits, (int)left, g, call->factor, kept, code);
+        memcpy(call->kept + at, kept, left * sizeof *kept);
+    }
+}
+
+static void dml__quantised_sum_task(void *argument, int task, int worker)
+{
+    const dml__quantise_call *call = (const dml__quantise_call *)argument;
+    const size_t first = (size_t)task * DML__QUANTISED_TASK * DML__QUANTISED_BLOCK;
+    const size_t behind = first + (size_t)DML__QUANTISED_TASK * DML__QUANTISED_BLOCK;
+    float sum[DML__QUANTISED_BLOCK];
+    (void)worker;
+    for (size_t at = first; at < behind && at < call->n; at += DML__QUANTISED_BLOCK) {
+        const unsigned char *code =
+            call->codes + at / DML__QUANTISED_BLOCK * dml__quantised_block_bytes(call->bits);
+        memset(sum, 0, sizeof sum);
+        for (int r = 0; r < call->ranks; r++, code += call->bytes)
+            dml__unquantise_block(call->isa, call->bits, code, sum);
+        const size_t count = dml__minimum(DML__QUANTISED_BLOCK, call->n - at);
+        for (size_t i = 0; i < count; i++) call->sum[at + i] = call->factor * sum[i];
+    }
+}
+
+static void dml__quantise_run(dml_pool *pool, dml_pool_task task, dml__quantise_call *call, int bits,
+                              size_t n, float factor)
+{
+    call->isa = dml__pool_machine(pool).isa;
+    call->bits = bits;
+    call->n = n;
+    call->bytes = dml__quantised_bytes(bits, n);
+    call->factor = factor;
+    dml_pool_run(pool, (int)dml__divide_up(n, (size_t)DML__QUANTISED_TASK * DML__QUANTISED_BLOCK), task,
+                 call);
+}
+
+DML__LOCAL void dml__quantise(dml_pool *pool, int bits, size_t n, const float *g, float unit, float *kept,
+                              unsigned char *code)
+{
+    dml__quantise_call call;
+    memset(&call, 0, sizeof call);
+    call.g = g;
+    call.kept = kept;
+    call.code = code;
+    dml__quantise_run(pool, dml__quantise_task, &call, bits, n, unit);
+}
+
+DML__LOCAL void dml__quantised_sum(dml_pool *pool, int bits, size_t n, const unsigned char *codes, int ranks,
+                                   float factor, float *sum)
+{
+    dml__quantise_call call;
+    memset(&call, 0, sizeof call);
+    call.codes = codes;
+    call.ranks = ranks;
+    call.sum = sum;
+    dml__quantise_run(pool, dml__quantised_sum_task, &call, bits, n, factor);
+}
+
+#endif
+
+/* ---- dist/compress_sparse.c ---- */
+
+#ifndef DML_DIST_COMPRESS_SPARSE_C
+#define DML_DIST_COMPRESS_SPARSE_C
+
+#include <string.h>
+
+/* As numbers, these are in the order of magnitudes; those of infinities and NaNs are the largest. */
+static uint32_t dml__magnitude_key(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits & 0x7FFFFFFFu;
+}
+
+DML__LOCAL size_t dml__sparse_count(double fraction, size_t n)
+{
+    const double wanted = fraction * (double)n;
+    size_t k = (size_t)wanted;
+    if ((double)k < wanted) k++;
+    return k < n ? k : n;
+}
+
+/* The key of the k-th largest magnitude of x, k at least 1, by three passes that each find 11 of its bits (10
+ * the last time); *equal is how many of those with that key are among the k. */
+static uint32_t dml__kth_magnitude(size_t n, const float *x, size_t k, size_t *equal)
+{
+    static const int shift[] = { 20, 10, 0 };
+    size_t count[2048];
+    uint32_t found = 0;
+    for (int pass = 0; pass < 3; pass++) {
+        const int above = pass ? shift[pass - 1] : 31;
+        const uint32_t mask = (1u << (above - shift[pass])) - 1;
+        memset(count, 0, sizeof count);
+        for (size_t i = 0; i < n; i++) {
+            const uint32_t key = dml__magnitude_key(x[i]);
+            if (key >> above == found >> above) count[key >> shift[pass] & mask]++;
+        }
+        uint32_t digit = mask;
+        while (digit > 0 && count[digit] < k) k -= count[digit--];
+        found |= digit << shift[pass];
+    }
+    *equal = k;
+    return found;
+}
+
+static bool dml__all_finite(size_t n, const float *x)
+{
+    uint32_t largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t key = dml__magnitude_key(x[i]);
+        largest = key > largest ? key : largest;
+    }
+    return largest < 0x7F800000u;
+}
+
+static void dml__sparse_store(unsigned char *code, size_t k, size_t entry, size_t place, float value)
+{
+    dml__store32(code + 4 * entry, (uint32_t)place);
+    dml__store_f32(code + 4 * (k + entry), value);
+}
+
+DML__LOCAL void dml__sparsify(size_t n, size_t k, const float *g, float unit, float momentum, float *velocity,
+                              float *kept, unsigned char *code)
+{
+    if (n == 0) return;
+    if (!dml__all_finite(n, g)) {
+        const uint32_t nan_bits = 0x7FC00000u;
+        float nan;
+        memcpy(&nan, &nan_bits, sizeof nan);
+        memset(kept, 0, n * sizeof *kept);
+        if (velocity) memset(velocity, 0, n * sizeof *velocity);
+        for (size_t e = 0; e < k; e++) dml__sparse_store(code, k, e, e, nan);
+        return;
+    }
+    if (velocity) {
+        for (size_t i = 0; i < n; i++) {
+            velocity[i] = momentum * velocity[i] + unit * g[i];
+            kept[i] += velocity[i];
+        }
+    } else {
+        for (size_t i = 0; i < n; i++) kept[i] += unit * g[i];
+    }
+    size_t equal, entry = 0;
+    const uint32_t least = dml__kth_magnitude(n, kept, k, &equal);
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t key = dml__magnitude_key(kept[i]);
+        if (key < least || (key == least && equal == 0)) continue;
+        if (key == least) equal--;
+        dml__sparse_store(code, k, entry++, i, kept[i]);
+        kept[i] = 0;
+        if (velocity) velocity[i] = 0;
+    }
+    DML_ASSERT(entry == k);
+}
+
+DML__LOCAL void dml__sparse_sum(size_t n, size_t k, const unsigned char *codes, int ranks, float factor,
+                                float *sum)
+{
+    memset(sum, 0, n * sizeof *sum);
+    for (int r = 0; r < ranks; r++, codes += 8 * k)
+        for (size_t e = 0; e < k; e++) {
+            const uint32_t place = dml__load32(codes + 4 * e);
+            if (place < n) sum[place] += dml__load_f32(codes + 4 * (k + e));
+        }
+    for (size_t i = 0; i < n; i++) sum[i] *= factor;
+}
+
+#endif
+
+/* ---- dist/compress_low_rank.c ---- */
+
+#ifndef DML_DIST_COMPRESS_LOW_RANK_C
+#define DML_DIST_COMPRESS_LOW_RANK_C
+
+#include <math.h>
+#include <string.h>
+
+#define DML__LOW_RANK_STREAM 0x50535344u
+
+/* The first dimension by all others. Kernels count columns with an int. */
+static dml__low_rank_part dml__low_rank_part_of(const dml_node *parameter, int rank)
+{
+    dml__low_rank_part part;
+    memset(&part, 0, sizeof part);
+    const size_t count = dml_shape_count(&parameter->shape);
+    part.begin = parameter->offset;
+    part.rows = parameter->shape.ndim > 0 && count > 0 ? (size_t)parameter->shape.dims[0] : 1;
+    part.columns = count / part.rows;
+    const size_t least = part.rows < part.columns ? part.rows : part.columns;
+    const size_t most = (size_t)rank < least ? (size_t)rank : least;
+    if (most > 0 && part.rows <= INT32_MAX && part.columns <= INT32_MAX &&
+        part.rows + part.columns < count / most)
+        part.rank = most;
+    return part;
+}
+
+static size_t dml__low_rank_p(const dml__low_rank_part *part)
+{
+    return part->rows * (part->rank ? part->rank : part->columns);
+}
+
+/* Columns that are all zero would stay so, and those with a NaN too. */
+static void dml__low_rank_fill(dml__low_rank *low, float *q, size_t columns, size_t rank, size_t r)
+{
+    const dml_random random = { low->seed, DML__LOW_RANK_STREAM, (uint32_t)low->refilled++ };
+    for (size_t i = 0; i < columns; i++) q[i * rank + r] = dml_random_normal(&random, i);
+}
+
+static void dml__low_rank_refill(dml__low_rank *low, const dml__low_rank_part *part)
+{
+    float *q = low->q + part->q;
+    for (size_t r = 0; r < part->rank; r++) {
+        double sum = 0;
+        for (size_t i = 0; i < part->columns; i++) sum += fabs((double)q[i * part->rank + r]);
+        if (!(sum > 0 && sum - sum == 0)) dml__low_rank_fill(low, q, part->columns, part->rank, r);
+    }
+}
+
+DML__LOCAL bool dml__low_rank_open(dml__low_rank *low, dml__memory *memory, const dml_graph *graph, int rank,
+                                   uint64_t seed)
+{
+    size_t parts = 0, p = 0, q = 0;
+    const dml_node *n = graph->first_parameter;
+    memset(low, 0, sizeof *low);
+    low->seed = seed;
+    for (; n; n = n->next_parameter) parts += !n->frozen;
+    low->part = (dml__low_rank_part *)dml__allocate_array(memory, parts + 1, sizeof *low->part);
+    if (!low->part) return false;
+    for (n = graph->first_parameter; n; n = n->next_parameter) {
+        if (n->frozen) continue;
+        dml__low_rank_part *part = &low->part[low->parts++];
+        *part = dml__low_rank_part_of(n, rank);
+        part->p = p;
+        part->q = q;
+        p += dml__low_rank_p(part);
+        q += part->columns * part->rank;
+    }
+    low->part[parts].begin = graph->trained_count;
+    low->part[parts].p = p;
+    low->part[parts].q = q;
+    low->p = (float *)dml__allocate_array(memory, p, sizeof(float));
+    low->q = (float *)dml__allocate_array(memory, q, sizeof(float));
+    if (!low->p || !low->q) return false;
+    for (size_t i = 0; i < parts; i++) dml__low_rank_refill(low, &low->part[i]);
+    return true;
+}
+
+DML__LOCAL void dml__low_rank_close(dml__low_rank *low, dml__memory *memory)
+{
+    dml__release(memory, low->part);
+    dml__release(memory, low->p);
+    dml__release(memory, low->q);
+    memset(low, 0, sizeof *low);
+}
+
+DML__LOCAL void dml__low_rank_find(const dml__low_rank *low, size_t begin, size_t end, size_t *first,
+                                   size_t *behind)
+{
+    size_t i = 0;
+    while (i < low->parts && low->part[i].begin < begin) i++;
+    *first = i;
+    while (i < low->parts && low->part[i].begin < end) i++;
+    *behind = i;
+    DML_ASSERT(low->part[*first].begin == begin && low->part[i].begin == end);
+}
+
+/* C = factor op(A) op(B) */
+static void dml__low_rank_product(dml_pool *pool, bool trans_a, bool trans_b, size_t m, size_t n, size_t k,
+                                  float factor, const float *a, const float *b, float beta, float *c)
+{
+    dml_sgemm(pool, DML_ROW_MAJOR, trans_a ? DML_TRANS : DML_NO_TRANS, trans_b ? DML_TRANS : DML_NO_TRANS,
+              (int)m, (int)n, (int)k, factor, a, (int)(trans_a ? m : k), b, (int)(trans_b ? k : n), beta, c,
+              (int)n);
+}
+
+DML__LOCAL void dml__low_rank_project(dml__low_rank *low, dml_pool *pool, size_t first, size_t behind,
+                                      const float *g, float unit, float *kept)
+{
+    for (size_t i = first; i < behind; i++) {
+        const dml__low_rank_part *part = &low->part[i];
+        const size_t count = part->rows * part->columns;
+        const float *from = g + (part->begin - low->part[first].begin);
+        if (!part->rank) {
+            memcpy(low->p + part->p, from, count * sizeof *from);
+            continue;
+        }
+        float *m = kept + part->begin;
+        for (size_t e = 0; e < count; e++) m[e] += unit * from[e];
+        dml__low_rank_product(pool, false, false, part->rows, part->rank, part->columns, 1, m,
+                              low->q + part->q, 0, low->p + part->p);
+    }
+}
+
+/* Gram and Schmidt's way, one column after the other (so that a column's rest is what is projected), in
+   double precision. What is left of a column by rounding alone becomes 0. False: not finite. */
+static bool dml__orthonormal_columns(float *p, size_t rows, size_t rank)
+{
+    for (size_t c = 0; c < rank; c++) {
+        double whole = 0, rest = 0;
+        for (size_t i = 0; i < rows; i++) whole += (double)p[i * rank + c] * p[i * rank + c];
+        if (!(whole - whole == 0)) return false;
+        for (size_t b = 0; b < c; b++) {
+            double dot = 0;
+            for (size_t i = 0; i < rows; i++) dot += (double)p[i * rank + b] * p[i * rank + c];
+            for (size_t i = 0; i < rows; i++) p[i * rank + c] -= (float)(dot * p[i * rank + b]);
+        }
+        for (size_t i = 0; i < rows; i++) rest += (double)p[i * rank + c] * p[i * rank + c];
+        const double factor = rest > 1e-10 * whole && rest > 0 ? 1 / sqrt(rest) : 0;
+        for (size_t i = 0; i < rows; i++) p[i * rank + c] = (float)(factor * p[i * rank + c]);
+    }
+    return true;
+}
+
+DML__LOCAL void dml__low_rank_back(dml__low_rank *low, dml_pool *pool, size_t first, size_t behind,
+                                   float *kept)
+{
+    for (size_t i = first; i < behind; i++) {
+        const dml__low_rank_part *part = &low->part[i];
+        float *m = kept + part->begin, *p = low->p + part->p, *q = low->q + part->q;
+        if (!part->rank) continue;
+        const bool finite = dml__orthonormal_columns(p, part->rows, part->rank);
+        dml__low_rank_product(pool, true, false, part->columns, part->rank, part->rows, 1, m, p, 0, q);
+        dml__low_rank_product(pool, false, true, part->rows, part->columns, part->rank, -1, p, q, 1, m);
+        if (!finite) memset(m, 0, part->rows * part->columns * sizeof *m);
+    }
+}
+
+DML__LOCAL void dml__low_rank_expand(dml__low_rank *low, dml_pool *pool, size_t first, size_t behind,
+                                     float factor, float *g)
+{
+    for (size_t i = first; i < behind; i++) {
+        const dml__low_rank_part *part = &low->part[i];
+        float *to = g + (part->begin - low->part[first].begin);
+        if (!part->rank) {
+            memcpy(to, low->p + part->p, part->rows * part->columns * sizeof *to);
+            continue;
+        }
+        dml__low_rank_product(pool, false, true, part->rows, part->columns, part->rank, factor,
+                              low->p + part->p, low->q + part->q, 0, to);
+        dml__low_rank_refill(low, part);
+    }
+}
+
+#endif
+
+/* ---- dist/compress_sum.c ---- */
+
+#ifndef DML_DIST_COMPRESS_SUM_C
+#define DML_DIST_COMPRESS_SUM_C
+
+#include <math.h>
+#include <string.h>
+
+DML__LOCAL dml_status dml__check_compression(dml_trainer *trainer, dml_compression *how)
+{
+    if (how->bits == 0) how->bits = 8;
+    if (how->fraction == 0.0f) how->fraction = 0.01f;
+    if (how->rank == 0) how->rank = 4;
+    if ((int)how->kind < DML_COMPRESS_NONE || how->kind > DML_COMPRESS_POWER)
+        return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
+                                "compression of kind %d asked for; there are %d, from DML_COMPRESS_NONE on",
+                                (int)how->kind, DML_COMPRESS_POWER + 1);
+    if (how->bits != 8 && how->bits != 4 && how->bits != 1)
+        return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
+                                "gradients of %d bits asked for, it must be 8, 4 or 1", how->bits);
+    if (!(how->fraction > 0.0f && how->fraction <= 1.0f))
+        return dml_trainer_fail(
+            trainer, DML_ERROR_ARGUMENT,
+            "a fraction of %g of the gradients asked for, it must be above 0 and at most 1",
+            (double)how->fraction);
+    if (!(how->momentum >= 0.0f && how->momentum < 1.0f))
+        return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
+                                "compression with a momentum of %g asked for, it must be below 1; 0: none",
+                                (double)how->momentum);
+    if (how->warm_up < 0)
+        return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
+                                "compression that warms up for %d steps asked for, it must be 0 or more",
+                                how->warm_up);
+    if (how->rank < 1)
+        return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
+                                "gradients of rank %d asked for, it must be at least 1", how->rank);
+    return DML_OK;
+}
+
+static bool dml__keeps(const dml__compressor *c)
+{
+    return c->how.kind >= DML_COMPRESS_QUANTISE;
+}
+
+static bool dml__narrows(const dml__compressor *c)
+{
+    return c->how.kind == DML_COMPRESS_BF16 || c->how.kind == DML_COMPRESS_F16;
+}
+
+/* Of a rank's code of n elements in a step that sends this fraction. */
+static size_t dml__code_bytes(const dml__compressor *c, double fraction, size_t n)
+{
+    switch (c->how.kind) {
+    case DML_COMPRESS_BF16:
+    case DML_COMPRESS_F16: return 2 * n;
+    case DML_COMPRESS_QUANTISE: return dml__quantised_bytes(c->how.bits, n);
+    case DML_COMPRESS_TOP_K: return 8 * dml__sparse_count(fraction, n);
+    default: return 0;
+    }
+}
+
+/* From a quarter at step 0 down to what was asked for. */
+static double dml__fraction_at(const dml_compression *how, uint64_t step)
+{
+    const double last = (double)how->fraction, first = 0.25;
+    if (step >= (uint64_t)how->warm_up || last >= first) return last;
+    return first * pow(last / first, (double)step / how->warm_up);
+}
+
+/* Ranges are rounded up by themselves, each by at most what a single element takes. */
+static dml_status dml__compressor_allocate(dml__compressor *c, int ranges)
+{
+    const size_t codes =
+        c->how.kind == DML_COMPRESS_QUANTISE || c->how.kind == DML_COMPRESS_TOP_K ? (size_t)c->ranks : 1;
+    const double most = dml__fraction_at(&c->how, 0);
+    const size_t one = dml__code_bytes(c, 1, 1), whole = dml__code_bytes(c, most, c->count);
+    if (one && whole < SIZE_MAX / 4) {
+        const size_t each = whole + (size_t)ranges * (one + DML__ALIGNMENT);
+        c->code_bytes = each < SIZE_MAX / codes ? each * codes : 0;
+        c->code = c->code_bytes ? (unsigned char *)dml__allocate_unset(c->memory, c->code_bytes) : NULL;
+    }
+    if (dml__keeps(c)) c->kept = (float *)dml__allocate_array(c->memory, c->count, sizeof(float));
+    const bool moves = c->how.kind == DML_COMPRESS_TOP_K && c->how.momentum > 0.0f;
+    if (moves) c->velocity = (float *)dml__allocate_array(c->memory, c->count, sizeof(float));
+    return (one && !c->code) || (dml__keeps(c) && !c->kept) || (moves && !c->velocity) ? DML_ERROR_MEMORY
+                                                                                       : DML_OK;
+}
+
+DML__LOCAL dml_status dml__compressor_open(dml__compressor *c, dml__memory *memory, dml_comm *comm,
+                                           dml_trainer *trainer, const dml_compression *how, int ranges)
+{
+    memset(c, 0, sizeof *c);
+    c->memory = memory;
+    c->comm = comm;
+    c->pool = dml_context_pool(dml_trainer_context(trainer));
+    c->how = *how;
+    c->ranks = dml_comm_world_size(comm);
+    c->rank = dml_comm_rank(comm);
+    c->count = dml_trainer_count(trainer, DML_GRADIENTS);
+    c->unit = c->factor = 1;
+    dml_status status = dml__check_compression(trainer, &c->how);
+    if (status != DML_OK) return status;
+    if (c->how.kind == DML_COMPRESS_TOP_K && c->count > UINT32_MAX)
+        return dml_trainer_fail(trainer, DML_ERROR_UNSUPPORTED,
+                                "the largest of %zu gradients asked for; their places are sent in 32 bits",
+                                c->count);
+    status = dml__compressor_allocate(c, ranges);
+    if (status == DML_OK && c->how.kind == DML_COMPRESS_POWER &&
+        !dml__low_rank_open(&c->low, memory, dml_trainer_program(trainer)->graph, c->how.rank,
+                            dml_trainer_get_run(trainer).seed))
+        status = DML_ERROR_MEMORY;
+    if (status == DML_OK) return status;
+    dml__compressor_close(c);
+    return dml_trainer_fail(trainer, status, "no memory left to compress %zu gradients", c->count);
+}
+
+DML__LOCAL void dml__compressor_close(dml__compressor *c)
+{
+    if (!c->memory) return;
+    dml__low_rank_close(&c->low, c->memory);
+    dml__release(c->memory, c->kept);
+    dml__release(c->memory, c->velocity);
+    dml__release(c->memory, c->code);
+    memset(c, 0, sizeof *c);
+}
+
+DML__LOCAL bool dml__compressor_asks(const dml__compressor *c)
+{
+    return dml__keeps(c) || c->how.kind == DML_COMPRESS_F16;
+}
+
+/* What is kept are means, so that steps of any numbers of samples and with any loss scale add up. f16 takes
+   them with the loss scale, which is there for its range, and divided by a power of two, which changes no
+   bit. */
+DML__LOCAL void dml__compressor_begin(dml__compressor *c, const dml_trainer *trainer, double samples)
+{
+    double whole = 1;
+    c->code_used = 0;
+    c->before = NULL;
+    c->fraction = dml__fraction_at(&c->how, dml_trainer_steps(trainer));
+    if (c->how.kind == DML_COMPRESS_F16)
+        while (whole < samples) whole *= 2;
+    else if (dml__keeps(c) && samples > 0)
+        whole = samples * (double)dml_trainer_loss_scale(trainer);
+    c->unit = (float)(1 / whole);
+    c->factor = (float)whole;
+}
+
+/* ---- a range ---- */
+
+static unsigned char *dml__take_code(dml__compressor *c, size_t bytes)
+{
+    unsigned char *code = c->code + c->code_used;
+    DML_ASSERT(bytes <= c->code_bytes - c->code_used);
+    c->code_used += bytes;
+    c->code_used = c->code_used / DML__ALIGNMENT * DML__ALIGNMENT +
+                   (c->code_used % DML__ALIGNMENT ? (size_t)DML__ALIGNMENT : 0);
+    if (c->code_used > c->code_bytes) c->code_used = c->code_bytes;
+    return code;
+}
+
+static dml_status dml__narrow_start(dml__compressor *c, float *g, dml__coded_sum *sum)
+{
+    const size_t n = sum->end - sum->begin;
+    sum->code = dml__take_code(c, 2 * n);
+    if (c->how.kind == DML_COMPRESS_BF16) {
+        dml_bf16_from_f32(c->pool, n, g, (dml_bf16 *)(void *)sum->code);
+    } else {
+        dml_scale(c->pool, n, c->unit, g);
+        dml_f16_from_f32(c->pool, n, g, (dml_f16 *)(void *)sum->code);
+    }
+    sum->request = dml_comm_all_reduce_start(c->comm, sum->code, n,
+                                             c->how.kind == DML_COMPRESS_BF16 ? DML_BF16 : DML_F16, DML_SUM);
+    return dml_comm_status(c->comm);
+}
+
+/* Each rank's code goes to all, this one's from its place among them. */
+static dml_status dml__gather_start(dml__compressor *c, const float *g, dml__coded_sum *sum)
+{
+    const size_t n = sum->end - sum->begin;
+    sum->sent = dml__sparse_count(c->fraction, n);
+    const size_t bytes = dml__code_bytes(c, c->fraction, n);
+    float *kept = c->kept + sum->begin;
+    sum->code = dml__take_code(c, bytes * (size_t)c->ranks);
+    unsigned char *mine = sum->code + bytes * (size_t)c->rank;
+    if (c->how.kind == DML_COMPRESS_QUANTISE)
+        dml__quantise(c->pool, c->how.bits, n, g, c->unit, kept, mine);
+    else
+        dml__sparsify(n, sum->sent, g, c->unit, c->how.momentum,
+                      c->velocity ? c->velocity + sum->begin : NULL, kept, mine);
+    sum->request = dml_comm_all_gather_start(c->comm, mine, bytes, DML_U8, sum->code);
+    return dml_comm_status(c->comm);
+}
+
+/* With P summed, Q is on its way. */
+static dml_status dml__low_rank_go_on(dml__compressor *c, dml__coded_sum *sum)
+{
+    size_t first, behind;
+    dml_request *request = sum->request;
+    sum->request = NULL;
+    sum->expands = true;
+    if (dml_comm_wait(c->comm, request) != DML_OK) return dml_comm_status(c->comm);
+    dml__low_rank_find(&c->low, sum->begin, sum->end, &first, &behind);
+    dml__low_rank_back(&c->low, c->pool, first, behind, c->kept);
+    const size_t from = c->low.part[first].q, to = c->low.part[behind].q;
+    sum->request = dml_comm_all_reduce_start(c->comm, c->low.q + from, to - from, DML_F32, DML_SUM);
+    return dml_comm_status(c->comm);
+}
+
+/* All ranks have to start their calls in one order, whenever answers come: the Q of a range follows the P of
+ * the next, for which there was a range's time. */
+static dml_status dml__low_rank_start(dml__compressor *c, const float *g, dml__coded_sum *sum)
+{
+    size_t first, behind;
+    dml__low_rank_find(&c->low, sum->begin, sum->end, &first, &behind);
+    dml__low_rank_project(&c->low, c->pool, first, behind, g, c->unit, c->kept);
+    const size_t from = c->low.part[first].p, to = c->low.part[behind].p;
+    dml__coded_sum *before = c->before;
+    c->before = sum;
+    sum->request = dml_comm_all_reduce_start(c->comm, c->low.p + from, to - from, DML_F32, DML_SUM);
+    if (!sum->request) return dml_comm_status(c->comm);
+    return before ? dml__low_rank_go_on(c, before) : DML_OK;
+}
+
+DML__LOCAL dml_status dml__coded_sum_start(dml__compressor *c, float *g, size_t begin, size_t end,
+                                           dml__coded_sum *sum)
+{
+    memset(sum, 0, sizeof *sum);
+    sum->begin = begin;
+    sum->end = end;
+    if (dml__narrows(c)) return dml__narrow_start(c, g, sum);
+    if (c->how.kind == DML_COMPRESS_POWER) return dml__low_rank_start(c, g, sum);
+    if (dml__keeps(c)) return dml__gather_start(c, g, sum);
+    sum->request = dml_comm_all_reduce_start(c->comm, g, end - begin, DML_F32, DML_SUM);
+    return dml_comm_status(c->comm);
+}
+
+static void dml__coded_sum_decode(dml__compressor *c, float *g, const dml__coded_sum *sum)
+{
+    const size_t n = sum->end - sum->begin;
+    size_t first, behind;
+    switch (c->how.kind) {
+    case DML_COMPRESS_BF16: dml_bf16_to_f32(c->pool, n, (const dml_bf16 *)(const void *)sum->code, g); break;
+    case DML_COMPRESS_F16:
+        dml_f16_to_f32(c->pool, n, (const dml_f16 *)(const void *)sum->code, g);
+        dml_scale(c->pool, n, c->factor, g);
+        break;
+    case DML_COMPRESS_QUANTISE:
+        dml__quantised_sum(c->pool, c->how.bits, n, sum->code, c->ranks, c->factor, g);
+        break;
+    case DML_COMPRESS_TOP_K: dml__sparse_sum(n, sum->sent, sum->code, c->ranks, c->factor, g); break;
+    case DML_COMPRESS_POWER:
+        dml__low_rank_find(&c->low, sum->begin, sum->end, &first, &behind);
+        dml__low_rank_expand(&c->low, c->pool, first, behind, c->factor, g);
+        break;
+    default: break;
+    }
+}
+
+DML__LOCAL dml_status dml__coded_sum_take(dml__compressor *c, float *g, dml__coded_sum *sum)
+{
+    if (c->before) {
+        dml__coded_sum *last = c->before;
+        c->before = NULL;
+        if (dml__low_rank_go_on(c, last) != DML_OK) return dml_comm_status(c->comm);
+    }
+    dml_request *request = sum->request;
+    sum->request = NULL;
+    if (dml_comm_wait(c->comm, request) != DML_OK) return dml_comm_status(c->comm);
+    dml__coded_sum_decode(c, g, sum);
+    return DML_OK;
+}
+
+DML__LOCAL void dml__coded_sum_drop(dml__compressor *c, dml__coded_sum *sum)
+{
+    if (sum->request) dml_comm_wait(c->comm, sum->request);
+    memset(sum, 0, sizeof *sum);
+    c->before = NULL;
+}
+
+DML__LOCAL void dml__compressor_forget(dml__compressor *c)
+{
+    if (c->kept) memset(c->kept, 0, c->count * sizeof *c->kept);
+    if (c->velocity) memset(c->velocity, 0, c->count * sizeof *c->velocity);
 }
 
 #endif

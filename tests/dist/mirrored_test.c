@@ -33,7 +33,7 @@ static void unlike_devices_end_together(void)
     int share[3];
     memset(speed, 0, sizeof speed);
     for (int step = 0; step < 60; step++) {
-        dml__divide_rows(256, 3, speed, most, share);
+        dml__deal_rows(256, 3, speed, most, share);
         CHECK_INT(share[0] + share[1] + share[2], 256);
         for (int i = 0; i < 3; i++) {
             const double seconds = time_of(fixed[i], each[i], share[i], &random);
@@ -67,7 +67,7 @@ static void shares_within_bounds(void)
                                 1e-6 * (1 + test_random(&random) % 100000));
         }
         const int rows = (int)(test_random(&random) % (unsigned)(room + 1));
-        dml__divide_rows(rows, devices, turn % 3 ? speed : NULL, most, share);
+        dml__deal_rows(rows, devices, turn % 3 ? speed : NULL, most, share);
         for (int i = 0; i < devices; i++) {
             sum += share[i];
             CHECK(share[i] <= most[i] && share[i] >= (rows >= devices));
