@@ -166,12 +166,6 @@ static float learning_rate(const options *o, uint64_t step, uint64_t steps)
     return (float)(o->lr * (4 * step >= 3 * steps ? 0.01 : 2 * step >= steps ? 0.1 : 1));
 }
 
-static void save(const options *o, const strategy *s)
-{
-    if (o->save && s->rank == 0 && dml_trainer_save(s->trainer, o->save) != DML_OK)
-        args_exit(1, "%s", dml_error(s->context));
-}
-
 /* Where a run stands is the number of steps taken and nothing else, so it goes on from a checkpoint as if it
    had never stopped. */
 static void train(const options *o, strategy *s, const dataset *set, report *r)
@@ -209,7 +203,7 @@ static void train(const options *o, strategy *s, const dataset *set, report *r)
         if (step + 1 < last && (step + 1) % epoch_steps) continue;
         if (step + 1 == last) strategy_end(s);
         report_epoch(r, epoch + 1);
-        save(o, s);
+        if (o->save) strategy_save(s, o->save);
         args_check_output();
     }
     if (first >= last) strategy_end(s);

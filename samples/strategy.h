@@ -40,6 +40,7 @@ typedef struct strategy {
 typedef struct strategy_row {
     const char *name, *flags; /* its own, "--tau|--outer-lr" */
     const char *sentence, *paper;
+    int which; /* of several rows with the same functions */
     /* [dml_comm_open]; sets s->trains of servers to false */
     dml_comm *(*open)(strategy *s, const dml_comm_options *options);
     /* [dml_trainer_create]; where there are several trainers, returns the one to look at */
@@ -60,18 +61,17 @@ static dml_status strategy_all_reduce(strategy *s)
     return s->ranks > 1 ? dml_trainer_sync(s->trainer, dml_all_reduce_sync(s->comm, NULL)) : DML_OK;
 }
 
+enum { STRATEGY_NOW_AND_THEN, STRATEGY_ONCE };
+
 static dml_status strategy_local_sgd(strategy *s)
 {
+    const bool once = s->row->which == STRATEGY_ONCE;
     dml_local_sgd_options o = { .tau = s->options.tau ? s->options.tau : 8 };
     if (s->options.outer_lr > 0) o.outer = dml_diloco_options(o.tau).outer;
     if (s->options.outer_lr > 0) o.outer.lr = (float)s->options.outer_lr;
     o.average_state = s->options.average_state;
-    return dml_trainer_sync(s->trainer, dml_local_sgd_sync(s->comm, &o));
-}
-
-static dml_status strategy_simu_parallel(strategy *s)
-{
-    return dml_trainer_sync(s->trainer, dml_simu_parallel_sync(s->comm, NULL));
+    return dml_trainer_sync(s->trainer,
+                            once ? dml_simu_parallel_sync(s->comm, &o) : dml_local_sgd_sync(s->comm, &o));
 }
 
 static dml_status strategy_average(strategy *s)
@@ -87,7 +87,7 @@ static const strategy_row strategy_rows[] = {
       "Moritz et al., SparkNet, ICLR 2016; with --outer-lr 0.7: Douillard et al., DiLoCo, 2023",
       .start = strategy_local_sgd, .end = strategy_average },
     { "simu_parallel", "", "each rank trains alone; parameters are averaged once, at the end",
-      "Zinkevich et al., Parallelized SGD, NIPS 2010", .start = strategy_simu_parallel,
+      "Zinkevich et al., Parallelized SGD, NIPS 2010", .which = STRATEGY_ONCE, .start = strategy_local_sgd,
       .end = strategy_average },
     { 0 },
 };
@@ -197,6 +197,12 @@ static void strategy_step(strategy *s, int rows, const void *const *inputs, int 
 static void strategy_end(strategy *s)
 {
     if (s->row->end) strategy_check(s, s->row->end(s));
+}
+
+/* Writes a checkpoint of what rank 0's trainer holds; all that train call it. */
+static void strategy_save(strategy *s, const char *path)
+{
+    if (s->rank == 0) strategy_check(s, dml_trainer_save(s->trainer, path));
 }
 
 /* After dml_close. */
