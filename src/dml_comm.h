@@ -28,6 +28,8 @@
 #ifdef DML_H
 #include "dml.h"
 #include "dist/all_reduce_sync.h"
+#include "dist/parameter_server_sync.h"
+#include "dist/downpour_sync.h"
 #endif
 
 #ifdef DML_IMPLEMENTATION
@@ -89,6 +91,9 @@
 #ifdef DML_H
 #include "dist/all_reduce_sync.c"
 #include "dist/replicas.c"
+#include "dist/parameter_server_optimizer.c"
+#include "dist/parameter_server_sync.c"
+#include "dist/downpour_sync.c"
 #endif
 
 #endif
