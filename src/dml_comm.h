@@ -32,6 +32,8 @@
 #include "dist/zero_sync.h"
 #include "dist/local_sgd.h"
 #include "dist/mirrored.h"
+#include "dist/parameter_server_sync.h"
+#include "dist/downpour_sync.h"
 #endif
 
 #ifdef DML_IMPLEMENTATION
@@ -103,6 +105,9 @@
 #include "dist/compress_sparse.c"
 #include "dist/compress_low_rank.c"
 #include "dist/compress_sum.c"
+#include "dist/parameter_server_optimizer.c"
+#include "dist/parameter_server_sync.c"
+#include "dist/downpour_sync.c"
 #endif
 
 #endif

@@ -202,10 +202,9 @@ static dml_status dml__link_gone(dml__comm_job *job, int rank)
     const dml_request *request = dml__request_on(link);
     link->gone = true;
     link->out_total = 0;
-    if (request) return dml__data_gone(job, request, rank);
-    const dml_status status = job->outlives ? dml__hear_last_words(job, rank) : DML_OK;
-    if (job->outlives && !status) dml__end_pairs_with(job, rank); /* receives that wait for a message */
-    return status;
+    for (const dml_request *r = job->unmatched; r && !request; r = r->next)
+        if (dml__waits_for((dml_request *)(uintptr_t)r) == rank) request = r; /* nothing will come for it */
+    return request ? dml__data_gone(job, request, rank) : DML_OK;
 }
 
 /* As much of the frame that is going out as goes; `whole`: all of it has gone. */

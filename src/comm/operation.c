@@ -490,9 +490,8 @@ DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, b
         dml__begin_pair(job, request, rank, job->links[rank].messages++, call->signature.count);
     } else if (call->signature.operation == DML__CALL_RECEIVE) {
         dml__enlist(&job->unmatched, request);
-        if (!dml__match_stored(job, request) && job->outlives && call->signature.root >= 0 &&
-            job->links[comm->world_ranks[call->signature.root]].gone)
-            dml__end_request(job, request, DML_ERROR_PEER);
+        const int from = dml__match_stored(job, request) ? -1 : dml__waits_for(request);
+        if (from >= 0 && job->links[from].gone) dml__data_gone(job, request, from);
     } else {
         dml__begin_collective(job, request);
     }

@@ -1,0 +1,165 @@
+#ifndef DML_DIST_DOWNPOUR_SYNC_C
+#define DML_DIST_DOWNPOUR_SYNC_C
+
+#include "dist/downpour_sync.h"
+
+#include "base/memory.h"
+#include "dist/parameter_server_internal.h"
+#include "dist/parameter_server_optimizer.h"
+#include "dist/replicas.h"
+#include "train/optimizer_internal.h"
+
+#include <string.h>
+
+#define DML__DOWNPOUR_TAG 1 /* of worker 0's word that it is warm */
+
+typedef struct dml__downpour {
+    dml__memory memory;
+    dml_comm *comm;
+    dml_cluster cluster;
+    dml_downpour_options options;
+    dml_ps *ps;
+    float *sum; /* (count): of the gradients since the last push */
+    uint64_t steps, unpushed;
+    bool others_wait; /* at worker 0, for the warm start */
+    double rate;      /* the servers' learning rate */
+} dml__downpour;
+
+static dml_status dml__downpour_fetch(dml__downpour *d, dml_trainer *trainer)
+{
+    const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
+    float *w = dml_trainer_host(trainer, DML_PARAMETERS, 0, n);
+    if (!w) return dml_status_of(dml_trainer_context(trainer));
+    dml_ps_pull(d->ps, w, 0, n);
+    if (dml_ps_wait(d->ps, DML_PS_ALL) != DML_OK) return dml__sync_failed(trainer, d->comm);
+    return dml_trainer_put(trainer, DML_PARAMETERS, 0, n);
+}
+
+/* Worker 0 has trained alone for long enough; the others begin with what it has learnt. */
+static dml_status dml__downpour_warm(dml__downpour *d, dml_trainer *trainer)
+{
+    dml_comm *workers = dml_ps_workers_comm(d->ps);
+    uint8_t word = 1;
+    if (d->cluster.rank > 0) {
+        if (dml_comm_receive(workers, &word, 1, DML_U8, 0, DML__DOWNPOUR_TAG, NULL) != DML_OK)
+            return dml__sync_failed(trainer, d->comm);
+        return dml__downpour_fetch(d, trainer);
+    }
+    d->others_wait = false;
+    for (int w = 1; w < d->cluster.workers; w++)
+        if (dml_comm_send(workers, &word, 1, DML_U8, w, DML__DOWNPOUR_TAG) != DML_OK)
+            return dml__sync_failed(trainer, d->comm);
+    return DML_OK;
+}
+
+static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
+{
+    dml__downpour *d = (dml__downpour *)user;
+    if (!d) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
+    const dml_downpour_options *o = &d->options;
+    dml_optimizer optimizer = o->optimizer;
+    dml_ps_options options;
+    if (optimizer.kind == DML_SGD && optimizer.lr == 0.0f && optimizer.momentum == 0.0f)
+        optimizer = dml_adagrad(dml_trainer_lr(trainer));
+    if (dml__complete_optimizer(&optimizer, NULL) != DML_OK || o->fetch_every < 0 || o->push_every < 0 ||
+        o->warm_steps < 0) {
+        dml__ps_fail(
+            d->comm, DML_ERROR_ARGUMENT,
+            "Downpour with fetch_every %d, push_every %d, warm_steps %d and an optimizer of learning rate "
+            "%g: none may be less than 0, nor may the optimizer's numbers be out of range",
+            o->fetch_every, o->push_every, o->warm_steps, (double)optimizer.lr);
+        return dml__sync_failed(trainer, d->comm);
+    }
+    d->rate = (double)optimizer.lr;
+    memset(&options, 0, sizeof options);
+    options.consistency = DML_PS_ASYNCHRONOUS;
+    options.push_dtype = o->push_dtype;
+    options.pull_dtype = o->pull_dtype;
+    options.threshold = o->threshold;
+    options.allocator = o->allocator;
+    d->sum =
+        (float *)dml__allocate_array(&d->memory, dml_trainer_count(trainer, DML_GRADIENTS), sizeof(float));
+    if (!d->sum) {
+        dml__ps_fail(d->comm, DML_ERROR_MEMORY, "no memory for Downpour");
+        return dml__sync_failed(trainer, d->comm);
+    }
+    dml_status status = dml__ps_attach(&d->ps, d->comm, &d->cluster, trainer, &optimizer, &options);
+    if (status != DML_OK || !o->warm_steps) return status;
+    d->others_wait = d->cluster.rank == 0;
+    return d->others_wait ? DML_OK : dml__downpour_warm(d, trainer);
+}
+
+static dml_status dml__downpour_push(dml__downpour *d, dml_trainer *trainer)
+{
+    const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
+    dml_ps_set_rate(d->ps, d->rate);
+    dml_ps_push(d->ps, d->sum, 0, n, 1);
+    dml_ps_clock(d->ps);
+    if (dml_ps_wait(d->ps, DML_PS_ALL) != DML_OK) return dml__sync_failed(trainer, d->comm);
+    memset(d->sum, 0, n * sizeof *d->sum);
+    d->unpushed = 0;
+    return DML_OK;
+}
+
+/* Whether this step, counted from 1, is one of every so many. */
+static bool dml__downpour_due(uint64_t step, int every)
+{
+    return step % (uint64_t)(every ? every : 1) == 0;
+}
+
+static dml_status dml__downpour_update(void *user, dml_trainer *trainer)
+{
+    dml__downpour *d = (dml__downpour *)user;
+    const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
+    const float *g = dml_trainer_get(trainer, DML_GRADIENTS, 0, n);
+    if (!g) return dml_status_of(dml_trainer_context(trainer));
+    for (size_t i = 0; i < n; i++) d->sum[i] += g[i];
+    d->steps++;
+    d->unpushed++;
+    const bool fetches = dml__downpour_due(d->steps, d->options.fetch_every);
+    dml_status status = fetches ? DML_OK : dml_trainer_update_range(trainer, 0, n);
+    if (status == DML_OK && dml__downpour_due(d->steps, d->options.push_every))
+        status = dml__downpour_push(d, trainer);
+    if (status == DML_OK && fetches) status = dml__downpour_fetch(d, trainer);
+    if (status == DML_OK && d->others_wait && d->steps >= (uint64_t)d->options.warm_steps)
+        status = dml__downpour_warm(d, trainer);
+    return status;
+}
+
+/* What wasn't pushed yet is, and nobody is left waiting. */
+static void dml__downpour_destroy(void *user, dml_trainer *trainer)
+{
+    dml__downpour *d = (dml__downpour *)user;
+    if (!d) return;
+    if (d->ps && d->unpushed && dml_comm_status(d->comm) == DML_OK) dml__downpour_push(d, trainer);
+    if (d->ps && d->others_wait && dml_comm_status(d->comm) == DML_OK) dml__downpour_warm(d, trainer);
+    dml_ps_close(d->ps);
+    dml__memory memory = d->memory;
+    dml__release(&memory, d->sum);
+    dml__release(&memory, d);
+}
+
+DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,
+                                   const dml_downpour_options *options)
+{
+    dml__memory memory;
+    dml__memory_init(&memory, options ? &options->allocator : NULL, NULL, 0);
+    dml__downpour *state = (dml__downpour *)dml__allocate(&memory, sizeof *state);
+    if (state) {
+        state->memory = memory;
+        state->comm = comm;
+        state->cluster = *cluster;
+        if (options) state->options = *options;
+    }
+    dml_sync sync;
+    memset(&sync, 0, sizeof sync);
+    sync.state = state;
+    sync.start = dml__downpour_start;
+    sync.update = dml__downpour_update;
+    sync.destroy = dml__downpour_destroy;
+    sync.ranks = cluster->workers;
+    sync.rank = cluster->rank;
+    return sync;
+}
+
+#endif

@@ -1,0 +1,178 @@
+#ifndef DML_DIST_PARAMETER_SERVER_OPTIMIZER_C
+#define DML_DIST_PARAMETER_SERVER_OPTIMIZER_C
+
+#include "dist/parameter_server_optimizer.h"
+
+#include "dist/parameter_server_internal.h"
+#include "dist/parameter_server_sync.h"
+#include "dist/replicas.h"
+#include "graph/node.h"
+#include "graph/program_internal.h"
+#include "train/optimizer_internal.h"
+
+/* The setup that worker 0 sends: the optimizer's kind, nesterov, the steps that were taken before, its
+   numbers, and runs of parameters with the same scales, of four numbers each. */
+enum { DML__PS_OPT_KIND, DML__PS_OPT_NESTEROV, DML__PS_OPT_STEPS, DML__PS_OPT_NUMBERS };
+
+typedef struct dml__ps_optimizer {
+    dml__memory memory;
+    dml_optimizer optimizer;
+    uint64_t steps;
+    size_t begin, count; /* the server's range */
+    double *runs;        /* (run_count, 4): begin, end, scales of the learning rate and of the decay */
+    size_t run_count;
+    float *state[DML__MAX_STATES]; /* (count) each */
+} dml__ps_optimizer;
+
+/* ---- servers ---- */
+
+static void dml__ps_forget_optimizer(dml__ps_optimizer *o)
+{
+    dml__release(&o->memory, o->runs);
+    for (int s = 0; s < DML__MAX_STATES; s++) dml__release(&o->memory, o->state[s]);
+}
+
+static dml_status dml__ps_prepare_optimizer(void *user, size_t begin, size_t count, const double *setup,
+                                            size_t setup_count)
+{
+    dml__ps_optimizer *o = (dml__ps_optimizer *)user;
+    size_t at = DML__PS_OPT_NUMBERS;
+    if (setup_count < at) return DML_ERROR_MISMATCH; /* the workers have no trainers */
+    o->optimizer.kind = (dml_optimizer_kind)setup[DML__PS_OPT_KIND];
+    o->optimizer.nesterov = setup[DML__PS_OPT_NESTEROV] != 0;
+    o->steps = (uint64_t)setup[DML__PS_OPT_STEPS];
+    for (float *number;
+         (number = dml_optimizer_number(&o->optimizer, (int)(at - DML__PS_OPT_NUMBERS), NULL)) != NULL;
+         at++) {
+        if (at >= setup_count) return DML_ERROR_MISMATCH;
+        *number = (float)setup[at];
+    }
+    o->begin = begin;
+    o->count = count;
+    o->run_count = (setup_count - at) / 4;
+    o->runs = (double *)dml__allocate_array(&o->memory, o->run_count + 1, 4 * sizeof(double));
+    if (!o->runs) return DML_ERROR_MEMORY;
+    memcpy(o->runs, setup + at, 4 * o->run_count * sizeof(double));
+    for (int s = 0; s < dml_optimizer_states(&o->optimizer); s++) {
+        o->state[s] = (float *)dml__allocate_array(&o->memory, count, sizeof(float));
+        if (!o->state[s]) return DML_ERROR_MEMORY;
+    }
+    return DML_OK;
+}
+
+/* One run at a time; `rate` is the learning rate. */
+static dml_status dml__ps_apply_optimizer(void *user, size_t begin, size_t count, float *w, const float *g,
+                                          uint64_t step, double rate)
+{
+    const dml__ps_optimizer *o = (const dml__ps_optimizer *)user;
+    dml_status status = DML_OK;
+    for (size_t r = 0; r < o->run_count && status == DML_OK; r++) {
+        const double *run = o->runs + 4 * r;
+        const size_t first = (size_t)run[0] > begin ? (size_t)run[0] : begin;
+        const size_t end = (size_t)run[1] < begin + count ? (size_t)run[1] : begin + count;
+        if (first >= end) continue;
+        dml_optimizer mine = o->optimizer;
+        float *state[DML__MAX_STATES];
+        mine.lr = (float)rate * (float)run[2];
+        mine.weight_decay *= (float)run[3];
+        for (int s = 0; s < DML__MAX_STATES; s++)
+            state[s] = o->state[s] ? o->state[s] + (first - o->begin) : NULL;
+        status = dml_optimizer_update(&mine, NULL, o->steps + step, end - first, w + (first - begin),
+                                      g + (first - begin), state);
+    }
+    return status;
+}
+
+DML_API dml_status dml_parameter_server_serve(dml_comm *comm, const dml_cluster *cluster,
+                                              dml_ps_report *report)
+{
+    dml__ps_optimizer optimizer;
+    dml_ps_options options;
+    memset(&optimizer, 0, sizeof optimizer);
+    memset(&options, 0, sizeof options);
+    dml__memory_init(&optimizer.memory, NULL, NULL, 0);
+    options.rule.prepare = dml__ps_prepare_optimizer;
+    options.rule.apply = dml__ps_apply_optimizer;
+    options.rule.user = &optimizer;
+    const dml_status status = dml_ps_serve(comm, cluster, &options, report);
+    dml__ps_forget_optimizer(&optimizer);
+    return status;
+}
+
+/* ---- workers ---- */
+
+/* NULL, or why a trainer's step can't be the servers'. */
+static const char *dml__ps_trainer_fault(const dml_trainer *trainer, const dml_optimizer *optimizer)
+{
+    const dml_trainer_run run = dml_trainer_get_run(trainer);
+    if (optimizer->kind == DML_LARS || optimizer->kind == DML_LAMB)
+        return "LARS and LAMB look at whole parameters, of which a server has parts: take another optimizer";
+    if (run.loss_scale > 0.0f)
+        return "a loss scale lets a worker skip a step for which the others wait: train in bf16, or in f16 "
+               "with "
+               "loss_scale -1";
+    if (dml_trainer_vectors(trainer) > DML_OPTIMIZER_STATE + dml_optimizer_states(&run.optimizer))
+        return "a moving average of parameters that servers update: take options.average out";
+    return NULL;
+}
+
+/* Writes the setup into `to` (NULL: only counts); returns how many numbers it has. */
+static size_t dml__ps_write_setup(dml_trainer *trainer, const dml_optimizer *optimizer, double *to)
+{
+    const dml_node *p = dml_trainer_program(trainer)->graph->first_parameter;
+    dml_optimizer o = *optimizer;
+    size_t at = DML__PS_OPT_NUMBERS, run = 0;
+    if (to) {
+        to[DML__PS_OPT_KIND] = (double)o.kind;
+        to[DML__PS_OPT_NESTEROV] = o.nesterov;
+        to[DML__PS_OPT_STEPS] = (double)dml_trainer_steps(trainer);
+    }
+    for (const float *number;
+         (number = dml_optimizer_number(&o, (int)(at - DML__PS_OPT_NUMBERS), NULL)) != NULL; at++)
+        if (to) to[at] = (double)*number;
+    const dml_node *last = NULL;
+    for (; p; p = p->next_parameter) {
+        const size_t end = p->offset + dml_shape_count(&p->shape);
+        if (p->frozen) continue;
+        const bool same = last && last->lr_scale == p->lr_scale && last->decay_scale == p->decay_scale;
+        if (!same) {
+            run = at;
+            at += 4;
+        }
+        last = p;
+        if (!to) continue;
+        if (!same) to[run] = (double)p->offset;
+        to[run + 1] = (double)end;
+        to[run + 2] = (double)p->lr_scale;
+        to[run + 3] = (double)p->decay_scale;
+    }
+    return at;
+}
+
+DML__LOCAL dml_status dml__ps_attach(dml_ps **ps, dml_comm *comm, const dml_cluster *cluster,
+                                     dml_trainer *trainer, const dml_optimizer *optimizer,
+                                     const dml_ps_options *options)
+{
+    dml__memory memory;
+    dml_ps_options o = *options;
+    const char *fault = dml__ps_trainer_fault(trainer, optimizer);
+    dml__memory_init(&memory, &o.allocator, NULL, 0);
+    if (fault) {
+        dml__ps_fail(comm, DML_ERROR_UNSUPPORTED, "training by a parameter server: %s", fault);
+        return dml__sync_failed(trainer, comm);
+    }
+    const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
+    const float *w = dml_trainer_get(trainer, DML_PARAMETERS, 0, n);
+    o.setup_count = dml__ps_write_setup(trainer, optimizer, NULL);
+    double *setup = (double *)dml__allocate_array(&memory, o.setup_count, sizeof *setup);
+    if (setup) dml__ps_write_setup(trainer, optimizer, setup);
+    o.setup = setup;
+    if (w && setup)
+        *ps = dml_ps_open(comm, cluster, n, w, &o);
+    else
+        dml__ps_fail(comm, DML_ERROR_MEMORY, "no memory for a parameter server's worker");
+    dml__release(&memory, setup);
+    return *ps ? dml__start_replicas(dml_ps_workers_comm(*ps), trainer) : dml__sync_failed(trainer, comm);
+}
+
+#endif

@@ -1,0 +1,88 @@
+#ifndef DML_DIST_PARAMETER_SERVER_SYNC_C
+#define DML_DIST_PARAMETER_SERVER_SYNC_C
+
+#include "dist/parameter_server_sync.h"
+
+#include "base/memory.h"
+#include "dist/parameter_server_optimizer.h"
+#include "dist/replicas.h"
+
+#include <string.h>
+
+typedef struct dml__ps_sync {
+    dml__memory memory;
+    dml_comm *comm;
+    dml_cluster cluster;
+    dml_ps_options options;
+    dml_ps *ps;
+    double samples; /* that g is the mean of */
+} dml__ps_sync;
+
+static dml_status dml__ps_sync_start(void *user, dml_trainer *trainer)
+{
+    dml__ps_sync *sync = (dml__ps_sync *)user;
+    if (!sync) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
+    const dml_optimizer optimizer = dml_trainer_get_run(trainer).optimizer;
+    return dml__ps_attach(&sync->ps, sync->comm, &sync->cluster, trainer, &optimizer, &sync->options);
+}
+
+static dml_status dml__ps_sync_begin(void *user, dml_trainer *trainer, double samples)
+{
+    (void)trainer;
+    ((dml__ps_sync *)user)->samples = samples;
+    return DML_OK;
+}
+
+/* The pull follows the push to each server, which answers when all workers' have come. */
+static dml_status dml__ps_sync_update(void *user, dml_trainer *trainer)
+{
+    dml__ps_sync *sync = (dml__ps_sync *)user;
+    const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
+    const float *g = dml_trainer_get(trainer, DML_GRADIENTS, 0, n);
+    float *w = dml_trainer_host(trainer, DML_PARAMETERS, 0, n);
+    if (!g || !w) return dml_status_of(dml_trainer_context(trainer));
+    dml_ps_set_rate(sync->ps, (double)dml_trainer_lr(trainer));
+    if (sync->samples > 0) dml_ps_push(sync->ps, g, 0, n, sync->samples);
+    dml_ps_clock(sync->ps);
+    dml_ps_pull(sync->ps, w, 0, n);
+    if (dml_ps_wait(sync->ps, DML_PS_ALL) != DML_OK || dml_comm_status(sync->comm) != DML_OK)
+        return dml__sync_failed(trainer, sync->comm);
+    return dml_trainer_put(trainer, DML_PARAMETERS, 0, n);
+}
+
+static void dml__ps_sync_destroy(void *user, dml_trainer *trainer)
+{
+    (void)trainer;
+    dml__ps_sync *sync = (dml__ps_sync *)user;
+    if (!sync) return;
+    dml_ps_close(sync->ps);
+    dml__memory memory = sync->memory;
+    dml__release(&memory, sync);
+}
+
+DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cluster,
+                                           const dml_ps_options *options)
+{
+    dml__memory memory;
+    dml__memory_init(&memory, options ? &options->allocator : NULL, NULL, 0);
+    dml__ps_sync *state = (dml__ps_sync *)dml__allocate(&memory, sizeof *state);
+    if (state) {
+        state->memory = memory;
+        state->comm = comm;
+        state->cluster = *cluster;
+        if (options) state->options = *options;
+        state->options.vectors = 0;
+    }
+    dml_sync sync;
+    memset(&sync, 0, sizeof sync);
+    sync.state = state;
+    sync.start = dml__ps_sync_start;
+    sync.begin = dml__ps_sync_begin;
+    sync.update = dml__ps_sync_update;
+    sync.destroy = dml__ps_sync_destroy;
+    sync.ranks = cluster->workers;
+    sync.rank = cluster->rank;
+    return sync;
+}
+
+#endif

@@ -1,0 +1,301 @@
+/* Trainers whose parameters are updated by servers: in synchrony, as one rank would; and by Downpour. */
+#include "dist/downpour_sync.h"
+#include "dist/parameter_server_sync.h"
+
+#include "../comm/ranks.h"
+#include "device/context.h"
+#include "ops/op_activation.h"
+#include "ops/op_dense.h"
+#include "ops/op_loss.h"
+#include "train/parameter_group.h"
+
+enum { IN = 6, CLASSES = 3, BATCH = 24, MOST_STEPS = 300, MOST = 6, MOST_PARAMETERS = 1000 };
+
+typedef struct training {
+    int workers, servers, steps; /* workers 0: alone */
+    dml_trainer_options options;
+    dml_ps_options ps;
+    bool downpour;
+    dml_downpour_options down;
+    bool uneven, groups;
+    int pieces;  /* of a batch */
+    bool differ; /* the workers' models have other parameters */
+    /* results */
+    double loss[MOST][MOST_STEPS]; /* the sum over a worker's samples */
+    int rows[MOST];
+    size_t parameters;
+    float w[MOST][MOST_PARAMETERS];
+    char error[MOST][512];
+    dml_status status[MOST];
+    dml_ps_report report;
+} training;
+
+static void make_batch(int step, float *x, int32_t *t)
+{
+    unsigned state = 77u + (unsigned)step;
+    test_fill(&state, x, BATCH * IN);
+    for (int i = 0; i < BATCH; i++) t[i] = x[i * IN] > 0.3f ? 2 : x[i * IN + 1] > 0 ? 1 : 0;
+}
+
+static int first_row(const training *t, int rows, int worker)
+{
+    const int workers = t->workers ? t->workers : 1;
+    if (t->uneven) return rows * worker * (worker + 1) / (workers * (workers + 1));
+    return rows * worker / workers;
+}
+
+static dml_status step_of(training *t, int me, dml_trainer *trainer, int step)
+{
+    float x[BATCH * IN];
+    int32_t labels[BATCH];
+    dml_status status = DML_OK;
+    const int pieces = t->pieces ? t->pieces : 1, part = BATCH / pieces;
+    make_batch(step, x, labels);
+    t->rows[me] = 0;
+    for (int k = 0; k < pieces && status == DML_OK; k++) {
+        const int begin = k * part + first_row(t, part, me), end = k * part + first_row(t, part, me + 1);
+        float loss = 0;
+        status = dml_trainer_backward(trainer, end - begin, DML_INPUTS(x + begin * IN, labels + begin),
+                                      DML_ADD | (k < pieces - 1 ? DML_MORE : 0), &loss);
+        t->loss[me][step] += (double)loss * (end - begin);
+        t->rows[me] += end - begin;
+    }
+    return status == DML_OK ? dml_trainer_update(trainer) : status;
+}
+
+static dml_trainer *make_trainer(const training *t, dml_context *context, int me)
+{
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *x = dml_input(graph, "x", DML_F32, IN), *labels = dml_input(graph, "t", DML_I32);
+    dml_node *h = dml_tanh(dml_dense(x, t->differ && me == 1 ? 17 : 16));
+    dml_node *loss = dml_softmax_cross_entropy(dml_dense(dml_tanh(dml_dense(h, 16)), CLASSES), labels);
+    if (t->groups) dml_graph_decay_matrices_only(graph);
+    if (t->groups) dml_parameter_set_lr_scale(dml_graph_find(graph, "dense_2.weight"), 0.5f);
+    dml_trainer_options options = t->options;
+    options.batch = BATCH;
+    return dml_trainer_create(loss, &options);
+}
+
+static void train(training *t, int me, dml_comm *comm, const dml_cluster *cluster)
+{
+    dml_options options;
+    memset(&options, 0, sizeof options);
+    options.threads = 1;
+    options.seed = 5 + (uint64_t)me;
+    dml_context *context = dml_open(&options);
+    dml_trainer *trainer = make_trainer(t, context, me);
+    dml_status status = DML_OK;
+    if (comm)
+        status = dml_trainer_sync(trainer, t->downpour ? dml_downpour_sync(comm, cluster, &t->down)
+                                                       : dml_parameter_server_sync(comm, cluster, &t->ps));
+    for (int step = 0; step < t->steps && status == DML_OK; step++) status = step_of(t, me, trainer, step);
+    t->parameters = dml_trainer_count(trainer, DML_PARAMETERS);
+    t->status[me] = status;
+    snprintf(t->error[me], sizeof t->error[me], "%s", dml_error(context));
+    const float *w = dml_trainer_host(trainer, DML_PARAMETERS, 0, t->parameters);
+    if (w && status == DML_OK && t->parameters <= MOST_PARAMETERS)
+        memcpy(t->w[me], w, t->parameters * sizeof *w);
+    dml_close(context);
+}
+
+static void body(test_rank *me)
+{
+    training *t = (training *)me->user;
+    const dml_cluster cluster = dml_cluster_of(me->rank, t->workers, t->servers);
+    if (dml_cluster_is_server(&cluster))
+        t->status[me->rank] = dml_parameter_server_serve(me->comm, &cluster, &t->report);
+    else
+        train(t, me->rank, me->comm, &cluster);
+}
+
+static void run_training(training *t)
+{
+    test_rank ranks[MOST];
+    memset(t->loss, 0, sizeof t->loss);
+    if (!t->workers) {
+        train(t, 0, NULL, NULL);
+        return;
+    }
+    ranks_prepare(ranks, t->workers + t->servers, 20, body, t);
+    ranks_run_on(ranks, t->workers + t->servers, "local");
+}
+
+static training alone, many;
+
+static void check_status(const training *t)
+{
+    for (int r = 0; r < t->workers + t->servers; r++)
+        CHECK_MESSAGE(t->status[r] == DML_OK, "rank %d of %d + %d: %d %s", r, t->workers, t->servers,
+                      t->status[r], t->error[r]);
+}
+
+static double loss_of(const training *t, int step)
+{
+    double sum = 0;
+    for (int w = 0; w < (t->workers ? t->workers : 1); w++) sum += t->loss[w][step];
+    return sum / BATCH;
+}
+
+/* As one rank with all samples, whatever the optimizer. */
+static void check_follows(const char *name, training like)
+{
+    memset(&alone, 0, sizeof alone);
+    alone = like;
+    alone.workers = 0;
+    run_training(&alone);
+    for (int workers = 1; workers <= 4; workers++) {
+        many = like;
+        many.workers = workers;
+        many.servers = 1 + workers % 2;
+        many.uneven = workers == 3;
+        run_training(&many);
+        check_status(&many);
+        double worst = 0;
+        for (int step = 0; step < like.steps; step++) {
+            const double want = loss_of(&alone, step), error = fabs(loss_of(&many, step) - want) / want;
+            if (!(error <= worst)) worst = error;
+        }
+        CHECK_MESSAGE(worst <= 1e-5, "%s: %d workers are %.2g away", name, workers, worst);
+        for (int w = 1; w < workers; w++)
+            CHECK(memcmp(many.w[0], many.w[w], many.parameters * sizeof(float)) == 0);
+    }
+    CHECK(loss_of(&alone, like.steps - 1) < 0.8 * loss_of(&alone, 0));
+}
+
+static training usual(dml_optimizer optimizer)
+{
+    training t;
+    memset(&t, 0, sizeof t);
+    t.steps = 50;
+    t.options.optimizer = optimizer;
+    return t;
+}
+
+static void follows_one_rank(void)
+{
+    check_follows("sgd", usual(dml_sgd(0.1f, 0.9f)));
+    training t = usual(dml_adamw(0, 0.1f));
+    t.options.schedule = dml_schedule_warm_up(dml_schedule_cosine(0.01f, 60, 0), 5, 0.1f);
+    t.options.optimizer.epsilon = 0.01f;
+    t.groups = true;
+    check_follows("adamw", t);
+    t = usual(dml_adagrad(0.1f));
+    t.pieces = 3;
+    check_follows("adagrad", t);
+}
+
+/* Without synchrony it learns all the same. */
+static void learns_asynchronously(void)
+{
+    for (int stale = 0; stale < 2; stale++) {
+        many = usual(dml_sgd(0.05f, 0));
+        many.workers = 3;
+        many.servers = 2;
+        many.steps = 150;
+        many.ps.consistency = stale ? DML_PS_STALE : DML_PS_ASYNCHRONOUS;
+        many.ps.staleness = 2;
+        many.ps.push_dtype = stale ? DML_BF16 : DML_F32;
+        many.ps.threshold = stale ? 1e-4f : 0;
+        run_training(&many);
+        check_status(&many);
+        CHECK(loss_of(&many, 149) < 0.6 * loss_of(&many, 0));
+    }
+}
+
+static void downpour(void)
+{
+    static const int every[][2] = { { 0, 0 }, { 1, 1 }, { 5, 3 }, { 2, 7 } };
+    for (int i = 0; i < 4; i++) {
+        many = usual(dml_sgd(0.05f, 0));
+        many.workers = 3;
+        many.servers = 2;
+        many.steps = 200;
+        many.downpour = true;
+        many.down.fetch_every = every[i][0];
+        many.down.push_every = every[i][1];
+        many.down.warm_steps = i == 2 ? 20 : 0;
+        run_training(&many);
+        check_status(&many);
+        CHECK_MESSAGE(loss_of(&many, 199) < 0.6 * loss_of(&many, 0), "every %d and %d: from %g to %g",
+                      every[i][0], every[i][1], loss_of(&many, 0), loss_of(&many, 199));
+        CHECK_INT(many.report.lost, 0);
+    }
+}
+
+/* One worker that fetches and pushes in each step does what the servers' optimizer does alone. */
+static void downpour_of_one(void)
+{
+    memset(&alone, 0, sizeof alone);
+    alone = usual(dml_adagrad(0.05f));
+    run_training(&alone);
+    many = usual(dml_sgd(0.05f, 0));
+    many.workers = many.servers = 1;
+    many.downpour = true;
+    run_training(&many);
+    check_status(&many);
+    for (int step = 0; step < 50; step++) CHECK_NEAR(loss_of(&many, step), loss_of(&alone, step), 1e-6);
+}
+
+/* Warm: the others begin where worker 0 has come to. */
+static void downpour_begins_warm(void)
+{
+    many = usual(dml_sgd(0.05f, 0));
+    many.workers = 3;
+    many.servers = 1;
+    many.steps = 160;
+    many.downpour = true;
+    many.down.warm_steps = 150;
+    run_training(&many);
+    check_status(&many);
+    CHECK_MESSAGE(many.loss[1][0] / many.rows[1] < 0.8 * many.loss[0][0] / many.rows[0], "%g and %g",
+                  many.loss[1][0] / many.rows[1], many.loss[0][0] / many.rows[0]);
+    many.down.warm_steps = 1000; /* more than there are: nobody waits for ever */
+    run_training(&many);
+    check_status(&many);
+}
+
+static void check_refused(const training *t, dml_status status, const char *says)
+{
+    for (int r = 0; r < t->workers; r++) {
+        CHECK_INT(t->status[r], status);
+        CHECK_CONTAINS(t->error[r], says);
+    }
+    CHECK(t->status[t->workers] != DML_OK);
+}
+
+static void refused(void)
+{
+    many = usual(dml_lamb(0.1f, 0));
+    many.workers = 2;
+    many.servers = 1;
+    run_training(&many);
+    check_refused(&many, DML_ERROR_UNSUPPORTED, "LARS and LAMB look at whole parameters");
+    many.options.optimizer = dml_sgd(0.1f, 0);
+    many.options.average = 0.5f;
+    run_training(&many);
+    check_refused(&many, DML_ERROR_UNSUPPORTED, "a moving average of parameters");
+    many.options.average = 0;
+    many.options.dtype = DML_F16;
+    run_training(&many);
+    check_refused(&many, DML_ERROR_UNSUPPORTED, "a loss scale lets a worker skip");
+    many.options.dtype = DML_F32;
+    many.differ = true;
+    run_training(&many);
+    check_refused(&many, DML_ERROR_MISMATCH, "all ranks need the same");
+    many.differ = false;
+    many.downpour = true;
+    many.down.push_every = -1;
+    run_training(&many);
+    check_refused(&many, DML_ERROR_ARGUMENT, "push_every -1");
+}
+
+int main(void)
+{
+    RUN(follows_one_rank);
+    RUN(learns_asynchronously);
+    RUN(downpour);
+    RUN(downpour_of_one);
+    RUN(downpour_begins_warm);
+    RUN(refused);
+    return test_report("dist/downpour");
+}
