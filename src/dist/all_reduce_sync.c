@@ -5,8 +5,10 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "comm/job.h"
 #include "dist/compress_sum.h"
 #include "dist/replicas.h"
+#include "train/trainer_internal.h"
 
 #include <string.h>
 
@@ -19,7 +21,7 @@
 typedef struct dml__all_reduce_state {
     dml__memory memory;
     dml_comm *comm;
-    size_t bucket_elements;
+    size_t bucket_elements;        /* 0: to be chosen at the start */
     size_t filled_from, filled_to; /* g[from, to) is final and in no bucket yet */
     double mark;                   /* of the step that this rank is at */
     double sent[3];                /* its samples, mark and mark^2, then the sums over all ranks */
@@ -39,20 +41,40 @@ static void dml__trace_phase(dml__all_reduce_state *state, const char *name)
     state->traced_to = now;
 }
 
+static size_t dml__measured_bucket(const dml__all_reduce_state *state, size_t count)
+{
+    const dml_comm *comm = state->comm;
+    const bool wires = comm->hosts > 1;
+    return dml__bucket_elements(wires ? &comm->model.between : &comm->model.inside, wires, comm->size,
+                                dml__compressor_bytes(&state->compressor), count);
+}
+
+/* Rank 0's, since rounding may differ between processors. */
+static dml_status dml__choose_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
+{
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    const size_t least = (count + DML__MAX_BUCKETS - 1) / DML__MAX_BUCKETS;
+    if (!state->bucket_elements) {
+        int64_t elements = (int64_t)dml__measured_bucket(state, count);
+        if (dml_comm_broadcast(state->comm, &elements, 1, DML_I64, 0) != DML_OK)
+            return dml__sync_failed(trainer, state->comm);
+        state->bucket_elements = (size_t)elements;
+    }
+    if (state->bucket_elements < least) state->bucket_elements = least;
+    return DML_OK;
+}
+
 static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
-    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
-    const size_t least = (count + DML__MAX_BUCKETS - 1) / DML__MAX_BUCKETS;
-    if (state->bucket_elements < least) state->bucket_elements = least;
     /* While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
-    const dml_status status = dml__start_replicas(state->comm, trainer);
-    if (status != DML_OK) return status;
-    /* With the seed that all ranks now have. */
-    return dml__compressor_open(&state->compressor, &state->memory, state->comm, trainer, &state->compression,
-                                DML__MAX_BUCKETS);
+    dml_status status = dml__start_replicas(state->comm, trainer);
+    if (status == DML_OK) /* with the seed that all ranks now have */
+        status = dml__compressor_open(&state->compressor, &state->memory, state->comm, trainer,
+                                      &state->compression, DML__MAX_BUCKETS);
+    return status == DML_OK ? dml__choose_bucket(state, trainer) : status;
 }
 
 /* The sums that begin has started, once in a step. */
@@ -137,6 +159,7 @@ static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, 
             (unsigned long long)dml_trainer_steps(trainer));
     *samples = state->sent[0];
     dml_status status = DML_OK;
+    const bool follows = *samples > 0 && dml__may_follow(trainer);
     for (int b = 0; b < state->buckets && status == DML_OK; b++) {
         dml__coded_sum *bucket = &state->bucket[b];
         /* What the host has, not dml_trainer_get, which would read the device's own values over it. */
@@ -144,7 +167,8 @@ static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, 
         if (!g) return dml_status_of(dml_trainer_context(trainer));
         if (dml__coded_sum_take(&state->compressor, g, bucket) != DML_OK)
             return dml__sync_failed(trainer, state->comm);
-        status = dml_trainer_put(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
+        status = follows ? dml__follow_range(trainer, bucket->begin, bucket->end, *samples)
+                         : dml_trainer_put(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
     }
     dml__trace_phase(state, "waits for gradients");
     return status;
@@ -191,11 +215,9 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
     dml__memory_init(&memory, options ? &options->allocator : NULL, NULL, 0);
     dml__all_reduce_state *state = (dml__all_reduce_state *)dml__allocate(&memory, sizeof *state);
     if (state) {
-        const size_t bucket_bytes =
-            options && options->bucket_bytes ? options->bucket_bytes : (size_t)1 << 20;
         state->memory = memory;
         state->comm = comm;
-        state->bucket_elements = bucket_bytes / sizeof(float);
+        if (options) state->bucket_elements = (options->bucket_bytes + sizeof(float) - 1) / sizeof(float);
         if (options) state->compression = options->compression;
     }
     const dml_sync sync = { state,

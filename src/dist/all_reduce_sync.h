@@ -10,7 +10,9 @@
 #include "train/trainer.h"
 
 typedef struct dml_all_reduce_sync_options {
-    size_t bucket_bytes;         /* gradients are sent in pieces of at least this much; 0: 1 MiB */
+    /* Of gradients that are sent at once, at least. 0: between hosts such that the links' latency, as it was
+       measured when the communicator opened, is a tenth of the time; within a host 1 MiB. */
+    size_t bucket_bytes;
     dml_compression compression; /* the same on all ranks; zero: none */
     dml_allocator allocator;     /* zero: malloc and free */
 } dml_all_reduce_sync_options;
@@ -20,10 +22,13 @@ typedef struct dml_all_reduce_sync_options {
    has become final is put in a bucket; a full bucket starts its all-reduce at once. The gradient that is
    applied is the mean over all samples of the global batch, however unevenly the ranks share it, so N ranks
    compute what one rank would, up to rounding; with batch norms, where these ask for the statistics of all
-   ranks (ops/op_norm.h). Source: Li et al., "PyTorch Distributed: experiences on
-   accelerating data parallel training", VLDB 2020, section 3.2 (buckets, in the reverse order of the forward
-   pass); Sergeev, Del Balso, "Horovod", 2018 (tensor fusion). The communicator stays the caller's, who closes
-   it after the trainer is destroyed. NULL options: all defaults. */
+   ranks (ops/op_norm.h); without compression. Within dml_trainer_step each range of w is updated when its
+   gradient has arrived, while others are on their way, unless the trainer clips, scales the loss, or has an
+   optimizer of whole parameters: so a step that a lost rank ends may have updated a part of w. Source: Li et
+   al., "PyTorch Distributed: experiences on accelerating data parallel training", VLDB 2020, section 3.2
+   (buckets, in the reverse order of the forward pass); Sergeev, Del Balso, "Horovod", 2018 (tensor fusion).
+   The communicator stays the caller's, who closes it after the trainer is destroyed. NULL options: all
+   defaults. */
 DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_options *options);
 
 #endif

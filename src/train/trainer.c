@@ -7,6 +7,7 @@
 #include "graph/gradient_rows.h"
 #include "graph/op.h"
 #include "graph/weights.h"
+#include "kernels/elementwise.h"
 #include "train/loss_scale.h"
 #include "train/schedule_internal.h"
 #include "train/trainer_internal.h"
@@ -266,6 +267,8 @@ static dml_status dml__finish_pass(dml_trainer *trainer, dml__pass *pass)
     const dml_sync *sync = &trainer->sync;
     const dml_status status = sync->finish ? sync->finish(sync->state, trainer, &pass->samples) : DML_OK;
     if (status != DML_OK) return status;
+    if (trainer->followed) return DML_OK; /* range by range, each its mean */
+
     if (!(pass->samples > 0))
         return dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
                          "a global batch of 0 samples: no rank was given any");
@@ -341,6 +344,7 @@ static dml_status dml__update_whole(dml_trainer *trainer)
 {
     const dml_sync *sync = &trainer->sync;
     const size_t count = trainer->program->graph->trained_count;
+    if (trainer->followed) return trainer->context->error.status;
     if (!sync->update) return dml__trainer_update_in(trainer, 0, count);
     dml_status status = trainer->context->error.status;
     if (status == DML_OK) status = dml__begin_update(trainer, 0, count);
@@ -349,6 +353,22 @@ static dml_status dml__update_whole(dml_trainer *trainer)
     status = sync->update(sync->state, trainer);
     trainer->in_sync_update = false;
     return status;
+}
+
+DML__LOCAL bool dml__may_follow(const dml_trainer *trainer)
+{
+    return trainer->stepping && trainer->clip_norm <= 0.0f && trainer->clip_value <= 0.0f &&
+           trainer->loss_scale <= 0.0f && !trainer->row->whole && !trainer->swapped;
+}
+
+DML__LOCAL dml_status dml__follow_range(dml_trainer *trainer, size_t begin, size_t end, double samples)
+{
+    float *g = dml_trainer_host(trainer, DML_GRADIENTS, begin, end);
+    if (!g) return trainer->context->error.status;
+    dml_scale(trainer->context->pool, end - begin, (float)(1 / samples), g);
+    const dml_status status = dml_trainer_put(trainer, DML_GRADIENTS, begin, end);
+    trainer->followed = true;
+    return status == DML_OK ? dml__trainer_update_in(trainer, begin, end) : status;
 }
 
 /* ---- the public parts of a step ---- */
@@ -485,8 +505,10 @@ DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *
     dml__part part;
     dml_status status = dml__begin_part(trainer, true, &part);
     if (status != DML_OK) return status;
+    trainer->stepping = true;
     status = dml__trainer_backward_in(trainer, rows, inputs, count, DML_OVERWRITE, loss);
     if (status == DML_OK) status = dml__update_whole(trainer);
+    trainer->stepping = trainer->followed = false;
     if (status == DML_OK) status = dml__trainer_advance_in(trainer);
     return dml__end_part(trainer, &part, status, "the training step");
 }

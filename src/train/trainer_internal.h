@@ -44,6 +44,8 @@ struct dml_trainer {
     dml_schedule schedule;
     float average; /* what the moving average keeps; 0: there is none */
     bool *spent; /* (parameters): by an optimizer that uses g up, since it was written; NULL: it is another */
+    bool stepping;       /* in dml_trainer_step: an update follows */
+    bool followed;       /* w has followed ranges of g in this step, and the strategy sees to the rest */
     bool swapped;        /* it lies in w, and w in its place */
     dml_buffer *squares; /* partial sums of squares, where the device has memory of its own */
 };
@@ -112,5 +114,13 @@ DML__LOCAL dml_status dml__check_cuts(const dml_trainer *trainer, size_t begin, 
 
 /* The optimizer's step for elements [begin, end). */
 DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, size_t end);
+
+/* For strategies, in `finish`: whether w may follow ranges of g before the others have arrived, since this is
+   a whole step and nothing looks at all of g first. */
+DML__LOCAL bool dml__may_follow(const dml_trainer *trainer);
+
+/* g[begin, end) is on the host, a sum over `samples`: makes it the mean, and w follows it. Who has begun so
+   goes through all of g before `finish` returns. */
+DML__LOCAL dml_status dml__follow_range(dml_trainer *trainer, size_t begin, size_t end, double samples);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "../comm/ranks.h"
 #include "../graph/backends.h"
+#include "dist/compress_sum.h"
 #include "ops/op_activation.h"
 #include "ops/op_arithmetic.h"
 #include "ops/op_dense.h"
@@ -146,8 +147,8 @@ static dml_sync with_sabotage(saboteur *s, dml_sync inner)
     memset(s, 0, sizeof *s);
     s->inner = inner;
     return (dml_sync){
-        s,    saboteur_start,   saboteur_begin, saboteur_ready, saboteur_finish,    saboteur_failed,
-        NULL, saboteur_destroy, inner.ranks,    inner.rank,     saboteur_all_reduce
+        s,    saboteur_start,   saboteur_begin, saboteur_ready, saboteur_finish,     saboteur_failed,
+        NULL, saboteur_destroy, inner.ranks,    inner.rank,     saboteur_all_reduce, NULL
     };
 }
 
@@ -482,6 +483,39 @@ static void a_small_model_is_one_bucket(void)
     compare_with_one(&like, 1e-5);
 }
 
+/* Two hosts, 50 us and 1 Gbit/s: 9 times the latency is 56 KB, of which each of two ranks' halves must be as
+   large. */
+static void buckets_follow_the_links(void)
+{
+    const dml__price_link link = { 25e-6, 1.25e8, 12.5e-6 };
+    CHECK_NEAR(dml__bucket_elements(&link, true, 2, 4, 10000000), 9 * 50e-6 * 1.25e8 * 2 / 4, 1);
+    CHECK_NEAR(dml__bucket_elements(&link, true, 2, 2, 10000000), 9 * 50e-6 * 1.25e8 * 2 / 2, 1);
+    CHECK_NEAR(dml__bucket_elements(&link, true, 8, 4, 10000000), 3 * 9 * 50e-6 * 1.25e8 * 8 / 7 / 4, 1);
+    CHECK_INT(dml__bucket_elements(&link, true, 2, 4, 80000), 10000); /* eight of them */
+    CHECK_INT(dml__bucket_elements(&link, true, 2, 4, 8000), 4096);   /* but not of nothing */
+    CHECK_INT(dml__bucket_elements(&link, true, 2, 4, 100), 100);
+    CHECK_INT(dml__bucket_elements(&link, false, 2, 4, 10000000), 1 << 18);
+    CHECK_INT(dml__bucket_elements(&link, true, 1, 4, 10000000), 1 << 18);
+}
+
+/* In a step each range of w follows its gradient when that has come; the same bits as in an update of all. */
+static void ranges_follow_as_they_come(void)
+{
+    static float first[MAX_PARAMETERS], velocity[MAX_PARAMETERS];
+    rank_job like = usual(2);
+    like.bucket_bytes = 200;
+    like.uneven = true;
+    run_world(world, &like);
+    CHECK_STRING(world[0].error, "");
+    memcpy(first, world[0].w, sizeof first);
+    memcpy(velocity, world[0].velocity, sizeof velocity);
+    like.clip = 1e9; /* by hand, between backward and update; it is never so large */
+    run_world(world, &like);
+    CHECK_STRING(world[0].error, "");
+    CHECK(memcmp(first, world[0].w, sizeof first) == 0);
+    CHECK(memcmp(velocity, world[0].velocity, sizeof velocity) == 0);
+}
+
 static void more_ranges_than_buckets(void)
 {
     rank_job like = usual(2);
@@ -669,6 +703,8 @@ int main(void)
     RUN(ranks_without_samples_take_part);
     RUN(any_bucket_size_gives_the_same);
     RUN(a_small_model_is_one_bucket);
+    RUN(buckets_follow_the_links);
+    RUN(ranges_follow_as_they_come);
     RUN(more_ranges_than_buckets);
     RUN(rank_0_brings_what_it_trained_before);
     RUN(rank_0_brings_its_optimizer);
