@@ -137,7 +137,7 @@ DML__BODY void dml__scores_soften_body(const dml__attention_rows *at)
         ptrdiff_t c = begin;
         for (; c < end; c += DML__LANES) {
             dml__vf x = DML__LOAD(row + c) - base;
-            dml__vector_exp(&x);
+            dml__vector_exp_down(&x);
             DML__STORE(row + c, x);
             sum += x;
         }
@@ -167,7 +167,7 @@ DML__BODY void dml__scores_slope_body(const dml__attention_rows *at)
             const dml__vf none = { 0 };
             dml__seen_lanes(&seen, c, first, end);
             dml__vf x = DML__LOAD(row + c) - log_sum;
-            dml__vector_exp(&x);
+            dml__vector_exp_down(&x);
             DML__STORE(row + c, DML__SELECT(seen, x, none));
             DML__STORE(slope + c, DML__SELECT(seen, x * (DML__LOAD(slope + c) - level), none));
         }

@@ -100,14 +100,14 @@ DML__BODY void dml__entropy_sums(size_t n, size_t room, const float *x, float *l
     double sum64 = 0;
     if (rest) {
         last = last - most;
-        dml__vector_exp(&last);
+        dml__vector_exp_down(&last);
         total = last; /* 0 beyond the row */
     }
     for (size_t i = 0; i < whole;) {
         const size_t end = dml__minimum(i + DML__ENTROPY_CHUNK, whole);
         for (; i < end; i += DML__LANES) {
             value = DML__LOAD(x + i) - most;
-            dml__vector_exp(&value);
+            dml__vector_exp_down(&value);
             total += value;
         }
         if (end == whole) break;
@@ -247,7 +247,7 @@ DML__BODY void dml__entropy_backward_rows_body(const dml_cross_entropy *p, size_
         if (beta == 0)
             for (; at + DML__LANES <= n; at += DML__LANES) {
                 value = DML__LOAD(x + at) - top;
-                dml__vector_exp(&value);
+                dml__vector_exp_down(&value);
                 DML__STORE(out + at, value * factor);
             }
         for (size_t c = at; c < n; c += DML__LANES) {
@@ -257,7 +257,7 @@ DML__BODY void dml__entropy_backward_rows_body(const dml_cross_entropy *p, size_
             else
                 dml__load_some(&value, x + c, count);
             value = value - top;
-            dml__vector_exp(&value);
+            dml__vector_exp_down(&value);
             value = value * factor;
             if (beta != 0) {
                 dml__load_some(&before, out + c, count);

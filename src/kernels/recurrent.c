@@ -74,14 +74,18 @@ DML__BODY void dml__lstm_cell_body(size_t n, const dml__cell_at *cell)
         dml__vector_sigmoid(&f);
         dml__vector_tanh(&g);
         dml__vector_sigmoid(&o);
-        dml__vf c = f * DML__LOAD(at.array[DML__CELL_C0] + k) + i * g;
+        const dml__vf c = f * DML__LOAD(at.array[DML__CELL_C0] + k) + i * g;
         DML__STORE(z[0] + k, i);
         DML__STORE(z[1] + k, f);
         DML__STORE(z[2] + k, g);
         DML__STORE(z[3] + k, o);
         DML__STORE(at.array[DML__CELL_C] + k, c);
+    }
+    /* A loop of its own: behind the others' exponentials, one more would only be waited for. */
+    for (size_t k = 0; k < n; k += DML__LANES) {
+        dml__vf c = DML__LOAD(at.array[DML__CELL_C] + k);
         dml__vector_tanh(&c);
-        const dml__vf h = o * c;
+        const dml__vf h = DML__LOAD(z[3] + k) * c;
         DML__STORE(at.array[DML__CELL_H] + k, h);
         if (y) DML__STORE(y + k, h);
     }

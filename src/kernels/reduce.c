@@ -168,6 +168,65 @@ DML__LOCAL void dml__extremes_of_rows(dml_isa isa, bool smallest, size_t rows, s
     }
 }
 
+#define DML__EXTREME_NARROW ((size_t)64) /* fewer columns are taken DML__LANES rows at a time */
+
+/* out[c] = the largest of `rows` > 0 rows in `count` vectors of columns, the signs turned by `turn`. */
+DML__BODY void dml__extreme_vectors(int count, const dml__vi *turn, size_t rows, size_t stride,
+                                    const float *x, float *out)
+{
+    dml__vf most[4];
+    DML__UNROLLED
+    for (int v = 0; v < count; v++) most[v] = (dml__vf)(DML__LOAD_INT(x + v * DML__LANES) ^ *turn);
+    for (size_t r = 1; r < rows; r++) {
+        x += stride;
+        DML__UNROLLED
+        for (int v = 0; v < count; v++) {
+            const dml__vf next = (dml__vf)(DML__LOAD_INT(x + v * DML__LANES) ^ *turn);
+            dml__raise(&most[v], &next);
+        }
+    }
+    DML__UNROLLED
+    for (int v = 0; v < count; v++) DML__STORE_INT(out + v * DML__LANES, (dml__vi)most[v] ^ *turn);
+}
+
+DML__BODY void dml__extreme_columns_body(bool smallest, size_t rows, size_t stride, size_t width,
+                                         const float *x, float *out)
+{
+    dml__vi turn = { 0 };
+    size_t c = 0;
+    if (smallest) turn = turn + ((int32_t)-0x7fffffff - 1);
+    for (; c + 4 * DML__LANES <= width; c += 4 * DML__LANES)
+        dml__extreme_vectors(4, &turn, rows, stride, x + c, out + c);
+    for (; c + DML__LANES <= width; c += DML__LANES)
+        dml__extreme_vectors(1, &turn, rows, stride, x + c, out + c);
+    for (; c < width; c++) {
+        float most = smallest ? -x[c] : x[c];
+        for (size_t r = 1; r < rows; r++)
+            most = dml__larger_float(most, smallest ? -x[r * stride + c] : x[r * stride + c]);
+        out[c] = smallest ? -most : most;
+    }
+}
+DML__PER_ISA(dml__extreme_columns,
+             (bool smallest, size_t rows, size_t stride, size_t width, const float *x, float *out),
+             (smallest, rows, stride, width, x, out))
+
+DML__LOCAL void dml__extremes_of_columns(dml_isa isa, bool smallest, size_t rows, size_t stride, size_t width,
+                                         const float *x, float *y)
+{
+    if (width < stride || width >= DML__EXTREME_NARROW || rows < 2 * DML__LANES) {
+        dml__extreme_columns(isa, smallest, rows, stride, width, x, y);
+        return;
+    }
+    /* as dml__sum_narrow; the rows that are left over lie in the last wide row, which may take some twice */
+    float wide[DML__EXTREME_NARROW * DML__LANES], ends[2][DML__EXTREME_NARROW * DML__LANES];
+    const size_t all = width * DML__LANES;
+    dml__extreme_columns(isa, smallest, rows / DML__LANES, all, all, x, wide);
+    memcpy(ends[0], wide, all * sizeof *wide);
+    memcpy(ends[1], x + (rows - DML__LANES) * width, all * sizeof *wide);
+    dml__extreme_columns(isa, smallest, 2, DML__EXTREME_NARROW * DML__LANES, all, ends[0], wide);
+    dml__extreme_columns(isa, smallest, DML__LANES, width, width, wide, y);
+}
+
 DML_API float dml_max_all(dml_pool *pool, size_t n, const float *x)
 {
     double partial[DML__PARTIALS];

@@ -138,46 +138,19 @@ static void dml__axis_sum_units(const dml__axis_job *job, size_t begin, size_t e
 
 /* ---- extremes ---- */
 
-/* to = the extremes of both, element by element. */
-static void dml__axis_extremes(const dml__axis_job *job, size_t count, const float *x, float *to)
-{
-    const bool smallest = job->kind == DML_REDUCE_MIN;
-    const size_t whole = count - count % DML__LANES;
-    dml__axis_vectors(job, smallest ? DML__FORMULA_minimum : DML__FORMULA_maximum, -1, whole, to, x, NULL,
-                      to);
-    for (size_t i = whole; i < count; i++)
-        if ((smallest ? x[i] < to[i] : x[i] > to[i]) || x[i] != x[i]) to[i] = x[i];
-}
-
-/* One group of columns: as many rows as a strip holds go side by side, and are folded at the end. */
-static void dml__axis_extreme_columns(const dml__axis_job *job, size_t o, size_t column, size_t width)
-{
-    const float *x = job->x + o * job->n * job->inner + column;
-    float strip[DML__AXIS_STRIP];
-    size_t rows = width == job->inner ? dml__minimum(DML__AXIS_STRIP / width, job->n) : 1;
-    if (rows > DML__LANES) rows -= rows % DML__LANES;
-    memcpy(strip, x, rows * width * sizeof *strip);
-    for (size_t k = rows; k < job->n; k += rows)
-        dml__axis_extremes(job, dml__minimum(rows, job->n - k) * width, x + k * job->inner, strip);
-    while (rows > 1) {
-        const size_t half = rows / 2;
-        dml__axis_extremes(job, half * width, strip + (rows - half) * width, strip);
-        rows -= half;
-    }
-    memcpy(job->out + o * job->inner + column, strip, width * sizeof *strip);
-}
-
 static void dml__axis_extreme_units(const dml__axis_job *job, size_t begin, size_t end)
 {
+    const bool smallest = job->kind == DML_REDUCE_MIN;
     if (job->inner == 1) {
-        dml__extremes_of_rows(job->isa, job->kind == DML_REDUCE_MIN, end - begin, job->n,
-                              job->x + begin * job->n, job->out + begin);
+        dml__extremes_of_rows(job->isa, smallest, end - begin, job->n, job->x + begin * job->n,
+                              job->out + begin);
         return;
     }
     for (size_t u = begin; u < end; u++) {
-        const size_t column = u % job->groups * job->width;
-        dml__axis_extreme_columns(job, u / job->groups, column,
-                                  dml__minimum(job->width, job->inner - column));
+        const size_t column = u % job->groups * job->width, o = u / job->groups;
+        dml__extremes_of_columns(
+            job->isa, smallest, job->n, job->inner, dml__minimum(job->width, job->inner - column),
+            job->x + o * job->n * job->inner + column, job->out + o * job->inner + column);
     }
 }
 
@@ -248,7 +221,7 @@ DML_API void dml_reduce_axis_ties(dml_pool *pool, size_t outer, size_t n, size_t
 /* ---- backward ---- */
 
 /* to = scale x from, which is one number for all where it is repeated. */
-static void dml__axis_scaled(float scale, bool repeated, size_t count, const float *from, float *to)
+DML__BODY void dml__axis_scaled(float scale, bool repeated, size_t count, const float *from, float *to)
 {
     const float value = scale * *from;
     dml__vf all;
@@ -258,34 +231,38 @@ static void dml__axis_scaled(float scale, bool repeated, size_t count, const flo
         for (; i + DML__LANES <= count; i += DML__LANES) DML__STORE(to + i, all);
         for (; i < count; i++) to[i] = value;
     } else {
+        DML__BY_FOUR
         for (; i + DML__LANES <= count; i += DML__LANES) DML__STORE(to + i, DML__LOAD(from + i) * scale);
         for (; i < count; i++) to[i] = scale * from[i];
     }
 }
 
 /* A sum's gradients of elements begin .. begin + count - 1: of the innermost axis all at once. */
-static void dml__axis_repeat(const dml__axis_job *job, size_t begin, size_t count, float *out)
+DML__BODY void dml__axis_repeat_body(const dml__axis_job *job, size_t begin, size_t count, float *out)
 {
     const bool innermost = job->inner == 1;
     const size_t length = innermost ? job->n : job->inner, rows = innermost ? 1 : job->n;
+    const float *const dy = job->dy;
+    const float scale = job->scale;
     size_t row = begin / length, column = begin % length, k = row % rows, o = row / rows;
     while (count > 0) {
         const size_t run = dml__minimum(length - column, count);
-        const float *from = innermost ? job->dy + o : job->dy + o * length + column;
-        dml__axis_scaled(job->scale, innermost, run, from, out);
+        dml__axis_scaled(scale, innermost, run, innermost ? dy + o : dy + o * length + column, out);
         out += run;
         count -= run;
         column = 0;
         if (++k == rows) k = 0, o++;
     }
 }
+DML__PER_ISA(dml__axis_repeat, (const dml__axis_job *job, size_t begin, size_t count, float *out),
+             (job, begin, count, out))
 
 /* The gradients of elements begin .. begin + count - 1, into whole vectors. */
 static void dml__axis_slopes(const dml__axis_job *job, size_t begin, size_t count, float *out)
 {
     float dy[DML__AXIS_STRIP], a[DML__AXIS_STRIP], b[DML__AXIS_STRIP];
     if (job->kind == DML_REDUCE_SUM) {
-        dml__axis_repeat(job, begin, count, out);
+        dml__axis_repeat(job->isa, job, begin, count, out);
         return;
     }
     const float *x = dml__axis_elements(job, begin, count, a);
@@ -316,9 +293,10 @@ static void dml__axis_backward_task(void *argument, int task, int worker)
     const size_t end = dml__minimum(begin + DML__BLOCK, all);
     float slopes[DML__AXIS_STRIP], old[DML__AXIS_STRIP];
     (void)worker;
+    const bool direct = job->kind == DML_REDUCE_SUM && job->beta == 0;
     for (size_t i = begin, count; i < end; i += count) {
-        count = dml__minimum(DML__AXIS_STRIP, end - i);
-        if (job->beta == 0 && count % DML__LANES == 0) {
+        count = dml__minimum(direct ? DML__BLOCK : DML__AXIS_STRIP, end - i);
+        if (direct || (job->beta == 0 && count % DML__LANES == 0)) {
             dml__axis_slopes(job, i, count, job->dx + i);
             continue;
         }

@@ -15,4 +15,8 @@ DML__LOCAL void dml__squares_of_rows(dml_isa isa, size_t rows, size_t columns, c
 DML__LOCAL void dml__extremes_of_rows(dml_isa isa, bool smallest, size_t rows, size_t columns, const float *x,
                                       float *y);
 
+/* The same of `width` > 0 columns, from x on, of rows > 0 rows that are `stride` apart. */
+DML__LOCAL void dml__extremes_of_columns(dml_isa isa, bool smallest, size_t rows, size_t stride, size_t width,
+                                         const float *x, float *y);
+
 #endif

@@ -11,6 +11,7 @@
 
 #define DML__ROW_STRIP ((size_t)4 * DML__LANES)      /* columns that are done at once, */
 #define DML__ROW_CHUNK ((size_t)16 * DML__ROW_STRIP) /* and those that are summed in float */
+#define DML__ROW_NEAR ((size_t)2048)                 /* floats of rows that are done together */
 #define DML__ROW_PART_LEAST ((size_t)32)             /* rows of a part of the parameters' gradients */
 #define DML__ROW_PART_MOST ((size_t)128)
 
@@ -97,15 +98,10 @@ DML__BODY void dml__row_sums(int kind, const dml__row *at, double sums[2])
 
 /* The mean found first is off by roundings as large as x, beside which the deviation may be small: so the
    mean of the distances from it counts too. */
-DML__BODY void dml__row_statistics(dml__row *row, float epsilon, bool by_square)
+DML__BODY void dml__row_inverse(dml__row *row, float epsilon, bool by_square)
 {
-    double sums[2], distance = 0;
     const double n = (double)row->columns;
-    row->mean = 0;
-    if (!by_square) {
-        dml__row_sums(DML__ROW_SUM, row, sums);
-        row->mean = (float)(sums[0] / n);
-    }
+    double sums[2], distance = 0;
     dml__row_sums(DML__ROW_SQUARES, row, sums);
     if (!by_square) distance = sums[1] / n;
     const double square = sums[0] / n - distance * distance;
@@ -123,19 +119,45 @@ DML__BODY void dml__row_write(const dml__row *row, size_t c, size_t count)
     dml__store_some(row->out + c, &x, count);
 }
 
-DML__BODY void dml__row_norm_body(dml__row *at, float epsilon, bool by_square, float *statistics)
+/* Row r of those from `first` on. */
+DML__BODY dml__row dml__row_at(const dml__row *first, size_t r, float mean, float inverse)
 {
-    dml__row_statistics(at, epsilon, by_square);
-    const dml__row row = *at;
-    size_t c = 0;
-    DML__BY_FOUR
-    for (; c + DML__LANES <= row.columns; c += DML__LANES) dml__row_write(&row, c, DML__LANES);
-    if (c < row.columns) dml__row_write(&row, c, row.columns - c);
-    statistics[0] = row.mean;
-    statistics[1] = row.inverse;
+    dml__row row = *first;
+    row.x += r * row.columns;
+    row.out += r * row.columns;
+    row.mean = mean;
+    row.inverse = inverse;
+    return row;
 }
-DML__PER_ISA(dml__row_norm, (dml__row * at, float epsilon, bool by_square, float *statistics),
-             (at, epsilon, by_square, statistics))
+
+/* So few rows that they stay in the first cache: all go through each pass before the next, which would wait
+   for what the one before it makes of the row's lanes. */
+DML__BODY void dml__row_norm_body(size_t rows, const dml__row *first, float epsilon, bool by_square,
+                                  float *statistics)
+{
+    for (size_t r = 0; r < rows; r++) {
+        const dml__row row = dml__row_at(first, r, 0, 0);
+        double sums[2] = { 0 };
+        if (!by_square) dml__row_sums(DML__ROW_SUM, &row, sums);
+        statistics[2 * r] = (float)(sums[0] / (double)row.columns);
+    }
+    for (size_t r = 0; r < rows; r++) {
+        dml__row row = dml__row_at(first, r, statistics[2 * r], 0);
+        dml__row_inverse(&row, epsilon, by_square);
+        statistics[2 * r] = row.mean;
+        statistics[2 * r + 1] = row.inverse;
+    }
+    for (size_t r = 0; r < rows; r++) {
+        const dml__row row = dml__row_at(first, r, statistics[2 * r], statistics[2 * r + 1]);
+        size_t c = 0;
+        DML__BY_FOUR
+        for (; c + DML__LANES <= row.columns; c += DML__LANES) dml__row_write(&row, c, DML__LANES);
+        if (c < row.columns) dml__row_write(&row, c, row.columns - c);
+    }
+}
+DML__PER_ISA(dml__row_norm,
+             (size_t rows, const dml__row *first, float epsilon, bool by_square, float *statistics),
+             (rows, first, epsilon, by_square, statistics))
 
 /* dshift += dy, dscale += dy (x - mean) inverse. */
 DML__BODY void dml__row_add(const dml__row *row, size_t c, size_t count, float *dshift, float *dscale)
@@ -246,11 +268,12 @@ static void dml__row_forward_task(void *argument, int task, int worker)
     const size_t begin = (size_t)task * job->rows_per_task;
     const size_t end = dml__minimum(begin + job->rows_per_task, job->rows);
     (void)worker;
-    for (size_t r = begin; r < end; r++) {
+    for (size_t r = begin, count; r < end; r += count) {
         dml__row row = job->row;
+        count = dml__minimum(1 + DML__ROW_NEAR / row.columns, end - r);
         row.x += r * row.columns;
         row.out += r * row.columns;
-        dml__row_norm(job->isa, &row, job->epsilon, job->by_square, job->statistics + 2 * r);
+        dml__row_norm(job->isa, count, &row, job->epsilon, job->by_square, job->statistics + 2 * r);
     }
 }
 

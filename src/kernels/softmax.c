@@ -13,6 +13,11 @@
 /* Floats added up in a vector before its lanes go on in double. */
 #define DML__SOFTMAX_CHUNK ((size_t)32 * DML__LANES)
 
+/* Short rows go together through each pass, as many as stay in the first cache: one by one, each pass would
+   wait for what the one before it makes of the row's lanes. */
+#define DML__SOFTMAX_ROWS ((size_t)16)
+#define DML__SOFTMAX_NEAR ((size_t)2048) /* floats */
+
 /* Columns done side by side where the axis isn't the last. */
 #define DML__SOFTMAX_COLUMNS ((size_t)64)
 
@@ -42,79 +47,6 @@ DML__BODY void dml__softmax_store(float *to, const dml__vf *vector, size_t count
 }
 
 /* ---- the last axis ---- */
-
-/* out = softmax(x) over n > 0 columns, or its logarithm. A NaN makes the sum and with it the whole row NaN.
-   `room` floats of both arrays, from the row's first on, are this thread's: where they hold the row in whole
-   vectors, its rest is read and written with what lies behind it, which stays as it is. */
-DML__BODY void dml__softmax_row(bool logs, size_t n, size_t room, const float *x, float *out)
-{
-    const size_t whole = n - n % DML__LANES, rest = n - whole;
-    const bool wide = room >= whole + DML__LANES;
-    dml__vf lowest, last, last_x, largest, value, total = { 0 };
-    dml__vi in_row;
-    dml__splat(&lowest, -HUGE_VALF);
-    dml__first_lanes(&in_row, rest);
-    last = lowest;
-    if (rest) {
-        if (wide)
-            value = DML__LOAD(x + whole);
-        else
-            dml__load_some(&value, x + whole, rest);
-        last = DML__SELECT(in_row, value, lowest);
-    }
-    largest = DML__SELECT(last > lowest, last, lowest);
-    for (size_t c = 0; c < whole; c += DML__LANES) {
-        value = DML__LOAD(x + c);
-        largest = DML__SELECT(value > largest, value, largest);
-    }
-    const float top = dml__largest_lane(&largest);
-
-    last = last_x = last - top;
-    dml__vector_exp(&last); /* 0 beyond the row */
-    double sum64 = 0;
-    total = last;
-    for (size_t i = 0; i < whole;) {
-        const size_t end = dml__minimum(i + DML__SOFTMAX_CHUNK, whole);
-        for (; i < end; i += DML__LANES) {
-            value = DML__LOAD(x + i) - top;
-            dml__vector_exp(&value);
-            if (!logs) DML__STORE(out + i, value);
-            total += value;
-        }
-        if (end == whole) break;
-        sum64 += dml__add_lanes(&total);
-        dml__splat(&total, 0);
-    }
-    sum64 += dml__add_lanes(&total);
-
-    const float scale = (float)(1.0 / sum64), shift = logs ? logf((float)sum64) : 0;
-    if (logs)
-        for (size_t i = 0; i < whole; i += DML__LANES) DML__STORE(out + i, (DML__LOAD(x + i) - top) - shift);
-    else
-        for (size_t i = 0; i < whole; i += DML__LANES) DML__STORE(out + i, DML__LOAD(out + i) * scale);
-    last = logs ? last_x - shift : last * scale;
-    if (rest && wide)
-        DML__STORE(out + whole, DML__SELECT(in_row, last, DML__LOAD(out + whole)));
-    else if (rest)
-        dml__store_some(out + whole, &last, rest);
-}
-
-DML__BODY void dml__softmax_any_rows(bool logs, size_t rows, size_t n, const float *x, float *y)
-{
-    for (size_t at = 0; at < rows * n; at += n) dml__softmax_row(logs, n, rows * n - at, x + at, y + at);
-}
-
-DML__BODY void dml__softmax_of_rows_body(size_t rows, size_t n, const float *x, float *y)
-{
-    dml__softmax_any_rows(false, rows, n, x, y);
-}
-DML__PER_ISA(dml__softmax_of_rows, (size_t rows, size_t n, const float *x, float *y), (rows, n, x, y))
-
-DML__BODY void dml__log_softmax_of_rows_body(size_t rows, size_t n, const float *x, float *y)
-{
-    dml__softmax_any_rows(true, rows, n, x, y);
-}
-DML__PER_ISA(dml__log_softmax_of_rows, (size_t rows, size_t n, const float *x, float *y), (rows, n, x, y))
 
 /* A row of n > 0 numbers in whole vectors and a rest. `room` floats of its arrays, from its first on, are
    this thread's: where they hold it in whole vectors, its rest is read and written with what lies behind it,
@@ -156,6 +88,101 @@ DML__BODY void dml__softmax_store_rest(const dml__softmax_ends *ends, float *to,
         dml__softmax_store(to + ends->whole, value, ends->rest);
 }
 
+DML__BODY float dml__softmax_top(size_t n, size_t room, const float *x)
+{
+    const dml__softmax_ends ends = dml__softmax_ends_of(n, room);
+    dml__vf largest, value = { 0 };
+    dml__splat(&largest, -HUGE_VALF);
+    if (ends.rest) {
+        dml__softmax_load_rest(&ends, x, -HUGE_VALF, &value);
+        largest = DML__SELECT(value > largest, value, largest);
+    }
+    for (size_t c = 0; c < ends.whole; c += DML__LANES) {
+        value = DML__LOAD(x + c);
+        largest = DML__SELECT(value > largest, value, largest);
+    }
+    return dml__largest_lane(&largest);
+}
+
+/* The sum of e^(x - top), which are left in `out` but for logarithms. */
+DML__BODY double dml__softmax_raise(bool logs, size_t n, size_t room, float top, const float *x, float *out)
+{
+    const dml__softmax_ends ends = dml__softmax_ends_of(n, room);
+    dml__vf total = { 0 }, value = { 0 };
+    double sum = 0;
+    if (ends.rest) {
+        dml__softmax_load_rest(&ends, x, -HUGE_VALF, &value);
+        value = value - top;
+        dml__vector_exp_down(&value); /* 0 beyond the row */
+        if (!logs) dml__softmax_store_rest(&ends, out, &value);
+        total = value;
+    }
+    for (size_t i = 0; i < ends.whole;) {
+        const size_t end = dml__minimum(i + DML__SOFTMAX_CHUNK, ends.whole);
+        for (; i < end; i += DML__LANES) {
+            value = DML__LOAD(x + i) - top;
+            dml__vector_exp_down(&value);
+            if (!logs) DML__STORE(out + i, value);
+            total += value;
+        }
+        if (end == ends.whole) break;
+        sum += dml__add_lanes(&total);
+        dml__splat(&total, 0);
+    }
+    return sum + dml__add_lanes(&total);
+}
+
+DML__BODY void dml__softmax_scale(bool logs, size_t n, size_t room, float top, double sum, const float *x,
+                                  float *out)
+{
+    const dml__softmax_ends ends = dml__softmax_ends_of(n, room);
+    const float scale = (float)(1.0 / sum), shift = logs ? logf((float)sum) : 0;
+    const float *from = logs ? x : out;
+    dml__vf value = { 0 };
+    for (size_t i = 0; i < ends.whole; i += DML__LANES) {
+        value = DML__LOAD(from + i);
+        DML__STORE(out + i, logs ? (value - top) - shift : value * scale);
+    }
+    if (!ends.rest) return;
+    dml__softmax_load_rest(&ends, from, 0, &value);
+    value = logs ? (value - top) - shift : value * scale;
+    dml__softmax_store_rest(&ends, out, &value);
+}
+
+static inline size_t dml__softmax_rows_at_once(size_t n)
+{
+    return n < DML__SOFTMAX_NEAR / DML__SOFTMAX_ROWS ? DML__SOFTMAX_ROWS : 1 + (DML__SOFTMAX_NEAR - 1) / n;
+}
+
+/* y = softmax(x) of each row, or its logarithm. A NaN makes the sum and with it the whole row NaN. */
+DML__BODY void dml__softmax_any_rows(bool logs, size_t rows, size_t n, const float *x, float *y)
+{
+    const size_t most = dml__softmax_rows_at_once(n);
+    float top[DML__SOFTMAX_ROWS];
+    double sum[DML__SOFTMAX_ROWS];
+    for (size_t first = 0, count; first < rows; first += count) {
+        const size_t at = first * n, room = (rows - first) * n;
+        count = dml__minimum(most, rows - first);
+        for (size_t r = 0; r < count; r++) top[r] = dml__softmax_top(n, room - r * n, x + at + r * n);
+        for (size_t r = 0; r < count; r++)
+            sum[r] = dml__softmax_raise(logs, n, room - r * n, top[r], x + at + r * n, y + at + r * n);
+        for (size_t r = 0; r < count; r++)
+            dml__softmax_scale(logs, n, room - r * n, top[r], sum[r], x + at + r * n, y + at + r * n);
+    }
+}
+
+DML__BODY void dml__softmax_of_rows_body(size_t rows, size_t n, const float *x, float *y)
+{
+    dml__softmax_any_rows(false, rows, n, x, y);
+}
+DML__PER_ISA(dml__softmax_of_rows, (size_t rows, size_t n, const float *x, float *y), (rows, n, x, y))
+
+DML__BODY void dml__log_softmax_of_rows_body(size_t rows, size_t n, const float *x, float *y)
+{
+    dml__softmax_any_rows(true, rows, n, x, y);
+}
+DML__PER_ISA(dml__log_softmax_of_rows, (size_t rows, size_t n, const float *x, float *y), (rows, n, x, y))
+
 /* What of a vector of y and one of dy is added up, and what the sum then makes of them. */
 DML__BODY void dml__softmax_term(bool logs, const dml__vf *y, const dml__vf *dy, dml__vf *total)
 {
@@ -166,7 +193,7 @@ DML__BODY void dml__softmax_slope(bool logs, const dml__vf *y, const dml__vf *su
 {
     if (logs) {
         dml__vf p = *y;
-        dml__vector_exp(&p);
+        dml__vector_exp_down(&p);
         *dy = *dy - p * *sum;
     } else {
         *dy = *y * (*dy - *sum);
@@ -223,10 +250,16 @@ DML__BODY void dml__softmax_slopes(bool logs, size_t n, size_t room, const float
 DML__BODY void dml__softmax_backward_any_rows(bool logs, size_t rows, size_t n, const float *y,
                                               const float *dy, float beta, float *dx)
 {
-    for (size_t at = 0; at < rows * n; at += n) {
-        const size_t room = rows * n - at;
-        const float sum = (float)dml__softmax_terms(logs, n, room, y + at, dy + at);
-        dml__softmax_slopes(logs, n, room, y + at, dy + at, sum, beta, dx + at);
+    const size_t most = dml__softmax_rows_at_once(n);
+    float sum[DML__SOFTMAX_ROWS];
+    for (size_t first = 0, count; first < rows; first += count) {
+        const size_t at = first * n, room = (rows - first) * n;
+        count = dml__minimum(most, rows - first);
+        for (size_t r = 0; r < count; r++)
+            sum[r] = (float)dml__softmax_terms(logs, n, room - r * n, y + at + r * n, dy + at + r * n);
+        for (size_t r = 0; r < count; r++)
+            dml__softmax_slopes(logs, n, room - r * n, y + at + r * n, dy + at + r * n, sum[r], beta,
+                                dx + at + r * n);
     }
 }
 
@@ -277,7 +310,7 @@ DML__BODY void dml__softmax_forward_columns_body(bool logs, size_t n, size_t inn
         for (size_t c = 0; c < width; c += DML__LANES) {
             dml__softmax_load(&value, x + k * inner + c, width - c);
             value = value - DML__LOAD(top + c);
-            dml__vector_exp(&value);
+            dml__vector_exp_down(&value);
             if (!logs) dml__softmax_store(y + k * inner + c, &value, width - c);
             DML__STORE(total + c, DML__LOAD(total + c) + value);
         }

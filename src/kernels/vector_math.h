@@ -13,32 +13,53 @@
 
 #define DML__SIGN_BIT ((int32_t)-0x7fffffff - 1)
 
-/* x = e^x to within 1.25 ulp; inf, 0 and NaN where they belong, gradual underflow kept.
-   e^x = 2^k e^r with k = round(x / ln 2) and r = x - k ln 2, where ln 2 is cut into 355/512, which times k is
-   exact, and the rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). For
-   |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r): error 5e-9. */
-DML__BODY void dml__vector_exp(dml__vf *x)
+/* What e^v is made of: v = k ln 2 + r, *power = e^r - 1 for |r| <= ln 2 / 2, and k in the low bits of what is
+   returned, under which it is 0: shifting left by 23 leaves k as an exponent.
+   k = round(v / ln 2) and r = v - k ln 2, where ln 2 is cut into 355/512, which times k is exact, and the
+   rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). e^r = 1 + r + r^2 q(r): error
+   5e-9.
+ */
+DML__BODY void dml__exp_parts(const dml__vf *of, dml__vf *power, dml__vu *k_bits)
 {
     const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
-    dml__vf v = *x, highest, lowest;
-    dml__splat(&highest, 89.0f); /* e^89 overflows, e^-104 rounds to 0 */
-    dml__splat(&lowest, -104.0f);
-    v = DML__SELECT(v > highest, highest, v);
-    v = DML__SELECT(v < lowest, lowest, v);
-    const dml__vf shifted = v * 1.44269504f + shift;
-    const dml__vf k = shifted - shift;
+    const dml__vf v = *of, shifted = v * 1.44269504f + shift, k = shifted - shift;
     const dml__vf r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
     dml__vf q = r * 0.00138144672f + 0.00836878084f;
     q = q * r + 0.0416683927f;
     q = q * r + 0.166665196f;
     q = q * r + 0.49999994f;
-    const dml__vf power = (q * (r * r) + r) + 1.0f;
+    *power = q * (r * r) + r;
+    *k_bits = (dml__vu)shifted;
+}
+
+/* x = e^x to within 1.25 ulp; inf, 0 and NaN where they belong, gradual underflow kept. */
+DML__BODY void dml__vector_exp(dml__vf *x)
+{
+    dml__vf v = *x, power, highest, lowest;
+    dml__vu bits;
+    dml__splat(&highest, 89.0f); /* e^89 overflows, e^-104 rounds to 0 */
+    dml__splat(&lowest, -104.0f);
+    v = DML__SELECT(v > highest, highest, v);
+    v = DML__SELECT(v < lowest, lowest, v);
+    dml__exp_parts(&v, &power, &bits);
     /* 2^k in two factors, since it may lie outside the range of floats where the product doesn't. */
-    const dml__vi whole = (dml__vi)((dml__vu)shifted - 0x4B400000u);
+    const dml__vi whole = (dml__vi)(bits - 0x4B400000u);
     const dml__vi half = whole >> 1;
     const dml__vf scale_a = (dml__vf)(((dml__vu)half + 127u) << 23);
     const dml__vf scale_b = (dml__vf)(((dml__vu)whole - (dml__vu)half + 127u) << 23);
-    *x = (power * scale_a) * scale_b;
+    *x = ((power + 1.0f) * scale_a) * scale_b;
+}
+
+/* The same for x <= 0 (or a little more, not beyond 40), with fewer instructions: 2^k is 2^(k + 64) x 2^-64.
+ */
+DML__BODY void dml__vector_exp_down(dml__vf *x)
+{
+    dml__vf v = *x, power, lowest;
+    dml__vu bits;
+    dml__splat(&lowest, -104.0f);
+    v = DML__SELECT(v < lowest, lowest, v);
+    dml__exp_parts(&v, &power, &bits);
+    *x = ((power + 1.0f) * (dml__vf)((bits + 191u) << 23)) * 5.42101086e-20f;
 }
 
 /* x = the natural logarithm of x to within 1 ulp; -inf for 0, NaN below.
@@ -78,7 +99,7 @@ DML__BODY void dml__vector_tanh(dml__vf *x)
     q = q * square - 0.333332837f;
     const dml__vf inner = q * (square * m) + m;
     dml__vf e = m * -2.0f;
-    dml__vector_exp(&e);
+    dml__vector_exp_down(&e);
     const dml__vf y = DML__SELECT(m < 0.625f, inner, (1.0f - e) / (1.0f + e));
     *x = (dml__vf)((dml__vi)y | ((dml__vi)v & DML__SIGN_BIT));
 }
@@ -88,7 +109,7 @@ DML__BODY void dml__vector_sigmoid(dml__vf *x)
 {
     const dml__vf v = *x;
     dml__vf e = (dml__vf)((dml__vi)v | DML__SIGN_BIT), one;
-    dml__vector_exp(&e);
+    dml__vector_exp_down(&e);
     dml__splat(&one, 1.0f);
     *x = DML__SELECT(v < 0.0f, e, one) / (1.0f + e);
 }
