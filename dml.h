@@ -15862,6 +15862,7 @@ DML__LOCAL void dml__norm_backward_groups(dml_pool *pool, size_t rows, size_t ch
 
 #define DML__ROW_STRIP ((size_t)4 * DML__LANES)      /* columns that are done at once, */
 #define DML__ROW_CHUNK ((size_t)16 * DML__ROW_STRIP) /* and those that are summed in float */
+#define DML__ROW_NEAR ((size_t)2048)                 /* floats of rows that are done together */
 #define DML__ROW_PART_LEAST ((size_t)32)             /* rows of a part of the parameters' gradients */
 #define DML__ROW_PART_MOST ((size_t)128)
 
@@ -15948,15 +15949,10 @@ DML__BODY void dml__row_sums(int kind, const dml__row *at, double sums[2])
 
 /* The mean found first is off by roundings as large as x, beside which the deviation may be small: so the
    mean of the distances from it counts too. */
-DML__BODY void dml__row_statistics(dml__row *row, float epsilon, bool by_square)
+DML__BODY void dml__row_inverse(dml__row *row, float epsilon, bool by_square)
 {
-    double sums[2], distance = 0;
     const double n = (double)row->columns;
-    row->mean = 0;
-    if (!by_square) {
-        dml__row_sums(DML__ROW_SUM, row, sums);
-        row->mean = (float)(sums[0] / n);
-    }
+    double sums[2], distance = 0;
     dml__row_sums(DML__ROW_SQUARES, row, sums);
     if (!by_square) distance = sums[1] / n;
     const double square = sums[0] / n - distance * distance;
@@ -15974,19 +15970,45 @@ DML__BODY void dml__row_write(const dml__row *row, size_t c, size_t count)
     dml__store_some(row->out + c, &x, count);
 }
 
-DML__BODY void dml__row_norm_body(dml__row *at, float epsilon, bool by_square, float *statistics)
+/* Row r of those from `first` on. */
+DML__BODY dml__row dml__row_at(const dml__row *first, size_t r, float mean, float inverse)
 {
-    dml__row_statistics(at, epsilon, by_square);
-    const dml__row row = *at;
-    size_t c = 0;
-    DML__BY_FOUR
-    for (; c + DML__LANES <= row.columns; c += DML__LANES) dml__row_write(&row, c, DML__LANES);
-    if (c < row.columns) dml__row_write(&row, c, row.columns - c);
-    statistics[0] = row.mean;
-    statistics[1] = row.inverse;
+    dml__row row = *first;
+    row.x += r * row.columns;
+    row.out += r * row.columns;
+    row.mean = mean;
+    row.inverse = inverse;
+    return row;
 }
-DML__PER_ISA(dml__row_norm, (dml__row * at, float epsilon, bool by_square, float *statistics),
-             (at, epsilon, by_square, statistics))
+
+/* So few rows that they stay in the first cache: all go through each pass before the next, which would wait
+   for what the one before it makes of the row's lanes. */
+DML__BODY void dml__row_norm_body(size_t rows, const dml__row *first, float epsilon, bool by_square,
+                                  float *statistics)
+{
+    for (size_t r = 0; r < rows; r++) {
+        const dml__row row = dml__row_at(first, r, 0, 0);
+        double sums[2] = { 0 };
+        if (!by_square) dml__row_sums(DML__ROW_SUM, &row, sums);
+        statistics[2 * r] = (float)(sums[0] / (double)row.columns);
+    }
+    for (size_t r = 0; r < rows; r++) {
+        dml__row row = dml__row_at(first, r, statistics[2 * r], 0);
+        dml__row_inverse(&row, epsilon, by_square);
+        statistics[2 * r] = row.mean;
+        statistics[2 * r + 1] = row.inverse;
+    }
+    for (size_t r = 0; r < rows; r++) {
+        const dml__row row = dml__row_at(first, r, statistics[2 * r], statistics[2 * r + 1]);
+        size_t c = 0;
+        DML__BY_FOUR
+        for (; c + DML__LANES <= row.columns; c += DML__LANES) dml__row_write(&row, c, DML__LANES);
+        if (c < row.columns) dml__row_write(&row, c, row.columns - c);
+    }
+}
+DML__PER_ISA(dml__row_norm,
+             (size_t rows, const dml__row *first, float epsilon, bool by_square, float *statistics),
+             (rows, first, epsilon, by_square, statistics))
 
 /* dshift += dy, dscale += dy (x - mean) inverse. */
 DML__BODY void dml__row_add(const dml__row *row, size_t c, size_t count, float *dshift, float *dscale)
@@ -16097,11 +16119,12 @@ static void dml__row_forward_task(void *argument, int task, int worker)
     const size_t begin = (size_t)task * job->rows_per_task;
     const size_t end = dml__minimum(begin + job->rows_per_task, job->rows);
     (void)worker;
-    for (size_t r = begin; r < end; r++) {
+    for (size_t r = begin, count; r < end; r += count) {
         dml__row row = job->row;
+        count = dml__minimum(1 + DML__ROW_NEAR / row.columns, end - r);
         row.x += r * row.columns;
         row.out += r * row.columns;
-        dml__row_norm(job->isa, &row, job->epsilon, job->by_square, job->statistics + 2 * r);
+        dml__row_norm(job->isa, count, &row, job->epsilon, job->by_square, job->statistics + 2 * r);
     }
 }
 
@@ -16795,32 +16818,53 @@ DML__LOCAL void dml__attention_scale(dml_isa isa, const dml__attention_rows *row
 
 #define DML__SIGN_BIT ((int32_t)-0x7fffffff - 1)
 
-/* x = e^x to within 1.25 ulp; inf, 0 and NaN where they belong, gradual underflow kept.
-   e^x = 2^k e^r with k = round(x / ln 2) and r = x - k ln 2, where ln 2 is cut into 355/512, which times k is
-   exact, and the rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). For
-   |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r): error 5e-9. */
-DML__BODY void dml__vector_exp(dml__vf *x)
+/* What e^v is made of: v = k ln 2 + r, *power = e^r - 1 for |r| <= ln 2 / 2, and k in the low bits of what is
+   returned, under which it is 0: shifting left by 23 leaves k as an exponent.
+   k = round(v / ln 2) and r = v - k ln 2, where ln 2 is cut into 355/512, which times k is exact, and the
+   rest (Cody and Waite, "Software Manual for the Elementary Functions", 1980). e^r = 1 + r + r^2 q(r): error
+   5e-9.
+ */
+DML__BODY void dml__exp_parts(const dml__vf *of, dml__vf *power, dml__vu *k_bits)
 {
     const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, kept in the low bits */
-    dml__vf v = *x, highest, lowest;
-    dml__splat(&highest, 89.0f); /* e^89 overflows, e^-104 rounds to 0 */
-    dml__splat(&lowest, -104.0f);
-    v = DML__SELECT(v > highest, highest, v);
-    v = DML__SELECT(v < lowest, lowest, v);
-    const dml__vf shifted = v * 1.44269504f + shift;
-    const dml__vf k = shifted - shift;
+    const dml__vf v = *of, shifted = v * 1.44269504f + shift, k = shifted - shift;
     const dml__vf r = (v - k * 0.693359375f) - k * -2.12194440e-4f;
     dml__vf q = r * 0.00138144672f + 0.00836878084f;
     q = q * r + 0.0416683927f;
     q = q * r + 0.166665196f;
     q = q * r + 0.49999994f;
-    const dml__vf power = (q * (r * r) + r) + 1.0f;
+    *power = q * (r * r) + r;
+    *k_bits = (dml__vu)shifted;
+}
+
+/* x = e^x to within 1.25 ulp; inf, 0 and NaN where they belong, gradual underflow kept. */
+DML__BODY void dml__vector_exp(dml__vf *x)
+{
+    dml__vf v = *x, power, highest, lowest;
+    dml__vu bits;
+    dml__splat(&highest, 89.0f); /* e^89 overflows, e^-104 rounds to 0 */
+    dml__splat(&lowest, -104.0f);
+    v = DML__SELECT(v > highest, highest, v);
+    v = DML__SELECT(v < lowest, lowest, v);
+    dml__exp_parts(&v, &power, &bits);
     /* 2^k in two factors, since it may lie outside the range of floats where the product doesn't. */
-    const dml__vi whole = (dml__vi)((dml__vu)shifted - 0x4B400000u);
+    const dml__vi whole = (dml__vi)(bits - 0x4B400000u);
     const dml__vi half = whole >> 1;
     const dml__vf scale_a = (dml__vf)(((dml__vu)half + 127u) << 23);
     const dml__vf scale_b = (dml__vf)(((dml__vu)whole - (dml__vu)half + 127u) << 23);
-    *x = (power * scale_a) * scale_b;
+    *x = ((power + 1.0f) * scale_a) * scale_b;
+}
+
+/* The same for x <= 0 (or a little more, not beyond 40), with fewer instructions: 2^k is 2^(k + 64) x 2^-64.
+ */
+DML__BODY void dml__vector_exp_down(dml__vf *x)
+{
+    dml__vf v = *x, power, lowest;
+    dml__vu bits;
+    dml__splat(&lowest, -104.0f);
+    v = DML__SELECT(v < lowest, lowest, v);
+    dml__exp_parts(&v, &power, &bits);
+    *x = ((power + 1.0f) * (dml__vf)((bits + 191u) << 23)) * 5.42101086e-20f;
 }
 
 /* x = the natural logarithm of x to within 1 ulp; -inf for 0, NaN below.
@@ -16860,7 +16904,7 @@ DML__BODY void dml__vector_tanh(dml__vf *x)
     q = q * square - 0.333332837f;
     const dml__vf inner = q * (square * m) + m;
     dml__vf e = m * -2.0f;
-    dml__vector_exp(&e);
+    dml__vector_exp_down(&e);
     const dml__vf y = DML__SELECT(m < 0.625f, inner, (1.0f - e) / (1.0f + e));
     *x = (dml__vf)((dml__vi)y | ((dml__vi)v & DML__SIGN_BIT));
 }
@@ -16870,7 +16914,7 @@ DML__BODY void dml__vector_sigmoid(dml__vf *x)
 {
     const dml__vf v = *x;
     dml__vf e = (dml__vf)((dml__vi)v | DML__SIGN_BIT), one;
-    dml__vector_exp(&e);
+    dml__vector_exp_down(&e);
     dml__splat(&one, 1.0f);
     *x = DML__SELECT(v < 0.0f, e, one) / (1.0f + e);
 }
@@ -17086,7 +17130,7 @@ DML__BODY void dml__scores_soften_body(const dml__attention_rows *at)
         ptrdiff_t c = begin;
         for (; c < end; c += DML__LANES) {
             dml__vf x = DML__LOAD(row + c) - base;
-            dml__vector_exp(&x);
+            dml__vector_exp_down(&x);
             DML__STORE(row + c, x);
             sum += x;
         }
@@ -17116,7 +17160,7 @@ DML__BODY void dml__scores_slope_body(const dml__attention_rows *at)
             const dml__vf none = { 0 };
             dml__seen_lanes(&seen, c, first, end);
             dml__vf x = DML__LOAD(row + c) - log_sum;
-            dml__vector_exp(&x);
+            dml__vector_exp_down(&x);
             DML__STORE(row + c, DML__SELECT(seen, x, none));
             DML__STORE(slope + c, DML__SELECT(seen, x * (DML__LOAD(slope + c) - level), none));
         }
@@ -17787,6 +17831,10 @@ DML__LOCAL void dml__squares_of_rows(dml_isa isa, size_t rows, size_t columns, c
 DML__LOCAL void dml__extremes_of_rows(dml_isa isa, bool smallest, size_t rows, size_t columns, const float *x,
                                       float *y);
 
+/* The same of `width` > 0 columns, from x on, of rows > 0 rows that are `stride` apart. */
+DML__LOCAL void dml__extremes_of_columns(dml_isa isa, bool smallest, size_t rows, size_t stride, size_t width,
+                                         const float *x, float *y);
+
 #endif
 
 #include <math.h>
@@ -17948,6 +17996,65 @@ DML__LOCAL void dml__extremes_of_rows(dml_isa isa, bool smallest, size_t rows, s
         dml__max_block(isa, columns, x + r * columns, smallest ? x : NULL, &largest);
         y[r] = (float)(smallest ? -largest : largest);
     }
+}
+
+#define DML__EXTREME_NARROW ((size_t)64) /* fewer columns are taken DML__LANES rows at a time */
+
+/* out[c] = the largest of `rows` > 0 rows in `count` vectors of columns, the signs turned by `turn`. */
+DML__BODY void dml__extreme_vectors(int count, const dml__vi *turn, size_t rows, size_t stride,
+                                    const float *x, float *out)
+{
+    dml__vf most[4];
+    DML__UNROLLED
+    for (int v = 0; v < count; v++) most[v] = (dml__vf)(DML__LOAD_INT(x + v * DML__LANES) ^ *turn);
+    for (size_t r = 1; r < rows; r++) {
+        x += stride;
+        DML__UNROLLED
+        for (int v = 0; v < count; v++) {
+            const dml__vf next = (dml__vf)(DML__LOAD_INT(x + v * DML__LANES) ^ *turn);
+            dml__raise(&most[v], &next);
+        }
+    }
+    DML__UNROLLED
+    for (int v = 0; v < count; v++) DML__STORE_INT(out + v * DML__LANES, (dml__vi)most[v] ^ *turn);
+}
+
+DML__BODY void dml__extreme_columns_body(bool smallest, size_t rows, size_t stride, size_t width,
+                                         const float *x, float *out)
+{
+    dml__vi turn = { 0 };
+    size_t c = 0;
+    if (smallest) turn = turn + ((int32_t)-0x7fffffff - 1);
+    for (; c + 4 * DML__LANES <= width; c += 4 * DML__LANES)
+        dml__extreme_vectors(4, &turn, rows, stride, x + c, out + c);
+    for (; c + DML__LANES <= width; c += DML__LANES)
+        dml__extreme_vectors(1, &turn, rows, stride, x + c, out + c);
+    for (; c < width; c++) {
+        float most = smallest ? -x[c] : x[c];
+        for (size_t r = 1; r < rows; r++)
+            most = dml__larger_float(most, smallest ? -x[r * stride + c] : x[r * stride + c]);
+        out[c] = smallest ? -most : most;
+    }
+}
+DML__PER_ISA(dml__extreme_columns,
+             (bool smallest, size_t rows, size_t stride, size_t width, const float *x, float *out),
+             (smallest, rows, stride, width, x, out))
+
+DML__LOCAL void dml__extremes_of_columns(dml_isa isa, bool smallest, size_t rows, size_t stride, size_t width,
+                                         const float *x, float *y)
+{
+    if (width < stride || width >= DML__EXTREME_NARROW || rows < 2 * DML__LANES) {
+        dml__extreme_columns(isa, smallest, rows, stride, width, x, y);
+        return;
+    }
+    /* as dml__sum_narrow; the rows that are left over lie in the last wide row, which may take some twice */
+    float wide[DML__EXTREME_NARROW * DML__LANES], ends[2][DML__EXTREME_NARROW * DML__LANES];
+    const size_t all = width * DML__LANES;
+    dml__extreme_columns(isa, smallest, rows / DML__LANES, all, all, x, wide);
+    memcpy(ends[0], wide, all * sizeof *wide);
+    memcpy(ends[1], x + (rows - DML__LANES) * width, all * sizeof *wide);
+    dml__extreme_columns(isa, smallest, 2, DML__EXTREME_NARROW * DML__LANES, all, ends[0], wide);
+    dml__extreme_columns(isa, smallest, DML__LANES, width, width, wide, y);
 }
 
 DML_API float dml_max_all(dml_pool *pool, size_t n, const float *x)
@@ -19065,46 +19172,19 @@ static void dml__axis_sum_units(const dml__axis_job *job, size_t begin, size_t e
 
 /* ---- extremes ---- */
 
-/* to = the extremes of both, element by element. */
-static void dml__axis_extremes(const dml__axis_job *job, size_t count, const float *x, float *to)
-{
-    const bool smallest = job->kind == DML_REDUCE_MIN;
-    const size_t whole = count - count % DML__LANES;
-    dml__axis_vectors(job, smallest ? DML__FORMULA_minimum : DML__FORMULA_maximum, -1, whole, to, x, NULL,
-                      to);
-    for (size_t i = whole; i < count; i++)
-        if ((smallest ? x[i] < to[i] : x[i] > to[i]) || x[i] != x[i]) to[i] = x[i];
-}
-
-/* One group of columns: as many rows as a strip holds go side by side, and are folded at the end. */
-static void dml__axis_extreme_columns(const dml__axis_job *job, size_t o, size_t column, size_t width)
-{
-    const float *x = job->x + o * job->n * job->inner + column;
-    float strip[DML__AXIS_STRIP];
-    size_t rows = width == job->inner ? dml__minimum(DML__AXIS_STRIP / width, job->n) : 1;
-    if (rows > DML__LANES) rows -= rows % DML__LANES;
-    memcpy(strip, x, rows * width * sizeof *strip);
-    for (size_t k = rows; k < job->n; k += rows)
-        dml__axis_extremes(job, dml__minimum(rows, job->n - k) * width, x + k * job->inner, strip);
-    while (rows > 1) {
-        const size_t half = rows / 2;
-        dml__axis_extremes(job, half * width, strip + (rows - half) * width, strip);
-        rows -= half;
-    }
-    memcpy(job->out + o * job->inner + column, strip, width * sizeof *strip);
-}
-
 static void dml__axis_extreme_units(const dml__axis_job *job, size_t begin, size_t end)
 {
+    const bool smallest = job->kind == DML_REDUCE_MIN;
     if (job->inner == 1) {
-        dml__extremes_of_rows(job->isa, job->kind == DML_REDUCE_MIN, end - begin, job->n,
-                              job->x + begin * job->n, job->out + begin);
+        dml__extremes_of_rows(job->isa, smallest, end - begin, job->n, job->x + begin * job->n,
+                              job->out + begin);
         return;
     }
     for (size_t u = begin; u < end; u++) {
-        const size_t column = u % job->groups * job->width;
-        dml__axis_extreme_columns(job, u / job->groups, column,
-                                  dml__minimum(job->width, job->inner - column));
+        const size_t column = u % job->groups * job->width, o = u / job->groups;
+        dml__extremes_of_columns(
+            job->isa, smallest, job->n, job->inner, dml__minimum(job->width, job->inner - column),
+            job->x + o * job->n * job->inner + column, job->out + o * job->inner + column);
     }
 }
 
@@ -19175,7 +19255,7 @@ DML_API void dml_reduce_axis_ties(dml_pool *pool, size_t outer, size_t n, size_t
 /* ---- backward ---- */
 
 /* to = scale x from, which is one number for all where it is repeated. */
-static void dml__axis_scaled(float scale, bool repeated, size_t count, const float *from, float *to)
+DML__BODY void dml__axis_scaled(float scale, bool repeated, size_t count, const float *from, float *to)
 {
     const float value = scale * *from;
     dml__vf all;
@@ -19185,34 +19265,38 @@ static void dml__axis_scaled(float scale, bool repeated, size_t count, const flo
         for (; i + DML__LANES <= count; i += DML__LANES) DML__STORE(to + i, all);
         for (; i < count; i++) to[i] = value;
     } else {
+        DML__BY_FOUR
         for (; i + DML__LANES <= count; i += DML__LANES) DML__STORE(to + i, DML__LOAD(from + i) * scale);
         for (; i < count; i++) to[i] = scale * from[i];
     }
 }
 
 /* A sum's gradients of elements begin .. begin + count - 1: of the innermost axis all at once. */
-static void dml__axis_repeat(const dml__axis_job *job, size_t begin, size_t count, float *out)
+DML__BODY void dml__axis_repeat_body(const dml__axis_job *job, size_t begin, size_t count, float *out)
 {
     const bool innermost = job->inner == 1;
     const size_t length = innermost ? job->n : job->inner, rows = innermost ? 1 : job->n;
+    const float *const dy = job->dy;
+    const float scale = job->scale;
     size_t row = begin / length, column = begin % length, k = row % rows, o = row / rows;
     while (count > 0) {
         const size_t run = dml__minimum(length - column, count);
-        const float *from = innermost ? job->dy + o : job->dy + o * length + column;
-        dml__axis_scaled(job->scale, innermost, run, from, out);
+        dml__axis_scaled(scale, innermost, run, innermost ? dy + o : dy + o * length + column, out);
         out += run;
         count -= run;
         column = 0;
         if (++k == rows) k = 0, o++;
     }
 }
+DML__PER_ISA(dml__axis_repeat, (const dml__axis_job *job, size_t begin, size_t count, float *out),
+             (job, begin, count, out))
 
 /* The gradients of elements begin .. begin + count - 1, into whole vectors. */
 static void dml__axis_slopes(const dml__axis_job *job, size_t begin, size_t count, float *out)
 {
     float dy[DML__AXIS_STRIP], a[DML__AXIS_STRIP], b[DML__AXIS_STRIP];
     if (job->kind == DML_REDUCE_SUM) {
-        dml__axis_repeat(job, begin, count, out);
+        dml__axis_repeat(job->isa, job, begin, count, out);
         return;
     }
     const float *x = dml__axis_elements(job, begin, count, a);
@@ -19243,9 +19327,10 @@ static void dml__axis_backward_task(void *argument, int task, int worker)
     const size_t end = dml__minimum(begin + DML__BLOCK, all);
     float slopes[DML__AXIS_STRIP], old[DML__AXIS_STRIP];
     (void)worker;
+    const bool direct = job->kind == DML_REDUCE_SUM && job->beta == 0;
     for (size_t i = begin, count; i < end; i += count) {
-        count = dml__minimum(DML__AXIS_STRIP, end - i);
-        if (job->beta == 0 && count % DML__LANES == 0) {
+        count = dml__minimum(direct ? DML__BLOCK : DML__AXIS_STRIP, end - i);
+        if (direct || (job->beta == 0 && count % DML__LANES == 0)) {
             dml__axis_slopes(job, i, count, job->dx + i);
             continue;
         }
@@ -19292,6 +19377,11 @@ DML_API void dml_reduce_axis_backward(dml_pool *pool, dml_reduction kind, size_t
 /* Floats added up in a vector before its lanes go on in double. */
 #define DML__SOFTMAX_CHUNK ((size_t)32 * DML__LANES)
 
+/* Short rows go together through each pass, as many as stay in the first cache: one by one, each pass would
+   wait for what the one before it makes of the row's lanes. */
+#define DML__SOFTMAX_ROWS ((size_t)16)
+#define DML__SOFTMAX_NEAR ((size_t)2048) /* floats */
+
 /* Columns done side by side where the axis isn't the last. */
 #define DML__SOFTMAX_COLUMNS ((size_t)64)
 
@@ -19321,79 +19411,6 @@ DML__BODY void dml__softmax_store(float *to, const dml__vf *vector, size_t count
 }
 
 /* ---- the last axis ---- */
-
-/* out = softmax(x) over n > 0 columns, or its logarithm. A NaN makes the sum and with it the whole row NaN.
-   `room` floats of both arrays, from the row's first on, are this thread's: where they hold the row in whole
-   vectors, its rest is read and written with what lies behind it, which stays as it is. */
-DML__BODY void dml__softmax_row(bool logs, size_t n, size_t room, const float *x, float *out)
-{
-    const size_t whole = n - n % DML__LANES, rest = n - whole;
-    const bool wide = room >= whole + DML__LANES;
-    dml__vf lowest, last, last_x, largest, value, total = { 0 };
-    dml__vi in_row;
-    dml__splat(&lowest, -HUGE_VALF);
-    dml__first_lanes(&in_row, rest);
-    last = lowest;
-    if (rest) {
-        if (wide)
-            value = DML__LOAD(x + whole);
-        else
-            dml__load_some(&value, x + whole, rest);
-        last = DML__SELECT(in_row, value, lowest);
-    }
-    largest = DML__SELECT(last > lowest, last, lowest);
-    for (size_t c = 0; c < whole; c += DML__LANES) {
-        value = DML__LOAD(x + c);
-        largest = DML__SELECT(value > largest, value, largest);
-    }
-    const float top = dml__largest_lane(&largest);
-
-    last = last_x = last - top;
-    dml__vector_exp(&last); /* 0 beyond the row */
-    double sum64 = 0;
-    total = last;
-    for (size_t i = 0; i < whole;) {
-        const size_t end = dml__minimum(i + DML__SOFTMAX_CHUNK, whole);
-        for (; i < end; i += DML__LANES) {
-            value = DML__LOAD(x + i) - top;
-            dml__vector_exp(&value);
-            if (!logs) DML__STORE(out + i, value);
-            total += value;
-        }
-        if (end == whole) break;
-        sum64 += dml__add_lanes(&total);
-        dml__splat(&total, 0);
-    }
-    sum64 += dml__add_lanes(&total);
-
-    const float scale = (float)(1.0 / sum64), shift = logs ? logf((float)sum64) : 0;
-    if (logs)
-        for (size_t i = 0; i < whole; i += DML__LANES) DML__STORE(out + i, (DML__LOAD(x + i) - top) - shift);
-    else
-        for (size_t i = 0; i < whole; i += DML__LANES) DML__STORE(out + i, DML__LOAD(out + i) * scale);
-    last = logs ? last_x - shift : last * scale;
-    if (rest && wide)
-        DML__STORE(out + whole, DML__SELECT(in_row, last, DML__LOAD(out + whole)));
-    else if (rest)
-        dml__store_some(out + whole, &last, rest);
-}
-
-DML__BODY void dml__softmax_any_rows(bool logs, size_t rows, size_t n, const float *x, float *y)
-{
-    for (size_t at = 0; at < rows * n; at += n) dml__softmax_row(logs, n, rows * n - at, x + at, y + at);
-}
-
-DML__BODY void dml__softmax_of_rows_body(size_t rows, size_t n, const float *x, float *y)
-{
-    dml__softmax_any_rows(false, rows, n, x, y);
-}
-DML__PER_ISA(dml__softmax_of_rows, (size_t rows, size_t n, const float *x, float *y), (rows, n, x, y))
-
-DML__BODY void dml__log_softmax_of_rows_body(size_t rows, size_t n, const float *x, float *y)
-{
-    dml__softmax_any_rows(true, rows, n, x, y);
-}
-DML__PER_ISA(dml__log_softmax_of_rows, (size_t rows, size_t n, const float *x, float *y), (rows, n, x, y))
 
 /* A row of n > 0 numbers in whole vectors and a rest. `room` floats of its arrays, from its first on, are
    this thread's: where they hold it in whole vectors, its rest is read and written with what lies behind it,
@@ -19435,6 +19452,101 @@ DML__BODY void dml__softmax_store_rest(const dml__softmax_ends *ends, float *to,
         dml__softmax_store(to + ends->whole, value, ends->rest);
 }
 
+DML__BODY float dml__softmax_top(size_t n, size_t room, const float *x)
+{
+    const dml__softmax_ends ends = dml__softmax_ends_of(n, room);
+    dml__vf largest, value = { 0 };
+    dml__splat(&largest, -HUGE_VALF);
+    if (ends.rest) {
+        dml__softmax_load_rest(&ends, x, -HUGE_VALF, &value);
+        largest = DML__SELECT(value > largest, value, largest);
+    }
+    for (size_t c = 0; c < ends.whole; c += DML__LANES) {
+        value = DML__LOAD(x + c);
+        largest = DML__SELECT(value > largest, value, largest);
+    }
+    return dml__largest_lane(&largest);
+}
+
+/* The sum of e^(x - top), which are left in `out` but for logarithms. */
+DML__BODY double dml__softmax_raise(bool logs, size_t n, size_t room, float top, const float *x, float *out)
+{
+    const dml__softmax_ends ends = dml__softmax_ends_of(n, room);
+    dml__vf total = { 0 }, value = { 0 };
+    double sum = 0;
+    if (ends.rest) {
+        dml__softmax_load_rest(&ends, x, -HUGE_VALF, &value);
+        value = value - top;
+        dml__vector_exp_down(&value); /* 0 beyond the row */
+        if (!logs) dml__softmax_store_rest(&ends, out, &value);
+        total = value;
+    }
+    for (size_t i = 0; i < ends.whole;) {
+        const size_t end = dml__minimum(i + DML__SOFTMAX_CHUNK, ends.whole);
+        for (; i < end; i += DML__LANES) {
+            value = DML__LOAD(x + i) - top;
+            dml__vector_exp_down(&value);
+            if (!logs) DML__STORE(out + i, value);
+            total += value;
+        }
+        if (end == ends.whole) break;
+        sum += dml__add_lanes(&total);
+        dml__splat(&total, 0);
+    }
+    return sum + dml__add_lanes(&total);
+}
+
+DML__BODY void dml__softmax_scale(bool logs, size_t n, size_t room, float top, double sum, const float *x,
+                                  float *out)
+{
+    const dml__softmax_ends ends = dml__softmax_ends_of(n, room);
+    const float scale = (float)(1.0 / sum), shift = logs ? logf((float)sum) : 0;
+    const float *from = logs ? x : out;
+    dml__vf value = { 0 };
+    for (size_t i = 0; i < ends.whole; i += DML__LANES) {
+        value = DML__LOAD(from + i);
+        DML__STORE(out + i, logs ? (value - top) - shift : value * scale);
+    }
+    if (!ends.rest) return;
+    dml__softmax_load_rest(&ends, from, 0, &value);
+    value = logs ? (value - top) - shift : value * scale;
+    dml__softmax_store_rest(&ends, out, &value);
+}
+
+static inline size_t dml__softmax_rows_at_once(size_t n)
+{
+    return n < DML__SOFTMAX_NEAR / DML__SOFTMAX_ROWS ? DML__SOFTMAX_ROWS : 1 + (DML__SOFTMAX_NEAR - 1) / n;
+}
+
+/* y = softmax(x) of each row, or its logarithm. A NaN makes the sum and with it the whole row NaN. */
+DML__BODY void dml__softmax_any_rows(bool logs, size_t rows, size_t n, const float *x, float *y)
+{
+    const size_t most = dml__softmax_rows_at_once(n);
+    float top[DML__SOFTMAX_ROWS];
+    double sum[DML__SOFTMAX_ROWS];
+    for (size_t first = 0, count; first < rows; first += count) {
+        const size_t at = first * n, room = (rows - first) * n;
+        count = dml__minimum(most, rows - first);
+        for (size_t r = 0; r < count; r++) top[r] = dml__softmax_top(n, room - r * n, x + at + r * n);
+        for (size_t r = 0; r < count; r++)
+            sum[r] = dml__softmax_raise(logs, n, room - r * n, top[r], x + at + r * n, y + at + r * n);
+        for (size_t r = 0; r < count; r++)
+            dml__softmax_scale(logs, n, room - r * n, top[r], sum[r], x + at + r * n, y + at + r * n);
+    }
+}
+
+DML__BODY void dml__softmax_of_rows_body(size_t rows, size_t n, const float *x, float *y)
+{
+    dml__softmax_any_rows(false, rows, n, x, y);
+}
+DML__PER_ISA(dml__softmax_of_rows, (size_t rows, size_t n, const float *x, float *y), (rows, n, x, y))
+
+DML__BODY void dml__log_softmax_of_rows_body(size_t rows, size_t n, const float *x, float *y)
+{
+    dml__softmax_any_rows(true, rows, n, x, y);
+}
+DML__PER_ISA(dml__log_softmax_of_rows, (size_t rows, size_t n, const float *x, float *y), (rows, n, x, y))
+
 /* What of a vector of y and one of dy is added up, and what the sum then makes of them. */
 DML__BODY void dml__softmax_term(bool logs, const dml__vf *y, const dml__vf *dy, dml__vf *total)
 {
@@ -19445,7 +19557,7 @@ DML__BODY void dml__softmax_slope(bool logs, const dml__vf *y, const dml__vf *su
 {
     if (logs) {
         dml__vf p = *y;
-        dml__vector_exp(&p);
+        dml__vector_exp_down(&p);
         *dy = *dy - p * *sum;
     } else {
         *dy = *y * (*dy - *sum);
@@ -19502,10 +19614,16 @@ DML__BODY void dml__softmax_slopes(bool logs, size_t n, size_t room, const float
 DML__BODY void dml__softmax_backward_any_rows(bool logs, size_t rows, size_t n, const float *y,
                                               const float *dy, float beta, float *dx)
 {
-    for (size_t at = 0; at < rows * n; at += n) {
-        const size_t room = rows * n - at;
-        const float sum = (float)dml__softmax_terms(logs, n, room, y + at, dy + at);
-        dml__softmax_slopes(logs, n, room, y + at, dy + at, sum, beta, dx + at);
+    const size_t most = dml__softmax_rows_at_once(n);
+    float sum[DML__SOFTMAX_ROWS];
+    for (size_t first = 0, count; first < rows; first += count) {
+        const size_t at = first * n, room = (rows - first) * n;
+        count = dml__minimum(most, rows - first);
+        for (size_t r = 0; r < count; r++)
+            sum[r] = (float)dml__softmax_terms(logs, n, room - r * n, y + at + r * n, dy + at + r * n);
+        for (size_t r = 0; r < count; r++)
+            dml__softmax_slopes(logs, n, room - r * n, y + at + r * n, dy + at + r * n, sum[r], beta,
+                                dx + at + r * n);
     }
 }
 
@@ -19556,7 +19674,7 @@ DML__BODY void dml__softmax_forward_columns_body(bool logs, size_t n, size_t inn
         for (size_t c = 0; c < width; c += DML__LANES) {
             dml__softmax_load(&value, x + k * inner + c, width - c);
             value = value - DML__LOAD(top + c);
-            dml__vector_exp(&value);
+            dml__vector_exp_down(&value);
             if (!logs) dml__softmax_store(y + k * inner + c, &value, width - c);
             DML__STORE(total + c, DML__LOAD(total + c) + value);
         }
@@ -20139,14 +20257,14 @@ DML__BODY void dml__entropy_sums(size_t n, size_t room, const float *x, float *l
     double sum64 = 0;
     if (rest) {
         last = last - most;
-        dml__vector_exp(&last);
+        dml__vector_exp_down(&last);
         total = last; /* 0 beyond the row */
     }
     for (size_t i = 0; i < whole;) {
         const size_t end = dml__minimum(i + DML__ENTROPY_CHUNK, whole);
         for (; i < end; i += DML__LANES) {
             value = DML__LOAD(x + i) - most;
-            dml__vector_exp(&value);
+            dml__vector_exp_down(&value);
             total += value;
         }
         if (end == whole) break;
@@ -20286,7 +20404,7 @@ DML__BODY void dml__entropy_backward_rows_body(const dml_cross_entropy *p, size_
         if (beta == 0)
             for (; at + DML__LANES <= n; at += DML__LANES) {
                 value = DML__LOAD(x + at) - top;
-                dml__vector_exp(&value);
+                dml__vector_exp_down(&value);
                 DML__STORE(out + at, value * factor);
             }
         for (size_t c = at; c < n; c += DML__LANES) {
@@ -20296,7 +20414,7 @@ DML__BODY void dml__entropy_backward_rows_body(const dml_cross_entropy *p, size_
             else
                 dml__load_some(&value, x + c, count);
             value = value - top;
-            dml__vector_exp(&value);
+            dml__vector_exp_down(&value);
             value = value * factor;
             if (beta != 0) {
                 dml__load_some(&before, out + c, count);
@@ -20550,14 +20668,18 @@ DML__BODY void dml__lstm_cell_body(size_t n, const dml__cell_at *cell)
         dml__vector_sigmoid(&f);
         dml__vector_tanh(&g);
         dml__vector_sigmoid(&o);
-        dml__vf c = f * DML__LOAD(at.array[DML__CELL_C0] + k) + i * g;
+        const dml__vf c = f * DML__LOAD(at.array[DML__CELL_C0] + k) + i * g;
         DML__STORE(z[0] + k, i);
         DML__STORE(z[1] + k, f);
         DML__STORE(z[2] + k, g);
         DML__STORE(z[3] + k, o);
         DML__STORE(at.array[DML__CELL_C] + k, c);
+    }
+    /* A loop of its own: behind the others' exponentials, one more would only be waited for. */
+    for (size_t k = 0; k < n; k += DML__LANES) {
+        dml__vf c = DML__LOAD(at.array[DML__CELL_C] + k);
         dml__vector_tanh(&c);
-        const dml__vf h = o * c;
+        const dml__vf h = DML__LOAD(z[3] + k) * c;
         DML__STORE(at.array[DML__CELL_H] + k, h);
         if (y) DML__STORE(y + k, h);
     }
@@ -33929,6 +34051,8 @@ struct dml_trainer {
     dml_schedule schedule;
     float average; /* what the moving average keeps; 0: there is none */
     bool *spent; /* (parameters): by an optimizer that uses g up, since it was written; NULL: it is another */
+    bool stepping;       /* in dml_trainer_step: an update follows */
+    bool followed;       /* w has followed ranges of g in this step, and the strategy sees to the rest */
     bool swapped;        /* it lies in w, and w in its place */
     dml_buffer *squares; /* partial sums of squares, where the device has memory of its own */
 };
@@ -33997,6 +34121,14 @@ DML__LOCAL dml_status dml__check_cuts(const dml_trainer *trainer, size_t begin, 
 
 /* The optimizer's step for elements [begin, end). */
 DML__LOCAL dml_status dml__trainer_update_in(dml_trainer *trainer, size_t begin, size_t end);
+
+/* For strategies, in `finish`: whether w may follow ranges of g before the others have arrived, since this is
+   a whole step and nothing looks at all of g first. */
+DML__LOCAL bool dml__may_follow(const dml_trainer *trainer);
+
+/* g[begin, end) is on the host, a sum over `samples`: makes it the mean, and w follows it. Who has begun so
+   goes through all of g before `finish` returns. */
+DML__LOCAL dml_status dml__follow_range(dml_trainer *trainer, size_t begin, size_t end, double samples);
 
 #endif
 
@@ -34811,6 +34943,8 @@ static dml_status dml__finish_pass(dml_trainer *trainer, dml__pass *pass)
     const dml_sync *sync = &trainer->sync;
     const dml_status status = sync->finish ? sync->finish(sync->state, trainer, &pass->samples) : DML_OK;
     if (status != DML_OK) return status;
+    if (trainer->followed) return DML_OK; /* range by range, each its mean */
+
     if (!(pass->samples > 0))
         return dml__fail(&trainer->context->error, DML_ERROR_ARGUMENT,
                          "a global batch of 0 samples: no rank was given any");
@@ -34886,6 +35020,7 @@ static dml_status dml__update_whole(dml_trainer *trainer)
 {
     const dml_sync *sync = &trainer->sync;
     const size_t count = trainer->program->graph->trained_count;
+    if (trainer->followed) return trainer->context->error.status;
     if (!sync->update) return dml__trainer_update_in(trainer, 0, count);
     dml_status status = trainer->context->error.status;
     if (status == DML_OK) status = dml__begin_update(trainer, 0, count);
@@ -34894,6 +35029,22 @@ static dml_status dml__update_whole(dml_trainer *trainer)
     status = sync->update(sync->state, trainer);
     trainer->in_sync_update = false;
     return status;
+}
+
+DML__LOCAL bool dml__may_follow(const dml_trainer *trainer)
+{
+    return trainer->stepping && trainer->clip_norm <= 0.0f && trainer->clip_value <= 0.0f &&
+           trainer->loss_scale <= 0.0f && !trainer->row->whole && !trainer->swapped;
+}
+
+DML__LOCAL dml_status dml__follow_range(dml_trainer *trainer, size_t begin, size_t end, double samples)
+{
+    float *g = dml_trainer_host(trainer, DML_GRADIENTS, begin, end);
+    if (!g) return trainer->context->error.status;
+    dml_scale(trainer->context->pool, end - begin, (float)(1 / samples), g);
+    const dml_status status = dml_trainer_put(trainer, DML_GRADIENTS, begin, end);
+    trainer->followed = true;
+    return status == DML_OK ? dml__trainer_update_in(trainer, begin, end) : status;
 }
 
 /* ---- the public parts of a step ---- */
@@ -35030,8 +35181,10 @@ DML_API dml_status dml_trainer_step(dml_trainer *trainer, int rows, const void *
     dml__part part;
     dml_status status = dml__begin_part(trainer, true, &part);
     if (status != DML_OK) return status;
+    trainer->stepping = true;
     status = dml__trainer_backward_in(trainer, rows, inputs, count, DML_OVERWRITE, loss);
     if (status == DML_OK) status = dml__update_whole(trainer);
+    trainer->stepping = trainer->followed = false;
     if (status == DML_OK) status = dml__trainer_advance_in(trainer);
     return dml__end_part(trainer, &part, status, "the training step");
 }

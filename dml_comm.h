@@ -897,7 +897,9 @@ typedef struct dml_compression {
 #define DML_DIST_ALL_REDUCE_SYNC_H
 
 typedef struct dml_all_reduce_sync_options {
-    size_t bucket_bytes;         /* gradients are sent in pieces of at least this much; 0: 1 MiB */
+    /* Of gradients that are sent at once, at least. 0: between hosts such that the links' latency, as it was
+       measured when the communicator opened, is a tenth of the time; within a host 1 MiB. */
+    size_t bucket_bytes;
     dml_compression compression; /* the same on all ranks; zero: none */
     dml_allocator allocator;     /* zero: malloc and free */
 } dml_all_reduce_sync_options;
@@ -907,10 +909,13 @@ typedef struct dml_all_reduce_sync_options {
    has become final is put in a bucket; a full bucket starts its all-reduce at once. The gradient that is
    applied is the mean over all samples of the global batch, however unevenly the ranks share it, so N ranks
    compute what one rank would, up to rounding; with batch norms, where these ask for the statistics of all
-   ranks (ops/op_norm.h). Source: Li et al., "PyTorch Distributed: experiences on
-   accelerating data parallel training", VLDB 2020, section 3.2 (buckets, in the reverse order of the forward
-   pass); Sergeev, Del Balso, "Horovod", 2018 (tensor fusion). The communicator stays the caller's, who closes
-   it after the trainer is destroyed. NULL options: all defaults. */
+   ranks (ops/op_norm.h); without compression. Within dml_trainer_step each range of w is updated when its
+   gradient has arrived, while others are on their way, unless the trainer clips, scales the loss, or has an
+   optimizer of whole parameters: so a step that a lost rank ends may have updated a part of w. Source: Li et
+   al., "PyTorch Distributed: experiences on accelerating data parallel training", VLDB 2020, section 3.2
+   (buckets, in the reverse order of the forward pass); Sergeev, Del Balso, "Horovod", 2018 (tensor fusion).
+   The communicator stays the caller's, who closes it after the trainer is destroyed. NULL options: all
+   defaults. */
 DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_options *options);
 
 #endif
@@ -1128,6 +1133,71 @@ typedef struct dml_replica_report {
 /* How many replicas there are; and of one, all zero past the last. */
 DML_API int dml_mirrored_replicas(const dml_mirrored *mirrored);
 DML_API dml_replica_report dml_mirrored_report(const dml_mirrored *mirrored, int i);
+
+#endif
+
+/* ---- dist/parameter_server_sync.h ---- */
+
+/* parameter_server_sync.h: training by a parameter server: workers with trainers, servers with the
+   optimizer.
+
+       dml_cluster cluster = dml_cluster_from_environment();
+       dml_comm *comm = dml_cluster_open(&cluster, NULL);
+       if (dml_cluster_is_server(&cluster)) {
+           dml_parameter_server_serve(comm, &cluster, NULL);
+       } else {
+           dml_trainer *trainer = dml_trainer_create(loss, &options);
+           dml_trainer_sync(trainer, dml_parameter_server_sync(comm, &cluster, NULL));
+           while (more) dml_trainer_step(trainer, rows, DML_INPUTS(x, t), &mean);
+           dml_trainer_destroy(trainer);
+       }
+       return dml_comm_close(comm); */
+#ifndef DML_DIST_PARAMETER_SERVER_SYNC_H
+#define DML_DIST_PARAMETER_SERVER_SYNC_H
+
+/* For dml_trainer_sync, on workers. At the start all take over worker 0's parameters, numbers, seed and step;
+   the servers its optimizer with parameters' scales and an empty state. Each update pushes g, by the samples
+   that it is the mean of, and pulls w. With DML_PS_SYNCHRONOUS, N workers compute what one would with the
+   samples of all, up to rounding. The learning rate is each worker's own; clipping is, too. Of `options`
+   (NULL: synchronous) rule, setup and vectors don't count. DML_ERROR_UNSUPPORTED at the start: for LARS and
+   LAMB, for a loss scale, for a moving average. A checkpoint of a worker has w, but not the optimizer's
+   state, which is the servers'. Source: Li et al., OSDI 2014; TensorFlow's ParameterServerStrategy. */
+DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cluster,
+                                           const dml_ps_options *options);
+
+/* dml_ps_serve with the optimizer of worker 0's trainer, for dml_parameter_server_sync and
+   dml_downpour_sync. `report` may be NULL. */
+DML_API dml_status dml_parameter_server_serve(dml_comm *comm, const dml_cluster *cluster,
+                                              dml_ps_report *report);
+
+#endif
+
+/* ---- dist/downpour_sync.h ---- */
+
+/* downpour_sync.h: asynchronous training by a parameter server, in which workers fetch and push now and then.
+ */
+#ifndef DML_DIST_DOWNPOUR_SYNC_H
+#define DML_DIST_DOWNPOUR_SYNC_H
+
+typedef struct dml_downpour_options {
+    int fetch_every; /* steps between two fetches of w; 0: 1 */
+    int push_every;  /* steps whose gradients are added up for one push; 0: 1 */
+    /* The servers' optimizer; zero: dml_adagrad with the trainer's learning rate. */
+    dml_optimizer optimizer;
+    /* Warm start: worker 0 alone trains for so many steps, before the others begin. */
+    int warm_steps;
+    dml_dtype push_dtype, pull_dtype; /* as in dml_ps_options */
+    float threshold;
+    dml_allocator allocator;
+} dml_downpour_options;
+
+/* For dml_trainer_sync, on workers; the servers call dml_parameter_server_serve. Between fetches a worker
+   goes on with the trainer's optimizer on its own copy of w. Nobody waits for another worker, but for the
+   warm start. What doesn't go is as with dml_parameter_server_sync. NULL options: all defaults. Source: Dean
+   et al., "Large scale distributed deep networks", NIPS 2012, sections 4.1 and 5 (Downpour SGD, Adagrad on
+   the servers, warm start). */
+DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,
+                                   const dml_downpour_options *options);
 
 #endif
 #endif
@@ -13372,10 +13442,9 @@ static dml_status dml__link_gone(dml__comm_job *job, int rank)
     const dml_request *request = dml__request_on(link);
     link->gone = true;
     link->out_total = 0;
-    if (request) return dml__data_gone(job, request, rank);
-    const dml_status status = job->outlives ? dml__hear_last_words(job, rank) : DML_OK;
-    if (job->outlives && !status) dml__end_pairs_with(job, rank); /* receives that wait for a message */
-    return status;
+    for (const dml_request *r = job->unmatched; r && !request; r = r->next)
+        if (dml__waits_for((dml_request *)(uintptr_t)r) == rank) request = r; /* nothing will come for it */
+    return request ? dml__data_gone(job, request, rank) : DML_OK;
 }
 
 /* As much of the frame that is going out as goes; `whole`: all of it has gone. */
@@ -14284,9 +14353,8 @@ DML__LOCAL dml_request *dml__start(dml_comm *comm, const dml__comm_call *call, b
         dml__begin_pair(job, request, rank, job->links[rank].messages++, call->signature.count);
     } else if (call->signature.operation == DML__CALL_RECEIVE) {
         dml__enlist(&job->unmatched, request);
-        if (!dml__match_stored(job, request) && job->outlives && call->signature.root >= 0 &&
-            job->links[comm->world_ranks[call->signature.root]].gone)
-            dml__end_request(job, request, DML_ERROR_PEER);
+        const int from = dml__match_stored(job, request) ? -1 : dml__waits_for(request);
+        if (from >= 0 && job->links[from].gone) dml__data_gone(job, request, from);
     } else {
         dml__begin_collective(job, request);
     }
@@ -19222,6 +19290,16 @@ DML__LOCAL dml_status dml__compressor_open(dml__compressor *c, dml__memory *memo
                                            dml_trainer *trainer, const dml_compression *how, int ranges);
 DML__LOCAL void dml__compressor_close(dml__compressor *c);
 
+/* What an element of g takes in a message, about. */
+DML__LOCAL double dml__compressor_bytes(const dml__compressor *c);
+
+/* How many elements, of so many bytes each, should travel at once over such links, so that their latencies
+   are a tenth of the time of an all-reduce in as few steps as there can be. Between hosts (`wires`) at least
+   eight messages make up all `count`: their latencies overlap. Within a host, where the processors do all the
+   work, less than 1 MiB gains nothing. */
+DML__LOCAL size_t dml__bucket_elements(const dml__price_link *link, bool wires, int ranks, double bytes_each,
+                                       size_t count);
+
 /* Before the first range of a step: how many samples the sum of g will stand for, over all ranks. Kinds
    that keep nothing and need no range don't ask (dml__compressor_asks). */
 DML__LOCAL bool dml__compressor_asks(const dml__compressor *c);
@@ -19291,7 +19369,7 @@ DML__LOCAL void dml__drop_roll_call(dml_comm *comm, dml__roll_call *call);
 typedef struct dml__all_reduce_state {
     dml__memory memory;
     dml_comm *comm;
-    size_t bucket_elements;
+    size_t bucket_elements;        /* 0: to be chosen at the start */
     size_t filled_from, filled_to; /* g[from, to) is final and in no bucket yet */
     double mark;                   /* of the step that this rank is at */
     double sent[3];                /* its samples, mark and mark^2, then the sums over all ranks */
@@ -19311,20 +19389,40 @@ static void dml__trace_phase(dml__all_reduce_state *state, const char *name)
     state->traced_to = now;
 }
 
+static size_t dml__measured_bucket(const dml__all_reduce_state *state, size_t count)
+{
+    const dml_comm *comm = state->comm;
+    const bool wires = comm->hosts > 1;
+    return dml__bucket_elements(wires ? &comm->model.between : &comm->model.inside, wires, comm->size,
+                                dml__compressor_bytes(&state->compressor), count);
+}
+
+/* Rank 0's, since rounding may differ between processors. */
+static dml_status dml__choose_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
+{
+    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
+    const size_t least = (count + DML__MAX_BUCKETS - 1) / DML__MAX_BUCKETS;
+    if (!state->bucket_elements) {
+        int64_t elements = (int64_t)dml__measured_bucket(state, count);
+        if (dml_comm_broadcast(state->comm, &elements, 1, DML_I64, 0) != DML_OK)
+            return dml__sync_failed(trainer, state->comm);
+        state->bucket_elements = (size_t)elements;
+    }
+    if (state->bucket_elements < least) state->bucket_elements = least;
+    return DML_OK;
+}
+
 static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
-    const size_t count = dml_trainer_count(trainer, DML_GRADIENTS);
-    const size_t least = (count + DML__MAX_BUCKETS - 1) / DML__MAX_BUCKETS;
-    if (state->bucket_elements < least) state->bucket_elements = least;
     /* While backward computes, buckets move on. */
     if (dml_comm_start_progress_thread(state->comm) != DML_OK) return dml__sync_failed(trainer, state->comm);
-    const dml_status status = dml__start_replicas(state->comm, trainer);
-    if (status != DML_OK) return status;
-    /* With the seed that all ranks now have. */
-    return dml__compressor_open(&state->compressor, &state->memory, state->comm, trainer, &state->compression,
-                                DML__MAX_BUCKETS);
+    dml_status status = dml__start_replicas(state->comm, trainer);
+    if (status == DML_OK) /* with the seed that all ranks now have */
+        status = dml__compressor_open(&state->compressor, &state->memory, state->comm, trainer,
+                                      &state->compression, DML__MAX_BUCKETS);
+    return status == DML_OK ? dml__choose_bucket(state, trainer) : status;
 }
 
 /* The sums that begin has started, once in a step. */
@@ -19409,6 +19507,7 @@ static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, 
             (unsigned long long)dml_trainer_steps(trainer));
     *samples = state->sent[0];
     dml_status status = DML_OK;
+    const bool follows = *samples > 0 && dml__may_follow(trainer);
     for (int b = 0; b < state->buckets && status == DML_OK; b++) {
         dml__coded_sum *bucket = &state->bucket[b];
         /* What the host has, not dml_trainer_get, which would read the device's own values over it. */
@@ -19416,7 +19515,8 @@ static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, 
         if (!g) return dml_status_of(dml_trainer_context(trainer));
         if (dml__coded_sum_take(&state->compressor, g, bucket) != DML_OK)
             return dml__sync_failed(trainer, state->comm);
-        status = dml_trainer_put(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
+        status = follows ? dml__follow_range(trainer, bucket->begin, bucket->end, *samples)
+                         : dml_trainer_put(trainer, DML_GRADIENTS, bucket->begin, bucket->end);
     }
     dml__trace_phase(state, "waits for gradients");
     return status;
@@ -19463,11 +19563,9 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
     dml__memory_init(&memory, options ? &options->allocator : NULL, NULL, 0);
     dml__all_reduce_state *state = (dml__all_reduce_state *)dml__allocate(&memory, sizeof *state);
     if (state) {
-        const size_t bucket_bytes =
-            options && options->bucket_bytes ? options->bucket_bytes : (size_t)1 << 20;
         state->memory = memory;
         state->comm = comm;
-        state->bucket_elements = bucket_bytes / sizeof(float);
+        if (options) state->bucket_elements = (options->bucket_bytes + sizeof(float) - 1) / sizeof(float);
         if (options) state->compression = options->compression;
     }
     const dml_sync sync = { state,
@@ -20770,8 +20868,7 @@ DML__LOCAL bool dml__speed_line(const dml__speed *speed, double *fixed, double *
 /* share[i] = samples for device i, 0 .. most[i], which together have room for all of `rows`; 1 or more each
    where there are enough. Evenly, or, where `speeds` isn't NULL and something is known of each, so that the
    last device to end does so as early as can be. */
-DML__LOCAL void dml__deal_rows(int rows, int devices, const dml__speed *speeds, const int *most,
-                                 int *share);
+DML__LOCAL void dml__deal_rows(int rows, int devices, const dml__speed *speeds, const int *most, int *share);
 
 /* When the last device ends, by what is known; 0 where nothing is. */
 DML__LOCAL double dml__share_seconds(int devices, const dml__speed *speeds, const int *share);
@@ -22338,6 +22435,31 @@ DML__LOCAL void dml__compressor_close(dml__compressor *c)
     memset(c, 0, sizeof *c);
 }
 
+DML__LOCAL double dml__compressor_bytes(const dml__compressor *c)
+{
+    const size_t n = c->count;
+    if (n == 0 || c->how.kind == DML_COMPRESS_NONE) return sizeof(float);
+    if (c->how.kind == DML_COMPRESS_POWER)
+        return (double)sizeof(float) * (double)(c->low.part[c->low.parts].p + c->low.part[c->low.parts].q) /
+               (double)n;
+    return (double)dml__code_bytes(c, (double)c->how.fraction, n) / (double)n;
+}
+
+DML__LOCAL size_t dml__bucket_elements(const dml__price_link *link, bool wires, int ranks, double bytes_each,
+                                       size_t count)
+{
+    const double usual = 1 << 18, least = wires ? 1 << 12 : usual;
+    double elements = usual;
+    int steps = 1;
+    while (steps < 30 && 1 << steps < ranks) steps++;
+    if (ranks > 1 && link->bandwidth > 0)
+        elements = 9 * steps * (link->latency + 2 * link->overhead) * link->bandwidth * ranks / (ranks - 1) /
+                   bytes_each;
+    if (wires && elements > (double)count / 8) elements = (double)count / 8;
+    if (elements < least) elements = least;
+    return elements < (double)count ? (size_t)elements : count;
+}
+
 DML__LOCAL bool dml__compressor_asks(const dml__compressor *c)
 {
     return dml__keeps(c) || c->how.kind == DML_COMPRESS_F16;
@@ -22496,6 +22618,438 @@ DML__LOCAL void dml__compressor_forget(dml__compressor *c)
 {
     if (c->kept) memset(c->kept, 0, c->count * sizeof *c->kept);
     if (c->velocity) memset(c->velocity, 0, c->count * sizeof *c->velocity);
+}
+
+#endif
+
+/* ---- dist/parameter_server_optimizer.c ---- */
+
+#ifndef DML_DIST_PARAMETER_SERVER_OPTIMIZER_C
+#define DML_DIST_PARAMETER_SERVER_OPTIMIZER_C
+
+/* ---- dist/parameter_server_optimizer.h ---- */
+
+/* parameter_server_optimizer.h: a worker's optimizer, applied by the servers, and how strategies that do so
+ * begin. */
+#ifndef DML_DIST_PARAMETER_SERVER_OPTIMIZER_H
+#define DML_DIST_PARAMETER_SERVER_OPTIMIZER_H
+
+/* Opens *ps for the trained parameters of all workers' trainers, with `optimizer` at the servers, and makes
+   the trainers alike. `options` says the rest. Of bad input the job learns on all ranks. */
+DML__LOCAL dml_status dml__ps_attach(dml_ps **ps, dml_comm *comm, const dml_cluster *cluster,
+                                     dml_trainer *trainer, const dml_optimizer *optimizer,
+                                     const dml_ps_options *options);
+
+#endif
+
+/* The setup that worker 0 sends: the optimizer's kind, nesterov, the steps that were taken before, its
+   numbers, and runs of parameters with the same scales, of four numbers each. */
+enum { DML__PS_OPT_KIND, DML__PS_OPT_NESTEROV, DML__PS_OPT_STEPS, DML__PS_OPT_NUMBERS };
+
+typedef struct dml__ps_optimizer {
+    dml__memory memory;
+    dml_optimizer optimizer;
+    uint64_t steps;
+    size_t begin, count; /* the server's range */
+    double *runs;        /* (run_count, 4): begin, end, scales of the learning rate and of the decay */
+    size_t run_count;
+    float *state[DML__MAX_STATES]; /* (count) each */
+} dml__ps_optimizer;
+
+/* ---- servers ---- */
+
+static void dml__ps_forget_optimizer(dml__ps_optimizer *o)
+{
+    dml__release(&o->memory, o->runs);
+    for (int s = 0; s < DML__MAX_STATES; s++) dml__release(&o->memory, o->state[s]);
+}
+
+static dml_status dml__ps_prepare_optimizer(void *user, size_t begin, size_t count, const double *setup,
+                                            size_t setup_count)
+{
+    dml__ps_optimizer *o = (dml__ps_optimizer *)user;
+    size_t at = DML__PS_OPT_NUMBERS;
+    if (setup_count < at) return DML_ERROR_MISMATCH; /* the workers have no trainers */
+    o->optimizer.kind = (dml_optimizer_kind)setup[DML__PS_OPT_KIND];
+    o->optimizer.nesterov = setup[DML__PS_OPT_NESTEROV] != 0;
+    o->steps = (uint64_t)setup[DML__PS_OPT_STEPS];
+    for (float *number;
+         (number = dml_optimizer_number(&o->optimizer, (int)(at - DML__PS_OPT_NUMBERS), NULL)) != NULL;
+         at++) {
+        if (at >= setup_count) return DML_ERROR_MISMATCH;
+        *number = (float)setup[at];
+    }
+    o->begin = begin;
+    o->count = count;
+    o->run_count = (setup_count - at) / 4;
+    o->runs = (double *)dml__allocate_array(&o->memory, o->run_count + 1, 4 * sizeof(double));
+    if (!o->runs) return DML_ERROR_MEMORY;
+    memcpy(o->runs, setup + at, 4 * o->run_count * sizeof(double));
+    for (int s = 0; s < dml_optimizer_states(&o->optimizer); s++) {
+        o->state[s] = (float *)dml__allocate_array(&o->memory, count, sizeof(float));
+        if (!o->state[s]) return DML_ERROR_MEMORY;
+    }
+    return DML_OK;
+}
+
+/* One run at a time; `rate` is the learning rate. */
+static dml_status dml__ps_apply_optimizer(void *user, size_t begin, size_t count, float *w, const float *g,
+                                          uint64_t step, double rate)
+{
+    const dml__ps_optimizer *o = (const dml__ps_optimizer *)user;
+    dml_status status = DML_OK;
+    for (size_t r = 0; r < o->run_count && status == DML_OK; r++) {
+        const double *run = o->runs + 4 * r;
+        const size_t first = (size_t)run[0] > begin ? (size_t)run[0] : begin;
+        const size_t end = (size_t)run[1] < begin + count ? (size_t)run[1] : begin + count;
+        if (first >= end) continue;
+        dml_optimizer mine = o->optimizer;
+        float *state[DML__MAX_STATES];
+        mine.lr = (float)rate * (float)run[2];
+        mine.weight_decay *= (float)run[3];
+        for (int s = 0; s < DML__MAX_STATES; s++)
+            state[s] = o->state[s] ? o->state[s] + (first - o->begin) : NULL;
+        status = dml_optimizer_update(&mine, NULL, o->steps + step, end - first, w + (first - begin),
+                                      g + (first - begin), state);
+    }
+    return status;
+}
+
+DML_API dml_status dml_parameter_server_serve(dml_comm *comm, const dml_cluster *cluster,
+                                              dml_ps_report *report)
+{
+    dml__ps_optimizer optimizer;
+    dml_ps_options options;
+    memset(&optimizer, 0, sizeof optimizer);
+    memset(&options, 0, sizeof options);
+    dml__memory_init(&optimizer.memory, NULL, NULL, 0);
+    options.rule.prepare = dml__ps_prepare_optimizer;
+    options.rule.apply = dml__ps_apply_optimizer;
+    options.rule.user = &optimizer;
+    const dml_status status = dml_ps_serve(comm, cluster, &options, report);
+    dml__ps_forget_optimizer(&optimizer);
+    return status;
+}
+
+/* ---- workers ---- */
+
+/* NULL, or why a trainer's step can't be the servers'. */
+static const char *dml__ps_trainer_fault(const dml_trainer *trainer, const dml_optimizer *optimizer)
+{
+    const dml_trainer_run run = dml_trainer_get_run(trainer);
+    if (optimizer->kind == DML_LARS || optimizer->kind == DML_LAMB)
+        return "LARS and LAMB look at whole parameters, of which a server has parts: take another optimizer";
+    if (run.loss_scale > 0.0f)
+        return "a loss scale lets a worker skip a step for which the others wait: train in bf16, or in f16 "
+               "with "
+               "loss_scale -1";
+    if (dml_trainer_vectors(trainer) > DML_OPTIMIZER_STATE + dml_optimizer_states(&run.optimizer))
+        return "a moving average of parameters that servers update: take options.average out";
+    return NULL;
+}
+
+/* Writes the setup into `to` (NULL: only counts); returns how many numbers it has. */
+static size_t dml__ps_write_setup(dml_trainer *trainer, const dml_optimizer *optimizer, double *to)
+{
+    const dml_node *p = dml_trainer_program(trainer)->graph->first_parameter;
+    dml_optimizer o = *optimizer;
+    size_t at = DML__PS_OPT_NUMBERS, run = 0;
+    if (to) {
+        to[DML__PS_OPT_KIND] = (double)o.kind;
+        to[DML__PS_OPT_NESTEROV] = o.nesterov;
+        to[DML__PS_OPT_STEPS] = (double)dml_trainer_steps(trainer);
+    }
+    for (const float *number;
+         (number = dml_optimizer_number(&o, (int)(at - DML__PS_OPT_NUMBERS), NULL)) != NULL; at++)
+        if (to) to[at] = (double)*number;
+    const dml_node *last = NULL;
+    for (; p; p = p->next_parameter) {
+        const size_t end = p->offset + dml_shape_count(&p->shape);
+        if (p->frozen) continue;
+        const bool same = last && last->lr_scale == p->lr_scale && last->decay_scale == p->decay_scale;
+        if (!same) {
+            run = at;
+            at += 4;
+        }
+        last = p;
+        if (!to) continue;
+        if (!same) to[run] = (double)p->offset;
+        to[run + 1] = (double)end;
+        to[run + 2] = (double)p->lr_scale;
+        to[run + 3] = (double)p->decay_scale;
+    }
+    return at;
+}
+
+DML__LOCAL dml_status dml__ps_attach(dml_ps **ps, dml_comm *comm, const dml_cluster *cluster,
+                                     dml_trainer *trainer, const dml_optimizer *optimizer,
+                                     const dml_ps_options *options)
+{
+    dml__memory memory;
+    dml_ps_options o = *options;
+    const char *fault = dml__ps_trainer_fault(trainer, optimizer);
+    dml__memory_init(&memory, &o.allocator, NULL, 0);
+    if (fault) {
+        dml__ps_fail(comm, DML_ERROR_UNSUPPORTED, "training by a parameter server: %s", fault);
+        return dml__sync_failed(trainer, comm);
+    }
+    const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
+    const float *w = dml_trainer_get(trainer, DML_PARAMETERS, 0, n);
+    o.setup_count = dml__ps_write_setup(trainer, optimizer, NULL);
+    double *setup = (double *)dml__allocate_array(&memory, o.setup_count, sizeof *setup);
+    if (setup) dml__ps_write_setup(trainer, optimizer, setup);
+    o.setup = setup;
+    if (w && setup)
+        *ps = dml_ps_open(comm, cluster, n, w, &o);
+    else
+        dml__ps_fail(comm, DML_ERROR_MEMORY, "no memory for a parameter server's worker");
+    dml__release(&memory, setup);
+    return *ps ? dml__start_replicas(dml_ps_workers_comm(*ps), trainer) : dml__sync_failed(trainer, comm);
+}
+
+#endif
+
+/* ---- dist/parameter_server_sync.c ---- */
+
+#ifndef DML_DIST_PARAMETER_SERVER_SYNC_C
+#define DML_DIST_PARAMETER_SERVER_SYNC_C
+
+#include <string.h>
+
+typedef struct dml__ps_sync {
+    dml__memory memory;
+    dml_comm *comm;
+    dml_cluster cluster;
+    dml_ps_options options;
+    dml_ps *ps;
+    double samples; /* that g is the mean of */
+} dml__ps_sync;
+
+static dml_status dml__ps_sync_start(void *user, dml_trainer *trainer)
+{
+    dml__ps_sync *sync = (dml__ps_sync *)user;
+    if (!sync) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
+    const dml_optimizer optimizer = dml_trainer_get_run(trainer).optimizer;
+    return dml__ps_attach(&sync->ps, sync->comm, &sync->cluster, trainer, &optimizer, &sync->options);
+}
+
+static dml_status dml__ps_sync_begin(void *user, dml_trainer *trainer, double samples)
+{
+    (void)trainer;
+    ((dml__ps_sync *)user)->samples = samples;
+    return DML_OK;
+}
+
+/* The pull follows the push to each server, which answers when all workers' have come. */
+static dml_status dml__ps_sync_update(void *user, dml_trainer *trainer)
+{
+    dml__ps_sync *sync = (dml__ps_sync *)user;
+    const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
+    const float *g = dml_trainer_get(trainer, DML_GRADIENTS, 0, n);
+    float *w = dml_trainer_host(trainer, DML_PARAMETERS, 0, n);
+    if (!g || !w) return dml_status_of(dml_trainer_context(trainer));
+    dml_ps_set_rate(sync->ps, (double)dml_trainer_lr(trainer));
+    if (sync->samples > 0) dml_ps_push(sync->ps, g, 0, n, sync->samples);
+    dml_ps_clock(sync->ps);
+    dml_ps_pull(sync->ps, w, 0, n);
+    if (dml_ps_wait(sync->ps, DML_PS_ALL) != DML_OK || dml_comm_status(sync->comm) != DML_OK)
+        return dml__sync_failed(trainer, sync->comm);
+    return dml_trainer_put(trainer, DML_PARAMETERS, 0, n);
+}
+
+static void dml__ps_sync_destroy(void *user, dml_trainer *trainer)
+{
+    (void)trainer;
+    dml__ps_sync *sync = (dml__ps_sync *)user;
+    if (!sync) return;
+    dml_ps_close(sync->ps);
+    dml__memory memory = sync->memory;
+    dml__release(&memory, sync);
+}
+
+DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cluster,
+                                           const dml_ps_options *options)
+{
+    dml__memory memory;
+    dml__memory_init(&memory, options ? &options->allocator : NULL, NULL, 0);
+    dml__ps_sync *state = (dml__ps_sync *)dml__allocate(&memory, sizeof *state);
+    if (state) {
+        state->memory = memory;
+        state->comm = comm;
+        state->cluster = *cluster;
+        if (options) state->options = *options;
+        state->options.vectors = 0;
+    }
+    dml_sync sync;
+    memset(&sync, 0, sizeof sync);
+    sync.state = state;
+    sync.start = dml__ps_sync_start;
+    sync.begin = dml__ps_sync_begin;
+    sync.update = dml__ps_sync_update;
+    sync.destroy = dml__ps_sync_destroy;
+    sync.ranks = cluster->workers;
+    sync.rank = cluster->rank;
+    return sync;
+}
+
+#endif
+
+/* ---- dist/downpour_sync.c ---- */
+
+#ifndef DML_DIST_DOWNPOUR_SYNC_C
+#define DML_DIST_DOWNPOUR_SYNC_C
+
+#include <string.h>
+
+#define DML__DOWNPOUR_TAG 1 /* of worker 0's word that it is warm */
+
+typedef struct dml__downpour {
+    dml__memory memory;
+    dml_comm *comm;
+    dml_cluster cluster;
+    dml_downpour_options options;
+    dml_ps *ps;
+    float *sum; /* (count): of the gradients since the last push */
+    uint64_t steps, unpushed;
+    bool others_wait; /* at worker 0, for the warm start */
+    double rate;      /* the servers' learning rate */
+} dml__downpour;
+
+static dml_status dml__downpour_fetch(dml__downpour *d, dml_trainer *trainer)
+{
+    const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
+    float *w = dml_trainer_host(trainer, DML_PARAMETERS, 0, n);
+    if (!w) return dml_status_of(dml_trainer_context(trainer));
+    dml_ps_pull(d->ps, w, 0, n);
+    if (dml_ps_wait(d->ps, DML_PS_ALL) != DML_OK) return dml__sync_failed(trainer, d->comm);
+    return dml_trainer_put(trainer, DML_PARAMETERS, 0, n);
+}
+
+/* Worker 0 has trained alone for long enough; the others begin with what it has learnt. */
+static dml_status dml__downpour_warm(dml__downpour *d, dml_trainer *trainer)
+{
+    dml_comm *workers = dml_ps_workers_comm(d->ps);
+    uint8_t word = 1;
+    if (d->cluster.rank > 0) {
+        if (dml_comm_receive(workers, &word, 1, DML_U8, 0, DML__DOWNPOUR_TAG, NULL) != DML_OK)
+            return dml__sync_failed(trainer, d->comm);
+        return dml__downpour_fetch(d, trainer);
+    }
+    d->others_wait = false;
+    for (int w = 1; w < d->cluster.workers; w++)
+        if (dml_comm_send(workers, &word, 1, DML_U8, w, DML__DOWNPOUR_TAG) != DML_OK)
+            return dml__sync_failed(trainer, d->comm);
+    return DML_OK;
+}
+
+static dml_status dml__downpour_start(void *user, dml_trainer *trainer)
+{
+    dml__downpour *d = (dml__downpour *)user;
+    if (!d) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
+    const dml_downpour_options *o = &d->options;
+    dml_optimizer optimizer = o->optimizer;
+    dml_ps_options options;
+    if (optimizer.kind == DML_SGD && optimizer.lr == 0.0f && optimizer.momentum == 0.0f)
+        optimizer = dml_adagrad(dml_trainer_lr(trainer));
+    if (dml__complete_optimizer(&optimizer, NULL) != DML_OK || o->fetch_every < 0 || o->push_every < 0 ||
+        o->warm_steps < 0) {
+        dml__ps_fail(
+            d->comm, DML_ERROR_ARGUMENT,
+            "Downpour with fetch_every %d, push_every %d, warm_steps %d and an optimizer of learning rate "
+            "%g: none may be less than 0, nor may the optimizer's numbers be out of range",
+            o->fetch_every, o->push_every, o->warm_steps, (double)optimizer.lr);
+        return dml__sync_failed(trainer, d->comm);
+    }
+    d->rate = (double)optimizer.lr;
+    memset(&options, 0, sizeof options);
+    options.consistency = DML_PS_ASYNCHRONOUS;
+    options.push_dtype = o->push_dtype;
+    options.pull_dtype = o->pull_dtype;
+    options.threshold = o->threshold;
+    options.allocator = o->allocator;
+    d->sum =
+        (float *)dml__allocate_array(&d->memory, dml_trainer_count(trainer, DML_GRADIENTS), sizeof(float));
+    if (!d->sum) {
+        dml__ps_fail(d->comm, DML_ERROR_MEMORY, "no memory for Downpour");
+        return dml__sync_failed(trainer, d->comm);
+    }
+    dml_status status = dml__ps_attach(&d->ps, d->comm, &d->cluster, trainer, &optimizer, &options);
+    if (status != DML_OK || !o->warm_steps) return status;
+    d->others_wait = d->cluster.rank == 0;
+    return d->others_wait ? DML_OK : dml__downpour_warm(d, trainer);
+}
+
+static dml_status dml__downpour_push(dml__downpour *d, dml_trainer *trainer)
+{
+    const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
+    dml_ps_set_rate(d->ps, d->rate);
+    dml_ps_push(d->ps, d->sum, 0, n, 1);
+    dml_ps_clock(d->ps);
+    if (dml_ps_wait(d->ps, DML_PS_ALL) != DML_OK) return dml__sync_failed(trainer, d->comm);
+    memset(d->sum, 0, n * sizeof *d->sum);
+    d->unpushed = 0;
+    return DML_OK;
+}
+
+/* Whether this step, counted from 1, is one of every so many. */
+static bool dml__downpour_due(uint64_t step, int every)
+{
+    return step % (uint64_t)(every ? every : 1) == 0;
+}
+
+static dml_status dml__downpour_update(void *user, dml_trainer *trainer)
+{
+    dml__downpour *d = (dml__downpour *)user;
+    const size_t n = dml_trainer_count(trainer, DML_GRADIENTS);
+    const float *g = dml_trainer_get(trainer, DML_GRADIENTS, 0, n);
+    if (!g) return dml_status_of(dml_trainer_context(trainer));
+    for (size_t i = 0; i < n; i++) d->sum[i] += g[i];
+    d->steps++;
+    d->unpushed++;
+    const bool fetches = dml__downpour_due(d->steps, d->options.fetch_every);
+    dml_status status = fetches ? DML_OK : dml_trainer_update_range(trainer, 0, n);
+    if (status == DML_OK && dml__downpour_due(d->steps, d->options.push_every))
+        status = dml__downpour_push(d, trainer);
+    if (status == DML_OK && fetches) status = dml__downpour_fetch(d, trainer);
+    if (status == DML_OK && d->others_wait && d->steps >= (uint64_t)d->options.warm_steps)
+        status = dml__downpour_warm(d, trainer);
+    return status;
+}
+
+/* What wasn't pushed yet is, and nobody is left waiting. */
+static void dml__downpour_destroy(void *user, dml_trainer *trainer)
+{
+    dml__downpour *d = (dml__downpour *)user;
+    if (!d) return;
+    if (d->ps && d->unpushed && dml_comm_status(d->comm) == DML_OK) dml__downpour_push(d, trainer);
+    if (d->ps && d->others_wait && dml_comm_status(d->comm) == DML_OK) dml__downpour_warm(d, trainer);
+    dml_ps_close(d->ps);
+    dml__memory memory = d->memory;
+    dml__release(&memory, d->sum);
+    dml__release(&memory, d);
+}
+
+DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,
+                                   const dml_downpour_options *options)
+{
+    dml__memory memory;
+    dml__memory_init(&memory, options ? &options->allocator : NULL, NULL, 0);
+    dml__downpour *state = (dml__downpour *)dml__allocate(&memory, sizeof *state);
+    if (state) {
+        state->memory = memory;
+        state->comm = comm;
+        state->cluster = *cluster;
+        if (options) state->options = *options;
+    }
+    dml_sync sync;
+    memset(&sync, 0, sizeof sync);
+    sync.state = state;
+    sync.start = dml__downpour_start;
+    sync.update = dml__downpour_update;
+    sync.destroy = dml__downpour_destroy;
+    sync.ranks = cluster->workers;
+    sync.rank = cluster->rank;
+    return sync;
 }
 
 #endif
