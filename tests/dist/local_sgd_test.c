@@ -174,7 +174,11 @@ static void run_world(const rank_job *like)
         world[r].rank = r;
     }
     ranks_prepare(ranks, like->world, 10, run_rank, world);
+#ifdef DML_NO_THREADS /* without locks, ranks of one process don't share memory */
+    ranks_run_on(ranks, like->world, "tcp");
+#else
     ranks_run_on(ranks, like->world, "local");
+#endif
 }
 
 /* ---- the same without any strategy ---- */

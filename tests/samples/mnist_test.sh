@@ -30,6 +30,7 @@ same_losses() {
 # ---- flags ----
 
 check "--help" sh -c "'$mnist' --help | grep -q -e '--batch B'"
+check "--help lists the strategies" sh -c "'$mnist' --help | grep -q '^ *simu_parallel  *each rank trains alone'"
 check "--list-devices" sh -c "'$mnist' --list-devices | grep -q '^cpu '"
 check "an unknown flag" refuses 2 '"--bach" is no flag' "$mnist" --bach 3
 check "a stray word" refuses 2 '"lenet" is no flag' "$mnist" lenet
