@@ -17,10 +17,10 @@
 
 /* What the flags say; zeros: not given. */
 typedef struct strategy_options {
-    const char *name;
-    int tau;
+    const char *name, *compression, *devices;
+    int tau, servers, staleness, backup, fetch_every, push_every;
     double outer_lr;
-    bool average_state;
+    bool average_state, asynchronous;
 } strategy_options;
 
 typedef struct strategy {
@@ -31,8 +31,9 @@ typedef struct strategy {
     bool trains;     /* this rank; else it is a server, which strategy_start ends with */
     int rank, ranks; /* among those that train, to share out each batch; a server: -1 of 1 */
     dml_context *context;
-    dml_trainer *trainer; /* to look at, load and save at rank 0, and set the learning rate on every rank */
-    void *more;           /* a row's own */
+    dml_trainer *trainer;   /* to look at, load and save at rank 0, and set the learning rate on every rank */
+    dml_cluster cluster;    /* of rows with servers */
+    dml_mirrored *mirrored; /* of rows with several devices in this process */
 } strategy;
 
 /* One way to train. Each function may be NULL, for what is in brackets, and returns a status, with the error
@@ -56,9 +57,44 @@ typedef struct strategy_row {
 
 /* ---- the table ---- */
 
+static const struct {
+    const char *name;
+    dml_compression compression;
+} strategy_compressions[] = {
+    { "bf16", { .kind = DML_COMPRESS_BF16 } },
+    { "f16", { .kind = DML_COMPRESS_F16 } },
+    { "8bit", { .kind = DML_COMPRESS_QUANTISE, .bits = 8 } },
+    { "4bit", { .kind = DML_COMPRESS_QUANTISE, .bits = 4 } },
+    { "1bit", { .kind = DML_COMPRESS_QUANTISE, .bits = 1 } },
+    { "topk", { .kind = DML_COMPRESS_TOP_K, .fraction = 0.05f } },
+    { "powersgd", { .kind = DML_COMPRESS_POWER } },
+};
+
+static dml_compression strategy_compression(const char *name)
+{
+    const size_t count = sizeof strategy_compressions / sizeof strategy_compressions[0];
+    for (size_t i = 0; name && i < count; i++)
+        if (strcmp(name, strategy_compressions[i].name) == 0) return strategy_compressions[i].compression;
+    if (name) args_exit(2, "--compression %s: it takes bf16, f16, 8bit, 4bit, 1bit, topk or powersgd", name);
+    return (dml_compression){ .kind = DML_COMPRESS_NONE };
+}
+
 static dml_status strategy_all_reduce(strategy *s)
 {
-    return s->ranks > 1 ? dml_trainer_sync(s->trainer, dml_all_reduce_sync(s->comm, NULL)) : DML_OK;
+    const dml_all_reduce_sync_options o = { .compression = strategy_compression(s->options.compression) };
+    return s->ranks > 1 ? dml_trainer_sync(s->trainer, dml_all_reduce_sync(s->comm, &o)) : DML_OK;
+}
+
+/* `which` is the stage. */
+static dml_status strategy_zero(strategy *s)
+{
+    return dml_trainer_sync(s->trainer,
+                            dml_zero_sync(s->comm, &(dml_zero_options){ .stage = s->row->which }));
+}
+
+static dml_status strategy_gather(strategy *s)
+{
+    return dml_trainer_gather(s->trainer);
 }
 
 enum { STRATEGY_NOW_AND_THEN, STRATEGY_ONCE };
@@ -79,8 +115,82 @@ static dml_status strategy_average(strategy *s)
     return dml_local_sgd_average(s->trainer);
 }
 
+/* ---- several devices in this process; `which` is the placement ---- */
+
+static dml_trainer *strategy_mirror(strategy *s, dml_node *loss, const dml_trainer_options *options)
+{
+    enum { MOST = 16 };
+    char text[512];
+    const char *device[MOST];
+    int count = 0;
+    snprintf(text, sizeof text, "%s", s->options.devices ? s->options.devices : "cpu,cpu");
+    for (char *name = strtok(text, ","); name && count < MOST; name = strtok(NULL, ","))
+        device[count++] = name;
+    dml_mirrored_options o = { .trainer = *options,
+                               .placement = (dml_placement)s->row->which,
+                               .comm = s->ranks > 1 ? s->comm : NULL };
+    s->mirrored = dml_mirrored_create(loss, device, count, &o);
+    return s->mirrored ? dml_mirrored_trainer(s->mirrored, 0) : NULL;
+}
+
+static dml_status strategy_spread(strategy *s)
+{
+    return dml_mirrored_spread(s->mirrored);
+}
+
+static dml_status strategy_step_all(strategy *s, int rows, const void *const *inputs, int count, float *loss)
+{
+    for (int i = 1; i < dml_mirrored_replicas(s->mirrored); i++)
+        dml_trainer_set_lr(dml_mirrored_trainer(s->mirrored, i), dml_trainer_lr(s->trainer));
+    return dml_mirrored_step(s->mirrored, rows, inputs, count, loss);
+}
+
+static dml_status strategy_copy_back(strategy *s)
+{
+    return dml_mirrored_copy_back(s->mirrored);
+}
+
+/* ---- workers and servers ---- */
+
+static dml_comm *strategy_cluster(strategy *s, const dml_comm_options *options)
+{
+    char servers[16];
+    snprintf(servers, sizeof servers, "%d", s->options.servers ? s->options.servers : 1);
+    if (s->options.servers || !getenv("DML_PS")) setenv("DML_PS", servers, 1);
+    s->cluster = dml_cluster_from_environment();
+    s->trains = !dml_cluster_is_server(&s->cluster);
+    return dml_cluster_open(&s->cluster, options);
+}
+
+static dml_status strategy_parameter_server(strategy *s)
+{
+    dml_ps_options o = { .staleness = s->options.staleness, .backup = s->options.backup };
+    if (s->options.staleness) o.consistency = DML_PS_STALE;
+    if (s->options.asynchronous) o.consistency = DML_PS_ASYNCHRONOUS;
+    if (!s->trains) return dml_parameter_server_serve(s->job, &s->cluster, NULL);
+    return dml_trainer_sync(s->trainer, dml_parameter_server_sync(s->job, &s->cluster, &o));
+}
+
+static dml_status strategy_downpour(strategy *s)
+{
+    const dml_downpour_options o = { .fetch_every = s->options.fetch_every,
+                                     .push_every = s->options.push_every };
+    if (!s->trains) return dml_parameter_server_serve(s->job, &s->cluster, NULL);
+    return dml_trainer_sync(s->trainer, dml_downpour_sync(s->job, &s->cluster, &o));
+}
+
+/* Where workers have fetched at unlike times, worker 0's parameters count. */
+static dml_status strategy_take_over(strategy *s)
+{
+    const size_t count = dml_trainer_count(s->trainer, DML_PARAMETERS);
+    float *w = dml_trainer_get(s->trainer, DML_PARAMETERS, 0, count);
+    if (!w) return dml_status_of(s->context);
+    const dml_status status = dml_comm_broadcast(s->comm, w, count, DML_F32, 0);
+    return status == DML_OK ? dml_trainer_put(s->trainer, DML_PARAMETERS, 0, count) : status;
+}
+
 static const strategy_row strategy_rows[] = {
-    { "all_reduce", "", "all ranks apply the mean of their gradients, in every step",
+    { "all_reduce", "--compression", "all ranks apply the mean of their gradients, in every step",
       "Li et al., PyTorch distributed, VLDB 2020", .start = strategy_all_reduce },
     { "local_sgd", "--tau|--outer-lr|--average-state",
       "each rank trains alone; parameters are averaged now and then",
@@ -89,6 +199,29 @@ static const strategy_row strategy_rows[] = {
     { "simu_parallel", "", "each rank trains alone; parameters are averaged once, at the end",
       "Zinkevich et al., Parallelized SGD, NIPS 2010", .which = STRATEGY_ONCE, .start = strategy_local_sgd,
       .end = strategy_average },
+    { "zero1", "", "as all_reduce, but each rank keeps a part of the optimizer's state",
+      "Rajbhandari et al., ZeRO, 2020", .which = 1, .start = strategy_zero, .end = strategy_gather },
+    { "zero2", "", "and of the gradient", "the same", .which = 2, .start = strategy_zero,
+      .end = strategy_gather },
+    { "zero3", "", "and of the parameters", "the same; Zhao et al., PyTorch FSDP, 2023", .which = 3,
+      .start = strategy_zero, .end = strategy_gather },
+    { "parameter_server", "--ps|--asynchronous|--staleness|--backup",
+      "workers push gradients to servers, which update the parameters, and pull these",
+      "Li et al., OSDI 2014; Ho et al., NIPS 2013; Chen et al., 2016", .open = strategy_cluster,
+      .start = strategy_parameter_server, .end = strategy_take_over },
+    { "downpour", "--ps|--fetch-every|--push-every",
+      "the same, but nobody waits for another, and servers update by Adagrad",
+      "Dean et al., Large scale distributed deep networks, NIPS 2012", .open = strategy_cluster,
+      .start = strategy_downpour, .end = strategy_take_over },
+    { "mirrored", "--devices", "a replica on each of several devices in this process",
+      "TensorFlow's MirroredStrategy", .which = DML_PLACE_MIRRORED, .create = strategy_mirror,
+      .start = strategy_spread, .step = strategy_step_all, .end = strategy_copy_back },
+    { "central_storage", "--devices", "the same, with parameters and state on the first alone",
+      "TensorFlow's CentralStorageStrategy", .which = DML_PLACE_CENTRAL, .create = strategy_mirror,
+      .start = strategy_spread, .step = strategy_step_all, .end = strategy_copy_back },
+    { "data_parallel", "--devices", "the same, and they go out before each forward pass",
+      "PyTorch's DataParallel", .which = DML_PLACE_EACH_STEP, .create = strategy_mirror,
+      .start = strategy_spread, .step = strategy_step_all, .end = strategy_copy_back },
     { 0 },
 };
 
@@ -104,8 +237,10 @@ static void strategy_list(void)
 }
 
 #define STRATEGY_ARGS(o)                                                                                     \
-    { "--tau", "N", "local_sgd: steps from one average to the next; otherwise 8", .integer = &(o).tau,       \
-      .low = 1 },                                                                                            \
+    { "--compression", "KIND", "all_reduce: of gradients: bf16, f16, 8bit, 4bit, 1bit, topk or powersgd",    \
+      .text = &(o).compression },                                                                            \
+        { "--tau", "N", "local_sgd: steps from one average to the next; otherwise 8", .integer = &(o).tau,   \
+          .low = 1 },                                                                                        \
         { "--outer-lr",                                                                                      \
           "X",                                                                                               \
           "local_sgd: parameters follow the average by SGD of this rate with Nesterov's momentum 0.9",       \
@@ -114,6 +249,21 @@ static void strategy_list(void)
           .high = 10 },                                                                                      \
         { "--average-state", NULL, "local_sgd: average what the optimizer keeps, too",                       \
           .flag = &(o).average_state },                                                                      \
+        { "--ps", "N", "servers, the last ranks; otherwise DML_PS, or 1", .integer = &(o).servers,           \
+          .low = 1 },                                                                                        \
+        { "--asynchronous", NULL, "parameter_server: gradients are applied as they come",                    \
+          .flag = &(o).asynchronous },                                                                       \
+        { "--staleness", "N", "parameter_server: the same, but nobody is N steps ahead of the slowest",      \
+          .integer = &(o).staleness, .low = 1 },                                                             \
+        { "--backup", "N", "parameter_server: a step doesn't wait for the last N workers",                   \
+          .integer = &(o).backup, .low = 1 },                                                                \
+        { "--fetch-every", "N", "downpour: steps between two fetches; otherwise 1",                          \
+          .integer = &(o).fetch_every, .low = 1 },                                                           \
+        { "--push-every", "N", "downpour: steps of which a push is the sum; otherwise 1",                    \
+          .integer = &(o).push_every, .low = 1 },                                                            \
+        { "--devices", "D,D,...",                                                                            \
+          "mirrored, ...: cpu, cpu*3 (its threads), opencl:0, ...; otherwise cpu,cpu",                       \
+          .text = &(o).devices },                                                                            \
     {                                                                                                        \
         "--strategy", "NAME", "how ranks train together; otherwise all_reduce:", .text = &(o).name,          \
                                                                                  .more = strategy_list       \
@@ -140,6 +290,14 @@ static void strategy_check_flags(const strategy_row *row, const strategy_options
         { "--tau", o->tau != 0 },
         { "--outer-lr", o->outer_lr != 0 },
         { "--average-state", o->average_state },
+        { "--compression", o->compression != NULL },
+        { "--ps", o->servers != 0 },
+        { "--asynchronous", o->asynchronous },
+        { "--staleness", o->staleness != 0 },
+        { "--backup", o->backup != 0 },
+        { "--fetch-every", o->fetch_every != 0 },
+        { "--push-every", o->push_every != 0 },
+        { "--devices", o->devices != NULL },
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i].given && !args_is_one_of(all[i].flag, row->flags))
@@ -154,6 +312,7 @@ static strategy strategy_open(const strategy_options *chosen, const dml_comm_opt
 {
     strategy s = { .row = strategy_find(chosen->name), .options = *chosen, .trains = true };
     strategy_check_flags(s.row, chosen);
+    strategy_compression(chosen->compression); /* or an end, before anything starts */
     s.job = s.row->open ? s.row->open(&s, options) : dml_comm_open(options);
     s.comm = s.job;
     /* Servers take no part in what those that train tell each other. */
@@ -202,6 +361,7 @@ static void strategy_end(strategy *s)
 /* Writes a checkpoint of what rank 0's trainer holds; all that train call it. */
 static void strategy_save(strategy *s, const char *path)
 {
+    strategy_check(s, dml_trainer_gather(s->trainer));
     if (s->rank == 0) strategy_check(s, dml_trainer_save(s->trainer, path));
 }
 
