@@ -249,7 +249,7 @@ static ptrdiff_t dml__local_receive_control(dml__local_rank *me, int rank, const
     const bool closed = dml__local_state_of(&me->world->ranks[rank]) == DML__LOCAL_CLOSED;
     const size_t come = __atomic_load_n(&in->control_in, __ATOMIC_ACQUIRE), begin = in->control_out;
     if (come == begin && closed) {
-        in->ended = true;
+        __atomic_store_n(&in->ended, true, __ATOMIC_RELAXED);
         return DML__GONE;
     }
     size_t at = begin;
@@ -289,8 +289,10 @@ static int dml__local_look_at(const dml__local_rank *me, int rank, int wish)
     const int state = dml__local_state_of(&me->world->ranks[rank]);
     const bool gone = state != DML__LOCAL_OPEN || dml__local_state_of(me) != DML__LOCAL_OPEN;
     int ready = 0;
-    if (__atomic_load_n(&in->control_in, __ATOMIC_ACQUIRE) != in->control_out ||
-        (state == DML__LOCAL_CLOSED && !in->ended))
+    /* The rank's helper thread may be taking control off meanwhile. */
+    const size_t taken = __atomic_load_n(&in->control_out, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&in->control_in, __ATOMIC_ACQUIRE) != taken ||
+        (state == DML__LOCAL_CLOSED && !__atomic_load_n(&in->ended, __ATOMIC_RELAXED)))
         ready |= DML__READY_CONTROL;
     if ((wish & DML__WISH_RECEIVE) && (gone || dml__local_offers_wait(in))) ready |= DML__READY_DATA;
     if ((wish & DML__WISH_SEND) && (gone || out->offered == out->reported ||
