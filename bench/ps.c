@@ -55,6 +55,21 @@ static void tcp_pair(int ends[2])
     for (int i = 0; i < 2; i++) setsockopt(ends[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
 
+static int free_port(void)
+{
+    struct sockaddr_in address;
+    socklen_t bytes = sizeof address;
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    memset(&address, 0, sizeof address);
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, bytes) < 0 ||
+        getsockname(fd, (struct sockaddr *)&address, &bytes) < 0)
+        die("no free port");
+    close(fd);
+    return ntohs(address.sin_port);
+}
+
 /* All connections carry the vector one way, as fast as each can. */
 static void carry(const int *fds, int count, char *const *data, bool out)
 {
@@ -127,21 +142,16 @@ static void our_rank(int rank, int port, double *seconds)
 
 static void run_round(bool ours, double *seconds)
 {
-    int ends[WORKERS][2], one[2];
-    struct sockaddr_in address;
-    socklen_t bytes = sizeof address;
+    int ends[WORKERS][2];
     pid_t pids[WORKERS + 1];
     for (int i = 0; i < WORKERS; i++) tcp_pair(ends[i]);
-    tcp_pair(one); /* for a port that is free */
-    getsockname(one[0], (struct sockaddr *)&address, &bytes);
-    close(one[0]);
-    close(one[1]);
+    const int port = free_port();
     for (int rank = 0; rank <= WORKERS; rank++) {
         pids[rank] = fork();
         if (pids[rank] < 0) die("no process");
         if (pids[rank]) continue;
         if (ours)
-            our_rank(rank, ntohs(address.sin_port), seconds);
+            our_rank(rank, port, seconds);
         else
             bare_rank(rank, ends, seconds);
         exit(0);
