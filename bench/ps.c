@@ -1,0 +1,223 @@
+/* ps: what a synchronous parameter server costs on this machine: 2 workers and 1 server over loopback, beside
+   bare sockets that carry as many bytes the same ways, and add nothing. */
+#include "dml_comm.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { WORKERS = 2, ROUNDS = 5, MOST_STEPS = 64 };
+
+static const char usage[] =
+    "usage: ps [--bytes B] [--steps N] [--transport NAME]\n"
+    "  --bytes B         of the vector; 33554432\n"
+    "  --steps N         of each of 5 rounds, up to 64; 6\n"
+    "  --transport NAME  of ours: tcp or shm; tcp\n"
+    "Prints the bytes per second that all connections together carry: each worker pushes the vector and "
+    "pulls\n"
+    "it, step by step. Limit: bare sockets. Medians over all steps but each round's first.\n";
+
+static size_t vector_bytes = (size_t)32 << 20;
+static int steps = 6;
+static const char *transport = "tcp";
+static double *taken; /* (2, ROUNDS, MOST_STEPS) seconds, in memory that worker 0 and the parent share */
+
+static void die(const char *what)
+{
+    fprintf(stderr, "ps: %s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+static void tcp_pair(int ends[2])
+{
+    struct sockaddr_in address;
+    socklen_t bytes = sizeof address;
+    const int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+    memset(&address, 0, sizeof address);
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+    if (listener < 0 || bind(listener, (struct sockaddr *)&address, bytes) < 0 || listen(listener, 1) < 0 ||
+        getsockname(listener, (struct sockaddr *)&address, &bytes) < 0 || ends[0] < 0 ||
+        connect(ends[0], (struct sockaddr *)&address, bytes) < 0 ||
+        (ends[1] = accept(listener, NULL, NULL)) < 0)
+        die("no connection");
+    close(listener);
+    for (int i = 0; i < 2; i++) setsockopt(ends[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+}
+
+static int free_port(void)
+{
+    struct sockaddr_in address;
+    socklen_t bytes = sizeof address;
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    memset(&address, 0, sizeof address);
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, bytes) < 0 ||
+        getsockname(fd, (struct sockaddr *)&address, &bytes) < 0)
+        die("no free port");
+    close(fd);
+    return ntohs(address.sin_port);
+}
+
+/* All connections carry the vector one way, as fast as each can. */
+static void carry(const int *fds, int count, char *const *data, bool out)
+{
+    size_t done[WORKERS] = { 0 };
+    int left = count;
+    while (left > 0) {
+        struct pollfd polls[WORKERS];
+        for (int i = 0; i < count; i++) {
+            polls[i].fd = done[i] < vector_bytes ? fds[i] : -1;
+            polls[i].events = out ? POLLOUT : POLLIN;
+            polls[i].revents = 0;
+        }
+        if (poll(polls, (nfds_t)count, -1) < 0) die("poll");
+        for (int i = 0; i < count; i++) {
+            if (!polls[i].revents) continue;
+            const size_t rest = vector_bytes - done[i], part = rest < 262144 ? rest : 262144;
+            const ssize_t n = out ? send(fds[i], data[i] + done[i], part, MSG_DONTWAIT)
+                                  : recv(fds[i], data[i] + done[i], part, MSG_DONTWAIT);
+            if (n <= 0 && errno != EAGAIN) die("a bare socket");
+            if (n > 0) done[i] += (size_t)n;
+            if (n > 0 && done[i] == vector_bytes) left--;
+        }
+    }
+}
+
+static void bare_rank(int rank, int ends[WORKERS][2], double *seconds)
+{
+    char *data[WORKERS];
+    int fds[WORKERS];
+    const int count = rank < WORKERS ? 1 : WORKERS;
+    for (int i = 0; i < count; i++) {
+        data[i] = (char *)calloc(1, vector_bytes);
+        if (!data[i]) die("no memory");
+        fds[i] = rank < WORKERS ? ends[rank][0] : ends[i][1];
+    }
+    for (int step = 0; step < steps; step++) {
+        const double begin = dml_seconds();
+        carry(fds, count, data, rank < WORKERS);
+        carry(fds, count, data, rank >= WORKERS);
+        if (rank == 0) seconds[step] = dml_seconds() - begin;
+    }
+}
+
+static void our_rank(int rank, int port, double *seconds)
+{
+    dml_comm_options options;
+    const dml_cluster cluster = dml_cluster_of(rank, WORKERS, 1);
+    memset(&options, 0, sizeof options);
+    options.master_port = port;
+    options.transport = transport;
+    dml_comm *comm = dml_cluster_open(&cluster, &options);
+    if (dml_cluster_is_server(&cluster)) {
+        dml_ps_serve(comm, &cluster, NULL, NULL);
+    } else {
+        const size_t n = vector_bytes / sizeof(float);
+        float *w = (float *)calloc(n, sizeof *w), *g = (float *)calloc(n, sizeof *g);
+        dml_ps *ps = w && g ? dml_ps_open(comm, &cluster, n, w, NULL) : NULL;
+        for (int step = 0; step < steps; step++) {
+            const double begin = dml_seconds();
+            dml_ps_push(ps, g, 0, n, 1);
+            dml_ps_clock(ps);
+            dml_ps_wait(ps, dml_ps_pull(ps, w, 0, n));
+            if (rank == 0) seconds[step] = dml_seconds() - begin;
+        }
+        dml_ps_close(ps);
+    }
+    if (dml_comm_status(comm)) fprintf(stderr, "ps: %s\n", dml_comm_error(comm));
+    if (dml_comm_close(comm)) exit(1);
+}
+
+static void run_round(bool ours, double *seconds)
+{
+    int ends[WORKERS][2];
+    pid_t pids[WORKERS + 1];
+    for (int i = 0; i < WORKERS; i++) tcp_pair(ends[i]);
+    const int port = free_port();
+    for (int rank = 0; rank <= WORKERS; rank++) {
+        pids[rank] = fork();
+        if (pids[rank] < 0) die("no process");
+        if (pids[rank]) continue;
+        if (ours)
+            our_rank(rank, port, seconds);
+        else
+            bare_rank(rank, ends, seconds);
+        exit(0);
+    }
+    for (int rank = 0; rank <= WORKERS; rank++) {
+        int status = 0;
+        waitpid(pids[rank], &status, 0);
+        if (status != 0) die("a rank failed");
+    }
+    for (int i = 0; i < WORKERS; i++) {
+        close(ends[i][0]);
+        close(ends[i][1]);
+    }
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of all rounds, without each one's first step. */
+static double median(const double *seconds)
+{
+    double all[ROUNDS * MOST_STEPS];
+    size_t count = 0;
+    for (int round = 0; round < ROUNDS; round++)
+        for (int step = 1; step < steps; step++) all[count++] = seconds[round * MOST_STEPS + step];
+    qsort(all, count, sizeof *all, compare);
+    return all[count / 2];
+}
+
+int main(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0) {
+            fputs(usage, stdout);
+            return 0;
+        }
+        if (i + 1 < argc && strcmp(argv[i], "--bytes") == 0) {
+            vector_bytes = (size_t)strtoull(argv[++i], NULL, 10) / sizeof(float) * sizeof(float);
+        } else if (i + 1 < argc && strcmp(argv[i], "--steps") == 0) {
+            steps = atoi(argv[++i]);
+        } else if (i + 1 < argc && strcmp(argv[i], "--transport") == 0) {
+            transport = argv[++i];
+        } else {
+            fprintf(stderr, "ps: \"%s\" is no option, or has no value: see --help\n", argv[i]);
+            return 2;
+        }
+    }
+    if (steps < 2 || steps > MOST_STEPS || vector_bytes < sizeof(float)) {
+        fprintf(stderr, "ps: --steps takes 2 to %d, --bytes at least 4\n", MOST_STEPS);
+        return 2;
+    }
+    taken = (double *)mmap(NULL, 2 * ROUNDS * MOST_STEPS * sizeof *taken, PROT_READ | PROT_WRITE,
+                           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (taken == MAP_FAILED) die("no memory");
+    double *ours = taken + ROUNDS * MOST_STEPS;
+    for (int round = 0; round < ROUNDS; round++) {
+        run_round(false, taken + round * MOST_STEPS);
+        run_round(true, ours + round * MOST_STEPS);
+    }
+    const double moved = 2.0 * WORKERS * (double)vector_bytes / 1e9;
+    printf("name=ps what=synchronous workers=%d servers=1 bytes=%zu medium=%s ours=%.4g limit=%.4g "
+           "ratio_limit=%.3f unit=GB/s\n",
+           WORKERS, vector_bytes, transport, moved / median(ours), moved / median(taken),
+           median(taken) / median(ours));
+    return 0;
+}
