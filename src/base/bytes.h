@@ -28,19 +28,24 @@ static inline uint64_t dml__load64(const void *from)
 static inline void dml__store16(void *to, uint16_t value)
 {
     unsigned char *b = (unsigned char *)to;
-    for (int i = 0; i < 2; i++) b[i] = (unsigned char)(value >> 8 * i);
+    b[0] = (unsigned char)value;
+    b[1] = (unsigned char)(value >> 8);
 }
 
 static inline void dml__store32(void *to, uint32_t value)
 {
     unsigned char *b = (unsigned char *)to;
-    for (int i = 0; i < 4; i++) b[i] = (unsigned char)(value >> 8 * i);
+    b[0] = (unsigned char)value;
+    b[1] = (unsigned char)(value >> 8);
+    b[2] = (unsigned char)(value >> 16);
+    b[3] = (unsigned char)(value >> 24);
 }
 
 static inline void dml__store64(void *to, uint64_t value)
 {
     unsigned char *b = (unsigned char *)to;
-    for (int i = 0; i < 8; i++) b[i] = (unsigned char)(value >> 8 * i);
+    dml__store32(b, (uint32_t)value);
+    dml__store32(b + 4, (uint32_t)(value >> 32));
 }
 
 static inline float dml__load_f32(const void *from)

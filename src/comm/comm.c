@@ -238,7 +238,8 @@ static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, boo
 {
     dml__comm_job *job = comm->job;
     char text[DML__SIGNATURE_TEXT];
-    if (job->transport && dml_seconds() - job->heard_at > 2e-3) dml__read_control(job);
+    if (job->transport) job->clock = dml_seconds();
+    if (job->transport && job->clock - job->heard_at > 2e-3) dml__read_control(job);
     if (job->error.status) return NULL;
     const char *fault = dml__call_fault(comm, call);
     if (fault) {

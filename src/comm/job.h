@@ -224,6 +224,7 @@ typedef struct dml__comm_job {
     dml_comm_stats stats;
     struct dml__trace *trace; /* NULL: none is kept */
     double heard_at;          /* when control was read last */
+    double clock;             /* what it said when a call looked at it last */
     double answer_until;      /* of the search for a culprit; 0: none is on */
     bool aborted;             /* the others know that this one has failed */
     bool outlives;            /* others' deaths end only the sends and receives with them */

@@ -45,14 +45,14 @@ DML__LOCAL uint64_t dml__allowed(dml_request *request, int step)
 {
     const dml__step *s = &request->schedule.steps[step];
     uint64_t allowed = UINT64_MAX;
-    for (int i = 0; i < DML__STEP_AFTER; i++) {
+    for (int i = 0; i < DML__STEP_AFTER && allowed && s->after[i] != -1; i++) { /* the first are set */
         const int earlier = s->after[i];
         uint64_t limit = UINT64_MAX;
         if (earlier == DML__ALL_BEFORE)
             limit = dml__all_past_before(request, step) ? UINT64_MAX : 0;
-        else if (earlier >= 0)
-            limit = dml__step_limit(s, &request->schedule.steps[earlier], request->states[earlier].done,
-                                    request->states[earlier].past);
+        else if (!request->states[earlier].past)
+            limit =
+                dml__step_limit(s, &request->schedule.steps[earlier], request->states[earlier].done, false);
         if (limit < allowed) allowed = limit;
     }
     return allowed;
@@ -126,9 +126,10 @@ DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uin
 static bool dml__run_local(dml__comm_job *job, dml_request *request, int step)
 {
     const dml__step *s = &request->schedule.steps[step];
+    if (request->states[step].past) return false;
     const uint64_t done = request->states[step].done, allowed = dml__allowed(request, step);
     const uint64_t upto = allowed < s->count ? allowed : s->count;
-    if (request->states[step].past || (s->count ? upto == done : !allowed)) return false;
+    if (s->count ? upto == done : !allowed) return false;
     const double begin = job->trace ? dml_seconds() : 0;
     dml__apply(request, step, dml__place(request, s->source_space, s->source + done), upto - done);
     dml__step_moved(job, request, step, upto);

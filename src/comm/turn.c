@@ -212,11 +212,11 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
         if (job->helper_started) dml__give_way(job);
         if (dml__make_progress(job)) {
             spin_until = -1;
-            if (idle_from >= 0) dml__count_idle(job, &idle_from, dml_seconds());
+            if (idle_from >= 0) dml__count_idle(job, &idle_from, job->clock = dml_seconds());
             continue;
         }
         if (!job->yields && ++looks % 8) continue; /* the clock takes longer than a look */
-        const double now = dml_seconds();
+        const double now = job->clock = dml_seconds();
         dml__note_time(job, now);
         if (idle_from < 0) idle_from = now;
         if (until >= 0 && now >= until) {
@@ -234,9 +234,10 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
         if (!job->error.status && job->transport) dml__sleep(job, left > 0 ? left : 0.001);
         spin_until = -1;
     }
-    const double now = dml_seconds();
-    dml__note_time(job, now);
-    dml__count_idle(job, &idle_from, now);
+    /* Where nothing is under way any more nobody needs to know to the microsecond when it ended. */
+    if (idle_from >= 0 || job->active || job->unmatched) job->clock = dml_seconds();
+    dml__note_time(job, job->clock);
+    dml__count_idle(job, &idle_from, job->clock);
     job->waiting--;
     return result;
 }

@@ -47,7 +47,9 @@ static ptrdiff_t dml__shm_send_data(dml__shm *shm, int rank, const dml__span *sp
 {
     dml__shm_pair *pair = &shm->pairs[rank];
     size_t sent = 0;
-    if (!pair->gone && !dml__shm_learn(&pair->out)) pair->gone = true;
+    if (!pair->gone && !(count == 1 && dml__shm_knows_room(&pair->out, spans[0].bytes)) &&
+        !dml__shm_learn(&pair->out))
+        pair->gone = true;
     if (pair->gone) return DML__GONE;
     for (int i = 0; i < count; i++) {
         const uint8_t *data = (const uint8_t *)spans[i].data;
@@ -78,7 +80,7 @@ static ptrdiff_t dml__shm_lend(dml__transport *transport, int rank, const void *
     if (!pair->memory)
         return shm->below->calls->lend ? shm->below->calls->lend(shm->below, rank, data) : DML__LENDS_NOTHING;
     const ptrdiff_t bytes = dml__shm_look_at(pair);
-    if (bytes > 0) *data = pair->in.ring + pair->in.piece.at + pair->in.done;
+    if (bytes > 0) *data = pair->in.data + pair->in.done;
     return bytes;
 }
 

@@ -16,7 +16,7 @@
 enum { DML__SHM_HELLO = 1, DML__SHM_OFFER, DML__SHM_ANSWER, DML__SHM_DONE };
 
 #define DML__SHM_MESSAGE 64
-#define DML__SHM_MAGIC UINT32_C(0x316d6873)
+#define DML__SHM_MAGIC UINT32_C(0x326d6873)
 
 /* What is going on with one rank. */
 typedef struct dml__shm_talk {

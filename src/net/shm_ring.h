@@ -1,6 +1,8 @@
-/* shm_ring.h: one direction between two processes: a ring of bytes, and a row that says where in it pieces
-   lie. The other process may write anything there at any time: whatever is read from it is read once, and
-   checked before it is used. */
+/* shm_ring.h: one direction between two processes: a row of pieces, short ones with their bytes, and a ring
+   that the bytes of the others lie in. What a short one costs is the lines that have to move from one
+   processor to the other: so its number, which says that it is there, lies beside it, and what is written for
+   each piece shares no line with what the other end seldom changes. The other process may write anything
+   anywhere at any time: whatever is read is read once, and checked before it is used. */
 #ifndef DML_NET_SHM_RING_H
 #define DML_NET_SHM_RING_H
 
@@ -11,19 +13,23 @@
 
 #define DML__SHM_PIECES 128u        /* that may be on their way; a power of two */
 #define DML__SHM_PIECE (64u * 1024) /* bytes of a piece at most: the other end begins to read after it */
+#define DML__SHM_SHORT 104u         /* bytes of a piece that lies in the row */
 #define DML__SHM_RING_LEAST 4096u   /* bytes of a ring */
 #define DML__SHM_RING_MOST (1u << 30)
 
 typedef struct dml__shm_piece {
-    uint32_t at, bytes;
+    uint32_t number; /* 1 + that of the piece, once it is there */
+    uint32_t bytes;
+    uint32_t at; /* where it begins: in the ring, or, of a short one, in `data` */
+    uint32_t unused;
+    uint8_t data[DML__SHM_SHORT + 8];
 } dml__shm_piece;
 
 /* In the shared memory, before the ring's bytes. */
 typedef struct dml__shm_way {
-    uint32_t head DML__OWN_LINE; /* the sender's: pieces published */
-    uint32_t sender_sleeps;      /* until there is room; whoever rings it takes it back */
-    uint32_t tail DML__OWN_LINE; /* the receiver's: pieces consumed */
-    uint32_t receiver_sleeps;    /* until there is something */
+    uint32_t tail DML__OWN_LINE;            /* the receiver's: pieces consumed */
+    uint32_t sender_sleeps DML__OWN_LINE;   /* until there is room; whoever rings it takes it back */
+    uint32_t receiver_sleeps DML__OWN_LINE; /* until there is something */
     dml__shm_piece pieces[DML__SHM_PIECES] DML__OWN_LINE;
 } dml__shm_way;
 
@@ -40,16 +46,11 @@ typedef struct dml__shm_receiver {
     dml__shm_way *way;
     const uint8_t *ring; /* (size) */
     uint32_t size, tail;
-    dml__shm_piece piece; /* the one at tail, checked; 0 bytes: not looked at yet */
-    uint32_t done;        /* bytes of it that are consumed */
-    uint32_t quiet;       /* bytes consumed since the sender was told of room */
+    const uint8_t *data; /* of the piece at tail, which was checked */
+    uint32_t bytes;      /* of it; 0: not looked at yet */
+    uint32_t done;       /* of these, consumed */
+    uint32_t quiet;      /* bytes consumed since the sender was told of room */
 } dml__shm_receiver;
-
-/* Whether `next` may follow an index of which the other end says `last` at most. */
-static inline bool dml__shm_index_ok(uint32_t before, uint32_t next, uint32_t last)
-{
-    return next - before <= last - before;
-}
 
 /* ---- sending ---- */
 
@@ -57,24 +58,47 @@ static inline bool dml__shm_index_ok(uint32_t before, uint32_t next, uint32_t la
 static inline bool dml__shm_learn(dml__shm_sender *s)
 {
     const uint32_t tail = __atomic_load_n(&s->way->tail, __ATOMIC_SEQ_CST);
-    if (!dml__shm_index_ok(s->tail, tail, s->head)) return false;
+    if (tail - s->tail > s->head - s->tail) return false;
     if (tail != s->tail) s->freed = s->ends[(tail - 1) % DML__SHM_PIECES];
     s->tail = tail;
     if (tail == s->head) s->at = s->freed = 0; /* near what was last used */
     return true;
 }
 
+/* For the next `left` bytes it need not be known what the receiver has consumed since this end looked. */
+static inline bool dml__shm_knows_room(const dml__shm_sender *s, size_t left)
+{
+    return left <= DML__SHM_SHORT && s->head - s->tail < DML__SHM_PIECES;
+}
+
 /* Whether something can be sent: as much as a piece of any alignment needs. */
 static inline bool dml__shm_room(const dml__shm_sender *s)
 {
-    return s->head - s->tail < DML__SHM_PIECES && s->size - (s->at - s->freed) >= 256;
+    return s->head - s->tail < DML__SHM_PIECES && s->size - (s->at - s->freed) >= 512;
 }
 
-/* Sends the first bytes of `left`, as one piece at an address of the same alignment; how many. A piece that
-   doesn't end with the data ends at a multiple of 64. */
+static inline void dml__shm_publish(dml__shm_sender *s, uint32_t at, uint32_t bytes)
+{
+    dml__shm_piece *const piece = &s->way->pieces[s->head % DML__SHM_PIECES];
+    s->ends[s->head % DML__SHM_PIECES] = s->at;
+    __atomic_store_n(&piece->at, at, __ATOMIC_RELAXED);
+    __atomic_store_n(&piece->bytes, bytes, __ATOMIC_RELAXED);
+    __atomic_store_n(&piece->number, ++s->head, __ATOMIC_SEQ_CST);
+}
+
+/* Sends the first bytes of `left`, as one piece of the same alignment (up to 64, or 8 of a short one); how
+   many. A piece that doesn't end with the data ends at a multiple of 64. */
 static inline uint32_t dml__shm_send_piece(dml__shm_sender *s, const uint8_t *data, size_t left)
 {
-    const uint32_t used = s->at - s->freed, pad = (uint32_t)((uintptr_t)data - s->at) & 63;
+    if (dml__shm_knows_room(s, left)) {
+        const uint32_t at = (uint32_t)(uintptr_t)data & 7;
+        memcpy(s->way->pieces[s->head % DML__SHM_PIECES].data + at, data, left);
+        dml__shm_publish(s, at, (uint32_t)left);
+        return (uint32_t)left;
+    }
+    const uint32_t used = s->at - s->freed, to_end = s->size - (s->at & (s->size - 1));
+    uint32_t pad = (uint32_t)((uintptr_t)data - s->at) & 63;
+    if (to_end - pad <= DML__SHM_SHORT + 64) pad = to_end + ((uint32_t)(uintptr_t)data & 63);
     if (s->head - s->tail >= DML__SHM_PIECES || used + pad >= s->size) return 0;
     const uint32_t begin = (s->at + pad) & (s->size - 1);
     uint32_t bytes = s->size - used - pad;
@@ -84,16 +108,12 @@ static inline uint32_t dml__shm_send_piece(dml__shm_sender *s, const uint8_t *da
         bytes = (uint32_t)left;
     } else {
         const uint32_t over = (begin + bytes) & 63;
-        if (bytes <= over) return 0;
+        if (bytes <= over + DML__SHM_SHORT) return 0;
         bytes -= over;
     }
-    const uint32_t slot = s->head % DML__SHM_PIECES;
     memcpy(s->ring + begin, data, bytes);
     s->at += pad + bytes;
-    s->ends[slot] = s->at;
-    __atomic_store_n(&s->way->pieces[slot].at, begin, __ATOMIC_RELAXED);
-    __atomic_store_n(&s->way->pieces[slot].bytes, bytes, __ATOMIC_RELAXED);
-    __atomic_store_n(&s->way->head, ++s->head, __ATOMIC_SEQ_CST);
+    dml__shm_publish(s, begin, bytes);
     return bytes;
 }
 
@@ -103,34 +123,40 @@ static inline uint32_t dml__shm_send_piece(dml__shm_sender *s, const uint8_t *da
    the ring. */
 static inline ptrdiff_t dml__shm_look(dml__shm_receiver *r)
 {
-    if (r->piece.bytes) return (ptrdiff_t)(r->piece.bytes - r->done);
-    const uint32_t head = __atomic_load_n(&r->way->head, __ATOMIC_SEQ_CST);
-    if (head == r->tail) return 0;
+    if (r->bytes) return (ptrdiff_t)(r->bytes - r->done);
     const dml__shm_piece *piece = &r->way->pieces[r->tail % DML__SHM_PIECES];
-    const uint32_t at = __atomic_load_n(&piece->at, __ATOMIC_RELAXED);
+    const uint32_t number = __atomic_load_n(&piece->number, __ATOMIC_SEQ_CST);
+    if (number != r->tail + 1) /* what was here before, or nothing yet */
+        return number == r->tail + 1 - DML__SHM_PIECES || number == 0 ? 0 : -1;
     const uint32_t bytes = __atomic_load_n(&piece->bytes, __ATOMIC_RELAXED);
-    if (!dml__shm_index_ok(r->tail, head, r->tail + DML__SHM_PIECES)) return -1;
-    if (bytes == 0 || bytes > r->size || at > r->size - bytes) return -1;
-    r->piece.at = at;
-    r->piece.bytes = bytes;
+    const uint32_t at = __atomic_load_n(&piece->at, __ATOMIC_RELAXED);
+    if (bytes == 0 || bytes > r->size || at > (bytes > DML__SHM_SHORT ? r->size - bytes : 7)) return -1;
+    r->data = (bytes > DML__SHM_SHORT ? r->ring : piece->data) + at;
+    r->bytes = bytes;
     r->done = 0;
     return (ptrdiff_t)bytes;
+}
+
+static inline bool dml__shm_is_empty(const dml__shm_receiver *r)
+{
+    return __atomic_load_n(&r->way->pieces[r->tail % DML__SHM_PIECES].number, __ATOMIC_SEQ_CST) !=
+           r->tail + 1;
 }
 
 /* Of the piece that was looked at. */
 static inline void dml__shm_consume_piece(dml__shm_receiver *r, size_t bytes)
 {
-    DML_ASSERT(bytes <= r->piece.bytes - r->done);
+    DML_ASSERT(bytes <= r->bytes - r->done);
     r->done += (uint32_t)bytes;
-    if (!r->piece.bytes || r->done < r->piece.bytes) return;
-    r->quiet += r->piece.bytes;
-    r->piece.bytes = 0;
+    if (!r->bytes || r->done < r->bytes) return;
+    r->quiet += r->bytes;
+    r->bytes = 0;
     r->done = 0;
     __atomic_store_n(&r->way->tail, ++r->tail, __ATOMIC_SEQ_CST);
 }
 
-/* ---- sleeping: who sleeps says so, and then looks once more; who moves an index looks at that after it ----
- */
+/* ---- sleeping: who sleeps says so, and then looks once more; who sends or consumes looks at that after
+   it ---- */
 
 static inline bool dml__shm_receiver_to_ring(const dml__shm_sender *s)
 {
@@ -143,7 +169,7 @@ static inline bool dml__shm_receiver_to_ring(const dml__shm_sender *s)
 static inline bool dml__shm_sender_to_ring(dml__shm_receiver *r)
 {
     if (!__atomic_load_n(&r->way->sender_sleeps, __ATOMIC_SEQ_CST)) return false;
-    if (r->quiet < r->size / 2 && __atomic_load_n(&r->way->head, __ATOMIC_SEQ_CST) != r->tail) return false;
+    if (r->quiet < r->size / 2 && !dml__shm_is_empty(r)) return false;
     r->quiet = 0;
     return __atomic_exchange_n(&r->way->sender_sleeps, 0, __ATOMIC_SEQ_CST) != 0;
 }

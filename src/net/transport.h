@@ -42,8 +42,9 @@ typedef struct dml__transport_calls {
                          int count);
     /* Lends what has come from `rank` on the data channel: as many bytes as lie in one piece (0: nothing
        now), to be read where they are until `consume` gives the first `bytes` of them back. Whatever the
-       sender offered as one span is lent at an address of the same alignment up to 64 bytes, if each span is
-       a multiple of 8 bytes. NULL, both: this transport lends nothing, use receive. */
+       sender offered as one span is lent at an address of the same alignment up to 64 bytes (8 where little
+       is lent), if each span is a multiple of 8 bytes. NULL, both: this transport lends nothing, use receive.
+     */
     ptrdiff_t (*lend)(dml__transport *transport, int rank, const void **data);
     void (*consume)(dml__transport *transport, int rank, size_t bytes);
     /* Takes back whatever was offered and has not gone: afterwards nobody reads this rank's memory. The

@@ -543,15 +543,15 @@ static void indices_that_make_no_sense_end_it(void)
     static const uint32_t off[] = { 5, 127, 129, 0x80000000u, 0xffffffffu };
     for (size_t i = 0; i < sizeof off / sizeof *off; i++)
         for (int which = 0; which < 2; which++) {
-            char x[100] = "";
+            char x[200] = ""; /* not short, so that it needs to know what was consumed */
             const void *lent;
             const uint8_t wishes[2] = { which ? DML__WISH_RECEIVE : DML__WISH_SEND, 0 };
             if (!two_open(4096)) return;
             dml__shm_pair *pair = &((dml__shm *)(void *)b)->pairs[0];
             send_bytes(b, 0, DML__CHANNEL_DATA, x, 8);
-            *(which ? &pair->in.way->head : &pair->out.way->tail) += off[i];
+            *(which ? &pair->in.way->pieces[0].number : &pair->out.way->tail) += off[i];
             if (!which) {
-                CHECK_INT(send_bytes(b, 0, DML__CHANNEL_DATA, x, 8), DML__GONE);
+                CHECK_INT(send_bytes(b, 0, DML__CHANNEL_DATA, x, sizeof x), DML__GONE);
             } else {
                 CHECK_INT(b->calls->lend(b, 0, &lent), DML__GONE);
             }
