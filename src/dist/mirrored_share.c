@@ -101,7 +101,7 @@ static void dml__divide_by_speed(int rows, int devices, const dml__speed *speeds
     }
 }
 
-DML__LOCAL void dml__divide_rows(int rows, int devices, const dml__speed *speeds, const int *most, int *share)
+DML__LOCAL void dml__share_rows(int rows, int devices, const dml__speed *speeds, const int *most, int *share)
 {
     bool known = speeds != NULL;
     for (int i = 0; i < devices && known; i++) known = speeds[i].weight > 0;

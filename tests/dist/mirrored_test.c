@@ -33,7 +33,7 @@ static void unlike_devices_end_together(void)
     int share[3];
     memset(speed, 0, sizeof speed);
     for (int step = 0; step < 60; step++) {
-        dml__divide_rows(256, 3, speed, most, share);
+        dml__share_rows(256, 3, speed, most, share);
         CHECK_INT(share[0] + share[1] + share[2], 256);
         for (int i = 0; i < 3; i++) {
             const double seconds = time_of(fixed[i], each[i], share[i], &random);
@@ -67,7 +67,7 @@ static void shares_within_bounds(void)
                                 1e-6 * (1 + test_random(&random) % 100000));
         }
         const int rows = (int)(test_random(&random) % (unsigned)(room + 1));
-        dml__divide_rows(rows, devices, turn % 3 ? speed : NULL, most, share);
+        dml__share_rows(rows, devices, turn % 3 ? speed : NULL, most, share);
         for (int i = 0; i < devices; i++) {
             sum += share[i];
             CHECK(share[i] <= most[i] && share[i] >= (rows >= devices));
@@ -639,20 +639,24 @@ static void threads_and_rows(void)
 }
 
 #ifdef DML_NO_THREADS
+enum { THREADS = 0 };
+#else
+enum { THREADS = 1 };
+#endif
 static void without_threads(void)
 {
     const dml_mirrored_options options = usual(2).options;
     refused(cpus, 2, &options, "replicas need threads, and this is built without");
 }
-#endif
 
 int main(void)
 {
     RUN(unlike_devices_end_together);
     RUN(shares_within_bounds);
-#ifdef DML_NO_THREADS
-    RUN(without_threads);
-#else
+    if (!THREADS) {
+        RUN(without_threads);
+        return test_report("dist/mirrored");
+    }
     RUN(replicas_follow_one_trainer);
     RUN(every_way_across_devices);
     RUN(all_that_a_trainer_can_do);
@@ -668,6 +672,5 @@ int main(void)
     RUN(a_replica_that_fails_elsewhere);
     RUN(what_the_first_has_is_spread);
     RUN(threads_and_rows);
-#endif
     return test_report("dist/mirrored");
 }
