@@ -37,17 +37,18 @@ static void unlike_devices_end_together(void)
         CHECK_INT(share[0] + share[1] + share[2], 256);
         for (int i = 0; i < 3; i++) {
             const double seconds = time_of(fixed[i], each[i], share[i], &random);
-            dml__speed_note(&speed[i], share[i], step < 2 ? 100 * seconds : seconds); /* it warms up */
+            const bool late = step < 2 || step % 10 == i; /* it warms up, or another program runs */
+            dml__speed_note(&speed[i], share[i], late ? 100 * seconds : seconds);
         }
-        if (step < 2) CHECK(share[0] == 86 && share[1] == 85 && share[2] == 85);
-        if (step < 10) continue;
+        if (step < 6) CHECK(share[0] == 86 && share[1] == 85 && share[2] == 85);
+        if (step < 20) continue;
         double first = 1, last = 0;
         for (int i = 0; i < 3; i++) {
             const double seconds = fixed[i] + each[i] * share[i];
             first = fmin(first, seconds);
             last = fmax(last, seconds);
         }
-        CHECK_MESSAGE(last <= 1.25 * first, "step %d: %d, %d, %d rows take %g to %g s", step, share[0],
+        CHECK_MESSAGE(last <= 1.4 * first, "step %d: %d, %d, %d rows take %g to %g s", step, share[0],
                       share[1], share[2], first, last);
     }
 }
@@ -631,7 +632,7 @@ static void threads_and_rows(void)
     broken_cpu.write = broken_write; /* a cost of its own */
     hangs = 0.02;
     context->device.backend = &broken_cpu;
-    for (int step = 0; step < 12; step++)
+    for (int step = 0; step < 16; step++)
         CHECK_INT(dml_mirrored_step(s.m, MAX_BATCH, DML_INPUTS(s.x, s.t), NULL), DML_OK);
     CHECK_MESSAGE(dml_mirrored_report(s.m, 1).rows <= 3, "a slow replica has %d of %d rows",
                   dml_mirrored_report(s.m, 1).rows, MAX_BATCH);
