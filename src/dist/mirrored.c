@@ -234,7 +234,7 @@ static dml_status dml__enter_mirrored(dml_mirrored *all, dml__entry *entry)
 static void dml__share_out(dml_mirrored *all, int rows)
 {
     const dml__speed *speed = all->options.even ? NULL : all->speed;
-    dml__deal_rows(rows, all->count, speed, all->most, all->other_share);
+    dml__share_rows(rows, all->count, speed, all->most, all->other_share);
     const bool same = rows == all->shared_rows &&
                       dml__share_seconds(all->count, all->speed, all->share) <=
                           DML__SHARE_GAIN * dml__share_seconds(all->count, all->speed, all->other_share);

@@ -6,23 +6,20 @@
 /* Steps that compile kernels and touch memory for the first time say nothing of those to come. */
 #define DML__WARM_UP_STEPS 2
 
-#define DML__SPEED_KEEPS 0.9 /* of what was known, at each step */
+#define DML__SPEED_KEEPS 0.95 /* of what was known, at each step */
+
+/* Fewer steps than about this many say too little of a device. */
+#define DML__SPEED_LEAST 3
+
+/* Times what was to be expected, that a step counts as: another program that took the processor for a while
+   moves no samples, and a device that has become slower is believed after a few steps. One that was that much
+   faster is believed at once, since nothing makes it so by accident. */
+#define DML__SPEED_MOST 2
 
 /* While a device always gets about as many samples, what of its time is fixed can't be told, and noise would
    decide. So a share of the weight stands for a step of no rows that took no time: it decides then, and says
    that all time goes with the rows; samples that vary by more than about its root soon outweigh it. */
 #define DML__SPEED_PRIOR 0.01
-
-DML__LOCAL void dml__speed_note(dml__speed *speed, int rows, double seconds)
-{
-    if (rows < 1 || !(seconds > 0)) return;
-    if (++speed->seen <= DML__WARM_UP_STEPS) return;
-    double *const sums[5] = { &speed->weight, &speed->rows, &speed->seconds, &speed->rows_rows,
-                              &speed->rows_seconds };
-    const double b = rows, add[5] = { 1, b, seconds, b * b, b * seconds };
-    for (int i = 0; i < 5; i++) *sums[i] = DML__SPEED_KEEPS * *sums[i] + add[i];
-    speed->seen = DML__WARM_UP_STEPS + 1;
-}
 
 /* Least squares. */
 DML__LOCAL bool dml__speed_line(const dml__speed *speed, double *fixed, double *each)
@@ -36,6 +33,26 @@ DML__LOCAL bool dml__speed_line(const dml__speed *speed, double *fixed, double *
     *each = speed->seconds / speed->rows;
     *fixed = 0;
     return true;
+}
+
+static double dml__seconds_for(const dml__speed *speed, int rows)
+{
+    double fixed, each;
+    return rows > 0 && dml__speed_line(speed, &fixed, &each) ? fixed + each * rows : 0;
+}
+
+DML__LOCAL void dml__speed_note(dml__speed *speed, int rows, double seconds)
+{
+    if (rows < 1 || !(seconds > 0)) return;
+    if (++speed->seen <= DML__WARM_UP_STEPS) return;
+    const double expected = dml__seconds_for(speed, rows), weight = speed->weight;
+    if (expected > 0 && seconds > DML__SPEED_MOST * expected) seconds = DML__SPEED_MOST * expected;
+    double *const sums[5] = { &speed->weight, &speed->rows, &speed->seconds, &speed->rows_rows,
+                              &speed->rows_seconds };
+    const double b = rows, add[5] = { 1, b, seconds, b * b, b * seconds };
+    const bool anew = seconds * DML__SPEED_MOST < expected;
+    for (int i = 0; i < 5; i++) *sums[i] = DML__SPEED_KEEPS * (anew ? weight * add[i] : *sums[i]) + add[i];
+    speed->seen = DML__WARM_UP_STEPS + 1;
 }
 
 static void dml__divide_evenly(int rows, int devices, const int *most, int *share)
@@ -59,12 +76,6 @@ static int dml__rows_until(const dml__speed *speed, double time, int least, int 
     dml__speed_line(speed, &fixed, &each);
     const double rows = (time - fixed) / each;
     return rows <= least ? least : rows >= most ? most : (int)rows;
-}
-
-static double dml__seconds_for(const dml__speed *speed, int rows)
-{
-    double fixed, each;
-    return rows > 0 && dml__speed_line(speed, &fixed, &each) ? fixed + each * rows : 0;
 }
 
 /* All end at one time, which is found by halving; the few samples that whole numbers leave over go to whoever
@@ -101,10 +112,10 @@ static void dml__divide_by_speed(int rows, int devices, const dml__speed *speeds
     }
 }
 
-DML__LOCAL void dml__deal_rows(int rows, int devices, const dml__speed *speeds, const int *most, int *share)
+DML__LOCAL void dml__share_rows(int rows, int devices, const dml__speed *speeds, const int *most, int *share)
 {
     bool known = speeds != NULL;
-    for (int i = 0; i < devices && known; i++) known = speeds[i].weight > 0;
+    for (int i = 0; i < devices && known; i++) known = speeds[i].weight > DML__SPEED_LEAST;
     if (known)
         dml__divide_by_speed(rows, devices, speeds, most, share);
     else

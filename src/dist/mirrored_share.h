@@ -18,9 +18,9 @@ DML__LOCAL void dml__speed_note(dml__speed *speed, int rows, double seconds);
 DML__LOCAL bool dml__speed_line(const dml__speed *speed, double *fixed, double *each);
 
 /* share[i] = samples for device i, 0 .. most[i], which together have room for all of `rows`; 1 or more each
-   where there are enough. Evenly, or, where `speeds` isn't NULL and something is known of each, so that the
+   where there are enough. Evenly, or, where `speeds` isn't NULL and enough is known of each, so that the
    last device to end does so as early as can be. */
-DML__LOCAL void dml__deal_rows(int rows, int devices, const dml__speed *speeds, const int *most, int *share);
+DML__LOCAL void dml__share_rows(int rows, int devices, const dml__speed *speeds, const int *most, int *share);
 
 /* When the last device ends, by what is known; 0 where nothing is. */
 DML__LOCAL double dml__share_seconds(int devices, const dml__speed *speeds, const int *share);

@@ -33,21 +33,22 @@ static void unlike_devices_end_together(void)
     int share[3];
     memset(speed, 0, sizeof speed);
     for (int step = 0; step < 60; step++) {
-        dml__deal_rows(256, 3, speed, most, share);
+        dml__share_rows(256, 3, speed, most, share);
         CHECK_INT(share[0] + share[1] + share[2], 256);
         for (int i = 0; i < 3; i++) {
             const double seconds = time_of(fixed[i], each[i], share[i], &random);
-            dml__speed_note(&speed[i], share[i], step < 2 ? 100 * seconds : seconds); /* it warms up */
+            const bool late = step < 2 || step % 10 == i; /* it warms up, or another program runs */
+            dml__speed_note(&speed[i], share[i], late ? 100 * seconds : seconds);
         }
-        if (step < 2) CHECK(share[0] == 86 && share[1] == 85 && share[2] == 85);
-        if (step < 10) continue;
+        if (step < 6) CHECK(share[0] == 86 && share[1] == 85 && share[2] == 85);
+        if (step < 20) continue;
         double first = 1, last = 0;
         for (int i = 0; i < 3; i++) {
             const double seconds = fixed[i] + each[i] * share[i];
             first = fmin(first, seconds);
             last = fmax(last, seconds);
         }
-        CHECK_MESSAGE(last <= 1.25 * first, "step %d: %d, %d, %d rows take %g to %g s", step, share[0],
+        CHECK_MESSAGE(last <= 1.4 * first, "step %d: %d, %d, %d rows take %g to %g s", step, share[0],
                       share[1], share[2], first, last);
     }
 }
@@ -67,7 +68,7 @@ static void shares_within_bounds(void)
                                 1e-6 * (1 + test_random(&random) % 100000));
         }
         const int rows = (int)(test_random(&random) % (unsigned)(room + 1));
-        dml__deal_rows(rows, devices, turn % 3 ? speed : NULL, most, share);
+        dml__share_rows(rows, devices, turn % 3 ? speed : NULL, most, share);
         for (int i = 0; i < devices; i++) {
             sum += share[i];
             CHECK(share[i] <= most[i] && share[i] >= (rows >= devices));
@@ -631,7 +632,7 @@ static void threads_and_rows(void)
     broken_cpu.write = broken_write; /* a cost of its own */
     hangs = 0.02;
     context->device.backend = &broken_cpu;
-    for (int step = 0; step < 12; step++)
+    for (int step = 0; step < 16; step++)
         CHECK_INT(dml_mirrored_step(s.m, MAX_BATCH, DML_INPUTS(s.x, s.t), NULL), DML_OK);
     CHECK_MESSAGE(dml_mirrored_report(s.m, 1).rows <= 3, "a slow replica has %d of %d rows",
                   dml_mirrored_report(s.m, 1).rows, MAX_BATCH);
@@ -639,20 +640,24 @@ static void threads_and_rows(void)
 }
 
 #ifdef DML_NO_THREADS
+enum { THREADS = 0 };
+#else
+enum { THREADS = 1 };
+#endif
 static void without_threads(void)
 {
     const dml_mirrored_options options = usual(2).options;
     refused(cpus, 2, &options, "replicas need threads, and this is built without");
 }
-#endif
 
 int main(void)
 {
     RUN(unlike_devices_end_together);
     RUN(shares_within_bounds);
-#ifdef DML_NO_THREADS
-    RUN(without_threads);
-#else
+    if (!THREADS) {
+        RUN(without_threads);
+        return test_report("dist/mirrored");
+    }
     RUN(replicas_follow_one_trainer);
     RUN(every_way_across_devices);
     RUN(all_that_a_trainer_can_do);
@@ -668,6 +673,5 @@ int main(void)
     RUN(a_replica_that_fails_elsewhere);
     RUN(what_the_first_has_is_spread);
     RUN(threads_and_rows);
-#endif
     return test_report("dist/mirrored");
 }
