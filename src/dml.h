@@ -162,12 +162,7 @@
 #include "kernels/cross_entropy.c"
 #include "kernels/recurrent.c"
 #include "kernels/update.c"
-/* No loop below is worth the passes of -O2, a fifth of this file's compile time. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#define DML__AT_O1
-#endif
+DML__DRIVERS_BEGIN
 #include "device/backend.c"
 #include "device/cpu.c"
 #include "device/context.c"
@@ -228,8 +223,6 @@
 #include "train/progress.c"
 #include "train/cifar.c"
 #include "train/idx.c"
-#ifdef DML__AT_O1
-#pragma GCC pop_options
-#endif
+DML__DRIVERS_END
 
 #endif

@@ -57,9 +57,12 @@
 #include "net/shm.c"
 #include "net/handshake.c"
 #include "net/tcp.c"
+DML__DRIVERS_BEGIN
 #include "net/rendezvous.c"
+DML__DRIVERS_END
 #include "comm/call.c"
 #include "comm/frame.c"
+DML__DRIVERS_BEGIN
 #include "comm/steps.c"
 #include "comm/ring.c"
 #include "comm/chain.c"
@@ -73,17 +76,21 @@
 #include "comm/choice_table.c"
 #include "comm/measure.c"
 #include "comm/choice.c"
+DML__DRIVERS_END
 #include "comm/reduce_op.c"
 #include "comm/leaves.c"
+DML__DRIVERS_BEGIN
 #include "comm/settings.c"
 #include "comm/failure.c"
 #include "comm/trace.c"
 #include "comm/store.c"
 #include "comm/pair.c"
+DML__DRIVERS_END
 #include "comm/link.c"
 #include "comm/operation.c"
 #include "comm/turn.c"
 #include "comm/mpi_engine.c"
+DML__DRIVERS_BEGIN
 #include "comm/open.c"
 #include "comm/comm.c"
 #include "comm/describe.c"
@@ -92,6 +99,7 @@
 #include "dist/parameter_server_meet.c"
 #include "dist/parameter_server.c"
 #include "dist/parameter_server_serve.c"
+DML__DRIVERS_END
 #ifdef DML_H
 #include "dist/all_reduce_sync.c"
 #include "dist/zero_sync.c"

@@ -40,6 +40,8 @@ typedef struct dml__attention_job {
     size_t per_task, items, of_queries;
 } dml__attention_job;
 
+DML__DRIVERS_BEGIN
+
 /* Of numbers that nothing is added to. */
 static void dml__attention_keep(float *x, ptrdiff_t rows, size_t step, size_t width, float beta)
 {
@@ -497,5 +499,7 @@ DML_API void dml_attention_backward(dml_pool *pool, const dml_attention_shape *s
     }
     dml__attention_run(&job, 5 * dml__attention_work_of(shape));
 }
+
+DML__DRIVERS_END
 
 #endif

@@ -81,6 +81,8 @@ static void dml__pack_pairs(const void *source, ptrdiff_t first, int lanes, ptrd
 /* Products of so few rows or columns are bound by reading, so that no instruction for bf16 helps them. */
 #define DML__BF16_THIN 4
 
+DML__DRIVERS_BEGIN
+
 static dml__product dml__bf16_product(dml__bf16_isa isa, dml__bf16_matrix factors[2], int m, int n, int k)
 {
     dml__product product;
@@ -142,5 +144,7 @@ DML_API const char *dml_bf16gemm_isa(dml_pool *pool)
     }
     return "widened";
 }
+
+DML__DRIVERS_END
 
 #endif

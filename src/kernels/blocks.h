@@ -29,28 +29,29 @@ typedef void (*dml__map_kernel)(dml_isa isa, size_t n, const dml__map_operands *
 
 /* Of `name_at`, which computes one vector, this makes the kernel `name_map`. A kernel with a beta takes the
    old output as in[2], or NULL for beta = 0, and beta as number[0]. Several loops, since a branch inside one
-   would cost more than the arithmetic. */
-#define DML__MAP(name)                                                                                       \
+   would cost more than the arithmetic. `unrolled` is DML__BY_FOUR, or nothing where the arithmetic is long.
+ */
+#define DML__MAP(name, unrolled)                                                                             \
     DML__BODY void name##_map_body(size_t n, const dml__map_operands *operands)                              \
     {                                                                                                        \
         const dml__map_operands copy = *operands, *at = &copy;                                               \
         dml__vf value = { 0 };                                                                               \
         if (at->in[2]) {                                                                                     \
-            DML__BY_FOUR                                                                                     \
-            for (size_t i = 0; i < n; i += DML__LANES) {                                                     \
+            unrolled for (size_t i = 0; i < n; i += DML__LANES)                                              \
+            {                                                                                                \
                 name##_at(at, i, &value);                                                                    \
                 DML__STORE(at->out[0] + i, value + at->number[0] * DML__LOAD(at->in[2] + i));                \
             }                                                                                                \
         } else if (at->stream) {                                                                             \
-            DML__BY_FOUR                                                                                     \
-            for (size_t i = 0; i < n; i += DML__LANES) {                                                     \
+            unrolled for (size_t i = 0; i < n; i += DML__LANES)                                              \
+            {                                                                                                \
                 name##_at(at, i, &value);                                                                    \
                 dml__stream(at->out[0] + i, &value);                                                         \
             }                                                                                                \
             DML__STREAM_FENCE();                                                                             \
         } else {                                                                                             \
-            DML__BY_FOUR                                                                                     \
-            for (size_t i = 0; i < n; i += DML__LANES) {                                                     \
+            unrolled for (size_t i = 0; i < n; i += DML__LANES)                                              \
+            {                                                                                                \
                 name##_at(at, i, &value);                                                                    \
                 DML__STORE(at->out[0] + i, value);                                                           \
             }                                                                                                \

@@ -15,6 +15,8 @@
 
 #include <string.h>
 
+DML__DRIVERS_BEGIN
+
 DML_API int dml_conv2d_output_size(int in, int kernel, int stride, int pad)
 {
     if (in < 1 || kernel < 1 || stride < 1 || pad < 0) return 0;
@@ -150,6 +152,8 @@ typedef struct dml__conv_pixels {
     ptrdiff_t image, line, pixel;
 } dml__conv_pixels;
 
+DML__DRIVERS_END
+
 static const float *dml__conv_pixel(const dml__conv_pixels *p, ptrdiff_t index)
 {
     const ptrdiff_t line = index / p->out_w;
@@ -184,6 +188,8 @@ typedef struct dml__conv_factors {
     dml__matrix a, b;
     dml__conv_pixels x; /* in the place of one of them */
 } dml__conv_factors;
+
+DML__DRIVERS_BEGIN
 
 static dml__product dml__conv_product(const dml__conv *conv, dml__conv_direction direction, const float *left,
                                       const float *right, dml__conv_factors *factors)
@@ -478,5 +484,7 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
         }
     return scratch;
 }
+
+DML__DRIVERS_END
 
 #endif

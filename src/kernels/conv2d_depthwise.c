@@ -414,6 +414,8 @@ typedef struct dml__depthwise_lines {
     ptrdiff_t l0, l1;
 } dml__depthwise_lines;
 
+DML__DRIVERS_BEGIN
+
 static dml__depthwise_lines dml__depthwise_inside(ptrdiff_t at, ptrdiff_t dilation, ptrdiff_t lines,
                                                   ptrdiff_t size)
 {
@@ -572,5 +574,7 @@ DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job)
     dml_pool_run(pool, (int)dml__quotient_up(job->filters, loop.channels), dml__depthwise_weights_task,
                  &loop);
 }
+
+DML__DRIVERS_END
 
 #endif

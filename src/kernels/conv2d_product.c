@@ -111,6 +111,8 @@ static void dml__conv_pack_turned(const void *source, ptrdiff_t first, int lanes
     }
 }
 
+DML__DRIVERS_BEGIN
+
 DML__LOCAL bool dml__conv2d_is_rounded(const dml_pool *pool, const dml_conv2d_shape *shape)
 {
     return dml__pool_rounds_to(pool) != DML_F32 && (shape->groups == 1 || shape->groups < shape->channels);
@@ -223,5 +225,7 @@ DML__LOCAL void dml__conv2d_product_weights(dml_pool *pool, const dml_conv2d_sha
         dml__multiply(pool, &product);
     }
 }
+
+DML__DRIVERS_END
 
 #endif

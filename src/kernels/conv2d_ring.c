@@ -238,6 +238,8 @@ typedef struct dml__conv2d_ring_kernels {
                  float *to, ptrdiff_t pitch);
 } dml__conv2d_ring_kernels;
 
+DML__DRIVERS_BEGIN
+
 static dml__conv2d_ring_kernels dml__conv2d_ring_kernels_of(dml_isa isa)
 {
 #if defined(__aarch64__)
@@ -417,6 +419,8 @@ DML__LOCAL bool dml__conv2d_ring_fits(const dml_conv2d_shape *s)
     return dml__conv2d_ring_plan(&job, s, false) && dml__conv2d_ring_plan(&job, s, true);
 }
 
+DML__DRIVERS_END
+
 /* The copy of a line of the source, of which one unit's depth z begins z * slots behind the first. */
 static void dml__conv2d_ring_copy_line(const dml__conv2d_ring_job *job, const float *line, ptrdiff_t x0,
                                        ptrdiff_t c0, ptrdiff_t channels, float *slot)
@@ -530,6 +534,8 @@ static void dml__conv2d_ring_walk(const dml__conv2d_ring_job *job, ptrdiff_t n, 
             }
         }
 }
+
+DML__DRIVERS_BEGIN
 
 /* Images n0 .. n1 in the order in which bands and units of an image are taken. */
 static void dml__conv2d_ring_images(const dml__conv2d_ring_job *job, ptrdiff_t n0, ptrdiff_t n1, ptrdiff_t y0,
@@ -649,5 +655,7 @@ DML__LOCAL void dml__conv2d_ring_weights(dml_pool *pool, const dml_conv2d_shape 
     job.block = dml__conv2d_ring_block(job.channels, job.taps, threads == 1 ? 1 : 2 * threads);
     dml_pool_run(pool, (int)dml__quotient_up(job.channels, job.block), dml__conv2d_ring_weights_task, &job);
 }
+
+DML__DRIVERS_END
 
 #endif

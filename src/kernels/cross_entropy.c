@@ -281,6 +281,8 @@ DML__PER_ISA(dml__entropy_backward_rows,
              (const dml_cross_entropy *p, size_t begin, size_t end, float scale, float beta, float *dlogits),
              (p, begin, end, scale, beta, dlogits))
 
+DML__DRIVERS_BEGIN
+
 static void dml__entropy_labels(const dml_cross_entropy *p, size_t begin, size_t end, float scale,
                                 float *dlogits)
 {
@@ -374,5 +376,7 @@ DML_API void dml_cross_entropy_backward_target(dml_pool *pool, const dml_cross_e
 {
     dml__entropy_run(pool, problem, scale, beta, NULL, dtarget);
 }
+
+DML__DRIVERS_END
 
 #endif

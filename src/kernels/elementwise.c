@@ -42,7 +42,7 @@ DML__BODY void dml__axpby_at(const dml__map_operands *at, size_t i, dml__vf *val
 {
     *value = at->number[1] * DML__LOAD(at->in[0] + i);
 }
-DML__MAP(dml__axpby)
+DML__MAP(dml__axpby, DML__BY_FOUR)
 
 DML_API void dml_axpby(dml_pool *pool, size_t n, float alpha, const float *x, float beta, float *y)
 {
@@ -109,7 +109,7 @@ DML__BODY void dml__erf_at(const dml__map_operands *at, size_t i, dml__vf *value
     *value = DML__LOAD(at->in[0] + i);
     dml__vector_erf(value);
 }
-DML__MAP(dml__erf)
+DML__MAP(dml__erf, )
 
 DML_API void dml_erf_forward(dml_pool *pool, size_t n, const float *x, float *y)
 {

@@ -94,6 +94,8 @@ static void dml__bag_weights_task(void *argument, int task, int worker)
     }
 }
 
+DML__DRIVERS_BEGIN
+
 static dml__bag_job dml__bag_job_of(dml_pool *pool, size_t bags, size_t length, size_t width,
                                     const int32_t *indices)
 {
@@ -151,5 +153,7 @@ DML_API void dml_embedding_bag_backward_weights(dml_pool *pool, size_t bags, siz
     job.to = dweights;
     dml__run_bags(pool, dml__bag_weights_task, &job);
 }
+
+DML__DRIVERS_END
 
 #endif

@@ -201,6 +201,8 @@ DML__BODY void dml__strip_store_body(size_t count, const float *from, float beta
 DML__PER_ISA(dml__strip_store, (size_t count, const float *from, float beta, bool stream, float *to),
              (count, from, beta, stream, to))
 
+DML__DRIVERS_BEGIN
+
 /* `count` elements of an array, followed by what makes them whole vectors. */
 static const float *dml__strip_plain(const float *x, size_t begin, size_t count, float *strip)
 {
@@ -351,6 +353,8 @@ DML__LOCAL void dml__formula_backward(dml_pool *pool, const dml__formula_call *c
 
 /* ---- sums of values that are not kept ---- */
 
+DML__DRIVERS_END
+
 DML__BODY void dml__strip_total_body(size_t count, const float *x, const float *weights, double *total)
 {
     dml__vf sum = { 0 };
@@ -373,6 +377,8 @@ typedef struct dml__formula_total_job {
     size_t part;
     double total[DML__PARTIALS];
 } dml__formula_total_job;
+
+DML__DRIVERS_BEGIN
 
 static void dml__formula_total_task(void *argument, int task, int worker)
 {
@@ -417,5 +423,7 @@ DML__LOCAL double dml__formula_total(dml_pool *pool, const dml__formula_call *ca
     for (int t = 0; t < tasks; t++) total += job.total[t];
     return total;
 }
+
+DML__DRIVERS_END
 
 #endif

@@ -64,6 +64,8 @@ static void dml__gather_backward_one(const dml__gather_job *job, size_t o)
     }
 }
 
+DML__DRIVERS_BEGIN
+
 static size_t dml__gather_step(const dml_gather_shape *s)
 {
     return dml__items_per_task((s->n > s->m ? s->n : s->m) * s->inner);
@@ -99,5 +101,7 @@ DML_API void dml_gather_backward(dml_pool *pool, const dml_gather_shape *shape, 
     dml__gather_job job = { DML_ISA_SCALAR, *shape, true, indices, dy, beta, dx };
     dml__gather_run(pool, &job);
 }
+
+DML__DRIVERS_END
 
 #endif

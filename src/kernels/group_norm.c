@@ -16,6 +16,8 @@ typedef struct dml__group_job {
     float *out;
 } dml__group_job;
 
+DML__DRIVERS_BEGIN
+
 static dml_normalization dml__group_by(const dml__group_job *job, size_t sample)
 {
     const float *mean = job->statistics + 2 * sample * job->shape.channels;
@@ -95,5 +97,7 @@ DML_API void dml_group_norm_backward(dml_pool *pool, const dml_group_norm_shape 
     job.statistics = (float *)(uintptr_t)statistics; /* which backward only reads */
     dml__group_run(pool, &job, dml__group_backward_task);
 }
+
+DML__DRIVERS_END
 
 #endif

@@ -19,6 +19,8 @@ typedef struct dml__local2d {
     ptrdiff_t line, place;   /* of an image's line, and of a place's weights */
 } dml__local2d;
 
+DML__DRIVERS_BEGIN
+
 static bool dml__local2d_plan(dml__local2d *l, const dml_local2d_shape *s)
 {
     if (!s || s->batch < 0 || s->channels < 1 || s->filters < 1) return false;
@@ -107,5 +109,7 @@ DML_API dml_scratch dml_local2d_scratch(const dml_local2d_shape *s)
     return dml__larger_scratch(scratch,
                                dml_sgemm_scratch(DML_TRANS, DML_NO_TRANS, s->filters, l.run, s->batch));
 }
+
+DML__DRIVERS_END
 
 #endif

@@ -18,6 +18,11 @@
         }                                                                                                    \
     }
 
+/* Of one vector there is only the function of all rows. In a tile of fewer the last row stands for those that
+   it lacks, and is computed and written as often, which takes no time: so few multiply-adds a step don't fill
+   their own latency. */
+#define DML__ROW(i) (whole || (i) == 0 || (i) < tile->rows ? (i) : tile->rows - 1)
+
 /* The forms: any tile; B packed and k a multiple of 4, which are unrolled; and A a packed panel as well,
    which takes one pointer. Fewer instructions beside the multiply-adds count where two threads share a core.
  */
@@ -25,7 +30,7 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
 
 #define DML__DEFINE_COMPUTE(isa, target, vector, lanes, most_rows, multiply_add)                             \
     target DML__INLINE void dml__compute_##isa(const dml__tile *tile, int panel, const int rows,             \
-                                               const int vectors, const int form)                            \
+                                               const int vectors, const int form, const bool whole)          \
     {                                                                                                        \
         vector sum[most_rows][2], line[2];                                                                   \
         const float *a[most_rows];                                                                           \
@@ -35,9 +40,9 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
         const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes;                                         \
         const ptrdiff_t second = form == DML__ANY_TILE ? tile->columns - lanes : lanes;                      \
         DML__UNROLL                                                                                          \
-        for (int i = 0; i < rows; i++) a[i] = tile->a[i];                                                    \
+        for (int i = 0; i < rows; i++) a[i] = tile->a[DML__ROW(i)];                                          \
         DML__UNROLL                                                                                          \
-        for (int i = 0; i < rows; i++) DML__PREFETCH(tile->c[i] + column + vectors * lanes - 1);             \
+        for (int i = 0; i < rows; i++) DML__PREFETCH(tile->c[DML__ROW(i)] + column + vectors * lanes - 1);   \
         DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
         for (int t = 0; t < tile->blocks; t++) {                                                             \
             const float *b = tile->b + panel * tile->b_panel + tile->b_at[t];                                \
@@ -65,16 +70,16 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
         if (tile->alpha != 1)                                                                                \
             DML__EACH(sum[i][j] = dml__##isa##_multiply(dml__##isa##_splat(tile->alpha), sum[i][j]))         \
         if (tile->beta != 0)                                                                                 \
-            DML__EACH(sum[i][j] =                                                                            \
-                          dml__##isa##_fma(dml__##isa##_splat(tile->beta),                                   \
-                                           dml__##isa##_load(tile->c[i] + column + second * j), sum[i][j]))  \
+            DML__EACH(sum[i][j] = dml__##isa##_fma(                                                          \
+                          dml__##isa##_splat(tile->beta),                                                    \
+                          dml__##isa##_load(tile->c[DML__ROW(i)] + column + second * j), sum[i][j]))         \
         if (tile->bias)                                                                                      \
             DML__EACH(sum[i][j] =                                                                            \
                           dml__##isa##_add(sum[i][j], dml__##isa##_load(tile->bias + column + second * j)))  \
         if (tile->relu) DML__EACH(sum[i][j] = dml__##isa##_relu(sum[i][j]))                                  \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) {                                                                     \
-            float *c = tile->c[i] + column;                                                                  \
+            float *c = tile->c[DML__ROW(i)] + column;                                                        \
             DML__UNROLL                                                                                      \
             for (int j = 0; j < vectors; j++) dml__##isa##_store(c + second * j, sum[i][j]);                 \
         }                                                                                                    \
@@ -83,23 +88,21 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
 /* Panels beside each other are one call where the smallest loop leaves registers for that. C is asked for
    ahead: where it lies in memory, the wait would otherwise be at the end of each tile. Its last line is
    enough: a line that it shares with the tile before it was asked for by that. */
-#define DML__DEFINE_TILE(isa, target, r, v, form)                                                            \
+#define DML__DEFINE_TILE(isa, target, r, v, form, whole)                                                     \
     target DML__PASSES_##isa DML__ALIGNED_LOOPS static void dml__tile_##isa##_##r##x##v##_##form(            \
         const dml__tile *tile, int panel)                                                                    \
     {                                                                                                        \
-        do dml__compute_##isa(tile, panel, r, v, form);                                                      \
+        do dml__compute_##isa(tile, panel, r, v, form, whole);                                               \
         while (form == DML__ANY_TILE && ++panel < tile->panels);                                             \
     }
 /* Tiles of fewer rows come once at the edge of a product, so one form is enough of them: the others would be
    40 % of what a compiler has to do here. */
-#define DML__DEFINE_EDGE(isa, target, r)                                                                     \
-    DML__DEFINE_TILE(isa, target, r, 1, DML__ANY_TILE)                                                       \
-    DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE)
+#define DML__DEFINE_EDGE(isa, target, r) DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE, true)
 #define DML__DEFINE_TILES(isa, target, r)                                                                    \
-    DML__DEFINE_TILE(isa, target, r, 1, DML__ANY_TILE)                                                       \
-    DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE)                                                       \
-    DML__DEFINE_TILE(isa, target, r, 2, DML__B_PACKED)                                                       \
-    DML__DEFINE_TILE(isa, target, r, 2, DML__BOTH_PACKED)
+    DML__DEFINE_TILE(isa, target, r, 1, DML__ANY_TILE, false)                                                \
+    DML__DEFINE_EDGE(isa, target, r)                                                                         \
+    DML__DEFINE_TILE(isa, target, r, 2, DML__B_PACKED, true)                                                 \
+        DML__DEFINE_TILE(isa, target, r, 2, DML__BOTH_PACKED, true)
 typedef void (*dml__tile_function)(const dml__tile *tile, int panel);
 
 /* `functions` are those for the tile's rows. */
@@ -114,27 +117,39 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
     for (int n = 0; n < (at_once ? 1 : tile->panels); n++) functions[form](tile, n);
 }
 
-#define DML__TILES(isa, target, r)                                                                           \
-    { dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_DML__B_PACKED,                      \
-      dml__tile_##isa##_##r##x2_DML__BOTH_PACKED, dml__tile_##isa##_##r##x1_DML__ANY_TILE },
-#define DML__EDGE(isa, target, r)                                                                            \
-    { dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_DML__ANY_TILE,                      \
-      dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x1_DML__ANY_TILE },
-/* Edges, then the whole tile: what is made of each number of rows. */
-#define DML__ROWS_4(edge, whole, isa, target)                                                                \
-    edge(isa, target, 1) edge(isa, target, 2) edge(isa, target, 3) whole(isa, target, 4)
-#define DML__ROWS_6(edge, whole, isa, target)                                                                \
-    DML__ROWS_4(edge, edge, isa, target) edge(isa, target, 5) whole(isa, target, 6)
-#define DML__ROWS_8(edge, whole, isa, target)                                                                \
-    DML__ROWS_6(edge, edge, isa, target) edge(isa, target, 7) whole(isa, target, 8)
+/* What each instruction set has, by its number of rows. */
+#define DML__DEFINE_3(isa, target)                                                                           \
+    DML__DEFINE_EDGE(isa, target, 1) DML__DEFINE_EDGE(isa, target, 2) DML__DEFINE_EDGE(isa, target, 3)
+#define DML__DEFINE_4(isa, target) DML__DEFINE_3(isa, target) DML__DEFINE_TILES(isa, target, 4)
+#define DML__DEFINE_5(isa, target)                                                                           \
+    DML__DEFINE_3(isa, target) DML__DEFINE_EDGE(isa, target, 4) DML__DEFINE_EDGE(isa, target, 5)
+#define DML__DEFINE_6(isa, target) DML__DEFINE_5(isa, target) DML__DEFINE_TILES(isa, target, 6)
+#define DML__DEFINE_8(isa, target)                                                                           \
+    DML__DEFINE_5(isa, target)                                                                               \
+    DML__DEFINE_EDGE(isa, target, 6) DML__DEFINE_EDGE(isa, target, 7) DML__DEFINE_TILES(isa, target, 8)
+
+/* A tile of r rows, of `most`, by form. */
+#define DML__TILE_OF(isa, most, r, b_packed, both_packed)                                                    \
+    {                                                                                                        \
+        dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_##b_packed,                       \
+            dml__tile_##isa##_##r##x2_##both_packed, dml__tile_##isa##_##most##x1_DML__ANY_TILE              \
+    }
+#define DML__EDGE_OF(isa, most, r) DML__TILE_OF(isa, most, r, DML__ANY_TILE, DML__ANY_TILE)
+#define DML__WHOLE_OF(isa, most) DML__TILE_OF(isa, most, most, DML__B_PACKED, DML__BOTH_PACKED)
+#define DML__ROWS_3(isa, most)                                                                               \
+    DML__EDGE_OF(isa, most, 1), DML__EDGE_OF(isa, most, 2), DML__EDGE_OF(isa, most, 3)
+#define DML__ROWS_5(isa, most) DML__ROWS_3(isa, most), DML__EDGE_OF(isa, most, 4), DML__EDGE_OF(isa, most, 5)
+#define DML__ROWS_4(isa) DML__ROWS_3(isa, 4), DML__WHOLE_OF(isa, 4)
+#define DML__ROWS_6(isa) DML__ROWS_5(isa, 6), DML__WHOLE_OF(isa, 6)
+#define DML__ROWS_8(isa)                                                                                     \
+    DML__ROWS_5(isa, 8), DML__EDGE_OF(isa, 8, 6), DML__EDGE_OF(isa, 8, 7), DML__WHOLE_OF(isa, 8)
 
 /* The micro-kernel's function, of up to 4, 6 or 8 rows. */
 #define DML__DEFINE_RUN(isa, target, lanes, most_rows)                                                       \
-    DML__ROWS_##most_rows(DML__DEFINE_EDGE, DML__DEFINE_TILES, isa,                                          \
-                          target) static void dml__run_##isa(const dml__tile *tile)                          \
+    DML__DEFINE_##most_rows(isa, target) static void dml__run_##isa(const dml__tile *tile)                   \
     {                                                                                                        \
         static const dml__tile_function tiles[most_rows][DML__TILE_FORMS + 1] = { DML__ROWS_##most_rows(     \
-            DML__EDGE, DML__TILES, isa, target) };                                                           \
+            isa) };                                                                                          \
         dml__run_panels(tile, lanes, tiles[tile->rows - 1]);                                                 \
     }
 

@@ -209,6 +209,8 @@ typedef struct dml__norm_job {
     double *partial;     /* (blocks, 2, columns) */
 } dml__norm_job;
 
+DML__DRIVERS_BEGIN
+
 static void dml__norm_sum_matrix(const dml__norm_job *job, const dml__norm_matrix *m)
 {
     if (job->dy)
@@ -385,6 +387,8 @@ typedef struct dml__norm_map {
     float distance[DML__NORM_MOST], base[DML__NORM_MOST];
 } dml__norm_map;
 
+DML__DRIVERS_END
+
 /* Elements [at, at + rows * stride) in rows of `width`. */
 DML__BODY void dml__norm_map_any(bool backward, bool adds, const dml__norm_map *map, size_t at, size_t rows,
                                  size_t stride, size_t width)
@@ -440,6 +444,8 @@ DML__BODY void dml__norm_map_rows_body(const dml__norm_map *map, size_t at, size
 DML__PER_ISA(dml__norm_map_rows,
              (const dml__norm_map *map, size_t at, size_t rows, size_t stride, size_t width),
              (map, at, rows, stride, width))
+
+DML__DRIVERS_BEGIN
 
 static void dml__norm_map_task(void *argument, int task, int worker)
 {
@@ -550,5 +556,7 @@ DML__LOCAL void dml__norm_backward_groups(dml_pool *pool, size_t rows, size_t ch
         dml__norm_map_run(pool, &map);
     }
 }
+
+DML__DRIVERS_END
 
 #endif

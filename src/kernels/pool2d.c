@@ -408,6 +408,8 @@ DML__BODY void dml__avg_backward_rows_body(const dml__pool2d_job *job, size_t be
 DML__PER_ISA(dml__avg_backward_rows, (const dml__pool2d_job *job, size_t begin, size_t end),
              (job, begin, end))
 
+DML__DRIVERS_BEGIN
+
 /* The size of y along an axis, or 0. */
 static int dml__pool2d_out(int in, int kernel, int stride, int pad, int given)
 {
@@ -519,5 +521,7 @@ DML_API dml_status dml_avg_pool2d_backward(dml_pool *pool, const dml_pool2d_shap
     job.beta = beta;
     return dml__pool2d_over_rows(pool, &job, shape->height, dml__avg_backward_rows);
 }
+
+DML__DRIVERS_END
 
 #endif

@@ -347,6 +347,8 @@ static void dml__recurrent_backward_task(void *argument, int task, int worker)
     }
 }
 
+DML__DRIVERS_BEGIN
+
 static void dml__run_steps(dml_pool *pool, const dml_recurrent_shape *shape,
                            const dml_recurrent_arrays *arrays, const dml_recurrent_gradients *to)
 {
@@ -415,11 +417,15 @@ DML_API void dml_recurrent_forward(dml_pool *pool, const dml_recurrent_shape *sh
     dml__run_steps(pool, shape, arrays, NULL);
 }
 
+DML__DRIVERS_END
+
 /* to = beta to + from */
 static void dml__add_bias(size_t n, const float *from, float beta, float *to)
 {
     for (size_t i = 0; to && i < n; i++) to[i] = beta == 0 ? from[i] : from[i] + beta * to[i];
 }
+
+DML__DRIVERS_BEGIN
 
 /* The gradient of an initial state, which may be the same for all samples. */
 static void dml__add_initial(dml_pool *pool, const dml_recurrent_shape *shape, size_t step, const float *from,
@@ -497,5 +503,7 @@ DML_API dml_scratch dml_recurrent_scratch(const dml_recurrent_shape *shape, bool
     }
     return most;
 }
+
+DML__DRIVERS_END
 
 #endif

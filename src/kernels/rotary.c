@@ -70,6 +70,8 @@ static void dml__rotary_pairs(const dml__rotary_job *job, const float *table, co
     }
 }
 
+DML__DRIVERS_BEGIN
+
 static void dml__rotary_task(void *argument, int task, int worker)
 {
     const dml__rotary_job *job = (const dml__rotary_job *)argument;
@@ -108,5 +110,7 @@ DML_API void dml_rotary_apply(dml_pool *pool, const dml_rotary_shape *shape, con
     if (shape->heads && shape->width)
         dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__rotary_task, &job);
 }
+
+DML__DRIVERS_END
 
 #endif

@@ -236,6 +236,8 @@ typedef struct dml__row_job {
     float *dshift, *dscale; /* (tasks, columns) */
 } dml__row_job;
 
+DML__DRIVERS_BEGIN
+
 static dml__row_job dml__row_job_of(dml_pool *pool, size_t rows, size_t columns, const float *x,
                                     const dml_row_normalization *by, float *out)
 {
@@ -333,5 +335,7 @@ DML_API void dml_row_norm_backward(dml_pool *pool, size_t rows, size_t columns, 
     job.dscale = parts ? parts + dml_row_norm_parts(rows, columns) * columns : NULL;
     if (columns) dml__row_run(pool, &job, dml__row_part(columns), dml__row_backward_task);
 }
+
+DML__DRIVERS_END
 
 #endif

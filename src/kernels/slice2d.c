@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+DML__DRIVERS_BEGIN
+
 static bool dml__slice2d_axis_ok(const dml_slice2d_axis *a)
 {
     return a->in >= 1 && a->out >= 1 && a->begin >= 0 && a->step >= 1 && a->count >= 0 && a->before >= 0 &&
@@ -39,6 +41,8 @@ static void dml__slice2d_run(dml_pool *pool, dml__slice2d_job *job, size_t line,
     dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, task, job);
 }
 
+DML__DRIVERS_END
+
 static void dml__slice2d_copy_line(const dml_slice2d_shape *s, const float *x, float *y)
 {
     const dml_slice2d_axis *w = &s->axis[1], *c = &s->axis[2];
@@ -57,6 +61,8 @@ static void dml__slice2d_copy_line(const dml_slice2d_shape *s, const float *x, f
     }
     memset(y, 0, (size_t)(w->out - w->before - w->count) * out * sizeof *y);
 }
+
+DML__DRIVERS_BEGIN
 
 static void dml__slice2d_forward_task(void *argument, int task, int worker)
 {
@@ -91,6 +97,8 @@ DML_API dml_status dml_slice2d_forward(dml_pool *pool, const dml_slice2d_shape *
     return DML_OK;
 }
 
+DML__DRIVERS_END
+
 static void dml__slice2d_add_line(const dml_slice2d_shape *s, const float *dy, float *dx)
 {
     const dml_slice2d_axis *w = &s->axis[1], *c = &s->axis[2];
@@ -101,6 +109,8 @@ static void dml__slice2d_add_line(const dml_slice2d_shape *s, const float *dy, f
         for (size_t k = 0; k < (size_t)c->count; k++) to[k * step] += from[k];
     }
 }
+
+DML__DRIVERS_BEGIN
 
 static void dml__slice2d_backward_task(void *argument, int task, int worker)
 {
@@ -134,5 +144,7 @@ DML_API dml_status dml_slice2d_backward(dml_pool *pool, const dml_slice2d_shape 
     dml__slice2d_run(pool, &job, (size_t)axis[1].in * (size_t)axis[2].in, dml__slice2d_backward_task);
     return DML_OK;
 }
+
+DML__DRIVERS_END
 
 #endif

@@ -369,6 +369,8 @@ DML__PER_ISA(dml__softmax_backward_columns,
 
 /* ---- both ---- */
 
+DML__DRIVERS_BEGIN
+
 static void dml__softmax_axis_task(void *argument, int task, int worker)
 {
     const dml__softmax_axis *job = (const dml__softmax_axis *)argument;
@@ -422,5 +424,7 @@ DML_API void dml_softmax_backward(dml_pool *pool, bool logs, size_t outer, size_
     dml__softmax_axis job = { DML_ISA_SCALAR, logs, true, outer, n, inner, 0, y, dy, beta, dx };
     dml__softmax_axis_run(pool, &job);
 }
+
+DML__DRIVERS_END
 
 #endif

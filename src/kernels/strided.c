@@ -56,6 +56,8 @@ static void dml__strided_task(void *argument, int task, int worker)
     }
 }
 
+DML__DRIVERS_BEGIN
+
 /* Dimensions that lie behind each other in both arrays are one: lines are as long as they can be. */
 static dml_strided dml__strided_merge(const dml_strided *given)
 {
@@ -104,5 +106,7 @@ DML_API void dml_strided_unpack(dml_pool *pool, const dml_strided *strided, cons
 {
     dml__strided_run(pool, strided, dense, beta, part, true);
 }
+
+DML__DRIVERS_END
 
 #endif

@@ -170,6 +170,8 @@ DML__BODY void dml__clip_map_body(size_t n, const dml__map_operands *operands)
 }
 DML__PER_ISA(dml__clip_map, (size_t n, const dml__map_operands *at), (n, at))
 
+DML__DRIVERS_BEGIN
+
 DML_API void dml_clip_values(dml_pool *pool, size_t n, float most, float *x)
 {
     const dml__map_operands operands = { { x }, { x }, { most }, false };
@@ -195,5 +197,7 @@ DML_API void dml_sgd_update(dml_pool *pool, size_t n, float *w, const float *g, 
     DML_ASSERT(v || momentum == 0);
     dml__update_by(DML__UPDATE_SGD, pool, n, w, g, state, number);
 }
+
+DML__DRIVERS_END
 
 #endif
