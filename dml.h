@@ -85,6 +85,16 @@
 #define DML__LOCAL DML__UNUSED static
 #endif
 
+/* Around code in which no loop is worth the passes of -O2: argument checks, plans, tasks that call kernels,
+   and everything above the kernels. gcc's -Og takes a third of their time. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#define DML__DRIVERS_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
+#define DML__DRIVERS_END _Pragma("GCC pop_options")
+#else
+#define DML__DRIVERS_BEGIN
+#define DML__DRIVERS_END
+#endif
+
 /* For the public headers, which a C++ program may compile with -Wold-style-cast. */
 #ifdef __cplusplus
 #define DML__CAST(type, value) static_cast<type>(value)
@@ -5262,19 +5272,24 @@ static inline uint64_t dml__load64(const void *from)
 static inline void dml__store16(void *to, uint16_t value)
 {
     unsigned char *b = (unsigned char *)to;
-    for (int i = 0; i < 2; i++) b[i] = (unsigned char)(value >> 8 * i);
+    b[0] = (unsigned char)value;
+    b[1] = (unsigned char)(value >> 8);
 }
 
 static inline void dml__store32(void *to, uint32_t value)
 {
     unsigned char *b = (unsigned char *)to;
-    for (int i = 0; i < 4; i++) b[i] = (unsigned char)(value >> 8 * i);
+    b[0] = (unsigned char)value;
+    b[1] = (unsigned char)(value >> 8);
+    b[2] = (unsigned char)(value >> 16);
+    b[3] = (unsigned char)(value >> 24);
 }
 
 static inline void dml__store64(void *to, uint64_t value)
 {
     unsigned char *b = (unsigned char *)to;
-    for (int i = 0; i < 8; i++) b[i] = (unsigned char)(value >> 8 * i);
+    dml__store32(b, (uint32_t)value);
+    dml__store32(b + 4, (uint32_t)(value >> 32));
 }
 
 static inline float dml__load_f32(const void *from)
@@ -8091,6 +8106,11 @@ DML__INLINE void dml__neon_sums(float32x4_t a, float32x4_t b, float32x4_t c, flo
         }                                                                                                    \
     }
 
+/* Of one vector there is only the function of all rows. In a tile of fewer the last row stands for those that
+   it lacks, and is computed and written as often, which takes no time: so few multiply-adds a step don't fill
+   their own latency. */
+#define DML__ROW(i) (whole || (i) == 0 || (i) < tile->rows ? (i) : tile->rows - 1)
+
 /* The forms: any tile; B packed and k a multiple of 4, which are unrolled; and A a packed panel as well,
    which takes one pointer. Fewer instructions beside the multiply-adds count where two threads share a core.
  */
@@ -8098,7 +8118,7 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
 
 #define DML__DEFINE_COMPUTE(isa, target, vector, lanes, most_rows, multiply_add)                             \
     target DML__INLINE void dml__compute_##isa(const dml__tile *tile, int panel, const int rows,             \
-                                               const int vectors, const int form)                            \
+                                               const int vectors, const int form, const bool whole)          \
     {                                                                                                        \
         vector sum[most_rows][2], line[2];                                                                   \
         const float *a[most_rows];                                                                           \
@@ -8108,9 +8128,9 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
         const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes;                                         \
         const ptrdiff_t second = form == DML__ANY_TILE ? tile->columns - lanes : lanes;                      \
         DML__UNROLL                                                                                          \
-        for (int i = 0; i < rows; i++) a[i] = tile->a[i];                                                    \
+        for (int i = 0; i < rows; i++) a[i] = tile->a[DML__ROW(i)];                                          \
         DML__UNROLL                                                                                          \
-        for (int i = 0; i < rows; i++) DML__PREFETCH(tile->c[i] + column + vectors * lanes - 1);             \
+        for (int i = 0; i < rows; i++) DML__PREFETCH(tile->c[DML__ROW(i)] + column + vectors * lanes - 1);   \
         DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
         for (int t = 0; t < tile->blocks; t++) {                                                             \
             const float *b = tile->b + panel * tile->b_panel + tile->b_at[t];                                \
@@ -8138,16 +8158,16 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
         if (tile->alpha != 1)                                                                                \
             DML__EACH(sum[i][j] = dml__##isa##_multiply(dml__##isa##_splat(tile->alpha), sum[i][j]))         \
         if (tile->beta != 0)                                                                                 \
-            DML__EACH(sum[i][j] =                                                                            \
-                          dml__##isa##_fma(dml__##isa##_splat(tile->beta),                                   \
-                                           dml__##isa##_load(tile->c[i] + column + second * j), sum[i][j]))  \
+            DML__EACH(sum[i][j] = dml__##isa##_fma(                                                          \
+                          dml__##isa##_splat(tile->beta),                                                    \
+                          dml__##isa##_load(tile->c[DML__ROW(i)] + column + second * j), sum[i][j]))         \
         if (tile->bias)                                                                                      \
             DML__EACH(sum[i][j] =                                                                            \
                           dml__##isa##_add(sum[i][j], dml__##isa##_load(tile->bias + column + second * j)))  \
         if (tile->relu) DML__EACH(sum[i][j] = dml__##isa##_relu(sum[i][j]))                                  \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) {                                                                     \
-            float *c = tile->c[i] + column;                                                                  \
+            float *c = tile->c[DML__ROW(i)] + column;                                                        \
             DML__UNROLL                                                                                      \
             for (int j = 0; j < vectors; j++) dml__##isa##_store(c + second * j, sum[i][j]);                 \
         }                                                                                                    \
@@ -8156,23 +8176,21 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
 /* Panels beside each other are one call where the smallest loop leaves registers for that. C is asked for
    ahead: where it lies in memory, the wait would otherwise be at the end of each tile. Its last line is
    enough: a line that it shares with the tile before it was asked for by that. */
-#define DML__DEFINE_TILE(isa, target, r, v, form)                                                            \
+#define DML__DEFINE_TILE(isa, target, r, v, form, whole)                                                     \
     target DML__PASSES_##isa DML__ALIGNED_LOOPS static void dml__tile_##isa##_##r##x##v##_##form(            \
         const dml__tile *tile, int panel)                                                                    \
     {                                                                                                        \
-        do dml__compute_##isa(tile, panel, r, v, form);                                                      \
+        do dml__compute_##isa(tile, panel, r, v, form, whole);                                               \
         while (form == DML__ANY_TILE && ++panel < tile->panels);                                             \
     }
 /* Tiles of fewer rows come once at the edge of a product, so one form is enough of them: the others would be
    40 % of what a compiler has to do here. */
-#define DML__DEFINE_EDGE(isa, target, r)                                                                     \
-    DML__DEFINE_TILE(isa, target, r, 1, DML__ANY_TILE)                                                       \
-    DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE)
+#define DML__DEFINE_EDGE(isa, target, r) DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE, true)
 #define DML__DEFINE_TILES(isa, target, r)                                                                    \
-    DML__DEFINE_TILE(isa, target, r, 1, DML__ANY_TILE)                                                       \
-    DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE)                                                       \
-    DML__DEFINE_TILE(isa, target, r, 2, DML__B_PACKED)                                                       \
-    DML__DEFINE_TILE(isa, target, r, 2, DML__BOTH_PACKED)
+    DML__DEFINE_TILE(isa, target, r, 1, DML__ANY_TILE, false)                                                \
+    DML__DEFINE_EDGE(isa, target, r)                                                                         \
+    DML__DEFINE_TILE(isa, target, r, 2, DML__B_PACKED, true)                                                 \
+    DML__DEFINE_TILE(isa, target, r, 2, DML__BOTH_PACKED, true)
 typedef void (*dml__tile_function)(const dml__tile *tile, int panel);
 
 /* `functions` are those for the tile's rows. */
@@ -8187,27 +8205,39 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
     for (int n = 0; n < (at_once ? 1 : tile->panels); n++) functions[form](tile, n);
 }
 
-#define DML__TILES(isa, target, r)                                                                           \
-    { dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_DML__B_PACKED,                      \
-      dml__tile_##isa##_##r##x2_DML__BOTH_PACKED, dml__tile_##isa##_##r##x1_DML__ANY_TILE },
-#define DML__EDGE(isa, target, r)                                                                            \
-    { dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_DML__ANY_TILE,                      \
-      dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x1_DML__ANY_TILE },
-/* Edges, then the whole tile: what is made of each number of rows. */
-#define DML__ROWS_4(edge, whole, isa, target)                                                                \
-    edge(isa, target, 1) edge(isa, target, 2) edge(isa, target, 3) whole(isa, target, 4)
-#define DML__ROWS_6(edge, whole, isa, target)                                                                \
-    DML__ROWS_4(edge, edge, isa, target) edge(isa, target, 5) whole(isa, target, 6)
-#define DML__ROWS_8(edge, whole, isa, target)                                                                \
-    DML__ROWS_6(edge, edge, isa, target) edge(isa, target, 7) whole(isa, target, 8)
+/* What each instruction set has, by its number of rows. */
+#define DML__DEFINE_3(isa, target)                                                                           \
+    DML__DEFINE_EDGE(isa, target, 1) DML__DEFINE_EDGE(isa, target, 2) DML__DEFINE_EDGE(isa, target, 3)
+#define DML__DEFINE_4(isa, target) DML__DEFINE_3(isa, target) DML__DEFINE_TILES(isa, target, 4)
+#define DML__DEFINE_5(isa, target)                                                                           \
+    DML__DEFINE_3(isa, target) DML__DEFINE_EDGE(isa, target, 4) DML__DEFINE_EDGE(isa, target, 5)
+#define DML__DEFINE_6(isa, target) DML__DEFINE_5(isa, target) DML__DEFINE_TILES(isa, target, 6)
+#define DML__DEFINE_8(isa, target)                                                                           \
+    DML__DEFINE_5(isa, target)                                                                               \
+    DML__DEFINE_EDGE(isa, target, 6) DML__DEFINE_EDGE(isa, target, 7) DML__DEFINE_TILES(isa, target, 8)
+
+/* A tile of r rows, of `most`, by form. */
+#define DML__TILE_OF(isa, most, r, b_packed, both_packed)                                                    \
+    {                                                                                                        \
+        dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_##b_packed,                       \
+            dml__tile_##isa##_##r##x2_##both_packed, dml__tile_##isa##_##most##x1_DML__ANY_TILE              \
+    }
+#define DML__EDGE_OF(isa, most, r) DML__TILE_OF(isa, most, r, DML__ANY_TILE, DML__ANY_TILE)
+#define DML__WHOLE_OF(isa, most) DML__TILE_OF(isa, most, most, DML__B_PACKED, DML__BOTH_PACKED)
+#define DML__ROWS_3(isa, most)                                                                               \
+    DML__EDGE_OF(isa, most, 1), DML__EDGE_OF(isa, most, 2), DML__EDGE_OF(isa, most, 3)
+#define DML__ROWS_5(isa, most) DML__ROWS_3(isa, most), DML__EDGE_OF(isa, most, 4), DML__EDGE_OF(isa, most, 5)
+#define DML__ROWS_4(isa) DML__ROWS_3(isa, 4), DML__WHOLE_OF(isa, 4)
+#define DML__ROWS_6(isa) DML__ROWS_5(isa, 6), DML__WHOLE_OF(isa, 6)
+#define DML__ROWS_8(isa)                                                                                     \
+    DML__ROWS_5(isa, 8), DML__EDGE_OF(isa, 8, 6), DML__EDGE_OF(isa, 8, 7), DML__WHOLE_OF(isa, 8)
 
 /* The micro-kernel's function, of up to 4, 6 or 8 rows. */
 #define DML__DEFINE_RUN(isa, target, lanes, most_rows)                                                       \
-    DML__ROWS_##most_rows(DML__DEFINE_EDGE, DML__DEFINE_TILES, isa,                                          \
-                          target) static void dml__run_##isa(const dml__tile *tile)                          \
+    DML__DEFINE_##most_rows(isa, target) static void dml__run_##isa(const dml__tile *tile)                   \
     {                                                                                                        \
         static const dml__tile_function tiles[most_rows][DML__TILE_FORMS + 1] = { DML__ROWS_##most_rows(     \
-            DML__EDGE, DML__TILES, isa, target) };                                                           \
+            isa) };                                                                                          \
         dml__run_panels(tile, lanes, tiles[tile->rows - 1]);                                                 \
     }
 
@@ -10704,6 +10734,8 @@ static void dml__pack_pairs(const void *source, ptrdiff_t first, int lanes, ptrd
 /* Products of so few rows or columns are bound by reading, so that no instruction for bf16 helps them. */
 #define DML__BF16_THIN 4
 
+DML__DRIVERS_BEGIN
+
 static dml__product dml__bf16_product(dml__bf16_isa isa, dml__bf16_matrix factors[2], int m, int n, int k)
 {
     dml__product product;
@@ -10765,6 +10797,8 @@ DML_API const char *dml_bf16gemm_isa(dml_pool *pool)
     }
     return "widened";
 }
+
+DML__DRIVERS_END
 
 #endif
 
@@ -12804,6 +12838,8 @@ typedef struct dml__depthwise_lines {
     ptrdiff_t l0, l1;
 } dml__depthwise_lines;
 
+DML__DRIVERS_BEGIN
+
 static dml__depthwise_lines dml__depthwise_inside(ptrdiff_t at, ptrdiff_t dilation, ptrdiff_t lines,
                                                   ptrdiff_t size)
 {
@@ -12962,6 +12998,8 @@ DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job)
     dml_pool_run(pool, (int)dml__quotient_up(job->filters, loop.channels), dml__depthwise_weights_task,
                  &loop);
 }
+
+DML__DRIVERS_END
 
 #endif
 
@@ -13221,6 +13259,8 @@ typedef struct dml__conv2d_ring_kernels {
                  float *to, ptrdiff_t pitch);
 } dml__conv2d_ring_kernels;
 
+DML__DRIVERS_BEGIN
+
 static dml__conv2d_ring_kernels dml__conv2d_ring_kernels_of(dml_isa isa)
 {
 #if defined(__aarch64__)
@@ -13400,6 +13440,8 @@ DML__LOCAL bool dml__conv2d_ring_fits(const dml_conv2d_shape *s)
     return dml__conv2d_ring_plan(&job, s, false) && dml__conv2d_ring_plan(&job, s, true);
 }
 
+DML__DRIVERS_END
+
 /* The copy of a line of the source, of which one unit's depth z begins z * slots behind the first. */
 static void dml__conv2d_ring_copy_line(const dml__conv2d_ring_job *job, const float *line, ptrdiff_t x0,
                                        ptrdiff_t c0, ptrdiff_t channels, float *slot)
@@ -13513,6 +13555,8 @@ static void dml__conv2d_ring_walk(const dml__conv2d_ring_job *job, ptrdiff_t n, 
             }
         }
 }
+
+DML__DRIVERS_BEGIN
 
 /* Images n0 .. n1 in the order in which bands and units of an image are taken. */
 static void dml__conv2d_ring_images(const dml__conv2d_ring_job *job, ptrdiff_t n0, ptrdiff_t n1, ptrdiff_t y0,
@@ -13632,6 +13676,8 @@ DML__LOCAL void dml__conv2d_ring_weights(dml_pool *pool, const dml_conv2d_shape 
     job.block = dml__conv2d_ring_block(job.channels, job.taps, threads == 1 ? 1 : 2 * threads);
     dml_pool_run(pool, (int)dml__quotient_up(job.channels, job.block), dml__conv2d_ring_weights_task, &job);
 }
+
+DML__DRIVERS_END
 
 #endif
 
@@ -13766,6 +13812,8 @@ static void dml__conv_pack_turned(const void *source, ptrdiff_t first, int lanes
     }
 }
 
+DML__DRIVERS_BEGIN
+
 DML__LOCAL bool dml__conv2d_is_rounded(const dml_pool *pool, const dml_conv2d_shape *shape)
 {
     return dml__pool_rounds_to(pool) != DML_F32 && (shape->groups == 1 || shape->groups < shape->channels);
@@ -13879,6 +13927,8 @@ DML__LOCAL void dml__conv2d_product_weights(dml_pool *pool, const dml_conv2d_sha
     }
 }
 
+DML__DRIVERS_END
+
 #endif
 
 /* ---- kernels/conv2d.c ---- */
@@ -13916,28 +13966,29 @@ typedef void (*dml__map_kernel)(dml_isa isa, size_t n, const dml__map_operands *
 
 /* Of `name_at`, which computes one vector, this makes the kernel `name_map`. A kernel with a beta takes the
    old output as in[2], or NULL for beta = 0, and beta as number[0]. Several loops, since a branch inside one
-   would cost more than the arithmetic. */
-#define DML__MAP(name)                                                                                       \
+   would cost more than the arithmetic. `unrolled` is DML__BY_FOUR, or nothing where the arithmetic is long.
+ */
+#define DML__MAP(name, unrolled)                                                                             \
     DML__BODY void name##_map_body(size_t n, const dml__map_operands *operands)                              \
     {                                                                                                        \
         const dml__map_operands copy = *operands, *at = &copy;                                               \
         dml__vf value = { 0 };                                                                               \
         if (at->in[2]) {                                                                                     \
-            DML__BY_FOUR                                                                                     \
-            for (size_t i = 0; i < n; i += DML__LANES) {                                                     \
+            unrolled for (size_t i = 0; i < n; i += DML__LANES)                                              \
+            {                                                                                                \
                 name##_at(at, i, &value);                                                                    \
                 DML__STORE(at->out[0] + i, value + at->number[0] * DML__LOAD(at->in[2] + i));                \
             }                                                                                                \
         } else if (at->stream) {                                                                             \
-            DML__BY_FOUR                                                                                     \
-            for (size_t i = 0; i < n; i += DML__LANES) {                                                     \
+            unrolled for (size_t i = 0; i < n; i += DML__LANES)                                              \
+            {                                                                                                \
                 name##_at(at, i, &value);                                                                    \
                 dml__stream(at->out[0] + i, &value);                                                         \
             }                                                                                                \
             DML__STREAM_FENCE();                                                                             \
         } else {                                                                                             \
-            DML__BY_FOUR                                                                                     \
-            for (size_t i = 0; i < n; i += DML__LANES) {                                                     \
+            unrolled for (size_t i = 0; i < n; i += DML__LANES)                                              \
+            {                                                                                                \
                 name##_at(at, i, &value);                                                                    \
                 DML__STORE(at->out[0] + i, value);                                                           \
             }                                                                                                \
@@ -14027,6 +14078,8 @@ static inline dml_scratch dml__larger_scratch(dml_scratch a, dml_scratch b)
 #endif
 
 #include <string.h>
+
+DML__DRIVERS_BEGIN
 
 DML_API int dml_conv2d_output_size(int in, int kernel, int stride, int pad)
 {
@@ -14163,6 +14216,8 @@ typedef struct dml__conv_pixels {
     ptrdiff_t image, line, pixel;
 } dml__conv_pixels;
 
+DML__DRIVERS_END
+
 static const float *dml__conv_pixel(const dml__conv_pixels *p, ptrdiff_t index)
 {
     const ptrdiff_t line = index / p->out_w;
@@ -14197,6 +14252,8 @@ typedef struct dml__conv_factors {
     dml__matrix a, b;
     dml__conv_pixels x; /* in the place of one of them */
 } dml__conv_factors;
+
+DML__DRIVERS_BEGIN
 
 static dml__product dml__conv_product(const dml__conv *conv, dml__conv_direction direction, const float *left,
                                       const float *right, dml__conv_factors *factors)
@@ -14491,6 +14548,8 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
         }
     return scratch;
 }
+
+DML__DRIVERS_END
 
 #endif
 
@@ -15036,6 +15095,8 @@ DML__BODY void dml__avg_backward_rows_body(const dml__pool2d_job *job, size_t be
 DML__PER_ISA(dml__avg_backward_rows, (const dml__pool2d_job *job, size_t begin, size_t end),
              (job, begin, end))
 
+DML__DRIVERS_BEGIN
+
 /* The size of y along an axis, or 0. */
 static int dml__pool2d_out(int in, int kernel, int stride, int pad, int given)
 {
@@ -15148,6 +15209,8 @@ DML_API dml_status dml_avg_pool2d_backward(dml_pool *pool, const dml_pool2d_shap
     return dml__pool2d_over_rows(pool, &job, shape->height, dml__avg_backward_rows);
 }
 
+DML__DRIVERS_END
+
 #endif
 
 /* ---- kernels/slice2d.c ---- */
@@ -15156,6 +15219,8 @@ DML_API dml_status dml_avg_pool2d_backward(dml_pool *pool, const dml_pool2d_shap
 #define DML_KERNELS_SLICE2D_C
 
 #include <string.h>
+
+DML__DRIVERS_BEGIN
 
 static bool dml__slice2d_axis_ok(const dml_slice2d_axis *a)
 {
@@ -15189,6 +15254,8 @@ static void dml__slice2d_run(dml_pool *pool, dml__slice2d_job *job, size_t line,
     dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, task, job);
 }
 
+DML__DRIVERS_END
+
 static void dml__slice2d_copy_line(const dml_slice2d_shape *s, const float *x, float *y)
 {
     const dml_slice2d_axis *w = &s->axis[1], *c = &s->axis[2];
@@ -15207,6 +15274,8 @@ static void dml__slice2d_copy_line(const dml_slice2d_shape *s, const float *x, f
     }
     memset(y, 0, (size_t)(w->out - w->before - w->count) * out * sizeof *y);
 }
+
+DML__DRIVERS_BEGIN
 
 static void dml__slice2d_forward_task(void *argument, int task, int worker)
 {
@@ -15241,6 +15310,8 @@ DML_API dml_status dml_slice2d_forward(dml_pool *pool, const dml_slice2d_shape *
     return DML_OK;
 }
 
+DML__DRIVERS_END
+
 static void dml__slice2d_add_line(const dml_slice2d_shape *s, const float *dy, float *dx)
 {
     const dml_slice2d_axis *w = &s->axis[1], *c = &s->axis[2];
@@ -15251,6 +15322,8 @@ static void dml__slice2d_add_line(const dml_slice2d_shape *s, const float *dy, f
         for (size_t k = 0; k < (size_t)c->count; k++) to[k * step] += from[k];
     }
 }
+
+DML__DRIVERS_BEGIN
 
 static void dml__slice2d_backward_task(void *argument, int task, int worker)
 {
@@ -15284,6 +15357,8 @@ DML_API dml_status dml_slice2d_backward(dml_pool *pool, const dml_slice2d_shape 
     dml__slice2d_run(pool, &job, (size_t)axis[1].in * (size_t)axis[2].in, dml__slice2d_backward_task);
     return DML_OK;
 }
+
+DML__DRIVERS_END
 
 #endif
 
@@ -15508,6 +15583,8 @@ typedef struct dml__norm_job {
     double *partial;     /* (blocks, 2, columns) */
 } dml__norm_job;
 
+DML__DRIVERS_BEGIN
+
 static void dml__norm_sum_matrix(const dml__norm_job *job, const dml__norm_matrix *m)
 {
     if (job->dy)
@@ -15684,6 +15761,8 @@ typedef struct dml__norm_map {
     float distance[DML__NORM_MOST], base[DML__NORM_MOST];
 } dml__norm_map;
 
+DML__DRIVERS_END
+
 /* Elements [at, at + rows * stride) in rows of `width`. */
 DML__BODY void dml__norm_map_any(bool backward, bool adds, const dml__norm_map *map, size_t at, size_t rows,
                                  size_t stride, size_t width)
@@ -15739,6 +15818,8 @@ DML__BODY void dml__norm_map_rows_body(const dml__norm_map *map, size_t at, size
 DML__PER_ISA(dml__norm_map_rows,
              (const dml__norm_map *map, size_t at, size_t rows, size_t stride, size_t width),
              (map, at, rows, stride, width))
+
+DML__DRIVERS_BEGIN
 
 static void dml__norm_map_task(void *argument, int task, int worker)
 {
@@ -15849,6 +15930,8 @@ DML__LOCAL void dml__norm_backward_groups(dml_pool *pool, size_t rows, size_t ch
         dml__norm_map_run(pool, &map);
     }
 }
+
+DML__DRIVERS_END
 
 #endif
 
@@ -16087,6 +16170,8 @@ typedef struct dml__row_job {
     float *dshift, *dscale; /* (tasks, columns) */
 } dml__row_job;
 
+DML__DRIVERS_BEGIN
+
 static dml__row_job dml__row_job_of(dml_pool *pool, size_t rows, size_t columns, const float *x,
                                     const dml_row_normalization *by, float *out)
 {
@@ -16185,6 +16270,8 @@ DML_API void dml_row_norm_backward(dml_pool *pool, size_t rows, size_t columns, 
     if (columns) dml__row_run(pool, &job, dml__row_part(columns), dml__row_backward_task);
 }
 
+DML__DRIVERS_END
+
 #endif
 
 /* ---- kernels/group_norm.c ---- */
@@ -16201,6 +16288,8 @@ typedef struct dml__group_job {
     float *parts;      /* (2, samples, channels) */
     float *out;
 } dml__group_job;
+
+DML__DRIVERS_BEGIN
 
 static dml_normalization dml__group_by(const dml__group_job *job, size_t sample)
 {
@@ -16281,6 +16370,8 @@ DML_API void dml_group_norm_backward(dml_pool *pool, const dml_group_norm_shape 
     job.statistics = (float *)(uintptr_t)statistics; /* which backward only reads */
     dml__group_run(pool, &job, dml__group_backward_task);
 }
+
+DML__DRIVERS_END
 
 #endif
 
@@ -16421,6 +16512,8 @@ static void dml__bag_weights_task(void *argument, int task, int worker)
     }
 }
 
+DML__DRIVERS_BEGIN
+
 static dml__bag_job dml__bag_job_of(dml_pool *pool, size_t bags, size_t length, size_t width,
                                     const int32_t *indices)
 {
@@ -16478,6 +16571,8 @@ DML_API void dml_embedding_bag_backward_weights(dml_pool *pool, size_t bags, siz
     job.to = dweights;
     dml__run_bags(pool, dml__bag_weights_task, &job);
 }
+
+DML__DRIVERS_END
 
 #endif
 
@@ -16671,6 +16766,8 @@ static void dml__strided_task(void *argument, int task, int worker)
     }
 }
 
+DML__DRIVERS_BEGIN
+
 /* Dimensions that lie behind each other in both arrays are one: lines are as long as they can be. */
 static dml_strided dml__strided_merge(const dml_strided *given)
 {
@@ -16719,6 +16816,8 @@ DML_API void dml_strided_unpack(dml_pool *pool, const dml_strided *strided, cons
 {
     dml__strided_run(pool, strided, dense, beta, part, true);
 }
+
+DML__DRIVERS_END
 
 #endif
 
@@ -17239,6 +17338,8 @@ typedef struct dml__attention_job {
     size_t per_task, items, of_queries;
 } dml__attention_job;
 
+DML__DRIVERS_BEGIN
+
 /* Of numbers that nothing is added to. */
 static void dml__attention_keep(float *x, ptrdiff_t rows, size_t step, size_t width, float beta)
 {
@@ -17697,6 +17798,8 @@ DML_API void dml_attention_backward(dml_pool *pool, const dml_attention_shape *s
     dml__attention_run(&job, 5 * dml__attention_work_of(shape));
 }
 
+DML__DRIVERS_END
+
 #endif
 
 /* ---- kernels/rotary.c ---- */
@@ -17768,6 +17871,8 @@ static void dml__rotary_pairs(const dml__rotary_job *job, const float *table, co
     }
 }
 
+DML__DRIVERS_BEGIN
+
 static void dml__rotary_task(void *argument, int task, int worker)
 {
     const dml__rotary_job *job = (const dml__rotary_job *)argument;
@@ -17806,6 +17911,8 @@ DML_API void dml_rotary_apply(dml_pool *pool, const dml_rotary_shape *shape, con
     if (shape->heads && shape->width)
         dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__rotary_task, &job);
 }
+
+DML__DRIVERS_END
 
 #endif
 
@@ -18820,6 +18927,8 @@ DML__BODY void dml__strip_store_body(size_t count, const float *from, float beta
 DML__PER_ISA(dml__strip_store, (size_t count, const float *from, float beta, bool stream, float *to),
              (count, from, beta, stream, to))
 
+DML__DRIVERS_BEGIN
+
 /* `count` elements of an array, followed by what makes them whole vectors. */
 static const float *dml__strip_plain(const float *x, size_t begin, size_t count, float *strip)
 {
@@ -18970,6 +19079,8 @@ DML__LOCAL void dml__formula_backward(dml_pool *pool, const dml__formula_call *c
 
 /* ---- sums of values that are not kept ---- */
 
+DML__DRIVERS_END
+
 DML__BODY void dml__strip_total_body(size_t count, const float *x, const float *weights, double *total)
 {
     dml__vf sum = { 0 };
@@ -18992,6 +19103,8 @@ typedef struct dml__formula_total_job {
     size_t part;
     double total[DML__PARTIALS];
 } dml__formula_total_job;
+
+DML__DRIVERS_BEGIN
 
 static void dml__formula_total_task(void *argument, int task, int worker)
 {
@@ -19036,6 +19149,8 @@ DML__LOCAL double dml__formula_total(dml_pool *pool, const dml__formula_call *ca
     for (int t = 0; t < tasks; t++) total += job.total[t];
     return total;
 }
+
+DML__DRIVERS_END
 
 #endif
 
@@ -19733,6 +19848,8 @@ DML__PER_ISA(dml__softmax_backward_columns,
 
 /* ---- both ---- */
 
+DML__DRIVERS_BEGIN
+
 static void dml__softmax_axis_task(void *argument, int task, int worker)
 {
     const dml__softmax_axis *job = (const dml__softmax_axis *)argument;
@@ -19786,6 +19903,8 @@ DML_API void dml_softmax_backward(dml_pool *pool, bool logs, size_t outer, size_
     dml__softmax_axis job = { DML_ISA_SCALAR, logs, true, outer, n, inner, 0, y, dy, beta, dx };
     dml__softmax_axis_run(pool, &job);
 }
+
+DML__DRIVERS_END
 
 #endif
 
@@ -19851,6 +19970,8 @@ static void dml__gather_backward_one(const dml__gather_job *job, size_t o)
     }
 }
 
+DML__DRIVERS_BEGIN
+
 static size_t dml__gather_step(const dml_gather_shape *s)
 {
     return dml__items_per_task((s->n > s->m ? s->n : s->m) * s->inner);
@@ -19886,6 +20007,8 @@ DML_API void dml_gather_backward(dml_pool *pool, const dml_gather_shape *shape, 
     dml__gather_job job = { DML_ISA_SCALAR, *shape, true, indices, dy, beta, dx };
     dml__gather_run(pool, &job);
 }
+
+DML__DRIVERS_END
 
 #endif
 
@@ -19928,7 +20051,7 @@ DML__BODY void dml__axpby_at(const dml__map_operands *at, size_t i, dml__vf *val
 {
     *value = at->number[1] * DML__LOAD(at->in[0] + i);
 }
-DML__MAP(dml__axpby)
+DML__MAP(dml__axpby, DML__BY_FOUR)
 
 DML_API void dml_axpby(dml_pool *pool, size_t n, float alpha, const float *x, float beta, float *y)
 {
@@ -19995,7 +20118,7 @@ DML__BODY void dml__erf_at(const dml__map_operands *at, size_t i, dml__vf *value
     *value = DML__LOAD(at->in[0] + i);
     dml__vector_erf(value);
 }
-DML__MAP(dml__erf)
+DML__MAP(dml__erf, )
 
 DML_API void dml_erf_forward(dml_pool *pool, size_t n, const float *x, float *y)
 {
@@ -20068,6 +20191,8 @@ typedef struct dml__local2d {
     int run;                 /* of a window's line */
     ptrdiff_t line, place;   /* of an image's line, and of a place's weights */
 } dml__local2d;
+
+DML__DRIVERS_BEGIN
 
 static bool dml__local2d_plan(dml__local2d *l, const dml_local2d_shape *s)
 {
@@ -20157,6 +20282,8 @@ DML_API dml_scratch dml_local2d_scratch(const dml_local2d_shape *s)
     return dml__larger_scratch(scratch,
                                dml_sgemm_scratch(DML_TRANS, DML_NO_TRANS, s->filters, l.run, s->batch));
 }
+
+DML__DRIVERS_END
 
 #endif
 
@@ -20438,6 +20565,8 @@ DML__PER_ISA(dml__entropy_backward_rows,
              (const dml_cross_entropy *p, size_t begin, size_t end, float scale, float beta, float *dlogits),
              (p, begin, end, scale, beta, dlogits))
 
+DML__DRIVERS_BEGIN
+
 static void dml__entropy_labels(const dml_cross_entropy *p, size_t begin, size_t end, float scale,
                                 float *dlogits)
 {
@@ -20531,6 +20660,8 @@ DML_API void dml_cross_entropy_backward_target(dml_pool *pool, const dml_cross_e
 {
     dml__entropy_run(pool, problem, scale, beta, NULL, dtarget);
 }
+
+DML__DRIVERS_END
 
 #endif
 
@@ -20941,6 +21072,8 @@ static void dml__recurrent_backward_task(void *argument, int task, int worker)
     }
 }
 
+DML__DRIVERS_BEGIN
+
 static void dml__run_steps(dml_pool *pool, const dml_recurrent_shape *shape,
                            const dml_recurrent_arrays *arrays, const dml_recurrent_gradients *to)
 {
@@ -21009,11 +21142,15 @@ DML_API void dml_recurrent_forward(dml_pool *pool, const dml_recurrent_shape *sh
     dml__run_steps(pool, shape, arrays, NULL);
 }
 
+DML__DRIVERS_END
+
 /* to = beta to + from */
 static void dml__add_bias(size_t n, const float *from, float beta, float *to)
 {
     for (size_t i = 0; to && i < n; i++) to[i] = beta == 0 ? from[i] : from[i] + beta * to[i];
 }
+
+DML__DRIVERS_BEGIN
 
 /* The gradient of an initial state, which may be the same for all samples. */
 static void dml__add_initial(dml_pool *pool, const dml_recurrent_shape *shape, size_t step, const float *from,
@@ -21091,6 +21228,8 @@ DML_API dml_scratch dml_recurrent_scratch(const dml_recurrent_shape *shape, bool
     }
     return most;
 }
+
+DML__DRIVERS_END
 
 #endif
 
@@ -21293,6 +21432,8 @@ DML__BODY void dml__clip_map_body(size_t n, const dml__map_operands *operands)
 }
 DML__PER_ISA(dml__clip_map, (size_t n, const dml__map_operands *at), (n, at))
 
+DML__DRIVERS_BEGIN
+
 DML_API void dml_clip_values(dml_pool *pool, size_t n, float most, float *x)
 {
     const dml__map_operands operands = { { x }, { x }, { most }, false };
@@ -21319,13 +21460,10 @@ DML_API void dml_sgd_update(dml_pool *pool, size_t n, float *w, const float *g, 
     dml__update_by(DML__UPDATE_SGD, pool, n, w, g, state, number);
 }
 
+DML__DRIVERS_END
+
 #endif
-/* No loop below is worth the passes of -O2, a fifth of this file's compile time. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#define DML__AT_O1
-#endif
+DML__DRIVERS_BEGIN
 
 /* ---- device/backend.c ---- */
 
@@ -37119,8 +37257,6 @@ DML_API void dml_idx_free(dml_context *context, dml_idx *idx)
 }
 
 #endif
-#ifdef DML__AT_O1
-#pragma GCC pop_options
-#endif
+DML__DRIVERS_END
 
 #endif

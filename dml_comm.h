@@ -74,6 +74,16 @@
 #define DML__LOCAL DML__UNUSED static
 #endif
 
+/* Around code in which no loop is worth the passes of -O2: argument checks, plans, tasks that call kernels,
+   and everything above the kernels. gcc's -Og takes a third of their time. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#define DML__DRIVERS_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
+#define DML__DRIVERS_END _Pragma("GCC pop_options")
+#else
+#define DML__DRIVERS_BEGIN
+#define DML__DRIVERS_END
+#endif
+
 /* For the public headers, which a C++ program may compile with -Wold-style-cast. */
 #ifdef __cplusplus
 #define DML__CAST(type, value) static_cast<type>(value)
@@ -3423,8 +3433,9 @@ typedef struct dml__transport_calls {
                          int count);
     /* Lends what has come from `rank` on the data channel: as many bytes as lie in one piece (0: nothing
        now), to be read where they are until `consume` gives the first `bytes` of them back. Whatever the
-       sender offered as one span is lent at an address of the same alignment up to 64 bytes, if each span is
-       a multiple of 8 bytes. NULL, both: this transport lends nothing, use receive. */
+       sender offered as one span is lent at an address of the same alignment up to 64 bytes (8 where little
+       is lent), if each span is a multiple of 8 bytes. NULL, both: this transport lends nothing, use receive.
+     */
     ptrdiff_t (*lend)(dml__transport *transport, int rank, const void **data);
     void (*consume)(dml__transport *transport, int rank, size_t bytes);
     /* Takes back whatever was offered and has not gone: afterwards nobody reads this rank's memory. The
@@ -4365,7 +4376,7 @@ static ptrdiff_t dml__local_receive_control(dml__local_rank *me, int rank, const
     const bool closed = dml__local_state_of(&me->world->ranks[rank]) == DML__LOCAL_CLOSED;
     const size_t come = __atomic_load_n(&in->control_in, __ATOMIC_ACQUIRE), begin = in->control_out;
     if (come == begin && closed) {
-        in->ended = true;
+        __atomic_store_n(&in->ended, true, __ATOMIC_RELAXED);
         return DML__GONE;
     }
     size_t at = begin;
@@ -4405,8 +4416,10 @@ static int dml__local_look_at(const dml__local_rank *me, int rank, int wish)
     const int state = dml__local_state_of(&me->world->ranks[rank]);
     const bool gone = state != DML__LOCAL_OPEN || dml__local_state_of(me) != DML__LOCAL_OPEN;
     int ready = 0;
-    if (__atomic_load_n(&in->control_in, __ATOMIC_ACQUIRE) != in->control_out ||
-        (state == DML__LOCAL_CLOSED && !in->ended))
+    /* The rank's helper thread may be taking control off meanwhile. */
+    const size_t taken = __atomic_load_n(&in->control_out, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&in->control_in, __ATOMIC_ACQUIRE) != taken ||
+        (state == DML__LOCAL_CLOSED && !__atomic_load_n(&in->ended, __ATOMIC_RELAXED)))
         ready |= DML__READY_CONTROL;
     if ((wish & DML__WISH_RECEIVE) && (gone || dml__local_offers_wait(in))) ready |= DML__READY_DATA;
     if ((wish & DML__WISH_SEND) && (gone || out->offered == out->reported ||
@@ -4794,9 +4807,11 @@ DML__LOCAL dml__transport *dml__shm_open(dml__transport *below, const dml__shm_s
 
 /* ---- net/shm_ring.h ---- */
 
-/* shm_ring.h: one direction between two processes: a ring of bytes, and a row that says where in it pieces
-   lie. The other process may write anything there at any time: whatever is read from it is read once, and
-   checked before it is used. */
+/* shm_ring.h: one direction between two processes: a row of pieces, short ones with their bytes, and a ring
+   that the bytes of the others lie in. What a short one costs is the lines that have to move from one
+   processor to the other: so its number, which says that it is there, lies beside it, and what is written for
+   each piece shares no line with what the other end seldom changes. The other process may write anything
+   anywhere at any time: whatever is read is read once, and checked before it is used. */
 #ifndef DML_NET_SHM_RING_H
 #define DML_NET_SHM_RING_H
 
@@ -4804,19 +4819,23 @@ DML__LOCAL dml__transport *dml__shm_open(dml__transport *below, const dml__shm_s
 
 #define DML__SHM_PIECES 128u        /* that may be on their way; a power of two */
 #define DML__SHM_PIECE (64u * 1024) /* bytes of a piece at most: the other end begins to read after it */
+#define DML__SHM_SHORT 104u         /* bytes of a piece that lies in the row */
 #define DML__SHM_RING_LEAST 4096u   /* bytes of a ring */
 #define DML__SHM_RING_MOST (1u << 30)
 
 typedef struct dml__shm_piece {
-    uint32_t at, bytes;
+    uint32_t number; /* 1 + that of the piece, once it is there */
+    uint32_t bytes;
+    uint32_t at; /* where it begins: in the ring, or, of a short one, in `data` */
+    uint32_t unused;
+    uint8_t data[DML__SHM_SHORT + 8];
 } dml__shm_piece;
 
 /* In the shared memory, before the ring's bytes. */
 typedef struct dml__shm_way {
-    uint32_t head DML__OWN_LINE; /* the sender's: pieces published */
-    uint32_t sender_sleeps;      /* until there is room; whoever rings it takes it back */
-    uint32_t tail DML__OWN_LINE; /* the receiver's: pieces consumed */
-    uint32_t receiver_sleeps;    /* until there is something */
+    uint32_t tail DML__OWN_LINE;            /* the receiver's: pieces consumed */
+    uint32_t sender_sleeps DML__OWN_LINE;   /* until there is room; whoever rings it takes it back */
+    uint32_t receiver_sleeps DML__OWN_LINE; /* until there is something */
     dml__shm_piece pieces[DML__SHM_PIECES] DML__OWN_LINE;
 } dml__shm_way;
 
@@ -4833,16 +4852,11 @@ typedef struct dml__shm_receiver {
     dml__shm_way *way;
     const uint8_t *ring; /* (size) */
     uint32_t size, tail;
-    dml__shm_piece piece; /* the one at tail, checked; 0 bytes: not looked at yet */
-    uint32_t done;        /* bytes of it that are consumed */
-    uint32_t quiet;       /* bytes consumed since the sender was told of room */
+    const uint8_t *data; /* of the piece at tail, which was checked */
+    uint32_t bytes;      /* of it; 0: not looked at yet */
+    uint32_t done;       /* of these, consumed */
+    uint32_t quiet;      /* bytes consumed since the sender was told of room */
 } dml__shm_receiver;
-
-/* Whether `next` may follow an index of which the other end says `last` at most. */
-static inline bool dml__shm_index_ok(uint32_t before, uint32_t next, uint32_t last)
-{
-    return next - before <= last - before;
-}
 
 /* ---- sending ---- */
 
@@ -4850,24 +4864,47 @@ static inline bool dml__shm_index_ok(uint32_t before, uint32_t next, uint32_t la
 static inline bool dml__shm_learn(dml__shm_sender *s)
 {
     const uint32_t tail = __atomic_load_n(&s->way->tail, __ATOMIC_SEQ_CST);
-    if (!dml__shm_index_ok(s->tail, tail, s->head)) return false;
+    if (tail - s->tail > s->head - s->tail) return false;
     if (tail != s->tail) s->freed = s->ends[(tail - 1) % DML__SHM_PIECES];
     s->tail = tail;
     if (tail == s->head) s->at = s->freed = 0; /* near what was last used */
     return true;
 }
 
+/* For the next `left` bytes it need not be known what the receiver has consumed since this end looked. */
+static inline bool dml__shm_knows_room(const dml__shm_sender *s, size_t left)
+{
+    return left <= DML__SHM_SHORT && s->head - s->tail < DML__SHM_PIECES;
+}
+
 /* Whether something can be sent: as much as a piece of any alignment needs. */
 static inline bool dml__shm_room(const dml__shm_sender *s)
 {
-    return s->head - s->tail < DML__SHM_PIECES && s->size - (s->at - s->freed) >= 256;
+    return s->head - s->tail < DML__SHM_PIECES && s->size - (s->at - s->freed) >= 512;
 }
 
-/* Sends the first bytes of `left`, as one piece at an address of the same alignment; how many. A piece that
-   doesn't end with the data ends at a multiple of 64. */
+static inline void dml__shm_publish(dml__shm_sender *s, uint32_t at, uint32_t bytes)
+{
+    dml__shm_piece *const piece = &s->way->pieces[s->head % DML__SHM_PIECES];
+    s->ends[s->head % DML__SHM_PIECES] = s->at;
+    __atomic_store_n(&piece->at, at, __ATOMIC_RELAXED);
+    __atomic_store_n(&piece->bytes, bytes, __ATOMIC_RELAXED);
+    __atomic_store_n(&piece->number, ++s->head, __ATOMIC_SEQ_CST);
+}
+
+/* Sends the first bytes of `left`, as one piece of the same alignment (up to 64, or 8 of a short one); how
+   many. A piece that doesn't end with the data ends at a multiple of 64. */
 static inline uint32_t dml__shm_send_piece(dml__shm_sender *s, const uint8_t *data, size_t left)
 {
-    const uint32_t used = s->at - s->freed, pad = (uint32_t)((uintptr_t)data - s->at) & 63;
+    if (dml__shm_knows_room(s, left)) {
+        const uint32_t at = (uint32_t)(uintptr_t)data & 7;
+        memcpy(s->way->pieces[s->head % DML__SHM_PIECES].data + at, data, left);
+        dml__shm_publish(s, at, (uint32_t)left);
+        return (uint32_t)left;
+    }
+    const uint32_t used = s->at - s->freed, to_end = s->size - (s->at & (s->size - 1));
+    uint32_t pad = (uint32_t)((uintptr_t)data - s->at) & 63;
+    if (to_end - pad <= DML__SHM_SHORT + 64) pad = to_end + ((uint32_t)(uintptr_t)data & 63);
     if (s->head - s->tail >= DML__SHM_PIECES || used + pad >= s->size) return 0;
     const uint32_t begin = (s->at + pad) & (s->size - 1);
     uint32_t bytes = s->size - used - pad;
@@ -4877,16 +4914,12 @@ static inline uint32_t dml__shm_send_piece(dml__shm_sender *s, const uint8_t *da
         bytes = (uint32_t)left;
     } else {
         const uint32_t over = (begin + bytes) & 63;
-        if (bytes <= over) return 0;
+        if (bytes <= over + DML__SHM_SHORT) return 0;
         bytes -= over;
     }
-    const uint32_t slot = s->head % DML__SHM_PIECES;
     memcpy(s->ring + begin, data, bytes);
     s->at += pad + bytes;
-    s->ends[slot] = s->at;
-    __atomic_store_n(&s->way->pieces[slot].at, begin, __ATOMIC_RELAXED);
-    __atomic_store_n(&s->way->pieces[slot].bytes, bytes, __ATOMIC_RELAXED);
-    __atomic_store_n(&s->way->head, ++s->head, __ATOMIC_SEQ_CST);
+    dml__shm_publish(s, begin, bytes);
     return bytes;
 }
 
@@ -4896,34 +4929,40 @@ static inline uint32_t dml__shm_send_piece(dml__shm_sender *s, const uint8_t *da
    the ring. */
 static inline ptrdiff_t dml__shm_look(dml__shm_receiver *r)
 {
-    if (r->piece.bytes) return (ptrdiff_t)(r->piece.bytes - r->done);
-    const uint32_t head = __atomic_load_n(&r->way->head, __ATOMIC_SEQ_CST);
-    if (head == r->tail) return 0;
+    if (r->bytes) return (ptrdiff_t)(r->bytes - r->done);
     const dml__shm_piece *piece = &r->way->pieces[r->tail % DML__SHM_PIECES];
-    const uint32_t at = __atomic_load_n(&piece->at, __ATOMIC_RELAXED);
+    const uint32_t number = __atomic_load_n(&piece->number, __ATOMIC_SEQ_CST);
+    if (number != r->tail + 1) /* what was here before, or nothing yet */
+        return number == r->tail + 1 - DML__SHM_PIECES || number == 0 ? 0 : -1;
     const uint32_t bytes = __atomic_load_n(&piece->bytes, __ATOMIC_RELAXED);
-    if (!dml__shm_index_ok(r->tail, head, r->tail + DML__SHM_PIECES)) return -1;
-    if (bytes == 0 || bytes > r->size || at > r->size - bytes) return -1;
-    r->piece.at = at;
-    r->piece.bytes = bytes;
+    const uint32_t at = __atomic_load_n(&piece->at, __ATOMIC_RELAXED);
+    if (bytes == 0 || bytes > r->size || at > (bytes > DML__SHM_SHORT ? r->size - bytes : 7)) return -1;
+    r->data = (bytes > DML__SHM_SHORT ? r->ring : piece->data) + at;
+    r->bytes = bytes;
     r->done = 0;
     return (ptrdiff_t)bytes;
+}
+
+static inline bool dml__shm_is_empty(const dml__shm_receiver *r)
+{
+    return __atomic_load_n(&r->way->pieces[r->tail % DML__SHM_PIECES].number, __ATOMIC_SEQ_CST) !=
+           r->tail + 1;
 }
 
 /* Of the piece that was looked at. */
 static inline void dml__shm_consume_piece(dml__shm_receiver *r, size_t bytes)
 {
-    DML_ASSERT(bytes <= r->piece.bytes - r->done);
+    DML_ASSERT(bytes <= r->bytes - r->done);
     r->done += (uint32_t)bytes;
-    if (!r->piece.bytes || r->done < r->piece.bytes) return;
-    r->quiet += r->piece.bytes;
-    r->piece.bytes = 0;
+    if (!r->bytes || r->done < r->bytes) return;
+    r->quiet += r->bytes;
+    r->bytes = 0;
     r->done = 0;
     __atomic_store_n(&r->way->tail, ++r->tail, __ATOMIC_SEQ_CST);
 }
 
-/* ---- sleeping: who sleeps says so, and then looks once more; who moves an index looks at that after it ----
- */
+/* ---- sleeping: who sleeps says so, and then looks once more; who sends or consumes looks at that after
+   it ---- */
 
 static inline bool dml__shm_receiver_to_ring(const dml__shm_sender *s)
 {
@@ -4936,7 +4975,7 @@ static inline bool dml__shm_receiver_to_ring(const dml__shm_sender *s)
 static inline bool dml__shm_sender_to_ring(dml__shm_receiver *r)
 {
     if (!__atomic_load_n(&r->way->sender_sleeps, __ATOMIC_SEQ_CST)) return false;
-    if (r->quiet < r->size / 2 && __atomic_load_n(&r->way->head, __ATOMIC_SEQ_CST) != r->tail) return false;
+    if (r->quiet < r->size / 2 && !dml__shm_is_empty(r)) return false;
     r->quiet = 0;
     return __atomic_exchange_n(&r->way->sender_sleeps, 0, __ATOMIC_SEQ_CST) != 0;
 }
@@ -5013,19 +5052,24 @@ static inline uint64_t dml__load64(const void *from)
 static inline void dml__store16(void *to, uint16_t value)
 {
     unsigned char *b = (unsigned char *)to;
-    for (int i = 0; i < 2; i++) b[i] = (unsigned char)(value >> 8 * i);
+    b[0] = (unsigned char)value;
+    b[1] = (unsigned char)(value >> 8);
 }
 
 static inline void dml__store32(void *to, uint32_t value)
 {
     unsigned char *b = (unsigned char *)to;
-    for (int i = 0; i < 4; i++) b[i] = (unsigned char)(value >> 8 * i);
+    b[0] = (unsigned char)value;
+    b[1] = (unsigned char)(value >> 8);
+    b[2] = (unsigned char)(value >> 16);
+    b[3] = (unsigned char)(value >> 24);
 }
 
 static inline void dml__store64(void *to, uint64_t value)
 {
     unsigned char *b = (unsigned char *)to;
-    for (int i = 0; i < 8; i++) b[i] = (unsigned char)(value >> 8 * i);
+    dml__store32(b, (uint32_t)value);
+    dml__store32(b + 4, (uint32_t)(value >> 32));
 }
 
 static inline float dml__load_f32(const void *from)
@@ -5077,7 +5121,7 @@ static inline void dml__swap_bytes(void *to, const void *from, size_t count, siz
 enum { DML__SHM_HELLO = 1, DML__SHM_OFFER, DML__SHM_ANSWER, DML__SHM_DONE };
 
 #define DML__SHM_MESSAGE 64
-#define DML__SHM_MAGIC UINT32_C(0x316d6873)
+#define DML__SHM_MAGIC UINT32_C(0x326d6873)
 
 /* What is going on with one rank. */
 typedef struct dml__shm_talk {
@@ -5355,7 +5399,9 @@ static ptrdiff_t dml__shm_send_data(dml__shm *shm, int rank, const dml__span *sp
 {
     dml__shm_pair *pair = &shm->pairs[rank];
     size_t sent = 0;
-    if (!pair->gone && !dml__shm_learn(&pair->out)) pair->gone = true;
+    if (!pair->gone && !(count == 1 && dml__shm_knows_room(&pair->out, spans[0].bytes)) &&
+        !dml__shm_learn(&pair->out))
+        pair->gone = true;
     if (pair->gone) return DML__GONE;
     for (int i = 0; i < count; i++) {
         const uint8_t *data = (const uint8_t *)spans[i].data;
@@ -5386,7 +5432,7 @@ static ptrdiff_t dml__shm_lend(dml__transport *transport, int rank, const void *
     if (!pair->memory)
         return shm->below->calls->lend ? shm->below->calls->lend(shm->below, rank, data) : DML__LENDS_NOTHING;
     const ptrdiff_t bytes = dml__shm_look_at(pair);
-    if (bytes > 0) *data = pair->in.ring + pair->in.piece.at + pair->in.done;
+    if (bytes > 0) *data = pair->in.data + pair->in.done;
     return bytes;
 }
 
@@ -6249,6 +6295,7 @@ DML__LOCAL dml__transport *dml__tcp_open(const dml__net_settings *settings, cons
 }
 
 #endif
+DML__DRIVERS_BEGIN
 
 /* ---- net/rendezvous.c ---- */
 
@@ -6819,6 +6866,7 @@ DML__LOCAL bool dml__meet(dml__tcp *tcp, const dml__net_settings *settings)
 }
 
 #endif
+DML__DRIVERS_END
 
 /* ---- comm/call.c ---- */
 
@@ -7072,6 +7120,7 @@ DML__LOCAL void dml__swap_elements(void *to, const void *from, size_t count, dml
 }
 
 #endif
+DML__DRIVERS_BEGIN
 
 /* ---- comm/steps.c ---- */
 
@@ -10542,6 +10591,7 @@ typedef struct dml__comm_job {
     dml_comm_stats stats;
     struct dml__trace *trace; /* NULL: none is kept */
     double heard_at;          /* when control was read last */
+    double clock;             /* what it said when a call looked at it last */
     double answer_until;      /* of the search for a culprit; 0: none is on */
     bool aborted;             /* the others know that this one has failed */
     bool outlives;            /* others' deaths end only the sends and receives with them */
@@ -11213,6 +11263,7 @@ DML__LOCAL bool dml__choose_alone(dml_comm *comm)
 }
 
 #endif
+DML__DRIVERS_END
 
 /* ---- comm/reduce_op.c ---- */
 
@@ -11849,6 +11900,7 @@ DML__LOCAL void dml__write_leaf_steps(dml__leaf_sums *sums, dml__schedule *sched
 }
 
 #endif
+DML__DRIVERS_BEGIN
 
 /* ---- comm/settings.c ---- */
 
@@ -13238,6 +13290,7 @@ DML__LOCAL bool dml__take_message(dml__comm_job *job, dml_request *request, int 
 }
 
 #endif
+DML__DRIVERS_END
 
 /* ---- comm/link.c ---- */
 
@@ -13908,14 +13961,14 @@ DML__LOCAL uint64_t dml__allowed(dml_request *request, int step)
 {
     const dml__step *s = &request->schedule.steps[step];
     uint64_t allowed = UINT64_MAX;
-    for (int i = 0; i < DML__STEP_AFTER; i++) {
+    for (int i = 0; i < DML__STEP_AFTER && allowed && s->after[i] != -1; i++) { /* the first are set */
         const int earlier = s->after[i];
         uint64_t limit = UINT64_MAX;
         if (earlier == DML__ALL_BEFORE)
             limit = dml__all_past_before(request, step) ? UINT64_MAX : 0;
-        else if (earlier >= 0)
-            limit = dml__step_limit(s, &request->schedule.steps[earlier], request->states[earlier].done,
-                                    request->states[earlier].past);
+        else if (!request->states[earlier].past)
+            limit =
+                dml__step_limit(s, &request->schedule.steps[earlier], request->states[earlier].done, false);
         if (limit < allowed) allowed = limit;
     }
     return allowed;
@@ -13989,9 +14042,10 @@ DML__LOCAL void dml__apply(dml_request *request, int step, const void *from, uin
 static bool dml__run_local(dml__comm_job *job, dml_request *request, int step)
 {
     const dml__step *s = &request->schedule.steps[step];
+    if (request->states[step].past) return false;
     const uint64_t done = request->states[step].done, allowed = dml__allowed(request, step);
     const uint64_t upto = allowed < s->count ? allowed : s->count;
-    if (request->states[step].past || (s->count ? upto == done : !allowed)) return false;
+    if (s->count ? upto == done : !allowed) return false;
     const double begin = job->trace ? dml_seconds() : 0;
     dml__apply(request, step, dml__place(request, s->source_space, s->source + done), upto - done);
     dml__step_moved(job, request, step, upto);
@@ -14576,11 +14630,11 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
         if (job->helper_started) dml__give_way(job);
         if (dml__make_progress(job)) {
             spin_until = -1;
-            if (idle_from >= 0) dml__count_idle(job, &idle_from, dml_seconds());
+            if (idle_from >= 0) dml__count_idle(job, &idle_from, job->clock = dml_seconds());
             continue;
         }
         if (!job->yields && ++looks % 8) continue; /* the clock takes longer than a look */
-        const double now = dml_seconds();
+        const double now = job->clock = dml_seconds();
         dml__note_time(job, now);
         if (idle_from < 0) idle_from = now;
         if (until >= 0 && now >= until) {
@@ -14598,9 +14652,10 @@ DML__LOCAL bool dml__wait_until(dml__comm_job *job, bool (*done)(dml__comm_job *
         if (!job->error.status && job->transport) dml__sleep(job, left > 0 ? left : 0.001);
         spin_until = -1;
     }
-    const double now = dml_seconds();
-    dml__note_time(job, now);
-    dml__count_idle(job, &idle_from, now);
+    /* Where nothing is under way any more nobody needs to know to the microsecond when it ended. */
+    if (idle_from >= 0 || job->active || job->unmatched) job->clock = dml_seconds();
+    dml__note_time(job, job->clock);
+    dml__count_idle(job, &idle_from, job->clock);
     job->waiting--;
     return result;
 }
@@ -15619,6 +15674,7 @@ DML__LOCAL const dml__engine *dml__mpi_engine(void)
 #endif
 
 #endif
+DML__DRIVERS_BEGIN
 
 /* ---- comm/open.c ---- */
 
@@ -16487,7 +16543,8 @@ static dml_request *dml__start_checked(dml_comm *comm, dml__comm_call *call, boo
 {
     dml__comm_job *job = comm->job;
     char text[DML__SIGNATURE_TEXT];
-    if (job->transport && dml_seconds() - job->heard_at > 2e-3) dml__read_control(job);
+    if (job->transport) job->clock = dml_seconds();
+    if (job->transport && job->clock - job->heard_at > 2e-3) dml__read_control(job);
     if (job->error.status) return NULL;
     const char *fault = dml__call_fault(comm, call);
     if (fault) {
@@ -19198,6 +19255,7 @@ DML_API dml_status dml_ps_serve(dml_comm *comm, const dml_cluster *cluster, cons
 }
 
 #endif
+DML__DRIVERS_END
 #ifdef DML_H
 
 /* ---- dist/all_reduce_sync.c ---- */
@@ -19568,21 +19626,19 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
         if (options) state->bucket_elements = (options->bucket_bytes + sizeof(float) - 1) / sizeof(float);
         if (options) state->compression = options->compression;
     }
-    const dml_sync sync = { state,
-                            dml__all_reduce_sync_start,
-                            dml__all_reduce_sync_begin,
-                            dml__all_reduce_sync_ready,
-                            dml__all_reduce_sync_finish,
-                            dml__all_reduce_sync_failed,
-                            dml__all_reduce_sync_updated,
-                            dml__all_reduce_sync_destroy,
-                            dml_comm_world_size(comm),
-                            dml_comm_rank(comm),
-                            dml__all_reduce_sync_sum,
-                            NULL,
-                            NULL,
-                            NULL,
-                            NULL };
+    dml_sync sync;
+    memset(&sync, 0, sizeof sync);
+    sync.state = state;
+    sync.start = dml__all_reduce_sync_start;
+    sync.begin = dml__all_reduce_sync_begin;
+    sync.ready = dml__all_reduce_sync_ready;
+    sync.finish = dml__all_reduce_sync_finish;
+    sync.failed = dml__all_reduce_sync_failed;
+    sync.updated = dml__all_reduce_sync_updated;
+    sync.destroy = dml__all_reduce_sync_destroy;
+    sync.ranks = dml_comm_world_size(comm);
+    sync.rank = dml_comm_rank(comm);
+    sync.all_reduce = dml__all_reduce_sync_sum;
     return sync;
 }
 
@@ -20707,18 +20763,19 @@ static dml_sync dml__through_first_sync(const dml__mirrored_place *place)
         state->bucket_elements =
             (place->bucket_bytes ? place->bucket_bytes : (size_t)1 << 20) / sizeof(float);
     }
-    const dml_sync sync = { state,
-                            dml__first_start,
-                            dml__first_begin,
-                            dml__first_ready,
-                            dml__first_finish,
-                            dml__first_failed,
-                            NULL,
-                            dml__first_destroy,
-                            place->ranks,
-                            place->rank,
-                            dml__first_sum,
-                            place->central ? dml__first_update : NULL };
+    dml_sync sync;
+    memset(&sync, 0, sizeof sync);
+    sync.state = state;
+    sync.start = dml__first_start;
+    sync.begin = dml__first_begin;
+    sync.ready = dml__first_ready;
+    sync.finish = dml__first_finish;
+    sync.failed = dml__first_failed;
+    sync.destroy = dml__first_destroy;
+    sync.ranks = place->ranks;
+    sync.rank = place->rank;
+    sync.all_reduce = dml__first_sum;
+    sync.update = place->central ? dml__first_update : NULL;
     return sync;
 }
 
@@ -20756,6 +20813,8 @@ typedef struct dml__timed_sync {
 DML__LOCAL dml_sync dml__time_sync(dml__timed_sync *timed, dml_sync inner);
 
 #endif
+
+#include <string.h>
 
 static dml_status dml__timed_start(void *user, dml_trainer *trainer)
 {
@@ -20822,18 +20881,20 @@ static dml_status dml__timed_update(void *user, dml_trainer *trainer)
 
 DML__LOCAL dml_sync dml__time_sync(dml__timed_sync *timed, dml_sync inner)
 {
-    const dml_sync sync = { timed,
-                            dml__timed_start,
-                            dml__timed_begin,
-                            dml__timed_ready,
-                            dml__timed_finish,
-                            dml__timed_failed,
-                            dml__timed_updated,
-                            dml__timed_destroy,
-                            inner.ranks,
-                            inner.rank,
-                            inner.all_reduce ? dml__timed_all_reduce : NULL,
-                            inner.update ? dml__timed_update : NULL };
+    dml_sync sync;
+    memset(&sync, 0, sizeof sync);
+    sync.state = timed;
+    sync.start = dml__timed_start;
+    sync.begin = dml__timed_begin;
+    sync.ready = dml__timed_ready;
+    sync.finish = dml__timed_finish;
+    sync.failed = dml__timed_failed;
+    sync.updated = dml__timed_updated;
+    sync.destroy = dml__timed_destroy;
+    sync.ranks = inner.ranks;
+    sync.rank = inner.rank;
+    sync.all_reduce = inner.all_reduce ? dml__timed_all_reduce : NULL;
+    sync.update = inner.update ? dml__timed_update : NULL;
     timed->inner = inner;
     timed->begun = timed->waited = timed->seconds = 0;
     return sync;
@@ -20866,9 +20927,9 @@ DML__LOCAL void dml__speed_note(dml__speed *speed, int rows, double seconds);
 DML__LOCAL bool dml__speed_line(const dml__speed *speed, double *fixed, double *each);
 
 /* share[i] = samples for device i, 0 .. most[i], which together have room for all of `rows`; 1 or more each
-   where there are enough. Evenly, or, where `speeds` isn't NULL and something is known of each, so that the
+   where there are enough. Evenly, or, where `speeds` isn't NULL and enough is known of each, so that the
    last device to end does so as early as can be. */
-DML__LOCAL void dml__deal_rows(int rows, int devices, const dml__speed *speeds, const int *most, int *share);
+DML__LOCAL void dml__share_rows(int rows, int devices, const dml__speed *speeds, const int *most, int *share);
 
 /* When the last device ends, by what is known; 0 where nothing is. */
 DML__LOCAL double dml__share_seconds(int devices, const dml__speed *speeds, const int *share);
@@ -20878,23 +20939,20 @@ DML__LOCAL double dml__share_seconds(int devices, const dml__speed *speeds, cons
 /* Steps that compile kernels and touch memory for the first time say nothing of those to come. */
 #define DML__WARM_UP_STEPS 2
 
-#define DML__SPEED_KEEPS 0.9 /* of what was known, at each step */
+#define DML__SPEED_KEEPS 0.95 /* of what was known, at each step */
+
+/* Fewer steps than about this many say too little of a device. */
+#define DML__SPEED_LEAST 3
+
+/* Times what was to be expected, that a step counts as: another program that took the processor for a while
+   moves no samples, and a device that has become slower is believed after a few steps. One that was that much
+   faster is believed at once, since nothing makes it so by accident. */
+#define DML__SPEED_MOST 2
 
 /* While a device always gets about as many samples, what of its time is fixed can't be told, and noise would
    decide. So a share of the weight stands for a step of no rows that took no time: it decides then, and says
    that all time goes with the rows; samples that vary by more than about its root soon outweigh it. */
 #define DML__SPEED_PRIOR 0.01
-
-DML__LOCAL void dml__speed_note(dml__speed *speed, int rows, double seconds)
-{
-    if (rows < 1 || !(seconds > 0)) return;
-    if (++speed->seen <= DML__WARM_UP_STEPS) return;
-    double *const sums[5] = { &speed->weight, &speed->rows, &speed->seconds, &speed->rows_rows,
-                              &speed->rows_seconds };
-    const double b = rows, add[5] = { 1, b, seconds, b * b, b * seconds };
-    for (int i = 0; i < 5; i++) *sums[i] = DML__SPEED_KEEPS * *sums[i] + add[i];
-    speed->seen = DML__WARM_UP_STEPS + 1;
-}
 
 /* Least squares. */
 DML__LOCAL bool dml__speed_line(const dml__speed *speed, double *fixed, double *each)
@@ -20908,6 +20966,26 @@ DML__LOCAL bool dml__speed_line(const dml__speed *speed, double *fixed, double *
     *each = speed->seconds / speed->rows;
     *fixed = 0;
     return true;
+}
+
+static double dml__seconds_for(const dml__speed *speed, int rows)
+{
+    double fixed, each;
+    return rows > 0 && dml__speed_line(speed, &fixed, &each) ? fixed + each * rows : 0;
+}
+
+DML__LOCAL void dml__speed_note(dml__speed *speed, int rows, double seconds)
+{
+    if (rows < 1 || !(seconds > 0)) return;
+    if (++speed->seen <= DML__WARM_UP_STEPS) return;
+    const double expected = dml__seconds_for(speed, rows), weight = speed->weight;
+    if (expected > 0 && seconds > DML__SPEED_MOST * expected) seconds = DML__SPEED_MOST * expected;
+    double *const sums[5] = { &speed->weight, &speed->rows, &speed->seconds, &speed->rows_rows,
+                              &speed->rows_seconds };
+    const double b = rows, add[5] = { 1, b, seconds, b * b, b * seconds };
+    const bool anew = seconds * DML__SPEED_MOST < expected;
+    for (int i = 0; i < 5; i++) *sums[i] = DML__SPEED_KEEPS * (anew ? weight * add[i] : *sums[i]) + add[i];
+    speed->seen = DML__WARM_UP_STEPS + 1;
 }
 
 static void dml__divide_evenly(int rows, int devices, const int *most, int *share)
@@ -20931,12 +21009,6 @@ static int dml__rows_until(const dml__speed *speed, double time, int least, int 
     dml__speed_line(speed, &fixed, &each);
     const double rows = (time - fixed) / each;
     return rows <= least ? least : rows >= most ? most : (int)rows;
-}
-
-static double dml__seconds_for(const dml__speed *speed, int rows)
-{
-    double fixed, each;
-    return rows > 0 && dml__speed_line(speed, &fixed, &each) ? fixed + each * rows : 0;
 }
 
 /* All end at one time, which is found by halving; the few samples that whole numbers leave over go to whoever
@@ -20973,10 +21045,10 @@ static void dml__divide_by_speed(int rows, int devices, const dml__speed *speeds
     }
 }
 
-DML__LOCAL void dml__deal_rows(int rows, int devices, const dml__speed *speeds, const int *most, int *share)
+DML__LOCAL void dml__share_rows(int rows, int devices, const dml__speed *speeds, const int *most, int *share)
 {
     bool known = speeds != NULL;
-    for (int i = 0; i < devices && known; i++) known = speeds[i].weight > 0;
+    for (int i = 0; i < devices && known; i++) known = speeds[i].weight > DML__SPEED_LEAST;
     if (known)
         dml__divide_by_speed(rows, devices, speeds, most, share);
     else
@@ -21219,7 +21291,7 @@ static dml_status dml__enter_mirrored(dml_mirrored *all, dml__entry *entry)
 static void dml__share_out(dml_mirrored *all, int rows)
 {
     const dml__speed *speed = all->options.even ? NULL : all->speed;
-    dml__deal_rows(rows, all->count, speed, all->most, all->other_share);
+    dml__share_rows(rows, all->count, speed, all->most, all->other_share);
     const bool same = rows == all->shared_rows &&
                       dml__share_seconds(all->count, all->speed, all->share) <=
                           DML__SHARE_GAIN * dml__share_seconds(all->count, all->speed, all->other_share);

@@ -220,21 +220,19 @@ DML_API dml_sync dml_all_reduce_sync(dml_comm *comm, const dml_all_reduce_sync_o
         if (options) state->bucket_elements = (options->bucket_bytes + sizeof(float) - 1) / sizeof(float);
         if (options) state->compression = options->compression;
     }
-    const dml_sync sync = { state,
-                            dml__all_reduce_sync_start,
-                            dml__all_reduce_sync_begin,
-                            dml__all_reduce_sync_ready,
-                            dml__all_reduce_sync_finish,
-                            dml__all_reduce_sync_failed,
-                            dml__all_reduce_sync_updated,
-                            dml__all_reduce_sync_destroy,
-                            dml_comm_world_size(comm),
-                            dml_comm_rank(comm),
-                            dml__all_reduce_sync_sum,
-                            NULL,
-                            NULL,
-                            NULL,
-                            NULL };
+    dml_sync sync;
+    memset(&sync, 0, sizeof sync);
+    sync.state = state;
+    sync.start = dml__all_reduce_sync_start;
+    sync.begin = dml__all_reduce_sync_begin;
+    sync.ready = dml__all_reduce_sync_ready;
+    sync.finish = dml__all_reduce_sync_finish;
+    sync.failed = dml__all_reduce_sync_failed;
+    sync.updated = dml__all_reduce_sync_updated;
+    sync.destroy = dml__all_reduce_sync_destroy;
+    sync.ranks = dml_comm_world_size(comm);
+    sync.rank = dml_comm_rank(comm);
+    sync.all_reduce = dml__all_reduce_sync_sum;
     return sync;
 }
 

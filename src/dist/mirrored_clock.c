@@ -5,6 +5,8 @@
 
 #include "base/clock.h"
 
+#include <string.h>
+
 static dml_status dml__timed_start(void *user, dml_trainer *trainer)
 {
     const dml_sync *inner = &((const dml__timed_sync *)user)->inner;
@@ -70,18 +72,20 @@ static dml_status dml__timed_update(void *user, dml_trainer *trainer)
 
 DML__LOCAL dml_sync dml__time_sync(dml__timed_sync *timed, dml_sync inner)
 {
-    const dml_sync sync = { timed,
-                            dml__timed_start,
-                            dml__timed_begin,
-                            dml__timed_ready,
-                            dml__timed_finish,
-                            dml__timed_failed,
-                            dml__timed_updated,
-                            dml__timed_destroy,
-                            inner.ranks,
-                            inner.rank,
-                            inner.all_reduce ? dml__timed_all_reduce : NULL,
-                            inner.update ? dml__timed_update : NULL };
+    dml_sync sync;
+    memset(&sync, 0, sizeof sync);
+    sync.state = timed;
+    sync.start = dml__timed_start;
+    sync.begin = dml__timed_begin;
+    sync.ready = dml__timed_ready;
+    sync.finish = dml__timed_finish;
+    sync.failed = dml__timed_failed;
+    sync.updated = dml__timed_updated;
+    sync.destroy = dml__timed_destroy;
+    sync.ranks = inner.ranks;
+    sync.rank = inner.rank;
+    sync.all_reduce = inner.all_reduce ? dml__timed_all_reduce : NULL;
+    sync.update = inner.update ? dml__timed_update : NULL;
     timed->inner = inner;
     timed->begun = timed->waited = timed->seconds = 0;
     return sync;

@@ -338,18 +338,19 @@ static dml_sync dml__through_first_sync(const dml__mirrored_place *place)
         state->bucket_elements =
             (place->bucket_bytes ? place->bucket_bytes : (size_t)1 << 20) / sizeof(float);
     }
-    const dml_sync sync = { state,
-                            dml__first_start,
-                            dml__first_begin,
-                            dml__first_ready,
-                            dml__first_finish,
-                            dml__first_failed,
-                            NULL,
-                            dml__first_destroy,
-                            place->ranks,
-                            place->rank,
-                            dml__first_sum,
-                            place->central ? dml__first_update : NULL };
+    dml_sync sync;
+    memset(&sync, 0, sizeof sync);
+    sync.state = state;
+    sync.start = dml__first_start;
+    sync.begin = dml__first_begin;
+    sync.ready = dml__first_ready;
+    sync.finish = dml__first_finish;
+    sync.failed = dml__first_failed;
+    sync.destroy = dml__first_destroy;
+    sync.ranks = place->ranks;
+    sync.rank = place->rank;
+    sync.all_reduce = dml__first_sum;
+    sync.update = place->central ? dml__first_update : NULL;
     return sync;
 }
 

@@ -102,7 +102,7 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
     DML__DEFINE_TILE(isa, target, r, 1, DML__ANY_TILE, false)                                                \
     DML__DEFINE_EDGE(isa, target, r)                                                                         \
     DML__DEFINE_TILE(isa, target, r, 2, DML__B_PACKED, true)                                                 \
-        DML__DEFINE_TILE(isa, target, r, 2, DML__BOTH_PACKED, true)
+    DML__DEFINE_TILE(isa, target, r, 2, DML__BOTH_PACKED, true)
 typedef void (*dml__tile_function)(const dml__tile *tile, int panel);
 
 /* `functions` are those for the tile's rows. */
