@@ -586,6 +586,26 @@ static void a_spoiled_gradient_is_not_applied(void)
     dml_close(context);
 }
 
+/* As one that waits for several pieces, of which a later one fails. */
+static dml_status put_and_fail(void *state, dml_trainer *trainer, double *samples)
+{
+    (void)state, (void)samples;
+    CHECK_INT(dml_trainer_put(trainer, DML_GRADIENTS, 0, 3), DML_OK);
+    return dml_trainer_fail(trainer, DML_ERROR_PEER, "the rest didn't come");
+}
+
+static void a_gradient_put_in_part_is_not_applied(void)
+{
+    backend_here = find_backend("cpu");
+    dml_trainer *t = small_trainer(0.5f, 0);
+    CHECK_INT(dml_trainer_sync(t, (dml_sync){ .finish = put_and_fail }), DML_OK);
+    CHECK_INT(backward(t, 0, 2, DML_OVERWRITE, NULL), DML_ERROR_PEER);
+    dml_clear_error(context);
+    CHECK_INT(dml_trainer_update(t), DML_ERROR_STATE);
+    CHECK_CONTAINS(dml_error(context), "the last backward pass failed");
+    dml_close(context);
+}
+
 /* ---- a strategy that updates ---- */
 
 /* The first half by the optimizer, the second left as it is. */
@@ -636,5 +656,6 @@ int main(void)
     RUN(runs_are_taken_on);
     RUN(a_strategy_updates_instead);
     RUN(a_spoiled_gradient_is_not_applied);
+    RUN(a_gradient_put_in_part_is_not_applied);
     return test_report("train/parts");
 }
