@@ -217,14 +217,14 @@ tsan.cc := $(CC)
 tsan.flags := -O1 -g1 -fsanitize=thread
 # Where threads meet.
 tsan.folders := base/os_thread thread kernels device graph/own_thread graph/program train/trainer train/parts net comm/collectives comm/messages comm/groups \
-    comm/fork dist gpu
+    comm/fork dist/all_reduce_sync dist/mirrored dist/parameter_server dist/zero_sync gpu
 tsan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=thread -x c - -o /dev/null 2>&1),$(CC) \
     has no ThreadSanitizer)
 
 nothreads.cc := $(CC)
 nothreads.flags := -O1 -DDML_NO_THREADS
 # What starts threads, or waits for them.
-nothreads.folders := base/os_thread thread device graph train net comm/collectives dist
+nothreads.folders := base/os_thread thread device graph train net comm/collectives dist/all_reduce_sync dist/local_sgd
 
 # AVX-512 and AMX in plain C (tests/emulated/immintrin.h), for machines without.
 emulated.cc := $(CC)
@@ -235,7 +235,7 @@ emulated.no := $(if $(filter x86_64,$(shell uname -m)),,only on x86-64)
 arm.cc := arm-linux-gnueabihf-gcc
 arm.flags := -O1
 arm.run := qemu-arm -L /usr/arm-linux-gnueabihf
-arm.folders := base thread kernels graph ops train net/wire net/local net/shm $(COMM_NUMBERS) dist
+arm.folders := base thread kernels graph ops train net/wire net/local net/shm $(COMM_NUMBERS) dist/all_reduce_sync dist/cluster dist/compress
 arm.no := $(if $(call has_command,$(arm.cc)),$(if $(call has_command,qemu-arm),,qemu-arm is not \
     installed),$(arm.cc) is not installed)
 

@@ -21082,9 +21082,8 @@ DML__LOCAL double dml__share_seconds(int devices, const dml__speed *speeds, cons
 
 #define DML__MOST_REPLICAS 64
 #define DML__MOST_PARTS 64 /* inputs of which a replica gets its part */
-#define DML__SHARE_GAIN                                                                                      \
-    1.03 /* another division must promise this much, or noise would move samples about                       \
-          */
+/* Another division of the batch must promise this much, or noise would move samples about. */
+#define DML__SHARE_GAIN 1.05
 
 typedef enum dml__order {
     DML__ORDER_ATTACH,
