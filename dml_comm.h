@@ -1166,12 +1166,14 @@ DML_API dml_replica_report dml_mirrored_report(const dml_mirrored *mirrored, int
 #define DML_DIST_PARAMETER_SERVER_SYNC_H
 
 /* For dml_trainer_sync, on workers. At the start all take over worker 0's parameters, numbers, seed and step;
-   the servers its optimizer with parameters' scales and an empty state. Each update pushes g, by the samples
-   that it is the mean of, and pulls w. With DML_PS_SYNCHRONOUS, N workers compute what one would with the
-   samples of all, up to rounding. The learning rate is each worker's own; clipping is, too. Of `options`
-   (NULL: synchronous) rule, setup and vectors don't count. DML_ERROR_UNSUPPORTED at the start: for LARS and
-   LAMB, for a loss scale, for a moving average. A checkpoint of a worker has w, but not the optimizer's
-   state, which is the servers'. Source: Li et al., OSDI 2014; TensorFlow's ParameterServerStrategy. */
+   the servers its optimizer with parameters' scales and an empty state. Each update pushes g and pulls w. In
+   synchrony g counts by the samples that it is the mean of; otherwise each worker's g is an update by itself:
+   with N workers there are N times as many, so a learning rate of all-reduce's is as a rule too large. With
+   DML_PS_SYNCHRONOUS, N workers compute what one would with the samples of all, up to rounding. The learning
+   rate is each worker's own; clipping is, too. Of `options` (NULL: synchronous) rule, setup and vectors don't
+   count. DML_ERROR_UNSUPPORTED at the start: for LARS and LAMB, for a loss scale, for a moving average. A
+   checkpoint of a worker has w, but not the optimizer's state, which is the servers'. Source: Li et al., OSDI
+   2014; TensorFlow's ParameterServerStrategy. */
 DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cluster,
                                            const dml_ps_options *options);
 
@@ -22920,7 +22922,9 @@ static dml_status dml__ps_sync_update(void *user, dml_trainer *trainer)
     float *w = dml_trainer_host(trainer, DML_PARAMETERS, 0, n);
     if (!g || !w) return dml_status_of(dml_trainer_context(trainer));
     dml_ps_set_rate(sync->ps, (double)dml_trainer_lr(trainer));
-    if (sync->samples > 0) dml_ps_push(sync->ps, g, 0, n, sync->samples);
+    /* A push that is applied by itself is a mean already. */
+    const double weight = sync->options.consistency == DML_PS_SYNCHRONOUS ? sync->samples : 1;
+    if (sync->samples > 0) dml_ps_push(sync->ps, g, 0, n, weight);
     dml_ps_clock(sync->ps);
     dml_ps_pull(sync->ps, w, 0, n);
     if (dml_ps_wait(sync->ps, DML_PS_ALL) != DML_OK || dml_comm_status(sync->comm) != DML_OK)

@@ -42,7 +42,9 @@ static dml_status dml__ps_sync_update(void *user, dml_trainer *trainer)
     float *w = dml_trainer_host(trainer, DML_PARAMETERS, 0, n);
     if (!g || !w) return dml_status_of(dml_trainer_context(trainer));
     dml_ps_set_rate(sync->ps, (double)dml_trainer_lr(trainer));
-    if (sync->samples > 0) dml_ps_push(sync->ps, g, 0, n, sync->samples);
+    /* A push that is applied by itself is a mean already. */
+    const double weight = sync->options.consistency == DML_PS_SYNCHRONOUS ? sync->samples : 1;
+    if (sync->samples > 0) dml_ps_push(sync->ps, g, 0, n, weight);
     dml_ps_clock(sync->ps);
     dml_ps_pull(sync->ps, w, 0, n);
     if (dml_ps_wait(sync->ps, DML_PS_ALL) != DML_OK || dml_comm_status(sync->comm) != DML_OK)

@@ -20,12 +20,14 @@
 #include "train/trainer.h"
 
 /* For dml_trainer_sync, on workers. At the start all take over worker 0's parameters, numbers, seed and step;
-   the servers its optimizer with parameters' scales and an empty state. Each update pushes g, by the samples
-   that it is the mean of, and pulls w. With DML_PS_SYNCHRONOUS, N workers compute what one would with the
-   samples of all, up to rounding. The learning rate is each worker's own; clipping is, too. Of `options`
-   (NULL: synchronous) rule, setup and vectors don't count. DML_ERROR_UNSUPPORTED at the start: for LARS and
-   LAMB, for a loss scale, for a moving average. A checkpoint of a worker has w, but not the optimizer's
-   state, which is the servers'. Source: Li et al., OSDI 2014; TensorFlow's ParameterServerStrategy. */
+   the servers its optimizer with parameters' scales and an empty state. Each update pushes g and pulls w. In
+   synchrony g counts by the samples that it is the mean of; otherwise each worker's g is an update by itself:
+   with N workers there are N times as many, so a learning rate of all-reduce's is as a rule too large. With
+   DML_PS_SYNCHRONOUS, N workers compute what one would with the samples of all, up to rounding. The learning
+   rate is each worker's own; clipping is, too. Of `options` (NULL: synchronous) rule, setup and vectors don't
+   count. DML_ERROR_UNSUPPORTED at the start: for LARS and LAMB, for a loss scale, for a moving average. A
+   checkpoint of a worker has w, but not the optimizer's state, which is the servers'. Source: Li et al., OSDI
+   2014; TensorFlow's ParameterServerStrategy. */
 DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cluster,
                                            const dml_ps_options *options);
 

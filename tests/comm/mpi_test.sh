@@ -43,6 +43,9 @@ done
 for ranks in 1 2 3; do
     check "training, $ranks ranks" job $ranks "$WORK/train"
 done
+for strategy in local_sgd zero1 zero2 zero3 parameter_server; do
+    check "training by $strategy" job 3 "$WORK/train" $strategy
+done
 check "training through sockets" env DML_COMM_ENGINE=dml timeout 120 $run -n 2 "$WORK/train"
 check "in blocks" job 3 "$WORK/small"
 check "a thread that makes progress" job 3 "$WORK/mpi" thread

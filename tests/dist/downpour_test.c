@@ -185,6 +185,21 @@ static void follows_one_rank(void)
     check_follows("adagrad", t);
 }
 
+/* A gradient that is applied as it comes counts once, of however many samples it is the mean. */
+static void asynchronous_with_one_worker(void)
+{
+    alone = usual(dml_sgd(0.05f, 0.9f));
+    run_training(&alone);
+    for (int stale = 0; stale < 2; stale++) {
+        many = usual(dml_sgd(0.05f, 0.9f));
+        many.workers = many.servers = 1;
+        many.ps.consistency = stale ? DML_PS_STALE : DML_PS_ASYNCHRONOUS;
+        run_training(&many);
+        check_status(&many);
+        for (int step = 0; step < 50; step++) CHECK_NEAR(loss_of(&many, step), loss_of(&alone, step), 1e-5);
+    }
+}
+
 /* Without synchrony it learns all the same. */
 static void learns_asynchronously(void)
 {
@@ -293,6 +308,7 @@ static void refused(void)
 int main(void)
 {
     RUN(follows_one_rank);
+    RUN(asynchronous_with_one_worker);
     RUN(learns_asynchronously);
     RUN(downpour);
     RUN(downpour_of_one);

@@ -213,7 +213,14 @@ check "all_reduce learns" reaches all_reduce
 check "local_sgd learns" reaches local_sgd --save averaged
 check "what it saves is the average of all ranks" sh -c "'$mnist' --model mlp --drawn 8000 --epochs 2 \
     --load averaged | grep '^test accuracy' >one; sed -n 's/^.0. //p' said | grep '^test accuracy' | diff one - && [ -s one ]"
-check "simu_parallel learns" reaches simu_parallel
+for strategy in simu_parallel zero1 zero2 zero3 parameter_server downpour mirrored central_storage data_parallel; do
+    check "$strategy learns" reaches $strategy
+done
+check "all_reduce learns with compression" reaches all_reduce --compression 4bit
+check "a parameter server with bounded staleness" reaches parameter_server --staleness 4
+check "no such compression" refuses 2 '--compression zip: it takes bf16' "$mnist" --compression zip
+check "servers without workers" refuses 1 'worker' "$mnist" --strategy parameter_server
+check "no devices" refuses 1 "0 devices" "$mnist" --strategy mirrored --devices ,
 port=$((20000 + $$ % 20000))
 check "a rank that never comes" refuses 1 'rank 1' env RANK=0 WORLD_SIZE=2 MASTER_PORT=$port "$mnist" --timeout 1
 
