@@ -88,7 +88,7 @@ static void read_product(const char *path)
             implementation += starts(line, "#if") - starts(line, "#endif");
             continue;
         }
-        const bool banner = sscanf(line, "/* ---- %127[^ ] ---- */", file) == 1;
+        const bool banner = sscanf(line, "/* ---- %127[^ ] ---- */", file) == 1 && strchr(file, '/');
         const bool ends = banner || starts(line, "#ifdef DML_IMPLEMENTATION");
         if (ends && in_section) append(body, "```\n");
         if (ends) in_section = false;
