@@ -2,6 +2,8 @@
    bare sockets that carry as many bytes the same ways, and add nothing. */
 #include "dml_comm.h"
 
+#include "options.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -18,10 +20,11 @@
 enum { WORKERS = 2, ROUNDS = 5, MOST_STEPS = 64 };
 
 static const char usage[] =
-    "usage: ps [--bytes B] [--steps N] [--transport NAME]\n"
+    "usage: ps [--bytes B] [--steps N] [--transport NAME] [--quick]\n"
     "  --bytes B         of the vector; 33554432\n"
     "  --steps N         of each of 5 rounds, up to 64; 6\n"
     "  --transport NAME  of ours: tcp or shm; tcp\n"
+    "  --quick           an eighth of the bytes\n"
     "Prints the bytes per second that all connections together carry: each worker pushes the vector and "
     "pulls\n"
     "it, step by step. Limit: bare sockets. Medians over all steps but each round's first.\n";
@@ -186,26 +189,15 @@ static double median(const double *seconds)
 
 int main(int argc, char **argv)
 {
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
-            fputs(usage, stdout);
-            return 0;
-        }
-        if (i + 1 < argc && strcmp(argv[i], "--bytes") == 0) {
-            vector_bytes = (size_t)strtoull(argv[++i], NULL, 10) / sizeof(float) * sizeof(float);
-        } else if (i + 1 < argc && strcmp(argv[i], "--steps") == 0) {
-            steps = atoi(argv[++i]);
-        } else if (i + 1 < argc && strcmp(argv[i], "--transport") == 0) {
-            transport = argv[++i];
-        } else {
-            fprintf(stderr, "ps: \"%s\" is no option, or has no value: see --help\n", argv[i]);
-            return 2;
-        }
-    }
-    if (steps < 2 || steps > MOST_STEPS || vector_bytes < sizeof(float)) {
-        fprintf(stderr, "ps: --steps takes 2 to %d, --bytes at least 4\n", MOST_STEPS);
-        return 2;
-    }
+    double bytes = (double)vector_bytes;
+    bool quick = false;
+    const bench_option options[] = { { "--bytes", BENCH_NUMBER, &bytes, sizeof(float), 1e10 },
+                                     { "--steps", BENCH_INT, &steps, 2, MOST_STEPS },
+                                     { "--transport", BENCH_TEXT, &transport, 0, 0 },
+                                     { "--quick", BENCH_FLAG, &quick, 0, 0 },
+                                     { NULL, BENCH_FLAG, NULL, 0, 0 } };
+    bench_parse(argc, argv, "ps", usage, options);
+    vector_bytes = (size_t)(quick ? bytes / 8 : bytes) / sizeof(float) * sizeof(float);
     taken = (double *)mmap(NULL, 2 * ROUNDS * MOST_STEPS * sizeof *taken, PROT_READ | PROT_WRITE,
                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (taken == MAP_FAILED) die("no memory");

@@ -15,12 +15,15 @@ load() { cut -d ' ' -f 1 /proc/loadavg 2>/dev/null || echo unknown; }
     echo "# run: load when it began (runnable processes, mean of a minute): $(load)"
     [ -z "$quick" ] || echo "# run: quick: a part of the cases, each for a short time"
 } >"$rows" || exit 1
-for name in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce numerics; do
+for name in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce ps ddp numerics; do
     echo "# $name $quick"
     # tee would hide how it ended
     { "$build/bench/$name" $quick || echo "$name" >"$rows.failed"; } | tee -a "$rows"
     [ -e "$rows.failed" ] && failed="$failed $name" && rm -f "$rows.failed"
 done
+# It has no limit and no peer to be compared with: rows and pictures of its own.
+echo "# strategies $quick"
+"$build/bench/strategies" $quick --svg "$build/bench/strategies-pictures" >"$build/bench/strategies-rows" || failed="$failed strategies"
 "$build/bench/report" "$build/bench" <"$rows" >"$build/bench/report.md" || exit 1
 echo "see $build/bench/report.md"
 [ -z "$failed" ] || {

@@ -45,7 +45,7 @@ rows_are_well() { # how many
 }
 
 tiny='--threads 1 --seconds 0.001'
-for program in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce numerics simulate report; do
+for program in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce ps ddp strategies numerics simulate report; do
     check "$program --help" run $program --help
     check "$program --help says how it is used" grep -q "^usage: $program" "$WORK/rows"
     check_fails "$program refuses an option that it doesn't have" "$program" "$bench/$program" --none
@@ -55,7 +55,7 @@ for words in 'gemm --m 0' 'gemm --m x' 'gemm --m 1.5' 'gemm --m' 'gemm --n 4' 'g
     'train --model none' 'train --batch 0' 'train --dtype i32' 'reduce_op --op none' 'allreduce --ranks 1' 'allreduce --op none' \
     'allreduce --algo none' 'allreduce --transport none' 'numerics --what none' 'numerics --input none' 'numerics --m 4' \
     'numerics --what sgemm --n 4' 'simulate --op none' 'simulate --algo none' 'simulate --ranks 1' 'simulate --bytes 8:4' \
-    'simulate --topology none' 'simulate --check none'; do
+    'simulate --topology none' 'simulate --check none' 'ps --steps 1' 'strategies --experiment none'; do
     check_fails "$words" '' "$bench"/$words
     check "$words: one sentence" test "$(wc -l <"$WORK/said")" -eq 1
 done
@@ -215,7 +215,7 @@ cat >"$WORK/program" <<'END'
 echo "name=${0##*/} threads=1 ours=1 limit=1 ratio_limit=1 unit=x"
 END
 mkdir -p "$WORK/build/bench"
-for name in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce numerics; do
+for name in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce ps ddp strategies numerics; do
     cp "$WORK/program" "$WORK/build/bench/$name" && chmod +x "$WORK/build/bench/$name"
 done
 cp "$bench/report" "$WORK/build/bench/report"
@@ -225,6 +225,11 @@ for words in '^- system: [A-Z].*processors to be used: [1-9]' '^- compiler: .*, 
     check "their report has $words" grep -q "$words" "$WORK/build/bench/report.md"
 done
 check_fails "a report of nothing" 'there are no rows' report_of /dev/null
+check "a parameter server beside sockets" run ps --bytes 65536 --steps 2
+check "its row" rows_are_well 1
+check "the experiments in virtual time" run strategies --experiment stragglers --quick --svg "$WORK/pictures"
+check "a row for each policy" test "$(grep -c '^name=stragglers' "$WORK/rows")" -eq 4
+check "their picture" grep -q '</svg>' "$WORK/pictures/stragglers.svg"
 check "the peers' sources compile" sh -c "for p in blas openmp; do $CC $WARN -Wno-unknown-pragmas bench/peers/\$p.c -o $WORK/\$p -ldl || exit 1; done"
 check "the installer is a script" sh -n bench/peers/install.sh
 report build/bench
