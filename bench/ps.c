@@ -207,7 +207,7 @@ int main(int argc, char **argv)
         run_round(true, ours + round * MOST_STEPS);
     }
     const double moved = 2.0 * WORKERS * (double)vector_bytes / 1e9;
-    printf("name=ps what=synchronous workers=%d servers=1 bytes=%zu medium=%s ours=%.4g limit=%.4g "
+    printf("name=ps what=synchronous workers=%d servers=1 bytes=%zu medium=%s threads=1 ours=%.4g limit=%.4g "
            "ratio_limit=%.3f unit=GB/s\n",
            WORKERS, vector_bytes, transport, moved / median(ours), moved / median(taken),
            median(taken) / median(ours));
