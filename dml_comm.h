@@ -727,9 +727,9 @@ typedef enum dml_ps_consistency {
 } dml_ps_consistency;
 
 /* How a server changes elements [begin, begin + count) of the vector, which are w (count), by g (count): the
-   mean of a clock's pushes (each by its weight), or one push. `step` is how many clocks were applied before
-   (asynchronous, stale: how many of all workers have ended), `rate` what dml_ps_set_rate said at the worker
-   that pushed. A status other than DML_OK ends the job. */
+   mean of a clock's pushes (each by its weight), or one push times its weight. `step` is how many clocks were
+   applied before (asynchronous, stale: how many of all workers have ended), `rate` what dml_ps_set_rate said
+   at the worker that pushed. A status other than DML_OK ends the job. */
 typedef dml_status (*dml_ps_apply)(void *user, size_t begin, size_t count, float *w, const float *g,
                                    uint64_t step, double rate);
 
@@ -746,7 +746,8 @@ typedef struct dml_ps_options {
     dml_ps_consistency consistency;
     int staleness; /* of DML_PS_STALE */
     /* Of DML_PS_SYNCHRONOUS: a clock is applied when all workers but this many have ended it; what the others
-       push for it later is dropped, and they go on at the servers' clock. Less than there are workers. */
+       push for it later is dropped, and they go on at the servers' clock (dml_ps_clocks), so they end clocks
+       unlike numbers of times. Less than there are workers. */
     int backup;
     /* A push sends only elements larger than this; the others wait at the worker and count with its next
        push of the same range. 0: all. */
@@ -22715,14 +22716,13 @@ DML__LOCAL dml_status dml__ps_attach(dml_ps **ps, dml_comm *comm, const dml_clus
 
 #endif
 
-/* The setup that worker 0 sends: the optimizer's kind, nesterov, the steps that were taken before, its
-   numbers, and runs of parameters with the same scales, of four numbers each. */
-enum { DML__PS_OPT_KIND, DML__PS_OPT_NESTEROV, DML__PS_OPT_STEPS, DML__PS_OPT_NUMBERS };
+/* The setup that worker 0 sends: the optimizer's kind, nesterov, its numbers, and runs of parameters with the
+   same scales, of four numbers each. Steps that the trainer took before don't count: the state is empty. */
+enum { DML__PS_OPT_KIND, DML__PS_OPT_NESTEROV, DML__PS_OPT_NUMBERS };
 
 typedef struct dml__ps_optimizer {
     dml__memory memory;
     dml_optimizer optimizer;
-    uint64_t steps;
     size_t begin, count; /* the server's range */
     double *runs;        /* (run_count, 4): begin, end, scales of the learning rate and of the decay */
     size_t run_count;
@@ -22745,7 +22745,6 @@ static dml_status dml__ps_prepare_optimizer(void *user, size_t begin, size_t cou
     if (setup_count < at) return DML_ERROR_MISMATCH; /* the workers have no trainers */
     o->optimizer.kind = (dml_optimizer_kind)setup[DML__PS_OPT_KIND];
     o->optimizer.nesterov = setup[DML__PS_OPT_NESTEROV] != 0;
-    o->steps = (uint64_t)setup[DML__PS_OPT_STEPS];
     for (float *number;
          (number = dml_optimizer_number(&o->optimizer, (int)(at - DML__PS_OPT_NUMBERS), NULL)) != NULL;
          at++) {
@@ -22782,7 +22781,7 @@ static dml_status dml__ps_apply_optimizer(void *user, size_t begin, size_t count
         mine.weight_decay *= (float)run[3];
         for (int s = 0; s < DML__MAX_STATES; s++)
             state[s] = o->state[s] ? o->state[s] + (first - o->begin) : NULL;
-        status = dml_optimizer_update(&mine, NULL, o->steps + step, end - first, w + (first - begin),
+        status = dml_optimizer_update(&mine, NULL, step, end - first, w + (first - begin),
                                       g + (first - begin), state);
     }
     return status;
@@ -22830,7 +22829,6 @@ static size_t dml__ps_write_setup(dml_trainer *trainer, const dml_optimizer *opt
     if (to) {
         to[DML__PS_OPT_KIND] = (double)o.kind;
         to[DML__PS_OPT_NESTEROV] = o.nesterov;
-        to[DML__PS_OPT_STEPS] = (double)dml_trainer_steps(trainer);
     }
     for (const float *number;
          (number = dml_optimizer_number(&o, (int)(at - DML__PS_OPT_NUMBERS), NULL)) != NULL; at++)
@@ -22895,6 +22893,7 @@ typedef struct dml__ps_sync {
     dml_cluster cluster;
     dml_ps_options options;
     dml_ps *ps;
+    uint64_t first; /* the trainer's step at which it was attached */
     double samples; /* that g is the mean of */
 } dml__ps_sync;
 
@@ -22903,7 +22902,18 @@ static dml_status dml__ps_sync_start(void *user, dml_trainer *trainer)
     dml__ps_sync *sync = (dml__ps_sync *)user;
     if (!sync) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     const dml_optimizer optimizer = dml_trainer_get_run(trainer).optimizer;
-    return dml__ps_attach(&sync->ps, sync->comm, &sync->cluster, trainer, &optimizer, &sync->options);
+    const dml_status status =
+        dml__ps_attach(&sync->ps, sync->comm, &sync->cluster, trainer, &optimizer, &sync->options);
+    sync->first = dml_trainer_steps(trainer);
+    return status;
+}
+
+/* A worker that the others didn't wait for goes on at their step; this one is counted by the caller. */
+static dml_status dml__ps_catch_up(const dml__ps_sync *sync, dml_trainer *trainer)
+{
+    dml_trainer_run run = dml_trainer_get_run(trainer);
+    run.steps = sync->first + dml_ps_clocks(sync->ps) - 1;
+    return dml_trainer_set_run(trainer, &run);
 }
 
 static dml_status dml__ps_sync_begin(void *user, dml_trainer *trainer, double samples)
@@ -22929,7 +22939,8 @@ static dml_status dml__ps_sync_update(void *user, dml_trainer *trainer)
     dml_ps_pull(sync->ps, w, 0, n);
     if (dml_ps_wait(sync->ps, DML_PS_ALL) != DML_OK || dml_comm_status(sync->comm) != DML_OK)
         return dml__sync_failed(trainer, sync->comm);
-    return dml_trainer_put(trainer, DML_PARAMETERS, 0, n);
+    const dml_status status = dml_trainer_put(trainer, DML_PARAMETERS, 0, n);
+    return status == DML_OK && sync->options.backup ? dml__ps_catch_up(sync, trainer) : status;
 }
 
 static void dml__ps_sync_destroy(void *user, dml_trainer *trainer)

@@ -18,7 +18,7 @@
 /* What the flags say; zeros: not given. */
 typedef struct strategy_options {
     const char *name, *compression, *devices;
-    int tau, servers, staleness, backup, fetch_every, push_every;
+    int tau, servers, staleness, fetch_every, push_every;
     double outer_lr;
     bool average_state, asynchronous;
 } strategy_options;
@@ -164,7 +164,7 @@ static dml_comm *strategy_cluster(strategy *s, const dml_comm_options *options)
 
 static dml_status strategy_parameter_server(strategy *s)
 {
-    dml_ps_options o = { .staleness = s->options.staleness, .backup = s->options.backup };
+    dml_ps_options o = { .staleness = s->options.staleness };
     if (s->options.staleness) o.consistency = DML_PS_STALE;
     if (s->options.asynchronous) o.consistency = DML_PS_ASYNCHRONOUS;
     if (!s->trains) return dml_parameter_server_serve(s->job, &s->cluster, NULL);
@@ -205,9 +205,9 @@ static const strategy_row strategy_rows[] = {
       .end = strategy_gather },
     { "zero3", "", "and of the parameters", "the same; Zhao et al., PyTorch FSDP, 2023", .which = 3,
       .start = strategy_zero, .end = strategy_gather },
-    { "parameter_server", "--ps|--asynchronous|--staleness|--backup",
+    { "parameter_server", "--ps|--asynchronous|--staleness",
       "workers push gradients to servers, which update the parameters, and pull these",
-      "Li et al., OSDI 2014; Ho et al., NIPS 2013; Chen et al., 2016", .open = strategy_cluster,
+      "Li et al., OSDI 2014; Ho et al., NIPS 2013", .open = strategy_cluster,
       .start = strategy_parameter_server, .end = strategy_take_over },
     { "downpour", "--ps|--fetch-every|--push-every",
       "the same, but nobody waits for another, and servers update by Adagrad",
@@ -255,8 +255,6 @@ static void strategy_list(void)
           .flag = &(o).asynchronous },                                                                       \
         { "--staleness", "N", "parameter_server: the same, but nobody is N steps ahead of the slowest",      \
           .integer = &(o).staleness, .low = 1 },                                                             \
-        { "--backup", "N", "parameter_server: a step doesn't wait for the last N workers",                   \
-          .integer = &(o).backup, .low = 1 },                                                                \
         { "--fetch-every", "N", "downpour: steps between two fetches; otherwise 1",                          \
           .integer = &(o).fetch_every, .low = 1 },                                                           \
         { "--push-every", "N", "downpour: steps of which a push is the sum; otherwise 1",                    \
@@ -294,7 +292,6 @@ static void strategy_check_flags(const strategy_row *row, const strategy_options
         { "--ps", o->servers != 0 },
         { "--asynchronous", o->asynchronous },
         { "--staleness", o->staleness != 0 },
-        { "--backup", o->backup != 0 },
         { "--fetch-every", o->fetch_every != 0 },
         { "--push-every", o->push_every != 0 },
         { "--devices", o->devices != NULL },

@@ -418,6 +418,15 @@ static bool can_be_spared(const job *j, int r)
     return r < j->options.workers && workers > 0;
 }
 
+/* Of a worker that can be spared and a server that failed beside it, the server ends the job. */
+static int gravest(const job *j, int cause)
+{
+    if (!can_be_spared(j, cause)) return cause;
+    for (int r = j->options.workers; r < j->options.ranks; r++)
+        if (j->ranks[r].pid == 0 && j->ranks[r].status != 0) return r;
+    return cause;
+}
+
 static void rank_failed(job *j, int r)
 {
     const int status = j->ranks[r].status;
@@ -479,6 +488,7 @@ static void reap(job *j)
         poll(NULL, 0, SETTLE_MS); /* a dying process closes its connections before it counts as dead */
         cause = bury(j, cause);
     }
+    cause = gravest(j, cause);
     if (j->exit_status == 0) j->exit_status = exit_status_of(j->ranks[cause].status);
     if (!j->ending) rank_failed(j, cause);
 }

@@ -44,9 +44,9 @@ typedef enum dml_ps_consistency {
 } dml_ps_consistency;
 
 /* How a server changes elements [begin, begin + count) of the vector, which are w (count), by g (count): the
-   mean of a clock's pushes (each by its weight), or one push. `step` is how many clocks were applied before
-   (asynchronous, stale: how many of all workers have ended), `rate` what dml_ps_set_rate said at the worker
-   that pushed. A status other than DML_OK ends the job. */
+   mean of a clock's pushes (each by its weight), or one push times its weight. `step` is how many clocks were
+   applied before (asynchronous, stale: how many of all workers have ended), `rate` what dml_ps_set_rate said
+   at the worker that pushed. A status other than DML_OK ends the job. */
 typedef dml_status (*dml_ps_apply)(void *user, size_t begin, size_t count, float *w, const float *g,
                                    uint64_t step, double rate);
 
@@ -63,7 +63,8 @@ typedef struct dml_ps_options {
     dml_ps_consistency consistency;
     int staleness; /* of DML_PS_STALE */
     /* Of DML_PS_SYNCHRONOUS: a clock is applied when all workers but this many have ended it; what the others
-       push for it later is dropped, and they go on at the servers' clock. Less than there are workers. */
+       push for it later is dropped, and they go on at the servers' clock (dml_ps_clocks), so they end clocks
+       unlike numbers of times. Less than there are workers. */
     int backup;
     /* A push sends only elements larger than this; the others wait at the worker and count with its next
        push of the same range. 0: all. */

@@ -10,14 +10,13 @@
 #include "graph/program_internal.h"
 #include "train/optimizer_internal.h"
 
-/* The setup that worker 0 sends: the optimizer's kind, nesterov, the steps that were taken before, its
-   numbers, and runs of parameters with the same scales, of four numbers each. */
-enum { DML__PS_OPT_KIND, DML__PS_OPT_NESTEROV, DML__PS_OPT_STEPS, DML__PS_OPT_NUMBERS };
+/* The setup that worker 0 sends: the optimizer's kind, nesterov, its numbers, and runs of parameters with the
+   same scales, of four numbers each. Steps that the trainer took before don't count: the state is empty. */
+enum { DML__PS_OPT_KIND, DML__PS_OPT_NESTEROV, DML__PS_OPT_NUMBERS };
 
 typedef struct dml__ps_optimizer {
     dml__memory memory;
     dml_optimizer optimizer;
-    uint64_t steps;
     size_t begin, count; /* the server's range */
     double *runs;        /* (run_count, 4): begin, end, scales of the learning rate and of the decay */
     size_t run_count;
@@ -40,7 +39,6 @@ static dml_status dml__ps_prepare_optimizer(void *user, size_t begin, size_t cou
     if (setup_count < at) return DML_ERROR_MISMATCH; /* the workers have no trainers */
     o->optimizer.kind = (dml_optimizer_kind)setup[DML__PS_OPT_KIND];
     o->optimizer.nesterov = setup[DML__PS_OPT_NESTEROV] != 0;
-    o->steps = (uint64_t)setup[DML__PS_OPT_STEPS];
     for (float *number;
          (number = dml_optimizer_number(&o->optimizer, (int)(at - DML__PS_OPT_NUMBERS), NULL)) != NULL;
          at++) {
@@ -77,7 +75,7 @@ static dml_status dml__ps_apply_optimizer(void *user, size_t begin, size_t count
         mine.weight_decay *= (float)run[3];
         for (int s = 0; s < DML__MAX_STATES; s++)
             state[s] = o->state[s] ? o->state[s] + (first - o->begin) : NULL;
-        status = dml_optimizer_update(&mine, NULL, o->steps + step, end - first, w + (first - begin),
+        status = dml_optimizer_update(&mine, NULL, step, end - first, w + (first - begin),
                                       g + (first - begin), state);
     }
     return status;
@@ -125,7 +123,6 @@ static size_t dml__ps_write_setup(dml_trainer *trainer, const dml_optimizer *opt
     if (to) {
         to[DML__PS_OPT_KIND] = (double)o.kind;
         to[DML__PS_OPT_NESTEROV] = o.nesterov;
-        to[DML__PS_OPT_STEPS] = (double)dml_trainer_steps(trainer);
     }
     for (const float *number;
          (number = dml_optimizer_number(&o, (int)(at - DML__PS_OPT_NUMBERS), NULL)) != NULL; at++)

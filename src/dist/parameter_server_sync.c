@@ -15,6 +15,7 @@ typedef struct dml__ps_sync {
     dml_cluster cluster;
     dml_ps_options options;
     dml_ps *ps;
+    uint64_t first; /* the trainer's step at which it was attached */
     double samples; /* that g is the mean of */
 } dml__ps_sync;
 
@@ -23,7 +24,18 @@ static dml_status dml__ps_sync_start(void *user, dml_trainer *trainer)
     dml__ps_sync *sync = (dml__ps_sync *)user;
     if (!sync) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     const dml_optimizer optimizer = dml_trainer_get_run(trainer).optimizer;
-    return dml__ps_attach(&sync->ps, sync->comm, &sync->cluster, trainer, &optimizer, &sync->options);
+    const dml_status status =
+        dml__ps_attach(&sync->ps, sync->comm, &sync->cluster, trainer, &optimizer, &sync->options);
+    sync->first = dml_trainer_steps(trainer);
+    return status;
+}
+
+/* A worker that the others didn't wait for goes on at their step; this one is counted by the caller. */
+static dml_status dml__ps_catch_up(const dml__ps_sync *sync, dml_trainer *trainer)
+{
+    dml_trainer_run run = dml_trainer_get_run(trainer);
+    run.steps = sync->first + dml_ps_clocks(sync->ps) - 1;
+    return dml_trainer_set_run(trainer, &run);
 }
 
 static dml_status dml__ps_sync_begin(void *user, dml_trainer *trainer, double samples)
@@ -49,7 +61,8 @@ static dml_status dml__ps_sync_update(void *user, dml_trainer *trainer)
     dml_ps_pull(sync->ps, w, 0, n);
     if (dml_ps_wait(sync->ps, DML_PS_ALL) != DML_OK || dml_comm_status(sync->comm) != DML_OK)
         return dml__sync_failed(trainer, sync->comm);
-    return dml_trainer_put(trainer, DML_PARAMETERS, 0, n);
+    const dml_status status = dml_trainer_put(trainer, DML_PARAMETERS, 0, n);
+    return status == DML_OK && sync->options.backup ? dml__ps_catch_up(sync, trainer) : status;
 }
 
 static void dml__ps_sync_destroy(void *user, dml_trainer *trainer)

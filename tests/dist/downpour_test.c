@@ -9,6 +9,8 @@
 #include "ops/op_loss.h"
 #include "train/parameter_group.h"
 
+#include <time.h>
+
 enum { IN = 6, CLASSES = 3, BATCH = 24, MOST_STEPS = 300, MOST = 6, MOST_PARAMETERS = 1000 };
 
 typedef struct training {
@@ -18,8 +20,10 @@ typedef struct training {
     bool downpour;
     dml_downpour_options down;
     bool uneven, groups;
-    int pieces;  /* of a batch */
-    bool differ; /* the workers' models have other parameters */
+    int pieces;     /* of a batch */
+    bool differ;    /* the workers' models have other parameters */
+    uint64_t taken; /* steps before the strategy is attached */
+    int slow;       /* a worker that takes its time; 0: none */
     /* results */
     double loss[MOST][MOST_STEPS]; /* the sum over a worker's samples */
     int rows[MOST];
@@ -28,6 +32,7 @@ typedef struct training {
     char error[MOST][512];
     dml_status status[MOST];
     dml_ps_report reports[MOST];
+    uint64_t ended[MOST]; /* at this step */
 } training;
 
 static void make_batch(int step, float *x, int32_t *t)
@@ -85,10 +90,17 @@ static void train(training *t, int me, dml_comm *comm, const dml_cluster *cluste
     dml_context *context = dml_open(&options);
     dml_trainer *trainer = make_trainer(t, context, me);
     dml_status status = DML_OK;
+    dml_trainer_run run = dml_trainer_get_run(trainer);
+    run.steps = comm ? t->taken : 0;
+    dml_trainer_set_run(trainer, &run);
     if (comm)
         status = dml_trainer_sync(trainer, t->downpour ? dml_downpour_sync(comm, cluster, &t->down)
                                                        : dml_parameter_server_sync(comm, cluster, &t->ps));
-    for (int step = 0; step < t->steps && status == DML_OK; step++) status = step_of(t, me, trainer, step);
+    while (dml_trainer_steps(trainer) < run.steps + (uint64_t)t->steps && status == DML_OK) {
+        if (t->slow && me == t->slow) nanosleep(&(struct timespec){ .tv_nsec = 3000000 }, NULL);
+        status = step_of(t, me, trainer, (int)(dml_trainer_steps(trainer) - run.steps));
+    }
+    t->ended[me] = dml_trainer_steps(trainer);
     const size_t parameters = dml_trainer_count(trainer, DML_PARAMETERS);
     if (me == 0) t->parameters = parameters;
     t->status[me] = status;
@@ -200,6 +212,36 @@ static void asynchronous_with_one_worker(void)
     }
 }
 
+/* The servers' optimizer begins anew, whatever the trainer did before. */
+static void an_empty_state_is_at_its_first_step(void)
+{
+    alone = usual(dml_adam(0.01f));
+    run_training(&alone);
+    many = usual(dml_adam(0.01f));
+    many.workers = many.servers = 1;
+    many.taken = 1000;
+    run_training(&many);
+    check_status(&many);
+    CHECK_INT(many.ended[0], 1050);
+    for (int step = 0; step < 50; step++) CHECK_NEAR(loss_of(&many, step), loss_of(&alone, step), 1e-5);
+}
+
+/* Nobody waits for the slow worker, which makes fewer steps, and ends with the others. */
+static void backups_end_together(void)
+{
+    many = usual(dml_sgd(0.05f, 0.9f));
+    many.workers = 3;
+    many.servers = 1;
+    many.ps.backup = 1;
+    many.slow = 2;
+    run_training(&many);
+    check_status(&many);
+    for (int w = 0; w < 3; w++) CHECK_INT(many.ended[w], 50);
+    CHECK_INT(many.reports[0].clocks, 50);
+    CHECK(many.reports[0].dropped > 0);
+    CHECK(memcmp(many.w[0], many.w[1], many.parameters * sizeof(float)) == 0);
+}
+
 /* Without synchrony it learns all the same. */
 static void learns_asynchronously(void)
 {
@@ -309,6 +351,8 @@ int main(void)
 {
     RUN(follows_one_rank);
     RUN(asynchronous_with_one_worker);
+    RUN(an_empty_state_is_at_its_first_step);
+    RUN(backups_end_together);
     RUN(learns_asynchronously);
     RUN(downpour);
     RUN(downpour_of_one);

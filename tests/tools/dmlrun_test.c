@@ -77,6 +77,9 @@ static int child(int argc, char **argv)
     } else if (strcmp(mode, "exit") == 0) { /* rank a exits with b, the others wait */
         if (my_rank() == a) return b;
         wait_forever();
+    } else if (strcmp(mode, "exit_two") == 0) { /* ranks a and b exit at once, the others wait */
+        if (my_rank() == a || my_rank() == b) return 7;
+        wait_forever();
     } else if (strcmp(mode, "spare") == 0) { /* the others end a little later */
         if (my_rank() == a) return b;
         nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL);
@@ -339,6 +342,10 @@ static void a_worker_can_be_spared(void)
     r = DMLRUN("--workers", "2", "--ps", "1", "@", "exit", "2", "7");
     CHECK_INT(r.status, 7);
     CHECK_STRING(r.err, "dmlrun: rank 2 exited with status 7; ending the other 2 ranks\n");
+    forget(&r);
+    r = DMLRUN("--workers", "3", "--ps", "1", "@", "exit_two", "0", "3");
+    CHECK_INT(r.status, 7);
+    CHECK_CONTAINS(r.err, "dmlrun: rank 3 exited with status 7; ending the other 2 ranks\n");
     forget(&r);
 }
 
