@@ -73,7 +73,7 @@ static void dml__divide_evenly(int rows, int devices, const int *most, int *shar
 static int dml__rows_until(const dml__speed *speed, double time, int least, int most)
 {
     double fixed, each;
-    dml__speed_line(speed, &fixed, &each);
+    if (!dml__speed_line(speed, &fixed, &each)) return least;
     const double rows = (time - fixed) / each;
     return rows <= least ? least : rows >= most ? most : (int)rows;
 }
