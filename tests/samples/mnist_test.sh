@@ -214,6 +214,7 @@ check "local_sgd learns" reaches local_sgd --save averaged
 check "what it saves is the average of all ranks" sh -c "'$mnist' --model mlp --drawn 8000 --epochs 2 \
     --load averaged | grep '^test accuracy' >one; sed -n 's/^.0. //p' said | grep '^test accuracy' | diff one - && [ -s one ]"
 check "simu_parallel learns" reaches simu_parallel
+check "sandblaster learns" reaches sandblaster
 port=$((20000 + $$ % 20000))
 check "a rank that never comes" refuses 1 'rank 1' env RANK=0 WORLD_SIZE=2 MASTER_PORT=$port "$mnist" --timeout 1
 
