@@ -118,10 +118,10 @@ static dml_status dml__sandblaster_push(dml__sandblaster *s, int gradient, doubl
 /* Whether nothing has failed yet. Servers that die fail nothing by themselves (dml_comm_outlive). */
 static bool dml__sandblaster_works(dml__sandblaster *s, dml_status status)
 {
+    const char *text = dml_error(dml_trainer_context(s->trainer));
     if (s->status == DML_OK && status != DML_OK)
-        s->status = dml__ps_fail(s->comm, status,
-                                 "Sandblaster's coordinator lost a server, whose part of the vectors nobody "
-                                 "else has");
+        s->status = dml__ps_fail(s->comm, status, "Sandblaster's coordinator can't go on: %s",
+                                 *text ? text : "a server died, whose part of the vectors nobody else has");
     return s->status == DML_OK;
 }
 

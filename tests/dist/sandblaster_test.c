@@ -23,6 +23,9 @@ typedef struct plan {
     int slow;                              /* waits in its first portion for the others; 0: none */
     int fails;                             /* its first portion does; 0: none */
     int dies, how;                         /* 0: none; see below */
+    bool kills;                            /* worker 1 kills process `victim` in a later portion */
+    int victim;
+    pid_t pids[MOST];
     /* results */
     int computed[MOST], late, status[MOST], bad[MOST];
     dml_sandblaster_result results[MOST];
@@ -100,6 +103,10 @@ static dml_status portion(void *user, dml_trainer *trainer, int p, int portions,
         if (plan->how == IN_THE_FIRST_PORTION || (plan->how == IN_A_LATER_PORTION && before == 9))
             raise(SIGKILL);
         ranks_sleep(0.002); /* there is something left to do when it dies */
+    }
+    if (w->me == 1 && plan->kills && before == 9) {
+        while (!__atomic_load_n(&plan->pids[plan->victim], __ATOMIC_SEQ_CST)) ranks_sleep(0.001);
+        kill(plan->pids[plan->victim], SIGKILL);
     }
     *samples = end - begin;
     return compute(w, trainer, begin, end, loss_sum);
@@ -275,19 +282,19 @@ static void waits_for_no_slow_worker(void)
 static void run_death(plan *p)
 {
     test_rank ranks[MOST];
-    pid_t pids[MOST];
     const int world = p->workers + p->servers;
     ranks_prepare(ranks, world, 20, NULL, NULL);
     for (int rank = 0; rank < world; rank++) {
-        pids[rank] = fork();
-        if (pids[rank]) continue;
+        const pid_t pid = fork();
+        if (pid) __atomic_store_n(&p->pids[rank], pid, __ATOMIC_SEQ_CST);
+        if (pid) continue;
         ranks[rank].options.transport = p->how % 2 ? "tcp" : "shm";
         dml_comm *comm = dml_comm_open(&ranks[rank].options);
         take_part(p, rank, comm);
         dml_comm_close(comm);
         _exit(0);
     }
-    for (int rank = 0; rank < world; rank++) waitpid(pids[rank], NULL, 0);
+    for (int rank = 0; rank < world; rank++) waitpid(p->pids[rank], NULL, 0);
 }
 
 static void goes_on_without_the_dead(void)
@@ -306,6 +313,25 @@ static void goes_on_without_the_dead(void)
             CHECK(workers == 3 ? p->computed[2] > 0 : p->computed[0] > 0);
             for (int r = workers; r < workers + 2; r++) CHECK_INT(p->reports[r].lost, 1);
         }
+    munmap(p, sizeof *p);
+}
+
+/* Nobody else has what they have. */
+static void ends_without_a_server_or_worker_0(void)
+{
+    plan *p = (plan *)mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (int victim = 0; victim < 5; victim += 4) {
+        *p = usual(3, 2);
+        p->kills = true;
+        p->victim = victim;
+        run_death(p);
+        for (int r = 0; r < 5; r++) {
+            if (r == victim) continue;
+            CHECK_INT(p->status[r], DML_ERROR_PEER);
+            if (r < 3 && strstr(p->error[r], "a server died, whose part") == NULL)
+                CHECK_CONTAINS(p->error[r], victim ? "rank 4" : "rank 0");
+        }
+    }
     munmap(p, sizeof *p);
 }
 
@@ -354,6 +380,7 @@ int main(void)
     RUN(comes_to_the_same_minimum);
     RUN(waits_for_no_slow_worker);
     RUN(goes_on_without_the_dead);
+    RUN(ends_without_a_server_or_worker_0);
     RUN(refused);
     return test_report("dist/sandblaster");
 }
