@@ -18,16 +18,16 @@ enum { IN = 6, CLASSES = 3, COUNT = IN * CLASSES + CLASSES, SAMPLES = 120, BATCH
 /* What the ranks of a job do, and what becomes of them; death tests have it in shared memory. */
 typedef struct plan {
     int workers, servers;
-    dml_sandblaster_options options[MOST]; /* the workers' */
-    bool not_finite;                       /* the loss at the first parameters */
-    int slow;                              /* waits in its first portion for the others; 0: none */
-    int fails;                             /* its first portion does; 0: none */
-    int dies, how;                         /* 0: none; see below */
-    bool kills;                            /* worker 1 kills process `victim` in a later portion */
+    dml_sandblaster_options options[MOST];            /* the workers' */
+    bool not_finite;                                  /* the loss at the first parameters */
+    enum { NOBODY_IS_SLOW, SLOW, SLOW_IN_TURN } slow; /* who computes some portion first */
+    int fails;                                        /* its first portion does; 0: none */
+    int dies, how;                                    /* 0: none; see below */
+    bool kills;                                       /* worker 1 kills process `victim` in a later portion */
     int victim;
     pid_t pids[MOST];
     /* results */
-    int computed[MOST], late, status[MOST], bad[MOST];
+    int computed[MOST], started[8], calls, stage, late, status[MOST], bad[MOST];
     dml_sandblaster_result results[MOST];
     dml_ps_report reports[MOST];
     float w[MOST][COUNT];
@@ -81,13 +81,38 @@ static dml_status compute(worker *w, dml_trainer *trainer, int begin, int end, d
     return status;
 }
 
-/* Until the other helper has begun another evaluation, which it can't while this one is waited for. */
-static void be_slow(plan *p, int portions)
+static int count_up(int *counter)
+{
+    return __atomic_add_fetch(counter, 1, __ATOMIC_SEQ_CST);
+}
+
+static void wait_until(plan *p, const int *counter, int least)
 {
     int tries = 0;
-    while (__atomic_load_n(&p->computed[1], __ATOMIC_SEQ_CST) <= portions && tries++ < 10000)
-        ranks_sleep(0.001);
-    p->late = tries;
+    while (__atomic_load_n(counter, __ATOMIC_SEQ_CST) < least && tries++ < 10000) ranks_sleep(0.001);
+    p->late += tries >= 10000;
+}
+
+/* The last of 8 portions is waited for until another evaluation has begun: its tenth call, since one was
+   computed twice. */
+static void be_slow(plan *p, int portion)
+{
+    const int calls = count_up(&p->calls);
+    if (portion == 7 && count_up(&p->started[7]) == 1) wait_until(p, &p->calls, calls > 10 ? calls : 10);
+}
+
+/* Three helpers begin with one of three portions each. Who has portion 0 waits until another has done it,
+   too, and the evaluation waits for portion 2 until that late result has been heard. */
+static void be_slow_in_turn(plan *p, int portion)
+{
+    const int started = count_up(&p->started[portion]);
+    if (portion == 0 && started == 1) {
+        wait_until(p, &p->started[2], 2);
+        count_up(&p->stage);
+    } else if (portion == 2 && started <= 2) {
+        wait_until(p, &p->stage, 1);
+        ranks_sleep(0.05);
+    }
 }
 
 static dml_status portion(void *user, dml_trainer *trainer, int p, int portions, double *loss_sum,
@@ -97,7 +122,8 @@ static dml_status portion(void *user, dml_trainer *trainer, int p, int portions,
     plan *plan = w->p;
     const int begin = SAMPLES * p / portions, end = SAMPLES * (p + 1) / portions;
     const int before = __atomic_fetch_add(&plan->computed[w->me], 1, __ATOMIC_SEQ_CST);
-    if (w->me && w->me == plan->slow && before == 0) be_slow(plan, portions);
+    if (plan->slow == SLOW) be_slow(plan, p);
+    if (plan->slow == SLOW_IN_TURN) be_slow_in_turn(plan, p);
     if (w->me && w->me == plan->fails) return DML_ERROR_IO;
     if (w->me && w->me == plan->dies) {
         if (plan->how == IN_THE_FIRST_PORTION || (plan->how == IN_A_LATER_PORTION && before == 9))
@@ -217,7 +243,8 @@ static double loss_of(void *user, const float *x, float *g)
 }
 
 static dml_lbfgs_result alone;
-static float best[COUNT];
+static float best[COUNT], first_gradient[COUNT];
+static double first_loss;
 
 static void minimise_alone(void)
 {
@@ -226,6 +253,7 @@ static void minimise_alone(void)
     make_samples(&s.w);
     s.trainer = make_trainer(0);
     memcpy(best, dml_trainer_get(s.trainer, DML_PARAMETERS, 0, COUNT), sizeof best);
+    first_loss = loss_of(&s, best, first_gradient);
     CHECK_INT(dml_lbfgs_minimize(COUNT, best, loss_of, &s, &options, &alone), DML_OK);
     CHECK_MESSAGE(alone.end == DML_LBFGS_CONVERGED && alone.iterations > 10 && alone.value > 0.1,
                   "end %d after %d iterations: %g", (int)alone.end, alone.iterations, alone.value);
@@ -265,16 +293,41 @@ static void comes_to_the_same_minimum(void)
         }
 }
 
-/* The portion of a slow worker is computed by another, too, and counts once. */
+/* A slow worker's portion is computed by another, too, and what comes of it later is nothing. */
 static void waits_for_no_slow_worker(void)
 {
     plan p = usual(3, 2);
-    p.slow = 2;
+    p.slow = SLOW;
     run_plan(&p);
     check_plan(&p, "slow");
-    CHECK_MESSAGE(p.late < 10000, "the others waited for the slow worker");
+    CHECK_INT(p.late, 0);
     CHECK(p.results[0].again > 0 && p.results[0].dropped > 0);
     CHECK_INT(p.computed[1] + p.computed[2], 8 * p.results[0].lbfgs.evaluations + p.results[0].dropped);
+    p = usual(3, 2);
+    p.slow = SLOW;
+    p.options[0].lbfgs.iterations = 1;
+    run_plan(&p);
+    CHECK_INT(p.results[0].lbfgs.evaluations, 2); /* the late result came in the second */
+    for (int r = 0; r < 3; r++) CHECK(p.status[r] == DML_OK && !p.bad[r]);
+}
+
+static void counts_a_portion_once(void)
+{
+    plan p = usual(4, 1);
+    float largest = 0;
+    for (int i = 0; i < COUNT; i++) largest = fmaxf(largest, fabsf(first_gradient[i]));
+    p.slow = SLOW_IN_TURN;
+    p.options[0].portions = 3;
+    p.options[0].lbfgs.tolerance = 1e6f; /* one evaluation */
+    run_plan(&p);
+    CHECK_INT(p.late, 0);
+    for (int r = 0; r < 4; r++) {
+        CHECK_MESSAGE(p.status[r] == DML_OK, "%s", p.error[r]);
+        CHECK_NEAR(p.results[r].lbfgs.value, first_loss, 1e-6);
+        CHECK_NEAR(p.results[r].lbfgs.gradient, largest, 1e-6);
+        CHECK_INT(p.results[r].again, 2);
+        CHECK_INT(p.results[r].dropped, 2);
+    }
 }
 
 /* ---- deaths ---- */
@@ -379,6 +432,7 @@ int main(void)
     minimise_alone();
     RUN(comes_to_the_same_minimum);
     RUN(waits_for_no_slow_worker);
+    RUN(counts_a_portion_once);
     RUN(goes_on_without_the_dead);
     RUN(ends_without_a_server_or_worker_0);
     RUN(refused);
