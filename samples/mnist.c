@@ -43,7 +43,8 @@ static options parse_options(int argc, char **argv)
                   .epochs = 5,
                   .batch = 64,
                   .lr = 0.02,
-                  .momentum = 0.9 };
+                  .momentum = 0.9,
+                  .strategy.whole = true };
     const arg args[] = {
         { "--model", "mlp|lenet", "which network", .text = &o.model },
         { "--data", "DIR", "where the MNIST files are; without it, digits are drawn", .text = &o.data },
@@ -51,7 +52,8 @@ static options parse_options(int argc, char **argv)
           .low = 2, .high = 1e7 },
         { "--device", "D", "cpu, opencl, opencl:1, cuda:0, ..., or auto: the best", .text = &o.device },
         { "--list-devices", NULL, "print the devices that there are", .flag = &o.list_devices },
-        { "--epochs", "N", "times through the training set", .integer = &o.epochs, .low = 1, .high = 1e6 },
+        { "--epochs", "N", "times through the training set; of sandblaster ten iterations each",
+          .integer = &o.epochs, .low = 1, .high = 1e6 },
         { "--steps", "N", "end after this many steps, if that is earlier", .integer = &o.steps, .low = 1 },
         { "--batch", "B", "samples a step, of all ranks", .integer = &o.batch, .low = 1, .high = 1e6 },
         { "--lr", "X", "learning rate at its peak; it rises from 0 and falls to 0", .real = &o.lr,
@@ -220,6 +222,42 @@ static float learning_rate(double peak, uint64_t step, uint64_t steps)
     return (float)(peak * 0.5 * (1 - cos(turn)));
 }
 
+typedef struct feed {
+    const dataset *set;
+    batch b;
+} feed;
+
+static void fill_feed(void *user, int begin, int rows, const void **inputs)
+{
+    feed *f = user;
+    fill_batch(&f->b, f->set, NULL, begin, rows);
+    inputs[0] = f->b.images;
+    inputs[1] = f->b.labels;
+}
+
+/* By a strategy that goes by iterations over the whole set, --steps of them; a checkpoint's steps are none.
+ */
+static void train_whole(const options *o, strategy *s, const dataset *set, report *r)
+{
+    const int rows = (o->batch - 1) / s->ranks + 1, iterations = o->steps ? o->steps : 10 * o->epochs;
+    feed f = { set, allocate_batch(rows) };
+    const strategy_set all = {
+        .samples = set->count, .batch = rows, .fill = fill_feed, .count = 2, .user = &f
+    };
+    const double begin = dml_seconds();
+    double loss;
+    int passes;
+    report_begin(r, s->comm, o->model, 1, 1, o->log);
+    strategy_check(s, s->row->whole(s, &all, iterations, &loss, &passes));
+    report_step(r, 1, 1, set->count, 0, s->rank == 0 ? loss * set->count : 0);
+    const double seconds = dml_seconds() - begin;
+    dml_progress_line(&r->bar, "%d passes: loss %.4f, %.0f samples/s, %.1f s", passes, loss,
+                      (double)passes * set->count / seconds, seconds);
+    strategy_end(s);
+    if (o->save) strategy_save(s, o->save);
+    free_batch(&f.b);
+}
+
 /* Where a run stands is the number of steps taken and nothing else, so it goes on from a checkpoint as if it
    had never stopped. */
 static void train(const options *o, strategy *s, const dataset *set, report *r)
@@ -346,7 +384,7 @@ int main(int argc, char **argv)
 
     if (s.trains) {
         report r;
-        train(&o, &s, &training, &r);
+        (s.row->whole ? train_whole : train)(&o, &s, &training, &r);
         report_end(&r, count_correct(predict, ctx, &test, s.comm), test.count);
     }
 

@@ -18,10 +18,20 @@
 /* What the flags say; zeros: not given. */
 typedef struct strategy_options {
     const char *name, *compression, *devices;
-    int tau, servers, staleness, fetch_every, push_every;
+    int tau, servers, staleness, fetch_every, push_every, portions;
     double outer_lr;
     bool average_state, asynchronous;
+    bool whole; /* no flag: the sample calls row->whole where a row has that */
 } strategy_options;
+
+/* All that a model learns from, for such rows. */
+typedef struct strategy_set {
+    int samples, batch; /* the most rows of one `fill` */
+    /* inputs (count) become arrays of samples begin ... begin + rows - 1, which stay until the next call. */
+    void (*fill)(void *user, int begin, int rows, const void **inputs);
+    int count; /* of inputs */
+    void *user;
+} strategy_set;
 
 typedef struct strategy {
     const struct strategy_row *row;
@@ -51,6 +61,9 @@ typedef struct strategy_row {
     dml_status (*start)(strategy *s);
     /* [dml_trainer_step] */
     dml_status (*step)(strategy *s, int rows, const void *const *inputs, int count, float *loss);
+    /* [its steps]; trains by iterations over the whole set; says the mean loss at the end, and how often the
+       set was gone through */
+    dml_status (*whole)(strategy *s, const strategy_set *set, int iterations, double *loss, int *passes);
     /* [nothing]; makes the graph's parameters the same on all ranks that train */
     dml_status (*end)(strategy *s);
 } strategy_row;
@@ -179,6 +192,48 @@ static dml_status strategy_downpour(strategy *s)
     return dml_trainer_sync(s->trainer, dml_downpour_sync(s->job, &s->cluster, &o));
 }
 
+static dml_status strategy_serve(strategy *s)
+{
+    return s->trains ? DML_OK : dml_ps_serve(s->job, &s->cluster, NULL, NULL);
+}
+
+enum { STRATEGY_MOST_INPUTS = 8 };
+
+/* One of a set's even portions, in pieces of its batch. */
+static dml_status strategy_portion(void *user, dml_trainer *trainer, int portion, int portions,
+                                   double *loss_sum, double *samples)
+{
+    const strategy_set *set = user;
+    const int begin = (int)((int64_t)set->samples * portion / portions);
+    const int end = (int)((int64_t)set->samples * (portion + 1) / portions);
+    const void *inputs[STRATEGY_MOST_INPUTS];
+    dml_status status = DML_OK;
+    for (int at = begin, rows; at < end && status == DML_OK; at += rows) {
+        float loss = 0;
+        rows = end - at < set->batch ? end - at : set->batch;
+        set->fill(set->user, at, rows, inputs);
+        status = dml_trainer_backward(trainer, rows, inputs, set->count,
+                                      (at > begin ? DML_ADD : 0) | (at + rows < end ? DML_MORE : 0), &loss);
+        *loss_sum += (double)loss * rows;
+    }
+    *samples = end - begin;
+    return status;
+}
+
+static dml_status strategy_sandblaster(strategy *s, const strategy_set *set, int iterations, double *loss,
+                                       int *passes)
+{
+    const dml_sandblaster_options o = { .portion = strategy_portion,
+                                        .user = (void *)(uintptr_t)set,
+                                        .portions = s->options.portions,
+                                        .lbfgs.iterations = iterations };
+    dml_sandblaster_result result = { 0 };
+    const dml_status status = dml_sandblaster_minimize(s->trainer, s->job, &s->cluster, &o, &result);
+    *loss = result.lbfgs.value;
+    *passes = result.lbfgs.evaluations;
+    return status;
+}
+
 /* Where workers have fetched at unlike times, worker 0's parameters count. */
 static dml_status strategy_take_over(strategy *s)
 {
@@ -213,6 +268,10 @@ static const strategy_row strategy_rows[] = {
       "the same, but nobody waits for another, and servers update by Adagrad",
       "Dean et al., Large scale distributed deep networks, NIPS 2012", .open = strategy_cluster,
       .start = strategy_downpour, .end = strategy_take_over },
+    { "sandblaster", "--ps|--portions",
+      "L-BFGS over all samples, on servers' vectors; worker 0 only hands out portions to the others",
+      "the same, section 4.2", .open = strategy_cluster, .start = strategy_serve,
+      .whole = strategy_sandblaster },
     { "mirrored", "--devices", "a replica on each of several devices in this process",
       "TensorFlow's MirroredStrategy", .which = DML_PLACE_MIRRORED, .create = strategy_mirror,
       .start = strategy_spread, .step = strategy_step_all, .end = strategy_copy_back },
@@ -259,6 +318,12 @@ static void strategy_list(void)
           .integer = &(o).fetch_every, .low = 1 },                                                           \
         { "--push-every", "N", "downpour: steps of which a push is the sum; otherwise 1",                    \
           .integer = &(o).push_every, .low = 1 },                                                            \
+        { "--portions",                                                                                      \
+          "N",                                                                                               \
+          "sandblaster: of the training set; otherwise four for each worker",                                \
+          .integer = &(o).portions,                                                                          \
+          .low = 1,                                                                                          \
+          .high = 1e6 },                                                                                     \
         { "--devices", "D,D,...",                                                                            \
           "mirrored, ...: cpu, cpu*3 (its threads), opencl:0, ...; otherwise cpu,cpu",                       \
           .text = &(o).devices },                                                                            \
@@ -294,6 +359,7 @@ static void strategy_check_flags(const strategy_row *row, const strategy_options
         { "--staleness", o->staleness != 0 },
         { "--fetch-every", o->fetch_every != 0 },
         { "--push-every", o->push_every != 0 },
+        { "--portions", o->portions != 0 },
         { "--devices", o->devices != NULL },
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
@@ -309,6 +375,8 @@ static strategy strategy_open(const strategy_options *chosen, const dml_comm_opt
 {
     strategy s = { .row = strategy_find(chosen->name), .options = *chosen, .trains = true };
     strategy_check_flags(s.row, chosen);
+    if (s.row->whole && !chosen->whole)
+        args_exit(2, "--strategy %s goes by no steps, which this program does: take another", s.row->name);
     strategy_compression(chosen->compression); /* or an end, before anything starts */
     s.job = s.row->open ? s.row->open(&s, options) : dml_comm_open(options);
     s.comm = s.job;

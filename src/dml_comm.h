@@ -34,6 +34,7 @@
 #include "dist/mirrored.h"
 #include "dist/parameter_server_sync.h"
 #include "dist/downpour_sync.h"
+#include "dist/sandblaster.h"
 #endif
 
 #ifdef DML_IMPLEMENTATION
@@ -116,6 +117,7 @@ DML__DRIVERS_END
 #include "dist/parameter_server_optimizer.c"
 #include "dist/parameter_server_sync.c"
 #include "dist/downpour_sync.c"
+#include "dist/sandblaster.c"
 #endif
 
 #endif

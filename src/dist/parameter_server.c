@@ -54,13 +54,15 @@ static dml_isa dml__ps_isa(const dml_ps *ps)
 
 static void dml__ps_take_answers(dml_ps *ps, const dml__ps_operation *operation)
 {
+    int living = 0;
     for (int s = 0; operation->pull && s < ps->servers; s++) {
         const int64_t *answer = operation->answers[s];
         if (answer[DML__PS_LIVING] == 0) continue; /* this server had no part of it */
         if ((uint64_t)answer[DML__PS_CLOCKS] > ps->clock && ps->link.terms[DML__PS_BACKUP])
             ps->clock = (uint64_t)answer[DML__PS_CLOCKS];
-        ps->living = (int)answer[DML__PS_LIVING];
+        if ((int)answer[DML__PS_LIVING] > living) living = (int)answer[DML__PS_LIVING];
     }
+    if (living) ps->living = living;
 }
 
 /* Waits for the oldest push or pull. */
@@ -433,6 +435,12 @@ DML_API dml_status dml_ps_largest(dml_ps *ps, int x, double *largest)
         if (!(one <= *largest)) *largest = one;
     }
     return status;
+}
+
+DML_API dml_status dml_ps_fence(dml_ps *ps)
+{
+    dml__ps_operation *done = NULL;
+    return dml__ps_command(ps, DML__PS_FENCE, 0, 0, 0, 0, &done);
 }
 
 DML_API void dml_ps_set_rate(dml_ps *ps, double rate)

@@ -131,7 +131,8 @@ DML_API void dml_ps_set_rate(dml_ps *ps, double rate);
  */
 DML_API uint64_t dml_ps_clocks(const dml_ps *ps);
 
-/* How many workers the servers had, as far as the last pull said. */
+/* How many workers the servers had, as far as the last pull said, or the last work on vectors; of several
+   servers, the most. */
 DML_API int dml_ps_workers(const dml_ps *ps);
 
 /* A communicator of the workers alone, which belongs to ps. */
@@ -156,5 +157,9 @@ DML_API dml_status dml_ps_largest(dml_ps *ps, int x, double *largest);
 /* As dml_ps_pull of vector `vector`, at once; and vector += g, at once. For vectors 1 and up. */
 DML_API dml_ps_ticket dml_ps_pull_from(dml_ps *ps, int vector, float *x, size_t begin, size_t end);
 DML_API dml_ps_ticket dml_ps_push_to(dml_ps *ps, int vector, const float *g, size_t begin, size_t end);
+
+/* Returns when this worker's pushes are in the servers' vectors, where any worker's work and pulls find them;
+   dml_ps_wait returns when g may change. Any number of workers at a time. */
+DML_API dml_status dml_ps_fence(dml_ps *ps);
 
 #endif

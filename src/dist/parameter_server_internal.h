@@ -19,6 +19,7 @@ typedef enum dml__ps_kind {
     DML__PS_AXPBY,
     DML__PS_DOT,
     DML__PS_LARGEST,
+    DML__PS_FENCE, /* nothing but an answer */
     DML__PS_LEAVE,
     DML__PS_KINDS
 } dml__ps_kind;

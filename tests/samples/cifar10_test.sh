@@ -66,6 +66,7 @@ head -c 6146 /dev/zero >data/test_batch.bin
 check "a run on files" run files --data data --steps 2
 check "it has read them" grep -q ' 50 images to learn from, 2 to test;' files
 check "no such strategy" refuses 2 '--strategy vote: it takes one of all_reduce' --strategy vote
+check "a strategy that goes by no steps" refuses 2 'take another' --strategy sandblaster
 
 check "it trains" run whole --steps 50
 check "the loss falls" falls whole.log

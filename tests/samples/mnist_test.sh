@@ -213,7 +213,7 @@ check "all_reduce learns" reaches all_reduce
 check "local_sgd learns" reaches local_sgd --save averaged
 check "what it saves is the average of all ranks" sh -c "'$mnist' --model mlp --drawn 8000 --epochs 2 \
     --load averaged | grep '^test accuracy' >one; sed -n 's/^.0. //p' said | grep '^test accuracy' | diff one - && [ -s one ]"
-for strategy in simu_parallel zero1 zero2 zero3 parameter_server downpour mirrored central_storage data_parallel; do
+for strategy in simu_parallel zero1 zero2 zero3 parameter_server downpour sandblaster mirrored central_storage data_parallel; do
     check "$strategy learns" reaches $strategy
 done
 check "all_reduce learns with compression" reaches all_reduce --compression 4bit
