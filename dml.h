@@ -33637,45 +33637,83 @@ DML_API dml_optimizer dml_lamb(float lr, float weight_decay)
 #ifndef DML_TRAIN_LBFGS_C
 #define DML_TRAIN_LBFGS_C
 
+/* ---- train/lbfgs_internal.h ---- */
+
+/* lbfgs_internal.h: L-BFGS on vectors that may lie anywhere. */
+#ifndef DML_TRAIN_LBFGS_INTERNAL_H
+#define DML_TRAIN_LBFGS_INTERNAL_H
+
+#define DML__LBFGS_MOST_HISTORY 100
+
+/* The vectors' numbers. Pair p of the history is vectors DML__LBFGS_PAIRS + 2 p and the next: a step of x,
+   and the gradient's turn along it. */
+enum {
+    DML__LBFGS_X,
+    DML__LBFGS_GRADIENT,
+    DML__LBFGS_DIRECTION,
+    DML__LBFGS_TRIAL,
+    DML__LBFGS_TRIAL_GRADIENT,
+    DML__LBFGS_PAIRS
+};
+
+/* What is done with vectors, by their numbers. Where something fails, numbers are NaN from then on, which
+   ends the algorithm soon. */
+typedef struct dml__lbfgs_space {
+    void *user;
+    double (*dot)(void *user, int x, int y);
+    double (*largest)(void *user, int x);                               /* of |x[i]|; NaN if there is one */
+    void (*axpby)(void *user, double alpha, int x, double beta, int y); /* y = alpha x + beta y; x may be y */
+    double (*evaluate)(void *user, int x, int gradient);                /* the function's value */
+} dml__lbfgs_space;
+
+/* Fills in defaults; false for an option that is out of range. */
+DML__LOCAL bool dml__lbfgs_complete(dml_lbfgs_options *options);
+
+/* dml_lbfgs_minimize there, with complete options. */
+DML__LOCAL dml_status dml__lbfgs_minimise(const dml__lbfgs_space *space, const dml_lbfgs_options *options,
+                                          dml_lbfgs_result *result);
+
+#endif
+
 #include <math.h>
 #include <string.h>
 
-#define DML__MOST_HISTORY 100
 #define DML__SEARCH_STEPS 25 /* evaluations of one line search, in each of its halves */
 #define DML__ENOUGH_DECREASE 1e-4
 #define DML__ENOUGH_FLATNESS 0.9
 
 typedef struct dml__lbfgs {
-    size_t n;
-    dml_pool *pool;
-    dml_function function;
-    void *user;
-    int history, pairs, next; /* room for pairs; how many there are; where the next goes */
-    float *step[DML__MOST_HISTORY], *turn[DML__MOST_HISTORY]; /* of x, of the gradient; (n) each */
-    double product[DML__MOST_HISTORY];                        /* of the two */
-    float *x, *gradient, *direction, *trial, *trial_gradient; /* (n) */
+    const dml__lbfgs_space *space;
+    int history, pairs, next;                /* room for pairs; how many there are; where the next goes */
+    double product[DML__LBFGS_MOST_HISTORY]; /* of a pair's two */
     int evaluations;
 } dml__lbfgs;
 
-static double dml__dot_of(const dml__lbfgs *l, const float *a, const float *b)
+static double dml__dot_of(const dml__lbfgs *l, int x, int y)
 {
-    return (double)dml_dot(l->pool, l->n, a, b);
+    return l->space->dot(l->space->user, x, y);
 }
 
 /* y += alpha x */
-static void dml__add_to(const dml__lbfgs *l, double alpha, const float *x, float *y)
+static void dml__add_to(const dml__lbfgs *l, double alpha, int x, int y)
 {
-    dml_axpby(l->pool, l->n, (float)alpha, x, 1.0f, y);
+    l->space->axpby(l->space->user, alpha, x, 1, y);
 }
 
-static float dml__largest(size_t n, const float *x)
+/* y = alpha x */
+static void dml__set_to(const dml__lbfgs *l, double alpha, int x, int y)
 {
-    float largest = 0;
-    for (size_t i = 0; i < n; i++) {
-        const float size = fabsf(x[i]);
-        if (!(size <= largest)) largest = size; /* a NaN too */
-    }
-    return largest;
+    l->space->axpby(l->space->user, alpha, x, 0, y);
+}
+
+static int dml__step_of(int pair)
+{
+    return DML__LBFGS_PAIRS + 2 * pair;
+}
+
+static int dml__turn_of(int pair)
+{
+    return DML__LBFGS_PAIRS + 2 * pair + 1;
 }
 
 /* ---- the direction ---- */
@@ -33689,21 +33727,21 @@ static int dml__pair_at(const dml__lbfgs *l, int k)
 /* direction = - (the inverse Hessian as the pairs have it) gradient */
 static void dml__find_direction(const dml__lbfgs *l)
 {
-    double alpha[DML__MOST_HISTORY];
-    float *d = l->direction;
-    dml_axpby(l->pool, l->n, -1.0f, l->gradient, 0.0f, d);
+    const int d = DML__LBFGS_DIRECTION;
+    double alpha[DML__LBFGS_MOST_HISTORY];
+    dml__set_to(l, -1, DML__LBFGS_GRADIENT, d);
     for (int k = 0; k < l->pairs; k++) {
         const int p = dml__pair_at(l, k);
-        alpha[k] = dml__dot_of(l, l->step[p], d) / l->product[p];
-        dml__add_to(l, -alpha[k], l->turn[p], d);
+        alpha[k] = dml__dot_of(l, dml__step_of(p), d) / l->product[p];
+        dml__add_to(l, -alpha[k], dml__turn_of(p), d);
     }
     if (l->pairs) {
-        const int p = dml__pair_at(l, 0);
-        dml_scale(l->pool, l->n, (float)(l->product[p] / dml__dot_of(l, l->turn[p], l->turn[p])), d);
+        const int p = dml__pair_at(l, 0), turn = dml__turn_of(p);
+        dml__set_to(l, l->product[p] / dml__dot_of(l, turn, turn), d, d);
     }
     for (int k = l->pairs - 1; k >= 0; k--) {
         const int p = dml__pair_at(l, k);
-        dml__add_to(l, alpha[k] - dml__dot_of(l, l->turn[p], d) / l->product[p], l->step[p], d);
+        dml__add_to(l, alpha[k] - dml__dot_of(l, dml__turn_of(p), d) / l->product[p], dml__step_of(p), d);
     }
 }
 
@@ -33711,18 +33749,18 @@ static void dml__find_direction(const dml__lbfgs *l)
    nothing. */
 static void dml__move(dml__lbfgs *l)
 {
-    const int p = l->next;
-    dml_axpby(l->pool, l->n, 1.0f, l->trial, 0.0f, l->step[p]);
-    dml__add_to(l, -1, l->x, l->step[p]);
-    dml_axpby(l->pool, l->n, 1.0f, l->trial_gradient, 0.0f, l->turn[p]);
-    dml__add_to(l, -1, l->gradient, l->turn[p]);
-    l->product[p] = dml__dot_of(l, l->step[p], l->turn[p]);
-    if (l->product[p] > 1e-10 * dml__dot_of(l, l->turn[p], l->turn[p])) {
+    const int p = l->next, step = dml__step_of(p), turn = dml__turn_of(p);
+    dml__set_to(l, 1, DML__LBFGS_TRIAL, step);
+    dml__add_to(l, -1, DML__LBFGS_X, step);
+    dml__set_to(l, 1, DML__LBFGS_TRIAL_GRADIENT, turn);
+    dml__add_to(l, -1, DML__LBFGS_GRADIENT, turn);
+    l->product[p] = dml__dot_of(l, step, turn);
+    if (l->product[p] > 1e-10 * dml__dot_of(l, turn, turn)) {
         l->next = (p + 1) % l->history;
         if (l->pairs < l->history) l->pairs++;
     }
-    dml_axpby(l->pool, l->n, 1.0f, l->trial, 0.0f, l->x);
-    dml_axpby(l->pool, l->n, 1.0f, l->trial_gradient, 0.0f, l->gradient);
+    dml__set_to(l, 1, DML__LBFGS_TRIAL, DML__LBFGS_X);
+    dml__set_to(l, 1, DML__LBFGS_TRIAL_GRADIENT, DML__LBFGS_GRADIENT);
 }
 
 /* ---- the line search ---- */
@@ -33734,11 +33772,11 @@ typedef struct dml__point {
 static dml__point dml__evaluate(dml__lbfgs *l, double at)
 {
     dml__point point;
-    dml_axpby(l->pool, l->n, 1.0f, l->x, 0.0f, l->trial);
-    dml__add_to(l, at, l->direction, l->trial);
+    dml__set_to(l, 1, DML__LBFGS_X, DML__LBFGS_TRIAL);
+    dml__add_to(l, at, DML__LBFGS_DIRECTION, DML__LBFGS_TRIAL);
     point.at = at;
-    point.value = l->function(l->user, l->trial, l->trial_gradient);
-    point.slope = dml__dot_of(l, l->trial_gradient, l->direction);
+    point.value = l->space->evaluate(l->space->user, DML__LBFGS_TRIAL, DML__LBFGS_TRIAL_GRADIENT);
+    point.slope = dml__dot_of(l, DML__LBFGS_TRIAL_GRADIENT, DML__LBFGS_DIRECTION);
     l->evaluations++;
     return point;
 }
@@ -33810,16 +33848,21 @@ static bool dml__search(dml__lbfgs *l, const dml__point *start, double at, dml__
 
 /* ---- all of it ---- */
 
-static dml_lbfgs_end dml__minimise(dml__lbfgs *l, const dml_lbfgs_options *o, dml_lbfgs_result *result)
+static float dml__steepest(const dml__lbfgs *l)
+{
+    return (float)l->space->largest(l->space->user, DML__LBFGS_GRADIENT);
+}
+
+static dml_lbfgs_end dml__descend(dml__lbfgs *l, const dml_lbfgs_options *o, dml_lbfgs_result *result)
 {
     for (; result->iterations < o->iterations; result->iterations++) {
         dml__point start, found;
-        result->gradient = dml__largest(l->n, l->gradient);
+        result->gradient = dml__steepest(l);
         if (result->gradient <= o->tolerance) return DML_LBFGS_CONVERGED;
         dml__find_direction(l);
         start.at = 0;
         start.value = result->value;
-        start.slope = dml__dot_of(l, l->gradient, l->direction);
+        start.slope = dml__dot_of(l, DML__LBFGS_GRADIENT, DML__LBFGS_DIRECTION);
         const double first = l->pairs ? 1 : fmin(1, 1 / sqrt(-start.slope)); /* at first no longer than 1 */
         if (!(start.slope < 0) || !dml__search(l, &start, first, &found)) {
             if (l->pairs == 0) return DML_LBFGS_STALLED;
@@ -33829,25 +33872,79 @@ static dml_lbfgs_end dml__minimise(dml__lbfgs *l, const dml_lbfgs_options *o, dm
         dml__move(l);
         result->value = found.value;
     }
-    result->gradient = dml__largest(l->n, l->gradient);
+    result->gradient = dml__steepest(l);
     return result->gradient <= o->tolerance ? DML_LBFGS_CONVERGED : DML_LBFGS_INTERRUPTED;
 }
 
-static dml_status dml__minimise_in(dml__lbfgs *l, float *vectors, const dml_lbfgs_options *o,
-                                   dml_lbfgs_result *result)
+DML__LOCAL bool dml__lbfgs_complete(dml_lbfgs_options *o)
 {
-    float **const places[] = { &l->gradient, &l->direction, &l->trial, &l->trial_gradient };
-    for (int i = 0; i < 4; i++, vectors += l->n) *places[i] = vectors;
-    for (int i = 0; i < l->history; i++, vectors += 2 * l->n) {
-        l->step[i] = vectors;
-        l->turn[i] = vectors + l->n;
-    }
-    result->value = l->function(l->user, l->x, l->gradient);
-    l->evaluations = 1;
+    if (!o->history) o->history = 10;
+    if (!o->iterations) o->iterations = 100;
+    if (o->tolerance == 0.0f) o->tolerance = 1e-5f;
+    return o->history > 0 && o->history <= DML__LBFGS_MOST_HISTORY && o->iterations > 0 &&
+           o->tolerance > 0.0f;
+}
+
+DML__LOCAL dml_status dml__lbfgs_minimise(const dml__lbfgs_space *space, const dml_lbfgs_options *options,
+                                          dml_lbfgs_result *result)
+{
+    dml__lbfgs l;
+    memset(&l, 0, sizeof l);
+    memset(result, 0, sizeof *result);
+    l.space = space;
+    l.history = options->history;
+    l.evaluations = 1;
+    result->value = space->evaluate(space->user, DML__LBFGS_X, DML__LBFGS_GRADIENT);
     if (!isfinite(result->value)) return DML_ERROR_ARGUMENT;
-    result->end = dml__minimise(l, o, result);
-    result->evaluations = l->evaluations;
+    result->end = dml__descend(&l, options, result);
+    result->evaluations = l.evaluations;
     return DML_OK;
+}
+
+/* ---- vectors in this process ---- */
+
+typedef struct dml__lbfgs_here {
+    size_t n;
+    dml_pool *pool;
+    dml_function function;
+    void *user;
+    float *x;       /* (n) */
+    float *vectors; /* (2 history + 4, n): those from number 1 on */
+} dml__lbfgs_here;
+
+static float *dml__vector_here(const dml__lbfgs_here *here, int vector)
+{
+    return vector == DML__LBFGS_X ? here->x : here->vectors + (size_t)(vector - 1) * here->n;
+}
+
+static double dml__dot_here(void *user, int x, int y)
+{
+    const dml__lbfgs_here *h = (const dml__lbfgs_here *)user;
+    return (double)dml_dot(h->pool, h->n, dml__vector_here(h, x), dml__vector_here(h, y));
+}
+
+static double dml__largest_here(void *user, int vector)
+{
+    const dml__lbfgs_here *h = (const dml__lbfgs_here *)user;
+    const float *x = dml__vector_here(h, vector);
+    float largest = 0;
+    for (size_t i = 0; i < h->n; i++) {
+        const float size = fabsf(x[i]);
+        if (!(size <= largest)) largest = size; /* a NaN too */
+    }
+    return (double)largest;
+}
+
+static void dml__axpby_here(void *user, double alpha, int x, double beta, int y)
+{
+    const dml__lbfgs_here *h = (const dml__lbfgs_here *)user;
+    dml_axpby(h->pool, h->n, (float)alpha, dml__vector_here(h, x), (float)beta, dml__vector_here(h, y));
+}
+
+static double dml__evaluate_here(void *user, int x, int gradient)
+{
+    const dml__lbfgs_here *h = (const dml__lbfgs_here *)user;
+    return h->function(h->user, dml__vector_here(h, x), dml__vector_here(h, gradient));
 }
 
 DML_API dml_status dml_lbfgs_minimize(size_t n, float *x, dml_function function, void *user,
@@ -33855,30 +33952,29 @@ DML_API dml_status dml_lbfgs_minimize(size_t n, float *x, dml_function function,
 {
     dml_lbfgs_options o;
     dml_lbfgs_result ignored;
-    dml__lbfgs l;
+    dml__lbfgs_here here;
+    dml__lbfgs_space space;
     dml__memory memory;
     memset(&o, 0, sizeof o);
-    memset(&l, 0, sizeof l);
     if (options) o = *options;
     if (!result) result = &ignored;
     memset(result, 0, sizeof *result);
-    if (!o.history) o.history = 10;
-    if (!o.iterations) o.iterations = 100;
-    if (o.tolerance == 0.0f) o.tolerance = 1e-5f;
-    if (!x || !function || n == 0 || o.history < 0 || o.history > DML__MOST_HISTORY || o.iterations < 0 ||
-        !(o.tolerance > 0.0f))
-        return DML_ERROR_ARGUMENT;
-    l.n = n;
-    l.pool = o.pool;
-    l.function = function;
-    l.user = user;
-    l.history = o.history;
-    l.x = x;
+    if (!x || !function || n == 0 || !dml__lbfgs_complete(&o)) return DML_ERROR_ARGUMENT;
+    here.n = n;
+    here.pool = o.pool;
+    here.function = function;
+    here.user = user;
+    here.x = x;
     dml__memory_init(&memory, &o.allocator, NULL, 0);
-    float *vectors = (float *)dml__allocate_array(&memory, n, (size_t)(2 * o.history + 4) * sizeof(float));
-    if (!vectors) return DML_ERROR_MEMORY;
-    const dml_status status = dml__minimise_in(&l, vectors, &o, result);
-    dml__release(&memory, vectors);
+    here.vectors = (float *)dml__allocate_array(&memory, n, (size_t)(2 * o.history + 4) * sizeof(float));
+    if (!here.vectors) return DML_ERROR_MEMORY;
+    space.user = &here;
+    space.dot = dml__dot_here;
+    space.largest = dml__largest_here;
+    space.axpby = dml__axpby_here;
+    space.evaluate = dml__evaluate_here;
+    const dml_status status = dml__lbfgs_minimise(&space, &o, result);
+    dml__release(&memory, here.vectors);
     return status;
 }
 
