@@ -90,7 +90,7 @@ static void wait_until(plan *p, const int *counter, int least)
 {
     int tries = 0;
     while (__atomic_load_n(counter, __ATOMIC_SEQ_CST) < least && tries++ < 10000) ranks_sleep(0.001);
-    p->late += tries >= 10000;
+    if (tries >= 10000) count_up(&p->late);
 }
 
 /* The last of 8 portions is waited for until another evaluation has begun: its tenth call, since one was
