@@ -197,7 +197,7 @@ COMM_NUMBERS := $(addprefix comm/,collectives frame leaves reduce_op settings)
 VARIANTS := normal clang asan tsan nothreads emulated musl windows arm aarch64 ppc64
 
 normal.cc := $(CC)
-normal.flags := $(CFLAGS) $(DEVICE_FLAGS)
+normal.flags := $(CFLAGS) $(DEVICE_FLAGS) $(if $(filter -O2 -O3,$(CFLAGS)),-DTEST_FUSES)
 normal.cuda := $(if $(NO_CUDA),,yes)
 normal.folders := $(patsubst tests/%/,%,$(sort $(dir $(TEST_FILES))))
 

@@ -34269,6 +34269,7 @@ struct dml_trainer {
     /* Of the combined gradient this rank has g[own_begin, own_end) alone; and which vectors are right only
        there (w: graph->spread). */
     size_t own_begin, own_end;
+    bool has_owners; /* the strategy has said so, on every rank */
     bool spread[DML__MAX_VECTORS];
     /* What g holds: the mean over this many samples of all ranks, or, while `pending`, the sum over this
        rank's. 0: nothing that could be added to. */
@@ -34310,10 +34311,10 @@ DML__LOCAL dml_status dml__check_not_swapped(const dml_trainer *trainer);
 /* Exchanges w and its average. */
 DML__LOCAL dml_status dml__swap_average_in(dml_trainer *trainer);
 
-/* Whether other ranks own parts of the gradient. */
+/* Whether ranks own parts of the gradient, of which this one's may be all or nothing. */
 static inline bool dml__owns_a_part(const dml_trainer *trainer)
 {
-    return trainer->own_begin > 0 || trainer->own_end < trainer->program->graph->trained_count;
+    return trainer->has_owners;
 }
 
 /* Everything is owned. */
@@ -34810,6 +34811,7 @@ DML__LOCAL void dml__own_all(dml_trainer *trainer)
 {
     trainer->own_begin = 0;
     trainer->own_end = trainer->program->graph->trained_count;
+    trainer->has_owners = false;
 }
 
 DML_API dml_status dml_trainer_own(dml_trainer *trainer, size_t begin, size_t end)
@@ -34829,6 +34831,7 @@ DML_API dml_status dml_trainer_own(dml_trainer *trainer, size_t begin, size_t en
     if (status != DML_OK) return status;
     trainer->own_begin = begin;
     trainer->own_end = end;
+    trainer->has_owners = trainer->sync.all_reduce && trainer->sync.gather;
     return DML_OK;
 }
 
@@ -34869,9 +34872,10 @@ DML__LOCAL dml_status dml__check_not_left(const dml_trainer *trainer)
 {
     bool spread = trainer->program->graph->spread;
     for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors; v++) spread = spread || trainer->spread[v];
-    if (!spread || trainer->sync.gather) return DML_OK;
+    const bool knows = trainer->sync.gather && (trainer->sync.use || !trainer->program->graph->spread);
+    if (!spread || knows) return DML_OK;
     return dml__fail(&trainer->context->error, DML_ERROR_STATE,
-                     "the sync strategy that was attached before has spread the model over its ranks and is "
+                     "a sync strategy has spread the model over its ranks, and is another trainer's or is "
                      "gone: call dml_trainer_gather on all ranks before it goes, or load a checkpoint now");
 }
 
@@ -35585,7 +35589,10 @@ DML_API dml_status dml_trainer_gather(dml_trainer *trainer)
 
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
 {
-    if (!trainer) return DML_ERROR_ARGUMENT;
+    if (!trainer) {
+        if (sync.destroy) sync.destroy(sync.state, NULL);
+        return DML_ERROR_ARGUMENT;
+    }
     dml__part part;
     dml_status status = dml__begin_part(trainer, true, &part);
     if (status != DML_OK) { /* another thread may be in a step with the strategy that is attached: it stays */

@@ -679,6 +679,9 @@ DML_API dml_cluster dml_cluster_from_environment(void);
 
 DML_API bool dml_cluster_is_server(const dml_cluster *cluster);
 
+/* The cluster, or instead of NULL one with an error. */
+DML__LOCAL dml_cluster dml__cluster_given(const dml_cluster *cluster);
+
 /* dml_comm_open for this rank of the cluster; of `options` (NULL: defaults) rank and world_size don't count,
    nor does where the ranks meet if the cluster says it. A cluster with an error opens a communicator that has
    this error, on this rank alone. */
@@ -775,7 +778,8 @@ typedef struct dml_ps_report {
 
 /* Serves this rank's range until every worker has left, with dml_ps_close or by dying; the others then go on
    without it. Returns DML_OK, or the communicator's or the rule's error. `options` and `report` may be NULL.
-   A job without a worker left is DML_ERROR_PEER. */
+   A job without a worker left is DML_ERROR_PEER. What a worker does between two requests has no deadline, as
+   long as no other worker waits for it. */
 DML_API dml_status dml_ps_serve(dml_comm *comm, const dml_cluster *cluster, const dml_ps_options *options,
                                 dml_ps_report *report);
 
@@ -794,7 +798,9 @@ DML_API dml_ps *dml_ps_open(dml_comm *comm, const dml_cluster *cluster, size_t c
 typedef uint64_t dml_ps_ticket;
 
 /* Adds weight times g (end - begin), elements [begin, end) of the vector, to this clock's pushes. Each
-   element of a clock is pushed at most once. g must stay until the push has been waited for. */
+   element of a clock is pushed at most once (which isn't checked). In synchrony all workers push the same
+   ranges: weights are added up by blocks of 65,536 elements, so a block of which workers push different parts
+   gets another mean. g must stay until the push has been waited for. */
 DML_API dml_ps_ticket dml_ps_push(dml_ps *ps, const float *g, size_t begin, size_t end, double weight);
 
 /* w (end - begin) becomes elements [begin, end) of the vector, as options.consistency has it. */
@@ -1009,11 +1015,11 @@ DML_API dml_local_sgd_options dml_diloco_options(int tau);
    momentum SGD", ICML 2019, algorithm 1.
 
    Between averages ranks have different parameters: call dml_local_sgd_average before the model is saved,
-   tested or given away. Every rank makes the same calls; steps that one of them skips for its loss scale
-   count too. Ranks that meet after unlike numbers of steps get DML_ERROR_MISMATCH. Models with a batch norm
-   over all ranks are refused. An average takes 4 bytes for each parameter over the network as an all-reduce
-   does; with `outer` each rank keeps 2 vectors more, and its state. The communicator stays the caller's, who
-   closes it after the trainer is destroyed. */
+   tested or given away. Load a checkpoint before the strategy is attached. Every rank makes the same calls;
+   steps that one of them skips for its loss scale count too. Ranks that meet after unlike numbers of steps
+   get DML_ERROR_MISMATCH. Models with a batch norm over all ranks are refused. An average takes 4 bytes for
+   each parameter over the network as an all-reduce does; with `outer` each rank keeps 2 vectors more, and its
+   state. The communicator stays the caller's, who closes it after the trainer is destroyed. */
 DML_API dml_sync dml_local_sgd_sync(dml_comm *comm, const dml_local_sgd_options *options);
 
 /* The same with no average until dml_local_sgd_average: every rank learns from its part of the data, once as
@@ -1171,7 +1177,8 @@ DML_API dml_replica_report dml_mirrored_report(const dml_mirrored *mirrored, int
 #ifndef DML_DIST_PARAMETER_SERVER_SYNC_H
 #define DML_DIST_PARAMETER_SERVER_SYNC_H
 
-/* For dml_trainer_sync, on workers. At the start all take over worker 0's parameters, numbers, seed and step;
+/* For dml_trainer_sync, on workers, after a checkpoint was loaded: what is written to w later is lost at the
+   next pull. At the start all take over worker 0's parameters, numbers, seed and step;
    the servers its optimizer with parameters' scales and an empty state. Each update pushes g and pulls w. In
    synchrony g counts by the samples that it is the mean of; otherwise each worker's g is an update by itself:
    with N workers there are N times as many, so a learning rate of all-reduce's is as a rule too large. With
@@ -17622,7 +17629,12 @@ DML_API dml_cluster dml_cluster_of(int rank, int workers, int servers)
 
 DML_API bool dml_cluster_is_server(const dml_cluster *cluster)
 {
-    return cluster->status == DML_OK && cluster->rank >= cluster->workers;
+    return cluster && cluster->status == DML_OK && cluster->rank >= cluster->workers;
+}
+
+DML__LOCAL dml_cluster dml__cluster_given(const dml_cluster *cluster)
+{
+    return cluster ? *cluster : dml_cluster_of(0, 0, 0);
 }
 
 /* ---- TF_CONFIG ---- */
@@ -17862,8 +17874,9 @@ DML_API dml_cluster dml_cluster_from_environment(void)
     return dml_cluster_of(settings.net.rank, settings.net.world - (int)servers, (int)servers);
 }
 
-DML_API dml_comm *dml_cluster_open(const dml_cluster *cluster, const dml_comm_options *options)
+DML_API dml_comm *dml_cluster_open(const dml_cluster *given, const dml_comm_options *options)
 {
+    const dml_cluster own = dml__cluster_given(given), *const cluster = &own;
     dml_comm_options o;
     const bool good = cluster->status == DML_OK;
     memset(&o, 0, sizeof o);
@@ -18658,9 +18671,10 @@ static dml_status dml__ps_open_in(dml_ps *ps, const dml_cluster *cluster, const 
                              none, 0);
 }
 
-DML_API dml_ps *dml_ps_open(dml_comm *comm, const dml_cluster *cluster, size_t count, const float *w,
+DML_API dml_ps *dml_ps_open(dml_comm *comm, const dml_cluster *given, size_t count, const float *w,
                             const dml_ps_options *options)
 {
+    const dml_cluster own = dml__cluster_given(given), *const cluster = &own;
     dml__memory memory;
     dml_ps_options o;
     memset(&o, 0, sizeof o);
@@ -19306,9 +19320,10 @@ static dml_status dml__ps_prepare(dml__ps_server *server)
     return dml__ps_fail(all, status, "the server's rule can't be prepared: %s", dml_status_string(status));
 }
 
-DML_API dml_status dml_ps_serve(dml_comm *comm, const dml_cluster *cluster, const dml_ps_options *options,
+DML_API dml_status dml_ps_serve(dml_comm *comm, const dml_cluster *given, const dml_ps_options *options,
                                 dml_ps_report *report)
 {
+    const dml_cluster own = dml__cluster_given(given), *const cluster = &own;
     dml_ps_options o;
     dml__ps_server server;
     memset(&o, 0, sizeof o);
@@ -19604,7 +19619,7 @@ static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *tr
     if (state->buckets == 0) {
         const bool asks = dml__compressor_asks(&state->compressor);
         if (asks && dml__take_samples(state) != DML_OK) return dml__sync_failed(trainer, state->comm);
-        dml__compressor_begin(&state->compressor, trainer, state->sent[0]);
+        dml__compressor_begin(&state->compressor, trainer, asks ? state->sent[0] : 0);
     }
     state->filled_to = begin;
     dml__coded_sum *bucket = &state->bucket[state->buckets++];
@@ -20065,6 +20080,7 @@ DML_API dml_sync dml_zero_sync(dml_comm *comm, const dml_zero_options *options)
 #ifndef DML_DIST_REPLICAS_C
 #define DML_DIST_REPLICAS_C
 
+#include <stdio.h>
 #include <string.h>
 
 DML__LOCAL dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *comm)
@@ -20108,19 +20124,29 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
     return dml_trainer_set_run(trainer, &run);
 }
 
-/* What a model is made of: the names and shapes of its parameters. */
-static uint32_t dml__model_mark(const dml_trainer *trainer)
+/* As text, which is the same in either byte order. */
+static uint32_t dml__mark_number(uint32_t mark, double number)
+{
+    char text[32];
+    const int length = snprintf(text, sizeof text, "%.9g ", number);
+    return dml__crc32c(mark, text, (size_t)length);
+}
+
+/* What a model is made of: the names, shapes and places of its parameters, and how each is trained; and what
+   a trainer does to its gradient. */
+static uint32_t dml__model_mark(dml_trainer *trainer)
 {
     uint32_t mark = 0;
-    const dml_node *n = dml_graph_first(dml_trainer_program((dml_trainer *)trainer)->graph);
-    for (; n; n = dml_node_next(n)) {
-        if (strcmp(dml_node_op(n), "parameter") != 0) continue;
-        const dml_shape shape = dml_node_shape(n);
-        const char *name = dml_node_name(n);
-        mark = dml__crc32c(mark, name, strlen(name) + 1);
-        mark = dml__crc32c(mark, shape.dims, (size_t)shape.ndim * sizeof shape.dims[0]);
+    for (const dml_node *p = dml_graph_first(dml_trainer_program(trainer)->graph); p; p = dml_node_next(p)) {
+        if (strcmp(dml_node_op(p), "parameter") != 0) continue;
+        mark = dml__crc32c(mark, p->name, strlen(p->name) + 1);
+        for (int i = 0; i < p->shape.ndim; i++) mark = dml__mark_number(mark, p->shape.dims[i]);
+        const double more[4] = { (double)p->offset, p->frozen, (double)p->lr_scale, (double)p->decay_scale };
+        for (int i = 0; i < 4; i++) mark = dml__mark_number(mark, more[i]);
     }
-    return mark;
+    mark = dml__mark_number(mark, (double)trainer->clip_norm);
+    mark = dml__mark_number(mark, (double)trainer->clip_value);
+    return dml__mark_number(mark, trainer->loss_scale > 0.0f);
 }
 
 /* Ranks with different models would exchange gradients of other parameters. */
@@ -20134,7 +20160,7 @@ static dml_status dml__compare_models(dml_comm *comm, dml_trainer *trainer)
     return dml_trainer_fail(
         trainer, DML_ERROR_MISMATCH,
         "ranks have different models: this one's has %.0f parameters, others %.0f to %.0f; their names "
-        "and shapes must be the same",
+        "and shapes must be the same, what is frozen, their scales, and how trainers clip and scale the loss",
         count, -most[1], most[0]);
 }
 
@@ -23038,7 +23064,7 @@ DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cl
     if (state) {
         state->memory = memory;
         state->comm = comm;
-        state->cluster = *cluster;
+        state->cluster = dml__cluster_given(cluster);
         if (options) state->options = *options;
         state->options.vectors = 0;
     }
@@ -23049,8 +23075,8 @@ DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cl
     sync.begin = dml__ps_sync_begin;
     sync.update = dml__ps_sync_update;
     sync.destroy = dml__ps_sync_destroy;
-    sync.ranks = cluster->workers;
-    sync.rank = cluster->rank;
+    sync.ranks = cluster ? cluster->workers : 0;
+    sync.rank = cluster ? cluster->rank : 0;
     return sync;
 }
 
@@ -23200,7 +23226,7 @@ DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,
     if (state) {
         state->memory = memory;
         state->comm = comm;
-        state->cluster = *cluster;
+        state->cluster = dml__cluster_given(cluster);
         if (options) state->options = *options;
     }
     dml_sync sync;
@@ -23209,8 +23235,8 @@ DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,
     sync.start = dml__downpour_start;
     sync.update = dml__downpour_update;
     sync.destroy = dml__downpour_destroy;
-    sync.ranks = cluster->workers;
-    sync.rank = cluster->rank;
+    sync.ranks = cluster ? cluster->workers : 0;
+    sync.rank = cluster ? cluster->rank : 0;
     return sync;
 }
 
@@ -23630,8 +23656,14 @@ DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm
                                             dml_sandblaster_result *result)
 {
     dml__sandblaster s;
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    if (!comm || !cluster || !options)
+        return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
+                                "Sandblaster without %s: it needs a communicator, a cluster and options",
+                                !comm      ? "a communicator"
+                                : !cluster ? "a cluster"
+                                           : "options");
     dml_lbfgs_options lbfgs = options->lbfgs;
-    if (!comm) return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT, "Sandblaster needs a communicator");
     memset(&s, 0, sizeof s);
     dml__memory_init(&s.memory, &lbfgs.allocator, NULL, 0);
     s.trainer = trainer;

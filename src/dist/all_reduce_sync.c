@@ -119,7 +119,7 @@ static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *tr
     if (state->buckets == 0) {
         const bool asks = dml__compressor_asks(&state->compressor);
         if (asks && dml__take_samples(state) != DML_OK) return dml__sync_failed(trainer, state->comm);
-        dml__compressor_begin(&state->compressor, trainer, state->sent[0]);
+        dml__compressor_begin(&state->compressor, trainer, asks ? state->sent[0] : 0);
     }
     state->filled_to = begin;
     dml__coded_sum *bucket = &state->bucket[state->buckets++];

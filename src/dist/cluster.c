@@ -52,7 +52,12 @@ DML_API dml_cluster dml_cluster_of(int rank, int workers, int servers)
 
 DML_API bool dml_cluster_is_server(const dml_cluster *cluster)
 {
-    return cluster->status == DML_OK && cluster->rank >= cluster->workers;
+    return cluster && cluster->status == DML_OK && cluster->rank >= cluster->workers;
+}
+
+DML__LOCAL dml_cluster dml__cluster_given(const dml_cluster *cluster)
+{
+    return cluster ? *cluster : dml_cluster_of(0, 0, 0);
 }
 
 /* ---- TF_CONFIG ---- */
@@ -292,8 +297,9 @@ DML_API dml_cluster dml_cluster_from_environment(void)
     return dml_cluster_of(settings.net.rank, settings.net.world - (int)servers, (int)servers);
 }
 
-DML_API dml_comm *dml_cluster_open(const dml_cluster *cluster, const dml_comm_options *options)
+DML_API dml_comm *dml_cluster_open(const dml_cluster *given, const dml_comm_options *options)
 {
+    const dml_cluster own = dml__cluster_given(given), *const cluster = &own;
     dml_comm_options o;
     const bool good = cluster->status == DML_OK;
     memset(&o, 0, sizeof o);

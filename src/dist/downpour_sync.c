@@ -148,7 +148,7 @@ DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,
     if (state) {
         state->memory = memory;
         state->comm = comm;
-        state->cluster = *cluster;
+        state->cluster = dml__cluster_given(cluster);
         if (options) state->options = *options;
     }
     dml_sync sync;
@@ -157,8 +157,8 @@ DML_API dml_sync dml_downpour_sync(dml_comm *comm, const dml_cluster *cluster,
     sync.start = dml__downpour_start;
     sync.update = dml__downpour_update;
     sync.destroy = dml__downpour_destroy;
-    sync.ranks = cluster->workers;
-    sync.rank = cluster->rank;
+    sync.ranks = cluster ? cluster->workers : 0;
+    sync.rank = cluster ? cluster->rank : 0;
     return sync;
 }
 

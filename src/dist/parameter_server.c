@@ -521,9 +521,10 @@ static dml_status dml__ps_open_in(dml_ps *ps, const dml_cluster *cluster, const 
                              none, 0);
 }
 
-DML_API dml_ps *dml_ps_open(dml_comm *comm, const dml_cluster *cluster, size_t count, const float *w,
+DML_API dml_ps *dml_ps_open(dml_comm *comm, const dml_cluster *given, size_t count, const float *w,
                             const dml_ps_options *options)
 {
+    const dml_cluster own = dml__cluster_given(given), *const cluster = &own;
     dml__memory memory;
     dml_ps_options o;
     memset(&o, 0, sizeof o);

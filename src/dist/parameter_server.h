@@ -92,7 +92,8 @@ typedef struct dml_ps_report {
 
 /* Serves this rank's range until every worker has left, with dml_ps_close or by dying; the others then go on
    without it. Returns DML_OK, or the communicator's or the rule's error. `options` and `report` may be NULL.
-   A job without a worker left is DML_ERROR_PEER. */
+   A job without a worker left is DML_ERROR_PEER. What a worker does between two requests has no deadline, as
+   long as no other worker waits for it. */
 DML_API dml_status dml_ps_serve(dml_comm *comm, const dml_cluster *cluster, const dml_ps_options *options,
                                 dml_ps_report *report);
 
@@ -111,7 +112,9 @@ DML_API dml_ps *dml_ps_open(dml_comm *comm, const dml_cluster *cluster, size_t c
 typedef uint64_t dml_ps_ticket;
 
 /* Adds weight times g (end - begin), elements [begin, end) of the vector, to this clock's pushes. Each
-   element of a clock is pushed at most once. g must stay until the push has been waited for. */
+   element of a clock is pushed at most once (which isn't checked). In synchrony all workers push the same
+   ranges: weights are added up by blocks of 65,536 elements, so a block of which workers push different parts
+   gets another mean. g must stay until the push has been waited for. */
 DML_API dml_ps_ticket dml_ps_push(dml_ps *ps, const float *g, size_t begin, size_t end, double weight);
 
 /* w (end - begin) becomes elements [begin, end) of the vector, as options.consistency has it. */

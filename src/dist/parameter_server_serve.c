@@ -608,9 +608,10 @@ static dml_status dml__ps_prepare(dml__ps_server *server)
     return dml__ps_fail(all, status, "the server's rule can't be prepared: %s", dml_status_string(status));
 }
 
-DML_API dml_status dml_ps_serve(dml_comm *comm, const dml_cluster *cluster, const dml_ps_options *options,
+DML_API dml_status dml_ps_serve(dml_comm *comm, const dml_cluster *given, const dml_ps_options *options,
                                 dml_ps_report *report)
 {
+    const dml_cluster own = dml__cluster_given(given), *const cluster = &own;
     dml_ps_options o;
     dml__ps_server server;
     memset(&o, 0, sizeof o);

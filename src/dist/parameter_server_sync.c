@@ -84,7 +84,7 @@ DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cl
     if (state) {
         state->memory = memory;
         state->comm = comm;
-        state->cluster = *cluster;
+        state->cluster = dml__cluster_given(cluster);
         if (options) state->options = *options;
         state->options.vectors = 0;
     }
@@ -95,8 +95,8 @@ DML_API dml_sync dml_parameter_server_sync(dml_comm *comm, const dml_cluster *cl
     sync.begin = dml__ps_sync_begin;
     sync.update = dml__ps_sync_update;
     sync.destroy = dml__ps_sync_destroy;
-    sync.ranks = cluster->workers;
-    sync.rank = cluster->rank;
+    sync.ranks = cluster ? cluster->workers : 0;
+    sync.rank = cluster ? cluster->rank : 0;
     return sync;
 }
 

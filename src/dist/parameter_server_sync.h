@@ -19,7 +19,8 @@
 #include "dist/parameter_server.h"
 #include "train/trainer.h"
 
-/* For dml_trainer_sync, on workers. At the start all take over worker 0's parameters, numbers, seed and step;
+/* For dml_trainer_sync, on workers, after a checkpoint was loaded: what is written to w later is lost at the
+   next pull. At the start all take over worker 0's parameters, numbers, seed and step;
    the servers its optimizer with parameters' scales and an empty state. Each update pushes g and pulls w. In
    synchrony g counts by the samples that it is the mean of; otherwise each worker's g is an update by itself:
    with N workers there are N times as many, so a learning rate of all-reduce's is as a rule too large. With

@@ -4,8 +4,11 @@
 #include "dist/replicas.h"
 
 #include "base/checksum.h"
+#include "graph/node.h"
 #include "graph/program_internal.h"
+#include "train/trainer_internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 DML__LOCAL dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *comm)
@@ -49,19 +52,29 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
     return dml_trainer_set_run(trainer, &run);
 }
 
-/* What a model is made of: the names and shapes of its parameters. */
-static uint32_t dml__model_mark(const dml_trainer *trainer)
+/* As text, which is the same in either byte order. */
+static uint32_t dml__mark_number(uint32_t mark, double number)
+{
+    char text[32];
+    const int length = snprintf(text, sizeof text, "%.9g ", number);
+    return dml__crc32c(mark, text, (size_t)length);
+}
+
+/* What a model is made of: the names, shapes and places of its parameters, and how each is trained; and what
+   a trainer does to its gradient. */
+static uint32_t dml__model_mark(dml_trainer *trainer)
 {
     uint32_t mark = 0;
-    const dml_node *n = dml_graph_first(dml_trainer_program((dml_trainer *)trainer)->graph);
-    for (; n; n = dml_node_next(n)) {
-        if (strcmp(dml_node_op(n), "parameter") != 0) continue;
-        const dml_shape shape = dml_node_shape(n);
-        const char *name = dml_node_name(n);
-        mark = dml__crc32c(mark, name, strlen(name) + 1);
-        mark = dml__crc32c(mark, shape.dims, (size_t)shape.ndim * sizeof shape.dims[0]);
+    for (const dml_node *p = dml_graph_first(dml_trainer_program(trainer)->graph); p; p = dml_node_next(p)) {
+        if (strcmp(dml_node_op(p), "parameter") != 0) continue;
+        mark = dml__crc32c(mark, p->name, strlen(p->name) + 1);
+        for (int i = 0; i < p->shape.ndim; i++) mark = dml__mark_number(mark, p->shape.dims[i]);
+        const double more[4] = { (double)p->offset, p->frozen, (double)p->lr_scale, (double)p->decay_scale };
+        for (int i = 0; i < 4; i++) mark = dml__mark_number(mark, more[i]);
     }
-    return mark;
+    mark = dml__mark_number(mark, (double)trainer->clip_norm);
+    mark = dml__mark_number(mark, (double)trainer->clip_value);
+    return dml__mark_number(mark, trainer->loss_scale > 0.0f);
 }
 
 /* Ranks with different models would exchange gradients of other parameters. */
@@ -75,7 +88,7 @@ static dml_status dml__compare_models(dml_comm *comm, dml_trainer *trainer)
     return dml_trainer_fail(
         trainer, DML_ERROR_MISMATCH,
         "ranks have different models: this one's has %.0f parameters, others %.0f to %.0f; their names "
-        "and shapes must be the same",
+        "and shapes must be the same, what is frozen, their scales, and how trainers clip and scale the loss",
         count, -most[1], most[0]);
 }
 

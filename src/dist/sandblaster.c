@@ -419,8 +419,14 @@ DML_API dml_status dml_sandblaster_minimize(dml_trainer *trainer, dml_comm *comm
                                             dml_sandblaster_result *result)
 {
     dml__sandblaster s;
+    if (!trainer) return DML_ERROR_ARGUMENT;
+    if (!comm || !cluster || !options)
+        return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT,
+                                "Sandblaster without %s: it needs a communicator, a cluster and options",
+                                !comm      ? "a communicator"
+                                : !cluster ? "a cluster"
+                                           : "options");
     dml_lbfgs_options lbfgs = options->lbfgs;
-    if (!comm) return dml_trainer_fail(trainer, DML_ERROR_ARGUMENT, "Sandblaster needs a communicator");
     memset(&s, 0, sizeof s);
     dml__memory_init(&s.memory, &lbfgs.allocator, NULL, 0);
     s.trainer = trainer;

@@ -675,7 +675,10 @@ DML_API dml_status dml_trainer_gather(dml_trainer *trainer)
 
 DML_API dml_status dml_trainer_sync(dml_trainer *trainer, dml_sync sync)
 {
-    if (!trainer) return DML_ERROR_ARGUMENT;
+    if (!trainer) {
+        if (sync.destroy) sync.destroy(sync.state, NULL);
+        return DML_ERROR_ARGUMENT;
+    }
     dml__part part;
     dml_status status = dml__begin_part(trainer, true, &part);
     if (status != DML_OK) { /* another thread may be in a step with the strategy that is attached: it stays */

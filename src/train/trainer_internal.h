@@ -28,6 +28,7 @@ struct dml_trainer {
     /* Of the combined gradient this rank has g[own_begin, own_end) alone; and which vectors are right only
        there (w: graph->spread). */
     size_t own_begin, own_end;
+    bool has_owners; /* the strategy has said so, on every rank */
     bool spread[DML__MAX_VECTORS];
     /* What g holds: the mean over this many samples of all ranks, or, while `pending`, the sum over this
        rank's. 0: nothing that could be added to. */
@@ -69,10 +70,10 @@ DML__LOCAL dml_status dml__check_not_swapped(const dml_trainer *trainer);
 /* Exchanges w and its average. */
 DML__LOCAL dml_status dml__swap_average_in(dml_trainer *trainer);
 
-/* Whether other ranks own parts of the gradient. */
+/* Whether ranks own parts of the gradient, of which this one's may be all or nothing. */
 static inline bool dml__owns_a_part(const dml_trainer *trainer)
 {
-    return trainer->own_begin > 0 || trainer->own_end < trainer->program->graph->trained_count;
+    return trainer->has_owners;
 }
 
 /* Everything is owned. */

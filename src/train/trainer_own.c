@@ -11,6 +11,7 @@ DML__LOCAL void dml__own_all(dml_trainer *trainer)
 {
     trainer->own_begin = 0;
     trainer->own_end = trainer->program->graph->trained_count;
+    trainer->has_owners = false;
 }
 
 DML_API dml_status dml_trainer_own(dml_trainer *trainer, size_t begin, size_t end)
@@ -30,6 +31,7 @@ DML_API dml_status dml_trainer_own(dml_trainer *trainer, size_t begin, size_t en
     if (status != DML_OK) return status;
     trainer->own_begin = begin;
     trainer->own_end = end;
+    trainer->has_owners = trainer->sync.all_reduce && trainer->sync.gather;
     return DML_OK;
 }
 
@@ -70,9 +72,10 @@ DML__LOCAL dml_status dml__check_not_left(const dml_trainer *trainer)
 {
     bool spread = trainer->program->graph->spread;
     for (int v = DML_OPTIMIZER_STATE; v < trainer->vectors; v++) spread = spread || trainer->spread[v];
-    if (!spread || trainer->sync.gather) return DML_OK;
+    const bool knows = trainer->sync.gather && (trainer->sync.use || !trainer->program->graph->spread);
+    if (!spread || knows) return DML_OK;
     return dml__fail(&trainer->context->error, DML_ERROR_STATE,
-                     "the sync strategy that was attached before has spread the model over its ranks and is "
+                     "a sync strategy has spread the model over its ranks, and is another trainer's or is "
                      "gone: call dml_trainer_gather on all ranks before it goes, or load a checkpoint now");
 }
 

@@ -39,7 +39,8 @@ typedef struct rank_job {
     bool rich;       /* another optimizer, and all that a trainer can do to an update */
     int more_layers; /* small ones */
     bool differ;     /* ranks are given other optimizers */
-    bool other_name; /* of a parameter of the last rank's model, all else the same */
+    int other_model; /* of the last rank, all else the same: 1 a parameter's name, 2 which of two is frozen, 3
+                        a scale, 4 clipping */
     int own_steps;   /* that rank 0 trained before the strategy was attached; others train others */
     int leaves_at;   /* this step; -1: never */
     stray stray;     /* what the last rank does once too often, before step 2 */
@@ -270,10 +271,13 @@ static void train(rank_job *job, dml_comm *comm)
         trainer_options.average = 0.5f;
         dml_graph_decay_matrices_only(dml_node_graph(loss));
     }
-    if (loss) { /* a parameter that no step needs */
-        const bool other = job->other_name && job->rank == job->world - 1;
-        if (job->other_name)
-            CHECK(dml_parameter(dml_node_graph(loss), other ? "a" : "b", dml_init_constant(0), 2));
+    if (loss && job->other_model) { /* parameters that no step needs */
+        const int other = job->rank == job->world - 1 ? job->other_model : 0;
+        dml_node *c = dml_parameter(dml_node_graph(loss), other == 1 ? "a" : "b", dml_init_constant(0), 2);
+        dml_node *d = dml_parameter(dml_node_graph(loss), "d", dml_init_constant(1), 2);
+        if (job->other_model == 2) dml_parameter_train(other ? c : d, false);
+        if (other == 3) dml_parameter_set_lr_scale(d, 0.5f);
+        if (other == 4) trainer_options.clip_norm = 3;
     }
     dml_trainer *trainer = dml_trainer_create(loss, &trainer_options);
     train_before(job, trainer);
@@ -684,9 +688,10 @@ static void ranks_at_other_steps_are_told(void)
 /* Whose numbers would else be exchanged with those of other parameters. */
 static void other_models_are_refused(void)
 {
-    for (int ranks = 2; ranks <= 3; ranks++) {
+    for (int other = 1; other <= 4; other++) {
+        const int ranks = 2 + other % 2;
         rank_job like = usual(ranks);
-        like.other_name = true;
+        like.other_model = other;
         run_world(world, &like);
         for (int r = 0; r < ranks; r++) {
             CHECK_INT(world[r].status, DML_ERROR_MISMATCH);

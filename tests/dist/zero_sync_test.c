@@ -17,7 +17,7 @@
 
 enum { MAX_RANKS = 5, IN = 6, CLASSES = 3, MAX_STEPS = 50, BATCH = 12, MOST = 2048, MOST_FILE = 65536 };
 
-typedef enum model { PLAIN, RICH, TINY } model;
+typedef enum model { PLAIN, RICH, TINY, ONE } model;
 
 /* What the ranks are to do, and what came of it on each. */
 typedef struct job {
@@ -50,8 +50,8 @@ static dml_node *build(dml_context *context, model model)
 {
     dml_graph *graph = dml_graph_create(context);
     dml_node *x = dml_input(graph, "x", DML_F32, IN), *t = dml_input(graph, "t", DML_I32);
-    if (model == TINY) {
-        dml_node *scale = dml_parameter(graph, "scale", dml_init_constant(0.5f), IN / 2);
+    if (model >= TINY) {
+        dml_node *scale = dml_parameter(graph, "scale", dml_init_constant(0.5f), model == ONE ? 1 : IN / 2);
         return dml_softmax_cross_entropy(dml_mul(dml_tanh(dml_reshape(x, dml_shape_of(2, IN / 2))), scale),
                                          dml_input(graph, "u", DML_I32, 2));
     }
@@ -98,7 +98,7 @@ static dml_status backward(const job *j, dml_trainer *t, int r, int step, int fr
     for (int i = 0; i < BATCH; i++) pairs[2 * i] = labels[i], pairs[2 * i + 1] = labels[(i + 1) % BATCH];
     const int begin = from + first_row(j, step, to - from, r);
     const int rows = from + first_row(j, step, to - from, r + 1) - begin;
-    const void *const inputs[] = { x + begin * IN, j->model == TINY ? pairs + 2 * begin : labels + begin };
+    const void *const inputs[] = { x + begin * IN, j->model >= TINY ? pairs + 2 * begin : labels + begin };
     const dml_status status = dml_trainer_backward(t, rows, inputs, 2, flags, &loss);
     out->loss[step] += (double)loss * rows;
     return status;
@@ -307,6 +307,20 @@ static void more_ranks_than_parameters(void)
     }
 }
 
+/* One rank has all of g, and the others none of it. */
+static void one_rank_owns_all(void)
+{
+    for (int stage = 1; stage <= 3; stage++)
+        for (int pieces = 0; pieces < 2; pieces++) {
+            job j = plain(2, stage);
+            j.model = ONE;
+            j.pieces = pieces;
+            j.options.clip_norm = pieces ? 0 : 0.05f;
+            compare(&j, 1e-5);
+            CHECK_INT(alone.trained, 1);
+        }
+}
+
 static void optimizers_of_whole_parameters(void)
 {
     for (int ranks = 2; ranks <= MAX_RANKS; ranks += 3)
@@ -374,6 +388,7 @@ int main(void)
     RUN(all_that_a_step_can_do);
     RUN(two_ranks_are_those_of_an_all_reduce);
     RUN(more_ranks_than_parameters);
+    RUN(one_rank_owns_all);
     RUN(optimizers_of_whole_parameters);
     RUN(a_step_that_overflows_is_skipped_by_all);
     RUN(a_device_with_memory_of_its_own);

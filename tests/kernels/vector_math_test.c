@@ -112,10 +112,10 @@ static void special_values(void)
 }
 
 /* s s - s s, of which one product is rounded and the other isn't. A compiler that keeps to ISO C, as -std=c99
-   asks gcc to, would round both; so would one that checks each operation (-fsanitize=undefined). */
+   asks gcc to, would round both; so do -O1 and sanitizers. */
 static void products_are_fused(void)
 {
-#if defined(__OPTIMIZE__) && !defined(DML__EMULATED) && !defined(__SANITIZE_ADDRESS__)
+#ifdef TEST_FUSES
     const float s = 1 + 0x1p-12f, x[3] = { s, s, s };
     float y[3] = { -s, -s, -s };
     if (dml_cpu_isa() < DML_ISA_AVX2) return;
