@@ -20141,7 +20141,8 @@ static uint32_t dml__model_mark(dml_trainer *trainer)
         if (strcmp(dml_node_op(p), "parameter") != 0) continue;
         mark = dml__crc32c(mark, p->name, strlen(p->name) + 1);
         for (int i = 0; i < p->shape.ndim; i++) mark = dml__mark_number(mark, p->shape.dims[i]);
-        const double more[4] = { (double)p->offset, p->frozen, (double)p->lr_scale, (double)p->decay_scale };
+        const double more[4] = { (double)p->offset, p->frozen ? 1.0 : 0.0, (double)p->lr_scale,
+                                 (double)p->decay_scale };
         for (int i = 0; i < 4; i++) mark = dml__mark_number(mark, more[i]);
     }
     mark = dml__mark_number(mark, (double)trainer->clip_norm);
