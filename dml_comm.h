@@ -679,9 +679,6 @@ DML_API dml_cluster dml_cluster_from_environment(void);
 
 DML_API bool dml_cluster_is_server(const dml_cluster *cluster);
 
-/* The cluster, or instead of NULL one with an error. */
-DML__LOCAL dml_cluster dml__cluster_given(const dml_cluster *cluster);
-
 /* dml_comm_open for this rank of the cluster; of `options` (NULL: defaults) rank and world_size don't count,
    nor does where the ranks meet if the cluster says it. A cluster with an error opens a communicator that has
    this error, on this rank alone. */
@@ -17584,6 +17581,17 @@ DML__LOCAL void dml__write_real(float value, char text[DML__NUMBER_BYTES])
 
 #ifndef DML_DIST_CLUSTER_C
 #define DML_DIST_CLUSTER_C
+
+/* ---- dist/cluster_internal.h ---- */
+
+/* cluster_internal.h: what functions that are given a cluster do first. */
+#ifndef DML_DIST_CLUSTER_INTERNAL_H
+#define DML_DIST_CLUSTER_INTERNAL_H
+
+/* The cluster, or instead of NULL one with an error. */
+DML__LOCAL dml_cluster dml__cluster_given(const dml_cluster *cluster);
+
+#endif
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "comm/job.h"
 #include "comm/settings.h"
+#include "dist/cluster_internal.h"
 
 #include <stdarg.h>
 #include <stdio.h>

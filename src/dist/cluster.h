@@ -31,9 +31,6 @@ DML_API dml_cluster dml_cluster_from_environment(void);
 
 DML_API bool dml_cluster_is_server(const dml_cluster *cluster);
 
-/* The cluster, or instead of NULL one with an error. */
-DML__LOCAL dml_cluster dml__cluster_given(const dml_cluster *cluster);
-
 /* dml_comm_open for this rank of the cluster; of `options` (NULL: defaults) rank and world_size don't count,
    nor does where the ranks meet if the cluster says it. A cluster with an error opens a communicator that has
    this error, on this rank alone. */

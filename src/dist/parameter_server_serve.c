@@ -5,6 +5,7 @@
 
 #include "base/float16.h"
 #include "comm/job.h"
+#include "dist/cluster_internal.h"
 #include "dist/parameter_server_internal.h"
 
 #include <math.h>

@@ -4,6 +4,7 @@
 #include "dist/parameter_server_sync.h"
 
 #include "base/memory.h"
+#include "dist/cluster_internal.h"
 #include "dist/parameter_server_optimizer.h"
 #include "dist/replicas.h"
 
