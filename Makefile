@@ -132,7 +132,7 @@ $(BUILD)/bench/reduce_op: BENCH_FLAGS := -Isrc
 $(BUILD)/bench/reduce_op: src/comm/reduce_op.c src/base/float16.c
 
 # This one measures what the library keeps to itself.
-$(BUILD)/bench/transport: bench/transport.c tests/net/sockets.h $(SOURCES)
+$(BUILD)/bench/transport: bench/transport.c bench/loopback.h tests/net/sockets.h $(SOURCES)
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
 	$(Q)$(CC) -std=c99 -D_GNU_SOURCE= -DDML__SEPARATE $(CFLAGS) $(WARNINGS) -Isrc $< $(addprefix src/,base/clock.c base/cpu.c \

@@ -17740,6 +17740,9 @@ static bool dml__read_jobs(dml__tf_config *config, dml_cluster *cluster)
     while (dml__json_more(json, '}', &first)) {
         if (!dml__json_read_name(json, &name)) return false;
         const int job = dml__find_job(name);
+        if (job >= 0 && config->hosts_at[job])
+            dml__no_cluster(cluster, "TF_CONFIG lists the job \"%s\" twice: give all its tasks in one list",
+                            dml__job_names[job]);
         if (job >= 0 ? !dml__read_hosts(config, cluster, job) : !dml__skip_value(json)) return false;
     }
     return !json->problem;
@@ -19513,6 +19516,10 @@ DML__LOCAL dml_status dml__start_roll_call(dml_comm *comm, dml_trainer *trainer,
 DML__LOCAL dml_status dml__end_roll_call(dml_comm *comm, dml_trainer *trainer, dml__roll_call *call,
                                          double *samples);
 
+/* The sum over the ranks, for dml_sync.all_reduce: behind the buckets that are on their way, which all ranks
+   have started in the same order. */
+DML__LOCAL dml_status dml__sync_sum(dml_comm *comm, dml_trainer *trainer, double *values, size_t count);
+
 /* Waits for one that nobody wants any more, if there is one. */
 DML__LOCAL void dml__drop_roll_call(dml_comm *comm, dml__roll_call *call);
 
@@ -19523,17 +19530,13 @@ DML__LOCAL void dml__drop_roll_call(dml_comm *comm, dml__roll_call *call);
 /* However large the model, no more than this many buckets are on their way at once. */
 #define DML__MAX_BUCKETS 64
 
-/* Steps are told apart modulo this, whose square's sum over any number of ranks a double holds exactly. */
-#define DML__MARKS 1048576u
-
 typedef struct dml__all_reduce_state {
     dml__memory memory;
     dml_comm *comm;
     size_t bucket_elements;        /* 0: to be chosen at the start */
     size_t filled_from, filled_to; /* g[from, to) is final and in no bucket yet */
-    double mark;                   /* of the step that this rank is at */
-    double sent[3];                /* its samples, mark and mark^2, then the sums over all ranks */
-    dml_request *samples_request;
+    dml__roll_call call;
+    double samples; /* of all ranks, once the call has ended */
     dml_compression compression;
     dml__compressor compressor;
     double traced_to; /* the end of what is in the timeline (dml_seconds) */
@@ -19585,37 +19588,29 @@ static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
     return status == DML_OK ? dml__choose_bucket(state, trainer) : status;
 }
 
-/* The sums that begin has started, once in a step. */
-static dml_status dml__take_samples(dml__all_reduce_state *state)
+/* Once in a step: who needs the number of samples first waits for it. */
+static dml_status dml__take_samples(dml__all_reduce_state *state, dml_trainer *trainer)
 {
-    dml_request *waiting = state->samples_request;
-    state->samples_request = NULL;
-    return waiting ? dml_comm_wait(state->comm, waiting) : DML_OK;
+    if (!state->call.request) return DML_OK;
+    return dml__end_roll_call(state->comm, trainer, &state->call, &state->samples);
 }
 
 /* A step that failed half-way has left requests out, on memory that the next step writes or that is about to
    go. Every wait has its deadline. */
 static void dml__drain_requests(dml__all_reduce_state *state)
 {
-    dml__take_samples(state);
+    dml__drop_roll_call(state->comm, &state->call);
     for (int b = 0; b < state->buckets; b++) dml__coded_sum_drop(&state->compressor, &state->bucket[b]);
     state->buckets = 0;
 }
 
-/* The number of samples of the global batch travels while forward runs, and with it at which step the rank
- * is. */
 static dml_status dml__all_reduce_sync_begin(void *user, dml_trainer *trainer, double samples)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     dml__drain_requests(state);
     dml__trace_phase(state, NULL);
     state->filled_from = state->filled_to = dml_trainer_count(trainer, DML_GRADIENTS);
-    state->mark = (double)(dml_trainer_steps(trainer) % DML__MARKS);
-    state->sent[0] = samples;
-    state->sent[1] = state->mark;
-    state->sent[2] = state->mark * state->mark;
-    state->samples_request = dml_comm_all_reduce_start(state->comm, state->sent, 3, DML_F64, DML_SUM);
-    return state->samples_request ? DML_OK : dml__sync_failed(trainer, state->comm);
+    return dml__start_roll_call(state->comm, trainer, samples, &state->call);
 }
 
 static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
@@ -19626,8 +19621,9 @@ static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *tr
     if (!g) return dml_status_of(dml_trainer_context(trainer));
     if (state->buckets == 0) {
         const bool asks = dml__compressor_asks(&state->compressor);
-        if (asks && dml__take_samples(state) != DML_OK) return dml__sync_failed(trainer, state->comm);
-        dml__compressor_begin(&state->compressor, trainer, asks ? state->sent[0] : 0);
+        const dml_status status = asks ? dml__take_samples(state, trainer) : DML_OK;
+        if (status != DML_OK) return status;
+        dml__compressor_begin(&state->compressor, trainer, asks ? state->samples : 0);
     }
     state->filled_to = begin;
     dml__coded_sum *bucket = &state->bucket[state->buckets++];
@@ -19646,28 +19642,13 @@ static dml_status dml__all_reduce_sync_ready(void *user, dml_trainer *trainer, s
     return full || begin == 0 ? dml__send_bucket(state, trainer) : DML_OK;
 }
 
-/* With n ranks at the same step the sums are n times this rank's, and only then: the sum of squares says so
-   even to a rank that is at the mean of the others. */
-static bool dml__same_step(const dml__all_reduce_state *state)
-{
-    const double ranks = dml_comm_world_size(state->comm);
-    return state->sent[1] == ranks * state->mark && state->sent[2] == ranks * state->mark * state->mark;
-}
-
 static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, double *samples)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     dml__trace_phase(state, "forward and backward");
-    if (dml__take_samples(state) != DML_OK) return dml__sync_failed(trainer, state->comm);
-    if (!dml__same_step(state))
-        return dml_trainer_fail(
-            trainer, DML_ERROR_MISMATCH,
-            "this rank is at step %llu and others aren't; every rank must make the same calls of "
-            "step, backward, update and advance, with DML_MORE in the same places",
-            (unsigned long long)dml_trainer_steps(trainer));
-    *samples = state->sent[0];
-    dml_status status = DML_OK;
-    const bool follows = *samples > 0 && dml__may_follow(trainer);
+    dml_status status = dml__take_samples(state, trainer);
+    *samples = state->samples;
+    const bool follows = status == DML_OK && *samples > 0 && dml__may_follow(trainer);
     for (int b = 0; b < state->buckets && status == DML_OK; b++) {
         dml__coded_sum *bucket = &state->bucket[b];
         /* What the host has, not dml_trainer_get, which would read the device's own values over it. */
@@ -19689,13 +19670,9 @@ static dml_status dml__all_reduce_sync_updated(void *user, dml_trainer *trainer)
     return DML_OK;
 }
 
-/* Behind the buckets that are on their way, which were started in the same order on all ranks. */
 static dml_status dml__all_reduce_sync_sum(void *user, dml_trainer *trainer, double *values, size_t count)
 {
-    dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    return dml_comm_all_reduce(state->comm, values, count, DML_F64, DML_SUM) == DML_OK
-               ? DML_OK
-               : dml__sync_failed(trainer, state->comm);
+    return dml__sync_sum(((dml__all_reduce_state *)user)->comm, trainer, values, count);
 }
 
 static void dml__all_reduce_sync_failed(void *user, dml_trainer *trainer)
@@ -19766,7 +19743,8 @@ typedef struct dml__zero_state {
     dml_comm *comm;
     int stage, ranks, rank;
     bool drops; /* the vectors lie where memory can be given back */
-    bool whole; /* so is w, for now, though it needn't be */
+    bool whole; /* stage 3: dml_trainer_gather has filled w in; the next op to use some of it forgets the rest
+                 */
     size_t bucket_elements;
     size_t *border;                /* (ranks + 1): rank r owns elements [border[r], border[r + 1]) */
     size_t *counts, *offsets;      /* (ranks): of the collective that is being started */
@@ -19967,10 +19945,7 @@ static dml_status dml__zero_finish(void *user, dml_trainer *trainer, double *sam
 
 static dml_status dml__zero_sum(void *user, dml_trainer *trainer, double *values, size_t count)
 {
-    dml__zero_state *state = (dml__zero_state *)user;
-    return dml_comm_all_reduce(state->comm, values, count, DML_F64, DML_SUM) == DML_OK
-               ? DML_OK
-               : dml__sync_failed(trainer, state->comm);
+    return dml__sync_sum(((dml__zero_state *)user)->comm, trainer, values, count);
 }
 
 /* ---- parameters ---- */
@@ -20218,6 +20193,13 @@ DML__LOCAL dml_status dml__end_roll_call(dml_comm *comm, dml_trainer *trainer, d
         "this rank is at step %llu and others aren't; every rank must make the same calls of "
         "step, backward, update and advance, with DML_MORE in the same places",
         (unsigned long long)dml_trainer_steps(trainer));
+}
+
+DML__LOCAL dml_status dml__sync_sum(dml_comm *comm, dml_trainer *trainer, double *values, size_t count)
+{
+    return dml_comm_all_reduce(comm, values, count, DML_F64, DML_SUM) == DML_OK
+               ? DML_OK
+               : dml__sync_failed(trainer, comm);
 }
 
 DML__LOCAL void dml__drop_roll_call(dml_comm *comm, dml__roll_call *call)
@@ -20557,7 +20539,6 @@ DML__LOCAL void dml__end_comm(dml_comm *comm, dml_status status, const char *tex
    it has it, also in order, the number of samples before all buckets. */
 
 #define DML__FIRST_BUCKETS 64
-#define DML__FIRST_MARKS 1048576u /* as in all_reduce_sync.c */
 
 typedef struct dml__first_bucket {
     size_t begin, end; /* of g, in elements */
@@ -20570,10 +20551,10 @@ typedef struct dml__first_state {
     bool first;
     size_t bucket_elements;
     size_t filled_from, filled_to; /* g[from, to) is final and in no bucket yet */
-    double mark;                   /* of the step that this process is at */
-    double sent[3];                /* samples inside, then over all processes, with mark and mark^2 */
-    dml_request *samples_inside, *samples_outside;
-    int buckets, gone; /* that were started inside; that have gone on outside */
+    double samples;                /* this replica's, then those inside, then over all processes */
+    dml_request *samples_inside;
+    dml__roll_call call; /* of the processes */
+    int buckets, gone;   /* that were started inside; that have gone on outside */
     bool samples_gone;
     dml__first_bucket bucket[DML__FIRST_BUCKETS];
 } dml__first_state;
@@ -20650,7 +20631,7 @@ static dml_status dml__first_start(void *user, dml_trainer *trainer)
 static void dml__drain_first(dml__first_state *state)
 {
     dml__wait_first(state->place.inside, &state->samples_inside);
-    dml__wait_first(state->place.outside, &state->samples_outside);
+    dml__drop_roll_call(state->place.outside, &state->call);
     for (int b = 0; b < state->buckets; b++) {
         dml__wait_first(state->place.inside, &state->bucket[b].inside);
         dml__wait_first(state->place.outside, &state->bucket[b].outside);
@@ -20664,9 +20645,9 @@ static dml_status dml__first_begin(void *user, dml_trainer *trainer, double samp
     dml__first_state *state = (dml__first_state *)user;
     dml__drain_first(state);
     state->filled_from = state->filled_to = dml_trainer_count(trainer, DML_GRADIENTS);
-    state->mark = (double)(dml_trainer_steps(trainer) % DML__FIRST_MARKS);
-    state->sent[0] = samples;
-    state->samples_inside = dml_comm_all_reduce_start(state->place.inside, state->sent, 1, DML_F64, DML_SUM);
+    state->samples = samples;
+    state->samples_inside =
+        dml_comm_all_reduce_start(state->place.inside, &state->samples, 1, DML_F64, DML_SUM);
     return state->samples_inside ? DML_OK : dml__inside_failed(state, trainer);
 }
 
@@ -20679,14 +20660,10 @@ static dml_status dml__take_inside(dml__first_state *state, dml_trainer *trainer
     return dml__inside_failed(state, trainer);
 }
 
-static dml_status dml__send_samples_outside(dml__first_state *state)
+static dml_status dml__send_samples_outside(dml__first_state *state, dml_trainer *trainer)
 {
-    state->sent[1] = state->mark;
-    state->sent[2] = state->mark * state->mark;
-    state->samples_outside =
-        dml_comm_all_reduce_start(state->place.outside, state->sent, 3, DML_F64, DML_SUM);
     state->samples_gone = true;
-    return dml_comm_status(state->place.outside);
+    return dml__start_roll_call(state->place.outside, trainer, state->samples, &state->call);
 }
 
 static dml_status dml__send_bucket_outside(dml__first_state *state, dml_trainer *trainer)
@@ -20709,7 +20686,7 @@ static dml_status dml__move_on(dml__first_state *state, dml_trainer *trainer, bo
         dml_status status = dml__take_inside(state, trainer, request, wait, &here);
         if (status == DML_OK && here)
             status = state->samples_gone ? dml__send_bucket_outside(state, trainer)
-                                         : dml__send_samples_outside(state);
+                                         : dml__send_samples_outside(state, trainer);
         if (status == DML_OK) continue;
         return dml_comm_status(state->place.inside) ? status
                                                     : dml__sync_failed(trainer, state->place.outside);
@@ -20752,22 +20729,13 @@ static dml_status dml__finish_samples(dml__first_state *state, dml_trainer *trai
     dml_comm *outside = state->place.outside;
     if (dml__wait_first(state->place.inside, &state->samples_inside) != DML_OK)
         return dml__inside_failed(state, trainer);
-    if (outside) {
-        if (dml__wait_first(outside, &state->samples_outside) != DML_OK)
-            return dml__sync_failed(trainer, outside);
-        const double processes = dml_comm_world_size(outside);
-        if (state->sent[1] != processes * state->mark ||
-            state->sent[2] != processes * state->mark * state->mark)
-            return dml_trainer_fail(
-                trainer, DML_ERROR_MISMATCH,
-                "this process is at step %llu and others aren't; every process must make the same calls of "
-                "step, backward and update, with DML_MORE in the same places",
-                (unsigned long long)dml_trainer_steps(trainer));
-    }
+    const dml_status status =
+        outside ? dml__end_roll_call(outside, trainer, &state->call, &state->samples) : DML_OK;
+    if (status != DML_OK) return status;
     if (state->place.processes &&
-        dml_comm_broadcast(state->place.inside, state->sent, 1, DML_F64, 0) != DML_OK)
+        dml_comm_broadcast(state->place.inside, &state->samples, 1, DML_F64, 0) != DML_OK)
         return dml__inside_failed(state, trainer);
-    *samples = state->sent[0];
+    *samples = state->samples;
     return DML_OK;
 }
 

@@ -8,6 +8,7 @@
 #include "bench.h"
 
 #include "bare.h"
+#include "loopback.h"
 
 #include <pthread.h>
 #include <sys/wait.h>
@@ -298,21 +299,6 @@ static void start_peers(bench_peers *peers, const settings *asked, int ranks)
                       ranks);
 }
 
-static int free_port(void)
-{
-    struct sockaddr_in address;
-    socklen_t bytes = sizeof address;
-    memset(&address, 0, sizeof address);
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, bytes) < 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &bytes) < 0)
-        bare_die("can't find a free port");
-    close(fd);
-    return ntohs(address.sin_port);
-}
-
 static void run_process(int rank, int ranks, int port, bare_ring *ring, const settings *asked)
 {
     bench_peers peers;
@@ -334,7 +320,7 @@ static void run_process(int rank, int ranks, int port, bare_ring *ring, const se
 static int run_processes(bare_ring *rings, int ranks, const settings *asked)
 {
     pid_t pids[RANKS_MAX];
-    const int port = free_port();
+    const int port = loopback_free_port();
     int failed = 0;
     fflush(stdout);
     for (int rank = 0; rank < ranks; rank++) {

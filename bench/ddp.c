@@ -1,6 +1,7 @@
 /* ddp: samples per second of data-parallel training between processes of this machine, one thread each,
    beside PyTorch's DistributedDataParallel on Gloo. */
 #include "bench.h"
+#include "loopback.h"
 #include "models.h"
 
 #include "../dml_comm.h"
@@ -158,23 +159,6 @@ static void run_rank(dml_comm *comm, bench_peers *peers, const settings *asked)
 
 /* ---- the ranks ---- */
 
-static int free_port(void)
-{
-    struct sockaddr_in address;
-    socklen_t bytes = sizeof address;
-    memset(&address, 0, sizeof address);
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, bytes) < 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &bytes) < 0) {
-        fprintf(stderr, "ddp: can't find a free port\n");
-        exit(1);
-    }
-    close(fd);
-    return ntohs(address.sin_port);
-}
-
 static void run_process(int number, int ranks, int port, const settings *asked)
 {
     static const char *const names[] = { "ddp", NULL };
@@ -200,7 +184,7 @@ static void run_process(int number, int ranks, int port, const settings *asked)
 static int run_processes(int ranks, const settings *asked)
 {
     pid_t pids[RANKS_MAX];
-    const int port = free_port();
+    const int port = loopback_free_port();
     int failed = 0;
     fflush(stdout);
     for (int number = 0; number < ranks; number++) {

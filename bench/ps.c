@@ -2,18 +2,13 @@
    bare sockets that carry as many bytes the same ways, and add nothing. */
 #include "dml_comm.h"
 
-#include "options.h"
+#include "loopback.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,39 +33,6 @@ static void die(const char *what)
 {
     fprintf(stderr, "ps: %s: %s\n", what, strerror(errno));
     exit(1);
-}
-
-static void tcp_pair(int ends[2])
-{
-    struct sockaddr_in address;
-    socklen_t bytes = sizeof address;
-    const int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-    memset(&address, 0, sizeof address);
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-    if (listener < 0 || bind(listener, (struct sockaddr *)&address, bytes) < 0 || listen(listener, 1) < 0 ||
-        getsockname(listener, (struct sockaddr *)&address, &bytes) < 0 || ends[0] < 0 ||
-        connect(ends[0], (struct sockaddr *)&address, bytes) < 0 ||
-        (ends[1] = accept(listener, NULL, NULL)) < 0)
-        die("no connection");
-    close(listener);
-    for (int i = 0; i < 2; i++) setsockopt(ends[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-}
-
-static int free_port(void)
-{
-    struct sockaddr_in address;
-    socklen_t bytes = sizeof address;
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    memset(&address, 0, sizeof address);
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, bytes) < 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &bytes) < 0)
-        die("no free port");
-    close(fd);
-    return ntohs(address.sin_port);
 }
 
 /* All connections carry the vector one way, as fast as each can. */
@@ -147,8 +109,8 @@ static void run_round(bool ours, double *seconds)
 {
     int ends[WORKERS][2];
     pid_t pids[WORKERS + 1];
-    for (int i = 0; i < WORKERS; i++) tcp_pair(ends[i]);
-    const int port = free_port();
+    for (int i = 0; i < WORKERS; i++) loopback_pair(ends[i]);
+    const int port = loopback_free_port();
     for (int rank = 0; rank <= WORKERS; rank++) {
         pids[rank] = fork();
         if (pids[rank] < 0) die("no process");

@@ -38,11 +38,6 @@ static const char usage[] =
     "  --svg DIR          draws what was found, with the plot that lies in this program's folder's parent\n"
     "  --quick            fewer machines and less time\n";
 
-static int at_most(int a, int b)
-{
-    return a < b ? a : b;
-}
-
 /* ---- pictures ---- */
 
 /* The curves of one picture: each is a log that plot reads. */
@@ -499,8 +494,8 @@ static void methods(const settings *s)
             run_sandblaster(r, s, first, s->machines, end, &curves);
         end_curve(&curves);
         begin_curve(&scaling, name);
-        for (int machines = 1; machines <= at_most(MACHINES_MAX, s->quick ? 4 : 32); machines *= 2) {
-            policy own = policies[at_most(i, 2)];
+        for (int machines = 1; machines <= (s->quick ? 4 : 32); machines *= 2) {
+            policy own = policies[i < 3 ? i : 0];
             if (i == 1) own.lr = s->lr / machines;
             const double seconds = i < 3 ? run_policy(r, s, first, own, machines, 20 * end, NULL)
                                          : run_sandblaster(r, s, first, machines, 20 * end, NULL);

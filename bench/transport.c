@@ -6,6 +6,7 @@
 #include "net/shm.h"
 
 #include "../tests/net/sockets.h"
+#include "loopback.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -188,24 +189,6 @@ static void measure_local(void)
 
 /* ---- processes ---- */
 
-static void tcp_pair(int ends[2])
-{
-    struct sockaddr_in address;
-    socklen_t bytes = sizeof address;
-    const int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-    memset(&address, 0, sizeof address);
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-    if (listener < 0 || bind(listener, (struct sockaddr *)&address, bytes) < 0 || listen(listener, 1) < 0 ||
-        getsockname(listener, (struct sockaddr *)&address, &bytes) < 0 || ends[0] < 0 ||
-        connect(ends[0], (struct sockaddr *)&address, bytes) < 0 ||
-        (ends[1] = accept(listener, NULL, NULL)) < 0)
-        die("no connection");
-    close(listener);
-    for (int i = 0; i < 2; i++) setsockopt(ends[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-}
-
 static dml__transport *open_shm(dml__transport *below, int rank, dml__memory *memory)
 {
     dml__shm_settings settings;
@@ -226,7 +209,7 @@ static void measure_processes(bool shm)
 {
     dml__transport *t[2];
     dml__memory memory;
-    sockets_open(t, 2, tcp_pair);
+    sockets_open(t, 2, loopback_pair);
     const pid_t child = fork();
     const int me = child == 0;
     t[1 - me]->calls->abandon(t[1 - me]);
@@ -262,7 +245,7 @@ static double bare_socket(void)
     char small[SMALL] = "";
     int ends[2];
     double samples[2][SAMPLES_MAX + 1];
-    tcp_pair(ends);
+    loopback_pair(ends);
     const pid_t child = fork();
     if (child < 0) die("no process");
     for (int i = 0; i <= bench.samples; i++) {

@@ -15,17 +15,13 @@
 /* However large the model, no more than this many buckets are on their way at once. */
 #define DML__MAX_BUCKETS 64
 
-/* Steps are told apart modulo this, whose square's sum over any number of ranks a double holds exactly. */
-#define DML__MARKS 1048576u
-
 typedef struct dml__all_reduce_state {
     dml__memory memory;
     dml_comm *comm;
     size_t bucket_elements;        /* 0: to be chosen at the start */
     size_t filled_from, filled_to; /* g[from, to) is final and in no bucket yet */
-    double mark;                   /* of the step that this rank is at */
-    double sent[3];                /* its samples, mark and mark^2, then the sums over all ranks */
-    dml_request *samples_request;
+    dml__roll_call call;
+    double samples; /* of all ranks, once the call has ended */
     dml_compression compression;
     dml__compressor compressor;
     double traced_to; /* the end of what is in the timeline (dml_seconds) */
@@ -77,37 +73,29 @@ static dml_status dml__all_reduce_sync_start(void *user, dml_trainer *trainer)
     return status == DML_OK ? dml__choose_bucket(state, trainer) : status;
 }
 
-/* The sums that begin has started, once in a step. */
-static dml_status dml__take_samples(dml__all_reduce_state *state)
+/* Once in a step: who needs the number of samples first waits for it. */
+static dml_status dml__take_samples(dml__all_reduce_state *state, dml_trainer *trainer)
 {
-    dml_request *waiting = state->samples_request;
-    state->samples_request = NULL;
-    return waiting ? dml_comm_wait(state->comm, waiting) : DML_OK;
+    if (!state->call.request) return DML_OK;
+    return dml__end_roll_call(state->comm, trainer, &state->call, &state->samples);
 }
 
 /* A step that failed half-way has left requests out, on memory that the next step writes or that is about to
    go. Every wait has its deadline. */
 static void dml__drain_requests(dml__all_reduce_state *state)
 {
-    dml__take_samples(state);
+    dml__drop_roll_call(state->comm, &state->call);
     for (int b = 0; b < state->buckets; b++) dml__coded_sum_drop(&state->compressor, &state->bucket[b]);
     state->buckets = 0;
 }
 
-/* The number of samples of the global batch travels while forward runs, and with it at which step the rank
- * is. */
 static dml_status dml__all_reduce_sync_begin(void *user, dml_trainer *trainer, double samples)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     dml__drain_requests(state);
     dml__trace_phase(state, NULL);
     state->filled_from = state->filled_to = dml_trainer_count(trainer, DML_GRADIENTS);
-    state->mark = (double)(dml_trainer_steps(trainer) % DML__MARKS);
-    state->sent[0] = samples;
-    state->sent[1] = state->mark;
-    state->sent[2] = state->mark * state->mark;
-    state->samples_request = dml_comm_all_reduce_start(state->comm, state->sent, 3, DML_F64, DML_SUM);
-    return state->samples_request ? DML_OK : dml__sync_failed(trainer, state->comm);
+    return dml__start_roll_call(state->comm, trainer, samples, &state->call);
 }
 
 static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *trainer)
@@ -118,8 +106,9 @@ static dml_status dml__send_bucket(dml__all_reduce_state *state, dml_trainer *tr
     if (!g) return dml_status_of(dml_trainer_context(trainer));
     if (state->buckets == 0) {
         const bool asks = dml__compressor_asks(&state->compressor);
-        if (asks && dml__take_samples(state) != DML_OK) return dml__sync_failed(trainer, state->comm);
-        dml__compressor_begin(&state->compressor, trainer, asks ? state->sent[0] : 0);
+        const dml_status status = asks ? dml__take_samples(state, trainer) : DML_OK;
+        if (status != DML_OK) return status;
+        dml__compressor_begin(&state->compressor, trainer, asks ? state->samples : 0);
     }
     state->filled_to = begin;
     dml__coded_sum *bucket = &state->bucket[state->buckets++];
@@ -138,28 +127,13 @@ static dml_status dml__all_reduce_sync_ready(void *user, dml_trainer *trainer, s
     return full || begin == 0 ? dml__send_bucket(state, trainer) : DML_OK;
 }
 
-/* With n ranks at the same step the sums are n times this rank's, and only then: the sum of squares says so
-   even to a rank that is at the mean of the others. */
-static bool dml__same_step(const dml__all_reduce_state *state)
-{
-    const double ranks = dml_comm_world_size(state->comm);
-    return state->sent[1] == ranks * state->mark && state->sent[2] == ranks * state->mark * state->mark;
-}
-
 static dml_status dml__all_reduce_sync_finish(void *user, dml_trainer *trainer, double *samples)
 {
     dml__all_reduce_state *state = (dml__all_reduce_state *)user;
     dml__trace_phase(state, "forward and backward");
-    if (dml__take_samples(state) != DML_OK) return dml__sync_failed(trainer, state->comm);
-    if (!dml__same_step(state))
-        return dml_trainer_fail(
-            trainer, DML_ERROR_MISMATCH,
-            "this rank is at step %llu and others aren't; every rank must make the same calls of "
-            "step, backward, update and advance, with DML_MORE in the same places",
-            (unsigned long long)dml_trainer_steps(trainer));
-    *samples = state->sent[0];
-    dml_status status = DML_OK;
-    const bool follows = *samples > 0 && dml__may_follow(trainer);
+    dml_status status = dml__take_samples(state, trainer);
+    *samples = state->samples;
+    const bool follows = status == DML_OK && *samples > 0 && dml__may_follow(trainer);
     for (int b = 0; b < state->buckets && status == DML_OK; b++) {
         dml__coded_sum *bucket = &state->bucket[b];
         /* What the host has, not dml_trainer_get, which would read the device's own values over it. */
@@ -181,13 +155,9 @@ static dml_status dml__all_reduce_sync_updated(void *user, dml_trainer *trainer)
     return DML_OK;
 }
 
-/* Behind the buckets that are on their way, which were started in the same order on all ranks. */
 static dml_status dml__all_reduce_sync_sum(void *user, dml_trainer *trainer, double *values, size_t count)
 {
-    dml__all_reduce_state *state = (dml__all_reduce_state *)user;
-    return dml_comm_all_reduce(state->comm, values, count, DML_F64, DML_SUM) == DML_OK
-               ? DML_OK
-               : dml__sync_failed(trainer, state->comm);
+    return dml__sync_sum(((dml__all_reduce_state *)user)->comm, trainer, values, count);
 }
 
 static void dml__all_reduce_sync_failed(void *user, dml_trainer *trainer)

@@ -156,6 +156,9 @@ static bool dml__read_jobs(dml__tf_config *config, dml_cluster *cluster)
     while (dml__json_more(json, '}', &first)) {
         if (!dml__json_read_name(json, &name)) return false;
         const int job = dml__find_job(name);
+        if (job >= 0 && config->hosts_at[job])
+            dml__no_cluster(cluster, "TF_CONFIG lists the job \"%s\" twice: give all its tasks in one list",
+                            dml__job_names[job]);
         if (job >= 0 ? !dml__read_hosts(config, cluster, job) : !dml__skip_value(json)) return false;
     }
     return !json->problem;

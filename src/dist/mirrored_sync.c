@@ -18,7 +18,6 @@
    it has it, also in order, the number of samples before all buckets. */
 
 #define DML__FIRST_BUCKETS 64
-#define DML__FIRST_MARKS 1048576u /* as in all_reduce_sync.c */
 
 typedef struct dml__first_bucket {
     size_t begin, end; /* of g, in elements */
@@ -31,10 +30,10 @@ typedef struct dml__first_state {
     bool first;
     size_t bucket_elements;
     size_t filled_from, filled_to; /* g[from, to) is final and in no bucket yet */
-    double mark;                   /* of the step that this process is at */
-    double sent[3];                /* samples inside, then over all processes, with mark and mark^2 */
-    dml_request *samples_inside, *samples_outside;
-    int buckets, gone; /* that were started inside; that have gone on outside */
+    double samples;                /* this replica's, then those inside, then over all processes */
+    dml_request *samples_inside;
+    dml__roll_call call; /* of the processes */
+    int buckets, gone;   /* that were started inside; that have gone on outside */
     bool samples_gone;
     dml__first_bucket bucket[DML__FIRST_BUCKETS];
 } dml__first_state;
@@ -111,7 +110,7 @@ static dml_status dml__first_start(void *user, dml_trainer *trainer)
 static void dml__drain_first(dml__first_state *state)
 {
     dml__wait_first(state->place.inside, &state->samples_inside);
-    dml__wait_first(state->place.outside, &state->samples_outside);
+    dml__drop_roll_call(state->place.outside, &state->call);
     for (int b = 0; b < state->buckets; b++) {
         dml__wait_first(state->place.inside, &state->bucket[b].inside);
         dml__wait_first(state->place.outside, &state->bucket[b].outside);
@@ -125,9 +124,9 @@ static dml_status dml__first_begin(void *user, dml_trainer *trainer, double samp
     dml__first_state *state = (dml__first_state *)user;
     dml__drain_first(state);
     state->filled_from = state->filled_to = dml_trainer_count(trainer, DML_GRADIENTS);
-    state->mark = (double)(dml_trainer_steps(trainer) % DML__FIRST_MARKS);
-    state->sent[0] = samples;
-    state->samples_inside = dml_comm_all_reduce_start(state->place.inside, state->sent, 1, DML_F64, DML_SUM);
+    state->samples = samples;
+    state->samples_inside =
+        dml_comm_all_reduce_start(state->place.inside, &state->samples, 1, DML_F64, DML_SUM);
     return state->samples_inside ? DML_OK : dml__inside_failed(state, trainer);
 }
 
@@ -140,14 +139,10 @@ static dml_status dml__take_inside(dml__first_state *state, dml_trainer *trainer
     return dml__inside_failed(state, trainer);
 }
 
-static dml_status dml__send_samples_outside(dml__first_state *state)
+static dml_status dml__send_samples_outside(dml__first_state *state, dml_trainer *trainer)
 {
-    state->sent[1] = state->mark;
-    state->sent[2] = state->mark * state->mark;
-    state->samples_outside =
-        dml_comm_all_reduce_start(state->place.outside, state->sent, 3, DML_F64, DML_SUM);
     state->samples_gone = true;
-    return dml_comm_status(state->place.outside);
+    return dml__start_roll_call(state->place.outside, trainer, state->samples, &state->call);
 }
 
 static dml_status dml__send_bucket_outside(dml__first_state *state, dml_trainer *trainer)
@@ -170,7 +165,7 @@ static dml_status dml__move_on(dml__first_state *state, dml_trainer *trainer, bo
         dml_status status = dml__take_inside(state, trainer, request, wait, &here);
         if (status == DML_OK && here)
             status = state->samples_gone ? dml__send_bucket_outside(state, trainer)
-                                         : dml__send_samples_outside(state);
+                                         : dml__send_samples_outside(state, trainer);
         if (status == DML_OK) continue;
         return dml_comm_status(state->place.inside) ? status
                                                     : dml__sync_failed(trainer, state->place.outside);
@@ -213,22 +208,13 @@ static dml_status dml__finish_samples(dml__first_state *state, dml_trainer *trai
     dml_comm *outside = state->place.outside;
     if (dml__wait_first(state->place.inside, &state->samples_inside) != DML_OK)
         return dml__inside_failed(state, trainer);
-    if (outside) {
-        if (dml__wait_first(outside, &state->samples_outside) != DML_OK)
-            return dml__sync_failed(trainer, outside);
-        const double processes = dml_comm_world_size(outside);
-        if (state->sent[1] != processes * state->mark ||
-            state->sent[2] != processes * state->mark * state->mark)
-            return dml_trainer_fail(
-                trainer, DML_ERROR_MISMATCH,
-                "this process is at step %llu and others aren't; every process must make the same calls of "
-                "step, backward and update, with DML_MORE in the same places",
-                (unsigned long long)dml_trainer_steps(trainer));
-    }
+    const dml_status status =
+        outside ? dml__end_roll_call(outside, trainer, &state->call, &state->samples) : DML_OK;
+    if (status != DML_OK) return status;
     if (state->place.processes &&
-        dml_comm_broadcast(state->place.inside, state->sent, 1, DML_F64, 0) != DML_OK)
+        dml_comm_broadcast(state->place.inside, &state->samples, 1, DML_F64, 0) != DML_OK)
         return dml__inside_failed(state, trainer);
-    *samples = state->sent[0];
+    *samples = state->samples;
     return DML_OK;
 }
 

@@ -140,6 +140,13 @@ DML__LOCAL dml_status dml__end_roll_call(dml_comm *comm, dml_trainer *trainer, d
         (unsigned long long)dml_trainer_steps(trainer));
 }
 
+DML__LOCAL dml_status dml__sync_sum(dml_comm *comm, dml_trainer *trainer, double *values, size_t count)
+{
+    return dml_comm_all_reduce(comm, values, count, DML_F64, DML_SUM) == DML_OK
+               ? DML_OK
+               : dml__sync_failed(trainer, comm);
+}
+
 DML__LOCAL void dml__drop_roll_call(dml_comm *comm, dml__roll_call *call)
 {
     if (call->request) dml_comm_wait(comm, call->request);

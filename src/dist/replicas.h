@@ -35,6 +35,10 @@ DML__LOCAL dml_status dml__start_roll_call(dml_comm *comm, dml_trainer *trainer,
 DML__LOCAL dml_status dml__end_roll_call(dml_comm *comm, dml_trainer *trainer, dml__roll_call *call,
                                          double *samples);
 
+/* The sum over the ranks, for dml_sync.all_reduce: behind the buckets that are on their way, which all ranks
+   have started in the same order. */
+DML__LOCAL dml_status dml__sync_sum(dml_comm *comm, dml_trainer *trainer, double *values, size_t count);
+
 /* Waits for one that nobody wants any more, if there is one. */
 DML__LOCAL void dml__drop_roll_call(dml_comm *comm, dml__roll_call *call);
 

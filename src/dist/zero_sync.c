@@ -23,7 +23,8 @@ typedef struct dml__zero_state {
     dml_comm *comm;
     int stage, ranks, rank;
     bool drops; /* the vectors lie where memory can be given back */
-    bool whole; /* so is w, for now, though it needn't be */
+    bool whole; /* stage 3: dml_trainer_gather has filled w in; the next op to use some of it forgets the rest
+                 */
     size_t bucket_elements;
     size_t *border;                /* (ranks + 1): rank r owns elements [border[r], border[r + 1]) */
     size_t *counts, *offsets;      /* (ranks): of the collective that is being started */
@@ -224,10 +225,7 @@ static dml_status dml__zero_finish(void *user, dml_trainer *trainer, double *sam
 
 static dml_status dml__zero_sum(void *user, dml_trainer *trainer, double *values, size_t count)
 {
-    dml__zero_state *state = (dml__zero_state *)user;
-    return dml_comm_all_reduce(state->comm, values, count, DML_F64, DML_SUM) == DML_OK
-               ? DML_OK
-               : dml__sync_failed(trainer, state->comm);
+    return dml__sync_sum(((dml__zero_state *)user)->comm, trainer, values, count);
 }
 
 /* ---- parameters ---- */

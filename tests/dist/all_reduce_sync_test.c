@@ -147,10 +147,16 @@ static dml_sync with_sabotage(saboteur *s, dml_sync inner)
 {
     memset(s, 0, sizeof *s);
     s->inner = inner;
-    return (dml_sync){
-        s,    saboteur_start,   saboteur_begin, saboteur_ready, saboteur_finish,     saboteur_failed,
-        NULL, saboteur_destroy, inner.ranks,    inner.rank,     saboteur_all_reduce, NULL
-    };
+    return (dml_sync){ .state = s,
+                       .start = saboteur_start,
+                       .begin = saboteur_begin,
+                       .ready = saboteur_ready,
+                       .finish = saboteur_finish,
+                       .failed = saboteur_failed,
+                       .destroy = saboteur_destroy,
+                       .ranks = inner.ranks,
+                       .rank = inner.rank,
+                       .all_reduce = saboteur_all_reduce };
 }
 
 /* ---- a rank ---- */

@@ -92,6 +92,8 @@ static void bad_clusters(void)
         { CLUSTER("\"ps\": [\"a:1\"]"), "it needs a worker at least" },
         { CLUSTER("\"worker\": [\"a:1\", \"b:1\"], \"ps\": [\"b:1\"]"), "names the host \"b:1\" twice" },
         { CLUSTER("\"worker\": [\"a:1\", \"a:1\"], \"ps\": [\"b:1\"]"), "names the host \"a:1\" twice" },
+        { CLUSTER("\"worker\": [\"a:1\"], \"ps\": [\"b:1\"], \"worker\": [\"c:1\"]"),
+          "lists the job \"worker\" twice" },
         { CLUSTER("\"ps\": [\"a:1\"], \"worker\": [\"a:1\"]"), "names the host \"a:1\" twice" },
         { CLUSTER("\"worker\": [\"a\"], \"ps\": [\"b:1\"]"), "it must be host:port" },
         { CLUSTER("\"worker\": [\"a:x\"], \"ps\": [\"b:1\"]"), "it must be host:port" },
