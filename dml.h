@@ -7876,10 +7876,10 @@ DML_API void *dml_pool_shared_scratch(dml_pool *pool)
    and then the activation. With beta = 0, C is not read. The rows of A and C may lie anywhere, so that a
    factor is used where it is: rows of a matrix (a_step = 1), columns of one (a_step = its leading dimension),
    a packed panel (a_step = its width), pixels of an image, whose taps are the blocks. Columns that are not
-   whole vectors are computed with a second vector that ends with the last column: what both hold, both write,
-   after all of C has been read. */
+   whole vectors are computed with masks, or with a second vector that ends with the last column: what both
+   hold, both write, after all of C has been read. */
 typedef struct dml__tile {
-    int rows, columns;            /* 1 .. the kernel's rows; lanes .. vectors * lanes */
+    int rows, columns;            /* 1 .. the kernel's rows; its least_columns .. vectors * lanes */
     int blocks, k;                /* k of each block */
     const ptrdiff_t *a_at, *b_at; /* (blocks) */
     const float *a[DML__TILE_ROWS];
@@ -7907,9 +7907,10 @@ static inline void dml__tile_init(dml__tile *tile)
     tile->relu = false;
 }
 
-/* `run` takes tiles of 1 .. rows rows and lanes .. vectors * lanes columns; vectors is 2. An element's bits
-   depend on its own row of A and column of B alone, not on the tile it is computed in: it is one chain of
-   multiply-adds over t and p in order. That is why results don't change with the number of threads. */
+/* `run` takes tiles of 1 .. rows rows and least_columns .. vectors * lanes columns; vectors is 2. An
+   element's bits depend on its own row of A and column of B alone, not on the tile it is computed in: it is
+   one chain of multiply-adds over t and p in order. That is why results don't change with the number of
+   threads. */
 typedef struct dml__microkernel {
     int rows, vectors, lanes;
     void (*run)(const dml__tile *tile);
@@ -7920,6 +7921,7 @@ typedef struct dml__microkernel {
     /* Blocks of k are filled up with zeros to a multiple of this; 0: they need not be. Rows of A are then
        wanted packed as lines, k floats each one after the other, with room for `rows` of them. */
     int k_multiple;
+    int least_columns; /* of a tile: 1 with masks, otherwise lanes */
 } dml__microkernel;
 
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa);
@@ -7939,10 +7941,11 @@ DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa);
 /* ---- kernels/isa_vectors.h ---- */
 
 /* isa_vectors.h: the vectors of each instruction set under one set of names: dml__<isa>_load, _store, _splat,
-   _multiply, _add, _fma (a * b + c), _relu (which keeps a NaN) and _sums (of the lanes of four vectors), for
-   loops that are written once as a macro and compiled for each. Their targets are their own, so that -O2
-   alone gives full speed; what is inlined must have the same target as what it is inlined into. (vector.h is
-   for kernels that wait for memory.) */
+   _multiply, _add, _fma (a * b + c), _relu (which keeps a NaN), _sums (of the lanes of four vectors), and
+   with masks _load_some and _store_some (of lanes 0, 1, ... where bits 0, 1, ... are set), for loops that are
+   written once as a macro and compiled for each; where there are no masks, all lanes are loaded and stored.
+   Their targets are their own, so that -O2 alone gives full speed; what is inlined must have the same target
+   as what it is inlined into. (vector.h is for kernels that wait for memory.) */
 #ifndef DML_KERNELS_ISA_VECTORS_H
 #define DML_KERNELS_ISA_VECTORS_H
 
@@ -7980,6 +7983,9 @@ DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa);
 #define DML__PASSES_neon
 
 /* --- plain C: four lanes of whatever the compiler has --- */
+
+#define dml__plain_load_some(from, mask) ((void)(mask), dml__plain_load(from))
+#define dml__plain_store_some(to, mask, value) ((void)(mask), dml__plain_store(to, value))
 
 DML__INLINE dml__v4 dml__plain_splat(float x)
 {
@@ -8021,6 +8027,8 @@ DML__INLINE void dml__plain_sums(dml__v4 a, dml__v4 b, dml__v4 c, dml__v4 d, flo
 
 #define DML__AVX2 DML__TARGET("avx2,fma")
 #define dml__avx2_load(from) _mm256_loadu_ps(from)
+#define dml__avx2_load_some(from, mask) ((void)(mask), _mm256_loadu_ps(from))
+#define dml__avx2_store_some(to, mask, value) ((void)(mask), _mm256_storeu_ps(to, value))
 #define dml__avx2_store(to, value) _mm256_storeu_ps(to, value)
 #define dml__avx2_splat(x) _mm256_set1_ps(x)
 #define dml__avx2_multiply(a, b) _mm256_mul_ps(a, b)
@@ -8045,6 +8053,8 @@ DML__AVX2 DML__INLINE void dml__avx2_sums(__m256 a, __m256 b, __m256 c, __m256 d
 
 #define DML__AVX512 DML__TARGET("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")
 #define dml__avx512_load(from) _mm512_loadu_ps(from)
+#define dml__avx512_load_some(from, mask) _mm512_maskz_loadu_ps((__mmask16)(mask), from)
+#define dml__avx512_store_some(to, mask, value) _mm512_mask_storeu_ps(to, (__mmask16)(mask), value)
 #define dml__avx512_store(to, value) _mm512_storeu_ps(to, value)
 #define dml__avx512_splat(x) _mm512_set1_ps(x)
 #define dml__avx512_multiply(a, b) _mm512_mul_ps(a, b)
@@ -8072,6 +8082,8 @@ DML__AVX512 DML__INLINE void dml__avx512_sums(__m512 a, __m512 b, __m512 c, __m5
 /* --- NEON --- */
 
 #define dml__neon_load(from) vld1q_f32(from)
+#define dml__neon_load_some(from, mask) ((void)(mask), vld1q_f32(from))
+#define dml__neon_store_some(to, mask, value) ((void)(mask), vst1q_f32(to, value))
 #define dml__neon_store(to, value) vst1q_f32(to, value)
 #define dml__neon_splat(x) vdupq_n_f32(x)
 #define dml__neon_multiply(a, b) vmulq_f32(a, b)
@@ -8109,24 +8121,30 @@ DML__INLINE void dml__neon_sums(float32x4_t a, float32x4_t b, float32x4_t c, flo
 /* Of one vector there is only the function of all rows. In a tile of fewer the last row stands for those that
    it lacks, and is computed and written as often, which takes no time: so few multiply-adds a step don't fill
    their own latency. */
-#define DML__ROW(i) (whole || (i) == 0 || (i) < tile->rows ? (i) : tile->rows - 1)
+#define DML__ROW(i) (vectors == 2 || (i) == 0 || (i) < tile->rows ? (i) : tile->rows - 1)
+
+#define DML__LOAD_OF(isa, from)                                                                              \
+    (form == DML__MASKED ? dml__##isa##_load_some(from, mask) : dml__##isa##_load(from))
 
 /* The forms: any tile; B packed and k a multiple of 4, which are unrolled; and A a packed panel as well,
    which takes one pointer. Fewer instructions beside the multiply-adds count where two threads share a core.
- */
-enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
+   Then those of one vector, whole or with a mask. */
+enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__ONE_VECTOR, DML__MASKED };
+#define DML__WIDE_FORMS 3
 
 #define DML__DEFINE_COMPUTE(isa, target, vector, lanes, most_rows, multiply_add)                             \
     target DML__INLINE void dml__compute_##isa(const dml__tile *tile, int panel, const int rows,             \
-                                               const int vectors, const int form, const bool whole)          \
+                                               const int vectors, const int form)                            \
     {                                                                                                        \
         vector sum[most_rows][2], line[2];                                                                   \
         const float *a[most_rows];                                                                           \
-        const int steps = form == DML__ANY_TILE ? 1 : 4;                                                     \
+        const bool packed_b = form == DML__B_PACKED || form == DML__BOTH_PACKED;                             \
+        const int steps = packed_b ? 4 : 1;                                                                  \
         const ptrdiff_t a_step = tile->a_step;                                                               \
-        const ptrdiff_t b_step = form == DML__ANY_TILE ? tile->b_step : vectors * lanes;                     \
+        const ptrdiff_t b_step = packed_b ? vectors * lanes : tile->b_step;                                  \
         const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes;                                         \
-        const ptrdiff_t second = form == DML__ANY_TILE ? tile->columns - lanes : lanes;                      \
+        const ptrdiff_t second = packed_b ? lanes : tile->columns - lanes;                                   \
+        const uint32_t mask = (1u << (form == DML__MASKED ? tile->columns : 0)) - 1;                         \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) a[i] = tile->a[DML__ROW(i)];                                          \
         DML__UNROLL                                                                                          \
@@ -8142,7 +8160,7 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
                     DML__IN_ORDER(at)                                                                        \
                     DML__UNROLL                                                                              \
                     for (int j = 0; j < vectors; j++)                                                        \
-                        line[j] = dml__##isa##_load(b + s * b_step + second * j);                            \
+                        line[j] = DML__LOAD_OF(isa, b + s * b_step + second * j);                            \
                     DML__UNROLL                                                                              \
                     for (int i = 0; i < rows; i++) {                                                         \
                         const vector value =                                                                 \
@@ -8160,48 +8178,50 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
         if (tile->beta != 0)                                                                                 \
             DML__EACH(sum[i][j] = dml__##isa##_fma(                                                          \
                           dml__##isa##_splat(tile->beta),                                                    \
-                          dml__##isa##_load(tile->c[DML__ROW(i)] + column + second * j), sum[i][j]))         \
+                          DML__LOAD_OF(isa, tile->c[DML__ROW(i)] + column + second * j), sum[i][j]))         \
         if (tile->bias)                                                                                      \
             DML__EACH(sum[i][j] =                                                                            \
-                          dml__##isa##_add(sum[i][j], dml__##isa##_load(tile->bias + column + second * j)))  \
+                          dml__##isa##_add(sum[i][j], DML__LOAD_OF(isa, tile->bias + column + second * j)))  \
         if (tile->relu) DML__EACH(sum[i][j] = dml__##isa##_relu(sum[i][j]))                                  \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) {                                                                     \
             float *c = tile->c[DML__ROW(i)] + column;                                                        \
             DML__UNROLL                                                                                      \
-            for (int j = 0; j < vectors; j++) dml__##isa##_store(c + second * j, sum[i][j]);                 \
+            for (int j = 0; j < vectors; j++) {                                                              \
+                if (form == DML__MASKED)                                                                     \
+                    dml__##isa##_store_some(c, mask, sum[i][j]);                                             \
+                else                                                                                         \
+                    dml__##isa##_store(c + second * j, sum[i][j]);                                           \
+            }                                                                                                \
         }                                                                                                    \
     }
 
 /* Panels beside each other are one call where the smallest loop leaves registers for that. C is asked for
    ahead: where it lies in memory, the wait would otherwise be at the end of each tile. Its last line is
    enough: a line that it shares with the tile before it was asked for by that. */
-#define DML__DEFINE_TILE(isa, target, r, v, form, whole)                                                     \
+#define DML__DEFINE_TILE(isa, target, r, v, form)                                                            \
     target DML__PASSES_##isa DML__ALIGNED_LOOPS static void dml__tile_##isa##_##r##x##v##_##form(            \
         const dml__tile *tile, int panel)                                                                    \
     {                                                                                                        \
-        do dml__compute_##isa(tile, panel, r, v, form, whole);                                               \
+        do dml__compute_##isa(tile, panel, r, v, form);                                                      \
         while (form == DML__ANY_TILE && ++panel < tile->panels);                                             \
     }
 /* Tiles of fewer rows come once at the edge of a product, so one form is enough of them: the others would be
    40 % of what a compiler has to do here. */
-#define DML__DEFINE_EDGE(isa, target, r) DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE, true)
+#define DML__DEFINE_EDGE(isa, target, r) DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE)
 #define DML__DEFINE_TILES(isa, target, r)                                                                    \
-    DML__DEFINE_TILE(isa, target, r, 1, DML__ANY_TILE, false)                                                \
+    DML__DEFINE_TILE(isa, target, r, 1, DML__ONE_VECTOR)                                                     \
     DML__DEFINE_EDGE(isa, target, r)                                                                         \
-    DML__DEFINE_TILE(isa, target, r, 2, DML__B_PACKED, true)                                                 \
-    DML__DEFINE_TILE(isa, target, r, 2, DML__BOTH_PACKED, true)
+    DML__DEFINE_TILE(isa, target, r, 2, DML__B_PACKED)                                                       \
+    DML__DEFINE_TILE(isa, target, r, 2, DML__BOTH_PACKED)
 typedef void (*dml__tile_function)(const dml__tile *tile, int panel);
 
-/* `functions` are those for the tile's rows. */
+/* Tiles of more than a vector; `functions` are those for their rows. */
 static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__tile_function *functions)
 {
-    int form = DML__TILE_FORMS;
-    if (tile->columns > lanes) {
-        const bool b_packed = tile->columns == 2 * lanes && tile->b_step == 2 * lanes && tile->k % 4 == 0;
-        form = !b_packed ? DML__ANY_TILE : tile->a_packed ? DML__BOTH_PACKED : DML__B_PACKED;
-    }
-    const bool at_once = form == DML__TILE_FORMS || functions[form] == functions[DML__ANY_TILE];
+    const bool b_packed = tile->columns == 2 * lanes && tile->b_step == 2 * lanes && tile->k % 4 == 0;
+    const int form = !b_packed ? DML__ANY_TILE : tile->a_packed ? DML__BOTH_PACKED : DML__B_PACKED;
+    const bool at_once = functions[form] == functions[DML__ANY_TILE];
     for (int n = 0; n < (at_once ? 1 : tile->panels); n++) functions[form](tile, n);
 }
 
@@ -8216,70 +8236,73 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
     DML__DEFINE_5(isa, target)                                                                               \
     DML__DEFINE_EDGE(isa, target, 6) DML__DEFINE_EDGE(isa, target, 7) DML__DEFINE_TILES(isa, target, 8)
 
-/* A tile of r rows, of `most`, by form. */
-#define DML__TILE_OF(isa, most, r, b_packed, both_packed)                                                    \
+/* A tile of r rows by form. */
+#define DML__TILE_OF(isa, r, b_packed, both_packed)                                                          \
     {                                                                                                        \
         dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_##b_packed,                       \
-            dml__tile_##isa##_##r##x2_##both_packed, dml__tile_##isa##_##most##x1_DML__ANY_TILE              \
+            dml__tile_##isa##_##r##x2_##both_packed                                                          \
     }
-#define DML__EDGE_OF(isa, most, r) DML__TILE_OF(isa, most, r, DML__ANY_TILE, DML__ANY_TILE)
-#define DML__WHOLE_OF(isa, most) DML__TILE_OF(isa, most, most, DML__B_PACKED, DML__BOTH_PACKED)
-#define DML__ROWS_3(isa, most)                                                                               \
-    DML__EDGE_OF(isa, most, 1), DML__EDGE_OF(isa, most, 2), DML__EDGE_OF(isa, most, 3)
-#define DML__ROWS_5(isa, most) DML__ROWS_3(isa, most), DML__EDGE_OF(isa, most, 4), DML__EDGE_OF(isa, most, 5)
-#define DML__ROWS_4(isa) DML__ROWS_3(isa, 4), DML__WHOLE_OF(isa, 4)
-#define DML__ROWS_6(isa) DML__ROWS_5(isa, 6), DML__WHOLE_OF(isa, 6)
-#define DML__ROWS_8(isa)                                                                                     \
-    DML__ROWS_5(isa, 8), DML__EDGE_OF(isa, 8, 6), DML__EDGE_OF(isa, 8, 7), DML__WHOLE_OF(isa, 8)
+#define DML__EDGE_OF(isa, r) DML__TILE_OF(isa, r, DML__ANY_TILE, DML__ANY_TILE)
+#define DML__WHOLE_OF(isa, r) DML__TILE_OF(isa, r, DML__B_PACKED, DML__BOTH_PACKED)
+#define DML__ROWS_3(isa) DML__EDGE_OF(isa, 1), DML__EDGE_OF(isa, 2), DML__EDGE_OF(isa, 3)
+#define DML__ROWS_5(isa) DML__ROWS_3(isa), DML__EDGE_OF(isa, 4), DML__EDGE_OF(isa, 5)
+#define DML__ROWS_4(isa) DML__ROWS_3(isa), DML__WHOLE_OF(isa, 4)
+#define DML__ROWS_6(isa) DML__ROWS_5(isa), DML__WHOLE_OF(isa, 6)
+#define DML__ROWS_8(isa) DML__ROWS_5(isa), DML__EDGE_OF(isa, 6), DML__EDGE_OF(isa, 7), DML__WHOLE_OF(isa, 8)
 
-/* The micro-kernel's function, of up to 4, 6 or 8 rows. */
-#define DML__DEFINE_RUN(isa, target, lanes, most_rows)                                                       \
+/* The micro-kernel's function, of up to 4, 6 or 8 rows; `narrow` is the form of less than a vector. */
+#define DML__DEFINE_RUN(isa, target, lanes, most_rows, narrow)                                               \
     DML__DEFINE_##most_rows(isa, target) static void dml__run_##isa(const dml__tile *tile)                   \
     {                                                                                                        \
-        static const dml__tile_function tiles[most_rows][DML__TILE_FORMS + 1] = { DML__ROWS_##most_rows(     \
-            isa) };                                                                                          \
-        dml__run_panels(tile, lanes, tiles[tile->rows - 1]);                                                 \
+        static const dml__tile_function tiles[most_rows][DML__WIDE_FORMS] = { DML__ROWS_##most_rows(isa) };  \
+        if (tile->columns > lanes)                                                                           \
+            dml__run_panels(tile, lanes, tiles[tile->rows - 1]);                                             \
+        else if (tile->columns == lanes)                                                                     \
+            dml__tile_##isa##_##most_rows##x1_DML__ONE_VECTOR(tile, 0);                                      \
+        else                                                                                                 \
+            dml__tile_##isa##_##most_rows##x1_##narrow(tile, 0);                                             \
     }
 
 #endif
 
 DML__DEFINE_COMPUTE(plain, , dml__v4, 4, 4, dml__plain_fma)
-DML__DEFINE_RUN(plain, , 4, 4)
+DML__DEFINE_RUN(plain, , 4, 4, DML__ONE_VECTOR)
 
 #if defined(DML__HAS_AVX2)
 
 /* 6 x 2 accumulators, 2 vectors of B and one of A take 15 of 16 registers. */
 DML__DEFINE_COMPUTE(avx2, DML__AVX2, __m256, 8, 6, dml__avx2_fma)
-DML__DEFINE_RUN(avx2, DML__AVX2, 8, 6)
+DML__DEFINE_RUN(avx2, DML__AVX2, 8, 6, DML__ONE_VECTOR)
 
 #endif
 #if defined(DML__HAS_AVX512)
 
 /* 8 x 2 accumulators; more rows would need more pointers than there are registers. */
 DML__DEFINE_COMPUTE(avx512, DML__AVX512, __m512, 16, 8, dml__avx512_fma)
-DML__DEFINE_RUN(avx512, DML__AVX512, 16, 8)
+DML__DEFINE_TILE(avx512, DML__AVX512, 8, 1, DML__MASKED)
+DML__DEFINE_RUN(avx512, DML__AVX512, 16, 8, DML__MASKED)
 
 #endif
 #if defined(__aarch64__)
 
 DML__DEFINE_COMPUTE(neon, , float32x4_t, 4, 8, dml__neon_fma)
-DML__DEFINE_RUN(neon, , 4, 8)
+DML__DEFINE_RUN(neon, , 4, 8, DML__ONE_VECTOR)
 
 #endif
 
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa)
 {
     (void)isa;
-    static const dml__microkernel plain = { 4, 2, 4, dml__run_plain, 512, 0 };
+    static const dml__microkernel plain = { 4, 2, 4, dml__run_plain, 512, 0, 4 };
 #if defined(DML__HAS_AVX512)
-    static const dml__microkernel avx512 = { 8, 2, 16, dml__run_avx512, 512, 0 };
+    static const dml__microkernel avx512 = { 8, 2, 16, dml__run_avx512, 512, 0, 1 };
     if (isa == DML_ISA_AVX512) return &avx512;
 #endif
 #if defined(DML__HAS_AVX2)
-    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2, 512, 0 };
+    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2, 512, 0, 8 };
     if (isa == DML_ISA_AVX2) return &avx2;
 #elif defined(__aarch64__)
-    static const dml__microkernel neon = { 8, 2, 4, dml__run_neon, 512, 0 };
+    static const dml__microkernel neon = { 8, 2, 4, dml__run_neon, 512, 0, 4 };
     if (isa == DML_ISA_NEON) return &neon;
 #endif
     return &plain;
@@ -8304,6 +8327,8 @@ DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa)
 #define dml__pairs_add(a, b) _mm512_add_ps(a, b)
 #define dml__pairs_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define dml__pairs_relu(a) dml__avx512_relu(a)
+#define dml__pairs_load_some(from, mask) dml__avx512_load_some(from, mask)
+#define dml__pairs_store_some(to, mask, value) dml__avx512_store_some(to, mask, value)
 
 DML__AVX512_BF16 DML__INLINE __m512 dml__pairs_product(__m512 a, __m512 b, __m512 c)
 {
@@ -8311,8 +8336,8 @@ DML__AVX512_BF16 DML__INLINE __m512 dml__pairs_product(__m512 a, __m512 b, __m51
 }
 
 DML__DEFINE_COMPUTE(pairs, DML__AVX512_BF16, __m512, 16, 8, dml__pairs_product)
-
-DML__DEFINE_RUN(pairs, DML__AVX512_BF16, 16, 8)
+DML__DEFINE_TILE(pairs, DML__AVX512_BF16, 8, 1, DML__MASKED)
+DML__DEFINE_RUN(pairs, DML__AVX512_BF16, 16, 8, DML__MASKED)
 
 #endif
 #if defined(DML__HAS_AMX)
@@ -8394,11 +8419,11 @@ DML__AMX static void dml__run_amx(const dml__tile *tile)
 DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa)
 {
 #if defined(DML__HAS_AMX)
-    static const dml__microkernel amx = { 32, 2, 16, dml__run_amx, 256, 16 };
+    static const dml__microkernel amx = { 32, 2, 16, dml__run_amx, 256, 16, 16 };
     if (isa == DML__BF16_AMX) return &amx;
 #endif
 #if defined(DML__HAS_AVX512_BF16)
-    static const dml__microkernel pairs = { 8, 2, 16, dml__run_pairs, 256, 0 };
+    static const dml__microkernel pairs = { 8, 2, 16, dml__run_pairs, 256, 0, 1 };
     if (isa != DML__BF16_WIDENED) return &pairs;
 #endif
     (void)isa;
@@ -9406,11 +9431,11 @@ static inline float *dml__job_c(const dml__job *job, ptrdiff_t i, ptrdiff_t j)
 }
 
 /* Where a block of columns ends that should end at `end`, of columns that end at `last`: a rest narrower than
-   a vector gets one from the block before it. */
+   a tile gets one from the block before it. */
 static inline ptrdiff_t dml__cut_columns(const dml__job *job, ptrdiff_t end, ptrdiff_t last)
 {
     if (end >= last) return last;
-    return last - end < job->kernel->lanes ? end - job->kernel->lanes : end;
+    return last - end < job->kernel->least_columns ? end - job->kernel->least_columns : end;
 }
 
 /* With the worker's scratch if that is enough. */
@@ -9469,12 +9494,12 @@ static bool dml__fills_lanes(ptrdiff_t n, const dml__microkernel *kernel)
     return n * 4 > dml__round_up(n, kernel->lanes) * 3;
 }
 
-/* Beyond one vector of columns, computing some of them twice costs less than turning an A whose lanes aren't
-   side by side. */
+/* Lanes that are masked, or beyond one vector of columns some that are computed twice, cost less than turning
+   an A whose lanes aren't side by side. */
 static bool dml__is_better_transposed(const dml__product *product, const dml__microkernel *kernel)
 {
     return product->n < product->m && !dml__fills_lanes(product->n, kernel) &&
-           (product->n <= kernel->lanes || dml__has_lanes(&product->a));
+           (product->n < kernel->least_columns || dml__has_lanes(&product->a));
 }
 
 DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *product)
@@ -9523,15 +9548,15 @@ static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
    no room beside it. */
 static inline ptrdiff_t dml__columns_at(const dml__job *job, ptrdiff_t j, ptrdiff_t end)
 {
-    const ptrdiff_t columns = end - j, lanes = job->kernel->lanes;
+    const ptrdiff_t columns = end - j, least = job->kernel->least_columns;
     if (columns <= job->full) return columns;
-    return columns < job->full + lanes ? lanes : job->full;
+    return columns < job->full + least ? least : job->full;
 }
 
 /* Floats of a line of a packed panel of B. */
 static inline ptrdiff_t dml__panel_width(const dml__job *job, ptrdiff_t columns)
 {
-    return columns < job->kernel->lanes ? job->kernel->lanes : columns;
+    return dml__larger(columns, job->kernel->least_columns);
 }
 
 /* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions:
@@ -9613,7 +9638,7 @@ static inline int dml__height_at(const dml__heights *heights, ptrdiff_t i)
 /* Which columns of B lie ready: at least a vector of a matrix whose lanes are side by side. */
 static inline bool dml__b_lies_ready(const dml__job *job, const dml__blocking *blocking, ptrdiff_t columns)
 {
-    return !blocking->pack_b && columns >= job->kernel->lanes;
+    return !blocking->pack_b && columns >= job->kernel->least_columns;
 }
 
 /* Floats of k that a block takes, with the zeros that the micro-kernel wants behind it. */
@@ -9629,8 +9654,8 @@ static ptrdiff_t dml__pack_lines_of_b(const dml__job *job, const dml__blocking *
 {
     const dml__matrix *b = (const dml__matrix *)job->product.b.source;
     const ptrdiff_t kc = part->k1 - part->k0, full = job->full, columns = part->j1 - part->j0;
-    const ptrdiff_t rest = columns % full, lanes = job->kernel->lanes;
-    const ptrdiff_t whole = columns / full - (columns > full && rest > 0 && rest < lanes);
+    const ptrdiff_t rest = columns % full, least = job->kernel->least_columns;
+    const ptrdiff_t whole = columns / full - (columns > full && rest > 0 && rest < least);
     const float *line = b->x + part->j0 + part->k0 * b->k_step;
     for (ptrdiff_t k = 0; k < kc; k++, line += b->k_step) {
         float *to = blocking->b + k * full;
@@ -9689,7 +9714,7 @@ static inline int dml__panels_at(const dml__job *job, ptrdiff_t j, ptrdiff_t end
 {
     if (job->transposed || columns < job->full) return 1;
     const ptrdiff_t rest = (end - j) % job->full;
-    return (int)((end - j) / job->full - (rest > 0 && rest < job->kernel->lanes));
+    return (int)((end - j) / job->full - (rest > 0 && rest < job->kernel->least_columns));
 }
 
 /* What a tile reads. */
@@ -9733,7 +9758,7 @@ static inline void dml__run_tile(const dml__job *job, ptrdiff_t i, ptrdiff_t j, 
     const dml__product *product = &job->product;
     tile->bias = NULL;
     if (last && product->epilogue.bias) tile->bias = product->epilogue.bias + (job->transposed ? i : j);
-    if (job->transposed || tile->columns < job->kernel->lanes) {
+    if (job->transposed || tile->columns < job->kernel->least_columns) {
         dml__side_tile(job, tile, i, j);
         return;
     }

@@ -1,8 +1,9 @@
 /* isa_vectors.h: the vectors of each instruction set under one set of names: dml__<isa>_load, _store, _splat,
-   _multiply, _add, _fma (a * b + c), _relu (which keeps a NaN) and _sums (of the lanes of four vectors), for
-   loops that are written once as a macro and compiled for each. Their targets are their own, so that -O2
-   alone gives full speed; what is inlined must have the same target as what it is inlined into. (vector.h is
-   for kernels that wait for memory.) */
+   _multiply, _add, _fma (a * b + c), _relu (which keeps a NaN), _sums (of the lanes of four vectors), and
+   with masks _load_some and _store_some (of lanes 0, 1, ... where bits 0, 1, ... are set), for loops that are
+   written once as a macro and compiled for each; where there are no masks, all lanes are loaded and stored.
+   Their targets are their own, so that -O2 alone gives full speed; what is inlined must have the same target
+   as what it is inlined into. (vector.h is for kernels that wait for memory.) */
 #ifndef DML_KERNELS_ISA_VECTORS_H
 #define DML_KERNELS_ISA_VECTORS_H
 
@@ -44,6 +45,9 @@
 
 /* --- plain C: four lanes of whatever the compiler has --- */
 
+#define dml__plain_load_some(from, mask) ((void)(mask), dml__plain_load(from))
+#define dml__plain_store_some(to, mask, value) ((void)(mask), dml__plain_store(to, value))
+
 DML__INLINE dml__v4 dml__plain_splat(float x)
 {
     const dml__v4 value = { x, x, x, x };
@@ -84,6 +88,8 @@ DML__INLINE void dml__plain_sums(dml__v4 a, dml__v4 b, dml__v4 c, dml__v4 d, flo
 
 #define DML__AVX2 DML__TARGET("avx2,fma")
 #define dml__avx2_load(from) _mm256_loadu_ps(from)
+#define dml__avx2_load_some(from, mask) ((void)(mask), _mm256_loadu_ps(from))
+#define dml__avx2_store_some(to, mask, value) ((void)(mask), _mm256_storeu_ps(to, value))
 #define dml__avx2_store(to, value) _mm256_storeu_ps(to, value)
 #define dml__avx2_splat(x) _mm256_set1_ps(x)
 #define dml__avx2_multiply(a, b) _mm256_mul_ps(a, b)
@@ -108,6 +114,8 @@ DML__AVX2 DML__INLINE void dml__avx2_sums(__m256 a, __m256 b, __m256 c, __m256 d
 
 #define DML__AVX512 DML__TARGET("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")
 #define dml__avx512_load(from) _mm512_loadu_ps(from)
+#define dml__avx512_load_some(from, mask) _mm512_maskz_loadu_ps((__mmask16)(mask), from)
+#define dml__avx512_store_some(to, mask, value) _mm512_mask_storeu_ps(to, (__mmask16)(mask), value)
 #define dml__avx512_store(to, value) _mm512_storeu_ps(to, value)
 #define dml__avx512_splat(x) _mm512_set1_ps(x)
 #define dml__avx512_multiply(a, b) _mm512_mul_ps(a, b)
@@ -135,6 +143,8 @@ DML__AVX512 DML__INLINE void dml__avx512_sums(__m512 a, __m512 b, __m512 c, __m5
 /* --- NEON --- */
 
 #define dml__neon_load(from) vld1q_f32(from)
+#define dml__neon_load_some(from, mask) ((void)(mask), vld1q_f32(from))
+#define dml__neon_store_some(to, mask, value) ((void)(mask), vst1q_f32(to, value))
 #define dml__neon_store(to, value) vst1q_f32(to, value)
 #define dml__neon_splat(x) vdupq_n_f32(x)
 #define dml__neon_multiply(a, b) vmulq_f32(a, b)

@@ -6,42 +6,43 @@
 #include "kernels/microkernel_body.h"
 
 DML__DEFINE_COMPUTE(plain, , dml__v4, 4, 4, dml__plain_fma)
-DML__DEFINE_RUN(plain, , 4, 4)
+DML__DEFINE_RUN(plain, , 4, 4, DML__ONE_VECTOR)
 
 #if defined(DML__HAS_AVX2)
 
 /* 6 x 2 accumulators, 2 vectors of B and one of A take 15 of 16 registers. */
 DML__DEFINE_COMPUTE(avx2, DML__AVX2, __m256, 8, 6, dml__avx2_fma)
-DML__DEFINE_RUN(avx2, DML__AVX2, 8, 6)
+DML__DEFINE_RUN(avx2, DML__AVX2, 8, 6, DML__ONE_VECTOR)
 
 #endif
 #if defined(DML__HAS_AVX512)
 
 /* 8 x 2 accumulators; more rows would need more pointers than there are registers. */
 DML__DEFINE_COMPUTE(avx512, DML__AVX512, __m512, 16, 8, dml__avx512_fma)
-DML__DEFINE_RUN(avx512, DML__AVX512, 16, 8)
+DML__DEFINE_TILE(avx512, DML__AVX512, 8, 1, DML__MASKED)
+DML__DEFINE_RUN(avx512, DML__AVX512, 16, 8, DML__MASKED)
 
 #endif
 #if defined(__aarch64__)
 
 DML__DEFINE_COMPUTE(neon, , float32x4_t, 4, 8, dml__neon_fma)
-DML__DEFINE_RUN(neon, , 4, 8)
+DML__DEFINE_RUN(neon, , 4, 8, DML__ONE_VECTOR)
 
 #endif
 
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa)
 {
     (void)isa;
-    static const dml__microkernel plain = { 4, 2, 4, dml__run_plain, 512, 0 };
+    static const dml__microkernel plain = { 4, 2, 4, dml__run_plain, 512, 0, 4 };
 #if defined(DML__HAS_AVX512)
-    static const dml__microkernel avx512 = { 8, 2, 16, dml__run_avx512, 512, 0 };
+    static const dml__microkernel avx512 = { 8, 2, 16, dml__run_avx512, 512, 0, 1 };
     if (isa == DML_ISA_AVX512) return &avx512;
 #endif
 #if defined(DML__HAS_AVX2)
-    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2, 512, 0 };
+    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2, 512, 0, 8 };
     if (isa == DML_ISA_AVX2) return &avx2;
 #elif defined(__aarch64__)
-    static const dml__microkernel neon = { 8, 2, 4, dml__run_neon, 512, 0 };
+    static const dml__microkernel neon = { 8, 2, 4, dml__run_neon, 512, 0, 4 };
     if (isa == DML_ISA_NEON) return &neon;
 #endif
     return &plain;

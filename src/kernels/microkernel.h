@@ -28,10 +28,10 @@
    and then the activation. With beta = 0, C is not read. The rows of A and C may lie anywhere, so that a
    factor is used where it is: rows of a matrix (a_step = 1), columns of one (a_step = its leading dimension),
    a packed panel (a_step = its width), pixels of an image, whose taps are the blocks. Columns that are not
-   whole vectors are computed with a second vector that ends with the last column: what both hold, both write,
-   after all of C has been read. */
+   whole vectors are computed with masks, or with a second vector that ends with the last column: what both
+   hold, both write, after all of C has been read. */
 typedef struct dml__tile {
-    int rows, columns;            /* 1 .. the kernel's rows; lanes .. vectors * lanes */
+    int rows, columns;            /* 1 .. the kernel's rows; its least_columns .. vectors * lanes */
     int blocks, k;                /* k of each block */
     const ptrdiff_t *a_at, *b_at; /* (blocks) */
     const float *a[DML__TILE_ROWS];
@@ -59,9 +59,10 @@ static inline void dml__tile_init(dml__tile *tile)
     tile->relu = false;
 }
 
-/* `run` takes tiles of 1 .. rows rows and lanes .. vectors * lanes columns; vectors is 2. An element's bits
-   depend on its own row of A and column of B alone, not on the tile it is computed in: it is one chain of
-   multiply-adds over t and p in order. That is why results don't change with the number of threads. */
+/* `run` takes tiles of 1 .. rows rows and least_columns .. vectors * lanes columns; vectors is 2. An
+   element's bits depend on its own row of A and column of B alone, not on the tile it is computed in: it is
+   one chain of multiply-adds over t and p in order. That is why results don't change with the number of
+   threads. */
 typedef struct dml__microkernel {
     int rows, vectors, lanes;
     void (*run)(const dml__tile *tile);
@@ -72,6 +73,7 @@ typedef struct dml__microkernel {
     /* Blocks of k are filled up with zeros to a multiple of this; 0: they need not be. Rows of A are then
        wanted packed as lines, k floats each one after the other, with room for `rows` of them. */
     int k_multiple;
+    int least_columns; /* of a tile: 1 with masks, otherwise lanes */
 } dml__microkernel;
 
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa);

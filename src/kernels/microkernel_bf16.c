@@ -17,6 +17,8 @@
 #define dml__pairs_add(a, b) _mm512_add_ps(a, b)
 #define dml__pairs_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define dml__pairs_relu(a) dml__avx512_relu(a)
+#define dml__pairs_load_some(from, mask) dml__avx512_load_some(from, mask)
+#define dml__pairs_store_some(to, mask, value) dml__avx512_store_some(to, mask, value)
 
 DML__AVX512_BF16 DML__INLINE __m512 dml__pairs_product(__m512 a, __m512 b, __m512 c)
 {
@@ -24,8 +26,8 @@ DML__AVX512_BF16 DML__INLINE __m512 dml__pairs_product(__m512 a, __m512 b, __m51
 }
 
 DML__DEFINE_COMPUTE(pairs, DML__AVX512_BF16, __m512, 16, 8, dml__pairs_product)
-
-DML__DEFINE_RUN(pairs, DML__AVX512_BF16, 16, 8)
+DML__DEFINE_TILE(pairs, DML__AVX512_BF16, 8, 1, DML__MASKED)
+DML__DEFINE_RUN(pairs, DML__AVX512_BF16, 16, 8, DML__MASKED)
 
 #endif
 #if defined(DML__HAS_AMX)
@@ -107,11 +109,11 @@ DML__AMX static void dml__run_amx(const dml__tile *tile)
 DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa)
 {
 #if defined(DML__HAS_AMX)
-    static const dml__microkernel amx = { 32, 2, 16, dml__run_amx, 256, 16 };
+    static const dml__microkernel amx = { 32, 2, 16, dml__run_amx, 256, 16, 16 };
     if (isa == DML__BF16_AMX) return &amx;
 #endif
 #if defined(DML__HAS_AVX512_BF16)
-    static const dml__microkernel pairs = { 8, 2, 16, dml__run_pairs, 256, 0 };
+    static const dml__microkernel pairs = { 8, 2, 16, dml__run_pairs, 256, 0, 1 };
     if (isa != DML__BF16_WIDENED) return &pairs;
 #endif
     (void)isa;

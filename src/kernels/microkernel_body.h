@@ -21,24 +21,30 @@
 /* Of one vector there is only the function of all rows. In a tile of fewer the last row stands for those that
    it lacks, and is computed and written as often, which takes no time: so few multiply-adds a step don't fill
    their own latency. */
-#define DML__ROW(i) (whole || (i) == 0 || (i) < tile->rows ? (i) : tile->rows - 1)
+#define DML__ROW(i) (vectors == 2 || (i) == 0 || (i) < tile->rows ? (i) : tile->rows - 1)
+
+#define DML__LOAD_OF(isa, from)                                                                              \
+    (form == DML__MASKED ? dml__##isa##_load_some(from, mask) : dml__##isa##_load(from))
 
 /* The forms: any tile; B packed and k a multiple of 4, which are unrolled; and A a packed panel as well,
    which takes one pointer. Fewer instructions beside the multiply-adds count where two threads share a core.
- */
-enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
+   Then those of one vector, whole or with a mask. */
+enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__ONE_VECTOR, DML__MASKED };
+#define DML__WIDE_FORMS 3
 
 #define DML__DEFINE_COMPUTE(isa, target, vector, lanes, most_rows, multiply_add)                             \
     target DML__INLINE void dml__compute_##isa(const dml__tile *tile, int panel, const int rows,             \
-                                               const int vectors, const int form, const bool whole)          \
+                                               const int vectors, const int form)                            \
     {                                                                                                        \
         vector sum[most_rows][2], line[2];                                                                   \
         const float *a[most_rows];                                                                           \
-        const int steps = form == DML__ANY_TILE ? 1 : 4;                                                     \
+        const bool packed_b = form == DML__B_PACKED || form == DML__BOTH_PACKED;                             \
+        const int steps = packed_b ? 4 : 1;                                                                  \
         const ptrdiff_t a_step = tile->a_step;                                                               \
-        const ptrdiff_t b_step = form == DML__ANY_TILE ? tile->b_step : vectors * lanes;                     \
+        const ptrdiff_t b_step = packed_b ? vectors * lanes : tile->b_step;                                  \
         const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes;                                         \
-        const ptrdiff_t second = form == DML__ANY_TILE ? tile->columns - lanes : lanes;                      \
+        const ptrdiff_t second = packed_b ? lanes : tile->columns - lanes;                                   \
+        const uint32_t mask = (1u << (form == DML__MASKED ? tile->columns : 0)) - 1;                         \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) a[i] = tile->a[DML__ROW(i)];                                          \
         DML__UNROLL                                                                                          \
@@ -54,7 +60,7 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
                     DML__IN_ORDER(at)                                                                        \
                     DML__UNROLL                                                                              \
                     for (int j = 0; j < vectors; j++)                                                        \
-                        line[j] = dml__##isa##_load(b + s * b_step + second * j);                            \
+                        line[j] = DML__LOAD_OF(isa, b + s * b_step + second * j);                            \
                     DML__UNROLL                                                                              \
                     for (int i = 0; i < rows; i++) {                                                         \
                         const vector value =                                                                 \
@@ -72,48 +78,50 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__TILE_FORMS };
         if (tile->beta != 0)                                                                                 \
             DML__EACH(sum[i][j] = dml__##isa##_fma(                                                          \
                           dml__##isa##_splat(tile->beta),                                                    \
-                          dml__##isa##_load(tile->c[DML__ROW(i)] + column + second * j), sum[i][j]))         \
+                          DML__LOAD_OF(isa, tile->c[DML__ROW(i)] + column + second * j), sum[i][j]))         \
         if (tile->bias)                                                                                      \
             DML__EACH(sum[i][j] =                                                                            \
-                          dml__##isa##_add(sum[i][j], dml__##isa##_load(tile->bias + column + second * j)))  \
+                          dml__##isa##_add(sum[i][j], DML__LOAD_OF(isa, tile->bias + column + second * j)))  \
         if (tile->relu) DML__EACH(sum[i][j] = dml__##isa##_relu(sum[i][j]))                                  \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) {                                                                     \
             float *c = tile->c[DML__ROW(i)] + column;                                                        \
             DML__UNROLL                                                                                      \
-            for (int j = 0; j < vectors; j++) dml__##isa##_store(c + second * j, sum[i][j]);                 \
+            for (int j = 0; j < vectors; j++) {                                                              \
+                if (form == DML__MASKED)                                                                     \
+                    dml__##isa##_store_some(c, mask, sum[i][j]);                                             \
+                else                                                                                         \
+                    dml__##isa##_store(c + second * j, sum[i][j]);                                           \
+            }                                                                                                \
         }                                                                                                    \
     }
 
 /* Panels beside each other are one call where the smallest loop leaves registers for that. C is asked for
    ahead: where it lies in memory, the wait would otherwise be at the end of each tile. Its last line is
    enough: a line that it shares with the tile before it was asked for by that. */
-#define DML__DEFINE_TILE(isa, target, r, v, form, whole)                                                     \
+#define DML__DEFINE_TILE(isa, target, r, v, form)                                                            \
     target DML__PASSES_##isa DML__ALIGNED_LOOPS static void dml__tile_##isa##_##r##x##v##_##form(            \
         const dml__tile *tile, int panel)                                                                    \
     {                                                                                                        \
-        do dml__compute_##isa(tile, panel, r, v, form, whole);                                               \
+        do dml__compute_##isa(tile, panel, r, v, form);                                                      \
         while (form == DML__ANY_TILE && ++panel < tile->panels);                                             \
     }
 /* Tiles of fewer rows come once at the edge of a product, so one form is enough of them: the others would be
    40 % of what a compiler has to do here. */
-#define DML__DEFINE_EDGE(isa, target, r) DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE, true)
+#define DML__DEFINE_EDGE(isa, target, r) DML__DEFINE_TILE(isa, target, r, 2, DML__ANY_TILE)
 #define DML__DEFINE_TILES(isa, target, r)                                                                    \
-    DML__DEFINE_TILE(isa, target, r, 1, DML__ANY_TILE, false)                                                \
+    DML__DEFINE_TILE(isa, target, r, 1, DML__ONE_VECTOR)                                                     \
     DML__DEFINE_EDGE(isa, target, r)                                                                         \
-    DML__DEFINE_TILE(isa, target, r, 2, DML__B_PACKED, true)                                                 \
-    DML__DEFINE_TILE(isa, target, r, 2, DML__BOTH_PACKED, true)
+    DML__DEFINE_TILE(isa, target, r, 2, DML__B_PACKED)                                                       \
+    DML__DEFINE_TILE(isa, target, r, 2, DML__BOTH_PACKED)
 typedef void (*dml__tile_function)(const dml__tile *tile, int panel);
 
-/* `functions` are those for the tile's rows. */
+/* Tiles of more than a vector; `functions` are those for their rows. */
 static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__tile_function *functions)
 {
-    int form = DML__TILE_FORMS;
-    if (tile->columns > lanes) {
-        const bool b_packed = tile->columns == 2 * lanes && tile->b_step == 2 * lanes && tile->k % 4 == 0;
-        form = !b_packed ? DML__ANY_TILE : tile->a_packed ? DML__BOTH_PACKED : DML__B_PACKED;
-    }
-    const bool at_once = form == DML__TILE_FORMS || functions[form] == functions[DML__ANY_TILE];
+    const bool b_packed = tile->columns == 2 * lanes && tile->b_step == 2 * lanes && tile->k % 4 == 0;
+    const int form = !b_packed ? DML__ANY_TILE : tile->a_packed ? DML__BOTH_PACKED : DML__B_PACKED;
+    const bool at_once = functions[form] == functions[DML__ANY_TILE];
     for (int n = 0; n < (at_once ? 1 : tile->panels); n++) functions[form](tile, n);
 }
 
@@ -128,29 +136,31 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
     DML__DEFINE_5(isa, target)                                                                               \
     DML__DEFINE_EDGE(isa, target, 6) DML__DEFINE_EDGE(isa, target, 7) DML__DEFINE_TILES(isa, target, 8)
 
-/* A tile of r rows, of `most`, by form. */
-#define DML__TILE_OF(isa, most, r, b_packed, both_packed)                                                    \
+/* A tile of r rows by form. */
+#define DML__TILE_OF(isa, r, b_packed, both_packed)                                                          \
     {                                                                                                        \
         dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_##b_packed,                       \
-            dml__tile_##isa##_##r##x2_##both_packed, dml__tile_##isa##_##most##x1_DML__ANY_TILE              \
+            dml__tile_##isa##_##r##x2_##both_packed                                                          \
     }
-#define DML__EDGE_OF(isa, most, r) DML__TILE_OF(isa, most, r, DML__ANY_TILE, DML__ANY_TILE)
-#define DML__WHOLE_OF(isa, most) DML__TILE_OF(isa, most, most, DML__B_PACKED, DML__BOTH_PACKED)
-#define DML__ROWS_3(isa, most)                                                                               \
-    DML__EDGE_OF(isa, most, 1), DML__EDGE_OF(isa, most, 2), DML__EDGE_OF(isa, most, 3)
-#define DML__ROWS_5(isa, most) DML__ROWS_3(isa, most), DML__EDGE_OF(isa, most, 4), DML__EDGE_OF(isa, most, 5)
-#define DML__ROWS_4(isa) DML__ROWS_3(isa, 4), DML__WHOLE_OF(isa, 4)
-#define DML__ROWS_6(isa) DML__ROWS_5(isa, 6), DML__WHOLE_OF(isa, 6)
-#define DML__ROWS_8(isa)                                                                                     \
-    DML__ROWS_5(isa, 8), DML__EDGE_OF(isa, 8, 6), DML__EDGE_OF(isa, 8, 7), DML__WHOLE_OF(isa, 8)
+#define DML__EDGE_OF(isa, r) DML__TILE_OF(isa, r, DML__ANY_TILE, DML__ANY_TILE)
+#define DML__WHOLE_OF(isa, r) DML__TILE_OF(isa, r, DML__B_PACKED, DML__BOTH_PACKED)
+#define DML__ROWS_3(isa) DML__EDGE_OF(isa, 1), DML__EDGE_OF(isa, 2), DML__EDGE_OF(isa, 3)
+#define DML__ROWS_5(isa) DML__ROWS_3(isa), DML__EDGE_OF(isa, 4), DML__EDGE_OF(isa, 5)
+#define DML__ROWS_4(isa) DML__ROWS_3(isa), DML__WHOLE_OF(isa, 4)
+#define DML__ROWS_6(isa) DML__ROWS_5(isa), DML__WHOLE_OF(isa, 6)
+#define DML__ROWS_8(isa) DML__ROWS_5(isa), DML__EDGE_OF(isa, 6), DML__EDGE_OF(isa, 7), DML__WHOLE_OF(isa, 8)
 
-/* The micro-kernel's function, of up to 4, 6 or 8 rows. */
-#define DML__DEFINE_RUN(isa, target, lanes, most_rows)                                                       \
+/* The micro-kernel's function, of up to 4, 6 or 8 rows; `narrow` is the form of less than a vector. */
+#define DML__DEFINE_RUN(isa, target, lanes, most_rows, narrow)                                               \
     DML__DEFINE_##most_rows(isa, target) static void dml__run_##isa(const dml__tile *tile)                   \
     {                                                                                                        \
-        static const dml__tile_function tiles[most_rows][DML__TILE_FORMS + 1] = { DML__ROWS_##most_rows(     \
-            isa) };                                                                                          \
-        dml__run_panels(tile, lanes, tiles[tile->rows - 1]);                                                 \
+        static const dml__tile_function tiles[most_rows][DML__WIDE_FORMS] = { DML__ROWS_##most_rows(isa) };  \
+        if (tile->columns > lanes)                                                                           \
+            dml__run_panels(tile, lanes, tiles[tile->rows - 1]);                                             \
+        else if (tile->columns == lanes)                                                                     \
+            dml__tile_##isa##_##most_rows##x1_DML__ONE_VECTOR(tile, 0);                                      \
+        else                                                                                                 \
+            dml__tile_##isa##_##most_rows##x1_##narrow(tile, 0);                                             \
     }
 
 #endif

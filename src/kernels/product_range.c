@@ -46,12 +46,12 @@ static bool dml__fills_lanes(ptrdiff_t n, const dml__microkernel *kernel)
     return n * 4 > dml__round_up(n, kernel->lanes) * 3;
 }
 
-/* Beyond one vector of columns, computing some of them twice costs less than turning an A whose lanes aren't
-   side by side. */
+/* Lanes that are masked, or beyond one vector of columns some that are computed twice, cost less than turning
+   an A whose lanes aren't side by side. */
 static bool dml__is_better_transposed(const dml__product *product, const dml__microkernel *kernel)
 {
     return product->n < product->m && !dml__fills_lanes(product->n, kernel) &&
-           (product->n <= kernel->lanes || dml__has_lanes(&product->a));
+           (product->n < kernel->least_columns || dml__has_lanes(&product->a));
 }
 
 DML__LOCAL dml__job dml__plan_product(dml__machine machine, const dml__product *product)
@@ -100,15 +100,15 @@ static ptrdiff_t dml__k_block(const dml__job *job, ptrdiff_t k)
    no room beside it. */
 static inline ptrdiff_t dml__columns_at(const dml__job *job, ptrdiff_t j, ptrdiff_t end)
 {
-    const ptrdiff_t columns = end - j, lanes = job->kernel->lanes;
+    const ptrdiff_t columns = end - j, least = job->kernel->least_columns;
     if (columns <= job->full) return columns;
-    return columns < job->full + lanes ? lanes : job->full;
+    return columns < job->full + least ? least : job->full;
 }
 
 /* Floats of a line of a packed panel of B. */
 static inline ptrdiff_t dml__panel_width(const dml__job *job, ptrdiff_t columns)
 {
-    return columns < job->kernel->lanes ? job->kernel->lanes : columns;
+    return dml__larger(columns, job->kernel->least_columns);
 }
 
 /* A tile that sticks out of C, or lies across it, is computed on the side by the very same instructions:
@@ -190,7 +190,7 @@ static inline int dml__height_at(const dml__heights *heights, ptrdiff_t i)
 /* Which columns of B lie ready: at least a vector of a matrix whose lanes are side by side. */
 static inline bool dml__b_lies_ready(const dml__job *job, const dml__blocking *blocking, ptrdiff_t columns)
 {
-    return !blocking->pack_b && columns >= job->kernel->lanes;
+    return !blocking->pack_b && columns >= job->kernel->least_columns;
 }
 
 /* Floats of k that a block takes, with the zeros that the micro-kernel wants behind it. */
@@ -206,8 +206,8 @@ static ptrdiff_t dml__pack_lines_of_b(const dml__job *job, const dml__blocking *
 {
     const dml__matrix *b = (const dml__matrix *)job->product.b.source;
     const ptrdiff_t kc = part->k1 - part->k0, full = job->full, columns = part->j1 - part->j0;
-    const ptrdiff_t rest = columns % full, lanes = job->kernel->lanes;
-    const ptrdiff_t whole = columns / full - (columns > full && rest > 0 && rest < lanes);
+    const ptrdiff_t rest = columns % full, least = job->kernel->least_columns;
+    const ptrdiff_t whole = columns / full - (columns > full && rest > 0 && rest < least);
     const float *line = b->x + part->j0 + part->k0 * b->k_step;
     for (ptrdiff_t k = 0; k < kc; k++, line += b->k_step) {
         float *to = blocking->b + k * full;
@@ -266,7 +266,7 @@ static inline int dml__panels_at(const dml__job *job, ptrdiff_t j, ptrdiff_t end
 {
     if (job->transposed || columns < job->full) return 1;
     const ptrdiff_t rest = (end - j) % job->full;
-    return (int)((end - j) / job->full - (rest > 0 && rest < job->kernel->lanes));
+    return (int)((end - j) / job->full - (rest > 0 && rest < job->kernel->least_columns));
 }
 
 /* What a tile reads. */
@@ -310,7 +310,7 @@ static inline void dml__run_tile(const dml__job *job, ptrdiff_t i, ptrdiff_t j, 
     const dml__product *product = &job->product;
     tile->bias = NULL;
     if (last && product->epilogue.bias) tile->bias = product->epilogue.bias + (job->transposed ? i : j);
-    if (job->transposed || tile->columns < job->kernel->lanes) {
+    if (job->transposed || tile->columns < job->kernel->least_columns) {
         dml__side_tile(job, tile, i, j);
         return;
     }

@@ -32,11 +32,11 @@ static inline float *dml__job_c(const dml__job *job, ptrdiff_t i, ptrdiff_t j)
 }
 
 /* Where a block of columns ends that should end at `end`, of columns that end at `last`: a rest narrower than
-   a vector gets one from the block before it. */
+   a tile gets one from the block before it. */
 static inline ptrdiff_t dml__cut_columns(const dml__job *job, ptrdiff_t end, ptrdiff_t last)
 {
     if (end >= last) return last;
-    return last - end < job->kernel->lanes ? end - job->kernel->lanes : end;
+    return last - end < job->kernel->least_columns ? end - job->kernel->least_columns : end;
 }
 
 /* With the worker's scratch if that is enough. */

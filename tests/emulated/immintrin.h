@@ -58,6 +58,20 @@ typedef int32_t emulated__512i __attribute__((vector_size(64)));
 EMULATED_VECTOR(_mm256, __m256, emulated__256i, 8)
 EMULATED_VECTOR(_mm512, __m512, emulated__512i, 16)
 
+EMULATED __m512 _mm512_maskz_loadu_ps(__mmask16 mask, const void *from)
+{
+    __m512 value = _mm512_setzero_ps();
+    for (int i = 0; i < 16; i++)
+        if (mask >> i & 1) value[i] = ((const float *)from)[i];
+    return value;
+}
+
+EMULATED void _mm512_mask_storeu_ps(void *to, __mmask16 mask, __m512 value)
+{
+    for (int i = 0; i < 16; i++)
+        if (mask >> i & 1) ((float *)to)[i] = value[i];
+}
+
 /* --- AVX --- */
 
 #define _CMP_LE_OQ 0x12
