@@ -49,6 +49,9 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__ONE_VECTOR, DML__MAS
         for (int i = 0; i < rows; i++) a[i] = tile->a[DML__ROW(i)];                                          \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) DML__PREFETCH(tile->c[DML__ROW(i)] + column + vectors * lanes - 1);   \
+        DML__UNROLL                                                                                          \
+        for (int i = 0; i < (lanes == 16 && vectors == 2 ? rows : 0); i++)                                   \
+            DML__PREFETCH(tile->c[DML__ROW(i)] + column);                                                    \
         DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
         for (int t = 0; t < tile->blocks; t++) {                                                             \
             const float *b = tile->b + panel * tile->b_panel + tile->b_at[t];                                \
@@ -98,7 +101,8 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__ONE_VECTOR, DML__MAS
 
 /* Panels beside each other are one call where the smallest loop leaves registers for that. C is asked for
    ahead: where it lies in memory, the wait would otherwise be at the end of each tile. Its last line is
-   enough: a line that it shares with the tile before it was asked for by that. */
+   enough: a line that it shares with the tile before it was asked for by that. (Two vectors of 16 lanes are
+   two lines.) */
 #define DML__DEFINE_TILE(isa, target, r, v, form)                                                            \
     target DML__PASSES_##isa DML__ALIGNED_LOOPS static void dml__tile_##isa##_##r##x##v##_##form(            \
         const dml__tile *tile, int panel)                                                                    \
