@@ -26,10 +26,10 @@
 #define DML__LOAD_OF(isa, from)                                                                              \
     (form == DML__MASKED ? dml__##isa##_load_some(from, mask) : dml__##isa##_load(from))
 
-/* The forms: any tile; B packed and k a multiple of 4, which are unrolled; and A a packed panel as well,
-   which takes one pointer. Fewer instructions beside the multiply-adds count where two threads share a core.
-   Then those of one vector, whole or with a mask. */
-enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__ONE_VECTOR, DML__MASKED };
+/* The forms: any tile; k a multiple of 4 and the columns whole vectors, which is unrolled; and A a packed
+   panel as well, which takes one pointer. Fewer instructions beside the multiply-adds count where two threads
+   share a core. Then those of one vector, whole or with a mask. */
+enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED };
 #define DML__WIDE_FORMS 3
 
 #define DML__DEFINE_COMPUTE(isa, target, vector, lanes, most_rows, multiply_add)                             \
@@ -38,12 +38,12 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__ONE_VECTOR, DML__MAS
     {                                                                                                        \
         vector sum[most_rows][2], line[2];                                                                   \
         const float *a[most_rows];                                                                           \
-        const bool packed_b = form == DML__B_PACKED || form == DML__BOTH_PACKED;                             \
-        const int steps = packed_b ? 4 : 1;                                                                  \
+        const bool by_fours = form == DML__BY_FOURS || form == DML__A_PACKED;                                \
+        const int steps = by_fours ? 4 : 1;                                                                  \
         const ptrdiff_t a_step = tile->a_step;                                                               \
-        const ptrdiff_t b_step = packed_b ? vectors * lanes : tile->b_step;                                  \
+        const ptrdiff_t b_step = tile->b_step;                                                               \
         const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes;                                         \
-        const ptrdiff_t second = packed_b ? lanes : tile->columns - lanes;                                   \
+        const ptrdiff_t second = by_fours ? lanes : tile->columns - lanes;                                   \
         const uint32_t mask = (1u << (form == DML__MASKED ? tile->columns : 0)) - 1;                         \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) a[i] = tile->a[DML__ROW(i)];                                          \
@@ -57,22 +57,23 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__ONE_VECTOR, DML__MAS
             const float *b = tile->b + panel * tile->b_panel + tile->b_at[t];                                \
             ptrdiff_t at = tile->a_at[t]; /* one index for all rows */                                       \
             const float *packed = a[0] + at;                                                                 \
-            for (int p = tile->k; p > 0; p -= steps, b += steps * b_step, packed += steps * rows) {          \
+            for (int p = tile->k; p > 0; p -= steps, packed += steps * rows) {                               \
                 DML__UNROLL                                                                                  \
                 for (int s = 0; s < steps; s++) {                                                            \
                     DML__IN_ORDER(at)                                                                        \
+                    DML__IN_ORDER(b)                                                                         \
                     DML__UNROLL                                                                              \
-                    for (int j = 0; j < vectors; j++)                                                        \
-                        line[j] = DML__LOAD_OF(isa, b + s * b_step + second * j);                            \
+                    for (int j = 0; j < vectors; j++) line[j] = DML__LOAD_OF(isa, b + second * j);           \
                     DML__UNROLL                                                                              \
                     for (int i = 0; i < rows; i++) {                                                         \
                         const vector value =                                                                 \
-                            dml__##isa##_splat(form == DML__BOTH_PACKED ? packed[s * rows + i] : a[i][at]);  \
+                            dml__##isa##_splat(form == DML__A_PACKED ? packed[s * rows + i] : a[i][at]);     \
                         DML__UNROLL                                                                          \
                         for (int j = 0; j < vectors; j++)                                                    \
                             sum[i][j] = multiply_add(value, line[j], sum[i][j]);                             \
                     }                                                                                        \
-                    if (form != DML__BOTH_PACKED) at += a_step;                                              \
+                    b += b_step;                                                                             \
+                    if (form != DML__A_PACKED) at += a_step;                                                 \
                 }                                                                                            \
             }                                                                                                \
         }                                                                                                    \
@@ -116,15 +117,15 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__ONE_VECTOR, DML__MAS
 #define DML__DEFINE_TILES(isa, target, r)                                                                    \
     DML__DEFINE_TILE(isa, target, r, 1, DML__ONE_VECTOR)                                                     \
     DML__DEFINE_EDGE(isa, target, r)                                                                         \
-    DML__DEFINE_TILE(isa, target, r, 2, DML__B_PACKED)                                                       \
-    DML__DEFINE_TILE(isa, target, r, 2, DML__BOTH_PACKED)
+    DML__DEFINE_TILE(isa, target, r, 2, DML__BY_FOURS)                                                       \
+    DML__DEFINE_TILE(isa, target, r, 2, DML__A_PACKED)
 typedef void (*dml__tile_function)(const dml__tile *tile, int panel);
 
 /* Tiles of more than a vector; `functions` are those for their rows. */
 static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__tile_function *functions)
 {
-    const bool b_packed = tile->columns == 2 * lanes && tile->b_step == 2 * lanes && tile->k % 4 == 0;
-    const int form = !b_packed ? DML__ANY_TILE : tile->a_packed ? DML__BOTH_PACKED : DML__B_PACKED;
+    const bool by_fours = tile->columns == 2 * lanes && tile->k % 4 == 0;
+    const int form = !by_fours ? DML__ANY_TILE : tile->a_packed ? DML__A_PACKED : DML__BY_FOURS;
     const bool at_once = functions[form] == functions[DML__ANY_TILE];
     for (int n = 0; n < (at_once ? 1 : tile->panels); n++) functions[form](tile, n);
 }
@@ -141,13 +142,13 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
     DML__DEFINE_EDGE(isa, target, 6) DML__DEFINE_EDGE(isa, target, 7) DML__DEFINE_TILES(isa, target, 8)
 
 /* A tile of r rows by form. */
-#define DML__TILE_OF(isa, r, b_packed, both_packed)                                                          \
+#define DML__TILE_OF(isa, r, by_fours, a_packed)                                                             \
     {                                                                                                        \
-        dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_##b_packed,                       \
-            dml__tile_##isa##_##r##x2_##both_packed                                                          \
+        dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_##by_fours,                       \
+            dml__tile_##isa##_##r##x2_##a_packed                                                             \
     }
 #define DML__EDGE_OF(isa, r) DML__TILE_OF(isa, r, DML__ANY_TILE, DML__ANY_TILE)
-#define DML__WHOLE_OF(isa, r) DML__TILE_OF(isa, r, DML__B_PACKED, DML__BOTH_PACKED)
+#define DML__WHOLE_OF(isa, r) DML__TILE_OF(isa, r, DML__BY_FOURS, DML__A_PACKED)
 #define DML__ROWS_3(isa) DML__EDGE_OF(isa, 1), DML__EDGE_OF(isa, 2), DML__EDGE_OF(isa, 3)
 #define DML__ROWS_5(isa) DML__ROWS_3(isa), DML__EDGE_OF(isa, 4), DML__EDGE_OF(isa, 5)
 #define DML__ROWS_4(isa) DML__ROWS_3(isa), DML__WHOLE_OF(isa, 4)
