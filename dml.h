@@ -8126,10 +8126,10 @@ DML__INLINE void dml__neon_sums(float32x4_t a, float32x4_t b, float32x4_t c, flo
 #define DML__LOAD_OF(isa, from)                                                                              \
     (form == DML__MASKED ? dml__##isa##_load_some(from, mask) : dml__##isa##_load(from))
 
-/* The forms: any tile; B packed and k a multiple of 4, which are unrolled; and A a packed panel as well,
-   which takes one pointer. Fewer instructions beside the multiply-adds count where two threads share a core.
-   Then those of one vector, whole or with a mask. */
-enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__ONE_VECTOR, DML__MASKED };
+/* The forms: any tile; k a multiple of 4 and the columns whole vectors, which is unrolled; and A a packed
+   panel as well, which takes one pointer. Fewer instructions beside the multiply-adds count where two threads
+   share a core. Then those of one vector, whole or with a mask. */
+enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED };
 #define DML__WIDE_FORMS 3
 
 #define DML__DEFINE_COMPUTE(isa, target, vector, lanes, most_rows, multiply_add)                             \
@@ -8138,38 +8138,42 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__ONE_VECTOR, DML__MAS
     {                                                                                                        \
         vector sum[most_rows][2], line[2];                                                                   \
         const float *a[most_rows];                                                                           \
-        const bool packed_b = form == DML__B_PACKED || form == DML__BOTH_PACKED;                             \
-        const int steps = packed_b ? 4 : 1;                                                                  \
+        const bool by_fours = form == DML__BY_FOURS || form == DML__A_PACKED;                                \
+        const int steps = by_fours ? 4 : 1;                                                                  \
         const ptrdiff_t a_step = tile->a_step;                                                               \
-        const ptrdiff_t b_step = packed_b ? vectors * lanes : tile->b_step;                                  \
+        const ptrdiff_t b_step = tile->b_step;                                                               \
         const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes;                                         \
-        const ptrdiff_t second = packed_b ? lanes : tile->columns - lanes;                                   \
+        const ptrdiff_t second = by_fours ? lanes : tile->columns - lanes;                                   \
         const uint32_t mask = (1u << (form == DML__MASKED ? tile->columns : 0)) - 1;                         \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) a[i] = tile->a[DML__ROW(i)];                                          \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) DML__PREFETCH(tile->c[DML__ROW(i)] + column + vectors * lanes - 1);   \
+        DML__UNROLL                                                                                          \
+        for (int i = 0; i < (lanes == 16 && vectors == 2 ? rows : 0); i++)                                   \
+            DML__PREFETCH(tile->c[DML__ROW(i)] + column);                                                    \
         DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
         for (int t = 0; t < tile->blocks; t++) {                                                             \
             const float *b = tile->b + panel * tile->b_panel + tile->b_at[t];                                \
             ptrdiff_t at = tile->a_at[t]; /* one index for all rows */                                       \
             const float *packed = a[0] + at;                                                                 \
-            for (int p = tile->k; p > 0; p -= steps, b += steps * b_step, packed += steps * rows) {          \
+            for (int p = tile->k; p > 0; p -= steps, packed += steps * rows) {                               \
                 DML__UNROLL                                                                                  \
                 for (int s = 0; s < steps; s++) {                                                            \
                     DML__IN_ORDER(at)                                                                        \
+                    DML__IN_ORDER(b)                                                                         \
                     DML__UNROLL                                                                              \
-                    for (int j = 0; j < vectors; j++)                                                        \
-                        line[j] = DML__LOAD_OF(isa, b + s * b_step + second * j);                            \
+                    for (int j = 0; j < vectors; j++) line[j] = DML__LOAD_OF(isa, b + second * j);           \
                     DML__UNROLL                                                                              \
                     for (int i = 0; i < rows; i++) {                                                         \
                         const vector value =                                                                 \
-                            dml__##isa##_splat(form == DML__BOTH_PACKED ? packed[s * rows + i] : a[i][at]);  \
+                            dml__##isa##_splat(form == DML__A_PACKED ? packed[s * rows + i] : a[i][at]);     \
                         DML__UNROLL                                                                          \
                         for (int j = 0; j < vectors; j++)                                                    \
                             sum[i][j] = multiply_add(value, line[j], sum[i][j]);                             \
                     }                                                                                        \
-                    if (form != DML__BOTH_PACKED) at += a_step;                                              \
+                    b += b_step;                                                                             \
+                    if (form != DML__A_PACKED) at += a_step;                                                 \
                 }                                                                                            \
             }                                                                                                \
         }                                                                                                    \
@@ -8198,7 +8202,8 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__ONE_VECTOR, DML__MAS
 
 /* Panels beside each other are one call where the smallest loop leaves registers for that. C is asked for
    ahead: where it lies in memory, the wait would otherwise be at the end of each tile. Its last line is
-   enough: a line that it shares with the tile before it was asked for by that. */
+   enough: a line that it shares with the tile before it was asked for by that. (Two vectors of 16 lanes are
+   two lines.) */
 #define DML__DEFINE_TILE(isa, target, r, v, form)                                                            \
     target DML__PASSES_##isa DML__ALIGNED_LOOPS static void dml__tile_##isa##_##r##x##v##_##form(            \
         const dml__tile *tile, int panel)                                                                    \
@@ -8212,15 +8217,15 @@ enum { DML__ANY_TILE, DML__B_PACKED, DML__BOTH_PACKED, DML__ONE_VECTOR, DML__MAS
 #define DML__DEFINE_TILES(isa, target, r)                                                                    \
     DML__DEFINE_TILE(isa, target, r, 1, DML__ONE_VECTOR)                                                     \
     DML__DEFINE_EDGE(isa, target, r)                                                                         \
-    DML__DEFINE_TILE(isa, target, r, 2, DML__B_PACKED)                                                       \
-    DML__DEFINE_TILE(isa, target, r, 2, DML__BOTH_PACKED)
+    DML__DEFINE_TILE(isa, target, r, 2, DML__BY_FOURS)                                                       \
+    DML__DEFINE_TILE(isa, target, r, 2, DML__A_PACKED)
 typedef void (*dml__tile_function)(const dml__tile *tile, int panel);
 
 /* Tiles of more than a vector; `functions` are those for their rows. */
 static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__tile_function *functions)
 {
-    const bool b_packed = tile->columns == 2 * lanes && tile->b_step == 2 * lanes && tile->k % 4 == 0;
-    const int form = !b_packed ? DML__ANY_TILE : tile->a_packed ? DML__BOTH_PACKED : DML__B_PACKED;
+    const bool by_fours = tile->columns == 2 * lanes && tile->k % 4 == 0;
+    const int form = !by_fours ? DML__ANY_TILE : tile->a_packed ? DML__A_PACKED : DML__BY_FOURS;
     const bool at_once = functions[form] == functions[DML__ANY_TILE];
     for (int n = 0; n < (at_once ? 1 : tile->panels); n++) functions[form](tile, n);
 }
@@ -8237,13 +8242,13 @@ static inline void dml__run_panels(const dml__tile *tile, int lanes, const dml__
     DML__DEFINE_EDGE(isa, target, 6) DML__DEFINE_EDGE(isa, target, 7) DML__DEFINE_TILES(isa, target, 8)
 
 /* A tile of r rows by form. */
-#define DML__TILE_OF(isa, r, b_packed, both_packed)                                                          \
+#define DML__TILE_OF(isa, r, by_fours, a_packed)                                                             \
     {                                                                                                        \
-        dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_##b_packed,                       \
-            dml__tile_##isa##_##r##x2_##both_packed                                                          \
+        dml__tile_##isa##_##r##x2_DML__ANY_TILE, dml__tile_##isa##_##r##x2_##by_fours,                       \
+            dml__tile_##isa##_##r##x2_##a_packed                                                             \
     }
 #define DML__EDGE_OF(isa, r) DML__TILE_OF(isa, r, DML__ANY_TILE, DML__ANY_TILE)
-#define DML__WHOLE_OF(isa, r) DML__TILE_OF(isa, r, DML__B_PACKED, DML__BOTH_PACKED)
+#define DML__WHOLE_OF(isa, r) DML__TILE_OF(isa, r, DML__BY_FOURS, DML__A_PACKED)
 #define DML__ROWS_3(isa) DML__EDGE_OF(isa, 1), DML__EDGE_OF(isa, 2), DML__EDGE_OF(isa, 3)
 #define DML__ROWS_5(isa) DML__ROWS_3(isa), DML__EDGE_OF(isa, 4), DML__EDGE_OF(isa, 5)
 #define DML__ROWS_4(isa) DML__ROWS_3(isa), DML__WHOLE_OF(isa, 4)
@@ -8507,8 +8512,11 @@ static void dml__pack_pair(const float *from, ptrdiff_t step, int kc, int width,
     for (; k < kc; k++, to += width) to[0] = from[k], to[1] = from[step + k];
 }
 
-DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width,
-                                     float *out)
+/* k's of a strip: of so many, lines of x are read whole, and what is written stays in the first cache until all
+   lanes are in it. */
+#define DML__PACK_STRIP 16
+
+static void dml__pack_strip(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width, float *out)
 {
     int lane = 0;
     for (; lane + 4 <= lanes; lane += 4) {
@@ -8524,6 +8532,13 @@ DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int la
     }
     for (; lane < lanes; lane++)
         for (int k = 0; k < kc; k++) out[k * width + lane] = x[lane * lane_step + k];
+}
+
+DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width,
+                                     float *out)
+{
+    for (int k = 0; k < kc; k += DML__PACK_STRIP, x += DML__PACK_STRIP, out += DML__PACK_STRIP * width)
+        dml__pack_strip(x, lane_step, lanes, kc - k < DML__PACK_STRIP ? kc - k : DML__PACK_STRIP, width, out);
 }
 
 /* Lanes that lie side by side. A copy of a known size is a few instructions, so the copies take all of a
@@ -9472,6 +9487,9 @@ DML__LOCAL size_t dml__range_scratch(const dml__job *job, const dml__range *rang
 #define DML__NEAR_FLOATS 131072
 #define DML__LINES_KC 128
 
+/* Rows of A that are so far apart have a page each. */
+#define DML__PAGE_FLOATS 1024
+
 /* Panels of B that stay in the first cache as they lie are packed for more tiles below each other than this:
    packing one takes as long as computing 1.3 tiles. */
 #define DML__IN_PLACE_TILES 12
@@ -9887,30 +9905,40 @@ static bool dml__lines_stay(ptrdiff_t line_step, ptrdiff_t lines)
     return !dml__collides(line_step) && lines <= dml__smaller(64, floats / apart) * 8;
 }
 
+/* Whether a micro-kernel's vectors are whole lines of a cache: the second cache keeps up with such loads, so
+   that factors need not be in the first one. */
+static inline bool dml__loads_lines(const dml__job *job)
+{
+    return job->kernel->lanes * sizeof(float) >= DML__ALIGNMENT;
+}
+
 /* A factor is packed when it is no matrix; when its vectors don't lie ready; and when its lines are so far
    apart that a cache can't hold a block of them while it is used again and again, if it is used often enough.
  */
-static bool dml__packs_a(const dml__factor *a, ptrdiff_t columns)
+static bool dml__packs_a(const dml__job *job, ptrdiff_t columns)
 {
-    if (a->pack != dml__pack_matrix) return true;
-    const dml__matrix *matrix = (const dml__matrix *)a->source;
-    if (matrix->k_step != 1) return columns >= DML__PACKED_A_COLUMNS;
-    return columns >= (dml__collides(matrix->lane_step) ? 96 : 192);
+    if (job->product.a.pack != dml__pack_matrix) return true;
+    const dml__matrix *a = (const dml__matrix *)job->product.a.source;
+    if (a->k_step != 1) return columns >= DML__PACKED_A_COLUMNS;
+    if (dml__loads_lines(job)) return columns >= 192 && a->lane_step >= DML__PAGE_FLOATS;
+    return columns >= (dml__collides(a->lane_step) ? 96 : 192);
 }
 
 static bool dml__packs_b(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
 {
     if (!dml__has_lanes(&job->product.b)) return true;
     const dml__matrix *b = (const dml__matrix *)job->product.b.source;
+    if (b->k_step == job->full) return false; /* it lies as if it were packed */
+    if (dml__loads_lines(job) && b->k_step * (ptrdiff_t)sizeof(float) <= job->l2 / 4 / kc) return false;
     return rows > (dml__lines_stay(b->k_step, kc) ? DML__IN_PLACE_TILES : 2) * job->rows;
 }
 
 /* Whether rows of A come from memory, and are long enough: short ones follow each other so closely that the
-   processor asks for them itself. */
+   processor asks for them itself. (What gained with AVX2 on a Zen 3 cost 13 % with AVX-512 on a Xeon.) */
 static bool dml__asks_ahead(const dml__job *job, const dml__blocking *blocking, const dml__range *range)
 {
-    return !blocking->pack_a && ((const dml__matrix *)job->product.a.source)->k_step == 1 &&
-           blocking->kc > DML__ACROSS_KC &&
+    return !dml__loads_lines(job) && !blocking->pack_a &&
+           ((const dml__matrix *)job->product.a.source)->k_step == 1 && blocking->kc > DML__ACROSS_KC &&
            dml__holds_more(range->i1 - range->i0, range->k1 - range->k0, job->l2 / (ptrdiff_t)sizeof(float));
 }
 
@@ -9928,7 +9956,7 @@ static dml__blocking dml__plan_blocking(const dml__job *job, const dml__range *r
     dml__blocking blocking;
     const ptrdiff_t rows = range->i1 - range->i0, columns = range->j1 - range->j0;
     blocking.kc = dml__k_block(job, range->k1 - range->k0);
-    blocking.pack_a = dml__packs_a(&job->product.a, columns);
+    blocking.pack_a = dml__packs_a(job, columns);
     blocking.pack_b = job->product.panels || dml__packs_b(job, rows, blocking.kc);
     blocking.mc = dml__smaller(rows, dml__rows_at_once(job, blocking.kc));
     blocking.nc = columns;

@@ -42,8 +42,11 @@ static void dml__pack_pair(const float *from, ptrdiff_t step, int kc, int width,
     for (; k < kc; k++, to += width) to[0] = from[k], to[1] = from[step + k];
 }
 
-DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width,
-                                     float *out)
+/* k's of a strip: of so many, lines of x are read whole, and what is written stays in the first cache until all
+   lanes are in it. */
+#define DML__PACK_STRIP 16
+
+static void dml__pack_strip(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width, float *out)
 {
     int lane = 0;
     for (; lane + 4 <= lanes; lane += 4) {
@@ -59,6 +62,13 @@ DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int la
     }
     for (; lane < lanes; lane++)
         for (int k = 0; k < kc; k++) out[k * width + lane] = x[lane * lane_step + k];
+}
+
+DML__LOCAL void dml__pack_transposed(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width,
+                                     float *out)
+{
+    for (int k = 0; k < kc; k += DML__PACK_STRIP, x += DML__PACK_STRIP, out += DML__PACK_STRIP * width)
+        dml__pack_strip(x, lane_step, lanes, kc - k < DML__PACK_STRIP ? kc - k : DML__PACK_STRIP, width, out);
 }
 
 /* Lanes that lie side by side. A copy of a known size is a few instructions, so the copies take all of a
