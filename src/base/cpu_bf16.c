@@ -21,6 +21,11 @@ static bool dml__has_avx512_bf16(void)
     return true;
 }
 
+static bool dml__avx512_bf16_pays(void)
+{
+    return true;
+}
+
 static bool dml__has_amx(void)
 {
     return true;
@@ -32,6 +37,14 @@ static bool dml__has_avx512_bf16(void)
 {
     unsigned a, b, c, d;
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+}
+
+/* Intel's processors take two cycles for what others do in one: widened factors are multiplied in half the
+   time there (measured on a Sapphire Rapids without AMX: 79 and 145 GFLOP/s). */
+static bool dml__avx512_bf16_pays(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(0, &a, &b, &c, &d) && b != signature_INTEL_ebx;
 }
 
 #if defined(DML__HAS_AMX)
@@ -61,6 +74,11 @@ static bool dml__has_avx512_bf16(void)
     return false;
 }
 
+static bool dml__avx512_bf16_pays(void)
+{
+    return false;
+}
+
 static bool dml__has_amx(void)
 {
     return false;
@@ -71,9 +89,11 @@ static bool dml__has_amx(void)
 DML__LOCAL dml__bf16_isa dml__cpu_bf16(dml_isa isa)
 {
     const char *wanted = getenv("DML_ISA");
+    const bool pairs = wanted && strcmp(wanted, "avx512_bf16") == 0;
     if (isa != DML_ISA_AVX512 || (wanted && strcmp(wanted, "avx512") == 0)) return DML__BF16_WIDENED;
-    if (dml__has_amx() && !(wanted && strcmp(wanted, "avx512_bf16") == 0)) return DML__BF16_AMX;
-    return dml__has_avx512_bf16() ? DML__BF16_AVX512 : DML__BF16_WIDENED;
+    if (dml__has_amx() && !pairs) return DML__BF16_AMX;
+    return dml__has_avx512_bf16() && (pairs || dml__avx512_bf16_pays()) ? DML__BF16_AVX512
+                                                                        : DML__BF16_WIDENED;
 }
 
 #endif

@@ -49,9 +49,10 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
         for (int i = 0; i < rows; i++) a[i] = tile->a[DML__ROW(i)];                                          \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) DML__PREFETCH(tile->c[DML__ROW(i)] + column + vectors * lanes - 1);   \
-        DML__UNROLL                                                                                          \
-        for (int i = 0; i < (lanes == 16 && vectors == 2 ? rows : 0); i++)                                   \
-            DML__PREFETCH(tile->c[DML__ROW(i)] + column);                                                    \
+        if (lanes == 16 && vectors == 2) {                                                                   \
+            DML__UNROLL                                                                                      \
+            for (int i = 0; i < rows; i++) DML__PREFETCH(tile->c[DML__ROW(i)] + column);                     \
+        }                                                                                                    \
         DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
         for (int t = 0; t < tile->blocks; t++) {                                                             \
             const float *b = tile->b + panel * tile->b_panel + tile->b_at[t];                                \
