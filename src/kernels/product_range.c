@@ -466,7 +466,8 @@ static bool dml__packs_b(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
     if (!dml__has_lanes(&job->product.b)) return true;
     const dml__matrix *b = (const dml__matrix *)job->product.b.source;
     if (b->k_step == job->full) return false; /* it lies as if it were packed */
-    if (dml__loads_lines(job) && b->k_step * (ptrdiff_t)sizeof(float) <= job->l2 / 4 / kc) return false;
+    const bool near = b->k_step * (ptrdiff_t)sizeof(float) <= job->l2 / 4 / kc;
+    if (dml__loads_lines(job) && near && !dml__collides(b->k_step)) return false;
     return rows > (dml__lines_stay(b->k_step, kc) ? DML__IN_PLACE_TILES : 2) * job->rows;
 }
 
