@@ -26,6 +26,9 @@
 #define DML__LOAD_OF(isa, from)                                                                              \
     (form == DML__MASKED ? dml__##isa##_load_some(from, mask) : dml__##isa##_load(from))
 
+/* For fewer k's than this, C is not asked for ahead: it would not come in time. */
+#define DML__ASKING_K 32
+
 /* The forms: any tile; k a multiple of 4 and the columns whole vectors, which is unrolled; and A a packed
    panel as well, which takes one pointer. Fewer instructions beside the multiply-adds count where two threads
    share a core. Then those of one vector, whole or with a mask. */
@@ -47,11 +50,12 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
         const uint32_t mask = (1u << (form == DML__MASKED ? tile->columns : 0)) - 1;                         \
         DML__UNROLL                                                                                          \
         for (int i = 0; i < rows; i++) a[i] = tile->a[DML__ROW(i)];                                          \
-        DML__UNROLL                                                                                          \
-        for (int i = 0; i < rows; i++) DML__PREFETCH(tile->c[DML__ROW(i)] + column + vectors * lanes - 1);   \
-        if (lanes == 16 && vectors == 2) {                                                                   \
+        if (tile->blocks * tile->k >= DML__ASKING_K) {                                                       \
             DML__UNROLL                                                                                      \
-            for (int i = 0; i < rows; i++) DML__PREFETCH(tile->c[DML__ROW(i)] + column);                     \
+            for (int i = 0; i < rows; i++) {                                                                 \
+                DML__PREFETCH(tile->c[DML__ROW(i)] + column + vectors * lanes - 1);                          \
+                if (lanes == 16 && vectors == 2) DML__PREFETCH(tile->c[DML__ROW(i)] + column);               \
+            }                                                                                                \
         }                                                                                                    \
         DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
         for (int t = 0; t < tile->blocks; t++) {                                                             \

@@ -111,10 +111,15 @@ static void dml__cut_into_blocks(dml__block_loop *loop, ptrdiff_t wanted)
 static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
 {
     const ptrdiff_t wanted = dml__blocks_wanted(pool, &job->product);
+    if (wanted == 1) {
+        const dml__range all = { 0, job->product.m, 0, job->product.n, 0, job->product.k };
+        dml__multiply_as(pool, 0, job, &all);
+        return;
+    }
     dml__block_loop loop = { job, pool, 0, 0, 0 };
     dml__cut_into_blocks(&loop, wanted);
     const ptrdiff_t tasks = dml__quotient_up(job->product.m, loop.mc) * loop.columns_of_blocks;
-    dml_pool_run(wanted > 1 ? pool : NULL, (int)tasks, dml__block_task, &loop);
+    dml_pool_run(pool, (int)tasks, dml__block_task, &loop);
 }
 
 /* --- sharing k, in chunks --- */
