@@ -249,7 +249,7 @@ static const strategy_row strategy_rows[] = {
       "Li et al., PyTorch distributed, VLDB 2020", .start = strategy_all_reduce },
     { "local_sgd", "--tau|--outer-lr|--average-state",
       "each rank trains alone; parameters are averaged now and then",
-      "Moritz et al., SparkNet, ICLR 2016; with --outer-lr 0.7: Douillard et al., DiLoCo, 2023",
+      "Moritz et al., SparkNet, ICLR 2016; with --outer-lr 0.7 --tau 50: Douillard et al., DiLoCo, 2023",
       .start = strategy_local_sgd, .end = strategy_average },
     { "simu_parallel", "", "each rank trains alone; parameters are averaged once, at the end",
       "Zinkevich et al., Parallelized SGD, NIPS 2010", .which = STRATEGY_ONCE, .start = strategy_local_sgd,

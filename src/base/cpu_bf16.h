@@ -21,7 +21,8 @@ typedef enum dml__bf16_isa {
 } dml__bf16_isa;
 
 /* The best of them, where `isa` is AVX-512, and the environment variable DML_ISA doesn't ask for that alone
-   ("avx512"). AVX512-BF16 of Intel's, which is slower than widening, has to be asked for ("avx512_bf16"). Linux is asked for leave to use AMX's registers, once for the process. */
+   ("avx512"). AVX512-BF16 of Intel's, which is slower than widening, has to be asked for ("avx512_bf16").
+   Linux is asked for leave to use AMX's registers, once for the process. */
 DML__LOCAL dml__bf16_isa dml__cpu_bf16(dml_isa isa);
 
 #endif

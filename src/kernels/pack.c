@@ -42,8 +42,8 @@ static void dml__pack_pair(const float *from, ptrdiff_t step, int kc, int width,
     for (; k < kc; k++, to += width) to[0] = from[k], to[1] = from[step + k];
 }
 
-/* k's of a strip: of so many, lines of x are read whole, and what is written stays in the first cache until all
-   lanes are in it. */
+/* k's of a strip: of so many, lines of x are read whole, and what is written stays in the first cache until
+   all lanes are in it. */
 #define DML__PACK_STRIP 16
 
 static void dml__pack_strip(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width, float *out)
