@@ -4336,7 +4336,7 @@ typedef enum dml__bf16_isa {
 } dml__bf16_isa;
 
 /* The best of them, where `isa` is AVX-512, and the environment variable DML_ISA doesn't ask for that alone
-   ("avx512"). Linux is asked for leave to use AMX's registers, once for the process. */
+   ("avx512"). AVX512-BF16 of Intel's, which is slower than widening, has to be asked for ("avx512_bf16"). Linux is asked for leave to use AMX's registers, once for the process. */
 DML__LOCAL dml__bf16_isa dml__cpu_bf16(dml_isa isa);
 
 #endif
@@ -4359,6 +4359,11 @@ static bool dml__has_avx512_bf16(void)
     return true;
 }
 
+static bool dml__avx512_bf16_pays(void)
+{
+    return true;
+}
+
 static bool dml__has_amx(void)
 {
     return true;
@@ -4370,6 +4375,14 @@ static bool dml__has_avx512_bf16(void)
 {
     unsigned a, b, c, d;
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+}
+
+/* Intel's processors take two cycles for what others do in one: widened factors are multiplied in half the
+   time there (measured on a Sapphire Rapids without AMX: 79 and 145 GFLOP/s). */
+static bool dml__avx512_bf16_pays(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(0, &a, &b, &c, &d) && b != signature_INTEL_ebx;
 }
 
 #if defined(DML__HAS_AMX)
@@ -4399,6 +4412,11 @@ static bool dml__has_avx512_bf16(void)
     return false;
 }
 
+static bool dml__avx512_bf16_pays(void)
+{
+    return false;
+}
+
 static bool dml__has_amx(void)
 {
     return false;
@@ -4409,9 +4427,11 @@ static bool dml__has_amx(void)
 DML__LOCAL dml__bf16_isa dml__cpu_bf16(dml_isa isa)
 {
     const char *wanted = getenv("DML_ISA");
+    const bool pairs = wanted && strcmp(wanted, "avx512_bf16") == 0;
     if (isa != DML_ISA_AVX512 || (wanted && strcmp(wanted, "avx512") == 0)) return DML__BF16_WIDENED;
-    if (dml__has_amx() && !(wanted && strcmp(wanted, "avx512_bf16") == 0)) return DML__BF16_AMX;
-    return dml__has_avx512_bf16() ? DML__BF16_AVX512 : DML__BF16_WIDENED;
+    if (dml__has_amx() && !pairs) return DML__BF16_AMX;
+    return dml__has_avx512_bf16() && (pairs || dml__avx512_bf16_pays()) ? DML__BF16_AVX512
+                                                                        : DML__BF16_WIDENED;
 }
 
 #endif
@@ -7857,6 +7877,9 @@ DML_API void *dml_pool_shared_scratch(dml_pool *pool)
 #if defined(DML__HAS_AMX)
 #define DML__TILE_ROWS 32
 #define DML__TILE_FLOATS 1024
+#elif defined(DML__HAS_AVX512)
+#define DML__TILE_ROWS 15
+#define DML__TILE_FLOATS 256
 #else
 #define DML__TILE_ROWS 8
 #define DML__TILE_FLOATS 256
@@ -7885,6 +7908,8 @@ typedef struct dml__tile {
     const float *a[DML__TILE_ROWS];
     ptrdiff_t a_step;
     bool a_packed; /* the rows are a panel: a[i] = a[0] + i, a_step = rows */
+    ptrdiff_t
+        row_step; /* of a tall tile: five rows each lie that far apart, a[5 g + i] = a[5 g] + i row_step */
     const float *b;
     ptrdiff_t b_step;
     int panels;        /* how many tiles beside each other, at least 1: C's go on `columns` further, */
@@ -7922,6 +7947,9 @@ typedef struct dml__microkernel {
        wanted packed as lines, k floats each one after the other, with room for `rows` of them. */
     int k_multiple;
     int least_columns; /* of a tile: 1 with masks, otherwise lanes */
+    /* Tiles of up to a vector may have 10 .. so many rows too, in fives that lie row_step apart; 0: they
+       mustn't. Eight sums of one vector are too few to keep AVX-512's multiply-adds busy. */
+    int tall_rows;
 } dml__microkernel;
 
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa);
@@ -8121,59 +8149,74 @@ DML__INLINE void dml__neon_sums(float32x4_t a, float32x4_t b, float32x4_t c, flo
 /* Of one vector there is only the function of all rows. In a tile of fewer the last row stands for those that
    it lacks, and is computed and written as often, which takes no time: so few multiply-adds a step don't fill
    their own latency. */
-#define DML__ROW(i) (vectors == 2 || (i) == 0 || (i) < tile->rows ? (i) : tile->rows - 1)
+#define DML__ROW(i) (vectors == 2 || form == DML__TALL || (i) == 0 || (i) < tile->rows ? (i) : tile->rows - 1)
 
-#define DML__LOAD_OF(isa, from)                                                                              \
-    (form == DML__MASKED ? dml__##isa##_load_some(from, mask) : dml__##isa##_load(from))
+#define DML__LOAD_OF(isa, from) (masked ? dml__##isa##_load_some(from, mask) : dml__##isa##_load(from))
+
+/* For fewer k's than this, C is not asked for ahead: it would not come in time. */
+#define DML__ASKING_K 32
 
 /* The forms: any tile; k a multiple of 4 and the columns whole vectors, which is unrolled; and A a packed
    panel as well, which takes one pointer. Fewer instructions beside the multiply-adds count where two threads
-   share a core. Then those of one vector, whole or with a mask. */
-enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED };
+   share a core. Then those of one vector, whole or with a mask; and with a mask and more rows than there are
+   registers for their pointers: there is a pointer for each five rows, and an index for each row of five. */
+enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED, DML__TALL };
 #define DML__WIDE_FORMS 3
+#define DML__ROWS_TOGETHER 5
 
 #define DML__DEFINE_COMPUTE(isa, target, vector, lanes, most_rows, multiply_add)                             \
     target DML__INLINE void dml__compute_##isa(const dml__tile *tile, int panel, const int rows,             \
                                                const int vectors, const int form)                            \
     {                                                                                                        \
         vector sum[most_rows][2], line[2];                                                                   \
+        const int together = form == DML__TALL ? DML__ROWS_TOGETHER : 1;                                     \
         const float *a[most_rows];                                                                           \
+        const bool masked = form == DML__MASKED || form == DML__TALL;                                        \
         const bool by_fours = form == DML__BY_FOURS || form == DML__A_PACKED;                                \
         const int steps = by_fours ? 4 : 1;                                                                  \
         const ptrdiff_t a_step = tile->a_step;                                                               \
         const ptrdiff_t b_step = tile->b_step;                                                               \
         const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes;                                         \
         const ptrdiff_t second = by_fours ? lanes : tile->columns - lanes;                                   \
-        const uint32_t mask = (1u << (form == DML__MASKED ? tile->columns : 0)) - 1;                         \
+        const uint32_t mask = (1u << (masked ? tile->columns : 0)) - 1;                                      \
         DML__UNROLL                                                                                          \
-        for (int i = 0; i < rows; i++) a[i] = tile->a[DML__ROW(i)];                                          \
-        DML__UNROLL                                                                                          \
-        for (int i = 0; i < rows; i++) DML__PREFETCH(tile->c[DML__ROW(i)] + column + vectors * lanes - 1);   \
-        DML__UNROLL                                                                                          \
-        for (int i = 0; i < (lanes == 16 && vectors == 2 ? rows : 0); i++)                                   \
-            DML__PREFETCH(tile->c[DML__ROW(i)] + column);                                                    \
+        for (int i = 0; i < rows; i += together) a[i] = tile->a[DML__ROW(i)];                                \
+        if (tile->blocks * tile->k >= DML__ASKING_K) {                                                       \
+            DML__UNROLL                                                                                      \
+            for (int i = 0; i < rows; i++) {                                                                 \
+                DML__PREFETCH(tile->c[DML__ROW(i)] + column + vectors * lanes - 1);                          \
+                if (lanes == 16 && vectors == 2) DML__PREFETCH(tile->c[DML__ROW(i)] + column);               \
+            }                                                                                                \
+        }                                                                                                    \
         DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
         for (int t = 0; t < tile->blocks; t++) {                                                             \
             const float *b = tile->b + panel * tile->b_panel + tile->b_at[t];                                \
-            ptrdiff_t at = tile->a_at[t]; /* one index for all rows */                                       \
-            const float *packed = a[0] + at;                                                                 \
+            ptrdiff_t at[DML__ROWS_TOGETHER]; /* one index for all rows, or for a fifth of them */           \
+            DML__UNROLL                                                                                      \
+            for (int i = 0; i < together; i++) at[i] = tile->a_at[t] + (i ? i * tile->row_step : 0);         \
+            const float *packed = a[0] + at[0];                                                              \
             for (int p = tile->k; p > 0; p -= steps, packed += steps * rows) {                               \
                 DML__UNROLL                                                                                  \
                 for (int s = 0; s < steps; s++) {                                                            \
-                    DML__IN_ORDER(at)                                                                        \
+                    DML__UNROLL                                                                              \
+                    for (int i = 0; i < together; i++) DML__IN_ORDER(at[i])                                  \
                     DML__IN_ORDER(b)                                                                         \
                     DML__UNROLL                                                                              \
                     for (int j = 0; j < vectors; j++) line[j] = DML__LOAD_OF(isa, b + second * j);           \
                     DML__UNROLL                                                                              \
                     for (int i = 0; i < rows; i++) {                                                         \
-                        const vector value =                                                                 \
-                            dml__##isa##_splat(form == DML__A_PACKED ? packed[s * rows + i] : a[i][at]);     \
+                        const vector value = dml__##isa##_splat(                                             \
+                            form == DML__A_PACKED ? packed[s * rows + i]                                     \
+                                                  : a[i - i % together][at[i % together]]);                  \
                         DML__UNROLL                                                                          \
                         for (int j = 0; j < vectors; j++)                                                    \
                             sum[i][j] = multiply_add(value, line[j], sum[i][j]);                             \
                     }                                                                                        \
                     b += b_step;                                                                             \
-                    if (form != DML__A_PACKED) at += a_step;                                                 \
+                    if (form != DML__A_PACKED) {                                                             \
+                        DML__UNROLL                                                                          \
+                        for (int i = 0; i < together; i++) at[i] += a_step;                                  \
+                    }                                                                                        \
                 }                                                                                            \
             }                                                                                                \
         }                                                                                                    \
@@ -8192,7 +8235,7 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
             float *c = tile->c[DML__ROW(i)] + column;                                                        \
             DML__UNROLL                                                                                      \
             for (int j = 0; j < vectors; j++) {                                                              \
-                if (form == DML__MASKED)                                                                     \
+                if (masked)                                                                                  \
                     dml__##isa##_store_some(c, mask, sum[i][j]);                                             \
                 else                                                                                         \
                     dml__##isa##_store(c + second * j, sum[i][j]);                                           \
@@ -8283,9 +8326,21 @@ DML__DEFINE_RUN(avx2, DML__AVX2, 8, 6, DML__ONE_VECTOR)
 #if defined(DML__HAS_AVX512)
 
 /* 8 x 2 accumulators; more rows would need more pointers than there are registers. */
-DML__DEFINE_COMPUTE(avx512, DML__AVX512, __m512, 16, 8, dml__avx512_fma)
+DML__DEFINE_COMPUTE(avx512, DML__AVX512, __m512, 16, 15, dml__avx512_fma)
 DML__DEFINE_TILE(avx512, DML__AVX512, 8, 1, DML__MASKED)
+DML__DEFINE_TILE(avx512, DML__AVX512, 10, 1, DML__TALL)
+DML__DEFINE_TILE(avx512, DML__AVX512, 15, 1, DML__TALL)
 DML__DEFINE_RUN(avx512, DML__AVX512, 16, 8, DML__MASKED)
+
+static void dml__run_avx512_any(const dml__tile *tile)
+{
+    if (tile->rows <= 8)
+        dml__run_avx512(tile);
+    else if (tile->rows == 10)
+        dml__tile_avx512_10x1_DML__TALL(tile, 0);
+    else
+        dml__tile_avx512_15x1_DML__TALL(tile, 0);
+}
 
 #endif
 #if defined(__aarch64__)
@@ -8298,16 +8353,16 @@ DML__DEFINE_RUN(neon, , 4, 8, DML__ONE_VECTOR)
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa)
 {
     (void)isa;
-    static const dml__microkernel plain = { 4, 2, 4, dml__run_plain, 512, 0, 4 };
+    static const dml__microkernel plain = { 4, 2, 4, dml__run_plain, 512, 0, 4, 0 };
 #if defined(DML__HAS_AVX512)
-    static const dml__microkernel avx512 = { 8, 2, 16, dml__run_avx512, 512, 0, 1 };
+    static const dml__microkernel avx512 = { 8, 2, 16, dml__run_avx512_any, 512, 0, 1, 15 };
     if (isa == DML_ISA_AVX512) return &avx512;
 #endif
 #if defined(DML__HAS_AVX2)
-    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2, 512, 0, 8 };
+    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2, 512, 0, 8, 0 };
     if (isa == DML_ISA_AVX2) return &avx2;
 #elif defined(__aarch64__)
-    static const dml__microkernel neon = { 8, 2, 4, dml__run_neon, 512, 0, 4 };
+    static const dml__microkernel neon = { 8, 2, 4, dml__run_neon, 512, 0, 4, 0 };
     if (isa == DML_ISA_NEON) return &neon;
 #endif
     return &plain;
@@ -8424,11 +8479,11 @@ DML__AMX static void dml__run_amx(const dml__tile *tile)
 DML__LOCAL const dml__microkernel *dml__microkernel_bf16(dml__bf16_isa isa)
 {
 #if defined(DML__HAS_AMX)
-    static const dml__microkernel amx = { 32, 2, 16, dml__run_amx, 256, 16, 16 };
+    static const dml__microkernel amx = { 32, 2, 16, dml__run_amx, 256, 16, 16, 0 };
     if (isa == DML__BF16_AMX) return &amx;
 #endif
 #if defined(DML__HAS_AVX512_BF16)
-    static const dml__microkernel pairs = { 8, 2, 16, dml__run_pairs, 256, 0, 1 };
+    static const dml__microkernel pairs = { 8, 2, 16, dml__run_pairs, 256, 0, 1, 0 };
     if (isa != DML__BF16_WIDENED) return &pairs;
 #endif
     (void)isa;
@@ -9929,7 +9984,8 @@ static bool dml__packs_b(const dml__job *job, ptrdiff_t rows, ptrdiff_t kc)
     if (!dml__has_lanes(&job->product.b)) return true;
     const dml__matrix *b = (const dml__matrix *)job->product.b.source;
     if (b->k_step == job->full) return false; /* it lies as if it were packed */
-    if (dml__loads_lines(job) && b->k_step * (ptrdiff_t)sizeof(float) <= job->l2 / 4 / kc) return false;
+    const bool near = b->k_step * (ptrdiff_t)sizeof(float) <= job->l2 / 4 / kc;
+    if (dml__loads_lines(job) && near && !dml__collides(b->k_step)) return false;
     return rows > (dml__lines_stay(b->k_step, kc) ? DML__IN_PLACE_TILES : 2) * job->rows;
 }
 
@@ -10298,10 +10354,15 @@ static void dml__cut_into_blocks(dml__block_loop *loop, ptrdiff_t wanted)
 static void dml__multiply_blocks(dml_pool *pool, const dml__job *job)
 {
     const ptrdiff_t wanted = dml__blocks_wanted(pool, &job->product);
+    if (wanted == 1) {
+        const dml__range all = { 0, job->product.m, 0, job->product.n, 0, job->product.k };
+        dml__multiply_as(pool, 0, job, &all);
+        return;
+    }
     dml__block_loop loop = { job, pool, 0, 0, 0 };
     dml__cut_into_blocks(&loop, wanted);
     const ptrdiff_t tasks = dml__quotient_up(job->product.m, loop.mc) * loop.columns_of_blocks;
-    dml_pool_run(wanted > 1 ? pool : NULL, (int)tasks, dml__block_task, &loop);
+    dml_pool_run(pool, (int)tasks, dml__block_task, &loop);
 }
 
 /* --- sharing k, in chunks --- */
@@ -10924,17 +10985,19 @@ DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *
 #include <string.h>
 
 /* The micro-kernel's rows are pixels of the grid, in order through lines and images; its columns are filters;
-   its blocks are taps, or lines of taps where those lie side by side. A band of lines, or of whole images, is
-   copied into the worker's scratch with zeros around it when taps reach outside of the image. The weights are
-   packed into panels (k, lanes * vectors) with k in the order of the taps; once for all bands in the shared
-   scratch, or block by block where they are used.
+   its blocks are taps, or lines of taps where those lie side by side. Where taps reach outside of the image,
+   pixels that meet the same taps are taken together, and the taps outside are left out: the middle of all
+   images of a band, their corners, the rest of their edges. Where that would be single pixels, a band of
+   lines, or of whole images, is copied into the worker's scratch with zeros around it. The weights are packed
+   into panels (k, lanes * vectors) with k in the order of the taps; once for all bands in the shared scratch,
+   or block by block where they are used.
 
    What an element's bits depend on is how k is cut into chunks, each of which is one chain of multiply-adds.
    It is cut by the shape alone, so that one chunk of a panel always fits the stack. */
 #define DML__CONV_KC 256
 
-/* A band's floats, about half of a level-2 cache; one line may take more, but where it takes more than the
-   most, the patches are gathered tile by tile. */
+/* A copied band's floats, about half of a level-2 cache; one line may take more, but where it takes more than
+   the most, the patches are gathered tile by tile. */
 #define DML__CONV_BAND 65536
 #define DML__CONV_BAND_MOST 262144
 #define DML__CONV_PANELS 4096    /* floats of panels, which stay in a level-1 cache */
@@ -10961,6 +11024,12 @@ DML__LOCAL void dml__conv_tile(const dml__microkernel *kernel, const dml__tile *
         kernel->run(tile);
         return;
     }
+    if (columns >= kernel->least_columns) {
+        dml__tile some = *tile;
+        some.columns = columns;
+        kernel->run(&some);
+        return;
+    }
     float side[DML__CONV_ROWS * DML__CONV_COLUMNS];
     dml__tile whole = *tile;
     for (int i = 0; i < tile->rows; i++) {
@@ -10983,6 +11052,7 @@ typedef struct dml__conv_pass_plan {
     ptrdiff_t runs, run;      /* k is that many runs of elements that lie side by side */
     ptrdiff_t chunks, pieces; /* chunks are whole runs, or a run is cut into that many pieces */
     bool copy;                /* the source has to be padded */
+    bool exact;               /* taps outside of the image are left out, on all sides: no copy is needed */
     bool spill;       /* a pixel's vectors may reach into the next pixels, which are written after it */
     bool clips;       /* lines' taps above and below the image are left out */
     ptrdiff_t copy_w; /* pixels of a padded line */
@@ -11018,21 +11088,24 @@ static void dml__conv_pass_plan_bands(dml__conv_pass_plan *plan, int threads)
 {
     const dml__conv_pass *p = plan->pass;
     const ptrdiff_t image = dml__conv_pass_footprint(plan, 1, p->grid_h);
+    const ptrdiff_t most = plan->copy
+                               ? DML__CONV_BAND
+                               : (ptrdiff_t)(dml__pool_machine(plan->pool).caches.l2 / (2 * sizeof(float)));
     const double work =
         (double)p->batch * (double)(p->grid_h * p->grid_w) * (double)plan->k * (double)p->columns;
     ptrdiff_t wanted = 1;
     if (threads > 1 && work >= DML__CONV_SERIAL_WORK) {
-        const double most = work / (DML__CONV_SERIAL_WORK / 2);
-        wanted = most < 4.0 * threads ? (ptrdiff_t)most : 4 * threads;
+        const double tasks = work / (DML__CONV_SERIAL_WORK / 2);
+        wanted = tasks < 4.0 * threads ? (ptrdiff_t)tasks : 4 * threads;
     }
     plan->images = 1, plan->lines = p->grid_h;
-    if (2 * image <= DML__CONV_BAND) {
-        plan->images = dml__smaller(p->batch, DML__CONV_BAND / dml__larger(1, image));
+    if (2 * image <= most) {
+        plan->images = dml__smaller(p->batch, most / dml__larger(1, image));
         while (plan->images > 1 && dml__quotient_up(p->batch, plan->images) < wanted)
             plan->images = dml__quotient_up(plan->images, 2);
     } else {
         while (plan->lines > 1 && plan->lines * p->grid_w >= 2 * DML__CONV_BAND_PIXELS &&
-               dml__conv_pass_footprint(plan, 1, plan->lines) > DML__CONV_BAND)
+               dml__conv_pass_footprint(plan, 1, plan->lines) > most)
             plan->lines = dml__quotient_up(plan->lines, 2);
     }
     /* Panels are shared out before the lines of an image, whose copies overlap. */
@@ -11043,6 +11116,41 @@ static void dml__conv_pass_plan_bands(dml__conv_pass_plan *plan, int threads)
         plan->lines = dml__quotient_up(plan->lines, 2);
         plan->bands = p->batch * dml__quotient_up(p->grid_h, plan->lines);
     }
+}
+
+/* Which taps a pixel of the grid meets inside of the image, along an axis: t0 <= t < t1. */
+typedef struct dml__conv_pass_taps {
+    ptrdiff_t t0, t1;
+} dml__conv_pass_taps;
+
+static dml__conv_pass_taps dml__conv_pass_taps_of(ptrdiff_t first, ptrdiff_t size, ptrdiff_t taps,
+                                                  ptrdiff_t dilation)
+{
+    dml__conv_pass_taps meets;
+    meets.t0 = first >= 0 ? 0 : dml__smaller(taps, dml__quotient_up(-first, dilation));
+    meets.t1 = first >= size ? 0 : dml__smaller(taps, dml__quotient_up(size - first, dilation));
+    meets.t1 = dml__larger(meets.t0, meets.t1);
+    return meets;
+}
+
+static dml__conv_pass_taps dml__conv_pass_taps_of_line(const dml__conv_pass *p, ptrdiff_t y)
+{
+    return dml__conv_pass_taps_of(p->origin_y + y * p->stride_h, p->source_h, p->taps_h, p->dilation_h);
+}
+
+static dml__conv_pass_taps dml__conv_pass_taps_of_column(const dml__conv_pass *p, ptrdiff_t x)
+{
+    return dml__conv_pass_taps_of(p->origin_x + x * p->stride_w, p->source_w, p->taps_w, p->dilation_w);
+}
+
+/* Whether so few pixels along an axis lack some of their taps that tiles of pixels that lack the same are
+   hardly smaller. */
+static bool dml__conv_pass_lacks_few(ptrdiff_t batch, ptrdiff_t origin, ptrdiff_t end, ptrdiff_t size,
+                                     ptrdiff_t stride, ptrdiff_t grid)
+{
+    const ptrdiff_t lack = dml__quotient_up(dml__larger(0, -origin), stride) +
+                           dml__quotient_up(dml__larger(0, end - size), stride);
+    return lack * (batch >= 4 ? 1 : 3) <= grid;
 }
 
 static dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml__conv_pass *pass, int threads)
@@ -11060,6 +11168,11 @@ static dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml__con
     plan.copy_w = (p->grid_w - 1) * p->stride_w + (p->taps_w - 1) * p->dilation_w + 1;
     plan.copy = plan.k > 0 && (p->origin_y < 0 || p->origin_x < 0 || end_y > p->source_h ||
                                p->origin_x + plan.copy_w > p->source_w);
+    plan.exact =
+        plan.copy && p->source_pixel == p->depth &&
+        dml__conv_pass_lacks_few(p->batch, p->origin_y, end_y, p->source_h, p->stride_h, p->grid_h) &&
+        dml__conv_pass_lacks_few(p->batch, p->origin_x, p->origin_x + plan.copy_w, p->source_w, p->stride_w,
+                                 p->grid_w);
     const bool side_by_side =
         p->taps_w == 1 || (p->dilation_w == 1 && (plan.copy || p->source_pixel == p->depth));
     plan.run = side_by_side ? p->taps_w * p->depth : p->depth;
@@ -11073,10 +11186,13 @@ static dml__conv_pass_plan dml__conv_pass_plan_of(dml_pool *pool, const dml__con
     } else {
         plan.chunks = dml__quotient_up(plan.runs, DML__CONV_KC / plan.run);
     }
-    plan.spill = plan.panels == 1 && plan.chunks == 1 && p->columns % plan.kernel->lanes && p->beta == 0 &&
-                 p->target_pixel == p->columns && p->target_line == p->grid_w * p->target_pixel &&
+    plan.spill = plan.panels == 1 && plan.chunks == 1 && p->columns % plan.kernel->lanes &&
+                 plan.kernel->least_columns > 1 && p->beta == 0 && p->target_pixel == p->columns &&
+                 p->target_line == p->grid_w * p->target_pixel &&
                  p->target_image == p->grid_h * p->target_line;
     /* Pixels that spill are written in order, and lines of few columns are too short to go through alone. */
+    plan.exact = plan.exact && !plan.spill;
+    plan.copy = plan.copy && !plan.exact;
     plan.clips = plan.k > 0 && !plan.spill && (p->origin_y < 0 || end_y > p->source_h);
     dml__conv_pass_plan_bands(&plan, threads);
     return plan;
@@ -11117,12 +11233,10 @@ static dml__conv_pass_chunk dml__conv_pass_chunk_of_line(const dml__conv_pass_pl
     const dml__conv_pass *p = plan->pass;
     dml__conv_pass_chunk clipped = *chunk;
     if (!plan->clips) return clipped;
-    const ptrdiff_t top = p->origin_y + line * p->stride_h, below = p->source_h - top;
-    const ptrdiff_t tap0 = top >= 0 ? 0 : dml__quotient_up(-top, p->dilation_h),
-                    tap1 = below <= 0 ? 0 : dml__quotient_up(below, p->dilation_h);
+    const dml__conv_pass_taps meets = dml__conv_pass_taps_of_line(p, line);
     const ptrdiff_t across = plan->runs / p->taps_h; /* runs of a line of taps */
-    ptrdiff_t end = dml__smaller(chunk->run0 + chunk->runs, tap1 * across);
-    clipped.run0 = dml__larger(chunk->run0, tap0 * across);
+    ptrdiff_t end = dml__smaller(chunk->run0 + chunk->runs, meets.t1 * across);
+    clipped.run0 = dml__larger(chunk->run0, meets.t0 * across);
     if (clipped.run0 >= end) clipped.run0 = end = chunk->run0;
     clipped.runs = (int)(end - clipped.run0);
     clipped.k0 = clipped.run0 * plan->run + clipped.offset;
@@ -11229,7 +11343,8 @@ static dml__conv_pass_band dml__conv_pass_band_at(const dml__conv_pass_plan *pla
     band.base = p->source;
     if (plan->k == 0) return band;
     if (!plan->copy) {
-        band.base += band.n0 * band.image_step + y * band.line_step + p->origin_x * band.pixel_step;
+        band.base += band.n0 * band.image_step;
+        if (!plan->exact) band.base += y * band.line_step + p->origin_x * band.pixel_step;
         return band;
     }
     float *copy = (float *)dml_pool_scratch(plan->pool, worker);
@@ -11248,20 +11363,10 @@ static dml__conv_pass_band dml__conv_pass_band_at(const dml__conv_pass_plan *pla
 
 /* --- tiles --- */
 
-/* Where a pixel of a band lies: counted along lines, through the images. */
+/* Where a pixel of a band lies: counted along its lines, through the images. */
 typedef struct dml__conv_pass_pixel {
     ptrdiff_t n, y, x;
 } dml__conv_pass_pixel;
-
-static inline void dml__conv_pass_next(dml__conv_pass_pixel *at, const dml__conv_pass_band *band,
-                                       ptrdiff_t width)
-{
-    if (++at->x < width) return;
-    at->x = 0;
-    if (++at->y < band->lines) return;
-    at->y = 0;
-    at->n++;
-}
 
 /* A chunk of the patch of a pixel, where no padded copy is there to find it in. */
 static void dml__conv_pass_gather(const dml__conv_pass *p, const dml__conv_pass_band *band,
@@ -11284,15 +11389,35 @@ static void dml__conv_pass_gather(const dml__conv_pass *p, const dml__conv_pass_
     }
 }
 
-/* One chunk of some panels for all pixels of a band, or of some of its lines. */
+/* One chunk of some panels for all pixels of a band, or of some of its lines and columns. */
 typedef struct dml__conv_pass_sweep {
     const dml__conv_pass_plan *plan;
     dml__conv_pass_band band;
     dml__conv_pass_chunk chunk;
-    ptrdiff_t j0, k0; /* where the tile's columns and its weights begin */
-    int columns;      /* of the panel that count */
+    ptrdiff_t x0, x1;              /* the columns */
+    dml__conv_pass_taps rows, row; /* the taps that are met: lines of them, and of a line */
+    ptrdiff_t j0, k0;              /* where the tile's columns and its weights begin */
+    int columns;                   /* of the panel that count */
     dml__tile tile;
 } dml__conv_pass_sweep;
+
+static void dml__conv_pass_gather_tile(dml__conv_pass_sweep *sweep, ptrdiff_t pixel, int rows,
+                                       float *gathered)
+{
+    const ptrdiff_t lines = sweep->band.lines, width = sweep->plan->pass->grid_w;
+    for (int i = 0; i < rows; i++, pixel++, gathered += DML__CONV_KC) {
+        const dml__conv_pass_pixel at = { pixel / width / lines, pixel / width % lines, pixel % width };
+        dml__conv_pass_gather(sweep->plan->pass, &sweep->band, at, &sweep->chunk, gathered);
+        sweep->tile.a[i] = gathered;
+    }
+}
+
+/* Whether fives of pixels of a line may be computed in tall tiles. */
+static bool dml__conv_pass_is_tall(const dml__conv_pass_sweep *sweep)
+{
+    const dml__microkernel *kernel = sweep->plan->kernel;
+    return kernel->tall_rows && sweep->columns <= kernel->lanes && sweep->band.base;
+}
 
 static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
 {
@@ -11300,37 +11425,37 @@ static void dml__conv_pass_sweep_tiles(dml__conv_pass_sweep *sweep)
     const dml__conv_pass *p = plan->pass;
     const dml__conv_pass_band *band = &sweep->band;
     dml__tile *tile = &sweep->tile;
-    const ptrdiff_t pixels = band->images * band->lines * p->grid_w;
-    const ptrdiff_t tiles = dml__quotient_up(pixels, plan->kernel->rows);
+    const ptrdiff_t pixels = band->images * band->lines * (sweep->x1 - sweep->x0);
+    const bool tall = dml__conv_pass_is_tall(sweep) && (sweep->x1 - sweep->x0) % 5 == 0;
+    const ptrdiff_t high = tall ? plan->kernel->tall_rows : plan->kernel->rows;
+    const ptrdiff_t tiles = dml__quotient_up(pixels, high);
     const ptrdiff_t a_pixel = p->stride_w * band->pixel_step, a_line = p->stride_h * band->line_step;
+    const ptrdiff_t a_image = band->image_step - (band->lines - 1) * a_line, c_pixel = p->target_pixel,
+                    c_image = p->target_image - (band->lines - 1) * p->target_line;
     float gathered[DML__CONV_ROWS * DML__CONV_KC];
-    const float *a_line_at = band->base ? band->base : p->source;
-    float *c_line_at = p->target + band->n0 * p->target_image + band->y0 * p->target_line + sweep->j0;
-    const float *a = a_line_at;
-    float *c = c_line_at;
-    dml__conv_pass_pixel at = { 0, 0, 0 };
+    const float *a_line_at = band->base ? band->base : p->source, *a = a_line_at;
+    float *c_line_at = p->target + band->n0 * p->target_image + band->y0 * p->target_line +
+                       sweep->x0 * c_pixel + sweep->j0,
+          *c = c_line_at;
+    dml__conv_pass_pixel at = { 0, 0, sweep->x0 };
+    tile->row_step = a_pixel;
     for (ptrdiff_t t = 0, pixel = 0; t < tiles; t++) {
-        const ptrdiff_t end = (t + 1) * pixels / tiles;
-        tile->rows = (int)(end - pixel);
-        for (int i = 0; pixel < end; i++, pixel++) {
-            tile->c[i] = c;
-            if (band->base) {
-                tile->a[i] = a;
-            } else {
-                tile->a[i] = gathered + i * DML__CONV_KC;
-                dml__conv_pass_gather(p, band, at, &sweep->chunk, gathered + i * DML__CONV_KC);
-            }
-            a += a_pixel;
-            c += p->target_pixel;
-            if (at.x == p->grid_w - 1) {
-                const bool last = at.y == band->lines - 1;
-                a_line_at += last ? band->image_step - (band->lines - 1) * a_line : a_line;
-                c_line_at += last ? p->target_image - (band->lines - 1) * p->target_line : p->target_line;
-                a = a_line_at;
-                c = c_line_at;
-            }
-            dml__conv_pass_next(&at, band, p->grid_w);
+        const ptrdiff_t end = tall ? dml__smaller(pixels, (t + 1) * high) : (t + 1) * pixels / tiles;
+        const int rows = (int)(end - pixel);
+        for (int i = 0; i < rows;) {
+            const int line_end = (int)dml__smaller(rows, i + sweep->x1 - at.x);
+            at.x += line_end - i;
+            for (; i < line_end; i++, a += a_pixel, c += c_pixel) tile->a[i] = a, tile->c[i] = c;
+            if (at.x < sweep->x1) break;
+            at.x = sweep->x0;
+            const bool last = ++at.y == band->lines;
+            if (last) at.y = 0, at.n++;
+            a = a_line_at += last ? a_image : a_line;
+            c = c_line_at += last ? c_image : p->target_line;
         }
+        if (!band->base) dml__conv_pass_gather_tile(sweep, pixel, rows, gathered);
+        pixel = end;
+        tile->rows = rows;
         const bool spill = plan->spill && (pixels - end) * sweep->columns >= tile->columns;
         dml__conv_tile(plan->kernel, tile, spill ? tile->columns : sweep->columns);
     }
@@ -11345,8 +11470,6 @@ static void dml__conv_pass_blocks(dml__conv_pass_sweep *sweep, ptrdiff_t *a_at, 
     const dml__conv_pass_band *band = &sweep->band;
     dml__tile *tile = &sweep->tile;
     const ptrdiff_t b0 = (chunk->k0 - sweep->k0) * tile->b_step;
-    tile->blocks = plan->k ? chunk->runs : 0;
-    tile->k = chunk->length;
     tile->a_at = a_at;
     tile->b_at = b_at;
     if (!band->base) {
@@ -11357,34 +11480,68 @@ static void dml__conv_pass_blocks(dml__conv_pass_sweep *sweep, ptrdiff_t *a_at, 
         return;
     }
     const ptrdiff_t across = plan->runs == p->taps_h ? 1 : p->taps_w;
-    for (int r = 0; r < tile->blocks; r++) {
-        const ptrdiff_t run = chunk->run0 + r;
-        a_at[r] = run / across * p->dilation_h * band->line_step +
-                  run % across * p->dilation_w * band->pixel_step + chunk->offset;
-        b_at[r] = b0 + (ptrdiff_t)r * chunk->length * tile->b_step;
+    /* Of runs that are lines of taps, what is met is a part of each. */
+    const ptrdiff_t begin = across > 1 ? 0 : sweep->row.t0 * p->depth,
+                    end = across > 1 ? plan->run : sweep->row.t1 * p->depth;
+    const ptrdiff_t from = dml__larger(chunk->offset, begin);
+    tile->k = (int)dml__larger(0, dml__smaller(chunk->offset + chunk->length, end) - from);
+    tile->blocks = 0;
+    for (int r = 0; tile->k > 0 && r < chunk->runs; r++) {
+        const ptrdiff_t line = (chunk->run0 + r) / across, tap = (chunk->run0 + r) % across;
+        if (across > 1 && (tap < sweep->row.t0 || tap >= sweep->row.t1)) continue;
+        a_at[tile->blocks] = (line - sweep->rows.t0) * p->dilation_h * band->line_step + from - begin;
+        if (across > 1) a_at[tile->blocks] += (tap - sweep->row.t0) * p->dilation_w * band->pixel_step;
+        b_at[tile->blocks++] = b0 + (r * (ptrdiff_t)chunk->length + from - chunk->offset) * tile->b_step;
     }
 }
 
-/* Sweeps over a band in parts of lines that meet the same of a chunk. */
+/* Where the first of the taps that the sweep's first pixel meets lies. */
+static const float *dml__conv_pass_base(const dml__conv_pass_sweep *sweep, const dml__conv_pass_band *band,
+                                        ptrdiff_t y)
+{
+    const dml__conv_pass *p = sweep->plan->pass;
+    if (!band->base || sweep->tile.blocks == 0) return p->source;
+    if (!sweep->plan->exact)
+        return band->base + y * p->stride_h * band->line_step + sweep->x0 * p->stride_w * band->pixel_step;
+    const ptrdiff_t line = p->origin_y + (band->y0 + y) * p->stride_h + sweep->rows.t0 * p->dilation_h;
+    return band->base + line * band->line_step +
+           (p->origin_x + sweep->x0 * p->stride_w + sweep->row.t0 * p->dilation_w) * band->pixel_step;
+}
+
+/* Sweeps over a band in parts of lines, and of columns, that meet the same of a chunk. */
 static void dml__conv_pass_sweep_band(dml__conv_pass_sweep *sweep, const dml__conv_pass_band *band,
                                       const dml__conv_pass_chunk *chunk)
 {
     const dml__conv_pass_plan *plan = sweep->plan;
+    const dml__conv_pass *p = plan->pass;
     const dml__tile *tile = &sweep->tile;
+    const dml__conv_pass_taps lines_of_taps = { 0, p->taps_h }, taps = { 0, p->taps_w };
     ptrdiff_t a_at[DML__CONV_KC], b_at[DML__CONV_KC];
+    sweep->band = *band;
     for (ptrdiff_t y = 0, end; y < band->lines; y = end) {
         sweep->chunk = dml__conv_pass_chunk_of_line(plan, chunk, band->y0 + y);
+        sweep->rows = plan->exact ? dml__conv_pass_taps_of_line(p, band->y0 + y) : lines_of_taps;
         end = plan->clips ? y + 1 : band->lines;
         for (; end < band->lines; end++) {
             const dml__conv_pass_chunk next = dml__conv_pass_chunk_of_line(plan, chunk, band->y0 + end);
             if (next.run0 != sweep->chunk.run0 || next.runs != sweep->chunk.runs) break;
         }
-        if (plan->clips && sweep->chunk.runs == 0 && tile->beta == 1 && !tile->bias && !tile->relu) continue;
-        sweep->band = *band;
-        sweep->band.y0 += y, sweep->band.lines = end - y;
-        if (band->base) sweep->band.base += y * plan->pass->stride_h * band->line_step;
-        dml__conv_pass_blocks(sweep, a_at, b_at);
-        dml__conv_pass_sweep_tiles(sweep);
+        for (sweep->x0 = 0; sweep->x0 < p->grid_w; sweep->x0 = sweep->x1) {
+            sweep->row = plan->exact ? dml__conv_pass_taps_of_column(p, sweep->x0) : taps;
+            sweep->x1 = plan->exact ? sweep->x0 + 1 : p->grid_w;
+            for (; sweep->x1 < p->grid_w; sweep->x1++) {
+                const dml__conv_pass_taps next = dml__conv_pass_taps_of_column(p, sweep->x1);
+                if (next.t0 != sweep->row.t0 || next.t1 != sweep->row.t1) break;
+            }
+            if (dml__conv_pass_is_tall(sweep) && sweep->x1 - sweep->x0 > 5)
+                sweep->x1 -= (sweep->x1 - sweep->x0) % 5;
+            sweep->band = *band;
+            sweep->band.y0 += y, sweep->band.lines = end - y;
+            dml__conv_pass_blocks(sweep, a_at, b_at);
+            if (plan->k && tile->blocks == 0 && tile->beta == 1 && !tile->bias && !tile->relu) continue;
+            if (band->base) sweep->band.base = dml__conv_pass_base(sweep, band, y);
+            dml__conv_pass_sweep_tiles(sweep);
+        }
     }
 }
 
@@ -11414,7 +11571,7 @@ static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__co
     sweep.k0 = chunk->k0;
     dml__tile_init(tile);
     tile->panels = (int)panels;
-    tile->columns = (int)width;
+    tile->columns = plan->kernel->least_columns == 1 ? sweep.columns : (int)width;
     tile->a_step = 1;
     tile->b_step = width;
     if (plan->packed) {
@@ -11431,7 +11588,7 @@ static void dml__conv_pass_panels(const dml__conv_pass_plan *plan, const dml__co
     tile->relu = last && p->relu;
     if (last && p->bias) {
         tile->bias = p->bias + sweep.j0;
-        if (sweep.columns < width) { /* vectors are read of it */
+        if (sweep.columns < tile->columns) { /* vectors are read of it */
             for (ptrdiff_t j = 0; j < width; j++) bias[j] = j < sweep.columns ? p->bias[sweep.j0 + j] : 0;
             tile->bias = bias;
         }
@@ -11821,6 +11978,12 @@ static ptrdiff_t dml__wgrad_strip_w(const dml__wgrad_plan *plan)
     return dml__quotient_up(plan->job->out_w, plan->pieces);
 }
 
+/* Columns that the micro-kernel computes for so many of dw. */
+static int dml__wgrad_tile_columns(const dml__wgrad_plan *plan, int count)
+{
+    return plan->kernel->least_columns == 1 ? count : (int)dml__round_up(count, plan->kernel->lanes);
+}
+
 static void dml__wgrad_plan_strips(dml__wgrad_plan *plan)
 {
     const dml__wgrad *j = plan->job;
@@ -12165,7 +12328,7 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
                     for (int i = 0; i < tile.rows && next_row + i < j->filters; i++)
                         DML__PREFETCH(ahead + i * plan->patch);
                 }
-                tile.columns = (int)dml__round_up(columns.count, plan->kernel->lanes);
+                tile.columns = dml__wgrad_tile_columns(plan, columns.count);
                 tile.b = view->base + (panel - part->panel0) * view->panel_step +
                          columns.tap_h * j->dilation_h * view->line_step * width;
                 tile.b += plan->lines_of_taps ? columns.first
@@ -12414,11 +12577,11 @@ static void dml__wgrad_add_task(void *argument, int task, int worker)
 {
     const dml__wgrad_plan *plan = (const dml__wgrad_plan *)argument;
     float *dw = plan->job->dw + task * plan->patch;
+    const dml__finish add = { 1, 0, 1, 1, NULL, false };
     (void)worker;
-    for (ptrdiff_t chunk = 1; chunk < plan->chunks; chunk++) {
-        const float *partial = plan->partial + ((chunk - 1) * plan->job->filters + task) * plan->patch;
-        for (ptrdiff_t i = 0; i < plan->patch; i++) dw[i] += partial[i];
-    }
+    for (ptrdiff_t chunk = 1; chunk < plan->chunks; chunk++)
+        dml__finish_line(dml__pool_machine(plan->pool).isa, (size_t)plan->patch, &add,
+                         plan->partial + ((chunk - 1) * plan->job->filters + task) * plan->patch, dw);
 }
 
 static size_t dml__wgrad_partial_bytes(const dml__wgrad_plan *plan)

@@ -4,6 +4,7 @@
 #include "kernels/conv2d_weights.h"
 
 #include "kernels/conv2d_pass.h"
+#include "kernels/finish.h"
 #include "kernels/pack.h"
 #include "thread/pool_internal.h"
 
@@ -52,6 +53,12 @@ typedef struct dml__wgrad_plan {
 static ptrdiff_t dml__wgrad_strip_w(const dml__wgrad_plan *plan)
 {
     return dml__quotient_up(plan->job->out_w, plan->pieces);
+}
+
+/* Columns that the micro-kernel computes for so many of dw. */
+static int dml__wgrad_tile_columns(const dml__wgrad_plan *plan, int count)
+{
+    return plan->kernel->least_columns == 1 ? count : (int)dml__round_up(count, plan->kernel->lanes);
 }
 
 static void dml__wgrad_plan_strips(dml__wgrad_plan *plan)
@@ -398,7 +405,7 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
                     for (int i = 0; i < tile.rows && next_row + i < j->filters; i++)
                         DML__PREFETCH(ahead + i * plan->patch);
                 }
-                tile.columns = (int)dml__round_up(columns.count, plan->kernel->lanes);
+                tile.columns = dml__wgrad_tile_columns(plan, columns.count);
                 tile.b = view->base + (panel - part->panel0) * view->panel_step +
                          columns.tap_h * j->dilation_h * view->line_step * width;
                 tile.b += plan->lines_of_taps ? columns.first
@@ -647,11 +654,11 @@ static void dml__wgrad_add_task(void *argument, int task, int worker)
 {
     const dml__wgrad_plan *plan = (const dml__wgrad_plan *)argument;
     float *dw = plan->job->dw + task * plan->patch;
+    const dml__finish add = { 1, 0, 1, 1, NULL, false };
     (void)worker;
-    for (ptrdiff_t chunk = 1; chunk < plan->chunks; chunk++) {
-        const float *partial = plan->partial + ((chunk - 1) * plan->job->filters + task) * plan->patch;
-        for (ptrdiff_t i = 0; i < plan->patch; i++) dw[i] += partial[i];
-    }
+    for (ptrdiff_t chunk = 1; chunk < plan->chunks; chunk++)
+        dml__finish_line(dml__pool_machine(plan->pool).isa, (size_t)plan->patch, &add,
+                         plan->partial + ((chunk - 1) * plan->job->filters + task) * plan->patch, dw);
 }
 
 static size_t dml__wgrad_partial_bytes(const dml__wgrad_plan *plan)

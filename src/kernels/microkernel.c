@@ -18,9 +18,21 @@ DML__DEFINE_RUN(avx2, DML__AVX2, 8, 6, DML__ONE_VECTOR)
 #if defined(DML__HAS_AVX512)
 
 /* 8 x 2 accumulators; more rows would need more pointers than there are registers. */
-DML__DEFINE_COMPUTE(avx512, DML__AVX512, __m512, 16, 8, dml__avx512_fma)
+DML__DEFINE_COMPUTE(avx512, DML__AVX512, __m512, 16, 15, dml__avx512_fma)
 DML__DEFINE_TILE(avx512, DML__AVX512, 8, 1, DML__MASKED)
+DML__DEFINE_TILE(avx512, DML__AVX512, 10, 1, DML__TALL)
+DML__DEFINE_TILE(avx512, DML__AVX512, 15, 1, DML__TALL)
 DML__DEFINE_RUN(avx512, DML__AVX512, 16, 8, DML__MASKED)
+
+static void dml__run_avx512_any(const dml__tile *tile)
+{
+    if (tile->rows <= 8)
+        dml__run_avx512(tile);
+    else if (tile->rows == 10)
+        dml__tile_avx512_10x1_DML__TALL(tile, 0);
+    else
+        dml__tile_avx512_15x1_DML__TALL(tile, 0);
+}
 
 #endif
 #if defined(__aarch64__)
@@ -33,16 +45,16 @@ DML__DEFINE_RUN(neon, , 4, 8, DML__ONE_VECTOR)
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa)
 {
     (void)isa;
-    static const dml__microkernel plain = { 4, 2, 4, dml__run_plain, 512, 0, 4 };
+    static const dml__microkernel plain = { 4, 2, 4, dml__run_plain, 512, 0, 4, 0 };
 #if defined(DML__HAS_AVX512)
-    static const dml__microkernel avx512 = { 8, 2, 16, dml__run_avx512, 512, 0, 1 };
+    static const dml__microkernel avx512 = { 8, 2, 16, dml__run_avx512_any, 512, 0, 1, 15 };
     if (isa == DML_ISA_AVX512) return &avx512;
 #endif
 #if defined(DML__HAS_AVX2)
-    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2, 512, 0, 8 };
+    static const dml__microkernel avx2 = { 6, 2, 8, dml__run_avx2, 512, 0, 8, 0 };
     if (isa == DML_ISA_AVX2) return &avx2;
 #elif defined(__aarch64__)
-    static const dml__microkernel neon = { 8, 2, 4, dml__run_neon, 512, 0, 4 };
+    static const dml__microkernel neon = { 8, 2, 4, dml__run_neon, 512, 0, 4, 0 };
     if (isa == DML_ISA_NEON) return &neon;
 #endif
     return &plain;

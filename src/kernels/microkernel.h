@@ -9,6 +9,9 @@
 #if defined(DML__HAS_AMX)
 #define DML__TILE_ROWS 32
 #define DML__TILE_FLOATS 1024
+#elif defined(DML__HAS_AVX512)
+#define DML__TILE_ROWS 15
+#define DML__TILE_FLOATS 256
 #else
 #define DML__TILE_ROWS 8
 #define DML__TILE_FLOATS 256
@@ -37,6 +40,8 @@ typedef struct dml__tile {
     const float *a[DML__TILE_ROWS];
     ptrdiff_t a_step;
     bool a_packed; /* the rows are a panel: a[i] = a[0] + i, a_step = rows */
+    ptrdiff_t
+        row_step; /* of a tall tile: five rows each lie that far apart, a[5 g + i] = a[5 g] + i row_step */
     const float *b;
     ptrdiff_t b_step;
     int panels;        /* how many tiles beside each other, at least 1: C's go on `columns` further, */
@@ -74,6 +79,9 @@ typedef struct dml__microkernel {
        wanted packed as lines, k floats each one after the other, with room for `rows` of them. */
     int k_multiple;
     int least_columns; /* of a tile: 1 with masks, otherwise lanes */
+    /* Tiles of up to a vector may have 10 .. so many rows too, in fives that lie row_step apart; 0: they
+       mustn't. Eight sums of one vector are too few to keep AVX-512's multiply-adds busy. */
+    int tall_rows;
 } dml__microkernel;
 
 DML__LOCAL const dml__microkernel *dml__microkernel_get(dml_isa isa);

@@ -21,35 +21,38 @@
 /* Of one vector there is only the function of all rows. In a tile of fewer the last row stands for those that
    it lacks, and is computed and written as often, which takes no time: so few multiply-adds a step don't fill
    their own latency. */
-#define DML__ROW(i) (vectors == 2 || (i) == 0 || (i) < tile->rows ? (i) : tile->rows - 1)
+#define DML__ROW(i) (vectors == 2 || form == DML__TALL || (i) == 0 || (i) < tile->rows ? (i) : tile->rows - 1)
 
-#define DML__LOAD_OF(isa, from)                                                                              \
-    (form == DML__MASKED ? dml__##isa##_load_some(from, mask) : dml__##isa##_load(from))
+#define DML__LOAD_OF(isa, from) (masked ? dml__##isa##_load_some(from, mask) : dml__##isa##_load(from))
 
 /* For fewer k's than this, C is not asked for ahead: it would not come in time. */
 #define DML__ASKING_K 32
 
 /* The forms: any tile; k a multiple of 4 and the columns whole vectors, which is unrolled; and A a packed
    panel as well, which takes one pointer. Fewer instructions beside the multiply-adds count where two threads
-   share a core. Then those of one vector, whole or with a mask. */
-enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED };
+   share a core. Then those of one vector, whole or with a mask; and with a mask and more rows than there are
+   registers for their pointers: there is a pointer for each five rows, and an index for each row of five. */
+enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED, DML__TALL };
 #define DML__WIDE_FORMS 3
+#define DML__ROWS_TOGETHER 5
 
 #define DML__DEFINE_COMPUTE(isa, target, vector, lanes, most_rows, multiply_add)                             \
     target DML__INLINE void dml__compute_##isa(const dml__tile *tile, int panel, const int rows,             \
                                                const int vectors, const int form)                            \
     {                                                                                                        \
         vector sum[most_rows][2], line[2];                                                                   \
+        const int together = form == DML__TALL ? DML__ROWS_TOGETHER : 1;                                     \
         const float *a[most_rows];                                                                           \
+        const bool masked = form == DML__MASKED || form == DML__TALL;                                        \
         const bool by_fours = form == DML__BY_FOURS || form == DML__A_PACKED;                                \
         const int steps = by_fours ? 4 : 1;                                                                  \
         const ptrdiff_t a_step = tile->a_step;                                                               \
         const ptrdiff_t b_step = tile->b_step;                                                               \
         const ptrdiff_t column = (ptrdiff_t)panel * vectors * lanes;                                         \
         const ptrdiff_t second = by_fours ? lanes : tile->columns - lanes;                                   \
-        const uint32_t mask = (1u << (form == DML__MASKED ? tile->columns : 0)) - 1;                         \
+        const uint32_t mask = (1u << (masked ? tile->columns : 0)) - 1;                                      \
         DML__UNROLL                                                                                          \
-        for (int i = 0; i < rows; i++) a[i] = tile->a[DML__ROW(i)];                                          \
+        for (int i = 0; i < rows; i += together) a[i] = tile->a[DML__ROW(i)];                                \
         if (tile->blocks * tile->k >= DML__ASKING_K) {                                                       \
             DML__UNROLL                                                                                      \
             for (int i = 0; i < rows; i++) {                                                                 \
@@ -60,25 +63,32 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
         DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
         for (int t = 0; t < tile->blocks; t++) {                                                             \
             const float *b = tile->b + panel * tile->b_panel + tile->b_at[t];                                \
-            ptrdiff_t at = tile->a_at[t]; /* one index for all rows */                                       \
-            const float *packed = a[0] + at;                                                                 \
+            ptrdiff_t at[DML__ROWS_TOGETHER]; /* one index for all rows, or for a fifth of them */           \
+            DML__UNROLL                                                                                      \
+            for (int i = 0; i < together; i++) at[i] = tile->a_at[t] + (i ? i * tile->row_step : 0);         \
+            const float *packed = a[0] + at[0];                                                              \
             for (int p = tile->k; p > 0; p -= steps, packed += steps * rows) {                               \
                 DML__UNROLL                                                                                  \
                 for (int s = 0; s < steps; s++) {                                                            \
-                    DML__IN_ORDER(at)                                                                        \
+                    DML__UNROLL                                                                              \
+                    for (int i = 0; i < together; i++) DML__IN_ORDER(at[i])                                  \
                     DML__IN_ORDER(b)                                                                         \
                     DML__UNROLL                                                                              \
                     for (int j = 0; j < vectors; j++) line[j] = DML__LOAD_OF(isa, b + second * j);           \
                     DML__UNROLL                                                                              \
                     for (int i = 0; i < rows; i++) {                                                         \
-                        const vector value =                                                                 \
-                            dml__##isa##_splat(form == DML__A_PACKED ? packed[s * rows + i] : a[i][at]);     \
+                        const vector value = dml__##isa##_splat(                                             \
+                            form == DML__A_PACKED ? packed[s * rows + i]                                     \
+                                                  : a[i - i % together][at[i % together]]);                  \
                         DML__UNROLL                                                                          \
                         for (int j = 0; j < vectors; j++)                                                    \
                             sum[i][j] = multiply_add(value, line[j], sum[i][j]);                             \
                     }                                                                                        \
                     b += b_step;                                                                             \
-                    if (form != DML__A_PACKED) at += a_step;                                                 \
+                    if (form != DML__A_PACKED) {                                                             \
+                        DML__UNROLL                                                                          \
+                        for (int i = 0; i < together; i++) at[i] += a_step;                                  \
+                    }                                                                                        \
                 }                                                                                            \
             }                                                                                                \
         }                                                                                                    \
@@ -97,7 +107,7 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
             float *c = tile->c[DML__ROW(i)] + column;                                                        \
             DML__UNROLL                                                                                      \
             for (int j = 0; j < vectors; j++) {                                                              \
-                if (form == DML__MASKED)                                                                     \
+                if (masked)                                                                                  \
                     dml__##isa##_store_some(c, mask, sum[i][j]);                                             \
                 else                                                                                         \
                     dml__##isa##_store(c + second * j, sum[i][j]);                                           \
