@@ -4336,7 +4336,8 @@ typedef enum dml__bf16_isa {
 } dml__bf16_isa;
 
 /* The best of them, where `isa` is AVX-512, and the environment variable DML_ISA doesn't ask for that alone
-   ("avx512"). AVX512-BF16 of Intel's, which is slower than widening, has to be asked for ("avx512_bf16"). Linux is asked for leave to use AMX's registers, once for the process. */
+   ("avx512"). AVX512-BF16 of Intel's, which is slower than widening, has to be asked for ("avx512_bf16").
+   Linux is asked for leave to use AMX's registers, once for the process. */
 DML__LOCAL dml__bf16_isa dml__cpu_bf16(dml_isa isa);
 
 #endif
@@ -8567,8 +8568,8 @@ static void dml__pack_pair(const float *from, ptrdiff_t step, int kc, int width,
     for (; k < kc; k++, to += width) to[0] = from[k], to[1] = from[step + k];
 }
 
-/* k's of a strip: of so many, lines of x are read whole, and what is written stays in the first cache until all
-   lanes are in it. */
+/* k's of a strip: of so many, lines of x are read whole, and what is written stays in the first cache until
+   all lanes are in it. */
 #define DML__PACK_STRIP 16
 
 static void dml__pack_strip(const float *x, ptrdiff_t lane_step, int lanes, int kc, int width, float *out)

@@ -996,8 +996,9 @@ typedef struct dml_local_sgd_options {
 } dml_local_sgd_options;
 
 /* DiLoCo: an outer SGD of learning rate 0.7 and Nesterov's momentum 0.9, for trainers with dml_adamw. Its
-   authors take 500 for tau. Source: Douillard et al., "DiLoCo: distributed low-communication training of
-   language models", 2023, algorithm 1 and section 3. */
+   authors take 500 for tau; with a tau of a few steps such an outer optimizer is a rate seven times as large,
+   and may diverge. Source: Douillard et al., "DiLoCo: distributed low-communication training of language
+   models", 2023, algorithm 1 and section 3. */
 DML_API dml_local_sgd_options dml_diloco_options(int tau);
 
 /* For dml_trainer_sync. It begins as dml_all_reduce_sync does, with rank 0's parameters and numbers; then
