@@ -9691,22 +9691,29 @@ typedef struct dml__blocking {
 } dml__blocking;
 
 /* The rows of a part in tiles of about the same height: so many of `height` + 1 rows, then so many of
- * `height`. */
+   `height`; or in tall ones, and what is left in another. */
 typedef struct dml__heights {
-    ptrdiff_t height, higher_until;
+    ptrdiff_t height, higher_until, tall_until;
 } dml__heights;
 
-static dml__heights dml__divide_rows(const dml__job *job, const dml__range *part)
+static dml__heights dml__divide_rows(const dml__job *job, const dml__blocking *blocking,
+                                     const dml__range *part)
 {
     const ptrdiff_t rows = part->i1 - part->i0, tiles = dml__quotient_up(rows, job->rows);
-    const dml__heights heights = { rows / tiles, part->i0 + rows % tiles * (rows / tiles + 1) };
+    const bool tall =
+        !blocking->pack_a && part->j1 - part->j0 <= job->kernel->lanes && job->kernel->tall_rows;
+    const dml__heights heights = { rows / tiles, part->i0 + rows % tiles * (rows / tiles + 1),
+                                   tall ? part->i1 : 0 };
     return heights;
 }
 
 /* Rows of the tile that begins at row i. */
-static inline int dml__height_at(const dml__heights *heights, ptrdiff_t i)
+static inline int dml__height_at(const dml__job *job, const dml__heights *heights, ptrdiff_t i)
 {
-    return (int)(heights->height + (i < heights->higher_until));
+    const ptrdiff_t left = heights->tall_until - i;
+    if (left <= 0) return (int)(heights->height + (i < heights->higher_until));
+    if (left >= job->kernel->tall_rows) return job->kernel->tall_rows;
+    return (int)(left >= 10 ? 10 : left > job->rows ? left / 2 : left);
 }
 
 /* Which columns of B lie ready: at least a vector of a matrix whose lanes are side by side. */
@@ -9771,13 +9778,13 @@ static void dml__pack_lines_of_a(const dml__job *job, const dml__blocking *block
 static void dml__pack_a(const dml__job *job, const dml__blocking *blocking, const dml__range *part)
 {
     const int kc = (int)(part->k1 - part->k0);
-    const dml__heights heights = dml__divide_rows(job, part);
+    const dml__heights heights = dml__divide_rows(job, blocking, part);
     if (job->kernel->k_multiple) {
         dml__pack_lines_of_a(job, blocking, part);
         return;
     }
     for (ptrdiff_t i = part->i0, rows; i < part->i1; i += rows) {
-        rows = dml__height_at(&heights, i);
+        rows = dml__height_at(job, &heights, i);
         job->product.a.pack(job->product.a.source, i, (int)rows, part->k0, kc, (int)rows,
                             blocking->a + (i - part->i0) * kc);
     }
@@ -9804,6 +9811,7 @@ static inline void dml__aim_a(const dml__job *job, const dml__blocking *blocking
         row = a->x + i * a->lane_step + part->k0 * a->k_step;
         row_step = a->lane_step;
         tile->a_step = a->k_step;
+        tile->row_step = a->lane_step;
     } else if (job->kernel->k_multiple) {
         row_step = tile->k;
         tile->a_step = 1;
@@ -9881,11 +9889,11 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
     tile.alpha = job->product.alpha;
     tile.beta = first ? job->product.beta : 1;
     tile.relu = last && job->product.epilogue.activation == DML_ACTIVATION_RELU;
-    const dml__heights heights = dml__divide_rows(job, part);
+    const dml__heights heights = dml__divide_rows(job, blocking, part);
     const bool asks = blocking->ask_until > 0 || blocking->ask_k > 0;
     if (blocking->across) {
         for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
-            tile.rows = dml__height_at(&heights, i);
+            tile.rows = dml__height_at(job, &heights, i);
             if (asks)
                 dml__aim_a_ahead(job, blocking, part, i, 0, 1, &tile);
             else
@@ -9904,7 +9912,7 @@ static void dml__multiply_part(const dml__job *job, const dml__blocking *blockin
         tile.columns = (int)dml__columns_at(job, j, part->j1);
         dml__aim_b(job, blocking, part, j, &tile);
         for (ptrdiff_t i = part->i0; i < part->i1; i += tile.rows) {
-            tile.rows = dml__height_at(&heights, i);
+            tile.rows = dml__height_at(job, &heights, i);
             if (asks)
                 dml__aim_a_ahead(job, blocking, part, i, (j - part->j0) / job->full, panels, &tile);
             else
