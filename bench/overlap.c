@@ -1,11 +1,22 @@
 /* overlap: what a step of data-parallel training costs above what its ranks compute, where communication
    alone would take a good part of it. One rank of a job (RANK, WORLD_SIZE, as dmlrun sets them); rank 0
-   prints. A world of one prints what bench/overlap.sh needs to choose the rate of its links. */
+   prints. A world of one prints what bench/overlap.sh needs to choose the rate of its links. Two ranks print
+   what the same steps lose to as many bytes that another thread sends and takes over a bare connection
+   meanwhile, too (bare_loss): what the network takes of the processors, where nothing is waited for. */
 #include "../dml.h"
 #include "../dml_comm.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "options.h"
 
@@ -77,6 +88,83 @@ static double time_communication(dml_comm *comm, float *g, size_t count)
     return median(times);
 }
 
+/* A connection of two ranks beside the communicator's: rank 0 listens, rank 1 finds it where the job's
+   rendezvous is. -1: there is none. */
+static int bare_connection(dml_comm *comm)
+{
+    struct sockaddr_in address;
+    socklen_t bytes = sizeof address;
+    memset(&address, 0, sizeof address);
+    address.sin_family = AF_INET;
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    bool fine = fd >= 0;
+    int64_t port = 0;
+    if (dml_comm_rank(comm) == 0) {
+        fine = fine && bind(fd, (struct sockaddr *)&address, bytes) == 0 && listen(fd, 1) == 0 &&
+               getsockname(fd, (struct sockaddr *)&address, &bytes) == 0;
+        port = fine ? ntohs(address.sin_port) : 0;
+    }
+    if (dml_comm_broadcast(comm, &port, 1, DML_I64, 0) != DML_OK || !port) return -1;
+    if (dml_comm_rank(comm) == 0) {
+        const int accepted = accept(fd, NULL, NULL);
+        close(fd);
+        return accepted;
+    }
+    const struct hostent *host = gethostbyname(getenv("MASTER_ADDR") ? getenv("MASTER_ADDR") : "localhost");
+    if (host) memcpy(&address.sin_addr, host->h_addr_list[0], sizeof address.sin_addr);
+    address.sin_port = htons((uint16_t)port);
+    if (fine && host && connect(fd, (struct sockaddr *)&address, bytes) == 0) return fd;
+    return -1;
+}
+
+typedef struct bare_exchange {
+    int fd;
+    size_t bytes;
+    char *out, *in;
+} bare_exchange;
+
+static void *exchange_bare(void *argument)
+{
+    const bare_exchange *e = (const bare_exchange *)argument;
+    for (size_t sent = 0, taken = 0; sent < e->bytes || taken < e->bytes;) {
+        struct pollfd ready = { e->fd,
+                                (short)((sent < e->bytes ? POLLOUT : 0) | (taken < e->bytes ? POLLIN : 0)),
+                                0 };
+        if (poll(&ready, 1, 10000) <= 0 || (ready.revents & (POLLERR | POLLNVAL))) break;
+        if (ready.revents & POLLOUT) {
+            const ssize_t n = send(e->fd, e->out + sent, e->bytes - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+            sent += n > 0 ? (size_t)n : 0;
+        }
+        if (ready.revents & (POLLIN | POLLHUP)) {
+            const ssize_t n = recv(e->fd, e->in + taken, e->bytes - taken, MSG_DONTWAIT);
+            if (n == 0) break;
+            taken += n > 0 ? (size_t)n : 0;
+        }
+    }
+    return NULL;
+}
+
+/* The median step beside such an exchange, which ends with it; 0: there is no connection. */
+static double time_beside_bare(dml_trainer *trainer, dml_comm *comm, const float *x, const int32_t *t,
+                               float *g, size_t bytes)
+{
+    static double times[MOST_STEPS];
+    bare_exchange exchange = { bare_connection(comm), bytes, (char *)g, (char *)malloc(bytes) };
+    if (exchange.fd < 0 || !exchange.in) return 0;
+    for (int i = -1; i < steps; i++) {
+        pthread_t thread;
+        dml_comm_barrier(comm);
+        const double begin = dml_seconds();
+        if (pthread_create(&thread, NULL, exchange_bare, &exchange)) return 0;
+        dml_trainer_step(trainer, batch, DML_INPUTS(x, t), NULL);
+        pthread_join(thread, NULL);
+        if (i >= 0) times[i] = dml_seconds() - begin;
+    }
+    close(exchange.fd);
+    free(exchange.in);
+    return median(times);
+}
+
 int main(int argc, char **argv)
 {
     const bench_option options[] = {
@@ -105,6 +193,8 @@ int main(int argc, char **argv)
     }
     float *g = (float *)calloc(count, sizeof *g);
     const double communication = g ? time_communication(comm, g, count) : 0;
+    const double bare =
+        g && dml_comm_world_size(comm) == 2 ? time_beside_bare(trainer, comm, x, t, g, count * sizeof *g) : 0;
     dml_trainer_sync(trainer, dml_all_reduce_sync(comm, &(dml_all_reduce_sync_options){
                                                             .bucket_bytes = (size_t)bucket * 1024 }));
     const double both = time_steps(trainer, comm, x, t);
@@ -116,10 +206,10 @@ int main(int argc, char **argv)
     }
     if (dml_comm_rank(comm) == 0)
         printf("name=overlap layers=%d width=%d batch=%d ranks=%d mib=%.1f threads=1 ours=%.2f compute=%.2f "
-               "communication=%.2f unit=ms_per_step share=%.2f loss=%.3f hidden=%.2f\n",
+               "communication=%.2f unit=ms_per_step share=%.2f loss=%.3f hidden=%.2f bare_loss=%.3f\n",
                layers, width, batch, dml_comm_world_size(comm), (double)count * 4 / 1048576, both * 1e3,
                compute * 1e3, communication * 1e3, communication / compute, both / compute - 1,
-               1 - (both - compute) / communication);
+               1 - (both - compute) / communication, bare > 0 ? bare / compute - 1 : 0);
     dml_trainer_destroy(trainer);
     dml_close(context);
     free(g);
