@@ -36,6 +36,8 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
 #define DML__WIDE_FORMS 3
 #define DML__ROWS_TOGETHER 5
 
+/* `keeps`: what the next block needs of the tile is in variables of their own, which gcc keeps nearer than
+   the tile's address; where it has registers for them. */
 #define DML__DEFINE_COMPUTE(isa, target, vector, lanes, most_rows, multiply_add)                             \
     target DML__INLINE void dml__compute_##isa(const dml__tile *tile, int panel, const int rows,             \
                                                const int vectors, const int form)                            \
@@ -61,13 +63,18 @@ enum { DML__ANY_TILE, DML__BY_FOURS, DML__A_PACKED, DML__ONE_VECTOR, DML__MASKED
             }                                                                                                \
         }                                                                                                    \
         DML__EACH(sum[i][j] = dml__##isa##_splat(0))                                                         \
-        for (int t = 0; t < tile->blocks; t++) {                                                             \
-            const float *b = tile->b + panel * tile->b_panel + tile->b_at[t];                                \
+        const bool keeps = vectors == 1 && form != DML__TALL;                                                \
+        const float *const first = tile->b + panel * tile->b_panel;                                          \
+        const ptrdiff_t *const a_at = tile->a_at, *const b_at = tile->b_at;                                  \
+        const int blocks = tile->blocks, k = tile->k;                                                        \
+        for (int t = 0; t < (keeps ? blocks : tile->blocks); t++) {                                          \
+            const float *b = (keeps ? first + b_at[t] : tile->b + panel * tile->b_panel + tile->b_at[t]);    \
             ptrdiff_t at[DML__ROWS_TOGETHER]; /* one index for all rows, or for a fifth of them */           \
             DML__UNROLL                                                                                      \
-            for (int i = 0; i < together; i++) at[i] = tile->a_at[t] + (i ? i * tile->row_step : 0);         \
+            for (int i = 0; i < together; i++)                                                               \
+                at[i] = (keeps ? a_at : tile->a_at)[t] + (i ? i * tile->row_step : 0);                       \
             const float *packed = a[0] + at[0];                                                              \
-            for (int p = tile->k; p > 0; p -= steps, packed += steps * rows) {                               \
+            for (int p = keeps ? k : tile->k; p > 0; p -= steps, packed += steps * rows) {                   \
                 DML__UNROLL                                                                                  \
                 for (int s = 0; s < steps; s++) {                                                            \
                     DML__UNROLL                                                                              \
