@@ -11686,9 +11686,9 @@ DML__LOCAL dml_scratch dml__conv_planes_scratch(const dml__conv_pass *pass);
 
 /* An image of 6 channels fills three quarters of one vector, and 6 sums of one vector wait for each other. So
    the roles change: the micro-kernel's rows are columns of the pass, whose weights are used where they are,
-   its columns are pixels of a line, and its blocks taps. For that the source's lines are transposed into
-   (depth, pixels), with zeros on both sides; lines above and below the image are left out. Results are
-   transposed on their way to the target. Chunks are whole lines of taps. */
+   its columns are pixels of a line, and its blocks taps; of a single plane lines of taps. For that the
+   source's lines are transposed into (depth, pixels), with zeros on both sides; lines above and below the
+   image are left out. Results are transposed on their way to the target. Chunks are whole lines of taps. */
 #define DML__PLANES_KC 256
 #define DML__PLANES_BAND 65536 /* floats of a band's lines, about, which stay in a level-2 cache */
 #define DML__PLANES_BAND_MOST 262144
@@ -11822,7 +11822,7 @@ static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_ban
     ptrdiff_t a_at[DML__PLANES_KC], b_at[DML__PLANES_KC];
     tile->a_at = a_at;
     tile->b_at = b_at;
-    tile->beta = p->beta;
+    tile->beta = p->bias ? 1 : p->beta;
     for (int i = 0; i < tile->rows; i++) tile->c[i] = sums + i * tile->columns;
     for (ptrdiff_t c = 0; c < plan->chunks; c++) {
         const ptrdiff_t tap0 = dml__larger(c * p->taps_h / plan->chunks, clip0);
@@ -11830,20 +11830,28 @@ static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_ban
         if (tap1 <= tap0 && c > 0) continue;
         tile->blocks = 0;
         for (ptrdiff_t ty = tap0; ty < tap1; ty++)
-            for (ptrdiff_t tx = 0; tx < p->taps_w; tx++) {
+            for (ptrdiff_t tx = 0; tx < (p->depth == 1 ? 1 : p->taps_w); tx++) {
                 const int block = tile->blocks++;
                 a_at[block] = ty * p->weights_tap_h + tx * p->weights_tap_w;
                 b_at[block] = band->planes
                                   ? (top + ty * p->dilation_h - band->line0) * p->depth * plan->width +
                                         tx * p->dilation_w
-                                  : block * p->depth * tile->columns;
+                                  : (ptrdiff_t)block * tile->k * tile->columns;
             }
         tile->b = band->planes ? band->planes + x0 : gathered;
-        tile->b_step = band->planes ? plan->width : tile->columns;
+        tile->b_step = !band->planes ? tile->columns : p->depth == 1 ? p->dilation_w : plan->width;
         if (!band->planes) dml__planes_gather(plan, band, y, x0, tap0, tap1, tile->columns, gathered);
+        tile->relu = p->relu && (c + 1) * p->taps_h / plan->chunks >= dml__smaller(clip1, p->taps_h);
         plan->kernel->run(tile);
         tile->beta = 1;
     }
+}
+
+/* What a tile's sums are added to: bias + beta sums. The micro-kernel's own bias goes along its columns. */
+static void dml__planes_begin_with_bias(const dml__conv_pass *p, int width, float *sums)
+{
+    for (ptrdiff_t j = 0; j < p->columns; j++)
+        for (int i = 0; i < width; i++, sums++) *sums = p->bias[j] + (p->beta != 0 ? p->beta * *sums : 0);
 }
 
 static void dml__planes_lines_run(const dml__planes_plan *plan, const dml__planes_band *band, float *gathered)
@@ -11854,8 +11862,8 @@ static void dml__planes_lines_run(const dml__planes_plan *plan, const dml__plane
     dml__tile tile;
     dml__tile_init(&tile);
     tile.rows = (int)p->columns;
-    tile.k = (int)p->depth;
-    tile.a_step = p->weights_depth;
+    tile.k = (int)(p->depth == 1 ? p->taps_w : p->depth);
+    tile.a_step = p->depth == 1 ? p->weights_tap_w : p->weights_depth;
     for (int i = 0; i < tile.rows; i++) tile.a[i] = p->weights + i * p->weights_column;
     for (ptrdiff_t y = band->y0; y < band->y1; y++)
         for (ptrdiff_t x = 0; x < p->grid_w; x += full) {
@@ -11866,6 +11874,7 @@ static void dml__planes_lines_run(const dml__planes_plan *plan, const dml__plane
                 dml__conv_zero(sums, tile.rows * tile.columns);
                 dml__pack_transposed(to, p->target_pixel, (int)count, tile.rows, tile.columns, sums);
             }
+            if (p->bias) dml__planes_begin_with_bias(p, tile.columns, sums);
             dml__planes_tile(plan, band, y, x, sums, &tile, gathered);
             dml__pack_transposed(sums, tile.columns, tile.rows, (int)count, (int)p->target_pixel, to);
         }
@@ -11963,6 +11972,7 @@ DML__LOCAL dml_scratch dml__wgrad_scratch(const dml__wgrad *job);
 #define DML__WGRAD_CHUNKS 16
 #define DML__WGRAD_CHUNKED 65536  /* floats of a dw that is summed in chunks */
 #define DML__WGRAD_PARTIAL 262144 /* floats of all partial sums, about */
+#define DML__WGRAD_ADDED 2048     /* floats of dw whose partial sums a task adds */
 #define DML__WGRAD_FILTERS 256    /* of dy that are packed at once */
 #define DML__WGRAD_COPY 49152     /* floats of x that are copied at once, where that is a panel or more */
 #define DML__WGRAD_COPY_MOST 262144
@@ -12588,16 +12598,17 @@ static void dml__wgrad_task(void *argument, int task, int worker)
         dml__wgrad_part_on_stack(plan, &part);
 }
 
-/* Adds the partial sums of a filter. */
+/* Adds the partial sums of some of dw. */
 static void dml__wgrad_add_task(void *argument, int task, int worker)
 {
     const dml__wgrad_plan *plan = (const dml__wgrad_plan *)argument;
-    float *dw = plan->job->dw + task * plan->patch;
+    const ptrdiff_t all = plan->job->filters * plan->patch, first = task * DML__WGRAD_ADDED;
+    const size_t count = (size_t)dml__smaller(DML__WGRAD_ADDED, all - first);
     const dml__finish add = { 1, 0, 1, 1, NULL, false };
     (void)worker;
-    for (ptrdiff_t chunk = 1; chunk < plan->chunks; chunk++)
-        dml__finish_line(dml__pool_machine(plan->pool).isa, (size_t)plan->patch, &add,
-                         plan->partial + ((chunk - 1) * plan->job->filters + task) * plan->patch, dw);
+    for (ptrdiff_t chunk = 0; chunk < plan->chunks - 1; chunk++)
+        dml__finish_line(dml__pool_machine(plan->pool).isa, count, &add, plan->partial + chunk * all + first,
+                         plan->job->dw + first);
 }
 
 static size_t dml__wgrad_partial_bytes(const dml__wgrad_plan *plan)
@@ -12635,7 +12646,8 @@ DML__LOCAL void dml__wgrad_run(dml_pool *pool, const dml__wgrad *job)
     plan.partial = (float *)dml_pool_shared_scratch(pool);
     const ptrdiff_t tasks = plan.chunks * plan.panel_shares * plan.row_shares;
     dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__wgrad_task, &plan);
-    if (plan.chunks > 1) dml_pool_run(pool, (int)job->filters, dml__wgrad_add_task, &plan);
+    const int shares = (int)dml__quotient_up(job->filters * plan.patch, DML__WGRAD_ADDED);
+    if (plan.chunks > 1) dml_pool_run(shares > 1 ? pool : NULL, shares, dml__wgrad_add_task, &plan);
 }
 
 #endif
@@ -14408,9 +14420,16 @@ static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass 
         pass->columns = conv->shape.channels;
         pass->weights_column = conv->taps;
         dml__depthwise_pass(pool, pass);
+    } else if (dml__conv_planes_fits(pool, pass)) {
+        dml__conv_planes_run(pool, pass);
     } else {
         dml__conv_pass_run(pool, pass);
     }
+}
+
+static dml_scratch dml__conv_run_scratch(const dml__conv_pass *pass)
+{
+    return dml__conv_planes_fits(NULL, pass) ? dml__conv_planes_scratch(pass) : dml__conv_pass_scratch(pass);
 }
 
 /* --- one tap, no padding: matrix products --- */
@@ -14693,10 +14712,7 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
         for (int y = 0; y < s->stride_h && y < s->height; y++)
             for (int x = 0; x < s->stride_w && x < s->width; x++) {
                 dml__conv_pass pass = dml__conv_input_pass(&conv, group, y, x, dy, w, beta, dx);
-                if (!dml__conv_is_depthwise(&conv) && dml__conv_planes_fits(pool, &pass))
-                    dml__conv_planes_run(pool, &pass);
-                else
-                    dml__conv_run(pool, &conv, &pass);
+                dml__conv_run(pool, &conv, &pass);
             }
     return DML_OK;
 }
@@ -14763,7 +14779,7 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
     const dml__conv_pass forward = dml__conv_forward_pass(&conv, 0, NULL, NULL, 0, NULL, NULL);
     scratch = dml__conv_is_product(&conv, DML__CONV_FORWARD)
                   ? dml__conv_product_scratch(&conv, DML__CONV_FORWARD)
-                  : dml__conv_pass_scratch(&forward);
+                  : dml__conv_run_scratch(&forward);
     if (!training) return scratch;
     const dml__wgrad weights = dml__conv_weights_job(&conv, 0, NULL, NULL, 0, NULL);
     scratch = dml__larger_scratch(scratch, dml__conv_is_product(&conv, DML__CONV_WEIGHTS)
@@ -14774,9 +14790,7 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
     for (int y = 0; y < s->stride_h && y < s->height; y++)
         for (int x = 0; x < s->stride_w && x < s->width; x++) {
             const dml__conv_pass pass = dml__conv_input_pass(&conv, 0, y, x, NULL, NULL, 0, NULL);
-            scratch = dml__larger_scratch(scratch, dml__conv_planes_fits(NULL, &pass)
-                                                       ? dml__conv_planes_scratch(&pass)
-                                                       : dml__conv_pass_scratch(&pass));
+            scratch = dml__larger_scratch(scratch, dml__conv_run_scratch(&pass));
         }
     return scratch;
 }

@@ -112,9 +112,16 @@ static void dml__conv_run(dml_pool *pool, const dml__conv *conv, dml__conv_pass 
         pass->columns = conv->shape.channels;
         pass->weights_column = conv->taps;
         dml__depthwise_pass(pool, pass);
+    } else if (dml__conv_planes_fits(pool, pass)) {
+        dml__conv_planes_run(pool, pass);
     } else {
         dml__conv_pass_run(pool, pass);
     }
+}
+
+static dml_scratch dml__conv_run_scratch(const dml__conv_pass *pass)
+{
+    return dml__conv_planes_fits(NULL, pass) ? dml__conv_planes_scratch(pass) : dml__conv_pass_scratch(pass);
 }
 
 /* --- one tap, no padding: matrix products --- */
@@ -397,10 +404,7 @@ DML_API dml_status dml_conv2d_backward_input(dml_pool *pool, const dml_conv2d_sh
         for (int y = 0; y < s->stride_h && y < s->height; y++)
             for (int x = 0; x < s->stride_w && x < s->width; x++) {
                 dml__conv_pass pass = dml__conv_input_pass(&conv, group, y, x, dy, w, beta, dx);
-                if (!dml__conv_is_depthwise(&conv) && dml__conv_planes_fits(pool, &pass))
-                    dml__conv_planes_run(pool, &pass);
-                else
-                    dml__conv_run(pool, &conv, &pass);
+                dml__conv_run(pool, &conv, &pass);
             }
     return DML_OK;
 }
@@ -467,7 +471,7 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
     const dml__conv_pass forward = dml__conv_forward_pass(&conv, 0, NULL, NULL, 0, NULL, NULL);
     scratch = dml__conv_is_product(&conv, DML__CONV_FORWARD)
                   ? dml__conv_product_scratch(&conv, DML__CONV_FORWARD)
-                  : dml__conv_pass_scratch(&forward);
+                  : dml__conv_run_scratch(&forward);
     if (!training) return scratch;
     const dml__wgrad weights = dml__conv_weights_job(&conv, 0, NULL, NULL, 0, NULL);
     scratch = dml__larger_scratch(scratch, dml__conv_is_product(&conv, DML__CONV_WEIGHTS)
@@ -478,9 +482,7 @@ DML_API dml_scratch dml_conv2d_scratch(const dml_conv2d_shape *shape, bool train
     for (int y = 0; y < s->stride_h && y < s->height; y++)
         for (int x = 0; x < s->stride_w && x < s->width; x++) {
             const dml__conv_pass pass = dml__conv_input_pass(&conv, 0, y, x, NULL, NULL, 0, NULL);
-            scratch = dml__larger_scratch(scratch, dml__conv_planes_fits(NULL, &pass)
-                                                       ? dml__conv_planes_scratch(&pass)
-                                                       : dml__conv_pass_scratch(&pass));
+            scratch = dml__larger_scratch(scratch, dml__conv_run_scratch(&pass));
         }
     return scratch;
 }

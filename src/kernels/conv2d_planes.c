@@ -10,9 +10,9 @@
 
 /* An image of 6 channels fills three quarters of one vector, and 6 sums of one vector wait for each other. So
    the roles change: the micro-kernel's rows are columns of the pass, whose weights are used where they are,
-   its columns are pixels of a line, and its blocks taps. For that the source's lines are transposed into
-   (depth, pixels), with zeros on both sides; lines above and below the image are left out. Results are
-   transposed on their way to the target. Chunks are whole lines of taps. */
+   its columns are pixels of a line, and its blocks taps; of a single plane lines of taps. For that the
+   source's lines are transposed into (depth, pixels), with zeros on both sides; lines above and below the
+   image are left out. Results are transposed on their way to the target. Chunks are whole lines of taps. */
 #define DML__PLANES_KC 256
 #define DML__PLANES_BAND 65536 /* floats of a band's lines, about, which stay in a level-2 cache */
 #define DML__PLANES_BAND_MOST 262144
@@ -146,7 +146,7 @@ static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_ban
     ptrdiff_t a_at[DML__PLANES_KC], b_at[DML__PLANES_KC];
     tile->a_at = a_at;
     tile->b_at = b_at;
-    tile->beta = p->beta;
+    tile->beta = p->bias ? 1 : p->beta;
     for (int i = 0; i < tile->rows; i++) tile->c[i] = sums + i * tile->columns;
     for (ptrdiff_t c = 0; c < plan->chunks; c++) {
         const ptrdiff_t tap0 = dml__larger(c * p->taps_h / plan->chunks, clip0);
@@ -154,20 +154,28 @@ static void dml__planes_tile(const dml__planes_plan *plan, const dml__planes_ban
         if (tap1 <= tap0 && c > 0) continue;
         tile->blocks = 0;
         for (ptrdiff_t ty = tap0; ty < tap1; ty++)
-            for (ptrdiff_t tx = 0; tx < p->taps_w; tx++) {
+            for (ptrdiff_t tx = 0; tx < (p->depth == 1 ? 1 : p->taps_w); tx++) {
                 const int block = tile->blocks++;
                 a_at[block] = ty * p->weights_tap_h + tx * p->weights_tap_w;
                 b_at[block] = band->planes
                                   ? (top + ty * p->dilation_h - band->line0) * p->depth * plan->width +
                                         tx * p->dilation_w
-                                  : block * p->depth * tile->columns;
+                                  : (ptrdiff_t)block * tile->k * tile->columns;
             }
         tile->b = band->planes ? band->planes + x0 : gathered;
-        tile->b_step = band->planes ? plan->width : tile->columns;
+        tile->b_step = !band->planes ? tile->columns : p->depth == 1 ? p->dilation_w : plan->width;
         if (!band->planes) dml__planes_gather(plan, band, y, x0, tap0, tap1, tile->columns, gathered);
+        tile->relu = p->relu && (c + 1) * p->taps_h / plan->chunks >= dml__smaller(clip1, p->taps_h);
         plan->kernel->run(tile);
         tile->beta = 1;
     }
+}
+
+/* What a tile's sums are added to: bias + beta sums. The micro-kernel's own bias goes along its columns. */
+static void dml__planes_begin_with_bias(const dml__conv_pass *p, int width, float *sums)
+{
+    for (ptrdiff_t j = 0; j < p->columns; j++)
+        for (int i = 0; i < width; i++, sums++) *sums = p->bias[j] + (p->beta != 0 ? p->beta * *sums : 0);
 }
 
 static void dml__planes_lines_run(const dml__planes_plan *plan, const dml__planes_band *band, float *gathered)
@@ -178,8 +186,8 @@ static void dml__planes_lines_run(const dml__planes_plan *plan, const dml__plane
     dml__tile tile;
     dml__tile_init(&tile);
     tile.rows = (int)p->columns;
-    tile.k = (int)p->depth;
-    tile.a_step = p->weights_depth;
+    tile.k = (int)(p->depth == 1 ? p->taps_w : p->depth);
+    tile.a_step = p->depth == 1 ? p->weights_tap_w : p->weights_depth;
     for (int i = 0; i < tile.rows; i++) tile.a[i] = p->weights + i * p->weights_column;
     for (ptrdiff_t y = band->y0; y < band->y1; y++)
         for (ptrdiff_t x = 0; x < p->grid_w; x += full) {
@@ -190,6 +198,7 @@ static void dml__planes_lines_run(const dml__planes_plan *plan, const dml__plane
                 dml__conv_zero(sums, tile.rows * tile.columns);
                 dml__pack_transposed(to, p->target_pixel, (int)count, tile.rows, tile.columns, sums);
             }
+            if (p->bias) dml__planes_begin_with_bias(p, tile.columns, sums);
             dml__planes_tile(plan, band, y, x, sums, &tile, gathered);
             dml__pack_transposed(sums, tile.columns, tile.rows, (int)count, (int)p->target_pixel, to);
         }

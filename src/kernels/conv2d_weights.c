@@ -24,6 +24,7 @@
 #define DML__WGRAD_CHUNKS 16
 #define DML__WGRAD_CHUNKED 65536  /* floats of a dw that is summed in chunks */
 #define DML__WGRAD_PARTIAL 262144 /* floats of all partial sums, about */
+#define DML__WGRAD_ADDED 2048     /* floats of dw whose partial sums a task adds */
 #define DML__WGRAD_FILTERS 256    /* of dy that are packed at once */
 #define DML__WGRAD_COPY 49152     /* floats of x that are copied at once, where that is a panel or more */
 #define DML__WGRAD_COPY_MOST 262144
@@ -649,16 +650,17 @@ static void dml__wgrad_task(void *argument, int task, int worker)
         dml__wgrad_part_on_stack(plan, &part);
 }
 
-/* Adds the partial sums of a filter. */
+/* Adds the partial sums of some of dw. */
 static void dml__wgrad_add_task(void *argument, int task, int worker)
 {
     const dml__wgrad_plan *plan = (const dml__wgrad_plan *)argument;
-    float *dw = plan->job->dw + task * plan->patch;
+    const ptrdiff_t all = plan->job->filters * plan->patch, first = task * DML__WGRAD_ADDED;
+    const size_t count = (size_t)dml__smaller(DML__WGRAD_ADDED, all - first);
     const dml__finish add = { 1, 0, 1, 1, NULL, false };
     (void)worker;
-    for (ptrdiff_t chunk = 1; chunk < plan->chunks; chunk++)
-        dml__finish_line(dml__pool_machine(plan->pool).isa, (size_t)plan->patch, &add,
-                         plan->partial + ((chunk - 1) * plan->job->filters + task) * plan->patch, dw);
+    for (ptrdiff_t chunk = 0; chunk < plan->chunks - 1; chunk++)
+        dml__finish_line(dml__pool_machine(plan->pool).isa, count, &add, plan->partial + chunk * all + first,
+                         plan->job->dw + first);
 }
 
 static size_t dml__wgrad_partial_bytes(const dml__wgrad_plan *plan)
@@ -696,7 +698,8 @@ DML__LOCAL void dml__wgrad_run(dml_pool *pool, const dml__wgrad *job)
     plan.partial = (float *)dml_pool_shared_scratch(pool);
     const ptrdiff_t tasks = plan.chunks * plan.panel_shares * plan.row_shares;
     dml_pool_run(tasks > 1 ? pool : NULL, (int)tasks, dml__wgrad_task, &plan);
-    if (plan.chunks > 1) dml_pool_run(pool, (int)job->filters, dml__wgrad_add_task, &plan);
+    const int shares = (int)dml__quotient_up(job->filters * plan.patch, DML__WGRAD_ADDED);
+    if (plan.chunks > 1) dml_pool_run(shares > 1 ? pool : NULL, shares, dml__wgrad_add_task, &plan);
 }
 
 #endif
