@@ -29,6 +29,7 @@
 #define DML__WGRAD_COPY 49152     /* floats of x that are copied at once, where that is a panel or more */
 #define DML__WGRAD_COPY_MOST 262144
 #define DML__WGRAD_STACK_TILES 8
+#define DML__WGRAD_GATHERED 16  /* floats of a line of taps that is gathered, which is copied in one piece */
 #define DML__WGRAD_TURNED 16384 /* floats of a dw that is computed turned, which stays in a level-2 cache */
 
 typedef struct dml__wgrad_plan {
@@ -39,8 +40,10 @@ typedef struct dml__wgrad_plan {
     ptrdiff_t row_tiles, patch; /* patch = taps_h taps_w channels: a line of dw */
     bool lines_of_taps;         /* a tile's columns run through (taps_w, channels), not channels */
     bool turned;                /* a tile's columns are filters, in whole vectors */
-    ptrdiff_t panels;           /* of channels; of whole lines 1 */
-    ptrdiff_t lines, pieces;    /* a strip is that many lines of dy, or one of that many pieces of a line */
+    ptrdiff_t
+        patch_w; /* a tile's columns run through (taps_h, taps_w, channels), gathered in so many floats */
+    ptrdiff_t panels;        /* of channels; of whole lines 1 */
+    ptrdiff_t lines, pieces; /* a strip is that many lines of dy, or one of that many pieces of a line */
     ptrdiff_t strips, chunks;
     bool in_place;                      /* x is used where it is */
     ptrdiff_t step_h, step_w;           /* strides in the copy */
@@ -132,6 +135,20 @@ static bool dml__wgrad_is_turned(const dml__wgrad_plan *plan)
                j->filters * j->taps_h * dml__wgrad_line_cost(j->taps_w * j->channels, lanes);
 }
 
+/* Floats between patches where they are gathered, or 0. Short lines of taps leave most lanes empty: then
+   that takes less than it saves. */
+static ptrdiff_t dml__wgrad_gathers(const dml__wgrad_plan *plan)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t line = j->taps_w * j->channels, lanes = plan->kernel->lanes;
+    if (!plan->lines_of_taps || plan->turned || line > DML__WGRAD_GATHERED) return 0;
+    const ptrdiff_t lines = j->taps_h * dml__wgrad_line_cost(line, lanes),
+                    patches = dml__wgrad_line_cost(plan->patch, lanes);
+    return plan->row_tiles * (lines - patches) > 2 * j->taps_h
+               ? dml__round_up(plan->patch - line + (line <= 8 ? 8 : DML__WGRAD_GATHERED), 16)
+               : 0;
+}
+
 static dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *job, int threads)
 {
     dml__wgrad_plan plan;
@@ -145,6 +162,7 @@ static dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *job,
     plan.patch = job->taps_h * job->taps_w * job->channels;
     plan.lines_of_taps = job->channels < plan.full && job->taps_w > 1 && job->dilation_w == 1;
     plan.turned = dml__wgrad_is_turned(&plan);
+    plan.patch_w = dml__wgrad_gathers(&plan);
     plan.panels = plan.lines_of_taps ? 1 : dml__quotient_up(job->channels, plan.full);
     dml__wgrad_plan_strips(&plan);
     dml__wgrad_plan_copies(&plan);
@@ -152,12 +170,19 @@ static dml__wgrad_plan dml__wgrad_plan_of(dml_pool *pool, const dml__wgrad *job,
     return plan;
 }
 
-static ptrdiff_t dml__wgrad_copy_floats(const dml__wgrad_plan *plan)
+static ptrdiff_t dml__wgrad_lines_floats(const dml__wgrad_plan *plan)
 {
     const ptrdiff_t pixels = plan->copy_lines * plan->copy_w;
     if (plan->in_place) return 0;
-    return plan->lines_of_taps ? pixels * plan->job->channels + plan->full /* a vector's overhang */
-                               : pixels * plan->full * plan->panels_at_once;
+    return plan->lines_of_taps
+               ? pixels * plan->job->channels + dml__larger(plan->full, DML__WGRAD_GATHERED) /* overhang */
+               : pixels * plan->full * plan->panels_at_once;
+}
+
+static ptrdiff_t dml__wgrad_copy_floats(const dml__wgrad_plan *plan)
+{
+    const ptrdiff_t lines = dml__wgrad_lines_floats(plan);
+    return plan->patch_w ? dml__round_up(lines, 16) + DML__WGRAD_STRIP * plan->patch_w : lines;
 }
 
 static ptrdiff_t dml__wgrad_worker_floats(const dml__wgrad_plan *plan)
@@ -190,11 +215,21 @@ typedef struct dml__wgrad_columns {
     int count;
 } dml__wgrad_columns;
 
-/* A panel's tiles: of each line of taps so many. */
+/* The floats that a tile's columns run through, and how many times a panel has such: the lines of taps. */
+static ptrdiff_t dml__wgrad_line(const dml__wgrad_plan *plan)
+{
+    return plan->patch_w ? plan->patch : plan->job->taps_w * plan->job->channels;
+}
+
 static ptrdiff_t dml__wgrad_tiles_across(const dml__wgrad_plan *plan)
 {
-    return plan->lines_of_taps ? dml__quotient_up(plan->job->taps_w * plan->job->channels, plan->full)
-                               : plan->job->taps_w;
+    return plan->lines_of_taps ? dml__quotient_up(dml__wgrad_line(plan), plan->full) : plan->job->taps_w;
+}
+
+/* A panel's tiles: of each line of taps so many. */
+static ptrdiff_t dml__wgrad_tiles(const dml__wgrad_plan *plan)
+{
+    return (plan->patch_w ? 1 : plan->job->taps_h) * dml__wgrad_tiles_across(plan);
 }
 
 static dml__wgrad_columns dml__wgrad_columns_at(const dml__wgrad_plan *plan, ptrdiff_t panel, ptrdiff_t tile)
@@ -205,7 +240,7 @@ static dml__wgrad_columns dml__wgrad_columns_at(const dml__wgrad_plan *plan, ptr
     columns.tap_h = tile / across;
     if (plan->lines_of_taps) {
         columns.first = at * plan->full;
-        columns.count = (int)dml__smaller(plan->full, j->taps_w * j->channels - columns.first);
+        columns.count = (int)dml__smaller(plan->full, dml__wgrad_line(plan) - columns.first);
     } else {
         columns.first = at * j->channels + panel * plan->full;
         columns.count = (int)dml__smaller(plan->full, j->channels - panel * plan->full);
@@ -270,6 +305,35 @@ static void dml__wgrad_copy_line(const dml__wgrad_plan *plan, ptrdiff_t n, ptrdi
     }
 }
 
+/* Copies lines of taps to under the pixels of a line; what is too much of one is overwritten by the next. */
+static void dml__wgrad_gather_line(const dml__wgrad_plan *plan, const float *from, ptrdiff_t pixel,
+                                   ptrdiff_t tap_step, ptrdiff_t pixels, float *to)
+{
+    const ptrdiff_t line = plan->job->taps_w * plan->job->channels, step = plan->patch_w;
+    for (ptrdiff_t tap = 0; tap < plan->job->taps_h; tap++, from += tap_step, to += line) {
+        if (line <= 8)
+            for (ptrdiff_t i = 0; i < pixels; i++) memcpy(to + i * step, from + i * pixel, 8 * sizeof *to);
+        else
+            for (ptrdiff_t i = 0; i < pixels; i++)
+                memcpy(to + i * step, from + i * pixel, DML__WGRAD_GATHERED * sizeof *to);
+    }
+}
+
+static void dml__wgrad_gather_patches(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip, float *to,
+                                      dml__wgrad_view *view)
+{
+    const dml__wgrad *j = plan->job;
+    const ptrdiff_t line_step = view->line_step * j->channels;
+    for (ptrdiff_t l = 0; l < strip->lines; l++) {
+        dml__wgrad_gather_line(plan, view->base + view->at[l] * line_step, view->pixel_step * j->channels,
+                               j->dilation_h * line_step, strip->w, to + l * strip->w * plan->patch_w);
+        view->at[l] = l;
+    }
+    view->base = to;
+    view->line_step = strip->w;
+    view->pixel_step = 1;
+}
+
 /* Copies panels `first` .. of a strip of x, or looks at it in place. */
 static void dml__wgrad_view_strip(const dml__wgrad_plan *plan, const dml__wgrad_strip *strip, ptrdiff_t first,
                                   ptrdiff_t panels, float *copy, dml__wgrad_view *view)
@@ -311,6 +375,8 @@ static void dml__wgrad_view_strip(const dml__wgrad_plan *plan, const dml__wgrad_
         copied += count;
         l += lines;
     }
+    if (plan->patch_w)
+        dml__wgrad_gather_patches(plan, strip, copy + dml__round_up(dml__wgrad_lines_floats(plan), 16), view);
 }
 
 /* Tiles t0 .. t1 - 1 of filters, each even shares of them all. */
@@ -323,7 +389,7 @@ static ptrdiff_t dml__wgrad_row(const dml__wgrad_plan *plan, ptrdiff_t tile)
  */
 static bool dml__wgrad_packs_dy(const dml__wgrad_plan *plan)
 {
-    const ptrdiff_t uses = plan->panels_at_once * plan->job->taps_h * dml__wgrad_tiles_across(plan);
+    const ptrdiff_t uses = plan->panels_at_once * dml__wgrad_tiles(plan);
     return uses >= 3 && plan->job->dy_pixel > 32;
 }
 
@@ -363,7 +429,7 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
                                 float beta)
 {
     const dml__wgrad *j = plan->job;
-    const ptrdiff_t tiles = j->taps_h * dml__wgrad_tiles_across(plan), pixels = strip->lines * strip->w;
+    const ptrdiff_t tiles = dml__wgrad_tiles(plan), pixels = strip->lines * strip->w;
     ptrdiff_t a_at[DML__WGRAD_STRIP], b_at[DML__WGRAD_STRIP];
     dml__tile tile;
     dml__tile_init(&tile);
@@ -375,6 +441,7 @@ static void dml__wgrad_multiply(const dml__wgrad_plan *plan, const dml__wgrad_st
     for (ptrdiff_t panel = part->panel0; panel < part->panel1; panel++) {
         dml__wgrad_columns next = dml__wgrad_columns_at(plan, panel, 0);
         const ptrdiff_t width = plan->in_place        ? 1
+                                : plan->patch_w       ? plan->patch_w
                                 : plan->lines_of_taps ? j->channels
                                                       : dml__round_up(next.count, plan->kernel->lanes);
         tile.b_step = view->pixel_step * width;
@@ -521,13 +588,13 @@ static void dml__wgrad_gather(const dml__wgrad_plan *plan, const dml__wgrad_stri
     const dml__wgrad *j = plan->job;
     for (ptrdiff_t l = 0; l < strip->lines; l++) {
         const ptrdiff_t n = (strip->line0 + l) / j->out_h;
-        const ptrdiff_t y =
-            (strip->line0 + l) % j->out_h * j->stride_h - j->pad_h + columns->tap_h * j->dilation_h;
+        const ptrdiff_t y0 = (strip->line0 + l) % j->out_h * j->stride_h - j->pad_h;
         for (ptrdiff_t i = 0; i < strip->w; i++, to += width) {
             const ptrdiff_t x0 = (strip->x0 + i) * j->stride_w - j->pad_w;
             for (ptrdiff_t done = 0; done < columns->count;) {
-                const ptrdiff_t tap = (columns->first + done) / j->channels,
-                                c = (columns->first + done) % j->channels;
+                const ptrdiff_t line = j->taps_w * j->channels, at = columns->first + done;
+                const ptrdiff_t y = y0 + (columns->tap_h + at / line) * j->dilation_h;
+                const ptrdiff_t tap = at % line / j->channels, c = at % j->channels;
                 const ptrdiff_t count = dml__smaller(j->channels - c, columns->count - done);
                 const ptrdiff_t x = x0 + tap * j->dilation_w;
                 if (y < 0 || y >= j->in_h || x < 0 || x >= j->in_w)
@@ -593,7 +660,7 @@ static void dml__wgrad_stack_task(void *argument, int task, int worker)
 {
     const dml__wgrad_plan *plan = (const dml__wgrad_plan *)argument;
     const dml__wgrad *j = plan->job;
-    const ptrdiff_t tiles = j->taps_h * dml__wgrad_tiles_across(plan), groups = plan->row_shares;
+    const ptrdiff_t tiles = dml__wgrad_tiles(plan), groups = plan->row_shares;
     const ptrdiff_t group = task % groups, column_tile = task / groups;
     float partial[DML__WGRAD_STACK_TILES * DML__CONV_ROWS * DML__CONV_COLUMNS]; /* (filters, columns) */
     dml__wgrad_piece piece;
@@ -615,7 +682,7 @@ static void dml__wgrad_stack_task(void *argument, int task, int worker)
 
 static void dml__wgrad_part_on_stack(const dml__wgrad_plan *plan, const dml__wgrad_part *part)
 {
-    const ptrdiff_t tiles = plan->job->taps_h * dml__wgrad_tiles_across(plan);
+    const ptrdiff_t tiles = dml__wgrad_tiles(plan);
     dml__wgrad_piece piece;
     piece.tile0 = part->tile0, piece.tile1 = part->tile1;
     piece.chunk = part->chunk;
@@ -690,7 +757,7 @@ DML__LOCAL void dml__wgrad_run(dml_pool *pool, const dml__wgrad *job)
     const dml_scratch scratch = dml_pool_scratch_bytes(pool);
     if (scratch.worker < (size_t)dml__wgrad_worker_floats(&plan) * sizeof(float) ||
         scratch.shared < dml__wgrad_partial_bytes(&plan)) {
-        const ptrdiff_t column_tiles = plan.panels * job->taps_h * dml__wgrad_tiles_across(&plan);
+        const ptrdiff_t column_tiles = plan.panels * dml__wgrad_tiles(&plan);
         plan.row_shares = dml__quotient_up(plan.row_tiles, DML__WGRAD_STACK_TILES);
         dml_pool_run(pool, (int)(column_tiles * plan.row_shares), dml__wgrad_stack_task, &plan);
         return;
