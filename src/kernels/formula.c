@@ -5,6 +5,7 @@
 
 #include "kernels/blocks.h"
 #include "kernels/vector_math.h"
+#include "kernels/vector_math_wide.h"
 #include "thread/pool_internal.h"
 
 #include <math.h>
@@ -12,7 +13,12 @@
 
 /* ---- a loop for each formula and each gradient ---- */
 
-/* Elements 0 .. n - 1, n a multiple of DML__LANES. */
+/* Elements 0 .. n - 1, n a multiple of DML__FORMULA_LANES, or but for DML__FORMULAS_LONG of DML__LANES. */
+#if defined(DML__HAS_AVX512)
+#define DML__FORMULA_LANES DML__WIDE_LANES
+#else
+#define DML__FORMULA_LANES DML__LANES
+#endif
 typedef void dml__formula_loop(dml_isa isa, size_t n, const dml__formula_at *at);
 
 /* The words of formulas.h for vectors. */
@@ -48,28 +54,30 @@ typedef void dml__formula_loop(dml_isa isa, size_t n, const dml__formula_at *at)
 #define DML__NEEDS_DY 16u
 
 /* `unrolled`: DML__BY_FOUR where the body is short. */
-#define DML__FORMULA_LOOP(name, unrolled, reads, result, ...)                                                \
-    DML__BODY void name##_body(size_t n, const dml__formula_at *operands)                                    \
+#define DML__FORMULA_STEPS(vector, lanes, splat, load, store, unrolled, reads, result, ...)                  \
     {                                                                                                        \
         const dml__formula_at at = *operands;                                                                \
-        const dml__vf zero = { 0 };                                                                          \
+        const vector zero = { 0 };                                                                           \
         const unsigned loads = (reads);                                                                      \
-        dml__vf p, q, a = zero, b = zero, c = zero, y = zero, dy = zero, d = zero;                           \
-        dml__splat(&p, at.p);                                                                                \
-        dml__splat(&q, at.q);                                                                                \
-        unrolled for (size_t i = 0; i < n; i += DML__LANES)                                                  \
+        vector p, q, a = zero, b = zero, c = zero, y = zero, dy = zero, d = zero;                            \
+        splat(&p, at.p);                                                                                     \
+        splat(&q, at.q);                                                                                     \
+        unrolled for (size_t i = 0; i < n; i += lanes)                                                       \
         {                                                                                                    \
-            if (loads & DML__NEEDS_A) a = DML__LOAD(at.in[0] + i);                                           \
-            if (loads & DML__NEEDS_B) b = DML__LOAD(at.in[1] + i);                                           \
-            if (loads & DML__NEEDS_Y) y = DML__LOAD(at.y + i);                                               \
-            if (loads & DML__NEEDS_C) c = DML__LOAD(at.in[2] + i);                                           \
-            if (loads & DML__NEEDS_DY) dy = DML__LOAD(at.dy + i);                                            \
+            if (loads & DML__NEEDS_A) a = load(at.in[0] + i);                                                \
+            if (loads & DML__NEEDS_B) b = load(at.in[1] + i);                                                \
+            if (loads & DML__NEEDS_Y) y = load(at.y + i);                                                    \
+            if (loads & DML__NEEDS_C) c = load(at.in[2] + i);                                                \
+            if (loads & DML__NEEDS_DY) dy = load(at.dy + i);                                                 \
             __VA_ARGS__;                                                                                     \
-            DML__STORE(at.out + i, result);                                                                  \
+            store(at.out + i, result);                                                                       \
         }                                                                                                    \
-        (void)a, (void)b, (void)c, (void)y, (void)dy, (void)d;                                               \
-    }                                                                                                        \
-    DML__PER_ISA(name, (size_t n, const dml__formula_at *at), (n, at))
+        (void)a, (void)b, (void)c, (void)y, (void)dy, (void)d, (void)p, (void)q;                             \
+    }
+#define DML__FORMULA_LOOP(name, unrolled, reads, result, ...)                                                \
+    DML__BODY void name##_body(size_t n, const dml__formula_at *operands)                                    \
+        DML__FORMULA_STEPS(dml__vf, DML__LANES, dml__splat, DML__LOAD, DML__STORE, unrolled, reads, result,  \
+                           __VA_ARGS__) DML__PER_ISA(name, (size_t n, const dml__formula_at *at), (n, at))
 
 #define DML__READS_ALL(inputs) (DML__NEEDS_A | DML__NEEDS_B | ((inputs) > 2 ? DML__NEEDS_C : 0))
 
@@ -92,6 +100,50 @@ DML__FORMULAS_2(DML__FORMULA_LOOPS_SHORT)
 DML__FORMULAS_LOSS(DML__FORMULA_LOOPS_LOSS)
 DML__FORMULAS_FLAT(DML__FORMULA_LOOPS_FLAT)
 
+#if defined(DML__HAS_AVX512)
+
+/* The long ones again, for AVX-512. */
+#undef VALUE
+#undef K
+#undef WHERE
+#undef EXP
+#undef EXPM1
+#undef LOG
+#undef LOG1P
+#undef TANH
+#undef SIGMOID
+#undef ERF
+#undef ABS
+#define VALUE const __m512
+#define K(constant) _mm512_set1_ps(constant)
+#define WHERE(mask, x, y) DML__WIDE_SELECT(mask, x, y)
+#define EXP(x) dml__wide_exp(x)
+#define EXPM1(x) dml__wide_expm1(x)
+#define LOG(x) dml__wide_log(x)
+#define LOG1P(x) dml__wide_log1p(x)
+#define TANH(x) dml__wide_tanh(x)
+#define SIGMOID(x) dml__wide_sigmoid(x)
+#define ERF(x) dml__wide_erf(x)
+#define ABS(x) dml__wide_abs(x)
+
+#define DML__WIDE_SPLAT(vector, value) (*(vector) = _mm512_set1_ps(value))
+#define DML__FORMULA_WIDE(name, reads, result, ...)                                                          \
+    DML__CONTRACTS DML__AVX512 static void name(dml_isa isa, size_t n, const dml__formula_at *operands)      \
+    {                                                                                                        \
+        (void)isa;                                                                                           \
+        DML__FORMULA_STEPS(__m512, DML__WIDE_LANES, DML__WIDE_SPLAT, _mm512_loadu_ps, _mm512_storeu_ps, ,    \
+                           reads, result, __VA_ARGS__)                                                       \
+    }
+#define DML__FORMULA_WIDE_LOOPS(name, needs, forward, gradient)                                              \
+    DML__FORMULA_WIDE(dml__##name##_values_wide, DML__NEEDS_A, y, forward)                                   \
+    DML__FORMULA_WIDE(dml__##name##_gradient_wide, (needs) | DML__NEEDS_DY, d, gradient)
+DML__FORMULAS_LONG(DML__FORMULA_WIDE_LOOPS)
+#undef DML__FORMULA_WIDE_LOOPS
+#undef DML__FORMULA_WIDE
+#undef DML__WIDE_SPLAT
+
+#endif
+
 #undef DML__FORMULA_LOOPS_1
 #undef DML__FORMULA_LOOPS_2
 #undef DML__FORMULA_LOOPS_SHORT
@@ -99,6 +151,7 @@ DML__FORMULAS_FLAT(DML__FORMULA_LOOPS_FLAT)
 #undef DML__FORMULA_LOOPS_FLAT
 #undef DML__READS_ALL
 #undef DML__FORMULA_LOOP
+#undef DML__FORMULA_STEPS
 #undef VALUE
 #undef DML__WORD
 #undef K
@@ -145,11 +198,27 @@ DML__LOCAL const dml__formula_row *dml__formula_row_of(int formula)
     return formula >= 0 && formula < DML__FORMULA_COUNT ? &dml__formula_loops_of(formula)->row : NULL;
 }
 
+/* The values' loop, or where `gradient` isn't negative that one's. */
+static dml__formula_loop *dml__formula_loop_of(dml_isa isa, int formula, int gradient)
+{
+    const dml__formula_loops *loops = dml__formula_loops_of(formula);
+#if defined(DML__HAS_AVX512)
+#define DML__FORMULA_WIDE_CASE(name, needs, forward, backward)                                               \
+    case DML__FORMULA_##name: return gradient < 0 ? dml__##name##_values_wide : dml__##name##_gradient_wide;
+    switch (isa == DML_ISA_AVX512 ? formula : -1) {
+        DML__FORMULAS_LONG(DML__FORMULA_WIDE_CASE)
+    default: break;
+    }
+#undef DML__FORMULA_WIDE_CASE
+#endif
+    (void)isa;
+    return gradient < 0 ? loops->values : loops->gradient[gradient];
+}
+
 DML__LOCAL void dml__formula_vectors(dml_isa isa, int formula, int gradient, size_t n,
                                      const dml__formula_at *at)
 {
-    const dml__formula_loops *loops = dml__formula_loops_of(formula);
-    (gradient < 0 ? loops->values : loops->gradient[gradient])(isa, n, at);
+    dml__formula_loop_of(isa, formula, gradient)(isa, n, at);
 }
 
 /* ---- over arrays, in strips that stay in the first cache ---- */
@@ -203,13 +272,18 @@ DML__PER_ISA(dml__strip_store, (size_t count, const float *from, float beta, boo
 
 DML__DRIVERS_BEGIN
 
+static size_t dml__formula_padded(size_t count)
+{
+    return dml__divide_up(count, DML__FORMULA_LANES) * DML__FORMULA_LANES;
+}
+
 /* `count` elements of an array, followed by what makes them whole vectors. */
 static const float *dml__strip_plain(const float *x, size_t begin, size_t count, float *strip)
 {
     if (!x) return NULL;
-    if (count % DML__LANES == 0) return x + begin;
+    if (count % DML__FORMULA_LANES == 0) return x + begin;
     memcpy(strip, x + begin, count * sizeof(float));
-    memset(strip + count, 0, (DML__LANES - count % DML__LANES) * sizeof(float));
+    memset(strip + count, 0, (DML__FORMULA_LANES - count % DML__FORMULA_LANES) * sizeof(float));
     return strip;
 }
 
@@ -217,7 +291,7 @@ static void dml__strip_repeat(const dml__broadcast *layout, const float *x, size
                               float *strip)
 {
     dml__broadcast_copy(layout, x, begin, count, strip);
-    for (size_t k = count; k % DML__LANES; k++) strip[k] = 0;
+    for (size_t k = count; k % DML__FORMULA_LANES; k++) strip[k] = 0;
 }
 
 static const float *dml__strip_operand(const dml__formula_call *call, int i, size_t begin, size_t count,
@@ -229,12 +303,11 @@ static const float *dml__strip_operand(const dml__formula_call *call, int i, siz
     return strip;
 }
 
-/* `count` is a multiple of DML__LANES, or at most DML__STRIP_FLOATS. */
+/* `count` is a multiple of DML__FORMULA_LANES, or at most DML__STRIP_FLOATS. */
 static void dml__formula_strip(const dml__formula_job *job, size_t begin, size_t count, dml__strip *strip)
 {
     const dml__formula_call *call = job->call;
-    const dml__formula_loops *loops = dml__formula_loops_of(call->formula);
-    const size_t padded = count + (DML__LANES - count % DML__LANES) % DML__LANES;
+    const size_t padded = dml__formula_padded(count);
     const bool direct = job->whole && count == padded;
     dml__formula_at at;
     for (int i = 0; i < DML__FORMULA_INPUTS; i++)
@@ -248,7 +321,7 @@ static void dml__formula_strip(const dml__formula_job *job, size_t begin, size_t
     for (int g = 0; g < DML__FORMULA_GRADIENTS; g++) {
         if (!job->out[g]) continue;
         at.out = direct ? job->out[g] + begin : strip->out[g];
-        (job->backward ? loops->gradient[g] : loops->values)(job->isa, padded, &at);
+        dml__formula_loop_of(job->isa, call->formula, job->backward ? g : -1)(job->isa, padded, &at);
     }
     if (job->relu) {
         at.in[0] = at.out;
@@ -269,13 +342,21 @@ static void dml__formula_task(void *argument, int task, int worker)
     for (size_t k = 0; job->one_dy && k < DML__STRIP_FLOATS; k++) strip.dy[k] = job->dy[0];
     for (size_t i = begin, count; i < end; i += count) {
         count = end - i;
-        if (job->whole && count >= DML__LANES)
-            count -= count % DML__LANES;
+        if (job->whole && count >= DML__FORMULA_LANES)
+            count -= count % DML__FORMULA_LANES;
         else if (count > DML__STRIP_FLOATS)
             count = DML__STRIP_FLOATS;
         dml__formula_strip(job, i, count, &strip);
     }
     if (job->stream) DML__STREAM_FENCE();
+}
+
+/* Of those the arithmetic takes as long as the memory, which a strip would keep waiting meanwhile. */
+static bool dml__formula_is_long(int formula)
+{
+#define DML__FORMULA_IS(name, needs, forward, gradient) formula == DML__FORMULA_##name ||
+    return DML__FORMULAS_LONG(DML__FORMULA_IS) false;
+#undef DML__FORMULA_IS
 }
 
 /* Whether `out`, which isn't read, goes past the caches (blocks.h). */
@@ -287,7 +368,8 @@ static bool dml__formula_streams(const dml__formula_job *job, const float *out)
         if (call->in[i] == out) return false;
         if (call->in[i] && dml__broadcast_is_plain(&call->layout[i])) arrays++;
     }
-    if (job->y == out || job->dy == out) return false;
+    if (job->y == out || job->dy == out || (!job->backward && dml__formula_is_long(call->formula)))
+        return false;
     arrays += (job->y != NULL) + (job->dy != NULL && !call->repeated_dy);
     return DML__STREAMS && call->n > DML__STREAM_FROM / sizeof(float) / arrays && (uintptr_t)out % 16 == 0;
 }
@@ -397,8 +479,7 @@ static void dml__formula_total_task(void *argument, int task, int worker)
         const size_t count = dml__minimum(DML__STRIP_FLOATS, end - i);
         for (int k = 0; k < DML__FORMULA_INPUTS; k++)
             at.in[k] = dml__strip_operand(call, k, i, count, strip.in[k]);
-        dml__formula_loops_of(call->formula)
-            ->values(job->isa, count + (DML__LANES - count % DML__LANES) % DML__LANES, &at);
+        dml__formula_loop_of(job->isa, call->formula, -1)(job->isa, dml__formula_padded(count), &at);
         for (size_t k = count; k % DML__LANES; k++) strip.y[k] = 0;
         if (job->weights) dml__strip_repeat(job->layout, job->weights, i, count, strip.dy);
         dml__strip_total(job->isa, count, strip.y, job->weights ? strip.dy : NULL, &total);

@@ -29,7 +29,7 @@ typedef struct dml__formula_at {
 } dml__formula_at;
 
 /* The loop of the formula's values, or of gradient `gradient` where that isn't negative, on the calling
-   thread; n a multiple of DML__LANES. */
+   thread; n a multiple of DML__LANES. Not for those of DML__FORMULAS_LONG. */
 DML__LOCAL void dml__formula_vectors(dml_isa isa, int formula, int gradient, size_t n,
                                      const dml__formula_at *at);
 

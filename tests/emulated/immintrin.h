@@ -17,6 +17,7 @@ typedef int32_t emulated__512i __attribute__((vector_size(64)));
 #define __m256 emulated__256
 #define __m512 emulated__512
 #define __m512bh emulated__512
+#define __m512i emulated__512i
 #define __mmask16 uint16_t
 
 #define EMULATED static inline __attribute__((always_inline, unused))
@@ -76,6 +77,7 @@ EMULATED void _mm512_mask_storeu_ps(void *to, __mmask16 mask, __m512 value)
 
 #define _CMP_LE_OQ 0x12
 #define _CMP_NLE_UQ 0x16
+#define _CMP_GT_OQ 0x1e
 
 EMULATED __m256 _mm256_cmp_ps(__m256 a, __m256 b, int how)
 {
@@ -113,7 +115,8 @@ EMULATED __mmask16 _mm512_cmp_ps_mask(__m512 a, __m512 b, int how)
 {
     __mmask16 mask = 0;
     for (int i = 0; i < 16; i++)
-        if ((a[i] <= b[i]) == (how == _CMP_LE_OQ)) mask = (__mmask16)(mask | 1u << i);
+        if (how == _CMP_GT_OQ ? a[i] > b[i] : (a[i] <= b[i]) == (how == _CMP_LE_OQ))
+            mask = (__mmask16)(mask | 1u << i);
     return mask;
 }
 
@@ -121,6 +124,86 @@ EMULATED __m512 _mm512_maskz_mov_ps(__mmask16 mask, __m512 a)
 {
     for (int i = 0; i < 16; i++)
         if (!(mask >> i & 1)) a[i] = 0;
+    return a;
+}
+
+EMULATED __mmask16 _mm512_movepi32_mask(__m512i a)
+{
+    __mmask16 mask = 0;
+    for (int i = 0; i < 16; i++)
+        if (a[i] < 0) mask = (__mmask16)(mask | 1u << i);
+    return mask;
+}
+
+EMULATED __m512 _mm512_mask_blend_ps(__mmask16 mask, __m512 a, __m512 b)
+{
+    for (int i = 0; i < 16; i++)
+        if (mask >> i & 1) a[i] = b[i];
+    return a;
+}
+
+EMULATED __m512 _mm512_mask_add_ps(__m512 others, __mmask16 mask, __m512 a, __m512 b)
+{
+    return _mm512_mask_blend_ps(mask, others, a + b);
+}
+
+EMULATED __m512 _mm512_mask_mul_ps(__m512 others, __mmask16 mask, __m512 a, __m512 b)
+{
+    return _mm512_mask_blend_ps(mask, others, a * b);
+}
+
+/* The second where one is a NaN. */
+EMULATED __m512 _mm512_min_ps(__m512 a, __m512 b)
+{
+    for (int i = 0; i < 16; i++) a[i] = a[i] < b[i] ? a[i] : b[i];
+    return a;
+}
+
+EMULATED __m512 _mm512_max_ps(__m512 a, __m512 b)
+{
+    for (int i = 0; i < 16; i++) a[i] = a[i] > b[i] ? a[i] : b[i];
+    return a;
+}
+
+EMULATED __m512 _mm512_permutex2var_ps(__m512 a, __m512i which, __m512 b)
+{
+    __m512 value;
+    for (int i = 0; i < 16; i++) value[i] = which[i] & 16 ? b[which[i] & 15] : a[which[i] & 15];
+    return value;
+}
+
+/* a 2^floor(b) */
+EMULATED __m512 _mm512_scalef_ps(__m512 a, __m512 b)
+{
+    for (int i = 0; i < 16; i++) {
+        const float power = floorf(b[i]);
+        a[i] = power != power ? power : ldexpf(a[i], power < -999 ? -999 : power > 999 ? 999 : (int)power);
+    }
+    return a;
+}
+
+#define _MM_MANT_NORM_1_2 0
+#define _MM_MANT_SIGN_nan 2
+
+EMULATED __m512 _mm512_getexp_ps(__m512 a)
+{
+    for (int i = 0; i < 16; i++) a[i] = logbf(a[i]);
+    return a;
+}
+
+/* 1 to 2; 1 for 0 and infinity. */
+EMULATED __m512 _mm512_getmant_ps(__m512 a, int interval, int sign)
+{
+    if (interval != _MM_MANT_NORM_1_2 || sign != _MM_MANT_SIGN_nan) __builtin_trap();
+    for (int i = 0; i < 16; i++) {
+        int exponent;
+        if (a[i] < 0)
+            a[i] = NAN;
+        else if (a[i] == 0 || isinf(a[i]))
+            a[i] = a[i] == 0 && signbit(a[i]) ? -1.0f : 1.0f;
+        else
+            a[i] = 2 * frexpf(a[i], &exponent);
+    }
     return a;
 }
 
