@@ -110,6 +110,7 @@ DML__DRIVERS_END
 #include "dist/mirrored_clock.c"
 #include "dist/mirrored_share.c"
 #include "dist/mirrored.c"
+#include "dist/mirrored_open.c"
 #include "dist/compress_quantise.c"
 #include "dist/compress_sparse.c"
 #include "dist/compress_low_rank.c"
