@@ -90,6 +90,7 @@ DML__DRIVERS_END
 #include "comm/link.c"
 #include "comm/operation.c"
 #include "comm/turn.c"
+#include "comm/mpi_engine_calls.c"
 #include "comm/mpi_engine.c"
 DML__DRIVERS_BEGIN
 #include "comm/open.c"
@@ -110,6 +111,7 @@ DML__DRIVERS_END
 #include "dist/mirrored_clock.c"
 #include "dist/mirrored_share.c"
 #include "dist/mirrored.c"
+#include "dist/mirrored_open.c"
 #include "dist/compress_quantise.c"
 #include "dist/compress_sparse.c"
 #include "dist/compress_low_rank.c"

@@ -1,0 +1,341 @@
+#ifndef DML_DIST_MIRRORED_OPEN_C
+#define DML_DIST_MIRRORED_OPEN_C
+
+#include "dist/mirrored_internal.h"
+
+#include "base/cpu.h"
+#include "base/memory.h"
+#include "comm/job.h"
+#include "graph/clone.h"
+#include "graph/node.h"
+#include "graph/program.h"
+#include "train/trainer_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DML__MOST_REPLICAS 64
+
+/* ---- opening ---- */
+
+/* "cpu" or "cpu*3": how many threads, 0 for any; -1: another device. */
+static int dml__cpu_threads(const char *device)
+{
+    char *end;
+    if (strcmp(device, "cpu") == 0 || strcmp(device, "cpu:0") == 0) return 0;
+    if (strncmp(device, "cpu*", 4) != 0) return -1;
+    const long threads = strtol(device + 4, &end, 10);
+    return end != device + 4 && !*end && threads >= 1 && threads <= 4096 ? (int)threads : -1;
+}
+
+/* What a replica's context is opened with. A device that isn't the CPU needs one thread, which launches. */
+static dml_status dml__name_devices(dml_mirrored *all, const char *const *devices)
+{
+    int left = dml_cpu_share(), sharers = 0;
+    for (int i = 0; i < all->count; i++) {
+        dml__replica *replica = &all->replica[i];
+        dml_device_info best;
+        const char *device = devices[i];
+        if (!device)
+            return dml__fail(&all->context->error, DML_ERROR_ARGUMENT, "device %d of %d is NULL", i + 1,
+                             all->count);
+        if (strcmp(device, "auto") == 0) {
+            dml_devices(&best, 1);
+            device = best.id;
+        }
+        const int threads = dml__cpu_threads(device);
+        snprintf(replica->device, sizeof replica->device, "%s", threads >= 0 ? "cpu" : device);
+        replica->threads = threads < 0 ? 1 : threads;
+        if (threads == 0) sharers++;
+        if (threads > 0) left -= threads;
+    }
+    for (int i = 0; i < all->count; i++) {
+        dml__replica *replica = &all->replica[i];
+        if (replica->threads) continue;
+        const int part = left > 0 ? left / sharers : 0;
+        replica->threads = part > 1 ? part : 1;
+        left -= part;
+        sharers--;
+    }
+    return DML_OK;
+}
+
+static dml_status dml__check_listed_once(dml_mirrored *all, int i)
+{
+    const dml_device *device = &all->replica[i].context->device;
+    for (int j = 0; j < i && !device->host_memory; j++) {
+        const dml_device *other = &all->replica[j].context->device;
+        if (other->backend == device->backend && other->index == device->index)
+            return dml__fail(&all->context->error, DML_ERROR_ARGUMENT,
+                             "devices %d and %d are both %s:%d; only the CPU may be listed more than once",
+                             j + 1, i + 1, device->backend->name, device->index);
+    }
+    return DML_OK;
+}
+
+static dml_status dml__open_replica(dml_mirrored *all, int i)
+{
+    dml__replica *replica = &all->replica[i];
+    dml_options options;
+    memset(&options, 0, sizeof options);
+    options.device = replica->device;
+    options.threads = replica->threads;
+    options.seed = all->context->seed;
+    options.allocator = all->options.allocator;
+    options.pin = -1; /* pools pin to the first processors, all to the same */
+    replica->context = dml_open(&options);
+    if (dml_status_of(replica->context) != DML_OK)
+        return dml__fail(&all->context->error, dml_status_of(replica->context), "replica %d: %s", i,
+                         dml_error(replica->context));
+    const dml_device *device = &replica->context->device;
+    if (!device->host_memory)
+        snprintf(replica->device, sizeof replica->device, "%s:%d", device->backend->name, device->index);
+    return dml__check_listed_once(all, i);
+}
+
+/* Those that receive w need nothing of an update's. */
+static dml_trainer_options dml__replica_options(const dml_mirrored *all, int i)
+{
+    dml_trainer_options options = all->options.trainer;
+    options.batch = all->most[i];
+    if (all->options.placement == DML_PLACE_MIRRORED || i == 0) return options;
+    options.optimizer = dml_sgd(0.01f, 0);
+    options.clip_norm = options.clip_value = options.average = 0;
+    memset(&options.schedule, 0, sizeof options.schedule);
+    return options;
+}
+
+static dml_status dml__build_replica(dml_mirrored *all, const dml_node *loss, int i)
+{
+    dml__replica *replica = &all->replica[i];
+    const dml_trainer_options options = dml__replica_options(all, i);
+    dml_graph *graph = dml_graph_clone(all->graph, replica->context);
+    if (graph) replica->trainer = dml_trainer_create(dml_graph_find(graph, loss->name), &options);
+    if (replica->trainer) return DML_OK;
+    return dml__fail(&all->context->error, dml_status_of(replica->context), "replica %d (%s): %s", i,
+                     replica->device, dml_error(replica->context));
+}
+
+/* How many samples each has memory for. */
+static dml_status dml__set_most(dml_mirrored *all)
+{
+    const dml_mirrored_options *options = &all->options;
+    const int batch = options->trainer.batch, n = all->count;
+    const int even = batch / n + (batch % n != 0);
+    int most = options->most_rows;
+    if (most == 0) most = options->even ? even : batch - even < even ? batch : 2 * even;
+    if (most < even)
+        return dml__fail(
+            &all->context->error, DML_ERROR_ARGUMENT,
+            "most_rows %d asked for, but %d replicas must have room for a batch of %d: %d or more",
+            options->most_rows, n, batch, even);
+    for (int i = 0; i < n; i++) all->most[i] = most < batch ? most : batch;
+    return DML_OK;
+}
+
+static dml_status dml__open_replicas(dml_mirrored *all, const dml_node *loss, const char *const *devices)
+{
+    dml_status status = dml__name_devices(all, devices);
+    if (status == DML_OK) status = dml__set_most(all);
+    for (int i = 0; i < all->count && status == DML_OK; i++) status = dml__open_replica(all, i);
+    for (int i = 0; i < all->count && status == DML_OK; i++) status = dml__build_replica(all, loss, i);
+    if (status != DML_OK) return status;
+    all->inputs = dml_program_inputs(all->replica[0].trainer->program);
+    if (all->inputs <= DML__MOST_PARTS) return DML_OK;
+    return dml__fail(&all->context->error, DML_ERROR_UNSUPPORTED, "%d inputs; replicas take at most %d",
+                     all->inputs, DML__MOST_PARTS);
+}
+
+/* Replicas of all processes are numbered process by process. */
+static dml_status dml__join_processes(dml_mirrored *all)
+{
+    dml_comm *comm = all->options.comm;
+    const int world = comm ? dml_comm_world_size(comm) : 1;
+    const int64_t mine = all->count;
+    int64_t before = 0, ranks = mine;
+    if (comm) {
+        int64_t *counts =
+            (int64_t *)dml__allocate_array(&all->context->memory, (size_t)world, sizeof *counts);
+        if (!counts)
+            return dml__fail(&all->context->error, DML_ERROR_MEMORY, "no memory left for %d ranks", world);
+        dml_status status = dml_comm_all_gather(comm, &mine, 1, DML_I64, counts);
+        if (status == DML_OK && world > 1) {
+            all->outside_sums = dml_comm_split(comm, 0, 0);
+            status = dml_comm_status(comm);
+        }
+        ranks = 0;
+        for (int r = 0; r < world && status == DML_OK; r++) {
+            if (r < dml_comm_rank(comm)) before += counts[r];
+            ranks += counts[r];
+        }
+        dml__release(&all->context->memory, counts);
+        if (status != DML_OK) return dml__fail(&all->context->error, status, "%s", dml_comm_error(comm));
+    }
+    for (int i = 0; i < all->count; i++) {
+        dml__mirrored_place *place = &all->replica[i].place;
+        place->outside = i == 0 && world > 1 ? comm : NULL;
+        place->outside_sums = i == 0 ? all->outside_sums : NULL;
+        place->processes = world > 1;
+        place->central = all->options.placement != DML_PLACE_MIRRORED;
+        place->late = all->options.placement == DML_PLACE_EACH_STEP;
+        place->ranks = (int)ranks;
+        place->rank = (int)before + i;
+        place->bucket_bytes = all->options.bucket_bytes;
+        place->allocator = all->options.allocator;
+    }
+    return DML_OK;
+}
+
+static dml_status dml__open_inside(dml_mirrored *all)
+{
+    static const char *const algorithms[] = { NULL, "all_reduce=ring,reduce=ring,broadcast=chain",
+                                              "all_reduce=tree,reduce=binomial,broadcast=binomial",
+                                              "all_reduce=master_worker,reduce=direct,broadcast=direct" };
+    dml_comm *comms[DML__MOST_REPLICAS];
+    dml_comm_options options;
+    memset(&options, 0, sizeof options);
+    options.algorithm = algorithms[all->options.cross_device];
+    options.timeout_s = all->options.timeout_s;
+    if (all->options.comm && options.timeout_s == 0) options.timeout_s = 2 * all->options.comm->job->timeout;
+    options.allocator = all->options.allocator;
+    options.engine = "dml";
+    options.trace = ""; /* the job's has the same file names */
+    const dml_status status = dml_comm_open_local(comms, all->count, &options);
+    for (int i = 0; i < all->count && status == DML_OK; i++) all->replica[i].place.inside = comms[i];
+    if (status == DML_OK) return DML_OK;
+    return dml__fail(&all->context->error, status,
+                     status == DML_ERROR_MEMORY ? "no memory left for a communicator of %d replicas"
+                                                : "no communicator of %d replicas can be had: their timeout "
+                                                  "and the environment's DML_ settings must make sense",
+                     all->count);
+}
+
+/* ---- creating and destroying ---- */
+
+static void dml__mirrored_destroy_owned(dml__owned *owned)
+{
+    dml_mirrored *all = (dml_mirrored *)(void *)owned;
+    dml__memory *memory = &all->context->memory;
+    dml__disown(all->context, owned);
+    all->graph->programs--;
+    if (all->replica) dml__end_replicas(all);
+    for (int i = 0; all->replica && i < all->count; i++) dml_close(all->replica[i].context);
+    if (all->outside_sums) dml_comm_close(all->outside_sums);
+    if (all->locks) {
+        dml__cond_destroy(&all->answered);
+        dml__cond_destroy(&all->asked);
+        dml__mutex_destroy(&all->mutex);
+    }
+    dml__release(memory, all->other_share);
+    dml__release(memory, all->share);
+    dml__release(memory, all->most);
+    dml__release(memory, all->speed);
+    dml__release(memory, all->replica);
+    dml__release(memory, all);
+}
+
+DML_API void dml_mirrored_destroy(dml_mirrored *mirrored)
+{
+    if (mirrored) dml__mirrored_destroy_owned(&mirrored->owned);
+}
+
+static bool dml__make_locks(dml_mirrored *all)
+{
+    if (!dml__mutex_init(&all->mutex)) return false;
+    all->locks = dml__cond_init(&all->asked);
+    if (all->locks && !dml__cond_init(&all->answered)) {
+        dml__cond_destroy(&all->asked);
+        all->locks = false;
+    }
+    if (!all->locks) dml__mutex_destroy(&all->mutex);
+    return all->locks;
+}
+
+static dml_status dml__mirrored_allocate(dml_mirrored *all)
+{
+    dml__memory *memory = &all->context->memory;
+    const size_t n = (size_t)all->count;
+    all->replica = (dml__replica *)dml__allocate_array(memory, n, sizeof *all->replica);
+    all->speed = (dml__speed *)dml__allocate_array(memory, n, sizeof *all->speed);
+    all->most = (int *)dml__allocate_array(memory, n, sizeof(int));
+    all->share = (int *)dml__allocate_array(memory, n, sizeof(int));
+    all->other_share = (int *)dml__allocate_array(memory, n, sizeof(int));
+    if (!all->replica || !all->speed || !all->most || !all->share || !all->other_share ||
+        !dml__make_locks(all))
+        return dml__fail(&all->context->error, DML_ERROR_MEMORY, "no memory left for %d replicas",
+                         all->count);
+    for (int i = 0; i < all->count; i++) {
+        all->replica[i].all = all;
+        all->replica[i].index = i;
+    }
+    return DML_OK;
+}
+
+static dml_status dml__check_mirrored(dml_context *context, const char *const *devices, int count,
+                                      const dml_mirrored_options *options)
+{
+    dml__error *error = &context->error;
+    if (error->status != DML_OK) return error->status;
+#ifdef DML_NO_THREADS
+    return dml__fail(error, DML_ERROR_UNSUPPORTED, "replicas need threads, and this is built without");
+#endif
+    if (!devices) return dml__fail_null(error, "dml_mirrored_create", "devices");
+    if (!options) return dml__fail_null(error, "dml_mirrored_create", "options: there is no default batch");
+    if (count < 1 || count > DML__MOST_REPLICAS)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "%d devices given; 1 to %d are possible", count,
+                         DML__MOST_REPLICAS);
+    if ((unsigned)options->placement > DML_PLACE_EACH_STEP)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "there is no placement %d", (int)options->placement);
+    if ((unsigned)options->cross_device > DML_CROSS_ONE_DEVICE)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "there is no cross_device %d",
+                         (int)options->cross_device);
+    if (options->trainer.batch < 1)
+        return dml__fail(error, DML_ERROR_ARGUMENT, "a batch of %d asked for; it must be 1 or more",
+                         options->trainer.batch);
+    if (options->comm && dml_comm_status(options->comm))
+        return dml__fail(error, dml_comm_status(options->comm), "%s", dml_comm_error(options->comm));
+    return DML_OK;
+}
+
+static dml_mirrored *dml__mirrored_create_in(dml_node *loss, const char *const *devices, int count,
+                                             const dml_mirrored_options *options)
+{
+    dml_context *context = loss->graph->context;
+    if (dml__check_mirrored(context, devices, count, options) != DML_OK) return NULL;
+    dml_mirrored *all = (dml_mirrored *)dml__allocate(&context->memory, sizeof *all);
+    if (!all) {
+        dml__fail(&context->error, DML_ERROR_MEMORY, "no memory left for replicas");
+        return NULL;
+    }
+    all->context = context;
+    all->graph = loss->graph;
+    all->options = *options;
+    all->count = count;
+    all->shared_rows = -1;
+    all->graph->programs++;
+    dml__own(context, &all->owned, dml__mirrored_destroy_owned);
+    dml_status status = dml__mirrored_allocate(all);
+    if (status == DML_OK) status = dml__open_replicas(all, loss, devices);
+    if (status == DML_OK) status = dml__join_processes(all);
+    if (status == DML_OK) status = dml__open_inside(all);
+    if (status == DML_OK) status = dml__start_replica_threads(all);
+    if (status == DML_OK) status = dml__order_all(all, DML__ORDER_ATTACH);
+    if (status == DML_OK) return all;
+    dml_mirrored_destroy(all);
+    return NULL;
+}
+
+DML_API dml_mirrored *dml_mirrored_create(dml_node *loss, const char *const *devices, int count,
+                                          const dml_mirrored_options *options)
+{
+    if (!loss) return NULL;
+    dml_context *context = loss->graph->context;
+    const dml__entry entry = dml__enter(context);
+    if (entry == DML__REFUSED) return NULL;
+    dml_mirrored *mirrored = dml__mirrored_create_in(loss, devices, count, options);
+    dml__leave(context, entry);
+    return mirrored;
+}
+
+#endif
