@@ -566,7 +566,8 @@ DML_API dml_status dml_comm_reduce_scatter(dml_comm *comm, void *in, size_t coun
 DML_API dml_request *dml_comm_reduce_scatter_start(dml_comm *comm, void *in, size_t count_per_rank,
                                                    dml_dtype dtype, dml_reduce_op op, void *out);
 
-/* Row r of out (world_size, count) = row `rank` of rank r's `in` (world_size, count). */
+/* Row r of out (world_size, count) = row `rank` of rank r's `in` (world_size, count). `out` may be `in`, at
+   all ranks or at none: then what comes goes through 16 KiB at a time, which takes longer. */
 DML_API dml_status dml_comm_all_to_all(dml_comm *comm, const void *in, size_t count, dml_dtype dtype,
                                        void *out);
 DML_API dml_request *dml_comm_all_to_all_start(dml_comm *comm, const void *in, size_t count, dml_dtype dtype,
@@ -7270,13 +7271,15 @@ typedef struct dml__schedule {
    (count), which reduce leaves undefined but at the root. Scatter: IN (size, count) at the root, OUT (count).
    Gather: IN (count), OUT (size, count) at the root. All-gather: IN (count), which may be this rank's part of
    OUT (size, count). Reduce-scatter: IN (size, count), undefined afterwards, and OUT (count), which may be
-   any part of IN. All-to-all: IN and OUT (size, count), apart. */
+   any part of IN. All-to-all: IN and OUT (size, count), apart; for "in_place" they may be one. */
 typedef struct dml__collective {
     dml__comm_operation operation;
     int rank, size; /* in the group */
     int root;       /* where the operation has one */
     uint64_t count; /* as in the call: of the whole for all_reduce, reduce and broadcast, else of one rank
                        (the largest of `counts`) */
+    uint64_t row; /* of all-to-all in rounds, which are columns of its arrays: how far apart two parts begin;
+                     0: `count` */
     const size_t *counts, *offsets; /* (size) each, of gather, scatter, all_gather, reduce_scatter with parts
                                        of different sizes; NULL: `count` each, one after the other */
 } dml__collective;
@@ -7333,9 +7336,9 @@ typedef struct dml__algorithm_info {
     void (*write)(const dml__collective *collective, dml__schedule *schedule);
     bool equal_parts; /* takes no counts and offsets */
     bool rank_order;  /* adds as (((rank 0 + rank 1) + rank 2) + ...), whoever adds */
-    /* Elements of SCRATCH that a whole call of `count` elements uses at most. All-reduce, reduce and
-       broadcast that have less of it than that are run in rounds, each over as many elements as fit; the
-       others need it. NULL: none. */
+    /* Elements of SCRATCH that a whole call of `count` elements uses at most. All-reduce, reduce, broadcast
+       and all-to-all in place that have less of it than that are run in rounds, each over as many elements as
+       fit; the others need it. NULL: none. */
     uint64_t (*scratch)(int size, uint64_t count);
     /* The textbook's figures, to test the steps against and to print: elements sent by the rank that sends
        most of them (`count` as in the call, divisible by 2 * size), and messages by the one that sends most
@@ -7619,6 +7622,19 @@ DML__LOCAL void dml__write_direct_all_gather(const dml__collective *c, dml__sche
 DML__LOCAL void dml__write_direct_reduce_scatter(const dml__collective *c, dml__schedule *s);
 DML__LOCAL void dml__write_direct_all_to_all(const dml__collective *c, dml__schedule *s);
 DML__LOCAL void dml__write_pairwise_all_to_all(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_in_place_all_to_all(const dml__collective *c, dml__schedule *s);
+
+/* The one that is for calls whose arrays are one, and isn't the cheapest of any other. */
+static inline bool dml__is_in_place(const dml__algorithm_info *info)
+{
+    return info->write == dml__write_in_place_all_to_all;
+}
+
+/* Whether a call that needs more of SCRATCH than there is may be run in rounds. */
+static inline bool dml__goes_in_rounds(const dml__algorithm_info *info)
+{
+    return dml__is_elementwise(info->operation) || dml__is_in_place(info);
+}
 
 /* The slots of SCRATCH, as many elements each as the stretch has, hold what came from all other ranks: from
    the one before this rank first, then the one before that, by receives that are steps first, first + stride,
@@ -8740,6 +8756,37 @@ DML__LOCAL void dml__write_pairwise_all_to_all(const dml__collective *c, dml__sc
     dml__write_exchanges(c, s, true);
 }
 
+/* IN may be OUT: at step i those whose numbers add up to i, or to i + m, exchange their parts for each other.
+   What comes waits in SCRATCH until what was there has gone, in two slots by turns:
+
+       step 0    1 <-> 3
+       step 1    0 <-> 1, 2 <-> 3
+       step 2    0 <-> 2
+       step 3    0 <-> 3, 1 <-> 2
+
+   Cost: m (a + n b), in rounds that SCRATCH has room for. */
+DML__LOCAL void dml__write_in_place_all_to_all(const dml__collective *c, dml__schedule *s)
+{
+    const uint64_t n = c->count, row = c->row ? c->row : n, own = (uint64_t)c->rank * row;
+    int copied[2] = { -1, -1 }, slot = 0;
+    dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, own, n, DML__SPACE_IN, own);
+    for (int i = 0; i < c->size && n; i++) {
+        const int other = (i - c->rank + c->size) % c->size;
+        const uint64_t place = (uint64_t)other * row;
+        if (other == c->rank) continue;
+        const int got =
+            dml__add_receive(s, other, DML__STEP_RECEIVE, DML__SPACE_SCRATCH, (uint64_t)slot * n, n);
+        const int sent = dml__add_send(s, other, DML__SPACE_IN, place, n);
+        const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, place, n, DML__SPACE_SCRATCH,
+                                        (uint64_t)slot * n);
+        dml__add_after(s, got, copied[slot]);
+        dml__add_after(s, copy, got);
+        dml__add_after(s, copy, sent);
+        copied[slot] = copy;
+        slot = !slot;
+    }
+}
+
 #endif
 
 /* ---- comm/algorithms.c ---- */
@@ -8947,6 +8994,8 @@ static const dml__algorithm_info dml__algorithm_table[] = {
       dml__half_per_level, dml__message_per_level },
     { "direct", DML__CALL_ALL_TO_ALL, dml__write_direct_all_to_all, true, false, NULL, dml__n_per_other,
       dml__message_per_other },
+    { "in_place", DML__CALL_ALL_TO_ALL, dml__write_in_place_all_to_all, true, false, dml__n_to_neighbours,
+      dml__n_per_other, dml__message_per_other },
 
     { "dissemination", DML__CALL_BARRIER, dml__write_dissemination_barrier, true, false, NULL,
       dml__no_elements, dml__message_per_level },
@@ -9650,7 +9699,8 @@ DML__LOCAL dml_status dml__price_collective(const dml__price_model *model,
     const uint64_t most = dml__price_round_count(model, algorithm, collective, element_bytes);
     dml__collective round = *collective;
     round.count = most;
-    if (most < collective->count && !dml__is_elementwise(collective->operation)) {
+    if (most < collective->count && !dml__is_elementwise(collective->operation) &&
+        !dml__is_in_place(algorithm)) {
         price->stuck_rank = price->stuck_step = -1;
         return DML_ERROR_MEMORY;
     }
@@ -10155,6 +10205,7 @@ typedef struct dml__choice_run {
 static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__comm_operation operation)
 {
     const dml__algorithm_info *info = &run->algorithms[algorithm];
+    if (dml__is_in_place(info)) return false;
     return info->operation == operation && (info->rank_order || !run->rank_order || !dml__adds(operation));
 }
 
@@ -11228,7 +11279,7 @@ static bool dml__can_run(const dml_comm *comm, const dml__comm_call *call, int a
     const dml__comm_operation operation = call->signature.operation;
     if (info->operation != operation || (info->equal_parts && call->counts)) return false;
     if (comm->job->deterministic && dml__adds(operation) && !info->rank_order) return false;
-    if (!info->scratch || dml__is_elementwise(operation)) return true;
+    if (!info->scratch || dml__goes_in_rounds(info)) return true;
     return info->scratch(comm->size, dml__largest_part(comm, call)) <=
            comm->job->scratch_bytes / dml_dtype_size(call->signature.dtype);
 }
@@ -11238,6 +11289,8 @@ DML__LOCAL int dml__choose_algorithm(const dml_comm *comm, const dml__comm_call 
     int count, last = -1;
     dml__algorithms(&count);
     const dml__comm_operation operation = call->signature.operation;
+    if (operation == DML__CALL_ALL_TO_ALL && call->in == call->out && call->signature.count)
+        return dml__find_algorithm(operation, "in_place");
     const int named = dml__named_algorithm(comm->job->algorithm, operation);
     if (named >= 0 && dml__can_run(comm, call, named)) return named;
     const uint64_t bytes = dml__largest_part(comm, call) * dml_dtype_size(call->signature.dtype);
@@ -13666,8 +13719,10 @@ DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_r
     if (frame->algorithm == request->algorithm) return DML_OK;
     return dml__job_fail(job, rank, DML_ERROR_MISMATCH,
                          "rank %d and rank %d go about %s in different ways: give all ranks the same "
-                         "DML_COMM_ALGO and segment_bytes",
-                         rank, job->rank, dml__signature_text(mine, text));
+                         "DML_COMM_ALGO and segment_bytes%s",
+                         rank, job->rank, dml__signature_text(mine, text),
+                         mine->operation == DML__CALL_ALL_TO_ALL ? ", and make it in place at all or at none"
+                                                                 : "");
 }
 
 /* A collective's frame that belongs to no flow here: of a call that is still to come (true: keep it), of one
@@ -14294,6 +14349,7 @@ static void dml__begin_round(dml__comm_job *job, dml_request *request)
     c.size = comm->size;
     c.root = call->signature.root;
     c.count = call->counts ? dml__largest_part(comm, call) : request->round_count;
+    c.row = call->signature.count;
     c.counts = call->counts;
     c.offsets = call->offsets;
     request->schedule.count = 0;
@@ -14301,8 +14357,11 @@ static void dml__begin_round(dml__comm_job *job, dml_request *request)
     request->spaces[DML__SPACE_OUT] = (char *)call->out;
     request->spaces[DML__SPACE_IN] = (char *)call->in;
     request->spaces[DML__SPACE_SCRATCH] = request->scratch;
-    if (request->round_begin)
-        request->spaces[DML__SPACE_OUT] += (size_t)request->round_begin * dml__element_bytes(request);
+    if (request->round_begin) {
+        const size_t begin = (size_t)request->round_begin * dml__element_bytes(request);
+        request->spaces[DML__SPACE_OUT] += begin;
+        if (call->in) request->spaces[DML__SPACE_IN] += begin;
+    }
     dml__algorithm_of(request)->write(&c, &request->schedule);
     if (request->schedule.overflowed) {
         char text[DML__SIGNATURE_TEXT];
@@ -14327,7 +14386,7 @@ static uint64_t dml__round_most(const dml__comm_job *job, const dml_request *req
         while (most > cached && request->call.signature.count / most < DML__MOST_ROUNDS)
             most = most - most / 2;
     }
-    if (info->scratch && dml__is_elementwise(operation))
+    if (info->scratch && dml__goes_in_rounds(info))
         while (most > 1 && info->scratch(request->comm->size, most) > room) most = most / 2;
     return most;
 }
@@ -14792,35 +14851,24 @@ DML__LOCAL void dml__stop_helper(dml__comm_job *job)
 
 #endif
 
-/* ---- comm/mpi_engine.c ---- */
+/* ---- comm/mpi_engine_calls.c ---- */
 
-#ifndef DML_COMM_MPI_ENGINE_C
-#define DML_COMM_MPI_ENGINE_C
+#ifndef DML_COMM_MPI_ENGINE_CALLS_C
+#define DML_COMM_MPI_ENGINE_CALLS_C
+
+/* ---- comm/mpi_engine_internal.h ---- */
+
+/* mpi_engine_internal.h: what the engine over MPI (mpi_engine.c) is made of, and what its calls become in MPI
+   (mpi_engine_calls.c). */
+#ifndef DML_COMM_MPI_ENGINE_INTERNAL_H
+#define DML_COMM_MPI_ENGINE_INTERNAL_H
 
 #ifdef DML_MPI
-
-/* The engine that leaves everything to MPI, 3.1 or later: each call becomes one of its non-blocking ones, or
-   several, all of which are posted at once, since the collectives of a communicator have to be posted in the
-   same order everywhere. */
 
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
 
-#include <limits.h>
-#include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-/* Elements of one MPI call; tests make it less. Above it they go in blocks. */
-#ifndef DML__MPI_LARGEST
-#define DML__MPI_LARGEST INT_MAX
-#define DML__MPI_BLOCK 65536
-#else
-#define DML__MPI_BLOCK 64
-#endif
 #define DML__MPI_DTYPES 8 /* an MPI tag is ours times this, plus the dtype */
 
 typedef struct dml__mpi_group {
@@ -14864,24 +14912,60 @@ typedef struct dml__mpi {
     int letters;
 } dml__mpi;
 
-static dml__mpi *dml__mpi_of(const dml__comm_job *job)
+static inline dml__mpi *dml__mpi_of(const dml__comm_job *job)
 {
     return (dml__mpi *)(void *)job->transport;
 }
 
-static dml__mpi_group *dml__mpi_group_of(const dml_comm *comm)
+static inline dml__mpi_group *dml__mpi_group_of(const dml_comm *comm)
 {
     return comm->beneath ? (dml__mpi_group *)comm->beneath : &dml__mpi_of(comm->job)->group;
 }
 
-static dml__mpi_call *dml__mpi_call_of(const dml_request *request)
+static inline dml__mpi_call *dml__mpi_call_of(const dml_request *request)
 {
     const dml__comm_job *job = request->comm->job;
     return &dml__mpi_of(job)->calls[request - job->requests];
 }
 
 /* False: MPI has failed, and with it the job. */
-static bool dml__mpi_ok(dml__comm_job *job, const char *doing, int code)
+DML__LOCAL bool dml__mpi_ok(dml__comm_job *job, const char *doing, int code);
+DML__LOCAL bool dml__mpi_call_ok(const dml_request *request, int code);
+
+/* The place of the next MPI request of a call. */
+DML__LOCAL MPI_Request *dml__mpi_handle(dml_request *request);
+
+/* Posts all of a call, which ends here where there is nothing to wait for. */
+DML__LOCAL void dml__mpi_begin(dml_request *request);
+DML__LOCAL void dml__mpi_end(dml_request *request);
+
+/* A receive has got its message; false: it isn't one of that dtype or length, and the job has failed. */
+DML__LOCAL bool dml__mpi_take_message(dml_request *request, const MPI_Status *status, int code);
+DML__LOCAL void dml__mpi_read_status(const MPI_Status *status, dml_message *message);
+
+/* The function of dml__mpi.op. */
+DML__LOCAL void dml__mpi_reduce(void *in, void *inout, int *count, MPI_Datatype *type);
+
+#endif
+
+#endif
+
+#ifdef DML_MPI
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Elements of one MPI call; tests make it less. Above it they go in blocks. */
+#ifndef DML__MPI_LARGEST
+#define DML__MPI_LARGEST INT_MAX
+#define DML__MPI_BLOCK 65536
+#else
+#define DML__MPI_BLOCK 64
+#endif
+
+DML__LOCAL bool dml__mpi_ok(dml__comm_job *job, const char *doing, int code)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
     int length = 0;
@@ -14892,15 +14976,14 @@ static bool dml__mpi_ok(dml__comm_job *job, const char *doing, int code)
     return false;
 }
 
-static bool dml__mpi_call_ok(const dml_request *request, int code)
+DML__LOCAL bool dml__mpi_call_ok(const dml_request *request, int code)
 {
     char text[DML__SIGNATURE_TEXT];
     if (code == MPI_SUCCESS) return true;
     return dml__mpi_ok(request->comm->job, dml__signature_text(&request->call.signature, text), code);
 }
 
-/* The place of the next MPI request of a call. */
-static MPI_Request *dml__mpi_handle(dml_request *request)
+DML__LOCAL MPI_Request *dml__mpi_handle(dml_request *request)
 {
     dml__mpi *mpi = dml__mpi_of(request->comm->job);
     DML_ASSERT(mpi->used < mpi->most);
@@ -14961,7 +15044,7 @@ static int dml__mpi_shape(dml_request *request, uint64_t count, MPI_Datatype *ty
 
 /* MPI hands a reduction the type of its elements and no word of the user's: so that type's name says where
    the reduction is described. */
-static void dml__mpi_reduce(void *in, void *inout, int *count, MPI_Datatype *type)
+DML__LOCAL void dml__mpi_reduce(void *in, void *inout, int *count, MPI_Datatype *type)
 {
     char name[MPI_MAX_OBJECT_NAME];
     int length, bytes;
@@ -15240,7 +15323,10 @@ static void dml__mpi_begin_equal_parts(dml_request *request)
         if (in == dml__mpi_part(request, out, rank)) in = MPI_IN_PLACE;
         code = MPI_Iallgather(in, count, type, out, count, type, comm, handle);
         break;
-    case DML__CALL_ALL_TO_ALL: code = MPI_Ialltoall(in, count, type, out, count, type, comm, handle); break;
+    case DML__CALL_ALL_TO_ALL:
+        if (in == out && count) in = MPI_IN_PLACE;
+        code = MPI_Ialltoall(in, count, type, out, count, type, comm, handle);
+        break;
     default: code = MPI_Ibarrier(comm, handle); break;
     }
     dml__mpi_call_ok(request, code);
@@ -15273,7 +15359,7 @@ static void dml__mpi_begin_pair(dml_request *request)
                                   : MPI_Irecv(request->call.out, count, type, from, tag, comm, handle));
 }
 
-static void dml__mpi_read_status(const MPI_Status *status, dml_message *message)
+DML__LOCAL void dml__mpi_read_status(const MPI_Status *status, dml_message *message)
 {
     MPI_Count count = 0;
     message->source = status->MPI_SOURCE;
@@ -15284,7 +15370,7 @@ static void dml__mpi_read_status(const MPI_Status *status, dml_message *message)
 }
 
 /* A receive has got its message, or MPI says that it didn't fit. */
-static bool dml__mpi_take_message(dml_request *request, const MPI_Status *status, int code)
+DML__LOCAL bool dml__mpi_take_message(dml_request *request, const MPI_Status *status, int code)
 {
     const dml_comm *comm = request->comm;
     char text[DML__SIGNATURE_TEXT];
@@ -15302,9 +15388,9 @@ static bool dml__mpi_take_message(dml_request *request, const MPI_Status *status
     return false;
 }
 
-/* ---- a call from its beginning to its end ---- */
+/* ---- any call ---- */
 
-static void dml__mpi_end(dml_request *request)
+DML__LOCAL void dml__mpi_end(dml_request *request)
 {
     dml__mpi_call *call = dml__mpi_call_of(request);
     const dml__signature *signature = &request->call.signature;
@@ -15324,7 +15410,7 @@ static void dml__mpi_end(dml_request *request)
     dml__end_request(request->comm->job, request, DML_OK);
 }
 
-static void dml__mpi_begin(dml_request *request)
+DML__LOCAL void dml__mpi_begin(dml_request *request)
 {
     switch (request->call.signature.operation) {
     case DML__CALL_SEND:
@@ -15341,6 +15427,29 @@ static void dml__mpi_begin(dml_request *request)
     }
     if (!dml__mpi_call_of(request)->pending && !request->comm->job->error.status) dml__mpi_end(request);
 }
+
+#endif
+
+#endif
+
+/* ---- comm/mpi_engine.c ---- */
+
+#ifndef DML_COMM_MPI_ENGINE_C
+#define DML_COMM_MPI_ENGINE_C
+
+#ifdef DML_MPI
+
+/* The engine that leaves everything to MPI, 3.1 or later: each call becomes one of its non-blocking ones, or
+   several, all of which are posted at once, since the collectives of a communicator have to be posted in the
+   same order everywhere. */
+
+#include <limits.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- a call from its beginning to its end ---- */
 
 static void dml__mpi_start(dml__comm_job *job, dml_request *request)
 {
@@ -16475,7 +16584,8 @@ static void dml__extents(const dml_comm *comm, const dml__comm_call *call, uint6
     }
 }
 
-/* Whether the two arrays lie apart, or one is this rank's own part of the other. */
+/* Whether the two arrays lie apart, or one is this rank's own part of the other, or of all-to-all the other.
+ */
 static bool dml__apart(const dml_comm *comm, const dml__comm_call *call, uint64_t in, uint64_t out)
 {
     const size_t element = dml_dtype_size(call->signature.dtype);
@@ -16483,7 +16593,7 @@ static bool dml__apart(const dml_comm *comm, const dml__comm_call *call, uint64_
     const uint64_t own =
         (call->offsets ? call->offsets[comm->rank] : call->signature.count * (uint64_t)comm->rank) * element;
     if (!in || !out || a >= b + out * element || b >= a + in * element) return true;
-    if (call->signature.operation == DML__CALL_ALL_TO_ALL) return false;
+    if (call->signature.operation == DML__CALL_ALL_TO_ALL) return a == b;
     return in > out ? b == a + own : in < out ? a == b + own : a == b;
 }
 
@@ -21155,18 +21265,14 @@ DML__LOCAL double dml__share_seconds(int devices, const dml__speed *speeds, cons
 #ifndef DML_DIST_MIRRORED_C
 #define DML_DIST_MIRRORED_C
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+/* ---- dist/mirrored_internal.h ---- */
 
-/* A thread a replica, which sleeps until the caller orders something of all of them, and does it on its own
-   trainer. Between two orders everything is the caller's: it opens the contexts, looks at the trainers and
-   hands out the batch. */
+/* mirrored_internal.h: what replicas are made of, between opening them (mirrored_open.c) and running them
+   (mirrored.c). */
+#ifndef DML_DIST_MIRRORED_INTERNAL_H
+#define DML_DIST_MIRRORED_INTERNAL_H
 
-#define DML__MOST_REPLICAS 64
 #define DML__MOST_PARTS 64 /* inputs of which a replica gets its part */
-/* Another division of the batch must promise this much, or noise would move samples about. */
-#define DML__SHARE_GAIN 1.05
 
 typedef enum dml__order {
     DML__ORDER_ATTACH,
@@ -21219,6 +21325,25 @@ struct dml_mirrored {
     int flags;
     bool wants_loss, sends_gradient;
 };
+
+/* Returns when all have obeyed; the error is that of a replica that failed by itself, where one did. */
+DML__LOCAL dml_status dml__order_all(dml_mirrored *all, dml__order order);
+
+/* Each gets its thread, in which its trainer and its communicator also end. */
+DML__LOCAL dml_status dml__start_replica_threads(dml_mirrored *all);
+DML__LOCAL void dml__end_replicas(dml_mirrored *all);
+
+#endif
+
+#include <stdio.h>
+#include <string.h>
+
+/* A thread a replica, which sleeps until the caller orders something of all of them, and does it on its own
+   trainer. Between two orders everything is the caller's: it opens the contexts, looks at the trainers and
+   hands out the batch. */
+
+/* Another division of the batch must promise this much, or noise would move samples about. */
+#define DML__SHARE_GAIN 1.05
 
 /* ---- a replica's thread ---- */
 
@@ -21331,7 +21456,7 @@ static dml_status dml__judge_replicas(dml_mirrored *all)
     return dml__mirrored_fail(all, all->status, all->text);
 }
 
-static dml_status dml__order_all(dml_mirrored *all, dml__order order)
+DML__LOCAL dml_status dml__order_all(dml_mirrored *all, dml__order order)
 {
     dml__give_order(all, order);
     return dml__judge_replicas(all);
@@ -21366,6 +21491,35 @@ static dml_status dml__enter_mirrored(dml_mirrored *all, dml__entry *entry)
     const dml_status status = dml__check_replicas(all);
     if (status != DML_OK) dml__leave(all->context, *entry);
     return status;
+}
+
+/* ---- their beginning and end ---- */
+
+DML__LOCAL dml_status dml__start_replica_threads(dml_mirrored *all)
+{
+    for (; all->started < all->count; all->started++) {
+        dml__replica *replica = &all->replica[all->started];
+        if (!dml__thread_start(&replica->thread, dml__replica_main, replica))
+            return dml__fail(&all->context->error, DML_ERROR_MEMORY,
+                             "no thread can be had for replica %d of %d", all->started, all->count);
+    }
+    return DML_OK;
+}
+
+/* The communicators close together, each in its thread; those without a thread tell the others not to wait.
+ */
+DML__LOCAL void dml__end_replicas(dml_mirrored *all)
+{
+    for (int i = all->started; i < all->count; i++)
+        if (all->replica[i].place.inside)
+            dml__end_comm(all->replica[i].place.inside, DML_ERROR_STATE, "a replica has no thread");
+    if (all->started) dml__give_order(all, DML__ORDER_LEAVE);
+    for (int i = 0; i < all->count; i++) {
+        if (i < all->started)
+            dml__thread_join(&all->replica[i].thread);
+        else
+            dml_comm_close(all->replica[i].place.inside);
+    }
 }
 
 /* ---- the batch ---- */
@@ -21559,6 +21713,19 @@ DML_API dml_replica_report dml_mirrored_report(const dml_mirrored *mirrored, int
     return report;
 }
 
+#endif
+
+/* ---- dist/mirrored_open.c ---- */
+
+#ifndef DML_DIST_MIRRORED_OPEN_C
+#define DML_DIST_MIRRORED_OPEN_C
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DML__MOST_REPLICAS 64
+
 /* ---- opening ---- */
 
 /* "cpu" or "cpu*3": how many threads, 0 for any; -1: another device. */
@@ -21712,7 +21879,7 @@ static dml_status dml__join_processes(dml_mirrored *all)
             ranks += counts[r];
         }
         dml__release(&all->context->memory, counts);
-        if (status != DML_OK) return dml__mirrored_fail(all, status, dml_comm_error(comm));
+        if (status != DML_OK) return dml__fail(&all->context->error, status, "%s", dml_comm_error(comm));
     }
     for (int i = 0; i < all->count; i++) {
         dml__mirrored_place *place = &all->replica[i].place;
@@ -21753,34 +21920,7 @@ static dml_status dml__open_inside(dml_mirrored *all)
                      all->count);
 }
 
-static dml_status dml__start_threads(dml_mirrored *all)
-{
-    for (; all->started < all->count; all->started++) {
-        dml__replica *replica = &all->replica[all->started];
-        if (!dml__thread_start(&replica->thread, dml__replica_main, replica))
-            return dml__fail(&all->context->error, DML_ERROR_MEMORY,
-                             "no thread can be had for replica %d of %d", all->started, all->count);
-    }
-    return DML_OK;
-}
-
 /* ---- creating and destroying ---- */
-
-/* The communicators close together, each in its thread; those without a thread tell the others not to wait.
- */
-static void dml__end_replicas(dml_mirrored *all)
-{
-    for (int i = all->started; i < all->count; i++)
-        if (all->replica[i].place.inside)
-            dml__end_comm(all->replica[i].place.inside, DML_ERROR_STATE, "a replica has no thread");
-    if (all->started) dml__give_order(all, DML__ORDER_LEAVE);
-    for (int i = 0; i < all->count; i++) {
-        if (i < all->started)
-            dml__thread_join(&all->replica[i].thread);
-        else
-            dml_comm_close(all->replica[i].place.inside);
-    }
-}
 
 static void dml__mirrored_destroy_owned(dml__owned *owned)
 {
@@ -21888,7 +22028,7 @@ static dml_mirrored *dml__mirrored_create_in(dml_node *loss, const char *const *
     if (status == DML_OK) status = dml__open_replicas(all, loss, devices);
     if (status == DML_OK) status = dml__join_processes(all);
     if (status == DML_OK) status = dml__open_inside(all);
-    if (status == DML_OK) status = dml__start_threads(all);
+    if (status == DML_OK) status = dml__start_replica_threads(all);
     if (status == DML_OK) status = dml__order_all(all, DML__ORDER_ATTACH);
     if (status == DML_OK) return all;
     dml_mirrored_destroy(all);

@@ -407,10 +407,9 @@ KERNEL(bias_add)
 
 /* X(name, needs, forward, gradient of a). The relu of a NaN is NaN, so that it gets through. 0.7071 is
    sqrt(1/2), 0.3989 sqrt(1 / 2 pi), 1.5958 2 sqrt(2 / pi), 0.07135 0.044715 of that. From 10 on a gelu is as
-   flat as at 10, where its square would else be infinite. */
-#define DML__FORMULAS_1(X)                                                                                   \
-    X(relu, DML__NEEDS_Y, y = WHERE(a <= 0.0f, K(0.0f), a), d = WHERE(y > 0.0f, dy, K(0.0f)))                \
-    X(leaky_relu, DML__NEEDS_A, y = WHERE(a > 0.0f, a, P * a), d = WHERE(a > 0.0f, dy, P * dy))              \
+   flat as at 10, where its square would else be infinite. The long ones are bound by arithmetic, not by
+   memory: for them the CPU's loops are compiled for wider vectors, too. */
+#define DML__FORMULAS_LONG(X)                                                                                \
     X(elu, DML__NEEDS_A, y = WHERE(a > 0.0f, a, P * EXPM1(a)), d = WHERE(a > 0.0f, dy, P * EXP(a) * dy))     \
     X(gelu, DML__NEEDS_A, y = 0.5f * a * (1.0f + ERF(a * 0.707106781f)),                                     \
       d = dy * (0.5f * (1.0f + ERF(a * 0.707106781f)) + a * (0.398942280f * EXP(-0.5f * a * a))))            \
@@ -423,7 +422,12 @@ KERNEL(bias_add)
     X(tanh, DML__NEEDS_Y, y = TANH(a), d = dy * (1.0f - y * y))                                              \
     X(softplus, DML__NEEDS_A, y = WHERE(a > 0.0f, a, K(0.0f)) + LOG1P(EXP(-ABS(a))), d = dy * SIGMOID(a))    \
     X(exp, DML__NEEDS_Y, y = EXP(a), d = dy * y)                                                             \
-    X(log, DML__NEEDS_A, y = LOG(a), d = dy / a)                                                             \
+    X(log, DML__NEEDS_A, y = LOG(a), d = dy / a)
+
+#define DML__FORMULAS_1(X)                                                                                   \
+    X(relu, DML__NEEDS_Y, y = WHERE(a <= 0.0f, K(0.0f), a), d = WHERE(y > 0.0f, dy, K(0.0f)))                \
+    X(leaky_relu, DML__NEEDS_A, y = WHERE(a > 0.0f, a, P * a), d = WHERE(a > 0.0f, dy, P * dy))              \
+    DML__FORMULAS_LONG(X)                                                                                    \
     X(sqrt, DML__NEEDS_Y, y = SQRT(a), d = 0.5f * dy / y)                                                    \
     X(abs, DML__NEEDS_A, y = ABS(a), d = WHERE(a > 0.0f, dy, WHERE(a < 0.0f, -dy, K(0.0f))))                 \
     X(square, DML__NEEDS_A, y = a * a, d = 2.0f * a * dy)                                                    \
