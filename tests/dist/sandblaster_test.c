@@ -23,7 +23,7 @@ typedef struct plan {
     enum { NOBODY_IS_SLOW, SLOW, SLOW_IN_TURN } slow; /* who computes some portion first */
     int fails;                                        /* its first portion does; 0: none */
     int dies, how;                                    /* 0: none; see below */
-    bool kills;                                       /* worker 1 kills process `victim` in a later portion */
+    bool kills; /* who computes the tenth portion kills process `victim` */
     int victim;
     pid_t pids[MOST];
     /* results */
@@ -130,7 +130,7 @@ static dml_status portion(void *user, dml_trainer *trainer, int p, int portions,
             raise(SIGKILL);
         ranks_sleep(0.002); /* there is something left to do when it dies */
     }
-    if (w->me == 1 && plan->kills && before == 9) {
+    if (plan->kills && count_up(&plan->calls) == 10) {
         while (!__atomic_load_n(&plan->pids[plan->victim], __ATOMIC_SEQ_CST)) ranks_sleep(0.001);
         kill(plan->pids[plan->victim], SIGKILL);
     }
