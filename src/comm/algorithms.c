@@ -203,6 +203,8 @@ static const dml__algorithm_info dml__algorithm_table[] = {
       dml__half_per_level, dml__message_per_level },
     { "direct", DML__CALL_ALL_TO_ALL, dml__write_direct_all_to_all, true, false, NULL, dml__n_per_other,
       dml__message_per_other },
+    { "in_place", DML__CALL_ALL_TO_ALL, dml__write_in_place_all_to_all, true, false, dml__n_to_neighbours,
+      dml__n_per_other, dml__message_per_other },
 
     { "dissemination", DML__CALL_BARRIER, dml__write_dissemination_barrier, true, false, NULL,
       dml__no_elements, dml__message_per_level },

@@ -107,6 +107,19 @@ DML__LOCAL void dml__write_direct_all_gather(const dml__collective *c, dml__sche
 DML__LOCAL void dml__write_direct_reduce_scatter(const dml__collective *c, dml__schedule *s);
 DML__LOCAL void dml__write_direct_all_to_all(const dml__collective *c, dml__schedule *s);
 DML__LOCAL void dml__write_pairwise_all_to_all(const dml__collective *c, dml__schedule *s);
+DML__LOCAL void dml__write_in_place_all_to_all(const dml__collective *c, dml__schedule *s);
+
+/* The one that is for calls whose arrays are one, and isn't the cheapest of any other. */
+static inline bool dml__is_in_place(const dml__algorithm_info *info)
+{
+    return info->write == dml__write_in_place_all_to_all;
+}
+
+/* Whether a call that needs more of SCRATCH than there is may be run in rounds. */
+static inline bool dml__goes_in_rounds(const dml__algorithm_info *info)
+{
+    return dml__is_elementwise(info->operation) || dml__is_in_place(info);
+}
 
 /* The slots of SCRATCH, as many elements each as the stretch has, hold what came from all other ranks: from
    the one before this rank first, then the one before that, by receives that are steps first, first + stride,

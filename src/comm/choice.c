@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "comm/algorithms.h"
 #include "comm/measure.h"
 
 /* ---- names ---- */
@@ -89,7 +90,7 @@ static bool dml__can_run(const dml_comm *comm, const dml__comm_call *call, int a
     const dml__comm_operation operation = call->signature.operation;
     if (info->operation != operation || (info->equal_parts && call->counts)) return false;
     if (comm->job->deterministic && dml__adds(operation) && !info->rank_order) return false;
-    if (!info->scratch || dml__is_elementwise(operation)) return true;
+    if (!info->scratch || dml__goes_in_rounds(info)) return true;
     return info->scratch(comm->size, dml__largest_part(comm, call)) <=
            comm->job->scratch_bytes / dml_dtype_size(call->signature.dtype);
 }
@@ -99,6 +100,8 @@ DML__LOCAL int dml__choose_algorithm(const dml_comm *comm, const dml__comm_call 
     int count, last = -1;
     dml__algorithms(&count);
     const dml__comm_operation operation = call->signature.operation;
+    if (operation == DML__CALL_ALL_TO_ALL && call->in && call->in == call->out && call->signature.count)
+        return dml__find_algorithm(operation, "in_place");
     const int named = dml__named_algorithm(comm->job->algorithm, operation);
     if (named >= 0 && dml__can_run(comm, call, named)) return named;
     const uint64_t bytes = dml__largest_part(comm, call) * dml_dtype_size(call->signature.dtype);

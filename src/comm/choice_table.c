@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "comm/algorithms.h"
 
 DML__LOCAL uint8_t dml__choice_of(const dml__choice *choice, dml__comm_operation operation, uint64_t bytes,
                                   bool equal_parts)
@@ -92,6 +93,7 @@ typedef struct dml__choice_run {
 static bool dml__choice_takes(const dml__choice_run *run, int algorithm, dml__comm_operation operation)
 {
     const dml__algorithm_info *info = &run->algorithms[algorithm];
+    if (dml__is_in_place(info)) return false;
     return info->operation == operation && (info->rank_order || !run->rank_order || !dml__adds(operation));
 }
 

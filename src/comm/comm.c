@@ -95,7 +95,8 @@ static void dml__extents(const dml_comm *comm, const dml__comm_call *call, uint6
     }
 }
 
-/* Whether the two arrays lie apart, or one is this rank's own part of the other. */
+/* Whether the two arrays lie apart, or one is this rank's own part of the other, or of all-to-all the other.
+ */
 static bool dml__apart(const dml_comm *comm, const dml__comm_call *call, uint64_t in, uint64_t out)
 {
     const size_t element = dml_dtype_size(call->signature.dtype);
@@ -103,7 +104,7 @@ static bool dml__apart(const dml_comm *comm, const dml__comm_call *call, uint64_
     const uint64_t own =
         (call->offsets ? call->offsets[comm->rank] : call->signature.count * (uint64_t)comm->rank) * element;
     if (!in || !out || a >= b + out * element || b >= a + in * element) return true;
-    if (call->signature.operation == DML__CALL_ALL_TO_ALL) return false;
+    if (call->signature.operation == DML__CALL_ALL_TO_ALL) return a == b;
     return in > out ? b == a + own : in < out ? a == b + own : a == b;
 }
 

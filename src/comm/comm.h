@@ -285,7 +285,8 @@ DML_API dml_status dml_comm_reduce_scatter(dml_comm *comm, void *in, size_t coun
 DML_API dml_request *dml_comm_reduce_scatter_start(dml_comm *comm, void *in, size_t count_per_rank,
                                                    dml_dtype dtype, dml_reduce_op op, void *out);
 
-/* Row r of out (world_size, count) = row `rank` of rank r's `in` (world_size, count). */
+/* Row r of out (world_size, count) = row `rank` of rank r's `in` (world_size, count). `out` may be `in`, at
+   all ranks or at none: then what comes goes through 16 KiB at a time, which takes longer. */
 DML_API dml_status dml_comm_all_to_all(dml_comm *comm, const void *in, size_t count, dml_dtype dtype,
                                        void *out);
 DML_API dml_request *dml_comm_all_to_all_start(dml_comm *comm, const void *in, size_t count, dml_dtype dtype,

@@ -225,4 +225,35 @@ DML__LOCAL void dml__write_pairwise_all_to_all(const dml__collective *c, dml__sc
     dml__write_exchanges(c, s, true);
 }
 
+/* IN may be OUT: at step i those whose numbers add up to i, or to i + m, exchange their parts for each other.
+   What comes waits in SCRATCH until what was there has gone, in two slots by turns:
+
+       step 0    1 <-> 3
+       step 1    0 <-> 1, 2 <-> 3
+       step 2    0 <-> 2
+       step 3    0 <-> 3, 1 <-> 2
+
+   Cost: m (a + n b), in rounds that SCRATCH has room for. */
+DML__LOCAL void dml__write_in_place_all_to_all(const dml__collective *c, dml__schedule *s)
+{
+    const uint64_t n = c->count, row = c->row ? c->row : n, own = (uint64_t)c->rank * row;
+    int copied[2] = { -1, -1 }, slot = 0;
+    dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, own, n, DML__SPACE_IN, own);
+    for (int i = 0; i < c->size && n; i++) {
+        const int other = (i - c->rank + c->size) % c->size;
+        const uint64_t place = (uint64_t)other * row;
+        if (other == c->rank) continue;
+        const int got =
+            dml__add_receive(s, other, DML__STEP_RECEIVE, DML__SPACE_SCRATCH, (uint64_t)slot * n, n);
+        const int sent = dml__add_send(s, other, DML__SPACE_IN, place, n);
+        const int copy = dml__add_local(s, DML__STEP_COPY, DML__SPACE_OUT, place, n, DML__SPACE_SCRATCH,
+                                        (uint64_t)slot * n);
+        dml__add_after(s, got, copied[slot]);
+        dml__add_after(s, copy, got);
+        dml__add_after(s, copy, sent);
+        copied[slot] = copy;
+        slot = !slot;
+    }
+}
+
 #endif

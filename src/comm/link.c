@@ -298,8 +298,10 @@ DML__LOCAL dml_status dml__check_frame(dml__comm_job *job, int rank, const dml_r
     if (frame->algorithm == request->algorithm) return DML_OK;
     return dml__job_fail(job, rank, DML_ERROR_MISMATCH,
                          "rank %d and rank %d go about %s in different ways: give all ranks the same "
-                         "DML_COMM_ALGO and segment_bytes",
-                         rank, job->rank, dml__signature_text(mine, text));
+                         "DML_COMM_ALGO and segment_bytes%s",
+                         rank, job->rank, dml__signature_text(mine, text),
+                         mine->operation == DML__CALL_ALL_TO_ALL ? ", and make it in place at all or at none"
+                                                                 : "");
 }
 
 /* A collective's frame that belongs to no flow here: of a call that is still to come (true: keep it), of one

@@ -449,7 +449,10 @@ static void dml__mpi_begin_equal_parts(dml_request *request)
         if (in == dml__mpi_part(request, out, rank)) in = MPI_IN_PLACE;
         code = MPI_Iallgather(in, count, type, out, count, type, comm, handle);
         break;
-    case DML__CALL_ALL_TO_ALL: code = MPI_Ialltoall(in, count, type, out, count, type, comm, handle); break;
+    case DML__CALL_ALL_TO_ALL:
+        if (in == out && count) in = MPI_IN_PLACE;
+        code = MPI_Ialltoall(in, count, type, out, count, type, comm, handle);
+        break;
     default: code = MPI_Ibarrier(comm, handle); break;
     }
     dml__mpi_call_ok(request, code);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "comm/algorithms.h"
 #include "comm/choice.h"
 #include "comm/job.h"
 #include "comm/trace.h"
@@ -303,6 +304,7 @@ static void dml__begin_round(dml__comm_job *job, dml_request *request)
     c.size = comm->size;
     c.root = call->signature.root;
     c.count = call->counts ? dml__largest_part(comm, call) : request->round_count;
+    c.row = call->signature.count;
     c.counts = call->counts;
     c.offsets = call->offsets;
     request->schedule.count = 0;
@@ -310,8 +312,11 @@ static void dml__begin_round(dml__comm_job *job, dml_request *request)
     request->spaces[DML__SPACE_OUT] = (char *)call->out;
     request->spaces[DML__SPACE_IN] = (char *)call->in;
     request->spaces[DML__SPACE_SCRATCH] = request->scratch;
-    if (request->round_begin)
-        request->spaces[DML__SPACE_OUT] += (size_t)request->round_begin * dml__element_bytes(request);
+    if (request->round_begin) {
+        const size_t begin = (size_t)request->round_begin * dml__element_bytes(request);
+        request->spaces[DML__SPACE_OUT] += begin;
+        if (call->in) request->spaces[DML__SPACE_IN] += begin;
+    }
     dml__algorithm_of(request)->write(&c, &request->schedule);
     if (request->schedule.overflowed) {
         char text[DML__SIGNATURE_TEXT];
@@ -336,7 +341,7 @@ static uint64_t dml__round_most(const dml__comm_job *job, const dml_request *req
         while (most > cached && request->call.signature.count / most < DML__MOST_ROUNDS)
             most = most - most / 2;
     }
-    if (info->scratch && dml__is_elementwise(operation))
+    if (info->scratch && dml__goes_in_rounds(info))
         while (most > 1 && info->scratch(request->comm->size, most) > room) most = most / 2;
     return most;
 }

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "comm/algorithms.h"
+
 /* A unit is consecutive ranks that share a port: a host, or a rack. Units are of one class if their ranks
    have equal steps and, step by step, peers of one class: then all of a class are at every moment in the same
    state, whatever their peers are called, and one of them stands for all (what colour refinement finds in a
@@ -537,7 +539,8 @@ DML__LOCAL dml_status dml__price_collective(const dml__price_model *model,
     const uint64_t most = dml__price_round_count(model, algorithm, collective, element_bytes);
     dml__collective round = *collective;
     round.count = most;
-    if (most < collective->count && !dml__is_elementwise(collective->operation)) {
+    if (most < collective->count && !dml__is_elementwise(collective->operation) &&
+        !dml__is_in_place(algorithm)) {
         price->stuck_rank = price->stuck_step = -1;
         return DML_ERROR_MEMORY;
     }

@@ -67,13 +67,15 @@ typedef struct dml__schedule {
    (count), which reduce leaves undefined but at the root. Scatter: IN (size, count) at the root, OUT (count).
    Gather: IN (count), OUT (size, count) at the root. All-gather: IN (count), which may be this rank's part of
    OUT (size, count). Reduce-scatter: IN (size, count), undefined afterwards, and OUT (count), which may be
-   any part of IN. All-to-all: IN and OUT (size, count), apart. */
+   any part of IN. All-to-all: IN and OUT (size, count), apart; for "in_place" they may be one. */
 typedef struct dml__collective {
     dml__comm_operation operation;
     int rank, size; /* in the group */
     int root;       /* where the operation has one */
     uint64_t count; /* as in the call: of the whole for all_reduce, reduce and broadcast, else of one rank
                        (the largest of `counts`) */
+    uint64_t row; /* of all-to-all in rounds, which are columns of its arrays: how far apart two parts begin;
+                     0: `count` */
     const size_t *counts, *offsets; /* (size) each, of gather, scatter, all_gather, reduce_scatter with parts
                                        of different sizes; NULL: `count` each, one after the other */
 } dml__collective;
@@ -130,9 +132,9 @@ typedef struct dml__algorithm_info {
     void (*write)(const dml__collective *collective, dml__schedule *schedule);
     bool equal_parts; /* takes no counts and offsets */
     bool rank_order;  /* adds as (((rank 0 + rank 1) + rank 2) + ...), whoever adds */
-    /* Elements of SCRATCH that a whole call of `count` elements uses at most. All-reduce, reduce and
-       broadcast that have less of it than that are run in rounds, each over as many elements as fit; the
-       others need it. NULL: none. */
+    /* Elements of SCRATCH that a whole call of `count` elements uses at most. All-reduce, reduce, broadcast
+       and all-to-all in place that have less of it than that are run in rounds, each over as many elements as
+       fit; the others need it. NULL: none. */
     uint64_t (*scratch)(int size, uint64_t count);
     /* The textbook's figures, to test the steps against and to print: elements sent by the rank that sends
        most of them (`count` as in the call, divisible by 2 * size), and messages by the one that sends most

@@ -195,10 +195,13 @@ static void movements(test_rank *me, const arrays *a, size_t count, dml_dtype dt
         me->bad += dml_comm_all_gather(me->comm, in, count, dtype, a->out) != DML_OK;
         check_rows(me, a->out, count, 0, dtype);
     }
-    fill(a->in, all, 0, me->rank, dtype, DML_SUM);
-    memset(a->out, 0xee, all * size);
-    me->bad += dml_comm_all_to_all(me->comm, a->in, count, dtype, a->out) != DML_OK;
-    check_rows(me, a->out, count, mine, dtype);
+    for (int in_place = 0; in_place < 2; in_place++) {
+        char *in = in_place ? a->out : a->in;
+        memset(a->out, 0xee, all * size);
+        fill(in, all, 0, me->rank, dtype, DML_SUM);
+        me->bad += dml_comm_all_to_all(me->comm, in, count, dtype, a->out) != DML_OK;
+        check_rows(me, a->out, count, mine, dtype);
+    }
     (void)row;
 }
 

@@ -154,9 +154,13 @@ static void try_moves(dml_comm *comm, size_t count, dml_dtype dtype)
         EXPECT(!dml_comm_all_gather(comm, part, count, dtype, x));
         for (size_t i = 0; i < all; i++) EXPECT(same(x, i, dtype, element((int)(i / count), i % count)));
     }
-    fill(x, all, dtype, rank);
-    EXPECT(!dml_comm_all_to_all(comm, x, count, dtype, y));
-    for (size_t i = 0; i < all; i++) EXPECT(same(y, i, dtype, element((int)(i / count), own + i % count)));
+    for (int in_place = 0; in_place < 2; in_place++) {
+        char *from = in_place ? y : x;
+        fill(from, all, dtype, rank);
+        EXPECT(!dml_comm_all_to_all(comm, from, count, dtype, y));
+        for (size_t i = 0; i < all; i++)
+            EXPECT(same(y, i, dtype, element((int)(i / count), own + i % count)));
+    }
     EXPECT(!dml_comm_barrier(comm));
     free(x);
     free(y);

@@ -385,10 +385,13 @@ static void write_rank(const dml__algorithm_info *info, const dml__collective *c
     }
 }
 
-/* All-gather takes its input from its place in OUT, reduce-scatter writes to a row of IN. */
-static bool may_alias(const dml__collective *c)
+/* All-gather takes its input from its place in OUT, reduce-scatter writes to a row of IN, and one all-to-all
+   has both in one. */
+static bool may_alias(const trial *t)
 {
-    return c->operation == DML__CALL_ALL_GATHER || (c->operation == DML__CALL_REDUCE_SCATTER && !c->counts);
+    const dml__collective *const c = &t->call;
+    return c->operation == DML__CALL_ALL_GATHER || dml__is_in_place(t->info) ||
+           (c->operation == DML__CALL_REDUCE_SCATTER && !c->counts);
 }
 
 static void begin_run(const trial *t, group *g, bool alias)
@@ -412,8 +415,9 @@ static void begin_run(const trial *t, group *g, bool alias)
             free(in->data);
             in->data = out->data + dml__part_offset(c, r);
         } else if (alias) {
+            const bool row = c->operation == DML__CALL_REDUCE_SCATTER;
             free(out->data);
-            out->data = in->data + c->count * (test_random(&state) % (unsigned)c->size);
+            out->data = in->data + (row ? c->count * (test_random(&state) % (unsigned)c->size) : 0);
         }
         copy_array(in_place(c->operation) ? out : in, &t->given[r]);
     }
@@ -471,7 +475,7 @@ static void check_trial(trial *t)
     begin_trial(t);
     for (int run = 0; run < 3; run++) {
         group g;
-        const bool alias = run % 2 && may_alias(&t->call), was_ok = test__ok;
+        const bool alias = run % 2 && may_alias(t), was_ok = test__ok;
         begin_run(t, &g, alias);
         const int left = pair_up(&g) ? run_group(&g) : 0;
         CHECK_MESSAGE(left == 0, "%d steps wait for each other:", left);
