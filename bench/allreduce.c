@@ -68,7 +68,9 @@ static const char usage[] =
     "bytes / time (algbw), and that times 2 (ranks - 1) / ranks for all_reduce, 1 for reduce and broadcast, "
     "or\n"
     "(ranks - 1) / ranks (ours, as busbw of nccl-tests); limit is that of a bare exchange of as many bytes\n"
-    "between as many ranks. Peers: openmpi through shared memory, openmpi_tcp and gloo over TCP.\n";
+    "between as many ranks. Peers, which time the same operation: openmpi through shared memory, openmpi_tcp "
+    "and\n"
+    "gloo over TCP.\n";
 
 static void die(const char *what, const char *name)
 {
