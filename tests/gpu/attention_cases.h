@@ -2,6 +2,8 @@
 #ifndef DML_TESTS_GPU_ATTENTION_CASES_H
 #define DML_TESTS_GPU_ATTENTION_CASES_H
 
+#include "kernel_cases.h"
+
 /* samples, queries, keys, heads, kv_heads, width, before, after, lengths */
 static const int attentions[][9] = { { 1, 1, 1, 1, 1, 1, INT32_MAX, INT32_MAX, 0 },
                                      { 2, 67, 70, 4, 2, 5, INT32_MAX, INT32_MAX, 1 },

@@ -2,6 +2,8 @@
 #ifndef DML_TESTS_GPU_EMBEDDING_BAG_CASES_H
 #define DML_TESTS_GPU_EMBEDDING_BAG_CASES_H
 
+#include "kernel_cases.h"
+
 /* bags, length, width, rows, weights, mean */
 static const int bag_shapes[][6] = {
     { 1, 1, 1, 1, 0, 0 }, { 5, 3, 70, 4, 1, 0 }, { 130, 2, 3, 9, 0, 1 }, { 3, 90, 1, 50, 0, 0 }

@@ -4,6 +4,8 @@
 
 #include "kernels/half_internal.h"
 
+#include "kernel_cases.h"
+
 /* Bits of numbers of every size, and of what isn't one; and of what lies between two in 16 bits. */
 static void half_numbers(float *x, size_t n)
 {

@@ -2,6 +2,9 @@
 #ifndef DML_TESTS_GPU_LOCAL2D_CASES_H
 #define DML_TESTS_GPU_LOCAL2D_CASES_H
 
+#include "conv2d_cases.h"
+#include "kernel_cases.h"
+
 static const shape local_shapes[] = {
     { 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0 },
     { 2, 7, 6, 3, 5, 3, 2, 2, 1, 0, 0, 0, 0, 0 },

@@ -2,6 +2,8 @@
 #ifndef DML_TESTS_GPU_LOSS_CASES_H
 #define DML_TESTS_GPU_LOSS_CASES_H
 
+#include "kernel_cases.h"
+
 static const array no_array;
 
 /* With labels, of which 1 is ignored, or a target; with weights of classes, and of each two rows, or without.

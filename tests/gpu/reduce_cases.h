@@ -2,6 +2,61 @@
 #ifndef DML_TESTS_GPU_REDUCE_CASES_H
 #define DML_TESTS_GPU_REDUCE_CASES_H
 
+#include "kernel_cases.h"
+
+static void test_sum_rows(void)
+{
+    static const int shapes[][3] = { { 1, 1, 1 }, { 100, 37, 3 }, { 15, 16, 1 }, { 3, 50, 2 }, { 0, 5, 2 } };
+    for (int s = quick; s < upto(5); s++) {
+        for (int b = 0; b < upto(BETAS); b++) {
+            const size_t rows = (size_t)shapes[s][0], columns = (size_t)shapes[s][1];
+            const size_t outer = (size_t)shapes[s][2], n = outer * rows * columns;
+            float *x = numbers(n), *y = output(outer * columns, betas[b]);
+            double *want = malloc(outer * columns * sizeof *want);
+            for (size_t i = 0; i < outer * columns; i++) want[i] = kept(betas[b], y[i]);
+            for (size_t i = 0; i < n; i++) want[i / columns / rows * columns + i % columns] += (double)x[i];
+            array a = upload(x, n), d = upload(y, outer * columns);
+            launch_ok((dml_launch){ .kernel = "sum_rows",
+                                    .size = { columns, outer },
+                                    .buffer = { at(a), at(d) },
+                                    .integer = { (int)rows, (int)columns, (int)outer },
+                                    .real = { betas[b] } });
+            download(a, NULL), download(d, y);
+            check("sum_rows", y, want, outer * columns, 5);
+            free(x), free(y), free(want);
+        }
+    }
+}
+
+static void test_argmax(void)
+{
+    static const int shapes[][2] = { { 1, 1 }, { 37, 10 }, { 16, 16 }, { 5, 100 }, { 3, 17 } };
+    for (int s = quick; s < upto(5); s++) {
+        const size_t rows = (size_t)shapes[s][0], columns = (size_t)shapes[s][1];
+        float *x = numbers(rows * columns);
+        int *out = calloc(rows, sizeof *out);
+        for (size_t i = 0; i < rows * columns; i++) {
+            x[i] = floorf(x[i] * 4); /* many equals */
+            if (i / columns == 1) x[i] = -INFINITY;
+            if (i / columns == 2 && i % columns % 7 == 3) x[i] = NAN; /* counts as the largest */
+        }
+        array a = upload(x, rows * columns), b = upload(out, rows);
+        launch_ok((dml_launch){ .kernel = "argmax",
+                                .size = { rows, 1 },
+                                .buffer = { at(a), at(b) },
+                                .integer = { (int)rows, (int)columns } });
+        download(a, NULL), download(b, out);
+        for (size_t r = 0; r < rows; r++) {
+            const float *row = x + r * columns;
+            size_t best = 0;
+            for (size_t c = 1; c < columns; c++)
+                if (row[c] > row[best] || (isnan(row[c]) && !isnan(row[best]))) best = c;
+            CHECK_INT(out[r], best);
+        }
+        free(x), free(out);
+    }
+}
+
 static const int reduce_shapes[][3] = { { 1, 1, 1 },   { 37, 20, 1 }, { 3, 17, 5 },
                                         { 5, 16, 16 }, { 2, 300, 1 }, { 1, 3, 40 } };
 enum { REDUCE_SHAPES = sizeof reduce_shapes / sizeof reduce_shapes[0] };

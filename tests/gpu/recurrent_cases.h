@@ -1,5 +1,9 @@
-/* recurrent_kernels.h: the cases of the shared kernels of recurrent cells, for kernels_test.c: a step of each
-   cell in float64, and its gradients by central differences. */
+/* recurrent_cases.h: the kernels of recurrent.cl, for kernels_test.c: a step of each cell in float64, and its
+   gradients by central differences. */
+#ifndef DML_TESTS_GPU_RECURRENT_CASES_H
+#define DML_TESTS_GPU_RECURRENT_CASES_H
+
+#include "kernel_cases.h"
 
 /* h and c become those behind a step whose gates' sums, in the order of the work, are z. */
 static void recurrent_step(int cell, const double z[4], double *h, double *c)
@@ -178,3 +182,5 @@ static void test_recurrent_copy(void)
         free(from), free(to);
     }
 }
+
+#endif

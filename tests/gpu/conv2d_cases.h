@@ -1,0 +1,157 @@
+/* conv2d_cases.h: the kernels of conv2d.cl, for kernels_test.c, and the shapes of images. */
+#ifndef DML_TESTS_GPU_CONV2D_CASES_H
+#define DML_TESTS_GPU_CONV2D_CASES_H
+
+#include "kernel_cases.h"
+
+/* batch, height, width, channels, filters, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h,
+   dilation_w, groups (the last three: 0 is 1) */
+typedef struct shape {
+    int n, h, w, c, f, kh, kw, sh, sw, ph, pw, dh, dw, g;
+} shape;
+
+static int or_one(int x)
+{
+    return x ? x : 1;
+}
+
+/* Along an axis of channels or filters: tiles of 64 don't reach from one group into another. */
+static size_t tiled(int size, int groups)
+{
+    return groups <= 1 ? (size_t)size : (size_t)groups * (((size_t)(size / groups) + 63) / 64 * 64);
+}
+
+static int conv_out_h(const shape *s)
+{
+    return (s->h + 2 * s->ph - (s->kh - 1) * or_one(s->dh) - 1) / s->sh + 1;
+}
+
+static int conv_out_w(const shape *s)
+{
+    return (s->w + 2 * s->pw - (s->kw - 1) * or_one(s->dw) - 1) / s->sw + 1;
+}
+
+static int out_size(int in, int kernel, int stride, int pad)
+{
+    return (in + 2 * pad - kernel) / stride + 1;
+}
+
+static const shape conv_shapes[] = {
+    { 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0 },     { 4, 7, 5, 3, 4, 3, 3, 1, 1, 1, 1, 0, 0, 0 },
+    { 3, 9, 8, 2, 70, 3, 2, 2, 3, 0, 1, 0, 0, 0 },    { 2, 6, 7, 66, 5, 1, 3, 1, 2, 0, 2, 0, 0, 0 },
+    { 1, 5, 5, 1, 2, 5, 5, 4, 4, 2, 2, 0, 0, 0 },     { 2, 9, 8, 3, 4, 3, 2, 2, 1, 2, 1, 2, 3, 0 },
+    { 2, 5, 6, 6, 9, 3, 3, 1, 1, 1, 1, 1, 1, 3 },     { 1, 6, 7, 70, 70, 3, 3, 2, 2, 1, 1, 1, 1, 70 },
+    { 1, 4, 5, 132, 136, 1, 1, 1, 1, 0, 0, 1, 1, 2 },
+};
+enum { CONV_SHAPES = sizeof conv_shapes / sizeof conv_shapes[0] };
+
+/* Calls visit for every product of the convolution, with the indices of x, w and y that it joins. */
+static void conv_products(const shape *s, void (*visit)(void *at, int x, int w, int y), void *to)
+{
+    const int oh = conv_out_h(s), ow = conv_out_w(s);
+    const int channels = s->c / or_one(s->g), filters = s->f / or_one(s->g);
+    for (int n = 0; n < s->n; n++)
+        for (int y = 0; y < oh; y++)
+            for (int x = 0; x < ow; x++)
+                for (int f = 0; f < s->f; f++)
+                    for (int i = 0; i < s->kh; i++)
+                        for (int j = 0; j < s->kw; j++)
+                            for (int c = 0; c < channels; c++) {
+                                const int h = y * s->sh - s->ph + i * or_one(s->dh);
+                                const int w = x * s->sw - s->pw + j * or_one(s->dw);
+                                if (h < 0 || h >= s->h || w < 0 || w >= s->w) continue;
+                                visit(to, ((n * s->h + h) * s->w + w) * s->c + f / filters * channels + c,
+                                      ((f * s->kh + i) * s->kw + j) * channels + c,
+                                      ((n * oh + y) * ow + x) * s->f + f);
+                            }
+}
+
+typedef struct conv_reference {
+    const float *x, *w, *y;
+    double *out;
+} conv_reference;
+
+static void add_to_y(void *argument, int x, int w, int y)
+{
+    const conv_reference *r = argument;
+    r->out[y] += (double)r->x[x] * (double)r->w[w];
+}
+
+static void add_to_x(void *argument, int x, int w, int y)
+{
+    const conv_reference *r = argument;
+    r->out[x] += (double)r->y[y] * (double)r->w[w];
+}
+
+static void add_to_w(void *argument, int x, int w, int y)
+{
+    const conv_reference *r = argument;
+    r->out[w] += (double)r->y[y] * (double)r->x[x];
+}
+
+/* The ints of the convolutions and pools. */
+static void set_shape(dml_launch *launch, const shape *s)
+{
+    const int all[] = { s->n,  s->h,  s->w,  s->c,          s->f,          s->kh, s->kw, s->sh,
+                        s->sw, s->ph, s->pw, conv_out_h(s), conv_out_w(s), s->dh, s->dw, s->g };
+    for (int i = 0; i < 16; i++) launch->integer[i] = all[i];
+}
+
+/* Runs one of the three: inputs at buffer 0 and 1, the output last; `visit` makes the reference. */
+static void conv_case(const char *kernel, const shape *s, float beta, bool with_bias)
+{
+    const bool to_x = strstr(kernel, "input"), to_w = strstr(kernel, "weights"), to_y = !to_x && !to_w;
+    const int oh = conv_out_h(s), ow = conv_out_w(s);
+    const size_t nx = (size_t)(s->n * s->h * s->w * s->c),
+                 nw = (size_t)(s->f * s->kh * s->kw * s->c / or_one(s->g));
+    const size_t ny = (size_t)(s->n * oh * ow * s->f), nf = (size_t)s->f;
+    float *x = to_x ? output(nx, beta) : numbers(nx), *w = to_w ? output(nw, beta) : numbers(nw);
+    float *y = to_y ? output(ny, beta) : numbers(ny), *bias = numbers(nf);
+    const size_t n = to_x ? nx : to_w ? nw : ny;
+    float *out = to_x ? x : to_w ? w : y;
+    double *want = calloc(n, sizeof *want);
+    conv_reference reference = { x, w, y, want };
+    conv_products(s, to_x ? add_to_x : to_w ? add_to_w : add_to_y, &reference);
+    for (size_t i = 0; i < n; i++)
+        want[i] += (to_y && with_bias ? (double)bias[i % nf] : 0) + kept(beta, out[i]);
+    array ax = upload(x, nx), aw = upload(w, nw), ab = upload(bias, nf), ay = upload(y, ny);
+    dml_launch launch = { .kernel = kernel, .real = { beta } };
+    set_shape(&launch, s);
+    if (to_y) {
+        launch.size[0] = tiled(s->f, s->g), launch.size[1] = (size_t)(s->n * oh * ow);
+        launch.buffer[0] = at(ax), launch.buffer[1] = at(aw), launch.buffer[3] = at(ay);
+        if (with_bias) launch.buffer[2] = at(ab);
+    } else if (to_x) {
+        launch.size[0] = tiled(s->c, s->g), launch.size[1] = (size_t)(s->n * s->h * s->w);
+        launch.buffer[0] = at(ay), launch.buffer[1] = at(aw), launch.buffer[2] = at(ax);
+    } else {
+        launch.size[0] = nw / nf, launch.size[1] = tiled(s->f, s->g);
+        launch.buffer[0] = at(ax), launch.buffer[1] = at(ay), launch.buffer[2] = at(aw);
+    }
+    launch_ok(launch);
+    download(ax, x), download(aw, w), download(ab, NULL), download(ay, y);
+    check(kernel, out, want, n, 8);
+    free(x), free(w), free(y), free(bias), free(want);
+}
+
+static void test_conv2d_forward(void)
+{
+    for (int s = quick; s < upto(CONV_SHAPES); s++)
+        for (int b = 0; b < upto(BETAS); b++) conv_case("conv2d_forward", &conv_shapes[s], betas[b], b % 2);
+}
+
+static void test_conv2d_backward_input(void)
+{
+    for (int s = quick; s < upto(CONV_SHAPES); s++)
+        for (int b = 0; b < upto(BETAS); b++)
+            conv_case("conv2d_backward_input", &conv_shapes[s], betas[b], false);
+}
+
+static void test_conv2d_backward_weights(void)
+{
+    for (int s = quick; s < upto(CONV_SHAPES); s++)
+        for (int b = 0; b < upto(BETAS); b++)
+            conv_case("conv2d_backward_weights", &conv_shapes[s], betas[b], false);
+}
+
+#endif

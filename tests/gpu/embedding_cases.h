@@ -1,0 +1,83 @@
+/* embedding_cases.h: the kernels of embedding.cl, for kernels_test.c. */
+#ifndef DML_TESTS_GPU_EMBEDDING_CASES_H
+#define DML_TESTS_GPU_EMBEDDING_CASES_H
+
+#include "kernel_cases.h"
+
+/* count, width, rows of the table */
+static const int embeddings[][3] = { { 1, 1, 1 }, { 300, 5, 7 }, { 4, 300, 1000 }, { 600, 1, 900 } };
+enum { EMBEDDINGS = sizeof embeddings / sizeof embeddings[0] };
+
+static int32_t *embedding_indices(const int *shape)
+{
+    int32_t *indices = malloc((size_t)shape[0] * sizeof *indices);
+    for (int i = 0; i < shape[0]; i++) indices[i] = (int32_t)(test_random(&seed) % (unsigned)shape[2]);
+    return indices;
+}
+
+static void test_embedding_forward(void)
+{
+    for (int s = quick; s < upto(EMBEDDINGS); s++) {
+        const int *shape = embeddings[s];
+        const size_t width = (size_t)shape[1], n = (size_t)shape[0] * width, nt = (size_t)shape[2] * width;
+        int32_t *indices = embedding_indices(shape);
+        float *table = numbers(nt), *y = output(n, 0);
+        double *want = malloc(n * sizeof *want);
+        for (size_t i = 0; i < n; i++)
+            want[i] = (double)table[(size_t)indices[i / width] * width + i % width];
+        array ai = upload(indices, (size_t)shape[0]), at_table = upload(table, nt), ay = upload(y, n);
+        launch_ok((dml_launch){ .kernel = "embedding_forward",
+                                .size = { n, 1 },
+                                .buffer = { at(ai), at(at_table), at(ay) },
+                                .integer = { shape[0], shape[1] } });
+        download(ai, NULL), download(at_table, NULL), download(ay, y);
+        check("embedding_forward", y, want, n, 0);
+        free(indices), free(table), free(y), free(want);
+    }
+}
+
+/* The links, and the sums along them. */
+static void embedding_case(const int *shape)
+{
+    const size_t count = (size_t)shape[0], width = (size_t)shape[1], nt = (size_t)shape[2] * width;
+    int32_t *indices = embedding_indices(shape), *links = malloc(2 * count * sizeof *links);
+    float *dy = numbers(count * width), *dtable = numbers(nt);
+    double *want = malloc(nt * sizeof *want);
+    for (size_t i = 0; i < nt; i++) want[i] = (double)dtable[i];
+    for (size_t i = 0; i < count * width; i++)
+        want[(size_t)indices[i / width] * width + i % width] += (double)dy[i];
+    array ai = upload(indices, count), al = upload(links, 2 * count), ay = upload(dy, count * width);
+    array ad = upload(dtable, nt);
+    launch_ok((dml_launch){ .kernel = "embedding_links",
+                            .size = { count, 1 },
+                            .buffer = { at(ai), at(al) },
+                            .integer = { shape[0], shape[1] } });
+    launch_ok((dml_launch){ .kernel = "embedding_backward",
+                            .size = { count * width, 1 },
+                            .buffer = { at(ai), at(al), at(ay), at(ad) },
+                            .integer = { shape[0], shape[1] } });
+    download(ai, NULL), download(al, links), download(ay, NULL), download(ad, dtable);
+    for (size_t i = 0; i < count; i++) {
+        int32_t next = -1, first = 1;
+        for (size_t k = count; k-- > 0;) {
+            if (k > i && indices[k] == indices[i]) next = (int32_t)k;
+            if (k < i && indices[k] == indices[i]) first = 0;
+        }
+        CHECK_INT(links[i], next);
+        CHECK_INT(links[count + i], first);
+    }
+    check("embedding_backward", dtable, want, nt, 10);
+    free(indices), free(links), free(dy), free(dtable), free(want);
+}
+
+static void test_embedding_links(void)
+{
+    embedding_case(embeddings[1]);
+}
+
+static void test_embedding_backward(void)
+{
+    for (int s = quick; s < upto(EMBEDDINGS); s++) embedding_case(embeddings[s]);
+}
+
+#endif
