@@ -12767,6 +12767,13 @@ DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job);
    for smaller ones asking costs a sixth of the time. */
 #define DML__DEPTHWISE_NEAR 16
 
+/* The part of the first cache that holds the lines that come again for the next line of the result. Fewer
+   channels are no block of their own: what a processor looks ahead by itself wants long runs, where the
+   arrays come from beyond the second cache. */
+#define DML__DEPTHWISE_L1 0.6
+#define DML__DEPTHWISE_RUN 64
+#define DML__DEPTHWISE_RUN_NEAR 32
+
 typedef enum dml__depthwise_role {
     DML__DEPTHWISE_RESULT,  /* of weights and a source: the forward result, or the gradient of the input */
     DML__DEPTHWISE_GRADIENT /* of the weights */
@@ -12807,6 +12814,13 @@ typedef struct dml__depthwise_row {
 #define DML__DEPTHWISE_KEEP(pointer) __asm__("" : "+r"(pointer));
 #else
 #define DML__DEPTHWISE_KEEP(pointer)
+#endif
+
+/* Keeps it from loading a vector again for each of its multiply-adds. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(DML__HAS_AVX2) && !defined(DML__EMULATED)
+#define DML__DEPTHWISE_HOLD(vector) __asm__("" : "+v"(vector));
+#else
+#define DML__DEPTHWISE_HOLD(vector)
 #endif
 
 /* Bias is where a sum begins. */
@@ -12859,13 +12873,13 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
     return tiled ? row->taps * 4 + row->stride : 0;
 }
 
-#define DML__DEFINE_DEPTHWISE(isa, target_isa, vector, lanes)                                                \
-    DML__DEFINE_DEPTHWISE_PIXEL(isa, target_isa, vector, lanes)                                              \
+#define DML__DEFINE_DEPTHWISE_TILES(isa, target_isa, vector, lanes)                                          \
     target_isa DML__INLINE void dml__depthwise_tiles_##isa(const dml__depthwise_row *line, const int taps,   \
                                                            const int stride, const int pixels,               \
                                                            const dml__depthwise_role role)                   \
     {                                                                                                        \
         const dml__depthwise_row row = *line; /* which no store can change */                                \
+        const bool plain = row.beta == 0 && !row.relu;                                                       \
         for (ptrdiff_t x = 0; x < row.grid_w; x += pixels) {                                                 \
             const ptrdiff_t begin = -row.origin - x * stride, end = row.source_w + begin;                    \
             const ptrdiff_t count = row.grid_w - x;                                                          \
@@ -12890,10 +12904,16 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
                      l--, from += row.line, weights += taps * row.width) {                                   \
                     DML__UNROLL                                                                              \
                     for (int t = 0; t < taps; t++) tap[t] = dml__##isa##_load(weights + t * row.width);      \
+                    const float *third = from; /* pixel i - i % 3 */                                         \
                     DML__UNROLL                                                                              \
                     for (int i = 0; i < (pixels - 1) * stride + taps; i++) {                                 \
+                        if (i && i % 3 == 0) {                                                               \
+                            third += 3 * row.source_pixel;                                                   \
+                            DML__DEPTHWISE_KEEP(third)                                                       \
+                        }                                                                                    \
                         if ((i < taps - 1 && i < begin) || i >= end) continue;                               \
-                        const vector value = dml__##isa##_load(from + i * row.source_pixel);                 \
+                        vector value = dml__##isa##_load(third + i % 3 * row.source_pixel);                  \
+                        DML__DEPTHWISE_HOLD(value)                                                           \
                         DML__UNROLL                                                                          \
                         for (int t = 0; t < taps; t++) {                                                     \
                             const int p = (i - t) / stride;                                                  \
@@ -12913,7 +12933,10 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
                 DML__UNROLL                                                                                  \
                 for (int p = 0; p < pixels; p++) {                                                           \
                     if (p >= count) continue;                                                                \
-                    DML__DEPTHWISE_FINISH(isa, &row, to + p * row.target_pixel, pixel[p])                    \
+                    if (plain)                                                                               \
+                        dml__##isa##_store(to + p * row.target_pixel, pixel[p]);                             \
+                    else                                                                                     \
+                        DML__DEPTHWISE_FINISH(isa, &row, to + p * row.target_pixel, pixel[p])                \
                 }                                                                                            \
             }                                                                                                \
         }                                                                                                    \
@@ -12981,7 +13004,11 @@ static inline ptrdiff_t dml__depthwise_code(const dml__depthwise_row *row)
             else                                                                                             \
                 dml__depthwise_sums_##isa(row, line, 1);                                                     \
         }                                                                                                    \
-    }                                                                                                        \
+    }
+
+#define DML__DEFINE_DEPTHWISE(isa, target_isa, vector, lanes)                                                \
+    DML__DEFINE_DEPTHWISE_PIXEL(isa, target_isa, vector, lanes)                                              \
+    DML__DEFINE_DEPTHWISE_TILES(isa, target_isa, vector, lanes)                                              \
     target_isa static void dml__depthwise_result_##isa(const dml__depthwise_row *row)                        \
     {                                                                                                        \
         switch (dml__depthwise_code(row)) {                                                                  \
@@ -13014,6 +13041,31 @@ DML__DEFINE_DEPTHWISE_PIXEL(plain, , dml__v4, 4)
 #if defined(DML__HAS_AVX2)
 DML__DEFINE_DEPTHWISE(avx2, DML__AVX2, __m256, 8)
 #endif
+#if defined(DML__HAS_AVX512)
+DML__DEFINE_DEPTHWISE_TILES(avx512, DML__AVX512, __m512, 16)
+
+/* The channels of whole vectors of 16, for the commonest kernels; how many those are. */
+DML__AVX512 static ptrdiff_t dml__depthwise_avx512(const dml__depthwise_row *row, dml__depthwise_role role)
+{
+    const ptrdiff_t code = dml__depthwise_code(row);
+    if (row->channels < 16) return 0;
+    if (code == 3 * 4 + 1 && role == DML__DEPTHWISE_RESULT)
+        dml__depthwise_tiles_avx512(row, 3, 1, 7, DML__DEPTHWISE_RESULT);
+    else if (code == 3 * 4 + 1)
+        dml__depthwise_tiles_avx512(row, 3, 1, 7, DML__DEPTHWISE_GRADIENT);
+    else if (code == 3 * 4 + 2 && role == DML__DEPTHWISE_RESULT)
+        dml__depthwise_tiles_avx512(row, 3, 2, 7, DML__DEPTHWISE_RESULT);
+    else if (code == 3 * 4 + 2 && !row->ask)
+        dml__depthwise_strided_avx512(row);
+    else if (code == 2 * 4 + 1 && role == DML__DEPTHWISE_RESULT) /* of an input gradient's phases */
+        dml__depthwise_tiles_avx512(row, 2, 1, 7, DML__DEPTHWISE_RESULT);
+    else if (code == 1 * 4 + 1 && role == DML__DEPTHWISE_RESULT)
+        dml__depthwise_tiles_avx512(row, 1, 1, 7, DML__DEPTHWISE_RESULT);
+    else
+        return 0;
+    return row->channels / 16 * 16;
+}
+#endif
 #if defined(__aarch64__)
 DML__DEFINE_DEPTHWISE(neon, , float32x4_t, 4)
 #endif
@@ -13029,9 +13081,20 @@ DML__DEFINE_DEPTHWISE_PIXEL(one, , float, 1)
 /* The channels of whole vectors. */
 static void dml__depthwise_whole(dml_isa isa, const dml__depthwise_row *row, dml__depthwise_role role)
 {
+#if defined(DML__HAS_AVX512)
+    dml__depthwise_row rest;
+    if (isa == DML_ISA_AVX512) {
+        const ptrdiff_t done = dml__depthwise_avx512(row, role);
+        if (row->channels - done < 8) return;
+        rest = *row;
+        rest.channels -= done, rest.source += done, rest.weights += done, rest.target += done;
+        if (rest.bias) rest.bias += done;
+        row = &rest;
+    }
+#endif
     switch (isa) {
 #if defined(DML__HAS_AVX2)
-    case DML_ISA_AVX512: /* waits for the caches */
+    case DML_ISA_AVX512:
     case DML_ISA_AVX2:
         if (role == DML__DEPTHWISE_RESULT)
             dml__depthwise_result_avx2(row);
@@ -13176,8 +13239,14 @@ static void dml__depthwise_task(void *argument, int task, int worker)
 {
     const dml__depthwise_loop *loop = (const dml__depthwise_loop *)argument;
     const dml__conv_pass *p = loop->pass;
-    float weights[DML__DEPTHWISE_WEIGHTS]; /* (taps_h, taps_w, width) */
+    DML__OWN_LINE float weights[DML__DEPTHWISE_WEIGHTS]; /* (taps_h, taps_w, width) */
+    float *first = weights;                              /* of the first tap */
     dml__depthwise_row row;
+    dml__conv_pass packed = *p;
+    const ptrdiff_t taps = p->taps_h * p->taps_w;
+    /* Of taps from the last to the first, which the gradient of the input has, all are packed at once. */
+    const bool reversed = p->weights_tap_w == -1 && p->weights_tap_h == -p->taps_w;
+    if (reversed) packed.weights -= taps - 1, packed.weights_tap_w = 1, packed.weights_tap_h = p->taps_w;
     const ptrdiff_t rest = task / loop->blocks, c0 = task % loop->blocks * loop->channels;
     const ptrdiff_t n0 = rest / loop->bands_down * loop->images;
     const ptrdiff_t n1 = dml__smaller(p->batch, n0 + loop->images);
@@ -13193,7 +13262,8 @@ static void dml__depthwise_task(void *argument, int task, int worker)
     row.width = dml__round_up(row.channels, DML__DEPTHWISE_LINE);
     row.target_pixel = p->target_pixel, row.target_line = p->target_line;
     row.bias = p->bias ? p->bias + c0 : NULL, row.beta = p->beta, row.relu = p->relu;
-    dml__conv_pass_pack(p, c0, row.channels, row.width, 0, p->taps_h * p->taps_w, weights);
+    dml__conv_pass_pack(&packed, c0, row.channels, row.width, 0, taps, weights);
+    if (reversed) first += (taps - 1) * row.width, row.width = -row.width;
     for (ptrdiff_t n = n0; n < n1; n++)
         for (ptrdiff_t y = y0; y < y1; y++) {
             const ptrdiff_t top = p->origin_y + y * p->stride_h;
@@ -13204,24 +13274,30 @@ static void dml__depthwise_task(void *argument, int task, int worker)
             row.source = line + down.l0 * row.line;
             row.ahead = (p->taps_h - 1 - down.l0) * row.line + source_line;
             row.tap_lines = down.l1 - down.l0;
-            row.weights = weights + down.l0 * p->taps_w * row.width;
+            row.weights = first + down.l0 * p->taps_w * row.width;
             row.target = p->target + n * p->target_image + y * p->target_line + c0;
             dml__depthwise_line(loop->isa, &row, DML__DEPTHWISE_RESULT);
         }
 }
 
-static bool dml__depthwise_is_distant(dml_pool *pool, ptrdiff_t batch, ptrdiff_t source_image,
-                                      ptrdiff_t target_image)
+/* How many level-2 caches the arrays fill. */
+static double dml__depthwise_size(dml_pool *pool, ptrdiff_t batch, ptrdiff_t source_image,
+                                  ptrdiff_t target_image)
 {
     const double bytes = (double)sizeof(float) * (double)batch * (double)(source_image + target_image);
-    return bytes > DML__DEPTHWISE_NEAR * (double)dml__pool_machine(pool).caches.l2;
+    return bytes / (double)dml__larger(1, (ptrdiff_t)dml__pool_machine(pool).caches.l2);
 }
 
-/* Channels of a task, of which the weights have so much room. */
-static ptrdiff_t dml__depthwise_channels(ptrdiff_t channels, ptrdiff_t taps, ptrdiff_t blocks)
+/* Channels of a task, of which the weights have so much room; `floats` of each come again. */
+static ptrdiff_t dml__depthwise_channels(dml_pool *pool, double size, ptrdiff_t channels, ptrdiff_t taps,
+                                         ptrdiff_t blocks, ptrdiff_t floats)
 {
     const ptrdiff_t most = DML__DEPTHWISE_WEIGHTS / dml__larger(1, taps) / DML__DEPTHWISE_LINE;
+    const double l1 = DML__DEPTHWISE_L1 / sizeof(float) * (double)dml__pool_machine(pool).caches.l1;
+    const ptrdiff_t fitting = (ptrdiff_t)(l1 / (double)dml__larger(1, floats));
     blocks = dml__larger(blocks, dml__quotient_up(channels, most * DML__DEPTHWISE_LINE));
+    if (fitting >= (size > 1 ? DML__DEPTHWISE_RUN : DML__DEPTHWISE_RUN_NEAR))
+        blocks = dml__larger(blocks, dml__quotient_up(channels, fitting));
     return dml__round_up(dml__quotient_up(channels, blocks), DML__DEPTHWISE_LINE);
 }
 
@@ -13235,9 +13311,11 @@ DML__LOCAL void dml__depthwise_pass(dml_pool *pool, const dml__conv_pass *pass)
     const ptrdiff_t wanted = threads == 1 || work < DML__DEPTHWISE_SERIAL_WORK ? 1 : 4 * threads;
     loop.pass = pass;
     loop.isa = dml__pool_machine(pool).isa;
-    loop.distant = dml__depthwise_is_distant(
+    const double size = dml__depthwise_size(
         pool, pass->batch, pass->source_h * pass->source_w * pass->source_pixel, pass->target_image);
-    loop.channels = dml__depthwise_channels(pass->columns, taps, 1);
+    loop.distant = size > DML__DEPTHWISE_NEAR;
+    loop.channels =
+        dml__depthwise_channels(pool, size, pass->columns, taps, 1, (pass->taps_h + 1) * pass->source_w);
     loop.blocks = dml__quotient_up(pass->columns, loop.channels);
     loop.lines = pass->grid_h;
     loop.images = dml__larger(1, DML__DEPTHWISE_IMAGE / (pass->grid_h * pass->grid_w));
@@ -13264,10 +13342,11 @@ static void dml__depthwise_weights_task(void *argument, int index, int worker)
 {
     const dml__depthwise_weights_loop *loop = (const dml__depthwise_weights_loop *)argument;
     const dml__wgrad *j = loop->job;
-    float sums[DML__DEPTHWISE_WEIGHTS]; /* (taps_h, taps_w, width) */
+    DML__OWN_LINE float sums[DML__DEPTHWISE_WEIGHTS]; /* (taps_h, taps_w, width) */
     dml__depthwise_row row;
     const ptrdiff_t taps = j->taps_h * j->taps_w, c0 = index * loop->channels;
     const ptrdiff_t x_line = j->in_w * j->x_pixel;
+    float *dw = j->dw + c0 * taps;
     (void)worker;
     row.channels = dml__smaller(loop->channels, j->filters - c0), row.grid_w = j->out_w;
     row.source_pixel = j->x_pixel, row.source_w = j->in_w, row.origin = -j->pad_w;
@@ -13278,6 +13357,10 @@ static void dml__depthwise_weights_task(void *argument, int index, int worker)
     row.target_pixel = j->dy_pixel, row.target_line = j->out_w * j->dy_pixel;
     row.bias = NULL, row.beta = 0, row.relu = false;
     memset(sums, 0, (size_t)(taps * row.width) * sizeof *sums);
+    if (j->beta != 0) {
+        dml__pack_transposed(dw, taps, (int)row.channels, (int)taps, (int)row.width, sums);
+        for (ptrdiff_t i = 0; j->beta != 1 && i < taps * row.width; i++) sums[i] *= j->beta;
+    }
     for (ptrdiff_t n = 0; n < j->batch; n++)
         for (ptrdiff_t y = 0; y < j->out_h; y++) {
             const ptrdiff_t top = y * j->stride_h - j->pad_h;
@@ -13290,11 +13373,7 @@ static void dml__depthwise_weights_task(void *argument, int index, int worker)
             row.target = (float *)j->dy + (n * j->out_h + y) * j->out_w * j->dy_pixel + c0;
             dml__depthwise_line(loop->isa, &row, DML__DEPTHWISE_GRADIENT);
         }
-    for (ptrdiff_t c = 0; c < row.channels; c++)
-        for (ptrdiff_t t = 0; t < taps; t++) {
-            float *to = j->dw + (c0 + c) * taps + t;
-            *to = sums[t * row.width + c] + (j->beta == 0 ? 0 : j->beta * *to);
-        }
+    dml__pack_transposed(sums, row.width, (int)taps, (int)row.channels, (int)taps, dw);
 }
 
 DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job)
@@ -13303,10 +13382,12 @@ DML__LOCAL void dml__depthwise_weights(dml_pool *pool, const dml__wgrad *job)
     const ptrdiff_t threads = dml_pool_threads(pool);
     loop.job = job;
     loop.isa = dml__pool_machine(pool).isa;
-    loop.distant = dml__depthwise_is_distant(pool, job->batch, job->in_h * job->in_w * job->x_pixel,
-                                             job->out_h * job->out_w * job->dy_pixel);
-    loop.channels =
-        dml__depthwise_channels(job->filters, job->taps_h * job->taps_w, threads == 1 ? 1 : 2 * threads);
+    const ptrdiff_t taps = job->taps_h * job->taps_w;
+    const double size = dml__depthwise_size(pool, job->batch, job->in_h * job->in_w * job->x_pixel,
+                                            job->out_h * job->out_w * job->dy_pixel);
+    loop.distant = size > DML__DEPTHWISE_NEAR;
+    loop.channels = dml__depthwise_channels(pool, size, job->filters, taps, threads == 1 ? 1 : 2 * threads,
+                                            (job->taps_h + 1) * job->in_w + taps);
     dml_pool_run(pool, (int)dml__quotient_up(job->filters, loop.channels), dml__depthwise_weights_task,
                  &loop);
 }

@@ -11289,7 +11289,7 @@ DML__LOCAL int dml__choose_algorithm(const dml_comm *comm, const dml__comm_call 
     int count, last = -1;
     dml__algorithms(&count);
     const dml__comm_operation operation = call->signature.operation;
-    if (operation == DML__CALL_ALL_TO_ALL && call->in == call->out && call->signature.count)
+    if (operation == DML__CALL_ALL_TO_ALL && call->in && call->in == call->out && call->signature.count)
         return dml__find_algorithm(operation, "in_place");
     const int named = dml__named_algorithm(comm->job->algorithm, operation);
     if (named >= 0 && dml__can_run(comm, call, named)) return named;
