@@ -61,10 +61,16 @@ hosts_up() {
     done
 }
 
-# hosts_rate HOST RATE: a link's rate from now on, both ways.
+# hosts_rate HOST RATE: a link's rate from now on, both ways. What goes at once is two milliseconds' bytes on a fast
+# link: below 64 KiB the kernel cuts TCP's segments into packets of 1500 bytes, which network cards do in the world.
 hosts_rate() {
-    tc -n "$HOSTS_NAME-$1" qdisc replace dev eth0 root tbf rate "$2" burst 16kb latency 300ms &&
-        tc -n "$HOSTS_NAME-net" qdisc replace dev "port$1" root tbf rate "$2" burst 16kb latency 300ms
+    case "$2" in
+    *mbit) hosts_burst=$((${2%mbit} * 250)) ;;
+    *) hosts_burst=$((${2%bit} / 4000)) ;;
+    esac
+    [ "$hosts_burst" -ge 16384 ] || hosts_burst=16384
+    tc -n "$HOSTS_NAME-$1" qdisc replace dev eth0 root tbf rate "$2" burst "$hosts_burst" latency 300ms &&
+        tc -n "$HOSTS_NAME-net" qdisc replace dev "port$1" root tbf rate "$2" burst "$hosts_burst" latency 300ms
 }
 
 # hosts_cut HOST, hosts_mend HOST: nothing passes its link; no end is told.
