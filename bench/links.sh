@@ -1,0 +1,27 @@
+#!/bin/sh
+# links.sh BUILD [options of links...]: hosts (network namespaces, so as root) of a rank each, 2, 4 and 8 of them, whose
+# links are shaped to a gigabit a second (--mbit N: another rate, given first). Prints a row for each number of hosts.
+build=${1:-build}
+[ $# -eq 0 ] || shift
+rate=1000
+[ "$1" != --mbit ] || rate=$2
+export DML_BUILD="$build"
+. tests/build/check.sh
+. tests/comm/hosts.sh
+unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT DML_TIMEOUT DML_KEY
+
+if why=$(hosts_missing); then
+    echo "links: $why" >&2
+    exit 1
+fi
+status=0
+for ranks in 2 4 8; do
+    hosts_up "$ranks" "${rate}mbit" >"$WORK/up" 2>&1 || {
+        cat "$WORK/up" >&2
+        exit 1
+    }
+    hosts_start links "$ranks" "$build/bench/links" "$@"
+    hosts_wait links "$ranks" >"$WORK/said" || status=1 # no pipe: who waits has to be who started them
+    sed 's/^\[[0-9]*\] //' "$WORK/said"
+done
+exit $status
