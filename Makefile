@@ -215,9 +215,9 @@ asan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=addr
 
 tsan.cc := $(CC)
 tsan.flags := -O1 -g1 -fsanitize=thread
-# Where threads meet.
+# Where threads meet. (Work-items that race are oclgrind's to find.)
 tsan.folders := base/os_thread thread kernels device graph/own_thread graph/program train/trainer train/parts net comm/collectives comm/messages comm/groups \
-    comm/fork dist/all_reduce_sync dist/mirrored dist/parameter_server dist/zero_sync gpu
+    comm/fork dist/all_reduce_sync dist/mirrored dist/parameter_server dist/zero_sync gpu/backend
 tsan.no := $(if $(shell echo 'int main(void){return 0;}' | $(CC) -fsanitize=thread -x c - -o /dev/null 2>&1),$(CC) \
     has no ThreadSanitizer)
 
@@ -252,7 +252,7 @@ ppc64.cc := powerpc64-linux-gnu-gcc
 ppc64.flags := -O1
 ppc64.run := qemu-ppc64 -L /usr/powerpc64-linux-gnu
 ppc64.folders := base graph/weights kernels/bf16 kernels/half kernels/rounded kernels/dropout ops/op_dropout ops/op_gather train/checkpoint train/cifar train/idx train/loss_scale train/metrics \
-    net/wire $(COMM_NUMBERS)
+    net/wire $(filter-out comm/collectives,$(COMM_NUMBERS))
 ppc64.no := $(if $(call has_command,$(ppc64.cc)),$(if $(call has_command,qemu-ppc64),,qemu-ppc64 is not \
     installed),$(ppc64.cc) is not installed)
 
