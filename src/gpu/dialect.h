@@ -9,13 +9,19 @@
    LOCAL type name[n];    memory of the group; only at a kernel's outermost scope, never passed to a helper
    BARRIER();             all items of a group, or none, come here; never after a return
    HELPER                 before a function
-   SHARED type *          a pointer to LOCAL memory, as OpenCL and host C take it
-   SOLO_KERNEL(name)      a kernel in groups of one item; not in CUDA, nor on OpenCL devices that are no CPU
-   VECTOR, VECTOR_LANES   as many floats as such a device adds at once; VECTOR_LOAD(p), VECTOR_STORE(p, v) at
-   any float, VECTOR_ADD_PRODUCT(sum, x, v) adds the product of a float and a vector UNROLL before a loop
-   whose array lies in registers MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned
+   MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned
    BITS_OF(x), FLOAT_OF(u) the bits of a float, and back
    WIDE                   a 64-bit integer, for offsets: one tensor may hold more than 2^31 bytes
+
+   Where an item is a processor core (host C, OpenCL devices that are CPUs), SOLO_KERNEL is defined:
+
+   SOLO_KERNEL(name)      a kernel in groups of one item
+   SOLO_LOCAL type x[n];  memory of its own, since such a device may have little of LOCAL
+   VECTOR, VECTOR_LANES   as many floats as it adds at once, and how many these are
+   VECTOR_LOAD(p)         those at p, in memory of its own; VECTOR_STORE(p, v)
+   VECTOR_READ(p)         those at p in GLOBAL memory
+   VECTOR_ADD_PRODUCT(v, x, w)   v + x w of a float x
+   UNROLL                 before a loop over an array that lies in registers
 
    All sizes along x and y are below 2^31 (the hosts see to it), so indices are unsigned; offsets are WIDE. */
 #ifndef DML_GPU_DIALECT_H
@@ -36,17 +42,19 @@
     __kernel __attribute__((reqd_work_group_size(DML__GROUP_ITEMS, 1, 1))) void dml__kernel_##name(          \
         __global char *buffer0, __global char *buffer1, __global char *buffer2, __global char *buffer3,      \
         __global char *buffer4, __global char *buffer5, const dml__kernel_arguments arguments)
-#define SHARED __local
 #ifdef DML__SOLO_LANES /* 4, 8 or 16: the host's to say */
 #define VECTOR_LANES DML__SOLO_LANES
 #define VECTOR_NAME__(name, lanes) name##lanes
 #define VECTOR_NAME_(name, lanes) VECTOR_NAME__(name, lanes)
 #define VECTOR VECTOR_NAME_(float, VECTOR_LANES)
-#define VECTOR_LOAD(p) VECTOR_NAME_(vload, VECTOR_LANES)(0, p)
-#define VECTOR_STORE(p, v) VECTOR_NAME_(vstore, VECTOR_LANES)(v, 0, p)
+#define VECTOR_ZERO ((VECTOR)(0.0f))
+#define VECTOR_LOAD(p) (*(const dml__vector_anywhere *)(p))
+#define VECTOR_READ(p) (*(__global const dml__vector_anywhere *)(p))
+#define VECTOR_STORE(p, v) (*(dml__vector_anywhere *)(p) = (v))
 #define VECTOR_ADD_PRODUCT(sum, x, v) ((sum) + (x) * (v))
+typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits what vload gives */
 #define UNROLL __attribute__((opencl_unroll_hint))
-#define ALIGNED __attribute__((aligned(64)))
+#define SOLO_LOCAL __attribute__((aligned(64)))
 #define SOLO_KERNEL(name)                                                                                    \
     __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void dml__kernel_##name(                         \
         __global char *buffer0, __global char *buffer1, __global char *buffer2, __global char *buffer3,      \
@@ -63,7 +71,11 @@
 #define TANH(x) tanh(x)
 #define ERF(x) erf(x)
 #define ABS(x) fabs(x)
+#ifdef DML__SOLO_LANES
+#define MULTIPLY_HIGH(a, b) ((uint)((ulong)(a) * (b) >> 32)) /* PoCL's mul_hi takes ten times as long */
+#else
 #define MULTIPLY_HIGH(a, b) mul_hi(a, b)
+#endif
 #define SQRT(x) sqrt(x)
 #define POW(x, y) pow(x, y)
 #define NOT_A_NUMBER NAN
@@ -110,15 +122,16 @@
     static void dml__kernel_##name(const dml__host_item *self, char *buffer0, char *buffer1, char *buffer2,  \
                                    char *buffer3, char *buffer4, char *buffer5,                              \
                                    const dml__kernel_arguments arguments)
-#define SHARED
 #define SOLO_KERNEL(name) KERNEL(name)
+#define SOLO_LOCAL static
 #define VECTOR dml__host_vector
 #define VECTOR_LANES DML__HOST_LANES
+#define VECTOR_ZERO dml__host_vector_zero()
 #define VECTOR_LOAD(p) dml__host_vector_load(p)
+#define VECTOR_READ(p) dml__host_vector_load(p)
 #define VECTOR_STORE(p, v) dml__host_vector_store(p, v)
 #define VECTOR_ADD_PRODUCT(sum, x, v) dml__host_vector_add_product(sum, x, v)
 #define UNROLL
-#define ALIGNED
 #define ITEM (self->item)
 #define GROUP_X (self->group_x)
 #define GROUP_Y (self->group_y)

@@ -11,7 +11,35 @@ HELPER float dml__with_beta(float value, float beta, GLOBAL const float *old)
 /* In the choice of a largest element, whether `value` comes before `best`: a NaN counts as the largest. */
 HELPER int dml__beats(float value, float best)
 {
-    return value > best || (value != value && best == best);
+    return (value > best) | ((value != value) & (best == best));
+}
+
+/* A number that all items divide by. On CPUs the quotient is a product: the reciprocal is the same for all
+   items, so the compiler takes it out of their loop, if it isn't inside a condition. */
+typedef struct dml__gpu_divisor {
+    unsigned number, reciprocal;
+} dml__gpu_divisor;
+
+HELPER dml__gpu_divisor dml__gpu_divisor_of(int number)
+{
+    dml__gpu_divisor d;
+    d.number = (unsigned)number;
+#ifdef SOLO_KERNEL
+    d.reciprocal = 0xffffffffu / d.number;
+#else
+    d.reciprocal = 0;
+#endif
+    return d;
+}
+
+HELPER unsigned dml__gpu_quotient(unsigned n, const dml__gpu_divisor d)
+{
+#ifdef SOLO_KERNEL
+    const unsigned q = MULTIPLY_HIGH(n, d.reciprocal); /* the quotient, or one less */
+    return n - q * d.number >= d.number ? q + 1 : q;
+#else
+    return n / d.number;
+#endif
 }
 
 /* y = alpha x + beta y. Buffers x, y; ints n; floats alpha, beta. */

@@ -43,6 +43,12 @@ typedef struct dml__host_vector {
     float lane[DML__HOST_LANES];
 } dml__host_vector;
 
+static dml__host_vector dml__host_vector_zero(void)
+{
+    const dml__host_vector zero = { { 0 } };
+    return zero;
+}
+
 static dml__host_vector dml__host_vector_load(const float *from)
 {
     dml__host_vector v;

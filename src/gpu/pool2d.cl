@@ -42,9 +42,10 @@ HELPER float dml__gpu_window_size(const dml__gpu_shape s, int out_h, int out_w)
 HELPER dml__gpu_range dml__gpu_windows_over(int in, int outs, int window, int stride, int pad)
 {
     dml__gpu_range r;
-    const unsigned place = (unsigned)in + (unsigned)pad, size = (unsigned)window, step = (unsigned)stride;
-    const unsigned last = place / step;
-    r.from = place < size ? 0 : (int)((place - size) / step + 1);
+    const unsigned place = (unsigned)in + (unsigned)pad, size = (unsigned)window;
+    const dml__gpu_divisor step = dml__gpu_divisor_of(stride);
+    const unsigned last = dml__gpu_quotient(place, step);
+    r.from = place < size ? 0 : (int)(dml__gpu_quotient(place - size, step) + 1);
     r.to = last < (unsigned)outs ? (int)last + 1 : outs;
     return r;
 }
@@ -56,13 +57,14 @@ typedef struct dml__gpu_element {
 
 HELPER dml__gpu_element dml__gpu_element_at(unsigned i, int height, int width, int channels)
 {
+    const unsigned rest = dml__gpu_quotient(i, dml__gpu_divisor_of(channels));
+    const unsigned row = dml__gpu_quotient(rest, dml__gpu_divisor_of(width));
+    const unsigned image = dml__gpu_quotient(row, dml__gpu_divisor_of(height));
     dml__gpu_element e;
-    unsigned rest = i / (unsigned)channels;
-    e.channel = (int)(i % (unsigned)channels);
-    e.w = (int)(rest % (unsigned)width);
-    rest /= (unsigned)width;
-    e.h = (int)(rest % (unsigned)height);
-    e.image = (int)(rest / (unsigned)height);
+    e.channel = (int)(i - rest * (unsigned)channels);
+    e.w = (int)(rest - row * (unsigned)width);
+    e.h = (int)(row - image * (unsigned)height);
+    e.image = (int)image;
     return e;
 }
 
@@ -76,10 +78,10 @@ KERNEL(max_pool2d_forward)
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const unsigned n = (unsigned)s.batch * (unsigned)s.out_h * (unsigned)s.out_w * (unsigned)s.channels;
     const unsigned i = ELEMENT;
+    const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);
+    const dml__gpu_range h = dml__gpu_window(e.h, s.height, s.kernel_h, s.stride_h, s.pad_h);
+    const dml__gpu_range w = dml__gpu_window(e.w, s.width, s.kernel_w, s.stride_w, s.pad_w);
     if (i < n) {
-        const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);
-        const dml__gpu_range h = dml__gpu_window(e.h, s.height, s.kernel_h, s.stride_h, s.pad_h);
-        const dml__gpu_range w = dml__gpu_window(e.w, s.width, s.kernel_w, s.stride_w, s.pad_w);
         GLOBAL const float *image = x + (WIDE)e.image * s.height * s.width * s.channels + e.channel;
         int best = h.from * s.width + w.from;
         float largest = image[(WIDE)best * s.channels];
@@ -87,7 +89,9 @@ KERNEL(max_pool2d_forward)
             for (int column = w.from; column < w.to; column++) {
                 const int place = row * s.width + column;
                 const float value = image[(WIDE)place * s.channels];
-                if (dml__beats(value, largest)) largest = value, best = place;
+                const int wins = dml__beats(value, largest); /* no branch: nobody can predict it */
+                largest = wins ? value : largest;
+                best = wins ? place : best;
             }
         }
         y[i] = largest;
@@ -106,16 +110,17 @@ KERNEL(max_pool2d_backward)
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const unsigned n = (unsigned)s.batch * (unsigned)s.height * (unsigned)s.width * (unsigned)s.channels;
     const unsigned i = ELEMENT;
+    const dml__gpu_element e = dml__gpu_element_at(i, s.height, s.width, s.channels);
+    const dml__gpu_range h = dml__gpu_windows_over(e.h, s.out_h, s.kernel_h, s.stride_h, s.pad_h);
+    const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);
     if (i < n) {
-        const dml__gpu_element e = dml__gpu_element_at(i, s.height, s.width, s.channels);
-        const dml__gpu_range h = dml__gpu_windows_over(e.h, s.out_h, s.kernel_h, s.stride_h, s.pad_h);
-        const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);
         float sum = 0.0f;
         for (int row = h.from; row < h.to; row++) {
             for (int column = w.from; column < w.to; column++) {
                 const WIDE out =
                     (((WIDE)e.image * s.out_h + row) * s.out_w + column) * s.channels + e.channel;
-                if (argmax[out] == e.h * s.width + e.w) sum += dy[out];
+                const float won = dy[out]; /* read anyway: a branch on argmax would be mispredicted */
+                sum += argmax[out] == e.h * s.width + e.w ? won : 0.0f;
             }
         }
         dx[i] = dml__with_beta(sum, beta, dx + i);
@@ -131,10 +136,10 @@ KERNEL(avg_pool2d_forward)
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const unsigned n = (unsigned)s.batch * (unsigned)s.out_h * (unsigned)s.out_w * (unsigned)s.channels;
     const unsigned i = ELEMENT;
+    const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);
+    const dml__gpu_range h = dml__gpu_window(e.h, s.height, s.kernel_h, s.stride_h, s.pad_h);
+    const dml__gpu_range w = dml__gpu_window(e.w, s.width, s.kernel_w, s.stride_w, s.pad_w);
     if (i < n) {
-        const dml__gpu_element e = dml__gpu_element_at(i, s.out_h, s.out_w, s.channels);
-        const dml__gpu_range h = dml__gpu_window(e.h, s.height, s.kernel_h, s.stride_h, s.pad_h);
-        const dml__gpu_range w = dml__gpu_window(e.w, s.width, s.kernel_w, s.stride_w, s.pad_w);
         GLOBAL const float *image = x + (WIDE)e.image * s.height * s.width * s.channels + e.channel;
         float sum = 0.0f;
         for (int row = h.from; row < h.to; row++)
@@ -154,10 +159,10 @@ KERNEL(avg_pool2d_backward)
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const unsigned n = (unsigned)s.batch * (unsigned)s.height * (unsigned)s.width * (unsigned)s.channels;
     const unsigned i = ELEMENT;
+    const dml__gpu_element e = dml__gpu_element_at(i, s.height, s.width, s.channels);
+    const dml__gpu_range h = dml__gpu_windows_over(e.h, s.out_h, s.kernel_h, s.stride_h, s.pad_h);
+    const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);
     if (i < n) {
-        const dml__gpu_element e = dml__gpu_element_at(i, s.height, s.width, s.channels);
-        const dml__gpu_range h = dml__gpu_windows_over(e.h, s.out_h, s.kernel_h, s.stride_h, s.pad_h);
-        const dml__gpu_range w = dml__gpu_windows_over(e.w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);
         float sum = 0.0f;
         for (int row = h.from; row < h.to; row++) {
             for (int column = w.from; column < w.to; column++) {

@@ -13,16 +13,16 @@
 
 /* The pieces, and how many rows and columns of them count. */
 typedef struct dml__solo {
-    SHARED float *a, *b, *sum; /* b[k][TILE], sum[TILE][TILE] */
-    int a_row, a_k;            /* the steps of rows and ks in a: SOLO_K and 1, or 1 and TILE */
+    float *a, *b, *sum; /* b[k][TILE], sum[TILE][TILE] */
+    int a_row, a_k;     /* the steps of rows and ks in a: SOLO_K and 1, or 1 and TILE */
     int rows, columns;
 } dml__solo;
 
 /* Declares a group's pieces; `by_k`: A lies by k. */
 #define SOLO_BEGIN(by_k, row_count, column_count)                                                            \
-    LOCAL ALIGNED float a_piece[TILE * SOLO_K];                                                              \
-    LOCAL ALIGNED float b_piece[SOLO_K * TILE];                                                              \
-    LOCAL ALIGNED float sum_piece[TILE * TILE];                                                              \
+    SOLO_LOCAL float a_piece[TILE * SOLO_K + VECTOR_LANES];                                                  \
+    SOLO_LOCAL float b_piece[SOLO_K * TILE + VECTOR_LANES];                                                  \
+    SOLO_LOCAL float sum_piece[TILE * TILE];                                                                 \
     dml__solo piece;                                                                                         \
     piece.a = a_piece, piece.b = b_piece, piece.sum = sum_piece;                                             \
     piece.a_row = (by_k) ? 1 : SOLO_K, piece.a_k = (by_k) ? TILE : 1;                                        \
@@ -31,31 +31,31 @@ typedef struct dml__solo {
     if (piece.columns > TILE) piece.columns = TILE;                                                          \
     dml__solo_clear(piece)
 
-HELPER int dml__solo_up(int n, int to)
-{
-    return (n + to - 1) / to * to;
-}
-
-/* Clears the sums, and what lies in A and B beyond their rows and columns, which is read with them. */
-HELPER void dml__solo_clear(const dml__solo s)
-{
-    for (int i = 0; i < TILE * TILE; i++) s.sum[i] = 0.0f;
-    if (s.columns < TILE)
-        for (int i = 0; i < SOLO_K * TILE; i++) s.b[i] = 0.0f;
-    if (s.rows < TILE)
-        for (int i = 0; i < TILE * SOLO_K; i++) s.a[i] = 0.0f;
-}
-
-HELPER void dml__solo_copy(SHARED float *to, GLOBAL const float *from, int n)
+/* Both may write up to a vector past their n floats: what comes next there is filled later, or doesn't count.
+ */
+HELPER void dml__solo_copy(float *to, GLOBAL const float *from, int n, GLOBAL const float *end)
 {
     int i = 0;
-    for (; i + VECTOR_LANES <= n; i += VECTOR_LANES) VECTOR_STORE(to + i, VECTOR_LOAD(from + i));
-    for (; i < n; i++) to[i] = from[i];
+    for (; i < n && end - (from + i) >= VECTOR_LANES; i += VECTOR_LANES)
+        VECTOR_STORE(to + i, VECTOR_READ(from + i));
+    for (; i < n; i++) to[i] = from[i]; /* within a vector of the end of its array */
 }
 
-HELPER void dml__solo_zero(SHARED float *to, int n)
+HELPER void dml__solo_zero(float *to, int n)
 {
-    for (int i = 0; i < n; i++) to[i] = 0.0f;
+    for (int i = 0; i < n; i += VECTOR_LANES) VECTOR_STORE(to + i, VECTOR_ZERO);
+}
+
+/* Clears the sums, and what is read of A and B beyond their rows and columns. */
+HELPER void dml__solo_clear(const dml__solo s)
+{
+    for (int row = 0; row < s.rows; row++) dml__solo_zero(s.sum + row * TILE, s.columns);
+    if (s.columns % (2 * VECTOR_LANES))
+        for (int k = 0; k < SOLO_K; k++) dml__solo_zero(s.b + k * TILE, s.columns);
+    if (s.rows % SOLO_ROWS) {
+        dml__solo_zero(s.a, TILE * SOLO_K);
+        dml__solo_zero(s.sum + s.rows * TILE, (TILE - s.rows) * TILE);
+    }
 }
 
 /* B of rows that lie by k: b[k][column] = from[column * step + k]. */
@@ -69,9 +69,9 @@ HELPER void dml__solo_turn(const dml__solo s, GLOBAL const float *from, WIDE ste
 #define SOLO_BLOCK(name, VECTORS)                                                                            \
     HELPER void name(const dml__solo s, int row, int column, int depth)                                      \
     {                                                                                                        \
-        SHARED const float *a = s.a + row * s.a_row;                                                         \
-        SHARED const float *b = s.b + column;                                                                \
-        SHARED float *sum = s.sum + row * TILE + column;                                                     \
+        const float *a = s.a + row * s.a_row;                                                                \
+        const float *b = s.b + column;                                                                       \
+        float *sum = s.sum + row * TILE + column;                                                            \
         VECTOR total[SOLO_ROWS][VECTORS];                                                                    \
         UNROLL for (int i = 0; i < SOLO_ROWS; i++) UNROLL for (int j = 0; j < VECTORS; j++) total[i][j] =    \
             VECTOR_LOAD(sum + i * TILE + j * VECTOR_LANES);                                                  \
@@ -109,7 +109,7 @@ HELPER void dml__solo_write(const dml__solo s, GLOBAL float *c, WIDE step, float
 {
     for (int row = 0; row < s.rows; row++) {
         GLOBAL float *to = c + row * step;
-        SHARED const float *sum = s.sum + row * TILE;
+        const float *sum = s.sum + row * TILE;
         if (bias)
             for (int j = 0; j < s.columns; j++)
                 to[j] = dml__with_beta(alpha * sum[j] + bias[j], beta, to + j);
@@ -134,19 +134,21 @@ SOLO_KERNEL(gemm_solo)
         const dml__gpu_factors of = dml__gpu_factors_of(at.matrix, term, arguments);
         GLOBAL const float *a = first_a + of.a;
         GLOBAL const float *b = first_b + of.b;
+        GLOBAL const float *a_end = a + (trans_a ? (depth - 1) * lda + m : (m - 1) * lda + depth);
+        GLOBAL const float *b_end = b + (trans_b ? (n - 1) * ldb + depth : (depth - 1) * ldb + n);
         for (int k0 = 0; k0 < depth; k0 += SOLO_K) {
             const int ks = depth - k0 < SOLO_K ? depth - k0 : SOLO_K;
             if (trans_a)
                 for (int k = 0; k < ks; k++)
-                    dml__solo_copy(piece.a + k * TILE, a + (k0 + k) * lda + row0, piece.rows);
+                    dml__solo_copy(piece.a + k * TILE, a + (k0 + k) * lda + row0, piece.rows, a_end);
             else
                 for (int row = 0; row < piece.rows; row++)
-                    dml__solo_copy(piece.a + row * SOLO_K, a + (row0 + row) * lda + k0, ks);
+                    dml__solo_copy(piece.a + row * SOLO_K, a + (row0 + row) * lda + k0, ks, a_end);
             if (trans_b)
                 dml__solo_turn(piece, b + column0 * ldb + k0, ldb, ks);
             else
                 for (int k = 0; k < ks; k++)
-                    dml__solo_copy(piece.b + k * TILE, b + (k0 + k) * ldb + column0, piece.columns);
+                    dml__solo_copy(piece.b + k * TILE, b + (k0 + k) * ldb + column0, piece.columns, b_end);
             dml__solo_multiply(piece, ks);
         }
     }
@@ -154,36 +156,77 @@ SOLO_KERNEL(gemm_solo)
                     REAL(1), 0);
 }
 
-/* Numbers k0 .. k0 + n - 1 of the patch of x whose corner is `corner`, (KH, KW, channels of the group). */
-HELPER void dml__solo_patch(SHARED float *to, GLOBAL const float *x, const dml__gpu_shape s, int group,
-                            const dml__gpu_place corner, int k0, int n)
+/* Where in a patch (KH, KW, last) a piece begins: `from` floats into the run of a tap, or of a row of them.
+ */
+typedef struct dml__solo_start {
+    int tap_h, tap_w, from;
+} dml__solo_start;
+
+HELPER dml__solo_start dml__solo_start_at(int k, int run, int taps_w)
 {
-    /* Taps side by side are channels side by side, where all channels are the group's. */
-    const int joined = s.dilation_w == 1 && s.channels == s.group_channels;
-    const int run = joined ? s.kernel_w * s.channels : s.group_channels;
-    int number = k0 / run, from = k0 % run;
-    for (int k = 0; k < n; number++, from = 0) {
-        const int tap_h = joined ? number : number / s.kernel_w, tap_w = joined ? 0 : number % s.kernel_w;
-        const int h = corner.h + tap_h * s.dilation_h, w = corner.w + tap_w * s.dilation_w;
-        const int count = run - from < n - k ? run - from : n - k;
-        int low = 0, high = count; /* of the run, what lies in the image */
+    dml__solo_start start;
+    start.from = k % run;
+    start.tap_h = k / run / taps_w;
+    start.tap_w = k / run % taps_w;
+    return start;
+}
+
+/* Taps side by side are channels side by side, where all channels are the group's: then a row of them is one
+   run. */
+HELPER int dml__solo_joined(const dml__gpu_shape s)
+{
+    return s.dilation_w == 1 && s.channels == s.group_channels;
+}
+
+HELPER dml__solo_start dml__solo_patch_start(const dml__gpu_shape s, int k)
+{
+    return dml__solo_joined(s) ? dml__solo_start_at(k, s.kernel_w * s.channels, 1)
+                               : dml__solo_start_at(k, s.group_channels, s.kernel_w);
+}
+
+/* n floats of the patch of x whose corner is `corner`. */
+HELPER void dml__solo_patch(float *to, GLOBAL const float *x, GLOBAL const float *end, const dml__gpu_shape s,
+                            int group, const dml__gpu_place corner, dml__solo_start start, int n)
+{
+    const int joined = dml__solo_joined(s), run = joined ? s.kernel_w * s.channels : s.group_channels;
+    const int taps_w = joined ? 1 : s.kernel_w;
+    const WIDE line = (WIDE)s.width * s.channels;
+    GLOBAL const float *image = x + corner.image * s.height * line + group * s.group_channels;
+    for (int k = 0; k < n; start.from = 0) {
+        const int h = corner.h + start.tap_h * s.dilation_h, w = corner.w + start.tap_w * s.dilation_w;
+        const int count = run - start.from < n - k ? run - start.from : n - k;
+        int low = 0, high = count; /* of these floats, what lies in the image */
         if (joined) {
-            if (low < -w * s.channels - from) low = -w * s.channels - from;
-            if (high > (s.width - w) * s.channels - from) high = (s.width - w) * s.channels - from;
+            const int first = w * s.channels + start.from;
+            if (first < 0) low = -first;
+            if (high > line - first) high = (int)line - first;
         } else if (w < 0 || w >= s.width) {
             high = 0;
         }
         if (h < 0 || h >= s.height || high <= low) {
             dml__solo_zero(to + k, count);
         } else {
-            GLOBAL const float *line = x + (((WIDE)corner.image * s.height + h) * s.width + w) * s.channels +
-                                       group * s.group_channels + from;
-            dml__solo_zero(to + k, low);
-            dml__solo_copy(to + k + low, line + low, high - low);
-            dml__solo_zero(to + k + high, count - high);
+            GLOBAL const float *from = image + h * line + w * s.channels + start.from;
+            if (low) dml__solo_zero(to + k, low);
+            dml__solo_copy(to + k + low, from + low, high - low, end);
+            if (high < count) dml__solo_zero(to + k + high, count - high);
         }
         k += count;
+        if (++start.tap_w == taps_w) start.tap_w = 0, start.tap_h++;
     }
+}
+
+/* The place behind `place` in its batch of images of outputs, or of inputs (stride 1, moved by the pad). */
+HELPER dml__gpu_place dml__solo_next(dml__gpu_place place, int height, int width, int stride_h, int stride_w,
+                                     int move_h, int move_w)
+{
+    place.w += stride_w;
+    if (place.w == width * stride_w + move_w) {
+        place.w = move_w;
+        place.h += stride_h;
+        if (place.h == height * stride_h + move_h) place.h = move_h, place.image++;
+    }
+    return place;
 }
 
 /* What conv2d_forward_tiles computes, of the same arguments. */
@@ -193,17 +236,21 @@ SOLO_KERNEL(conv2d_forward_solo)
     GLOBAL const float *weights = BUFFER(1, const float);
     GLOBAL const float *bias = BUFFER(2, const float);
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
+    GLOBAL const float *end = x + (WIDE)s.batch * s.height * s.width * s.channels;
     const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.group_channels;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_filters);
     const int row0 = GROUP_Y * TILE, filter0 = part.group * s.group_filters + part.first;
+    const dml__gpu_place first =
+        dml__gpu_pixel(row0, pixels, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
     SOLO_BEGIN(0, pixels - row0, s.group_filters - part.first);
     for (int k0 = 0; k0 < depth; k0 += SOLO_K) {
         const int ks = depth - k0 < SOLO_K ? depth - k0 : SOLO_K;
-        for (int row = 0; row < piece.rows; row++)
-            dml__solo_patch(piece.a + row * SOLO_K, x, s, part.group,
-                            dml__gpu_pixel(row0 + row, pixels, s.out_h, s.out_w, s.stride_h, s.stride_w,
-                                           -s.pad_h, -s.pad_w),
-                            k0, ks);
+        const dml__solo_start start = dml__solo_patch_start(s, k0);
+        dml__gpu_place corner = first;
+        for (int row = 0; row < piece.rows; row++) {
+            dml__solo_patch(piece.a + row * SOLO_K, x, end, s, part.group, corner, start, ks);
+            corner = dml__solo_next(corner, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
+        }
         dml__solo_turn(piece, weights + (WIDE)filter0 * depth + k0, depth, ks);
         dml__solo_multiply(piece, ks);
     }
@@ -211,25 +258,24 @@ SOLO_KERNEL(conv2d_forward_solo)
                     bias ? bias + filter0 : 0);
 }
 
-/* Numbers k0 .. k0 + n - 1 of what of dy meets the input `place`, (KH, KW, filters of the group). */
-HELPER void dml__solo_outputs(SHARED float *to, GLOBAL const float *dy, const dml__gpu_shape s, int group,
-                              const dml__gpu_place place, int k0, int n)
+/* n floats of what of dy meets the input `place`, (KH, KW, filters of the group). */
+HELPER void dml__solo_outputs(float *to, GLOBAL const float *dy, GLOBAL const float *end,
+                              const dml__gpu_shape s, int group, const dml__gpu_place place,
+                              dml__solo_start start, int n)
 {
-    int number = k0 / s.group_filters, from = k0 % s.group_filters;
-    for (int k = 0; k < n; number++, from = 0) {
-        const int count = s.group_filters - from < n - k ? s.group_filters - from : n - k;
-        const int h = place.h - number / s.kernel_w * s.dilation_h;
-        const int w = place.w - number % s.kernel_w * s.dilation_w;
-        const int out_h = h / s.stride_h, out_w = w / s.stride_w;
+    const WIDE line = (WIDE)s.out_w * s.filters;
+    GLOBAL const float *image = dy + place.image * s.out_h * line + group * s.group_filters;
+    for (int k = 0; k < n; start.from = 0) {
+        const int count = s.group_filters - start.from < n - k ? s.group_filters - start.from : n - k;
+        const int h = place.h - start.tap_h * s.dilation_h, w = place.w - start.tap_w * s.dilation_w;
+        const int out_h = s.stride_h == 1 ? h : h / s.stride_h, out_w = s.stride_w == 1 ? w : w / s.stride_w;
         if (h < 0 || w < 0 || out_h * s.stride_h != h || out_w * s.stride_w != w || out_h >= s.out_h ||
             out_w >= s.out_w)
             dml__solo_zero(to + k, count);
         else
-            dml__solo_copy(to + k,
-                           dy + (((WIDE)place.image * s.out_h + out_h) * s.out_w + out_w) * s.filters +
-                               group * s.group_filters + from,
-                           count);
+            dml__solo_copy(to + k, image + out_h * line + out_w * s.filters + start.from, count, end);
         k += count;
+        if (++start.tap_w == s.kernel_w) start.tap_w = 0, start.tap_h++;
     }
 }
 
@@ -241,22 +287,25 @@ SOLO_KERNEL(conv2d_backward_input_solo)
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int pixels = s.batch * s.height * s.width;
     const int taps = s.kernel_h * s.kernel_w, depth = taps * s.group_filters;
+    GLOBAL const float *dy_end = dy + (WIDE)s.batch * s.out_h * s.out_w * s.filters;
+    GLOBAL const float *weights_end = weights + (WIDE)s.filters * taps * s.group_channels;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_channels);
     const int row0 = GROUP_Y * TILE;
+    const dml__gpu_place first = dml__gpu_pixel(row0, pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w);
     SOLO_BEGIN(0, pixels - row0, s.group_channels - part.first);
     for (int k0 = 0; k0 < depth; k0 += SOLO_K) {
         const int ks = depth - k0 < SOLO_K ? depth - k0 : SOLO_K;
+        const dml__solo_start start = dml__solo_start_at(k0, s.group_filters, s.kernel_w);
         int tap = k0 / s.group_filters, filter = k0 % s.group_filters;
-        for (int row = 0; row < piece.rows; row++)
-            dml__solo_outputs(piece.a + row * SOLO_K, dy, s, part.group,
-                              dml__gpu_pixel(row0 + row, pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w),
-                              k0, ks);
+        dml__gpu_place place = first;
+        for (int row = 0; row < piece.rows; row++) {
+            dml__solo_outputs(piece.a + row * SOLO_K, dy, dy_end, s, part.group, place, start, ks);
+            place = dml__solo_next(place, s.height, s.width, 1, 1, s.pad_h, s.pad_w);
+        }
         for (int k = 0; k < ks; k++) {
-            dml__solo_copy(
-                piece.b + k * TILE,
-                weights + ((WIDE)(part.group * s.group_filters + filter) * taps + tap) * s.group_channels +
-                    part.first,
-                piece.columns);
+            const WIDE row = (WIDE)(part.group * s.group_filters + filter) * taps + tap;
+            dml__solo_copy(piece.b + k * TILE, weights + row * s.group_channels + part.first, piece.columns,
+                           weights_end);
             if (++filter == s.group_filters) filter = 0, tap++;
         }
         dml__solo_multiply(piece, ks);
@@ -273,17 +322,20 @@ SOLO_KERNEL(conv2d_backward_weights_solo)
     GLOBAL const float *dy = BUFFER(1, const float);
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int depth = s.batch * s.out_h * s.out_w, columns = s.kernel_h * s.kernel_w * s.group_channels;
+    GLOBAL const float *x_end = x + (WIDE)s.batch * s.height * s.width * s.channels;
+    GLOBAL const float *dy_end = dy + (WIDE)depth * s.filters;
     const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, s.group_filters);
     const int column0 = GROUP_X * TILE, filter0 = part.group * s.group_filters + part.first;
+    const dml__solo_start start = dml__solo_patch_start(s, column0);
+    dml__gpu_place corner =
+        dml__gpu_pixel(0, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
     SOLO_BEGIN(1, s.group_filters - part.first, columns - column0);
     for (int k0 = 0; k0 < depth; k0 += SOLO_K) {
         const int ks = depth - k0 < SOLO_K ? depth - k0 : SOLO_K;
         for (int k = 0; k < ks; k++) {
-            dml__solo_copy(piece.a + k * TILE, dy + (WIDE)(k0 + k) * s.filters + filter0, piece.rows);
-            dml__solo_patch(
-                piece.b + k * TILE, x, s, part.group,
-                dml__gpu_pixel(k0 + k, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w),
-                column0, piece.columns);
+            dml__solo_copy(piece.a + k * TILE, dy + (WIDE)(k0 + k) * s.filters + filter0, piece.rows, dy_end);
+            dml__solo_patch(piece.b + k * TILE, x, x_end, s, part.group, corner, start, piece.columns);
+            corner = dml__solo_next(corner, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
         }
         dml__solo_multiply(piece, ks);
     }
