@@ -84,7 +84,8 @@ static const char usage[] =
     "it\n"
     "  --ta --tb    1: the first or the second matrix is stored transposed; 0\n"
     "  --device I   opencl:I, and CLBlast on the device of that number of the first platform; 0\n"
-    "  --kernel K   one of the kernels of products (gemm_tiles, gemm_solo), not the one that is chosen\n"
+    "  --kernel K   one of the kernels of products (gemm_64x64, gemm_64x16, ..., gemm_solo), not the one "
+    "that is chosen\n"
     "" BENCH_COMMON_USAGE
     "Prints a row for each product, in GFLOP/s of launches that are waited for one by one. The "
     "peer is CLBlast (Debian:\nlibclblast-dev). The threads of PoCL are as many as POCL_MAX_PTHREAD_COUNT "

@@ -18,9 +18,9 @@
             for (int j = 0; j < SPAN; j++) {                                                                 \
                 const int kk = k0 + ALONG_K_K, row = (row0) + ALONG_K_ROW(j);                                \
                 const int column = (column0) + ALONG_K_ROW(j);                                               \
-                a_tile[ALONG_K_K][ALONG_K_ROW(j)] =                                                          \
+                A_TILE(ALONG_K_K, ALONG_K_ROW(j)) =                                                          \
                     row < (rows) && kk < width ? (x)[(WIDE)row * (x_step) + kk] : 0.0f;                      \
-                b_tile[ALONG_K_K][ALONG_K_ROW(j)] =                                                          \
+                B_TILE(ALONG_K_K, ALONG_K_ROW(j)) =                                                          \
                     column < (columns) && kk < width ? (y)[(WIDE)column * (y_step) + kk] : 0.0f;             \
             }                                                                                                \
             TILES_MULTIPLY();                                                                                \
@@ -33,15 +33,15 @@
     do {                                                                                                     \
         for (int k0 = 0; k0 < TILE; k0 += TILE_K) {                                                          \
             for (int j = 0; j < SPAN; j++) {                                                                 \
-                const int row = (row0) + k0 + ACROSS_K_K(j), column = piece + ACROSS_K_ROW;                  \
-                b_tile[ACROSS_K_K(j)][ACROSS_K_ROW] =                                                        \
+                const int row = (row0) + k0 + ACROSS_K_K(j, TILE), column = piece + ACROSS_K_ROW(TILE);      \
+                B_TILE(ACROSS_K_K(j, TILE), ACROSS_K_ROW(TILE)) =                                            \
                     row < (rows) && column < width ? (x)[(WIDE)row * (x_step) + column] : 0.0f;              \
             }                                                                                                \
             BARRIER();                                                                                       \
             for (int kk = 0; kk < TILE_K; kk++)                                                              \
                 for (int i = 0; i < SPAN; i++)                                                               \
                     for (int j = 0; j < SPAN; j++)                                                           \
-                        mixed[i][j] += scores[k0 + kk][OWN_ROW(i)] * b_tile[kk][OWN_COLUMN(j)];              \
+                        mixed[i][j] += scores[k0 + kk][OWN_ROW(i)] * B_TILE(kk, OWN_COLUMN(j));              \
             BARRIER();                                                                                       \
         }                                                                                                    \
     } while (0)
@@ -95,6 +95,9 @@ KERNEL(attention_forward)
     LOCAL float largest[TILE];
     LOCAL float total[TILE];
     LOCAL float factor[TILE];
+    LOCAL float a_tile[TILE_K * (TILE + TILE_PAD)];
+    LOCAL float b_tile[TILE_K * (TILE + TILE_PAD)];
+    const int tile_rows = TILE, tile_columns = TILE;
     TILES_BEGIN();
     float mixed[SPAN][SPAN];
     for (int i = 0; i < SPAN; i++)
@@ -189,6 +192,9 @@ KERNEL(attention_backward)
     const int mixed_step = INT(12) == 0 ? INT(7) : INT(12) == 1 ? INT(6) : y_step;
     const float scale = REAL(0), beta = REAL(1);
     LOCAL float scores[TILE][TILE + TILE_PAD]; /* (columns, rows) */
+    LOCAL float a_tile[TILE_K * (TILE + TILE_PAD)];
+    LOCAL float b_tile[TILE_K * (TILE + TILE_PAD)];
+    const int tile_rows = TILE, tile_columns = TILE;
     TILES_BEGIN();
     float mixed[SPAN][SPAN], p[SPAN][SPAN];
     for (int i = 0; i < SPAN; i++)

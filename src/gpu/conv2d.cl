@@ -27,17 +27,17 @@ HELPER dml__gpu_shape dml__gpu_shape_of(const dml__kernel_arguments arguments)
     return s;
 }
 
-/* Where the tiles of a group of threads begin: which group of channels, and where in it. */
+/* Where tile number `tile`, of that size, begins: which group of channels, and where in it. */
 typedef struct dml__gpu_part {
     int group, first;
 } dml__gpu_part;
 
-HELPER dml__gpu_part dml__gpu_part_at(int tile, int of_group)
+HELPER dml__gpu_part dml__gpu_part_at(int tile, int size, int of_group)
 {
-    const int tiles = (of_group + TILE - 1) / TILE;
+    const int tiles = (of_group + TILE - 1) / TILE * (TILE / size);
     dml__gpu_part p;
     p.group = tile / tiles;
-    p.first = tile % tiles * TILE;
+    p.first = tile % tiles * size;
     return p;
 }
 
@@ -102,37 +102,36 @@ HELPER float dml__gpu_output_at(GLOBAL const float *dy, const dml__gpu_shape s, 
 
 /* y = conv(x, w) + bias + beta y. Buffers x, w, bias (may be NULL), y; floats beta; size{filters (padded),
    batch * out_h * out_w}. */
-KERNEL(conv2d_forward_tiles)
+HELPER void dml__conv2d_forward_tile(TILE_PARAMETERS, GLOBAL const float *x, GLOBAL const float *weights,
+                                     GLOBAL const float *bias, GLOBAL float *y,
+                                     const dml__kernel_arguments arguments)
 {
-    GLOBAL const float *x = BUFFER(0, const float);
-    GLOBAL const float *weights = BUFFER(1, const float);
-    GLOBAL const float *bias = BUFFER(2, const float);
-    GLOBAL float *y = BUFFER(3, float);
     const float beta = REAL(0);
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.group_channels;
-    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_filters);
-    const int row0 = GROUP_Y * TILE, column0 = part.first; /* the first pixel and filter */
-    const int filter0 = part.group * s.group_filters;      /* of the group */
+    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, tile_columns, s.group_filters);
+    const int row0 = GROUP_Y * tile_rows, column0 = part.first; /* the first pixel and filter */
+    const int filter0 = part.group * s.group_filters;           /* of the group */
     dml__gpu_place corner[SPAN];
     TILES_BEGIN();
-    for (int j = 0; j < SPAN; j++)
+    for (int j = 0; j < SPAN_ROWS; j++)
         corner[j] = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.out_h, s.out_w, s.stride_h, s.stride_w,
                                    -s.pad_h, -s.pad_w);
     for (int k0 = 0; k0 < depth; k0 += TILE_K) {
         const int k = k0 + ALONG_K_K;
         const dml__gpu_tap tap = dml__gpu_tap_at(k, s.group_channels, s.kernel_w);
-        for (int j = 0; j < SPAN; j++) {
-            const int filter = column0 + ALONG_K_ROW(j);
-            a_tile[ALONG_K_K][ALONG_K_ROW(j)] =
+        for (int j = 0; j < SPAN_ROWS; j++)
+            A_TILE(ALONG_K_K, ALONG_K_ROW(j)) =
                 k < depth ? dml__gpu_input_at(x, s, part.group, corner[j], tap) : 0.0f;
-            b_tile[ALONG_K_K][ALONG_K_ROW(j)] =
+        for (int j = 0; j < SPAN_COLUMNS; j++) {
+            const int filter = column0 + ALONG_K_ROW(j);
+            B_TILE(ALONG_K_K, ALONG_K_ROW(j)) =
                 k < depth && filter < s.group_filters ? weights[(WIDE)(filter0 + filter) * depth + k] : 0.0f;
         }
         TILES_MULTIPLY();
     }
-    for (int i = 0; i < SPAN; i++) {
-        for (int j = 0; j < SPAN; j++) {
+    for (int i = 0; i < SPAN_ROWS; i++) {
+        for (int j = 0; j < SPAN_COLUMNS; j++) {
             const int pixel = row0 + OWN_ROW(i), filter = column0 + OWN_COLUMN(j);
             if (pixel < pixels && filter < s.group_filters) {
                 GLOBAL float *to = y + (WIDE)pixel * s.filters + filter0 + filter;
@@ -142,41 +141,43 @@ KERNEL(conv2d_forward_tiles)
     }
 }
 
+TILE_SHAPES(conv2d_forward, dml__conv2d_forward_tile)
+
 /* dx = dconv/dx^T dy + beta dx. Buffers dy, w, dx; floats beta; size{channels (padded), batch *
    height * width}. */
-KERNEL(conv2d_backward_input_tiles)
+HELPER void dml__conv2d_backward_input_tile(TILE_PARAMETERS, GLOBAL const float *dy,
+                                            GLOBAL const float *weights, GLOBAL float *dx,
+                                            GLOBAL float *unused, const dml__kernel_arguments arguments)
 {
-    GLOBAL const float *dy = BUFFER(0, const float);
-    GLOBAL const float *weights = BUFFER(1, const float);
-    GLOBAL float *dx = BUFFER(2, float);
     const float beta = REAL(0);
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int pixels = s.batch * s.height * s.width;
     const int taps = s.kernel_h * s.kernel_w, depth = taps * s.group_filters;
-    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_channels);
-    const int row0 = GROUP_Y * TILE, column0 = part.first; /* the first pixel and channel */
+    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, tile_columns, s.group_channels);
+    const int row0 = GROUP_Y * tile_rows, column0 = part.first; /* the first pixel and channel */
     dml__gpu_place place[SPAN];
     TILES_BEGIN();
-    for (int j = 0; j < SPAN; j++)
+    for (int j = 0; j < SPAN_ROWS; j++)
         place[j] = dml__gpu_pixel(row0 + ALONG_K_ROW(j), pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w);
     for (int k0 = 0; k0 < depth; k0 += TILE_K) {
-        const int ak = k0 + ALONG_K_K, channel = column0 + ACROSS_K_ROW;
+        const int ak = k0 + ALONG_K_K, channel = column0 + ACROSS_K_ROW(tile_columns);
         const dml__gpu_tap tap = dml__gpu_tap_at(ak, s.group_filters, s.kernel_w);
-        for (int j = 0; j < SPAN; j++) {
-            const int bk = k0 + ACROSS_K_K(j);
+        for (int j = 0; j < SPAN_ROWS; j++)
+            A_TILE(ALONG_K_K, ALONG_K_ROW(j)) =
+                ak < depth ? dml__gpu_output_at(dy, s, part.group, place[j], tap) : 0.0f;
+        for (int j = 0; j < SPAN_COLUMNS; j++) {
+            const int bk = k0 + ACROSS_K_K(j, tile_columns);
             float weight = 0.0f;
             if (bk < depth && channel < s.group_channels) {
                 const int filter = part.group * s.group_filters + bk % s.group_filters;
                 weight = weights[((WIDE)filter * taps + bk / s.group_filters) * s.group_channels + channel];
             }
-            a_tile[ALONG_K_K][ALONG_K_ROW(j)] =
-                ak < depth ? dml__gpu_output_at(dy, s, part.group, place[j], tap) : 0.0f;
-            b_tile[ACROSS_K_K(j)][ACROSS_K_ROW] = weight;
+            B_TILE(ACROSS_K_K(j, tile_columns), ACROSS_K_ROW(tile_columns)) = weight;
         }
         TILES_MULTIPLY();
     }
-    for (int i = 0; i < SPAN; i++) {
-        for (int j = 0; j < SPAN; j++) {
+    for (int i = 0; i < SPAN_ROWS; i++) {
+        for (int j = 0; j < SPAN_COLUMNS; j++) {
             const int pixel = row0 + OWN_ROW(i), channel = column0 + OWN_COLUMN(j);
             if (pixel < pixels && channel < s.group_channels) {
                 GLOBAL float *to = dx + (WIDE)pixel * s.channels + part.group * s.group_channels + channel;
@@ -186,37 +187,40 @@ KERNEL(conv2d_backward_input_tiles)
     }
 }
 
+TILE_SHAPES(conv2d_backward_input, dml__conv2d_backward_input_tile)
+
 /* dw = dconv/dw^T dy + beta dw. Buffers x, dy, dw; floats beta; size{kernel_h * kernel_w * channels /
    groups, filters (padded)}. */
-KERNEL(conv2d_backward_weights_tiles)
+HELPER void dml__conv2d_backward_weights_tile(TILE_PARAMETERS, GLOBAL const float *x, GLOBAL const float *dy,
+                                              GLOBAL float *dw, GLOBAL float *unused,
+                                              const dml__kernel_arguments arguments)
 {
-    GLOBAL const float *x = BUFFER(0, const float);
-    GLOBAL const float *dy = BUFFER(1, const float);
-    GLOBAL float *dw = BUFFER(2, float);
     const float beta = REAL(0);
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     const int depth = s.batch * s.out_h * s.out_w, columns = s.kernel_h * s.kernel_w * s.group_channels;
-    const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, s.group_filters);
-    const int row0 = part.first, column0 = GROUP_X * TILE; /* the first filter and weight */
-    const int filter0 = part.group * s.group_filters;      /* of the group */
-    const int filter = row0 + ACROSS_K_ROW, weight = column0 + ACROSS_K_ROW;
+    const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, tile_rows, s.group_filters);
+    const int row0 = part.first, column0 = GROUP_X * tile_columns; /* the first filter and weight */
+    const int filter0 = part.group * s.group_filters;              /* of the group */
+    const int filter = row0 + ACROSS_K_ROW(tile_rows), weight = column0 + ACROSS_K_ROW(tile_columns);
     const dml__gpu_tap tap = dml__gpu_tap_at(weight, s.group_channels, s.kernel_w);
     TILES_BEGIN();
     for (int k0 = 0; k0 < depth; k0 += TILE_K) {
-        for (int j = 0; j < SPAN; j++) {
-            const int pixel = k0 + ACROSS_K_K(j);
-            const dml__gpu_place corner =
-                dml__gpu_pixel(pixel, depth, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
-            a_tile[ACROSS_K_K(j)][ACROSS_K_ROW] = pixel < depth && filter < s.group_filters
-                                                      ? dy[(WIDE)pixel * s.filters + filter0 + filter]
-                                                      : 0.0f;
-            b_tile[ACROSS_K_K(j)][ACROSS_K_ROW] =
+        for (int j = 0; j < SPAN_ROWS; j++) {
+            const int pixel = k0 + ACROSS_K_K(j, tile_rows);
+            A_TILE(ACROSS_K_K(j, tile_rows), ACROSS_K_ROW(tile_rows)) =
+                pixel < depth && filter < s.group_filters ? dy[(WIDE)pixel * s.filters + filter0 + filter]
+                                                          : 0.0f;
+        }
+        for (int j = 0; j < SPAN_COLUMNS; j++) {
+            const dml__gpu_place corner = dml__gpu_pixel(k0 + ACROSS_K_K(j, tile_columns), depth, s.out_h,
+                                                         s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
+            B_TILE(ACROSS_K_K(j, tile_columns), ACROSS_K_ROW(tile_columns)) =
                 weight < columns ? dml__gpu_input_at(x, s, part.group, corner, tap) : 0.0f;
         }
         TILES_MULTIPLY();
     }
-    for (int i = 0; i < SPAN; i++) {
-        for (int j = 0; j < SPAN; j++) {
+    for (int i = 0; i < SPAN_ROWS; i++) {
+        for (int j = 0; j < SPAN_COLUMNS; j++) {
             const int row = row0 + OWN_ROW(i), column = column0 + OWN_COLUMN(j);
             if (row < s.group_filters && column < columns) {
                 GLOBAL float *to = dw + (WIDE)(filter0 + row) * columns + column;
@@ -225,5 +229,6 @@ KERNEL(conv2d_backward_weights_tiles)
         }
     }
 }
+TILE_SHAPES(conv2d_backward_weights, dml__conv2d_backward_weights_tile)
 
 #endif

@@ -18,6 +18,7 @@ typedef struct dml__cuda {
     cudaStream_t stream;
     char name[128];
     dim3 most; /* groups along x, y and z in one launch */
+    dml__choice choice;
 } dml__cuda;
 
 static const void *dml__cuda_kernel(int kernel)
@@ -105,6 +106,8 @@ static dml_status dml__cuda_prepare(dml_device *device)
                              "cudaGetDeviceProperties", "");
     if (status != DML_OK) return status;
     snprintf(state->name, sizeof state->name, "%.*s", (int)sizeof state->name - 1, properties.name);
+    state->choice.solo = DML__SOLO_NONE;
+    state->choice.units = properties.multiProcessorCount;
     state->most = dim3((unsigned)properties.maxGridSize[0], (unsigned)properties.maxGridSize[1],
                        (unsigned)properties.maxGridSize[2]);
     cudaFuncAttributes attributes; /* of any kernel: is there code for this card at all? */
@@ -229,7 +232,7 @@ static dml_status dml__cuda_launch(dml_device *device, const dml_launch *launch)
 {
     dml__cuda *state = dml__cuda_of(device);
     dml__kernel_launch ready;
-    dml_status status = dml__prepare_launch(device, launch, DML__SOLO_NONE, &ready);
+    dml_status status = dml__prepare_launch(device, launch, &state->choice, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
     status = dml__cuda_enter(device);
     if (status != DML_OK) return status;

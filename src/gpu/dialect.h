@@ -6,12 +6,13 @@
    ITEM                   this item's number in its group
    GROUP_X, GROUP_Y       the group's number along x and y
    ELEMENT                GROUP_X * DML__GROUP_ITEMS + ITEM, for kernels with an item an element
-   LOCAL type name[n];    memory of the group; only at a kernel's outermost scope, never passed to a helper
+   LOCAL type name[n];    memory of the group; only at a kernel's outermost scope
    BARRIER();             all items of a group, or none, come here; never after a return
-   HELPER                 before a function
-   MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned
-   BITS_OF(x), FLOAT_OF(u) the bits of a float, and back
-   WIDE                   a 64-bit integer, for offsets: one tensor may hold more than 2^31 bytes
+   HELPER                 before a function; where it uses ITEM, GROUP_X, GROUP_Y or BARRIER its parameters
+   begin with HERE_PARAMETER, and its arguments with HERE, both of which bring their comma SHARED type * a
+   pointer to LOCAL memory MULTIPLY_HIGH(a, b)    the upper half of the product of two unsigned BITS_OF(x),
+   FLOAT_OF(u) the bits of a float, and back WIDE                   a 64-bit integer, for offsets: one tensor
+   may hold more than 2^31 bytes
 
    Where an item is a processor core (host C, OpenCL devices that are CPUs), SOLO_KERNEL is defined:
 
@@ -36,6 +37,9 @@
 
 #define GLOBAL __global
 #define LOCAL __local
+#define SHARED __local
+#define HERE_PARAMETER
+#define HERE
 #define HELPER static
 #define WIDE long
 #define KERNEL(name)                                                                                         \
@@ -87,6 +91,9 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 
 #define GLOBAL
 #define LOCAL __shared__
+#define SHARED
+#define HERE_PARAMETER
+#define HERE
 #define HELPER static __device__ __forceinline__
 #define WIDE long long
 #define KERNEL(name)                                                                                         \
@@ -116,6 +123,9 @@ typedef VECTOR dml__vector_anywhere __attribute__((aligned(4))); /* PoCL splits 
 
 #define GLOBAL
 #define LOCAL static
+#define SHARED
+#define HERE_PARAMETER const dml__host_item *self,
+#define HERE self,
 #define HELPER static
 #define WIDE int64_t
 #define KERNEL(name)                                                                                         \

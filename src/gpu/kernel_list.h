@@ -6,6 +6,13 @@
 #ifndef DML_GPU_KERNEL_LIST_H
 #define DML_GPU_KERNEL_LIST_H
 
+/* The kernels of a family in all shapes of tiles, rows x columns of what they compute. */
+#define DML__TILE_KERNELS(X, family)                                                                         \
+    X(family##_64x64, 64, 64)                                                                                \
+    X(family##_64x16, 16, 64)                                                                                \
+    X(family##_16x64, 64, 16)                                                                                \
+    X(family##_16x16, 16, 16)
+
 /* X(name, covers_x, covers_y) */
 #define DML__KERNEL_LIST(X)                                                                                  \
     X(axpby, 256, 1)                                                                                         \
@@ -22,10 +29,10 @@
     X(clip_values, 256, 1)                                                                                   \
     X(lamb_direction, 256, 1)                                                                                \
     X(trust, 256, 1)                                                                                         \
-    X(gemm_tiles, 64, 64)                                                                                    \
-    X(conv2d_forward_tiles, 64, 64)                                                                          \
-    X(conv2d_backward_input_tiles, 64, 64)                                                                   \
-    X(conv2d_backward_weights_tiles, 64, 64)                                                                 \
+    DML__TILE_KERNELS(X, gemm)                                                                               \
+    DML__TILE_KERNELS(X, conv2d_forward)                                                                     \
+    DML__TILE_KERNELS(X, conv2d_backward_input)                                                              \
+    DML__TILE_KERNELS(X, conv2d_backward_weights)                                                            \
     X(max_pool2d_forward, 256, 1)                                                                            \
     X(max_pool2d_backward, 256, 1)                                                                           \
     X(avg_pool2d_forward, 256, 1)                                                                            \
@@ -82,7 +89,7 @@
     X(conv2d_backward_input_solo, 64, 64)                                                                    \
     X(conv2d_backward_weights_solo, 64, 64)
 
-/* The families: each has a kernel NAME_tiles and one NAME_solo. */
+/* The families: each has DML__TILE_KERNELS, and one NAME_solo. */
 #define DML__FAMILY_LIST(X)                                                                                  \
     X(gemm)                                                                                                  \
     X(conv2d_forward)                                                                                        \

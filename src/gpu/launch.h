@@ -53,15 +53,45 @@ static inline dml_status dml__check_ref(dml_device *device, dml_ref ref, size_t 
         (unsigned long long)bytes, (unsigned long long)ref.offset, (unsigned long long)ref.buffer->bytes);
 }
 
-/* What a device is to the families: whether it has their solo kernels, and whether they are its best. */
+/* The shapes of tiles, in the order of DML__TILE_KERNELS. */
+typedef enum dml__tile_shape {
+    DML__TILE_64x64,
+    DML__TILE_64x16,
+    DML__TILE_16x64,
+    DML__TILE_16x16,
+    DML__TILE_SHAPES
+} dml__tile_shape;
+
+/* Whether a device has the solo kernels, and whether they are its best. */
 typedef enum dml__solo_use { DML__SOLO_NONE, DML__SOLO_BY_NAME, DML__SOLO_BEST } dml__solo_use;
 
+/* What is best on a device. */
+typedef struct dml__choice {
+    dml__solo_use solo;
+    int units; /* how many groups it runs at once, at least */
+} dml__choice;
+
+/* Few rows or columns take tiles with few, and so does what is else fewer groups than the device has units.
+ */
+static inline dml__tile_shape dml__choose_tile(const dml__choice *choice, const size_t size[2])
+{
+    bool few_columns = size[0] <= 16, few_rows = size[1] <= 16;
+    const size_t units = (size_t)choice->units, columns = (size[0] + 63) / 64, rows = (size[1] + 63) / 64;
+    if (columns * rows < units) few_columns = true;
+    if ((few_columns ? (size[0] + 15) / 16 : columns) * rows < units) few_rows = true;
+    return few_columns ? few_rows ? DML__TILE_16x16 : DML__TILE_64x16
+           : few_rows  ? DML__TILE_16x64
+                       : DML__TILE_64x64;
+}
+
 /* The kernel of that name, or the best of the family of that name; -1: there is none. */
-static inline int dml__find_kernel(const char *name, dml__solo_use solo)
+static inline int dml__find_kernel(const char *name, const size_t size[2], const dml__choice *choice)
 {
 #define DML__FAMILY_KERNEL(family)                                                                           \
     if (strcmp(#family, name) == 0)                                                                          \
-        return solo == DML__SOLO_BEST ? DML__KERNEL_##family##_solo : DML__KERNEL_##family##_tiles;
+        return choice->solo == DML__SOLO_BEST                                                                \
+                   ? DML__KERNEL_##family##_solo                                                             \
+                   : DML__KERNEL_##family##_64x64 + (int)dml__choose_tile(choice, size);
     DML__FAMILY_LIST(DML__FAMILY_KERNEL)
 #undef DML__FAMILY_KERNEL
     for (int kernel = 0; kernel < DML__KERNEL_COUNT; kernel++)
@@ -69,13 +99,13 @@ static inline int dml__find_kernel(const char *name, dml__solo_use solo)
     return -1;
 }
 
-static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch, dml__solo_use solo,
-                                             dml__kernel_launch *out)
+static inline dml_status dml__prepare_launch(dml_device *device, const dml_launch *launch,
+                                             const dml__choice *choice, dml__kernel_launch *out)
 {
-    out->kernel = dml__find_kernel(launch->kernel, solo);
+    out->kernel = dml__find_kernel(launch->kernel, launch->size, choice);
     if (out->kernel < 0)
         return dml_device_fail(device, DML_ERROR_ARGUMENT, "no kernel is named '%s'", launch->kernel);
-    if (out->kernel >= DML__KERNEL_FIRST_SOLO && solo == DML__SOLO_NONE)
+    if (out->kernel >= DML__KERNEL_FIRST_SOLO && choice->solo == DML__SOLO_NONE)
         return dml_device_fail(device, DML_ERROR_UNSUPPORTED, "only CPUs have the kernel '%s'",
                                launch->kernel);
     out->items = dml__kernel_items(out->kernel);

@@ -58,7 +58,7 @@ typedef struct dml__opencl {
     cl_context context;
     cl_command_queue queue;
     cl_program program;
-    dml__solo_use solo;
+    dml__choice choice;
     int lanes; /* of the solo kernels' vectors */
     cl_kernel kernels[DML__KERNEL_COUNT];
 } dml__opencl;
@@ -250,7 +250,8 @@ static dml_status dml__opencl_build(dml_device *device)
         state->context, lines, (const char **)(uintptr_t)dml__opencl_source, NULL, &error);
     if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateProgramWithSource", "");
     char options[64] = "-cl-std=CL1.2";
-    if (state->solo) snprintf(options, sizeof options, "-cl-std=CL1.2 -DDML__SOLO_LANES=%d", state->lanes);
+    if (state->choice.solo)
+        snprintf(options, sizeof options, "-cl-std=CL1.2 -DDML__SOLO_LANES=%d", state->lanes);
     error = state->cl.clBuildProgram_(state->program, 1, &state->id, options, NULL, NULL);
     return error == CL_SUCCESS ? DML_OK : dml__opencl_build_failed(device, error);
 }
@@ -258,7 +259,7 @@ static dml_status dml__opencl_build(dml_device *device)
 static dml_status dml__opencl_find_kernels(dml_device *device)
 {
     dml__opencl *state = dml__opencl_of(device);
-    const int count = state->solo ? DML__KERNEL_COUNT : DML__KERNEL_FIRST_SOLO;
+    const int count = state->choice.solo ? DML__KERNEL_COUNT : DML__KERNEL_FIRST_SOLO;
     for (int i = 0; i < count; i++) {
         char name[64];
         size_t items = 0;
@@ -280,12 +281,14 @@ static dml_status dml__opencl_find_kernels(dml_device *device)
 static void dml__opencl_choose(dml__opencl *state)
 {
     cl_device_type type = 0;
-    cl_uint lanes = 0;
+    cl_uint lanes = 0, units = 0;
     state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_TYPE, sizeof type, &type, NULL);
     state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, sizeof lanes, &lanes, NULL);
+    state->cl.clGetDeviceInfo_(state->id, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
+    state->choice.units = (int)units;
     state->lanes = lanes >= 16 ? 16 : lanes >= 8 ? 8 : 4;
     if (type & CL_DEVICE_TYPE_CPU) /* Oclgrind is every type at once */
-        state->solo = type & CL_DEVICE_TYPE_GPU ? DML__SOLO_BY_NAME : DML__SOLO_BEST;
+        state->choice.solo = type & CL_DEVICE_TYPE_GPU ? DML__SOLO_BY_NAME : DML__SOLO_BEST;
 }
 
 static dml_status dml__opencl_prepare(dml_device *device)
@@ -400,7 +403,7 @@ static dml_status dml__opencl_launch(dml_device *device, const dml_launch *launc
 {
     dml__opencl *state = dml__opencl_of(device);
     dml__kernel_launch ready;
-    const dml_status status = dml__prepare_launch(device, launch, state->solo, &ready);
+    const dml_status status = dml__prepare_launch(device, launch, &state->choice, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;
     const cl_kernel kernel = state->kernels[ready.kernel];
     cl_int error = CL_SUCCESS;

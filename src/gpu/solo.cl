@@ -118,7 +118,7 @@ HELPER void dml__solo_write(const dml__solo s, GLOBAL float *c, WIDE step, float
     }
 }
 
-/* What gemm_tiles computes, of the same arguments. */
+/* What the tiles of gemm compute, of the same arguments. */
 SOLO_KERNEL(gemm_solo)
 {
     GLOBAL const float *first_a = BUFFER(0, const float);
@@ -126,7 +126,7 @@ SOLO_KERNEL(gemm_solo)
     const int m = INT(0), n = INT(1), depth = INT(2);
     const int trans_a = INT(3), trans_b = INT(4);
     const WIDE lda = INT(5), ldb = INT(6), ldc = INT(7);
-    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, arguments);
+    const dml__gpu_matrix at = dml__gpu_matrix_at(GROUP_Y, TILE, arguments);
     const int row0 = at.row, column0 = GROUP_X * TILE;
     if (at.matrix >= at.matrices) return;
     SOLO_BEGIN(trans_a, m - row0, n - column0);
@@ -229,7 +229,7 @@ HELPER dml__gpu_place dml__solo_next(dml__gpu_place place, int height, int width
     return place;
 }
 
-/* What conv2d_forward_tiles computes, of the same arguments. */
+/* What the tiles of conv2d_forward compute, of the same arguments. */
 SOLO_KERNEL(conv2d_forward_solo)
 {
     GLOBAL const float *x = BUFFER(0, const float);
@@ -238,7 +238,7 @@ SOLO_KERNEL(conv2d_forward_solo)
     const dml__gpu_shape s = dml__gpu_shape_of(arguments);
     GLOBAL const float *end = x + (WIDE)s.batch * s.height * s.width * s.channels;
     const int pixels = s.batch * s.out_h * s.out_w, depth = s.kernel_h * s.kernel_w * s.group_channels;
-    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_filters);
+    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, TILE, s.group_filters);
     const int row0 = GROUP_Y * TILE, filter0 = part.group * s.group_filters + part.first;
     const dml__gpu_place first =
         dml__gpu_pixel(row0, pixels, s.out_h, s.out_w, s.stride_h, s.stride_w, -s.pad_h, -s.pad_w);
@@ -279,7 +279,7 @@ HELPER void dml__solo_outputs(float *to, GLOBAL const float *dy, GLOBAL const fl
     }
 }
 
-/* What conv2d_backward_input_tiles computes, of the same arguments. */
+/* What the tiles of conv2d_backward_input compute, of the same arguments. */
 SOLO_KERNEL(conv2d_backward_input_solo)
 {
     GLOBAL const float *dy = BUFFER(0, const float);
@@ -289,7 +289,7 @@ SOLO_KERNEL(conv2d_backward_input_solo)
     const int taps = s.kernel_h * s.kernel_w, depth = taps * s.group_filters;
     GLOBAL const float *dy_end = dy + (WIDE)s.batch * s.out_h * s.out_w * s.filters;
     GLOBAL const float *weights_end = weights + (WIDE)s.filters * taps * s.group_channels;
-    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, s.group_channels);
+    const dml__gpu_part part = dml__gpu_part_at(GROUP_X, TILE, s.group_channels);
     const int row0 = GROUP_Y * TILE;
     const dml__gpu_place first = dml__gpu_pixel(row0, pixels, s.height, s.width, 1, 1, s.pad_h, s.pad_w);
     SOLO_BEGIN(0, pixels - row0, s.group_channels - part.first);
@@ -315,7 +315,7 @@ SOLO_KERNEL(conv2d_backward_input_solo)
                     s.channels, 1.0f, REAL(0), 0);
 }
 
-/* What conv2d_backward_weights_tiles computes, of the same arguments. */
+/* What the tiles of conv2d_backward_weights compute, of the same arguments. */
 SOLO_KERNEL(conv2d_backward_weights_solo)
 {
     GLOBAL const float *x = BUFFER(0, const float);
@@ -324,7 +324,7 @@ SOLO_KERNEL(conv2d_backward_weights_solo)
     const int depth = s.batch * s.out_h * s.out_w, columns = s.kernel_h * s.kernel_w * s.group_channels;
     GLOBAL const float *x_end = x + (WIDE)s.batch * s.height * s.width * s.channels;
     GLOBAL const float *dy_end = dy + (WIDE)depth * s.filters;
-    const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, s.group_filters);
+    const dml__gpu_part part = dml__gpu_part_at(GROUP_Y, TILE, s.group_filters);
     const int column0 = GROUP_X * TILE, filter0 = part.group * s.group_filters + part.first;
     const dml__solo_start start = dml__solo_patch_start(s, column0);
     dml__gpu_place corner =

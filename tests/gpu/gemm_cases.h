@@ -70,7 +70,6 @@ static void gemm_of_many(const char *kernel, int m, int n, int k, bool ta, bool 
 
 static void gemm_cases(const char *kernel)
 {
-    if (!device_has(kernel)) return;
     gemm_of_many(kernel, 3, 2, 5, false, false, 0);
     gemm_of_many(kernel, 66, 3, 17, true, false, 1);
     gemm_of_many(kernel, 2, 65, 3, false, true, 0.5f);
@@ -84,15 +83,6 @@ static void gemm_cases(const char *kernel)
                       betas[(s + t) % BETAS]);
 }
 
-static void test_gemm_tiles(void)
-{
-    gemm_cases("gemm_tiles");
-    gemm_case("gemm", 5, 4, 3, false, false, 1, 0);
-}
-
-static void test_gemm_solo(void)
-{
-    gemm_cases("gemm_solo");
-}
+TEST_FAMILY(gemm, gemm_cases)
 
 #endif

@@ -58,6 +58,19 @@ static bool device_has(const char *kernel)
     return device.backend->launch(&device, &nothing) == DML_OK;
 }
 
+/* The tests of a family's kernels: in each shape of tiles, and of one item a group. */
+#define TEST_FAMILY(family, cases)                                                                           \
+    TEST_OF_FAMILY(family##_64x64, cases)                                                                    \
+    TEST_OF_FAMILY(family##_64x16, cases)                                                                    \
+    TEST_OF_FAMILY(family##_16x64, cases)                                                                    \
+    TEST_OF_FAMILY(family##_16x16, cases)                                                                    \
+    TEST_OF_FAMILY(family##_solo, cases)
+#define TEST_OF_FAMILY(kernel, cases)                                                                        \
+    static void test_##kernel(void)                                                                          \
+    {                                                                                                        \
+        if (device_has(#kernel)) cases(#kernel);                                                             \
+    }
+
 static const int sizes[] = { 1, 257, 255, 256, 1000 };
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 

@@ -1,6 +1,7 @@
 /* Every kernel of gpu/kernel_list.h on every device against a float64 reference. A kernel without a case in
    its family's header doesn't compile. */
 #include "gpu/kernel_list.h"
+#include "gpu/launch.h"
 
 #include "attention_cases.h"
 #include "conv2d_cases.h"
@@ -40,6 +41,35 @@ static void results_repeat(void)
     free(x), free(dy), free(dw[0]), free(dw[1]);
 }
 
+/* Launches that name a family, whose kernel is chosen. */
+static void families(void)
+{
+    gemm_cases("gemm");
+    conv_cases("conv2d_forward");
+    conv_cases("conv2d_backward_input");
+    conv_cases("conv2d_backward_weights");
+}
+
+/* Small tiles where there are few rows or columns, or fewer tiles than units. */
+static void tiles_are_chosen(void)
+{
+    static const struct {
+        int units;
+        size_t size[2]; /* columns, rows */
+        dml__tile_shape want;
+    } cases[] = {
+        { 1, { 100, 100 }, DML__TILE_64x64 },     { 1, { 16, 100 }, DML__TILE_64x16 },
+        { 1, { 100, 16 }, DML__TILE_16x64 },      { 1, { 6, 10 }, DML__TILE_16x16 },
+        { 4, { 128, 128 }, DML__TILE_64x64 },     { 5, { 128, 128 }, DML__TILE_64x16 },
+        { 17, { 128, 128 }, DML__TILE_16x16 },    { 132, { 6, 50176 }, DML__TILE_64x16 },
+        { 132, { 4096, 4096 }, DML__TILE_64x64 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const dml__choice choice = { DML__SOLO_NONE, cases[i].units };
+        CHECK_INT(dml__choose_tile(&choice, cases[i].size), cases[i].want);
+    }
+}
+
 /* DML_TEST_KERNEL=name runs that kernel's case alone. */
 static const char *only_kernel;
 static void every_kernel(void)
@@ -56,5 +86,7 @@ int main(void)
     quick = UNDER_TSAN || getenv("OCLGRIND_DATA_RACES") || getenv("DML_TEST_QUICK");
     RUN_ON_EVERY_DEVICE(every_kernel);
     RUN_ON_EVERY_DEVICE(results_repeat);
+    if (!only_kernel) RUN_ON_EVERY_DEVICE(families);
+    RUN(tiles_are_chosen);
     return test_report("gpu/kernels");
 }
