@@ -6,6 +6,7 @@
 #include "gpu/arguments.h"
 #include "gpu/kernel_list.h"
 #include "gpu/launch.h"
+#include "gpu/tune.h"
 
 #include <cuda_runtime.h>
 #include <stdio.h>
@@ -123,8 +124,9 @@ static dml_status dml__cuda_prepare(dml_device *device)
     }
     status = dml__cuda_check(device, error, "cudaFuncGetAttributes", "");
     if (status != DML_OK) return status;
-    return dml__cuda_check(device, cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking),
-                           "cudaStreamCreateWithFlags", "");
+    status = dml__cuda_check(device, cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking),
+                             "cudaStreamCreateWithFlags", "");
+    return status == DML_OK ? dml__tune(device, &state->choice, state->name) : status;
 }
 
 static dml_status dml__cuda_open(dml_device *device)

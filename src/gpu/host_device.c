@@ -306,7 +306,7 @@ static dml_status dml__host_zero(dml_device *device, dml_ref to, size_t bytes)
 
 static dml_status dml__host_launch(dml_device *device, const dml_launch *launch)
 {
-    static const dml__choice choice = { DML__SOLO_BY_NAME, 1 };
+    static const dml__choice choice = { DML__SOLO_BY_NAME, 1, false, { { 0 } } };
     dml__kernel_launch ready;
     const dml_status status = dml__prepare_launch(device, launch, &choice, &ready);
     if (status != DML_OK || ready.groups[0] == 0 || ready.groups[1] == 0) return status;

@@ -5,6 +5,7 @@
 
 #include "device/backend.h"
 #include "gpu/arguments.h"
+#include "gpu/choice.h"
 #include "gpu/kernel_list.h"
 
 #include <string.h>
@@ -51,37 +52,6 @@ static inline dml_status dml__check_ref(dml_device *device, dml_ref ref, size_t 
     return dml_device_fail(
         device, DML_ERROR_ARGUMENT, "%s: %llu bytes at offset %llu don't fit in a buffer of %llu bytes", what,
         (unsigned long long)bytes, (unsigned long long)ref.offset, (unsigned long long)ref.buffer->bytes);
-}
-
-/* The shapes of tiles, in the order of DML__TILE_KERNELS. */
-typedef enum dml__tile_shape {
-    DML__TILE_64x64,
-    DML__TILE_64x16,
-    DML__TILE_16x64,
-    DML__TILE_16x16,
-    DML__TILE_SHAPES
-} dml__tile_shape;
-
-/* Whether a device has the solo kernels, and whether they are its best. */
-typedef enum dml__solo_use { DML__SOLO_NONE, DML__SOLO_BY_NAME, DML__SOLO_BEST } dml__solo_use;
-
-/* What is best on a device. */
-typedef struct dml__choice {
-    dml__solo_use solo;
-    int units; /* how many groups it runs at once, at least */
-} dml__choice;
-
-/* Few rows or columns take tiles with few, and so does what is else fewer groups than the device has units.
- */
-static inline dml__tile_shape dml__choose_tile(const dml__choice *choice, const size_t size[2])
-{
-    bool few_columns = size[0] <= 16, few_rows = size[1] <= 16;
-    const size_t units = (size_t)choice->units, columns = (size[0] + 63) / 64, rows = (size[1] + 63) / 64;
-    if (columns * rows < units) few_columns = true;
-    if ((few_columns ? (size[0] + 15) / 16 : columns) * rows < units) few_rows = true;
-    return few_columns ? few_rows ? DML__TILE_16x16 : DML__TILE_64x16
-           : few_rows  ? DML__TILE_16x64
-                       : DML__TILE_64x64;
 }
 
 /* The kernel of that name, or the best of the family of that name; -1: there is none. */

@@ -7,6 +7,7 @@
 #include "gpu/arguments.h"
 #include "gpu/kernel_list.h"
 #include "gpu/launch.h"
+#include "gpu/tune.h"
 
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
@@ -312,8 +313,9 @@ static dml_status dml__opencl_prepare(dml_device *device)
     state->queue = state->cl.clCreateCommandQueue_(state->context, state->id, 0, &error);
     if (error != CL_SUCCESS) return dml__opencl_check(device, error, "clCreateCommandQueue", "");
     dml__opencl_choose(state);
-    const dml_status status = dml__opencl_build(device);
-    return status == DML_OK ? dml__opencl_find_kernels(device) : status;
+    dml_status status = dml__opencl_build(device);
+    if (status == DML_OK) status = dml__opencl_find_kernels(device);
+    return status == DML_OK ? dml__tune(device, &state->choice, state->name) : status;
 }
 
 static dml_status dml__opencl_open(dml_device *device)
