@@ -2,18 +2,11 @@
  */
 #include "bench.h"
 
-#ifndef DML_OPENCL
-int main(void)
-{
-    printf("# opencl_gemm: built without OpenCL\n");
-    return 0;
-}
-#else
-
 typedef struct product {
     int m, n, k, trans_a, trans_b;
 } product;
 
+#ifdef DML_OPENCL
 typedef struct job {
     dml_device *device;
     dml_launch launch;
@@ -77,6 +70,39 @@ static void measure(const product *p, const char *kernel, dml_device *device, be
     }
 }
 
+/* All products, or the one asked for. */
+static void measure_all(const product *asked, const char *kernel, int index, const bench_common *common)
+{
+    static const char *const names[] = { "clblast", NULL };
+    bench_peers peers;
+    dml_device device;
+    memset(&device, 0, sizeof device);
+    device.backend = dml_opencl_backend();
+    device.index = index;
+    if (index >= device.backend->count()) {
+        printf("# opencl_gemm: there is no device opencl:%d\n", index);
+        return;
+    }
+    device.context = dml_open(NULL);
+    if (!device.context) exit(1);
+    if (device.backend->open(&device) != DML_OK) stop(&device);
+    const int threads = common->threads ? common->threads : dml_cpu_count();
+    char number[16];
+    snprintf(number, sizeof number, "%d", index);
+    setenv("CLBLAST_DEVICE", number, 1);
+    bench_peers_start(&peers, "opencl_gemm", common->peers, names, threads);
+    if (asked->m) measure(asked, kernel, &device, &peers, threads, common->seconds);
+    for (int n = 64; n <= 1024 && !asked->m; n *= 2)
+        for (int trans = 0; trans < (common->quick ? 1 : 3); trans++) {
+            const product p = { n, n, n, trans == 1, trans == 2 };
+            measure(&p, kernel, &device, &peers, threads, common->seconds);
+        }
+    bench_peers_end(&peers);
+    device.backend->close(&device);
+    dml_close(device.context);
+}
+#endif
+
 static const char usage[] =
     "usage: opencl_gemm [--m M] [--n N] [--k K] [--ta 0|1] [--tb 0|1] [--device I] [--kernel NAME] "
     "[options]\n"
@@ -93,7 +119,6 @@ static const char usage[] =
 
 int main(int argc, char **argv)
 {
-    static const char *const names[] = { "clblast", NULL };
     bench_common common = { 0, 0.15, false, NULL };
     product asked = { 0, 0, 0, 0, 0 };
     int index = 0;
@@ -107,29 +132,11 @@ int main(int argc, char **argv)
     bench_parse(argc, argv, "opencl_gemm", usage, options);
     if (!asked.n) asked.n = asked.m;
     if (!asked.k) asked.k = asked.n;
-    dml_device device;
-    memset(&device, 0, sizeof device);
-    device.backend = dml_opencl_backend();
-    device.index = index;
-    if (index >= device.backend->count()) {
-        printf("# opencl_gemm: there is no device opencl:%d\n", index);
-        return 0;
-    }
-    device.context = dml_open(NULL);
-    if (!device.context) return 1;
-    if (device.backend->open(&device) != DML_OK) stop(&device);
-    const int threads = common.threads ? common.threads : dml_cpu_count();
-    bench_peers peers;
-    bench_peers_start(&peers, "opencl_gemm", common.peers, names, threads);
-    if (asked.m) measure(&asked, kernel, &device, &peers, threads, common.seconds);
-    for (int n = 64; n <= 1024 && !asked.m; n *= 2)
-        for (int trans = 0; trans < (common.quick ? 1 : 3); trans++) {
-            const product p = { n, n, n, trans == 1, trans == 2 };
-            measure(&p, kernel, &device, &peers, threads, common.seconds);
-        }
-    bench_peers_end(&peers);
-    device.backend->close(&device);
-    dml_close(device.context);
+#ifdef DML_OPENCL
+    measure_all(&asked, kernel, index, &common);
+#else
+    (void)kernel;
+    printf("# opencl_gemm: left out: this was built without OpenCL\n");
+#endif
     return 0;
 }
-#endif

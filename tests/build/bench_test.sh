@@ -45,12 +45,12 @@ rows_are_well() { # how many
 }
 
 tiny='--threads 1 --seconds 0.001'
-for program in gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce ps ddp strategies numerics simulate report; do
+for program in gemm opencl_gemm conv elementwise optimizer forkjoin train memory reduce_op allreduce ps ddp strategies numerics simulate report; do
     check "$program --help" run $program --help
     check "$program --help says how it is used" grep -q "^usage: $program" "$WORK/rows"
     check_fails "$program refuses an option that it doesn't have" "$program" "$bench/$program" --none
 done
-for words in 'gemm --m 0' 'gemm --m x' 'gemm --m 1.5' 'gemm --m' 'gemm --n 4' 'gemm --threads -1' 'gemm --seconds 0' \
+for words in 'gemm --m 0' 'gemm --m x' 'gemm --m 1.5' 'gemm --m' 'gemm --n 4' 'opencl_gemm --m 0' 'gemm --threads -1' 'gemm --seconds 0' \
     'conv --what sideways' 'conv --model alexnet' 'conv --height 8' 'elementwise --what none' 'optimizer --what none' \
     'train --model none' 'train --batch 0' 'train --dtype i32' 'reduce_op --op none' 'allreduce --ranks 1' 'allreduce --op none' \
     'allreduce --algo none' 'allreduce --transport none' 'numerics --what none' 'numerics --input none' 'numerics --m 4' \
