@@ -437,7 +437,7 @@ DML_API int dml_comm_rank(const dml_comm *comm);
 DML_API int dml_comm_world_size(const dml_comm *comm);
 
 /* Writes a few lines of text: the ranks and what lies between them, what was measured, which algorithms calls
-   of which sizes get, and the sizes and times that hold, at most `bytes` with the 0 at the end. Returns the
+   of which sizes get, and the sizes and times that hold (under MPI the ranks and the timeout), at most `bytes` with the 0 at the end. Returns the
    bytes that all of it takes, without the 0. Rank 0 says the same to its log when it opens. */
 DML_API size_t dml_comm_describe(const dml_comm *comm, char *text /* (bytes) */, size_t bytes);
 
@@ -17154,7 +17154,8 @@ static void dml__say_ranks(dml__words *words, const dml_comm *comm)
     const dml__comm_job *job = comm->job;
     dml__say(words, "rank %d of %d on %d host%s", comm->rank, comm->size, comm->hosts,
              comm->hosts == 1 ? "" : "s");
-    for (int m = 0; m < 3 && job->transport; m++) {
+    if (job->engine) dml__say(words, ", by %s", job->engine->name);
+    for (int m = 0; m < 3 && job->transport && !job->engine; m++) {
         int count = 0;
         for (int r = 0; r < comm->size; r++)
             count +=
@@ -17216,6 +17217,22 @@ static void dml__say_choice(dml__words *words, const dml_comm *comm, int operati
     dml__say(words, "\n");
 }
 
+/* What is run for each operation, and how. */
+static void dml__say_schedules(dml__words *words, const dml_comm *comm)
+{
+    const dml__comm_job *job = comm->job;
+    if (comm->size > 1) {
+        dml__say_model(words, comm);
+        for (int operation = 0; operation <= DML__CALL_BARRIER; operation++)
+            dml__say_choice(words, comm, operation);
+    }
+    dml__say(words, "%sin segments of ", job->deterministic ? "sums in the order of the ranks, " : "");
+    dml__say_bytes(words, job->segment_bytes);
+    dml__say(words, ", eager up to ");
+    dml__say_bytes(words, job->eager_bytes);
+    dml__say(words, ", ");
+}
+
 DML_API size_t dml_comm_describe(const dml_comm *comm, char *text, size_t bytes)
 {
     dml__words words;
@@ -17226,16 +17243,8 @@ DML_API size_t dml_comm_describe(const dml_comm *comm, char *text, size_t bytes)
     if (!comm || dml__is_copy(comm->job)) return 0;
     const dml__comm_job *job = comm->job;
     dml__say_ranks(&words, comm);
-    if (comm->size > 1) {
-        dml__say_model(&words, comm);
-        for (int operation = 0; operation <= DML__CALL_BARRIER; operation++)
-            dml__say_choice(&words, comm, operation);
-    }
-    dml__say(&words, "%sin segments of ", job->deterministic ? "sums in the order of the ranks, " : "");
-    dml__say_bytes(&words, job->segment_bytes);
-    dml__say(&words, ", eager up to ");
-    dml__say_bytes(&words, job->eager_bytes);
-    dml__say(&words, ", timeout %g s", job->timeout);
+    if (!job->engine) dml__say_schedules(&words, comm); /* another's are its own affair */
+    dml__say(&words, "timeout %g s", job->timeout);
     return words.used;
 }
 
@@ -17996,6 +18005,18 @@ DML_API dml_cluster dml_cluster_from_environment(void)
     return dml_cluster_of(settings.net.rank, settings.net.world - (int)servers, (int)servers);
 }
 
+/* Whether dml_comm_open with these options, which name no rank, finds the cluster's by itself. An engine of
+   others then carries the job, and hosts are looked for, as a launcher says. */
+static bool dml__is_found(const dml_cluster *cluster, const dml_comm_options *options)
+{
+    dml__comm_settings settings;
+    dml__error error; /* dml_comm_open finds it again */
+    memset(&settings, 0, sizeof settings);
+    memset(&error, 0, sizeof error);
+    dml__read_comm_settings(options, &settings, &error);
+    return settings.net.rank == cluster->rank && settings.net.world == cluster->workers + cluster->servers;
+}
+
 DML_API dml_comm *dml_cluster_open(const dml_cluster *given, const dml_comm_options *options)
 {
     const dml_cluster own = dml__cluster_given(given), *const cluster = &own;
@@ -18003,11 +18024,14 @@ DML_API dml_comm *dml_cluster_open(const dml_cluster *given, const dml_comm_opti
     const bool good = cluster->status == DML_OK;
     memset(&o, 0, sizeof o);
     if (options) o = *options;
-    o.rank = good ? cluster->rank : 0;
-    o.world_size = good ? cluster->workers + cluster->servers : 1;
+    o.rank = o.world_size = 0;
     if (good && cluster->master_addr[0]) {
         o.master_addr = cluster->master_addr;
         o.master_port = cluster->master_port;
+    }
+    if (!good || cluster->master_addr[0] || !dml__is_found(cluster, &o)) {
+        o.rank = good ? cluster->rank : 0;
+        o.world_size = good ? cluster->workers + cluster->servers : 1;
     }
     dml_comm *comm = dml_comm_open(&o);
     if (comm && !good) dml__fail(&comm->job->error, cluster->status, "%s", cluster->error);
