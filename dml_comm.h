@@ -1015,8 +1015,8 @@ DML_API dml_local_sgd_options dml_diloco_options(int tau);
 
    Between averages ranks have different parameters: call dml_local_sgd_average before the model is saved,
    tested or given away. Load a checkpoint before the strategy is attached. Every rank makes the same calls;
-   steps that one of them skips for its loss scale count too. Ranks that meet after unlike numbers of steps
-   get DML_ERROR_MISMATCH. Models with a batch norm over all ranks are refused. An average takes 4 bytes for
+   steps that one of them skips for its loss scale count too. Ranks with unlike options, and those that meet
+   after unlike numbers of steps, get DML_ERROR_MISMATCH. Models with a batch norm over all ranks are refused. An average takes 4 bytes for
    each parameter over the network as an all-reduce does; with `outer` each rank keeps 2 vectors more, and its
    state. The communicator stays the caller's, who closes it after the trainer is destroyed. */
 DML_API dml_sync dml_local_sgd_sync(dml_comm *comm, const dml_local_sgd_options *options);
@@ -19629,6 +19629,13 @@ DML__LOCAL dml_status dml__sync_failed(dml_trainer *trainer, const dml_comm *com
 /* A whole vector of the trainer's (DML_PARAMETERS, ...), from rank 0 to all. */
 DML__LOCAL dml_status dml__broadcast_vector(dml_comm *comm, dml_trainer *trainer, int vector);
 
+/* A checksum goes on over numbers, the same on every processor. It begins as 0. */
+DML__LOCAL uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int count);
+
+/* Collective: DML_ERROR_MISMATCH where marks, of a strategy's options, differ. */
+DML__LOCAL dml_status dml__compare_options(dml_comm *comm, dml_trainer *trainer, uint32_t mark,
+                                           const char *of);
+
 /* Collective: DML_ERROR_MISMATCH where ranks have different models; else all have rank 0's optimizer, its
    numbers, seed and step number. */
 DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer);
@@ -20242,30 +20249,47 @@ static dml_status dml__broadcast_run(dml_comm *comm, dml_trainer *trainer)
     return dml_trainer_set_run(trainer, &run);
 }
 
-/* As text, which is the same in either byte order. */
-static uint32_t dml__mark_number(uint32_t mark, double number)
+DML__LOCAL uint32_t dml__mark_numbers(uint32_t mark, const double *numbers, int count)
 {
-    char text[32];
-    const int length = snprintf(text, sizeof text, "%.9g ", number);
-    return dml__crc32c(mark, text, (size_t)length);
+    for (int i = 0; i < count; i++) {
+        char text[32]; /* which is the same in either byte order */
+        const int length = snprintf(text, sizeof text, "%.9g ", numbers[i]);
+        mark = dml__crc32c(mark, text, (size_t)length);
+    }
+    return mark;
+}
+
+static uint32_t dml__mark_parameter(uint32_t mark, const dml_node *p)
+{
+    const double more[4] = { (double)p->offset, p->frozen ? 1.0 : 0.0, (double)p->lr_scale,
+                             (double)p->decay_scale };
+    mark = dml__crc32c(mark, p->name, strlen(p->name) + 1);
+    for (int i = 0; i < p->shape.ndim; i++) {
+        const double size = p->shape.dims[i];
+        mark = dml__mark_numbers(mark, &size, 1);
+    }
+    return dml__mark_numbers(mark, more, 4);
+}
+
+static uint32_t dml__mark_schedule(uint32_t mark, const dml_schedule *s)
+{
+    const double numbers[] = { (double)s->kind,    (double)s->lr,          (double)s->steps,
+                               (double)s->factor,  (double)s->minimum,     (double)s->power,
+                               (double)s->rise,    (double)s->start,       (double)s->end,
+                               (double)s->warm_up, (double)s->warm_up_from };
+    return dml__mark_numbers(mark, numbers, (int)(sizeof numbers / sizeof numbers[0]));
 }
 
 /* What a model is made of: the names, shapes and places of its parameters, and how each is trained; and what
-   a trainer does to its gradient. */
+   a trainer does to its gradient, and by which schedule. */
 static uint32_t dml__model_mark(dml_trainer *trainer)
 {
+    const double how[3] = { (double)trainer->clip_norm, (double)trainer->clip_value,
+                            trainer->loss_scale > 0.0f };
     uint32_t mark = 0;
-    for (const dml_node *p = dml_graph_first(dml_trainer_program(trainer)->graph); p; p = dml_node_next(p)) {
-        if (strcmp(dml_node_op(p), "parameter") != 0) continue;
-        mark = dml__crc32c(mark, p->name, strlen(p->name) + 1);
-        for (int i = 0; i < p->shape.ndim; i++) mark = dml__mark_number(mark, p->shape.dims[i]);
-        const double more[4] = { (double)p->offset, p->frozen ? 1.0 : 0.0, (double)p->lr_scale,
-                                 (double)p->decay_scale };
-        for (int i = 0; i < 4; i++) mark = dml__mark_number(mark, more[i]);
-    }
-    mark = dml__mark_number(mark, (double)trainer->clip_norm);
-    mark = dml__mark_number(mark, (double)trainer->clip_value);
-    return dml__mark_number(mark, trainer->loss_scale > 0.0f);
+    for (const dml_node *p = dml_graph_first(dml_trainer_program(trainer)->graph); p; p = dml_node_next(p))
+        if (strcmp(dml_node_op(p), "parameter") == 0) mark = dml__mark_parameter(mark, p);
+    return dml__mark_schedule(dml__mark_numbers(mark, how, 3), &trainer->schedule);
 }
 
 /* Ranks with different models would exchange gradients of other parameters. */
@@ -20279,8 +20303,21 @@ static dml_status dml__compare_models(dml_comm *comm, dml_trainer *trainer)
     return dml_trainer_fail(
         trainer, DML_ERROR_MISMATCH,
         "ranks have different models: this one's has %.0f parameters, others %.0f to %.0f; their names "
-        "and shapes must be the same, what is frozen, their scales, and how trainers clip and scale the loss",
+        "and shapes must be the same, what is frozen, their scales, and how trainers clip, scale the loss "
+        "and "
+        "schedule the learning rate",
         count, -most[1], most[0]);
+}
+
+DML__LOCAL dml_status dml__compare_options(dml_comm *comm, dml_trainer *trainer, uint32_t mark,
+                                           const char *of)
+{
+    double most[2] = { mark, -(double)mark };
+    if (dml_comm_all_reduce(comm, most, 2, DML_F64, DML_MAX) != DML_OK)
+        return dml__sync_failed(trainer, comm);
+    if (most[0] == -most[1]) return DML_OK;
+    return dml_trainer_fail(trainer, DML_ERROR_MISMATCH,
+                            "ranks were given different options of %s; all need the same", of);
 }
 
 DML__LOCAL dml_status dml__start_run(dml_comm *comm, dml_trainer *trainer)
@@ -20411,12 +20448,29 @@ static dml_status dml__allocate_local_sgd(dml__local_sgd_state *state, dml_train
                                     "no memory left for local SGD's vectors of %zu parameters", count);
 }
 
+/* Of what has to be the same on all ranks, whose averages would else wait for each other, or drift apart. */
+static uint32_t dml__local_sgd_mark(const dml__local_sgd_state *state)
+{
+    dml_optimizer outer = state->options.outer;
+    const float *number;
+    const double how[] = { state->once, state->once ? 0 : state->options.tau, state->options.average_state,
+                           (double)outer.kind, outer.nesterov };
+    uint32_t mark = dml__mark_numbers(0, how, (int)(sizeof how / sizeof how[0]));
+    for (int i = 0; (number = dml_optimizer_number(&outer, i, NULL)) != NULL; i++) {
+        const double real = (double)*number;
+        mark = dml__mark_numbers(mark, &real, 1);
+    }
+    return mark;
+}
+
 static dml_status dml__local_sgd_start(void *user, dml_trainer *trainer)
 {
     dml__local_sgd_state *state = (dml__local_sgd_state *)user;
     if (!state) return dml_trainer_fail(trainer, DML_ERROR_MEMORY, "no memory left for a sync strategy");
     dml_status status = dml__check_local_sgd(state, trainer);
     if (status == DML_OK) status = dml__allocate_local_sgd(state, trainer);
+    if (status == DML_OK)
+        status = dml__compare_options(state->comm, trainer, dml__local_sgd_mark(state), "local SGD");
     if (status == DML_OK) status = dml__start_replicas(state->comm, trainer);
     if (status != DML_OK) return status;
     state->steps = state->averaged = dml_trainer_steps(trainer);
