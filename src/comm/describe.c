@@ -7,6 +7,7 @@
 
 #include "comm/choice.h"
 #include "comm/job.h"
+#include "comm/measure.h"
 
 /* A communicator in words. */
 
@@ -56,7 +57,7 @@ static void dml__say_ranks(dml__words *words, const dml_comm *comm)
 static void dml__say_link(dml__words *words, const char *where, const dml__price_link *link)
 {
     dml__say(words, "%s %.3g us, %.3g Gbit/s", where, (link->latency + 2 * link->overhead) * 1e6,
-             link->bandwidth * 8e-9);
+             dml__link_bandwidth(link) * 8e-9);
 }
 
 static void dml__say_model(dml__words *words, const dml_comm *comm)
