@@ -216,6 +216,7 @@ DML__DRIVERS_BEGIN
 #include "train/loss_scale.c"
 #include "train/trainer_update.c"
 #include "train/trainer_own.c"
+#include "train/trainer_late.c"
 #include "train/trainer.c"
 #include "train/checkpoint.c"
 #include "train/gradient_check.c"
