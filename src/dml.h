@@ -136,6 +136,7 @@
 #include "kernels/conv2d_weights.c"
 #include "kernels/conv2d_depthwise.c"
 #include "kernels/conv2d_ring.c"
+#include "kernels/conv2d_tall.c"
 #include "kernels/conv2d_product.c"
 #include "kernels/conv2d.c"
 #include "kernels/blocks.c"

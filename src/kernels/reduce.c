@@ -5,6 +5,7 @@
 
 #include "kernels/blocks.h"
 #include "kernels/reduce_internal.h"
+#include "kernels/vector_math_wide.h"
 #include "thread/pool_internal.h"
 
 #include <math.h>
@@ -168,6 +169,7 @@ DML__LOCAL void dml__extremes_of_rows(dml_isa isa, bool smallest, size_t rows, s
     }
 }
 
+#define DML__EXTREME_WIDE 4              /* vectors of AVX-512 side by side */
 #define DML__EXTREME_NARROW ((size_t)64) /* fewer columns are taken DML__LANES rows at a time */
 
 /* out[c] = the largest of `rows` > 0 rows in `count` vectors of columns, the signs turned by `turn`. */
@@ -189,8 +191,8 @@ DML__BODY void dml__extreme_vectors(int count, const dml__vi *turn, size_t rows,
     for (int v = 0; v < count; v++) DML__STORE_INT(out + v * DML__LANES, (dml__vi)most[v] ^ *turn);
 }
 
-DML__BODY void dml__extreme_columns_body(bool smallest, size_t rows, size_t stride, size_t width,
-                                         const float *x, float *out)
+DML__BODY void dml__extreme_columns_narrow_body(bool smallest, size_t rows, size_t stride, size_t width,
+                                                const float *x, float *out)
 {
     dml__vi turn = { 0 };
     size_t c = 0;
@@ -206,9 +208,49 @@ DML__BODY void dml__extreme_columns_body(bool smallest, size_t rows, size_t stri
         out[c] = smallest ? -most : most;
     }
 }
-DML__PER_ISA(dml__extreme_columns,
-             (bool smallest, size_t rows, size_t stride, size_t width, const float *x, float *out),
-             (smallest, rows, stride, width, x, out))
+#if defined(DML__HAS_AVX512)
+
+/* A number's maximum with a NaN is the number, so what is a NaN is taken by itself. */
+DML__AVX512 DML__INLINE void dml__extreme_wide(int count, unsigned mask, bool smallest, size_t rows,
+                                               size_t stride, const float *x, float *out)
+{
+    __m512 most[DML__EXTREME_WIDE];
+    dml__wi turn = { 0 };
+    if (smallest) turn = turn + DML__WIDE_SIGN;
+    DML__UNROLL
+    for (int v = 0; v < count; v++)
+        most[v] = (__m512)(DML__WIDE_BITS(dml__avx512_load_some(x + v * DML__WIDE_LANES, mask)) ^ turn);
+    for (size_t r = 1; r < rows; r++) {
+        x += stride;
+        DML__UNROLL
+        for (int v = 0; v < count; v++) {
+            const __m512 next =
+                (__m512)(DML__WIDE_BITS(dml__avx512_load_some(x + v * DML__WIDE_LANES, mask)) ^ turn);
+            most[v] = _mm512_mask_blend_ps(_mm512_cmp_ps_mask(next, next, _CMP_UNORD_Q),
+                                           _mm512_max_ps(next, most[v]), next);
+        }
+    }
+    DML__UNROLL
+    for (int v = 0; v < count; v++)
+        dml__avx512_store_some(out + v * DML__WIDE_LANES, mask, (__m512)(DML__WIDE_BITS(most[v]) ^ turn));
+}
+
+DML__WIDE_KERNEL void dml__extreme_columns_wide(bool smallest, size_t rows, size_t stride, size_t width,
+                                                const float *x, float *out)
+{
+    const size_t strip = DML__EXTREME_WIDE * DML__WIDE_LANES;
+    size_t c = 0;
+    for (; c + strip <= width; c += strip)
+        dml__extreme_wide(DML__EXTREME_WIDE, 0xffff, smallest, rows, stride, x + c, out + c);
+    for (; c < width; c += DML__WIDE_LANES)
+        dml__extreme_wide(1, dml__wide_first(width - c), smallest, rows, stride, x + c, out + c);
+}
+
+#endif
+
+DML__PER_ISA_OR_WIDE(dml__extreme_columns,
+                     (bool smallest, size_t rows, size_t stride, size_t width, const float *x, float *out),
+                     (smallest, rows, stride, width, x, out))
 
 DML__LOCAL void dml__extremes_of_columns(dml_isa isa, bool smallest, size_t rows, size_t stride, size_t width,
                                          const float *x, float *y)

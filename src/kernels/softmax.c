@@ -5,6 +5,7 @@
 
 #include "kernels/blocks.h"
 #include "kernels/vector_math.h"
+#include "kernels/vector_math_wide.h"
 #include "thread/pool_internal.h"
 
 #include <math.h>
@@ -155,7 +156,7 @@ static inline size_t dml__softmax_rows_at_once(size_t n)
 }
 
 /* y = softmax(x) of each row, or its logarithm. A NaN makes the sum and with it the whole row NaN. */
-DML__BODY void dml__softmax_any_rows(bool logs, size_t rows, size_t n, const float *x, float *y)
+DML__BODY void dml__softmax_of_rows_narrow_body(bool logs, size_t rows, size_t n, const float *x, float *y)
 {
     const size_t most = dml__softmax_rows_at_once(n);
     float top[DML__SOFTMAX_ROWS];
@@ -171,17 +172,75 @@ DML__BODY void dml__softmax_any_rows(bool logs, size_t rows, size_t n, const flo
     }
 }
 
-DML__BODY void dml__softmax_of_rows_body(size_t rows, size_t n, const float *x, float *y)
-{
-    dml__softmax_any_rows(false, rows, n, x, y);
-}
-DML__PER_ISA(dml__softmax_of_rows, (size_t rows, size_t n, const float *x, float *y), (rows, n, x, y))
+#if defined(DML__HAS_AVX512)
 
-DML__BODY void dml__log_softmax_of_rows_body(size_t rows, size_t n, const float *x, float *y)
+/* The same, where masks take the rest of a row. */
+DML__AVX512 DML__INLINE float dml__softmax_top_wide(size_t n, const float *x)
 {
-    dml__softmax_any_rows(true, rows, n, x, y);
+    __m512 largest = _mm512_set1_ps(-HUGE_VALF);
+    float lanes[DML__WIDE_LANES];
+    for (size_t i = 0; i < n; i += DML__WIDE_LANES) {
+        const unsigned inside = dml__wide_first(n - i);
+        const __m512 value = _mm512_max_ps(dml__avx512_load_some(x + i, inside), largest);
+        largest = _mm512_mask_blend_ps((__mmask16)inside, largest, value);
+    }
+    _mm512_storeu_ps(lanes, largest);
+    const dml__vf low = DML__LOAD(lanes), high = DML__LOAD(lanes + DML__LANES);
+    const dml__vf larger = DML__SELECT(high > low, high, low);
+    return dml__largest_lane(&larger);
 }
-DML__PER_ISA(dml__log_softmax_of_rows, (size_t rows, size_t n, const float *x, float *y), (rows, n, x, y))
+
+DML__AVX512 DML__INLINE double dml__softmax_raise_wide(bool logs, size_t n, float top, const float *x,
+                                                       float *out)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n;) {
+        const size_t end = dml__minimum(i + 2 * DML__SOFTMAX_CHUNK, n);
+        __m512 total = _mm512_setzero_ps();
+        dml__vf half;
+        for (; i < end; i += DML__WIDE_LANES) {
+            const unsigned inside = dml__wide_first(end - i);
+            const __m512 value = _mm512_maskz_mov_ps(
+                (__mmask16)inside, dml__wide_exp_down(dml__avx512_load_some(x + i, inside) - top));
+            if (!logs) dml__avx512_store_some(out + i, inside, value);
+            total = total + value;
+        }
+        half = (dml__vf)dml__avx512_fold(total);
+        sum += dml__add_lanes(&half);
+    }
+    return sum;
+}
+
+DML__AVX512 DML__INLINE void dml__softmax_scale_wide(bool logs, size_t n, float top, double sum,
+                                                     const float *x, float *out)
+{
+    const float scale = (float)(1.0 / sum), shift = logs ? logf((float)sum) : 0;
+    for (size_t i = 0; i < n; i += DML__WIDE_LANES) {
+        const unsigned inside = dml__wide_first(n - i);
+        const __m512 value = dml__avx512_load_some((logs ? x : out) + i, inside);
+        dml__avx512_store_some(out + i, inside, logs ? (value - top) - shift : value * scale);
+    }
+}
+
+DML__WIDE_KERNEL void dml__softmax_of_rows_wide(bool logs, size_t rows, size_t n, const float *x, float *y)
+{
+    const size_t most = dml__softmax_rows_at_once(n);
+    float top[DML__SOFTMAX_ROWS];
+    double sum[DML__SOFTMAX_ROWS];
+    for (size_t count; rows; rows -= count, x += count * n, y += count * n) {
+        count = dml__minimum(most, rows);
+        for (size_t r = 0; r < count; r++) top[r] = dml__softmax_top_wide(n, x + r * n);
+        for (size_t r = 0; r < count; r++)
+            sum[r] = dml__softmax_raise_wide(logs, n, top[r], x + r * n, y + r * n);
+        for (size_t r = 0; r < count; r++)
+            dml__softmax_scale_wide(logs, n, top[r], sum[r], x + r * n, y + r * n);
+    }
+}
+
+#endif
+
+DML__PER_ISA_OR_WIDE(dml__softmax_of_rows, (bool logs, size_t rows, size_t n, const float *x, float *y),
+                     (logs, rows, n, x, y))
 
 /* What of a vector of y and one of dy is added up, and what the sum then makes of them. */
 DML__BODY void dml__softmax_term(bool logs, const dml__vf *y, const dml__vf *dy, dml__vf *total)
@@ -384,8 +443,7 @@ static void dml__softmax_axis_task(void *argument, int task, int worker)
             (job->logs ? dml__log_softmax_backward_of_rows : dml__softmax_backward_of_rows)(
                 job->isa, end - begin, job->n, job->x + at, job->dy + at, job->beta, job->out + at);
         else
-            (job->logs ? dml__log_softmax_of_rows : dml__softmax_of_rows)(job->isa, end - begin, job->n,
-                                                                          job->x + at, job->out + at);
+            dml__softmax_of_rows(job->isa, job->logs, end - begin, job->n, job->x + at, job->out + at);
         return;
     }
     for (size_t u = begin; u < end; u++) {

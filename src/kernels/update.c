@@ -7,6 +7,9 @@
 #include "kernels/update_internal.h"
 
 #include <math.h>
+#if defined(DML__HAS_AVX2)
+#include <immintrin.h>
+#endif
 
 /* Each kernel reads w, g and the state vectors as in[0], in[1] and on, and writes w and the state vectors as
    out[0] and on. */
@@ -43,7 +46,7 @@ DML__PER_ISA(dml__sgd_map, (size_t n, const dml__map_operands *at), (n, at))
 
 /* In halves, since a function without the instruction set has no roots of 32 bytes; as pairs of floats, since
    gcc puts a vector of eight together one by one. */
-DML__BODY void dml__root(dml__vf *x)
+DML__BODY void dml__root_of_halves(dml__vf *x)
 {
 #if defined(__SSE__) && DML__LANES == 8
     typedef double pairs __attribute__((vector_size(32)));
@@ -58,6 +61,44 @@ DML__BODY void dml__root(dml__vf *x)
 #endif
 }
 
+/* The kernel of `name_each(whole, n, operands)`, whose roots are whole vectors where there are such: two
+   halves hold up the divisions behind them, for half of the time. */
+#if defined(DML__HAS_AVX2) && !defined(DML__EMULATED)
+DML__FOR_TARGET("avx2,fma") static inline void dml__root_of_whole(dml__vf *x)
+{
+    *x = (dml__vf)_mm256_sqrt_ps((__m256)*x);
+}
+DML__BODY void dml__root(bool whole, dml__vf *x)
+{
+    if (whole)
+        dml__root_of_whole(x);
+    else
+        dml__root_of_halves(x);
+}
+#define DML__ROOT_MAP(name)                                                                                  \
+    DML__COLD static void name##_base(size_t n, const dml__map_operands *at)                                 \
+    {                                                                                                        \
+        name##_each(false, n, at);                                                                           \
+    }                                                                                                        \
+    DML__BODY void name##_body(size_t n, const dml__map_operands *at)                                        \
+    {                                                                                                        \
+        name##_each(true, n, at);                                                                            \
+    }                                                                                                        \
+    DML__AVX2_OR_BASE(name, (size_t n, const dml__map_operands *at), (n, at))
+#else
+DML__BODY void dml__root(bool whole, dml__vf *x)
+{
+    (void)whole;
+    dml__root_of_halves(x);
+}
+#define DML__ROOT_MAP(name)                                                                                  \
+    DML__BODY void name##_body(size_t n, const dml__map_operands *at)                                        \
+    {                                                                                                        \
+        name##_each(false, n, at);                                                                           \
+    }                                                                                                        \
+    DML__PER_ISA(name, (size_t n, const dml__map_operands *at), (n, at))
+#endif
+
 /* Roots and quotients keep so much waiting that few loads of what comes are under way: from memory that costs
    a fifth. So those are asked for, 1 KB ahead. Whole numbers, since there may be no array there. */
 DML__BODY void dml__ask_ahead(const dml__map_operands *at, int inputs, size_t i)
@@ -67,7 +108,7 @@ DML__BODY void dml__ask_ahead(const dml__map_operands *at, int inputs, size_t i)
 
 /* Numbers: the step's size, epsilon (both with the bias corrections in them), 1 - beta1, beta2, 1 - beta2,
    the decay added to the gradient, what the parameter keeps. */
-DML__BODY void dml__adam_map_body(size_t n, const dml__map_operands *operands)
+DML__BODY void dml__adam_map_each(bool whole, size_t n, const dml__map_operands *operands)
 {
     const dml__map_operands at = *operands;
     const float size = at.number[0], epsilon = at.number[1], follow = at.number[2], keep = at.number[3],
@@ -81,14 +122,14 @@ DML__BODY void dml__adam_map_body(size_t n, const dml__map_operands *operands)
         v = keep * v + add * d * d;
         DML__STORE(at.out[1] + i, m);
         DML__STORE(at.out[2] + i, v);
-        dml__root(&v);
+        dml__root(whole, &v);
         DML__STORE(at.out[0] + i, shrink * w - size * m / (v + epsilon));
     }
 }
-DML__PER_ISA(dml__adam_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__ROOT_MAP(dml__adam_map)
 
 /* Numbers: lr, epsilon, weight decay, alpha, 1 - alpha, momentum. */
-DML__BODY void dml__rmsprop_map_body(size_t n, const dml__map_operands *operands)
+DML__BODY void dml__rmsprop_map_each(bool whole, size_t n, const dml__map_operands *operands)
 {
     const dml__map_operands at = *operands;
     const float lr = at.number[0], epsilon = at.number[1], decay = at.number[2], keep = at.number[3],
@@ -99,7 +140,7 @@ DML__BODY void dml__rmsprop_map_body(size_t n, const dml__map_operands *operands
         const dml__vf d = DML__LOAD(at.in[1] + i) + decay * w;
         dml__vf v = keep * DML__LOAD(at.in[2] + i) + add * d * d;
         DML__STORE(at.out[1] + i, v);
-        dml__root(&v);
+        dml__root(whole, &v);
         dml__vf step = d / (v + epsilon);
         if (at.in[3]) {
             step = momentum * DML__LOAD(at.in[3] + i) + step;
@@ -108,10 +149,10 @@ DML__BODY void dml__rmsprop_map_body(size_t n, const dml__map_operands *operands
         DML__STORE(at.out[0] + i, w - lr * step);
     }
 }
-DML__PER_ISA(dml__rmsprop_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__ROOT_MAP(dml__rmsprop_map)
 
 /* Numbers: lr, epsilon, weight decay. */
-DML__BODY void dml__adagrad_map_body(size_t n, const dml__map_operands *operands)
+DML__BODY void dml__adagrad_map_each(bool whole, size_t n, const dml__map_operands *operands)
 {
     const dml__map_operands at = *operands;
     const float lr = at.number[0], epsilon = at.number[1], decay = at.number[2];
@@ -121,14 +162,14 @@ DML__BODY void dml__adagrad_map_body(size_t n, const dml__map_operands *operands
         const dml__vf d = DML__LOAD(at.in[1] + i) + decay * w;
         dml__vf v = DML__LOAD(at.in[2] + i) + d * d;
         DML__STORE(at.out[1] + i, v);
-        dml__root(&v);
+        dml__root(whole, &v);
         DML__STORE(at.out[0] + i, w - lr * d / (v + epsilon));
     }
 }
-DML__PER_ISA(dml__adagrad_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__ROOT_MAP(dml__adagrad_map)
 
 /* Numbers: as Adam's. */
-DML__BODY void dml__lamb_map_body(size_t n, const dml__map_operands *operands)
+DML__BODY void dml__lamb_map_each(bool whole, size_t n, const dml__map_operands *operands)
 {
     const dml__map_operands at = *operands;
     const float size = at.number[0], epsilon = at.number[1], follow = at.number[2], keep = at.number[3],
@@ -141,11 +182,11 @@ DML__BODY void dml__lamb_map_body(size_t n, const dml__map_operands *operands)
         v = keep * v + add * d * d;
         DML__STORE(at.out[1] + i, m);
         DML__STORE(at.out[2] + i, v);
-        dml__root(&v);
+        dml__root(whole, &v);
         DML__STORE(at.out[0] + i, size * m / (v + epsilon) + decay * DML__LOAD(at.in[0] + i));
     }
 }
-DML__PER_ISA(dml__lamb_map, (size_t n, const dml__map_operands *at), (n, at))
+DML__ROOT_MAP(dml__lamb_map)
 
 DML__LOCAL void dml__lamb_direction(dml_pool *pool, size_t n, const float *w, float *g, float *m, float *v,
                                     const float number[DML__UPDATE_NUMBERS])

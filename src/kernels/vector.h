@@ -102,6 +102,27 @@ typedef int32_t dml__vi_memory __attribute__((vector_size(DML__VECTOR_BYTES), al
     }
 #endif
 
+/* As DML__PER_ISA of name##_narrow, but with AVX-512 `name_wide`, which is written with its vectors
+   (vector_math_wide.h). */
+#if defined(DML__HAS_AVX512)
+#define DML__PER_ISA_OR_WIDE(name, parameters, arguments)                                                    \
+    DML__PER_ISA(name##_narrow, parameters, arguments)                                                       \
+    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
+    {                                                                                                        \
+        if (isa == DML_ISA_AVX512)                                                                           \
+            name##_wide arguments;                                                                           \
+        else                                                                                                 \
+            name##_narrow(isa, DML__STRIP arguments);                                                        \
+    }
+#else
+#define DML__PER_ISA_OR_WIDE(name, parameters, arguments)                                                    \
+    DML__PER_ISA(name##_narrow, parameters, arguments)                                                       \
+    static void name(dml_isa isa, DML__STRIP parameters)                                                     \
+    {                                                                                                        \
+        name##_narrow(isa, DML__STRIP arguments);                                                            \
+    }
+#endif
+
 #define DML__LOAD(from) (*(const dml__vf_memory *)(from))
 #define DML__STORE(to, vector) (*(dml__vf_memory *)(to) = (vector))
 #define DML__LOAD_INT(from) (*(const dml__vi_memory *)(from))

@@ -7,6 +7,7 @@
 #define DML_KERNELS_VECTOR_MATH_WIDE_H
 
 #include "kernels/isa_vectors.h"
+#include "kernels/vector.h"
 
 #if defined(DML__HAS_AVX512)
 
@@ -18,6 +19,14 @@ typedef int32_t dml__wi __attribute__((vector_size(64)));
 #define DML__WIDE_BITS(vector) ((dml__wi)(vector))
 #define DML__WIDE_SELECT(mask, a, b) ((__m512)(((mask)&DML__WIDE_BITS(a)) | (~(mask)&DML__WIDE_BITS(b))))
 #define DML__WIDE_SIGN ((int32_t)-0x7fffffff - 1)
+/* A kernel of such vectors. */
+#define DML__WIDE_KERNEL DML__CONTRACTS DML__AVX512 static
+
+/* The first `count` lanes, or all if that is more. */
+DML__INLINE unsigned dml__wide_first(size_t count)
+{
+    return count < DML__WIDE_LANES ? (1u << count) - 1 : 0xffffu;
+}
 
 DML__WIDE dml__wide_abs(__m512 v)
 {

@@ -78,6 +78,7 @@ EMULATED void _mm512_mask_storeu_ps(void *to, __mmask16 mask, __m512 value)
 #define _CMP_LE_OQ 0x12
 #define _CMP_NLE_UQ 0x16
 #define _CMP_GT_OQ 0x1e
+#define _CMP_UNORD_Q 0x03
 
 EMULATED __m256 _mm256_cmp_ps(__m256 a, __m256 b, int how)
 {
@@ -115,7 +116,9 @@ EMULATED __mmask16 _mm512_cmp_ps_mask(__m512 a, __m512 b, int how)
 {
     __mmask16 mask = 0;
     for (int i = 0; i < 16; i++)
-        if (how == _CMP_GT_OQ ? a[i] > b[i] : (a[i] <= b[i]) == (how == _CMP_LE_OQ))
+        if (how == _CMP_UNORD_Q ? a[i] != a[i] || b[i] != b[i]
+            : how == _CMP_GT_OQ ? a[i] > b[i]
+                                : (a[i] <= b[i]) == (how == _CMP_LE_OQ))
             mask = (__mmask16)(mask | 1u << i);
     return mask;
 }
