@@ -27,11 +27,11 @@ static const char usage[] = "usage: overlap [options]\n"
                             "  --layers N      dense layers (12)\n"
                             "  --width N       of each (512)\n"
                             "  --batch N       samples of a rank (1024)\n"
-                            "  --steps N       one behind the other, and the mean of them (5)\n"
+                            "  --steps N       one behind the other, and the mean of them (4)\n"
                             "  --rounds N      of such steps of each kind, and the median of them (5)\n"
                             "  --bucket KIB    bucket_bytes of the strategy (1024)\n";
 
-static int layers = 12, width = 512, batch = 1024, steps = 5, rounds = 5, bucket = 1024;
+static int layers = 12, width = 512, batch = 1024, steps = 4, rounds = 5, bucket = 1024;
 
 static int compare(const void *a, const void *b)
 {

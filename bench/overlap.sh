@@ -7,6 +7,7 @@ build=${1:-build}
 export DML_BUILD="$build"
 . tests/build/check.sh
 . tests/comm/hosts.sh
+HOSTS_LIMIT=${HOSTS_LIMIT:-120}
 unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT DML_TIMEOUT DML_KEY
 
 if why=$(hosts_missing); then

@@ -88,7 +88,7 @@ static uint32_t dml__mark_schedule(uint32_t mark, const dml_schedule *s)
 static uint32_t dml__model_mark(dml_trainer *trainer)
 {
     const double how[3] = { (double)trainer->clip_norm, (double)trainer->clip_value,
-                            trainer->loss_scale > 0.0f };
+                            trainer->loss_scale > 0.0f ? 1.0 : 0.0 };
     uint32_t mark = 0;
     for (const dml_node *p = dml_graph_first(dml_trainer_program(trainer)->graph); p; p = dml_node_next(p))
         if (strcmp(dml_node_op(p), "parameter") == 0) mark = dml__mark_parameter(mark, p);

@@ -95,6 +95,13 @@ static void dml__settle_owed(void *user)
     dml__settle_trainer((dml_trainer *)user);
 }
 
+/* Other threads ask whether there is something, too. */
+static void dml__leave_word(dml_trainer *trainer, void (*settle)(void *user))
+{
+    trainer->context->late.user = trainer;
+    __atomic_store_n(&trainer->context->late.settle, settle, __ATOMIC_RELAXED);
+}
+
 /* A check looks at parameters before the ops that read them. */
 DML__LOCAL bool dml__may_follow_later(const dml_trainer *trainer)
 {
@@ -112,16 +119,14 @@ DML__LOCAL void dml__follow_later(dml_trainer *trainer, double samples, dml__tak
     late->steps = trainer->steps;
     late->optimizer = trainer->optimizer;
     trainer->followed = true;
-    trainer->context->late.user = trainer;
-    __atomic_store_n(&trainer->context->late.settle, dml__settle_owed, __ATOMIC_RELAXED);
+    dml__leave_word(trainer, dml__settle_owed);
     dml__hook_ranks(trainer);
 }
 
 static void dml__end_late(dml_trainer *trainer)
 {
-    dml_context *context = trainer->context;
     trainer->late.take = NULL;
-    __atomic_store_n(&context->late.settle, (void (*)(void *))NULL, __ATOMIC_RELAXED);
+    dml__leave_word(trainer, NULL);
     dml__hook_ranks(trainer);
 }
 
@@ -144,7 +149,7 @@ DML__LOCAL void dml__settle_trainer(dml_trainer *trainer)
     const dml__error first = context->error; /* which is about something else */
     context->error.status = DML_OK;
     context->error.text[0] = '\0';
-    __atomic_store_n(&context->late.settle, (void (*)(void *))NULL, __ATOMIC_RELAXED);
+    dml__leave_word(trainer, NULL); /* what follows may enter */
     const dml_status status = dml__take_late_range(trainer, 0, trainer->program->graph->trained_count);
     if (trainer->late.take) dml__end_late(trainer);
     if (status != DML_OK) {

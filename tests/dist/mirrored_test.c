@@ -85,6 +85,7 @@ typedef struct run {
     dml_mirrored_options options;
     int batch, steps;
     bool norms, pieces, adam;
+    bool small; /* the model is a single layer */
     /* results */
     float loss[STEPS], w[MAX_PARAMETERS];
     size_t parameters;
@@ -95,6 +96,13 @@ static void make_batch(int step, int batch, float *x, int32_t *t)
     unsigned state = 77u + (unsigned)step;
     test_fill(&state, x, (size_t)(batch * IN));
     for (int i = 0; i < batch; i++) t[i] = x[i * IN] > 0.3f ? 2 : x[i * IN + 1] > 0 ? 1 : 0;
+}
+
+static dml_node *build_small_loss(dml_context *context)
+{
+    dml_graph *graph = dml_graph_create(context);
+    dml_node *x = dml_input(graph, "x", DML_F32, IN), *t = dml_input(graph, "t", DML_I32);
+    return dml_softmax_cross_entropy(dml_dense(x, CLASSES), t);
 }
 
 static dml_node *build_loss(dml_context *context, bool norms)
@@ -159,7 +167,7 @@ static dml_status one_step(const run *r, dml_mirrored *m, dml_trainer *trainer, 
 static void train(run *r)
 {
     dml_context *context = open_seeded();
-    dml_node *loss = build_loss(context, r->norms);
+    dml_node *loss = r->small ? build_small_loss(context) : build_loss(context, r->norms);
     dml_mirrored *m = r->devices ? dml_mirrored_create(loss, r->device, r->devices, &r->options) : NULL;
     dml_trainer *trainer = r->devices ? NULL : dml_trainer_create(loss, &r->options.trainer);
     CHECK_MESSAGE(m || trainer, "%s", dml_error(context));
@@ -197,8 +205,8 @@ static void check_same(const run *got, const run *want, double tolerance, const 
                   worst);
 }
 
-/* As many devices as it says, in each placement. */
-static void compare_with_one(const run *like, double tolerance)
+/* As many devices as it says, in the placements up to `last`. */
+static void compare_placements(const run *like, dml_placement last, double tolerance)
 {
     static const char *const names[] = { "mirrored", "central", "each step" };
     static run one, several;
@@ -206,12 +214,17 @@ static void compare_with_one(const run *like, double tolerance)
     one.devices = 0;
     train(&one);
     if (like->batch == MAX_BATCH) CHECK(one.loss[one.steps - 1] < one.loss[0]);
-    for (int p = 0; p <= DML_PLACE_EACH_STEP; p++) {
+    for (int p = 0; p <= (int)last; p++) {
         several = *like;
         several.options.placement = (dml_placement)p;
         train(&several);
         check_same(&several, &one, tolerance, names[p]);
     }
+}
+
+static void compare_with_one(const run *like, double tolerance)
+{
+    compare_placements(like, DML_PLACE_EACH_STEP, tolerance);
 }
 
 static void replicas_follow_one_trainer(void)
@@ -270,34 +283,82 @@ static void loss_scales_move_together(void)
     compare_with_one(&like, 1e-5);
 }
 
-static const char *const *other_devices(int *count)
+static const char oclgrind[] = "/usr/lib/oclgrind/liboclgrind-rt-icd.so";
+static char vendors[64]; /* where OpenCL finds its implementations, if that is ours */
+
+/* Oclgrind beside whatever OpenCL there is; before OpenCL is first asked. */
+static void add_oclgrind(void)
+{
+    char command[512];
+    if (access(oclgrind, R_OK) != 0) return;
+    snprintf(vendors, sizeof vendors, "/tmp/dml-mirrored-%ld", (long)getpid());
+    snprintf(command, sizeof command,
+             "mkdir '%s' && { cp \"${OCL_ICD_VENDORS:-/etc/OpenCL/vendors}\"/*.icd '%s' 2>/dev/null; "
+             "echo %s >'%s/oclgrind.icd'; }",
+             vendors, vendors, oclgrind, vendors);
+    if (system(command) == 0) setenv("OCL_ICD_VENDORS", vendors, 1);
+}
+
+static void remove_vendors(void)
+{
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", vendors);
+    if (*vendors && system(command) != 0) printf("can't remove %s\n", vendors);
+}
+
+/* A CPU, those that are neither that nor Oclgrind, and CPUs again up to MOST_DEVICES. */
+static const char *const *other_devices(int *kinds, const char **slow)
 {
     static const char *names[MOST_DEVICES];
     static dml_device_info infos[16];
     const int found = dml_devices(infos, 16);
-    *count = 0;
-    names[(*count)++] = "cpu*1";
-    for (int i = 0; i < found && i < 16 && *count < MOST_DEVICES; i++)
-        if (strncmp(infos[i].id, "cpu", 3) != 0) names[(*count)++] = infos[i].id;
-    const int kinds = *count;
-    while (*count < MOST_DEVICES) names[(*count)++] = "cpu*1";
-    return kinds > 1 ? names : NULL;
+    int count = 0;
+    names[count++] = "cpu*1";
+    *slow = NULL;
+    for (int i = 0; i < found && i < 16 && count < MOST_DEVICES; i++)
+        if (strstr(infos[i].name, "Oclgrind"))
+            *slow = infos[i].id;
+        else if (strncmp(infos[i].id, "cpu", 3) != 0)
+            names[count++] = infos[i].id;
+    *kinds = count;
+    while (count < MOST_DEVICES) names[count++] = "cpu*1";
+    return names;
 }
 
 static void devices_of_several_kinds(void)
 {
-    int count;
-    const char *const *devices = other_devices(&count);
-    if (!devices) {
+    int kinds;
+    const char *slow;
+    const char *const *devices = other_devices(&kinds, &slow);
+    if (kinds < 2) {
         SKIP("no other device than the CPU");
         return;
     }
-    for (int n = 2; n <= count; n++) {
+    for (int n = 2; n <= MOST_DEVICES; n++) {
         run like = usual(n);
         like.device = devices;
         like.options.timeout_s = 300; /* drivers compile kernels in the first step */
         compare_with_one(&like, 1e-5);
     }
+}
+
+/* A CPU and two implementations of OpenCL, of which Oclgrind is slow: a small model, and few samples. */
+static void devices_of_three_kinds(void)
+{
+    int kinds;
+    const char *slow;
+    const char *const *devices = other_devices(&kinds, &slow);
+    if (kinds < 2 || !slow) {
+        SKIP("no second implementation of OpenCL (Debian: pocl-opencl-icd and oclgrind)");
+        return;
+    }
+    const char *const three[] = { "cpu*1", devices[1], slow };
+    run like = usual(3);
+    like.device = three;
+    like.small = true;
+    like.batch = 6;
+    like.options.timeout_s = 300;
+    compare_placements(&like, DML_PLACE_MIRRORED, 1e-5);
 }
 
 /* ---- several processes ---- */
@@ -407,9 +468,10 @@ static void what_is_refused(void)
     options = usual(2).options;
     options.timeout_s = -1;
     refused(cpus, 2, &options, "no communicator of 2 replicas can be had");
-    int count;
-    const char *const *devices = other_devices(&count);
-    if (devices) {
+    int kinds;
+    const char *slow;
+    const char *const *devices = other_devices(&kinds, &slow);
+    if (kinds > 1) {
         const char *const twice[] = { devices[1], "cpu", devices[1] };
         char sentence[64];
         snprintf(sentence, sizeof sentence, "devices 1 and 3 are both %s", devices[1]);
@@ -658,12 +720,14 @@ int main(void)
         RUN(without_threads);
         return test_report("dist/mirrored");
     }
+    add_oclgrind();
     RUN(replicas_follow_one_trainer);
     RUN(every_way_across_devices);
     RUN(all_that_a_trainer_can_do);
     RUN(fewer_rows_than_replicas);
     RUN(loss_scales_move_together);
     RUN(devices_of_several_kinds);
+    RUN(devices_of_three_kinds);
     RUN(processes_of_several_replicas);
     RUN(what_is_refused);
     RUN(refused_steps_can_be_tried_again);
@@ -673,5 +737,6 @@ int main(void)
     RUN(a_replica_that_fails_elsewhere);
     RUN(what_the_first_has_is_spread);
     RUN(threads_and_rows);
+    remove_vendors();
     return test_report("dist/mirrored");
 }
