@@ -303,12 +303,10 @@ static const float *dml__strip_operand(const dml__formula_call *call, int i, siz
     return strip;
 }
 
-/* While a strip goes past the caches few loads are under way, so those of the next are asked for. Whole
-   numbers, since there may be no array there. */
+/* While a strip goes past the caches few loads are under way, so those of the next are asked for. */
 static void dml__strip_ask(const float *x, size_t begin)
 {
-    for (size_t i = 0; x && i < DML__STRIP_FLOATS; i += 16)
-        __builtin_prefetch((const void *)((uintptr_t)x + (begin + i) * sizeof(float)));
+    for (size_t i = 0; x && i < DML__STRIP_FLOATS; i += 16) dml__ask(x, begin + i);
 }
 
 static void dml__formula_ask(const dml__formula_job *job, size_t begin)
